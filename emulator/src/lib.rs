@@ -1,0 +1,3 @@
+//! Runs PTX modules for Hopper and Blackwell GPUs on a CPU.
+
+pub mod syntax;
