@@ -1,1 +1,30 @@
-//! placeholder
+//! Compiles a GPU crate written in Rust to PTX.
+//!
+//! The names follow rust-cuda's `cuda_builder`; the compiler is rustc's own
+//! NVPTX back end (target `nvptx64-nvidia-cuda`), because rust-cuda's code
+//! generator cannot name sm_100a.
+//!
+//! ```no_run
+//! use cuda_builder::{Arch, CudaBuilder};
+//! let built = CudaBuilder::new("kernels-gpu").arch(Arch::Sm90a).copy_to("kernels.ptx").build()?;
+//! for kernel in &built.kernels {
+//!     println!("{} {:?}", kernel.name, kernel.threads);
+//! }
+//! # Ok::<(), cuda_builder::BuildError>(())
+//! ```
+//!
+//! A build is four steps, one module each: [`compiler`] finds a rustc that has
+//! the source of `core`, [`build`] runs cargo with it, [`ptx`] turns the markers
+//! that `cuda_std` leaves into directives and checks the result, and [`ptxas`]
+//! reports registers, spills and shared memory where ptxas is at hand.
+
+pub mod build;
+pub mod compiler;
+pub mod error;
+pub mod ptx;
+pub mod ptxas;
+
+pub use build::{Arch, Built, CudaBuilder};
+pub use compiler::{Compiler, Fetch};
+pub use error::BuildError;
+pub use ptx::Kernel;

@@ -1,1 +1,33 @@
-//! placeholder
+//! Element formats, scale layouts and tile configurations of block-scaled 4-bit floating point.
+//!
+//! This crate is the one definition that GPU kernels, the host library and the emulator share:
+//! whatever depends on how a byte is laid out or how a value is rounded is written here once. It
+//! is `no_std`, allocates nothing, has no dependencies, and nearly everything in it is `const fn`,
+//! so the same function sizes a host buffer, fills a kernel's constant table and checks a golden
+//! file.
+//!
+//! | module | what it defines | source |
+//! | --- | --- | --- |
+//! | [`e2m1`] | the 4-bit element | PTX ISA, "Alternate Floating-Point Data Formats" |
+//! | [`e4m3`] | NVFP4's block scale | same |
+//! | [`ue8m0`] | MXFP4's block scale | same |
+//! | [`pack`] | two elements a byte, element `2j` in the low nibble | same |
+//! | [`block`] | NVFP4 and MXFP4 as types: block size, scale format, byte counts | OCP MX 1.0; PTX ISA, block scaling |
+//! | [`layout`] | where a block's scale sits in memory | cuBLAS, "1D Block Scaling Factors Layout" |
+//! | [`swizzle`] | K-major shared-memory layouts of matrix operands | PTX ISA, "Swizzling Modes" |
+//! | [`gemv`] | tile configurations and the parameter block of the GEMV kernels | this project |
+#![no_std]
+
+pub mod block;
+pub mod ceiling;
+pub mod e2m1;
+pub mod e4m3;
+pub mod gemv;
+pub mod layout;
+pub mod pack;
+pub mod swizzle;
+pub mod ue8m0;
+
+pub use block::{BlockFormat, Mxfp4, Nvfp4};
+pub use layout::{ScaleLayout, SizeOverflow};
+pub use swizzle::Swizzle;

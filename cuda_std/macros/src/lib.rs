@@ -1,1 +1,158 @@
-//! placeholder
+//! The `#[kernel]` attribute of `cuda_std`.
+//!
+//! Works on token trees directly: the grammar is small and this keeps a parser
+//! library out of every kernel build.
+
+use proc_macro::{Delimiter, Group, Spacing, TokenStream, TokenTree};
+
+/// Marks an `unsafe fn` as a kernel entry point.
+///
+/// The function keeps its name in the PTX and becomes `.visible .entry`.
+/// Arguments (all optional, any constant expression):
+///
+/// | argument | PTX directive |
+/// |---|---|
+/// | `threads = N` or `threads = (X, Y, Z)` | `.reqntid` |
+/// | `max_threads = N` or `(X, Y, Z)` | `.maxntid` |
+/// | `min_blocks = N` (CTAs per SM) | `.minnctapersm` |
+/// | `max_registers = N` | `.maxnreg` |
+/// | `cluster = N` or `(X, Y, Z)` | `.reqnctapercluster` |
+///
+/// ```ignore
+/// #[kernel(threads = 128, min_blocks = 4)]
+/// pub unsafe fn scale(params: ScaleParams) { ... }
+/// ```
+///
+/// The directives are written by `cuda_builder`, which finds the marker that
+/// this attribute plants at the top of the body. The crate that uses the
+/// attribute needs `#![feature(abi_ptx)]`.
+#[proc_macro_attribute]
+pub fn kernel(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand(arguments, item).unwrap_or_else(|message| {
+        format!("::core::compile_error!({message:?});").parse().expect("a string literal parses")
+    })
+}
+
+/// Launch bounds as source text of constant expressions; "0" means not given.
+struct Bounds {
+    threads: [String; 3],
+    exact: bool,
+    min_blocks: String,
+    max_registers: String,
+    cluster: [String; 3],
+}
+
+fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, String> {
+    let bounds = parse_bounds(arguments)?;
+    let tokens: Vec<TokenTree> = item.into_iter().collect();
+    let function = tokens
+        .iter()
+        .position(|t| matches!(t, TokenTree::Ident(i) if i.to_string() == "fn"))
+        .ok_or("#[kernel] goes on a function")?;
+    if !matches!(&tokens[..function], [.., TokenTree::Ident(i)] if i.to_string() == "unsafe") {
+        return Err("a kernel is an `unsafe fn`: its pointers come from the launch".into());
+    }
+    if matches!(tokens.get(function + 2), Some(TokenTree::Punct(p)) if p.as_char() == '<') {
+        return Err("a kernel entry cannot be generic: call a generic function from it".into());
+    }
+    let Some((TokenTree::Group(body), signature)) = tokens.split_last() else {
+        return Err("a kernel needs a body".into());
+    };
+    if body.delimiter() != Delimiter::Brace {
+        return Err("a kernel needs a body".into());
+    }
+
+    let mut out: TokenStream = "#[unsafe(no_mangle)]".parse().map_err(|e| format!("{e}"))?;
+    out.extend(signature[..function].iter().cloned());
+    out.extend("extern \"ptx-kernel\"".parse::<TokenStream>().map_err(|e| format!("{e}"))?);
+    out.extend(signature[function..].iter().cloned());
+
+    let [tx, ty, tz] = &bounds.threads;
+    let [cx, cy, cz] = &bounds.cluster;
+    let (exact, blocks, registers) = (bounds.exact, &bounds.min_blocks, &bounds.max_registers);
+    let marker = format!(
+        "::cuda_std::launch_bounds::<{{{tx}}}, {{{ty}}}, {{{tz}}}, {exact}, {{{blocks}}}, \
+         {{{registers}}}, {{{cx}}}, {{{cy}}}, {{{cz}}}>();"
+    );
+    let mut inner: TokenStream = marker.parse().map_err(|e| format!("{e}"))?;
+    inner.extend(body.stream());
+    out.extend([TokenTree::Group(Group::new(Delimiter::Brace, inner))]);
+    Ok(out)
+}
+
+fn parse_bounds(arguments: TokenStream) -> Result<Bounds, String> {
+    let zero = || ["0".to_string(), "0".to_string(), "0".to_string()];
+    let mut bounds = Bounds {
+        threads: zero(),
+        exact: true,
+        min_blocks: "0".into(),
+        max_registers: "0".into(),
+        cluster: zero(),
+    };
+    let mut seen = Vec::new();
+    for argument in split_commas(arguments) {
+        let [TokenTree::Ident(name), TokenTree::Punct(equals), value @ ..] = &argument[..] else {
+            return Err("expected `name = value`".into());
+        };
+        if equals.as_char() != '=' || equals.spacing() != Spacing::Alone || value.is_empty() {
+            return Err(format!("expected `{name} = value`"));
+        }
+        let name = name.to_string();
+        if seen.contains(&name) {
+            return Err(format!("`{name}` is given twice"));
+        }
+        match name.as_str() {
+            "threads" => bounds.threads = dimensions(value)?,
+            "max_threads" => {
+                bounds.threads = dimensions(value)?;
+                bounds.exact = false;
+            }
+            "min_blocks" => bounds.min_blocks = text(value),
+            "max_registers" => bounds.max_registers = text(value),
+            "cluster" => bounds.cluster = dimensions(value)?,
+            other => {
+                return Err(format!(
+                    "unknown argument `{other}`: threads, max_threads, min_blocks, \
+                     max_registers and cluster are known"
+                ));
+            }
+        }
+        seen.push(name);
+    }
+    if seen.iter().any(|s| s == "threads") && seen.iter().any(|s| s == "max_threads") {
+        return Err("`threads` and `max_threads` exclude each other".into());
+    }
+    Ok(bounds)
+}
+
+/// `N` is (N, 1, 1); `(X, Y, Z)` is itself.
+fn dimensions(value: &[TokenTree]) -> Result<[String; 3], String> {
+    if let [TokenTree::Group(group)] = value
+        && group.delimiter() == Delimiter::Parenthesis
+    {
+        let parts = split_commas(group.stream());
+        if parts.len() > 1 {
+            let [x, y, z] = &parts[..] else {
+                return Err("expected (x, y, z)".into());
+            };
+            return Ok([text(x), text(y), text(z)]);
+        }
+    }
+    Ok([text(value), "1".into(), "1".into()])
+}
+
+fn text(tokens: &[TokenTree]) -> String {
+    tokens.iter().cloned().collect::<TokenStream>().to_string()
+}
+
+fn split_commas(stream: TokenStream) -> Vec<Vec<TokenTree>> {
+    let mut parts = vec![Vec::new()];
+    for token in stream {
+        match &token {
+            TokenTree::Punct(p) if p.as_char() == ',' => parts.push(Vec::new()),
+            _ => parts.last_mut().expect("never empty").push(token),
+        }
+    }
+    parts.retain(|p| !p.is_empty());
+    parts
+}

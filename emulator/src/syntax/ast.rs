@@ -13,6 +13,12 @@ pub struct Pos {
     pub column: u32,
 }
 
+impl std::fmt::Display for Pos {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
 /// A whole PTX file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Module {
@@ -24,6 +30,8 @@ pub struct Module {
     pub address_size: u32,
     /// Module-level variables and functions in source order.
     pub items: Vec<Item>,
+    /// `.pragma` directives at module scope.
+    pub directives: Vec<Directive>,
 }
 
 /// A module-scope declaration.
@@ -139,6 +147,13 @@ pub enum Init {
     },
     /// `{ ... }`
     List(Vec<Init>),
+    /// `name = value`, a field of a `.texref`, `.samplerref` or `.surfref`.
+    Field {
+        /// Property, e.g. `filter_mode`.
+        name: String,
+        /// Its value.
+        value: Box<Init>,
+    },
 }
 
 /// `.entry` or `.func`.
@@ -337,6 +352,15 @@ pub enum Operand {
         name: String,
         /// Constant index.
         index: i64,
+    },
+    /// `name[register + offset]`, array indexing by a register (PTX ISA 6.4.2).
+    IndexedElement {
+        /// Array.
+        name: String,
+        /// Index register.
+        index: String,
+        /// Constant added to the index, in elements.
+        offset: i64,
     },
     /// `_`
     Sink,

@@ -4,5 +4,31 @@
 //! instruction means: modifiers stay strings, in source order. Meaning is given
 //! by the decoder, so that an unknown instruction is reported there, with all
 //! the others, and never as a syntax error.
+//!
+//! Where the assembler of NVIDIA's toolkit and PTX ISA 4 differ, text that
+//! either accepts is accepted (`[%rd-4]` for example), and constant expressions
+//! have the values that the assembler gives them.
+//!
+//! Parsing takes time linear in the text and recurses at most [`MAX_DEPTH`]
+//! levels.
 
 pub mod ast;
+mod error;
+mod lexer;
+mod parser;
+
+pub use error::{SyntaxError, SyntaxErrorKind};
+
+/// Deepest nesting of scopes, lists, parentheses and unary operators; text that
+/// goes deeper is a [`SyntaxErrorKind::TooDeep`].
+pub const MAX_DEPTH: u32 = 128;
+
+/// Parses a whole PTX module.
+///
+/// # Errors
+///
+/// The first place where the text is not PTX. [`SyntaxError::render`] shows it
+/// in its line.
+pub fn parse(text: &str) -> Result<ast::Module, SyntaxError> {
+    parser::Parser::new(text)?.module()
+}

@@ -1,0 +1,72 @@
+//! What can go wrong in a build, and what to do about it.
+
+use std::path::PathBuf;
+
+/// A build that did not produce PTX.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// No rustc with the source of `core` was found or could be fetched.
+    #[error(
+        "no compiler that can build `core` for nvptx64-nvidia-cuda:\n{}\n\
+         ways out, any one of them:\n  \
+         1. a Rust toolchain of at least 1.95 whose component rust-src is installed: \
+         rustup component add rust-src\n  \
+         2. on Debian, as root: apt-get install --no-install-recommends rustc-web rust-web-src\n  \
+         3. set {variable} to a rustc (1.95 or later) with lib/rustlib/src/rust/library in its sysroot",
+        tried.iter().map(|t| format!("  - {t}")).collect::<Vec<_>>().join("\n"),
+        variable = crate::compiler::COMPILER_VARIABLE
+    )]
+    NoCompiler {
+        /// What was looked at, and why it would not do.
+        tried: Vec<String>,
+    },
+    /// The crate's folder has no Cargo.toml.
+    #[error("no GPU crate at {}: Cargo.toml is missing", path.display())]
+    NoCrate {
+        /// Folder that was given.
+        path: PathBuf,
+    },
+    /// A program could not be started.
+    #[error("could not run {program}: {source}")]
+    Spawn {
+        /// Program.
+        program: String,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// cargo or rustc reported errors.
+    #[error("compiling {krate} for {arch} failed ({status}):\n{output}")]
+    Compile {
+        /// Crate.
+        krate: String,
+        /// Architecture.
+        arch: String,
+        /// Exit status.
+        status: String,
+        /// Standard error of cargo.
+        output: String,
+    },
+    /// A file could not be read or written.
+    #[error("{action} {}: {source}", path.display())]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// File.
+        path: PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// The emitted PTX breaks a rule.
+    #[error("emitted PTX for {arch}, line {line}: {message}")]
+    Ptx {
+        /// Architecture.
+        arch: String,
+        /// Line, from 1; 0 for the module as a whole.
+        line: usize,
+        /// The rule.
+        message: String,
+    },
+    /// ptxas rejected the PTX or its report could not be read.
+    #[error("ptxas: {0}")]
+    Ptxas(String),
+}

@@ -1,0 +1,154 @@
+//! What ptxas says about a module: registers, spills, shared memory.
+
+use crate::build::Arch;
+use crate::error::BuildError;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The PyPI package that carries ptxas, in the version that matches
+/// [`crate::build::PTX_VERSION`].
+pub const PACKAGE: &str = "nvidia-cuda-nvcc==13.0.88";
+
+/// Resources of one kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Usage {
+    /// Kernel.
+    pub name: String,
+    /// Registers a thread.
+    pub registers: u32,
+    /// Bytes of a thread's local-memory frame.
+    pub stack: u32,
+    /// Bytes of spill stores.
+    pub spill_stores: u32,
+    /// Bytes of spill loads.
+    pub spill_loads: u32,
+    /// Static shared memory, bytes.
+    pub shared: u32,
+    /// Named barriers.
+    pub barriers: u32,
+}
+
+impl Usage {
+    /// Whether nothing goes through local memory.
+    pub fn is_clean(&self) -> bool {
+        self.stack == 0 && self.spill_stores == 0 && self.spill_loads == 0
+    }
+}
+
+/// Looks for ptxas in `CUDA_HOME`, on `PATH`, in the usual folder, and where
+/// [`install`] puts it.
+pub fn find(tools: &Path) -> Option<PathBuf> {
+    let home = std::env::var_os("CUDA_HOME").map(|h| PathBuf::from(h).join("bin"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    home.into_iter()
+        .chain(std::env::split_paths(&path))
+        .chain([PathBuf::from("/usr/local/cuda/bin"), tools.join("nvidia/cu13/bin")])
+        .map(|folder| folder.join("ptxas"))
+        .find(|candidate| candidate.is_file())
+}
+
+/// Installs ptxas from PyPI into `tools`.
+///
+/// # Errors
+/// [`BuildError::Ptxas`] with pip's message.
+pub fn install(tools: &Path) -> Result<PathBuf, BuildError> {
+    eprintln!("ptxas is not here, installing {PACKAGE} from PyPI into {}", tools.display());
+    let out = Command::new("python3")
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
+        .args(["--upgrade", "--target"])
+        .arg(tools)
+        .arg(PACKAGE)
+        .output()
+        .map_err(|source| BuildError::Spawn { program: "python3 -m pip".into(), source })?;
+    if !out.status.success() {
+        return Err(BuildError::Ptxas(format!(
+            "installing {PACKAGE} failed:\n{}",
+            String::from_utf8_lossy(&out.stderr)
+        )));
+    }
+    let binary = tools.join("nvidia/cu13/bin/ptxas");
+    // pip keeps the execute bit only for scripts it knows.
+    #[cfg(unix)]
+    if let Ok(metadata) = std::fs::metadata(&binary) {
+        use std::os::unix::fs::PermissionsExt;
+        let mut permissions = metadata.permissions();
+        permissions.set_mode(permissions.mode() | 0o111);
+        let _ = std::fs::set_permissions(&binary, permissions);
+    }
+    find(tools).ok_or_else(|| BuildError::Ptxas(format!("{PACKAGE} brought no ptxas")))
+}
+
+/// Assembles a module and reads the report; `cubin` is where the machine code
+/// goes.
+///
+/// # Errors
+/// [`BuildError::Ptxas`] with ptxas' messages if it rejects the module.
+pub fn report(ptxas: &Path, ptx: &Path, arch: Arch, cubin: &Path) -> Result<Vec<Usage>, BuildError> {
+    let out = Command::new(ptxas)
+        .args(["--verbose", "--gpu-name", arch.name(), "--output-file"])
+        .arg(cubin)
+        .arg(ptx)
+        .output()
+        .map_err(|source| BuildError::Spawn { program: ptxas.display().to_string(), source })?;
+    let text = String::from_utf8_lossy(&out.stderr).into_owned()
+        + &String::from_utf8_lossy(&out.stdout);
+    if !out.status.success() {
+        return Err(BuildError::Ptxas(text));
+    }
+    Ok(parse(&text))
+}
+
+/// Reads the output of `ptxas --verbose`.
+pub fn parse(text: &str) -> Vec<Usage> {
+    let mut all: Vec<Usage> = Vec::new();
+    for line in text.lines() {
+        if let Some(rest) = line.split_once("Compiling entry function '").map(|s| s.1) {
+            let name = rest.split('\'').next().unwrap_or("").to_string();
+            all.push(Usage { name, ..Usage::default() });
+            continue;
+        }
+        let Some(usage) = all.last_mut() else { continue };
+        // "16 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads"
+        // "Used 40 registers, used 1 barriers, 1024 bytes smem"
+        for part in line.rsplit(':').next().unwrap_or("").split(',') {
+            let words: Vec<&str> = part.split_whitespace().filter(|w| !w.eq_ignore_ascii_case("used")).collect();
+            let Some(value) = words.first().and_then(|w| w.parse().ok()) else { continue };
+            match words[1..].join(" ").as_str() {
+                "bytes stack frame" => usage.stack = value,
+                "bytes spill stores" => usage.spill_stores = value,
+                "bytes spill loads" => usage.spill_loads = value,
+                "registers" => usage.registers = value,
+                "barriers" => usage.barriers = value,
+                "bytes smem" => usage.shared = value,
+                _ => {}
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_is_read() {
+        let text = "\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'a' for 'sm_90a'
+ptxas info    : Function properties for a
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers, 1024 bytes smem
+ptxas info    : Compile time = 3.2 ms
+ptxas info    : Compiling entry function 'b' for 'sm_90a'
+    16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 255 registers
+";
+        let all = parse(text);
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].registers, all[0].barriers, all[0].shared), (40, 1, 1024));
+        assert!(all[0].is_clean());
+        assert_eq!((all[1].stack, all[1].spill_stores, all[1].spill_loads), (16, 8, 4));
+        assert!(!all[1].is_clean());
+    }
+}

@@ -1,0 +1,90 @@
+//! `cvt` between formats. Halves of a pair: the lower one holds the element
+//! with the lower index.
+
+use core::arch::asm;
+
+/// `cvt.rn.f16x2.e4m3x2 d, a;` ISA 9.7.9.21. sm_89+. Any thread. Exact; the
+/// NaN code gives NaN.
+#[inline(always)]
+pub fn cvt_rn_f16x2_e4m3x2(pair: u16) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.rn.f16x2.e4m3x2 {}, {};",
+            out(reg32) result, in(reg16) pair,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `cvt.rn.f16x2.e2m1x2 d, a;` with `a` = byte `BYTE` of `codes`. ISA 9.7.9.21.
+/// sm_100a, sm_120a. Any thread. Exact.
+///
+/// The source is a `.b8` register, a class that inline assembly cannot name;
+/// the unpacking `mov` therefore belongs to the wrapper.
+#[cfg(any(gpu_arch = "sm_100a", gpu_arch = "sm_120a"))]
+#[inline(always)]
+pub fn cvt_rn_f16x2_e2m1x2<const BYTE: u32>(codes: u32) -> u32 {
+    const { assert!(BYTE < 4) };
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "{{ .reg .b8 b0, b1, b2, b3;",
+            "mov.b32 {{b0, b1, b2, b3}}, {1};",
+            "cvt.rn.f16x2.e2m1x2 {0}, b{2}; }}",
+            out(reg32) result, in(reg32) codes, const BYTE,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `cvt.f32.f16 d, a;` ISA 9.7.9.21. All targets. Any thread. Exact.
+#[inline(always)]
+pub fn cvt_f32_f16(half: u16) -> f32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.f32.f16 {}, {};",
+            out(reg32) result, in(reg16) half,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `cvt.rn.f16.f32 d, a;` ISA 9.7.9.21. All targets. Any thread. Nearest even;
+/// overflow gives infinity.
+#[inline(always)]
+pub fn cvt_rn_f16_f32(value: f32) -> u16 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.rn.f16.f32 {}, {};",
+            out(reg16) result, in(reg32) value,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `cvt.rn.bf16.f32 d, a;` ISA 9.7.9.21. sm_80+. Any thread. Nearest even;
+/// overflow gives infinity.
+#[inline(always)]
+pub fn cvt_rn_bf16_f32(value: f32) -> u16 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.rn.bf16.f32 {}, {};",
+            out(reg16) result, in(reg32) value,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}

@@ -1,0 +1,33 @@
+//! Arithmetic on pairs of f16.
+
+use core::arch::asm;
+
+/// `fma.rn.f16x2 d, a, b, c;` ISA 9.7.4.5. sm_53+. Any thread.
+#[inline(always)]
+pub fn fma_rn_f16x2(a: u32, b: u32, c: u32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "fma.rn.f16x2 {}, {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b, in(reg32) c,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `mul.rn.f16x2 d, a, b;` ISA 9.7.4.3. sm_53+. Any thread.
+#[inline(always)]
+pub fn mul_rn_f16x2(a: u32, b: u32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "mul.rn.f16x2 {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}

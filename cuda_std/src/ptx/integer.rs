@@ -1,0 +1,39 @@
+//! Integer and bit arithmetic.
+
+use core::arch::asm;
+
+/// `prmt.b32 d, a, b, selector;` ISA 9.7.9.7. All targets. Any thread.
+///
+/// Byte `i` of the result is byte `selector[4i+2:4i]` of `{b, a}` (bytes of `a`
+/// are 0..3); where bit `4i+3` of the selector is set, that byte's sign bit
+/// fills all eight bits instead. Only the low 16 bits of `selector` matter.
+#[inline(always)]
+pub fn prmt_b32(a: u32, b: u32, selector: u32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "prmt.b32 {}, {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b, in(reg32) selector,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `dp4a.s32.s32 d, a, b, c;` ISA 9.7.1.23. sm_61+. Any thread.
+///
+/// `c` plus the sum of the four products of signed bytes.
+#[inline(always)]
+pub fn dp4a_s32_s32(a: u32, b: u32, c: i32) -> i32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "dp4a.s32.s32 {}, {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b, in(reg32) c,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}

@@ -1,0 +1,228 @@
+//! Loads and stores. Global addresses are 64-bit, shared ones 32-bit.
+//!
+//! `.nc` loads are `pure, readonly`: the data must not change while the kernel
+//! runs, which is also what the instruction demands.
+
+use core::arch::asm;
+
+/// `ld.global.nc.L1::no_allocate.v4.b32 {d0,d1,d2,d3}, [a];` ISA 9.7.9.9. sm_70+.
+/// Any thread. For data that is read once.
+///
+/// # Safety
+/// `address` is 16-byte aligned and names 16 readable bytes of global memory
+/// that nothing writes while the kernel runs.
+#[inline(always)]
+pub unsafe fn ld_global_nc_no_allocate_v4_b32(address: u64) -> [u32; 4] {
+    let (a, b, c, d);
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!(
+            "ld.global.nc.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg64) address,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    [a, b, c, d]
+}
+
+/// `ld.global.nc.L1::no_allocate.v2.b32 {d0,d1}, [a];` ISA 9.7.9.9. sm_70+.
+/// Any thread. For data that is read once.
+///
+/// # Safety
+/// `address` is 8-byte aligned and names 8 readable bytes of global memory that
+/// nothing writes while the kernel runs.
+#[inline(always)]
+pub unsafe fn ld_global_nc_no_allocate_v2_b32(address: u64) -> [u32; 2] {
+    let (a, b);
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!(
+            "ld.global.nc.L1::no_allocate.v2.b32 {{{}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, in(reg64) address,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    [a, b]
+}
+
+/// `ld.global.nc.v4.b32 {d0,d1,d2,d3}, [a];` ISA 9.7.9.9. sm_32+. Any thread.
+///
+/// # Safety
+/// As [`ld_global_nc_no_allocate_v4_b32`].
+#[inline(always)]
+pub unsafe fn ld_global_nc_v4_b32(address: u64) -> [u32; 4] {
+    let (a, b, c, d);
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!(
+            "ld.global.nc.v4.b32 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg64) address,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    [a, b, c, d]
+}
+
+/// `ld.global.nc.v2.b32 {d0,d1}, [a];` ISA 9.7.9.9. sm_32+. Any thread.
+///
+/// # Safety
+/// As [`ld_global_nc_no_allocate_v2_b32`].
+#[inline(always)]
+pub unsafe fn ld_global_nc_v2_b32(address: u64) -> [u32; 2] {
+    let (a, b);
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!(
+            "ld.global.nc.v2.b32 {{{}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, in(reg64) address,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    [a, b]
+}
+
+/// `ld.global.nc.u16 d, [a];` ISA 9.7.9.9. sm_32+. Any thread.
+///
+/// # Safety
+/// `address` is 2-byte aligned and names 2 readable bytes of global memory that
+/// nothing writes while the kernel runs.
+#[inline(always)]
+pub unsafe fn ld_global_nc_u16(address: u64) -> u16 {
+    let value;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!(
+            "ld.global.nc.u16 {}, [{}];",
+            out(reg16) value, in(reg64) address,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    value
+}
+
+/// `ld.global.nc.u8 d, [a];` ISA 9.7.9.9. sm_32+. Any thread.
+///
+/// # Safety
+/// `address` names a readable byte of global memory that nothing writes while
+/// the kernel runs.
+#[inline(always)]
+pub unsafe fn ld_global_nc_u8(address: u64) -> u16 {
+    let value;
+    // SAFETY: the caller vouches for the address; an 8-bit load may target a
+    // wider register.
+    unsafe {
+        asm!(
+            "ld.global.nc.u8 {}, [{}];",
+            out(reg16) value, in(reg64) address,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    value
+}
+
+/// `st.global.b16 [a], v;` ISA 9.7.9.11. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 2-byte aligned and names 2 writable bytes of global memory.
+#[inline(always)]
+pub unsafe fn st_global_b16(address: u64, value: u16) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.global.b16 [{}], {};", in(reg64) address, in(reg16) value,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// `st.global.b32 [a], v;` ISA 9.7.9.11. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 4-byte aligned and names 4 writable bytes of global memory.
+#[inline(always)]
+pub unsafe fn st_global_b32(address: u64, value: u32) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) value,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// `ld.shared.v4.b32 {d0,d1,d2,d3}, [a];` ISA 9.7.9.8. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 16-byte aligned and names 16 initialised bytes of the CTA's
+/// shared memory.
+#[inline(always)]
+pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
+    let (a, b, c, d);
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!(
+            "ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg32) address,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    [a, b, c, d]
+}
+
+/// `ld.shared.v2.b32 {d0,d1}, [a];` ISA 9.7.9.8. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 8-byte aligned and names 8 initialised bytes of the CTA's
+/// shared memory.
+#[inline(always)]
+pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
+    let (a, b);
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!(
+            "ld.shared.v2.b32 {{{}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, in(reg32) address,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    [a, b]
+}
+
+/// `ld.shared.b32 d, [a];` ISA 9.7.9.8. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 4-byte aligned and names 4 initialised bytes of the CTA's
+/// shared memory.
+#[inline(always)]
+pub unsafe fn ld_shared_b32(address: u32) -> u32 {
+    let value;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.shared.b32 {}, [{}];", out(reg32) value, in(reg32) address,
+            options(readonly, nostack, preserves_flags));
+    }
+    value
+}
+
+/// `st.shared.v4.b32 [a], {v0,v1,v2,v3};` ISA 9.7.9.11. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 16-byte aligned and names 16 bytes of the CTA's shared memory.
+#[inline(always)]
+pub unsafe fn st_shared_v4_b32(address: u32, [a, b, c, d]: [u32; 4]) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};",
+            in(reg32) address, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// `st.shared.b32 [a], v;` ISA 9.7.9.11. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 4-byte aligned and names 4 bytes of the CTA's shared memory.
+#[inline(always)]
+pub unsafe fn st_shared_b32(address: u32, value: u32) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.shared.b32 [{}], {};", in(reg32) address, in(reg32) value,
+            options(nostack, preserves_flags));
+    }
+}

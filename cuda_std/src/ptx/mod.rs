@@ -1,0 +1,26 @@
+//! One wrapper for each PTX instruction, named after it.
+//!
+//! Each doc line gives the PTX spelling, the PTX ISA section, the targets and
+//! which threads take part. Two rules keep the wrappers sound, because rustc
+//! does not mark inline assembly convergent:
+//!
+//! * wrappers of synchronising or communicating instructions never use
+//!   `nomem`, `readonly` or `pure`: to the compiler they read and write all
+//!   memory, so it neither moves nor duplicates them across one another;
+//! * `cuda_builder` counts barrier and `.aligned` instructions per source
+//!   wrapper in the PTX it emits and refuses a module in which one was
+//!   duplicated.
+//!
+//! Loads of read-only data are `pure, readonly`, arithmetic is `pure, nomem`:
+//! the compiler may move, merge and drop those.
+
+pub mod barrier;
+pub mod control;
+pub mod convert;
+pub mod float;
+pub mod half;
+pub mod integer;
+pub mod marker;
+pub mod memory;
+pub mod shuffle;
+pub mod special;

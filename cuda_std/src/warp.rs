@@ -1,0 +1,62 @@
+//! What the 32 lanes of a warp do together.
+
+use crate::ptx;
+
+/// Lanes of a warp.
+pub const LANES: u32 = 32;
+
+/// Mask naming every lane.
+pub const ALL: u32 = u32::MAX;
+
+/// Index of the thread in its warp.
+#[inline(always)]
+pub fn lane_id() -> u32 {
+    ptx::special::laneid()
+}
+
+/// The value that the lane with index `lane ^ xor` holds.
+///
+/// # Safety
+/// All 32 lanes reach this same call.
+#[inline(always)]
+pub unsafe fn shuffle_xor_f32(value: f32, xor: u32) -> f32 {
+    // SAFETY: the caller vouches that all lanes arrive.
+    f32::from_bits(unsafe { ptx::shuffle::shfl_sync_bfly_b32(value.to_bits(), xor, ALL) })
+}
+
+/// Sums of `N` values over the warp, `N` a power of two up to 32: lane `j`
+/// returns the sum of `values[j % N]` over all lanes.
+///
+/// Halves the number of live values with each exchange instead of reducing
+/// each by itself: `N - 1 + log2(32 / N)` shuffles rather than `5 N`.
+///
+/// # Safety
+/// All 32 lanes reach this same call.
+#[inline(always)]
+pub unsafe fn transpose_sum<const N: usize>(mut values: [f32; N]) -> f32 {
+    const { assert!(N.is_power_of_two() && N <= LANES as usize) };
+    let lane = lane_id();
+    let mut live = N;
+    while live > 1 {
+        let half = live / 2;
+        let upper = lane & half as u32 != 0;
+        for i in 0..half {
+            let (keep, send) = if upper {
+                (values[i + half], values[i])
+            } else {
+                (values[i], values[i + half])
+            };
+            // SAFETY: the caller vouches that all lanes arrive; the loop is
+            // the same in each.
+            values[i] = keep + unsafe { shuffle_xor_f32(send, half as u32) };
+        }
+        live = half;
+    }
+    let mut distance = N as u32;
+    while distance < LANES {
+        // SAFETY: as above.
+        values[0] += unsafe { shuffle_xor_f32(values[0], distance) };
+        distance *= 2;
+    }
+    values[0]
+}

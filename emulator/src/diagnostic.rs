@@ -1,0 +1,373 @@
+//! What the emulator says when a kernel does something wrong.
+
+use crate::Schedule;
+use std::fmt;
+
+/// State space of an access, as diagnostics and counters name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Space {
+    /// `.global`
+    Global,
+    /// `.shared`
+    Shared,
+    /// `.local`
+    Local,
+    /// `.const`
+    Const,
+    /// `.param`
+    Param,
+}
+
+impl Space {
+    /// PTX name without its dot.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Global => "global",
+            Self::Shared => "shared",
+            Self::Local => "local",
+            Self::Const => "const",
+            Self::Param => "param",
+        }
+    }
+}
+
+/// What an access did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessKind {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+    /// A read-modify-write.
+    Atomic,
+}
+
+/// The allocation at or next to an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocationSite {
+    /// Name given when it was allocated.
+    pub name: String,
+    /// First byte.
+    pub start: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// A memory access that went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// Address in its state space's own numbering.
+    pub address: u64,
+    /// Length in bytes.
+    pub bytes: u32,
+    /// State space.
+    pub space: Space,
+    /// Load, store or atomic.
+    pub kind: AccessKind,
+    /// The allocation that holds the address, or else the nearest one.
+    pub allocation: Option<AllocationSite>,
+}
+
+/// A warp, or part of one, that waits in a deadlock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiter {
+    /// CTA.
+    pub cta: [u32; 3],
+    /// Warp of the CTA.
+    pub warp: u32,
+    /// Lanes that wait.
+    pub lanes: u32,
+    /// PTX line.
+    pub line: u32,
+    /// What they wait for.
+    pub reason: String,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DiagnosticKind {
+    /// An access outside every allocation, or across the end of one.
+    OutOfBounds,
+    /// An address that is not a multiple of the access size.
+    Misaligned {
+        /// Required multiple, bytes.
+        required: u32,
+    },
+    /// A load of a byte that was never written.
+    UninitialisedRead {
+        /// Address of the first such byte.
+        first: u64,
+    },
+    /// A store to `.const` or kernel parameters.
+    ReadOnly,
+    /// An `.aligned` instruction that part of the warp cannot reach.
+    DivergentAligned {
+        /// Lanes that executed it.
+        present: u32,
+        /// Live lanes that did not, and where they are.
+        missing: u32,
+        /// PTX lines at which the missing lanes are.
+        elsewhere: Vec<u32>,
+    },
+    /// A `.sync` instruction whose member mask names lanes that never come.
+    MissingMembers {
+        /// Lanes that executed it.
+        present: u32,
+        /// Lanes its mask names.
+        members: u32,
+    },
+    /// A lane executes a `.sync` instruction whose member mask lacks it.
+    NotAMember {
+        /// The mask.
+        members: u32,
+    },
+    /// A shuffle reads a lane that does not take part.
+    InactiveSource {
+        /// Source lane.
+        source: u32,
+    },
+    /// A CTA barrier used inconsistently.
+    BarrierMismatch {
+        /// Barrier number.
+        barrier: u32,
+        /// What the rule requires.
+        required: String,
+        /// What happened.
+        actual: String,
+    },
+    /// Nothing can run any more.
+    Deadlock {
+        /// Everything that waits.
+        waiting: Vec<Waiter>,
+    },
+    /// `trap` was executed.
+    Trap,
+    /// `brkpt` was executed.
+    Breakpoint,
+    /// An indirect branch or call with a target outside its list.
+    BadTarget {
+        /// Index or address.
+        target: u64,
+    },
+    /// Too many nested calls or too much local memory.
+    StackOverflow {
+        /// Call depth.
+        depth: u32,
+        /// Local memory of a lane, bytes.
+        bytes: u64,
+    },
+    /// The instruction limit of the launch was reached.
+    InstructionLimit {
+        /// The limit, warp instructions of one cluster.
+        limit: u64,
+    },
+}
+
+/// A fault of a kernel, and where it happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// What went wrong.
+    pub kind: DiagnosticKind,
+    /// Kernel.
+    pub kernel: String,
+    /// Line of the PTX text, from 1.
+    pub line: u32,
+    /// That line, trimmed.
+    pub instruction: String,
+    /// `%ctaid`.
+    pub cta: [u32; 3],
+    /// Warp of the CTA.
+    pub warp: u32,
+    /// First lane concerned, where one is.
+    pub lane: Option<u32>,
+    /// The access, where there is one.
+    pub access: Option<Access>,
+    /// Schedule that led here; a run with the same one replays it.
+    pub schedule: Schedule,
+}
+
+impl std::error::Error for Diagnostic {}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [x, y, z] = self.cta;
+        match &self.access {
+            Some(access) => write_access(f, &self.kind, access)?,
+            None => write_kind(f, &self.kind)?,
+        }
+        write!(
+            f,
+            "; kernel `{}`, line {}: `{}`, CTA ({x}, {y}, {z}), warp {}",
+            self.kernel, self.line, self.instruction, self.warp
+        )?;
+        if let Some(lane) = self.lane {
+            write!(f, ", lane {lane}")?;
+        }
+        write!(f, ", schedule {}", self.schedule)
+    }
+}
+
+fn write_access(
+    f: &mut fmt::Formatter<'_>,
+    kind: &DiagnosticKind,
+    access: &Access,
+) -> fmt::Result {
+    let verb = match access.kind {
+        AccessKind::Read => "read",
+        AccessKind::Write => "write",
+        AccessKind::Atomic => "atomic access",
+    };
+    let (bytes, space, address) = (access.bytes, access.space.name(), access.address);
+    match kind {
+        DiagnosticKind::OutOfBounds => write!(
+            f,
+            "out of bounds: {verb} of {bytes} bytes at {space} address {address:#x}"
+        )?,
+        DiagnosticKind::Misaligned { required } => write!(
+            f,
+            "misaligned: {verb} of {bytes} bytes at {space} address {address:#x}, which is not a multiple of {required}"
+        )?,
+        DiagnosticKind::UninitialisedRead { first } => write!(
+            f,
+            "uninitialised read: {verb} of {bytes} bytes at {space} address {address:#x}, of which byte {first:#x} was never written"
+        )?,
+        DiagnosticKind::ReadOnly => write!(
+            f,
+            "read-only: {verb} of {bytes} bytes at {space} address {address:#x}"
+        )?,
+        other => write_kind(f, other)?,
+    }
+    let Some(site) = &access.allocation else {
+        return write!(f, ", no allocation near");
+    };
+    let end = site.start + site.bytes;
+    write!(
+        f,
+        ", allocation `{}` [{:#x}, {end:#x})",
+        site.name, site.start
+    )?;
+    if address < site.start {
+        write!(f, " starts {} bytes after it", site.start - address)
+    } else if address >= end {
+        write!(f, " ends {} bytes before it", address - end)
+    } else if address + u64::from(bytes) > end {
+        write!(f, " ends {} bytes into it", end - address)
+    } else {
+        write!(f, " at offset {}", address - site.start)
+    }
+}
+
+fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result {
+    match kind {
+        DiagnosticKind::OutOfBounds => write!(f, "out of bounds"),
+        DiagnosticKind::Misaligned { required } => {
+            write!(f, "misaligned: required a multiple of {required}")
+        }
+        DiagnosticKind::UninitialisedRead { first } => {
+            write!(f, "uninitialised read of byte {first:#x}")
+        }
+        DiagnosticKind::ReadOnly => write!(f, "write to read-only memory"),
+        DiagnosticKind::DivergentAligned {
+            present,
+            missing,
+            elsewhere,
+        } => {
+            write!(
+                f,
+                "divergent .aligned instruction: lanes {present:#010x} execute it, live lanes {missing:#010x} do not"
+            )?;
+            if !elsewhere.is_empty() {
+                write!(f, " (they are at line")?;
+                for line in elsewhere {
+                    write!(f, " {line}")?;
+                }
+                write!(f, ")")?;
+            }
+            Ok(())
+        }
+        DiagnosticKind::MissingMembers { present, members } => write!(
+            f,
+            "missing members: the member mask is {members:#010x}, lanes {:#010x} of it never arrive, {present:#010x} wait",
+            members & !present
+        ),
+        DiagnosticKind::NotAMember { members } => write!(
+            f,
+            "not a member: the executing lane is not in the member mask {members:#010x}"
+        ),
+        DiagnosticKind::InactiveSource { source } => write!(
+            f,
+            "inactive source: the shuffle reads lane {source}, which does not take part"
+        ),
+        DiagnosticKind::BarrierMismatch {
+            barrier,
+            required,
+            actual,
+        } => write!(
+            f,
+            "barrier mismatch: barrier {barrier}: required {required}, actual {actual}"
+        ),
+        DiagnosticKind::Deadlock { waiting } => {
+            write!(f, "deadlock: ")?;
+            const SHOWN: usize = 8;
+            for (i, waiter) in waiting.iter().take(SHOWN).enumerate() {
+                let [x, y, z] = waiter.cta;
+                let separator = if i == 0 { "" } else { ", " };
+                write!(
+                    f,
+                    "{separator}CTA ({x}, {y}, {z}) warp {} lanes {:#010x} line {} waits for {}",
+                    waiter.warp, waiter.lanes, waiter.line, waiter.reason
+                )?;
+            }
+            if waiting.len() > SHOWN {
+                write!(f, ", and {} more", waiting.len() - SHOWN)?;
+            }
+            Ok(())
+        }
+        DiagnosticKind::Trap => write!(f, "trap executed"),
+        DiagnosticKind::Breakpoint => write!(f, "breakpoint executed"),
+        DiagnosticKind::BadTarget { target } => {
+            write!(f, "bad target {target:#x} of an indirect branch or call")
+        }
+        DiagnosticKind::StackOverflow { depth, bytes } => write!(
+            f,
+            "stack overflow: {depth} nested calls, {bytes} bytes of local memory a lane"
+        ),
+        DiagnosticKind::InstructionLimit { limit } => {
+            write!(f, "instruction limit: more than {limit} warp instructions in one cluster")
+        }
+    }
+}
+
+/// A fault as the executing instruction knows it; the warp adds the place.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) kind: DiagnosticKind,
+    pub(crate) lane: Option<u32>,
+    pub(crate) access: Option<Access>,
+}
+
+impl Fault {
+    /// A fault of a whole warp.
+    pub(crate) fn warp(kind: DiagnosticKind) -> Box<Self> {
+        Box::new(Self {
+            kind,
+            lane: None,
+            access: None,
+        })
+    }
+
+    /// A fault of one lane.
+    pub(crate) fn lane(kind: DiagnosticKind, lane: u32) -> Box<Self> {
+        Box::new(Self {
+            kind,
+            lane: Some(lane),
+            access: None,
+        })
+    }
+}
+
+/// Result of executing something.
+pub(crate) type Exec<T = ()> = Result<T, Box<Fault>>;

@@ -1,0 +1,146 @@
+//! Machine descriptions: what a launch may ask for, and the rates from which
+//! [`Counters::lower_bound`](crate::Counters::lower_bound) makes a bound.
+
+/// One GPU, as far as the emulator needs to know it.
+///
+/// Sources: the occupancy and arithmetic-throughput tables of the CUDA C++
+/// Programming Guide (compute capabilities 9.0 and 10.0) and the vendor's data
+/// sheets for memory rate and cache size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gpu {
+    /// Short name as given to `--gpu`: `h200`, `b200`.
+    pub name: &'static str,
+    /// Architecture whose PTX it runs, with its feature suffix: `sm_90a`.
+    pub arch: &'static str,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Device memory rate, bytes per second.
+    pub dram_bytes_per_s: f64,
+    /// Level-2 cache, bytes.
+    pub l2_bytes: u64,
+    /// Level-2 to SM rate of the whole machine, bytes per clock.
+    pub l2_bytes_per_clock: f64,
+    /// Boost clock of an SM, Hz.
+    pub clock_hz: f64,
+    /// Warp instructions an SM issues per clock.
+    pub issue_per_clock: f64,
+    /// 32-bit integer lane operations an SM completes per clock.
+    pub int_lanes_per_clock: f64,
+    /// f32 lane operations (fma counts one) an SM completes per clock.
+    pub float_lanes_per_clock: f64,
+    /// Packed half (f16x2, bf16x2) lane operations an SM completes per clock.
+    pub half_lanes_per_clock: f64,
+    /// f64 lane operations an SM completes per clock.
+    pub double_lanes_per_clock: f64,
+    /// Conversion lane operations an SM completes per clock.
+    pub cvt_lanes_per_clock: f64,
+    /// Bytes of shared memory an SM moves per clock (one wavefront).
+    pub shared_bytes_per_clock: u32,
+    /// Shared memory of an SM, bytes.
+    pub shared_per_sm: u32,
+    /// Largest static plus dynamic shared memory of a CTA, bytes.
+    pub shared_per_cta: u32,
+    /// Largest number of threads of a CTA.
+    pub max_threads_per_cta: u32,
+    /// Largest block extent in x, y, z.
+    pub max_block: [u32; 3],
+    /// Largest grid extent in x, y, z.
+    pub max_grid: [u32; 3],
+    /// Largest cluster, CTAs (non-portable size included).
+    pub max_cluster: u32,
+    /// Threads resident on an SM.
+    pub max_threads_per_sm: u32,
+    /// CTAs resident on an SM.
+    pub max_ctas_per_sm: u32,
+}
+
+impl Gpu {
+    /// NVIDIA H200 (GH100, 141 GB HBM3e), `sm_90a`.
+    #[must_use]
+    pub const fn h200() -> Self {
+        Self {
+            name: "h200",
+            arch: "sm_90a",
+            sms: 132,
+            dram_bytes_per_s: 4.8e12,
+            l2_bytes: 50 << 20,
+            l2_bytes_per_clock: 5120.0,
+            clock_hz: 1.98e9,
+            issue_per_clock: 4.0,
+            int_lanes_per_clock: 64.0,
+            float_lanes_per_clock: 128.0,
+            half_lanes_per_clock: 128.0,
+            double_lanes_per_clock: 64.0,
+            cvt_lanes_per_clock: 64.0,
+            shared_bytes_per_clock: 128,
+            shared_per_sm: 228 << 10,
+            shared_per_cta: 227 << 10,
+            max_threads_per_cta: 1024,
+            max_block: [1024, 1024, 64],
+            max_grid: [0x7fff_ffff, 65535, 65535],
+            max_cluster: 16,
+            max_threads_per_sm: 2048,
+            max_ctas_per_sm: 32,
+        }
+    }
+
+    /// NVIDIA B200 (192 GB HBM3e), `sm_100a`.
+    #[must_use]
+    pub const fn b200() -> Self {
+        Self {
+            name: "b200",
+            arch: "sm_100a",
+            sms: 148,
+            dram_bytes_per_s: 8.0e12,
+            l2_bytes: 126 << 20,
+            l2_bytes_per_clock: 6144.0,
+            clock_hz: 1.965e9,
+            ..Self::h200()
+        }
+    }
+
+    /// The machine of that name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        [Self::h200(), Self::b200()]
+            .into_iter()
+            .find(|gpu| gpu.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether PTX for `target` (`sm_80`, `sm_90a`, `sm_100f`) runs here: a
+    /// plain target on every equal or later architecture, an `a` target only on
+    /// exactly that one, an `f` target within its family (PTX ISA 11.1.2).
+    #[must_use]
+    pub fn accepts(&self, target: &str) -> bool {
+        let (Some(want), Some(have)) = (Target::parse(target), Target::parse(self.arch)) else {
+            return false;
+        };
+        match want.suffix {
+            None => want.number <= have.number,
+            Some('f') => want.number / 10 == have.number / 10 && want.number <= have.number,
+            Some(_) => want.number == have.number,
+        }
+    }
+}
+
+struct Target {
+    number: u32,
+    suffix: Option<char>,
+}
+
+impl Target {
+    fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("sm_")?;
+        let digits = rest.trim_end_matches(|c: char| c.is_ascii_lowercase());
+        let suffix = match &rest[digits.len()..] {
+            "" => None,
+            "a" => Some('a'),
+            "f" => Some('f'),
+            _ => return None,
+        };
+        Some(Self {
+            number: digits.parse().ok()?,
+            suffix,
+        })
+    }
+}

@@ -1,0 +1,89 @@
+//! Counting during a run: cheap per-instruction counts that are folded into
+//! families at the end.
+
+use super::code::Instr;
+use crate::counters::{Counters, FamilyCount, SpaceCount};
+use crate::diagnostic::Space;
+
+/// Counts of one host thread.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stats {
+    /// Warp and lane executions of each instruction.
+    pub(crate) executed: Vec<(u64, u64)>,
+    pub(crate) spaces: [SpaceCount; 4],
+    pub(crate) wavefronts: u64,
+    pub(crate) wavefronts_ideal: u64,
+    pub(crate) atomics: u64,
+    pub(crate) barrier_arrivals: u64,
+    pub(crate) divergent_branches: u64,
+    pub(crate) ctas: u64,
+    pub(crate) clusters: u64,
+    pub(crate) threads: u64,
+}
+
+impl Stats {
+    pub(crate) fn new(instructions: usize) -> Self {
+        Self {
+            executed: vec![(0, 0); instructions],
+            ..Self::default()
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn space(&mut self, space: Space) -> &mut SpaceCount {
+        &mut self.spaces[match space {
+            Space::Global => 0,
+            Space::Shared => 1,
+            Space::Local => 2,
+            Space::Const | Space::Param => 3,
+        }]
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.executed.iter_mut().zip(&other.executed) {
+            mine.0 += theirs.0;
+            mine.1 += theirs.1;
+        }
+        for (mine, theirs) in self.spaces.iter_mut().zip(&other.spaces) {
+            mine.add(theirs);
+        }
+        self.wavefronts += other.wavefronts;
+        self.wavefronts_ideal += other.wavefronts_ideal;
+        self.atomics += other.atomics;
+        self.barrier_arrivals += other.barrier_arrivals;
+        self.divergent_branches += other.divergent_branches;
+        self.ctas += other.ctas;
+        self.clusters += other.clusters;
+        self.threads += other.threads;
+    }
+
+    pub(crate) fn fold(&self, code: &[Instr], unique: (u64, u64)) -> Counters {
+        let mut counters = Counters {
+            ctas: self.ctas,
+            clusters: self.clusters,
+            threads: self.threads,
+            global: self.spaces[0],
+            shared: self.spaces[1],
+            local: self.spaces[2],
+            constant: self.spaces[3],
+            global_unique_bytes_read: unique.0,
+            global_unique_bytes_written: unique.1,
+            shared_wavefronts: self.wavefronts,
+            shared_wavefronts_ideal: self.wavefronts_ideal,
+            atomics: self.atomics,
+            barrier_arrivals: self.barrier_arrivals,
+            divergent_branches: self.divergent_branches,
+            ..Counters::default()
+        };
+        for (instr, &(warp, lane)) in code.iter().zip(&self.executed) {
+            if warp != 0 {
+                let family: &mut FamilyCount = counters.families.entry(instr.family).or_default();
+                family.warp += warp;
+                family.lane += lane;
+                counters.warp_instructions += warp;
+                counters.lane_instructions += lane;
+            }
+        }
+        counters
+    }
+}

@@ -1,0 +1,507 @@
+//! Device memory: named allocations that several host threads may use at once.
+//!
+//! The words are relaxed atomics. On every host a relaxed load or store of a
+//! word is an ordinary one, so clusters that run on different host threads pay
+//! nothing for it, and kernels that race have a defined (if unspecified)
+//! outcome. A store narrower than a word is a read-modify-write; it needs a
+//! locked instruction only while other host threads run (`exclusive` false).
+
+use super::{MemoryError, POISON_WORD, Value, bit_mask, byte_mask};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// First address handed out; small addresses stay invalid.
+const FIRST: u64 = 0x7_0000_0000;
+/// Bytes left free between allocations, so that an overrun meets none.
+const GAP: u64 = 4096;
+/// Addresses from here on belong to the windows of other state spaces.
+pub(crate) const ADDRESS_LIMIT: u64 = 1 << 56;
+
+/// Index of a block.
+pub(crate) type BlockId = usize;
+
+/// One allocation.
+#[derive(Debug)]
+pub(crate) struct Block {
+    /// Name for diagnostics.
+    pub(crate) name: String,
+    /// First byte.
+    pub(crate) addr: u64,
+    /// Length in bytes.
+    pub(crate) len: u64,
+    /// `addr` rounded down to 64: where `words[0]` and `init[0]` start.
+    base: u64,
+    words: Box<[AtomicU64]>,
+    init: Box<[AtomicU64]>,
+    /// Every byte is initialised, the bits need not be looked at.
+    full: AtomicBool,
+    /// Bit `s` of entry `g`: the 32-byte sector `64 * g + s` was read.
+    read: Box<[AtomicU64]>,
+    written: Box<[AtomicU64]>,
+}
+
+/// Global memory of one device: allocations, their contents and which bytes
+/// were ever written.
+#[derive(Debug, Default)]
+pub struct GlobalMemory {
+    /// Sorted by address.
+    blocks: Vec<Block>,
+    next: u64,
+    /// Addresses of a module's `.global` variables, by module identity.
+    modules: HashMap<u64, Vec<u64>>,
+}
+
+fn atomics(name: &str, addr: u64, count: u64, value: u64) -> Result<Box<[AtomicU64]>, MemoryError> {
+    let too_large = || MemoryError::TooLarge {
+        name: name.to_owned(),
+        addr,
+        bytes: count.saturating_mul(8),
+    };
+    let count = usize::try_from(count).map_err(|_| too_large())?;
+    let mut words = Vec::new();
+    words.try_reserve_exact(count).map_err(|_| too_large())?;
+    words.extend((0..count).map(|_| AtomicU64::new(value)));
+    Ok(words.into_boxed_slice())
+}
+
+impl Block {
+    fn new(name: &str, addr: u64, len: u64) -> Result<Self, MemoryError> {
+        let base = addr & !63;
+        let groups = (addr - base + len).div_ceil(64);
+        Ok(Self {
+            name: name.to_owned(),
+            addr,
+            len,
+            base,
+            words: atomics(name, addr, groups * 8, POISON_WORD)?,
+            init: atomics(name, addr, groups, 0)?,
+            full: AtomicBool::new(false),
+            read: atomics(name, addr, groups.div_ceil(32), 0)?,
+            written: atomics(name, addr, groups.div_ceil(32), 0)?,
+        })
+    }
+
+    /// Whether `[addr, addr + bytes)` lies inside.
+    #[inline(always)]
+    pub(crate) fn holds(&self, addr: u64, bytes: u64) -> bool {
+        // Underflow makes the difference huge, which fails the comparison.
+        let offset = addr.wrapping_sub(self.addr);
+        offset < self.len && bytes <= self.len - offset
+    }
+
+    #[inline(always)]
+    fn offset(&self, addr: u64) -> usize {
+        (addr - self.base) as usize
+    }
+
+    /// First byte of an access of at most 32 aligned bytes never written.
+    #[inline(always)]
+    pub(crate) fn first_uninitialised(&self, addr: u64, bytes: usize) -> Option<u64> {
+        if self.full.load(Relaxed) {
+            return None;
+        }
+        let offset = self.offset(addr);
+        let want = bit_mask(bytes) << (offset & 63);
+        let missing = want & !self.init[offset >> 6].load(Relaxed);
+        (missing != 0).then(|| (addr & !63) + u64::from(missing.trailing_zeros()))
+    }
+
+    /// Same for a range of any length and alignment.
+    pub(crate) fn first_uninitialised_in(&self, addr: u64, bytes: u64) -> Option<u64> {
+        if self.full.load(Relaxed) {
+            return None;
+        }
+        let mut at = addr;
+        while at < addr + bytes {
+            let offset = self.offset(at);
+            let here = (64 - (offset & 63)).min((addr + bytes - at) as usize);
+            let want = bit_mask(here) << (offset & 63);
+            let missing = want & !self.init[offset >> 6].load(Relaxed);
+            if missing != 0 {
+                return Some((at & !63) + u64::from(missing.trailing_zeros()));
+            }
+            at += here as u64;
+        }
+        None
+    }
+
+    /// The words from the one that holds `addr`, a multiple of 8.
+    #[inline(always)]
+    pub(crate) fn words_from(&self, addr: u64, count: usize) -> &[AtomicU64] {
+        let first = self.offset(addr) >> 3;
+        &self.words[first..first + count]
+    }
+
+    /// An aligned, in-bounds read.
+    #[inline(always)]
+    pub(crate) fn load(&self, addr: u64, bytes: usize) -> Value {
+        let offset = self.offset(addr);
+        let mut value = [0; 4];
+        if bytes <= 8 {
+            value[0] =
+                (self.words[offset >> 3].load(Relaxed) >> ((offset & 7) * 8)) & byte_mask(bytes);
+        } else {
+            let words = &self.words[offset >> 3..][..bytes / 8];
+            for (out, word) in value.iter_mut().zip(words) {
+                *out = word.load(Relaxed);
+            }
+        }
+        value
+    }
+
+    /// An aligned, in-bounds write. `exclusive`: no other host thread runs.
+    #[inline(always)]
+    pub(crate) fn store(&self, addr: u64, bytes: usize, value: &Value, exclusive: bool) {
+        let offset = self.offset(addr);
+        if bytes < 8 {
+            let shift = (offset & 7) * 8;
+            let mask = byte_mask(bytes) << shift;
+            let word = &self.words[offset >> 3];
+            let merge = |old: u64| (old & !mask) | ((value[0] << shift) & mask);
+            if exclusive {
+                word.store(merge(word.load(Relaxed)), Relaxed);
+            } else {
+                let mut old = word.load(Relaxed);
+                while let Err(now) = word.compare_exchange_weak(old, merge(old), Relaxed, Relaxed) {
+                    old = now;
+                }
+            }
+        } else {
+            let words = &self.words[offset >> 3..][..bytes / 8];
+            for (word, &new) in words.iter().zip(value) {
+                word.store(new, Relaxed);
+            }
+        }
+        self.mark_initialised(offset, bytes, exclusive);
+    }
+
+    #[inline(always)]
+    fn mark_initialised(&self, offset: usize, bytes: usize, exclusive: bool) {
+        if self.full.load(Relaxed) {
+            return;
+        }
+        or_bits(
+            &self.init[offset >> 6],
+            bit_mask(bytes) << (offset & 63),
+            exclusive,
+        );
+    }
+
+    /// Notes that the sectors of `[addr, addr + bytes)` were read or written.
+    #[inline(always)]
+    pub(crate) fn touch(&self, addr: u64, bytes: u64, write: bool, exclusive: bool) {
+        let marks = if write { &self.written } else { &self.read };
+        let first = self.offset(addr) >> 5;
+        let last = self.offset(addr + bytes - 1) >> 5;
+        let mut sector = first;
+        while sector <= last {
+            let here = (64 - (sector & 63)).min(last - sector + 1);
+            or_bits(
+                &marks[sector >> 6],
+                bit_mask(here) << (sector & 63),
+                exclusive,
+            );
+            sector += here;
+        }
+    }
+
+    fn write_bytes(&self, addr: u64, bytes: &[u8]) {
+        let mut at = addr;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let aligned = at % 8 == 0 && rest.len() >= 8;
+            let (chunk, tail) = rest.split_at(if aligned { 8 } else { 1 });
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.store(
+                at,
+                chunk.len(),
+                &[u64::from_le_bytes(word), 0, 0, 0],
+                true,
+            );
+            at += chunk.len() as u64;
+            rest = tail;
+        }
+        if addr == self.addr && bytes.len() as u64 == self.len {
+            self.full.store(true, Relaxed);
+        }
+    }
+
+    fn read_bytes(&self, addr: u64, bytes: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(bytes as usize + 8);
+        let start = addr & !7;
+        let mut at = start;
+        while at < addr + bytes {
+            let word = self.words[self.offset(at.max(self.base)) >> 3].load(Relaxed);
+            out.extend_from_slice(&word.to_le_bytes());
+            at += 8;
+        }
+        out.drain(..(addr - start) as usize);
+        out.truncate(bytes as usize);
+        out
+    }
+}
+
+#[inline(always)]
+fn or_bits(word: &AtomicU64, bits: u64, exclusive: bool) {
+    let old = word.load(Relaxed);
+    if old & bits == bits {
+        return;
+    }
+    if exclusive {
+        word.store(old | bits, Relaxed);
+    } else {
+        word.fetch_or(bits, Relaxed);
+    }
+}
+
+impl GlobalMemory {
+    /// No allocations.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            next: FIRST,
+            ..Self::default()
+        }
+    }
+
+    /// Allocates `bytes` uninitialised bytes at a multiple of `align` (at least
+    /// 256, as a driver does) and returns the address.
+    ///
+    /// # Errors
+    /// A size of 0, an alignment that is not a power of two, no room.
+    pub fn alloc(&mut self, name: &str, bytes: u64, align: u64) -> Result<u64, MemoryError> {
+        if !align.is_power_of_two() {
+            return Err(MemoryError::Align {
+                name: name.to_owned(),
+                align,
+            });
+        }
+        let align = align.max(256);
+        let mut addr = self.next;
+        loop {
+            addr = addr
+                .checked_next_multiple_of(align)
+                .ok_or_else(|| MemoryError::TooLarge {
+                    name: name.to_owned(),
+                    addr,
+                    bytes,
+                })?;
+            let end = addr.saturating_add(bytes).saturating_add(GAP);
+            // Fixed-address allocations may lie ahead.
+            match self.overlapping(addr, end - addr) {
+                Some(block) => addr = block.addr + block.len + GAP,
+                None => break,
+            }
+        }
+        let addr = self.alloc_at(addr, name, bytes)?;
+        self.next = addr + bytes + GAP;
+        Ok(addr)
+    }
+
+    /// Allocates `bytes` uninitialised bytes at a given address.
+    ///
+    /// # Errors
+    /// A size of 0, a range that is taken, leaves the address space or does not
+    /// fit the host's memory.
+    pub fn alloc_at(&mut self, addr: u64, name: &str, bytes: u64) -> Result<u64, MemoryError> {
+        if bytes == 0 {
+            return Err(MemoryError::Empty {
+                name: name.to_owned(),
+            });
+        }
+        if addr.checked_add(bytes).is_none_or(|end| end > ADDRESS_LIMIT) {
+            return Err(MemoryError::TooLarge {
+                name: name.to_owned(),
+                addr,
+                bytes,
+            });
+        }
+        if let Some(other) = self.overlapping(addr, bytes) {
+            return Err(MemoryError::Overlap {
+                name: name.to_owned(),
+                addr,
+                bytes,
+                other: other.name.clone(),
+                other_addr: other.addr,
+            });
+        }
+        let block = Block::new(name, addr, bytes)?;
+        let at = self.blocks.partition_point(|other| other.addr < addr);
+        self.blocks.insert(at, block);
+        Ok(addr)
+    }
+
+    /// Allocates and fills with `bytes`.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_from(&mut self, name: &str, bytes: &[u8]) -> Result<u64, MemoryError> {
+        let addr = self.alloc(name, bytes.len() as u64, 256)?;
+        self.write(addr, bytes)?;
+        Ok(addr)
+    }
+
+    /// Writes bytes into one allocation.
+    ///
+    /// # Errors
+    /// The range is not inside one allocation.
+    pub fn write(&mut self, addr: u64, bytes: &[u8]) -> Result<(), MemoryError> {
+        if !bytes.is_empty() {
+            self.holding(addr, bytes.len() as u64)?
+                .write_bytes(addr, bytes);
+        }
+        Ok(())
+    }
+
+    /// Fills `bytes` bytes with `value`.
+    ///
+    /// # Errors
+    /// The range is not inside one allocation.
+    pub fn fill(&mut self, addr: u64, bytes: u64, value: u8) -> Result<(), MemoryError> {
+        if bytes != 0 {
+            self.holding(addr, bytes)?
+                .write_bytes(addr, &vec![value; bytes as usize]);
+        }
+        Ok(())
+    }
+
+    /// Reads bytes that must all have been written.
+    ///
+    /// # Errors
+    /// The range is not inside one allocation, or a byte of it (the first is
+    /// named) was never written.
+    pub fn read(&self, addr: u64, bytes: u64) -> Result<Vec<u8>, MemoryError> {
+        if bytes == 0 {
+            return Ok(Vec::new());
+        }
+        let block = self.holding(addr, bytes)?;
+        if let Some(first) = block.first_uninitialised_in(addr, bytes) {
+            return Err(MemoryError::Uninitialised {
+                name: block.name.clone(),
+                offset: first - block.addr,
+                addr: first,
+            });
+        }
+        Ok(block.read_bytes(addr, bytes))
+    }
+
+    /// Reads bytes; those never written read as 0xCB.
+    ///
+    /// # Errors
+    /// The range is not inside one allocation.
+    pub fn read_raw(&self, addr: u64, bytes: u64) -> Result<Vec<u8>, MemoryError> {
+        if bytes == 0 {
+            return Ok(Vec::new());
+        }
+        Ok(self.holding(addr, bytes)?.read_bytes(addr, bytes))
+    }
+
+    /// Frees the allocation that starts at `addr`.
+    ///
+    /// # Errors
+    /// None starts there.
+    pub fn free(&mut self, addr: u64) -> Result<(), MemoryError> {
+        let at = self
+            .blocks
+            .binary_search_by_key(&addr, |block| block.addr)
+            .map_err(|_| MemoryError::NotAllocated { addr })?;
+        self.blocks.remove(at);
+        Ok(())
+    }
+
+    fn overlapping(&self, addr: u64, bytes: u64) -> Option<&Block> {
+        let after = self.blocks.partition_point(|block| block.addr < addr);
+        let before = after.checked_sub(1).map(|at| &self.blocks[at]);
+        before
+            .filter(|block| block.addr + block.len > addr)
+            .or_else(|| {
+                self.blocks
+                    .get(after)
+                    .filter(|block| block.addr < addr.saturating_add(bytes))
+            })
+    }
+
+    fn holding(&self, addr: u64, bytes: u64) -> Result<&Block, MemoryError> {
+        self.find(addr)
+            .map(|id| self.block(id))
+            .filter(|block| block.holds(addr, bytes))
+            .ok_or(MemoryError::OutOfBounds { addr, bytes })
+    }
+
+    /// Block that holds the byte at `addr`.
+    #[inline]
+    pub(crate) fn find(&self, addr: u64) -> Option<BlockId> {
+        let at = self.blocks.partition_point(|block| block.addr <= addr);
+        let id = at.checked_sub(1)?;
+        self.blocks[id].holds(addr, 1).then_some(id)
+    }
+
+    /// A block by index.
+    #[inline(always)]
+    pub(crate) fn block(&self, id: BlockId) -> &Block {
+        &self.blocks[id]
+    }
+
+    /// Number of blocks.
+    pub(crate) fn count(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Block nearest to an address and the signed distance of the address from
+    /// its nearer end: negative before its start, from 0 behind its end.
+    pub(crate) fn nearest(&self, addr: u64) -> Option<(&Block, i64)> {
+        let distance = |block: &Block| {
+            if addr < block.addr {
+                -((block.addr - addr) as i64)
+            } else {
+                (addr - block.addr).saturating_sub(block.len) as i64
+            }
+        };
+        let after = self.blocks.partition_point(|block| block.addr <= addr);
+        [after.checked_sub(1), Some(after)]
+            .into_iter()
+            .flatten()
+            .filter_map(|at| self.blocks.get(at))
+            .map(|block| (block, distance(block)))
+            .min_by_key(|(_, distance)| distance.unsigned_abs())
+    }
+
+    /// Forgets which sectors were read and written.
+    pub(crate) fn reset_touched(&mut self) {
+        for block in &mut self.blocks {
+            for marks in [&mut block.read, &mut block.written] {
+                for word in marks.iter_mut() {
+                    *word.get_mut() = 0;
+                }
+            }
+        }
+    }
+
+    /// Bytes of the distinct 32-byte sectors read and written since the reset.
+    pub(crate) fn touched_bytes(&self) -> (u64, u64) {
+        let count = |marks: &[AtomicU64]| -> u64 {
+            marks
+                .iter()
+                .map(|word| u64::from(word.load(Relaxed).count_ones()) * 32)
+                .sum()
+        };
+        self.blocks.iter().fold((0, 0), |(read, written), block| {
+            // The first and last sector may stick out of a small allocation.
+            (
+                read + count(&block.read).min(block.len),
+                written + count(&block.written).min(block.len),
+            )
+        })
+    }
+
+    /// Addresses given to a module's `.global` variables, if it was here before.
+    pub(crate) fn module_globals(&self, module: u64) -> Option<&[u64]> {
+        self.modules.get(&module).map(Vec::as_slice)
+    }
+
+    /// Remembers the addresses of a module's `.global` variables.
+    pub(crate) fn set_module_globals(&mut self, module: u64, addresses: Vec<u64>) {
+        self.modules.insert(module, addresses);
+    }
+}

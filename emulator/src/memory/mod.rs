@@ -1,0 +1,46 @@
+//! Memories of the machine, all tracked per byte for initialisation.
+//!
+//! Every memory is an array of 64-bit little-endian words plus one bit a byte
+//! that says whether the byte was ever written. PTX requires natural alignment
+//! (9.7.9), so a checked access of up to 8 bytes lies in one word, and one of
+//! up to 32 bytes in one 64-byte group of initialisation bits.
+
+mod error;
+mod global;
+mod local;
+mod plain;
+
+pub use error::MemoryError;
+pub use global::GlobalMemory;
+pub(crate) use global::{Block, BlockId};
+pub(crate) use local::Local;
+pub(crate) use plain::Plain;
+
+/// What an uninitialised byte reads as when a read does not stop at it.
+pub(crate) const POISON: u8 = 0xCB;
+
+/// [`POISON`] in every byte of a word.
+pub(crate) const POISON_WORD: u64 = u64::from_le_bytes([POISON; 8]);
+
+/// `bytes` low bytes of a word.
+#[inline(always)]
+pub(crate) const fn byte_mask(bytes: usize) -> u64 {
+    if bytes >= 8 {
+        u64::MAX
+    } else {
+        (1 << (bytes * 8)) - 1
+    }
+}
+
+/// `bytes` low bits: the initialisation bits of an access.
+#[inline(always)]
+pub(crate) const fn bit_mask(bytes: usize) -> u64 {
+    if bytes >= 64 {
+        u64::MAX
+    } else {
+        (1 << bytes) - 1
+    }
+}
+
+/// Value of an access: up to 32 bytes, low bytes first.
+pub(crate) type Value = [u64; 4];

@@ -1,0 +1,87 @@
+//! A memory that one host thread owns: shared memory, parameters, constants.
+
+use super::{POISON_WORD, Value, bit_mask, byte_mask};
+
+/// Words, initialisation bits, and a length in bytes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Plain {
+    words: Vec<u64>,
+    /// Bit `b` of entry `g`: byte `64 * g + b` was written.
+    init: Vec<u64>,
+    len: usize,
+}
+
+impl Plain {
+    /// `len` bytes, none of them initialised.
+    pub(crate) fn poisoned(len: usize) -> Self {
+        Self {
+            words: vec![POISON_WORD; len.div_ceil(64) * 8],
+            init: vec![0; len.div_ceil(64)],
+            len,
+        }
+    }
+
+    /// A copy of `bytes`.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
+        let mut memory = Self::poisoned(bytes.len());
+        for (offset, &byte) in bytes.iter().enumerate() {
+            memory.store(offset, 1, &[u64::from(byte), 0, 0, 0]);
+        }
+        memory
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Makes every byte uninitialised again.
+    pub(crate) fn poison(&mut self) {
+        self.words.fill(POISON_WORD);
+        self.init.fill(0);
+    }
+
+    /// First byte of the access that was never written.
+    #[inline(always)]
+    pub(crate) fn first_uninitialised(&self, offset: usize, bytes: usize) -> Option<usize> {
+        let want = bit_mask(bytes) << (offset & 63);
+        let missing = want & !self.init[offset >> 6];
+        (missing != 0).then(|| (offset & !63) + missing.trailing_zeros() as usize)
+    }
+
+    /// Word that holds byte `offset`.
+    #[inline(always)]
+    pub(crate) fn word(&self, offset: usize) -> u64 {
+        self.words[offset >> 3]
+    }
+
+    /// An aligned, in-bounds access.
+    #[inline(always)]
+    pub(crate) fn load(&self, offset: usize, bytes: usize) -> Value {
+        let mut value = [0; 4];
+        if bytes <= 8 {
+            value[0] = (self.words[offset >> 3] >> ((offset & 7) * 8)) & byte_mask(bytes);
+        } else {
+            for (k, word) in value.iter_mut().enumerate().take(bytes / 8) {
+                *word = self.words[(offset >> 3) + k];
+            }
+        }
+        value
+    }
+
+    /// An aligned, in-bounds write.
+    #[inline(always)]
+    pub(crate) fn store(&mut self, offset: usize, bytes: usize, value: &Value) {
+        if bytes < 8 {
+            let shift = (offset & 7) * 8;
+            let mask = byte_mask(bytes) << shift;
+            let word = &mut self.words[offset >> 3];
+            *word = (*word & !mask) | ((value[0] << shift) & mask);
+        } else {
+            for (k, word) in value.iter().enumerate().take(bytes / 8) {
+                self.words[(offset >> 3) + k] = *word;
+            }
+        }
+        self.init[offset >> 6] |= bit_mask(bytes) << (offset & 63);
+    }
+}

@@ -1,0 +1,113 @@
+//! Why a module cannot be loaded.
+
+use crate::syntax::SyntaxError;
+use std::fmt;
+
+/// An instruction or declaration that is not modelled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsupported {
+    /// Line of the PTX text, from 1.
+    pub line: u32,
+    /// That line, trimmed.
+    pub instruction: String,
+    /// What about it is not modelled.
+    pub why: String,
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: `{}`: {}", self.line, self.instruction, self.why)
+    }
+}
+
+/// A module that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The text is not PTX.
+    #[error("{0}")]
+    Syntax(#[from] SyntaxError),
+    /// The module is for a machine that this one is not.
+    #[error("target: required one that {gpu} ({arch}) runs, actual {actual}")]
+    Target {
+        /// Machine.
+        gpu: &'static str,
+        /// Its architecture.
+        arch: &'static str,
+        /// `.target` of the module.
+        actual: String,
+    },
+    /// `.address_size 32`.
+    #[error("address size: required 64, actual {actual}")]
+    AddressSize {
+        /// `.address_size` of the module.
+        actual: u32,
+    },
+    /// Everything in the module that is not modelled.
+    #[error("{}", list(.0))]
+    Unsupported(Vec<Unsupported>),
+    /// A name that nothing declares.
+    #[error("line {line}: `{instruction}`: unknown name `{name}`")]
+    UnknownSymbol {
+        /// Line.
+        line: u32,
+        /// That line, trimmed.
+        instruction: String,
+        /// The name.
+        name: String,
+    },
+    /// Operands that do not fit the instruction.
+    #[error("line {line}: `{instruction}`: {why}")]
+    BadOperand {
+        /// Line.
+        line: u32,
+        /// That line, trimmed.
+        instruction: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A declaration that makes no sense.
+    #[error("line {line}: `{name}`: {field}: required {required}, actual {actual}")]
+    BadDeclaration {
+        /// Line.
+        line: u32,
+        /// What is declared.
+        name: String,
+        /// Which part of the declaration.
+        field: &'static str,
+        /// What it must be.
+        required: String,
+        /// What it is.
+        actual: String,
+    },
+}
+
+fn list(items: &[Unsupported]) -> String {
+    let mut text = format!("{} unsupported:", items.len());
+    for item in items {
+        text.push_str("\n  ");
+        text.push_str(&item.to_string());
+    }
+    text
+}
+
+/// Why one instruction was refused; the place is added later.
+#[derive(Debug)]
+pub(crate) enum Reject {
+    Unsupported(String),
+    UnknownSymbol(String),
+    BadOperand(String),
+}
+
+impl Reject {
+    pub(crate) fn unsupported(why: impl Into<String>) -> Self {
+        Self::Unsupported(why.into())
+    }
+
+    pub(crate) fn operand(why: impl Into<String>) -> Self {
+        Self::BadOperand(why.into())
+    }
+}
+
+/// Result of decoding something.
+pub(crate) type Decoded<T> = Result<T, Reject>;

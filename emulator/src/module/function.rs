@@ -1,0 +1,359 @@
+//! Functions: signatures, scopes, labels, and the loop over instructions.
+
+use super::decode::Decode;
+use super::error::{LoadError, Reject, Unsupported};
+use super::layout::{Symbol, size_align};
+use super::scope::{Name, Scopes};
+use super::types::Type;
+use super::{KernelInfo, Module, ParamInfo};
+use crate::Family;
+use crate::isa;
+use crate::machine::code::{FunctionCode, Instr, Op, Passed};
+use crate::machine::regs::{FrameSize, Pred};
+use crate::syntax::ast;
+use std::collections::HashMap;
+
+/// What decoding a function needs besides the module.
+pub(crate) struct FunctionBuilder {
+    pub(crate) scopes: Scopes,
+    pub(crate) is_entry: bool,
+    pub(crate) calls: Vec<usize>,
+    pub(crate) calls_any: bool,
+    pub(crate) shared: Vec<usize>,
+    pub(crate) global_sync: bool,
+    unsupported: Vec<Unsupported>,
+    /// First error other than something unsupported.
+    error: Option<LoadError>,
+}
+
+/// Decodes all functions; returns what is not modelled.
+pub(super) fn decode_all(
+    module: &mut Module,
+    tree: &ast::Module,
+) -> Result<Vec<Unsupported>, LoadError> {
+    let functions = || {
+        tree.items.iter().filter_map(|item| match item {
+            ast::Item::Function(function) => Some(function),
+            _ => None,
+        })
+    };
+    // A function may be declared before it is defined: one index a name.
+    let mut indices: HashMap<&str, usize> = HashMap::new();
+    let mut chosen: Vec<&ast::Function> = Vec::new();
+    for function in functions() {
+        match indices.get(function.name.as_str()) {
+            Some(&index) if chosen[index].body.is_none() => chosen[index] = function,
+            Some(_) => {}
+            None => {
+                indices.insert(&function.name, chosen.len());
+                chosen.push(function);
+            }
+        }
+    }
+    for (&name, &index) in &indices {
+        module.symbols.insert(name.to_owned(), Symbol::Function(index));
+    }
+    for item in &tree.items {
+        if let ast::Item::Alias { name, target, pos } = item {
+            let Some(&index) = indices.get(target.as_str()) else {
+                return Err(LoadError::UnknownSymbol {
+                    line: pos.line,
+                    instruction: module.source_line(pos.line).to_owned(),
+                    name: target.clone(),
+                });
+            };
+            module.symbols.insert(name.clone(), Symbol::Function(index));
+        }
+    }
+    let mut builders = Vec::new();
+    for function in &chosen {
+        let builder = signature(module, function)?;
+        builders.push(builder);
+    }
+    let mut unsupported = Vec::new();
+    let mut error = None;
+    for (index, (function, mut builder)) in chosen.iter().zip(builders).enumerate() {
+        let start = module.code.len();
+        module.functions[index].start = start;
+        let Some(body) = &function.body else {
+            continue;
+        };
+        block(module, &mut builder, body);
+        // The end of a body returns (PTX ISA 9.7.12 `ret`).
+        module.code.push(Instr {
+            op: Op::Return,
+            guard: Pred::Const(true),
+            line: body.end.line,
+            family: Family::Control,
+        });
+        resolve(module, &builder.scopes.labels, start);
+        let code = &mut module.functions[index];
+        code.frame = builder.scopes.frame;
+        code.local = builder.scopes.local.next_multiple_of(16);
+        code.calls = builder.calls;
+        code.calls_any = builder.calls_any;
+        code.shared = builder.shared;
+        code.global_sync = builder.global_sync;
+        unsupported.extend(builder.unsupported);
+        error = error.or(builder.error);
+    }
+    match error {
+        Some(error) if unsupported.is_empty() => Err(error),
+        _ => Ok(unsupported),
+    }
+}
+
+/// Lays out the parameters, registers the function, opens its scope.
+fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBuilder, LoadError> {
+    let mut scopes = Scopes::default();
+    scopes.push();
+    let mut info = KernelInfo {
+        name: function.name.clone(),
+        reqntid: None,
+        maxntid: None,
+        cluster: None,
+        param_bytes: 0,
+        params: Vec::new(),
+        static_shared: 0,
+        function: module.functions.len(),
+    };
+    let mut params = Vec::new();
+    let mut returns = Vec::new();
+    if function.is_entry {
+        for param in &function.params {
+            let (size, align) = param_size(param)?;
+            let offset = info.param_bytes.next_multiple_of(align);
+            scopes.declare(&param.name, Name::Param { offset });
+            info.params.push(ParamInfo {
+                name: param.name.clone(),
+                offset,
+                size,
+                align,
+            });
+            info.param_bytes = offset + size;
+        }
+        for directive in &function.directives {
+            let extent = || {
+                let at = |d: usize| directive.args.get(d).map_or(1, |&v| v as u32);
+                Some([at(0), at(1), at(2)])
+            };
+            match directive.name.as_str() {
+                "reqntid" => info.reqntid = extent(),
+                "maxntid" => info.maxntid = extent(),
+                "reqnctapercluster" => info.cluster = extent(),
+                _ => {}
+            }
+        }
+        module.kernels.push(info);
+    } else {
+        for param in &function.returns {
+            returns.push(formal(&mut scopes, param)?);
+        }
+        for param in &function.params {
+            params.push(formal(&mut scopes, param)?);
+        }
+    }
+    module.functions.push(FunctionCode {
+        name: function.name.clone(),
+        start: usize::MAX,
+        frame: FrameSize::default(),
+        local: 0,
+        params: params.into(),
+        returns: returns.into(),
+        calls: Vec::new(),
+        calls_any: false,
+        shared: Vec::new(),
+        global_sync: false,
+    });
+    Ok(FunctionBuilder {
+        scopes,
+        is_entry: function.is_entry,
+        calls: Vec::new(),
+        calls_any: false,
+        shared: Vec::new(),
+        global_sync: false,
+        unsupported: Vec::new(),
+        error: None,
+    })
+}
+
+fn param_size(param: &ast::Variable) -> Result<(u32, u32), LoadError> {
+    let (size, align) = size_align(param)?;
+    // CUDA C++ Programming Guide: 32,764 bytes of kernel parameters.
+    const MOST: u64 = 32764;
+    if size > MOST {
+        return Err(LoadError::BadDeclaration {
+            line: param.pos.line,
+            name: param.name.clone(),
+            field: "size",
+            required: format!("at most {MOST} bytes of parameters"),
+            actual: size.to_string(),
+        });
+    }
+    Ok((size as u32, align))
+}
+
+/// A parameter or result of a device function.
+fn formal(scopes: &mut Scopes, param: &ast::Variable) -> Result<Passed, LoadError> {
+    let bad = || LoadError::BadDeclaration {
+        line: param.pos.line,
+        name: param.name.clone(),
+        field: "type",
+        required: "a register type other than .pred, or a .param of known size".to_owned(),
+        actual: param.ty.clone(),
+    };
+    if param.space == ast::Space::Reg {
+        let ty = Type::parse(&param.ty).ok_or_else(bad)?;
+        return scopes.declare_formal(&param.name, ty).passed().ok_or_else(bad);
+    }
+    let (bytes, align) = param_size(param)?;
+    let offset = scopes.reserve(bytes, align).ok_or_else(bad)?;
+    scopes.declare(&param.name, Name::Frame { offset, bytes });
+    Ok(Passed::Frame { offset, bytes })
+}
+
+fn block(module: &mut Module, function: &mut FunctionBuilder, body: &ast::Block) {
+    function.scopes.push();
+    // Labels and target lists may be used before they stand.
+    for statement in &body.statements {
+        match statement {
+            ast::Statement::Label { name, .. } => function.scopes.declare_label(name),
+            ast::Statement::BranchTargets { name, targets, .. } => {
+                function.scopes.declare_targets(name, targets.clone());
+            }
+            ast::Statement::CallTargets { name, targets, .. } => {
+                function.scopes.declare_prototype(name, Some(targets.clone()));
+            }
+            ast::Statement::CallPrototype { name, .. } => {
+                function.scopes.declare_prototype(name, None);
+            }
+            _ => {}
+        }
+    }
+    for statement in &body.statements {
+        match statement {
+            ast::Statement::Registers(decl) => registers(module, function, decl),
+            ast::Statement::Variable(variable) => {
+                if let Err(error) = local_variable(module, function, variable) {
+                    function.error.get_or_insert(error);
+                }
+            }
+            ast::Statement::Label { name, .. } => {
+                if let Some(id) = function.scopes.find_label(name) {
+                    function.scopes.labels[id] = Some(module.code.len());
+                }
+            }
+            ast::Statement::Instruction(instruction) => one(module, function, instruction),
+            ast::Statement::Block(inner) => block(module, function, inner),
+            ast::Statement::Directive(_)
+            | ast::Statement::BranchTargets { .. }
+            | ast::Statement::CallTargets { .. }
+            | ast::Statement::CallPrototype { .. } => {}
+        }
+    }
+    function.scopes.pop();
+}
+
+fn registers(module: &Module, function: &mut FunctionBuilder, decl: &ast::RegDecl) {
+    let Some(ty) = Type::parse(&decl.ty) else {
+        function.unsupported.push(Unsupported {
+            line: decl.pos.line,
+            instruction: module.source_line(decl.pos.line).to_owned(),
+            why: format!("register type .{}", decl.ty),
+        });
+        return;
+    };
+    for (name, count) in &decl.names {
+        function.scopes.declare_register(name, *count, ty, decl.vector);
+    }
+}
+
+fn local_variable(
+    module: &mut Module,
+    function: &mut FunctionBuilder,
+    variable: &ast::Variable,
+) -> Result<(), LoadError> {
+    let what = match variable.space {
+        ast::Space::Local | ast::Space::Param => {
+            let (size, align) = size_align(variable)?;
+            let too_large = || LoadError::BadDeclaration {
+                line: variable.pos.line,
+                name: variable.name.clone(),
+                field: "size",
+                required: "at most 512 KiB of local memory".to_owned(),
+                actual: size.to_string(),
+            };
+            let bytes = u32::try_from(size).ok().filter(|&size| size <= 512 << 10);
+            let bytes = bytes.ok_or_else(too_large)?;
+            let offset = function.scopes.reserve(bytes, align);
+            let offset = offset.ok_or_else(too_large)?;
+            Name::Frame { offset, bytes }
+        }
+        _ => Name::Module(module.declare(variable)?),
+    };
+    function.scopes.declare(&variable.name, what);
+    Ok(())
+}
+
+/// Decodes one instruction. One that is refused leaves a place holder, so that
+/// the rest of the module is looked at too.
+fn one(module: &mut Module, function: &mut FunctionBuilder, instruction: &ast::Instruction) {
+    let line = instruction.pos.line;
+    let mut decode = Decode::new(module, function, instruction);
+    let result = decode.guard().and_then(|guard| {
+        let (family, op) = isa::decode(&mut decode)?;
+        decode.finish()?;
+        Ok((guard, family, op))
+    });
+    match result {
+        Ok((guard, family, op)) => {
+            module.code.push(Instr {
+                op,
+                guard,
+                line,
+                family,
+            });
+        }
+        Err(reject) => {
+            let instruction = module.source_line(line).to_owned();
+            match reject {
+                Reject::Unsupported(why) => function.unsupported.push(Unsupported {
+                    line,
+                    instruction,
+                    why,
+                }),
+                Reject::UnknownSymbol(name) => {
+                    function.error.get_or_insert(LoadError::UnknownSymbol {
+                        line,
+                        instruction,
+                        name,
+                    });
+                }
+                Reject::BadOperand(why) => {
+                    function.error.get_or_insert(LoadError::BadOperand {
+                        line,
+                        instruction,
+                        why,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Turns label numbers into instruction indices. Labels are looked up when the
+/// branch is decoded, so every number is a label that was passed.
+fn resolve(module: &mut Module, labels: &[Option<usize>], start: usize) {
+    let place = |label: usize| labels.get(label).copied().flatten().unwrap_or(start);
+    for instr in &mut module.code[start..] {
+        match &mut instr.op {
+            Op::Branch(target) => *target = place(*target),
+            Op::BranchIndex { targets, .. } => {
+                for target in targets {
+                    *target = place(*target);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Loading: syntax tree to decoded code.
+
+mod decode;
+mod error;
+mod function;
+mod layout;
+mod pool;
+mod scope;
+mod types;
+
+pub use error::{LoadError, Unsupported};
+
+pub(crate) use decode::{AddressBase, Decode, Destination, PredTarget, Source};
+pub(crate) use error::{Decoded, Reject};
+pub(crate) use scope::Reg;
+pub(crate) use types::{Kind, Type};
+
+use crate::Gpu;
+use crate::machine::code::{FunctionCode, Instr};
+use crate::machine::regs::Pool;
+use crate::machine::window;
+use crate::memory::{GlobalMemory, MemoryError};
+use crate::syntax::{self, ast};
+use layout::{GlobalVariable, Patch, Relocation, SharedLayout, SharedVariable, Symbol};
+use pool::PoolBuilder;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A parameter of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParamInfo {
+    /// Name.
+    pub name: String,
+    /// Offset in the parameter block, bytes.
+    pub offset: u32,
+    /// Size, bytes.
+    pub size: u32,
+    /// Alignment, bytes.
+    pub align: u32,
+}
+
+/// What a launch has to know about a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelInfo {
+    /// Name.
+    pub name: String,
+    /// `.reqntid`
+    pub reqntid: Option<[u32; 3]>,
+    /// `.maxntid`
+    pub maxntid: Option<[u32; 3]>,
+    /// `.reqnctapercluster`
+    pub cluster: Option<[u32; 3]>,
+    /// Size of the parameter block, bytes.
+    pub param_bytes: u32,
+    /// Parameters in order.
+    pub params: Vec<ParamInfo>,
+    /// Static shared memory of a CTA, bytes.
+    pub static_shared: u32,
+    pub(crate) function: usize,
+}
+
+/// A loaded module, ready to launch kernels of.
+pub struct Module {
+    /// Distinguishes modules that share a memory.
+    id: u64,
+    lines: Vec<String>,
+    pub(crate) gpu: Gpu,
+    pub(crate) code: Vec<Instr>,
+    pub(crate) functions: Vec<FunctionCode>,
+    kernels: Vec<KernelInfo>,
+    pool: PoolBuilder,
+    globals: Vec<GlobalVariable>,
+    shared: Vec<SharedVariable>,
+    consts: Vec<u8>,
+    const_patches: Vec<Patch>,
+    symbols: HashMap<String, Symbol>,
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Module")
+            .field("gpu", &self.gpu.name)
+            .field("kernels", &self.kernels)
+            .field("instructions", &self.code.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Module {
+    /// Parses and decodes a module for a machine.
+    ///
+    /// # Errors
+    /// Text that is not PTX, a target that the machine does not run, or a list
+    /// of everything in the module that is not modelled.
+    pub fn load(text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let tree = syntax::parse(text)?;
+        if let Some(target) = tree.targets.first()
+            && !gpu.accepts(target)
+        {
+            return Err(LoadError::Target {
+                gpu: gpu.name,
+                arch: gpu.arch,
+                actual: target.clone(),
+            });
+        }
+        if tree.address_size != 64 {
+            return Err(LoadError::AddressSize {
+                actual: tree.address_size,
+            });
+        }
+        let mut module = Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            lines: text.lines().map(|line| line.trim().to_owned()).collect(),
+            gpu: gpu.clone(),
+            code: Vec::new(),
+            functions: Vec::new(),
+            kernels: Vec::new(),
+            pool: PoolBuilder::default(),
+            globals: Vec::new(),
+            shared: Vec::new(),
+            consts: Vec::new(),
+            const_patches: Vec::new(),
+            symbols: HashMap::new(),
+        };
+        for item in &tree.items {
+            if let ast::Item::Variable(variable) = item {
+                let symbol = module.declare(variable)?;
+                module.symbols.insert(variable.name.clone(), symbol);
+            }
+        }
+        let unsupported = function::decode_all(&mut module, &tree)?;
+        if !unsupported.is_empty() {
+            return Err(LoadError::Unsupported(unsupported));
+        }
+        for kernel in 0..module.kernels.len() {
+            let entry = module.kernels[kernel].function;
+            module.kernels[kernel].static_shared = module.shared_layout(entry).end;
+        }
+        Ok(module)
+    }
+
+    /// Kernels in source order.
+    pub fn entries(&self) -> impl Iterator<Item = &KernelInfo> {
+        self.kernels.iter()
+    }
+
+    /// A line of the text, from 1, trimmed.
+    pub(crate) fn source_line(&self, line: u32) -> &str {
+        (line as usize)
+            .checked_sub(1)
+            .and_then(|at| self.lines.get(at))
+            .map_or("", String::as_str)
+    }
+
+    /// Adds a variable of module lifetime.
+    fn declare(&mut self, variable: &ast::Variable) -> Result<Symbol, LoadError> {
+        let (size, align) = layout::size_align(variable)?;
+        let bad = |field, required: &str, actual: String| LoadError::BadDeclaration {
+            line: variable.pos.line,
+            name: variable.name.clone(),
+            field,
+            required: required.to_owned(),
+            actual,
+        };
+        match variable.space {
+            ast::Space::Global => {
+                let (image, patches) = layout::image(variable, size)?;
+                self.globals.push(GlobalVariable {
+                    name: variable.name.clone(),
+                    align: u64::from(align),
+                    image,
+                    patches,
+                });
+                Ok(Symbol::Global(self.globals.len() - 1))
+            }
+            ast::Space::Const => {
+                const BANK: u64 = 64 << 10;
+                let start = self.consts.len().next_multiple_of(align as usize);
+                if start as u64 + size > BANK {
+                    return Err(bad("size", "64 KiB of constants", size.to_string()));
+                }
+                let (image, patches) = layout::image(variable, size)?;
+                self.consts.resize(start, 0);
+                self.consts.extend(image);
+                self.const_patches
+                    .extend(patches.into_iter().map(|patch| Patch {
+                        offset: patch.offset + start,
+                        ..patch
+                    }));
+                Ok(Symbol::Const(start as u32))
+            }
+            ast::Space::Shared => {
+                let size = u32::try_from(size)
+                    .ok()
+                    .filter(|&size| size <= 1 << 20)
+                    .ok_or_else(|| bad("size", "at most 1 MiB", size.to_string()))?;
+                self.shared.push(SharedVariable {
+                    size,
+                    align,
+                    dynamic: variable.linkage == ast::Linkage::Extern && size == 0,
+                });
+                Ok(Symbol::Shared(self.shared.len() - 1))
+            }
+            other => Err(bad(
+                "state space",
+                ".global, .const or .shared",
+                format!("{other:?}"),
+            )),
+        }
+    }
+
+    /// Functions that a kernel may run, itself included.
+    fn reachable(&self, entry: usize) -> Vec<usize> {
+        let mut seen = HashSet::from([entry]);
+        let mut work = vec![entry];
+        let mut order = Vec::new();
+        while let Some(index) = work.pop() {
+            order.push(index);
+            let function = &self.functions[index];
+            let all = if function.calls_any {
+                0..self.functions.len()
+            } else {
+                0..0
+            };
+            for callee in function.calls.iter().copied().chain(all) {
+                if seen.insert(callee) {
+                    work.push(callee);
+                }
+            }
+        }
+        order.sort_unstable();
+        order
+    }
+
+    /// Whether a kernel communicates through global memory while it runs.
+    pub(crate) fn reaches_global_sync(&self, entry: usize) -> bool {
+        self.reachable(entry)
+            .iter()
+            .any(|&index| self.functions[index].global_sync)
+    }
+
+    /// Places the shared variables a kernel can reach, in order of declaration.
+    pub(crate) fn shared_layout(&self, entry: usize) -> SharedLayout {
+        let mut used: Vec<usize> = self
+            .reachable(entry)
+            .into_iter()
+            .flat_map(|index| self.functions[index].shared.iter().copied())
+            .collect();
+        used.sort_unstable();
+        used.dedup();
+        let mut layout = SharedLayout::default();
+        for &index in used.iter().filter(|&&index| !self.shared[index].dynamic) {
+            let variable = &self.shared[index];
+            let start = layout.end.next_multiple_of(variable.align);
+            layout.offsets.insert(index, start);
+            layout.end = start + variable.size;
+        }
+        let dynamic = || used.iter().filter(|&&index| self.shared[index].dynamic);
+        if let Some(align) = dynamic().map(|&index| self.shared[index].align).max() {
+            layout.end = layout.end.next_multiple_of(align);
+        }
+        for &index in dynamic() {
+            layout.offsets.insert(index, layout.end);
+        }
+        layout
+    }
+
+    /// Addresses of the `.global` variables, which are made on first use.
+    pub(crate) fn place_globals(&self, memory: &mut GlobalMemory) -> Result<Vec<u64>, MemoryError> {
+        if let Some(addresses) = memory.module_globals(self.id) {
+            return Ok(addresses.to_vec());
+        }
+        let mut addresses = Vec::with_capacity(self.globals.len());
+        for global in &self.globals {
+            // A name without a size may still have its address taken.
+            let bytes = global.image.len().max(1) as u64;
+            addresses.push(memory.alloc(&global.name, bytes, global.align)?);
+        }
+        for (global, &address) in self.globals.iter().zip(&addresses) {
+            let mut image = global.image.clone();
+            self.patch(&mut image, &global.patches, &addresses);
+            memory.write(address, &image)?;
+        }
+        memory.set_module_globals(self.id, addresses.clone());
+        Ok(addresses)
+    }
+
+    /// Contents of the constant bank.
+    pub(crate) fn const_image(&self, globals: &[u64]) -> Vec<u8> {
+        let mut image = self.consts.clone();
+        self.patch(&mut image, &self.const_patches, globals);
+        image
+    }
+
+    fn patch(&self, image: &mut [u8], patches: &[Patch], globals: &[u64]) {
+        for patch in patches {
+            let base = match self.symbols.get(&patch.symbol) {
+                Some(Symbol::Global(index)) => globals[*index],
+                Some(Symbol::Const(offset)) => {
+                    u64::from(*offset) + if patch.generic { window::CONST } else { 0 }
+                }
+                Some(Symbol::Function(index)) => layout::function_address(*index),
+                // Shared variables have no address before a CTA runs.
+                Some(Symbol::Shared(_)) | None => 0,
+            };
+            let mut value = base.wrapping_add_signed(patch.addend);
+            if let Some(mask) = patch.mask.filter(|&mask| mask != 0) {
+                value = (value & mask) >> mask.trailing_zeros();
+            }
+            image[patch.offset..patch.offset + patch.bytes]
+                .copy_from_slice(&value.to_le_bytes()[..patch.bytes]);
+        }
+    }
+
+    /// The constant pool of one CTA rank, whose shared memory starts at
+    /// `shared_start`.
+    pub(crate) fn pool(&self, globals: &[u64], shared: &SharedLayout, shared_start: u32) -> Pool {
+        self.pool.build(|symbol| match symbol {
+            Relocation::Global(index) => globals[index],
+            Relocation::Shared(index) => {
+                let offset = shared.offsets.get(&index).copied().unwrap_or(0);
+                u64::from(shared_start + offset)
+            }
+        })
+    }
+}

@@ -1,0 +1,120 @@
+//! Arithmetic of PTX instructions on single values.
+//!
+//! Every function here is pure and total: bit patterns or native numbers in, the
+//! same out, no machine state, no panics and no dependence on the host's `libm`, so
+//! results are equal on every host. The interpreter calls them once a lane. The hot
+//! ones (f32, f16x2 and bf16x2 add, multiply, fma in `.rn`, comparisons, logic) have no
+//! branches once modifiers are known, so that a loop over the 32 lanes vectorises when
+//! the modifiers are constants and the arrays are distinct (copies, or arguments of a
+//! function of their own).
+//!
+//! | module | PTX ISA 9.x | what |
+//! |---|---|---|
+//! | [`single`], [`double`] | 9.7.3 | f32, f32x2 and f64 arithmetic |
+//! | [`half`], [`bfloat`] | 9.7.4, 9.7.5 | f16, bf16, their x2 forms, mixed precision |
+//! | [`approx`] | 9.7.3, 9.7.4 | `.approx` instructions |
+//! | [`compare`] | 9.7.3, 9.7.6, 9.7.7 | `setp`, `testp`, `copysign` |
+//! | [`cvt`], [`narrow`] | 9.7.9.21, 9.7.9.22 | `cvt`, `cvt.pack` |
+//! | [`minifloat`] | 5.2.3 | e4m3, e5m2, e3m2, e2m3, e2m1, ue8m0 |
+//! | [`int`], [`bits`], [`packed`] | 9.7.1, 9.7.2, 9.7.8 | integers, bit fields, 8- and 16-bit vectors |
+//!
+//! # What is modelled
+//!
+//! * Rounding is exact: one rounding of the infinitely precise result.
+//! * f32, f16 and bf16 results that are NaN are the canonical NaN (`0x7fffffff`,
+//!   `0x7fff`); f64 keeps the payload of the first NaN operand, made quiet, and an
+//!   invalid operation gives `0xfff8000000000000`.
+//! * `.ftz` replaces subnormal operands, and a result that is subnormal after
+//!   rounding, by a zero of the same sign.
+//! * `.sat` clamps to `[+0, 1]`, NaN to `+0`; `.relu` clamps to `[+0, inf]` and keeps
+//!   NaN.
+//!
+//! # What it can miss
+//!
+//! PTX leaves the payload of NaNs and the last bits of `.approx` results open; the
+//! choices above and those of [`approx`] need not be the hardware's.
+
+pub mod approx;
+pub mod bfloat;
+pub mod bits;
+pub mod compare;
+pub mod cvt;
+pub mod double;
+pub mod half;
+pub mod int;
+pub mod minifloat;
+pub mod narrow;
+pub mod packed;
+mod round;
+pub mod single;
+
+/// Rounding modifier of a floating-point instruction.
+///
+/// The integer roundings `.rni`, `.rzi`, `.rmi`, `.rpi` of `cvt` use the same four
+/// directions. Stochastic rounding (`.rs`) takes an operand of its own; see
+/// [`narrow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Rounding {
+    /// `.rn`: to nearest, ties to even.
+    #[default]
+    Rn,
+    /// `.rz`: towards zero.
+    Rz,
+    /// `.rm`: towards negative infinity.
+    Rm,
+    /// `.rp`: towards positive infinity.
+    Rp,
+    /// `.rna`: to nearest, ties away from zero.
+    Rna,
+}
+
+/// Modifiers of floating-point arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct FloatFlags {
+    /// `.ftz`: subnormal operands and results become zero, sign kept.
+    pub ftz: bool,
+    /// `.sat`: the result is clamped to `[+0, 1]`; NaN becomes `+0`.
+    pub sat: bool,
+    /// `.relu`: a negative result becomes `+0`; NaN stays the canonical NaN.
+    pub relu: bool,
+}
+
+impl FloatFlags {
+    /// No modifier.
+    pub const NONE: Self = Self { ftz: false, sat: false, relu: false };
+    /// Only `.ftz`.
+    pub const FTZ: Self = Self { ftz: true, sat: false, relu: false };
+}
+
+/// Modifiers of floating-point `min` and `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct MinMaxFlags {
+    /// `.ftz`: subnormal operands count as zero, sign kept.
+    pub ftz: bool,
+    /// `.NaN`: the result is the canonical NaN if any operand is NaN. Without it a
+    /// NaN operand loses to a number.
+    pub nan: bool,
+    /// `.abs`: magnitudes are compared, and the result is a magnitude.
+    pub abs: bool,
+    /// `.xorsign`, which PTX has only together with `.abs` and two operands: the
+    /// result carries the exclusive or of the operands' signs.
+    pub xorsign: bool,
+}
+
+/// The two 16-bit halves of a packed register, low half first.
+#[inline]
+pub const fn halves(x: u32) -> (u16, u16) {
+    (x as u16, (x >> 16) as u16)
+}
+
+/// Packs two 16-bit values, `lo` into bits 15:0.
+#[inline]
+pub const fn pack16(lo: u16, hi: u16) -> u32 {
+    lo as u32 | (hi as u32) << 16
+}
+
+/// Applies `f` to the corresponding halves of packed operands.
+#[inline(always)]
+fn map_halves<const N: usize>(ops: [u32; N], f: impl Fn([u16; N]) -> u16) -> u32 {
+    pack16(f(ops.map(|x| x as u16)), f(ops.map(|x| (x >> 16) as u16)))
+}

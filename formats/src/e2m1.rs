@@ -1,0 +1,80 @@
+//! e2m1: sign, two exponent bits (bias 1), one mantissa bit. No infinity, no NaN.
+//!
+//! PTX ISA, "Alternate Floating-Point Data Formats" (`.e2m1`) and `cvt`.
+
+/// Largest finite magnitude.
+pub const MAX: f32 = 6.0;
+
+/// Number of distinct codes.
+pub const CODES: usize = 16;
+
+/// Value of each code; bit 3 is the sign, and code 8 is negative zero.
+pub const VALUES: [f32; CODES] = [
+    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+];
+
+/// Twice the value of each code, which is an integer.
+///
+/// A dot product of two e2m1 vectors is therefore a quarter of an integer dot product, which
+/// makes integer kernels exact.
+pub const TWICE: [i8; CODES] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// The value of a code. Bits above the low four are ignored.
+#[inline]
+#[must_use]
+pub const fn decode(code: u8) -> f32 {
+    VALUES[(code & 0xf) as usize]
+}
+
+/// Rounds to the nearest code, ties to the even code, as `cvt.rn.satfinite.e2m1x2.f32` does.
+///
+/// Magnitudes above 6 and infinities give ±6. The sign is kept, also for a magnitude that rounds
+/// to zero. The format has no NaN: a NaN of either sign gives +6 (code 7), as the instruction
+/// does, so callers that must not hide a NaN look for it first.
+#[inline]
+#[must_use]
+pub const fn encode(x: f32) -> u8 {
+    if x.is_nan() {
+        return 0x7;
+    }
+    let sign = ((x.to_bits() >> 28) & 0x8) as u8;
+    let a = f32::from_bits(x.to_bits() & 0x7fff_ffff);
+    // Each boundary is the midpoint of two neighbours; it belongs to the even code of the two.
+    let magnitude = (a > 0.25) as u8
+        + (a >= 0.75) as u8
+        + (a > 1.25) as u8
+        + (a >= 1.75) as u8
+        + (a > 2.5) as u8
+        + (a >= 3.5) as u8
+        + (a > 5.0) as u8;
+    sign | magnitude
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_survives_a_round_trip() {
+        for code in 0..16 {
+            assert_eq!(encode(decode(code)), code, "code {code}");
+        }
+    }
+
+    #[test]
+    fn twice_is_two_times_the_value() {
+        for code in 0..CODES {
+            assert_eq!(f32::from(TWICE[code]), 2.0 * VALUES[code], "code {code}");
+        }
+    }
+
+    #[test]
+    fn saturates_and_maps_nan_to_six() {
+        assert_eq!(encode(f32::INFINITY), 0x7);
+        assert_eq!(encode(f32::NEG_INFINITY), 0xf);
+        assert_eq!(encode(-1e30), 0xf);
+        assert_eq!(encode(f32::NAN), 0x7);
+        assert_eq!(encode(-f32::NAN), 0x7);
+        assert_eq!(encode(-0.0), 0x8);
+    }
+}

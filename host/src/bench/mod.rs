@@ -1,0 +1,195 @@
+//! One verified run of a shape, with times from a GPU or counters from the emulator.
+//!
+//! Inputs are random, the output is poisoned, and nothing is timed before it has been compared
+//! with the f64 oracle. The emulator's lower bound is arithmetic over a machine description,
+//! never a measurement.
+
+mod gpu;
+
+use std::fmt;
+
+use fp4_formats::ScaleLayout;
+use ptx_emu::{Counters, LaunchReport, LowerBound};
+use serde::Serialize;
+
+pub use gpu::{Peer, Protocol, Timing};
+
+use crate::device::{Backend, Choice, Device, Kernels};
+use crate::error::Result;
+use crate::gemv::{Gemv, GemvOptions};
+use crate::generate::Generator;
+use crate::oracle::{self, Verification};
+use crate::output;
+use crate::plan::Plan;
+use crate::shape::GemvShape;
+
+/// What to run besides the shape.
+#[derive(Clone, Debug)]
+pub struct GemvBench {
+    /// How inputs are made.
+    pub generator: Generator,
+    /// Their seed.
+    pub seed: u64,
+    /// Layouts of the matrix's and the vectors' scales.
+    pub layouts: [ScaleLayout; 2],
+    /// alpha, output type, overrides.
+    pub options: GemvOptions,
+    /// How to time; only on a GPU.
+    pub protocol: Protocol,
+}
+
+impl Default for GemvBench {
+    fn default() -> Self {
+        Self {
+            generator: Generator::FullRange,
+            seed: 1,
+            layouts: [ScaleLayout::Linear; 2],
+            options: GemvOptions::default(),
+            protocol: Protocol::default(),
+        }
+    }
+}
+
+/// What the emulator says about a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Emulated {
+    /// The schedule: `eager`, `lazy` or `random:SEED`.
+    pub schedule: String,
+    /// Counters of the launch.
+    pub counters: Counters,
+    /// The least time the machine could take; not a measurement.
+    pub lower_bound: LowerBound,
+}
+
+impl Emulated {
+    /// From the reports of one operation on `device`; none from a GPU, which counts nothing. An
+    /// operation of several launches (batches beyond 65,535) is described by its first, which
+    /// does the same as the others.
+    #[must_use]
+    pub fn of(device: &Device, reports: &[LaunchReport]) -> Option<Self> {
+        let (Backend::Emulator(emulator), [report, ..]) = (device.backend(), reports) else {
+            return None;
+        };
+        Some(Self {
+            schedule: emulator.schedule.to_string(),
+            lower_bound: report.counters.lower_bound(&emulator.gpu),
+            counters: report.counters.clone(),
+        })
+    }
+}
+
+impl fmt::Display for Emulated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { schedule, counters, lower_bound } = self;
+        writeln!(
+            f,
+            "  counted   {} warp instructions, {} lane instructions, {} distinct bytes read; \
+             schedule {schedule}",
+            counters.warp_instructions,
+            counters.lane_instructions,
+            counters.global_unique_bytes_read,
+        )?;
+        writeln!(
+            f,
+            "  bound     at least {:.2} us on {}, by {} (computed, not measured)",
+            lower_bound.seconds * 1e6,
+            lower_bound.gpu,
+            lower_bound.by
+        )
+    }
+}
+
+/// A verified run, as `--json` prints it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The operation.
+    pub op: &'static str,
+    /// The shape as a string.
+    pub shape: String,
+    /// What it ran on, and why.
+    pub device: Choice,
+    /// How it ran.
+    pub plan: Plan,
+    /// The PTX file.
+    pub kernels: String,
+    /// How the inputs were made.
+    pub generator: String,
+    /// Their seed.
+    pub seed: u64,
+    /// Layouts of the matrix's and the vectors' scales.
+    pub layouts: [&'static str; 2],
+    /// Element type of the result.
+    pub output: &'static str,
+    /// Whether every result is within its bound.
+    pub verified: bool,
+    /// Largest absolute error against the f64 oracle.
+    pub max_error: f64,
+    /// The whole comparison.
+    pub verification: Verification,
+    /// Bytes that must move at least once.
+    pub bytes: u64,
+    /// Times; only from a GPU, and only if verified.
+    pub times: Option<Timing>,
+    /// Counters; only from the emulator.
+    pub emulated: Option<Emulated>,
+}
+
+/// Runs a GEMV of `shape` on random inputs, verifies it, and on a GPU times it.
+///
+/// # Errors
+/// Bad sizes and [`DeviceError`](crate::device::DeviceError). A wrong result is not an error: the
+/// report says so, and nothing is timed.
+pub fn gemv(
+    device: &Device,
+    kernels: &Kernels,
+    shape: GemvShape,
+    bench: &GemvBench,
+) -> Result<Report> {
+    let (a, b) = bench.generator.gemv(shape, bench.layouts, bench.seed)?;
+    let reference = oracle::gemv(&a, &b, bench.options.alpha)?;
+    let prepared = Gemv::new(device, kernels, &a, &b, bench.options.clone())?;
+    let result = prepared.run()?;
+    let verification = reference.verify(&result.values(), result.output);
+
+    let mut times = None;
+    let emulated = Emulated::of(device, &result.reports);
+    if matches!(device.backend(), Backend::Cuda(_))
+        && verification.passed()
+        && bench.protocol.replays > 0
+    {
+        times = Some(gpu::time(device, kernels, shape, &a, &b, bench, &reference)?);
+    }
+    Ok(Report {
+        op: "gemv",
+        shape: shape.to_string(),
+        device: device.choice().clone(),
+        plan: result.plan,
+        kernels: kernels.path().display().to_string(),
+        generator: bench.generator.to_string(),
+        seed: bench.seed,
+        layouts: bench.layouts.map(ScaleLayout::name),
+        output: output::name(result.output),
+        verified: verification.passed(),
+        max_error: verification.max_abs_error,
+        bytes: shape.bytes(result.output.bytes() as usize),
+        verification,
+        times,
+        emulated,
+    })
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.shape)?;
+        writeln!(f, "  device    {}", self.device)?;
+        writeln!(f, "  plan      {}", self.plan.to_string().replace('\n', "\n          "))?;
+        writeln!(f, "  {}", self.verification.summary())?;
+        if let Some(times) = &self.times {
+            write!(f, "{times}")?;
+        }
+        if let Some(emulated) = &self.emulated {
+            write!(f, "{emulated}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! What each command does.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use fp4_formats::ScaleLayout;
+use nvfp4::bench::{self, Emulated, GemvBench, Protocol};
+use nvfp4::checkpoint::Checkpoint;
+use nvfp4::device::{Choice, Device, Kernels};
+use nvfp4::error::Result as LibraryResult;
+use nvfp4::gemv::{self, GemvOptions};
+use nvfp4::linear::{self, VectorSource};
+use nvfp4::oracle::{self, Verification};
+use nvfp4::plan::{Overrides, Plan};
+use nvfp4::shape::{self, Shape};
+use nvfp4::{doctor, operands, output};
+use serde::Serialize;
+
+use crate::args::{Args, Bench, Command, Doctor, Gemv, Inspect, Run, Target};
+use crate::progress::Progress;
+
+/// Ran, and came out wrong.
+const WRONG: u8 = 1;
+/// Nothing to run on.
+const NOTHING: u8 = 2;
+
+pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Run(Run::Gemv(args)) => match &args.checkpoint {
+            Some(path) => run_checkpoint(&args, Checkpoint::open(path)?),
+            None => run_inputs(&args),
+        },
+        Command::Bench(args) => run_bench(&args),
+        Command::Inspect(args) => inspect(&args),
+        Command::Doctor(args) => diagnose(&args),
+    }
+}
+
+fn open(target: &Target, progress: &Progress) -> LibraryResult<(Device, Kernels)> {
+    progress.step("opening the device and loading kernels");
+    let device = Device::open(&target.device)?.with_schedule(target.schedule);
+    let kernels = device.kernels(target.kernels.as_deref())?;
+    Ok((device, kernels))
+}
+
+fn print(report: &(impl Serialize + Display), json: bool) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print!("{report}");
+    }
+    Ok(())
+}
+
+fn exit(verified: bool) -> ExitCode {
+    if verified { ExitCode::SUCCESS } else { ExitCode::from(WRONG) }
+}
+
+fn run_checkpoint(args: &Gemv, file: Checkpoint) -> anyhow::Result<ExitCode> {
+    let source = match (&args.vector, args.seed) {
+        (Some(path), _) => VectorSource::File(path.clone()),
+        (None, Some(seed)) => VectorSource::Normal { seed },
+        (None, None) => VectorSource::Embedding { token: args.token },
+    };
+    let progress = Progress::new();
+    let (device, kernels) = open(&args.target, &progress)?;
+    let options = GemvOptions { output: args.dtype, ..GemvOptions::default() };
+    // clap requires the tensor together with the checkpoint.
+    let tensor = args.tensor.as_deref().unwrap_or_default();
+    progress.step(format!("quantising and multiplying {tensor}"));
+    let (report, result) =
+        linear::run(&device, &kernels, &file, tensor, &source, args.layout, options)?;
+    if let (true, Some(path)) = (report.verified, &args.out) {
+        let rows = report.verification.outputs;
+        operands::write_result(path, &result, 1, rows)?;
+    }
+    drop(progress);
+    print(&report, args.target.json)?;
+    Ok(exit(report.verified))
+}
+
+/// A run on given operands, as `--json` prints it.
+#[derive(Serialize)]
+struct InputsReport {
+    op: &'static str,
+    shape: String,
+    output: &'static str,
+    device: Choice,
+    plan: Plan,
+    verified: bool,
+    max_error: f64,
+    verification: Verification,
+    emulated: Option<Emulated>,
+}
+
+impl Display for InputsReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{}, result {}", self.shape, self.output)?;
+        writeln!(f, "  device    {}", self.device)?;
+        writeln!(f, "  plan      {}", self.plan.to_string().replace('\n', "\n          "))?;
+        writeln!(f, "  {}", self.verification.summary())?;
+        if let Some(emulated) = &self.emulated {
+            write!(f, "{emulated}")?;
+        }
+        Ok(())
+    }
+}
+
+fn run_inputs(args: &Gemv) -> anyhow::Result<ExitCode> {
+    let path = args.inputs.as_deref().unwrap_or(std::path::Path::new(""));
+    let progress = Progress::new();
+    progress.step("reading operands");
+    let operands::GemvOperands { a, b, alpha } = operands::read(&Checkpoint::open(path)?)?;
+    let (device, kernels) = open(&args.target, &progress)?;
+    let options = GemvOptions { alpha, output: args.dtype, ..GemvOptions::default() };
+    progress.step("multiplying");
+    let result = gemv::gemv(&device, &kernels, &a, &b, options)?;
+    progress.step("verifying");
+    let verification = oracle::gemv(&a, &b, alpha)?.verify(&result.values(), result.output);
+    let shape = gemv::shape(&a, &b)?;
+    if let (true, Some(path)) = (verification.passed(), &args.out) {
+        operands::write_result(path, &result, shape.l, shape.m)?;
+    }
+    drop(progress);
+    let verified = verification.passed();
+    let report = InputsReport {
+        op: "gemv",
+        shape: shape.to_string(),
+        output: output::name(result.output),
+        device: device.choice().clone(),
+        emulated: Emulated::of(&device, &result.reports),
+        plan: result.plan,
+        verified,
+        max_error: verification.max_abs_error,
+        verification,
+    };
+    print(&report, args.target.json)?;
+    Ok(exit(verified))
+}
+
+fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
+    let shapes: Vec<Shape> = match &args.set {
+        Some(name) => shape::set(name),
+        None => args.shape.iter().map(|text| text.parse()).collect(),
+    }
+    .map_err(nvfp4::error::Error::from)?;
+    let progress = Progress::new();
+    let (device, kernels) = open(&args.target, &progress)?;
+    let bench = GemvBench {
+        generator: args.generator,
+        seed: args.seed,
+        layouts: [args.layout, ScaleLayout::Linear],
+        options: GemvOptions {
+            output: args.dtype,
+            overrides: Overrides { kernel: args.kernel.clone(), ctas: args.ctas },
+            ..GemvOptions::default()
+        },
+        protocol: Protocol {
+            replays: args.replays,
+            cublas: args.vs.is_some(),
+            ..Protocol::default()
+        },
+    };
+    let mut reports = Vec::new();
+    for shape in shapes {
+        progress.step(format!("running and verifying {shape}"));
+        let Shape::Gemv(shape) = shape;
+        let report = bench::gemv(&device, &kernels, shape, &bench)?;
+        if !args.target.json {
+            progress.suspend(|| print!("{report}"));
+        }
+        reports.push(report);
+    }
+    drop(progress);
+    if args.target.json {
+        // One shape asked for gives one object, anything else a list.
+        let text = match (reports.as_slice(), &args.set) {
+            ([report], None) => serde_json::to_string_pretty(report)?,
+            _ => serde_json::to_string_pretty(&reports)?,
+        };
+        println!("{text}");
+    }
+    Ok(exit(reports.iter().all(|report| report.verified)))
+}
+
+fn inspect(args: &Inspect) -> anyhow::Result<ExitCode> {
+    let entries = Checkpoint::open(&args.checkpoint)?.entries();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&entries)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
+    for entry in &entries {
+        let shape: Vec<String> = entry.shape.iter().map(ToString::to_string).collect();
+        println!(
+            "{:width$}  {:8}  {:>16}  {:>12} bytes",
+            entry.name,
+            entry.dtype,
+            shape.join(" x "),
+            entry.bytes
+        );
+    }
+    let bytes: usize = entries.iter().map(|entry| entry.bytes).sum();
+    println!("{} tensors, {bytes} bytes", entries.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn diagnose(args: &Doctor) -> anyhow::Result<ExitCode> {
+    let diagnosis = doctor::diagnose(args.kernels.as_deref())?;
+    print(&diagnosis, args.json)?;
+    Ok(if diagnosis.ready { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) })
+}

@@ -1,0 +1,22 @@
+//! The program `nvfp4`.
+//!
+//! Exit codes: 0 done and verified; 1 ran, and the result is wrong or the kernel failed; 2 bad
+//! input or nothing to run on.
+
+mod args;
+mod commands;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match commands::execute(args::Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(error.downcast_ref::<nvfp4::error::Error>().map_or(2, |e| e.exit_code()))
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! An open GPU: its primary context, one stream, and a cache of modules.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use cuda_lazy::raw;
+use cust::context::Context;
+use cust::stream::{Stream, StreamFlags};
+
+use super::error::{CudaError, check, check_cust};
+use super::memory::CudaMemory;
+use super::module::{CudaModule, LoadedModule};
+use super::probe::{DeviceInfo, probe};
+
+/// A supported GPU, ready to allocate, load and launch. Clones share it.
+///
+/// All work goes to one stream in the order it is given. Copies wait for the
+/// launches before them; launches return at once.
+#[derive(Debug, Clone)]
+pub struct CudaDevice {
+    inner: Rc<Inner>,
+}
+
+// Fields are dropped in this order: what lives in the context goes before it.
+#[derive(Debug)]
+struct Inner {
+    modules: RefCell<HashMap<String, Rc<LoadedModule>>>,
+    stream: Stream,
+    context: Context,
+    info: DeviceInfo,
+    arch: &'static str,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Modules and the stream are released in the current context. Nothing can
+        // be done here if that fails; the driver frees them with the process.
+        let _ = bind(&self.context);
+    }
+}
+
+fn bind(context: &Context) -> Result<(), CudaError> {
+    // SAFETY: the handle is alive as long as `context`.
+    check("cuCtxSetCurrent", unsafe {
+        raw::cuCtxSetCurrent(context.as_raw().cast())
+    })
+}
+
+impl CudaDevice {
+    /// Opens device `ordinal`.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`] as [`probe`], [`CudaError::NoSuchDevice`],
+    /// [`CudaError::UnsupportedDevice`], or a failed call.
+    pub fn open(ordinal: u32) -> Result<Self, CudaError> {
+        let mut devices = probe()?.devices;
+        let count = devices.len();
+        if ordinal as usize >= count {
+            return Err(CudaError::NoSuchDevice { ordinal, count });
+        }
+        let info = devices.swap_remove(ordinal as usize);
+        let arch = info.supported()?;
+        let device = check_cust("cuDeviceGet", cust::device::Device::get_device(ordinal))?;
+        let context = check_cust("cuDevicePrimaryCtxRetain", Context::new(device))?;
+        bind(&context)?;
+        let stream = check_cust(
+            "cuStreamCreateWithPriority",
+            Stream::new(StreamFlags::DEFAULT, None),
+        )?;
+        let inner = Inner {
+            modules: RefCell::default(),
+            stream,
+            context,
+            info,
+            arch,
+        };
+        Ok(Self {
+            inner: Rc::new(inner),
+        })
+    }
+
+    /// What the driver says about the GPU.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.inner.info
+    }
+
+    /// The architecture whose kernels it runs: `sm_90a` or `sm_100a`.
+    pub fn arch(&self) -> &'static str {
+        self.inner.arch
+    }
+
+    /// Allocates `bytes` of device memory, contents undefined, aligned to at least
+    /// 256 bytes. Zero bytes is an allocation without an address.
+    ///
+    /// # Errors
+    /// A failed call, `CUDA_ERROR_OUT_OF_MEMORY` among them.
+    pub fn alloc(&self, bytes: usize) -> Result<CudaMemory, CudaError> {
+        CudaMemory::new(self, bytes)
+    }
+
+    /// Allocates device memory with a copy of `bytes` in it.
+    ///
+    /// # Errors
+    /// A failed call.
+    pub fn upload(&self, bytes: &[u8]) -> Result<CudaMemory, CudaError> {
+        let mut memory = self.alloc(bytes.len())?;
+        memory.write(0, bytes)?;
+        Ok(memory)
+    }
+
+    /// Free and total device memory, bytes.
+    ///
+    /// # Errors
+    /// A failed call.
+    pub fn memory_info(&self) -> Result<(u64, u64), CudaError> {
+        self.bind()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are writable and the context is current.
+        check("cuMemGetInfo", unsafe {
+            raw::cuMemGetInfo_v2(&mut free, &mut total)
+        })?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Compiles PTX text for this GPU, or returns the module compiled before from
+    /// the same text.
+    ///
+    /// # Errors
+    /// [`CudaError::Jit`] with the compiler's log, [`CudaError::BadArgument`] for
+    /// text with a nul in it.
+    pub fn load(&self, ptx: &str) -> Result<CudaModule, CudaError> {
+        if let Some(loaded) = self.inner.modules.borrow().get(ptx) {
+            return Ok(CudaModule::new(loaded.clone(), self.clone()));
+        }
+        self.bind()?;
+        let loaded = Rc::new(LoadedModule::compile(ptx)?);
+        let mut modules = self.inner.modules.borrow_mut();
+        modules.insert(ptx.to_owned(), loaded.clone());
+        drop(modules);
+        Ok(CudaModule::new(loaded, self.clone()))
+    }
+
+    /// Waits until everything launched has finished.
+    ///
+    /// # Errors
+    /// The first error of a launched kernel; the device is unusable afterwards.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.bind()?;
+        check_cust("cuStreamSynchronize", self.inner.stream.synchronize())
+    }
+
+    /// The stream that launches go to, for libraries that take one.
+    pub fn stream(&self) -> &Stream {
+        &self.inner.stream
+    }
+
+    /// Makes the device's context current on this thread.
+    pub(crate) fn bind(&self) -> Result<(), CudaError> {
+        bind(&self.inner.context)
+    }
+}

@@ -1,0 +1,242 @@
+//! What can go wrong between this crate and the driver.
+
+use std::ffi::{CStr, c_char};
+use std::fmt;
+use std::ptr;
+
+use cuda_lazy::{CUDA_SUCCESS, raw};
+use cust::error::CudaError as CustError;
+
+use super::CudaVersion;
+
+/// A driver's result code with its name and meaning.
+///
+/// Displays as `CUDA_ERROR_INVALID_PTX (218): a PTX JIT compilation failed`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CudaCode {
+    /// The `CUresult`.
+    pub value: u32,
+    /// Its enumerator, or `unknown code` when the driver does not know it.
+    pub name: String,
+    /// The driver's sentence about it; may be empty.
+    pub meaning: String,
+}
+
+impl CudaCode {
+    /// Names a code with the help of the driver, if there is one.
+    pub(crate) fn new(value: u32) -> Self {
+        let name = describe(value, raw::cuGetErrorName);
+        let meaning = describe(value, raw::cuGetErrorString);
+        Self {
+            value,
+            name: name.unwrap_or_else(|| "unknown code".to_owned()),
+            meaning: meaning.unwrap_or_default(),
+        }
+    }
+}
+
+type Describe = unsafe fn(u32, *mut *const c_char) -> u32;
+
+fn describe(value: u32, function: Describe) -> Option<String> {
+    let mut text = ptr::null();
+    // SAFETY: `text` is writable; the driver answers with a static string or
+    // leaves it null.
+    let code = unsafe { function(value, &mut text) };
+    if code != CUDA_SUCCESS || text.is_null() {
+        return None;
+    }
+    // SAFETY: the driver's strings are nul-terminated and live for ever.
+    let text = unsafe { CStr::from_ptr(text) };
+    Some(text.to_string_lossy().into_owned())
+}
+
+impl fmt::Display for CudaCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.value)?;
+        if !self.meaning.is_empty() {
+            write!(f, ": {}", self.meaning)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no usable driver on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// `libcuda.so.1` is not installed or does not load.
+    #[error("no NVIDIA driver: {reason}")]
+    Missing {
+        /// The loader's messages.
+        reason: String,
+    },
+    /// The driver does not accept the kernels' PTX version.
+    #[error(
+        "the NVIDIA driver is too old: it supports CUDA {found}, CUDA {needed} or newer is required"
+    )]
+    TooOld {
+        /// The CUDA version the installed driver supports.
+        found: CudaVersion,
+        /// The oldest version that will do.
+        needed: CudaVersion,
+    },
+    /// The driver is there and does not start.
+    #[error("the NVIDIA driver does not start: {call} returned {code}")]
+    InitFailed {
+        /// The driver function that failed.
+        call: &'static str,
+        /// What it returned.
+        code: CudaCode,
+    },
+    /// The driver works and has no GPU to offer.
+    #[error("the NVIDIA driver reports no GPU")]
+    NoDevice,
+}
+
+/// A failed operation on a CUDA device.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CudaError {
+    /// There is no usable driver.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The ordinal names no device.
+    #[error("cuda:{ordinal} does not exist: the driver reports {count} device(s)")]
+    NoSuchDevice {
+        /// The ordinal asked for.
+        ordinal: u32,
+        /// How many devices there are.
+        count: usize,
+    },
+    /// The kernels have no build for this GPU.
+    #[error(
+        "cuda:{ordinal} ({name}) has compute capability {}.{}; \
+         supported are 9.0 (sm_90a) and 10.0 (sm_100a)",
+        capability.0, capability.1
+    )]
+    UnsupportedDevice {
+        /// The device's ordinal.
+        ordinal: u32,
+        /// Its product name.
+        name: String,
+        /// Its compute capability, major and minor.
+        capability: (u32, u32),
+    },
+    /// A driver call failed. After an error of a kernel (an illegal address, a
+    /// trap) every later call on the device fails with the same code.
+    #[error("{call} returned {code}")]
+    Call {
+        /// The driver function.
+        call: &'static str,
+        /// What it returned.
+        code: CudaCode,
+    },
+    /// The driver's compiler refused the PTX.
+    #[error("the driver refused the PTX with {code}{}{log}", if log.is_empty() { "" } else { "\n" })]
+    Jit {
+        /// What `cuModuleLoadDataEx` returned.
+        code: CudaCode,
+        /// The compiler's error log; may be empty.
+        log: String,
+    },
+    /// The module has no kernel of that name.
+    #[error("no kernel {kernel:?} in the module; it has: {}", available.join(", "))]
+    NoSuchKernel {
+        /// The name asked for.
+        kernel: String,
+        /// The module's kernels, sorted.
+        available: Vec<String>,
+    },
+    /// A launch that the device or the kernel cannot take.
+    #[error("launch of {kernel}: {field} must be {required}, got {actual}")]
+    BadLaunch {
+        /// The kernel.
+        kernel: String,
+        /// The part of the launch that is wrong.
+        field: &'static str,
+        /// What the kernel or the device requires.
+        required: String,
+        /// What the launch says.
+        actual: String,
+    },
+    /// An argument of a memory, timing or library operation is out of range.
+    #[error("{operation}: {field} must be {required}, got {actual}")]
+    BadArgument {
+        /// The operation.
+        operation: &'static str,
+        /// The argument.
+        field: &'static str,
+        /// What is accepted.
+        required: String,
+        /// What was given.
+        actual: String,
+    },
+}
+
+/// Turns a raw driver result into a [`CudaError::Call`].
+pub(crate) fn check(call: &'static str, code: u32) -> Result<(), CudaError> {
+    if code == CUDA_SUCCESS {
+        return Ok(());
+    }
+    let code = CudaCode::new(code);
+    Err(CudaError::Call { call, code })
+}
+
+/// Turns a result of `cust` into a [`CudaError::Call`].
+///
+/// `cust`'s own `Display` is not used: it asks the driver for the text and fails
+/// where there is none.
+pub(crate) fn check_cust<T>(
+    call: &'static str,
+    result: cust::error::CudaResult<T>,
+) -> Result<T, CudaError> {
+    result.map_err(|error| CudaError::Call {
+        call,
+        code: CudaCode::new(cust_code(error)),
+    })
+}
+
+/// The driver's code behind an error of `cust`, which knows those of CUDA 11.6
+/// only.
+pub(crate) fn cust_code(error: CustError) -> u32 {
+    match error {
+        CustError::UnknownError => match cuda_lazy::last_error() {
+            CUDA_SUCCESS => cuda_lazy::CUDA_ERROR_UNKNOWN,
+            code => code,
+        },
+        known => known as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_field_required_and_actual() {
+        let error = CudaError::BadLaunch {
+            kernel: "gemv".to_owned(),
+            field: "params",
+            required: "96 bytes".to_owned(),
+            actual: "88 bytes".to_owned(),
+        };
+        let expected = "launch of gemv: params must be 96 bytes, got 88 bytes";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn a_code_without_meaning_is_still_a_sentence() {
+        let code = CudaCode {
+            value: 4242,
+            name: "unknown code".to_owned(),
+            meaning: String::new(),
+        };
+        assert_eq!(code.to_string(), "unknown code (4242)");
+        let error = CudaError::Jit {
+            code,
+            log: "line 3: syntax error".to_owned(),
+        };
+        assert_eq!(
+            error.to_string(),
+            "the driver refused the PTX with unknown code (4242)\nline 3: syntax error"
+        );
+    }
+}

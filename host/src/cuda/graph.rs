@@ -1,0 +1,213 @@
+//! Recording launches into a graph, replaying it, timing it.
+//!
+//! A graph is launched with one call however many kernels it holds, so the host
+//! is out of the measurement: the time of a replay divided by the launches in it
+//! is the time of a launch, the gap between two dependent kernels included.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use cuda_lazy::raw;
+use cust::event::{Event, EventFlags};
+
+use super::device::CudaDevice;
+use super::error::{CudaError, check, check_cust};
+use super::times::Times;
+
+/// Recorded work, ready to be replayed on the device's stream.
+#[derive(Debug)]
+pub struct CudaGraph {
+    executable: *mut c_void,
+    nodes: usize,
+    device: CudaDevice,
+}
+
+impl Drop for CudaGraph {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: the handle is this graph's and not used again. The driver
+            // defers the release until a running replay has finished.
+            unsafe { raw::cuGraphExecDestroy(self.executable) };
+        }
+    }
+}
+
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: this thread may not make calls that
+/// would wait for, or change, what is being recorded; others are free.
+const THREAD_LOCAL: u32 = 1;
+
+/// Ends the recording when the closure fails or panics; the stream would refuse
+/// every other use.
+struct Recording<'a> {
+    device: &'a CudaDevice,
+    open: bool,
+}
+
+impl Recording<'_> {
+    fn finish(&mut self) -> Result<Template, CudaError> {
+        self.open = false;
+        self.device.bind()?;
+        let mut graph = ptr::null_mut();
+        // SAFETY: `graph` is writable; the stream is being recorded.
+        check("cuStreamEndCapture", unsafe {
+            raw::cuStreamEndCapture(self.device.stream().as_inner().cast(), &mut graph)
+        })?;
+        Ok(Template(graph))
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            let _ = self.finish();
+        }
+    }
+}
+
+/// A recorded graph before it is made executable.
+struct Template(*mut c_void);
+
+impl Drop for Template {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: owned, and not used again.
+            unsafe { raw::cuGraphDestroy(self.0) };
+        }
+    }
+}
+
+impl CudaDevice {
+    /// Records what `record` launches on the device's stream, without running it.
+    ///
+    /// Only launches can be recorded: copies, allocations and waiting inside
+    /// `record` fail with a capture error. Modules and kernels should have been
+    /// used before, so that nothing is compiled meanwhile.
+    ///
+    /// # Errors
+    /// What `record` returns, or a failed call.
+    pub fn capture<E>(&self, record: impl FnOnce() -> Result<(), E>) -> Result<CudaGraph, E>
+    where
+        E: From<CudaError>,
+    {
+        self.bind()?;
+        // SAFETY: the stream is alive.
+        check("cuStreamBeginCapture", unsafe {
+            raw::cuStreamBeginCapture_v2(self.stream().as_inner().cast(), THREAD_LOCAL)
+        })?;
+        let mut recording = Recording {
+            device: self,
+            open: true,
+        };
+        record()?;
+        let template = recording.finish()?;
+
+        let mut nodes = 0;
+        // SAFETY: with no array to fill, the driver stores the number of nodes.
+        check("cuGraphGetNodes", unsafe {
+            raw::cuGraphGetNodes(template.0, ptr::null_mut(), &mut nodes)
+        })?;
+        let mut executable = ptr::null_mut();
+        // SAFETY: `executable` is writable and the graph complete.
+        check("cuGraphInstantiateWithFlags", unsafe {
+            raw::cuGraphInstantiateWithFlags(&mut executable, template.0, 0)
+        })?;
+        let graph = CudaGraph {
+            executable,
+            nodes,
+            device: self.clone(),
+        };
+        // SAFETY: graph and stream are alive.
+        check("cuGraphUpload", unsafe {
+            raw::cuGraphUpload(graph.executable, self.stream().as_inner().cast())
+        })?;
+        Ok(graph)
+    }
+}
+
+impl CudaGraph {
+    /// How many nodes were recorded: one a launch.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// Puts one replay on the device's stream and returns without waiting.
+    ///
+    /// # Errors
+    /// A failed call.
+    ///
+    /// # Safety
+    /// As [`CudaModule::launch`](super::CudaModule::launch), for every launch in
+    /// the graph: the memory and modules they use are still alive.
+    pub unsafe fn replay(&self) -> Result<(), CudaError> {
+        self.device.bind()?;
+        // SAFETY: graph and stream are alive; the rest is the caller's promise.
+        check("cuGraphLaunch", unsafe {
+            raw::cuGraphLaunch(self.executable, self.device.stream().as_inner().cast())
+        })
+    }
+
+    /// Times `replays` replays after `warmup` untimed ones (at least one) and
+    /// divides each by `launches`, the number of equal pieces of work in the graph.
+    ///
+    /// All replays are queued behind the untimed ones, each between two events, so
+    /// that the GPU never waits for the host: a replay's time is the GPU's, with
+    /// the gap between two graphs in it.
+    ///
+    /// To measure with cold caches, record launches over enough distinct inputs:
+    /// see [`rotation`](super::rotation).
+    ///
+    /// # Errors
+    /// [`CudaError::BadArgument`] if `replays` or `launches` is zero, or a failed
+    /// call.
+    ///
+    /// # Safety
+    /// As [`CudaGraph::replay`].
+    pub unsafe fn time(
+        &self,
+        launches: usize,
+        warmup: usize,
+        replays: usize,
+    ) -> Result<Times, CudaError> {
+        for (field, actual) in [("launches", launches), ("replays", replays)] {
+            if actual == 0 {
+                return Err(CudaError::BadArgument {
+                    operation: "timing a graph",
+                    field,
+                    required: "at least 1".to_owned(),
+                    actual: actual.to_string(),
+                });
+            }
+        }
+        self.device.bind()?;
+        let stream = self.device.stream();
+        let mark = || -> Result<Event, CudaError> {
+            let event = check_cust("cuEventCreate", Event::new(EventFlags::DEFAULT))?;
+            check_cust("cuEventRecord", event.record(stream))?;
+            Ok(event)
+        };
+        for _ in 0..warmup.max(1) {
+            // SAFETY: passed on to the caller.
+            unsafe { self.replay()? };
+        }
+        let mut marks = vec![mark()?];
+        for _ in 0..replays {
+            // SAFETY: passed on to the caller.
+            unsafe { self.replay()? };
+            marks.push(mark()?);
+        }
+        self.device.synchronize()?;
+
+        let seconds = |pair: &[Event]| -> Result<f64, CudaError> {
+            let elapsed = pair[1].elapsed_time_f32(&pair[0]);
+            let milliseconds = check_cust("cuEventElapsedTime", elapsed)?;
+            Ok(f64::from(milliseconds) * 1e-3 / launches as f64)
+        };
+        let all = marks.windows(2).map(seconds).collect::<Result<_, _>>()?;
+        Times::new(all).ok_or_else(|| CudaError::BadArgument {
+            operation: "timing a graph",
+            field: "replays",
+            required: "at least 1".to_owned(),
+            actual: replays.to_string(),
+        })
+    }
+}

@@ -1,0 +1,371 @@
+//! Choosing and opening what kernels run on: a GPU through the CUDA driver, or the emulator.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+use std::str::FromStr;
+
+use ptx_emu::{Gpu, GlobalMemory, LaunchError, LoadError, MemoryError, Schedule};
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::cuda::{self, CudaDevice, CudaError, CudaLaunch, CudaModule};
+use crate::error::{Error, Result};
+use crate::kernels::{self, KernelFile};
+
+/// Why no device could be opened, or how one failed.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// The request is none of the known forms.
+    #[error("unknown device `{text}`; known: auto, cuda:N, emu:h200, emu:b200")]
+    UnknownRequest {
+        /// The request.
+        text: String,
+    },
+    /// The driver or a GPU.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// The emulator cannot load the kernels.
+    #[error("the emulator cannot load the kernels: {0}")]
+    Load(#[from] LoadError),
+    /// The emulator stopped a kernel.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The emulator's memory.
+    #[error("emulated memory: {0}")]
+    Memory(#[from] MemoryError),
+    /// The operation needs a GPU, and the device is the emulator.
+    #[error("{operation} needs a GPU; the device is {device}")]
+    NeedsGpu {
+        /// What was asked for.
+        operation: &'static str,
+        /// The device.
+        device: String,
+    },
+}
+
+impl DeviceError {
+    /// Whether a kernel had been launched: such an error speaks about the kernel, not about the
+    /// input or the machine.
+    #[must_use]
+    pub fn happened_while_running(&self) -> bool {
+        match self {
+            Self::Cuda(error) => matches!(error, CudaError::Call { .. }),
+            Self::Launch(_) => true,
+            Self::Memory(error) => matches!(error, MemoryError::Uninitialised { .. }),
+            Self::UnknownRequest { .. } | Self::Load(_) | Self::NeedsGpu { .. } => false,
+        }
+    }
+}
+
+macro_rules! from_device_error {
+    ($($source:ty),*) => {
+        $(impl From<$source> for Error {
+            fn from(error: $source) -> Self {
+                Self::Device(error.into())
+            }
+        })*
+    };
+}
+from_device_error!(CudaError, LoadError, LaunchError, MemoryError);
+
+/// Which device is wanted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum DeviceRequest {
+    /// A supported GPU if there is one, else the emulated H200.
+    #[default]
+    Auto,
+    /// The GPU with this ordinal.
+    Cuda(u32),
+    /// The emulator of this machine.
+    Emulator(Gpu),
+}
+
+impl FromStr for DeviceRequest {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        let request = match text.split_once(':') {
+            None if text == "auto" => Some(Self::Auto),
+            Some(("cuda", ordinal)) => ordinal.parse().ok().map(Self::Cuda),
+            Some(("emu", name)) => Gpu::by_name(name).map(Self::Emulator),
+            _ => None,
+        };
+        request.ok_or_else(|| DeviceError::UnknownRequest { text: text.into() })
+    }
+}
+
+impl fmt::Display for DeviceRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::Emulator(gpu) => write!(f, "emu:{}", gpu.name),
+        }
+    }
+}
+
+/// What was opened, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// As it could be requested: `cuda:0`, `emu:h200`.
+    pub device: String,
+    /// What it is, in words.
+    pub name: String,
+    /// Architecture of the kernels it runs: `sm_90a`, `sm_100a`.
+    pub arch: String,
+    /// Why this one.
+    pub reason: String,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {}): {}", self.device, self.name, self.arch, self.reason)
+    }
+}
+
+/// The sizes of a machine that planning depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Shared memory of one of them, bytes.
+    pub shared_per_sm: u32,
+    /// Level-2 cache, bytes.
+    pub l2_bytes: u64,
+}
+
+/// What runs the kernels.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    /// A GPU.
+    Cuda(CudaDevice),
+    /// The emulator.
+    Emulator(Emulator),
+}
+
+/// An emulated GPU: a machine description and its memory. Clones share the memory.
+#[derive(Clone, Debug)]
+pub struct Emulator {
+    /// The machine.
+    pub gpu: Gpu,
+    /// The order in which it interleaves.
+    pub schedule: Schedule,
+    pub(crate) memory: Rc<RefCell<GlobalMemory>>,
+}
+
+/// An open device. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Device {
+    backend: Backend,
+    choice: Choice,
+}
+
+impl Device {
+    /// Opens what `request` asks for.
+    ///
+    /// # Errors
+    /// [`DeviceError::Cuda`] where a GPU was asked for by number and there is no driver, no such
+    /// GPU, or it is not supported. [`DeviceRequest::Auto`] falls back to the emulator and says
+    /// why in [`choice`](Self::choice).
+    pub fn open(request: &DeviceRequest) -> Result<Self> {
+        match request {
+            DeviceRequest::Cuda(ordinal) => Self::cuda(*ordinal, "asked for".into()),
+            DeviceRequest::Emulator(gpu) => Ok(Self::emulator(gpu.clone(), "asked for".into())),
+            DeviceRequest::Auto => match first_supported() {
+                Ok((ordinal, reason)) => Self::cuda(ordinal, reason),
+                Err(reason) => Ok(Self::emulator(Gpu::h200(), reason)),
+            },
+        }
+    }
+
+    fn cuda(ordinal: u32, reason: String) -> Result<Self> {
+        let device = CudaDevice::open(ordinal)?;
+        let choice = Choice {
+            device: format!("cuda:{ordinal}"),
+            name: device.info().name.clone(),
+            arch: device.arch().into(),
+            reason,
+        };
+        Ok(Self { backend: Backend::Cuda(device), choice })
+    }
+
+    fn emulator(gpu: Gpu, reason: String) -> Self {
+        let choice = Choice {
+            device: format!("emu:{}", gpu.name),
+            name: format!("emulated {}", gpu.name.to_uppercase()),
+            arch: gpu.arch.into(),
+            reason,
+        };
+        let memory = Rc::new(RefCell::new(GlobalMemory::new()));
+        let emulator = Emulator { gpu, schedule: Schedule::default(), memory };
+        Self { backend: Backend::Emulator(emulator), choice }
+    }
+
+    /// The same device with another schedule. A GPU has none of its own choosing, and stays as
+    /// it is.
+    #[must_use]
+    pub fn with_schedule(mut self, schedule: Schedule) -> Self {
+        if let Backend::Emulator(emulator) = &mut self.backend {
+            emulator.schedule = schedule;
+        }
+        self
+    }
+
+    /// What was opened and why.
+    #[must_use]
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// What runs the kernels.
+    #[must_use]
+    pub fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
+    /// The sizes that planning depends on.
+    #[must_use]
+    pub fn machine(&self) -> Machine {
+        match &self.backend {
+            Backend::Cuda(device) => {
+                let info = device.info();
+                Machine {
+                    sms: info.sms,
+                    shared_per_sm: info.shared_per_sm,
+                    l2_bytes: info.l2_bytes,
+                }
+            }
+            Backend::Emulator(Emulator { gpu, .. }) => Machine {
+                sms: gpu.sms,
+                shared_per_sm: gpu.shared_per_sm,
+                l2_bytes: gpu.l2_bytes,
+            },
+        }
+    }
+
+    /// The GPU, for operations that only one can do.
+    ///
+    /// # Errors
+    /// [`DeviceError::NeedsGpu`] on the emulator.
+    pub fn gpu(&self, operation: &'static str) -> Result<&CudaDevice> {
+        match &self.backend {
+            Backend::Cuda(device) => Ok(device),
+            Backend::Emulator(_) => {
+                let device = self.choice.device.clone();
+                Err(DeviceError::NeedsGpu { operation, device }.into())
+            }
+        }
+    }
+
+    /// Finds and loads the kernels for this device; see [`kernels::find`] for `dir`.
+    ///
+    /// # Errors
+    /// [`kernels::KernelsError`] where there are none, [`DeviceError`] where they do not load.
+    pub fn kernels(&self, dir: Option<&Path>) -> Result<Kernels> {
+        let file = kernels::find(&self.choice.arch, dir)?;
+        let module = match &self.backend {
+            Backend::Cuda(device) => Module::Cuda(device.load(&file.ptx)?),
+            Backend::Emulator(emulator) => {
+                let module = ptx_emu::Module::load(&file.ptx, &emulator.gpu)?;
+                Module::Emulator(Rc::new(module), emulator.clone())
+            }
+        };
+        Ok(Kernels { file, module })
+    }
+}
+
+/// The first supported GPU with the reason for it, or the reason why there is none.
+fn first_supported() -> Result<(u32, String), String> {
+    let driver = cuda::probe().map_err(|error| error.to_string())?;
+    match driver.devices.iter().find(|info| info.arch().is_some()) {
+        Some(info) => Ok((info.ordinal, "the first supported GPU".into())),
+        None => {
+            let found: Vec<String> = driver.devices.iter().map(ToString::to_string).collect();
+            Err(format!("no supported GPU (sm_90a or sm_100a) among {}", found.join("; ")))
+        }
+    }
+}
+
+/// Kernels loaded on a device.
+#[derive(Clone, Debug)]
+pub struct Kernels {
+    file: KernelFile,
+    module: Module,
+}
+
+#[derive(Clone, Debug)]
+enum Module {
+    Cuda(CudaModule),
+    Emulator(Rc<ptx_emu::Module>, Emulator),
+}
+
+/// One launch of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchSpec<'a> {
+    /// The kernel's name in the PTX.
+    pub entry: &'a str,
+    /// CTAs in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a CTA in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a CTA, bytes.
+    pub dynamic_shared: u32,
+    /// The whole parameter block as the PTX lays it out.
+    pub params: &'a [u8],
+}
+
+impl Kernels {
+    /// The PTX file they came from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// The module on a GPU, if that is where it is.
+    #[must_use]
+    pub fn cuda(&self) -> Option<&CudaModule> {
+        match &self.module {
+            Module::Cuda(module) => Some(module),
+            Module::Emulator(..) => None,
+        }
+    }
+
+    /// Launches a kernel. A GPU only queues it (errors of the kernel show at the next copy or
+    /// synchronisation) and there is no report; the emulator runs it to its end and reports.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    ///
+    /// # Safety
+    /// On a GPU the kernel accesses memory through the addresses in `params`: they must be
+    /// allocations of this device that are large enough for what the kernel does with them and
+    /// stay alive until it has finished. (The emulator checks every access.)
+    pub unsafe fn launch(&self, spec: &LaunchSpec<'_>) -> Result<Option<ptx_emu::LaunchReport>> {
+        let &LaunchSpec { entry, grid, block, dynamic_shared, params } = spec;
+        match &self.module {
+            Module::Cuda(module) => {
+                let launch =
+                    CudaLaunch { entry, grid, block, cluster: None, dynamic_shared, params };
+                // SAFETY: passed on to the caller.
+                unsafe { module.launch(&launch)? };
+                Ok(None)
+            }
+            Module::Emulator(module, emulator) => {
+                let launch = ptx_emu::Launch {
+                    entry,
+                    grid,
+                    block,
+                    cluster: None,
+                    dynamic_shared,
+                    params,
+                    schedule: emulator.schedule,
+                    threads: None,
+                    instruction_limit: None,
+                };
+                Ok(Some(module.launch(&mut emulator.memory.borrow_mut(), &launch)?))
+            }
+        }
+    }
+}

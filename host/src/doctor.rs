@@ -1,0 +1,95 @@
+//! What this machine has, and what a command without `--device` would use.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::cuda::{self, DriverInfo};
+use crate::device::{Choice, Device, DeviceRequest};
+use crate::error::Result;
+use crate::kernels;
+
+/// Architectures that kernels are built for.
+pub const ARCHITECTURES: [&str; 2] = ["sm_90a", "sm_100a"];
+
+/// Kernels of one architecture.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelsStatus {
+    /// The architecture.
+    pub arch: &'static str,
+    /// The file, where there is one.
+    pub path: Option<PathBuf>,
+    /// Whether there is none, and where it was looked for.
+    pub error: Option<String>,
+}
+
+/// The findings.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diagnosis {
+    /// The driver and its GPUs.
+    pub driver: Option<DriverInfo>,
+    /// Why there is no driver.
+    pub driver_error: Option<String>,
+    /// Kernels by architecture.
+    pub kernels: Vec<KernelsStatus>,
+    /// What `--device auto` uses.
+    pub choice: Choice,
+    /// Whether a kernel can be run: the chosen device has kernels that load.
+    pub ready: bool,
+    /// Why not.
+    pub not_ready: Option<String>,
+}
+
+/// Looks at driver, GPUs and kernels; `dir` as in [`kernels::find`].
+///
+/// # Errors
+/// [`DeviceError`](crate::device::DeviceError) where a supported GPU is there and does not open.
+pub fn diagnose(dir: Option<&Path>) -> Result<Diagnosis> {
+    let (driver, driver_error) = match cuda::probe() {
+        Ok(driver) => (Some(driver), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let kernels = ARCHITECTURES.map(|arch| match kernels::find(arch, dir) {
+        Ok(file) => KernelsStatus { arch, path: Some(file.path), error: None },
+        Err(error) => KernelsStatus { arch, path: None, error: Some(error.to_string()) },
+    });
+    let device = Device::open(&DeviceRequest::Auto)?;
+    let not_ready = device.kernels(dir).err().map(|error| error.to_string());
+    Ok(Diagnosis {
+        driver,
+        driver_error,
+        kernels: kernels.into(),
+        choice: device.choice().clone(),
+        ready: not_ready.is_none(),
+        not_ready,
+    })
+}
+
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.driver, &self.driver_error) {
+            (Some(driver), _) => {
+                writeln!(f, "driver    CUDA {} ({})", driver.version, driver.library)?;
+                for info in &driver.devices {
+                    let use_of = info.arch().unwrap_or("not supported: sm_90a or sm_100a needed");
+                    writeln!(f, "gpu       {info}: {use_of}")?;
+                }
+            }
+            (None, error) => {
+                writeln!(f, "driver    none: {}", error.as_deref().unwrap_or("unknown"))?;
+            }
+        }
+        for status in &self.kernels {
+            match (&status.path, &status.error) {
+                (Some(path), _) => writeln!(f, "kernels   {}: {}", status.arch, path.display())?,
+                (None, error) => writeln!(f, "kernels   {}", error.as_deref().unwrap_or("none"))?,
+            }
+        }
+        writeln!(f, "device    {}", self.choice)?;
+        match &self.not_ready {
+            None => writeln!(f, "ready"),
+            Some(reason) => writeln!(f, "not ready: {reason}"),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What can go wrong in this crate, as types: each variant carries the field, what was required
+//! and what was found, so that a program can print it or act on it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use fp4_formats::SizeOverflow;
+use thiserror::Error;
+
+use crate::checkpoint::CheckpointError;
+use crate::device::DeviceError;
+use crate::kernels::KernelsError;
+use crate::shape::ShapeError;
+
+/// Position of an element in a batch of matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Batch entry.
+    pub batch: usize,
+    /// Row of that entry's matrix.
+    pub row: usize,
+    /// Column, or block along K where a scale is meant.
+    pub column: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}, {}, {}]", self.batch, self.row, self.column)
+    }
+}
+
+/// Any error of this crate.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A size, length or shape is not what the operation needs.
+    #[error("{field} must be {required}, but is {actual}")]
+    Shape {
+        /// What was checked, with the tensor's name where there is one.
+        field: String,
+        /// The condition.
+        required: String,
+        /// What was found.
+        actual: String,
+    },
+    /// A scalar (a tensor's global scale, alpha) is not usable.
+    #[error("{field} must be {required}, but is {actual:e}")]
+    Scalar {
+        /// What was checked.
+        field: String,
+        /// The condition.
+        required: &'static str,
+        /// What was found.
+        actual: f64,
+    },
+    /// A value to be quantised is an infinity or a NaN.
+    #[error("`{tensor}` has {value} at {index}; only finite values can be quantised")]
+    NonFinite {
+        /// The tensor's name.
+        tensor: String,
+        /// Where the first such value is: batch, row, column.
+        index: Position,
+        /// The value.
+        value: f32,
+    },
+    /// A block scale is NaN.
+    #[error("`{tensor}` has a scale that is not finite (byte {byte:#04x}) at {index} (batch, row, block)")]
+    ScaleNotFinite {
+        /// The tensor's name.
+        tensor: String,
+        /// Where the first such scale is: batch, row, block.
+        index: Position,
+        /// The byte.
+        byte: u8,
+    },
+    /// A block scale has its sign bit set, where the format's scales are unsigned.
+    #[error("`{tensor}` has a scale with its sign bit set (byte {byte:#04x}) at {index} (batch, row, block); scales are unsigned")]
+    ScaleNegative {
+        /// The tensor's name.
+        tensor: String,
+        /// Where the first such scale is: batch, row, block.
+        index: Position,
+        /// The byte.
+        byte: u8,
+    },
+    /// A size that does not fit the machine's or the kernel's integers.
+    #[error("{what}: {detail}")]
+    Overflow {
+        /// What was being sized.
+        what: String,
+        /// The sizes that overflow.
+        detail: String,
+    },
+    /// More memory than there is.
+    #[error("{what} needs {bytes} bytes, which this machine cannot provide")]
+    Memory {
+        /// What was to be allocated.
+        what: String,
+        /// Its size.
+        bytes: usize,
+    },
+    /// A shape string could not be used.
+    #[error(transparent)]
+    ShapeString(#[from] ShapeError),
+    /// A safetensors file could not be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// No PTX was found.
+    #[error(transparent)]
+    Kernels(#[from] KernelsError),
+    /// No device could be opened, or one failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A result that was expected to be right is not.
+    #[error("{what} differs from the oracle's by more than its bound")]
+    Wrong {
+        /// Which result.
+        what: String,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// `read`, `write`, ...
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// A [`Error::Shape`] from anything printable.
+    pub(crate) fn shape(
+        field: impl Into<String>,
+        required: impl Into<String>,
+        actual: impl fmt::Display,
+    ) -> Self {
+        Self::Shape { field: field.into(), required: required.into(), actual: actual.to_string() }
+    }
+
+    /// A size overflow in `what`.
+    pub(crate) fn overflow(what: impl Into<String>, source: SizeOverflow) -> Self {
+        Self::Overflow { what: what.into(), detail: source.to_string() }
+    }
+
+    /// The exit code a program should end with: 1 where something ran and failed or came out
+    /// wrong, 2 for bad input or nothing to run on.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Wrong { .. } => 1,
+            Self::Device(error) if error.happened_while_running() => 1,
+            _ => 2,
+        }
+    }
+}
+
+/// Shorthand for this crate's results.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An empty vector with room for `len` elements, or a typed error where the machine has too
+/// little memory.
+pub(crate) fn reserve<T>(what: &str, len: usize) -> Result<Vec<T>> {
+    let mut vector = Vec::new();
+    let bytes = len.saturating_mul(size_of::<T>());
+    let fits = available_memory().is_none_or(|available| bytes as u64 <= available);
+    if !fits || vector.try_reserve_exact(len).is_err() {
+        return Err(Error::Memory { what: what.into(), bytes });
+    }
+    Ok(vector)
+}
+
+/// A vector of `len` copies of `value`, or a typed error.
+pub(crate) fn filled<T: Clone>(what: &str, len: usize, value: T) -> Result<Vec<T>> {
+    let mut vector = reserve(what, len)?;
+    vector.resize(len, value);
+    Ok(vector)
+}
+
+/// Bytes that can be allocated without swapping, where the system says so. Linux hands out
+/// memory that it does not have, so a failed allocation alone is no guard.
+fn available_memory() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}

@@ -1,0 +1,115 @@
+//! Inputs for tests and benches, from a seed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e4m3};
+
+use crate::error::{Error, Result, filled};
+use crate::rng::SplitMix64;
+use crate::shape::GemvShape;
+use crate::tensor::{BlockScaled, Dims, byte_counts};
+
+/// How operands are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Generator {
+    /// The public contest's: code bytes uniform in 0..=3, scales uniform in {0, 1, 2}.
+    Contest,
+    /// All 256 code bytes and all 127 finite e4m3 scales, subnormals, zero and 448 included.
+    #[default]
+    FullRange,
+    /// Inputs whose product has no rounding before the output: all 256 code bytes, scales in
+    /// {1, 2} for K up to 28,672 and 1 above, so that every partial sum is a multiple of 1/4
+    /// below 2^22 and exact in f32 in whatever order it is summed (K up to 116,000). Rows are
+    /// random, so that an operand read at a wrong place gives another answer.
+    Exact,
+}
+
+impl Generator {
+    /// All generators, for tests.
+    pub const ALL: [Self; 3] = [Self::Contest, Self::FullRange, Self::Exact];
+
+    fn code(self, random: u8) -> u8 {
+        match self {
+            Self::Contest => random & 3,
+            Self::FullRange | Self::Exact => random,
+        }
+    }
+
+    fn scale(self, rng: &mut SplitMix64, k: usize) -> u8 {
+        const ONE: u8 = e4m3::encode(1.0);
+        const TWO: u8 = e4m3::encode(2.0);
+        match self {
+            Self::Contest => [0, ONE, TWO][rng.below(3) as usize],
+            Self::FullRange => rng.below(u32::from(e4m3::MAX_CODE) + 1) as u8,
+            Self::Exact if k > 28_672 => ONE,
+            Self::Exact => [ONE, TWO][rng.below(2) as usize],
+        }
+    }
+
+    /// One operand of `dims`, with scales in `layout` and global scale 1. Padding of the 128x4
+    /// layout is filled with 0x7f (NaN), so that a kernel which uses it shows.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where K is not a multiple of 16; [`Error::Overflow`] and
+    /// [`Error::Memory`] where it does not fit.
+    pub fn operand(
+        self,
+        name: &str,
+        dims: Dims,
+        layout: ScaleLayout,
+        rng: &mut SplitMix64,
+    ) -> Result<BlockScaled<Nvfp4>> {
+        let (code_bytes, scale_bytes) = byte_counts::<Nvfp4>(name, dims, layout)?;
+        let mut codes = filled("codes", code_bytes, 0u8)?;
+        rng.fill_bytes(&mut codes, |random| self.code(random));
+        let mut scales = filled("scales", scale_bytes, e4m3::NAN)?;
+        let stride = scale_bytes / dims.batch();
+        let kblocks = dims.cols() / Nvfp4::BLOCK;
+        for matrix in scales.chunks_exact_mut(stride) {
+            for row in 0..dims.rows() {
+                for kb in 0..kblocks {
+                    matrix[layout.offset(row, kb, kblocks)] = self.scale(rng, dims.cols());
+                }
+            }
+        }
+        BlockScaled::new(name, dims, layout, codes, scales, 1.0)
+    }
+
+    /// Matrix and vectors of a GEMV. The values depend on the seed only, not on the layouts.
+    ///
+    /// # Errors
+    /// As [`operand`](Self::operand).
+    pub fn gemv(
+        self,
+        shape: GemvShape,
+        layouts: [ScaleLayout; 2],
+        seed: u64,
+    ) -> Result<(BlockScaled<Nvfp4>, BlockScaled<Nvfp4>)> {
+        let mut rng = SplitMix64::new(seed);
+        let a = self.operand("a", Dims::new(shape.l, shape.m, shape.k)?, layouts[0], &mut rng)?;
+        let b = self.operand("b", Dims::new(shape.l, 1, shape.k)?, layouts[1], &mut rng)?;
+        Ok((a, b))
+    }
+}
+
+impl fmt::Display for Generator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Contest => "contest",
+            Self::FullRange => "full-range",
+            Self::Exact => "exact",
+        })
+    }
+}
+
+impl FromStr for Generator {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|generator| generator.to_string() == text)
+            .ok_or_else(|| Error::shape("generator", "contest, full-range or exact", text))
+    }
+}

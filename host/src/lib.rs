@@ -1,0 +1,65 @@
+//! Block-scaled 4-bit floating point (NVFP4, MXFP4) for LLM inference, on Hopper and Blackwell
+//! GPUs or on an emulator of them.
+//!
+//! The same call runs the same PTX on a GPU through the CUDA driver, where there is one, and on
+//! the emulator where there is none; [`device::Device::open`] picks and says why. A missing driver
+//! is a typed result, never a panic.
+//!
+//! | module | topic |
+//! | --- | --- |
+//! | [`tensor`] | block-scaled matrices in host memory, checked at construction |
+//! | [`quantize`] | f32 to NVFP4 on the CPU, TorchAO's recipe bit for bit |
+//! | [`device`], [`buffer`], [`kernels`] | what runs kernels, its memory, and where the PTX is |
+//! | [`plan`] | which kernel runs an operation, and why |
+//! | [`gemv`] | batched matrix-vector products |
+//! | [`oracle`] | the f64 reference and the tolerance |
+//! | [`bench`] | one verified run of a shape, with times or counters |
+//! | [`shape`], [`generate`], [`rng`] | shape strings, test inputs from a seed |
+//! | [`checkpoint`], [`operands`] | safetensors files, and GEMV operands in them |
+//! | [`linear`] | a layer of a real checkpoint, quantised and multiplied |
+//! | [`output`] | element types of results |
+//! | [`doctor`] | what this machine has, and what will be used |
+//! | [`cuda`] | the CUDA backend |
+//! | [`error`] | everything that can go wrong |
+//!
+//! # Example
+//! ```no_run
+//! use nvfp4::device::{Device, DeviceRequest};
+//! use nvfp4::gemv::{GemvOptions, gemv};
+//! use nvfp4::quantize::{TensorScale, quantize};
+//! use nvfp4::tensor::Dims;
+//! use fp4_formats::ScaleLayout;
+//!
+//! # fn main() -> nvfp4::error::Result<()> {
+//! let device = Device::open(&DeviceRequest::Auto)?;
+//! println!("{}", device.choice());
+//! let kernels = device.kernels(None)?;
+//!
+//! let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
+//! let weight = quantize("w", &[0.5; 64 * 256], Dims::new(1, 64, 256)?, scale, layout)?;
+//! let input = quantize("x", &[1.0; 256], Dims::new(1, 1, 256)?, scale, layout)?;
+//! let result = gemv(&device, &kernels, &weight, &input, GemvOptions::default())?;
+//! println!("{}\n{:?}", result.plan, &result.values()[..4]);
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod bench;
+pub mod buffer;
+pub mod checkpoint;
+pub mod cuda;
+pub mod device;
+pub mod doctor;
+pub mod error;
+pub mod gemv;
+pub mod generate;
+pub mod kernels;
+pub mod linear;
+pub mod operands;
+pub mod oracle;
+pub mod output;
+pub mod plan;
+pub mod quantize;
+pub mod rng;
+pub mod shape;
+pub mod tensor;

@@ -1,0 +1,207 @@
+//! One linear layer of a real checkpoint: quantise its weight and an input to NVFP4, multiply,
+//! and say how far the result is from the exact one.
+//!
+//! Two errors are kept apart. Against the f64 oracle on the *quantised* data only the kernel's
+//! rounding shows, and it has a bound ([`oracle`]). Against the f64 product of the *unquantised*
+//! data the quantisation shows, as a signal-to-noise ratio.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use fp4_formats::ScaleLayout;
+use serde::Serialize;
+
+use crate::bench::Emulated;
+use crate::checkpoint::Checkpoint;
+use crate::device::{Choice, Device, Kernels};
+use crate::error::{Error, Result};
+use crate::gemv::{GemvOptions, GemvResult, gemv};
+use crate::oracle::{self, Verification};
+use crate::output;
+use crate::plan::Plan;
+use crate::quantize::{TensorScale, quantize};
+use crate::rng::SplitMix64;
+use crate::tensor::Dims;
+
+/// Row of an embedding that is taken where none is asked for, or the last one if there are fewer.
+const DEFAULT_TOKEN: usize = 1000;
+
+/// Seed of the normal vector where no embedding fits.
+const DEFAULT_SEED: u64 = 1;
+
+/// Where the input vector comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VectorSource {
+    /// A row of the checkpoint's largest embedding of the layer's width: what the model feeds its
+    /// first layer. An embedding is a matrix with `embed` in its name. Where none fits, as
+    /// [`Normal`](Self::Normal) with seed 1.
+    Embedding {
+        /// The row; without one, row 1000 or the last.
+        token: Option<usize>,
+    },
+    /// Standard normal values.
+    Normal {
+        /// Seed of the generator.
+        seed: u64,
+    },
+    /// A safetensors file: its tensor `x`, or its only tensor, with K values.
+    File(PathBuf),
+}
+
+/// What was computed, as `--json` prints it.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinearReport {
+    /// The operation.
+    pub op: &'static str,
+    /// The file.
+    pub checkpoint: String,
+    /// The weight.
+    pub tensor: String,
+    /// The shape as a string.
+    pub shape: String,
+    /// Where the input vector came from.
+    pub vector: String,
+    /// Layout of the weight's and the input's scales.
+    pub layout: &'static str,
+    /// Element type of the result.
+    pub output: &'static str,
+    /// What it ran on, and why.
+    pub device: Choice,
+    /// How it ran.
+    pub plan: Plan,
+    /// Whether every result is within its bound.
+    pub verified: bool,
+    /// Largest absolute error against the f64 oracle on the quantised data.
+    pub max_error: f64,
+    /// The whole comparison with that oracle.
+    pub verification: Verification,
+    /// Signal-to-quantisation-noise ratio against the unquantised f64 product, dB.
+    pub sqnr_db: f64,
+    /// The emulator's counters; none on a GPU.
+    pub emulated: Option<Emulated>,
+}
+
+/// Runs the layer whose weight is `tensor` of `file`, a float matrix `[M, K]`.
+///
+/// Weight and input are quantised by [`quantize`] with two-level scales in `layout`.
+///
+/// # Errors
+/// What reading the checkpoint, quantising (K a multiple of 16) and running may say. A wrong
+/// result is not an error: the report says so.
+pub fn run(
+    device: &Device,
+    kernels: &Kernels,
+    file: &Checkpoint,
+    tensor: &str,
+    source: &VectorSource,
+    layout: ScaleLayout,
+    options: GemvOptions,
+) -> Result<(LinearReport, GemvResult)> {
+    let (m, k, weight) = file.matrix(tensor)?;
+    let (input, vector) = vector(file, tensor, k, source)?;
+    let scale = TensorScale::FromAmax;
+    let a = quantize(tensor, &weight, Dims::new(1, m, k)?, scale, layout)?;
+    let b = quantize(&vector, &input, Dims::new(1, 1, k)?, scale, layout)?;
+    let alpha = options.alpha;
+    let result = gemv(device, kernels, &a, &b, options)?;
+
+    let values = result.values();
+    let verification = oracle::gemv(&a, &b, alpha)?.verify(&values, result.output);
+    let mut exact = oracle::product(&weight, &input)?;
+    exact.iter_mut().for_each(|value| *value *= f64::from(alpha));
+    let report = LinearReport {
+        op: "gemv",
+        checkpoint: file.path().display().to_string(),
+        tensor: tensor.into(),
+        shape: crate::gemv::shape(&a, &b)?.to_string(),
+        vector,
+        layout: layout.name(),
+        output: output::name(result.output),
+        device: device.choice().clone(),
+        plan: result.plan.clone(),
+        verified: verification.passed(),
+        max_error: verification.max_abs_error,
+        verification,
+        sqnr_db: oracle::sqnr_db(&exact, &values),
+        emulated: Emulated::of(device, &result.reports),
+    };
+    Ok((report, result))
+}
+
+/// The input vector, with a description of it.
+fn vector(
+    file: &Checkpoint,
+    weight: &str,
+    k: usize,
+    source: &VectorSource,
+) -> Result<(Vec<f32>, String)> {
+    match source {
+        VectorSource::File(path) => {
+            let other = Checkpoint::open(path)?;
+            let entries = other.entries();
+            let name = match entries.as_slice() {
+                [only] => only.name.clone(),
+                _ => "x".into(),
+            };
+            let values = other.floats(&name)?.values;
+            let description = format!("tensor `{name}` of {}", path.display());
+            if values.len() != k {
+                let required = format!("{k}, the K of `{weight}`");
+                return Err(Error::shape(format!("length of {description}"), required, values.len()));
+            }
+            Ok((values, description))
+        }
+        VectorSource::Normal { seed } => Ok(normal(k, *seed)),
+        VectorSource::Embedding { token } => match embedding(file, weight, k) {
+            Some((name, rows)) => {
+                let row = token.unwrap_or(DEFAULT_TOKEN.min(rows - 1));
+                if row >= rows {
+                    let required = format!("below {rows}, the rows of `{name}`");
+                    return Err(Error::shape("token", required, row));
+                }
+                let (_, _, values) = file.matrix(&name)?;
+                let values = values.into_iter().skip(row * k).take(k).collect();
+                Ok((values, format!("row {row} of `{name}`")))
+            }
+            None if token.is_some() => {
+                let required = format!("absent: no embedding of width {k} is in the file");
+                Err(Error::shape("token", required, "given"))
+            }
+            None => Ok(normal(k, DEFAULT_SEED)),
+        },
+    }
+}
+
+fn normal(k: usize, seed: u64) -> (Vec<f32>, String) {
+    let mut rng = SplitMix64::new(seed);
+    ((0..k).map(|_| rng.normal() as f32).collect(), format!("standard normal, seed {seed}"))
+}
+
+/// The embedding of width `k` with the most rows, other than `weight`; name and rows.
+fn embedding(file: &Checkpoint, weight: &str, k: usize) -> Option<(String, usize)> {
+    let fits = |dtype: &str| matches!(dtype, "F32" | "F16" | "BF16");
+    file.entries()
+        .into_iter()
+        .filter(|entry| entry.name != weight && entry.name.contains("embed") && fits(&entry.dtype))
+        .filter_map(|entry| match *entry.shape.as_slice() {
+            [rows, cols] if cols == k && rows > 0 => Some((entry.name, rows)),
+            _ => None,
+        })
+        .max_by_key(|(_, rows)| *rows)
+}
+
+impl fmt::Display for LinearReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v = &self.verification;
+        writeln!(f, "{} as {}, {} scales, result {}", self.tensor, self.shape, self.layout, self.output)?;
+        writeln!(f, "  vector    {}", self.vector)?;
+        writeln!(f, "  device    {}", self.device)?;
+        writeln!(f, "  plan      {}", self.plan.to_string().replace('\n', "\n          "))?;
+        writeln!(f, "  {}", v.summary())?;
+        writeln!(f, "  SQNR      {:.2} dB against the unquantised f64 product", self.sqnr_db)?;
+        if let Some(emulated) = &self.emulated {
+            write!(f, "{emulated}")?;
+        }
+        Ok(())
+    }
+}

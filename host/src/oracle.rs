@@ -1,0 +1,267 @@
+//! The f64 reference of each operation, and what a kernel's result may differ by.
+//!
+//! # GEMV
+//! `c[l, m] = alpha * ga * gb * sum_k a[l, m, k] * sa[l, m, k/16] * b[l, k] * sb[l, k/16]`
+//!
+//! Twice an e2m1 code is an integer, so the sum over a block is computed in integers; everything
+//! after it in f64. The oracle's own error is below 2^-50 of the sum of magnitudes and is ignored.
+//!
+//! # Tolerance
+//! Within a block a kernel is exact, and so is a block sum times its two scales: at most 12 bits
+//! times 4 times 4 fit f32. What rounds is adding the blocks in f32, `blocks - 1` times in any
+//! order, combining and applying the scalar factor (alpha, ga, gb: at most four times), and
+//! converting to the output type. To first order an f32 rounding errs by at most eps/2 of a
+//! partial sum, and no partial sum exceeds `sum |terms|`, so with a factor 2 for the second order
+//!
+//! `|error| <= eps_f32 * (blocks + 4) * sum |terms| + half_ulp(output)`
+//!
+//! plus the smallest normal f32, below which a GPU may flush to zero. Where the true value is
+//! beyond the output type's range, the infinity of its sign is right.
+
+use fp4_formats::gemv::OutputType;
+use fp4_formats::{BlockFormat, e2m1, pack};
+use serde::Serialize;
+
+use crate::error::{Error, Result, filled};
+use crate::output;
+use crate::tensor::BlockScaled;
+
+/// Exact results of an operation, to f64, with what bounds a kernel's error.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reference {
+    /// Result `[l, m]`, row-major.
+    pub values: Vec<f64>,
+    /// Sum of the magnitudes of the terms of each result.
+    pub magnitudes: Vec<f64>,
+    /// Results of one batch entry.
+    pub rows: usize,
+    /// Blocks summed for a result.
+    pub blocks: usize,
+}
+
+/// Both elements of each byte, doubled.
+const TWICE_PAIRS: [[i8; 2]; 256] = {
+    let mut table = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (low, high) = pack::unpair(byte as u8);
+        table[byte] = [e2m1::TWICE[low as usize], e2m1::TWICE[high as usize]];
+        byte += 1;
+    }
+    table
+};
+
+/// Checks that a matrix and vectors fit each other for a GEMV.
+pub(crate) fn check_gemv_operands<F: BlockFormat>(
+    a: &BlockScaled<F>,
+    b: &BlockScaled<F>,
+) -> Result<()> {
+    let (da, db) = (a.dims(), b.dims());
+    let (a, b) = (a.name(), b.name());
+    if db.rows() != 1 {
+        return Err(Error::shape(format!("rows of `{b}`"), "1 (a vector a batch entry)", db.rows()));
+    }
+    if da.cols() != db.cols() {
+        let required = format!("{}, the K of `{a}`", da.cols());
+        return Err(Error::shape(format!("K of `{b}`"), required, db.cols()));
+    }
+    if da.batch() != db.batch() {
+        let required = format!("{}, the batch of `{a}`", da.batch());
+        return Err(Error::shape(format!("batch of `{b}`"), required, db.batch()));
+    }
+    Ok(())
+}
+
+/// The GEMV of the module's formula.
+///
+/// # Errors
+/// [`Error::Shape`] where the operands do not fit each other.
+pub fn gemv<F: BlockFormat>(
+    a: &BlockScaled<F>,
+    b: &BlockScaled<F>,
+    alpha: f32,
+) -> Result<Reference> {
+    check_gemv_operands(a, b)?;
+    let dims = a.dims();
+    let factor = f64::from(alpha) * f64::from(a.global_scale()) * f64::from(b.global_scale());
+    let outputs = dims.batch() * dims.rows();
+    let mut values = filled("reference", outputs, 0f64)?;
+    let mut magnitudes = filled("reference", outputs, 0f64)?;
+    for batch in 0..dims.batch() {
+        let vector: Vec<[i32; 2]> = b
+            .row_codes(batch, 0)
+            .iter()
+            .map(|&byte| TWICE_PAIRS[usize::from(byte)].map(i32::from))
+            .collect();
+        let scales: Vec<f64> = (0..b.kblocks())
+            .map(|kb| f64::from(F::decode_scale(b.scale_byte(batch, 0, kb))) / 4.0)
+            .collect();
+        for row in 0..dims.rows() {
+            let (mut value, mut magnitude) = (0f64, 0f64);
+            let blocks = a.row_codes(batch, row).chunks_exact(F::BLOCK_BYTES);
+            for (kb, (block, vector)) in blocks.zip(vector.chunks(F::BLOCK_BYTES)).enumerate() {
+                let (mut sum, mut absolute) = (0i32, 0i32);
+                for (&byte, y) in block.iter().zip(vector) {
+                    let x = TWICE_PAIRS[usize::from(byte)];
+                    let products = [i32::from(x[0]) * y[0], i32::from(x[1]) * y[1]];
+                    sum += products[0] + products[1];
+                    absolute += products[0].abs() + products[1].abs();
+                }
+                let scale =
+                    f64::from(F::decode_scale(a.scale_byte(batch, row, kb))) * scales[kb];
+                value += f64::from(sum) * scale;
+                magnitude += f64::from(absolute) * scale;
+            }
+            values[batch * dims.rows() + row] = value * factor;
+            magnitudes[batch * dims.rows() + row] = magnitude * factor.abs();
+        }
+    }
+    Ok(Reference { values, magnitudes, rows: dims.rows(), blocks: a.kblocks() })
+}
+
+/// The product of an unquantised row-major matrix with a vector, summed in f64.
+///
+/// # Errors
+/// [`Error::Shape`] where the lengths do not fit.
+pub fn product(matrix: &[f32], vector: &[f32]) -> Result<Vec<f64>> {
+    if vector.is_empty() || !matrix.len().is_multiple_of(vector.len()) {
+        let required = format!("a divisor of the matrix's {} elements", matrix.len());
+        return Err(Error::shape("length of the vector", required, vector.len()));
+    }
+    let dot = |row: &[f32]| row.iter().zip(vector).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
+    Ok(matrix.chunks_exact(vector.len()).map(dot).collect())
+}
+
+/// Signal-to-quantisation-noise ratio in dB: `10 log10(sum ref^2 / sum (ref - got)^2)`. Infinite
+/// for equal inputs; NaN where both sums are zero or a result is not finite.
+#[must_use]
+pub fn sqnr_db(reference: &[f64], got: &[f32]) -> f64 {
+    let (mut signal, mut noise) = (0f64, 0f64);
+    for (r, g) in reference.iter().zip(got) {
+        signal += r * r;
+        noise += (r - f64::from(*g)).powi(2);
+    }
+    10.0 * (signal / noise).log10()
+}
+
+/// A result outside its bound.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Mismatch {
+    /// Batch entry.
+    pub batch: usize,
+    /// Row of that entry.
+    pub row: usize,
+    /// What the kernel wrote.
+    pub got: f32,
+    /// What the oracle says.
+    pub expected: f64,
+    /// The largest error allowed here.
+    pub allowed: f64,
+}
+
+/// Comparison of a kernel's results with a [`Reference`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verification {
+    /// Results compared.
+    pub outputs: usize,
+    /// Results outside their bound; a result that is missing counts.
+    pub mismatches: usize,
+    /// The first of them in row-major order.
+    pub first_mismatch: Option<Mismatch>,
+    /// Largest absolute error of finite results.
+    pub max_abs_error: f64,
+    /// Largest error relative to the expected value, over finite non-zero expected values.
+    pub max_rel_error: f64,
+    /// Largest error as a fraction of its bound: how much of the tolerance was used.
+    pub max_bound_fraction: f64,
+    /// Whether the public contest's criterion holds: every error at most
+    /// `1e-3 + 1e-3 * |expected|`, against the reference rounded to the output type.
+    pub contest_criterion: bool,
+}
+
+impl Verification {
+    /// Whether every result is within its bound.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.mismatches == 0
+    }
+
+    /// One line, or two where a result is wrong.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let mut text = format!(
+            "{}  {} of {} results within bounds; largest error {:.3e} absolute, {:.3e} relative, \
+             {:.1} % of its bound",
+            if self.passed() { "verified" } else { "WRONG   " },
+            self.outputs.saturating_sub(self.mismatches),
+            self.outputs,
+            self.max_abs_error,
+            self.max_rel_error,
+            100.0 * self.max_bound_fraction,
+        );
+        if let Some(Mismatch { batch, row, got, expected, allowed }) = self.first_mismatch {
+            text += &format!(
+                "\n  first     [{batch}, {row}] is {got:e}, expected {expected:e} within {allowed:.1e}"
+            );
+        }
+        text
+    }
+}
+
+impl Reference {
+    /// The largest error that a kernel may have at result `index`; see the module head.
+    #[must_use]
+    pub fn allowed(&self, index: usize, dtype: OutputType) -> f64 {
+        let accumulation =
+            f64::from(f32::EPSILON) * (self.blocks + 4) as f64 * self.magnitudes[index];
+        let largest = self.values[index].abs() + accumulation;
+        accumulation + output::half_ulp(dtype, largest) + f64::from(f32::MIN_POSITIVE)
+    }
+
+    /// Compares a kernel's results, converted from `dtype` to f32, with this reference.
+    #[must_use]
+    pub fn verify(&self, got: &[f32], dtype: OutputType) -> Verification {
+        let mut report = Verification {
+            outputs: self.values.len(),
+            mismatches: self.values.len().abs_diff(got.len()),
+            first_mismatch: None,
+            max_abs_error: 0.0,
+            max_rel_error: 0.0,
+            max_bound_fraction: 0.0,
+            contest_criterion: self.values.len() == got.len(),
+        };
+        let rounded = output::decode(dtype, &output::encode(dtype, self.values.iter().copied()));
+        for (index, (&value, &expected)) in got.iter().zip(&self.values).enumerate() {
+            let allowed = self.allowed(index, dtype);
+            let near = f64::from(rounded[index]);
+            let contest = (f64::from(value) - near).abs() <= 1e-3 + 1e-3 * near.abs();
+            report.contest_criterion &= contest || f64::from(value) == near;
+            let error = (f64::from(value) - expected).abs();
+            if value.is_finite() {
+                report.max_abs_error = report.max_abs_error.max(error);
+                report.max_bound_fraction = report.max_bound_fraction.max(error / allowed);
+                if expected != 0.0 {
+                    report.max_rel_error = report.max_rel_error.max(error / expected.abs());
+                }
+            }
+            // Past the range the rounding error is unbounded: only the sign can be checked.
+            let in_range_or_infinite = if value.is_infinite() {
+                expected.abs() + allowed >= output::max(dtype)
+                    && value.is_sign_negative() == expected.is_sign_negative()
+            } else {
+                error <= allowed
+            };
+            if !in_range_or_infinite {
+                report.mismatches += 1;
+                report.first_mismatch.get_or_insert(Mismatch {
+                    batch: index / self.rows,
+                    row: index % self.rows,
+                    got: value,
+                    expected,
+                    allowed,
+                });
+            }
+        }
+        report
+    }
+}

@@ -1,0 +1,254 @@
+//! Shape strings (`gemv:7168x16384x1`) and the named sets of shapes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fp4_formats::{BlockFormat, Nvfp4};
+use serde::Serialize;
+use thiserror::Error;
+
+/// Largest dimension: kernels take 32-bit sizes.
+pub const MAX_DIM: u64 = u32::MAX as u64;
+
+/// Why a shape string cannot be used. All of them are bad input.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ShapeError {
+    /// The part before the colon is no operation of this project.
+    #[error("unknown operation `{op}` in shape `{text}`; known: gemv, gemm, dual, grouped, quantize")]
+    UnknownOp {
+        /// The whole string.
+        text: String,
+        /// The unknown word.
+        op: String,
+    },
+    /// The operation is planned, but this version has no kernel for it.
+    #[error("operation `{op}` of shape `{text}` is known but not built in this version; built: gemv")]
+    NotBuilt {
+        /// The whole string.
+        text: String,
+        /// The operation.
+        op: &'static str,
+    },
+    /// The string does not have the operation's form.
+    #[error("shape `{text}` does not have the form {expected}")]
+    Form {
+        /// The whole string.
+        text: String,
+        /// The form, such as `gemv:MxKxL`.
+        expected: &'static str,
+    },
+    /// A dimension is zero.
+    #[error("{field} of shape `{text}` is 0; every dimension is at least 1")]
+    Zero {
+        /// The whole string.
+        text: String,
+        /// The dimension's letter.
+        field: String,
+    },
+    /// A dimension, or the operands' size, does not fit.
+    #[error("{field} of shape `{text}` is too large: at most {max}")]
+    Overflow {
+        /// The whole string.
+        text: String,
+        /// The dimension's letter, or what was being sized.
+        field: String,
+        /// The limit.
+        max: u64,
+    },
+    /// A dimension is not a multiple of the format's block.
+    #[error("{field} of shape `{text}` is {actual}; it must be a multiple of {required}")]
+    NotMultiple {
+        /// The whole string.
+        text: String,
+        /// The dimension's letter.
+        field: String,
+        /// The block.
+        required: usize,
+        /// What was found.
+        actual: usize,
+    },
+    /// No set has this name.
+    #[error("unknown set of shapes `{name}`; known: gemv, gemm, dual, grouped, decode, all; built: gemv, all")]
+    UnknownSet {
+        /// The name.
+        name: String,
+    },
+}
+
+/// Sizes of a batched GEMV, `C[l, m] = sum_k A[l, m, k] * B[l, k]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct GemvShape {
+    /// Rows of each matrix.
+    pub m: usize,
+    /// Columns of each matrix, a multiple of 16.
+    pub k: usize,
+    /// Batch entries.
+    pub l: usize,
+}
+
+impl GemvShape {
+    /// A shape from its three sizes, unchecked; for tables of known-good shapes.
+    const fn of(m: usize, k: usize, l: usize) -> Self {
+        Self { m, k, l }
+    }
+
+    /// Bytes that the operation must read and write at least once: codes, scales without
+    /// padding, and the result in elements of `output_bytes`.
+    #[must_use]
+    pub fn bytes(self, output_bytes: usize) -> u64 {
+        let row = (self.k / 2 + self.k / Nvfp4::BLOCK) as u64;
+        self.l as u64 * ((self.m as u64 + 1) * row + (self.m * output_bytes) as u64)
+    }
+}
+
+impl fmt::Display for GemvShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "gemv:{}x{}x{}", self.m, self.k, self.l)
+    }
+}
+
+/// A shape whose operation this version can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// Batched NVFP4 GEMV.
+    Gemv(GemvShape),
+}
+
+impl Shape {
+    /// The operation's name.
+    #[must_use]
+    pub fn op(self) -> &'static str {
+        match self {
+            Self::Gemv(_) => "gemv",
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gemv(shape) => shape.fmt(f),
+        }
+    }
+}
+
+/// Operations by name with their forms.
+const FORMS: [(&str, &str); 5] = [
+    ("gemv", "gemv:MxKxL"),
+    ("gemm", "gemm:MxNxK"),
+    ("dual", "dual:MxNxK"),
+    ("grouped", "grouped:M1,M2,..xNxK"),
+    ("quantize", "quantize:MxK"),
+];
+
+impl FromStr for Shape {
+    type Err = ShapeError;
+
+    fn from_str(text: &str) -> Result<Self, ShapeError> {
+        let (op, sizes) = text.split_once(':').unwrap_or((text, ""));
+        let Some(&(op, form)) = FORMS.iter().find(|(name, _)| *name == op) else {
+            return Err(ShapeError::UnknownOp { text: text.into(), op: op.into() });
+        };
+        let dims = parse_sizes(text, sizes, form)?;
+        match (op, dims.as_slice()) {
+            ("gemv", &[m, k, l]) => gemv_shape(text, m, k, l),
+            _ => Err(ShapeError::NotBuilt { text: text.into(), op }),
+        }
+    }
+}
+
+/// The sizes after the colon, in order, each checked. `form` names the letters; a letter followed
+/// by a list (`M1,M2,..`) takes any number of sizes.
+fn parse_sizes(text: &str, sizes: &str, form: &'static str) -> Result<Vec<u64>, ShapeError> {
+    let wrong_form = || ShapeError::Form { text: text.into(), expected: form };
+    let letters = form.split_once(':').map_or("", |(_, letters)| letters);
+    let letters: Vec<&str> = letters.split('x').collect();
+    let groups: Vec<&str> = sizes.split('x').collect();
+    if letters.len() != groups.len() {
+        return Err(wrong_form());
+    }
+    let mut dims = Vec::new();
+    for (letter, group) in letters.iter().zip(groups) {
+        let is_list = letter.contains(',');
+        for (index, size) in group.split(',').enumerate() {
+            if (index > 0 && !is_list) || size.is_empty() || !size.bytes().all(|c| c.is_ascii_digit()) {
+                return Err(wrong_form());
+            }
+            let field = || if is_list { format!("M{}", index + 1) } else { (*letter).to_owned() };
+            // All digits, so the only way to fail is to be too large.
+            match size.parse::<u64>() {
+                Ok(0) => return Err(ShapeError::Zero { text: text.into(), field: field() }),
+                Ok(value) if value <= MAX_DIM => dims.push(value),
+                _ => {
+                    let (text, field) = (text.into(), field());
+                    return Err(ShapeError::Overflow { text, field, max: MAX_DIM });
+                }
+            }
+        }
+    }
+    Ok(dims)
+}
+
+fn gemv_shape(text: &str, m: u64, k: u64, l: u64) -> Result<Shape, ShapeError> {
+    let max = isize::MAX as u64;
+    let elements = m.checked_mul(k).and_then(|n| n.checked_mul(l));
+    let Some(_) = elements.filter(|&n| n <= max) else {
+        let (text, field) = (text.into(), "number of elements M*K*L".into());
+        return Err(ShapeError::Overflow { text, field, max });
+    };
+    let shape = GemvShape { m: m as usize, k: k as usize, l: l as usize };
+    if Nvfp4::blocks(shape.k).is_none() {
+        return Err(ShapeError::NotMultiple {
+            text: text.into(),
+            field: "K".into(),
+            required: Nvfp4::BLOCK,
+            actual: shape.k,
+        });
+    }
+    Ok(Shape::Gemv(shape))
+}
+
+/// The benchmark shapes of the public GEMV contest.
+pub const GEMV_CONTEST: [GemvShape; 3] =
+    [GemvShape::of(7168, 16384, 1), GemvShape::of(4096, 7168, 8), GemvShape::of(7168, 2048, 4)];
+
+/// The correctness shapes of the public GEMV contest.
+pub const GEMV_CORRECTNESS: [GemvShape; 9] = [
+    GemvShape::of(128, 256, 1),
+    GemvShape::of(128, 1536, 1),
+    GemvShape::of(128, 3072, 1),
+    GemvShape::of(256, 7168, 1),
+    GemvShape::of(2432, 4608, 2),
+    GemvShape::of(384, 7168, 2),
+    GemvShape::of(512, 512, 2),
+    GemvShape::of(512, 4096, 2),
+    GemvShape::of(512, 1536, 2),
+];
+
+/// Ragged shapes: every combination of M = 1, 3, 129; K = 16, 48, 7184; L = 1, 2, 8.
+#[must_use]
+pub fn gemv_ragged() -> Vec<GemvShape> {
+    let mut shapes = Vec::new();
+    for m in [1, 3, 129] {
+        for k in [16, 48, 7184] {
+            shapes.extend([1, 2, 8].map(|l| GemvShape { m, k, l }));
+        }
+    }
+    shapes
+}
+
+/// The shapes of a named set (`--set`): `gemv`, or `all`, which is every set that is built.
+///
+/// # Errors
+/// [`ShapeError::NotBuilt`] and [`ShapeError::UnknownSet`].
+pub fn set(name: &str) -> Result<Vec<Shape>, ShapeError> {
+    let not_built = |op| Err(ShapeError::NotBuilt { text: name.into(), op });
+    match name {
+        "gemv" | "all" => Ok(GEMV_CONTEST.map(Shape::Gemv).to_vec()),
+        "gemm" => not_built("gemm"),
+        "dual" => not_built("dual"),
+        "grouped" => not_built("grouped"),
+        "decode" => not_built("decode"),
+        _ => Err(ShapeError::UnknownSet { name: name.into() }),
+    }
+}

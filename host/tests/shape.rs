@@ -1,0 +1,140 @@
+//! Shape strings, good and bad.
+
+use nvfp4::shape::{
+    GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, Shape, ShapeError, gemv_ragged, set,
+};
+use proptest::prelude::*;
+
+fn check(text: &str, expected: &str) {
+    let got = match text.parse::<Shape>() {
+        Ok(shape) => format!("ok {shape}"),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(got, expected, "parsing {text:?}");
+}
+
+#[test]
+fn good_shapes_print_as_they_were_read() {
+    for text in ["gemv:7168x16384x1", "gemv:1x16x1", "gemv:129x7184x8"] {
+        check(text, &format!("ok {text}"));
+    }
+}
+
+#[test]
+fn bad_shapes_say_what_is_wrong() {
+    check(
+        "conv:1x2",
+        "unknown operation `conv` in shape `conv:1x2`; known: gemv, gemm, dual, grouped, quantize",
+    );
+    check(
+        "",
+        "unknown operation `` in shape ``; known: gemv, gemm, dual, grouped, quantize",
+    );
+    for text in [
+        "gemv",
+        "gemv:",
+        "gemv:1x16",
+        "gemv:1x16x1x1",
+        "gemv:ax16x1",
+        "gemv:-1x16x1",
+        "gemv:1,2x16x1",
+        "gemv:1x16x",
+        "gemv:+1x16x1",
+        "gemv: 1x16x1",
+        "gemv:1.5x16x1",
+    ] {
+        check(
+            text,
+            &format!("shape `{text}` does not have the form gemv:MxKxL"),
+        );
+    }
+    check(
+        "gemv:0x16x1",
+        "M of shape `gemv:0x16x1` is 0; every dimension is at least 1",
+    );
+    check(
+        "gemv:1x0x1",
+        "K of shape `gemv:1x0x1` is 0; every dimension is at least 1",
+    );
+    check(
+        "gemv:1x16x0",
+        "L of shape `gemv:1x16x0` is 0; every dimension is at least 1",
+    );
+    check(
+        "gemv:1x17x1",
+        "K of shape `gemv:1x17x1` is 17; it must be a multiple of 16",
+    );
+    check(
+        "gemv:4294967296x16x1",
+        "M of shape `gemv:4294967296x16x1` is too large: at most 4294967295",
+    );
+    check(
+        "gemv:1x99999999999999999999999999x1",
+        "K of shape `gemv:1x99999999999999999999999999x1` is too large: at most 4294967295",
+    );
+    check(
+        "gemv:4294967295x4294967280x16",
+        "number of elements M*K*L of shape `gemv:4294967295x4294967280x16` is too large: \
+         at most 9223372036854775807",
+    );
+}
+
+#[test]
+fn operations_that_are_not_built_are_known() {
+    for (text, op) in [
+        ("gemm:128x7168x16384", "gemm"),
+        ("dual:256x4096x7168", "dual"),
+        ("grouped:80,176,128x4096x7168", "grouped"),
+        ("quantize:128x7168", "quantize"),
+    ] {
+        let expected = ShapeError::NotBuilt {
+            text: text.into(),
+            op,
+        };
+        assert_eq!(text.parse::<Shape>(), Err(expected), "{text}");
+    }
+    check(
+        "gemm:128x7168",
+        "shape `gemm:128x7168` does not have the form gemm:MxNxK",
+    );
+    check(
+        "grouped:80,,1x1x1",
+        "shape `grouped:80,,1x1x1` does not have the form grouped:M1,M2,..xNxK",
+    );
+    check(
+        "grouped:80,0x1x16",
+        "M2 of shape `grouped:80,0x1x16` is 0; every dimension is at least 1",
+    );
+}
+
+#[test]
+fn sets_hold_valid_shapes() {
+    let contest = set("gemv").expect("built");
+    assert_eq!(contest, GEMV_CONTEST.map(Shape::Gemv));
+    assert_eq!(set("all").expect("built"), contest);
+    assert!(matches!(set("gemm"), Err(ShapeError::NotBuilt { .. })));
+    assert!(matches!(set("x"), Err(ShapeError::UnknownSet { .. })));
+    for shape in GEMV_CONTEST
+        .into_iter()
+        .chain(GEMV_CORRECTNESS)
+        .chain(gemv_ragged())
+    {
+        assert_eq!(shape.to_string().parse(), Ok(Shape::Gemv(shape)));
+    }
+    assert_eq!(gemv_ragged().len(), 27);
+}
+
+#[test]
+fn bytes_of_the_largest_contest_shape() {
+    // 7168 x 16384 codes and scales, one vector, f16 results.
+    let expected = 7169 * (8192 + 1024) + 7168 * 2;
+    assert_eq!(GEMV_CONTEST[0].bytes(2), expected);
+    assert_eq!(GemvShape { m: 1, k: 16, l: 2 }.bytes(4), 2 * (2 * 9 + 4));
+}
+
+proptest! {
+    #[test]
+    fn no_string_panics(text in "(gemv|gemm|grouped|dual|x)?:?[0-9x,]{0,40}.{0,3}") {
+        let _ = text.parse::<Shape>();
+    }
+}

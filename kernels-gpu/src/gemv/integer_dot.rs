@@ -1,0 +1,74 @@
+//! Exact integer dot products for sm_90a, which has no e2m1 conversion.
+//!
+//! Twice an e2m1 value is an integer in -12..=12. `prmt` is a table of eight
+//! bytes indexed by a code's magnitude bits; where a code is negative its
+//! sign-replicate mode returns the table entry's sign bit eight times, and all
+//! entries are positive, so it returns 0. Looking up the codes and the codes
+//! with all signs flipped therefore splits the block into its positive and its
+//! negative part, which two `dp4a` chains sum.
+
+use super::BlockDot;
+use cuda_std::ptx::{integer, memory};
+use fp4_formats::gemv::VectorElement;
+
+/// Twice the values of codes 0..=3 and 4..=7, one a byte.
+const TABLE: [u32; 2] = [0x0302_0100, 0x0C08_0604];
+
+/// The sign bits of eight codes.
+const SIGNS: u32 = 0x8888_8888;
+
+/// prmt + dp4a.
+pub struct IntegerDot;
+
+/// Magnitudes of the four low codes of `codes` that are not negative, else 0.
+#[inline(always)]
+fn positive(codes: u32) -> u32 {
+    integer::prmt_b32(TABLE[0], TABLE[1], codes)
+}
+
+/// Four signed bytes from their positive and negative parts, of which one is 0.
+#[inline(always)]
+fn signed(positive: u32, negative: u32) -> u32 {
+    // Bytes are below 0x80: with the top bits set no borrow crosses a byte.
+    ((positive | 0x8080_8080) - negative) ^ 0x8080_8080
+}
+
+impl BlockDot for IntegerDot {
+    const ELEMENT: VectorElement = VectorElement::I8;
+    /// Both factors are doubled.
+    const UNIT: f32 = 0.25;
+    const WORDS: u32 = 1;
+    type Block = [u32; 4];
+
+    #[inline(always)]
+    unsafe fn stage(address: u32, _plane: u32, codes: [u32; 2]) {
+        let mut block = [0; 4];
+        for (i, word) in codes.into_iter().enumerate() {
+            let flipped = word ^ SIGNS;
+            block[2 * i] = signed(positive(word), positive(flipped));
+            block[2 * i + 1] = signed(positive(word >> 16), positive(flipped >> 16));
+        }
+        // SAFETY: the caller vouches for the address.
+        unsafe { memory::st_shared_v4_b32(address, block) };
+    }
+
+    #[inline(always)]
+    unsafe fn load(address: u32, _plane: u32) -> Self::Block {
+        // SAFETY: the caller vouches for the address.
+        unsafe { memory::ld_shared_v4_b32(address) }
+    }
+
+    #[inline(always)]
+    fn dot(codes: [u32; 2], vector: &Self::Block) -> f32 {
+        let (mut plus, mut minus) = (0, 0);
+        for (i, word) in codes.into_iter().enumerate() {
+            let flipped = word ^ SIGNS;
+            plus = integer::dp4a_s32_s32(positive(word), vector[2 * i], plus);
+            plus = integer::dp4a_s32_s32(positive(word >> 16), vector[2 * i + 1], plus);
+            minus = integer::dp4a_s32_s32(positive(flipped), vector[2 * i], minus);
+            minus = integer::dp4a_s32_s32(positive(flipped >> 16), vector[2 * i + 1], minus);
+        }
+        // At most 16 * 144 in magnitude: exact in f32.
+        (plus - minus) as f32
+    }
+}

