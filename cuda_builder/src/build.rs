@@ -135,7 +135,15 @@ impl CudaBuilder {
         // One folder a compiler and architecture: cargo would otherwise rebuild
         // core whenever either changes.
         let target_dir = target_dir.join(format!("{}-{}", self.arch, compiler.release));
-        let raw = self.run_cargo(&compiler, &target_dir, &manifest)?;
+        self.run_cargo("build", &compiler, &target_dir, &manifest)?;
+        let output_file = target_dir
+            .join("nvptx64-nvidia-cuda/release/deps")
+            .join(format!("{}.s", crate_name(&manifest)?.replace('-', "_")));
+        let raw = std::fs::read_to_string(&output_file).map_err(|source| BuildError::Io {
+            action: "reading",
+            path: output_file,
+            source,
+        })?;
         let (text, kernels) = ptx::finish(&raw, self.arch)?;
         if let Some(path) = &self.copy_to {
             write(path, &text)?;
@@ -143,12 +151,28 @@ impl CudaBuilder {
         Ok(Built { arch: self.arch, ptx: text, kernels, compiler })
     }
 
+    /// Runs clippy over the crate with the flags of a build; any warning fails.
+    ///
+    /// # Errors
+    /// [`BuildError::Compile`] with clippy's messages.
+    pub fn clippy(self) -> Result<(), BuildError> {
+        let manifest = self.crate_path.join("Cargo.toml");
+        let compiler = match &self.compiler {
+            Some(compiler) => compiler.clone(),
+            None => Compiler::find(self.fetch)?,
+        };
+        let target_dir = self.target_dir.clone().unwrap_or_else(|| self.crate_path.join("target"));
+        let target_dir = target_dir.join(format!("clippy-{}-{}", self.arch, compiler.release));
+        self.run_cargo("clippy", &compiler, &target_dir, &manifest)
+    }
+
     fn run_cargo(
         &self,
+        subcommand: &str,
         compiler: &Compiler,
         target_dir: &Path,
         manifest: &Path,
-    ) -> Result<String, BuildError> {
+    ) -> Result<(), BuildError> {
         let arch = self.arch.name();
         let flags = [
             format!("-Ctarget-cpu={arch}"),
@@ -163,16 +187,11 @@ impl CudaBuilder {
             "-Cllvm-args=-unroll-threshold=6000".into(),
             // Labels inside `{ }` scopes of PTX are scoped.
             "-Anamed_asm_labels".into(),
-            // rustc warns that its own list stops below the PTX version.
-            "--cap-lints=warn".into(),
         ];
         let name = crate_name(manifest)?;
-        let output_file = target_dir
-            .join("nvptx64-nvidia-cuda/release/deps")
-            .join(format!("{}.s", name.replace('-', "_")));
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command
-            .arg("build")
+            .arg(subcommand)
             .args(["--release", "-Zbuild-std=core", "--target", "nvptx64-nvidia-cuda"])
             .arg("--manifest-path")
             .arg(manifest)
@@ -187,6 +206,9 @@ impl CudaBuilder {
             .env_remove("CARGO_TARGET_DIR")
             .env_remove("CARGO_BUILD_TARGET")
             .stdin(std::process::Stdio::null());
+        if subcommand == "clippy" {
+            command.args(["--", "-Dwarnings"]);
+        }
         let out = command
             .output()
             .map_err(|source| BuildError::Spawn { program: "cargo".into(), source })?;
@@ -198,11 +220,7 @@ impl CudaBuilder {
                 output: String::from_utf8_lossy(&out.stderr).into_owned(),
             });
         }
-        std::fs::read_to_string(&output_file).map_err(|source| BuildError::Io {
-            action: "reading",
-            path: output_file,
-            source,
-        })
+        Ok(())
     }
 }
 

@@ -50,11 +50,11 @@ impl Compiler {
     pub fn find(fetch: Fetch) -> Result<Self, BuildError> {
         let mut tried = Vec::new();
         if let Some(named) = std::env::var_os(COMPILER_VARIABLE) {
-            return Self::inspect(Path::new(&named), "named by CUDA_BUILDER_RUSTC").map_err(|why| {
-                BuildError::NoCompiler {
+            return Self::inspect(Path::new(&named), "named by CUDA_BUILDER_RUSTC").map_err(
+                |why| BuildError::NoCompiler {
                     tried: vec![format!("{COMPILER_VARIABLE}={}: {why}", named.display())],
-                }
-            });
+                },
+            );
         }
         let mut attempt = |rustc: &Path, origin: &'static str| {
             Self::inspect(rustc, origin)
@@ -94,8 +94,10 @@ impl Compiler {
     /// Every compiler on this machine that would do, without installing
     /// anything: the active toolchain and Debian's.
     pub fn all() -> Vec<Self> {
-        let candidates =
-            [(Path::new("rustc"), "active toolchain"), (Path::new(DEBIAN_RUSTC), "Debian's rustc-web")];
+        let candidates = [
+            (Path::new("rustc"), "active toolchain"),
+            (Path::new(DEBIAN_RUSTC), "Debian's rustc-web"),
+        ];
         let mut found: Vec<Self> = Vec::new();
         for (rustc, origin) in candidates {
             if let Ok(compiler) = Self::inspect(rustc, origin)
@@ -122,7 +124,10 @@ impl Compiler {
         let release = field("release:").ok_or("its -vV output has no release")?;
         let llvm = field("LLVM version:").unwrap_or_else(|| "unknown".into());
         if !at_least(&release, MINIMUM) {
-            return Err(format!("release {release}, required at least {}.{}", MINIMUM.0, MINIMUM.1));
+            return Err(format!(
+                "release {release}, required at least {}.{}",
+                MINIMUM.0, MINIMUM.1
+            ));
         }
         let core = sysroot.join("lib/rustlib/src/rust/library/core/src/lib.rs");
         if !core.exists() {
@@ -200,7 +205,8 @@ mod tests {
 
     #[test]
     fn the_error_lists_three_ways_out() {
-        let text = BuildError::NoCompiler { tried: vec!["active toolchain: no core".into()] }.to_string();
+        let text =
+            BuildError::NoCompiler { tried: vec!["active toolchain: no core".into()] }.to_string();
         for part in ["rustup component add rust-src", "rustc-web rust-web-src", COMPILER_VARIABLE] {
             assert!(text.contains(part), "{part} is missing in: {text}");
         }

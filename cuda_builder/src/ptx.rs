@@ -67,7 +67,10 @@ pub fn finish(raw: &str, arch: Arch) -> Result<(String, Vec<Kernel>), BuildError
             }
             if let Some(marker) = line.trim().strip_prefix(BOUNDS) {
                 if open.bounds.is_some() {
-                    return Err(fail(number, format!("{} has two launch-bounds markers", open.name)));
+                    return Err(fail(
+                        number,
+                        format!("{} has two launch-bounds markers", open.name),
+                    ));
                 }
                 open.bounds = Some(fields(marker));
             }
@@ -105,7 +108,10 @@ pub fn finish(raw: &str, arch: Arch) -> Result<(String, Vec<Kernel>), BuildError
         let _ = writeln!(out, "{}", line.trim_end());
         if line.starts_with(".address_size") {
             if dynamic_align > 0 {
-                let _ = writeln!(out, "\n.extern .shared .align {dynamic_align} .b8 __dynamic_shared[];");
+                let _ = writeln!(
+                    out,
+                    "\n.extern .shared .align {dynamic_align} .b8 __dynamic_shared[];"
+                );
             }
             for (id, (bytes, align)) in &fixed {
                 let _ = writeln!(out, ".shared .align {align} .b8 __static_shared_{id}[{bytes}];");
@@ -196,9 +202,13 @@ fn param_bytes(line: &str) -> Result<Option<(u32, u32)>, String> {
         if word == ".align" {
             i += 1;
             align = Some(words.get(i).and_then(|w| w.parse().ok()).ok_or_else(bad)?);
-        } else if word.starts_with('.') && word.trim_start_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().is_ok() {
-            let bits: u32 =
-                word.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().map_err(|_| bad())?;
+        } else if word.starts_with('.')
+            && word.trim_start_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().is_ok()
+        {
+            let bits: u32 = word
+                .trim_start_matches(|c: char| !c.is_ascii_digit())
+                .parse()
+                .map_err(|_| bad())?;
             element = bits / 8;
         } else if let Some((_, dims)) = word.split_once('[') {
             count = dims.trim_end_matches(']').parse().map_err(|_| bad())?;
@@ -234,9 +244,8 @@ fn is_noise(line: &str) -> bool {
 
 /// Instructions that threads execute together: duplicated or sunk into a
 /// branch they hang or mix up lanes.
-const CONVERGENT: [&str; 9] = [
-    "bar.", "barrier.", "shfl.", "vote.", "match.", "redux.", "elect.", "activemask", "wgmma.",
-];
+const CONVERGENT: [&str; 9] =
+    ["bar.", "barrier.", "shfl.", "vote.", "match.", "redux.", "elect.", "activemask", "wgmma."];
 
 /// Holds finished PTX to its contract.
 ///
@@ -351,7 +360,10 @@ mod tests {
             (RAW.replace(".address_size 64", ".address_size 64\n.extern .func f;"), "unresolved"),
             (RAW.replace("launch_bounds", "nothing"), "no launch bounds"),
             (
-                RAW.replace("\tret;", "\t// cuda_builder.static_shared id=3 bytes=32 align=16\n\tret;"),
+                RAW.replace(
+                    "\tret;",
+                    "\t// cuda_builder.static_shared id=3 bytes=32 align=16\n\tret;",
+                ),
                 "two shapes",
             ),
         ];
@@ -360,7 +372,9 @@ mod tests {
             assert!(error.contains(expected), "expected `{expected}` in `{error}`");
         }
         // A violation inside a comment is none.
-        assert!(finish(&RAW.replace("\tret;", "\t// @%p1 bar.sync 0;\n\tret;"), Arch::Sm90a).is_ok());
+        assert!(
+            finish(&RAW.replace("\tret;", "\t// @%p1 bar.sync 0;\n\tret;"), Arch::Sm90a).is_ok()
+        );
     }
 
     #[test]

@@ -83,15 +83,20 @@ pub fn install(tools: &Path) -> Result<PathBuf, BuildError> {
 ///
 /// # Errors
 /// [`BuildError::Ptxas`] with ptxas' messages if it rejects the module.
-pub fn report(ptxas: &Path, ptx: &Path, arch: Arch, cubin: &Path) -> Result<Vec<Usage>, BuildError> {
+pub fn report(
+    ptxas: &Path,
+    ptx: &Path,
+    arch: Arch,
+    cubin: &Path,
+) -> Result<Vec<Usage>, BuildError> {
     let out = Command::new(ptxas)
         .args(["--verbose", "--gpu-name", arch.name(), "--output-file"])
         .arg(cubin)
         .arg(ptx)
         .output()
         .map_err(|source| BuildError::Spawn { program: ptxas.display().to_string(), source })?;
-    let text = String::from_utf8_lossy(&out.stderr).into_owned()
-        + &String::from_utf8_lossy(&out.stdout);
+    let text =
+        String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
     if !out.status.success() {
         return Err(BuildError::Ptxas(text));
     }
@@ -111,7 +116,8 @@ pub fn parse(text: &str) -> Vec<Usage> {
         // "16 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads"
         // "Used 40 registers, used 1 barriers, 1024 bytes smem"
         for part in line.rsplit(':').next().unwrap_or("").split(',') {
-            let words: Vec<&str> = part.split_whitespace().filter(|w| !w.eq_ignore_ascii_case("used")).collect();
+            let words: Vec<&str> =
+                part.split_whitespace().filter(|w| !w.eq_ignore_ascii_case("used")).collect();
             let Some(value) = words.first().and_then(|w| w.parse().ok()) else { continue };
             match words[1..].join(" ").as_str() {
                 "bytes stack frame" => usage.stack = value,

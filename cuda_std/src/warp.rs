@@ -41,11 +41,8 @@ pub unsafe fn transpose_sum<const N: usize>(mut values: [f32; N]) -> f32 {
         let half = live / 2;
         let upper = lane & half as u32 != 0;
         for i in 0..half {
-            let (keep, send) = if upper {
-                (values[i + half], values[i])
-            } else {
-                (values[i], values[i + half])
-            };
+            let (keep, send) =
+                if upper { (values[i + half], values[i]) } else { (values[i], values[i + half]) };
             // SAFETY: the caller vouches that all lanes arrive; the loop is
             // the same in each.
             values[i] = keep + unsafe { shuffle_xor_f32(send, half as u32) };

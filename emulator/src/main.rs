@@ -1,1 +1,7 @@
-fn main() {}
+//! The program `ptx-emu`: runs a PTX kernel on the CPU.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

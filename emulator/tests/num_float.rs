@@ -33,7 +33,7 @@ fn finish<F: Float>(x: F, nan: u128, exp_at: u32, flags: FloatFlags) -> u128 {
     if (flags.sat || flags.relu) && bits & sign != 0 {
         return 0;
     }
-    let one = "1".parse::<F>().ok().expect("a number").to_bits();
+    let one = F::from_u128(1).value.to_bits();
     if flags.sat { bits.min(one) } else { bits }
 }
 
@@ -360,6 +360,53 @@ fn approximations_are_rounded_to_nearest() {
     }
     for x in [0.99f32, 1.01, 1.0 + f32::EPSILON, 1.0 - f32::EPSILON] {
         check("lg2", x, approx::lg2(x, false), f64::from(x).log2());
+    }
+}
+
+#[test]
+fn every_half_through_the_unary_operations() {
+    // `place` is a unit in the last place, relative: 2^-10 for f16, 2^-7 for bf16, whose
+    // smallest normal numbers bound the size that it is relative to.
+    let near = |actual: f32, exact: f64, place: f64| {
+        let bound = place * exact.abs().max(if place > 0.001 { 1.2e-38 } else { 6e-5 });
+        actual == exact as f32 || (f64::from(actual) - exact).abs() <= bound
+    };
+    for bits in 0..=u16::MAX {
+        let x = half::to_f32(bits);
+        let b = bfloat::to_f32(bits);
+        if half::is_nan(bits) {
+            let all = [half::neg(bits, false), half::abs(bits, true), approx::ex2_f16(bits)];
+            assert_eq!((all, approx::tanh_f16(bits)), ([half::NAN; 3], half::NAN), "{bits:#x}");
+        } else {
+            assert_eq!(half::neg(bits, false), bits ^ 0x8000, "neg {bits:#x}");
+            assert_eq!(half::abs(bits, false), bits & 0x7fff, "abs {bits:#x}");
+            let exact = f64::from(x).exp2();
+            let exact = if exact >= 65520.0 { f64::INFINITY } else { exact };
+            let ex2 = half::to_f32(approx::ex2_f16(bits));
+            assert!(near(ex2, exact, 2f64.powi(-10)), "ex2.f16 {bits:#x}: {ex2} {exact}");
+            let tanh = half::to_f32(approx::tanh_f16(bits));
+            let exact = f64::from(x).tanh();
+            assert!(near(tanh, exact, 2f64.powi(-10)), "tanh.f16 {bits:#x}: {tanh} {exact}");
+        }
+        if bfloat::is_nan(bits) {
+            let all = [bfloat::neg(bits), bfloat::abs(bits), approx::ex2_bf16(bits)];
+            assert_eq!(
+                (all, approx::tanh_bf16(bits)),
+                ([bfloat::NAN; 3], bfloat::NAN),
+                "{bits:#x}"
+            );
+        } else {
+            assert_eq!(bfloat::neg(bits), bits ^ 0x8000, "neg {bits:#x}");
+            assert_eq!(bfloat::abs(bits), bits & 0x7fff, "abs {bits:#x}");
+            let exact = f64::from(b).exp2();
+            let flushed = exact < f64::from(f32::MIN_POSITIVE);
+            let exact = if flushed { 0.0 } else { exact };
+            let ex2 = bfloat::to_f32(approx::ex2_bf16(bits));
+            assert!(near(ex2, exact, 2f64.powi(-7)), "ex2.bf16 {bits:#x}: {ex2} {exact}");
+            let tanh = bfloat::to_f32(approx::tanh_bf16(bits));
+            let exact = f64::from(b).tanh();
+            assert!(near(tanh, exact, 2f64.powi(-7)), "tanh.bf16 {bits:#x}: {tanh} {exact}");
+        }
     }
 }
 

@@ -131,17 +131,17 @@ proptest! {
     fn products(a: u64, b: u64, c: u64, carry: bool) {
         let (a32, b32, c32) = (a as u32, b as u32, c as u32);
         let (s32, t32) = (a32 as i32, b32 as i32);
-        prop_assert_eq!(int::mul_hi_u64(a, b), (u128::from(a) * u128::from(b) >> 64) as u64);
+        prop_assert_eq!(int::mul_hi_u64(a, b), ((u128::from(a) * u128::from(b)) >> 64) as u64);
         prop_assert_eq!(int::mul_hi_s64(a as i64, b as i64),
-            (i128::from(a as i64) * i128::from(b as i64) >> 64) as i64);
-        prop_assert_eq!(int::mul_hi_u32(a32, b32), (i128::from(a32) * i128::from(b32) >> 32) as u32);
-        prop_assert_eq!(int::mul_hi_s32(s32, t32), (i128::from(s32) * i128::from(t32) >> 32) as i32);
+            ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as i64);
+        prop_assert_eq!(int::mul_hi_u32(a32, b32), ((i128::from(a32) * i128::from(b32)) >> 32) as u32);
+        prop_assert_eq!(int::mul_hi_s32(s32, t32), ((i128::from(s32) * i128::from(t32)) >> 32) as i32);
         prop_assert_eq!(int::mul_wide_u32(a32, b32), u64::from(a32) * u64::from(b32));
         prop_assert_eq!(int::mul_wide_s32(s32, t32), i64::from(s32) * i64::from(t32));
         prop_assert_eq!(int::mul_hi_s16(a as i16, b as i16),
-            (i32::from(a as i16) * i32::from(b as i16) >> 16) as i16);
+            ((i32::from(a as i16) * i32::from(b as i16)) >> 16) as i16);
         prop_assert_eq!(int::mul_hi_u16(a as u16, b as u16),
-            (u32::from(a as u16) * u32::from(b as u16) >> 16) as u16);
+            ((u32::from(a as u16) * u32::from(b as u16)) >> 16) as u16);
         prop_assert_eq!(int::mul_wide_u16(a as u16, b as u16), u32::from(a as u16) * u32::from(b as u16));
         prop_assert_eq!(int::mul_wide_s16(a as i16, b as i16), i32::from(a as i16) * i32::from(b as i16));
         let hi = i64::from(int::mul_hi_s32(s32, t32)) + i64::from(c32 as i32);
@@ -150,9 +150,9 @@ proptest! {
         let low = |x: u32| i64::from(x << 8) / 256;
         let low_signed = |x: u32| i64::from((x << 8) as i32) / 256;
         prop_assert_eq!(int::mul24_lo_u32(a32, b32), (low(a32) * low(b32)) as u32);
-        prop_assert_eq!(int::mul24_hi_u32(a32, b32), (low(a32) * low(b32) >> 16) as u32);
+        prop_assert_eq!(int::mul24_hi_u32(a32, b32), ((low(a32) * low(b32)) >> 16) as u32);
         prop_assert_eq!(int::mul24_lo_s32(s32, t32), (low_signed(a32) * low_signed(b32)) as i32);
-        prop_assert_eq!(int::mul24_hi_s32(s32, t32), (low_signed(a32) * low_signed(b32) >> 16) as i32);
+        prop_assert_eq!(int::mul24_hi_s32(s32, t32), ((low_signed(a32) * low_signed(b32)) >> 16) as i32);
         prop_assert_eq!(int::mad24_hi_sat_s32(s32, t32, 5), int::mul24_hi_s32(s32, t32).saturating_add(5));
 
         let wide = |lo: u64, c: u64, carry: bool| {

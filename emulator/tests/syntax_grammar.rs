@@ -16,9 +16,7 @@ fn module(text: &str) -> Module {
 fn body(statements: &str) -> Vec<Statement> {
     let text = format!("{HEAD}.entry k() {{\n{statements}\n}}\n");
     match module(&text).items.pop() {
-        Some(Item::Function(Function {
-            body: Some(block), ..
-        })) => block.statements,
+        Some(Item::Function(Function { body: Some(block), .. })) => block.statements,
         other => panic!("no kernel: {other:?}"),
     }
 }
@@ -60,33 +58,19 @@ fn ident(name: &str) -> Operand {
 }
 
 fn int(value: i64) -> Operand {
-    Operand::Imm(Imm::Int {
-        bits: value as u64,
-        unsigned: false,
-    })
+    Operand::Imm(Imm::Int { bits: value as u64, unsigned: false })
 }
 
 fn uint(bits: u64) -> Operand {
-    Operand::Imm(Imm::Int {
-        bits,
-        unsigned: true,
-    })
+    Operand::Imm(Imm::Int { bits, unsigned: true })
 }
 
 fn address(base: &str, offset: i64, rest: Vec<Operand>) -> Operand {
-    Operand::Address {
-        base: Some(base.to_owned()),
-        offset,
-        rest,
-    }
+    Operand::Address { base: Some(base.to_owned()), offset, rest }
 }
 
 fn absolute(offset: i64) -> Operand {
-    Operand::Address {
-        base: None,
-        offset,
-        rest: Vec::new(),
-    }
+    Operand::Address { base: None, offset, rest: Vec::new() }
 }
 
 fn pair(first: Operand, second: Operand) -> Operand {
@@ -95,24 +79,15 @@ fn pair(first: Operand, second: Operand) -> Operand {
 
 #[test]
 fn scalar_operands() {
-    let unary = |op, name| Operand::Unary {
-        op,
-        operand: Box::new(ident(name)),
-    };
-    let symbol = |offset| Operand::SymbolOffset {
-        name: "sym".to_owned(),
-        offset,
-    };
+    let unary = |op, name| Operand::Unary { op, operand: Box::new(ident(name)) };
+    let symbol = |offset| Operand::SymbolOffset { name: "sym".to_owned(), offset };
     let indexed = |offset| Operand::IndexedElement {
         name: "arr".to_owned(),
         index: "%r1".to_owned(),
         offset,
     };
     let float = |value: f64| Operand::Imm(Imm::F64(value.to_bits()));
-    let element = Operand::Element {
-        name: "arr".to_owned(),
-        index: 3,
-    };
+    let element = Operand::Element { name: "arr".to_owned(), index: 3 };
     for (text, expected) in [
         ("%r1", ident("%r1")),
         ("$L__1", ident("$L__1")),
@@ -159,26 +134,16 @@ fn addresses_and_vectors() {
         ("[%rd1+(WARP_SZ*4)]", bare("%rd1", 128)),
         ("[16]", absolute(16)),
         ("[0xffffffffffffffff]", absolute(-1)),
-        (
-            "[%map, {%c0, 0}]",
-            address("%map", 0, vec![Operand::Vector(vec![ident("%c0"), int(0)])]),
-        ),
+        ("[%map, {%c0, 0}]", address("%map", 0, vec![Operand::Vector(vec![ident("%c0"), int(0)])])),
         (
             "[tex, smp, {%f1}]",
-            address(
-                "tex",
-                0,
-                vec![ident("smp"), Operand::Vector(vec![ident("%f1")])],
-            ),
+            address("tex", 0, vec![ident("smp"), Operand::Vector(vec![ident("%f1")])]),
         ),
         (
             "{%a, _, 1, %b.x}",
             Operand::Vector(vec![ident("%a"), Operand::Sink, int(1), ident("%b.x")]),
         ),
-        (
-            "{%a}|%p",
-            pair(Operand::Vector(vec![ident("%a")]), ident("%p")),
-        ),
+        ("{%a}|%p", pair(Operand::Vector(vec![ident("%a")]), ident("%p"))),
     ] {
         assert_eq!(operand(text), expected, "{text}");
     }
@@ -256,10 +221,7 @@ fn constant_expressions_beyond_the_assembler() {
         operand("1.0 / 3.0 - 2.0*.5"),
         Operand::Imm(Imm::F64((1.0f64 / 3.0 - 1.0).to_bits()))
     );
-    assert_eq!(
-        operand("0 ? 1.0 : 2.0"),
-        Operand::Imm(Imm::F64(2.0f64.to_bits()))
-    );
+    assert_eq!(operand("0 ? 1.0 : 2.0"), Operand::Imm(Imm::F64(2.0f64.to_bits())));
 }
 
 #[test]
@@ -279,15 +241,9 @@ fn calls_in_all_forms() {
         ("call.uni f, (a, b);", call(&[], "f", &["a", "b"], None)),
         ("call.uni (r), f, (a);", call(&["r"], "f", &["a"], None)),
         ("call (r), f;", call(&["r"], "f", &[], None)),
-        (
-            "call (r), %rd1, (a), proto;",
-            call(&["r"], "%rd1", &["a"], Some("proto")),
-        ),
+        ("call (r), %rd1, (a), proto;", call(&["r"], "%rd1", &["a"], Some("proto"))),
         ("call %rd1, list;", call(&[], "%rd1", &[], Some("list"))),
-        (
-            "call.uni (r0), \n f, \n (\n a,\n b\n );",
-            call(&["r0"], "f", &["a", "b"], None),
-        ),
+        ("call.uni (r0), \n f, \n (\n a,\n b\n );", call(&["r0"], "f", &["a", "b"], None)),
     ] {
         assert_eq!(instruction(text).operands, [expected], "{text}");
     }
@@ -322,12 +278,9 @@ fn statements_and_scopes() {
             Statement::Directive(d) => format!("{} {:?}", d.name, d.strings),
             Statement::BranchTargets { name, targets, .. }
             | Statement::CallTargets { name, targets, .. } => format!("{name} {targets:?}"),
-            Statement::CallPrototype {
-                name,
-                returns,
-                params,
-                ..
-            } => format!("{name} {} {}", returns.len(), params.len()),
+            Statement::CallPrototype { name, returns, params, .. } => {
+                format!("{name} {} {}", returns.len(), params.len())
+            }
         })
         .collect();
     assert_eq!(
@@ -359,16 +312,8 @@ fn initialisers() {
         generic,
         mask,
     };
-    let value = |value: i64| {
-        Init::Value(Imm::Int {
-            bits: value as u64,
-            unsigned: false,
-        })
-    };
-    let field = |name: &str, value| Init::Field {
-        name: name.to_owned(),
-        value: Box::new(value),
-    };
+    let value = |value: i64| Init::Value(Imm::Int { bits: value as u64, unsigned: false });
+    let field = |name: &str, value| Init::Field { name: name.to_owned(), value: Box::new(value) };
     for (text, expected) in [
         ("3", value(3)),
         ("-1+3", value(2)),
@@ -416,10 +361,7 @@ fn variable_attributes() {
     assert_eq!(found[1].dims, [Some(2), None]);
     assert!(found[2].init.is_some());
     assert_eq!(found[3].linkage, Linkage::Extern);
-    assert_eq!(
-        (found[3].space, found[3].align),
-        (Space::Shared, Some(1024))
-    );
+    assert_eq!((found[3].space, found[3].align), (Space::Shared, Some(1024)));
 }
 
 #[test]
@@ -435,11 +377,8 @@ fn entry_heads() {
     let ptr = entry.params[1].ptr.as_ref().unwrap();
     assert_eq!((ptr.space, ptr.align), (None, None));
     assert_eq!(entry.params[1].align, Some(8));
-    let directives: Vec<(&str, &[u64])> = entry
-        .directives
-        .iter()
-        .map(|d| (d.name.as_str(), d.args.as_slice()))
-        .collect();
+    let directives: Vec<(&str, &[u64])> =
+        entry.directives.iter().map(|d| (d.name.as_str(), d.args.as_slice())).collect();
     assert_eq!(
         directives,
         [

@@ -8,11 +8,7 @@ use std::time::{Duration, Instant};
 
 macro_rules! sample {
     ($name:literal) => {
-        include_str!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../tests/data/ptx/",
-            $name
-        ))
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/ptx/", $name))
     };
 }
 
@@ -98,9 +94,8 @@ const PIECES: &[&str] = &[
 /// Parses, and checks what must hold for every text.
 fn check(text: &str) {
     let Err(error) = parse(text) else { return };
-    let line = (error.pos.line as usize)
-        .checked_sub(1)
-        .and_then(|index| text.split('\n').nth(index));
+    let line =
+        (error.pos.line as usize).checked_sub(1).and_then(|index| text.split('\n').nth(index));
     let Some(line) = line else {
         panic!("{error}: no such line in {text:?}");
     };
@@ -178,11 +173,14 @@ fn every_prefix_of_a_sample_is_an_error_or_a_module() {
     }
 }
 
+/// Appends one line, given its number.
+type Line<'a> = &'a dyn Fn(&mut String, usize);
+
 /// Sixteen times the text may take sixteen times as long, with a margin of four
 /// for noise; quadratic behaviour would take 256 times.
 #[test]
 fn time_is_linear_in_the_text() {
-    let shortest = |count: usize, line: &dyn Fn(&mut String, usize)| -> Duration {
+    let shortest = |count: usize, line: Line<'_>| -> Duration {
         let mut text = String::from(".version 9.0\n.target sm_90a\n.entry k() {\n");
         for index in 0..count {
             line(&mut text, index);
@@ -197,9 +195,12 @@ fn time_is_linear_in_the_text() {
             .min()
             .unwrap_or_default()
     };
-    let lines: [(&str, &dyn Fn(&mut String, usize)); 4] = [
+    let lines: [(&str, Line<'_>); 5] = [
         ("instructions", &|text, index| {
             let _ = writeln!(text, "\t@%p{index} add.s32 %r{index}, %r1, {index}+1;");
+        }),
+        ("variables", &|text, index| {
+            let _ = writeln!(text, ".local .align 8 .b8 v{index}[8], w{index};");
         }),
         ("labels", &|text, index| {
             let _ = write!(text, "L{index}: ");
@@ -214,9 +215,6 @@ fn time_is_linear_in_the_text() {
     for (name, line) in lines {
         let small = shortest(4_000, line).max(Duration::from_micros(200));
         let large = shortest(64_000, line);
-        assert!(
-            large < small * 64,
-            "{name}: {small:?} for 1, {large:?} for 16"
-        );
+        assert!(large < small * 64, "{name}: {small:?} for 1, {large:?} for 16");
     }
 }

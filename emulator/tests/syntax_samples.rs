@@ -5,11 +5,7 @@ use ptx_emu::syntax::parse;
 
 macro_rules! sample {
     ($name:literal) => {
-        include_str!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../tests/data/ptx/",
-            $name
-        ))
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/ptx/", $name))
     };
 }
 
@@ -96,32 +92,20 @@ fn debugging_information_is_skipped_and_nothing_else() {
 
 #[test]
 fn compiled_functions_keep_their_heads() {
-    for text in [
-        sample!("features.sm_90a.ptx"),
-        sample!("features.sm_100a.ptx"),
-    ] {
+    for text in [sample!("features.sm_90a.ptx"), sample!("features.sm_100a.ptx")] {
         let parsed = module(text);
         let functions = functions(&parsed);
         let named = |name: &str| {
-            functions
-                .iter()
-                .find(|f| f.name == name)
-                .unwrap_or_else(|| panic!("no {name}"))
+            functions.iter().find(|f| f.name == name).unwrap_or_else(|| panic!("no {name}"))
         };
         let directives = |name: &str| {
-            let mut names: Vec<&str> = named(name)
-                .directives
-                .iter()
-                .map(|d| d.name.as_str())
-                .collect();
+            let mut names: Vec<&str> =
+                named(name).directives.iter().map(|d| d.name.as_str()).collect();
             names.sort_unstable();
             names
         };
         assert_eq!(directives("branches"), ["maxntid", "minnctapersm"]);
-        assert_eq!(
-            directives("clustered"),
-            ["explicitcluster", "maxnreg", "reqnctapercluster"]
-        );
+        assert_eq!(directives("clustered"), ["explicitcluster", "maxnreg", "reqnctapercluster"]);
         assert!(named("vprintf").body.is_none());
         assert_eq!(named("vprintf").linkage, Linkage::Extern);
         let branches = named("branches");

@@ -38,8 +38,7 @@ pub trait BlockFormat: Copy + core::fmt::Debug + Default + Eq + Send + Sync + 's
     /// # Errors
     /// [`SizeOverflow`] where the count does not fit `usize`.
     fn code_bytes(rows: usize, k: usize) -> Result<usize, SizeOverflow> {
-        rows.checked_mul(pack::packed_len(k))
-            .ok_or(SizeOverflow { rows, columns: k })
+        rows.checked_mul(pack::packed_len(k)).ok_or(SizeOverflow { rows, columns: k })
     }
 
     /// Bytes of the scales of a `rows` x `k` matrix in `layout`, padding included. A last block
@@ -105,21 +104,12 @@ mod tests {
     #[test]
     fn byte_counts() {
         assert_eq!(Nvfp4::code_bytes(7168, 16384), Ok(7168 * 8192));
-        assert_eq!(
-            Nvfp4::scale_bytes(7168, 16384, ScaleLayout::Linear),
-            Ok(7168 * 1024)
-        );
-        assert_eq!(
-            Nvfp4::scale_bytes(1, 16, ScaleLayout::Blocked128x4),
-            Ok(512)
-        );
+        assert_eq!(Nvfp4::scale_bytes(7168, 16384, ScaleLayout::Linear), Ok(7168 * 1024));
+        assert_eq!(Nvfp4::scale_bytes(1, 16, ScaleLayout::Blocked128x4), Ok(512));
         assert_eq!(Mxfp4::scale_bytes(3, 33, ScaleLayout::Linear), Ok(6));
         assert_eq!(
             Nvfp4::code_bytes(usize::MAX, 4),
-            Err(SizeOverflow {
-                rows: usize::MAX,
-                columns: 4
-            })
+            Err(SizeOverflow { rows: usize::MAX, columns: 4 })
         );
     }
 

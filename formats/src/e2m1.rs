@@ -9,9 +9,8 @@ pub const MAX: f32 = 6.0;
 pub const CODES: usize = 16;
 
 /// Value of each code; bit 3 is the sign, and code 8 is negative zero.
-pub const VALUES: [f32; CODES] = [
-    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
-];
+pub const VALUES: [f32; CODES] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// Twice the value of each code, which is an integer.
 ///

@@ -99,21 +99,9 @@ mod tests {
             let middle = (lo + hi) / 2.0;
             let even = if code % 2 == 0 { code } else { code + 1 };
             assert_eq!(encode(middle), even, "between {code:#x} and its successor");
-            assert_eq!(
-                encode(-middle),
-                0x80 | even,
-                "between -{code:#x} and its successor"
-            );
-            assert_eq!(
-                encode(middle.next_down()),
-                code,
-                "below the midpoint at {code:#x}"
-            );
-            assert_eq!(
-                encode(middle.next_up()),
-                code + 1,
-                "above the midpoint at {code:#x}"
-            );
+            assert_eq!(encode(-middle), 0x80 | even, "between -{code:#x} and its successor");
+            assert_eq!(encode(middle.next_down()), code, "below the midpoint at {code:#x}");
+            assert_eq!(encode(middle.next_up()), code + 1, "above the midpoint at {code:#x}");
         }
     }
 

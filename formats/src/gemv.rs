@@ -7,7 +7,7 @@
 //! lane reads one *chunk* of `load_bytes` bytes of every row. The vector is
 //! decoded once a CTA into shared memory, at most [`PANEL`] elements at a time.
 
-use crate::{Nvfp4, BlockFormat, ScaleLayout};
+use crate::{BlockFormat, Nvfp4, ScaleLayout};
 
 /// Elements of the vector that are resident in shared memory at a time. Longer
 /// vectors are walked panel by panel.
@@ -45,9 +45,12 @@ impl OutputType {
 /// |---|---|---|
 /// | `a_codes` | [L, M, K/2] bytes | row-major, dense, aligned to the configuration's `load_bytes` |
 /// | `a_scales` | [L] matrices of [M, K/16] | the configuration's [`ScaleLayout`] |
-/// | `b_codes` | [L, K/2] bytes | dense, aligned to 8 bytes |
+/// | `b_codes` | [L, K/2] bytes | dense, aligned to `load_bytes` |
 /// | `b_scales` | [L] matrices of [1, K/16] | `b_blocked` |
 /// | `out` | [L, M] of `out_type` | dense, aligned to its element |
+///
+/// With 16-byte loads scales are read in pairs, so they start at even addresses;
+/// 128x4 scales start at a multiple of 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct GemvParams {
@@ -77,6 +80,35 @@ pub struct GemvParams {
     pub out_type: u32,
     /// 1 if `b_scales` is in the 128x4 layout, 0 if linear.
     pub b_blocked: u32,
+}
+
+impl GemvParams {
+    /// The block as the kernel's `.param` space holds it: C layout, little endian,
+    /// no padding.
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        let wide = [
+            self.a_codes,
+            self.a_scales,
+            self.b_codes,
+            self.b_scales,
+            self.out,
+            self.a_scale_stride,
+            self.b_scale_stride,
+        ];
+        let narrow = [self.m, self.k, self.l, self.alpha.to_bits(), self.out_type, self.b_blocked];
+        const { assert!(size_of::<Self>() == 7 * size_of::<u64>() + 6 * size_of::<u32>()) };
+        let mut bytes = [0; size_of::<Self>()];
+        let mut at = 0;
+        while at < bytes.len() {
+            bytes[at] = if at < 7 * size_of::<u64>() {
+                wide[at / 8].to_le_bytes()[at % 8]
+            } else {
+                narrow[(at - 7 * size_of::<u64>()) / 4].to_le_bytes()[at % 4]
+            };
+            at += 1;
+        }
+        bytes
+    }
 }
 
 /// How one GEMV kernel was compiled.
@@ -237,7 +269,9 @@ pub const fn choose(
             (false, false) => (&CONFIGS[3], "rows are only 8-byte aligned"),
             (false, true) => (&CONFIGS[4], "rows are only 8-byte aligned, and few"),
             (true, true) => (&CONFIGS[2], "few rows: one a warp, to occupy more SMs"),
-            (true, false) if k > 8192 => (&CONFIGS[0], "long rows: more warps share a staged vector"),
+            (true, false) if k > 4096 => {
+                (&CONFIGS[0], "long rows: more warps share a staged vector")
+            }
             (true, false) => (&CONFIGS[1], "short rows: small CTAs start and end independently"),
         },
         ScaleLayout::Blocked128x4 => match wide {
@@ -296,10 +330,45 @@ mod tests {
     }
 
     #[test]
+    fn parameter_bytes_follow_the_layout() {
+        let params = GemvParams {
+            a_codes: 1,
+            a_scales: 2,
+            b_codes: 3,
+            b_scales: 4,
+            out: 5,
+            a_scale_stride: 6,
+            b_scale_stride: 0x0102_0304_0506_0708,
+            m: 8,
+            k: 9,
+            l: 10,
+            alpha: f32::from_bits(11),
+            out_type: 12,
+            b_blocked: 0x0d0e_0f10,
+        };
+        let bytes = params.to_bytes();
+        let wide = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let narrow = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_codes)), 1);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_scales)), 2);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_codes)), 3);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_scales)), 4);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, out)), 5);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_scale_stride)), 6);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_scale_stride)), params.b_scale_stride);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, m)), 8);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, k)), 9);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, l)), 10);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, alpha)), 11);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, out_type)), 12);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, b_blocked)), 0x0d0e_0f10);
+    }
+
+    #[test]
     fn choices_of_the_table() {
         let pick = |m, k, l, layout| choose(m, k, l, layout, &H200).map(|c| c.0.name);
         assert_eq!(pick(7168, 16384, 1, Linear), Some("gemv_nvfp4_linear_r2w8"));
-        assert_eq!(pick(4096, 7168, 8, Linear), Some("gemv_nvfp4_linear_r2w4"));
+        assert_eq!(pick(4096, 7168, 8, Linear), Some("gemv_nvfp4_linear_r2w8"));
         assert_eq!(pick(7168, 2048, 4, Linear), Some("gemv_nvfp4_linear_r2w4"));
         assert_eq!(pick(128, 256, 1, Linear), Some("gemv_nvfp4_linear_r1w4"));
         assert_eq!(pick(9000, 7184, 1, Linear), Some("gemv_nvfp4_linear_r2w4_k16"));

@@ -65,10 +65,7 @@ impl ScaleLayout {
         let bytes = match self {
             Self::Linear => rows.checked_mul(kblocks),
             Self::Blocked128x4 => {
-                match rows
-                    .div_ceil(TILE_ROWS)
-                    .checked_mul(kblocks.div_ceil(TILE_BLOCKS))
-                {
+                match rows.div_ceil(TILE_ROWS).checked_mul(kblocks.div_ceil(TILE_BLOCKS)) {
                     Some(tiles) => tiles.checked_mul(TILE_BYTES),
                     None => None,
                 }
@@ -76,10 +73,7 @@ impl ScaleLayout {
         };
         match bytes {
             Some(bytes) => Ok(bytes),
-            None => Err(SizeOverflow {
-                rows,
-                columns: kblocks,
-            }),
+            None => Err(SizeOverflow { rows, columns: kblocks }),
         }
     }
 }
@@ -141,10 +135,7 @@ mod tests {
     #[test]
     fn overflow_is_an_error() {
         for layout in ScaleLayout::ALL {
-            let error = SizeOverflow {
-                rows: usize::MAX,
-                columns: 1 << 20,
-            };
+            let error = SizeOverflow { rows: usize::MAX, columns: 1 << 20 };
             assert_eq!(layout.bytes(usize::MAX, 1 << 20), Err(error));
         }
         assert_eq!(ScaleLayout::Blocked128x4.bytes(0, 5), Ok(0));

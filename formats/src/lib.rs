@@ -15,6 +15,7 @@
 //! | [`block`] | NVFP4 and MXFP4 as types: block size, scale format, byte counts | OCP MX 1.0; PTX ISA, block scaling |
 //! | [`layout`] | where a block's scale sits in memory | cuBLAS, "1D Block Scaling Factors Layout" |
 //! | [`swizzle`] | K-major shared-memory layouts of matrix operands | PTX ISA, "Swizzling Modes" |
+//! | [`ceiling`] | the parameter block of the kernel that only reads | this project |
 //! | [`gemv`] | tile configurations and the parameter block of the GEMV kernels | this project |
 #![no_std]
 

@@ -74,11 +74,7 @@ mod tests {
     fn applying_twice_gives_the_address_back() {
         for swizzle in Swizzle::ALL {
             for address in 0..8192 {
-                assert_eq!(
-                    swizzle.apply(swizzle.apply(address)),
-                    address,
-                    "{swizzle:?} {address}"
-                );
+                assert_eq!(swizzle.apply(swizzle.apply(address)), address, "{swizzle:?} {address}");
             }
         }
     }

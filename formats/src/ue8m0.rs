@@ -54,11 +54,7 @@ pub const fn encode_down(x: f32) -> u8 {
         return NAN;
     }
     let exponent = (bits >> 23) as u8;
-    if exponent > MAX_CODE {
-        MAX_CODE
-    } else {
-        exponent
-    }
+    if exponent > MAX_CODE { MAX_CODE } else { exponent }
 }
 
 #[cfg(test)]

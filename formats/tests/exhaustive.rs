@@ -33,8 +33,6 @@ fn e2m1_encodes_to_the_nearest_value() {
 
 #[test]
 fn e4m3_encodes_to_the_nearest_value() {
-    let values: Vec<f64> = (0..=e4m3::MAX_CODE)
-        .map(|code| f64::from(e4m3::decode(code)))
-        .collect();
+    let values: Vec<f64> = (0..=e4m3::MAX_CODE).map(|code| f64::from(e4m3::decode(code))).collect();
     check("e4m3", &values, 0x80, e4m3::encode);
 }

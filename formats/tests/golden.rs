@@ -4,24 +4,17 @@ use fp4_formats::{ScaleLayout, Swizzle, e2m1, e4m3, pack, swizzle, ue8m0};
 use serde_json::Value;
 
 fn load(name: &str) -> Value {
-    let path = format!(
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/formats/{}"),
-        name
-    );
+    let path = format!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/formats/{}"), name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
 fn items<'a>(value: &'a Value, field: &str) -> &'a [Value] {
-    value[field]
-        .as_array()
-        .unwrap_or_else(|| panic!("field {field} is not a list"))
+    value[field].as_array().unwrap_or_else(|| panic!("field {field} is not a list"))
 }
 
 fn uint(value: &Value) -> usize {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is not a count")) as usize
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a count")) as usize
 }
 
 /// f16 bits to f32, exact, written out so that it shares nothing with the crate under test.
@@ -47,11 +40,7 @@ fn check_decode(
     assert_eq!(values.len(), len, "{table}");
     for (code, bits) in values.iter().enumerate() {
         let (want, got) = (expected(uint(bits)), decode(code as u8));
-        let same = if want.is_nan() {
-            got.is_nan()
-        } else {
-            got.to_bits() == want.to_bits()
-        };
+        let same = if want.is_nan() { got.is_nan() } else { got.to_bits() == want.to_bits() };
         assert!(same, "{table}[{code}]: got {got:e}, expected {want:e}");
     }
 }
@@ -59,11 +48,7 @@ fn check_decode(
 fn check_encode(table: &str, encode: impl Fn(f32) -> u8, at_least: usize) {
     let golden = load("conversions.json");
     let samples = items(&golden, table);
-    assert!(
-        samples.len() >= at_least,
-        "{table} has only {} samples",
-        samples.len()
-    );
+    assert!(samples.len() >= at_least, "{table} has only {} samples", samples.len());
     for (index, sample) in samples.iter().enumerate() {
         let x = f32::from_bits(uint(&sample[0]) as u32);
         let (want, got) = (uint(&sample[1]), usize::from(encode(x)));
@@ -99,10 +84,7 @@ fn golden_nibble_order() {
     assert_eq!(e2m1::decode(low), f16(uint(&halves["low"])));
     assert_eq!(e2m1::decode(high), f16(uint(&halves["high"])));
     let packed = pack::pair(e2m1::encode(0.5), e2m1::encode(6.0));
-    assert_eq!(
-        usize::from(packed),
-        uint(&golden["float2_x0.5_y6_to_e2m1x2"])
-    );
+    assert_eq!(usize::from(packed), uint(&golden["float2_x0.5_y6_to_e2m1x2"]));
 }
 
 #[test]
@@ -114,11 +96,7 @@ fn golden_scale_offsets() {
         let (rows, blocks) = (uint(&case["rows"]), uint(&case["k_blocks"]));
         let name = format!("{} {rows} x {blocks}", case["config"]);
         let layout = ScaleLayout::Blocked128x4;
-        assert_eq!(
-            layout.bytes(rows, blocks),
-            Ok(uint(&case["alloc_bytes"])),
-            "{name}"
-        );
+        assert_eq!(layout.bytes(rows, blocks), Ok(uint(&case["alloc_bytes"])), "{name}");
         let offsets = items(case, "offset");
         assert_eq!(offsets.len(), rows, "{name}");
         for (row, line) in offsets.iter().enumerate() {
@@ -155,11 +133,7 @@ fn golden_swizzle_offsets() {
         assert_eq!(lines.len(), rows, "{name}");
         for (row, line) in lines.iter().enumerate() {
             let line = line.as_array().expect("a row of offsets");
-            assert_eq!(
-                line.len(),
-                k_bytes / swizzle::CHUNK_BYTES,
-                "{name} row {row}"
-            );
+            assert_eq!(line.len(), k_bytes / swizzle::CHUNK_BYTES, "{name} row {row}");
             for (chunk, want) in line.iter().enumerate() {
                 for byte in 0..swizzle::CHUNK_BYTES {
                     let got = mode.offset(row, chunk * swizzle::CHUNK_BYTES + byte, rows);

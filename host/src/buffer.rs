@@ -26,7 +26,10 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Self::Emulator { emulator, address, .. } = self {
             // The address came from `alloc` and is freed once, so there is no error to report.
-            let _ = emulator.memory.borrow_mut().free(*address);
+            // While a panic unwinds out of a launch the memory is still borrowed.
+            if let Ok(mut memory) = emulator.memory.try_borrow_mut() {
+                let _ = memory.free(*address);
+            }
         }
     }
 }

@@ -78,11 +78,7 @@ pub enum CheckpointError {
 }
 
 fn suggestion(similar: &[String]) -> String {
-    if similar.is_empty() {
-        String::new()
-    } else {
-        format!("; there are {}", similar.join(", "))
-    }
+    if similar.is_empty() { String::new() } else { format!("; there are {}", similar.join(", ")) }
 }
 
 /// One line of a checkpoint's table of contents.
@@ -160,7 +156,8 @@ impl Checkpoint {
         let data_start = header + 8;
         if metadata.data_len() != map.len() - data_start {
             let (stated, present) = (metadata.data_len(), map.len() - data_start);
-            let reason = format!("the header describes {stated} bytes of data, {present} are there");
+            let reason =
+                format!("the header describes {stated} bytes of data, {present} are there");
             return Err(malformed(reason).into());
         }
         Ok(Self { path, map, metadata, data_start })

@@ -2,17 +2,20 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
 
-use ptx_emu::{Gpu, GlobalMemory, LaunchError, LoadError, MemoryError, Schedule};
+use ptx_emu::{GlobalMemory, Gpu, LaunchError, LoadError, MemoryError, Schedule};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::cuda::{self, CudaDevice, CudaError, CudaLaunch, CudaModule};
+use crate::cuda::{self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError};
 use crate::error::{Error, Result};
-use crate::kernels::{self, KernelFile};
+use crate::kernels;
+
+/// The one failure of a call that speaks about the problem's size (CUDA Driver API, `CUresult`).
+const CUDA_ERROR_OUT_OF_MEMORY: u32 = 2;
 
 /// Why no device could be opened, or how one failed.
 #[derive(Debug, Error)]
@@ -51,10 +54,12 @@ impl DeviceError {
     #[must_use]
     pub fn happened_while_running(&self) -> bool {
         match self {
-            Self::Cuda(error) => matches!(error, CudaError::Call { .. }),
-            Self::Launch(_) => true,
+            Self::Cuda(CudaError::Call { code, .. }) => code.value != CUDA_ERROR_OUT_OF_MEMORY,
+            Self::Launch(error) => matches!(error, LaunchError::Diagnostic(_)),
             Self::Memory(error) => matches!(error, MemoryError::Uninitialised { .. }),
-            Self::UnknownRequest { .. } | Self::Load(_) | Self::NeedsGpu { .. } => false,
+            Self::Cuda(_) | Self::UnknownRequest { .. } | Self::Load(_) | Self::NeedsGpu { .. } => {
+                false
+            }
         }
     }
 }
@@ -237,11 +242,9 @@ impl Device {
                     l2_bytes: info.l2_bytes,
                 }
             }
-            Backend::Emulator(Emulator { gpu, .. }) => Machine {
-                sms: gpu.sms,
-                shared_per_sm: gpu.shared_per_sm,
-                l2_bytes: gpu.l2_bytes,
-            },
+            Backend::Emulator(Emulator { gpu, .. }) => {
+                Machine { sms: gpu.sms, shared_per_sm: gpu.shared_per_sm, l2_bytes: gpu.l2_bytes }
+            }
         }
     }
 
@@ -268,17 +271,21 @@ impl Device {
         let module = match &self.backend {
             Backend::Cuda(device) => Module::Cuda(device.load(&file.ptx)?),
             Backend::Emulator(emulator) => {
-                let module = ptx_emu::Module::load(&file.ptx, &emulator.gpu)?;
-                Module::Emulator(Rc::new(module), emulator.clone())
+                let module = Rc::new(ptx_emu::Module::load(&file.ptx, &emulator.gpu)?);
+                Module::Emulator(module, emulator.clone())
             }
         };
-        Ok(Kernels { file, module })
+        Ok(Kernels { device: self.clone(), path: file.path, module })
     }
 }
 
 /// The first supported GPU with the reason for it, or the reason why there is none.
 fn first_supported() -> Result<(u32, String), String> {
-    let driver = cuda::probe().map_err(|error| error.to_string())?;
+    let driver = cuda::probe().map_err(|error| match error {
+        // The loader's messages are long, and `doctor` shows them.
+        DriverError::Missing { .. } => "no NVIDIA driver on this machine".into(),
+        other => other.to_string(),
+    })?;
     match driver.devices.iter().find(|info| info.arch().is_some()) {
         Some(info) => Ok((info.ordinal, "the first supported GPU".into())),
         None => {
@@ -288,17 +295,28 @@ fn first_supported() -> Result<(u32, String), String> {
     }
 }
 
-/// Kernels loaded on a device.
+/// Kernels loaded on a device. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Kernels {
-    file: KernelFile,
+    device: Device,
+    path: PathBuf,
     module: Module,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Module {
     Cuda(CudaModule),
     Emulator(Rc<ptx_emu::Module>, Emulator),
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The code itself is thousands of lines that nobody wants to see.
+        f.write_str(match self {
+            Self::Cuda(_) => "Cuda(..)",
+            Self::Emulator(..) => "Emulator(..)",
+        })
+    }
 }
 
 /// One launch of a kernel.
@@ -317,10 +335,16 @@ pub struct LaunchSpec<'a> {
 }
 
 impl Kernels {
+    /// The device they are on.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The PTX file they came from.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.file.path
+        &self.path
     }
 
     /// The module on a GPU, if that is where it is.

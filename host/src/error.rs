@@ -64,7 +64,9 @@ pub enum Error {
         value: f32,
     },
     /// A block scale is NaN.
-    #[error("`{tensor}` has a scale that is not finite (byte {byte:#04x}) at {index} (batch, row, block)")]
+    #[error(
+        "`{tensor}` has a scale that is not finite (byte {byte:#04x}) at {index} (batch, row, block)"
+    )]
     ScaleNotFinite {
         /// The tensor's name.
         tensor: String,
@@ -74,7 +76,9 @@ pub enum Error {
         byte: u8,
     },
     /// A block scale has its sign bit set, where the format's scales are unsigned.
-    #[error("`{tensor}` has a scale with its sign bit set (byte {byte:#04x}) at {index} (batch, row, block); scales are unsigned")]
+    #[error(
+        "`{tensor}` has a scale with its sign bit set (byte {byte:#04x}) at {index} (batch, row, block); scales are unsigned"
+    )]
     ScaleNegative {
         /// The tensor's name.
         tensor: String,
@@ -159,13 +163,22 @@ impl Error {
 /// Shorthand for this crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Checks that `bytes` more can be allocated, all in all.
+pub(crate) fn require_memory(what: &str, bytes: u64) -> Result<()> {
+    if available_memory().is_none_or(|available| bytes <= available) {
+        return Ok(());
+    }
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    Err(Error::Memory { what: what.into(), bytes })
+}
+
 /// An empty vector with room for `len` elements, or a typed error where the machine has too
 /// little memory.
 pub(crate) fn reserve<T>(what: &str, len: usize) -> Result<Vec<T>> {
     let mut vector = Vec::new();
     let bytes = len.saturating_mul(size_of::<T>());
-    let fits = available_memory().is_none_or(|available| bytes as u64 <= available);
-    if !fits || vector.try_reserve_exact(len).is_err() {
+    require_memory(what, bytes as u64)?;
+    if vector.try_reserve_exact(len).is_err() {
         return Err(Error::Memory { what: what.into(), bytes });
     }
     Ok(vector)

@@ -10,7 +10,7 @@ use fp4_formats::{Nvfp4, ScaleLayout};
 use ptx_emu::LaunchReport;
 
 use crate::buffer::DeviceBuffer;
-use crate::device::{Device, Kernels, LaunchSpec};
+use crate::device::{Kernels, LaunchSpec};
 use crate::error::{Error, Result};
 use crate::oracle::check_gemv_operands;
 use crate::output;
@@ -85,13 +85,12 @@ pub fn shape(a: &BlockScaled<Nvfp4>, b: &BlockScaled<Nvfp4>) -> Result<GemvShape
 /// # Errors
 /// As those.
 pub fn gemv(
-    device: &Device,
     kernels: &Kernels,
     a: &BlockScaled<Nvfp4>,
     b: &BlockScaled<Nvfp4>,
     options: GemvOptions,
 ) -> Result<GemvResult> {
-    Gemv::new(device, kernels, a, b, options)?.run()
+    Gemv::new(kernels, a, b, options)?.run()
 }
 
 impl Gemv {
@@ -102,12 +101,12 @@ impl Gemv {
     /// where the product of alpha and the global scales is not representable, and
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn new(
-        device: &Device,
         kernels: &Kernels,
         a: &BlockScaled<Nvfp4>,
         b: &BlockScaled<Nvfp4>,
         options: GemvOptions,
     ) -> Result<Self> {
+        let device = kernels.device();
         let shape = shape(a, b)?;
         let arch = &device.choice().arch;
         let plan = plan::gemv(shape, a.layout(), arch, device.machine(), &options.overrides)?;

@@ -15,7 +15,9 @@ use crate::tensor::{BlockScaled, Dims, byte_counts};
 pub enum Generator {
     /// The public contest's: code bytes uniform in 0..=3, scales uniform in {0, 1, 2}.
     Contest,
-    /// All 256 code bytes and all 127 finite e4m3 scales, subnormals, zero and 448 included.
+    /// All 256 code bytes and all 127 finite e4m3 scales, subnormals, zero and 448 included. Each
+    /// operand's global scale is 2^-10, which brings a GEMV's results to about `sqrt(K) / 12`:
+    /// well inside f16, where they can be compared.
     #[default]
     FullRange,
     /// Inputs whose product has no rounding before the output: all 256 code bytes, scales in
@@ -47,7 +49,14 @@ impl Generator {
         }
     }
 
-    /// One operand of `dims`, with scales in `layout` and global scale 1. Padding of the 128x4
+    fn global_scale(self) -> f32 {
+        match self {
+            Self::FullRange => 1.0 / 1024.0,
+            Self::Contest | Self::Exact => 1.0,
+        }
+    }
+
+    /// One operand of `dims`, with scales in `layout`. Padding of the 128x4
     /// layout is filled with 0x7f (NaN), so that a kernel which uses it shows.
     ///
     /// # Errors
@@ -73,7 +82,7 @@ impl Generator {
                 }
             }
         }
-        BlockScaled::new(name, dims, layout, codes, scales, 1.0)
+        BlockScaled::new(name, dims, layout, codes, scales, self.global_scale())
     }
 
     /// Matrix and vectors of a GEMV. The values depend on the seed only, not on the layouts.

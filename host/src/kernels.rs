@@ -1,4 +1,7 @@
 //! Finding the compiled kernels: `kernels.ptx`, one file an architecture.
+//!
+//! PTX is code, and what is found is trusted like the program itself: a file that is not ours can
+//! make a GPU read and write anything in this process's device memory.
 
 use std::env;
 use std::fmt;

@@ -13,7 +13,7 @@
 //! | [`plan`] | which kernel runs an operation, and why |
 //! | [`gemv`] | batched matrix-vector products |
 //! | [`oracle`] | the f64 reference and the tolerance |
-//! | [`bench`] | one verified run of a shape, with times or counters |
+//! | [`mod@bench`] | one verified run of a shape, with times or counters |
 //! | [`shape`], [`generate`], [`rng`] | shape strings, test inputs from a seed |
 //! | [`checkpoint`], [`operands`] | safetensors files, and GEMV operands in them |
 //! | [`linear`] | a layer of a real checkpoint, quantised and multiplied |
@@ -38,7 +38,7 @@
 //! let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
 //! let weight = quantize("w", &[0.5; 64 * 256], Dims::new(1, 64, 256)?, scale, layout)?;
 //! let input = quantize("x", &[1.0; 256], Dims::new(1, 1, 256)?, scale, layout)?;
-//! let result = gemv(&device, &kernels, &weight, &input, GemvOptions::default())?;
+//! let result = gemv(&kernels, &weight, &input, GemvOptions::default())?;
 //! println!("{}\n{:?}", result.plan, &result.values()[..4]);
 //! # Ok(())
 //! # }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::bench::Emulated;
 use crate::checkpoint::Checkpoint;
-use crate::device::{Choice, Device, Kernels};
+use crate::device::{Choice, Kernels};
 use crate::error::{Error, Result};
 use crate::gemv::{GemvOptions, GemvResult, gemv};
 use crate::oracle::{self, Verification};
@@ -89,7 +89,6 @@ pub struct LinearReport {
 /// What reading the checkpoint, quantising (K a multiple of 16) and running may say. A wrong
 /// result is not an error: the report says so.
 pub fn run(
-    device: &Device,
     kernels: &Kernels,
     file: &Checkpoint,
     tensor: &str,
@@ -103,8 +102,9 @@ pub fn run(
     let a = quantize(tensor, &weight, Dims::new(1, m, k)?, scale, layout)?;
     let b = quantize(&vector, &input, Dims::new(1, 1, k)?, scale, layout)?;
     let alpha = options.alpha;
-    let result = gemv(device, kernels, &a, &b, options)?;
+    let result = gemv(kernels, &a, &b, options)?;
 
+    let device = kernels.device();
     let values = result.values();
     let verification = oracle::gemv(&a, &b, alpha)?.verify(&values, result.output);
     let mut exact = oracle::product(&weight, &input)?;
@@ -147,7 +147,11 @@ fn vector(
             let description = format!("tensor `{name}` of {}", path.display());
             if values.len() != k {
                 let required = format!("{k}, the K of `{weight}`");
-                return Err(Error::shape(format!("length of {description}"), required, values.len()));
+                return Err(Error::shape(
+                    format!("length of {description}"),
+                    required,
+                    values.len(),
+                ));
             }
             Ok((values, description))
         }
@@ -193,7 +197,11 @@ fn embedding(file: &Checkpoint, weight: &str, k: usize) -> Option<(String, usize
 impl fmt::Display for LinearReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let v = &self.verification;
-        writeln!(f, "{} as {}, {} scales, result {}", self.tensor, self.shape, self.layout, self.output)?;
+        writeln!(
+            f,
+            "{} as {}, {} scales, result {}",
+            self.tensor, self.shape, self.layout, self.output
+        )?;
         writeln!(f, "  vector    {}", self.vector)?;
         writeln!(f, "  device    {}", self.device)?;
         writeln!(f, "  plan      {}", self.plan.to_string().replace('\n', "\n          "))?;

@@ -59,7 +59,11 @@ pub(crate) fn check_gemv_operands<F: BlockFormat>(
     let (da, db) = (a.dims(), b.dims());
     let (a, b) = (a.name(), b.name());
     if db.rows() != 1 {
-        return Err(Error::shape(format!("rows of `{b}`"), "1 (a vector a batch entry)", db.rows()));
+        return Err(Error::shape(
+            format!("rows of `{b}`"),
+            "1 (a vector a batch entry)",
+            db.rows(),
+        ));
     }
     if da.cols() != db.cols() {
         let required = format!("{}, the K of `{a}`", da.cols());
@@ -107,8 +111,7 @@ pub fn gemv<F: BlockFormat>(
                     sum += products[0] + products[1];
                     absolute += products[0].abs() + products[1].abs();
                 }
-                let scale =
-                    f64::from(F::decode_scale(a.scale_byte(batch, row, kb))) * scales[kb];
+                let scale = f64::from(F::decode_scale(a.scale_byte(batch, row, kb))) * scales[kb];
                 value += f64::from(sum) * scale;
                 magnitude += f64::from(absolute) * scale;
             }
@@ -128,7 +131,8 @@ pub fn product(matrix: &[f32], vector: &[f32]) -> Result<Vec<f64>> {
         let required = format!("a divisor of the matrix's {} elements", matrix.len());
         return Err(Error::shape("length of the vector", required, vector.len()));
     }
-    let dot = |row: &[f32]| row.iter().zip(vector).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
+    let dot =
+        |row: &[f32]| row.iter().zip(vector).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
     Ok(matrix.chunks_exact(vector.len()).map(dot).collect())
 }
 
@@ -168,6 +172,8 @@ pub struct Verification {
     pub mismatches: usize,
     /// The first of them in row-major order.
     pub first_mismatch: Option<Mismatch>,
+    /// Results that are infinite and rightly so: of them only the sign could be compared.
+    pub overflowed: usize,
     /// Largest absolute error of finite results.
     pub max_abs_error: f64,
     /// Largest error relative to the expected value, over finite non-zero expected values.
@@ -199,6 +205,9 @@ impl Verification {
             self.max_rel_error,
             100.0 * self.max_bound_fraction,
         );
+        if self.overflowed > 0 {
+            text += &format!("\n  note      {} results overflow their type", self.overflowed);
+        }
         if let Some(Mismatch { batch, row, got, expected, allowed }) = self.first_mismatch {
             text += &format!(
                 "\n  first     [{batch}, {row}] is {got:e}, expected {expected:e} within {allowed:.1e}"
@@ -225,6 +234,7 @@ impl Reference {
             outputs: self.values.len(),
             mismatches: self.values.len().abs_diff(got.len()),
             first_mismatch: None,
+            overflowed: 0,
             max_abs_error: 0.0,
             max_rel_error: 0.0,
             max_bound_fraction: 0.0,
@@ -251,7 +261,9 @@ impl Reference {
             } else {
                 error <= allowed
             };
-            if !in_range_or_infinite {
+            if in_range_or_infinite {
+                report.overflowed += usize::from(value.is_infinite());
+            } else {
                 report.mismatches += 1;
                 report.first_mismatch.get_or_insert(Mismatch {
                     batch: index / self.rows,

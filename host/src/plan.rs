@@ -1,7 +1,7 @@
 //! Which kernel runs an operation, with which launch, and why.
 //!
-//! The choice is made by table: every configuration that can take the problem is a candidate, a
-//! comparator orders them, and the plan records the reasons. Nothing is measured at run time.
+//! The choice itself is the table of [`fp4_formats::gemv`], which the kernels are compiled from; a
+//! plan makes a launch of it and records the reasons. Nothing is measured at run time.
 
 use std::fmt;
 
@@ -16,9 +16,6 @@ use crate::shape::GemvShape;
 /// Most CTAs in the grid's y dimension (CUDA C++ Programming Guide, technical specifications);
 /// larger batches take several launches.
 pub const MAX_GRID_Y: usize = 65_535;
-
-/// Shared memory that the system keeps for itself in every CTA, bytes.
-const RESERVED_SHARED: u32 = 1024;
 
 /// How a GEMV will be run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,8 +42,6 @@ pub struct Plan {
     pub repack: &'static str,
     /// Why this kernel and this grid, a sentence each.
     pub why: Vec<String>,
-    #[serde(skip)]
-    pub(crate) config: GemvConfig,
 }
 
 impl fmt::Display for Plan {
@@ -82,37 +77,10 @@ pub struct Overrides {
     pub ctas: Option<u32>,
 }
 
-/// How the kernels of an architecture keep the vector: sm_90a has no e2m1 conversion and works on
-/// integers, sm_100a converts to f16.
+/// What the kernels of an architecture decode the vector to: sm_90a has no e2m1 conversion and
+/// works on integers, sm_100a converts to f16.
 fn vector_element(arch: &str) -> VectorElement {
     if arch == "sm_90a" { VectorElement::I8 } else { VectorElement::F16 }
-}
-
-/// A configuration with what it means for a problem on a machine.
-struct Candidate {
-    config: GemvConfig,
-    index: usize,
-    /// CTAs of work in all batch entries.
-    tiles: u64,
-    /// CTAs that the machine holds at once.
-    resident: u64,
-}
-
-impl Candidate {
-    /// Part of the machine's CTA slots that work over the whole run, in percent: how full the
-    /// last wave is. Work below one wave counts as what it fills.
-    fn busy(&self) -> u64 {
-        let waves = self.tiles.div_ceil(self.resident);
-        100 * self.tiles / (waves * self.resident)
-    }
-
-    /// The comparator: wide loads, then a full machine (in steps of a quarter, since occupancy
-    /// beyond what hides latency buys nothing), then more rows a warp (each value of the vector
-    /// is read from shared memory once for all of them), then the table's order.
-    fn rank(&self) -> impl Ord + use<> {
-        let order = std::cmp::Reverse(self.index);
-        (self.config.load_bytes, self.busy() / 25, self.config.rows_per_warp, order)
-    }
 }
 
 /// Plans a GEMV with the matrix's scales in `layout` for a machine that runs kernels of `arch`.
@@ -127,51 +95,54 @@ pub fn gemv(
     machine: Machine,
     overrides: &Overrides,
 ) -> Result<Plan> {
-    let m = dimension("M", shape.m)?;
-    let k = dimension("K", shape.k)?;
+    let (m, k) = (dimension("M", shape.m)?, dimension("K", shape.k)?);
     dimension("L", shape.l)?;
-    let dynamic_shared = gemv::shared_bytes(k, vector_element(arch));
-    let candidate = |(index, config): (usize, &GemvConfig)| {
-        let by_shared = machine.shared_per_sm / (dynamic_shared + RESERVED_SHARED);
-        let per_sm = config.min_blocks.min(by_shared).max(1);
-        Candidate {
-            config: *config,
-            index,
-            tiles: u64::from(config.tiles(m)) * shape.l as u64,
-            resident: u64::from(per_sm) * u64::from(machine.sms.max(1)),
-        }
-    };
-    let suitable = |config: &GemvConfig| config.scale_layout == layout && config.takes_k(k);
-    let candidates = CONFIGS.iter().enumerate().filter(|(_, config)| suitable(config));
-    let best = match &overrides.kernel {
-        None => candidates.map(candidate).max_by_key(Candidate::rank),
-        Some(name) => candidates.map(candidate).find(|c| c.config.name == name),
-    };
-    let Some(best) = best else {
-        return Err(no_kernel(shape, layout, overrides));
-    };
-
-    let config = best.config;
+    let element = vector_element(arch);
+    let machine =
+        gemv::Machine { sms: machine.sms.max(1), shared_bytes: machine.shared_per_sm, element };
     let batches = shape.l.min(MAX_GRID_Y) as u32;
-    let slots = best.resident.div_ceil(u64::from(batches)).max(1);
+    let Some((table, reason)) = gemv::choose(m, k, batches, layout, &machine) else {
+        return Err(Error::shape("K", "a multiple of 16", shape.k));
+    };
+    let (config, reason) = match &overrides.kernel {
+        None => (table, reason),
+        Some(name) => (by_name(name, shape, layout, k)?, "the kernel was asked for by name"),
+    };
+    let wave = config.grid_x(m, k, batches, &machine);
     let ctas = match overrides.ctas {
         Some(0) => return Err(Error::shape("number of CTAs", "at least 1", 0)),
         Some(ctas) => ctas,
-        None => config.tiles(m).min(slots.try_into().unwrap_or(u32::MAX)),
+        None => wave,
     };
+    let tiles = config.tiles(m);
+    let per_sm = config.ctas_per_sm(k, &machine);
+    let why = vec![
+        reason.to_owned(),
+        format!(
+            "the matrix's scales are {layout}, K = {k} allows {}-byte loads",
+            config.load_bytes
+        ),
+        if overrides.ctas.is_some() {
+            format!("{ctas} CTAs a batch entry were asked for")
+        } else {
+            format!(
+                "{tiles} tiles a batch entry; {per_sm} CTAs fit each of {} SMs at once",
+                machine.sms
+            )
+        },
+    ];
     Ok(Plan {
         op: "gemv",
         kernel: config.name,
         arch: arch.into(),
         grid: [ctas, batches],
         threads: config.threads(),
-        dynamic_shared,
+        dynamic_shared: gemv::shared_bytes(k, element),
         launches: shape.l.div_ceil(MAX_GRID_Y),
         tile_rows: config.rows_per_warp * config.warps,
         load_bytes: config.load_bytes,
         repack: "none",
-        why: reasons(&best, shape, layout, overrides),
-        config,
+        why,
     })
 }
 
@@ -182,47 +153,21 @@ fn dimension(field: &str, value: usize) -> Result<u32> {
     }
 }
 
-fn no_kernel(shape: GemvShape, layout: ScaleLayout, overrides: &Overrides) -> Error {
-    let k = shape.k as u32;
-    let names: Vec<&str> = CONFIGS
-        .iter()
-        .filter(|config| config.scale_layout == layout && config.takes_k(k))
-        .map(|config| config.name)
-        .collect();
-    match &overrides.kernel {
-        Some(name) if !names.is_empty() => Error::shape(
+/// The configuration of this name, if it can take the problem.
+fn by_name(
+    name: &str,
+    shape: GemvShape,
+    layout: ScaleLayout,
+    k: u32,
+) -> Result<&'static GemvConfig> {
+    let suitable = |config: &&GemvConfig| config.scale_layout == layout && config.takes_k(k);
+    let found = CONFIGS.iter().filter(suitable).find(|config| config.name == name);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = CONFIGS.iter().filter(suitable).map(|config| config.name).collect();
+        Error::shape(
             format!("kernel for {shape} with {layout} scales"),
             format!("one of {}", names.join(", ")),
             name,
-        ),
-        _ => Error::shape("K", "a multiple of 16", shape.k),
-    }
-}
-
-fn reasons(
-    best: &Candidate,
-    shape: GemvShape,
-    layout: ScaleLayout,
-    overrides: &Overrides,
-) -> Vec<String> {
-    let Candidate { config, tiles, resident, .. } = best;
-    let mut why = vec![format!("the matrix's scales are {layout}")];
-    why.push(if config.load_bytes == 16 {
-        format!("K = {} is a multiple of 32, so rows are aligned for 16-byte loads", shape.k)
-    } else {
-        format!("K = {} is an odd multiple of 16: rows are 8-byte aligned only", shape.k)
-    });
-    why.push(match &overrides.kernel {
-        Some(_) => "the kernel was asked for by name".into(),
-        None => format!(
-            "{} rows a warp make {tiles} CTAs of work for {resident} that run at once, {} % of them \
-             busy",
-            config.rows_per_warp,
-            best.busy()
-        ),
-    });
-    if overrides.ctas.is_some() {
-        why.push("the number of CTAs was asked for".into());
-    }
-    why
+        )
+    })
 }

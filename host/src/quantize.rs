@@ -101,7 +101,11 @@ fn largest_magnitude(name: &str, values: &[f32], dims: Dims) -> Result<f32> {
     let mut amax = 0f32;
     for (index, &value) in values.iter().enumerate() {
         if !value.is_finite() {
-            return Err(Error::NonFinite { tensor: name.into(), index: dims.position(index), value });
+            return Err(Error::NonFinite {
+                tensor: name.into(),
+                index: dims.position(index),
+                value,
+            });
         }
         amax = amax.max(value.abs());
     }

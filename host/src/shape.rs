@@ -14,7 +14,9 @@ pub const MAX_DIM: u64 = u32::MAX as u64;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ShapeError {
     /// The part before the colon is no operation of this project.
-    #[error("unknown operation `{op}` in shape `{text}`; known: gemv, gemm, dual, grouped, quantize")]
+    #[error(
+        "unknown operation `{op}` in shape `{text}`; known: gemv, gemm, dual, grouped, quantize"
+    )]
     UnknownOp {
         /// The whole string.
         text: String,
@@ -22,7 +24,9 @@ pub enum ShapeError {
         op: String,
     },
     /// The operation is planned, but this version has no kernel for it.
-    #[error("operation `{op}` of shape `{text}` is known but not built in this version; built: gemv")]
+    #[error(
+        "operation `{op}` of shape `{text}` is known but not built in this version; built: gemv"
+    )]
     NotBuilt {
         /// The whole string.
         text: String,
@@ -68,7 +72,9 @@ pub enum ShapeError {
         actual: usize,
     },
     /// No set has this name.
-    #[error("unknown set of shapes `{name}`; known: gemv, gemm, dual, grouped, decode, all; built: gemv, all")]
+    #[error(
+        "unknown set of shapes `{name}`; known: gemv, gemm, dual, grouped, decode, all; built: gemv, all"
+    )]
     UnknownSet {
         /// The name.
         name: String,
@@ -171,7 +177,10 @@ fn parse_sizes(text: &str, sizes: &str, form: &'static str) -> Result<Vec<u64>, 
     for (letter, group) in letters.iter().zip(groups) {
         let is_list = letter.contains(',');
         for (index, size) in group.split(',').enumerate() {
-            if (index > 0 && !is_list) || size.is_empty() || !size.bytes().all(|c| c.is_ascii_digit()) {
+            if (index > 0 && !is_list)
+                || size.is_empty()
+                || !size.bytes().all(|c| c.is_ascii_digit())
+            {
                 return Err(wrong_form());
             }
             let field = || if is_list { format!("M{}", index + 1) } else { (*letter).to_owned() };

@@ -25,9 +25,11 @@ impl Dims {
                 return Err(Error::shape(field, "at least 1", value));
             }
         }
-        batch.checked_mul(rows).and_then(|n| n.checked_mul(cols)).ok_or_else(|| Error::Overflow {
-            what: "number of elements".into(),
-            detail: format!("{batch} x {rows} x {cols} does not fit {} bits", usize::BITS),
+        batch.checked_mul(rows).and_then(|n| n.checked_mul(cols)).ok_or_else(|| {
+            Error::Overflow {
+                what: "number of elements".into(),
+                detail: format!("{batch} x {rows} x {cols} does not fit {} bits", usize::BITS),
+            }
         })?;
         Ok(Self { batch, rows, cols })
     }
@@ -247,7 +249,8 @@ impl<F: BlockFormat> BlockScaled<F> {
         for batch in 0..self.dims.batch {
             for row in 0..self.dims.rows {
                 for (kb, block) in self.row_codes(batch, row).chunks(F::BLOCK_BYTES).enumerate() {
-                    let scale = self.global_scale * F::decode_scale(self.scale_byte(batch, row, kb));
+                    let scale =
+                        self.global_scale * F::decode_scale(self.scale_byte(batch, row, kb));
                     for &byte in block {
                         let (low, high) = pack::unpair(byte);
                         values.extend([e2m1::decode(low) * scale, e2m1::decode(high) * scale]);

@@ -37,11 +37,7 @@ impl Drop for Folder {
 }
 
 fn tensor(dtype: Dtype, shape: &[usize], data: Vec<u8>) -> NewTensor {
-    NewTensor {
-        dtype,
-        shape: shape.to_vec(),
-        data,
-    }
+    NewTensor { dtype, shape: shape.to_vec(), data }
 }
 
 fn f32s(values: &[f32]) -> Vec<u8> {
@@ -50,21 +46,10 @@ fn f32s(values: &[f32]) -> Vec<u8> {
 
 fn sample(folder: &Folder) -> PathBuf {
     let path = folder.file("sample.safetensors");
-    let halves = [1.5f32, -2.0]
-        .map(f16::from_f32)
-        .iter()
-        .flat_map(|v| v.to_le_bytes())
-        .collect();
-    let brains = [1.5f32, -2.0]
-        .map(bf16::from_f32)
-        .iter()
-        .flat_map(|v| v.to_le_bytes())
-        .collect();
+    let halves = [1.5f32, -2.0].map(f16::from_f32).iter().flat_map(|v| v.to_le_bytes()).collect();
+    let brains = [1.5f32, -2.0].map(bf16::from_f32).iter().flat_map(|v| v.to_le_bytes()).collect();
     let tensors = [
-        (
-            "layer.weight",
-            tensor(Dtype::F32, &[2, 3], f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])),
-        ),
+        ("layer.weight", tensor(Dtype::F32, &[2, 3], f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]))),
         ("half", tensor(Dtype::F16, &[1, 2], halves)),
         ("brain", tensor(Dtype::BF16, &[2], brains)),
         ("codes", tensor(Dtype::U8, &[4], vec![1, 2, 3, 4])),
@@ -90,10 +75,7 @@ fn values_come_back() {
     let entries = file.entries();
     assert_eq!(entries.len(), 7);
     let bytes = std::fs::read(file.path()).expect("readable");
-    let codes = entries
-        .iter()
-        .find(|entry| entry.name == "codes")
-        .expect("listed");
+    let codes = entries.iter().find(|entry| entry.name == "codes").expect("listed");
     assert_eq!(bytes[codes.offset as usize..][..codes.bytes], [1, 2, 3, 4]);
 }
 
@@ -105,30 +87,13 @@ fn wrong_tensors_are_typed_errors() {
         let text = result.map(|_: ()| ()).expect_err(expected).to_string();
         assert!(text.contains(expected), "{text:?} lacks {expected:?}");
     };
-    is(
-        file.floats("layer.bias").map(drop),
-        "no tensor `layer.bias`; there are layer.weight",
-    );
-    is(
-        file.floats("codes").map(drop),
-        "has type U8; required F32, F16 or BF16",
-    );
-    is(
-        file.matrix("brain").map(drop),
-        "has shape [2]; required [rows, columns]",
-    );
+    is(file.floats("layer.bias").map(drop), "no tensor `layer.bias`; there are layer.weight");
+    is(file.floats("codes").map(drop), "has type U8; required F32, F16 or BF16");
+    is(file.matrix("brain").map(drop), "has shape [2]; required [rows, columns]");
     is(file.matrix("empty").map(drop), "has shape [0, 4]");
-    is(
-        file.scalar("bad").map(drop),
-        "has shape [2]; required [] or [1]",
-    );
+    is(file.scalar("bad").map(drop), "has shape [2]; required [] or [1]");
     match file.floats("bad") {
-        Err(Error::Checkpoint(CheckpointError::NonFinite {
-            index: 1,
-            byte,
-            value,
-            ..
-        })) => {
+        Err(Error::Checkpoint(CheckpointError::NonFinite { index: 1, byte, value, .. })) => {
             assert!(value.is_nan());
             let bytes = std::fs::read(file.path()).expect("readable");
             let at = &bytes[byte as usize..][..4];
@@ -148,10 +113,7 @@ fn truncated_at_every_byte() {
         assert!(malformed, "{len} bytes: {error}");
     }
     let longer = [bytes.as_slice(), &[0]].concat();
-    assert!(
-        Checkpoint::open(folder.with(&longer)).is_err(),
-        "one byte too many"
-    );
+    assert!(Checkpoint::open(folder.with(&longer)).is_err(), "one byte too many");
 }
 
 #[test]
@@ -163,62 +125,27 @@ fn malformed_headers() {
         bytes.resize(bytes.len() + data, 0);
         Checkpoint::open(folder.with(&bytes)).map(drop)
     };
-    assert!(
-        with_header(
-            r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
-            4
-        )
-        .is_ok()
-    );
+    assert!(with_header(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#, 4).is_ok());
     for (header, data) in [
         ("", 0),
         ("{", 0),
         ("[]", 0),
-        (
-            r#"{"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}"#,
-            4,
-        ),
-        (
-            r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#,
-            4,
-        ),
-        (
-            r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#,
-            4,
-        ),
-        (
-            r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
-            3,
-        ),
-        (
-            r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}}"#,
-            12,
-        ),
-        (
-            r#"{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}}"#,
-            4,
-        ),
-        (
-            r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#,
-            4,
-        ),
+        (r#"{"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}"#, 4),
+        (r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#, 4),
+        (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#, 4),
+        (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#, 3),
+        (r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}}"#, 12),
+        (r#"{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}}"#, 4),
+        (r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#, 4),
     ] {
         let result = with_header(header, data);
-        let malformed = matches!(
-            result,
-            Err(Error::Checkpoint(CheckpointError::Malformed { .. }))
-        );
+        let malformed = matches!(result, Err(Error::Checkpoint(CheckpointError::Malformed { .. })));
         assert!(malformed, "{header} + {data}: {result:?}");
     }
     let huge = [u64::MAX.to_le_bytes().as_slice(), b"{}"].concat();
-    let text = Checkpoint::open(folder.with(&huge))
-        .expect_err("huge header")
-        .to_string();
+    let text = Checkpoint::open(folder.with(&huge)).expect_err("huge header").to_string();
     assert!(text.contains("18446744073709551615"), "{text}");
-    assert!(matches!(
-        Checkpoint::open(folder.file("none")),
-        Err(Error::Io { .. })
-    ));
+    assert!(matches!(Checkpoint::open(folder.file("none")), Err(Error::Io { .. })));
     assert!(Checkpoint::open(&folder.0).is_err(), "a folder is no file");
 }
 

@@ -24,6 +24,14 @@ impl Folder {
     fn file(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
+
+    /// A folder of kernels that load and are none, for errors that come later.
+    fn empty_kernels(&self) -> String {
+        std::fs::create_dir_all(self.0.join("k/sm_90a")).expect("a folder");
+        let module = ".version 9.0\n.target sm_90a\n.address_size 64\n";
+        std::fs::write(self.0.join("k/sm_90a/kernels.ptx"), module).expect("written");
+        self.file("k")
+    }
 }
 
 impl Drop for Folder {
@@ -70,6 +78,9 @@ fn bad_shapes_are_refused() {
     ] {
         refused(&["bench", "--shape", shape], message);
     }
+    let huge = ["bench", "--shape", "gemv:4000000000x4000000x1", "--device", "emu:h200"];
+    let folder = Folder::new("shapes");
+    refused(&[&huge[..], &["--kernels", &folder.empty_kernels()]].concat(), "cannot provide");
     refused(&["bench", "--set", "gemm"], "known but not built");
     refused(&["bench", "--set", "x"], "unknown set of shapes `x`");
     refused(&["bench", "--shape", "gemv:1x16x1", "--device", "tpu:0"], "unknown device `tpu:0`");
@@ -104,7 +115,10 @@ fn bad_checkpoints_are_refused_and_nothing_is_written() {
     let write = |path: &str, tensors: &[(&str, NewTensor)]| {
         checkpoint::write(Path::new(path), tensors, &[]).expect("written");
     };
-    write(&good, &[("w", f32_tensor(&[2, 32], &weight)), ("odd", f32_tensor(&[2, 20], &weight[..40]))]);
+    write(
+        &good,
+        &[("w", f32_tensor(&[2, 32], &weight)), ("odd", f32_tensor(&[2, 20], &weight[..40]))],
+    );
     weight[37] = f32::NAN;
     let nan = folder.file("nan.safetensors");
     write(&nan, &[("w", f32_tensor(&[2, 32], &weight))]);
@@ -112,11 +126,7 @@ fn bad_checkpoints_are_refused_and_nothing_is_written() {
     let bytes = std::fs::read(&good).expect("readable");
     std::fs::write(&cut, &bytes[..bytes.len() - 1]).expect("written");
 
-    let kernels = folder.0.join("k");
-    std::fs::create_dir_all(kernels.join("sm_90a")).expect("a folder");
-    let empty_module = ".version 9.0\n.target sm_90a\n.address_size 64\n";
-    std::fs::write(kernels.join("sm_90a/kernels.ptx"), empty_module).expect("written");
-    let kernels = kernels.display().to_string();
+    let kernels = folder.empty_kernels();
     let run = |file: &str, tensor: &str, more: &[&str], message: &str| {
         let args = ["run", "gemv", "--checkpoint", file, "--tensor", tensor, "--out", &out];
         let target = ["--device", "emu:h200", "--kernels", &kernels];
@@ -141,7 +151,10 @@ fn bad_operands_are_refused() {
     let again = operands::read(&Checkpoint::open(&path).expect("valid")).expect("valid");
     let GemvOperands { a, b, alpha } = operands();
     assert_eq!((again.a.codes(), again.a.scales(), again.alpha), (a.codes(), a.scales(), alpha));
-    assert_eq!((again.b.codes(), again.b.scales(), again.a.layout()), (b.codes(), b.scales(), a.layout()));
+    assert_eq!(
+        (again.b.codes(), again.b.scales(), again.a.layout()),
+        (b.codes(), b.scales(), a.layout())
+    );
 
     let byte = |dtype, shape: &[usize], value: u8| NewTensor {
         dtype,

@@ -8,10 +8,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 fn bytes(name: &str) -> Vec<u8> {
-    let path = format!(
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/quant/{}"),
-        name
-    );
+    let path = format!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/quant/{}"), name);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
@@ -25,10 +22,7 @@ fn floats(name: &str) -> Vec<f32> {
 fn same(what: &str, got: &[u8], want: &[u8]) {
     assert_eq!(got.len(), want.len(), "{what}: length");
     if let Some(at) = (0..got.len()).find(|&at| got[at] != want[at]) {
-        panic!(
-            "{what}: byte {at} is {:#04x}, expected {:#04x}",
-            got[at], want[at]
-        );
+        panic!("{what}: byte {at} is {:#04x}, expected {:#04x}", got[at], want[at]);
     }
 }
 
@@ -69,24 +63,12 @@ fn golden_torchao_bytes() {
     for (name, dims, scale, values) in finite_cases() {
         let tensor = quantize(&name, &values, dims, scale, ScaleLayout::Linear).expect("finite");
         let file = format!("nvfp4_{name}.torchao");
-        same(
-            &format!("{name} scales"),
-            tensor.scales(),
-            &bytes(&format!("{file}.scale_e4m3.u8")),
-        );
-        same(
-            &format!("{name} codes"),
-            tensor.codes(),
-            &bytes(&format!("{file}.packed.u8")),
-        );
+        same(&format!("{name} scales"), tensor.scales(), &bytes(&format!("{file}.scale_e4m3.u8")));
+        same(&format!("{name} codes"), tensor.codes(), &bytes(&format!("{file}.packed.u8")));
         let want = floats(&format!("{file}.dequant.f32le"));
         let got = tensor.dequantize().expect("a small tensor");
         for (at, (got, want)) in got.iter().zip(&want).enumerate() {
-            assert_eq!(
-                got.to_bits(),
-                want.to_bits(),
-                "{name} dequantised {at}: {got} {want}"
-            );
+            assert_eq!(got.to_bits(), want.to_bits(), "{name} dequantised {at}: {got} {want}");
         }
     }
 }
@@ -99,28 +81,14 @@ fn golden_torchao_extremes() {
     let tensor = quantize("x", &values[..192], finite, scale, ScaleLayout::Linear).expect("finite");
     let scales = bytes("nvfp4_extremes_single.torchao.scale_e4m3.u8");
     same("scales", tensor.scales(), &scales[..12]);
-    same(
-        "codes",
-        tensor.codes(),
-        &bytes("nvfp4_extremes_single.torchao.packed.u8")[..96],
-    );
+    same("codes", tensor.codes(), &bytes("nvfp4_extremes_single.torchao.packed.u8")[..96]);
 
     let all = Dims::new(1, 4, 64).expect("sizes above zero");
-    let first = values
-        .iter()
-        .position(|x| !x.is_finite())
-        .expect("the last row is not finite");
+    let first = values.iter().position(|x| !x.is_finite()).expect("the last row is not finite");
     match quantize("x", &values, all, scale, ScaleLayout::Linear) {
         Err(Error::NonFinite { tensor, index, .. }) => {
             assert_eq!(tensor, "x");
-            assert_eq!(
-                index,
-                Position {
-                    batch: 0,
-                    row: 3,
-                    column: first - 192
-                }
-            );
+            assert_eq!(index, Position { batch: 0, row: 3, column: first - 192 });
         }
         other => panic!("expected NonFinite, got {other:?}"),
     }
@@ -130,12 +98,7 @@ fn golden_torchao_extremes() {
 fn golden_torchao_element_cast() {
     let inputs = floats("e2m1_cast_input.f32le");
     let codes = bytes("e2m1_cast.torchao.unpacked.u8");
-    for (at, (x, code)) in inputs
-        .iter()
-        .zip(&codes)
-        .enumerate()
-        .filter(|(_, (x, _))| !x.is_nan())
-    {
+    for (at, (x, code)) in inputs.iter().zip(&codes).enumerate().filter(|(_, (x, _))| !x.is_nan()) {
         assert_eq!(e2m1::encode(*x), *code, "element {at}: {x:e}");
     }
 }
@@ -154,41 +117,18 @@ fn golden_torchao_blocked_layout() {
         1.0,
     )
     .expect("a valid tensor");
-    let blocked = linear
-        .to_layout(ScaleLayout::Blocked128x4)
-        .expect("a small tensor");
-    same(
-        "128x4",
-        blocked.scales(),
-        &mask(bytes("swizzle_blocked_256x8.torchao.u8")),
-    );
-    assert_eq!(
-        blocked
-            .to_layout(ScaleLayout::Linear)
-            .expect("a small tensor"),
-        linear
-    );
+    let blocked = linear.to_layout(ScaleLayout::Blocked128x4).expect("a small tensor");
+    same("128x4", blocked.scales(), &mask(bytes("swizzle_blocked_256x8.torchao.u8")));
+    assert_eq!(blocked.to_layout(ScaleLayout::Linear).expect("a small tensor"), linear);
 }
 
 #[test]
 fn a_tensor_of_zeros_stays_zero() {
     let dims = Dims::new(1, 2, 32).expect("sizes above zero");
-    for scale in [
-        TensorScale::OneLevel,
-        TensorScale::FromAmax,
-        TensorScale::Given(0.5),
-    ] {
+    for scale in [TensorScale::OneLevel, TensorScale::FromAmax, TensorScale::Given(0.5)] {
         let x = quantize("x", &[0.0; 64], dims, scale, ScaleLayout::Linear).expect("finite");
-        assert!(
-            x.scales()
-                .iter()
-                .all(|&s| s == e4m3::encode(e4m3::MIN_NORMAL)),
-            "{scale:?}"
-        );
-        assert!(
-            x.dequantize().expect("small").iter().all(|&v| v == 0.0),
-            "{scale:?}"
-        );
+        assert!(x.scales().iter().all(|&s| s == e4m3::encode(e4m3::MIN_NORMAL)), "{scale:?}");
+        assert!(x.dequantize().expect("small").iter().all(|&v| v == 0.0), "{scale:?}");
     }
 }
 
@@ -196,9 +136,7 @@ fn a_tensor_of_zeros_stays_zero() {
 fn bad_input_is_a_typed_error() {
     let dims = Dims::new(1, 1, 16).expect("sizes above zero");
     let run = |values: &[f32], dims, scale| {
-        quantize("x", values, dims, scale, ScaleLayout::Linear)
-            .expect_err("bad input")
-            .to_string()
+        quantize("x", values, dims, scale, ScaleLayout::Linear).expect_err("bad input").to_string()
     };
     assert_eq!(
         run(&[0.0; 15], dims, TensorScale::OneLevel),
@@ -211,10 +149,7 @@ fn bad_input_is_a_typed_error() {
     );
     for bad in [0.0, -1.0, f32::NAN, f32::INFINITY, MIN_TENSOR_SCALE / 2.0] {
         let text = run(&[0.0; 16], dims, TensorScale::Given(bad));
-        assert!(
-            text.starts_with("tensor scale of `x` must be finite and at least"),
-            "{text}"
-        );
+        assert!(text.starts_with("tensor scale of `x` must be finite and at least"), "{text}");
     }
     let mut values = [0.0; 16];
     values[7] = f32::NEG_INFINITY;

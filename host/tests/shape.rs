@@ -26,10 +26,7 @@ fn bad_shapes_say_what_is_wrong() {
         "conv:1x2",
         "unknown operation `conv` in shape `conv:1x2`; known: gemv, gemm, dual, grouped, quantize",
     );
-    check(
-        "",
-        "unknown operation `` in shape ``; known: gemv, gemm, dual, grouped, quantize",
-    );
+    check("", "unknown operation `` in shape ``; known: gemv, gemm, dual, grouped, quantize");
     for text in [
         "gemv",
         "gemv:",
@@ -43,27 +40,12 @@ fn bad_shapes_say_what_is_wrong() {
         "gemv: 1x16x1",
         "gemv:1.5x16x1",
     ] {
-        check(
-            text,
-            &format!("shape `{text}` does not have the form gemv:MxKxL"),
-        );
+        check(text, &format!("shape `{text}` does not have the form gemv:MxKxL"));
     }
-    check(
-        "gemv:0x16x1",
-        "M of shape `gemv:0x16x1` is 0; every dimension is at least 1",
-    );
-    check(
-        "gemv:1x0x1",
-        "K of shape `gemv:1x0x1` is 0; every dimension is at least 1",
-    );
-    check(
-        "gemv:1x16x0",
-        "L of shape `gemv:1x16x0` is 0; every dimension is at least 1",
-    );
-    check(
-        "gemv:1x17x1",
-        "K of shape `gemv:1x17x1` is 17; it must be a multiple of 16",
-    );
+    check("gemv:0x16x1", "M of shape `gemv:0x16x1` is 0; every dimension is at least 1");
+    check("gemv:1x0x1", "K of shape `gemv:1x0x1` is 0; every dimension is at least 1");
+    check("gemv:1x16x0", "L of shape `gemv:1x16x0` is 0; every dimension is at least 1");
+    check("gemv:1x17x1", "K of shape `gemv:1x17x1` is 17; it must be a multiple of 16");
     check(
         "gemv:4294967296x16x1",
         "M of shape `gemv:4294967296x16x1` is too large: at most 4294967295",
@@ -87,16 +69,10 @@ fn operations_that_are_not_built_are_known() {
         ("grouped:80,176,128x4096x7168", "grouped"),
         ("quantize:128x7168", "quantize"),
     ] {
-        let expected = ShapeError::NotBuilt {
-            text: text.into(),
-            op,
-        };
+        let expected = ShapeError::NotBuilt { text: text.into(), op };
         assert_eq!(text.parse::<Shape>(), Err(expected), "{text}");
     }
-    check(
-        "gemm:128x7168",
-        "shape `gemm:128x7168` does not have the form gemm:MxNxK",
-    );
+    check("gemm:128x7168", "shape `gemm:128x7168` does not have the form gemm:MxNxK");
     check(
         "grouped:80,,1x1x1",
         "shape `grouped:80,,1x1x1` does not have the form grouped:M1,M2,..xNxK",
@@ -114,11 +90,7 @@ fn sets_hold_valid_shapes() {
     assert_eq!(set("all").expect("built"), contest);
     assert!(matches!(set("gemm"), Err(ShapeError::NotBuilt { .. })));
     assert!(matches!(set("x"), Err(ShapeError::UnknownSet { .. })));
-    for shape in GEMV_CONTEST
-        .into_iter()
-        .chain(GEMV_CORRECTNESS)
-        .chain(gemv_ragged())
-    {
+    for shape in GEMV_CONTEST.into_iter().chain(GEMV_CORRECTNESS).chain(gemv_ragged()) {
         assert_eq!(shape.to_string().parse(), Ok(Shape::Gemv(shape)));
     }
     assert_eq!(gemv_ragged().len(), 27);

@@ -23,10 +23,7 @@ fn zero_and_overflowing_sizes_are_refused() {
     assert_eq!(text(0, 1, 16), "batch must be at least 1, but is 0");
     assert_eq!(text(1, 0, 16), "rows must be at least 1, but is 0");
     assert_eq!(text(1, 1, 0), "columns must be at least 1, but is 0");
-    assert!(matches!(
-        Dims::new(2, usize::MAX / 2, 16),
-        Err(Error::Overflow { .. })
-    ));
+    assert!(matches!(Dims::new(2, usize::MAX / 2, 16), Err(Error::Overflow { .. })));
     // The elements fit and the padded scales do not.
     let wide = dims(1 << 58, 1, 16);
     let tensor =
@@ -37,9 +34,7 @@ fn zero_and_overflowing_sizes_are_refused() {
 #[test]
 fn lengths_and_k_are_checked() {
     let text = |codes, scales: usize, d| {
-        nvfp4(d, codes, vec![0; scales], 1.0)
-            .expect_err("invalid")
-            .to_string()
+        nvfp4(d, codes, vec![0; scales], 1.0).expect_err("invalid").to_string()
     };
     assert_eq!(
         text(95, 12, dims(2, 3, 32)),
@@ -49,10 +44,7 @@ fn lengths_and_k_are_checked() {
         text(96, 13, dims(2, 3, 32)),
         "length of `w` scales must be 12 bytes for 2 x 3 x 32 nvfp4 with linear scales, but is 13"
     );
-    assert_eq!(
-        text(20, 3, dims(1, 1, 40)),
-        "K of `w` must be a multiple of 16 (nvfp4), but is 40"
-    );
+    assert_eq!(text(20, 3, dims(1, 1, 40)), "K of `w` must be a multiple of 16 (nvfp4), but is 40");
     let mx = BlockScaled::<Mxfp4>::new("w", dims(1, 1, 48), LINEAR, vec![0; 24], vec![0; 2], 1.0);
     assert_eq!(
         mx.expect_err("invalid").to_string(),
@@ -65,24 +57,12 @@ fn bad_scales_are_named_by_position() {
     for (byte, finite) in [(0x7f, false), (0xff, false), (0x80, true), (0xb8, true)] {
         let mut scales = vec![0x38; 2 * 3 * 2];
         scales[3 * 2 + 2 * 2 + 1] = byte;
-        let want = Position {
-            batch: 1,
-            row: 2,
-            column: 1,
-        };
+        let want = Position { batch: 1, row: 2, column: 1 };
         match nvfp4(dims(2, 3, 32), 96, scales, 1.0) {
-            Err(Error::ScaleNotFinite {
-                tensor,
-                index,
-                byte: got,
-            }) if !finite => {
+            Err(Error::ScaleNotFinite { tensor, index, byte: got }) if !finite => {
                 assert_eq!((tensor.as_str(), index, got), ("w", want, byte));
             }
-            Err(Error::ScaleNegative {
-                tensor,
-                index,
-                byte: got,
-            }) if finite => {
+            Err(Error::ScaleNegative { tensor, index, byte: got }) if finite => {
                 assert_eq!((tensor.as_str(), index, got), ("w", want, byte));
             }
             other => panic!("{byte:#x}: {other:?}"),
@@ -96,10 +76,7 @@ fn bad_scales_are_named_by_position() {
 fn bad_global_scales_are_refused() {
     for bad in [f32::NAN, f32::INFINITY, -1.0] {
         let tensor = nvfp4(dims(1, 1, 16), 8, vec![0x38], bad);
-        assert!(
-            matches!(tensor, Err(Error::Scalar { .. })),
-            "{bad}: {tensor:?}"
-        );
+        assert!(matches!(tensor, Err(Error::Scalar { .. })), "{bad}: {tensor:?}");
     }
     assert!(nvfp4(dims(1, 1, 16), 8, vec![0x38], 0.0).is_ok());
 }
@@ -112,10 +89,7 @@ fn padding_of_the_blocked_layout_is_not_looked_at() {
     let tensor = BlockScaled::<Nvfp4>::new("w", dims(1, 1, 16), layout, vec![0; 8], scales, 1.0)
         .expect("valid");
     let again = tensor.to_layout(layout).expect("small");
-    assert!(
-        again.scales()[1..].iter().all(|&byte| byte == 0),
-        "new padding is zero"
-    );
+    assert!(again.scales()[1..].iter().all(|&byte| byte == 0), "new padding is zero");
 }
 
 #[test]
@@ -127,49 +101,27 @@ fn generators_give_the_same_values_in_both_layouts() {
                 .expect("small")
         };
         let (linear, blocked) = (make(LINEAR), make(ScaleLayout::Blocked128x4));
-        assert_eq!(
-            blocked.to_layout(LINEAR).expect("small"),
-            linear,
-            "{generator}"
-        );
-        assert_eq!(
-            generator
-                .to_string()
-                .parse::<Generator>()
-                .expect("its name"),
-            generator
-        );
+        assert_eq!(blocked.to_layout(LINEAR).expect("small"), linear, "{generator}");
+        assert_eq!(generator.to_string().parse::<Generator>().expect("its name"), generator);
     }
 }
 
 #[test]
 fn the_full_range_generator_reaches_every_code_and_scale() {
     let mut rng = SplitMix64::new(5);
-    let x = Generator::FullRange
-        .operand("a", dims(1, 64, 1024), LINEAR, &mut rng)
-        .expect("small");
+    let x = Generator::FullRange.operand("a", dims(1, 64, 1024), LINEAR, &mut rng).expect("small");
     for byte in 0..=255u8 {
         assert!(x.codes().contains(&byte), "code byte {byte:#x}");
-        assert_eq!(
-            x.scales().contains(&byte),
-            byte < 0x7f,
-            "scale byte {byte:#x}"
-        );
+        assert_eq!(x.scales().contains(&byte), byte < 0x7f, "scale byte {byte:#x}");
     }
 }
 
 #[test]
 fn the_contest_generator_stays_in_its_sets() {
     let mut rng = SplitMix64::new(5);
-    let x = Generator::Contest
-        .operand("a", dims(1, 16, 256), LINEAR, &mut rng)
-        .expect("small");
+    let x = Generator::Contest.operand("a", dims(1, 16, 256), LINEAR, &mut rng).expect("small");
     assert!(x.codes().iter().all(|&byte| byte < 4));
-    assert!(
-        x.scales()
-            .iter()
-            .all(|&byte| [0.0, 1.0, 2.0].contains(&e4m3::decode(byte)))
-    );
+    assert!(x.scales().iter().all(|&byte| [0.0, 1.0, 2.0].contains(&e4m3::decode(byte))));
 }
 
 proptest! {

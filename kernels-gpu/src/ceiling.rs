@@ -13,8 +13,8 @@ use fp4_formats::ceiling::{LOADS_IN_FLIGHT, ReadParams, SENTINEL, THREADS};
 pub unsafe fn read_ceiling(params: ReadParams) {
     let words = params.bytes / 16;
     let stride = u64::from(thread::grid_dim_x()) * u64::from(THREADS);
-    let mut index = u64::from(thread::block_idx_x()) * u64::from(THREADS)
-        + u64::from(thread::thread_idx_x());
+    let mut index =
+        u64::from(thread::block_idx_x()) * u64::from(THREADS) + u64::from(thread::thread_idx_x());
     let mut folded = 0;
     while index + stride * (LOADS_IN_FLIGHT as u64 - 1) < words {
         let mut loaded = [[0; 4]; LOADS_IN_FLIGHT];

@@ -134,7 +134,9 @@ fn digest(root: &Path) -> Result<String> {
     let mut hasher = std::hash::DefaultHasher::new();
     for file in files {
         file.strip_prefix(root).unwrap_or(&file).hash(&mut hasher);
-        std::fs::read(&file).with_context(|| format!("reading {}", file.display()))?.hash(&mut hasher);
+        std::fs::read(&file)
+            .with_context(|| format!("reading {}", file.display()))?
+            .hash(&mut hasher);
     }
     Ok(format!("{:016x}", hasher.finish()))
 }

@@ -22,7 +22,9 @@ pub fn run(json: bool) -> Result<ExitCode> {
     }
     match ptxas::find(&run::tools()) {
         Some(path) => println!("  ptxas     {}", path.display()),
-        None => println!("  ptxas     none; `cargo xtask build-kernels --check` installs one in target/"),
+        None => println!(
+            "  ptxas     none; `cargo xtask build-kernels --check` installs one in target/"
+        ),
     }
     println!("host");
     run::nvfp4(&["doctor"])

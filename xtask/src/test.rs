@@ -75,7 +75,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
     cargo_tests(&mut tally, tests)?;
 
-    println!("\ntests: {} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
+    println!(
+        "\ntests: {} passed, {} failed, {} skipped",
+        tally.passed, tally.failed, tally.skipped
+    );
     Ok(ExitCode::from(u8::from(tally.failed > 0)))
 }
 
@@ -92,9 +95,14 @@ fn compilers(tally: &mut Tally, default: &Compiler) {
             tally.step(&name, result);
         }
     }
-    for (wanted, origin) in [("rustup's toolchain", "active toolchain"), ("Debian's rustc-web", "Debian's rustc-web")] {
+    for (wanted, origin) in
+        [("rustup's toolchain", "active toolchain"), ("Debian's rustc-web", "Debian's rustc-web")]
+    {
         if all.iter().all(|c| c.origin != origin) {
-            tally.skip(&format!("kernels with {wanted}"), &format!("not on this machine; used {}", default.describe()));
+            tally.skip(
+                &format!("kernels with {wanted}"),
+                &format!("not on this machine; used {}", default.describe()),
+            );
         }
     }
 }
@@ -118,7 +126,9 @@ fn synchronisation(text: &str) -> Result<()> {
         }
         let others: Vec<_> = counts
             .keys()
-            .filter(|(entry, op)| entry == config.name && op != "bar.sync" && op != "shfl.sync.bfly.b32")
+            .filter(|(entry, op)| {
+                entry == config.name && op != "bar.sync" && op != "shfl.sync.bfly.b32"
+            })
             .collect();
         anyhow::ensure!(others.is_empty(), "unexpected synchronisation: {others:?}");
     }
@@ -198,7 +208,11 @@ mod tests {
 
     #[test]
     fn summaries_are_added_up() {
-        let line = " ok. 12 passed; 3 failed; 4 ignored; 0 measured; 0 filtered out; finished in 0.1s";
-        assert_eq!((count(line, "passed"), count(line, "failed"), count(line, "ignored")), (12, 3, 4));
+        let line =
+            " ok. 12 passed; 3 failed; 4 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+        assert_eq!(
+            (count(line, "passed"), count(line, "failed"), count(line, "ignored")),
+            (12, 3, 4)
+        );
     }
 }

@@ -119,14 +119,15 @@ impl Context<'_> {
     }
 
     /// Read-modify-write of `bytes` a lane, in lane order: `update` gets the
-    /// lane and the old value, and returns the new one (`None`: unchanged).
+    /// lane, the space it is in and the old value, and returns the new one
+    /// (`None`: unchanged).
     pub(crate) fn atomic(
         &mut self,
         space: AddressSpace,
         addrs: &[u64; LANES],
         mask: u32,
         bytes: usize,
-        mut update: impl FnMut(usize, &Value) -> Option<Value>,
+        mut update: impl FnMut(usize, Space, &Value) -> Option<Value>,
     ) -> Exec {
         self.stats.atomics += u64::from(mask.count_ones());
         for lane in lanes(mask) {
@@ -141,7 +142,7 @@ impl Context<'_> {
             at[lane] = addr;
             self.load(AddressSpace::One(space), &at, one, bytes, &mut old)?;
             let value = [old[0][lane], old[1][lane], old[2][lane], old[3][lane]];
-            if let Some(new) = update(lane, &value) {
+            if let Some(new) = update(lane, space, &value) {
                 for (row, word) in old.iter_mut().zip(new) {
                     row[lane] = word;
                 }
@@ -365,6 +366,9 @@ impl Context<'_> {
             }
             return Ok(());
         }
+        if mask == FULL && self.load_shared_whole(addrs, bytes, out) {
+            return Ok(());
+        }
         for lane in lanes(mask) {
             let offset = self.shared_offset(addrs[lane], bytes, AccessKind::Read, lane)?;
             let memory = &self.shared[rank];
@@ -378,6 +382,38 @@ impl Context<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A load of all lanes whose checks are joined. False if one fails; the
+    /// caller then finds out which.
+    #[inline(always)]
+    fn load_shared_whole(&self, addrs: &[u64; LANES], bytes: usize, out: &mut Words) -> bool {
+        let memory = &self.shared[self.place.rank as usize];
+        let window = u64::from(self.place.rank) << RANK_SHIFT;
+        let least = u64::from(SHARED_BASE);
+        let Some(most) = (memory.len() as u64).checked_sub(bytes as u64) else {
+            return false;
+        };
+        let mut bad = 0;
+        for addr in addrs {
+            let offset = addr ^ window;
+            // A difference that is negative has its top bit set.
+            bad |= (offset & (bytes as u64 - 1))
+                | (offset.wrapping_sub(least) | most.wrapping_sub(offset)) >> 63;
+        }
+        if bad != 0 {
+            return false;
+        }
+        let mut missing = 0;
+        for (lane, addr) in addrs.iter().enumerate() {
+            let offset = (addr ^ window) as usize;
+            missing |= memory.uninitialised_bits(offset, bytes);
+            let value = memory.load(offset, bytes);
+            for (row, word) in out.iter_mut().zip(value).take(bytes.div_ceil(8)) {
+                row[lane] = word;
+            }
+        }
+        missing == 0
     }
 
     #[inline(always)]
@@ -595,10 +631,13 @@ impl Sectors {
 
 /// Passes over the 32 banks that a shared access takes, and how many it would
 /// take without conflicts. Accesses wider than 4 bytes go in groups of lanes
-/// that move 128 bytes.
+/// that move 128 bytes; an aligned access of `b` bytes then occupies one of
+/// `128 / b` groups of banks.
+#[inline]
 fn wavefronts(addrs: &[u64; LANES], mask: u32, bytes: usize) -> (u64, u64) {
-    let group = (128 / bytes.max(4)).min(LANES);
-    let words_each = (bytes / 4).max(1);
+    let bytes = bytes.clamp(4, 32);
+    let shift = bytes.trailing_zeros();
+    let group = 128 / bytes;
     let (mut passes, mut ideal) = (0, 0);
     for first in (0..LANES).step_by(group) {
         let here = mask >> first & (((1u64 << group) - 1) as u32);
@@ -607,23 +646,37 @@ fn wavefronts(addrs: &[u64; LANES], mask: u32, bytes: usize) -> (u64, u64) {
         }
         ideal += 1;
         let mut owner = [u64::MAX; 32];
-        let mut extra: Vec<u64> = Vec::new();
-        for lane in lanes(here) {
-            for k in 0..words_each {
-                let word = (addrs[first + lane] >> 2) + k as u64;
-                let bank = (word % 32) as usize;
-                if owner[bank] == u64::MAX {
-                    owner[bank] = word;
-                } else if owner[bank] != word && !extra.contains(&word) {
-                    extra.push(word);
-                }
+        let mut conflicts = 0;
+        for lane in 0..group {
+            let unit = addrs[first + lane] >> shift;
+            let bank = &mut owner[unit as usize % group];
+            if here >> lane & 1 != 0 {
+                conflicts |= u64::from(*bank != u64::MAX && *bank != unit);
+                *bank = unit;
             }
         }
-        let mut depth = [1u64; 32];
-        for word in extra {
-            depth[(word % 32) as usize] += 1;
-        }
-        passes += depth.iter().max().copied().unwrap_or(1);
+        passes += if conflicts == 0 {
+            1
+        } else {
+            deepest_bank(addrs, first, here, shift, group)
+        };
     }
     (passes, ideal)
+}
+
+/// Largest number of distinct units that lanes of a group want of one bank.
+#[cold]
+fn deepest_bank(addrs: &[u64; LANES], first: usize, here: u32, shift: u32, group: usize) -> u64 {
+    let mut units = [0; LANES];
+    let mut len = 0;
+    let mut depth = [0u64; 32];
+    for lane in lanes(here) {
+        let unit = addrs[first + lane] >> shift;
+        if !units[..len].contains(&unit) {
+            units[len] = unit;
+            len += 1;
+            depth[unit as usize % group] += 1;
+        }
+    }
+    depth.iter().max().copied().unwrap_or(1)
 }

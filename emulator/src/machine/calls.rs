@@ -46,7 +46,7 @@ pub(super) fn call(
             }
             let index = (address & !(0xff << 56)) as usize;
             let known = window::tag(address) == window::FUNCTION
-                && index < cx.env.functions.len()
+                && cx.env.functions.get(index).is_some_and(|f| f.defined)
                 && allowed.as_ref().is_none_or(|list| list.contains(&index));
             if !known {
                 let kind = DiagnosticKind::BadTarget { target: address };

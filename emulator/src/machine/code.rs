@@ -118,6 +118,8 @@ pub(crate) struct CallSite {
 #[derive(Debug, Clone)]
 pub(crate) struct FunctionCode {
     pub(crate) name: String,
+    /// It has a body.
+    pub(crate) defined: bool,
     /// First instruction in the module's code.
     pub(crate) start: usize,
     pub(crate) frame: FrameSize,

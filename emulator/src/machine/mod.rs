@@ -12,11 +12,10 @@ pub(crate) mod regs;
 mod stats;
 mod warp;
 
-pub(crate) use access::{AddressSpace, is_linear};
+pub(crate) use access::AddressSpace;
 pub(crate) use barrier::{Barriers, Reduction};
-pub(crate) use context::{Context, Place};
+pub(crate) use context::Context;
 pub use launch::{Launch, LaunchError, LaunchReport};
-pub(crate) use launch::Env;
 pub(crate) use stats::Stats;
 
 /// Windows of the generic address space (PTX ISA 5.1): the top byte of a

@@ -77,6 +77,16 @@ impl FrameSize {
     }
 }
 
+/// A look-up table that a warp's `prmt` instructions share, and the two words
+/// it was made from.
+#[derive(Debug, Clone)]
+struct ByteTable {
+    key: (u32, u32),
+    /// Whether `pairs` has been made: only on the second use of a key.
+    made: bool,
+    pairs: Box<[u16; 256]>,
+}
+
 /// Register file of a warp.
 #[derive(Debug, Clone)]
 pub(crate) struct Regs {
@@ -85,6 +95,7 @@ pub(crate) struct Regs {
     preds: Vec<u32>,
     base: FrameSize,
     pool: Arc<Pool>,
+    table: ByteTable,
 }
 
 impl Regs {
@@ -96,6 +107,11 @@ impl Regs {
             preds: Vec::new(),
             base: FrameSize::default(),
             pool,
+            table: ByteTable {
+                key: (0, 0),
+                made: false,
+                pairs: Box::new([0; 256]),
+            },
         };
         regs.reserve(size);
         regs
@@ -110,6 +126,29 @@ impl Regs {
         self.pool = pool;
     }
 
+    /// The table whose entry for two selector nibbles holds the two bytes that
+    /// `prmt` picks from `key`. `None` on the first use of a key, since most
+    /// pairs of words are used once.
+    pub(crate) fn byte_table(
+        &mut self,
+        key: (u32, u32),
+        entry: impl Fn(u32) -> u16,
+    ) -> Option<&[u16; 256]> {
+        let table = &mut self.table;
+        if table.key != key {
+            table.key = key;
+            table.made = false;
+            return None;
+        }
+        if !table.made {
+            for (pair, value) in table.pairs.iter_mut().enumerate() {
+                *value = entry(pair as u32);
+            }
+            table.made = true;
+        }
+        Some(&table.pairs)
+    }
+
     /// Makes room for rows below `end`.
     pub(crate) fn reserve(&mut self, end: FrameSize) {
         let grow = |len: usize, want: u32| len.max(want as usize);
@@ -117,11 +156,6 @@ impl Regs {
         self.r64
             .resize(grow(self.r64.len(), end.r64), [POISON_WORD; LANES]);
         self.preds.resize(grow(self.preds.len(), end.preds), 0);
-    }
-
-    /// First rows of the running frame.
-    pub(crate) fn base(&self) -> FrameSize {
-        self.base
     }
 
     /// Moves to another frame.
@@ -200,6 +234,17 @@ impl Regs {
     pub(crate) fn put_lane<B: Bits>(&mut self, slot: Slot, lane: usize, value: B) {
         B::row_mut(self, slot)[lane] = value;
     }
+}
+
+/// Applies `f` to every lane. A plain loop: `array::map` over this many lanes
+/// is not vectorised.
+#[inline(always)]
+pub(crate) fn map_row<A: Copy, B: Copy + Default>(row: &[A; LANES], f: impl Fn(A) -> B) -> [B; LANES] {
+    let mut out = [B::default(); LANES];
+    for (out, value) in out.iter_mut().zip(row) {
+        *out = f(*value);
+    }
+    out
 }
 
 /// Class of a register.

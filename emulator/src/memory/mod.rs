@@ -12,7 +12,7 @@ mod plain;
 
 pub use error::MemoryError;
 pub use global::GlobalMemory;
-pub(crate) use global::{Block, BlockId};
+pub(crate) use global::BlockId;
 pub(crate) use local::Local;
 pub(crate) use plain::Plain;
 

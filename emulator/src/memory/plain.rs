@@ -41,18 +41,18 @@ impl Plain {
         self.init.fill(0);
     }
 
+    /// Bits of the bytes of the access that were never written, within their
+    /// group of 64.
+    #[inline(always)]
+    pub(crate) fn uninitialised_bits(&self, offset: usize, bytes: usize) -> u64 {
+        (bit_mask(bytes) << (offset & 63)) & !self.init[offset >> 6]
+    }
+
     /// First byte of the access that was never written.
     #[inline(always)]
     pub(crate) fn first_uninitialised(&self, offset: usize, bytes: usize) -> Option<usize> {
-        let want = bit_mask(bytes) << (offset & 63);
-        let missing = want & !self.init[offset >> 6];
+        let missing = self.uninitialised_bits(offset, bytes);
         (missing != 0).then(|| (offset & !63) + missing.trailing_zeros() as usize)
-    }
-
-    /// Word that holds byte `offset`.
-    #[inline(always)]
-    pub(crate) fn word(&self, offset: usize) -> u64 {
-        self.words[offset >> 3]
     }
 
     /// An aligned, in-bounds access.

@@ -11,7 +11,6 @@ use crate::Family;
 use crate::isa::special::Special;
 use crate::machine::code::{Instr, Op};
 use crate::machine::regs::{Bits, Class, LANES, Pred, Regs, Scalar, Slot};
-use crate::machine::{SHARED_BASE, window};
 use crate::num::FloatFlags;
 use crate::syntax::ast::{self, Imm, Operand};
 
@@ -157,6 +156,16 @@ impl<'a> Decode<'a> {
         self.function.scopes.fresh(T::CLASS, 0).slot()
     }
 
+    /// The predicate row that holds `CC.CF`.
+    pub(crate) fn carry_flag(&mut self) -> PredTarget {
+        if let Some(flag) = self.function.carry {
+            return flag;
+        }
+        let flag = self.function.scopes.fresh(Class::Pred, 1).index;
+        self.function.carry = Some(flag);
+        flag
+    }
+
     fn register(&mut self, name: &str) -> Option<Reg> {
         match self.function.scopes.find(name)? {
             Name::Reg(reg) => Some(reg),
@@ -225,6 +234,11 @@ impl<'a> Decode<'a> {
             T::WIDTH,
             source.class
         )))
+    }
+
+    /// A 64-bit constant row.
+    pub(crate) fn constant_row64(&mut self, value: u64) -> Slot {
+        self.module.pool.u64(value)
     }
 
     fn constant<T: Scalar>(&mut self, imm: Imm) -> Decoded<Slot> {
@@ -641,7 +655,3 @@ fn immediate_bits(imm: Imm, width: u32, float: bool) -> Decoded<u64> {
         _ => bits & ((1 << width) - 1),
     })
 }
-
-/// Address of the first shared byte and the window constants, for decoders.
-pub(crate) const SHARED_START: u64 = SHARED_BASE as u64;
-const _: () = assert!(SHARED_START < window::SHARED);

@@ -21,6 +21,8 @@ pub(crate) struct FunctionBuilder {
     pub(crate) calls_any: bool,
     pub(crate) shared: Vec<usize>,
     pub(crate) global_sync: bool,
+    /// Row of the carry flag, once something used it.
+    pub(crate) carry: Option<u32>,
     unsupported: Vec<Unsupported>,
     /// First error other than something unsupported.
     error: Option<LoadError>,
@@ -155,7 +157,8 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
     }
     module.functions.push(FunctionCode {
         name: function.name.clone(),
-        start: usize::MAX,
+        defined: function.body.is_some(),
+        start: 0,
         frame: FrameSize::default(),
         local: 0,
         params: params.into(),
@@ -172,6 +175,7 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
         calls_any: false,
         shared: Vec::new(),
         global_sync: false,
+        carry: None,
         unsupported: Vec::new(),
         error: None,
     })

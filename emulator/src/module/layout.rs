@@ -155,6 +155,9 @@ pub(crate) fn image(variable: &Variable, size: u64) -> Result<(Vec<u8>, Vec<Patc
                 };
                 room.copy_from_slice(&bits.to_le_bytes()[..element.min(8)]);
             }
+            Init::Field { name, .. } => {
+                return Err(bad("bytes".to_owned(), format!("the property {name}")));
+            }
             Init::Symbol { name, offset, generic, mask } => {
                 if at + element > bytes.len() {
                     return Err(bad(format!("at most {size} bytes"), format!("more at byte {at}")));

@@ -10,10 +10,9 @@ mod types;
 
 pub use error::{LoadError, Unsupported};
 
-pub(crate) use decode::{AddressBase, Decode, Destination, PredTarget, Source};
+pub(crate) use decode::{AddressBase, Decode, Destination, Source, unary};
 pub(crate) use error::{Decoded, Reject};
-pub(crate) use scope::Reg;
-pub(crate) use types::{Kind, Type};
+pub(crate) use types::Type;
 
 use crate::Gpu;
 use crate::machine::code::{FunctionCode, Instr};

@@ -54,12 +54,6 @@ impl PoolBuilder {
         }))
     }
 
-    /// The value of a constant row, unless it is an address.
-    pub(crate) fn value32(&self, index: usize) -> Option<u32> {
-        let relocated = self.relocations32.iter().any(|&(row, _)| row == index);
-        (!relocated).then(|| self.w32.get(index).copied()).flatten()
-    }
-
     /// The pool with addresses filled in.
     pub(crate) fn build(&self, address: impl Fn(Relocation) -> u64) -> Pool {
         let mut pool = Pool {

@@ -2,7 +2,6 @@
 
 /// A type as an instruction's modifier names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are PTX's")]
 pub(crate) enum Type {
     Pred,
     B8,

@@ -137,8 +137,7 @@ pub fn ex2_f16x2(a: u32) -> u32 {
 /// `ex2.approx.ftz.bf16`: subnormal operands and results become zero. Section 9.7.4.10.
 #[inline]
 pub fn ex2_bf16(a: u16) -> u16 {
-    // bf16 and f32 have the same exponents, so f32's flushing is bf16's, but for a
-    // result that rounds up to the smallest normal number.
+    // bf16 and f32 have the same exponents, so what is subnormal is so in both.
     bfloat::from_f32(ex2(bfloat::to_f32(a), true))
 }
 

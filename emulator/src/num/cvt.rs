@@ -69,6 +69,20 @@ impl NumType {
             bits << unused >> unused
         }
     }
+
+    /// [`Self::extend`] on every lane.
+    #[inline(always)]
+    fn extend_lanes<const N: usize>(self, lanes: [u64; N]) -> [u64; N] {
+        match self {
+            Self::U8 => lanes.map(|x| u64::from(x as u8)),
+            Self::U16 | Self::F16 | Self::Bf16 => lanes.map(|x| u64::from(x as u16)),
+            Self::U32 | Self::F32 => lanes.map(|x| u64::from(x as u32)),
+            Self::S8 => lanes.map(|x| x as i8 as u64),
+            Self::S16 => lanes.map(|x| x as i16 as u64),
+            Self::S32 => lanes.map(|x| x as i32 as u64),
+            Self::U64 | Self::S64 | Self::F64 => lanes,
+        }
+    }
 }
 
 /// A scalar `cvt` with its modifiers. Combinations that PTX refuses have the result
@@ -119,6 +133,38 @@ impl Cvt {
             (None, Some(to)) => self.int_to_float(source, to),
             (Some(from), None) => self.float_to_int(source, from),
             (Some(from), Some(to)) => self.float_to_float(source, from, to),
+        }
+    }
+
+    /// [`Self::apply`] on every lane. The conversions that address arithmetic and
+    /// dequantisation are full of decide once what to do, not once a lane.
+    #[inline]
+    pub fn apply_lanes<const N: usize>(&self, source: [u64; N]) -> [u64; N] {
+        let plain = !(self.sat || self.relu || self.ftz || self.satfinite || self.integral)
+            && self.rounding == Rounding::Rn;
+        match (self.to, self.from) {
+            (to, from) if !self.sat && !to.is_float() && !from.is_float() => {
+                to.extend_lanes(from.extend_lanes(source))
+            }
+            (NumType::F32, NumType::F16) if plain => {
+                source.map(|x| u64::from(half::to_f32(x as u16).to_bits()))
+            }
+            (NumType::F32, NumType::Bf16) if plain => {
+                source.map(|x| u64::from(bfloat::to_f32(x as u16).to_bits()))
+            }
+            (NumType::F16, NumType::F32) if plain => {
+                source.map(|x| u64::from(half::from_f32(f32::from_bits(x as u32))))
+            }
+            (NumType::Bf16, NumType::F32) if plain => {
+                source.map(|x| u64::from(bfloat::from_f32(f32::from_bits(x as u32))))
+            }
+            (NumType::F32, NumType::S32) if plain => {
+                source.map(|x| u64::from((x as i32 as f32).to_bits()))
+            }
+            (NumType::F32, NumType::U32) if plain => {
+                source.map(|x| u64::from((x as u32 as f32).to_bits()))
+            }
+            _ => source.map(|x| self.apply(x)),
         }
     }
 

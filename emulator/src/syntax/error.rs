@@ -110,16 +110,10 @@ impl SyntaxError {
             .and_then(|index| text.lines().nth(index))
             .unwrap_or("");
         let column = (self.pos.column as usize).saturating_sub(1);
-        let characters_before = line
-            .char_indices()
-            .take_while(|&(at, _)| at < column)
-            .count();
+        let characters_before = line.char_indices().take_while(|&(at, _)| at < column).count();
         let skipped = characters_before.saturating_sub(BEFORE);
-        let shown: String = line
-            .chars()
-            .skip(skipped)
-            .take(characters_before - skipped + AFTER)
-            .collect();
+        let shown: String =
+            line.chars().skip(skipped).take(characters_before - skipped + AFTER).collect();
         // Tabs stay tabs so that the caret lands in the same screen column.
         let padding: String = line
             .chars()

@@ -61,12 +61,7 @@ fn is_word(byte: u8) -> bool {
 
 impl<'a> Lexer<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self {
-            text,
-            at: 0,
-            line: 1,
-            line_start: 0,
-        }
+        Self { text, at: 0, line: 1, line_start: 0 }
     }
 
     /// The text from byte `start` to byte `end`.
@@ -80,10 +75,7 @@ impl<'a> Lexer<'a> {
 
     fn pos(&self) -> Pos {
         let column = self.at - self.line_start + 1;
-        Pos {
-            line: self.line,
-            column: u32::try_from(column).unwrap_or(u32::MAX),
-        }
+        Pos { line: self.line, column: u32::try_from(column).unwrap_or(u32::MAX) }
     }
 
     /// Moves to byte `end`, counting the lines passed.
@@ -155,12 +147,7 @@ impl<'a> Lexer<'a> {
             }
             Some(_) => self.punctuation()?,
         };
-        Ok(Spanned {
-            token,
-            pos,
-            start,
-            end: self.at,
-        })
+        Ok(Spanned { token, pos, start, end: self.at })
     }
 
     /// Reads the token that begins at `start` of `dot` again, as the fraction
@@ -170,11 +157,7 @@ impl<'a> Lexer<'a> {
         self.line = dot.pos.line;
         self.line_start = dot.start + 1 - dot.pos.column as usize;
         let imm = self.decimal()?;
-        Ok(Spanned {
-            token: Token::Literal(imm),
-            end: self.at,
-            ..*dot
-        })
+        Ok(Spanned { token: Token::Literal(imm), end: self.at, ..*dot })
     }
 
     /// Goes back to just behind the `%` that begins the word `word`: where an
@@ -183,11 +166,7 @@ impl<'a> Lexer<'a> {
         self.at = word.start + 1;
         self.line = word.pos.line;
         self.line_start = word.start + 1 - word.pos.column as usize;
-        Spanned {
-            token: Token::Punct("%"),
-            end: self.at,
-            ..*word
-        }
+        Spanned { token: Token::Punct("%"), end: self.at, ..*word }
     }
 
     fn take_while(&mut self, accept: impl Fn(u8) -> bool) -> &'a str {
@@ -210,7 +189,7 @@ impl<'a> Lexer<'a> {
         self.at += 1;
         let start = self.at;
         loop {
-            self.take_while(|b| is_word(b) || b == b'%');
+            self.take_while(is_word);
             let qualified = self.byte(0) == Some(b':')
                 && self.byte(1) == Some(b':')
                 && self.byte(2).is_some_and(is_word);
@@ -246,10 +225,7 @@ impl<'a> Lexer<'a> {
 
     fn punctuation(&mut self) -> Result<Token<'a>, SyntaxError> {
         let rest = &self.text[self.at..];
-        let known = PUNCTUATION
-            .iter()
-            .chain(&RARE_PUNCTUATION)
-            .find(|p| rest.starts_with(**p));
+        let known = PUNCTUATION.iter().chain(&RARE_PUNCTUATION).find(|p| rest.starts_with(**p));
         match (known, rest.chars().next()) {
             (Some(punctuation), _) => {
                 self.at += punctuation.len();
@@ -257,9 +233,7 @@ impl<'a> Lexer<'a> {
             }
             (None, found) => Self::error(
                 self.pos(),
-                SyntaxErrorKind::BadCharacter {
-                    found: found.unwrap_or('\0'),
-                },
+                SyntaxErrorKind::BadCharacter { found: found.unwrap_or('\0') },
             ),
         }
     }
@@ -281,16 +255,13 @@ mod tests {
     }
 
     fn int(bits: u64) -> Token<'static> {
-        Token::Literal(Imm::Int {
-            bits,
-            unsigned: false,
-        })
+        Token::Literal(Imm::Int { bits, unsigned: false })
     }
 
     #[test]
     fn words_and_dots() {
         assert_eq!(
-            tokens("cp.async.2d.L2::128B.mbarrier::complete_tx::bytes %tid.x $L__a _ _a %p"),
+            tokens("cp.async.2d.L2::128B.mbarrier::complete_tx::bytes%tid.x $L__a _ _a %p"),
             Ok(vec![
                 Token::Word("cp"),
                 Token::Dot("async"),
@@ -319,26 +290,11 @@ mod tests {
                 int(31),
                 int(5),
                 int(3),
-                Token::Literal(Imm::Int {
-                    bits: u64::MAX,
-                    unsigned: true
-                }),
-                Token::Literal(Imm::Int {
-                    bits: 7,
-                    unsigned: true
-                }),
-                Token::Literal(Imm::Int {
-                    bits: 7,
-                    unsigned: true
-                }),
-                Token::Literal(Imm::Int {
-                    bits: 7,
-                    unsigned: true
-                }),
-                Token::Literal(Imm::Int {
-                    bits: 1,
-                    unsigned: true
-                }),
+                Token::Literal(Imm::Int { bits: u64::MAX, unsigned: true }),
+                Token::Literal(Imm::Int { bits: 7, unsigned: true }),
+                Token::Literal(Imm::Int { bits: 7, unsigned: true }),
+                Token::Literal(Imm::Int { bits: 7, unsigned: true }),
+                Token::Literal(Imm::Int { bits: 1, unsigned: true }),
             ])
         );
     }
@@ -377,42 +333,24 @@ mod tests {
     fn malformed_tokens() {
         for (text, message) in [
             ("0x", "1:1: bad number `0x`: no digits"),
-            (
-                "0b102",
-                "1:1: bad number `0b102`: a digit or suffix is out of place",
-            ),
+            ("0b102", "1:1: bad number `0b102`: a digit or suffix is out of place"),
             ("08", "1:1: bad number `08`: 8 and 9 are no octal digits"),
-            (
-                "12u",
-                "1:1: bad number `12u`: a digit or suffix is out of place",
-            ),
+            ("12u", "1:1: bad number `12u`: a digit or suffix is out of place"),
             (
                 "18446744073709551616",
                 "1:1: bad number `18446744073709551616`: it does not fit 64 bits",
             ),
-            (
-                "0f3F80000",
-                "1:1: bad number `0f3F80000`: 0f takes 8 hexadecimal digits",
-            ),
-            (
-                "0d3F800000",
-                "1:1: bad number `0d3F800000`: 0d takes 16 hexadecimal digits",
-            ),
+            ("0f3F80000", "1:1: bad number `0f3F80000`: 0f takes 8 hexadecimal digits"),
+            ("0d3F800000", "1:1: bad number `0d3F800000`: 0d takes 16 hexadecimal digits"),
             ("1e", "1:1: bad number `1e`: its exponent has no digits"),
-            (
-                "1e999",
-                "1:1: bad number `1e999`: it does not fit a 64-bit float",
-            ),
+            ("1e999", "1:1: bad number `1e999`: it does not fit a 64-bit float"),
             ("\n /* x", "2:2: unterminated comment"),
             ("\"x", "1:1: unterminated string"),
             ("\"x\\", "1:1: unterminated string"),
             ("a é", "1:3: unexpected character 'é'"),
             ("$", "1:1: unexpected character '$'"),
             (". x", "1:1: unexpected character '.'"),
-            (
-                "#define A 1",
-                "1:1: preprocessor directive: run the C preprocessor first",
-            ),
+            ("#define A 1", "1:1: preprocessor directive: run the C preprocessor first"),
         ] {
             assert_eq!(tokens(text).unwrap_err().to_string(), message, "{text:?}");
         }

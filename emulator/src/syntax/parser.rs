@@ -23,17 +23,15 @@ pub(super) struct Parser<'a> {
     lexer: Lexer<'a>,
     current: Spanned<'a>,
     depth: u32,
+    /// Variables made by `name<N>` so far.
+    numbered_variables: u32,
 }
 
 impl<'a> Parser<'a> {
     pub(super) fn new(text: &'a str) -> Result<Self> {
         let mut lexer = Lexer::new(text);
         let current = lexer.next()?;
-        Ok(Self {
-            lexer,
-            current,
-            depth: 0,
-        })
+        Ok(Self { lexer, current, depth: 0, numbered_variables: 0 })
     }
 
     fn token(&self) -> Token<'a> {
@@ -73,10 +71,7 @@ impl<'a> Parser<'a> {
                 format!("`{shown}`")
             }
         };
-        self.fail(SyntaxErrorKind::Unexpected {
-            expected: expected.to_owned(),
-            found,
-        })
+        self.fail(SyntaxErrorKind::Unexpected { expected: expected.to_owned(), found })
     }
 
     fn at(&self, punctuation: &'static str) -> bool {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::GemvBench;
 use crate::cuda::{Cublas, CublasError, CudaDevice, HalfProduct, ReadRate, Times, rotation};
-use crate::device::{Device, DeviceError, Kernels};
+use crate::device::{DeviceError, Kernels};
 use crate::error::{Error, Result, reserve};
 use crate::gemv::Gemv;
 use crate::oracle::Reference;
@@ -77,7 +77,6 @@ pub struct Timing {
 
 /// Times a GEMV that has been verified once, and verifies every input set again.
 pub(super) fn time(
-    device: &Device,
     kernels: &Kernels,
     shape: GemvShape,
     a: &BlockScaled<Nvfp4>,
@@ -85,6 +84,7 @@ pub(super) fn time(
     bench: &GemvBench,
     reference: &Reference,
 ) -> Result<Timing> {
+    let device = kernels.device();
     let gpu = device.gpu("timing")?;
     let module = kernels.cuda().ok_or_else(|| DeviceError::NeedsGpu {
         operation: "timing",
@@ -96,7 +96,7 @@ pub(super) fn time(
 
     let wanted = rotation(bytes, l2);
     let sets: Vec<Gemv> = (0..wanted.min(MAX_SETS))
-        .map(|_| Gemv::new(device, kernels, a, b, bench.options.clone()))
+        .map(|_| Gemv::new(kernels, a, b, bench.options.clone()))
         .collect::<Result<_>>()?;
     let graph = gpu.capture(|| sets.iter().try_for_each(|set| set.launch().map(drop)))?;
     // SAFETY: operands and module outlive the call, which waits for its replays.

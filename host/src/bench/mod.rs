@@ -15,7 +15,7 @@ use serde::Serialize;
 pub use gpu::{Peer, Protocol, Timing};
 
 use crate::device::{Backend, Choice, Device, Kernels};
-use crate::error::Result;
+use crate::error::{Result, require_memory};
 use crate::gemv::{Gemv, GemvOptions};
 use crate::generate::Generator;
 use crate::oracle::{self, Verification};
@@ -139,15 +139,15 @@ pub struct Report {
 /// # Errors
 /// Bad sizes and [`DeviceError`](crate::device::DeviceError). A wrong result is not an error: the
 /// report says so, and nothing is timed.
-pub fn gemv(
-    device: &Device,
-    kernels: &Kernels,
-    shape: GemvShape,
-    bench: &GemvBench,
-) -> Result<Report> {
+pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Report> {
+    let device = kernels.device();
+    let bytes = shape.bytes(bench.options.output.bytes() as usize);
+    // The emulator's memory is a second copy with a bit a byte beside it.
+    let copies = if matches!(device.backend(), Backend::Emulator(_)) { 3 } else { 1 };
+    require_memory(&format!("running {shape}"), bytes.saturating_mul(copies))?;
     let (a, b) = bench.generator.gemv(shape, bench.layouts, bench.seed)?;
     let reference = oracle::gemv(&a, &b, bench.options.alpha)?;
-    let prepared = Gemv::new(device, kernels, &a, &b, bench.options.clone())?;
+    let prepared = Gemv::new(kernels, &a, &b, bench.options.clone())?;
     let result = prepared.run()?;
     let verification = reference.verify(&result.values(), result.output);
 
@@ -157,7 +157,7 @@ pub fn gemv(
         && verification.passed()
         && bench.protocol.replays > 0
     {
-        times = Some(gpu::time(device, kernels, shape, &a, &b, bench, &reference)?);
+        times = Some(gpu::time(kernels, shape, &a, &b, bench, &reference)?);
     }
     Ok(Report {
         op: "gemv",
@@ -171,7 +171,7 @@ pub fn gemv(
         output: output::name(result.output),
         verified: verification.passed(),
         max_error: verification.max_abs_error,
-        bytes: shape.bytes(result.output.bytes() as usize),
+        bytes,
         verification,
         times,
         emulated,

@@ -97,12 +97,7 @@ impl CudaDevice {
         // SAFETY: inputs, output and module are alive until the end of this call,
         // and `time` waits for its replays.
         let times = unsafe { graph.time(sets, warmup, replays)? };
-        Ok(ReadRate {
-            bytes,
-            sets,
-            bytes_per_second: bytes as f64 / times.median,
-            times,
-        })
+        Ok(ReadRate { bytes, sets, bytes_per_second: bytes as f64 / times.median, times })
     }
 
     /// Allocations of incompressible bytes: memory that compresses zeros would
@@ -134,10 +129,7 @@ mod tests {
     #[test]
     fn parameters_are_three_little_endian_words() {
         let params = read_params(1, 2, 0x0102_0304_0506_0708);
-        assert_eq!(
-            params[..16],
-            [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]
-        );
+        assert_eq!(params[..16], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(params[16..], [8, 7, 6, 5, 4, 3, 2, 1]);
     }
 

@@ -149,10 +149,7 @@ impl Cublas {
     pub fn open(device: &CudaDevice) -> Result<Self, CublasError> {
         device.bind()?;
         let (library, path) = find::open()?;
-        let function = Functions {
-            library: &library,
-            path: &path,
-        };
+        let function = Functions { library: &library, path: &path };
         let create: Create = function.get("cublasCreate_v2")?;
         let destroy: Destroy = function.get("cublasDestroy_v2")?;
         let set_stream: SetStream = function.get("cublasSetStream_v2")?;
@@ -295,11 +292,7 @@ fn check(
         Some(name) if !name.is_null() => unsafe { CStr::from_ptr(name) }.to_string_lossy(),
         _ => "unknown status".into(),
     };
-    Err(CublasError::Call {
-        call,
-        status,
-        name: name.into_owned(),
-    })
+    Err(CublasError::Call { call, status, name: name.into_owned() })
 }
 
 struct Functions<'a> {
@@ -315,10 +308,7 @@ impl Functions<'_> {
         let symbol = unsafe { self.library.get::<T>(function) };
         symbol
             .map(|symbol| *symbol)
-            .map_err(|_| CublasError::MissingFunction {
-                library: self.path.to_owned(),
-                function,
-            })
+            .map_err(|_| CublasError::MissingFunction { library: self.path.to_owned(), function })
     }
 }
 

@@ -42,9 +42,7 @@ impl Drop for Inner {
 
 fn bind(context: &Context) -> Result<(), CudaError> {
     // SAFETY: the handle is alive as long as `context`.
-    check("cuCtxSetCurrent", unsafe {
-        raw::cuCtxSetCurrent(context.as_raw().cast())
-    })
+    check("cuCtxSetCurrent", unsafe { raw::cuCtxSetCurrent(context.as_raw().cast()) })
 }
 
 impl CudaDevice {
@@ -64,20 +62,10 @@ impl CudaDevice {
         let device = check_cust("cuDeviceGet", cust::device::Device::get_device(ordinal))?;
         let context = check_cust("cuDevicePrimaryCtxRetain", Context::new(device))?;
         bind(&context)?;
-        let stream = check_cust(
-            "cuStreamCreateWithPriority",
-            Stream::new(StreamFlags::DEFAULT, None),
-        )?;
-        let inner = Inner {
-            modules: RefCell::default(),
-            stream,
-            context,
-            info,
-            arch,
-        };
-        Ok(Self {
-            inner: Rc::new(inner),
-        })
+        let stream =
+            check_cust("cuStreamCreateWithPriority", Stream::new(StreamFlags::DEFAULT, None))?;
+        let inner = Inner { modules: RefCell::default(), stream, context, info, arch };
+        Ok(Self { inner: Rc::new(inner) })
     }
 
     /// What the driver says about the GPU.
@@ -117,9 +105,7 @@ impl CudaDevice {
         self.bind()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are writable and the context is current.
-        check("cuMemGetInfo", unsafe {
-            raw::cuMemGetInfo_v2(&mut free, &mut total)
-        })?;
+        check("cuMemGetInfo", unsafe { raw::cuMemGetInfo_v2(&mut free, &mut total) })?;
         Ok((free as u64, total as u64))
     }
 

@@ -188,10 +188,7 @@ pub(crate) fn check_cust<T>(
     call: &'static str,
     result: cust::error::CudaResult<T>,
 ) -> Result<T, CudaError> {
-    result.map_err(|error| CudaError::Call {
-        call,
-        code: CudaCode::new(cust_code(error)),
-    })
+    result.map_err(|error| CudaError::Call { call, code: CudaCode::new(cust_code(error)) })
 }
 
 /// The driver's code behind an error of `cust`, which knows those of CUDA 11.6
@@ -224,16 +221,10 @@ mod tests {
 
     #[test]
     fn a_code_without_meaning_is_still_a_sentence() {
-        let code = CudaCode {
-            value: 4242,
-            name: "unknown code".to_owned(),
-            meaning: String::new(),
-        };
+        let code =
+            CudaCode { value: 4242, name: "unknown code".to_owned(), meaning: String::new() };
         assert_eq!(code.to_string(), "unknown code (4242)");
-        let error = CudaError::Jit {
-            code,
-            log: "line 3: syntax error".to_owned(),
-        };
+        let error = CudaError::Jit { code, log: "line 3: syntax error".to_owned() };
         assert_eq!(
             error.to_string(),
             "the driver refused the PTX with unknown code (4242)\nline 3: syntax error"

@@ -94,10 +94,7 @@ impl CudaDevice {
         check("cuStreamBeginCapture", unsafe {
             raw::cuStreamBeginCapture_v2(self.stream().as_inner().cast(), THREAD_LOCAL)
         })?;
-        let mut recording = Recording {
-            device: self,
-            open: true,
-        };
+        let mut recording = Recording { device: self, open: true };
         record()?;
         let template = recording.finish()?;
 
@@ -111,11 +108,7 @@ impl CudaDevice {
         check("cuGraphInstantiateWithFlags", unsafe {
             raw::cuGraphInstantiateWithFlags(&mut executable, template.0, 0)
         })?;
-        let graph = CudaGraph {
-            executable,
-            nodes,
-            device: self.clone(),
-        };
+        let graph = CudaGraph { executable, nodes, device: self.clone() };
         // SAFETY: graph and stream are alive.
         check("cuGraphUpload", unsafe {
             raw::cuGraphUpload(graph.executable, self.stream().as_inner().cast())

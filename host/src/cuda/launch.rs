@@ -106,29 +106,18 @@ impl CudaModule {
             (&raw mut size).cast(),
             ptr::null_mut(),
         ];
-        let extra = if launch.params.is_empty() {
-            ptr::null_mut()
-        } else {
-            extra.as_mut_ptr()
-        };
+        let extra = if launch.params.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() };
         // SAFETY: the configuration, its attribute and the parameter block outlive
         // the call, which copies them; the function belongs to this context. What
         // the kernel does with its parameters is the caller's promise.
         check("cuLaunchKernelEx", unsafe {
-            raw::cuLaunchKernelEx(
-                (&raw mut config).cast(),
-                kernel.function,
-                ptr::null_mut(),
-                extra,
-            )
+            raw::cuLaunchKernelEx((&raw mut config).cast(), kernel.function, ptr::null_mut(), extra)
         })
     }
 }
 
 fn volume(shape: [u32; 3]) -> u64 {
-    shape
-        .iter()
-        .fold(1, |product: u64, &size| product.saturating_mul(size.into()))
+    shape.iter().fold(1, |product: u64, &size| product.saturating_mul(size.into()))
 }
 
 fn check_launch(
@@ -138,12 +127,7 @@ fn check_launch(
 ) -> Result<(), CudaError> {
     let limits = &kernel.limits;
     let bad = |field, required: String, actual: String| {
-        Err(CudaError::BadLaunch {
-            kernel: launch.entry.to_owned(),
-            field,
-            required,
-            actual,
-        })
+        Err(CudaError::BadLaunch { kernel: launch.entry.to_owned(), field, required, actual })
     };
     let CudaLaunch { grid, block, .. } = launch;
 
@@ -167,30 +151,19 @@ fn check_launch(
             device.shared_per_block.saturating_sub(limits.static_shared),
             limits.static_shared
         );
-        return bad(
-            "dynamic_shared",
-            required,
-            format!("{} bytes", launch.dynamic_shared),
-        );
+        return bad("dynamic_shared", required, format!("{} bytes", launch.dynamic_shared));
     }
     let Some(cluster) = launch.cluster.or(limits.cluster) else {
         return Ok(());
     };
     if limits.cluster.is_some_and(|fixed| fixed != cluster) {
-        let required = format!(
-            "{:?}, as the kernel says",
-            limits.cluster.unwrap_or_default()
-        );
+        let required = format!("{:?}, as the kernel says", limits.cluster.unwrap_or_default());
         return bad("cluster", required, format!("{cluster:?}"));
     }
     let blocks = volume(cluster);
     if blocks == 0 || blocks > MAX_CLUSTER {
         let required = format!("1 to {MAX_CLUSTER} blocks");
-        return bad(
-            "cluster",
-            required,
-            format!("{cluster:?} = {blocks} blocks"),
-        );
+        return bad("cluster", required, format!("{cluster:?} = {blocks} blocks"));
     }
     if (0..3).any(|axis| grid[axis] % cluster[axis] != 0) {
         let required = format!("a multiple of the cluster {cluster:?}");

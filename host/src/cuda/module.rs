@@ -131,10 +131,8 @@ impl LoadedModule {
         let mut log = vec![0_u8; LOG_BYTES];
         let mut options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
         // Values that fit a pointer are passed in its place.
-        let mut values = [
-            log.as_mut_ptr().cast::<c_void>(),
-            ptr::without_provenance_mut(LOG_BYTES),
-        ];
+        let mut values =
+            [log.as_mut_ptr().cast::<c_void>(), ptr::without_provenance_mut(LOG_BYTES)];
         let mut handle = ptr::null_mut();
         // SAFETY: the text is nul-terminated and only read, the log has the size
         // stated, and there are as many options as values.
@@ -148,27 +146,18 @@ impl LoadedModule {
             )
         };
         if code == CUDA_SUCCESS {
-            return Ok(Self {
-                kernels: RefCell::default(),
-                handle,
-            });
+            return Ok(Self { kernels: RefCell::default(), handle });
         }
         let end = log.iter().position(|&byte| byte == 0);
         let log = String::from_utf8_lossy(&log[..end.unwrap_or(LOG_BYTES)]);
-        Err(CudaError::Jit {
-            code: CudaCode::new(code),
-            log: log.trim_end().to_owned(),
-        })
+        Err(CudaError::Jit { code: CudaCode::new(code), log: log.trim_end().to_owned() })
     }
 
     fn kernel(&self, name: &str) -> Result<Rc<Kernel>, CudaError> {
         if let Some(kernel) = self.kernels.borrow().get(name) {
             return Ok(kernel.clone());
         }
-        let missing = |available| CudaError::NoSuchKernel {
-            kernel: name.to_owned(),
-            available,
-        };
+        let missing = |available| CudaError::NoSuchKernel { kernel: name.to_owned(), available };
         let Ok(symbol) = CString::new(name) else {
             return Err(missing(self.kernels()?));
         };
@@ -179,9 +168,7 @@ impl LoadedModule {
             code => check("cuModuleGetFunction", code)?,
         }
         let kernel = Rc::new(Kernel::new(function)?);
-        self.kernels
-            .borrow_mut()
-            .insert(name.to_owned(), kernel.clone());
+        self.kernels.borrow_mut().insert(name.to_owned(), kernel.clone());
         Ok(kernel)
     }
 
@@ -201,9 +188,7 @@ impl LoadedModule {
         for function in functions {
             let mut name = ptr::null();
             // SAFETY: `name` is writable; the handle was just enumerated.
-            check("cuFuncGetName", unsafe {
-                raw::cuFuncGetName(&mut name, function)
-            })?;
+            check("cuFuncGetName", unsafe { raw::cuFuncGetName(&mut name, function) })?;
             if !name.is_null() {
                 // SAFETY: a nul-terminated string that lives as long as the module.
                 names.push(unsafe { CStr::from_ptr(name) }.to_string_lossy().into());

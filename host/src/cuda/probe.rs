@@ -9,10 +9,7 @@ use serde::Serialize;
 use super::error::{CudaCode, CudaError, DriverError, check};
 
 /// The oldest driver that accepts the kernels: PTX ISA 9.0 came with CUDA 13.0.
-pub const MIN_DRIVER: CudaVersion = CudaVersion {
-    major: 13,
-    minor: 0,
-};
+pub const MIN_DRIVER: CudaVersion = CudaVersion { major: 13, minor: 0 };
 
 /// A CUDA version, as the driver reports the newest it supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -26,10 +23,7 @@ pub struct CudaVersion {
 impl CudaVersion {
     /// From `cuDriverGetVersion`'s number, `1000 * major + 10 * minor`.
     fn from_number(number: u32) -> Self {
-        Self {
-            major: number / 1000,
-            minor: number % 1000 / 10,
-        }
+        Self { major: number / 1000, minor: number % 1000 / 10 }
     }
 }
 
@@ -122,9 +116,8 @@ impl fmt::Display for DeviceInfo {
 /// [`DriverError::Missing`], [`DriverError::TooOld`], [`DriverError::InitFailed`]
 /// or [`DriverError::NoDevice`], in this order of checks.
 pub fn probe() -> Result<DriverInfo, DriverError> {
-    let library = cuda_lazy::library().map_err(|error| DriverError::Missing {
-        reason: error.to_string(),
-    })?;
+    let library =
+        cuda_lazy::library().map_err(|error| DriverError::Missing { reason: error.to_string() })?;
 
     let mut number = 0;
     // SAFETY: `number` is writable. The version can be asked for before cuInit.
@@ -132,35 +125,24 @@ pub fn probe() -> Result<DriverInfo, DriverError> {
     started("cuDriverGetVersion", code)?;
     let version = CudaVersion::from_number(u32::try_from(number).unwrap_or(0));
     if version < MIN_DRIVER {
-        return Err(DriverError::TooOld {
-            found: version,
-            needed: MIN_DRIVER,
-        });
+        return Err(DriverError::TooOld { found: version, needed: MIN_DRIVER });
     }
 
     // SAFETY: cuInit has no precondition and may be called again.
     started("cuInit", unsafe { raw::cuInit(0) })?;
     let mut count = 0;
     // SAFETY: `count` is writable.
-    started("cuDeviceGetCount", unsafe {
-        raw::cuDeviceGetCount(&mut count)
-    })?;
+    started("cuDeviceGetCount", unsafe { raw::cuDeviceGetCount(&mut count) })?;
     let count = u32::try_from(count).unwrap_or(0);
-    let devices = (0..count)
-        .map(describe)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| match error {
+    let devices =
+        (0..count).map(describe).collect::<Result<Vec<_>, _>>().map_err(|error| match error {
             CudaError::Call { call, code } => DriverError::InitFailed { call, code },
             _ => DriverError::NoDevice,
         })?;
     if devices.is_empty() {
         return Err(DriverError::NoDevice);
     }
-    Ok(DriverInfo {
-        library: library.path().to_owned(),
-        version,
-        devices,
-    })
+    Ok(DriverInfo { library: library.path().to_owned(), version, devices })
 }
 
 fn started(call: &'static str, code: u32) -> Result<(), DriverError> {
@@ -171,10 +153,7 @@ fn started(call: &'static str, code: u32) -> Result<(), DriverError> {
         CUDA_ERROR_STUB_LIBRARY => Err(DriverError::Missing {
             reason: "libcuda.so.1 is the CUDA toolkit's stub library".to_owned(),
         }),
-        _ => Err(DriverError::InitFailed {
-            call,
-            code: CudaCode::new(code),
-        }),
+        _ => Err(DriverError::InitFailed { call, code: CudaCode::new(code) }),
     }
 }
 
@@ -198,9 +177,7 @@ enum Attribute {
 fn describe(ordinal: u32) -> Result<DeviceInfo, CudaError> {
     let mut handle = 0;
     // SAFETY: `handle` is writable and the driver is initialised.
-    check("cuDeviceGet", unsafe {
-        raw::cuDeviceGet(&mut handle, ordinal.cast_signed())
-    })?;
+    check("cuDeviceGet", unsafe { raw::cuDeviceGet(&mut handle, ordinal.cast_signed()) })?;
 
     let mut name = [0 as c_char; 256];
     // SAFETY: `name` has room for the length given, the nul included.
@@ -212,9 +189,7 @@ fn describe(ordinal: u32) -> Result<DeviceInfo, CudaError> {
 
     let mut memory = 0;
     // SAFETY: `memory` is writable.
-    check("cuDeviceTotalMem", unsafe {
-        raw::cuDeviceTotalMem_v2(&mut memory, handle)
-    })?;
+    check("cuDeviceTotalMem", unsafe { raw::cuDeviceTotalMem_v2(&mut memory, handle) })?;
 
     let attribute = |attribute: Attribute| -> Result<u32, CudaError> {
         let mut value = 0;

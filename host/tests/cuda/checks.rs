@@ -70,11 +70,7 @@ fn pass(text: impl Into<String>) -> Checked {
 }
 
 fn ensure(condition: bool, what: impl FnOnce() -> String) -> Result<(), Box<dyn Error>> {
-    if condition {
-        Ok(())
-    } else {
-        Err(what().into())
-    }
+    if condition { Ok(()) } else { Err(what().into()) }
 }
 
 /// The first place where two slices differ.
@@ -89,10 +85,7 @@ fn equal<T: PartialEq + fmt::Debug>(
     }
     match (0..actual.len()).find(|&i| actual[i] != expected[i]) {
         None => Ok(()),
-        Some(i) => Err(format!(
-            "{what}[{i}] = {:?}, expected {:?}",
-            actual[i], expected[i]
-        )),
+        Some(i) => Err(format!("{what}[{i}] = {:?}, expected {:?}", actual[i], expected[i])),
     }
 }
 
@@ -132,59 +125,34 @@ fn memory(device: &CudaDevice, _: &CudaModule) -> Checked {
     equal("untouched", &tail[..2], &bytes[99_997..99_999])?;
     memory.fill(0xcb)?;
     equal("fill", &memory.to_vec()?, &vec![0xcb; bytes.len()])?;
-    let beyond = memory
-        .write(100_000, &[0; 4])
-        .map_err(|error| error.to_string());
+    let beyond = memory.write(100_000, &[0; 4]).map_err(|error| error.to_string());
     let expected = "write to device memory: offset + length must be at most 100003 bytes, \
                     got 100000 + 4";
     ensure(beyond == Err(expected.to_owned()), || format!("{beyond:?}"))?;
     let mut empty = device.alloc(0)?;
     empty.fill(1)?;
     empty.write(0, &[])?;
-    ensure(empty.is_empty() && empty.to_vec()?.is_empty(), || {
-        "not empty".into()
-    })?;
+    ensure(empty.is_empty() && empty.to_vec()?.is_empty(), || "not empty".into())?;
     let huge = device.alloc(1 << 44).map_err(|error| error.to_string());
-    ensure(
-        huge.as_ref()
-            .is_err_and(|text| text.contains("CUDA_ERROR_OUT_OF_MEMORY (2)")),
-        || {
-            format!(
-                "allocating 2^44 bytes: {:?}",
-                huge.map(|memory| memory.len())
-            )
-        },
-    )?;
+    ensure(huge.as_ref().is_err_and(|text| text.contains("CUDA_ERROR_OUT_OF_MEMORY (2)")), || {
+        format!("allocating 2^44 bytes: {:?}", huge.map(|memory| memory.len()))
+    })?;
     pass("upload, partial copies, fill, bounds, empty, out of memory")
 }
 
 fn module_cache(device: &CudaDevice, module: &CudaModule) -> Checked {
     let kernels = module.kernels()?;
-    let expected = [
-        "bump",
-        "cluster_fixed",
-        "cluster_rank",
-        "fault",
-        "read_all",
-        "reverse",
-        "vector_add",
-    ];
+    let expected =
+        ["bump", "cluster_fixed", "cluster_rank", "fault", "read_all", "reverse", "vector_add"];
     equal("kernels", &kernels, &expected.map(str::to_owned))?;
     let limits = module.limits("vector_add")?;
-    ensure(limits.param_bytes == 28 && limits.local == 0, || {
-        format!("{limits:?}")
+    ensure(limits.param_bytes == 28 && limits.local == 0, || format!("{limits:?}"))?;
+    ensure(module.limits("bump")?.max_threads == 32, || "maxntid is not seen".into())?;
+    ensure(module.limits("cluster_fixed")?.cluster == Some([2, 1, 1]), || {
+        "reqnctapercluster is not seen".into()
     })?;
-    ensure(module.limits("bump")?.max_threads == 32, || {
-        "maxntid is not seen".into()
-    })?;
-    ensure(
-        module.limits("cluster_fixed")?.cluster == Some([2, 1, 1]),
-        || "reqnctapercluster is not seen".into(),
-    )?;
     let again = CudaDevice::open(device.info().ordinal)?;
-    ensure(again.info() == device.info(), || {
-        "the second handle differs".into()
-    })?;
+    ensure(again.info() == device.info(), || "the second handle differs".into())?;
     pass(format!("{} kernels; vector_add {limits:?}", kernels.len()))
 }
 
@@ -198,9 +166,7 @@ fn vector_add(device: &CudaDevice, module: &CudaModule) -> Checked {
     let params = params(&[a.address(), b.address(), c.address()], Some(n));
     // SAFETY: three arrays of n words, read back before they are dropped.
     unsafe { module.launch(&plain("vector_add", n.div_ceil(256), 256, &params))? };
-    let expected: Vec<u32> = (0..n)
-        .map(|i| (i as f32 + 0.25 * i as f32).to_bits())
-        .collect();
+    let expected: Vec<u32> = (0..n).map(|i| (i as f32 + 0.25 * i as f32).to_bits()).collect();
     equal("sum bits", &words(&c.to_vec()?), &expected)?;
     pass(format!("{n} sums"))
 }
@@ -212,10 +178,7 @@ fn dynamic_shared(device: &CudaDevice, module: &CudaModule) -> Checked {
         let n = bytes / 4;
         let out = device.alloc(bytes as usize)?;
         let params = params(&[out.address()], Some(n));
-        let launch = CudaLaunch {
-            dynamic_shared: bytes,
-            ..plain("reverse", 1, 256, &params)
-        };
+        let launch = CudaLaunch { dynamic_shared: bytes, ..plain("reverse", 1, 256, &params) };
         // SAFETY: `out` has n words and is read back before it is dropped.
         unsafe { module.launch(&launch)? };
         let expected: Vec<u32> = (0..n).rev().collect();
@@ -237,10 +200,7 @@ fn clusters(device: &CudaDevice, module: &CudaModule) -> Checked {
     for (entry, cluster, size) in cases {
         let out = device.alloc(4 * 32)?;
         let params = params(&[out.address()], None);
-        let launch = CudaLaunch {
-            cluster,
-            ..plain(entry, 32, 32, &params)
-        };
+        let launch = CudaLaunch { cluster, ..plain(entry, 32, 32, &params) };
         // SAFETY: one word a block, read back before `out` is dropped.
         unsafe { module.launch(&launch)? };
         let expected: Vec<u32> = (0..32).map(|i| i % size + 256 * size).collect();
@@ -258,36 +218,24 @@ fn launch_checks(device: &CudaDevice, module: &CudaModule) -> Checked {
     let shared = device.info().shared_per_block;
     let cases = [
         (
-            CudaLaunch {
-                params: &good[..7],
-                ..rank
-            },
+            CudaLaunch { params: &good[..7], ..rank },
             "launch of cluster_rank: params must be 8 bytes, got 7 bytes".to_owned(),
         ),
         (
-            CudaLaunch {
-                grid: [1, 0, 1],
-                ..rank
-            },
+            CudaLaunch { grid: [1, 0, 1], ..rank },
             "launch of cluster_rank: grid must be from 1 to [2147483647, 65535, 65535], \
              got [1, 0, 1]"
                 .to_owned(),
         ),
         (
-            CudaLaunch {
-                block: [1024, 2, 1],
-                ..rank
-            },
+            CudaLaunch { block: [1024, 2, 1], ..rank },
             format!(
                 "launch of cluster_rank: block must be 1 to {max_threads} threads, \
                  got [1024, 2, 1] = 2048 threads"
             ),
         ),
         (
-            CudaLaunch {
-                dynamic_shared: shared + 1,
-                ..rank
-            },
+            CudaLaunch { dynamic_shared: shared + 1, ..rank },
             format!(
                 "launch of cluster_rank: dynamic_shared must be at most {shared} bytes \
                  beside 0 static ones, got {} bytes",
@@ -295,38 +243,25 @@ fn launch_checks(device: &CudaDevice, module: &CudaModule) -> Checked {
             ),
         ),
         (
-            CudaLaunch {
-                cluster: Some([3, 1, 1]),
-                ..rank
-            },
+            CudaLaunch { cluster: Some([3, 1, 1]), ..rank },
             "launch of cluster_rank: grid must be a multiple of the cluster [3, 1, 1], \
              got [32, 1, 1]"
                 .to_owned(),
         ),
         (
-            CudaLaunch {
-                cluster: Some([32, 1, 1]),
-                ..rank
-            },
+            CudaLaunch { cluster: Some([32, 1, 1]), ..rank },
             "launch of cluster_rank: cluster must be 1 to 16 blocks, \
              got [32, 1, 1] = 32 blocks"
                 .to_owned(),
         ),
         (
-            CudaLaunch {
-                entry: "cluster_fixed",
-                cluster: Some([4, 1, 1]),
-                ..rank
-            },
+            CudaLaunch { entry: "cluster_fixed", cluster: Some([4, 1, 1]), ..rank },
             "launch of cluster_fixed: cluster must be [2, 1, 1], as the kernel says, \
              got [4, 1, 1]"
                 .to_owned(),
         ),
         (
-            CudaLaunch {
-                entry: "gemv",
-                ..rank
-            },
+            CudaLaunch { entry: "gemv", ..rank },
             "no kernel \"gemv\" in the module; it has: bump, cluster_fixed, cluster_rank, \
              fault, read_all, reverse, vector_add"
                 .to_owned(),
@@ -354,13 +289,8 @@ fn refused_ptx(device: &CudaDevice, _: &CudaModule) -> Checked {
         Err(CudaError::Jit { log, .. }) => log,
         other => return Err(format!("{:?}", other.map(|_| "accepted")).into()),
     };
-    ensure(log.contains("line 4"), || {
-        format!("no line in the log: {log:?}")
-    })?;
-    let nul = device
-        .load(".version\0")
-        .map(|_| ())
-        .map_err(|error| error.to_string());
+    ensure(log.contains("line 4"), || format!("no line in the log: {log:?}"))?;
+    let nul = device.load(".version\0").map(|_| ()).map_err(|error| error.to_string());
     let expected = "loading PTX: text must be free of nul characters, got one at byte 8";
     ensure(nul == Err(expected.to_owned()), || format!("{nul:?}"))?;
     pass(log.lines().next().unwrap_or_default())
@@ -387,9 +317,7 @@ fn graph(device: &CudaDevice, module: &CudaModule) -> Checked {
     // SAFETY: as above.
     let times = unsafe { graph.time(5, 2, 20)? };
     equal("after timing", &words(&counter.to_vec()?), &[22 * 5])?;
-    ensure(times.all.len() == 20 && times.p10 > 0.0, || {
-        format!("{times:?}")
-    })?;
+    ensure(times.all.len() == 20 && times.p10 > 0.0, || format!("{times:?}"))?;
     // SAFETY: refused before anything runs.
     let none = unsafe { graph.time(5, 0, 0) };
     ensure(none.is_err(), || "0 replays are accepted".into())?;
@@ -421,9 +349,7 @@ fn broken_recordings(device: &CudaDevice, module: &CudaModule) -> Checked {
         launch()?;
         Err(Stop::Here)
     });
-    ensure(matches!(stopped, Err(Stop::Here)), || {
-        "the error is lost".into()
-    })?;
+    ensure(matches!(stopped, Err(Stop::Here)), || "the error is lost".into())?;
     let copied = device.capture(|| {
         launch()?;
         counter.to_vec().map(drop).map_err(Stop::Cuda)
@@ -461,9 +387,7 @@ fn cublas(device: &CudaDevice, _: &CudaModule) -> Checked {
         Err(error) => return Err(error.into()),
     };
     let halves = |count: usize, f: fn(usize) -> f32| -> Vec<u8> {
-        (0..count)
-            .flat_map(|i| f16::from_f32(f(i)).to_le_bytes())
-            .collect()
+        (0..count).flat_map(|i| f16::from_f32(f(i)).to_le_bytes()).collect()
     };
     // Small integers, so that every sum is exact in f16 too.
     fn a_value(i: usize) -> f32 {
@@ -473,12 +397,7 @@ fn cublas(device: &CudaDevice, _: &CudaModule) -> Checked {
         (i * 3 % 4) as f32 - 1.0
     }
     for n in [1, 3] {
-        let shape = HalfProduct {
-            m: 200,
-            n,
-            k: 328,
-            batch: 2,
-        };
+        let shape = HalfProduct { m: 200, n, k: 328, batch: 2 };
         let HalfProduct { m, k, batch, .. } = shape;
         let a = device.upload(&halves(batch * m * k, a_value))?;
         let b = device.upload(&halves(batch * n * k, b_value))?;
@@ -507,11 +426,7 @@ fn cublas(device: &CudaDevice, _: &CudaModule) -> Checked {
         equal("recorded product", &read(c.to_vec()?), &expected)?;
         ensure(times.median > 0.0, || format!("{times:?}"))?;
     }
-    pass(format!(
-        "version {} from {}",
-        cublas.version()?,
-        cublas.path()
-    ))
+    pass(format!("version {} from {}", cublas.version()?, cublas.path()))
 }
 
 fn fault(device: &CudaDevice, module: &CudaModule) -> Checked {
@@ -522,11 +437,7 @@ fn fault(device: &CudaDevice, module: &CudaModule) -> Checked {
         Err(error @ CudaError::Call { .. }) => error.to_string(),
         other => return Err(format!("a store to address 16 gave {other:?}").into()),
     };
-    ensure(text.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), || {
-        text.clone()
-    })?;
-    ensure(device.alloc(16).is_err(), || {
-        "the device still allocates".into()
-    })?;
+    ensure(text.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), || text.clone())?;
+    ensure(device.alloc(16).is_err(), || "the device still allocates".into())?;
     pass(text)
 }

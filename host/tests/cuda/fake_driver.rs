@@ -106,25 +106,14 @@ fn the_probe_tells_drivers_apart() {
             "open 1: cuda:1 (Fake GPU) has compute capability 8.9; \
              supported are 9.0 (sm_90a) and 10.0 (sm_100a)",
         ),
-        (
-            "13020,0,1,90",
-            "open 1: cuda:1 does not exist: the driver reports 1 device(s)",
-        ),
+        ("13020,0,1,90", "open 1: cuda:1 does not exist: the driver reports 1 device(s)"),
         // A code newer than cust survives the way through it.
-        (
-            "13020,0,1,90",
-            "open 0: cuDevicePrimaryCtxRetain returned unknown code (4242)",
-        ),
+        ("13020,0,1,90", "open 0: cuDevicePrimaryCtxRetain returned unknown code (4242)"),
     ];
     let program = env::current_exe().expect("this program's path");
     for (driver, expected) in cases {
         let output = Command::new(&program)
-            .args([
-                "--exact",
-                "fake_driver::say_what_is_here",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args(["--exact", "fake_driver::say_what_is_here", "--ignored", "--nocapture"])
             .env("LD_LIBRARY_PATH", &folder)
             .env("FAKE_CUDA", driver)
             .output()

@@ -9,6 +9,7 @@ use cuda_std::ptx::{convert, half, memory};
 use fp4_formats::gemv::VectorElement;
 
 /// cvt.rn.f16x2.e2m1x2 + fma.rn.f16x2.
+#[derive(Clone, Copy)]
 pub struct ConvertDot;
 
 /// Eight codes as four pairs of f16.
@@ -29,7 +30,12 @@ impl BlockDot for ConvertDot {
     type Block = [[u32; 4]; 2];
 
     #[inline(always)]
-    unsafe fn stage(address: u32, plane: u32, codes: [u32; 2]) {
+    fn new() -> Self {
+        Self
+    }
+
+    #[inline(always)]
+    unsafe fn stage(self, address: u32, plane: u32, codes: [u32; 2]) {
         // SAFETY: the caller vouches for room of two 16-byte words.
         unsafe {
             memory::st_shared_v4_b32(address, decode(codes[0]));
@@ -44,8 +50,7 @@ impl BlockDot for ConvertDot {
     }
 
     #[inline(always)]
-    #[allow(clippy::needless_range_loop)]
-    fn dot(codes: [u32; 2], vector: &Self::Block) -> f32 {
+    fn dot(self, codes: [u32; 2], vector: &Self::Block) -> f32 {
         let mut sum = 0;
         // Indices, not iterators: the arrays must stay in registers.
         for i in 0..2 {

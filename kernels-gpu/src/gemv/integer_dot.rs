@@ -8,7 +8,7 @@
 //! negative part, which two `dp4a` chains sum.
 
 use super::BlockDot;
-use cuda_std::ptx::{integer, memory};
+use cuda_std::ptx::{integer, memory, special};
 use fp4_formats::gemv::VectorElement;
 
 /// Twice the values of codes 0..=3 and 4..=7, one a byte.
@@ -18,12 +18,20 @@ const TABLE: [u32; 2] = [0x0302_0100, 0x0C08_0604];
 const SIGNS: u32 = 0x8888_8888;
 
 /// prmt + dp4a.
-pub struct IntegerDot;
+#[derive(Clone, Copy)]
+pub struct IntegerDot {
+    /// `TABLE[0]`. `prmt` takes one immediate at most; the other half must be in
+    /// a register, which ptxas would fill anew before each use if it knew the
+    /// value.
+    low: u32,
+}
 
-/// Magnitudes of the four low codes of `codes` that are not negative, else 0.
-#[inline(always)]
-fn positive(codes: u32) -> u32 {
-    integer::prmt_b32(TABLE[0], TABLE[1], codes)
+impl IntegerDot {
+    /// Magnitudes of the four low codes of `codes` that are not negative, else 0.
+    #[inline(always)]
+    fn positive(self, codes: u32) -> u32 {
+        integer::prmt_b32(self.low, TABLE[1], codes)
+    }
 }
 
 /// Four signed bytes from their positive and negative parts, of which one is 0.
@@ -41,12 +49,18 @@ impl BlockDot for IntegerDot {
     type Block = [u32; 4];
 
     #[inline(always)]
-    unsafe fn stage(address: u32, _plane: u32, codes: [u32; 2]) {
+    fn new() -> Self {
+        // Lane numbers are below 32, which the assembler does not assume.
+        Self { low: TABLE[0] + (special::laneid() >> 5) }
+    }
+
+    #[inline(always)]
+    unsafe fn stage(self, address: u32, _plane: u32, codes: [u32; 2]) {
         let mut block = [0; 4];
         for (i, word) in codes.into_iter().enumerate() {
             let flipped = word ^ SIGNS;
-            block[2 * i] = signed(positive(word), positive(flipped));
-            block[2 * i + 1] = signed(positive(word >> 16), positive(flipped >> 16));
+            block[2 * i] = signed(self.positive(word), self.positive(flipped));
+            block[2 * i + 1] = signed(self.positive(word >> 16), self.positive(flipped >> 16));
         }
         // SAFETY: the caller vouches for the address.
         unsafe { memory::st_shared_v4_b32(address, block) };
@@ -59,14 +73,14 @@ impl BlockDot for IntegerDot {
     }
 
     #[inline(always)]
-    fn dot(codes: [u32; 2], vector: &Self::Block) -> f32 {
+    fn dot(self, codes: [u32; 2], vector: &Self::Block) -> f32 {
         let (mut plus, mut minus) = (0, 0);
         for (i, word) in codes.into_iter().enumerate() {
             let flipped = word ^ SIGNS;
-            plus = integer::dp4a_s32_s32(positive(word), vector[2 * i], plus);
-            plus = integer::dp4a_s32_s32(positive(word >> 16), vector[2 * i + 1], plus);
-            minus = integer::dp4a_s32_s32(positive(flipped), vector[2 * i], minus);
-            minus = integer::dp4a_s32_s32(positive(flipped >> 16), vector[2 * i + 1], minus);
+            plus = integer::dp4a_s32_s32(self.positive(word), vector[2 * i], plus);
+            plus = integer::dp4a_s32_s32(self.positive(word >> 16), vector[2 * i + 1], plus);
+            minus = integer::dp4a_s32_s32(self.positive(flipped), vector[2 * i], minus);
+            minus = integer::dp4a_s32_s32(self.positive(flipped >> 16), vector[2 * i + 1], minus);
         }
         // At most 16 * 144 in magnitude: exact in f32.
         (plus - minus) as f32

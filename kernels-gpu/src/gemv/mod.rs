@@ -48,12 +48,12 @@ use integer_dot::IntegerDot as Dot;
 
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::ScaleLayout;
-use rows::{Rows, Segment, Stream};
 use fp4_formats::gemv::{CONFIGS, GemvConfig, GemvParams, PANEL, VectorElement};
+use rows::{Rows, Segment, Stream};
 
 /// How an architecture multiplies 16 codes of the matrix with 16 elements of
 /// the decoded vector.
-trait BlockDot {
+trait BlockDot: Copy {
     /// What the vector is decoded to.
     const ELEMENT: VectorElement;
     /// What a block sum must be multiplied with to be in units of the values.
@@ -63,12 +63,15 @@ trait BlockDot {
     /// A decoded block: its 16-byte words.
     type Block: Copy;
 
+    /// What decoding needs in registers.
+    fn new() -> Self;
+
     /// Decodes 16 codes and stores word `w` of the result at the shared address
     /// `address + w * plane`.
     ///
     /// # Safety
     /// Those are 16-byte aligned words of the CTA's shared memory.
-    unsafe fn stage(address: u32, plane: u32, codes: [u32; 2]);
+    unsafe fn stage(self, address: u32, plane: u32, codes: [u32; 2]);
 
     /// Loads what [`BlockDot::stage`] stored.
     ///
@@ -77,7 +80,7 @@ trait BlockDot {
     unsafe fn load(address: u32, plane: u32) -> Self::Block;
 
     /// Exact dot product, in [`BlockDot::UNIT`]s.
-    fn dot(codes: [u32; 2], vector: &Self::Block) -> f32;
+    fn dot(self, codes: [u32; 2], vector: &Self::Block) -> f32;
 }
 
 /// Bytes of the widest shared-memory access.
@@ -126,6 +129,7 @@ unsafe fn gemv<const INDEX: usize, const ROWS: usize, const CHUNK: usize>(p: &Ge
     const { assert!(matches!(CONFIGS[INDEX].scale_layout, ScaleLayout::Linear) || ROWS == 4) };
     let config: &GemvConfig = const { &CONFIGS[INDEX] };
 
+    let dot = Dot::new();
     let batch = thread::block_idx_y();
     let panel = Panel::new::<Dot>(config, p.k);
     let warp_index = thread::thread_idx_x() / warp::LANES;
@@ -145,7 +149,9 @@ unsafe fn gemv<const INDEX: usize, const ROWS: usize, const CHUNK: usize>(p: &Ge
         if !staged || p.k > PANEL {
             // SAFETY: the loop is the same for all threads of the CTA, so all
             // of them stage together.
-            unsafe { vector::stage::<Dot, ROWS, CHUNK>(p, batch, &current, panel, config.threads()) };
+            unsafe {
+                vector::stage::<Dot, ROWS, CHUNK>(dot, p, batch, &current, panel, config.threads())
+            };
             staged = true;
         }
         let row_ends = current.first + current.count == p.k;
@@ -158,7 +164,7 @@ unsafe fn gemv<const INDEX: usize, const ROWS: usize, const CHUNK: usize>(p: &Ge
         };
         // SAFETY: the stream was started for `current`, whose part of the
         // vector is staged.
-        unsafe { stream.accumulate::<Dot>(config, &current, next, panel, &mut sums) };
+        unsafe { stream.accumulate(dot, config, &current, next, panel, &mut sums) };
         let next = next();
         if row_ends {
             // SAFETY: all lanes of the warp are here; the rows are this warp's.

@@ -151,10 +151,10 @@ pub struct Segment<const ROWS: usize> {
 }
 
 impl<const ROWS: usize> Segment<ROWS> {
-    /// Chunks of a row.
+    /// Chunks of a row; none for a warp without rows.
     #[inline(always)]
     fn chunks<const CHUNK: usize>(&self) -> u32 {
-        self.count / (BLOCK * CHUNK as u32)
+        if self.rows.exists(0) { self.count / (BLOCK * CHUNK as u32) } else { 0 }
     }
 
     /// The lane's first chunk.
@@ -192,6 +192,7 @@ impl<const ROWS: usize, const CHUNK: usize> Stream<ROWS, CHUNK> {
     #[inline(always)]
     pub unsafe fn accumulate<D: BlockDot>(
         &mut self,
+        dot: D,
         config: &GemvConfig,
         segment: &Segment<ROWS>,
         next: impl FnOnce() -> Segment<ROWS>,
@@ -205,7 +206,7 @@ impl<const ROWS: usize, const CHUNK: usize> Stream<ROWS, CHUNK> {
             at.advance(config);
             // SAFETY: the panel holds chunk `index`, and `at` is the chunk
             // `LANES` further on, of the same rows.
-            unsafe { self.step::<D>(config, index, Some(&at), panel, sums) };
+            unsafe { self.step(dot, config, index, Some(&at), panel, sums) };
             index += warp::LANES;
         }
         let next = next();
@@ -214,7 +215,7 @@ impl<const ROWS: usize, const CHUNK: usize> Stream<ROWS, CHUNK> {
         if index < chunks {
             // SAFETY: as above; `at` is a chunk of `next` if it has one for
             // this lane.
-            unsafe { self.step::<D>(config, index, more.then_some(&at), panel, sums) };
+            unsafe { self.step(dot, config, index, more.then_some(&at), panel, sums) };
         } else if more {
             *self = Self::start(config, &next);
         }
@@ -228,6 +229,7 @@ impl<const ROWS: usize, const CHUNK: usize> Stream<ROWS, CHUNK> {
     #[inline(always)]
     unsafe fn step<D: BlockDot>(
         &mut self,
+        dot: D,
         config: &GemvConfig,
         index: u32,
         refill: Option<&Cursor<ROWS>>,
@@ -242,7 +244,7 @@ impl<const ROWS: usize, const CHUNK: usize> Stream<ROWS, CHUNK> {
                 self.load_scales(config, at);
             }
             for i in 0..ROWS {
-                vector.multiply(&self.codes[i], scales[i], &mut sums[i]);
+                vector.multiply(dot, &self.codes[i], scales[i], &mut sums[i]);
                 if let Some(at) = refill {
                     self.load_codes(i, at);
                 }
@@ -362,12 +364,12 @@ impl<D: BlockDot, const CHUNK: usize> VectorChunk<D, CHUNK> {
 
     /// Adds the product with one row's chunk to `sum`.
     #[inline(always)]
-    fn multiply(&self, codes: &[[u32; 2]; CHUNK], scales: u16, sum: &mut f32) {
+    fn multiply(&self, dot: D, codes: &[[u32; 2]; CHUNK], scales: u16, sum: &mut f32) {
         let pair = convert::cvt_rn_f16x2_e4m3x2(scales);
         let row_scales = [pair as u16, (pair >> 16) as u16];
         for j in 0..CHUNK {
             let scale = convert::cvt_f32_f16(row_scales[j]) * f32::from_bits(self.scales[j]);
-            *sum = float::fma_rn_f32(D::dot(codes[j], &self.blocks[j]), scale, *sum);
+            *sum = float::fma_rn_f32(dot.dot(codes[j], &self.blocks[j]), scale, *sum);
         }
     }
 }

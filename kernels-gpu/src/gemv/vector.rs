@@ -13,6 +13,7 @@ const BLOCK: u32 = Nvfp4::BLOCK as u32;
 /// All `threads` threads of the CTA call it together.
 #[inline(always)]
 pub unsafe fn stage<D: BlockDot, const ROWS: usize, const CHUNK: usize>(
+    dot: D,
     p: &GemvParams,
     batch: u32,
     segment: &Segment<ROWS>,
@@ -24,28 +25,54 @@ pub unsafe fn stage<D: BlockDot, const ROWS: usize, const CHUNK: usize>(
     let scales = p.b_scales + u64::from(batch) * p.b_scale_stride;
     // SAFETY: the caller vouches that all threads are here.
     unsafe { thread::sync_threads() };
-    let mut block = thread::thread_idx_x();
-    while block < count / BLOCK {
+    let mut chunk = thread::thread_idx_x();
+    while chunk < count / (BLOCK * CHUNK as u32) {
+        let block = chunk * CHUNK as u32;
         let column = (first / BLOCK + block) as usize;
         let layout = if p.b_blocked != 0 { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
         let offset = layout.offset(0, column, (p.k / BLOCK) as usize) as u64;
-        // SAFETY: a block of the vector, whose codes start at a multiple of the
-        // 8 bytes that a block takes, and its scale; the panel has room for
-        // `count` elements and their scales.
-        unsafe {
-            let codes = memory::ld_global_nc_v2_b32(codes + u64::from(block * (BLOCK / 2)));
-            let scale = decode_scale(memory::ld_global_nc_u8(scales + offset));
-            D::stage(panel.block::<D, CHUNK>(block), panel.plane, codes);
-            memory::st_shared_b32(panel.scales + block * size_of::<f32>() as u32, scale.to_bits());
+        // SAFETY: a chunk of the vector and its scales, aligned like a chunk of
+        // the matrix; scales of the two blocks of a chunk are neighbours in
+        // either layout.
+        let (codes, bytes) =
+            unsafe { load::<CHUNK>(codes + u64::from(block * (BLOCK / 2)), scales + offset) };
+        let pair = convert::cvt_rn_f16x2_e4m3x2(bytes);
+        let values = [pair as u16, (pair >> 16) as u16];
+        for i in 0..CHUNK {
+            let here = block + i as u32;
+            let value = convert::cvt_f32_f16(values[i]);
+            // SAFETY: the panel has room for `count` elements and their scales.
+            unsafe {
+                dot.stage(panel.block::<D, CHUNK>(here), panel.plane, codes[i]);
+                memory::st_shared_b32(
+                    panel.scales + here * size_of::<f32>() as u32,
+                    value.to_bits(),
+                );
+            }
         }
-        block += threads;
+        chunk += threads;
     }
     // SAFETY: as above.
     unsafe { thread::sync_threads() };
 }
 
-/// Value of an e4m3 code in the low byte.
+/// The codes of a chunk and, from the lowest byte on, its blocks' scales.
+///
+/// # Safety
+/// `codes` and `scales` are addresses of a chunk, aligned to its size.
 #[inline(always)]
-fn decode_scale(code: u16) -> f32 {
-    convert::cvt_f32_f16(convert::cvt_rn_f16x2_e4m3x2(code) as u16)
+unsafe fn load<const CHUNK: usize>(codes: u64, scales: u64) -> ([[u32; 2]; CHUNK], u16) {
+    let mut blocks = [[0; 2]; CHUNK];
+    // SAFETY: the caller's.
+    unsafe {
+        if CHUNK == 2 {
+            let [a, b, c, d] = memory::ld_global_nc_v4_b32(codes);
+            blocks[0] = [a, b];
+            blocks[CHUNK - 1] = [c, d];
+            (blocks, memory::ld_global_nc_u16(scales))
+        } else {
+            blocks[0] = memory::ld_global_nc_v2_b32(codes);
+            (blocks, memory::ld_global_nc_u8(scales))
+        }
+    }
 }

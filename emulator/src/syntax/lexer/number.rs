@@ -17,10 +17,8 @@ impl Lexer<'_> {
                 _ => {}
             }
         }
-        let digits = self.text.as_bytes()[self.at..]
-            .iter()
-            .take_while(|b| b.is_ascii_digit())
-            .count();
+        let digits =
+            self.text.as_bytes()[self.at..].iter().take_while(|b| b.is_ascii_digit()).count();
         let is_float = match self.byte(digits) {
             Some(b'e' | b'E') => true,
             // `1.`, `1.5`, `1.e3`, but not `4.b8`.
@@ -69,10 +67,7 @@ impl Lexer<'_> {
         if self.byte(0).is_some_and(is_word) {
             return self.bad_number(pos, start, "a digit or suffix is out of place");
         }
-        Ok(Imm::Int {
-            bits,
-            unsigned: suffix || bits > i64::MAX as u64,
-        })
+        Ok(Imm::Int { bits, unsigned: suffix || bits > i64::MAX as u64 })
     }
 
     fn float_bits(&mut self, length: usize) -> Result<Imm, SyntaxError> {
@@ -82,11 +77,7 @@ impl Lexer<'_> {
         let bits = u64::from_str_radix(digits, 16);
         match bits {
             Ok(bits) if digits.len() == length && !self.byte(0).is_some_and(is_word) => {
-                Ok(if length == 8 {
-                    Imm::F32(bits as u32)
-                } else {
-                    Imm::F64(bits)
-                })
+                Ok(if length == 8 { Imm::F32(bits as u32) } else { Imm::F64(bits) })
             }
             _ if length == 8 => self.bad_number(pos, start, "0f takes 8 hexadecimal digits"),
             _ => self.bad_number(pos, start, "0d takes 16 hexadecimal digits"),

@@ -4,9 +4,13 @@ use super::super::ast::{Imm, Init, Linkage, PtrAttr, RegDecl, Space, Variable};
 use super::super::error::SyntaxErrorKind;
 use super::{Parser, Result, Token, fail_at};
 
-/// Most names that `name<N>` may stand for outside `.reg`, where each becomes
-/// a variable of its own.
-const MAX_NUMBERED_VARIABLES: u32 = 4096;
+/// Most variables that `name<N>` may make in a module; outside `.reg` each is a
+/// variable of its own, so that a short text could ask for any number.
+const MAX_NUMBERED_VARIABLES: u32 = 65_536;
+
+/// Longest type and attributes of a declaration, bytes; each of its variables
+/// has a copy.
+const MAX_ATTRIBUTE_BYTES: usize = 1024;
 
 /// What stands between the state space and the name of a variable.
 struct Attributes {
@@ -126,10 +130,7 @@ impl<'a> Parser<'a> {
                 "v4" => found.vector = 4,
                 "v8" => found.vector = 8,
                 "ptr" => {
-                    found.ptr = Some(PtrAttr {
-                        space: None,
-                        align: None,
-                    });
+                    found.ptr = Some(PtrAttr { space: None, align: None });
                 }
                 _ => match (&mut found.ptr, space(word)) {
                     (Some(ptr), Some(space)) => ptr.space = Some(space),
@@ -139,6 +140,14 @@ impl<'a> Parser<'a> {
         }
         if found.ty.is_empty() {
             return self.unexpected("a type");
+        }
+        let bytes = found.ty.len() + found.attributes.iter().map(String::len).sum::<usize>();
+        if bytes > MAX_ATTRIBUTE_BYTES {
+            return self.fail(SyntaxErrorKind::OutOfRange {
+                what: "length of a declaration's type and attributes",
+                required: "at most 1024 bytes",
+                actual: bytes as i128,
+            });
         }
         Ok(found)
     }
@@ -197,21 +206,18 @@ impl<'a> Parser<'a> {
         let pos = self.pos();
         let name = self.word("a variable name")?.to_owned();
         let count = self.numbered()?;
-        if let Some(count) = count
-            && count > MAX_NUMBERED_VARIABLES
-        {
-            return self.fail(SyntaxErrorKind::OutOfRange {
-                what: "number of variables",
-                required: "at most 4096",
-                actual: i128::from(count),
-            });
+        if let Some(count) = count {
+            self.numbered_variables = self.numbered_variables.saturating_add(count);
+            if self.numbered_variables > MAX_NUMBERED_VARIABLES {
+                return self.fail(SyntaxErrorKind::OutOfRange {
+                    what: "number of variables made by `name<N>`",
+                    required: "at most 65536 in a module",
+                    actual: i128::from(self.numbered_variables),
+                });
+            }
         }
         let dims = self.dimensions()?;
-        let init = if self.eat("=")? {
-            Some(self.initialiser()?)
-        } else {
-            None
-        };
+        let init = if self.eat("=")? { Some(self.initialiser()?) } else { None };
         let variable = Variable {
             pos,
             linkage,
@@ -270,12 +276,7 @@ impl<'a> Parser<'a> {
             Ok((name, parser.numbered()?))
         })?;
         self.expect(";")?;
-        Ok(RegDecl {
-            pos,
-            vector: attributes.vector,
-            ty: attributes.ty,
-            names,
-        })
+        Ok(RegDecl { pos, vector: attributes.vector, ty: attributes.ty, names })
     }
 
     fn initialiser(&mut self) -> Result<Init> {
@@ -306,10 +307,7 @@ impl<'a> Parser<'a> {
         {
             self.bump()?;
             self.bump()?;
-            return Ok(Init::Field {
-                name: name.to_owned(),
-                value: Box::new(self.initialiser()?),
-            });
+            return Ok(Init::Field { name: name.to_owned(), value: Box::new(self.initialiser()?) });
         }
         self.initialiser()
     }
@@ -327,11 +325,6 @@ impl<'a> Parser<'a> {
             self.expect(")")?;
         }
         let offset = inner.wrapping_add(if generic { self.offset()? } else { 0 });
-        Ok(Init::Symbol {
-            name,
-            offset,
-            generic,
-            mask,
-        })
+        Ok(Init::Symbol { name, offset, generic, mask })
     }
 }

@@ -35,10 +35,7 @@ const OPERATORS: [(&str, u8); 18] = [
 ];
 
 fn signed(value: i64) -> Imm {
-    Imm::Int {
-        bits: value as u64,
-        unsigned: false,
-    }
+    Imm::Int { bits: value as u64, unsigned: false }
 }
 
 fn truth(value: bool) -> Imm {
@@ -193,11 +190,7 @@ fn integer_operand(at: Pos, operator: &'static str, value: Imm) -> Result<(u64, 
         Imm::Int { bits, unsigned } => Ok((bits, unsigned)),
         Imm::F32(_) | Imm::F64(_) => fail_at(
             at,
-            SyntaxErrorKind::ConstantType {
-                operator,
-                required: "an integer",
-                actual: "a float",
-            },
+            SyntaxErrorKind::ConstantType { operator, required: "an integer", actual: "a float" },
         ),
     }
 }
@@ -216,32 +209,19 @@ fn mixed<T>(at: Pos, operator: &'static str) -> Result<T> {
 fn apply_unary(at: Pos, operator: &'static str, value: Imm) -> Result<Imm> {
     Ok(match (operator, value) {
         ("+", value) => value,
-        ("-", Imm::Int { bits, unsigned }) => Imm::Int {
-            bits: bits.wrapping_neg(),
-            unsigned,
-        },
+        ("-", Imm::Int { bits, unsigned }) => Imm::Int { bits: bits.wrapping_neg(), unsigned },
         ("-", Imm::F32(bits)) => Imm::F32(bits ^ 1 << 31),
         ("-", Imm::F64(bits)) => Imm::F64(bits ^ 1 << 63),
         ("!", value) => truth(integer_operand(at, "!", value)?.0 == 0),
-        (_, value) => Imm::Int {
-            bits: !integer_operand(at, "~", value)?.0,
-            unsigned: true,
-        },
+        (_, value) => Imm::Int { bits: !integer_operand(at, "~", value)?.0, unsigned: true },
     })
 }
 
 fn apply(at: Pos, operator: &'static str, left: Imm, right: Imm) -> Result<Imm> {
     match (left, right) {
-        (
-            Imm::Int {
-                bits: a,
-                unsigned: u,
-            },
-            Imm::Int {
-                bits: b,
-                unsigned: v,
-            },
-        ) => apply_integers(at, operator, (a, u), (b, v)),
+        (Imm::Int { bits: a, unsigned: u }, Imm::Int { bits: b, unsigned: v }) => {
+            apply_integers(at, operator, (a, u), (b, v))
+        }
         (Imm::F64(a), Imm::F64(b)) => {
             apply_floats(at, operator, f64::from_bits(a), f64::from_bits(b))
         }
@@ -264,11 +244,7 @@ fn apply_floats(at: Pos, operator: &'static str, a: f64, b: f64) -> Result<Imm> 
         ">=" => Ok(truth(a >= b)),
         _ => fail_at(
             at,
-            SyntaxErrorKind::ConstantType {
-                operator,
-                required: "integers",
-                actual: "floats",
-            },
+            SyntaxErrorKind::ConstantType { operator, required: "integers", actual: "floats" },
         ),
     }
 }
@@ -280,11 +256,7 @@ fn apply_integers(
     (b, b_unsigned): (u64, bool),
 ) -> Result<Imm> {
     let unsigned = a_unsigned || b_unsigned;
-    let order = if unsigned {
-        a.cmp(&b)
-    } else {
-        (a as i64).cmp(&(b as i64))
-    };
+    let order = if unsigned { a.cmp(&b) } else { (a as i64).cmp(&(b as i64)) };
     let usual = |bits: u64| Ok(Imm::Int { bits, unsigned });
     if b == 0 && matches!(operator, "/" | "%") {
         return fail_at(at, SyntaxErrorKind::DivisionByZero);
@@ -296,20 +268,10 @@ fn apply_integers(
         "*" => usual(a.wrapping_mul(b)),
         "/" if unsigned => usual(a / b),
         "/" => usual((a as i64).wrapping_div(b as i64) as u64),
-        "%" => Ok(Imm::Int {
-            bits: a % b,
-            unsigned: true,
-        }),
-        "<<" => Ok(Imm::Int {
-            bits: a << shift,
-            unsigned: a_unsigned,
-        }),
+        "%" => Ok(Imm::Int { bits: a % b, unsigned: true }),
+        "<<" => Ok(Imm::Int { bits: a << shift, unsigned: a_unsigned }),
         ">>" => Ok(Imm::Int {
-            bits: if a_unsigned {
-                a >> shift
-            } else {
-                ((a as i64) >> shift) as u64
-            },
+            bits: if a_unsigned { a >> shift } else { ((a as i64) >> shift) as u64 },
             unsigned: a_unsigned,
         }),
         "&" => usual(a & b),

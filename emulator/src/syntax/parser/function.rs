@@ -17,18 +17,10 @@ impl Parser<'_> {
         while self.token() == Token::Dot("attribute") {
             directives.push(self.attribute_directive()?);
         }
-        let returns = if !is_entry && self.at("(") {
-            self.parameters()?
-        } else {
-            Vec::new()
-        };
+        let returns = if !is_entry && self.at("(") { self.parameters()? } else { Vec::new() };
         let pos = self.pos();
         let name = self.word("a function name")?.to_owned();
-        let params = if self.at("(") {
-            self.parameters()?
-        } else {
-            Vec::new()
-        };
+        let params = if self.at("(") { self.parameters()? } else { Vec::new() };
         let mut noreturn = false;
         while let Token::Dot(word) = self.token() {
             if word == "noreturn" {
@@ -48,17 +40,7 @@ impl Parser<'_> {
             }
             _ => return self.unexpected("`{`, `;` or a directive"),
         };
-        Ok(Function {
-            pos,
-            is_entry,
-            linkage,
-            name,
-            returns,
-            params,
-            directives,
-            body,
-            noreturn,
-        })
+        Ok(Function { pos, is_entry, linkage, name, returns, params, directives, body, noreturn })
     }
 
     fn attribute_directive(&mut self) -> Result<Directive> {
@@ -110,12 +92,7 @@ impl Parser<'_> {
                 },
             );
         }
-        Ok(Some(Directive {
-            pos,
-            name: name.to_owned(),
-            args,
-            strings: Vec::new(),
-        }))
+        Ok(Some(Directive { pos, name: name.to_owned(), args, strings: Vec::new() }))
     }
 
     /// `.pragma "string", ...;`
@@ -129,12 +106,7 @@ impl Parser<'_> {
             _ => parser.unexpected("a string"),
         })?;
         self.expect(";")?;
-        Ok(Directive {
-            pos,
-            name: "pragma".to_owned(),
-            args: Vec::new(),
-            strings,
-        })
+        Ok(Directive { pos, name: "pragma".to_owned(), args: Vec::new(), strings })
     }
 
     /// Skips `.file`, `.loc` or `.section` (PTX ISA 11.5), which carry nothing

@@ -52,10 +52,7 @@ impl Parser<'_> {
         let name = self.component_name()?;
         match self.token() {
             Token::Punct("[") => self.element(name),
-            Token::Punct("+" | "-") => Ok(Operand::SymbolOffset {
-                name,
-                offset: self.offset()?,
-            }),
+            Token::Punct("+" | "-") => Ok(Operand::SymbolOffset { name, offset: self.offset()? }),
             _ => Ok(Operand::Ident(name)),
         }
     }
@@ -63,27 +60,16 @@ impl Parser<'_> {
     /// `+ expression`, `- expression`, or nothing; the sign is part of the
     /// expression, so that `-4 + 8` is 4.
     pub(super) fn offset(&mut self) -> Result<i64> {
-        if self.at("+") || self.at("-") {
-            Ok(self.integer("offset")?.0 as i64)
-        } else {
-            Ok(0)
-        }
+        if self.at("+") || self.at("-") { Ok(self.integer("offset")?.0 as i64) } else { Ok(0) }
     }
 
     /// `name[...]`, with `[` as the current token.
     fn element(&mut self, name: String) -> Result<Operand> {
         self.bump()?;
         let operand = if self.at_constant()? {
-            Operand::Element {
-                name,
-                index: self.integer("index")?.0 as i64,
-            }
+            Operand::Element { name, index: self.integer("index")?.0 as i64 }
         } else {
-            Operand::IndexedElement {
-                name,
-                index: self.component_name()?,
-                offset: self.offset()?,
-            }
+            Operand::IndexedElement { name, index: self.component_name()?, offset: self.offset()? }
         };
         self.expect("]")?;
         Ok(operand)
@@ -99,11 +85,7 @@ impl Parser<'_> {
         } else {
             return self.unexpected("an address");
         };
-        let rest = if self.eat(",")? {
-            self.comma_separated(Self::operand)?
-        } else {
-            Vec::new()
-        };
+        let rest = if self.eat(",")? { self.comma_separated(Self::operand)? } else { Vec::new() };
         if !self.at("]") {
             return self.unexpected("`,` or `]`");
         }
@@ -130,11 +112,6 @@ impl Parser<'_> {
         if more {
             prototype = Some(self.word("a prototype or a list of targets")?.to_owned());
         }
-        Ok(Operand::Call {
-            returns,
-            target,
-            args,
-            prototype,
-        })
+        Ok(Operand::Call { returns, target, args, prototype })
     }
 }

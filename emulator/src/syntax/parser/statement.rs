@@ -74,17 +74,9 @@ impl Parser<'_> {
     /// behind its first word. What follows the parameters only informs the
     /// register allocation of the caller.
     fn prototype(&mut self, name: String, pos: Pos) -> Result<Statement> {
-        let returns = if self.at("(") {
-            self.parameters()?
-        } else {
-            Vec::new()
-        };
+        let returns = if self.at("(") { self.parameters()? } else { Vec::new() };
         self.word("`_`")?;
-        let params = if self.at("(") {
-            self.parameters()?
-        } else {
-            Vec::new()
-        };
+        let params = if self.at("(") { self.parameters()? } else { Vec::new() };
         loop {
             match self.token() {
                 Token::Dot("noreturn") => {
@@ -97,12 +89,7 @@ impl Parser<'_> {
                 _ => break,
             }
         }
-        Ok(Statement::CallPrototype {
-            name,
-            returns,
-            params,
-            pos,
-        })
+        Ok(Statement::CallPrototype { name, returns, params, pos })
     }
 
     fn directive_statement(&mut self, word: &str, statements: &mut Vec<Statement>) -> Result<()> {
@@ -167,12 +154,6 @@ impl Parser<'_> {
             return self.unexpected("`,` or `;`");
         }
         self.bump()?;
-        Ok(Instruction {
-            pos,
-            guard,
-            opcode,
-            modifiers,
-            operands,
-        })
+        Ok(Instruction { pos, guard, opcode, modifiers, operands })
     }
 }

@@ -35,7 +35,6 @@ pub enum Command {
 
 #[derive(Debug, Subcommand)]
 pub enum Run {
-    /// Matrix times vector, both in NVFP4.
     Gemv(Gemv),
 }
 
@@ -68,8 +67,8 @@ pub struct Target {
 ///
 /// With --inputs: operands from a file with the tensors a (U8 [L, M, K/2]), a_scale (F8_E4M3 or
 /// U8 [L, M, K/16]), a_global_scale, b (U8 [L, K/2]), b_scale ([L, K/16]), b_global_scale and
-/// alpha; without the last two dimensions' L for L = 1, scalars 1 if absent. The metadata keys
-/// a_scale_layout and b_scale_layout say linear (default) or 128x4.
+/// alpha. Where L is 1 its dimension may be left out; scalars are 1 if absent. The metadata keys
+/// a_scale_layout and b_scale_layout say linear (the default) or 128x4.
 ///
 /// --out writes the result as the tensor c ([L, M]), only once it is verified.
 #[derive(Debug, ClapArgs)]

@@ -1,6 +1,7 @@
 //! What each command does.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::process::ExitCode;
 
 use fp4_formats::ScaleLayout;
@@ -26,9 +27,10 @@ const NOTHING: u8 = 2;
 
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Run(Run::Gemv(args)) => match &args.checkpoint {
-            Some(path) => run_checkpoint(&args, Checkpoint::open(path)?),
-            None => run_inputs(&args),
+        Command::Run(Run::Gemv(args)) => match (&args.checkpoint, &args.tensor, &args.inputs) {
+            (Some(path), Some(tensor), _) => run_checkpoint(&args, Checkpoint::open(path)?, tensor),
+            (_, _, Some(path)) => run_inputs(&args, path),
+            _ => anyhow::bail!("either --checkpoint with --tensor or --inputs is required"),
         },
         Command::Bench(args) => run_bench(&args),
         Command::Inspect(args) => inspect(&args),
@@ -36,11 +38,10 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn open(target: &Target, progress: &Progress) -> LibraryResult<(Device, Kernels)> {
+fn open(target: &Target, progress: &Progress) -> LibraryResult<Kernels> {
     progress.step("opening the device and loading kernels");
     let device = Device::open(&target.device)?.with_schedule(target.schedule);
-    let kernels = device.kernels(target.kernels.as_deref())?;
-    Ok((device, kernels))
+    device.kernels(target.kernels.as_deref())
 }
 
 fn print(report: &(impl Serialize + Display), json: bool) -> anyhow::Result<()> {
@@ -56,20 +57,17 @@ fn exit(verified: bool) -> ExitCode {
     if verified { ExitCode::SUCCESS } else { ExitCode::from(WRONG) }
 }
 
-fn run_checkpoint(args: &Gemv, file: Checkpoint) -> anyhow::Result<ExitCode> {
+fn run_checkpoint(args: &Gemv, file: Checkpoint, tensor: &str) -> anyhow::Result<ExitCode> {
     let source = match (&args.vector, args.seed) {
         (Some(path), _) => VectorSource::File(path.clone()),
         (None, Some(seed)) => VectorSource::Normal { seed },
         (None, None) => VectorSource::Embedding { token: args.token },
     };
     let progress = Progress::new();
-    let (device, kernels) = open(&args.target, &progress)?;
+    let kernels = open(&args.target, &progress)?;
     let options = GemvOptions { output: args.dtype, ..GemvOptions::default() };
-    // clap requires the tensor together with the checkpoint.
-    let tensor = args.tensor.as_deref().unwrap_or_default();
     progress.step(format!("quantising and multiplying {tensor}"));
-    let (report, result) =
-        linear::run(&device, &kernels, &file, tensor, &source, args.layout, options)?;
+    let (report, result) = linear::run(&kernels, &file, tensor, &source, args.layout, options)?;
     if let (true, Some(path)) = (report.verified, &args.out) {
         let rows = report.verification.outputs;
         operands::write_result(path, &result, 1, rows)?;
@@ -106,15 +104,14 @@ impl Display for InputsReport {
     }
 }
 
-fn run_inputs(args: &Gemv) -> anyhow::Result<ExitCode> {
-    let path = args.inputs.as_deref().unwrap_or(std::path::Path::new(""));
+fn run_inputs(args: &Gemv, path: &Path) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
     progress.step("reading operands");
     let operands::GemvOperands { a, b, alpha } = operands::read(&Checkpoint::open(path)?)?;
-    let (device, kernels) = open(&args.target, &progress)?;
+    let kernels = open(&args.target, &progress)?;
     let options = GemvOptions { alpha, output: args.dtype, ..GemvOptions::default() };
     progress.step("multiplying");
-    let result = gemv::gemv(&device, &kernels, &a, &b, options)?;
+    let result = gemv::gemv(&kernels, &a, &b, options)?;
     progress.step("verifying");
     let verification = oracle::gemv(&a, &b, alpha)?.verify(&result.values(), result.output);
     let shape = gemv::shape(&a, &b)?;
@@ -127,8 +124,8 @@ fn run_inputs(args: &Gemv) -> anyhow::Result<ExitCode> {
         op: "gemv",
         shape: shape.to_string(),
         output: output::name(result.output),
-        device: device.choice().clone(),
-        emulated: Emulated::of(&device, &result.reports),
+        device: kernels.device().choice().clone(),
+        emulated: Emulated::of(kernels.device(), &result.reports),
         plan: result.plan,
         verified,
         max_error: verification.max_abs_error,
@@ -145,7 +142,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     }
     .map_err(nvfp4::error::Error::from)?;
     let progress = Progress::new();
-    let (device, kernels) = open(&args.target, &progress)?;
+    let kernels = open(&args.target, &progress)?;
     let bench = GemvBench {
         generator: args.generator,
         seed: args.seed,
@@ -165,7 +162,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     for shape in shapes {
         progress.step(format!("running and verifying {shape}"));
         let Shape::Gemv(shape) = shape;
-        let report = bench::gemv(&device, &kernels, shape, &bench)?;
+        let report = bench::gemv(&kernels, shape, &bench)?;
         if !args.target.json {
             progress.suspend(|| print!("{report}"));
         }

@@ -148,9 +148,8 @@ mod tests {
 
     #[test]
     fn a_missing_library_names_the_variable() {
-        let error = CublasError::Missing {
-            tried: vec!["libcublas.so.13: no such file".to_owned()],
-        };
+        let error =
+            CublasError::Missing { tried: vec!["libcublas.so.13: no such file".to_owned()] };
         let text = error.to_string();
         assert!(text.contains(CUBLAS_PATH_VARIABLE), "{text}");
         assert!(text.contains("libcublas.so.13: no such file"), "{text}");

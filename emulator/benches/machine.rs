@@ -1,0 +1,130 @@
+//! Speed of the machine in lane instructions a second on one core.
+//!
+//! `gemv_like` is a fixed kernel of the shape of the project's own; the kernels
+//! that `cargo xtask build-kernels` made are measured too where they exist.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
+use std::path::Path;
+
+struct Case {
+    module: Module,
+    memory: GlobalMemory,
+    entry: &'static str,
+    grid: u32,
+    block: u32,
+    dynamic_shared: u32,
+    params: Vec<u8>,
+}
+
+impl Case {
+    fn run(&mut self, schedule: Schedule) -> u64 {
+        let report = self
+            .module
+            .launch(
+                &mut self.memory,
+                &Launch {
+                    entry: self.entry,
+                    grid: [self.grid, 1, 1],
+                    block: [self.block, 1, 1],
+                    cluster: None,
+                    dynamic_shared: self.dynamic_shared,
+                    params: &self.params,
+                    schedule,
+                    threads: Some(1),
+                    instruction_limit: None,
+                },
+            )
+            .expect("the kernel is right");
+        report.counters.lane_instructions
+    }
+}
+
+/// Bytes that are not all the same, and valid e4m3 scales.
+fn pattern(count: usize) -> Vec<u8> {
+    (0..count).map(|i| (i * 37 % 113) as u8).collect()
+}
+
+fn bytes(values: &[u64], tail: &[u32]) -> Vec<u8> {
+    let wide = values.iter().flat_map(|v| v.to_le_bytes());
+    wide.chain(tail.iter().flat_map(|v| v.to_le_bytes()))
+        .collect()
+}
+
+fn gemv_like() -> Case {
+    let (rows, chunks) = (512usize, 16usize);
+    let mut memory = GlobalMemory::new();
+    let mut upload = |name, count| memory.alloc_from(name, &pattern(count)).expect("fits");
+    let codes = upload("codes", rows * chunks * 512);
+    let scales = upload("scales", rows * chunks * 64);
+    let out = memory.alloc("out", rows as u64 * 4, 256).expect("fits");
+    Case {
+        module: Module::load(include_str!("gemv_like.ptx"), &Gpu::h200()).expect("modelled"),
+        memory,
+        entry: "gemv_like",
+        grid: rows as u32 / 4,
+        block: 128,
+        dynamic_shared: 0,
+        params: bytes(&[codes, scales, out], &[chunks as u32]),
+    }
+}
+
+/// A built GEMV kernel on `m` rows of `k` elements with linear scales.
+fn built(gpu: &Gpu, element_bytes: u32) -> Option<Case> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../target/kernels")
+        .join(gpu.arch)
+        .join("kernels.ptx");
+    let text = std::fs::read_to_string(file).ok()?;
+    let module = match Module::load(&text, gpu) {
+        Ok(module) => module,
+        Err(error) => panic!("{error}"),
+    };
+    let (m, k) = (512usize, 16384usize);
+    let mut memory = GlobalMemory::new();
+    let mut upload = |name, count| memory.alloc_from(name, &pattern(count)).expect("fits");
+    let a = upload("a_codes", m * k / 2);
+    let a_scales = upload("a_scales", m * k / 16);
+    let b = upload("b_codes", k / 2);
+    let b_scales = upload("b_scales", k / 16);
+    let out = memory.alloc("out", m as u64 * 4, 256).expect("fits");
+    let strides = [(m * k / 16) as u64, (k / 16) as u64];
+    Some(Case {
+        module,
+        memory,
+        entry: "gemv_nvfp4_linear_r2w8",
+        grid: m as u32 / 16,
+        block: 256,
+        dynamic_shared: k as u32 * element_bytes + k as u32 / 4,
+        params: bytes(
+            &[a, a_scales, b, b_scales, out, strides[0], strides[1]],
+            &[m as u32, k as u32, 1, 1f32.to_bits(), 2, 0],
+        ),
+    })
+}
+
+fn lane_instructions(c: &mut Criterion) {
+    let mut group = c.benchmark_group("lane_instructions");
+    group.sample_size(10);
+    let cases = [
+        ("gemv_like", Some(gemv_like())),
+        ("gemv_sm_90a", built(&Gpu::h200(), 1)),
+        ("gemv_sm_100a", built(&Gpu::b200(), 2)),
+    ];
+    for (name, case) in cases {
+        let Some(mut case) = case else {
+            eprintln!("{name}: skipped, cargo xtask build-kernels has not made it");
+            continue;
+        };
+        for schedule in [Schedule::Eager, Schedule::Random(1)] {
+            group.throughput(Throughput::Elements(case.run(schedule)));
+            group.bench_function(BenchmarkId::new(name, schedule), |b| {
+                b.iter(|| case.run(schedule));
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, lane_instructions);
+criterion_main!(benches);

@@ -1,0 +1,152 @@
+use super::*;
+use serde_json::json;
+
+fn one(item: &Value) -> Result<Argument, String> {
+    read(&json!([item]), &["p"]).map(|mut list| list.remove(0)).map_err(|error| error.to_string())
+}
+
+fn bytes(item: &Value) -> Vec<u8> {
+    match one(item) {
+        Ok(Argument::Scalar(scalar)) => scalar.bytes,
+        other => panic!("{item}: {other:?}"),
+    }
+}
+
+#[test]
+fn scalars_are_little_endian() {
+    for (item, expected) in [
+        (json!({"u8": 255}), vec![255]),
+        (json!({"u16": 258}), vec![2, 1]),
+        (json!({"u32": 4_294_967_295u32}), vec![255; 4]),
+        (json!({"u64": u64::MAX}), vec![255; 8]),
+        (json!({"u64": "0xff"}), vec![255, 0, 0, 0, 0, 0, 0, 0]),
+        (json!({"i32": -2}), vec![254, 255, 255, 255]),
+        (json!({"s64": i64::MIN}), vec![0, 0, 0, 0, 0, 0, 0, 128]),
+        (json!({"s8": "-128"}), vec![128]),
+        (json!({"f16": 15360}), vec![0, 0x3c]),
+        (json!({"f32": 1.0}), vec![0, 0, 0x80, 0x3f]),
+        (json!({"f32": 1}), vec![0, 0, 0x80, 0x3f]),
+        (json!({"f32": "-inf"}), vec![0, 0, 0x80, 0xff]),
+        (json!({"f64": -2.0}), vec![0, 0, 0, 0, 0, 0, 0, 0xc0]),
+    ] {
+        assert_eq!(bytes(&item), expected, "{item}");
+    }
+}
+
+#[test]
+fn scalar_limits_are_exact() {
+    for (kind, least, most) in [
+        ("u8", 0i128, 255i128),
+        ("u16", 0, 65_535),
+        ("u32", 0, u32::MAX.into()),
+        ("i8", -128, 127),
+        ("s16", -32_768, 32_767),
+        ("i32", i32::MIN.into(), i32::MAX.into()),
+        ("i64", i64::MIN.into(), i64::MAX.into()),
+        ("u64", 0, u64::MAX.into()),
+        ("f16", 0, 65_535),
+    ] {
+        for (value, ok) in [(least, true), (most, true), (least - 1, false), (most + 1, false)] {
+            let item = json!({kind: value.to_string()});
+            assert_eq!(one(&item).is_ok(), ok, "{item}");
+        }
+    }
+}
+
+#[test]
+fn buffers() {
+    let buffer = |name: Option<&str>, source, out: Option<&str>| {
+        Ok(Argument::Buffer(Buffer {
+            name: name.map(str::to_owned),
+            source,
+            out: out.map(PathBuf::from),
+        }))
+    };
+    let fill = |bytes, value| Some(Source::Fill { bytes, value });
+    let file = Some(Source::File("a".into()));
+    assert_eq!(one(&json!({"buffer": "x"})), buffer(Some("x"), None, None));
+    assert_eq!(
+        one(&json!({"buffer": {"name": "x"}, "out": "o"})),
+        buffer(Some("x"), None, Some("o"))
+    );
+    assert_eq!(one(&json!({"buffer": {"name": "x", "file": "a"}})), buffer(Some("x"), file, None));
+    for (given, value) in [(json!("poison"), None), (json!("zero"), Some(0)), (json!(7), Some(7))] {
+        assert_eq!(
+            one(&json!({"buffer": {"bytes": 5, "fill": given}})),
+            buffer(None, fill(5, value), None)
+        );
+    }
+}
+
+#[test]
+fn structures() {
+    let item = json!({"struct": {"bytes": 16, "fields": [
+        {"offset": 8, "buffer": "x", "out": "o"}, {"offset": 4, "u32": 7}]}});
+    let Ok(Argument::Struct { bytes, fields }) = one(&item) else {
+        panic!("{:?}", one(&item));
+    };
+    assert_eq!(bytes, 16);
+    assert_eq!(fields.iter().map(|f| f.offset).collect::<Vec<_>>(), [8, 4]);
+}
+
+#[test]
+fn refusals_name_the_parameter_and_the_field() {
+    for (item, message) in [
+        (json!(5), "item: required an object, actual 5"),
+        (json!({"u32": -1}), "u32: required an integer from 0 to 4294967295, actual -1"),
+        (json!({"u32": 1.5}), "u32: required an integer from 0 to 4294967295, actual 1.5"),
+        (json!({"f32": 1e39}), "f32: required a number within f32's range, actual 1e+39"),
+        (json!({"f64": true}), "f64: required a number, \"nan\", \"inf\" or \"-inf\", actual true"),
+        (json!({"u32": 1, "out": "x"}), "item: required no keys but u32, actual key `out`"),
+        (
+            json!({"buffer": {"file": "a", "bytes": 1}}),
+            "buffer: required either file or bytes, actual both",
+        ),
+        (json!({"buffer": {}}), "buffer: required file, bytes or name, actual {}"),
+        (
+            json!({"buffer": {"bytes": 0}}),
+            "buffer.bytes: required an integer from 1 to 72057594037927936, actual 0",
+        ),
+        (
+            json!({"buffer": {"bytes": 1, "fill": 256}}),
+            "buffer.fill: required \"poison\", \"zero\" or a byte value from 0 to 255, actual 256",
+        ),
+        (
+            json!({"buffer": {"file": "a", "fill": 1}}),
+            "buffer: required fill only beside bytes, actual {\"file\":\"a\",\"fill\":1}",
+        ),
+        (json!({"buffer": "x", "out": ""}), "out: required a non-empty string, actual \"\""),
+        (
+            json!({"tensor_map": {}}),
+            "tensor_map: required a scalar, buffer or struct (tensor maps are not supported yet), actual a tensor map",
+        ),
+        (json!({"struct": {"bytes": 8}}), "struct.fields: required a list of fields, actual none"),
+        (
+            json!({"struct": {"bytes": 8, "fields": [{"offset": 4, "u64": 1}]}}),
+            "struct.fields[0]: required an end at or before byte 8, the struct's size, actual byte 12",
+        ),
+        (
+            json!({"struct": {"bytes": 8, "fields": [{"offset": 0, "u32": 1}, {"offset": 3, "u8": 1}]}}),
+            "struct.fields[1]: required bytes that no other field has, actual an overlap with the field at offset 0",
+        ),
+        (
+            json!({"struct": {"bytes": 8, "fields": [{"u32": 1}]}}),
+            "struct.fields[0].offset: required an integer from 0 to 32763, actual null",
+        ),
+    ] {
+        assert_eq!(
+            one(&item).unwrap_err(),
+            format!("argument 0 (parameter `p`): {message}"),
+            "{item}"
+        );
+    }
+    assert_eq!(
+        read(&json!([{"u8": 1}, {"f8": 1}]), &["p"])
+            .unwrap_err()
+            .to_string()
+            .split(": required")
+            .next(),
+        Some("argument 1: item")
+    );
+    assert!(read(&json!({}), &[]).is_err());
+}

@@ -1,0 +1,287 @@
+//! Arguments to device memory and a parameter block.
+
+use super::arguments::{Argument, Buffer, Field, FieldValue, Source};
+use super::error::{ArgumentError, CliError};
+use super::output::{self, Output};
+use ptx_emu::{GlobalMemory, KernelInfo};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a device pointer.
+const POINTER: u64 = 8;
+
+/// What a launch needs besides its shape.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    /// The whole parameter block.
+    pub(crate) params: Vec<u8>,
+    /// Device memory with all buffers.
+    pub(crate) memory: GlobalMemory,
+    /// Buffers to write to files afterwards.
+    pub(crate) outputs: Vec<Output>,
+}
+
+/// An allocated buffer.
+#[derive(Clone, Copy)]
+struct Allocation {
+    addr: u64,
+    bytes: u64,
+}
+
+/// Allocates the buffers and lays out the parameters of `kernel`; paths are
+/// relative to `folder`.
+pub(crate) fn bind(
+    arguments: &[Argument],
+    kernel: &KernelInfo,
+    folder: &Path,
+) -> Result<Bound, CliError> {
+    if arguments.len() != kernel.params.len() {
+        let names: Vec<&str> = kernel.params.iter().map(|p| p.name.as_str()).collect();
+        return Err(CliError::ArgumentCount {
+            kernel: kernel.name.clone(),
+            required: names.len(),
+            names: names.join(", "),
+            actual: arguments.len(),
+        });
+    }
+    let mut binder = Binder {
+        kernel,
+        folder,
+        memory: GlobalMemory::new(),
+        named: BTreeMap::new(),
+        unnamed: BTreeMap::new(),
+        outputs: Vec::new(),
+    };
+    binder.check_sizes(arguments)?;
+    binder.allocate(arguments)?;
+    binder.collect_outputs(arguments)?;
+    let params = binder.layout(arguments)?;
+    Ok(Bound { params, memory: binder.memory, outputs: binder.outputs })
+}
+
+struct Binder<'a> {
+    kernel: &'a KernelInfo,
+    folder: &'a Path,
+    memory: GlobalMemory,
+    named: BTreeMap<String, Allocation>,
+    /// By the place of the definition, see [`buffers`].
+    unnamed: BTreeMap<Place, Allocation>,
+    outputs: Vec<Output>,
+}
+
+/// Argument, and field of a struct.
+type Place = (usize, Option<usize>);
+
+/// All buffers of the arguments, with their places.
+fn buffers(arguments: &[Argument]) -> impl Iterator<Item = (Place, &Buffer)> {
+    arguments.iter().enumerate().flat_map(|(index, argument)| {
+        let (single, fields): (_, &[Field]) = match argument {
+            Argument::Scalar(_) => (None, &[]),
+            Argument::Buffer(buffer) => (Some(buffer), &[]),
+            Argument::Struct { fields, .. } => (None, fields),
+        };
+        let inner = fields.iter().enumerate().filter_map(move |(at, field)| match &field.value {
+            FieldValue::Buffer(buffer) => Some(((index, Some(at)), buffer)),
+            FieldValue::Scalar(_) => None,
+        });
+        single.map(|buffer| ((index, None), buffer)).into_iter().chain(inner)
+    })
+}
+
+impl Binder<'_> {
+    fn error(
+        &self,
+        (index, field): Place,
+        part: &str,
+        required: impl Into<String>,
+        actual: impl Into<String>,
+    ) -> CliError {
+        let prefix = field.map_or(String::new(), |at| format!("struct.fields[{at}]."));
+        CliError::Argument(ArgumentError {
+            index,
+            name: self.kernel.params.get(index).map(|p| p.name.clone()),
+            field: format!("{prefix}{part}"),
+            required: required.into(),
+            actual: actual.into(),
+        })
+    }
+
+    fn check_sizes(&self, arguments: &[Argument]) -> Result<(), CliError> {
+        for (index, (argument, param)) in arguments.iter().zip(&self.kernel.params).enumerate() {
+            let (part, actual) = match argument {
+                Argument::Scalar(scalar) => (scalar.kind, scalar.bytes.len() as u64),
+                Argument::Buffer(_) => ("buffer", POINTER),
+                Argument::Struct { bytes, .. } => ("struct.bytes", *bytes),
+            };
+            if actual != u64::from(param.size) {
+                return Err(self.error(
+                    (index, None),
+                    part,
+                    format!("{} bytes, the parameter's size", param.size),
+                    format!("{actual} bytes"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Allocates every buffer that has a source.
+    fn allocate(&mut self, arguments: &[Argument]) -> Result<(), CliError> {
+        self.check_host_memory(arguments)?;
+        for (place, buffer) in buffers(arguments) {
+            let Some(source) = &buffer.source else {
+                continue;
+            };
+            let param = &self.kernel.params[place.0].name;
+            let name = buffer.name.as_deref().unwrap_or(param);
+            let allocation = match source {
+                Source::File(file) => {
+                    let path = self.folder.join(file);
+                    let contents =
+                        std::fs::read(&path).map_err(|source| CliError::Read { path, source })?;
+                    if contents.is_empty() {
+                        return Err(self.error(place, "buffer.file", "at least 1 byte", "0 bytes"));
+                    }
+                    Allocation {
+                        addr: self.memory.alloc_from(name, &contents)?,
+                        bytes: contents.len() as u64,
+                    }
+                }
+                Source::Fill { bytes, value } => {
+                    let addr = self.memory.alloc(name, *bytes, 256)?;
+                    if let Some(value) = value {
+                        self.memory.fill(addr, *bytes, *value)?;
+                    }
+                    Allocation { addr, bytes: *bytes }
+                }
+            };
+            let Some(name) = &buffer.name else {
+                self.unnamed.insert(place, allocation);
+                continue;
+            };
+            if self.named.insert(name.clone(), allocation).is_some() {
+                return Err(self.error(
+                    place,
+                    "buffer.name",
+                    "a name that no other buffer is defined with",
+                    format!("`{name}`"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects the buffers to write. Their files are checked here, so that a
+    /// long launch does not end in a misspelt folder.
+    fn collect_outputs(&mut self, arguments: &[Argument]) -> Result<(), CliError> {
+        for (place, buffer) in buffers(arguments) {
+            let Some(out) = &buffer.out else {
+                continue;
+            };
+            let Allocation { addr, bytes } = self.allocation(place, buffer)?;
+            let path = self.folder.join(out);
+            if self.outputs.iter().any(|other| other.path == path) {
+                return Err(self.error(
+                    place,
+                    "out",
+                    "a file that no other argument writes",
+                    out.display().to_string(),
+                ));
+            }
+            output::check(&path)?;
+            self.outputs.push(Output {
+                argument: place.0,
+                parameter: self.kernel.params[place.0].name.clone(),
+                path,
+                addr,
+                bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// Device memory takes the buffers' size and a quarter more for its
+    /// bookkeeping.
+    fn check_host_memory(&self, arguments: &[Argument]) -> Result<(), CliError> {
+        let mut total: u64 = 0;
+        for (_, buffer) in buffers(arguments) {
+            let bytes = match &buffer.source {
+                None => 0,
+                Some(Source::Fill { bytes, .. }) => *bytes,
+                Some(Source::File(file)) => {
+                    let path: PathBuf = self.folder.join(file);
+                    match std::fs::metadata(&path) {
+                        Ok(metadata) => metadata.len(),
+                        Err(source) => return Err(CliError::Read { path, source }),
+                    }
+                }
+            };
+            total = total.saturating_add(bytes);
+        }
+        match available_memory() {
+            Some(available) if total > available / 5 * 4 => {
+                Err(CliError::HostMemory { required: available / 5 * 4, actual: total })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn allocation(&self, place: Place, buffer: &Buffer) -> Result<Allocation, CliError> {
+        let found = match &buffer.name {
+            Some(name) => self.named.get(name),
+            None => self.unnamed.get(&place),
+        };
+        found.copied().ok_or_else(|| {
+            let names: Vec<&str> = self.named.keys().map(String::as_str).collect();
+            self.error(
+                place,
+                "buffer",
+                format!("a defined name, one of [{}]", names.join(", ")),
+                format!("`{}`", buffer.name.as_deref().unwrap_or_default()),
+            )
+        })
+    }
+
+    fn layout(&self, arguments: &[Argument]) -> Result<Vec<u8>, CliError> {
+        let mut block = vec![0; self.kernel.param_bytes as usize];
+        for (index, (argument, param)) in arguments.iter().zip(&self.kernel.params).enumerate() {
+            let start = u64::from(param.offset);
+            match argument {
+                Argument::Scalar(scalar) => put(&mut block, start, &scalar.bytes),
+                Argument::Buffer(buffer) => {
+                    let addr = self.allocation((index, None), buffer)?.addr;
+                    put(&mut block, start, &addr.to_le_bytes());
+                }
+                Argument::Struct { fields, .. } => {
+                    for (at, field) in fields.iter().enumerate() {
+                        let start = start + field.offset;
+                        match &field.value {
+                            FieldValue::Scalar(scalar) => put(&mut block, start, &scalar.bytes),
+                            FieldValue::Buffer(buffer) => {
+                                let addr = self.allocation((index, Some(at)), buffer)?.addr;
+                                put(&mut block, start, &addr.to_le_bytes());
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(block)
+    }
+}
+
+/// Copies `bytes` into the block; `check_sizes` has made them fit.
+fn put(block: &mut [u8], start: u64, bytes: &[u8]) {
+    let start = start as usize;
+    if let Some(place) = block.get_mut(start..start + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+/// Memory that the host can give, bytes; `None` where it does not say.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kibibytes.checked_mul(1024)
+}

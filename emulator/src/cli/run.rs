@@ -1,0 +1,211 @@
+//! `ptx-emu run`.
+
+use super::error::CliError;
+use super::output::Written;
+use super::{arguments, output, parameters};
+use clap::Args;
+use ptx_emu::syntax;
+use ptx_emu::{Counters, Gpu, Launch, LoadError, LowerBound, Module, Schedule};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Runs a kernel of a PTX module.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// PTX module.
+    module: PathBuf,
+    /// Kernel.
+    #[arg(long, value_name = "NAME")]
+    entry: String,
+    /// CTAs; in clusters, a multiple of the cluster.
+    #[arg(long, value_name = "X,Y,Z", value_parser = extent)]
+    grid: [u32; 3],
+    /// Threads of a CTA.
+    #[arg(long, value_name = "X,Y,Z", value_parser = extent)]
+    block: [u32; 3],
+    /// CTAs of a cluster; by default what the kernel requires.
+    #[arg(long, value_name = "X,Y,Z", value_parser = extent)]
+    cluster: Option<[u32; 3]>,
+    /// Dynamic shared memory of a CTA, bytes.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    dynamic_smem: u32,
+    /// Arguments, a JSON list with one item a kernel parameter; may be left out
+    /// for a kernel without parameters. Paths in it are relative to its folder.
+    #[arg(long, value_name = "ARGS.JSON")]
+    args: Option<PathBuf>,
+    /// Machine to be; by default the one that the module's target names.
+    #[arg(long, value_name = "h200|b200", value_parser = gpu)]
+    gpu: Option<Gpu>,
+    /// Interleaving of warps and completion of asynchronous operations.
+    #[arg(long, value_name = "eager|lazy|random:SEED", default_value = "eager")]
+    schedule: Schedule,
+    /// Stop with a diagnostic when a cluster has run that many warp
+    /// instructions.
+    #[arg(long, value_name = "N")]
+    instruction_limit: Option<u64>,
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A run that ended well.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// Kernel.
+    pub(crate) kernel: String,
+    /// Machine.
+    pub(crate) gpu: &'static str,
+    /// Schedule.
+    pub(crate) schedule: Schedule,
+    /// CTAs.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a CTA.
+    pub(crate) block: [u32; 3],
+    /// What was done.
+    pub(crate) counters: Counters,
+    /// Least time on the machine.
+    pub(crate) lower_bound: LowerBound,
+    /// Files.
+    pub(crate) outputs: Vec<Written>,
+}
+
+impl Done {
+    /// What the user should know although all went well.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
+        self.outputs.iter().filter_map(|written| {
+            let offset = written.first_uninitialised?;
+            Some(format!(
+                "argument {} (parameter `{}`): byte {offset} of {} was never written; such bytes are 0xCB in {}",
+                written.output.argument,
+                written.output.parameter,
+                written.output.bytes,
+                written.output.path.display(),
+            ))
+        })
+    }
+}
+
+/// Parses `X`, `X,Y` or `X,Y,Z`, each at least 1.
+fn extent(text: &str) -> Result<[u32; 3], String> {
+    let parts: Vec<&str> = text.split(',').collect();
+    let mut extent = [1; 3];
+    if parts.len() > 3 {
+        return Err(format!("required 1 to 3 numbers, actual {}", parts.len()));
+    }
+    for (slot, part) in extent.iter_mut().zip(parts) {
+        *slot = match part.trim().parse() {
+            Ok(number) if number > 0 => number,
+            _ => {
+                return Err(format!("required numbers from 1 to {}, actual `{part}`", u32::MAX));
+            }
+        };
+    }
+    Ok(extent)
+}
+
+fn gpu(name: &str) -> Result<Gpu, String> {
+    Gpu::by_name(name).ok_or_else(|| format!("required h200 or b200, actual `{name}`"))
+}
+
+/// The machine that a module is for; the first one if it is for none, so that
+/// loading says what is wrong.
+fn gpu_for(text: &str) -> Gpu {
+    let targets = syntax::parse(text).map(|module| module.targets);
+    let target = targets.as_deref().ok().and_then(<[String]>::first);
+    let b200 = Gpu::b200();
+    match target {
+        Some(target) if !Gpu::h200().accepts(target) && b200.accepts(target) => b200,
+        _ => Gpu::h200(),
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, CliError> {
+    std::fs::read_to_string(path).map_err(|source| CliError::Read { path: path.to_owned(), source })
+}
+
+fn read_arguments(path: &Path) -> Result<Value, CliError> {
+    serde_json::from_str(&read_text(path)?)
+        .map_err(|source| CliError::Json { path: path.to_owned(), source })
+}
+
+fn load(path: &Path, text: &str, gpu: &Gpu) -> Result<Module, CliError> {
+    Module::load(text, gpu).map_err(|error| match error {
+        LoadError::Syntax(error) => CliError::Syntax {
+            path: path.to_owned(),
+            rendered: error.render(text).trim_end().to_owned(),
+        },
+        source => CliError::Load { path: path.to_owned(), source },
+    })
+}
+
+/// Loads, binds, launches, writes the outputs.
+pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
+    let text = read_text(&args.module)?;
+    let gpu = args.gpu.clone().unwrap_or_else(|| gpu_for(&text));
+    let module = load(&args.module, &text, &gpu)?;
+    let Some(kernel) = module.entries().find(|info| info.name == args.entry) else {
+        let names: Vec<&str> = module.entries().map(|info| info.name.as_str()).collect();
+        return Err(CliError::Entry {
+            required: format!("[{}]", names.join(", ")),
+            actual: args.entry.clone(),
+        });
+    };
+    let (json, folder) = match &args.args {
+        Some(path) => (read_arguments(path)?, path.parent()),
+        None => (Value::Array(Vec::new()), None),
+    };
+    let names: Vec<&str> = kernel.params.iter().map(|p| p.name.as_str()).collect();
+    let arguments = arguments::read(&json, &names)?;
+    let mut bound = parameters::bind(&arguments, kernel, folder.unwrap_or(Path::new("")))?;
+    let report = module.launch(
+        &mut bound.memory,
+        &Launch {
+            entry: &args.entry,
+            grid: args.grid,
+            block: args.block,
+            cluster: args.cluster,
+            dynamic_shared: args.dynamic_smem,
+            params: &bound.params,
+            schedule: args.schedule,
+            threads: None,
+            instruction_limit: args.instruction_limit,
+        },
+    )?;
+    let outputs = output::write_all(bound.outputs, &bound.memory)?;
+    Ok(Done {
+        kernel: args.entry.clone(),
+        gpu: gpu.name,
+        schedule: args.schedule,
+        grid: args.grid,
+        block: args.block,
+        lower_bound: report.counters.lower_bound(&gpu),
+        counters: report.counters,
+        outputs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents() {
+        assert_eq!(extent("3"), Ok([3, 1, 1]));
+        assert_eq!(extent("3,2"), Ok([3, 2, 1]));
+        assert_eq!(extent("3, 2,7"), Ok([3, 2, 7]));
+        for text in ["", "0", "1,0,1", "1,2,3,4", "-1", "4294967296", "x", "1,,1"] {
+            assert!(extent(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn machine_follows_the_target() {
+        for (target, name) in
+            [("sm_90a", "h200"), ("sm_100a", "b200"), ("sm_80", "h200"), ("sm_120a", "h200")]
+        {
+            let text = format!(".version 9.0\n.target {target}\n");
+            assert_eq!(gpu_for(&text).name, name, "{target}");
+        }
+        assert_eq!(gpu_for("not PTX").name, "h200");
+    }
+}

@@ -1,0 +1,22 @@
+//! Instructions without effect on results: `nanosleep`, `prefetch`,
+//! `prefetchu`, `createpolicy`, `applypriority`, `discard`, `pmevent` (PTX ISA
+//! 9.7.9, 9.7.12, 9.7.19).
+//!
+//! Their addresses are not checked. `discard` leaves memory as it is, where
+//! PTX would allow its contents to be lost. The cache policy that
+//! `createpolicy` makes is 0.
+
+use crate::machine::code::Op;
+use crate::machine::regs::LANES;
+use crate::module::{Decode, Decoded};
+
+pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
+    while d.pick(|_| Some(())).is_some() {}
+    if d.ins.opcode == "createpolicy" {
+        let policy = d.dst::<u64>(0)?;
+        return Ok(Op::Alu(Box::new(move |regs, mask| {
+            regs.put(policy, mask, &[0u64; LANES]);
+        })));
+    }
+    Ok(Op::Nop)
+}

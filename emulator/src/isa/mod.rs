@@ -1,0 +1,80 @@
+//! Instructions, one file a family: what a PTX instruction looks like and what
+//! it does, next to each other. Each module head says which sections of the PTX
+//! ISA it models and what it can miss. Whatever no family takes is reported as
+//! unsupported when a module is loaded.
+
+mod atom;
+mod bits;
+mod compare;
+mod control;
+mod cvt;
+mod double;
+mod float;
+mod half;
+mod hint;
+mod int;
+mod mem;
+mod mov;
+pub(crate) mod special;
+mod sync;
+mod warp;
+
+use crate::Family;
+use crate::machine::code::Op;
+use crate::module::{Decode, Decoded, Reject, Type};
+
+/// Decodes one instruction.
+pub(crate) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
+    match d.ins.opcode.as_str() {
+        "add" | "sub" | "mul" | "fma" | "mad" | "div" | "abs" | "neg" | "min" | "max" => {
+            arithmetic(d)
+        }
+        "addc" | "subc" | "madc" | "rem" | "sad" | "mul24" | "mad24" | "dp4a" | "dp2a" => {
+            Ok((Family::Integer, int::decode(d)?))
+        }
+        "popc" | "clz" | "bfind" | "fns" | "brev" | "bfe" | "bfi" | "bmsk" | "szext" | "prmt"
+        | "lop3" | "shf" | "shl" | "shr" => Ok((Family::Integer, bits::decode(d)?)),
+        "and" | "or" | "xor" | "not" | "cnot" => bits::logic(d),
+        "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh" | "copysign"
+        | "testp" => transcendental(d),
+        "cvt" => Ok((Family::Convert, cvt::decode(d)?)),
+        "setp" | "set" | "selp" | "slct" => Ok((Family::Predicate, compare::decode(d)?)),
+        "mov" | "cvta" | "isspacep" => Ok((Family::Move, mov::decode(d)?)),
+        "ld" | "ldu" | "st" => Ok((Family::Memory, mem::decode(d)?)),
+        "atom" | "red" => Ok((Family::Atomic, atom::decode(d)?)),
+        "shfl" | "vote" | "match" | "redux" | "elect" | "activemask" => {
+            Ok((Family::Warp, warp::decode(d)?))
+        }
+        "bar" | "barrier" | "membar" | "fence" => Ok((Family::Sync, sync::decode(d)?)),
+        "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" => {
+            Ok((Family::Control, control::decode(d)?))
+        }
+        "nanosleep" | "prefetch" | "prefetchu" | "createpolicy" | "applypriority" | "discard"
+        | "pmevent" => Ok((Family::Hint, hint::decode(d)?)),
+        other => Err(Reject::unsupported(format!("instruction {other}"))),
+    }
+}
+
+/// The type of an instruction whose last type modifier is that of its operands.
+fn peek_type(d: &Decode<'_>) -> Option<Type> {
+    d.ins.modifiers.iter().rev().find_map(|name| Type::parse(name))
+}
+
+/// Opcodes that integers and all floating-point types share.
+fn arithmetic(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
+    match peek_type(d) {
+        Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2) => half::decode(d),
+        Some(Type::F32 | Type::F32x2) => Ok((Family::Float, float::decode(d)?)),
+        Some(Type::F64) => Ok((Family::Double, double::decode(d)?)),
+        Some(_) => Ok((Family::Integer, int::decode(d)?)),
+        None => Err(Reject::unsupported("no known type modifier")),
+    }
+}
+
+fn transcendental(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
+    match peek_type(d) {
+        Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2) => half::decode(d),
+        Some(Type::F64) => Ok((Family::Double, double::decode(d)?)),
+        _ => Ok((Family::Float, float::decode(d)?)),
+    }
+}

@@ -1,0 +1,261 @@
+//! GEMV on the emulator of both architectures, against the f64 oracle.
+//!
+//! Needs the compiled kernels (`cargo xtask build-kernels`); where there are none, each test says
+//! on stderr that it was skipped.
+
+use std::path::Path;
+
+use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemv::CONFIGS;
+use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
+use nvfp4::device::{Device, Kernels};
+use nvfp4::gemv::{Gemv, GemvOptions, gemv};
+use nvfp4::generate::Generator;
+use nvfp4::linear::{self, VectorSource};
+use nvfp4::plan::Overrides;
+use nvfp4::rng::SplitMix64;
+use nvfp4::shape::{GEMV_CORRECTNESS, GemvShape, gemv_ragged};
+use nvfp4::tensor::BlockScaled;
+use nvfp4::{bench, oracle, output};
+use ptx_emu::Schedule;
+use safetensors::Dtype;
+
+fn name(kernels: &Kernels) -> &str {
+    &kernels.device().choice().device
+}
+
+/// Both emulated machines with their kernels; empty, with a note, where none are compiled.
+fn machines() -> Vec<Kernels> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
+    let mut machines = Vec::new();
+    for name in ["emu:h200", "emu:b200"] {
+        let device = Device::open(&name.parse().expect("known")).expect("opens");
+        if nvfp4::kernels::find(&device.choice().arch, Some(&dir)).is_err() {
+            eprintln!("skipped on {name}: no kernels; `cargo xtask build-kernels` makes them");
+            continue;
+        }
+        machines.push(device.kernels(Some(&dir)).unwrap_or_else(|error| panic!("{name}: {error}")));
+    }
+    machines
+}
+
+fn check(
+    kernels: &Kernels,
+    shape: GemvShape,
+    generator: Generator,
+    layouts: [ScaleLayout; 2],
+    options: GemvOptions,
+) {
+    let (a, b) = generator.gemv(shape, layouts, 17).expect("fits");
+    let what = format!("{shape} {generator} {layouts:?} on {}", name(kernels));
+    let (alpha, dtype) = (options.alpha, options.output);
+    let result = gemv(kernels, &a, &b, options).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let report = oracle::gemv(&a, &b, alpha).expect("operands fit").verify(&result.values(), dtype);
+    assert!(report.passed(), "{what}: {}\n{}", report.summary(), result.plan);
+    assert_eq!(report.overflowed, 0, "{what}: results that cannot be compared");
+}
+
+#[test]
+fn ragged_shapes_in_every_layout_and_type() {
+    for machine in &machines() {
+        for (index, shape) in gemv_ragged().into_iter().enumerate() {
+            for a in ScaleLayout::ALL {
+                for b in ScaleLayout::ALL {
+                    let output = output::ALL[index % output::ALL.len()];
+                    let options = GemvOptions { output, alpha: 0.75, ..GemvOptions::default() };
+                    check(machine, shape, Generator::FullRange, [a, b], options);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn contest_correctness_shapes() {
+    for machine in &machines() {
+        for shape in GEMV_CORRECTNESS {
+            for (generator, layouts) in
+                [(Generator::Contest, [Linear; 2]), (Generator::FullRange, [Blocked128x4; 2])]
+            {
+                check(machine, shape, generator, layouts, GemvOptions::default());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kernel_of_the_table() {
+    for machine in &machines() {
+        for config in &CONFIGS {
+            for m in [5, 128, 131] {
+                // The narrow loads are for odd multiples of 16.
+                let k = if config.load_bytes == 16 { 1280 } else { 1040 };
+                let shape = GemvShape { m, k, l: 2 };
+                let kernel = Some(config.name.to_owned());
+                for ctas in [None, Some(1), Some(3)] {
+                    let overrides = Overrides { kernel: kernel.clone(), ctas };
+                    let options = GemvOptions { overrides, ..GemvOptions::default() };
+                    let layouts = [config.scale_layout, Linear];
+                    check(machine, shape, Generator::FullRange, layouts, options);
+                }
+            }
+        }
+    }
+}
+
+/// Vectors longer than the panel that is resident in shared memory.
+#[test]
+fn long_vectors() {
+    for machine in &machines() {
+        for k in [16384 + 16, 2 * 16384, 40_000] {
+            for layout in ScaleLayout::ALL {
+                let shape = GemvShape { m: 5, k, l: 2 };
+                check(machine, shape, Generator::FullRange, [layout; 2], GemvOptions::default());
+            }
+        }
+    }
+}
+
+/// No rounding before the output, so the answer is the reference rounded once.
+#[test]
+fn exact_inputs_give_exactly_the_rounded_reference() {
+    for kernels in &machines() {
+        for dtype in output::ALL {
+            let shape = GemvShape { m: 67, k: 1024 + 16, l: 3 };
+            let (a, b) = Generator::Exact.gemv(shape, [Linear, Blocked128x4], 3).expect("small");
+            let options = GemvOptions { output: dtype, ..GemvOptions::default() };
+            let got = gemv(kernels, &a, &b, options).expect("runs").values();
+            let want = oracle::gemv(&a, &b, 1.0).expect("operands fit").values;
+            let want = output::decode(dtype, &output::encode(dtype, want));
+            for (index, (got, want)) in got.iter().zip(&want).enumerate() {
+                let at = (index / shape.m, index % shape.m);
+                assert_eq!(got, want, "{dtype:?} {at:?} on {}", name(kernels));
+            }
+        }
+    }
+}
+
+#[test]
+fn schedules_give_the_same_bytes() {
+    for (device, kernels_of) in [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
+        if nvfp4::kernels::find(kernels_of, Some(&dir)).is_err() {
+            eprintln!("skipped on {device}: no kernels; `cargo xtask build-kernels` makes them");
+            continue;
+        }
+        let (a, b) = Generator::FullRange
+            .gemv(GemvShape { m: 70, k: 512, l: 2 }, [Linear; 2], 9)
+            .expect("small");
+        let mut results = Vec::new();
+        for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(1), Schedule::Random(2)]
+        {
+            let device = Device::open(&device.parse().expect("known")).expect("opens");
+            let device = device.with_schedule(schedule);
+            let kernels = device.kernels(Some(&dir)).expect("they load");
+            results.push(gemv(&kernels, &a, &b, GemvOptions::default()).expect("runs").bytes);
+        }
+        assert!(results.iter().all(|bytes| *bytes == results[0]), "{device}");
+    }
+}
+
+#[test]
+fn global_scales_and_alpha_multiply_the_result() {
+    for kernels in &machines() {
+        let shape = GemvShape { m: 9, k: 64, l: 1 };
+        let (a, b) = Generator::FullRange.gemv(shape, [Linear; 2], 5).expect("small");
+        let scaled = |x: &BlockScaled<_>, global| {
+            let (codes, scales) = (x.codes().to_vec(), x.scales().to_vec());
+            BlockScaled::new(x.name(), x.dims(), x.layout(), codes, scales, global).expect("valid")
+        };
+        let (a, b) = (scaled(&a, 0.37), scaled(&b, 1.9));
+        let output = output::OutputType::F32;
+        let options = GemvOptions { alpha: -2.5, output, ..GemvOptions::default() };
+        let result = gemv(kernels, &a, &b, options).expect("runs");
+        let reference = oracle::gemv(&a, &b, -2.5).expect("operands fit");
+        let report = reference.verify(&result.values(), output);
+        assert!(report.passed(), "{}", report.summary());
+    }
+}
+
+#[test]
+fn a_prepared_gemv_can_run_again() {
+    for kernels in &machines() {
+        let shape = GemvShape { m: 33, k: 96, l: 2 };
+        let (a, b) = Generator::FullRange.gemv(shape, [Linear; 2], 5).expect("small");
+        let prepared = Gemv::new(kernels, &a, &b, GemvOptions::default()).expect("fits");
+        let first = prepared.run().expect("runs");
+        assert_eq!(first.reports.len(), 1);
+        assert_eq!(prepared.run().expect("runs again").bytes, first.bytes);
+    }
+}
+
+#[test]
+fn a_benchmark_report_is_verified_and_counts() {
+    for kernels in &machines() {
+        let shape = GemvShape { m: 256, k: 1024, l: 1 };
+        let report = bench::gemv(kernels, shape, &bench::GemvBench::default()).expect("runs");
+        assert!(report.verified, "{report}");
+        let emulated = report.emulated.as_ref().expect("counters");
+        let read = emulated.counters.global_unique_bytes_read;
+        assert!(read >= shape.bytes(2) - 2 * 256, "{read} distinct bytes read");
+        assert!(read < shape.bytes(2) * 11 / 10, "{read} distinct bytes read");
+        let text = report.to_string();
+        assert!(text.contains("computed, not measured"), "{text}");
+        let json = serde_json::to_value(&report).expect("serialisable");
+        for field in ["op", "shape", "device", "plan", "verified", "max_error"] {
+            assert!(!json[field].is_null(), "{field} is missing: {json}");
+        }
+    }
+}
+
+/// A small model: an embedding, a weight of the same width, one of another width.
+#[test]
+fn layers_of_a_checkpoint() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gemv-model.safetensors");
+    let mut rng = SplitMix64::new(3);
+    let mut normal = |shape: [usize; 2], scale: f64| NewTensor {
+        dtype: Dtype::F32,
+        shape: shape.to_vec(),
+        data: (0..shape[0] * shape[1])
+            .flat_map(|_| ((rng.normal() * scale) as f32).to_le_bytes())
+            .collect(),
+    };
+    let tensors = [
+        ("embeddings.word_embeddings.weight", normal([50, 96], 0.05)),
+        ("embeddings.position_embeddings.weight", normal([20, 96], 0.05)),
+        ("layer.0.dense.weight", normal([70, 96], 0.02)),
+        ("layer.0.output.weight", normal([96, 160], 0.02)),
+    ];
+    checkpoint::write(&path, &tensors, &[]).expect("written");
+    let file = Checkpoint::open(&path).expect("valid");
+    for kernels in &machines() {
+        let run = |tensor: &str, source: VectorSource, layout| {
+            let options = GemvOptions::default();
+            let (report, result) = linear::run(kernels, &file, tensor, &source, layout, options)
+                .unwrap_or_else(|error| panic!("{tensor}: {error}"));
+            assert!(report.verified, "{report}");
+            // Two operands of 4 bits with well-fitted scales: each about 20 dB on normal data.
+            assert!((14.0..30.0).contains(&report.sqnr_db), "{report}");
+            assert_eq!(result.values().len(), report.verification.outputs);
+            report.vector
+        };
+        let embedding = |token| VectorSource::Embedding { token };
+        assert_eq!(
+            run("layer.0.dense.weight", embedding(None), Linear),
+            "row 49 of `embeddings.word_embeddings.weight`"
+        );
+        assert_eq!(
+            run("layer.0.dense.weight", embedding(Some(7)), Blocked128x4),
+            "row 7 of `embeddings.word_embeddings.weight`"
+        );
+        assert_eq!(
+            run("layer.0.output.weight", embedding(None), Linear),
+            "standard normal, seed 1"
+        );
+        assert_eq!(
+            run("layer.0.output.weight", VectorSource::Normal { seed: 4 }, Linear),
+            "standard normal, seed 4"
+        );
+    }
+    std::fs::remove_file(&path).expect("removed");
+}

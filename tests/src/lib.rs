@@ -1,0 +1,73 @@
+//! What the tests across crates share.
+
+use fp4_formats::ScaleLayout;
+use nvfp4::device::{Device, DeviceRequest, Kernels};
+use nvfp4::gemv::{Gemv, GemvOptions, GemvResult};
+use nvfp4::generate::Generator;
+use nvfp4::oracle::{self, Verification};
+use nvfp4::shape::GemvShape;
+use ptx_emu::Schedule;
+use std::path::{Path, PathBuf};
+
+/// The workspace's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of the workspace").to_path_buf()
+}
+
+/// Where `cargo xtask build-kernels` puts the PTX, or what NVFP4_KERNELS_DIR
+/// names.
+pub fn kernels_dir() -> PathBuf {
+    std::env::var_os("NVFP4_KERNELS_DIR")
+        .map_or_else(|| root().join("target/kernels"), PathBuf::from)
+}
+
+/// The PTX text for `arch`.
+pub fn ptx(arch: &str) -> String {
+    let path = kernels_dir().join(arch).join("kernels.ptx");
+    std::fs::read_to_string(&path).unwrap_or_else(|e| {
+        panic!("{}: {e}; run `cargo xtask build-kernels` first", path.display())
+    })
+}
+
+/// The kernels of an emulated machine, `emu:h200` or `emu:b200`.
+pub fn emulated(device: &str, schedule: Schedule) -> Kernels {
+    let request: DeviceRequest = device.parse().expect("a known device");
+    let device =
+        Device::open(&request).expect("the emulator opens anywhere").with_schedule(schedule);
+    device.kernels(Some(&kernels_dir())).expect("kernels are built")
+}
+
+/// One GEMV, its inputs and how it is run.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Problem.
+    pub shape: GemvShape,
+    /// Inputs.
+    pub generator: Generator,
+    /// Layouts of the scales of matrix and vectors.
+    pub layouts: [ScaleLayout; 2],
+    /// alpha, output, overrides.
+    pub options: GemvOptions,
+    /// Seed of the inputs.
+    pub seed: u64,
+}
+
+impl Case {
+    /// Runs it and compares with the f64 oracle.
+    pub fn run(&self, kernels: &Kernels) -> (GemvResult, Verification) {
+        let (a, b) = self.generator.gemv(self.shape, self.layouts, self.seed).expect("inputs");
+        let reference = oracle::gemv(&a, &b, self.options.alpha).expect("the oracle");
+        let prepared = Gemv::new(kernels, &a, &b, self.options.clone())
+            .unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        let result = prepared.run().unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        let verification = reference.verify(&result.values(), result.output);
+        (result, verification)
+    }
+
+    /// Runs it and fails with the first mismatch.
+    pub fn check(&self, kernels: &Kernels) -> GemvResult {
+        let (result, verification) = self.run(kernels);
+        assert!(verification.passed(), "{self:?}\n{}\n{}", result.plan, verification.summary());
+        result
+    }
+}

@@ -1,0 +1,144 @@
+//! Rules of the code base that the compiler does not know, as tests.
+
+use crate::run;
+use std::path::{Path, PathBuf};
+
+/// Every `.rs` file of the project with its text, path relative to the root.
+fn sources() -> Vec<(PathBuf, String)> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    walk(&path, found);
+                }
+            } else if name.ends_with(".rs") {
+                found.push(path);
+            }
+        }
+    }
+    let root = run::root();
+    let mut paths = Vec::new();
+    walk(&root, &mut paths);
+    assert!(paths.len() > 50, "found only {} source files", paths.len());
+    paths
+        .into_iter()
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).expect("a source file is UTF-8");
+            (path.strip_prefix(&root).expect("below the root").to_path_buf(), text)
+        })
+        .collect()
+}
+
+/// Fails with one line for each offence.
+fn none(rule: &str, offences: Vec<String>) {
+    assert!(offences.is_empty(), "{rule}:\n  {}", offences.join("\n  "));
+}
+
+#[test]
+fn inline_assembly_stands_in_cuda_std_ptx_only() {
+    let marker = concat!("asm", "!(");
+    let offences = sources()
+        .into_iter()
+        .filter(|(path, text)| text.contains(marker) && !path.starts_with("cuda_std/src/ptx"))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    none("inline assembly outside cuda_std::ptx", offences);
+}
+
+/// rustc does not mark inline assembly convergent; without `nomem`, `readonly`
+/// and `pure` it is at least ordered with everything else.
+#[test]
+fn synchronising_wrappers_have_side_effects() {
+    let synchronising =
+        ["bar.", "barrier.", "shfl.", "vote.", "match.", "redux.", "elect.", "fence."];
+    let mut offences = Vec::new();
+    let mut checked = 0;
+    for (path, text) in sources() {
+        if !path.starts_with("cuda_std/src/ptx") {
+            continue;
+        }
+        for block in text.split(concat!("asm", "!(")).skip(1) {
+            let block = block.split(");").next().unwrap_or("");
+            let instruction = block.split('"').nth(1).unwrap_or("").trim_start_matches("{{ ");
+            if synchronising.iter().any(|s| instruction.starts_with(s)) {
+                checked += 1;
+                if ["nomem", "readonly", "pure"].iter().any(|o| block.contains(o)) {
+                    offences.push(format!("{}: {instruction}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(checked >= 2, "the rule matched only {checked} wrappers");
+    none("synchronising wrappers that the compiler may move", offences);
+}
+
+#[test]
+fn kernel_files_are_short() {
+    let offences = sources()
+        .into_iter()
+        .filter(|(path, _)| path.starts_with("kernels-gpu"))
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|(_, lines)| *lines > 400)
+        .map(|(path, lines)| format!("{}: {lines} lines", path.display()))
+        .collect();
+    none("kernel files of more than 400 lines", offences);
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let offences = sources()
+        .into_iter()
+        .filter(|(_, text)| !text.trim_start().starts_with("//!"))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    none("files without module documentation", offences);
+}
+
+#[test]
+fn nothing_is_left_open() {
+    let words = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("todo", "!("),
+        concat!("unimpl", "emented!("),
+    ];
+    let mut offences = Vec::new();
+    for (path, text) in sources() {
+        for (number, line) in text.lines().enumerate() {
+            if words.iter().any(|w| line.contains(w)) {
+                offences.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    none("unfinished work", offences);
+}
+
+#[test]
+fn the_emulator_forbids_unsafe_code() {
+    let manifest =
+        std::fs::read_to_string(run::root().join("emulator/Cargo.toml")).expect("readable");
+    assert!(manifest.contains("unsafe_code = \"forbid\""));
+}
+
+#[test]
+fn unsafe_blocks_say_why() {
+    let mut offences = Vec::new();
+    for (path, text) in sources() {
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, line) in lines.iter().enumerate() {
+            let code = line.split("//").next().unwrap_or("");
+            if !code.contains("unsafe {") || code.contains('"') {
+                continue;
+            }
+            // Above the statement that the block belongs to, or on its line.
+            let start = number.saturating_sub(8);
+            if !lines[start..=number].iter().any(|l| l.contains("SAFETY:")) {
+                offences.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    none("unsafe blocks without a SAFETY line", offences);
+}
