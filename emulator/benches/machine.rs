@@ -47,8 +47,7 @@ fn pattern(count: usize) -> Vec<u8> {
 
 fn bytes(values: &[u64], tail: &[u32]) -> Vec<u8> {
     let wide = values.iter().flat_map(|v| v.to_le_bytes());
-    wide.chain(tail.iter().flat_map(|v| v.to_le_bytes()))
-        .collect()
+    wide.chain(tail.iter().flat_map(|v| v.to_le_bytes())).collect()
 }
 
 fn gemv_like() -> Case {

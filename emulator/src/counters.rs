@@ -152,9 +152,8 @@ impl Counters {
     #[must_use]
     pub fn lower_bound(&self, gpu: &Gpu) -> LowerBound {
         let sms = f64::from(gpu.sms).min(self.ctas.max(1) as f64);
-        let clocks = |amount: u64, per_sm_clock: f64| {
-            amount as f64 / (per_sm_clock * sms * gpu.clock_hz)
-        };
+        let clocks =
+            |amount: u64, per_sm_clock: f64| amount as f64 / (per_sm_clock * sms * gpu.clock_hz);
         let lane = |family| self.family(family).lane;
         let unique = (self.global_unique_bytes_read + self.global_unique_bytes_written) as f64;
         let sectors = (self.global.sectors_read + self.global.sectors_written) as f64;
@@ -174,20 +173,9 @@ impl Counters {
             part("convert", clocks(lane(Family::Convert), gpu.cvt_lanes_per_clock)),
             part("shared", clocks(self.shared_wavefronts, 1.0)),
         ];
-        let worst = parts
-            .iter()
-            .fold(part("none", 0.0), |worst, part| {
-                if part.seconds > worst.seconds {
-                    part.clone()
-                } else {
-                    worst
-                }
-            });
-        LowerBound {
-            gpu: gpu.name,
-            seconds: worst.seconds,
-            by: worst.name,
-            parts,
-        }
+        let worst = parts.iter().fold(part("none", 0.0), |worst, part| {
+            if part.seconds > worst.seconds { part.clone() } else { worst }
+        });
+        LowerBound { gpu: gpu.name, seconds: worst.seconds, by: worst.name, parts }
     }
 }

@@ -210,11 +210,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-fn write_access(
-    f: &mut fmt::Formatter<'_>,
-    kind: &DiagnosticKind,
-    access: &Access,
-) -> fmt::Result {
+fn write_access(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind, access: &Access) -> fmt::Result {
     let verb = match access.kind {
         AccessKind::Read => "read",
         AccessKind::Write => "write",
@@ -222,10 +218,9 @@ fn write_access(
     };
     let (bytes, space, address) = (access.bytes, access.space.name(), access.address);
     match kind {
-        DiagnosticKind::OutOfBounds => write!(
-            f,
-            "out of bounds: {verb} of {bytes} bytes at {space} address {address:#x}"
-        )?,
+        DiagnosticKind::OutOfBounds => {
+            write!(f, "out of bounds: {verb} of {bytes} bytes at {space} address {address:#x}")?
+        }
         DiagnosticKind::Misaligned { required } => write!(
             f,
             "misaligned: {verb} of {bytes} bytes at {space} address {address:#x}, which is not a multiple of {required}"
@@ -234,21 +229,16 @@ fn write_access(
             f,
             "uninitialised read: {verb} of {bytes} bytes at {space} address {address:#x}, of which byte {first:#x} was never written"
         )?,
-        DiagnosticKind::ReadOnly => write!(
-            f,
-            "read-only: {verb} of {bytes} bytes at {space} address {address:#x}"
-        )?,
+        DiagnosticKind::ReadOnly => {
+            write!(f, "read-only: {verb} of {bytes} bytes at {space} address {address:#x}")?
+        }
         other => write_kind(f, other)?,
     }
     let Some(site) = &access.allocation else {
         return write!(f, ", no allocation near");
     };
     let end = site.start + site.bytes;
-    write!(
-        f,
-        ", allocation `{}` [{:#x}, {end:#x})",
-        site.name, site.start
-    )?;
+    write!(f, ", allocation `{}` [{:#x}, {end:#x})", site.name, site.start)?;
     if address < site.start {
         write!(f, " starts {} bytes after it", site.start - address)
     } else if address >= end {
@@ -270,11 +260,7 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
             write!(f, "uninitialised read of byte {first:#x}")
         }
         DiagnosticKind::ReadOnly => write!(f, "write to read-only memory"),
-        DiagnosticKind::DivergentAligned {
-            present,
-            missing,
-            elsewhere,
-        } => {
+        DiagnosticKind::DivergentAligned { present, missing, elsewhere } => {
             write!(
                 f,
                 "divergent .aligned instruction: lanes {present:#010x} execute it, live lanes {missing:#010x} do not"
@@ -293,22 +279,15 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
             "missing members: the member mask is {members:#010x}, lanes {:#010x} of it never arrive, {present:#010x} wait",
             members & !present
         ),
-        DiagnosticKind::NotAMember { members } => write!(
-            f,
-            "not a member: the executing lane is not in the member mask {members:#010x}"
-        ),
-        DiagnosticKind::InactiveSource { source } => write!(
-            f,
-            "inactive source: the shuffle reads lane {source}, which does not take part"
-        ),
-        DiagnosticKind::BarrierMismatch {
-            barrier,
-            required,
-            actual,
-        } => write!(
-            f,
-            "barrier mismatch: barrier {barrier}: required {required}, actual {actual}"
-        ),
+        DiagnosticKind::NotAMember { members } => {
+            write!(f, "not a member: the executing lane is not in the member mask {members:#010x}")
+        }
+        DiagnosticKind::InactiveSource { source } => {
+            write!(f, "inactive source: the shuffle reads lane {source}, which does not take part")
+        }
+        DiagnosticKind::BarrierMismatch { barrier, required, actual } => {
+            write!(f, "barrier mismatch: barrier {barrier}: required {required}, actual {actual}")
+        }
         DiagnosticKind::Deadlock { waiting } => {
             write!(f, "deadlock: ")?;
             const SHOWN: usize = 8;
@@ -331,10 +310,9 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
         DiagnosticKind::BadTarget { target } => {
             write!(f, "bad target {target:#x} of an indirect branch or call")
         }
-        DiagnosticKind::StackOverflow { depth, bytes } => write!(
-            f,
-            "stack overflow: {depth} nested calls, {bytes} bytes of local memory a lane"
-        ),
+        DiagnosticKind::StackOverflow { depth, bytes } => {
+            write!(f, "stack overflow: {depth} nested calls, {bytes} bytes of local memory a lane")
+        }
         DiagnosticKind::InstructionLimit { limit } => {
             write!(f, "instruction limit: more than {limit} warp instructions in one cluster")
         }
@@ -352,20 +330,12 @@ pub(crate) struct Fault {
 impl Fault {
     /// A fault of a whole warp.
     pub(crate) fn warp(kind: DiagnosticKind) -> Box<Self> {
-        Box::new(Self {
-            kind,
-            lane: None,
-            access: None,
-        })
+        Box::new(Self { kind, lane: None, access: None })
     }
 
     /// A fault of one lane.
     pub(crate) fn lane(kind: DiagnosticKind, lane: u32) -> Box<Self> {
-        Box::new(Self {
-            kind,
-            lane: Some(lane),
-            access: None,
-        })
+        Box::new(Self { kind, lane: Some(lane), access: None })
     }
 }
 

@@ -102,9 +102,7 @@ impl Gpu {
     /// The machine of that name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
-        [Self::h200(), Self::b200()]
-            .into_iter()
-            .find(|gpu| gpu.name.eq_ignore_ascii_case(name))
+        [Self::h200(), Self::b200()].into_iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name))
     }
 
     /// Whether PTX for `target` (`sm_80`, `sm_90a`, `sm_100f`) runs here: a
@@ -138,9 +136,6 @@ impl Target {
             "f" => Some('f'),
             _ => return None,
         };
-        Some(Self {
-            number: digits.parse().ok()?,
-            suffix,
-        })
+        Some(Self { number: digits.parse().ok()?, suffix })
     }
 }

@@ -37,10 +37,7 @@ fn nested_ifs() {
          mad.wide.u32 %d1, %tid, 4, %out;
          st.global.u32 [%d1+128], %r4;",
     );
-    let run = Run {
-        out_bytes: 256,
-        ..run
-    };
+    let run = Run { out_bytes: 256, ..run };
     let words = run.words();
     for lane in 0..32 {
         let expected = match lane {
@@ -71,12 +68,7 @@ fn loops_of_different_length_and_early_exit() {
              add.u32 %r1, %r1, 1000;
              st.global.u32 [%po], %r1;",
         );
-        let run = Run {
-            schedule,
-            block: 70,
-            out_bytes: 280,
-            ..run
-        };
+        let run = Run { schedule, block: 70, out_bytes: 280, ..run };
         let expected: Vec<u32> = (0..70u32)
             .map(|t| t * t.saturating_sub(1) / 2 + if t <= 3 { 1000 } else { 0 })
             .collect();
@@ -95,9 +87,8 @@ fn scopes_repeat_labels_and_shadow_registers() {
          add.u32 %r2, %r2, %r1;
          st.global.u32 [%po], %r2;",
     );
-    let expected: Vec<u32> = (0..32)
-        .map(|t| 1 + if t < 16 { 5 } else { 15 } + if t < 8 { 50 } else { 150 })
-        .collect();
+    let expected: Vec<u32> =
+        (0..32).map(|t| 1 + if t < 16 { 5 } else { 15 } + if t < 8 { 50 } else { 150 }).collect();
     check("scopes", &run.words(), &expected);
 }
 
@@ -142,14 +133,10 @@ fn divergent_calls_recursion_and_reconvergence() {
         }",
     );
     let fact = |n: u32| (1..=n).product::<u32>();
-    let expected: Vec<u32> = (0..32)
-        .map(|t| if t & 7 == 3 { 77 } else { fact(t & 7) }.wrapping_sub(1))
-        .collect();
+    let expected: Vec<u32> =
+        (0..32).map(|t| if t & 7 == 3 { 77 } else { fact(t & 7) }.wrapping_sub(1)).collect();
     for schedule in SCHEDULES {
-        let run = Run {
-            schedule,
-            ..Run::new(text.clone())
-        };
+        let run = Run { schedule, ..Run::new(text.clone()) };
         check(&format!("{schedule}"), &run.words(), &expected);
     }
 }
@@ -225,11 +212,7 @@ fn one_lane_spins_while_the_others_wait_at_a_warp_barrier() {
         membar.cta;
         st.volatile.shared.u32 [flag], 1;";
     for schedule in SCHEDULES {
-        let run = Run {
-            schedule,
-            block: 64,
-            ..Run::body(body)
-        };
+        let run = Run { schedule, block: 64, ..Run::body(body) };
         check(&format!("{schedule}"), &run.words(), &[42; 32]);
     }
 }
@@ -255,12 +238,7 @@ fn a_spin_lock_between_lanes_of_a_warp() {
         ld.shared.u32 %r4, [count];
         st.global.u32 [%po], %r4;";
     for schedule in SCHEDULES {
-        let run = Run {
-            schedule,
-            block: 64,
-            out_bytes: 256,
-            ..Run::body(body)
-        };
+        let run = Run { schedule, block: 64, out_bytes: 256, ..Run::body(body) };
         check(&format!("{schedule}"), &run.words(), &[64; 64]);
     }
 }
@@ -277,12 +255,6 @@ fn clusters_that_wait_for_each_other_make_progress() {
         OTHER:
         setp.ne.u32 %p3, %bid, 3; @%p3 ret;
         st.volatile.global.u32 [%out+128], 9;";
-    let run = Run {
-        grid: 4,
-        out_bytes: 132,
-        zeroed: true,
-        limit: None,
-        ..Run::body(body)
-    };
+    let run = Run { grid: 4, out_bytes: 132, zeroed: true, limit: None, ..Run::body(body) };
     check("flag", &run.words()[..32], &[9; 32]);
 }

@@ -43,11 +43,11 @@ impl OutputType {
 ///
 /// | field | shape | layout |
 /// |---|---|---|
-/// | `a_codes` | [L, M, K/2] bytes | row-major, dense, aligned to the configuration's `load_bytes` |
-/// | `a_scales` | [L] matrices of [M, K/16] | the configuration's [`ScaleLayout`] |
-/// | `b_codes` | [L, K/2] bytes | dense, aligned to `load_bytes` |
-/// | `b_scales` | [L] matrices of [1, K/16] | `b_blocked` |
-/// | `out` | [L, M] of `out_type` | dense, aligned to its element |
+/// | `a_codes` | `[L, M, K/2]` bytes | row-major, dense, aligned to the configuration's `load_bytes` |
+/// | `a_scales` | L matrices of `[M, K/16]` | the configuration's [`ScaleLayout`] |
+/// | `b_codes` | `[L, K/2]` bytes | dense, aligned to `load_bytes` |
+/// | `b_scales` | L matrices of `[1, K/16]` | `b_blocked` |
+/// | `out` | `[L, M]` of `out_type` | dense, aligned to its element |
 ///
 /// With 16-byte loads scales are read in pairs, so they start at even addresses;
 /// 128x4 scales start at a multiple of 16 bytes.
@@ -183,6 +183,15 @@ impl GemvConfig {
     /// CTAs' worth of work in one batch entry.
     pub const fn tiles(&self, m: u32) -> u32 {
         self.row_groups(m).div_ceil(self.warps)
+    }
+
+    /// f32 additions, one after the other, that lead to a result: those of a
+    /// lane's blocks, then log2(32) across the warp. Bounds the rounding error.
+    pub const fn additions(&self, k: u32) -> u32 {
+        let panels = k / PANEL;
+        let steps = (PANEL / self.chunk_elements()).div_ceil(WARP) * panels
+            + (k % PANEL / self.chunk_elements()).div_ceil(WARP);
+        steps * self.chunk_blocks() + WARP.ilog2()
     }
 
     /// Whether rows of `k` elements are aligned enough for this configuration.
@@ -394,6 +403,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn additions_are_those_of_the_busiest_lane() {
+        // 512 chunks of two blocks over 32 lanes, then five exchanges.
+        assert_eq!(CONFIGS[0].additions(16384), 16 * 2 + 5);
+        assert_eq!(CONFIGS[0].additions(32), 2 + 5);
+        assert_eq!(CONFIGS[0].additions(16384 + 32), 17 * 2 + 5);
+        assert_eq!(CONFIGS[3].additions(16), 1 + 5);
     }
 
     #[test]

@@ -106,7 +106,9 @@ pub fn run(
 
     let device = kernels.device();
     let values = result.values();
-    let verification = oracle::gemv(&a, &b, alpha)?.verify(&values, result.output);
+    let verification = oracle::gemv(&a, &b, alpha)?
+        .with_additions(result.plan.additions)
+        .verify(&values, result.output);
     let mut exact = oracle::product(&weight, &input)?;
     exact.iter_mut().for_each(|value| *value *= f64::from(alpha));
     let report = LinearReport {

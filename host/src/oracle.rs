@@ -8,12 +8,13 @@
 //!
 //! # Tolerance
 //! Within a block a kernel is exact, and so is a block sum times its two scales: at most 12 bits
-//! times 4 times 4 fit f32. What rounds is adding the blocks in f32, `blocks - 1` times in any
-//! order, combining and applying the scalar factor (alpha, ga, gb: at most four times), and
-//! converting to the output type. To first order an f32 rounding errs by at most eps/2 of a
+//! times 4 times 4 fit f32. What rounds is adding the blocks in f32, combining and applying the
+//! scalar factor (alpha, ga, gb: at most four times), and converting to the output type. A term
+//! goes through as many additions as there are blocks at most, whatever the order, and through
+//! fewer where the plan says how its kernel sums: `additions`. To first order an f32 rounding errs by at most eps/2 of a
 //! partial sum, and no partial sum exceeds `sum |terms|`, so with a factor 2 for the second order
 //!
-//! `|error| <= eps_f32 * (blocks + 4) * sum |terms| + half_ulp(output)`
+//! `|error| <= eps_f32 * (additions + 4) * sum |terms| + half_ulp(output)`
 //!
 //! plus the smallest normal f32, below which a GPU may flush to zero. Where the true value is
 //! beyond the output type's range, the infinity of its sign is right.
@@ -35,8 +36,10 @@ pub struct Reference {
     pub magnitudes: Vec<f64>,
     /// Results of one batch entry.
     pub rows: usize,
-    /// Blocks summed for a result.
-    pub blocks: usize,
+    /// f32 additions, one after the other, that a result is allowed: as many as there are
+    /// blocks, which holds for any order of summing, unless
+    /// [`with_additions`](Self::with_additions) says less.
+    pub additions: usize,
 }
 
 /// Both elements of each byte, doubled.
@@ -119,7 +122,7 @@ pub fn gemv<F: BlockFormat>(
             magnitudes[batch * dims.rows() + row] = magnitude * factor.abs();
         }
     }
-    Ok(Reference { values, magnitudes, rows: dims.rows(), blocks: a.kblocks() })
+    Ok(Reference { values, magnitudes, rows: dims.rows(), additions: a.kblocks() })
 }
 
 /// The product of an unquantised row-major matrix with a vector, summed in f64.
@@ -218,11 +221,19 @@ impl Verification {
 }
 
 impl Reference {
+    /// Tightens the bound to a kernel that makes `additions` f32 additions one after the other on
+    /// the way to a result, as its plan says.
+    #[must_use]
+    pub fn with_additions(mut self, additions: u32) -> Self {
+        self.additions = self.additions.min(additions as usize);
+        self
+    }
+
     /// The largest error that a kernel may have at result `index`; see the module head.
     #[must_use]
     pub fn allowed(&self, index: usize, dtype: OutputType) -> f64 {
         let accumulation =
-            f64::from(f32::EPSILON) * (self.blocks + 4) as f64 * self.magnitudes[index];
+            f64::from(f32::EPSILON) * (self.additions + 4) as f64 * self.magnitudes[index];
         let largest = self.values[index].abs() + accumulation;
         accumulation + output::half_ulp(dtype, largest) + f64::from(f32::MIN_POSITIVE)
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::device::Machine;
 use crate::error::{Error, Result};
-use crate::shape::GemvShape;
+use crate::shape::{GemvShape, MAX_DIM};
 
 /// Most CTAs in the grid's y dimension (CUDA C++ Programming Guide, technical specifications);
 /// larger batches take several launches.
@@ -38,6 +38,8 @@ pub struct Plan {
     pub tile_rows: u32,
     /// Bytes of codes that a lane loads in one instruction.
     pub load_bytes: u32,
+    /// f32 additions, one after the other, that lead to a result; what the oracle's bound takes.
+    pub additions: u32,
     /// Whether operands are rearranged before the launch.
     pub repack: &'static str,
     /// Why this kernel and this grid, a sentence each.
@@ -141,6 +143,7 @@ pub fn gemv(
         launches: shape.l.div_ceil(MAX_GRID_Y),
         tile_rows: config.rows_per_warp * config.warps,
         load_bytes: config.load_bytes,
+        additions: config.additions(k),
         repack: "none",
         why,
     })
@@ -148,8 +151,8 @@ pub fn gemv(
 
 fn dimension(field: &str, value: usize) -> Result<u32> {
     match u32::try_from(value) {
-        Ok(value) if value > 0 => Ok(value),
-        _ => Err(Error::shape(field, format!("from 1 to {}", u32::MAX), value)),
+        Ok(value) if (1..=MAX_DIM).contains(&u64::from(value)) => Ok(value),
+        _ => Err(Error::shape(field, format!("from 1 to {MAX_DIM}"), value)),
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 /// Largest dimension: kernels take 32-bit sizes.
-pub const MAX_DIM: u64 = u32::MAX as u64;
+pub const MAX_DIM: u64 = i32::MAX as u64;
 
 /// Why a shape string cannot be used. All of them are bad input.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -78,7 +78,7 @@ fn bad_shapes_are_refused() {
     ] {
         refused(&["bench", "--shape", shape], message);
     }
-    let huge = ["bench", "--shape", "gemv:4000000000x4000000x1", "--device", "emu:h200"];
+    let huge = ["bench", "--shape", "gemv:2000000000x4000000x1", "--device", "emu:h200"];
     let folder = Folder::new("shapes");
     refused(&[&huge[..], &["--kernels", &folder.empty_kernels()]].concat(), "cannot provide");
     refused(&["bench", "--set", "gemm"], "known but not built");

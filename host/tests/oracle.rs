@@ -30,7 +30,7 @@ fn gemv_equals_the_naive_sum() {
         for generator in Generator::ALL {
             let (a, b) = generator.gemv(shape, LAYOUTS, 11).expect("small");
             let got = oracle::gemv(&a, &b, 0.75).expect("operands fit");
-            assert_eq!(got.blocks, shape.k / 16);
+            assert_eq!(got.additions, shape.k / 16);
             for (at, want) in naive(&a, &b, 0.75).iter().enumerate() {
                 let (value, magnitude) = (got.values[at], got.magnitudes[at]);
                 let close = (value - want).abs() <= 1e-14 * magnitude;
@@ -76,7 +76,7 @@ fn operands_must_fit() {
 
 fn reference(values: &[f64]) -> Reference {
     let magnitudes = values.iter().map(|v| v.abs()).collect();
-    Reference { values: values.to_vec(), magnitudes, rows: 2, blocks: 1 }
+    Reference { values: values.to_vec(), magnitudes, rows: 2, additions: 1 }
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn wrong_infinities_and_missing_results_fail() {
 
 #[test]
 fn one_f32_ulp_a_block_is_allowed_and_a_dropped_term_is_not() {
-    let exact = Reference { values: vec![1000.0], magnitudes: vec![5000.0], rows: 1, blocks: 448 };
+    let exact = Reference { values: vec![1000.0], magnitudes: vec![5000.0], rows: 1, additions: 448 };
     let allowed = exact.allowed(0, OutputType::F32);
     assert!(allowed > 5000.0 * 448.0 * f64::from(f32::EPSILON), "{allowed}");
     assert!(allowed < 0.3, "{allowed}");

@@ -60,6 +60,7 @@ impl Case {
         let prepared = Gemv::new(kernels, &a, &b, self.options.clone())
             .unwrap_or_else(|e| panic!("{self:?}: {e}"));
         let result = prepared.run().unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        let reference = reference.with_additions(result.plan.additions);
         let verification = reference.verify(&result.values(), result.output);
         (result, verification)
     }

@@ -17,9 +17,7 @@ use crate::num::{FloatFlags, MinMaxFlags, Rounding, bfloat, double, half, single
 /// is in global memory.
 type Update = Box<dyn Fn(u64, u64, u64, bool) -> u64 + Send + Sync>;
 
-const OPS: [&str; 10] = [
-    "and", "or", "xor", "exch", "cas", "add", "inc", "dec", "min", "max",
-];
+const OPS: [&str; 10] = ["and", "or", "xor", "exch", "cas", "add", "inc", "dec", "min", "max"];
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if d.ins.modifiers.iter().any(|m| m == "async") {
@@ -47,10 +45,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     let update = update(d, op, ty)?;
     let targets: Vec<Option<Destination>> = if returns {
         let targets = d.elements(target);
-        targets
-            .iter()
-            .map(|target| d.destination(target))
-            .collect::<Decoded<_>>()?
+        targets.iter().map(|target| d.destination(target)).collect::<Decoded<_>>()?
     } else {
         vec![None; count]
     };
@@ -75,10 +70,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     let fits = sources.iter().chain([&third]).all(|s| s.class == wanted)
         && targets.iter().flatten().all(|t| t.class == wanted);
     if sources.len() != count || targets.len() != count || !fits {
-        return Err(Reject::operand(format!(
-            "operands: required {count} of {} bits",
-            ty.bits()
-        )));
+        return Err(Reject::operand(format!("operands: required {count} of {} bits", ty.bits())));
     }
     let each = ty.bytes() as usize;
     Ok(Op::Effect(Box::new(move |cx, mask| {
@@ -169,9 +161,7 @@ fn update(d: &Decode<'_>, op: &str, ty: Type) -> Decoded<Update> {
         "xor" if integer => Box::new(|a, b, _, _| a ^ b),
         "add" if integer => Box::new(|a, b, _, _| a.wrapping_add(b)),
         "inc" if ty == Type::U32 => Box::new(|a, b, _, _| if a >= b { 0 } else { a + 1 }),
-        "dec" if ty == Type::U32 => {
-            Box::new(|a, b, _, _| if a == 0 || a > b { b } else { a - 1 })
-        }
+        "dec" if ty == Type::U32 => Box::new(|a, b, _, _| if a == 0 || a > b { b } else { a - 1 }),
         "min" | "max" => return min_max(d, ty, op == "max"),
         "add" => return float_add(d, ty),
         _ => return Err(Reject::unsupported(format!("{op} of {ty:?}"))),
@@ -179,12 +169,7 @@ fn update(d: &Decode<'_>, op: &str, ty: Type) -> Decoded<Update> {
 }
 
 fn min_max(d: &Decode<'_>, ty: Type, max: bool) -> Decoded<Update> {
-    const FLAGS: MinMaxFlags = MinMaxFlags {
-        ftz: false,
-        nan: false,
-        abs: false,
-        xorsign: false,
-    };
+    const FLAGS: MinMaxFlags = MinMaxFlags { ftz: false, nan: false, abs: false, xorsign: false };
     Ok(match (ty, max) {
         (Type::U32 | Type::U64, true) => Box::new(|a, b, _, _| a.max(b)),
         (Type::U32 | Type::U64, false) => Box::new(|a, b, _, _| a.min(b)),
@@ -196,7 +181,9 @@ fn min_max(d: &Decode<'_>, ty: Type, max: bool) -> Decoded<Update> {
         (Type::F16, false) => Box::new(|a, b, _, _| half::min(a as u16, b as u16, FLAGS).into()),
         (Type::Bf16, true) => Box::new(|a, b, _, _| bfloat::max(a as u16, b as u16, FLAGS).into()),
         (Type::Bf16, false) => Box::new(|a, b, _, _| bfloat::min(a as u16, b as u16, FLAGS).into()),
-        (Type::F16x2, true) => Box::new(|a, b, _, _| half::max_x2(a as u32, b as u32, FLAGS).into()),
+        (Type::F16x2, true) => {
+            Box::new(|a, b, _, _| half::max_x2(a as u32, b as u32, FLAGS).into())
+        }
         (Type::F16x2, false) => {
             Box::new(|a, b, _, _| half::min_x2(a as u32, b as u32, FLAGS).into())
         }
@@ -219,9 +206,9 @@ fn float_add(d: &Decode<'_>, ty: Type) -> Decoded<Update> {
             let (a, b) = (f32::from_bits(a as u32), f32::from_bits(b as u32));
             single::add(a, b, RN, flags).to_bits().into()
         }),
-        Type::F64 => Box::new(|a, b, _, _| {
-            double::add(f64::from_bits(a), f64::from_bits(b), RN).to_bits()
-        }),
+        Type::F64 => {
+            Box::new(|a, b, _, _| double::add(f64::from_bits(a), f64::from_bits(b), RN).to_bits())
+        }
         Type::F16 => Box::new(|a, b, _, _| half::add(a as u16, b as u16, NONE).into()),
         Type::F16x2 => Box::new(|a, b, _, _| half::add_x2(a as u32, b as u32, NONE).into()),
         Type::Bf16 => Box::new(|a, b, _, _| bfloat::add(a as u16, b as u16).into()),

@@ -117,9 +117,8 @@ fn comparison(d: &mut Decode<'_>, name: &str, ty: Type, ftz: bool, at: usize) ->
                 let (a, b) = (regs.row32(a), regs.row32(b));
                 let (mut low, mut high) = (0, 0);
                 for lane in 0..LANES {
-                    let test = |shift: u32| {
-                        $f(op, (a[lane] >> shift) as u16, (b[lane] >> shift) as u16)
-                    };
+                    let test =
+                        |shift: u32| $f(op, (a[lane] >> shift) as u16, (b[lane] >> shift) as u16);
                     low |= u32::from(test(0)) << lane;
                     high |= u32::from(test(16)) << lane;
                 }
@@ -277,9 +276,11 @@ fn slct(d: &mut Decode<'_>) -> Decoded<Op> {
         ($T:ty) => {
             match by {
                 Type::S32 => d.map3(|a: $T, b: $T, c: i32| if c >= 0 { a } else { b }),
-                Type::F32 => d.map3(move |a: $T, b: $T, c: f32| {
-                    if single::flush(c, ftz) >= 0.0 { a } else { b }
-                }),
+                Type::F32 => d.map3(
+                    move |a: $T, b: $T, c: f32| {
+                        if single::flush(c, ftz) >= 0.0 { a } else { b }
+                    },
+                ),
                 other => d.bad_type(other),
             }
         };
@@ -327,4 +328,3 @@ pub(super) fn testp(d: &mut Decode<'_>) -> Decoded<Op> {
         regs.set_pred(p, mask, result);
     })))
 }
-

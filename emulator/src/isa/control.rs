@@ -34,10 +34,7 @@ fn name_of(operand: &Operand) -> Decoded<&str> {
 }
 
 fn label(d: &Decode<'_>, name: &str) -> Decoded<usize> {
-    d.function
-        .scopes
-        .find_label(name)
-        .ok_or_else(|| Reject::UnknownSymbol(name.to_owned()))
+    d.function.scopes.find_label(name).ok_or_else(|| Reject::UnknownSymbol(name.to_owned()))
 }
 
 fn branch_index(d: &mut Decode<'_>) -> Decoded<Op> {
@@ -52,30 +49,16 @@ fn branch_index(d: &mut Decode<'_>) -> Decoded<Op> {
         .find_targets(list)
         .ok_or_else(|| Reject::UnknownSymbol(list.to_owned()))?
         .to_vec();
-    let targets = names
-        .iter()
-        .map(|name| label(d, name))
-        .collect::<Decoded<Vec<_>>>()?;
-    Ok(Op::BranchIndex {
-        index,
-        targets: targets.into(),
-    })
+    let targets = names.iter().map(|name| label(d, name)).collect::<Decoded<Vec<_>>>()?;
+    Ok(Op::BranchIndex { index, targets: targets.into() })
 }
 
 fn call(d: &mut Decode<'_>) -> Decoded<Op> {
-    let Operand::Call {
-        returns,
-        target,
-        args,
-        prototype,
-    } = d.operand(0)?
-    else {
+    let Operand::Call { returns, target, args, prototype } = d.operand(0)? else {
         return Err(Reject::operand("required a call's operands"));
     };
-    let returns = returns
-        .iter()
-        .map(|operand| passed(d, operand, true))
-        .collect::<Decoded<Vec<_>>>()?;
+    let returns =
+        returns.iter().map(|operand| passed(d, operand, true)).collect::<Decoded<Vec<_>>>()?;
     let callee = match d.function_named(target) {
         Some(index) => {
             if !d.module.functions[index].defined {
@@ -103,15 +86,8 @@ fn call(d: &mut Decode<'_>) -> Decoded<Op> {
             Callee::Indirect(source.slot, targets(d, prototype.as_deref())?)
         }
     };
-    let args = args
-        .iter()
-        .map(|operand| passed(d, operand, false))
-        .collect::<Decoded<Vec<_>>>()?;
-    Ok(Op::Call(Box::new(CallSite {
-        callee,
-        args: args.into(),
-        returns: returns.into(),
-    })))
+    let args = args.iter().map(|operand| passed(d, operand, false)).collect::<Decoded<Vec<_>>>()?;
+    Ok(Op::Call(Box::new(CallSite { callee, args: args.into(), returns: returns.into() })))
 }
 
 /// Functions that an indirect call may reach, if it lists them.
@@ -126,10 +102,7 @@ fn targets(d: &Decode<'_>, prototype: Option<&str>) -> Decoded<Option<Box<[usize
     };
     names
         .iter()
-        .map(|name| {
-            d.function_named(name)
-                .ok_or_else(|| Reject::UnknownSymbol(name.clone()))
-        })
+        .map(|name| d.function_named(name).ok_or_else(|| Reject::UnknownSymbol(name.clone())))
         .collect::<Decoded<Vec<usize>>>()
         .map(|list| Some(list.into()))
 }
@@ -152,11 +125,7 @@ fn passed(d: &mut Decode<'_>, operand: &Operand, result: bool) -> Decoded<Passed
     register(source.class, source.slot, 32)
 }
 
-fn register(
-    class: Class,
-    slot: crate::machine::regs::Slot,
-    bits: u32,
-) -> Decoded<Passed> {
+fn register(class: Class, slot: crate::machine::regs::Slot, bits: u32) -> Decoded<Passed> {
     match class {
         Class::R32 => Ok(Passed::R32(slot, bits.div_ceil(8))),
         Class::R64 => Ok(Passed::R64(slot)),

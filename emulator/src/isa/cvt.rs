@@ -152,11 +152,7 @@ fn special_cases(cvt: &Cvt, source: Source, target: Destination) -> Option<Op> {
 
 fn general(cvt: Cvt, source: Source, target: Destination) -> Op {
     // Narrow results are extended to the register, not beyond.
-    let kept = if target.bits >= 32 {
-        u32::MAX
-    } else {
-        (1 << target.bits) - 1
-    };
+    let kept = if target.bits >= 32 { u32::MAX } else { (1 << target.bits) - 1 };
     Op::Alu(Box::new(move |regs, mask| {
         let mut wide = [0u64; LANES];
         match source.class {
@@ -180,19 +176,13 @@ fn general(cvt: Cvt, source: Source, target: Destination) -> Op {
 
 fn packed(d: &mut Decode<'_>, to: Type, from: Type, m: &Modifiers) -> Decoded<Op> {
     let refuse = || {
-        Err(Reject::unsupported(format!(
-            "conversion from {from:?} to {to:?} with these modifiers"
-        )))
+        Err(Reject::unsupported(format!("conversion from {from:?} to {to:?} with these modifiers")))
     };
     let (relu, satfinite) = (m.relu, m.satfinite);
     if m.sat || m.integral.is_some() {
         return refuse();
     }
-    let narrowing = Narrowing {
-        rounding: m.rounding.unwrap_or_default(),
-        relu,
-        satfinite,
-    };
+    let narrowing = Narrowing { rounding: m.rounding.unwrap_or_default(), relu, satfinite };
     let nearest = m.rounding == Some(Rounding::Rn);
     match (to, from) {
         (Type::Tf32, Type::F32) => d.map1(move |a| narrow::tf32_from_f32(a, narrowing)),
@@ -207,9 +197,7 @@ fn packed(d: &mut Decode<'_>, to: Type, from: Type, m: &Modifiers) -> Decoded<Op
                 u32::from(half::from_f32(lo)) | u32::from(half::from_f32(hi)) << 16
             })
         }
-        (Type::F16x2, Type::F32) => {
-            d.map2(move |hi, lo| narrow::f16x2_from_f32(hi, lo, narrowing))
-        }
+        (Type::F16x2, Type::F32) => d.map2(move |hi, lo| narrow::f16x2_from_f32(hi, lo, narrowing)),
         (Type::Bf16x2, Type::F32) => {
             d.map2(move |hi, lo| narrow::bf16x2_from_f32(hi, lo, narrowing))
         }
@@ -254,12 +242,7 @@ fn quad(d: &mut Decode<'_>, format: Minifloat, relu: bool) -> Decoded<Op> {
         .as_slice()
         .try_into()
         .map_err(|_| Reject::operand("source: required a vector of 4"))?;
-    let rows = [
-        d.src_of::<f32>(a)?,
-        d.src_of::<f32>(b)?,
-        d.src_of::<f32>(e)?,
-        d.src_of::<f32>(f)?,
-    ];
+    let rows = [d.src_of::<f32>(a)?, d.src_of::<f32>(b)?, d.src_of::<f32>(e)?, d.src_of::<f32>(f)?];
     let bits = d.src::<u32>(2)?;
     Ok(Op::Alu(Box::new(move |regs, mask| {
         let mut out = [0; LANES];

@@ -81,9 +81,7 @@ fn function(d: &mut Decode<'_>) -> Decoded<Op> {
         ("lg2", None, true) => d.map1(move |a| approx::lg2(a, ftz)),
         ("ex2", None, true) => d.map1(move |a| approx::ex2(a, ftz)),
         ("tanh", None, true) => d.map1(approx::tanh),
-        (other, ..) => Err(Reject::unsupported(format!(
-            "{other} without .approx or a rounding"
-        ))),
+        (other, ..) => Err(Reject::unsupported(format!("{other} without .approx or a rounding"))),
     }
 }
 

@@ -14,12 +14,30 @@ use crate::num::{int, packed};
 macro_rules! integers {
     ($d:ident, $ty:expr, $T:ident => $body:expr) => {
         match $ty {
-            Type::U16 | Type::B16 => { type $T = u16; $body }
-            Type::S16 => { type $T = i16; $body }
-            Type::U32 | Type::B32 => { type $T = u32; $body }
-            Type::S32 => { type $T = i32; $body }
-            Type::U64 | Type::B64 => { type $T = u64; $body }
-            Type::S64 => { type $T = i64; $body }
+            Type::U16 | Type::B16 => {
+                type $T = u16;
+                $body
+            }
+            Type::S16 => {
+                type $T = i16;
+                $body
+            }
+            Type::U32 | Type::B32 => {
+                type $T = u32;
+                $body
+            }
+            Type::S32 => {
+                type $T = i32;
+                $body
+            }
+            Type::U64 | Type::B64 => {
+                type $T = u64;
+                $body
+            }
+            Type::S64 => {
+                type $T = i64;
+                $body
+            }
             other => $d.bad_type(other),
         }
     };
@@ -182,11 +200,7 @@ fn carry_chain<T: Carry>(
     let flag = d.carry_flag();
     let (dst, a, b) = (d.dst::<T>(0)?, d.src::<T>(1)?, d.src::<T>(2)?);
     Ok(Op::Alu(Box::new(move |regs, mask| {
-        let carries = if carry_in {
-            regs.pred(Pred::Register(flag, false))
-        } else {
-            0
-        };
+        let carries = if carry_in { regs.pred(Pred::Register(flag, false)) } else { 0 };
         let mut out = [T::Bits::default(); LANES];
         let mut flags = 0;
         let (a, b) = (T::Bits::row(regs, a), T::Bits::row(regs, b));

@@ -55,9 +55,8 @@ enum Order {
 
 /// Takes the modifiers that have no effect here.
 pub(super) fn skip_hints(d: &mut Decode<'_>) {
-    const PLAIN: [&str; 12] = [
-        "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak", "unified", "noftz", "no_allocate",
-    ];
+    const PLAIN: [&str; 12] =
+        ["ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak", "unified", "noftz", "no_allocate"];
     while d
         .pick(|m| {
             (PLAIN.contains(&m) || m.starts_with("L1::") || m.starts_with("L2::")).then_some(())
@@ -142,10 +141,7 @@ pub(super) fn address(
         }
         (named, _) => named,
     };
-    let address = Address {
-        base: place.base,
-        offset: place.offset,
-    };
+    let address = Address { base: place.base, offset: place.offset };
     Ok((address, settled))
 }
 
@@ -186,16 +182,12 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
         )));
     }
     if store {
-        let sources: Vec<Source> = values
-            .iter()
-            .map(|value| store_source(d, value, ty))
-            .collect::<Decoded<_>>()?;
+        let sources: Vec<Source> =
+            values.iter().map(|value| store_source(d, value, ty)).collect::<Decoded<_>>()?;
         Ok(store_op(address, space, ty.bytes() as usize, sources))
     } else {
-        let targets: Vec<Option<Destination>> = values
-            .iter()
-            .map(|value| d.destination(value))
-            .collect::<Decoded<_>>()?;
+        let targets: Vec<Option<Destination>> =
+            values.iter().map(|value| d.destination(value)).collect::<Decoded<_>>()?;
         if targets.iter().flatten().any(|t| t.class == Class::Pred || t.bits < ty.bits()) {
             return Err(Reject::operand(format!(
                 "destination: required at least {} bits",

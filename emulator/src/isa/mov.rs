@@ -35,7 +35,8 @@ fn mov(d: &mut Decode<'_>) -> Decoded<Op> {
     let values = d.elements(value);
     match (targets.len(), values.len()) {
         (1, 1) => {
-            let is_name = |o: &Operand| matches!(o, Operand::Ident(_) | Operand::SymbolOffset { .. });
+            let is_name =
+                |o: &Operand| matches!(o, Operand::Ident(_) | Operand::SymbolOffset { .. });
             if ty.bits() == 32
                 && is_name(value)
                 && let Some(slot) = named_address32(d, value)
@@ -107,14 +108,9 @@ fn pack(d: &mut Decode<'_>, ty: Type, target: &Operand, values: &[Operand]) -> D
     if each < 8 || each * values.len() as u32 != ty.bits() {
         return Err(Reject::operand("vector that does not fit the type"));
     }
-    let sources: Vec<Source> = values
-        .iter()
-        .map(|value| d.source(value, each))
-        .collect::<Decoded<_>>()?;
-    if sources
-        .iter()
-        .any(|s| (s.class == Class::R64) != (each == 64) || s.class == Class::Pred)
-    {
+    let sources: Vec<Source> =
+        values.iter().map(|value| d.source(value, each)).collect::<Decoded<_>>()?;
+    if sources.iter().any(|s| (s.class == Class::R64) != (each == 64) || s.class == Class::Pred) {
         return Err(Reject::operand(format!("elements: required {each} bits each")));
     }
     if each == 64 {
@@ -194,11 +190,19 @@ fn unpack(d: &mut Decode<'_>, ty: Type, targets: &[Operand], value: &Operand) ->
         }
     }
     let slot = source.slot;
+    if class == Class::R32 {
+        let keep = ((1u64 << each) - 1) as u32;
+        return Ok(Op::Alu(Box::new(move |regs, mask| {
+            let row = *regs.row32(slot);
+            for &(shift, target) in &places {
+                regs.put(target, mask, &map_row(&row, |value| value >> shift & keep));
+            }
+        })));
+    }
     Ok(Op::Alu(Box::new(move |regs, mask| {
         let rows = match class {
             Class::R128 => [*regs.row64(slot), *regs.row64(slot.next())],
-            Class::R64 => [*regs.row64(slot), [0; LANES]],
-            _ => [map_row(regs.row32(slot), u64::from), [0; LANES]],
+            _ => [*regs.row64(slot), [0; LANES]],
         };
         for &(at, target) in &places {
             let row = &rows[(at / 64) as usize];

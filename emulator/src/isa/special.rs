@@ -105,9 +105,7 @@ impl Special {
             "reserved_smem_offset_end" | "reserved_smem_offset_cap" => Self::Fixed(SHARED_BASE),
             _ if stem.starts_with("envreg") => Self::Fixed(0),
             _ if stem.starts_with("pm") && stem.ends_with("_64") => Self::Zero64,
-            _ if stem.strip_prefix("pm").is_some_and(|n| n.parse::<u8>().is_ok()) => {
-                Self::Fixed(0)
-            }
+            _ if stem.strip_prefix("pm").is_some_and(|n| n.parse::<u8>().is_ok()) => Self::Fixed(0),
             _ => return None,
         })
     }

@@ -19,8 +19,18 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
 
 fn fence(d: &mut Decode<'_>) -> Decoded<Op> {
     const PLAIN: [&str; 12] = [
-        "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "sys", "gl", "volatile",
-        "mbarrier_init", "sync_restrict::shared::cta",
+        "sc",
+        "acq_rel",
+        "acquire",
+        "release",
+        "cta",
+        "cluster",
+        "gpu",
+        "sys",
+        "gl",
+        "volatile",
+        "mbarrier_init",
+        "sync_restrict::shared::cta",
     ];
     while d.pick(|m| PLAIN.contains(&m).then_some(())).is_some() {}
     Ok(Op::Nop)
@@ -43,11 +53,7 @@ fn barrier(d: &mut Decode<'_>) -> Decoded<Op> {
         return reduction(d, aligned);
     }
     let id = d.src::<u32>(0)?;
-    let count = if d.count() > 1 {
-        Some(d.src::<u32>(1)?)
-    } else {
-        None
-    };
+    let count = if d.count() > 1 { Some(d.src::<u32>(1)?) } else { None };
     if kind == "arrive" && count.is_none() {
         return Err(Reject::operand("thread count: required for .arrive"));
     }
@@ -79,11 +85,7 @@ fn reduction(d: &mut Decode<'_>, aligned: bool) -> Decoded<Op> {
         (other, _) => return d.bad_type(other),
     };
     let id = d.src::<u32>(1)?;
-    let (count, pred) = if d.count() > 3 {
-        (Some(d.src::<u32>(2)?), 3)
-    } else {
-        (None, 2)
-    };
+    let (count, pred) = if d.count() > 3 { (Some(d.src::<u32>(2)?), 3) } else { (None, 2) };
     let pred = d.operand(pred)?;
     let pred = d.pred(pred)?;
     Ok(Op::Barrier(Box::new(BarrierOp {

@@ -39,10 +39,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
 
 fn exchange(d: &mut Decode<'_>, members: usize, run: impl FnOnce(Slot) -> Effect) -> Decoded<Op> {
     let members = d.src::<u32>(members)?;
-    Ok(Op::Exchange {
-        members,
-        run: run(members),
-    })
+    Ok(Op::Exchange { members, run: run(members) })
 }
 
 /// Calls `f` for each group of executing lanes with the same member mask.
@@ -199,11 +196,8 @@ fn match_lanes(d: &mut Decode<'_>) -> Decoded<Op> {
     let a = if wide { d.src::<u64>(1)? } else { d.src::<u32>(1)? };
     exchange(d, 2, |members| {
         Box::new(move |cx, mask| {
-            let values = if wide {
-                *cx.regs.row64(a)
-            } else {
-                map_row(cx.regs.row32(a), u64::from)
-            };
+            let values =
+                if wide { *cx.regs.row64(a) } else { map_row(cx.regs.row32(a), u64::from) };
             for_groups(cx, members, mask, |cx, here| {
                 let mut out = [0; LANES];
                 let mut every = false;
@@ -228,17 +222,9 @@ fn match_lanes(d: &mut Decode<'_>) -> Decoded<Op> {
 
 fn redux(d: &mut Decode<'_>) -> Decoded<Op> {
     let op = d
-        .pick(|m| {
-            ["add", "min", "max", "and", "or", "xor"]
-                .into_iter()
-                .find(|op| *op == m)
-        })
+        .pick(|m| ["add", "min", "max", "and", "or", "xor"].into_iter().find(|op| *op == m))
         .ok_or_else(|| Reject::unsupported("no known operation"))?;
-    let flags = MinMaxFlags {
-        abs: d.has("abs"),
-        nan: d.has("NaN"),
-        ..MinMaxFlags::default()
-    };
+    let flags = MinMaxFlags { abs: d.has("abs"), nan: d.has("NaN"), ..MinMaxFlags::default() };
     let ty = d.ty()?;
     let join: Box<dyn Fn(u32, u32) -> u32 + Send + Sync> = match (op, ty) {
         ("add", Type::U32 | Type::S32) => Box::new(u32::wrapping_add),
@@ -249,12 +235,12 @@ fn redux(d: &mut Decode<'_>) -> Decoded<Op> {
         ("and", Type::B32) => Box::new(|a, b| a & b),
         ("or", Type::B32) => Box::new(|a, b| a | b),
         ("xor", Type::B32) => Box::new(|a, b| a ^ b),
-        ("min", Type::F32) => Box::new(move |a, b| {
-            single::min(f32::from_bits(a), f32::from_bits(b), flags).to_bits()
-        }),
-        ("max", Type::F32) => Box::new(move |a, b| {
-            single::max(f32::from_bits(a), f32::from_bits(b), flags).to_bits()
-        }),
+        ("min", Type::F32) => {
+            Box::new(move |a, b| single::min(f32::from_bits(a), f32::from_bits(b), flags).to_bits())
+        }
+        ("max", Type::F32) => {
+            Box::new(move |a, b| single::max(f32::from_bits(a), f32::from_bits(b), flags).to_bits())
+        }
         _ => return Err(Reject::unsupported(format!("{op} of {ty:?}"))),
     };
     let (target, a) = (d.dst::<u32>(0)?, d.src::<u32>(1)?);

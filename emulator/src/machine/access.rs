@@ -10,9 +10,7 @@
 use super::context::Context;
 use super::regs::{FULL, LANES};
 use super::{RANK_SHIFT, SHARED_BASE, window};
-use crate::diagnostic::{
-    Access, AccessKind, AllocationSite, DiagnosticKind, Exec, Fault, Space,
-};
+use crate::diagnostic::{Access, AccessKind, AllocationSite, DiagnosticKind, Exec, Fault, Space};
 use crate::memory::{BlockId, Plain, Value};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -88,9 +86,11 @@ impl Context<'_> {
             AddressSpace::One(Space::Global) => self.load_global(addrs, mask, bytes, out),
             AddressSpace::One(Space::Shared) => self.load_shared(addrs, mask, bytes, out),
             AddressSpace::One(space) => self.load_other(space, addrs, mask, bytes, out),
-            AddressSpace::Generic => self.by_window(addrs, mask, bytes, AccessKind::Read, |cx, space, addrs, mask| {
-                cx.load(AddressSpace::One(space), addrs, mask, bytes, out)
-            }),
+            AddressSpace::Generic => {
+                self.by_window(addrs, mask, bytes, AccessKind::Read, |cx, space, addrs, mask| {
+                    cx.load(AddressSpace::One(space), addrs, mask, bytes, out)
+                })
+            }
         }
     }
 
@@ -110,11 +110,20 @@ impl Context<'_> {
             AddressSpace::One(Space::Local) => self.store_local(addrs, mask, bytes, values),
             AddressSpace::One(space) => {
                 let lane = mask.trailing_zeros() as usize;
-                Err(self.fault(DiagnosticKind::ReadOnly, space, addrs[lane], bytes, AccessKind::Write, lane))
+                Err(self.fault(
+                    DiagnosticKind::ReadOnly,
+                    space,
+                    addrs[lane],
+                    bytes,
+                    AccessKind::Write,
+                    lane,
+                ))
             }
-            AddressSpace::Generic => self.by_window(addrs, mask, bytes, AccessKind::Write, |cx, space, addrs, mask| {
-                cx.store(AddressSpace::One(space), addrs, mask, bytes, values)
-            }),
+            AddressSpace::Generic => {
+                self.by_window(addrs, mask, bytes, AccessKind::Write, |cx, space, addrs, mask| {
+                    cx.store(AddressSpace::One(space), addrs, mask, bytes, values)
+                })
+            }
         }
     }
 
@@ -136,7 +145,14 @@ impl Context<'_> {
             let kind = AccessKind::Atomic;
             let (space, addr) = self.resolve(space, addrs[lane], bytes, kind, lane)?;
             if !matches!(space, Space::Global | Space::Shared) {
-                return Err(self.fault(DiagnosticKind::OutOfBounds, space, addr, bytes, kind, lane));
+                return Err(self.fault(
+                    DiagnosticKind::OutOfBounds,
+                    space,
+                    addr,
+                    bytes,
+                    kind,
+                    lane,
+                ));
             }
             let mut at = [0; LANES];
             at[lane] = addr;
@@ -165,7 +181,14 @@ impl Context<'_> {
             AddressSpace::One(space) => Ok((space, addr)),
             AddressSpace::Generic => match window_space(window::tag(addr)) {
                 Some(space) => Ok((space, addr & !(0xff << 56))),
-                None => Err(self.fault(DiagnosticKind::OutOfBounds, Space::Global, addr, bytes, kind, lane)),
+                None => Err(self.fault(
+                    DiagnosticKind::OutOfBounds,
+                    Space::Global,
+                    addr,
+                    bytes,
+                    kind,
+                    lane,
+                )),
             },
         }
     }
@@ -183,7 +206,8 @@ impl Context<'_> {
         while rest != 0 {
             let first = rest.trailing_zeros() as usize;
             let tag = window::tag(addrs[first]);
-            let (space, _) = self.resolve(AddressSpace::Generic, addrs[first], bytes, kind, first)?;
+            let (space, _) =
+                self.resolve(AddressSpace::Generic, addrs[first], bytes, kind, first)?;
             let mut here = 0;
             let mut inside = [0; LANES];
             for lane in 0..LANES {
@@ -199,11 +223,16 @@ impl Context<'_> {
 
     /// Block that holds the access, or why none does.
     #[inline(always)]
-    fn block_for(&mut self, addr: u64, bytes: u64, kind: AccessKind, each: usize, lane: usize) -> Exec<BlockId> {
+    fn block_for(
+        &mut self,
+        addr: u64,
+        bytes: u64,
+        kind: AccessKind,
+        each: usize,
+        lane: usize,
+    ) -> Exec<BlockId> {
         if !addr.is_multiple_of(each as u64) {
-            let required = DiagnosticKind::Misaligned {
-                required: each as u32,
-            };
+            let required = DiagnosticKind::Misaligned { required: each as u32 };
             return Err(self.fault(required, Space::Global, addr, each, kind, lane));
         }
         let id = self.block;
@@ -215,12 +244,20 @@ impl Context<'_> {
                 self.block = id;
                 Ok(id)
             }
-            _ => Err(self.fault(DiagnosticKind::OutOfBounds, Space::Global, addr, each, kind, lane)),
+            _ => {
+                Err(self.fault(DiagnosticKind::OutOfBounds, Space::Global, addr, each, kind, lane))
+            }
         }
     }
 
     #[inline(always)]
-    fn load_global(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, out: &mut Words) -> Exec {
+    fn load_global(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        out: &mut Words,
+    ) -> Exec {
         let count = self.stats.space(Space::Global);
         count.reads += 1;
         count.bytes_read += u64::from(mask.count_ones()) * bytes as u64;
@@ -254,12 +291,20 @@ impl Context<'_> {
         // An access that leaves its block fails at its first lane outside.
         let id = match self.block_for(addr, total, AccessKind::Read, bytes, 0) {
             Ok(id) => id,
-            Err(fault) => return Err(self.first_bad_lane(addr, bytes, AccessKind::Read).unwrap_or(fault)),
+            Err(fault) => {
+                return Err(self.first_bad_lane(addr, bytes, AccessKind::Read).unwrap_or(fault));
+            }
         };
         let block = env.global.block(id);
         if let Some(first) = block.first_uninitialised_in(addr, total) {
             let lane = ((first - addr) as usize) / bytes;
-            return Err(self.uninitialised(Space::Global, addr + (lane * bytes) as u64, first, bytes, lane));
+            return Err(self.uninitialised(
+                Space::Global,
+                addr + (lane * bytes) as u64,
+                first,
+                bytes,
+                lane,
+            ));
         }
         match bytes {
             4 if addr.is_multiple_of(8) => {
@@ -309,7 +354,13 @@ impl Context<'_> {
     }
 
     #[inline(always)]
-    fn store_global(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, values: &Words) -> Exec {
+    fn store_global(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        values: &Words,
+    ) -> Exec {
         let count = self.stats.space(Space::Global);
         count.writes += 1;
         count.bytes_written += u64::from(mask.count_ones()) * bytes as u64;
@@ -334,9 +385,7 @@ impl Context<'_> {
         let rank = addr >> RANK_SHIFT;
         let offset = (addr & ((1 << RANK_SHIFT) - 1)) as usize;
         if offset & (bytes - 1) != 0 {
-            let required = DiagnosticKind::Misaligned {
-                required: bytes as u32,
-            };
+            let required = DiagnosticKind::Misaligned { required: bytes as u32 };
             return Err(self.fault(required, Space::Shared, addr, bytes, kind, lane));
         }
         let len = self.shared[self.place.rank as usize].len();
@@ -344,13 +393,26 @@ impl Context<'_> {
             || offset < SHARED_BASE as usize
             || offset + bytes > len
         {
-            return Err(self.fault(DiagnosticKind::OutOfBounds, Space::Shared, addr, bytes, kind, lane));
+            return Err(self.fault(
+                DiagnosticKind::OutOfBounds,
+                Space::Shared,
+                addr,
+                bytes,
+                kind,
+                lane,
+            ));
         }
         Ok(offset)
     }
 
     #[inline(always)]
-    fn load_shared(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, out: &mut Words) -> Exec {
+    fn load_shared(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        out: &mut Words,
+    ) -> Exec {
         self.count_shared(addrs, mask, bytes, false);
         let rank = self.place.rank as usize;
         if mask == FULL && is_uniform(addrs) {
@@ -417,7 +479,13 @@ impl Context<'_> {
     }
 
     #[inline(always)]
-    fn store_shared(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, values: &Words) -> Exec {
+    fn store_shared(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        values: &Words,
+    ) -> Exec {
         self.count_shared(addrs, mask, bytes, true);
         let rank = self.place.rank as usize;
         for lane in lanes(mask) {
@@ -430,18 +498,29 @@ impl Context<'_> {
 
     fn local_offset(&self, addr: u64, bytes: usize, kind: AccessKind, lane: usize) -> Exec<usize> {
         if !addr.is_multiple_of(bytes as u64) {
-            let required = DiagnosticKind::Misaligned {
-                required: bytes as u32,
-            };
+            let required = DiagnosticKind::Misaligned { required: bytes as u32 };
             return Err(self.fault(required, Space::Local, addr, bytes, kind, lane));
         }
         if addr >= self.local.len() as u64 || addr + bytes as u64 > self.local.len() as u64 {
-            return Err(self.fault(DiagnosticKind::OutOfBounds, Space::Local, addr, bytes, kind, lane));
+            return Err(self.fault(
+                DiagnosticKind::OutOfBounds,
+                Space::Local,
+                addr,
+                bytes,
+                kind,
+                lane,
+            ));
         }
         Ok(addr as usize)
     }
 
-    fn store_local(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, values: &Words) -> Exec {
+    fn store_local(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        values: &Words,
+    ) -> Exec {
         self.count_local(mask, bytes, true);
         for lane in lanes(mask) {
             let offset = self.local_offset(addrs[lane], bytes, AccessKind::Write, lane)?;
@@ -452,7 +531,14 @@ impl Context<'_> {
     }
 
     /// Local, constant and parameter loads.
-    fn load_other(&mut self, space: Space, addrs: &[u64; LANES], mask: u32, bytes: usize, out: &mut Words) -> Exec {
+    fn load_other(
+        &mut self,
+        space: Space,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        out: &mut Words,
+    ) -> Exec {
         if space == Space::Local {
             self.count_local(mask, bytes, false);
         } else {
@@ -480,20 +566,14 @@ impl Context<'_> {
     }
 
     fn bank(&self, space: Space) -> &Plain {
-        if space == Space::Param {
-            &self.env.params
-        } else {
-            &self.env.consts
-        }
+        if space == Space::Param { &self.env.params } else { &self.env.consts }
     }
 
     fn load_bank(&self, space: Space, addr: u64, bytes: usize, lane: usize) -> Exec<Value> {
         let memory = self.bank(space);
         let kind = AccessKind::Read;
         if !addr.is_multiple_of(bytes as u64) {
-            let required = DiagnosticKind::Misaligned {
-                required: bytes as u32,
-            };
+            let required = DiagnosticKind::Misaligned { required: bytes as u32 };
             return Err(self.fault(required, space, addr, bytes, kind, lane));
         }
         let len = memory.len() as u64;
@@ -543,7 +623,14 @@ impl Context<'_> {
         self.stats.wavefronts_ideal += ideal;
     }
 
-    fn uninitialised(&self, space: Space, addr: u64, first: u64, bytes: usize, lane: usize) -> Box<Fault> {
+    fn uninitialised(
+        &self,
+        space: Space,
+        addr: u64,
+        first: u64,
+        bytes: usize,
+        lane: usize,
+    ) -> Box<Fault> {
         let kind = DiagnosticKind::UninitialisedRead { first };
         self.fault(kind, space, addr, bytes, AccessKind::Read, lane)
     }
@@ -559,38 +646,27 @@ impl Context<'_> {
         lane: usize,
     ) -> Box<Fault> {
         let whole = |name: &str, start: u64, bytes: u64| {
-            Some(AllocationSite {
-                name: name.to_owned(),
-                start,
-                bytes,
-            })
+            Some(AllocationSite { name: name.to_owned(), start, bytes })
         };
-        let allocation = match space {
-            Space::Global => self.env.global.nearest(address).map(|(block, _)| AllocationSite {
-                name: block.name.clone(),
-                start: block.addr,
-                bytes: block.len,
-            }),
-            Space::Shared => {
-                let rank = self.place.rank;
-                let start = u64::from((rank << RANK_SHIFT) | SHARED_BASE);
-                let len = self.shared[rank as usize].len() as u64;
-                whole("shared memory of the CTA", start, len - u64::from(SHARED_BASE))
-            }
-            Space::Local => whole("local memory of the thread", 0, self.local.len() as u64),
-            Space::Param => whole("kernel parameters", 0, self.env.params.len() as u64),
-            Space::Const => whole("constants of the module", 0, self.env.consts.len() as u64),
-        };
+        let allocation =
+            match space {
+                Space::Global => self.env.global.nearest(address).map(|(block, _)| {
+                    AllocationSite { name: block.name.clone(), start: block.addr, bytes: block.len }
+                }),
+                Space::Shared => {
+                    let rank = self.place.rank;
+                    let start = u64::from((rank << RANK_SHIFT) | SHARED_BASE);
+                    let len = self.shared[rank as usize].len() as u64;
+                    whole("shared memory of the CTA", start, len - u64::from(SHARED_BASE))
+                }
+                Space::Local => whole("local memory of the thread", 0, self.local.len() as u64),
+                Space::Param => whole("kernel parameters", 0, self.env.params.len() as u64),
+                Space::Const => whole("constants of the module", 0, self.env.consts.len() as u64),
+            };
         Box::new(Fault {
             kind,
             lane: Some(lane as u32),
-            access: Some(Access {
-                address,
-                bytes: bytes as u32,
-                space,
-                kind: access,
-                allocation,
-            }),
+            access: Some(Access { address, bytes: bytes as u32, space, kind: access, allocation }),
         })
     }
 }
@@ -605,11 +681,7 @@ struct Sectors {
 
 impl Default for Sectors {
     fn default() -> Self {
-        Self {
-            seen: [0; LANES],
-            len: 0,
-            count: 0,
-        }
+        Self { seen: [0; LANES], len: 0, count: 0 }
     }
 }
 
@@ -655,11 +727,7 @@ fn wavefronts(addrs: &[u64; LANES], mask: u32, bytes: usize) -> (u64, u64) {
                 *bank = unit;
             }
         }
-        passes += if conflicts == 0 {
-            1
-        } else {
-            deepest_bank(addrs, first, here, shift, group)
-        };
+        passes += if conflicts == 0 { 1 } else { deepest_bank(addrs, first, here, shift, group) };
     }
     (passes, ideal)
 }

@@ -59,10 +59,7 @@ pub(crate) struct Arrival {
 
 impl Barriers {
     pub(crate) fn new(threads: u32) -> Self {
-        Self {
-            live: threads,
-            ..Self::default()
-        }
+        Self { live: threads, ..Self::default() }
     }
 
     /// Generation a barrier is in.
@@ -74,10 +71,7 @@ impl Barriers {
     pub(crate) fn describe(&self, id: u8) -> String {
         let barrier = &self.barriers[usize::from(id)];
         let expected = barrier.expected.unwrap_or(self.live);
-        format!(
-            "barrier {id} ({} of {expected} threads arrived)",
-            barrier.arrived
-        )
+        format!("barrier {id} ({} of {expected} threads arrived)", barrier.arrived)
     }
 
     /// Registers an arrival.
@@ -164,8 +158,7 @@ impl Barriers {
                 Reduction::And => u32::from(barrier.trues == barrier.voters),
                 Reduction::Or => u32::from(barrier.trues != 0),
             };
-            self.results
-                .insert((id as u8, barrier.generation), (result, barrier.voters));
+            self.results.insert((id as u8, barrier.generation), (result, barrier.voters));
         }
         barrier.arrived = 0;
         barrier.open = false;

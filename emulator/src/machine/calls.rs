@@ -4,12 +4,12 @@
 //! caller and callee, copied with their initialisation state; register ones are
 //! copied row to row.
 
+use super::access::lanes;
 use super::code::{CallSite, Callee, FunctionCode, Op, Passed};
 use super::context::Context;
 use super::regs::{FrameSize, Slot};
 use super::warp::{Fragment, Frame};
 use super::window;
-use super::access::lanes;
 use crate::diagnostic::{DiagnosticKind, Exec, Fault};
 
 /// Deepest call stack.
@@ -72,8 +72,7 @@ pub(super) fn call(
     }
     cx.regs.reserve(frame.base.plus(to.frame));
     cx.local.reserve(local as usize);
-    cx.local
-        .poison(frame.local as usize, to.local as usize, fragment.mask);
+    cx.local.poison(frame.local as usize, to.local as usize, fragment.mask);
     pass_all(cx, fragment.mask, (&caller, &site.args), (&frame, &to.params));
     fragment.frames.push(frame);
     fragment.pc = to.start;
@@ -144,11 +143,7 @@ fn read(cx: &mut Context<'_>, lane: usize, frame: &Frame, source: Passed) -> u12
         }
         Passed::R32(slot, bytes) => {
             let value = cx.regs.row32(slot)[lane];
-            u128::from(if bytes >= 4 {
-                value
-            } else {
-                value & ((1 << (8 * bytes)) - 1)
-            })
+            u128::from(if bytes >= 4 { value } else { value & ((1 << (8 * bytes)) - 1) })
         }
         Passed::R64(slot) => wide(cx, slot),
         Passed::R128(slot) => wide(cx, slot) | wide(cx, slot.next()) << 64,
@@ -167,11 +162,7 @@ fn write(cx: &mut Context<'_>, lane: usize, frame: &Frame, target: Passed, value
         }
         Passed::R32(slot, bytes) => {
             let value = value as u32;
-            let value = if bytes >= 4 {
-                value
-            } else {
-                value & ((1 << (8 * bytes)) - 1)
-            };
+            let value = if bytes >= 4 { value } else { value & ((1 << (8 * bytes)) - 1) };
             cx.regs.put_lane(slot, lane, value);
         }
         Passed::R64(slot) => cx.regs.put_lane(slot, lane, value as u64),

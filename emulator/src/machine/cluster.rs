@@ -134,9 +134,8 @@ impl Cluster {
                 stats,
                 clock: self.clock,
             };
-            let ran = warp
-                .run(&mut around, turn)
-                .map_err(|fault| diagnose(env, &warp.place, fault))?;
+            let ran =
+                warp.run(&mut around, turn).map_err(|fault| diagnose(env, &warp.place, fault))?;
             self.clock += ran.max(1);
             if self.clock > env.limit && !warp.done() {
                 let pc = warp.fragments[0].pc;
@@ -162,9 +161,8 @@ impl Cluster {
             }
             Schedule::Lazy => {
                 let last = count - 1;
-                let index = (0..count)
-                    .map(|k| last - (self.next + k) % count)
-                    .find(|&i| ready(i))?;
+                let index =
+                    (0..count).map(|k| last - (self.next + k) % count).find(|&i| ready(i))?;
                 self.next = (last - index + 1) % count;
                 Some((index, TURN))
             }
@@ -179,10 +177,8 @@ impl Cluster {
 
     /// Why nothing can run.
     fn deadlock(&self, env: &Env<'_>) -> Box<Diagnostic> {
-        if let Some((warp, fault)) = self
-            .warps
-            .iter()
-            .find_map(|warp| Some((warp, warp.stuck(env.code)?)))
+        if let Some((warp, fault)) =
+            self.warps.iter().find_map(|warp| Some((warp, warp.stuck(env.code)?)))
         {
             return diagnose(env, &warp.place, fault);
         }
@@ -205,14 +201,9 @@ impl Cluster {
             })
             .collect();
         let first = self.warps.iter().find(|warp| !warp.done());
-        let (place, pc) = first.map_or((&self.warps[0].place, 0), |warp| {
-            (&warp.place, warp.fragments[0].pc - 1)
-        });
-        diagnose(
-            env,
-            place,
-            (pc, Fault::warp(DiagnosticKind::Deadlock { waiting })),
-        )
+        let (place, pc) =
+            first.map_or((&self.warps[0].place, 0), |warp| (&warp.place, warp.fragments[0].pc - 1));
+        diagnose(env, place, (pc, Fault::warp(DiagnosticKind::Deadlock { waiting })))
     }
 }
 
@@ -234,9 +225,5 @@ fn diagnose(env: &Env<'_>, place: &Place, (pc, fault): AtFault) -> Box<Diagnosti
 
 fn unflatten(index: u64, extent: [u32; 3]) -> [u32; 3] {
     let (x, y) = (u64::from(extent[0]), u64::from(extent[1]));
-    [
-        (index % x) as u32,
-        (index / x % y) as u32,
-        (index / x / y) as u32,
-    ]
+    [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32]
 }

@@ -34,10 +34,7 @@ pub(crate) enum Op {
     /// `bra`
     Branch(usize),
     /// `brx.idx`
-    BranchIndex {
-        index: Slot,
-        targets: Box<[usize]>,
-    },
+    BranchIndex { index: Slot, targets: Box<[usize]> },
     /// `call`
     Call(Box<CallSite>),
     /// `ret`
@@ -49,14 +46,9 @@ pub(crate) enum Op {
     /// `brkpt`
     Breakpoint,
     /// Needs all lanes of a member mask at this instruction.
-    Exchange {
-        members: Slot,
-        run: Effect,
-    },
+    Exchange { members: Slot, run: Effect },
     /// `bar.warp.sync`
-    WarpBarrier {
-        members: Slot,
-    },
+    WarpBarrier { members: Slot },
     /// `bar`, `barrier`
     Barrier(Box<BarrierOp>),
 }

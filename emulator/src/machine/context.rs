@@ -1,9 +1,9 @@
 //! What an executing instruction sees.
 
+use super::Barriers;
 use super::launch::Env;
 use super::regs::{LANES, Regs};
 use super::stats::Stats;
-use super::Barriers;
 use crate::memory::{BlockId, Local, Plain};
 
 /// Where a warp is.

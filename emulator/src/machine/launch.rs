@@ -137,10 +137,7 @@ impl Module {
         launch: &Launch<'_>,
     ) -> Result<LaunchReport, LaunchError> {
         let checked = self.check(launch)?;
-        let failed = |source| LaunchError::Memory {
-            kernel: launch.entry.to_owned(),
-            source,
-        };
+        let failed = |source| LaunchError::Memory { kernel: launch.entry.to_owned(), source };
         let globals = self.place_globals(memory).map_err(failed)?;
         let shared = self.shared_layout(checked.entry);
         let shared_bytes = SHARED_BASE + shared.end + launch.dynamic_shared;
@@ -149,10 +146,7 @@ impl Module {
                 launch,
                 "shared memory",
                 format!("at most {} bytes", self.gpu.shared_per_cta),
-                format!(
-                    "{} static + {} dynamic",
-                    shared.end, launch.dynamic_shared
-                ),
+                format!("{} static + {} dynamic", shared.end, launch.dynamic_shared),
             ));
         }
         memory.reset_touched();
@@ -188,9 +182,7 @@ impl Module {
             in_parallel(env, clusters, launch.threads)
         }
         .map_err(LaunchError::Diagnostic)?;
-        Ok(LaunchReport {
-            counters: stats.fold(&self.code, memory.touched_bytes()),
-        })
+        Ok(LaunchReport { counters: stats.fold(&self.code, memory.touched_bytes()) })
     }
 
     fn check(&self, launch: &Launch<'_>) -> Result<Checked, LaunchError> {
@@ -280,12 +272,7 @@ impl Module {
 }
 
 fn bad(launch: &Launch<'_>, field: &'static str, required: String, actual: String) -> LaunchError {
-    LaunchError::BadLaunch {
-        kernel: launch.entry.to_owned(),
-        field,
-        required,
-        actual,
-    }
+    LaunchError::BadLaunch { kernel: launch.entry.to_owned(), field, required, actual }
 }
 
 fn extents(
@@ -295,12 +282,7 @@ fn extents(
     most: [u32; 3],
 ) -> Result<(), LaunchError> {
     if (0..3).any(|d| actual[d] == 0 || actual[d] > most[d]) {
-        return Err(bad(
-            launch,
-            field,
-            format!("1 to {most:?} in x, y, z"),
-            format!("{actual:?}"),
-        ));
+        return Err(bad(launch, field, format!("1 to {most:?} in x, y, z"), format!("{actual:?}")));
     }
     Ok(())
 }
@@ -357,9 +339,7 @@ fn in_parallel(
     threads: Option<usize>,
 ) -> Result<Stats, Box<Diagnostic>> {
     let available = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = threads
-        .unwrap_or_else(available)
-        .clamp(1, clusters.min(256) as usize);
+    let threads = threads.unwrap_or_else(available).clamp(1, clusters.min(256) as usize);
     env.exclusive = threads == 1;
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);

@@ -107,11 +107,7 @@ impl Regs {
             preds: Vec::new(),
             base: FrameSize::default(),
             pool,
-            table: ByteTable {
-                key: (0, 0),
-                made: false,
-                pairs: Box::new([0; 256]),
-            },
+            table: ByteTable { key: (0, 0), made: false, pairs: Box::new([0; 256]) },
         };
         regs.reserve(size);
         regs
@@ -153,8 +149,7 @@ impl Regs {
     pub(crate) fn reserve(&mut self, end: FrameSize) {
         let grow = |len: usize, want: u32| len.max(want as usize);
         self.r32.resize(grow(self.r32.len(), end.r32), POISON_ROW);
-        self.r64
-            .resize(grow(self.r64.len(), end.r64), [POISON_WORD; LANES]);
+        self.r64.resize(grow(self.r64.len(), end.r64), [POISON_WORD; LANES]);
         self.preds.resize(grow(self.preds.len(), end.preds), 0);
     }
 
@@ -239,7 +234,10 @@ impl Regs {
 /// Applies `f` to every lane. A plain loop: `array::map` over this many lanes
 /// is not vectorised.
 #[inline(always)]
-pub(crate) fn map_row<A: Copy, B: Copy + Default>(row: &[A; LANES], f: impl Fn(A) -> B) -> [B; LANES] {
+pub(crate) fn map_row<A: Copy, B: Copy + Default>(
+    row: &[A; LANES],
+    f: impl Fn(A) -> B,
+) -> [B; LANES] {
     let mut out = [B::default(); LANES];
     for (out, value) in out.iter_mut().zip(row) {
         *out = f(*value);

@@ -23,10 +23,7 @@ pub(crate) struct Stats {
 
 impl Stats {
     pub(crate) fn new(instructions: usize) -> Self {
-        Self {
-            executed: vec![(0, 0); instructions],
-            ..Self::default()
-        }
+        Self { executed: vec![(0, 0); instructions], ..Self::default() }
     }
 
     #[inline(always)]

@@ -50,11 +50,7 @@ pub(crate) enum Wait {
     /// At `bar.warp.sync`, for these lanes.
     Warp(u32),
     /// Behind a CTA barrier, for its generation to end.
-    Barrier {
-        id: u8,
-        generation: u64,
-        target: Option<RedTarget>,
-    },
+    Barrier { id: u8, generation: u64, target: Option<RedTarget> },
 }
 
 /// Lanes that are at one place.
@@ -74,13 +70,7 @@ impl Fragment {
     }
 
     fn sibling(&self, pc: usize, mask: u32) -> Self {
-        Self {
-            pc,
-            mask,
-            frames: self.frames.clone(),
-            wait: Wait::Ready,
-            ran: self.ran,
-        }
+        Self { pc, mask, frames: self.frames.clone(), wait: Wait::Ready, ran: self.ran }
     }
 
     fn meets(&self, other: &Self) -> bool {
@@ -224,14 +214,8 @@ impl Warp {
                 clock: around.clock + (turn - left),
             };
             let mut ran = 0;
-            let stop = run_fragment(
-                &mut cx,
-                &mut fragment,
-                &mut self.fragments,
-                limit,
-                short,
-                &mut ran,
-            );
+            let stop =
+                run_fragment(&mut cx, &mut fragment, &mut self.fragments, limit, short, &mut ran);
             self.block = cx.block;
             left -= ran.min(left);
             self.streak += ran;
@@ -264,12 +248,7 @@ impl Warp {
     /// Lets fragments behind completed CTA barriers go on.
     fn wake(&mut self, barriers: &mut Barriers) {
         for index in 0..self.fragments.len() {
-            let Wait::Barrier {
-                id,
-                generation,
-                target,
-            } = self.fragments[index].wait
-            else {
+            let Wait::Barrier { id, generation, target } = self.fragments[index].wait else {
                 continue;
             };
             if barriers.generation(id) == generation {
@@ -345,12 +324,7 @@ impl Warp {
         if let [only] = self.fragments.as_slice() {
             return (only.wait == Wait::Ready).then_some((0, false));
         }
-        let ready = || {
-            self.fragments
-                .iter()
-                .enumerate()
-                .filter(|(_, f)| f.wait == Wait::Ready)
-        };
+        let ready = || self.fragments.iter().enumerate().filter(|(_, f)| f.wait == Wait::Ready);
         let (first, _) = ready().min_by_key(|(_, f)| (usize::MAX - f.frames.len(), f.pc))?;
         if self.streak < ROTATE {
             return Some((first, false));
@@ -385,10 +359,7 @@ impl Warp {
                 }
                 Wait::Ready | Wait::Barrier { .. } => return None,
             };
-            Some((
-                fragment.pc,
-                Fault::lane(kind, fragment.mask.trailing_zeros()),
-            ))
+            Some((fragment.pc, Fault::lane(kind, fragment.mask.trailing_zeros())))
         })
     }
 }
@@ -413,11 +384,7 @@ fn run_fragment(
         *ran += 1;
         let count = &mut cx.stats.executed[fragment.pc];
         count.0 += 1;
-        count.1 += if mask == FULL {
-            32
-        } else {
-            u64::from(mask.count_ones())
-        };
+        count.1 += if mask == FULL { 32 } else { u64::from(mask.count_ones()) };
         match &instr.op {
             Op::Alu(run) => {
                 if mask != 0 {
@@ -559,10 +526,7 @@ fn control(
             let same = same_lanes(&members, group, mask);
             if same & !group != 0 {
                 let lane = (same & !group).trailing_zeros();
-                return Err(Fault::lane(
-                    DiagnosticKind::NotAMember { members: group },
-                    lane,
-                ));
+                return Err(Fault::lane(DiagnosticKind::NotAMember { members: group }, lane));
             }
             if whole && same == mask && group & live & !mask == 0 {
                 fragment.pc += 1;
@@ -601,10 +565,7 @@ fn groups(members: &[u32; 32], mask: u32, live: u32) -> Exec<(u32, u32)> {
         let same = same_lanes(members, group, mask);
         if same & !group != 0 {
             let lane = (same & !group).trailing_zeros();
-            return Err(Fault::lane(
-                DiagnosticKind::NotAMember { members: group },
-                lane,
-            ));
+            return Err(Fault::lane(DiagnosticKind::NotAMember { members: group }, lane));
         }
         if group & live & !same == 0 {
             complete |= same;
@@ -636,22 +597,12 @@ fn cta_barrier(
     let id = value(barrier.id, cx.regs);
     let expected = barrier.count.map(|slot| value(slot, cx.regs));
     // A counted barrier counts whole warps: exited lanes of an aligned one too.
-    let threads = if barrier.aligned && expected.is_some() {
-        32
-    } else {
-        mask.count_ones()
-    };
-    let reduction: Option<(Reduction, u32)> = barrier
-        .reduction
-        .map(|(op, pred, _)| (op, (cx.regs.pred(pred) & mask).count_ones()));
+    let threads = if barrier.aligned && expected.is_some() { 32 } else { mask.count_ones() };
+    let reduction: Option<(Reduction, u32)> =
+        barrier.reduction.map(|(op, pred, _)| (op, (cx.regs.pred(pred) & mask).count_ones()));
     let generation = cx.barriers.generation((id % 16) as u8);
     cx.barriers
-        .arrive(Arrival {
-            id,
-            expected,
-            threads,
-            reduction,
-        })
+        .arrive(Arrival { id, expected, threads, reduction })
         .map_err(|kind| Fault::lane(kind, lane as u32))?;
     cx.stats.barrier_arrivals += 1;
     fragment.pc += 1;

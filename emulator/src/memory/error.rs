@@ -30,9 +30,7 @@ pub enum MemoryError {
         bytes: u64,
     },
     /// A fixed address that is taken.
-    #[error(
-        "allocation `{name}`: {bytes} bytes at {addr:#x} overlap `{other}` at {other_addr:#x}"
-    )]
+    #[error("allocation `{name}`: {bytes} bytes at {addr:#x} overlap `{other}` at {other_addr:#x}")]
     Overlap {
         /// Allocation.
         name: String,

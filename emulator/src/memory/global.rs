@@ -52,11 +52,8 @@ pub struct GlobalMemory {
 }
 
 fn atomics(name: &str, addr: u64, count: u64, value: u64) -> Result<Box<[AtomicU64]>, MemoryError> {
-    let too_large = || MemoryError::TooLarge {
-        name: name.to_owned(),
-        addr,
-        bytes: count.saturating_mul(8),
-    };
+    let too_large =
+        || MemoryError::TooLarge { name: name.to_owned(), addr, bytes: count.saturating_mul(8) };
     let count = usize::try_from(count).map_err(|_| too_large())?;
     let mut words = Vec::new();
     words.try_reserve_exact(count).map_err(|_| too_large())?;
@@ -180,11 +177,7 @@ impl Block {
         if self.full.load(Relaxed) {
             return;
         }
-        or_bits(
-            &self.init[offset >> 6],
-            bit_mask(bytes) << (offset & 63),
-            exclusive,
-        );
+        or_bits(&self.init[offset >> 6], bit_mask(bytes) << (offset & 63), exclusive);
     }
 
     /// Notes that the sectors of `[addr, addr + bytes)` were read or written.
@@ -196,11 +189,7 @@ impl Block {
         let mut sector = first;
         while sector <= last {
             let here = (64 - (sector & 63)).min(last - sector + 1);
-            or_bits(
-                &marks[sector >> 6],
-                bit_mask(here) << (sector & 63),
-                exclusive,
-            );
+            or_bits(&marks[sector >> 6], bit_mask(here) << (sector & 63), exclusive);
             sector += here;
         }
     }
@@ -213,12 +202,7 @@ impl Block {
             let (chunk, tail) = rest.split_at(if aligned { 8 } else { 1 });
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            self.store(
-                at,
-                chunk.len(),
-                &[u64::from_le_bytes(word), 0, 0, 0],
-                true,
-            );
+            self.store(at, chunk.len(), &[u64::from_le_bytes(word), 0, 0, 0], true);
             at += chunk.len() as u64;
             rest = tail;
         }
@@ -259,10 +243,7 @@ impl GlobalMemory {
     /// No allocations.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            next: FIRST,
-            ..Self::default()
-        }
+        Self { next: FIRST, ..Self::default() }
     }
 
     /// Allocates `bytes` uninitialised bytes at a multiple of `align` (at least
@@ -272,21 +253,16 @@ impl GlobalMemory {
     /// A size of 0, an alignment that is not a power of two, no room.
     pub fn alloc(&mut self, name: &str, bytes: u64, align: u64) -> Result<u64, MemoryError> {
         if !align.is_power_of_two() {
-            return Err(MemoryError::Align {
-                name: name.to_owned(),
-                align,
-            });
+            return Err(MemoryError::Align { name: name.to_owned(), align });
         }
         let align = align.max(256);
         let mut addr = self.next;
         loop {
-            addr = addr
-                .checked_next_multiple_of(align)
-                .ok_or_else(|| MemoryError::TooLarge {
-                    name: name.to_owned(),
-                    addr,
-                    bytes,
-                })?;
+            addr = addr.checked_next_multiple_of(align).ok_or_else(|| MemoryError::TooLarge {
+                name: name.to_owned(),
+                addr,
+                bytes,
+            })?;
             let end = addr.saturating_add(bytes).saturating_add(GAP);
             // Fixed-address allocations may lie ahead.
             match self.overlapping(addr, end - addr) {
@@ -306,16 +282,10 @@ impl GlobalMemory {
     /// fit the host's memory.
     pub fn alloc_at(&mut self, addr: u64, name: &str, bytes: u64) -> Result<u64, MemoryError> {
         if bytes == 0 {
-            return Err(MemoryError::Empty {
-                name: name.to_owned(),
-            });
+            return Err(MemoryError::Empty { name: name.to_owned() });
         }
         if addr.checked_add(bytes).is_none_or(|end| end > ADDRESS_LIMIT) {
-            return Err(MemoryError::TooLarge {
-                name: name.to_owned(),
-                addr,
-                bytes,
-            });
+            return Err(MemoryError::TooLarge { name: name.to_owned(), addr, bytes });
         }
         if let Some(other) = self.overlapping(addr, bytes) {
             return Err(MemoryError::Overlap {
@@ -348,8 +318,7 @@ impl GlobalMemory {
     /// The range is not inside one allocation.
     pub fn write(&mut self, addr: u64, bytes: &[u8]) -> Result<(), MemoryError> {
         if !bytes.is_empty() {
-            self.holding(addr, bytes.len() as u64)?
-                .write_bytes(addr, bytes);
+            self.holding(addr, bytes.len() as u64)?.write_bytes(addr, bytes);
         }
         Ok(())
     }
@@ -360,8 +329,7 @@ impl GlobalMemory {
     /// The range is not inside one allocation.
     pub fn fill(&mut self, addr: u64, bytes: u64, value: u8) -> Result<(), MemoryError> {
         if bytes != 0 {
-            self.holding(addr, bytes)?
-                .write_bytes(addr, &vec![value; bytes as usize]);
+            self.holding(addr, bytes)?.write_bytes(addr, &vec![value; bytes as usize]);
         }
         Ok(())
     }
@@ -413,13 +381,9 @@ impl GlobalMemory {
     fn overlapping(&self, addr: u64, bytes: u64) -> Option<&Block> {
         let after = self.blocks.partition_point(|block| block.addr < addr);
         let before = after.checked_sub(1).map(|at| &self.blocks[at]);
-        before
-            .filter(|block| block.addr + block.len > addr)
-            .or_else(|| {
-                self.blocks
-                    .get(after)
-                    .filter(|block| block.addr < addr.saturating_add(bytes))
-            })
+        before.filter(|block| block.addr + block.len > addr).or_else(|| {
+            self.blocks.get(after).filter(|block| block.addr < addr.saturating_add(bytes))
+        })
     }
 
     fn holding(&self, addr: u64, bytes: u64) -> Result<&Block, MemoryError> {
@@ -481,10 +445,7 @@ impl GlobalMemory {
     /// Bytes of the distinct 32-byte sectors read and written since the reset.
     pub(crate) fn touched_bytes(&self) -> (u64, u64) {
         let count = |marks: &[AtomicU64]| -> u64 {
-            marks
-                .iter()
-                .map(|word| u64::from(word.load(Relaxed).count_ones()) * 32)
-                .sum()
+            marks.iter().map(|word| u64::from(word.load(Relaxed).count_ones()) * 32).sum()
         };
         self.blocks.iter().fold((0, 0), |(read, written), block| {
             // The first and last sector may stick out of a small allocation.

@@ -11,8 +11,8 @@ mod local;
 mod plain;
 
 pub use error::MemoryError;
-pub use global::GlobalMemory;
 pub(crate) use global::BlockId;
+pub use global::GlobalMemory;
 pub(crate) use local::Local;
 pub(crate) use plain::Plain;
 
@@ -25,21 +25,13 @@ pub(crate) const POISON_WORD: u64 = u64::from_le_bytes([POISON; 8]);
 /// `bytes` low bytes of a word.
 #[inline(always)]
 pub(crate) const fn byte_mask(bytes: usize) -> u64 {
-    if bytes >= 8 {
-        u64::MAX
-    } else {
-        (1 << (bytes * 8)) - 1
-    }
+    if bytes >= 8 { u64::MAX } else { (1 << (bytes * 8)) - 1 }
 }
 
 /// `bytes` low bits: the initialisation bits of an access.
 #[inline(always)]
 pub(crate) const fn bit_mask(bytes: usize) -> u64 {
-    if bytes >= 64 {
-        u64::MAX
-    } else {
-        (1 << bytes) - 1
-    }
+    if bytes >= 64 { u64::MAX } else { (1 << bytes) - 1 }
 }
 
 /// Value of an access: up to 32 bytes, low bytes first.

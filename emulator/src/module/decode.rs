@@ -68,12 +68,7 @@ impl<'a> Decode<'a> {
         function: &'a mut FunctionBuilder,
         ins: &'a ast::Instruction,
     ) -> Self {
-        Self {
-            module,
-            function,
-            ins,
-            used: vec![false; ins.modifiers.len()],
-        }
+        Self { module, function, ins, used: vec![false; ins.modifiers.len()] }
     }
 
     /// The guard predicate.
@@ -88,10 +83,7 @@ impl<'a> Decode<'a> {
     pub(crate) fn finish(&self) -> Decoded<()> {
         match self.used.iter().position(|used| !used) {
             None => Ok(()),
-            Some(at) => Err(Reject::unsupported(format!(
-                "modifier .{}",
-                self.ins.modifiers[at]
-            ))),
+            Some(at) => Err(Reject::unsupported(format!("modifier .{}", self.ins.modifiers[at]))),
         }
     }
 
@@ -115,17 +107,12 @@ impl<'a> Decode<'a> {
 
     /// The next type modifier.
     pub(crate) fn ty(&mut self) -> Decoded<Type> {
-        self.pick(Type::parse)
-            .ok_or_else(|| Reject::unsupported("no known type modifier"))
+        self.pick(Type::parse).ok_or_else(|| Reject::unsupported("no known type modifier"))
     }
 
     /// `.ftz`, `.sat`, `.relu`.
     pub(crate) fn flags(&mut self) -> FloatFlags {
-        FloatFlags {
-            ftz: self.has("ftz"),
-            sat: self.has("sat"),
-            relu: self.has("relu"),
-        }
+        FloatFlags { ftz: self.has("ftz"), sat: self.has("sat"), relu: self.has("relu") }
     }
 
     /// The type is one the instruction has not.
@@ -178,18 +165,12 @@ impl<'a> Decode<'a> {
         match operand {
             Operand::Sink => Ok(None),
             Operand::Ident(name) => {
-                let reg = self
-                    .register(name)
-                    .ok_or_else(|| Reject::UnknownSymbol(name.clone()))?;
-                Ok(Some(Destination {
-                    class: reg.class,
-                    slot: reg.slot(),
-                    bits: reg.bits,
-                }))
+                let reg = self.register(name).ok_or_else(|| Reject::UnknownSymbol(name.clone()))?;
+                Ok(Some(Destination { class: reg.class, slot: reg.slot(), bits: reg.bits }))
             }
-            other => Err(Reject::operand(format!(
-                "destination: required a register, actual {other:?}"
-            ))),
+            other => {
+                Err(Reject::operand(format!("destination: required a register, actual {other:?}")))
+            }
         }
     }
 
@@ -259,15 +240,9 @@ impl<'a> Decode<'a> {
             Operand::Imm(imm) => {
                 let value = immediate_bits(*imm, bits, false)?;
                 return Ok(if bits == 64 {
-                    Source {
-                        class: Class::R64,
-                        slot: self.module.pool.u64(value),
-                    }
+                    Source { class: Class::R64, slot: self.module.pool.u64(value) }
                 } else {
-                    Source {
-                        class: Class::R32,
-                        slot: self.module.pool.u32(value as u32),
-                    }
+                    Source { class: Class::R32, slot: self.module.pool.u32(value as u32) }
                 });
             }
             other => {
@@ -276,10 +251,7 @@ impl<'a> Decode<'a> {
         };
         if offset == 0 {
             if let Some(reg) = self.register(name) {
-                return Ok(Source {
-                    class: reg.class,
-                    slot: reg.slot(),
-                });
+                return Ok(Source { class: reg.class, slot: reg.slot() });
             }
             if let Some(special) = Special::parse(name, &self.module.gpu) {
                 return Ok(self.special(special));
@@ -309,14 +281,8 @@ impl<'a> Decode<'a> {
 
     fn address_value(&mut self, place: Place, bits: u32) -> Decoded<Source> {
         match place.base {
-            AddressBase::R64(slot) if bits == 64 => Ok(Source {
-                class: Class::R64,
-                slot,
-            }),
-            AddressBase::R32(slot) if bits == 32 => Ok(Source {
-                class: Class::R32,
-                slot,
-            }),
+            AddressBase::R64(slot) if bits == 64 => Ok(Source { class: Class::R64, slot }),
+            AddressBase::R32(slot) if bits == 32 => Ok(Source { class: Class::R32, slot }),
             AddressBase::Frame => {
                 let offset = place.offset as u64;
                 if bits == 64 {
@@ -329,10 +295,7 @@ impl<'a> Decode<'a> {
                             Ok(())
                         })),
                     );
-                    Ok(Source {
-                        class: Class::R64,
-                        slot,
-                    })
+                    Ok(Source { class: Class::R64, slot })
                 } else {
                     let slot = self.scratch::<u32>();
                     self.emit(
@@ -343,10 +306,7 @@ impl<'a> Decode<'a> {
                             Ok(())
                         })),
                     );
-                    Ok(Source {
-                        class: Class::R32,
-                        slot,
-                    })
+                    Ok(Source { class: Class::R32, slot })
                 }
             }
             _ => Err(Reject::operand(format!(
@@ -366,11 +326,7 @@ impl<'a> Decode<'a> {
                     Class::R32 => AddressBase::R32(reg.slot()),
                     _ => return Err(Reject::operand(format!("`{name}` as an address"))),
                 };
-                return Ok(Place {
-                    base,
-                    offset,
-                    space: None,
-                });
+                return Ok(Place { base, offset, space: None });
             }
             Some(Name::Frame { offset: at, .. }) => {
                 return Ok(Place {
@@ -395,9 +351,7 @@ impl<'a> Decode<'a> {
         Ok(match symbol {
             Symbol::Global(index) => Place {
                 base: AddressBase::R64(
-                    self.module
-                        .pool
-                        .address64(Relocation::Global(index), offset as u64),
+                    self.module.pool.address64(Relocation::Global(index), offset as u64),
                 ),
                 offset: 0,
                 space: Some(ast::Space::Global),
@@ -409,9 +363,7 @@ impl<'a> Decode<'a> {
                 self.uses_shared(index);
                 Place {
                     base: AddressBase::R64(
-                        self.module
-                            .pool
-                            .address64(Relocation::Shared(index), offset as u64),
+                        self.module.pool.address64(Relocation::Shared(index), offset as u64),
                     ),
                     offset: 0,
                     space: Some(ast::Space::Shared),
@@ -426,11 +378,7 @@ impl<'a> Decode<'a> {
     }
 
     fn fixed(&mut self, value: u64, space: ast::Space) -> Place {
-        Place {
-            base: AddressBase::R64(self.module.pool.u64(value)),
-            offset: 0,
-            space: Some(space),
-        }
+        Place { base: AddressBase::R64(self.module.pool.u64(value)), offset: 0, space: Some(space) }
     }
 
     fn uses_shared(&mut self, index: usize) {
@@ -611,7 +559,8 @@ impl<'a> Decode<'a> {
             let (a, b) = (A::Bits::row(regs, a), B::Bits::row(regs, b));
             let (c, e) = (C::Bits::row(regs, c), E::Bits::row(regs, e));
             for lane in 0..LANES {
-                out[lane] = f(A::get(a[lane]), B::get(b[lane]), C::get(c[lane]), E::get(e[lane])).bits();
+                out[lane] =
+                    f(A::get(a[lane]), B::get(b[lane]), C::get(c[lane]), E::get(e[lane])).bits();
             }
             regs.put(d, mask, &out);
         })))

@@ -126,12 +126,7 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
             let (size, align) = param_size(param)?;
             let offset = info.param_bytes.next_multiple_of(align);
             scopes.declare(&param.name, Name::Param { offset });
-            info.params.push(ParamInfo {
-                name: param.name.clone(),
-                offset,
-                size,
-                align,
-            });
+            info.params.push(ParamInfo { name: param.name.clone(), offset, size, align });
             info.param_bytes = offset + size;
         }
         for directive in &function.directives {
@@ -311,21 +306,14 @@ fn one(module: &mut Module, function: &mut FunctionBuilder, instruction: &ast::I
     });
     match result {
         Ok((guard, family, op)) => {
-            module.code.push(Instr {
-                op,
-                guard,
-                line,
-                family,
-            });
+            module.code.push(Instr { op, guard, line, family });
         }
         Err(reject) => {
             let instruction = module.source_line(line).to_owned();
             match reject {
-                Reject::Unsupported(why) => function.unsupported.push(Unsupported {
-                    line,
-                    instruction,
-                    why,
-                }),
+                Reject::Unsupported(why) => {
+                    function.unsupported.push(Unsupported { line, instruction, why })
+                }
                 Reject::UnknownSymbol(name) => {
                     function.error.get_or_insert(LoadError::UnknownSymbol {
                         line,
@@ -334,11 +322,7 @@ fn one(module: &mut Module, function: &mut FunctionBuilder, instruction: &ast::I
                     });
                 }
                 Reject::BadOperand(why) => {
-                    function.error.get_or_insert(LoadError::BadOperand {
-                        line,
-                        instruction,
-                        why,
-                    });
+                    function.error.get_or_insert(LoadError::BadOperand { line, instruction, why });
                 }
             }
         }

@@ -83,19 +83,15 @@ pub(crate) fn size_align(variable: &Variable) -> Result<(u64, u32), LoadError> {
         Some(ty) => u64::from(ty.bytes()),
     };
     let each = element * u64::from(variable.vector.max(1));
-    let count = variable
-        .dims
-        .iter()
-        .enumerate()
-        .try_fold(1u64, |count, (at, dim)| match dim {
-            Some(dim) => count.checked_mul(*dim),
-            // `a[] = {..}` has as many elements as its initialiser.
-            None if at == 0 => match &variable.init {
-                Some(Init::List(items)) => count.checked_mul(items.len() as u64),
-                _ => Some(0),
-            },
-            None => None,
-        });
+    let count = variable.dims.iter().enumerate().try_fold(1u64, |count, (at, dim)| match dim {
+        Some(dim) => count.checked_mul(*dim),
+        // `a[] = {..}` has as many elements as its initialiser.
+        None if at == 0 => match &variable.init {
+            Some(Init::List(items)) => count.checked_mul(items.len() as u64),
+            _ => Some(0),
+        },
+        None => None,
+    });
     let size = count
         .and_then(|count| count.checked_mul(each))
         .filter(|&size| size <= 1 << 40)

@@ -105,9 +105,7 @@ impl Module {
             });
         }
         if tree.address_size != 64 {
-            return Err(LoadError::AddressSize {
-                actual: tree.address_size,
-            });
+            return Err(LoadError::AddressSize { actual: tree.address_size });
         }
         let mut module = Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -147,10 +145,7 @@ impl Module {
 
     /// A line of the text, from 1, trimmed.
     pub(crate) fn source_line(&self, line: u32) -> &str {
-        (line as usize)
-            .checked_sub(1)
-            .and_then(|at| self.lines.get(at))
-            .map_or("", String::as_str)
+        (line as usize).checked_sub(1).and_then(|at| self.lines.get(at)).map_or("", String::as_str)
     }
 
     /// Adds a variable of module lifetime.
@@ -183,11 +178,11 @@ impl Module {
                 let (image, patches) = layout::image(variable, size)?;
                 self.consts.resize(start, 0);
                 self.consts.extend(image);
-                self.const_patches
-                    .extend(patches.into_iter().map(|patch| Patch {
-                        offset: patch.offset + start,
-                        ..patch
-                    }));
+                self.const_patches.extend(
+                    patches
+                        .into_iter()
+                        .map(|patch| Patch { offset: patch.offset + start, ..patch }),
+                );
                 Ok(Symbol::Const(start as u32))
             }
             ast::Space::Shared => {
@@ -202,11 +197,7 @@ impl Module {
                 });
                 Ok(Symbol::Shared(self.shared.len() - 1))
             }
-            other => Err(bad(
-                "state space",
-                ".global, .const or .shared",
-                format!("{other:?}"),
-            )),
+            other => Err(bad("state space", ".global, .const or .shared", format!("{other:?}"))),
         }
     }
 
@@ -218,11 +209,7 @@ impl Module {
         while let Some(index) = work.pop() {
             order.push(index);
             let function = &self.functions[index];
-            let all = if function.calls_any {
-                0..self.functions.len()
-            } else {
-                0..0
-            };
+            let all = if function.calls_any { 0..self.functions.len() } else { 0..0 };
             for callee in function.calls.iter().copied().chain(all) {
                 if seen.insert(callee) {
                     work.push(callee);
@@ -235,9 +222,7 @@ impl Module {
 
     /// Whether a kernel communicates through global memory while it runs.
     pub(crate) fn reaches_global_sync(&self, entry: usize) -> bool {
-        self.reachable(entry)
-            .iter()
-            .any(|&index| self.functions[index].global_sync)
+        self.reachable(entry).iter().any(|&index| self.functions[index].global_sync)
     }
 
     /// Places the shared variables a kernel can reach, in order of declaration.

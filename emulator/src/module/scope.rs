@@ -39,9 +39,14 @@ pub(crate) enum Name {
     /// A `.v2`, `.v4` register.
     Vector(Vec<Reg>),
     /// Bytes of the local frame: `.local` and `.param` variables.
-    Frame { offset: u32, bytes: u32 },
+    Frame {
+        offset: u32,
+        bytes: u32,
+    },
     /// A kernel parameter.
-    Param { offset: u32 },
+    Param {
+        offset: u32,
+    },
     /// Something of module lifetime.
     Module(Symbol),
 }

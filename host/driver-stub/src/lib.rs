@@ -110,11 +110,7 @@ mod tests {
     #[test]
     fn only_codes_of_custs_enumeration_reach_cust() {
         for code in (0..2000).chain([u32::MAX]) {
-            let expected = if CUST_CODES.contains(&code) {
-                code
-            } else {
-                CUDA_ERROR_UNKNOWN
-            };
+            let expected = if CUST_CODES.contains(&code) { code } else { CUDA_ERROR_UNKNOWN };
             assert_eq!(known_to_cust(code), expected, "code {code}");
         }
     }

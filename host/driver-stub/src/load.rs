@@ -9,11 +9,8 @@ use crate::{CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, CUDA_ERROR_STUB_LIBRARY};
 /// Where the driver library is looked for, in order: by name (`LD_LIBRARY_PATH`
 /// and the loader's cache), then where NVIDIA's container images and WSL put it
 /// without telling the loader.
-pub const LIBRARY_PATHS: [&str; 3] = [
-    "libcuda.so.1",
-    "/usr/local/nvidia/lib64/libcuda.so.1",
-    "/usr/lib/wsl/lib/libcuda.so.1",
-];
+pub const LIBRARY_PATHS: [&str; 3] =
+    ["libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"];
 
 /// The open driver library.
 #[derive(Debug)]
@@ -98,10 +95,7 @@ unsafe impl Sync for Address {}
 
 impl Entry {
     pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self {
-            name,
-            address: OnceLock::new(),
-        }
+        Self { name, address: OnceLock::new() }
     }
 
     /// The function's address, or the code its callers are to return.

@@ -149,6 +149,7 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
     let reference = oracle::gemv(&a, &b, bench.options.alpha)?;
     let prepared = Gemv::new(kernels, &a, &b, bench.options.clone())?;
     let result = prepared.run()?;
+    let reference = reference.with_additions(result.plan.additions);
     let verification = reference.verify(&result.values(), result.output);
 
     let mut times = None;

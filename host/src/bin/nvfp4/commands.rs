@@ -113,7 +113,9 @@ fn run_inputs(args: &Gemv, path: &Path) -> anyhow::Result<ExitCode> {
     progress.step("multiplying");
     let result = gemv::gemv(&kernels, &a, &b, options)?;
     progress.step("verifying");
-    let verification = oracle::gemv(&a, &b, alpha)?.verify(&result.values(), result.output);
+    let verification = oracle::gemv(&a, &b, alpha)?
+        .with_additions(result.plan.additions)
+        .verify(&result.values(), result.output);
     let shape = gemv::shape(&a, &b)?;
     if let (true, Some(path)) = (verification.passed(), &args.out) {
         operands::write_result(path, &result, shape.l, shape.m)?;
@@ -176,6 +178,11 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
             _ => serde_json::to_string_pretty(&reports)?,
         };
         println!("{text}");
+    } else {
+        let verified = reports.iter().filter(|report| report.verified).count();
+        let verdict = if verified == reports.len() { "ok" } else { "WRONG" };
+        let device = &kernels.device().choice().device;
+        println!("{verdict}: {verified} of {} shapes verified on {device}", reports.len());
     }
     Ok(exit(reports.iter().all(|report| report.verified)))
 }
