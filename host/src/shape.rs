@@ -73,7 +73,7 @@ pub enum ShapeError {
     },
     /// No set has this name.
     #[error(
-        "unknown set of shapes `{name}`; known: gemv, gemm, dual, grouped, decode, all; built: gemv, all"
+        "unknown set of shapes `{name}`; known: gemv, gemv-correctness, gemv-ragged, gemm, dual, grouped, decode, all; built: the gemv sets, all"
     )]
     UnknownSet {
         /// The name.
@@ -246,7 +246,8 @@ pub fn gemv_ragged() -> Vec<GemvShape> {
     shapes
 }
 
-/// The shapes of a named set (`--set`): `gemv`, or `all`, which is every set that is built.
+/// The shapes of a named set (`--set`): `gemv` (the contest's benchmarks), `gemv-correctness` and
+/// `gemv-ragged` (for checking, not timing), or `all`, which is every benchmark set that is built.
 ///
 /// # Errors
 /// [`ShapeError::NotBuilt`] and [`ShapeError::UnknownSet`].
@@ -254,6 +255,8 @@ pub fn set(name: &str) -> Result<Vec<Shape>, ShapeError> {
     let not_built = |op| Err(ShapeError::NotBuilt { text: name.into(), op });
     match name {
         "gemv" | "all" => Ok(GEMV_CONTEST.map(Shape::Gemv).to_vec()),
+        "gemv-correctness" => Ok(GEMV_CORRECTNESS.map(Shape::Gemv).to_vec()),
+        "gemv-ragged" => Ok(gemv_ragged().into_iter().map(Shape::Gemv).collect()),
         "gemm" => not_built("gemm"),
         "dual" => not_built("dual"),
         "grouped" => not_built("grouped"),

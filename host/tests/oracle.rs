@@ -114,7 +114,8 @@ fn wrong_infinities_and_missing_results_fail() {
 
 #[test]
 fn one_f32_ulp_a_block_is_allowed_and_a_dropped_term_is_not() {
-    let exact = Reference { values: vec![1000.0], magnitudes: vec![5000.0], rows: 1, additions: 448 };
+    let exact =
+        Reference { values: vec![1000.0], magnitudes: vec![5000.0], rows: 1, additions: 448 };
     let allowed = exact.allowed(0, OutputType::F32);
     assert!(allowed > 5000.0 * 448.0 * f64::from(f32::EPSILON), "{allowed}");
     assert!(allowed < 0.3, "{allowed}");

@@ -88,6 +88,8 @@ fn sets_hold_valid_shapes() {
     let contest = set("gemv").expect("built");
     assert_eq!(contest, GEMV_CONTEST.map(Shape::Gemv));
     assert_eq!(set("all").expect("built"), contest);
+    assert_eq!(set("gemv-correctness").expect("built").len(), GEMV_CORRECTNESS.len());
+    assert_eq!(set("gemv-ragged").expect("built").len(), 27);
     assert!(matches!(set("gemm"), Err(ShapeError::NotBuilt { .. })));
     assert!(matches!(set("x"), Err(ShapeError::UnknownSet { .. })));
     for shape in GEMV_CONTEST.into_iter().chain(GEMV_CORRECTNESS).chain(gemv_ragged()) {

@@ -12,11 +12,11 @@ use proc_macro::{Delimiter, Group, Spacing, TokenStream, TokenTree};
 ///
 /// | argument | PTX directive |
 /// |---|---|
-/// | `threads = N` or `threads = (X, Y, Z)` | `.reqntid` |
-/// | `max_threads = N` or `(X, Y, Z)` | `.maxntid` |
+/// | `threads = N`, `(X, Y)` or `(X, Y, Z)` | `.reqntid` |
+/// | `max_threads = N`, `(X, Y)` or `(X, Y, Z)` | `.maxntid` |
 /// | `min_blocks = N` (CTAs per SM) | `.minnctapersm` |
 /// | `max_registers = N` | `.maxnreg` |
-/// | `cluster = N` or `(X, Y, Z)` | `.reqnctapercluster` |
+/// | `cluster = N`, `(X, Y)` or `(X, Y, Z)` | `.reqnctapercluster` |
 ///
 /// ```ignore
 /// #[kernel(threads = 128, min_blocks = 4)]
@@ -125,17 +125,17 @@ fn parse_bounds(arguments: TokenStream) -> Result<Bounds, String> {
     Ok(bounds)
 }
 
-/// `N` is (N, 1, 1); `(X, Y, Z)` is itself.
+/// `N` is (N, 1, 1), `(X, Y)` is (X, Y, 1), `(X, Y, Z)` is itself.
 fn dimensions(value: &[TokenTree]) -> Result<[String; 3], String> {
     if let [TokenTree::Group(group)] = value
         && group.delimiter() == Delimiter::Parenthesis
     {
         let parts = split_commas(group.stream());
-        if parts.len() > 1 {
-            let [x, y, z] = &parts[..] else {
-                return Err("expected (x, y, z)".into());
-            };
-            return Ok([text(x), text(y), text(z)]);
+        match &parts[..] {
+            [x, y, z] => return Ok([text(x), text(y), text(z)]),
+            [x, y] => return Ok([text(x), text(y), "1".into()]),
+            [_] => {}
+            _ => return Err("expected N, (x, y) or (x, y, z)".into()),
         }
     }
     Ok([text(value), "1".into(), "1".into()])

@@ -20,8 +20,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
         d.ty()?;
         let target = d.dst::<u32>(0)?;
         return Ok(Op::Effect(Box::new(move |cx, mask| {
-            let active = cx.active & mask;
-            cx.regs.put(target, mask, &[active; LANES]);
+            cx.regs.put(target, mask, &[mask; LANES]);
             Ok(())
         })));
     }

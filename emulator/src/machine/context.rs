@@ -37,8 +37,6 @@ pub(crate) struct Context<'a> {
     pub(crate) place: &'a Place,
     /// Start of the running frame in local memory.
     pub(crate) frame: u32,
-    /// Lanes of the running fragment.
-    pub(crate) active: u32,
     /// Block that the last global access hit.
     pub(crate) block: BlockId,
     /// Warp instructions the cluster has run: the machine's clock.

@@ -255,7 +255,7 @@ impl Module {
                 format!("{cluster:?}"),
             ));
         }
-        if (0..3).any(|d| launch.grid[d] % cluster[d] != 0) {
+        if (0..3).any(|d| !launch.grid[d].is_multiple_of(cluster[d])) {
             return Err(bad(
                 launch,
                 "grid",

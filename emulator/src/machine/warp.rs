@@ -209,7 +209,6 @@ impl Warp {
                 stats: around.stats,
                 place: &self.place,
                 frame: fragment.frame().local,
-                active: fragment.mask,
                 block: self.block,
                 clock: around.clock + (turn - left),
             };
@@ -453,7 +452,6 @@ fn control(
 ) -> Exec<Option<Stop>> {
     let whole = mask == fragment.mask;
     let live = others.iter().fold(fragment.mask, |all, f| all | f.mask);
-    cx.active = mask;
     match op {
         Op::BranchIndex { index, targets } => {
             let index = *cx.regs.row32(*index);
@@ -504,7 +502,6 @@ fn control(
             // Lanes whose group is complete execute and go on; the others wait
             // here. Lanes without the instruction go on at once.
             if complete != 0 {
-                cx.active = complete;
                 run(cx, complete)?;
             }
             let on = fragment.mask & !mask | complete;

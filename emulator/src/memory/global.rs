@@ -198,7 +198,7 @@ impl Block {
         let mut at = addr;
         let mut rest = bytes;
         while !rest.is_empty() {
-            let aligned = at % 8 == 0 && rest.len() >= 8;
+            let aligned = at.is_multiple_of(8) && rest.len() >= 8;
             let (chunk, tail) = rest.split_at(if aligned { 8 } else { 1 });
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);

@@ -193,13 +193,7 @@ impl Scopes {
     }
 
     pub(crate) fn find_targets(&self, name: &str) -> Option<&[String]> {
-        let find = |s: &'_ Scope| s.targets.get(name).is_some();
-        self.open
-            .iter()
-            .rev()
-            .find(|s| find(s))
-            .and_then(|s| s.targets.get(name))
-            .map(Vec::as_slice)
+        self.open.iter().rev().find_map(|s| s.targets.get(name)).map(Vec::as_slice)
     }
 
     /// `.callprototype` (no list) or `.calltargets` of an indirect call.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fp4_formats::Nvfp4;
+use fp4_formats::{Nvfp4, ceiling};
 use half::f16;
 use serde::Serialize;
 
@@ -112,7 +112,14 @@ pub(super) fn time(
         let readable = bytes.next_multiple_of(16);
         // SAFETY: `read_ceiling` reads the bytes it is given and writes 8 bytes a thread.
         Some(unsafe {
-            gpu.time_reads(module, READ_KERNEL, readable, protocol.warmup, protocol.replays)?
+            gpu.time_reads(
+                module,
+                READ_KERNEL,
+                ceiling::THREADS,
+                readable,
+                protocol.warmup,
+                protocol.replays,
+            )?
         })
     } else {
         None

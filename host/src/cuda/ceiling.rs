@@ -44,8 +44,8 @@ impl CudaDevice {
     ///
     /// `kernel` takes three 64-bit parameters: the address to read from (256-byte
     /// aligned), the number of bytes, and an address it may write 8 bytes per
-    /// thread to. It is launched with as many threads a block as it allows and as
-    /// many blocks as the device holds at once, and strides over its input.
+    /// thread to. It is launched with `threads` threads a block and as many blocks
+    /// as the device holds at once, and strides over its input.
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] for zero or no multiple of 16 bytes, what
@@ -57,6 +57,7 @@ impl CudaDevice {
         &self,
         module: &CudaModule,
         kernel: &str,
+        threads: u32,
         bytes: u64,
         warmup: usize,
         replays: usize,
@@ -70,7 +71,6 @@ impl CudaDevice {
                 actual: bytes.to_string(),
             });
         }
-        let threads = module.limits(kernel)?.max_threads;
         let blocks = module.blocks_per_sm(kernel, threads, 0)?.max(1) * self.info().sms;
         let sets = rotation(bytes, self.info().l2_bytes);
         let inputs = self.noise(size, sets)?;

@@ -367,7 +367,7 @@ fn read_ceiling(device: &CudaDevice, module: &CudaModule) -> Checked {
     let mut rates = Vec::new();
     for bytes in [33 << 20, 66 << 20, 132 << 20] {
         // SAFETY: the kernel reads its input and writes at most 8 bytes a thread.
-        let rate = unsafe { device.time_reads(module, "read_all", bytes, 3, 20)? };
+        let rate = unsafe { device.time_reads(module, "read_all", 512, bytes, 3, 20)? };
         ensure(rate.bytes_per_second > 0.0, || format!("{rate:?}"))?;
         rates.push(format!(
             "{} MiB x {} in {:.1} us = {:.2} TB/s",

@@ -1,0 +1,79 @@
+//! `#[kernel]`'s arguments and the shared-memory markers, from Rust source to
+//! PTX and, where ptxas is at hand, to machine code.
+
+use cuda_builder::{Arch, CudaBuilder, Fetch, ptxas};
+use std::path::Path;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of the workspace")
+}
+
+/// The text from an entry's `.visible` to the end of its directives.
+fn head<'a>(ptx: &'a str, entry: &str) -> &'a str {
+    let start = ptx.find(&format!(".visible .entry {entry}(")).expect("the entry exists");
+    let end = start + ptx[start..].find('{').expect("a body");
+    &ptx[start..end]
+}
+
+#[test]
+fn attributes_reach_the_ptx() {
+    for arch in Arch::ALL {
+        let built = CudaBuilder::new(root().join("cuda_builder/tests/fixture"))
+            .arch(arch)
+            .target_dir(root().join("target/gpu"))
+            .fetch(Fetch::Allowed)
+            .build()
+            .expect("the fixture builds");
+        let ptx = &built.ptx;
+        assert!(ptx.contains(".version 9.0\n"), "{arch}");
+        assert!(ptx.contains(&format!(".target {arch}\n")), "{arch}");
+
+        let bounded = head(ptx, "bounded");
+        for line in [
+            ".reqntid 64, 2, 1\n",
+            ".minnctapersm 3\n",
+            ".maxnreg 64\n",
+            ".reqnctapercluster 2, 1, 1\n",
+        ] {
+            assert!(bounded.contains(line), "{arch}: {line:?} is missing in\n{bounded}");
+        }
+        let sharing = head(ptx, "sharing");
+        assert!(sharing.contains(".maxntid 96, 1, 1\n"), "{arch}:\n{sharing}");
+        for absent in [".reqntid", ".minnctapersm", ".maxnreg", ".reqnctapercluster"] {
+            assert!(!sharing.contains(absent), "{arch}: {absent} in\n{sharing}");
+        }
+        for declaration in [
+            ".extern .shared .align 512 .b8 __dynamic_shared[];",
+            ".shared .align 128 .b8 __static_shared_7[4096];",
+        ] {
+            assert_eq!(ptx.matches(declaration).count(), 1, "{arch}: {declaration}");
+        }
+        let find = |name| built.kernels.iter().find(|k| k.name == name).expect("listed");
+        assert_eq!(find("bounded").threads, [64, 2, 1]);
+        assert_eq!(find("bounded").cluster, [2, 1, 1]);
+        assert_eq!(find("sharing").param_bytes, 12);
+        assert!(!find("sharing").exact_threads);
+
+        let tools = root().join("target/cuda-tools");
+        let Some(assembler) = ptxas::find(&tools) else {
+            println!("skipped: machine code for {arch}, there is no ptxas on this machine");
+            continue;
+        };
+        let folder = std::env::temp_dir().join(format!("cuda-builder-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let path = folder.join(format!("{arch}.ptx"));
+        std::fs::write(&path, ptx).expect("written");
+        let usage = ptxas::report(&assembler, &path, arch, &folder.join("out.cubin"));
+        std::fs::remove_dir_all(&folder).expect("removed");
+        let usage = usage.expect("ptxas accepts it");
+        let sharing = usage.iter().find(|u| u.name == "sharing").expect("reported");
+        assert!(sharing.shared >= 4096, "{arch}: {sharing:?}");
+        assert_eq!(sharing.barriers, 1);
+    }
+}
+
+#[test]
+fn a_missing_crate_is_said_so() {
+    let error = CudaBuilder::new("/nowhere").build().expect_err("there is none").to_string();
+    assert!(error.contains("Cargo.toml is missing"), "{error}");
+}

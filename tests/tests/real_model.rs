@@ -1,0 +1,57 @@
+//! Every linear layer of one block of a real model, on both emulated machines.
+//!
+//! NVFP4_TEST_MODEL names the `model.safetensors` of all-MiniLM-L6-v2, which
+//! `cargo xtask fetch-model` fetches and `cargo xtask test` passes on. Without
+//! it the test says that it was skipped.
+
+use fp4_formats::ScaleLayout;
+use nvfp4::checkpoint::Checkpoint;
+use nvfp4::gemv::GemvOptions;
+use nvfp4::linear::{self, VectorSource};
+use nvfp4_tests::emulated;
+use ptx_emu::Schedule;
+use std::path::Path;
+
+/// Linear layers of block 0: name, rows, columns.
+const LAYERS: [(&str, usize, usize); 6] = [
+    ("encoder.layer.0.attention.self.query.weight", 384, 384),
+    ("encoder.layer.0.attention.self.key.weight", 384, 384),
+    ("encoder.layer.0.attention.self.value.weight", 384, 384),
+    ("encoder.layer.0.attention.output.dense.weight", 384, 384),
+    ("encoder.layer.0.intermediate.dense.weight", 1536, 384),
+    ("encoder.layer.0.output.dense.weight", 384, 1536),
+];
+
+#[test]
+fn every_linear_layer_of_a_block() {
+    let Some(path) = std::env::var_os("NVFP4_TEST_MODEL") else {
+        println!("skipped: NVFP4_TEST_MODEL is not set; `cargo xtask fetch-model` fetches a model");
+        return;
+    };
+    let model = Checkpoint::open(Path::new(&path)).expect("a readable checkpoint");
+    for device in ["emu:h200", "emu:b200"] {
+        let kernels = emulated(device, Schedule::Random(1));
+        for (name, m, k) in LAYERS {
+            for layout in ScaleLayout::ALL {
+                let (report, _) = linear::run(
+                    &kernels,
+                    &model,
+                    name,
+                    &VectorSource::Embedding { token: None },
+                    layout,
+                    GemvOptions::default(),
+                )
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
+                assert!(report.verified, "{name} on {device}:\n{report}");
+                assert_eq!(report.shape, format!("gemv:{m}x{k}x1"));
+                // Two operands with 4-bit elements: about 20 dB. A wrong layout, nibble order
+                // or scale gives noise, around or below 0 dB.
+                assert!(
+                    (14.0..40.0).contains(&report.sqnr_db),
+                    "{name} on {device}: SQNR {:.1} dB",
+                    report.sqnr_db
+                );
+            }
+        }
+    }
+}
