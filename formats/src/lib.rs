@@ -17,6 +17,8 @@
 //! | [`swizzle`] | K-major shared-memory layouts of matrix operands | PTX ISA, "Swizzling Modes" |
 //! | [`ceiling`] | the parameter block of the kernel that only reads | this project |
 //! | [`gemv`] | tile configurations and the parameter block of the GEMV kernels | this project |
+//! | [`quantize`] | the same for the quantise, dequantise and amax kernels | this project |
+//! | [`recipe`] | how other projects quantise, bit for bit | those projects |
 #![no_std]
 
 pub mod block;
@@ -26,6 +28,8 @@ pub mod e4m3;
 pub mod gemv;
 pub mod layout;
 pub mod pack;
+pub mod quantize;
+pub mod recipe;
 pub mod swizzle;
 pub mod ue8m0;
 

@@ -83,8 +83,8 @@ fn sizes_that_no_kernel_takes_are_refused() {
         plan.expect_err("refused").to_string()
     };
     assert_eq!(text(1, 24, 1), "K must be a multiple of 16, but is 24");
-    assert_eq!(text(0, 16, 1), "M must be from 1 to 4294967295, but is 0");
-    assert_eq!(text(1, 16, 1 << 32), "L must be from 1 to 4294967295, but is 4294967296");
+    assert_eq!(text(0, 16, 1), "M must be from 1 to 2147483647, but is 0");
+    assert_eq!(text(1, 16, 1 << 32), "L must be from 1 to 2147483647, but is 4294967296");
 }
 
 #[test]

@@ -47,16 +47,16 @@ fn bad_shapes_say_what_is_wrong() {
     check("gemv:1x16x0", "L of shape `gemv:1x16x0` is 0; every dimension is at least 1");
     check("gemv:1x17x1", "K of shape `gemv:1x17x1` is 17; it must be a multiple of 16");
     check(
-        "gemv:4294967296x16x1",
-        "M of shape `gemv:4294967296x16x1` is too large: at most 4294967295",
+        "gemv:2147483648x16x1",
+        "M of shape `gemv:2147483648x16x1` is too large: at most 2147483647",
     );
     check(
         "gemv:1x99999999999999999999999999x1",
-        "K of shape `gemv:1x99999999999999999999999999x1` is too large: at most 4294967295",
+        "K of shape `gemv:1x99999999999999999999999999x1` is too large: at most 2147483647",
     );
     check(
-        "gemv:4294967295x4294967280x16",
-        "number of elements M*K*L of shape `gemv:4294967295x4294967280x16` is too large: \
+        "gemv:2147483647x2147483632x16",
+        "number of elements M*K*L of shape `gemv:2147483647x2147483632x16` is too large: \
          at most 9223372036854775807",
     );
 }

@@ -60,6 +60,9 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
             _ => d.source(value, bits),
         })
         .collect::<Decoded<_>>()?;
+    if sources.len() != count || targets.len() != count || ty.bytes() as usize * count > 32 {
+        return Err(Reject::operand(format!("operands: required vectors of {count}")));
+    }
     let third = if op == "cas" {
         let third = d.operand(at + 2)?;
         d.source(third, bits)?
@@ -69,8 +72,8 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     let wanted = if bits == 64 { Class::R64 } else { Class::R32 };
     let fits = sources.iter().chain([&third]).all(|s| s.class == wanted)
         && targets.iter().flatten().all(|t| t.class == wanted);
-    if sources.len() != count || targets.len() != count || !fits {
-        return Err(Reject::operand(format!("operands: required {count} of {} bits", ty.bits())));
+    if !fits {
+        return Err(Reject::operand(format!("operands: required {} bits", ty.bits())));
     }
     let each = ty.bytes() as usize;
     Ok(Op::Effect(Box::new(move |cx, mask| {

@@ -34,6 +34,7 @@ fn mov(d: &mut Decode<'_>) -> Decoded<Op> {
     let targets = d.elements(target);
     let values = d.elements(value);
     match (targets.len(), values.len()) {
+        (0, _) | (_, 0) => Err(Reject::operand("an empty vector")),
         (1, 1) => {
             let is_name =
                 |o: &Operand| matches!(o, Operand::Ident(_) | Operand::SymbolOffset { .. });

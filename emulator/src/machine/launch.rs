@@ -140,7 +140,8 @@ impl Module {
         let failed = |source| LaunchError::Memory { kernel: launch.entry.to_owned(), source };
         let globals = self.place_globals(memory).map_err(failed)?;
         let shared = self.shared_layout(checked.entry);
-        let shared_bytes = SHARED_BASE + shared.end + launch.dynamic_shared;
+        let shared_bytes =
+            SHARED_BASE.saturating_add(shared.end).saturating_add(launch.dynamic_shared);
         if shared_bytes - SHARED_BASE > self.gpu.shared_per_cta {
             return Err(bad(
                 launch,

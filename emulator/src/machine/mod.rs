@@ -7,6 +7,7 @@ mod calls;
 mod cluster;
 pub(crate) mod code;
 mod context;
+mod execute;
 mod launch;
 pub(crate) mod regs;
 mod stats;

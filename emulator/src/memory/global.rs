@@ -206,7 +206,12 @@ impl Block {
             at += chunk.len() as u64;
             rest = tail;
         }
-        if addr == self.addr && bytes.len() as u64 == self.len {
+        self.note_written(addr, bytes.len() as u64);
+    }
+
+    /// A write of the whole block initialises all of it.
+    fn note_written(&self, addr: u64, bytes: u64) {
+        if addr == self.addr && bytes == self.len {
             self.full.store(true, Relaxed);
         }
     }
@@ -329,7 +334,13 @@ impl GlobalMemory {
     /// The range is not inside one allocation.
     pub fn fill(&mut self, addr: u64, bytes: u64, value: u8) -> Result<(), MemoryError> {
         if bytes != 0 {
-            self.holding(addr, bytes)?.write_bytes(addr, &vec![value; bytes as usize]);
+            const CHUNK: u64 = 1 << 16;
+            let block = self.holding(addr, bytes)?;
+            let chunk = vec![value; bytes.min(CHUNK) as usize];
+            for at in (0..bytes).step_by(CHUNK as usize) {
+                block.write_bytes(addr + at, &chunk[..(bytes - at).min(CHUNK) as usize]);
+            }
+            block.note_written(addr, bytes);
         }
         Ok(())
     }

@@ -128,6 +128,9 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
             scopes.declare(&param.name, Name::Param { offset });
             info.params.push(ParamInfo { name: param.name.clone(), offset, size, align });
             info.param_bytes = offset + size;
+            if info.param_bytes > MOST_PARAMS {
+                return Err(too_many_params(param, info.param_bytes));
+            }
         }
         for directive in &function.directives {
             let extent = || {
@@ -178,18 +181,24 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
 
 fn param_size(param: &ast::Variable) -> Result<(u32, u32), LoadError> {
     let (size, align) = size_align(param)?;
-    // CUDA C++ Programming Guide: 32,764 bytes of kernel parameters.
-    const MOST: u64 = 32764;
-    if size > MOST {
-        return Err(LoadError::BadDeclaration {
-            line: param.pos.line,
-            name: param.name.clone(),
-            field: "size",
-            required: format!("at most {MOST} bytes of parameters"),
-            actual: size.to_string(),
-        });
+    match u32::try_from(size) {
+        Ok(size) if size <= MOST_PARAMS => Ok((size, align)),
+        _ => Err(too_many_params(param, size)),
     }
-    Ok((size as u32, align))
+}
+
+/// CUDA C++ Programming Guide, technical specifications: bytes of kernel
+/// parameters.
+const MOST_PARAMS: u32 = 32764;
+
+fn too_many_params(param: &ast::Variable, actual: impl ToString) -> LoadError {
+    LoadError::BadDeclaration {
+        line: param.pos.line,
+        name: param.name.clone(),
+        field: "size",
+        required: format!("at most {MOST_PARAMS} bytes of parameters"),
+        actual: actual.to_string(),
+    }
 }
 
 /// A parameter or result of a device function.
@@ -267,6 +276,10 @@ fn registers(module: &Module, function: &mut FunctionBuilder, decl: &ast::RegDec
     }
 }
 
+/// CUDA C++ Programming Guide, technical specifications: bytes of local memory
+/// of a thread.
+const MOST_LOCAL: u32 = 512 << 10;
+
 fn local_variable(
     module: &mut Module,
     function: &mut FunctionBuilder,
@@ -282,10 +295,12 @@ fn local_variable(
                 required: "at most 512 KiB of local memory".to_owned(),
                 actual: size.to_string(),
             };
-            let bytes = u32::try_from(size).ok().filter(|&size| size <= 512 << 10);
-            let bytes = bytes.ok_or_else(too_large)?;
-            let offset = function.scopes.reserve(bytes, align);
-            let offset = offset.ok_or_else(too_large)?;
+            let bytes = u32::try_from(size).map_err(|_| too_large())?;
+            let offset = function.scopes.reserve(bytes, align).ok_or_else(too_large)?;
+            // The whole frame counts, not only this variable.
+            if function.scopes.local > MOST_LOCAL {
+                return Err(too_large());
+            }
             Name::Frame { offset, bytes }
         }
         _ => Name::Module(module.declare(variable)?),

@@ -22,8 +22,9 @@ pub(crate) struct Patch {
 #[derive(Debug, Clone)]
 pub(crate) struct GlobalVariable {
     pub(crate) name: String,
+    pub(crate) size: u64,
     pub(crate) align: u64,
-    /// Initial bytes: PTX zero-fills what no initialiser gives (5.4.4).
+    /// Initial bytes, none without an initialiser: PTX zero-fills (5.4.4).
     pub(crate) image: Vec<u8>,
     pub(crate) patches: Vec<Patch>,
 }
@@ -112,11 +113,16 @@ pub(crate) fn image(variable: &Variable, size: u64) -> Result<(Vec<u8>, Vec<Patc
         required,
         actual,
     };
-    let mut bytes = vec![0; size as usize];
     let mut patches = Vec::new();
     let Some(init) = &variable.init else {
-        return Ok((bytes, patches));
+        return Ok((Vec::new(), patches));
     };
+    // The text holds only so many values; the rest is zeros, but an image this
+    // large is no variable with an initialiser.
+    if size > 1 << 30 {
+        return Err(bad("at most 2^30 bytes with an initialiser".to_owned(), size.to_string()));
+    }
+    let mut bytes = vec![0; size as usize];
     // Strides of each nesting level, outermost first, the element last.
     let element = Type::parse(&variable.ty).map_or(1, Type::bytes) as usize;
     let mut counts: Vec<usize> = Vec::new();
@@ -127,7 +133,7 @@ pub(crate) fn image(variable: &Variable, size: u64) -> Result<(Vec<u8>, Vec<Patc
         counts.push(variable.vector as usize);
     }
     let strides: Vec<usize> = (0..counts.len())
-        .map(|level| element * counts[level + 1..].iter().product::<usize>())
+        .map(|level| counts[level + 1..].iter().fold(element, |all, n| all.saturating_mul(*n)))
         .collect();
     let mut work = vec![(init, 0usize, 0usize)];
     while let Some((init, level, at)) = work.pop() {
@@ -135,7 +141,7 @@ pub(crate) fn image(variable: &Variable, size: u64) -> Result<(Vec<u8>, Vec<Patc
             Init::List(items) => {
                 let stride = strides.get(level).copied().unwrap_or(element);
                 for (k, item) in items.iter().enumerate() {
-                    work.push((item, level + 1, at + k * stride));
+                    work.push((item, level + 1, at.saturating_add(k.saturating_mul(stride))));
                 }
             }
             Init::Value(value) => {
@@ -146,7 +152,7 @@ pub(crate) fn image(variable: &Variable, size: u64) -> Result<(Vec<u8>, Vec<Patc
                     (Imm::F64(bits), "f32") => u64::from((f64::from_bits(*bits) as f32).to_bits()),
                     (Imm::F64(bits), _) => *bits,
                 };
-                let Some(room) = bytes.get_mut(at..at + element.min(8)) else {
+                let Some(room) = bytes.get_mut(at..at.saturating_add(element.min(8))) else {
                     return Err(bad(format!("at most {size} bytes"), format!("more at byte {at}")));
                 };
                 room.copy_from_slice(&bits.to_le_bytes()[..element.min(8)]);
@@ -155,7 +161,7 @@ pub(crate) fn image(variable: &Variable, size: u64) -> Result<(Vec<u8>, Vec<Patc
                 return Err(bad("bytes".to_owned(), format!("the property {name}")));
             }
             Init::Symbol { name, offset, generic, mask } => {
-                if at + element > bytes.len() {
+                if at.saturating_add(element) > bytes.len() {
                     return Err(bad(format!("at most {size} bytes"), format!("more at byte {at}")));
                 }
                 patches.push(Patch {

@@ -4,14 +4,17 @@ mod decode;
 mod error;
 mod function;
 mod layout;
+mod place;
 mod pool;
 mod scope;
+mod shapes;
 mod types;
 
 pub use error::{LoadError, Unsupported};
 
-pub(crate) use decode::{AddressBase, Decode, Destination, Source, unary};
+pub(crate) use decode::{AddressBase, Decode, Destination, Source};
 pub(crate) use error::{Decoded, Reject};
+pub(crate) use shapes::unary;
 pub(crate) use types::Type;
 
 use crate::Gpu;
@@ -57,6 +60,10 @@ pub struct KernelInfo {
     /// Static shared memory of a CTA, bytes.
     pub static_shared: u32,
     pub(crate) function: usize,
+}
+
+fn round_up(value: u32, align: u32) -> u32 {
+    value.checked_next_multiple_of(align).unwrap_or(u32::MAX)
 }
 
 /// A loaded module, ready to launch kernels of.
@@ -163,6 +170,7 @@ impl Module {
                 let (image, patches) = layout::image(variable, size)?;
                 self.globals.push(GlobalVariable {
                     name: variable.name.clone(),
+                    size,
                     align: u64::from(align),
                     image,
                     patches,
@@ -178,6 +186,7 @@ impl Module {
                 let (image, patches) = layout::image(variable, size)?;
                 self.consts.resize(start, 0);
                 self.consts.extend(image);
+                self.consts.resize(start + size as usize, 0);
                 self.const_patches.extend(
                     patches
                         .into_iter()
@@ -237,13 +246,14 @@ impl Module {
         let mut layout = SharedLayout::default();
         for &index in used.iter().filter(|&&index| !self.shared[index].dynamic) {
             let variable = &self.shared[index];
-            let start = layout.end.next_multiple_of(variable.align);
+            let start = round_up(layout.end, variable.align);
             layout.offsets.insert(index, start);
-            layout.end = start + variable.size;
+            layout.end = start.saturating_add(variable.size);
         }
+        // What does not fit saturates, and is refused at launch.
         let dynamic = || used.iter().filter(|&&index| self.shared[index].dynamic);
         if let Some(align) = dynamic().map(|&index| self.shared[index].align).max() {
-            layout.end = layout.end.next_multiple_of(align);
+            layout.end = round_up(layout.end, align);
         }
         for &index in dynamic() {
             layout.offsets.insert(index, layout.end);
@@ -259,8 +269,10 @@ impl Module {
         let mut addresses = Vec::with_capacity(self.globals.len());
         for global in &self.globals {
             // A name without a size may still have its address taken.
-            let bytes = global.image.len().max(1) as u64;
-            addresses.push(memory.alloc(&global.name, bytes, global.align)?);
+            let bytes = global.size.max(1);
+            let address = memory.alloc(&global.name, bytes, global.align)?;
+            memory.fill(address, bytes, 0)?;
+            addresses.push(address);
         }
         for (global, &address) in self.globals.iter().zip(&addresses) {
             let mut image = global.image.clone();

@@ -17,6 +17,7 @@ fn field(index: usize) -> i32 {
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(version: *mut i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
     unsafe { *version = field(0) };
     0
 }
@@ -26,21 +27,25 @@ pub extern "C" fn cuInit(_: u32) -> u32 {
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(count: *mut i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
     unsafe { *count = field(2) };
     0
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(device: *mut i32, ordinal: i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
     unsafe { *device = ordinal };
     0
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut u8, _: i32, _: i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
     unsafe { name.copy_from(c"Fake GPU".as_ptr().cast(), 9) };
     0
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
     unsafe { *bytes = 8 << 30 };
     0
 }
@@ -54,6 +59,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut i32, attribute: u32, _
         36 => return 1,
         _ => 7,
     };
+    // SAFETY: callers of the driver pass writable pointers.
     unsafe { *value = answer };
     0
 }
@@ -62,6 +68,7 @@ pub unsafe extern "C" fn cuGetErrorName(code: u32, name: *mut *const u8) -> u32 
     if code != 804 {
         return 1;
     }
+    // SAFETY: callers of the driver pass writable pointers.
     unsafe { *name = c"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE".as_ptr().cast() };
     0
 }

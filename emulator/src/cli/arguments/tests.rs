@@ -1,3 +1,5 @@
+//! Argument files, good and bad.
+
 use super::*;
 use serde_json::json;
 

@@ -1,0 +1,285 @@
+//! Memory accesses of a warp: checking, moving, counting.
+//!
+//! Every access is checked for bounds, alignment and (loads) initialisation.
+//! Warps whose lanes touch consecutive addresses, or all the same one, are
+//! checked once; everything else goes lane by lane.
+//!
+//! Accesses of one warp instruction happen in lane order. Shared memory of
+//! other CTAs of a cluster is out of bounds here.
+
+mod global;
+mod other;
+mod shared;
+
+use super::context::Context;
+use super::regs::LANES;
+use super::{RANK_SHIFT, SHARED_BASE, window};
+use crate::diagnostic::{Access, AccessKind, AllocationSite, DiagnosticKind, Exec, Fault, Space};
+use crate::memory::Value;
+
+/// State space an instruction names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AddressSpace {
+    /// A space.
+    One(Space),
+    /// None named: the address says which.
+    Generic,
+}
+
+/// Values of an access: word `w` of every lane in row `w`.
+pub(crate) type Words = [[u64; LANES]; 4];
+
+/// Whether lane `i` accesses `addrs[0] + i * bytes`.
+#[inline(always)]
+pub(super) fn is_linear(addrs: &[u64; LANES], bytes: u64) -> bool {
+    let mut difference = 0;
+    let mut expected = addrs[0];
+    for addr in addrs {
+        difference |= addr ^ expected;
+        expected = expected.wrapping_add(bytes);
+    }
+    difference == 0
+}
+
+#[inline(always)]
+pub(super) fn is_uniform(addrs: &[u64; LANES]) -> bool {
+    let mut difference = 0;
+    for addr in addrs {
+        difference |= addr ^ addrs[0];
+    }
+    difference == 0
+}
+
+/// Lanes of a mask, lowest first.
+#[inline(always)]
+pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        (rest != 0).then(|| {
+            let lane = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            lane
+        })
+    })
+}
+
+fn window_space(tag: u64) -> Option<Space> {
+    match tag {
+        0 => Some(Space::Global),
+        window::SHARED => Some(Space::Shared),
+        window::LOCAL => Some(Space::Local),
+        window::PARAM => Some(Space::Param),
+        window::CONST => Some(Space::Const),
+        _ => None,
+    }
+}
+
+impl Context<'_> {
+    /// Loads `bytes` (a power of two up to 32) a lane.
+    #[inline(always)]
+    pub(crate) fn load(
+        &mut self,
+        space: AddressSpace,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        out: &mut Words,
+    ) -> Exec {
+        match space {
+            AddressSpace::One(Space::Global) => self.load_global(addrs, mask, bytes, out),
+            AddressSpace::One(Space::Shared) => self.load_shared(addrs, mask, bytes, out),
+            AddressSpace::One(space) => self.load_other(space, addrs, mask, bytes, out),
+            AddressSpace::Generic => {
+                self.by_window(addrs, mask, bytes, AccessKind::Read, |cx, space, addrs, mask| {
+                    cx.load(AddressSpace::One(space), addrs, mask, bytes, out)
+                })
+            }
+        }
+    }
+
+    /// Stores `bytes` (a power of two up to 32) a lane.
+    #[inline(always)]
+    pub(crate) fn store(
+        &mut self,
+        space: AddressSpace,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        values: &Words,
+    ) -> Exec {
+        match space {
+            AddressSpace::One(Space::Global) => self.store_global(addrs, mask, bytes, values),
+            AddressSpace::One(Space::Shared) => self.store_shared(addrs, mask, bytes, values),
+            AddressSpace::One(Space::Local) => self.store_local(addrs, mask, bytes, values),
+            AddressSpace::One(space) => {
+                let lane = mask.trailing_zeros() as usize;
+                Err(self.fault(
+                    DiagnosticKind::ReadOnly,
+                    space,
+                    addrs[lane],
+                    bytes,
+                    AccessKind::Write,
+                    lane,
+                ))
+            }
+            AddressSpace::Generic => {
+                self.by_window(addrs, mask, bytes, AccessKind::Write, |cx, space, addrs, mask| {
+                    cx.store(AddressSpace::One(space), addrs, mask, bytes, values)
+                })
+            }
+        }
+    }
+
+    /// Read-modify-write of `bytes` a lane, in lane order: `update` gets the
+    /// lane, the space it is in and the old value, and returns the new one
+    /// (`None`: unchanged).
+    pub(crate) fn atomic(
+        &mut self,
+        space: AddressSpace,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        mut update: impl FnMut(usize, Space, &Value) -> Option<Value>,
+    ) -> Exec {
+        self.stats.atomics += u64::from(mask.count_ones());
+        let before = self.stats.spaces;
+        let atomic = |mut fault: Box<Fault>| {
+            if let Some(access) = &mut fault.access {
+                access.kind = AccessKind::Atomic;
+            }
+            fault
+        };
+        for lane in lanes(mask) {
+            let one = 1 << lane;
+            let mut old = [[0; LANES]; 4];
+            let kind = AccessKind::Atomic;
+            let (space, addr) = self.resolve(space, addrs[lane], bytes, kind, lane)?;
+            if !matches!(space, Space::Global | Space::Shared) {
+                return Err(self.fault(
+                    DiagnosticKind::OutOfBounds,
+                    space,
+                    addr,
+                    bytes,
+                    kind,
+                    lane,
+                ));
+            }
+            let mut at = [0; LANES];
+            at[lane] = addr;
+            self.load(AddressSpace::One(space), &at, one, bytes, &mut old).map_err(atomic)?;
+            let value = [old[0][lane], old[1][lane], old[2][lane], old[3][lane]];
+            if let Some(new) = update(lane, space, &value) {
+                for (row, word) in old.iter_mut().zip(new) {
+                    row[lane] = word;
+                }
+                self.store(AddressSpace::One(space), &at, one, bytes, &old).map_err(atomic)?;
+            }
+        }
+        // Lanes are served one by one, but it is one warp instruction.
+        for (count, before) in self.stats.spaces.iter_mut().zip(before) {
+            count.reads = count.reads.min(before.reads + 1);
+            count.writes = count.writes.min(before.writes + 1);
+        }
+        Ok(())
+    }
+
+    /// State space and address in it.
+    fn resolve(
+        &self,
+        space: AddressSpace,
+        addr: u64,
+        bytes: usize,
+        kind: AccessKind,
+        lane: usize,
+    ) -> Exec<(Space, u64)> {
+        match space {
+            AddressSpace::One(space) => Ok((space, addr)),
+            AddressSpace::Generic => match window_space(window::tag(addr)) {
+                Some(space) => Ok((space, addr & !(0xff << 56))),
+                None => Err(self.fault(
+                    DiagnosticKind::OutOfBounds,
+                    Space::Global,
+                    addr,
+                    bytes,
+                    kind,
+                    lane,
+                )),
+            },
+        }
+    }
+
+    /// Sorts generic addresses by the window they are in.
+    fn by_window(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        kind: AccessKind,
+        mut access: impl FnMut(&mut Self, Space, &[u64; LANES], u32) -> Exec,
+    ) -> Exec {
+        let mut rest = mask;
+        while rest != 0 {
+            let first = rest.trailing_zeros() as usize;
+            let tag = window::tag(addrs[first]);
+            let (space, _) =
+                self.resolve(AddressSpace::Generic, addrs[first], bytes, kind, first)?;
+            let mut here = 0;
+            let mut inside = [0; LANES];
+            for lane in 0..LANES {
+                inside[lane] = addrs[lane] & !(0xff << 56);
+                here |= u32::from(window::tag(addrs[lane]) == tag) << lane;
+            }
+            here &= rest;
+            access(self, space, &inside, here)?;
+            rest &= !here;
+        }
+        Ok(())
+    }
+
+    pub(super) fn uninitialised(
+        &self,
+        space: Space,
+        addr: u64,
+        first: u64,
+        bytes: usize,
+        lane: usize,
+    ) -> Box<Fault> {
+        let kind = DiagnosticKind::UninitialisedRead { first };
+        self.fault(kind, space, addr, bytes, AccessKind::Read, lane)
+    }
+
+    #[cold]
+    pub(crate) fn fault(
+        &self,
+        kind: DiagnosticKind,
+        space: Space,
+        address: u64,
+        bytes: usize,
+        access: AccessKind,
+        lane: usize,
+    ) -> Box<Fault> {
+        let whole = |name: &str, start: u64, bytes: u64| {
+            Some(AllocationSite { name: name.to_owned(), start, bytes })
+        };
+        let allocation =
+            match space {
+                Space::Global => self.env.global.nearest(address).map(|(block, _)| {
+                    AllocationSite { name: block.name.clone(), start: block.addr, bytes: block.len }
+                }),
+                Space::Shared => {
+                    let rank = self.place.rank;
+                    let start = u64::from((rank << RANK_SHIFT) | SHARED_BASE);
+                    let len = self.shared[rank as usize].len() as u64;
+                    whole("shared memory of the CTA", start, len - u64::from(SHARED_BASE))
+                }
+                Space::Local => whole("local memory of the thread", 0, self.local.len() as u64),
+                Space::Param => whole("kernel parameters", 0, self.env.params.len() as u64),
+                Space::Const => whole("constants of the module", 0, self.env.consts.len() as u64),
+            };
+        Box::new(Fault {
+            kind,
+            lane: Some(lane as u32),
+            access: Some(Access { address, bytes: bytes as u32, space, kind: access, allocation }),
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! Accesses to local memory, constants and parameters.
+
+use super::{Words, lanes};
+use crate::diagnostic::{AccessKind, DiagnosticKind, Exec, Space};
+use crate::machine::context::Context;
+use crate::machine::regs::LANES;
+use crate::memory::{Plain, Value};
+
+impl Context<'_> {
+    fn local_offset(&self, addr: u64, bytes: usize, kind: AccessKind, lane: usize) -> Exec<usize> {
+        if !addr.is_multiple_of(bytes as u64) {
+            let required = DiagnosticKind::Misaligned { required: bytes as u32 };
+            return Err(self.fault(required, Space::Local, addr, bytes, kind, lane));
+        }
+        if addr >= self.local.len() as u64 || addr + bytes as u64 > self.local.len() as u64 {
+            return Err(self.fault(
+                DiagnosticKind::OutOfBounds,
+                Space::Local,
+                addr,
+                bytes,
+                kind,
+                lane,
+            ));
+        }
+        Ok(addr as usize)
+    }
+
+    pub(super) fn store_local(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        values: &Words,
+    ) -> Exec {
+        self.count_local(mask, bytes, true);
+        for lane in lanes(mask) {
+            let offset = self.local_offset(addrs[lane], bytes, AccessKind::Write, lane)?;
+            let value = [values[0][lane], values[1][lane], values[2][lane], values[3][lane]];
+            self.local.store(lane, offset, bytes, &value);
+        }
+        Ok(())
+    }
+
+    /// Local, constant and parameter loads.
+    pub(super) fn load_other(
+        &mut self,
+        space: Space,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        out: &mut Words,
+    ) -> Exec {
+        if space == Space::Local {
+            self.count_local(mask, bytes, false);
+        } else {
+            let count = self.stats.space(space);
+            count.reads += 1;
+            count.bytes_read += u64::from(mask.count_ones()) * bytes as u64;
+        }
+        for lane in lanes(mask) {
+            let addr = addrs[lane];
+            let value = match space {
+                Space::Local => {
+                    let offset = self.local_offset(addr, bytes, AccessKind::Read, lane)?;
+                    if let Some(first) = self.local.first_uninitialised(lane, offset, bytes) {
+                        return Err(self.uninitialised(space, addr, first as u64, bytes, lane));
+                    }
+                    self.local.load(lane, offset, bytes)
+                }
+                _ => self.load_bank(space, addr, bytes, lane)?,
+            };
+            for (row, word) in out.iter_mut().zip(value).take(bytes.div_ceil(8)) {
+                row[lane] = word;
+            }
+        }
+        Ok(())
+    }
+
+    fn bank(&self, space: Space) -> &Plain {
+        if space == Space::Param { &self.env.params } else { &self.env.consts }
+    }
+
+    fn load_bank(&self, space: Space, addr: u64, bytes: usize, lane: usize) -> Exec<Value> {
+        let memory = self.bank(space);
+        let kind = AccessKind::Read;
+        if !addr.is_multiple_of(bytes as u64) {
+            let required = DiagnosticKind::Misaligned { required: bytes as u32 };
+            return Err(self.fault(required, space, addr, bytes, kind, lane));
+        }
+        let len = memory.len() as u64;
+        if addr >= len || addr + bytes as u64 > len {
+            return Err(self.fault(DiagnosticKind::OutOfBounds, space, addr, bytes, kind, lane));
+        }
+        if let Some(first) = memory.first_uninitialised(addr as usize, bytes) {
+            return Err(self.uninitialised(space, addr, first as u64, bytes, lane));
+        }
+        Ok(memory.load(addr as usize, bytes))
+    }
+
+    fn count_local(&mut self, mask: u32, bytes: usize, write: bool) {
+        let total = u64::from(mask.count_ones()) * bytes as u64;
+        let count = self.stats.space(Space::Local);
+        if write {
+            count.writes += 1;
+            count.bytes_written += total;
+            count.sectors_written += total.div_ceil(32);
+        } else {
+            count.reads += 1;
+            count.bytes_read += total;
+            count.sectors_read += total.div_ceil(32);
+        }
+    }
+}

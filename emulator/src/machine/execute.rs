@@ -1,0 +1,273 @@
+//! Running one fragment of a warp: the loop over instructions, and what
+//! branches, calls, exits and synchronising instructions do to the set of
+//! fragments.
+
+use super::Reduction;
+use super::barrier::Arrival;
+use super::code::{BarrierOp, Instr, Op};
+use super::context::Context;
+use super::regs::{FULL, Pred, Regs, Slot};
+use super::warp::{Fragment, Wait};
+use crate::diagnostic::{DiagnosticKind, Exec, Fault};
+
+/// Why a fragment stopped.
+pub(super) enum Stop {
+    /// Its turn is over.
+    Turn,
+    /// It waits, or met or passed another fragment, or split.
+    Switch,
+    /// All its lanes exited.
+    Done,
+}
+
+/// Executes until the fragment must stop. Counts into `ran`.
+pub(super) fn run_fragment(
+    cx: &mut Context<'_>,
+    fragment: &mut Fragment,
+    others: &mut Vec<Fragment>,
+    limit: u64,
+    short: bool,
+    ran: &mut u64,
+) -> Exec<Stop> {
+    let env = cx.env;
+    let code: &[Instr] = env.code;
+    let start = cx.clock;
+    while *ran < limit {
+        let instr = &code[fragment.pc];
+        let mask = match instr.guard {
+            Pred::Const(true) => fragment.mask,
+            guard => fragment.mask & cx.regs.pred(guard),
+        };
+        *ran += 1;
+        let count = &mut cx.stats.executed[fragment.pc];
+        count.0 += 1;
+        count.1 += if mask == FULL { 32 } else { u64::from(mask.count_ones()) };
+        match &instr.op {
+            Op::Alu(run) => {
+                if mask != 0 {
+                    run(cx.regs, mask);
+                }
+                fragment.pc += 1;
+            }
+            Op::Effect(run) => {
+                if mask != 0 {
+                    cx.clock = start + *ran;
+                    run(cx, mask)?;
+                }
+                fragment.pc += 1;
+            }
+            Op::Nop => fragment.pc += 1,
+            Op::Branch(target) => {
+                if mask == fragment.mask {
+                    fragment.pc = *target;
+                } else if mask == 0 {
+                    fragment.pc += 1;
+                } else {
+                    cx.stats.divergent_branches += 1;
+                    others.push(fragment.sibling(*target, mask));
+                    fragment.mask &= !mask;
+                    fragment.pc += 1;
+                    return Ok(Stop::Switch);
+                }
+            }
+            _ if mask == 0 => fragment.pc += 1,
+            op => {
+                if let Some(stop) = control(cx, fragment, others, op, mask)? {
+                    return Ok(stop);
+                }
+            }
+        }
+        if !others.is_empty() {
+            let passed = others.iter().any(|other| {
+                other.pc == fragment.pc && other.mergeable()
+                    || !short && other.wait == Wait::Ready && other.pc < fragment.pc
+            });
+            if passed {
+                return Ok(Stop::Switch);
+            }
+        }
+    }
+    Ok(Stop::Turn)
+}
+
+/// Separates the lanes that do not execute the instruction; they go on behind
+/// it.
+fn part(fragment: &mut Fragment, others: &mut Vec<Fragment>, mask: u32) {
+    let rest = fragment.mask & !mask;
+    if rest != 0 {
+        others.push(fragment.sibling(fragment.pc + 1, rest));
+        fragment.mask = mask;
+    }
+}
+
+/// Everything that is not straight-line: `None` means go on with the fragment.
+fn control(
+    cx: &mut Context<'_>,
+    fragment: &mut Fragment,
+    others: &mut Vec<Fragment>,
+    op: &Op,
+    mask: u32,
+) -> Exec<Option<Stop>> {
+    let whole = mask == fragment.mask;
+    let live = others.iter().fold(fragment.mask, |all, f| all | f.mask);
+    match op {
+        Op::BranchIndex { index, targets } => {
+            let index = *cx.regs.row32(*index);
+            part(fragment, others, mask);
+            let lane = mask.trailing_zeros();
+            let chosen = index[lane as usize];
+            let target = *targets.get(chosen as usize).ok_or_else(|| {
+                Fault::lane(DiagnosticKind::BadTarget { target: chosen.into() }, lane)
+            })?;
+            let same = same_lanes(&index, chosen, mask);
+            if same != mask {
+                cx.stats.divergent_branches += 1;
+                others.push(fragment.sibling(fragment.pc, mask & !same));
+                fragment.mask = same;
+            }
+            fragment.pc = target;
+            Ok((!whole || same != mask).then_some(Stop::Switch))
+        }
+        Op::Call(site) => {
+            part(fragment, others, mask);
+            let split = super::calls::call(cx, fragment, others, site)?;
+            Ok((split || !whole).then_some(Stop::Switch))
+        }
+        Op::Return if fragment.frames.len() > 1 => {
+            part(fragment, others, mask);
+            super::calls::ret(cx, fragment);
+            Ok((!whole).then_some(Stop::Switch))
+        }
+        Op::Exit | Op::Return => {
+            cx.barriers.exit(mask.count_ones());
+            fragment.mask &= !mask;
+            if fragment.mask == 0 {
+                return Ok(Some(Stop::Done));
+            }
+            fragment.pc += 1;
+            Ok(Some(Stop::Switch))
+        }
+        Op::Trap => Err(Fault::lane(DiagnosticKind::Trap, mask.trailing_zeros())),
+        Op::Breakpoint => Err(Fault::lane(DiagnosticKind::Breakpoint, mask.trailing_zeros())),
+        Op::Exchange { members, run } => {
+            let members = *cx.regs.row32(*members);
+            let (complete, waiting) = groups(&members, mask, live)?;
+            if complete == fragment.mask {
+                run(cx, mask)?;
+                fragment.pc += 1;
+                return Ok(None);
+            }
+            // Lanes whose group is complete execute and go on; the others wait
+            // here. Lanes without the instruction go on at once.
+            if complete != 0 {
+                run(cx, complete)?;
+            }
+            let on = fragment.mask & !mask | complete;
+            if complete == mask {
+                fragment.pc += 1;
+                return Ok(None);
+            }
+            if on != 0 {
+                others.push(fragment.sibling(fragment.pc + 1, on));
+            }
+            fragment.mask &= !on;
+            fragment.wait = Wait::Members(waiting);
+            Ok(Some(Stop::Switch))
+        }
+        Op::WarpBarrier { members } => {
+            let members = *cx.regs.row32(*members);
+            let lane = mask.trailing_zeros() as usize;
+            let group = members[lane];
+            let same = same_lanes(&members, group, mask);
+            if same & !group != 0 {
+                let lane = (same & !group).trailing_zeros();
+                return Err(Fault::lane(DiagnosticKind::NotAMember { members: group }, lane));
+            }
+            if whole && same == mask && group & live & !mask == 0 {
+                fragment.pc += 1;
+                return Ok(None);
+            }
+            part(fragment, others, mask);
+            if same != mask {
+                others.push(fragment.sibling(fragment.pc, mask & !same));
+                fragment.mask = same;
+            }
+            fragment.wait = Wait::Warp(group);
+            Ok(Some(Stop::Switch))
+        }
+        Op::Barrier(barrier) => cta_barrier(cx, fragment, others, barrier, mask, live),
+        Op::Alu(_) | Op::Effect(_) | Op::Nop | Op::Branch(_) => Ok(None),
+    }
+}
+
+/// Lanes of `mask` whose value is `value`.
+fn same_lanes(row: &[u32; 32], value: u32, mask: u32) -> u32 {
+    let mut same = 0;
+    for (lane, &other) in row.iter().enumerate() {
+        same |= u32::from(other == value) << lane;
+    }
+    same & mask
+}
+
+/// Splits the executing lanes by member mask: those whose live members are all
+/// here, and the members that a lane of the others waits for.
+fn groups(members: &[u32; 32], mask: u32, live: u32) -> Exec<(u32, u32)> {
+    let (mut complete, mut waiting) = (0, 0);
+    let mut rest = mask;
+    while rest != 0 {
+        let lane = rest.trailing_zeros();
+        let group = members[lane as usize];
+        let same = same_lanes(members, group, mask);
+        if same & !group != 0 {
+            let lane = (same & !group).trailing_zeros();
+            return Err(Fault::lane(DiagnosticKind::NotAMember { members: group }, lane));
+        }
+        if group & live & !same == 0 {
+            complete |= same;
+        } else {
+            waiting |= group;
+        }
+        rest &= !same;
+    }
+    Ok((complete, waiting))
+}
+
+fn cta_barrier(
+    cx: &mut Context<'_>,
+    fragment: &mut Fragment,
+    others: &mut Vec<Fragment>,
+    barrier: &BarrierOp,
+    mask: u32,
+    live: u32,
+) -> Exec<Option<Stop>> {
+    let whole = mask == fragment.mask;
+    if barrier.aligned && mask != live {
+        part(fragment, others, mask);
+        fragment.wait = Wait::Aligned;
+        return Ok(Some(Stop::Switch));
+    }
+    part(fragment, others, mask);
+    let lane = mask.trailing_zeros() as usize;
+    let value = |slot: Slot, regs: &Regs| regs.row32(slot)[lane];
+    let id = value(barrier.id, cx.regs);
+    let expected = barrier.count.map(|slot| value(slot, cx.regs));
+    // A counted barrier counts whole warps: exited lanes of an aligned one too.
+    let threads = if barrier.aligned && expected.is_some() { 32 } else { mask.count_ones() };
+    let reduction: Option<(Reduction, u32)> =
+        barrier.reduction.map(|(op, pred, _)| (op, (cx.regs.pred(pred) & mask).count_ones()));
+    let generation = cx.barriers.generation((id % 16) as u8);
+    cx.barriers
+        .arrive(Arrival { id, expected, threads, reduction })
+        .map_err(|kind| Fault::lane(kind, lane as u32))?;
+    cx.stats.barrier_arrivals += 1;
+    fragment.pc += 1;
+    if !barrier.wait {
+        return Ok((!whole).then_some(Stop::Switch));
+    }
+    fragment.wait = Wait::Barrier {
+        id: id as u8,
+        generation,
+        target: barrier.reduction.map(|(_, _, target)| target),
+    };
+    Ok(Some(Stop::Switch))
+}

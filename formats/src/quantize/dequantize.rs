@@ -1,0 +1,71 @@
+//! Configurations of the dequantise kernels.
+
+use super::{FloatType, Format, WARP, slot};
+
+/// How one dequantise kernel was compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DequantizeConfig {
+    /// Entry name in the PTX module of either architecture.
+    pub name: &'static str,
+    /// Format that it reads.
+    pub format: Format,
+    /// Type of the result.
+    pub output: FloatType,
+    /// Warps of a CTA.
+    pub warps: u32,
+    /// CTAs that must fit an SM together; bounds the registers.
+    pub min_blocks: u32,
+}
+
+impl DequantizeConfig {
+    /// Threads of a CTA.
+    #[must_use]
+    pub const fn threads(&self) -> u32 {
+        self.warps * WARP
+    }
+
+    /// Elements that one 16-byte store writes.
+    #[must_use]
+    pub const fn unit(&self) -> u32 {
+        16 / self.output.bytes()
+    }
+
+    /// CTAs of a launch: [`DEQUANTIZE_UNITS`] stores a thread, one wave of
+    /// resident CTAs at most.
+    #[must_use]
+    pub const fn grid(&self, m: u32, k: u32, sms: u32) -> u32 {
+        let units = m as u64 * (k / self.unit()) as u64;
+        let needed = units.div_ceil((self.threads() * DEQUANTIZE_UNITS as u32) as u64);
+        let wave = (sms * self.min_blocks) as u64;
+        if needed < wave { needed as u32 } else { wave as u32 }
+    }
+}
+
+/// Units of 16 bytes of result that a thread of a dequantise kernel has under way
+/// together.
+pub const DEQUANTIZE_UNITS: usize = 4;
+
+/// All dequantise configurations.
+pub const DEQUANTIZE: [DequantizeConfig; 6] = {
+    const fn config(name: &'static str, format: Format, output: FloatType) -> DequantizeConfig {
+        DequantizeConfig { name, format, output, warps: 8, min_blocks: 6 }
+    }
+    [
+        config("dequantize_nvfp4_f32", Format::Nvfp4, FloatType::F32),
+        config("dequantize_nvfp4_f16", Format::Nvfp4, FloatType::F16),
+        config("dequantize_nvfp4_bf16", Format::Nvfp4, FloatType::Bf16),
+        config("dequantize_mxfp4_f32", Format::Mxfp4, FloatType::F32),
+        config("dequantize_mxfp4_f16", Format::Mxfp4, FloatType::F16),
+        config("dequantize_mxfp4_bf16", Format::Mxfp4, FloatType::Bf16),
+    ]
+};
+
+/// The dequantise configuration from `format` to `output`.
+#[must_use]
+pub const fn dequantize_config(format: Format, output: FloatType) -> &'static DequantizeConfig {
+    let first = match format {
+        Format::Nvfp4 => 0,
+        Format::Mxfp4 => 3,
+    };
+    &DEQUANTIZE[first + slot(output)]
+}

@@ -1,0 +1,158 @@
+//! Configurations of the quantise kernels.
+
+#[cfg(doc)]
+use super::QuantizeParams;
+use super::{FloatType, Format, Recipe, WARP, slot};
+use crate::gemv::OutputType;
+use crate::layout::{ScaleLayout, TILE_BLOCKS, TILE_ROWS};
+use crate::recipe::Nvfp4Recipe;
+
+/// How one quantise kernel was compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuantizeConfig {
+    /// Entry name in the PTX module of either architecture.
+    pub name: &'static str,
+    /// Format that it makes.
+    pub format: Format,
+    /// Type of the input.
+    pub input: FloatType,
+    /// The one recipe that it was made for, if not the one that
+    /// [`QuantizeParams::recipe`] says.
+    pub recipe: Option<Nvfp4Recipe>,
+    /// Whether it quantises `silu(input) * up` rather than `input`.
+    pub silu: bool,
+    /// Warps of a CTA.
+    pub warps: u32,
+    /// CTAs that must fit an SM together; bounds the registers.
+    pub min_blocks: u32,
+}
+
+impl QuantizeConfig {
+    /// Threads of a CTA.
+    #[must_use]
+    pub const fn threads(&self) -> u32 {
+        self.warps * WARP
+    }
+
+    /// 16-byte loads that bring a block.
+    #[must_use]
+    pub const fn chunks(&self) -> u32 {
+        self.format.block() * self.input.bytes() / 16
+    }
+
+    /// Bytes of static shared memory in which a warp rearranges its blocks, from
+    /// the order in which they are loaded (16 consecutive bytes a lane) to a block
+    /// a lane. None where a block is two loads: those may as well be made by the
+    /// block's lane, since both halves of each sector are asked for at once.
+    #[must_use]
+    pub const fn staging_bytes(&self) -> u32 {
+        if self.chunks() > 2 { self.chunks() * 16 * WARP } else { 0 }
+    }
+
+    /// Warps' worth of work: 32 blocks each.
+    ///
+    /// Linear scales: 32 consecutive blocks of the matrix. 128x4: four
+    /// consecutive blocks of eight rows `r + {0, 1, 32, 33, 64, 65, 96, 97}`,
+    /// whose scales are 32 consecutive bytes; padding counts as blocks.
+    #[must_use]
+    pub const fn tasks(&self, m: u32, k: u32, layout: ScaleLayout) -> u64 {
+        tasks(m, k / self.format.block(), layout)
+    }
+
+    /// CTAs of a launch: one wave of resident ones, at most what the work needs.
+    #[must_use]
+    pub const fn grid(&self, m: u32, k: u32, layout: ScaleLayout, sms: u32) -> u32 {
+        let needed = self.tasks(m, k, layout).div_ceil(self.warps as u64);
+        let wave = (sms * self.min_blocks) as u64;
+        if needed < wave { needed as u32 } else { wave as u32 }
+    }
+}
+
+/// [`QuantizeConfig::tasks`] for `blocks` blocks a row.
+#[must_use]
+pub const fn tasks(m: u32, blocks: u32, layout: ScaleLayout) -> u64 {
+    match layout {
+        ScaleLayout::Linear => (m as u64 * blocks as u64).div_ceil(WARP as u64),
+        ScaleLayout::Blocked128x4 => {
+            let row_groups = m.div_ceil(TILE_ROWS as u32) as u64 * ROW_GROUPS_A_TILE as u64;
+            row_groups * blocks.div_ceil(TILE_BLOCKS as u32) as u64
+        }
+    }
+}
+
+/// Groups of eight rows in a 128x4 tile.
+pub const ROW_GROUPS_A_TILE: u32 = TILE_ROWS as u32 / 8;
+
+const fn plain(
+    name: &'static str,
+    input: FloatType,
+    recipe: Nvfp4Recipe,
+    min_blocks: u32,
+) -> QuantizeConfig {
+    QuantizeConfig {
+        name,
+        format: Format::Nvfp4,
+        input,
+        recipe: Some(recipe),
+        silu: false,
+        warps: 4,
+        min_blocks,
+    }
+}
+
+const fn any(
+    name: &'static str,
+    format: Format,
+    input: FloatType,
+    silu: bool,
+    min_blocks: u32,
+) -> QuantizeConfig {
+    QuantizeConfig { name, format, input, recipe: None, silu, warps: 4, min_blocks }
+}
+
+/// All quantise configurations; a kernel for each is in the PTX of both
+/// architectures.
+pub const QUANTIZE: [QuantizeConfig; 21] = {
+    use Nvfp4Recipe::{CompressedTensors, ModelOpt, TorchAo, TransformerEngine};
+    use OutputType::{Bf16, F16, F32};
+    [
+        plain("quantize_nvfp4_torchao_f32", F32, TorchAo, 8),
+        plain("quantize_nvfp4_torchao_f16", F16, TorchAo, 8),
+        plain("quantize_nvfp4_torchao_bf16", Bf16, TorchAo, 8),
+        plain("quantize_nvfp4_te_f32", F32, TransformerEngine, 8),
+        plain("quantize_nvfp4_te_f16", F16, TransformerEngine, 8),
+        plain("quantize_nvfp4_te_bf16", Bf16, TransformerEngine, 8),
+        plain("quantize_nvfp4_modelopt_f32", F32, ModelOpt, 8),
+        plain("quantize_nvfp4_modelopt_f16", F16, ModelOpt, 8),
+        plain("quantize_nvfp4_modelopt_bf16", Bf16, ModelOpt, 8),
+        plain("quantize_nvfp4_ct_f32", F32, CompressedTensors, 8),
+        plain("quantize_nvfp4_ct_f16", F16, CompressedTensors, 8),
+        plain("quantize_nvfp4_ct_bf16", Bf16, CompressedTensors, 8),
+        any("quantize_mxfp4_f32", Format::Mxfp4, F32, false, 6),
+        any("quantize_mxfp4_f16", Format::Mxfp4, F16, false, 8),
+        any("quantize_mxfp4_bf16", Format::Mxfp4, Bf16, false, 8),
+        any("silu_quantize_nvfp4_f32", Format::Nvfp4, F32, true, 6),
+        any("silu_quantize_nvfp4_f16", Format::Nvfp4, F16, true, 6),
+        any("silu_quantize_nvfp4_bf16", Format::Nvfp4, Bf16, true, 6),
+        any("silu_quantize_mxfp4_f32", Format::Mxfp4, F32, true, 4),
+        any("silu_quantize_mxfp4_f16", Format::Mxfp4, F16, true, 4),
+        any("silu_quantize_mxfp4_bf16", Format::Mxfp4, Bf16, true, 4),
+    ]
+};
+
+/// The configuration that quantises `input` (or with `silu` the gated product of
+/// two such matrices) by `recipe`.
+#[must_use]
+pub const fn quantize_config(
+    recipe: Recipe,
+    input: FloatType,
+    silu: bool,
+) -> &'static QuantizeConfig {
+    let first = match (silu, recipe) {
+        (false, Recipe::Nvfp4(recipe)) => recipe as usize * 3,
+        (false, Recipe::Mxfp4(_)) => 12,
+        (true, Recipe::Nvfp4(_)) => 15,
+        (true, Recipe::Mxfp4(_)) => 18,
+    };
+    &QUANTIZE[first + slot(input)]
+}

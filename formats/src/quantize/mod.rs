@@ -1,0 +1,177 @@
+//! The contract between the quantise, dequantise and amax kernels and whoever
+//! launches them: parameter blocks, configuration tables, launch geometry.
+//!
+//! What the kernels compute is defined in [`recipe`](crate::recipe). Matrices are
+//! row-major and dense, [M, K], K a multiple of the format's block.
+//!
+//! # Device memory that the caller prepares
+//! * `tensor` for [`ScaleSource::TensorAmax`] and [`ScaleSource::RowAmax`]: written
+//!   by an amax kernel launched before, whose `out` must hold zeros at its start
+//!   unless it computes row maxima.
+//! * `errors`: one u64 that holds [`NO_ERROR`]. Afterwards it holds the smallest
+//!   linear index (`row * K + column`) of an element that is not finite, or still
+//!   [`NO_ERROR`].
+
+mod amax;
+mod dequantize;
+mod kernels;
+mod params;
+
+pub use amax::{AMAX, AMAX_LOADS, AmaxConfig, amax_config};
+pub use dequantize::{DEQUANTIZE, DEQUANTIZE_UNITS, DequantizeConfig, dequantize_config};
+pub use kernels::{QUANTIZE, QuantizeConfig, ROW_GROUPS_A_TILE, quantize_config, tasks};
+pub use params::{AmaxParams, DequantizeParams, QuantizeParams};
+
+use crate::gemv::OutputType;
+use crate::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use crate::{BlockFormat, Mxfp4, Nvfp4};
+
+/// Element type of a matrix that is quantised or dequantised.
+pub type FloatType = OutputType;
+
+/// Lanes of a warp.
+pub const WARP: u32 = 32;
+
+/// What the error word holds while no element was found that is not finite.
+pub const NO_ERROR: u64 = u64::MAX;
+
+/// Where the tensor-level scale of NVFP4 comes from. MXFP4 has none, and its
+/// kernels ignore it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ScaleSource {
+    /// `given` is the recipe's tensor parameter
+    /// ([`Nvfp4Recipe::tensor_parameter`]), from calibration; 1 for a single level.
+    Given = 0,
+    /// `tensor` holds the largest magnitude of the whole matrix.
+    TensorAmax = 1,
+    /// `tensor` holds the largest magnitude of each row.
+    RowAmax = 2,
+}
+
+/// A named recipe of either format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Recipe {
+    /// NVFP4: blocks of 16, e4m3 scales.
+    Nvfp4(Nvfp4Recipe),
+    /// MXFP4: blocks of 32, ue8m0 scales.
+    Mxfp4(Mxfp4Recipe),
+}
+
+impl Recipe {
+    /// The format it makes.
+    #[must_use]
+    pub const fn format(self) -> Format {
+        match self {
+            Self::Nvfp4(_) => Format::Nvfp4,
+            Self::Mxfp4(_) => Format::Mxfp4,
+        }
+    }
+
+    /// What [`QuantizeParams::recipe`] holds.
+    #[must_use]
+    pub const fn code(self) -> u32 {
+        match self {
+            Self::Nvfp4(recipe) => recipe as u32,
+            Self::Mxfp4(recipe) => recipe as u32,
+        }
+    }
+}
+
+/// A block format as a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// [`Nvfp4`].
+    Nvfp4,
+    /// [`Mxfp4`].
+    Mxfp4,
+}
+
+impl Format {
+    /// Elements that share a scale.
+    #[must_use]
+    pub const fn block(self) -> u32 {
+        match self {
+            Self::Nvfp4 => Nvfp4::BLOCK as u32,
+            Self::Mxfp4 => Mxfp4::BLOCK as u32,
+        }
+    }
+
+    /// The format's name in commands and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nvfp4 => Nvfp4::NAME,
+            Self::Mxfp4 => Mxfp4::NAME,
+        }
+    }
+}
+
+/// Place of a type in each group of three configurations.
+const fn slot(ty: FloatType) -> usize {
+    match ty {
+        FloatType::F32 => 0,
+        FloatType::F16 => 1,
+        FloatType::Bf16 => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ScaleLayout::{self, Blocked128x4, Linear};
+
+    #[test]
+    fn choices_have_what_was_asked_for() {
+        for ty in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
+            for silu in [false, true] {
+                for recipe in Nvfp4Recipe::ALL {
+                    let config = quantize_config(Recipe::Nvfp4(recipe), ty, silu);
+                    assert!(config.recipe.is_none_or(|r| r == recipe), "{}", config.name);
+                    assert_eq!((config.input, config.silu), (ty, silu), "{}", config.name);
+                    assert_eq!(config.format, Format::Nvfp4, "{}", config.name);
+                }
+                for recipe in Mxfp4Recipe::ALL {
+                    let config = quantize_config(Recipe::Mxfp4(recipe), ty, silu);
+                    assert_eq!((config.input, config.silu), (ty, silu), "{}", config.name);
+                    assert_eq!((config.format, config.recipe), (Format::Mxfp4, None));
+                }
+                let amax = amax_config(ty, silu);
+                assert_eq!((amax.input, amax.silu), (ty, silu), "{}", amax.name);
+            }
+            for format in [Format::Nvfp4, Format::Mxfp4] {
+                let config = dequantize_config(format, ty);
+                assert_eq!((config.format, config.output), (format, ty), "{}", config.name);
+            }
+        }
+    }
+
+    #[test]
+    fn tasks_cover_the_blocks() {
+        assert_eq!(tasks(1, 1, Linear), 1);
+        assert_eq!(tasks(3, 11, Linear), 2);
+        assert_eq!(tasks(1, 1, Blocked128x4), 16);
+        assert_eq!(tasks(129, 5, Blocked128x4), 2 * 16 * 2);
+        for layout in ScaleLayout::ALL {
+            let m = u32::MAX;
+            assert!(tasks(m, m / 32, layout) >= u64::from(m) * u64::from(m / 32) / 32);
+        }
+    }
+
+    #[test]
+    fn grids_are_neither_empty_nor_wider_than_the_work() {
+        for config in &QUANTIZE {
+            for (m, k) in [(1, 32), (129, 96), (16384, 8192)] {
+                for layout in ScaleLayout::ALL {
+                    let grid = config.grid(m, k, layout, 132);
+                    assert!(grid >= 1 && grid <= 132 * config.min_blocks, "{}", config.name);
+                    let tasks = config.tasks(m, k, layout);
+                    assert!(u64::from(grid - 1) * u64::from(config.warps) < tasks);
+                }
+            }
+        }
+        assert_eq!(amax_config(FloatType::Bf16, false).grid(1, 16, false, 132), 1);
+        assert_eq!(amax_config(FloatType::Bf16, false).grid(9, 16, true, 132), 2);
+        assert_eq!(dequantize_config(Format::Nvfp4, FloatType::F32).grid(1, 16, 132), 1);
+    }
+}

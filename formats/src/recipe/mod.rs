@@ -1,0 +1,160 @@
+//! How other projects make NVFP4 and MXFP4, bit for bit: the one definition that
+//! the CPU reference and the kernels both run.
+//!
+//! A recipe is two functions. The first makes a block's scale from the block's
+//! largest magnitude ([`Nvfp4Tensor::block`], [`Mxfp4Recipe::block`]), the second
+//! the codes of eight elements from that ([`BlockScale::codes`]). All arithmetic
+//! is f32, each operation rounded to nearest even, in exactly the written order:
+//! no fused multiply-add, no reciprocal in place of a division. What a machine
+//! may do in its own way, conversions and the quotient, goes through [`Convert`],
+//! whose implementations must agree with [`Software`] in every bit.
+//!
+//! | recipe | project, version | what it reproduces |
+//! | --- | --- | --- |
+//! | [`Nvfp4Recipe::TorchAo`] | torchao 0.18.0 and main at 36027d82 | `nvfp4_quantize` |
+//! | [`Nvfp4Recipe::TransformerEngine`] | TransformerEngine at d0067d0d | `NVFP4QuantizerRef`, 1 x 16 |
+//! | [`Nvfp4Recipe::ModelOpt`] | nvidia-modelopt 0.47.0 | `NVFP4QTensor.quantize` |
+//! | [`Nvfp4Recipe::CompressedTensors`] | compressed-tensors 0.20.0 | `NVFP4PackedCompressor` |
+//! | [`Mxfp4Recipe::Floor`] and three more | torchao main at 36027d82 | `to_mx` |
+//! | [`Mxfp4Recipe::Floor018`] and three more | torchao 0.18.0 | `to_mx` |
+//! | [`Mxfp4Recipe::ModelOpt`] | nvidia-modelopt 0.47.0 | `MXFP4QTensor.quantize` |
+//! | [`Mxfp4Recipe::CompressedTensors`] | compressed-tensors 0.20.0 | `MXFP4PackedCompressor` |
+//!
+//! Where the input is not finite the projects disagree with themselves and have
+//! no code to write: callers report it ([`crate::quantize::NO_ERROR`]), and the
+//! codes of such a block are not specified. The scale byte of an infinite or NaN
+//! block maximum is still each project's.
+
+mod mxfp4;
+mod nvfp4;
+
+pub use mxfp4::Mxfp4Recipe;
+pub use nvfp4::{MIN_MODELOPT_PARAMETER, MIN_TORCHAO_PARAMETER, Nvfp4Recipe, Nvfp4Tensor};
+
+use crate::{e2m1, e4m3, pack};
+
+/// The operations that a machine may carry out in its own way.
+///
+/// Every implementation agrees with [`Software`] in every bit, for all inputs
+/// that are not NaN.
+pub trait Convert {
+    /// As [`e4m3::encode`].
+    fn e4m3(value: f32) -> u8;
+
+    /// As [`e4m3::decode`].
+    fn e4m3_value(code: u8) -> f32;
+
+    /// As [`e2m1::encode`] of each; element `i` in bits `4 i ..`.
+    fn e2m1x8(values: [f32; 8]) -> u32;
+
+    /// The quotients, each rounded to nearest even. No magnitude in `values` is
+    /// above `amax`; `divisor` is positive and finite.
+    fn divide(values: [f32; 8], divisor: f32, amax: f32) -> [f32; 8];
+}
+
+/// [`Convert`] as its definition says.
+#[derive(Clone, Copy, Debug)]
+pub struct Software;
+
+impl Convert for Software {
+    fn e4m3(value: f32) -> u8 {
+        e4m3::encode(value)
+    }
+
+    fn e4m3_value(code: u8) -> f32 {
+        e4m3::decode(code)
+    }
+
+    fn e2m1x8(values: [f32; 8]) -> u32 {
+        let mut bytes = [0; 4];
+        for (pair, byte) in values.as_chunks().0.iter().zip(&mut bytes) {
+            let [low, high] = *pair;
+            *byte = pack::pair(e2m1::encode(low), e2m1::encode(high));
+        }
+        u32::from_le_bytes(bytes)
+    }
+
+    fn divide(values: [f32; 8], divisor: f32, _amax: f32) -> [f32; 8] {
+        values.map(|value| value / divisor)
+    }
+}
+
+/// What is done to an element before it is rounded to e2m1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// Multiply; the sign is kept, also of a zero.
+    Multiply,
+    /// Multiply; a product that is zero is stored as +0.
+    MultiplyUnsignedZero,
+    /// Divide; a quotient that is zero is stored as +0.
+    DivideUnsignedZero,
+    /// Multiply; halfway between two codes goes to the smaller magnitude; a
+    /// product that is zero is stored as -0.
+    MultiplyTiesDown,
+}
+
+/// A block's scale, and what its elements are to be rounded with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BlockScale {
+    /// The scale's code: e4m3 or ue8m0.
+    pub byte: u8,
+    rule: Rule,
+    operand: f32,
+    amax: f32,
+}
+
+impl BlockScale {
+    /// The codes of eight elements of the block, element `i` in bits `4 i ..`.
+    #[inline(always)]
+    #[must_use]
+    pub fn codes<C: Convert>(&self, values: [f32; 8]) -> u32 {
+        let factor = self.operand;
+        C::e2m1x8(match self.rule {
+            Rule::Multiply => values.map(|x| x * factor),
+            // Adding zero makes -0 +0 and changes nothing else.
+            Rule::MultiplyUnsignedZero => values.map(|x| x * factor + 0.0),
+            Rule::DivideUnsignedZero => C::divide(values, self.operand, self.amax).map(|y| y + 0.0),
+            Rule::MultiplyTiesDown => values.map(|x| ties_down(x * factor)),
+        })
+    }
+}
+
+/// A value that rounds to nearest even as `y` rounds with ties to the smaller
+/// magnitude; -0 where `y` is zero.
+#[inline(always)]
+fn ties_down(y: f32) -> f32 {
+    let magnitude = y.abs();
+    // Of the seven ties only these go up to an even code.
+    if magnitude == 0.75 || magnitude == 1.75 || magnitude == 3.5 {
+        f32::from_bits(y.to_bits() - 1)
+    } else if magnitude == 0.0 {
+        -0.0
+    } else {
+        y
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_down_moves_the_ties_only() {
+        for code in 0..7u8 {
+            let middle = (e2m1::decode(code) + e2m1::decode(code + 1)) / 2.0;
+            assert_eq!(e2m1::encode(ties_down(middle)), code, "tie above code {code}");
+            assert_eq!(e2m1::encode(ties_down(-middle)), 8 | code, "tie below code -{code}");
+            assert_eq!(e2m1::encode(ties_down(middle.next_up())), code + 1, "above {middle}");
+            assert_eq!(e2m1::encode(ties_down(middle.next_down())), code, "below {middle}");
+        }
+        assert_eq!(e2m1::encode(ties_down(0.0)), 8);
+        assert_eq!(e2m1::encode(ties_down(-0.0)), 8);
+        assert_eq!(e2m1::encode(ties_down(0.1)), 0);
+    }
+
+    #[test]
+    fn eight_codes_stand_in_order() {
+        let values = [0.0, 0.5, 1.0, 1.5, -2.0, -3.0, -4.0, -6.0];
+        assert_eq!(Software::e2m1x8(values), 0xfedc_3210);
+    }
+}

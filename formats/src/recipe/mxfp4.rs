@@ -1,0 +1,273 @@
+//! MXFP4: blocks of 32, a power of two each.
+//!
+//! With `e` the unbiased exponent field of the block's maximum `b` (-127 for
+//! subnormals), byte `s + 127` is the scale `2^s`:
+//!
+//! | recipe | `s` | infinite `b` |
+//! | --- | --- | --- |
+//! | Floor | `e - 2` | 255 |
+//! | Ceil | `e - 2`, one more if `b` is no power of two | 255 |
+//! | Even | Floor of `b` rounded to one mantissa bit, halves up; 255 if that is infinite | 255 |
+//! | Rceil | least power of two not below `b * (1/6)` | 255 |
+//! | Floor018, Ceil018, Even018 | as above, without the 255 | 253 |
+//! | Rceil018 | `ceil(log2(b / 6))`, the logarithm rounded to f32 | 254 |
+//! | ModelOpt | as Rceil018 | - |
+//! | CompressedTensors | Even; 1 if the rounded maximum is infinite, and zero codes | - |
+//!
+//! `s` is at least -127. An element is multiplied with `2^-s`, which is exact
+//! whether a project writes it as a product or a quotient. Blocks of byte 0 are
+//! special in 0.18.0: it divides by 2^-126, and for RCEIL by 1, which leaves
+//! zeros. ModelOpt rounds ties down and stores zero as -0; CompressedTensors
+//! stores zero as +0.
+
+use super::{BlockScale, Rule};
+use crate::{e2m1, ue8m0};
+
+/// A project's way to make MXFP4.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Mxfp4Recipe {
+    /// TorchAO main, FLOOR; also the OCP MX specification's.
+    #[default]
+    Floor = 0,
+    /// TorchAO main, CEIL.
+    Ceil = 1,
+    /// TorchAO main, EVEN.
+    Even = 2,
+    /// TorchAO main, RCEIL.
+    Rceil = 3,
+    /// TorchAO 0.18.0, FLOOR.
+    Floor018 = 4,
+    /// TorchAO 0.18.0, CEIL.
+    Ceil018 = 5,
+    /// TorchAO 0.18.0, EVEN.
+    Even018 = 6,
+    /// TorchAO 0.18.0, RCEIL.
+    Rceil018 = 7,
+    /// NVIDIA ModelOpt.
+    ModelOpt = 8,
+    /// compressed-tensors.
+    CompressedTensors = 9,
+}
+
+impl Mxfp4Recipe {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 10] = [
+        Self::Floor,
+        Self::Ceil,
+        Self::Even,
+        Self::Rceil,
+        Self::Floor018,
+        Self::Ceil018,
+        Self::Even018,
+        Self::Rceil018,
+        Self::ModelOpt,
+        Self::CompressedTensors,
+    ];
+
+    /// The name in commands and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Ceil => "ceil",
+            Self::Even => "even",
+            Self::Rceil => "rceil",
+            Self::Floor018 => "floor-0.18",
+            Self::Ceil018 => "ceil-0.18",
+            Self::Even018 => "even-0.18",
+            Self::Rceil018 => "rceil-0.18",
+            Self::ModelOpt => "modelopt",
+            Self::CompressedTensors => "compressed-tensors",
+        }
+    }
+
+    /// The recipe with this name; `torchao` is [`Floor`](Self::Floor), its default.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        if name == "torchao" {
+            return Some(Self::Floor);
+        }
+        Self::ALL.into_iter().find(|recipe| recipe.name() == name)
+    }
+
+    /// The recipe with this code; a code of none is [`Floor`](Self::Floor).
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_code(code: u32) -> Self {
+        match code {
+            1 => Self::Ceil,
+            2 => Self::Even,
+            3 => Self::Rceil,
+            4 => Self::Floor018,
+            5 => Self::Ceil018,
+            6 => Self::Even018,
+            7 => Self::Rceil018,
+            8 => Self::ModelOpt,
+            9 => Self::CompressedTensors,
+            _ => Self::Floor,
+        }
+    }
+
+    /// The scale of a block of largest magnitude `amax`; NaN gives the NaN code.
+    #[inline(always)]
+    #[must_use]
+    pub fn block(self, amax: f32) -> BlockScale {
+        let bits = amax.to_bits();
+        // The largest maximum rounds up to the bits of infinity.
+        let even = bits.wrapping_add(HALF_MANTISSA_BIT) & EXPONENT;
+        let byte = match self {
+            Self::Floor | Self::Floor018 => below_two(exponent(bits)),
+            Self::Ceil | Self::Ceil018 => {
+                below_two(exponent(bits) + u32::from(bits & MANTISSA != 0))
+            }
+            Self::Even | Self::Even018 | Self::CompressedTensors => below_two(exponent(even)),
+            Self::Rceil => {
+                let sixth = (amax * (1.0 / e2m1::MAX)).to_bits();
+                // Byte 0 is 2^-127, half the subnormal range.
+                let floor = if exponent(sixth) == 0 { 1 << 22 } else { 0 };
+                exponent(sixth) + u32::from(sixth & MANTISSA > floor)
+            }
+            Self::Rceil018 | Self::ModelOpt => ceil_of_rounded_log2(amax / e2m1::MAX),
+        };
+        let infinite = match self {
+            Self::Even => even == EXPONENT,
+            Self::Floor | Self::Ceil | Self::Rceil => bits == EXPONENT,
+            _ => false,
+        };
+        let byte = if infinite || bits > EXPONENT { u32::from(ue8m0::NAN) } else { byte };
+        if matches!(self, Self::CompressedTensors) && even >= EXPONENT && bits < EXPONENT {
+            let (byte, rule) = (ONE, Rule::MultiplyUnsignedZero);
+            return BlockScale { byte, rule, operand: 0.0, amax };
+        }
+        let (rule, operand) = match self {
+            Self::Floor | Self::Ceil | Self::Even | Self::Rceil => {
+                (Rule::Multiply, reciprocal(byte))
+            }
+            Self::Floor018 | Self::Ceil018 | Self::Even018 => {
+                (Rule::Multiply, reciprocal(byte.max(1)))
+            }
+            Self::Rceil018 => (Rule::Multiply, if byte == 0 { 1.0 } else { reciprocal(byte) }),
+            Self::ModelOpt => (Rule::MultiplyTiesDown, reciprocal(byte)),
+            Self::CompressedTensors => (Rule::MultiplyUnsignedZero, reciprocal(byte)),
+        };
+        BlockScale { byte: byte as u8, rule, operand, amax }
+    }
+}
+
+/// The exponent field of an f32.
+const EXPONENT: u32 = 0x7f80_0000;
+/// Its mantissa field.
+const MANTISSA: u32 = 0x007f_ffff;
+/// Half of the mantissa bit that e2m1 has.
+const HALF_MANTISSA_BIT: u32 = 1 << 21;
+/// ue8m0 code of 1.
+const ONE: u8 = 127;
+
+#[inline(always)]
+const fn exponent(bits: u32) -> u32 {
+    (bits & EXPONENT) >> 23
+}
+
+/// Two less, for the exponent of e2m1's largest power of two, but not below 0.
+#[inline(always)]
+const fn below_two(exponent: u32) -> u32 {
+    exponent.saturating_sub(2)
+}
+
+/// 2^(127 - byte), NaN for 255.
+#[inline(always)]
+fn reciprocal(byte: u32) -> f32 {
+    f32::from_bits(match byte {
+        255 => 0x7fff_ffff,
+        254 => 0x0040_0000,
+        _ => (254 - byte) << 23,
+    })
+}
+
+/// `max(ceil(l), -127) + 127` and at most 254, where `l` is log2 of `x` correctly
+/// rounded to f32.
+///
+/// Only just above a power of two does rounding matter: log2 of `2^n (1 + m 2^-23)`
+/// is `n + m 2^-23 / ln 2`, and rounds to `n` if the excess is less than half the
+/// spacing of f32 there, which is 2^-23 times the power of two not above `|n|`.
+#[inline(always)]
+fn ceil_of_rounded_log2(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let (field, mantissa) = (exponent(bits), bits & MANTISSA);
+    if field == 255 {
+        return u32::from(ue8m0::MAX_CODE);
+    }
+    if field == 0 {
+        // From 2^-127 the mantissa counts steps of 2^-22 of it.
+        return u32::from(mantissa > (1 << 22) + LARGEST_LOST_STEP);
+    }
+    let n = field as i32 - 127;
+    // Towards zero from a negative power of two the spacing is half as wide.
+    let magnitude = if n < 0 { -n - 1 } else { n } as u32;
+    // Mantissas that half the spacing covers, 2^(p-1) ln 2, p = floor(log2 |n|).
+    let lost = match magnitude {
+        0..4 => 0,
+        4..8 => 1,
+        8..16 => 2,
+        16..32 => 5,
+        32..64 => 11,
+        _ => 22,
+    };
+    field + u32::from(mantissa > lost)
+}
+
+/// As `lost` in [`ceil_of_rounded_log2`], for steps of 2^-22 of 2^-127.
+const LARGEST_LOST_STEP: u32 = 11;
+
+#[cfg(test)]
+mod tests {
+    use super::super::Software;
+    use super::*;
+    extern crate std;
+
+    #[test]
+    fn names_and_codes_go_both_ways() {
+        for recipe in Mxfp4Recipe::ALL {
+            assert_eq!(Mxfp4Recipe::from_name(recipe.name()), Some(recipe));
+            assert_eq!(Mxfp4Recipe::from_code(recipe as u32), recipe);
+        }
+        assert_eq!(Mxfp4Recipe::from_name("torchao"), Some(Mxfp4Recipe::Floor));
+        assert_eq!(Mxfp4Recipe::from_name("te"), None);
+    }
+
+    /// Around every power of two, against the logarithm in f64.
+    #[test]
+    fn rounded_logarithm() {
+        for field in 0..255u32 {
+            let mantissas = (0..64).chain([1 << 21, (1 << 22) - 1, 1 << 22]);
+            let near_half = (1 << 22)..(1 << 22) + 64;
+            for mantissa in mantissas.chain(near_half).chain([MANTISSA - 1, MANTISSA]) {
+                let x = f32::from_bits(field << 23 | mantissa);
+                let log = f64::from(x).log2() as f32;
+                let expected = (log.ceil().max(-127.0) + 127.0) as u32;
+                let got = ceil_of_rounded_log2(x);
+                assert_eq!(got, expected, "{x:e} ({:#010x})", x.to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn infinite_and_nan_maxima() {
+        let byte = |recipe: Mxfp4Recipe, amax: f32| recipe.block(amax).byte;
+        for recipe in Mxfp4Recipe::ALL {
+            assert_eq!(byte(recipe, f32::NAN), 255, "{recipe:?}");
+        }
+        for (at, expected) in [255, 255, 255, 255, 253, 253, 253, 254].into_iter().enumerate() {
+            let recipe = Mxfp4Recipe::ALL[at];
+            assert_eq!(byte(recipe, f32::INFINITY), expected, "{recipe:?}");
+        }
+    }
+
+    #[test]
+    fn compressed_tensors_loses_blocks_of_the_largest_maxima() {
+        let block = Mxfp4Recipe::CompressedTensors.block(f32::MAX);
+        assert_eq!(block.byte, 127);
+        assert_eq!(block.codes::<Software>([f32::MAX, -f32::MAX, 0., 0., 0., 0., 0., 0.]), 0);
+    }
+}

@@ -1,0 +1,150 @@
+//! Why a checkpoint could not be read, converted or written.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a safetensors file or a checkpoint made of them could not be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The file is not a valid safetensors file, index or configuration.
+    #[error("{} is not usable: {reason}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no tensor of this name.
+    #[error("{} has no tensor `{tensor}`{}", path.display(), suggestion(similar))]
+    MissingTensor {
+        /// The file, or the checkpoint's folder.
+        path: PathBuf,
+        /// The name asked for.
+        tensor: String,
+        /// A few names that are there and look alike.
+        similar: Vec<String>,
+    },
+    /// A tensor has a type that the operation cannot use.
+    #[error("tensor `{tensor}` of {} has type {actual}; required {required}", path.display())]
+    Type {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The types that would do.
+        required: &'static str,
+        /// The type found.
+        actual: String,
+    },
+    /// A tensor has a shape that the operation cannot use.
+    #[error("tensor `{tensor}` of {} has shape {actual:?}; required {required}", path.display())]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The shape that would do.
+        required: String,
+        /// The shape found.
+        actual: Vec<usize>,
+    },
+    /// A tensor holds an infinity or a NaN.
+    #[error("tensor `{tensor}` of {} has {value} at index {index} (byte {byte} of the file)", path.display())]
+    NonFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Row-major index of the first such element.
+        index: usize,
+        /// Where it stands in the file.
+        byte: u64,
+        /// The value.
+        value: f32,
+    },
+    /// A block scale or a global scale that cannot be one.
+    #[error(
+        "tensor `{tensor}` of {} has scale {found} at index {index} (byte {byte} of the file); \
+         required {required}", path.display()
+    )]
+    Scale {
+        /// The file.
+        path: PathBuf,
+        /// The tensor of scales.
+        tensor: String,
+        /// Index of the first such scale in the order of the file.
+        index: usize,
+        /// Where it stands in the file.
+        byte: u64,
+        /// What was found.
+        found: String,
+        /// The condition.
+        required: &'static str,
+    },
+    /// There is nothing in the checkpoint that the operation could work on.
+    #[error("{} has no {what}", path.display())]
+    Nothing {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was looked for.
+        what: String,
+    },
+    /// A layout has no way to hold a weight.
+    #[error("layout {layout} cannot hold `{tensor}`: {reason}")]
+    Unsupported {
+        /// The layout.
+        layout: &'static str,
+        /// The weight.
+        tensor: String,
+        /// Why.
+        reason: String,
+    },
+    /// A conversion between formats that would change a value.
+    #[error(
+        "`{tensor}` cannot be converted exactly from mxfp4 to nvfp4: block {index:?} ([.., row, \
+         block of 16]) {reason}"
+    )]
+    Inexact {
+        /// The weight.
+        tensor: String,
+        /// The block, outermost dimension first; blocks of 16 along K.
+        index: Vec<usize>,
+        /// Why.
+        reason: String,
+    },
+    /// The output is there already.
+    #[error("{} exists; {advice}", path.display())]
+    Exists {
+        /// The path.
+        path: PathBuf,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The caller asked to stop.
+    #[error("interrupted; nothing was written to {}", path.display())]
+    Interrupted {
+        /// Where the output would have been.
+        path: PathBuf,
+    },
+}
+
+fn suggestion(similar: &[String]) -> String {
+    if similar.is_empty() { String::new() } else { format!("; there are {}", similar.join(", ")) }
+}
+
+/// Up to three of `names` that share the longest beginning and ending with `name`: what differs is
+/// mostly a layer number or a prefix.
+pub(super) fn similar(name: &str, names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let likeness = |other: &String| {
+        let same = |(a, b): &(char, char)| a == b;
+        let prefix = name.chars().zip(other.chars()).take_while(same).count();
+        let suffix = name.chars().rev().zip(other.chars().rev()).take_while(same).count();
+        std::cmp::Reverse(prefix + suffix)
+    };
+    let mut names: Vec<String> = names.into_iter().collect();
+    names.sort_by_cached_key(likeness);
+    names.truncate(3);
+    names
+}

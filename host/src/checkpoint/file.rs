@@ -1,0 +1,259 @@
+//! One safetensors file, mapped into memory.
+//!
+//! The header is checked by the crate `safetensors` (lengths, offsets, overlaps); errors name the
+//! tensor, and for a bad value its index and the byte of the file where it stands.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, Metadata, SafeTensorError, SafeTensors};
+use serde::Serialize;
+
+use super::error::{CheckpointError, similar};
+use crate::error::{Error, Result, reserve};
+
+/// One line of a checkpoint's table of contents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TensorEntry {
+    /// Name.
+    pub name: String,
+    /// Element type as safetensors spells it, such as `F32`.
+    pub dtype: String,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Size of the data.
+    pub bytes: usize,
+    /// Where the data starts in the file.
+    pub offset: u64,
+}
+
+/// A numeric tensor converted to f32, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FloatTensor {
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Finite values.
+    pub values: Vec<f32>,
+}
+
+/// Raw bytes of one tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawTensor<'a> {
+    /// Element type.
+    pub dtype: Dtype,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Little-endian, row-major.
+    pub data: &'a [u8],
+}
+
+/// An open safetensors file.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    map: Mmap,
+    metadata: Metadata,
+    /// Where the tensors' data starts in the file.
+    data_start: usize,
+}
+
+impl Checkpoint {
+    /// Opens and checks a file. Its contents are mapped, not read.
+    ///
+    /// The file must not be changed by another process while it is open: the mapped bytes would
+    /// change with it, and shortening the file ends the program with SIGBUS.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`CheckpointError::Malformed`] for a truncated or malformed file.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let io = |source| Error::Io { action: "read", path: path.clone(), source };
+        let malformed = |reason| CheckpointError::Malformed { path: path.clone(), reason };
+        let file = File::open(&path).map_err(io)?;
+        let info = file.metadata().map_err(io)?;
+        if !info.is_file() {
+            return Err(malformed("not a regular file".into()).into());
+        }
+        if info.len() < 8 {
+            let reason = format!("{} bytes; the header's length alone takes 8", info.len());
+            return Err(malformed(reason).into());
+        }
+        // SAFETY: the mapping is private to this value and read-only. That nobody changes the
+        // file meanwhile cannot be enforced; it is stated as a condition above, and every byte
+        // pattern is a valid `u8`.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        let (header, metadata) =
+            SafeTensors::read_metadata(&map).map_err(|e| malformed(explain(&e, &map)))?;
+        let data_start = header + 8;
+        if metadata.data_len() != map.len() - data_start {
+            let (stated, present) = (metadata.data_len(), map.len() - data_start);
+            let reason =
+                format!("the header describes {stated} bytes of data, {present} are there");
+            return Err(malformed(reason).into());
+        }
+        Ok(Self { path, map, metadata, data_start })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Value of a key in the file's free-form metadata.
+    #[must_use]
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// All tensors, in the order of their data.
+    #[must_use]
+    pub fn entries(&self) -> Vec<TensorEntry> {
+        let mut entries: Vec<TensorEntry> = self
+            .metadata
+            .tensors()
+            .into_iter()
+            .map(|(name, info)| TensorEntry {
+                name,
+                dtype: format!("{:?}", info.dtype),
+                shape: info.shape.clone(),
+                bytes: info.data_offsets.1 - info.data_offsets.0,
+                offset: (self.data_start + info.data_offsets.0) as u64,
+            })
+            .collect();
+        entries.sort_by(|x, y| (x.offset, &x.name).cmp(&(y.offset, &y.name)));
+        entries
+    }
+
+    /// Where a tensor's data starts in the file; 0 for one that is not there.
+    pub(crate) fn offset(&self, name: &str) -> u64 {
+        self.metadata.info(name).map_or(0, |info| (self.data_start + info.data_offsets.0) as u64)
+    }
+
+    /// Whether there is a tensor of this name.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.metadata.info(name).is_some()
+    }
+
+    /// The bytes of a tensor.
+    ///
+    /// # Errors
+    /// [`CheckpointError::MissingTensor`].
+    pub fn raw(&self, name: &str) -> Result<RawTensor<'_>, CheckpointError> {
+        let Some(info) = self.metadata.info(name) else {
+            return Err(CheckpointError::MissingTensor {
+                path: self.path.clone(),
+                tensor: name.into(),
+                similar: similar(name, self.metadata.offset_keys()),
+            });
+        };
+        let (start, end) = info.data_offsets;
+        let data = self.map.get(self.data_start + start..self.data_start + end).unwrap_or_default();
+        Ok(RawTensor { dtype: info.dtype, shape: info.shape.clone(), data })
+    }
+
+    /// A float tensor (F32, F16 or BF16) in f32.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] for a missing tensor, another type, or a value that is not finite.
+    pub fn floats(&self, name: &str) -> Result<FloatTensor> {
+        let tensor = self.raw(name)?;
+        let mut values = reserve(name, tensor.data.len() / (tensor.dtype.bitsize() / 8).max(1))?;
+        match tensor.dtype {
+            Dtype::F32 => {
+                let (items, _) = tensor.data.as_chunks();
+                values.extend(items.iter().map(|&item| f32::from_le_bytes(item)));
+            }
+            Dtype::F16 => {
+                let (items, _) = tensor.data.as_chunks();
+                values.extend(items.iter().map(|&item| f16::from_le_bytes(item).to_f32()));
+            }
+            Dtype::BF16 => {
+                let (items, _) = tensor.data.as_chunks();
+                values.extend(items.iter().map(|&item| bf16::from_le_bytes(item).to_f32()));
+            }
+            other => return Err(self.wrong_type(name, "F32, F16 or BF16", other).into()),
+        }
+        if let Some(index) = values.iter().position(|x: &f32| !x.is_finite()) {
+            return Err(CheckpointError::NonFinite {
+                path: self.path.clone(),
+                tensor: name.into(),
+                index,
+                byte: self.offset(name) + (index * (tensor.dtype.bitsize() / 8)) as u64,
+                value: values[index],
+            }
+            .into());
+        }
+        Ok(FloatTensor { shape: tensor.shape, values })
+    }
+
+    /// A float matrix: a tensor of [`floats`](Self::floats) with two dimensions, none zero.
+    /// Returns rows, columns and values.
+    ///
+    /// # Errors
+    /// [`CheckpointError`], also for another shape.
+    pub fn matrix(&self, name: &str) -> Result<(usize, usize, Vec<f32>)> {
+        let shape = self.raw(name)?.shape;
+        match *shape.as_slice() {
+            [rows, cols] if rows > 0 && cols > 0 => Ok((rows, cols, self.floats(name)?.values)),
+            _ => Err(self.wrong_shape(name, "[rows, columns], none of them 0", &shape).into()),
+        }
+    }
+
+    /// A float scalar: a tensor of [`floats`](Self::floats) with one element.
+    ///
+    /// # Errors
+    /// [`CheckpointError`], also for another shape.
+    pub fn scalar(&self, name: &str) -> Result<f32> {
+        let shape = self.raw(name)?.shape;
+        if shape.iter().any(|&n| n != 1) {
+            return Err(self.wrong_shape(name, "[] or [1]", &shape).into());
+        }
+        let tensor = self.floats(name)?;
+        match *tensor.values.as_slice() {
+            [value] => Ok(value),
+            _ => Err(self.wrong_shape(name, "[] or [1]", &shape).into()),
+        }
+    }
+
+    pub(crate) fn wrong_type(
+        &self,
+        tensor: &str,
+        required: &'static str,
+        actual: Dtype,
+    ) -> CheckpointError {
+        let (path, tensor) = (self.path.clone(), tensor.into());
+        CheckpointError::Type { path, tensor, required, actual: format!("{actual:?}") }
+    }
+
+    pub(crate) fn wrong_shape(
+        &self,
+        tensor: &str,
+        required: impl Into<String>,
+        actual: &[usize],
+    ) -> CheckpointError {
+        CheckpointError::Shape {
+            path: self.path.clone(),
+            tensor: tensor.into(),
+            required: required.into(),
+            actual: actual.to_vec(),
+        }
+    }
+}
+
+/// The library's error in words, with sizes where it leaves them out.
+fn explain(error: &SafeTensorError, file: &[u8]) -> String {
+    match error {
+        SafeTensorError::InvalidHeaderLength | SafeTensorError::HeaderTooLarge => {
+            let stated = file.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+            format!("the header is said to take {stated} bytes; the file has {}", file.len())
+        }
+        SafeTensorError::MetadataIncompleteBuffer => {
+            format!("the header and the file's {} bytes disagree: truncated?", file.len())
+        }
+        other => other.to_string(),
+    }
+}

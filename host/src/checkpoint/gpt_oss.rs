@@ -1,0 +1,72 @@
+//! MXFP4 as gpt-oss stores it: OpenAI's own files and Hugging Face's.
+//!
+//! | tensor | type | shape |
+//! | --- | --- | --- |
+//! | `x.blocks`, or `x_blocks` | U8 | `[.., N, K/32, 16]` |
+//! | `x.scales`, or `x_scales` | U8 | `[.., N, K/32]` |
+//!
+//! `x` is the tensor's name before it was quantised (`block.0.mlp.mlp1_weight`); with a dot the
+//! names are OpenAI's, with an underscore, after `.._proj`, Hugging Face's. The leading dimension
+//! is the experts'. Hugging Face keeps the unquantised tensor transposed, `[E, K, N]`.
+
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, Mxfp4, ScaleLayout};
+use safetensors::tensor::Dtype;
+use serde_json::json;
+
+use super::layout::{Content, Contents, Description, Parts, Piece};
+use super::model::Model;
+use super::weight::WeightSpec;
+
+/// Ending of names whose pieces are joined by an underscore.
+const HUGGING_FACE: &str = "_proj";
+
+fn joint(name: &str) -> char {
+    if name.ends_with(HUGGING_FACE) { '_' } else { '.' }
+}
+
+pub(super) fn find(model: &Model) -> Vec<Parts> {
+    model
+        .names()
+        .filter_map(|codes| {
+            let name = codes.strip_suffix("blocks")?;
+            let (name, joint) = match (name.strip_suffix('.'), name.strip_suffix('_')) {
+                (Some(name), _) => (name, '.'),
+                (_, Some(name)) => (name, '_'),
+                _ => return None,
+            };
+            let bytes = model.raw(codes).is_ok_and(|raw| raw.dtype == Dtype::U8);
+            bytes.then(|| Parts {
+                name: name.into(),
+                format: Format::Mxfp4,
+                codes: codes.into(),
+                scales: format!("{name}{joint}scales"),
+                global: None,
+                input: None,
+                codes_in_blocks: true,
+                swizzled: Some(false),
+                original: None,
+            })
+        })
+        .collect()
+}
+
+pub(super) fn pieces(weight: &WeightSpec) -> Vec<Piece> {
+    let (name, joint) = (&weight.name, joint(&weight.name));
+    let codes = weight.with_last(&[weight.cols() / Mxfp4::BLOCK, Mxfp4::BLOCK_BYTES]);
+    let scales = Content::Scales(ScaleLayout::Linear);
+    vec![
+        Piece::new(format!("{name}{joint}blocks"), Dtype::U8, codes, Content::Codes),
+        Piece::new(format!("{name}{joint}scales"), Dtype::U8, weight.scale_shape(), scales),
+    ]
+}
+
+pub(super) fn describe(contents: &Contents) -> Description {
+    Description {
+        quantization_config: Some(json!({
+            "quant_method": "mxfp4",
+            "modules_to_not_convert": contents.left,
+        })),
+        files: Vec::new(),
+    }
+}

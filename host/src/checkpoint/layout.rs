@@ -1,0 +1,299 @@
+//! How projects lay out a quantised weight in safetensors: names, types, shapes, conventions.
+//!
+//! | layout | formats | tensors of `m.weight` | tensor-level scale |
+//! | --- | --- | --- | --- |
+//! | [`ModelOpt`](Layout::ModelOpt) | nvfp4 | `m.weight`, `m.weight_scale`, `m.weight_scale_2`, `m.input_scale` | multiplier |
+//! | [`CompressedTensors`](Layout::CompressedTensors) | nvfp4, mxfp4 | `m.weight_packed`, `m.weight_scale`, `m.weight_global_scale`, `m.input_global_scale` | divisor |
+//! | [`TorchAo`](Layout::TorchAo) | nvfp4, mxfp4 | `m._weight_qdata`, `m._weight_scale`, `m._weight_per_tensor_scale`, `m._weight_act_per_tensor_scale` | multiplier |
+//! | [`GptOss`](Layout::GptOss) | mxfp4 | `m.weight.blocks`, `m.weight.scales`, or `x_proj_blocks`, `x_proj_scales` | none |
+//!
+//! Each is a module that finds weights by name and says which tensors hold one; reading and
+//! writing the bytes is common to all (the modules `load` and `save`). Packed codes are `U8`, the
+//! element of lower index in the low nibble, in all four.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use fp4_formats::ScaleLayout;
+use fp4_formats::quantize::Format;
+use safetensors::tensor::Dtype;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::error::CheckpointError;
+use super::model::Model;
+use super::weight::{Convention, WeightSpec, module};
+use super::write::TensorSpec;
+use super::{compressed_tensors, gpt_oss, modelopt, torchao};
+use crate::error::Error;
+
+/// A project's way to store quantised weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layout {
+    /// NVIDIA ModelOpt's unified export.
+    #[serde(rename = "modelopt")]
+    ModelOpt,
+    /// compressed-tensors, `nvfp4-pack-quantized` and `mxfp4-pack-quantized`.
+    CompressedTensors,
+    /// TorchAO's flattened tensor subclasses.
+    #[serde(rename = "torchao")]
+    TorchAo,
+    /// OpenAI's gpt-oss, also as Hugging Face stores it.
+    GptOss,
+}
+
+/// Where the pieces of a quantised weight are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Name of the tensor before it was quantised.
+    pub name: String,
+    /// How it is quantised.
+    pub format: Format,
+    /// Tensor of packed codes.
+    pub codes: String,
+    /// Tensor of block scales.
+    pub scales: String,
+    /// Tensor of the tensor-level scale, if there is one.
+    pub global: Option<String>,
+    /// Tensor of the scale of the layer's input, if there is one.
+    pub input: Option<String>,
+    /// Whether codes are `[.., K/32, 16]` rather than `[.., K/2]`.
+    pub codes_in_blocks: bool,
+    /// Whether scales are in 128x4 tiles; unsaid, their shape decides.
+    pub swizzled: Option<bool>,
+    /// Element type before it was quantised, where the file says.
+    pub original: Option<Dtype>,
+}
+
+impl Parts {
+    /// Names of the tensors that hold it, those that are missing included.
+    pub fn tensors(&self) -> impl Iterator<Item = &str> {
+        [Some(&self.codes), Some(&self.scales), self.global.as_ref(), self.input.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+    }
+}
+
+/// What a tensor of a weight holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Packed codes.
+    Codes,
+    /// Block scales.
+    Scales(ScaleLayout),
+    /// The tensor-level scale; 1 where the weight has none.
+    Global,
+    /// The scale of the layer's input.
+    Input,
+}
+
+/// A tensor that a layout stores for a weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Name, type and shape.
+    pub spec: TensorSpec,
+    /// What goes into it.
+    pub content: Content,
+}
+
+impl Piece {
+    pub(super) fn new(name: String, dtype: Dtype, shape: Vec<usize>, content: Content) -> Self {
+        Self { spec: TensorSpec { name, dtype, shape }, content }
+    }
+}
+
+/// What a whole output has in it, for the files beside the tensors.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Contents {
+    pub weights: Vec<WeightSpec>,
+    /// Modules with a matrix that was left as it is.
+    pub left: Vec<String>,
+}
+
+impl Contents {
+    /// Whether every weight has a scale for its input.
+    pub fn has_inputs(&self) -> bool {
+        self.weights.iter().all(|weight| weight.input)
+    }
+
+    pub fn format(&self) -> Format {
+        self.weights.first().map_or(Format::Nvfp4, |weight| weight.format)
+    }
+}
+
+/// What describes an output beside its tensors.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Description {
+    /// `quantization_config` of `config.json`.
+    pub quantization_config: Option<Value>,
+    /// Further JSON files.
+    pub files: Vec<(&'static str, Value)>,
+}
+
+impl Layout {
+    /// All layouts.
+    pub const ALL: [Self; 4] =
+        [Self::ModelOpt, Self::CompressedTensors, Self::TorchAo, Self::GptOss];
+
+    /// The name in commands and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ModelOpt => "modelopt",
+            Self::CompressedTensors => "compressed-tensors",
+            Self::TorchAo => "torchao",
+            Self::GptOss => "gpt-oss",
+        }
+    }
+
+    /// Whether weights of this format can be stored.
+    #[must_use]
+    pub const fn supports(self, format: Format) -> bool {
+        match self {
+            Self::ModelOpt => matches!(format, Format::Nvfp4),
+            Self::GptOss => matches!(format, Format::Mxfp4),
+            Self::CompressedTensors | Self::TorchAo => true,
+        }
+    }
+
+    /// The layout that a checkpoint's tensors have, or `None` where none of them is quantised.
+    #[must_use]
+    pub fn detect(model: &Model) -> Option<Self> {
+        // ModelOpt's names are the least distinctive, so they come last.
+        [Self::CompressedTensors, Self::TorchAo, Self::GptOss, Self::ModelOpt]
+            .into_iter()
+            .find(|layout| !layout.find(model).is_empty())
+    }
+
+    /// All quantised weights, sorted by name. Their pieces may be missing or wrong.
+    #[must_use]
+    pub fn find(self, model: &Model) -> Vec<Parts> {
+        match self {
+            Self::ModelOpt => modelopt::find(model),
+            Self::CompressedTensors => compressed_tensors::find(model),
+            Self::TorchAo => torchao::find(model),
+            Self::GptOss => gpt_oss::find(model),
+        }
+    }
+
+    /// The tensors that store a weight.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Unsupported`].
+    pub fn pieces(self, weight: &WeightSpec, scales: ScaleLayout) -> Result<Vec<Piece>, Error> {
+        let refuse = |reason: String| CheckpointError::Unsupported {
+            layout: self.name(),
+            tensor: weight.name.clone(),
+            reason,
+        };
+        if !self.supports(weight.format) {
+            return Err(refuse(format!("it has no form of {}", weight.format.name())).into());
+        }
+        if scales != ScaleLayout::Linear && self != Self::TorchAo {
+            return Err(refuse(format!("its scales are linear, not {scales}")).into());
+        }
+        match self {
+            Self::ModelOpt => Ok(modelopt::pieces(weight)),
+            Self::CompressedTensors => Ok(compressed_tensors::pieces(weight)),
+            Self::TorchAo => torchao::pieces(weight, scales).map_err(|why| refuse(why).into()),
+            Self::GptOss => Ok(gpt_oss::pieces(weight)),
+        }
+    }
+
+    /// What its tensor-level scales are.
+    #[must_use]
+    pub const fn convention(self) -> Convention {
+        match self {
+            Self::CompressedTensors => Convention::Divisor,
+            Self::ModelOpt | Self::TorchAo | Self::GptOss => Convention::Multiplier,
+        }
+    }
+
+    /// Metadata of a file that holds these weights and these other tensors.
+    pub(super) fn metadata(
+        self,
+        weights: &[(WeightSpec, ScaleLayout)],
+        others: &[String],
+    ) -> BTreeMap<String, String> {
+        let mut metadata = match self {
+            Self::TorchAo => torchao::metadata(weights, others),
+            Self::ModelOpt | Self::CompressedTensors | Self::GptOss => BTreeMap::new(),
+        };
+        // Hugging Face's loader insists on it.
+        metadata.insert("format".into(), "pt".into());
+        metadata
+    }
+
+    pub(super) fn describe(self, contents: &Contents) -> Description {
+        match self {
+            Self::ModelOpt => modelopt::describe(contents),
+            Self::CompressedTensors => compressed_tensors::describe(contents),
+            // TorchAO's description is the files' metadata.
+            Self::TorchAo => Description::default(),
+            Self::GptOss => gpt_oss::describe(contents),
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Layout {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::ALL.into_iter().find(|layout| layout.name() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            Error::shape("layout", format!("one of {names}"), format!("`{text}`"))
+        })
+    }
+}
+
+/// `name` if the checkpoint has such a tensor.
+pub(super) fn present(model: &Model, name: String) -> Option<String> {
+    model.contains(&name).then_some(name)
+}
+
+/// The format that a tensor of scales belongs to, by its type; `None` where it does not say.
+pub(super) fn format_of_scales(model: &Model, scales: &str) -> Option<Format> {
+    match model.raw(scales).ok()?.dtype {
+        Dtype::F8_E4M3 => Some(Format::Nvfp4),
+        Dtype::F8_E8M0 => Some(Format::Mxfp4),
+        _ => None,
+    }
+}
+
+/// Modules with a float matrix that no weight of `parts` covers: what configurations exclude.
+pub(super) fn modules_left<'a>(
+    tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize])>,
+) -> Vec<String> {
+    let mut left: Vec<String> = tensors
+        .filter(|(name, dtype, shape)| {
+            let float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
+            float && shape.len() == 2 && name.ends_with(".weight")
+        })
+        .map(|(name, ..)| module(name).to_owned())
+        .collect();
+    left.sort();
+    left.dedup();
+    left
+}
+
+/// The model's configuration with another `quantization_config`.
+pub(super) fn config(model: &Model, quantization: Option<Value>) -> Option<Value> {
+    let mut config = match model.config() {
+        Some(Value::Object(config)) => config.clone(),
+        _ => Map::new(),
+    };
+    config.remove("quantization_config");
+    if let Some(quantization) = quantization {
+        config.insert("quantization_config".into(), quantization);
+    }
+    (!config.is_empty()).then(|| json!(config))
+}

@@ -1,0 +1,235 @@
+//! A quantised weight, whatever layout it came from.
+
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
+use safetensors::tensor::Dtype;
+
+use crate::error::Result;
+use crate::tensor::{BlockScaled, Dims};
+
+/// A tensor-level scale in the convention in which it was made: inverting it rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GlobalScale {
+    /// Dequantised values are multiplied by it (`amax / 2688`).
+    Multiplier(f32),
+    /// Dequantised values are divided by it (`2688 / amax`).
+    Divisor(f32),
+}
+
+/// Which of the two a layout stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Convention {
+    /// [`GlobalScale::Multiplier`].
+    Multiplier,
+    /// [`GlobalScale::Divisor`].
+    Divisor,
+}
+
+impl GlobalScale {
+    /// A stored number in its convention.
+    #[must_use]
+    pub fn new(convention: Convention, value: f32) -> Self {
+        match convention {
+            Convention::Multiplier => Self::Multiplier(value),
+            Convention::Divisor => Self::Divisor(value),
+        }
+    }
+
+    /// The number to store. Where the convention changes it is the reciprocal, rounded to f32; a
+    /// number that was inverted once comes back unchanged from being inverted twice more.
+    #[must_use]
+    pub fn stored(self, convention: Convention) -> f32 {
+        match (self, convention) {
+            (Self::Multiplier(value), Convention::Multiplier)
+            | (Self::Divisor(value), Convention::Divisor) => value,
+            (Self::Multiplier(value), Convention::Divisor)
+            | (Self::Divisor(value), Convention::Multiplier) => 1.0 / value,
+        }
+    }
+
+    /// What dequantised values are multiplied with.
+    #[must_use]
+    pub fn multiplier(self) -> f32 {
+        self.stored(Convention::Multiplier)
+    }
+}
+
+/// Codes and scales of either format, scales linear.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Blocks {
+    /// Blocks of 16, e4m3 scales.
+    Nvfp4(BlockScaled<Nvfp4>),
+    /// Blocks of 32, ue8m0 scales.
+    Mxfp4(BlockScaled<Mxfp4>),
+}
+
+impl Blocks {
+    /// Checks the parts and puts them together, scales in `layout`; they come out linear.
+    ///
+    /// # Errors
+    /// As [`BlockScaled::new`].
+    pub fn new(
+        format: Format,
+        name: &str,
+        dims: Dims,
+        layout: ScaleLayout,
+        codes: Vec<u8>,
+        scales: Vec<u8>,
+        multiplier: f32,
+    ) -> Result<Self> {
+        fn linear<F: BlockFormat>(tensor: BlockScaled<F>) -> Result<BlockScaled<F>> {
+            match tensor.layout() {
+                ScaleLayout::Linear => Ok(tensor),
+                ScaleLayout::Blocked128x4 => tensor.to_layout(ScaleLayout::Linear),
+            }
+        }
+        Ok(match format {
+            Format::Nvfp4 => Self::Nvfp4(linear(BlockScaled::new(
+                name, dims, layout, codes, scales, multiplier,
+            )?)?),
+            Format::Mxfp4 => Self::Mxfp4(linear(BlockScaled::new(
+                name, dims, layout, codes, scales, multiplier,
+            )?)?),
+        })
+    }
+
+    /// The format.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        match self {
+            Self::Nvfp4(_) => Format::Nvfp4,
+            Self::Mxfp4(_) => Format::Mxfp4,
+        }
+    }
+
+    /// Shape in elements; batch entries are experts.
+    #[must_use]
+    pub fn dims(&self) -> Dims {
+        match self {
+            Self::Nvfp4(tensor) => tensor.dims(),
+            Self::Mxfp4(tensor) => tensor.dims(),
+        }
+    }
+
+    /// Packed codes, row-major.
+    #[must_use]
+    pub fn codes(&self) -> &[u8] {
+        match self {
+            Self::Nvfp4(tensor) => tensor.codes(),
+            Self::Mxfp4(tensor) => tensor.codes(),
+        }
+    }
+
+    /// Scale bytes, row-major.
+    #[must_use]
+    pub fn scales(&self) -> &[u8] {
+        match self {
+            Self::Nvfp4(tensor) => tensor.scales(),
+            Self::Mxfp4(tensor) => tensor.scales(),
+        }
+    }
+
+    /// Scale bytes in 128x4 tiles, padding zero.
+    ///
+    /// # Errors
+    /// As [`BlockScaled::to_layout`].
+    pub fn blocked_scales(&self) -> Result<Vec<u8>> {
+        let layout = ScaleLayout::Blocked128x4;
+        Ok(match self {
+            Self::Nvfp4(tensor) => tensor.to_layout(layout)?.scales().to_vec(),
+            Self::Mxfp4(tensor) => tensor.to_layout(layout)?.scales().to_vec(),
+        })
+    }
+
+    /// All values in f32; see [`BlockScaled::dequantize`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn dequantize(&self) -> Result<Vec<f32>> {
+        match self {
+            Self::Nvfp4(tensor) => tensor.dequantize(),
+            Self::Mxfp4(tensor) => tensor.dequantize(),
+        }
+    }
+}
+
+/// What is known of a weight without its data: enough to lay out a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightSpec {
+    /// Name of the tensor before it was quantised, such as `model.layers.0.mlp.up_proj.weight`.
+    pub name: String,
+    /// Its shape, `[N, K]` or `[experts, N, K]`.
+    pub shape: Vec<usize>,
+    /// How it is quantised.
+    pub format: Format,
+    /// Whether it has a tensor-level scale of its own. NVFP4 without one has a single level.
+    pub global: bool,
+    /// Whether a scale for the layer's input is there too.
+    pub input: bool,
+    /// Element type before it was quantised, where known.
+    pub original: Option<Dtype>,
+}
+
+impl WeightSpec {
+    /// Columns: the dimension along which blocks run.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.shape.last().copied().unwrap_or(0)
+    }
+
+    /// The shape with its last dimension replaced.
+    #[must_use]
+    pub fn with_last(&self, last: &[usize]) -> Vec<usize> {
+        let leading = self.shape.len().saturating_sub(1);
+        [&self.shape[..leading], last].concat()
+    }
+
+    /// Shape of the linear scales.
+    #[must_use]
+    pub fn scale_shape(&self) -> Vec<usize> {
+        self.with_last(&[self.cols() / self.format.block() as usize])
+    }
+
+    /// The name without its last part, `.weight`: the module.
+    #[must_use]
+    pub fn module(&self) -> &str {
+        module(&self.name)
+    }
+}
+
+/// The module that a tensor belongs to: its name without the last part.
+pub(super) fn module(tensor: &str) -> &str {
+    tensor.rsplit_once('.').map_or(tensor, |(module, _)| module)
+}
+
+/// A quantised weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weight {
+    /// All but the data.
+    pub spec: WeightSpec,
+    /// Codes and scales; their global scale is the multiplier.
+    pub blocks: Blocks,
+    /// The tensor-level scale as it was stored.
+    pub global: Option<GlobalScale>,
+    /// The scale of the layer's input, from calibration.
+    pub input: Option<GlobalScale>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What `stored` promises of inverting again.
+        #[test]
+        fn the_third_inversion_gives_the_first(bits in 0x0100_0000u32..0x7e00_0000) {
+            let start = GlobalScale::Multiplier(f32::from_bits(bits));
+            let first = start.stored(Convention::Divisor);
+            let second = GlobalScale::Divisor(first).stored(Convention::Multiplier);
+            let third = GlobalScale::Multiplier(second).stored(Convention::Divisor);
+            prop_assert_eq!(first.to_bits(), third.to_bits());
+            prop_assert!((i64::from(second.to_bits()) - i64::from(bits)).abs() <= 1);
+        }
+    }
+}
