@@ -119,7 +119,7 @@ pub struct Counters {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
     /// Which one: `dram`, `l2`, `issue`, `integer`, `float`, `half`, `double`,
-    /// `convert`, `shared`.
+    /// `shared`.
     pub name: &'static str,
     /// Seconds.
     pub seconds: f64,
@@ -149,6 +149,11 @@ impl Counters {
     /// at its peak rate, everything overlaps perfectly, SMs without a CTA idle,
     /// and every distinct sector crosses DRAM once. The cold-cache case is
     /// meant; data already in L2 may beat the `dram` part.
+    ///
+    /// What runs is machine code, not PTX. The assembler drops moves,
+    /// conversions and predicate arithmetic where it can and fuses integer
+    /// operations in pairs (three-input add and logic, multiply-add), so those
+    /// families do not count and integer operations count half.
     #[must_use]
     pub fn lower_bound(&self, gpu: &Gpu) -> LowerBound {
         let sms = f64::from(gpu.sms).min(self.ctas.max(1) as f64);
@@ -157,6 +162,10 @@ impl Counters {
         let lane = |family| self.family(family).lane;
         let unique = (self.global_unique_bytes_read + self.global_unique_bytes_written) as f64;
         let sectors = (self.global.sectors_read + self.global.sectors_written) as f64;
+        let integer = self.family(Family::Integer);
+        let free = [Family::Move, Family::Convert, Family::Predicate, Family::Hint];
+        let dropped: u64 = free.iter().map(|&f| self.family(f).warp).sum();
+        let issued = self.warp_instructions.saturating_sub(dropped + integer.warp / 2);
         let part = |name, seconds| Limit { name, seconds };
         let parts = vec![
             part("dram", unique / gpu.dram_bytes_per_s),
@@ -165,12 +174,11 @@ impl Counters {
                 // L1 may keep what it has read; only distinct bytes must cross.
                 unique.min(sectors * 32.0) / (gpu.l2_bytes_per_clock * gpu.clock_hz),
             ),
-            part("issue", clocks(self.warp_instructions, gpu.issue_per_clock)),
-            part("integer", clocks(lane(Family::Integer), gpu.int_lanes_per_clock)),
+            part("issue", clocks(issued, gpu.issue_per_clock)),
+            part("integer", clocks(integer.lane / 2, gpu.int_lanes_per_clock)),
             part("float", clocks(lane(Family::Float), gpu.float_lanes_per_clock)),
             part("half", clocks(lane(Family::Half), gpu.half_lanes_per_clock)),
             part("double", clocks(lane(Family::Double), gpu.double_lanes_per_clock)),
-            part("convert", clocks(lane(Family::Convert), gpu.cvt_lanes_per_clock)),
             part("shared", clocks(self.shared_wavefronts, 1.0)),
         ];
         let worst = parts.iter().fold(part("none", 0.0), |worst, part| {

@@ -24,7 +24,8 @@ pub struct Gpu {
     pub clock_hz: f64,
     /// Warp instructions an SM issues per clock.
     pub issue_per_clock: f64,
-    /// 32-bit integer lane operations an SM completes per clock.
+    /// 32-bit integer lane operations an SM completes per clock, over all pipes
+    /// that take some of them.
     pub int_lanes_per_clock: f64,
     /// f32 lane operations (fma counts one) an SM completes per clock.
     pub float_lanes_per_clock: f64,
@@ -32,8 +33,6 @@ pub struct Gpu {
     pub half_lanes_per_clock: f64,
     /// f64 lane operations an SM completes per clock.
     pub double_lanes_per_clock: f64,
-    /// Conversion lane operations an SM completes per clock.
-    pub cvt_lanes_per_clock: f64,
     /// Bytes of shared memory an SM moves per clock (one wavefront).
     pub shared_bytes_per_clock: u32,
     /// Shared memory of an SM, bytes.
@@ -63,15 +62,14 @@ impl Gpu {
             arch: "sm_90a",
             sms: 132,
             dram_bytes_per_s: 4.8e12,
-            l2_bytes: 50 << 20,
+            l2_bytes: 60 << 20,
             l2_bytes_per_clock: 5120.0,
             clock_hz: 1.98e9,
             issue_per_clock: 4.0,
-            int_lanes_per_clock: 64.0,
+            int_lanes_per_clock: 128.0,
             float_lanes_per_clock: 128.0,
             half_lanes_per_clock: 128.0,
             double_lanes_per_clock: 64.0,
-            cvt_lanes_per_clock: 64.0,
             shared_bytes_per_clock: 128,
             shared_per_sm: 228 << 10,
             shared_per_cta: 227 << 10,
