@@ -175,7 +175,7 @@ fn kernel_directives(kernel: &Kernel) -> String {
     }
     let [x, y, z] = kernel.cluster;
     if x > 0 {
-        let _ = writeln!(text, ".explicitcluster\n.reqnctapercluster {x}, {y}, {z}");
+        let _ = writeln!(text, ".reqnctapercluster {x}, {y}, {z}");
     }
     text
 }
