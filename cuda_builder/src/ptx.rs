@@ -33,6 +33,9 @@ pub struct Kernel {
 const BOUNDS: &str = "// cuda_builder.launch_bounds ";
 const DYNAMIC: &str = "// cuda_builder.dynamic_shared ";
 const STATIC: &str = "// cuda_builder.static_shared ";
+const PARAMETER: &str = "// cuda_builder.kernel_param ";
+/// Followed by an index: a parameter of the entry that the line is in.
+const PARAMETER_NAME: &str = "__kernel_param_";
 
 /// Turns markers into directives and checks the module.
 ///
@@ -48,6 +51,9 @@ pub fn finish(raw: &str, arch: Arch) -> Result<(String, Vec<Kernel>), BuildError
     let mut kernels = Vec::new();
     let mut dynamic_align = 0;
     let mut fixed: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+
+    // Parameters whose addresses are taken, and the alignment asked for.
+    let mut parameters: BTreeMap<String, u32> = BTreeMap::new();
 
     // Where each entry's signature ends, and the directives to put there.
     let mut directives: BTreeMap<usize, String> = BTreeMap::new();
@@ -87,6 +93,15 @@ pub fn finish(raw: &str, arch: Arch) -> Result<(String, Vec<Kernel>), BuildError
         if let Some((_, marker)) = line.split_once(DYNAMIC) {
             dynamic_align = dynamic_align.max(number_of(&fields(marker), "align"));
         }
+        if let Some((_, marker)) = line.split_once(PARAMETER) {
+            let Some(open) = &entry else {
+                return Err(fail(number, "a kernel's parameter is named outside a kernel".into()));
+            };
+            let f = fields(marker);
+            let name = format!("{}_param_{}", open.name, number_of(&f, "index"));
+            let align = parameters.entry(name).or_insert(1);
+            *align = number_of(&f, "align").max(*align);
+        }
         if let Some((_, marker)) = line.split_once(STATIC) {
             let f = fields(marker);
             let (id, shape) =
@@ -101,11 +116,21 @@ pub fn finish(raw: &str, arch: Arch) -> Result<(String, Vec<Kernel>), BuildError
     }
 
     let mut out = String::with_capacity(raw.len() + 4096);
+    let mut within = "";
     for (number, line) in lines.iter().enumerate() {
         if is_noise(line) {
             continue;
         }
-        let _ = writeln!(out, "{}", line.trim_end());
+        within = entry_name(line).unwrap_or(within);
+        let line = line.trim_end();
+        if let Some((code, _)) = line.split_once(PARAMETER) {
+            let own = format!("{within}_param_");
+            let _ = writeln!(out, "{}", code.replace(PARAMETER_NAME, &own).trim_end());
+        } else if let Some(aligned) = parameter_aligned(line, &parameters) {
+            let _ = writeln!(out, "{aligned}");
+        } else {
+            let _ = writeln!(out, "{line}");
+        }
         if line.starts_with(".address_size") {
             if dynamic_align > 0 {
                 let _ = writeln!(
@@ -221,6 +246,17 @@ fn param_bytes(line: &str) -> Result<Option<(u32, u32)>, String> {
     Ok(Some((align.unwrap_or(element).max(1), element * count)))
 }
 
+/// The declaration in `line` with the alignment that `wanted` has for it, if that is
+/// more than it has.
+fn parameter_aligned(line: &str, wanted: &BTreeMap<String, u32>) -> Option<String> {
+    let declared = line.trim().strip_prefix(".param .align ")?;
+    let (align, rest) = declared.split_once(' ')?;
+    let (_, name) = rest.split_once(' ')?;
+    let name = name.split('[').next()?;
+    let wanted = wanted.get(name)?;
+    (align.parse::<u32>().ok()? < *wanted).then(|| format!("\t.param .align {wanted} {rest}"))
+}
+
 fn fields(marker: &str) -> BTreeMap<String, String> {
     marker
         .split_whitespace()
@@ -319,6 +355,7 @@ mod tests {
 \t// end inline asm
 \tmov.u32 %r1, __dynamic_shared; // cuda_builder.dynamic_shared align=128
 \tmov.u32 %r2, __static_shared_3; // cuda_builder.static_shared id=3 bytes=64 align=16
+\tmov.b64 %rd1, __kernel_param_0; // cuda_builder.kernel_param index=0 align=64
 \tbar.sync 0;
 \tret;
 }
@@ -336,6 +373,8 @@ mod tests {
             ".reqnctapercluster 2, 1, 1",
             ".extern .shared .align 128 .b8 __dynamic_shared[];",
             ".shared .align 16 .b8 __static_shared_3[64];",
+            "\t.param .align 64 .b8 k_param_0[72],",
+            "\tmov.b64 %rd1, k_param_0;",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
         }

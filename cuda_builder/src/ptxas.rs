@@ -104,15 +104,27 @@ pub fn report(
 }
 
 /// Reads the output of `ptxas --verbose`.
+///
+/// Frames and spills are given by function name, and of functions that a kernel
+/// calls as well: those count for every kernel, since any of them may call one.
 pub fn parse(text: &str) -> Vec<Usage> {
     let mut all: Vec<Usage> = Vec::new();
+    let mut called = Usage::default();
+    let mut properties_of = String::new();
     for line in text.lines() {
-        if let Some(rest) = line.split_once("Compiling entry function '").map(|s| s.1) {
+        let between = |start: &str| line.split_once(start).map(|s| s.1.trim());
+        if let Some(rest) = between("Compiling entry function '") {
             let name = rest.split('\'').next().unwrap_or("").to_string();
+            properties_of.clone_from(&name);
             all.push(Usage { name, ..Usage::default() });
             continue;
         }
-        let Some(usage) = all.last_mut() else { continue };
+        if let Some(name) = between("Function properties for ") {
+            properties_of = name.to_string();
+            continue;
+        }
+        let Some(entry) = all.last_mut() else { continue };
+        let usage = if properties_of == entry.name { entry } else { &mut called };
         // "16 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads"
         // "Used 40 registers, used 1 barriers, 1024 bytes smem"
         for part in line.rsplit(':').next().unwrap_or("").split(',') {
@@ -120,15 +132,31 @@ pub fn parse(text: &str) -> Vec<Usage> {
                 part.split_whitespace().filter(|w| !w.eq_ignore_ascii_case("used")).collect();
             let Some(value) = words.first().and_then(|w| w.parse().ok()) else { continue };
             match words[1..].join(" ").as_str() {
-                "bytes stack frame" => usage.stack = value,
-                "bytes spill stores" => usage.spill_stores = value,
-                "bytes spill loads" => usage.spill_loads = value,
-                "registers" => usage.registers = value,
-                "barriers" => usage.barriers = value,
-                "bytes smem" => usage.shared = value,
+                "bytes stack frame" => usage.stack = usage.stack.max(value),
+                "bytes spill stores" => usage.spill_stores = usage.spill_stores.max(value),
+                "bytes spill loads" => usage.spill_loads = usage.spill_loads.max(value),
+                // Given once, for the entry, behind all properties.
                 _ => {}
             }
         }
+        if let Some(resources) = between(" : Used ") {
+            let entry = all.last_mut().expect("an entry is open");
+            for part in resources.split(',') {
+                let words: Vec<&str> = part.split_whitespace().filter(|w| *w != "used").collect();
+                let Some(value) = words.first().and_then(|w| w.parse().ok()) else { continue };
+                match words[1..].join(" ").as_str() {
+                    "registers" => entry.registers = value,
+                    "barriers" => entry.barriers = value,
+                    "bytes smem" => entry.shared = value,
+                    _ => {}
+                }
+            }
+        }
+    }
+    for usage in &mut all {
+        usage.stack = usage.stack.max(called.stack);
+        usage.spill_stores = usage.spill_stores.max(called.spill_stores);
+        usage.spill_loads = usage.spill_loads.max(called.spill_loads);
     }
     all
 }
@@ -136,6 +164,27 @@ pub fn parse(text: &str) -> Vec<Usage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spills_of_a_called_function_are_not_overwritten() {
+        let text = "\
+ptxas info    : Compiling entry function 'a' for 'sm_90a'
+ptxas info    : Function properties for a
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers
+ptxas info    : Function properties for called
+    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+ptxas info    : Compiling entry function 'b' for 'sm_90a'
+ptxas info    : Function properties for b
+    24 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 10 registers
+ptxas info    : Function properties for other
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+";
+        let all = parse(text);
+        assert_eq!((all[0].registers, all[0].stack, all[0].spill_loads), (40, 8, 4));
+        assert_eq!((all[1].registers, all[1].stack, all[1].spill_loads), (10, 24, 4));
+    }
 
     #[test]
     fn the_report_is_read() {

@@ -57,3 +57,33 @@ pub unsafe fn transpose_sum<const N: usize>(mut values: [f32; N]) -> f32 {
     }
     values[0]
 }
+
+/// Waits until all lanes have arrived; orders their memory accesses.
+///
+/// # Safety
+/// All 32 lanes reach this same call.
+#[inline(always)]
+pub unsafe fn sync() {
+    // SAFETY: the caller vouches that all lanes arrive.
+    unsafe { ptx::barrier::bar_warp_sync(ALL) }
+}
+
+/// The largest of the lanes' values, in each of them.
+///
+/// # Safety
+/// All 32 lanes reach this same call.
+#[inline(always)]
+pub unsafe fn max_u32(value: u32) -> u32 {
+    // SAFETY: the caller vouches that all lanes arrive.
+    unsafe { ptx::shuffle::redux_sync_max_u32(value, ALL) }
+}
+
+/// True in one lane of the warp, always the same one.
+///
+/// # Safety
+/// All 32 lanes reach this same call.
+#[inline(always)]
+pub unsafe fn elect() -> bool {
+    // SAFETY: the caller vouches that all lanes arrive.
+    unsafe { ptx::shuffle::elect_sync(ALL) }
+}

@@ -115,7 +115,7 @@ fn lane_instructions(c: &mut Criterion) {
             eprintln!("{name}: skipped, cargo xtask build-kernels has not made it");
             continue;
         };
-        for schedule in [Schedule::Eager, Schedule::Random(1)] {
+        for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(1)] {
             group.throughput(Throughput::Elements(case.run(schedule)));
             group.bench_function(BenchmarkId::new(name, schedule), |b| {
                 b.iter(|| case.run(schedule));

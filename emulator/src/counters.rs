@@ -1,6 +1,12 @@
 //! What a launch did, counted, and the bound on time that follows from it.
 
-use crate::Gpu;
+mod bound;
+mod levels;
+
+pub use bound::{Limit, LowerBound};
+pub use levels::{LevelBytes, Levels};
+
+use crate::tensor::element::Element;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -29,8 +35,19 @@ pub enum Family {
     Atomic,
     /// `shfl`, `vote`, `match`, `redux`, `elect`, `activemask`.
     Warp,
+    /// `mma.sync`, `ldmatrix`, `stmatrix`, `movmatrix`.
+    Matrix,
     /// Barriers and fences.
     Sync,
+    /// mbarrier operations.
+    Mbarrier,
+    /// `cp.async`, bulk and tensor copies and reductions, `st.async`,
+    /// `red.async`, tensor map edits.
+    Copy,
+    /// `wgmma`, `tcgen05`.
+    Tensor,
+    /// Cluster barrier and addresses, launch control, `setmaxnreg`.
+    Cluster,
     /// Branches, calls, `exit`.
     Control,
     /// Hints without effect here.
@@ -46,7 +63,8 @@ pub struct FamilyCount {
     pub lane: u64,
 }
 
-/// Traffic of a state space as the kernel's instructions asked for it.
+/// Traffic of a state space as the kernel's instructions asked for it; bytes and
+/// sectors include those of asynchronous operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SpaceCount {
     /// Warp instructions that read.
@@ -72,6 +90,146 @@ impl SpaceCount {
         self.bytes_written += other.bytes_written;
         self.sectors_read += other.sectors_read;
         self.sectors_written += other.sectors_written;
+    }
+}
+
+/// Operations of one path and the bytes they moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// Operations issued.
+    pub operations: u64,
+    /// Bytes, to one destination each.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    /// One more operation.
+    pub(crate) fn count(&mut self, bytes: u64) {
+        self.operations += 1;
+        self.bytes += bytes;
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What the asynchronous units did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct AsyncCount {
+    /// `cp.async`, by lane.
+    pub copies: Traffic,
+    /// `cp.async.bulk`, global to shared memory.
+    pub bulk_loads: Traffic,
+    /// `cp.async.bulk`, shared to global memory.
+    pub bulk_stores: Traffic,
+    /// `cp.reduce.async.bulk` to global memory.
+    pub bulk_reductions: Traffic,
+    /// `cp.async.bulk.tensor` to shared memory; bytes as `complete_tx` counts
+    /// them.
+    pub tensor_loads: Traffic,
+    /// `cp.async.bulk.tensor` to global memory; bytes inside the tensor.
+    pub tensor_stores: Traffic,
+    /// `cp.reduce.async.bulk.tensor`; bytes inside the tensor.
+    pub tensor_reductions: Traffic,
+    /// Copies and reductions between shared memories, `st.async`, `red.async`.
+    pub cluster_copies: Traffic,
+    /// Loads, stores and atomics on other CTAs' shared memory, by lane.
+    pub cluster_accesses: Traffic,
+    /// Bytes that multicast loads delivered to further CTAs.
+    pub multicast_bytes: u64,
+    /// L2 prefetches of bulk and tensor kind.
+    pub prefetches: u64,
+    /// Lane arrivals at mbarriers.
+    pub mbarrier_arrivals: u64,
+    /// Warp executions of `test_wait` and `try_wait`.
+    pub mbarrier_tests: u64,
+    /// Tests that found their phase not over.
+    pub mbarrier_tests_failed: u64,
+    /// Warp arrivals at the cluster barrier.
+    pub cluster_arrivals: u64,
+}
+
+impl AsyncCount {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.copies.add(&other.copies);
+        self.bulk_loads.add(&other.bulk_loads);
+        self.bulk_stores.add(&other.bulk_stores);
+        self.bulk_reductions.add(&other.bulk_reductions);
+        self.tensor_loads.add(&other.tensor_loads);
+        self.tensor_stores.add(&other.tensor_stores);
+        self.tensor_reductions.add(&other.tensor_reductions);
+        self.cluster_copies.add(&other.cluster_copies);
+        self.cluster_accesses.add(&other.cluster_accesses);
+        self.multicast_bytes += other.multicast_bytes;
+        self.prefetches += other.prefetches;
+        self.mbarrier_arrivals += other.mbarrier_arrivals;
+        self.mbarrier_tests += other.mbarrier_tests;
+        self.mbarrier_tests_failed += other.mbarrier_tests_failed;
+        self.cluster_arrivals += other.cluster_arrivals;
+    }
+}
+
+/// Work of the tensor cores: multiply-adds of `mma.sync`, `wgmma` and `tcgen05.mma`,
+/// by type of the operands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct TensorCount {
+    /// Instructions; `mma.sync` and `wgmma` count each warp.
+    pub instructions: u64,
+    /// f16 and bf16.
+    pub half: u64,
+    /// tf32.
+    pub tf32: u64,
+    /// e4m3, e5m2, and everything of the f8f6f4 kinds.
+    pub byte: u64,
+    /// s8 and u8.
+    pub integer: u64,
+    /// e2m1 of the mxf4 kinds.
+    pub nibble: u64,
+    /// f64.
+    pub double: u64,
+    /// Single bits.
+    pub bit: u64,
+    /// Bytes of operands that were taken from shared memory: those of a `wgmma`
+    /// once for its four warps.
+    pub shared_bytes: u64,
+}
+
+impl TensorCount {
+    /// One more instruction; `packed`, its 4-bit operands are not padded to bytes.
+    pub(crate) fn count(&mut self, element: Element, packed: bool, operations: u64) {
+        self.instructions += 1;
+        *match element {
+            Element::F16 | Element::Bf16 => &mut self.half,
+            Element::Tf32 => &mut self.tf32,
+            Element::S8 | Element::U8 => &mut self.integer,
+            Element::E2m1 if packed => &mut self.nibble,
+            Element::F64 => &mut self.double,
+            Element::B1 => &mut self.bit,
+            _ => &mut self.byte,
+        } += operations;
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.instructions += other.instructions;
+        self.half += other.half;
+        self.tf32 += other.tf32;
+        self.byte += other.byte;
+        self.integer += other.integer;
+        self.nibble += other.nibble;
+        self.double += other.double;
+        self.bit += other.bit;
+        self.shared_bytes += other.shared_bytes;
+    }
+
+    /// Multiply-adds of f16 that take as long: tf32 run at half the rate, 8-bit types
+    /// at twice and 4-bit types at four times. f64 and single bits are left out.
+    fn half_equivalents(&self) -> f64 {
+        self.half as f64
+            + 2.0 * self.tf32 as f64
+            + (self.byte + self.integer) as f64 / 2.0
+            + self.nibble as f64 / 4.0
     }
 }
 
@@ -113,29 +271,12 @@ pub struct Counters {
     pub barrier_arrivals: u64,
     /// Branches at which a warp split.
     pub divergent_branches: u64,
-}
-
-/// One limit of the machine and the time it alone would force.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Limit {
-    /// Which one: `dram`, `l2`, `issue`, `integer`, `float`, `half`, `double`,
-    /// `shared`.
-    pub name: &'static str,
-    /// Seconds.
-    pub seconds: f64,
-}
-
-/// A lower bound on the time of a launch on a machine; never a measurement.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LowerBound {
-    /// Machine it is for.
-    pub gpu: &'static str,
-    /// The largest of `parts`.
-    pub seconds: f64,
-    /// Its name.
-    pub by: &'static str,
-    /// All limits, as if each were the only one.
-    pub parts: Vec<Limit>,
+    /// Asynchronous operations.
+    pub asynchronous: AsyncCount,
+    /// Work of the tensor cores.
+    pub tensor: TensorCount,
+    /// Bytes by level of memory.
+    pub levels: Levels,
 }
 
 impl Counters {
@@ -143,47 +284,5 @@ impl Counters {
     #[must_use]
     pub fn family(&self, family: Family) -> FamilyCount {
         self.families.get(&family).copied().unwrap_or_default()
-    }
-
-    /// The time below which no schedule can get on `gpu`: each resource works
-    /// at its peak rate, everything overlaps perfectly, SMs without a CTA idle,
-    /// and every distinct sector crosses DRAM once. The cold-cache case is
-    /// meant; data already in L2 may beat the `dram` part.
-    ///
-    /// What runs is machine code, not PTX. The assembler drops moves,
-    /// conversions and predicate arithmetic where it can and fuses integer
-    /// operations in pairs (three-input add and logic, multiply-add), so those
-    /// families do not count and integer operations count half.
-    #[must_use]
-    pub fn lower_bound(&self, gpu: &Gpu) -> LowerBound {
-        let sms = f64::from(gpu.sms).min(self.ctas.max(1) as f64);
-        let clocks =
-            |amount: u64, per_sm_clock: f64| amount as f64 / (per_sm_clock * sms * gpu.clock_hz);
-        let lane = |family| self.family(family).lane;
-        let unique = (self.global_unique_bytes_read + self.global_unique_bytes_written) as f64;
-        let sectors = (self.global.sectors_read + self.global.sectors_written) as f64;
-        let integer = self.family(Family::Integer);
-        let free = [Family::Move, Family::Convert, Family::Predicate, Family::Hint];
-        let dropped: u64 = free.iter().map(|&f| self.family(f).warp).sum();
-        let issued = self.warp_instructions.saturating_sub(dropped + integer.warp / 2);
-        let part = |name, seconds| Limit { name, seconds };
-        let parts = vec![
-            part("dram", unique / gpu.dram_bytes_per_s),
-            part(
-                "l2",
-                // L1 may keep what it has read; only distinct bytes must cross.
-                unique.min(sectors * 32.0) / (gpu.l2_bytes_per_clock * gpu.clock_hz),
-            ),
-            part("issue", clocks(issued, gpu.issue_per_clock)),
-            part("integer", clocks(integer.lane / 2, gpu.int_lanes_per_clock)),
-            part("float", clocks(lane(Family::Float), gpu.float_lanes_per_clock)),
-            part("half", clocks(lane(Family::Half), gpu.half_lanes_per_clock)),
-            part("double", clocks(lane(Family::Double), gpu.double_lanes_per_clock)),
-            part("shared", clocks(self.shared_wavefronts, 1.0)),
-        ];
-        let worst = parts.iter().fold(part("none", 0.0), |worst, part| {
-            if part.seconds > worst.seconds { part.clone() } else { worst }
-        });
-        LowerBound { gpu: gpu.name, seconds: worst.seconds, by: worst.name, parts }
     }
 }

@@ -1,6 +1,17 @@
 //! What the emulator says when a kernel does something wrong.
 
+mod asynchronous;
+mod race;
+mod tensor;
+#[cfg(test)]
+mod tests;
+
+pub use asynchronous::{AsyncFault, MbarrierFault, OperationSite};
+pub use race::{DataRace, MissingOrder, RaceAccess, RaceSite};
+pub use tensor::TensorFault;
+
 use crate::Schedule;
+use crate::machine::units::Site;
 use std::fmt;
 
 /// State space of an access, as diagnostics and counters name it.
@@ -142,6 +153,19 @@ pub enum DiagnosticKind {
     Deadlock {
         /// Everything that waits.
         waiting: Vec<Waiter>,
+        /// Clusters of the grid that could not begin, the machine being full.
+        unstarted: u64,
+    },
+    /// A device-side `assert` does not hold.
+    Assertion {
+        /// Its condition, as the source has it.
+        condition: String,
+        /// File of the source.
+        file: String,
+        /// Line there.
+        line: u32,
+        /// Function of the source.
+        function: String,
     },
     /// `trap` was executed.
     Trap,
@@ -159,6 +183,10 @@ pub enum DiagnosticKind {
         /// Local memory of a lane, bytes.
         bytes: u64,
     },
+    /// Misuse of an asynchronous unit.
+    Async(AsyncFault),
+    /// Two accesses to shared or tensor memory that nothing orders.
+    Race(Box<DataRace>),
     /// The instruction limit of the launch was reached.
     InstructionLimit {
         /// The limit, warp instructions of one cluster.
@@ -288,7 +316,7 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
         DiagnosticKind::BarrierMismatch { barrier, required, actual } => {
             write!(f, "barrier mismatch: barrier {barrier}: required {required}, actual {actual}")
         }
-        DiagnosticKind::Deadlock { waiting } => {
+        DiagnosticKind::Deadlock { waiting, unstarted } => {
             write!(f, "deadlock: ")?;
             const SHOWN: usize = 8;
             for (i, waiter) in waiting.iter().take(SHOWN).enumerate() {
@@ -303,7 +331,13 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
             if waiting.len() > SHOWN {
                 write!(f, ", and {} more", waiting.len() - SHOWN)?;
             }
+            if *unstarted != 0 {
+                write!(f, "; {unstarted} clusters cannot begin, the machine is full")?;
+            }
             Ok(())
+        }
+        DiagnosticKind::Assertion { condition, file, line, function } => {
+            write!(f, "assertion failed: `{condition}`, {file}:{line}, {function}")
         }
         DiagnosticKind::Trap => write!(f, "trap executed"),
         DiagnosticKind::Breakpoint => write!(f, "breakpoint executed"),
@@ -313,6 +347,8 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
         DiagnosticKind::StackOverflow { depth, bytes } => {
             write!(f, "stack overflow: {depth} nested calls, {bytes} bytes of local memory a lane")
         }
+        DiagnosticKind::Async(fault) => write!(f, "{fault}"),
+        DiagnosticKind::Race(race) => write!(f, "{race}"),
         DiagnosticKind::InstructionLimit { limit } => {
             write!(f, "instruction limit: more than {limit} warp instructions in one cluster")
         }
@@ -325,17 +361,26 @@ pub(crate) struct Fault {
     pub(crate) kind: DiagnosticKind,
     pub(crate) lane: Option<u32>,
     pub(crate) access: Option<Access>,
+    /// The operation at fault, if it is not the executing instruction.
+    pub(crate) site: Option<Site>,
 }
 
 impl Fault {
     /// A fault of a whole warp.
     pub(crate) fn warp(kind: DiagnosticKind) -> Box<Self> {
-        Box::new(Self { kind, lane: None, access: None })
+        Box::new(Self { kind, lane: None, access: None, site: None })
     }
 
     /// A fault of one lane.
     pub(crate) fn lane(kind: DiagnosticKind, lane: u32) -> Box<Self> {
-        Box::new(Self { kind, lane: Some(lane), access: None })
+        Box::new(Self { kind, lane: Some(lane), access: None, site: None })
+    }
+
+    /// The fault of an operation that an earlier instruction issued.
+    pub(crate) fn at(mut self: Box<Self>, site: Site) -> Box<Self> {
+        self.lane = Some(site.lane);
+        self.site = Some(site);
+        self
     }
 }
 

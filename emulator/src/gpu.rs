@@ -33,6 +33,8 @@ pub struct Gpu {
     pub half_lanes_per_clock: f64,
     /// f64 lane operations an SM completes per clock.
     pub double_lanes_per_clock: f64,
+    /// Dense f16 multiply-adds of an SM's tensor cores per clock.
+    pub tensor_macs_per_clock: f64,
     /// Bytes of shared memory an SM moves per clock (one wavefront).
     pub shared_bytes_per_clock: u32,
     /// Shared memory of an SM, bytes.
@@ -70,6 +72,7 @@ impl Gpu {
             float_lanes_per_clock: 128.0,
             half_lanes_per_clock: 128.0,
             double_lanes_per_clock: 64.0,
+            tensor_macs_per_clock: 2048.0,
             shared_bytes_per_clock: 128,
             shared_per_sm: 228 << 10,
             shared_per_cta: 227 << 10,
@@ -93,6 +96,7 @@ impl Gpu {
             l2_bytes: 126 << 20,
             l2_bytes_per_clock: 6144.0,
             clock_hz: 1.965e9,
+            tensor_macs_per_clock: 4096.0,
             ..Self::h200()
         }
     }

@@ -40,6 +40,29 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Under [`Schedule::Lazy`] and [`Schedule::Random`] data races in shared memory
+//! are reported too, [`DiagnosticKind::Race`]; under [`Schedule::Eager`] they
+//! are not looked for.
+//!
+//! # Around a launch
+//!
+//! | question | where | command |
+//! |---|---|---|
+//! | does it go wrong, or come out differently, under any of N schedules? | [`explore`] | `ptx-emu run --explore N`, `replay --explore N` |
+//! | would a lost or weakened synchronisation be noticed? | [`mutate`] | `ptx-emu mutate` |
+//! | who waits for whom, and what is in flight meanwhile? | [`trace`] | `--trace out.json` |
+//! | what was moved and computed, and what time does that take at least? | [`Counters`], [`LowerBound`] | `--json` |
+//!
+//! The first two repeat an [`experiment::Experiment`], a launch with the memory
+//! that it starts from; [`bundle::Bundle::experiment`] makes one.
+//!
+//! # Testing
+//!
+//! Arithmetic, copies and tensor-core sums are compared with recordings of an H200
+//! (`ptx-emu conformance check`, `tests/data/conformance`). Parser, loader and machine
+//! are fuzzed with mutated real PTX, for as long as it is told:
+//! `PTX_EMU_FUZZ_SECONDS=600 cargo test -p ptx-emu --test machine_fuzz`.
+//!
 //! # Code map
 //!
 //! | module | what |
@@ -48,26 +71,44 @@
 //! | `module` | syntax tree to decoded code: scopes, variables, operands |
 //! | `isa` | one file an instruction family: decoding and meaning |
 //! | [`num`] | arithmetic on single values |
+//! | [`tensor`] | arithmetic and layouts of tensor cores |
 //! | `machine` | registers, warps, barriers, clusters, launches, memory accesses |
 //! | `memory` | memories tracked per byte |
+//! | [`bundle`] | launches with their memory, as folders |
+//! | [`experiment`], [`explore`], [`mutate`] | launches repeated: under other schedules, with mutated synchronisation |
+//! | [`trace`] | timelines |
+//! | [`conformance`] | probes, and recordings of them on real hardware |
+//! | [`tensor_map`] | tensor maps and the geometry of tile copies |
 
+pub mod bundle;
+pub mod conformance;
 mod counters;
 mod diagnostic;
+pub mod experiment;
+pub mod explore;
 mod gpu;
 mod isa;
 mod machine;
 mod memory;
 mod module;
+pub mod mutate;
 pub mod num;
 mod schedule;
 pub mod syntax;
+pub mod tensor;
+pub mod tensor_map;
+pub mod trace;
 
-pub use counters::{Counters, Family, FamilyCount, Limit, LowerBound, SpaceCount};
+pub use counters::{
+    AsyncCount, Counters, Family, FamilyCount, LevelBytes, Levels, Limit, LowerBound, SpaceCount,
+    TensorCount, Traffic,
+};
 pub use diagnostic::{
-    Access, AccessKind, AllocationSite, Diagnostic, DiagnosticKind, Space, Waiter,
+    Access, AccessKind, AllocationSite, AsyncFault, DataRace, Diagnostic, DiagnosticKind,
+    MbarrierFault, MissingOrder, OperationSite, RaceAccess, RaceSite, Space, TensorFault, Waiter,
 };
 pub use gpu::Gpu;
-pub use machine::{Launch, LaunchError, LaunchReport};
+pub use machine::{Launch, LaunchError, LaunchReport, Step, launch_sequence};
 pub use memory::{GlobalMemory, MemoryError};
 pub use module::{KernelInfo, LoadError, Module, ParamInfo, Unsupported};
 pub use schedule::{ParseScheduleError, Schedule};

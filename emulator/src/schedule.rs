@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 /// How warps are interleaved and, where the memory model leaves it open, when
 /// things complete. A schedule and its seed replay a run exactly.
+///
+/// `lazy` and `random` also look for data races in shared memory, whether or
+/// not they show in this run's values; `eager`, which is for speed, does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Schedule {
     /// Clusters and warps in order, each until it must wait.
@@ -12,7 +15,8 @@ pub enum Schedule {
     Eager,
     /// Clusters and warps in reverse order, each until it must wait.
     Lazy,
-    /// Seeded choice with short turns.
+    /// Seeded choice with short turns; lanes of a warp part where PTX lets them
+    /// (not in modules with `activemask`, which would tell).
     Random(u64),
 }
 

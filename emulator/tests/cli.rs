@@ -301,7 +301,7 @@ fn bad_arguments_exit_with_2_and_write_nothing() {
         ),
         (
             r#"[{"u32": 1}, {"f32": 1}, {"tensor_map": {}}, {"buffer": {"bytes": 4}}]"#,
-            "argument 2 (parameter `x`): tensor_map: required a scalar, buffer or struct (tensor maps are not supported yet)",
+            "argument 2 (parameter `x`): tensor_map.dims: required a list of integers, actual none",
         ),
         (
             r#"[{"u32": 1}, {"f32": 1}, {"buffer": {"bytes": 4}, "out": "none/o"}, {"buffer": {"bytes": 4}}]"#,

@@ -301,9 +301,9 @@ fn instruction_limit() {
 #[test]
 fn everything_unsupported_is_listed_at_load() {
     let text = kernel(
-        "mbarrier.init.shared.b64 [%r1], 1;
+        "multimem.red.relaxed.sys.global.add.u32 [%in], 1;
          add.u32 %r1, %r1, 1;
-         cp.async.commit_group;
+         suq.width.b32 %r1, [%d1];
          ld.global.frobnicate.u32 %r1, [%in];
          cvt.rn.satfinite.e4m3x2.bogus %h1, %f1, %f2;",
     );
@@ -312,7 +312,7 @@ fn everything_unsupported_is_listed_at_load() {
     };
     let lines: Vec<&str> = list.iter().map(|item| item.instruction.as_str()).collect();
     assert_eq!(list.len(), 4, "{lines:?}");
-    assert!(list[0].why.contains("mbarrier"), "{}", list[0]);
+    assert!(list[0].why.contains("multimem"), "{}", list[0]);
     assert!(list[2].why.contains(".frobnicate"), "{}", list[2]);
     let text = load_error(&text).to_string();
     assert!(text.starts_with("4 unsupported:\n  line "), "{text}");

@@ -198,6 +198,7 @@ fn one_lane_spins_while_the_others_wait_at_a_warp_barrier() {
           ld.volatile.shared.u32 %r1, [flag];
           setp.eq.u32 %p3, %r1, 0;
           @%p3 bra SPIN;
+        membar.cta;
         WAIT:
         bar.warp.sync 0xffffffff;
         ld.shared.u32 %r2, [value];
@@ -227,13 +228,13 @@ fn a_spin_lock_between_lanes_of_a_warp() {
         @%p1 st.shared.u32 [count], 0;
         bar.sync 0;
         TRY:
-          atom.shared.cas.b32 %r1, [lock], 0, 1;
+          atom.acquire.cta.shared.cas.b32 %r1, [lock], 0, 1;
           setp.ne.u32 %p2, %r1, 0;
           @%p2 bra TRY;
         ld.shared.u32 %r2, [count];
         add.u32 %r2, %r2, 1;
         st.shared.u32 [count], %r2;
-        atom.shared.exch.b32 %r3, [lock], 0;
+        atom.release.cta.shared.exch.b32 %r3, [lock], 0;
         bar.sync 0;
         ld.shared.u32 %r4, [count];
         st.global.u32 [%po], %r4;";

@@ -2,8 +2,8 @@
 
 mod support;
 
-use ptx_emu::{Family, GlobalMemory, Gpu, Schedule};
-use support::{Run, SCHEDULES, check};
+use ptx_emu::{Family, GlobalMemory, Gpu, LaunchReport, Schedule};
+use support::{Run, SCHEDULES, check, module};
 
 fn lanes(code: &str, expected: impl Fn(u32) -> u32) {
     let expected: Vec<u32> = (0..32).map(expected).collect();
@@ -178,6 +178,27 @@ fn special_registers() {
 }
 
 #[test]
+fn clusters_give_ranks_and_shared_addresses_that_carry_them() {
+    let text = module(
+        ".visible .entry k(.param .u64 out, .param .u64 in) .reqnctapercluster 2, 1, 1 {
+            .reg .b32 %v, %w, %t; .reg .b64 %o; .reg .pred %p;
+            .shared .align 4 .b32 s;
+            mov.u32 %v, s; shr.u32 %w, %v, 24; and.b32 %v, %v, 0xffffff;
+            st.shared.u32 [s], %w; ld.shared.u32 %w, [s];
+            mad.lo.u32 %v, %w, 10000, %v;
+            mov.u32 %w, %cluster_ctarank; mad.lo.u32 %v, %w, 100000, %v;
+            mov.u32 %w, %clusterid.x; mad.lo.u32 %v, %w, 1000000, %v;
+            selp.u32 %w, 10000000, 0, %is_explicit_cluster; add.u32 %v, %v, %w;
+            ld.param.u64 %o, [out]; mov.u32 %t, %ctaid.x; mad.wide.u32 %o, %t, 4, %o;
+            st.global.u32 [%o], %v; ret; }",
+    );
+    let run = Run { grid: 6, block: 1, out_bytes: 24, ..Run::new(text) };
+    let expected: Vec<u32> =
+        (0..6).map(|cta| 10_001_024 + cta % 2 * 110_000 + cta / 2 * 1_000_000).collect();
+    check("cluster", &run.words(), &expected);
+}
+
+#[test]
 fn counters_say_what_was_done() {
     let run = Run {
         grid: 2,
@@ -244,7 +265,11 @@ fn results_do_not_depend_on_host_threads_or_schedule() {
         for schedule in SCHEDULES {
             let (other, other_report) = run(threads, schedule);
             assert_eq!(bytes, other, "{threads:?} {schedule}");
-            assert_eq!(report, other_report, "{threads:?} {schedule}");
+            // Where lanes of a warp part, it issues more instructions.
+            let (_, alone) = run(Some(1), schedule);
+            assert_eq!(alone, other_report, "{threads:?} {schedule}");
+            let bytes = |report: &LaunchReport| report.counters.shared.bytes_read;
+            assert_eq!(bytes(&report), bytes(&other_report), "{threads:?} {schedule}");
         }
     }
 }

@@ -141,6 +141,12 @@ fn check_float_to_float(bits: u64) {
             let payload = (bits & ((1 << exp_at) - 1)) << (52 - exp_at);
             (bits >> sign_at & 1) << 63 | 0x7ff8 << 48 | payload
         };
+        // From f64 a NaN keeps its sign and the upper bits of its payload.
+        let narrow_nan = |exponent: u64, man_bits: u32| {
+            let payload = (bits & ((1 << 52) - 1)) >> (52 - man_bits);
+            let sign = if man_bits == 23 { bits >> 63 << 31 } else { bits >> 63 << 15 };
+            sign | exponent << man_bits | 1 << (man_bits - 1) | payload
+        };
         let f32_bits = bits & 0xffff_ffff;
         let f16_bits = bits & 0xffff;
         use NumType::{Bf16, F16, F32, F64};
@@ -148,10 +154,11 @@ fn check_float_to_float(bits: u64) {
             (F16, F32, soft_convert::<Single, Half>(f32_bits, round, 0x7fff)),
             (Bf16, F32, soft_convert::<Single, BFloat>(f32_bits, round, 0x7fff)),
             (F64, F32, soft_convert::<Single, Double>(f32_bits, round, wide_nan(23, 31))),
-            (F32, F64, soft_convert::<Double, Single>(bits, round, 0x7fff_ffff)),
-            (F16, F64, soft_convert::<Double, Half>(bits, round, 0x7fff)),
-            (Bf16, F64, soft_convert::<Double, BFloat>(bits, round, 0x7fff)),
-            (F32, Bf16, soft_convert::<BFloat, Single>(f16_bits, round, 0x7fff_ffff)),
+            (F32, F64, soft_convert::<Double, Single>(bits, round, narrow_nan(0xff, 23))),
+            (F16, F64, soft_convert::<Double, Half>(bits, round, narrow_nan(0x1f, 10))),
+            (Bf16, F64, soft_convert::<Double, BFloat>(bits, round, narrow_nan(0xff, 7))),
+            // bf16 is the upper half of f32, NaN or not.
+            (F32, Bf16, f16_bits << 16),
             (F16, Bf16, soft_convert::<BFloat, Half>(f16_bits, round, 0x7fff)),
             (Bf16, F16, soft_convert::<Half, BFloat>(f16_bits, round, 0x7fff)),
         ] {

@@ -5,10 +5,17 @@ use ptx_emu::num::bits::{self, PrmtMode, ShiftMode};
 use ptx_emu::num::compare::{self, FloatCmp, IntCmp, TestOp};
 use ptx_emu::num::{bfloat, half, int, packed};
 
+/// What counts of a position or length: PTX takes the low eight bits, and hardware
+/// does for 32-bit values, but takes all of it for 64-bit ones.
+fn field_extent(msb: u32, extent: u32) -> u64 {
+    u64::from(if msb == 31 { extent & 0xff } else { extent })
+}
+
 /// `bfe` as the PTX ISA's pseudo-code has it, on 64-bit images.
 fn bfe_oracle(a: u64, msb: u32, signed: bool, pos: u32, len: u32) -> u64 {
-    let (pos, len) = (pos & 0xff, len & 0xff);
-    let bit = |i: u32| a >> i & 1;
+    let (pos, len) = (field_extent(msb, pos), field_extent(msb, len));
+    let msb = u64::from(msb);
+    let bit = |i: u64| a >> i & 1;
     let sign = if !signed || len == 0 { 0 } else { bit((pos + len - 1).min(msb)) };
     (0..=msb).fold(0, |d, i| {
         let picked = if i < len && pos + i <= msb { bit(pos + i) } else { sign };
@@ -17,8 +24,9 @@ fn bfe_oracle(a: u64, msb: u32, signed: bool, pos: u32, len: u32) -> u64 {
 }
 
 fn bfi_oracle(a: u64, b: u64, msb: u32, pos: u32, len: u32) -> u64 {
-    let (pos, len) = (pos & 0xff, len & 0xff);
-    (0..len).filter(|i| pos + i <= msb).fold(b, |f, i| {
+    let (pos, len) = (field_extent(msb, pos), field_extent(msb, len));
+    let msb = u64::from(msb);
+    (0..len.min(64)).filter(|i| pos + i <= msb).fold(b, |f, i| {
         let at = pos + i;
         (f & !(1 << at)) | (a >> i & 1) << at
     })
@@ -60,13 +68,18 @@ fn prmt_oracle(a: u32, b: u32, selector: u32) -> u32 {
     u32::from_le_bytes([pick(0), pick(1), pick(2), pick(3)])
 }
 
+/// Positions and lengths of fields, some beyond eight bits.
+fn field_extents() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => 0u32..300, 1 => any::<u32>(), 1 => Just(u32::MAX)]
+}
+
 const MODES: [ShiftMode; 2] = [ShiftMode::Clamp, ShiftMode::Wrap];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
     #[test]
-    fn bit_fields(a: u64, b: u64, pos in 0u32..300, len in 0u32..300) {
+    fn bit_fields(a: u64, b: u64, pos in field_extents(), len in field_extents()) {
         let (a32, b32) = (a as u32, b as u32);
         prop_assert_eq!(u64::from(bits::bfe_u32(a32, pos, len)),
             bfe_oracle(u64::from(a32), 31, false, pos, len));

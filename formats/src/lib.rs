@@ -15,7 +15,9 @@
 //! | [`block`] | NVFP4 and MXFP4 as types: block size, scale format, byte counts | OCP MX 1.0; PTX ISA, block scaling |
 //! | [`layout`] | where a block's scale sits in memory | cuBLAS, "1D Block Scaling Factors Layout" |
 //! | [`swizzle`] | K-major shared-memory layouts of matrix operands | PTX ISA, "Swizzling Modes" |
+//! | [`tensor_map`] | a tensor map as a member of a parameter block | CUDA driver API |
 //! | [`ceiling`] | the parameter block of the kernel that only reads | this project |
+//! | [`gemm`] | tile configurations, parameter blocks and weight layouts of the GEMM kernels | this project |
 //! | [`gemv`] | tile configurations and the parameter block of the GEMV kernels | this project |
 //! | [`quantize`] | the same for the quantise, dequantise and amax kernels | this project |
 //! | [`recipe`] | how other projects quantise, bit for bit | those projects |
@@ -25,14 +27,17 @@ pub mod block;
 pub mod ceiling;
 pub mod e2m1;
 pub mod e4m3;
+pub mod gemm;
 pub mod gemv;
 pub mod layout;
 pub mod pack;
 pub mod quantize;
 pub mod recipe;
 pub mod swizzle;
+pub mod tensor_map;
 pub mod ue8m0;
 
 pub use block::{BlockFormat, Mxfp4, Nvfp4};
 pub use layout::{ScaleLayout, SizeOverflow};
 pub use swizzle::Swizzle;
+pub use tensor_map::TensorMap;

@@ -1,5 +1,7 @@
 //! Bytes in device memory, on either backend.
 
+use std::rc::Rc;
+
 use crate::cuda::CudaMemory;
 use crate::device::{Backend, Device, Emulator};
 use crate::error::Result;
@@ -18,8 +20,13 @@ pub struct DeviceBuffer {
 
 #[derive(Debug)]
 enum Place {
-    Cuda(CudaMemory),
-    Emulator { emulator: Emulator, address: u64, len: usize },
+    /// Shared with nothing but a capture of launches, which holds it weakly.
+    Cuda(Rc<CudaMemory>),
+    Emulator {
+        emulator: Emulator,
+        address: u64,
+        len: usize,
+    },
 }
 
 impl Drop for Place {
@@ -34,6 +41,16 @@ impl Drop for Place {
     }
 }
 
+impl Place {
+    fn on_gpu(device: &Device, name: &str, memory: CudaMemory) -> Self {
+        let memory = Rc::new(memory);
+        if let Some(capture) = device.capture() {
+            capture.made(name, &memory);
+        }
+        Self::Cuda(memory)
+    }
+}
+
 impl DeviceBuffer {
     /// A copy of `bytes` (at least one) on the device. `name` appears in the emulator's
     /// diagnostics.
@@ -42,7 +59,7 @@ impl DeviceBuffer {
     /// [`DeviceError`](crate::device::DeviceError), where memory runs out for one.
     pub fn upload(device: &Device, name: &str, bytes: &[u8]) -> Result<Self> {
         let place = match device.backend() {
-            Backend::Cuda(gpu) => Place::Cuda(gpu.upload(bytes)?),
+            Backend::Cuda(gpu) => Place::on_gpu(device, name, gpu.upload(bytes)?),
             Backend::Emulator(emulator) => {
                 let address = emulator.memory.borrow_mut().alloc_from(name, bytes)?;
                 Place::Emulator { emulator: emulator.clone(), address, len: bytes.len() }
@@ -61,7 +78,7 @@ impl DeviceBuffer {
             Backend::Cuda(gpu) => {
                 let mut memory = gpu.alloc(len)?;
                 memory.fill(POISON)?;
-                Place::Cuda(memory)
+                Place::on_gpu(device, name, memory)
             }
             Backend::Emulator(emulator) => {
                 let address = emulator.memory.borrow_mut().alloc(name, len as u64, ALIGNMENT)?;
@@ -93,6 +110,21 @@ impl DeviceBuffer {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Sets every byte to `value`, in order with launches and without waiting for them; also while
+    /// a CUDA graph is recorded.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn fill(&self, value: u8) -> Result<()> {
+        match &self.place {
+            Place::Cuda(memory) => memory.queue_fill(value)?,
+            Place::Emulator { emulator, address, len } => {
+                emulator.memory.borrow_mut().fill(*address, *len as u64, value)?;
+            }
+        }
+        Ok(())
     }
 
     /// The whole contents, after everything launched before has finished.

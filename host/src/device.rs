@@ -6,11 +6,16 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
 
+use ptx_emu::bundle::BundleError;
+use ptx_emu::tensor_map::{TENSOR_MAP_BYTES, TensorMap, TensorMapError};
 use ptx_emu::{GlobalMemory, Gpu, LaunchError, LoadError, MemoryError, Schedule};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::cuda::{self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError};
+use crate::capture::Capture;
+use crate::cuda::{
+    self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError, TensorMapArguments,
+};
 use crate::error::{Error, Result};
 use crate::kernels;
 
@@ -38,6 +43,12 @@ pub enum DeviceError {
     /// The emulator's memory.
     #[error("emulated memory: {0}")]
     Memory(#[from] MemoryError),
+    /// A launch that cannot be written as a bundle.
+    #[error("capture: {0}")]
+    Capture(#[source] Box<BundleError>),
+    /// A tensor map that cannot be encoded.
+    #[error("tensor map: {0}")]
+    TensorMap(#[from] TensorMapError),
     /// The operation needs a GPU, and the device is the emulator.
     #[error("{operation} needs a GPU; the device is {device}")]
     NeedsGpu {
@@ -57,9 +68,12 @@ impl DeviceError {
             Self::Cuda(CudaError::Call { code, .. }) => code.value != CUDA_ERROR_OUT_OF_MEMORY,
             Self::Launch(error) => matches!(error, LaunchError::Diagnostic(_)),
             Self::Memory(error) => matches!(error, MemoryError::Uninitialised { .. }),
-            Self::Cuda(_) | Self::UnknownRequest { .. } | Self::Load(_) | Self::NeedsGpu { .. } => {
-                false
-            }
+            Self::Cuda(_)
+            | Self::UnknownRequest { .. }
+            | Self::Load(_)
+            | Self::Capture(_)
+            | Self::TensorMap(_)
+            | Self::NeedsGpu { .. } => false,
         }
     }
 }
@@ -73,7 +87,7 @@ macro_rules! from_device_error {
         })*
     };
 }
-from_device_error!(CudaError, LoadError, LaunchError, MemoryError);
+from_device_error!(CudaError, LoadError, LaunchError, MemoryError, TensorMapError);
 
 /// Which device is wanted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -165,6 +179,7 @@ pub struct Emulator {
 pub struct Device {
     backend: Backend,
     choice: Choice,
+    capture: Option<Rc<Capture>>,
 }
 
 impl Device {
@@ -193,7 +208,7 @@ impl Device {
             arch: device.arch().into(),
             reason,
         };
-        Ok(Self { backend: Backend::Cuda(device), choice })
+        Ok(Self { backend: Backend::Cuda(device), choice, capture: None })
     }
 
     fn emulator(gpu: Gpu, reason: String) -> Self {
@@ -205,7 +220,7 @@ impl Device {
         };
         let memory = Rc::new(RefCell::new(GlobalMemory::new()));
         let emulator = Emulator { gpu, schedule: Schedule::default(), memory };
-        Self { backend: Backend::Emulator(emulator), choice }
+        Self { backend: Backend::Emulator(emulator), choice, capture: None }
     }
 
     /// The same device with another schedule. A GPU has none of its own choosing, and stays as
@@ -216,6 +231,19 @@ impl Device {
             emulator.schedule = schedule;
         }
         self
+    }
+
+    /// The same device, which writes every launch from now on as a bundle in a folder.
+    #[must_use]
+    pub fn with_capture(mut self, folder: &Path) -> Self {
+        self.capture = Some(Capture::new(folder));
+        self
+    }
+
+    /// What writes launches as bundles, if something does.
+    #[must_use]
+    pub fn capture(&self) -> Option<&Capture> {
+        self.capture.as_deref()
     }
 
     /// What was opened and why.
@@ -259,6 +287,29 @@ impl Device {
                 let device = self.choice.device.clone();
                 Err(DeviceError::NeedsGpu { operation, device }.into())
             }
+        }
+    }
+
+    /// The 128 bytes of a tensor map for kernels of this device.
+    ///
+    /// # Errors
+    /// [`DeviceError::TensorMap`] on the emulator and [`DeviceError::Cuda`] on a GPU for what
+    /// cannot be encoded.
+    pub fn encode_tensor_map(&self, map: &TensorMap) -> Result<[u8; TENSOR_MAP_BYTES]> {
+        match &self.backend {
+            Backend::Cuda(device) => Ok(device.encode_tensor_map(&TensorMapArguments {
+                element: map.element.number(),
+                address: map.address,
+                dims: &map.dims,
+                strides: &map.strides,
+                box_dims: &map.box_dims,
+                element_strides: &map.element_strides,
+                interleave: map.interleave.number(),
+                swizzle: map.swizzle.number(),
+                l2_promotion: map.l2_promotion.number(),
+                fill: map.fill.number(),
+            })?),
+            Backend::Emulator(emulator) => Ok(map.encode_for(&emulator.gpu)?),
         }
     }
 
@@ -328,8 +379,12 @@ pub struct LaunchSpec<'a> {
     pub grid: [u32; 3],
     /// Threads of a CTA in x, y, z.
     pub block: [u32; 3],
+    /// CTAs of a cluster in x, y, z; `None` for the kernel's own, or no clusters.
+    pub cluster: Option<[u32; 3]>,
     /// Dynamic shared memory of a CTA, bytes.
     pub dynamic_shared: u32,
+    /// Whether CTAs may start before the last kernel has ended: the kernel waits for it itself.
+    pub overlaps: bool,
     /// The whole parameter block as the PTX lays it out.
     pub params: &'a [u8],
 }
@@ -367,11 +422,33 @@ impl Kernels {
     /// allocations of this device that are large enough for what the kernel does with them and
     /// stay alive until it has finished. (The emulator checks every access.)
     pub unsafe fn launch(&self, spec: &LaunchSpec<'_>) -> Result<Option<ptx_emu::LaunchReport>> {
-        let &LaunchSpec { entry, grid, block, dynamic_shared, params } = spec;
+        let Some(capture) = self.device.capture() else {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.launch_only(spec) };
+        };
+        let before = capture.before(&self.device)?;
+        // SAFETY: passed on to the caller.
+        let result = unsafe { self.launch_only(spec) };
+        // A kernel that went wrong is worth a bundle too, without outputs.
+        let launched = match &result {
+            Ok(_) => true,
+            Err(Error::Device(error)) if error.happened_while_running() => false,
+            Err(_) => return result,
+        };
+        capture.after(&self.device, &self.path, spec, before, launched)?;
+        result
+    }
+
+    /// Launches without writing a bundle.
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    unsafe fn launch_only(&self, spec: &LaunchSpec<'_>) -> Result<Option<ptx_emu::LaunchReport>> {
+        let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, overlaps, params } = spec;
         match &self.module {
             Module::Cuda(module) => {
                 let launch =
-                    CudaLaunch { entry, grid, block, cluster: None, dynamic_shared, params };
+                    CudaLaunch { entry, grid, block, cluster, dynamic_shared, overlaps, params };
                 // SAFETY: passed on to the caller.
                 unsafe { module.launch(&launch)? };
                 Ok(None)
@@ -381,7 +458,7 @@ impl Kernels {
                     entry,
                     grid,
                     block,
-                    cluster: None,
+                    cluster,
                     dynamic_shared,
                     params,
                     schedule: emulator.schedule,

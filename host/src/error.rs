@@ -63,6 +63,14 @@ pub enum Error {
         /// The value.
         value: f32,
     },
+    /// A value to be quantised on a device is an infinity or a NaN.
+    #[error("`{tensor}` has an infinity or a NaN at {index}; only finite values can be quantised")]
+    NonFiniteAt {
+        /// The tensor's name.
+        tensor: String,
+        /// Where the first such value is: batch, row, column.
+        index: Position,
+    },
     /// A block scale is NaN.
     #[error(
         "`{tensor}` has a scale that is not finite (byte {byte:#04x}) at {index} (batch, row, block)"
@@ -154,6 +162,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Wrong { .. } => 1,
+            Self::Checkpoint(CheckpointError::Interrupted { .. }) => 1,
             Self::Device(error) if error.happened_while_running() => 1,
             _ => 2,
         }

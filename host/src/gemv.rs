@@ -166,7 +166,9 @@ impl Gemv {
                 entry: self.plan.kernel,
                 grid: [self.plan.grid[0], batches, 1],
                 block: [self.plan.threads, 1, 1],
+                cluster: None,
                 dynamic_shared: self.plan.dynamic_shared,
+                overlaps: false,
                 params: &params,
             };
             // SAFETY: the buffers belong to `self` and hold the operands whose lengths
@@ -225,7 +227,7 @@ impl Gemv {
 
 /// alpha * ga * gb in f32, computed in f64 and rounded once. A product that leaves f32's normal
 /// range would lose the result's accuracy, so it is refused; zero is fine.
-fn combined_scale(alpha: f32, ga: f32, gb: f32) -> Result<f32> {
+pub(crate) fn combined_scale(alpha: f32, ga: f32, gb: f32) -> Result<f32> {
     let exact = f64::from(alpha) * f64::from(ga) * f64::from(gb);
     let rounded = exact as f32;
     if rounded.is_normal() || exact == 0.0 {

@@ -3,19 +3,26 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e4m3};
+use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e4m3, ue8m0};
 
-use crate::error::{Error, Result, filled};
+use crate::error::{Error, Result, filled, reserve};
+use crate::gemm::{HalfMatrix, format_of};
 use crate::rng::SplitMix64;
 use crate::shape::GemvShape;
 use crate::tensor::{BlockScaled, Dims, byte_counts};
+
+/// MXFP4's scale 1.
+const MXFP4_ONE: u8 = 127;
 
 /// How operands are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generator {
     /// The public contest's: code bytes uniform in 0..=3, scales uniform in {0, 1, 2}.
     Contest,
-    /// All 256 code bytes and all 127 finite e4m3 scales, subnormals, zero and 448 included. Each
+    /// All 256 code bytes and all 127 finite e4m3 scales, subnormals, zero and 448 included (MXFP4:
+    /// 2^-10 to 2^10). Each
     /// operand's global scale is 2^-10, which brings a GEMV's results to about `sqrt(K) / 12`:
     /// well inside f16, where they can be compared.
     #[default]
@@ -38,9 +45,17 @@ impl Generator {
         }
     }
 
-    fn scale(self, rng: &mut SplitMix64, k: usize) -> u8 {
+    fn scale(self, format: Format, rng: &mut SplitMix64, k: usize) -> u8 {
         const ONE: u8 = e4m3::encode(1.0);
         const TWO: u8 = e4m3::encode(2.0);
+        if format == Format::Mxfp4 {
+            return match self {
+                Self::Contest => [MXFP4_ONE - 1, MXFP4_ONE, MXFP4_ONE + 1][rng.below(3) as usize],
+                Self::FullRange => MXFP4_ONE - 10 + rng.below(21) as u8,
+                Self::Exact if k > 28_672 => MXFP4_ONE,
+                Self::Exact => MXFP4_ONE + rng.below(2) as u8,
+            };
+        }
         match self {
             Self::Contest => [0, ONE, TWO][rng.below(3) as usize],
             Self::FullRange => rng.below(u32::from(e4m3::MAX_CODE) + 1) as u8,
@@ -57,11 +72,43 @@ impl Generator {
     }
 
     /// One operand of `dims`, with scales in `layout`. Padding of the 128x4
-    /// layout is filled with 0x7f (NaN), so that a kernel which uses it shows.
+    /// layout is filled with NaN, so that a kernel which uses it shows.
     ///
     /// # Errors
-    /// [`Error::Shape`] where K is not a multiple of 16; [`Error::Overflow`] and
+    /// [`Error::Shape`] where K is not a multiple of the block; [`Error::Overflow`] and
     /// [`Error::Memory`] where it does not fit.
+    pub fn blocks<F: BlockFormat>(
+        self,
+        name: &str,
+        dims: Dims,
+        layout: ScaleLayout,
+        rng: &mut SplitMix64,
+    ) -> Result<BlockScaled<F>> {
+        let (code_bytes, scale_bytes) = byte_counts::<F>(name, dims, layout)?;
+        let format = format_of::<F>();
+        let mut codes = filled("codes", code_bytes, 0u8)?;
+        rng.fill_bytes(&mut codes, |random| self.code(random));
+        let padding = match format {
+            Format::Nvfp4 => e4m3::NAN,
+            Format::Mxfp4 => ue8m0::NAN,
+        };
+        let mut scales = filled("scales", scale_bytes, padding)?;
+        let stride = scale_bytes / dims.batch();
+        let kblocks = dims.cols() / F::BLOCK;
+        for matrix in scales.chunks_exact_mut(stride) {
+            for row in 0..dims.rows() {
+                for kb in 0..kblocks {
+                    matrix[layout.offset(row, kb, kblocks)] = self.scale(format, rng, dims.cols());
+                }
+            }
+        }
+        BlockScaled::new(name, dims, layout, codes, scales, self.global_scale())
+    }
+
+    /// [`blocks`](Self::blocks) in NVFP4.
+    ///
+    /// # Errors
+    /// As those.
     pub fn operand(
         self,
         name: &str,
@@ -69,20 +116,28 @@ impl Generator {
         layout: ScaleLayout,
         rng: &mut SplitMix64,
     ) -> Result<BlockScaled<Nvfp4>> {
-        let (code_bytes, scale_bytes) = byte_counts::<Nvfp4>(name, dims, layout)?;
-        let mut codes = filled("codes", code_bytes, 0u8)?;
-        rng.fill_bytes(&mut codes, |random| self.code(random));
-        let mut scales = filled("scales", scale_bytes, e4m3::NAN)?;
-        let stride = scale_bytes / dims.batch();
-        let kblocks = dims.cols() / Nvfp4::BLOCK;
-        for matrix in scales.chunks_exact_mut(stride) {
-            for row in 0..dims.rows() {
-                for kb in 0..kblocks {
-                    matrix[layout.offset(row, kb, kblocks)] = self.scale(rng, dims.cols());
-                }
-            }
-        }
-        BlockScaled::new(name, dims, layout, codes, scales, self.global_scale())
+        self.blocks(name, dims, layout, rng)
+    }
+
+    /// A matrix of 16-bit floats: standard normal (full-range), magnitudes as the contest's
+    /// codes, or small integers whose products with exact weights have exact sums.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn halves(
+        self,
+        name: &str,
+        dims: Dims,
+        operand: Operand,
+        rng: &mut SplitMix64,
+    ) -> Result<HalfMatrix> {
+        let mut values = reserve("values", dims.elements())?;
+        values.extend((0..dims.elements()).map(|_| match self {
+            Self::Contest => rng.below(4) as f32 / 2.0,
+            Self::FullRange => rng.normal() as f32,
+            Self::Exact => rng.below(9) as f32 - 4.0,
+        }));
+        HalfMatrix::round(name, dims, operand, &values)
     }
 
     /// Matrix and vectors of a GEMV. The values depend on the seed only, not on the layouts.

@@ -8,14 +8,16 @@
 //! | module | topic |
 //! | --- | --- |
 //! | [`tensor`] | block-scaled matrices in host memory, checked at construction |
-//! | [`quantize`] | f32 to NVFP4 on the CPU, TorchAO's recipe bit for bit |
+//! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, each project's bytes by name, on the CPU and on a device |
 //! | [`device`], [`buffer`], [`kernels`] | what runs kernels, its memory, and where the PTX is |
 //! | [`plan`] | which kernel runs an operation, and why |
 //! | [`gemv`] | batched matrix-vector products |
+//! | [`gemm`] | matrix products with block-scaled weights |
 //! | [`oracle`] | the f64 reference and the tolerance |
 //! | [`mod@bench`] | one verified run of a shape, with times or counters |
 //! | [`shape`], [`generate`], [`rng`] | shape strings, test inputs from a seed |
-//! | [`checkpoint`], [`operands`] | safetensors files, and GEMV operands in them |
+//! | [`checkpoint`] | safetensors files, whole models, and four projects' layouts of quantised weights |
+//! | [`operands`] | GEMV operands in a safetensors file |
 //! | [`linear`] | a layer of a real checkpoint, quantised and multiplied |
 //! | [`output`] | element types of results |
 //! | [`doctor`] | what this machine has, and what will be used |
@@ -46,11 +48,13 @@
 
 pub mod bench;
 pub mod buffer;
+pub mod capture;
 pub mod checkpoint;
-pub mod cuda;
+pub mod dequantize;
 pub mod device;
 pub mod doctor;
 pub mod error;
+pub mod gemm;
 pub mod gemv;
 pub mod generate;
 pub mod kernels;
@@ -63,3 +67,5 @@ pub mod quantize;
 pub mod rng;
 pub mod shape;
 pub mod tensor;
+
+pub use nvfp4_cuda as cuda;

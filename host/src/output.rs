@@ -83,15 +83,28 @@ pub fn decode(dtype: OutputType, bytes: &[u8]) -> Vec<f32> {
 pub fn encode(dtype: OutputType, values: impl IntoIterator<Item = f64>) -> Vec<u8> {
     let values = values.into_iter();
     match dtype {
-        OutputType::F16 => values.flat_map(|x| f16::from_f64(x).to_le_bytes()).collect(),
-        OutputType::Bf16 => values.flat_map(|x| bf16::from_f64(x).to_le_bytes()).collect(),
+        OutputType::F16 => values.flat_map(|x| f16::from_f32(to_odd(x)).to_le_bytes()).collect(),
+        OutputType::Bf16 => values.flat_map(|x| bf16::from_f32(to_odd(x)).to_le_bytes()).collect(),
         OutputType::F32 => values.flat_map(|x| (x as f32).to_le_bytes()).collect(),
     }
+}
+
+/// Rounds to f32 so that rounding the result to a narrower type is rounding `x` itself: a number
+/// that is not exact gets an odd mantissa, which is never a tie there. (`half`'s own conversions
+/// from f64 do not look at the low half of the mantissa.)
+fn to_odd(x: f64) -> f32 {
+    let nearest = x as f32;
+    if f64::from(nearest) == x || !nearest.is_finite() {
+        return nearest;
+    }
+    let away = f64::from(nearest).abs() > x.abs();
+    f32::from_bits((nearest.to_bits() - u32::from(away)) | 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// For every f16: no number closer to it than half an ulp rounds to a further value.
     #[test]
@@ -101,6 +114,40 @@ mod tests {
             let middle = f64::midpoint(low, high);
             let error = (f16::from_f64(middle).to_f64() - middle).abs();
             assert!(error <= half_ulp(OutputType::F16, middle), "at {bits:#06x}");
+        }
+    }
+
+    proptest! {
+        /// Around the middle between two values, down to the last bit of the f64.
+        #[test]
+        fn rounding_is_to_the_nearest(bits in 1u16..0x7bff, dtype in 0usize..2, off in -3i64..4) {
+            let dtype = [OutputType::F16, OutputType::Bf16][dtype];
+            let value = |bits: u16| f64::from(decode(dtype, &bits.to_le_bytes())[0]);
+            let (low, high) = (value(bits), value(bits + 1));
+            let middle = f64::midpoint(low, high);
+            let x = f64::from_bits((middle.to_bits() as i64 + off) as u64);
+            let even = bits + (bits & 1);
+            let expected = match off {
+                0 => even,
+                1.. => bits + 1,
+                _ => bits,
+            };
+            prop_assert_eq!(encode(dtype, [x]), expected.to_le_bytes(), "{:e}", x);
+            let negative = encode(dtype, [-x]);
+            prop_assert_eq!(negative, (expected | 0x8000).to_le_bytes(), "{:e}", -x);
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_range() {
+        for dtype in [OutputType::F16, OutputType::Bf16] {
+            let one = |x: f64| decode(dtype, &encode(dtype, [x]))[0];
+            assert_eq!(f64::from(one(max(dtype))), max(dtype));
+            assert_eq!(one(1e300), f32::INFINITY);
+            assert_eq!(one(-1e300), f32::NEG_INFINITY);
+            assert!(one(f64::NAN).is_nan());
+            assert_eq!(one(1e-300).to_bits(), 0);
+            assert_eq!(one(-1e-300).to_bits(), (-0f32).to_bits());
         }
     }
 

@@ -25,7 +25,7 @@ pub enum ShapeError {
     },
     /// The operation is planned, but this version has no kernel for it.
     #[error(
-        "operation `{op}` of shape `{text}` is known but not built in this version; built: gemv"
+        "operation `{op}` of shape `{text}` is known but not built in this version; built: gemv, gemm, quantize"
     )]
     NotBuilt {
         /// The whole string.
@@ -73,7 +73,7 @@ pub enum ShapeError {
     },
     /// No set has this name.
     #[error(
-        "unknown set of shapes `{name}`; known: gemv, gemv-correctness, gemv-ragged, gemm, dual, grouped, decode, all; built: the gemv sets, all"
+        "unknown set of shapes `{name}`; known: gemv, gemv-correctness, gemv-ragged, quantize, gemm, gemm-correctness, dual, grouped, decode, all; built: the gemv and gemm sets, decode, quantize, all"
     )]
     UnknownSet {
         /// The name.
@@ -113,11 +113,64 @@ impl fmt::Display for GemvShape {
     }
 }
 
+/// Sizes of a batched GEMM, `C[l, m, n] = sum_k A[l, m, k] * B[l, n, k]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct GemmShape {
+    /// Rows of each `A`: tokens.
+    pub m: usize,
+    /// Rows of each `B`: output columns.
+    pub n: usize,
+    /// Columns of both, a multiple of the format's block.
+    pub k: usize,
+    /// Batch entries; shape strings name one.
+    pub l: usize,
+}
+
+impl GemmShape {
+    /// A shape of one batch entry, unchecked.
+    #[must_use]
+    pub const fn of(m: usize, n: usize, k: usize) -> Self {
+        Self { m, n, k, l: 1 }
+    }
+
+    /// Additions and multiplications.
+    #[must_use]
+    pub fn flops(self) -> f64 {
+        2.0 * self.l as f64 * self.m as f64 * self.n as f64 * self.k as f64
+    }
+}
+
+impl fmt::Display for GemmShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "gemm:{}x{}x{}", self.m, self.n, self.k)?;
+        if self.l > 1 { write!(f, ", {} batch entries", self.l) } else { Ok(()) }
+    }
+}
+
+/// Sizes of a matrix that is quantised or dequantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct QuantizeShape {
+    /// Rows.
+    pub m: usize,
+    /// Columns, a multiple of 16 (nvfp4) or 32 (mxfp4).
+    pub k: usize,
+}
+
+impl fmt::Display for QuantizeShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "quantize:{}x{}", self.m, self.k)
+    }
+}
+
 /// A shape whose operation this version can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
     /// Batched NVFP4 GEMV.
     Gemv(GemvShape),
+    /// GEMM with block-scaled weights.
+    Gemm(GemmShape),
+    /// Quantisation or dequantisation of a matrix.
+    Quantize(QuantizeShape),
 }
 
 impl Shape {
@@ -126,6 +179,8 @@ impl Shape {
     pub fn op(self) -> &'static str {
         match self {
             Self::Gemv(_) => "gemv",
+            Self::Gemm(_) => "gemm",
+            Self::Quantize(_) => "quantize",
         }
     }
 }
@@ -134,6 +189,8 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gemv(shape) => shape.fmt(f),
+            Self::Gemm(shape) => shape.fmt(f),
+            Self::Quantize(shape) => shape.fmt(f),
         }
     }
 }
@@ -158,6 +215,8 @@ impl FromStr for Shape {
         let dims = parse_sizes(text, sizes, form)?;
         match (op, dims.as_slice()) {
             ("gemv", &[m, k, l]) => gemv_shape(text, m, k, l),
+            ("gemm", &[m, n, k]) => gemm_shape(text, m, n, k),
+            ("quantize", &[m, k]) => quantize_shape(text, m, k),
             _ => Err(ShapeError::NotBuilt { text: text.into(), op }),
         }
     }
@@ -205,16 +264,28 @@ fn gemv_shape(text: &str, m: u64, k: u64, l: u64) -> Result<Shape, ShapeError> {
         let (text, field) = (text.into(), "number of elements M*K*L".into());
         return Err(ShapeError::Overflow { text, field, max });
     };
-    let shape = GemvShape { m: m as usize, k: k as usize, l: l as usize };
-    if Nvfp4::blocks(shape.k).is_none() {
-        return Err(ShapeError::NotMultiple {
-            text: text.into(),
-            field: "K".into(),
-            required: Nvfp4::BLOCK,
-            actual: shape.k,
-        });
+    let k = whole_blocks(text, k)?;
+    Ok(Shape::Gemv(GemvShape { m: m as usize, k, l: l as usize }))
+}
+
+fn gemm_shape(text: &str, m: u64, n: u64, k: u64) -> Result<Shape, ShapeError> {
+    // Two sizes below 2^31 and an element's 4 bytes: no operand and no result overflows.
+    let k = whole_blocks(text, k)?;
+    Ok(Shape::Gemm(GemmShape::of(m as usize, n as usize, k)))
+}
+
+/// The sizes are below 2^31, so that their product times any element's size fits.
+fn quantize_shape(text: &str, m: u64, k: u64) -> Result<Shape, ShapeError> {
+    Ok(Shape::Quantize(QuantizeShape { m: m as usize, k: whole_blocks(text, k)? }))
+}
+
+/// A K that is a multiple of the smaller block.
+fn whole_blocks(text: &str, k: u64) -> Result<usize, ShapeError> {
+    let (actual, required) = (k as usize, Nvfp4::BLOCK);
+    if Nvfp4::blocks(actual).is_some() {
+        return Ok(actual);
     }
-    Ok(Shape::Gemv(shape))
+    Err(ShapeError::NotMultiple { text: text.into(), field: "K".into(), required, actual })
 }
 
 /// The benchmark shapes of the public GEMV contest.
@@ -246,21 +317,62 @@ pub fn gemv_ragged() -> Vec<GemvShape> {
     shapes
 }
 
+/// The benchmark shapes of the public GEMM contest.
+pub const GEMM_CONTEST: [GemmShape; 3] = [
+    GemmShape::of(128, 7168, 16384),
+    GemmShape::of(128, 4096, 7168),
+    GemmShape::of(128, 7168, 2048),
+];
+
+/// The correctness shapes of the public GEMM contest.
+pub const GEMM_CORRECTNESS: [GemmShape; 10] = [
+    GemmShape::of(128, 256, 256),
+    GemmShape::of(128, 1536, 7168),
+    GemmShape::of(128, 3072, 1536),
+    GemmShape::of(256, 7168, 256),
+    GemmShape::of(256, 7168, 2048),
+    GemmShape::of(2304, 4608, 7168),
+    GemmShape::of(384, 7168, 2304),
+    GemmShape::of(512, 512, 7168),
+    GemmShape::of(512, 4096, 512),
+    GemmShape::of(512, 1536, 7168),
+];
+
+/// One step of generating text: few tokens, two layers.
+#[must_use]
+pub fn decode() -> Vec<GemmShape> {
+    let layer = |(n, k)| [1, 2, 4, 8, 16, 32, 64].map(|m| GemmShape::of(m, n, k));
+    [(7168, 16384), (4096, 7168)].into_iter().flat_map(layer).collect()
+}
+
+/// The matrices that quantising is measured on.
+pub const QUANTIZE: [QuantizeShape; 4] = [
+    QuantizeShape { m: 1024, k: 1024 },
+    QuantizeShape { m: 4096, k: 8192 },
+    QuantizeShape { m: 8192, k: 4096 },
+    QuantizeShape { m: 16384, k: 8192 },
+];
+
 /// The shapes of a named set (`--set`): `gemv` (the contest's benchmarks), `gemv-correctness` and
-/// `gemv-ragged` (for checking, not timing), or `all`, which is every benchmark set that is built.
+/// `gemv-ragged` (for checking, not timing), the same of `gemm`, `decode` (GEMM with few tokens),
+/// `quantize`, or `all`, which is every benchmark set
+/// that is built.
 ///
 /// # Errors
 /// [`ShapeError::NotBuilt`] and [`ShapeError::UnknownSet`].
 pub fn set(name: &str) -> Result<Vec<Shape>, ShapeError> {
     let not_built = |op| Err(ShapeError::NotBuilt { text: name.into(), op });
     match name {
-        "gemv" | "all" => Ok(GEMV_CONTEST.map(Shape::Gemv).to_vec()),
+        "gemv" => Ok(GEMV_CONTEST.map(Shape::Gemv).to_vec()),
+        "quantize" => Ok(QUANTIZE.map(Shape::Quantize).to_vec()),
+        "gemm" => Ok(GEMM_CONTEST.map(Shape::Gemm).to_vec()),
+        "gemm-correctness" => Ok(GEMM_CORRECTNESS.map(Shape::Gemm).to_vec()),
+        "decode" => Ok(decode().into_iter().map(Shape::Gemm).collect()),
+        "all" => Ok([set("gemv")?, set("gemm")?, set("decode")?, set("quantize")?].concat()),
         "gemv-correctness" => Ok(GEMV_CORRECTNESS.map(Shape::Gemv).to_vec()),
         "gemv-ragged" => Ok(gemv_ragged().into_iter().map(Shape::Gemv).collect()),
-        "gemm" => not_built("gemm"),
         "dual" => not_built("dual"),
         "grouped" => not_built("grouped"),
-        "decode" => not_built("decode"),
         _ => Err(ShapeError::UnknownSet { name: name.into() }),
     }
 }

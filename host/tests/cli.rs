@@ -73,7 +73,7 @@ fn bad_shapes_are_refused() {
         ("gemv:1x17x1", "must be a multiple of 16"),
         ("gemv:99999999999x16x1", "too large"),
         ("gemv:1x16", "does not have the form gemv:MxKxL"),
-        ("gemm:1x1x16", "known but not built"),
+        ("dual:1x1x16", "known but not built"),
         ("conv:1", "unknown operation `conv`"),
     ] {
         refused(&["bench", "--shape", shape], message);
@@ -81,7 +81,7 @@ fn bad_shapes_are_refused() {
     let huge = ["bench", "--shape", "gemv:2000000000x4000000x1", "--device", "emu:h200"];
     let folder = Folder::new("shapes");
     refused(&[&huge[..], &["--kernels", &folder.empty_kernels()]].concat(), "cannot provide");
-    refused(&["bench", "--set", "gemm"], "known but not built");
+    refused(&["bench", "--set", "dual"], "known but not built");
     refused(&["bench", "--set", "x"], "unknown set of shapes `x`");
     refused(&["bench", "--shape", "gemv:1x16x1", "--device", "tpu:0"], "unknown device `tpu:0`");
     refused(&["bench", "--shape", "gemv:1x16x1", "--schedule", "random"], "random:SEED");
@@ -134,7 +134,7 @@ fn bad_checkpoints_are_refused_and_nothing_is_written() {
         assert!(!Path::new(&out).exists(), "{file} {tensor} wrote a result");
     };
     run(&folder.file("none"), "w", &[], "cannot read");
-    run(&cut, "w", &[], "is not a usable safetensors file");
+    run(&cut, "w", &[], "cut.safetensors is not usable");
     run(&good, "v", &[], "has no tensor `v`");
     run(&good, "odd", &[], "K of `odd` must be a multiple of 16 (nvfp4), but is 20");
     run(&nan, "w", &[], "has NaN at index 37");
@@ -203,8 +203,8 @@ fn inspect_lists_tensors() {
     assert!(text.contains("2 x 32") && text.ends_with("1 tensors, 256 bytes\n"), "{text}");
     let json: serde_json::Value =
         serde_json::from_slice(&nvfp4(&["inspect", &path, "--json"]).stdout).expect("JSON");
-    assert_eq!(json[0]["name"], "w");
-    assert_eq!(json[0]["shape"], serde_json::json!([2, 32]));
+    assert_eq!(json["tensors"][0]["name"], "w");
+    assert_eq!(json["tensors"][0]["shape"], serde_json::json!([2, 32]));
     refused(&["inspect", &folder.file("none")], "cannot read");
 }
 

@@ -2,7 +2,10 @@
 
 use fp4_formats::{ScaleLayout, e2m1, e4m3};
 use nvfp4::error::{Error, Position};
-use nvfp4::quantize::{MIN_TENSOR_SCALE, TensorScale, quantize};
+use nvfp4::quantize::{
+    Format, MIN_TENSOR_SCALE, QuantizeOptions, Recipe, TensorScale, quantize, quantize_matrix,
+    recipe_by_name, recipe_name,
+};
 use nvfp4::tensor::{BlockScaled, Dims};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -71,6 +74,105 @@ fn golden_torchao_bytes() {
             assert_eq!(got.to_bits(), want.to_bits(), "{name} dequantised {at}: {got} {want}");
         }
     }
+}
+
+/// Every other project's two-level NVFP4, the tensor parameter computed from the input.
+#[test]
+fn golden_nvfp4_of_other_projects() {
+    for (recipe, project) in [
+        ("te", "te-ref-d0067d0d"),
+        ("modelopt", "modelopt-0.47.0"),
+        ("compressed-tensors", "compressed-tensors-0.20.0"),
+    ] {
+        let recipe = recipe_by_name(Format::Nvfp4, recipe).expect("known");
+        for (name, rows) in [("single", 25), ("wide", 23)] {
+            let values = floats(&format!("nvfp4_{name}_input.f32le"));
+            let dims = Dims::new(1, rows, 64).expect("sizes above zero");
+            let options = QuantizeOptions::new(recipe);
+            let matrix = quantize_matrix(name, &values, dims, &options).expect("finite");
+            let file = format!("nvfp4_{name}.{project}");
+            let what = |part| format!("{file} {part}");
+            same(&what("scales"), &matrix.scales, &bytes(&format!("{file}.scale_e4m3.u8")));
+            same(&what("codes"), &matrix.codes, &bytes(&format!("{file}.packed.u8")));
+        }
+    }
+}
+
+/// Every project's MXFP4 of the finite rows; the files of TorchAO have all rows.
+#[test]
+fn golden_mxfp4() {
+    const FINITE_ROWS: usize = 62;
+    let values = floats("mx_input.f32le");
+    let finite = &values[..FINITE_ROWS * 64];
+    let dims = Dims::new(1, FINITE_ROWS, 64).expect("sizes above zero");
+    for (recipe, file) in [
+        ("torchao", "mx_floor.torchao-36027d82"),
+        ("floor", "mx_floor.torchao-36027d82"),
+        ("ceil", "mx_ceil.torchao-36027d82"),
+        ("even", "mx_even.torchao-36027d82"),
+        ("rceil", "mx_rceil.torchao-36027d82"),
+        ("floor-0.18", "mx_floor.torchao-0.18.0"),
+        ("ceil-0.18", "mx_ceil.torchao-0.18.0"),
+        ("even-0.18", "mx_even.torchao-0.18.0"),
+        ("rceil-0.18", "mx_rceil.torchao-0.18.0"),
+        ("modelopt", "mx.modelopt-0.47.0"),
+        ("compressed-tensors", "mx.compressed-tensors-0.20.0"),
+    ] {
+        let recipe = recipe_by_name(Format::Mxfp4, recipe).expect("known");
+        let options = QuantizeOptions::new(recipe);
+        let matrix = quantize_matrix("x", finite, dims, &options).expect("finite");
+        assert!(matrix.parameters.is_empty(), "{file}");
+        let scales = bytes(&format!("{file}.scale_e8m0.u8"));
+        same(&format!("{file} scales"), &matrix.scales, &scales[..matrix.scales.len()]);
+        // Where the scale is NaN the codes mean nothing.
+        let codes = bytes(&format!("{file}.packed.u8"));
+        let blocks = matrix.codes.chunks(16).zip(codes.chunks(16)).zip(&matrix.scales);
+        for (at, ((found, expected), _)) in blocks.enumerate().filter(|&(_, (_, &s))| s != 255) {
+            same(&format!("{file} codes of block {at}"), found, expected);
+        }
+    }
+}
+
+/// Rows with parameters of their own are the rows quantised one by one.
+#[test]
+fn rows_are_independent() {
+    let values: Vec<f32> =
+        (0..6 * 64).map(|at| ((at * 37 % 101) as f32 - 50.0) * 1.5f32.powi(at / 64)).collect();
+    for recipe in ["torchao", "te", "modelopt", "compressed-tensors"] {
+        let recipe = recipe_by_name(Format::Nvfp4, recipe).expect("known");
+        let mut options = QuantizeOptions::new(recipe);
+        options.scale = TensorScale::PerRow;
+        let all = Dims::new(1, 6, 64).expect("sizes above zero");
+        let all = quantize_matrix("x", &values, all, &options).expect("finite");
+        assert_eq!(all.parameters.len(), 6);
+        for (row, values) in values.chunks(64).enumerate() {
+            let one = Dims::new(1, 1, 64).expect("sizes above zero");
+            let options = QuantizeOptions::new(recipe);
+            let one = quantize_matrix("x", values, one, &options).expect("finite");
+            let what = format!("{} row {row}", recipe_name(recipe));
+            same(&what, &all.codes[row * 32..][..32], &one.codes);
+            same(&what, &all.scales[row * 4..][..4], &one.scales);
+            assert_eq!(all.parameters[row].to_bits(), one.parameters[0].to_bits(), "{what}");
+        }
+        let error = all.into_blocks("x", Dims::new(1, 6, 64).expect("sizes above zero"));
+        assert!(matches!(error, Err(Error::Shape { .. })));
+    }
+}
+
+#[test]
+fn recipes_are_found_by_name() {
+    for format in [Format::Nvfp4, Format::Mxfp4] {
+        for name in ["torchao", "modelopt", "compressed-tensors"] {
+            assert_eq!(recipe_by_name(format, name).expect("known").format(), format);
+        }
+        let text = recipe_by_name(format, "x").expect_err("unknown").to_string();
+        assert!(text.contains("modelopt") && text.contains("`x`"), "{text}");
+    }
+    assert!(recipe_by_name(Format::Mxfp4, "te").is_err());
+    assert!(recipe_by_name(Format::Nvfp4, "rceil").is_err());
+    let floor = recipe_by_name(Format::Mxfp4, "torchao").expect("known");
+    assert_eq!(recipe_name(floor), "floor");
+    assert!(matches!(floor, Recipe::Mxfp4(_)));
 }
 
 #[test]

@@ -8,4 +8,24 @@
 #![feature(abi_ptx)]
 
 pub mod ceiling;
+pub mod dequantize;
+pub mod gemm;
 pub mod gemv;
+pub mod pipeline;
+pub mod quantize;
+
+/// String equality in a constant: an entry's name against its configuration's.
+const fn same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < a.len() {
+        if a[i] != b[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}

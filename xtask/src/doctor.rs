@@ -26,6 +26,11 @@ pub fn run(json: bool) -> Result<ExitCode> {
             "  ptxas     none; `cargo xtask build-kernels --check` installs one in target/"
         ),
     }
+    println!("emulator");
+    println!("  tools     cargo xtask mutate BUNDLE_DIR: would a lost synchronisation be noticed?");
+    println!(
+        "            ptx-emu run|replay --explore N, --trace out.json: see ptx-emu run --help"
+    );
     println!("host");
     run::nvfp4(&["doctor"])
 }

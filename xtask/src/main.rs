@@ -9,6 +9,7 @@ mod dist;
 mod doctor;
 mod fetch_model;
 mod lint;
+mod mutate;
 mod run;
 mod test;
 #[cfg(test)]
@@ -39,6 +40,16 @@ enum Command {
     },
     /// Everything that can be tested on this machine; says what it skipped
     Test(test::Options),
+    /// Lose or weaken one synchronisation of a kernel at a time: is it noticed?
+    ///
+    /// Everything after `mutate` goes to `ptx-emu mutate`: launch bundles, or a PTX
+    /// module with the arguments of `ptx-emu run`; see `cargo xtask mutate --help`.
+    #[command(disable_help_flag = true)]
+    Mutate {
+        /// Arguments of `ptx-emu mutate`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Formatting and clippy, of the host's crates and the GPU's
     Lint,
     /// Toolchain, driver, GPU, ptxas: what will be used and why
@@ -58,6 +69,7 @@ fn main() -> ExitCode {
         Command::BuildKernels(options) => build_kernels::run(&options),
         Command::Bench { arguments } => bench(&arguments),
         Command::Test(options) => test::run(&options),
+        Command::Mutate { arguments } => mutate::run(&arguments),
         Command::Lint => lint::run(),
         Command::Doctor { json } => doctor::run(json),
         Command::Dist => dist::run(),

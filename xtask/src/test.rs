@@ -107,30 +107,102 @@ fn compilers(tally: &mut Tally, default: &Compiler) {
     }
 }
 
-/// The barriers of a GEMV kernel: two around staging, and nothing else that
-/// threads execute together but the epilogue's five shuffles and, for R rows,
-/// R - 1 transposing ones in place of the first log2(R).
-fn synchronisation(text: &str) -> Result<()> {
-    let counts = ptx::convergent_counts(text);
-    for config in &fp4_formats::gemv::CONFIGS {
+/// What the sources of the kernels ask threads to execute together: entry,
+/// opcode, how often.
+///
+/// GEMV: two barriers around staging; the epilogue's five shuffles and, for R
+/// rows, R - 1 transposing ones in place of the first log2(R). Quantise: a warp
+/// barrier on each side of taking blocks from a stage, in a loop for each scale
+/// layout, with and without scales by row. Amax: the maximum over a warp by row and for the matrix, and one
+/// barrier before a CTA's. Dequantise: nothing.
+fn expected_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
+    use fp4_formats::{gemv, quantize};
+    let mut expected = Vec::new();
+    for config in &gemv::CONFIGS {
         let rows = config.rows_per_warp as usize;
         let shuffles = rows - 1 + 5 - rows.ilog2() as usize;
-        for (opcode, expected) in [("bar.sync", 2), ("shfl.sync.bfly.b32", shuffles)] {
-            let key = (config.name.to_string(), opcode.to_string());
-            let found = counts.get(&key).copied().unwrap_or(0);
-            anyhow::ensure!(
-                found == expected,
-                "{} has {found} {opcode}, its source asks for {expected}",
-                config.name
-            );
+        expected.push((config.name, vec![("bar.sync", 2), ("shfl.sync.bfly.b32", shuffles)]));
+    }
+    for config in &quantize::QUANTIZE {
+        expected.push((config.name, vec![("bar.warp.sync", 2 * 4)]));
+    }
+    for config in &quantize::AMAX {
+        expected.push((config.name, vec![("bar.sync", 1), ("redux.sync.max.u32", 2)]));
+    }
+    for config in &quantize::DEQUANTIZE {
+        expected.push((config.name, Vec::new()));
+    }
+    expected
+}
+
+/// The same for the GEMM of sm_100a. Warps come together before each of the two meetings
+/// of all threads; storing ones once they have sums, at each of two places where they give
+/// an accumulator back, after a chunk, after a part of one, and for the next tile; in a
+/// split before and after the exchange's writes and reads. Decoding ones before and after
+/// a K step, and for the next tile.
+fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
+    use fp4_formats::gemm::blackwell::CONFIGS;
+    let mut expected = Vec::new();
+    for config in &CONFIGS {
+        let (split, halves) = (config.splits > 1, config.left.is_some());
+        let [alloc, dealloc, relinquish] = if config.pair == 1 {
+            [
+                "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32",
+                "tcgen05.dealloc.cta_group::1.sync.aligned.b32",
+                "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned",
+            ]
+        } else {
+            [
+                "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32",
+                "tcgen05.dealloc.cta_group::2.sync.aligned.b32",
+                "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned",
+            ]
+        };
+        let mut counts = vec![
+            ("bar.warp.sync", if split { 10 } else { 8 } + if halves { 3 } else { 0 }),
+            ("elect.sync", 4),
+            (alloc, 1),
+            (dealloc, 1),
+            ("tcgen05.ld.sync.aligned.32x32b.x8.b32", if split { 2 } else { 1 }),
+            (relinquish, 1),
+            ("tcgen05.wait::ld.sync.aligned", 2),
+        ];
+        if !split {
+            counts.push(("tcgen05.ld.sync.aligned.32x32b.x32.b32", 1));
         }
-        let others: Vec<_> = counts
-            .keys()
-            .filter(|(entry, op)| {
-                entry == config.name && op != "bar.sync" && op != "shfl.sync.bfly.b32"
-            })
+        if config.cluster() > 1 {
+            counts.push(("barrier.cluster.arrive.release.aligned", 2));
+            counts.push(("barrier.cluster.wait.acquire.aligned", 2));
+        } else {
+            counts.push(("bar.sync", 2));
+        }
+        if halves {
+            counts.push(("tcgen05.st.sync.aligned.32x32b.x16.b32", 4));
+            counts.push(("tcgen05.wait::st.sync.aligned", 1));
+        }
+        counts.sort_unstable();
+        expected.push((config.name, counts));
+    }
+    expected
+}
+
+/// The synchronising instructions of every kernel are those its source asks for.
+fn synchronisation(text: &str) -> Result<()> {
+    let counts = ptx::convergent_counts(text);
+    let mut all = expected_synchronisation();
+    if text.contains(".target sm_100a") {
+        all.extend(blackwell_synchronisation());
+    }
+    for (entry, expected) in all {
+        let found: Vec<(&str, usize)> = counts
+            .iter()
+            .filter(|((of, _), _)| of == entry)
+            .map(|((_, opcode), count)| (opcode.as_str(), *count))
             .collect();
-        anyhow::ensure!(others.is_empty(), "unexpected synchronisation: {others:?}");
+        anyhow::ensure!(
+            found == expected,
+            "{entry} has {found:?}, its source asks for {expected:?}"
+        );
     }
     Ok(())
 }

@@ -48,6 +48,26 @@ fn inline_assembly_stands_in_cuda_std_ptx_only() {
     none("inline assembly outside cuda_std::ptx", offences);
 }
 
+/// The text up to the parenthesis that closes one opened before it. Those in
+/// string literals are left out of the count.
+fn arguments(text: &str) -> &str {
+    let (mut depth, mut quoted, mut escaped) = (1, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return &text[..at];
+        }
+    }
+    text
+}
+
 /// rustc does not mark inline assembly convergent; without `nomem`, `readonly`
 /// and `pure` it is at least ordered with everything else.
 #[test]
@@ -61,7 +81,7 @@ fn synchronising_wrappers_have_side_effects() {
             continue;
         }
         for block in text.split(concat!("asm", "!(")).skip(1) {
-            let block = block.split(");").next().unwrap_or("");
+            let block = arguments(block);
             let instruction = block.split('"').nth(1).unwrap_or("").trim_start_matches("{{ ");
             if synchronising.iter().any(|s| instruction.starts_with(s)) {
                 checked += 1;

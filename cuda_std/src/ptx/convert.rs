@@ -88,3 +88,75 @@ pub fn cvt_rn_bf16_f32(value: f32) -> u16 {
     }
     result
 }
+
+/// `cvt.rn.satfinite.e4m3x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA
+/// 9.7.9.21. sm_89+. Any thread. Nearest even; magnitudes above 448 give 448; the
+/// low byte of the result holds `low`.
+#[inline(always)]
+pub fn cvt_rn_satfinite_e4m3x2_f32(high: f32, low: f32) -> u16 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.rn.satfinite.e4m3x2.f32 {}, {}, {};",
+            out(reg16) result, in(reg32) high, in(reg32) low,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `cvt.rn.satfinite.e2m1x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA
+/// 9.7.9.21. sm_100a, sm_120a. Any thread. Nearest even; magnitudes above 6 give
+/// 6; the low nibble of the result holds `low`, bits from 8 are zero.
+///
+/// The target is a `.b8` register, a class that inline assembly cannot name; the
+/// widening `cvt` therefore belongs to the wrapper.
+#[cfg(any(gpu_arch = "sm_100a", gpu_arch = "sm_120a"))]
+#[inline(always)]
+pub fn cvt_rn_satfinite_e2m1x2_f32(high: f32, low: f32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "{{ .reg .b8 pair;",
+            "cvt.rn.satfinite.e2m1x2.f32 pair, {1}, {2};",
+            "cvt.u32.u8 {0}, pair; }}",
+            out(reg32) result, in(reg32) high, in(reg32) low,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `cvt.rn.f16x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA 9.7.9.21. sm_80+.
+/// Any thread. Nearest even; overflow gives infinity.
+#[inline(always)]
+pub fn cvt_rn_f16x2_f32(high: f32, low: f32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.rn.f16x2.f32 {}, {}, {};",
+            out(reg32) result, in(reg32) high, in(reg32) low,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `cvt.rn.bf16x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA 9.7.9.21.
+/// sm_80+. Any thread. Nearest even; overflow gives infinity.
+#[inline(always)]
+pub fn cvt_rn_bf16x2_f32(high: f32, low: f32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.rn.bf16x2.f32 {}, {}, {};",
+            out(reg32) result, in(reg32) high, in(reg32) low,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}

@@ -31,3 +31,80 @@ pub fn mul_rn_f16x2(a: u32, b: u32) -> u32 {
     }
     result
 }
+
+/// `abs.f16x2 d, a;` ISA 9.7.4.7. sm_53+. Any thread.
+#[inline(always)]
+pub fn abs_f16x2(a: u32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "abs.f16x2 {}, {};",
+            out(reg32) result, in(reg32) a,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `max.NaN.f16x2 d, a, b;` ISA 9.7.4.9. sm_80+. Any thread. A half is NaN if it is
+/// NaN in either operand.
+#[inline(always)]
+pub fn max_nan_f16x2(a: u32, b: u32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "max.NaN.f16x2 {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `abs.bf16x2 d, a;` ISA 9.7.4.7. sm_80+. Any thread.
+#[inline(always)]
+pub fn abs_bf16x2(a: u32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "abs.bf16x2 {}, {};",
+            out(reg32) result, in(reg32) a,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `max.NaN.bf16x2 d, a, b;` ISA 9.7.4.9. sm_80+. Any thread. A half is NaN if it is
+/// NaN in either operand.
+#[inline(always)]
+pub fn max_nan_bf16x2(a: u32, b: u32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "max.NaN.bf16x2 {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `mul.rn.bf16x2 d, a, b;` ISA 9.7.4.3. sm_90+. Any thread. Subnormals are numbers.
+#[inline(always)]
+pub fn mul_rn_bf16x2(a: u32, b: u32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "mul.rn.bf16x2 {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}

@@ -58,3 +58,39 @@ pub fn static_shared<const ID: u32, const BYTES: u32, const ALIGN: u32>() -> u32
     }
     address
 }
+
+/// `mov.b64 d, NAME_param_INDEX; cvta.param.u64 d, d;` generic address of a
+/// parameter of the kernel that this is inlined into. ISA 9.7.9.20, PTX 7.7. sm_70+.
+/// Any thread.
+///
+/// Taking a parameter's address in Rust would copy it to local memory, and no
+/// parameter is aligned to more than 16 bytes; `cuda_builder` puts the entry's own
+/// parameter here and aligns it to `ALIGN`. The parameter stays where it is and is
+/// read-only: what `__grid_constant__` gives in CUDA C++.
+#[inline(always)]
+pub fn kernel_parameter<const INDEX: u32, const ALIGN: u32>() -> u64 {
+    const { assert!(ALIGN.is_power_of_two() && ALIGN <= 128) };
+    let address;
+    // SAFETY: takes the address of a symbol that cuda_builder resolves.
+    unsafe {
+        asm!(
+            "mov.b64 {0}, __kernel_param_{1}; // cuda_builder.kernel_param index={1} align={2}",
+            "cvta.param.u64 {0}, {0};",
+            out(reg64) address, const INDEX, const ALIGN,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    address
+}
+
+/// Ties a value to this place among instructions that are not moved: what computes
+/// it stays above, what uses the result stays below. Emits a comment.
+///
+/// Asynchronous instructions use registers past the statement that names them, which
+/// the compiler does not know; see `ptx::wgmma`.
+#[inline(always)]
+pub fn pin(mut value: u32) -> u32 {
+    // SAFETY: a comment.
+    unsafe { asm!("// pin {0}", inout(reg32) value, options(nostack, preserves_flags)) }
+    value
+}

@@ -226,3 +226,114 @@ pub unsafe fn st_shared_b32(address: u32, value: u32) {
             options(nostack, preserves_flags));
     }
 }
+
+/// `ld.global.nc.b32 d, [a];` ISA 9.7.9.9. sm_32+. Any thread.
+///
+/// # Safety
+/// `address` is 4-byte aligned and names 4 readable bytes of global memory that
+/// nothing writes while the kernel runs.
+#[inline(always)]
+pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
+    let value;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!(
+            "ld.global.nc.b32 {}, [{}];",
+            out(reg32) value, in(reg64) address,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    value
+}
+
+/// `st.global.b8 [a], v;` ISA 9.7.9.11. All targets. Any thread. Stores the low
+/// byte.
+///
+/// # Safety
+/// `address` names a writable byte of global memory.
+#[inline(always)]
+pub unsafe fn st_global_b8(address: u64, value: u16) {
+    // SAFETY: the caller vouches for the address; an 8-bit store may come from a
+    // wider register.
+    unsafe {
+        asm!("st.global.b8 [{}], {};", in(reg64) address, in(reg16) value,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// `st.global.v2.b32 [a], {v0,v1};` ISA 9.7.9.11. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 8-byte aligned and names 8 writable bytes of global memory.
+#[inline(always)]
+pub unsafe fn st_global_v2_b32(address: u64, [a, b]: [u32; 2]) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.global.v2.b32 [{}], {{{}, {}}};",
+            in(reg64) address, in(reg32) a, in(reg32) b,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// `st.global.v4.b32 [a], {v0,v1,v2,v3};` ISA 9.7.9.11. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 16-byte aligned and names 16 writable bytes of global memory.
+#[inline(always)]
+pub unsafe fn st_global_v4_b32(address: u64, [a, b, c, d]: [u32; 4]) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};",
+            in(reg64) address, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// `ld.shared.v2.b64 {d0,d1}, [a];` ISA 9.7.9.8. All targets. Any thread.
+///
+/// # Safety
+/// As [`ld_shared_v4_b32`].
+#[inline(always)]
+pub unsafe fn ld_shared_v2_b64(address: u32) -> [u64; 2] {
+    let (a, b);
+    // SAFETY: the caller vouches for the address; not `pure`: others write there.
+    unsafe {
+        asm!(
+            "ld.shared.v2.b64 {{{}, {}}}, [{}];",
+            out(reg64) a, out(reg64) b, in(reg32) address,
+            options(nostack, preserves_flags),
+        );
+    }
+    [a, b]
+}
+
+/// `st.shared::cluster.v4.b32 [a], {v0,v1,v2,v3};` ISA 9.7.9.11. sm_90+. Any thread.
+/// Shared memory of any CTA of the cluster.
+///
+/// # Safety
+/// `address` is 16-byte aligned and names 16 bytes of shared memory of a CTA of the
+/// cluster that has not ended.
+#[inline(always)]
+pub unsafe fn st_shared_cluster_v4_b32(address: u32, [a, b, c, d]: [u32; 4]) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.shared::cluster.v4.b32 [{}], {{{}, {}, {}, {}}};",
+            in(reg32) address, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// `ld.global.b32 d, [a];` ISA 9.7.9.8. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 4-byte aligned and names 4 readable bytes of global memory.
+#[inline(always)]
+pub unsafe fn ld_global_b32(address: u64) -> u32 {
+    let value;
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.global.b32 {}, [{}];", out(reg32) value, in(reg64) address,
+            options(readonly, nostack, preserves_flags));
+    }
+    value
+}

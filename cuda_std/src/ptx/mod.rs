@@ -15,12 +15,28 @@
 //! the compiler may move, merge and drop those.
 
 pub mod barrier;
+pub mod bulk;
+pub mod cluster;
 pub mod control;
 pub mod convert;
+pub mod cp_async;
+pub mod fence;
 pub mod float;
+pub mod grid;
 pub mod half;
 pub mod integer;
 pub mod marker;
+pub mod mbarrier;
 pub mod memory;
+pub mod mma;
+pub mod reduce;
+#[cfg(gpu_arch = "sm_90a")]
+pub mod registers;
+pub mod remote;
 pub mod shuffle;
 pub mod special;
+#[cfg(gpu_arch = "sm_100a")]
+pub mod tcgen05;
+pub mod tensor_copy;
+#[cfg(gpu_arch = "sm_90a")]
+pub mod wgmma;

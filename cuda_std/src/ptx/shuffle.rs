@@ -21,3 +21,48 @@ pub unsafe fn shfl_sync_bfly_b32(value: u32, xor: u32, mask: u32) -> u32 {
     }
     result
 }
+
+/// `redux.sync.max.u32 d, a, mask;` ISA 9.7.13.7. sm_80+. All lanes named in
+/// `mask`. The largest of their values, in each of them.
+///
+/// # Safety
+/// Every lane named in `mask`, the caller among them, reaches this same call.
+#[inline(always)]
+pub unsafe fn redux_sync_max_u32(value: u32, mask: u32) -> u32 {
+    let result;
+    // SAFETY: the caller vouches for the lanes; no nomem/readonly/pure, so
+    // the exchange is not moved under a condition.
+    unsafe {
+        asm!(
+            "redux.sync.max.u32 {}, {}, {};",
+            out(reg32) result, in(reg32) value, in(reg32) mask,
+            options(nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `elect.sync _|p, mask;` ISA 9.7.13.14. sm_90+. All lanes named in `mask`. True in
+/// one of them, always the same one.
+///
+/// The result is a predicate, a class that inline assembly cannot name; the `selp`
+/// therefore belongs to the wrapper.
+///
+/// # Safety
+/// Every lane named in `mask`, the caller among them, reaches this same call.
+#[inline(always)]
+pub unsafe fn elect_sync(mask: u32) -> bool {
+    let leader: u32;
+    // SAFETY: the caller vouches for the lanes; no nomem/readonly/pure, so the
+    // election is not moved under a condition.
+    unsafe {
+        asm!(
+            "{{ .reg .pred leader;",
+            "elect.sync _|leader, {1};",
+            "selp.b32 {0}, 1, 0, leader; }}",
+            out(reg32) leader, in(reg32) mask,
+            options(nostack, preserves_flags),
+        );
+    }
+    leader != 0
+}

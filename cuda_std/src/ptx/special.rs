@@ -34,6 +34,12 @@ special_registers! {
     ctaid_x = "%ctaid.x";
     /// `mov.u32 d, %ctaid.y;` ISA 10.6.
     ctaid_y = "%ctaid.y";
+    /// `mov.u32 d, %ctaid.z;` ISA 10.6.
+    ctaid_z = "%ctaid.z";
     /// `mov.u32 d, %nctaid.x;` ISA 10.7.
     nctaid_x = "%nctaid.x";
+    /// `mov.u32 d, %cluster_ctarank;` ISA 10.16. sm_90+.
+    cluster_ctarank = "%cluster_ctarank";
+    /// `mov.u32 d, %cluster_nctarank;` ISA 10.17. sm_90+.
+    cluster_nctarank = "%cluster_nctarank";
 }

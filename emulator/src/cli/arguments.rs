@@ -8,14 +8,19 @@
 //! | `{"buffer": {"file": "a.bin"}}` | pointer to a copy of the file |
 //! | `{"buffer": {"bytes": 4096, "fill": "zero"}}` | pointer to new memory; fill `"poison"` (uninitialised, the default), `"zero"` or a byte value |
 //! | `{"buffer": "x"}`, `{"buffer": {"name": "x"}}` | pointer to the buffer that another item defines with `"name": "x"` |
+//! | `{"tensor_map": {"dtype": "FLOAT16", "dims": [64, 8], "strides": [128], "box": [64, 8], "buffer": "x"}}` | the 128 bytes of a tensor map, see [`tensor_map`] |
 //! | `{"struct": {"bytes": 16, "fields": [{"offset": 0, "u64": 7}, {"offset": 8, "buffer": "x"}]}}` | a parameter passed by value, zero where no field is |
 //!
 //! `"out": "c.bin"` next to a `"buffer"` writes that buffer's final contents to
 //! a file. Paths are relative to the folder of the argument file.
 
+mod tensor_map;
+
 use super::error::ArgumentError;
+use ptx_emu::tensor_map::TENSOR_MAP_BYTES;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
+pub(crate) use tensor_map::MapArgument;
 
 /// One item of the list.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +29,8 @@ pub(crate) enum Argument {
     Scalar(Scalar),
     /// A pointer to device memory.
     Buffer(Buffer),
+    /// A tensor map passed by value.
+    TensorMap(Box<MapArgument>),
     /// A parameter passed by value.
     Struct { bytes: u64, fields: Vec<Field> },
 }
@@ -73,6 +80,19 @@ pub(crate) enum FieldValue {
     Scalar(Scalar),
     /// A pointer.
     Buffer(Buffer),
+    /// A tensor map.
+    TensorMap(Box<MapArgument>),
+}
+
+impl FieldValue {
+    /// Size in a parameter, bytes.
+    fn size(&self) -> u64 {
+        match self {
+            Self::Scalar(scalar) => scalar.bytes.len() as u64,
+            Self::Buffer(_) => 8,
+            Self::TensorMap(_) => TENSOR_MAP_BYTES as u64,
+        }
+    }
 }
 
 /// How a scalar is written.
@@ -154,10 +174,11 @@ impl Item {
         Ok(match self.field_value("", object, &[])? {
             FieldValue::Scalar(scalar) => Argument::Scalar(scalar),
             FieldValue::Buffer(buffer) => Argument::Buffer(buffer),
+            FieldValue::TensorMap(map) => Argument::TensorMap(map),
         })
     }
 
-    /// A scalar or buffer; `path` is where the object is, `beside` are keys that
+    /// A scalar, buffer or tensor map; `path` is where the object is, `beside` are keys that
     /// it may have besides.
     fn field_value(
         &self,
@@ -169,12 +190,12 @@ impl Item {
         let key = |key: &str| {
             if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
         };
-        if object.contains_key("tensor_map") {
-            return Err(self.error(
-                &key("tensor_map"),
-                "a scalar, buffer or struct (tensor maps are not supported yet)",
-                "a tensor map",
-            ));
+        if let Some(value) = object.get("tensor_map") {
+            let mut keys = vec!["tensor_map", "buffer", "out"];
+            keys.extend(beside);
+            self.only(whole, object, &keys)?;
+            let map = self.tensor_map(&key("tensor_map"), value, object)?;
+            return Ok(FieldValue::TensorMap(Box::new(map)));
         }
         if let Some(value) = object.get("buffer") {
             let mut keys = vec!["buffer", "out"];
@@ -200,7 +221,7 @@ impl Item {
         let keys: Vec<&str> = object.keys().map(String::as_str).collect();
         Err(self.error(
             whole,
-            format!("one of buffer, struct, {}", kinds.join(", ")),
+            format!("one of buffer, tensor_map, struct, {}", kinds.join(", ")),
             format!("keys [{}]", keys.join(", ")),
         ))
     }
@@ -339,11 +360,7 @@ impl Item {
         for (index, item) in items.iter().enumerate() {
             let path = format!("struct.fields[{index}]");
             let field = self.structure_field(&path, item)?;
-            let size = match &field.value {
-                FieldValue::Scalar(scalar) => scalar.bytes.len() as u64,
-                FieldValue::Buffer(_) => 8,
-            };
-            let end = field.offset + size;
+            let end = field.offset + field.value.size();
             if end > bytes {
                 return Err(self.error(
                     &path,

@@ -37,6 +37,9 @@ pub(crate) enum CliError {
     /// A launch that was refused or went wrong.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// A timeline of more than one launch.
+    #[error("--trace: required one launch, actual {launches}: name one of the folders")]
+    TraceOfSeveral { launches: usize },
     /// An output that cannot be written.
     #[error("{}: cannot be written: {source}", .path.display())]
     Write { path: PathBuf, source: io::Error },

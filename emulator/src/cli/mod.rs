@@ -1,15 +1,22 @@
 //! Command line of `ptx-emu`.
 //!
-//! Exit codes: 0 the kernel ran, 1 it ran and did something wrong, 2 bad input.
+//! Exit codes: 0 the kernel ran (and gave what was expected), 1 it ran and did
+//! something wrong, 2 bad input.
 //! Messages go to standard error; standard output has the report, or with
 //! `--json` one JSON object in every case but a wrong command line.
 
 mod arguments;
+mod conformance;
 mod error;
+mod explore;
+mod mutate;
 mod output;
 mod parameters;
+mod replay;
 mod report;
 mod run;
+mod sequence;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::io::Write as _;
@@ -27,12 +34,41 @@ struct Program {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Replay(replay::ReplayArgs),
+    Mutate(mutate::MutateArgs),
+    Conformance(conformance::ConformanceArgs),
 }
 
 /// Runs the program with the process's arguments.
 pub(crate) fn main() -> ExitCode {
-    let Command::Run(args) = Program::parse().command;
-    let (report, code) = match run::run(&args) {
+    let (report, code) = match Program::parse().command {
+        Command::Run(args) => run_kernel(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Mutate(args) => mutate::run(&args),
+        Command::Conformance(args) => match conformance::run(&args) {
+            Ok((text, code)) => (Some(text), code),
+            Err(error) => {
+                eprintln!("ptx-emu: {error}");
+                (None, 2)
+            }
+        },
+    };
+    if let Some(report) = report {
+        // A reader that closed the pipe has seen enough.
+        let _ = writeln!(std::io::stdout(), "{report}");
+    }
+    ExitCode::from(code)
+}
+
+/// What to print on standard output, and the exit code.
+fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
+    if let Some(seeds) = args.explore.seeds() {
+        return match run::explore(args, seeds) {
+            Ok(tried) => explore::report(&tried, args.json),
+            Err(error) => failed(&error, args.json),
+        };
+    }
+    match run::run(args) {
         Ok(done) => {
             for warning in done.warnings() {
                 eprintln!("ptx-emu: warning: {warning}");
@@ -40,14 +76,11 @@ pub(crate) fn main() -> ExitCode {
             let text = if args.json { report::json(&done) } else { report::text(&done) };
             (Some(text), 0)
         }
-        Err(error) => {
-            eprintln!("ptx-emu: {error}");
-            (args.json.then(|| report::failure(&error)), error.exit_code())
-        }
-    };
-    if let Some(report) = report {
-        // A reader that closed the pipe has seen enough.
-        let _ = writeln!(std::io::stdout(), "{report}");
+        Err(error) => failed(&error, args.json),
     }
-    ExitCode::from(code)
+}
+
+fn failed(error: &error::CliError, json: bool) -> (Option<String>, u8) {
+    eprintln!("ptx-emu: {error}");
+    (json.then(|| report::failure(error)), error.exit_code())
 }

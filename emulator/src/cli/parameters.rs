@@ -1,14 +1,19 @@
 //! Arguments to device memory and a parameter block.
 
-use super::arguments::{Argument, Buffer, Field, FieldValue, Source};
+use super::arguments::{Argument, Buffer, Field, FieldValue, MapArgument, Source};
 use super::error::{ArgumentError, CliError};
 use super::output::{self, Output};
-use ptx_emu::{GlobalMemory, KernelInfo};
+use ptx_emu::explore::available_memory;
+use ptx_emu::tensor_map::{TENSOR_MAP_BYTES, TensorMapError};
+use ptx_emu::{GlobalMemory, Gpu, KernelInfo};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a device pointer.
 const POINTER: u64 = 8;
+
+/// Required alignment of a tensor map, bytes (PTX ISA 5.5.8).
+const MAP_ALIGN: u64 = 64;
 
 /// What a launch needs besides its shape.
 #[derive(Debug)]
@@ -28,11 +33,12 @@ struct Allocation {
     bytes: u64,
 }
 
-/// Allocates the buffers and lays out the parameters of `kernel`; paths are
-/// relative to `folder`.
+/// Allocates the buffers and lays out the parameters of `kernel` on `gpu`; paths
+/// are relative to `folder`.
 pub(crate) fn bind(
     arguments: &[Argument],
     kernel: &KernelInfo,
+    gpu: &Gpu,
     folder: &Path,
 ) -> Result<Bound, CliError> {
     if arguments.len() != kernel.params.len() {
@@ -46,6 +52,7 @@ pub(crate) fn bind(
     }
     let mut binder = Binder {
         kernel,
+        gpu,
         folder,
         memory: GlobalMemory::new(),
         named: BTreeMap::new(),
@@ -61,6 +68,7 @@ pub(crate) fn bind(
 
 struct Binder<'a> {
     kernel: &'a KernelInfo,
+    gpu: &'a Gpu,
     folder: &'a Path,
     memory: GlobalMemory,
     named: BTreeMap<String, Allocation>,
@@ -78,10 +86,12 @@ fn buffers(arguments: &[Argument]) -> impl Iterator<Item = (Place, &Buffer)> {
         let (single, fields): (_, &[Field]) = match argument {
             Argument::Scalar(_) => (None, &[]),
             Argument::Buffer(buffer) => (Some(buffer), &[]),
+            Argument::TensorMap(map) => (map.buffer.as_ref(), &[]),
             Argument::Struct { fields, .. } => (None, fields),
         };
         let inner = fields.iter().enumerate().filter_map(move |(at, field)| match &field.value {
             FieldValue::Buffer(buffer) => Some(((index, Some(at)), buffer)),
+            FieldValue::TensorMap(map) => Some(((index, Some(at)), map.buffer.as_ref()?)),
             FieldValue::Scalar(_) => None,
         });
         single.map(|buffer| ((index, None), buffer)).into_iter().chain(inner)
@@ -111,6 +121,7 @@ impl Binder<'_> {
             let (part, actual) = match argument {
                 Argument::Scalar(scalar) => (scalar.kind, scalar.bytes.len() as u64),
                 Argument::Buffer(_) => ("buffer", POINTER),
+                Argument::TensorMap(_) => ("tensor_map", TENSOR_MAP_BYTES as u64),
                 Argument::Struct { bytes, .. } => ("struct.bytes", *bytes),
             };
             if actual != u64::from(param.size) {
@@ -252,6 +263,9 @@ impl Binder<'_> {
                     let addr = self.allocation((index, None), buffer)?.addr;
                     put(&mut block, start, &addr.to_le_bytes());
                 }
+                Argument::TensorMap(map) => {
+                    put(&mut block, start, &self.tensor_map((index, None), start, map)?);
+                }
                 Argument::Struct { fields, .. } => {
                     for (at, field) in fields.iter().enumerate() {
                         let start = start + field.offset;
@@ -261,12 +275,45 @@ impl Binder<'_> {
                                 let addr = self.allocation((index, Some(at)), buffer)?.addr;
                                 put(&mut block, start, &addr.to_le_bytes());
                             }
+                            FieldValue::TensorMap(map) => {
+                                let map = self.tensor_map((index, Some(at)), start, map)?;
+                                put(&mut block, start, &map);
+                            }
                         }
                     }
                 }
             }
         }
         Ok(block)
+    }
+
+    /// The bytes of a tensor map that lies `start` bytes into the parameters.
+    fn tensor_map(
+        &self,
+        place: Place,
+        start: u64,
+        argument: &MapArgument,
+    ) -> Result<[u8; TENSOR_MAP_BYTES], CliError> {
+        if !start.is_multiple_of(MAP_ALIGN) {
+            return Err(self.error(
+                place,
+                "tensor_map",
+                format!("a place in the parameters at a multiple of {MAP_ALIGN} bytes"),
+                format!("byte {start}"),
+            ));
+        }
+        let mut map = argument.map.clone();
+        if let Some(buffer) = &argument.buffer {
+            map.address = map.address.wrapping_add(self.allocation(place, buffer)?.addr);
+        }
+        map.encode_for(self.gpu).map_err(|error| match error {
+            TensorMapError::Field { field, required, actual } => {
+                self.error(place, &format!("tensor_map.{field}"), required, actual)
+            }
+            other => {
+                self.error(place, "tensor_map", "a map that the driver takes", other.to_string())
+            }
+        })
     }
 }
 
@@ -276,12 +323,4 @@ fn put(block: &mut [u8], start: u64, bytes: &[u8]) {
     if let Some(place) = block.get_mut(start..start + bytes.len()) {
         place.copy_from_slice(bytes);
     }
-}
-
-/// Memory that the host can give, bytes; `None` where it does not say.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    kibibytes.checked_mul(1024)
 }

@@ -2,7 +2,8 @@
 
 use super::error::CliError;
 use super::run::Done;
-use ptx_emu::{LaunchError, LoadError};
+use ptx_emu::bundle::OutputReport;
+use ptx_emu::{Diagnostic, LaunchError, LoadError, Unsupported};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -38,35 +39,52 @@ pub(crate) fn json(done: &Done) -> String {
 
 /// A failed run, as JSON.
 pub(crate) fn failure(error: &CliError) -> String {
-    let message = error.to_string();
     match error {
-        CliError::Launch(LaunchError::Diagnostic(diagnostic)) => json!({
-            "status": "diagnostic",
-            "error": message,
-            "kernel": diagnostic.kernel,
-            "line": diagnostic.line,
-            "instruction": diagnostic.instruction,
-            "cta": diagnostic.cta,
-            "warp": diagnostic.warp,
-            "lane": diagnostic.lane,
-            "schedule": diagnostic.schedule.to_string(),
-        }),
+        CliError::Launch(LaunchError::Diagnostic(found)) => diagnostic(found),
         CliError::Load { source: LoadError::Unsupported(items), .. } => {
-            let items: Vec<Value> = items
-                .iter()
-                .map(|item| {
-                    json!({
-                        "line": item.line,
-                        "instruction": item.instruction,
-                        "why": item.why,
-                    })
-                })
-                .collect();
-            json!({ "status": "bad input", "error": message, "unsupported": items })
+            unsupported(&error.to_string(), items)
         }
-        _ => json!({ "status": "bad input", "error": message }),
+        _ => json!({ "status": "bad input", "error": error.to_string() }),
     }
     .to_string()
+}
+
+/// What a kernel did wrong.
+pub(crate) fn diagnostic(diagnostic: &Diagnostic) -> Value {
+    json!({
+        "status": "diagnostic",
+        "error": diagnostic.to_string(),
+        "kernel": diagnostic.kernel,
+        "line": diagnostic.line,
+        "instruction": diagnostic.instruction,
+        "cta": diagnostic.cta,
+        "warp": diagnostic.warp,
+        "lane": diagnostic.lane,
+        "schedule": diagnostic.schedule.to_string(),
+    })
+}
+
+/// How an output compares.
+pub(crate) fn output(output: &OutputReport) -> Value {
+    let first = output.first.as_ref().map(
+        |first| json!({ "index": first.index, "expected": first.expected, "actual": first.actual }),
+    );
+    json!({
+        "name": output.name,
+        "elements": output.elements,
+        "mismatches": output.mismatches,
+        "first": first,
+        "max_error": output.max_error,
+    })
+}
+
+/// A module with instructions that are not modelled.
+pub(crate) fn unsupported(message: &str, items: &[Unsupported]) -> Value {
+    let items: Vec<Value> = items
+        .iter()
+        .map(|item| json!({ "line": item.line, "instruction": item.instruction, "why": item.why }))
+        .collect();
+    json!({ "status": "bad input", "error": message, "unsupported": items })
 }
 
 /// A finished run, for people.

@@ -1,11 +1,15 @@
 //! `ptx-emu run`.
 
 use super::error::CliError;
+use super::explore::ExploreArgs;
+use super::output::Output;
 use super::output::Written;
+use super::trace::TraceArgs;
 use super::{arguments, output, parameters};
 use clap::Args;
+use ptx_emu::experiment::{Conditions, Experiment, Watched};
 use ptx_emu::syntax;
-use ptx_emu::{Counters, Gpu, Launch, LoadError, LowerBound, Module, Schedule};
+use ptx_emu::{Counters, GlobalMemory, Gpu, LoadError, LowerBound, Module, Schedule};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -13,29 +17,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// PTX module.
-    module: PathBuf,
+    pub(crate) module: PathBuf,
     /// Kernel.
     #[arg(long, value_name = "NAME")]
     entry: String,
-    /// CTAs; in clusters, a multiple of the cluster.
-    #[arg(long, value_name = "X,Y,Z", value_parser = extent)]
-    grid: [u32; 3],
-    /// Threads of a CTA.
-    #[arg(long, value_name = "X,Y,Z", value_parser = extent)]
-    block: [u32; 3],
-    /// CTAs of a cluster; by default what the kernel requires.
-    #[arg(long, value_name = "X,Y,Z", value_parser = extent)]
-    cluster: Option<[u32; 3]>,
-    /// Dynamic shared memory of a CTA, bytes.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    dynamic_smem: u32,
-    /// Arguments, a JSON list with one item a kernel parameter; may be left out
-    /// for a kernel without parameters. Paths in it are relative to its folder.
-    #[arg(long, value_name = "ARGS.JSON")]
-    args: Option<PathBuf>,
-    /// Machine to be; by default the one that the module's target names.
-    #[arg(long, value_name = "h200|b200", value_parser = gpu)]
-    gpu: Option<Gpu>,
+    #[command(flatten)]
+    pub(crate) shape: ShapeArgs,
     /// Interleaving of warps and completion of asynchronous operations.
     #[arg(long, value_name = "eager|lazy|random:SEED", default_value = "eager")]
     schedule: Schedule,
@@ -43,9 +30,37 @@ pub(crate) struct RunArgs {
     /// instructions.
     #[arg(long, value_name = "N")]
     instruction_limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) explore: ExploreArgs,
+    #[command(flatten)]
+    trace: TraceArgs,
     /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Shape, arguments and machine of a launch.
+#[derive(Debug, Args)]
+pub(crate) struct ShapeArgs {
+    /// CTAs; in clusters, a multiple of the cluster.
+    #[arg(long, value_name = "X,Y,Z", value_parser = extent)]
+    pub(crate) grid: [u32; 3],
+    /// Threads of a CTA.
+    #[arg(long, value_name = "X,Y,Z", value_parser = extent)]
+    pub(crate) block: [u32; 3],
+    /// CTAs of a cluster; by default what the kernel requires.
+    #[arg(long, value_name = "X,Y,Z", value_parser = extent)]
+    pub(crate) cluster: Option<[u32; 3]>,
+    /// Dynamic shared memory of a CTA, bytes.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) dynamic_smem: u32,
+    /// Arguments, a JSON list with one item a kernel parameter; may be left out
+    /// for a kernel without parameters. Paths in it are relative to its folder.
+    #[arg(long, value_name = "ARGS.JSON")]
+    pub(crate) args: Option<PathBuf>,
+    /// Machine to be; by default the one that the module's target names.
+    #[arg(long, value_name = "h200|b200", value_parser = gpu)]
+    pub(crate) gpu: Option<Gpu>,
 }
 
 /// A run that ended well.
@@ -86,7 +101,7 @@ impl Done {
 }
 
 /// Parses `X`, `X,Y` or `X,Y,Z`, each at least 1.
-fn extent(text: &str) -> Result<[u32; 3], String> {
+pub(crate) fn extent(text: &str) -> Result<[u32; 3], String> {
     let parts: Vec<&str> = text.split(',').collect();
     let mut extent = [1; 3];
     if parts.len() > 3 {
@@ -103,7 +118,8 @@ fn extent(text: &str) -> Result<[u32; 3], String> {
     Ok(extent)
 }
 
-fn gpu(name: &str) -> Result<Gpu, String> {
+/// Parses a machine's name.
+pub(crate) fn gpu(name: &str) -> Result<Gpu, String> {
     Gpu::by_name(name).ok_or_else(|| format!("required h200 or b200, actual `{name}`"))
 }
 
@@ -119,7 +135,7 @@ fn gpu_for(text: &str) -> Gpu {
     }
 }
 
-fn read_text(path: &Path) -> Result<String, CliError> {
+pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
     std::fs::read_to_string(path).map_err(|source| CliError::Read { path: path.to_owned(), source })
 }
 
@@ -138,50 +154,100 @@ fn load(path: &Path, text: &str, gpu: &Gpu) -> Result<Module, CliError> {
     })
 }
 
-/// Loads, binds, launches, writes the outputs.
-pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
-    let text = read_text(&args.module)?;
-    let gpu = args.gpu.clone().unwrap_or_else(|| gpu_for(&text));
-    let module = load(&args.module, &text, &gpu)?;
-    let Some(kernel) = module.entries().find(|info| info.name == args.entry) else {
+/// A launch that is ready, and the files that it is to write.
+pub(crate) struct Prepared {
+    pub(crate) experiment: Experiment,
+    pub(crate) module: Module,
+    pub(crate) files: Vec<Output>,
+}
+
+/// Loads the module and binds the arguments.
+pub(crate) fn prepare(path: &Path, entry: &str, shape: &ShapeArgs) -> Result<Prepared, CliError> {
+    let ptx = read_text(path)?;
+    let gpu = shape.gpu.clone().unwrap_or_else(|| gpu_for(&ptx));
+    let module = load(path, &ptx, &gpu)?;
+    let Some(kernel) = module.entries().find(|info| info.name == entry) else {
         let names: Vec<&str> = module.entries().map(|info| info.name.as_str()).collect();
         return Err(CliError::Entry {
             required: format!("[{}]", names.join(", ")),
-            actual: args.entry.clone(),
+            actual: entry.to_owned(),
         });
     };
-    let (json, folder) = match &args.args {
+    let (json, folder) = match &shape.args {
         Some(path) => (read_arguments(path)?, path.parent()),
         None => (Value::Array(Vec::new()), None),
     };
     let names: Vec<&str> = kernel.params.iter().map(|p| p.name.as_str()).collect();
     let arguments = arguments::read(&json, &names)?;
-    let mut bound = parameters::bind(&arguments, kernel, folder.unwrap_or(Path::new("")))?;
-    let report = module.launch(
-        &mut bound.memory,
-        &Launch {
-            entry: &args.entry,
-            grid: args.grid,
-            block: args.block,
-            cluster: args.cluster,
-            dynamic_shared: args.dynamic_smem,
-            params: &bound.params,
-            schedule: args.schedule,
-            threads: None,
-            instruction_limit: args.instruction_limit,
-        },
-    )?;
-    let outputs = output::write_all(bound.outputs, &bound.memory)?;
+    let bound = parameters::bind(&arguments, kernel, &gpu, folder.unwrap_or(Path::new("")))?;
+    let experiment = Experiment {
+        ptx,
+        gpu,
+        entry: entry.to_owned(),
+        grid: shape.grid,
+        block: shape.block,
+        cluster: shape.cluster,
+        dynamic_shared: shape.dynamic_smem,
+        params: bound.params,
+        outputs: watched(&bound.outputs, &bound.memory),
+        memory: bound.memory,
+    };
+    Ok(Prepared { experiment, module, files: bound.outputs })
+}
+
+/// The buffers that go to files; all buffers if none does.
+fn watched(files: &[Output], memory: &GlobalMemory) -> Vec<Watched> {
+    let watch =
+        |name: &str, addr, bytes| Watched { name: name.to_owned(), addr, bytes, expected: None };
+    if files.is_empty() {
+        return memory.allocations().map(|(name, addr, bytes)| watch(name, addr, bytes)).collect();
+    }
+    files.iter().map(|file| watch(&file.parameter, file.addr, file.bytes)).collect()
+}
+
+/// Loads, binds, launches, writes the outputs.
+pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
+    let Prepared { mut experiment, module, files } =
+        prepare(&args.module, &args.entry, &args.shape)?;
+    let conditions = Conditions {
+        schedule: args.schedule,
+        threads: None,
+        instruction_limit: args.instruction_limit,
+    };
+    let outcome = match args.trace.wanted()? {
+        None => experiment.run_once(&module, &conditions)?,
+        Some(limit) => {
+            let (outcome, trace) = experiment.run_traced(&module, &conditions, limit);
+            args.trace.write(&trace)?;
+            outcome?
+        }
+    };
+    if !outcome.report.printed.is_empty() {
+        eprint!("{}", outcome.report.printed);
+    }
+    let outputs = output::write_all(files, &outcome.memory)?;
+    let counters = outcome.report.counters;
     Ok(Done {
         kernel: args.entry.clone(),
-        gpu: gpu.name,
+        gpu: experiment.gpu.name,
         schedule: args.schedule,
-        grid: args.grid,
-        block: args.block,
-        lower_bound: report.counters.lower_bound(&gpu),
-        counters: report.counters,
+        grid: experiment.grid,
+        block: experiment.block,
+        lower_bound: counters.lower_bound(&experiment.gpu),
+        counters,
         outputs,
     })
+}
+
+/// Tries schedules; writes the outputs of `eager` if all went well.
+pub(crate) fn explore(args: &RunArgs, seeds: u64) -> Result<super::explore::Tried, CliError> {
+    let Prepared { experiment, module, files } = prepare(&args.module, &args.entry, &args.shape)?;
+    let options = args.explore.options(seeds, args.instruction_limit);
+    let found = ptx_emu::explore::explore(&experiment, &module, &options)?;
+    if let (None, Some(eager)) = (&found.failure, &found.eager) {
+        output::write_all(files, &eager.memory)?;
+    }
+    Ok(super::explore::Tried { experiment, found })
 }
 
 #[cfg(test)]

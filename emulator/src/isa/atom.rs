@@ -3,13 +3,15 @@
 //! Lanes are served in lane order. Ordering and scope modifiers order nothing
 //! more than that: memory is sequentially consistent here. `atom.add.f32` on
 //! global memory flushes subnormals, on shared memory it does not, as PTX says.
-//! `red.async` belongs to the asynchronous units and is not here.
+//! `red.async` is in `cluster`.
 
 use super::mem;
 use crate::diagnostic::Space;
 use crate::machine::AddressSpace;
 use crate::machine::code::Op;
+use crate::machine::race::Order;
 use crate::machine::regs::{Class, LANES};
+use crate::memory::Value;
 use crate::module::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::num::{FloatFlags, MinMaxFlags, Rounding, bfloat, double, half, single};
 
@@ -24,6 +26,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
         return Err(Reject::unsupported("asynchronous reduction"));
     }
     let returns = d.ins.opcode == "atom";
+    let order = mem::semantics(d).unwrap_or(Order::Relaxed);
     mem::skip_hints(d);
     mem::order(d);
     let space = mem::space(d);
@@ -35,12 +38,12 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     let at = usize::from(returns);
     let operand = d.operand(at)?;
     let (address, space) = mem::address(d, operand, space)?;
-    if space != AddressSpace::One(Space::Shared) {
+    if !matches!(space, AddressSpace::One(Space::Shared) | AddressSpace::Cluster) {
         d.function.global_sync = true;
     }
     let target = d.operand(0)?;
     if ty == Type::B128 {
-        return wide(d, returns, op, address, space);
+        return wide(d, returns, op, (address, space), order);
     }
     let update = update(d, op, ty)?;
     let targets: Vec<Option<Destination>> = if returns {
@@ -76,14 +79,14 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
         return Err(Reject::operand(format!("operands: required {} bits", ty.bits())));
     }
     let each = ty.bytes() as usize;
-    Ok(Op::Effect(Box::new(move |cx, mask| {
+    Ok(Op::Look(Box::new(move |cx, mask| {
         let addrs = address.rows(cx);
         let values: Vec<[u64; LANES]> =
             sources.iter().map(|s| mem::word_row(cx.regs, *s)).collect();
         let third = mem::word_row(cx.regs, third);
         let mut old = vec![[[0u64; LANES]; 4]; count];
         let keep = u64::MAX >> (64 - 8 * each);
-        cx.atomic(space, &addrs, mask, each * count, |lane, space, words| {
+        let mut apply = |lane: usize, space: Space, words: &Value| {
             let global = space == Space::Global;
             let mut new = *words;
             for (k, (old, value)) in old.iter_mut().zip(&values).enumerate() {
@@ -94,13 +97,14 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
                 new[word] = new[word] & !(keep << shift) | result << shift;
             }
             Some(new)
-        })?;
+        };
+        cx.ordered(order, |cx| cx.atomic(space, &addrs, mask, each * count, &mut apply))?;
         for (target, old) in targets.iter().zip(&old) {
             if let Some(target) = target {
                 mem::put_words(cx.regs, mask, *target, old);
             }
         }
-        Ok(())
+        Ok(returns && cx.looked(&addrs, &old[0], mask))
     })))
 }
 
@@ -113,8 +117,8 @@ fn wide(
     d: &mut Decode<'_>,
     returns: bool,
     op: &str,
-    address: mem::Address,
-    space: AddressSpace,
+    (address, space): (mem::Address, AddressSpace),
+    order: Order,
 ) -> Decoded<Op> {
     let cas = op == "cas";
     if !returns || !(cas || op == "exch") {
@@ -134,21 +138,22 @@ fn wide(
     if registers.into_iter().any(|class| class != Class::R128) {
         return Err(Reject::operand("operands: required .b128 registers"));
     }
-    Ok(Op::Effect(Box::new(move |cx, mask| {
+    Ok(Op::Look(Box::new(move |cx, mask| {
         let addrs = address.rows(cx);
         let row = |slot| [*cx.regs.row64(slot), mem::upper_row(cx.regs, slot)];
         let (value, swap) = (row(value.slot), row(swap.slot));
         let mut old = [[0; LANES]; 4];
-        cx.atomic(space, &addrs, mask, 16, |lane, _, words| {
+        let mut apply = |lane: usize, _: Space, words: &Value| {
             old[0][lane] = words[0];
             old[1][lane] = words[1];
             let equal = words[0] == value[0][lane] && words[1] == value[1][lane];
             (!cas || equal).then(|| [swap[0][lane], swap[1][lane], 0, 0])
-        })?;
+        };
+        cx.ordered(order, |cx| cx.atomic(space, &addrs, mask, 16, &mut apply))?;
         if let Some(target) = target {
             mem::put_words(cx.regs, mask, target, &old);
         }
-        Ok(())
+        Ok(cx.looked(&addrs, &old, mask))
     })))
 }
 
@@ -209,9 +214,11 @@ fn float_add(d: &Decode<'_>, ty: Type) -> Decoded<Update> {
             let (a, b) = (f32::from_bits(a as u32), f32::from_bits(b as u32));
             single::add(a, b, RN, flags).to_bits().into()
         }),
-        Type::F64 => {
-            Box::new(|a, b, _, _| double::add(f64::from_bits(a), f64::from_bits(b), RN).to_bits())
-        }
+        Type::F64 => Box::new(|a, b, _, global| {
+            let (a, b) = (f64::from_bits(a), f64::from_bits(b));
+            // In shared memory it is an addition onto the operand.
+            if global { double::add_in_memory(a, b) } else { double::add(b, a, RN) }.to_bits()
+        }),
         Type::F16 => Box::new(|a, b, _, _| half::add(a as u16, b as u16, NONE).into()),
         Type::F16x2 => Box::new(|a, b, _, _| half::add_x2(a as u32, b as u32, NONE).into()),
         Type::Bf16 => Box::new(|a, b, _, _| bfloat::add(a as u16, b as u16).into()),

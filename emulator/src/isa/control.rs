@@ -2,9 +2,10 @@
 //! 9.7.19 (`trap`, `brkpt`).
 //!
 //! `.uni` is taken as a hint: a branch marked so that diverges is executed as
-//! if it were not. Calls of functions that the module only declares are not
-//! modelled.
+//! if it were not. Of functions that the module only declares, those of
+//! `system_call` are modelled.
 
+use super::system_call;
 use crate::machine::code::{CallSite, Callee, Op, Passed};
 use crate::machine::regs::Class;
 use crate::module::{Decode, Decoded, Reject};
@@ -62,7 +63,11 @@ fn call(d: &mut Decode<'_>) -> Decoded<Op> {
     let callee = match d.function_named(target) {
         Some(index) => {
             if !d.module.functions[index].defined {
-                return Err(Reject::unsupported(format!("call of external function {target}")));
+                let args =
+                    args.iter().map(|arg| passed(d, arg, false)).collect::<Decoded<Vec<_>>>()?;
+                return system_call::decode(target, &args, &returns).unwrap_or_else(|| {
+                    Err(Reject::unsupported(format!("call of external function {target}")))
+                });
             }
             d.function.calls.push(index);
             let code = &d.module.functions[index];

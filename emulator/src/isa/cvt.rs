@@ -12,7 +12,7 @@ use crate::module::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::num::cvt::{Cvt, NumType};
 use crate::num::minifloat::Minifloat;
 use crate::num::narrow::{self, Narrowing};
-use crate::num::{Rounding, bfloat, half};
+use crate::num::{Rounding, half};
 use crate::syntax::ast::Operand;
 
 fn scalar(ty: Type) -> Option<NumType> {
@@ -144,7 +144,8 @@ fn special_cases(cvt: &Cvt, source: Source, target: Destination) -> Option<Op> {
         (S32, F32, Class::R32, Class::R32) if nearest => map!(i32, f32, |a: i32| a as f32),
         (U32, F32, Class::R32, Class::R32) if nearest => map!(u32, f32, |a: u32| a as f32),
         (F16, F32, Class::R32, Class::R32) => map!(u16, f32, half::to_f32),
-        (NumType::Bf16, F32, Class::R32, Class::R32) => map!(u16, f32, bfloat::to_f32),
+        // Bits, not numbers: NaN stays as it is.
+        (NumType::Bf16, F32, Class::R32, Class::R32) => map!(u16, u32, |a| u32::from(a) << 16),
         (F32, F16, Class::R32, Class::R32) if nearest => map!(f32, u16, half::from_f32),
         _ => None,
     }

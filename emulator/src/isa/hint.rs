@@ -2,7 +2,7 @@
 //! `prefetchu`, `createpolicy`, `applypriority`, `discard`, `pmevent` (PTX ISA
 //! 9.7.9, 9.7.12, 9.7.19).
 //!
-//! Their addresses are not checked. `discard` leaves memory as it is, where
+//! `nanosleep` lets others run first. Addresses are not checked. `discard` leaves memory as it is, where
 //! PTX would allow its contents to be lost. The cache policy that
 //! `createpolicy` makes is 0.
 
@@ -17,6 +17,9 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
         return Ok(Op::Alu(Box::new(move |regs, mask| {
             regs.put(policy, mask, &[0u64; LANES]);
         })));
+    }
+    if d.ins.opcode == "nanosleep" {
+        return Ok(Op::Look(Box::new(|_, _| Ok(true))));
     }
     Ok(Op::Nop)
 }

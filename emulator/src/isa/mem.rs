@@ -1,14 +1,15 @@
 //! Loads and stores: PTX ISA 9.7.9.8 to 9.7.9.12 (`ld`, `ld.global.nc`, `ldu`,
 //! `st`).
 //!
-//! Cache operators, eviction priorities, prefetch sizes and cache policies have
+//! Strong loads count as looks for what other threads do (`units::spin`). Cache
+//! operators, eviction priorities, prefetch sizes and cache policies have
 //! no effect. `.volatile`, `.relaxed`, `.acquire`, `.release` and `.mmio` order
 //! nothing more than program order: memory is sequentially consistent here, so
-//! missing fences are not noticed. Accesses that need another CTA of the
-//! cluster are out of bounds.
+//! missing fences are not noticed.
 
 use crate::diagnostic::Space;
 use crate::machine::code::Op;
+use crate::machine::race::Order as Semantics;
 use crate::machine::regs::{Class, LANES, Regs, Slot, map_row};
 use crate::machine::{AddressSpace, Context};
 use crate::module::{AddressBase, Decode, Decoded, Destination, Reject, Source, Type};
@@ -82,12 +83,18 @@ pub(super) fn order(d: &mut Decode<'_>) -> bool {
     order == Order::Strong && (wide || !narrow)
 }
 
+/// Ordering semantics that the modifiers spell.
+pub(super) fn semantics(d: &Decode<'_>) -> Option<Semantics> {
+    d.ins.modifiers.iter().find_map(|m| Semantics::parse(m))
+}
+
 /// Takes the state space.
 pub(super) fn space(d: &mut Decode<'_>) -> AddressSpace {
     d.pick(|m| {
         Some(AddressSpace::One(match m {
+            "shared::cluster" => return Some(AddressSpace::Cluster),
             "global" => Space::Global,
-            "shared" | "shared::cta" | "shared::cluster" => Space::Shared,
+            "shared" | "shared::cta" => Space::Shared,
             "local" => Space::Local,
             "const" => Space::Const,
             "param" | "param::entry" | "param::func" => Space::Param,
@@ -167,6 +174,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
         return d.bad_type(ty);
     }
     let store = d.ins.opcode == "st";
+    let order = semantics(d).unwrap_or_default();
     let (at, value) = if store { (0, 1) } else { (1, 0) };
     let operand = d.operand(at)?;
     let (address, space) = address(d, operand, space)?;
@@ -184,7 +192,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if store {
         let sources: Vec<Source> =
             values.iter().map(|value| store_source(d, value, ty)).collect::<Decoded<_>>()?;
-        Ok(store_op(address, space, ty.bytes() as usize, sources))
+        Ok(store_op(address, space, ty.bytes() as usize, sources, order))
     } else {
         let targets: Vec<Option<Destination>> =
             values.iter().map(|value| d.destination(value)).collect::<Decoded<_>>()?;
@@ -194,11 +202,11 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
                 ty.bits()
             )));
         }
-        Ok(load_op(address, space, ty, targets))
+        Ok(load_op(address, space, ty, targets, order))
     }
 }
 
-fn store_source(d: &mut Decode<'_>, value: &Operand, ty: Type) -> Decoded<Source> {
+pub(super) fn store_source(d: &mut Decode<'_>, value: &Operand, ty: Type) -> Decoded<Source> {
     let source = match ty {
         Type::F32 => d.src_of::<f32>(value).map(|slot| (Class::R32, slot)),
         Type::F64 => d.src_of::<f64>(value).map(|slot| (Class::R64, slot)),
@@ -221,7 +229,7 @@ fn store_source(d: &mut Decode<'_>, value: &Operand, ty: Type) -> Decoded<Source
 }
 
 /// Words of the vector: element `k` of `each` bytes, lowest first.
-fn gather(regs: &Regs, sources: &[Source], each: usize, words: &mut [[u64; LANES]; 4]) {
+pub(super) fn gather(regs: &Regs, sources: &[Source], each: usize, words: &mut [[u64; LANES]; 4]) {
     for (k, source) in sources.iter().enumerate() {
         let at = k * each;
         match (source.class, each) {
@@ -248,13 +256,19 @@ fn gather(regs: &Regs, sources: &[Source], each: usize, words: &mut [[u64; LANES
     }
 }
 
-fn store_op(address: Address, space: AddressSpace, each: usize, sources: Vec<Source>) -> Op {
+fn store_op(
+    address: Address,
+    space: AddressSpace,
+    each: usize,
+    sources: Vec<Source>,
+    order: Semantics,
+) -> Op {
     let bytes = each * sources.len();
     Op::Effect(Box::new(move |cx, mask| {
         let addrs = address.rows(cx);
         let mut words = [[0; LANES]; 4];
         gather(cx.regs, &sources, each, &mut words);
-        cx.store(space, &addrs, mask, bytes, &words)
+        cx.ordered(order, |cx| cx.store(space, &addrs, mask, bytes, &words))
     }))
 }
 
@@ -312,6 +326,7 @@ fn load_op(
     space: AddressSpace,
     ty: Type,
     targets: Vec<Option<Destination>>,
+    order: Semantics,
 ) -> Op {
     let each = ty.bytes() as usize;
     let bytes = each * targets.len();
@@ -320,14 +335,21 @@ fn load_op(
         .enumerate()
         .filter_map(|(k, target)| Some((target?, k * each)))
         .collect();
-    Op::Effect(Box::new(move |cx, mask| {
+    let load = move |cx: &mut Context<'_>, mask: u32| {
         let addrs = address.rows(cx);
         let mut words = [[0; LANES]; 4];
-        cx.load(space, &addrs, mask, bytes, &mut words)?;
+        cx.ordered(order, |cx| cx.load(space, &addrs, mask, bytes, &mut words))?;
         for &place in &places {
             scatter(cx.regs, mask, place, ty, &words);
         }
-        Ok(())
+        Ok((addrs, words))
+    };
+    if order == Semantics::Weak {
+        return Op::Effect(Box::new(move |cx, mask| load(cx, mask).map(|_| ())));
+    }
+    Op::Look(Box::new(move |cx, mask| {
+        let (addrs, words) = load(cx, mask)?;
+        Ok(cx.looked(&addrs, &words, mask))
     }))
 }
 

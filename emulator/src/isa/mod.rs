@@ -5,19 +5,33 @@
 
 mod atom;
 mod bits;
+mod bulk;
+mod cluster;
 mod compare;
 mod control;
+mod cp_async;
 mod cvt;
 mod double;
 mod float;
+mod grid;
 mod half;
 mod hint;
 mod int;
+mod matrix;
+mod mbarrier;
 mod mem;
+mod mma;
 mod mov;
 pub(crate) mod special;
 mod sync;
+mod system_call;
+mod tcgen05;
+mod tcgen05_data;
+mod tcgen05_mma;
+mod tensormap;
+mod tma;
 mod warp;
+mod wgmma;
 
 use crate::Family;
 use crate::machine::code::Op;
@@ -25,6 +39,9 @@ use crate::module::{Decode, Decoded, Reject, Type};
 
 /// Decodes one instruction.
 pub(crate) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
+    if let Some(found) = asynchronous(d)? {
+        return Ok(found);
+    }
     match d.ins.opcode.as_str() {
         "add" | "sub" | "mul" | "fma" | "mad" | "div" | "abs" | "neg" | "min" | "max" => {
             arithmetic(d)
@@ -49,10 +66,30 @@ pub(crate) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
         "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" => {
             Ok((Family::Control, control::decode(d)?))
         }
+        "mma" => Ok((Family::Matrix, mma::decode(d)?)),
+        "ldmatrix" | "stmatrix" | "movmatrix" => Ok((Family::Matrix, matrix::decode(d)?)),
         "nanosleep" | "prefetch" | "prefetchu" | "createpolicy" | "applypriority" | "discard"
         | "pmevent" => Ok((Family::Hint, hint::decode(d)?)),
         other => Err(Reject::unsupported(format!("instruction {other}"))),
     }
+}
+
+/// Instructions of the asynchronous units.
+fn asynchronous(d: &mut Decode<'_>) -> Decoded<Option<(Family, Op)>> {
+    let first = d.ins.modifiers.first().map(String::as_str).unwrap_or_default();
+    Ok(Some(match (d.ins.opcode.as_str(), first) {
+        ("cp", _) => (Family::Copy, cp_async::decode(d)?),
+        ("mbarrier", _) => (Family::Mbarrier, mbarrier::decode(d)?),
+        ("st" | "red", "async") => (Family::Copy, cluster::decode_async(d)?),
+        ("tensormap", _) => (Family::Copy, tensormap::decode(d)?),
+        ("fence", "proxy") => (Family::Sync, tensormap::fence(d)?),
+        ("barrier", "cluster") => (Family::Cluster, cluster::barrier(d)?),
+        ("mapa" | "getctarank" | "setmaxnreg", _) => (Family::Cluster, cluster::decode(d)?),
+        ("griddepcontrol" | "clusterlaunchcontrol", _) => (Family::Cluster, grid::decode(d)?),
+        ("wgmma", _) => (Family::Tensor, wgmma::decode(d)?),
+        ("tcgen05", _) => (Family::Tensor, tcgen05::decode(d)?),
+        _ => return Ok(None),
+    }))
 }
 
 /// The type of an instruction whose last type modifier is that of its operands.

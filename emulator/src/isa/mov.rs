@@ -2,13 +2,11 @@
 //! (`cvta`), 9.7.9.19 (`isspacep`).
 //!
 //! `mov` of a variable's name gives its address in its own state space, of a
-//! function's name a value that only an indirect call understands. Shared
-//! memory of other CTAs is not told apart from the executing CTA's by
-//! `isspacep`.
+//! function's name a value that only an indirect call understands.
 
 use crate::machine::code::Op;
 use crate::machine::regs::{Bits, Class, LANES, Slot, map_row};
-use crate::machine::window;
+use crate::machine::{RANK_SHIFT, window};
 use crate::module::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::syntax::ast::Operand;
 
@@ -248,15 +246,21 @@ fn cvta(d: &mut Decode<'_>) -> Decoded<Op> {
 }
 
 fn isspacep(d: &mut Decode<'_>) -> Decoded<Op> {
+    // Shared memory without `::cluster` is the executing CTA's own.
+    let own = !d.ins.modifiers.iter().any(|modifier| modifier == "shared::cluster");
     let window = window_of(d)?;
+    let own = own && window == window::SHARED;
     let p = d.operand(0)?;
     let p = d.pred_target(p)?;
     let a = d.src::<u64>(1)?;
-    Ok(Op::Alu(Box::new(move |regs, mask| {
+    Ok(Op::Effect(Box::new(move |cx, mask| {
+        let rank = cx.place.rank;
         let mut inside = 0;
-        for (lane, address) in regs.row64(a).iter().enumerate() {
-            inside |= u32::from(window::tag(*address) == window) << lane;
+        for (lane, &address) in cx.regs.row64(a).iter().enumerate() {
+            let here = !own || address as u32 >> RANK_SHIFT == rank;
+            inside |= u32::from(window::tag(address) == window && here) << lane;
         }
-        regs.set_pred(p, mask, inside);
+        cx.regs.set_pred(p, mask, inside);
+        Ok(())
     })))
 }

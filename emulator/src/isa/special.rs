@@ -11,6 +11,13 @@ use crate::machine::SHARED_BASE;
 use crate::machine::code::Op;
 use crate::machine::regs::{Class, FULL, LANES, Slot};
 
+/// End of what the system uses of the start of shared memory, as on an H200 with
+/// driver 580.
+const RESERVED_END: u32 = 288;
+/// Shared memory is allocated in multiples of this, bytes (CUDA occupancy
+/// calculator, compute capability 9.0).
+const SHARED_GRANULE: u32 = 128;
+
 /// A special register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Special {
@@ -102,7 +109,8 @@ impl Special {
             "total_smem_size" => Self::TotalSmemSize,
             "aggr_smem_size" => Self::AggrSmemSize,
             "reserved_smem_offset_begin" => Self::Fixed(0),
-            "reserved_smem_offset_end" | "reserved_smem_offset_cap" => Self::Fixed(SHARED_BASE),
+            "reserved_smem_offset_end" => Self::Fixed(RESERVED_END),
+            "reserved_smem_offset_cap" => Self::Fixed(SHARED_BASE),
             _ if stem.starts_with("envreg") => Self::Fixed(0),
             _ if stem.starts_with("pm") && stem.ends_with("_64") => Self::Zero64,
             _ if stem.strip_prefix("pm").is_some_and(|n| n.parse::<u8>().is_ok()) => Self::Fixed(0),
@@ -177,7 +185,9 @@ impl Special {
             Self::Clock | Self::GlobaltimerLo => cx.clock as u32,
             Self::ClockHi | Self::GlobaltimerHi => (cx.clock >> 32) as u32,
             Self::DynamicSmemSize => env.dynamic_shared,
-            Self::TotalSmemSize => env.shared_bytes - SHARED_BASE,
+            Self::TotalSmemSize => {
+                (env.shared_bytes - SHARED_BASE).next_multiple_of(SHARED_GRANULE)
+            }
             Self::AggrSmemSize => env.shared_bytes,
             Self::Fixed(value) => value,
             Self::Clock64 | Self::Globaltimer | Self::Gridid | Self::Zero64 => 0,

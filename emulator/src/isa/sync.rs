@@ -1,8 +1,8 @@
 //! Barriers and fences: PTX ISA 9.7.13.1 (`bar`, `barrier`), 9.7.13.2
 //! (`bar.warp.sync`), 9.7.13.4 (`membar`, `fence`).
 //!
-//! Memory is sequentially consistent here, so fences do nothing and a missing
-//! one is not noticed. `bar` is aligned, `barrier` is so with `.aligned`; an
+//! Values are sequentially consistent here: fences only count when races are
+//! looked for. `bar` is aligned, `barrier` is so with `.aligned`; an
 //! aligned barrier that part of the warp cannot reach is reported. Cluster
 //! barriers and proxy fences belong to the asynchronous units.
 
@@ -33,7 +33,10 @@ fn fence(d: &mut Decode<'_>) -> Decoded<Op> {
         "sync_restrict::shared::cta",
     ];
     while d.pick(|m| PLAIN.contains(&m).then_some(())).is_some() {}
-    Ok(Op::Nop)
+    Ok(Op::Effect(Box::new(|cx, _| {
+        cx.race_fence();
+        Ok(())
+    })))
 }
 
 fn barrier(d: &mut Decode<'_>) -> Decoded<Op> {

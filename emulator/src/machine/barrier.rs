@@ -67,6 +67,11 @@ impl Barriers {
         self.barriers[usize::from(id)].generation
     }
 
+    /// Generations that ended, over all barriers.
+    pub(crate) fn completions(&self) -> u64 {
+        self.barriers.iter().map(|barrier| barrier.generation).sum()
+    }
+
     /// What a barrier waits for, for a deadlock report.
     pub(crate) fn describe(&self, id: u8) -> String {
         let barrier = &self.barriers[usize::from(id)];

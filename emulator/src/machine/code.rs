@@ -7,6 +7,7 @@
 
 use super::context::Context;
 use super::regs::{FrameSize, Pred, Regs, Slot};
+use super::units::Poll;
 use crate::Family;
 use crate::diagnostic::Exec;
 
@@ -14,6 +15,13 @@ use crate::diagnostic::Exec;
 pub(crate) type Alu = Box<dyn Fn(&mut Regs, u32) + Send + Sync>;
 /// Operation on memory or the environment.
 pub(crate) type Effect = Box<dyn Fn(&mut Context<'_>, u32) -> Exec + Send + Sync>;
+
+/// Operation after which others may have to run.
+pub(crate) type Looking = Box<dyn Fn(&mut Context<'_>, u32) -> Exec<bool> + Send + Sync>;
+
+/// Operation that may have to wait for an asynchronous unit, and is executed
+/// again then.
+pub(crate) type Polling = Box<dyn Fn(&mut Context<'_>, u32) -> Exec<Poll> + Send + Sync>;
 
 /// One instruction.
 pub(crate) struct Instr {
@@ -29,6 +37,9 @@ pub(crate) enum Op {
     Alu(Alu),
     /// Memory or environment operation.
     Effect(Effect),
+    /// Memory operation that may be a look for what another thread does; true
+    /// when others should run.
+    Look(Looking),
     /// Nothing.
     Nop,
     /// `bra`
@@ -51,6 +62,8 @@ pub(crate) enum Op {
     WarpBarrier { members: Slot },
     /// `bar`, `barrier`
     Barrier(Box<BarrierOp>),
+    /// Waits for an asynchronous unit; `aligned`: needs all live lanes.
+    Poll { aligned: bool, run: Polling },
 }
 
 /// A CTA barrier instruction.

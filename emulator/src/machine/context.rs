@@ -2,8 +2,10 @@
 
 use super::Barriers;
 use super::launch::Env;
+use super::race::Order;
 use super::regs::{LANES, Regs};
 use super::stats::Stats;
+use super::units::Units;
 use crate::memory::{BlockId, Local, Plain};
 
 /// Where a warp is.
@@ -32,6 +34,7 @@ pub(crate) struct Context<'a> {
     /// Shared memory of each CTA of the cluster, by rank.
     pub(crate) shared: &'a mut [Plain],
     pub(crate) barriers: &'a mut Barriers,
+    pub(crate) units: &'a mut Units,
     pub(crate) env: &'a Env<'a>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) place: &'a Place,
@@ -41,4 +44,10 @@ pub(crate) struct Context<'a> {
     pub(crate) block: BlockId,
     /// Warp instructions the cluster has run: the machine's clock.
     pub(crate) clock: u64,
+    /// The executing instruction; not kept up to date for register operations.
+    pub(crate) pc: usize,
+    /// The instruction has waited long enough: one that may give up does.
+    pub(crate) expired: bool,
+    /// Ordering semantics of the access being made.
+    pub(crate) order: Order,
 }

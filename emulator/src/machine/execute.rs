@@ -7,7 +7,9 @@ use super::barrier::Arrival;
 use super::code::{BarrierOp, Instr, Op};
 use super::context::Context;
 use super::regs::{FULL, Pred, Regs, Slot};
+use super::units::Poll;
 use super::warp::{Fragment, Wait};
+use crate::Schedule;
 use crate::diagnostic::{DiagnosticKind, Exec, Fault};
 
 /// Why a fragment stopped.
@@ -16,6 +18,8 @@ pub(super) enum Stop {
     Turn,
     /// It waits, or met or passed another fragment, or split.
     Switch,
+    /// It looked for something that has not come: others should run.
+    Yield,
     /// All its lanes exited.
     Done,
 }
@@ -32,6 +36,7 @@ pub(super) fn run_fragment(
     let env = cx.env;
     let code: &[Instr] = env.code;
     let start = cx.clock;
+    let noting = env.module.wgmma;
     while *ran < limit {
         let instr = &code[fragment.pc];
         let mask = match instr.guard {
@@ -42,6 +47,9 @@ pub(super) fn run_fragment(
         let count = &mut cx.stats.executed[fragment.pc];
         count.0 += 1;
         count.1 += if mask == FULL { 32 } else { u64::from(mask.count_ones()) };
+        if (noting || cx.regs.watch.busy()) && mask != 0 {
+            cx.watch(fragment.pc)?;
+        }
         match &instr.op {
             Op::Alu(run) => {
                 if mask != 0 {
@@ -52,6 +60,7 @@ pub(super) fn run_fragment(
             Op::Effect(run) => {
                 if mask != 0 {
                     cx.clock = start + *ran;
+                    cx.pc = fragment.pc;
                     run(cx, mask)?;
                 }
                 fragment.pc += 1;
@@ -72,6 +81,8 @@ pub(super) fn run_fragment(
             }
             _ if mask == 0 => fragment.pc += 1,
             op => {
+                cx.clock = start + *ran;
+                cx.pc = fragment.pc;
                 if let Some(stop) = control(cx, fragment, others, op, mask)? {
                     return Ok(stop);
                 }
@@ -139,7 +150,9 @@ fn control(
             Ok((!whole).then_some(Stop::Switch))
         }
         Op::Exit | Op::Return => {
-            cx.barriers.exit(mask.count_ones());
+            cx.race_exit(|barriers| barriers.exit(mask.count_ones()));
+            let warp = cx.warp();
+            cx.units.exit(cx.env, cx.place.rank, warp, mask)?;
             fragment.mask &= !mask;
             if fragment.mask == 0 {
                 return Ok(Some(Stop::Done));
@@ -185,7 +198,10 @@ fn control(
             }
             if whole && same == mask && group & live & !mask == 0 {
                 fragment.pc += 1;
-                return Ok(None);
+                // What the lanes do next is what the barrier is for: the random
+                // schedule chooses anew here.
+                let random = matches!(cx.env.schedule, Schedule::Random(_));
+                return Ok(random.then_some(Stop::Yield));
             }
             part(fragment, others, mask);
             if same != mask {
@@ -194,6 +210,33 @@ fn control(
             }
             fragment.wait = Wait::Warp(group);
             Ok(Some(Stop::Switch))
+        }
+        Op::Look(run) => {
+            let others_first = run(cx, mask)?;
+            fragment.pc += 1;
+            Ok(others_first.then_some(Stop::Yield))
+        }
+        Op::Poll { aligned, run } => {
+            part(fragment, others, mask);
+            if *aligned && mask != live {
+                fragment.wait = Wait::Aligned;
+                return Ok(Some(Stop::Switch));
+            }
+            cx.expired = std::mem::take(&mut fragment.expired);
+            match run(cx, mask)? {
+                Poll::Done => {
+                    fragment.pc += 1;
+                    Ok((!whole).then_some(Stop::Switch))
+                }
+                Poll::Yield => {
+                    fragment.pc += 1;
+                    Ok(Some(Stop::Yield))
+                }
+                Poll::Wait(awaited) => {
+                    fragment.wait = Wait::Unit(awaited);
+                    Ok(Some(Stop::Switch))
+                }
+            }
         }
         Op::Barrier(barrier) => cta_barrier(cx, fragment, others, barrier, mask, live),
         Op::Alu(_) | Op::Effect(_) | Op::Nop | Op::Branch(_) => Ok(None),
@@ -260,6 +303,8 @@ fn cta_barrier(
         .arrive(Arrival { id, expected, threads, reduction })
         .map_err(|kind| Fault::lane(kind, lane as u32))?;
     cx.stats.barrier_arrivals += 1;
+    let completed = cx.barriers.generation(id as u8) != generation;
+    cx.race_barrier(id, barrier, completed);
     fragment.pc += 1;
     if !barrier.wait {
         return Ok((!whole).then_some(Stop::Switch));

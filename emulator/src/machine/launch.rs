@@ -1,18 +1,18 @@
-//! Launching a kernel: checking the request, placing variables, running the
-//! clusters on host threads.
+//! Launching a kernel: checking the request, placing variables. Which cluster
+//! runs when is `residency`'s matter.
 
-use super::Stats;
-use super::cluster::{Cluster, Progress};
 use super::code::{FunctionCode, Instr};
+use super::dependency::{Advance, Step, overlapped};
 use super::regs::Pool;
+use super::residency::order;
 use super::{RANK_SHIFT, SHARED_BASE};
 use crate::diagnostic::Diagnostic;
 use crate::memory::{GlobalMemory, MemoryError, Plain};
-use crate::module::Module;
+use crate::module::{Module, SharedLayout};
+use crate::trace::{Trace, Tracer};
 use crate::{Counters, Gpu, Schedule};
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A kernel launch.
 #[derive(Debug, Clone)]
@@ -73,6 +73,10 @@ pub enum LaunchError {
 pub struct LaunchReport {
     /// What was done.
     pub counters: Counters,
+    /// What the kernel printed with `vprintf`, in the order of the clusters.
+    pub printed: String,
+    /// Warp and lane executions of each instruction of the module.
+    pub(crate) executed: Vec<(u64, u64)>,
 }
 
 /// What all warps of a launch see.
@@ -98,24 +102,62 @@ pub(crate) struct Env<'a> {
     pub(crate) dynamic_shared: u32,
     pub(crate) schedule: Schedule,
     pub(crate) limit: u64,
+    /// Registers of a thread at launch, if the kernel fixes them.
+    pub(crate) registers: Option<u32>,
+    /// Clusters take turns, instead of running one by one.
+    pub(crate) turns: bool,
+    /// Clusters of the grid.
+    pub(crate) clusters: u64,
+    /// Clusters that were started or taken over by others.
+    pub(crate) taken: AtomicU64,
+    /// How far the grid is, for one that depends on it.
+    pub(crate) advance: Arc<Advance>,
+    /// The grid that this one depends on, if that may still run.
+    pub(crate) before: Option<Arc<Advance>>,
+    /// Where a timeline goes, if one is recorded.
+    pub(crate) trace: Option<Tracer>,
 }
 
 impl Env<'_> {
+    /// Takes the next cluster of the grid that has not begun.
+    pub(crate) fn take_cluster(&self) -> Option<u64> {
+        let position = self.taken.fetch_add(1, Relaxed);
+        (position < self.clusters).then(|| order(self.schedule, position, self.clusters))
+    }
+
+    /// Clusters of the grid that have not begun, where clusters take turns.
+    pub(crate) fn clusters_left(&self) -> u64 {
+        self.clusters.saturating_sub(self.taken.load(Relaxed))
+    }
+
+    /// `%ctaid` of the first CTA of a cluster.
+    pub(crate) fn first_cta(&self, cluster: u64) -> [u32; 3] {
+        let [x, y, _] = [0, 1, 2].map(|d| u64::from(self.grid[d] / self.cluster[d]));
+        let index = [cluster % x, cluster / x % y, cluster / x / y];
+        [0, 1, 2].map(|d| index[d] as u32 * self.cluster[d])
+    }
+
     /// A line of the PTX text, trimmed.
     pub(crate) fn source_line(&self, line: u32) -> &str {
         self.module.source_line(line)
     }
 }
 
-/// Warp instructions of a cluster's slice when clusters take turns.
-const SLICE: u64 = 1 << 22;
-
-fn product(extent: [u32; 3]) -> u64 {
+pub(super) fn product(extent: [u32; 3]) -> u64 {
     extent.iter().map(|&d| u64::from(d)).product()
+}
+
+/// A request that fits, and where variables are.
+pub(super) struct Prepared {
+    checked: Checked,
+    globals: Vec<u64>,
+    shared: SharedLayout,
+    shared_bytes: u32,
 }
 
 struct Checked {
     entry: usize,
+    registers: Option<u32>,
     cluster: [u32; 3],
     explicit_cluster: bool,
 }
@@ -136,6 +178,41 @@ impl Module {
         memory: &mut GlobalMemory,
         launch: &Launch<'_>,
     ) -> Result<LaunchReport, LaunchError> {
+        self.launch_recording(memory, launch, None)
+    }
+
+    /// As [`launch`](Self::launch), on one host thread, with a timeline of at
+    /// most about `limit` events; also of a launch that goes wrong.
+    pub fn launch_traced(
+        &self,
+        memory: &mut GlobalMemory,
+        launch: &Launch<'_>,
+        limit: u64,
+    ) -> (Result<LaunchReport, LaunchError>, Trace) {
+        let (kernel, schedule) = (launch.entry.to_owned(), launch.schedule);
+        let tracer = Tracer::new(Trace { kernel, schedule, ..Trace::default() }, limit);
+        let launch = Launch { threads: Some(1), ..launch.clone() };
+        let result = self.launch_recording(memory, &launch, Some(tracer.clone()));
+        (result, tracer.finish())
+    }
+
+    fn launch_recording(
+        &self,
+        memory: &mut GlobalMemory,
+        launch: &Launch<'_>,
+        trace: Option<Tracer>,
+    ) -> Result<LaunchReport, LaunchError> {
+        let step = Step { module: self, launch: launch.clone(), programmatic: false };
+        let mut reports = overlapped(memory, &[step], trace)?;
+        Ok(reports.pop().unwrap_or_default())
+    }
+
+    /// Checks a request and places the module's variables.
+    pub(super) fn prepare(
+        &self,
+        memory: &mut GlobalMemory,
+        launch: &Launch<'_>,
+    ) -> Result<Prepared, LaunchError> {
         let checked = self.check(launch)?;
         let failed = |source| LaunchError::Memory { kernel: launch.entry.to_owned(), source };
         let globals = self.place_globals(memory).map_err(failed)?;
@@ -150,9 +227,20 @@ impl Module {
                 format!("{} static + {} dynamic", shared.end, launch.dynamic_shared),
             ));
         }
-        memory.reset_touched();
+        Ok(Prepared { checked, globals, shared, shared_bytes })
+    }
+
+    /// What the warps of a launch see.
+    pub(super) fn env<'a>(
+        &'a self,
+        memory: &'a GlobalMemory,
+        launch: &Launch<'_>,
+        prepared: Prepared,
+    ) -> Env<'a> {
+        let Prepared { checked, globals, shared, shared_bytes } = prepared;
         let ctas = product(checked.cluster) as u32;
-        let env = Env {
+        let clusters = product(launch.grid) / u64::from(ctas);
+        Env {
             module: self,
             code: &self.code,
             functions: &self.functions,
@@ -175,15 +263,14 @@ impl Module {
             dynamic_shared: launch.dynamic_shared,
             schedule: launch.schedule,
             limit: launch.instruction_limit.unwrap_or(u64::MAX),
-        };
-        let clusters = product(launch.grid) / u64::from(ctas);
-        let stats = if self.reaches_global_sync(checked.entry) {
-            take_turns(&env, clusters)
-        } else {
-            in_parallel(env, clusters, launch.threads)
+            registers: checked.registers,
+            turns: self.reaches_global_sync(checked.entry),
+            clusters,
+            taken: AtomicU64::new(0),
+            advance: Advance::new(product(launch.grid), clusters),
+            before: None,
+            trace: None,
         }
-        .map_err(LaunchError::Diagnostic)?;
-        Ok(LaunchReport { counters: stats.fold(&self.code, memory.touched_bytes()) })
     }
 
     fn check(&self, launch: &Launch<'_>) -> Result<Checked, LaunchError> {
@@ -266,6 +353,7 @@ impl Module {
         }
         Ok(Checked {
             entry: info.function,
+            registers: info.registers(),
             cluster,
             explicit_cluster: info.cluster.is_some() || launch.cluster.is_some(),
         })
@@ -286,102 +374,4 @@ fn extents(
         return Err(bad(launch, field, format!("1 to {most:?} in x, y, z"), format!("{actual:?}")));
     }
     Ok(())
-}
-
-/// Cluster that comes at place `position`.
-fn order(schedule: Schedule, position: u64, clusters: u64) -> u64 {
-    match schedule {
-        Schedule::Eager => position,
-        Schedule::Lazy => clusters - 1 - position,
-        // A rotation by a seeded amount: every cluster may be the first.
-        Schedule::Random(seed) => {
-            let shift = crate::schedule::SplitMix::new(seed, u64::MAX).next() % clusters;
-            (position + shift) % clusters
-        }
-    }
-}
-
-/// One host thread, clusters take turns: a cluster that has used its slice
-/// without ending may be waiting for one that has not begun.
-fn take_turns(env: &Env<'_>, clusters: u64) -> Result<Stats, Box<Diagnostic>> {
-    let mut stats = Stats::new(env.code.len());
-    let mut live: VecDeque<Cluster> = VecDeque::new();
-    let mut spare: Option<Cluster> = None;
-    let per_cluster = product(env.cluster);
-    let threads = product(env.block) as u32;
-    let per_sm = (env.gpu.max_threads_per_sm / threads)
-        .min(env.gpu.max_ctas_per_sm)
-        .min(env.gpu.shared_per_sm / env.shared_bytes)
-        .max(1);
-    let resident = (u64::from(env.gpu.sms * per_sm) / per_cluster).max(1);
-    let mut started = 0;
-    loop {
-        let mut cluster = if started < clusters && (live.len() as u64) < resident {
-            let mut cluster = spare.take().unwrap_or_else(Cluster::new);
-            cluster.start(env, &mut stats, order(env.schedule, started, clusters));
-            started += 1;
-            cluster
-        } else if let Some(cluster) = live.pop_front() {
-            cluster
-        } else {
-            return Ok(stats);
-        };
-        match cluster.run(env, &mut stats, SLICE)? {
-            Progress::Done => spare = Some(cluster),
-            Progress::More => live.push_back(cluster),
-        }
-    }
-}
-
-/// Host threads take clusters one after the other.
-fn in_parallel(
-    mut env: Env<'_>,
-    clusters: u64,
-    threads: Option<usize>,
-) -> Result<Stats, Box<Diagnostic>> {
-    let available = || std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = threads.unwrap_or_else(available).clamp(1, clusters.min(256) as usize);
-    env.exclusive = threads == 1;
-    let next = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    // The fault of the earliest cluster counts; those before it all run to
-    // their end, so it does not depend on the threads.
-    let fault: Mutex<Option<(u64, Box<Diagnostic>)>> = Mutex::new(None);
-    let total = Mutex::new(Stats::new(env.code.len()));
-    let env = &env;
-    let work = || {
-        let mut stats = Stats::new(env.code.len());
-        let mut cluster = Cluster::new();
-        while !stop.load(Relaxed) {
-            let position = next.fetch_add(1, Relaxed);
-            if position >= clusters {
-                break;
-            }
-            cluster.start(env, &mut stats, order(env.schedule, position, clusters));
-            if let Err(diagnostic) = cluster.run(env, &mut stats, u64::MAX) {
-                stop.store(true, Relaxed);
-                if let Ok(mut first) = fault.lock()
-                    && first.as_ref().is_none_or(|(at, _)| position < *at)
-                {
-                    *first = Some((position, diagnostic));
-                }
-            }
-        }
-        if let Ok(mut total) = total.lock() {
-            total.merge(&stats);
-        }
-    };
-    if threads == 1 {
-        work();
-    } else {
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(work);
-            }
-        });
-    }
-    if let Ok(Some((_, diagnostic))) = fault.into_inner() {
-        return Err(diagnostic);
-    }
-    Ok(total.into_inner().unwrap_or_default())
 }

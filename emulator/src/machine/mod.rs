@@ -7,17 +7,25 @@ mod calls;
 mod cluster;
 pub(crate) mod code;
 mod context;
+mod dependency;
 mod execute;
 mod launch;
+pub(crate) mod print;
+pub(crate) mod race;
 pub(crate) mod regs;
+mod residency;
 mod stats;
+pub(crate) mod units;
 mod warp;
 
 pub(crate) use access::AddressSpace;
 pub(crate) use barrier::{Barriers, Reduction};
 pub(crate) use context::Context;
+pub use dependency::{Step, launch_sequence};
+pub(crate) use launch::Env;
 pub use launch::{Launch, LaunchError, LaunchReport};
 pub(crate) use stats::Stats;
+pub(crate) use warp::Wait;
 
 /// Windows of the generic address space (PTX ISA 5.1): the top byte of a
 /// generic address names the state space, 0 is global memory. On hardware the

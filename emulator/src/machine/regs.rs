@@ -9,6 +9,7 @@
 //! Registers that were never written hold 0xCB bytes. Reading one is not
 //! reported: LLVM and NVCC emit such reads for values that do not matter.
 
+use super::units::Watch;
 use crate::memory::{POISON, POISON_WORD};
 use std::sync::Arc;
 
@@ -96,6 +97,8 @@ pub(crate) struct Regs {
     base: FrameSize,
     pool: Arc<Pool>,
     table: ByteTable,
+    /// Registers in flight.
+    pub(crate) watch: Watch,
 }
 
 impl Regs {
@@ -108,6 +111,7 @@ impl Regs {
             base: FrameSize::default(),
             pool,
             table: ByteTable { key: (0, 0), made: false, pairs: Box::new([0; 256]) },
+            watch: Watch::default(),
         };
         regs.reserve(size);
         regs
@@ -120,6 +124,7 @@ impl Regs {
         self.preds.fill(0);
         self.base = FrameSize::default();
         self.pool = pool;
+        self.watch.reset();
     }
 
     /// The table whose entry for two selector nibbles holds the two bytes that
@@ -151,6 +156,11 @@ impl Regs {
         self.r32.resize(grow(self.r32.len(), end.r32), POISON_ROW);
         self.r64.resize(grow(self.r64.len(), end.r64), [POISON_WORD; LANES]);
         self.preds.resize(grow(self.preds.len(), end.preds), 0);
+    }
+
+    /// Place of a 32-bit register in the file; `None` for a constant.
+    pub(crate) fn absolute(&self, slot: Slot) -> Option<usize> {
+        (slot.0 & POOL == 0).then(|| (self.base.r32 + slot.0) as usize)
     }
 
     /// Moves to another frame.

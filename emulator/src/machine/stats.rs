@@ -2,7 +2,7 @@
 //! families at the end.
 
 use super::code::Instr;
-use crate::counters::{Counters, FamilyCount, SpaceCount};
+use crate::counters::{AsyncCount, Counters, FamilyCount, LevelBytes, SpaceCount, TensorCount};
 use crate::diagnostic::Space;
 
 /// Counts of one host thread.
@@ -16,9 +16,15 @@ pub(crate) struct Stats {
     pub(crate) atomics: u64,
     pub(crate) barrier_arrivals: u64,
     pub(crate) divergent_branches: u64,
+    pub(crate) asynchronous: AsyncCount,
+    pub(crate) tensor: TensorCount,
+    /// `tcgen05.ld`, `st`, `cp`.
+    pub(crate) tensor_memory: LevelBytes,
     pub(crate) ctas: u64,
     pub(crate) clusters: u64,
     pub(crate) threads: u64,
+    /// What `vprintf` printed, and the cluster that did.
+    pub(crate) printed: Vec<(u64, String)>,
 }
 
 impl Stats {
@@ -49,9 +55,20 @@ impl Stats {
         self.atomics += other.atomics;
         self.barrier_arrivals += other.barrier_arrivals;
         self.divergent_branches += other.divergent_branches;
+        self.asynchronous.add(&other.asynchronous);
+        self.tensor.add(&other.tensor);
+        self.tensor_memory.read += other.tensor_memory.read;
+        self.tensor_memory.written += other.tensor_memory.written;
         self.ctas += other.ctas;
         self.clusters += other.clusters;
         self.threads += other.threads;
+        self.printed.extend_from_slice(&other.printed);
+    }
+
+    /// What was printed, cluster after cluster.
+    pub(crate) fn printed(&mut self) -> String {
+        self.printed.sort_by_key(|(cluster, _)| *cluster);
+        self.printed.iter().map(|(_, text)| text.as_str()).collect()
     }
 
     pub(crate) fn fold(&self, code: &[Instr], unique: (u64, u64)) -> Counters {
@@ -70,6 +87,8 @@ impl Stats {
             atomics: self.atomics,
             barrier_arrivals: self.barrier_arrivals,
             divergent_branches: self.divergent_branches,
+            asynchronous: self.asynchronous,
+            tensor: self.tensor,
             ..Counters::default()
         };
         for (instr, &(warp, lane)) in code.iter().zip(&self.executed) {
@@ -81,6 +100,8 @@ impl Stats {
                 counters.lane_instructions += lane;
             }
         }
+        counters.levels.tensor_memory = self.tensor_memory;
+        counters.add_levels();
         counters
     }
 }

@@ -6,16 +6,22 @@
 //! first, and fragments that meet at one program counter with equal stacks
 //! merge: that reconverges structured code without knowing post-dominators.
 //! Every lane makes progress on its own: a fragment that has run for long while
-//! others could run gives them a short turn.
+//! others could run gives them a short turn. The random schedule lets lanes stay
+//! behind anywhere, as PTX allows: only `.sync` and `.aligned` instructions bring
+//! lanes together.
 //!
 //! `.sync` instructions wait until the lanes they name have come, `.aligned`
 //! ones until every live lane of the warp has.
+
+mod parting;
 
 use super::code::{Instr, RedTarget};
 use super::context::{Context, Place};
 use super::execute::{Stop, run_fragment};
 use super::launch::Env;
+use super::race::Order;
 use super::regs::{FULL, FrameSize, Regs};
+use super::units::{Awaited, Units};
 use super::{Barriers, Stats};
 use crate::diagnostic::{DiagnosticKind, Fault};
 use crate::memory::{Local, Plain};
@@ -49,8 +55,12 @@ pub(crate) enum Wait {
     Members(u32),
     /// At `bar.warp.sync`, for these lanes.
     Warp(u32),
+    /// For the rest of its warp to go ahead, see `parting`.
+    Held,
     /// Behind a CTA barrier, for its generation to end.
     Barrier { id: u8, generation: u64, target: Option<RedTarget> },
+    /// At an instruction that waits for an asynchronous unit.
+    Unit(Awaited),
 }
 
 /// Lanes that are at one place.
@@ -60,6 +70,8 @@ pub(crate) struct Fragment {
     pub(crate) mask: u32,
     pub(crate) frames: Vec<Frame>,
     pub(crate) wait: Wait,
+    /// Its wait was ended although nothing came.
+    pub(super) expired: bool,
     /// When it ran last, in turns of its warp.
     ran: u64,
 }
@@ -70,7 +82,8 @@ impl Fragment {
     }
 
     pub(super) fn sibling(&self, pc: usize, mask: u32) -> Self {
-        Self { pc, mask, frames: self.frames.clone(), wait: Wait::Ready, ran: self.ran }
+        let frames = self.frames.clone();
+        Self { pc, mask, frames, wait: Wait::Ready, expired: false, ran: self.ran }
     }
 
     fn meets(&self, other: &Self) -> bool {
@@ -86,6 +99,7 @@ impl Fragment {
 pub(crate) struct Surroundings<'a> {
     pub(crate) shared: &'a mut [Plain],
     pub(crate) barriers: &'a mut Barriers,
+    pub(crate) units: &'a mut Units,
     pub(crate) env: &'a Env<'a>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) clock: u64,
@@ -105,6 +119,8 @@ pub(crate) struct Warp {
     /// Instructions since the running fragment was chosen over others.
     streak: u64,
     block: usize,
+    /// Turns for which lanes stay behind yet, if some do.
+    held: u64,
 }
 
 impl Warp {
@@ -120,6 +136,7 @@ impl Warp {
             turns: 0,
             streak: 0,
             block: 0,
+            held: 0,
         };
         warp.start(env, mask);
         warp
@@ -149,6 +166,7 @@ impl Warp {
                 call: 0,
             }],
             wait: Wait::Ready,
+            expired: false,
             ran: 0,
         });
     }
@@ -164,10 +182,11 @@ impl Warp {
     }
 
     /// Whether some lane can run.
-    pub(crate) fn ready(&self, barriers: &Barriers) -> bool {
+    pub(crate) fn ready(&self, barriers: &Barriers, units: &Units) -> bool {
         self.fragments.iter().any(|fragment| match fragment.wait {
-            Wait::Ready => true,
+            Wait::Ready | Wait::Held => true,
             Wait::Barrier { id, generation, .. } => barriers.generation(id) != generation,
+            Wait::Unit(awaited) => units.over(&awaited),
             _ => false,
         })
     }
@@ -176,7 +195,8 @@ impl Warp {
     pub(crate) fn run(&mut self, around: &mut Surroundings<'_>, turn: u64) -> Result<u64, AtFault> {
         let mut left = turn;
         while left > 0 {
-            self.wake(around.barriers);
+            self.wake(around.barriers, around.units)?;
+            self.let_go(false);
             let Some((index, short)) = self.choose() else {
                 break;
             };
@@ -195,12 +215,16 @@ impl Warp {
                 local: &mut self.local,
                 shared: around.shared,
                 barriers: around.barriers,
+                units: around.units,
                 env: around.env,
                 stats: around.stats,
                 place: &self.place,
                 frame: fragment.frame().local,
                 block: self.block,
                 clock: around.clock + (turn - left),
+                pc: fragment.pc,
+                expired: false,
+                order: Order::Weak,
             };
             let mut ran = 0;
             let stop =
@@ -215,6 +239,9 @@ impl Warp {
                 continue;
             }
             self.put_back(fragment);
+            if matches!(stop, Stop::Yield) {
+                break;
+            }
             if short || self.fragments.len() == 1 {
                 self.streak = 0;
             }
@@ -234,11 +261,18 @@ impl Warp {
         self.release();
     }
 
-    /// Lets fragments behind completed CTA barriers go on.
-    fn wake(&mut self, barriers: &mut Barriers) {
+    /// Lets fragments go on whose barrier or asynchronous unit has come.
+    fn wake(&mut self, barriers: &mut Barriers, units: &Units) -> Result<(), AtFault> {
         for index in 0..self.fragments.len() {
-            let Wait::Barrier { id, generation, target } = self.fragments[index].wait else {
-                continue;
+            let (id, generation, target) = match self.fragments[index].wait {
+                Wait::Barrier { id, generation, target } => (id, generation, target),
+                Wait::Unit(awaited) if units.over(&awaited) => {
+                    let fragment = &mut self.fragments[index];
+                    units.check_slept(&awaited).map_err(|fault| (fragment.pc, fault))?;
+                    fragment.wait = Wait::Ready;
+                    continue;
+                }
+                _ => continue,
             };
             if barriers.generation(id) == generation {
                 continue;
@@ -260,9 +294,10 @@ impl Warp {
                 let fragment = self.fragments.swap_remove(index);
                 self.put_back(fragment);
                 // The set was reordered: look again from the start.
-                return self.wake(barriers);
+                return self.wake(barriers, units);
             }
         }
+        Ok(())
     }
 
     /// `bar.warp.sync` completes when its live members wait at one.
@@ -346,7 +381,7 @@ impl Warp {
                         .fold(0, |all, other| all | other.mask);
                     DiagnosticKind::MissingMembers { present, members }
                 }
-                Wait::Ready | Wait::Barrier { .. } => return None,
+                Wait::Ready | Wait::Held | Wait::Barrier { .. } | Wait::Unit(_) => return None,
             };
             Some((fragment.pc, Fault::lane(kind, fragment.mask.trailing_zeros())))
         })

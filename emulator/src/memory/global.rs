@@ -6,8 +6,11 @@
 //! outcome. A store narrower than a word is a read-modify-write; it needs a
 //! locked instruction only while other host threads run (`exclusive` false).
 
-use super::{MemoryError, POISON_WORD, Value, bit_mask, byte_mask};
+mod duplicate;
+
+use super::{MemoryError, POISON_WORD, Value, bit_mask, byte_mask, copy_words_out, word_of};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// First address handed out; small addresses stay invalid.
@@ -194,6 +197,36 @@ impl Block {
         }
     }
 
+    /// Copies an in-bounds range of any alignment out, whatever is known of it.
+    pub(crate) fn copy_out(&self, addr: u64, out: &mut [u8]) {
+        copy_words_out(self.offset(addr), out, |word| self.words[word].load(Relaxed));
+    }
+
+    /// Writes an in-bounds range of any alignment. `exclusive`: no other host
+    /// thread runs.
+    pub(crate) fn copy_in(&self, addr: u64, bytes: &[u8], exclusive: bool) {
+        let mut at = addr;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // The largest aligned power of two that fits.
+            let aligned = 1 << at.trailing_zeros().min(3);
+            let fits = 1 << rest.len().min(8).ilog2();
+            let (chunk, tail) = rest.split_at(aligned.min(fits));
+            self.store(at, chunk.len(), &[word_of(chunk), 0, 0, 0], exclusive);
+            at += chunk.len() as u64;
+            rest = tail;
+        }
+    }
+
+    /// Makes an in-bounds range uninitialised again.
+    pub(crate) fn forget(&self, addr: u64, bytes: u64) {
+        self.full.store(false, Relaxed);
+        for at in addr..addr + bytes {
+            let offset = self.offset(at);
+            self.init[offset >> 6].fetch_and(!(1 << (offset & 63)), Relaxed);
+        }
+    }
+
     fn write_bytes(&self, addr: u64, bytes: &[u8]) {
         let mut at = addr;
         let mut rest = bytes;
@@ -376,6 +409,41 @@ impl GlobalMemory {
         Ok(self.holding(addr, bytes)?.read_bytes(addr, bytes))
     }
 
+    /// Allocations in the order of their addresses, without the `.global` variables
+    /// of modules: name, address, length in bytes.
+    pub fn allocations(&self) -> impl Iterator<Item = (&str, u64, u64)> {
+        let of_module = |addr| self.modules.values().flatten().any(|&global| global == addr);
+        self.blocks
+            .iter()
+            .filter(move |block| !of_module(block.addr))
+            .map(|block| (block.name.as_str(), block.addr, block.len))
+    }
+
+    /// The parts of a range that were written, each as long as it can be.
+    ///
+    /// # Errors
+    /// The range is not inside one allocation.
+    pub fn written(&self, addr: u64, bytes: u64) -> Result<Vec<Range<u64>>, MemoryError> {
+        let end = addr.saturating_add(bytes);
+        let mut parts = Vec::new();
+        if bytes == 0 {
+            return Ok(parts);
+        }
+        let block = self.holding(addr, bytes)?;
+        let mut at = addr;
+        while at < end {
+            let stop = block.first_uninitialised_in(at, end - at).unwrap_or(end);
+            if stop > at {
+                parts.push(at..stop);
+            }
+            at = stop;
+            while at < end && block.first_uninitialised_in(at, 1).is_some() {
+                at += 1;
+            }
+        }
+        Ok(parts)
+    }
+
     /// Frees the allocation that starts at `addr`.
     ///
     /// # Errors
@@ -475,5 +543,26 @@ impl GlobalMemory {
     /// Remembers the addresses of a module's `.global` variables.
     pub(crate) fn set_module_globals(&mut self, module: u64, addresses: Vec<u64>) {
         self.modules.insert(module, addresses);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GlobalMemory;
+
+    #[test]
+    fn written_parts_of_an_allocation() {
+        let mut memory = GlobalMemory::new();
+        let a = memory.alloc("a", 200, 256).expect("room");
+        let b = memory.alloc_from("b", &[1; 70]).expect("room");
+        memory.write(a + 3, &[1, 2]).expect("inside");
+        memory.write(a + 63, &[3; 130]).expect("inside");
+        let parts = memory.written(a, 200).expect("inside");
+        assert_eq!(parts, [a + 3..a + 5, a + 63..a + 193]);
+        assert_eq!(memory.written(a + 4, 60).expect("inside"), [a + 4..a + 5, a + 63..a + 64]);
+        assert_eq!(memory.written(b, 70).expect("inside").first(), Some(&(b..b + 70)));
+        assert!(memory.written(a, 201).is_err());
+        let all: Vec<_> = memory.allocations().collect();
+        assert_eq!(all, [("a", a, 200), ("b", b, 70)]);
     }
 }

@@ -36,3 +36,25 @@ pub(crate) const fn bit_mask(bytes: usize) -> u64 {
 
 /// Value of an access: up to 32 bytes, low bytes first.
 pub(crate) type Value = [u64; 4];
+
+/// Up to 8 bytes as a word.
+#[inline(always)]
+fn word_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// Copies bytes out of words; `offset` counts from the first byte of word 0.
+fn copy_words_out(offset: usize, out: &mut [u8], word: impl Fn(usize) -> u64) {
+    let mut at = offset;
+    let mut rest = out;
+    while !rest.is_empty() {
+        let within = at & 7;
+        let here = (8 - within).min(rest.len());
+        let (chunk, tail) = rest.split_at_mut(here);
+        chunk.copy_from_slice(&word(at >> 3).to_le_bytes()[within..within + here]);
+        at += here;
+        rest = tail;
+    }
+}

@@ -1,6 +1,6 @@
 //! A memory that one host thread owns: shared memory, parameters, constants.
 
-use super::{POISON_WORD, Value, bit_mask, byte_mask};
+use super::{POISON_WORD, Value, bit_mask, byte_mask, copy_words_out, word_of};
 
 /// Words, initialisation bits, and a length in bytes.
 #[derive(Debug, Clone, Default)]
@@ -83,5 +83,59 @@ impl Plain {
             }
         }
         self.init[offset >> 6] |= bit_mask(bytes) << (offset & 63);
+    }
+
+    /// First byte of a range of any length and alignment that was never
+    /// written.
+    pub(crate) fn first_uninitialised_in(&self, offset: usize, bytes: usize) -> Option<usize> {
+        let mut at = offset;
+        while at < offset + bytes {
+            let here = (64 - (at & 63)).min(offset + bytes - at);
+            if let Some(first) = self.first_uninitialised(at, here) {
+                return Some(first);
+            }
+            at += here;
+        }
+        None
+    }
+
+    /// Copies an in-bounds range of any alignment out, whatever is known of it.
+    pub(crate) fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        copy_words_out(offset, out, |word| self.words[word]);
+    }
+
+    /// Writes an in-bounds range of any alignment.
+    pub(crate) fn copy_in(&mut self, offset: usize, bytes: &[u8]) {
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let room = 8 - (at & 7);
+            let (chunk, tail) = rest.split_at(room.min(rest.len()));
+            let (word, shift) = (&mut self.words[at >> 3], (at & 7) * 8);
+            let mask = byte_mask(chunk.len()) << shift;
+            *word = *word & !mask | word_of(chunk) << shift;
+            at += chunk.len();
+            rest = tail;
+        }
+        self.each_group(offset, bytes.len(), |group, bits| *group |= bits);
+    }
+
+    /// Makes an in-bounds range uninitialised again.
+    pub(crate) fn forget(&mut self, offset: usize, bytes: usize) {
+        for at in offset..offset + bytes {
+            self.store(at, 1, &[POISON_WORD & 0xff, 0, 0, 0]);
+        }
+        self.each_group(offset, bytes, |group, bits| *group &= !bits);
+    }
+
+    /// Calls `f` with each group of initialisation bits of a range and the bits
+    /// in it.
+    fn each_group(&mut self, offset: usize, bytes: usize, f: impl Fn(&mut u64, u64)) {
+        let mut at = offset;
+        while at < offset + bytes {
+            let here = (64 - (at & 63)).min(offset + bytes - at);
+            f(&mut self.init[at >> 6], bit_mask(here) << (at & 63));
+            at += here;
+        }
     }
 }

@@ -4,6 +4,7 @@ use super::decode::Decode;
 use super::error::{LoadError, Reject, Unsupported};
 use super::layout::{Symbol, size_align};
 use super::scope::{Name, Scopes};
+use super::touches::touches;
 use super::types::Type;
 use super::{KernelInfo, Module, ParamInfo};
 use crate::Family;
@@ -114,6 +115,8 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
         reqntid: None,
         maxntid: None,
         cluster: None,
+        maxnreg: None,
+        min_ctas_per_sm: None,
         param_bytes: 0,
         params: Vec::new(),
         static_shared: 0,
@@ -141,6 +144,10 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
                 "reqntid" => info.reqntid = extent(),
                 "maxntid" => info.maxntid = extent(),
                 "reqnctapercluster" => info.cluster = extent(),
+                "maxnreg" => info.maxnreg = directive.args.first().map(|&v| v as u32),
+                "minnctapersm" => {
+                    info.min_ctas_per_sm = directive.args.first().map(|&v| v as u32);
+                }
                 _ => {}
             }
         }
@@ -321,6 +328,12 @@ fn one(module: &mut Module, function: &mut FunctionBuilder, instruction: &ast::I
     });
     match result {
         Ok((guard, family, op)) => {
+            if module.watched {
+                let touches = touches(&mut function.scopes, instruction);
+                module.touches.resize_with(module.code.len(), Default::default);
+                module.touches.push(touches);
+            }
+            module.written.push(module.code.len());
             module.code.push(Instr { op, guard, line, family });
         }
         Err(reject) => {

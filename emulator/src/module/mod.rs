@@ -8,6 +8,7 @@ mod place;
 mod pool;
 mod scope;
 mod shapes;
+mod touches;
 mod types;
 
 pub use error::{LoadError, Unsupported};
@@ -20,10 +21,12 @@ pub(crate) use types::Type;
 use crate::Gpu;
 use crate::machine::code::{FunctionCode, Instr};
 use crate::machine::regs::Pool;
+use crate::machine::units::RegisterTouch;
 use crate::machine::window;
 use crate::memory::{GlobalMemory, MemoryError};
 use crate::syntax::{self, ast};
-use layout::{GlobalVariable, Patch, Relocation, SharedLayout, SharedVariable, Symbol};
+pub(crate) use layout::SharedLayout;
+use layout::{GlobalVariable, Patch, Relocation, SharedVariable, Symbol};
 use pool::PoolBuilder;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -55,6 +58,10 @@ pub struct KernelInfo {
     pub cluster: Option<[u32; 3]>,
     /// Size of the parameter block, bytes.
     pub param_bytes: u32,
+    /// `.maxnreg`
+    pub maxnreg: Option<u32>,
+    /// `.minnctapersm`
+    pub min_ctas_per_sm: Option<u32>,
     /// Parameters in order.
     pub params: Vec<ParamInfo>,
     /// Static shared memory of a CTA, bytes.
@@ -66,14 +73,33 @@ fn round_up(value: u32, align: u32) -> u32 {
     value.checked_next_multiple_of(align).unwrap_or(u32::MAX)
 }
 
+impl KernelInfo {
+    /// Registers of a thread at launch, where `setmaxnreg` can know them (PTX
+    /// ISA 9.7.19.5): `.maxnreg`, or what `.minnctapersm` CTAs of the stated
+    /// size leave of an SM's 65,536.
+    pub(crate) fn registers(&self) -> Option<u32> {
+        if self.maxnreg.is_some() {
+            return self.maxnreg;
+        }
+        let threads: u32 = self.reqntid.or(self.maxntid)?.iter().product();
+        let ctas = self.min_ctas_per_sm?.max(1);
+        Some(((1 << 16) / threads.next_multiple_of(32).max(32) / ctas / 8 * 8).min(256))
+    }
+}
+
 /// A loaded module, ready to launch kernels of.
 pub struct Module {
     /// Distinguishes modules that share a memory.
     id: u64,
     lines: Vec<String>,
     pub(crate) gpu: Gpu,
+    /// The module's `.target`.
+    pub(crate) target: String,
     pub(crate) code: Vec<Instr>,
     pub(crate) functions: Vec<FunctionCode>,
+    /// Where in `code` the instructions of the text are, in its order: reads of
+    /// special registers stand between them.
+    pub(crate) written: Vec<usize>,
     kernels: Vec<KernelInfo>,
     pool: PoolBuilder,
     globals: Vec<GlobalVariable>,
@@ -81,6 +107,16 @@ pub struct Module {
     consts: Vec<u8>,
     const_patches: Vec<Patch>,
     symbols: HashMap<String, Symbol>,
+    /// Some instruction reads memory through the async proxy.
+    pub(crate) async_proxy: bool,
+    /// Lanes of a warp may part anywhere. Hardware keeps them together where
+    /// nothing diverges, and `activemask` would tell the difference.
+    pub(crate) parts: bool,
+    /// Some instruction is of `wgmma`.
+    pub(crate) wgmma: bool,
+    /// Registers of each instruction, if some instruction has registers in flight.
+    pub(crate) touches: Vec<Box<[RegisterTouch]>>,
+    watched: bool,
 }
 
 impl fmt::Debug for Module {
@@ -100,8 +136,12 @@ impl Module {
     /// Text that is not PTX, a target that the machine does not run, or a list
     /// of everything in the module that is not modelled.
     pub fn load(text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
+        Self::decode(&syntax::parse(text)?, text, gpu)
+    }
+
+    /// Decodes a tree that was made of `text`, which messages quote.
+    pub(crate) fn decode(tree: &ast::Module, text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let tree = syntax::parse(text)?;
         if let Some(target) = tree.targets.first()
             && !gpu.accepts(target)
         {
@@ -118,8 +158,10 @@ impl Module {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             lines: text.lines().map(|line| line.trim().to_owned()).collect(),
             gpu: gpu.clone(),
+            target: tree.targets.first().cloned().unwrap_or_default(),
             code: Vec::new(),
             functions: Vec::new(),
+            written: Vec::new(),
             kernels: Vec::new(),
             pool: PoolBuilder::default(),
             globals: Vec::new(),
@@ -127,6 +169,11 @@ impl Module {
             consts: Vec::new(),
             const_patches: Vec::new(),
             symbols: HashMap::new(),
+            async_proxy: false,
+            parts: !text.contains("activemask"),
+            wgmma: text.contains("wgmma."),
+            touches: Vec::new(),
+            watched: text.contains("wgmma.") || text.contains("tcgen05.ld"),
         };
         for item in &tree.items {
             if let ast::Item::Variable(variable) = item {
@@ -134,7 +181,7 @@ impl Module {
                 module.symbols.insert(variable.name.clone(), symbol);
             }
         }
-        let unsupported = function::decode_all(&mut module, &tree)?;
+        let unsupported = function::decode_all(&mut module, tree)?;
         if !unsupported.is_empty() {
             return Err(LoadError::Unsupported(unsupported));
         }

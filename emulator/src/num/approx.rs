@@ -14,7 +14,9 @@ use super::{FloatFlags, Rounding, bfloat, double, half, map_halves, single};
 
 fn finish(x: f64, ftz: bool) -> f32 {
     let x = x as f32;
-    if x.is_nan() { NAN } else { flush(x, ftz) }
+    // By its bits: the compiler may take any NaN for any other.
+    let nan = x.to_bits() & 0x7fff_ffff > f32::INFINITY.to_bits();
+    if nan { NAN } else { flush(x, ftz) }
 }
 
 /// `div.approx.f32`: at most 2 ulp for `2^-126 <= |b| <= 2^126`. For larger finite `|b|`
@@ -57,7 +59,7 @@ pub fn rsqrt(a: f32, ftz: bool) -> f32 {
 /// zero; subnormal operands and results count as zero. Section 9.7.3.14.
 #[inline]
 pub fn rcp_f64(a: f64) -> f64 {
-    flush_f64(upper_half(double::rcp(flush_f64(upper_half(a)), Rounding::Rn)))
+    upper_result(flush_f64(double::rcp(flush_f64(upper_half(a)), Rounding::Rn)))
 }
 
 /// `rsqrt.approx.f64` and, with `ftz`, `rsqrt.approx.ftz.f64`, which reads and writes
@@ -65,13 +67,17 @@ pub fn rcp_f64(a: f64) -> f64 {
 #[inline]
 pub fn rsqrt_f64(a: f64, ftz: bool) -> f64 {
     let root = |a: f64| double::rcp(double::sqrt(a, Rounding::Rn), Rounding::Rn);
-    if ftz { upper_half(root(flush_f64(upper_half(a)))) } else { root(a) }
+    if ftz { upper_result(root(flush_f64(upper_half(a)))) } else { root(a) }
 }
 
-/// Drops the lower 32 bits; a NaN whose payload was there stays one.
+/// Drops the lower 32 bits. A NaN whose payload was there becomes an infinity.
 fn upper_half(x: f64) -> f64 {
-    let upper = f64::from_bits(x.to_bits() & 0xffff_ffff_0000_0000);
-    if x.is_nan() && !upper.is_nan() { double::NAN } else { upper }
+    f64::from_bits(x.to_bits() & 0xffff_ffff_0000_0000)
+}
+
+/// The upper half of a result, whose NaN is that of f32.
+fn upper_result(x: f64) -> f64 {
+    if x.is_nan() { f64::from_bits(u64::from(NAN.to_bits()) << 32) } else { upper_half(x) }
 }
 
 fn flush_f64(x: f64) -> f64 {

@@ -44,12 +44,14 @@ shifts! {
 }
 
 macro_rules! fields {
-    ($($ty:ty, $signed:ty, $bfe:ident, $bfe_signed:ident, $bfi:ident, $bfind:ident, $bfind_signed:ident;)*) => {$(
-        /// `bfe` of an unsigned value: `len` bits from `pos`, zero-extended. Only the
-        /// low eight bits of `pos` and `len` count. Section 9.7.1.19.
+    ($($ty:ty, $signed:ty, $count:expr, $bfe:ident, $bfe_signed:ident, $bfi:ident, $bfind:ident, $bfind_signed:ident;)*) => {$(
+        /// `bfe` of an unsigned value: `len` bits from `pos`, zero-extended. Of a
+        /// 32-bit value only the low eight bits of `pos` and `len` count, of a 64-bit
+        /// value all of them, as an H200 has it; PTX limits both to 255. Section
+        /// 9.7.1.19.
         #[inline]
         pub const fn $bfe(a: $ty, pos: u32, len: u32) -> $ty {
-            let (pos, len) = (pos & 0xff, len & 0xff);
+            let (pos, len) = (pos & $count, len & $count);
             let field = if pos < <$ty>::BITS { a >> pos } else { 0 };
             if len < <$ty>::BITS { field & ((1 << len) - 1) } else { field }
         }
@@ -58,7 +60,7 @@ macro_rules! fields {
         /// sign, which is the value's where the field reaches beyond it.
         #[inline]
         pub const fn $bfe_signed(a: $signed, pos: u32, len: u32) -> $signed {
-            let (pos, len) = (pos & 0xff, len & 0xff);
+            let (pos, len) = (pos & $count, len & $count);
             let field = a >> (if pos < <$ty>::BITS { pos } else { <$ty>::BITS - 1 });
             if len == 0 {
                 0
@@ -70,11 +72,11 @@ macro_rules! fields {
             }
         }
 
-        /// `bfi`: `b` with `len` bits from `pos` replaced by the low bits of `a`. Only
-        /// the low eight bits of `pos` and `len` count. Section 9.7.1.20.
+        /// `bfi`: `b` with `len` bits from `pos` replaced by the low bits of `a`. `pos`
+        /// and `len` count as in `bfe`. Section 9.7.1.20.
         #[inline]
         pub const fn $bfi(a: $ty, b: $ty, pos: u32, len: u32) -> $ty {
-            let (pos, len) = (pos & 0xff, len & 0xff);
+            let (pos, len) = (pos & $count, len & $count);
             if pos >= <$ty>::BITS {
                 return b;
             }
@@ -106,8 +108,8 @@ macro_rules! fields {
 }
 
 fields! {
-    u32, i32, bfe_u32, bfe_s32, bfi_b32, bfind_u32, bfind_s32;
-    u64, i64, bfe_u64, bfe_s64, bfi_b64, bfind_u64, bfind_s64;
+    u32, i32, 0xff, bfe_u32, bfe_s32, bfi_b32, bfind_u32, bfind_s32;
+    u64, i64, u32::MAX, bfe_u64, bfe_s64, bfi_b64, bfind_u64, bfind_s64;
 }
 
 /// `fns`: position of the `offset`-th one of `mask` from bit `base`, upwards if

@@ -3,8 +3,10 @@
 //!
 //! Float to integer always saturates. NaN becomes 0, except that from f64, or to a
 //! 64-bit integer, it becomes the integer whose only set bit is the highest: the PTX
-//! ISA says so. NaN widened to f64 keeps sign and payload and becomes quiet; this is
-//! an assumption, PTX leaves it open.
+//! ISA says so. PTX leaves NaN open between floats; here it is as on an H200. To and
+//! from f64 it keeps its sign and what fits of its payload, and becomes quiet, but
+//! `.ftz` makes it the canonical NaN of f32 first. From bf16 to f32, and to the same
+//! type without modifiers, its bits stay. Everything else gives the canonical NaN.
 
 use super::round::{Format, Step, Value};
 use super::{Rounding, bfloat, half, single};
@@ -149,9 +151,7 @@ impl Cvt {
             (NumType::F32, NumType::F16) if plain => {
                 source.map(|x| u64::from(half::to_f32(x as u16).to_bits()))
             }
-            (NumType::F32, NumType::Bf16) if plain => {
-                source.map(|x| u64::from(bfloat::to_f32(x as u16).to_bits()))
-            }
+            (NumType::F32, NumType::Bf16) if plain => source.map(|x| (x & 0xffff) << 16),
             (NumType::F16, NumType::F32) if plain => {
                 source.map(|x| u64::from(half::from_f32(f32::from_bits(x as u32))))
             }
@@ -232,20 +232,29 @@ impl Cvt {
 
     #[inline]
     fn float_to_float(&self, source: u64, from: Format, to: Format) -> u64 {
-        let source = self.flush(source, self.from);
+        let modified = self.sat || self.relu || self.ftz || self.integral;
+        if self.from == self.to && !modified && matches!(self.to, NumType::F32 | NumType::F64) {
+            return source;
+        }
+        // To f16, `.ftz` is accepted and does nothing on an H200.
+        let source = if self.to == NumType::F16 { source } else { self.flush(source, self.from) };
         let nearest = self.rounding == Rounding::Rn && !self.integral && !self.satfinite;
         let bits = match (self.to, self.from) {
             (NumType::F32, NumType::F16) if !self.integral => {
                 u64::from(half::to_f32(source as u16).to_bits())
             }
-            (NumType::F32, NumType::Bf16) if !self.integral => {
-                u64::from(bfloat::to_f32(source as u16).to_bits())
-            }
+            (NumType::F32, NumType::Bf16) if !self.integral => (source & 0xffff) << 16,
             (NumType::F16, NumType::F32) if nearest => {
                 u64::from(half::from_f32(f32::from_bits(source as u32)))
             }
             (NumType::Bf16, NumType::F32) if nearest => {
                 u64::from(bfloat::from_f32(f32::from_bits(source as u32)))
+            }
+            (NumType::F32, NumType::F64) if self.ftz => {
+                let x = f64::from_bits(source);
+                let bits = self.convert(from.decode(source), source, from, to);
+                let rounded = f32::from_bits(bits as u32);
+                u64::from(single::flush_result(rounded, x, self.rounding, true).to_bits())
             }
             _ => self.convert(from.decode(source), source, from, to),
         };
@@ -254,7 +263,14 @@ impl Cvt {
 
     fn convert(&self, v: Value, source: u64, from: Format, to: Format) -> u64 {
         if v.is_nan() {
-            return if to == Format::F64 { widen_nan(source, from) } else { to.nan() };
+            return match (to, from) {
+                (Format::F64, Format::F32) if self.ftz => {
+                    widen_nan(single::NAN.to_bits().into(), from)
+                }
+                (Format::F64, _) => widen_nan(source, from),
+                (_, Format::F64) => narrow_nan(source, to),
+                _ => to.nan(),
+            };
         }
         if self.integral && v.exp < 0 {
             // Every number with a fraction is small enough for a 64-bit integer.
@@ -295,6 +311,16 @@ impl Cvt {
         // Patterns of positive numbers order like the numbers.
         if self.sat { bits.min(to.one()) } else { bits }
     }
+}
+
+/// The f64 NaN `bits` as a quiet one of `to`, of the same sign and with the upper bits
+/// of the payload.
+fn narrow_nan(bits: u64, to: Format) -> u64 {
+    let sign = if bits & Format::F64.sign_bit() != 0 { to.sign_bit() } else { 0 };
+    let payload = bits & ((1 << Format::F64.man_bits) - 1);
+    let quiet = 1 << (to.man_bits - 1);
+    let exponent = to.nan() & !((1 << to.man_bits) - 1);
+    sign | exponent | quiet | payload >> (Format::F64.man_bits - to.man_bits)
 }
 
 /// The NaN `bits` of `from` as a quiet f64 of the same sign and payload.

@@ -1,7 +1,8 @@
 //! f64 arithmetic: PTX ISA sections 9.7.3.3 to 9.7.3.17.
 //!
-//! NaN: the first NaN operand, made quiet, else `0xfff8000000000000` for an invalid
-//! operation. f64 has neither `.ftz` nor `.sat`.
+//! NaN: a NaN operand, made quiet, else `0xfff8000000000000` for an invalid operation.
+//! Of several NaN operands it is what an H200 takes: the first one of a division, else
+//! `b`, then `c`, then `a`. f64 has neither `.ftz` nor `.sat`.
 
 use rustc_apfloat::ieee::Double;
 use rustc_apfloat::{Float, Round, StatusAnd};
@@ -13,6 +14,8 @@ pub const NAN: f64 = f64::from_bits(0xfff8_0000_0000_0000);
 
 const QUIET: u64 = 0x0008_0000_0000_0000;
 
+/// `result`, or the NaN that it is for these operands, in the order in which a NaN
+/// among them is taken.
 #[inline(always)]
 fn finish<const N: usize>(result: f64, operands: [f64; N]) -> f64 {
     if !result.is_nan() {
@@ -50,7 +53,7 @@ pub fn add(a: f64, b: f64, rounding: Rounding) -> f64 {
         Rounding::Rn => a + b,
         _ => soft([a, b], rounding, |[a, b], r| a.add_r(b, r)),
     };
-    finish(sum, [a, b])
+    finish(sum, [b, a])
 }
 
 /// `sub`: `a - b`. Section 9.7.3.4.
@@ -60,7 +63,7 @@ pub fn sub(a: f64, b: f64, rounding: Rounding) -> f64 {
         Rounding::Rn => a - b,
         _ => soft([a, b], rounding, |[a, b], r| a.sub_r(b, r)),
     };
-    finish(difference, [a, b])
+    finish(difference, [b, a])
 }
 
 /// `mul`: `a * b`. Section 9.7.3.5.
@@ -70,7 +73,7 @@ pub fn mul(a: f64, b: f64, rounding: Rounding) -> f64 {
         Rounding::Rn => a * b,
         _ => soft([a, b], rounding, |[a, b], r| a.mul_r(b, r)),
     };
-    finish(product, [a, b])
+    finish(product, [b, a])
 }
 
 /// `fma`, `mad`: `a * b + c` with one rounding. Sections 9.7.3.6 and 9.7.3.7.
@@ -80,7 +83,7 @@ pub fn fma(a: f64, b: f64, c: f64, rounding: Rounding) -> f64 {
         Rounding::Rn => a.mul_add(b, c),
         _ => soft([a, b, c], rounding, |[a, b, c], r| a.mul_add_r(b, c, r)),
     };
-    finish(sum, [a, b, c])
+    finish(sum, [b, c, a])
 }
 
 /// `div`: `a / b`. Section 9.7.3.8.
@@ -121,16 +124,26 @@ pub fn sqrt(a: f64, rounding: Rounding) -> f64 {
     })
 }
 
-/// `neg`. Section 9.7.3.10. Only the sign bit changes.
+/// `neg`. Section 9.7.3.10. NaN keeps its sign.
 #[inline]
 pub fn neg(a: f64) -> f64 {
-    -a
+    finish(-a, [a])
 }
 
-/// `abs`. Section 9.7.3.9. Only the sign bit changes.
+/// `abs`. Section 9.7.3.9. NaN keeps its sign.
 #[inline]
 pub fn abs(a: f64) -> f64 {
-    a.abs()
+    finish(a.abs(), [a])
+}
+
+/// `atom.add.f64` and `red.add.f64` in global memory: [`add`], but a NaN operand stays
+/// as it is, signalling or not.
+#[inline]
+pub fn add_in_memory(a: f64, b: f64) -> f64 {
+    match [b, a].into_iter().find(|x| x.is_nan()) {
+        Some(nan) => nan,
+        None => add(a, b, Rounding::Rn),
+    }
 }
 
 /// `min`. Section 9.7.3.11. A NaN operand loses; `-0` is less than `+0`.
@@ -151,6 +164,6 @@ fn select(a: f64, b: f64, order: impl Fn(f64, f64) -> f64) -> f64 {
         (false, false) => order(a, b),
         (true, false) => b,
         (false, true) => a,
-        (true, true) => finish(a, [a, b]),
+        (true, true) => finish(b, [b, a]),
     }
 }

@@ -102,11 +102,15 @@ fn operand(x: u32, flags: FloatFlags) -> f32 {
 
 #[inline(always)]
 fn finish(x: f32, flags: FloatFlags) -> u32 {
+    // Below this, rounding to 11 bits does not reach the least normal number 2^-14:
+    // `.ftz` looks at the result as if exponents had no end.
+    const TINY: f32 = (1.0 - 1.0 / 4096.0) / 16384.0;
     let code = narrow(x);
     if flags == FloatFlags::NONE {
         return code;
     }
-    let code = flush(code as u16, flags.ftz);
+    let tiny = flags.ftz & (x.abs() < TINY);
+    let code = if tiny { code as u16 & SIGN } else { code as u16 };
     u32::from(if flags.sat {
         saturate(code)
     } else if flags.relu {

@@ -20,19 +20,33 @@
 //!
 //! # What is modelled
 //!
+//! Where PTX leaves a result open, it is what recordings of an H200 show
+//! (`tests/data/conformance`):
+//!
 //! * Rounding is exact: one rounding of the infinitely precise result.
 //! * f32, f16 and bf16 results that are NaN are the canonical NaN (`0x7fffffff`,
-//!   `0x7fff`); f64 keeps the payload of the first NaN operand, made quiet, and an
-//!   invalid operation gives `0xfff8000000000000`.
-//! * `.ftz` replaces subnormal operands, and a result that is subnormal after
-//!   rounding, by a zero of the same sign.
+//!   `0x7fff`), `neg` and `abs` included.
+//! * f64 keeps sign and payload of a NaN operand, made quiet; of several it takes `b`
+//!   before `c` before `a`, a division `a` before `b`. An invalid operation gives
+//!   `0xfff8000000000000`. `atom.add` and `red.add` in global memory do not even make
+//!   it quiet.
+//! * `cvt` to and from f64 keeps a NaN's sign and what fits of its payload; bf16 to f32
+//!   and `cvt` to the same type keep all its bits; other NaNs become canonical. The
+//!   NaNs of tf32 are in [`narrow::tf32_from_f32`].
+//! * `.ftz` replaces subnormal operands by zeros of the same sign, and a result that is
+//!   less than the least normal number after a rounding to the format's precision with
+//!   exponents that have no end. A result that such a rounding brings up to the least
+//!   normal number stays.
+//! * `bfe` and `bfi` take eight bits of position and length for 32-bit values, and all
+//!   32 for 64-bit values ([`bits`]).
 //! * `.sat` clamps to `[+0, 1]`, NaN to `+0`; `.relu` clamps to `[+0, inf]` and keeps
 //!   NaN.
 //!
 //! # What it can miss
 //!
-//! PTX leaves the payload of NaNs and the last bits of `.approx` results open; the
-//! choices above and those of [`approx`] need not be the hardware's.
+//! PTX bounds the error of `.approx` results; those of [`approx`] are inside, and need
+//! not be the hardware's in the last places. Other devices than an H200 may differ
+//! where PTX leaves a result open.
 
 pub mod approx;
 pub mod bfloat;

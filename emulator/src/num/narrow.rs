@@ -94,11 +94,18 @@ pub fn bf16x2_from_f32_stochastic(
 }
 
 /// `cvt.{rna,rn,rz}{.relu}{.satfinite}.tf32.f32`: an f32 whose low 13 bits are zero.
-/// NaN becomes the canonical NaN of f32.
+///
+/// NaN is as on an H200: `.rn` and `.rz` give `0x7fffe000`; `.rna` only drops the low
+/// bits, which can leave an infinity, and with `.satfinite` also steps one place back.
 #[inline]
 pub fn tf32_from_f32(x: f32, n: Narrowing) -> u32 {
+    const KEPT: u32 = 0xffff_e000;
     if x.is_nan() {
-        return single::NAN.to_bits();
+        return match (n.rounding, n.satfinite) {
+            (Rounding::Rna, false) => x.to_bits() & KEPT,
+            (Rounding::Rna, true) => (x.to_bits() & KEPT) - (1 << 13),
+            _ => single::NAN.to_bits() & KEPT,
+        };
     }
     (encode(x, Format::TF32, Step::Mode(n.rounding), n.relu, n.satfinite) << 13) as u32
 }

@@ -12,6 +12,8 @@ pub const NAN: f32 = f32::from_bits(0x7fff_ffff);
 
 const SIGN: u32 = 0x8000_0000;
 const MIN_NORMAL: u32 = 0x0080_0000;
+/// The least normal number.
+const LEAST: f64 = f32::from_bits(MIN_NORMAL) as f64;
 
 /// Replaces a subnormal by a zero of the same sign, if `ftz`.
 #[inline(always)]
@@ -20,9 +22,34 @@ pub fn flush(x: f32, ftz: bool) -> f32 {
     if ftz & ((bits & !SIGN) < MIN_NORMAL) { f32::from_bits(bits & SIGN) } else { x }
 }
 
+/// NaN made the canonical one. The comparison is one of integers because the compiler
+/// may take any NaN of a floating-point operation for any other.
 #[inline(always)]
 fn canonical(x: f32) -> f32 {
-    if x.is_nan() { NAN } else { x }
+    if x.to_bits() & !SIGN > f32::INFINITY.to_bits() { NAN } else { x }
+}
+
+/// `.ftz` of a result: a zero where `exact`, rounded to 24 bits as if exponents had no
+/// end, is less than the least normal number. `rounded`, which is `exact` rounded to
+/// f32, may be that number then. `exact` may be rounded to odd.
+#[inline(always)]
+pub(super) fn flush_result(rounded: f32, exact: f64, rounding: Rounding, ftz: bool) -> f32 {
+    let size = exact.abs();
+    let away = match rounding {
+        Rounding::Rm => exact < 0.0,
+        Rounding::Rp => exact > 0.0,
+        _ => false,
+    };
+    // The number of 24 bits below the least normal one, and the middle between them,
+    // which is rounded to even and so to the latter.
+    const BELOW: f64 = LEAST - LEAST / (1 << 24) as f64;
+    const MIDDLE: f64 = LEAST - LEAST / (1 << 25) as f64;
+    let tiny = match rounding {
+        Rounding::Rn | Rounding::Rna => size < MIDDLE,
+        _ if away => size <= BELOW,
+        _ => size < LEAST,
+    };
+    if ftz & tiny { f32::from_bits(rounded.to_bits() & SIGN) } else { rounded }
 }
 
 /// `.sat`: clamps to `[+0, 1]`, NaN to `+0`.
@@ -66,11 +93,12 @@ pub fn sub(a: f32, b: f32, rounding: Rounding, flags: FloatFlags) -> f32 {
 #[inline]
 pub fn mul(a: f32, b: f32, rounding: Rounding, flags: FloatFlags) -> f32 {
     let (a, b) = (flush(a, flags.ftz), flush(b, flags.ftz));
-    let product = match rounding {
-        Rounding::Rn => a * b,
-        _ => to_f32(f64::from(a) * f64::from(b), rounding),
-    };
-    finish(product, flags)
+    if rounding == Rounding::Rn && !flags.ftz {
+        return finish(a * b, flags);
+    }
+    let exact = f64::from(a) * f64::from(b);
+    let product = to_f32(exact, rounding);
+    finish(flush_result(product, exact, rounding, flags.ftz), flags)
 }
 
 /// `fma` (and `mad.f32` of sm_20 and later): `a * b + c` with one rounding. Section
@@ -80,11 +108,12 @@ pub fn fma(a: f32, b: f32, c: f32, rounding: Rounding, flags: FloatFlags) -> f32
     let (a, b, c) = (flush(a, flags.ftz), flush(b, flags.ftz), flush(c, flags.ftz));
     // Exact: 24 + 24 bits, and exponents well inside f64's.
     let product = f64::from(a) * f64::from(b);
+    let exact = add_odd_f64(product, f64::from(c));
     let sum = match rounding {
-        Rounding::Rn => add_odd_f64(product, f64::from(c)) as f32,
+        Rounding::Rn => exact as f32,
         _ => directed_sum(product, f64::from(c), rounding),
     };
-    finish(sum, flags)
+    finish(flush_result(sum, exact, rounding, flags.ftz), flags)
 }
 
 #[inline]
@@ -101,14 +130,15 @@ fn directed_sum(a: f64, b: f64, rounding: Rounding) -> f32 {
 #[inline]
 pub fn div(a: f32, b: f32, rounding: Rounding, flags: FloatFlags) -> f32 {
     let (a, b) = (flush(a, flags.ftz), flush(b, flags.ftz));
+    let exact = f64::from(a) / f64::from(b);
     let quotient = match rounding {
         Rounding::Rn => a / b,
         // Significands of 24 bits: a quotient that is not a boundary m of 25 bits
         // differs from it by |a - m b| / b >= 2^-24 units of a - m b, that is by more
         // than 2^-50 of its size. An f64 quotient is on the same side of m.
-        _ => to_f32(f64::from(a) / f64::from(b), rounding),
+        _ => to_f32(exact, rounding),
     };
-    finish(quotient, flags)
+    finish(flush_result(quotient, exact, rounding, flags.ftz), flags)
 }
 
 /// `rcp.rn`, `.rz`, `.rm`, `.rp`: `1 / a`. Section 9.7.3.13.

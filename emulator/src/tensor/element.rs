@@ -39,6 +39,24 @@ pub enum Element {
 }
 
 impl Element {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::F16,
+        Self::Bf16,
+        Self::Tf32,
+        Self::E4m3,
+        Self::E5m2,
+        Self::E2m3,
+        Self::E3m2,
+        Self::E2m1,
+        Self::S8,
+        Self::U8,
+        Self::S4,
+        Self::U4,
+        Self::B1,
+        Self::F64,
+    ];
+
     /// The type that a PTX modifier names, without its dot.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
@@ -87,17 +105,6 @@ impl Element {
         matches!(self, Self::S8 | Self::U8 | Self::S4 | Self::U4)
     }
 
-    const fn minifloat(self) -> Option<Minifloat> {
-        Some(match self {
-            Self::E4m3 => Minifloat::E4m3,
-            Self::E5m2 => Minifloat::E5m2,
-            Self::E2m3 => Minifloat::E2m3,
-            Self::E3m2 => Minifloat::E3m2,
-            Self::E2m1 => Minifloat::E2m1,
-            _ => return None,
-        })
-    }
-
     /// The number that a code of at most 32 bits stands for, exactly; bits above
     /// the code are ignored. For [`Self::F64`] the code would be wider: 0.
     #[inline]
@@ -107,17 +114,12 @@ impl Element {
             Self::F16 => f64::from(half::to_f32(code as u16)),
             Self::Bf16 => f64::from(bfloat::to_f32(code as u16)),
             Self::Tf32 => f64::from(f32::from_bits(code & 0xffff_e000)),
-            Self::E4m3 | Self::E5m2 | Self::E2m3 | Self::E3m2 | Self::E2m1 => {
-                self.table()[(code & 0xff) as usize]
-            }
-            Self::S8 | Self::U8 | Self::S4 | Self::U4 => f64::from(self.integer(code)),
-            Self::B1 => f64::from(code & 1),
             Self::F64 => 0.0,
+            _ => self.table()[(code & 0xff) as usize],
         }
     }
 
-    /// The integer that a code stands for. e2m1 codes give twice their value, which
-    /// is an integer in -12..=12; other floating-point types give 0.
+    /// The integer that a code of an integer type stands for; 0 for other types.
     #[inline]
     #[must_use]
     pub const fn integer(self, code: u32) -> i16 {
@@ -126,10 +128,8 @@ impl Element {
             Self::U8 => code as u8 as i16,
             Self::S4 => (((code << 4) as u8 as i8) >> 4) as i16,
             Self::U4 => (code & 0xf) as i16,
-            Self::E2m1 => TWICE_E2M1[(code & 0xf) as usize],
             Self::B1 => (code & 1) as i16,
-            Self::F16 | Self::Bf16 | Self::Tf32 | Self::F64 => 0,
-            Self::E4m3 | Self::E5m2 | Self::E2m3 | Self::E3m2 => 0,
+            _ => 0,
         }
     }
 
@@ -137,25 +137,29 @@ impl Element {
     /// wider than a byte.
     #[must_use]
     pub fn table(self) -> &'static [f64; 256] {
-        static TABLES: LazyLock<[[f64; 256]; 5]> = LazyLock::new(|| {
-            [Minifloat::E4m3, Minifloat::E5m2, Minifloat::E2m3, Minifloat::E3m2, Minifloat::E2m1]
-                .map(|format| {
-                    std::array::from_fn(|code| f64::from(half::to_f32(format.to_f16(code as u8))))
-                })
+        static TABLES: LazyLock<[[f64; 256]; 14]> = LazyLock::new(|| {
+            let mut tables = [[0.0; 256]; 14];
+            for element in Element::ALL {
+                let format = match element {
+                    Element::E4m3 => Some(Minifloat::E4m3),
+                    Element::E5m2 => Some(Minifloat::E5m2),
+                    Element::E2m3 => Some(Minifloat::E2m3),
+                    Element::E3m2 => Some(Minifloat::E3m2),
+                    Element::E2m1 => Some(Minifloat::E2m1),
+                    _ => None,
+                };
+                for (code, value) in tables[element as usize].iter_mut().enumerate() {
+                    *value = match format {
+                        Some(format) => f64::from(half::to_f32(format.to_f16(code as u8))),
+                        None => f64::from(element.integer(code as u32)),
+                    };
+                }
+            }
+            tables
         });
-        static ZEROS: [f64; 256] = [0.0; 256];
-        match self.minifloat() {
-            Some(Minifloat::E4m3) => &TABLES[0],
-            Some(Minifloat::E5m2) => &TABLES[1],
-            Some(Minifloat::E2m3) => &TABLES[2],
-            Some(Minifloat::E3m2) => &TABLES[3],
-            Some(Minifloat::E2m1) => &TABLES[4],
-            None => &ZEROS,
-        }
+        &TABLES[self as usize]
     }
 }
-
-const TWICE_E2M1: [i16; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Type of a block scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,70 +1,109 @@
-//! An operand tile as bytes, rows of K after one another, and its way into panels.
-//!
-//! PTX ISA 9.7.16.10.4 (packing of 4- and 6-bit types). In a byte the element of
+//! A gathered operand tile, rows of K after one another, and its way into panels.
+//! PTX ISA 9.7.16.10.4 (packing of 4- and 6-bit types): in a byte, the element of
 //! lower index is in the low bits.
 
 use super::element::Element;
-use super::product::{FloatColumns, FloatRows, IntColumns, IntRows};
+use super::product::{FloatColumns, FloatRows};
+use crate::num::{bfloat, half};
 
-/// How codes narrower than a byte lie in memory.
+/// How codes narrower than a byte lie in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Packing {
     /// Back to back: mxf4, mxf4nvf4, and every type of 8 bits or more.
     Dense,
-    /// 16 codes in the first 8 or 12 of 16 bytes: 4- and 6-bit types of the f8f6f4
-    /// kinds in shared memory. A gathered tile has one code a byte instead.
+    /// 16 codes at the start of every 16 bytes: all types of the f8f6f4 kinds, where
+    /// 4-bit codes are followed by 8 and 6-bit codes by 4 bytes of padding.
     Padded,
 }
 
-/// A dense operand: `rows` rows of `A`, or columns of `B`, of `k` elements each.
+/// A dense operand: rows of `A`, or columns of `B`, each of `k` consecutive elements.
 #[derive(Debug, Clone, Copy)]
 pub struct Tile<'a> {
     /// Type of the elements.
     pub element: Element,
-    /// Width of the container of one element in `bytes`: 4, 8, 16 or 32 bits.
+    /// Width of the container of one element in `bytes`: 4, 8, 16 or 32 bits. Codes
+    /// are in the low bits of their container.
     pub container: u32,
     /// Rows of `A` or columns of `B`.
     pub rows: usize,
     /// Elements a row.
     pub k: usize,
-    /// `rows * k` containers.
+    /// `rows * k` containers; what is missing reads as zeros.
     pub bytes: &'a [u8],
     /// Every element is negated.
     pub negate: bool,
 }
 
-impl Tile<'_> {
-    /// Bytes that a tile of that size must have.
-    #[must_use]
-    pub const fn required_bytes(&self) -> usize {
-        self.rows * self.k * self.container as usize / 8
-    }
+/// Evaluates `$fill` with `$value` a function from row and k to the number there.
+/// One copy of the loop for each decoder is what makes decoding cheap.
+macro_rules! with_numbers {
+    ($tile:expr, $value:ident => $fill:expr) => {{
+        let tile = $tile;
+        let sign = if tile.negate { -1.0 } else { 1.0 };
+        match (tile.container, tile.element) {
+            (4, element) => {
+                let table = element.table();
+                let $value = |row, k| table[usize::from(tile.nibble(row, k))] * sign;
+                $fill
+            }
+            (8, element) => {
+                let table = element.table();
+                let $value = |row, k| table[usize::from(tile.byte(row, k))] * sign;
+                $fill
+            }
+            (16, Element::F16) => {
+                let $value = |row, k| f64::from(half::to_f32(tile.half(row, k))) * sign;
+                $fill
+            }
+            (16, _) => {
+                let $value = |row, k| f64::from(bfloat::to_f32(tile.half(row, k))) * sign;
+                $fill
+            }
+            (_, element) => {
+                let $value = |row, k| element.value(tile.word(row, k)) * sign;
+                $fill
+            }
+        }
+    }};
+}
 
-    /// Decodes the rows of `A`. A tile with too few bytes reads as zeros.
+impl Tile<'_> {
+    /// Decodes the rows of `A`.
     pub fn float_rows(&self, panel: &mut FloatRows) {
-        let (rows, k) = (self.rows, self.k);
-        self.floats(|value| panel.fill(rows, k, value));
+        with_numbers!(self, value => panel.fill(self.rows, self.k, value));
     }
 
     /// Decodes the columns of `B`.
     pub fn float_columns(&self, panel: &mut FloatColumns) {
-        let (rows, k) = (self.rows, self.k);
-        self.floats_columns(panel, rows, k);
+        with_numbers!(self, value => panel.fill(self.rows, self.k, value));
     }
 
-    /// Decodes the rows of an integer `A`, or of a doubled e2m1 one.
-    pub fn int_rows(&self, panel: &mut IntRows) {
-        match self.container {
-            4 => panel.fill(self.rows, self.k, |row, k| self.sign_int(self.nibble(row, k))),
-            _ => panel.fill(self.rows, self.k, |row, k| self.sign_int(self.byte(row, k))),
-        }
+    #[inline(always)]
+    fn at<const N: usize>(&self, index: usize) -> [u8; N] {
+        let from = index * N;
+        self.bytes.get(from..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
     }
 
-    /// Decodes the columns of an integer `B`, or of a doubled e2m1 one.
-    pub fn int_columns(&self, panel: &mut IntColumns) {
-        match self.container {
-            4 => panel.fill(self.rows, self.k, |row, k| self.sign_int(self.nibble(row, k))),
-            _ => panel.fill(self.rows, self.k, |row, k| self.sign_int(self.byte(row, k))),
-        }
+    #[inline(always)]
+    fn nibble(&self, row: usize, k: usize) -> u8 {
+        let index = row * self.k + k;
+        let [byte] = self.at(index / 2);
+        byte >> (index % 2 * 4) & 0xf
+    }
+
+    #[inline(always)]
+    fn byte(&self, row: usize, k: usize) -> u8 {
+        let [byte] = self.at(row * self.k + k);
+        byte
+    }
+
+    #[inline(always)]
+    fn half(&self, row: usize, k: usize) -> u16 {
+        u16::from_le_bytes(self.at(row * self.k + k))
+    }
+
+    #[inline(always)]
+    fn word(&self, row: usize, k: usize) -> u32 {
+        u32::from_le_bytes(self.at(row * self.k + k))
     }
 }

@@ -36,11 +36,7 @@ impl TensorMapError {
         required: impl Into<String>,
         actual: impl ToString,
     ) -> Self {
-        Self::Field {
-            field: field.into(),
-            required: required.into(),
-            actual: actual.to_string(),
-        }
+        Self::Field { field: field.into(), required: required.into(), actual: actual.to_string() }
     }
 }
 
@@ -60,6 +56,9 @@ pub struct ReplaceError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TileError {
+    /// A map that no copy can use.
+    #[error("tensor map: {0}")]
+    Map(#[from] TensorMapError),
     /// An operand or a field of the map that the copy cannot use.
     #[error("{field}: required {required}, actual {actual}")]
     Field {
@@ -84,10 +83,6 @@ impl TileError {
         required: impl Into<String>,
         actual: impl ToString,
     ) -> Self {
-        Self::Field {
-            field: field.into(),
-            required: required.into(),
-            actual: actual.to_string(),
-        }
+        Self::Field { field: field.into(), required: required.into(), actual: actual.to_string() }
     }
 }

@@ -1,6 +1,7 @@
 //! Configurations of the dequantise kernels.
 
 use super::{FloatType, Format, WARP, slot};
+use crate::layout::ScaleLayout;
 
 /// How one dequantise kernel was compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,25 +31,35 @@ impl DequantizeConfig {
         16 / self.output.bytes()
     }
 
-    /// CTAs of a launch: [`DEQUANTIZE_UNITS`] stores a thread, one wave of
-    /// resident CTAs at most.
+    /// Whether no row and no column is needed to find a block's scales.
     #[must_use]
-    pub const fn grid(&self, m: u32, k: u32, sms: u32) -> u32 {
+    pub const fn is_flat(layout: ScaleLayout, by_row: bool) -> bool {
+        matches!(layout, ScaleLayout::Linear) && !by_row
+    }
+
+    /// CTAs of a launch: [`DEQUANTIZE_UNITS`] stores a thread; one wave of resident
+    /// CTAs at most in the 128x4 layout, whose rows and columns are costly to find.
+    #[must_use]
+    pub const fn grid(&self, m: u32, k: u32, layout: ScaleLayout, sms: u32) -> u32 {
         let units = m as u64 * (k / self.unit()) as u64;
         let needed = units.div_ceil((self.threads() * DEQUANTIZE_UNITS as u32) as u64);
-        let wave = (sms * self.min_blocks) as u64;
-        if needed < wave { needed as u32 } else { wave as u32 }
+        let most = match layout {
+            // Threads are counted in 32 bits.
+            ScaleLayout::Linear => u32::MAX / self.threads(),
+            ScaleLayout::Blocked128x4 => sms * self.min_blocks,
+        } as u64;
+        if needed < most { needed as u32 } else { most as u32 }
     }
 }
 
 /// Units of 16 bytes of result that a thread of a dequantise kernel has under way
 /// together.
-pub const DEQUANTIZE_UNITS: usize = 4;
+pub const DEQUANTIZE_UNITS: usize = 2;
 
 /// All dequantise configurations.
 pub const DEQUANTIZE: [DequantizeConfig; 6] = {
     const fn config(name: &'static str, format: Format, output: FloatType) -> DequantizeConfig {
-        DequantizeConfig { name, format, output, warps: 8, min_blocks: 6 }
+        DequantizeConfig { name, format, output, warps: 8, min_blocks: 8 }
     }
     [
         config("dequantize_nvfp4_f32", Format::Nvfp4, FloatType::F32),

@@ -25,6 +25,9 @@ pub struct QuantizeConfig {
     pub warps: u32,
     /// CTAs that must fit an SM together; bounds the registers.
     pub min_blocks: u32,
+    /// Whether CTAs live for the whole launch: worth it where a task is so little
+    /// traffic for its arithmetic that starting a CTA shows.
+    pub persistent: bool,
 }
 
 impl QuantizeConfig {
@@ -40,13 +43,24 @@ impl QuantizeConfig {
         self.format.block() * self.input.bytes() / 16
     }
 
-    /// Bytes of static shared memory in which a warp rearranges its blocks, from
-    /// the order in which they are loaded (16 consecutive bytes a lane) to a block
-    /// a lane. None where a block is two loads: those may as well be made by the
-    /// block's lane, since both halves of each sector are asked for at once.
+    /// Bytes of shared memory that a warp's task takes.
     #[must_use]
-    pub const fn staging_bytes(&self) -> u32 {
-        if self.chunks() > 2 { self.chunks() * 16 * WARP } else { 0 }
+    pub const fn stage_bytes(&self) -> u32 {
+        operand_bytes(self.chunks()) * if self.silu { 2 } else { 1 }
+    }
+
+    /// Tasks of a warp whose input is on its way: as many as hide the latency of
+    /// memory, and no more than let [`Self::min_blocks`] CTAs share an SM.
+    #[must_use]
+    pub const fn stages(&self) -> u32 {
+        let fit = RING_BYTES / (self.warps * self.stage_bytes());
+        if fit < MOST_STAGES { fit } else { MOST_STAGES }
+    }
+
+    /// Bytes of static shared memory.
+    #[must_use]
+    pub const fn ring_bytes(&self) -> u32 {
+        self.warps * self.stages() * self.stage_bytes()
     }
 
     /// Warps' worth of work: 32 blocks each.
@@ -59,13 +73,41 @@ impl QuantizeConfig {
         tasks(m, k / self.format.block(), layout)
     }
 
-    /// CTAs of a launch: one wave of resident ones, at most what the work needs.
+    /// How it is launched on a machine of `sms` SMs: CTAs, and
+    /// [`QuantizeParams::depth`].
+    ///
+    /// A persistent kernel's CTAs fit the machine together and take tasks in turn. Else
+    /// a CTA takes a few consecutive tasks of each warp and ends, so that the machine
+    /// works on one part of memory at a time; where there are too few tasks to go
+    /// round, it takes fewer.
     #[must_use]
-    pub const fn grid(&self, m: u32, k: u32, layout: ScaleLayout, sms: u32) -> u32 {
-        let needed = self.tasks(m, k, layout).div_ceil(self.warps as u64);
-        let wave = (sms * self.min_blocks) as u64;
-        if needed < wave { needed as u32 } else { wave as u32 }
+    pub const fn launch(&self, m: u32, k: u32, layout: ScaleLayout, sms: u32) -> (u32, u32) {
+        let resident = sms as u64 * self.min_blocks as u64;
+        let warps = self.warps as u64;
+        let tasks = self.tasks(m, k, layout);
+        let (depth, most) = if self.persistent {
+            (1, resident)
+        } else {
+            let share = tasks.div_ceil(resident * warps);
+            let depth = if share < self.stages() as u64 { share } else { self.stages() as u64 };
+            (depth, MOST_CTAS)
+        };
+        let needed = tasks.div_ceil(warps * depth);
+        (if needed < most { needed } else { most } as u32, depth as u32)
     }
+}
+
+/// Most elements of a matrix, so that tasks and a round of all CTAs together stay below
+/// 2^32.
+pub const MAX_ELEMENTS: u64 = 1 << 40;
+
+/// Of a launch.
+const MOST_CTAS: u64 = 1 << 24;
+
+/// Bytes of one operand of a task: `chunks` 16-byte words a block.
+#[must_use]
+pub const fn operand_bytes(chunks: u32) -> u32 {
+    chunks * 16 * WARP
 }
 
 /// [`QuantizeConfig::tasks`] for `blocks` blocks a row.
@@ -83,6 +125,11 @@ pub const fn tasks(m: u32, blocks: u32, layout: ScaleLayout) -> u64 {
 /// Groups of eight rows in a 128x4 tile.
 pub const ROW_GROUPS_A_TILE: u32 = TILE_ROWS as u32 / 8;
 
+/// Most shared memory of a CTA.
+const RING_BYTES: u32 = 32 << 10;
+/// Most stages of a warp.
+const MOST_STAGES: u32 = 4;
+
 const fn plain(
     name: &'static str,
     input: FloatType,
@@ -97,6 +144,7 @@ const fn plain(
         silu: false,
         warps: 4,
         min_blocks,
+        persistent: input.bytes() == 2,
     }
 }
 
@@ -107,7 +155,16 @@ const fn any(
     silu: bool,
     min_blocks: u32,
 ) -> QuantizeConfig {
-    QuantizeConfig { name, format, input, recipe: None, silu, warps: 4, min_blocks }
+    QuantizeConfig {
+        name,
+        format,
+        input,
+        recipe: None,
+        silu,
+        warps: 4,
+        min_blocks,
+        persistent: silu || input.bytes() == 2,
+    }
 }
 
 /// All quantise configurations; a kernel for each is in the PTX of both
@@ -116,25 +173,25 @@ pub const QUANTIZE: [QuantizeConfig; 21] = {
     use Nvfp4Recipe::{CompressedTensors, ModelOpt, TorchAo, TransformerEngine};
     use OutputType::{Bf16, F16, F32};
     [
-        plain("quantize_nvfp4_torchao_f32", F32, TorchAo, 8),
-        plain("quantize_nvfp4_torchao_f16", F16, TorchAo, 8),
-        plain("quantize_nvfp4_torchao_bf16", Bf16, TorchAo, 8),
-        plain("quantize_nvfp4_te_f32", F32, TransformerEngine, 8),
-        plain("quantize_nvfp4_te_f16", F16, TransformerEngine, 8),
-        plain("quantize_nvfp4_te_bf16", Bf16, TransformerEngine, 8),
-        plain("quantize_nvfp4_modelopt_f32", F32, ModelOpt, 8),
-        plain("quantize_nvfp4_modelopt_f16", F16, ModelOpt, 8),
-        plain("quantize_nvfp4_modelopt_bf16", Bf16, ModelOpt, 8),
-        plain("quantize_nvfp4_ct_f32", F32, CompressedTensors, 8),
-        plain("quantize_nvfp4_ct_f16", F16, CompressedTensors, 8),
-        plain("quantize_nvfp4_ct_bf16", Bf16, CompressedTensors, 8),
-        any("quantize_mxfp4_f32", Format::Mxfp4, F32, false, 6),
-        any("quantize_mxfp4_f16", Format::Mxfp4, F16, false, 8),
-        any("quantize_mxfp4_bf16", Format::Mxfp4, Bf16, false, 8),
-        any("silu_quantize_nvfp4_f32", Format::Nvfp4, F32, true, 6),
-        any("silu_quantize_nvfp4_f16", Format::Nvfp4, F16, true, 6),
-        any("silu_quantize_nvfp4_bf16", Format::Nvfp4, Bf16, true, 6),
-        any("silu_quantize_mxfp4_f32", Format::Mxfp4, F32, true, 4),
+        plain("quantize_nvfp4_torchao_f32", F32, TorchAo, 6),
+        plain("quantize_nvfp4_torchao_f16", F16, TorchAo, 6),
+        plain("quantize_nvfp4_torchao_bf16", Bf16, TorchAo, 6),
+        plain("quantize_nvfp4_te_f32", F32, TransformerEngine, 6),
+        plain("quantize_nvfp4_te_f16", F16, TransformerEngine, 6),
+        plain("quantize_nvfp4_te_bf16", Bf16, TransformerEngine, 6),
+        plain("quantize_nvfp4_modelopt_f32", F32, ModelOpt, 6),
+        plain("quantize_nvfp4_modelopt_f16", F16, ModelOpt, 6),
+        plain("quantize_nvfp4_modelopt_bf16", Bf16, ModelOpt, 6),
+        plain("quantize_nvfp4_ct_f32", F32, CompressedTensors, 6),
+        plain("quantize_nvfp4_ct_f16", F16, CompressedTensors, 6),
+        plain("quantize_nvfp4_ct_bf16", Bf16, CompressedTensors, 6),
+        any("quantize_mxfp4_f32", Format::Mxfp4, F32, false, 4),
+        any("quantize_mxfp4_f16", Format::Mxfp4, F16, false, 5),
+        any("quantize_mxfp4_bf16", Format::Mxfp4, Bf16, false, 5),
+        any("silu_quantize_nvfp4_f32", Format::Nvfp4, F32, true, 5),
+        any("silu_quantize_nvfp4_f16", Format::Nvfp4, F16, true, 5),
+        any("silu_quantize_nvfp4_bf16", Format::Nvfp4, Bf16, true, 5),
+        any("silu_quantize_mxfp4_f32", Format::Mxfp4, F32, true, 3),
         any("silu_quantize_mxfp4_f16", Format::Mxfp4, F16, true, 4),
         any("silu_quantize_mxfp4_bf16", Format::Mxfp4, Bf16, true, 4),
     ]

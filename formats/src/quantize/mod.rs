@@ -2,7 +2,7 @@
 //! launches them: parameter blocks, configuration tables, launch geometry.
 //!
 //! What the kernels compute is defined in [`recipe`](crate::recipe). Matrices are
-//! row-major and dense, [M, K], K a multiple of the format's block.
+//! row-major and dense, [M, K], K a multiple of the format's block, M K at most 2^40.
 //!
 //! # Device memory that the caller prepares
 //! * `tensor` for [`ScaleSource::TensorAmax`] and [`ScaleSource::RowAmax`]: written
@@ -19,7 +19,10 @@ mod params;
 
 pub use amax::{AMAX, AMAX_LOADS, AmaxConfig, amax_config};
 pub use dequantize::{DEQUANTIZE, DEQUANTIZE_UNITS, DequantizeConfig, dequantize_config};
-pub use kernels::{QUANTIZE, QuantizeConfig, ROW_GROUPS_A_TILE, quantize_config, tasks};
+pub use kernels::{
+    MAX_ELEMENTS, QUANTIZE, QuantizeConfig, ROW_GROUPS_A_TILE, operand_bytes, quantize_config,
+    tasks,
+};
 pub use params::{AmaxParams, DequantizeParams, QuantizeParams};
 
 use crate::gemv::OutputType;
@@ -159,19 +162,25 @@ mod tests {
     }
 
     #[test]
-    fn grids_are_neither_empty_nor_wider_than_the_work() {
+    fn grids_fit_the_work() {
         for config in &QUANTIZE {
             for (m, k) in [(1, 32), (129, 96), (16384, 8192)] {
                 for layout in ScaleLayout::ALL {
-                    let grid = config.grid(m, k, layout, 132);
-                    assert!(grid >= 1 && grid <= 132 * config.min_blocks, "{}", config.name);
+                    let (ctas, depth) = config.launch(m, k, layout, 132);
+                    assert!(depth >= 1 && depth <= config.stages(), "{}", config.name);
                     let tasks = config.tasks(m, k, layout);
-                    assert!(u64::from(grid - 1) * u64::from(config.warps) < tasks);
+                    let chunk = u64::from(depth * config.warps);
+                    assert!(ctas >= 1 && u64::from(ctas - 1) * chunk < tasks, "{}", config.name);
+                    assert!(config.persistent || u64::from(ctas) * chunk >= tasks);
+                    assert!(!config.persistent || ctas <= 132 * config.min_blocks);
                 }
             }
         }
         assert_eq!(amax_config(FloatType::Bf16, false).grid(1, 16, false, 132), 1);
         assert_eq!(amax_config(FloatType::Bf16, false).grid(9, 16, true, 132), 2);
-        assert_eq!(dequantize_config(Format::Nvfp4, FloatType::F32).grid(1, 16, 132), 1);
+        assert_eq!(dequantize_config(Format::Nvfp4, FloatType::F32).grid(1, 16, Linear, 132), 1);
+        let config = dequantize_config(Format::Nvfp4, FloatType::Bf16);
+        assert_eq!(config.grid(16384, 8192, Blocked128x4, 132), 132 * config.min_blocks);
+        assert!(config.grid(16384, 8192, Linear, 132) > 132 * config.min_blocks);
     }
 }

@@ -1,7 +1,7 @@
 //! Parameter blocks, passed by value. Addresses are device addresses.
 
 #[cfg(doc)]
-use super::{NO_ERROR, Recipe, ScaleSource};
+use super::{NO_ERROR, QuantizeConfig, Recipe, ScaleSource};
 #[cfg(doc)]
 use crate::recipe::Nvfp4Recipe;
 
@@ -44,6 +44,10 @@ pub struct QuantizeParams {
     pub blocked: u32,
     /// [`Recipe::code`]; ignored by configurations made for one recipe.
     pub recipe: u32,
+    /// Tasks that a warp takes in a row, one behind the other in steps of the CTA's
+    /// warps, before it goes as far again as all CTAs together; see
+    /// [`QuantizeConfig::launch`].
+    pub depth: u32,
 }
 
 impl QuantizeParams {
@@ -60,7 +64,15 @@ impl QuantizeParams {
                 self.tensor_out,
                 self.errors,
             ],
-            [self.m, self.k, self.given.to_bits(), self.source, self.blocked, self.recipe],
+            [
+                self.m,
+                self.k,
+                self.given.to_bits(),
+                self.source,
+                self.blocked,
+                self.recipe,
+                self.depth,
+            ],
         )
     }
 }
@@ -178,12 +190,14 @@ mod tests {
             source: 11,
             blocked: 12,
             recipe: 13,
+            depth: 14,
         };
         let bytes = params.to_bytes();
         assert_eq!(word(&bytes, offset_of!(QuantizeParams, tensor_out)), 6);
         assert_eq!(word(&bytes, offset_of!(QuantizeParams, errors) + 4), 7);
         assert_eq!(word(&bytes, offset_of!(QuantizeParams, given)), 1.5f32.to_bits());
         assert_eq!(word(&bytes, offset_of!(QuantizeParams, recipe)), 13);
+        assert_eq!(word(&bytes, offset_of!(QuantizeParams, depth)), 14);
 
         let params = AmaxParams { input: 1, up: 2, out: 3, m: 4, k: 5, per_row: 6 };
         let bytes = params.to_bytes();

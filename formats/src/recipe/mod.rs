@@ -20,6 +20,10 @@
 //! | [`Mxfp4Recipe::ModelOpt`] | nvidia-modelopt 0.47.0 | `MXFP4QTensor.quantize` |
 //! | [`Mxfp4Recipe::CompressedTensors`] | compressed-tensors 0.20.0 | `MXFP4PackedCompressor` |
 //!
+//! Elements of f16 and bf16 are converted to f32 first, which is exact. A project
+//! that computes in the input's type (compressed-tensors does, from the maximum to
+//! the quotient) gives the bytes here for f32 input only.
+//!
 //! Where the input is not finite the projects disagree with themselves and have
 //! no code to write: callers report it ([`crate::quantize::NO_ERROR`]), and the
 //! codes of such a block are not specified. The scale byte of an infinite or NaN
@@ -35,7 +39,7 @@ use crate::{e2m1, e4m3, pack};
 
 /// The operations that a machine may carry out in its own way.
 ///
-/// Every implementation agrees with [`Software`] in every bit, for all inputs
+/// Every implementation gives the codes that [`Software`] gives, for all inputs
 /// that are not NaN.
 pub trait Convert {
     /// As [`e4m3::encode`].
@@ -47,9 +51,31 @@ pub trait Convert {
     /// As [`e2m1::encode`] of each; element `i` in bits `4 i ..`.
     fn e2m1x8(values: [f32; 8]) -> u32;
 
-    /// The quotients, each rounded to nearest even. No magnitude in `values` is
-    /// above `amax`; `divisor` is positive and finite.
-    fn divide(values: [f32; 8], divisor: f32, amax: f32) -> [f32; 8];
+    /// `a / b`, rounded to nearest even; `b` is not zero.
+    #[inline(always)]
+    fn quotient(a: f32, b: f32) -> f32 {
+        a / b
+    }
+
+    /// The codes of the products with `factor`, which is positive and finite. A
+    /// product that is zero counts as +0 where `unsigned_zero` says so.
+    #[inline(always)]
+    fn products(values: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
+        // Adding zero makes -0 +0 and changes nothing else.
+        Self::e2m1x8(if unsigned_zero {
+            each(values, |x| x * factor + 0.0)
+        } else {
+            each(values, |x| x * factor)
+        })
+    }
+
+    /// The codes of the quotients by `divisor`, which is positive and finite; a
+    /// quotient that is zero counts as +0. No magnitude in `values` is above `amax`.
+    #[inline(always)]
+    fn quotients(values: [f32; 8], divisor: f32, amax: f32) -> u32 {
+        let _ = amax;
+        Self::e2m1x8(each(values, |x| x / divisor + 0.0))
+    }
 }
 
 /// [`Convert`] as its definition says.
@@ -72,10 +98,6 @@ impl Convert for Software {
             *byte = pack::pair(e2m1::encode(low), e2m1::encode(high));
         }
         u32::from_le_bytes(bytes)
-    }
-
-    fn divide(values: [f32; 8], divisor: f32, _amax: f32) -> [f32; 8] {
-        values.map(|value| value / divisor)
     }
 }
 
@@ -108,15 +130,24 @@ impl BlockScale {
     #[inline(always)]
     #[must_use]
     pub fn codes<C: Convert>(&self, values: [f32; 8]) -> u32 {
-        let factor = self.operand;
-        C::e2m1x8(match self.rule {
-            Rule::Multiply => values.map(|x| x * factor),
-            // Adding zero makes -0 +0 and changes nothing else.
-            Rule::MultiplyUnsignedZero => values.map(|x| x * factor + 0.0),
-            Rule::DivideUnsignedZero => C::divide(values, self.operand, self.amax).map(|y| y + 0.0),
-            Rule::MultiplyTiesDown => values.map(|x| ties_down(x * factor)),
-        })
+        let operand = self.operand;
+        match self.rule {
+            Rule::Multiply => C::products(values, operand, false),
+            Rule::MultiplyUnsignedZero => C::products(values, operand, true),
+            Rule::DivideUnsignedZero => C::quotients(values, operand, self.amax),
+            Rule::MultiplyTiesDown => C::e2m1x8(each(values, |x| ties_down(x * operand))),
+        }
     }
+}
+
+/// `f` of every element. In kernels the array must stay in registers, which a
+/// loop over it guarantees and `map` does not.
+#[inline(always)]
+fn each(mut values: [f32; 8], f: impl Fn(f32) -> f32) -> [f32; 8] {
+    for value in &mut values {
+        *value = f(*value);
+    }
+    values
 }
 
 /// A value that rounds to nearest even as `y` rounds with ties to the smaller
@@ -124,14 +155,11 @@ impl BlockScale {
 #[inline(always)]
 fn ties_down(y: f32) -> f32 {
     let magnitude = y.abs();
-    // Of the seven ties only these go up to an even code.
-    if magnitude == 0.75 || magnitude == 1.75 || magnitude == 3.5 {
-        f32::from_bits(y.to_bits() - 1)
-    } else if magnitude == 0.0 {
-        -0.0
-    } else {
-        y
-    }
+    // Of the seven ties only these go up to an even code. No branches: kernels do
+    // this for each element.
+    let up = (magnitude == 0.75) | (magnitude == 1.75) | (magnitude == 3.5);
+    let zero = u32::from(magnitude == 0.0) << 31;
+    f32::from_bits((y.to_bits() - u32::from(up)) | zero)
 }
 
 #[cfg(test)]

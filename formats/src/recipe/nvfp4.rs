@@ -151,9 +151,9 @@ impl Nvfp4Tensor {
     pub fn block<C: Convert>(&self, amax: f32) -> BlockScale {
         match self.recipe {
             Nvfp4Recipe::TorchAo => {
-                let wanted = amax / e2m1::MAX / self.scale;
+                let wanted = C::quotient(C::quotient(amax, e2m1::MAX), self.scale);
                 let byte = C::e4m3(wanted.clamp(e4m3::MIN_NORMAL, e4m3::MAX));
-                let operand = self.element / C::e4m3_value(byte);
+                let operand = C::quotient(self.element, C::e4m3_value(byte));
                 BlockScale { byte, rule: Rule::Multiply, operand, amax }
             }
             Nvfp4Recipe::TransformerEngine => {
@@ -163,16 +163,16 @@ impl Nvfp4Tensor {
                 BlockScale { byte, rule: Rule::MultiplyUnsignedZero, operand, amax }
             }
             Nvfp4Recipe::ModelOpt => {
-                let wanted = amax / self.scale;
+                let wanted = C::quotient(amax, self.scale);
                 let wanted = if wanted == 0.0 { 1.0 } else { wanted };
                 let byte = C::e4m3(wanted.clamp(e4m3::MIN_SUBNORMAL, e4m3::MAX));
                 let operand = C::e4m3_value(byte) * self.element;
                 BlockScale { byte, rule: Rule::DivideUnsignedZero, operand, amax }
             }
             Nvfp4Recipe::CompressedTensors => {
-                let byte = C::e4m3(self.scale * (amax / e2m1::MAX));
+                let byte = C::e4m3(self.scale * C::quotient(amax, e2m1::MAX));
                 let byte = if byte == 0 { EIGHTH } else { byte };
-                let operand = C::e4m3_value(byte) / self.element;
+                let operand = C::quotient(C::e4m3_value(byte), self.element);
                 BlockScale { byte, rule: Rule::DivideUnsignedZero, operand, amax }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fp4_formats::{Nvfp4, ceiling};
+use fp4_formats::{BlockFormat, Nvfp4, ceiling};
 use half::f16;
 use serde::Serialize;
 
@@ -16,11 +16,11 @@ use crate::shape::GemvShape;
 use crate::tensor::BlockScaled;
 
 /// Name of the kernel that only reads, in the same PTX as the others.
-const READ_KERNEL: &str = "read_ceiling";
+pub(super) const READ_KERNEL: &str = "read_ceiling";
 
 /// Most input sets in rotation. Shapes of a few kilobytes do not exceed the cache with it, and
 /// their report says so.
-const MAX_SETS: usize = 1024;
+pub(super) const MAX_SETS: usize = 1024;
 
 /// How to time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,11 +125,9 @@ pub(super) fn time(
         None
     };
     let (cublas, cublas_error) = if protocol.cublas {
-        match time_cublas(gpu, shape, a, b, bench, times.median, l2) {
-            Ok(peer) => (Some(peer), None),
-            Err(PeerError::Cublas(error)) => (None, Some(error.to_string())),
-            Err(PeerError::Other(error)) => return Err(error),
-        }
+        let product = HalfProduct { m: shape.m, n: 1, k: shape.k, batch: shape.l };
+        let (matrix, vector) = (halves(a)?, halves(b)?);
+        peer_or_reason(time_cublas(gpu, product, &matrix, &vector, protocol, times.median, l2))?
     } else {
         (None, None)
     };
@@ -146,8 +144,10 @@ pub(super) fn time(
 }
 
 /// cuBLAS may be missing, which is worth a line in the report and no more; other errors are not.
-enum PeerError {
+pub(super) enum PeerError {
+    /// Nothing to compare with.
     Cublas(CublasError),
+    /// Anything else.
     Other(Error),
 }
 
@@ -169,26 +169,36 @@ impl From<crate::cuda::CudaError> for PeerError {
     }
 }
 
-/// The same product by cuBLAS on f16 operands, with as many input sets as make the caches cold.
-fn time_cublas(
+/// The peer's time or why there is none, from a result of [`time_cublas`].
+pub(super) fn peer_or_reason<T>(
+    result: Result<T, PeerError>,
+) -> Result<(Option<T>, Option<String>)> {
+    match result {
+        Ok(peer) => Ok((Some(peer), None)),
+        Err(PeerError::Cublas(error)) => Ok((None, Some(error.to_string()))),
+        Err(PeerError::Other(error)) => Err(error),
+    }
+}
+
+/// A product by cuBLAS on f16 operands, little-endian, with as many input sets as make the caches
+/// cold.
+pub(super) fn time_cublas(
     gpu: &CudaDevice,
-    shape: GemvShape,
-    a: &BlockScaled<Nvfp4>,
-    b: &BlockScaled<Nvfp4>,
-    bench: &GemvBench,
+    product: HalfProduct,
+    a: &[u8],
+    b: &[u8],
+    protocol: Protocol,
     ours: f64,
     l2: u64,
 ) -> Result<Peer, PeerError> {
     let cublas = Cublas::open(gpu)?;
-    let (matrix, vector) = (halves(a)?, halves(b)?);
-    let product = HalfProduct { m: shape.m, n: 1, k: shape.k, batch: shape.l };
-    let count = rotation(matrix.len() as u64, l2).min(MAX_SETS);
+    let count = rotation(a.len() as u64, l2).min(MAX_SETS);
     let mut operands = Vec::new();
     for _ in 0..count {
         operands.push((
-            gpu.upload(&matrix)?,
-            gpu.upload(&vector)?,
-            gpu.alloc(shape.m * shape.l * size_of::<f16>())?,
+            gpu.upload(a)?,
+            gpu.upload(b)?,
+            gpu.alloc(product.m * product.n * product.batch * size_of::<f16>())?,
         ));
     }
     let launch_all = || -> Result<(), PeerError> {
@@ -203,13 +213,13 @@ fn time_cublas(
     gpu.synchronize()?;
     let graph = gpu.capture(launch_all)?;
     // SAFETY: the operands outlive the call, which waits for its replays.
-    let times = unsafe { graph.time(count, bench.protocol.warmup, bench.protocol.replays)? };
+    let times = unsafe { graph.time(count, protocol.warmup, protocol.replays)? };
     let name = format!("cuBLAS {} f16", cublas.version()?);
     Ok(Peer { name, sets: count, ratio: times.median / ours, times })
 }
 
 /// Dequantised values in f16, little-endian; the timing does not depend on those that overflow.
-fn halves(x: &BlockScaled<Nvfp4>) -> Result<Vec<u8>> {
+pub(super) fn halves<F: BlockFormat>(x: &BlockScaled<F>) -> Result<Vec<u8>> {
     let values = x.dequantize()?;
     let mut bytes = reserve("f16 operand", values.len() * size_of::<f16>())?;
     bytes.extend(values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()));

@@ -4,7 +4,9 @@
 //! with the f64 oracle. The emulator's lower bound is arithmetic over a machine description,
 //! never a measurement.
 
+mod gemm;
 mod gpu;
+mod quantize;
 
 use std::fmt;
 
@@ -12,7 +14,9 @@ use fp4_formats::ScaleLayout;
 use ptx_emu::{Counters, LaunchReport, LowerBound};
 use serde::Serialize;
 
+pub use gemm::{GemmBench, GemmReport, GemmTiming, Left, Swept, gemm};
 pub use gpu::{Peer, Protocol, Timing};
+pub use quantize::{CopyTiming, Direction, QuantizeBench, QuantizeBenchReport, quantize};
 
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Result, require_memory};
@@ -89,6 +93,23 @@ impl fmt::Display for Emulated {
             counters.lane_instructions,
             counters.global_unique_bytes_read,
         )?;
+        let levels = &counters.levels;
+        writeln!(
+            f,
+            "  moved     shared memory {} read, {} written; L2 at most {} read, {} written (bytes)",
+            levels.shared.read, levels.shared.written, levels.l2.read, levels.l2.written,
+        )?;
+        if counters.tensor.instructions != 0 {
+            let tensor = &counters.tensor;
+            writeln!(
+                f,
+                "  tensor    {} instructions; multiply-adds: {} f16, {} 8-bit, {} 4-bit",
+                tensor.instructions,
+                tensor.half,
+                tensor.byte + tensor.integer,
+                tensor.nibble,
+            )?;
+        }
         writeln!(
             f,
             "  bound     at least {:.2} us on {}, by {} (computed, not measured)",

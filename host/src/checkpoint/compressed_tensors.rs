@@ -37,14 +37,17 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
         .filter_map(|codes| {
             let name = codes.strip_suffix("_packed")?;
             // 4-bit integers use the same names with other types.
-            let bytes = model.raw(codes).is_ok_and(|raw| matches!(raw.dtype, Dtype::U8 | Dtype::I8));
+            let bytes = model.raw(codes).is_ok_and(|raw| raw.dtype == Dtype::U8);
             if !bytes {
                 return None;
             }
             let scales = format!("{name}_scale");
             let global = format!("{name}_global_scale");
-            let by_parts =
-                if model.contains(&global) { Format::Nvfp4 } else { stated.unwrap_or(Format::Mxfp4) };
+            let by_parts = if model.contains(&global) {
+                Format::Nvfp4
+            } else {
+                stated.unwrap_or(Format::Mxfp4)
+            };
             let format = format_of_scales(model, &scales).unwrap_or(by_parts);
             Some(Parts {
                 name: name.into(),

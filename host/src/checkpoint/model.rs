@@ -16,6 +16,9 @@ const INDEX_ENDING: &str = ".safetensors.index.json";
 const CONFIG: &str = "config.json";
 /// ModelOpt's description of what it quantised.
 const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
+/// Beyond so many tensors none are suggested for a missing one: if many are missing, comparing all
+/// with all would take minutes.
+const MAX_COMPARED: usize = 2000;
 /// Larger JSON files are no configuration.
 const MAX_JSON_BYTES: u64 = 256 << 20;
 
@@ -84,11 +87,8 @@ impl Model {
             for entry in shard.entries() {
                 if let Some(other) = tensors.insert(entry.name.clone(), at) {
                     let other: &Checkpoint = &shards[other];
-                    let reason = format!(
-                        "tensor `{}` is also in {}",
-                        entry.name,
-                        other.path().display()
-                    );
+                    let reason =
+                        format!("tensor `{}` is also in {}", entry.name, other.path().display());
                     let path = shard.path().to_path_buf();
                     return Err(CheckpointError::Malformed { path, reason }.into());
                 }
@@ -183,11 +183,13 @@ impl Model {
     pub fn file(&self, name: &str) -> Result<&Checkpoint, CheckpointError> {
         match self.tensors.get(name).and_then(|&at| self.shards.get(at)) {
             Some(file) => Ok(file),
-            None => Err(CheckpointError::MissingTensor {
-                path: self.path.clone(),
-                tensor: name.into(),
-                similar: similar(name, self.tensors.keys().cloned()),
-            }),
+            None => {
+                let few = self.tensors.len() <= MAX_COMPARED;
+                let similar =
+                    if few { similar(name, self.tensors.keys().cloned()) } else { Vec::new() };
+                let (path, tensor) = (self.path.clone(), name.into());
+                Err(CheckpointError::MissingTensor { path, tensor, similar })
+            }
         }
     }
 

@@ -26,7 +26,7 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
         .filter(|name| {
             let matrix = |name: &str| {
                 model.raw(name).is_ok_and(|raw| {
-                    matches!(raw.dtype, Dtype::U8 | Dtype::I8 | Dtype::F4) && raw.shape.len() >= 2
+                    matches!(raw.dtype, Dtype::U8 | Dtype::F4) && raw.shape.len() >= 2
                 })
             };
             let scaled = model.contains(&format!("{name}_scale"));

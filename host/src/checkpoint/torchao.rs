@@ -48,7 +48,8 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
         .names()
         .filter_map(|codes| {
             let name = dense_name(codes)?;
-            let bytes = model.raw(codes).is_ok_and(|raw| matches!(raw.dtype, Dtype::U8 | Dtype::F4));
+            let bytes =
+                model.raw(codes).is_ok_and(|raw| matches!(raw.dtype, Dtype::U8 | Dtype::F4));
             if !bytes {
                 return None;
             }

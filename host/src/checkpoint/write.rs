@@ -147,7 +147,11 @@ impl<W: Write + Seek> TensorWriter<W> {
             return Err(CheckpointError::Malformed { path: self.path.clone(), reason }.into());
         };
         if data.len() != len {
-            return Err(Error::shape(format!("bytes of tensor `{name}`"), len.to_string(), data.len()));
+            return Err(Error::shape(
+                format!("bytes of tensor `{name}`"),
+                len.to_string(),
+                data.len(),
+            ));
         }
         let io = |source| Error::Io { action: "write", path: self.path.clone(), source };
         self.sink.seek(SeekFrom::Start(start)).map_err(io)?;
@@ -224,8 +228,9 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A folder under a temporary name, which takes its real one when it is complete and disappears
-/// when it is not.
+/// A folder under a temporary name (`.NAME.PID.partial`, beside the real one), which takes its real
+/// name when it is complete and disappears when it is not. Only a process that is killed outright
+/// leaves the temporary one.
 #[derive(Debug)]
 pub struct Staging {
     temporary: PathBuf,

@@ -107,6 +107,7 @@ fn plain<'a>(entry: &'a str, blocks: u32, threads: u32, params: &'a [u8]) -> Cud
         block: [threads, 1, 1],
         cluster: None,
         dynamic_shared: 0,
+        overlaps: false,
         params,
     }
 }

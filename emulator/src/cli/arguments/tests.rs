@@ -118,10 +118,7 @@ fn refusals_name_the_parameter_and_the_field() {
             "buffer: required fill only beside bytes, actual {\"file\":\"a\",\"fill\":1}",
         ),
         (json!({"buffer": "x", "out": ""}), "out: required a non-empty string, actual \"\""),
-        (
-            json!({"tensor_map": {}}),
-            "tensor_map: required a scalar, buffer or struct (tensor maps are not supported yet), actual a tensor map",
-        ),
+        (json!({"tensor_map": {}}), "tensor_map.dims: required a list of integers, actual none"),
         (json!({"struct": {"bytes": 8}}), "struct.fields: required a list of fields, actual none"),
         (
             json!({"struct": {"bytes": 8, "fields": [{"offset": 4, "u64": 1}]}}),

@@ -48,6 +48,9 @@ impl Context<'_> {
         let count = self.stats.space(Space::Global);
         count.reads += 1;
         count.bytes_read += u64::from(mask.count_ones()) * bytes as u64;
+        if self.units.busy() {
+            self.check_flight(None, addrs, mask, bytes, false)?;
+        }
         if mask == FULL && bytes >= 4 && is_linear(addrs, bytes as u64) {
             return self.load_global_linear(addrs[0], bytes, out);
         }
@@ -151,6 +154,9 @@ impl Context<'_> {
         let count = self.stats.space(Space::Global);
         count.writes += 1;
         count.bytes_written += u64::from(mask.count_ones()) * bytes as u64;
+        if self.units.busy() {
+            self.check_flight(None, addrs, mask, bytes, true)?;
+        }
         let mut sectors = Sectors::default();
         for lane in lanes(mask) {
             let addr = addrs[lane];
@@ -163,6 +169,9 @@ impl Context<'_> {
             }
         }
         self.stats.space(Space::Global).sectors_written += sectors.count;
+        if self.units.proxies.tracking() {
+            self.note_stores(None, addrs, mask, bytes);
+        }
         Ok(())
     }
 }

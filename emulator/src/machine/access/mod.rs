@@ -4,8 +4,9 @@
 //! Warps whose lanes touch consecutive addresses, or all the same one, are
 //! checked once; everything else goes lane by lane.
 //!
-//! Accesses of one warp instruction happen in lane order. Shared memory of
-//! other CTAs of a cluster is out of bounds here.
+//! Accesses of one warp instruction happen in lane order. `.shared::cta` is
+//! that of the executing CTA, `.shared::cluster` and generic addresses reach
+//! that of the whole cluster.
 
 mod global;
 mod other;
@@ -22,6 +23,8 @@ use crate::memory::Value;
 pub(crate) enum AddressSpace {
     /// A space.
     One(Space),
+    /// `.shared::cluster`: shared memory of any CTA of the cluster.
+    Cluster,
     /// None named: the address says which.
     Generic,
 }
@@ -74,6 +77,16 @@ fn window_space(tag: u64) -> Option<Space> {
     }
 }
 
+impl AddressSpace {
+    /// The space that a generic address was found to be in.
+    const fn found(space: Space) -> Self {
+        match space {
+            Space::Shared => Self::Cluster,
+            other => Self::One(other),
+        }
+    }
+}
+
 impl Context<'_> {
     /// Loads `bytes` (a power of two up to 32) a lane.
     #[inline(always)]
@@ -86,12 +99,24 @@ impl Context<'_> {
         out: &mut Words,
     ) -> Exec {
         match space {
-            AddressSpace::One(Space::Global) => self.load_global(addrs, mask, bytes, out),
-            AddressSpace::One(Space::Shared) => self.load_shared(addrs, mask, bytes, out),
+            AddressSpace::One(Space::Global) => {
+                self.race_global(false);
+                self.load_global(addrs, mask, bytes, out)
+            }
+            AddressSpace::One(Space::Shared) => {
+                self.load_shared(self.place.rank, addrs, mask, bytes, out)?;
+                self.race_shared(addrs, mask, bytes, false)
+            }
+            AddressSpace::Cluster => {
+                self.by_rank(addrs, mask, bytes, AccessKind::Read, |cx, rank, mask| {
+                    cx.load_shared(rank, addrs, mask, bytes, out)?;
+                    cx.race_shared(addrs, mask, bytes, false)
+                })
+            }
             AddressSpace::One(space) => self.load_other(space, addrs, mask, bytes, out),
             AddressSpace::Generic => {
                 self.by_window(addrs, mask, bytes, AccessKind::Read, |cx, space, addrs, mask| {
-                    cx.load(AddressSpace::One(space), addrs, mask, bytes, out)
+                    cx.load(AddressSpace::found(space), addrs, mask, bytes, out)
                 })
             }
         }
@@ -108,8 +133,20 @@ impl Context<'_> {
         values: &Words,
     ) -> Exec {
         match space {
-            AddressSpace::One(Space::Global) => self.store_global(addrs, mask, bytes, values),
-            AddressSpace::One(Space::Shared) => self.store_shared(addrs, mask, bytes, values),
+            AddressSpace::One(Space::Global) => {
+                self.race_global(true);
+                self.store_global(addrs, mask, bytes, values)
+            }
+            AddressSpace::One(Space::Shared) => {
+                self.store_shared(self.place.rank, addrs, mask, bytes, values)?;
+                self.race_shared(addrs, mask, bytes, true)
+            }
+            AddressSpace::Cluster => {
+                self.by_rank(addrs, mask, bytes, AccessKind::Write, |cx, rank, mask| {
+                    cx.store_shared(rank, addrs, mask, bytes, values)?;
+                    cx.race_shared(addrs, mask, bytes, true)
+                })
+            }
             AddressSpace::One(Space::Local) => self.store_local(addrs, mask, bytes, values),
             AddressSpace::One(space) => {
                 let lane = mask.trailing_zeros() as usize;
@@ -124,7 +161,7 @@ impl Context<'_> {
             }
             AddressSpace::Generic => {
                 self.by_window(addrs, mask, bytes, AccessKind::Write, |cx, space, addrs, mask| {
-                    cx.store(AddressSpace::One(space), addrs, mask, bytes, values)
+                    cx.store(AddressSpace::found(space), addrs, mask, bytes, values)
                 })
             }
         }
@@ -153,7 +190,12 @@ impl Context<'_> {
             let one = 1 << lane;
             let mut old = [[0; LANES]; 4];
             let kind = AccessKind::Atomic;
-            let (space, addr) = self.resolve(space, addrs[lane], bytes, kind, lane)?;
+            let named = space;
+            let (space, addr) = self.resolve(named, addrs[lane], bytes, kind, lane)?;
+            let reached = match named {
+                AddressSpace::One(space) => AddressSpace::One(space),
+                _ => AddressSpace::found(space),
+            };
             if !matches!(space, Space::Global | Space::Shared) {
                 return Err(self.fault(
                     DiagnosticKind::OutOfBounds,
@@ -166,13 +208,13 @@ impl Context<'_> {
             }
             let mut at = [0; LANES];
             at[lane] = addr;
-            self.load(AddressSpace::One(space), &at, one, bytes, &mut old).map_err(atomic)?;
+            self.load(reached, &at, one, bytes, &mut old).map_err(atomic)?;
             let value = [old[0][lane], old[1][lane], old[2][lane], old[3][lane]];
             if let Some(new) = update(lane, space, &value) {
                 for (row, word) in old.iter_mut().zip(new) {
                     row[lane] = word;
                 }
-                self.store(AddressSpace::One(space), &at, one, bytes, &old).map_err(atomic)?;
+                self.store(reached, &at, one, bytes, &old).map_err(atomic)?;
             }
         }
         // Lanes are served one by one, but it is one warp instruction.
@@ -194,6 +236,7 @@ impl Context<'_> {
     ) -> Exec<(Space, u64)> {
         match space {
             AddressSpace::One(space) => Ok((space, addr)),
+            AddressSpace::Cluster => Ok((Space::Shared, addr)),
             AddressSpace::Generic => match window_space(window::tag(addr)) {
                 Some(space) => Ok((space, addr & !(0xff << 56))),
                 None => Err(self.fault(
@@ -267,7 +310,9 @@ impl Context<'_> {
                     AllocationSite { name: block.name.clone(), start: block.addr, bytes: block.len }
                 }),
                 Space::Shared => {
-                    let rank = self.place.rank;
+                    let named = (address >> RANK_SHIFT) as u32;
+                    let inside = (named as usize) < self.shared.len();
+                    let rank = if inside { named } else { self.place.rank };
                     let start = u64::from((rank << RANK_SHIFT) | SHARED_BASE);
                     let len = self.shared[rank as usize].len() as u64;
                     whole("shared memory of the CTA", start, len - u64::from(SHARED_BASE))
@@ -280,6 +325,7 @@ impl Context<'_> {
             kind,
             lane: Some(lane as u32),
             access: Some(Access { address, bytes: bytes as u32, space, kind: access, allocation }),
+            site: None,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Accesses to the CTA's shared memory, and the bank conflicts they have.
+//! Accesses to shared memory of the cluster, and the bank conflicts they have.
 
 use super::{Words, is_linear, is_uniform, lanes};
 use crate::diagnostic::{AccessKind, DiagnosticKind, Exec, Space};
@@ -7,20 +7,62 @@ use crate::machine::regs::{FULL, LANES};
 use crate::machine::{RANK_SHIFT, SHARED_BASE};
 
 impl Context<'_> {
-    /// Offset in this CTA's shared memory.
+    /// Sorts lanes by the CTA that their shared addresses name.
+    pub(super) fn by_rank(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        kind: AccessKind,
+        mut access: impl FnMut(&mut Self, u32, u32) -> Exec,
+    ) -> Exec {
+        let mut rest = mask;
+        while rest != 0 {
+            let lane = rest.trailing_zeros() as usize;
+            let rank = addrs[lane] >> RANK_SHIFT;
+            if rank != u64::from(self.place.rank) {
+                if rank >= self.shared.len() as u64 {
+                    let kind_of = DiagnosticKind::OutOfBounds;
+                    return Err(self.fault(kind_of, Space::Shared, addrs[lane], bytes, kind, lane));
+                }
+                self.units.cluster.check_alive(rank as u32)?;
+            }
+            let mut here = 0;
+            for (lane, addr) in addrs.iter().enumerate() {
+                here |= u32::from(addr >> RANK_SHIFT == rank) << lane;
+            }
+            here &= rest;
+            if rank != u64::from(self.place.rank) {
+                let lanes = u64::from(here.count_ones());
+                let count = &mut self.stats.asynchronous.cluster_accesses;
+                count.operations += lanes;
+                count.bytes += lanes * bytes as u64;
+            }
+            access(self, rank as u32, here)?;
+            rest &= !here;
+        }
+        Ok(())
+    }
+
+    /// Offset in the shared memory of the CTA `rank`, which an address must
+    /// name.
     #[inline(always)]
-    fn shared_offset(&self, addr: u64, bytes: usize, kind: AccessKind, lane: usize) -> Exec<usize> {
-        let rank = addr >> RANK_SHIFT;
+    fn shared_offset(
+        &self,
+        rank: u32,
+        addr: u64,
+        bytes: usize,
+        kind: AccessKind,
+        lane: usize,
+    ) -> Exec<usize> {
+        let named = addr >> RANK_SHIFT;
         let offset = (addr & ((1 << RANK_SHIFT) - 1)) as usize;
         if offset & (bytes - 1) != 0 {
             let required = DiagnosticKind::Misaligned { required: bytes as u32 };
             return Err(self.fault(required, Space::Shared, addr, bytes, kind, lane));
         }
-        let len = self.shared[self.place.rank as usize].len();
-        if rank != u64::from(self.place.rank)
-            || offset < SHARED_BASE as usize
-            || offset + bytes > len
-        {
+        let len = self.shared[rank as usize].len();
+        if named != u64::from(rank) || offset < SHARED_BASE as usize || offset + bytes > len {
             return Err(self.fault(
                 DiagnosticKind::OutOfBounds,
                 Space::Shared,
@@ -36,16 +78,19 @@ impl Context<'_> {
     #[inline(always)]
     pub(super) fn load_shared(
         &mut self,
+        rank: u32,
         addrs: &[u64; LANES],
         mask: u32,
         bytes: usize,
         out: &mut Words,
     ) -> Exec {
         self.count_shared(addrs, mask, bytes, false);
-        let rank = self.place.rank as usize;
+        if self.units.busy() {
+            self.check_flight(Some(rank), addrs, mask, bytes, false)?;
+        }
         if mask == FULL && is_uniform(addrs) {
-            let offset = self.shared_offset(addrs[0], bytes, AccessKind::Read, 0)?;
-            let memory = &self.shared[rank];
+            let offset = self.shared_offset(rank, addrs[0], bytes, AccessKind::Read, 0)?;
+            let memory = &self.shared[rank as usize];
             if let Some(first) = memory.first_uninitialised(offset, bytes) {
                 let first = addrs[0] - offset as u64 + first as u64;
                 return Err(self.uninitialised(Space::Shared, addrs[0], first, bytes, 0));
@@ -56,12 +101,12 @@ impl Context<'_> {
             }
             return Ok(());
         }
-        if mask == FULL && self.load_shared_whole(addrs, bytes, out) {
+        if mask == FULL && self.load_shared_whole(rank, addrs, bytes, out) {
             return Ok(());
         }
         for lane in lanes(mask) {
-            let offset = self.shared_offset(addrs[lane], bytes, AccessKind::Read, lane)?;
-            let memory = &self.shared[rank];
+            let offset = self.shared_offset(rank, addrs[lane], bytes, AccessKind::Read, lane)?;
+            let memory = &self.shared[rank as usize];
             if let Some(first) = memory.first_uninitialised(offset, bytes) {
                 let first = addrs[lane] - offset as u64 + first as u64;
                 return Err(self.uninitialised(Space::Shared, addrs[lane], first, bytes, lane));
@@ -77,9 +122,15 @@ impl Context<'_> {
     /// A load of all lanes whose checks are joined. False if one fails; the
     /// caller then finds out which.
     #[inline(always)]
-    fn load_shared_whole(&self, addrs: &[u64; LANES], bytes: usize, out: &mut Words) -> bool {
-        let memory = &self.shared[self.place.rank as usize];
-        let window = u64::from(self.place.rank) << RANK_SHIFT;
+    fn load_shared_whole(
+        &self,
+        rank: u32,
+        addrs: &[u64; LANES],
+        bytes: usize,
+        out: &mut Words,
+    ) -> bool {
+        let memory = &self.shared[rank as usize];
+        let window = u64::from(rank) << RANK_SHIFT;
         let least = u64::from(SHARED_BASE);
         let Some(most) = (memory.len() as u64).checked_sub(bytes as u64) else {
             return false;
@@ -109,17 +160,23 @@ impl Context<'_> {
     #[inline(always)]
     pub(super) fn store_shared(
         &mut self,
+        rank: u32,
         addrs: &[u64; LANES],
         mask: u32,
         bytes: usize,
         values: &Words,
     ) -> Exec {
         self.count_shared(addrs, mask, bytes, true);
-        let rank = self.place.rank as usize;
+        if self.units.busy() {
+            self.check_flight(Some(rank), addrs, mask, bytes, true)?;
+        }
         for lane in lanes(mask) {
-            let offset = self.shared_offset(addrs[lane], bytes, AccessKind::Write, lane)?;
+            let offset = self.shared_offset(rank, addrs[lane], bytes, AccessKind::Write, lane)?;
             let value = [values[0][lane], values[1][lane], values[2][lane], values[3][lane]];
-            self.shared[rank].store(offset, bytes, &value);
+            self.shared[rank as usize].store(offset, bytes, &value);
+        }
+        if self.units.proxies.tracking() {
+            self.note_stores(Some(rank), addrs, mask, bytes);
         }
         Ok(())
     }

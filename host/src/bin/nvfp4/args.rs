@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand};
 use fp4_formats::ScaleLayout;
 use fp4_formats::gemv::OutputType;
+use nvfp4::bench::{Direction, Left};
+use nvfp4::checkpoint::{Layout, SHARD_BYTES};
 use nvfp4::device::DeviceRequest;
 use nvfp4::generate::Generator;
+use nvfp4::quantize::Format;
 use nvfp4::{operands, output};
 use ptx_emu::Schedule;
 
@@ -27,7 +30,13 @@ pub enum Command {
     Run(Run),
     /// Run a shape on random inputs, verify it, and time it (GPU) or count (emulator).
     Bench(Bench),
-    /// List the tensors of a safetensors file.
+    /// Quantise the weights of a checkpoint into a new one.
+    Quantize(Quantize),
+    /// Write a quantised checkpoint in another layout, without changing a value.
+    Convert(Convert),
+    /// Check a quantised checkpoint, also against the model that it was made from.
+    Verify(Verify),
+    /// List what is in a checkpoint.
     Inspect(Inspect),
     /// Say what this machine has and what will be used.
     Doctor(Doctor),
@@ -101,6 +110,9 @@ pub struct Gemv {
     /// Where to write the result.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Write each launch as a bundle in this folder, for `ptx-emu replay`.
+    #[arg(long, value_name = "DIR")]
+    pub capture: Option<PathBuf>,
     #[command(flatten)]
     pub target: Target,
 }
@@ -108,10 +120,11 @@ pub struct Gemv {
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("what").required(true))]
 pub struct Bench {
-    /// Shape, such as gemv:7168x16384x1 (MxKxL); can be repeated.
+    /// Shape, such as gemv:7168x16384x1 (MxKxL), gemm:128x7168x16384 (MxNxK) or
+    /// quantize:4096x8192 (MxK); can be repeated.
     #[arg(long, group = "what")]
     pub shape: Vec<String>,
-    /// Named set of shapes: gemv or all.
+    /// Named set of shapes: gemv, gemm, decode, quantize or all.
     #[arg(long, group = "what")]
     pub set: Option<String>,
     /// Inputs: contest, full-range or exact.
@@ -123,9 +136,14 @@ pub struct Bench {
     /// Layout of the matrix's scales: linear or 128x4.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub layout: ScaleLayout,
-    /// Element type of the result: f16, bf16 or f32.
-    #[arg(long, default_value = "f16", value_parser = parse_output)]
-    pub dtype: OutputType,
+    /// f16, bf16 or f32: type of gemv's and gemm's result [default: f16], of the floats that are quantised or
+    /// dequantised [default: bf16].
+    #[arg(long, value_parser = parse_output)]
+    pub dtype: Option<OutputType>,
+    #[command(flatten)]
+    pub quantize: BenchQuantize,
+    #[command(flatten)]
+    pub gemm: BenchGemm,
     /// Kernel by name, instead of the plan's.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
@@ -142,9 +160,138 @@ pub struct Bench {
     pub target: Target,
 }
 
+/// What is said of gemm shapes only.
+#[derive(Debug, ClapArgs)]
+pub struct BenchGemm {
+    /// gemm: activations in the weights' format (fp4), or f16 or bf16.
+    #[arg(long, default_value = "fp4")]
+    pub activations: Left,
+    /// gemm: CTAs that share a tile, each with a part of K, instead of the plan's.
+    #[arg(long, value_name = "N")]
+    pub splits: Option<u32>,
+    /// gemm: time this many of the plan's candidates too, the cheapest by its model first.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub sweep: usize,
+    /// gemm: print what the plan chose from.
+    #[arg(long)]
+    pub explain: bool,
+}
+
+/// What is said of quantize shapes only.
+#[derive(Debug, ClapArgs)]
+pub struct BenchQuantize {
+    /// quantize, gemm: nvfp4 or mxfp4.
+    #[arg(long, default_value = "nvfp4", value_parser = parse_format)]
+    pub format: Format,
+    /// quantize: whose bytes; see `nvfp4 quantize --help`.
+    #[arg(long, default_value = "torchao")]
+    pub recipe: String,
+    /// quantize: which way, quantize or dequantize.
+    #[arg(long, default_value = "quantize", value_parser = parse_direction)]
+    pub direction: Direction,
+    /// quantize: the tensor-level scale of nvfp4. given: known before, one pass over the input;
+    /// amax: from the largest magnitude, two passes; row: one a row; one: none.
+    #[arg(long, default_value = "given", value_parser = ["given", "amax", "row", "one"])]
+    pub scale: String,
+}
+
+/// Quantise the weights of a checkpoint into a new one.
+///
+/// Weights are the float matrices (and batches of them) called weight whose K is a multiple of the
+/// block. Everything else is copied, as are the folder's other files. Memory holds one tensor at a
+/// time. The output appears complete or not at all.
+#[derive(Debug, ClapArgs)]
+pub struct Quantize {
+    /// A .safetensors file, an index, or a folder that has either.
+    pub model: PathBuf,
+    /// nvfp4 or mxfp4.
+    #[arg(long, default_value = "nvfp4", value_parser = parse_format)]
+    pub format: Format,
+    /// Whose bytes. nvfp4: torchao, te, modelopt, compressed-tensors. mxfp4: torchao (floor),
+    /// floor, ceil, even, rceil, the same with -0.18 for that version of TorchAO, modelopt,
+    /// compressed-tensors.
+    #[arg(long, default_value = "torchao")]
+    pub recipe: String,
+    /// Block scales alone, without a scale for the tensor.
+    #[arg(long)]
+    pub one_level: bool,
+    /// Tensors to leave as they are; * and ? stand for any characters and for one. Can be
+    /// repeated; adds to the built-in list of embeddings, output heads and routers.
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
+    /// Do without the built-in list.
+    #[arg(long)]
+    pub no_default_excludes: bool,
+    /// Quantise on this device instead of the CPU: auto, cuda:N, emu:h200 or emu:b200. The bytes
+    /// are the same.
+    #[arg(long)]
+    pub device: Option<DeviceRequest>,
+    /// Folder with <arch>/kernels.ptx [default: NVFP4_KERNELS_DIR, or near this program].
+    #[arg(long, value_name = "DIR", requires = "device")]
+    pub kernels: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: CheckpointOutput,
+}
+
+/// Write a quantised checkpoint in another layout, without changing a value.
+///
+/// Codes and block scales stay as they are. A tensor-level scale that is a divisor in one layout
+/// and a multiplier in the other becomes its reciprocal, rounded once. MXFP4 becomes NVFP4 where
+/// the layout or --format asks for it and every block can be written exactly.
+#[derive(Debug, ClapArgs)]
+pub struct Convert {
+    /// A .safetensors file, an index, or a folder that has either.
+    pub checkpoint: PathBuf,
+    /// Format of the output [default: the input's, where the layout has it].
+    #[arg(long, value_parser = parse_format)]
+    pub format: Option<Format>,
+    #[command(flatten)]
+    pub output: CheckpointOutput,
+}
+
+/// Where and how a checkpoint is written.
+#[derive(Debug, ClapArgs)]
+pub struct CheckpointOutput {
+    /// modelopt (nvfp4), compressed-tensors, torchao, or gpt-oss (mxfp4).
+    #[arg(long)]
+    pub layout: Layout,
+    /// Store block scales in 128x4 tiles; torchao only.
+    #[arg(long)]
+    pub swizzled: bool,
+    /// The folder to make.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Replace the checkpoint that is there.
+    #[arg(long)]
+    pub force: bool,
+    /// Bytes at which another shard is begun.
+    #[arg(long, value_name = "BYTES", default_value_t = SHARD_BYTES)]
+    pub shard_bytes: u64,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Check a quantised checkpoint, also against the model that it was made from.
+///
+/// Looks at names, types, shapes, every scale, and whether tensor-level scales have the layout's
+/// convention. With --against also at the values: the signal-to-noise ratio of each weight, and if
+/// that is low whether the order of nibbles or scales explains it. Exit code 1 if it is wrong.
+#[derive(Debug, ClapArgs)]
+pub struct Verify {
+    /// A .safetensors file, an index, or a folder that has either.
+    pub checkpoint: PathBuf,
+    /// The unquantised model.
+    #[arg(long, value_name = "ORIGINAL")]
+    pub against: Option<PathBuf>,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Debug, ClapArgs)]
 pub struct Inspect {
-    /// The safetensors file.
+    /// A .safetensors file, an index, or a folder that has either.
     pub checkpoint: PathBuf,
     /// Print JSON instead of text.
     #[arg(long)]
@@ -163,6 +310,19 @@ pub struct Doctor {
 
 fn parse_layout(text: &str) -> Result<ScaleLayout, String> {
     operands::layout_by_name("layout", text).map_err(|error| error.to_string())
+}
+
+fn parse_format(text: &str) -> Result<Format, String> {
+    let known = [Format::Nvfp4, Format::Mxfp4].into_iter().find(|format| format.name() == text);
+    known.ok_or_else(|| format!("`{text}` is neither nvfp4 nor mxfp4"))
+}
+
+fn parse_direction(text: &str) -> Result<Direction, String> {
+    match text {
+        "quantize" => Ok(Direction::Quantize),
+        "dequantize" => Ok(Direction::Dequantize),
+        _ => Err(format!("`{text}` is neither quantize nor dequantize")),
+    }
 }
 
 fn parse_output(text: &str) -> Result<OutputType, String> {
@@ -190,6 +350,12 @@ mod tests {
         assert!(!parse("nvfp4 run gemv --checkpoint m --tensor t --seed 1 --token 2"));
         assert!(!parse("nvfp4 run gemv --inputs i --device tpu:0"));
         assert!(!parse("nvfp4 bench"));
+        assert!(parse("nvfp4 quantize m --layout modelopt --out o --exclude a --exclude b"));
+        assert!(!parse("nvfp4 quantize m --layout modelopt"));
+        assert!(!parse("nvfp4 quantize m --layout gguf --out o"));
+        assert!(parse("nvfp4 convert m --layout gpt-oss --out o --force"));
+        assert!(parse("nvfp4 verify m --against o --json"));
+        assert!(parse("nvfp4 bench --shape quantize:1x32 --format mxfp4 --direction dequantize"));
         assert!(parse("nvfp4 bench --set gemv --device emu:b200 --schedule random:7"));
     }
 }

@@ -5,19 +5,23 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use fp4_formats::ScaleLayout;
-use nvfp4::bench::{self, Emulated, GemvBench, Protocol};
+use fp4_formats::gemv::OutputType;
+use nvfp4::bench::{self, Emulated, GemmBench, GemvBench, Protocol, QuantizeBench};
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::{Choice, Device, Kernels};
 use nvfp4::error::Result as LibraryResult;
+use nvfp4::gemm::{GemmOptions, GemmOverrides};
 use nvfp4::gemv::{self, GemvOptions};
 use nvfp4::linear::{self, VectorSource};
 use nvfp4::oracle::{self, Verification};
 use nvfp4::plan::{Overrides, Plan};
+use nvfp4::quantize::{self, QuantizeOptions, Recipe, TensorScale};
 use nvfp4::shape::{self, Shape};
 use nvfp4::{doctor, operands, output};
 use serde::Serialize;
 
-use crate::args::{Args, Bench, Command, Doctor, Gemv, Inspect, Run, Target};
+use crate::args::{Args, Bench, Command, Doctor, Gemv, Run, Target};
+use crate::checkpoints;
 use crate::progress::Progress;
 
 /// Ran, and came out wrong.
@@ -33,18 +37,24 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
             _ => anyhow::bail!("either --checkpoint with --tensor or --inputs is required"),
         },
         Command::Bench(args) => run_bench(&args),
-        Command::Inspect(args) => inspect(&args),
+        Command::Quantize(args) => checkpoints::quantize(&args),
+        Command::Convert(args) => checkpoints::convert(&args),
+        Command::Verify(args) => checkpoints::verify(&args),
+        Command::Inspect(args) => checkpoints::inspect(&args),
         Command::Doctor(args) => diagnose(&args),
     }
 }
 
-fn open(target: &Target, progress: &Progress) -> LibraryResult<Kernels> {
+fn open(target: &Target, capture: Option<&Path>, progress: &Progress) -> LibraryResult<Kernels> {
     progress.step("opening the device and loading kernels");
-    let device = Device::open(&target.device)?.with_schedule(target.schedule);
+    let mut device = Device::open(&target.device)?.with_schedule(target.schedule);
+    if let Some(folder) = capture {
+        device = device.with_capture(folder);
+    }
     device.kernels(target.kernels.as_deref())
 }
 
-fn print(report: &(impl Serialize + Display), json: bool) -> anyhow::Result<()> {
+pub fn print(report: &(impl Serialize + Display), json: bool) -> anyhow::Result<()> {
     if json {
         println!("{}", serde_json::to_string_pretty(report)?);
     } else {
@@ -53,7 +63,7 @@ fn print(report: &(impl Serialize + Display), json: bool) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn exit(verified: bool) -> ExitCode {
+pub fn exit(verified: bool) -> ExitCode {
     if verified { ExitCode::SUCCESS } else { ExitCode::from(WRONG) }
 }
 
@@ -64,7 +74,7 @@ fn run_checkpoint(args: &Gemv, file: Checkpoint, tensor: &str) -> anyhow::Result
         (None, None) => VectorSource::Embedding { token: args.token },
     };
     let progress = Progress::new();
-    let kernels = open(&args.target, &progress)?;
+    let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
     let options = GemvOptions { output: args.dtype, ..GemvOptions::default() };
     progress.step(format!("quantising and multiplying {tensor}"));
     let (report, result) = linear::run(&kernels, &file, tensor, &source, args.layout, options)?;
@@ -108,7 +118,7 @@ fn run_inputs(args: &Gemv, path: &Path) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
     progress.step("reading operands");
     let operands::GemvOperands { a, b, alpha } = operands::read(&Checkpoint::open(path)?)?;
-    let kernels = open(&args.target, &progress)?;
+    let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
     let options = GemvOptions { alpha, output: args.dtype, ..GemvOptions::default() };
     progress.step("multiplying");
     let result = gemv::gemv(&kernels, &a, &b, options)?;
@@ -144,27 +154,30 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     }
     .map_err(nvfp4::error::Error::from)?;
     let progress = Progress::new();
-    let kernels = open(&args.target, &progress)?;
+    let kernels = open(&args.target, None, &progress)?;
     let bench = GemvBench {
         generator: args.generator,
         seed: args.seed,
         layouts: [args.layout, ScaleLayout::Linear],
         options: GemvOptions {
-            output: args.dtype,
+            output: args.dtype.unwrap_or(OutputType::F16),
             overrides: Overrides { kernel: args.kernel.clone(), ctas: args.ctas },
             ..GemvOptions::default()
         },
-        protocol: Protocol {
-            replays: args.replays,
-            cublas: args.vs.is_some(),
-            ..Protocol::default()
-        },
+        protocol: protocol(args),
     };
+    let quantize = quantize_bench(args)?;
+    let gemm = gemm_bench(args);
     let mut reports = Vec::new();
     for shape in shapes {
         progress.step(format!("running and verifying {shape}"));
-        let Shape::Gemv(shape) = shape;
-        let report = bench::gemv(&kernels, shape, &bench)?;
+        let report = match shape {
+            Shape::Gemv(shape) => BenchReport::Gemv(bench::gemv(&kernels, shape, &bench)?),
+            Shape::Gemm(shape) => BenchReport::Gemm(bench::gemm(&kernels, shape, &gemm)?),
+            Shape::Quantize(shape) => {
+                BenchReport::Quantize(bench::quantize(&kernels, shape, &quantize)?)
+            }
+        };
         if !args.target.json {
             progress.suspend(|| print!("{report}"));
         }
@@ -179,34 +192,80 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         };
         println!("{text}");
     } else {
-        let verified = reports.iter().filter(|report| report.verified).count();
+        let verified = reports.iter().filter(|report| report.verified()).count();
         let verdict = if verified == reports.len() { "ok" } else { "WRONG" };
         let device = &kernels.device().choice().device;
         println!("{verdict}: {verified} of {} shapes verified on {device}", reports.len());
     }
-    Ok(exit(reports.iter().all(|report| report.verified)))
+    Ok(exit(reports.iter().all(BenchReport::verified)))
 }
 
-fn inspect(args: &Inspect) -> anyhow::Result<ExitCode> {
-    let entries = Checkpoint::open(&args.checkpoint)?.entries();
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&entries)?);
-        return Ok(ExitCode::SUCCESS);
+fn protocol(args: &Bench) -> Protocol {
+    Protocol { replays: args.replays, cublas: args.vs.is_some(), ..Protocol::default() }
+}
+
+fn gemm_bench(args: &Bench) -> GemmBench {
+    let overrides = GemmOverrides { kernel: args.kernel.clone(), splits: args.gemm.splits };
+    let output = args.dtype.unwrap_or(OutputType::F16);
+    GemmBench {
+        format: args.quantize.format,
+        left: args.gemm.activations,
+        generator: args.generator,
+        seed: args.seed,
+        layout: args.layout,
+        options: GemmOptions { output, overrides, ..GemmOptions::default() },
+        protocol: protocol(args),
+        explain: args.gemm.explain,
+        sweep: args.gemm.sweep,
     }
-    let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
-    for entry in &entries {
-        let shape: Vec<String> = entry.shape.iter().map(ToString::to_string).collect();
-        println!(
-            "{:width$}  {:8}  {:>16}  {:>12} bytes",
-            entry.name,
-            entry.dtype,
-            shape.join(" x "),
-            entry.bytes
-        );
+}
+
+fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
+    let recipe = quantize::recipe_by_name(args.quantize.format, &args.quantize.recipe)?;
+    let scale = match (args.quantize.scale.as_str(), recipe) {
+        ("one", _) => TensorScale::OneLevel,
+        ("amax", _) => TensorScale::FromAmax,
+        ("row", _) => TensorScale::PerRow,
+        // That of the largest magnitude which normal values have in such shapes.
+        (_, Recipe::Nvfp4(recipe)) => TensorScale::Given(recipe.tensor_parameter(6.0)),
+        (_, Recipe::Mxfp4(_)) => TensorScale::OneLevel,
+    };
+    Ok(QuantizeBench {
+        direction: args.quantize.direction,
+        element: args.dtype.unwrap_or(OutputType::Bf16),
+        options: QuantizeOptions { recipe, scale, layout: args.layout },
+        seed: args.seed,
+        protocol: protocol(args),
+    })
+}
+
+/// The report of one shape, whatever the operation.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum BenchReport {
+    Gemv(bench::Report),
+    Gemm(bench::GemmReport),
+    Quantize(bench::QuantizeBenchReport),
+}
+
+impl BenchReport {
+    fn verified(&self) -> bool {
+        match self {
+            Self::Gemv(report) => report.verified,
+            Self::Gemm(report) => report.verified,
+            Self::Quantize(report) => report.verified,
+        }
     }
-    let bytes: usize = entries.iter().map(|entry| entry.bytes).sum();
-    println!("{} tensors, {bytes} bytes", entries.len());
-    Ok(ExitCode::SUCCESS)
+}
+
+impl Display for BenchReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Gemv(report) => report.fmt(f),
+            Self::Gemm(report) => report.fmt(f),
+            Self::Quantize(report) => report.fmt(f),
+        }
+    }
 }
 
 fn diagnose(args: &Doctor) -> anyhow::Result<ExitCode> {

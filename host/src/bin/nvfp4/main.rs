@@ -4,6 +4,7 @@
 //! input or nothing to run on.
 
 mod args;
+mod checkpoints;
 mod commands;
 mod progress;
 

@@ -1,9 +1,11 @@
 //! A line on the terminal that says what a long command is doing; nothing where stderr is no
 //! terminal.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
+use nvfp4::checkpoint::Observer;
 
 pub struct Progress(ProgressBar);
 
@@ -25,6 +27,55 @@ impl Progress {
 }
 
 impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Whether Ctrl-C was pressed.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// A bar over the bytes of a checkpoint. From its making on, Ctrl-C lets the current tensor finish,
+/// and what was written so far is removed; a second one ends the program at once.
+pub struct Bar(ProgressBar);
+
+impl Bar {
+    pub fn new() -> Self {
+        let bar = ProgressBar::new(0);
+        let style = "{msg:.40!} [{wide_bar}] {bytes} of {total_bytes}, {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        // Without the handler Ctrl-C ends the program as it always does.
+        let _ = ctrlc::set_handler(|| {
+            const BY_INTERRUPT: i32 = 130;
+            if INTERRUPTED.swap(true, Ordering::Relaxed) {
+                std::process::exit(BY_INTERRUPT);
+            }
+        });
+        Self(bar)
+    }
+}
+
+impl Observer for Bar {
+    fn begin(&mut self, bytes: u64) {
+        self.0.set_length(bytes);
+    }
+
+    fn tensor(&mut self, name: &str) {
+        self.0.set_message(name.to_owned());
+    }
+
+    fn done(&mut self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+
+    fn cancelled(&self) -> bool {
+        INTERRUPTED.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Bar {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

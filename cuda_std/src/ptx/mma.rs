@@ -1,0 +1,59 @@
+//! Products of a warp: `mma`, all operands in registers, and `ldmatrix`, which brings them
+//! from shared memory.
+
+use core::arch::asm;
+
+macro_rules! products {
+    ($($name:ident, $type:literal;)*) => {
+        $(
+            #[doc = concat!("`mma.sync.aligned.m16n8k16.row.col.f32.", $type, ".", $type, ".f32 {d}, {a}, {b}, {d};`")]
+            /// ISA 9.7.14.5.15. sm_80+. The warp. Adds the product of 16 rows of `a` and 8
+            /// columns of `b` to the sums.
+            ///
+            /// # Safety
+            /// All threads of the warp reach this same call.
+            #[inline(always)]
+            pub unsafe fn $name(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+                // SAFETY: the caller vouches for convergence; no nomem/readonly/pure.
+                unsafe {
+                    asm!(
+                        concat!(
+                            "mma.sync.aligned.m16n8k16.row.col.f32.", $type, ".", $type,
+                            ".f32 {{{0}, {1}, {2}, {3}}}, {{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, ",
+                            "{{{0}, {1}, {2}, {3}}};"
+                        ),
+                        inout(reg32) sums[0], inout(reg32) sums[1],
+                        inout(reg32) sums[2], inout(reg32) sums[3],
+                        in(reg32) a[0], in(reg32) a[1], in(reg32) a[2], in(reg32) a[3],
+                        in(reg32) b[0], in(reg32) b[1],
+                        options(nostack, preserves_flags),
+                    );
+                }
+            }
+        )*
+    };
+}
+
+products! {
+    mma_m16n8k16_f32_f16_f16, "f16";
+    mma_m16n8k16_f32_bf16_bf16, "bf16";
+}
+
+/// `ldmatrix.sync.aligned.m8n8.x4.shared.b16 {d}, [address];` ISA 9.7.14.5.16. sm_75+. The
+/// warp. Four matrices of eight rows of 16 bytes; thread `8 i + r` gives the address of row
+/// `r` of matrix `i`, thread `4 r + c` gets columns `2c, 2c + 1` of row `r` of each.
+///
+/// # Safety
+/// All threads of the warp reach this same call; each address is a multiple of 16 in the CTA's
+/// shared memory, with 16 bytes that nobody writes meanwhile.
+#[inline(always)]
+pub unsafe fn ldmatrix_m8n8_x4_shared_b16(address: u32) -> [u32; 4] {
+    let (a, b, c, d);
+    // SAFETY: the caller vouches for convergence and address; no nomem/readonly/pure.
+    unsafe {
+        asm!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg32) address,
+            options(nostack, preserves_flags));
+    }
+    [a, b, c, d]
+}

@@ -1,0 +1,101 @@
+//! Products of a warpgroup: `wgmma`, weights or other row operands in registers.
+//!
+//! Four warps execute each instruction together. Operands in registers and sums
+//! belong to the tensor core from the product on until a
+//! [`wgmma_wait_group`] covers the product's group; before it, a
+//! [`wgmma_fence`] orders what wrote them. Values are tied to their side of
+//! such an instruction by [`pin`](super::marker::pin), because arithmetic is
+//! free to move over inline assembly.
+
+use core::arch::asm;
+
+/// `wgmma.fence.sync.aligned;` ISA 9.7.15.7.1. sm_90a. The warpgroup. Between
+/// writes of registers and the products that use them.
+///
+/// # Safety
+/// All threads of the warpgroup reach this same call.
+#[inline(always)]
+pub unsafe fn wgmma_fence() {
+    // SAFETY: the caller vouches for convergence; no nomem/readonly/pure.
+    unsafe { asm!("wgmma.fence.sync.aligned;", options(nostack, preserves_flags)) }
+}
+
+/// `wgmma.commit_group.sync.aligned;` ISA 9.7.15.7.2. sm_90a. The warpgroup.
+/// Closes the group of its products since the last one.
+///
+/// # Safety
+/// All threads of the warpgroup reach this same call.
+#[inline(always)]
+pub unsafe fn wgmma_commit_group() {
+    // SAFETY: the caller vouches for convergence; no nomem/readonly/pure.
+    unsafe { asm!("wgmma.commit_group.sync.aligned;", options(nostack, preserves_flags)) }
+}
+
+/// `wgmma.wait_group.sync.aligned N;` ISA 9.7.15.7.3. sm_90a. The warpgroup. Until
+/// at most its last `N` groups are unfinished.
+///
+/// # Safety
+/// All threads of the warpgroup reach this same call.
+#[inline(always)]
+pub unsafe fn wgmma_wait_group<const N: u32>() {
+    // SAFETY: the caller vouches for convergence; no nomem/readonly/pure.
+    unsafe {
+        asm!("wgmma.wait_group.sync.aligned {};", const N, options(nostack, preserves_flags));
+    }
+}
+
+/// Functions for one N: names for f16 and bf16 operands, shape, number of sums a
+/// thread, their indices.
+macro_rules! products {
+    ($($f16:ident, $bf16:ident, $shape:literal, $sums:literal, $first:literal $($rest:literal)*;)*) => {
+        $(
+            products!($f16, "f16", $shape, $sums, $first $($rest)*);
+            products!($bf16, "bf16", $shape, $sums, $first $($rest)*);
+        )*
+    };
+    ($name:ident, $type:literal, $shape:literal, $sums:literal, $first:literal $($rest:literal)*) => {
+        #[doc = concat!("`wgmma.mma_async.sync.aligned.", $shape, ".f32.", $type, ".", $type, " {d}, {a}, b, 1, 1, 1, 0;`")]
+        /// ISA 9.7.15.5. sm_90a. The warpgroup. Adds the product of 64 rows in
+        /// registers with a K-major tile of shared memory to the sums.
+        ///
+        /// # Safety
+        /// All threads of the warpgroup reach this same call; `b` is the matrix
+        /// descriptor of a tile whose writes are visible to the async proxy;
+        /// `sums` and `a` are left alone until the product is waited for.
+        #[inline(always)]
+        pub unsafe fn $name(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
+            // SAFETY: the caller vouches for convergence, tile and registers; no
+            // nomem/readonly/pure.
+            unsafe {
+                asm!(
+                    concat!(
+                        "wgmma.mma_async.sync.aligned.", $shape, ".f32.", $type, ".", $type,
+                        " {{{", $first, "}", $(", {", $rest, "}",)*
+                        "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, 1, 1, 1, 0;"
+                    ),
+                    inout(reg32) sums[$first],
+                    $(inout(reg32) sums[$rest],)*
+                    a0 = in(reg32) a[0], a1 = in(reg32) a[1],
+                    a2 = in(reg32) a[2], a3 = in(reg32) a[3],
+                    b = in(reg64) b,
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+    };
+}
+
+products! {
+    wgmma_m64n8k16_f32_f16_f16, wgmma_m64n8k16_f32_bf16_bf16, "m64n8k16", 4,
+        0 1 2 3;
+    wgmma_m64n16k16_f32_f16_f16, wgmma_m64n16k16_f32_bf16_bf16, "m64n16k16", 8,
+        0 1 2 3 4 5 6 7;
+    wgmma_m64n32k16_f32_f16_f16, wgmma_m64n32k16_f32_bf16_bf16, "m64n32k16", 16,
+        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15;
+    wgmma_m64n64k16_f32_f16_f16, wgmma_m64n64k16_f32_bf16_bf16, "m64n64k16", 32,
+        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31;
+    wgmma_m64n128k16_f32_f16_f16, wgmma_m64n128k16_f32_bf16_bf16, "m64n128k16", 64,
+        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32
+        33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61
+        62 63;
+}

@@ -1,0 +1,207 @@
+//! Comparing outputs with expected ones.
+
+use crate::num::{bfloat, half};
+
+/// Element type of an output compared with a tolerance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CompareType {
+    /// f16.
+    F16,
+    /// bf16.
+    Bf16,
+    /// f32.
+    F32,
+    /// f64.
+    F64,
+}
+
+impl CompareType {
+    const ALL: [Self; 4] = [Self::F16, Self::Bf16, Self::F32, Self::F64];
+
+    /// Name in `compare.dtype`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+        }
+    }
+
+    /// The type of a name; NumPy's and PyTorch's are understood as well.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let short = match name {
+            "float16" | "half" => "f16",
+            "bfloat16" => "bf16",
+            "float32" | "float" => "f32",
+            "float64" | "double" => "f64",
+            other => other,
+        };
+        Self::ALL.into_iter().find(|ty| ty.name() == short)
+    }
+
+    /// Size of an element, bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+
+    fn value(self, bytes: &[u8]) -> f64 {
+        let mut wide = [0; 8];
+        wide[..bytes.len()].copy_from_slice(bytes);
+        let bits = u64::from_le_bytes(wide);
+        match self {
+            Self::F16 => half::to_f32(bits as u16).into(),
+            Self::Bf16 => bfloat::to_f32(bits as u16).into(),
+            Self::F32 => f32::from_bits(bits as u32).into(),
+            Self::F64 => f64::from_bits(bits),
+        }
+    }
+}
+
+/// When an output is right.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Compare {
+    /// The same bytes.
+    Exact,
+    /// Each element within `atol + rtol * |expected|`; NaN where NaN is expected,
+    /// and the same infinities.
+    Close {
+        /// Element type.
+        dtype: CompareType,
+        /// Relative tolerance.
+        rtol: f64,
+        /// Absolute tolerance.
+        atol: f64,
+    },
+}
+
+/// The first element that is not right.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FirstMismatch {
+    /// Element (byte, if compared exactly), from 0.
+    pub index: usize,
+    /// Expected value.
+    pub expected: String,
+    /// Value found.
+    pub actual: String,
+}
+
+/// How an output fared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputReport {
+    /// Name in the bundle.
+    pub name: String,
+    /// Elements (bytes, if compared exactly).
+    pub elements: usize,
+    /// Elements that are not right.
+    pub mismatches: usize,
+    /// The first of them.
+    pub first: Option<FirstMismatch>,
+    /// Largest absolute error of a finite element; 0 if compared exactly.
+    pub max_error: f64,
+}
+
+impl OutputReport {
+    /// Compares `actual` with `expected` of the same length. `unwritten` is the
+    /// first byte that the kernel should have written and did not.
+    pub(crate) fn new(
+        name: &str,
+        compare: Compare,
+        expected: &[u8],
+        actual: &[u8],
+        unwritten: Option<usize>,
+    ) -> Self {
+        let size = match compare {
+            Compare::Exact => 1,
+            Compare::Close { dtype, .. } => dtype.bytes(),
+        };
+        let mut report = Self {
+            name: name.to_owned(),
+            elements: expected.len() / size,
+            mismatches: 0,
+            first: None,
+            max_error: 0.0,
+        };
+        let pairs = expected.chunks_exact(size).zip(actual.chunks_exact(size));
+        for (index, (want, got)) in pairs.enumerate() {
+            let missing = unwritten.is_some_and(|byte| byte / size == index);
+            let (right, texts) = match compare {
+                Compare::Exact => (want == got, [want, got].map(|x| format!("{:#04x}", x[0]))),
+                Compare::Close { dtype, rtol, atol } => {
+                    let (want, got) = (dtype.value(want), dtype.value(got));
+                    let error = (got - want).abs();
+                    if error.is_finite() {
+                        report.max_error = report.max_error.max(error);
+                    }
+                    // An infinity's tolerance would be infinite.
+                    let close = error.is_finite() && error <= atol + rtol * want.abs();
+                    let right = want == got || (want.is_nan() && got.is_nan()) || close;
+                    (right, [want, got].map(|x| x.to_string()))
+                }
+            };
+            if right && !missing {
+                continue;
+            }
+            report.mismatches += 1;
+            if report.first.is_none() {
+                let [expected, actual] = texts;
+                let actual = if missing { "never written".to_owned() } else { actual };
+                report.first = Some(FirstMismatch { index, expected, actual });
+            }
+        }
+        report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn f32s(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn bytes_are_compared_one_by_one() {
+        let report = OutputReport::new("o", Compare::Exact, &[1, 2, 3], &[1, 5, 4], None);
+        assert_eq!((report.elements, report.mismatches), (3, 2));
+        let first = FirstMismatch { index: 1, expected: "0x02".into(), actual: "0x05".into() };
+        assert_eq!(report.first, Some(first));
+    }
+
+    #[test]
+    fn what_was_never_written_is_wrong() {
+        let report = OutputReport::new("o", Compare::Exact, &[1, 2], &[1, 2], Some(1));
+        assert_eq!(report.mismatches, 1);
+        assert_eq!(report.first.expect("a mismatch").actual, "never written");
+    }
+
+    #[test]
+    fn tolerances() {
+        let compare = Compare::Close { dtype: CompareType::F32, rtol: 0.1, atol: 0.5 };
+        let inf = f32::INFINITY;
+        let want = f32s(&[10.0, 10.0, f32::NAN, f32::NAN, inf, inf, inf, 1.0]);
+        let got = f32s(&[11.5, 11.75, f32::NAN, 0.0, inf, -inf, 1.0, inf]);
+        let report = OutputReport::new("o", compare, &want, &got, None);
+        assert_eq!(report.mismatches, 5);
+        assert_eq!(report.max_error, 1.75);
+        let first = FirstMismatch { index: 1, expected: "10".into(), actual: "11.75".into() };
+        assert_eq!(report.first, Some(first));
+    }
+
+    #[test]
+    fn names_of_types() {
+        for ty in CompareType::ALL {
+            assert_eq!(CompareType::from_name(ty.name()), Some(ty));
+        }
+        assert_eq!(CompareType::from_name("bfloat16"), Some(CompareType::Bf16));
+        assert_eq!(CompareType::from_name("int8"), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! Launch bundles: one kernel launch with everything it reads and what it must
+//! write, as a folder.
+//!
+//! A bundle holds the PTX, the launch's shape, the parameter block byte for byte,
+//! device allocations at the addresses that the block names, tensor maps by their
+//! arguments (their 128 bytes depend on the driver and are encoded here), and
+//! expected outputs with how to compare them. Whoever can run the kernel on a GPU
+//! writes one; [`Bundle::replay`] runs it on the emulator.
+//!
+//! # `bundle.json`
+//!
+//! | field | what |
+//! |---|---|
+//! | `ptx` | path of the module; all paths are relative to the folder |
+//! | `entry`, `grid`, `block` | kernel, CTAs, threads of a CTA |
+//! | `cluster` | CTAs of a cluster; left out or null: as the kernel requires |
+//! | `dynamic_shared` | bytes; left out: 0 |
+//! | `params` | the whole parameter block in hexadecimal |
+//! | `memory` | allocations: `addr`, `size`, `name`, and `file` with the contents; without it they are uninitialised |
+//! | `tensor_maps` | `in`: `"param"` or `"global"`; `at`: offset in the block, or address; the arguments of `cuTensorMapEncodeTiled`: `dtype`, `rank`, `addr`, `dims`, `strides`, `box`, `estrides`, `interleave`, `swizzle`, `l2`, `oob`, names as the driver's without prefix |
+//! | `expected` | by name: `addr`, `size`, `file`, `compare`: `"exact"` or `{"dtype", "rtol", "atol"}` |
+//!
+//! Addresses and sizes are numbers or strings (`"0x7f0000000000"`). Unknown
+//! fields are ignored.
+
+mod compare;
+mod error;
+mod format;
+mod replay;
+
+pub use compare::{Compare, CompareType, FirstMismatch, OutputReport};
+pub use error::BundleError;
+pub use replay::{Replay, ReplayOptions, load};
+
+use crate::tensor_map::TensorMap;
+use std::collections::BTreeMap;
+
+/// A kernel launch with its memory and expected outputs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bundle {
+    /// PTX text.
+    pub ptx: String,
+    /// Kernel.
+    pub entry: String,
+    /// CTAs in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a CTA in x, y, z.
+    pub block: [u32; 3],
+    /// CTAs of a cluster; `None`: as the kernel requires.
+    pub cluster: Option<[u32; 3]>,
+    /// Dynamic shared memory of a CTA, bytes.
+    pub dynamic_shared: u32,
+    /// The whole parameter block. Where tensor maps go, its bytes do not matter.
+    pub params: Vec<u8>,
+    /// Device allocations.
+    pub memory: Vec<Allocation>,
+    /// Tensor maps to encode.
+    pub tensor_maps: Vec<PlacedMap>,
+    /// Outputs by name.
+    pub expected: BTreeMap<String, Expected>,
+}
+
+/// A device allocation at a fixed address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocation {
+    /// Address.
+    pub addr: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Name, for messages; file names are made of it.
+    pub name: String,
+    /// Contents before the launch, `size` bytes; `None`: never written.
+    pub contents: Option<Vec<u8>>,
+}
+
+/// Where the 128 bytes of a tensor map go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MapPlace {
+    /// Into the parameter block, at this offset.
+    Param(u64),
+    /// Into global memory, at this address.
+    Global(u64),
+}
+
+/// A tensor map of a launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacedMap {
+    /// Place.
+    pub place: MapPlace,
+    /// Arguments.
+    pub map: TensorMap,
+}
+
+/// What the launch must leave in a range of memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expected {
+    /// Address.
+    pub addr: u64,
+    /// Bytes there afterwards.
+    pub bytes: Vec<u8>,
+    /// How to compare.
+    pub compare: Compare,
+}
+
+/// Name of the description in a bundle's folder.
+pub const BUNDLE_FILE: &str = "bundle.json";

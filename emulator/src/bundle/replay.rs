@@ -1,0 +1,183 @@
+//! Running a bundle on the emulator.
+
+use super::{Bundle, BundleError, MapPlace, OutputReport};
+use crate::experiment::{Conditions, Experiment, Outcome, Watched};
+use crate::tensor_map::TENSOR_MAP_BYTES;
+use crate::trace::Trace;
+use crate::{Counters, GlobalMemory, Gpu, LoadError, Module, Schedule, syntax};
+use std::path::PathBuf;
+
+/// How to replay.
+#[derive(Debug, Clone, Default)]
+pub struct ReplayOptions {
+    /// Machine; `None`: the one that the module's target names.
+    pub gpu: Option<Gpu>,
+    /// Schedule.
+    pub schedule: Schedule,
+    /// Warp instructions that one cluster may run; `None`: any number.
+    pub instruction_limit: Option<u64>,
+}
+
+impl ReplayOptions {
+    fn conditions(&self) -> Conditions {
+        let &Self { schedule, instruction_limit, .. } = self;
+        Conditions { schedule, threads: None, instruction_limit }
+    }
+}
+
+/// A bundle that ran.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Replay {
+    /// Machine.
+    pub gpu: Gpu,
+    /// What was done.
+    pub counters: Counters,
+    /// Expected outputs, in the order of their names.
+    pub outputs: Vec<OutputReport>,
+}
+
+impl Replay {
+    fn new(experiment: Experiment, outcome: Outcome) -> Self {
+        Self {
+            outputs: experiment.compare(&outcome.outputs),
+            counters: outcome.report.counters,
+            gpu: experiment.gpu,
+        }
+    }
+
+    /// Whether every output is right.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        self.outputs.iter().all(|output| output.mismatches == 0)
+    }
+}
+
+/// The machine that a module is for; the first one if it is for none, so that
+/// loading says what is wrong.
+fn gpu_for(text: &str) -> Gpu {
+    let targets = syntax::parse(text).map(|module| module.targets).unwrap_or_default();
+    let accepts = |gpu: &Gpu| targets.first().is_some_and(|target| gpu.accepts(target));
+    [Gpu::h200(), Gpu::b200()].into_iter().find(accepts).unwrap_or_else(Gpu::h200)
+}
+
+/// Loads a bundle's module.
+///
+/// # Errors
+/// [`BundleError::Load`].
+pub fn load(experiment: &Experiment) -> Result<Module, BundleError> {
+    experiment.load().map_err(|source: LoadError| BundleError::Load {
+        path: PathBuf::from(super::format::PTX_FILE),
+        source,
+    })
+}
+
+impl Bundle {
+    /// The launch with its memory filled and its tensor maps placed, on `gpu` or
+    /// else the machine that the module's target names.
+    ///
+    /// # Errors
+    /// A part that does not fit.
+    pub fn experiment(&self, gpu: Option<&Gpu>) -> Result<Experiment, BundleError> {
+        let mut memory = GlobalMemory::new();
+        self.fill(&mut memory)?;
+        let params = self.place_maps(&mut memory)?;
+        let mut outputs = Vec::with_capacity(self.expected.len());
+        for (name, expected) in &self.expected {
+            let bytes = expected.bytes.len() as u64;
+            memory.read_raw(expected.addr, bytes).map_err(|error| {
+                BundleError::field(format!("expected.{name}"), "a range in `memory`", error)
+            })?;
+            outputs.push(Watched {
+                name: name.clone(),
+                addr: expected.addr,
+                bytes,
+                expected: Some((expected.bytes.clone(), expected.compare)),
+            });
+        }
+        Ok(Experiment {
+            ptx: self.ptx.clone(),
+            gpu: gpu.cloned().unwrap_or_else(|| gpu_for(&self.ptx)),
+            entry: self.entry.clone(),
+            grid: self.grid,
+            block: self.block,
+            cluster: self.cluster,
+            dynamic_shared: self.dynamic_shared,
+            params,
+            memory,
+            outputs,
+        })
+    }
+
+    /// Runs the launch and compares its outputs.
+    ///
+    /// # Errors
+    /// A part that does not fit, or what the kernel did wrong. Outputs that differ
+    /// are no error but in the result.
+    pub fn replay(&self, options: &ReplayOptions) -> Result<Replay, BundleError> {
+        let mut experiment = self.experiment(options.gpu.as_ref())?;
+        let module = load(&experiment)?;
+        let outcome = experiment.run_once(&module, &options.conditions())?;
+        Ok(Replay::new(experiment, outcome))
+    }
+
+    /// As [`replay`](Self::replay), with a timeline of at most about `limit`
+    /// events; also of a launch that goes wrong.
+    ///
+    /// # Errors
+    /// A part that does not fit: nothing was launched.
+    pub fn replay_traced(
+        &self,
+        options: &ReplayOptions,
+        limit: u64,
+    ) -> Result<(Result<Replay, BundleError>, Trace), BundleError> {
+        let mut experiment = self.experiment(options.gpu.as_ref())?;
+        let module = load(&experiment)?;
+        let (outcome, trace) = experiment.run_traced(&module, &options.conditions(), limit);
+        Ok((outcome.map(|outcome| Replay::new(experiment, outcome)).map_err(Into::into), trace))
+    }
+
+    fn fill(&self, memory: &mut GlobalMemory) -> Result<(), BundleError> {
+        for (index, allocation) in self.memory.iter().enumerate() {
+            memory.alloc_at(allocation.addr, &allocation.name, allocation.size)?;
+            let Some(contents) = &allocation.contents else { continue };
+            if contents.len() as u64 != allocation.size {
+                return Err(BundleError::field(
+                    format!("memory[{index}] (`{}`): contents", allocation.name),
+                    format!("{} bytes", allocation.size),
+                    format!("{} bytes", contents.len()),
+                ));
+            }
+            memory.write(allocation.addr, contents)?;
+        }
+        Ok(())
+    }
+
+    /// Encodes the tensor maps into memory; the parameter block with those that go
+    /// there.
+    fn place_maps(&self, memory: &mut GlobalMemory) -> Result<Vec<u8>, BundleError> {
+        let mut params = self.params.clone();
+        for (index, placed) in self.tensor_maps.iter().enumerate() {
+            let bytes =
+                placed.map.encode().map_err(|source| BundleError::TensorMap { index, source })?;
+            match placed.place {
+                MapPlace::Global(addr) => memory.write(addr, &bytes)?,
+                MapPlace::Param(at) => {
+                    let length = params.len();
+                    let room = usize::try_from(at)
+                        .ok()
+                        .and_then(|at| params.get_mut(at..)?.get_mut(..TENSOR_MAP_BYTES));
+                    let Some(room) = room else {
+                        return Err(BundleError::field(
+                            format!("tensor_maps[{index}].at"),
+                            format!("{TENSOR_MAP_BYTES} bytes within the {length} of params"),
+                            at,
+                        ));
+                    };
+                    room.copy_from_slice(&bytes);
+                }
+            }
+        }
+        Ok(params)
+    }
+}

@@ -1,0 +1,144 @@
+//! `--explore` of `ptx-emu run` and `ptx-emu replay`.
+
+use super::report;
+use clap::Args;
+use ptx_emu::Schedule;
+use ptx_emu::bundle::OutputReport;
+use ptx_emu::experiment::Experiment;
+use ptx_emu::explore::{Exploration, ExploreOptions, Failure, Finding};
+use serde_json::{Value, json};
+
+/// Trying many schedules.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ExploreArgs {
+    /// Try eager, lazy and N seeds; stop at the first that goes wrong or gives
+    /// other outputs than eager. Compared are the buffers with `out` (all
+    /// buffers if none has), or a bundle's expected outputs.
+    #[arg(long, value_name = "N", conflicts_with = "schedule")]
+    explore: Option<u64>,
+    /// Outputs may differ between schedules.
+    #[arg(long, requires = "explore")]
+    allow_different: bool,
+}
+
+impl ExploreArgs {
+    /// Seeds to try, if any are asked for.
+    pub(crate) fn seeds(&self) -> Option<u64> {
+        self.explore
+    }
+
+    pub(crate) fn options(&self, seeds: u64, instruction_limit: Option<u64>) -> ExploreOptions {
+        let allow_different = self.allow_different;
+        ExploreOptions { seeds, allow_different, instruction_limit, workers: None }
+    }
+}
+
+/// A finished exploration.
+pub(crate) struct Tried {
+    pub(crate) experiment: Experiment,
+    pub(crate) found: Exploration,
+}
+
+/// What to print on standard output, and the exit code.
+pub(crate) fn report(tried: &Tried, json: bool) -> (Option<String>, u8) {
+    let words = std::env::args();
+    let replay = |failure: &Failure| command_line(words, failure.schedule);
+    let Tried { experiment, found } = tried;
+    let Some(failure) = &found.failure else {
+        let counters = found.eager.as_ref().map(|eager| &eager.report.counters);
+        let text = if json {
+            json!({
+                "status": "done",
+                "kernel": experiment.entry,
+                "gpu": experiment.gpu.name,
+                "emulated": true,
+                "schedules": found.passed,
+                "counters": counters,
+                "lower_bound": counters.map(|counters| counters.lower_bound(&experiment.gpu)),
+            })
+            .to_string()
+        } else {
+            format!(
+                "`{}` ran on the emulator as {} under {} schedules: nothing went wrong",
+                experiment.entry, experiment.gpu.name, found.passed
+            )
+        };
+        return (Some(text), 0);
+    };
+    let replay = replay(failure);
+    let text = if json {
+        let mut text = match &failure.finding {
+            Finding::Diagnostic(diagnostic) => report::diagnostic(diagnostic),
+            Finding::Wrong(output) => wrong(experiment, failure, output, "different"),
+            Finding::Different(output) => wrong(experiment, failure, output, "differs from eager"),
+        };
+        text["passed"] = json!(found.passed);
+        text["replay"] = json!(replay);
+        text.to_string()
+    } else {
+        format!(
+            "`{}` goes wrong under schedule {} ({} passed before): {}\nreplay: {replay}",
+            experiment.entry, failure.schedule, found.passed, failure.finding
+        )
+    };
+    (Some(text), 1)
+}
+
+fn wrong(experiment: &Experiment, failure: &Failure, output: &OutputReport, status: &str) -> Value {
+    json!({
+        "status": status,
+        "error": failure.finding.to_string(),
+        "kernel": experiment.entry,
+        "gpu": experiment.gpu.name,
+        "emulated": true,
+        "schedule": failure.schedule.to_string(),
+        "outputs": [report::output(output)],
+    })
+}
+
+/// The command line `words` without its exploration, and with `schedule`.
+fn command_line(words: impl Iterator<Item = String>, schedule: Schedule) -> String {
+    let mut kept = Vec::new();
+    let mut words = words.peekable();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--explore" => {
+                words.next();
+            }
+            "--allow-different" => {}
+            word if word.starts_with("--explore=") => {}
+            word => kept.push(quoted(word)),
+        }
+    }
+    format!("{} --schedule {schedule}", kept.join(" "))
+}
+
+/// A word as a POSIX shell reads it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for (explored, expected) in [
+            ("ptx-emu run k.ptx --explore 9 --json", "ptx-emu run k.ptx --json --schedule lazy"),
+            ("ptx-emu --explore=9 --allow-different a", "ptx-emu a --schedule lazy"),
+        ] {
+            assert_eq!(command_line(words(explored).into_iter(), Schedule::Lazy), expected);
+        }
+        let spaced = ["p".to_owned(), "it's a file".to_owned()].into_iter();
+        assert_eq!(
+            command_line(spaced, Schedule::Random(3)),
+            r"p 'it'\''s a file' --schedule random:3"
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! `ptx-emu replay`.
+
+use super::error::CliError;
+use super::explore::{self, ExploreArgs};
+use super::trace::TraceArgs;
+use super::{report, run, sequence};
+use clap::Args;
+use ptx_emu::bundle::{self, Bundle, BundleError, OutputReport, Replay, ReplayOptions};
+use ptx_emu::{Gpu, LaunchError, LoadError, Schedule};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// Runs a launch bundle and compares with its expected outputs.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReplayArgs {
+    /// Folder with `bundle.json`, or with several such folders, which are replayed
+    /// one by one in the order of their names.
+    pub(super) bundle: PathBuf,
+    /// Machine to be; by default the one that the module's target names.
+    #[arg(long, value_name = "h200|b200", value_parser = run::gpu)]
+    pub(super) gpu: Option<Gpu>,
+    /// Interleaving of warps and completion of asynchronous operations.
+    #[arg(long, value_name = "eager|lazy|random:SEED", default_value = "eager")]
+    pub(super) schedule: Schedule,
+    /// Stop with a diagnostic when a cluster has run that many warp instructions.
+    #[arg(long, value_name = "N")]
+    pub(super) instruction_limit: Option<u64>,
+    #[command(flatten)]
+    pub(super) explore: ExploreArgs,
+    #[command(flatten)]
+    pub(super) trace: TraceArgs,
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Runs the command: what to print on standard output, and the exit code.
+pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
+    if let Some(folders) = sequence::folders(&args.bundle) {
+        return match args.trace.check_single(folders.len()) {
+            Ok(()) => sequence::run(args, folders),
+            Err(error) => unwritable(args, &error),
+        };
+    }
+    if let Some(seeds) = args.explore.seeds() {
+        return match try_schedules(args, seeds) {
+            Ok(tried) => explore::report(&tried, args.json),
+            Err(error) => failed(args, &error),
+        };
+    }
+    let options = ReplayOptions {
+        gpu: args.gpu.clone(),
+        schedule: args.schedule,
+        instruction_limit: args.instruction_limit,
+    };
+    let limit = match args.trace.wanted() {
+        Ok(limit) => limit,
+        Err(error) => return unwritable(args, &error),
+    };
+    let done = Bundle::read(&args.bundle).and_then(|bundle| {
+        let Some(limit) = limit else {
+            return bundle.replay(&options).map(|replay| (bundle, replay, None));
+        };
+        let (replay, trace) = bundle.replay_traced(&options, limit)?;
+        if let Err(error) = args.trace.write(&trace) {
+            return Ok((bundle, replay?, Some(error)));
+        }
+        Ok((bundle, replay?, None))
+    });
+    match done {
+        Ok((.., Some(error))) => unwritable(args, &error),
+        Ok((bundle, replay, None)) => {
+            let show = if args.json { as_json } else { as_text };
+            (Some(show(args, &bundle, &replay)), u8::from(!replay.is_right()))
+        }
+        Err(error) => failed(args, &error),
+    }
+}
+
+fn unwritable(args: &ReplayArgs, error: &CliError) -> (Option<String>, u8) {
+    eprintln!("ptx-emu: {error}");
+    (args.json.then(|| report::failure(error)), error.exit_code())
+}
+
+fn failed(args: &ReplayArgs, error: &BundleError) -> (Option<String>, u8) {
+    eprintln!("ptx-emu: {error}");
+    let code = if error.happened_while_running() { 1 } else { 2 };
+    (args.json.then(|| failure(error)), code)
+}
+
+fn try_schedules(args: &ReplayArgs, seeds: u64) -> Result<explore::Tried, BundleError> {
+    let experiment = Bundle::read(&args.bundle)?.experiment(args.gpu.as_ref())?;
+    let module = bundle::load(&experiment)?;
+    let options = args.explore.options(seeds, args.instruction_limit);
+    let found = ptx_emu::explore::explore(&experiment, &module, &options)?;
+    Ok(explore::Tried { experiment, found })
+}
+
+pub(crate) fn failure(error: &BundleError) -> String {
+    match error {
+        BundleError::Launch(LaunchError::Diagnostic(diagnostic)) => report::diagnostic(diagnostic),
+        BundleError::Load { source: LoadError::Unsupported(items), .. } => {
+            report::unsupported(&error.to_string(), items)
+        }
+        _ => json!({ "status": "bad input", "error": error.to_string() }),
+    }
+    .to_string()
+}
+
+fn as_json(args: &ReplayArgs, bundle: &Bundle, replay: &Replay) -> String {
+    json!({
+        "status": if replay.is_right() { "done" } else { "different" },
+        "bundle": args.bundle.display().to_string(),
+        "kernel": bundle.entry,
+        "gpu": replay.gpu.name,
+        "emulated": true,
+        "schedule": args.schedule.to_string(),
+        "grid": bundle.grid,
+        "block": bundle.block,
+        "counters": replay.counters,
+        "lower_bound": replay.counters.lower_bound(&replay.gpu),
+        "outputs": replay.outputs.iter().map(report::output).collect::<Vec<_>>(),
+    })
+    .to_string()
+}
+
+fn as_text(args: &ReplayArgs, bundle: &Bundle, replay: &Replay) -> String {
+    let mut text = format!(
+        "`{}` ran on the emulator as {}, schedule {}: {} warp instructions",
+        bundle.entry, replay.gpu.name, args.schedule, replay.counters.warp_instructions
+    );
+    if replay.outputs.is_empty() {
+        text.push_str("\nthe bundle expects no outputs: nothing was compared");
+    }
+    for output in &replay.outputs {
+        let OutputReport { name, elements, mismatches, first, max_error } = output;
+        let _ = match first {
+            None => write!(text, "\n{name}: {elements} elements as expected"),
+            Some(first) => write!(
+                text,
+                "\n{name}: {mismatches} of {elements} elements differ, first [{}]: expected {}, got {}",
+                first.index, first.expected, first.actual
+            ),
+        };
+        if *max_error > 0.0 {
+            let _ = write!(text, ", largest error {max_error:.3e}");
+        }
+    }
+    text
+}

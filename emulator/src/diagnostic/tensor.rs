@@ -1,0 +1,169 @@
+//! What can go wrong around `wgmma` and `tcgen05`.
+
+use super::OperationSite;
+use crate::tensor::TensorError;
+use std::fmt;
+
+/// Misuse of tensor cores or tensor memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TensorFault {
+    /// A descriptor that the instruction does not have.
+    Descriptor {
+        /// Operand that it is for.
+        operand: &'static str,
+        /// What is wrong.
+        error: TensorError,
+    },
+    /// An operand tile reaches outside the shared memory of its CTA.
+    OutOfBounds {
+        /// Which operand.
+        operand: &'static str,
+        /// Address of the first such chunk of 16 bytes.
+        address: u32,
+        /// End of the CTA's shared memory.
+        end: u32,
+    },
+    /// An operand tile holds bytes that were never written.
+    UninitialisedTile {
+        /// Which operand.
+        operand: &'static str,
+        /// Address of the first such byte.
+        address: u32,
+    },
+    /// A cell of tensor memory that was never written is read.
+    UninitialisedCell {
+        /// What reads it.
+        operand: &'static str,
+        /// Its lane.
+        lane: u32,
+        /// Its column.
+        column: u32,
+    },
+    /// Columns of tensor memory that the CTA has not allocated.
+    Unallocated {
+        /// What is there.
+        operand: &'static str,
+        /// First column of the operand.
+        column: u32,
+        /// Columns that it takes.
+        columns: u32,
+        /// CTA rank in the cluster.
+        rank: u32,
+    },
+    /// A warp accesses lanes that another warp of its warpgroup has.
+    WrongLanes {
+        /// First lane that the warp may access; 32 are its own.
+        required: u32,
+        /// First lane of the access.
+        actual: u32,
+        /// Lanes of the access.
+        lanes: u32,
+    },
+    /// Tensor memory that an operation in flight still uses.
+    InFlight {
+        /// First lane.
+        lane: u32,
+        /// First column.
+        column: u32,
+        /// Columns.
+        columns: u32,
+        /// The access writes.
+        write: bool,
+        /// The operation has yet to read there; otherwise it has yet to write.
+        source: bool,
+        /// The operation.
+        operation: OperationSite,
+    },
+    /// Registers that an asynchronous instruction still uses.
+    RegistersInFlight {
+        /// The instruction.
+        operation: OperationSite,
+        /// What has to be waited for.
+        wait: &'static str,
+    },
+    /// No `wgmma.fence` since registers of a `wgmma` were written otherwise.
+    MissingWgmmaFence {
+        /// `accumulator` or `A`.
+        operand: &'static str,
+    },
+    /// Tensor memory written asynchronously is accessed by another thread without
+    /// `tcgen05.fence::after_thread_sync` since.
+    MissingThreadFence {
+        /// First column.
+        column: u32,
+        /// What wrote it.
+        operation: OperationSite,
+    },
+    /// A CTA exits with tensor memory allocated.
+    NotFreed {
+        /// First column of an allocation.
+        column: u32,
+        /// Its columns.
+        columns: u32,
+        /// The allocation.
+        operation: OperationSite,
+    },
+}
+
+impl fmt::Display for TensorFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Descriptor { operand, error } => {
+                write!(f, "invalid descriptor of {operand}: {error}")
+            }
+            Self::OutOfBounds { operand, address, end } => write!(
+                f,
+                "out of bounds: {operand}: 16 bytes at shared address {address:#x}, the CTA's shared memory is [0x400, {end:#x})"
+            ),
+            Self::UninitialisedTile { operand, address } => write!(
+                f,
+                "uninitialised read: {operand}: shared address {address:#x} was never written"
+            ),
+            Self::UninitialisedCell { operand, lane, column } => write!(
+                f,
+                "uninitialised tensor memory: {operand}: lane {lane}, column {column} was never written"
+            ),
+            Self::Unallocated { operand, column, columns, rank } => write!(
+                f,
+                "unallocated tensor memory: {operand}: columns {column} to {} of CTA rank {rank}",
+                column + columns.saturating_sub(1)
+            ),
+            Self::WrongLanes { required, actual, lanes } => write!(
+                f,
+                "wrong warp quarter of tensor memory: required lanes within {required} to {}, actual {actual} to {}",
+                required + 31,
+                actual + lanes - 1
+            ),
+            Self::InFlight { lane, column, columns, write, source, operation } => {
+                let verb = if *write { "write" } else { "read" };
+                let role =
+                    if *source { "source, not read yet," } else { "destination, in flight," };
+                write!(
+                    f,
+                    "tensor memory in flight: {verb} of columns {column} to {} from lane {lane}, a {role} of {operation}",
+                    column + columns.saturating_sub(1)
+                )
+            }
+            Self::RegistersInFlight { operation, wait } => {
+                write!(
+                    f,
+                    "registers in flight: {operation} still uses a register of this instruction; {wait} must come first"
+                )
+            }
+            Self::MissingWgmmaFence { operand } => write!(
+                f,
+                "missing wgmma.fence: registers of the {operand} were written by other instructions since the warp's last wgmma.fence"
+            ),
+            Self::MissingThreadFence { column, operation } => write!(
+                f,
+                "missing tcgen05.fence::after_thread_sync: column {column} was written by {operation}, and this warp has not executed the fence since that completed"
+            ),
+            Self::NotFreed { column, columns, operation } => write!(
+                f,
+                "tensor memory not freed: columns {column} to {} of {operation} are still allocated when the CTA exits",
+                column + columns - 1
+            ),
+        }
+    }
+}

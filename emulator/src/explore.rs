@@ -1,0 +1,307 @@
+//! Trying many schedules of one launch.
+//!
+//! A correct kernel gives the same outputs under every schedule that the
+//! machine may choose. [`explore`] runs a launch under `eager`, `lazy` and a
+//! number of seeds, and stops at the first that goes wrong: a diagnostic, an
+//! output that is not as expected, or one that differs from `eager`'s.
+//!
+//! What it can miss: a fault that none of the seeds meets, and one in memory
+//! that is not among the experiment's outputs.
+
+use crate::bundle::OutputReport;
+use crate::experiment::{Conditions, Contents, Experiment, Outcome};
+use crate::{Counters, Diagnostic, LaunchError, Module, Schedule};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// What to try.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExploreOptions {
+    /// Seeds besides `eager` and `lazy`: 0, 1, ...
+    pub seeds: u64,
+    /// Outputs may differ between schedules; expected ones are compared all
+    /// the same.
+    pub allow_different: bool,
+    /// Warp instructions that one cluster may run; `None`: any number.
+    pub instruction_limit: Option<u64>,
+    /// Schedules tried at once; `None`: as many as the host has cores and
+    /// memory for. What is found does not depend on it.
+    pub workers: Option<usize>,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Exploration {
+    /// The first run, `eager`'s; `None` if that went wrong.
+    pub eager: Option<Outcome>,
+    /// Schedules that went well before the first that did not.
+    pub passed: u64,
+    /// The first schedule that went wrong.
+    pub failure: Option<Failure>,
+    /// Warp and lane executions of each instruction, over all that went well.
+    pub(crate) executed: Vec<(u64, u64)>,
+    /// Most warp instructions of a run that went well.
+    pub(crate) most_instructions: u64,
+}
+
+/// A schedule that went wrong.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// Which.
+    pub schedule: Schedule,
+    /// How.
+    pub finding: Finding,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Finding {
+    /// The emulator stopped the kernel.
+    Diagnostic(Box<Diagnostic>),
+    /// An output is not what is expected of it.
+    Wrong(OutputReport),
+    /// An output differs from the one of `eager`, byte by byte.
+    Different(OutputReport),
+}
+
+impl Finding {
+    /// What went wrong in a few words, without the place.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let diagnostic = match self {
+            Self::Diagnostic(diagnostic) => diagnostic.to_string(),
+            Self::Wrong(_) => return "wrong output".to_owned(),
+            Self::Different(_) => return "output differs from eager".to_owned(),
+        };
+        let text = diagnostic.split(';').next().unwrap_or_default();
+        let mut parts = text.split(": ");
+        match (parts.next().unwrap_or_default(), parts.next()) {
+            // An object by its address, then what is wrong with it.
+            (object, Some(what)) if object.contains("0x") => match object.split_once(" 0x") {
+                Some((name, _)) => format!("{name}: {what}"),
+                None => what.to_owned(),
+            },
+            (what, _) => what.to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (what, report) = match self {
+            Self::Diagnostic(diagnostic) => return diagnostic.fmt(f),
+            Self::Wrong(report) => ("differ from what is expected", report),
+            Self::Different(report) => ("differ from what schedule eager gives", report),
+        };
+        let OutputReport { name, elements, mismatches, .. } = report;
+        write!(f, "{name}: {mismatches} of {elements} elements {what}")?;
+        if let Some(first) = &report.first {
+            write!(
+                f,
+                ", first [{}]: {} there, {} here",
+                first.index, first.expected, first.actual
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The schedules of an exploration, in the order in which failures count.
+pub(crate) fn schedules(seeds: u64) -> impl Iterator<Item = Schedule> + Clone {
+    [Schedule::Eager, Schedule::Lazy].into_iter().chain((0..seeds).map(Schedule::Random))
+}
+
+/// Runs `module` under one schedule. `reference`: outputs that must come out,
+/// byte by byte.
+pub(crate) fn attempt(
+    experiment: &Experiment,
+    module: &Module,
+    conditions: &Conditions,
+    reference: Option<&[Contents]>,
+) -> Result<Result<Outcome, Finding>, LaunchError> {
+    let outcome = match experiment.run(module, conditions) {
+        Ok(outcome) => outcome,
+        Err(LaunchError::Diagnostic(diagnostic)) => {
+            return Ok(Err(Finding::Diagnostic(diagnostic)));
+        }
+        Err(error) => return Err(error),
+    };
+    if let Some(report) = experiment.wrong(&outcome.outputs) {
+        return Ok(Err(Finding::Wrong(report)));
+    }
+    let different = reference
+        .and_then(|reference| experiment.different(&outcome.outputs, reference))
+        .map(Finding::Different);
+    Ok(different.map_or(Ok(outcome), Err))
+}
+
+/// Tries the schedules.
+///
+/// # Errors
+/// A launch that is refused, or memory that the host does not hold. What the
+/// kernel does wrong is no error but in the result.
+pub fn explore(
+    experiment: &Experiment,
+    module: &Module,
+    options: &ExploreOptions,
+) -> Result<Exploration, LaunchError> {
+    let limit = options.instruction_limit;
+    let all = Conditions { threads: None, instruction_limit: limit, schedule: Schedule::Eager };
+    let eager = match attempt(experiment, module, &all, None)? {
+        Ok(outcome) => outcome,
+        Err(finding) => {
+            let failure = Some(Failure { schedule: Schedule::Eager, finding });
+            let executed = Vec::new();
+            let most_instructions = 0;
+            return Ok(Exploration {
+                eager: None,
+                passed: 0,
+                failure,
+                executed,
+                most_instructions,
+            });
+        }
+    };
+    let count = 1 + options.seeds;
+    let workers =
+        options.workers.unwrap_or_else(|| workers(experiment)).clamp(1, 1 + count as usize);
+    let reference = (!options.allow_different).then_some(eager.outputs.as_slice());
+    let search = Search {
+        next: AtomicU64::new(0),
+        first: AtomicU64::new(u64::MAX),
+        found: Mutex::new(Found {
+            executed: eager.report.executed.clone(),
+            most_instructions: eager.report.counters.warp_instructions,
+            failure: None,
+            error: None,
+        }),
+    };
+    let work = || loop {
+        let at = search.next.fetch_add(1, Relaxed);
+        if at >= count || at > search.first.load(Relaxed) {
+            return;
+        }
+        let schedule = if at == 0 { Schedule::Lazy } else { Schedule::Random(at - 1) };
+        let threads = (workers > 1).then_some(1);
+        let conditions = Conditions { schedule, threads, instruction_limit: limit };
+        search.note(at, schedule, attempt(experiment, module, &conditions, reference));
+    };
+    if workers == 1 {
+        work();
+    } else {
+        std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+    }
+    let found = search.found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some((_, error)) = found.error {
+        return Err(error);
+    }
+    let passed = 1 + found.failure.as_ref().map_or(count, |(at, _)| *at);
+    Ok(Exploration {
+        eager: Some(eager),
+        passed,
+        failure: found.failure.map(|(_, failure)| failure),
+        executed: found.executed,
+        most_instructions: found.most_instructions,
+    })
+}
+
+/// What the workers share. Every schedule before the first failure is tried, so
+/// that what is found does not depend on how fast they are.
+struct Search {
+    next: AtomicU64,
+    /// Place of the earliest schedule that went wrong so far.
+    first: AtomicU64,
+    found: Mutex<Found>,
+}
+
+struct Found {
+    executed: Vec<(u64, u64)>,
+    most_instructions: u64,
+    failure: Option<(u64, Failure)>,
+    error: Option<(u64, LaunchError)>,
+}
+
+impl Search {
+    fn note(
+        &self,
+        at: u64,
+        schedule: Schedule,
+        result: Result<Result<Outcome, Finding>, LaunchError>,
+    ) {
+        let Ok(mut found) = self.found.lock() else {
+            return;
+        };
+        match result {
+            Ok(Ok(outcome)) => {
+                let Counters { warp_instructions, .. } = outcome.report.counters;
+                found.most_instructions = found.most_instructions.max(warp_instructions);
+                for (sum, more) in found.executed.iter_mut().zip(&outcome.report.executed) {
+                    sum.0 += more.0;
+                    sum.1 += more.1;
+                }
+            }
+            Ok(Err(finding)) => {
+                self.first.fetch_min(at, Relaxed);
+                if found.failure.as_ref().is_none_or(|(first, _)| at < *first) {
+                    found.failure = Some((at, Failure { schedule, finding }));
+                }
+            }
+            Err(error) => {
+                self.first.fetch_min(at, Relaxed);
+                if found.error.as_ref().is_none_or(|(first, _)| at < *first) {
+                    found.error = Some((at, error));
+                }
+            }
+        }
+    }
+}
+
+/// Runs of an experiment at once for which the host has cores and memory: half
+/// of what is free is left alone.
+pub(crate) fn workers(experiment: &Experiment) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // Outputs are read once more to be compared.
+    let outputs: u64 = experiment.outputs.iter().map(|output| 2 * output.bytes).sum();
+    let each = (experiment.memory.footprint() + outputs).max(1);
+    let room = available_memory().map_or(u64::MAX, |bytes| bytes / 2 / each);
+    cores.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
+}
+
+/// Memory that the host can give, bytes; `None` where it does not say.
+#[must_use]
+pub fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// Applies `f` to the numbers below `count` on `workers` host threads; the
+/// results in order.
+pub(crate) fn in_parallel<T: Send>(
+    count: usize,
+    workers: usize,
+    f: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(count));
+    std::thread::scope(|scope| {
+        for _ in 0..workers.clamp(1, count.max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Relaxed);
+                    if at >= count {
+                        return;
+                    }
+                    let result = f(at);
+                    if let Ok(mut done) = done.lock() {
+                        done.push((at, result));
+                    }
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}

@@ -1,0 +1,308 @@
+//! How executing instructions reach race detection, and what it reports.
+
+use super::{AgentId, Flag, Found, Kind, Origin, Place, Races, Record};
+use crate::diagnostic::{
+    DataRace, DiagnosticKind, Exec, Fault, MissingOrder, RaceAccess, RaceSite,
+};
+use crate::machine::access::lanes;
+use crate::machine::code::BarrierOp;
+use crate::machine::launch::Env;
+use crate::machine::regs::LANES;
+use crate::machine::units::{At, MBARRIER_BYTES, Range, Units, tensor_memory};
+use crate::machine::{Barriers, Context, RANK_SHIFT};
+
+/// Ordering semantics of a memory access (PTX ISA 8.2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Order {
+    /// `.weak`
+    #[default]
+    Weak,
+    /// `.relaxed`, `.volatile`, `.mmio`
+    Relaxed,
+    /// `.acquire`
+    Acquire,
+    /// `.release`
+    Release,
+    /// `.acq_rel`
+    AcqRel,
+}
+
+impl Order {
+    /// What a modifier says, if it is one of these.
+    pub(crate) fn parse(modifier: &str) -> Option<Self> {
+        Some(match modifier {
+            "weak" => Self::Weak,
+            "relaxed" | "volatile" | "mmio" => Self::Relaxed,
+            "acquire" => Self::Acquire,
+            "release" => Self::Release,
+            "acq_rel" => Self::AcqRel,
+            _ => return None,
+        })
+    }
+
+    /// Later accesses come after what was published there.
+    pub(crate) fn acquires(self) -> bool {
+        matches!(self, Self::Acquire | Self::AcqRel)
+    }
+
+    /// Publishes earlier accesses.
+    pub(crate) fn releases(self) -> bool {
+        matches!(self, Self::Release | Self::AcqRel)
+    }
+
+    fn kind(self, write: bool) -> Kind {
+        match (self, write) {
+            (Self::Weak, false) => Kind::Read,
+            (Self::Weak, true) => Kind::Write,
+            (_, false) => Kind::StrongRead,
+            (_, true) => Kind::StrongWrite,
+        }
+    }
+}
+
+impl Races {
+    /// An access of a warp to shared memory: `bytes`, a power of two, at the
+    /// shared address of each lane of `mask`.
+    fn warp_access(
+        &mut self,
+        warp: AgentId,
+        pc: usize,
+        kind: Kind,
+        addrs: &[u64; LANES],
+        (mask, bytes): (u32, usize),
+    ) -> Result<(), Found> {
+        let record = self.record(warp, Origin { pc, warp, lane: 0 }, kind);
+        let mut rest = mask;
+        // Lanes whose bytes follow each other are one access; lanes that share
+        // an address are too.
+        while rest != 0 {
+            let first = rest.trailing_zeros() as usize;
+            let start = addrs[first];
+            let mut lane = first + 1;
+            while lane < LANES
+                && rest >> lane & 1 != 0
+                && addrs[lane] == start.wrapping_add(((lane - first) * bytes) as u64)
+            {
+                lane += 1;
+            }
+            let mut total = (lane - first) * bytes;
+            if lane == first + 1 {
+                while lane < LANES && rest >> lane & 1 != 0 && addrs[lane] == start {
+                    lane += 1;
+                }
+                total = bytes;
+            }
+            let part =
+                if total == bytes { record.by_lane(first) } else { record.by_lanes(first, bytes) };
+            let offset = (start & ((1 << RANK_SHIFT) - 1)) as usize;
+            self.touch(Place::Shared((start >> RANK_SHIFT) as u32), offset, total, part)?;
+            rest &= u32::MAX.checked_shl(lane as u32).unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// A strong access uses the words at the lanes' addresses as flags.
+    fn flags(
+        &mut self,
+        warp: AgentId,
+        order: Order,
+        write: bool,
+        addrs: &[u64; LANES],
+        (mask, bytes): (u32, usize),
+    ) {
+        for lane in lanes(mask) {
+            let first = addrs[lane] >> 2;
+            for word in first..first + bytes.div_ceil(4) as u64 {
+                let shift = RANK_SHIFT - 2;
+                let flag = Flag::Shared((word >> shift) as u32, word as u32 & ((1 << shift) - 1));
+                self.flag(warp, order, write, flag);
+            }
+        }
+    }
+
+    fn flag(&mut self, warp: AgentId, order: Order, write: bool, flag: Flag) {
+        if write {
+            self.write_flag(warp, flag, order.releases());
+        } else {
+            self.read_flag(warp, flag, order.acquires());
+        }
+    }
+}
+
+fn columns_flag(rank: u32, group: u32) -> Flag {
+    if group == 2 { Flag::Columns(rank & !1, true) } else { Flag::Columns(rank, false) }
+}
+
+impl Context<'_> {
+    /// Runs an access with ordering semantics.
+    #[inline(always)]
+    pub(crate) fn ordered<R>(&mut self, order: Order, access: impl FnOnce(&mut Self) -> R) -> R {
+        self.order = order;
+        let result = access(self);
+        self.order = Order::Weak;
+        result
+    }
+
+    /// Looks for races of an access to shared memory that was in bounds.
+    #[inline(always)]
+    pub(in crate::machine) fn race_shared(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        write: bool,
+    ) -> Exec {
+        if self.units.races.is_none() { Ok(()) } else { self.look(addrs, mask, bytes, write) }
+    }
+
+    #[inline(never)]
+    fn look(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, write: bool) -> Exec {
+        let (warp, order) = (self.warp(), self.order);
+        let Some(races) = &mut self.units.races else {
+            return Ok(());
+        };
+        let kind = order.kind(write);
+        if let Err(found) = races.warp_access(warp, self.pc, kind, addrs, (mask, bytes)) {
+            return Err(self.units.race_fault(self.env, &found));
+        }
+        if order != Order::Weak {
+            races.flags(warp, order, write, addrs, (mask, bytes));
+        }
+        Ok(())
+    }
+
+    /// A strong access to global memory may be one of a flag.
+    #[inline(always)]
+    pub(in crate::machine) fn race_global(&mut self, write: bool) {
+        if self.order != Order::Weak {
+            let (warp, order) = (self.warp(), self.order);
+            if let Some(races) = &mut self.units.races {
+                races.flag(warp, order, write, Flag::Global);
+            }
+        }
+    }
+
+    /// The warp executes a fence.
+    pub(crate) fn race_fence(&mut self) {
+        let warp = self.warp();
+        if let Some(races) = &mut self.units.races {
+            races.fence(warp);
+        }
+    }
+
+    /// A lane uses an mbarrier object: only `init` and `inval` are no atomic
+    /// accesses.
+    #[inline]
+    pub(crate) fn race_barrier_object(&mut self, at: At, kind: Kind, lane: usize) -> Exec {
+        let warp = self.warp();
+        if let Some(trace) = &mut self.units.trace {
+            trace.acts(warp, self.clock, self.pc);
+        }
+        let Some(races) = &mut self.units.races else {
+            return Ok(());
+        };
+        let origin = Origin { pc: self.pc, warp, lane: lane as u32 };
+        let range = (at.offset.into(), MBARRIER_BYTES as u64);
+        races
+            .access(warp, origin, kind, at.rank, range)
+            .map_err(|found| self.units.race_fault(self.env, &found))
+    }
+
+    /// The warp allocated tensor memory: what was freed before may be it.
+    pub(crate) fn race_allocated(&mut self, group: u32) {
+        let (rank, warp) = (self.place.rank, self.warp());
+        if let Some(races) = &mut self.units.races {
+            races.read_flag(warp, columns_flag(rank, group), true);
+        }
+    }
+
+    /// The warp frees tensor memory: all uses of it must come before.
+    pub(crate) fn race_freed(&mut self, group: u32, cells: &[Range]) -> Exec {
+        let (rank, warp) = (self.place.rank, self.warp());
+        let Some(races) = &mut self.units.races else {
+            return Ok(());
+        };
+        let origin = Origin { pc: self.pc, warp, lane: 0 };
+        for range in cells {
+            let span = (range.start, range.bytes);
+            if let Err(found) = races.tensor_access(warp, origin, Kind::Write, rank, span) {
+                return Err(self.units.race_fault(self.env, &found));
+            }
+        }
+        races.write_flag(warp, columns_flag(rank, group), true);
+        Ok(())
+    }
+
+    /// Lanes of the warp arrived at CTA barrier `id`; `completed`, it is
+    /// complete.
+    pub(in crate::machine) fn race_barrier(&mut self, id: u32, op: &BarrierOp, completed: bool) {
+        let (rank, warp) = (self.place.rank, self.warp());
+        if let Some(races) = &mut self.units.races {
+            races.arrive(rank, id as usize, warp, op.wait);
+            if completed {
+                races.complete(rank, id as usize, op.count.is_none());
+            }
+        }
+    }
+
+    /// Lanes of the warp exit, which `exit` tells the CTA's barriers.
+    pub(in crate::machine) fn race_exit(&mut self, exit: impl FnOnce(&mut Barriers)) {
+        let (rank, warp) = (self.place.rank, self.warp());
+        let Some(races) = &mut self.units.races else {
+            return exit(self.barriers);
+        };
+        races.exit(rank, warp);
+        let before: [u64; 16] = std::array::from_fn(|id| self.barriers.generation(id as u8));
+        exit(self.barriers);
+        for (id, before) in before.into_iter().enumerate() {
+            if self.barriers.generation(id as u8) != before {
+                races.complete(rank, id, true);
+            }
+        }
+    }
+}
+
+impl Units {
+    /// The fault that a race is.
+    #[cold]
+    pub(in crate::machine) fn race_fault(&self, env: &Env<'_>, found: &Found) -> Box<Fault> {
+        let (old, new) = (&found.clash.old, &found.clash.new);
+        let access = |record: &Record, asynchronous: bool| match (record.kind, asynchronous) {
+            (Kind::Read | Kind::StrongRead, true) => RaceAccess::AsyncRead,
+            (Kind::Write | Kind::StrongWrite, true) => RaceAccess::AsyncWrite,
+            (Kind::Read, false) => RaceAccess::Read,
+            (Kind::Write, false) => RaceAccess::Write,
+            (Kind::StrongRead, false) => RaceAccess::StrongRead,
+            (Kind::StrongWrite, false) => RaceAccess::StrongWrite,
+        };
+        let (cta, warp) = self.place(old.warp.into());
+        let line = env.code[old.pc as usize].line;
+        let earlier = RaceSite {
+            kind: access(old, found.asynchronous.0),
+            line,
+            instruction: env.source_line(line).to_owned(),
+            cta,
+            warp,
+            lane: found.clash.lanes.0,
+        };
+        let missing = if found.asynchronous.0 {
+            MissingOrder::Completion
+        } else if self.place(new.warp.into()).0 == cta {
+            MissingOrder::CtaBarrier
+        } else {
+            MissingOrder::ClusterBarrier
+        };
+        let (address, tensor) = match found.place {
+            Place::Shared(rank) => {
+                (u64::from(rank) << RANK_SHIFT | found.clash.offset as u64, false)
+            }
+            Place::Tensor(_) => {
+                let (lane, column) = tensor_memory::place(found.clash.offset as u64);
+                (u64::from(lane << 16 | column), true)
+            }
+        };
+        let race =
+            DataRace { address, tensor, kind: access(new, found.asynchronous.1), earlier, missing };
+        Fault::lane(DiagnosticKind::Race(Box::new(race)), found.clash.lanes.1)
+    }
+}

@@ -1,0 +1,251 @@
+//! Data races in shared and tensor memory: two accesses to one byte, one of them a write
+//! and not both strong, that nothing orders (PTX ISA 8.6, 8.7.1).
+//!
+//! Happens-before with vector clocks. An *agent* is a warp of the cluster or an
+//! asynchronous operation, which starts after what its issuer did before.
+//! Agents publish what they know in *objects* and learn from them: CTA barriers
+//! (an arrival publishes, the completion teaches all that wait), mbarriers (an
+//! arrival or a completed copy publishes, a wait for the completed phase
+//! teaches), the cluster barrier, commit groups, and words that strong
+//! accesses use as flags. A release access publishes all that its warp knows, a
+//! relaxed or volatile one what the warp knew at its last fence; an acquire
+//! access learns at once, a relaxed one at the next fence. Barriers count as
+//! fences too.
+//!
+//! | file | what |
+//! |---|---|
+//! | `clock` | vector clocks |
+//! | `shadow` | accesses remembered, by line and byte |
+//! | `objects` | what agents publish and learn |
+//! | `hooks` | how executing instructions reach all this, reports |
+//!
+//! No program that is free of races is reported. What can be missed:
+//! - races between lanes of one warp;
+//! - races between CTAs in global memory, which is not looked at;
+//! - orders that only this run had: a flag seen in time, a lock taken in turn,
+//!   which another schedule may show;
+//! - orders taken to hold although PTX does not promise them: exits of threads
+//!   order like an arrival at the CTA's barriers; scopes are ignored; all lanes
+//!   of a warp share what one of them learned; strong accesses to global
+//!   memory are all taken to be of one flag; a store to a flag keeps what
+//!   earlier ones published;
+//! - proxies: see `units::proxy`.
+
+mod clock;
+mod hooks;
+mod objects;
+mod shadow;
+#[cfg(test)]
+mod tests;
+
+use clock::Clock;
+pub(crate) use hooks::Order;
+pub(crate) use objects::{Flag, Object};
+use objects::{Meeting, Published};
+pub(crate) use shadow::Kind;
+use shadow::{Clash, Record, Shadow};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What executes accesses: a warp of the cluster, numbered like it, or an
+/// asynchronous operation.
+pub(crate) type AgentId = usize;
+
+/// Which instruction of which thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// Instruction.
+    pub(crate) pc: usize,
+    /// Warp of the cluster.
+    pub(crate) warp: usize,
+    /// Lane, the first of several.
+    pub(crate) lane: u32,
+}
+
+/// Whose memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Shared memory of the CTA of a rank.
+    Shared(u32),
+    /// Tensor memory of the CTA of a rank.
+    Tensor(u32),
+}
+
+/// Units of a CTA's tensor memory: 16 lanes of a column each.
+const TENSOR_UNITS: usize = 8 * 512;
+
+/// A race: its place, and the earlier and the later access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    place: Place,
+    clash: Clash,
+    /// The accesses are by asynchronous operations.
+    asynchronous: (bool, bool),
+}
+
+/// Accesses to the shared memory of a cluster, and what orders them.
+#[derive(Debug, Default)]
+pub(crate) struct Races {
+    warps: usize,
+    warps_per_cta: usize,
+    /// What each agent knows. Its own entry is the epoch it is in.
+    agents: Vec<Clock>,
+    /// Asynchronous agents that have ended, longest first.
+    idle: VecDeque<AgentId>,
+    /// What relaxed writes of a warp publish: what it knew at its last fence.
+    fenced: Vec<Clock>,
+    /// What relaxed reads of a warp saw published since its last fence.
+    seen: Vec<Clock>,
+    shadows: Vec<Shadow>,
+    /// Of tensor memory, by CTA: 16 lanes of a column are one byte.
+    tensors: Vec<Shadow>,
+    /// The sixteen barriers of each CTA.
+    meetings: Vec<Meeting>,
+    /// What the exited threads of each CTA knew.
+    gone: Vec<Clock>,
+    objects: BTreeMap<Object, Published>,
+    flags: BTreeMap<Flag, Clock>,
+}
+
+impl Races {
+    /// Forgets everything: a cluster of `ctas` CTAs begins.
+    pub(crate) fn start(&mut self, ctas: usize, warps_per_cta: usize, shared_bytes: usize) {
+        self.warps = ctas * warps_per_cta;
+        self.warps_per_cta = warps_per_cta;
+        self.agents.clear();
+        self.agents.resize(self.warps, Clock::default());
+        for (agent, clock) in self.agents.iter_mut().enumerate() {
+            clock.set(agent, 1);
+        }
+        self.idle.clear();
+        for clocks in [&mut self.fenced, &mut self.seen] {
+            clocks.clear();
+            clocks.resize(self.warps, Clock::default());
+        }
+        self.shadows.resize_with(ctas, Shadow::default);
+        self.shadows.iter_mut().for_each(|shadow| shadow.reset(shared_bytes));
+        self.tensors.resize_with(ctas, Shadow::default);
+        self.tensors.iter_mut().for_each(|shadow| shadow.reset(TENSOR_UNITS));
+        self.meetings.clear();
+        self.meetings.resize(ctas * super::barrier::COUNT, Meeting::default());
+        self.gone.clear();
+        self.gone.resize(ctas, Clock::default());
+        self.objects.clear();
+        self.flags.clear();
+    }
+
+    /// Ends an agent's epoch: what it published does not hold its later
+    /// accesses.
+    fn advance(&mut self, agent: AgentId) {
+        let clock = &mut self.agents[agent];
+        let epoch = clock.get(agent);
+        clock.set(agent, epoch.saturating_add(1));
+    }
+
+    /// An asynchronous operation that comes after all that `after` did so far.
+    /// When there are too many, it is `after` itself.
+    pub(crate) fn new_agent(&mut self, after: AgentId) -> AgentId {
+        // An ended agent's number is used again in its next epoch: whoever
+        // knows that one is taken to know the old one too.
+        const ENOUGH: usize = 64;
+        let agent =
+            if self.agents.len() - self.warps < ENOUGH { None } else { self.idle.pop_front() };
+        let agent = match agent {
+            Some(agent) => agent,
+            None if self.agents.len() > usize::from(u16::MAX) => return after,
+            None => {
+                self.agents.push(Clock::default());
+                self.agents.len() - 1
+            }
+        };
+        let epoch = self.agents[agent].get(agent).saturating_add(1);
+        let mut clock = std::mem::take(&mut self.agents[agent]);
+        clock.copy(&self.agents[after]);
+        clock.set(agent, epoch);
+        self.agents[agent] = clock;
+        self.advance(after);
+        agent
+    }
+
+    /// What `agent` does next comes after all that `after` did so far.
+    pub(crate) fn order(&mut self, agent: AgentId, after: AgentId) {
+        if agent != after {
+            let clock = std::mem::take(&mut self.agents[after]);
+            self.agents[agent].join(&clock);
+            self.agents[after] = clock;
+            self.advance(after);
+        }
+    }
+
+    /// An asynchronous operation has ended and published what it had to.
+    pub(crate) fn retire(&mut self, agent: AgentId) {
+        if agent >= self.warps {
+            self.idle.push_back(agent);
+        }
+    }
+
+    /// An access of `bytes` bytes from `offset` in the window of the CTA of
+    /// `rank`.
+    ///
+    /// # Errors
+    /// The race, if it is one.
+    pub(crate) fn access(
+        &mut self,
+        agent: AgentId,
+        origin: Origin,
+        kind: Kind,
+        rank: u32,
+        (offset, bytes): (u64, u64),
+    ) -> Result<(), Found> {
+        let record = self.record(agent, origin, kind);
+        self.touch(Place::Shared(rank), offset as usize, bytes as usize, record)
+    }
+
+    /// The same in tensor memory: units of 16 lanes of a column.
+    ///
+    /// # Errors
+    /// The race, if it is one.
+    pub(crate) fn tensor_access(
+        &mut self,
+        agent: AgentId,
+        origin: Origin,
+        kind: Kind,
+        rank: u32,
+        (start, units): (u64, u64),
+    ) -> Result<(), Found> {
+        let record = self.record(agent, origin, kind);
+        self.touch(Place::Tensor(rank), start as usize, units as usize, record)
+    }
+
+    fn record(&self, agent: AgentId, origin: Origin, kind: Kind) -> Record {
+        let Origin { pc, warp, lane } = origin;
+        let epoch = self.agents[agent].get(agent);
+        Record::new(agent as u16, epoch, kind, pc as u32, warp as u16, lane)
+    }
+
+    #[inline]
+    fn touch(
+        &mut self,
+        place: Place,
+        offset: usize,
+        bytes: usize,
+        record: Record,
+    ) -> Result<(), Found> {
+        let shadow = match place {
+            Place::Shared(rank) => self.shadows.get_mut(rank as usize),
+            Place::Tensor(rank) => self.tensors.get_mut(rank as usize),
+        };
+        let Some(shadow) = shadow else {
+            return Ok(());
+        };
+        shadow.access(offset, bytes, record, &self.agents[usize::from(record.agent)]).map_err(
+            |clash| Found {
+                place,
+                clash,
+                asynchronous: (
+                    usize::from(clash.old.agent) >= self.warps,
+                    usize::from(clash.new.agent) >= self.warps,
+                ),
+            },
+        )
+    }
+}

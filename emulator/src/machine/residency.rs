@@ -1,0 +1,260 @@
+//! Which clusters of a grid are live, and which of them runs.
+//!
+//! A kernel whose CTAs cannot look at each other while they run (no atomics, no
+//! volatile or ordered accesses to global memory) is run cluster by cluster, on
+//! several host threads. For all others, as many clusters as the machine holds
+//! are live together and take turns on one host thread, so that persistent,
+//! stream-K and flag-spinning kernels make progress. A turn ends when its slice
+//! is used up or when every warp of the cluster waits or spins (`units::spin`).
+//!
+//! `eager` starts clusters in the order of the grid, `lazy` in the opposite
+//! order, both with long slices; `random` starts at a seeded cluster, and which
+//! one runs next and for how long is seeded too. Only live clusters hold state.
+//!
+//! Grids that overlap (`dependency`) share the machine.
+//!
+//! What it can miss: threads that spin with weak loads, which PTX does not
+//! promise to end, hang where clusters run one by one.
+
+use super::Stats;
+use super::cluster::{Cluster, Progress};
+use super::launch::{Env, product};
+use crate::Schedule;
+use crate::diagnostic::Diagnostic;
+use crate::schedule::SplitMix;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Warp instructions of a cluster's slice in the orderly schedules.
+const SLICE: u64 = 1 << 18;
+/// The longest slice of the random schedule has this many bits.
+const RANDOM_BITS: usize = 13;
+/// Warp instructions spent on spinning alone, by all clusters together, after
+/// which they count as deadlocked: about a second.
+const PATIENCE: u64 = 1 << 22;
+
+/// Cluster that comes at place `position`.
+pub(super) fn order(schedule: Schedule, position: u64, clusters: u64) -> u64 {
+    match schedule {
+        Schedule::Eager => position,
+        Schedule::Lazy => clusters - 1 - position,
+        // A rotation by a seeded amount: every cluster may be the first.
+        Schedule::Random(seed) => {
+            let shift = SplitMix::new(seed, u64::MAX).next() % clusters;
+            (position + shift) % clusters
+        }
+    }
+}
+
+/// Share of the machine that a cluster takes, in 2^-32 of all of it.
+fn share(env: &Env<'_>) -> u64 {
+    let gpu = env.gpu;
+    let threads = product(env.block) as u32;
+    // The register file of an SM has 64 Ki registers, given out a warp at a time.
+    let by_registers = env
+        .registers
+        .map_or(u32::MAX, |each| (1 << 16) / (each.max(1) * threads.next_multiple_of(32)).max(1));
+    let per_sm = (gpu.max_threads_per_sm / threads)
+        .min(gpu.max_ctas_per_sm)
+        .min(gpu.shared_per_sm / env.shared_bytes)
+        .min(by_registers)
+        .max(1);
+    let clusters = (u64::from(gpu.sms * per_sm) / product(env.cluster)).max(1);
+    (1 << 32) / clusters
+}
+
+/// A live cluster and which grid it is of.
+type Live = (usize, Box<Cluster>);
+
+/// The live clusters of grids that may overlap.
+struct Residents<'a> {
+    envs: &'a [Env<'a>],
+    schedule: Schedule,
+    live: VecDeque<Live>,
+    /// Ended ones of each grid, their memory to be used again.
+    #[expect(clippy::vec_box, reason = "they come from the queue of live ones and go back")]
+    spare: Vec<Vec<Box<Cluster>>>,
+    /// What a cluster of each grid takes, and what is left of the machine.
+    shares: Vec<u64>,
+    room: u64,
+    random: SplitMix,
+    /// Instructions spent on spinning since something happened.
+    idle: u64,
+    stats: Vec<Stats>,
+}
+
+/// One host thread, live clusters take turns. Each grid may begin when the one
+/// before it lets it, and ends in its own time.
+pub(super) fn take_turns(envs: &[Env<'_>]) -> Result<Vec<Stats>, Box<Diagnostic>> {
+    let schedule = envs[0].schedule;
+    let seed = match schedule {
+        Schedule::Random(seed) => seed,
+        Schedule::Eager | Schedule::Lazy => 0,
+    };
+    let mut residents = Residents {
+        envs,
+        schedule,
+        live: VecDeque::new(),
+        spare: envs.iter().map(|_| Vec::new()).collect(),
+        shares: envs.iter().map(share).collect(),
+        room: 1 << 32,
+        // Another stream than those of the clusters.
+        random: SplitMix::new(seed, u64::MAX - 1),
+        idle: 0,
+        stats: envs.iter().map(|env| Stats::new(env.code.len())).collect(),
+    };
+    while let Some((cluster, slice)) = residents.choose() {
+        residents.run(cluster, slice)?;
+    }
+    Ok(residents.stats)
+}
+
+impl Residents<'_> {
+    /// The grid whose next cluster can begin, if any: the earliest.
+    fn next_grid(&self) -> Option<usize> {
+        let grid = (0..self.envs.len()).find(|&grid| self.envs[grid].clusters_left() > 0)?;
+        let may = self.envs[grid].before.as_ref().is_none_or(|before| before.released());
+        // Dependents are in no hurry.
+        let patient = self.schedule == Schedule::Lazy && grid > 0;
+        let waits = patient && self.live.iter().any(|(of, _)| *of < grid);
+        (may && !waits && self.shares[grid] <= self.room).then_some(grid)
+    }
+
+    /// Next cluster, taken from the live ones or begun, and its slice.
+    fn choose(&mut self) -> Option<(Live, u64)> {
+        let next = self.next_grid();
+        match self.schedule {
+            Schedule::Eager | Schedule::Lazy => {
+                let begun = next.and_then(|grid| self.begin(grid));
+                Some((begun.or_else(|| self.live.pop_front())?, SLICE))
+            }
+            Schedule::Random(_) => {
+                let slice = 1 << self.random.below(RANDOM_BITS);
+                let choices = self.live.len() + usize::from(next.is_some());
+                let chosen = if choices == 0 { return None } else { self.random.below(choices) };
+                let cluster = match self.live.swap_remove_back(chosen) {
+                    Some(live) => live,
+                    None => self.begin(next?)?,
+                };
+                Some((cluster, 1 + self.random.below(slice) as u64))
+            }
+        }
+    }
+
+    fn begin(&mut self, grid: usize) -> Option<Live> {
+        let env = &self.envs[grid];
+        let index = env.take_cluster()?;
+        let mut cluster = self.spare[grid].pop().unwrap_or_else(|| Box::new(Cluster::new()));
+        cluster.start(env, &mut self.stats[grid], index);
+        self.room -= self.shares[grid];
+        self.idle = 0;
+        Some((grid, cluster))
+    }
+
+    fn run(&mut self, (grid, mut cluster): Live, slice: u64) -> Result<(), Box<Diagnostic>> {
+        let env = &self.envs[grid];
+        let before = cluster.clock();
+        match cluster.run(env, &mut self.stats[grid], slice)? {
+            Progress::Done => {
+                self.idle = 0;
+                self.room += self.shares[grid];
+                env.advance.end();
+                self.spare[grid].push(cluster);
+            }
+            Progress::Worked => {
+                self.idle = 0;
+                self.live.push_back((grid, cluster));
+            }
+            Progress::Idle => {
+                self.idle += (cluster.clock() - before).max(1);
+                self.live.push_back((grid, cluster));
+                if self.idle > PATIENCE {
+                    return Err(self.deadlock());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn deadlock(&self) -> Box<Diagnostic> {
+        let waiting = |(grid, cluster): &Live| cluster.waiting(&self.envs[*grid]);
+        let all = self.live.iter().flat_map(waiting).collect();
+        // Something lives: it has just run.
+        let (grid, cluster) = &self.live[0];
+        cluster.deadlock_of(&self.envs[*grid], all)
+    }
+}
+
+/// A cluster on its own, to its end.
+fn run_alone(
+    cluster: &mut Cluster,
+    env: &Env<'_>,
+    stats: &mut Stats,
+) -> Result<(), Box<Diagnostic>> {
+    let mut worked = 0;
+    loop {
+        match cluster.run(env, stats, u64::MAX)? {
+            Progress::Done => return Ok(()),
+            Progress::Worked => worked = cluster.clock(),
+            Progress::Idle if cluster.clock() - worked > PATIENCE => {
+                return Err(cluster.deadlock_of(env, cluster.waiting(env)));
+            }
+            Progress::Idle => {}
+        }
+    }
+}
+
+/// Host threads take clusters one after the other.
+pub(super) fn in_parallel(
+    mut env: Env<'_>,
+    clusters: u64,
+    threads: Option<usize>,
+) -> Result<Stats, Box<Diagnostic>> {
+    let available = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads.unwrap_or_else(available).clamp(1, clusters.min(256) as usize);
+    env.exclusive = threads == 1;
+    let next = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    // The fault of the earliest cluster counts; those before it all run to
+    // their end, so it does not depend on the threads.
+    let fault: Mutex<Option<(u64, Box<Diagnostic>)>> = Mutex::new(None);
+    let total = Mutex::new(Stats::new(env.code.len()));
+    let env = &env;
+    let work = || {
+        let mut stats = Stats::new(env.code.len());
+        let mut cluster = Cluster::new();
+        while !stop.load(Relaxed) {
+            let position = next.fetch_add(1, Relaxed);
+            if position >= clusters {
+                break;
+            }
+            cluster.start(env, &mut stats, order(env.schedule, position, clusters));
+            if let Err(diagnostic) = run_alone(&mut cluster, env, &mut stats) {
+                stop.store(true, Relaxed);
+                if let Ok(mut first) = fault.lock()
+                    && first.as_ref().is_none_or(|(at, _)| position < *at)
+                {
+                    *first = Some((position, diagnostic));
+                }
+            }
+        }
+        if let Ok(mut total) = total.lock() {
+            total.merge(&stats);
+        }
+    };
+    if threads == 1 {
+        work();
+    } else {
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(work);
+            }
+        });
+    }
+    if let Ok(Some((_, diagnostic))) = fault.into_inner() {
+        return Err(diagnostic);
+    }
+    Ok(total.into_inner().unwrap_or_default())
+}

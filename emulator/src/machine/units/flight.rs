@@ -1,0 +1,145 @@
+//! Memory that operations in flight will still read or write.
+//!
+//! Shared memory is counted per granule of 16 bytes, so that an access beside
+//! every operation costs one look-up; global memory by one interval around all
+//! ranges. A hit is then compared exactly with the operations of the queue.
+
+use super::engine::Operation;
+
+/// Bytes of a granule of shared memory.
+pub(crate) const GRANULE: u64 = 16;
+
+/// Which memory a range is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// Global memory.
+    Global,
+    /// Shared memory of the CTA of this rank; addresses are offsets in its
+    /// window.
+    Shared(u32),
+    /// Tensor memory of the CTA of this rank, numbered as `tensor_memory` says.
+    Tensor(u32),
+}
+
+/// A range of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) home: Home,
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Range {
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        self.home == other.home
+            && self.start < other.start + other.bytes
+            && other.start < self.start + self.bytes
+    }
+}
+
+/// How an operation uses a range that an access meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The operation has yet to read it.
+    Source,
+    /// The operation has yet to write it, or to say that it did.
+    Destination,
+}
+
+/// Where the ranges of queued operations are, roughly.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    operations: usize,
+    /// Operations that use each granule, by CTA rank.
+    granules: Vec<Vec<u16>>,
+    /// Operations with global ranges, and an interval that holds them all.
+    global: usize,
+    low: u64,
+    high: u64,
+    /// Operations with ranges in tensor memory.
+    tensor: usize,
+}
+
+fn span(range: &Range) -> std::ops::Range<usize> {
+    (range.start / GRANULE) as usize..(range.start + range.bytes).div_ceil(GRANULE) as usize
+}
+
+impl Flight {
+    /// Nothing in flight, in `ctas` CTAs.
+    pub(crate) fn reset(&mut self, ctas: usize) {
+        self.operations = 0;
+        self.global = 0;
+        self.tensor = 0;
+        self.granules.resize_with(ctas, Vec::new);
+        self.granules.iter_mut().for_each(|granules| granules.fill(0));
+    }
+
+    /// Whether anything is in flight.
+    #[inline(always)]
+    pub(crate) fn busy(&self) -> bool {
+        self.operations != 0
+    }
+
+    pub(super) fn add(&mut self, operation: &Operation) {
+        self.operations += 1;
+        let (mut global, mut tensor) = (false, false);
+        for range in operation.reads.iter().chain(&operation.writes).filter(|r| r.bytes != 0) {
+            match range.home {
+                Home::Shared(rank) => {
+                    let granules = &mut self.granules[rank as usize];
+                    let span = span(range);
+                    if granules.len() < span.end {
+                        granules.resize(span.end, 0);
+                    }
+                    for count in &mut granules[span] {
+                        *count += 1;
+                    }
+                }
+                Home::Global => {
+                    let end = range.start + range.bytes;
+                    let empty = self.global == 0 && !global;
+                    self.low = if empty { range.start } else { self.low.min(range.start) };
+                    self.high = if empty { end } else { self.high.max(end) };
+                    global = true;
+                }
+                Home::Tensor(_) => tensor = true,
+            }
+        }
+        self.global += usize::from(global);
+        self.tensor += usize::from(tensor);
+    }
+
+    pub(super) fn remove(&mut self, operation: &Operation) {
+        self.operations -= 1;
+        let (mut global, mut tensor) = (false, false);
+        for range in operation.reads.iter().chain(&operation.writes).filter(|r| r.bytes != 0) {
+            match range.home {
+                Home::Shared(rank) => {
+                    for count in &mut self.granules[rank as usize][span(range)] {
+                        *count -= 1;
+                    }
+                }
+                Home::Global => global = true,
+                Home::Tensor(_) => tensor = true,
+            }
+        }
+        self.global -= usize::from(global);
+        self.tensor -= usize::from(tensor);
+    }
+
+    /// Whether an operation in flight may use a part of `range`.
+    #[inline]
+    pub(crate) fn may_touch(&self, range: &Range) -> bool {
+        match range.home {
+            Home::Global => {
+                self.global != 0 && range.start < self.high && self.low < range.start + range.bytes
+            }
+            Home::Tensor(_) => self.tensor != 0,
+            Home::Shared(rank) => self.granules.get(rank as usize).is_some_and(|granules| {
+                let span = span(range);
+                let end = span.end.min(granules.len());
+                span.start < end && granules[span.start..end].iter().any(|&count| count != 0)
+            }),
+        }
+    }
+}

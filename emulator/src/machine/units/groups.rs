@@ -1,0 +1,117 @@
+//! Commit groups: PTX ISA 9.7.9.25.3 (`cp.async.commit_group`, `wait_group`)
+//! and 9.7.9.28 (`cp.async.bulk.commit_group`, `wait_group`).
+//!
+//! Groups belong to threads. An operation joins the group that its issuers will
+//! commit next; operations issued by lanes whose groups differ are issued
+//! separately.
+
+use super::engine::Queued;
+use crate::machine::regs::LANES;
+
+/// Whose groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GroupKind {
+    /// `cp.async`
+    Copy,
+    /// `cp.async.bulk`
+    Bulk,
+    /// `wgmma.mma_async`
+    Wgmma,
+    /// `tcgen05.mma`, `.cp`, `.shift`, `.commit`: never committed, orders them.
+    Tensor,
+    /// `tcgen05.ld`: never committed.
+    TensorLoad,
+    /// `tcgen05.st`: never committed.
+    TensorStore,
+}
+
+const KINDS: usize = 6;
+
+/// The group an operation is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Membership {
+    pub(crate) kind: GroupKind,
+    /// Groups that its issuers had committed before.
+    pub(crate) index: u32,
+}
+
+/// What a `wait_group` waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupWait {
+    pub(crate) kind: GroupKind,
+    pub(crate) warp: usize,
+    pub(crate) lanes: u32,
+    /// Newest groups that may still be in flight; `None` waits for uncommitted
+    /// operations too.
+    pub(crate) keep: Option<u32>,
+    /// `.read`: only the sources matter.
+    pub(crate) reads_only: bool,
+}
+
+/// Number of groups that each thread of the cluster has committed.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    committed: Vec<[[u32; LANES]; KINDS]>,
+}
+
+impl Groups {
+    pub(crate) fn reset(&mut self, warps: usize) {
+        self.committed.clear();
+        self.committed.resize(warps, [[0; LANES]; KINDS]);
+    }
+
+    /// Lanes of `mask` by the group that they would join.
+    pub(crate) fn split(&self, kind: GroupKind, warp: usize, mask: u32) -> Vec<(Membership, u32)> {
+        let row = &self.committed[warp][kind as usize];
+        let mut parts = Vec::with_capacity(1);
+        let mut rest = mask;
+        while rest != 0 {
+            let index = row[rest.trailing_zeros() as usize];
+            let same = (0..LANES).filter(|&lane| rest >> lane & 1 != 0 && row[lane] == index);
+            let lanes = same.fold(0, |lanes, lane| lanes | 1 << lane);
+            parts.push((Membership { kind, index }, lanes));
+            rest &= !lanes;
+        }
+        parts
+    }
+
+    /// The group that an operation of a lane joins.
+    pub(crate) fn membership(&self, kind: GroupKind, warp: usize, lane: usize) -> Membership {
+        Membership { kind, index: self.committed[warp][kind as usize][lane] }
+    }
+
+    /// Closes the current group of each lane.
+    pub(crate) fn commit(&mut self, kind: GroupKind, warp: usize, mask: u32) {
+        for (lane, count) in self.committed[warp][kind as usize].iter_mut().enumerate() {
+            *count += mask >> lane & 1;
+        }
+    }
+
+    /// Groups of a lane that are over behind a wait: those of smaller number.
+    pub(crate) fn over(&self, wait: &GroupWait, lane: usize) -> u32 {
+        let committed = self.committed[wait.warp][wait.kind as usize][lane];
+        match wait.keep {
+            Some(keep) => committed.saturating_sub(keep),
+            None => committed + 1,
+        }
+    }
+
+    /// Whether an operation keeps a wait from ending.
+    pub(super) fn blocks(&self, wait: &GroupWait, queued: &Queued) -> bool {
+        let operation = &queued.operation;
+        let Some(group) = operation.group.filter(|group| group.kind == wait.kind) else {
+            return false;
+        };
+        let lanes = operation.lanes & wait.lanes;
+        if operation.site.warp != wait.warp || lanes == 0 || wait.reads_only && queued.has_read {
+            return false;
+        }
+        let Some(keep) = wait.keep else {
+            return true;
+        };
+        let row = &self.committed[wait.warp][wait.kind as usize];
+        (0..LANES).any(|lane| {
+            lanes >> lane & 1 != 0 && u64::from(group.index) + u64::from(keep) < row[lane].into()
+        })
+    }
+}

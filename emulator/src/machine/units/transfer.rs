@@ -1,0 +1,275 @@
+//! Copies: what `cp.async`, bulk and tensor copies, `st.async` and their
+//! reductions move.
+//!
+//! A copy takes the initialisation state of its source along: copying bytes
+//! that were never written is no fault, reading the copy is.
+
+use super::engine::{Machine, Work};
+use super::flight::{Home, Range};
+use super::mbarrier::At;
+use crate::diagnostic::{Exec, Space};
+use crate::tensor_map::{ElementType, Reduction};
+
+/// Where bytes come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Global memory.
+    Global(u64),
+    /// Shared memory.
+    Shared(At),
+    /// The fill pattern.
+    Fill,
+    /// Bytes of [`Transfer::immediate`], from this one on.
+    Immediate(u32),
+}
+
+/// Where bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Global memory.
+    Global(u64),
+    /// This offset in the shared memory of each CTA of [`Transfer::ranks`].
+    Shared(u32),
+}
+
+/// Bytes that are contiguous on both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) source: Source,
+    pub(crate) target: Target,
+    pub(crate) bytes: u32,
+}
+
+/// A copy.
+#[derive(Debug, Default)]
+pub(crate) struct Transfer {
+    pub(crate) pieces: Vec<Piece>,
+    /// CTAs of shared targets.
+    pub(crate) ranks: Vec<u32>,
+    /// What to do with the old bytes; `None` replaces them.
+    pub(crate) reduction: Option<Reduction>,
+    /// Pattern of [`Source::Fill`].
+    pub(crate) fill: [u8; 2],
+    /// Data of [`Source::Immediate`].
+    pub(crate) immediate: Vec<u8>,
+    /// Elements that the copy rounds to tf32.
+    pub(crate) convert: Option<ElementType>,
+}
+
+/// A copy under way.
+#[derive(Debug)]
+struct Moving {
+    transfer: Transfer,
+    /// What was read, piece after piece.
+    data: Vec<u8>,
+    /// Bytes of it that nobody had written: start, length.
+    unknown: Vec<(usize, usize)>,
+}
+
+/// Sorts ranges and joins those that touch.
+fn merge(mut ranges: Vec<Range>) -> Vec<Range> {
+    ranges.retain(|range| range.bytes != 0);
+    let key = |range: &Range| {
+        let rank = match range.home {
+            Home::Global => 0,
+            Home::Shared(rank) | Home::Tensor(rank) => rank + 1,
+        };
+        (rank, range.start)
+    };
+    ranges.sort_unstable_by_key(key);
+    let mut merged: Vec<Range> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if last.home == range.home && range.start <= last.start + last.bytes => {
+                let end = (last.start + last.bytes).max(range.start + range.bytes);
+                last.bytes = end - last.start;
+            }
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+impl Transfer {
+    /// One piece.
+    pub(crate) fn one(piece: Piece, ranks: Vec<u32>) -> Self {
+        Self { pieces: vec![piece], ranks, ..Self::default() }
+    }
+
+    /// Memory that the copy reads.
+    pub(crate) fn reads(&self) -> Vec<Range> {
+        let range = |piece: &Piece| {
+            let (home, start) = match piece.source {
+                Source::Global(addr) => (Home::Global, addr),
+                Source::Shared(at) => (Home::Shared(at.rank), at.offset.into()),
+                Source::Fill | Source::Immediate(_) => return None,
+            };
+            Some(Range { home, start, bytes: piece.bytes.into() })
+        };
+        merge(self.pieces.iter().filter_map(range).collect())
+    }
+
+    /// Memory that the copy writes.
+    pub(crate) fn writes(&self) -> Vec<Range> {
+        let mut ranges = Vec::with_capacity(self.pieces.len());
+        for piece in &self.pieces {
+            let bytes = piece.bytes.into();
+            match piece.target {
+                Target::Global(start) => ranges.push(Range { home: Home::Global, start, bytes }),
+                Target::Shared(offset) => ranges.extend(self.ranks.iter().map(|&rank| Range {
+                    home: Home::Shared(rank),
+                    start: offset.into(),
+                    bytes,
+                })),
+            }
+        }
+        merge(ranges)
+    }
+
+    /// Bytes moved, to one destination.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| u64::from(piece.bytes)).sum()
+    }
+
+    /// The copy as an operation's work.
+    pub(crate) fn work(self) -> Box<dyn Work> {
+        Box::new(Moving { transfer: self, data: Vec::new(), unknown: Vec::new() })
+    }
+}
+
+impl Moving {
+    /// Reads the source of a piece into `data[start..]`.
+    fn gather(&mut self, piece: &Piece, start: usize, machine: &mut Machine<'_>) {
+        let bytes = piece.bytes as usize;
+        let out = &mut self.data[start..start + bytes];
+        match piece.source {
+            Source::Global(addr) => {
+                let env = machine.env;
+                // Found at issue; allocations stay while a kernel runs.
+                let Some(id) = env.global.find(addr) else {
+                    return;
+                };
+                let block = env.global.block(id);
+                block.copy_out(addr, out);
+                block.touch(addr, bytes as u64, false, env.exclusive);
+                let count = machine.stats.space(Space::Global);
+                count.bytes_read += bytes as u64;
+                count.sectors_read += sectors(addr, bytes);
+                let end = addr + bytes as u64;
+                let mut at = addr;
+                while let Some(first) = block.first_uninitialised_in(at, end - at) {
+                    self.unknown.push((start + (first - addr) as usize, 1));
+                    at = first + 1;
+                }
+            }
+            Source::Shared(from) => {
+                let (memory, offset) = (&machine.shared[from.rank as usize], from.offset as usize);
+                memory.copy_out(offset, out);
+                machine.stats.space(Space::Shared).bytes_read += bytes as u64;
+                let mut at = offset;
+                while let Some(first) = memory.first_uninitialised_in(at, offset + bytes - at) {
+                    self.unknown.push((start + first - offset, 1));
+                    at = first + 1;
+                }
+            }
+            Source::Fill => {
+                for (at, byte) in out.iter_mut().enumerate() {
+                    *byte = self.transfer.fill[at & 1];
+                }
+            }
+            Source::Immediate(from) => {
+                let from = from as usize;
+                out.copy_from_slice(&self.transfer.immediate[from..from + bytes]);
+            }
+        }
+    }
+
+    /// Writes a piece.
+    fn scatter(&self, piece: &Piece, start: usize, machine: &mut Machine<'_>) {
+        let data = &self.data[start..start + piece.bytes as usize];
+        let bytes = data.len();
+        let unknown = self.unknown.iter().filter_map(|&(from, len)| {
+            let (from, end) = (from.max(start), (from + len).min(start + bytes));
+            (from < end).then(|| (from - start, end - from))
+        });
+        let mut combined = Vec::new();
+        match piece.target {
+            Target::Global(addr) => {
+                let env = machine.env;
+                let Some(id) = env.global.find(addr) else {
+                    return;
+                };
+                let block = env.global.block(id);
+                let data = match &self.transfer.reduction {
+                    None => data,
+                    Some(reduction) => {
+                        combined.resize(bytes, 0);
+                        block.copy_out(addr, &mut combined);
+                        reduction.apply(&mut combined, data);
+                        combined.as_slice()
+                    }
+                };
+                block.copy_in(addr, data, env.exclusive);
+                block.touch(addr, bytes as u64, true, env.exclusive);
+                let count = machine.stats.space(Space::Global);
+                count.bytes_written += bytes as u64;
+                count.sectors_written += sectors(addr, bytes);
+                for (at, len) in unknown {
+                    block.forget(addr + at as u64, len as u64);
+                }
+            }
+            Target::Shared(offset) => {
+                for &rank in &self.transfer.ranks {
+                    let memory = &mut machine.shared[rank as usize];
+                    let data = match &self.transfer.reduction {
+                        None => data,
+                        Some(reduction) => {
+                            combined.resize(bytes, 0);
+                            memory.copy_out(offset as usize, &mut combined);
+                            reduction.apply(&mut combined, data);
+                            combined.as_slice()
+                        }
+                    };
+                    memory.copy_in(offset as usize, data);
+                    for (at, len) in unknown.clone() {
+                        memory.forget(offset as usize + at, len);
+                    }
+                }
+                machine.stats.space(Space::Shared).bytes_written +=
+                    (bytes * self.transfer.ranks.len()) as u64;
+            }
+        }
+    }
+}
+
+fn sectors(addr: u64, bytes: usize) -> u64 {
+    ((addr + bytes as u64 - 1) >> 5) - (addr >> 5) + 1
+}
+
+impl Work for Moving {
+    fn read(&mut self, machine: &mut Machine<'_>) -> Exec {
+        self.data.resize(self.transfer.bytes() as usize, 0);
+        let pieces = std::mem::take(&mut self.transfer.pieces);
+        let mut start = 0;
+        for piece in pieces.iter().filter(|piece| piece.bytes != 0) {
+            self.gather(piece, start, machine);
+            let end = start + piece.bytes as usize;
+            // Pieces are of whole elements, and what fills is not converted.
+            if let (Some(element), Source::Global(_)) = (self.transfer.convert, piece.source) {
+                element.convert_loaded(&mut self.data[start..end]);
+            }
+            start = end;
+        }
+        self.transfer.pieces = pieces;
+        Ok(())
+    }
+
+    fn write(&mut self, machine: &mut Machine<'_>) -> Exec {
+        let mut start = 0;
+        for piece in self.transfer.pieces.iter().filter(|piece| piece.bytes != 0) {
+            self.scatter(piece, start, machine);
+            start += piece.bytes as usize;
+        }
+        Ok(())
+    }
+}

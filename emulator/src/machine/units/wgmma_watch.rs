@@ -1,0 +1,165 @@
+//! Registers that asynchronous instructions use: `wgmma` (PTX ISA 9.7.15.7) and
+//! `tcgen05.ld` (9.7.16.8).
+//!
+//! Instructions of modules that have such instructions carry the 32-bit registers
+//! that they name ([`Touch`]). Before one of them runs while registers of its warp are
+//! in flight, they are compared; and in modules with `wgmma` every write is noted, so
+//! that a product without a `wgmma.fence` since is found.
+//!
+//! What it can miss: registers of other frames (arguments of calls), lanes that do not
+//! take part.
+
+use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault, TensorFault};
+use crate::machine::Context;
+use crate::machine::regs::{Regs, Slot};
+use crate::machine::units::Site;
+
+/// A 32-bit register that an instruction names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Touch {
+    pub(crate) slot: Slot,
+    pub(crate) write: bool,
+}
+
+/// A row of the register file.
+#[derive(Debug, Clone, Copy, Default)]
+struct Row {
+    /// Fences before its last write.
+    written: u32,
+    /// Results in flight to it.
+    results: u16,
+    /// Operations in flight that read it.
+    sources: u16,
+}
+
+/// Rows of a warp's register file in flight.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Watch {
+    rows: Vec<Row>,
+    held: usize,
+    /// `wgmma.fence`s executed.
+    fences: u32,
+}
+
+impl Watch {
+    fn row(&mut self, at: usize) -> &mut Row {
+        if self.rows.len() <= at {
+            self.rows.resize(at + 1, Row::default());
+        }
+        &mut self.rows[at]
+    }
+
+    fn get(&self, at: usize) -> Row {
+        self.rows.get(at).copied().unwrap_or_default()
+    }
+
+    /// Whether registers are in flight.
+    #[inline(always)]
+    pub(crate) fn busy(&self) -> bool {
+        self.held != 0
+    }
+
+    /// Forgets everything: another warp.
+    pub(crate) fn reset(&mut self) {
+        self.rows.clear();
+        self.held = 0;
+        self.fences = 0;
+    }
+
+    /// `wgmma.fence`
+    pub(crate) fn fence(&mut self) {
+        self.fences += 1;
+    }
+}
+
+impl Regs {
+    /// An operation reads these registers (`sources`), or will write them.
+    pub(crate) fn hold(&mut self, slots: &[Slot], sources: bool) {
+        for at in slots.iter().filter_map(|&slot| self.absolute(slot)).collect::<Vec<_>>() {
+            let row = self.watch.row(at);
+            *if sources { &mut row.sources } else { &mut row.results } += 1;
+            self.watch.held += 1;
+        }
+    }
+
+    /// The operation is over.
+    pub(crate) fn let_go(&mut self, slots: &[Slot], sources: bool) {
+        for at in slots.iter().filter_map(|&slot| self.absolute(slot)).collect::<Vec<_>>() {
+            let row = self.watch.row(at);
+            *if sources { &mut row.sources } else { &mut row.results } -= 1;
+            self.watch.held -= 1;
+        }
+    }
+}
+
+impl Context<'_> {
+    /// None of the registers may be in flight; `shared`: others may read them.
+    pub(crate) fn check_registers(&self, slots: &[Slot], shared: bool) -> Exec {
+        if !self.regs.watch.busy() {
+            return Ok(());
+        }
+        let used = |slot: Slot| {
+            self.regs.absolute(slot).is_some_and(|at| {
+                let row = self.regs.watch.get(at);
+                row.results != 0 || row.sources != 0 && !shared
+            })
+        };
+        match slots.iter().find(|&&slot| used(slot)) {
+            None => Ok(()),
+            Some(&slot) => Err(self.in_flight_fault(slot)),
+        }
+    }
+
+    /// `wgmma.fence` must have come since the registers were written.
+    pub(crate) fn check_fenced(&self, slots: &[Slot], operand: &'static str) -> Exec {
+        let watch = &self.regs.watch;
+        let stale = |slot: Slot| {
+            self.regs.absolute(slot).is_some_and(|at| watch.get(at).written >= watch.fences)
+        };
+        if slots.iter().any(|&slot| stale(slot)) {
+            let fault = TensorFault::MissingWgmmaFence { operand };
+            return Err(Fault::warp(DiagnosticKind::Async(AsyncFault::Tensor(fault))));
+        }
+        Ok(())
+    }
+
+    /// Compares the registers of the instruction at `pc` with those in flight, and
+    /// notes those that it writes.
+    #[inline(never)]
+    pub(in crate::machine) fn watch(&mut self, pc: usize) -> Exec {
+        let env = self.env;
+        let Some(touches) = env.module.touches.get(pc) else {
+            return Ok(());
+        };
+        for touch in touches {
+            let Some(at) = self.regs.absolute(touch.slot) else {
+                continue;
+            };
+            let Watch { rows, fences, .. } = &mut self.regs.watch;
+            match rows.get_mut(at) {
+                Some(row) if row.results != 0 || row.sources != 0 => {
+                    return Err(self.in_flight_fault(touch.slot));
+                }
+                Some(row) if touch.write => row.written = *fences,
+                None if touch.write => self.regs.watch.row(at).written = self.regs.watch.fences,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn in_flight_fault(&self, slot: Slot) -> Box<Fault> {
+        let warp = self.warp();
+        let (pc, name, wait) = match self.units.wgmma.holder(warp, slot) {
+            Some(pc) => (pc, "wgmma.mma_async", "wgmma.wait_group"),
+            None => {
+                let pc = self.units.tensor.load_of(warp, slot).unwrap_or(self.pc);
+                (pc, "tcgen05.ld", "tcgen05.wait::ld")
+            }
+        };
+        let operation = self.units.site(self.env, name, Site { pc, warp, lane: 0 });
+        let fault = TensorFault::RegistersInFlight { operation, wait };
+        Fault::warp(DiagnosticKind::Async(AsyncFault::Tensor(fault)))
+    }
+}

@@ -1,0 +1,175 @@
+//! Running mutants.
+
+use super::{Edit, Equivalent, Fate, Mutant, Mutants, Mutation, operators, tree};
+use crate::experiment::{Conditions, Contents, Experiment};
+use crate::explore::{self, ExploreOptions, Failure, explore};
+use crate::syntax::{self, ast};
+use crate::{LaunchError, LoadError, Module};
+use std::collections::BTreeMap;
+
+/// How to check.
+#[derive(Debug, Clone)]
+pub struct MutateOptions {
+    /// Seeds besides `eager` and `lazy`.
+    pub seeds: u64,
+    /// Mutants that are known to be no faults.
+    pub equivalents: Vec<Equivalent>,
+    /// Mutants run at once; `None`: as many as the host has cores and memory
+    /// for. The result does not depend on it.
+    pub workers: Option<usize>,
+}
+
+impl Default for MutateOptions {
+    fn default() -> Self {
+        Self { seeds: 64, equivalents: Vec::new(), workers: None }
+    }
+}
+
+/// Why there are no results.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MutateError {
+    /// The module is refused.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The launch is refused.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The kernel goes wrong as it is.
+    #[error("the kernel goes wrong without any mutation, schedule {}: {}", .0.schedule, .0.finding)]
+    Original(Box<Failure>),
+}
+
+/// A mutant to run.
+struct Candidate {
+    /// Item of the tree and instruction in its body.
+    place: (usize, usize),
+    edit: Edit,
+    mutant: Mutant,
+}
+
+/// What all mutants are compared with.
+struct Baseline<'a> {
+    experiment: &'a Experiment,
+    tree: ast::Module,
+    outputs: Vec<Contents>,
+    limit: u64,
+    threads: Option<usize>,
+    seeds: u64,
+}
+
+/// Runs every mutant of the kernel.
+///
+/// # Errors
+/// A launch that is refused or that goes wrong unchanged.
+pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutants, MutateError> {
+    let whole = syntax::parse(&experiment.ptx).map_err(LoadError::from)?;
+    let tree = tree::only(&whole, &experiment.entry);
+    let module = Module::decode(&tree, &experiment.ptx, &experiment.gpu)?;
+    let original = ExploreOptions {
+        seeds: options.seeds,
+        allow_different: false,
+        instruction_limit: None,
+        workers: options.workers,
+    };
+    let found = explore(experiment, &module, &original)?;
+    if let Some(failure) = found.failure {
+        return Err(MutateError::Original(Box::new(failure)));
+    }
+    let outputs = found.eager.map(|eager| eager.outputs).unwrap_or_default();
+    let mut candidates = candidates(experiment, &module, &tree, &found.executed);
+    for candidate in &mut candidates {
+        candidate.mutant.equivalent = known(&experiment.entry, &candidate.mutant, options);
+    }
+    let workers = options.workers.unwrap_or_else(|| explore::workers(experiment));
+    let baseline = Baseline {
+        experiment,
+        tree,
+        outputs,
+        // Spinning costs instructions in a right kernel too, but hardly so many.
+        limit: found.most_instructions.saturating_mul(4) + 100_000,
+        threads: (workers > 1).then_some(1),
+        seeds: options.seeds,
+    };
+    let fates =
+        explore::in_parallel(candidates.len(), workers, |at| baseline.fate(&candidates[at]));
+    let mut mutants = Vec::with_capacity(candidates.len());
+    for (candidate, fate) in candidates.into_iter().zip(fates) {
+        mutants.push(Mutant { fate: fate?, ..candidate.mutant });
+    }
+    Ok(Mutants { kernel: experiment.entry.clone(), seeds: options.seeds, mutants })
+}
+
+/// All mutants; those whose instruction no lane executed are marked.
+fn candidates(
+    experiment: &Experiment,
+    module: &Module,
+    tree: &ast::Module,
+    executed: &[(u64, u64)],
+) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    let mut alike: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let lines: Vec<&str> = experiment.ptx.lines().collect();
+    for (item, function, body) in tree::functions(tree) {
+        let start =
+            module.functions.iter().find(|f| f.name == function.name).map_or(0, |f| f.start);
+        let first = module.written.partition_point(|&pc| pc < start);
+        for (ordinal, ins) in tree::instructions(body).into_iter().enumerate() {
+            let pc = module.written.get(first + ordinal).copied().unwrap_or(usize::MAX);
+            let reached = executed.get(pc).is_some_and(|&(_, lanes)| lanes != 0);
+            let line = (ins.pos.line as usize).checked_sub(1).and_then(|at| lines.get(at));
+            let instruction = line.map_or("", |line| line.trim()).to_owned();
+            for (mutation, edit) in operators::mutants(ins) {
+                let count = alike.entry((instruction.clone(), mutation.to_string())).or_default();
+                *count += 1;
+                found.push(Candidate {
+                    place: (item, ordinal),
+                    edit,
+                    mutant: Mutant {
+                        function: function.name.clone(),
+                        line: ins.pos.line,
+                        instruction: instruction.clone(),
+                        mutation,
+                        occurrence: *count,
+                        fate: if reached { Fate::Survived } else { Fate::NotReached },
+                        equivalent: None,
+                    },
+                });
+            }
+        }
+    }
+    found
+}
+
+/// The reason for which a mutant is known to be no fault.
+fn known(kernel: &str, mutant: &Mutant, options: &MutateOptions) -> Option<String> {
+    let Mutant { instruction, mutation, occurrence, .. } = mutant;
+    let mutation: &Mutation = mutation;
+    let covers = |e: &&Equivalent| e.covers(kernel, mutation, instruction, *occurrence);
+    options.equivalents.iter().find(covers).map(|equivalent| equivalent.reason.clone())
+}
+
+impl Baseline<'_> {
+    fn fate(&self, candidate: &Candidate) -> Result<Fate, LaunchError> {
+        if candidate.mutant.fate == Fate::NotReached {
+            return Ok(Fate::NotReached);
+        }
+        let (item, ordinal) = candidate.place;
+        let tree = tree::edited(&self.tree, item, ordinal, &candidate.edit);
+        let module = match Module::decode(&tree, &self.experiment.ptx, &self.experiment.gpu) {
+            Ok(module) => module,
+            Err(error) => return Ok(Fate::Refused(error.to_string())),
+        };
+        for schedule in explore::schedules(self.seeds) {
+            let conditions =
+                Conditions { schedule, threads: self.threads, instruction_limit: Some(self.limit) };
+            let reference = Some(self.outputs.as_slice());
+            if let Err(finding) =
+                explore::attempt(self.experiment, &module, &conditions, reference)?
+            {
+                return Ok(Fate::Caught { schedule, finding });
+            }
+        }
+        Ok(Fate::Survived)
+    }
+}

@@ -1,0 +1,145 @@
+//! The list of mutants that are known to be no faults.
+//!
+//! One a line, four fields between bars:
+//!
+//! ```text
+//! # kernel | mutation | instruction | reason
+//! gemv_*   | remove   | bar.sync 0; | the second one is behind the last read
+//! ```
+//!
+//! `*` stands for any text. The instruction is its line in the PTX text,
+//! trimmed; `#2` at its end means the second mutant of the kernel with that
+//! mutation and instruction. Empty lines and lines that begin with `#` are left
+//! out.
+
+use std::fmt;
+
+/// A mutant, or several, that behave like the original.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Equivalent {
+    /// Line in the list, from 1.
+    pub line: usize,
+    /// Kernel.
+    pub kernel: String,
+    /// Mutation, as [`Mutation`](super::Mutation) is written.
+    pub mutation: String,
+    /// Instruction.
+    pub instruction: String,
+    /// Which of those that are alike, from 1; `None`: all.
+    pub occurrence: Option<usize>,
+    /// Why it makes no difference.
+    pub reason: String,
+}
+
+/// A list that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("known equivalents, line {line}: required {required}, actual `{actual}`")]
+pub struct EquivalentsError {
+    /// Line, from 1.
+    pub line: usize,
+    /// What it must be.
+    pub required: &'static str,
+    /// What it is.
+    pub actual: String,
+}
+
+impl Equivalent {
+    /// Reads a list.
+    ///
+    /// # Errors
+    /// A line that has not four fields, or an empty one.
+    pub fn parse(text: &str) -> Result<Vec<Self>, EquivalentsError> {
+        let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+        lines
+            .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+            .map(|(line, text)| {
+                let fields: Vec<&str> = text.split(" | ").map(str::trim).collect();
+                let error = |required| EquivalentsError { line, required, actual: text.to_owned() };
+                let [kernel, mutation, instruction, reason] = fields[..] else {
+                    return Err(error("`kernel | mutation | instruction | reason`"));
+                };
+                if fields.iter().any(|field| field.is_empty()) {
+                    return Err(error("four fields that are not empty"));
+                }
+                let numbered = instruction.rsplit_once('#').and_then(|(before, number)| {
+                    Some((before.trim_end(), number.parse().ok().filter(|&n| n > 0)?))
+                });
+                let (instruction, occurrence) = match numbered {
+                    Some((instruction, number)) => (instruction, Some(number)),
+                    None => (instruction, None),
+                };
+                Ok(Self {
+                    line,
+                    kernel: kernel.to_owned(),
+                    mutation: mutation.to_owned(),
+                    instruction: instruction.to_owned(),
+                    occurrence,
+                    reason: reason.to_owned(),
+                })
+            })
+            .collect()
+    }
+
+    /// Whether it speaks about this mutant.
+    pub(super) fn covers(
+        &self,
+        kernel: &str,
+        mutation: &dyn fmt::Display,
+        instruction: &str,
+        occurrence: usize,
+    ) -> bool {
+        glob(&self.kernel, kernel)
+            && glob(&self.mutation, &mutation.to_string())
+            && glob(&self.instruction, instruction)
+            && self.occurrence.is_none_or(|which| which == occurrence)
+    }
+}
+
+/// Whether `text` is `pattern`, in which `*` stands for any text.
+fn glob(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((start, rest)) => text.strip_prefix(start).is_some_and(|text| {
+            text.char_indices()
+                .map(|(at, _)| at)
+                .chain([text.len()])
+                .any(|at| glob(rest, &text[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists() {
+        let text = "
+            # kernel | mutation | instruction | reason
+            gemv_* | remove | bar.sync 0; #2 | nothing follows
+            k | count +32 | bar.sync 1, 64; | why | not";
+        let error = Equivalent::parse(text).expect_err("five fields");
+        assert_eq!(error.line, 4);
+        let list = Equivalent::parse(text.trim_end_matches(" | not")).expect("a list");
+        assert_eq!(list[0].occurrence, Some(2));
+        assert_eq!((list[0].line, list[1].line), (3, 4));
+        assert!(list[0].covers("gemv_r2", &"remove", "bar.sync 0;", 2));
+        assert!(!list[0].covers("gemv_r2", &"remove", "bar.sync 0;", 1));
+        assert!(!list[0].covers("gem", &"remove", "bar.sync 0;", 2));
+        assert!(list[1].covers("k", &"count +32", "bar.sync 1, 64;", 7));
+        assert!(Equivalent::parse("a | b |  | d").is_err());
+    }
+
+    #[test]
+    fn globs() {
+        for (pattern, text, matches) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abb", false),
+            ("*b*", "abc", true),
+            ("abc", "abcd", false),
+        ] {
+            assert_eq!(glob(pattern, text), matches, "{pattern} {text}");
+        }
+    }
+}

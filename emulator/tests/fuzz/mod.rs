@@ -1,0 +1,4 @@
+//! Programs to mutate, and mutations.
+
+pub mod corpus;
+pub mod mutate;

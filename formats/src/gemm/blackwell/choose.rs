@@ -1,0 +1,222 @@
+//! Which configuration for which problem: every one that takes the problem, plain and
+//! swapped, with an estimate of its time; the shortest is taken.
+//!
+//! The estimate counts clocks of the slowest CTA: its tiles' K steps, each as long as
+//! the slowest of products, copies into the SM, and the machine's L2 while all CTAs
+//! copy; then what is not overlapped at the ends. Below that, DRAM must deliver the
+//! operands once. Its constants are published rates, not measurements.
+
+use super::{BlackwellConfig, CONFIGS, Tiling};
+use crate::gemm::Problem;
+use crate::gemm::hopper::Operand;
+use crate::gemv::OutputType;
+use crate::quantize::Format;
+
+/// What a choice depends on besides the problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Bytes a clock from DRAM, of the whole machine.
+    pub dram_rate: u32,
+    /// Bytes a clock from L2, of the whole machine.
+    pub l2_rate: u32,
+    /// Bytes a clock that one SM takes from L2.
+    pub sm_rate: u32,
+    /// 4-bit multiply-adds of one SM a clock; a quarter as many of 16 bits.
+    pub product_rate: u32,
+}
+
+impl Machine {
+    /// B200: 148 SMs, 8 TB/s at 1.965 GHz.
+    pub const B200: Self =
+        Self { sms: 148, dram_rate: 4071, l2_rate: 8192, sm_rate: 64, product_rate: 16384 };
+}
+
+/// Clocks from launch to the first product, and from the last one to the end.
+const ENDS: u64 = 3000;
+/// Clocks to store a column of a tile, the others' work aside.
+const STORE: u64 = 8;
+/// Clocks to send or add a column of an exchange.
+const EXCHANGE: u64 = 8;
+
+/// One way to run a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// Tile configuration.
+    pub config: &'static BlackwellConfig,
+    /// Whether `X` is the weights.
+    pub swapped: bool,
+    /// Whether clusters ask for tiles: there are more than the machine holds.
+    pub dynamic: bool,
+    /// Clusters of the launch.
+    pub clusters: u32,
+    /// Clusters that the machine holds at a time.
+    pub resident: u32,
+    /// The tiles.
+    pub tiling: Tiling,
+    /// Bytes that all CTAs read together, from L2 or from memory.
+    pub bytes: u64,
+    /// Estimated clocks.
+    pub clocks: u64,
+    /// What the estimate says is the limit.
+    pub limit: Limit,
+}
+
+/// What limits a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// DRAM delivers the operands.
+    Dram,
+    /// L2 delivers the stages of all CTAs.
+    L2,
+    /// One SM takes its stages.
+    Copies,
+    /// The tensor cores multiply.
+    Products,
+}
+
+impl Limit {
+    /// In reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dram => "dram",
+            Self::L2 => "l2",
+            Self::Copies => "copies",
+            Self::Products => "products",
+        }
+    }
+}
+
+impl Candidate {
+    /// Estimates `config` on `problem`; none if it does not take it.
+    #[must_use]
+    pub const fn new(
+        config: &'static BlackwellConfig,
+        swapped: bool,
+        problem: &Problem,
+        output: OutputType,
+        machine: &Machine,
+    ) -> Option<Self> {
+        let halves = config.left.is_some();
+        if !config.takes_k(problem.k) || machine.sms < config.cluster() || halves && !swapped {
+            return None;
+        }
+        let (x, y) = if swapped { (problem.n, problem.m) } else { (problem.m, problem.n) };
+        let Some(tiling) = Tiling::checked(config, x, y, problem.l) else { return None };
+        let resident = machine.sms / config.cluster();
+        let dynamic = tiling.count > resident;
+        let clusters = if dynamic { resident } else { tiling.count };
+        let waves = tiling.count.div_ceil(resident) as u64;
+        let steps = config.steps(problem.k).div_ceil(config.splits) as u64;
+
+        let bytes = config.stage_bytes() as u64;
+        let rows = super::config::CTA_ROWS as u64;
+        let rate = machine.product_rate as u64 / if halves { 4 } else { 1 };
+        let products = rows * config.columns as u64 * config.step() as u64 / rate;
+        let copies = bytes / machine.sm_rate as u64;
+        let l2 = config.read_bytes() as u64 * (clusters * config.cluster()) as u64
+            / machine.l2_rate as u64;
+        let (mut step, mut limit) = (products, Limit::Products);
+        if copies > step {
+            (step, limit) = (copies, Limit::Copies);
+        }
+        if l2 > step {
+            (step, limit) = (l2, Limit::L2);
+        }
+        let mut clocks = waves * steps * step;
+        let l = problem.l as u64;
+        let (m, n, k) = (problem.m as u64, problem.n as u64, problem.k as u64);
+        let row = k / 2 + k / config.format.block() as u64;
+        let operands = (m * if halves { 2 * k } else { row } + n * row) * l;
+        let dram = (operands + m * n * output.bytes() as u64 * l) / machine.dram_rate as u64;
+        if dram > clocks {
+            (clocks, limit) = (dram, Limit::Dram);
+        }
+        let columns = config.columns as u64;
+        clocks += ENDS + columns / config.splits as u64 * STORE;
+        if config.splits > 1 {
+            clocks += waves * columns * EXCHANGE;
+        }
+        let read = config.read_bytes() as u64 * config.splits as u64;
+        let parts = (config.pair * config.share) as u64;
+        let bytes = read * parts * steps * tiling.count as u64;
+        // With `dynamic` the grid has a cluster for each tile.
+        let clusters = if dynamic { tiling.count } else { clusters };
+        Some(Self { config, swapped, dynamic, clusters, resident, tiling, bytes, clocks, limit })
+    }
+}
+
+/// All candidates for a problem with weights in `format` and activations in the same
+/// format, or of the type `left`; in the table's order.
+pub fn candidates<'a>(
+    format: Format,
+    left: Option<Operand>,
+    problem: &'a Problem,
+    output: OutputType,
+    machine: &'a Machine,
+) -> impl Iterator<Item = Candidate> + 'a {
+    CONFIGS
+        .iter()
+        .filter(move |config| config.format == format && config.left == left)
+        .flat_map(|config| [(config, false), (config, true)])
+        .filter_map(move |(config, swapped)| {
+            Candidate::new(config, swapped, problem, output, machine)
+        })
+}
+
+/// The candidate with the shortest estimate, of equals the one that reads least. None for
+/// sizes that no kernel takes.
+#[must_use]
+pub fn choose(
+    format: Format,
+    left: Option<Operand>,
+    problem: &Problem,
+    output: OutputType,
+    machine: &Machine,
+) -> Option<Candidate> {
+    candidates(format, left, problem, output, machine)
+        .min_by_key(|candidate| (candidate.clocks, candidate.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pick(m: u32, n: u32, k: u32) -> Candidate {
+        let problem = Problem { m, n, k, l: 1 };
+        choose(Format::Nvfp4, None, &problem, OutputType::F16, &Machine::B200).unwrap()
+    }
+
+    #[test]
+    fn choices() {
+        let name = |m, n, k| (pick(m, n, k).config.name, pick(m, n, k).swapped);
+        assert_eq!(name(1, 7168, 16384), ("gemm_nvfp4_256x64_split2", true));
+        assert_eq!(name(128, 7168, 16384), ("gemm_nvfp4_256x128_split2", true));
+        assert_eq!(name(4096, 4096, 4096), ("gemm_nvfp4_256x256_share2", false));
+        assert!(!name(1, 1, 16).1);
+    }
+
+    #[test]
+    fn sizes_that_no_kernel_takes() {
+        let none = |m, n, k, l| {
+            let problem = Problem { m, n, k, l };
+            choose(Format::Nvfp4, None, &problem, OutputType::F16, &Machine::B200).is_none()
+        };
+        assert!(none(1, 1, 0, 1) && none(1, 1, 8, 1) && none(1, 1, 24, 1));
+        assert!(none(u32::MAX, u32::MAX, 16, 1));
+    }
+
+    #[test]
+    fn a_candidate_fills_no_more_than_the_machine() {
+        for format in [Format::Nvfp4, Format::Mxfp4] {
+            let problem = Problem { m: 300, n: 5000, k: 2048, l: 3 };
+            for c in candidates(format, None, &problem, OutputType::F32, &Machine::B200) {
+                let ctas = c.clusters * c.config.cluster();
+                assert!(c.dynamic || ctas <= Machine::B200.sms, "{c:?}");
+                assert!(!c.dynamic || c.clusters == c.tiling.count, "{c:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Tile configurations of the sm_100a kernels, and what follows from them.
+
+use crate::gemm::hopper::Operand;
+use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
+use crate::quantize::Format;
+
+/// Bytes of an operand's row in one K step: a row of the 128-byte swizzle.
+pub const STEP_BYTES: u32 = 128;
+/// Elements of a 4-bit operand's row in one K step where both operands are 4-bit.
+pub const STEP: u32 = 2 * STEP_BYTES;
+/// Elements of a row in one K step where `Y` has 16 bits.
+pub const HALF_STEP: u32 = 128;
+/// K of one `tcgen05.mma` on packed 4-bit operands.
+pub const PRODUCT_K: u32 = 64;
+/// K of one `tcgen05.mma` on 16-bit operands.
+pub const HALF_PRODUCT_K: u32 = 16;
+/// Elements of a row of 16 bits that one copy brings: a row of the 128-byte swizzle.
+pub const HALF_BOX: u32 = STEP_BYTES / 2;
+/// Columns of tensor memory for a row of decoded `X` in one K step, two elements each.
+pub const DECODED_COLUMNS: u32 = HALF_STEP / 2;
+/// Rows of `X` that a CTA holds: the lanes of tensor memory.
+pub const CTA_ROWS: u32 = TILE_ROWS as u32;
+/// Columns of tensor memory. A CTA takes all: its shared memory leaves no room for a
+/// second one.
+pub const TENSOR_COLUMNS: u32 = 512;
+/// Shared memory of a CTA, bytes.
+pub const SHARED_LIMIT: u32 = 227 << 10;
+/// Alignment of the operand stages, the period of the 128-byte swizzle.
+pub const STAGE_ALIGN: u32 = 1024;
+/// Bytes behind the stages: barriers, responses of the scheduler, the address of tensor
+/// memory.
+pub const CONTROL_BYTES: u32 = 512;
+/// Most stages; more would not hide more.
+pub const MAX_STAGES: u32 = 12;
+/// Columns of a 32-row group of scales in tensor memory.
+const GROUP_ROWS: u32 = 32;
+/// Columns of a scale tile in tensor memory.
+pub const SCALE_TILE_COLUMNS: u32 = CTA_ROWS / GROUP_ROWS;
+
+/// Warps of a CTA: four that store results, one that copies, one that multiplies, one
+/// that asks for work.
+const WARPS: u32 = 7;
+/// Warps of a CTA where four decode `X`: the first of them is a multiple of four, as the
+/// lanes of tensor memory that a warp reaches follow from its index.
+const DECODE_WARPS: u32 = DECODE_WARP + 4;
+/// Index of the first decoding warp.
+pub const DECODE_WARP: u32 = 8;
+/// Index of the copying warp.
+pub const COPY_WARP: u32 = 4;
+/// Index of the multiplying warp, which also allocates tensor memory.
+pub const PRODUCT_WARP: u32 = 5;
+/// Index of the warp that asks for work.
+pub const SCHEDULE_WARP: u32 = 6;
+/// Warps that store results.
+pub const STORE_WARPS: u32 = 4;
+
+/// How one sm_100a GEMM kernel was compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlackwellConfig {
+    /// Entry name in the PTX module.
+    pub name: &'static str,
+    /// Format of the weights, and of the activations unless `left` says otherwise.
+    pub format: Format,
+    /// Type of 16-bit activations: `X` is then the weights, decoded to that type on their
+    /// way to tensor memory.
+    pub left: Option<Operand>,
+    /// CTAs that multiply together, 1 or 2: a tile has 128 rows of `X` for each.
+    pub pair: u32,
+    /// Rows of `Y` of a tile.
+    pub columns: u32,
+    /// Parts of a cluster that share a tile's K steps and add up their sums.
+    pub splits: u32,
+    /// Tiles of a cluster, neighbours along `Y`: each part copies a share of the rows of
+    /// `X` to all.
+    pub share: u32,
+}
+
+impl BlackwellConfig {
+    const fn new(
+        name: &'static str,
+        format: Format,
+        left: Option<Operand>,
+        [pair, columns, splits, share]: [u32; 4],
+    ) -> Self {
+        assert!((pair == 1 || pair == 2) && splits >= 1 && pair * splits <= 8);
+        assert!(share == 1 || (share == 2 && splits == 1));
+        assert!(columns == 64 || columns == 128 || columns == 192 || columns == 256);
+        assert!(left.is_none() || pair * share == 1);
+        let config = Self { name, format, left, pair, columns, splits, share };
+        assert!(config.stages() >= 4 && config.buffers() >= 2);
+        assert!(config.buffers() <= config.stages());
+        assert!(splits == 1 || (columns / splits).is_multiple_of(EXCHANGE_COLUMNS));
+        config
+    }
+
+    /// Threads of a CTA.
+    pub const fn threads(&self) -> u32 {
+        let warps = if self.left.is_some() { DECODE_WARPS } else { WARPS };
+        warps * crate::gemv::WARP
+    }
+
+    /// Elements of a row in one K step.
+    pub const fn step(&self) -> u32 {
+        if self.left.is_some() { HALF_STEP } else { STEP }
+    }
+
+    /// Rows of `X` of a tile.
+    pub const fn rows(&self) -> u32 {
+        CTA_ROWS * self.pair
+    }
+
+    /// CTAs of a cluster: pairs (or CTAs) that split a tile or share its rows.
+    pub const fn cluster(&self) -> u32 {
+        self.pair * self.splits * self.share
+    }
+
+    /// Rows of `Y` of a cluster's tiles.
+    pub const fn cluster_columns(&self) -> u32 {
+        self.columns * self.share
+    }
+
+    /// Rows of `X` codes that one copy brings.
+    pub const fn x_box_rows(&self) -> u32 {
+        CTA_ROWS / self.share
+    }
+
+    /// Scale tiles along K of `X` that one copy brings.
+    pub const fn x_box_tiles(&self) -> u32 {
+        self.scale_tiles() / self.share
+    }
+
+    /// Scale tiles along K of `Y` that one copy brings: of a pair, each CTA copies its
+    /// part to both.
+    pub const fn y_box_tiles(&self) -> u32 {
+        self.scale_tiles() / self.pair
+    }
+
+    /// Bytes that one CTA reads in a K step; the rest of its stage comes from others'.
+    pub const fn read_bytes(&self) -> u32 {
+        (self.x_bytes() + self.x_scale_bytes()) / self.share
+            + self.y_bytes()
+            + self.y_scale_bytes() / self.pair
+    }
+
+    /// Rows of `Y` that one CTA holds.
+    pub const fn cta_columns(&self) -> u32 {
+        self.columns / self.pair
+    }
+
+    /// Scale tiles along K of one K step.
+    pub const fn scale_tiles(&self) -> u32 {
+        self.step() / self.format.block() / TILE_BLOCKS as u32
+    }
+
+    /// 128-row groups of scales that a tile's rows of `Y` lie in. Each CTA holds all.
+    pub const fn y_groups(&self) -> u32 {
+        self.columns.div_ceil(TILE_ROWS as u32)
+    }
+
+    /// Products of one K step that share a scale tile.
+    pub const fn products_per_scale_tile(&self) -> u32 {
+        STEP / PRODUCT_K / self.scale_tiles()
+    }
+
+    /// Bytes of `X` codes of a stage.
+    pub const fn x_bytes(&self) -> u32 {
+        CTA_ROWS * self.step() / 2
+    }
+
+    /// Bytes of `Y` codes or elements of a stage.
+    pub const fn y_bytes(&self) -> u32 {
+        self.cta_columns() * if self.left.is_some() { 2 * HALF_STEP } else { STEP_BYTES }
+    }
+
+    /// Bytes of `X` scales of a stage.
+    pub const fn x_scale_bytes(&self) -> u32 {
+        self.scale_tiles() * TILE_BYTES as u32
+    }
+
+    /// Bytes of `Y` scales of a stage.
+    pub const fn y_scale_bytes(&self) -> u32 {
+        if self.left.is_some() {
+            return 0;
+        }
+        self.y_groups() * self.scale_tiles() * TILE_BYTES as u32
+    }
+
+    /// Bytes of a stage: what one CTA's copies of a K step bring.
+    pub const fn stage_bytes(&self) -> u32 {
+        self.x_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_scale_bytes()
+    }
+
+    /// Bytes from one stage to the next.
+    pub const fn stage_stride(&self) -> u32 {
+        self.stage_bytes().next_multiple_of(STAGE_ALIGN)
+    }
+
+    /// Bytes in which a CTA receives the sums of the others of its cluster.
+    pub const fn exchange_bytes(&self) -> u32 {
+        (self.splits - 1) * CTA_ROWS * (self.columns / self.splits) * size_of::<f32>() as u32
+    }
+
+    /// Stages of the ring.
+    pub const fn stages(&self) -> u32 {
+        let room = SHARED_LIMIT - STAGE_ALIGN - CONTROL_BYTES - self.exchange_bytes();
+        let stages = room / self.stage_stride();
+        if stages < MAX_STAGES { stages } else { MAX_STAGES }
+    }
+
+    /// Dynamic shared memory of a CTA, bytes: alignment, stages, exchange, control.
+    pub const fn shared_bytes(&self) -> u32 {
+        STAGE_ALIGN + self.stages() * self.stage_stride() + self.exchange_bytes() + CONTROL_BYTES
+    }
+
+    /// Distance of the two accumulators in tensor memory, columns. They overlap if two
+    /// do not fit beside the scales: then the second tile's products begin once the
+    /// columns that both use have been read.
+    pub const fn accumulator_step(&self) -> u32 {
+        if self.columns == 256 { 160 } else { self.columns }
+    }
+
+    /// Whether the accumulators overlap.
+    pub const fn accumulators_overlap(&self) -> bool {
+        self.accumulator_step() < self.columns
+    }
+
+    /// Stages of the ring of accumulators.
+    pub const fn accumulator_stages(&self) -> u32 {
+        if self.accumulators_overlap() { 1 } else { 2 }
+    }
+
+    /// Columns of tensor memory that the accumulators take.
+    pub const fn accumulator_columns(&self) -> u32 {
+        self.accumulator_step() + self.columns
+    }
+
+    /// Columns of tensor memory that a K step needs besides the accumulator: scales of
+    /// `X`, then of `Y`; or decoded `X`.
+    pub const fn buffer_columns(&self) -> u32 {
+        if self.left.is_some() {
+            return DECODED_COLUMNS;
+        }
+        SCALE_TILE_COLUMNS * self.scale_tiles() * (1 + self.y_groups())
+    }
+
+    /// Sets of those columns: one is filled while products read others.
+    pub const fn buffers(&self) -> u32 {
+        let buffers = (TENSOR_COLUMNS - self.accumulator_columns()) / self.buffer_columns();
+        if buffers < 4 { buffers } else { 4 }
+    }
+
+    /// First of those columns.
+    pub const fn buffer_base(&self) -> u32 {
+        self.accumulator_columns()
+    }
+
+    /// K steps of rows of `k` elements.
+    pub const fn steps(&self, k: u32) -> u32 {
+        k.div_ceil(self.step())
+    }
+
+    /// Whether the kernel takes rows of `k` elements: whole blocks, and a K step for
+    /// every CTA of a cluster.
+    pub const fn takes_k(&self, k: u32) -> bool {
+        k > 0 && k.is_multiple_of(self.format.block()) && self.steps(k) >= self.splits
+    }
+}
+
+/// Columns that CTAs exchange at a time.
+pub const EXCHANGE_COLUMNS: u32 = 8;
+
+macro_rules! configs {
+    (blocks: $($nvfp4:literal, $mxfp4:literal: $tile:expr;)*
+     halves: $($f16:literal, $bf16:literal, $mx_bf16:literal: $half_tile:expr;)*) => {
+        [
+            $(BlackwellConfig::new($nvfp4, Format::Nvfp4, None, $tile),)*
+            $(BlackwellConfig::new($mxfp4, Format::Mxfp4, None, $tile),)*
+            $(BlackwellConfig::new($f16, Format::Nvfp4, Some(Operand::F16), $half_tile),)*
+            $(BlackwellConfig::new($bf16, Format::Nvfp4, Some(Operand::Bf16), $half_tile),)*
+            $(BlackwellConfig::new($mx_bf16, Format::Mxfp4, Some(Operand::Bf16), $half_tile),)*
+        ]
+    };
+}
+
+/// All configurations: CTAs of a pair, columns, splits, shares. 4-bit activations first,
+/// NVFP4's before MXFP4's.
+pub const CONFIGS: [BlackwellConfig; 52] = configs! {
+    blocks:
+    "gemm_nvfp4_128x64", "gemm_mxfp4_128x64": [1, 64, 1, 1];
+    "gemm_nvfp4_128x128", "gemm_mxfp4_128x128": [1, 128, 1, 1];
+    "gemm_nvfp4_128x192", "gemm_mxfp4_128x192": [1, 192, 1, 1];
+    "gemm_nvfp4_128x256", "gemm_mxfp4_128x256": [1, 256, 1, 1];
+    "gemm_nvfp4_256x64", "gemm_mxfp4_256x64": [2, 64, 1, 1];
+    "gemm_nvfp4_256x128", "gemm_mxfp4_256x128": [2, 128, 1, 1];
+    "gemm_nvfp4_256x256", "gemm_mxfp4_256x256": [2, 256, 1, 1];
+    "gemm_nvfp4_128x64_split2", "gemm_mxfp4_128x64_split2": [1, 64, 2, 1];
+    "gemm_nvfp4_128x64_split4", "gemm_mxfp4_128x64_split4": [1, 64, 4, 1];
+    "gemm_nvfp4_128x128_split2", "gemm_mxfp4_128x128_split2": [1, 128, 2, 1];
+    "gemm_nvfp4_128x128_split4", "gemm_mxfp4_128x128_split4": [1, 128, 4, 1];
+    "gemm_nvfp4_256x64_split2", "gemm_mxfp4_256x64_split2": [2, 64, 2, 1];
+    "gemm_nvfp4_256x64_split4", "gemm_mxfp4_256x64_split4": [2, 64, 4, 1];
+    "gemm_nvfp4_256x128_split2", "gemm_mxfp4_256x128_split2": [2, 128, 2, 1];
+    "gemm_nvfp4_128x256_share2", "gemm_mxfp4_128x256_share2": [1, 256, 1, 2];
+    "gemm_nvfp4_256x128_share2", "gemm_mxfp4_256x128_share2": [2, 128, 1, 2];
+    "gemm_nvfp4_256x256_share2", "gemm_mxfp4_256x256_share2": [2, 256, 1, 2];
+    halves:
+    "gemm_nvfp4_f16_128x64", "gemm_nvfp4_bf16_128x64", "gemm_mxfp4_bf16_128x64": [1, 64, 1, 1];
+    "gemm_nvfp4_f16_128x128", "gemm_nvfp4_bf16_128x128", "gemm_mxfp4_bf16_128x128": [1, 128, 1, 1];
+    "gemm_nvfp4_f16_128x64_split2", "gemm_nvfp4_bf16_128x64_split2", "gemm_mxfp4_bf16_128x64_split2": [1, 64, 2, 1];
+    "gemm_nvfp4_f16_128x64_split4", "gemm_nvfp4_bf16_128x64_split4", "gemm_mxfp4_bf16_128x64_split4": [1, 64, 4, 1];
+    "gemm_nvfp4_f16_128x128_split2", "gemm_nvfp4_bf16_128x128_split2", "gemm_mxfp4_bf16_128x128_split2": [1, 128, 2, 1];
+    "gemm_nvfp4_f16_128x128_split4", "gemm_nvfp4_bf16_128x128_split4", "gemm_mxfp4_bf16_128x128_split4": [1, 128, 4, 1];
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_fits() {
+        for config in &CONFIGS {
+            assert!(config.shared_bytes() <= SHARED_LIMIT, "{}", config.name);
+            let used = config.buffer_base() + config.buffers() * config.buffer_columns();
+            assert!(used <= TENSOR_COLUMNS, "{}: {used} columns", config.name);
+            assert_eq!(config.y_bytes() % STAGE_ALIGN, 0, "{}", config.name);
+            assert_eq!(config.x_bytes() % STAGE_ALIGN, 0, "{}", config.name);
+        }
+    }
+
+    #[test]
+    fn stages_of_the_table() {
+        let stages = |name| CONFIGS.iter().find(|c| c.name == name).unwrap().stages();
+        assert_eq!(stages("gemm_nvfp4_128x64"), 8);
+        assert_eq!(stages("gemm_nvfp4_128x128"), 6);
+        assert_eq!(stages("gemm_nvfp4_128x256"), 4);
+        assert_eq!(stages("gemm_nvfp4_256x256"), 5);
+        assert_eq!(stages("gemm_nvfp4_128x128_split4"), 4);
+        assert_eq!(stages("gemm_nvfp4_f16_128x64"), 9);
+        assert_eq!(stages("gemm_nvfp4_f16_128x128"), 5);
+    }
+}

@@ -1,0 +1,91 @@
+//! The bits that describe operands to `tcgen05` (PTX ISA, "Instruction descriptor" and
+//! "Shared memory descriptor").
+
+use crate::gemm::hopper::Operand;
+use crate::quantize::Format;
+use crate::swizzle::Swizzle;
+
+/// e2m1 in the type fields of the kinds mxf4 and mxf4nvf4.
+const E2M1: u32 = 1;
+
+/// Instruction descriptor of a block-scaled product of `m` x `n` on packed e2m1, scales
+/// from byte `scale_id` (0, or 2 for the second of two products on one scale tile) of
+/// their cells.
+#[must_use]
+pub const fn instruction(format: Format, m: u32, n: u32, scale_id: u32) -> u32 {
+    let ue8m0 = match format {
+        Format::Nvfp4 => 0,
+        Format::Mxfp4 => 1,
+    };
+    scale_id << 4
+        | E2M1 << 7
+        | E2M1 << 10
+        | (n >> 3) << 17
+        | ue8m0 << 23
+        | (m >> 7) << 27
+        | scale_id << 29
+}
+
+/// Instruction descriptor of a product of `m` x `n` on 16-bit operands, sums in f32.
+#[must_use]
+pub const fn half_instruction(operand: Operand, m: u32, n: u32) -> u32 {
+    let (f32, kind) = (
+        1,
+        match operand {
+            Operand::F16 => 0,
+            Operand::Bf16 => 1,
+        },
+    );
+    f32 << 4 | kind << 7 | kind << 10 | (n >> 3) << 17 | (m >> 4) << 24
+}
+
+const LEADING: u64 = 16;
+const STRIDE: u64 = 32;
+const VERSION: u64 = 46;
+const SWIZZLE: u64 = 61;
+const SWIZZLE_128B: u64 = 2;
+
+/// Shared-memory descriptor of a K-major tile with 128-byte swizzle whose first byte is
+/// at address 0; add `address >> 4`.
+#[must_use]
+pub const fn codes() -> u64 {
+    let stride = Swizzle::B128.atom_bytes() as u64 >> 4;
+    // Swizzled K-major operands ignore the leading distance; it is 1 by convention.
+    1 << LEADING | stride << STRIDE | 1 << VERSION | SWIZZLE_128B << SWIZZLE
+}
+
+/// Shared-memory descriptor of a 512-byte scale tile at address 0; add `address >> 4`.
+#[must_use]
+pub const fn scales() -> u64 {
+    let stride = Swizzle::None.atom_bytes() as u64 >> 4;
+    1 << LEADING | stride << STRIDE | 1 << VERSION
+}
+
+/// What to add to a descriptor for `address`, or for a distance in bytes.
+#[must_use]
+pub const fn address(address: u32) -> u64 {
+    (address >> 4) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values that CUTLASS' own helpers give.
+    #[test]
+    fn known_descriptors() {
+        assert_eq!(instruction(Format::Nvfp4, 128, 256, 0), 0x0840_0480);
+        assert_eq!(instruction(Format::Nvfp4, 256, 256, 0), 0x1040_0480);
+        assert_eq!(half_instruction(Operand::F16, 128, 256), 0x0840_0010);
+        assert_eq!(half_instruction(Operand::Bf16, 128, 64), 0x0810_0490);
+        assert_eq!(scales(), 0x0000_4008_0001_0000);
+        assert_eq!(codes(), 0x4000_4040_0001_0000);
+    }
+
+    #[test]
+    fn scale_ids_and_types_have_their_fields() {
+        let plain = instruction(Format::Mxfp4, 128, 64, 0);
+        assert_eq!(plain & 1 << 23, 1 << 23);
+        assert_eq!(instruction(Format::Mxfp4, 128, 64, 2), plain | 2 << 4 | 2 << 29);
+    }
+}

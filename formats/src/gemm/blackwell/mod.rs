@@ -1,0 +1,32 @@
+//! sm_100a: `tcgen05.mma` on block-scaled 4-bit operands.
+//!
+//! The kernel knows two operands, `X` and `Y`, both K-major, and computes tiles of
+//! `X Y^T`: rows of `X` are the tensor core's M (128 a CTA), rows of `Y` its N
+//! ([`BlackwellConfig::columns`]). Plain, `X` is `A` (activations) and `Y` is `B`
+//! (weights); swapped, the other way round, so that few tokens do not leave most of M
+//! empty. A K step is [`STEP`] elements, 128 bytes of a row.
+//!
+//! With 16-bit activations, `X` is the weights, which warps decode to the activations'
+//! type ([`decode`]), and a K step is [`config::HALF_STEP`] elements.
+//!
+//! | file | topic |
+//! | --- | --- |
+//! | [`choose`] | which configuration for which problem |
+//! | [`config`] | tile configurations and what follows from them |
+//! | [`decode`] | weights as 16-bit floats |
+//! | [`descriptor`] | the bits that describe operands to `tcgen05` |
+//! | [`order`] | which tile comes when |
+//! | [`params`] | the parameter block and its tensor maps |
+//! | [`prepare`] | operands that the copy engine cannot take as they are |
+
+pub mod choose;
+pub mod config;
+pub mod decode;
+pub mod descriptor;
+pub mod order;
+pub mod params;
+pub mod prepare;
+
+pub use config::{BlackwellConfig, CONFIGS, STEP, STEP_BYTES};
+pub use order::{Tile, Tiling};
+pub use params::{BlackwellParams, Side, codes_map, halves_map, scales_map};

@@ -1,0 +1,216 @@
+//! The parameter block of the sm_100a kernels and the tensor maps in it.
+
+use super::config::HALF_BOX;
+use super::{BlackwellConfig, STEP_BYTES};
+use crate::gemm::{Epilogue, Problem};
+use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
+use crate::swizzle::Swizzle;
+use crate::tensor_map::{MapElement, TensorMap, TensorMapShape};
+
+/// Parameter block of every sm_100a GEMM kernel, passed by value.
+///
+/// `X` is `A`, `Y` is `B`; if `swapped` is 1, `X` is `B` and `Y` is `A`. Codes are
+/// packed, rows a multiple of 16 bytes; scales are in the 128x4 layout, and the padding
+/// in it along K is a number (it meets codes that are 0), see
+/// [`prepare`](super::prepare).
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub struct BlackwellParams {
+    /// [`codes_map`] of `X`.
+    pub x_codes: TensorMap,
+    /// [`codes_map`] or [`halves_map`] of `Y`.
+    pub y_codes: TensorMap,
+    /// [`scales_map`] of `X`.
+    pub x_scales: TensorMap,
+    /// [`scales_map`] of `Y`; any if `Y` has 16 bits.
+    pub y_scales: TensorMap,
+    /// What becomes of the sums.
+    pub epilogue: Epilogue,
+    /// Sizes.
+    pub problem: Problem,
+    /// 1 if `X` is the weights.
+    pub swapped: u32,
+    /// 1 if CTAs ask for tiles while the kernel runs (the grid then has a cluster for
+    /// each tile), 0 if each takes every `clusters`-th one.
+    pub dynamic: u32,
+    /// 1 if `X` is read once, so that L2 need not keep it.
+    pub x_once: u32,
+    /// 1 if `Y` is read once.
+    pub y_once: u32,
+    /// 1 if all batch entries have the same `X`.
+    pub x_shared: u32,
+    /// 1 if all batch entries have the same `Y`.
+    pub y_shared: u32,
+}
+
+impl BlackwellParams {
+    /// The block as the kernel's `.param` space holds it: C layout, little endian.
+    #[must_use]
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        const MAP: usize = size_of::<TensorMap>() / 4;
+        const EPILOGUE: usize = size_of::<Epilogue>() / 4;
+        const { assert!(size_of::<Self>() == 4 * (4 * MAP + EPILOGUE + 10)) };
+        let maps = [&self.x_codes, &self.y_codes, &self.x_scales, &self.y_scales];
+        let epilogue = self.epilogue.words();
+        let Problem { m, n, k, l } = self.problem;
+        let rest = [
+            m,
+            n,
+            k,
+            l,
+            self.swapped,
+            self.dynamic,
+            self.x_once,
+            self.y_once,
+            self.x_shared,
+            self.y_shared,
+        ];
+        let mut bytes = [0; size_of::<Self>()];
+        let mut at = 0;
+        while at < bytes.len() {
+            let i = at / 4;
+            let word = if i < 4 * MAP {
+                let wide = maps[i / MAP].0[i % MAP / 2];
+                (wide >> (32 * (i % 2))) as u32
+            } else if i < 4 * MAP + EPILOGUE {
+                epilogue[i - 4 * MAP]
+            } else {
+                rest[i - 4 * MAP - EPILOGUE]
+            };
+            bytes[at] = word.to_le_bytes()[at % 4];
+            at += 1;
+        }
+        bytes
+    }
+}
+
+/// One of the two operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Rows of the tensor core's M.
+    X,
+    /// Rows of its N.
+    Y,
+}
+
+/// The map of an operand's codes: `batch` matrices of `rows` rows of `k` elements; rows
+/// and matrices are that many bytes apart. A box is what one copy brings of a K step.
+#[must_use]
+pub const fn codes_map(
+    config: &BlackwellConfig,
+    side: Side,
+    [rows, k, batch]: [u32; 3],
+    row_stride: u64,
+    batch_stride: u64,
+) -> TensorMapShape {
+    let box_rows = match side {
+        Side::X => config.x_box_rows(),
+        Side::Y => config.cta_columns(),
+    };
+    let box_bytes = config.step() / 2;
+    TensorMapShape {
+        element: MapElement::U8,
+        rank: 3,
+        dims: [k as u64 / 2, rows as u64, batch as u64, 1, 1],
+        strides: [row_stride, batch_stride, 0, 0],
+        box_dims: [box_bytes, box_rows, 1, 1, 1],
+        swizzle: if box_bytes == STEP_BYTES { Swizzle::B128 } else { Swizzle::B64 },
+    }
+}
+
+/// The map of `Y` of 16 bits an element, dense. A box is a row of the swizzle of all rows
+/// of a tile.
+#[must_use]
+pub const fn halves_map(config: &BlackwellConfig, [rows, k, batch]: [u32; 3]) -> TensorMapShape {
+    let element = MapElement::U16;
+    let row = k as u64 * element.bytes() as u64;
+    TensorMapShape {
+        element,
+        rank: 3,
+        dims: [k as u64, rows as u64, batch as u64, 1, 1],
+        strides: [row, row * rows as u64, 0, 0],
+        box_dims: [HALF_BOX, config.cta_columns(), 1, 1, 1],
+        swizzle: Swizzle::B128,
+    }
+}
+
+/// The map of an operand's scales in the 128x4 layout: `batch` matrices of the scales of
+/// `rows` x `k` elements, that many bytes apart. A box is what one copy brings of a K
+/// step.
+#[must_use]
+pub const fn scales_map(
+    config: &BlackwellConfig,
+    side: Side,
+    [rows, k, batch]: [u32; 3],
+    batch_stride: u64,
+) -> TensorMapShape {
+    let (box_tiles, groups) = match side {
+        Side::X => (config.x_box_tiles(), 1),
+        Side::Y => (config.y_box_tiles(), config.y_groups()),
+    };
+    let tiles = k.div_ceil(config.format.block()).div_ceil(TILE_BLOCKS as u32);
+    let element = MapElement::U16;
+    let row = TILE_BYTES as u32 / element.bytes();
+    TensorMapShape {
+        element,
+        rank: 4,
+        dims: [row as u64, tiles as u64, rows.div_ceil(TILE_ROWS as u32) as u64, batch as u64, 1],
+        strides: [TILE_BYTES as u64, tiles as u64 * TILE_BYTES as u64, batch_stride, 0],
+        box_dims: [row, box_tiles, groups, 1, 1],
+        swizzle: Swizzle::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::offset_of;
+
+    #[test]
+    fn bytes_follow_the_layout() {
+        let map = |seed: u64| TensorMap(core::array::from_fn(|i| seed << 32 | i as u64));
+        let params = BlackwellParams {
+            x_codes: map(1),
+            y_codes: map(2),
+            x_scales: map(3),
+            y_scales: map(4),
+            epilogue: Epilogue {
+                out: 5,
+                out_stride: 6,
+                row_factors: 7,
+                column_factors: 8,
+                bias: 9,
+                alpha: f32::from_bits(10),
+                out_type: 11,
+                bias_type: 12,
+                reserved: 0,
+            },
+            problem: Problem { m: 13, n: 14, k: 15, l: 16 },
+            swapped: 17,
+            dynamic: 18,
+            x_once: 19,
+            y_once: 20,
+            x_shared: 21,
+            y_shared: 22,
+        };
+        let bytes = params.to_bytes();
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        for (at, seed) in [
+            (offset_of!(BlackwellParams, x_codes), 1),
+            (offset_of!(BlackwellParams, y_codes), 2),
+            (offset_of!(BlackwellParams, x_scales), 3),
+            (offset_of!(BlackwellParams, y_scales), 4),
+        ] {
+            assert_eq!((word(at + 8), word(at + 12), at % 64), (1, seed, 0));
+        }
+        let epilogue = offset_of!(BlackwellParams, epilogue);
+        assert_eq!(word(epilogue + offset_of!(Epilogue, bias)), 9);
+        assert_eq!(word(offset_of!(BlackwellParams, problem) + 12), 16);
+        assert_eq!(word(offset_of!(BlackwellParams, swapped)), 17);
+        assert_eq!(word(offset_of!(BlackwellParams, dynamic)), 18);
+        assert_eq!(word(offset_of!(BlackwellParams, x_once)), 19);
+        assert_eq!(word(offset_of!(BlackwellParams, y_once)), 20);
+        assert_eq!(word(offset_of!(BlackwellParams, x_shared)), 21);
+        assert_eq!(word(offset_of!(BlackwellParams, y_shared)), 22);
+    }
+}

@@ -1,0 +1,222 @@
+//! Operands that the copy engine cannot take as they are, and the kernels that lay them
+//! out anew before the GEMM.
+//!
+//! | operand | what is wrong | what is made |
+//! |---|---|---|
+//! | codes, K an odd multiple of 16 | rows are not multiples of 16 bytes | rows 8 bytes longer, with zeros |
+//! | linear scales | the tensor core wants the 128x4 layout | the same scales in it, zeros in the padding |
+//! | 128x4 scales, ragged | the padding may hold anything | a copy with zeros in the padding |
+
+use crate::layout::{ScaleLayout, SizeOverflow, TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
+use crate::quantize::Format;
+
+/// Threads of a CTA of these kernels.
+pub const THREADS: u32 = 256;
+/// Entry name of the kernel that lays out scales.
+pub const SCALES_NAME: &str = "gemm_prepare_scales";
+/// Entry name of the kernel that pads rows of codes.
+pub const CODES_NAME: &str = "gemm_prepare_codes";
+
+/// Parameter block of [`SCALES_NAME`].
+///
+/// `from`: `batch` matrices of `rows` x `blocks` scales in either layout, `from_stride`
+/// bytes apart. `to`: the same in the 128x4 layout, `to_stride` bytes apart, 16-byte
+/// aligned, with zeros in the padding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct PrepareScales {
+    /// Scales as they are.
+    pub from: u64,
+    /// Where they go.
+    pub to: u64,
+    /// Bytes from one batch entry to the next.
+    pub from_stride: u64,
+    /// Bytes from one batch entry to the next; a multiple of 512.
+    pub to_stride: u64,
+    /// Rows of a matrix.
+    pub rows: u32,
+    /// Scales of a row.
+    pub blocks: u32,
+    /// Batch entries.
+    pub batch: u32,
+    /// 1 if `from` is in the 128x4 layout, 0 if linear.
+    pub blocked: u32,
+}
+
+/// Parameter block of [`CODES_NAME`].
+///
+/// `from`: `rows` rows of `row_bytes` bytes, one after the other, 8-byte aligned. `to`:
+/// the same rows, each padded with zeros to a multiple of 16 bytes, 16-byte aligned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct PrepareCodes {
+    /// Codes as they are.
+    pub from: u64,
+    /// Where they go.
+    pub to: u64,
+    /// Rows, of all batch entries.
+    pub rows: u64,
+    /// Bytes of a row, a multiple of 8.
+    pub row_bytes: u32,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
+impl PrepareScales {
+    /// Words of 16 bytes that the kernel writes, one a thread.
+    #[must_use]
+    pub const fn words(&self) -> u64 {
+        let tiles = self.rows.div_ceil(TILE_ROWS as u32) as u64
+            * self.blocks.div_ceil(TILE_BLOCKS as u32) as u64;
+        tiles * 32 * self.batch as u64
+    }
+
+    /// CTAs of a launch.
+    #[must_use]
+    pub const fn grid(&self) -> u32 {
+        grid(self.words())
+    }
+
+    /// The block as the kernel's `.param` space holds it.
+    #[must_use]
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        let wide = [
+            self.from,
+            self.to,
+            self.from_stride,
+            self.to_stride,
+            self.rows as u64 | (self.blocks as u64) << 32,
+            self.batch as u64 | (self.blocked as u64) << 32,
+        ];
+        words_to_bytes(&wide)
+    }
+}
+
+impl PrepareCodes {
+    /// Bytes of a padded row.
+    #[must_use]
+    pub const fn padded(row_bytes: u32) -> u32 {
+        row_bytes.next_multiple_of(16)
+    }
+
+    /// Words of 16 bytes that the kernel writes, one a thread.
+    #[must_use]
+    pub const fn words(&self) -> u64 {
+        self.rows * (Self::padded(self.row_bytes) / 16) as u64
+    }
+
+    /// CTAs of a launch.
+    #[must_use]
+    pub const fn grid(&self) -> u32 {
+        grid(self.words())
+    }
+
+    /// The block as the kernel's `.param` space holds it.
+    #[must_use]
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        let wide =
+            [self.from, self.to, self.rows, self.row_bytes as u64 | (self.reserved as u64) << 32];
+        words_to_bytes(&wide)
+    }
+}
+
+/// A thread for each word, up to a grid that any device holds in few waves; threads
+/// stride over the rest.
+const fn grid(words: u64) -> u32 {
+    let needed = words.div_ceil(THREADS as u64);
+    if needed < 4096 { needed as u32 } else { 4096 }
+}
+
+const fn words_to_bytes<const WORDS: usize, const BYTES: usize>(
+    wide: &[u64; WORDS],
+) -> [u8; BYTES] {
+    const { assert!(BYTES == 8 * WORDS) };
+    let mut bytes = [0; BYTES];
+    let mut at = 0;
+    while at < BYTES {
+        bytes[at] = wide[at / 8].to_le_bytes()[at % 8];
+        at += 1;
+    }
+    bytes
+}
+
+/// Whether scales of `rows` x `k` elements in `layout` must be laid out anew.
+#[must_use]
+pub const fn scales_need_it(format: Format, layout: ScaleLayout, rows: u32, k: u32) -> bool {
+    match layout {
+        ScaleLayout::Linear => true,
+        ScaleLayout::Blocked128x4 => {
+            let blocks = k / format.block();
+            !rows.is_multiple_of(TILE_ROWS as u32) || !blocks.is_multiple_of(TILE_BLOCKS as u32)
+        }
+    }
+}
+
+/// Whether rows of `k` elements' codes must be padded.
+#[must_use]
+pub const fn codes_need_it(k: u32) -> bool {
+    !k.is_multiple_of(32)
+}
+
+/// Bytes of one batch entry's scales as the GEMM kernel takes them.
+///
+/// # Errors
+/// [`SizeOverflow`] where the count does not fit.
+pub const fn scale_bytes(format: Format, rows: u32, k: u32) -> Result<usize, SizeOverflow> {
+    ScaleLayout::Blocked128x4.bytes(rows as usize, (k / format.block()) as usize)
+}
+
+/// Matrices as the GEMM kernel takes them, in one buffer: rows of codes, each padded to
+/// a multiple of 16 bytes, then 128x4 scales with zeros in the padding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PreparedBlocks {
+    /// Format of codes and scales.
+    pub format: Format,
+    /// Rows of a matrix.
+    pub rows: u32,
+    /// Elements of a row.
+    pub columns: u32,
+    /// Matrices.
+    pub batch: u32,
+}
+
+impl PreparedBlocks {
+    /// Bytes from one row of codes to the next.
+    #[must_use]
+    pub const fn row_stride(&self) -> u64 {
+        PrepareCodes::padded(self.columns / 2) as u64
+    }
+
+    /// Bytes from one matrix of codes to the next.
+    #[must_use]
+    pub const fn code_stride(&self) -> u64 {
+        self.rows as u64 * self.row_stride()
+    }
+
+    /// Bytes from one matrix of scales to the next.
+    #[must_use]
+    pub const fn scale_stride(&self) -> u64 {
+        let tiles = self.rows.div_ceil(TILE_ROWS as u32) as u64
+            * (self.columns / self.format.block()).div_ceil(TILE_BLOCKS as u32) as u64;
+        tiles * TILE_BYTES as u64
+    }
+
+    /// Offset of the scales behind `code_bytes` bytes of codes: a multiple of 512.
+    #[must_use]
+    pub const fn scales_at(code_bytes: u64) -> u64 {
+        code_bytes.next_multiple_of(TILE_BYTES as u64)
+    }
+
+    /// Bytes of the whole buffer; none beyond 2^63.
+    #[must_use]
+    pub const fn bytes(&self) -> Option<u64> {
+        let batch = self.batch as u128;
+        let codes = self.code_stride() as u128 * batch + TILE_BYTES as u128;
+        let total = codes + self.scale_stride() as u128 * batch;
+        if total >> 63 != 0 {
+            return None;
+        }
+        let codes = self.code_stride() * self.batch as u64;
+        Some(Self::scales_at(codes) + self.scale_stride() * self.batch as u64)
+    }
+}

@@ -1,0 +1,406 @@
+//! Tile configurations of the sm_90a kernels, what follows from them, and the choice.
+//!
+//! A CTA makes a tile of `rows` weight rows by `tokens` tokens over a part of K: one
+//! producer warpgroup copies, two warpgroups decode and multiply. The CTAs of a cluster share a
+//! tile; each takes a part of K, and their sums meet in one another's shared memory.
+
+use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
+use crate::gemm::Problem;
+use crate::gemv::WARP;
+
+/// Columns of K that a stage of the pipeline holds.
+pub const K_STEP: u32 = CHUNK_COLUMNS;
+/// Bytes of an operand.
+pub const OPERAND_BYTES: u32 = 2;
+/// Columns of the activations that one copy brings: a row of the 128-byte swizzle.
+pub const BOX_COLUMNS: u32 = 128 / OPERAND_BYTES;
+/// Warpgroups that decode and multiply.
+pub const CONSUMERS: u32 = 2;
+/// Threads of a CTA: the consumers, then the producer's warpgroup, of which one thread copies.
+/// It is a whole one so that it can give its registers to the consumers.
+pub const THREADS: u32 = (CONSUMERS + 1) * WARPGROUP;
+/// CTAs that may share a tile: the largest cluster that every launch may ask for.
+pub const MAX_SPLITS: u32 = 8;
+/// Bytes of a barrier object.
+pub const BARRIER_BYTES: u32 = 8;
+/// Shared memory of an SM that CTAs can have, bytes, and what the system keeps of it a CTA.
+pub const SM_SHARED_BYTES: u32 = 228 * 1024;
+const SYSTEM_SHARED_BYTES: u32 = 1024;
+/// An SM's partitions, registers of each, and in how many a thread gets them. A warp's
+/// registers are all in one partition, and a CTA's warps take turns.
+const PARTITIONS: u32 = 4;
+const PARTITION_REGISTERS: u32 = 16384;
+const REGISTER_UNIT: u32 = 8;
+/// The most registers that a thread can have, and that `setmaxnreg` is asked for.
+const MAX_REGISTERS: u32 = 240;
+/// Registers that a producer's thread keeps.
+pub const PRODUCER_REGISTERS: u32 = 32;
+/// More stages than this bring nothing: the copies of eight cover the latency of memory.
+const MAX_STAGES: u32 = 8;
+/// f32 between the end of a token's row of sums and the next one's start: brings the lanes
+/// of a warp, four tokens times eight rows, to different banks.
+const SUM_PADDING: u32 = 4;
+
+const _: () = assert!(BOX_COLUMNS == BLOCK_COLUMNS);
+
+/// How one kernel was compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HopperConfig {
+    /// Entry name in the PTX module.
+    pub name: &'static str,
+    /// Format of the weights and operand type.
+    pub scheme: Scheme,
+    /// Weight rows of a tile, a multiple of [`CHUNK_ROWS`].
+    pub rows: u32,
+    /// Tokens of a tile, `wgmma`'s N.
+    pub tokens: u32,
+    /// CTAs that must fit an SM together.
+    pub min_blocks: u32,
+}
+
+impl HopperConfig {
+    /// Registers of a thread at launch: what lets [`min_blocks`](Self::min_blocks) CTAs fit.
+    pub const fn registers(&self) -> u32 {
+        let warps = self.min_blocks * (THREADS / WARP).div_ceil(PARTITIONS);
+        PARTITION_REGISTERS / (warps * WARP) / REGISTER_UNIT * REGISTER_UNIT
+    }
+
+    /// Registers of a consumer's thread, once the producer has given up all but
+    /// [`PRODUCER_REGISTERS`].
+    pub const fn consumer_registers(&self) -> u32 {
+        let pool = (CONSUMERS + 1) * self.registers() - PRODUCER_REGISTERS;
+        let share = pool / CONSUMERS / REGISTER_UNIT * REGISTER_UNIT;
+        if share < MAX_REGISTERS { share } else { MAX_REGISTERS }
+    }
+
+    /// Whether warps multiply on their own, with `mma`: `wgmma` takes as long for a few tokens
+    /// as for many, and a fixed time from one product to the next.
+    pub const fn by_warp(&self) -> bool {
+        self.tokens <= 16
+    }
+
+    /// Blocks of 64 rows that a consumer warpgroup carries.
+    pub const fn row_blocks(&self) -> u32 {
+        self.rows / BLOCK_ROWS / CONSUMERS
+    }
+
+    /// Bytes of a stage's activations.
+    pub const fn activation_bytes(&self) -> u32 {
+        K_STEP * OPERAND_BYTES * self.tokens
+    }
+
+    /// Bytes of a stage's codes and scales.
+    pub const fn weight_bytes(&self) -> u32 {
+        self.rows / CHUNK_ROWS * self.scheme.chunk_bytes()
+    }
+
+    /// Bytes that a stage's copies bring. Boxes count in full where they reach out of bounds.
+    pub const fn stage_bytes(&self) -> u32 {
+        self.activation_bytes() + self.weight_bytes()
+    }
+
+    /// Stages of the pipeline: as many as fit, up to what memory latency needs.
+    pub const fn stages(&self) -> u32 {
+        let budget = SM_SHARED_BYTES / self.min_blocks - SYSTEM_SHARED_BYTES;
+        let fit = budget / (self.stage_bytes() + 2 * BARRIER_BYTES);
+        if fit < MAX_STAGES { fit } else { MAX_STAGES }
+    }
+
+    /// f32 from one token's sums to the next's in shared memory.
+    pub const fn sum_pitch(&self) -> u32 {
+        self.rows + SUM_PADDING
+    }
+
+    /// Bytes of a CTA's sums in shared memory; they overlay the stages.
+    pub const fn sum_bytes(&self) -> u32 {
+        self.tokens * self.sum_pitch() * size_of::<f32>() as u32
+    }
+
+    /// Offset of the stages' weights in shared memory; their activations start at 0, because a
+    /// swizzled tile starts at a multiple of 1024.
+    pub const fn weights_offset(&self) -> u32 {
+        self.stages() * self.activation_bytes()
+    }
+
+    /// Offset of the barriers in shared memory.
+    pub const fn barriers_offset(&self) -> u32 {
+        let stages = self.stages() * self.stage_bytes();
+        let sums = self.sum_bytes().next_multiple_of(BARRIER_BYTES);
+        if stages > sums { stages } else { sums }
+    }
+
+    /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
+    pub const fn shared_bytes(&self) -> u32 {
+        self.barriers_offset() + 2 * self.stages() * BARRIER_BYTES
+    }
+
+    /// Tiles along the weight rows.
+    pub const fn row_tiles(&self, n: u32) -> u32 {
+        n.div_ceil(self.rows)
+    }
+
+    /// Tiles along the tokens.
+    pub const fn token_tiles(&self, m: u32) -> u32 {
+        m.div_ceil(self.tokens)
+    }
+
+    /// Tiles of a batch entry.
+    pub const fn tiles(&self, problem: &Problem) -> u64 {
+        self.row_tiles(problem.n) as u64 * self.token_tiles(problem.m) as u64
+    }
+
+    /// f32 additions, one after the other, that lead to a result, for `splits` parts of K. A
+    /// `wgmma` adds 16 products and the old sum at once, truncating instead of rounding, which
+    /// counts twice.
+    pub const fn additions(&self, k: u32, splits: u32) -> u32 {
+        2 * k.div_ceil(K_STEP).div_ceil(splits) * (K_STEP / super::repack::WGMMA_K) + splits
+    }
+}
+
+/// Steps of K of part `part` of at most [`MAX_SPLITS`] parts: the first and the one after the
+/// last.
+pub const fn k_range(k: u32, part: u32, parts: u32) -> (u32, u32) {
+    const { assert!((u32::MAX / K_STEP + 1).checked_mul(MAX_SPLITS).is_some()) };
+    let steps = k.div_ceil(K_STEP);
+    (steps * part / parts, steps * (part + 1) / parts)
+}
+
+/// What a choice depends on besides the problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Streaming multiprocessors.
+    pub sms: u32,
+}
+
+/// What a candidate is expected to cost, in cycles of an SM: the comparator of
+/// [`choose`]. A model for ranking, not a prediction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Estimate {
+    /// The configuration.
+    pub config: &'static HopperConfig,
+    /// CTAs that share a tile.
+    pub splits: u32,
+    /// CTAs of the launch.
+    pub ctas: u64,
+    /// Times that the machine is filled with them.
+    pub waves: u64,
+    /// Cycles of the whole launch.
+    pub cycles: u64,
+    /// What the main loop waits for: `products`, `l2`, `latency` or `dram`.
+    pub bound: &'static str,
+}
+
+/// Cycles of an SM for 64 rows by 16 columns, decoded and multiplied, measured on an H200:
+/// by `wgmma` and, for few tokens, by warps.
+const fn product_cycles(config: &HopperConfig) -> u32 {
+    if config.by_warp() { 22 + config.tokens / 4 } else { 40 + config.tokens / 4 }
+}
+/// Bytes a cycle from L2 to one SM.
+const L2_BYTES: u32 = 28;
+/// Cycles from one step to a CTA's next, however little it does.
+const STEP_CYCLES: u32 = 600;
+/// Bytes a cycle from memory to all SMs.
+const DRAM_BYTES: u64 = 2100;
+/// Start of a CTA until its first product, and its end.
+const CTA_CYCLES: u64 = 5000;
+/// Meeting of the CTAs of a cluster, and bytes a cycle from one's memory to another.
+const MEETING_CYCLES: u64 = 1000;
+const MEETING_BYTES: u64 = 16;
+/// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
+/// long. CTAs of a cluster are on SMs of one of them.
+const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
+const GPC_SMS: u32 = 132;
+
+/// Clusters of `size` CTAs that run at a time with `resident` CTAs an SM.
+const fn clusters(machine: &Machine, size: u32, resident: u32) -> u64 {
+    if size == 1 {
+        return machine.sms as u64 * resident as u64;
+    }
+    let (mut sum, mut i) = (0, 0);
+    while i < GPCS.len() {
+        sum += (GPCS[i] * machine.sms / GPC_SMS * resident / size) as u64;
+        i += 1;
+    }
+    if sum == 0 { 1 } else { sum }
+}
+
+/// The estimate for one candidate.
+pub const fn estimate(
+    config: &'static HopperConfig,
+    splits: u32,
+    problem: &Problem,
+    machine: &Machine,
+) -> Estimate {
+    let tiles = config.tiles(problem) * problem.l as u64;
+    let mut resident = 1;
+    while resident < config.min_blocks && clusters(machine, splits, resident) < tiles {
+        resident += 1;
+    }
+    let waves = tiles.div_ceil(clusters(machine, splits, resident));
+
+    let products = config.rows / BLOCK_ROWS * (K_STEP / super::repack::WGMMA_K);
+    let (mut step, mut bound) = (products * product_cycles(config) * resident, "products");
+    let l2 = config.stage_bytes() * resident / L2_BYTES;
+    if l2 > step {
+        (step, bound) = (l2, "l2");
+    }
+    if step < STEP_CYCLES {
+        (step, bound) = (STEP_CYCLES, "latency");
+    }
+    let steps = problem.k.div_ceil(K_STEP).div_ceil(splits) as u64;
+    let mut body = waves * steps * step as u64;
+    let weights = config.row_tiles(problem.n) as u64
+        * problem.k.div_ceil(K_STEP) as u64
+        * config.weight_bytes() as u64
+        * problem.l as u64;
+    if weights / DRAM_BYTES > body {
+        (body, bound) = (weights / DRAM_BYTES, "dram");
+    }
+    let mut fixed = CTA_CYCLES;
+    if splits > 1 {
+        let others = config.sum_bytes() as u64 * (splits as u64 - 1) / splits as u64;
+        fixed += MEETING_CYCLES + others / MEETING_BYTES * resident as u64;
+    }
+    let ctas = tiles * splits as u64;
+    Estimate { config, splits, ctas, waves, cycles: body + waves * fixed, bound }
+}
+
+/// The cheapest configuration of `scheme` for the problem, by [`estimate`]; of equals the
+/// first of the table with the fewest CTAs a tile. `None` if K is not a positive multiple
+/// of the format's block or another size is 0.
+pub const fn choose(scheme: Scheme, problem: &Problem, machine: &Machine) -> Option<Estimate> {
+    let Problem { m, n, k, l } = *problem;
+    if m == 0 || n == 0 || l == 0 || k == 0 || !k.is_multiple_of(scheme.format.block()) {
+        return None;
+    }
+    let mut best: Option<Estimate> = None;
+    let mut i = 0;
+    while i < CONFIGS.len() {
+        if same_scheme(CONFIGS[i].scheme, scheme) {
+            let mut splits = 1;
+            while splits <= MAX_SPLITS && splits <= k.div_ceil(K_STEP) {
+                let candidate = estimate(&CONFIGS[i], splits, problem, machine);
+                match &best {
+                    Some(found) if found.cycles <= candidate.cycles => {}
+                    _ => best = Some(candidate),
+                }
+                splits += 1;
+            }
+        }
+        i += 1;
+    }
+    best
+}
+
+const fn same_scheme(a: Scheme, b: Scheme) -> bool {
+    a.format as u32 == b.format as u32 && a.operand as u32 == b.operand as u32
+}
+
+const fn tile(
+    name: &'static str,
+    scheme: usize,
+    rows: u32,
+    tokens: u32,
+    min_blocks: u32,
+) -> HopperConfig {
+    HopperConfig { name, scheme: Scheme::ALL[scheme], rows, tokens, min_blocks }
+}
+
+/// All configurations; a kernel for each is in the PTX of sm_90a.
+pub const CONFIGS: [HopperConfig; 21] = [
+    tile("gemm_sm90_nvfp4_f16_128x8", 0, 128, 8, 2),
+    tile("gemm_sm90_nvfp4_f16_128x16", 0, 128, 16, 2),
+    tile("gemm_sm90_nvfp4_f16_128x32", 0, 128, 32, 2),
+    tile("gemm_sm90_nvfp4_f16_128x64", 0, 128, 64, 2),
+    tile("gemm_sm90_nvfp4_f16_128x128", 0, 128, 128, 1),
+    tile("gemm_sm90_nvfp4_f16_256x64", 0, 256, 64, 1),
+    tile("gemm_sm90_nvfp4_f16_256x128", 0, 256, 128, 1),
+    tile("gemm_sm90_nvfp4_bf16_128x8", 1, 128, 8, 2),
+    tile("gemm_sm90_nvfp4_bf16_128x16", 1, 128, 16, 2),
+    tile("gemm_sm90_nvfp4_bf16_128x32", 1, 128, 32, 2),
+    tile("gemm_sm90_nvfp4_bf16_128x64", 1, 128, 64, 2),
+    tile("gemm_sm90_nvfp4_bf16_128x128", 1, 128, 128, 1),
+    tile("gemm_sm90_nvfp4_bf16_256x64", 1, 256, 64, 1),
+    tile("gemm_sm90_nvfp4_bf16_256x128", 1, 256, 128, 1),
+    tile("gemm_sm90_mxfp4_bf16_128x8", 2, 128, 8, 2),
+    tile("gemm_sm90_mxfp4_bf16_128x16", 2, 128, 16, 2),
+    tile("gemm_sm90_mxfp4_bf16_128x32", 2, 128, 32, 2),
+    tile("gemm_sm90_mxfp4_bf16_128x64", 2, 128, 64, 2),
+    tile("gemm_sm90_mxfp4_bf16_128x128", 2, 128, 128, 1),
+    tile("gemm_sm90_mxfp4_bf16_256x64", 2, 256, 64, 1),
+    tile("gemm_sm90_mxfp4_bf16_256x128", 2, 256, 128, 1),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_fit_an_sm() {
+        for config in &CONFIGS {
+            let cta = config.shared_bytes() + SYSTEM_SHARED_BYTES;
+            assert!(cta * config.min_blocks <= SM_SHARED_BYTES, "{}: {cta}", config.name);
+            assert!(config.stages() >= 3, "{}: {} stages", config.name, config.stages());
+            assert!(config.activation_bytes().is_multiple_of(1024), "{}", config.name);
+            assert!(config.weights_offset().is_multiple_of(1024), "{}", config.name);
+            assert!(config.barriers_offset().is_multiple_of(BARRIER_BYTES), "{}", config.name);
+            assert!(config.rows.is_multiple_of(CHUNK_ROWS), "{}", config.name);
+            // Registers are a partition's: of 288 threads, say, one gets three warps of nine.
+            let warps = (THREADS / WARP).div_ceil(PARTITIONS);
+            let registers = warps * config.min_blocks * WARP * config.registers();
+            assert!(registers <= PARTITION_REGISTERS, "{}: {registers}", config.name);
+            let roles = CONSUMERS * config.consumer_registers() + PRODUCER_REGISTERS;
+            assert!(roles <= (CONSUMERS + 1) * config.registers(), "{}: {roles}", config.name);
+        }
+    }
+
+    /// Sums of a warp's lanes, tokens 2t and rows g, are in different banks.
+    #[test]
+    fn sums_meet_no_bank_twice() {
+        for config in &CONFIGS {
+            let mut banks = [false; 32];
+            for (t, g) in (0..4).flat_map(|t| (0..8).map(move |g| (t, g))) {
+                let bank = (2 * t * config.sum_pitch() + g) % 32;
+                assert!(!core::mem::replace(&mut banks[bank as usize], true), "{}", config.name);
+            }
+        }
+    }
+
+    #[test]
+    fn parts_cover_k_once() {
+        for k in [16, 128, 144, 7168, 16384] {
+            for parts in 1..=MAX_SPLITS {
+                let mut next = 0;
+                for part in 0..parts {
+                    let (first, end) = k_range(k, part, parts);
+                    assert_eq!(first, next, "k={k} part {part} of {parts}");
+                    assert!(end >= first);
+                    next = end;
+                }
+                assert_eq!(next, k.div_ceil(K_STEP));
+            }
+        }
+    }
+
+    #[test]
+    fn choices_of_the_table() {
+        let machine = Machine { sms: 132 };
+        let pick = |m, n, k| {
+            let problem = Problem { m, n, k, l: 1 };
+            let found = choose(Scheme::ALL[0], &problem, &machine).unwrap();
+            (found.config.name, found.splits)
+        };
+        assert_eq!(pick(1, 7168, 16384).0, "gemm_sm90_nvfp4_f16_128x8");
+        assert_eq!(pick(128, 7168, 16384), ("gemm_sm90_nvfp4_f16_256x128", 4));
+        assert_eq!(pick(128, 4096, 7168), ("gemm_sm90_nvfp4_f16_128x64", 2));
+        for m in [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300, 2304] {
+            for (n, k) in [(7168, 16384), (4096, 7168), (7168, 2048), (8, 16), (200, 7184)] {
+                pick(m, n, k);
+            }
+        }
+        let empty = Problem { m: 0, n: 1, k: 16, l: 1 };
+        assert_eq!(choose(Scheme::ALL[0], &empty, &machine), None);
+        let ragged = Problem { m: 1, n: 1, k: 16, l: 1 };
+        assert_eq!(choose(Scheme::ALL[2], &ragged, &machine), None);
+    }
+}

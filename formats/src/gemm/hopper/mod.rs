@@ -1,0 +1,21 @@
+//! sm_90a: `wgmma` on weights that are decoded on their way into registers.
+//!
+//! The kernel computes `C^T = B A^T`: weights are `wgmma`'s register operand, 64
+//! rows of them a warpgroup at a time; activations its shared-memory operand.
+//!
+//! | file | topic |
+//! | --- | --- |
+//! | [`word`] | eight codes in the bits from which a thread decodes them |
+//! | [`repack`] | the order of codes and scales that the copies bring |
+//! | [`config`] | tile configurations and what follows from them |
+//! | [`params`] | the parameter block |
+
+pub mod config;
+pub mod params;
+pub mod repack;
+pub mod word;
+
+pub use config::{CONFIGS, HopperConfig};
+pub use params::HopperParams;
+pub use repack::{Scheme, WeightLayout};
+pub use word::Operand;

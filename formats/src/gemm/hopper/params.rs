@@ -1,0 +1,97 @@
+//! The parameter block of the sm_90a kernels.
+
+use crate::gemm::{Epilogue, Problem};
+use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
+
+/// Parameter block of every sm_90a GEMM kernel, passed by value. Pointers are device
+/// addresses.
+///
+/// | field | shape | layout |
+/// |---|---|---|
+/// | `activations` | tensor map | of `[L, M, K]` operands; box 64 columns, the configuration's tokens, 1; 128-byte swizzle; zeros out of bounds |
+/// | `weights` | `L` or 1 matrices | [`WeightLayout`](super::WeightLayout), `weight_stride` bytes apart (0: shared), 128-byte aligned |
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub struct HopperParams {
+    /// Tensor map of the activations.
+    pub activations: TensorMap,
+    /// Repacked weights.
+    pub weights: u64,
+    /// Bytes from one batch entry's weights to the next.
+    pub weight_stride: u64,
+    /// What becomes of the sums.
+    pub epilogue: Epilogue,
+    /// Sizes.
+    pub problem: Problem,
+}
+
+impl HopperParams {
+    /// The block as the kernel's `.param` space holds it: C layout, little endian.
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        const WIDE: usize = 2;
+        const EPILOGUE: usize = size_of::<Epilogue>() / 4;
+        const WORDS: usize = 2 * WIDE + EPILOGUE + 4;
+        const { assert!(size_of::<Self>() == TENSOR_MAP_BYTES + 4 * WORDS) };
+        let map = self.activations.to_bytes();
+        let wide = [self.weights, self.weight_stride];
+        let epilogue = self.epilogue.words();
+        let Problem { m, n, k, l } = self.problem;
+        let problem = [m, n, k, l];
+        let mut bytes = [0; size_of::<Self>()];
+        let mut at = 0;
+        while at < map.len() {
+            bytes[at] = map[at];
+            at += 1;
+        }
+        while at < bytes.len() {
+            let i = (at - map.len()) / 4;
+            let word = if i < 2 * WIDE {
+                (wide[i / 2] >> (32 * (i % 2))) as u32
+            } else if i < 2 * WIDE + EPILOGUE {
+                epilogue[i - 2 * WIDE]
+            } else {
+                problem[i - 2 * WIDE - EPILOGUE]
+            };
+            bytes[at] = word.to_le_bytes()[at % 4];
+            at += 1;
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::offset_of;
+
+    #[test]
+    fn bytes_follow_the_layout() {
+        let params = HopperParams {
+            activations: TensorMap([0x1112_1314_1516_1718; 16]),
+            weights: 0x0807_0605_0403_0201,
+            weight_stride: 3,
+            epilogue: Epilogue {
+                out: 4,
+                out_stride: 5,
+                row_factors: 6,
+                column_factors: 7,
+                bias: 8,
+                alpha: f32::from_bits(9),
+                out_type: 10,
+                bias_type: 11,
+                reserved: 0,
+            },
+            problem: Problem { m: 12, n: 13, k: 14, l: 15 },
+        };
+        let bytes = params.to_bytes();
+        assert_eq!(bytes[..3], [0x18, 0x17, 0x16]);
+        assert_eq!(bytes[128..136], [1, 2, 3, 4, 5, 6, 7, 8]);
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!(word(offset_of!(HopperParams, weight_stride)), 3);
+        let epilogue = offset_of!(HopperParams, epilogue);
+        assert_eq!(word(epilogue + offset_of!(Epilogue, bias)), 8);
+        assert_eq!(word(epilogue + offset_of!(Epilogue, bias_type)), 11);
+        assert_eq!(word(offset_of!(HopperParams, problem)), 12);
+        assert_eq!(word(offset_of!(HopperParams, problem) + 12), 15);
+    }
+}

@@ -1,0 +1,244 @@
+//! Eight e2m1 codes in 32 bits, arranged so that decoding them is cheap.
+//!
+//! A pair of operands is two 16-bit floats. An e2m1 code `s eem` decodes by place:
+//! with its sign at the float's sign and `eem` at the exponent's low bits and the
+//! mantissa's top bit, all else zero, the float is the code's value times
+//! [`Operand::UNIT`], subnormals included. So a pair is decoded by bringing eight
+//! bits to their places and masking the rest: one shift, one AND.
+//!
+//! The places of four codes do not tile 16 bits, whatever the shifts. What would
+//! collide is therefore stored as an exclusive or with a bit that another shift
+//! supplies: `(word << a ^ word << b) & mask` is one shift more and still one
+//! three-input logic operation.
+//!
+//! Pair `j` of a word is register `j` of `wgmma`'s A fragment: rows `g`, `g + 8`,
+//! `g`, `g + 8` of columns `2t, 2t + 1` (pairs 0, 1) and `2t + 8, 2t + 9` (2, 3).
+//! The lower column stands in the low half.
+
+/// Type of `wgmma`'s operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+/// Pairs of codes in a word.
+pub const PAIRS: usize = 4;
+
+impl Operand {
+    /// Lower-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    /// Where the sign and `eem` of a decoded pair are.
+    pub const fn mask(self) -> u32 {
+        match self {
+            Self::F16 => 0x8e00_8e00,
+            Self::Bf16 => 0x81c0_81c0,
+        }
+    }
+
+    /// log2 of a code's value over its decoded float's.
+    pub const fn unit_log2(self) -> u32 {
+        match self {
+            Self::F16 => 14,
+            Self::Bf16 => 126,
+        }
+    }
+
+    /// The four pairs of a word, each a code's value over `2^`[`unit_log2`](Self::unit_log2).
+    #[inline(always)]
+    pub const fn decode(self, word: u32) -> [u32; PAIRS] {
+        let mask = self.mask();
+        match self {
+            Self::F16 => [
+                word & mask,
+                word << 3 & mask,
+                (word << 6 ^ word << 1) & mask,
+                (word << 9 ^ word << 2) & mask,
+            ],
+            Self::Bf16 => [
+                word & mask,
+                word << 3 & mask,
+                (word << 6 ^ word << 1) & mask,
+                (word >> 3 ^ word << 2) & mask,
+            ],
+        }
+    }
+
+    /// The word whose pair `j` is `codes[j]`: the codes of the low and of the high half.
+    pub const fn encode(self, codes: [[u8; 2]; PAIRS]) -> u32 {
+        let mut word = 0;
+        // Each pair has eight bits of its own. Setting them right may disturb a pair that sees
+        // them through its second shift; the second round is the last that finds any wrong.
+        let mut round = 0;
+        while round < 2 {
+            let mut pair = 0;
+            while pair < PAIRS {
+                let wanted = self.place(codes[pair][0]) | self.place(codes[pair][1]) << 16;
+                word ^= self.own_bits(pair, self.decode(word)[pair] ^ wanted);
+                pair += 1;
+            }
+            round += 1;
+        }
+        word
+    }
+
+    /// A code as the decoded float's 16 bits.
+    pub const fn place(self, code: u8) -> u32 {
+        let (sign, magnitude) = ((code >> 3 & 1) as u32, (code & 7) as u32);
+        sign << 15 | magnitude << self.magnitude_shift()
+    }
+
+    /// Where the lowest bit of `eem` is in a decoded half.
+    const fn magnitude_shift(self) -> u32 {
+        match self {
+            Self::F16 => 9,
+            Self::Bf16 => 6,
+        }
+    }
+
+    /// Bits of a decoded pair moved to those of a word that only pair `pair` owns.
+    const fn own_bits(self, pair: usize, decoded: u32) -> u32 {
+        let sign = [15, 12, 14, 13][pair];
+        let magnitude = match self {
+            Self::F16 => [9, 6, 3, 0][pair],
+            Self::Bf16 => [6, 3, 0, 9][pair],
+        };
+        (decoded & 0x8000_8000) >> (15 - sign)
+            | (decoded >> self.magnitude_shift() & 0x0007_0007) << magnitude
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::e2m1;
+
+    const OPERANDS: [Operand; 2] = [Operand::F16, Operand::Bf16];
+
+    /// Every word decodes to the codes that encode to it. Both directions are linear over bits, so
+    /// that one code at a time, and sums of several, show it for all.
+    #[test]
+    fn encoding_inverts_decoding() {
+        for operand in OPERANDS {
+            let decoded = |codes: [[u8; 2]; PAIRS]| {
+                codes.map(|[low, high]| operand.place(low) | operand.place(high) << 16)
+            };
+            for pair in 0..PAIRS {
+                for half in 0..2 {
+                    for code in 0..16 {
+                        let mut codes = [[0; 2]; PAIRS];
+                        codes[pair][half] = code;
+                        let word = operand.encode(codes);
+                        assert_eq!(operand.decode(word), decoded(codes), "{operand:?} {codes:?}");
+                    }
+                }
+            }
+            let mut state = 1u32;
+            for _ in 0..100_000 {
+                let mut next = || {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (state >> 28) as u8
+                };
+                let codes = [(); PAIRS].map(|()| [next(), next()]);
+                let word = operand.encode(codes);
+                assert_eq!(operand.decode(word), decoded(codes), "{operand:?} {codes:?}");
+            }
+        }
+    }
+
+    /// The decoded float is the code's value over 2^unit, for all 16 codes of both operands.
+    #[test]
+    fn a_decoded_code_has_its_value() {
+        for operand in OPERANDS {
+            for code in 0..16u8 {
+                let bits = operand.place(code) as u16;
+                let unit = 2f64.powi(operand.unit_log2() as i32);
+                assert_eq!(
+                    float(operand, bits) * unit,
+                    f64::from(e2m1::decode(code)),
+                    "{operand:?} code {code}"
+                );
+            }
+        }
+    }
+
+    /// Every code times every NVFP4 scale, decoded as the f16 kernel does: one product, rounded to
+    /// f16, is the exact value over 2^14. Nothing overflows, and nothing is flushed: the value is a
+    /// multiple of 2^-10, hence the product one of 2^-24, f16's smallest subnormal.
+    #[test]
+    fn f16_products_with_every_e4m3_scale_are_exact() {
+        for code in 0..16u8 {
+            for scale in 0..=crate::e4m3::MAX_CODE {
+                let exact =
+                    f64::from(e2m1::decode(code)) * f64::from(crate::e4m3::decode(scale)) / 16384.0;
+                assert!(fits(exact, 11, -24, 65504.0), "code {code} scale {scale}: {exact}");
+            }
+        }
+    }
+
+    /// The same for bf16 operands and NVFP4 scales times 2^119: over 2^7.
+    #[test]
+    fn bf16_products_with_every_e4m3_scale_are_exact() {
+        let max = 255.0 * 2f64.powi(120);
+        for code in 0..16u8 {
+            for scale in 0..=crate::e4m3::MAX_CODE {
+                let scale = f64::from(crate::e4m3::decode(scale));
+                let factor = scale * 2f64.powi(119);
+                assert!(fits(factor, 8, -133, max), "scale {scale} as a factor");
+                let exact = f64::from(e2m1::decode(code)) * scale / 128.0;
+                assert!(fits(exact, 8, -133, max), "code {code} scale {scale}: {exact}");
+            }
+        }
+    }
+
+    /// bf16 operands and MXFP4's scales: code * 2^(s - 127) over 2^3, for all 255 scales.
+    #[test]
+    fn bf16_products_with_every_ue8m0_scale_are_exact() {
+        let max = 255.0 * 2f64.powi(120);
+        for code in 0..16u8 {
+            for scale in 0..=crate::ue8m0::MAX_CODE {
+                let factor = 2f64.powi(i32::from(scale) - 127);
+                assert!(fits(factor / 8.0, 8, -133, max), "scale {scale}");
+                let exact = f64::from(e2m1::decode(code)) * factor / 8.0;
+                assert!(fits(exact, 8, -133, max), "code {code} scale {scale}: {exact}");
+            }
+        }
+    }
+
+    /// The value of 16 bits as a float of this type.
+    fn float(operand: Operand, bits: u16) -> f64 {
+        let (exponent_bits, mantissa_bits) = match operand {
+            Operand::F16 => (5, 10),
+            Operand::Bf16 => (8, 7),
+        };
+        let exponent = u32::from(bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
+        let mantissa = f64::from(bits & ((1 << mantissa_bits) - 1));
+        let bias = (1 << (exponent_bits - 1)) - 1;
+        let hidden = if exponent == 0 { 0.0 } else { f64::from(1 << mantissa_bits) };
+        let value = (hidden + mantissa) * 2f64.powi(exponent.max(1) as i32 - bias - mantissa_bits);
+        if bits >> 15 == 1 { -value } else { value }
+    }
+
+    /// Whether a float with `precision` bits, multiples of `2^smallest` and magnitudes up to `max`
+    /// has this value.
+    fn fits(value: f64, precision: i32, smallest: i32, max: f64) -> bool {
+        let units = value.abs() * 2f64.powi(-smallest);
+        if units.fract() != 0.0 || value.abs() > max {
+            return false;
+        }
+        let mut units = units;
+        while units >= 2f64.powi(precision) {
+            units /= 2.0;
+        }
+        units.fract() == 0.0
+    }
+}

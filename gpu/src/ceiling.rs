@@ -1,0 +1,184 @@
+//! The machine's own read bandwidth, measured the way a kernel is measured.
+
+use serde::Serialize;
+
+use super::device::CudaDevice;
+use super::error::CudaError;
+use super::launch::CudaLaunch;
+use super::memory::CudaMemory;
+use super::module::CudaModule;
+use super::times::Times;
+
+/// Most copies in rotation: tiny ones do not exceed the cache with it.
+const MAX_COPIES: usize = 1024;
+
+/// How fast a kernel that only reads gets through its input, or a copy through both its sides.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReadRate {
+    /// Bytes read by one launch.
+    pub bytes: u64,
+    /// Distinct inputs in rotation.
+    pub sets: usize,
+    /// Seconds a launch.
+    pub times: Times,
+    /// `bytes` over the median, bytes a second.
+    pub bytes_per_second: f64,
+}
+
+/// How many distinct inputs of `bytes` each to rotate over so that together they
+/// exceed four times a cache of `l2_bytes`: then none is in the cache when its
+/// turn comes. At least 2.
+pub fn rotation(bytes: u64, l2_bytes: u64) -> usize {
+    let sets = l2_bytes.saturating_mul(4) / bytes.max(1) + 1;
+    usize::try_from(sets.max(2)).unwrap_or(usize::MAX)
+}
+
+/// Parameters of the kernel that only reads, as its PTX declares them.
+fn read_params(input: u64, bytes: u64, output: u64) -> [u8; 24] {
+    let mut params = [0; 24];
+    for (slot, value) in params.chunks_exact_mut(8).zip([input, bytes, output]) {
+        slot.copy_from_slice(&value.to_le_bytes());
+    }
+    params
+}
+
+impl CudaDevice {
+    /// Times reading `bytes` bytes with cold caches.
+    ///
+    /// `kernel` takes three 64-bit parameters: the address to read from (256-byte
+    /// aligned), the number of bytes, and an address it may write 8 bytes per
+    /// thread to. It is launched with `threads` threads a block and as many blocks
+    /// as the device holds at once, and strides over its input.
+    ///
+    /// # Errors
+    /// [`CudaError::BadArgument`] for zero or no multiple of 16 bytes, what
+    /// [`CudaModule::launch`] returns, or a failed call.
+    ///
+    /// # Safety
+    /// `kernel` reads and writes no more than stated above.
+    pub unsafe fn time_reads(
+        &self,
+        module: &CudaModule,
+        kernel: &str,
+        threads: u32,
+        bytes: u64,
+        warmup: usize,
+        replays: usize,
+    ) -> Result<ReadRate, CudaError> {
+        let size = usize::try_from(bytes).unwrap_or(0);
+        if size == 0 || size % 16 != 0 {
+            return Err(CudaError::BadArgument {
+                operation: "timing reads",
+                field: "bytes",
+                required: "a positive multiple of 16".to_owned(),
+                actual: bytes.to_string(),
+            });
+        }
+        let blocks = module.blocks_per_sm(kernel, threads, 0)?.max(1) * self.info().sms;
+        let sets = rotation(bytes, self.info().l2_bytes);
+        let inputs = self.noise(size, sets)?;
+        let output = self.alloc(8 * threads as usize * blocks as usize)?;
+
+        let launch_all = || -> Result<(), CudaError> {
+            for input in &inputs {
+                let params = read_params(input.address(), bytes, output.address());
+                let launch = CudaLaunch {
+                    entry: kernel,
+                    grid: [blocks, 1, 1],
+                    block: [threads, 1, 1],
+                    cluster: None,
+                    dynamic_shared: 0,
+                    overlaps: false,
+                    params: &params,
+                };
+                // SAFETY: input and output have the sizes the caller's kernel was
+                // promised and outlive the graph.
+                unsafe { module.launch(&launch)? };
+            }
+            Ok(())
+        };
+        let graph = self.capture(launch_all)?;
+        // SAFETY: inputs, output and module are alive until the end of this call,
+        // and `time` waits for its replays.
+        let times = unsafe { graph.time(sets, warmup, replays)? };
+        Ok(ReadRate { bytes, sets, bytes_per_second: bytes as f64 / times.median, times })
+    }
+
+    /// Times copying from device memory to device memory with cold caches; each copy
+    /// reads and writes `bytes` bytes altogether, half of them each.
+    ///
+    /// # Errors
+    /// [`CudaError::BadArgument`] for less than 2 bytes, or a failed call.
+    pub fn time_copies(
+        &self,
+        bytes: u64,
+        warmup: usize,
+        replays: usize,
+    ) -> Result<ReadRate, CudaError> {
+        let size = usize::try_from(bytes / 2).unwrap_or(0);
+        if size == 0 {
+            return Err(CudaError::BadArgument {
+                operation: "timing copies",
+                field: "bytes",
+                required: "at least 2, and addressable".to_owned(),
+                actual: bytes.to_string(),
+            });
+        }
+        let sets = rotation(bytes, self.info().l2_bytes).min(MAX_COPIES);
+        let sources = self.noise(size, sets)?;
+        let targets = (0..sets).map(|_| self.alloc(size)).collect::<Result<Vec<_>, _>>()?;
+        let graph = self.capture(|| -> Result<(), CudaError> {
+            targets.iter().zip(&sources).try_for_each(|(to, from)| to.queue_copy(from))
+        })?;
+        // SAFETY: both sides are alive until the end of this call, and `time` waits for
+        // its replays.
+        let times = unsafe { graph.time(sets, warmup, replays)? };
+        let bytes = 2 * size as u64;
+        Ok(ReadRate { bytes, sets, bytes_per_second: bytes as f64 / times.median, times })
+    }
+
+    /// Allocations of incompressible bytes: memory that compresses zeros would
+    /// read them faster than real data.
+    fn noise(&self, bytes: usize, count: usize) -> Result<Vec<CudaMemory>, CudaError> {
+        let mut state = 0_u64;
+        let mut host = vec![0; bytes];
+        for word in host.chunks_mut(8) {
+            word.copy_from_slice(&splitmix64(&mut state).to_le_bytes()[..word.len()]);
+        }
+        (0..count).map(|_| self.upload(&host)).collect()
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+fn splitmix64(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn parameters_are_three_little_endian_words() {
+        let params = read_params(1, 2, 0x0102_0304_0506_0708);
+        assert_eq!(params[..16], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(params[16..], [8, 7, 6, 5, 4, 3, 2, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_rotation_exceeds_four_caches_and_is_no_larger(
+            bytes in 0_u64..1 << 32,
+            cache in 0_u64..1 << 28,
+        ) {
+            let sets = rotation(bytes, cache) as u64;
+            prop_assert!(sets * bytes.max(1) > 4 * cache);
+            prop_assert!(sets == 2 || (sets - 1) * bytes.max(1) <= 4 * cache);
+        }
+    }
+}

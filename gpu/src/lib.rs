@@ -1,0 +1,55 @@
+//! CUDA at run time: driver, device, memory, modules, launches, graphs.
+//!
+//! `cust` supplies contexts, streams, events, memory and modules; the crate
+//! `cuda-lazy` supplies the driver symbols that `cust` links against, opening
+//! `libcuda.so.1` on first use, and the driver functions that `cust` lacks. A
+//! program with this crate in it therefore starts on a machine without a driver;
+//! [`probe`] says what is there.
+//!
+//! | file | topic |
+//! | --- | --- |
+//! | `error` | [`CudaError`], [`CudaCode`]: which call failed, with the driver's code by name |
+//! | `probe` | [`probe`]: the driver and its devices, or why there are none |
+//! | `device` | [`CudaDevice`]: context, stream, cache of modules |
+//! | `memory` | [`CudaMemory`]: bytes on the device |
+//! | `module` | [`CudaModule`]: PTX text compiled by the driver, its kernels' limits |
+//! | `parameters` | where the driver has a kernel's parameters |
+//! | `launch` | [`CudaLaunch`]: checked launches, clusters, dynamic shared memory |
+//! | `run` | [`run_ptx`]: PTX text once, on buffers of bytes |
+//! | `graph` | [`CudaGraph`]: recorded launches, replayed and timed |
+//! | `tensor_map` | [`CudaDevice::encode_tensor_map`] |
+//! | `times` | [`Times`]: median and percentiles |
+//! | `ceiling` | [`CudaDevice::time_reads`]: what the memory itself can do |
+//! | `cublas` | [`Cublas`]: the f16 product to compare with |
+//!
+//! Handles are not `Send`: a stream that is recording a graph records whatever is
+//! launched on it, so one thread owns it. Another thread opens the device again;
+//! the context underneath is the same one.
+
+mod ceiling;
+mod cublas;
+mod device;
+mod error;
+mod graph;
+mod launch;
+mod memory;
+mod module;
+mod parameters;
+mod probe;
+mod run;
+mod tensor_map;
+mod times;
+
+pub use ceiling::{ReadRate, rotation};
+pub use cublas::{CUBLAS_PATH_VARIABLE, Cublas, CublasError, HalfProduct};
+pub use device::CudaDevice;
+pub use error::{CudaCode, CudaError, DriverError};
+pub use graph::CudaGraph;
+pub use launch::CudaLaunch;
+pub use memory::CudaMemory;
+pub use module::{CudaModule, KernelLimits};
+pub use parameters::KernelParameter;
+pub use probe::{CudaVersion, DeviceInfo, DriverInfo, MIN_DRIVER, probe};
+pub use run::{PtxLaunch, run_ptx};
+pub use tensor_map::{TENSOR_MAP_BYTES, TensorMapArguments};
+pub use times::Times;

@@ -1,0 +1,300 @@
+//! PTX text compiled by the driver, and the limits of its kernels.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr;
+use std::rc::Rc;
+
+use cuda_lazy::{CUDA_SUCCESS, raw};
+
+use super::device::CudaDevice;
+use super::error::{CudaCode, CudaError, check};
+use super::parameters::{KernelParameter, Parameters};
+
+/// A compiled module on a device. Clones share it.
+#[derive(Debug, Clone)]
+pub struct CudaModule {
+    // Before `device`: the module may be the last user of the context.
+    loaded: Rc<LoadedModule>,
+    device: CudaDevice,
+}
+
+/// What a kernel takes and needs, as the driver compiled it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelLimits {
+    /// Registers a thread.
+    pub registers: u32,
+    /// Most threads a block: the kernel's `.maxntid`/`.reqntid` or what its
+    /// registers allow.
+    pub max_threads: u32,
+    /// Static shared memory, bytes.
+    pub static_shared: u32,
+    /// Local memory (stack frame and spills) a thread, bytes.
+    pub local: u32,
+    /// Bytes that [`CudaLaunch::params`](super::CudaLaunch::params) must have.
+    pub param_bytes: usize,
+    /// The cluster shape fixed by `.reqnctapercluster`, if any.
+    pub cluster: Option<[u32; 3]>,
+}
+
+impl CudaModule {
+    pub(crate) fn new(loaded: Rc<LoadedModule>, device: CudaDevice) -> Self {
+        Self { loaded, device }
+    }
+
+    /// The device it was compiled for.
+    pub fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+
+    /// The names of the module's kernels, sorted.
+    ///
+    /// # Errors
+    /// A failed call.
+    pub fn kernels(&self) -> Result<Vec<String>, CudaError> {
+        self.device.bind()?;
+        self.loaded.kernels()
+    }
+
+    /// The limits of one kernel.
+    ///
+    /// # Errors
+    /// [`CudaError::NoSuchKernel`] or a failed call.
+    pub fn limits(&self, kernel: &str) -> Result<KernelLimits, CudaError> {
+        Ok(self.kernel(kernel)?.limits)
+    }
+
+    /// Where one kernel's parameters are, in order.
+    ///
+    /// # Errors
+    /// [`CudaError::NoSuchKernel`] or a failed call.
+    pub fn parameters(&self, kernel: &str) -> Result<Vec<KernelParameter>, CudaError> {
+        Ok(self.kernel(kernel)?.parameters.0.clone())
+    }
+
+    /// How many blocks of `threads` threads and `dynamic_shared` bytes of dynamic
+    /// shared memory fit on a multiprocessor at once.
+    ///
+    /// # Errors
+    /// [`CudaError::NoSuchKernel`] or a failed call.
+    pub fn blocks_per_sm(
+        &self,
+        kernel: &str,
+        threads: u32,
+        dynamic_shared: u32,
+    ) -> Result<u32, CudaError> {
+        let kernel = self.kernel(kernel)?;
+        kernel.allow_dynamic_shared(dynamic_shared)?;
+        let mut blocks = 0;
+        // SAFETY: `blocks` is writable; the function is alive with its module.
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
+            raw::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                kernel.function,
+                i32::try_from(threads).unwrap_or(i32::MAX),
+                dynamic_shared as usize,
+            )
+        })?;
+        Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
+    /// The kernel's handle and limits, with the context made current.
+    pub(crate) fn kernel(&self, name: &str) -> Result<Rc<Kernel>, CudaError> {
+        self.device.bind()?;
+        self.loaded.kernel(name)
+    }
+}
+
+/// The module without the device, which caches it.
+#[derive(Debug)]
+pub(crate) struct LoadedModule {
+    kernels: RefCell<HashMap<String, Rc<Kernel>>>,
+    handle: *mut c_void,
+}
+
+impl Drop for LoadedModule {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this module's and not used again. The device's
+        // cache holds it to the last and makes the context current before.
+        unsafe { raw::cuModuleUnload(self.handle) };
+    }
+}
+
+/// `CUjit_option` (CUDA Driver API, Data types).
+const CU_JIT_ERROR_LOG_BUFFER: u32 = 5;
+const CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: u32 = 6;
+const LOG_BYTES: usize = 16 << 10;
+const CUDA_ERROR_NOT_FOUND: u32 = 500;
+
+impl LoadedModule {
+    /// Compiles in the current context. `cust`'s modules cannot have the
+    /// compiler's log, so this calls the driver itself.
+    pub(crate) fn compile(ptx: &str) -> Result<Self, CudaError> {
+        let text = CString::new(ptx).map_err(|error| CudaError::BadArgument {
+            operation: "loading PTX",
+            field: "text",
+            required: "free of nul characters".to_owned(),
+            actual: format!("one at byte {}", error.nul_position()),
+        })?;
+        let mut log = vec![0_u8; LOG_BYTES];
+        let mut options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        // Values that fit a pointer are passed in its place.
+        let mut values =
+            [log.as_mut_ptr().cast::<c_void>(), ptr::without_provenance_mut(LOG_BYTES)];
+        let mut handle = ptr::null_mut();
+        // SAFETY: the text is nul-terminated and only read, the log has the size
+        // stated, and there are as many options as values.
+        let code = unsafe {
+            raw::cuModuleLoadDataEx(
+                &mut handle,
+                text.as_ptr().cast_mut().cast(),
+                options.len() as u32,
+                options.as_mut_ptr().cast(),
+                values.as_mut_ptr(),
+            )
+        };
+        if code == CUDA_SUCCESS {
+            return Ok(Self { kernels: RefCell::default(), handle });
+        }
+        let end = log.iter().position(|&byte| byte == 0);
+        let log = String::from_utf8_lossy(&log[..end.unwrap_or(LOG_BYTES)]);
+        Err(CudaError::Jit { code: CudaCode::new(code), log: log.trim_end().to_owned() })
+    }
+
+    fn kernel(&self, name: &str) -> Result<Rc<Kernel>, CudaError> {
+        if let Some(kernel) = self.kernels.borrow().get(name) {
+            return Ok(kernel.clone());
+        }
+        let missing = |available| CudaError::NoSuchKernel { kernel: name.to_owned(), available };
+        let Ok(symbol) = CString::new(name) else {
+            return Err(missing(self.kernels()?));
+        };
+        let mut function = ptr::null_mut();
+        // SAFETY: `function` is writable and the module is loaded.
+        match unsafe { raw::cuModuleGetFunction(&mut function, self.handle, symbol.as_ptr()) } {
+            CUDA_ERROR_NOT_FOUND => return Err(missing(self.kernels()?)),
+            code => check("cuModuleGetFunction", code)?,
+        }
+        let kernel = Rc::new(Kernel::new(function)?);
+        self.kernels.borrow_mut().insert(name.to_owned(), kernel.clone());
+        Ok(kernel)
+    }
+
+    fn kernels(&self) -> Result<Vec<String>, CudaError> {
+        let module = self.handle;
+        let mut count = 0;
+        // SAFETY: `count` is writable and the module is loaded.
+        check("cuModuleGetFunctionCount", unsafe {
+            raw::cuModuleGetFunctionCount(&mut count, module)
+        })?;
+        let mut functions = vec![ptr::null_mut(); count as usize];
+        // SAFETY: there is room for `count` handles.
+        check("cuModuleEnumerateFunctions", unsafe {
+            raw::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module)
+        })?;
+        let mut names = Vec::with_capacity(functions.len());
+        for function in functions {
+            let mut name = ptr::null();
+            // SAFETY: `name` is writable; the handle was just enumerated.
+            check("cuFuncGetName", unsafe { raw::cuFuncGetName(&mut name, function) })?;
+            if !name.is_null() {
+                // SAFETY: a nul-terminated string that lives as long as the module.
+                names.push(unsafe { CStr::from_ptr(name) }.to_string_lossy().into());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+/// A kernel of a loaded module.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) function: *mut c_void,
+    pub(crate) limits: KernelLimits,
+    pub(crate) parameters: Parameters,
+    dynamic_shared: Cell<u32>,
+    non_portable_cluster: Cell<bool>,
+}
+
+/// `CUfunction_attribute` (CUDA Driver API, Execution control).
+#[repr(u32)]
+#[derive(Clone, Copy)]
+enum Attribute {
+    MaxThreadsPerBlock = 0,
+    SharedSizeBytes = 1,
+    LocalSizeBytes = 3,
+    NumRegs = 4,
+    MaxDynamicSharedSizeBytes = 8,
+    PreferredSharedMemoryCarveout = 9,
+    RequiredClusterWidth = 11,
+    RequiredClusterHeight = 12,
+    RequiredClusterDepth = 13,
+    NonPortableClusterSizeAllowed = 14,
+}
+
+/// Dynamic shared memory that needs no opt-in, static shared memory included
+/// (CUDA C++ Programming Guide, compute capability 9.x).
+const DEFAULT_SHARED: u32 = 48 << 10;
+
+impl Kernel {
+    fn new(function: *mut c_void) -> Result<Self, CudaError> {
+        let get = |attribute: Attribute| -> Result<u32, CudaError> {
+            let mut value = 0;
+            // SAFETY: `value` is writable and the function's module is loaded.
+            check("cuFuncGetAttribute", unsafe {
+                raw::cuFuncGetAttribute(&mut value, attribute as u32, function)
+            })?;
+            Ok(u32::try_from(value).unwrap_or(0))
+        };
+        let cluster = [
+            get(Attribute::RequiredClusterWidth)?,
+            get(Attribute::RequiredClusterHeight)?,
+            get(Attribute::RequiredClusterDepth)?,
+        ];
+        let parameters = Parameters::of(function)?;
+        let limits = KernelLimits {
+            registers: get(Attribute::NumRegs)?,
+            max_threads: get(Attribute::MaxThreadsPerBlock)?,
+            static_shared: get(Attribute::SharedSizeBytes)?,
+            local: get(Attribute::LocalSizeBytes)?,
+            param_bytes: parameters.bytes(),
+            cluster: (cluster[0] > 0).then(|| cluster.map(|size| size.max(1))),
+        };
+        Ok(Self {
+            function,
+            limits,
+            parameters,
+            dynamic_shared: Cell::new(DEFAULT_SHARED.saturating_sub(limits.static_shared)),
+            non_portable_cluster: Cell::new(false),
+        })
+    }
+
+    /// Raises the kernel's limit of dynamic shared memory to at least `bytes`.
+    pub(crate) fn allow_dynamic_shared(&self, bytes: u32) -> Result<(), CudaError> {
+        if bytes > self.dynamic_shared.get() {
+            self.set(Attribute::MaxDynamicSharedSizeBytes, bytes)?;
+            // Per cent: as many blocks as fit, which the driver's own choice may not allow.
+            self.set(Attribute::PreferredSharedMemoryCarveout, 100)?;
+            self.dynamic_shared.set(bytes);
+        }
+        Ok(())
+    }
+
+    /// Lets the kernel run in clusters of more than 8 blocks.
+    pub(crate) fn allow_large_clusters(&self) -> Result<(), CudaError> {
+        if !self.non_portable_cluster.replace(true) {
+            self.set(Attribute::NonPortableClusterSizeAllowed, 1)?;
+        }
+        Ok(())
+    }
+
+    fn set(&self, attribute: Attribute, value: u32) -> Result<(), CudaError> {
+        let value = i32::try_from(value).unwrap_or(i32::MAX);
+        // SAFETY: the function's module is loaded.
+        check("cuFuncSetAttribute", unsafe {
+            raw::cuFuncSetAttribute(self.function, attribute as u32, value)
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! Where a kernel's parameters are, and blocks of them for a launch.
+
+use std::borrow::Cow;
+use std::ffi::c_void;
+
+use cuda_lazy::raw;
+
+use super::error::{CudaError, check};
+
+/// A parameter of a kernel, where the driver has it.
+///
+/// Alignments above 16 bytes count from the start of the constant bank, which has
+/// other things before the parameters (0x210 bytes on sm_90, 0x380 on sm_100): on
+/// sm_90 one of alignment 64 that comes first is at offset 48.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelParameter {
+    /// Bytes from the start of the parameters.
+    pub offset: usize,
+    /// Bytes.
+    pub size: usize,
+}
+
+/// A kernel's parameters in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Parameters(pub(crate) Vec<KernelParameter>);
+
+impl Parameters {
+    /// Those of a function whose module is loaded. The driver answers for one at a time
+    /// and with `CUDA_ERROR_INVALID_VALUE` beyond the last.
+    pub(crate) fn of(function: *mut c_void) -> Result<Self, CudaError> {
+        const INVALID_VALUE: u32 = 1;
+        let mut found = Vec::new();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: both are writable and the function's module is loaded.
+            match unsafe { raw::cuFuncGetParamInfo(function, found.len(), &mut offset, &mut size) }
+            {
+                INVALID_VALUE => return Ok(Self(found)),
+                code => check("cuFuncGetParamInfo", code)?,
+            }
+            found.push(KernelParameter { offset, size });
+        }
+    }
+
+    /// Bytes of a launch's block: a single parameter alone, or up to where the last of
+    /// several ends.
+    pub(crate) fn bytes(&self) -> usize {
+        match self.0[..] {
+            [single] => single.size,
+            _ => self.0.iter().map(|p| p.offset + p.size).max().unwrap_or(0),
+        }
+    }
+
+    /// A launch's block as the driver takes it: what lies before a single parameter is
+    /// added.
+    pub(crate) fn place<'a>(&self, block: &'a [u8]) -> Cow<'a, [u8]> {
+        match self.0[..] {
+            [KernelParameter { offset: before @ 1.., .. }] => {
+                let mut placed = vec![0; before];
+                placed.extend_from_slice(block);
+                placed.into()
+            }
+            _ => block.into(),
+        }
+    }
+
+    /// The block of a launch of kernel `entry` with these values, one a parameter.
+    pub(crate) fn arrange(&self, entry: &str, values: &[Vec<u8>]) -> Result<Vec<u8>, CudaError> {
+        let sizes: Vec<usize> = self.0.iter().map(|parameter| parameter.size).collect();
+        let given: Vec<usize> = values.iter().map(Vec::len).collect();
+        if sizes != given {
+            return Err(CudaError::BadLaunch {
+                kernel: entry.to_owned(),
+                field: "params",
+                required: format!("values of {sizes:?} bytes"),
+                actual: format!("{given:?} bytes"),
+            });
+        }
+        let mut block = vec![0; self.bytes()];
+        let single = self.0.len() == 1;
+        for (KernelParameter { offset, size }, value) in self.0.iter().zip(values) {
+            let at = if single { 0 } else { *offset };
+            block[at..at + size].copy_from_slice(value);
+        }
+        Ok(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(places: &[(usize, usize)]) -> Parameters {
+        Parameters(places.iter().map(|&(offset, size)| KernelParameter { offset, size }).collect())
+    }
+
+    #[test]
+    fn parameters_go_where_the_driver_has_them() {
+        let several = parameters(&[(0, 8), (8, 8), (48, 128)]);
+        assert_eq!(several.bytes(), 176);
+        let block = several.arrange("k", &[vec![1; 8], vec![2; 8], vec![3; 128]]).expect("fits");
+        assert_eq!(block[..16], [[1; 8], [2; 8]].concat()[..]);
+        assert!(block[16..48].iter().all(|&byte| byte == 0));
+        assert!(block[48..].iter().all(|&byte| byte == 3) && block.len() == 176);
+        assert_eq!(*several.place(&block), *block);
+        let error = several.arrange("k", &[vec![1; 8], vec![3; 128]]).expect_err("one is missing");
+        assert!(error.to_string().contains("values of [8, 8, 128] bytes"), "{error}");
+
+        let single = parameters(&[(48, 4)]);
+        let block = single.arrange("k", &[vec![7; 4]]).expect("fits");
+        assert_eq!(block, [7; 4]);
+        assert_eq!(*single.place(&block), [[0; 48].as_slice(), &[7; 4]].concat());
+
+        let none = parameters(&[]);
+        assert_eq!((none.bytes(), none.place(&[]).len()), (0, 0));
+        let plain = parameters(&[(0, 24)]);
+        assert_eq!(*plain.place(&[5; 24]), [5; 24]);
+    }
+}

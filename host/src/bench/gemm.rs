@@ -1,0 +1,455 @@
+//! One verified GEMM, with times from a GPU or counters from the emulator.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, ceiling};
+use serde::Serialize;
+
+use super::gpu::{self, MAX_SETS, READ_KERNEL};
+use super::{Emulated, Peer, Protocol};
+use crate::cuda::{HalfProduct, ReadRate, Times, rotation};
+use crate::device::{Backend, Choice, DeviceError, Kernels};
+use crate::error::{Error, Result, require_memory};
+use crate::gemm::{
+    Activations, Candidate, GemmOptions, GemmOverrides, GemmPlan, GemmRun, Repacked, reference,
+};
+use crate::generate::Generator;
+use crate::oracle::{Reference, Verification};
+use crate::output;
+use crate::rng::SplitMix64;
+use crate::shape::GemmShape;
+use crate::tensor::{BlockScaled, Dims};
+
+/// Rows and columns of the operands of the product that shows the tensor cores' ceiling.
+const CEILING_SIZE: usize = 8192;
+
+/// What the activations are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Left {
+    /// In the weights' format (W4A4).
+    #[default]
+    Fp4,
+    /// 16-bit floats (W4A16).
+    Halves(Operand),
+}
+
+impl FromStr for Left {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "fp4" => Ok(Self::Fp4),
+            "f16" => Ok(Self::Halves(Operand::F16)),
+            "bf16" => Ok(Self::Halves(Operand::Bf16)),
+            _ => Err(Error::shape("activations", "fp4, f16 or bf16", text)),
+        }
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fp4 => "fp4",
+            Self::Halves(operand) => operand.name(),
+        })
+    }
+}
+
+/// What to run besides the shape.
+#[derive(Clone, Debug)]
+pub struct GemmBench {
+    /// Format of the weights.
+    pub format: Format,
+    /// What the activations are.
+    pub left: Left,
+    /// How inputs are made.
+    pub generator: Generator,
+    /// Their seed.
+    pub seed: u64,
+    /// Layout of the scales of block-scaled activations.
+    pub layout: ScaleLayout,
+    /// alpha, output type, overrides.
+    pub options: GemmOptions,
+    /// How to time; only on a GPU.
+    pub protocol: Protocol,
+    /// Whether to print the plan's candidates.
+    pub explain: bool,
+    /// How many of the plan's candidates to time besides.
+    pub sweep: usize,
+}
+
+/// Measured times of one shape.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GemmTiming {
+    /// Input sets in rotation, each launched once a replay.
+    pub sets: usize,
+    /// Whether the sets together exceed four times the L2 cache.
+    pub cold: bool,
+    /// Seconds a product, decoding of activations included.
+    pub times: Times,
+    /// Operations a second.
+    pub flops_per_second: f64,
+    /// The read-only kernel over the bytes that must move.
+    pub ceiling: Option<ReadRate>,
+    /// Its time over ours.
+    pub ratio_to_ceiling: Option<f64>,
+    /// Operations a second of a large f16 product of cuBLAS.
+    pub tensor_ceiling: Option<f64>,
+    /// cuBLAS f16 on dequantised operands.
+    pub cublas: Option<Peer>,
+    /// Why cuBLAS was asked for and not timed.
+    pub cublas_error: Option<String>,
+}
+
+/// A candidate's measured time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Swept {
+    /// The candidate.
+    pub candidate: Candidate,
+    /// Seconds a product, decoding of activations included.
+    pub times: Option<Times>,
+    /// Why there are none: the machine refused the launch.
+    pub error: Option<String>,
+}
+
+/// A verified run, as `--json` prints it.
+#[derive(Clone, Debug, Serialize)]
+pub struct GemmReport {
+    /// The operation.
+    pub op: &'static str,
+    /// The shape as a string.
+    pub shape: String,
+    /// Format of the weights.
+    pub format: &'static str,
+    /// What the activations are.
+    pub activations: String,
+    /// What it ran on, and why.
+    pub device: Choice,
+    /// How it ran.
+    pub plan: GemmPlan,
+    /// The PTX file.
+    pub kernels: String,
+    /// How the inputs were made.
+    pub generator: String,
+    /// Their seed.
+    pub seed: u64,
+    /// Element type of the result.
+    pub output: &'static str,
+    /// Whether every result is within its bound.
+    pub verified: bool,
+    /// Largest absolute error against the f64 oracle.
+    pub max_error: f64,
+    /// The whole comparison.
+    pub verification: Verification,
+    /// Bytes that must move at least once.
+    pub bytes: u64,
+    /// Times; only from a GPU, and only if verified.
+    pub times: Option<GemmTiming>,
+    /// Times of the plan's candidates, where they were asked for.
+    pub sweep: Vec<Swept>,
+    /// Counters of each launch; only from the emulator.
+    pub emulated: Vec<Emulated>,
+    #[serde(skip)]
+    explain: bool,
+}
+
+/// Runs a GEMM of `shape` on random inputs, verifies it, and on a GPU times it.
+///
+/// # Errors
+/// Bad sizes and [`DeviceError`]. A wrong result is not an error: the report says so, and nothing
+/// is timed.
+pub fn gemm(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<GemmReport> {
+    match bench.format {
+        Format::Nvfp4 => run::<Nvfp4>(kernels, shape, bench),
+        Format::Mxfp4 => run::<Mxfp4>(kernels, shape, bench),
+    }
+}
+
+fn run<F: BlockFormat>(
+    kernels: &Kernels,
+    shape: GemmShape,
+    bench: &GemmBench,
+) -> Result<GemmReport> {
+    let device = kernels.device();
+    let bytes = bytes::<F>(shape, bench);
+    // Operands, their repacked and decoded forms, and on the emulator its own memory.
+    require_memory(&format!("running {shape}"), bytes.saturating_mul(6))?;
+    let mut rng = SplitMix64::new(bench.seed);
+    let GemmShape { m, n, k, l } = shape;
+    let b: BlockScaled<F> =
+        bench.generator.blocks("b", Dims::new(l, n, k)?, ScaleLayout::Linear, &mut rng)?;
+    let dims = Dims::new(l, m, k)?;
+    let (blocks, halves);
+    let a = match bench.left {
+        Left::Fp4 => {
+            blocks = bench.generator.blocks::<F>("a", dims, bench.layout, &mut rng)?;
+            Activations::Blocks(&blocks)
+        }
+        Left::Halves(operand) => {
+            halves = bench.generator.halves("a", dims, operand, &mut rng)?;
+            Activations::Halves(&halves)
+        }
+    };
+    let weights = Repacked::for_device(device, &b, a.kind())?;
+    let prepared = GemmRun::new(kernels, &a, &weights, &bench.options)?;
+    let result = prepared.run()?;
+    let reference = reference(&a, &b, &bench.options)?;
+    let verification = reference
+        .clone()
+        .with_additions(result.plan.additions)
+        .verify(&result.values(), result.output);
+
+    let (mut times, mut sweep) = (None, Vec::new());
+    if matches!(device.backend(), Backend::Cuda(_))
+        && verification.passed()
+        && bench.protocol.replays > 0
+    {
+        times = Some(time(kernels, shape, &a, &b, &weights, bench, &reference)?);
+        for candidate in result.plan.candidates.iter().take(bench.sweep) {
+            let (kernel, splits) = (Some(candidate.kernel.into()), Some(candidate.splits));
+            let options = GemmOptions {
+                overrides: GemmOverrides { kernel, splits },
+                ..bench.options.clone()
+            };
+            let timed = time_sets(kernels, &a, &weights, &options, bench, &reference, bytes);
+            let (times, error) = match timed {
+                Ok((times, ..)) => (Some(times), None),
+                Err(error @ Error::Wrong { .. }) => return Err(error),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            sweep.push(Swept { candidate: candidate.clone(), times, error });
+        }
+    }
+    let emulated = result
+        .reports
+        .iter()
+        .filter_map(|report| Emulated::of(device, std::slice::from_ref(report)))
+        .collect();
+    Ok(GemmReport {
+        op: "gemm",
+        shape: shape.to_string(),
+        format: F::NAME,
+        activations: bench.left.to_string(),
+        device: device.choice().clone(),
+        plan: result.plan,
+        kernels: kernels.path().display().to_string(),
+        generator: bench.generator.to_string(),
+        seed: bench.seed,
+        output: output::name(result.output),
+        verified: verification.passed(),
+        max_error: verification.max_abs_error,
+        bytes,
+        verification,
+        times,
+        sweep,
+        emulated,
+        explain: bench.explain,
+    })
+}
+
+/// Bytes that the operation must read and write at least once.
+fn bytes<F: BlockFormat>(shape: GemmShape, bench: &GemmBench) -> u64 {
+    let GemmShape { m, n, k, l } = shape;
+    let block_row = k / 2 + k / F::BLOCK;
+    let activation_row = match bench.left {
+        Left::Fp4 => block_row,
+        Left::Halves(_) => 2 * k,
+    };
+    let result = m * n * bench.options.output.bytes() as usize;
+    (l * (m * activation_row + n * block_row + result)) as u64
+}
+
+/// Times a GEMM over as many input sets as make the caches cold, and verifies each of them. Gives
+/// the times, the number of sets, and whether they exceed the caches.
+fn time_sets<F: BlockFormat>(
+    kernels: &Kernels,
+    a: &Activations<'_, F>,
+    weights: &Repacked,
+    options: &GemmOptions,
+    bench: &GemmBench,
+    reference: &Reference,
+    bytes: u64,
+) -> Result<(Times, usize, bool)> {
+    let device = kernels.device();
+    let gpu = device.gpu("timing")?;
+    let protocol = bench.protocol;
+    let wanted = rotation(bytes, device.machine().l2_bytes);
+    let sets: Vec<GemmRun> = (0..wanted.min(MAX_SETS))
+        .map(|_| GemmRun::new(kernels, a, weights, options))
+        .collect::<Result<_>>()?;
+    // Once outside the graph: a refused launch would end the recording with another error.
+    if let Some(set) = sets.first() {
+        set.launch()?;
+    }
+    let graph = gpu.capture(|| sets.iter().try_for_each(|set| set.launch().map(drop)))?;
+    // SAFETY: operands and module outlive the call, which waits for its replays.
+    let times = unsafe { graph.time(sets.len(), protocol.warmup, protocol.replays)? };
+    for (index, set) in sets.iter().enumerate() {
+        let result = set.result()?;
+        let check = reference
+            .clone()
+            .with_additions(result.plan.additions)
+            .verify(&result.values(), options.output);
+        if !check.passed() {
+            let what = format!("the timed result of input set {index} by {}", result.plan.kernel);
+            return Err(Error::Wrong { what });
+        }
+    }
+    Ok((times, sets.len(), sets.len() >= wanted))
+}
+
+/// Times a GEMM that has been verified once, its ceilings and its peer.
+fn time<F: BlockFormat>(
+    kernels: &Kernels,
+    shape: GemmShape,
+    a: &Activations<'_, F>,
+    b: &BlockScaled<F>,
+    weights: &Repacked,
+    bench: &GemmBench,
+    reference: &Reference,
+) -> Result<GemmTiming> {
+    let device = kernels.device();
+    let gpu = device.gpu("timing")?;
+    let module = kernels.cuda().ok_or_else(|| DeviceError::NeedsGpu {
+        operation: "timing",
+        device: device.choice().device.clone(),
+    })?;
+    let (protocol, l2) = (bench.protocol, device.machine().l2_bytes);
+    let bytes = bytes::<F>(shape, bench);
+    let (times, sets, cold) =
+        time_sets(kernels, a, weights, &bench.options, bench, reference, bytes)?;
+    let ceiling = if protocol.ceiling {
+        let readable = bytes.next_multiple_of(16);
+        let (warmup, replays) = (protocol.warmup, protocol.replays);
+        // SAFETY: `read_ceiling` reads the bytes it is given and writes 8 bytes a thread.
+        Some(unsafe {
+            gpu.time_reads(module, READ_KERNEL, ceiling::THREADS, readable, warmup, replays)?
+        })
+    } else {
+        None
+    };
+    let (mut cublas, mut cublas_error, mut tensor_ceiling) = (None, None, None);
+    if protocol.cublas {
+        let GemmShape { m, n, k, l } = shape;
+        let product = HalfProduct { m: n, n: m, k, batch: l };
+        let matrix = gpu::halves(b)?;
+        let tokens = match a {
+            Activations::Blocks(blocks) => gpu::halves(blocks)?,
+            Activations::Halves(halves) => halves.bytes().to_vec(),
+        };
+        let peer = gpu::time_cublas(gpu, product, &matrix, &tokens, protocol, times.median, l2);
+        (cublas, cublas_error) = gpu::peer_or_reason(peer)?;
+        if cublas.is_some() {
+            let side = CEILING_SIZE;
+            let product = HalfProduct { m: side, n: side, k: side, batch: 1 };
+            let operand = noise(side * side);
+            let large =
+                gpu::time_cublas(gpu, product, &operand, &operand, protocol, times.median, 0);
+            let (large, _) = gpu::peer_or_reason(large)?;
+            let flops = 2.0 * (side as f64).powi(3);
+            tensor_ceiling = large.map(|peer| flops / peer.times.median);
+        }
+    }
+    Ok(GemmTiming {
+        sets,
+        cold,
+        flops_per_second: shape.flops() / times.median,
+        ratio_to_ceiling: ceiling.as_ref().map(|read| read.times.median / times.median),
+        times,
+        ceiling,
+        tensor_ceiling,
+        cublas,
+        cublas_error,
+    })
+}
+
+/// `count` standard normal f16, little-endian: what a product multiplies decides its clocks.
+fn noise(count: usize) -> Vec<u8> {
+    let mut rng = SplitMix64::new(7);
+    // A period that no tile has; drawing each number anew would take longer than the product.
+    let pool: Vec<[u8; 2]> =
+        (0..65_521).map(|_| half::f16::from_f64(rng.normal()).to_le_bytes()).collect();
+    pool.iter().cycle().take(count).flatten().copied().collect()
+}
+
+impl fmt::Display for GemmReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shape, format, activations, output, .. } = self;
+        writeln!(f, "{shape}, {format} weights, {activations} activations, result {output}")?;
+        writeln!(f, "  device    {}", self.device)?;
+        writeln!(f, "  plan      {}", self.plan.to_string().replace('\n', "\n          "))?;
+        if self.explain {
+            writeln!(
+                f,
+                "  table     {}",
+                self.plan.explain().trim_end().replace('\n', "\n            ")
+            )?;
+        }
+        writeln!(f, "  {}", self.verification.summary())?;
+        if let Some(times) = &self.times {
+            write!(f, "{times}")?;
+        }
+        for Swept { candidate, times, error } in &self.sweep {
+            match (times, error) {
+                (Some(Times { median, p10, p90, .. }), _) => {
+                    let [median, p10, p90] = [median, p10, p90].map(|seconds| seconds * 1e6);
+                    writeln!(
+                        f,
+                        "  swept     {median:>8.3} us (p10 {p10:.3}, p90 {p90:.3}) {candidate}"
+                    )?;
+                }
+                (None, error) => {
+                    let error = error.as_deref().unwrap_or("not timed");
+                    writeln!(f, "  swept     refused: {error} {candidate}")?;
+                }
+            }
+        }
+        self.emulated.iter().try_for_each(|emulated| write!(f, "{emulated}"))
+    }
+}
+
+impl fmt::Display for GemmTiming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |seconds: f64| seconds * 1e6;
+        let Times { median, p10, p90, .. } = &self.times;
+        writeln!(
+            f,
+            "  time      {:.3} us (p10 {:.3}, p90 {:.3}), {:.1} TFLOP/s; {} input sets in rotation, \
+             {} caches",
+            us(*median),
+            us(*p10),
+            us(*p90),
+            self.flops_per_second * 1e-12,
+            self.sets,
+            if self.cold { "cold" } else { "WARM" },
+        )?;
+        if let (Some(read), Some(ratio)) = (&self.ceiling, self.ratio_to_ceiling) {
+            writeln!(
+                f,
+                "  memory    {:.3} us to read as many bytes, {:.1} GB/s; reached {:.1} %",
+                us(read.times.median),
+                read.bytes_per_second * 1e-9,
+                100.0 * ratio
+            )?;
+        }
+        if let Some(flops) = self.tensor_ceiling {
+            writeln!(
+                f,
+                "  tensor    {:.1} TFLOP/s in a large f16 product; reached {:.1} %",
+                flops * 1e-12,
+                100.0 * self.flops_per_second / flops
+            )?;
+        }
+        if let Some(peer) = &self.cublas {
+            let (time, ratio) = (us(peer.times.median), peer.ratio);
+            writeln!(f, "  peer      {} {time:.3} us: {ratio:.2} x our time", peer.name)?;
+        }
+        if let Some(error) = &self.cublas_error {
+            writeln!(f, "  peer      not timed: {error}")?;
+        }
+        Ok(())
+    }
+}

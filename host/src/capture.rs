@@ -1,0 +1,197 @@
+//! Writing each launch as a bundle that `ptx-emu replay` runs: the PTX, the launch's shape, the
+//! parameter block byte for byte, every allocation as it was before, and what changed.
+//!
+//! On a GPU every launch is waited for and all allocations are copied, twice. What a GPU's
+//! floating-point sums give in another order is not what the emulator gives; bundles compare
+//! exactly, and whoever knows better edits `compare`. `.global` variables of the module are taken
+//! to be as the module declares them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::rc::{Rc, Weak};
+
+use ptx_emu::GlobalMemory;
+use ptx_emu::bundle::{Allocation, Bundle, BundleError, Compare, Expected};
+
+use crate::cuda::CudaMemory;
+use crate::device::{Backend, Device, DeviceError, LaunchSpec};
+use crate::error::Result;
+
+/// Where bundles go, and what allocations there are on a GPU.
+#[derive(Debug)]
+pub struct Capture {
+    folder: PathBuf,
+    launches: Cell<usize>,
+    allocations: RefCell<Vec<(String, Weak<CudaMemory>)>>,
+}
+
+/// An allocation with what is known of its bytes.
+#[derive(Debug)]
+struct Snapshot {
+    name: String,
+    addr: u64,
+    bytes: Vec<u8>,
+    /// Addresses that hold something.
+    written: Vec<Range<u64>>,
+}
+
+/// All allocations before a launch.
+#[derive(Debug)]
+pub(crate) struct Before(Vec<Snapshot>);
+
+impl Capture {
+    /// Bundles are made in `folder`, `000-ENTRY` and so on.
+    #[must_use]
+    pub fn new(folder: &Path) -> Rc<Self> {
+        Rc::new(Self {
+            folder: folder.to_owned(),
+            launches: Cell::new(0),
+            allocations: RefCell::default(),
+        })
+    }
+
+    /// Launches written so far.
+    #[must_use]
+    pub fn launches(&self) -> usize {
+        self.launches.get()
+    }
+
+    /// A GPU's allocation was made.
+    pub(crate) fn made(&self, name: &str, memory: &Rc<CudaMemory>) {
+        self.allocations.borrow_mut().push((name.to_owned(), Rc::downgrade(memory)));
+    }
+
+    fn snapshot(&self, device: &Device) -> Result<Vec<Snapshot>> {
+        match device.backend() {
+            Backend::Emulator(emulator) => emulated(&emulator.memory.borrow()),
+            Backend::Cuda(_) => {
+                let mut known = self.allocations.borrow_mut();
+                known.retain(|(_, memory)| memory.strong_count() != 0);
+                let live =
+                    known.iter().filter_map(|(name, memory)| Some((name, memory.upgrade()?)));
+                live.filter(|(_, memory)| !memory.is_empty())
+                    .map(|(name, memory)| {
+                        let (addr, bytes) = (memory.address(), memory.to_vec()?);
+                        let written = std::iter::once(addr..addr + bytes.len() as u64).collect();
+                        Ok(Snapshot { name: name.clone(), addr, bytes, written })
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// Looks at memory before a launch.
+    pub(crate) fn before(&self, device: &Device) -> Result<Before> {
+        Ok(Before(self.snapshot(device)?))
+    }
+
+    /// Writes the bundle of a launch that has been made; with `right` false, of one that went
+    /// wrong, which has no outputs.
+    pub(crate) fn after(
+        &self,
+        device: &Device,
+        ptx: &Path,
+        spec: &LaunchSpec<'_>,
+        Before(before): Before,
+        right: bool,
+    ) -> Result<()> {
+        let ptx = std::fs::read_to_string(ptx).map_err(|source| {
+            DeviceError::Capture(Box::new(BundleError::Read { path: ptx.to_owned(), source }))
+        })?;
+        let mut expected = BTreeMap::new();
+        let after = if right { self.snapshot(device)? } else { Vec::new() };
+        for after in after {
+            let old = before.iter().find(|old| old.addr == after.addr);
+            expected.extend(changes(old, &after));
+        }
+        let memory = before.into_iter().map(|Snapshot { name, addr, bytes, written }| {
+            let size = bytes.len() as u64;
+            Allocation { addr, size, name, contents: (!written.is_empty()).then_some(bytes) }
+        });
+        let bundle = Bundle {
+            ptx,
+            entry: spec.entry.to_owned(),
+            grid: spec.grid,
+            block: spec.block,
+            cluster: spec.cluster,
+            dynamic_shared: spec.dynamic_shared,
+            params: spec.params.to_vec(),
+            memory: memory.collect(),
+            tensor_maps: Vec::new(),
+            expected,
+        };
+        let number = self.launches.replace(self.launches.get() + 1);
+        let folder = self.folder.join(format!("{number:03}-{}", spec.entry));
+        bundle.write(&folder).map_err(|error| DeviceError::Capture(Box::new(error)))?;
+        Ok(())
+    }
+}
+
+fn emulated(memory: &GlobalMemory) -> Result<Vec<Snapshot>> {
+    let allocations = memory.allocations().map(|(name, addr, len)| {
+        Ok(Snapshot {
+            name: name.to_owned(),
+            addr,
+            bytes: memory.read_raw(addr, len)?,
+            written: memory.written(addr, len)?,
+        })
+    });
+    allocations.collect()
+}
+
+/// The written parts of an allocation that are not as they were.
+fn changes(old: Option<&Snapshot>, new: &Snapshot) -> BTreeMap<String, Expected> {
+    let within = |range: &Range<u64>, snapshot: &Snapshot| {
+        let start = (range.start - snapshot.addr) as usize;
+        start..start + (range.end - range.start) as usize
+    };
+    let parts: Vec<&Range<u64>> = new
+        .written
+        .iter()
+        .filter(|part| {
+            let same = old.is_some_and(|old| {
+                let known = old.written.iter().any(|w| w.start <= part.start && part.end <= w.end);
+                known && old.bytes[within(part, old)] == new.bytes[within(part, new)]
+            });
+            !same
+        })
+        .collect();
+    let alone = parts.len() == 1;
+    let name = |part: &Range<u64>| {
+        let (name, addr) = (&new.name, new.addr);
+        if alone { format!("{name}@{addr:#x}") } else { format!("{name}@{:#x}", part.start) }
+    };
+    let expected = |part: &Range<u64>| Expected {
+        addr: part.start,
+        bytes: new.bytes[within(part, new)].to_vec(),
+        compare: Compare::Exact,
+    };
+    parts.into_iter().map(|part| (name(part), expected(part))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(bytes: &[u8], written: &[Range<u64>]) -> Snapshot {
+        Snapshot { name: "x".into(), addr: 1000, bytes: bytes.to_vec(), written: written.to_vec() }
+    }
+
+    #[test]
+    fn only_what_changed_is_expected() {
+        let old = snapshot(&[1, 2, 3, 0xcb, 0xcb, 6], &[1000..1003, 1005..1006]);
+        assert!(changes(Some(&old), &snapshot(&old.bytes, &old.written)).is_empty());
+        // A byte that was written with what happened to be there counts.
+        let new = snapshot(&[1, 2, 3, 0xcb, 0xcb, 6], &[1000..1004, 1005..1006]);
+        let found = changes(Some(&old), &new);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found["x@0x3e8"].bytes, [1, 2, 3, 0xcb]);
+        let new = snapshot(&[9, 2, 3, 0xcb, 0xcb, 7], &old.written);
+        let found: Vec<(u64, usize)> =
+            changes(Some(&old), &new).values().map(|e| (e.addr, e.bytes.len())).collect();
+        assert_eq!(found, [(1000, 3), (1005, 1)]);
+        assert_eq!(changes(None, &new).len(), 2);
+    }
+}

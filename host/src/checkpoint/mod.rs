@@ -1,0 +1,65 @@
+//! Checkpoints: safetensors files, models made of them, and the ways in which projects store
+//! quantised weights in those.
+//!
+//! | file | topic |
+//! | --- | --- |
+//! | `file`, `model` | [`Checkpoint`], one mapped file; [`Model`], a file or a folder of shards |
+//! | `write`, `save` | [`TensorWriter`], [`Staging`]; [`SaveOptions`]: tensor by tensor, all or nothing |
+//! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
+//! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
+//! | `quantize`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `inspect`, `verify` | [`inspect`], [`verify`] |
+//!
+//! # Example
+//! ```no_run
+//! use nvfp4::checkpoint::{Layout, Model, ModelOptions, quantize_model, verify};
+//! use nvfp4::quantize::{Format, recipe_by_name};
+//!
+//! # fn main() -> nvfp4::error::Result<()> {
+//! let model = Model::open("all-MiniLM-L6-v2")?;
+//! let recipe = recipe_by_name(Format::Nvfp4, "modelopt")?;
+//! let options = ModelOptions::new(recipe, Layout::ModelOpt);
+//! quantize_model(&model, &options, "quantised".as_ref(), None, &mut ())?;
+//!
+//! let report = verify(&Model::open("quantised")?, Some(&model), &mut ())?;
+//! assert!(report.verified, "{report}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Every byte that is read is checked before it is used, and errors name the tensor and, for a bad
+//! value, the byte of the file. Outputs appear complete or not at all. Memory holds one tensor at a
+//! time, so a checkpoint may be larger than it.
+
+mod compressed_tensors;
+mod convert;
+mod error;
+mod exact;
+mod file;
+mod gpt_oss;
+mod inspect;
+mod layout;
+mod load;
+mod model;
+mod modelopt;
+pub mod pattern;
+mod quantize;
+mod save;
+mod torchao;
+mod verify;
+mod weight;
+mod write;
+
+pub use convert::{ConvertReport, convert_model};
+pub use error::CheckpointError;
+pub use exact::to_nvfp4;
+pub use file::{Checkpoint, FloatTensor, RawTensor, TensorEntry};
+pub use inspect::{Contents, WeightEntry, inspect};
+pub use layout::{Content, Layout, Parts, Piece};
+pub use load::{Outline, load, outline};
+pub use model::Model;
+pub use quantize::{DEFAULT_EXCLUDES, Left, ModelOptions, QuantizeReport, quantize_model};
+pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
+pub use verify::{Finding, LEAST_SQNR_DB, Severity, VerifyReport, WeightCheck, verify};
+pub use weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
+pub use write::{NewTensor, Staging, TensorSpec, TensorWriter, write, write_whole};

@@ -1,0 +1,72 @@
+//! Patterns over tensor names.
+
+/// Whether `name` matches `pattern`, in which `*` stands for any characters, also none and also
+/// dots, and `?` for one.
+///
+/// Takes time in the product of the lengths, whatever the pattern.
+#[must_use]
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where to go on if the characters after the last star turn out not to match.
+    let mut retry: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                retry = Some((p + 1, n));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => match retry {
+                Some((after, at)) => {
+                    retry = Some((after, at + 1));
+                    (p, n) = (after, at + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// By definition, without a thought for time.
+    fn naive(pattern: &[char], name: &[char]) -> bool {
+        match (pattern, name) {
+            ([], []) => true,
+            (['*', rest @ ..], _) => (0..=name.len()).any(|skipped| naive(rest, &name[skipped..])),
+            ([p, pattern @ ..], [n, name @ ..]) => (*p == '?' || p == n) && naive(pattern, name),
+            _ => false,
+        }
+    }
+
+    #[test]
+    fn names_of_tensors() {
+        for (pattern, name, expected) in [
+            ("*lm_head*", "lm_head.weight", true),
+            ("*lm_head*", "model.layers.0.weight", false),
+            ("model.layers.?.*", "model.layers.7.mlp.weight", true),
+            ("model.layers.?.*", "model.layers.17.mlp.weight", false),
+            ("lm_head", "lm_head.weight", false),
+            ("", "", true),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn as_defined(pattern in "[ab*?]{0,7}", name in "[ab]{0,9}") {
+            let (p, n): (Vec<_>, Vec<_>) = (pattern.chars().collect(), name.chars().collect());
+            prop_assert_eq!(matches(&pattern, &name), naive(&p, &n));
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Writing a whole checkpoint tensor by tensor: shards and index, configuration, other files.
+//!
+//! Names, types and shapes of everything are known before any data, so headers are written first
+//! and each tensor goes straight to its place: memory holds one tensor at a time.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use fp4_formats::ScaleLayout;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::error::CheckpointError;
+use super::layout::{Content, Contents, Layout, Piece, config, modules_left};
+use super::model::Model;
+use super::weight::{Weight, WeightSpec};
+use super::write::{Staging, TensorSpec, TensorWriter};
+use crate::error::{Error, Result};
+
+/// Size at which a new shard is begun, as Hugging Face's tools do.
+pub const SHARD_BYTES: u64 = 5_000_000_000;
+
+/// How a checkpoint is written.
+#[derive(Clone, Debug)]
+pub struct SaveOptions {
+    /// Names, types and conventions.
+    pub layout: Layout,
+    /// Order of block scales; only TorchAO's layout has another than linear.
+    pub scales: ScaleLayout,
+    /// Whether a checkpoint that is at the output path is replaced.
+    pub force: bool,
+    /// Size at which a new shard is begun.
+    pub shard_bytes: u64,
+}
+
+impl SaveOptions {
+    /// Linear scales, shards of [`SHARD_BYTES`], nothing replaced.
+    #[must_use]
+    pub fn new(layout: Layout) -> Self {
+        let (scales, force) = (ScaleLayout::Linear, false);
+        Self { layout, scales, force, shard_bytes: SHARD_BYTES }
+    }
+}
+
+/// Hears how a long operation goes on, and may end it.
+pub trait Observer {
+    /// Bytes of input that will be worked on.
+    fn begin(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
+
+    /// A tensor is next.
+    fn tensor(&mut self, name: &str) {
+        let _ = name;
+    }
+
+    /// These bytes of input are done.
+    fn done(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
+
+    /// Whether to stop. Asked between tensors.
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody listens.
+impl Observer for () {}
+
+/// One thing to write: a weight, or a tensor as it is.
+#[derive(Clone, Debug)]
+pub(super) enum Item {
+    Weight(WeightSpec),
+    Tensor(TensorSpec),
+}
+
+impl Item {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Weight(spec) => &spec.name,
+            Self::Tensor(spec) => &spec.name,
+        }
+    }
+}
+
+/// What was written, as `--json` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Saved {
+    /// The folder.
+    pub path: PathBuf,
+    /// Files with tensors.
+    pub shards: Vec<String>,
+    /// Bytes of tensors.
+    pub bytes: u64,
+}
+
+/// A checkpoint that is being written.
+pub(super) struct Save {
+    staging: Staging,
+    options: SaveOptions,
+    shards: Vec<(String, TensorWriter<File>)>,
+    /// Shard of each tensor.
+    places: BTreeMap<String, usize>,
+    pieces: BTreeMap<String, Vec<Piece>>,
+    bytes: u64,
+}
+
+impl Save {
+    /// Writes headers and configuration for `items`, in their order; their data comes later.
+    /// Configuration and other files are `source`'s.
+    pub fn create(
+        target: &Path,
+        source: &Model,
+        items: &[Item],
+        options: SaveOptions,
+    ) -> Result<Self> {
+        refuse_source(target, source)?;
+        let mut shards: Vec<Shard> = Vec::new();
+        let mut pieces = BTreeMap::new();
+        let mut contents = Contents::default();
+        for item in items {
+            let specs = match item {
+                Item::Weight(spec) => {
+                    let of_weight = options.layout.pieces(spec, options.scales)?;
+                    let specs = of_weight.iter().map(|piece| piece.spec.clone()).collect();
+                    pieces.insert(spec.name.clone(), of_weight);
+                    contents.weights.push(spec.clone());
+                    specs
+                }
+                Item::Tensor(spec) => vec![spec.clone()],
+            };
+            let bytes = specs.iter().try_fold(0u64, |sum, spec: &TensorSpec| {
+                Ok::<_, Error>(sum + spec.bytes()? as u64)
+            })?;
+            match shards.last_mut() {
+                Some(shard) if shard.bytes + bytes <= options.shard_bytes => {
+                    shard.add(item, specs, bytes);
+                }
+                _ => {
+                    let mut shard = Shard::default();
+                    shard.add(item, specs, bytes);
+                    shards.push(shard);
+                }
+            }
+        }
+        contents.left = modules_left(items.iter().filter_map(|item| match item {
+            Item::Tensor(spec) => Some((spec.name.as_str(), spec.dtype, spec.shape.as_slice())),
+            Item::Weight(_) => None,
+        }));
+
+        let staging = Staging::create(target, options.force)?;
+        let mut save = Self {
+            staging,
+            bytes: shards.iter().map(|shard| shard.bytes).sum(),
+            options,
+            shards: Vec::new(),
+            places: BTreeMap::new(),
+            pieces,
+        };
+        save.headers(shards)?;
+        save.describe(source, &contents)?;
+        Ok(save)
+    }
+
+    fn headers(&mut self, shards: Vec<Shard>) -> Result<()> {
+        let count = shards.len();
+        for (at, shard) in shards.into_iter().enumerate() {
+            let file = match count {
+                1 => "model.safetensors".to_owned(),
+                _ => format!("model-{:05}-of-{count:05}.safetensors", at + 1),
+            };
+            let path = self.staging.path().join(&file);
+            for spec in &shard.specs {
+                if self.places.insert(spec.name.clone(), at).is_some() {
+                    let reason = format!("two tensors would have the name `{}`", spec.name);
+                    return Err(CheckpointError::Malformed { path, reason }.into());
+                }
+            }
+            let weights: Vec<(WeightSpec, ScaleLayout)> =
+                shard.weights.into_iter().map(|spec| (spec, self.options.scales)).collect();
+            let metadata = self.options.layout.metadata(&weights, &shard.others);
+            let sink = File::create_new(&path).map_err(|source| Error::Io {
+                action: "create",
+                path: path.clone(),
+                source,
+            })?;
+            self.shards.push((file, TensorWriter::new(sink, &path, shard.specs, &metadata)?));
+        }
+        if count > 1 {
+            let map: BTreeMap<&String, &String> =
+                self.places.iter().map(|(name, &at)| (name, &self.shards[at].0)).collect();
+            let index = json!({"metadata": {"total_size": self.bytes}, "weight_map": map});
+            self.json("model.safetensors.index.json", &index)?;
+        }
+        Ok(())
+    }
+
+    fn describe(&self, source: &Model, contents: &Contents) -> Result<()> {
+        let description = self.options.layout.describe(contents);
+        if let Some(config) = config(source, description.quantization_config) {
+            self.json("config.json", &config)?;
+        }
+        for (name, value) in &description.files {
+            self.json(name, value)?;
+        }
+        for path in source.companions()? {
+            let Some(name) = path.file_name() else { continue };
+            std::fs::copy(&path, self.staging.path().join(name)).map_err(|source| Error::Io {
+                action: "copy",
+                path: path.clone(),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, name: &str, value: &Value) -> Result<()> {
+        let path = self.staging.path().join(name);
+        let io = |source| Error::Io { action: "write", path: path.clone(), source };
+        let mut text = format!("{value:#}");
+        text.push('\n');
+        let write = || {
+            let mut file = File::create_new(&path)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        };
+        write().map_err(io)
+    }
+
+    /// Writes a tensor as it is.
+    pub fn tensor(&mut self, name: &str, data: &[u8]) -> Result<()> {
+        match self.places.get(name).and_then(|&at| self.shards.get_mut(at)) {
+            Some((_, shard)) => shard.put(name, data),
+            None => Err(Error::shape("tensor to write", "one that was announced", name)),
+        }
+    }
+
+    /// Writes a weight's pieces.
+    pub fn weight(&mut self, weight: &Weight) -> Result<()> {
+        let convention = self.options.layout.convention();
+        let pieces = self.pieces.remove(&weight.spec.name).unwrap_or_default();
+        for Piece { spec, content } in pieces {
+            let scalar = |scale: Option<super::weight::GlobalScale>| {
+                scale.map_or(1.0, |scale| scale.stored(convention)).to_le_bytes()
+            };
+            match content {
+                Content::Codes => self.tensor(&spec.name, weight.blocks.codes())?,
+                Content::Scales(ScaleLayout::Linear) => {
+                    self.tensor(&spec.name, weight.blocks.scales())?;
+                }
+                Content::Scales(ScaleLayout::Blocked128x4) => {
+                    self.tensor(&spec.name, &weight.blocks.blocked_scales()?)?;
+                }
+                Content::Global => self.tensor(&spec.name, &scalar(weight.global))?,
+                Content::Input => self.tensor(&spec.name, &scalar(weight.input))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails where the observer wants to stop.
+    pub fn go_on(&self, observer: &dyn Observer) -> Result<()> {
+        if observer.cancelled() {
+            let path = self.staging.target().to_path_buf();
+            return Err(CheckpointError::Interrupted { path }.into());
+        }
+        Ok(())
+    }
+
+    /// Gives the output its name, everything being on disk.
+    pub fn finish(self) -> Result<Saved> {
+        let mut names = Vec::new();
+        for (name, shard) in self.shards {
+            let file = shard.finish()?;
+            file.sync_all().map_err(|source| Error::Io {
+                action: "write",
+                path: self.staging.path().join(&name),
+                source,
+            })?;
+            names.push(name);
+        }
+        let path = self.staging.target().to_path_buf();
+        self.staging.commit()?;
+        Ok(Saved { path, shards: names, bytes: self.bytes })
+    }
+}
+
+/// What one file will hold.
+#[derive(Default)]
+struct Shard {
+    specs: Vec<TensorSpec>,
+    weights: Vec<WeightSpec>,
+    others: Vec<String>,
+    bytes: u64,
+}
+
+impl Shard {
+    fn add(&mut self, item: &Item, specs: Vec<TensorSpec>, bytes: u64) {
+        match item {
+            Item::Weight(spec) => self.weights.push(spec.clone()),
+            Item::Tensor(spec) => self.others.push(spec.name.clone()),
+        }
+        self.specs.extend(specs);
+        self.bytes += bytes;
+    }
+}
+
+/// An output that is the input, or holds it, would be gone before it is read.
+fn refuse_source(target: &Path, source: &Model) -> Result<()> {
+    let (Ok(target), Ok(source)) = (target.canonicalize(), source.path().canonicalize()) else {
+        return Ok(());
+    };
+    if source.starts_with(&target) {
+        let advice = "it holds the input, which is never replaced";
+        return Err(CheckpointError::Exists { path: target, advice }.into());
+    }
+    Ok(())
+}

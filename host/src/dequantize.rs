@@ -1,0 +1,196 @@
+//! Dequantising on a device, and what it must give.
+//!
+//! The result is `code * (multiplier * scale)`, each product rounded to f32 in this order, and then
+//! rounded once to the result's type: what TorchAO gives, and [`BlockScaled::dequantize`].
+
+use fp4_formats::ScaleLayout;
+use fp4_formats::quantize::{self as contract, DequantizeParams, FloatType, Format, ScaleSource};
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1, pack};
+use ptx_emu::LaunchReport;
+use rayon::prelude::*;
+
+use crate::buffer::DeviceBuffer;
+use crate::device::Kernels;
+use crate::error::{Error, Result, filled};
+use crate::output;
+use crate::quantize::QuantizedMatrix;
+use crate::quantize::device::{Plan, Step, launch_step, scale_bytes, sizes};
+#[cfg(doc)]
+use crate::tensor::BlockScaled;
+
+/// Where the tensor-level multiplier is.
+#[derive(Clone, Copy, Debug)]
+pub enum Multiplier<'a> {
+    /// Known on the host; 1 for MXFP4 and for a single level.
+    Given(f32),
+    /// One f32 on the device.
+    Tensor(&'a DeviceBuffer),
+    /// One f32 a row on the device.
+    Rows(&'a DeviceBuffer),
+}
+
+/// A matrix's dequantisation, prepared on a device: it owns the result, and a launch allocates
+/// nothing.
+#[derive(Debug)]
+pub struct Dequantizer {
+    kernels: Kernels,
+    plan: Plan,
+    format: Format,
+    layout: ScaleLayout,
+    rows: u32,
+    cols: u32,
+    out: DeviceBuffer,
+}
+
+impl Dequantizer {
+    /// Plans, and allocates the result (poisoned) for matrices of `rows` x `cols` in `format`,
+    /// scales in `layout`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for sizes that no kernel takes,
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn new(
+        kernels: &Kernels,
+        rows: usize,
+        cols: usize,
+        format: Format,
+        layout: ScaleLayout,
+        output: FloatType,
+    ) -> Result<Self> {
+        let device = kernels.device();
+        let (m, k) = sizes(rows, cols, format.block() as usize)?;
+        let config = contract::dequantize_config(format, output);
+        let ctas = config.grid(m, k, layout, device.machine().sms.max(1));
+        let plan = Plan {
+            op: "dequantize",
+            arch: device.choice().arch.clone(),
+            steps: vec![Step { kernel: config.name, ctas, threads: config.threads() }],
+            why: vec![format!("{} to {}, {layout} scales", format.name(), output::name(output))],
+        };
+        let bytes = rows
+            .checked_mul(cols)
+            .and_then(|n| n.checked_mul(output.bytes() as usize))
+            .ok_or_else(|| Error::shape("result", "addressable", format!("{rows} x {cols}")))?;
+        let out = DeviceBuffer::poisoned(device, "out", bytes)?;
+        Ok(Self { kernels: kernels.clone(), plan, format, layout, rows: m, cols: k, out })
+    }
+
+    /// How it will be run.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The result, once launched.
+    #[must_use]
+    pub fn out(&self) -> &DeviceBuffer {
+        &self.out
+    }
+
+    /// Bytes that must move at least once: codes and scales read, the result written.
+    ///
+    /// # Errors
+    /// None for a value of this type; sizes were checked when it was made.
+    pub fn bytes(&self) -> Result<u64> {
+        let (codes, scales) = self.input_bytes()?;
+        Ok((codes + scales + self.out.len()) as u64)
+    }
+
+    fn input_bytes(&self) -> Result<(usize, usize)> {
+        let (rows, cols) = (self.rows as usize, self.cols as usize);
+        Ok((rows * (cols / 2), scale_bytes(self.format, rows, cols, self.layout)?))
+    }
+
+    /// Queues dequantising without waiting for the result, also while a CUDA graph is recorded. The
+    /// emulator's reports come back at once.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for buffers of other sizes, [`DeviceError`](crate::device::DeviceError).
+    pub fn launch(
+        &self,
+        codes: &DeviceBuffer,
+        scales: &DeviceBuffer,
+        multiplier: Multiplier<'_>,
+    ) -> Result<Vec<LaunchReport>> {
+        let (code_bytes, scale_bytes) = self.input_bytes()?;
+        let (source, tensor, given, levels) = match multiplier {
+            Multiplier::Given(given) => (ScaleSource::Given, None, given, 0),
+            Multiplier::Tensor(buffer) => (ScaleSource::TensorAmax, Some(buffer), 1.0, 1),
+            Multiplier::Rows(buffer) => {
+                (ScaleSource::RowAmax, Some(buffer), 1.0, self.rows as usize)
+            }
+        };
+        let sizes = [
+            ("codes", codes.len(), code_bytes),
+            ("scales", scales.len(), scale_bytes),
+            ("multipliers", tensor.map_or(0, DeviceBuffer::len), levels * size_of::<f32>()),
+        ];
+        for (name, found, required) in sizes {
+            if found != required {
+                return Err(Error::shape(format!("bytes of {name}"), required.to_string(), found));
+            }
+        }
+        let params = DequantizeParams {
+            codes: codes.address(),
+            scales: scales.address(),
+            tensor: tensor.map_or(0, DeviceBuffer::address),
+            out: self.out.address(),
+            m: self.rows,
+            k: self.cols,
+            given,
+            source: source as u32,
+            blocked: u32::from(self.layout == ScaleLayout::Blocked128x4),
+        };
+        let mut reports = Vec::new();
+        for step in &self.plan.steps {
+            // SAFETY: the buffers have the sizes that the parameters state, as checked above, and
+            // are alive; freeing device memory waits for launches.
+            reports.extend(unsafe { launch_step(&self.kernels, step, &params.to_bytes())? });
+        }
+        Ok(reports)
+    }
+
+    /// Brings the result of the last launch back: little-endian elements, row-major.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError): also what the emulator diagnoses, and on it a
+    /// byte that the kernel did not write.
+    pub fn result(&self) -> Result<Vec<u8>> {
+        self.out.read()
+    }
+}
+
+/// What a device must give for `matrix`, on the CPU.
+///
+/// # Errors
+/// [`Error::Memory`].
+pub fn dequantize_matrix(matrix: &QuantizedMatrix, output: FloatType) -> Result<Vec<u8>> {
+    let decode = match matrix.options.recipe.format() {
+        Format::Nvfp4 => Nvfp4::decode_scale,
+        Format::Mxfp4 => Mxfp4::decode_scale,
+    };
+    let (cols, block) = (matrix.cols, matrix.options.recipe.format().block() as usize);
+    let multipliers = matrix.multipliers();
+    let layout = matrix.options.layout;
+    let mut bytes = filled("dequantised matrix", matrix.rows * cols * output.bytes() as usize, 0)?;
+    let rows = bytes.par_chunks_exact_mut(cols * output.bytes() as usize);
+    rows.zip(matrix.codes.par_chunks_exact(cols / 2)).enumerate().for_each(
+        |(row, (out, codes))| {
+            let multiplier = match multipliers.as_slice() {
+                [] => 1.0,
+                [only] => *only,
+                all => all[row],
+            };
+            let values = codes.chunks_exact(block / 2).enumerate().flat_map(|(kb, codes)| {
+                let scale = matrix.scales[layout.offset(row, kb, cols / block)];
+                let factor = multiplier * decode(scale);
+                codes.iter().flat_map(move |&byte| {
+                    let (low, high) = pack::unpair(byte);
+                    [low, high].map(|code| f64::from(e2m1::decode(code) * factor))
+                })
+            });
+            out.copy_from_slice(&output::encode(output, values));
+        },
+    );
+    Ok(bytes)
+}

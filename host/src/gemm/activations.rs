@@ -1,0 +1,184 @@
+//! The left operand of a GEMM: block-scaled, or 16-bit floats.
+
+use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, ScaleLayout};
+use half::{bf16, f16};
+
+use super::format_of;
+use crate::error::{Error, Result, reserve};
+use crate::tensor::{BlockScaled, Dims};
+
+/// A batch of matrices of f16 or bf16 in host memory, `[batch, rows, columns]`, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HalfMatrix {
+    name: String,
+    dims: Dims,
+    operand: Operand,
+    bytes: Vec<u8>,
+}
+
+impl HalfMatrix {
+    /// Checks the length of little-endian elements.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another length than `dims` says.
+    pub fn new(
+        name: impl Into<String>,
+        dims: Dims,
+        operand: Operand,
+        bytes: Vec<u8>,
+    ) -> Result<Self> {
+        let name = name.into();
+        let required = dims.elements().checked_mul(2);
+        if required != Some(bytes.len()) {
+            let field = format!("bytes of `{name}`");
+            return Err(Error::shape(
+                field,
+                format!("2 x {} elements", dims.elements()),
+                bytes.len(),
+            ));
+        }
+        Ok(Self { name, dims, operand, bytes })
+    }
+
+    /// Rounds `values` to the nearest elements.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another length than `dims` says, [`Error::Memory`].
+    pub fn round(
+        name: impl Into<String>,
+        dims: Dims,
+        operand: Operand,
+        values: &[f32],
+    ) -> Result<Self> {
+        let mut bytes = reserve("16-bit matrix", values.len().saturating_mul(2))?;
+        match operand {
+            Operand::F16 => {
+                bytes.extend(values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()));
+            }
+            Operand::Bf16 => {
+                bytes.extend(values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()));
+            }
+        }
+        Self::new(name, dims, operand, bytes)
+    }
+
+    /// The name given at construction.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Batch, rows, columns.
+    #[must_use]
+    pub fn dims(&self) -> Dims {
+        self.dims
+    }
+
+    /// Type of the elements.
+    #[must_use]
+    pub fn operand(&self) -> Operand {
+        self.operand
+    }
+
+    /// Little-endian elements.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Row `row` of all rows of the batch.
+    pub(super) fn row(&self, row: usize) -> impl Iterator<Item = f64> + '_ {
+        let cols = self.dims.cols();
+        let (elements, _) = self.bytes[row * cols * 2..][..cols * 2].as_chunks();
+        elements.iter().map(|&bytes| match self.operand {
+            Operand::F16 => f16::from_le_bytes(bytes).to_f64(),
+            Operand::Bf16 => bf16::from_le_bytes(bytes).to_f64(),
+        })
+    }
+}
+
+/// The left operand of a GEMM with weights in format `F`.
+#[derive(Clone, Copy, Debug)]
+pub enum Activations<'a, F> {
+    /// In the weights' format (W4A4). Decoded exactly to 16-bit floats before the product.
+    Blocks(&'a BlockScaled<F>),
+    /// 16-bit floats (W4A16).
+    Halves(&'a HalfMatrix),
+}
+
+impl<F: BlockFormat> Activations<'_, F> {
+    /// Batch, tokens, columns.
+    #[must_use]
+    pub fn dims(&self) -> Dims {
+        match self {
+            Self::Blocks(blocks) => blocks.dims(),
+            Self::Halves(halves) => halves.dims(),
+        }
+    }
+
+    /// The operand's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Blocks(blocks) => blocks.name(),
+            Self::Halves(halves) => halves.name(),
+        }
+    }
+
+    /// Scale of the whole tensor.
+    #[must_use]
+    pub fn global_scale(&self) -> f32 {
+        match self {
+            Self::Blocks(blocks) => blocks.global_scale(),
+            Self::Halves(_) => 1.0,
+        }
+    }
+
+    /// What a plan depends on.
+    #[must_use]
+    pub fn kind(&self) -> ActivationKind {
+        match self {
+            Self::Blocks(blocks) => {
+                ActivationKind::Blocks { format: format_of::<F>(), layout: blocks.layout() }
+            }
+            Self::Halves(halves) => ActivationKind::Halves(halves.operand()),
+        }
+    }
+}
+
+/// What activations are, without their values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ActivationKind {
+    /// In a block-scaled format, scales in a layout.
+    Blocks {
+        /// The format.
+        format: Format,
+        /// Order of the scales.
+        layout: ScaleLayout,
+    },
+    /// 16-bit floats.
+    Halves(Operand),
+}
+
+impl ActivationKind {
+    /// The type in which the product takes them: block-scaled ones are decoded exactly.
+    #[must_use]
+    pub fn operand(self) -> Operand {
+        match self {
+            Self::Blocks { format: Format::Nvfp4, .. } => Operand::F16,
+            Self::Blocks { format: Format::Mxfp4, .. } => Operand::Bf16,
+            Self::Halves(operand) => operand,
+        }
+    }
+
+    /// Name in commands and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Blocks { format, .. } => format.name(),
+            Self::Halves(operand) => operand.name(),
+        }
+    }
+}

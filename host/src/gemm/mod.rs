@@ -1,0 +1,86 @@
+//! GEMM with block-scaled 4-bit weights on a device.
+//!
+//! `C[l, m, n] = alpha * ga * gb * row[m] * column[n] * sum_k A[l, m, k] B[l, n, k] + bias[n]`, for any
+//! M, N and L of at least 1 and K a multiple of the block. The weights `B` are NVFP4 or MXFP4; the
+//! activations `A` are in the same format (W4A4), or f16 or bf16 (W4A16; MXFP4 weights take bf16).
+//!
+//! | step | type |
+//! | --- | --- |
+//! | once a weight | [`Repacked`], [`DeviceWeights`]: rearranged for the kernels, on the device |
+//! | once a shape | [`Gemm`]: checked and planned; knows its workspace |
+//! | once a product | [`Gemm::launch`]: on buffers of the caller, allocates nothing and waits for nothing |
+//!
+//! [`gemm`] does all three.
+//!
+//! # Example
+//! ```no_run
+//! use fp4_formats::ScaleLayout;
+//! use nvfp4::device::{Device, DeviceRequest};
+//! use nvfp4::gemm::{Activations, GemmOptions, gemm};
+//! use nvfp4::quantize::{TensorScale, quantize};
+//! use nvfp4::tensor::Dims;
+//!
+//! # fn main() -> nvfp4::error::Result<()> {
+//! let device = Device::open(&DeviceRequest::Auto)?;
+//! let kernels = device.kernels(None)?;
+//! let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
+//! let weight = quantize("w", &[0.5; 64 * 256], Dims::new(1, 64, 256)?, scale, layout)?;
+//! let input = quantize("x", &[1.0; 3 * 256], Dims::new(1, 3, 256)?, scale, layout)?;
+//! let result = gemm(&kernels, &Activations::Blocks(&input), &weight, &GemmOptions::default())?;
+//! println!("{}\n{:?}", result.plan, &result.values()[..4]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod activations;
+mod blackwell;
+mod oracle;
+mod plan;
+mod run;
+mod weights;
+
+pub use activations::{ActivationKind, Activations, HalfMatrix};
+pub use oracle::reference;
+pub use plan::{Candidate, GemmOverrides, GemmPlan, plan};
+pub use run::{ActivationBuffers, Gemm, GemmResult, GemmRun, Vectors, gemm};
+pub use weights::{DeviceWeights, Repacked, WeightForm};
+
+use fp4_formats::BlockFormat;
+use fp4_formats::gemm::OutputType;
+use fp4_formats::quantize::Format;
+
+/// Choices of a GEMM besides its operands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GemmOptions {
+    /// Factor of the result.
+    pub alpha: f32,
+    /// Element type of the result.
+    pub output: OutputType,
+    /// A factor for each row of `A`, `[M]`.
+    pub row_factors: Option<Vec<f32>>,
+    /// A factor for each row of `B`, `[N]`.
+    pub column_factors: Option<Vec<f32>>,
+    /// What is added to each column, `[N]`.
+    pub bias: Option<Vec<f32>>,
+    /// What not to leave to the plan.
+    pub overrides: GemmOverrides,
+}
+
+impl Default for GemmOptions {
+    fn default() -> Self {
+        Self {
+            alpha: 1.0,
+            output: OutputType::F16,
+            row_factors: None,
+            column_factors: None,
+            bias: None,
+            overrides: GemmOverrides::default(),
+        }
+    }
+}
+
+/// The value that names a format's type.
+#[must_use]
+pub fn format_of<F: BlockFormat>() -> Format {
+    if F::NAME == Format::Nvfp4.name() { Format::Nvfp4 } else { Format::Mxfp4 }
+}

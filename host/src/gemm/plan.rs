@@ -1,0 +1,301 @@
+//! Which kernel runs a GEMM, in how many CTAs, and why.
+
+use std::fmt;
+
+use fp4_formats::gemm::Problem;
+use fp4_formats::gemm::blackwell::choose;
+use fp4_formats::gemm::hopper::config::{
+    self, CONFIGS, Estimate, HopperConfig, K_STEP, MAX_SPLITS, THREADS,
+};
+use fp4_formats::gemm::hopper::{Operand, Scheme};
+use fp4_formats::quantize::{Format, dequantize_config};
+use serde::Serialize;
+
+use super::weights::scheme;
+use super::{ActivationKind, blackwell};
+use crate::device::Machine;
+use crate::error::{Error, Result};
+use crate::output::OutputType;
+use crate::plan::MAX_GRID_Y;
+use crate::quantize::device::Step;
+use crate::shape::{GemmShape, MAX_DIM};
+
+/// What a caller may fix instead of leaving it to the plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GemmOverrides {
+    /// Kernel by name.
+    pub kernel: Option<String>,
+    /// CTAs that share a tile, each with a part of K.
+    pub splits: Option<u32>,
+}
+
+/// How a GEMM will be run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GemmPlan {
+    /// The operation, `gemm`.
+    pub op: &'static str,
+    /// Kernel name in the PTX.
+    pub kernel: &'static str,
+    /// Architecture of the kernel.
+    pub arch: String,
+    /// Launches before it, where activations are decoded.
+    pub before: Vec<Step>,
+    /// CTAs in x and y; y is the batch.
+    pub grid: [u32; 2],
+    /// CTAs of a cluster.
+    pub cluster: u32,
+    /// Parts of a cluster that share a tile, each with a part of K.
+    pub splits: u32,
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// Dynamic shared memory of a CTA, bytes.
+    pub dynamic_shared: u32,
+    /// Rows of weights and tokens of a tile.
+    pub tile: [u32; 2],
+    /// Stages of the pipeline.
+    pub stages: u32,
+    /// Bytes of device memory that a launch needs besides operands and result.
+    pub workspace_bytes: usize,
+    /// f32 additions, one after the other, that lead to a result.
+    pub additions: u32,
+    /// Whether operands are rearranged before the launch.
+    pub repack: &'static str,
+    /// Why this kernel and this grid, a sentence each.
+    pub why: Vec<String>,
+    /// What the table's candidates are expected to cost, the best first.
+    pub candidates: Vec<Candidate>,
+    #[serde(skip)]
+    pub(super) chosen: Chosen,
+}
+
+/// What an architecture's launch needs of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chosen {
+    Hopper(&'static HopperConfig),
+    Blackwell(choose::Candidate),
+}
+
+/// One candidate of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Candidate {
+    /// Kernel name.
+    pub kernel: &'static str,
+    /// CTAs that share a tile.
+    pub splits: u32,
+    /// CTAs of the launch.
+    pub ctas: u64,
+    /// Times that the machine is filled with them.
+    pub waves: u64,
+    /// Cycles of the comparator's model; for ranking, not a prediction.
+    pub cycles: u64,
+    /// What the model's main loop waits for.
+    pub bound: &'static str,
+}
+
+impl From<Estimate> for Candidate {
+    fn from(from: Estimate) -> Self {
+        let Estimate { config, splits, ctas, waves, cycles, bound } = from;
+        Self { kernel: config.name, splits, ctas, waves, cycles, bound }
+    }
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, splits, ctas, waves, cycles, bound } = self;
+        write!(f, "{cycles:>9} cycles: {kernel} x {splits}, {ctas} CTAs in {waves} waves, {bound}")
+    }
+}
+
+impl GemmPlan {
+    /// The candidates, a line each.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        self.candidates.iter().map(|candidate| format!("{candidate}\n")).collect()
+    }
+}
+
+impl fmt::Display for GemmPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Step { kernel, ctas, threads } in &self.before {
+            write!(f, "{kernel}: {ctas} CTAs of {threads} threads, then ")?;
+        }
+        let ([x, y], [rows, tokens]) = (self.grid, self.tile);
+        write!(
+            f,
+            "{} for {}: {x} x {y} CTAs of {} threads in clusters of {}, tiles of {rows} rows by \
+             {tokens} tokens, {} stages, {} bytes of shared memory, {} of workspace, repacking: {}",
+            self.kernel,
+            self.arch,
+            self.threads,
+            self.cluster,
+            self.stages,
+            self.dynamic_shared,
+            self.workspace_bytes,
+            self.repack,
+        )?;
+        self.why.iter().try_for_each(|reason| write!(f, "\n  - {reason}"))
+    }
+}
+
+/// Plans a GEMM with weights in `format` for a machine that runs kernels of `arch`.
+///
+/// # Errors
+/// [`Error::Shape`] where no kernel takes the problem, or an override names an unknown or
+/// unsuitable kernel or a number of parts that K does not have.
+pub fn plan(
+    shape: GemmShape,
+    format: Format,
+    kind: ActivationKind,
+    arch: &str,
+    machine: Machine,
+    overrides: &GemmOverrides,
+) -> Result<GemmPlan> {
+    let problem = problem(shape, format)?;
+    match arch {
+        "sm_90a" => {}
+        "sm_100a" => return blackwell::plan(&problem, format, kind, arch, machine, overrides),
+        _ => return Err(Error::shape("architecture for GEMM", "sm_90a or sm_100a", arch)),
+    }
+    let scheme = scheme(format, kind.operand())?;
+    let cards = config::Machine { sms: machine.sms.max(1) };
+    let candidates = candidates(scheme, &problem, &cards, overrides)?;
+    let Some(best) = candidates.first().copied() else {
+        return Err(Error::shape("GEMM", "a candidate", shape));
+    };
+    let config = best.config;
+    let ctas = config.tiles(&problem) * u64::from(best.splits);
+    let grid_x = i32::try_from(ctas).map_err(|_| {
+        Error::shape("CTAs of a batch entry", format!("at most {}", i32::MAX), ctas)
+    })?;
+    let before = decode_steps(shape, kind, cards.sms)?;
+    let workspace_bytes = match kind {
+        ActivationKind::Blocks { .. } => elements(shape)?,
+        ActivationKind::Halves(_) => 0,
+    };
+    let chosen = match (&overrides.kernel, overrides.splits) {
+        (None, None) => "the cheapest of the table's candidates",
+        _ => "asked for",
+    };
+    let mut why = vec![format!(
+        "{chosen}: {} tiles, {} CTAs in {} waves on {} SMs, the main loop bound by {}",
+        config.tiles(&problem),
+        best.ctas,
+        best.waves,
+        cards.sms,
+        best.bound
+    )];
+    if best.splits > 1 {
+        why.push(format!(
+            "{} CTAs share a tile, {} steps of K = {K_STEP} among them; their sums meet in shared \
+             memory",
+            best.splits,
+            problem.k.div_ceil(K_STEP)
+        ));
+    }
+    if !before.is_empty() {
+        why.push(format!("activations are decoded to {}, exactly", scheme.operand.name()));
+    }
+    Ok(GemmPlan {
+        op: "gemm",
+        kernel: config.name,
+        arch: arch.into(),
+        before,
+        grid: [grid_x as u32, problem.l],
+        cluster: best.splits,
+        splits: best.splits,
+        threads: THREADS,
+        dynamic_shared: config.shared_bytes(),
+        tile: [config.rows, config.tokens],
+        stages: config.stages(),
+        workspace_bytes,
+        additions: config.additions(problem.k, best.splits),
+        repack: "weights, once at load",
+        why,
+        candidates: candidates.into_iter().map(Candidate::from).collect(),
+        chosen: Chosen::Hopper(config),
+    })
+}
+
+/// The candidates that the overrides leave, the cheapest first; of equals the one that
+/// [`config::choose`] takes.
+fn candidates(
+    scheme: Scheme,
+    problem: &Problem,
+    machine: &config::Machine,
+    overrides: &GemmOverrides,
+) -> Result<Vec<Estimate>> {
+    let suitable = || CONFIGS.iter().filter(|config| config.scheme == scheme);
+    if let Some(name) = &overrides.kernel
+        && !suitable().any(|config| config.name == name)
+    {
+        let names: Vec<&str> = suitable().map(|config| config.name).collect();
+        return Err(Error::shape("kernel", format!("one of {}", names.join(", ")), name));
+    }
+    let most = MAX_SPLITS.min(problem.k.div_ceil(K_STEP));
+    if let Some(splits) = overrides.splits
+        && !(1..=most).contains(&splits)
+    {
+        return Err(Error::shape("parts of K", format!("from 1 to {most}"), splits));
+    }
+    let splits = |parts: &u32| overrides.splits.is_none_or(|splits| splits == *parts);
+    let named =
+        |config: &&HopperConfig| overrides.kernel.as_ref().is_none_or(|name| name == config.name);
+    let mut found: Vec<Estimate> = suitable()
+        .filter(named)
+        .flat_map(|config| {
+            let parts = (1..=most).filter(splits);
+            parts.map(move |parts| config::estimate(config, parts, problem, machine))
+        })
+        .collect();
+    found.sort_by_key(|estimate| estimate.cycles);
+    Ok(found)
+}
+
+fn problem(shape: GemmShape, format: Format) -> Result<Problem> {
+    let size = |field: &str, value: usize, most: u64| match u32::try_from(value) {
+        Ok(size) if (1..=most).contains(&u64::from(size)) => Ok(size),
+        _ => Err(Error::shape(field, format!("from 1 to {most}"), value)),
+    };
+    let problem = Problem {
+        m: size("M", shape.m, MAX_DIM)?,
+        n: size("N", shape.n, MAX_DIM)?,
+        k: size("K", shape.k, MAX_DIM)?,
+        l: size("batch", shape.l, MAX_GRID_Y as u64)?,
+    };
+    if problem.k.is_multiple_of(format.block()) {
+        Ok(problem)
+    } else {
+        Err(Error::shape("K", format!("a multiple of {}", format.block()), problem.k))
+    }
+}
+
+/// Bytes of the decoded activations.
+fn elements(shape: GemmShape) -> Result<usize> {
+    let bytes = shape.l.checked_mul(shape.m).and_then(|n| n.checked_mul(shape.k * 2));
+    bytes.ok_or_else(|| Error::Overflow {
+        what: "decoded activations".into(),
+        detail: format!("{} x {} x {} elements", shape.l, shape.m, shape.k),
+    })
+}
+
+/// The launches that decode activations: one, or with 128x4 scales one a batch entry,
+/// because each entry's scales are padded.
+fn decode_steps(shape: GemmShape, kind: ActivationKind, sms: u32) -> Result<Vec<Step>> {
+    let ActivationKind::Blocks { format, layout } = kind else {
+        return Ok(Vec::new());
+    };
+    let output = match kind.operand() {
+        Operand::F16 => OutputType::F16,
+        Operand::Bf16 => OutputType::Bf16,
+    };
+    let config = dequantize_config(format, output);
+    let launches = super::run::decode_launches(layout, shape.l);
+    let rows = shape.l / launches * shape.m;
+    let rows = u32::try_from(rows).ok().filter(|&rows| u64::from(rows) <= MAX_DIM);
+    let rows = rows.ok_or_else(|| {
+        Error::shape("rows of activations", format!("at most {MAX_DIM}"), shape.l * shape.m)
+    })?;
+    let ctas = config.grid(rows, shape.k as u32, layout, sms);
+    let step = Step { kernel: config.name, ctas, threads: config.threads() };
+    Ok(vec![step; launches])
+}

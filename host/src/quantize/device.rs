@@ -1,0 +1,416 @@
+//! Quantising on a device: the same bytes as on the CPU.
+//!
+//! A [`Quantizer`] is made once for a shape and launched any number of times: it owns the outputs
+//! and the workspace (largest magnitudes, tensor parameters, the word in which the kernels report
+//! an element that is not finite), and a launch allocates nothing.
+
+use std::fmt;
+
+use fp4_formats::quantize::{
+    self as contract, AmaxParams, FloatType, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
+};
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
+use ptx_emu::LaunchReport;
+use safetensors::Dtype;
+use serde::Serialize;
+
+use super::{QuantizeOptions, QuantizedMatrix, TensorScale, recipe_name};
+use crate::buffer::DeviceBuffer;
+use crate::device::{Kernels, LaunchSpec};
+use crate::error::{Error, Result, filled};
+use crate::output;
+use crate::shape::MAX_DIM;
+use crate::tensor::Dims;
+
+/// One kernel of an operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// Kernel name in the PTX.
+    pub kernel: &'static str,
+    /// CTAs.
+    pub ctas: u32,
+    /// Threads of a CTA.
+    pub threads: u32,
+}
+
+/// How a matrix is quantised or dequantised on a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// The operation, `quantize` or `dequantize`.
+    pub op: &'static str,
+    /// Architecture of the kernels.
+    pub arch: String,
+    /// The kernels, one after the other.
+    pub steps: Vec<Step>,
+    /// Why these, a sentence each.
+    pub why: Vec<String>,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, Step { kernel, ctas, threads }) in self.steps.iter().enumerate() {
+            let then = if at == 0 { "" } else { ", then " };
+            write!(f, "{then}{kernel}: {ctas} CTAs of {threads} threads")?;
+        }
+        write!(f, " for {}", self.arch)?;
+        self.why.iter().try_for_each(|reason| write!(f, "\n  - {reason}"))
+    }
+}
+
+/// What is quantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// Element type.
+    pub element: FloatType,
+    /// Whether it is `silu(gate) * up` of two matrices rather than one matrix.
+    pub gated: bool,
+}
+
+impl Input {
+    /// A plain matrix.
+    #[must_use]
+    pub fn plain(element: FloatType) -> Self {
+        Self { element, gated: false }
+    }
+}
+
+/// A matrix's quantisation, prepared on a device.
+#[derive(Debug)]
+pub struct Quantizer {
+    kernels: Kernels,
+    plan: Plan,
+    input: Input,
+    options: QuantizeOptions,
+    rows: u32,
+    cols: u32,
+    /// [`QuantizeParams::depth`]
+    depth: u32,
+    codes: DeviceBuffer,
+    scales: DeviceBuffer,
+    /// Largest magnitudes, where they are computed.
+    maxima: Option<DeviceBuffer>,
+    parameters: Option<DeviceBuffer>,
+    errors: DeviceBuffer,
+}
+
+/// Rows and columns as the kernels take them.
+pub(crate) fn sizes(rows: usize, cols: usize, block: usize) -> Result<(u32, u32)> {
+    let size = |field: &str, value: usize| match u32::try_from(value) {
+        Ok(value) if (1..=MAX_DIM).contains(&u64::from(value)) => Ok(value),
+        _ => Err(Error::shape(field, format!("from 1 to {MAX_DIM}"), value)),
+    };
+    let (rows, cols) = (size("M", rows)?, size("K", cols)?);
+    let elements = u64::from(rows) * u64::from(cols);
+    if elements > contract::MAX_ELEMENTS {
+        return Err(Error::shape("M K", format!("at most {}", contract::MAX_ELEMENTS), elements));
+    }
+    if (cols as usize).is_multiple_of(block) {
+        Ok((rows, cols))
+    } else {
+        Err(Error::shape("K", format!("a multiple of {block}"), cols))
+    }
+}
+
+/// Bytes of a format's scales.
+pub(crate) fn scale_bytes(
+    format: contract::Format,
+    rows: usize,
+    cols: usize,
+    layout: ScaleLayout,
+) -> Result<usize> {
+    match format {
+        contract::Format::Nvfp4 => Nvfp4::scale_bytes(rows, cols, layout),
+        contract::Format::Mxfp4 => Mxfp4::scale_bytes(rows, cols, layout),
+    }
+    .map_err(|error| Error::overflow("scales", error))
+}
+
+impl Quantizer {
+    /// Plans, and allocates outputs (poisoned) and workspace for matrices of `rows` x `cols`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for sizes that no kernel takes, [`Error::Scalar`] for a given parameter that
+    /// the recipe does not accept, [`DeviceError`](crate::device::DeviceError).
+    pub fn new(
+        kernels: &Kernels,
+        rows: usize,
+        cols: usize,
+        input: Input,
+        options: &QuantizeOptions,
+    ) -> Result<Self> {
+        let device = kernels.device();
+        let format = options.recipe.format();
+        let (m, k) = sizes(rows, cols, format.block() as usize)?;
+        options.check("input")?;
+        let sms = device.machine().sms.max(1);
+        let config = contract::quantize_config(options.recipe, input.element, input.gated);
+        let mut steps = Vec::new();
+        let source = scale_source(options);
+        if source != ScaleSource::Given {
+            let amax = contract::amax_config(input.element, input.gated);
+            let per_row = source == ScaleSource::RowAmax;
+            let ctas = amax.grid(m, k, per_row, sms);
+            steps.push(Step { kernel: amax.name, ctas, threads: amax.threads() });
+        }
+        let (ctas, depth) = config.launch(m, k, options.layout, sms);
+        steps.push(Step { kernel: config.name, ctas, threads: config.threads() });
+        let passes = match source {
+            ScaleSource::Given => "the tensor-level scale is known: one pass over the input",
+            ScaleSource::TensorAmax => "the tensor's largest magnitude takes a pass before",
+            ScaleSource::RowAmax => "the rows' largest magnitudes take a pass before",
+        };
+        let plan = Plan {
+            op: "quantize",
+            arch: device.choice().arch.clone(),
+            steps,
+            why: vec![
+                format!(
+                    "{} by recipe {} from {}, {} scales",
+                    format.name(),
+                    recipe_name(options.recipe),
+                    output::name(input.element),
+                    options.layout
+                ),
+                passes.into(),
+            ],
+        };
+        let levels = if source == ScaleSource::RowAmax { rows } else { 1 };
+        let f32s = |name| DeviceBuffer::poisoned(device, name, levels * size_of::<f32>());
+        let errors = DeviceBuffer::upload(device, "errors", &NO_ERROR.to_le_bytes())?;
+        let scale_bytes = scale_bytes(format, rows, cols, options.layout)?;
+        Ok(Self {
+            kernels: kernels.clone(),
+            plan,
+            input,
+            options: *options,
+            rows: m,
+            cols: k,
+            depth,
+            codes: DeviceBuffer::poisoned(device, "codes", rows * (cols / 2))?,
+            scales: DeviceBuffer::poisoned(device, "scales", scale_bytes)?,
+            maxima: (source != ScaleSource::Given).then(|| f32s("maxima")).transpose()?,
+            parameters: matches!(options.recipe, Recipe::Nvfp4(_))
+                .then(|| f32s("parameters"))
+                .transpose()?,
+            errors,
+        })
+    }
+
+    /// How it will be run.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Packed codes, `[rows, cols / 2]`, once launched.
+    #[must_use]
+    pub fn codes(&self) -> &DeviceBuffer {
+        &self.codes
+    }
+
+    /// Block scales in the options' layout, once launched.
+    #[must_use]
+    pub fn scales(&self) -> &DeviceBuffer {
+        &self.scales
+    }
+
+    /// Bytes that must move at least once: inputs read, codes and scales written.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let outputs = (self.codes.len() + self.scales.len()) as u64;
+        self.input_bytes() * if self.input.gated { 2 } else { 1 } + outputs
+    }
+
+    fn input_bytes(&self) -> u64 {
+        u64::from(self.rows) * u64::from(self.cols) * u64::from(self.input.element.bytes())
+    }
+
+    /// Queues quantising `input`, or with `up` the product `silu(input) * up`, without waiting for
+    /// the result, also while a CUDA graph is recorded. The emulator's reports come back at once.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for an input of another size, or `up` where the quantiser is not gated;
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn launch(
+        &self,
+        input: &DeviceBuffer,
+        up: Option<&DeviceBuffer>,
+    ) -> Result<Vec<LaunchReport>> {
+        let required = self.input_bytes();
+        for (name, buffer) in [("input", Some(input)), ("up", up)] {
+            let Some(buffer) = buffer else { continue };
+            if buffer.len() as u64 != required {
+                let field = format!("bytes of `{name}`");
+                return Err(Error::shape(field, required.to_string(), buffer.len()));
+            }
+        }
+        if up.is_some() != self.input.gated {
+            let required = if self.input.gated { "given" } else { "absent" };
+            let found = if up.is_some() { "given" } else { "absent" };
+            return Err(Error::shape("the second input", required, found));
+        }
+        let source = scale_source(&self.options);
+        let address = |buffer: Option<&DeviceBuffer>| buffer.map_or(0, DeviceBuffer::address);
+        let (input, up) = (input.address(), address(up));
+        let mut reports = Vec::new();
+        if let (Some(maxima), [amax, _]) = (&self.maxima, self.plan.steps.as_slice()) {
+            let per_row = source == ScaleSource::RowAmax;
+            if !per_row {
+                maxima.fill(0)?;
+            }
+            let params = AmaxParams {
+                input,
+                up,
+                out: maxima.address(),
+                m: self.rows,
+                k: self.cols,
+                per_row: per_row.into(),
+            };
+            // SAFETY: the buffers have the sizes that the parameters state (the input's was
+            // checked above) and are alive; freeing device memory waits for launches.
+            reports.extend(unsafe { launch_step(&self.kernels, amax, &params.to_bytes())? });
+        }
+        let params = QuantizeParams {
+            input,
+            up,
+            codes: self.codes.address(),
+            scales: self.scales.address(),
+            tensor: address(self.maxima.as_ref()),
+            tensor_out: address(self.parameters.as_ref()),
+            errors: self.errors.address(),
+            m: self.rows,
+            k: self.cols,
+            given: match self.options.scale {
+                TensorScale::Given(given) => given,
+                _ => 1.0,
+            },
+            source: source as u32,
+            blocked: u32::from(self.options.layout == ScaleLayout::Blocked128x4),
+            recipe: self.options.recipe.code(),
+            depth: self.depth,
+        };
+        if let Some(quantize) = self.plan.steps.last() {
+            // SAFETY: as above.
+            reports.extend(unsafe { launch_step(&self.kernels, quantize, &params.to_bytes())? });
+        }
+        Ok(reports)
+    }
+
+    /// Brings the result of the last launch back. `name` is what errors call the input.
+    ///
+    /// # Errors
+    /// [`Error::NonFiniteAt`] for the first element that is not finite;
+    /// [`DeviceError`](crate::device::DeviceError): also what the emulator diagnoses, and on it a
+    /// byte that the kernel did not write.
+    pub fn result(&self, name: &str) -> Result<QuantizedMatrix> {
+        self.check(name)?;
+        let parameters = match &self.parameters {
+            Some(buffer) => output::decode(FloatType::F32, &buffer.read()?),
+            None => Vec::new(),
+        };
+        Ok(QuantizedMatrix {
+            options: self.options,
+            rows: self.rows as usize,
+            cols: self.cols as usize,
+            codes: self.codes.read()?,
+            scales: self.scales.read()?,
+            parameters,
+        })
+    }
+
+    /// Waits, and fails if an input of a launch since the last check was not finite.
+    ///
+    /// # Errors
+    /// [`Error::NonFiniteAt`]; [`DeviceError`](crate::device::DeviceError).
+    pub fn check(&self, name: &str) -> Result<()> {
+        let word = self.errors.read()?;
+        let index = word.first_chunk().map_or(NO_ERROR, |word| u64::from_le_bytes(*word));
+        if index == NO_ERROR {
+            return Ok(());
+        }
+        self.errors.fill(u8::MAX)?;
+        let dims = Dims::new(1, self.rows as usize, self.cols as usize)?;
+        let index = dims.position(usize::try_from(index).unwrap_or(usize::MAX));
+        Err(Error::NonFiniteAt { tensor: name.into(), index })
+    }
+}
+
+fn scale_source(options: &QuantizeOptions) -> ScaleSource {
+    match (options.recipe, options.scale) {
+        (Recipe::Mxfp4(_), _) | (_, TensorScale::OneLevel | TensorScale::Given(_)) => {
+            ScaleSource::Given
+        }
+        (_, TensorScale::FromAmax) => ScaleSource::TensorAmax,
+        (_, TensorScale::PerRow) => ScaleSource::RowAmax,
+    }
+}
+
+/// # Safety
+/// As [`Kernels::launch`].
+pub(crate) unsafe fn launch_step(
+    kernels: &Kernels,
+    step: &Step,
+    params: &[u8],
+) -> Result<Option<LaunchReport>> {
+    let spec = LaunchSpec {
+        entry: step.kernel,
+        grid: [step.ctas, 1, 1],
+        block: [step.threads, 1, 1],
+        cluster: None,
+        dynamic_shared: 0,
+        overlaps: false,
+        params,
+    };
+    // SAFETY: passed on to the caller.
+    unsafe { kernels.launch(&spec) }
+}
+
+/// The kernels' name of a safetensors type.
+///
+/// # Errors
+/// [`Error::Shape`] for a type that they do not take.
+pub fn float_type(dtype: Dtype) -> Result<FloatType> {
+    match dtype {
+        Dtype::F32 => Ok(FloatType::F32),
+        Dtype::F16 => Ok(FloatType::F16),
+        Dtype::BF16 => Ok(FloatType::Bf16),
+        other => Err(Error::shape("element type", "F32, F16 or BF16", format!("{other:?}"))),
+    }
+}
+
+/// Quantises the little-endian elements `data` of type `dtype`, a matrix or a batch whose rows
+/// follow each other, and brings the result back.
+///
+/// # Errors
+/// Those of [`Quantizer`]; a length that disagrees with `dims` is [`Error::Shape`].
+pub fn quantize_once(
+    kernels: &Kernels,
+    data: &[u8],
+    dtype: Dtype,
+    dims: Dims,
+    options: &QuantizeOptions,
+) -> Result<QuantizedMatrix> {
+    let rows = dims.batch() * dims.rows();
+    let input = Input::plain(float_type(dtype)?);
+    let quantizer = Quantizer::new(kernels, rows, dims.cols(), input, options)?;
+    let buffer = DeviceBuffer::upload(kernels.device(), "input", data)?;
+    quantizer.launch(&buffer, None)?;
+    quantizer.result("input")
+}
+
+/// `silu(gate) * up` in f64, rounded to f32: what gated kernels quantise but for their rounding
+/// (`silu(x) = x / (1 + exp(-x))`).
+///
+/// # Errors
+/// [`Error::Shape`] for two lengths.
+pub fn gated_product(gate: &[f32], up: &[f32]) -> Result<Vec<f32>> {
+    if gate.len() != up.len() {
+        return Err(Error::shape("length of `up`", gate.len().to_string(), up.len()));
+    }
+    let mut product = filled("gated product", gate.len(), 0f32)?;
+    for (out, (&gate, &up)) in product.iter_mut().zip(gate.iter().zip(up)) {
+        let x = f64::from(gate);
+        *out = (x / (1.0 + (-x).exp()) * f64::from(up)) as f32;
+    }
+    Ok(product)
+}

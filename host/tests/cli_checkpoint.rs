@@ -1,0 +1,123 @@
+//! The commands on checkpoints: exit codes, messages, JSON, nothing half-written.
+
+mod support;
+
+use std::process::{Command, Output};
+
+use nvfp4::checkpoint::Layout;
+use nvfp4::quantize::Format;
+use serde_json::Value;
+use support::*;
+
+fn nvfp4(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));
+    command.args(args).env_remove("NVFP4_KERNELS_DIR").output().expect("the program starts")
+}
+
+fn text(path: std::path::PathBuf) -> String {
+    path.display().to_string()
+}
+
+/// Runs with `args` and gives what it printed; the exit code must be `code`.
+fn run(args: &[&str], code: i32) -> String {
+    let output = nvfp4(args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    let stdout = String::from_utf8(output.stdout).expect("UTF-8");
+    if code == 2 { stderr.into_owned() } else { stdout }
+}
+
+#[test]
+fn a_model_goes_through_all_commands() {
+    let folder = Folder::new("cli-commands");
+    let source = text(folder.file("source.safetensors"));
+    write_model(source.as_ref());
+    let out = text(folder.file("out"));
+    let quantize = ["quantize", &source, "--layout", "compressed-tensors", "--recipe", "te"];
+    let report =
+        run(&[&quantize[..], &["--exclude", "*down*", "--out", &out, "--json"]].concat(), 0);
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["quantized"].as_array().expect("a list").len(), 2, "{report}");
+    assert_eq!((&report["recipe"], &report["device"]), (&"te".into(), &"cpu".into()));
+    let left = report["left"].as_array().expect("a list");
+    let reason = |tensor: &str| {
+        let found = left.iter().find(|left| left["tensor"] == tensor).expect("left");
+        found["reason"].as_str().expect("a reason").to_owned()
+    };
+    assert_eq!(reason("model.layers.1.mlp.down.weight"), "excluded by *down*");
+    assert_eq!(reason("model.embed_tokens.weight"), "excluded by *embed*");
+    assert_eq!(reason("model.layers.1.mlp.odd.weight"), "K = 40 is no multiple of 16");
+
+    let report: Value = serde_json::from_str(&run(&["inspect", &out, "--json"], 0)).expect("JSON");
+    assert_eq!(report["layout"], "compressed-tensors");
+    assert_eq!(report["weights"].as_array().expect("a list").len(), 2);
+    assert!(run(&["inspect", &source], 0).contains("model.steps"));
+
+    let report = run(&["verify", &out, "--against", &source, "--json"], 0);
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["verified"], true, "{report}");
+    assert!(report["least_sqnr_db"].as_f64().expect("a number") > 15.0);
+
+    let other = text(folder.file("other"));
+    let printed = run(&["convert", &out, "--layout", "modelopt", "--out", &other], 0);
+    assert!(printed.contains("2 weights from layout compressed-tensors to modelopt"), "{printed}");
+    assert!(printed.contains("2 tensor-level scales are the reciprocal"), "{printed}");
+    assert!(run(&["verify", &other, "--against", &source], 0).contains("ok: 2 weights"));
+
+    rewrite(&folder.file("other/model.safetensors"), |tensors| {
+        let scale = named(tensors, "model.layers.0.mlp.up.weight_scale_2");
+        scale.data = f32s(&[20_000.0]);
+    });
+    let printed = run(&["verify", &other], 1);
+    assert!(
+        printed.contains("error: reciprocal: model.layers.0.mlp.up.weight_scale_2"),
+        "{printed}"
+    );
+    assert!(printed.contains("WRONG"), "{printed}");
+}
+
+#[test]
+fn bad_input_is_refused() {
+    let folder = Folder::new("cli-refused");
+    let source = text(folder.file("source.safetensors"));
+    write_model(source.as_ref());
+    let out = text(folder.file("out"));
+    let with = |args: &[&str]| run(&[&["quantize", &source, "--out", &out], args].concat(), 2);
+    for (args, message) in [
+        (&["--layout", "gguf"][..], "must be one of modelopt"),
+        (&["--layout", "gpt-oss"], "it has no form of nvfp4"),
+        (&["--layout", "modelopt", "--format", "mxfp4"], "it has no form of mxfp4"),
+        (&["--layout", "torchao", "--format", "int4"], "neither nvfp4 nor mxfp4"),
+        (&["--layout", "torchao", "--recipe", "rceil"], "recipe for nvfp4 must be one of torchao"),
+        (&["--layout", "modelopt", "--swizzled"], "its scales are linear, not 128x4"),
+        (&["--layout", "torchao", "--exclude", "*"], "has no tensor that can be quantised"),
+        (&["--layout", "torchao", "--device", "cuda:999"], ""),
+    ] {
+        let stderr = with(args);
+        assert!(stderr.contains(message), "{args:?}: {stderr}");
+        assert_eq!(folder.names(), ["source.safetensors"], "{args:?}");
+    }
+    quantized(&folder, "out", Layout::TorchAo, Format::Nvfp4);
+    assert!(with(&["--layout", "torchao"]).contains("out exists; --force replaces a checkpoint"));
+    run(&["quantize", &source, "--out", &out, "--layout", "torchao", "--force"], 0);
+    assert!(run(&["verify", &source], 2).contains("has no quantised weight in a known layout"));
+    assert!(run(&["inspect", &text(folder.file("none"))], 2).contains("cannot read"));
+}
+
+/// A limit on the size of files stands in for a disk that fills up while tensors are written.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_nothing() {
+    let folder = Folder::new("cli-full");
+    let source = text(folder.file("source.safetensors"));
+    write_model(source.as_ref());
+    let script = "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"";
+    let args = ["quantize", &source, "--layout", "modelopt", "--out", &text(folder.file("out"))];
+    let mut command = Command::new("sh");
+    let output = command.args(["-c", script, env!("CARGO_BIN_EXE_nvfp4")]).args(args).output();
+    let output = output.expect("a shell");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("cannot write"), "{stderr}");
+    assert_eq!(folder.names(), ["source.safetensors"]);
+}

@@ -1,0 +1,370 @@
+//! Dequantise NVFP4 or MXFP4, [M, K], to f32, f16 or bf16.
+//!
+//! # Contract
+//! Parameters: [`DequantizeParams`]. Any M >= 1, K a multiple of the block; grid and
+//! threads of the [`DequantizeConfig`]. Reads each code once and the scales of
+//! blocks that exist; writes each element once.
+//!
+//! # Roles
+//! Every thread makes units of 16 bytes of the result, [`DEQUANTIZE_UNITS`] of them at
+//! a time. No shared memory, no barriers.
+//!
+//! # Arithmetic
+//! Codes and scales decode exactly. `scale * tensor` is rounded to f32, then its
+//! product with the element, then that to the result's type.
+
+#[cfg(gpu_arch = "sm_100a")]
+#[path = "e2m1_hardware.rs"]
+mod e2m1;
+#[cfg(gpu_arch = "sm_90a")]
+#[path = "e2m1_half.rs"]
+mod e2m1;
+
+use cuda_std::ptx::{convert, grid, memory};
+use cuda_std::{kernel, thread};
+use fp4_formats::quantize::{
+    DEQUANTIZE, DEQUANTIZE_UNITS, DequantizeConfig, DequantizeParams, FloatType, ScaleSource,
+};
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, ue8m0};
+
+/// How a format's scale byte becomes a number.
+trait Scale: BlockFormat {
+    /// The scale; `byte` is below 256.
+    fn scale(byte: u16) -> f32;
+}
+
+impl Scale for Nvfp4 {
+    #[inline(always)]
+    fn scale(byte: u16) -> f32 {
+        convert::cvt_f32_f16(convert::cvt_rn_f16x2_e4m3x2(byte) as u16)
+    }
+}
+
+impl Scale for Mxfp4 {
+    #[inline(always)]
+    fn scale(byte: u16) -> f32 {
+        ue8m0::decode(byte as u8)
+    }
+}
+
+/// A type of results: 16 bytes of them at a time.
+trait Output {
+    /// The type.
+    const TYPE: FloatType;
+
+    /// Loads the codes of a unit's elements, the first in the lowest bits.
+    ///
+    /// # Safety
+    /// `address` names a unit's codes.
+    unsafe fn load(address: u64) -> u32;
+
+    /// The unit: elements times `scale`.
+    fn unit(codes: u32, scale: f32) -> [u32; 4];
+}
+
+/// IEEE binary32.
+struct F32;
+/// IEEE binary16.
+struct F16;
+/// bfloat16.
+struct Bf16;
+
+impl Output for F32 {
+    const TYPE: FloatType = FloatType::F32;
+
+    #[inline(always)]
+    unsafe fn load(address: u64) -> u32 {
+        // SAFETY: two bytes, the codes of four elements.
+        u32::from(unsafe { memory::ld_global_nc_u16(address) })
+    }
+
+    #[inline(always)]
+    fn unit(codes: u32, scale: f32) -> [u32; 4] {
+        let values = e2m1::decode4(codes);
+        let mut unit = [0; 4];
+        for i in 0..4 {
+            unit[i] = (values[i] * scale).to_bits();
+        }
+        unit
+    }
+}
+
+impl Output for F16 {
+    const TYPE: FloatType = FloatType::F16;
+
+    #[inline(always)]
+    unsafe fn load(address: u64) -> u32 {
+        // SAFETY: four bytes, the codes of eight elements.
+        unsafe { memory::ld_global_nc_b32(address) }
+    }
+
+    #[inline(always)]
+    fn unit(codes: u32, scale: f32) -> [u32; 4] {
+        let v = e2m1::decode8(codes);
+        let mut unit = [0; 4];
+        for i in 0..4 {
+            unit[i] = convert::cvt_rn_f16x2_f32(v[2 * i + 1] * scale, v[2 * i] * scale);
+        }
+        unit
+    }
+}
+
+impl Output for Bf16 {
+    const TYPE: FloatType = FloatType::Bf16;
+
+    #[inline(always)]
+    unsafe fn load(address: u64) -> u32 {
+        // SAFETY: the caller's.
+        unsafe { F16::load(address) }
+    }
+
+    #[inline(always)]
+    fn unit(codes: u32, scale: f32) -> [u32; 4] {
+        let v = e2m1::decode8(codes);
+        let mut unit = [0; 4];
+        for i in 0..4 {
+            unit[i] = convert::cvt_rn_bf16x2_f32(v[2 * i + 1] * scale, v[2 * i] * scale);
+        }
+        unit
+    }
+}
+
+/// A thread's way through the units.
+trait Walk {
+    fn new(units: &Units, threads: u32) -> Self;
+
+    /// To the next of the [`DEQUANTIZE_UNITS`] that are under way together, or after
+    /// the last to the next ones.
+    fn advance(&mut self, last: bool);
+
+    /// Whether there is such a unit.
+    fn exists(&self, units: &Units) -> bool;
+
+    /// Index of the unit, and of its block's scale.
+    fn place(&self, units: &Units) -> (u64, u64);
+
+    /// The unit's row, where rows matter.
+    fn row(&self) -> u32;
+}
+
+/// What is walked.
+struct Units {
+    rows: u32,
+    /// Units of a row.
+    columns: u32,
+    /// Units of a block.
+    a_block: u32,
+    layout: ScaleLayout,
+}
+
+/// Where scales follow each other as blocks do, and rows do not matter: what a CTA has
+/// under way is consecutive.
+struct Flat {
+    index: u64,
+    step: u32,
+    leap: u64,
+}
+
+impl Walk for Flat {
+    #[inline(always)]
+    fn new(_: &Units, threads: u32) -> Self {
+        let chunk = u64::from(threads) * DEQUANTIZE_UNITS as u64;
+        Self {
+            index: u64::from(thread::block_idx_x()) * chunk + u64::from(thread::thread_idx_x()),
+            step: threads,
+            leap: u64::from(thread::grid_dim_x() - 1) * chunk,
+        }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, last: bool) {
+        self.index += u64::from(self.step);
+        if last {
+            self.index += self.leap;
+        }
+    }
+
+    #[inline(always)]
+    fn exists(&self, units: &Units) -> bool {
+        self.index < u64::from(units.rows) * u64::from(units.columns)
+    }
+
+    #[inline(always)]
+    fn place(&self, units: &Units) -> (u64, u64) {
+        (self.index, self.index / u64::from(units.a_block))
+    }
+
+    #[inline(always)]
+    fn row(&self) -> u32 {
+        0
+    }
+}
+
+/// Any layout, in steps of all threads of the grid. Its divisions take longer than a
+/// load from memory.
+struct ByRow {
+    index: u64,
+    row: u32,
+    column: u32,
+    step: u32,
+    row_step: u32,
+    column_step: u32,
+    columns: u32,
+}
+
+impl Walk for ByRow {
+    #[inline(always)]
+    fn new(units: &Units, threads: u32) -> Self {
+        let thread = thread::block_idx_x() * threads + thread::thread_idx_x();
+        let threads = thread::grid_dim_x() * threads;
+        Self {
+            index: u64::from(thread),
+            row: thread / units.columns,
+            column: thread % units.columns,
+            step: threads,
+            row_step: threads / units.columns,
+            column_step: threads % units.columns,
+            columns: units.columns,
+        }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, _last: bool) {
+        self.index += u64::from(self.step);
+        self.row += self.row_step;
+        self.column += self.column_step;
+        if self.column >= self.columns {
+            self.column -= self.columns;
+            self.row += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn exists(&self, units: &Units) -> bool {
+        self.row < units.rows
+    }
+
+    #[inline(always)]
+    fn place(&self, units: &Units) -> (u64, u64) {
+        let blocks = (units.columns / units.a_block) as usize;
+        let block = (self.column / units.a_block) as usize;
+        (self.index, units.layout.offset(self.row as usize, block, blocks) as u64)
+    }
+
+    #[inline(always)]
+    fn row(&self) -> u32 {
+        self.row
+    }
+}
+
+/// The kernel body.
+///
+/// # Safety
+/// As the module's contract.
+#[inline(always)]
+unsafe fn dequantize<B: Scale, O: Output>(config: &DequantizeConfig, p: &DequantizeParams) {
+    // A GEMM that takes the result may begin to copy its weights.
+    grid::griddepcontrol_launch_dependents();
+    let layout = if p.blocked == 0 { ScaleLayout::Linear } else { ScaleLayout::Blocked128x4 };
+    // SAFETY: the caller's.
+    unsafe {
+        if DequantizeConfig::is_flat(layout, p.source == ScaleSource::RowAmax as u32) {
+            walk::<B, O, Flat>(config, p, layout);
+        } else {
+            walk::<B, O, ByRow>(config, p, layout);
+        }
+    }
+}
+
+/// The thread's units.
+///
+/// # Safety
+/// As the module's contract; `W` is fit for the scales.
+#[inline(always)]
+unsafe fn walk<B: Scale, O: Output, W: Walk>(
+    config: &DequantizeConfig,
+    p: &DequantizeParams,
+    layout: ScaleLayout,
+) {
+    let unit = const { 16 / O::TYPE.bytes() };
+    let units = Units { rows: p.m, columns: p.k / unit, a_block: B::BLOCK as u32 / unit, layout };
+    // SAFETY: K is at least a block; dividing by it then needs no check.
+    unsafe { core::hint::assert_unchecked(units.columns > 0) };
+    let by_row = p.source == ScaleSource::RowAmax as u32;
+    let mut tensor = p.given;
+    if p.source == ScaleSource::TensorAmax as u32 {
+        // SAFETY: `tensor` is one multiplier.
+        tensor = f32::from_bits(unsafe { memory::ld_global_nc_b32(p.tensor) });
+    }
+    let mut walk = W::new(&units, config.threads());
+    while walk.exists(&units) {
+        let mut index = [0; DEQUANTIZE_UNITS];
+        let mut exists = [false; DEQUANTIZE_UNITS];
+        let mut codes = [0; DEQUANTIZE_UNITS];
+        let mut scales = [0; DEQUANTIZE_UNITS];
+        let mut tensors = [tensor; DEQUANTIZE_UNITS];
+        for i in 0..DEQUANTIZE_UNITS {
+            let scale;
+            (index[i], scale) = walk.place(&units);
+            exists[i] = walk.exists(&units);
+            if exists[i] {
+                // SAFETY: the unit exists, with codes, a scale and, by row, a
+                // multiplier.
+                unsafe {
+                    codes[i] = O::load(p.codes + index[i] * u64::from(unit / 2));
+                    scales[i] = memory::ld_global_nc_u8(p.scales + scale);
+                    if by_row {
+                        let address = p.tensor + u64::from(walk.row()) * 4;
+                        tensors[i] = f32::from_bits(memory::ld_global_nc_b32(address));
+                    }
+                }
+            }
+            walk.advance(i + 1 == DEQUANTIZE_UNITS);
+        }
+        for i in 0..DEQUANTIZE_UNITS {
+            if exists[i] {
+                let words = O::unit(codes[i], B::scale(scales[i]) * tensors[i]);
+                // SAFETY: the unit exists and is this thread's.
+                unsafe { memory::st_global_v4_b32(p.out + index[i] * 16, words) };
+            }
+        }
+    }
+}
+
+/// Entry points: name, index in [`DEQUANTIZE`], format, type of the result.
+macro_rules! entries {
+    ($($name:ident = $index:literal, $format:ident, $output:ident;)*) => {
+        $(
+            #[doc = concat!("[`DEQUANTIZE`]`[", stringify!($index), "]`.")]
+            ///
+            /// # Safety
+            /// As the module's contract.
+            #[kernel(threads = DEQUANTIZE[$index].threads(), min_blocks = DEQUANTIZE[$index].min_blocks)]
+            pub unsafe fn $name(params: DequantizeParams) {
+                const CONFIG: &DequantizeConfig = &DEQUANTIZE[$index];
+                const { assert!(CONFIG.output as u32 == <$output as Output>::TYPE as u32) };
+                const { assert!(CONFIG.format.block() as usize == $format::BLOCK) };
+                // SAFETY: the caller's.
+                unsafe { dequantize::<$format, $output>(CONFIG, &params) }
+            }
+        )*
+        const _: () = {
+            let names = [$(stringify!($name)),*];
+            assert!(names.len() == DEQUANTIZE.len());
+            let mut i = 0;
+            while i < names.len() {
+                assert!(crate::same(names[i], DEQUANTIZE[i].name), "an entry's name differs from its configuration's");
+                i += 1;
+            }
+        };
+    };
+}
+
+entries! {
+    dequantize_nvfp4_f32 = 0, Nvfp4, F32;
+    dequantize_nvfp4_f16 = 1, Nvfp4, F16;
+    dequantize_nvfp4_bf16 = 2, Nvfp4, Bf16;
+    dequantize_mxfp4_f32 = 3, Mxfp4, F32;
+    dequantize_mxfp4_f16 = 4, Mxfp4, F16;
+    dequantize_mxfp4_bf16 = 5, Mxfp4, Bf16;
+}

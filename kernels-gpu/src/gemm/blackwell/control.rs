@@ -1,0 +1,137 @@
+//! Where things are in shared memory: stages, exchange, barriers.
+
+use crate::pipeline::Ring;
+use crate::pipeline::ring::MBARRIER_BYTES;
+use cuda_std::ptx::{fence, mbarrier};
+use fp4_formats::gemm::blackwell::BlackwellConfig;
+use fp4_formats::gemm::blackwell::config::{CONTROL_BYTES, STAGE_ALIGN, STORE_WARPS};
+
+/// Responses of the scheduler that may be under way or unread.
+pub const RESPONSES: u32 = 2;
+
+/// Most sets of columns of decoded `X`.
+const MAX_BUFFERS: u32 = 4;
+
+/// Warps that decode: one for each quarter of tensor memory's lanes.
+const QUARTERS: u32 = 4;
+
+/// Shared addresses of a CTA, the same in each of its cluster.
+#[derive(Clone, Copy)]
+pub struct Control<const STAGES: u32, const ACCUMULATORS: u32> {
+    /// First stage.
+    stages: u32,
+    /// Bytes from one to the next.
+    stage_stride: u32,
+    /// Sums from the other CTAs of a split.
+    pub exchange: u32,
+    /// Barriers and what follows.
+    base: u32,
+}
+
+impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
+    const ACCUMULATOR_RING: u32 = Ring::<STAGES>::BYTES;
+    const RESPONSE_RING: u32 = Self::ACCUMULATOR_RING + Ring::<ACCUMULATORS>::BYTES;
+    const EXCHANGE_RING: u32 = Self::RESPONSE_RING + Ring::<RESPONSES>::BYTES;
+    const DECODED_RING: u32 = Self::EXCHANGE_RING + Ring::<1>::BYTES;
+    const RESPONSE_WORDS: u32 =
+        (Self::DECODED_RING + Ring::<MAX_BUFFERS>::BYTES).next_multiple_of(16);
+    const TENSOR_SLOT: u32 = Self::RESPONSE_WORDS + 16 * RESPONSES;
+
+    /// In dynamic shared memory that begins at `start`.
+    #[inline(always)]
+    pub fn new(config: &BlackwellConfig, start: u32) -> Self {
+        const { assert!(Self::TENSOR_SLOT + 4 <= CONTROL_BYTES && MBARRIER_BYTES == 8) };
+        let stages = (start + STAGE_ALIGN - 1) & !(STAGE_ALIGN - 1);
+        let stage_stride = config.stage_stride();
+        let exchange = stages + STAGES * stage_stride;
+        Self { stages, stage_stride, exchange, base: exchange + config.exchange_bytes() }
+    }
+
+    /// First byte of `stage`.
+    #[inline(always)]
+    pub fn stage(&self, stage: u32) -> u32 {
+        self.stages + stage * self.stage_stride
+    }
+
+    /// The ring of stages: full and empty.
+    #[inline(always)]
+    pub fn ring(&self) -> Ring<STAGES> {
+        Ring::at(self.base)
+    }
+
+    /// The ring of accumulators: full is "accumulated", empty is "drained".
+    #[inline(always)]
+    pub fn accumulators(&self) -> Ring<ACCUMULATORS> {
+        Ring::at(self.base + Self::ACCUMULATOR_RING)
+    }
+
+    /// The ring of the scheduler's responses: full is "told", empty is "heard".
+    #[inline(always)]
+    pub fn responses(&self) -> Ring<RESPONSES> {
+        Ring::at(self.base + Self::RESPONSE_RING)
+    }
+
+    /// The exchange between the CTAs of a split: full is "sums have come", empty is "the
+    /// sums that this CTA sent were read".
+    #[inline(always)]
+    pub fn exchanges(&self) -> Ring<1> {
+        Ring::at(self.base + Self::EXCHANGE_RING)
+    }
+
+    /// The ring of decoded `X` in tensor memory.
+    #[inline(always)]
+    pub fn decoded<const BUFFERS: u32>(&self) -> Ring<BUFFERS> {
+        const { assert!(BUFFERS <= MAX_BUFFERS) };
+        Ring::at(self.base + Self::DECODED_RING)
+    }
+
+    /// The scheduler's response in `stage`.
+    #[inline(always)]
+    pub fn response(&self, stage: u32) -> u32 {
+        self.base + Self::RESPONSE_WORDS + 16 * stage
+    }
+
+    /// Where the address of tensor memory is.
+    #[inline(always)]
+    pub fn tensor_slot(&self) -> u32 {
+        self.base + Self::TENSOR_SLOT
+    }
+
+    /// Initialises all barriers.
+    ///
+    /// # Safety
+    /// One thread of the CTA, once, before all threads of the cluster meet.
+    #[inline(always)]
+    pub unsafe fn init<const BUFFERS: u32>(&self, config: &BlackwellConfig) {
+        // Copying lane, product lane (one a pair), store and decode warps of each CTA.
+        let decoders = if config.left.is_some() { QUARTERS } else { 0 };
+        let listeners =
+            config.cluster() * (1 + STORE_WARPS + decoders) + config.cluster() / config.pair;
+        let others = config.splits - 1;
+        // SAFETY: the barriers' bytes are the CTA's own.
+        unsafe {
+            self.ring().init(1, config.share);
+            self.accumulators().init(1, STORE_WARPS * config.pair);
+            self.responses().init(1, listeners);
+            if decoders > 0 {
+                self.decoded::<BUFFERS>().init(QUARTERS, 1);
+            }
+            if others > 0 {
+                self.exchanges().init(STORE_WARPS * others, STORE_WARPS * others);
+            }
+        }
+        fence::fence_mbarrier_init_release_cluster();
+    }
+}
+
+/// The address, in the cluster's window, of this CTA's `barrier` in CTA `rank`, and one
+/// arrival there.
+///
+/// # Safety
+/// The barrier expects the arrival; the CTA has not ended.
+#[inline(always)]
+pub unsafe fn arrive_at(barrier: u32, rank: u32) {
+    let there = cuda_std::ptx::cluster::mapa_shared_cluster_u32(barrier, rank);
+    // SAFETY: the caller's.
+    unsafe { mbarrier::mbarrier_arrive_shared_cluster_b64(there) }
+}

@@ -1,0 +1,209 @@
+//! The copying lane: brings codes and scales of one K step after the other into the ring
+//! of stages.
+
+use super::control::Control;
+use super::schedule::Tiles;
+use super::{Work, map};
+use crate::pipeline::Cursor;
+use cuda_std::ptx::{bulk, cluster, grid, tensor_copy};
+use fp4_formats::gemm::blackwell::STEP_BYTES;
+use fp4_formats::gemm::blackwell::config::HALF_BOX;
+use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
+
+/// Indices of the maps in the parameter block.
+const X_CODES: u32 = 0;
+const Y_CODES: u32 = 1;
+const X_SCALES: u32 = 2;
+const Y_SCALES: u32 = 3;
+
+/// # Safety
+/// One lane of the copying warp of each CTA.
+#[inline(always)]
+pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
+    work: &Work<'_>,
+    control: &Control<STAGES, ACCUMULATORS>,
+) {
+    let config = work.config;
+    let ring = control.ring();
+    let mut cursor = Cursor::<STAGES>::producer();
+    let policy = |once: u32| {
+        if once != 0 {
+            bulk::createpolicy_fractional_l2_evict_first_b64()
+        } else {
+            bulk::createpolicy_fractional_l2_evict_last_b64()
+        }
+    };
+    let (x_policy, y_policy) = (policy(work.params.x_once), policy(work.params.y_once));
+    let targets = Targets::<PAIR>::new(work);
+    // The CTA's part of what is copied to several: rows and scale tiles of `X` by share,
+    // scale tiles of `Y` by place in the pair.
+    let x_part = work.share() * config.x_box_rows();
+    let x_tile_part = work.share() * config.x_box_tiles();
+    let y_tile_part = work.pair_rank() * config.y_box_tiles();
+    let y_part_bytes = config.y_scale_bytes() / PAIR;
+    let mut tiles = Tiles::new(work, control);
+    let (first, end) = work.steps();
+    while let Some(tile) = tiles.current() {
+        let x_row = work.x_row(tile);
+        let y_row = work.y_row(tile);
+        let entry = |shared: u32| if shared != 0 { 0 } else { tile.batch as i32 };
+        let (x_batch, y_batch) = (entry(work.params.x_shared), entry(work.params.y_shared));
+        let x_group = (x_row / TILE_ROWS as u32) as i32;
+        let y_group = (y_row / TILE_ROWS as u32) as i32;
+        let x_at = (x_row + x_part) as i32;
+        let y_at = (y_row + work.pair_rank() * config.cta_columns()) as i32;
+        for step in first..end {
+            let x = control.stage(cursor.stage);
+            let y = x + config.x_bytes();
+            let x_scales = y + config.y_bytes();
+            let y_scales = x_scales + config.x_scale_bytes();
+            let byte = (step * config.step() / 2) as i32;
+            let scale = step * config.scale_tiles();
+            let full = targets.barrier(ring.full(cursor.stage));
+            // SAFETY: the stage is empty in all CTAs that the copies reach, and its
+            // barriers expect what the boxes bring; boxes count in full, also where they
+            // leave the operand.
+            unsafe {
+                ring.wait_empty(&cursor);
+                if work.pair_rank() == 0 {
+                    ring.expect_bytes(&cursor, PAIR * config.stage_bytes());
+                }
+                let to = x + x_part * config.step() / 2;
+                targets.codes(targets.sharers, to, X_CODES, [byte, x_at, x_batch], full, x_policy);
+                if config.left.is_none() {
+                    let at = [byte, y_at, y_batch];
+                    targets.codes(targets.own, y, Y_CODES, at, full, y_policy);
+                } else {
+                    for i in 0..config.step() / HALF_BOX {
+                        let to = y + i * config.cta_columns() * STEP_BYTES;
+                        let at = [(step * config.step() + i * HALF_BOX) as i32, y_at, y_batch];
+                        targets.codes(targets.own, to, Y_CODES, at, full, y_policy);
+                    }
+                }
+                let to = x_scales + x_tile_part * TILE_BYTES as u32;
+                let at = [0, (scale + x_tile_part) as i32, x_group, x_batch];
+                targets.scales(targets.sharers, to, X_SCALES, at, full, x_policy);
+                if config.left.is_none() {
+                    let to = y_scales + work.pair_rank() * y_part_bytes;
+                    let at = [0, (scale + y_tile_part) as i32, y_group, y_batch];
+                    targets.scales(targets.pair, to, Y_SCALES, at, full, y_policy);
+                }
+            }
+            cursor.advance();
+        }
+        // SAFETY: once a tile.
+        unsafe { tiles.advance::<false>() };
+    }
+    grid::griddepcontrol_launch_dependents();
+    // Commits may still be on their way to these barriers, in all CTAs that they reach.
+    for _ in 0..STAGES {
+        // SAFETY: as above.
+        unsafe { ring.wait_empty(&cursor) };
+        cursor.advance();
+    }
+}
+
+/// Where copies go: masks of CTAs of the cluster.
+struct Targets<const PAIR: u32> {
+    /// The CTA itself.
+    own: u16,
+    /// The CTAs of its pair.
+    pair: u16,
+    /// The CTAs with the same rows of `X`.
+    sharers: u16,
+    rank: u32,
+}
+
+impl<const PAIR: u32> Targets<PAIR> {
+    #[inline(always)]
+    fn new(work: &Work<'_>) -> Self {
+        let own = 1 << work.rank;
+        let pair = ((1 << PAIR) - 1) << work.leader();
+        let sharers = if work.config.share > 1 { (1 | 1 << PAIR) << work.pair_rank() } else { own };
+        Self { own, pair, sharers, rank: work.rank }
+    }
+
+    /// Whom copies report to: of a pair, the first CTA.
+    #[inline(always)]
+    fn barrier(&self, full: u32) -> u32 {
+        if PAIR == 1 { full } else { cluster::mapa_shared_cluster_u32(full, self.rank & !1) }
+    }
+
+    /// The CTA's own `to`, in the cluster's window for the forms that take it.
+    #[inline(always)]
+    fn own_address(&self, to: u32) -> u32 {
+        if PAIR == 1 { to } else { cluster::mapa_shared_cluster_u32(to, self.rank) }
+    }
+
+    /// # Safety
+    /// As the copies'.
+    #[inline(always)]
+    unsafe fn codes(
+        &self,
+        ctas: u16,
+        to: u32,
+        index: u32,
+        at: [i32; 3],
+        barrier: u32,
+        policy: u64,
+    ) {
+        let (to, map) = (self.own_address(to), map(index));
+        // SAFETY: the caller's.
+        unsafe {
+            match (PAIR, ctas == self.own) {
+                (1, true) => tensor_copy::cp_async_bulk_tensor_3d_shared_cta_global(
+                    to, map, at, barrier, policy,
+                ),
+                (1, false) => tensor_copy::cp_async_bulk_tensor_3d_shared_cluster_global_multicast(
+                    to, map, at, barrier, ctas, policy,
+                ),
+                (_, true) => {
+                    tensor_copy::cp_async_bulk_tensor_3d_shared_cluster_global_cta_group_2(
+                        to, map, at, barrier, policy,
+                    )
+                }
+                (_, false) => {
+                    tensor_copy::cp_async_bulk_tensor_3d_shared_cluster_global_multicast_cta_group_2(
+                        to, map, at, barrier, ctas, policy,
+                    );
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As the copies'.
+    #[inline(always)]
+    unsafe fn scales(
+        &self,
+        ctas: u16,
+        to: u32,
+        index: u32,
+        at: [i32; 4],
+        barrier: u32,
+        policy: u64,
+    ) {
+        let (to, map) = (self.own_address(to), map(index));
+        // SAFETY: the caller's.
+        unsafe {
+            match (PAIR, ctas == self.own) {
+                (1, true) => tensor_copy::cp_async_bulk_tensor_4d_shared_cta_global(
+                    to, map, at, barrier, policy,
+                ),
+                (1, false) => tensor_copy::cp_async_bulk_tensor_4d_shared_cluster_global_multicast(
+                    to, map, at, barrier, ctas, policy,
+                ),
+                (_, true) => {
+                    tensor_copy::cp_async_bulk_tensor_4d_shared_cluster_global_cta_group_2(
+                        to, map, at, barrier, policy,
+                    )
+                }
+                (_, false) => {
+                    tensor_copy::cp_async_bulk_tensor_4d_shared_cluster_global_multicast_cta_group_2(
+                        to, map, at, barrier, ctas, policy,
+                    );
+                }
+            }
+        }
+    }
+}

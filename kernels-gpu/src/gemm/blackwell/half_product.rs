@@ -1,0 +1,92 @@
+//! The multiplying lane where `Y` has 16 bits: decoded `X` in tensor memory times `Y` in
+//! shared memory.
+
+use super::Work;
+use super::control::Control;
+use super::product::commit;
+use super::schedule::Tiles;
+use crate::pipeline::Cursor;
+use cuda_std::ptx::tcgen05;
+use fp4_formats::gemm::blackwell::config::{DECODED_COLUMNS, HALF_BOX, HALF_PRODUCT_K, HALF_STEP};
+use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP_BYTES, descriptor};
+
+/// Products of a K step, and of one box of `Y`.
+const PRODUCTS: u32 = HALF_STEP / HALF_PRODUCT_K;
+const BOX_PRODUCTS: u32 = HALF_BOX / HALF_PRODUCT_K;
+
+/// # Safety
+/// One lane of the multiplying warp; `tensor` is the allocation.
+#[inline(always)]
+pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32>(
+    work: &Work<'_>,
+    control: &Control<STAGES, ACCUMULATORS>,
+    tensor: u32,
+) {
+    let config = work.config;
+    let (ring, accumulators) = (control.ring(), control.accumulators());
+    let decoded = control.decoded::<BUFFERS>();
+    let mut cursor = Cursor::<STAGES>::consumer();
+    let mut buffer = Cursor::<BUFFERS>::consumer();
+    let mut accumulator = Cursor::<ACCUMULATORS>::producer();
+    let mut tiles = Tiles::new(work, control);
+    let mut which = 0;
+    let (first, end) = work.steps();
+    while tiles.current().is_some() {
+        let d = tensor + which * config.accumulator_step();
+        // SAFETY: the accumulator is free, the stage full, its `X` decoded; all before
+        // the products.
+        unsafe {
+            accumulators.wait_empty(&accumulator);
+            for step in first..end {
+                ring.wait_full(&cursor);
+                decoded.wait_full(&buffer);
+                tcgen05::tcgen05_fence_after_thread_sync();
+                let x = tensor + config.buffer_base() + buffer.stage * DECODED_COLUMNS;
+                let y = control.stage(cursor.stage) + config.x_bytes();
+                let products = (work.params.problem.k - step * HALF_STEP).div_ceil(HALF_PRODUCT_K);
+                multiply(config, x, y, d, products, step > first);
+                commit::<1>(config, ring.empty(cursor.stage), 1);
+                commit::<1>(config, decoded.empty(buffer.stage), 1);
+                cursor.advance();
+                buffer.advance();
+            }
+            commit::<1>(config, accumulators.full(accumulator.stage), 1);
+            accumulator.advance();
+            which ^= 1;
+            tiles.advance::<false>();
+        }
+    }
+}
+
+/// Issues the first `products` products of a K step.
+///
+/// # Safety
+/// `x` is decoded, the stage that `y` is in is full, `d` is free.
+#[inline(always)]
+unsafe fn multiply(
+    config: &BlackwellConfig,
+    x: u32,
+    y: u32,
+    d: u32,
+    products: u32,
+    accumulate: bool,
+) {
+    let Some(left) = config.left else { return };
+    let y = descriptor::codes() + descriptor::address(y);
+    for i in 0..PRODUCTS {
+        if i < products {
+            let from = i / BOX_PRODUCTS * config.cta_columns() * STEP_BYTES
+                + i % BOX_PRODUCTS * 2 * HALF_PRODUCT_K;
+            // SAFETY: the caller's.
+            unsafe {
+                tcgen05::tcgen05_mma_f16_tensor_a::<1>(
+                    d,
+                    x + i * HALF_PRODUCT_K / 2,
+                    y + descriptor::address(from),
+                    descriptor::half_instruction(left, config.rows(), config.columns),
+                    accumulate || i > 0,
+                );
+            }
+        }
+    }
+}

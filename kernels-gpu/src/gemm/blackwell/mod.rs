@@ -1,0 +1,336 @@
+//! GEMM on sm_100a: `C[l] = factors * A[l] B[l]^T + bias`, both operands NVFP4 or MXFP4,
+//! multiplied with their scales by `tcgen05.mma`; or 16-bit activations and weights that
+//! are decoded to their type on the way to tensor memory.
+//!
+//! # Contract
+//! Parameters: [`BlackwellParams`]. Any M, N, L >= 1; K a multiple of the block with at
+//! least as many K steps (of 256 elements) as the configuration has splits. Codes' rows
+//! are multiples of 16 bytes, scales are 128x4 with numbers in the padding along K. Grid:
+//! `(clusters * cluster size)`, with `dynamic` exactly one cluster a tile. Reads nothing
+//! outside the operands; writes each element of the result once.
+//!
+//! # Tile
+//! `X` and `Y` are `A` and `B`, or swapped. A tile has 128 rows of `X` for each CTA of a
+//! pair and [`BlackwellConfig::columns`] rows of `Y`. With splits, the CTAs of a cluster
+//! work on the same tile: each takes a part of the K steps, then a part of the columns.
+//! With shares, they work on neighbours along `Y`: each copies a part of their rows of
+//! `X` to all.
+//!
+//! # Roles
+//! | warp | role | file |
+//! |---|---|---|
+//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`exchange`] |
+//! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
+//! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`] |
+//! | 8-11 | decode: `X` of a K step to tensor memory, with 16-bit `Y` only | [`decode`] |
+//! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster | [`schedule`] |
+//!
+//! # Shared memory
+//! From the first multiple of 1024; the same in each CTA of a cluster.
+//!
+//! | what | bytes |
+//! |---|---|
+//! | stages: `X` codes, `Y` codes (128-byte swizzle), `X` scales, `Y` scales (512-byte tiles) | `stages * stage_bytes` |
+//! | sums from the other CTAs of a split | `exchange_bytes` |
+//! | barriers, scheduler's responses, address of tensor memory | `CONTROL_BYTES` |
+//!
+//! # Tensor memory
+//! Two accumulators ([`BlackwellConfig::accumulator_step`] apart), then
+//! [`BlackwellConfig::buffers`] sets of columns of scales, or of decoded `X`.
+//!
+//! # Barriers
+//! | barrier | arrives | waits | says |
+//! |---|---|---|---|
+//! | full[stage] | copy (expects bytes), copies | product | a K step is in shared memory |
+//! | empty[stage] | products' commits, of all sharers | copy; product (scale columns) | the K step was multiplied |
+//! | accumulated[i] | products' commit | store | a tile's sums are complete |
+//! | drained[i] | a lane of each store warp | product | the sums were read |
+//! | told[i], heard[i] | scheduler's response; its readers | all roles; schedule | the next tile |
+//! | decoded full, empty [i] | decode warps; products' commit | product; decode | a K step of `X` is decoded; was multiplied |
+//! | exchange full, empty | store warps of the other CTAs of a split | store | sums have come; were read |
+//!
+//! In a pair, full and drained are those of the first CTA, and commits reach both. A
+//! stage that is empty is so in every CTA that its copies reach.
+
+mod control;
+mod copy;
+mod decode;
+mod exchange;
+mod half_product;
+mod prepare;
+mod product;
+mod schedule;
+mod store;
+
+use crate::same;
+use control::Control;
+use cuda_std::ptx::{cluster, fence, grid, marker, memory, tcgen05, tensor_copy};
+use cuda_std::{kernel, shared, thread, warp};
+use fp4_formats::gemm::blackwell::config::{
+    COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
+};
+use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, CONFIGS, Tile};
+use fp4_formats::tensor_map::{TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES};
+
+/// What every role needs: the problem and the CTA's place.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    config: &'static BlackwellConfig,
+    params: &'a BlackwellParams,
+    /// Rank of the CTA in its cluster.
+    rank: u32,
+}
+
+impl Work<'_> {
+    /// Rows of `X`.
+    #[inline(always)]
+    fn x_rows(&self) -> u32 {
+        let problem = &self.params.problem;
+        if self.params.swapped != 0 { problem.n } else { problem.m }
+    }
+
+    /// Rows of `Y`.
+    #[inline(always)]
+    fn y_rows(&self) -> u32 {
+        let problem = &self.params.problem;
+        if self.params.swapped != 0 { problem.m } else { problem.n }
+    }
+
+    /// Index of the CTA in its pair.
+    #[inline(always)]
+    fn pair_rank(&self) -> u32 {
+        self.rank % self.config.pair
+    }
+
+    /// Rank of the first CTA of the CTA's pair.
+    #[inline(always)]
+    fn leader(&self) -> u32 {
+        self.rank - self.pair_rank()
+    }
+
+    /// Index of the CTA's part of the K steps, and then of the columns.
+    #[inline(always)]
+    fn split(&self) -> u32 {
+        if self.config.splits > 1 { self.rank / self.config.pair } else { 0 }
+    }
+
+    /// Index of the CTA's tile among the cluster's, and of its share of their `X`.
+    #[inline(always)]
+    fn share(&self) -> u32 {
+        if self.config.share > 1 { self.rank / self.config.pair } else { 0 }
+    }
+
+    /// First row of `X` of the CTA's part of `tile`.
+    #[inline(always)]
+    fn x_row(&self, tile: Tile) -> u32 {
+        tile.x * self.config.rows() + self.pair_rank() * CTA_ROWS
+    }
+
+    /// First row of `Y` of the CTA's tile in `tile`.
+    #[inline(always)]
+    fn y_row(&self, tile: Tile) -> u32 {
+        (tile.y * self.config.share + self.share()) * self.config.columns
+    }
+
+    /// The CTA's K steps of a tile: first, and one past the last.
+    #[inline(always)]
+    fn steps(&self) -> (u32, u32) {
+        let all = self.config.steps(self.params.problem.k);
+        let (splits, split) = (self.config.splits, self.split());
+        (all * split / splits, all * (split + 1) / splits)
+    }
+}
+
+/// Generic address of tensor map `index` of the parameter block.
+#[inline(always)]
+fn map(index: u32) -> u64 {
+    const { assert!(core::mem::offset_of!(BlackwellParams, x_codes) == 0) };
+    marker::kernel_parameter::<0, { TENSOR_MAP_ALIGN as u32 }>()
+        + u64::from(index) * TENSOR_MAP_BYTES as u64
+}
+
+/// The kernel body for configuration `INDEX`.
+///
+/// # Safety
+/// As the module's contract.
+#[inline(always)]
+unsafe fn gemm<
+    const INDEX: usize,
+    const PAIR: u32,
+    const STAGES: u32,
+    const ACCUMULATORS: u32,
+    const BUFFERS: u32,
+>(
+    params: &BlackwellParams,
+) {
+    let config: &'static BlackwellConfig = const { &CONFIGS[INDEX] };
+    const { assert!(CONFIGS[INDEX].pair == PAIR && CONFIGS[INDEX].stages() == STAGES) };
+    const { assert!(CONFIGS[INDEX].accumulator_stages() == ACCUMULATORS) };
+    const { assert!(CONFIGS[INDEX].buffers() == BUFFERS) };
+    let rank = if config.cluster() > 1 { cuda_std::ptx::special::cluster_ctarank() } else { 0 };
+    let work = Work { config, params, rank };
+    let control = Control::<STAGES, ACCUMULATORS>::new(config, shared::dynamic::<1024>());
+    let role = thread::thread_idx_x() / warp::LANES;
+
+    // SAFETY: each warp takes its branch as a whole and all meet at the barriers; the
+    // roles keep the protocol that the module head states.
+    unsafe {
+        if role == COPY_WARP {
+            if warp::elect() {
+                control.init::<BUFFERS>(config);
+                for i in 0..4 {
+                    tensor_copy::prefetch_tensormap(map(i));
+                }
+            }
+        } else if role == PRODUCT_WARP {
+            tcgen05::tcgen05_alloc::<PAIR, TENSOR_COLUMNS>(control.tensor_slot());
+            tcgen05::tcgen05_relinquish_alloc_permit::<PAIR>();
+        }
+        meet(config);
+        let tensor = memory::ld_shared_b32(control.tensor_slot());
+        // What an earlier kernel of the stream wrote may be our operands.
+        grid::griddepcontrol_wait();
+
+        if role < STORE_WARPS {
+            store::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control, tensor);
+        } else if role == COPY_WARP {
+            if warp::elect() {
+                copy::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control);
+            }
+        } else if role == PRODUCT_WARP {
+            if work.pair_rank() == 0 && warp::elect() {
+                if config.left.is_none() {
+                    product::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control, tensor);
+                } else {
+                    half_product::run::<STAGES, ACCUMULATORS, BUFFERS>(&work, &control, tensor);
+                }
+            }
+        } else if config.left.is_some() && role >= DECODE_WARP {
+            decode::run::<STAGES, ACCUMULATORS, BUFFERS>(&work, &control, tensor);
+        } else if role == SCHEDULE_WARP && params.dynamic != 0 && rank == 0 && warp::elect() {
+            schedule::run(&work, &control);
+        }
+
+        meet(config);
+        if role == PRODUCT_WARP {
+            tcgen05::tcgen05_dealloc::<PAIR, TENSOR_COLUMNS>(tensor);
+        }
+    }
+}
+
+/// All threads of the cluster wait for each other; what each did to shared and tensor
+/// memory before is known to all after.
+///
+/// # Safety
+/// All threads of the cluster call it.
+#[inline(always)]
+unsafe fn meet(config: &BlackwellConfig) {
+    // SAFETY: the caller's; lanes that a role left behind come together first.
+    unsafe {
+        warp::sync();
+        fence::fence_mbarrier_init_release_cluster();
+        tcgen05::tcgen05_fence_before_thread_sync();
+        if config.cluster() > 1 {
+            cluster::barrier_cluster_arrive_release_aligned();
+            cluster::barrier_cluster_wait_acquire_aligned();
+        } else {
+            thread::sync_threads();
+        }
+    }
+    tcgen05::tcgen05_fence_after_thread_sync();
+}
+
+/// Entry points: name, index in [`CONFIGS`].
+macro_rules! entries {
+    ($($name:ident = $index:literal;)*) => {
+        $(
+            #[doc = concat!("[`CONFIGS`]`[", stringify!($index), "]`.")]
+            ///
+            /// # Safety
+            /// As the module's contract.
+            #[kernel(threads = CONFIGS[$index].threads(), min_blocks = 1, cluster = cluster($index))]
+            pub unsafe fn $name(params: BlackwellParams) {
+                // SAFETY: the caller's.
+                unsafe {
+                    gemm::<
+                        $index,
+                        { CONFIGS[$index].pair },
+                        { CONFIGS[$index].stages() },
+                        { CONFIGS[$index].accumulator_stages() },
+                        { CONFIGS[$index].buffers() },
+                    >(&params)
+                }
+            }
+        )*
+        const _: () = {
+            let names = [$(stringify!($name)),*];
+            assert!(names.len() == CONFIGS.len());
+            let mut i = 0;
+            while i < names.len() {
+                assert!(same(names[i], CONFIGS[i].name), "an entry's name differs from its configuration's");
+                i += 1;
+            }
+        };
+    };
+}
+
+/// What `#[kernel]` takes for a configuration's cluster: 0 where there is none.
+const fn cluster(index: usize) -> u32 {
+    let cluster = CONFIGS[index].cluster();
+    if cluster == 1 { 0 } else { cluster }
+}
+
+entries! {
+    gemm_nvfp4_128x64 = 0;
+    gemm_nvfp4_128x128 = 1;
+    gemm_nvfp4_128x192 = 2;
+    gemm_nvfp4_128x256 = 3;
+    gemm_nvfp4_256x64 = 4;
+    gemm_nvfp4_256x128 = 5;
+    gemm_nvfp4_256x256 = 6;
+    gemm_nvfp4_128x64_split2 = 7;
+    gemm_nvfp4_128x64_split4 = 8;
+    gemm_nvfp4_128x128_split2 = 9;
+    gemm_nvfp4_128x128_split4 = 10;
+    gemm_nvfp4_256x64_split2 = 11;
+    gemm_nvfp4_256x64_split4 = 12;
+    gemm_nvfp4_256x128_split2 = 13;
+    gemm_nvfp4_128x256_share2 = 14;
+    gemm_nvfp4_256x128_share2 = 15;
+    gemm_nvfp4_256x256_share2 = 16;
+    gemm_mxfp4_128x64 = 17;
+    gemm_mxfp4_128x128 = 18;
+    gemm_mxfp4_128x192 = 19;
+    gemm_mxfp4_128x256 = 20;
+    gemm_mxfp4_256x64 = 21;
+    gemm_mxfp4_256x128 = 22;
+    gemm_mxfp4_256x256 = 23;
+    gemm_mxfp4_128x64_split2 = 24;
+    gemm_mxfp4_128x64_split4 = 25;
+    gemm_mxfp4_128x128_split2 = 26;
+    gemm_mxfp4_128x128_split4 = 27;
+    gemm_mxfp4_256x64_split2 = 28;
+    gemm_mxfp4_256x64_split4 = 29;
+    gemm_mxfp4_256x128_split2 = 30;
+    gemm_mxfp4_128x256_share2 = 31;
+    gemm_mxfp4_256x128_share2 = 32;
+    gemm_mxfp4_256x256_share2 = 33;
+    gemm_nvfp4_f16_128x64 = 34;
+    gemm_nvfp4_f16_128x128 = 35;
+    gemm_nvfp4_f16_128x64_split2 = 36;
+    gemm_nvfp4_f16_128x64_split4 = 37;
+    gemm_nvfp4_f16_128x128_split2 = 38;
+    gemm_nvfp4_f16_128x128_split4 = 39;
+    gemm_nvfp4_bf16_128x64 = 40;
+    gemm_nvfp4_bf16_128x128 = 41;
+    gemm_nvfp4_bf16_128x64_split2 = 42;
+    gemm_nvfp4_bf16_128x64_split4 = 43;
+    gemm_nvfp4_bf16_128x128_split2 = 44;
+    gemm_nvfp4_bf16_128x128_split4 = 45;
+    gemm_mxfp4_bf16_128x64 = 46;
+    gemm_mxfp4_bf16_128x128 = 47;
+    gemm_mxfp4_bf16_128x64_split2 = 48;
+    gemm_mxfp4_bf16_128x64_split4 = 49;
+    gemm_mxfp4_bf16_128x128_split2 = 50;
+    gemm_mxfp4_bf16_128x128_split4 = 51;
+}

@@ -1,0 +1,82 @@
+//! Lays out operands that the copy engine cannot take: see
+//! [`fp4_formats::gemm::blackwell::prepare`].
+//!
+//! # Contract
+//! Any grid; a thread writes 16 bytes at a time. Reads each existing scale or code once,
+//! no padding.
+
+use cuda_std::ptx::memory;
+use cuda_std::{kernel, thread};
+use fp4_formats::ScaleLayout;
+use fp4_formats::gemm::blackwell::prepare::{PrepareCodes, PrepareScales, THREADS};
+use fp4_formats::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
+
+/// Calls `f` with this thread's share of `0..count`.
+#[inline(always)]
+fn for_each(count: u64, mut f: impl FnMut(u64)) {
+    let mut i =
+        u64::from(thread::block_idx_x()) * u64::from(THREADS) + u64::from(thread::thread_idx_x());
+    let step = u64::from(thread::grid_dim_x()) * u64::from(THREADS);
+    while i < count {
+        f(i);
+        i += step;
+    }
+}
+
+/// Scales in the 128x4 layout with zeros in the padding. A 16-byte word holds four
+/// scales of each of rows `r`, `r + 32`, `r + 64`, `r + 96` of a tile.
+///
+/// # Safety
+/// As [`PrepareScales`] says.
+#[kernel(threads = THREADS)]
+pub unsafe fn gemm_prepare_scales(p: PrepareScales) {
+    let tiles = u64::from(p.blocks.div_ceil(TILE_BLOCKS as u32));
+    let each = u64::from(p.rows.div_ceil(TILE_ROWS as u32)) * tiles * 32;
+    let layout = if p.blocked != 0 { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
+    for_each(p.words(), |word| {
+        let (batch, word) = (word / each, word % each);
+        let (tile, lane) = (word / 32, (word % 32) as u32);
+        let row = (tile / tiles) as u32 * TILE_ROWS as u32 + lane;
+        let block = (tile % tiles) as u32 * TILE_BLOCKS as u32;
+        let from = p.from + batch * p.from_stride;
+        let mut words = [0; 4];
+        for i in 0..4 {
+            for j in 0..TILE_BLOCKS as u32 {
+                let (row, block) = (row + 32 * i as u32, block + j);
+                if row < p.rows && block < p.blocks {
+                    let at = layout.offset(row as usize, block as usize, p.blocks as usize);
+                    // SAFETY: an existing scale.
+                    let byte = unsafe { memory::ld_global_nc_u8(from + at as u64) };
+                    words[i] |= u32::from(byte) << (8 * j);
+                }
+            }
+        }
+        let to = p.to + batch * p.to_stride + tile * TILE_BYTES as u64 + u64::from(lane) * 16;
+        // SAFETY: a word of the destination that no other thread writes.
+        unsafe { memory::st_global_v4_b32(to, words) };
+    });
+}
+
+/// Rows padded with zeros to a multiple of 16 bytes.
+///
+/// # Safety
+/// As [`PrepareCodes`] says.
+#[kernel(threads = THREADS)]
+pub unsafe fn gemm_prepare_codes(p: PrepareCodes) {
+    let padded = u64::from(PrepareCodes::padded(p.row_bytes));
+    let words = padded / 16;
+    for_each(p.words(), |word| {
+        let (row, column) = (word / words, word % words * 16);
+        let from = p.from + row * u64::from(p.row_bytes) + column;
+        let mut out = [0; 4];
+        // SAFETY: 8-byte pieces that begin inside the row are inside; the destination is
+        // this thread's.
+        unsafe {
+            [out[0], out[1]] = memory::ld_global_nc_v2_b32(from);
+            if column + 8 < u64::from(p.row_bytes) {
+                [out[2], out[3]] = memory::ld_global_nc_v2_b32(from + 8);
+            }
+            memory::st_global_v4_b32(p.to + row * padded + column, out);
+        }
+    });
+}

@@ -1,0 +1,200 @@
+//! The multiplying lane: scales to tensor memory, then the products of a K step.
+
+use super::Work;
+use super::control::Control;
+use super::schedule::Tiles;
+use crate::pipeline::Cursor;
+use cuda_std::ptx::{mbarrier, tcgen05};
+use fp4_formats::gemm::blackwell::config::{PRODUCT_K, SCALE_TILE_COLUMNS};
+use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP, descriptor};
+use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
+use fp4_formats::quantize::Format;
+
+/// The CTAs of the first pair of a cluster, by their number.
+const PAIR_MASK: [u16; 2] = [0b1, 0b11];
+/// Products of a K step.
+const PRODUCTS: u32 = STEP / PRODUCT_K;
+/// Bytes of a row that one product takes.
+const PRODUCT_BYTES: u32 = PRODUCT_K / 2;
+
+/// # Safety
+/// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
+/// allocation.
+#[inline(always)]
+pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
+    work: &Work<'_>,
+    control: &Control<STAGES, ACCUMULATORS>,
+    tensor: u32,
+) {
+    let config = work.config;
+    let (ring, accumulators) = (control.ring(), control.accumulators());
+    let mut cursor = Cursor::<STAGES>::consumer();
+    let mut accumulator = Cursor::<ACCUMULATORS>::producer();
+    let mut tiles = Tiles::new(work, control);
+    let mut which = 0;
+    let pair = PAIR_MASK[PAIR as usize - 1] << work.leader();
+    let readers = if config.share > 1 { (1 << config.cluster()) - 1 } else { pair };
+    let mut scales = ScaleBuffers::<STAGES>::new(config, tensor);
+    let (first, end) = work.steps();
+    while let Some(tile) = tiles.current() {
+        let d = tensor + which * config.accumulator_step();
+        // A tile may begin in the middle of a 128-row group of scales.
+        let offset = work.y_row(tile) % TILE_ROWS as u32 / 32;
+        // SAFETY: the accumulator is free, the stage full; both before the products.
+        unsafe {
+            accumulators.wait_empty(&accumulator);
+            for step in first..end {
+                ring.wait_full(&cursor);
+                let columns = scales.next(config, |stage| ring.empty(stage));
+                tcgen05::tcgen05_fence_after_thread_sync();
+                let stage = control.stage(cursor.stage);
+                copy_scales::<PAIR>(config, stage, columns);
+                let products = (work.params.problem.k - step * STEP).div_ceil(PRODUCT_K);
+                multiply::<PAIR>(config, stage, columns, d, offset, products, step > first);
+                commit::<PAIR>(config, ring.empty(cursor.stage), readers);
+                cursor.advance();
+            }
+            commit::<PAIR>(config, accumulators.full(accumulator.stage), pair);
+            accumulator.advance();
+            which ^= 1;
+            tiles.advance::<false>();
+        }
+    }
+}
+
+/// The sets of scale columns in tensor memory, used in turn. A set is free again when
+/// the K step that used it last is multiplied, which its stage's empty barrier says.
+struct ScaleBuffers<const STAGES: u32> {
+    base: u32,
+    index: u32,
+    /// K steps until sets are used again.
+    unused: u32,
+    /// Stage of the K step that used the next set last.
+    last_user: Cursor<STAGES>,
+}
+
+impl<const STAGES: u32> ScaleBuffers<STAGES> {
+    #[inline(always)]
+    fn new(config: &BlackwellConfig, tensor: u32) -> Self {
+        Self {
+            base: tensor + config.buffer_base(),
+            index: 0,
+            unused: config.buffers(),
+            last_user: Cursor::consumer(),
+        }
+    }
+
+    /// The next set's first column, once it is free.
+    ///
+    /// # Safety
+    /// `empty` gives initialised barriers, whose phases end with the caller's commits.
+    #[inline(always)]
+    unsafe fn next(&mut self, config: &BlackwellConfig, empty: impl Fn(u32) -> u32) -> u32 {
+        if self.unused > 0 {
+            self.unused -= 1;
+        } else {
+            // SAFETY: the caller's; no later phase of that barrier can be over, since
+            // there are no more sets than stages.
+            unsafe { mbarrier::wait_parity(empty(self.last_user.stage), self.last_user.parity) };
+            self.last_user.advance();
+        }
+        let columns = self.base + self.index * config.buffer_columns();
+        self.index = if self.index + 1 == config.buffers() { 0 } else { self.index + 1 };
+        columns
+    }
+}
+
+/// Copies the scale tiles of `stage` to `columns`: `X`'s, then for each tile along K
+/// those of all of `Y`'s groups.
+///
+/// # Safety
+/// The stage is full, the columns are free.
+#[inline(always)]
+unsafe fn copy_scales<const PAIR: u32>(config: &BlackwellConfig, stage: u32, columns: u32) {
+    let x = stage + config.x_bytes() + config.y_bytes();
+    let y = x + config.x_scale_bytes();
+    let (tiles, groups) = (config.scale_tiles(), config.y_groups());
+    let y_columns = columns + tiles * SCALE_TILE_COLUMNS;
+    // SAFETY: the caller's.
+    let copy = |to: u32, from: u32| unsafe {
+        let descriptor = descriptor::scales() + descriptor::address(from);
+        tcgen05::tcgen05_cp_32x128b_warpx4::<PAIR>(to, descriptor);
+    };
+    for tile in 0..tiles {
+        copy(columns + tile * SCALE_TILE_COLUMNS, x + tile * TILE_BYTES as u32);
+        for group in 0..groups {
+            let place = tile * groups + group;
+            // Each CTA of a pair copied some of the tiles along K, of all groups.
+            let each = config.y_box_tiles();
+            let from = (tile / each * groups + group) * each + tile % each;
+            copy(y_columns + place * SCALE_TILE_COLUMNS, y + from * TILE_BYTES as u32);
+        }
+    }
+}
+
+/// Issues the first `products` products of the K step in `stage`.
+///
+/// # Safety
+/// The stage is full and its scales are in `columns`; `d` is free.
+#[inline(always)]
+unsafe fn multiply<const PAIR: u32>(
+    config: &BlackwellConfig,
+    stage: u32,
+    columns: u32,
+    d: u32,
+    offset: u32,
+    products: u32,
+    accumulate: bool,
+) {
+    let x = descriptor::codes() + descriptor::address(stage);
+    let y = x + descriptor::address(config.x_bytes());
+    let (tiles, groups) = (config.scale_tiles(), config.y_groups());
+    let y_columns = columns + tiles * SCALE_TILE_COLUMNS + offset;
+    let each = config.products_per_scale_tile();
+    for i in 0..PRODUCTS {
+        if i < products {
+            let tile = i / each;
+            // Two products on one tile take its lower and its upper two bytes.
+            let id = i % each * 2;
+            let operands = tcgen05::BlockScaled {
+                d,
+                a: x + descriptor::address(i * PRODUCT_BYTES),
+                b: y + descriptor::address(i * PRODUCT_BYTES),
+                instruction: descriptor::instruction(
+                    config.format,
+                    config.rows(),
+                    config.columns,
+                    id,
+                ),
+                a_scales: columns + tile * SCALE_TILE_COLUMNS,
+                b_scales: y_columns + tile * groups * SCALE_TILE_COLUMNS,
+                accumulate: accumulate || i > 0,
+            };
+            // SAFETY: the caller's.
+            unsafe {
+                match config.format {
+                    Format::Nvfp4 => {
+                        tcgen05::tcgen05_mma_mxf4nvf4_block_scale_4x::<PAIR>(operands);
+                    }
+                    Format::Mxfp4 => tcgen05::tcgen05_mma_mxf4_block_scale_2x::<PAIR>(operands),
+                }
+            }
+        }
+    }
+}
+
+/// One arrival at `barrier` in each of `ctas` when the products are complete.
+///
+/// # Safety
+/// The barriers expect it.
+#[inline(always)]
+pub unsafe fn commit<const PAIR: u32>(config: &BlackwellConfig, barrier: u32, ctas: u16) {
+    // SAFETY: the caller's.
+    unsafe {
+        if PAIR * config.share == 1 {
+            tcgen05::tcgen05_commit::<PAIR>(barrier);
+        } else {
+            tcgen05::tcgen05_commit_multicast::<PAIR>(barrier, ctas);
+        }
+    }
+}

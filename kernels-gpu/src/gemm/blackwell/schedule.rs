@@ -1,0 +1,135 @@
+//! Which tile comes next: each `clusters`-th one, or as the hardware hands them out.
+//!
+//! With `dynamic`, the grid has a cluster for each tile. A cluster begins with its own,
+//! then takes over clusters that have not begun: one lane of the cluster asks, the
+//! response reaches all its CTAs, and every role reads it there.
+
+use super::Work;
+use super::control::{Control, RESPONSES, arrive_at};
+use crate::pipeline::Cursor;
+use cuda_std::ptx::{cluster, fence, grid, mbarrier, memory};
+use cuda_std::{thread, warp};
+use fp4_formats::gemm::blackwell::{Tile, Tiling};
+
+/// A role's walk over the tiles.
+pub struct Tiles<const STAGES: u32, const ACCUMULATORS: u32> {
+    tiling: Tiling,
+    index: u32,
+    /// Distance of a cluster's tiles; unused with `dynamic`.
+    step: u32,
+    dynamic: bool,
+    /// CTAs of a cluster.
+    cluster: u32,
+    cursor: Cursor<RESPONSES>,
+    control: Control<STAGES, ACCUMULATORS>,
+}
+
+impl<const STAGES: u32, const ACCUMULATORS: u32> Tiles<STAGES, ACCUMULATORS> {
+    /// At the cluster's first tile.
+    #[inline(always)]
+    pub fn new(work: &Work<'_>, control: &Control<STAGES, ACCUMULATORS>) -> Self {
+        let cluster = work.config.cluster();
+        let tiling = Tiling::new(work.config, work.x_rows(), work.y_rows(), work.params.problem.l);
+        Self {
+            tiling,
+            index: thread::block_idx_x() / cluster,
+            step: thread::grid_dim_x() / cluster,
+            dynamic: work.params.dynamic != 0,
+            cluster,
+            cursor: Cursor::consumer(),
+            control: *control,
+        }
+    }
+
+    /// The tile, or none if there are no more.
+    #[inline(always)]
+    pub fn current(&self) -> Option<Tile> {
+        (self.index < self.tiling.count).then(|| self.tiling.tile(self.index))
+    }
+
+    /// On to the next tile.
+    ///
+    /// # Safety
+    /// Called by one lane, or with `WARP` by a whole warp, of each role, after each tile.
+    #[inline(always)]
+    pub unsafe fn advance<const WARP: bool>(&mut self) {
+        if !self.dynamic {
+            self.index += self.step;
+            return;
+        }
+        // SAFETY: the response's bytes came before its barrier's phase ended; lanes are
+        // together as the caller says.
+        unsafe {
+            mbarrier::wait_parity_cluster(
+                self.control.responses().full(self.cursor.stage),
+                self.cursor.parity,
+            );
+            self.index =
+                read(&self.control, self.cursor.stage).map_or(u32::MAX, |cta| cta / self.cluster);
+            if WARP {
+                warp::sync();
+            }
+            if !WARP || warp::lane_id() == 0 {
+                arrive_at(self.control.responses().empty(self.cursor.stage), 0);
+            }
+        }
+        self.cursor.advance();
+    }
+}
+
+/// The first CTA of the cluster to take over, if there is one, from the response in
+/// `stage`; a new response may overwrite it then.
+///
+/// # Safety
+/// The response is there.
+#[inline(always)]
+unsafe fn read<const STAGES: u32, const ACCUMULATORS: u32>(
+    control: &Control<STAGES, ACCUMULATORS>,
+    stage: u32,
+) -> Option<u32> {
+    // SAFETY: the caller's.
+    let response = unsafe { memory::ld_shared_v2_b64(control.response(stage)) };
+    fence::fence_proxy_async_shared_cta();
+    grid::clusterlaunchcontrol_query_cancel_is_canceled(response)
+        .then(|| grid::clusterlaunchcontrol_query_cancel_get_first_ctaid_x(response))
+}
+
+/// Asks for clusters to take over until there are none.
+///
+/// # Safety
+/// One lane of the cluster, of CTA 0.
+#[inline(always)]
+pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32>(
+    work: &Work<'_>,
+    control: &Control<STAGES, ACCUMULATORS>,
+) {
+    let responses = control.responses();
+    let mut asked = Cursor::<RESPONSES>::producer();
+    let mut told = Cursor::<RESPONSES>::consumer();
+    loop {
+        // SAFETY: all readers of all CTAs are done with the response before it is asked
+        // for again; every CTA's barrier expects its bytes first.
+        unsafe {
+            mbarrier::wait_parity_cluster(responses.empty(asked.stage), asked.parity);
+            let (response, barrier) = (control.response(asked.stage), responses.full(asked.stage));
+            if work.config.cluster() == 1 {
+                responses.expect_bytes(&asked, grid::RESPONSE_BYTES);
+                grid::clusterlaunchcontrol_try_cancel(response, barrier);
+            } else {
+                for rank in 0..work.config.cluster() {
+                    mbarrier::mbarrier_arrive_expect_tx_shared_cluster_b64(
+                        cluster::mapa_shared_cluster_u32(barrier, rank),
+                        grid::RESPONSE_BYTES,
+                    );
+                }
+                grid::clusterlaunchcontrol_try_cancel_multicast(response, barrier);
+            }
+            responses.wait_full(&told);
+            if read(control, told.stage).is_none() {
+                return;
+            }
+        }
+        asked.advance();
+        told.advance();
+    }
+}

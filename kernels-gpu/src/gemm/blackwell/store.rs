@@ -1,0 +1,199 @@
+//! The storing warps: sums from tensor memory, what the epilogue does to them, and the
+//! result to global memory. Warp `w` holds rows `32 w ..` of the CTA's 128.
+
+use super::Work;
+use super::control::{Control, arrive_at};
+use super::schedule::Tiles;
+use super::{decode, exchange};
+use crate::gemm::epilogue;
+use crate::pipeline::Cursor;
+use cuda_std::ptx::{marker, tcgen05};
+use cuda_std::{thread, warp};
+use fp4_formats::gemm::blackwell::BlackwellParams;
+
+/// Columns that a warp reads at a time, and where they are looked at one by one.
+const CHUNK: u32 = 32;
+const PART: u32 = epilogue::COLUMNS as u32;
+
+/// # Safety
+/// The four storing warps of each CTA; `tensor` is the allocation.
+#[inline(always)]
+pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
+    work: &Work<'_>,
+    control: &Control<STAGES, ACCUMULATORS>,
+    tensor: u32,
+) {
+    let config = work.config;
+    let accumulators = control.accumulators();
+    let mut cursor = Cursor::<ACCUMULATORS>::consumer();
+    let mut tiles = Tiles::new(work, control);
+    let mut which = 0;
+    let mut exchange = exchange::Exchange::new(control);
+    let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
+    while let Some(tile) = tiles.current() {
+        let place = Place {
+            x: work.x_row(tile) + thread::thread_idx_x(),
+            y: work.y_row(tile),
+            batch: tile.batch,
+        };
+        let d = tensor + which * config.accumulator_step() + lanes;
+        // SAFETY: the sums are complete; each is read before the accumulator is given
+        // back, and the lanes of a warp stay together.
+        unsafe {
+            accumulators.wait_full(&cursor);
+            warp::sync();
+            tcgen05::tcgen05_fence_after_thread_sync();
+            let give_back = || {
+                tcgen05::tcgen05_fence_before_thread_sync();
+                warp::sync();
+                if warp::lane_id() == 0 {
+                    if PAIR == 1 {
+                        accumulators.arrive_empty(&cursor);
+                    } else {
+                        arrive_at(accumulators.empty(cursor.stage), work.leader());
+                    }
+                }
+            };
+            if config.splits > 1 {
+                exchange.run(work, d, &place, give_back);
+            } else {
+                drain(work, d, &place, which, give_back);
+            }
+        }
+        cursor.advance();
+        which ^= 1;
+        // SAFETY: once a tile, by whole warps.
+        unsafe { tiles.advance::<true>() };
+    }
+}
+
+/// Where a thread's sums are in the result: its row of `X`, and the tile's first row of
+/// `Y`.
+pub struct Place {
+    /// Row of `X`.
+    pub x: u32,
+    /// First row of `Y`.
+    pub y: u32,
+    /// Batch entry.
+    pub batch: u32,
+}
+
+/// Stores a tile. Accumulators that overlap are read from where the other one begins or
+/// ends, and given back when those columns were read.
+///
+/// # Safety
+/// Whole warps; the sums at `d` are complete.
+#[inline(always)]
+unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, which: u32, give_back: impl Fn()) {
+    let config = work.config;
+    let chunks = config.columns / CHUNK;
+    let shared = if config.accumulators_overlap() {
+        (config.columns - config.accumulator_step()) / CHUNK
+    } else {
+        chunks
+    };
+    // The second accumulator begins where the first one's shared columns do.
+    let skip = if which == 0 { chunks - shared } else { 0 };
+    let simple = simple(work);
+    let mut i = 0;
+    while i < chunks {
+        let chunk = if i + skip >= chunks { i + skip - chunks } else { i + skip };
+        let column = chunk * CHUNK;
+        let last = i + 1 == shared;
+        // SAFETY: the caller's; the branch is the same for all lanes.
+        unsafe {
+            if simple && place.y + column + CHUNK <= work.y_rows() {
+                let sums = tcgen05::tcgen05_ld_32x32b_x32(d + column).map(f32::from_bits);
+                if last {
+                    give_back();
+                }
+                store_whole(work, place, column, sums);
+            } else {
+                let mut part = 0;
+                while part < CHUNK / PART {
+                    let column = column + part * PART;
+                    let sums = tcgen05::tcgen05_ld_32x32b_x8(d + column).map(f32::from_bits);
+                    if last && part + 1 == CHUNK / PART {
+                        give_back();
+                    }
+                    store(work, place, column, sums);
+                    // Lanes without a row come first.
+                    warp::sync();
+                    // Not unrolled: code that runs once a tile should be small.
+                    part = marker::pin(part + 1);
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { warp::sync() };
+        i = marker::pin(i + 1);
+    }
+}
+
+/// Whether whole chunks need no look at single columns: no vectors along them, and 16-byte
+/// stores where they lie in a row.
+#[inline(always)]
+fn simple(work: &Work<'_>) -> bool {
+    let epilogue = &work.params.epilogue;
+    if work.params.swapped != 0 {
+        epilogue.row_factors == 0
+    } else {
+        epilogue.column_factors == 0
+            && epilogue.bias == 0
+            && epilogue::rows_aligned(epilogue, &work.params.problem)
+    }
+}
+
+/// The thread's row of `X`, as if it changed: a compiler that knows that it does not may
+/// give lanes without a row a loop of their own, and with it their own copies of the
+/// instructions that all lanes must execute together.
+#[inline(always)]
+fn own_row(place: &Place) -> u32 {
+    marker::pin(place.x)
+}
+
+/// Stores a chunk of a thread's row, all of whose columns exist.
+///
+/// # Safety
+/// As [`store`]; the problem is [`simple`].
+#[inline(always)]
+unsafe fn store_whole(work: &Work<'_>, place: &Place, column: u32, sums: [f32; CHUNK as usize]) {
+    let x = own_row(place);
+    if x >= work.x_rows() {
+        return;
+    }
+    let BlackwellParams { epilogue, problem, .. } = work.params;
+    let (unit, y) = (decode::unit(work.config), place.y + column);
+    // SAFETY: row and columns are inside the result.
+    unsafe {
+        if work.params.swapped != 0 {
+            epilogue::store_whole_column(epilogue, problem, unit, place.batch, [y, x], sums);
+        } else {
+            epilogue::store_whole_row(epilogue, problem, unit, place.batch, [x, y], sums);
+        }
+    }
+}
+
+/// Applies the epilogue to the sums of columns `column ..` of a thread's row and stores
+/// what lies inside the result.
+///
+/// # Safety
+/// `place` and `column` are of a tile of the problem; each element is stored once.
+#[inline(always)]
+pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [f32; PART as usize]) {
+    let (x, y) = (own_row(place), place.y + column);
+    if x >= work.x_rows() || y >= work.y_rows() {
+        return;
+    }
+    let BlackwellParams { epilogue, problem, .. } = work.params;
+    let unit = decode::unit(work.config);
+    // SAFETY: the row, and those of the columns that exist, are inside the result.
+    unsafe {
+        if work.params.swapped != 0 {
+            // A row of `X` is a column of the result.
+            epilogue::store_column(epilogue, problem, unit, place.batch, [y, x], sums);
+        } else {
+            epilogue::store(epilogue, problem, unit, place.batch, [x, y], sums);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The consumers: two warpgroups, each with its blocks of 64 weight rows.
+//!
+//! A *unit* is one block of 64 rows by 64 columns: four `wgmma`s whose operands a thread
+//! decodes from 16 bytes. Units alternate between two sets of operand registers: while the
+//! products of one run, the next is decoded.
+
+use cuda_std::ptx::{marker, memory, wgmma};
+use cuda_std::{thread, warp};
+use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, OPERAND_BYTES};
+use fp4_formats::gemm::hopper::repack::{
+    BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_K, word_offset,
+};
+
+use super::decode::{Product, STEPS};
+use super::{Memory, Work};
+use crate::pipeline::{Cursor, Ring};
+
+/// Fields of a matrix descriptor: 128-byte swizzle; 1024 bytes from eight rows to the next;
+/// the distance along K, which a swizzled tile does not have, as 1.
+const DESCRIPTOR: u64 = 1 << 62 | (1024 >> 4) << 32 | 1 << 16;
+
+/// A thread's sums: `SUMS` of each of its warpgroup's `BLOCKS` blocks of rows.
+pub struct Consumer<W, const SUMS: usize, const BLOCKS: usize> {
+    sums: [[f32; SUMS]; BLOCKS],
+    weights: core::marker::PhantomData<W>,
+}
+
+/// Index of the thread in its warpgroup.
+#[inline(always)]
+fn lane() -> u32 {
+    thread::thread_idx_x() % WARPGROUP
+}
+
+/// First of the warpgroup's blocks of rows.
+#[inline(always)]
+fn first_block<const BLOCKS: usize>() -> u32 {
+    thread::thread_idx_x() / WARPGROUP * BLOCKS as u32
+}
+
+impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self { sums: [[0.0; SUMS]; BLOCKS], weights: core::marker::PhantomData }
+    }
+
+    /// Sums the products of the CTA's steps of K.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup, converged; the ring is initialised and known to them.
+    #[inline(always)]
+    pub unsafe fn multiply<const STAGES: u32>(
+        &mut self,
+        config: &HopperConfig,
+        work: &Work,
+        memory: Memory,
+        ring: Ring<STAGES>,
+    ) {
+        let (first, end) = work.steps;
+        let mut cursor = Cursor::consumer();
+        let mut last = cursor;
+        let mut step = first;
+        // There is a first step. A path around the loop would join it with sums that no
+        // product wrote, and ptxas would run the products one by one.
+        loop {
+            // SAFETY: the stage has arrived when the wait returns. Its predecessor is read: its
+            // products are finished where `stage` says so, and its codes were decoded before.
+            unsafe {
+                ring.wait_full(&cursor);
+                self.stage(config, memory, cursor.stage, || release(&ring, &last, step > first));
+            }
+            last = cursor;
+            cursor.advance();
+            step += 1;
+            if step >= end {
+                break;
+            }
+        }
+        // SAFETY: the warpgroup is converged.
+        unsafe { wgmma::wgmma_wait_group::<0>() };
+    }
+
+    /// Sets sum `i` of the first block.
+    #[inline(always)]
+    pub(super) fn set(&mut self, i: usize, sum: f32) {
+        self.sums[0][i] = sum;
+    }
+
+    /// One step of K. Calls `release` when the products of the step before are finished.
+    ///
+    /// # Safety
+    /// As [`multiply`](Self::multiply); stage `stage` has arrived.
+    #[inline(always)]
+    unsafe fn stage(
+        &mut self,
+        config: &HopperConfig,
+        memory: Memory,
+        stage: u32,
+        mut release: impl FnMut(),
+    ) {
+        let activations = memory.activations(config, stage);
+        let weights = memory.weights(config, stage);
+        let mut words = [[[0; STEPS]; BLOCKS]; CHUNK_BLOCKS as usize];
+        let mut scales = [[W::NONE; BLOCKS]; CHUNK_BLOCKS as usize];
+        for kb in 0..CHUNK_BLOCKS as usize {
+            for block in 0..BLOCKS {
+                // SAFETY: inside the stage's weights.
+                (words[kb][block], scales[kb][block]) =
+                    unsafe { load::<W, BLOCKS>(config, weights, block as u32, kb as u32) };
+            }
+        }
+        for kb in 0..CHUNK_BLOCKS as usize {
+            for block in 0..BLOCKS {
+                // SAFETY: the warpgroup is converged. At most the last unit's products are
+                // unfinished: these operands' registers are free.
+                unsafe { wgmma::wgmma_wait_group::<1>() };
+                if kb * BLOCKS + block == 1 {
+                    release();
+                }
+                let words = words[kb][block].map(marker::pin);
+                let scales = W::pin(scales[kb][block]);
+                let mut fragments = [[0; 4]; STEPS];
+                for k in 0..STEPS {
+                    fragments[k] = W::fragment(words[k], scales, k).map(marker::pin);
+                }
+                let tile = activations + kb as u32 * BOX_COLUMNS * OPERAND_BYTES * config.tokens;
+                // SAFETY: the warpgroup is converged; operands are written above the fence and
+                // left alone below; the tile arrived by copies, in the async proxy.
+                unsafe {
+                    wgmma::wgmma_fence();
+                    for k in 0..STEPS {
+                        let address = tile + k as u32 * WGMMA_K * OPERAND_BYTES;
+                        let b = DESCRIPTOR | u64::from(address >> 4);
+                        W::multiply(&mut self.sums[block], fragments[k], b);
+                    }
+                    wgmma::wgmma_commit_group();
+                }
+            }
+        }
+    }
+
+    /// Puts the sums into shared memory, f32, [tokens, rows] with the configuration's pitch.
+    ///
+    /// # Safety
+    /// The products are finished, and nobody uses the stages any more.
+    #[inline(always)]
+    pub unsafe fn put_sums(&self, config: &HopperConfig, memory: Memory) {
+        let lane = lane();
+        let row = lane / warp::LANES * 16 + lane % warp::LANES / 4;
+        let token = lane % 4 * 2;
+        for block in 0..BLOCKS {
+            let row = (first_block::<BLOCKS>() + block as u32) * BLOCK_ROWS + row;
+            for i in 0..SUMS as u32 {
+                let row = row + 8 * (i / 2 % 2);
+                let token = token + 8 * (i / 4) + i % 2;
+                let at = (token * config.sum_pitch() + row) * size_of::<f32>() as u32;
+                let bits = self.sums[block][i as usize].to_bits();
+                // SAFETY: inside the sums.
+                unsafe { memory::st_shared_b32(memory.base + at, bits) };
+            }
+        }
+    }
+}
+
+/// The thread's codes and scales of block `block` of its warpgroup's rows, block column `kb`.
+///
+/// # Safety
+/// `weights` is the shared address of a stage's weights, which have arrived.
+#[inline(always)]
+pub(super) unsafe fn load<W: super::decode::Weights, const BLOCKS: usize>(
+    config: &HopperConfig,
+    weights: u32,
+    block: u32,
+    kb: u32,
+) -> ([u32; STEPS], W::Scales) {
+    let block = first_block::<BLOCKS>() + block;
+    let (chunk, rb) = (block / CHUNK_BLOCKS, block % CHUNK_BLOCKS);
+    let chunk = weights + chunk * config.scheme.chunk_bytes();
+    let scales = (rb * CHUNK_BLOCKS + kb) * config.scheme.block_scale_bytes()
+        + lane() / 4 * 2 * config.scheme.block_scales();
+    // SAFETY: the offsets are inside a chunk.
+    unsafe {
+        (
+            memory::ld_shared_v4_b32(chunk + word_offset(rb, kb, lane(), 0)),
+            W::scales(chunk + CHUNK_CODE_BYTES + scales),
+        )
+    }
+}
+
+/// Tells the producer that this warp has read a stage, if there is one.
+///
+/// # Safety
+/// The warp is converged and reads the stage no more.
+#[inline(always)]
+pub(super) unsafe fn release<const STAGES: u32>(
+    ring: &Ring<STAGES>,
+    cursor: &Cursor<STAGES>,
+    exists: bool,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        warp::sync();
+        ring.arrive_empty_if(cursor, exists & (warp::lane_id() == 0));
+    }
+}

@@ -1,0 +1,238 @@
+//! Codes and scales to `wgmma`'s A fragments.
+//!
+//! A thread holds the codes of two rows, `g` and `g + 8`, by 64 columns: one
+//! [word](fp4_formats::gemm::hopper::word) for each `wgmma` of 16 columns. What the
+//! products are scaled by is `Scheme::unit_log2`, whose tests show that nothing is rounded.
+
+use cuda_std::ptx::{convert, half, integer, memory, mma, wgmma};
+use fp4_formats::gemm::hopper::repack::{BLOCK_COLUMNS, WGMMA_K};
+use fp4_formats::gemm::hopper::{Operand, Scheme};
+
+/// `wgmma`s that a thread's 16 bytes of codes are for.
+pub const STEPS: usize = (BLOCK_COLUMNS / WGMMA_K) as usize;
+
+/// `prmt` selectors that broadcast the low and the high half of a word.
+const LOW: u32 = 0x1010;
+const HIGH: u32 = 0x3232;
+
+/// How a format's weights become operands.
+pub trait Weights {
+    /// Which.
+    const SCHEME: Scheme;
+    /// The scales of a thread's two rows by 64 columns, as loaded.
+    type Scales: Copy;
+
+    /// No scales.
+    const NONE: Self::Scales;
+
+    /// Loads the scales of the thread's rows.
+    ///
+    /// # Safety
+    /// `address` is the shared address of the first of them in a chunk that has arrived.
+    unsafe fn scales(address: u32) -> Self::Scales;
+
+    /// Ties scales to a place; see `marker::pin`.
+    fn pin(scales: Self::Scales) -> Self::Scales;
+
+    /// The fragment of 16 columns, number `step` of the 64.
+    fn fragment(word: u32, scales: Self::Scales, step: usize) -> [u32; 4];
+
+    /// Adds a warp's 16 rows by 16 columns times eight tokens. The fragments of `mma` and
+    /// `wgmma` are the same.
+    ///
+    /// # Safety
+    /// All threads of the warp.
+    unsafe fn multiply_by_warp(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]);
+}
+
+/// The product of a warpgroup for `SUMS` sums a thread, that is 2 `SUMS` tokens.
+pub trait Product<const SUMS: usize>: Weights {
+    /// Adds 64 rows by 16 columns times the tile of `b`.
+    ///
+    /// # Safety
+    /// As `wgmma`'s functions.
+    unsafe fn multiply(sums: &mut [f32; SUMS], a: [u32; 4], b: u64);
+}
+
+macro_rules! products {
+    ($weights:ty: $($sums:literal = $multiply:ident),*) => {
+        $(
+            impl Product<$sums> for $weights {
+                #[inline(always)]
+                unsafe fn multiply(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
+                    // SAFETY: the caller's.
+                    unsafe { wgmma::$multiply(sums, a, b) }
+                }
+            }
+        )*
+    };
+    ($($weights:ty),*) => {
+        $(products! { $weights:
+            4 = wgmma_m64n8k16_f32_bf16_bf16,
+            8 = wgmma_m64n16k16_f32_bf16_bf16,
+            16 = wgmma_m64n32k16_f32_bf16_bf16,
+            32 = wgmma_m64n64k16_f32_bf16_bf16,
+            64 = wgmma_m64n128k16_f32_bf16_bf16
+        })*
+    };
+}
+
+products! { Nvfp4F16:
+    4 = wgmma_m64n8k16_f32_f16_f16,
+    8 = wgmma_m64n16k16_f32_f16_f16,
+    16 = wgmma_m64n32k16_f32_f16_f16,
+    32 = wgmma_m64n64k16_f32_f16_f16,
+    64 = wgmma_m64n128k16_f32_f16_f16
+}
+products! { Nvfp4Bf16, Mxfp4Bf16 }
+
+/// NVFP4 as f16.
+pub struct Nvfp4F16;
+/// NVFP4 as bf16.
+pub struct Nvfp4Bf16;
+/// MXFP4 as bf16.
+pub struct Mxfp4Bf16;
+
+impl Weights for Nvfp4F16 {
+    const SCHEME: Scheme = Scheme::ALL[0];
+    /// Four blocks of both rows, `g` in the low byte of each half.
+    type Scales = [u32; 2];
+    const NONE: Self::Scales = [0; 2];
+
+    #[inline(always)]
+    unsafe fn scales(address: u32) -> Self::Scales {
+        // SAFETY: eight bytes, aligned to their size.
+        unsafe { memory::ld_shared_v2_b32(address) }
+    }
+
+    #[inline(always)]
+    fn pin(scales: Self::Scales) -> Self::Scales {
+        scales.map(cuda_std::ptx::marker::pin)
+    }
+
+    #[inline(always)]
+    fn fragment(word: u32, scales: Self::Scales, step: usize) -> [u32; 4] {
+        let pair = (scales[step / 2] >> (16 * (step % 2))) as u16;
+        let scales = convert::cvt_rn_f16x2_e4m3x2(pair);
+        scale_f16(Operand::F16.decode(word), scales)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_by_warp(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+        // SAFETY: the caller's.
+        unsafe { mma::mma_m16n8k16_f32_f16_f16(sums, a, b) }
+    }
+}
+
+impl Weights for Nvfp4Bf16 {
+    const SCHEME: Scheme = Scheme::ALL[1];
+    type Scales = [u32; 2];
+    const NONE: Self::Scales = [0; 2];
+
+    #[inline(always)]
+    unsafe fn scales(address: u32) -> Self::Scales {
+        // SAFETY: eight bytes, aligned to their size.
+        unsafe { memory::ld_shared_v2_b32(address) }
+    }
+
+    #[inline(always)]
+    fn pin(scales: Self::Scales) -> Self::Scales {
+        scales.map(cuda_std::ptx::marker::pin)
+    }
+
+    #[inline(always)]
+    fn fragment(word: u32, scales: Self::Scales, step: usize) -> [u32; 4] {
+        // Exponent and mantissa of e4m3 at the low end of bf16's exponent: the scale's value
+        // times 2^-120, subnormals included. Two products bring it to 2^119.
+        let spread = if step.is_multiple_of(2) { 0x4140 } else { 0x4342 };
+        let scales = integer::prmt_b32(scales[step / 2], 0, spread) << 4;
+        let scales = half::mul_rn_bf16x2(scales, pair_of(BF16_2_120));
+        let scales = half::mul_rn_bf16x2(scales, pair_of(BF16_2_119));
+        scale_bf16(Operand::Bf16.decode(word), scales)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_by_warp(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+        // SAFETY: the caller's.
+        unsafe { mma::mma_m16n8k16_f32_bf16_bf16(sums, a, b) }
+    }
+}
+
+impl Weights for Mxfp4Bf16 {
+    const SCHEME: Scheme = Scheme::ALL[2];
+    /// Two blocks of both rows, `g` in the low byte of each half.
+    type Scales = u32;
+    const NONE: Self::Scales = 0;
+
+    #[inline(always)]
+    unsafe fn scales(address: u32) -> Self::Scales {
+        // SAFETY: four bytes, aligned to their size.
+        unsafe { memory::ld_shared_b32(address) }
+    }
+
+    #[inline(always)]
+    fn pin(scales: Self::Scales) -> Self::Scales {
+        cuda_std::ptx::marker::pin(scales)
+    }
+
+    #[inline(always)]
+    fn fragment(word: u32, scales: Self::Scales, step: usize) -> [u32; 4] {
+        let pair = scales >> (16 * (step / 2));
+        let both = ue8m0_bf16(pair & 0xff) | ue8m0_bf16(pair >> 8 & 0xff) << 16;
+        // The code's 2^-126 first: the scale alone could not undo it.
+        let codes =
+            Operand::Bf16.decode(word).map(|codes| half::mul_rn_bf16x2(codes, pair_of(BF16_2_126)));
+        scale_bf16(codes, half::mul_rn_bf16x2(both, pair_of(BF16_EIGHTH)))
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_by_warp(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+        // SAFETY: the caller's.
+        unsafe { mma::mma_m16n8k16_f32_bf16_bf16(sums, a, b) }
+    }
+}
+
+/// bf16 bits of powers of two.
+const BF16_2_119: u32 = (127 + 119) << 7;
+const BF16_2_120: u32 = (127 + 120) << 7;
+const BF16_2_126: u32 = (127 + 126) << 7;
+const BF16_EIGHTH: u32 = (127 - 3) << 7;
+
+/// The same 16 bits in both halves.
+const fn pair_of(bits: u32) -> u32 {
+    bits | bits << 16
+}
+
+/// A ue8m0 scale as bf16 bits: its exponent, except that 0 is the subnormal 2^-127 and 255
+/// is NaN, both of which have the mantissa's top bit set.
+#[inline(always)]
+fn ue8m0_bf16(byte: u32) -> u32 {
+    let special = byte == 0 || byte == 0xff;
+    byte << 7 | if special { 0x40 } else { 0 }
+}
+
+/// Rows `g` (pairs 0, 2) times the low scale, rows `g + 8` (1, 3) times the high one.
+#[inline(always)]
+fn scale_f16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
+    let low = integer::prmt_b32(scales, scales, LOW);
+    let high = integer::prmt_b32(scales, scales, HIGH);
+    [
+        half::mul_rn_f16x2(a, low),
+        half::mul_rn_f16x2(b, high),
+        half::mul_rn_f16x2(c, low),
+        half::mul_rn_f16x2(d, high),
+    ]
+}
+
+/// As [`scale_f16`].
+#[inline(always)]
+fn scale_bf16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
+    let low = integer::prmt_b32(scales, scales, LOW);
+    let high = integer::prmt_b32(scales, scales, HIGH);
+    [
+        half::mul_rn_bf16x2(a, low),
+        half::mul_rn_bf16x2(b, high),
+        half::mul_rn_bf16x2(c, low),
+        half::mul_rn_bf16x2(d, high),
+    ]
+}

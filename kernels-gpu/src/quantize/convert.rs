@@ -1,0 +1,123 @@
+//! [`Convert`] on the device.
+
+use super::e2m1;
+use super::input::Input;
+use core::marker::PhantomData;
+use cuda_std::ptx::{convert, float};
+use fp4_formats::recipe::Convert;
+
+/// The device's conversions, for elements of `I`, of whatever magnitude.
+pub struct AnyRange<I>(PhantomData<I>);
+
+/// The device's conversions, for blocks whose largest magnitude is
+/// [moderate](is_moderate), of tensors whose parameter is: no step of a division
+/// overflows or loses a digit, so that none needs checks.
+pub struct Moderate<I>(PhantomData<I>);
+
+/// 2^-40.
+const LEAST_MODERATE: f32 = f32::from_bits((127 - 40) << 23);
+/// 2^40.
+const LARGEST_MODERATE: f32 = f32::from_bits((127 + 40) << 23);
+
+/// Whether a number is from 2^-40 to 2^40.
+#[inline(always)]
+pub fn is_moderate(value: f32) -> bool {
+    // One comparison of integers, which NaN fails.
+    const LEAST: u32 = LEAST_MODERATE.to_bits();
+    value.to_bits().wrapping_sub(LEAST) <= const { LARGEST_MODERATE.to_bits() - LEAST }
+}
+
+#[inline(always)]
+fn e4m3(value: f32) -> u8 {
+    convert::cvt_rn_satfinite_e4m3x2_f32(0.0, value) as u8
+}
+
+#[inline(always)]
+fn e4m3_value(code: u8) -> f32 {
+    convert::cvt_f32_f16(convert::cvt_rn_f16x2_e4m3x2(u16::from(code)) as u16)
+}
+
+impl<I: Input> Convert for AnyRange<I> {
+    #[inline(always)]
+    fn e4m3(value: f32) -> u8 {
+        e4m3(value)
+    }
+
+    #[inline(always)]
+    fn e4m3_value(code: u8) -> f32 {
+        e4m3_value(code)
+    }
+
+    #[inline(always)]
+    fn e2m1x8(values: [f32; 8]) -> u32 {
+        e2m1::pack(values)
+    }
+}
+
+impl<I: Input> Convert for Moderate<I> {
+    #[inline(always)]
+    fn e4m3(value: f32) -> u8 {
+        e4m3(value)
+    }
+
+    #[inline(always)]
+    fn e4m3_value(code: u8) -> f32 {
+        e4m3_value(code)
+    }
+
+    #[inline(always)]
+    fn e2m1x8(values: [f32; 8]) -> u32 {
+        e2m1::pack(values)
+    }
+
+    /// A reciprocal of full precision and a quotient with one correction, which
+    /// round correctly where nothing underflows: what the machine does for a
+    /// division once it has checked that.
+    #[inline(always)]
+    fn quotient(a: f32, b: f32) -> f32 {
+        let reciprocal = float::rcp_approx_ftz_f32(b);
+        let error = float::fma_rn_f32(float::neg_f32(b), reciprocal, 1.0);
+        corrected(a, b, float::fma_rn_f32(reciprocal, error, reciprocal))
+    }
+
+    #[inline(always)]
+    fn products(values: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
+        e2m1::products(values, factor, unsigned_zero)
+    }
+
+    #[inline(always)]
+    fn quotients(values: [f32; 8], divisor: f32, amax: f32) -> u32 {
+        // Up to this divisor no element is so small that its quotient is zero.
+        let largest = const { if I::SMALLEST > SMALLEST { 16384.0 } else { 1.0 } };
+        let reciprocal = 1.0 / divisor;
+        let exact =
+            divisor >= LEAST_DIVISOR && divisor <= largest && amax * reciprocal <= LARGEST_QUOTIENT;
+        if exact {
+            e2m1::quotients(values, divisor, reciprocal)
+        } else {
+            AnyRange::<I>::quotients(values, divisor, amax)
+        }
+    }
+}
+
+/// Divisors and their reciprocals between which, and their inverse, no step of
+/// [`corrected`] overflows or loses a digit that matters.
+const LEAST_DIVISOR: f32 = f32::from_bits((127 - 64) << 23);
+/// Largest quotient of a block for the same reason, 2^64.
+const LARGEST_QUOTIENT: f32 = f32::from_bits((127 + 64) << 23);
+/// The smallest magnitude above zero.
+const SMALLEST: f32 = f32::from_bits(1);
+
+/// `a / b`, given the reciprocal of `b`, with one correction by the remainder.
+///
+/// If the reciprocal is rounded correctly, so that the first approximation is up to
+/// one and a half units in the last place off, the correction leaves little more than
+/// the last rounding's half. That is enough to be on the correctly rounded quotient's
+/// side of each tie of e2m1, for every pair of mantissas:
+/// `quotients_of_all_mantissas` in `tests/tests/quantize_emulated.rs` tries them all.
+#[inline(always)]
+pub fn corrected(a: f32, b: f32, reciprocal: f32) -> f32 {
+    let first = a * reciprocal;
+    let remainder = float::fma_rn_f32(float::neg_f32(first), b, a);
+    float::fma_rn_f32(remainder, reciprocal, first)
+}

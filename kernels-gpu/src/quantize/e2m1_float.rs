@@ -1,0 +1,100 @@
+//! f32 to e2m1 for sm_90a, which has no such conversion: exact rounding by
+//! floating-point additions, because a Hopper SM adds floats twice as fast as it
+//! does anything with integers.
+//!
+//! e2m1 magnitudes are 0, 1/2 .. 2 in steps of 1/2, to 4 in steps of 1, to 6 in
+//! steps of 2. With `h = |y| / 2` the three ranges are unit intervals, so a
+//! saturating addition cuts `y` into its part in each, and
+//! `code = round(4 sat(h)) + round(2 sat(h - 1)) + round(sat(h - 2))`. Adding to
+//! 2^23 rounds to an integer, ties to even, and leaves the integer in the low bits
+//! of the sum. Earlier parts are at full range, 4 and 2, where a later one is above
+//! zero: what is added to is even just as the code below the tie is, so ties of the
+//! sum are ties of e2m1. Differences with 1 and 2 are exact (`h` is within a factor
+//! of two of them, or the difference saturates).
+
+use super::convert::corrected;
+use cuda_std::ptx::{float, integer};
+
+/// From here f32 are the integers.
+const INTEGERS: f32 = 8_388_608.0;
+
+/// Sum over the eight elements `i` of the bits of [`INTEGERS`], shifted by `4 i`.
+const EXPONENTS: u32 = INTEGERS.to_bits().wrapping_add(INTEGERS.to_bits() << 4);
+const _: () = assert!(INTEGERS.to_bits() << 8 == 0);
+
+/// The codes of eight values, element `i` in bits `4 i ..`; nearest even,
+/// saturating, signs kept.
+#[inline(always)]
+pub fn pack(mut v: [f32; 8]) -> u32 {
+    for value in &mut v {
+        *value *= 0.5;
+    }
+    pack_halves(v)
+}
+
+/// The codes of `v * factor`. Half of `factor` does not underflow.
+#[inline(always)]
+pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
+    let half = factor * 0.5;
+    for value in &mut v {
+        *value = if unsigned_zero {
+            // Adding zero makes -0 +0, which must see whether the product itself is zero.
+            (*value * factor + 0.0) * 0.5
+        } else {
+            *value * half
+        };
+    }
+    pack_halves(v)
+}
+
+/// The codes of `v / divisor`, a zero as +0; see [`corrected`], which cannot return
+/// -0 unless it underflows.
+#[inline(always)]
+pub fn quotients(mut v: [f32; 8], divisor: f32, reciprocal: f32) -> u32 {
+    for value in &mut v {
+        *value = corrected(*value, divisor * 2.0, reciprocal * 0.5);
+    }
+    pack_halves(v)
+}
+
+/// The codes of eight values from their halves.
+#[inline(always)]
+fn pack_halves(v: [f32; 8]) -> u32 {
+    let mut codes = 0u32.wrapping_sub(EXPONENTS);
+    for i in 0..8 {
+        codes = codes.wrapping_add(magnitude(float::abs_f32(v[i])).to_bits() << (4 * i));
+    }
+    codes | signs(v)
+}
+
+/// [`INTEGERS`] plus the code of the magnitude of which this is the half.
+#[inline(always)]
+fn magnitude(half: f32) -> f32 {
+    let code = float::fma_rn_f32(float::add_sat_f32(half, 0.0), 4.0, INTEGERS);
+    let code = float::fma_rn_f32(float::add_sat_f32(half, -1.0), 2.0, code);
+    code + float::add_sat_f32(half, -2.0)
+}
+
+/// The sign of element `i` in bit `4 i + 3`.
+#[inline(always)]
+fn signs(v: [f32; 8]) -> u32 {
+    /// `prmt`: the sign bit of `a`'s and `b`'s top byte, eight times each, in the
+    /// low two bytes.
+    const TO_LOW: u32 = 0x00FB;
+    /// The same in the high two bytes.
+    const TO_HIGH: u32 = 0xFB00;
+    /// The low half of `a` and the high half of `b`.
+    const HALVES: u32 = 0x7610;
+    let top = |i: usize| v[i].to_bits();
+    let even = integer::prmt_b32(
+        integer::prmt_b32(top(0), top(2), TO_LOW),
+        integer::prmt_b32(top(4), top(6), TO_HIGH),
+        HALVES,
+    );
+    let odd = integer::prmt_b32(
+        integer::prmt_b32(top(1), top(3), TO_LOW),
+        integer::prmt_b32(top(5), top(7), TO_HIGH),
+        HALVES,
+    );
+    ((even & 0x0F0F_0F0F) | (odd & 0xF0F0_F0F0)) & 0x8888_8888
+}

@@ -1,0 +1,271 @@
+//! GEMM on the emulated H200, against the f64 oracle.
+
+use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemm::OutputType;
+use fp4_formats::gemm::hopper::{CONFIGS, Operand};
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1};
+use nvfp4::device::Kernels;
+use nvfp4::gemm::{
+    Activations, GemmOptions, GemmOverrides, GemmResult, HalfMatrix, gemm, reference,
+};
+use nvfp4::generate::Generator;
+use nvfp4::rng::SplitMix64;
+use nvfp4::shape::GemmShape;
+use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_tests::emulated;
+use ptx_emu::Schedule;
+
+const DEVICE: &str = "emu:h200";
+
+/// The left operand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Left {
+    /// In the weights' format.
+    Blocks(ScaleLayout),
+    Halves(Operand),
+}
+
+/// One GEMM, its inputs and how it is run.
+#[derive(Debug, Clone)]
+struct Case {
+    shape: GemmShape,
+    format: Format,
+    left: Left,
+    /// Layout of the weights' scales.
+    layout: ScaleLayout,
+    /// Whether all batch entries have the same weights.
+    shared: bool,
+    generator: Generator,
+    options: GemmOptions,
+    seed: u64,
+}
+
+impl Case {
+    fn new(shape: GemmShape) -> Self {
+        Self {
+            shape,
+            format: Format::Nvfp4,
+            left: Left::Blocks(Linear),
+            layout: Linear,
+            shared: false,
+            generator: Generator::Exact,
+            options: GemmOptions { output: OutputType::F32, ..GemmOptions::default() },
+            seed: 1,
+        }
+    }
+
+    fn kernel(mut self, name: &str, splits: u32) -> Self {
+        self.options.overrides = GemmOverrides { kernel: Some(name.into()), splits: Some(splits) };
+        self
+    }
+
+    /// Runs it and fails with the first mismatch.
+    fn check(&self, kernels: &Kernels) -> GemmResult {
+        match self.format {
+            Format::Nvfp4 => self.check_as::<Nvfp4>(kernels),
+            Format::Mxfp4 => self.check_as::<Mxfp4>(kernels),
+        }
+    }
+
+    fn check_as<F: BlockFormat>(&self, kernels: &Kernels) -> GemmResult {
+        let GemmShape { m, n, k, l } = self.shape;
+        let mut rng = SplitMix64::new(self.seed);
+        let dims = Dims::new(if self.shared { 1 } else { l }, n, k).expect("dims");
+        let b = self.generator.blocks::<F>("b", dims, self.layout, &mut rng).expect("b");
+        let dims = Dims::new(l, m, k).expect("dims");
+        let (blocks, halves);
+        let a = match self.left {
+            Left::Blocks(layout) => {
+                blocks = self.generator.blocks::<F>("a", dims, layout, &mut rng).expect("a");
+                Activations::Blocks(&blocks)
+            }
+            Left::Halves(operand) => {
+                halves = self.generator.halves("a", dims, operand, &mut rng).expect("a");
+                Activations::Halves(&halves)
+            }
+        };
+        let result =
+            gemm(kernels, &a, &b, &self.options).unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        let reference = reference(&a, &b, &self.options).expect("the oracle");
+        let reference = reference.with_additions(result.plan.additions);
+        let check = reference.verify(&result.values(), result.output);
+        assert!(check.passed(), "{self:?}\n{}\n{}", result.plan, check.summary());
+        result
+    }
+}
+
+/// Every configuration of the table, on a shape that fills no tile, alone and with K in
+/// parts.
+#[test]
+fn every_configuration() {
+    let kernels = emulated(DEVICE, Schedule::Random(3));
+    for config in &CONFIGS {
+        let (m, n) = (config.tokens as usize + 3, config.rows as usize + 72);
+        for (k, splits) in [(160, 1), (672, 3)] {
+            let mut case = Case::new(GemmShape::of(m, n, k)).kernel(config.name, splits);
+            case.format = config.scheme.format;
+            if (config.scheme.format, config.scheme.operand) == (Format::Nvfp4, Operand::Bf16) {
+                case.left = Left::Halves(Operand::Bf16);
+            }
+            let result = case.check(&kernels);
+            assert_eq!(result.plan.kernel, config.name);
+        }
+    }
+}
+
+const LEFTS: [Left; 4] = [
+    Left::Blocks(Linear),
+    Left::Blocks(Blocked128x4),
+    Left::Halves(Operand::Bf16),
+    Left::Halves(Operand::F16),
+];
+
+/// Ragged shapes under all schedules; formats, activations, layouts, outputs, alpha and inputs
+/// change from case to case. Padding of the 128x4 layout is NaN.
+#[test]
+fn ragged_shapes() {
+    let outputs = [OutputType::F16, OutputType::Bf16, OutputType::F32];
+    let schedules = [Schedule::Eager, Schedule::Lazy, Schedule::Random(11)];
+    let kernels = schedules.map(|schedule| emulated(DEVICE, schedule));
+    let mut index = 0;
+    for m in [1, 7, 65, 127, 129, 300] {
+        for n in [8, 40, 72, 200, 1000] {
+            for k in [16, 32, 144, 416] {
+                index += 1;
+                let mut case = Case::new(GemmShape::of(m, n, k));
+                case.seed = index as u64;
+                case.generator = Generator::ALL[index % 3];
+                case.left = LEFTS[index % 4];
+                case.layout = ScaleLayout::ALL[index / 2 % 2];
+                if k.is_multiple_of(32) && index % 3 != 0 && case.left != LEFTS[3] {
+                    case.format = Format::Mxfp4;
+                }
+                case.options.output = outputs[index / 5 % 3];
+                case.options.alpha = [1.0, -0.375, 3.0][index / 7 % 3];
+                case.check(&kernels[index / 3 % 3]);
+            }
+        }
+    }
+}
+
+/// Long K that is no multiple of a step, in as many parts as there can be.
+#[test]
+fn long_k() {
+    for (schedule, splits) in [(Schedule::Lazy, 8), (Schedule::Random(2), 5), (Schedule::Eager, 1)]
+    {
+        let kernels = emulated(DEVICE, schedule);
+        for left in LEFTS {
+            let mut case = Case::new(GemmShape::of(9, 130, 7184));
+            case.left = left;
+            case.options.overrides.splits = Some(splits);
+            case.check(&kernels);
+        }
+    }
+}
+
+/// Batches, with weights of their own and shared.
+#[test]
+fn batches() {
+    let kernels = emulated(DEVICE, Schedule::Random(5));
+    for l in [2, 3] {
+        for shared in [false, true] {
+            for left in LEFTS {
+                let mut case = Case::new(GemmShape { m: 5, n: 136, k: 304, l });
+                (case.left, case.shared, case.layout) = (left, shared, Blocked128x4);
+                case.check(&kernels);
+            }
+        }
+    }
+}
+
+/// Factors of rows and columns and a bias, at the edges of vectors that do not fill a tile.
+#[test]
+fn factors_and_bias() {
+    let kernels = emulated(DEVICE, Schedule::Random(8));
+    for output in [OutputType::F16, OutputType::F32] {
+        let (m, n) = (37, 203);
+        let mut case = Case::new(GemmShape::of(m, n, 272));
+        case.generator = Generator::FullRange;
+        case.options.output = output;
+        case.options.alpha = -1.5;
+        let ramp = |count: usize, step: f32| (0..count).map(|i| 1.0 + step * i as f32).collect();
+        case.options.row_factors = Some(ramp(m, 0.25));
+        case.options.column_factors = Some(ramp(n, -0.125));
+        case.options.bias = Some(ramp(n, 0.5));
+        case.check(&kernels);
+    }
+}
+
+/// Neither the schedule nor the number of parts changes the bits of an exact result; for one
+/// number of parts no result depends on the schedule.
+#[test]
+fn results_do_not_depend_on_timing() {
+    for (generator, parts) in [(Generator::Exact, 1..=8), (Generator::FullRange, 4..=4)] {
+        let mut first = None;
+        for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(1), Schedule::Random(2)]
+        {
+            let kernels = emulated(DEVICE, schedule);
+            for splits in parts.clone() {
+                let mut case = Case::new(GemmShape::of(20, 144, 1040));
+                case.generator = generator;
+                case.options.overrides.splits = Some(splits);
+                let bytes = case.check(&kernels).bytes;
+                let expected = first.get_or_insert_with(|| bytes.clone());
+                assert_eq!(*expected, bytes, "{generator} {schedule}, {splits} parts");
+            }
+        }
+    }
+}
+
+/// Every code with every scale, alone: activations pick one column each.
+#[test]
+fn every_code_with_every_scale() {
+    every_code::<Nvfp4>(Operand::F16);
+    every_code::<Nvfp4>(Operand::Bf16);
+    every_code::<Mxfp4>(Operand::Bf16);
+}
+
+fn every_code<F: BlockFormat>(operand: Operand) {
+    let kernels = emulated(DEVICE, Schedule::Eager);
+    let scales: Vec<u8> = (0..=255).filter(|&byte| F::scale_is_valid(byte)).collect();
+    let (n, k) = (scales.len(), F::BLOCK);
+    // Row n has scale n; column c has code c % 16.
+    let row: Vec<u8> = (0..k as u8 / 2).map(|j| (2 * j % 16) | (((2 * j + 1) % 16) << 4)).collect();
+    let dims = Dims::new(1, n, k).expect("dims");
+    let b = BlockScaled::<F>::new("b", dims, Linear, row.repeat(n), scales.clone(), 1.0);
+    let b = b.expect("weights");
+    let identity: Vec<f32> = (0..k * k).map(|i| if i / k == i % k { 1.0 } else { 0.0 }).collect();
+    let dims = Dims::new(1, k, k).expect("dims");
+    let a = HalfMatrix::round("a", dims, operand, &identity).expect("activations");
+    let options = GemmOptions { output: OutputType::F32, ..GemmOptions::default() };
+    let got = gemm(&kernels, &Activations::Halves(&a), &b, &options).expect("runs").values();
+    for (index, got) in got.into_iter().enumerate() {
+        let (code, scale) = ((index / n % 16) as u8, scales[index % n]);
+        let expected = e2m1::decode(code) * F::decode_scale(scale);
+        assert_eq!(got, expected, "{} {operand:?}: code {code} scale {scale:#x}", F::NAME);
+    }
+}
+
+/// What does not fit is refused before anything is launched, with the field's name.
+#[test]
+fn bad_operands_are_refused() {
+    let kernels = emulated(DEVICE, Schedule::Eager);
+    let mut rng = SplitMix64::new(1);
+    let operand = |rows, k, rng: &mut SplitMix64| {
+        let dims = Dims::new(1, rows, k).expect("dims");
+        Generator::Exact.operand("x", dims, Linear, rng).expect("operand")
+    };
+    let (a, b, other) =
+        (operand(3, 64, &mut rng), operand(8, 64, &mut rng), operand(8, 80, &mut rng));
+    let run = |b: &BlockScaled<Nvfp4>, options: &GemmOptions| {
+        gemm(&kernels, &Activations::Blocks(&a), b, options).expect_err("refused").to_string()
+    };
+    let plain = GemmOptions::default();
+    assert!(run(&other, &plain).contains("K of `x` must be 64"), "{}", run(&other, &plain));
+    let bias = GemmOptions { bias: Some(vec![0.0; 7]), ..plain.clone() };
+    assert!(run(&b, &bias).contains("length of the bias must be N = 8"), "{}", run(&b, &bias));
+    let splits = GemmOverrides { splits: Some(2), ..GemmOverrides::default() };
+    let splits = GemmOptions { overrides: splits, ..plain };
+    assert!(run(&b, &splits).contains("parts of K must be from 1 to 1"), "{}", run(&b, &splits));
+}

@@ -1,0 +1,246 @@
+//! Mutation check of our own kernels: each synchronisation they have, removed or
+//! weakened, must be noticed within 64 seeds, but for those that are listed as
+//! no faults.
+
+use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemv::{self, GemvParams, OutputType, VectorElement};
+use fp4_formats::quantize::{
+    AmaxParams, FloatType, NO_ERROR, QuantizeParams, Recipe, ScaleSource, amax_config,
+    quantize_config,
+};
+use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use ptx_emu::experiment::{Experiment, Watched};
+use ptx_emu::mutate::{Equivalent, Fate, Mutants, MutateOptions, mutate};
+use ptx_emu::{GlobalMemory, Gpu};
+
+const ARCHS: [&str; 2] = ["sm_90a", "sm_100a"];
+
+/// The project's list of mutants that are no faults.
+fn equivalents() -> Vec<Equivalent> {
+    let path = nvfp4_tests::root().join("kernels-gpu/equivalent-mutants.txt");
+    let text = std::fs::read_to_string(&path).expect("the list is there");
+    Equivalent::parse(&text).expect("the list can be read")
+}
+
+/// Device memory and what is watched in it.
+struct Memory {
+    memory: GlobalMemory,
+    outputs: Vec<Watched>,
+}
+
+impl Memory {
+    fn new() -> Self {
+        Self { memory: GlobalMemory::new(), outputs: Vec::new() }
+    }
+
+    fn input(&mut self, name: &str, bytes: &[u8]) -> u64 {
+        self.memory.alloc_from(name, bytes).expect("room")
+    }
+
+    fn output(&mut self, name: &str, bytes: u64) -> u64 {
+        let addr = self.memory.alloc(name, bytes, 256).expect("room");
+        self.watch(name, addr, bytes);
+        addr
+    }
+
+    fn watch(&mut self, name: &str, addr: u64, bytes: u64) {
+        self.outputs.push(Watched { name: name.to_owned(), addr, bytes, expected: None });
+    }
+
+    /// The launch of a kernel on this memory.
+    fn launch(
+        self,
+        arch: &str,
+        entry: &str,
+        grid: [u32; 3],
+        threads: u32,
+        params: &[u8],
+    ) -> Experiment {
+        let gpu = [Gpu::h200(), Gpu::b200()].into_iter().find(|gpu| gpu.arch == arch);
+        Experiment {
+            ptx: nvfp4_tests::ptx(arch),
+            gpu: gpu.expect("a known machine"),
+            entry: entry.to_owned(),
+            grid,
+            block: [threads, 1, 1],
+            cluster: None,
+            dynamic_shared: 0,
+            params: params.to_vec(),
+            memory: self.memory,
+            outputs: self.outputs,
+        }
+    }
+}
+
+/// Bytes that differ from their neighbours.
+fn noise(count: usize, seed: u32) -> Vec<u8> {
+    let word = |i: u32| (i ^ seed << 16).wrapping_mul(0x9e37_79b9).rotate_right(11);
+    (0..count as u32).map(|i| word(word(i)) as u8).collect()
+}
+
+/// Scales from 0.5 to 16.
+fn scales(count: usize, seed: u32) -> Vec<u8> {
+    noise(count, seed).into_iter().map(|byte| 0x30 + byte % 0x29).collect()
+}
+
+/// A GEMV of two batch entries with two panels of the vector.
+fn gemv(arch: &str, config: &gemv::GemvConfig) -> Experiment {
+    let (m, l) = (9usize, 2usize);
+    // A multiple of 16 alone for the narrow loads.
+    let k = 16_384 + if config.load_bytes == 8 { 48 } else { 32 };
+    let layout = config.scale_layout;
+    let (a_stride, b_stride) =
+        (layout.bytes(m, k / 16).expect("small"), Linear.bytes(1, k / 16).expect("small"));
+    let mut memory = Memory::new();
+    let params = GemvParams {
+        a_codes: memory.input("a codes", &noise(l * m * k / 2, 1)),
+        a_scales: memory.input("a scales", &scales(l * a_stride, 2)),
+        b_codes: memory.input("b codes", &noise(l * k / 2, 3)),
+        b_scales: memory.input("b scales", &scales(l * b_stride, 4)),
+        out: memory.output("c", (l * m * 4) as u64),
+        a_scale_stride: a_stride as u64,
+        b_scale_stride: b_stride as u64,
+        m: m as u32,
+        k: k as u32,
+        l: l as u32,
+        alpha: 1.0,
+        out_type: OutputType::F32 as u32,
+        b_blocked: 0,
+    };
+    let element = if arch == "sm_90a" { VectorElement::I8 } else { VectorElement::F16 };
+    let grid = [1, l as u32, 1];
+    let mut launch = memory.launch(arch, config.name, grid, config.threads(), &params.to_bytes());
+    launch.dynamic_shared = gemv::shared_bytes(k as u32, element);
+    launch
+}
+
+/// Values of several magnitudes as `ty`.
+fn values(ty: FloatType, count: usize, seed: u32) -> Vec<u8> {
+    let value = |(i, byte): (usize, u8)| (f32::from(byte) - 127.5) * [0.01, 1.0, 30.0][i / 64 % 3];
+    let values = noise(count, seed).into_iter().enumerate().map(value);
+    match ty {
+        FloatType::F32 => values.flat_map(f32::to_le_bytes).collect(),
+        FloatType::F16 => values.flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect(),
+        FloatType::Bf16 => values.flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+    }
+}
+
+fn amax(arch: &str, ty: FloatType, silu: bool, per_row: bool) -> Experiment {
+    let (m, k) = (40u32, 208u32);
+    let config = amax_config(ty, silu);
+    let mut memory = Memory::new();
+    let bytes = values(ty, (m * k) as usize, 5);
+    let input = memory.input("input", &bytes);
+    let other = values(ty, (m * k) as usize, 6);
+    let up = if silu { memory.input("up", &other) } else { 0 };
+    let out = if per_row {
+        memory.output("amax", u64::from(4 * m))
+    } else {
+        let out = memory.input("amax", &[0; 4]);
+        memory.watch("amax", out, 4);
+        out
+    };
+    let params = AmaxParams { input, up, out, m, k, per_row: u32::from(per_row) };
+    let grid = [config.grid(m, k, per_row, 2), 1, 1];
+    memory.launch(arch, config.name, grid, config.threads(), &params.to_bytes())
+}
+
+fn quantize(
+    arch: &str,
+    recipe: Recipe,
+    ty: FloatType,
+    layout: ScaleLayout,
+    silu: bool,
+) -> Experiment {
+    // Several tasks for each warp of one CTA.
+    let (m, k) = (66u32, 288u32);
+    let config = quantize_config(recipe, ty, silu);
+    let block = recipe.format().block();
+    let mut memory = Memory::new();
+    let bytes = values(ty, (m * k) as usize, 5);
+    let input = memory.input("input", &bytes);
+    let other = values(ty, (m * k) as usize, 6);
+    let up = if silu { memory.input("up", &other) } else { 0 };
+    let scale_bytes = layout.bytes(m as usize, (k / block) as usize).expect("small");
+    let codes = memory.output("codes", u64::from(m * k / 2));
+    let scales = memory.output("scales", scale_bytes as u64);
+    let tensor_out = memory.output("parameters", 4);
+    let errors = memory.input("errors", &NO_ERROR.to_le_bytes());
+    memory.watch("errors", errors, 8);
+    let params = QuantizeParams {
+        input,
+        up,
+        codes,
+        scales,
+        tensor: 0,
+        tensor_out,
+        errors,
+        m,
+        k,
+        given: 1.0,
+        source: ScaleSource::Given as u32,
+        blocked: u32::from(layout == Blocked128x4),
+        recipe: recipe.code(),
+        depth: config.launch(m, k, layout, 1).1,
+    };
+    memory.launch(arch, config.name, [1; 3], config.threads(), &params.to_bytes())
+}
+
+/// Runs the check; the kernel must have at least `least` mutants that count or
+/// are listed.
+fn check(experiment: &Experiment, least: usize) -> Mutants {
+    let options = MutateOptions { equivalents: equivalents(), ..MutateOptions::default() };
+    let mutants = mutate(experiment, &options)
+        .unwrap_or_else(|e| panic!("{} {}: {e}", experiment.gpu.name, experiment.entry));
+    let mut text = String::new();
+    for m in &mutants.mutants {
+        let fate = match &m.fate {
+            Fate::Caught { schedule, finding } => format!("{schedule}: {}", finding.summary()),
+            other => format!("{other:?} {}", m.equivalent.as_deref().unwrap_or_default()),
+        };
+        text +=
+            &format!("  {} {} {} #{}: {fate}\n", m.line, m.mutation, m.instruction, m.occurrence);
+    }
+    println!("{} {}\n{text}", experiment.gpu.name, experiment.entry);
+    let run = mutants.mutants.iter().filter(|m| m.fate != Fate::NotReached).count();
+    assert!(run >= least, "{}: {run} mutants\n{text}", experiment.entry);
+    assert!(mutants.passes(95), "{} {}\n{text}", experiment.gpu.name, experiment.entry);
+    mutants
+}
+
+#[test]
+fn gemv_kernels() {
+    for arch in ARCHS {
+        for config in &gemv::CONFIGS {
+            check(&gemv(arch, config), 2);
+        }
+    }
+}
+
+#[test]
+fn amax_kernels() {
+    for arch in ARCHS {
+        for ty in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
+            for silu in [false, true] {
+                check(&amax(arch, ty, silu, false), 1);
+            }
+        }
+        check(&amax(arch, FloatType::F32, false, true), 0);
+    }
+}
+
+#[test]
+fn quantize_kernels() {
+    let recipes =
+        [Recipe::Nvfp4(Nvfp4Recipe::TransformerEngine), Recipe::Mxfp4(Mxfp4Recipe::ALL[0])];
+    for arch in ARCHS {
+        for recipe in recipes {
+            for layout in [Linear, Blocked128x4] {
+                for ty in [FloatType::F32, FloatType::Bf16] {
+                    check(&quantize(arch, recipe, ty, layout, false), 0);
+                }
+                check(&quantize(arch, recipe, FloatType::F32, layout, true), 0);
+            }
+        }
+    }
+}
