@@ -7,6 +7,25 @@
 #![no_std]
 #![feature(abi_ptx)]
 
+/// Asserts that entries are named as the configurations are for which they were made.
+macro_rules! assert_names {
+    ([$($name:ident),*], $configs:expr) => {
+        const _: () = {
+            let names = [$(stringify!($name)),*];
+            assert!(names.len() == $configs.len());
+            let mut i = 0;
+            while i < names.len() {
+                assert!(
+                    crate::same(names[i], $configs[i].name),
+                    "an entry's name differs from its configuration's"
+                );
+                i += 1;
+            }
+        };
+    };
+}
+use assert_names;
+
 pub mod ceiling;
 pub mod dequantize;
 pub mod gemm;

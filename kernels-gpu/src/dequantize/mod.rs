@@ -348,15 +348,7 @@ macro_rules! entries {
                 unsafe { dequantize::<$format, $output>(CONFIG, &params) }
             }
         )*
-        const _: () = {
-            let names = [$(stringify!($name)),*];
-            assert!(names.len() == DEQUANTIZE.len());
-            let mut i = 0;
-            while i < names.len() {
-                assert!(crate::same(names[i], DEQUANTIZE[i].name), "an entry's name differs from its configuration's");
-                i += 1;
-            }
-        };
+        crate::assert_names!([$($name),*], DEQUANTIZE);
     };
 }
 

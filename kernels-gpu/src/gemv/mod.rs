@@ -190,32 +190,8 @@ macro_rules! entries {
                 unsafe { gemv::<$index, $rows, $chunk>(&params) }
             }
         )*
-        const _: () = {
-            let names = [$(stringify!($name)),*];
-            assert!(names.len() == CONFIGS.len());
-            let mut i = 0;
-            while i < names.len() {
-                assert!(same(names[i], CONFIGS[i].name), "an entry's name differs from its configuration's");
-                i += 1;
-            }
-        };
+        crate::assert_names!([$($name),*], CONFIGS);
     };
-}
-
-/// String equality in a constant.
-const fn same(a: &str, b: &str) -> bool {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    if a.len() != b.len() {
-        return false;
-    }
-    let mut i = 0;
-    while i < a.len() {
-        if a[i] != b[i] {
-            return false;
-        }
-        i += 1;
-    }
-    true
 }
 
 entries! {

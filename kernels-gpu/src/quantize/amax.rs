@@ -154,15 +154,7 @@ macro_rules! entries {
                 unsafe { amax::<$input, $silu>(CONFIG, &params) }
             }
         )*
-        const _: () = {
-            let names = [$(stringify!($name)),*];
-            assert!(names.len() == AMAX.len());
-            let mut i = 0;
-            while i < names.len() {
-                assert!(crate::same(names[i], AMAX[i].name), "an entry's name differs from its configuration's");
-                i += 1;
-            }
-        };
+        crate::assert_names!([$($name),*], AMAX);
     };
 }
 

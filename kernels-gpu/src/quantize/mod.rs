@@ -325,15 +325,7 @@ macro_rules! entries {
                 }
             }
         )*
-        const _: () = {
-            let names = [$(stringify!($name)),*];
-            assert!(names.len() == QUANTIZE.len());
-            let mut i = 0;
-            while i < names.len() {
-                assert!(crate::same(names[i], QUANTIZE[i].name), "an entry's name differs from its configuration's");
-                i += 1;
-            }
-        };
+        crate::assert_names!([$($name),*], QUANTIZE);
     };
 }
 

@@ -62,7 +62,6 @@ mod product;
 mod schedule;
 mod store;
 
-use crate::same;
 use control::Control;
 use cuda_std::ptx::{cluster, fence, grid, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{kernel, shared, thread, warp};
@@ -262,15 +261,7 @@ macro_rules! entries {
                 }
             }
         )*
-        const _: () = {
-            let names = [$(stringify!($name)),*];
-            assert!(names.len() == CONFIGS.len());
-            let mut i = 0;
-            while i < names.len() {
-                assert!(same(names[i], CONFIGS[i].name), "an entry's name differs from its configuration's");
-                i += 1;
-            }
-        };
+        crate::assert_names!([$($name),*], CONFIGS);
     };
 }
 

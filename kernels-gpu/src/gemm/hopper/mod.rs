@@ -254,18 +254,7 @@ macro_rules! entries {
                 }
             }
         )*
-        const _: () = {
-            let names = [$(stringify!($name)),*];
-            assert!(names.len() == CONFIGS.len());
-            let mut i = 0;
-            while i < names.len() {
-                assert!(
-                    crate::same(names[i], CONFIGS[i].name),
-                    "an entry's name differs from its configuration's"
-                );
-                i += 1;
-            }
-        };
+        crate::assert_names!([$($name),*], CONFIGS);
     };
 }
 
