@@ -213,7 +213,7 @@ fn down<const ROWS: usize>(
 
 /// Index of element `[m, n]` of batch entry `batch` of the result.
 #[inline(always)]
-fn element(epilogue: &Epilogue, problem: &Problem, batch: u32, [m, n]: [u32; 2]) -> u64 {
+pub fn element(epilogue: &Epilogue, problem: &Problem, batch: u32, [m, n]: [u32; 2]) -> u64 {
     u64::from(batch) * epilogue.out_stride + u64::from(m) * u64::from(problem.n) + u64::from(n)
 }
 
@@ -228,7 +228,7 @@ fn element_bytes(epilogue: &Epilogue) -> u64 {
 /// # Safety
 /// The row exists.
 #[inline(always)]
-unsafe fn row_factor(epilogue: &Epilogue, m: u32) -> f32 {
+pub unsafe fn row_factor(epilogue: &Epilogue, m: u32) -> f32 {
     if epilogue.row_factors == 0 {
         return epilogue.alpha;
     }
@@ -242,7 +242,7 @@ unsafe fn row_factor(epilogue: &Epilogue, m: u32) -> f32 {
 /// # Safety
 /// The column exists.
 #[inline(always)]
-unsafe fn column_factors(epilogue: &Epilogue, n: u32) -> (f32, f32) {
+pub unsafe fn column_factors(epilogue: &Epilogue, n: u32) -> (f32, f32) {
     let (mut factor, mut added) = (1.0, 0.0);
     // SAFETY: a column of the vectors.
     unsafe {
