@@ -25,7 +25,8 @@ use crate::shape::{GemmShape, MAX_DIM};
 pub struct GemmOverrides {
     /// Kernel by name.
     pub kernel: Option<String>,
-    /// CTAs that share a tile, each with a part of K.
+    /// CTAs that share a tile, each with a part of K. On sm_90a they are a cluster; 1 is a CTA a
+    /// tile, or fewer where tiles exceed the SMs; 0 divides all tiles' K evenly among all SMs.
     pub splits: Option<u32>,
 }
 
@@ -149,8 +150,8 @@ pub struct Candidate {
 
 impl From<Estimate> for Candidate {
     fn from(from: Estimate) -> Self {
-        let Estimate { config, splits, ctas, cycles, bound, .. } = from;
-        Self { kernel: config.name, splits, ctas: ctas.into(), waves: 1, cycles, bound }
+        let Estimate { config, splits, ctas, waves, cycles, bound, .. } = from;
+        Self { kernel: config.name, splits, ctas, waves, cycles, bound }
     }
 }
 
@@ -226,19 +227,25 @@ pub fn plan(
         _ => "asked for",
     };
     let division = best.division;
+    let grid_x = u32::try_from(best.ctas).ok().filter(|&ctas| i32::try_from(ctas).is_ok());
+    let grid_x = grid_x.ok_or_else(|| {
+        Error::shape("CTAs of a launch", format!("at most {}", i32::MAX), best.ctas)
+    })?;
     let mut why = vec![format!(
-        "{chosen}: {} tiles of {} steps of K = {K_STEP}, at most {} steps a CTA, {} CTAs on {} \
-         SMs, the main loop bound by {}",
+        "{chosen}: {} tiles of {} steps of K = {K_STEP}, at most {} steps a CTA, {} CTAs in {} \
+         waves on {} SMs, the main loop bound by {}",
         config.tiles(&problem) * u64::from(problem.l),
         division.steps,
-        division.run(0).end,
+        division.most(),
         best.ctas,
+        best.waves,
         cards.sms,
         best.bound
     )];
-    if division.share < division.steps {
+    if division.parts() > 1 {
+        let place = if division.gives() { "the workspace" } else { "shared memory" };
         why.push(format!(
-            "up to {} CTAs share a tile; their sums meet in the workspace",
+            "up to {} CTAs share a tile; their sums meet in {place}",
             division.parts()
         ));
     }
@@ -250,8 +257,8 @@ pub fn plan(
         kernel: config.name,
         arch: arch.into(),
         before,
-        grid: [best.ctas, 1],
-        cluster: 1,
+        grid: [grid_x, 1],
+        cluster: division.cluster,
         splits: best.splits,
         threads: THREADS,
         dynamic_shared: config.shared_bytes(),
@@ -283,9 +290,9 @@ fn candidates(
     }
     let most = MAX_SPLITS.min(problem.k.div_ceil(K_STEP));
     if let Some(splits) = overrides.splits
-        && !(1..=most).contains(&splits)
+        && splits > most
     {
-        return Err(Error::shape("parts of K", format!("from 1 to {most}"), splits));
+        return Err(Error::shape("parts of K", format!("from 0 to {most}"), splits));
     }
     let splits = |parts: &u32| overrides.splits.is_none_or(|splits| splits == *parts);
     let named =
@@ -293,7 +300,7 @@ fn candidates(
     let mut found: Vec<Estimate> = suitable()
         .filter(named)
         .flat_map(|config| {
-            let parts = (1..=most).filter(splits);
+            let parts = (0..=most).filter(splits);
             parts.filter_map(move |parts| config::estimate(config, parts, problem, machine))
         })
         .collect();

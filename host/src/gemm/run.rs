@@ -294,7 +294,7 @@ impl Gemm {
             entry: self.plan.kernel,
             grid: [self.plan.grid[0], self.plan.grid[1], 1],
             block: [self.plan.threads, 1, 1],
-            cluster: None,
+            cluster: (division.cluster > 1).then_some([division.cluster, 1, 1]),
             dynamic_shared: self.plan.dynamic_shared,
             overlaps: true,
             params: &params.to_bytes(),
