@@ -7,7 +7,7 @@
 //! many tokens, whose factors and bias it loads once; several tokens' sums are under way at a
 //! time. Elsewhere each piece of eight columns is looked at by itself.
 
-use cuda_std::ptx::{convert, marker, memory as words};
+use cuda_std::ptx::{convert, marker, memory as words, remote};
 use cuda_std::thread;
 use fp4_formats::gemm::OutputType;
 use fp4_formats::gemm::hopper::config::{CONSUMERS, HopperConfig};
@@ -51,7 +51,8 @@ pub unsafe fn store_tile<W: Weights>(
     let lane = thread::thread_idx_x();
     let swapped = (lane ^ lane >> 2) % 2 != 0;
     let step = THREADS / pieces;
-    let piece = Piece { config, p, tile, share, memory, unit, column, n, first, step, end, swapped };
+    let piece =
+        Piece { config, p, tile, share, memory, unit, column, n, first, step, end, swapped };
     // SAFETY: the columns from `n` on exist as far as the matrix reaches.
     unsafe {
         if !(p.problem.n.is_multiple_of(COLUMNS as u32)
@@ -100,12 +101,19 @@ impl Piece<'_> {
         let at = self.share.sums(self.config, self.memory, rank, token)
             + self.column * size_of::<f32>() as u32;
         let (before, after) = if self.swapped { (16, 0) } else { (0, 16) };
-        // SAFETY: the caller's; a multiple of 16 bytes.
-        let [one, other] =
-            unsafe { [words::ld_shared_v4_b32(at + before), words::ld_shared_v4_b32(at + after)] };
+        let load = |at: u32| {
+            // SAFETY: the caller's; a multiple of 16 bytes.
+            unsafe {
+                if self.config.loads_remote() && self.share.splits > 1 {
+                    remote::ld_shared_cluster_v4_b32(at)
+                } else {
+                    words::ld_shared_v4_b32(at)
+                }
+            }
+        };
+        let [one, other] = [load(at + before), load(at + after)];
         for j in 0..COLUMNS / 2 {
-            let (low, high) =
-                if self.swapped { (other[j], one[j]) } else { (one[j], other[j]) };
+            let (low, high) = if self.swapped { (other[j], one[j]) } else { (one[j], other[j]) };
             sums[j] += f32::from_bits(low);
             sums[COLUMNS / 2 + j] += f32::from_bits(high);
         }
