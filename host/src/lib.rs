@@ -13,6 +13,7 @@
 //! | [`plan`] | which kernel runs an operation, and why |
 //! | [`gemv`] | batched matrix-vector products |
 //! | [`gemm`] | matrix products with block-scaled weights |
+//! | [`tune`] | measured choices of GEMM kernels |
 //! | [`oracle`] | the f64 reference and the tolerance |
 //! | [`mod@bench`] | one verified run of a shape, with times or counters |
 //! | [`shape`], [`generate`], [`rng`] | shape strings, test inputs from a seed |
@@ -67,5 +68,6 @@ pub mod quantize;
 pub mod rng;
 pub mod shape;
 pub mod tensor;
+pub mod tune;
 
 pub use nvfp4_cuda as cuda;

@@ -37,12 +37,14 @@ mod blackwell;
 mod oracle;
 mod plan;
 mod run;
+mod tuned;
 mod weights;
 
 pub use activations::{ActivationKind, Activations, HalfMatrix};
 pub use oracle::reference;
-pub use plan::{Candidate, GemmOverrides, GemmPlan, plan};
+pub use plan::{Candidate, GemmOverrides, GemmPlan, Source, plan};
 pub use run::{ActivationBuffers, Gemm, GemmResult, GemmRun, Vectors, gemm};
+pub use tuned::{check_table, plan_for};
 pub use weights::{DeviceWeights, Repacked, WeightForm};
 
 use fp4_formats::BlockFormat;

@@ -13,7 +13,7 @@ use super::oracle::check_operands;
 use super::plan::Chosen;
 use super::{
     ActivationKind, Activations, DeviceWeights, GemmOptions, GemmPlan, Repacked, WeightForm,
-    blackwell, plan,
+    blackwell, tuned,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::{Kernels, LaunchSpec};
@@ -109,9 +109,7 @@ impl Gemm {
             let required = format!("1 or {batch}, the batch");
             return Err(Error::shape("matrices of weights", required, weights.batch()));
         }
-        let device = kernels.device();
-        let (arch, machine) = (&device.choice().arch, device.machine());
-        let plan = plan(shape, format, kind, arch, machine, &options.overrides)?;
+        let plan = tuned::plan_for(kernels, shape, format, kind, options)?;
         let mut alpha = combined_scale(options.alpha, a_scale, weights.global_scale())?;
         if matches!(plan.chosen, Chosen::Hopper(_)) && decoded_scale(kind) != 1.0 {
             alpha = combined_scale(alpha, decoded_scale(kind).recip(), 1.0)?;

@@ -144,6 +144,8 @@ pub struct Bench {
     pub quantize: BenchQuantize,
     #[command(flatten)]
     pub gemm: BenchGemm,
+    #[command(flatten)]
+    pub tune: BenchTune,
     /// Kernel by name, instead of the plan's.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
@@ -175,6 +177,23 @@ pub struct BenchGemm {
     /// gemm: print what the plan chose from.
     #[arg(long)]
     pub explain: bool,
+}
+
+/// Tuning of gemm shapes.
+#[derive(Debug, ClapArgs)]
+pub struct BenchTune {
+    /// gemm: time the plan's candidates (all, or --sweep N of them), each verified, and write the
+    /// fastest of each shape into the device's tuning table, which plans are made with from then
+    /// on. Needs a GPU.
+    #[arg(long, conflicts_with_all = ["kernel", "splits", "vs"])]
+    pub tune: bool,
+    /// The table to add to [default: what NVFP4_TUNE names, or nvfp4/tune-<device>.json in
+    /// XDG_CACHE_HOME or ~/.cache].
+    #[arg(long, value_name = "FILE", requires = "tune")]
+    pub tune_out: Option<PathBuf>,
+    /// Begin the table anew, whatever is there: it may be of another driver or other kernels.
+    #[arg(long, requires = "tune")]
+    pub tune_replace: bool,
 }
 
 /// What is said of quantize shapes only.
@@ -350,6 +369,10 @@ mod tests {
         assert!(!parse("nvfp4 run gemv --checkpoint m --tensor t --seed 1 --token 2"));
         assert!(!parse("nvfp4 run gemv --inputs i --device tpu:0"));
         assert!(!parse("nvfp4 bench"));
+        assert!(parse("nvfp4 bench --set gemm --tune --tune-out t.json --tune-replace --sweep 9"));
+        assert!(!parse("nvfp4 bench --set gemm --tune-out t.json"));
+        assert!(!parse("nvfp4 bench --set gemm --tune --splits 2"));
+        assert!(!parse("nvfp4 bench --set gemm --tune --kernel k"));
         assert!(parse("nvfp4 quantize m --layout modelopt --out o --exclude a --exclude b"));
         assert!(!parse("nvfp4 quantize m --layout modelopt"));
         assert!(!parse("nvfp4 quantize m --layout gguf --out o"));

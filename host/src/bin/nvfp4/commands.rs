@@ -23,6 +23,7 @@ use serde::Serialize;
 use crate::args::{Args, Bench, Command, Doctor, Gemv, Run, Target};
 use crate::checkpoints;
 use crate::progress::Progress;
+use crate::tune;
 
 /// Ran, and came out wrong.
 const WRONG: u8 = 1;
@@ -168,6 +169,9 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     };
     let quantize = quantize_bench(args)?;
     let gemm = gemm_bench(args);
+    if args.tune.tune {
+        return tune::run(args, &kernels, &shapes, &gemm, progress);
+    }
     let mut reports = Vec::new();
     for shape in shapes {
         progress.step(format!("running and verifying {shape}"));

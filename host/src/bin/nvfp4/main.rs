@@ -7,6 +7,7 @@ mod args;
 mod checkpoints;
 mod commands;
 mod progress;
+mod tune;
 
 use std::process::ExitCode;
 
