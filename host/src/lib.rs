@@ -18,7 +18,7 @@
 //! | [`mod@bench`] | one verified run of a shape, with times or counters |
 //! | [`shape`], [`generate`], [`rng`] | shape strings, test inputs from a seed |
 //! | [`checkpoint`] | safetensors files, whole models, and four projects' layouts of quantised weights |
-//! | [`operands`] | GEMV operands in a safetensors file |
+//! | [`operands`] | operands of a GEMV or a GEMM in a safetensors file |
 //! | [`linear`] | a layer of a real checkpoint, quantised and multiplied |
 //! | [`output`] | element types of results |
 //! | [`doctor`] | what this machine has, and what will be used |

@@ -41,6 +41,7 @@ mod tuned;
 mod weights;
 
 pub use activations::{ActivationKind, Activations, HalfMatrix};
+pub(crate) use oracle::check_operands;
 pub use oracle::reference;
 pub use plan::{Candidate, GemmOverrides, GemmPlan, Source, plan};
 pub use run::{ActivationBuffers, Gemm, GemmResult, GemmRun, Vectors, gemm};

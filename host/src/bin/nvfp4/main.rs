@@ -6,6 +6,7 @@
 mod args;
 mod checkpoints;
 mod commands;
+mod gemm;
 mod progress;
 mod tune;
 
