@@ -19,7 +19,7 @@ pub struct TuneReport {
     /// The fastest candidate.
     pub fastest: Swept,
     /// Median time of the model's choice, seconds.
-    pub model_median: f64,
+    pub model_median: Option<f64>,
     /// The run that was verified, and the times of all candidates.
     pub bench: GemmReport,
     #[serde(skip)]
@@ -67,27 +67,25 @@ fn report(problem: TuneProblem, bench: GemmReport) -> Result<TuneReport> {
         let what = format!("the result of {problem} by {}", bench.plan.kernel);
         return Err(Error::Wrong { what });
     }
-    let (Some((best, times)), Some(by_model)) = (fastest(&bench.sweep), &bench.times) else {
-        let reason = bench.sweep.iter().find_map(|swept| swept.error.clone());
+    let (fastest, measured) = pick(&problem, &bench.sweep)?;
+    let fastest = fastest.clone();
+    let model_median = bench.times.as_ref().map(|timing| timing.times.median);
+    let entry = (problem, measured);
+    Ok(TuneReport { problem: problem.to_string(), fastest, model_median, bench, entry })
+}
+
+/// The fastest candidate, and the entry that it makes.
+fn pick<'a>(problem: &TuneProblem, sweep: &'a [Swept]) -> Result<(&'a Swept, Measured), TuneError> {
+    let Some((best, times)) = fastest(sweep) else {
+        let reason = sweep.iter().find_map(|swept| swept.error.clone());
         return Err(TuneError::NothingTimed {
             problem: problem.to_string(),
-            candidates: bench.sweep.len(),
+            candidates: sweep.len(),
             reason: reason.unwrap_or_else(|| "nothing was timed".into()),
-        }
-        .into());
+        });
     };
-    let measured = Measured {
-        kernel: best.candidate.kernel.into(),
-        splits: best.candidate.splits,
-        median_ns: nanoseconds(times.median),
-    };
-    Ok(TuneReport {
-        problem: problem.to_string(),
-        fastest: best.clone(),
-        model_median: by_model.times.median,
-        entry: (problem, measured),
-        bench,
-    })
+    let (kernel, splits) = (best.candidate.kernel.into(), best.candidate.splits);
+    Ok((best, Measured { kernel, splits, median_ns: nanoseconds(times.median) }))
 }
 
 /// The candidate with the smallest median, of equals the one that the model prefers; `None` where
@@ -109,13 +107,13 @@ impl fmt::Display for TuneReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (_, Measured { kernel, splits, median_ns }) = &self.entry;
         write!(f, "{}", self.bench)?;
-        writeln!(
-            f,
-            "  tuned     {:.3} us: {kernel} x {splits}; the model's choice takes {:.3} us: {:.2} x",
-            *median_ns as f64 * 1e-3,
-            self.model_median * 1e6,
-            self.model_median * 1e9 / *median_ns as f64,
-        )
+        let us = *median_ns as f64 * 1e-3;
+        write!(f, "  tuned     {us:.3} us: {kernel} x {splits}")?;
+        if let Some(seconds) = self.model_median {
+            let by_model = seconds * 1e6;
+            write!(f, "; the model's choice takes {by_model:.3} us, {:.2} x", by_model / us)?;
+        }
+        writeln!(f)
     }
 }
 
@@ -143,7 +141,10 @@ impl fmt::Display for TuneSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemm::Candidate;
+    use crate::gemm::{ActivationKind, Candidate};
+    use crate::output::OutputType;
+    use crate::quantize::Format;
+    use fp4_formats::gemm::hopper::Operand;
     use proptest::prelude::*;
 
     fn swept(splits: u32, median: Option<f64>) -> Swept {
@@ -152,6 +153,12 @@ mod tests {
         let times = median.and_then(|median| Times::new(vec![median]));
         let error = times.is_none().then(|| "refused".into());
         Swept { candidate, times, error }
+    }
+
+    fn problem() -> TuneProblem {
+        let activations = ActivationKind::Halves(Operand::F16);
+        let (format, output) = (Format::Nvfp4, OutputType::F16);
+        TuneProblem { format, activations, output, shape: GemmShape::of(1, 8, 16) }
     }
 
     proptest! {
@@ -170,6 +177,18 @@ mod tests {
             });
             let found = fastest(&sweep).map(|(swept, _)| swept.candidate.splits as usize - 1);
             prop_assert_eq!(found, expected);
+            match pick(&problem(), &sweep) {
+                Ok((_, measured)) => {
+                    prop_assert_eq!(Some(measured.splits as usize - 1), expected);
+                    let seconds = least.copied().unwrap_or(0);
+                    prop_assert_eq!(measured.median_ns, u64::from(seconds) * 1_000_000_000);
+                }
+                Err(error) => {
+                    prop_assert!(least.is_none());
+                    let count = format!("none of the {} candidates", sweep.len());
+                    prop_assert!(error.to_string().starts_with(&count), "{}", error);
+                }
+            }
         }
     }
 

@@ -175,6 +175,23 @@ impl fmt::Display for GemmPlan {
 /// Plans a GEMM with weights in `format` for a machine that runs kernels of `arch`, by the
 /// comparator's model alone; [`plan_for`](super::plan_for) looks at measurements first.
 ///
+/// ```
+/// use fp4_formats::gemm::hopper::Operand;
+/// use nvfp4::device::Machine;
+/// use nvfp4::gemm::{ActivationKind, GemmOverrides, plan};
+/// use nvfp4::quantize::Format;
+/// use nvfp4::shape::GemmShape;
+///
+/// # fn main() -> nvfp4::error::Result<()> {
+/// let h200 = Machine { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
+/// let (shape, kind) = (GemmShape::of(128, 7168, 2048), ActivationKind::Halves(Operand::Bf16));
+/// let plan = plan(shape, Format::Nvfp4, kind, "sm_90a", h200, &GemmOverrides::default())?;
+/// println!("{plan}\n{}", plan.explain());
+/// assert!(plan.candidates.len() > 1 && plan.before.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`] where no kernel takes the problem, or an override names an unknown or
 /// unsuitable kernel or a number of parts that K does not have.

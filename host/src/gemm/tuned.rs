@@ -29,6 +29,37 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// [`GemmPlan::why`] say which it was. Plans are remembered by the kernels: the last
 /// [`MAX_PLANS`](crate::tune::MAX_PLANS) problems.
 ///
+/// ```
+/// use std::path::Path;
+///
+/// use fp4_formats::gemm::hopper::Operand;
+/// use nvfp4::device::{Device, DeviceRequest};
+/// use nvfp4::gemm::{ActivationKind, GemmOptions, Source, plan_for};
+/// use nvfp4::output::OutputType;
+/// use nvfp4::quantize::Format;
+/// use nvfp4::shape::GemmShape;
+/// use nvfp4::tune::{Measured, Table, TuneProblem, Tuning};
+///
+/// # fn main() -> nvfp4::error::Result<()> {
+/// let device = Device::open(&"emu:h200".parse::<DeviceRequest>()?)?;
+/// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+/// let (format, activations) = (Format::Nvfp4, ActivationKind::Halves(Operand::Bf16));
+/// let (output, shape) = (OutputType::F16, GemmShape::of(64, 7168, 2048));
+///
+/// // `nvfp4 bench --tune` writes such tables; this one is made up.
+/// let mut table = Table::new(kernels.tune_key().clone());
+/// let kernel = "gemm_sm90_nvfp4_bf16_128x64".into();
+/// let measured = Measured { kernel, splits: 2, median_ns: 12_300 };
+/// table.insert(TuneProblem { format, activations, output, shape }, measured);
+/// let kernels = kernels.with_tuning(Tuning::new(table));
+///
+/// let (fewer, options) = (GemmShape { m: 60, ..shape }, GemmOptions::default());
+/// let plan = plan_for(&kernels, fewer, format, activations, &options)?;
+/// assert_eq!((plan.source, plan.splits), (Source::Table { m: 64 }, 2));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`plan`](super::plan). What is wrong with a table is no error.
 pub fn plan_for(
