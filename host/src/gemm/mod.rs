@@ -7,7 +7,7 @@
 //! | step | type |
 //! | --- | --- |
 //! | once a weight | [`Repacked`], [`DeviceWeights`]: rearranged for the kernels, on the device |
-//! | once a shape | [`Gemm`]: checked and planned; knows its workspace |
+//! | once a shape | [`Gemm`]: checked and planned ([`plan_for`]: with what was measured, if anything was); knows its workspace |
 //! | once a product | [`Gemm::launch`]: on buffers of the caller, allocates nothing and waits for nothing |
 //!
 //! [`gemm`] does all three.

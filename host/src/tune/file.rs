@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::{DeviceKey, Table, TuneError, VARIABLE};
+use super::{DeviceKey, Measured, Table, TuneError, TuneProblem, VARIABLE};
 use crate::checkpoint::write_whole;
 use crate::error::{Error, Result};
 
@@ -104,6 +104,23 @@ pub fn open(path: &Path, device: &DeviceKey) -> Result<Table, TuneError> {
             Ok(table)
         }
     }
+}
+
+/// Adds what was measured for a problem to the table at `path`, which is read again: another run
+/// may have added to it. With `replace` it is begun anew. Returns the number of entries.
+///
+/// # Errors
+/// As [`open`] and [`write`]; the file is as it was then.
+pub fn add(
+    path: &Path,
+    device: &DeviceKey,
+    (problem, measured): (TuneProblem, Measured),
+    replace: bool,
+) -> Result<usize> {
+    let mut table = if replace { Table::new(device.clone()) } else { open(path, device)? };
+    table.insert(problem, measured);
+    write(path, &table)?;
+    Ok(table.len())
 }
 
 /// Writes a table, all or nothing: to a temporary file beside it, then renamed. Makes the folder

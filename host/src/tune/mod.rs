@@ -35,7 +35,7 @@
 //! | --- | --- |
 //! | `key` | [`DeviceKey`], [`TuneProblem`], [`fingerprint`]: what a measurement belongs to |
 //! | `table` | [`Table`], [`Measured`]: entries, text, merging |
-//! | `file` | [`Location`], [`read`], [`open`], [`write`](write()): places and files |
+//! | `file` | [`Location`], [`read`], [`open`], [`add`], [`write`](write()): places and files |
 //! | `handle` | what opened kernels keep: the table in use, and plans made before |
 //! | `error` | [`TuneError`] |
 
@@ -50,7 +50,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 pub use error::TuneError;
-pub use file::{Location, MAX_BYTES, open, read, write};
+pub use file::{Location, MAX_BYTES, add, open, read, write};
 pub use handle::MAX_PLANS;
 pub(crate) use handle::Tuned;
 pub use key::{DeviceKey, TuneProblem, fingerprint};

@@ -360,6 +360,42 @@ fn plans_are_remembered_for_their_problems() {
     }
 }
 
+/// One handle keeps problems apart that differ in one thing only, whichever is planned first.
+#[test]
+fn what_is_remembered_is_not_mixed_up() {
+    let folder = Folder::new("tune-mixed");
+    let kernels = kernels(&folder, MACHINES[0]);
+    let problem = nvfp4(40, 512, 1024);
+    let halves = ActivationKind::Halves(hopper::Operand::F16);
+    let blocked = ActivationKind::Blocks {
+        format: problem.format,
+        layout: fp4_formats::ScaleLayout::Blocked128x4,
+    };
+    let GemmShape { m, n, k, l } = problem.shape;
+    let sized = |m, n, k, l| TuneProblem { shape: GemmShape { m, n, k, l }, ..problem };
+    let all = [
+        problem,
+        TuneProblem { activations: halves, ..problem },
+        TuneProblem { activations: blocked, ..problem },
+        TuneProblem { output: OutputType::F32, ..problem },
+        TuneProblem { output: OutputType::Bf16, ..problem },
+        sized(130, n, k, l),
+        sized(m, n + 8, k, l),
+        sized(m, n, k + 128, l),
+        sized(m, n, k, l + 1),
+    ];
+    let (kernel, splits) = another(&kernels, &problem);
+    for only in &all {
+        let tuned = with(&kernels, [(*only, kernel, splits)]);
+        for _ in 0..2 {
+            for asked in &all {
+                let from_table = planned(&tuned, asked).source != Source::Model;
+                assert_eq!(from_table, asked == only, "{asked}; the table has {only}");
+            }
+        }
+    }
+}
+
 /// Errors of the problem itself stay errors, whatever the table says.
 #[test]
 fn bad_problems_are_refused_with_a_table_too() {

@@ -1,7 +1,7 @@
 //! Text, files and merging.
 
 use nvfp4::error::Error;
-use nvfp4::tune::{self, MAX_BYTES, Table, TuneError};
+use nvfp4::tune::{self, DeviceKey, MAX_BYTES, Table, TuneError};
 use proptest::prelude::*;
 
 use crate::support::Folder;
@@ -64,7 +64,7 @@ proptest! {
 #[test]
 fn tables_of_two_devices_do_not_merge() {
     let mut table = Table::new(key());
-    let mut other = Table::new(nvfp4::tune::DeviceKey { sms: 114, ..key() });
+    let mut other = Table::new(DeviceKey { sms: 114, ..key() });
     other.insert(nvfp4(1, 1, 16), measured("a", 1, 1));
     let error = table.merge(other, "other.json").expect_err("another device");
     let text = error.to_string();
@@ -103,7 +103,7 @@ fn what_is_no_table_is_said_and_left_alone() {
     };
     refused(b"", "is no tuning table: EOF");
     refused(b"\xff\xfe{}", "cannot read the tuning table");
-    let driver = nvfp4::tune::DeviceKey { driver: "13.1".into(), ..key() };
+    let driver = DeviceKey { driver: "13.1".into(), ..key() };
     refused(Table::new(driver).text().as_bytes(), "was measured with driver `13.1`, here it is");
     let large = vec![b' '; MAX_BYTES as usize + 1];
     refused(&large, "more than 16777216 bytes");
@@ -112,6 +112,35 @@ fn what_is_no_table_is_said_and_left_alone() {
     assert!(matches!(&error, TuneError::Read { .. }), "{error}");
     let error = tune::write(&folder.file("tune.json/x"), &Table::new(key()));
     assert!(matches!(error, Err(Error::Io { .. })), "{error:?}");
+}
+
+/// What two runs measure comes together; a table that does not fit is only replaced if asked for.
+#[test]
+fn runs_add_to_the_table() {
+    let folder = Folder::new("tune-add");
+    let path = folder.file("tune.json");
+    let add = |device: &DeviceKey, n: usize, ns: u64, replace: bool| {
+        tune::add(&path, device, (nvfp4(1, n, 16), measured("a", 1, ns)), replace)
+    };
+    assert_eq!(add(&key(), 1, 10, false).expect("a new one"), 1);
+    assert_eq!(add(&key(), 2, 20, false).expect("added"), 2);
+    assert_eq!(add(&key(), 1, 11, false).expect("measured again"), 2);
+    let table = tune::open(&path, &key()).expect("there");
+    assert_eq!(table.get(&nvfp4(1, 1, 16)), Some(&measured("a", 1, 11)));
+    assert_eq!(table.get(&nvfp4(1, 2, 16)), Some(&measured("a", 1, 20)));
+
+    let before = std::fs::read(&path).expect("there");
+    let rebuilt = DeviceKey { kernels: "0".into(), ..key() };
+    let error = add(&rebuilt, 3, 30, false).expect_err("other kernels");
+    assert!(matches!(&error, Error::Tune(TuneError::Elsewhere { .. })), "{error}");
+    assert_eq!(error.exit_code(), 2);
+    assert_eq!(std::fs::read(&path).expect("there"), before);
+    assert_eq!(add(&rebuilt, 3, 30, true).expect("replaced"), 1);
+    assert_eq!(tune::open(&path, &rebuilt).expect("there").len(), 1);
+    std::fs::write(&path, "{").expect("written");
+    add(&rebuilt, 3, 30, false).expect_err("damaged");
+    assert_eq!(std::fs::read(&path).expect("there"), b"{");
+    assert_eq!(add(&rebuilt, 3, 30, true).expect("replaced"), 1);
 }
 
 #[cfg(unix)]

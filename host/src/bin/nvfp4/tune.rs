@@ -1,6 +1,5 @@
 //! `bench --tune`: measures, and writes what was measured into the device's table.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nvfp4::bench::{self, GemmBench, TuneSummary};
@@ -8,7 +7,7 @@ use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::check_table;
 use nvfp4::shape::{GemmShape, Shape};
-use nvfp4::tune::{self, DeviceKey, Location, Table};
+use nvfp4::tune::{self, Location};
 
 use crate::args::Bench;
 use crate::commands::print;
@@ -32,18 +31,17 @@ pub fn run(
     };
     let origin = path.display().to_string();
     let mut replace = args.tune.tune_replace;
-    check_table(kernels, &open(&path, key, replace)?, &origin).map_err(Error::from)?;
+    if !replace {
+        let table = tune::open(&path, key).map_err(Error::from)?;
+        check_table(kernels, &table, &origin).map_err(Error::from)?;
+    }
 
     let (mut reports, mut entries) = (Vec::new(), 0);
     for shape in shapes {
         progress.step(format!("tuning {shape}"));
         let report = bench::tune(kernels, shape, bench)?;
-        // Read again: another run may have added to it.
-        let mut table = open(&path, key, replace)?;
-        let (problem, measured) = report.entry();
-        table.insert(problem, measured);
-        tune::write(&path, &table)?;
-        (replace, entries) = (false, table.len());
+        entries = tune::add(&path, key, report.entry(), replace)?;
+        replace = false;
         if !args.target.json {
             progress.suspend(|| print!("{report}"));
         }
@@ -53,11 +51,6 @@ pub fn run(
     let summary = TuneSummary { device: key.clone(), table: origin, entries, reports };
     print(&summary, args.target.json)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The table to add to.
-fn open(path: &PathBuf, key: &DeviceKey, replace: bool) -> Result<Table> {
-    if replace { Ok(Table::new(key.clone())) } else { Ok(tune::open(path, key)?) }
 }
 
 fn gemm(shape: &Shape) -> Result<GemmShape> {
