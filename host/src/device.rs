@@ -331,7 +331,8 @@ impl Device {
         let key = DeviceKey::of(self, &file.ptx)?;
         let tuning = Tuning::at(&Location::find(&key.name));
         let tuned = Tuned::new(key, tuning);
-        Ok(Kernels { device: self.clone(), path: file.path, module, tuned })
+        let (device, path) = (self.clone(), file.path);
+        Ok(Kernels { device, path, module, overlapping: true, tuned })
     }
 }
 
@@ -357,6 +358,9 @@ pub struct Kernels {
     device: Device,
     path: PathBuf,
     module: Module,
+    /// Whether launches may overlap at all.
+    overlapping: bool,
+    /// What planning looks up.
     pub(crate) tuned: Rc<Tuned>,
 }
 
@@ -400,6 +404,13 @@ impl Kernels {
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The same kernels, of which none starts before the one before it in the stream has ended,
+    /// whatever [`LaunchSpec::overlaps`] says: to measure one launch alone.
+    #[must_use]
+    pub fn serial(self) -> Self {
+        Self { overlapping: false, ..self }
     }
 
     /// The PTX file they came from.
@@ -453,6 +464,7 @@ impl Kernels {
         let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, overlaps, params } = spec;
         match &self.module {
             Module::Cuda(module) => {
+                let overlaps = overlaps && self.overlapping;
                 let launch =
                     CudaLaunch { entry, grid, block, cluster, dynamic_shared, overlaps, params };
                 // SAFETY: passed on to the caller.

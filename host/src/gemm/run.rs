@@ -297,7 +297,7 @@ impl Gemm {
             block: [self.plan.threads, 1, 1],
             cluster: (splits > 1).then_some([splits, 1, 1]),
             dynamic_shared: self.plan.dynamic_shared,
-            overlaps: !self.plan.before.is_empty(),
+            overlaps: true,
             params: &params.to_bytes(),
         };
         // SAFETY: all buffers have the sizes that the parameters state, as checked above and
@@ -346,7 +346,7 @@ impl Gemm {
             };
             // SAFETY: codes and scales have the sizes that the parameters state, as checked
             // above; `out` is the workspace, which is large enough.
-            reports.extend(unsafe { launch_step(&self.kernels, step, &params.to_bytes())? });
+            reports.extend(unsafe { launch_step(&self.kernels, step, true, &params.to_bytes())? });
         }
         Ok(reports)
     }

@@ -192,6 +192,10 @@ pub struct Bench {
     /// Timed replays; 0 only verifies.
     #[arg(long, default_value_t = 30)]
     pub replays: usize,
+    /// No launch starts before the one before it has ended (they else overlap, as the layers of
+    /// a model do).
+    #[arg(long)]
+    pub serial: bool,
     /// Compare with a peer on the same GPU.
     #[arg(long, value_parser = ["cublas"])]
     pub vs: Option<String>,
@@ -222,7 +226,7 @@ pub struct BenchTune {
     /// gemm: time the plan's candidates (all, or --sweep N of them), each verified, and write the
     /// fastest of each shape into the device's tuning table, which plans are made with from then
     /// on. Needs a GPU.
-    #[arg(long, conflicts_with_all = ["kernel", "splits", "vs"])]
+    #[arg(long, conflicts_with_all = ["kernel", "splits", "vs", "serial"])]
     pub tune: bool,
     /// The table to add to [default: what NVFP4_TUNE names, or nvfp4/tune-<device>.json in
     /// XDG_CACHE_HOME or ~/.cache].

@@ -29,9 +29,17 @@
 //! | `full[stage]` | producer, with the stage's bytes | consumers | the stage has arrived |
 //! | `empty[stage]` | a lane of each consumer warp | producer | the stage is read |
 //! | 0, initialised | all threads | all threads | the ring |
-//! | 0, finished | all threads | all threads | all stages are read |
-//! | cluster (or 0), summed | all threads | all threads | the sums are in shared memory |
-//! | cluster, read | all threads | all threads | no CTA ends while another reads its sums |
+//! | 1, finished | consumers | consumers | all stages are read |
+//! | cluster (or 1), summed | all threads (consumers) | consumers | the sums are in shared memory |
+//! | cluster, read | all threads | consumers | no CTA ends while another reads its sums |
+//!
+//! The producer's warpgroup ends when its copies are under way, and a thread that has ended
+//! counts as having arrived: copies end before the consumers, who wait for each of them.
+//!
+//! # Dependent launches
+//! The next kernel of the stream may start as soon as all CTAs have. Weights are what no
+//! kernel that may still run writes: they are copied at once. Activations are copied, and
+//! results written, when the kernels before have ended.
 //!
 //! # Arithmetic
 //! Operands are exact (see [`decode`]); `wgmma` adds in f32; the parts of K are added in the
@@ -44,7 +52,7 @@ mod reduce;
 mod warps;
 
 use consumer::Consumer;
-use cuda_std::ptx::{cluster, fence, marker, registers, special, tensor_copy};
+use cuda_std::ptx::{barrier, cluster, fence, grid, marker, registers, special, tensor_copy};
 use cuda_std::{kernel, shared, thread, warp};
 use decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, Product};
 use fp4_formats::gemm::hopper::config::{
@@ -142,6 +150,7 @@ unsafe fn gemm<
     let map = marker::kernel_parameter::<0, 64>();
     let work = Work::of_this_cta(config, p);
     let thread = thread::thread_idx_x();
+    grid::griddepcontrol_launch_dependents();
 
     if thread == 0 {
         // SAFETY: the barriers' memory is the CTA's; the map is the parameter's first member.
@@ -161,17 +170,6 @@ unsafe fn gemm<
             // SAFETY: one thread; the ring is initialised.
             unsafe { produce(config, p, map, &work, memory, ring) };
         }
-        // SAFETY: the warp is whole again.
-        unsafe {
-            warp::sync();
-            thread::sync_threads();
-            if work.splits > 1 {
-                meet();
-                part(p);
-            } else {
-                thread::sync_threads();
-            }
-        }
         return;
     }
     // SAFETY: two whole warpgroups; the producer's gives up what they take.
@@ -185,20 +183,30 @@ unsafe fn gemm<
         } else {
             consumer.multiply(config, &work, memory, ring);
         }
-        thread::sync_threads();
+        sync_consumers();
         consumer.put_sums(config, memory);
         if work.splits > 1 {
             meet();
             reduce::reduce::<W>(config, p, &work, memory);
             part(p);
         } else {
-            thread::sync_threads();
+            sync_consumers();
             reduce::reduce::<W>(config, p, &work, memory);
         }
     }
 }
 
-/// Waits for all threads of the cluster.
+/// Waits for all consumers of the CTA.
+///
+/// # Safety
+/// All of them reach such a call, warp by warp converged.
+#[inline(always)]
+unsafe fn sync_consumers() {
+    // SAFETY: the caller's; barrier 0 is of all threads.
+    unsafe { barrier::bar_sync_threads::<1, { CONSUMERS * WARPGROUP }>() };
+}
+
+/// Waits for the consumers of all CTAs of the cluster; producers have ended or will.
 ///
 /// # Safety
 /// All of them reach such a call, warp by warp converged.
