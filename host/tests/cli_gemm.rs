@@ -288,7 +288,7 @@ fn the_table_of_the_environment_decides() {
         let layout = ScaleLayout::Linear;
         let (format, shape) = (Format::Nvfp4, GemmShape::of(4, 72, 512));
         let activations = ActivationKind::Blocks { format, layout };
-        let problem = TuneProblem { format, activations, output: OutputType::F16, shape };
+        let problem = TuneProblem { format, activations, output: OutputType::F16.into(), shape };
         table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 4000 });
         let path = folder.file(&format!("{}.json", device.replace(':', "-")));
         tune::write(&path, &table).expect("written");

@@ -68,7 +68,7 @@ fn the_tables_kernel_runs_and_is_right() {
             let kernels = emulated(device, schedule).with_tuning(Tuning::off());
             let mut table = Table::new(kernels.tune_key().clone());
             for (activations, kernel, splits) in entries {
-                let (format, output) = (Format::Nvfp4, OutputType::F32);
+                let (format, output) = (Format::Nvfp4, OutputType::F32.into());
                 let problem = TuneProblem { format, activations, output, shape };
                 table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 1 });
             }
@@ -107,7 +107,7 @@ fn a_wrong_table_makes_no_wrong_result() {
     {
         let kernels = emulated(device, Schedule::Random(6));
         let mut table = Table::new(kernels.tune_key().clone());
-        let (format, output) = (Format::Nvfp4, OutputType::F32);
+        let (format, output) = (Format::Nvfp4, OutputType::F32.into());
         let problem = TuneProblem { format, activations: BLOCKS, output, shape };
         table.insert(problem, Measured { kernel: kernel.into(), splits: 1, median_ns: 1 });
         let result = run(&kernels.with_tuning(Tuning::new(table)), BLOCKS, shape);

@@ -55,7 +55,7 @@ pub fn tune(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<Tu
     let sweep = if bench.sweep == 0 { usize::MAX } else { bench.sweep };
     let protocol = Protocol { ceiling: false, cublas: false, ..bench.protocol };
     let swept = gemm(&kernels, shape, &GemmBench { sweep, protocol, ..bench.clone() })?;
-    let (format, output) = (bench.format, bench.options.output);
+    let (format, output) = (bench.format, bench.options.output.into());
     let activations = bench.left.kind(format, bench.layout);
     let problem = TuneProblem { format, activations, output, shape };
     report(problem, swept)
@@ -157,7 +157,7 @@ mod tests {
 
     fn problem() -> TuneProblem {
         let activations = ActivationKind::Halves(Operand::F16);
-        let (format, output) = (Format::Nvfp4, OutputType::F16);
+        let (format, output) = (Format::Nvfp4, OutputType::F16.into());
         TuneProblem { format, activations, output, shape: GemmShape::of(1, 8, 16) }
     }
 

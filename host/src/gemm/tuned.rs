@@ -16,7 +16,7 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 ///
 /// What is asked for in `options` comes first. Without that the problem is looked up in the
 /// kernels' tuning table ([`crate::tune`]): the same format, activations, layout of scales,
-/// type of result, N, K and L, and
+/// kind of result, N, K and L, and
 ///
 /// 1. the same M, or else
 /// 2. the nearest M (of two the larger) that was measured in the same *class of tokens*: those
@@ -44,7 +44,7 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// let device = Device::open(&"emu:h200".parse::<DeviceRequest>()?)?;
 /// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
 /// let (format, activations) = (Format::Nvfp4, ActivationKind::Halves(Operand::Bf16));
-/// let (output, shape) = (OutputType::F16, GemmShape::of(64, 7168, 2048));
+/// let (output, shape) = (OutputType::F16.into(), GemmShape::of(64, 7168, 2048));
 ///
 /// // `nvfp4 bench --tune` writes such tables; this one is made up.
 /// let mut table = Table::new(kernels.tune_key().clone());
@@ -74,7 +74,8 @@ pub fn plan_for(
     if options.overrides != GemmOverrides::default() {
         return plan_from(shape, format, kind, arch, machine, &options.overrides, Source::Asked);
     }
-    let problem = TuneProblem { format, activations: kind, output: options.output, shape };
+    let output = options.output.into();
+    let problem = TuneProblem { format, activations: kind, output, shape };
     kernels.tuned.plan(problem, || look_up(kernels, &problem, arch, machine))
 }
 

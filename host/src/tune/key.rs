@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::Format;
 use serde::{Deserialize, Serialize};
 
@@ -109,6 +110,32 @@ pub fn fingerprint(ptx: &str) -> String {
     format!("{:016x}", ptx.bytes().fold(OFFSET, step))
 }
 
+/// What a GEMM writes, without its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResultKind {
+    /// Floats of a type.
+    Floats(OutputType),
+    /// NVFP4, its scales in a layout.
+    Nvfp4(ScaleLayout),
+}
+
+impl ResultKind {
+    /// Name in tables and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Floats(dtype) => output::name(dtype),
+            Self::Nvfp4(_) => Format::Nvfp4.name(),
+        }
+    }
+}
+
+impl From<OutputType> for ResultKind {
+    fn from(dtype: OutputType) -> Self {
+        Self::Floats(dtype)
+    }
+}
+
 /// A GEMM as far as its time depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TuneProblem {
@@ -116,8 +143,8 @@ pub struct TuneProblem {
     pub format: Format,
     /// What the activations are, with the layout of their scales.
     pub activations: ActivationKind,
-    /// Element type of the result.
-    pub output: OutputType,
+    /// What the result is.
+    pub output: ResultKind,
     /// M, N, K and L.
     pub shape: GemmShape,
 }
@@ -137,7 +164,11 @@ impl fmt::Display for TuneProblem {
         if let ActivationKind::Blocks { layout, .. } = activations {
             write!(f, " ({layout} scales)")?;
         }
-        write!(f, ", result {}", output::name(*output))
+        write!(f, ", result {}", output.name())?;
+        if let ResultKind::Nvfp4(layout) = output {
+            write!(f, " ({layout} scales)")?;
+        }
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceKey, TuneError, TuneProblem, VERSION};
+use super::{DeviceKey, ResultKind, TuneError, TuneProblem, VERSION};
 use crate::gemm::ActivationKind;
 use crate::output;
 use crate::shape::GemmShape;
@@ -57,6 +57,9 @@ struct Line {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     scales: Option<String>,
     output: String,
+    /// Layout of the result's scales, where it has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    output_scales: Option<String>,
     n: usize,
     k: usize,
     l: usize,
@@ -69,44 +72,69 @@ struct Line {
 /// Name of activations in the weights' format.
 const BLOCKS: &str = "fp4";
 
+/// The layout of this name, or what is wrong with it.
+fn layout(name: &str) -> Result<ScaleLayout, String> {
+    let known = ScaleLayout::ALL.into_iter().find(|layout| layout.name() == name);
+    known.ok_or_else(|| format!("unknown layout of scales `{name}`"))
+}
+
 impl Line {
     fn new(problem: &TuneProblem, measured: &Measured) -> Self {
-        let TuneProblem { format, activations, output, shape: GemmShape { m, n, k, l } } = *problem;
+        let TuneProblem { format, activations, output, shape } = *problem;
         let (activations, scales) = match activations {
             ActivationKind::Blocks { layout, .. } => (BLOCKS, Some(layout.name().to_owned())),
             ActivationKind::Halves(operand) => (operand.name(), None),
         };
-        let (activations, output) = (activations.to_owned(), output::name(output).to_owned());
+        let output_scales = match output {
+            ResultKind::Floats(_) => None,
+            ResultKind::Nvfp4(layout) => Some(layout.name().to_owned()),
+        };
+        let GemmShape { m, n, k, l } = shape;
         let Measured { kernel, splits, median_ns } = measured.clone();
-        let format = format.name().to_owned();
-        Self { format, activations, scales, output, n, k, l, m, kernel, splits, median_ns }
+        Self {
+            format: format.name().to_owned(),
+            activations: activations.to_owned(),
+            scales,
+            output: output.name().to_owned(),
+            output_scales,
+            n,
+            k,
+            l,
+            m,
+            kernel,
+            splits,
+            median_ns,
+        }
     }
 
     /// The entry, or what is wrong with it.
     fn check(self) -> Result<(TuneProblem, Measured), String> {
-        let Self { format, activations, scales, output, n, k, l, m, kernel, splits, median_ns } =
-            self;
+        let Self { format, activations, scales, output, output_scales, .. } = self;
+        let Self { n, k, l, m, kernel, splits, median_ns, .. } = self;
         let unknown = |field: &str, name: &str| format!("unknown {field} `{name}`");
-        let formats = [Format::Nvfp4, Format::Mxfp4].into_iter();
-        let format = formats
-            .clone()
-            .find(|known| known.name() == format)
-            .ok_or_else(|| unknown("format", &format))?;
-        let operands = [Operand::F16, Operand::Bf16].into_iter();
+        let known = [Format::Nvfp4, Format::Mxfp4].into_iter().find(|known| known.name() == format);
+        let format = known.ok_or_else(|| unknown("format", &format))?;
         let activations = match (activations.as_str(), scales) {
-            (BLOCKS, Some(scales)) => {
-                let layout = ScaleLayout::ALL.into_iter().find(|layout| layout.name() == scales);
-                let layout = layout.ok_or_else(|| unknown("layout of scales", &scales))?;
-                ActivationKind::Blocks { format, layout }
-            }
+            (BLOCKS, Some(name)) => ActivationKind::Blocks { format, layout: layout(&name)? },
             (BLOCKS, None) => return Err(format!("{BLOCKS} activations without `scales`")),
             (name, None) => {
-                let operand = operands.clone().find(|operand| operand.name() == name);
+                let mut operands = [Operand::F16, Operand::Bf16].into_iter();
+                let operand = operands.find(|operand| operand.name() == name);
                 ActivationKind::Halves(operand.ok_or_else(|| unknown("activations", name))?)
             }
             (name, Some(_)) => return Err(format!("{name} activations with `scales`")),
         };
-        let output = output::by_name(&output).ok_or_else(|| unknown("output", &output))?;
+        let output = match (output::by_name(&output), output_scales) {
+            (Some(dtype), None) => ResultKind::Floats(dtype),
+            (Some(_), Some(_)) => return Err(format!("output {output} with `output_scales`")),
+            (None, Some(name)) if output == Format::Nvfp4.name() => {
+                ResultKind::Nvfp4(layout(&name)?)
+            }
+            (None, None) if output == Format::Nvfp4.name() => {
+                return Err(format!("output {output} without `output_scales`"));
+            }
+            (None, _) => return Err(unknown("output", &output)),
+        };
         for (field, is_zero) in [
             ("m", m == 0),
             ("n", n == 0),

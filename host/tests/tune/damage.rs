@@ -34,13 +34,18 @@ fn each_kind_has_its_error() {
     damaged("\"entries\": [", "\"entries\": {", "key must be a string");
     damaged("]\n}", "]", "EOF");
     damaged("]\n}", "]\n}}", "trailing characters");
-    let entry = |from, to, message: &str| damaged(from, to, &format!("entry 1: {message}"));
+    let entry =
+        |from: &str, to: &str, message: &str| damaged(from, to, &format!("entry 1: {message}"));
     entry("\"nvfp4\"", "\"fp8\"", "unknown format `fp8`");
     entry("\"fp4\"", "\"f64\"", "f64 activations with `scales`");
     entry("\"activations\":\"fp4\",\"scales\":\"linear\"", "\"activations\":\"f64\"", "unknown");
     entry(",\"scales\":\"linear\"", "", "fp4 activations without `scales`");
     entry("\"linear\"", "\"4x128\"", "unknown layout of scales `4x128`");
     entry("\"f16\"", "\"f8\"", "unknown output `f8`");
+    entry("\"f16\"", "\"nvfp4\"", "output nvfp4 without `output_scales`");
+    let with_scales = |output: &str| format!("\"{output}\",\"output_scales\":\"linear\"");
+    entry("\"f16\"", &with_scales("f16"), "output f16 with `output_scales`");
+    entry("\"f16\"", &with_scales("mxfp4"), "unknown output `mxfp4`");
     entry("\"m\":8", "\"m\":0", "`m` is 0");
     entry("\"n\":7168", "\"n\":0", "`n` is 0");
     entry("\"k\":2048", "\"k\":0", "`k` is 0");

@@ -13,7 +13,7 @@ use nvfp4::gemm::ActivationKind;
 use nvfp4::output::OutputType;
 use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
-use nvfp4::tune::{DeviceKey, Measured, Table, TuneProblem, Tuning};
+use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneProblem, Tuning};
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::hopper::Operand;
@@ -49,8 +49,19 @@ fn measured(kernel: &str, splits: u32, median_ns: u64) -> Measured {
 fn nvfp4(m: usize, n: usize, k: usize) -> TuneProblem {
     let layout = ScaleLayout::Linear;
     let activations = ActivationKind::Blocks { format: Format::Nvfp4, layout };
-    let (format, output) = (Format::Nvfp4, OutputType::F16);
+    let (format, output) = (Format::Nvfp4, OutputType::F16.into());
     TuneProblem { format, activations, output, shape: GemmShape { m, n, k, l: 1 } }
+}
+
+/// Results of floats.
+fn floats() -> impl Strategy<Value = ResultKind> {
+    prop::sample::select(nvfp4::output::ALL.map(ResultKind::Floats).to_vec())
+}
+
+/// All results that a table can have.
+fn results() -> impl Strategy<Value = ResultKind> {
+    let layouts = prop::sample::select(ScaleLayout::ALL.to_vec());
+    prop_oneof![2 => floats(), 1 => layouts.prop_map(ResultKind::Nvfp4)]
 }
 
 /// Problems with what varies in them, sizes from the strategies given.
@@ -58,9 +69,9 @@ fn problems(
     m: impl Strategy<Value = usize>,
     n: impl Strategy<Value = usize>,
     blocks: impl Strategy<Value = usize>,
+    outputs: impl Strategy<Value = ResultKind>,
 ) -> impl Strategy<Value = TuneProblem> {
-    (m, n, blocks, 1usize..3, 0usize..10, 0usize..3).prop_map(|(m, n, blocks, l, kind, output)| {
-        let output = nvfp4::output::ALL[output];
+    (m, n, blocks, 1usize..3, 0usize..10, outputs).prop_map(|(m, n, blocks, l, kind, output)| {
         let blocks_in = |format, layout| (format, ActivationKind::Blocks { format, layout });
         let (format, activations) = match kind {
             0..3 => blocks_in(Format::Nvfp4, ScaleLayout::Linear),
@@ -77,8 +88,12 @@ fn problems(
 
 /// Tables of any problems, their kernels' names as they come.
 fn tables() -> impl Strategy<Value = Table> {
-    let entry =
-        (problems(1usize..9, 1usize..4, 1usize..4), "[a-z\"\\\\é_0-9]{0,12}", 1u32.., 1u64..);
+    let entry = (
+        problems(1usize..9, 1usize..4, 1usize..4, results()),
+        "[a-z\"\\\\é_0-9]{0,12}",
+        1u32..,
+        1u64..,
+    );
     prop::collection::vec(entry, 0..30).prop_map(|entries| {
         let mut table = Table::new(key());
         for (problem, kernel, splits, median_ns) in entries {

@@ -8,15 +8,17 @@ use nvfp4::gemm::{
 use nvfp4::output::OutputType;
 use nvfp4::shape::GemmShape;
 use nvfp4::tune::{
-    self, DeviceKey, Location, MAX_PLANS, Measured, Table, TuneError, TuneProblem, Tuning,
+    self, DeviceKey, Location, MAX_PLANS, Measured, ResultKind, Table, TuneError, TuneProblem,
+    Tuning,
 };
 use proptest::prelude::*;
 
 use crate::support::Folder;
-use crate::{MACHINES, kernels, measured, nvfp4, problems};
+use crate::{MACHINES, floats, kernels, measured, nvfp4, problems};
 
 fn options(problem: &TuneProblem) -> GemmOptions {
-    GemmOptions { output: problem.output, ..GemmOptions::default() }
+    let ResultKind::Floats(output) = problem.output else { panic!("{problem}") };
+    GemmOptions { output, ..GemmOptions::default() }
 }
 
 fn planned(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
@@ -107,7 +109,7 @@ fn only_the_same_problem_counts() {
     for other in [
         TuneProblem { activations: blocked, ..problem },
         TuneProblem { activations: halves, ..problem },
-        TuneProblem { output: OutputType::F32, ..problem },
+        TuneProblem { output: OutputType::F32.into(), ..problem },
         sized(m, n + 1, k, l),
         sized(m, n, k + 16, l),
         sized(m, n, k, l + 1),
@@ -165,7 +167,7 @@ proptest! {
     #[test]
     fn no_table_leads_to_an_unsuitable_kernel(
         which in 0usize..2,
-        problem in problems(1usize..400, 1usize..3000, 1usize..80),
+        problem in problems(1usize..400, 1usize..3000, 1usize..80, floats()),
         config in any::<prop::sample::Index>(),
         foreign in any::<bool>(),
         splits in 1u32..12,
@@ -377,8 +379,8 @@ fn what_is_remembered_is_not_mixed_up() {
         problem,
         TuneProblem { activations: halves, ..problem },
         TuneProblem { activations: blocked, ..problem },
-        TuneProblem { output: OutputType::F32, ..problem },
-        TuneProblem { output: OutputType::Bf16, ..problem },
+        TuneProblem { output: OutputType::F32.into(), ..problem },
+        TuneProblem { output: OutputType::Bf16.into(), ..problem },
         sized(130, n, k, l),
         sized(m, n + 8, k, l),
         sized(m, n, k + 128, l),
