@@ -16,7 +16,7 @@
 //! | at | what |
 //! |---|---|
 //! | 0 | activations of each stage: two boxes of 64 columns, 128-byte swizzle |
-//! | `weights_offset` | weights of each stage: one or two chunks |
+//! | `weights_offset` | weights of each stage: a chunk |
 //! | 0, after a tile's last stage is read | f32 sums, a token after the other |
 //! | `slot_offset`, likewise | sums that other CTAs of the cluster send |
 //! | `barriers_offset` | the ring's barriers |
@@ -70,7 +70,7 @@ use fp4_formats::gemm::hopper::config::{
     CONFIGS, CONSUMERS, HopperConfig, PRODUCER_REGISTERS, THREADS,
 };
 use fp4_formats::gemm::hopper::params::HopperParams;
-use fp4_formats::gemm::hopper::repack::WARPGROUP;
+use fp4_formats::gemm::hopper::repack::{CHUNK_ROWS, WARPGROUP};
 use producer::produce;
 use tile::{Memory, Tile};
 
@@ -99,6 +99,7 @@ unsafe fn gemm<
         let config = &CONFIGS[INDEX];
         assert!(config.tokens as usize == 2 * SUMS);
         assert!(config.row_blocks() as usize == BLOCKS);
+        assert!(config.rows == CHUNK_ROWS);
         assert!(config.stages() == STAGES);
         assert!(config.consumer_registers() == REGISTERS);
         assert!(config.scheme.format as u32 == W::SCHEME.format as u32);
