@@ -327,7 +327,7 @@ pub(super) fn plan_from(
         cluster: division.cluster,
         splits: best.splits,
         threads: THREADS,
-        dynamic_shared: config.shared_bytes(),
+        dynamic_shared: config.launch_shared_bytes(best.resident),
         tile: [config.rows, config.tokens],
         stages: config.stages(),
         workspace_bytes: workspace.bytes,

@@ -143,6 +143,14 @@ impl HopperConfig {
         self.received_offset() + BARRIER_BYTES
     }
 
+    /// [`shared_bytes`](Self::shared_bytes), or as much as keeps all but `resident` CTAs from an
+    /// SM: where CTAs are fewer than SMs, two on one of them take longer than one on each.
+    pub const fn launch_shared_bytes(&self, resident: u32) -> u32 {
+        let least = SM_SHARED_BYTES / (resident + 1);
+        let needed = self.shared_bytes();
+        if resident < self.min_blocks && least > needed { least } else { needed }
+    }
+
     /// Offset in shared memory of the barrier that says that the other CTAs' sums are there.
     pub const fn received_offset(&self) -> u32 {
         self.free_offset() + BARRIER_BYTES
@@ -234,41 +242,42 @@ pub struct Estimate {
     pub ctas: u64,
     /// Times that the machine is filled with them.
     pub waves: u64,
+    /// CTAs that an SM has at a time.
+    pub resident: u32,
     /// Who does what.
     pub division: Division,
     /// Cycles of the whole launch.
     pub cycles: u64,
-    /// What the main loop waits for: `products`, `latency` or `dram`.
+    /// What the main loop waits for: `products`, `l2` or `dram`.
     pub bound: &'static str,
 }
 
-/// Cycles of an SM for a step of a tile of 128 rows, decoded and multiplied, measured on an
-/// H200.
+/// Cycles of an SM for a step of a tile of 128 rows, decoded and multiplied. These constants
+/// reproduce launches that follow one another on an H200, where parts of one overlap the next.
 const fn product_cycles(config: &HopperConfig) -> u32 {
     let step = match config.tokens {
-        8 => 400,
-        16 => 430,
-        32 => 560,
-        64 => 780,
+        8 => 290,
+        16 => 350,
+        32 => 430,
+        64 => 607,
         _ => 1105,
     };
     step * (config.rows / CHUNK_ROWS)
 }
-/// Cycles from one step to a CTA's next, however little it does.
-const STEP_CYCLES: u32 = 600;
 /// Bytes a cycle from memory to all SMs.
 const DRAM_BYTES: u64 = 2100;
-/// Start of a CTA until its first product.
-const CTA_CYCLES: u64 = 3500;
-/// From the last product to a tile's results, and bytes of its sums a cycle.
-const STORE_CYCLES: u64 = 600;
-const STORE_BYTES: u64 = 32;
-/// Meeting of the CTAs of a cluster, and bytes of sums a cycle from one's memory to another.
-const MEETING_CYCLES: u64 = 1000;
-const MEETING_BYTES: u64 = 32;
-/// Until sums that a CTA gives are known to another through memory, and bytes a cycle.
-const GIVE_CYCLES: u64 = 3500;
-const GIVE_BYTES: u64 = 32;
+/// Bytes a cycle from L2 to all SMs.
+const L2_BYTES: u64 = 4300;
+/// A launch of CTAs that do whole tiles, the stores left out.
+const LAUNCH_CYCLES: u64 = 6500;
+/// Bytes of sums a cycle from registers to results.
+const STORE_BYTES: u64 = 40;
+/// More for clusters, and for each of their CTAs.
+const CLUSTER_CYCLES: u64 = 4300;
+const MEMBER_CYCLES: u64 = 400;
+/// For each CTA that gives sums to another through memory, and bytes of them a cycle.
+const GIVE_CYCLES: u64 = 500;
+const GIVE_BYTES: u64 = 60;
 /// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
 /// long. CTAs of a cluster are on SMs of one of them.
 const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
@@ -307,10 +316,7 @@ pub const fn estimate(
         resident += 1;
     }
     let waves = groups.div_ceil(clusters(machine, division.cluster, resident));
-    let (mut step, mut bound) = (product_cycles(config) * resident, "products");
-    if step < STEP_CYCLES {
-        (step, bound) = (STEP_CYCLES, "latency");
-    }
+    let (step, mut bound) = (product_cycles(config) * resident, "products");
     let mut body = waves * division.most() as u64 * step as u64;
     let weights = config.row_tiles(problem.n) as u64
         * problem.k.div_ceil(K_STEP) as u64
@@ -319,19 +325,27 @@ pub const fn estimate(
     if weights / DRAM_BYTES > body {
         (body, bound) = (weights / DRAM_BYTES, "dram");
     }
-    let (sums, others) = (config.sum_bytes() as u64, division.parts() as u64 - 1);
-    let mut end = STORE_CYCLES;
+    let activations = config.token_tiles(problem.m) as u64
+        * problem.k.div_ceil(K_STEP) as u64
+        * config.activation_bytes() as u64
+        * problem.l as u64;
+    let loaded = weights * config.token_tiles(problem.m) as u64
+        + activations * config.row_tiles(problem.n) as u64;
+    if loaded / L2_BYTES > body {
+        (body, bound) = (loaded / L2_BYTES, "l2");
+    }
+    let (sums, parts) = (config.sum_bytes() as u64, division.parts() as u64);
+    let mut fixed = LAUNCH_CYCLES;
     if division.cluster > 1 {
-        let part = sums / division.cluster as u64;
-        end += part / STORE_BYTES + MEETING_CYCLES + others * part / MEETING_BYTES;
+        fixed += CLUSTER_CYCLES + parts * MEMBER_CYCLES + sums / parts / STORE_BYTES;
     } else {
-        end += tiles.div_ceil(ctas) * (sums / STORE_BYTES);
+        fixed += tiles.div_ceil(ctas) * (sums / STORE_BYTES);
         if division.gives() {
-            end += GIVE_CYCLES + others * sums / GIVE_BYTES;
+            fixed += parts * (GIVE_CYCLES + sums / GIVE_BYTES);
         }
     }
-    let cycles = body + waves * (CTA_CYCLES + end * resident as u64);
-    Some(Estimate { config, splits, ctas, waves, division, cycles, bound })
+    let cycles = body + waves * fixed;
+    Some(Estimate { config, splits, ctas, waves, resident, division, cycles, bound })
 }
 
 /// The cheapest configuration of `scheme` for the problem, by [`estimate`]; of equals the
@@ -405,6 +419,12 @@ mod tests {
             let cta = config.shared_bytes() + SYSTEM_SHARED_BYTES;
             assert!(cta * config.min_blocks <= SM_SHARED_BYTES, "{}: {cta}", config.name);
             assert!(config.min_blocks <= MAX_BLOCKS, "{}", config.name);
+            for resident in 1..=config.min_blocks {
+                let cta = config.launch_shared_bytes(resident) + SYSTEM_SHARED_BYTES;
+                assert!(cta * resident <= SM_SHARED_BYTES, "{}: {resident}", config.name);
+                let more = cta * (resident + 1) > SM_SHARED_BYTES;
+                assert!(more || resident == config.min_blocks, "{}: {resident}", config.name);
+            }
             for splits in 2..=MAX_SPLITS {
                 let end = config.slot_offset(splits - 1, splits);
                 assert!(end <= config.barriers_offset(), "{}: {splits} parts", config.name);
@@ -441,10 +461,22 @@ mod tests {
         let pick = |m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
             let found = choose(Scheme::ALL[0], &problem, &machine).unwrap();
-            (found.config.name, found.ctas)
+            (found.config.tokens, found.ctas)
         };
-        assert_eq!(pick(1, 7168, 16384).0, "gemm_sm90_nvfp4_f16_128x8");
-        assert_eq!(pick(128, 7168, 16384), ("gemm_sm90_nvfp4_f16_128x128", 132));
+        let measured = [
+            ((1, 7168, 16384), (8, 264)),
+            ((16, 7168, 16384), (16, 264)),
+            ((1, 4096, 7168), (8, 96)),
+            ((16, 4096, 7168), (16, 96)),
+            ((32, 4096, 7168), (32, 96)),
+            ((64, 4096, 7168), (64, 96)),
+            ((128, 7168, 2048), (64, 112)),
+            ((128, 7168, 16384), (128, 112)),
+            ((2304, 4608, 7168), (128, 132)),
+        ];
+        for ((m, n, k), best) in measured {
+            assert_eq!(pick(m, n, k), best, "{m} x {n} x {k}");
+        }
         for m in [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300, 2304] {
             for (n, k) in [(7168, 16384), (4096, 7168), (7168, 2048), (8, 16), (200, 7184)] {
                 pick(m, n, k);
