@@ -322,8 +322,10 @@ pub const fn estimate(
         * problem.k.div_ceil(K_STEP) as u64
         * config.weight_bytes() as u64
         * problem.l as u64;
-    if weights / DRAM_BYTES > body {
-        (body, bound) = (weights / DRAM_BYTES, "dram");
+    // The first stages of a launch fill while the one before ends.
+    let early = ctas * config.stages() as u64 * config.weight_bytes() as u64;
+    if weights.saturating_sub(early) / DRAM_BYTES > body {
+        (body, bound) = (weights.saturating_sub(early) / DRAM_BYTES, "dram");
     }
     let activations = config.token_tiles(problem.m) as u64
         * problem.k.div_ceil(K_STEP) as u64
