@@ -43,7 +43,7 @@ pub unsafe fn store_tile<W: Weights>(
     let first = first + thread::thread_idx_x() / pieces;
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
     let lane = thread::thread_idx_x();
-    let swapped = (lane ^ lane >> 2) % 2 != 0;
+    let swapped = !(lane ^ lane >> 2).is_multiple_of(2);
     let step = THREADS / pieces;
     let piece =
         Piece { config, p, tile, share, memory, unit, column, n, first, step, end, swapped };
