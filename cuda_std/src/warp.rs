@@ -24,6 +24,17 @@ pub unsafe fn shuffle_xor_f32(value: f32, xor: u32) -> f32 {
     f32::from_bits(unsafe { ptx::shuffle::shfl_sync_bfly_b32(value.to_bits(), xor, ALL) })
 }
 
+/// The value that the other lane of the pair of lanes `2 i` and `2 i + 1` holds.
+///
+/// # Safety
+/// Both lanes of the pair reach this same call.
+#[inline(always)]
+pub unsafe fn shuffle_pair_f32(value: f32) -> f32 {
+    let pair = 0b11 << (lane_id() & !1);
+    // SAFETY: the caller vouches that both lanes arrive.
+    f32::from_bits(unsafe { ptx::shuffle::shfl_sync_bfly_b32(value.to_bits(), 1, pair) })
+}
+
 /// Sums of `N` values over the warp, `N` a power of two up to 32: lane `j`
 /// returns the sum of `values[j % N]` over all lanes.
 ///
@@ -56,6 +67,34 @@ pub unsafe fn transpose_sum<const N: usize>(mut values: [f32; N]) -> f32 {
         distance *= 2;
     }
     values[0]
+}
+
+/// Transposes `N` values of `N` lanes, `N` a power of two up to 32, in each aligned group
+/// of that many lanes: lane `i`'s value `j` becomes lane `j`'s value `i`. Takes
+/// `N log2(N) / 2` shuffles.
+///
+/// # Safety
+/// All 32 lanes reach this same call.
+#[inline(always)]
+pub unsafe fn transpose<const N: usize>(mut values: [f32; N]) -> [f32; N] {
+    const { assert!(N.is_power_of_two() && N <= LANES as usize) };
+    let lane = lane_id();
+    let mut half = N / 2;
+    while half > 0 {
+        let upper = lane & half as u32 != 0;
+        for i in 0..N {
+            if i & half == 0 {
+                let send = if upper { values[i] } else { values[i + half] };
+                // SAFETY: the caller vouches that all lanes arrive; the loop is
+                // the same in each.
+                let received = unsafe { shuffle_xor_f32(send, half as u32) };
+                values[i] = if upper { received } else { values[i] };
+                values[i + half] = if upper { values[i + half] } else { received };
+            }
+        }
+        half /= 2;
+    }
+    values
 }
 
 /// Waits until all lanes have arrived; orders their memory accesses.

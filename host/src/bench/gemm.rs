@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use fp4_formats::gemm::OUT_RECIPE;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, ceiling};
@@ -14,11 +15,11 @@ use crate::cuda::{HalfProduct, ReadRate, Times, rotation};
 use crate::device::{Backend, Choice, DeviceError, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
-    Activations, Candidate, GemmOptions, GemmOverrides, GemmPlan, GemmRun, Repacked, reference,
+    Activations, Candidate, GemmOptions, GemmOverrides, GemmPlan, GemmRun, Output, Repacked,
+    reference,
 };
 use crate::generate::Generator;
 use crate::oracle::{Reference, Verification};
-use crate::output;
 use crate::rng::SplitMix64;
 use crate::shape::GemmShape;
 use crate::tensor::{BlockScaled, Dims};
@@ -73,6 +74,9 @@ pub struct GemmBench {
     pub layout: ScaleLayout,
     /// alpha, output type, overrides.
     pub options: GemmOptions,
+    /// Instead of the output type: NVFP4 with scales in this layout, the tensor's scale from the
+    /// oracle's largest magnitude.
+    pub quantized: Option<ScaleLayout>,
     /// How to time; only on a GPU.
     pub protocol: Protocol,
     /// Whether to print the plan's candidates.
@@ -174,7 +178,7 @@ fn run<F: BlockFormat>(
     bench: &GemmBench,
 ) -> Result<GemmReport> {
     let device = kernels.device();
-    let bytes = bytes::<F>(shape, bench);
+    let bytes = bytes::<F>(shape, bench)?;
     // Operands, their repacked and decoded forms, and on the emulator its own memory.
     require_memory(&format!("running {shape}"), bytes.saturating_mul(6))?;
     let mut rng = SplitMix64::new(bench.seed);
@@ -194,26 +198,27 @@ fn run<F: BlockFormat>(
         }
     };
     let weights = Repacked::for_device(device, &b, a.kind())?;
-    let prepared = GemmRun::new(kernels, &a, &weights, &bench.options)?;
-    let result = prepared.run()?;
     let reference = reference(&a, &b, &bench.options)?;
-    let verification = reference
-        .clone()
-        .with_additions(result.plan.additions)
-        .verify(&result.values(), result.output);
+    let mut options = bench.options.clone();
+    if let Some(layout) = bench.quantized {
+        let amax = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
+        options.output = Output::Nvfp4 { scale: OUT_RECIPE.tensor_parameter(amax as f32), layout };
+    }
+    let options = &options;
+    let prepared = GemmRun::new(kernels, &a, &weights, options)?;
+    let result = prepared.run()?;
+    let verification = result.verify(&reference);
 
     let (mut times, mut sweep) = (None, Vec::new());
     if matches!(device.backend(), Backend::Cuda(_))
         && verification.passed()
         && bench.protocol.replays > 0
     {
-        times = Some(time(kernels, shape, &a, &b, &weights, bench, &reference)?);
+        times = Some(time(kernels, shape, &a, &b, &weights, options, bench, &reference)?);
         for candidate in result.plan.candidates.iter().take(bench.sweep) {
             let (kernel, splits) = (Some(candidate.kernel.into()), Some(candidate.splits));
-            let options = GemmOptions {
-                overrides: GemmOverrides { kernel, splits },
-                ..bench.options.clone()
-            };
+            let options =
+                GemmOptions { overrides: GemmOverrides { kernel, splits }, ..options.clone() };
             let timed = time_sets(kernels, &a, &weights, &options, bench, &reference, bytes);
             let (times, error) = match timed {
                 Ok((times, ..)) => (Some(times), None),
@@ -238,7 +243,7 @@ fn run<F: BlockFormat>(
         kernels: kernels.path().display().to_string(),
         generator: bench.generator.to_string(),
         seed: bench.seed,
-        output: output::name(result.output),
+        output: result.output.name(),
         verified: verification.passed(),
         max_error: verification.max_abs_error,
         bytes,
@@ -251,15 +256,19 @@ fn run<F: BlockFormat>(
 }
 
 /// Bytes that the operation must read and write at least once.
-fn bytes<F: BlockFormat>(shape: GemmShape, bench: &GemmBench) -> u64 {
+fn bytes<F: BlockFormat>(shape: GemmShape, bench: &GemmBench) -> Result<u64> {
     let GemmShape { m, n, k, l } = shape;
     let block_row = k / 2 + k / F::BLOCK;
     let activation_row = match bench.left {
         Left::Fp4 => block_row,
         Left::Halves(_) => 2 * k,
     };
-    let result = m * n * bench.options.output.bytes() as usize;
-    (l * (m * activation_row + n * block_row + result)) as u64
+    let output = match bench.quantized {
+        Some(layout) => Output::Nvfp4 { scale: 1.0, layout },
+        None => bench.options.output,
+    };
+    let [elements, scales] = output.bytes(Dims::new(l, m, n)?)?;
+    Ok((l * (m * activation_row + n * block_row) + elements + scales) as u64)
 }
 
 /// Times a GEMM over as many input sets as make the caches cold, and verifies each of them. Gives
@@ -289,10 +298,7 @@ fn time_sets<F: BlockFormat>(
     let times = unsafe { graph.time(sets.len(), protocol.warmup, protocol.replays)? };
     for (index, set) in sets.iter().enumerate() {
         let result = set.result()?;
-        let check = reference
-            .clone()
-            .with_additions(result.plan.additions)
-            .verify(&result.values(), options.output);
+        let check = result.verify(reference);
         if !check.passed() {
             let what = format!("the timed result of input set {index} by {}", result.plan.kernel);
             return Err(Error::Wrong { what });
@@ -308,6 +314,7 @@ fn time<F: BlockFormat>(
     a: &Activations<'_, F>,
     b: &BlockScaled<F>,
     weights: &Repacked,
+    options: &GemmOptions,
     bench: &GemmBench,
     reference: &Reference,
 ) -> Result<GemmTiming> {
@@ -318,9 +325,8 @@ fn time<F: BlockFormat>(
         device: device.choice().device.clone(),
     })?;
     let (protocol, l2) = (bench.protocol, device.machine().l2_bytes);
-    let bytes = bytes::<F>(shape, bench);
-    let (times, sets, cold) =
-        time_sets(kernels, a, weights, &bench.options, bench, reference, bytes)?;
+    let bytes = bytes::<F>(shape, bench)?;
+    let (times, sets, cold) = time_sets(kernels, a, weights, options, bench, reference, bytes)?;
     let ceiling = if protocol.ceiling {
         let readable = bytes.next_multiple_of(16);
         let (warmup, replays) = (protocol.warmup, protocol.replays);

@@ -28,8 +28,26 @@ pub unsafe fn store(
         return;
     }
     let exist = problem.n - n;
-    // SAFETY: row `m` and the columns that exist are inside the vectors.
-    let results = unsafe { apply(epilogue, unit, [m, n], exist, sums) };
+    // SAFETY: row `m` and the columns that exist are inside vectors and result.
+    unsafe {
+        let results = apply(epilogue, unit, [m, n], exist, sums);
+        store_results(epilogue, problem, batch, [m, n], results);
+    }
+}
+
+/// Stores the results of row `m`, columns `n..n + 8`, that exist.
+///
+/// # Safety
+/// As [`store`]; `n` is a column.
+#[inline(always)]
+pub unsafe fn store_results(
+    epilogue: &Epilogue,
+    problem: &Problem,
+    batch: u32,
+    [m, n]: [u32; 2],
+    results: [f32; COLUMNS],
+) {
+    let exist = problem.n - n;
     let element =
         u64::from(batch) * epilogue.out_stride + u64::from(m) * u64::from(problem.n) + u64::from(n);
     if epilogue.out_type == OutputType::F32 as u32 {
@@ -122,6 +140,25 @@ pub unsafe fn store_column<const ROWS: usize>(
     sums: [f32; ROWS],
 ) {
     // SAFETY: a column of the vectors.
+    let results = unsafe { column_results(epilogue, problem, unit, [m, n], sums) };
+    let exist = problem.m - m;
+    // SAFETY: those that exist are inside the result.
+    unsafe { store_down(epilogue, problem, batch, [m, n], exist, results) };
+}
+
+/// What [`store_column`] stores, as f32.
+///
+/// # Safety
+/// Column `n` exists, and row `m`.
+#[inline(always)]
+pub unsafe fn column_results<const ROWS: usize>(
+    epilogue: &Epilogue,
+    problem: &Problem,
+    unit: f32,
+    [m, n]: [u32; 2],
+    sums: [f32; ROWS],
+) -> [f32; ROWS] {
+    // SAFETY: a column of the vectors.
     let (column, added) = unsafe { column_factors(epilogue, n) };
     let exist = problem.m - m;
     let mut results = sums.map(|sum| sum * unit * epilogue.alpha);
@@ -133,9 +170,7 @@ pub unsafe fn store_column<const ROWS: usize>(
             }
         }
     }
-    let results = results.map(|result| result * column + added);
-    // SAFETY: those that exist are inside the result.
-    unsafe { store_down(epilogue, problem, batch, [m, n], exist, results) };
+    results.map(|result| result * column + added)
 }
 
 /// [`store_column`] of rows that all exist, where there are no row factors.
@@ -257,12 +292,13 @@ unsafe fn column_factors(epilogue: &Epilogue, n: u32) -> (f32, f32) {
     (factor, added)
 }
 
-/// `alpha * row * column * sum + bias` of the columns that exist.
+/// `alpha * row * column * sum + bias` of the columns that exist: what [`store`] stores, as
+/// f32.
 ///
 /// # Safety
 /// As [`store`]; `exist` columns follow `n`.
 #[inline(always)]
-unsafe fn apply(
+pub unsafe fn apply(
     epilogue: &Epilogue,
     unit: f32,
     [m, n]: [u32; 2],

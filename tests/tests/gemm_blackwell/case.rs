@@ -7,7 +7,7 @@ use fp4_formats::gemm::blackwell::prepare::{
 use fp4_formats::gemm::blackwell::{
     BlackwellConfig, BlackwellParams, CONFIGS, Side, Tiling, codes_map, halves_map, scales_map,
 };
-use fp4_formats::gemm::{Epilogue, OutputType, Problem};
+use fp4_formats::gemm::{Epilogue, OutputType, Problem, ResultScales};
 use fp4_formats::layout::ScaleLayout;
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{Swizzle, TensorMap};
@@ -264,6 +264,7 @@ impl Case {
                 out_type: self.output as u32,
                 bias_type: OutputType::F32 as u32,
                 reserved: 0,
+                scales: ResultScales::NONE,
             },
             problem: self.problem,
             swapped: u32::from(self.swapped),

@@ -8,6 +8,7 @@ use fp4_formats::gemm::hopper::repack::WARPGROUP;
 
 use super::decode::Weights;
 use super::{Memory, Work};
+use crate::gemm::blocks;
 use crate::gemm::epilogue::{self, COLUMNS};
 
 /// Threads that take part.
@@ -31,8 +32,8 @@ pub unsafe fn reduce<W: Weights>(
     let columns = config.rows / COLUMNS as u32;
     let tokens = (p.problem.m - work.token).min(config.tokens);
     let pieces = tokens * columns;
-    let first = pieces * work.rank / work.splits;
-    let end = pieces * (work.rank + 1) / work.splits;
+    let first = part(pieces, work.rank, work.splits);
+    let end = part(pieces, work.rank + 1, work.splits);
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
     let mut piece = first + thread::thread_idx_x();
     while piece < end {
@@ -70,7 +71,28 @@ pub unsafe fn reduce<W: Weights>(
             }
             batch += BATCH;
         }
-        // SAFETY: the token exists; the rest is the caller's.
-        unsafe { epilogue::store(&p.epilogue, &p.problem, unit, work.batch, place, sums) };
+        // SAFETY: the token exists; the rest is the caller's. A block of NVFP4 is two pieces of
+        // neighbouring lanes: the first of a part is even, as are their numbers.
+        unsafe {
+            let results = epilogue::apply(&p.epilogue, unit, place, p.problem.n - place[1], sums);
+            if blocks::wanted(&p.epilogue) {
+                blocks::store_half(&p.epilogue, &p.problem, work.batch, place, results);
+            } else {
+                epilogue::store_results(&p.epilogue, &p.problem, work.batch, place, results);
+            }
+        }
     }
+    if blocks::wanted(&p.epilogue) && work.token + tokens == p.problem.m {
+        let (blocks, rank) = (config.rows / blocks::BLOCK as u32, work.rank);
+        let part = [work.row_tile * blocks, blocks];
+        let threads = [rank * THREADS + thread::thread_idx_x(), work.splits * THREADS];
+        // SAFETY: the caller's.
+        unsafe { blocks::pad_rows(&p.epilogue, &p.problem, work.batch, part, threads) };
+    }
+}
+
+/// First of part `index` of `pieces`, even.
+#[inline(always)]
+fn part(pieces: u32, index: u32, parts: u32) -> u32 {
+    pieces / 2 * index / parts * 2
 }
