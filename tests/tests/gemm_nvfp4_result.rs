@@ -74,7 +74,7 @@ impl Case {
     fn check_as<F: BlockFormat>(&self, kernels: &Kernels) {
         let [m, n, k, l] = self.sizes;
         let mut rng = SplitMix64::new(self.seed);
-        let b = Dims::new(if self.seed % 2 == 0 { 1 } else { l }, n, k).expect("dims");
+        let b = Dims::new(if self.seed.is_multiple_of(2) { 1 } else { l }, n, k).expect("dims");
         let b = self.generator.blocks::<F>("b", b, Linear, &mut rng).expect("b");
         let dims = Dims::new(l, m, k).expect("dims");
         let (blocks, halves);

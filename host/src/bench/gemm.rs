@@ -199,13 +199,14 @@ fn run<F: BlockFormat>(
     };
     let weights = Repacked::for_device(device, &b, a.kind())?;
     let reference = reference(&a, &b, &bench.options)?;
-    let mut options = bench.options.clone();
+    let mut bench = bench.clone();
     if let Some(layout) = bench.quantized {
         let amax = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
-        options.output = Output::Nvfp4 { scale: OUT_RECIPE.tensor_parameter(amax as f32), layout };
+        let scale = OUT_RECIPE.tensor_parameter(amax as f32);
+        bench.options.output = Output::Nvfp4 { scale, layout };
     }
-    let options = &options;
-    let prepared = GemmRun::new(kernels, &a, &weights, options)?;
+    let bench = &bench;
+    let prepared = GemmRun::new(kernels, &a, &weights, &bench.options)?;
     let result = prepared.run()?;
     let verification = result.verify(&reference);
 
@@ -214,11 +215,13 @@ fn run<F: BlockFormat>(
         && verification.passed()
         && bench.protocol.replays > 0
     {
-        times = Some(time(kernels, shape, &a, &b, &weights, options, bench, &reference)?);
+        times = Some(time(kernels, shape, &a, &b, &weights, bench, &reference)?);
         for candidate in result.plan.candidates.iter().take(bench.sweep) {
             let (kernel, splits) = (Some(candidate.kernel.into()), Some(candidate.splits));
-            let options =
-                GemmOptions { overrides: GemmOverrides { kernel, splits }, ..options.clone() };
+            let options = GemmOptions {
+                overrides: GemmOverrides { kernel, splits },
+                ..bench.options.clone()
+            };
             let timed = time_sets(kernels, &a, &weights, &options, bench, &reference, bytes);
             let (times, error) = match timed {
                 Ok((times, ..)) => (Some(times), None),
@@ -314,7 +317,6 @@ fn time<F: BlockFormat>(
     a: &Activations<'_, F>,
     b: &BlockScaled<F>,
     weights: &Repacked,
-    options: &GemmOptions,
     bench: &GemmBench,
     reference: &Reference,
 ) -> Result<GemmTiming> {
@@ -326,7 +328,8 @@ fn time<F: BlockFormat>(
     })?;
     let (protocol, l2) = (bench.protocol, device.machine().l2_bytes);
     let bytes = bytes::<F>(shape, bench)?;
-    let (times, sets, cold) = time_sets(kernels, a, weights, options, bench, reference, bytes)?;
+    let (times, sets, cold) =
+        time_sets(kernels, a, weights, &bench.options, bench, reference, bytes)?;
     let ceiling = if protocol.ceiling {
         let readable = bytes.next_multiple_of(16);
         let (warmup, replays) = (protocol.warmup, protocol.replays);
