@@ -24,17 +24,6 @@ pub unsafe fn shuffle_xor_f32(value: f32, xor: u32) -> f32 {
     f32::from_bits(unsafe { ptx::shuffle::shfl_sync_bfly_b32(value.to_bits(), xor, ALL) })
 }
 
-/// The value that the other lane of the pair of lanes `2 i` and `2 i + 1` holds.
-///
-/// # Safety
-/// Both lanes of the pair reach this same call.
-#[inline(always)]
-pub unsafe fn shuffle_pair_f32(value: f32) -> f32 {
-    let pair = 0b11 << (lane_id() & !1);
-    // SAFETY: the caller vouches that both lanes arrive.
-    f32::from_bits(unsafe { ptx::shuffle::shfl_sync_bfly_b32(value.to_bits(), 1, pair) })
-}
-
 /// Sums of `N` values over the warp, `N` a power of two up to 32: lane `j`
 /// returns the sum of `values[j % N]` over all lanes.
 ///

@@ -46,7 +46,7 @@ pub use activations::{ActivationKind, Activations, HalfMatrix};
 pub use oracle::reference;
 pub use plan::{Candidate, GemmOverrides, GemmPlan, plan};
 pub use result::{GemmResult, Output, ResultBuffers};
-pub use run::{ActivationBuffers, Gemm, GemmRun, Vectors, gemm};
+pub use run::{ActivationBuffers, Gemm, GemmRun, Vectors, Workspace, gemm};
 pub use weights::{DeviceWeights, Repacked, WeightForm};
 
 use fp4_formats::BlockFormat;

@@ -3,8 +3,7 @@
 //! The recipe is [`OUT_RECIPE`], run by the same conversions as the quantise kernels'. A
 //! thread has a whole block, whatever the architecture: it needs no other's maximum.
 
-use cuda_std::ptx::{float, memory};
-use cuda_std::warp;
+use cuda_std::ptx::{float, marker, memory};
 use fp4_formats::gemm::{Epilogue, OUT_NVFP4, OUT_RECIPE, Problem};
 use fp4_formats::layout::{TILE_BLOCKS, TILE_ROWS};
 use fp4_formats::recipe::{BlockScale, Nvfp4Tensor};
@@ -70,33 +69,6 @@ pub unsafe fn store_results(
     }
 }
 
-/// [`store_results`] by two neighbouring lanes, the even one with the first eight columns:
-/// `n` is the first of this one's.
-///
-/// # Safety
-/// As [`store`]; both lanes are here.
-#[inline(always)]
-pub unsafe fn store_half(
-    epilogue: &Epilogue,
-    problem: &Problem,
-    batch: u32,
-    [m, n]: [u32; 2],
-    results: [f32; COLUMNS],
-) {
-    let own = magnitude(results);
-    // SAFETY: both lanes are here.
-    let amax = float::max_nan_f32(own, unsafe { warp::shuffle_pair_f32(own) });
-    let scale = block_scale(epilogue, amax);
-    let codes = scale.codes::<AnyRange<F32>>(results);
-    // SAFETY: the piece's codes, and the block's scale.
-    unsafe {
-        memory::st_global_b32(code_address(epilogue, problem, batch, [m, n]), codes);
-        if n.is_multiple_of(BLOCK as u32) {
-            store_scale(epilogue, problem, batch, [m, n / BLOCK as u32], scale);
-        }
-    }
-}
-
 /// The largest magnitude; NaN if any is.
 #[inline(always)]
 fn magnitude(values: [f32; COLUMNS]) -> f32 {
@@ -110,15 +82,15 @@ fn magnitude(values: [f32; COLUMNS]) -> f32 {
 /// The scale of a block of largest magnitude `amax`.
 #[inline(always)]
 fn block_scale(epilogue: &Epilogue, amax: f32) -> BlockScale {
-    Nvfp4Tensor::new(OUT_RECIPE, epilogue.scales.parameter).block::<AnyRange<F32>>(amax)
+    // As in `here`.
+    let parameter = marker::pin(epilogue.scales.parameter.to_bits());
+    Nvfp4Tensor::new(OUT_RECIPE, f32::from_bits(parameter)).block::<AnyRange<F32>>(amax)
 }
 
 /// Address of the codes from element `[m, n]` of a batch entry on.
 #[inline(always)]
-fn code_address(epilogue: &Epilogue, problem: &Problem, batch: u32, [m, n]: [u32; 2]) -> u64 {
-    let element = u64::from(batch) * epilogue.out_stride;
-    let element = element + u64::from(m) * u64::from(problem.n) + u64::from(n);
-    epilogue.out + element / 2
+fn code_address(epilogue: &Epilogue, problem: &Problem, batch: u32, place: [u32; 2]) -> u64 {
+    epilogue.out + epilogue::element(epilogue, problem, batch, place) / 2
 }
 
 /// Stores a block's scale, and after a row's last one the padding in the same tile.
@@ -133,8 +105,9 @@ unsafe fn store_scale(
     [m, block]: [u32; 2],
     scale: BlockScale,
 ) {
+    let problem = here(problem);
     let blocks = problem.n / BLOCK as u32;
-    let at = scale_address(epilogue, problem, batch, m, block);
+    let at = scale_address(epilogue, &problem, batch, m, block);
     // SAFETY: the block's scale, and what pads its row.
     unsafe {
         memory::st_global_b8(at, u16::from(scale.byte));
@@ -147,6 +120,13 @@ unsafe fn store_scale(
             }
         }
     }
+}
+
+/// The sizes, tied to this place: what follows from them is no more than a few instructions,
+/// and would otherwise take registers from the kernel's start on.
+#[inline(always)]
+fn here(problem: &Problem) -> Problem {
+    Problem { m: marker::pin(problem.m), n: marker::pin(problem.n), ..*problem }
 }
 
 /// Writes zeros to the scales of the rows that pad a 128x4 result, for `count` blocks from
@@ -163,6 +143,7 @@ pub unsafe fn pad_rows(
     [first, count]: [u32; 2],
     [thread, threads]: [u32; 2],
 ) {
+    let problem = here(problem);
     let blocks = (problem.n / BLOCK as u32).next_multiple_of(TILE_BLOCKS as u32);
     let count = count.min(blocks.saturating_sub(first));
     if epilogue.scales.blocked == 0 || count == 0 {
@@ -173,7 +154,7 @@ pub unsafe fn pad_rows(
     while item < rows * count {
         let (row, block) = (problem.m + item / count, first + item % count);
         // SAFETY: a byte of the padding.
-        unsafe { memory::st_global_b8(scale_address(epilogue, problem, batch, row, block), 0) };
+        unsafe { memory::st_global_b8(scale_address(epilogue, &problem, batch, row, block), 0) };
         item += threads;
     }
 }

@@ -28,26 +28,8 @@ pub unsafe fn store(
         return;
     }
     let exist = problem.n - n;
-    // SAFETY: row `m` and the columns that exist are inside vectors and result.
-    unsafe {
-        let results = apply(epilogue, unit, [m, n], exist, sums);
-        store_results(epilogue, problem, batch, [m, n], results);
-    }
-}
-
-/// Stores the results of row `m`, columns `n..n + 8`, that exist.
-///
-/// # Safety
-/// As [`store`]; `n` is a column.
-#[inline(always)]
-pub unsafe fn store_results(
-    epilogue: &Epilogue,
-    problem: &Problem,
-    batch: u32,
-    [m, n]: [u32; 2],
-    results: [f32; COLUMNS],
-) {
-    let exist = problem.n - n;
+    // SAFETY: row `m` and the columns that exist are inside the vectors.
+    let results = unsafe { apply(epilogue, unit, [m, n], exist, sums) };
     let element =
         u64::from(batch) * epilogue.out_stride + u64::from(m) * u64::from(problem.n) + u64::from(n);
     if epilogue.out_type == OutputType::F32 as u32 {
@@ -248,7 +230,7 @@ fn down<const ROWS: usize>(
 
 /// Index of element `[m, n]` of batch entry `batch` of the result.
 #[inline(always)]
-fn element(epilogue: &Epilogue, problem: &Problem, batch: u32, [m, n]: [u32; 2]) -> u64 {
+pub fn element(epilogue: &Epilogue, problem: &Problem, batch: u32, [m, n]: [u32; 2]) -> u64 {
     u64::from(batch) * epilogue.out_stride + u64::from(m) * u64::from(problem.n) + u64::from(n)
 }
 
@@ -263,7 +245,7 @@ fn element_bytes(epilogue: &Epilogue) -> u64 {
 /// # Safety
 /// The row exists.
 #[inline(always)]
-unsafe fn row_factor(epilogue: &Epilogue, m: u32) -> f32 {
+pub unsafe fn row_factor(epilogue: &Epilogue, m: u32) -> f32 {
     if epilogue.row_factors == 0 {
         return epilogue.alpha;
     }
@@ -277,7 +259,7 @@ unsafe fn row_factor(epilogue: &Epilogue, m: u32) -> f32 {
 /// # Safety
 /// The column exists.
 #[inline(always)]
-unsafe fn column_factors(epilogue: &Epilogue, n: u32) -> (f32, f32) {
+pub unsafe fn column_factors(epilogue: &Epilogue, n: u32) -> (f32, f32) {
     let (mut factor, mut added) = (1.0, 0.0);
     // SAFETY: a column of the vectors.
     unsafe {

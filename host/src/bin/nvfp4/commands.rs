@@ -160,6 +160,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     }
     let progress = Progress::new();
     let kernels = open(&args.target, None, &progress)?;
+    let kernels = if args.serial { kernels.serial() } else { kernels };
     let bench = GemvBench {
         generator: args.generator,
         seed: args.seed,
