@@ -7,13 +7,17 @@ use fp4_formats::gemm::{OUT_RECIPE, OutputType, blackwell};
 use fp4_formats::quantize::Format;
 use fp4_formats::recipe::{Nvfp4Tensor, Software};
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e4m3, pack};
+use nvfp4::bench::{self, GemmBench, Left, Protocol};
+use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
     Activations, GemmOptions, GemmOverrides, GemmResult, GemmRun, Output, Repacked, gemm, reference,
 };
 use nvfp4::generate::Generator;
+use nvfp4::operands::gemm::write_result;
 use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
+use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_tests::emulated;
 use ptx_emu::Schedule;
@@ -323,6 +327,62 @@ fn bad_results_are_refused() {
             let text = run(scale);
             assert!(text.contains("scale of the result must be finite"), "{scale}: {text}");
         }
+    }
+}
+
+/// A result is written in the form of an operand.
+#[test]
+fn results_are_written_as_operands() {
+    let kernels = emulated(DEVICES[1], Schedule::Eager);
+    let mut rng = SplitMix64::new(5);
+    let mut operand = |batch, rows| {
+        let dims = Dims::new(batch, rows, 32).expect("dims");
+        Generator::FullRange.operand("x", dims, Linear, &mut rng).expect("operand")
+    };
+    let (a, b) = (operand(2, 5), operand(1, 48));
+    let path = std::env::temp_dir().join(format!("nvfp4-result-{}", std::process::id()));
+    for layout in ScaleLayout::ALL {
+        let output = Output::Nvfp4 { scale: 0.25, layout };
+        let options = GemmOptions { output, ..GemmOptions::default() };
+        let result = gemm(&kernels, &Activations::Blocks(&a), &b, &options).expect("runs");
+        write_result(&path, &result, GemmShape { m: 5, n: 48, k: 32, l: 2 }).expect("written");
+        let file = Checkpoint::open(&path).expect("a file");
+        assert_eq!(file.raw("c").expect("codes").shape, [2, 5, 24]);
+        assert_eq!(file.raw("c").expect("codes").data, result.bytes);
+        assert_eq!(file.raw("c_scale").expect("scales").data, result.scales);
+        assert_eq!(file.scalar("c_global_scale").expect("scale"), 0.25);
+        assert_eq!(file.metadata("c_scale_layout"), Some(layout.name()));
+    }
+    std::fs::remove_file(&path).expect("removed");
+}
+
+/// A bench takes the tensor's scale from the oracle, and verifies.
+#[test]
+fn benches_verify() {
+    for (device, layout) in DEVICES.into_iter().zip(ScaleLayout::ALL) {
+        let kernels = emulated(device, Schedule::Eager);
+        let bench = GemmBench {
+            format: Format::Nvfp4,
+            left: Left::Fp4,
+            generator: Generator::FullRange,
+            seed: 1,
+            layout: Linear,
+            options: GemmOptions::default(),
+            quantized: Some(layout),
+            protocol: Protocol::default(),
+            explain: false,
+            sweep: 0,
+        };
+        let report = bench::gemm(&kernels, GemmShape::of(5, 48, 272), &bench).expect("runs");
+        assert!(report.verified, "{report}");
+        assert_eq!(report.verification.overflowed, 0, "{report}");
+        assert_eq!(report.output, "nvfp4");
+        // Rows of codes and scales of both operands, then of the result.
+        let scales = layout.bytes(5, 3).expect("small");
+        assert_eq!(report.bytes as usize, (5 + 48) * (136 + 17) + 5 * 24 + scales);
+        let ragged = bench::gemm(&kernels, GemmShape::of(5, 40, 272), &bench);
+        let text = ragged.expect_err("no whole blocks").to_string();
+        assert!(text.starts_with("N must be a multiple of 16"), "{text}");
     }
 }
 

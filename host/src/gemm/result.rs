@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::oracle::{Reference, Verification};
 use crate::output;
 use crate::tensor::{BlockScaled, Dims, byte_counts};
+use crate::tune::ResultKind;
 
 /// What the result `[L, M, N]` of a GEMM is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +43,15 @@ impl Default for Output {
 impl From<OutputType> for Output {
     fn from(floats: OutputType) -> Self {
         Self::Floats(floats)
+    }
+}
+
+impl From<Output> for ResultKind {
+    fn from(output: Output) -> Self {
+        match output {
+            Output::Floats(floats) => Self::Floats(floats),
+            Output::Nvfp4 { layout, .. } => Self::Nvfp4(layout),
+        }
     }
 }
 

@@ -148,6 +148,12 @@ impl HopperConfig {
         self.free_offset() + BARRIER_BYTES
     }
 
+    /// Whether the CTAs of a cluster load one another's sums where they are, instead of sending
+    /// them: of few tokens there is little to load, and sending takes a round more.
+    pub const fn loads_remote(&self) -> bool {
+        self.tokens <= 32
+    }
+
     /// Tokens, of the tile's `tokens`, that CTA `rank` of a cluster of `splits` stores: the first
     /// and the one after the last.
     pub const fn part(tokens: u32, rank: u32, splits: u32) -> (u32, u32) {

@@ -1,8 +1,6 @@
-//! The CTAs of a cluster share a tile: each sends the others their parts of its sums, into
-//! their shared memory, and stores its own part.
-//!
-//! A part is some of the tile's tokens, so that what goes from one CTA to another is one piece
-//! of memory.
+//! The CTAs of a cluster share a tile, and each stores its own part of it, some of the tokens.
+//! Of many tokens each sends the others their parts of its sums, a piece of memory each; of
+//! few tokens ([`HopperConfig::loads_remote`]) each loads them where they are.
 
 use cuda_std::ptx::{bulk, cluster, fence, mbarrier, special};
 use cuda_std::{thread, warp};
@@ -40,10 +38,14 @@ impl Share {
         HopperConfig::part(self.tokens, rank, self.splits)
     }
 
-    /// Shared address of the sums that CTA `rank` has of this CTA's token `token`.
+    /// Address, in the cluster's window where sums are loaded remotely, of the sums that CTA
+    /// `rank` has of this CTA's token `token`.
     #[inline(always)]
     pub fn sums(&self, config: &HopperConfig, memory: Memory, rank: u32, token: u32) -> u32 {
         let pitch = config.sum_pitch() * size_of::<f32>() as u32;
+        if config.loads_remote() && self.splits > 1 {
+            return cluster::mapa_shared_cluster_u32(memory.base + token * pitch, rank);
+        }
         if rank == self.rank {
             return memory.base + token * pitch;
         }
@@ -65,6 +67,9 @@ fn index(from: u32, to: u32) -> u32 {
 /// All consumers, of all CTAs of the cluster; `received` is initialised, for one arrival.
 #[inline(always)]
 pub unsafe fn offer(config: &HopperConfig, share: &Share, received: u32) {
+    if config.loads_remote() {
+        return;
+    }
     // SAFETY: the caller's.
     unsafe {
         if thread::thread_idx_x() == 0 {
@@ -80,12 +85,21 @@ pub unsafe fn offer(config: &HopperConfig, share: &Share, received: u32) {
 }
 
 /// Sends the others their parts of the sums, which this thread has put into shared memory,
-/// and waits for theirs. [`part`] follows when they are stored.
+/// and waits for theirs; or waits until theirs may be loaded. [`part`] follows when they are
+/// stored.
 ///
 /// # Safety
 /// As [`offer`], after it.
 #[inline(always)]
 pub unsafe fn exchange(config: &HopperConfig, share: &Share, memory: Memory, received: u32) {
+    if config.loads_remote() {
+        // SAFETY: the caller's.
+        unsafe {
+            cluster::barrier_cluster_arrive_release_aligned();
+            cluster::barrier_cluster_wait_acquire_aligned();
+        }
+        return;
+    }
     fence::fence_proxy_async_shared_cta();
     // SAFETY: the caller's; all CTAs of the cluster have offered when the wait returns. A
     // lane of the first warp sends to the CTA of its number.
@@ -114,12 +128,23 @@ pub unsafe fn exchange(config: &HopperConfig, share: &Share, memory: Memory, rec
     }
 }
 
-/// Waits until the other CTAs have what this one sent: then it may end.
+/// Waits until the other CTAs have what this one sent, or have loaded it: then it may end.
 ///
 /// # Safety
-/// As [`offer`], after [`exchange`].
+/// As [`offer`], after [`exchange`]. `used`: whether this thread has used all that it loaded,
+/// and hence has loaded it.
 #[inline(always)]
-pub unsafe fn part() {
+pub unsafe fn part(config: &HopperConfig, used: bool) {
     // SAFETY: the caller's.
-    unsafe { cluster::barrier_cluster_wait_acquire_aligned() };
+    unsafe {
+        if config.loads_remote() {
+            // Results need not be in memory for the others to end.
+            if used {
+                cluster::barrier_cluster_arrive_relaxed_aligned();
+            } else {
+                cluster::barrier_cluster_arrive_release_aligned();
+            }
+        }
+        cluster::barrier_cluster_wait_acquire_aligned();
+    }
 }

@@ -16,7 +16,7 @@
 //! | at | what |
 //! |---|---|
 //! | 0 | activations of each stage: two boxes of 64 columns, 128-byte swizzle |
-//! | `weights_offset` | weights of each stage: one or two chunks |
+//! | `weights_offset` | weights of each stage: a chunk |
 //! | 0, after a tile's last stage is read | f32 sums, a token after the other |
 //! | `slot_offset`, likewise | sums that other CTAs of the cluster send |
 //! | `barriers_offset` | the ring's barriers |
@@ -26,8 +26,8 @@
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
 //! | `full[stage]` | producer, with the stage's bytes | consumers | the stage has arrived |
-//! | `empty[stage]` | a lane of each consumer warp | producer | the stage is read |
-//! | `free` | a lane of each consumer warp | producer, after a tile of this CTA | the sums are stored: stages may be copied |
+//! | `empty[stage]` | consumers | producer | the stage is read |
+//! | `free` | consumers | producer, after a tile of this CTA | the sums are stored: stages may be copied |
 //! | 0, initialised | all threads | all threads | the ring |
 //! | 1, read | consumers | consumers | all stages are read |
 //! | 1, summed | consumers | consumers | the sums are in shared memory |
@@ -64,20 +64,21 @@ mod warps;
 use cluster::Share;
 use consumer::Consumer;
 use cuda_std::ptx::{barrier, fence, grid, marker, mbarrier, registers, tensor_copy};
-use cuda_std::{kernel, shared, thread, warp};
+use cuda_std::{kernel, shared, thread};
 use decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, Product};
 use fp4_formats::gemm::hopper::config::{
     CONFIGS, CONSUMERS, HopperConfig, PRODUCER_REGISTERS, THREADS,
 };
 use fp4_formats::gemm::hopper::params::HopperParams;
-use fp4_formats::gemm::hopper::repack::WARPGROUP;
+use fp4_formats::gemm::hopper::repack::{CHUNK_ROWS, WARPGROUP};
 use producer::produce;
 use tile::{Memory, Tile};
 
+use crate::gemm::epilogue::COLUMNS;
 use crate::pipeline::{Cursor, Ring};
 
-/// Warps of all consumers.
-const CONSUMER_WARPS: u32 = CONSUMERS * WARPGROUP / warp::LANES;
+/// Threads of all consumers.
+const CONSUMER_THREADS: u32 = CONSUMERS * WARPGROUP;
 
 /// The kernel body for configuration `INDEX`.
 ///
@@ -98,6 +99,7 @@ unsafe fn gemm<
         let config = &CONFIGS[INDEX];
         assert!(config.tokens as usize == 2 * SUMS);
         assert!(config.row_blocks() as usize == BLOCKS);
+        assert!(config.rows == CHUNK_ROWS);
         assert!(config.stages() == STAGES);
         assert!(config.consumer_registers() == REGISTERS);
         assert!(config.scheme.format as u32 == W::SCHEME.format as u32);
@@ -115,8 +117,8 @@ unsafe fn gemm<
         // SAFETY: the barriers' memory is the CTA's; the map is the parameter's first member.
         unsafe {
             tensor_copy::prefetch_tensormap(map);
-            ring.init(1, CONSUMER_WARPS);
-            mbarrier::mbarrier_init_shared_cta_b64(free, CONSUMER_WARPS);
+            ring.init(1, CONSUMER_THREADS);
+            mbarrier::mbarrier_init_shared_cta_b64(free, CONSUMER_THREADS);
             mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.received_offset(), 1);
         }
         fence::fence_mbarrier_init_release_cluster();
@@ -124,10 +126,10 @@ unsafe fn gemm<
     // SAFETY: all threads of the CTA are here.
     unsafe { thread::sync_threads() };
 
-    if thread >= CONSUMERS * WARPGROUP {
+    if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup, as is the other branch of two.
         unsafe { registers::setmaxnreg_dec::<PRODUCER_REGISTERS>() };
-        if thread == CONSUMERS * WARPGROUP {
+        if thread == CONSUMER_THREADS {
             // SAFETY: one thread; the barriers are initialised.
             unsafe { produce(config, p, map, memory, ring, free) };
         }
@@ -187,7 +189,7 @@ unsafe fn consume<
                 consumer.put_sums(config, memory);
                 cluster::exchange(config, &share, memory, received);
                 store::store_tile::<W>(config, p, &tile, &share, memory);
-                cluster::part();
+                cluster::part(config, p.problem.n.is_multiple_of(COLUMNS as u32));
             }
             return;
         }
@@ -214,11 +216,8 @@ unsafe fn consume<
         if owned {
             // Copies overwrite what was stored and loaded here.
             fence::fence_proxy_async_shared_cta();
-            // SAFETY: the warp is converged; the barrier is initialised.
-            unsafe {
-                warp::sync();
-                mbarrier::mbarrier_arrive_shared_cta_b64_if(free, warp::lane_id() == 0);
-            }
+            // SAFETY: the barrier is initialised.
+            unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(free) };
         }
         end = run.end;
     }
@@ -231,7 +230,7 @@ unsafe fn consume<
 #[inline(always)]
 unsafe fn sync_consumers() {
     // SAFETY: the caller's; barrier 0 is of all threads.
-    unsafe { barrier::bar_sync_threads::<1, { CONSUMERS * WARPGROUP }>() };
+    unsafe { barrier::bar_sync_threads::<1, CONSUMER_THREADS>() };
 }
 
 /// Entry points: name, index in [`CONFIGS`], weights, sums a thread, blocks of rows a

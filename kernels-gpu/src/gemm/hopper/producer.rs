@@ -4,9 +4,8 @@ use cuda_std::ptx::{bulk, grid, marker, mbarrier, tensor_copy};
 use cuda_std::thread;
 use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, K_STEP, OPERAND_BYTES};
 use fp4_formats::gemm::hopper::params::HopperParams;
-use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
 
-use super::tile::{Memory, Tile, Walk};
+use super::tile::{Memory, Tile};
 use crate::pipeline::{Cursor, Ring};
 
 /// What the copies of all steps have in common.
@@ -14,9 +13,6 @@ struct Copies<'a> {
     config: &'a HopperConfig,
     p: &'a HopperParams,
     memory: Memory,
-    /// Bytes from a row of chunks to the next, and the last of those rows.
-    row_bytes: u64,
-    last_row: u32,
     /// Address of the activations' tensor map.
     map: u64,
     /// How long L2 keeps each.
@@ -25,30 +21,30 @@ struct Copies<'a> {
 }
 
 impl Copies<'_> {
-    /// # Safety
-    /// The stage belongs to the copies until its barrier `full` says otherwise; `step` exists.
+    /// Address of the chunk of step `step` of a tile.
     #[inline(always)]
-    unsafe fn weights(&self, tile: &Tile, step: u32, stage: u32, full: u32) {
-        let chunk_bytes = self.config.scheme.chunk_bytes();
-        let chunks = self.config.rows / CHUNK_ROWS;
-        let matrix = self.p.weights + u64::from(tile.batch) * self.p.weight_stride;
-        for chunk in 0..chunks {
-            // A row tile may end past the last chunk; what is copied instead is not stored.
-            let row_chunk = (tile.row_tile * chunks + chunk).min(self.last_row);
-            let source = matrix
-                + u64::from(row_chunk) * self.row_bytes
-                + u64::from(step) * u64::from(chunk_bytes);
-            let to = self.memory.weights(self.config, stage) + chunk * chunk_bytes;
-            // SAFETY: chunks are inside the weights; the rest is the caller's.
-            unsafe {
-                bulk::cp_async_bulk_shared_cta_global(
-                    to,
-                    source,
-                    chunk_bytes,
-                    full,
-                    self.weights_policy,
-                );
-            }
+    fn chunk(&self, tile: &Tile, step: u32) -> u64 {
+        let row_chunks = self.p.problem.k.div_ceil(K_STEP);
+        let index = u64::from(tile.row_tile) * u64::from(row_chunks) + u64::from(step);
+        self.p.weights
+            + u64::from(tile.batch) * self.p.weight_stride
+            + index * u64::from(self.config.scheme.chunk_bytes())
+    }
+
+    /// # Safety
+    /// The stage belongs to the copies until its barrier `full` says otherwise; `chunk` is the
+    /// address of one.
+    #[inline(always)]
+    unsafe fn weights(&self, chunk: u64, stage: u32, full: u32) {
+        // SAFETY: the caller's.
+        unsafe {
+            bulk::cp_async_bulk_shared_cta_global(
+                self.memory.weights(self.config, stage),
+                chunk,
+                self.config.weight_bytes(),
+                full,
+                self.weights_policy,
+            );
         }
     }
 
@@ -90,13 +86,13 @@ pub unsafe fn produce<const STAGES: u32>(
     ring: Ring<STAGES>,
     free: u32,
 ) {
-    let mut walk = Walk::start(config, p, marker::pin(thread::block_idx_x()));
+    let mut run = p.division.run(marker::pin(thread::block_idx_x()));
+    let mut item = run.take(&p.division);
+    let mut tile = Tile::of(config, p, item.tile);
     let copies = Copies {
         config,
         p,
         memory,
-        row_bytes: u64::from(p.problem.k.div_ceil(K_STEP)) * u64::from(config.scheme.chunk_bytes()),
-        last_row: p.problem.n.div_ceil(CHUNK_ROWS) - 1,
         map,
         // Other CTAs read the weights only where there are more token tiles, the activations
         // always.
@@ -107,49 +103,47 @@ pub unsafe fn produce<const STAGES: u32>(
         },
         activations_policy: bulk::createpolicy_fractional_l2_evict_last_b64(),
     };
+    let chunk_bytes = u64::from(config.scheme.chunk_bytes());
+    let mut chunk = copies.chunk(&tile, item.first);
+    let mut step = item.first;
+    let early = item.count().min(STAGES);
     let mut cursor = Cursor::producer();
-    let mut ahead = 0;
     // SAFETY: all stages are empty at first; a later one is when its wait returns.
     unsafe {
-        // A copy of the walk, as far as there are stages and nothing to wait for.
-        let mut early = walk;
-        while ahead < STAGES {
-            if early.at_end() {
-                if early.is_last() || early.item.owned(&p.division) {
-                    break;
-                }
-                early.turn(config, p);
-            }
-            let full = ring.full(ahead);
-            ring.expect_bytes(&Cursor { stage: ahead, parity: 0 }, config.stage_bytes());
-            copies.weights(&early.tile, early.step, ahead, full);
-            early.step += 1;
-            ahead += 1;
+        for stage in 0..early {
+            ring.expect_bytes(&Cursor { stage, parity: 0 }, config.stage_bytes());
+            copies.weights(chunk, stage, ring.full(stage));
+            chunk += chunk_bytes;
         }
         grid::griddepcontrol_wait();
+        for stage in 0..early {
+            copies.activations(&tile, step, stage, ring.full(stage));
+            step += 1;
+            cursor.advance();
+        }
         let mut parity = 0;
         loop {
-            if walk.at_end() {
-                if walk.is_last() {
-                    return;
-                }
-                if walk.item.owned(&p.division) {
-                    mbarrier::wait_parity(free, parity);
-                    parity ^= 1;
-                }
-                walk.turn(config, p);
-            }
-            let full = ring.full(cursor.stage);
-            if ahead > 0 {
-                ahead -= 1;
-            } else {
+            while step < item.end {
                 ring.wait_empty(&cursor);
+                let full = ring.full(cursor.stage);
                 ring.expect_bytes(&cursor, config.stage_bytes());
-                copies.weights(&walk.tile, walk.step, cursor.stage, full);
+                copies.weights(chunk, cursor.stage, full);
+                copies.activations(&tile, step, cursor.stage, full);
+                chunk += chunk_bytes;
+                step += 1;
+                cursor.advance();
             }
-            copies.activations(&walk.tile, walk.step, cursor.stage, full);
-            walk.step += 1;
-            cursor.advance();
+            if run.is_empty() {
+                return;
+            }
+            if item.owned(&p.division) {
+                mbarrier::wait_parity(free, parity);
+                parity ^= 1;
+            }
+            item = run.take(&p.division);
+            tile = Tile::of(config, p, item.tile);
+            chunk = copies.chunk(&tile, item.first);
+            step = item.first;
         }
     }
 }

@@ -8,7 +8,7 @@
 //! time. Elsewhere each piece of eight columns is looked at by itself. Of a result in NVFP4
 //! a thread has a whole block.
 
-use cuda_std::ptx::{convert, marker, memory as words};
+use cuda_std::ptx::{convert, marker, memory as words, remote};
 use cuda_std::thread;
 use fp4_formats::gemm::OutputType;
 use fp4_formats::gemm::hopper::config::{CONSUMERS, HopperConfig};
@@ -23,12 +23,6 @@ use crate::gemm::epilogue::{self, COLUMNS};
 
 /// Threads that take part.
 const THREADS: u32 = CONSUMERS * WARPGROUP;
-/// Tokens of a thread whose sums are under way at a time: alone on an SM, with other CTAs, and
-/// with factors and bias of the columns, which take registers.
-const BATCH: usize = 4;
-const SHARED_BATCH: usize = 2;
-const SCALED_BATCH: usize = 1;
-
 /// Stores the CTA's share of the results of the tile whose sums are in shared memory.
 ///
 /// # Safety
@@ -66,15 +60,16 @@ pub unsafe fn store_tile<W: Weights>(
             && epilogue::rows_aligned(&p.epilogue, &p.problem))
         {
             piece.store_ragged();
-        } else if p.epilogue.column_factors == 0 && p.epilogue.bias == 0 {
-            // Several CTAs on an SM have fewer registers each.
-            if config.min_blocks > 1 {
-                piece.store::<false, SHARED_BATCH>();
-            } else {
-                piece.store::<false, BATCH>();
-            }
+        } else if p.epilogue.column_factors != 0 || p.epilogue.bias != 0 {
+            // Eight factors and as many biases take registers.
+            piece.store::<true, 1, 1>();
+        } else if config.loads_remote() {
+            // A thread has a token or two, of up to eight CTAs.
+            piece.store::<false, 1, 4>();
+        } else if config.min_blocks > 1 {
+            piece.store::<false, 2, 1>();
         } else {
-            piece.store::<true, SCALED_BATCH>();
+            piece.store::<false, 4, 1>();
         }
     }
 }
@@ -120,7 +115,8 @@ unsafe fn store_blocks<W: Weights>(
             let mut results = [[0.0; COLUMNS]; 2];
             for rank in 0..share.splits {
                 let at = share.sums(config, memory, rank, token);
-                add_block(at + column * size_of::<f32>() as u32, &mut results);
+                let remote = config.loads_remote() && share.splits > 1;
+                add_block(at + column * size_of::<f32>() as u32, remote, &mut results);
             }
             let row_factor = epilogue::row_factor(to, m);
             for half in 0..2 {
@@ -142,15 +138,18 @@ unsafe fn store_blocks<W: Weights>(
     }
 }
 
-/// Adds the sums of a block at a shared address.
+/// Adds the sums of a block at a shared address, of the cluster's window if `remote`.
 ///
 /// # Safety
 /// They are there; a multiple of 16.
 #[inline(always)]
-unsafe fn add_block(at: u32, sums: &mut [[f32; COLUMNS]; 2]) {
+unsafe fn add_block(at: u32, remote: bool, sums: &mut [[f32; COLUMNS]; 2]) {
     for i in 0..blocks::BLOCK / 4 {
+        let at = at + 16 * i as u32;
         // SAFETY: the caller's.
-        let word = unsafe { words::ld_shared_v4_b32(at + 16 * i as u32) };
+        let word = unsafe {
+            if remote { remote::ld_shared_cluster_v4_b32(at) } else { words::ld_shared_v4_b32(at) }
+        };
         for j in 0..4 {
             sums[i / 2][i % 2 * 4 + j] += f32::from_bits(word[j]);
         }
@@ -177,23 +176,67 @@ struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Adds the sums of CTA `rank` of a token.
+    /// Adds all CTAs' sums of each of some tokens, in the order of their ranks; `RANKS` CTAs' are
+    /// under way at a time.
     ///
     /// # Safety
     /// They are there.
     #[inline(always)]
-    unsafe fn add(&self, rank: u32, token: u32, sums: &mut [f32; COLUMNS]) {
+    unsafe fn sums<const BATCH: usize, const RANKS: usize>(
+        &self,
+        tokens: [u32; BATCH],
+    ) -> [[f32; COLUMNS]; BATCH] {
+        let mut sums = [[0.0; COLUMNS]; BATCH];
+        let mut rank = 0;
+        while rank < self.share.splits {
+            let mut parts = [[[0.0; COLUMNS]; BATCH]; RANKS];
+            for r in 0..RANKS {
+                if rank + (r as u32) < self.share.splits {
+                    for i in 0..BATCH {
+                        // SAFETY: the caller's.
+                        parts[r][i] = unsafe { self.load(rank + r as u32, tokens[i]) };
+                    }
+                }
+            }
+            for r in 0..RANKS {
+                let exists = rank + (r as u32) < self.share.splits;
+                for i in 0..BATCH {
+                    for j in 0..COLUMNS {
+                        let sum = sums[i][j] + parts[r][i][j];
+                        sums[i][j] = if exists { sum } else { sums[i][j] };
+                    }
+                }
+            }
+            rank += RANKS as u32;
+        }
+        sums
+    }
+
+    /// CTA `rank`'s sums of a token.
+    ///
+    /// # Safety
+    /// They are there.
+    #[inline(always)]
+    unsafe fn load(&self, rank: u32, token: u32) -> [f32; COLUMNS] {
         let at = self.share.sums(self.config, self.memory, rank, token)
             + self.column * size_of::<f32>() as u32;
         let (before, after) = if self.swapped { (16, 0) } else { (0, 16) };
-        // SAFETY: the caller's; a multiple of 16 bytes.
-        let [one, other] =
-            unsafe { [words::ld_shared_v4_b32(at + before), words::ld_shared_v4_b32(at + after)] };
-        for j in 0..COLUMNS / 2 {
-            let (low, high) = if self.swapped { (other[j], one[j]) } else { (one[j], other[j]) };
-            sums[j] += f32::from_bits(low);
-            sums[COLUMNS / 2 + j] += f32::from_bits(high);
-        }
+        let load = |at: u32| {
+            // SAFETY: the caller's; a multiple of 16 bytes.
+            unsafe {
+                if self.config.loads_remote() && self.share.splits > 1 {
+                    remote::ld_shared_cluster_v4_b32(at)
+                } else {
+                    words::ld_shared_v4_b32(at)
+                }
+            }
+        };
+        let (one, other) = (load(at + before), load(at + after));
+        core::array::from_fn(|j| {
+            let first = (j < COLUMNS / 2) != self.swapped;
+            let half = j % (COLUMNS / 2);
+            f32::from_bits(if first { one[half] } else { other[half] })
+        })
     }
 
     /// # Safety
@@ -207,10 +250,7 @@ impl Piece<'_> {
             let place = [self.tile.token + token, self.n];
             // SAFETY: the token's sums; the caller's.
             unsafe {
-                let mut sums = [0.0; COLUMNS];
-                for rank in 0..self.share.splits {
-                    self.add(rank, token, &mut sums);
-                }
+                let [sums] = self.sums::<1, 1>([token]);
                 let (to, problem) = (&self.p.epilogue, &self.p.problem);
                 epilogue::store(to, problem, self.unit, self.tile.batch, place, sums);
             }
@@ -219,11 +259,12 @@ impl Piece<'_> {
     }
 
     /// All columns exist, and are aligned. `SCALED`: there are column factors or a bias.
+    /// `BATCH`: tokens whose sums are under way at a time, of `RANKS` CTAs each.
     ///
     /// # Safety
     /// As [`store_tile`].
     #[inline(always)]
-    unsafe fn store<const SCALED: bool, const BATCH: usize>(&self) {
+    unsafe fn store<const SCALED: bool, const BATCH: usize, const RANKS: usize>(&self) {
         let (to, problem) = (&self.p.epilogue, &self.p.problem);
         let mut factors = [1.0; COLUMNS];
         let mut bias = [0.0; COLUMNS];
@@ -236,7 +277,6 @@ impl Piece<'_> {
         let step = self.step;
         let mut token = self.first;
         while token < self.end {
-            let mut results = [[0.0; COLUMNS]; BATCH];
             let mut row_factors = [0.0; BATCH];
             let tokens: [u32; BATCH] =
                 core::array::from_fn(|i| (token + i as u32 * step).min(self.end - 1));
@@ -244,12 +284,8 @@ impl Piece<'_> {
                 // SAFETY: the token's factor.
                 row_factors[i] = unsafe { epilogue::row_factor(to, self.tile.token + tokens[i]) };
             }
-            for rank in 0..self.share.splits {
-                for i in 0..BATCH {
-                    // SAFETY: the token's sums.
-                    unsafe { self.add(rank, tokens[i], &mut results[i]) };
-                }
-            }
+            // SAFETY: the tokens' sums.
+            let mut results = unsafe { self.sums::<BATCH, RANKS>(tokens) };
             for i in 0..BATCH {
                 for j in 0..COLUMNS {
                     let mut result = results[i][j] * self.unit * row_factors[i];

@@ -2,7 +2,6 @@
 
 use fp4_formats::gemm::hopper::config::HopperConfig;
 use fp4_formats::gemm::hopper::params::HopperParams;
-use fp4_formats::gemm::hopper::schedule::{Item, Run};
 
 /// A tile. Those of one row tile follow one another, so that its weights come from L2 for
 /// all but the first.
@@ -27,49 +26,6 @@ impl Tile {
             row_tile: row % row_tiles,
             batch: row / row_tiles,
         }
-    }
-}
-
-/// A walk over the steps of a CTA's run: tile by tile from the back, the steps of each in
-/// order.
-#[derive(Clone, Copy)]
-pub struct Walk {
-    run: Run,
-    /// What is being walked.
-    pub item: Item,
-    /// Where it is.
-    pub tile: Tile,
-    /// The step within the tile.
-    pub step: u32,
-}
-
-impl Walk {
-    /// The start of a run, which is not empty.
-    #[inline(always)]
-    pub fn start(config: &HopperConfig, p: &HopperParams, cta: u32) -> Self {
-        let mut run = p.division.run(cta);
-        let item = run.take(&p.division);
-        Self { run, item, tile: Tile::of(config, p, item.tile), step: item.first }
-    }
-
-    /// Whether the steps of this item are done.
-    #[inline(always)]
-    pub fn at_end(&self) -> bool {
-        self.step == self.item.end
-    }
-
-    /// Whether this item is the last.
-    #[inline(always)]
-    pub fn is_last(&self) -> bool {
-        self.run.is_empty()
-    }
-
-    /// On to the next item; this one is not the last.
-    #[inline(always)]
-    pub fn turn(&mut self, config: &HopperConfig, p: &HopperParams) {
-        self.item = self.run.take(&p.division);
-        self.tile = Tile::of(config, p, self.item.tile);
-        self.step = self.item.first;
     }
 }
 
