@@ -138,12 +138,14 @@ fn expected_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)>
 }
 
 /// The same for the GEMM of sm_100a. Warps come together before each of the two meetings
-/// of all threads; storing ones once they have sums, at each of two places where they give
-/// an accumulator back, after a chunk, after a part of one, and for the next tile; in a
-/// split before and after the exchange's writes and reads. Decoding ones before and after
-/// a K step, and for the next tile.
+/// of all threads; storing ones once they have sums, at each of the places where they give
+/// an accumulator back, which are as many as read it last, after a chunk, a part of one, a
+/// block of NVFP4, and for the next tile; in a split before and after the exchange's writes
+/// and reads. Decoding ones before and after a K step, and for the next tile. Blocks of
+/// swapped products are transposed by shuffles.
 fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
     use fp4_formats::gemm::blackwell::CONFIGS;
+    use fp4_formats::{BlockFormat, Nvfp4};
     let mut expected = Vec::new();
     for config in &CONFIGS {
         let (split, halves) = (config.splits > 1, config.left.is_some());
@@ -160,14 +162,17 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
                 "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned",
             ]
         };
+        let block = Nvfp4::BLOCK;
         let mut counts = vec![
-            ("bar.warp.sync", if split { 10 } else { 8 } + if halves { 3 } else { 0 }),
+            ("bar.warp.sync", if split { 12 } else { 10 } + if halves { 3 } else { 0 }),
             ("elect.sync", 4),
             (alloc, 1),
             (dealloc, 1),
             ("tcgen05.ld.sync.aligned.32x32b.x8.b32", if split { 2 } else { 1 }),
+            ("tcgen05.ld.sync.aligned.32x32b.x16.b32", 1),
+            ("shfl.sync.bfly.b32", block / 2 * block.ilog2() as usize),
             (relinquish, 1),
-            ("tcgen05.wait::ld.sync.aligned", 2),
+            ("tcgen05.wait::ld.sync.aligned", 3),
         ];
         if !split {
             counts.push(("tcgen05.ld.sync.aligned.32x32b.x32.b32", 1));

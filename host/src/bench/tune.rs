@@ -9,7 +9,7 @@ use crate::cuda::Times;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
 use crate::shape::GemmShape;
-use crate::tune::{DeviceKey, Measured, TuneError, TuneProblem, Tuning};
+use crate::tune::{DeviceKey, Measured, ResultKind, TuneError, TuneProblem, Tuning};
 
 /// What was measured for one shape, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
@@ -55,7 +55,8 @@ pub fn tune(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<Tu
     let sweep = if bench.sweep == 0 { usize::MAX } else { bench.sweep };
     let protocol = Protocol { ceiling: false, cublas: false, ..bench.protocol };
     let swept = gemm(&kernels, shape, &GemmBench { sweep, protocol, ..bench.clone() })?;
-    let (format, output) = (bench.format, bench.options.output.into());
+    let output = bench.quantized.map_or(bench.options.output.into(), ResultKind::Nvfp4);
+    let format = bench.format;
     let activations = bench.left.kind(format, bench.layout);
     let problem = TuneProblem { format, activations, output, shape };
     report(problem, swept)

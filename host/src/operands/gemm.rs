@@ -26,7 +26,7 @@ use safetensors::Dtype;
 use super::{operand, result_type, scalar, scalar_tensor, scale_tensor, tensor};
 use crate::checkpoint::{self, Checkpoint, NewTensor};
 use crate::error::{Error, Result};
-use crate::gemm::{Activations, GemmOptions, GemmResult, HalfMatrix, check_operands};
+use crate::gemm::{Activations, GemmOptions, GemmResult, HalfMatrix, Output, check_operands};
 use crate::quantize::Format;
 use crate::shape::GemmShape;
 use crate::tensor::{BlockScaled, Dims};
@@ -208,12 +208,27 @@ pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<
     checkpoint::write(path, &tensors, &metadata)
 }
 
-/// Writes a result as the tensor `c` of shape `[L, M, N]`.
+/// Writes a result as the tensor `c` of shape `[L, M, N]`; in NVFP4 as `c`, `c_scale` and
+/// `c_global_scale`, in the form of an operand.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error::Io`]; [`Error::ScaleNotFinite`] for a result in NVFP4 with a NaN.
 pub fn write_result(path: &Path, result: &GemmResult, shape: GemmShape) -> Result<()> {
     let GemmShape { m, n, l, .. } = shape;
-    let c = tensor(result_type(result.output), vec![l, m, n], result.bytes.clone());
-    checkpoint::write(path, &[("c", c)], &[("kernel", result.plan.kernel.to_owned())])
+    let mut metadata = vec![("kernel", result.plan.kernel.to_owned())];
+    let tensors = match result.output {
+        Output::Floats(floats) => {
+            vec![("c", tensor(result_type(floats), vec![l, m, n], result.bytes.clone()))]
+        }
+        Output::Nvfp4 { layout, .. } => {
+            let c = result.clone().into_blocks("c")?;
+            metadata.push(("c_scale_layout", layout.name().into()));
+            vec![
+                ("c", tensor(Dtype::U8, vec![l, m, n / 2], c.codes().to_vec())),
+                ("c_scale", scale_tensor(&c)),
+                ("c_global_scale", scalar_tensor(c.global_scale())),
+            ]
+        }
+    };
+    checkpoint::write(path, &tensors, &metadata)
 }

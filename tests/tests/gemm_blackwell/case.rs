@@ -7,7 +7,7 @@ use fp4_formats::gemm::blackwell::prepare::{
 use fp4_formats::gemm::blackwell::{
     BlackwellConfig, BlackwellParams, CONFIGS, Side, Tiling, codes_map, halves_map, scales_map,
 };
-use fp4_formats::gemm::{Epilogue, OutputType, Problem};
+use fp4_formats::gemm::{Epilogue, OutputType, Problem, ResultScales};
 use fp4_formats::layout::ScaleLayout;
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{Swizzle, TensorMap};
@@ -17,8 +17,8 @@ use ptx_emu::{Counters, GlobalMemory, Gpu, Launch, Module, Schedule};
 use std::sync::OnceLock;
 
 /// Bytes after the result that nobody may write.
-const GUARD: u64 = 64;
-const POISON: u8 = 0xd5;
+pub const GUARD: u64 = 64;
+pub const POISON: u8 = 0xd5;
 
 /// Everything about one product but its inputs.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +32,8 @@ pub struct Case {
     pub layouts: [ScaleLayout; 2],
     pub scales: Scales,
     pub output: OutputType,
+    /// Whether, and in which layout of the scales, the product is made once more in NVFP4.
+    pub quantized: Option<ScaleLayout>,
     /// Row factors, column factors, bias.
     pub vectors: [bool; 3],
     pub alpha: f32,
@@ -107,6 +109,7 @@ impl Case {
             layouts: [ScaleLayout::Blocked128x4; 2],
             scales: Scales::Exact,
             output: OutputType::F32,
+            quantized: None,
             vectors: [false; 3],
             alpha: 1.0,
             schedule: Schedule::Eager,
@@ -264,6 +267,7 @@ impl Case {
                 out_type: self.output as u32,
                 bias_type: OutputType::F32 as u32,
                 reserved: 0,
+                scales: ResultScales::NONE,
             },
             problem: self.problem,
             swapped: u32::from(self.swapped),
@@ -275,17 +279,23 @@ impl Case {
         };
         let tiles = Tiling::new(config, x_rows, y_rows, l).count;
         let clusters = if self.dynamic { tiles } else { self.clusters.min(tiles) };
-        let counters = self.launch(
-            &mut memory,
-            config.name,
-            clusters * config.cluster(),
-            config.threads(),
-            config.shared_bytes(),
-            &params.to_bytes(),
-        );
+        let run = |memory: &mut GlobalMemory, params: &BlackwellParams| {
+            let (ctas, shared) = (clusters * config.cluster(), config.shared_bytes());
+            self.launch(memory, config.name, ctas, config.threads(), shared, &params.to_bytes())
+        };
+        let counters = run(&mut memory, &params);
         self.compare(&memory, out, &a, &b, &vectors);
         let guard = memory.read(out + bytes, GUARD).unwrap();
         assert!(guard.iter().all(|&byte| byte == POISON), "{self:?}: wrote past the result");
+        if let Some(layout) = self.quantized {
+            let floats = memory.read(out, bytes).unwrap();
+            let scale = self.place_blocks(&mut memory, layout, &floats);
+            run(
+                &mut memory,
+                &BlackwellParams { epilogue: scale.epilogue(params.epilogue), ..params },
+            );
+            self.compare_blocks(&memory, layout, &floats, &scale);
+        }
         counters
     }
 
