@@ -28,7 +28,7 @@ const HALVES: ActivationKind = ActivationKind::Halves(Operand::F16);
 const MACHINES: [Machine; 2] = [
     (
         "emu:h200",
-        [(BLOCKS, "gemm_sm90_nvfp4_f16_128x64", 3), (HALVES, "gemm_sm90_nvfp4_f16_256x128", 2)],
+        [(BLOCKS, "gemm_sm90_nvfp4_f16_128x64", 3), (HALVES, "gemm_sm90_nvfp4_f16_128x32", 0)],
     ),
     ("emu:b200", [(BLOCKS, "gemm_nvfp4_128x128_split2", 2), (HALVES, "gemm_nvfp4_f16_128x128", 1)]),
 ];

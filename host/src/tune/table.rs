@@ -140,7 +140,6 @@ impl Line {
             ("n", n == 0),
             ("k", k == 0),
             ("l", l == 0),
-            ("splits", splits == 0),
             ("median_ns", median_ns == 0),
         ] {
             if is_zero {
