@@ -9,8 +9,9 @@ use fp4_formats::gemm::blackwell::choose::{self, Candidate as Choice, Limit};
 use fp4_formats::gemm::blackwell::prepare::{
     self, CODES_NAME, PrepareCodes, PrepareScales, PreparedBlocks, SCALES_NAME,
 };
+use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{
-    BlackwellParams, CONFIGS, Side, codes_map, halves_map, scales_map,
+    BlackwellParams, CONFIGS, Side, codes_map, halves_map, result_map, scales_map,
 };
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::gemm::{Epilogue, OutputType, Problem};
@@ -298,6 +299,7 @@ fn encode(device: &Device, shape: &TensorMapShape, address: u64) -> Result<Tenso
     let element = match shape.element {
         MapElement::U8 => ElementType::U8,
         MapElement::U16 => ElementType::U16,
+        MapElement::U32 => ElementType::U32,
     };
     let rank = shape.rank;
     let map = tensor_map::TensorMap {
@@ -352,11 +354,17 @@ pub(super) fn launch(
     let (x_shared, y_shared) = if choice.swapped { (shared, 0) } else { (0, shared) };
     let [[x_codes, x_scales], [y_codes, y_scales]] =
         if choice.swapped { [weight_maps, left_maps] } else { [left_maps, weight_maps] };
+    let result =
+        result_map(config, choice.swapped, gemm.output, &gemm.problem, epilogue.out_stride)
+            .filter(|_| epilogue.out.is_multiple_of(RESULT_ALIGN))
+            .map(|shape| encode(device, &shape, epilogue.out))
+            .transpose()?;
     let params = BlackwellParams {
         x_codes,
         y_codes,
         x_scales,
         y_scales,
+        result: result.unwrap_or(TensorMap::NONE),
         epilogue,
         problem: gemm.problem,
         swapped: u32::from(choice.swapped),
@@ -365,13 +373,15 @@ pub(super) fn launch(
         y_once: u32::from(choice.tiling.x == 1 && y_shared == 0),
         x_shared,
         y_shared,
+        copied: u32::from(result.is_some()),
+        reserved: 0,
     };
     let spec = LaunchSpec {
         entry: config.name,
         grid: [choice.clusters * config.cluster(), 1, 1],
         block: [config.threads(), 1, 1],
         cluster: None,
-        overlaps: false,
+        overlaps: !gemm.plan.before.is_empty(),
         dynamic_shared: config.shared_bytes(),
         params: &params.to_bytes(),
     };

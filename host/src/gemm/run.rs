@@ -57,10 +57,10 @@ pub struct Vectors<'a> {
 #[derive(Clone, Debug)]
 pub struct Gemm {
     pub(super) kernels: Kernels,
-    plan: GemmPlan,
+    pub(super) plan: GemmPlan,
     pub(super) problem: Problem,
     pub(super) kind: ActivationKind,
-    output: OutputType,
+    pub(super) output: OutputType,
     alpha: f32,
 }
 

@@ -121,6 +121,26 @@ pub unsafe fn store_column<const ROWS: usize>(
     [m, n]: [u32; 2],
     sums: [f32; ROWS],
 ) {
+    // SAFETY: a column of the vectors; those rows that exist are inside the result.
+    unsafe {
+        let results = apply_column(epilogue, problem, unit, [m, n], sums);
+        store_down(epilogue, problem, batch, [m, n], problem.m - m, results);
+    }
+}
+
+/// The results of [`store_column`]; those of rows that do not exist are anything.
+///
+/// # Safety
+/// `m` is a row and `n` a column of `problem`; the vectors are what the documentation of
+/// `epilogue` says for this problem.
+#[inline(always)]
+pub unsafe fn apply_column<const ROWS: usize>(
+    epilogue: &Epilogue,
+    problem: &Problem,
+    unit: f32,
+    [m, n]: [u32; 2],
+    sums: [f32; ROWS],
+) -> [f32; ROWS] {
     // SAFETY: a column of the vectors.
     let (column, added) = unsafe { column_factors(epilogue, n) };
     let exist = problem.m - m;
@@ -133,9 +153,7 @@ pub unsafe fn store_column<const ROWS: usize>(
             }
         }
     }
-    let results = results.map(|result| result * column + added);
-    // SAFETY: those that exist are inside the result.
-    unsafe { store_down(epilogue, problem, batch, [m, n], exist, results) };
+    results.map(|result| result * column + added)
 }
 
 /// [`store_column`] of rows that all exist, where there are no row factors.
@@ -228,7 +246,7 @@ fn element_bytes(epilogue: &Epilogue) -> u64 {
 /// # Safety
 /// The row exists.
 #[inline(always)]
-unsafe fn row_factor(epilogue: &Epilogue, m: u32) -> f32 {
+pub unsafe fn row_factor(epilogue: &Epilogue, m: u32) -> f32 {
     if epilogue.row_factors == 0 {
         return epilogue.alpha;
     }
@@ -242,7 +260,7 @@ unsafe fn row_factor(epilogue: &Epilogue, m: u32) -> f32 {
 /// # Safety
 /// The column exists.
 #[inline(always)]
-unsafe fn column_factors(epilogue: &Epilogue, n: u32) -> (f32, f32) {
+pub unsafe fn column_factors(epilogue: &Epilogue, n: u32) -> (f32, f32) {
     let (mut factor, mut added) = (1.0, 0.0);
     // SAFETY: a column of the vectors.
     unsafe {
@@ -262,24 +280,24 @@ unsafe fn column_factors(epilogue: &Epilogue, n: u32) -> (f32, f32) {
 /// # Safety
 /// As [`store`]; `exist` columns follow `n`.
 #[inline(always)]
-unsafe fn apply(
+pub unsafe fn apply<const N: usize>(
     epilogue: &Epilogue,
     unit: f32,
     [m, n]: [u32; 2],
     exist: u32,
-    mut sums: [f32; COLUMNS],
-) -> [f32; COLUMNS] {
+    mut sums: [f32; N],
+) -> [f32; N] {
     let mut factor = epilogue.alpha;
     if epilogue.row_factors != 0 {
         let address = epilogue.row_factors + u64::from(m) * 4;
         // SAFETY: a row of the vector.
         factor *= f32::from_bits(unsafe { memory::ld_global_nc_b32(address) });
     }
-    for i in 0..COLUMNS {
+    for i in 0..N {
         sums[i] = sums[i] * unit * factor;
     }
     if epilogue.column_factors != 0 {
-        for i in 0..COLUMNS as u32 {
+        for i in 0..N as u32 {
             if i < exist {
                 let address = epilogue.column_factors + u64::from(n + i) * 4;
                 // SAFETY: a column of the vector.
@@ -288,7 +306,7 @@ unsafe fn apply(
         }
     }
     if epilogue.bias != 0 {
-        for i in 0..COLUMNS as u32 {
+        for i in 0..N as u32 {
             if i < exist {
                 // SAFETY: a column of the vector.
                 sums[i as usize] += unsafe { bias(epilogue, n + i) };

@@ -5,7 +5,8 @@ use fp4_formats::gemm::blackwell::prepare::{
     self, CODES_NAME, PrepareCodes, PrepareScales, SCALES_NAME,
 };
 use fp4_formats::gemm::blackwell::{
-    BlackwellConfig, BlackwellParams, CONFIGS, Side, Tiling, codes_map, halves_map, scales_map,
+    BlackwellConfig, BlackwellParams, CONFIGS, Side, Tiling, codes_map, halves_map, result_map,
+    scales_map,
 };
 use fp4_formats::gemm::{Epilogue, OutputType, Problem};
 use fp4_formats::layout::ScaleLayout;
@@ -35,6 +36,8 @@ pub struct Case {
     /// Row factors, column factors, bias.
     pub vectors: [bool; 3],
     pub alpha: f32,
+    /// Threads store results, also where the copy engine can.
+    pub direct: bool,
     pub schedule: Schedule,
     pub seed: u64,
 }
@@ -54,6 +57,7 @@ fn encode(shape: &TensorMapShape, address: u64) -> TensorMap {
     let element = match shape.element {
         MapElement::U8 => ElementType::U8,
         MapElement::U16 => ElementType::U16,
+        MapElement::U32 => ElementType::U32,
     };
     let rank = shape.rank;
     let mut map = tensor_map::TensorMap::tiled(
@@ -109,6 +113,7 @@ impl Case {
             output: OutputType::F32,
             vectors: [false; 3],
             alpha: 1.0,
+            direct: false,
             schedule: Schedule::Eager,
             seed: 1,
         }
@@ -190,6 +195,14 @@ impl Case {
         Placed { codes, row_stride, scales, scale_stride: each }
     }
 
+    /// What the copy engine stores by, if it does.
+    fn result_map(&self) -> Option<TensorMapShape> {
+        let Problem { m, n, .. } = self.problem;
+        let stride = u64::from(m) * u64::from(n);
+        let map = result_map(self.config, self.swapped, self.output, &self.problem, stride);
+        map.filter(|_| !self.direct)
+    }
+
     fn maps(&self, side: Side, operand: &Operand, placed: &Placed) -> [TensorMap; 2] {
         let Operand { rows, k, batch, .. } = *operand;
         let sizes = [rows, k, batch];
@@ -249,11 +262,13 @@ impl Case {
             [a_maps(Side::X, &mut memory), self.maps(Side::Y, &b, &b_placed)]
         };
         let (x_rows, y_rows) = if self.swapped { (n, m) } else { (m, n) };
+        let result = self.result_map().map(|shape| encode(&shape, out));
         let params = BlackwellParams {
             x_codes,
             y_codes,
             x_scales,
             y_scales,
+            result: result.unwrap_or(TensorMap::NONE),
             epilogue: Epilogue {
                 out,
                 out_stride: u64::from(m) * u64::from(n),
@@ -272,6 +287,8 @@ impl Case {
             y_once: 0,
             x_shared: 0,
             y_shared: 0,
+            copied: u32::from(result.is_some()),
+            reserved: 0,
         };
         let tiles = Tiling::new(config, x_rows, y_rows, l).count;
         let clusters = if self.dynamic { tiles } else { self.clusters.min(tiles) };

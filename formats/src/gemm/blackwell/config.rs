@@ -1,5 +1,6 @@
 //! Tile configurations of the sm_100a kernels, and what follows from them.
 
+use super::store::BOX_BYTES;
 use crate::gemm::hopper::Operand;
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
@@ -32,6 +33,8 @@ pub const STAGE_ALIGN: u32 = 1024;
 pub const CONTROL_BYTES: u32 = 512;
 /// Most stages; more would not hide more.
 pub const MAX_STAGES: u32 = 12;
+/// Fewest stages; with fewer, copies do not hide their latency.
+pub const MIN_STAGES: u32 = 4;
 /// Columns of a 32-row group of scales in tensor memory.
 const GROUP_ROWS: u32 = 32;
 /// Columns of a scale tile in tensor memory.
@@ -87,7 +90,7 @@ impl BlackwellConfig {
         assert!(columns == 64 || columns == 128 || columns == 192 || columns == 256);
         assert!(left.is_none() || pair * share == 1);
         let config = Self { name, format, left, pair, columns, splits, share };
-        assert!(config.stages() >= 4 && config.buffers() >= 2);
+        assert!(config.stages() >= MIN_STAGES && config.buffers() >= 2);
         assert!(config.buffers() <= config.stages());
         assert!(splits == 1 || (columns / splits).is_multiple_of(EXCHANGE_COLUMNS));
         config
@@ -200,16 +203,33 @@ impl BlackwellConfig {
         (self.splits - 1) * CTA_ROWS * (self.columns / self.splits) * size_of::<f32>() as u32
     }
 
-    /// Stages of the ring.
-    pub const fn stages(&self) -> u32 {
-        let room = SHARED_LIMIT - STAGE_ALIGN - CONTROL_BYTES - self.exchange_bytes();
-        let stages = room / self.stage_stride();
+    /// Stages that fit beside `boxes` boxes of results a storing warp.
+    const fn stages_beside(&self, boxes: u32) -> u32 {
+        let others = self.exchange_bytes() + boxes * STORE_WARPS * BOX_BYTES + CONTROL_BYTES;
+        let stages = (SHARED_LIMIT - STAGE_ALIGN - others) / self.stage_stride();
         if stages < MAX_STAGES { stages } else { MAX_STAGES }
     }
 
-    /// Dynamic shared memory of a CTA, bytes: alignment, stages, exchange, control.
+    /// Boxes of results of a storing warp: one is filled while another is copied to
+    /// memory, unless the stages need the room.
+    pub const fn boxes(&self) -> u32 {
+        if self.stages_beside(2) < MIN_STAGES { 1 } else { 2 }
+    }
+
+    /// Bytes of all boxes of results.
+    pub const fn boxes_bytes(&self) -> u32 {
+        self.boxes() * STORE_WARPS * BOX_BYTES
+    }
+
+    /// Stages of the ring.
+    pub const fn stages(&self) -> u32 {
+        self.stages_beside(self.boxes())
+    }
+
+    /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control.
     pub const fn shared_bytes(&self) -> u32 {
-        STAGE_ALIGN + self.stages() * self.stage_stride() + self.exchange_bytes() + CONTROL_BYTES
+        let stages = self.stages() * self.stage_stride();
+        STAGE_ALIGN + stages + self.boxes_bytes() + self.exchange_bytes() + CONTROL_BYTES
     }
 
     /// Distance of the two accumulators in tensor memory, columns. They overlap if two
@@ -324,18 +344,24 @@ mod tests {
             assert!(used <= TENSOR_COLUMNS, "{}: {used} columns", config.name);
             assert_eq!(config.y_bytes() % STAGE_ALIGN, 0, "{}", config.name);
             assert_eq!(config.x_bytes() % STAGE_ALIGN, 0, "{}", config.name);
+            assert_eq!(config.exchange_bytes() % STAGE_ALIGN, 0, "{}", config.name);
         }
     }
 
     #[test]
     fn stages_of_the_table() {
         let stages = |name| CONFIGS.iter().find(|c| c.name == name).unwrap().stages();
-        assert_eq!(stages("gemm_nvfp4_128x64"), 8);
-        assert_eq!(stages("gemm_nvfp4_128x128"), 6);
+        assert_eq!(stages("gemm_nvfp4_128x64"), 7);
+        assert_eq!(stages("gemm_nvfp4_128x128"), 5);
         assert_eq!(stages("gemm_nvfp4_128x256"), 4);
         assert_eq!(stages("gemm_nvfp4_256x256"), 5);
         assert_eq!(stages("gemm_nvfp4_128x128_split4"), 4);
-        assert_eq!(stages("gemm_nvfp4_f16_128x64"), 9);
+        assert_eq!(stages("gemm_nvfp4_f16_128x64"), 8);
         assert_eq!(stages("gemm_nvfp4_f16_128x128"), 5);
+        // All but those with the largest stages have room for two boxes of results.
+        for config in &CONFIGS {
+            let largest = config.stage_bytes() == 54 << 10;
+            assert_eq!(config.boxes(), if largest { 1 } else { 2 }, "{}", config.name);
+        }
     }
 }

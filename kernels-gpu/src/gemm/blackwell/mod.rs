@@ -19,7 +19,7 @@
 //! # Roles
 //! | warp | role | file |
 //! |---|---|---|
-//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`exchange`] |
+//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`boxes`], [`exchange`] |
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`] |
 //! | 8-11 | decode: `X` of a K step to tensor memory, with 16-bit `Y` only | [`decode`] |
@@ -32,6 +32,7 @@
 //! |---|---|
 //! | stages: `X` codes, `Y` codes (128-byte swizzle), `X` scales, `Y` scales (512-byte tiles) | `stages * stage_bytes` |
 //! | sums from the other CTAs of a split | `exchange_bytes` |
+//! | boxes of results of the storing warps | `boxes_bytes` |
 //! | barriers, scheduler's responses, address of tensor memory | `CONTROL_BYTES` |
 //!
 //! # Tensor memory
@@ -51,7 +52,16 @@
 //!
 //! In a pair, full and drained are those of the first CTA, and commits reach both. A
 //! stage that is empty is so in every CTA that its copies reach.
+//!
+//! A box of results is one warp's: it is full behind a proxy fence and the warp's barrier,
+//! and empty when the lane that had it copied has waited for the copy's reads.
+//!
+//! # The kernel before
+//! May still run, if the launch says so: weights are copied at once, all else that an
+//! earlier kernel may have written is read, and the result is written, behind
+//! `griddepcontrol.wait`, which the copying lane and the storing warps execute.
 
+mod boxes;
 mod control;
 mod copy;
 mod decode;
@@ -63,7 +73,7 @@ mod schedule;
 mod store;
 
 use control::Control;
-use cuda_std::ptx::{cluster, fence, grid, marker, memory, tcgen05, tensor_copy};
+use cuda_std::ptx::{cluster, fence, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::gemm::blackwell::config::{
     COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
@@ -140,10 +150,17 @@ impl Work<'_> {
     }
 }
 
+/// Index of the result's map in the parameter block, behind the operands'.
+const RESULT: u32 = 4;
+
 /// Generic address of tensor map `index` of the parameter block.
 #[inline(always)]
 fn map(index: u32) -> u64 {
     const { assert!(core::mem::offset_of!(BlackwellParams, x_codes) == 0) };
+    const {
+        let result = core::mem::offset_of!(BlackwellParams, result);
+        assert!(result == RESULT as usize * TENSOR_MAP_BYTES);
+    }
     marker::kernel_parameter::<0, { TENSOR_MAP_ALIGN as u32 }>()
         + u64::from(index) * TENSOR_MAP_BYTES as u64
 }
@@ -177,7 +194,7 @@ unsafe fn gemm<
         if role == COPY_WARP {
             if warp::elect() {
                 control.init::<BUFFERS>(config);
-                for i in 0..4 {
+                for i in 0..RESULT + params.copied {
                     tensor_copy::prefetch_tensormap(map(i));
                 }
             }
@@ -187,8 +204,6 @@ unsafe fn gemm<
         }
         meet(config);
         let tensor = memory::ld_shared_b32(control.tensor_slot());
-        // What an earlier kernel of the stream wrote may be our operands.
-        grid::griddepcontrol_wait();
 
         if role < STORE_WARPS {
             store::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control, tensor);

@@ -4,10 +4,10 @@
 use super::Work;
 use super::control::{Control, arrive_at};
 use super::schedule::Tiles;
-use super::{decode, exchange};
+use super::{boxes, decode, exchange};
 use crate::gemm::epilogue;
 use crate::pipeline::Cursor;
-use cuda_std::ptx::{marker, tcgen05};
+use cuda_std::ptx::{grid, marker, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::blackwell::BlackwellParams;
 
@@ -29,7 +29,10 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
     let mut tiles = Tiles::new(work, control);
     let mut which = 0;
     let mut exchange = exchange::Exchange::new(control);
+    let mut boxes = boxes::Boxes::new(config, control);
     let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
+    // The kernel before may make the vectors, and use the memory of the result.
+    grid::griddepcontrol_wait();
     while let Some(tile) = tiles.current() {
         let place = Place {
             x: work.x_row(tile) + thread::thread_idx_x(),
@@ -55,9 +58,9 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
                 }
             };
             if config.splits > 1 {
-                exchange.run(work, d, &place, give_back);
+                exchange.run(work, d, &place, &mut boxes, give_back);
             } else {
-                drain(work, d, &place, which, give_back);
+                drain(work, d, &place, which, &mut boxes, give_back);
             }
         }
         cursor.advance();
@@ -65,6 +68,7 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
         // SAFETY: once a tile, by whole warps.
         unsafe { tiles.advance::<true>() };
     }
+    boxes.end();
 }
 
 /// Where a thread's sums are in the result: its row of `X`, and the tile's first row of
@@ -84,7 +88,14 @@ pub struct Place {
 /// # Safety
 /// Whole warps; the sums at `d` are complete.
 #[inline(always)]
-unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, which: u32, give_back: impl Fn()) {
+unsafe fn drain(
+    work: &Work<'_>,
+    d: u32,
+    place: &Place,
+    which: u32,
+    boxes: &mut boxes::Boxes,
+    give_back: impl Fn(),
+) {
     let config = work.config;
     let chunks = config.columns / CHUNK;
     let shared = if config.accumulators_overlap() {
@@ -94,7 +105,8 @@ unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, which: u32, give_back: i
     };
     // The second accumulator begins where the first one's shared columns do.
     let skip = if which == 0 { chunks - shared } else { 0 };
-    let simple = simple(work);
+    let copied = work.params.copied != 0;
+    let simple = if copied { boxes::simple(work) } else { simple(work) };
     let mut i = 0;
     while i < chunks {
         let chunk = if i + skip >= chunks { i + skip - chunks } else { i + skip };
@@ -102,12 +114,16 @@ unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, which: u32, give_back: i
         let last = i + 1 == shared;
         // SAFETY: the caller's; the branch is the same for all lanes.
         unsafe {
-            if simple && place.y + column + CHUNK <= work.y_rows() {
+            if simple && (copied || place.y + column + CHUNK <= work.y_rows()) {
                 let sums = tcgen05::tcgen05_ld_32x32b_x32(d + column).map(f32::from_bits);
                 if last {
                     give_back();
                 }
-                store_whole(work, place, column, sums);
+                if copied {
+                    boxes.put::<true, { CHUNK as usize }>(work, place, column, sums);
+                } else {
+                    store_whole(work, place, column, sums);
+                }
             } else {
                 let mut part = 0;
                 while part < CHUNK / PART {
@@ -116,7 +132,11 @@ unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, which: u32, give_back: i
                     if last && part + 1 == CHUNK / PART {
                         give_back();
                     }
-                    store(work, place, column, sums);
+                    if copied {
+                        boxes.put::<false, { PART as usize }>(work, place, column, sums);
+                    } else {
+                        store(work, place, column, sums);
+                    }
                     // Lanes without a row come first.
                     warp::sync();
                     // Not unrolled: code that runs once a tile should be small.
@@ -148,7 +168,7 @@ fn simple(work: &Work<'_>) -> bool {
 /// give lanes without a row a loop of their own, and with it their own copies of the
 /// instructions that all lanes must execute together.
 #[inline(always)]
-fn own_row(place: &Place) -> u32 {
+pub fn own_row(place: &Place) -> u32 {
     marker::pin(place.x)
 }
 
