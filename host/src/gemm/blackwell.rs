@@ -200,6 +200,9 @@ pub(super) fn plan(
         why.push("scales of activations are laid out in whole 128x4 tiles before".into());
         before.push(step);
     }
+    if !before.is_empty() {
+        why.push("the product begins to copy weights while that is done".into());
+    }
     let tile = [config.rows(), config.columns];
     Ok(GemmPlan {
         op: "gemm",
@@ -321,6 +324,21 @@ fn encode(device: &Device, shape: &TensorMapShape, address: u64) -> Result<Tenso
     Ok(TensorMap::from_bytes(&device.encode_tensor_map(&map)?))
 }
 
+/// The map by which the copy engine stores the result, dense, if it can.
+fn result_shape(choice: &Choice, problem: &Problem, output: OutputType) -> Option<TensorMapShape> {
+    let stride = u64::from(problem.m) * u64::from(problem.n);
+    result_map(choice.config, choice.swapped, output, problem, stride)
+}
+
+/// How results get to memory, a sentence for the plan.
+pub(super) fn way_out(choice: &Choice, problem: &Problem, output: OutputType) -> &'static str {
+    if result_shape(choice, problem, output).is_some() {
+        "results go through shared memory; the copy engine stores boxes of them"
+    } else {
+        "rows of the result are not multiples of 16 bytes: threads store it"
+    }
+}
+
 /// [`Gemm::launch`] on sm_100a, sizes of result and vectors checked.
 ///
 /// # Errors
@@ -354,11 +372,10 @@ pub(super) fn launch(
     let (x_shared, y_shared) = if choice.swapped { (shared, 0) } else { (0, shared) };
     let [[x_codes, x_scales], [y_codes, y_scales]] =
         if choice.swapped { [weight_maps, left_maps] } else { [left_maps, weight_maps] };
-    let result =
-        result_map(config, choice.swapped, gemm.output, &gemm.problem, epilogue.out_stride)
-            .filter(|_| epilogue.out.is_multiple_of(RESULT_ALIGN))
-            .map(|shape| encode(device, &shape, epilogue.out))
-            .transpose()?;
+    let result = result_shape(choice, &gemm.problem, gemm.output)
+        .filter(|_| epilogue.out.is_multiple_of(RESULT_ALIGN))
+        .map(|shape| encode(device, &shape, epilogue.out))
+        .transpose()?;
     let params = BlackwellParams {
         x_codes,
         y_codes,

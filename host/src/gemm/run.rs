@@ -111,13 +111,16 @@ impl Gemm {
         }
         let device = kernels.device();
         let (arch, machine) = (&device.choice().arch, device.machine());
-        let plan = plan(shape, format, kind, arch, machine, &options.overrides)?;
+        let mut plan = plan(shape, format, kind, arch, machine, &options.overrides)?;
         let mut alpha = combined_scale(options.alpha, a_scale, weights.global_scale())?;
         if matches!(plan.chosen, Chosen::Hopper(_)) && decoded_scale(kind) != 1.0 {
             alpha = combined_scale(alpha, decoded_scale(kind).recip(), 1.0)?;
         }
         // The plan has checked that these fit.
         let problem = Problem { m: m as u32, n: form.rows(), k: form.columns(), l: batch as u32 };
+        if let Chosen::Blackwell(choice) = plan.chosen {
+            plan.why.push(blackwell::way_out(&choice, &problem, options.output).into());
+        }
         let kernels = kernels.clone();
         Ok(Self { kernels, plan, problem, kind, output: options.output, alpha })
     }

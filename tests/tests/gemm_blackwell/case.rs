@@ -14,7 +14,9 @@ use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{Swizzle, TensorMap};
 use half::{bf16, f16};
 use ptx_emu::tensor_map::{self, ElementType};
-use ptx_emu::{Counters, GlobalMemory, Gpu, Launch, Module, Schedule};
+use ptx_emu::{
+    Counters, GlobalMemory, Gpu, Launch, LaunchError, Module, Schedule, Step, launch_sequence,
+};
 use std::sync::OnceLock;
 
 /// Bytes after the result that nobody may write.
@@ -46,11 +48,15 @@ pub fn config(name: &str) -> &'static BlackwellConfig {
     CONFIGS.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no configuration {name}"))
 }
 
-fn module() -> &'static Module {
+/// The kernels.
+pub fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
-    MODULE.get_or_init(|| {
-        Module::load(&nvfp4_tests::ptx("sm_100a"), &Gpu::b200()).unwrap_or_else(|e| panic!("{e}"))
-    })
+    MODULE.get_or_init(|| load(&nvfp4_tests::ptx("sm_100a")))
+}
+
+/// The kernels of a text.
+pub fn load(ptx: &str) -> Module {
+    Module::load(ptx, &Gpu::b200()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn encode(shape: &TensorMapShape, address: u64) -> TensorMap {
@@ -91,12 +97,36 @@ impl Left {
     }
 }
 
-/// An operand in device memory as the kernel takes it.
+/// An operand in device memory as the kernel takes it, once `before` has run.
 struct Placed {
     codes: u64,
     row_stride: u64,
     scales: u64,
     scale_stride: u64,
+    before: Vec<Kernel>,
+}
+
+/// A launch.
+struct Kernel {
+    entry: &'static str,
+    grid: u32,
+    threads: u32,
+    shared: u32,
+    params: Vec<u8>,
+}
+
+impl Kernel {
+    fn preparation(entry: &'static str, grid: u32, params: &[u8]) -> Self {
+        Self { entry, grid, threads: prepare::THREADS, shared: 0, params: params.to_vec() }
+    }
+}
+
+/// What a product left.
+pub struct Outcome {
+    /// Of the product's launch.
+    pub counters: Counters,
+    /// The result.
+    pub bytes: Vec<u8>,
 }
 
 impl Case {
@@ -119,33 +149,37 @@ impl Case {
         }
     }
 
+    /// Launches kernels in stream order, the last one so that it may begin before the one
+    /// before has ended. Its counters, or what went wrong.
     fn launch(
         &self,
+        module: &Module,
         memory: &mut GlobalMemory,
-        entry: &str,
-        grid: u32,
-        threads: u32,
-        shared: u32,
-        params: &[u8],
-    ) -> Counters {
-        let launch = Launch {
-            entry,
-            grid: [grid, 1, 1],
-            block: [threads, 1, 1],
-            cluster: None,
-            dynamic_shared: shared,
-            params,
-            schedule: self.schedule,
-            threads: None,
-            instruction_limit: Some(200_000_000),
-        };
-        module()
-            .launch(memory, &launch)
-            .unwrap_or_else(|e| panic!("{self:?}\n{entry}: {e}"))
-            .counters
+        kernels: &[Kernel],
+    ) -> Result<Counters, LaunchError> {
+        let steps: Vec<Step<'_>> = (1..=kernels.len())
+            .zip(kernels)
+            .map(|(count, kernel)| Step {
+                module,
+                launch: Launch {
+                    entry: kernel.entry,
+                    grid: [kernel.grid, 1, 1],
+                    block: [kernel.threads, 1, 1],
+                    cluster: None,
+                    dynamic_shared: kernel.shared,
+                    params: &kernel.params,
+                    schedule: self.schedule,
+                    threads: None,
+                    instruction_limit: Some(200_000_000),
+                },
+                programmatic: count > 1 && count == kernels.len(),
+            })
+            .collect();
+        let reports = launch_sequence(memory, &steps)?;
+        Ok(reports.last().expect("a kernel").counters.clone())
     }
 
-    /// Puts an operand into memory, laid out anew where it must be.
+    /// Puts an operand into memory; kernels lay it out anew where they must.
     fn place(
         &self,
         memory: &mut GlobalMemory,
@@ -156,12 +190,13 @@ impl Case {
         let row_bytes = operand.k / 2;
         let mut codes = memory.alloc_from(&format!("{name} codes"), &operand.codes).unwrap();
         let mut row_stride = u64::from(row_bytes);
+        let mut before = Vec::new();
         if prepare::codes_need_it(operand.k) {
             row_stride = u64::from(PrepareCodes::padded(row_bytes));
             let rows = u64::from(operand.rows * operand.batch);
             let to = memory.alloc(&format!("{name} padded"), rows * row_stride, 256).unwrap();
             let params = PrepareCodes { from: codes, to, rows, row_bytes, reserved: 0 };
-            self.launch(memory, CODES_NAME, params.grid(), prepare::THREADS, 0, &params.to_bytes());
+            before.push(Kernel::preparation(CODES_NAME, params.grid(), &params.to_bytes()));
             codes = to;
         }
         // 0xff is NaN in either format.
@@ -182,17 +217,10 @@ impl Case {
                 batch,
                 blocked: u32::from(layout == ScaleLayout::Blocked128x4),
             };
-            self.launch(
-                memory,
-                SCALES_NAME,
-                params.grid(),
-                prepare::THREADS,
-                0,
-                &params.to_bytes(),
-            );
+            before.push(Kernel::preparation(SCALES_NAME, params.grid(), &params.to_bytes()));
             scales = to;
         }
-        Placed { codes, row_stride, scales, scale_stride: each }
+        Placed { codes, row_stride, scales, scale_stride: each, before }
     }
 
     /// What the copy engine stores by, if it does.
@@ -213,7 +241,12 @@ impl Case {
     }
 
     /// Runs it and fails with the first mismatch.
-    pub fn check(&self) -> Counters {
+    pub fn check(&self) -> Outcome {
+        self.run(module()).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
+    }
+
+    /// [`Case::check`] with other kernels; what the emulator diagnoses.
+    pub fn run(&self, module: &Module) -> Result<Outcome, LaunchError> {
         let Problem { m, n, k, l } = self.problem;
         let mut random = Random(self.seed);
         let a = match self.config.left {
@@ -232,10 +265,13 @@ impl Case {
         let vectors = [vector(&mut random, m), vector(&mut random, n), vector(&mut random, n)];
 
         let mut memory = GlobalMemory::new();
-        let a_maps = |side, memory: &mut GlobalMemory| match &a {
+        let mut kernels = Vec::new();
+        let mut a_maps = |side, memory: &mut GlobalMemory| match &a {
             Left::Blocks(a) => {
                 let placed = self.place(memory, "A", a, self.layouts[0]);
-                self.maps(side, a, &placed)
+                let maps = self.maps(side, a, &placed);
+                kernels.extend(placed.before);
+                maps
             }
             Left::Halves(a) => {
                 let bytes: Vec<u8> = a.bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
@@ -244,6 +280,10 @@ impl Case {
             }
         };
         let b_placed = self.place(&mut memory, "B", &b, self.layouts[1]);
+        // At load.
+        for kernel in &b_placed.before {
+            self.launch(module, &mut memory, std::slice::from_ref(kernel))?;
+        }
         let bytes = u64::from(m) * u64::from(n) * u64::from(l) * u64::from(self.output.bytes());
         let out = memory.alloc("C", bytes + GUARD, 256).unwrap();
         memory.fill(out, bytes + GUARD, POISON).unwrap();
@@ -292,31 +332,24 @@ impl Case {
         };
         let tiles = Tiling::new(config, x_rows, y_rows, l).count;
         let clusters = if self.dynamic { tiles } else { self.clusters.min(tiles) };
-        let counters = self.launch(
-            &mut memory,
-            config.name,
-            clusters * config.cluster(),
-            config.threads(),
-            config.shared_bytes(),
-            &params.to_bytes(),
-        );
-        self.compare(&memory, out, &a, &b, &vectors);
+        kernels.push(Kernel {
+            entry: config.name,
+            grid: clusters * config.cluster(),
+            threads: config.threads(),
+            shared: config.shared_bytes(),
+            params: params.to_bytes().to_vec(),
+        });
+        let counters = self.launch(module, &mut memory, &kernels)?;
+        let result = memory.read(out, bytes).unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        self.compare(&result, &a, &b, &vectors);
         let guard = memory.read(out + bytes, GUARD).unwrap();
         assert!(guard.iter().all(|&byte| byte == POISON), "{self:?}: wrote past the result");
-        counters
+        Ok(Outcome { counters, bytes: result })
     }
 
-    fn compare(
-        &self,
-        memory: &GlobalMemory,
-        out: u64,
-        a: &Left,
-        b: &Operand,
-        vectors: &[Vec<f32>; 3],
-    ) {
+    fn compare(&self, bytes: &[u8], a: &Left, b: &Operand, vectors: &[Vec<f32>; 3]) {
         let Problem { m, n, k, l } = self.problem;
         let width = self.output.bytes() as usize;
-        let bytes = memory.read(out, u64::from(m * n * l) * width as u64).unwrap();
         let (m, n, k) = (m as usize, n as usize, k as usize);
         for batch in 0..l as usize {
             let (left, right) = (a.values(batch as u32), b.values(batch as u32));
