@@ -1,11 +1,11 @@
 //! The product begins before the kernels that lay out its activations have ended.
 
-use crate::case::{Case, config, load};
+use crate::case::{Case, config};
+use crate::mutated::without;
 use crate::operand::Scales;
+use fp4_formats::gemm::blackwell::prepare::{CODES_NAME, SCALES_NAME};
 use fp4_formats::layout::ScaleLayout::{Blocked128x4, Linear};
 use ptx_emu::Schedule;
-
-const WAIT: &str = "griddepcontrol.wait;";
 
 /// A product whose activations need `codes` and scales laid out; fewer K steps than stages,
 /// or more.
@@ -50,15 +50,14 @@ fn the_product_waits_for_its_activations() {
 /// Without the wait, activations that are not there yet are noticed.
 #[test]
 fn a_product_that_does_not_wait_is_found() {
-    let text = nvfp4_tests::ptx("sm_100a");
-    assert!(text.contains(WAIT));
-    let hasty = load(&text.replace(WAIT, ""));
+    let name = "gemm_nvfp4_128x64";
+    let hasty = without(&[name, CODES_NAME, SCALES_NAME], "griddepcontrol.wait;", "");
     for swapped in [false, true] {
         let found = [Schedule::Eager]
             .into_iter()
             .chain((0..7).map(Schedule::Random))
             .filter(|&schedule| {
-                let case = case("gemm_nvfp4_128x64", true, swapped, 3, schedule);
+                let case = case(name, true, swapped, 3, schedule);
                 let outcome = case.run(&hasty);
                 outcome.is_err_and(|error| {
                     let text = error.to_string();

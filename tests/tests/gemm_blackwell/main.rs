@@ -3,6 +3,7 @@
 mod case;
 mod dependent;
 mod host;
+mod mutated;
 mod operand;
 mod results;
 
