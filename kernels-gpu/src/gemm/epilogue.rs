@@ -121,26 +121,6 @@ pub unsafe fn store_column<const ROWS: usize>(
     [m, n]: [u32; 2],
     sums: [f32; ROWS],
 ) {
-    // SAFETY: a column of the vectors; those rows that exist are inside the result.
-    unsafe {
-        let results = apply_column(epilogue, problem, unit, [m, n], sums);
-        store_down(epilogue, problem, batch, [m, n], problem.m - m, results);
-    }
-}
-
-/// The results of [`store_column`]; those of rows that do not exist are anything.
-///
-/// # Safety
-/// `m` is a row and `n` a column of `problem`; the vectors are what the documentation of
-/// `epilogue` says for this problem.
-#[inline(always)]
-pub unsafe fn apply_column<const ROWS: usize>(
-    epilogue: &Epilogue,
-    problem: &Problem,
-    unit: f32,
-    [m, n]: [u32; 2],
-    sums: [f32; ROWS],
-) -> [f32; ROWS] {
     // SAFETY: a column of the vectors.
     let (column, added) = unsafe { column_factors(epilogue, n) };
     let exist = problem.m - m;
@@ -153,7 +133,9 @@ pub unsafe fn apply_column<const ROWS: usize>(
             }
         }
     }
-    results.map(|result| result * column + added)
+    let results = results.map(|result| result * column + added);
+    // SAFETY: those that exist are inside the result.
+    unsafe { store_down(epilogue, problem, batch, [m, n], exist, results) };
 }
 
 /// [`store_column`] of rows that all exist, where there are no row factors.
@@ -280,24 +262,24 @@ pub unsafe fn column_factors(epilogue: &Epilogue, n: u32) -> (f32, f32) {
 /// # Safety
 /// As [`store`]; `exist` columns follow `n`.
 #[inline(always)]
-pub unsafe fn apply<const N: usize>(
+unsafe fn apply(
     epilogue: &Epilogue,
     unit: f32,
     [m, n]: [u32; 2],
     exist: u32,
-    mut sums: [f32; N],
-) -> [f32; N] {
+    mut sums: [f32; COLUMNS],
+) -> [f32; COLUMNS] {
     let mut factor = epilogue.alpha;
     if epilogue.row_factors != 0 {
         let address = epilogue.row_factors + u64::from(m) * 4;
         // SAFETY: a row of the vector.
         factor *= f32::from_bits(unsafe { memory::ld_global_nc_b32(address) });
     }
-    for i in 0..N {
+    for i in 0..COLUMNS {
         sums[i] = sums[i] * unit * factor;
     }
     if epilogue.column_factors != 0 {
-        for i in 0..N as u32 {
+        for i in 0..COLUMNS as u32 {
             if i < exist {
                 let address = epilogue.column_factors + u64::from(n + i) * 4;
                 // SAFETY: a column of the vector.
@@ -306,7 +288,7 @@ pub unsafe fn apply<const N: usize>(
         }
     }
     if epilogue.bias != 0 {
-        for i in 0..N as u32 {
+        for i in 0..COLUMNS as u32 {
             if i < exist {
                 // SAFETY: a column of the vector.
                 sums[i as usize] += unsafe { bias(epilogue, n + i) };

@@ -2,14 +2,14 @@
 //! Layout and reasons are in [`fp4_formats::gemm::blackwell::store`].
 
 use super::control::Control;
-use super::store::{Place, own_row};
+use super::store::{CHUNK, Order, Place, own_row};
 use super::{RESULT, Work, decode, map};
 use crate::gemm::epilogue;
-use cuda_std::ptx::{bulk, convert, fence, memory, tensor_copy};
+use cuda_std::ptx::{bulk, convert, fence, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::OutputType;
+use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::store::{BOX_BYTES, box_columns, box_swizzle};
-use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 use fp4_formats::swizzle::CHUNK_BYTES;
 
 /// Columns that are written at a time.
@@ -28,18 +28,6 @@ pub struct Boxes {
     last: u32,
 }
 
-/// Whether whole chunks need no look at single columns: no vectors along them. Columns that
-/// do not exist are no trouble, the copy engine leaves them out.
-#[inline(always)]
-pub fn simple(work: &Work<'_>) -> bool {
-    let epilogue = &work.params.epilogue;
-    if work.params.swapped != 0 {
-        epilogue.row_factors == 0
-    } else {
-        epilogue.column_factors == 0 && epilogue.bias == 0
-    }
-}
-
 impl Boxes {
     #[inline(always)]
     pub fn new<const STAGES: u32, const ACCUMULATORS: u32>(
@@ -51,15 +39,57 @@ impl Boxes {
         Self { base, offset: 0, last: (config.boxes() - 1) * BOX_BYTES }
     }
 
+    /// Stores a tile. A thread reads `HELD` chunks ahead, so that the accumulator is given
+    /// back before results wait for boxes.
+    ///
+    /// # Safety
+    /// As [`Boxes::put`]; the sums at `d` are complete.
+    #[inline(always)]
+    pub unsafe fn drain<const HELD: usize>(
+        &mut self,
+        work: &Work<'_>,
+        d: u32,
+        place: &Place,
+        order: &Order,
+        give_back: impl Fn(),
+    ) {
+        // SAFETY: the caller's; each chunk is read before the accumulator is given back.
+        let read = |i: u32| unsafe {
+            let sums = tcgen05::tcgen05_ld_32x32b_x32(d + order.column(i)).map(f32::from_bits);
+            if i + 1 == order.shared {
+                give_back();
+            }
+            sums
+        };
+        let mut held: [_; HELD] = core::array::from_fn(|i| read(i as u32));
+        let mut i = 0;
+        while i < order.chunks {
+            let sums = held[0];
+            for j in 1..HELD {
+                held[j - 1] = held[j];
+            }
+            if i + (HELD as u32) < order.chunks {
+                held[HELD - 1] = read(i + HELD as u32);
+            }
+            // SAFETY: the caller's; lanes without a row come first.
+            unsafe {
+                self.put(work, place, order.column(i), sums);
+                warp::sync();
+            }
+            // Not unrolled: code that runs once a tile should be small.
+            i = marker::pin(i + 1);
+        }
+    }
+
     /// Applies the epilogue to the sums of columns `column ..` of each thread's row and
     /// puts them into the box that they belong to, which is stored once it is full. Columns
-    /// of a box come in order. `SIMPLE` if the problem is [`simple`].
+    /// of a box come in order.
     ///
     /// # Safety
     /// Whole storing warps. `place` and `column` are of a tile of the problem; each element
     /// is stored once; the parameter block has the result's map.
     #[inline(always)]
-    pub unsafe fn put<const SIMPLE: bool, const N: usize>(
+    pub unsafe fn put<const N: usize>(
         &mut self,
         work: &Work<'_>,
         place: &Place,
@@ -68,7 +98,7 @@ impl Boxes {
     ) {
         // SAFETY: the caller's; the branch is the same for all lanes.
         unsafe {
-            let results = results::<SIMPLE, N>(work, place, column, sums);
+            let results = results(work, place, column, sums);
             if work.params.epilogue.out_type == OutputType::F32 as u32 {
                 self.fill::<WIDE, N>(work, place, column, results);
             } else {
@@ -77,7 +107,7 @@ impl Boxes {
         }
     }
 
-    /// Puts results of `BYTES` bytes into boxes.
+    /// [`Boxes::put`] for results of `BYTES` bytes.
     ///
     /// # Safety
     /// As [`Boxes::put`].
@@ -92,7 +122,8 @@ impl Boxes {
         const { assert!(N.is_multiple_of(PART)) };
         let columns = box_columns(work.config, BYTES);
         for part in 0..N / PART {
-            let at = (column + (part * PART) as u32) % columns;
+            let column = column + (part * PART) as u32;
+            let at = column % columns;
             let values = core::array::from_fn(|i| results[part * PART + i]);
             // SAFETY: a box is free before it is filled, and filled before it is stored.
             unsafe {
@@ -101,8 +132,7 @@ impl Boxes {
                 }
                 self.write::<BYTES>(work, at, values);
                 if at + PART as u32 == columns {
-                    let first = column + (part * PART) as u32 - at;
-                    self.send(work, place, first);
+                    self.send(work, place, column - at);
                 }
             }
         }
@@ -205,39 +235,57 @@ impl Boxes {
     }
 }
 
-/// Applies the epilogue to the sums of columns `column ..` of the thread's row; those that
-/// lie outside the result are anything.
+/// Applies the epilogue to the sums of columns `column ..` of the thread's row, in the same
+/// steps as where threads store results; those that lie outside the result are anything.
+///
+/// Each lane reads what belongs to one column, and all get it from there.
 ///
 /// # Safety
 /// As [`Boxes::put`].
 #[inline(always)]
-unsafe fn results<const SIMPLE: bool, const N: usize>(
+unsafe fn results<const N: usize>(
     work: &Work<'_>,
     place: &Place,
     column: u32,
     sums: [f32; N],
 ) -> [f32; N] {
-    let (x, y) = (own_row(place), place.y + column);
-    if x >= work.x_rows() || y >= work.y_rows() {
-        return sums;
-    }
-    let BlackwellParams { epilogue, problem, .. } = work.params;
-    let unit = decode::unit(work.config);
-    // SAFETY: row and first column exist.
+    let epilogue = &work.params.epilogue;
+    let (x, y) = (own_row(place), place.y + column + warp::lane_id());
+    let (x_exists, y_exists) = (x < work.x_rows(), y < work.y_rows());
+    let mut results = sums.map(|sum| sum * decode::unit(work.config));
+    // SAFETY: vectors are read where row or column exist; all lanes take the same branches
+    // around what they exchange.
     unsafe {
-        match (work.params.swapped != 0, SIMPLE) {
-            (true, true) => {
-                let (factor, added) = epilogue::column_factors(epilogue, x);
-                sums.map(|sum| sum * unit * epilogue.alpha * factor + added)
+        if work.params.swapped != 0 {
+            // A thread has a column of the result.
+            let (factor, added) =
+                if x_exists { epilogue::column_factors(epilogue, x) } else { (1.0, 0.0) };
+            if epilogue.row_factors == 0 {
+                return results.map(|result| result * epilogue.alpha * factor + added);
             }
-            (true, false) => epilogue::apply_column(epilogue, problem, unit, [y, x], sums),
-            (false, true) => {
-                let factor = epilogue::row_factor(epilogue, x);
-                sums.map(|sum| sum * unit * factor)
+            let row = if y_exists { epilogue::row_factor(epilogue, y) } else { epilogue.alpha };
+            for i in 0..N {
+                results[i] = results[i] * warp::broadcast_f32(row, i as u32) * factor + added;
             }
-            (false, false) => epilogue::apply(epilogue, unit, [x, y], problem.n - y, sums),
+            return results;
+        }
+        let row = if x_exists { epilogue::row_factor(epilogue, x) } else { epilogue.alpha };
+        results = results.map(|result| result * row);
+        if epilogue.column_factors != 0 || epilogue.bias != 0 {
+            let (factor, mut added) =
+                if y_exists { epilogue::column_factors(epilogue, y) } else { (1.0, 0.0) };
+            if epilogue.bias == 0 {
+                // Changes no sum, not even the sign of a zero.
+                added = -0.0;
+            }
+            for i in 0..N {
+                let lane = i as u32;
+                results[i] *= warp::broadcast_f32(factor, lane);
+                results[i] += warp::broadcast_f32(added, lane);
+            }
         }
     }
+    results
 }
 
 /// Neighbouring results as 16-bit floats, the first in the lower half.

@@ -93,7 +93,7 @@ impl Exchange {
                 }
                 let sums = self.add(config, own, chunk, mine);
                 if work.params.copied != 0 {
-                    boxes.put::<false, CHUNK>(work, place, column, sums);
+                    boxes.put(work, place, column, sums);
                 } else {
                     store::store(work, place, column, sums);
                 }

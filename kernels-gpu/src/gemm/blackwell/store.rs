@@ -9,11 +9,13 @@ use crate::gemm::epilogue;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{grid, marker, tcgen05};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::blackwell::BlackwellParams;
+use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 
 /// Columns that a warp reads at a time, and where they are looked at one by one.
-const CHUNK: u32 = 32;
+pub const CHUNK: u32 = 32;
 const PART: u32 = epilogue::COLUMNS as u32;
+/// Chunks of the columns that accumulators share where they overlap.
+const OVERLAP: usize = 3;
 
 /// # Safety
 /// The four storing warps of each CTA; `tensor` is the allocation.
@@ -60,7 +62,14 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
             if config.splits > 1 {
                 exchange.run(work, d, &place, &mut boxes, give_back);
             } else {
-                drain(work, d, &place, which, &mut boxes, give_back);
+                let order = Order::new(config, which);
+                if work.params.copied == 0 {
+                    drain(work, d, &place, &order, give_back);
+                } else if config.accumulators_overlap() {
+                    boxes.drain::<OVERLAP>(work, d, &place, &order, give_back);
+                } else {
+                    boxes.drain::<1>(work, d, &place, &order, give_back);
+                }
             }
         }
         cursor.advance();
@@ -82,48 +91,59 @@ pub struct Place {
     pub batch: u32,
 }
 
-/// Stores a tile. Accumulators that overlap are read from where the other one begins or
-/// ends, and given back when those columns were read.
+/// The chunks of a tile in the order in which they are read: accumulators that overlap from
+/// where the other one begins or ends, so that they can be given back when those columns
+/// were read.
+pub struct Order {
+    /// Chunks of a tile.
+    pub chunks: u32,
+    /// How many of them are read before the accumulator is given back.
+    pub shared: u32,
+    /// The first one.
+    skip: u32,
+}
+
+impl Order {
+    #[inline(always)]
+    pub fn new(config: &BlackwellConfig, which: u32) -> Self {
+        let chunks = config.columns / CHUNK;
+        let shared = if config.accumulators_overlap() {
+            (config.columns - config.accumulator_step()) / CHUNK
+        } else {
+            chunks
+        };
+        // The second accumulator begins where the first one's shared columns do.
+        let skip = if which == 0 { chunks - shared } else { 0 };
+        Self { chunks, shared, skip }
+    }
+
+    /// First column of the `i`-th chunk that is read.
+    #[inline(always)]
+    pub fn column(&self, i: u32) -> u32 {
+        let chunk = i + self.skip;
+        (if chunk >= self.chunks { chunk - self.chunks } else { chunk }) * CHUNK
+    }
+}
+
+/// Stores a tile from the threads' registers.
 ///
 /// # Safety
 /// Whole warps; the sums at `d` are complete.
 #[inline(always)]
-unsafe fn drain(
-    work: &Work<'_>,
-    d: u32,
-    place: &Place,
-    which: u32,
-    boxes: &mut boxes::Boxes,
-    give_back: impl Fn(),
-) {
-    let config = work.config;
-    let chunks = config.columns / CHUNK;
-    let shared = if config.accumulators_overlap() {
-        (config.columns - config.accumulator_step()) / CHUNK
-    } else {
-        chunks
-    };
-    // The second accumulator begins where the first one's shared columns do.
-    let skip = if which == 0 { chunks - shared } else { 0 };
-    let copied = work.params.copied != 0;
-    let simple = if copied { boxes::simple(work) } else { simple(work) };
+unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, order: &Order, give_back: impl Fn()) {
+    let simple = simple(work);
     let mut i = 0;
-    while i < chunks {
-        let chunk = if i + skip >= chunks { i + skip - chunks } else { i + skip };
-        let column = chunk * CHUNK;
-        let last = i + 1 == shared;
+    while i < order.chunks {
+        let column = order.column(i);
+        let last = i + 1 == order.shared;
         // SAFETY: the caller's; the branch is the same for all lanes.
         unsafe {
-            if simple && (copied || place.y + column + CHUNK <= work.y_rows()) {
+            if simple && place.y + column + CHUNK <= work.y_rows() {
                 let sums = tcgen05::tcgen05_ld_32x32b_x32(d + column).map(f32::from_bits);
                 if last {
                     give_back();
                 }
-                if copied {
-                    boxes.put::<true, { CHUNK as usize }>(work, place, column, sums);
-                } else {
-                    store_whole(work, place, column, sums);
-                }
+                store_whole(work, place, column, sums);
             } else {
                 let mut part = 0;
                 while part < CHUNK / PART {
@@ -132,11 +152,7 @@ unsafe fn drain(
                     if last && part + 1 == CHUNK / PART {
                         give_back();
                     }
-                    if copied {
-                        boxes.put::<false, { PART as usize }>(work, place, column, sums);
-                    } else {
-                        store(work, place, column, sums);
-                    }
+                    store(work, place, column, sums);
                     // Lanes without a row come first.
                     warp::sync();
                     // Not unrolled: code that runs once a tile should be small.
