@@ -139,8 +139,8 @@ fn expected_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)>
 /// of all threads; storing ones once they have sums, at each of three places where they
 /// give an accumulator back, after a chunk on either way out, after a part of one, and for
 /// the next tile; before a box of results is filled and before it is stored, in code of its
-/// own for either size of results; in a split before and after the exchange's writes and
-/// reads. Decoding ones before and after a K step, and for the next tile. Boxes take what
+/// own for either size of results and, of a chunk of wide ones, for either box; in a split
+/// before and after the exchange's writes and reads. Decoding ones before and after a K step, and for the next tile. Boxes take what
 /// belongs to columns from the lanes: one vector if swapped, else two. Chunks are read
 /// ahead, one or those that accumulators share, then in a loop, and in the loop of the
 /// other way out.
