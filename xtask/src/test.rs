@@ -174,7 +174,7 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
         if split {
             counts.push(("tcgen05.wait::ld.sync.aligned", 2));
         } else {
-            let wide = if config.accumulators_overlap() { 5 } else { 3 };
+            let wide = if config.accumulators_overlap() && !halves { 5 } else { 3 };
             counts.push(("tcgen05.ld.sync.aligned.32x32b.x32.b32", wide));
             counts.push(("tcgen05.wait::ld.sync.aligned", 1 + wide));
         }

@@ -274,6 +274,7 @@ impl From<Choice> for Candidate {
                 Limit::L2 => "L2",
                 Limit::Copies => "copies into shared memory",
                 Limit::Products => "tensor cores",
+                Limit::Decode => "decoding of weights",
             },
         }
     }

@@ -100,6 +100,8 @@ fn every_length_of_k() {
         ("gemm_nvfp4_f16_128x64", 16),
         ("gemm_nvfp4_bf16_128x128", 16),
         ("gemm_mxfp4_bf16_128x64", 32),
+        ("gemm_nvfp4_bf16_256x128", 16),
+        ("gemm_mxfp4_bf16_256x256", 32),
     ] {
         for k in (block..=544).step_by(block as usize) {
             let mut case = Case::new(config(name), [33, 70, k, 2]);
@@ -121,6 +123,8 @@ fn random_schedules() {
         "gemm_nvfp4_256x256_share2",
         "gemm_nvfp4_128x64_split4",
         "gemm_nvfp4_f16_128x64",
+        "gemm_nvfp4_f16_256x256",
+        "gemm_mxfp4_bf16_256x128",
     ] {
         let config = config(name);
         let k = config.step() * (2 * config.splits + 1);

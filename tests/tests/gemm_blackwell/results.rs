@@ -8,7 +8,7 @@ use ptx_emu::Schedule;
 
 /// Every number of boxes of a warp and of columns of a box, accumulators that overlap,
 /// pairs, splits, shares, 16-bit activations.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "gemm_nvfp4_128x64",
     "gemm_nvfp4_128x256",
     "gemm_mxfp4_256x256",
@@ -18,6 +18,7 @@ const NAMES: [&str; 9] = [
     "gemm_nvfp4_256x64_split4",
     "gemm_nvfp4_f16_128x64_split4",
     "gemm_mxfp4_bf16_128x128",
+    "gemm_nvfp4_f16_256x256",
 ];
 
 /// Every type of the result, both orientations, with and without vectors, ragged: both

@@ -88,7 +88,7 @@ impl BlackwellConfig {
         assert!((pair == 1 || pair == 2) && splits >= 1 && pair * splits <= 8);
         assert!(share == 1 || (share == 2 && splits == 1));
         assert!(columns == 64 || columns == 128 || columns == 192 || columns == 256);
-        assert!(left.is_none() || pair * share == 1);
+        assert!(left.is_none() || share == 1);
         let config = Self { name, format, left, pair, columns, splits, share };
         assert!(config.stages() >= MIN_STAGES && config.buffers() >= 2);
         assert!(config.buffers() <= config.stages());
@@ -193,6 +193,13 @@ impl BlackwellConfig {
         self.x_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_scale_bytes()
     }
 
+    /// Bytes that the first CTA of a pair hears of in a K step: its own and the other's, but
+    /// for the `X` that the other decodes.
+    pub const fn leader_bytes(&self) -> u32 {
+        let others = if self.left.is_some() { self.y_bytes() } else { self.stage_bytes() };
+        self.stage_bytes() + (self.pair - 1) * others
+    }
+
     /// Bytes from one stage to the next.
     pub const fn stage_stride(&self) -> u32 {
         self.stage_bytes().next_multiple_of(STAGE_ALIGN)
@@ -236,7 +243,11 @@ impl BlackwellConfig {
     /// do not fit beside the scales: then the second tile's products begin once the
     /// columns that both use have been read.
     pub const fn accumulator_step(&self) -> u32 {
-        if self.columns == 256 { 160 } else { self.columns }
+        match (self.columns, self.left) {
+            (256, None) => 160,
+            (256, Some(_)) => 128,
+            _ => self.columns,
+        }
     }
 
     /// Whether the accumulators overlap.
@@ -304,7 +315,7 @@ macro_rules! configs {
 
 /// All configurations: CTAs of a pair, columns, splits, shares. 4-bit activations first,
 /// NVFP4's before MXFP4's.
-pub const CONFIGS: [BlackwellConfig; 52] = configs! {
+pub const CONFIGS: [BlackwellConfig; 58] = configs! {
     blocks:
     "gemm_nvfp4_128x64", "gemm_mxfp4_128x64": [1, 64, 1, 1];
     "gemm_nvfp4_128x128", "gemm_mxfp4_128x128": [1, 128, 1, 1];
@@ -326,6 +337,8 @@ pub const CONFIGS: [BlackwellConfig; 52] = configs! {
     halves:
     "gemm_nvfp4_f16_128x64", "gemm_nvfp4_bf16_128x64", "gemm_mxfp4_bf16_128x64": [1, 64, 1, 1];
     "gemm_nvfp4_f16_128x128", "gemm_nvfp4_bf16_128x128", "gemm_mxfp4_bf16_128x128": [1, 128, 1, 1];
+    "gemm_nvfp4_f16_256x128", "gemm_nvfp4_bf16_256x128", "gemm_mxfp4_bf16_256x128": [2, 128, 1, 1];
+    "gemm_nvfp4_f16_256x256", "gemm_nvfp4_bf16_256x256", "gemm_mxfp4_bf16_256x256": [2, 256, 1, 1];
     "gemm_nvfp4_f16_128x64_split2", "gemm_nvfp4_bf16_128x64_split2", "gemm_mxfp4_bf16_128x64_split2": [1, 64, 2, 1];
     "gemm_nvfp4_f16_128x64_split4", "gemm_nvfp4_bf16_128x64_split4", "gemm_mxfp4_bf16_128x64_split4": [1, 64, 4, 1];
     "gemm_nvfp4_f16_128x128_split2", "gemm_nvfp4_bf16_128x128_split2", "gemm_mxfp4_bf16_128x128_split2": [1, 128, 2, 1];
@@ -358,10 +371,22 @@ mod tests {
         assert_eq!(stages("gemm_nvfp4_128x128_split4"), 4);
         assert_eq!(stages("gemm_nvfp4_f16_128x64"), 8);
         assert_eq!(stages("gemm_nvfp4_f16_128x128"), 5);
-        // All but those with the largest stages have room for two boxes of results.
-        for config in &CONFIGS {
-            let largest = config.stage_bytes() == 54 << 10;
-            assert_eq!(config.boxes(), if largest { 1 } else { 2 }, "{}", config.name);
-        }
+        assert_eq!(stages("gemm_nvfp4_bf16_256x128"), 8);
+        assert_eq!(stages("gemm_nvfp4_bf16_256x256"), 5);
+        // All others have room for two boxes of results.
+        let narrow: [&str; 5] = core::array::from_fn(|i| {
+            CONFIGS.iter().filter(|c| c.boxes() == 1).map(|c| c.name).nth(i).unwrap_or("")
+        });
+        assert_eq!(
+            narrow,
+            [
+                "gemm_nvfp4_128x256",
+                "gemm_nvfp4_128x256_share2",
+                "gemm_nvfp4_f16_128x128_split4",
+                "gemm_nvfp4_bf16_128x128_split4",
+                "gemm_mxfp4_bf16_128x128_split4",
+            ]
+        );
+        assert_eq!(CONFIGS.iter().filter(|c| c.boxes() == 1).count(), narrow.len());
     }
 }

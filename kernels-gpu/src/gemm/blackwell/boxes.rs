@@ -2,7 +2,7 @@
 //! Layout and reasons are in [`fp4_formats::gemm::blackwell::store`].
 
 use super::control::Control;
-use super::store::{CHUNK, Order, Place, own_row};
+use super::store::{Order, Place, own_row};
 use super::{RESULT, Work, decode, map};
 use crate::gemm::epilogue;
 use cuda_std::ptx::{bulk, convert, fence, marker, memory, tcgen05, tensor_copy};

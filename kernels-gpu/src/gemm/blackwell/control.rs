@@ -118,7 +118,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
             self.accumulators().init(1, STORE_WARPS * config.pair);
             self.responses().init(1, listeners);
             if decoders > 0 {
-                self.decoded::<BUFFERS>().init(QUARTERS, 1);
+                self.decoded::<BUFFERS>().init(QUARTERS * config.pair, 1);
             }
             if others > 0 {
                 self.exchanges().init(STORE_WARPS * others, STORE_WARPS * others);

@@ -78,6 +78,12 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
             let byte = (step * config.step() / 2) as i32;
             let scale = step * config.scale_tiles();
             let full = targets.barrier(ring.full(cursor.stage));
+            // Who decodes `X` waits for its own.
+            let x_full = if config.left.is_none() {
+                full
+            } else {
+                targets.own_address(ring.full(cursor.stage))
+            };
             // SAFETY: the stage is empty in all CTAs that the copies reach, and its
             // barriers expect what the boxes bring; boxes count in full, also where they
             // leave the operand.
@@ -85,16 +91,18 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
                 if weights {
                     ring.wait_empty(&cursor);
                     if work.pair_rank() == 0 {
-                        ring.expect_bytes(&cursor, PAIR * config.stage_bytes());
+                        ring.expect_bytes(&cursor, config.leader_bytes());
+                    } else if config.left.is_some() {
+                        ring.expect_bytes(&cursor, config.x_bytes() + config.x_scale_bytes());
                     }
                 }
                 if copy_x {
                     let to = x + x_part * config.step() / 2;
                     let at = [byte, x_at, x_batch];
-                    targets.codes(targets.sharers, to, X_CODES, at, full, x_policy);
+                    targets.codes(targets.sharers, to, X_CODES, at, x_full, x_policy);
                     let to = x_scales + x_tile_part * TILE_BYTES as u32;
                     let at = [0, (scale + x_tile_part) as i32, x_group, x_batch];
-                    targets.scales(targets.sharers, to, X_SCALES, at, full, x_policy);
+                    targets.scales(targets.sharers, to, X_SCALES, at, x_full, x_policy);
                 }
                 if copy_y && config.left.is_none() {
                     let at = [byte, y_at, y_batch];

@@ -2,7 +2,7 @@
 //! in tensor memory, where products take it from. A thread decodes one row.
 
 use super::Work;
-use super::control::Control;
+use super::control::{Control, arrive_at};
 use super::schedule::Tiles;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{convert, half, integer, memory, tcgen05};
@@ -68,7 +68,11 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32
                 tcgen05::tcgen05_fence_before_thread_sync();
                 warp::sync();
                 if warp::lane_id() == 0 {
-                    decoded.arrive_full(&buffer);
+                    if config.pair == 1 {
+                        decoded.arrive_full(&buffer);
+                    } else {
+                        arrive_at(decoded.full(buffer.stage), work.leader());
+                    }
                 }
             }
             cursor.advance();

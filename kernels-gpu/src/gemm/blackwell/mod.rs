@@ -42,7 +42,7 @@
 //! # Barriers
 //! | barrier | arrives | waits | says |
 //! |---|---|---|---|
-//! | full[stage] | copy (expects bytes), copies | product | a K step is in shared memory |
+//! | full[stage] | copy (expects bytes), copies | product; decode | a K step is in shared memory |
 //! | empty[stage] | products' commits, of all sharers | copy; product (scale columns) | the K step was multiplied |
 //! | accumulated[i] | products' commit | store | a tile's sums are complete |
 //! | drained[i] | a lane of each store warp | product | the sums were read |
@@ -50,8 +50,9 @@
 //! | decoded full, empty [i] | decode warps; products' commit | product; decode | a K step of `X` is decoded; was multiplied |
 //! | exchange full, empty | store warps of the other CTAs of a split | store | sums have come; were read |
 //!
-//! In a pair, full and drained are those of the first CTA, and commits reach both. A
-//! stage that is empty is so in every CTA that its copies reach.
+//! In a pair, full, drained and decoded full are those of the first CTA, and commits reach
+//! both; where warps decode, the second CTA's full says that its `X` is there. A stage that
+//! is empty is so in every CTA that its copies reach.
 //!
 //! A box of results is one warp's: it is full behind a proxy fence and the warp's barrier,
 //! and empty when the lane that had it copied has waited for the copy's reads.
@@ -216,7 +217,9 @@ unsafe fn gemm<
                 if config.left.is_none() {
                     product::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control, tensor);
                 } else {
-                    half_product::run::<STAGES, ACCUMULATORS, BUFFERS>(&work, &control, tensor);
+                    half_product::run::<PAIR, STAGES, ACCUMULATORS, BUFFERS>(
+                        &work, &control, tensor,
+                    );
                 }
             }
         } else if config.left.is_some() && role >= DECODE_WARP {
@@ -323,20 +326,26 @@ entries! {
     gemm_mxfp4_256x256_share2 = 33;
     gemm_nvfp4_f16_128x64 = 34;
     gemm_nvfp4_f16_128x128 = 35;
-    gemm_nvfp4_f16_128x64_split2 = 36;
-    gemm_nvfp4_f16_128x64_split4 = 37;
-    gemm_nvfp4_f16_128x128_split2 = 38;
-    gemm_nvfp4_f16_128x128_split4 = 39;
-    gemm_nvfp4_bf16_128x64 = 40;
-    gemm_nvfp4_bf16_128x128 = 41;
-    gemm_nvfp4_bf16_128x64_split2 = 42;
-    gemm_nvfp4_bf16_128x64_split4 = 43;
-    gemm_nvfp4_bf16_128x128_split2 = 44;
-    gemm_nvfp4_bf16_128x128_split4 = 45;
-    gemm_mxfp4_bf16_128x64 = 46;
-    gemm_mxfp4_bf16_128x128 = 47;
-    gemm_mxfp4_bf16_128x64_split2 = 48;
-    gemm_mxfp4_bf16_128x64_split4 = 49;
-    gemm_mxfp4_bf16_128x128_split2 = 50;
-    gemm_mxfp4_bf16_128x128_split4 = 51;
+    gemm_nvfp4_f16_256x128 = 36;
+    gemm_nvfp4_f16_256x256 = 37;
+    gemm_nvfp4_f16_128x64_split2 = 38;
+    gemm_nvfp4_f16_128x64_split4 = 39;
+    gemm_nvfp4_f16_128x128_split2 = 40;
+    gemm_nvfp4_f16_128x128_split4 = 41;
+    gemm_nvfp4_bf16_128x64 = 42;
+    gemm_nvfp4_bf16_128x128 = 43;
+    gemm_nvfp4_bf16_256x128 = 44;
+    gemm_nvfp4_bf16_256x256 = 45;
+    gemm_nvfp4_bf16_128x64_split2 = 46;
+    gemm_nvfp4_bf16_128x64_split4 = 47;
+    gemm_nvfp4_bf16_128x128_split2 = 48;
+    gemm_nvfp4_bf16_128x128_split4 = 49;
+    gemm_mxfp4_bf16_128x64 = 50;
+    gemm_mxfp4_bf16_128x128 = 51;
+    gemm_mxfp4_bf16_256x128 = 52;
+    gemm_mxfp4_bf16_256x256 = 53;
+    gemm_mxfp4_bf16_128x64_split2 = 54;
+    gemm_mxfp4_bf16_128x64_split4 = 55;
+    gemm_mxfp4_bf16_128x128_split2 = 56;
+    gemm_mxfp4_bf16_128x128_split4 = 57;
 }

@@ -12,9 +12,10 @@ use cuda_std::{thread, warp};
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 
 /// Columns that a warp reads at a time, and where they are looked at one by one.
-pub const CHUNK: u32 = 32;
+const CHUNK: u32 = 32;
 const PART: u32 = epilogue::COLUMNS as u32;
-/// Chunks of the columns that accumulators share where they overlap.
+/// Chunks of the columns that accumulators share where they overlap. With decoding warps,
+/// threads do not have the registers to hold them.
 const OVERLAP: usize = 3;
 
 /// # Safety
@@ -65,7 +66,7 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
                 let order = Order::new(config, which);
                 if work.params.copied == 0 {
                     drain(work, d, &place, &order, give_back);
-                } else if config.accumulators_overlap() {
+                } else if config.accumulators_overlap() && config.left.is_none() {
                     boxes.drain::<OVERLAP>(work, d, &place, &order, give_back);
                 } else {
                     boxes.drain::<1>(work, d, &place, &order, give_back);
