@@ -145,7 +145,7 @@ impl Dequantizer {
         for step in &self.plan.steps {
             // SAFETY: the buffers have the sizes that the parameters state, as checked above, and
             // are alive; freeing device memory waits for launches.
-            reports.extend(unsafe { launch_step(&self.kernels, step, &params.to_bytes())? });
+            reports.extend(unsafe { launch_step(&self.kernels, step, true, &params.to_bytes())? });
         }
         Ok(reports)
     }

@@ -326,7 +326,7 @@ impl Device {
                 Module::Emulator(module, emulator.clone())
             }
         };
-        Ok(Kernels { device: self.clone(), path: file.path, module })
+        Ok(Kernels { device: self.clone(), path: file.path, module, overlapping: true })
     }
 }
 
@@ -352,6 +352,8 @@ pub struct Kernels {
     device: Device,
     path: PathBuf,
     module: Module,
+    /// Whether launches may overlap at all.
+    overlapping: bool,
 }
 
 #[derive(Clone)]
@@ -394,6 +396,13 @@ impl Kernels {
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The same kernels, of which none starts before the one before it in the stream has ended,
+    /// whatever [`LaunchSpec::overlaps`] says: to measure one launch alone.
+    #[must_use]
+    pub fn serial(self) -> Self {
+        Self { overlapping: false, ..self }
     }
 
     /// The PTX file they came from.
@@ -447,6 +456,7 @@ impl Kernels {
         let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, overlaps, params } = spec;
         match &self.module {
             Module::Cuda(module) => {
+                let overlaps = overlaps && self.overlapping;
                 let launch =
                     CudaLaunch { entry, grid, block, cluster, dynamic_shared, overlaps, params };
                 // SAFETY: passed on to the caller.

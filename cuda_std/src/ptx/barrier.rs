@@ -14,6 +14,22 @@ pub unsafe fn bar_sync<const ID: u32>() {
     unsafe { asm!("bar.sync {};", const ID, options(nostack, preserves_flags)) }
 }
 
+/// `bar.sync ID, THREADS;` ISA 9.7.13.1. All targets. `THREADS` threads of the CTA, a
+/// multiple of 32, warp by warp converged.
+///
+/// # Safety
+/// As many threads as that reach such a call, all with the same two numbers; `ID` is of no
+/// other barrier that is in use.
+#[inline(always)]
+pub unsafe fn bar_sync_threads<const ID: u32, const THREADS: u32>() {
+    const { assert!(ID < 16 && THREADS.is_multiple_of(32)) };
+    // SAFETY: the caller vouches for convergence; no nomem/readonly/pure, so
+    // memory accesses stay on their side of it.
+    unsafe {
+        asm!("bar.sync {}, {};", const ID, const THREADS, options(nostack, preserves_flags))
+    }
+}
+
 /// `bar.warp.sync mask;` ISA 9.7.13.2. sm_30+. All lanes named in `mask`; orders
 /// their memory accesses.
 ///

@@ -33,6 +33,7 @@ pub mod reduce;
 #[cfg(gpu_arch = "sm_90a")]
 pub mod registers;
 pub mod remote;
+pub mod scoped;
 pub mod shuffle;
 pub mod special;
 #[cfg(gpu_arch = "sm_100a")]

@@ -24,9 +24,9 @@ use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
 use super::plan::{Candidate, Chosen};
 use super::weights::scheme;
 use super::{
-    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOverrides, GemmPlan, format_of,
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOverrides, GemmPlan, Workspace,
+    format_of,
 };
-use crate::buffer::DeviceBuffer;
 use crate::device::{Device, LaunchSpec, Machine};
 use crate::error::{Error, Result, filled};
 use crate::quantize::device::{Step, launch_step, scale_bytes};
@@ -350,7 +350,7 @@ pub(super) fn launch(
     a: ActivationBuffers<'_>,
     weights: &DeviceWeights,
     blocks: &PreparedBlocks,
-    workspace: Option<&DeviceBuffer>,
+    workspace: Option<&Workspace>,
     epilogue: Epilogue,
 ) -> Result<Vec<LaunchReport>> {
     let config = choice.config;
@@ -421,7 +421,7 @@ fn place(
     gemm: &Gemm,
     format: Format,
     a: ActivationBuffers<'_>,
-    workspace: Option<&DeviceBuffer>,
+    workspace: Option<&Workspace>,
 ) -> Result<(Left, Vec<LaunchReport>)> {
     let (codes, scales, layout) = match (a, gemm.kind) {
         (ActivationBuffers::Blocks { codes, scales }, ActivationKind::Blocks { layout, .. }) => {
@@ -462,7 +462,7 @@ fn place(
         Some(workspace) if workspace.len() as u64 >= preparation.bytes => workspace.address(),
         other => {
             let required = format!("at least {} bytes", preparation.bytes);
-            return Err(Error::shape("workspace", required, other.map_or(0, DeviceBuffer::len)));
+            return Err(Error::shape("workspace", required, other.map_or(0, Workspace::len)));
         }
     };
     let mut placed =
@@ -471,13 +471,13 @@ fn place(
     if let (Some(step), Some(at)) = (preparation.code_step(), preparation.codes) {
         let params = preparation.code_params(placed.codes, base + at).to_bytes();
         // SAFETY: source and workspace have the sizes that the parameters state.
-        reports.extend(unsafe { launch_step(&gemm.kernels, &step, &params)? });
+        reports.extend(unsafe { launch_step(&gemm.kernels, &step, false, &params)? });
         placed.codes = base + at;
     }
     if let (Some(step), Some(at)) = (preparation.scale_step(), preparation.scales) {
         let params = preparation.scale_params(placed.scales, stride as u64, base + at).to_bytes();
         // SAFETY: as above.
-        reports.extend(unsafe { launch_step(&gemm.kernels, &step, &params)? });
+        reports.extend(unsafe { launch_step(&gemm.kernels, &step, false, &params)? });
         placed.scales = base + at;
     }
     Ok((Left::Blocks(placed), reports))

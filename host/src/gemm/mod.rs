@@ -42,7 +42,7 @@ mod weights;
 pub use activations::{ActivationKind, Activations, HalfMatrix};
 pub use oracle::reference;
 pub use plan::{Candidate, GemmOverrides, GemmPlan, plan};
-pub use run::{ActivationBuffers, Gemm, GemmResult, GemmRun, Vectors, gemm};
+pub use run::{ActivationBuffers, Gemm, GemmResult, GemmRun, Vectors, Workspace, gemm};
 pub use weights::{DeviceWeights, Repacked, WeightForm};
 
 use fp4_formats::BlockFormat;

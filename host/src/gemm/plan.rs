@@ -5,9 +5,9 @@ use std::fmt;
 use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::blackwell::choose;
 use fp4_formats::gemm::hopper::config::{
-    self, CONFIGS, Estimate, HopperConfig, K_STEP, MAX_SPLITS, THREADS,
+    self, CONFIGS, Estimate, HopperConfig, K_STEP, MAX_BLOCKS, MAX_SPLITS, THREADS,
 };
-use fp4_formats::gemm::hopper::{Operand, Scheme};
+use fp4_formats::gemm::hopper::{Division, Operand, Scheme};
 use fp4_formats::quantize::{Format, dequantize_config};
 use serde::Serialize;
 
@@ -71,8 +71,63 @@ pub struct GemmPlan {
 /// What an architecture's launch needs of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chosen {
-    Hopper(&'static HopperConfig),
+    Hopper(HopperChoice),
     Blackwell(choose::Candidate),
+}
+
+/// A choice on sm_90a.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HopperChoice {
+    pub config: &'static HopperConfig,
+    pub division: Division,
+    pub workspace: HopperWorkspace,
+}
+
+/// What is where in the workspace on sm_90a: flags at its start, whatever the plan, so that
+/// plans can share one; then decoded activations or given sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HopperWorkspace {
+    /// Offset of the decoded activations.
+    pub activations: usize,
+    /// Offset of the given sums.
+    pub partials: usize,
+    /// Bytes of all; 0 where none is needed.
+    pub bytes: usize,
+}
+
+impl HopperWorkspace {
+    /// Copies and vector loads start at multiples of this.
+    const ALIGNMENT: usize = 256;
+
+    fn new(
+        chosen: &Estimate,
+        kind: ActivationKind,
+        shape: GemmShape,
+        machine: &config::Machine,
+    ) -> Result<Self> {
+        let flags = machine.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
+        let decoded = match kind {
+            ActivationKind::Blocks { .. } => elements(shape)?,
+            ActivationKind::Halves(_) => 0,
+        };
+        let shares = chosen.division.share < chosen.division.steps
+            || chosen.division.longer > 0
+            || !chosen.division.share.is_multiple_of(chosen.division.steps);
+        let sums =
+            if shares { chosen.ctas as usize * chosen.config.partial_bytes() as usize } else { 0 };
+        let overflow = || Error::Overflow {
+            what: "workspace".into(),
+            detail: format!("{decoded} bytes of activations and {sums} of sums"),
+        };
+        let align = |bytes: usize| bytes.checked_next_multiple_of(Self::ALIGNMENT);
+        let activations = align(flags).ok_or_else(overflow)?;
+        let partials = activations.checked_add(decoded).and_then(align).ok_or_else(overflow)?;
+        let bytes = match partials.checked_add(sums).ok_or_else(overflow)? {
+            _ if decoded + sums == 0 => 0,
+            bytes => bytes,
+        };
+        Ok(Self { activations, partials, bytes })
+    }
 }
 
 /// One candidate of a plan.
@@ -94,8 +149,8 @@ pub struct Candidate {
 
 impl From<Estimate> for Candidate {
     fn from(from: Estimate) -> Self {
-        let Estimate { config, splits, ctas, waves, cycles, bound } = from;
-        Self { kernel: config.name, splits, ctas, waves, cycles, bound }
+        let Estimate { config, splits, ctas, cycles, bound, .. } = from;
+        Self { kernel: config.name, splits, ctas: ctas.into(), waves: 1, cycles, bound }
     }
 }
 
@@ -160,36 +215,31 @@ pub fn plan(
     let cards = config::Machine { sms: machine.sms.max(1) };
     let candidates = candidates(scheme, &problem, &cards, overrides)?;
     let Some(best) = candidates.first().copied() else {
-        return Err(Error::shape("GEMM", "a candidate", shape));
+        let required = format!("at most {} steps of K, of all tiles", u32::MAX);
+        return Err(Error::shape("GEMM", required, shape));
     };
     let config = best.config;
-    let ctas = config.tiles(&problem) * u64::from(best.splits);
-    let grid_x = i32::try_from(ctas).map_err(|_| {
-        Error::shape("CTAs of a batch entry", format!("at most {}", i32::MAX), ctas)
-    })?;
     let before = decode_steps(shape, kind, cards.sms)?;
-    let workspace_bytes = match kind {
-        ActivationKind::Blocks { .. } => elements(shape)?,
-        ActivationKind::Halves(_) => 0,
-    };
+    let workspace = HopperWorkspace::new(&best, kind, shape, &cards)?;
     let chosen = match (&overrides.kernel, overrides.splits) {
         (None, None) => "the cheapest of the table's candidates",
         _ => "asked for",
     };
+    let division = best.division;
     let mut why = vec![format!(
-        "{chosen}: {} tiles, {} CTAs in {} waves on {} SMs, the main loop bound by {}",
-        config.tiles(&problem),
+        "{chosen}: {} tiles of {} steps of K = {K_STEP}, at most {} steps a CTA, {} CTAs on {} \
+         SMs, the main loop bound by {}",
+        config.tiles(&problem) * u64::from(problem.l),
+        division.steps,
+        division.run(0).end,
         best.ctas,
-        best.waves,
         cards.sms,
         best.bound
     )];
-    if best.splits > 1 {
+    if division.share < division.steps {
         why.push(format!(
-            "{} CTAs share a tile, {} steps of K = {K_STEP} among them; their sums meet in shared \
-             memory",
-            best.splits,
-            problem.k.div_ceil(K_STEP)
+            "up to {} CTAs share a tile; their sums meet in the workspace",
+            division.parts()
         ));
     }
     if !before.is_empty() {
@@ -200,19 +250,19 @@ pub fn plan(
         kernel: config.name,
         arch: arch.into(),
         before,
-        grid: [grid_x as u32, problem.l],
-        cluster: best.splits,
+        grid: [best.ctas, 1],
+        cluster: 1,
         splits: best.splits,
         threads: THREADS,
         dynamic_shared: config.shared_bytes(),
         tile: [config.rows, config.tokens],
         stages: config.stages(),
-        workspace_bytes,
-        additions: config.additions(problem.k, best.splits),
+        workspace_bytes: workspace.bytes,
+        additions: config::additions(&division),
         repack: "weights, once at load",
         why,
         candidates: candidates.into_iter().map(Candidate::from).collect(),
-        chosen: Chosen::Hopper(config),
+        chosen: Chosen::Hopper(HopperChoice { config, division, workspace }),
     })
 }
 
@@ -244,7 +294,7 @@ fn candidates(
         .filter(named)
         .flat_map(|config| {
             let parts = (1..=most).filter(splits);
-            parts.map(move |parts| config::estimate(config, parts, problem, machine))
+            parts.filter_map(move |parts| config::estimate(config, parts, problem, machine))
         })
         .collect();
     found.sort_by_key(|estimate| estimate.cycles);

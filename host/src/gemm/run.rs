@@ -10,13 +10,13 @@ use ptx_emu::LaunchReport;
 use ptx_emu::tensor_map::{self, ElementType, L2Promotion, Swizzle};
 
 use super::oracle::check_operands;
-use super::plan::Chosen;
+use super::plan::{Chosen, HopperChoice};
 use super::{
     ActivationKind, Activations, DeviceWeights, GemmOptions, GemmPlan, Repacked, WeightForm,
     blackwell, plan,
 };
 use crate::buffer::DeviceBuffer;
-use crate::device::{Kernels, LaunchSpec};
+use crate::device::{Device, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
 use crate::gemv::combined_scale;
 use crate::output;
@@ -51,6 +51,34 @@ pub struct Vectors<'a> {
     pub column_factors: Option<&'a DeviceBuffer>,
     /// What is added to each column, `[N]`.
     pub bias: Option<&'a DeviceBuffer>,
+}
+
+/// Device memory that a GEMM needs besides its operands and its result. What the kernels count
+/// in it is zero at first, and after every launch.
+#[derive(Debug)]
+pub struct Workspace(DeviceBuffer);
+
+impl Workspace {
+    /// Allocates `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn new(device: &Device, bytes: usize) -> Result<Self> {
+        let buffer = DeviceBuffer::poisoned(device, "workspace", bytes)?;
+        buffer.fill(0)?;
+        Ok(Self(buffer))
+    }
+
+    /// Its size.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.0.address()
+    }
 }
 
 /// A GEMM of one shape, checked and planned.
@@ -153,8 +181,8 @@ impl Gemm {
 
     /// Queues the product `out = A weights^T` without waiting for it, also while a CUDA graph is
     /// recorded; allocates nothing. The emulator's reports come back at once. `workspace` holds
-    /// at least [`workspace_bytes`](Self::workspace_bytes); launches that may overlap need one
-    /// each.
+    /// at least [`workspace_bytes`](Self::workspace_bytes); all launches of a stream may use the
+    /// same, streams need one each.
     ///
     /// # Errors
     /// [`Error::Shape`] for buffers of other sizes or kinds than planned,
@@ -164,7 +192,7 @@ impl Gemm {
         a: ActivationBuffers<'_>,
         weights: &DeviceWeights,
         out: &DeviceBuffer,
-        workspace: Option<&DeviceBuffer>,
+        workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
     ) -> Result<Vec<LaunchReport>> {
         let Problem { m, n, k, .. } = self.problem;
@@ -200,10 +228,10 @@ impl Gemm {
             reserved: 0,
         };
         match (self.plan.chosen, form) {
-            (Chosen::Hopper(config), WeightForm::Hopper(layout))
-                if layout.scheme == config.scheme =>
+            (Chosen::Hopper(chosen), WeightForm::Hopper(layout))
+                if layout.scheme == chosen.config.scheme =>
             {
-                self.launch_hopper(config, a, weights, &layout, workspace, epilogue)
+                self.launch_hopper(&chosen, a, weights, &layout, workspace, epilogue)
             }
             (Chosen::Blackwell(candidate), WeightForm::Blackwell(blocks))
                 if blocks.format == candidate.config.format =>
@@ -217,14 +245,24 @@ impl Gemm {
     /// [`launch`](Self::launch) on sm_90a, sizes of result and vectors checked.
     fn launch_hopper(
         &self,
-        config: &HopperConfig,
+        chosen: &HopperChoice,
         a: ActivationBuffers<'_>,
         weights: &DeviceWeights,
         layout: &WeightLayout,
-        workspace: Option<&DeviceBuffer>,
+        workspace: Option<&Workspace>,
         epilogue: Epilogue,
     ) -> Result<Vec<LaunchReport>> {
         let Problem { m, k, l, .. } = self.problem;
+        let &HopperChoice { config, division, workspace: parts } = chosen;
+        let workspace = match workspace {
+            _ if parts.bytes == 0 => 0,
+            Some(workspace) if workspace.len() >= parts.bytes => workspace.address(),
+            other => {
+                let required = format!("at least {} bytes", parts.bytes);
+                let found = other.map_or(0, Workspace::len);
+                return Err(Error::shape("workspace", required, found));
+            }
+        };
         let mut reports = Vec::new();
         let activations = match a {
             ActivationBuffers::Halves(buffer) => {
@@ -240,31 +278,28 @@ impl Gemm {
                 buffer.address()
             }
             ActivationBuffers::Blocks { codes, scales } => {
-                let required = self.workspace_bytes();
-                let workspace = workspace.filter(|workspace| workspace.len() >= required);
-                let Some(workspace) = workspace else {
-                    let required = format!("at least {required} bytes");
-                    return Err(Error::shape("workspace", required, "less"));
-                };
-                reports = self.decode(codes, scales, workspace.address())?;
-                workspace.address()
+                let decoded = workspace + parts.activations as u64;
+                reports = self.decode(codes, scales, decoded)?;
+                decoded
             }
         };
         let params = HopperParams {
             activations: self.tensor_map(config, activations)?,
             weights: weights.buffer().address(),
             weight_stride: if weights.batch() == 1 { 0 } else { layout.bytes().unwrap_or(0) },
+            partials: workspace + parts.partials as u64,
+            flags: workspace,
             epilogue,
             problem: self.problem,
+            division,
         };
-        let splits = self.plan.splits;
         let spec = LaunchSpec {
             entry: self.plan.kernel,
             grid: [self.plan.grid[0], self.plan.grid[1], 1],
             block: [self.plan.threads, 1, 1],
-            cluster: (splits > 1).then_some([splits, 1, 1]),
+            cluster: None,
             dynamic_shared: self.plan.dynamic_shared,
-            overlaps: !self.plan.before.is_empty(),
+            overlaps: true,
             params: &params.to_bytes(),
         };
         // SAFETY: all buffers have the sizes that the parameters state, as checked above and
@@ -313,7 +348,7 @@ impl Gemm {
             };
             // SAFETY: codes and scales have the sizes that the parameters state, as checked
             // above; `out` is the workspace, which is large enough.
-            reports.extend(unsafe { launch_step(&self.kernels, step, &params.to_bytes())? });
+            reports.extend(unsafe { launch_step(&self.kernels, step, true, &params.to_bytes())? });
         }
         Ok(reports)
     }
@@ -380,7 +415,7 @@ pub struct GemmRun {
     row_factors: Option<DeviceBuffer>,
     column_factors: Option<DeviceBuffer>,
     bias: Option<DeviceBuffer>,
-    workspace: Option<DeviceBuffer>,
+    workspace: Option<Workspace>,
     out: DeviceBuffer,
 }
 
@@ -435,7 +470,7 @@ impl GemmRun {
         };
         let workspace = match gemm.workspace_bytes() {
             0 => None,
-            bytes => Some(DeviceBuffer::poisoned(device, "workspace", bytes)?),
+            bytes => Some(Workspace::new(device, bytes)?),
         };
         Ok(Self {
             row_factors: vector("row factors", &options.row_factors)?,

@@ -268,7 +268,8 @@ impl Quantizer {
             };
             // SAFETY: the buffers have the sizes that the parameters state (the input's was
             // checked above) and are alive; freeing device memory waits for launches.
-            reports.extend(unsafe { launch_step(&self.kernels, amax, &params.to_bytes())? });
+            reports
+                .extend(unsafe { launch_step(&self.kernels, amax, per_row, &params.to_bytes())? });
         }
         let params = QuantizeParams {
             input,
@@ -291,7 +292,8 @@ impl Quantizer {
         };
         if let Some(quantize) = self.plan.steps.last() {
             // SAFETY: as above.
-            reports.extend(unsafe { launch_step(&self.kernels, quantize, &params.to_bytes())? });
+            reports
+                .extend(unsafe { launch_step(&self.kernels, quantize, true, &params.to_bytes())? });
         }
         Ok(reports)
     }
@@ -345,11 +347,14 @@ fn scale_source(options: &QuantizeOptions) -> ScaleSource {
     }
 }
 
+/// `overlaps`: whether the stream's last operation is a kernel, and the step waits for it itself.
+///
 /// # Safety
 /// As [`Kernels::launch`].
 pub(crate) unsafe fn launch_step(
     kernels: &Kernels,
     step: &Step,
+    overlaps: bool,
     params: &[u8],
 ) -> Result<Option<LaunchReport>> {
     let spec = LaunchSpec {
@@ -358,7 +363,7 @@ pub(crate) unsafe fn launch_step(
         block: [step.threads, 1, 1],
         cluster: None,
         dynamic_shared: 0,
-        overlaps: false,
+        overlaps,
         params,
     };
     // SAFETY: passed on to the caller.

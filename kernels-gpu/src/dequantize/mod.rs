@@ -20,12 +20,14 @@ mod e2m1;
 #[path = "e2m1_half.rs"]
 mod e2m1;
 
-use cuda_std::ptx::{convert, grid, memory};
+use cuda_std::ptx::{convert, memory};
 use cuda_std::{kernel, thread};
 use fp4_formats::quantize::{
     DEQUANTIZE, DEQUANTIZE_UNITS, DequantizeConfig, DequantizeParams, FloatType, ScaleSource,
 };
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, ue8m0};
+
+use crate::pipeline::follow_stream;
 
 /// How a format's scale byte becomes a number.
 trait Scale: BlockFormat {
@@ -263,8 +265,7 @@ impl Walk for ByRow {
 /// As the module's contract.
 #[inline(always)]
 unsafe fn dequantize<B: Scale, O: Output>(config: &DequantizeConfig, p: &DequantizeParams) {
-    // A GEMM that takes the result may begin to copy its weights.
-    grid::griddepcontrol_launch_dependents();
+    follow_stream();
     let layout = if p.blocked == 0 { ScaleLayout::Linear } else { ScaleLayout::Blocked128x4 };
     // SAFETY: the caller's.
     unsafe {

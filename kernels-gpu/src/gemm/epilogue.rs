@@ -213,7 +213,7 @@ fn down<const ROWS: usize>(
 
 /// Index of element `[m, n]` of batch entry `batch` of the result.
 #[inline(always)]
-fn element(epilogue: &Epilogue, problem: &Problem, batch: u32, [m, n]: [u32; 2]) -> u64 {
+pub fn element(epilogue: &Epilogue, problem: &Problem, batch: u32, [m, n]: [u32; 2]) -> u64 {
     u64::from(batch) * epilogue.out_stride + u64::from(m) * u64::from(problem.n) + u64::from(n)
 }
 

@@ -25,6 +25,7 @@ use super::input::{Bf16, F16, F32, Input, Word};
 use super::source::swiglu;
 use cuda_std::ptx::{float, memory, reduce};
 use cuda_std::{kernel, shared, thread, warp};
+use crate::pipeline::follow_stream;
 use fp4_formats::quantize::{AMAX, AMAX_LOADS, AmaxConfig, AmaxParams};
 
 /// Which of the kernels' static buffers this is; sizes of staging buffers are the
@@ -37,6 +38,7 @@ const BUFFER: u32 = 1;
 /// As the module's contract.
 #[inline(always)]
 unsafe fn amax<I: Input, const SILU: bool>(config: &AmaxConfig, p: &AmaxParams) {
+    follow_stream();
     let lane = warp::lane_id();
     let warp_index = thread::thread_idx_x() / warp::LANES;
     let row_words = p.k / I::PER_WORD as u32;

@@ -57,6 +57,8 @@ use place::{Linear, Place, Steps, Tiled, Walk};
 use recipe::{ANY, Mx, Nv, Recipe};
 use source::{Plain, Source, Swiglu};
 
+use crate::pipeline::follow_stream;
+
 /// What all tasks of a launch have in common, seen by one lane.
 #[derive(Clone, Copy)]
 struct TaskShape {
@@ -83,6 +85,7 @@ unsafe fn quantize<R, S, const C: usize, const GROUPS: usize, const BEHIND: u32>
     R: Recipe,
     S: Source<C>,
 {
+    follow_stream();
     // A loop each: what tells them apart would otherwise be a tenth of it.
     // SAFETY: the caller's.
     unsafe {

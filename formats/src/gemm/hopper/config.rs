@@ -1,9 +1,10 @@
 //! Tile configurations of the sm_90a kernels, what follows from them, and the choice.
 //!
-//! A CTA makes a tile of `rows` weight rows by `tokens` tokens over a part of K: one
-//! producer warpgroup copies, two warpgroups decode and multiply. The CTAs of a cluster share a
-//! tile; each takes a part of K, and their sums meet in one another's shared memory.
+//! A CTA makes tiles of `rows` weight rows by `tokens` tokens, or parts of them along K: one
+//! producer warpgroup copies, two warpgroups decode and multiply. Which CTA does which part
+//! is the [schedule](super::schedule)'s.
 
+use super::Division;
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::gemm::Problem;
 use crate::gemv::WARP;
@@ -19,8 +20,10 @@ pub const CONSUMERS: u32 = 2;
 /// Threads of a CTA: the consumers, then the producer's warpgroup, of which one thread copies.
 /// It is a whole one so that it can give its registers to the consumers.
 pub const THREADS: u32 = (CONSUMERS + 1) * WARPGROUP;
-/// CTAs that may share a tile: the largest cluster that every launch may ask for.
-pub const MAX_SPLITS: u32 = 8;
+/// Parts of a tile that a plan may ask for.
+pub const MAX_SPLITS: u32 = 16;
+/// CTAs that a configuration may want on an SM.
+pub const MAX_BLOCKS: u32 = 2;
 /// Bytes of a barrier object.
 pub const BARRIER_BYTES: u32 = 8;
 /// Shared memory of an SM that CTAs can have, bytes, and what the system keeps of it a CTA.
@@ -34,7 +37,7 @@ const REGISTER_UNIT: u32 = 8;
 /// The most registers that a thread can have, and that `setmaxnreg` is asked for.
 const MAX_REGISTERS: u32 = 240;
 /// Registers that a producer's thread keeps.
-pub const PRODUCER_REGISTERS: u32 = 32;
+pub const PRODUCER_REGISTERS: u32 = 40;
 /// More stages than this bring nothing: the copies of eight cover the latency of memory.
 const MAX_STAGES: u32 = 8;
 /// f32 between the end of a token's row of sums and the next one's start: brings the lanes
@@ -102,13 +105,19 @@ impl HopperConfig {
     /// Stages of the pipeline: as many as fit, up to what memory latency needs.
     pub const fn stages(&self) -> u32 {
         let budget = SM_SHARED_BYTES / self.min_blocks - SYSTEM_SHARED_BYTES;
-        let fit = budget / (self.stage_bytes() + 2 * BARRIER_BYTES);
+        let fit = (budget - BARRIER_BYTES) / (self.stage_bytes() + 2 * BARRIER_BYTES);
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
     }
 
     /// f32 from one token's sums to the next's in shared memory.
     pub const fn sum_pitch(&self) -> u32 {
         self.rows + SUM_PADDING
+    }
+
+    /// Bytes of a tile's sums on their way from one CTA to another: a vector of four sums of
+    /// each consumer's thread after the other, then their next.
+    pub const fn partial_bytes(&self) -> u32 {
+        self.tokens * self.rows * size_of::<f32>() as u32
     }
 
     /// Bytes of a CTA's sums in shared memory; they overlay the stages.
@@ -131,6 +140,11 @@ impl HopperConfig {
 
     /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
     pub const fn shared_bytes(&self) -> u32 {
+        self.barriers_offset() + (2 * self.stages() + 1) * BARRIER_BYTES
+    }
+
+    /// Offset in shared memory of the barrier that says that the stages are free of sums.
+    pub const fn free_offset(&self) -> u32 {
         self.barriers_offset() + 2 * self.stages() * BARRIER_BYTES
     }
 
@@ -149,20 +163,31 @@ impl HopperConfig {
         self.row_tiles(problem.n) as u64 * self.token_tiles(problem.m) as u64
     }
 
-    /// f32 additions, one after the other, that lead to a result, for `splits` parts of K. A
-    /// `wgmma` adds 16 products and the old sum at once, truncating instead of rounding, which
-    /// counts twice.
-    pub const fn additions(&self, k: u32, splits: u32) -> u32 {
-        2 * k.div_ceil(K_STEP).div_ceil(splits) * (K_STEP / super::repack::WGMMA_K) + splits
+    /// CTAs for at most `splits` parts of every tile on a machine, each with a place of its
+    /// own on an SM; 0 where the steps are too many for a launch.
+    pub const fn ctas(&self, splits: u32, problem: &Problem, machine: &Machine) -> u32 {
+        let tiles = self.tiles(problem) * problem.l as u64;
+        let Some(total) = tiles.checked_mul(problem.k.div_ceil(K_STEP) as u64) else { return 0 };
+        if total > u32::MAX as u64 {
+            return 0;
+        }
+        let places = (machine.sms as u64 * self.min_blocks as u64) as u32;
+        let wanted = tiles * splits as u64;
+        let most = if wanted < total { wanted } else { total } as u32;
+        if most < places { most } else { places }
+    }
+
+    /// Who does what with `ctas` CTAs.
+    pub const fn division(&self, ctas: u32, problem: &Problem) -> Option<Division> {
+        let tiles = self.tiles(problem) * problem.l as u64;
+        Division::new(tiles, problem.k.div_ceil(K_STEP), ctas)
     }
 }
 
-/// Steps of K of part `part` of at most [`MAX_SPLITS`] parts: the first and the one after the
-/// last.
-pub const fn k_range(k: u32, part: u32, parts: u32) -> (u32, u32) {
-    const { assert!((u32::MAX / K_STEP + 1).checked_mul(MAX_SPLITS).is_some()) };
-    let steps = k.div_ceil(K_STEP);
-    (steps * part / parts, steps * (part + 1) / parts)
+/// f32 additions, one after the other, that lead to a result. A `wgmma` adds 16 products and
+/// the old sum at once, truncating instead of rounding, which counts twice.
+pub const fn additions(division: &Division) -> u32 {
+    2 * division.longest() * (K_STEP / super::repack::WGMMA_K) + division.parts()
 }
 
 /// What a choice depends on besides the problem.
@@ -178,77 +203,57 @@ pub struct Machine {
 pub struct Estimate {
     /// The configuration.
     pub config: &'static HopperConfig,
-    /// CTAs that share a tile.
+    /// Parts of a tile that were asked for.
     pub splits: u32,
     /// CTAs of the launch.
-    pub ctas: u64,
-    /// Times that the machine is filled with them.
-    pub waves: u64,
+    pub ctas: u32,
+    /// Who does what.
+    pub division: Division,
     /// Cycles of the whole launch.
     pub cycles: u64,
-    /// What the main loop waits for: `products`, `l2`, `latency` or `dram`.
+    /// What the main loop waits for: `products`, `latency` or `dram`.
     pub bound: &'static str,
 }
 
-/// Cycles of an SM for 64 rows by 16 columns, decoded and multiplied, measured on an H200:
-/// by `wgmma` and, for few tokens, by warps.
+/// Cycles of an SM for a step of a tile of 128 rows, decoded and multiplied, measured on an
+/// H200.
 const fn product_cycles(config: &HopperConfig) -> u32 {
-    if config.by_warp() { 22 + config.tokens / 4 } else { 40 + config.tokens / 4 }
+    let step = match config.tokens {
+        8 => 400,
+        16 => 430,
+        32 => 560,
+        64 => 760,
+        _ => 1105,
+    };
+    step * (config.rows / CHUNK_ROWS)
 }
-/// Bytes a cycle from L2 to one SM.
-const L2_BYTES: u32 = 28;
 /// Cycles from one step to a CTA's next, however little it does.
 const STEP_CYCLES: u32 = 600;
 /// Bytes a cycle from memory to all SMs.
 const DRAM_BYTES: u64 = 2100;
-/// Start of a CTA until its first product, and its end.
-const CTA_CYCLES: u64 = 5000;
-/// Meeting of the CTAs of a cluster, and bytes a cycle from one's memory to another.
-const MEETING_CYCLES: u64 = 1000;
-const MEETING_BYTES: u64 = 16;
-/// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
-/// long. CTAs of a cluster are on SMs of one of them.
-const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
-const GPC_SMS: u32 = 132;
+/// Start of a CTA until its first product.
+const CTA_CYCLES: u64 = 3000;
+/// Until sums that a CTA gives are known to another, and bytes of them a cycle.
+const GIVE_CYCLES: u64 = 2000;
+const GIVE_BYTES: u64 = 48;
+/// Bytes of sums a cycle from registers to results.
+const STORE_BYTES: u64 = 40;
 
-/// Clusters of `size` CTAs that run at a time with `resident` CTAs an SM.
-const fn clusters(machine: &Machine, size: u32, resident: u32) -> u64 {
-    if size == 1 {
-        return machine.sms as u64 * resident as u64;
-    }
-    let (mut sum, mut i) = (0, 0);
-    while i < GPCS.len() {
-        sum += (GPCS[i] * machine.sms / GPC_SMS * resident / size) as u64;
-        i += 1;
-    }
-    if sum == 0 { 1 } else { sum }
-}
-
-/// The estimate for one candidate.
+/// The estimate for one candidate; `None` where the steps are too many for a launch.
 pub const fn estimate(
     config: &'static HopperConfig,
     splits: u32,
     problem: &Problem,
     machine: &Machine,
-) -> Estimate {
-    let tiles = config.tiles(problem) * problem.l as u64;
-    let mut resident = 1;
-    while resident < config.min_blocks && clusters(machine, splits, resident) < tiles {
-        resident += 1;
-    }
-    let waves = tiles.div_ceil(clusters(machine, splits, resident));
-
-    let products = config.rows / BLOCK_ROWS * (K_STEP / super::repack::WGMMA_K);
-    let (mut step, mut bound) = (products * product_cycles(config) * resident, "products");
-    let l2 = config.stage_bytes() * resident / L2_BYTES;
-    if l2 > step {
-        (step, bound) = (l2, "l2");
-    }
+) -> Option<Estimate> {
+    let ctas = config.ctas(splits, problem, machine);
+    let Some(division) = config.division(ctas, problem) else { return None };
+    let resident = ctas.div_ceil(machine.sms);
+    let (mut step, mut bound) = (product_cycles(config) * resident, "products");
     if step < STEP_CYCLES {
         (step, bound) = (STEP_CYCLES, "latency");
     }
-    let steps = problem.k.div_ceil(K_STEP).div_ceil(splits) as u64;
-    let mut body = waves * steps * step as u64;
+    let mut body = division.first(1) as u64 * step as u64;
     let weights = config.row_tiles(problem.n) as u64
         * problem.k.div_ceil(K_STEP) as u64
         * config.weight_bytes() as u64
@@ -256,18 +261,19 @@ pub const fn estimate(
     if weights / DRAM_BYTES > body {
         (body, bound) = (weights / DRAM_BYTES, "dram");
     }
-    let mut fixed = CTA_CYCLES;
-    if splits > 1 {
-        let others = config.sum_bytes() as u64 * (splits as u64 - 1) / splits as u64;
-        fixed += MEETING_CYCLES + others / MEETING_BYTES * resident as u64;
+    let mut end = (config.tiles(problem) * problem.l as u64).div_ceil(ctas as u64)
+        * (config.sum_bytes() as u64 / STORE_BYTES);
+    let others = division.parts() as u64 - 1;
+    if division.share < division.steps {
+        end += GIVE_CYCLES + others * config.partial_bytes() as u64 / GIVE_BYTES;
     }
-    let ctas = tiles * splits as u64;
-    Estimate { config, splits, ctas, waves, cycles: body + waves * fixed, bound }
+    let cycles = CTA_CYCLES + body + end * resident as u64;
+    Some(Estimate { config, splits, ctas, division, cycles, bound })
 }
 
 /// The cheapest configuration of `scheme` for the problem, by [`estimate`]; of equals the
-/// first of the table with the fewest CTAs a tile. `None` if K is not a positive multiple
-/// of the format's block or another size is 0.
+/// first of the table with the fewest parts. `None` if K is not a positive multiple of the
+/// format's block, another size is 0, or the steps are too many for a launch.
 pub const fn choose(scheme: Scheme, problem: &Problem, machine: &Machine) -> Option<Estimate> {
     let Problem { m, n, k, l } = *problem;
     if m == 0 || n == 0 || l == 0 || k == 0 || !k.is_multiple_of(scheme.format.block()) {
@@ -279,10 +285,11 @@ pub const fn choose(scheme: Scheme, problem: &Problem, machine: &Machine) -> Opt
         if same_scheme(CONFIGS[i].scheme, scheme) {
             let mut splits = 1;
             while splits <= MAX_SPLITS && splits <= k.div_ceil(K_STEP) {
-                let candidate = estimate(&CONFIGS[i], splits, problem, machine);
-                match &best {
-                    Some(found) if found.cycles <= candidate.cycles => {}
-                    _ => best = Some(candidate),
+                if let Some(candidate) = estimate(&CONFIGS[i], splits, problem, machine) {
+                    match &best {
+                        Some(found) if found.cycles <= candidate.cycles => {}
+                        _ => best = Some(candidate),
+                    }
                 }
                 splits += 1;
             }
@@ -307,28 +314,22 @@ const fn tile(
 }
 
 /// All configurations; a kernel for each is in the PTX of sm_90a.
-pub const CONFIGS: [HopperConfig; 21] = [
+pub const CONFIGS: [HopperConfig; 15] = [
     tile("gemm_sm90_nvfp4_f16_128x8", 0, 128, 8, 2),
     tile("gemm_sm90_nvfp4_f16_128x16", 0, 128, 16, 2),
     tile("gemm_sm90_nvfp4_f16_128x32", 0, 128, 32, 2),
     tile("gemm_sm90_nvfp4_f16_128x64", 0, 128, 64, 2),
     tile("gemm_sm90_nvfp4_f16_128x128", 0, 128, 128, 1),
-    tile("gemm_sm90_nvfp4_f16_256x64", 0, 256, 64, 1),
-    tile("gemm_sm90_nvfp4_f16_256x128", 0, 256, 128, 1),
     tile("gemm_sm90_nvfp4_bf16_128x8", 1, 128, 8, 2),
     tile("gemm_sm90_nvfp4_bf16_128x16", 1, 128, 16, 2),
     tile("gemm_sm90_nvfp4_bf16_128x32", 1, 128, 32, 2),
     tile("gemm_sm90_nvfp4_bf16_128x64", 1, 128, 64, 2),
     tile("gemm_sm90_nvfp4_bf16_128x128", 1, 128, 128, 1),
-    tile("gemm_sm90_nvfp4_bf16_256x64", 1, 256, 64, 1),
-    tile("gemm_sm90_nvfp4_bf16_256x128", 1, 256, 128, 1),
     tile("gemm_sm90_mxfp4_bf16_128x8", 2, 128, 8, 2),
     tile("gemm_sm90_mxfp4_bf16_128x16", 2, 128, 16, 2),
     tile("gemm_sm90_mxfp4_bf16_128x32", 2, 128, 32, 2),
     tile("gemm_sm90_mxfp4_bf16_128x64", 2, 128, 64, 2),
     tile("gemm_sm90_mxfp4_bf16_128x128", 2, 128, 128, 1),
-    tile("gemm_sm90_mxfp4_bf16_256x64", 2, 256, 64, 1),
-    tile("gemm_sm90_mxfp4_bf16_256x128", 2, 256, 128, 1),
 ];
 
 #[cfg(test)]
@@ -340,6 +341,7 @@ mod tests {
         for config in &CONFIGS {
             let cta = config.shared_bytes() + SYSTEM_SHARED_BYTES;
             assert!(cta * config.min_blocks <= SM_SHARED_BYTES, "{}: {cta}", config.name);
+            assert!(config.min_blocks <= MAX_BLOCKS, "{}", config.name);
             assert!(config.stages() >= 3, "{}: {} stages", config.name, config.stages());
             assert!(config.activation_bytes().is_multiple_of(1024), "{}", config.name);
             assert!(config.weights_offset().is_multiple_of(1024), "{}", config.name);
@@ -367,32 +369,16 @@ mod tests {
     }
 
     #[test]
-    fn parts_cover_k_once() {
-        for k in [16, 128, 144, 7168, 16384] {
-            for parts in 1..=MAX_SPLITS {
-                let mut next = 0;
-                for part in 0..parts {
-                    let (first, end) = k_range(k, part, parts);
-                    assert_eq!(first, next, "k={k} part {part} of {parts}");
-                    assert!(end >= first);
-                    next = end;
-                }
-                assert_eq!(next, k.div_ceil(K_STEP));
-            }
-        }
-    }
-
-    #[test]
     fn choices_of_the_table() {
         let machine = Machine { sms: 132 };
         let pick = |m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
             let found = choose(Scheme::ALL[0], &problem, &machine).unwrap();
-            (found.config.name, found.splits)
+            (found.config.name, found.ctas)
         };
         assert_eq!(pick(1, 7168, 16384).0, "gemm_sm90_nvfp4_f16_128x8");
-        assert_eq!(pick(128, 7168, 16384), ("gemm_sm90_nvfp4_f16_256x128", 4));
-        assert_eq!(pick(128, 4096, 7168), ("gemm_sm90_nvfp4_f16_128x64", 2));
+        assert_eq!(pick(128, 7168, 16384), ("gemm_sm90_nvfp4_f16_128x128", 132));
+        assert_eq!(pick(128, 4096, 7168).0, "gemm_sm90_nvfp4_f16_128x128");
         for m in [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300, 2304] {
             for (n, k) in [(7168, 16384), (4096, 7168), (7168, 2048), (8, 16), (200, 7184)] {
                 pick(m, n, k);

@@ -8,14 +8,17 @@
 //! | [`word`] | eight codes in the bits from which a thread decodes them |
 //! | [`repack`] | the order of codes and scales that the copies bring |
 //! | [`config`] | tile configurations and what follows from them |
+//! | [`schedule`] | which steps of which tiles a CTA does |
 //! | [`params`] | the parameter block |
 
 pub mod config;
 pub mod params;
 pub mod repack;
+pub mod schedule;
 pub mod word;
 
 pub use config::{CONFIGS, HopperConfig};
 pub use params::HopperParams;
 pub use repack::{Scheme, WeightLayout};
+pub use schedule::Division;
 pub use word::Operand;

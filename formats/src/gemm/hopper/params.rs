@@ -1,5 +1,6 @@
 //! The parameter block of the sm_90a kernels.
 
+use super::Division;
 use crate::gemm::{Epilogue, Problem};
 use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 
@@ -9,6 +10,8 @@ use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 /// | field | shape | layout |
 /// |---|---|---|
 /// | `activations` | tensor map | of `[L, M, K]` operands; box 64 columns, the configuration's tokens, 1; 128-byte swizzle; zeros out of bounds |
+/// | `partials` | a place a CTA | the sums that it gives, [`HopperConfig::partial_bytes`](super::HopperConfig::partial_bytes) |
+/// | `flags` | a word a CTA | not 0: it has given; all 0 at launch and in the end |
 /// | `weights` | `L` or 1 matrices | [`WeightLayout`](super::WeightLayout), `weight_stride` bytes apart (0: shared), 128-byte aligned |
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
@@ -19,24 +22,31 @@ pub struct HopperParams {
     pub weights: u64,
     /// Bytes from one batch entry's weights to the next.
     pub weight_stride: u64,
+    /// Sums on their way from one CTA to another; 0 where each does whole tiles.
+    pub partials: u64,
+    /// Which of them are there.
+    pub flags: u64,
     /// What becomes of the sums.
     pub epilogue: Epilogue,
     /// Sizes.
     pub problem: Problem,
+    /// Which CTA does what.
+    pub division: Division,
 }
 
 impl HopperParams {
     /// The block as the kernel's `.param` space holds it: C layout, little endian.
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        const WIDE: usize = 2;
+        const WIDE: usize = 4;
         const EPILOGUE: usize = size_of::<Epilogue>() / 4;
-        const WORDS: usize = 2 * WIDE + EPILOGUE + 4;
+        const WORDS: usize = 2 * WIDE + EPILOGUE + 8;
         const { assert!(size_of::<Self>() == TENSOR_MAP_BYTES + 4 * WORDS) };
         let map = self.activations.to_bytes();
-        let wide = [self.weights, self.weight_stride];
+        let wide = [self.weights, self.weight_stride, self.partials, self.flags];
         let epilogue = self.epilogue.words();
         let Problem { m, n, k, l } = self.problem;
-        let problem = [m, n, k, l];
+        let Division { steps, share, longer, reserved } = self.division;
+        let narrow = [m, n, k, l, steps, share, longer, reserved];
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
         while at < map.len() {
@@ -50,7 +60,7 @@ impl HopperParams {
             } else if i < 2 * WIDE + EPILOGUE {
                 epilogue[i - 2 * WIDE]
             } else {
-                problem[i - 2 * WIDE - EPILOGUE]
+                narrow[i - 2 * WIDE - EPILOGUE]
             };
             bytes[at] = word.to_le_bytes()[at % 4];
             at += 1;
@@ -70,6 +80,8 @@ mod tests {
             activations: TensorMap([0x1112_1314_1516_1718; 16]),
             weights: 0x0807_0605_0403_0201,
             weight_stride: 3,
+            partials: 16,
+            flags: 17,
             epilogue: Epilogue {
                 out: 4,
                 out_stride: 5,
@@ -82,6 +94,7 @@ mod tests {
                 reserved: 0,
             },
             problem: Problem { m: 12, n: 13, k: 14, l: 15 },
+            division: Division { steps: 18, share: 19, longer: 20, reserved: 0 },
         };
         let bytes = params.to_bytes();
         assert_eq!(bytes[..3], [0x18, 0x17, 0x16]);
@@ -93,5 +106,11 @@ mod tests {
         assert_eq!(word(epilogue + offset_of!(Epilogue, bias_type)), 11);
         assert_eq!(word(offset_of!(HopperParams, problem)), 12);
         assert_eq!(word(offset_of!(HopperParams, problem) + 12), 15);
+        assert_eq!(word(offset_of!(HopperParams, partials)), 16);
+        assert_eq!(word(offset_of!(HopperParams, flags)), 17);
+        let division = offset_of!(HopperParams, division);
+        assert_eq!(word(division + offset_of!(Division, steps)), 18);
+        assert_eq!(word(division + offset_of!(Division, share)), 19);
+        assert_eq!(word(division + offset_of!(Division, longer)), 20);
     }
 }

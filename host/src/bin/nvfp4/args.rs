@@ -153,6 +153,10 @@ pub struct Bench {
     /// Timed replays; 0 only verifies.
     #[arg(long, default_value_t = 30)]
     pub replays: usize,
+    /// No launch starts before the one before it has ended (they else overlap, as the layers of
+    /// a model do).
+    #[arg(long)]
+    pub serial: bool,
     /// Compare with a peer on the same GPU.
     #[arg(long, value_parser = ["cublas"])]
     pub vs: Option<String>,

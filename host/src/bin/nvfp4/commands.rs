@@ -155,6 +155,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     .map_err(nvfp4::error::Error::from)?;
     let progress = Progress::new();
     let kernels = open(&args.target, None, &progress)?;
+    let kernels = if args.serial { kernels.serial() } else { kernels };
     let bench = GemvBench {
         generator: args.generator,
         seed: args.seed,

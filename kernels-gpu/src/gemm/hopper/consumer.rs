@@ -12,7 +12,7 @@ use fp4_formats::gemm::hopper::repack::{
 };
 
 use super::decode::{Product, STEPS};
-use super::{Memory, Work};
+use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
 
 /// Fields of a matrix descriptor: 128-byte swizzle; 1024 bytes from eight rows to the next;
@@ -43,7 +43,7 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
         Self { sums: [[0.0; SUMS]; BLOCKS], weights: core::marker::PhantomData }
     }
 
-    /// Sums the products of the CTA's steps of K.
+    /// Sums the products of the next `count` steps, at least one.
     ///
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
@@ -51,32 +51,46 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
     pub unsafe fn multiply<const STAGES: u32>(
         &mut self,
         config: &HopperConfig,
-        work: &Work,
+        count: u32,
         memory: Memory,
         ring: Ring<STAGES>,
+        cursor: &mut Cursor<STAGES>,
     ) {
-        let (first, end) = work.steps;
-        let mut cursor = Cursor::consumer();
-        let mut last = cursor;
-        let mut step = first;
+        let mut last = *cursor;
+        let mut step = 0;
         // There is a first step. A path around the loop would join it with sums that no
         // product wrote, and ptxas would run the products one by one.
         loop {
             // SAFETY: the stage has arrived when the wait returns. Its predecessor is read: its
             // products are finished where `stage` says so, and its codes were decoded before.
             unsafe {
-                ring.wait_full(&cursor);
-                self.stage(config, memory, cursor.stage, || release(&ring, &last, step > first));
+                ring.wait_full(cursor);
+                self.stage(config, memory, cursor.stage, || release(&ring, &last, step > 0));
             }
-            last = cursor;
+            last = *cursor;
             cursor.advance();
             step += 1;
-            if step >= end {
+            if step >= count {
                 break;
             }
         }
-        // SAFETY: the warpgroup is converged.
-        unsafe { wgmma::wgmma_wait_group::<0>() };
+        // SAFETY: the warpgroup is converged; with its products the last stage is read.
+        unsafe {
+            wgmma::wgmma_wait_group::<0>();
+            release(&ring, &last, true);
+        }
+    }
+
+    /// The sums; those of a token and a row are where the same thread of another CTA has them.
+    #[inline(always)]
+    pub fn sums(&self) -> &[[f32; SUMS]; BLOCKS] {
+        &self.sums
+    }
+
+    /// The sums, to add to them.
+    #[inline(always)]
+    pub fn sums_mut(&mut self) -> &mut [[f32; SUMS]; BLOCKS] {
+        &mut self.sums
     }
 
     /// Sets sum `i` of the first block.

@@ -10,7 +10,7 @@ use fp4_formats::gemm::hopper::repack::CHUNK_BLOCKS;
 
 use super::consumer::{Consumer, load, release};
 use super::decode::{Product, STEPS};
-use super::{Memory, Work};
+use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
 
 /// Block columns of a stage.
@@ -35,25 +35,24 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
     pub unsafe fn multiply_by_warp<const STAGES: u32>(
         &mut self,
         config: &HopperConfig,
-        work: &Work,
+        count: u32,
         memory: Memory,
         ring: Ring<STAGES>,
+        cursor: &mut Cursor<STAGES>,
     ) {
         // Products of even and of odd number add to sums of their own: a product takes
         // longer than the next one's operands.
         let mut sums = [[0.0; SUMS]; 2];
-        let mut cursor = Cursor::consumer();
-        let (first, end) = work.steps;
-        for _ in first..end {
+        for _ in 0..count {
             // SAFETY: the stage has arrived when the wait returns, and is read when it is
             // released.
             unsafe {
-                ring.wait_full(&cursor);
+                ring.wait_full(cursor);
                 let weights = memory.weights(config, cursor.stage);
                 let words: [_; COLUMNS] =
                     core::array::from_fn(|kb| load::<W, 1>(config, weights, 0, kb as u32));
                 let tokens = tokens(config, memory.activations(config, cursor.stage));
-                release(&ring, &cursor, true);
+                release(&ring, cursor, true);
                 for kb in 0..COLUMNS {
                     let (words, scales) = words[kb];
                     for k in 0..STEPS {
