@@ -399,7 +399,7 @@ pub(super) fn launch(
         grid: [choice.clusters * config.cluster(), 1, 1],
         block: [config.threads(), 1, 1],
         cluster: None,
-        overlaps: !gemm.plan.before.is_empty(),
+        overlaps: true,
         dynamic_shared: config.shared_bytes(),
         params: &params.to_bytes(),
     };
@@ -471,13 +471,13 @@ fn place(
     if let (Some(step), Some(at)) = (preparation.code_step(), preparation.codes) {
         let params = preparation.code_params(placed.codes, base + at).to_bytes();
         // SAFETY: source and workspace have the sizes that the parameters state.
-        reports.extend(unsafe { launch_step(&gemm.kernels, &step, false, &params)? });
+        reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
         placed.codes = base + at;
     }
     if let (Some(step), Some(at)) = (preparation.scale_step(), preparation.scales) {
         let params = preparation.scale_params(placed.scales, stride as u64, base + at).to_bytes();
         // SAFETY: as above.
-        reports.extend(unsafe { launch_step(&gemm.kernels, &step, false, &params)? });
+        reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
         placed.scales = base + at;
     }
     Ok((Left::Blocks(placed), reports))

@@ -23,9 +23,9 @@
 
 use super::input::{Bf16, F16, F32, Input, Word};
 use super::source::swiglu;
+use crate::pipeline::follow_stream;
 use cuda_std::ptx::{float, memory, reduce};
 use cuda_std::{kernel, shared, thread, warp};
-use crate::pipeline::follow_stream;
 use fp4_formats::quantize::{AMAX, AMAX_LOADS, AmaxConfig, AmaxParams};
 
 /// Which of the kernels' static buffers this is; sizes of staging buffers are the

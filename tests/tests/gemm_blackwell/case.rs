@@ -40,6 +40,8 @@ pub struct Case {
     pub alpha: f32,
     /// Threads store results, also where the copy engine can.
     pub direct: bool,
+    /// How often the product is launched.
+    pub launches: usize,
     pub schedule: Schedule,
     pub seed: u64,
 }
@@ -107,6 +109,7 @@ struct Placed {
 }
 
 /// A launch.
+#[derive(Clone)]
 struct Kernel {
     entry: &'static str,
     grid: u32,
@@ -144,13 +147,14 @@ impl Case {
             vectors: [false; 3],
             alpha: 1.0,
             direct: false,
+            launches: 1,
             schedule: Schedule::Eager,
             seed: 1,
         }
     }
 
-    /// Launches kernels in stream order, the last one so that it may begin before the one
-    /// before has ended. Its counters, or what went wrong.
+    /// Launches kernels in stream order, each so that it may begin before the one before has
+    /// ended. The last one's counters, or what went wrong.
     fn launch(
         &self,
         module: &Module,
@@ -172,7 +176,7 @@ impl Case {
                     threads: None,
                     instruction_limit: Some(200_000_000),
                 },
-                programmatic: count > 1 && count == kernels.len(),
+                programmatic: count > 1,
             })
             .collect();
         let reports = launch_sequence(memory, &steps)?;
@@ -332,13 +336,14 @@ impl Case {
         };
         let tiles = Tiling::new(config, x_rows, y_rows, l).count;
         let clusters = if self.dynamic { tiles } else { self.clusters.min(tiles) };
-        kernels.push(Kernel {
+        let product = Kernel {
             entry: config.name,
             grid: clusters * config.cluster(),
             threads: config.threads(),
             shared: config.shared_bytes(),
             params: params.to_bytes().to_vec(),
-        });
+        };
+        kernels.extend(std::iter::repeat_n(product, self.launches));
         let counters = self.launch(module, &mut memory, &kernels)?;
         let result = memory.read(out, bytes).unwrap_or_else(|e| panic!("{self:?}: {e}"));
         self.compare(&result, &a, &b, &vectors);

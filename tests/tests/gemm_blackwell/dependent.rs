@@ -1,4 +1,5 @@
-//! The product begins before the kernels that lay out its activations have ended.
+//! The product begins before the kernels that lay out its activations have ended, or before
+//! another product has.
 
 use crate::case::{Case, config};
 use crate::mutated::without;
@@ -42,6 +43,20 @@ fn the_product_waits_for_its_activations() {
                 case.seed = seed;
                 case.check();
                 seed += 1;
+            }
+        }
+    }
+}
+
+/// A product behind a product, which writes the same result once the first one has ended.
+#[test]
+fn products_follow_each_other() {
+    for (seed, name) in [(1, "gemm_nvfp4_128x128"), (2, "gemm_nvfp4_256x64_split4")] {
+        for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(seed)] {
+            for dynamic in [false, true] {
+                let mut case = case(name, false, dynamic, 5, schedule);
+                (case.dynamic, case.launches) = (dynamic, 3);
+                case.check();
             }
         }
     }
