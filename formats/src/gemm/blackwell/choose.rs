@@ -41,14 +41,15 @@ const STORE: u64 = 8;
 /// Clocks to send or add a column of an exchange.
 const EXCHANGE: u64 = 8;
 
-/// Clocks in which a CTA decodes a K step of weights: each quarter of an SM has one warp
-/// for it, which issues an instruction a clock; as many as the compiler makes of it.
+/// Clocks in which a CTA decodes a K step of weights. Each quarter of an SM has one warp for
+/// it, which issues an instruction a clock, and in two clocks one of those on bits and
+/// conversions: as many as ptxas makes of it.
 const fn decode_clocks(config: &BlackwellConfig) -> u64 {
     match (config.format, config.left) {
         (_, None) => 0,
-        (Format::Nvfp4, Some(Operand::F16)) => 260,
-        (Format::Nvfp4, Some(Operand::Bf16)) => 540,
-        (Format::Mxfp4, Some(_)) => 710,
+        (Format::Nvfp4, Some(Operand::F16)) => 200,
+        (Format::Nvfp4, Some(Operand::Bf16)) => 580,
+        (Format::Mxfp4, Some(_)) => 560,
     }
 }
 
