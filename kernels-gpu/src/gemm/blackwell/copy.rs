@@ -15,7 +15,8 @@ use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
 const X_CODES: u32 = 0;
 const Y_CODES: u32 = 1;
 const X_SCALES: u32 = 2;
-const Y_SCALES: u32 = 3;
+/// Of 4-bit operands.
+pub const Y_SCALES: u32 = 3;
 
 /// # Safety
 /// One lane of the copying warp of each CTA.

@@ -196,7 +196,9 @@ unsafe fn gemm<
             if warp::elect() {
                 control.init::<BUFFERS>(config);
                 for i in 0..RESULT + params.copied {
-                    tensor_copy::prefetch_tensormap(map(i));
+                    if i != copy::Y_SCALES || config.left.is_none() {
+                        tensor_copy::prefetch_tensormap(map(i));
+                    }
                 }
             }
         } else if role == PRODUCT_WARP {
