@@ -4,6 +4,7 @@ use crate::operand::{Halves, Operand, Random, Scales};
 use fp4_formats::gemm::blackwell::prepare::{
     self, CODES_NAME, PrepareCodes, PrepareScales, SCALES_NAME,
 };
+use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{
     BlackwellConfig, BlackwellParams, CONFIGS, Side, Tiling, codes_map, halves_map, result_map,
     scales_map,
@@ -40,6 +41,8 @@ pub struct Case {
     pub alpha: f32,
     /// Threads store results, also where the copy engine can.
     pub direct: bool,
+    /// Bytes from a multiple of 256 to the result.
+    pub shift: u64,
     /// How often the product is launched.
     pub launches: usize,
     pub schedule: Schedule,
@@ -147,6 +150,7 @@ impl Case {
             vectors: [false; 3],
             alpha: 1.0,
             direct: false,
+            shift: 0,
             launches: 1,
             schedule: Schedule::Eager,
             seed: 1,
@@ -232,7 +236,7 @@ impl Case {
         let Problem { m, n, .. } = self.problem;
         let stride = u64::from(m) * u64::from(n);
         let map = result_map(self.config, self.swapped, self.output, &self.problem, stride);
-        map.filter(|_| !self.direct)
+        map.filter(|_| !self.direct && self.shift.is_multiple_of(RESULT_ALIGN))
     }
 
     fn maps(&self, side: Side, operand: &Operand, placed: &Placed) -> [TensorMap; 2] {
@@ -289,8 +293,10 @@ impl Case {
             self.launch(module, &mut memory, std::slice::from_ref(kernel))?;
         }
         let bytes = u64::from(m) * u64::from(n) * u64::from(l) * u64::from(self.output.bytes());
-        let out = memory.alloc("C", bytes + GUARD, 256).unwrap();
-        memory.fill(out, bytes + GUARD, POISON).unwrap();
+        let whole = self.shift + bytes + GUARD;
+        let out = memory.alloc("C", whole, 256).unwrap();
+        memory.fill(out, whole, POISON).unwrap();
+        let out = out + self.shift;
         let addresses: Vec<u64> = (0..3)
             .map(|i| {
                 let bytes: Vec<u8> = vectors[i].iter().flat_map(|v| v.to_le_bytes()).collect();

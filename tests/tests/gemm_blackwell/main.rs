@@ -141,7 +141,7 @@ fn random_schedules() {
 /// Budgets on the contest's shapes, with the candidate that is chosen for them: every
 /// byte of the operands read from memory once, and not more than 1.05 times what whole
 /// tiles take in the passes that the tiling states; at most 1.15 times the useful
-/// products; four stages in flight.
+/// products; four stages in flight; results written in whole sectors, once.
 #[test]
 fn budgets_of_the_contest_shapes() {
     for (m, n, k) in [(128, 7168, 16384), (128, 4096, 7168), (128, 7168, 2048)] {
@@ -168,6 +168,8 @@ fn budgets_of_the_contest_shapes() {
         let passes = row * u64::from(tiling.count * (config.rows() + config.columns));
         let copied = counters.asynchronous.tensor_loads.bytes;
         assert!(20 * copied <= 21 * passes, "{chosen:?}: {copied} bytes of {passes}");
+        let sectors = u64::from(m) * u64::from(n) * u64::from(case.output.bytes()) / 32;
+        assert_eq!(counters.global.sectors_written, sectors, "{chosen:?}");
         let useful = u64::from(m) * u64::from(n) * u64::from(k);
         assert!(100 * counters.tensor.nibble <= 115 * useful, "{chosen:?}: {:?}", counters.tensor);
     }

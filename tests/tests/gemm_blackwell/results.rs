@@ -100,19 +100,23 @@ fn whole_sectors_and_no_bank_conflicts() {
     }
 }
 
-/// Rows that are not multiples of 16 bytes are stored by threads.
+/// Rows that are not multiples of 16 bytes, or do not begin at one, are stored by threads.
 #[test]
 fn rows_that_the_copy_engine_cannot_store() {
-    for (n, output, copied) in [
-        (136, OutputType::F16, true),
-        (132, OutputType::F16, false),
-        (132, OutputType::F32, true),
-        (130, OutputType::F32, false),
-        (129, OutputType::Bf16, false),
+    for (n, output, shift, copied) in [
+        (136, OutputType::F16, 0, true),
+        (136, OutputType::Bf16, 16, true),
+        (136, OutputType::F16, 8, false),
+        (136, OutputType::F32, 4, false),
+        (132, OutputType::F16, 0, false),
+        (132, OutputType::F32, 0, true),
+        (130, OutputType::F32, 0, false),
+        (129, OutputType::Bf16, 0, false),
+        (129, OutputType::Bf16, 2, false),
     ] {
         for swapped in [false, true] {
             let mut case = Case::new(config("gemm_nvfp4_128x64"), [70, n, 272, 3]);
-            (case.swapped, case.output) = (swapped, output);
+            (case.swapped, case.output, case.shift) = (swapped, output, shift);
             let stores = case.check().counters.asynchronous.tensor_stores.operations;
             assert_eq!(stores > 0, copied, "{case:?}");
         }
