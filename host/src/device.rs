@@ -18,6 +18,7 @@ use crate::cuda::{
 };
 use crate::error::{Error, Result};
 use crate::kernels;
+use crate::tune::{DeviceKey, Location, Tuned, Tuning};
 
 /// The one failure of a call that speaks about the problem's size (CUDA Driver API, `CUresult`).
 const CUDA_ERROR_OUT_OF_MEMORY: u32 = 2;
@@ -313,7 +314,8 @@ impl Device {
         }
     }
 
-    /// Finds and loads the kernels for this device; see [`kernels::find`] for `dir`.
+    /// Finds and loads the kernels for this device, see [`kernels::find`] for `dir`, and the
+    /// device's tuning table if there is one, see [`crate::tune`].
     ///
     /// # Errors
     /// [`kernels::KernelsError`] where there are none, [`DeviceError`] where they do not load.
@@ -326,7 +328,11 @@ impl Device {
                 Module::Emulator(module, emulator.clone())
             }
         };
-        Ok(Kernels { device: self.clone(), path: file.path, module, overlapping: true })
+        let key = DeviceKey::of(self, &file.ptx)?;
+        let tuning = Tuning::at(&Location::find(&key.name));
+        let tuned = Tuned::new(key, tuning);
+        let (device, path) = (self.clone(), file.path);
+        Ok(Kernels { device, path, module, overlapping: true, tuned })
     }
 }
 
@@ -354,6 +360,8 @@ pub struct Kernels {
     module: Module,
     /// Whether launches may overlap at all.
     overlapping: bool,
+    /// What planning looks up.
+    pub(crate) tuned: Rc<Tuned>,
 }
 
 #[derive(Clone)]

@@ -9,6 +9,7 @@ use crate::cuda::{self, DriverInfo};
 use crate::device::{Choice, Device, DeviceRequest};
 use crate::error::Result;
 use crate::kernels;
+use crate::tune::DeviceKey;
 
 /// Architectures that kernels are built for.
 pub const ARCHITECTURES: [&str; 2] = ["sm_90a", "sm_100a"];
@@ -35,6 +36,10 @@ pub struct Diagnosis {
     pub kernels: Vec<KernelsStatus>,
     /// What `--device auto` uses.
     pub choice: Choice,
+    /// What a tuning table for them belongs to, where kernels load.
+    pub tune_key: Option<DeviceKey>,
+    /// The tuning table in use, or why there is none.
+    pub tuning: Option<String>,
     /// Whether a kernel can be run: the chosen device has kernels that load.
     pub ready: bool,
     /// Why not.
@@ -55,12 +60,19 @@ pub fn diagnose(dir: Option<&Path>) -> Result<Diagnosis> {
         Err(error) => KernelsStatus { arch, path: None, error: Some(error.to_string()) },
     });
     let device = Device::open(&DeviceRequest::Auto)?;
-    let not_ready = device.kernels(dir).err().map(|error| error.to_string());
+    let loaded = device.kernels(dir);
+    let (tune_key, tuning) = match &loaded {
+        Ok(kernels) => (Some(kernels.tune_key().clone()), Some(kernels.tuning().to_string())),
+        Err(_) => (None, None),
+    };
+    let not_ready = loaded.err().map(|error| error.to_string());
     Ok(Diagnosis {
         driver,
         driver_error,
         kernels: kernels.into(),
         choice: device.choice().clone(),
+        tune_key,
+        tuning,
         ready: not_ready.is_none(),
         not_ready,
     })
@@ -87,6 +99,9 @@ impl fmt::Display for Diagnosis {
             }
         }
         writeln!(f, "device    {}", self.choice)?;
+        if let (Some(key), Some(tuning)) = (&self.tune_key, &self.tuning) {
+            writeln!(f, "tuning    {tuning}; tables are for {key}")?;
+        }
         match &self.not_ready {
             None => writeln!(f, "ready"),
             Some(reason) => writeln!(f, "not ready: {reason}"),

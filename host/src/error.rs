@@ -11,6 +11,7 @@ use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::kernels::KernelsError;
 use crate::shape::ShapeError;
+use crate::tune::TuneError;
 
 /// Position of an element in a batch of matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +124,9 @@ pub enum Error {
     /// No device could be opened, or one failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A tuning table could not be used or written.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
     /// A result that was expected to be right is not.
     #[error("{what} differs from the oracle's by more than its bound")]
     Wrong {

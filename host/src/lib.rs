@@ -13,11 +13,12 @@
 //! | [`plan`] | which kernel runs an operation, and why |
 //! | [`gemv`] | batched matrix-vector products |
 //! | [`gemm`] | matrix products with block-scaled weights |
+//! | [`tune`] | measured choices of GEMM kernels |
 //! | [`oracle`] | the f64 reference and the tolerance |
 //! | [`mod@bench`] | one verified run of a shape, with times or counters |
 //! | [`shape`], [`generate`], [`rng`] | shape strings, test inputs from a seed |
 //! | [`checkpoint`] | safetensors files, whole models, and four projects' layouts of quantised weights |
-//! | [`operands`] | GEMV operands in a safetensors file |
+//! | [`operands`] | operands of a GEMV or a GEMM in a safetensors file |
 //! | [`linear`] | a layer of a real checkpoint, quantised and multiplied |
 //! | [`output`] | element types of results |
 //! | [`doctor`] | what this machine has, and what will be used |
@@ -67,5 +68,6 @@ pub mod quantize;
 pub mod rng;
 pub mod shape;
 pub mod tensor;
+pub mod tune;
 
 pub use nvfp4_cuda as cuda;

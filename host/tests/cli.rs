@@ -42,7 +42,8 @@ impl Drop for Folder {
 
 fn nvfp4(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));
-    command.args(args).env_remove("NVFP4_KERNELS_DIR").output().expect("the program starts")
+    command.args(args).env_remove("NVFP4_KERNELS_DIR").env("NVFP4_TUNE", "off");
+    command.output().expect("the program starts")
 }
 
 /// Runs with `args`, which must end with exit code 2 and `message` on stderr.
@@ -105,6 +106,25 @@ fn a_gpu_that_is_not_there_is_refused() {
         Err(_) => "NVIDIA driver",
     };
     refused(&["bench", "--shape", "gemv:1x16x1", "--device", "cuda:999"], message);
+}
+
+/// Times never come from the emulator, and nothing else than a GEMM has a table.
+#[test]
+fn tuning_without_a_gpu_is_refused_and_nothing_is_written() {
+    let folder = Folder::new("tune");
+    let (out, kernels) = (folder.file("tune.json"), folder.empty_kernels());
+    let run = |what: [&str; 2], message: &str| {
+        let args = ["bench", "--tune", "--device", "emu:h200", "--kernels", &kernels];
+        let out_args = ["--tune-out", &out];
+        refused(&[&args[..], &what, &out_args].concat(), message);
+        refused(&[&args[..], &what].concat(), message);
+        assert!(!Path::new(&out).exists());
+    };
+    run(["--shape", "gemm:8x64x64"], "tuning needs a GPU; the device is emu:h200");
+    run(["--set", "decode"], "tuning needs a GPU; the device is emu:h200");
+    run(["--shape", "gemv:8x64x1"], "shape to tune must be a GEMM");
+    run(["--set", "all"], "shape to tune must be a GEMM");
+    refused(&["bench", "--shape", "gemm:8x64x64", "--tune-out", &out], "--tune");
 }
 
 #[test]

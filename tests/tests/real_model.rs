@@ -1,8 +1,12 @@
-//! Every linear layer of one block of a real model, on both emulated machines.
+//! Linear layers of a real model, on both emulated machines: every one of a block as a GEMV, and
+//! one as a GEMM, the example `real_layer`.
 //!
 //! NVFP4_TEST_MODEL names the `model.safetensors` of all-MiniLM-L6-v2, which
 //! `cargo xtask fetch-model` fetches and `cargo xtask test` passes on. Without
 //! it the test says that it was skipped.
+
+#[path = "../../host/examples/real_layer/compare.rs"]
+mod compare;
 
 use fp4_formats::ScaleLayout;
 use nvfp4::checkpoint::Checkpoint;
@@ -22,13 +26,36 @@ const LAYERS: [(&str, usize, usize); 6] = [
     ("encoder.layer.0.output.dense.weight", 384, 1536),
 ];
 
-#[test]
-fn every_linear_layer_of_a_block() {
+/// The model, or `None` with a note.
+fn model() -> Option<Checkpoint> {
     let Some(path) = std::env::var_os("NVFP4_TEST_MODEL") else {
         println!("skipped: NVFP4_TEST_MODEL is not set; `cargo xtask fetch-model` fetches a model");
-        return;
+        return None;
     };
-    let model = Checkpoint::open(Path::new(&path)).expect("a readable checkpoint");
+    Some(Checkpoint::open(Path::new(&path)).expect("a readable checkpoint"))
+}
+
+/// With 16-bit activations only the weights are quantised, which shows: about 3 dB.
+#[test]
+fn a_layer_as_gemm() {
+    let Some(model) = model() else { return };
+    for device in ["emu:h200", "emu:b200"] {
+        let kernels = emulated(device, Schedule::Random(2));
+        let compared = compare::compare(&kernels, &model, 16).expect("runs");
+        for compared in &compared {
+            assert!(compared.verified, "{device}: {compared}");
+            assert!((14.0..40.0).contains(&compared.sqnr_db), "{device}: {compared}");
+            assert!(compared.relative_error < 0.2, "{device}: {compared}");
+        }
+        let [w4a16, w4a4] = compared.as_slice() else { panic!("{} products", compared.len()) };
+        assert_eq!((w4a16.name, w4a4.name), ("W4A16", "W4A4"));
+        assert!(w4a16.sqnr_db > w4a4.sqnr_db + 1.0, "{device}: {w4a16}; {w4a4}");
+    }
+}
+
+#[test]
+fn every_linear_layer_of_a_block() {
+    let Some(model) = model() else { return };
     for device in ["emu:h200", "emu:b200"] {
         let kernels = emulated(device, Schedule::Random(1));
         for (name, m, k) in LAYERS {

@@ -14,7 +14,8 @@ use crate::cuda::{HalfProduct, ReadRate, Times, rotation};
 use crate::device::{Backend, Choice, DeviceError, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
-    Activations, Candidate, GemmOptions, GemmOverrides, GemmPlan, GemmRun, Repacked, reference,
+    ActivationKind, Activations, Candidate, GemmOptions, GemmOverrides, GemmPlan, GemmRun,
+    Repacked, reference,
 };
 use crate::generate::Generator;
 use crate::oracle::{Reference, Verification};
@@ -55,6 +56,17 @@ impl fmt::Display for Left {
             Self::Fp4 => "fp4",
             Self::Halves(operand) => operand.name(),
         })
+    }
+}
+
+impl Left {
+    /// What a plan depends on, for weights in `format` and scales in `layout`.
+    #[must_use]
+    pub fn kind(self, format: Format, layout: ScaleLayout) -> ActivationKind {
+        match self {
+            Self::Fp4 => ActivationKind::Blocks { format, layout },
+            Self::Halves(operand) => ActivationKind::Halves(operand),
+        }
     }
 }
 
@@ -218,7 +230,12 @@ fn run<F: BlockFormat>(
             let (times, error) = match timed {
                 Ok((times, ..)) => (Some(times), None),
                 Err(error @ Error::Wrong { .. }) => return Err(error),
-                Err(error) => (None, Some(error.to_string())),
+                Err(error) => {
+                    // A launch that was refused leaves the device usable; a kernel that went
+                    // wrong does not, and nothing timed after it would be worth anything.
+                    device.gpu("timing")?.synchronize()?;
+                    (None, Some(error.to_string()))
+                }
             };
             sweep.push(Swept { candidate: candidate.clone(), times, error });
         }

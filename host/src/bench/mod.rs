@@ -7,6 +7,7 @@
 mod gemm;
 mod gpu;
 mod quantize;
+mod tune;
 
 use std::fmt;
 
@@ -17,6 +18,7 @@ use serde::Serialize;
 pub use gemm::{GemmBench, GemmReport, GemmTiming, Left, Swept, gemm};
 pub use gpu::{Peer, Protocol, Timing};
 pub use quantize::{CopyTiming, Direction, QuantizeBench, QuantizeBenchReport, quantize};
+pub use tune::{TuneReport, TuneSummary, fastest, tune};
 
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Result, require_memory};

@@ -21,7 +21,7 @@ use fp4_formats::{BlockFormat, ScaleLayout, Swizzle};
 use ptx_emu::LaunchReport;
 use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
 
-use super::plan::{Candidate, Chosen};
+use super::plan::{Candidate, Chosen, Source};
 use super::weights::scheme;
 use super::{
     ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOverrides, GemmPlan, Workspace,
@@ -162,6 +162,7 @@ pub(super) fn plan(
     arch: &str,
     machine: Machine,
     overrides: &GemmOverrides,
+    source: Source,
 ) -> Result<GemmPlan> {
     let left = left(format, kind)?;
     let cards = choose::Machine { sms: machine.sms.max(8), ..choose::Machine::B200 };
@@ -182,7 +183,7 @@ pub(super) fn plan(
     let mut why = vec![
         format!(
             "{}: {} tiles {order}, bound by {}",
-            if overrides.kernel.is_some() { "asked for" } else { "the shortest estimate" },
+            source.reason("the shortest estimate"),
             best.tiling.count,
             best.limit.name(),
         ),
@@ -220,6 +221,7 @@ pub(super) fn plan(
         // The order of sums within the tensor core is not specified.
         additions: problem.k,
         repack: "weights, once at load",
+        source,
         why,
         candidates: candidates.into_iter().map(Candidate::from).collect(),
         chosen: Chosen::Blackwell(best),

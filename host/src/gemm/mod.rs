@@ -7,13 +7,17 @@
 //! | step | type |
 //! | --- | --- |
 //! | once a weight | [`Repacked`], [`DeviceWeights`]: rearranged for the kernels, on the device |
-//! | once a shape | [`Gemm`]: checked and planned; knows its workspace |
+//! | once a shape | [`Gemm`]: checked and planned ([`plan_for`]: with what was measured, if anything was); knows its workspace |
 //! | once a product | [`Gemm::launch`]: on buffers of the caller, allocates nothing and waits for nothing |
 //!
 //! [`gemm`] does all three.
 //!
 //! # Example
-//! ```no_run
+//! Where there is no GPU, this runs on the emulator. `None` in place of the folder looks beside
+//! the program.
+//! ```
+//! use std::path::Path;
+//!
 //! use fp4_formats::ScaleLayout;
 //! use nvfp4::device::{Device, DeviceRequest};
 //! use nvfp4::gemm::{Activations, GemmOptions, gemm};
@@ -22,12 +26,16 @@
 //!
 //! # fn main() -> nvfp4::error::Result<()> {
 //! let device = Device::open(&DeviceRequest::Auto)?;
-//! let kernels = device.kernels(None)?;
+//! // Where `cargo xtask build-kernels` puts them.
+//! let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
 //! let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
 //! let weight = quantize("w", &[0.5; 64 * 256], Dims::new(1, 64, 256)?, scale, layout)?;
 //! let input = quantize("x", &[1.0; 3 * 256], Dims::new(1, 3, 256)?, scale, layout)?;
-//! let result = gemm(&kernels, &Activations::Blocks(&input), &weight, &GemmOptions::default())?;
-//! println!("{}\n{:?}", result.plan, &result.values()[..4]);
+//! let options = GemmOptions { bias: Some(vec![2.0; 64]), ..GemmOptions::default() };
+//! let result = gemm(&kernels, &Activations::Blocks(&input), &weight, &options)?;
+//! println!("{}", result.plan);
+//! assert_eq!(result.values().len(), 3 * 64);
+//! assert!(result.values().iter().all(|c| (c - 130.0).abs() < 0.25));
 //! # Ok(())
 //! # }
 //! ```
@@ -37,12 +45,15 @@ mod blackwell;
 mod oracle;
 mod plan;
 mod run;
+mod tuned;
 mod weights;
 
 pub use activations::{ActivationKind, Activations, HalfMatrix};
+pub(crate) use oracle::check_operands;
 pub use oracle::reference;
-pub use plan::{Candidate, GemmOverrides, GemmPlan, plan};
+pub use plan::{Candidate, GemmOverrides, GemmPlan, Source, plan};
 pub use run::{ActivationBuffers, Gemm, GemmResult, GemmRun, Vectors, Workspace, gemm};
+pub use tuned::{check_table, plan_for};
 pub use weights::{DeviceWeights, Repacked, WeightForm};
 
 use fp4_formats::BlockFormat;

@@ -113,7 +113,7 @@ fn decode_activations<F: BlockFormat>(a: &Activations<'_, F>, batch: usize) -> R
 }
 
 /// Checks that operands and vectors fit each other.
-pub(super) fn check_operands<F: BlockFormat>(
+pub(crate) fn check_operands<F: BlockFormat>(
     a: &Activations<'_, F>,
     b: &BlockScaled<F>,
     options: &GemmOptions,

@@ -25,8 +25,35 @@ use crate::shape::{GemmShape, MAX_DIM};
 pub struct GemmOverrides {
     /// Kernel by name.
     pub kernel: Option<String>,
-    /// CTAs that share a tile, each with a part of K.
+    /// CTAs that share a tile, each with a part of K. On sm_90a they are a cluster; 1 is a CTA a
+    /// tile, or fewer where tiles exceed the SMs; 0 divides all tiles' K evenly among all SMs.
     pub splits: Option<u32>,
+}
+
+/// Who chose the kernel of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The comparator's model.
+    Model,
+    /// The caller, by overrides.
+    Asked,
+    /// A tuning table ([`crate::tune`]).
+    Table {
+        /// Tokens of the problem that was measured.
+        m: usize,
+    },
+}
+
+impl Source {
+    /// The start of a plan's first reason; `model` is what the model's choice is called.
+    pub(super) fn reason(self, model: &str) -> String {
+        match self {
+            Self::Model => model.into(),
+            Self::Asked => "asked for".into(),
+            Self::Table { m } => format!("the fastest of those measured with M = {m}"),
+        }
+    }
 }
 
 /// How a GEMM will be run.
@@ -60,9 +87,12 @@ pub struct GemmPlan {
     pub additions: u32,
     /// Whether operands are rearranged before the launch.
     pub repack: &'static str,
+    /// Who chose it.
+    pub source: Source,
     /// Why this kernel and this grid, a sentence each.
     pub why: Vec<String>,
-    /// What the table's candidates are expected to cost, the best first.
+    /// What all candidates are expected to cost, the best first; where overrides leave only some,
+    /// those.
     pub candidates: Vec<Candidate>,
     #[serde(skip)]
     pub(super) chosen: Chosen,
@@ -149,8 +179,8 @@ pub struct Candidate {
 
 impl From<Estimate> for Candidate {
     fn from(from: Estimate) -> Self {
-        let Estimate { config, splits, ctas, cycles, bound, .. } = from;
-        Self { kernel: config.name, splits, ctas: ctas.into(), waves: 1, cycles, bound }
+        let Estimate { config, splits, ctas, waves, cycles, bound, .. } = from;
+        Self { kernel: config.name, splits, ctas, waves, cycles, bound }
     }
 }
 
@@ -162,10 +192,16 @@ impl fmt::Display for Candidate {
 }
 
 impl GemmPlan {
-    /// The candidates, a line each.
+    /// Who chose, and the candidates, a line each.
     #[must_use]
     pub fn explain(&self) -> String {
-        self.candidates.iter().map(|candidate| format!("{candidate}\n")).collect()
+        let Self { kernel, splits, .. } = self;
+        let chosen = self.source.reason("the best by the model");
+        let mut text = format!("chosen: {kernel} x {splits}, {chosen}\n");
+        for candidate in &self.candidates {
+            text += &format!("{candidate}\n");
+        }
+        text
     }
 }
 
@@ -192,7 +228,25 @@ impl fmt::Display for GemmPlan {
     }
 }
 
-/// Plans a GEMM with weights in `format` for a machine that runs kernels of `arch`.
+/// Plans a GEMM with weights in `format` for a machine that runs kernels of `arch`, by the
+/// comparator's model alone; [`plan_for`](super::plan_for) looks at measurements first.
+///
+/// ```
+/// use fp4_formats::gemm::hopper::Operand;
+/// use nvfp4::device::Machine;
+/// use nvfp4::gemm::{ActivationKind, GemmOverrides, plan};
+/// use nvfp4::quantize::Format;
+/// use nvfp4::shape::GemmShape;
+///
+/// # fn main() -> nvfp4::error::Result<()> {
+/// let h200 = Machine { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
+/// let (shape, kind) = (GemmShape::of(128, 7168, 2048), ActivationKind::Halves(Operand::Bf16));
+/// let plan = plan(shape, Format::Nvfp4, kind, "sm_90a", h200, &GemmOverrides::default())?;
+/// println!("{plan}\n{}", plan.explain());
+/// assert!(plan.candidates.len() > 1 && plan.before.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// [`Error::Shape`] where no kernel takes the problem, or an override names an unknown or
@@ -205,10 +259,26 @@ pub fn plan(
     machine: Machine,
     overrides: &GemmOverrides,
 ) -> Result<GemmPlan> {
+    let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
+    plan_from(shape, format, kind, arch, machine, overrides, source)
+}
+
+/// [`plan`], where `source` is who made the overrides.
+pub(super) fn plan_from(
+    shape: GemmShape,
+    format: Format,
+    kind: ActivationKind,
+    arch: &str,
+    machine: Machine,
+    overrides: &GemmOverrides,
+    source: Source,
+) -> Result<GemmPlan> {
     let problem = problem(shape, format)?;
     match arch {
         "sm_90a" => {}
-        "sm_100a" => return blackwell::plan(&problem, format, kind, arch, machine, overrides),
+        "sm_100a" => {
+            return blackwell::plan(&problem, format, kind, arch, machine, overrides, source);
+        }
         _ => return Err(Error::shape("architecture for GEMM", "sm_90a or sm_100a", arch)),
     }
     let scheme = scheme(format, kind.operand())?;
@@ -221,24 +291,27 @@ pub fn plan(
     let config = best.config;
     let before = decode_steps(shape, kind, cards.sms)?;
     let workspace = HopperWorkspace::new(&best, kind, shape, &cards)?;
-    let chosen = match (&overrides.kernel, overrides.splits) {
-        (None, None) => "the cheapest of the table's candidates",
-        _ => "asked for",
-    };
     let division = best.division;
+    let grid_x = u32::try_from(best.ctas).ok().filter(|&ctas| i32::try_from(ctas).is_ok());
+    let grid_x = grid_x.ok_or_else(|| {
+        Error::shape("CTAs of a launch", format!("at most {}", i32::MAX), best.ctas)
+    })?;
+    let chosen = source.reason("the cheapest candidate by the model");
     let mut why = vec![format!(
-        "{chosen}: {} tiles of {} steps of K = {K_STEP}, at most {} steps a CTA, {} CTAs on {} \
-         SMs, the main loop bound by {}",
+        "{chosen}: {} tiles of {} steps of K = {K_STEP}, at most {} steps a CTA, {} CTAs in {} \
+         waves on {} SMs, the main loop bound by {}",
         config.tiles(&problem) * u64::from(problem.l),
         division.steps,
-        division.run(0).end,
+        division.most(),
         best.ctas,
+        best.waves,
         cards.sms,
         best.bound
     )];
-    if division.share < division.steps {
+    if division.parts() > 1 {
+        let place = if division.gives() { "the workspace" } else { "shared memory" };
         why.push(format!(
-            "up to {} CTAs share a tile; their sums meet in the workspace",
+            "up to {} CTAs share a tile; their sums meet in {place}",
             division.parts()
         ));
     }
@@ -250,8 +323,8 @@ pub fn plan(
         kernel: config.name,
         arch: arch.into(),
         before,
-        grid: [best.ctas, 1],
-        cluster: 1,
+        grid: [grid_x, 1],
+        cluster: division.cluster,
         splits: best.splits,
         threads: THREADS,
         dynamic_shared: config.shared_bytes(),
@@ -260,6 +333,7 @@ pub fn plan(
         workspace_bytes: workspace.bytes,
         additions: config::additions(&division),
         repack: "weights, once at load",
+        source,
         why,
         candidates: candidates.into_iter().map(Candidate::from).collect(),
         chosen: Chosen::Hopper(HopperChoice { config, division, workspace }),
@@ -283,9 +357,9 @@ fn candidates(
     }
     let most = MAX_SPLITS.min(problem.k.div_ceil(K_STEP));
     if let Some(splits) = overrides.splits
-        && !(1..=most).contains(&splits)
+        && splits > most
     {
-        return Err(Error::shape("parts of K", format!("from 1 to {most}"), splits));
+        return Err(Error::shape("parts of K", format!("from 0 to {most}"), splits));
     }
     let splits = |parts: &u32| overrides.splits.is_none_or(|splits| splits == *parts);
     let named =
@@ -293,7 +367,7 @@ fn candidates(
     let mut found: Vec<Estimate> = suitable()
         .filter(named)
         .flat_map(|config| {
-            let parts = (1..=most).filter(splits);
+            let parts = (0..=most).filter(splits);
             parts.filter_map(move |parts| config::estimate(config, parts, problem, machine))
         })
         .collect();

@@ -13,7 +13,7 @@ use super::oracle::check_operands;
 use super::plan::{Chosen, HopperChoice};
 use super::{
     ActivationKind, Activations, DeviceWeights, GemmOptions, GemmPlan, Repacked, WeightForm,
-    blackwell, plan,
+    blackwell, tuned,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::{Device, Kernels, LaunchSpec};
@@ -82,6 +82,44 @@ impl Workspace {
 }
 
 /// A GEMM of one shape, checked and planned.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use fp4_formats::ScaleLayout;
+/// use fp4_formats::gemm::hopper::Operand;
+/// use nvfp4::buffer::DeviceBuffer;
+/// use nvfp4::device::{Device, DeviceRequest};
+/// use nvfp4::gemm::{
+///     ActivationBuffers, ActivationKind, Gemm, GemmOptions, HalfMatrix, Repacked, Vectors,
+/// };
+/// use nvfp4::quantize::{TensorScale, quantize};
+/// use nvfp4::tensor::Dims;
+///
+/// # fn main() -> nvfp4::error::Result<()> {
+/// let device = Device::open(&DeviceRequest::Auto)?;
+/// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+/// let kind = ActivationKind::Halves(Operand::F16);
+///
+/// // Once a weight.
+/// let dims = Dims::new(1, 40, 64)?;
+/// let weight =
+///     quantize("w", &[0.25; 40 * 64], dims, TensorScale::FromAmax, ScaleLayout::Linear)?;
+/// let weights = Repacked::for_device(&device, &weight, kind)?.upload(&device)?;
+///
+/// // Once a shape: one matrix of 5 tokens.
+/// let product = Gemm::new(&kernels, &weights, [1, 5], kind, 1.0, &GemmOptions::default())?;
+/// let out = DeviceBuffer::poisoned(&device, "c", product.out_bytes()?)?;
+/// assert_eq!(product.workspace_bytes(), 0);
+///
+/// // Once a product.
+/// let input = HalfMatrix::round("x", Dims::new(1, 5, 64)?, Operand::F16, &[3.0; 5 * 64])?;
+/// let input = DeviceBuffer::upload(&device, "x", input.bytes())?;
+/// product.launch(ActivationBuffers::Halves(&input), &weights, &out, None, Vectors::default())?;
+/// assert_eq!(out.read()?.len(), 5 * 40 * 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Gemm {
     pub(super) kernels: Kernels,
@@ -137,9 +175,7 @@ impl Gemm {
             let required = format!("1 or {batch}, the batch");
             return Err(Error::shape("matrices of weights", required, weights.batch()));
         }
-        let device = kernels.device();
-        let (arch, machine) = (&device.choice().arch, device.machine());
-        let mut plan = plan(shape, format, kind, arch, machine, &options.overrides)?;
+        let mut plan = tuned::plan_for(kernels, shape, format, kind, options)?;
         let mut alpha = combined_scale(options.alpha, a_scale, weights.global_scale())?;
         if matches!(plan.chosen, Chosen::Hopper(_)) && decoded_scale(kind) != 1.0 {
             alpha = combined_scale(alpha, decoded_scale(kind).recip(), 1.0)?;
@@ -297,7 +333,7 @@ impl Gemm {
             entry: self.plan.kernel,
             grid: [self.plan.grid[0], self.plan.grid[1], 1],
             block: [self.plan.threads, 1, 1],
-            cluster: None,
+            cluster: (division.cluster > 1).then_some([division.cluster, 1, 1]),
             dynamic_shared: self.plan.dynamic_shared,
             overlaps: true,
             params: &params.to_bytes(),

@@ -20,8 +20,8 @@ pub const CONSUMERS: u32 = 2;
 /// Threads of a CTA: the consumers, then the producer's warpgroup, of which one thread copies.
 /// It is a whole one so that it can give its registers to the consumers.
 pub const THREADS: u32 = (CONSUMERS + 1) * WARPGROUP;
-/// Parts of a tile that a plan may ask for.
-pub const MAX_SPLITS: u32 = 16;
+/// CTAs that may share a tile: the largest cluster that every launch may ask for.
+pub const MAX_SPLITS: u32 = 8;
 /// CTAs that a configuration may want on an SM.
 pub const MAX_BLOCKS: u32 = 2;
 /// Bytes of a barrier object.
@@ -105,7 +105,7 @@ impl HopperConfig {
     /// Stages of the pipeline: as many as fit, up to what memory latency needs.
     pub const fn stages(&self) -> u32 {
         let budget = SM_SHARED_BYTES / self.min_blocks - SYSTEM_SHARED_BYTES;
-        let fit = (budget - BARRIER_BYTES) / (self.stage_bytes() + 2 * BARRIER_BYTES);
+        let fit = (budget - 2 * BARRIER_BYTES) / (self.stage_bytes() + 2 * BARRIER_BYTES);
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
     }
 
@@ -140,7 +140,31 @@ impl HopperConfig {
 
     /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
     pub const fn shared_bytes(&self) -> u32 {
-        self.barriers_offset() + (2 * self.stages() + 1) * BARRIER_BYTES
+        self.received_offset() + BARRIER_BYTES
+    }
+
+    /// Offset in shared memory of the barrier that says that the other CTAs' sums are there.
+    pub const fn received_offset(&self) -> u32 {
+        self.free_offset() + BARRIER_BYTES
+    }
+
+    /// Whether the CTAs of a cluster load one another's sums where they are, instead of sending
+    /// them: of few tokens there is little to load, and sending takes a round more.
+    pub const fn loads_remote(&self) -> bool {
+        self.tokens <= 32
+    }
+
+    /// Tokens, of the tile's `tokens`, that CTA `rank` of a cluster of `splits` stores: the first
+    /// and the one after the last.
+    pub const fn part(tokens: u32, rank: u32, splits: u32) -> (u32, u32) {
+        (tokens * rank / splits, tokens * (rank + 1) / splits)
+    }
+
+    /// Offset in shared memory, over the stages, of the place for sums that the `index`th other
+    /// CTA of a cluster of `splits` sends.
+    pub const fn slot_offset(&self, index: u32, splits: u32) -> u32 {
+        let bytes = self.tokens.div_ceil(splits) * self.sum_pitch() * size_of::<f32>() as u32;
+        self.sum_bytes() + index * bytes
     }
 
     /// Offset in shared memory of the barrier that says that the stages are free of sums.
@@ -163,24 +187,25 @@ impl HopperConfig {
         self.row_tiles(problem.n) as u64 * self.token_tiles(problem.m) as u64
     }
 
-    /// CTAs for at most `splits` parts of every tile on a machine, each with a place of its
-    /// own on an SM; 0 where the steps are too many for a launch.
-    pub const fn ctas(&self, splits: u32, problem: &Problem, machine: &Machine) -> u32 {
+    /// Who does what. `splits`: CTAs of a cluster that share a tile; or 1, at most a CTA a
+    /// tile; or 0, CTAs for all places of the machine. `None` where there are fewer steps than
+    /// CTAs, or too many for a launch.
+    pub const fn division(
+        &self,
+        splits: u32,
+        problem: &Problem,
+        machine: &Machine,
+    ) -> Option<Division> {
         let tiles = self.tiles(problem) * problem.l as u64;
-        let Some(total) = tiles.checked_mul(problem.k.div_ceil(K_STEP) as u64) else { return 0 };
-        if total > u32::MAX as u64 {
-            return 0;
+        let steps = problem.k.div_ceil(K_STEP);
+        if splits > 1 {
+            return Division::by_clusters(tiles, steps, splits);
         }
-        let places = (machine.sms as u64 * self.min_blocks as u64) as u32;
-        let wanted = tiles * splits as u64;
-        let most = if wanted < total { wanted } else { total } as u32;
-        if most < places { most } else { places }
-    }
-
-    /// Who does what with `ctas` CTAs.
-    pub const fn division(&self, ctas: u32, problem: &Problem) -> Option<Division> {
-        let tiles = self.tiles(problem) * problem.l as u64;
-        Division::new(tiles, problem.k.div_ceil(K_STEP), ctas)
+        let Some(total) = tiles.checked_mul(steps as u64) else { return None };
+        let places = machine.sms as u64 * self.min_blocks as u64;
+        let most = if splits == 1 { tiles } else { total };
+        let ctas = if most < places { most } else { places };
+        Division::new(tiles, steps, ctas as u32)
     }
 }
 
@@ -203,10 +228,12 @@ pub struct Machine {
 pub struct Estimate {
     /// The configuration.
     pub config: &'static HopperConfig,
-    /// Parts of a tile that were asked for.
+    /// As [`HopperConfig::division`] takes it.
     pub splits: u32,
     /// CTAs of the launch.
-    pub ctas: u32,
+    pub ctas: u64,
+    /// Times that the machine is filled with them.
+    pub waves: u64,
     /// Who does what.
     pub division: Division,
     /// Cycles of the whole launch.
@@ -222,7 +249,7 @@ const fn product_cycles(config: &HopperConfig) -> u32 {
         8 => 400,
         16 => 430,
         32 => 560,
-        64 => 760,
+        64 => 780,
         _ => 1105,
     };
     step * (config.rows / CHUNK_ROWS)
@@ -232,28 +259,59 @@ const STEP_CYCLES: u32 = 600;
 /// Bytes a cycle from memory to all SMs.
 const DRAM_BYTES: u64 = 2100;
 /// Start of a CTA until its first product.
-const CTA_CYCLES: u64 = 3000;
-/// Until sums that a CTA gives are known to another, and bytes of them a cycle.
-const GIVE_CYCLES: u64 = 2000;
-const GIVE_BYTES: u64 = 48;
-/// Bytes of sums a cycle from registers to results.
-const STORE_BYTES: u64 = 40;
+const CTA_CYCLES: u64 = 3500;
+/// From the last product to a tile's results, and bytes of its sums a cycle.
+const STORE_CYCLES: u64 = 600;
+const STORE_BYTES: u64 = 32;
+/// Meeting of the CTAs of a cluster, and bytes of sums a cycle from one's memory to another.
+const MEETING_CYCLES: u64 = 1000;
+const MEETING_BYTES: u64 = 32;
+/// Until sums that a CTA gives are known to another through memory, and bytes a cycle.
+const GIVE_CYCLES: u64 = 3500;
+const GIVE_BYTES: u64 = 32;
+/// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
+/// long. CTAs of a cluster are on SMs of one of them.
+const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
+const GPC_SMS: u32 = 132;
 
-/// The estimate for one candidate; `None` where the steps are too many for a launch.
+/// Clusters of `size` CTAs that run at a time with `resident` CTAs an SM.
+const fn clusters(machine: &Machine, size: u32, resident: u32) -> u64 {
+    if size == 1 {
+        return machine.sms as u64 * resident as u64;
+    }
+    let (mut sum, mut i) = (0, 0);
+    while i < GPCS.len() {
+        sum += (GPCS[i] * machine.sms / GPC_SMS * resident / size) as u64;
+        i += 1;
+    }
+    if sum == 0 { 1 } else { sum }
+}
+
+/// The estimate for one candidate; `None` where there is no such [`HopperConfig::division`].
 pub const fn estimate(
     config: &'static HopperConfig,
     splits: u32,
     problem: &Problem,
     machine: &Machine,
 ) -> Option<Estimate> {
-    let ctas = config.ctas(splits, problem, machine);
-    let Some(division) = config.division(ctas, problem) else { return None };
-    let resident = ctas.div_ceil(machine.sms);
+    let Some(division) = config.division(splits, problem, machine) else { return None };
+    let tiles = config.tiles(problem) * problem.l as u64;
+    let total = tiles * division.steps as u64;
+    let ctas = match division.cluster {
+        1 => (total - division.longer as u64) / division.share as u64,
+        cluster => tiles * cluster as u64,
+    };
+    let groups = ctas / division.cluster as u64;
+    let mut resident = 1;
+    while resident < config.min_blocks && clusters(machine, division.cluster, resident) < groups {
+        resident += 1;
+    }
+    let waves = groups.div_ceil(clusters(machine, division.cluster, resident));
     let (mut step, mut bound) = (product_cycles(config) * resident, "products");
     if step < STEP_CYCLES {
         (step, bound) = (STEP_CYCLES, "latency");
     }
-    let mut body = division.first(1) as u64 * step as u64;
+    let mut body = waves * division.most() as u64 * step as u64;
     let weights = config.row_tiles(problem.n) as u64
         * problem.k.div_ceil(K_STEP) as u64
         * config.weight_bytes() as u64
@@ -261,14 +319,19 @@ pub const fn estimate(
     if weights / DRAM_BYTES > body {
         (body, bound) = (weights / DRAM_BYTES, "dram");
     }
-    let mut end = (config.tiles(problem) * problem.l as u64).div_ceil(ctas as u64)
-        * (config.sum_bytes() as u64 / STORE_BYTES);
-    let others = division.parts() as u64 - 1;
-    if division.share < division.steps {
-        end += GIVE_CYCLES + others * config.partial_bytes() as u64 / GIVE_BYTES;
+    let (sums, others) = (config.sum_bytes() as u64, division.parts() as u64 - 1);
+    let mut end = STORE_CYCLES;
+    if division.cluster > 1 {
+        let part = sums / division.cluster as u64;
+        end += part / STORE_BYTES + MEETING_CYCLES + others * part / MEETING_BYTES;
+    } else {
+        end += tiles.div_ceil(ctas) * (sums / STORE_BYTES);
+        if division.gives() {
+            end += GIVE_CYCLES + others * sums / GIVE_BYTES;
+        }
     }
-    let cycles = CTA_CYCLES + body + end * resident as u64;
-    Some(Estimate { config, splits, ctas, division, cycles, bound })
+    let cycles = body + waves * (CTA_CYCLES + end * resident as u64);
+    Some(Estimate { config, splits, ctas, waves, division, cycles, bound })
 }
 
 /// The cheapest configuration of `scheme` for the problem, by [`estimate`]; of equals the
@@ -283,8 +346,8 @@ pub const fn choose(scheme: Scheme, problem: &Problem, machine: &Machine) -> Opt
     let mut i = 0;
     while i < CONFIGS.len() {
         if same_scheme(CONFIGS[i].scheme, scheme) {
-            let mut splits = 1;
-            while splits <= MAX_SPLITS && splits <= k.div_ceil(K_STEP) {
+            let mut splits = 0;
+            while splits <= MAX_SPLITS {
                 if let Some(candidate) = estimate(&CONFIGS[i], splits, problem, machine) {
                     match &best {
                         Some(found) if found.cycles <= candidate.cycles => {}
@@ -342,6 +405,10 @@ mod tests {
             let cta = config.shared_bytes() + SYSTEM_SHARED_BYTES;
             assert!(cta * config.min_blocks <= SM_SHARED_BYTES, "{}: {cta}", config.name);
             assert!(config.min_blocks <= MAX_BLOCKS, "{}", config.name);
+            for splits in 2..=MAX_SPLITS {
+                let end = config.slot_offset(splits - 1, splits);
+                assert!(end <= config.barriers_offset(), "{}: {splits} parts", config.name);
+            }
             assert!(config.stages() >= 3, "{}: {} stages", config.name, config.stages());
             assert!(config.activation_bytes().is_multiple_of(1024), "{}", config.name);
             assert!(config.weights_offset().is_multiple_of(1024), "{}", config.name);
@@ -378,7 +445,6 @@ mod tests {
         };
         assert_eq!(pick(1, 7168, 16384).0, "gemm_sm90_nvfp4_f16_128x8");
         assert_eq!(pick(128, 7168, 16384), ("gemm_sm90_nvfp4_f16_128x128", 132));
-        assert_eq!(pick(128, 4096, 7168).0, "gemm_sm90_nvfp4_f16_128x128");
         for m in [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300, 2304] {
             for (n, k) in [(7168, 16384), (4096, 7168), (7168, 2048), (8, 16), (200, 7184)] {
                 pick(m, n, k);

@@ -45,8 +45,8 @@ impl HopperParams {
         let wide = [self.weights, self.weight_stride, self.partials, self.flags];
         let epilogue = self.epilogue.words();
         let Problem { m, n, k, l } = self.problem;
-        let Division { steps, share, longer, reserved } = self.division;
-        let narrow = [m, n, k, l, steps, share, longer, reserved];
+        let Division { steps, share, longer, cluster } = self.division;
+        let narrow = [m, n, k, l, steps, share, longer, cluster];
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
         while at < map.len() {
@@ -94,7 +94,7 @@ mod tests {
                 reserved: 0,
             },
             problem: Problem { m: 12, n: 13, k: 14, l: 15 },
-            division: Division { steps: 18, share: 19, longer: 20, reserved: 0 },
+            division: Division { steps: 18, share: 19, longer: 20, cluster: 21 },
         };
         let bytes = params.to_bytes();
         assert_eq!(bytes[..3], [0x18, 0x17, 0x16]);
@@ -112,5 +112,6 @@ mod tests {
         assert_eq!(word(division + offset_of!(Division, steps)), 18);
         assert_eq!(word(division + offset_of!(Division, share)), 19);
         assert_eq!(word(division + offset_of!(Division, longer)), 20);
+        assert_eq!(word(division + offset_of!(Division, cluster)), 21);
     }
 }

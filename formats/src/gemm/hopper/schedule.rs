@@ -8,6 +8,10 @@
 //! A CTA takes its run from the back. What it gives, the beginning of its last tile, it
 //! therefore gives before it waits for anything, and it waits only for CTAs with lower
 //! numbers, which the machine starts first: no CTA waits for one that may not have started.
+//!
+//! Where tiles are few and short, clusters of CTAs instead share a tile each, whose parts of K
+//! are as even; the machine starts a cluster's CTAs together, and they exchange their sums
+//! through their shared memory.
 
 /// The division of the steps among CTAs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +23,8 @@ pub struct Division {
     pub share: u32,
     /// The first so many CTAs have one more.
     pub longer: u32,
-    /// 0; keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// CTAs of a cluster that share a tile; 1 where the steps are divided regardless of tiles.
+    pub cluster: u32,
 }
 
 /// Some steps of one tile.
@@ -54,22 +58,40 @@ impl Division {
         if ctas == 0 || ctas > total {
             return None;
         }
-        Some(Self { steps, share: total / ctas, longer: total % ctas, reserved: 0 })
+        Some(Self { steps, share: total / ctas, longer: total % ctas, cluster: 1 })
+    }
+
+    /// Of tiles of `steps` steps, each by a cluster of `cluster` CTAs, more than one. `None` where
+    /// a CTA would have none, or where the steps' numbers exceed 32 bits.
+    pub const fn by_clusters(tiles: u64, steps: u32, cluster: u32) -> Option<Self> {
+        if cluster < 2 || cluster > steps || steps.checked_mul(cluster).is_none() {
+            return None;
+        }
+        match tiles.checked_mul(steps as u64) {
+            Some(total) if total <= u32::MAX as u64 => {}
+            _ => return None,
+        }
+        Some(Self { steps, share: steps / cluster, longer: 0, cluster })
     }
 
     /// First step of CTA `cta`'s run.
-    pub const fn first(&self, cta: u32) -> u32 {
+    const fn first(&self, cta: u32) -> u32 {
         cta * self.share + if cta < self.longer { cta } else { self.longer }
     }
 
     /// CTA `cta`'s run.
     pub const fn run(&self, cta: u32) -> Run {
+        if self.cluster > 1 {
+            let (start, rank) = (cta / self.cluster * self.steps, cta % self.cluster);
+            let first = start + self.steps * rank / self.cluster;
+            return Run { first, end: start + self.steps * (rank + 1) / self.cluster };
+        }
         Run { first: self.first(cta), end: self.first(cta + 1) }
     }
 
     /// What is left of CTA `cta`'s run that ends at `end`.
     pub const fn rest(&self, cta: u32, end: u32) -> Run {
-        Run { first: self.first(cta), end }
+        Run { end, ..self.run(cta) }
     }
 
     /// The CTA that does a step of the row.
@@ -85,12 +107,28 @@ impl Division {
 
     /// The most CTAs that have steps of the same tile.
     pub const fn parts(&self) -> u32 {
+        if self.cluster > 1 {
+            return self.cluster;
+        }
         if self.steps <= 1 { 1 } else { (self.steps - 2) / self.share + 2 }
+    }
+
+    /// Whether sums go from CTA to CTA through global memory.
+    pub const fn gives(&self) -> bool {
+        self.cluster == 1 && (self.longer > 0 || !self.share.is_multiple_of(self.steps))
+    }
+
+    /// The most steps that a CTA does.
+    pub const fn most(&self) -> u32 {
+        if self.cluster > 1 {
+            return self.steps.div_ceil(self.cluster);
+        }
+        if self.longer > 0 { self.share + 1 } else { self.share }
     }
 
     /// The most steps of a tile that one CTA does.
     pub const fn longest(&self) -> u32 {
-        let run = if self.longer > 0 { self.share + 1 } else { self.share };
+        let run = self.most();
         if run < self.steps { run } else { self.steps }
     }
 }
@@ -177,6 +215,30 @@ mod tests {
                 assert!(parts.iter().all(|&parts| parts <= division.parts()));
             }
         }
+    }
+
+    /// The CTAs of a cluster do every step of their tile once.
+    #[test]
+    fn clusters_share_a_tile_each() {
+        for (tiles, steps) in [(1, 2), (3, 7), (32, 56), (5, 129)] {
+            for cluster in 2..=8.min(steps) {
+                let division = Division::by_clusters(tiles, steps, cluster).unwrap();
+                let mut next = 0;
+                for cta in 0..tiles as u32 * cluster {
+                    let mut run = division.run(cta);
+                    assert_eq!(run.first, next);
+                    next = run.end;
+                    let item = run.take(&division);
+                    assert!(run.is_empty() && item.count() > 0);
+                    assert!(item.count() <= division.most());
+                    assert_eq!(item.tile, cta / cluster);
+                }
+                assert_eq!(u64::from(next), tiles * u64::from(steps));
+            }
+        }
+        assert_eq!(Division::by_clusters(1, 3, 4), None);
+        assert_eq!(Division::by_clusters(1, 3, 1), None);
+        assert_eq!(Division::by_clusters(1 << 31, 2, 2), None);
     }
 
     #[test]

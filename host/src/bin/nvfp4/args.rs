@@ -45,6 +45,7 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum Run {
     Gemv(Gemv),
+    Gemm(Gemm),
 }
 
 /// Where and how to run.
@@ -117,6 +118,42 @@ pub struct Gemv {
     pub target: Target,
 }
 
+/// Activations times weights in NVFP4 or MXFP4.
+///
+/// Operands come from a file with the tensors a (U8 [L, M, K/2] in the weights' format, or F16 or
+/// BF16 [L, M, K]), a_scale ([L, M, K/block]), a_global_scale, b (U8 [L, N, K/2]; [N, K/2] for all
+/// batch entries), b_scale ([L, N, K/block]), b_global_scale, alpha, row_factors ([M]),
+/// column_factors ([N]) and bias ([N]). Where L is 1 its dimension may be left out; scalars are 1
+/// and vectors do nothing if absent. The metadata key format says nvfp4 (the default, blocks of
+/// 16) or mxfp4 (blocks of 32); a_scale_layout and b_scale_layout say linear (the default) or
+/// 128x4.
+///
+/// --out writes the result as the tensor c ([L, M, N]), only once it is verified against the f64
+/// oracle.
+#[derive(Debug, ClapArgs)]
+pub struct Gemm {
+    /// Operands.
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    /// Element type of the result: f16, bf16 or f32.
+    #[arg(long, default_value = "f16", value_parser = parse_output)]
+    pub dtype: OutputType,
+    /// Kernel by name, instead of the plan's.
+    #[arg(long, value_name = "NAME")]
+    pub kernel: Option<String>,
+    /// CTAs that share a tile, each with a part of K, instead of the plan's.
+    #[arg(long, value_name = "N")]
+    pub splits: Option<u32>,
+    /// Where to write the result.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Write each launch as a bundle in this folder, for `ptx-emu replay`.
+    #[arg(long, value_name = "DIR")]
+    pub capture: Option<PathBuf>,
+    #[command(flatten)]
+    pub target: Target,
+}
+
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("what").required(true))]
 pub struct Bench {
@@ -144,6 +181,8 @@ pub struct Bench {
     pub quantize: BenchQuantize,
     #[command(flatten)]
     pub gemm: BenchGemm,
+    #[command(flatten)]
+    pub tune: BenchTune,
     /// Kernel by name, instead of the plan's.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
@@ -179,6 +218,23 @@ pub struct BenchGemm {
     /// gemm: print what the plan chose from.
     #[arg(long)]
     pub explain: bool,
+}
+
+/// Tuning of gemm shapes.
+#[derive(Debug, ClapArgs)]
+pub struct BenchTune {
+    /// gemm: time the plan's candidates (all, or --sweep N of them), each verified, and write the
+    /// fastest of each shape into the device's tuning table, which plans are made with from then
+    /// on. Needs a GPU.
+    #[arg(long, conflicts_with_all = ["kernel", "splits", "vs", "serial"])]
+    pub tune: bool,
+    /// The table to add to [default: what NVFP4_TUNE names, or nvfp4/tune-<device>.json in
+    /// XDG_CACHE_HOME or ~/.cache].
+    #[arg(long, value_name = "FILE", requires = "tune")]
+    pub tune_out: Option<PathBuf>,
+    /// Begin the table anew, whatever is there: it may be of another driver or other kernels.
+    #[arg(long, requires = "tune")]
+    pub tune_replace: bool,
 }
 
 /// What is said of quantize shapes only.
@@ -349,11 +405,18 @@ mod tests {
         assert!(parse("nvfp4 run gemv --checkpoint m --tensor t"));
         assert!(parse("nvfp4 run gemv --inputs i --out o"));
         assert!(!parse("nvfp4 run gemv"));
+        assert!(parse("nvfp4 run gemm --inputs i --out o --capture c --kernel k --splits 2"));
+        assert!(!parse("nvfp4 run gemm --out o"));
+        assert!(!parse("nvfp4 run gemm --inputs i --dtype f64"));
         assert!(!parse("nvfp4 run gemv --checkpoint m"));
         assert!(!parse("nvfp4 run gemv --checkpoint m --tensor t --inputs i"));
         assert!(!parse("nvfp4 run gemv --checkpoint m --tensor t --seed 1 --token 2"));
         assert!(!parse("nvfp4 run gemv --inputs i --device tpu:0"));
         assert!(!parse("nvfp4 bench"));
+        assert!(parse("nvfp4 bench --set gemm --tune --tune-out t.json --tune-replace --sweep 9"));
+        assert!(!parse("nvfp4 bench --set gemm --tune-out t.json"));
+        assert!(!parse("nvfp4 bench --set gemm --tune --splits 2"));
+        assert!(!parse("nvfp4 bench --set gemm --tune --kernel k"));
         assert!(parse("nvfp4 quantize m --layout modelopt --out o --exclude a --exclude b"));
         assert!(!parse("nvfp4 quantize m --layout modelopt"));
         assert!(!parse("nvfp4 quantize m --layout gguf --out o"));

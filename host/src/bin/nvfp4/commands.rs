@@ -22,7 +22,9 @@ use serde::Serialize;
 
 use crate::args::{Args, Bench, Command, Doctor, Gemv, Run, Target};
 use crate::checkpoints;
+use crate::gemm;
 use crate::progress::Progress;
+use crate::tune;
 
 /// Ran, and came out wrong.
 const WRONG: u8 = 1;
@@ -36,6 +38,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
             (_, _, Some(path)) => run_inputs(&args, path),
             _ => anyhow::bail!("either --checkpoint with --tensor or --inputs is required"),
         },
+        Command::Run(Run::Gemm(args)) => gemm::run(&args),
         Command::Bench(args) => run_bench(&args),
         Command::Quantize(args) => checkpoints::quantize(&args),
         Command::Convert(args) => checkpoints::convert(&args),
@@ -45,7 +48,11 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn open(target: &Target, capture: Option<&Path>, progress: &Progress) -> LibraryResult<Kernels> {
+pub fn open(
+    target: &Target,
+    capture: Option<&Path>,
+    progress: &Progress,
+) -> LibraryResult<Kernels> {
     progress.step("opening the device and loading kernels");
     let mut device = Device::open(&target.device)?.with_schedule(target.schedule);
     if let Some(folder) = capture {
@@ -168,13 +175,16 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         protocol: protocol(args),
     };
     let quantize = quantize_bench(args)?;
-    let gemm = gemm_bench(args);
+    let gemm_bench = gemm_bench(args);
+    if args.tune.tune {
+        return tune::run(args, &kernels, &shapes, &gemm_bench, progress);
+    }
     let mut reports = Vec::new();
     for shape in shapes {
         progress.step(format!("running and verifying {shape}"));
         let report = match shape {
             Shape::Gemv(shape) => BenchReport::Gemv(bench::gemv(&kernels, shape, &bench)?),
-            Shape::Gemm(shape) => BenchReport::Gemm(bench::gemm(&kernels, shape, &gemm)?),
+            Shape::Gemm(shape) => BenchReport::Gemm(bench::gemm(&kernels, shape, &gemm_bench)?),
             Shape::Quantize(shape) => {
                 BenchReport::Quantize(bench::quantize(&kernels, shape, &quantize)?)
             }

@@ -6,7 +6,9 @@
 mod args;
 mod checkpoints;
 mod commands;
+mod gemm;
 mod progress;
+mod tune;
 
 use std::process::ExitCode;
 

@@ -200,10 +200,11 @@ pub(super) unsafe fn load<W: super::decode::Weights, const BLOCKS: usize>(
     }
 }
 
-/// Tells the producer that this warp has read a stage, if there is one.
+/// Tells the producer that this thread has read a stage, if there is one. Every thread does: of
+/// a warp that arrives as one, tools do not see that its other lanes have read.
 ///
 /// # Safety
-/// The warp is converged and reads the stage no more.
+/// The thread reads the stage no more.
 #[inline(always)]
 pub(super) unsafe fn release<const STAGES: u32>(
     ring: &Ring<STAGES>,
@@ -211,8 +212,5 @@ pub(super) unsafe fn release<const STAGES: u32>(
     exists: bool,
 ) {
     // SAFETY: the caller's.
-    unsafe {
-        warp::sync();
-        ring.arrive_empty_if(cursor, exists & (warp::lane_id() == 0));
-    }
+    unsafe { ring.arrive_empty_if(cursor, exists) };
 }

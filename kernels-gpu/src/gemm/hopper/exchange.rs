@@ -1,5 +1,7 @@
 //! Sums on their way from the CTAs that did parts of a tile to the one that owns it, through
-//! global memory and, as a rule, L2.
+//! global memory and, as a rule, L2. Clusters do it through shared memory, see [`cluster`].
+//!
+//! [`cluster`]: super::cluster
 //!
 //! A thread of the owner has the same sums as the giver's thread of the same number: what a
 //! thread gives, four sums at a time, 256 threads side by side, needs no rearrangement.

@@ -3,13 +3,13 @@
 //! # Contract
 //! Parameters: [`HopperParams`]. Any M, N, L of at least 1, K a multiple of the block. Grid:
 //! as many CTAs as [`Division`] divides the steps among, all of them resident at a time, so
-//! that a CTA may wait for one with a lower number. CTAs make tiles of C^T, or parts of
-//! tiles along K whose sums another CTA adds to its own ([`schedule`]).
+//! that a CTA may wait for one with a lower number; or a cluster a tile. CTAs make tiles of
+//! C^T, or parts of tiles along K whose sums another CTA adds to its own ([`schedule`]).
 //!
 //! # Roles
 //! | warps | role |
 //! |---|---|
-//! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`warps`]): decode weights, multiply; give and take sums ([`exchange`]), store ([`store`]) |
+//! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`warps`]): decode weights, multiply; give and take sums ([`exchange`], in clusters [`cluster`]), store ([`store`]) |
 //! | 8..12 | producer ([`producer`]): a thread copies weights and activations; the rest lend registers |
 //!
 //! # Shared memory
@@ -18,19 +18,23 @@
 //! | 0 | activations of each stage: two boxes of 64 columns, 128-byte swizzle |
 //! | `weights_offset` | weights of each stage: one or two chunks |
 //! | 0, after a tile's last stage is read | f32 sums, a token after the other |
+//! | `slot_offset`, likewise | sums that other CTAs of the cluster send |
 //! | `barriers_offset` | the ring's barriers |
-//! | `free_offset` | the barrier `free` |
+//! | `free_offset`, `received_offset` | the barriers `free`, `received` |
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
 //! | `full[stage]` | producer, with the stage's bytes | consumers | the stage has arrived |
-//! | `empty[stage]` | a lane of each consumer warp | producer | the stage is read |
-//! | `free` | a lane of each consumer warp | producer, after a tile of this CTA | the sums are stored: stages may be copied |
+//! | `empty[stage]` | consumers | producer | the stage is read |
+//! | `free` | consumers | producer, after a tile of this CTA | the sums are stored: stages may be copied |
 //! | 0, initialised | all threads | all threads | the ring |
 //! | 1, read | consumers | consumers | all stages are read |
 //! | 1, summed | consumers | consumers | the sums are in shared memory |
 //! | 1, given, taken | consumers | consumers | the sums are in global memory; the flags are up |
+//! | cluster, offered | consumers of the cluster (other threads have ended) | the same | all stages of all its CTAs are read |
+//! | `received` | a thread, with the bytes that others send | consumers | the others' sums are there |
+//! | cluster, parted | consumers of the cluster | the same | what this CTA sent is read: it may end |
 //! | flag (global) | a thread of the giver | a lane of the owner | the giver's sums are there |
 //!
 //! The producer's warpgroup ends when its copies are under way: they end before the
@@ -48,6 +52,7 @@
 //! [`Division`]: fp4_formats::gemm::hopper::Division
 //! [`schedule`]: fp4_formats::gemm::hopper::schedule
 
+mod cluster;
 mod consumer;
 mod decode;
 mod exchange;
@@ -56,9 +61,10 @@ mod store;
 mod tile;
 mod warps;
 
+use cluster::Share;
 use consumer::Consumer;
 use cuda_std::ptx::{barrier, fence, grid, marker, mbarrier, registers, tensor_copy};
-use cuda_std::{kernel, shared, thread, warp};
+use cuda_std::{kernel, shared, thread};
 use decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, Product};
 use fp4_formats::gemm::hopper::config::{
     CONFIGS, CONSUMERS, HopperConfig, PRODUCER_REGISTERS, THREADS,
@@ -68,10 +74,11 @@ use fp4_formats::gemm::hopper::repack::WARPGROUP;
 use producer::produce;
 use tile::{Memory, Tile};
 
+use crate::gemm::epilogue::COLUMNS;
 use crate::pipeline::{Cursor, Ring};
 
-/// Warps of all consumers.
-const CONSUMER_WARPS: u32 = CONSUMERS * WARPGROUP / warp::LANES;
+/// Threads of all consumers.
+const CONSUMER_THREADS: u32 = CONSUMERS * WARPGROUP;
 
 /// The kernel body for configuration `INDEX`.
 ///
@@ -109,18 +116,19 @@ unsafe fn gemm<
         // SAFETY: the barriers' memory is the CTA's; the map is the parameter's first member.
         unsafe {
             tensor_copy::prefetch_tensormap(map);
-            ring.init(1, CONSUMER_WARPS);
-            mbarrier::mbarrier_init_shared_cta_b64(free, CONSUMER_WARPS);
+            ring.init(1, CONSUMER_THREADS);
+            mbarrier::mbarrier_init_shared_cta_b64(free, CONSUMER_THREADS);
+            mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.received_offset(), 1);
         }
         fence::fence_mbarrier_init_release_cluster();
     }
     // SAFETY: all threads of the CTA are here.
     unsafe { thread::sync_threads() };
 
-    if thread >= CONSUMERS * WARPGROUP {
+    if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup, as is the other branch of two.
         unsafe { registers::setmaxnreg_dec::<PRODUCER_REGISTERS>() };
-        if thread == CONSUMERS * WARPGROUP {
+        if thread == CONSUMER_THREADS {
             // SAFETY: one thread; the barriers are initialised.
             unsafe { produce(config, p, map, memory, ring, free) };
         }
@@ -168,6 +176,22 @@ unsafe fn consume<
         let cta = this_cta();
         let mut run = p.division.rest(cta, marker::pin(end));
         let item = run.take(&p.division);
+        let tile = Tile::of(config, p, item.tile);
+        let tokens = (p.problem.m - tile.token).min(config.tokens);
+        if p.division.cluster > 1 {
+            let share = Share::of_cluster(p.division.cluster, tokens);
+            let received = memory.base + config.received_offset();
+            // SAFETY: the caller's, of all CTAs of the cluster: each has one item.
+            unsafe {
+                sync_consumers();
+                cluster::offer(config, &share, received);
+                consumer.put_sums(config, memory);
+                cluster::exchange(config, &share, memory, received);
+                store::store_tile::<W>(config, p, &tile, &share, memory);
+                cluster::part(config, p.problem.n.is_multiple_of(COLUMNS as u32));
+            }
+            return;
+        }
         let owned = item.owned(&p.division);
         // SAFETY: the caller's. When a tile is summed, no copy is under way: the producer
         // waits for `free` before it begins another.
@@ -180,7 +204,7 @@ unsafe fn consume<
                 sync_consumers();
                 consumer.put_sums(config, memory);
                 sync_consumers();
-                store::store_tile::<W>(config, p, &Tile::of(config, p, item.tile), memory);
+                store::store_tile::<W>(config, p, &tile, &Share::whole(tokens), memory);
             } else {
                 exchange::give(config, p, consumer.sums());
             }
@@ -191,11 +215,8 @@ unsafe fn consume<
         if owned {
             // Copies overwrite what was stored and loaded here.
             fence::fence_proxy_async_shared_cta();
-            // SAFETY: the warp is converged; the barrier is initialised.
-            unsafe {
-                warp::sync();
-                mbarrier::mbarrier_arrive_shared_cta_b64_if(free, warp::lane_id() == 0);
-            }
+            // SAFETY: the barrier is initialised.
+            unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(free) };
         }
         end = run.end;
     }
@@ -208,7 +229,7 @@ unsafe fn consume<
 #[inline(always)]
 unsafe fn sync_consumers() {
     // SAFETY: the caller's; barrier 0 is of all threads.
-    unsafe { barrier::bar_sync_threads::<1, { CONSUMERS * WARPGROUP }>() };
+    unsafe { barrier::bar_sync_threads::<1, CONSUMER_THREADS>() };
 }
 
 /// Entry points: name, index in [`CONFIGS`], weights, sums a thread, blocks of rows a

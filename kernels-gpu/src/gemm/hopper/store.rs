@@ -1,28 +1,33 @@
 //! The end of a tile: its sums, in shared memory, become results.
 //!
+//! In a cluster those of all its CTAs are added, in the order of their ranks, for some of the
+//! tokens.
+//!
 //! Where rows of the result are aligned, a thread stores the same eight columns of every so
 //! many tokens, whose factors and bias it loads once; several tokens' sums are under way at a
 //! time. Elsewhere each piece of eight columns is looked at by itself.
 
-use cuda_std::ptx::{convert, marker, memory as words};
+use cuda_std::ptx::{convert, marker, memory as words, remote};
 use cuda_std::thread;
 use fp4_formats::gemm::OutputType;
 use fp4_formats::gemm::hopper::config::{CONSUMERS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::repack::WARPGROUP;
 
+use super::cluster::Share;
 use super::decode::Weights;
 use super::tile::{Memory, Tile};
 use crate::gemm::epilogue::{self, COLUMNS};
 
 /// Threads that take part.
 const THREADS: u32 = CONSUMERS * WARPGROUP;
-/// Tokens of a thread whose sums are under way at a time, without and with factors and bias
-/// of the columns, which take registers.
+/// Tokens of a thread whose sums are under way at a time: alone on an SM, with other CTAs, and
+/// with factors and bias of the columns, which take registers.
 const BATCH: usize = 4;
+const SHARED_BATCH: usize = 2;
 const SCALED_BATCH: usize = 1;
 
-/// Stores the results of the tile whose sums are in shared memory.
+/// Stores the CTA's share of the results of the tile whose sums are in shared memory.
 ///
 /// # Safety
 /// All consumer threads; the sums are known to them.
@@ -31,77 +36,104 @@ pub unsafe fn store_tile<W: Weights>(
     config: &HopperConfig,
     p: &HopperParams,
     tile: &Tile,
+    share: &Share,
     memory: Memory,
 ) {
     let pieces = config.rows / COLUMNS as u32;
-    let tokens = (p.problem.m - tile.token).min(config.tokens);
     let column = thread::thread_idx_x() % pieces * COLUMNS as u32;
-    let first = thread::thread_idx_x() / pieces;
     let n = tile.row_tile * config.rows + column;
     if n >= p.problem.n {
         return;
     }
+    let (first, end) = share.part(share.rank);
+    let first = first + thread::thread_idx_x() / pieces;
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
-    let piece = Piece { config, p, tile, unit, n, first, step: THREADS / pieces, tokens };
-    let sums = memory.base + column * size_of::<f32>() as u32;
+    let lane = thread::thread_idx_x();
+    let swapped = (lane ^ lane >> 2) % 2 != 0;
+    let step = THREADS / pieces;
+    let piece =
+        Piece { config, p, tile, share, memory, unit, column, n, first, step, end, swapped };
     // SAFETY: the columns from `n` on exist as far as the matrix reaches.
     unsafe {
         if !(p.problem.n.is_multiple_of(COLUMNS as u32)
             && epilogue::rows_aligned(&p.epilogue, &p.problem))
         {
-            piece.store_ragged(sums);
+            piece.store_ragged();
         } else if p.epilogue.column_factors == 0 && p.epilogue.bias == 0 {
-            piece.store::<false, BATCH>(sums);
+            // Several CTAs on an SM have fewer registers each.
+            if config.min_blocks > 1 {
+                piece.store::<false, SHARED_BATCH>();
+            } else {
+                piece.store::<false, BATCH>();
+            }
         } else {
-            piece.store::<true, SCALED_BATCH>(sums);
+            piece.store::<true, SCALED_BATCH>();
         }
     }
 }
 
-/// Eight columns of the tokens `first`, `first + step`, ... below `tokens` of a tile.
+/// Eight columns of the tokens `first`, `first + step`, ... below `end` of a tile.
 struct Piece<'a> {
     config: &'a HopperConfig,
     p: &'a HopperParams,
     tile: &'a Tile,
+    share: &'a Share,
+    memory: Memory,
     unit: f32,
-    /// First column, in the matrix.
+    /// First column, in the tile and in the matrix.
+    column: u32,
     n: u32,
     first: u32,
     step: u32,
-    tokens: u32,
+    end: u32,
+    /// Whether the thread loads the second half of eight sums first: eight threads that load at
+    /// a time then meet no bank twice.
+    swapped: bool,
 }
 
 impl Piece<'_> {
-    /// Shared address of a token's sums; `sums` is that of token 0's.
-    #[inline(always)]
-    fn address(&self, sums: u32, token: u32) -> u32 {
-        sums + token * self.config.sum_pitch() * size_of::<f32>() as u32
-    }
-
-    /// The eight sums at a shared address.
+    /// Adds the sums of CTA `rank` of a token.
     ///
     /// # Safety
-    /// They are there, at a multiple of 16 bytes.
+    /// They are there.
     #[inline(always)]
-    unsafe fn load(address: u32) -> [f32; COLUMNS] {
-        // SAFETY: the caller's.
-        let [low, high] =
-            unsafe { [words::ld_shared_v4_b32(address), words::ld_shared_v4_b32(address + 16)] };
-        core::array::from_fn(|j| f32::from_bits(if j < 4 { low[j] } else { high[j - 4] }))
+    unsafe fn add(&self, rank: u32, token: u32, sums: &mut [f32; COLUMNS]) {
+        let at = self.share.sums(self.config, self.memory, rank, token)
+            + self.column * size_of::<f32>() as u32;
+        let (before, after) = if self.swapped { (16, 0) } else { (0, 16) };
+        let load = |at: u32| {
+            // SAFETY: the caller's; a multiple of 16 bytes.
+            unsafe {
+                if self.config.loads_remote() && self.share.splits > 1 {
+                    remote::ld_shared_cluster_v4_b32(at)
+                } else {
+                    words::ld_shared_v4_b32(at)
+                }
+            }
+        };
+        let [one, other] = [load(at + before), load(at + after)];
+        for j in 0..COLUMNS / 2 {
+            let (low, high) = if self.swapped { (other[j], one[j]) } else { (one[j], other[j]) };
+            sums[j] += f32::from_bits(low);
+            sums[COLUMNS / 2 + j] += f32::from_bits(high);
+        }
     }
 
     /// # Safety
     /// As [`store_tile`].
     #[inline(always)]
-    unsafe fn store_ragged(&self, sums: u32) {
+    unsafe fn store_ragged(&self) {
         // Unrolled loops run out of registers.
         let step = marker::pin(self.step);
         let mut token = self.first;
-        while token < self.tokens {
+        while token < self.end {
             let place = [self.tile.token + token, self.n];
             // SAFETY: the token's sums; the caller's.
             unsafe {
-                let sums = Self::load(self.address(sums, token));
+                let mut sums = [0.0; COLUMNS];
+                for rank in 0..self.share.splits {
+                    self.add(rank, token, &mut sums);
+                }
                 let (to, problem) = (&self.p.epilogue, &self.p.problem);
                 epilogue::store(to, problem, self.unit, self.tile.batch, place, sums);
             }
@@ -114,7 +146,7 @@ impl Piece<'_> {
     /// # Safety
     /// As [`store_tile`].
     #[inline(always)]
-    unsafe fn store<const SCALED: bool, const BATCH: usize>(&self, sums: u32) {
+    unsafe fn store<const SCALED: bool, const BATCH: usize>(&self) {
         let (to, problem) = (&self.p.epilogue, &self.p.problem);
         let mut factors = [1.0; COLUMNS];
         let mut bias = [0.0; COLUMNS];
@@ -126,15 +158,19 @@ impl Piece<'_> {
         }
         let step = self.step;
         let mut token = self.first;
-        while token < self.tokens {
+        while token < self.end {
             let mut results = [[0.0; COLUMNS]; BATCH];
             let mut row_factors = [0.0; BATCH];
+            let tokens: [u32; BATCH] =
+                core::array::from_fn(|i| (token + i as u32 * step).min(self.end - 1));
             for i in 0..BATCH {
-                let token = (token + i as u32 * step).min(self.tokens - 1);
-                // SAFETY: the token's sums, its factor.
-                unsafe {
-                    results[i] = Self::load(self.address(sums, token));
-                    row_factors[i] = epilogue::row_factor(to, self.tile.token + token);
+                // SAFETY: the token's factor.
+                row_factors[i] = unsafe { epilogue::row_factor(to, self.tile.token + tokens[i]) };
+            }
+            for rank in 0..self.share.splits {
+                for i in 0..BATCH {
+                    // SAFETY: the token's sums.
+                    unsafe { self.add(rank, tokens[i], &mut results[i]) };
                 }
             }
             for i in 0..BATCH {
@@ -146,7 +182,7 @@ impl Piece<'_> {
                     results[i][j] = result;
                 }
                 let at = token + i as u32 * step;
-                if at < self.tokens {
+                if at < self.end {
                     let place = [self.tile.token + at, self.n];
                     let element = epilogue::element(to, problem, self.tile.batch, place);
                     // SAFETY: all eight exist, aligned.

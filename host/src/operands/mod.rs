@@ -1,4 +1,4 @@
-//! GEMV operands in a safetensors file, and the result in another.
+//! Operands in a safetensors file, and the result in another: here GEMV's, in [`gemm`] GEMM's.
 //!
 //! | tensor | type | shape |
 //! | --- | --- | --- |
@@ -13,6 +13,8 @@
 //! The file's metadata says how scales are ordered: `a_scale_layout` and `b_scale_layout` are
 //! `linear` (also if absent) or `128x4`. The result is the tensor `c`, `[L, M]`.
 
+pub mod gemm;
+
 use std::path::Path;
 
 use fp4_formats::gemv::OutputType;
@@ -21,8 +23,10 @@ use safetensors::Dtype;
 
 use crate::checkpoint::{self, Checkpoint, NewTensor};
 use crate::error::{Error, Result};
+use crate::gemm::format_of;
 use crate::gemv::GemvResult;
 use crate::oracle::check_gemv_operands;
+use crate::quantize::Format;
 use crate::tensor::{BlockScaled, Dims};
 
 /// Operands of a GEMV.
@@ -79,15 +83,20 @@ pub fn read(file: &Checkpoint) -> Result<GemvOperands> {
     Ok(operands)
 }
 
-fn operand(file: &Checkpoint, name: &str, dims: Dims) -> Result<BlockScaled<Nvfp4>> {
+/// The codes, scales and global scale of an operand in format `F`.
+fn operand<F: BlockFormat>(file: &Checkpoint, name: &str, dims: Dims) -> Result<BlockScaled<F>> {
     let codes = file.raw(name)?;
     if codes.dtype != Dtype::U8 {
         return Err(file.wrong_type(name, "U8", codes.dtype).into());
     }
     let scale_name = format!("{name}_scale");
     let scales = file.raw(&scale_name)?;
-    if !matches!(scales.dtype, Dtype::U8 | Dtype::F8_E4M3) {
-        return Err(file.wrong_type(&scale_name, "F8_E4M3 or U8", scales.dtype).into());
+    let required = match format_of::<F>() {
+        Format::Nvfp4 => "F8_E4M3 or U8",
+        Format::Mxfp4 => "F8_E8M0 or U8",
+    };
+    if scales.dtype != Dtype::U8 && scales.dtype != scale_type::<F>() {
+        return Err(file.wrong_type(&scale_name, required, scales.dtype).into());
     }
     let key = format!("{scale_name}_layout");
     let layout = match file.metadata(&key) {
@@ -95,12 +104,35 @@ fn operand(file: &Checkpoint, name: &str, dims: Dims) -> Result<BlockScaled<Nvfp
         None => ScaleLayout::Linear,
     };
     let last = scales.shape.last().copied();
-    if layout == ScaleLayout::Linear && last != Some(dims.cols() / Nvfp4::BLOCK) {
-        let required = format!("[.., K/16 = {}]", dims.cols() / Nvfp4::BLOCK);
+    if layout == ScaleLayout::Linear && last != Some(dims.cols() / F::BLOCK) {
+        let required = format!("[.., K/{} = {}]", F::BLOCK, dims.cols() / F::BLOCK);
         return Err(file.wrong_shape(&scale_name, required, &scales.shape).into());
     }
     let global = scalar(file, &format!("{name}_global_scale"))?;
     BlockScaled::new(name, dims, layout, codes.data.to_vec(), scales.data.to_vec(), global)
+}
+
+/// The type that scales of format `F` are written as.
+fn scale_type<F: BlockFormat>() -> Dtype {
+    match format_of::<F>() {
+        Format::Nvfp4 => Dtype::F8_E4M3,
+        Format::Mxfp4 => Dtype::F8_E8M0,
+    }
+}
+
+/// The scales of an operand as they are written.
+fn scale_tensor<F: BlockFormat>(x: &BlockScaled<F>) -> NewTensor {
+    let dims = x.dims();
+    let shape = match x.layout() {
+        ScaleLayout::Linear => vec![dims.batch(), dims.rows(), x.kblocks()],
+        ScaleLayout::Blocked128x4 => vec![dims.batch(), x.scale_stride()],
+    };
+    tensor(scale_type::<F>(), shape, x.scales().to_vec())
+}
+
+/// An f32 as it is written.
+fn scalar_tensor(value: f32) -> NewTensor {
+    tensor(Dtype::F32, vec![], value.to_le_bytes().to_vec())
 }
 
 /// The scalar of this name, or 1.
@@ -113,27 +145,18 @@ fn scalar(file: &Checkpoint, name: &str) -> Result<f32> {
 /// # Errors
 /// [`Error::Io`].
 pub fn write(path: &Path, operands: &GemvOperands) -> Result<()> {
-    let scalar = |value: f32| tensor(Dtype::F32, vec![], value.to_le_bytes().to_vec());
-    let scales = |x: &BlockScaled<Nvfp4>| {
-        let dims = x.dims();
-        let shape = match x.layout() {
-            ScaleLayout::Linear => vec![dims.batch(), dims.rows(), x.kblocks()],
-            ScaleLayout::Blocked128x4 => vec![dims.batch(), x.scale_stride()],
-        };
-        tensor(Dtype::F8_E4M3, shape, x.scales().to_vec())
-    };
     let GemvOperands { a, b, alpha } = operands;
     let (l, m, half_k) = (a.dims().batch(), a.dims().rows(), a.dims().cols() / 2);
     checkpoint::write(
         path,
         &[
             ("a", tensor(Dtype::U8, vec![l, m, half_k], a.codes().to_vec())),
-            ("a_scale", scales(a)),
-            ("a_global_scale", scalar(a.global_scale())),
+            ("a_scale", scale_tensor(a)),
+            ("a_global_scale", scalar_tensor(a.global_scale())),
             ("b", tensor(Dtype::U8, vec![l, half_k], b.codes().to_vec())),
-            ("b_scale", scales(b)),
-            ("b_global_scale", scalar(b.global_scale())),
-            ("alpha", scalar(*alpha)),
+            ("b_scale", scale_tensor(b)),
+            ("b_global_scale", scalar_tensor(b.global_scale())),
+            ("alpha", scalar_tensor(*alpha)),
         ],
         &[
             ("a_scale_layout", a.layout().name().into()),
@@ -147,14 +170,18 @@ pub fn write(path: &Path, operands: &GemvOperands) -> Result<()> {
 /// # Errors
 /// [`Error::Io`].
 pub fn write_result(path: &Path, result: &GemvResult, l: usize, m: usize) -> Result<()> {
-    let dtype = match result.output {
+    let kernel = result.plan.kernel.to_owned();
+    let c = tensor(result_type(result.output), vec![l, m], result.bytes.clone());
+    checkpoint::write(path, &[("c", c)], &[("kernel", kernel)])
+}
+
+/// The type that results are written as.
+fn result_type(output: OutputType) -> Dtype {
+    match output {
         OutputType::F16 => Dtype::F16,
         OutputType::Bf16 => Dtype::BF16,
         OutputType::F32 => Dtype::F32,
-    };
-    let kernel = result.plan.kernel.to_owned();
-    let c = tensor(dtype, vec![l, m], result.bytes.clone());
-    checkpoint::write(path, &[("c", c)], &[("kernel", kernel)])
+    }
 }
 
 fn tensor(dtype: Dtype, shape: Vec<usize>, data: Vec<u8>) -> NewTensor {

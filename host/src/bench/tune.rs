@@ -1,0 +1,200 @@
+//! Tuning: the plan's candidates for a GEMM timed on a GPU, and the fastest of them.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{GemmBench, GemmReport, Protocol, Swept, gemm};
+use crate::cuda::Times;
+use crate::device::Kernels;
+use crate::error::{Error, Result};
+use crate::shape::GemmShape;
+use crate::tune::{DeviceKey, Measured, TuneError, TuneProblem, Tuning};
+
+/// What was measured for one shape, as `--json` prints it.
+#[derive(Clone, Debug, Serialize)]
+pub struct TuneReport {
+    /// The problem, in words.
+    pub problem: String,
+    /// The fastest candidate.
+    pub fastest: Swept,
+    /// Median time of the model's choice, seconds.
+    pub model_median: Option<f64>,
+    /// The run that was verified, and the times of all candidates.
+    pub bench: GemmReport,
+    #[serde(skip)]
+    entry: (TuneProblem, Measured),
+}
+
+impl TuneReport {
+    /// What a table says of it.
+    #[must_use]
+    pub fn entry(&self) -> (TuneProblem, Measured) {
+        self.entry.clone()
+    }
+}
+
+/// Times the candidates for a GEMM of `shape` on random inputs, each verified, with the bench
+/// protocol: `bench.sweep` of them, the best by the model first, or all if that is 0. Candidates
+/// that the machine refuses are left out. No table has a say.
+///
+/// # Errors
+/// [`DeviceError::NeedsGpu`](crate::device::DeviceError::NeedsGpu) on the emulator, before
+/// anything runs: times never come from there. [`Error::Wrong`] where a candidate's result is
+/// wrong, [`Error::Shape`] for a protocol without replays or with a kernel asked for,
+/// [`TuneError::NothingTimed`], and what [`gemm`] says.
+pub fn tune(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<TuneReport> {
+    kernels.device().gpu("tuning")?;
+    if bench.protocol.replays == 0 {
+        return Err(Error::shape("replays for tuning", "at least 1", 0));
+    }
+    if bench.options.overrides != Default::default() {
+        return Err(Error::shape("kernel for tuning", "left open", "given"));
+    }
+    let kernels = kernels.clone().with_tuning(Tuning::off());
+    let sweep = if bench.sweep == 0 { usize::MAX } else { bench.sweep };
+    let protocol = Protocol { ceiling: false, cublas: false, ..bench.protocol };
+    let swept = gemm(&kernels, shape, &GemmBench { sweep, protocol, ..bench.clone() })?;
+    let (format, output) = (bench.format, bench.options.output.into());
+    let activations = bench.left.kind(format, bench.layout);
+    let problem = TuneProblem { format, activations, output, shape };
+    report(problem, swept)
+}
+
+/// Picks from what was measured.
+fn report(problem: TuneProblem, bench: GemmReport) -> Result<TuneReport> {
+    if !bench.verified {
+        let what = format!("the result of {problem} by {}", bench.plan.kernel);
+        return Err(Error::Wrong { what });
+    }
+    let (fastest, measured) = pick(&problem, &bench.sweep)?;
+    let fastest = fastest.clone();
+    let model_median = bench.times.as_ref().map(|timing| timing.times.median);
+    let entry = (problem, measured);
+    Ok(TuneReport { problem: problem.to_string(), fastest, model_median, bench, entry })
+}
+
+/// The fastest candidate, and the entry that it makes.
+fn pick<'a>(problem: &TuneProblem, sweep: &'a [Swept]) -> Result<(&'a Swept, Measured), TuneError> {
+    let Some((best, times)) = fastest(sweep) else {
+        let reason = sweep.iter().find_map(|swept| swept.error.clone());
+        return Err(TuneError::NothingTimed {
+            problem: problem.to_string(),
+            candidates: sweep.len(),
+            reason: reason.unwrap_or_else(|| "nothing was timed".into()),
+        });
+    };
+    let (kernel, splits) = (best.candidate.kernel.into(), best.candidate.splits);
+    Ok((best, Measured { kernel, splits, median_ns: nanoseconds(times.median) }))
+}
+
+/// The candidate with the smallest median, of equals the one that the model prefers; `None` where
+/// none was timed.
+#[must_use]
+pub fn fastest(sweep: &[Swept]) -> Option<(&Swept, &Times)> {
+    sweep
+        .iter()
+        .filter_map(|swept| Some((swept, swept.times.as_ref()?)))
+        .min_by(|(_, a), (_, b)| a.median.total_cmp(&b.median))
+}
+
+/// Whole nanoseconds, at least one.
+fn nanoseconds(seconds: f64) -> u64 {
+    ((seconds * 1e9).round() as u64).max(1)
+}
+
+impl fmt::Display for TuneReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (_, Measured { kernel, splits, median_ns }) = &self.entry;
+        write!(f, "{}", self.bench)?;
+        let us = *median_ns as f64 * 1e-3;
+        write!(f, "  tuned     {us:.3} us: {kernel} x {splits}")?;
+        if let Some(seconds) = self.model_median {
+            let by_model = seconds * 1e6;
+            write!(f, "; the model's choice takes {by_model:.3} us, {:.2} x", by_model / us)?;
+        }
+        writeln!(f)
+    }
+}
+
+/// A whole run of the tuner, as `--json` prints it.
+#[derive(Debug, Serialize)]
+pub struct TuneSummary {
+    /// What the table belongs to.
+    pub device: DeviceKey,
+    /// The file that was written.
+    pub table: String,
+    /// Entries in it now.
+    pub entries: usize,
+    /// What was measured.
+    pub reports: Vec<TuneReport>,
+}
+
+impl fmt::Display for TuneSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, table, entries, reports } = self;
+        writeln!(f, "tuned {} problems on {device}", reports.len())?;
+        writeln!(f, "{table} has {entries}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gemm::{ActivationKind, Candidate};
+    use crate::output::OutputType;
+    use crate::quantize::Format;
+    use fp4_formats::gemm::hopper::Operand;
+    use proptest::prelude::*;
+
+    fn swept(splits: u32, median: Option<f64>) -> Swept {
+        let candidate =
+            Candidate { kernel: "kernel", splits, ctas: 1, waves: 1, cycles: 1, bound: "products" };
+        let times = median.and_then(|median| Times::new(vec![median]));
+        let error = times.is_none().then(|| "refused".into());
+        Swept { candidate, times, error }
+    }
+
+    fn problem() -> TuneProblem {
+        let activations = ActivationKind::Halves(Operand::F16);
+        let (format, output) = (Format::Nvfp4, OutputType::F16.into());
+        TuneProblem { format, activations, output, shape: GemmShape::of(1, 8, 16) }
+    }
+
+    proptest! {
+        /// The smallest median wins, refused ones never, and of equals the first.
+        #[test]
+        fn the_fastest_of_those_timed(medians in prop::collection::vec(
+            prop::option::of(1u32..6), 0..12,
+        )) {
+            let sweep: Vec<Swept> = (1..)
+                .zip(&medians)
+                .map(|(splits, median)| swept(splits, median.map(f64::from)))
+                .collect();
+            let least = medians.iter().flatten().min();
+            let expected = least.and_then(|least| {
+                medians.iter().position(|median| median.as_ref() == Some(least))
+            });
+            let found = fastest(&sweep).map(|(swept, _)| swept.candidate.splits as usize - 1);
+            prop_assert_eq!(found, expected);
+            match pick(&problem(), &sweep) {
+                Ok((_, measured)) => {
+                    prop_assert_eq!(Some(measured.splits as usize - 1), expected);
+                    let seconds = least.copied().unwrap_or(0);
+                    prop_assert_eq!(measured.median_ns, u64::from(seconds) * 1_000_000_000);
+                }
+                Err(error) => {
+                    prop_assert!(least.is_none());
+                    let count = format!("none of the {} candidates", sweep.len());
+                    prop_assert!(error.to_string().starts_with(&count), "{}", error);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn times_are_whole_and_never_zero() {
+        assert_eq!(nanoseconds(12.345_6e-6), 12_346);
+        assert_eq!(nanoseconds(0.0), 1);
+    }
+}

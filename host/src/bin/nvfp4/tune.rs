@@ -1,0 +1,65 @@
+//! `bench --tune`: measures, and writes what was measured into the device's table.
+
+use std::process::ExitCode;
+
+use nvfp4::bench::{self, GemmBench, TuneSummary};
+use nvfp4::device::Kernels;
+use nvfp4::error::{Error, Result};
+use nvfp4::gemm::check_table;
+use nvfp4::shape::{GemmShape, Shape};
+use nvfp4::tune::{self, Location};
+
+use crate::args::Bench;
+use crate::commands::print;
+use crate::progress::Progress;
+
+/// The table is written after each shape, so that what was measured survives an interruption.
+pub fn run(
+    args: &Bench,
+    kernels: &Kernels,
+    shapes: &[Shape],
+    bench: &GemmBench,
+    progress: Progress,
+) -> anyhow::Result<ExitCode> {
+    let shapes: Vec<GemmShape> = shapes.iter().map(gemm).collect::<Result<_>>()?;
+    // Before the table is looked at: without a GPU there is nothing to put into it.
+    kernels.device().gpu("tuning")?;
+    let key = kernels.tune_key();
+    let path = match &args.tune.tune_out {
+        Some(path) => path.clone(),
+        None => Location::find(&key.name).path().map_err(Error::from)?,
+    };
+    let origin = path.display().to_string();
+    let mut replace = args.tune.tune_replace;
+    if !replace {
+        let table = tune::open(&path, key).map_err(Error::from)?;
+        check_table(kernels, &table, &origin).map_err(Error::from)?;
+    }
+
+    let (mut reports, mut entries) = (Vec::new(), 0);
+    for shape in shapes {
+        progress.step(format!("tuning {shape}"));
+        let report = bench::tune(kernels, shape, bench)?;
+        entries = tune::add(&path, key, report.entry(), replace)?;
+        replace = false;
+        if !args.target.json {
+            progress.suspend(|| print!("{report}"));
+        }
+        reports.push(report);
+    }
+    drop(progress);
+    let summary = TuneSummary { device: key.clone(), table: origin, entries, reports };
+    print(&summary, args.target.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn gemm(shape: &Shape) -> Result<GemmShape> {
+    match shape {
+        Shape::Gemm(shape) => Ok(*shape),
+        other => Err(Error::Shape {
+            field: "shape to tune".into(),
+            required: "a GEMM (gemm:MxNxK, --set gemm or decode)".into(),
+            actual: other.to_string(),
+        }),
+    }
+}

@@ -1,0 +1,201 @@
+//! Planning with what was measured: the tuning table first, then the comparator's model.
+
+use std::ops::RangeInclusive;
+
+use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::quantize::Format;
+
+use super::plan::{Source, plan_from};
+use super::{ActivationKind, GemmOptions, GemmOverrides, GemmPlan};
+use crate::device::{Kernels, Machine};
+use crate::error::Result;
+use crate::shape::GemmShape;
+use crate::tune::{Measured, Table, TuneError, TuneProblem};
+
+/// Plans a GEMM with weights in `format` for `kernels`, with what was measured for them.
+///
+/// What is asked for in `options` comes first. Without that the problem is looked up in the
+/// kernels' tuning table ([`crate::tune`]): the same format, activations, layout of scales,
+/// kind of result, N, K and L, and
+///
+/// 1. the same M, or else
+/// 2. the nearest M (of two the larger) that was measured in the same *class of tokens*: those
+///    for which the smallest tile that holds them all is the same, and beyond the largest tile
+///    those that take as many of it. Within a class, kernels of that tile and larger ones make
+///    the same tiles, read the same weights and multiply as often, whatever M is.
+///
+/// Where there is no such entry, or it names a kernel that does not take the problem, the
+/// comparator's model decides, as in [`plan`](super::plan). [`GemmPlan::source`] and
+/// [`GemmPlan::why`] say which it was. Plans are remembered by the kernels: the last
+/// [`MAX_PLANS`](crate::tune::MAX_PLANS) problems.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use fp4_formats::gemm::hopper::Operand;
+/// use nvfp4::device::{Device, DeviceRequest};
+/// use nvfp4::gemm::{ActivationKind, GemmOptions, Source, plan_for};
+/// use nvfp4::output::OutputType;
+/// use nvfp4::quantize::Format;
+/// use nvfp4::shape::GemmShape;
+/// use nvfp4::tune::{Measured, Table, TuneProblem, Tuning};
+///
+/// # fn main() -> nvfp4::error::Result<()> {
+/// let device = Device::open(&"emu:h200".parse::<DeviceRequest>()?)?;
+/// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+/// let (format, activations) = (Format::Nvfp4, ActivationKind::Halves(Operand::Bf16));
+/// let (output, shape) = (OutputType::F16.into(), GemmShape::of(64, 7168, 2048));
+///
+/// // `nvfp4 bench --tune` writes such tables; this one is made up.
+/// let mut table = Table::new(kernels.tune_key().clone());
+/// let kernel = "gemm_sm90_nvfp4_bf16_128x64".into();
+/// let measured = Measured { kernel, splits: 2, median_ns: 12_300 };
+/// table.insert(TuneProblem { format, activations, output, shape }, measured);
+/// let kernels = kernels.with_tuning(Tuning::new(table));
+///
+/// let (fewer, options) = (GemmShape { m: 60, ..shape }, GemmOptions::default());
+/// let plan = plan_for(&kernels, fewer, format, activations, &options)?;
+/// assert_eq!((plan.source, plan.splits), (Source::Table { m: 64 }, 2));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`plan`](super::plan). What is wrong with a table is no error.
+pub fn plan_for(
+    kernels: &Kernels,
+    shape: GemmShape,
+    format: Format,
+    kind: ActivationKind,
+    options: &GemmOptions,
+) -> Result<GemmPlan> {
+    let device = kernels.device();
+    let (arch, machine) = (device.choice().arch.as_str(), device.machine());
+    if options.overrides != GemmOverrides::default() {
+        return plan_from(shape, format, kind, arch, machine, &options.overrides, Source::Asked);
+    }
+    let output = options.output.into();
+    let problem = TuneProblem { format, activations: kind, output, shape };
+    kernels.tuned.plan(problem, || look_up(kernels, &problem, arch, machine))
+}
+
+fn look_up(
+    kernels: &Kernels,
+    problem: &TuneProblem,
+    arch: &str,
+    machine: Machine,
+) -> Result<GemmPlan> {
+    let TuneProblem { format, activations, shape, .. } = *problem;
+    let nothing = GemmOverrides::default();
+    let mut model = plan_from(shape, format, activations, arch, machine, &nothing, Source::Model)?;
+    let tuning = kernels.tuning();
+    let Some(table) = tuning.table() else {
+        model.why.extend(tuning.ignored().map(str::to_owned));
+        return Ok(model);
+    };
+    let origin = tuning.origin();
+    let Some((m, measured)) = nearest(table, problem, arch) else {
+        model.why.push(format!("{origin} has nothing for this problem"));
+        return Ok(model);
+    };
+    let source = Source::Table { m };
+    match suit(problem, measured, arch, machine, source) {
+        Ok(mut plan) => {
+            let Measured { kernel, splits, median_ns } = measured;
+            let us = *median_ns as f64 * 1e-3;
+            let by_model = (model.kernel, model.splits);
+            let agrees = if by_model == (kernel.as_str(), *splits) {
+                "as the model has it".into()
+            } else {
+                format!("the model has {} x {}", by_model.0, by_model.1)
+            };
+            plan.why.push(format!("{origin}: {us:.3} us at M = {m}; {agrees}"));
+            plan.candidates = model.candidates;
+            Ok(plan)
+        }
+        Err(error) => {
+            model.why.push(format!("{origin}, entry for M = {m}, is rejected: {error}"));
+            Ok(model)
+        }
+    }
+}
+
+/// The plan that an entry stands for, whatever problem it is for.
+fn suit(
+    problem: &TuneProblem,
+    measured: &Measured,
+    arch: &str,
+    machine: Machine,
+    source: Source,
+) -> Result<GemmPlan> {
+    let TuneProblem { format, activations, shape, .. } = *problem;
+    let overrides =
+        GemmOverrides { kernel: Some(measured.kernel.clone()), splits: Some(measured.splits) };
+    plan_from(shape, format, activations, arch, machine, &overrides, source)
+}
+
+/// Checks that every entry of a table names a kernel of `kernels` that takes its problem; errors
+/// call the table `origin`.
+///
+/// # Errors
+/// [`TuneError::Unsuitable`].
+pub fn check_table(kernels: &Kernels, table: &Table, origin: &str) -> Result<(), TuneError> {
+    let device = kernels.device();
+    let (arch, machine) = (device.choice().arch.as_str(), device.machine());
+    for (problem, measured) in table.entries() {
+        suit(problem, measured, arch, machine, Source::Asked).map_err(|error| {
+            let (problem, reason) = (problem.to_string(), error.to_string());
+            TuneError::Unsuitable { origin: origin.into(), problem, reason }
+        })?;
+    }
+    Ok(())
+}
+
+/// The entry for the nearest M of the problem's class of tokens, with that M.
+fn nearest<'a>(
+    table: &'a Table,
+    problem: &TuneProblem,
+    arch: &str,
+) -> Option<(usize, &'a Measured)> {
+    let m = problem.shape.m;
+    let class = token_class(problem, arch);
+    let furthest = (class.end() - m).max(m - class.start());
+    (0..=furthest)
+        .flat_map(|distance| [m.checked_add(distance), m.checked_sub(distance)])
+        .flatten()
+        .filter(|other| class.contains(other))
+        .find_map(|other| Some((other, table.get(&problem.with_tokens(other))?)))
+}
+
+/// The numbers of tokens that are in one class with those of a problem.
+fn token_class(problem: &TuneProblem, arch: &str) -> RangeInclusive<usize> {
+    let TuneProblem { format, activations, shape, .. } = *problem;
+    let mut tiles: Vec<usize> = match (arch, activations) {
+        ("sm_100a", ActivationKind::Halves(operand)) => blackwell::CONFIGS
+            .iter()
+            .filter(|config| config.format == format && config.left == Some(operand))
+            .map(|config| config.columns as usize)
+            .collect(),
+        ("sm_100a", ActivationKind::Blocks { .. }) => blackwell::CONFIGS
+            .iter()
+            .filter(|config| config.format == format && config.left.is_none())
+            .map(|config| config.columns as usize)
+            .collect(),
+        _ => hopper::CONFIGS
+            .iter()
+            .filter(|config| config.scheme.format == format)
+            .filter(|config| config.scheme.operand == activations.operand())
+            .map(|config| config.tokens as usize)
+            .collect(),
+    };
+    tiles.sort_unstable();
+    let m = shape.m;
+    match tiles.iter().position(|&tile| m <= tile) {
+        Some(at) => at.checked_sub(1).map_or(1, |below| tiles[below] + 1)..=tiles[at],
+        None => {
+            let tile = tiles.last().copied().unwrap_or(1);
+            let before = (m - 1) / tile * tile;
+            before + 1..=before.saturating_add(tile)
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Where tables are, how they are read, and how they are written.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::{DeviceKey, Measured, Table, TuneError, TuneProblem, VARIABLE};
+use crate::checkpoint::write_whole;
+use crate::error::{Error, Result};
+
+/// Most bytes that are read: some 80,000 entries.
+pub const MAX_BYTES: u64 = 16 << 20;
+
+/// Where a device's table is, as the environment says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// Nowhere: [`VARIABLE`] is `off`.
+    Off,
+    /// The file that [`VARIABLE`] names.
+    Named(PathBuf),
+    /// A file of the device's name in the user's cache folder.
+    Default(PathBuf),
+    /// Nowhere: the system names no folder for caches.
+    NoFolder,
+}
+
+impl Location {
+    /// The place for a device of this name.
+    #[must_use]
+    pub fn find(device: &str) -> Self {
+        Self::among(|name| env::var_os(name), device)
+    }
+
+    fn among(variable: impl Fn(&str) -> Option<OsString>, device: &str) -> Self {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        match variable(VARIABLE) {
+            Some(value) if value == "off" => return Self::Off,
+            Some(value) => return Self::Named(value.into()),
+            None => {}
+        }
+        // The XDG base directory specification has relative paths ignored.
+        let cache = variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = cache.or_else(|| Some(Path::new(&variable("HOME")?).join(".cache")));
+        match cache {
+            Some(cache) => Self::Default(cache.join("nvfp4").join(file_name(device))),
+            None => Self::NoFolder,
+        }
+    }
+
+    /// The file, for a tool that writes it.
+    ///
+    /// # Errors
+    /// [`TuneError::Off`], [`TuneError::NoCacheFolder`].
+    pub fn path(self) -> Result<PathBuf, TuneError> {
+        match self {
+            Self::Named(path) | Self::Default(path) => Ok(path),
+            Self::Off => Err(TuneError::Off),
+            Self::NoFolder => Err(TuneError::NoCacheFolder),
+        }
+    }
+}
+
+/// `tune-nvidia-h200.json`: letters and digits of the name, the rest a dash.
+fn file_name(device: &str) -> String {
+    let lower = device.to_ascii_lowercase();
+    let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    format!("tune-{}.json", words.collect::<Vec<_>>().join("-"))
+}
+
+/// Reads a table; `None` where there is no such file.
+///
+/// # Errors
+/// [`TuneError::Read`], also for what is no regular file, [`TuneError::TooLarge`], and what
+/// [`Table::parse`] says.
+pub fn read(path: &Path) -> Result<Option<Table>, TuneError> {
+    let failed = |source| TuneError::Read { path: path.into(), source };
+    // Before it is opened: that may wait for ever with a pipe.
+    match std::fs::metadata(path) {
+        Ok(info) if info.is_file() => {}
+        Ok(_) => return Err(failed(std::io::Error::other("not a regular file"))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(TuneError::TooLarge { path: path.into(), most: MAX_BYTES });
+    }
+    Table::parse(&text, &path.display().to_string()).map(Some)
+}
+
+/// The table at `path` if it is one of `device`, or an empty one where there is no file: what a
+/// tool adds to.
+///
+/// # Errors
+/// As [`read`]; [`TuneError::Elsewhere`] for a table of another device.
+pub fn open(path: &Path, device: &DeviceKey) -> Result<Table, TuneError> {
+    match read(path)? {
+        None => Ok(Table::new(device.clone())),
+        Some(table) => {
+            table.check_device(device, &path.display().to_string())?;
+            Ok(table)
+        }
+    }
+}
+
+/// Adds what was measured for a problem to the table at `path`, which is read again: another run
+/// may have added to it. With `replace` it is begun anew. Returns the number of entries.
+///
+/// # Errors
+/// As [`open`] and [`write`]; the file is as it was then.
+pub fn add(
+    path: &Path,
+    device: &DeviceKey,
+    (problem, measured): (TuneProblem, Measured),
+    replace: bool,
+) -> Result<usize> {
+    let mut table = if replace { Table::new(device.clone()) } else { open(path, device)? };
+    table.insert(problem, measured);
+    write(path, &table)?;
+    Ok(table.len())
+}
+
+/// Writes a table, all or nothing: to a temporary file beside it, then renamed. Makes the folder
+/// where it is missing.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn write(path: &Path, table: &Table) -> Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).map_err(|source| Error::Io {
+            action: "create",
+            path: folder.into(),
+            source,
+        })?;
+    }
+    write_whole(path, table.text().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_says_where() {
+        let find = |variables: &[(&str, &str)]| {
+            let variables: Vec<(String, OsString)> =
+                variables.iter().map(|(name, value)| ((*name).into(), value.into())).collect();
+            let variable = |name: &str| {
+                variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+            };
+            Location::among(variable, "NVIDIA H200")
+        };
+        let default = |path: &str| Location::Default(path.into());
+        let file = "nvfp4/tune-nvidia-h200.json";
+        assert_eq!(find(&[("HOME", "/h")]), default(&format!("/h/.cache/{file}")));
+        let both = [("HOME", "/h"), ("XDG_CACHE_HOME", "/c")];
+        assert_eq!(find(&both), default(&format!("/c/{file}")));
+        let relative = [("HOME", "/h"), ("XDG_CACHE_HOME", "c")];
+        assert_eq!(find(&relative), default(&format!("/h/.cache/{file}")));
+        let named = [("HOME", "/h"), (VARIABLE, "t.json")];
+        assert_eq!(find(&named), Location::Named("t.json".into()));
+        assert_eq!(find(&[("HOME", "/h"), (VARIABLE, "off")]), Location::Off);
+        assert_eq!(find(&[("HOME", "/h"), (VARIABLE, "")]), default(&format!("/h/.cache/{file}")));
+        assert_eq!(find(&[]), Location::NoFolder);
+        assert!(matches!(Location::Off.path(), Err(TuneError::Off)));
+        assert!(matches!(Location::NoFolder.path(), Err(TuneError::NoCacheFolder)));
+    }
+
+    #[test]
+    fn names_of_devices_cannot_leave_the_folder() {
+        assert_eq!(file_name("NVIDIA H100 80GB HBM3"), "tune-nvidia-h100-80gb-hbm3.json");
+        assert_eq!(file_name("../../etc/x"), "tune-etc-x.json");
+        assert_eq!(file_name("NVIDIA H200 MIG 1g.18gb"), "tune-nvidia-h200-mig-1g-18gb.json");
+    }
+}

@@ -1,0 +1,127 @@
+//! What opened kernels keep for planning: the table in use, and the plans made with it.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::rc::Rc;
+
+use super::{DeviceKey, TuneProblem, Tuning};
+use crate::device::Kernels;
+use crate::error::Result;
+use crate::gemm::GemmPlan;
+
+/// Most plans that kernels remember; the oldest is forgotten first.
+pub const MAX_PLANS: usize = 256;
+
+/// Planning's part of [`Kernels`].
+#[derive(Debug)]
+pub(crate) struct Tuned {
+    device: DeviceKey,
+    tuning: Tuning,
+    plans: RefCell<Bounded<TuneProblem, GemmPlan>>,
+}
+
+impl Tuned {
+    /// With `tuning`, if it was measured on `device`.
+    pub(crate) fn new(device: DeviceKey, tuning: Tuning) -> Rc<Self> {
+        let tuning = tuning.on(&device);
+        Rc::new(Self { device, tuning, plans: RefCell::new(Bounded::new(MAX_PLANS)) })
+    }
+
+    /// The plan that was made for `problem`, or the one that `make` makes now.
+    pub(crate) fn plan(
+        &self,
+        problem: TuneProblem,
+        make: impl FnOnce() -> Result<GemmPlan>,
+    ) -> Result<GemmPlan> {
+        if let Some(plan) = self.plans.borrow().get(&problem) {
+            return Ok(plan.clone());
+        }
+        let plan = make()?;
+        self.plans.borrow_mut().put(problem, plan.clone());
+        Ok(plan)
+    }
+}
+
+impl Kernels {
+    /// The same kernels, planned for with `tuning` from now on. A table of another device, driver
+    /// or set of kernels is ignored, and plans say so.
+    #[must_use]
+    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
+        self.tuned = Tuned::new(self.tuned.device.clone(), tuning);
+        self
+    }
+
+    /// The table that plans are made with, or why there is none.
+    #[must_use]
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuned.tuning
+    }
+
+    /// What a table for these kernels belongs to.
+    #[must_use]
+    pub fn tune_key(&self) -> &DeviceKey {
+        &self.tuned.device
+    }
+}
+
+/// A map that forgets its oldest entry when it is full.
+#[derive(Debug)]
+struct Bounded<K, V> {
+    most: usize,
+    entries: HashMap<K, V>,
+    order: VecDeque<K>,
+}
+
+impl<K: Copy + Eq + Hash, V> Bounded<K, V> {
+    fn new(most: usize) -> Self {
+        Self { most, entries: HashMap::new(), order: VecDeque::new() }
+    }
+
+    fn get(&self, key: &K) -> Option<&V> {
+        self.entries.get(key)
+    }
+
+    fn put(&mut self, key: K, value: V) {
+        if self.entries.insert(key, value).is_some() {
+            return;
+        }
+        self.order.push_back(key);
+        if self.order.len() > self.most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.entries.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// After any sequence, exactly the keys that were new last are there, with the last
+        /// value each was given.
+        #[test]
+        fn the_newest_are_kept(most in 1usize..5, keys in prop::collection::vec(0u8..9, 0..40)) {
+            let mut bounded = Bounded::new(most);
+            let mut model: Vec<(u8, usize)> = Vec::new();
+            for (value, &key) in keys.iter().enumerate() {
+                bounded.put(key, value);
+                match model.iter_mut().find(|(known, _)| *known == key) {
+                    Some(entry) => entry.1 = value,
+                    None => model.push((key, value)),
+                }
+                if model.len() > most {
+                    model.remove(0);
+                }
+                prop_assert_eq!(bounded.entries.len(), model.len());
+                prop_assert_eq!(bounded.order.len(), model.len());
+                for (key, value) in &model {
+                    prop_assert_eq!(bounded.get(key), Some(value));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What a measurement belongs to: a device with its driver and kernels, and a problem.
+
+use std::fmt;
+
+use fp4_formats::ScaleLayout;
+use fp4_formats::quantize::Format;
+use serde::{Deserialize, Serialize};
+
+use crate::cuda;
+use crate::device::{Backend, Device};
+use crate::error::Result;
+use crate::gemm::ActivationKind;
+use crate::output::{self, OutputType};
+use crate::shape::GemmShape;
+
+/// Where Linux says which release of NVIDIA's driver it runs.
+const DRIVER_FILE: &str = "/proc/driver/nvidia/version";
+
+/// What times depend on besides the problem. A table is used only where all of it is the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceKey {
+    /// Product name; `emulated H200` and the like on the emulator.
+    pub name: String,
+    /// Compute capability, such as `9.0`.
+    pub compute_capability: String,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// The driver's CUDA version, and its release where the system tells: its compiler makes the
+    /// machine code. `emulator` on the emulator.
+    pub driver: String,
+    /// [`fingerprint`] of the PTX.
+    pub kernels: String,
+}
+
+impl DeviceKey {
+    /// The key of `device` with kernels from this PTX text.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError) where the driver does not answer.
+    pub fn of(device: &Device, ptx: &str) -> Result<Self> {
+        let (compute_capability, driver) = match device.backend() {
+            Backend::Cuda(gpu) => {
+                let (major, minor) = gpu.info().compute_capability;
+                let version = cuda::probe().map_err(cuda::CudaError::from)?.version;
+                let text = std::fs::read_to_string(DRIVER_FILE).unwrap_or_default();
+                let driver = match release(&text) {
+                    Some(release) => format!("{version} ({release})"),
+                    None => version.to_string(),
+                };
+                (format!("{major}.{minor}"), driver)
+            }
+            Backend::Emulator(emulator) => (capability(emulator.gpu.arch), "emulator".into()),
+        };
+        let (name, sms) = (device.choice().name.clone(), device.machine().sms);
+        Ok(Self { name, compute_capability, sms, driver, kernels: fingerprint(ptx) })
+    }
+
+    /// The first field in which `found` is another: its name, ours, theirs.
+    #[must_use]
+    pub fn difference(&self, found: &Self) -> Option<(&'static str, String, String)> {
+        let fields = [
+            ("device", self.name.clone(), found.name.clone()),
+            (
+                "compute capability",
+                self.compute_capability.clone(),
+                found.compute_capability.clone(),
+            ),
+            ("number of SMs", self.sms.to_string(), found.sms.to_string()),
+            ("driver", self.driver.clone(), found.driver.clone()),
+            ("kernels", self.kernels.clone(), found.kernels.clone()),
+        ];
+        fields.into_iter().find(|(_, ours, theirs)| ours != theirs)
+    }
+}
+
+impl fmt::Display for DeviceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, compute_capability, sms, driver, kernels } = self;
+        write!(f, "{name} ({compute_capability}, {sms} SMs), driver {driver}, kernels {kernels}")
+    }
+}
+
+/// `9.0` for `sm_90a`.
+fn capability(arch: &str) -> String {
+    let digits: String = arch.chars().filter(char::is_ascii_digit).collect();
+    let (major, minor) = digits.split_at(digits.len().saturating_sub(1));
+    format!("{major}.{minor}")
+}
+
+/// The driver's release in the system's description of it: the first word that is numbers with
+/// points between them.
+fn release(text: &str) -> Option<&str> {
+    let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
+    line.split_whitespace().find(|word| {
+        word.contains('.')
+            && word
+                .split('.')
+                .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    })
+}
+
+/// 64 bits that tell one PTX text from another, as 16 hexadecimal digits: FNV-1a, which is the
+/// same everywhere and at all times. Against accidents, not against forgery.
+#[must_use]
+pub fn fingerprint(ptx: &str) -> String {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(PRIME);
+    format!("{:016x}", ptx.bytes().fold(OFFSET, step))
+}
+
+/// What a GEMM writes, without its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResultKind {
+    /// Floats of a type.
+    Floats(OutputType),
+    /// NVFP4, its scales in a layout.
+    Nvfp4(ScaleLayout),
+}
+
+impl ResultKind {
+    /// Name in tables and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Floats(dtype) => output::name(dtype),
+            Self::Nvfp4(_) => Format::Nvfp4.name(),
+        }
+    }
+}
+
+impl From<OutputType> for ResultKind {
+    fn from(dtype: OutputType) -> Self {
+        Self::Floats(dtype)
+    }
+}
+
+/// A GEMM as far as its time depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TuneProblem {
+    /// Format of the weights.
+    pub format: Format,
+    /// What the activations are, with the layout of their scales.
+    pub activations: ActivationKind,
+    /// What the result is.
+    pub output: ResultKind,
+    /// M, N, K and L.
+    pub shape: GemmShape,
+}
+
+impl TuneProblem {
+    /// The same with another number of tokens.
+    #[must_use]
+    pub fn with_tokens(self, m: usize) -> Self {
+        Self { shape: GemmShape { m, ..self.shape }, ..self }
+    }
+}
+
+impl fmt::Display for TuneProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { format, activations, output, shape } = self;
+        write!(f, "{shape}, {} weights, {} activations", format.name(), activations.name())?;
+        if let ActivationKind::Blocks { layout, .. } = activations {
+            write!(f, " ({layout} scales)")?;
+        }
+        write!(f, ", result {}", output.name())?;
+        if let ResultKind::Nvfp4(layout) = output {
+            write!(f, " ({layout} scales)")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_fingerprints() {
+        // Test vectors of FNV-1a, 64 bits.
+        for (text, hash) in
+            [("", "cbf29ce484222325"), ("a", "af63dc4c8601ec8c"), ("foobar", "85944171f73967e8")]
+        {
+            assert_eq!(fingerprint(text), hash, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn releases_of_both_kinds_of_module() {
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27\nGCC";
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release";
+        assert_eq!(release(closed), Some("580.65.06"));
+        assert_eq!(release(open), Some("575.57.08"));
+        assert_eq!(release("GCC version: gcc 12.2.0"), None);
+        assert_eq!(release("NVRM version: none. .5"), None);
+        assert_eq!(release(""), None);
+    }
+
+    #[test]
+    fn capabilities_of_the_architectures() {
+        assert_eq!(["sm_90a", "sm_100a"].map(capability), ["9.0", "10.0"]);
+    }
+
+    #[test]
+    fn the_first_difference_is_named() {
+        let key = DeviceKey {
+            name: "NVIDIA H200".into(),
+            compute_capability: "9.0".into(),
+            sms: 132,
+            driver: "13.0".into(),
+            kernels: fingerprint("x"),
+        };
+        assert_eq!(key.difference(&key), None);
+        let changed = [
+            ("device", DeviceKey { name: "NVIDIA H100".into(), ..key.clone() }),
+            ("compute capability", DeviceKey { compute_capability: "9.1".into(), ..key.clone() }),
+            ("number of SMs", DeviceKey { sms: 114, ..key.clone() }),
+            ("driver", DeviceKey { driver: "13.1".into(), ..key.clone() }),
+            ("kernels", DeviceKey { kernels: fingerprint("y"), ..key.clone() }),
+        ];
+        for (field, other) in changed {
+            assert_eq!(key.difference(&other).map(|(name, ..)| name), Some(field));
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! `nvfp4 run gemm` and the tuning table of `nvfp4 bench`: operands in files, results, bundles,
+//! and what is refused.
+//!
+//! What runs needs the compiled kernels (`cargo xtask build-kernels`); where there are none, it
+//! says on stderr that it was skipped.
+
+mod support;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
+use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
+use nvfp4::device::Device;
+use nvfp4::gemm::{ActivationKind, GemmOptions, reference};
+use nvfp4::generate::Generator;
+use nvfp4::operands::gemm::{AnyOperands, GemmOperands, Left, read, write};
+use nvfp4::output::{self, OutputType};
+use nvfp4::quantize::Format;
+use nvfp4::rng::SplitMix64;
+use nvfp4::shape::GemmShape;
+use nvfp4::tensor::Dims;
+use nvfp4::tune::{self, Measured, Table, TuneProblem};
+use ptx_emu::Schedule;
+use ptx_emu::bundle::{Bundle, ReplayOptions};
+use safetensors::Dtype;
+use support::{Folder, tensor};
+
+fn nvfp4(args: &[&OsStr], table: &OsStr) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));
+    command.args(args).env_remove("NVFP4_KERNELS_DIR").env("NVFP4_TUNE", table);
+    command.output().expect("the program starts")
+}
+
+fn kernels_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels")
+}
+
+/// The emulated machines that kernels are compiled for.
+fn machines() -> Vec<&'static str> {
+    let machines = [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")].into_iter();
+    let compiled = machines.filter(|(device, arch)| {
+        let found = nvfp4::kernels::find(arch, Some(&kernels_dir())).is_ok();
+        if !found {
+            eprintln!("skipped on {device}: no kernels; `cargo xtask build-kernels` makes them");
+        }
+        found
+    });
+    compiled.map(|(device, _)| device).collect()
+}
+
+/// What varies between the products.
+#[derive(Clone, Copy)]
+enum Activation {
+    Blocks(ScaleLayout),
+    Halves(Operand),
+}
+
+/// Operands of `[M, N, K, L]` with everything that a file can have; weights are shared where
+/// `shared` says so.
+fn operands<F: BlockFormat>(
+    [m, n, k, l]: [usize; 4],
+    activation: Activation,
+    layout: ScaleLayout,
+    shared: bool,
+) -> GemmOperands<F> {
+    let mut rng = SplitMix64::new(11);
+    let dims = Dims::new(l, m, k).expect("dims");
+    let a = match activation {
+        Activation::Blocks(layout) => {
+            Left::Blocks(Generator::FullRange.blocks("a", dims, layout, &mut rng).expect("a"))
+        }
+        Activation::Halves(operand) => {
+            Left::Halves(Generator::FullRange.halves("a", dims, operand, &mut rng).expect("a"))
+        }
+    };
+    let dims = Dims::new(if shared { 1 } else { l }, n, k).expect("dims");
+    let b = Generator::FullRange.blocks("b", dims, layout, &mut rng).expect("b");
+    let ramp = |count: usize, step: f32| Some((0..count).map(|i| 1.0 + step * i as f32).collect());
+    let options = GemmOptions {
+        alpha: -0.375,
+        row_factors: ramp(m, 0.25),
+        column_factors: if shared { None } else { ramp(n, -0.125) },
+        bias: ramp(n, 0.5),
+        ..GemmOptions::default()
+    };
+    GemmOperands { a, b, options }
+}
+
+fn read_back(path: &Path) -> AnyOperands {
+    read(&Checkpoint::open(path).expect("a file")).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn operands_come_back_as_they_were_written() {
+    let folder = Folder::new("gemm-operands");
+    let path = folder.file("in.safetensors");
+    let (linear, blocked) = (ScaleLayout::Linear, ScaleLayout::Blocked128x4);
+    for (sizes, layouts, shared) in [
+        ([3, 5, 64, 2], [linear, blocked], false),
+        ([1, 130, 96, 1], [blocked, linear], false),
+        ([2, 7, 32, 3], [blocked, blocked], true),
+    ] {
+        let [left, right] = layouts;
+        let halves = [Operand::F16, Operand::Bf16].map(Activation::Halves);
+        for activation in [Activation::Blocks(left), halves[0], halves[1]] {
+            let operands = operands::<Nvfp4>(sizes, activation, right, shared);
+            write(&path, &operands).expect("written");
+            assert_eq!(read_back(&path), AnyOperands::Nvfp4(operands));
+        }
+        for activation in [Activation::Blocks(left), halves[1]] {
+            let operands = self::operands::<Mxfp4>(sizes, activation, right, shared);
+            write(&path, &operands).expect("written");
+            assert_eq!(read_back(&path), AnyOperands::Mxfp4(operands));
+        }
+    }
+}
+
+/// Tensors of a small product with 16-bit activations, M = 2, N = 3, K = 16.
+fn small() -> Vec<(&'static str, NewTensor)> {
+    let bytes = |dtype, shape: &[usize], value: u8, each: usize| {
+        tensor(dtype, shape, vec![value; each * shape.iter().product::<usize>()])
+    };
+    vec![
+        ("a", bytes(Dtype::BF16, &[2, 16], 0x3f, 2)),
+        ("b", bytes(Dtype::U8, &[3, 8], 0x11, 1)),
+        ("b_scale", bytes(Dtype::F8_E4M3, &[3, 1], 0x38, 1)),
+        ("bias", bytes(Dtype::F32, &[3], 0, 4)),
+        ("row_factors", bytes(Dtype::F16, &[2], 0, 2)),
+    ]
+}
+
+#[test]
+fn bad_operands_are_refused() {
+    let folder = Folder::new("gemm-refused");
+    let (path, out) = (folder.file("in.safetensors"), folder.file("out.safetensors"));
+    let run = |message: &str| {
+        let args = ["run", "gemm", "--inputs"].map(OsStr::new);
+        let more = [path.as_os_str(), OsStr::new("--out"), out.as_os_str()];
+        let output = nvfp4(&[&args[..], &more].concat(), OsStr::new("off"));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}: {stderr}");
+        assert!(stderr.contains(message), "{stderr:?} lacks {message:?}");
+        assert!(output.stdout.is_empty() && !out.exists());
+    };
+    run("cannot read");
+    let with = |name: &'static str, new: Option<NewTensor>, message: &str| {
+        let mut tensors = small();
+        tensors.retain(|(known, _)| *known != name);
+        tensors.extend(new.map(|new| (name, new)));
+        checkpoint::write(&path, &tensors, &[]).expect("written");
+        run(message);
+    };
+    let zeros = |dtype, shape: &[usize], each: usize| {
+        Some(tensor(dtype, shape, vec![0; each * shape.iter().product::<usize>()]))
+    };
+    with("a", None, "has no tensor `a`");
+    with("b_scale", None, "has no tensor `b_scale`");
+    with("a", zeros(Dtype::F32, &[2, 16], 4), "has type F32; required U8, F16 or BF16");
+    with("a", zeros(Dtype::BF16, &[32], 2), "has shape [32]; required [L, M, K] or [M, K]");
+    with("a", zeros(Dtype::BF16, &[0, 16], 2), "rows must be at least 1, but is 0");
+    with("a", zeros(Dtype::BF16, &[2, 32], 2), "K of `b` must be 32, the K of `a`, but is 16");
+    with("a", zeros(Dtype::U8, &[2, 8], 1), "has no tensor `a_scale`");
+    let nan = tensor(Dtype::BF16, &[1, 16], [0xc0, 0x7f].repeat(16));
+    with("a", Some(nan), "has NaN at index 0");
+    with("a_scale", zeros(Dtype::U8, &[2, 1], 1), "tensor `a_scale` must be absent");
+    with("b", zeros(Dtype::F16, &[3, 8], 2), "has type F16; required U8");
+    with("b", zeros(Dtype::U8, &[24], 1), "has shape [24]; required [L, N, K/2] or [N, K/2]");
+    with("b_scale", zeros(Dtype::F8_E8M0, &[3, 1], 1), "required F8_E4M3 or U8");
+    with("b_scale", zeros(Dtype::U8, &[1, 3], 1), "required [.., K/16 = 1]");
+    with("bias", zeros(Dtype::F32, &[2], 4), "has shape [2]; required [N = 3]");
+    with("row_factors", zeros(Dtype::F32, &[2, 1], 4), "required [M = 2]");
+    let infinite = tensor(Dtype::F32, &[3], f32::INFINITY.to_le_bytes().repeat(3));
+    with("column_factors", Some(infinite), "has inf at index 0");
+    let batch = zeros(Dtype::U8, &[2, 3, 8], 1);
+    with("b", batch, "length of `b` scales must be 6 bytes");
+
+    for (metadata, message) in [
+        (("format", "fp8"), "metadata `format` must be nvfp4 or mxfp4, but is `fp8`"),
+        (("format", "mxfp4"), "has type F8_E4M3; required F8_E8M0 or U8"),
+        (("b_scale_layout", "4x128"), "metadata `b_scale_layout` must be linear or 128x4"),
+    ] {
+        let metadata = [(metadata.0, metadata.1.to_owned())];
+        checkpoint::write(&path, &small(), &metadata).expect("written");
+        run(message);
+    }
+}
+
+/// Runs `run gemm` on operands, and compares the file it writes with the oracle.
+fn runs<F: BlockFormat>(
+    folder: &Folder,
+    device: &str,
+    operands: &GemmOperands<F>,
+    output: OutputType,
+) {
+    let file = |name: &str| folder.file(&format!("{}-{name}", device.replace(':', "-")));
+    let (path, out, captured) = (file("in"), file("out"), file("bundles"));
+    let _ = (std::fs::remove_file(&out), std::fs::remove_dir_all(&captured));
+    write(&path, operands).expect("written");
+    let kernels = kernels_dir();
+    let args: Vec<&OsStr> = vec![
+        "run".as_ref(),
+        "gemm".as_ref(),
+        "--device".as_ref(),
+        device.as_ref(),
+        "--dtype".as_ref(),
+        output::name(output).as_ref(),
+        "--schedule".as_ref(),
+        "random:3".as_ref(),
+        "--json".as_ref(),
+        "--inputs".as_ref(),
+        path.as_ref(),
+        "--out".as_ref(),
+        out.as_ref(),
+        "--kernels".as_ref(),
+        kernels.as_ref(),
+        "--capture".as_ref(),
+        captured.as_ref(),
+    ];
+    let ran = nvfp4(&args, OsStr::new("off"));
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(0), "{device}: {stderr}");
+    let json: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let GemmShape { m, n, l, .. } = operands.shape();
+    assert_eq!((&json["op"], &json["verified"]), (&"gemm".into(), &true.into()), "{json}");
+    assert_eq!(json["format"], F::NAME);
+    assert_eq!(json["plan"]["source"], "model");
+    assert!(json["emulated"][0]["counters"].is_object());
+
+    let result = Checkpoint::open(&out).expect("a result");
+    let c = result.raw("c").expect("written");
+    assert_eq!(c.shape, [l, m, n]);
+    assert_eq!(result.metadata("kernel"), json["plan"]["kernel"].as_str());
+    let options = GemmOptions { output, ..operands.options.clone() };
+    let reference = reference(&operands.a.activations(), &operands.b, &options).expect("oracle");
+    let check = reference.verify(&output::decode(output, c.data), output);
+    assert!(check.passed(), "{device}: {}", check.summary());
+
+    let bundles: Vec<PathBuf> = std::fs::read_dir(&captured)
+        .expect("bundles")
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    assert!(!bundles.is_empty());
+    for bundle in bundles {
+        let (name, bundle) = (bundle.display().to_string(), Bundle::read(&bundle).expect("read"));
+        for schedule in [Schedule::Lazy, Schedule::Random(5)] {
+            let options = ReplayOptions { schedule, ..ReplayOptions::default() };
+            let replay = bundle.replay(&options).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(replay.is_right() && !replay.outputs.is_empty(), "{name}, {schedule}");
+        }
+    }
+}
+
+#[test]
+fn products_are_right_and_their_launches_replay() {
+    let folder = Folder::new("gemm-runs");
+    let (linear, blocked) = (ScaleLayout::Linear, ScaleLayout::Blocked128x4);
+    let f16 = Activation::Halves(Operand::F16);
+    let bf16 = Activation::Halves(Operand::Bf16);
+    for device in machines() {
+        let blocks = operands::<Nvfp4>([5, 40, 208, 2], Activation::Blocks(blocked), linear, false);
+        runs(&folder, device, &blocks, OutputType::F32);
+        let halves = operands::<Nvfp4>([17, 33, 80, 2], f16, blocked, true);
+        runs(&folder, device, &halves, OutputType::F16);
+        let blocks = operands::<Mxfp4>([3, 130, 96, 1], Activation::Blocks(linear), blocked, false);
+        runs(&folder, device, &blocks, OutputType::Bf16);
+        let halves = operands::<Mxfp4>([9, 24, 160, 1], bf16, linear, true);
+        runs(&folder, device, &halves, OutputType::F32);
+    }
+}
+
+/// A table that NVFP4_TUNE names, written by hand for the emulated machine, decides; a damaged
+/// one is ignored and said; `--kernel` beats it.
+#[test]
+fn the_table_of_the_environment_decides() {
+    let folder = Folder::new("gemm-table");
+    for device in machines() {
+        let (kernel, splits) = match device {
+            "emu:h200" => ("gemm_sm90_nvfp4_f16_128x32", 2),
+            _ => ("gemm_nvfp4_128x128", 1),
+        };
+        let opened = Device::open(&device.parse().expect("known")).expect("opens");
+        let opened = opened.kernels(Some(&kernels_dir())).expect("loads");
+        let mut table = Table::new(opened.tune_key().clone());
+        let layout = ScaleLayout::Linear;
+        let (format, shape) = (Format::Nvfp4, GemmShape::of(4, 72, 512));
+        let activations = ActivationKind::Blocks { format, layout };
+        let problem = TuneProblem { format, activations, output: OutputType::F16.into(), shape };
+        table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 4000 });
+        let path = folder.file(&format!("{}.json", device.replace(':', "-")));
+        tune::write(&path, &table).expect("written");
+
+        let kernels = kernels_dir();
+        let bench = |table: &OsStr, more: &[&str]| {
+            let fixed = ["bench", "--shape", "gemm:4x72x512", "--device", device, "--json"];
+            let mut args: Vec<&OsStr> = fixed.map(OsStr::new).to_vec();
+            args.extend([OsStr::new("--kernels"), kernels.as_os_str()]);
+            args.extend(more.iter().map(OsStr::new));
+            let ran = nvfp4(&args, table);
+            let stderr = String::from_utf8_lossy(&ran.stderr);
+            assert_eq!(ran.status.code(), Some(0), "{device}: {stderr}");
+            let json: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+            assert_eq!(json["verified"], true);
+            json["plan"].clone()
+        };
+        let plan = bench(path.as_os_str(), &[]);
+        assert_eq!((&plan["kernel"], &plan["splits"]), (&kernel.into(), &splits.into()), "{plan}");
+        assert_eq!(plan["source"]["table"]["m"], 4, "{plan}");
+        let model = bench(OsStr::new("off"), &[]);
+        assert_eq!(model["source"], "model");
+        assert_ne!((&model["kernel"], &model["splits"]), (&plan["kernel"], &plan["splits"]));
+
+        let asked = model["kernel"].as_str().expect("a name");
+        let plan = bench(path.as_os_str(), &["--kernel", asked]);
+        assert_eq!((&plan["source"], &plan["kernel"]), (&"asked".into(), &asked.into()));
+
+        std::fs::write(&path, "{").expect("written");
+        let plan = bench(path.as_os_str(), &[]);
+        assert_eq!((&plan["source"], &plan["kernel"]), (&"model".into(), &model["kernel"]));
+        assert!(plan["why"].to_string().contains("the tuning table is ignored: "), "{plan}");
+    }
+}

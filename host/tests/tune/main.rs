@@ -1,0 +1,104 @@
+//! Tuning tables: text, files, merging, damage, and what planning makes of them. Nothing here is
+//! measured, and no kernel runs: modules without kernels are planned for.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod damage;
+mod plans;
+mod tables;
+
+use nvfp4::device::{Device, Kernels};
+use nvfp4::gemm::ActivationKind;
+use nvfp4::output::OutputType;
+use nvfp4::quantize::Format;
+use nvfp4::shape::GemmShape;
+use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneProblem, Tuning};
+
+use fp4_formats::ScaleLayout;
+use fp4_formats::gemm::hopper::Operand;
+use proptest::prelude::*;
+use support::Folder;
+
+const MACHINES: [(&str, &str); 2] = [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")];
+
+/// Kernels of an emulated machine, of a module that has none.
+fn kernels(folder: &Folder, machine: (&str, &str)) -> Kernels {
+    let (device, arch) = machine;
+    std::fs::create_dir_all(folder.file(arch)).expect("a folder");
+    let module = format!(".version 9.0\n.target {arch}\n.address_size 64\n");
+    std::fs::write(folder.file(arch).join("kernels.ptx"), module).expect("written");
+    let device = Device::open(&device.parse().expect("known")).expect("opens");
+    device.kernels(Some(folder.path())).expect("loads").with_tuning(Tuning::off())
+}
+
+fn key() -> DeviceKey {
+    DeviceKey {
+        name: "NVIDIA \"H200\"".into(),
+        compute_capability: "9.0".into(),
+        sms: 132,
+        driver: "13.0 (580.65.06)".into(),
+        kernels: "0123456789abcdef".into(),
+    }
+}
+
+fn measured(kernel: &str, splits: u32, median_ns: u64) -> Measured {
+    Measured { kernel: kernel.into(), splits, median_ns }
+}
+
+fn nvfp4(m: usize, n: usize, k: usize) -> TuneProblem {
+    let layout = ScaleLayout::Linear;
+    let activations = ActivationKind::Blocks { format: Format::Nvfp4, layout };
+    let (format, output) = (Format::Nvfp4, OutputType::F16.into());
+    TuneProblem { format, activations, output, shape: GemmShape { m, n, k, l: 1 } }
+}
+
+/// Results of floats.
+fn floats() -> impl Strategy<Value = ResultKind> {
+    prop::sample::select(nvfp4::output::ALL.map(ResultKind::Floats).to_vec())
+}
+
+/// All results that a table can have.
+fn results() -> impl Strategy<Value = ResultKind> {
+    let layouts = prop::sample::select(ScaleLayout::ALL.to_vec());
+    prop_oneof![2 => floats(), 1 => layouts.prop_map(ResultKind::Nvfp4)]
+}
+
+/// Problems with what varies in them, sizes from the strategies given.
+fn problems(
+    m: impl Strategy<Value = usize>,
+    n: impl Strategy<Value = usize>,
+    blocks: impl Strategy<Value = usize>,
+    outputs: impl Strategy<Value = ResultKind>,
+) -> impl Strategy<Value = TuneProblem> {
+    (m, n, blocks, 1usize..3, 0usize..10, outputs).prop_map(|(m, n, blocks, l, kind, output)| {
+        let blocks_in = |format, layout| (format, ActivationKind::Blocks { format, layout });
+        let (format, activations) = match kind {
+            0..3 => blocks_in(Format::Nvfp4, ScaleLayout::Linear),
+            3 => blocks_in(Format::Nvfp4, ScaleLayout::Blocked128x4),
+            4 => blocks_in(Format::Mxfp4, ScaleLayout::Linear),
+            5 => blocks_in(Format::Mxfp4, ScaleLayout::Blocked128x4),
+            6 => (Format::Nvfp4, ActivationKind::Halves(Operand::F16)),
+            7 => (Format::Nvfp4, ActivationKind::Halves(Operand::Bf16)),
+            _ => (Format::Mxfp4, ActivationKind::Halves(Operand::Bf16)),
+        };
+        TuneProblem { format, activations, output, shape: GemmShape { m, n, k: blocks * 32, l } }
+    })
+}
+
+/// Tables of any problems, their kernels' names as they come.
+fn tables() -> impl Strategy<Value = Table> {
+    let entry = (
+        problems(1usize..9, 1usize..4, 1usize..4, results()),
+        "[a-z\"\\\\é_0-9]{0,12}",
+        1u32..,
+        1u64..,
+    );
+    prop::collection::vec(entry, 0..30).prop_map(|entries| {
+        let mut table = Table::new(key());
+        for (problem, kernel, splits, median_ns) in entries {
+            table.insert(problem, Measured { kernel, splits, median_ns });
+        }
+        table
+    })
+}
