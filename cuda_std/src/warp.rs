@@ -68,6 +68,34 @@ pub unsafe fn transpose_sum<const N: usize>(mut values: [f32; N]) -> f32 {
     values[0]
 }
 
+/// Transposes `N` values of `N` lanes, `N` a power of two up to 32, in each aligned group
+/// of that many lanes: lane `i`'s value `j` becomes lane `j`'s value `i`. Takes
+/// `N log2(N) / 2` shuffles.
+///
+/// # Safety
+/// All 32 lanes reach this same call.
+#[inline(always)]
+pub unsafe fn transpose<const N: usize>(mut values: [f32; N]) -> [f32; N] {
+    const { assert!(N.is_power_of_two() && N <= LANES as usize) };
+    let lane = lane_id();
+    let mut half = N / 2;
+    while half > 0 {
+        let upper = lane & half as u32 != 0;
+        for i in 0..N {
+            if i & half == 0 {
+                let send = if upper { values[i] } else { values[i + half] };
+                // SAFETY: the caller vouches that all lanes arrive; the loop is
+                // the same in each.
+                let received = unsafe { shuffle_xor_f32(send, half as u32) };
+                values[i] = if upper { received } else { values[i] };
+                values[i + half] = if upper { values[i + half] } else { received };
+            }
+        }
+        half /= 2;
+    }
+    values
+}
+
 /// Waits until all lanes have arrived; orders their memory accesses.
 ///
 /// # Safety

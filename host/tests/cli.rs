@@ -67,6 +67,22 @@ fn operands() -> GemvOperands {
     GemvOperands { a, b, alpha: 0.5 }
 }
 
+/// Only GEMM has results in NVFP4, only of whole blocks, and only in layouts that there are.
+#[test]
+fn results_in_nvfp4_are_of_gemm() {
+    let folder = Folder::new("nvfp4-results");
+    let kernels = folder.empty_kernels();
+    let bench = |shape: &str, more: &[&str], message: &str| {
+        let device = ["--device", "emu:h200", "--kernels", &kernels];
+        let args = [&["bench", "--shape", shape, "--dtype", "nvfp4"], &device[..], more].concat();
+        refused(&args, message);
+    };
+    bench("gemv:16x16x1", &[], "--dtype of gemv:16x16x1 must be f16, bf16 or f32, but is nvfp4");
+    bench("quantize:16x16", &[], "--dtype of quantize:16x16 must be f16, bf16 or f32");
+    bench("gemm:1x24x16", &[], "N must be a multiple of 16 for a result in nvfp4, but is 24");
+    bench("gemm:1x16x16", &["--out-layout", "rowwise"], "rowwise");
+}
+
 #[test]
 fn bad_shapes_are_refused() {
     for (shape, message) in [

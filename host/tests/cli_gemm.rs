@@ -233,7 +233,7 @@ fn runs<F: BlockFormat>(
     let c = result.raw("c").expect("written");
     assert_eq!(c.shape, [l, m, n]);
     assert_eq!(result.metadata("kernel"), json["plan"]["kernel"].as_str());
-    let options = GemmOptions { output, ..operands.options.clone() };
+    let options = GemmOptions { output: output.into(), ..operands.options.clone() };
     let reference = reference(&operands.a.activations(), &operands.b, &options).expect("oracle");
     let check = reference.verify(&output::decode(output, c.data), output);
     assert!(check.passed(), "{device}: {}", check.summary());

@@ -51,11 +51,11 @@ fn run(kernels: &Kernels, kind: ActivationKind, shape: GemmShape) -> GemmResult 
             Activations::Halves(&halves)
         }
     };
-    let options = GemmOptions { output: OutputType::F32, ..GemmOptions::default() };
+    let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
     let result = gemm(kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{shape}: {e}"));
     let reference = reference(&a, &b, &options).expect("the oracle");
     let reference = reference.with_additions(result.plan.additions);
-    let check = reference.verify(&result.values(), result.output);
+    let check = reference.verify(&result.values(), OutputType::F32);
     assert!(check.passed(), "{shape}\n{}\n{}", result.plan, check.summary());
     result
 }

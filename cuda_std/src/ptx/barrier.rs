@@ -25,9 +25,7 @@ pub unsafe fn bar_sync_threads<const ID: u32, const THREADS: u32>() {
     const { assert!(ID < 16 && THREADS.is_multiple_of(32)) };
     // SAFETY: the caller vouches for convergence; no nomem/readonly/pure, so
     // memory accesses stay on their side of it.
-    unsafe {
-        asm!("bar.sync {}, {};", const ID, const THREADS, options(nostack, preserves_flags))
-    }
+    unsafe { asm!("bar.sync {}, {};", const ID, const THREADS, options(nostack, preserves_flags)) }
 }
 
 /// `bar.warp.sync mask;` ISA 9.7.13.2. sm_30+. All lanes named in `mask`; orders

@@ -217,6 +217,42 @@ pub unsafe fn tcgen05_ld_32x32b_x8(address: u32) -> [u32; 8] {
     [r0, r1, r2, r3, r4, r5, r6, r7]
 }
 
+/// `tcgen05.ld.sync.aligned.32x32b.x16.b32 {r}, [taddr]; tcgen05.wait::ld.sync.aligned;`
+/// ISA 9.7.16.8. sm_100a. As [`tcgen05_ld_32x32b_x32`], 16 columns.
+///
+/// # Safety
+/// As [`tcgen05_ld_32x32b_x32`].
+#[inline(always)]
+pub unsafe fn tcgen05_ld_32x32b_x16(address: u32) -> [u32; 16] {
+    let (r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15);
+    // SAFETY: the caller vouches for convergence and address.
+    unsafe {
+        asm!(
+            "tcgen05.ld.sync.aligned.32x32b.x16.b32 {{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}}}, [{16}];",
+            "tcgen05.wait::ld.sync.aligned;",
+            out(reg32) r0,
+            out(reg32) r1,
+            out(reg32) r2,
+            out(reg32) r3,
+            out(reg32) r4,
+            out(reg32) r5,
+            out(reg32) r6,
+            out(reg32) r7,
+            out(reg32) r8,
+            out(reg32) r9,
+            out(reg32) r10,
+            out(reg32) r11,
+            out(reg32) r12,
+            out(reg32) r13,
+            out(reg32) r14,
+            out(reg32) r15,
+            in(reg32) address,
+            options(nostack, preserves_flags),
+        );
+    }
+    [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15]
+}
+
 /// `tcgen05.ld.sync.aligned.32x32b.x32.b32 {r}, [taddr]; tcgen05.wait::ld.sync.aligned;`
 /// ISA 9.7.16.8. sm_100a. One converged warp, whose lanes `t` read lane `lane + t`, 32
 /// columns.

@@ -6,11 +6,37 @@
 //!
 //! What the architectures share is here: the sizes and what happens to a sum on
 //! its way to memory. [`hopper`] holds the rest of sm_90a's contract.
+//!
+//! # Results in NVFP4
+//! Where [`Epilogue::out_type`] is [`OUT_NVFP4`], what would be stored as f32 is quantised
+//! by [`OUT_RECIPE`] with a given tensor parameter, in blocks of 16 columns of a row: codes
+//! and scales are the recipe's for those f32 in every bit. N is a multiple of 16.
+//!
+//! A block that has a NaN gets the scale NaN (0x7f), so that all of it is NaN, and codes
+//! that are not specified. An infinity becomes the largest magnitude that the parameter
+//! leaves, 6 * 448 times it, as does any f32 beyond that; the block's other elements are
+//! those of a block with the scale 448. Neither is reported besides.
 
 pub mod blackwell;
 pub mod hopper;
 
 pub use crate::gemv::OutputType;
+use crate::recipe::Nvfp4Recipe;
+
+/// What [`Epilogue::out_type`] says of a result in NVFP4; of others, an [`OutputType`].
+pub const OUT_NVFP4: u32 = 3;
+
+const _: () = {
+    let types = [OutputType::F16, OutputType::Bf16, OutputType::F32];
+    let mut i = 0;
+    while i < types.len() {
+        assert!(types[i] as u32 != OUT_NVFP4);
+        i += 1;
+    }
+};
+
+/// How results in NVFP4 are quantised.
+pub const OUT_RECIPE: Nvfp4Recipe = Nvfp4Recipe::TorchAo;
 
 /// Sizes of a GEMM as kernels take them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,13 +58,14 @@ pub struct Problem {
 ///
 /// | field | shape | type |
 /// |---|---|---|
-/// | `out` | `[L, M, N]`, batch entries `out_stride` elements apart | `out_type` |
+/// | `out` | `[L, M, N]`, batch entries `out_stride` elements apart | `out_type`; packed codes for NVFP4 |
+/// | `scales` | L matrices of `[M, N/16]` | e4m3; NVFP4 only |
 /// | `row_factors` | `[M]` | f32 |
 /// | `column_factors` | `[N]` | f32 |
 /// | `bias` | `[N]` | `bias_type` |
 ///
-/// Each is aligned to its element. Factors and bias are applied in f32 in the
-/// order of the formula, then the result is rounded to `out_type`.
+/// Each is aligned to its element, codes to a block's 8 bytes. Factors and bias are
+/// applied in f32 in the order of the formula, then the result is rounded to `out_type`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Epilogue {
@@ -54,12 +81,35 @@ pub struct Epilogue {
     pub bias: u64,
     /// Factor of all results.
     pub alpha: f32,
-    /// An [`OutputType`].
+    /// An [`OutputType`], or [`OUT_NVFP4`].
     pub out_type: u32,
     /// An [`OutputType`]; any where there is no bias.
     pub bias_type: u32,
     /// 0; keeps the size a multiple of 8.
     pub reserved: u32,
+    /// Where the scales of a result in NVFP4 go.
+    pub scales: ResultScales,
+}
+
+/// The scales of a result in NVFP4.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub struct ResultScales {
+    /// Device address of the block scales, one byte each. All padding of the 128x4 layout
+    /// is written as zero.
+    pub out: u64,
+    /// Bytes from one batch entry's scales to the next, padding included.
+    pub stride: u64,
+    /// The tensor parameter, which [`OUT_RECIPE`] accepts: values are
+    /// `code * scale * parameter`.
+    pub parameter: f32,
+    /// 1 for the 128x4 layout, 0 for the linear one.
+    pub blocked: u32,
+}
+
+impl ResultScales {
+    /// For results that have none.
+    pub const NONE: Self = Self { out: 0, stride: 0, parameter: 1.0, blocked: 0 };
 }
 
 impl Epilogue {
@@ -67,18 +117,38 @@ impl Epilogue {
     pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
         let wide = [self.out, self.out_stride, self.row_factors, self.column_factors, self.bias];
         let narrow = [self.alpha.to_bits(), self.out_type, self.bias_type, self.reserved];
+        let scales = &self.scales;
+        let wide_scales = [scales.out, scales.stride];
+        let narrow_scales = [scales.parameter.to_bits(), scales.blocked];
         let mut words = [0; size_of::<Self>() / 4];
-        let mut i = 0;
-        while i < words.len() {
-            words[i] = if i < 2 * wide.len() {
-                (wide[i / 2] >> (32 * (i % 2))) as u32
-            } else {
-                narrow[i - 2 * wide.len()]
-            };
-            i += 1;
-        }
+        let mut at = 0;
+        at = put_wide(&mut words, at, &wide);
+        at = put(&mut words, at, &narrow);
+        at = put_wide(&mut words, at, &wide_scales);
+        at = put(&mut words, at, &narrow_scales);
+        assert!(at == words.len());
         words
     }
+}
+
+/// Copies `from` to `words[at..]`; gives where it ends.
+const fn put(words: &mut [u32], mut at: usize, from: &[u32]) -> usize {
+    let mut i = 0;
+    while i < from.len() {
+        words[at] = from[i];
+        (at, i) = (at + 1, i + 1);
+    }
+    at
+}
+
+/// [`put`] of both halves of each.
+const fn put_wide(words: &mut [u32], mut at: usize, from: &[u64]) -> usize {
+    let mut i = 0;
+    while i < from.len() {
+        at = put(words, at, &[from[i] as u32, (from[i] >> 32) as u32]);
+        i += 1;
+    }
+    at
 }
 
 #[cfg(test)]
@@ -97,6 +167,12 @@ mod tests {
             out_type: 8,
             bias_type: 9,
             reserved: 0,
+            scales: ResultScales {
+                out: 10,
+                stride: 11,
+                parameter: f32::from_bits(12),
+                blocked: 13,
+            },
         };
         let words = epilogue.words();
         let at = |offset: usize| words[offset / 4];
@@ -108,5 +184,10 @@ mod tests {
         assert_eq!(at(core::mem::offset_of!(Epilogue, alpha)), 7);
         assert_eq!(at(core::mem::offset_of!(Epilogue, out_type)), 8);
         assert_eq!(at(core::mem::offset_of!(Epilogue, bias_type)), 9);
+        let scales = core::mem::offset_of!(Epilogue, scales);
+        assert_eq!(at(scales + core::mem::offset_of!(ResultScales, out)), 10);
+        assert_eq!(at(scales + core::mem::offset_of!(ResultScales, stride)), 11);
+        assert_eq!(at(scales + core::mem::offset_of!(ResultScales, parameter)), 12);
+        assert_eq!(at(scales + core::mem::offset_of!(ResultScales, blocked)), 13);
     }
 }

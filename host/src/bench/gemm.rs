@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use fp4_formats::gemm::OUT_RECIPE;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, ceiling};
@@ -14,12 +15,11 @@ use crate::cuda::{HalfProduct, ReadRate, Times, rotation};
 use crate::device::{Backend, Choice, DeviceError, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
-    ActivationKind, Activations, Candidate, GemmOptions, GemmOverrides, GemmPlan, GemmRun,
+    ActivationKind, Activations, Candidate, GemmOptions, GemmOverrides, GemmPlan, GemmRun, Output,
     Repacked, reference,
 };
 use crate::generate::Generator;
 use crate::oracle::{Reference, Verification};
-use crate::output;
 use crate::rng::SplitMix64;
 use crate::shape::GemmShape;
 use crate::tensor::{BlockScaled, Dims};
@@ -85,6 +85,9 @@ pub struct GemmBench {
     pub layout: ScaleLayout,
     /// alpha, output type, overrides.
     pub options: GemmOptions,
+    /// Instead of the output type: NVFP4 with scales in this layout, the tensor's scale from the
+    /// oracle's largest magnitude.
+    pub quantized: Option<ScaleLayout>,
     /// How to time; only on a GPU.
     pub protocol: Protocol,
     /// Whether to print the plan's candidates.
@@ -186,7 +189,7 @@ fn run<F: BlockFormat>(
     bench: &GemmBench,
 ) -> Result<GemmReport> {
     let device = kernels.device();
-    let bytes = bytes::<F>(shape, bench);
+    let bytes = bytes::<F>(shape, bench)?;
     // Operands, their repacked and decoded forms, and on the emulator its own memory.
     require_memory(&format!("running {shape}"), bytes.saturating_mul(6))?;
     let mut rng = SplitMix64::new(bench.seed);
@@ -206,13 +209,17 @@ fn run<F: BlockFormat>(
         }
     };
     let weights = Repacked::for_device(device, &b, a.kind())?;
+    let reference = reference(&a, &b, &bench.options)?;
+    let mut bench = bench.clone();
+    if let Some(layout) = bench.quantized {
+        let amax = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
+        let scale = OUT_RECIPE.tensor_parameter(amax as f32);
+        bench.options.output = Output::Nvfp4 { scale, layout };
+    }
+    let bench = &bench;
     let prepared = GemmRun::new(kernels, &a, &weights, &bench.options)?;
     let result = prepared.run()?;
-    let reference = reference(&a, &b, &bench.options)?;
-    let verification = reference
-        .clone()
-        .with_additions(result.plan.additions)
-        .verify(&result.values(), result.output);
+    let verification = result.verify(&reference);
 
     let (mut times, mut sweep) = (None, Vec::new());
     if matches!(device.backend(), Backend::Cuda(_))
@@ -255,7 +262,7 @@ fn run<F: BlockFormat>(
         kernels: kernels.path().display().to_string(),
         generator: bench.generator.to_string(),
         seed: bench.seed,
-        output: output::name(result.output),
+        output: result.output.name(),
         verified: verification.passed(),
         max_error: verification.max_abs_error,
         bytes,
@@ -268,15 +275,19 @@ fn run<F: BlockFormat>(
 }
 
 /// Bytes that the operation must read and write at least once.
-fn bytes<F: BlockFormat>(shape: GemmShape, bench: &GemmBench) -> u64 {
+fn bytes<F: BlockFormat>(shape: GemmShape, bench: &GemmBench) -> Result<u64> {
     let GemmShape { m, n, k, l } = shape;
     let block_row = k / 2 + k / F::BLOCK;
     let activation_row = match bench.left {
         Left::Fp4 => block_row,
         Left::Halves(_) => 2 * k,
     };
-    let result = m * n * bench.options.output.bytes() as usize;
-    (l * (m * activation_row + n * block_row + result)) as u64
+    let output = match bench.quantized {
+        Some(layout) => Output::Nvfp4 { scale: 1.0, layout },
+        None => bench.options.output,
+    };
+    let [elements, scales] = output.bytes(Dims::new(l, m, n)?)?;
+    Ok((l * (m * activation_row + n * block_row) + elements + scales) as u64)
 }
 
 /// Times a GEMM over as many input sets as make the caches cold, and verifies each of them. Gives
@@ -306,10 +317,7 @@ fn time_sets<F: BlockFormat>(
     let times = unsafe { graph.time(sets.len(), protocol.warmup, protocol.replays)? };
     for (index, set) in sets.iter().enumerate() {
         let result = set.result()?;
-        let check = reference
-            .clone()
-            .with_additions(result.plan.additions)
-            .verify(&result.values(), options.output);
+        let check = result.verify(reference);
         if !check.passed() {
             let what = format!("the timed result of input set {index} by {}", result.plan.kernel);
             return Err(Error::Wrong { what });
@@ -335,7 +343,7 @@ fn time<F: BlockFormat>(
         device: device.choice().device.clone(),
     })?;
     let (protocol, l2) = (bench.protocol, device.machine().l2_bytes);
-    let bytes = bytes::<F>(shape, bench);
+    let bytes = bytes::<F>(shape, bench)?;
     let (times, sets, cold) =
         time_sets(kernels, a, weights, &bench.options, bench, reference, bytes)?;
     let ceiling = if protocol.ceiling {

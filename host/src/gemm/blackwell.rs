@@ -24,8 +24,8 @@ use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
 use super::plan::{Candidate, Chosen, Source};
 use super::weights::scheme;
 use super::{
-    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOverrides, GemmPlan, Workspace,
-    format_of,
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOverrides, GemmPlan, Output,
+    Workspace, format_of,
 };
 use crate::device::{Device, LaunchSpec, Machine};
 use crate::error::{Error, Result, filled};
@@ -328,15 +328,18 @@ fn encode(device: &Device, shape: &TensorMapShape, address: u64) -> Result<Tenso
 }
 
 /// The map by which the copy engine stores the result, dense, if it can.
-fn result_shape(choice: &Choice, problem: &Problem, output: OutputType) -> Option<TensorMapShape> {
+fn result_shape(choice: &Choice, problem: &Problem, output: Output) -> Option<TensorMapShape> {
+    let Output::Floats(output) = output else { return None };
     let stride = u64::from(problem.m) * u64::from(problem.n);
     result_map(choice.config, choice.swapped, output, problem, stride)
 }
 
 /// How results get to memory, a sentence for the plan.
-pub(super) fn way_out(choice: &Choice, problem: &Problem, output: OutputType) -> &'static str {
+pub(super) fn way_out(choice: &Choice, problem: &Problem, output: Output) -> &'static str {
     if result_shape(choice, problem, output).is_some() {
         "results go through shared memory; the copy engine stores boxes of them"
+    } else if matches!(output, Output::Nvfp4 { .. }) {
+        "threads store the blocks of the result"
     } else {
         "rows of the result are not multiples of 16 bytes: threads store it"
     }

@@ -3,6 +3,7 @@
 //! `C[l, m, n] = alpha * ga * gb * row[m] * column[n] * sum_k A[l, m, k] B[l, n, k] + bias[n]`, for any
 //! M, N and L of at least 1 and K a multiple of the block. The weights `B` are NVFP4 or MXFP4; the
 //! activations `A` are in the same format (W4A4), or f16 or bf16 (W4A16; MXFP4 weights take bf16).
+//! The result is f16, bf16, f32, or NVFP4 with scales ([`Output`]).
 //!
 //! | step | type |
 //! | --- | --- |
@@ -44,20 +45,22 @@ mod activations;
 mod blackwell;
 mod oracle;
 mod plan;
+mod result;
 mod run;
 mod tuned;
+mod verify;
 mod weights;
 
 pub use activations::{ActivationKind, Activations, HalfMatrix};
 pub(crate) use oracle::check_operands;
 pub use oracle::reference;
 pub use plan::{Candidate, GemmOverrides, GemmPlan, Source, plan};
-pub use run::{ActivationBuffers, Gemm, GemmResult, GemmRun, Vectors, Workspace, gemm};
+pub use result::{GemmResult, Output, ResultBuffers};
+pub use run::{ActivationBuffers, Gemm, GemmRun, Vectors, Workspace, gemm};
 pub use tuned::{check_table, plan_for};
 pub use weights::{DeviceWeights, Repacked, WeightForm};
 
 use fp4_formats::BlockFormat;
-use fp4_formats::gemm::OutputType;
 use fp4_formats::quantize::Format;
 
 /// Choices of a GEMM besides its operands.
@@ -65,8 +68,8 @@ use fp4_formats::quantize::Format;
 pub struct GemmOptions {
     /// Factor of the result.
     pub alpha: f32,
-    /// Element type of the result.
-    pub output: OutputType,
+    /// What the result is.
+    pub output: Output,
     /// A factor for each row of `A`, `[M]`.
     pub row_factors: Option<Vec<f32>>,
     /// A factor for each row of `B`, `[N]`.
@@ -81,7 +84,7 @@ impl Default for GemmOptions {
     fn default() -> Self {
         Self {
             alpha: 1.0,
-            output: OutputType::F16,
+            output: Output::default(),
             row_factors: None,
             column_factors: None,
             bias: None,

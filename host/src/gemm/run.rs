@@ -12,17 +12,16 @@ use ptx_emu::tensor_map::{self, ElementType, L2Promotion, Swizzle};
 use super::oracle::check_operands;
 use super::plan::{Chosen, HopperChoice};
 use super::{
-    ActivationKind, Activations, DeviceWeights, GemmOptions, GemmPlan, Repacked, WeightForm,
-    blackwell, tuned,
+    ActivationKind, Activations, DeviceWeights, GemmOptions, GemmPlan, GemmResult, Output,
+    Repacked, ResultBuffers, WeightForm, blackwell, tuned,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::{Device, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
 use crate::gemv::combined_scale;
-use crate::output;
 use crate::quantize::device::{launch_step, scale_bytes};
 use crate::shape::GemmShape;
-use crate::tensor::BlockScaled;
+use crate::tensor::{BlockScaled, Dims};
 
 /// The decoded activations of MXFP4 are times this: its largest scales exceed bf16, its
 /// smallest do not need all of bf16's subnormals.
@@ -126,7 +125,7 @@ pub struct Gemm {
     pub(super) plan: GemmPlan,
     pub(super) problem: Problem,
     pub(super) kind: ActivationKind,
-    pub(super) output: OutputType,
+    pub(super) output: Output,
     alpha: f32,
 }
 
@@ -145,8 +144,9 @@ impl Gemm {
     ///
     /// # Errors
     /// [`Error::Shape`] for sizes that no kernel takes and weights repacked for another type of
-    /// activations; [`Error::Scalar`] where the product of alpha and the scales is not
-    /// representable.
+    /// activations, and for a result in NVFP4 an N that is no multiple of 16; [`Error::Scalar`]
+    /// where the product of alpha and the scales is not representable, and for a scale of the
+    /// result that its recipe does not accept.
     pub fn new(
         kernels: &Kernels,
         weights: &DeviceWeights,
@@ -186,7 +186,10 @@ impl Gemm {
             plan.why.push(blackwell::way_out(&choice, &problem, options.output).into());
         }
         let kernels = kernels.clone();
-        Ok(Self { kernels, plan, problem, kind, output: options.output, alpha })
+        let output = options.output;
+        output.check()?;
+        output.bytes(Dims::new(batch, m, form.rows() as usize)?)?;
+        Ok(Self { kernels, plan, problem, kind, output, alpha })
     }
 
     /// How it will be run.
@@ -201,18 +204,21 @@ impl Gemm {
         self.plan.workspace_bytes
     }
 
-    /// Bytes of the result.
+    /// Batch, M and N of the result.
     ///
     /// # Errors
     /// [`Error::Overflow`].
-    pub fn out_bytes(&self) -> Result<usize> {
+    pub fn result_dims(&self) -> Result<Dims> {
         let Problem { m, n, l, .. } = self.problem;
-        let elements = (l as usize).checked_mul(m as usize).and_then(|e| e.checked_mul(n as usize));
-        let bytes = elements.and_then(|e| e.checked_mul(self.output.bytes() as usize));
-        bytes.ok_or_else(|| Error::Overflow {
-            what: "result".into(),
-            detail: format!("{l} x {m} x {n} elements"),
-        })
+        Dims::new(l as usize, m as usize, n as usize)
+    }
+
+    /// Bytes of the result: of its elements, or of its codes and its scales.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`].
+    pub fn out_bytes(&self) -> Result<[usize; 2]> {
+        self.output.bytes(self.result_dims()?)
     }
 
     /// Queues the product `out = A weights^T` without waiting for it, also while a CUDA graph is
@@ -227,7 +233,7 @@ impl Gemm {
         &self,
         a: ActivationBuffers<'_>,
         weights: &DeviceWeights,
-        out: &DeviceBuffer,
+        out: ResultBuffers<'_>,
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
     ) -> Result<Vec<LaunchReport>> {
@@ -236,15 +242,14 @@ impl Gemm {
         if (form.rows(), form.columns()) != (n, k) {
             return Err(Error::shape("weights", "those planned for", format!("{form:?}")));
         }
-        let mut sizes = vec![("the result", out.len(), self.out_bytes()?)];
+        let (out, scales) = out.place(self.output, self.result_dims()?)?;
         let length = |len: u32| len as usize * size_of::<f32>();
         let given = [
             ("the row factors", vectors.row_factors, length(m)),
             ("the column factors", vectors.column_factors, length(n)),
             ("the bias", vectors.bias, length(n)),
         ];
-        sizes
-            .extend(given.into_iter().filter_map(|(f, buffer, len)| Some((f, buffer?.len(), len))));
+        let sizes = given.into_iter().filter_map(|(f, buffer, len)| Some((f, buffer?.len(), len)));
         for (field, found, required) in sizes {
             if found != required {
                 let field = format!("bytes of {field}");
@@ -253,15 +258,16 @@ impl Gemm {
         }
         let address = |buffer: Option<&DeviceBuffer>| buffer.map_or(0, DeviceBuffer::address);
         let epilogue = Epilogue {
-            out: out.address(),
+            out,
             out_stride: u64::from(m) * u64::from(n),
             row_factors: address(vectors.row_factors),
             column_factors: address(vectors.column_factors),
             bias: address(vectors.bias),
             alpha: self.alpha,
-            out_type: self.output as u32,
+            out_type: self.output.code(),
             bias_type: OutputType::F32 as u32,
             reserved: 0,
+            scales,
         };
         match (self.plan.chosen, form) {
             (Chosen::Hopper(chosen), WeightForm::Hopper(layout))
@@ -420,27 +426,6 @@ fn decoded_scale(kind: ActivationKind) -> f32 {
     }
 }
 
-/// The result `[L, M, N]` of a GEMM.
-#[derive(Clone, Debug)]
-pub struct GemmResult {
-    /// Little-endian elements of [`output`](Self::output), row-major.
-    pub bytes: Vec<u8>,
-    /// Their type.
-    pub output: OutputType,
-    /// How it was computed.
-    pub plan: GemmPlan,
-    /// What the emulator counted, one report a launch; empty on a GPU.
-    pub reports: Vec<LaunchReport>,
-}
-
-impl GemmResult {
-    /// The elements as f32.
-    #[must_use]
-    pub fn values(&self) -> Vec<f32> {
-        output::decode(self.output, &self.bytes)
-    }
-}
-
 /// A GEMM with operands, result and workspace of its own on a device, ready to launch any number
 /// of times.
 #[derive(Debug)]
@@ -453,6 +438,8 @@ pub struct GemmRun {
     bias: Option<DeviceBuffer>,
     workspace: Option<Workspace>,
     out: DeviceBuffer,
+    /// Of a result in NVFP4.
+    out_scales: Option<DeviceBuffer>,
 }
 
 /// Runs one GEMM: repacks the weights, copies, launches and brings the result back.
@@ -508,11 +495,19 @@ impl GemmRun {
             0 => None,
             bytes => Some(Workspace::new(device, bytes)?),
         };
+        let [out_bytes, out_scale_bytes] = gemm.out_bytes()?;
+        let out_scales = match gemm.output {
+            Output::Floats(_) => None,
+            Output::Nvfp4 { .. } => {
+                Some(DeviceBuffer::poisoned(device, "c scales", out_scale_bytes)?)
+            }
+        };
         Ok(Self {
             row_factors: vector("row factors", &options.row_factors)?,
             column_factors: vector("column factors", &options.column_factors)?,
             bias: vector("bias", &options.bias)?,
-            out: DeviceBuffer::poisoned(device, "c", gemm.out_bytes()?)?,
+            out: DeviceBuffer::poisoned(device, "c", out_bytes)?,
+            out_scales,
             gemm,
             weights,
             activations,
@@ -541,7 +536,11 @@ impl GemmRun {
             column_factors: self.column_factors.as_ref(),
             bias: self.bias.as_ref(),
         };
-        self.gemm.launch(a, &self.weights, &self.out, self.workspace.as_ref(), vectors)
+        let out = match &self.out_scales {
+            Some(scales) => ResultBuffers::Blocks { codes: &self.out, scales },
+            None => ResultBuffers::Floats(&self.out),
+        };
+        self.gemm.launch(a, &self.weights, out, self.workspace.as_ref(), vectors)
     }
 
     /// Launches and brings the result back.
@@ -561,6 +560,8 @@ impl GemmRun {
     pub fn result(&self) -> Result<GemmResult> {
         Ok(GemmResult {
             bytes: self.out.read()?,
+            scales: self.out_scales.as_ref().map_or(Ok(Vec::new()), DeviceBuffer::read)?,
+            dims: self.gemm.result_dims()?,
             output: self.gemm.output,
             plan: self.gemm.plan.clone(),
             reports: Vec::new(),
@@ -570,8 +571,8 @@ impl GemmRun {
     /// Bytes of operands and result on the device, padding included, workspace left out.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
-        let vectors = [&self.row_factors, &self.column_factors, &self.bias];
+        let optional = [&self.row_factors, &self.column_factors, &self.bias, &self.out_scales];
         let buffers = self.activations.iter().chain([self.weights.buffer(), &self.out]);
-        buffers.chain(vectors.into_iter().flatten()).map(|buffer| buffer.len() as u64).sum()
+        buffers.chain(optional.into_iter().flatten()).map(|buffer| buffer.len() as u64).sum()
     }
 }

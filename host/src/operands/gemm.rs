@@ -20,13 +20,13 @@
 use std::path::Path;
 
 use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::Dtype;
 
 use super::{operand, result_type, scalar, scalar_tensor, scale_tensor, tensor};
 use crate::checkpoint::{self, Checkpoint, NewTensor};
 use crate::error::{Error, Result};
-use crate::gemm::{Activations, GemmOptions, GemmResult, HalfMatrix, check_operands};
+use crate::gemm::{Activations, GemmOptions, GemmResult, HalfMatrix, Output, check_operands};
 use crate::quantize::Format;
 use crate::shape::GemmShape;
 use crate::tensor::{BlockScaled, Dims};
@@ -208,12 +208,30 @@ pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<
     checkpoint::write(path, &tensors, &metadata)
 }
 
-/// Writes a result as the tensor `c` of shape `[L, M, N]`.
+/// Writes a result as the tensor `c` of shape `[L, M, N]`; in NVFP4 as operands are, codes,
+/// scales and the tensor's scale.
 ///
 /// # Errors
 /// [`Error::Io`].
 pub fn write_result(path: &Path, result: &GemmResult, shape: GemmShape) -> Result<()> {
     let GemmShape { m, n, l, .. } = shape;
-    let c = tensor(result_type(result.output), vec![l, m, n], result.bytes.clone());
-    checkpoint::write(path, &[("c", c)], &[("kernel", result.plan.kernel.to_owned())])
+    let mut metadata = vec![("kernel", result.plan.kernel.to_owned())];
+    let bytes = result.bytes.clone();
+    let tensors = match result.output {
+        Output::Floats(dtype) => vec![("c", tensor(result_type(dtype), vec![l, m, n], bytes))],
+        Output::Nvfp4 { scale, layout } => {
+            metadata.push(("c_scale_layout", layout.name().into()));
+            let scales = result.scales.clone();
+            let shape = match layout {
+                ScaleLayout::Linear => vec![l, m, n / Nvfp4::BLOCK],
+                ScaleLayout::Blocked128x4 => vec![l, scales.len() / l],
+            };
+            vec![
+                ("c", tensor(Dtype::U8, vec![l, m, n / 2], bytes)),
+                ("c_scale", tensor(Dtype::F8_E4M3, shape, scales)),
+                ("c_global_scale", scalar_tensor(scale)),
+            ]
+        }
+    };
+    checkpoint::write(path, &tensors, &metadata)
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::cuda;
 use crate::device::{Backend, Device};
 use crate::error::Result;
-use crate::gemm::ActivationKind;
+use crate::gemm::{ActivationKind, Output};
 use crate::output::{self, OutputType};
 use crate::shape::GemmShape;
 
@@ -126,6 +126,15 @@ impl ResultKind {
         match self {
             Self::Floats(dtype) => output::name(dtype),
             Self::Nvfp4(_) => Format::Nvfp4.name(),
+        }
+    }
+}
+
+impl From<Output> for ResultKind {
+    fn from(output: Output) -> Self {
+        match output {
+            Output::Floats(dtype) => Self::Floats(dtype),
+            Output::Nvfp4 { layout, .. } => Self::Nvfp4(layout),
         }
     }
 }

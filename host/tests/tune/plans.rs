@@ -18,7 +18,7 @@ use crate::{MACHINES, floats, kernels, measured, nvfp4, problems};
 
 fn options(problem: &TuneProblem) -> GemmOptions {
     let ResultKind::Floats(output) = problem.output else { panic!("{problem}") };
-    GemmOptions { output, ..GemmOptions::default() }
+    GemmOptions { output: output.into(), ..GemmOptions::default() }
 }
 
 fn planned(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {

@@ -122,6 +122,25 @@ pub unsafe fn store_column<const ROWS: usize>(
     sums: [f32; ROWS],
 ) {
     // SAFETY: a column of the vectors.
+    let results = unsafe { column_results(epilogue, problem, unit, [m, n], sums) };
+    let exist = problem.m - m;
+    // SAFETY: those that exist are inside the result.
+    unsafe { store_down(epilogue, problem, batch, [m, n], exist, results) };
+}
+
+/// What [`store_column`] stores, as f32.
+///
+/// # Safety
+/// Column `n` exists, and row `m`.
+#[inline(always)]
+pub unsafe fn column_results<const ROWS: usize>(
+    epilogue: &Epilogue,
+    problem: &Problem,
+    unit: f32,
+    [m, n]: [u32; 2],
+    sums: [f32; ROWS],
+) -> [f32; ROWS] {
+    // SAFETY: a column of the vectors.
     let (column, added) = unsafe { column_factors(epilogue, n) };
     let exist = problem.m - m;
     let mut results = sums.map(|sum| sum * unit * epilogue.alpha);
@@ -133,9 +152,7 @@ pub unsafe fn store_column<const ROWS: usize>(
             }
         }
     }
-    let results = results.map(|result| result * column + added);
-    // SAFETY: those that exist are inside the result.
-    unsafe { store_down(epilogue, problem, batch, [m, n], exist, results) };
+    results.map(|result| result * column + added)
 }
 
 /// [`store_column`] of rows that all exist, where there are no row factors.
@@ -257,12 +274,13 @@ pub unsafe fn column_factors(epilogue: &Epilogue, n: u32) -> (f32, f32) {
     (factor, added)
 }
 
-/// `alpha * row * column * sum + bias` of the columns that exist.
+/// `alpha * row * column * sum + bias` of the columns that exist: what [`store`] stores, as
+/// f32.
 ///
 /// # Safety
 /// As [`store`]; `exist` columns follow `n`.
 #[inline(always)]
-unsafe fn apply(
+pub unsafe fn apply(
     epilogue: &Epilogue,
     unit: f32,
     [m, n]: [u32; 2],

@@ -2,6 +2,7 @@
 //!
 //! One skeleton an architecture; what happens to a sum on its way to memory is shared.
 
+pub mod blocks;
 pub mod epilogue;
 
 #[cfg(gpu_arch = "sm_100a")]

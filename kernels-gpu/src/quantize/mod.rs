@@ -44,7 +44,8 @@ mod e2m1;
 #[path = "e2m1_float.rs"]
 mod e2m1;
 
-use convert::{AnyRange, Moderate, is_moderate};
+pub use convert::AnyRange;
+use convert::{Moderate, is_moderate};
 use cuda_std::ptx::{cp_async, memory, reduce};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::quantize::{
@@ -52,7 +53,8 @@ use fp4_formats::quantize::{
 };
 use fp4_formats::recipe::{BlockScale, Convert, Nvfp4Recipe};
 use fp4_formats::{BlockFormat, ScaleLayout};
-use input::{Bf16, F16, F32, Input};
+pub use input::F32;
+use input::{Bf16, F16, Input};
 use place::{Linear, Place, Steps, Tiled, Walk};
 use recipe::{ANY, Mx, Nv, Recipe};
 use source::{Plain, Source, Swiglu};

@@ -9,7 +9,7 @@ use fp4_formats::gemm::blackwell::{
     BlackwellConfig, BlackwellParams, CONFIGS, Side, Tiling, codes_map, halves_map, result_map,
     scales_map,
 };
-use fp4_formats::gemm::{Epilogue, OutputType, Problem};
+use fp4_formats::gemm::{Epilogue, OutputType, Problem, ResultScales};
 use fp4_formats::layout::ScaleLayout;
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{Swizzle, TensorMap};
@@ -21,8 +21,8 @@ use ptx_emu::{
 use std::sync::OnceLock;
 
 /// Bytes after the result that nobody may write.
-const GUARD: u64 = 64;
-const POISON: u8 = 0xd5;
+pub const GUARD: u64 = 64;
+pub const POISON: u8 = 0xd5;
 
 /// Everything about one product but its inputs.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +36,8 @@ pub struct Case {
     pub layouts: [ScaleLayout; 2],
     pub scales: Scales,
     pub output: OutputType,
+    /// Whether, and in which layout of the scales, the product is made once more in NVFP4.
+    pub quantized: Option<ScaleLayout>,
     /// Row factors, column factors, bias.
     pub vectors: [bool; 3],
     pub alpha: f32,
@@ -147,6 +149,7 @@ impl Case {
             layouts: [ScaleLayout::Blocked128x4; 2],
             scales: Scales::Exact,
             output: OutputType::F32,
+            quantized: None,
             vectors: [false; 3],
             alpha: 1.0,
             direct: false,
@@ -329,6 +332,7 @@ impl Case {
                 out_type: self.output as u32,
                 bias_type: OutputType::F32 as u32,
                 reserved: 0,
+                scales: ResultScales::NONE,
             },
             problem: self.problem,
             swapped: u32::from(self.swapped),
@@ -349,12 +353,20 @@ impl Case {
             shared: config.shared_bytes(),
             params: params.to_bytes().to_vec(),
         };
-        kernels.extend(std::iter::repeat_n(product, self.launches));
+        kernels.extend(std::iter::repeat_n(product.clone(), self.launches));
         let counters = self.launch(module, &mut memory, &kernels)?;
         let result = memory.read(out, bytes).unwrap_or_else(|e| panic!("{self:?}: {e}"));
         self.compare(&result, &a, &b, &vectors);
         let guard = memory.read(out + bytes, GUARD).unwrap();
         assert!(guard.iter().all(|&byte| byte == POISON), "{self:?}: wrote past the result");
+        if let Some(layout) = self.quantized {
+            let scale = self.place_blocks(&mut memory, layout, &result);
+            let epilogue = scale.epilogue(params.epilogue);
+            let params = BlackwellParams { epilogue, copied: 0, ..params };
+            let blocks = Kernel { params: params.to_bytes().to_vec(), ..product };
+            self.launch(module, &mut memory, &[blocks])?;
+            self.compare_blocks(&memory, layout, &result, &scale);
+        }
         Ok(Outcome { counters, bytes: result })
     }
 

@@ -35,8 +35,7 @@ impl Product {
         let what = format!("{} {:?} {:?} {generator:?}", F::NAME, self.sizes, self.layouts);
         let result = gemm(kernels, &a, &b, &self.options).unwrap_or_else(|e| panic!("{what}: {e}"));
         let reference = reference(&a, &b, &self.options).expect("the oracle");
-        let reference = reference.with_additions(result.plan.additions);
-        let check = reference.verify(&result.values(), result.output);
+        let check = result.verify(&reference);
         assert!(check.passed(), "{what}\n{}\n{}", result.plan, check.summary());
         // The plan says how results get to memory.
         let counters = &result.reports.last().expect("a report").counters;
@@ -68,7 +67,7 @@ fn products_as_planned() {
                 shared: seed % 2 == 0,
                 options: GemmOptions {
                     alpha: -0.375,
-                    output: outputs[seed as usize % 3],
+                    output: outputs[seed as usize % 3].into(),
                     row_factors: if seed % 2 == 1 { vector(m) } else { None },
                     column_factors: if seed % 3 == 1 { vector(n) } else { None },
                     bias: if seed % 5 < 3 { vector(n) } else { None },
@@ -93,12 +92,11 @@ fn halves_as_planned() {
         let dims = Dims::new(l, m, k).expect("dims");
         let a = generator.halves("a", dims, operand, &mut rng).expect("a");
         let a = Activations::Halves(&a);
-        let options = GemmOptions { output: OutputType::F32, ..GemmOptions::default() };
+        let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
         let what = format!("{} x {}: {m} {n} {k} {l}", F::NAME, operand.name());
         let result = gemm(kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
         let reference = reference(&a, &b, &options).expect("the oracle");
-        let reference = reference.with_additions(result.plan.additions);
-        let check = reference.verify(&result.values(), result.output);
+        let check = result.verify(&reference);
         assert!(check.passed(), "{what}\n{}\n{}", result.plan, check.summary());
     }
     for schedule in [Schedule::Eager, Schedule::Random(4)] {
@@ -130,7 +128,7 @@ fn every_code<F: BlockFormat>(operands: &[Operand], one: u8) {
     let b = BlockScaled::<F>::new("b", dims, Linear, row.repeat(n), scales.clone(), 1.0);
     let b = b.expect("weights");
     let check = |a: &Activations<'_, F>, what: &str| {
-        let options = GemmOptions { output: OutputType::F32, ..GemmOptions::default() };
+        let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
         let got = gemm(&kernels, a, &b, &options).expect("runs").values();
         for (index, got) in got.into_iter().enumerate() {
             let (code, scale) = ((index / n % 16) as u8, scales[index % n]);

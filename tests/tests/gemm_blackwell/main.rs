@@ -1,5 +1,6 @@
 //! The sm_100a GEMM on the emulator, against sums in f64.
 
+mod blocks;
 mod case;
 mod dependent;
 mod host;
@@ -87,6 +88,32 @@ fn ragged_shapes() {
                 case.check();
                 i += 1;
             }
+        }
+    }
+}
+
+/// Results in NVFP4 by every configuration, plain and swapped, static and dynamic, under all
+/// schedules, in both layouts, with factors and bias; tiles that are not full, several of
+/// them, and such that end inside the padding of 128x4 scales or before it.
+#[test]
+fn results_in_nvfp4() {
+    let mut i = 0;
+    for config in &CONFIGS {
+        let tiles = [config.rows() + 40, config.cluster_columns() + 16];
+        let shapes = [tiles, [config.columns, 272], [config.columns + 3, 80], [1, 16], [129, 48]];
+        for [m, n] in shapes {
+            let k = config.step() * config.splits + 64;
+            let mut case = Case::new(config, [m, n, k, 1 + i / 4 % 3]);
+            case.schedule = SCHEDULES[(i / 2 % 4) as usize];
+            case.swapped |= i % 2 == 1;
+            case.dynamic = i / 3 % 2 == 1;
+            case.quantized = Some([Linear, Blocked128x4][(i / 7 % 2) as usize]);
+            case.scales = [Scales::FullRange, Scales::Exact][(i % 3 / 2) as usize];
+            case.vectors = [i % 4 == 1, i % 5 == 1, i % 3 == 1];
+            case.alpha = -1.5;
+            case.seed = u64::from(i);
+            case.check();
+            i += 1;
         }
     }
 }

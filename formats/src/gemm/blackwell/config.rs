@@ -93,6 +93,8 @@ impl BlackwellConfig {
         assert!(config.stages() >= MIN_STAGES && config.buffers() >= 2);
         assert!(config.buffers() <= config.stages());
         assert!(splits == 1 || (columns / splits).is_multiple_of(EXCHANGE_COLUMNS));
+        // No block of a result in NVFP4 is cut.
+        assert!((columns / splits).is_multiple_of(Format::Nvfp4.block()));
         config
     }
 

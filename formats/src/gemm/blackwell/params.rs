@@ -175,6 +175,7 @@ pub const fn scales_map(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gemm::ResultScales;
     use core::mem::offset_of;
 
     #[test]
@@ -196,6 +197,7 @@ mod tests {
                 out_type: 11,
                 bias_type: 12,
                 reserved: 0,
+                scales: ResultScales::NONE,
             },
             problem: Problem { m: 13, n: 14, k: 15, l: 16 },
             swapped: 17,

@@ -72,6 +72,7 @@ impl HopperParams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gemm::ResultScales;
     use core::mem::offset_of;
 
     #[test]
@@ -92,6 +93,7 @@ mod tests {
                 out_type: 10,
                 bias_type: 11,
                 reserved: 0,
+                scales: ResultScales::NONE,
             },
             problem: Problem { m: 12, n: 13, k: 14, l: 15 },
             division: Division { steps: 18, share: 19, longer: 20, cluster: 21 },

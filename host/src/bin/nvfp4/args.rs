@@ -174,9 +174,9 @@ pub struct Bench {
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub layout: ScaleLayout,
     /// f16, bf16 or f32: type of gemv's and gemm's result [default: f16], of the floats that are quantised or
-    /// dequantised [default: bf16].
-    #[arg(long, value_parser = parse_output)]
-    pub dtype: Option<OutputType>,
+    /// dequantised [default: bf16]. gemm: also nvfp4, with scales, N a multiple of 16.
+    #[arg(long, value_parser = parse_result)]
+    pub dtype: Option<ResultType>,
     #[command(flatten)]
     pub quantize: BenchQuantize,
     #[command(flatten)]
@@ -209,6 +209,9 @@ pub struct BenchGemm {
     /// gemm: activations in the weights' format (fp4), or f16 or bf16.
     #[arg(long, default_value = "fp4")]
     pub activations: Left,
+    /// gemm: layout of the scales of a result in nvfp4: linear or 128x4.
+    #[arg(long, default_value = "linear", value_parser = parse_layout)]
+    pub out_layout: ScaleLayout,
     /// gemm: CTAs that share a tile, each with a part of K, instead of the plan's.
     #[arg(long, value_name = "N")]
     pub splits: Option<u32>,
@@ -389,6 +392,31 @@ fn parse_output(text: &str) -> Result<OutputType, String> {
     output::by_name(text).ok_or_else(|| format!("`{text}` is none of f16, bf16, f32"))
 }
 
+/// What can be asked of a bench's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultType {
+    Floats(OutputType),
+    Nvfp4,
+}
+
+impl ResultType {
+    /// The floats, `default` if none were asked for.
+    pub fn floats(asked: Option<Self>, default: OutputType) -> OutputType {
+        match asked {
+            Some(Self::Floats(floats)) => floats,
+            _ => default,
+        }
+    }
+}
+
+fn parse_result(text: &str) -> Result<ResultType, String> {
+    if text == Format::Nvfp4.name() {
+        return Ok(ResultType::Nvfp4);
+    }
+    let floats = output::by_name(text).map(ResultType::Floats);
+    floats.ok_or_else(|| format!("`{text}` is none of f16, bf16, f32, nvfp4"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -423,6 +451,8 @@ mod tests {
         assert!(parse("nvfp4 convert m --layout gpt-oss --out o --force"));
         assert!(parse("nvfp4 verify m --against o --json"));
         assert!(parse("nvfp4 bench --shape quantize:1x32 --format mxfp4 --direction dequantize"));
+        assert!(parse("nvfp4 bench --shape gemm:1x16x16 --dtype nvfp4 --out-layout 128x4"));
+        assert!(!parse("nvfp4 bench --shape gemm:1x16x16 --dtype mxfp4"));
         assert!(parse("nvfp4 bench --set gemv --device emu:b200 --schedule random:7"));
     }
 }

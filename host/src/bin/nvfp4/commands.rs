@@ -10,7 +10,7 @@ use nvfp4::bench::{self, Emulated, GemmBench, GemvBench, Protocol, QuantizeBench
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::{Choice, Device, Kernels};
 use nvfp4::error::Result as LibraryResult;
-use nvfp4::gemm::{GemmOptions, GemmOverrides};
+use nvfp4::gemm::{GemmOptions, GemmOverrides, Output};
 use nvfp4::gemv::{self, GemvOptions};
 use nvfp4::linear::{self, VectorSource};
 use nvfp4::oracle::{self, Verification};
@@ -20,7 +20,7 @@ use nvfp4::shape::{self, Shape};
 use nvfp4::{doctor, operands, output};
 use serde::Serialize;
 
-use crate::args::{Args, Bench, Command, Doctor, Gemv, Run, Target};
+use crate::args::{Args, Bench, Command, Doctor, Gemv, ResultType, Run, Target};
 use crate::checkpoints;
 use crate::gemm;
 use crate::progress::Progress;
@@ -160,6 +160,11 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         None => args.shape.iter().map(|text| text.parse()).collect(),
     }
     .map_err(nvfp4::error::Error::from)?;
+    if args.dtype == Some(ResultType::Nvfp4)
+        && let Some(shape) = shapes.iter().find(|shape| !matches!(shape, Shape::Gemm(_)))
+    {
+        anyhow::bail!("--dtype of {shape} must be f16, bf16 or f32, but is nvfp4");
+    }
     let progress = Progress::new();
     let kernels = open(&args.target, None, &progress)?;
     let kernels = if args.serial { kernels.serial() } else { kernels };
@@ -168,7 +173,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         seed: args.seed,
         layouts: [args.layout, ScaleLayout::Linear],
         options: GemvOptions {
-            output: args.dtype.unwrap_or(OutputType::F16),
+            output: ResultType::floats(args.dtype, OutputType::F16),
             overrides: Overrides { kernel: args.kernel.clone(), ctas: args.ctas },
             ..GemvOptions::default()
         },
@@ -217,7 +222,11 @@ fn protocol(args: &Bench) -> Protocol {
 
 fn gemm_bench(args: &Bench) -> GemmBench {
     let overrides = GemmOverrides { kernel: args.kernel.clone(), splits: args.gemm.splits };
-    let output = args.dtype.unwrap_or(OutputType::F16);
+    let (output, quantized) = match args.dtype {
+        None => (Output::default(), None),
+        Some(ResultType::Floats(floats)) => (floats.into(), None),
+        Some(ResultType::Nvfp4) => (Output::default(), Some(args.gemm.out_layout)),
+    };
     GemmBench {
         format: args.quantize.format,
         left: args.gemm.activations,
@@ -225,6 +234,7 @@ fn gemm_bench(args: &Bench) -> GemmBench {
         seed: args.seed,
         layout: args.layout,
         options: GemmOptions { output, overrides, ..GemmOptions::default() },
+        quantized,
         protocol: protocol(args),
         explain: args.gemm.explain,
         sweep: args.gemm.sweep,
@@ -243,7 +253,7 @@ fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
     };
     Ok(QuantizeBench {
         direction: args.quantize.direction,
-        element: args.dtype.unwrap_or(OutputType::Bf16),
+        element: ResultType::floats(args.dtype, OutputType::Bf16),
         options: QuantizeOptions { recipe, scale, layout: args.layout },
         seed: args.seed,
         protocol: protocol(args),

@@ -10,7 +10,6 @@ use nvfp4::device::Choice;
 use nvfp4::gemm::{GemmOptions, GemmOverrides, GemmPlan, gemm, reference};
 use nvfp4::operands::gemm::{AnyOperands, GemmOperands, read, write_result};
 use nvfp4::oracle::Verification;
-use nvfp4::output;
 use serde::Serialize;
 
 use crate::args::Gemm;
@@ -64,13 +63,13 @@ fn multiply<F: BlockFormat>(
     let GemmOperands { a, b, options } = &operands;
     let a = a.activations();
     let overrides = GemmOverrides { kernel: args.kernel.clone(), splits: args.splits };
-    let options = GemmOptions { output: args.dtype, overrides, ..options.clone() };
+    let options = GemmOptions { output: args.dtype.into(), overrides, ..options.clone() };
     progress.step("multiplying");
     let result = gemm(&kernels, &a, b, &options)?;
     progress.step("verifying");
     let verification = reference(&a, b, &options)?
         .with_additions(result.plan.additions)
-        .verify(&result.values(), result.output);
+        .verify(&result.values(), args.dtype);
     let verified = verification.passed();
     if let (true, Some(path)) = (verified, &args.out) {
         write_result(path, &result, shape)?;
@@ -83,7 +82,7 @@ fn multiply<F: BlockFormat>(
         shape: shape.to_string(),
         format: F::NAME,
         activations: a.kind().name(),
-        output: output::name(result.output),
+        output: result.output.name(),
         device: device.choice().clone(),
         emulated: reports
             .filter_map(|report| Emulated::of(device, std::slice::from_ref(report)))

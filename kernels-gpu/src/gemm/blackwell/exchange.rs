@@ -8,6 +8,8 @@ use super::Work;
 use super::boxes::Boxes;
 use super::control::{Control, arrive_at};
 use super::store::{self, Place};
+use super::store_blocks;
+use crate::gemm::blocks;
 use crate::pipeline::{Cursor, Ring};
 use cuda_std::ptx::{cluster, marker, mbarrier, memory, tcgen05};
 use cuda_std::{thread, warp};
@@ -15,6 +17,7 @@ use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::config::{CTA_ROWS, EXCHANGE_COLUMNS};
 
 const CHUNK: usize = EXCHANGE_COLUMNS as usize;
+const _: () = assert!(blocks::BLOCK == 2 * CHUNK);
 /// Columns of a 16-byte word.
 const WORD: usize = 4;
 
@@ -84,23 +87,40 @@ impl Exchange {
             mbarrier::wait_parity_cluster(self.ring.full(0), self.received.parity);
             warp::sync();
             let chunks = columns / EXCHANGE_COLUMNS;
+            let first = own * columns;
             let mut chunk = 0;
-            while chunk < chunks {
-                let column = own * columns + chunk * EXCHANGE_COLUMNS;
-                let mine = tcgen05::tcgen05_ld_32x32b_x8(d + column).map(f32::from_bits);
-                if chunk + 1 == chunks {
-                    give_back();
+            if blocks::wanted(&work.params.epilogue) {
+                while chunk < chunks {
+                    let column = first + chunk * EXCHANGE_COLUMNS;
+                    let mine = tcgen05::tcgen05_ld_32x32b_x16(d + column).map(f32::from_bits);
+                    if chunk + 2 == chunks {
+                        give_back();
+                    }
+                    let [low, high] = store_blocks::halves(mine);
+                    let low = self.add(config, own, chunk, low);
+                    let sums = [low, self.add(config, own, chunk + 1, high)];
+                    store_blocks::store(work, place, column, sums);
+                    warp::sync();
+                    chunk = marker::pin(chunk + 2);
                 }
-                let sums = self.add(config, own, chunk, mine);
-                if work.params.copied != 0 {
-                    boxes.put(work, place, column, sums);
-                } else {
-                    store::store(work, place, column, sums);
+            } else {
+                while chunk < chunks {
+                    let column = first + chunk * EXCHANGE_COLUMNS;
+                    let mine = tcgen05::tcgen05_ld_32x32b_x8(d + column).map(f32::from_bits);
+                    if chunk + 1 == chunks {
+                        give_back();
+                    }
+                    let sums = self.add(config, own, chunk, mine);
+                    if work.params.copied != 0 {
+                        boxes.put(work, place, column, sums);
+                    } else {
+                        store::store(work, place, column, sums);
+                    }
+                    // Lanes without a row come first.
+                    warp::sync();
+                    // Not unrolled: code that runs once a tile should be small.
+                    chunk = marker::pin(chunk + 1);
                 }
-                // Lanes without a row come first.
-                warp::sync();
-                // Not unrolled: code that runs once a tile should be small.
-                chunk = marker::pin(chunk + 1);
             }
             warp::sync();
             for split in 0..config.splits {

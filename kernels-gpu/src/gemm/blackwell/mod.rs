@@ -19,7 +19,7 @@
 //! # Roles
 //! | warp | role | file |
 //! |---|---|---|
-//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`boxes`], [`exchange`] |
+//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`boxes`], [`store_blocks`], [`exchange`] |
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`] |
 //! | 8-11 | decode: `X` of a K step to tensor memory, with 16-bit `Y` only | [`decode`] |
@@ -72,6 +72,7 @@ mod prepare;
 mod product;
 mod schedule;
 mod store;
+mod store_blocks;
 
 use control::Control;
 use cuda_std::ptx::{cluster, fence, marker, memory, tcgen05, tensor_copy};

@@ -4,7 +4,8 @@
 use super::Work;
 use super::control::{Control, arrive_at};
 use super::schedule::Tiles;
-use super::{boxes, decode, exchange};
+use super::{boxes, decode, exchange, store_blocks};
+use crate::gemm::blocks::{self, BLOCK};
 use crate::gemm::epilogue;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{grid, marker, tcgen05};
@@ -43,6 +44,11 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
             batch: tile.batch,
         };
         let d = tensor + which * config.accumulator_step() + lanes;
+        if blocks::wanted(&work.params.epilogue) {
+            let columns = config.columns / config.splits;
+            // SAFETY: once a tile.
+            unsafe { store_blocks::pad(work, &place, [work.split() * columns, columns]) };
+        }
         // SAFETY: the sums are complete; each is read before the accumulator is given
         // back, and the lanes of a warp stay together.
         unsafe {
@@ -133,13 +139,26 @@ impl Order {
 #[inline(always)]
 unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, order: &Order, give_back: impl Fn()) {
     let simple = simple(work);
+    let blocks = blocks::wanted(&work.params.epilogue);
     let mut i = 0;
     while i < order.chunks {
         let column = order.column(i);
         let last = i + 1 == order.shared;
         // SAFETY: the caller's; the branch is the same for all lanes.
         unsafe {
-            if simple && place.y + column + CHUNK <= work.y_rows() {
+            if blocks {
+                let mut part = 0;
+                while part < CHUNK / BLOCK as u32 {
+                    let column = column + part * BLOCK as u32;
+                    let sums = tcgen05::tcgen05_ld_32x32b_x16(d + column).map(f32::from_bits);
+                    if last && part + 1 == CHUNK / BLOCK as u32 {
+                        give_back();
+                    }
+                    store_blocks::store(work, place, column, store_blocks::halves(sums));
+                    warp::sync();
+                    part = marker::pin(part + 1);
+                }
+            } else if simple && place.y + column + CHUNK <= work.y_rows() {
                 let sums = tcgen05::tcgen05_ld_32x32b_x32(d + column).map(f32::from_bits);
                 if last {
                     give_back();

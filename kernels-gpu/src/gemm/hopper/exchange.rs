@@ -6,7 +6,7 @@
 //! A thread of the owner has the same sums as the giver's thread of the same number: what a
 //! thread gives, four sums at a time, 256 threads side by side, needs no rearrangement.
 
-use cuda_std::ptx::{memory, scoped};
+use cuda_std::ptx::{marker, memory, scoped};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::hopper::config::{CONSUMERS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
@@ -27,9 +27,9 @@ const FLAG_BYTES: u64 = size_of::<u32>() as u64;
 /// The sums that `cta` gives, as this thread has them.
 #[inline(always)]
 fn place(config: &HopperConfig, p: &HopperParams, cta: u32) -> u64 {
-    p.partials
-        + u64::from(cta) * u64::from(config.partial_bytes())
-        + u64::from(thread::thread_idx_x() * VECTOR_BYTES)
+    // Not kept while products run.
+    let own = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
+    p.partials + u64::from(cta) * u64::from(config.partial_bytes()) + u64::from(own)
 }
 
 /// Gives this CTA's sums.

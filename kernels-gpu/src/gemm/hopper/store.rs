@@ -5,7 +5,8 @@
 //!
 //! Where rows of the result are aligned, a thread stores the same eight columns of every so
 //! many tokens, whose factors and bias it loads once; several tokens' sums are under way at a
-//! time. Elsewhere each piece of eight columns is looked at by itself.
+//! time. Elsewhere each piece of eight columns is looked at by itself. Of a result in NVFP4
+//! a thread has a whole block.
 
 use cuda_std::ptx::{convert, marker, memory as words, remote};
 use cuda_std::thread;
@@ -17,6 +18,7 @@ use fp4_formats::gemm::hopper::repack::WARPGROUP;
 use super::cluster::Share;
 use super::decode::Weights;
 use super::tile::{Memory, Tile};
+use crate::gemm::blocks;
 use crate::gemm::epilogue::{self, COLUMNS};
 
 /// Threads that take part.
@@ -39,6 +41,11 @@ pub unsafe fn store_tile<W: Weights>(
     share: &Share,
     memory: Memory,
 ) {
+    if blocks::wanted(&p.epilogue) {
+        // SAFETY: the caller's.
+        unsafe { store_blocks::<W>(config, p, tile, share, memory) };
+        return;
+    }
     let pieces = config.rows / COLUMNS as u32;
     let column = thread::thread_idx_x() % pieces * COLUMNS as u32;
     let n = tile.row_tile * config.rows + column;
@@ -49,7 +56,7 @@ pub unsafe fn store_tile<W: Weights>(
     let first = first + thread::thread_idx_x() / pieces;
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
     let lane = thread::thread_idx_x();
-    let swapped = (lane ^ lane >> 2) % 2 != 0;
+    let swapped = !(lane ^ lane >> 2).is_multiple_of(2);
     let step = THREADS / pieces;
     let piece =
         Piece { config, p, tile, share, memory, unit, column, n, first, step, end, swapped };
@@ -68,6 +75,84 @@ pub unsafe fn store_tile<W: Weights>(
             }
         } else {
             piece.store::<true, SCALED_BATCH>();
+        }
+    }
+}
+
+/// [`store_tile`] of a result in NVFP4.
+///
+/// # Safety
+/// As [`store_tile`].
+#[inline(always)]
+unsafe fn store_blocks<W: Weights>(
+    config: &HopperConfig,
+    p: &HopperParams,
+    tile: &Tile,
+    share: &Share,
+    memory: Memory,
+) {
+    const BLOCK: u32 = blocks::BLOCK as u32;
+    let (to, problem) = (&p.epilogue, &p.problem);
+    // What follows from it is not kept while products run.
+    let thread = marker::pin(thread::thread_idx_x());
+    let count = config.rows / BLOCK;
+    if tile.token + share.tokens == problem.m {
+        let part = [tile.row_tile * count, count];
+        let threads = [share.rank * THREADS + thread, share.splits * THREADS];
+        // SAFETY: the caller's.
+        unsafe { blocks::pad_rows(to, problem, tile.batch, part, threads) };
+    }
+    let column = thread % count * BLOCK;
+    if tile.row_tile * config.rows + column >= problem.n {
+        return;
+    }
+    let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
+    let scaled = to.column_factors != 0 || to.bias != 0;
+    let (first, end) = share.part(share.rank);
+    let mut token = first + thread / count;
+    // Unrolled loops run out of registers, as do those that keep what does not change in them.
+    let step = marker::pin(THREADS / count);
+    while token < end {
+        let n = marker::pin(tile.row_tile * config.rows + column);
+        let m = tile.token + token;
+        // SAFETY: the token's sums and its factor; all columns of the block exist.
+        unsafe {
+            let mut results = [[0.0; COLUMNS]; 2];
+            for rank in 0..share.splits {
+                let at = share.sums(config, memory, rank, token);
+                add_block(at + column * size_of::<f32>() as u32, &mut results);
+            }
+            let row_factor = epilogue::row_factor(to, m);
+            for half in 0..2 {
+                for j in 0..COLUMNS {
+                    results[half][j] = results[half][j] * unit * row_factor;
+                }
+                // As in `Piece::store`; adding nothing would lose the sign of a zero.
+                if scaled {
+                    for j in 0..COLUMNS {
+                        let n = n + (half * COLUMNS + j) as u32;
+                        let (factor, added) = epilogue::column_factors(to, n);
+                        results[half][j] = results[half][j] * factor + added;
+                    }
+                }
+            }
+            blocks::store_results(to, problem, tile.batch, [m, n], results);
+        }
+        token += step;
+    }
+}
+
+/// Adds the sums of a block at a shared address.
+///
+/// # Safety
+/// They are there; a multiple of 16.
+#[inline(always)]
+unsafe fn add_block(at: u32, sums: &mut [[f32; COLUMNS]; 2]) {
+    for i in 0..blocks::BLOCK / 4 {
+        // SAFETY: the caller's.
+        let word = unsafe { words::ld_shared_v4_b32(at + 16 * i as u32) };
+        for j in 0..4 {
+            sums[i / 2][i % 2 * 4 + j] += f32::from_bits(word[j]);
         }
     }
 }

@@ -1,0 +1,228 @@
+//! What a GEMM gives: its type, where it goes, and how it comes back.
+
+use fp4_formats::gemm::{OUT_NVFP4, OUT_RECIPE, OutputType, ResultScales};
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
+use ptx_emu::LaunchReport;
+
+use super::{GemmPlan, verify};
+use crate::buffer::DeviceBuffer;
+use crate::error::{Error, Result};
+use crate::oracle::{Reference, Verification};
+use crate::output;
+use crate::tensor::{BlockScaled, Dims, byte_counts};
+
+/// What the result `[L, M, N]` of a GEMM is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Output {
+    /// Floats.
+    Floats(OutputType),
+    /// NVFP4, in blocks of 16 columns, of which N is a multiple: what TorchAO's recipe makes of
+    /// the result in f32, bit for bit.
+    ///
+    /// There is no error for results that are not finite: a block with a NaN has the scale NaN,
+    /// and an infinity becomes the largest magnitude, 2688 times `scale`, as does any number
+    /// beyond that.
+    Nvfp4 {
+        /// The tensor's scale, known before the product: values are
+        /// `code * (scale * block scale)`. From 2^-121 on; 1/2688 of the largest magnitude
+        /// that is expected, 1 for block scales alone.
+        scale: f32,
+        /// Order of the block scales, a matrix a batch entry.
+        layout: ScaleLayout,
+    },
+}
+
+impl Default for Output {
+    fn default() -> Self {
+        Self::Floats(OutputType::F16)
+    }
+}
+
+impl From<OutputType> for Output {
+    fn from(floats: OutputType) -> Self {
+        Self::Floats(floats)
+    }
+}
+
+impl Output {
+    /// The type's name in commands and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Floats(floats) => output::name(floats),
+            Self::Nvfp4 { .. } => Format::Nvfp4.name(),
+        }
+    }
+
+    /// Bytes of elements (packed codes) and of scales of a result.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for columns that are not whole blocks, [`Error::Overflow`].
+    pub fn bytes(self, dims: Dims) -> Result<[usize; 2]> {
+        match self {
+            Self::Floats(floats) => {
+                let bytes = dims.elements().checked_mul(floats.bytes() as usize);
+                let bytes = bytes.ok_or_else(|| Error::Overflow {
+                    what: "result".into(),
+                    detail: format!("{} elements", dims.elements()),
+                })?;
+                Ok([bytes, 0])
+            }
+            Self::Nvfp4 { layout, .. } => {
+                if !dims.cols().is_multiple_of(Nvfp4::BLOCK) {
+                    let required =
+                        format!("a multiple of {} for a result in {}", Nvfp4::BLOCK, Nvfp4::NAME);
+                    return Err(Error::shape("N", required, dims.cols()));
+                }
+                let (codes, scales) = byte_counts::<Nvfp4>("result", dims, layout)?;
+                Ok([codes, scales])
+            }
+        }
+    }
+
+    /// Checks what does not depend on the shape.
+    pub(super) fn check(self) -> Result<()> {
+        match self {
+            Self::Nvfp4 { scale, .. } if !OUT_RECIPE.accepts(scale) => Err(Error::Scalar {
+                field: "scale of the result".into(),
+                required: "finite and at least 2^-121",
+                actual: f64::from(scale),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the kernels call it.
+    pub(super) fn code(self) -> u32 {
+        match self {
+            Self::Floats(floats) => floats as u32,
+            Self::Nvfp4 { .. } => OUT_NVFP4,
+        }
+    }
+}
+
+/// The result on a device. Buffers start at multiples of 16 bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum ResultBuffers<'a> {
+    /// `[L, M, N]` floats.
+    Floats(&'a DeviceBuffer),
+    /// NVFP4.
+    Blocks {
+        /// Packed codes `[L, M, N/2]`.
+        codes: &'a DeviceBuffer,
+        /// Block scales, a padded matrix a batch entry. Padding is written as zero.
+        scales: &'a DeviceBuffer,
+    },
+}
+
+impl<'a> From<&'a DeviceBuffer> for ResultBuffers<'a> {
+    fn from(floats: &'a DeviceBuffer) -> Self {
+        Self::Floats(floats)
+    }
+}
+
+impl ResultBuffers<'_> {
+    /// Checks kinds and sizes for a result of `dims`. Gives the address of the elements, and what
+    /// the kernels are told of the scales.
+    pub(super) fn place(self, output: Output, dims: Dims) -> Result<(u64, ResultScales)> {
+        let [bytes, scale_bytes] = output.bytes(dims)?;
+        let sized = |field: &str, buffer: &DeviceBuffer, required: usize| {
+            if buffer.len() == required {
+                return Ok(buffer.address());
+            }
+            Err(Error::shape(format!("bytes of {field}"), required.to_string(), buffer.len()))
+        };
+        match (self, output) {
+            (Self::Floats(floats), Output::Floats(_)) => {
+                Ok((sized("the result", floats, bytes)?, ResultScales::NONE))
+            }
+            (Self::Blocks { codes, scales }, Output::Nvfp4 { scale, layout }) => {
+                let codes = sized("the result's codes", codes, bytes)?;
+                let scales = ResultScales {
+                    out: sized("the result's scales", scales, scale_bytes)?,
+                    stride: (scale_bytes / dims.batch()) as u64,
+                    parameter: scale,
+                    blocked: u32::from(layout == ScaleLayout::Blocked128x4),
+                };
+                Ok((codes, scales))
+            }
+            (Self::Floats(_), _) => Err(Error::shape("result", output.name(), "floats")),
+            (Self::Blocks { .. }, _) => Err(Error::shape("result", output.name(), "blocks")),
+        }
+    }
+}
+
+/// The result `[L, M, N]` of a GEMM.
+#[derive(Clone, Debug)]
+pub struct GemmResult {
+    /// Little-endian elements of [`output`](Self::output), or packed codes; row-major.
+    pub bytes: Vec<u8>,
+    /// Block scales of a result in NVFP4, padding included; else empty.
+    pub scales: Vec<u8>,
+    /// Batch, M, N.
+    pub dims: Dims,
+    /// Their type.
+    pub output: Output,
+    /// How it was computed.
+    pub plan: GemmPlan,
+    /// What the emulator counted, one report a launch; empty on a GPU.
+    pub reports: Vec<LaunchReport>,
+}
+
+impl GemmResult {
+    /// The elements as f32; of NVFP4 `code * (scale * block scale)`, NaN where the block's scale
+    /// is.
+    #[must_use]
+    pub fn values(&self) -> Vec<f32> {
+        let (scale, layout) = match self.output {
+            Output::Floats(floats) => return output::decode(floats, &self.bytes),
+            Output::Nvfp4 { scale, layout } => (scale, layout),
+        };
+        let multipliers = self.block_scales(layout).map(|byte| scale * e4m3::decode(byte));
+        let blocks = self.bytes.chunks_exact(Nvfp4::BLOCK_BYTES).zip(multipliers);
+        let values = blocks.flat_map(|(codes, multiplier)| {
+            let codes = codes.iter().flat_map(|&byte| <[u8; 2]>::from(pack::unpair(byte)));
+            codes.map(move |code| e2m1::decode(code) * multiplier)
+        });
+        values.collect()
+    }
+
+    /// The scale of each block, row-major.
+    pub(super) fn block_scales(&self, layout: ScaleLayout) -> impl Iterator<Item = u8> + '_ {
+        let (dims, blocks) = (self.dims, self.dims.cols() / Nvfp4::BLOCK);
+        let stride = self.scales.len() / dims.batch();
+        let rows =
+            (0..dims.batch()).flat_map(move |batch| (0..dims.rows()).map(move |m| (batch, m)));
+        rows.flat_map(move |(batch, m)| {
+            (0..blocks).map(move |block| batch * stride + layout.offset(m, block, blocks))
+        })
+        .map(|at| self.scales[at])
+    }
+
+    /// A result in NVFP4 as a tensor called `name`: another product's activations, for example.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where the result is of floats, [`Error::ScaleNotFinite`] where it has a
+    /// NaN.
+    pub fn into_blocks(self, name: &str) -> Result<BlockScaled<Nvfp4>> {
+        match self.output {
+            Output::Nvfp4 { scale, layout } => {
+                BlockScaled::new(name, self.dims, layout, self.bytes, self.scales, scale)
+            }
+            Output::Floats(_) => {
+                Err(Error::shape("type of the result", Nvfp4::NAME, self.output.name()))
+            }
+        }
+    }
+
+    /// Compares with the f64 oracle, within the bound of the plan's kernel.
+    #[must_use]
+    pub fn verify(&self, reference: &Reference) -> Verification {
+        let reference = reference.clone().with_additions(self.plan.additions);
+        match self.output {
+            Output::Floats(floats) => reference.verify(&self.values(), floats),
+            Output::Nvfp4 { scale, layout } => verify::blocks(&reference, self, scale, layout),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Results in NVFP4 against the f64 oracle.
+//!
+//! What is quantised is known up to the bound `a` of an f32 result (see [`crate::oracle`]). Both
+//! the scale of a block and, for a given scale, each code follow their argument monotonically:
+//! a right scale lies between those of the least and the largest maximum that the block may
+//! have, and a right element between the codes of `v - a` and `v + a`. Nothing is left for the
+//! quantisation itself: this is as narrow as a check of the values alone can be.
+
+use fp4_formats::gemm::OUT_RECIPE;
+use fp4_formats::recipe::{Nvfp4Tensor, Software};
+use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e2m1, e4m3};
+
+use super::GemmResult;
+use super::result::Output;
+use crate::oracle::{Mismatch, Reference, Verification};
+use crate::output::OutputType;
+
+const BLOCK: usize = Nvfp4::BLOCK;
+
+/// An f32 that is at most `x`.
+fn below(x: f64) -> f32 {
+    (x as f32).next_down()
+}
+
+/// An f32 that is at least `x`.
+fn above(x: f64) -> f32 {
+    (x as f32).next_up()
+}
+
+/// `x`, over the multiplier that `operand` is the reciprocal of, to the nearest code and back.
+fn nearest(x: f32, operand: f32, multiplier: f32) -> f64 {
+    f64::from(e2m1::decode(e2m1::encode(x * operand)) * multiplier)
+}
+
+/// The values that quantising the reference itself gives.
+fn rounded(tensor: &Nvfp4Tensor, scale: f32, values: &[f64]) -> [f64; BLOCK] {
+    let amax = values.iter().fold(0f32, |amax, &x| amax.max((x as f32).abs()));
+    let block = tensor.block::<Software>(amax);
+    let operand = (1.0 / scale) / e4m3::decode(block.byte);
+    let multiplier = scale * e4m3::decode(block.byte);
+    std::array::from_fn(|i| nearest(values[i] as f32, operand, multiplier))
+}
+
+/// Compares block by block; see the module's head.
+///
+/// `overflowed` counts the elements beyond the largest magnitude, which are right at that.
+pub(super) fn blocks(
+    reference: &Reference,
+    result: &GemmResult,
+    scale: f32,
+    layout: ScaleLayout,
+) -> Verification {
+    debug_assert!(matches!(result.output, Output::Nvfp4 { .. }));
+    let got = result.values();
+    let tensor = Nvfp4Tensor::new(OUT_RECIPE, scale);
+    let mut report = Verification {
+        outputs: reference.values.len(),
+        mismatches: reference.values.len().abs_diff(got.len()),
+        first_mismatch: None,
+        overflowed: 0,
+        max_abs_error: 0.0,
+        max_rel_error: 0.0,
+        max_bound_fraction: 0.0,
+        contest_criterion: reference.values.len() == got.len(),
+    };
+    let blocks = got.chunks_exact(BLOCK).zip(reference.values.chunks_exact(BLOCK));
+    for (block, ((got, values), byte)) in blocks.zip(result.block_scales(layout)).enumerate() {
+        let slack: [f64; BLOCK] =
+            std::array::from_fn(|i| reference.allowed(block * BLOCK + i, OutputType::F32));
+        let largest = |sign: f64| {
+            values.iter().zip(slack).fold(0f64, |amax, (v, a)| amax.max(v.abs() + sign * a))
+        };
+        let (least, most) = (below(largest(-1.0)).max(0.0), above(largest(1.0)));
+        let scales = [least, most].map(|amax| tensor.block::<Software>(amax).byte);
+        let right_scale = (scales[0]..=scales[1]).contains(&byte);
+        let value = e4m3::decode(byte);
+        let (operand, multiplier) = ((1.0 / scale) / value, scale * value);
+        let near = rounded(&tensor, scale, values);
+        for i in 0..BLOCK {
+            let (value, expected) = (f64::from(got[i]), values[i]);
+            let low = nearest(below(expected - slack[i]), operand, multiplier);
+            let high = nearest(above(expected + slack[i]), operand, multiplier);
+            let allowed = (high - expected).abs().max((expected - low).abs());
+            let error = (value - expected).abs();
+            let contest = (value - near[i]).abs() <= 1e-3 + 1e-3 * near[i].abs();
+            report.contest_criterion &= contest;
+            if value.is_finite() {
+                report.max_abs_error = report.max_abs_error.max(error);
+                report.max_bound_fraction = report.max_bound_fraction.max(error / allowed);
+                if expected != 0.0 {
+                    report.max_rel_error = report.max_rel_error.max(error / expected.abs());
+                }
+            }
+            if right_scale && low <= value && value <= high {
+                let most = f64::from(Nvfp4::MAX_SCALED) * f64::from(scale);
+                report.overflowed += usize::from(expected.abs() - slack[i] > most);
+                continue;
+            }
+            report.mismatches += 1;
+            let index = block * BLOCK + i;
+            report.first_mismatch.get_or_insert(Mismatch {
+                batch: index / reference.rows,
+                row: index % reference.rows,
+                got: got[i],
+                expected,
+                allowed: if right_scale { allowed } else { 0.0 },
+            });
+        }
+    }
+    report
+}

@@ -1,0 +1,352 @@
+//! GEMM with a result in NVFP4: codes and scales are those that the CPU's quantiser makes of the
+//! f32 result of the same kernel, bit for bit, and within the f64 oracle's bound.
+
+use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemm::hopper::{self, Operand};
+use fp4_formats::gemm::{OUT_RECIPE, OutputType, blackwell};
+use fp4_formats::quantize::Format;
+use fp4_formats::recipe::{Nvfp4Tensor, Software};
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e4m3, pack};
+use nvfp4::device::Kernels;
+use nvfp4::gemm::{
+    Activations, GemmOptions, GemmOverrides, GemmResult, GemmRun, Output, Repacked, gemm, reference,
+};
+use nvfp4::generate::Generator;
+use nvfp4::quantize::{TensorScale, quantize};
+use nvfp4::rng::SplitMix64;
+use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_tests::emulated;
+use ptx_emu::Schedule;
+
+const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
+const SCHEDULES: [Schedule; 5] = [
+    Schedule::Eager,
+    Schedule::Lazy,
+    Schedule::Random(1),
+    Schedule::Random(22),
+    Schedule::Random(333),
+];
+
+/// One product.
+#[derive(Debug, Clone)]
+struct Case {
+    /// M, N, K, L.
+    sizes: [usize; 4],
+    format: Format,
+    /// Type of the activations, where they are not in the weights' format.
+    halves: Option<Operand>,
+    generator: Generator,
+    /// The tensor's scale over the one that the largest result asks for.
+    relative_scale: f32,
+    layout: ScaleLayout,
+    options: GemmOptions,
+    seed: u64,
+}
+
+impl Case {
+    fn new(sizes: [usize; 4]) -> Self {
+        Self {
+            sizes,
+            format: Format::Nvfp4,
+            halves: None,
+            generator: Generator::Exact,
+            relative_scale: 1.0,
+            layout: Linear,
+            options: GemmOptions::default(),
+            seed: 1,
+        }
+    }
+
+    fn kernel(mut self, name: &str, splits: u32) -> Self {
+        self.options.overrides = GemmOverrides { kernel: Some(name.into()), splits: Some(splits) };
+        self
+    }
+
+    fn check(&self, kernels: &Kernels) {
+        match self.format {
+            Format::Nvfp4 => self.check_as::<Nvfp4>(kernels),
+            Format::Mxfp4 => self.check_as::<Mxfp4>(kernels),
+        }
+    }
+
+    /// Runs it twice and fails with the first mismatch. Buffers are poisoned, and reading back a
+    /// byte that no kernel wrote fails.
+    fn check_as<F: BlockFormat>(&self, kernels: &Kernels) {
+        let [m, n, k, l] = self.sizes;
+        let mut rng = SplitMix64::new(self.seed);
+        let b = Dims::new(if self.seed.is_multiple_of(2) { 1 } else { l }, n, k).expect("dims");
+        let b = self.generator.blocks::<F>("b", b, Linear, &mut rng).expect("b");
+        let dims = Dims::new(l, m, k).expect("dims");
+        let (blocks, halves);
+        let a = if let Some(operand) = self.halves {
+            halves = self.generator.halves("a", dims, operand, &mut rng).expect("a");
+            Activations::Halves(&halves)
+        } else {
+            blocks = self.generator.blocks::<F>("a", dims, Linear, &mut rng).expect("a");
+            Activations::Blocks(&blocks)
+        };
+        let run = |output: Output| -> GemmResult {
+            let options = GemmOptions { output, ..self.options.clone() };
+            gemm(kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{self:?}: {e}"))
+        };
+        let floats = run(OutputType::F32.into());
+        let values = floats.values();
+        let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
+        let scale = OUT_RECIPE.tensor_parameter(amax) * self.relative_scale;
+        let result = run(Output::Nvfp4 { scale, layout: self.layout });
+        assert_eq!(result.plan.kernel, floats.plan.kernel, "{self:?}");
+        assert_eq!(result.plan.splits, floats.plan.splits, "{self:?}");
+
+        let expected = quantize("c", &values, result.dims, TensorScale::Given(scale), self.layout);
+        let expected = expected.expect("the CPU quantises it");
+        let plan = &result.plan;
+        for (part, got, expected) in [
+            ("codes", &result.bytes[..], expected.codes()),
+            ("scales", &result.scales[..], expected.scales()),
+        ] {
+            assert_eq!(got.len(), expected.len(), "{self:?}: {part}");
+            if let Some(at) = (0..got.len()).find(|&at| got[at] != expected[at]) {
+                let (row, column) = if part == "codes" {
+                    (at / (n / 2), format!("column {}", at % (n / 2) * 2))
+                } else {
+                    (at / (n / 16), format!("block {}, if linear", at % (n / 16)))
+                };
+                let (got, expected) = (got[at], expected[at]);
+                panic!("{self:?}\n{plan}\n{part}, row {row}, {column}: {got:#x} for {expected:#x}");
+            }
+        }
+        let reference = reference(&a, &b, &self.options).expect("the oracle");
+        let check = result.verify(&reference);
+        assert!(check.passed(), "{self:?}\n{plan}\n{}", check.summary());
+        assert_eq!(check.outputs, l * m * n);
+        let blocks = result.clone().into_blocks("c").expect("finite");
+        assert_eq!(blocks.dequantize().expect("small"), result.values(), "{self:?}");
+    }
+}
+
+/// Both machines, in turn under all schedules.
+fn machines() -> Vec<Kernels> {
+    let all = SCHEDULES.iter().flat_map(|&schedule| DEVICES.map(|d| emulated(d, schedule)));
+    all.collect()
+}
+
+/// N = 16, 48, 208 and 1008, ragged M, L = 1 to 3, K in parts, both layouts, all formats and
+/// activations, with and without factors and bias, scales that saturate and scales that leave
+/// only subnormal blocks.
+#[test]
+fn ragged_shapes() {
+    let machines = machines();
+    let mut index = 0;
+    for m in [1, 5, 64, 130, 257] {
+        for n in [16, 48, 208, 1008] {
+            for k in [16, 304, 1040] {
+                for kernels in &machines[index % 5 * 2..][..2] {
+                    let mut case = Case::new([m, n, k, 1 + index % 3]);
+                    case.seed = index as u64;
+                    case.generator = Generator::ALL[index % 3];
+                    case.layout = ScaleLayout::ALL[index / 2 % 2];
+                    case.relative_scale = [1.0, 0.25, 1e-3, 300.0][index / 5 % 4];
+                    if index % 4 == 1 {
+                        case.halves = Some(Operand::Bf16);
+                    }
+                    if index % 6 == 2 {
+                        case.format = Format::Mxfp4;
+                        case.sizes[2] = k.next_multiple_of(32);
+                    }
+                    let vector =
+                        |count: usize| Some((0..count).map(|i| 0.5 - (i % 7) as f32).collect());
+                    case.options.alpha = [1.0, -0.375, 3.0][index / 7 % 3];
+                    case.options.row_factors = vector(m).filter(|_| index % 3 == 1);
+                    case.options.column_factors = vector(n).filter(|_| index % 5 == 2);
+                    case.options.bias = vector(n).filter(|_| index % 7 < 3);
+                    case.check(kernels);
+                }
+                index += 1;
+            }
+        }
+    }
+}
+
+/// Every configuration of both tables, alone and with K in parts.
+#[test]
+fn every_configuration() {
+    let h200 = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
+    for (index, config) in hopper::CONFIGS.iter().enumerate() {
+        let (m, n) = (config.tokens as usize + 3, config.rows as usize + 48);
+        for (k, splits) in [(160, 1), (672, 3), (1056, 8)] {
+            let mut case = Case::new([m, n, k, 1]).kernel(config.name, splits);
+            case.format = config.scheme.format;
+            if (config.scheme.format, config.scheme.operand) == (Format::Nvfp4, Operand::Bf16) {
+                case.halves = Some(Operand::Bf16);
+            }
+            case.layout = ScaleLayout::ALL[(index + splits as usize) % 2];
+            case.generator = Generator::FullRange;
+            case.check(&h200[index % 5]);
+        }
+    }
+    let b200 = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
+    for (index, config) in blackwell::CONFIGS.iter().enumerate() {
+        // Of few tokens and of few columns, so that both orientations are chosen.
+        let k = (config.step() * (config.splits + 1) + 192) as usize;
+        for [m, n] in [[9, config.rows() as usize + 48], [config.rows() as usize + 9, 80]] {
+            let mut case = Case::new([m, n, k, 1]).kernel(config.name, config.splits);
+            case.format = config.format;
+            case.halves = config.left;
+            case.layout = ScaleLayout::ALL[(index + m) % 2];
+            case.generator = Generator::FullRange;
+            case.check(&b200[index % 5]);
+        }
+    }
+}
+
+/// Operands of one block a row, whose products are a bias alone.
+fn zeros(rows: usize) -> BlockScaled<Nvfp4> {
+    let dims = Dims::new(1, rows, 16).expect("dims");
+    BlockScaled::new("zeros", dims, Linear, vec![0; rows * 8], vec![0x38; rows], 1.0)
+        .expect("an operand")
+}
+
+/// All results at given values, by the bias of zero products: of every binade and sign, ties
+/// between codes, zeros of either sign, and numbers that are not finite.
+#[test]
+fn given_values() {
+    let (m, blocks) = (3, 40);
+    let n = 16 * blocks;
+    let value = |i: usize| {
+        let (block, at) = (i / 16, i % 16);
+        let steps = [0.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, 5.9, 0.1, 1.0, 1.5, 2.2];
+        let size = 2f32.powi(block as i32 * 7 - 130);
+        let value = steps.get(at).map_or(f32::from_bits(i as u32), |step| step * size);
+        match (block, at) {
+            (20, 3) | (23, 15) => f32::INFINITY,
+            (21, 15) => f32::NEG_INFINITY,
+            (22, 0) | (23, 9) => f32::NAN,
+            _ if i % 3 == 1 => -value,
+            _ => value,
+        }
+    };
+    let bias: Vec<f32> = (0..n).map(value).collect();
+    let (a, b) = (zeros(m), zeros(n));
+    for device in DEVICES {
+        let kernels = emulated(device, Schedule::Random(4));
+        for scale in [1.0, 2f32.powi(-121), 0.37, 3e38] {
+            for layout in ScaleLayout::ALL {
+                let options = GemmOptions {
+                    output: Output::Nvfp4 { scale, layout },
+                    // A sum of -0 leaves a bias of either zero as it is.
+                    alpha: -1.0,
+                    bias: Some(bias.clone()),
+                    ..GemmOptions::default()
+                };
+                let result = gemm(&kernels, &Activations::Blocks(&a), &b, &options);
+                let result = result.unwrap_or_else(|e| panic!("{device} {scale:e}: {e}"));
+                let tensor = Nvfp4Tensor::new(OUT_RECIPE, scale);
+                let decoded = result.values();
+                for row in 0..m {
+                    for block in 0..blocks {
+                        let values = &bias[block * 16..][..16];
+                        let nan = values.iter().any(|x| x.is_nan());
+                        let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
+                        let amax = if nan { f32::NAN } else { amax };
+                        let expected = tensor.block::<Software>(amax);
+                        let at = layout.offset(row, block, blocks);
+                        let what = format!("{device} {scale:e} {layout} row {row} block {block}");
+                        assert_eq!(result.scales[at], expected.byte, "{what}: scale");
+                        assert_eq!(expected.byte == e4m3::NAN, nan, "{what}");
+                        let dead = decoded[(row * blocks + block) * 16..][..16].iter();
+                        assert!(!nan || dead.copied().all(f32::is_nan), "{what}: a NaN is lost");
+                        let got = &result.bytes[(row * blocks + block) * 8..][..8];
+                        for (i, half) in got.as_chunks::<4>().0.iter().enumerate() {
+                            let eight = values[8 * i..][..8].try_into().expect("eight");
+                            let codes = expected.codes::<Software>(eight);
+                            let got = u32::from_le_bytes(*half);
+                            assert!(nan || got == codes, "{what}: {got:08x} for {codes:08x}");
+                        }
+                    }
+                }
+                let error = result.into_blocks("c").expect_err("NaN").to_string();
+                assert!(error.contains("`c` has a scale that is not finite"), "{error}");
+            }
+        }
+    }
+}
+
+/// A wrong code or a wrong scale is found by the oracle, at its place.
+#[test]
+fn the_oracle_sees_wrong_codes_and_scales() {
+    let kernels = emulated(DEVICES[0], Schedule::Eager);
+    let mut rng = SplitMix64::new(3);
+    let dims = |rows| Dims::new(1, rows, 256).expect("dims");
+    let a = Generator::FullRange.operand("a", dims(4), Linear, &mut rng).expect("a");
+    let b = Generator::FullRange.operand("b", dims(48), Linear, &mut rng).expect("b");
+    let a = Activations::Blocks(&a);
+    let mut options = GemmOptions::default();
+    let reference = reference(&a, &b, &options).expect("the oracle");
+    let amax = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
+    let scale = OUT_RECIPE.tensor_parameter(amax as f32);
+    options.output = Output::Nvfp4 { scale, layout: Linear };
+    let good = gemm(&kernels, &a, &b, &options).expect("runs");
+    assert!(good.verify(&reference).passed());
+    for at in 0..good.bytes.len() {
+        let mut bad = good.clone();
+        let (low, high) = pack::unpair(bad.bytes[at]);
+        // The next magnitude: one code away, which half a step's tolerance would not see.
+        let next = if low & 7 == 7 { low - 1 } else { low + 1 };
+        bad.bytes[at] = pack::pair(next, high);
+        let check = bad.verify(&reference);
+        let first = check.first_mismatch.unwrap_or_else(|| panic!("code {at} is not seen"));
+        assert_eq!((first.batch, first.row), (at / 24, at % 24 * 2));
+    }
+    for at in 0..good.scales.len() {
+        let mut bad = good.clone();
+        bad.scales[at] ^= 1;
+        let first = bad.verify(&reference).first_mismatch;
+        let first = first.unwrap_or_else(|| panic!("scale {at} is not seen"));
+        assert_eq!((first.batch, first.row / 16), (at / 3, at % 3));
+    }
+}
+
+/// What does not fit is refused before anything is launched, with the field's name.
+#[test]
+fn bad_results_are_refused() {
+    for device in DEVICES {
+        let kernels = emulated(device, Schedule::Eager);
+        let (a, b) = (zeros(3), zeros(40));
+        let a = Activations::Blocks(&a);
+        let run = |scale: f32| {
+            let output = Output::Nvfp4 { scale, layout: Blocked128x4 };
+            let options = GemmOptions { output, ..GemmOptions::default() };
+            gemm(&kernels, &a, &b, &options).expect_err("refused").to_string()
+        };
+        assert_eq!(run(1.0), "N must be a multiple of 16 for a result in nvfp4, but is 40");
+        for scale in [0.0, -1.0, f32::NAN, f32::INFINITY, 2f32.powi(-122)] {
+            let text = run(scale);
+            assert!(text.contains("scale of the result must be finite"), "{scale}: {text}");
+        }
+    }
+}
+
+/// The result of a product is another's activations.
+#[test]
+fn results_feed_products() {
+    for device in DEVICES {
+        let kernels = emulated(device, Schedule::Lazy);
+        let mut rng = SplitMix64::new(8);
+        let mut operand = |rows, k| {
+            let dims = Dims::new(1, rows, k).expect("dims");
+            Generator::FullRange.operand("x", dims, Linear, &mut rng).expect("operand")
+        };
+        let (x, first, second) = (operand(19, 64), operand(96, 64), operand(40, 96));
+        let output = Output::Nvfp4 { scale: 0.125, layout: Blocked128x4 };
+        let options = GemmOptions { output, ..GemmOptions::default() };
+        let hidden = gemm(&kernels, &Activations::Blocks(&x), &first, &options).expect("runs");
+        let hidden = hidden.into_blocks("hidden").expect("finite");
+        let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
+        let a = Activations::Blocks(&hidden);
+        let weights = Repacked::for_device(kernels.device(), &second, a.kind()).expect("weights");
+        let run = GemmRun::new(&kernels, &a, &weights, &options).expect("planned");
+        let check =
+            run.run().expect("runs").verify(&reference(&a, &second, &options).expect("f64"));
+        assert!(check.passed(), "{device}: {}", check.summary());
+    }
+}
