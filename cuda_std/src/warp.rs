@@ -24,6 +24,16 @@ pub unsafe fn shuffle_xor_f32(value: f32, xor: u32) -> f32 {
     f32::from_bits(unsafe { ptx::shuffle::shfl_sync_bfly_b32(value.to_bits(), xor, ALL) })
 }
 
+/// The value that lane `lane` holds.
+///
+/// # Safety
+/// All 32 lanes reach this same call.
+#[inline(always)]
+pub unsafe fn broadcast_f32(value: f32, lane: u32) -> f32 {
+    // SAFETY: the caller vouches that all lanes arrive.
+    f32::from_bits(unsafe { ptx::shuffle::shfl_sync_idx_b32(value.to_bits(), lane, ALL) })
+}
+
 /// Sums of `N` values over the warp, `N` a power of two up to 32: lane `j`
 /// returns the sum of `values[j % N]` over all lanes.
 ///

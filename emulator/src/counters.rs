@@ -75,8 +75,8 @@ pub struct SpaceCount {
     pub bytes_read: u64,
     /// Bytes written, summed over lanes.
     pub bytes_written: u64,
-    /// Distinct 32-byte sectors read, summed over warp instructions (global
-    /// and local memory; what L1 and L2 move at most).
+    /// Distinct 32-byte sectors read, summed over warp instructions and copies
+    /// (global and local memory; what L1 and L2 move at most).
     pub sectors_read: u64,
     /// Same for writes.
     pub sectors_written: u64,

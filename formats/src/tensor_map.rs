@@ -53,6 +53,8 @@ pub enum MapElement {
     U8,
     /// 16-bit.
     U16,
+    /// 32-bit.
+    U32,
 }
 
 impl MapElement {
@@ -62,6 +64,7 @@ impl MapElement {
         match self {
             Self::U8 => 1,
             Self::U16 => 2,
+            Self::U32 => 4,
         }
     }
 }

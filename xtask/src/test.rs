@@ -139,10 +139,14 @@ fn expected_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)>
 
 /// The same for the GEMM of sm_100a. Warps come together before each of the two meetings
 /// of all threads; storing ones once they have sums, at each of the places where they give
-/// an accumulator back, which are as many as read it last, after a chunk, a part of one, a
-/// block of NVFP4, and for the next tile; in a split before and after the exchange's writes
-/// and reads. Decoding ones before and after a K step, and for the next tile. Blocks of
-/// swapped products are transposed by shuffles.
+/// an accumulator back, which are as many as read it last, after a chunk on either way out,
+/// a part of one, a block of NVFP4, and for the next tile; before a box of results is filled
+/// and before it is stored, in code of its own for either size of results and, of a chunk
+/// of wide ones, for either box; in a split before and after the exchange's writes and
+/// reads. Decoding ones before and after a K step, and for the next tile. Boxes take what
+/// belongs to columns from the lanes: one vector if swapped, else two. Chunks for boxes are
+/// read ahead, one or those that accumulators share, then in a loop, and in the loop of the
+/// other way out. Blocks of swapped products are transposed by shuffles.
 fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
     use fp4_formats::gemm::blackwell::CONFIGS;
     use fp4_formats::{BlockFormat, Nvfp4};
@@ -164,7 +168,7 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
         };
         let block = Nvfp4::BLOCK;
         let mut counts = vec![
-            ("bar.warp.sync", if split { 12 } else { 10 } + if halves { 3 } else { 0 }),
+            ("bar.warp.sync", if split { 16 } else { 18 } + if halves { 3 } else { 0 }),
             ("elect.sync", 4),
             (alloc, 1),
             (dealloc, 1),
@@ -172,10 +176,14 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
             ("tcgen05.ld.sync.aligned.32x32b.x16.b32", 1),
             ("shfl.sync.bfly.b32", block / 2 * block.ilog2() as usize),
             (relinquish, 1),
-            ("tcgen05.wait::ld.sync.aligned", 3),
+            ("shfl.sync.idx.b32", if split { 3 * 8 } else { 3 * 32 }),
         ];
-        if !split {
-            counts.push(("tcgen05.ld.sync.aligned.32x32b.x32.b32", 1));
+        if split {
+            counts.push(("tcgen05.wait::ld.sync.aligned", 3));
+        } else {
+            let wide = if config.accumulators_overlap() && !halves { 5 } else { 3 };
+            counts.push(("tcgen05.ld.sync.aligned.32x32b.x32.b32", wide));
+            counts.push(("tcgen05.wait::ld.sync.aligned", 2 + wide));
         }
         if config.cluster() > 1 {
             counts.push(("barrier.cluster.arrive.release.aligned", 2));

@@ -227,6 +227,19 @@ pub unsafe fn st_shared_b32(address: u32, value: u32) {
     }
 }
 
+/// `st.shared.b16 [a], v;` ISA 9.7.9.11. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 2-byte aligned and names 2 bytes of the CTA's shared memory.
+#[inline(always)]
+pub unsafe fn st_shared_b16(address: u32, value: u16) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("st.shared.b16 [{}], {};", in(reg32) address, in(reg16) value,
+            options(nostack, preserves_flags));
+    }
+}
+
 /// `ld.global.nc.b32 d, [a];` ISA 9.7.9.9. sm_32+. Any thread.
 ///
 /// # Safety

@@ -22,6 +22,26 @@ pub unsafe fn shfl_sync_bfly_b32(value: u32, xor: u32, mask: u32) -> u32 {
     result
 }
 
+/// `shfl.sync.idx.b32 d, a, lane, 0x1f, mask;` ISA 9.7.9.6. All targets. All lanes named
+/// in `mask`.
+///
+/// # Safety
+/// Every lane named in `mask`, the caller and `lane` among them, reaches this same call.
+#[inline(always)]
+pub unsafe fn shfl_sync_idx_b32(value: u32, lane: u32, mask: u32) -> u32 {
+    let result;
+    // SAFETY: the caller vouches for the lanes; no nomem/readonly/pure, so
+    // the exchange is not moved under a condition.
+    unsafe {
+        asm!(
+            "shfl.sync.idx.b32 {}, {}, {}, 0x1f, {};",
+            out(reg32) result, in(reg32) value, in(reg32) lane, in(reg32) mask,
+            options(nostack, preserves_flags),
+        );
+    }
+    result
+}
+
 /// `redux.sync.max.u32 d, a, mask;` ISA 9.7.13.7. sm_80+. All lanes named in
 /// `mask`. The largest of their values, in each of them.
 ///

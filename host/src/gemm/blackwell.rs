@@ -9,8 +9,9 @@ use fp4_formats::gemm::blackwell::choose::{self, Candidate as Choice, Limit};
 use fp4_formats::gemm::blackwell::prepare::{
     self, CODES_NAME, PrepareCodes, PrepareScales, PreparedBlocks, SCALES_NAME,
 };
+use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{
-    BlackwellParams, CONFIGS, Side, codes_map, halves_map, scales_map,
+    BlackwellParams, CONFIGS, Side, codes_map, halves_map, result_map, scales_map,
 };
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::gemm::{Epilogue, OutputType, Problem};
@@ -23,8 +24,8 @@ use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
 use super::plan::{Candidate, Chosen, Source};
 use super::weights::scheme;
 use super::{
-    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOverrides, GemmPlan, Workspace,
-    format_of,
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOverrides, GemmPlan, Output,
+    Workspace, format_of,
 };
 use crate::device::{Device, LaunchSpec, Machine};
 use crate::error::{Error, Result, filled};
@@ -200,6 +201,9 @@ pub(super) fn plan(
         why.push("scales of activations are laid out in whole 128x4 tiles before".into());
         before.push(step);
     }
+    if !before.is_empty() {
+        why.push("the product begins to copy weights while that is done".into());
+    }
     let tile = [config.rows(), config.columns];
     Ok(GemmPlan {
         op: "gemm",
@@ -272,6 +276,7 @@ impl From<Choice> for Candidate {
                 Limit::L2 => "L2",
                 Limit::Copies => "copies into shared memory",
                 Limit::Products => "tensor cores",
+                Limit::Decode => "decoding of weights",
             },
         }
     }
@@ -300,6 +305,7 @@ fn encode(device: &Device, shape: &TensorMapShape, address: u64) -> Result<Tenso
     let element = match shape.element {
         MapElement::U8 => ElementType::U8,
         MapElement::U16 => ElementType::U16,
+        MapElement::U32 => ElementType::U32,
     };
     let rank = shape.rank;
     let map = tensor_map::TensorMap {
@@ -319,6 +325,24 @@ fn encode(device: &Device, shape: &TensorMapShape, address: u64) -> Result<Tenso
         )
     };
     Ok(TensorMap::from_bytes(&device.encode_tensor_map(&map)?))
+}
+
+/// The map by which the copy engine stores the result, dense, if it can.
+fn result_shape(choice: &Choice, problem: &Problem, output: Output) -> Option<TensorMapShape> {
+    let Output::Floats(output) = output else { return None };
+    let stride = u64::from(problem.m) * u64::from(problem.n);
+    result_map(choice.config, choice.swapped, output, problem, stride)
+}
+
+/// How results get to memory, a sentence for the plan.
+pub(super) fn way_out(choice: &Choice, problem: &Problem, output: Output) -> &'static str {
+    if result_shape(choice, problem, output).is_some() {
+        "results go through shared memory; the copy engine stores boxes of them"
+    } else if matches!(output, Output::Nvfp4 { .. }) {
+        "threads store the blocks of the result"
+    } else {
+        "rows of the result are not multiples of 16 bytes: threads store it"
+    }
 }
 
 /// [`Gemm::launch`] on sm_100a, sizes of result and vectors checked.
@@ -354,11 +378,16 @@ pub(super) fn launch(
     let (x_shared, y_shared) = if choice.swapped { (shared, 0) } else { (0, shared) };
     let [[x_codes, x_scales], [y_codes, y_scales]] =
         if choice.swapped { [weight_maps, left_maps] } else { [left_maps, weight_maps] };
+    let result = result_shape(choice, &gemm.problem, gemm.output)
+        .filter(|_| epilogue.out.is_multiple_of(RESULT_ALIGN))
+        .map(|shape| encode(device, &shape, epilogue.out))
+        .transpose()?;
     let params = BlackwellParams {
         x_codes,
         y_codes,
         x_scales,
         y_scales,
+        result: result.unwrap_or(TensorMap::NONE),
         epilogue,
         problem: gemm.problem,
         swapped: u32::from(choice.swapped),
@@ -367,13 +396,15 @@ pub(super) fn launch(
         y_once: u32::from(choice.tiling.x == 1 && y_shared == 0),
         x_shared,
         y_shared,
+        copied: u32::from(result.is_some()),
+        reserved: 0,
     };
     let spec = LaunchSpec {
         entry: config.name,
         grid: [choice.clusters * config.cluster(), 1, 1],
         block: [config.threads(), 1, 1],
         cluster: None,
-        overlaps: false,
+        overlaps: true,
         dynamic_shared: config.shared_bytes(),
         params: &params.to_bytes(),
     };
@@ -445,13 +476,13 @@ fn place(
     if let (Some(step), Some(at)) = (preparation.code_step(), preparation.codes) {
         let params = preparation.code_params(placed.codes, base + at).to_bytes();
         // SAFETY: source and workspace have the sizes that the parameters state.
-        reports.extend(unsafe { launch_step(&gemm.kernels, &step, false, &params)? });
+        reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
         placed.codes = base + at;
     }
     if let (Some(step), Some(at)) = (preparation.scale_step(), preparation.scales) {
         let params = preparation.scale_params(placed.scales, stride as u64, base + at).to_bytes();
         // SAFETY: as above.
-        reports.extend(unsafe { launch_step(&gemm.kernels, &step, false, &params)? });
+        reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
         placed.scales = base + at;
     }
     Ok((Left::Blocks(placed), reports))

@@ -122,10 +122,10 @@ impl Workspace {
 #[derive(Clone, Debug)]
 pub struct Gemm {
     pub(super) kernels: Kernels,
-    plan: GemmPlan,
+    pub(super) plan: GemmPlan,
     pub(super) problem: Problem,
     pub(super) kind: ActivationKind,
-    output: Output,
+    pub(super) output: Output,
     alpha: f32,
 }
 
@@ -175,13 +175,16 @@ impl Gemm {
             let required = format!("1 or {batch}, the batch");
             return Err(Error::shape("matrices of weights", required, weights.batch()));
         }
-        let plan = tuned::plan_for(kernels, shape, format, kind, options)?;
+        let mut plan = tuned::plan_for(kernels, shape, format, kind, options)?;
         let mut alpha = combined_scale(options.alpha, a_scale, weights.global_scale())?;
         if matches!(plan.chosen, Chosen::Hopper(_)) && decoded_scale(kind) != 1.0 {
             alpha = combined_scale(alpha, decoded_scale(kind).recip(), 1.0)?;
         }
         // The plan has checked that these fit.
         let problem = Problem { m: m as u32, n: form.rows(), k: form.columns(), l: batch as u32 };
+        if let Chosen::Blackwell(choice) = plan.chosen {
+            plan.why.push(blackwell::way_out(&choice, &problem, options.output).into());
+        }
         let kernels = kernels.clone();
         let output = options.output;
         output.check()?;

@@ -4,8 +4,10 @@ use crate::operand::{Halves, Operand, Random, Scales};
 use fp4_formats::gemm::blackwell::prepare::{
     self, CODES_NAME, PrepareCodes, PrepareScales, SCALES_NAME,
 };
+use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{
-    BlackwellConfig, BlackwellParams, CONFIGS, Side, Tiling, codes_map, halves_map, scales_map,
+    BlackwellConfig, BlackwellParams, CONFIGS, Side, Tiling, codes_map, halves_map, result_map,
+    scales_map,
 };
 use fp4_formats::gemm::{Epilogue, OutputType, Problem, ResultScales};
 use fp4_formats::layout::ScaleLayout;
@@ -13,7 +15,9 @@ use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{Swizzle, TensorMap};
 use half::{bf16, f16};
 use ptx_emu::tensor_map::{self, ElementType};
-use ptx_emu::{Counters, GlobalMemory, Gpu, Launch, Module, Schedule};
+use ptx_emu::{
+    Counters, GlobalMemory, Gpu, Launch, LaunchError, Module, Schedule, Step, launch_sequence,
+};
 use std::sync::OnceLock;
 
 /// Bytes after the result that nobody may write.
@@ -37,6 +41,12 @@ pub struct Case {
     /// Row factors, column factors, bias.
     pub vectors: [bool; 3],
     pub alpha: f32,
+    /// Threads store results, also where the copy engine can.
+    pub direct: bool,
+    /// Bytes from a multiple of 256 to the result.
+    pub shift: u64,
+    /// How often the product is launched.
+    pub launches: usize,
     pub schedule: Schedule,
     pub seed: u64,
 }
@@ -45,17 +55,22 @@ pub fn config(name: &str) -> &'static BlackwellConfig {
     CONFIGS.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no configuration {name}"))
 }
 
-fn module() -> &'static Module {
+/// The kernels.
+pub fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
-    MODULE.get_or_init(|| {
-        Module::load(&nvfp4_tests::ptx("sm_100a"), &Gpu::b200()).unwrap_or_else(|e| panic!("{e}"))
-    })
+    MODULE.get_or_init(|| load(&nvfp4_tests::ptx("sm_100a")))
+}
+
+/// The kernels of a text.
+pub fn load(ptx: &str) -> Module {
+    Module::load(ptx, &Gpu::b200()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn encode(shape: &TensorMapShape, address: u64) -> TensorMap {
     let element = match shape.element {
         MapElement::U8 => ElementType::U8,
         MapElement::U16 => ElementType::U16,
+        MapElement::U32 => ElementType::U32,
     };
     let rank = shape.rank;
     let mut map = tensor_map::TensorMap::tiled(
@@ -89,12 +104,37 @@ impl Left {
     }
 }
 
-/// An operand in device memory as the kernel takes it.
+/// An operand in device memory as the kernel takes it, once `before` has run.
 struct Placed {
     codes: u64,
     row_stride: u64,
     scales: u64,
     scale_stride: u64,
+    before: Vec<Kernel>,
+}
+
+/// A launch.
+#[derive(Clone)]
+struct Kernel {
+    entry: &'static str,
+    grid: u32,
+    threads: u32,
+    shared: u32,
+    params: Vec<u8>,
+}
+
+impl Kernel {
+    fn preparation(entry: &'static str, grid: u32, params: &[u8]) -> Self {
+        Self { entry, grid, threads: prepare::THREADS, shared: 0, params: params.to_vec() }
+    }
+}
+
+/// What a product left.
+pub struct Outcome {
+    /// Of the product's launch.
+    pub counters: Counters,
+    /// The result.
+    pub bytes: Vec<u8>,
 }
 
 impl Case {
@@ -112,38 +152,45 @@ impl Case {
             quantized: None,
             vectors: [false; 3],
             alpha: 1.0,
+            direct: false,
+            shift: 0,
+            launches: 1,
             schedule: Schedule::Eager,
             seed: 1,
         }
     }
 
+    /// Launches kernels in stream order, each so that it may begin before the one before has
+    /// ended. The last one's counters, or what went wrong.
     fn launch(
         &self,
+        module: &Module,
         memory: &mut GlobalMemory,
-        entry: &str,
-        grid: u32,
-        threads: u32,
-        shared: u32,
-        params: &[u8],
-    ) -> Counters {
-        let launch = Launch {
-            entry,
-            grid: [grid, 1, 1],
-            block: [threads, 1, 1],
-            cluster: None,
-            dynamic_shared: shared,
-            params,
-            schedule: self.schedule,
-            threads: None,
-            instruction_limit: Some(200_000_000),
-        };
-        module()
-            .launch(memory, &launch)
-            .unwrap_or_else(|e| panic!("{self:?}\n{entry}: {e}"))
-            .counters
+        kernels: &[Kernel],
+    ) -> Result<Counters, LaunchError> {
+        let steps: Vec<Step<'_>> = (1..=kernels.len())
+            .zip(kernels)
+            .map(|(count, kernel)| Step {
+                module,
+                launch: Launch {
+                    entry: kernel.entry,
+                    grid: [kernel.grid, 1, 1],
+                    block: [kernel.threads, 1, 1],
+                    cluster: None,
+                    dynamic_shared: kernel.shared,
+                    params: &kernel.params,
+                    schedule: self.schedule,
+                    threads: None,
+                    instruction_limit: Some(200_000_000),
+                },
+                programmatic: count > 1,
+            })
+            .collect();
+        let reports = launch_sequence(memory, &steps)?;
+        Ok(reports.last().expect("a kernel").counters.clone())
     }
 
-    /// Puts an operand into memory, laid out anew where it must be.
+    /// Puts an operand into memory; kernels lay it out anew where they must.
     fn place(
         &self,
         memory: &mut GlobalMemory,
@@ -154,12 +201,13 @@ impl Case {
         let row_bytes = operand.k / 2;
         let mut codes = memory.alloc_from(&format!("{name} codes"), &operand.codes).unwrap();
         let mut row_stride = u64::from(row_bytes);
+        let mut before = Vec::new();
         if prepare::codes_need_it(operand.k) {
             row_stride = u64::from(PrepareCodes::padded(row_bytes));
             let rows = u64::from(operand.rows * operand.batch);
             let to = memory.alloc(&format!("{name} padded"), rows * row_stride, 256).unwrap();
             let params = PrepareCodes { from: codes, to, rows, row_bytes, reserved: 0 };
-            self.launch(memory, CODES_NAME, params.grid(), prepare::THREADS, 0, &params.to_bytes());
+            before.push(Kernel::preparation(CODES_NAME, params.grid(), &params.to_bytes()));
             codes = to;
         }
         // 0xff is NaN in either format.
@@ -180,17 +228,18 @@ impl Case {
                 batch,
                 blocked: u32::from(layout == ScaleLayout::Blocked128x4),
             };
-            self.launch(
-                memory,
-                SCALES_NAME,
-                params.grid(),
-                prepare::THREADS,
-                0,
-                &params.to_bytes(),
-            );
+            before.push(Kernel::preparation(SCALES_NAME, params.grid(), &params.to_bytes()));
             scales = to;
         }
-        Placed { codes, row_stride, scales, scale_stride: each }
+        Placed { codes, row_stride, scales, scale_stride: each, before }
+    }
+
+    /// What the copy engine stores by, if it does.
+    fn result_map(&self) -> Option<TensorMapShape> {
+        let Problem { m, n, .. } = self.problem;
+        let stride = u64::from(m) * u64::from(n);
+        let map = result_map(self.config, self.swapped, self.output, &self.problem, stride);
+        map.filter(|_| !self.direct && self.shift.is_multiple_of(RESULT_ALIGN))
     }
 
     fn maps(&self, side: Side, operand: &Operand, placed: &Placed) -> [TensorMap; 2] {
@@ -203,7 +252,12 @@ impl Case {
     }
 
     /// Runs it and fails with the first mismatch.
-    pub fn check(&self) -> Counters {
+    pub fn check(&self) -> Outcome {
+        self.run(module()).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
+    }
+
+    /// [`Case::check`] with other kernels; what the emulator diagnoses.
+    pub fn run(&self, module: &Module) -> Result<Outcome, LaunchError> {
         let Problem { m, n, k, l } = self.problem;
         let mut random = Random(self.seed);
         let a = match self.config.left {
@@ -222,10 +276,13 @@ impl Case {
         let vectors = [vector(&mut random, m), vector(&mut random, n), vector(&mut random, n)];
 
         let mut memory = GlobalMemory::new();
-        let a_maps = |side, memory: &mut GlobalMemory| match &a {
+        let mut kernels = Vec::new();
+        let mut a_maps = |side, memory: &mut GlobalMemory| match &a {
             Left::Blocks(a) => {
                 let placed = self.place(memory, "A", a, self.layouts[0]);
-                self.maps(side, a, &placed)
+                let maps = self.maps(side, a, &placed);
+                kernels.extend(placed.before);
+                maps
             }
             Left::Halves(a) => {
                 let bytes: Vec<u8> = a.bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
@@ -234,9 +291,15 @@ impl Case {
             }
         };
         let b_placed = self.place(&mut memory, "B", &b, self.layouts[1]);
+        // At load.
+        for kernel in &b_placed.before {
+            self.launch(module, &mut memory, std::slice::from_ref(kernel))?;
+        }
         let bytes = u64::from(m) * u64::from(n) * u64::from(l) * u64::from(self.output.bytes());
-        let out = memory.alloc("C", bytes + GUARD, 256).unwrap();
-        memory.fill(out, bytes + GUARD, POISON).unwrap();
+        let whole = self.shift + bytes + GUARD;
+        let out = memory.alloc("C", whole, 256).unwrap();
+        memory.fill(out, whole, POISON).unwrap();
+        let out = out + self.shift;
         let addresses: Vec<u64> = (0..3)
             .map(|i| {
                 let bytes: Vec<u8> = vectors[i].iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -252,11 +315,13 @@ impl Case {
             [a_maps(Side::X, &mut memory), self.maps(Side::Y, &b, &b_placed)]
         };
         let (x_rows, y_rows) = if self.swapped { (n, m) } else { (m, n) };
+        let result = self.result_map().map(|shape| encode(&shape, out));
         let params = BlackwellParams {
             x_codes,
             y_codes,
             x_scales,
             y_scales,
+            result: result.unwrap_or(TensorMap::NONE),
             epilogue: Epilogue {
                 out,
                 out_stride: u64::from(m) * u64::from(n),
@@ -276,40 +341,38 @@ impl Case {
             y_once: 0,
             x_shared: 0,
             y_shared: 0,
+            copied: u32::from(result.is_some()),
+            reserved: 0,
         };
         let tiles = Tiling::new(config, x_rows, y_rows, l).count;
         let clusters = if self.dynamic { tiles } else { self.clusters.min(tiles) };
-        let run = |memory: &mut GlobalMemory, params: &BlackwellParams| {
-            let (ctas, shared) = (clusters * config.cluster(), config.shared_bytes());
-            self.launch(memory, config.name, ctas, config.threads(), shared, &params.to_bytes())
+        let product = Kernel {
+            entry: config.name,
+            grid: clusters * config.cluster(),
+            threads: config.threads(),
+            shared: config.shared_bytes(),
+            params: params.to_bytes().to_vec(),
         };
-        let counters = run(&mut memory, &params);
-        self.compare(&memory, out, &a, &b, &vectors);
+        kernels.extend(std::iter::repeat_n(product.clone(), self.launches));
+        let counters = self.launch(module, &mut memory, &kernels)?;
+        let result = memory.read(out, bytes).unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        self.compare(&result, &a, &b, &vectors);
         let guard = memory.read(out + bytes, GUARD).unwrap();
         assert!(guard.iter().all(|&byte| byte == POISON), "{self:?}: wrote past the result");
         if let Some(layout) = self.quantized {
-            let floats = memory.read(out, bytes).unwrap();
-            let scale = self.place_blocks(&mut memory, layout, &floats);
-            run(
-                &mut memory,
-                &BlackwellParams { epilogue: scale.epilogue(params.epilogue), ..params },
-            );
-            self.compare_blocks(&memory, layout, &floats, &scale);
+            let scale = self.place_blocks(&mut memory, layout, &result);
+            let epilogue = scale.epilogue(params.epilogue);
+            let params = BlackwellParams { epilogue, copied: 0, ..params };
+            let blocks = Kernel { params: params.to_bytes().to_vec(), ..product };
+            self.launch(module, &mut memory, &[blocks])?;
+            self.compare_blocks(&memory, layout, &result, &scale);
         }
-        counters
+        Ok(Outcome { counters, bytes: result })
     }
 
-    fn compare(
-        &self,
-        memory: &GlobalMemory,
-        out: u64,
-        a: &Left,
-        b: &Operand,
-        vectors: &[Vec<f32>; 3],
-    ) {
+    fn compare(&self, bytes: &[u8], a: &Left, b: &Operand, vectors: &[Vec<f32>; 3]) {
         let Problem { m, n, k, l } = self.problem;
         let width = self.output.bytes() as usize;
-        let bytes = memory.read(out, u64::from(m * n * l) * width as u64).unwrap();
         let (m, n, k) = (m as usize, n as usize, k as usize);
         for batch in 0..l as usize {
             let (left, right) = (a.values(batch as u32), b.values(batch as u32));

@@ -37,6 +37,12 @@ impl Product {
         let reference = reference(&a, &b, &self.options).expect("the oracle");
         let check = result.verify(&reference);
         assert!(check.passed(), "{what}\n{}\n{}", result.plan, check.summary());
+        // The plan says how results get to memory.
+        let counters = &result.reports.last().expect("a report").counters;
+        let copied = counters.asynchronous.tensor_stores.operations > 0;
+        let says = |text| result.plan.why.iter().any(|reason: &String| reason.contains(text));
+        let said = [says("the copy engine stores"), says("threads store")];
+        assert_eq!(said, [copied, !copied], "{what}\n{}", result.plan);
     }
 }
 
@@ -51,7 +57,7 @@ fn products_as_planned() {
     for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(9)] {
         let kernels = emulated(DEVICE, schedule);
         for [m, n, k, l] in
-            [[128, 256, 512, 1], [1, 300, 1040, 2], [130, 40, 272, 3], [17, 1000, 2048, 1]]
+            [[128, 256, 512, 1], [1, 301, 1040, 2], [130, 40, 272, 3], [17, 1000, 2048, 1]]
         {
             seed += 1;
             let vector = |count: usize| Some((0..count).map(|i| 0.5 + (i % 7) as f32).collect());

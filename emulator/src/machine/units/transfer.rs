@@ -64,6 +64,9 @@ struct Moving {
     data: Vec<u8>,
     /// Bytes of it that nobody had written: start, length.
     unknown: Vec<(usize, usize)>,
+    /// The last sector of global memory that was counted: a swizzle cuts rows into pieces
+    /// of half a sector, but the copy engine moves rows.
+    counted: Option<u64>,
 }
 
 /// Sorts ranges and joins those that touch.
@@ -133,7 +136,7 @@ impl Transfer {
 
     /// The copy as an operation's work.
     pub(crate) fn work(self) -> Box<dyn Work> {
-        Box::new(Moving { transfer: self, data: Vec::new(), unknown: Vec::new() })
+        Box::new(Moving { transfer: self, data: Vec::new(), unknown: Vec::new(), counted: None })
     }
 }
 
@@ -154,7 +157,7 @@ impl Moving {
                 block.touch(addr, bytes as u64, false, env.exclusive);
                 let count = machine.stats.space(Space::Global);
                 count.bytes_read += bytes as u64;
-                count.sectors_read += sectors(addr, bytes);
+                count.sectors_read += sectors(addr, bytes, &mut self.counted);
                 let end = addr + bytes as u64;
                 let mut at = addr;
                 while let Some(first) = block.first_uninitialised_in(at, end - at) {
@@ -185,7 +188,7 @@ impl Moving {
     }
 
     /// Writes a piece.
-    fn scatter(&self, piece: &Piece, start: usize, machine: &mut Machine<'_>) {
+    fn scatter(&mut self, piece: &Piece, start: usize, machine: &mut Machine<'_>) {
         let data = &self.data[start..start + piece.bytes as usize];
         let bytes = data.len();
         let unknown = self.unknown.iter().filter_map(|&(from, len)| {
@@ -213,7 +216,7 @@ impl Moving {
                 block.touch(addr, bytes as u64, true, env.exclusive);
                 let count = machine.stats.space(Space::Global);
                 count.bytes_written += bytes as u64;
-                count.sectors_written += sectors(addr, bytes);
+                count.sectors_written += sectors(addr, bytes, &mut self.counted);
                 for (at, len) in unknown {
                     block.forget(addr + at as u64, len as u64);
                 }
@@ -242,8 +245,11 @@ impl Moving {
     }
 }
 
-fn sectors(addr: u64, bytes: usize) -> u64 {
-    ((addr + bytes as u64 - 1) >> 5) - (addr >> 5) + 1
+/// Sectors of a piece, without its first one if that is the one `counted` last.
+fn sectors(addr: u64, bytes: usize, counted: &mut Option<u64>) -> u64 {
+    let (first, last) = (addr >> 5, (addr + bytes as u64 - 1) >> 5);
+    let again = counted.replace(last) == Some(first);
+    last - first + u64::from(!again)
 }
 
 impl Work for Moving {
@@ -265,11 +271,14 @@ impl Work for Moving {
     }
 
     fn write(&mut self, machine: &mut Machine<'_>) -> Exec {
+        self.counted = None;
+        let pieces = std::mem::take(&mut self.transfer.pieces);
         let mut start = 0;
-        for piece in self.transfer.pieces.iter().filter(|piece| piece.bytes != 0) {
+        for piece in pieces.iter().filter(|piece| piece.bytes != 0) {
             self.scatter(piece, start, machine);
             start += piece.bytes as usize;
         }
+        self.transfer.pieces = pieces;
         Ok(())
     }
 }

@@ -2,9 +2,10 @@
 //! swapped, with an estimate of its time; the shortest is taken.
 //!
 //! The estimate counts clocks of the slowest CTA: its tiles' K steps, each as long as
-//! the slowest of products, copies into the SM, and the machine's L2 while all CTAs
-//! copy; then what is not overlapped at the ends. Below that, DRAM must deliver the
-//! operands once. Its constants are published rates, not measurements.
+//! the slowest of products, decoding, copies into the SM, and the machine's L2 while all
+//! CTAs copy; then what is not overlapped at the ends. Below that, DRAM must deliver the
+//! operands once. Its constants are published rates and counts of instructions, not
+//! measurements.
 
 use super::{BlackwellConfig, CONFIGS, Tiling};
 use crate::gemm::Problem;
@@ -40,6 +41,18 @@ const STORE: u64 = 8;
 /// Clocks to send or add a column of an exchange.
 const EXCHANGE: u64 = 8;
 
+/// Clocks in which a CTA decodes a K step of weights. Each quarter of an SM has one warp for
+/// it, which issues an instruction a clock, and in two clocks one of those on bits and
+/// conversions: as many as ptxas makes of it.
+const fn decode_clocks(config: &BlackwellConfig) -> u64 {
+    match (config.format, config.left) {
+        (_, None) => 0,
+        (Format::Nvfp4, Some(Operand::F16)) => 200,
+        (Format::Nvfp4, Some(Operand::Bf16)) => 580,
+        (Format::Mxfp4, Some(_)) => 560,
+    }
+}
+
 /// One way to run a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
@@ -74,6 +87,8 @@ pub enum Limit {
     Copies,
     /// The tensor cores multiply.
     Products,
+    /// Warps decode weights.
+    Decode,
 }
 
 impl Limit {
@@ -85,6 +100,7 @@ impl Limit {
             Self::L2 => "l2",
             Self::Copies => "copies",
             Self::Products => "products",
+            Self::Decode => "decoding",
         }
     }
 }
@@ -124,6 +140,10 @@ impl Candidate {
         }
         if l2 > step {
             (step, limit) = (l2, Limit::L2);
+        }
+        let decode = decode_clocks(config);
+        if decode > step {
+            (step, limit) = (decode, Limit::Decode);
         }
         let mut clocks = waves * steps * step;
         let l = problem.l as u64;
@@ -196,6 +216,20 @@ mod tests {
         assert_eq!(name(128, 7168, 16384), ("gemm_nvfp4_256x128_split2", true));
         assert_eq!(name(4096, 4096, 4096), ("gemm_nvfp4_256x256_share2", false));
         assert!(!name(1, 1, 16).1);
+    }
+
+    /// Beside 16-bit activations: pairs for many tokens, more of them the longer it takes to
+    /// decode; splits for few.
+    #[test]
+    fn choices_of_halves() {
+        let tile = |left, m, n, k| {
+            let problem = Problem { m, n, k, l: 1 };
+            choose(Format::Nvfp4, Some(left), &problem, OutputType::F16, &Machine::B200)
+                .map(|choice| [choice.config.pair, choice.config.columns, choice.config.splits])
+        };
+        assert_eq!(tile(Operand::F16, 4096, 8192, 4096), Some([2, 128, 1]));
+        assert_eq!(tile(Operand::Bf16, 4096, 8192, 4096), Some([2, 256, 1]));
+        assert_eq!(tile(Operand::F16, 1, 7168, 16384), Some([1, 64, 2]));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Tile configurations of the sm_100a kernels, and what follows from them.
 
+use super::store::BOX_BYTES;
 use crate::gemm::hopper::Operand;
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
@@ -32,6 +33,8 @@ pub const STAGE_ALIGN: u32 = 1024;
 pub const CONTROL_BYTES: u32 = 512;
 /// Most stages; more would not hide more.
 pub const MAX_STAGES: u32 = 12;
+/// Fewest stages; with fewer, copies do not hide their latency.
+pub const MIN_STAGES: u32 = 4;
 /// Columns of a 32-row group of scales in tensor memory.
 const GROUP_ROWS: u32 = 32;
 /// Columns of a scale tile in tensor memory.
@@ -85,9 +88,9 @@ impl BlackwellConfig {
         assert!((pair == 1 || pair == 2) && splits >= 1 && pair * splits <= 8);
         assert!(share == 1 || (share == 2 && splits == 1));
         assert!(columns == 64 || columns == 128 || columns == 192 || columns == 256);
-        assert!(left.is_none() || pair * share == 1);
+        assert!(left.is_none() || share == 1);
         let config = Self { name, format, left, pair, columns, splits, share };
-        assert!(config.stages() >= 4 && config.buffers() >= 2);
+        assert!(config.stages() >= MIN_STAGES && config.buffers() >= 2);
         assert!(config.buffers() <= config.stages());
         assert!(splits == 1 || (columns / splits).is_multiple_of(EXCHANGE_COLUMNS));
         // No block of a result in NVFP4 is cut.
@@ -192,6 +195,13 @@ impl BlackwellConfig {
         self.x_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_scale_bytes()
     }
 
+    /// Bytes that the first CTA of a pair hears of in a K step: its own and the other's, but
+    /// for the `X` that the other decodes.
+    pub const fn leader_bytes(&self) -> u32 {
+        let others = if self.left.is_some() { self.y_bytes() } else { self.stage_bytes() };
+        self.stage_bytes() + (self.pair - 1) * others
+    }
+
     /// Bytes from one stage to the next.
     pub const fn stage_stride(&self) -> u32 {
         self.stage_bytes().next_multiple_of(STAGE_ALIGN)
@@ -202,23 +212,44 @@ impl BlackwellConfig {
         (self.splits - 1) * CTA_ROWS * (self.columns / self.splits) * size_of::<f32>() as u32
     }
 
-    /// Stages of the ring.
-    pub const fn stages(&self) -> u32 {
-        let room = SHARED_LIMIT - STAGE_ALIGN - CONTROL_BYTES - self.exchange_bytes();
-        let stages = room / self.stage_stride();
+    /// Stages that fit beside `boxes` boxes of results a storing warp.
+    const fn stages_beside(&self, boxes: u32) -> u32 {
+        let others = self.exchange_bytes() + boxes * STORE_WARPS * BOX_BYTES + CONTROL_BYTES;
+        let stages = (SHARED_LIMIT - STAGE_ALIGN - others) / self.stage_stride();
         if stages < MAX_STAGES { stages } else { MAX_STAGES }
     }
 
-    /// Dynamic shared memory of a CTA, bytes: alignment, stages, exchange, control.
+    /// Boxes of results of a storing warp: one is filled while another is copied to
+    /// memory, unless the stages need the room.
+    pub const fn boxes(&self) -> u32 {
+        if self.stages_beside(2) < MIN_STAGES { 1 } else { 2 }
+    }
+
+    /// Bytes of all boxes of results.
+    pub const fn boxes_bytes(&self) -> u32 {
+        self.boxes() * STORE_WARPS * BOX_BYTES
+    }
+
+    /// Stages of the ring.
+    pub const fn stages(&self) -> u32 {
+        self.stages_beside(self.boxes())
+    }
+
+    /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control.
     pub const fn shared_bytes(&self) -> u32 {
-        STAGE_ALIGN + self.stages() * self.stage_stride() + self.exchange_bytes() + CONTROL_BYTES
+        let stages = self.stages() * self.stage_stride();
+        STAGE_ALIGN + stages + self.boxes_bytes() + self.exchange_bytes() + CONTROL_BYTES
     }
 
     /// Distance of the two accumulators in tensor memory, columns. They overlap if two
     /// do not fit beside the scales: then the second tile's products begin once the
     /// columns that both use have been read.
     pub const fn accumulator_step(&self) -> u32 {
-        if self.columns == 256 { 160 } else { self.columns }
+        match (self.columns, self.left) {
+            (256, None) => 160,
+            (256, Some(_)) => 128,
+            _ => self.columns,
+        }
     }
 
     /// Whether the accumulators overlap.
@@ -286,7 +317,7 @@ macro_rules! configs {
 
 /// All configurations: CTAs of a pair, columns, splits, shares. 4-bit activations first,
 /// NVFP4's before MXFP4's.
-pub const CONFIGS: [BlackwellConfig; 52] = configs! {
+pub const CONFIGS: [BlackwellConfig; 58] = configs! {
     blocks:
     "gemm_nvfp4_128x64", "gemm_mxfp4_128x64": [1, 64, 1, 1];
     "gemm_nvfp4_128x128", "gemm_mxfp4_128x128": [1, 128, 1, 1];
@@ -308,6 +339,8 @@ pub const CONFIGS: [BlackwellConfig; 52] = configs! {
     halves:
     "gemm_nvfp4_f16_128x64", "gemm_nvfp4_bf16_128x64", "gemm_mxfp4_bf16_128x64": [1, 64, 1, 1];
     "gemm_nvfp4_f16_128x128", "gemm_nvfp4_bf16_128x128", "gemm_mxfp4_bf16_128x128": [1, 128, 1, 1];
+    "gemm_nvfp4_f16_256x128", "gemm_nvfp4_bf16_256x128", "gemm_mxfp4_bf16_256x128": [2, 128, 1, 1];
+    "gemm_nvfp4_f16_256x256", "gemm_nvfp4_bf16_256x256", "gemm_mxfp4_bf16_256x256": [2, 256, 1, 1];
     "gemm_nvfp4_f16_128x64_split2", "gemm_nvfp4_bf16_128x64_split2", "gemm_mxfp4_bf16_128x64_split2": [1, 64, 2, 1];
     "gemm_nvfp4_f16_128x64_split4", "gemm_nvfp4_bf16_128x64_split4", "gemm_mxfp4_bf16_128x64_split4": [1, 64, 4, 1];
     "gemm_nvfp4_f16_128x128_split2", "gemm_nvfp4_bf16_128x128_split2", "gemm_mxfp4_bf16_128x128_split2": [1, 128, 2, 1];
@@ -326,18 +359,36 @@ mod tests {
             assert!(used <= TENSOR_COLUMNS, "{}: {used} columns", config.name);
             assert_eq!(config.y_bytes() % STAGE_ALIGN, 0, "{}", config.name);
             assert_eq!(config.x_bytes() % STAGE_ALIGN, 0, "{}", config.name);
+            assert_eq!(config.exchange_bytes() % STAGE_ALIGN, 0, "{}", config.name);
         }
     }
 
     #[test]
     fn stages_of_the_table() {
         let stages = |name| CONFIGS.iter().find(|c| c.name == name).unwrap().stages();
-        assert_eq!(stages("gemm_nvfp4_128x64"), 8);
-        assert_eq!(stages("gemm_nvfp4_128x128"), 6);
+        assert_eq!(stages("gemm_nvfp4_128x64"), 7);
+        assert_eq!(stages("gemm_nvfp4_128x128"), 5);
         assert_eq!(stages("gemm_nvfp4_128x256"), 4);
         assert_eq!(stages("gemm_nvfp4_256x256"), 5);
         assert_eq!(stages("gemm_nvfp4_128x128_split4"), 4);
-        assert_eq!(stages("gemm_nvfp4_f16_128x64"), 9);
+        assert_eq!(stages("gemm_nvfp4_f16_128x64"), 8);
         assert_eq!(stages("gemm_nvfp4_f16_128x128"), 5);
+        assert_eq!(stages("gemm_nvfp4_bf16_256x128"), 8);
+        assert_eq!(stages("gemm_nvfp4_bf16_256x256"), 5);
+        // All others have room for two boxes of results.
+        let narrow: [&str; 5] = core::array::from_fn(|i| {
+            CONFIGS.iter().filter(|c| c.boxes() == 1).map(|c| c.name).nth(i).unwrap_or("")
+        });
+        assert_eq!(
+            narrow,
+            [
+                "gemm_nvfp4_128x256",
+                "gemm_nvfp4_128x256_share2",
+                "gemm_nvfp4_f16_128x128_split4",
+                "gemm_nvfp4_bf16_128x128_split4",
+                "gemm_mxfp4_bf16_128x128_split4",
+            ]
+        );
+        assert_eq!(CONFIGS.iter().filter(|c| c.boxes() == 1).count(), narrow.len());
     }
 }

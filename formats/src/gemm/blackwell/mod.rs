@@ -18,6 +18,7 @@
 //! | [`order`] | which tile comes when |
 //! | [`params`] | the parameter block and its tensor maps |
 //! | [`prepare`] | operands that the copy engine cannot take as they are |
+//! | [`store`] | boxes of results that the copy engine stores |
 
 pub mod choose;
 pub mod config;
@@ -26,7 +27,9 @@ pub mod descriptor;
 pub mod order;
 pub mod params;
 pub mod prepare;
+pub mod store;
 
 pub use config::{BlackwellConfig, CONFIGS, STEP, STEP_BYTES};
 pub use order::{Tile, Tiling};
 pub use params::{BlackwellParams, Side, codes_map, halves_map, scales_map};
+pub use store::result_map;

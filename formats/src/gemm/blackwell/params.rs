@@ -24,6 +24,8 @@ pub struct BlackwellParams {
     pub x_scales: TensorMap,
     /// [`scales_map`] of `Y`; any if `Y` has 16 bits.
     pub y_scales: TensorMap,
+    /// [`result_map`](super::result_map); any if `copied` is 0.
+    pub result: TensorMap,
     /// What becomes of the sums.
     pub epilogue: Epilogue,
     /// Sizes.
@@ -41,6 +43,11 @@ pub struct BlackwellParams {
     pub x_shared: u32,
     /// 1 if all batch entries have the same `Y`.
     pub y_shared: u32,
+    /// 1 if results go through shared memory, from where the copy engine stores boxes of
+    /// them; 0 if threads store them.
+    pub copied: u32,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 impl BlackwellParams {
@@ -49,8 +56,10 @@ impl BlackwellParams {
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
         const MAP: usize = size_of::<TensorMap>() / 4;
         const EPILOGUE: usize = size_of::<Epilogue>() / 4;
-        const { assert!(size_of::<Self>() == 4 * (4 * MAP + EPILOGUE + 10)) };
-        let maps = [&self.x_codes, &self.y_codes, &self.x_scales, &self.y_scales];
+        const MAPS: usize = 5;
+        const { assert!(size_of::<Self>() == 4 * (MAPS * MAP + EPILOGUE + 12)) };
+        let maps: [_; MAPS] =
+            [&self.x_codes, &self.y_codes, &self.x_scales, &self.y_scales, &self.result];
         let epilogue = self.epilogue.words();
         let Problem { m, n, k, l } = self.problem;
         let rest = [
@@ -64,18 +73,20 @@ impl BlackwellParams {
             self.y_once,
             self.x_shared,
             self.y_shared,
+            self.copied,
+            self.reserved,
         ];
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
         while at < bytes.len() {
             let i = at / 4;
-            let word = if i < 4 * MAP {
+            let word = if i < MAPS * MAP {
                 let wide = maps[i / MAP].0[i % MAP / 2];
                 (wide >> (32 * (i % 2))) as u32
-            } else if i < 4 * MAP + EPILOGUE {
-                epilogue[i - 4 * MAP]
+            } else if i < MAPS * MAP + EPILOGUE {
+                epilogue[i - MAPS * MAP]
             } else {
-                rest[i - 4 * MAP - EPILOGUE]
+                rest[i - MAPS * MAP - EPILOGUE]
             };
             bytes[at] = word.to_le_bytes()[at % 4];
             at += 1;
@@ -175,6 +186,7 @@ mod tests {
             y_codes: map(2),
             x_scales: map(3),
             y_scales: map(4),
+            result: map(23),
             epilogue: Epilogue {
                 out: 5,
                 out_stride: 6,
@@ -194,6 +206,8 @@ mod tests {
             y_once: 20,
             x_shared: 21,
             y_shared: 22,
+            copied: 24,
+            reserved: 0,
         };
         let bytes = params.to_bytes();
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -202,6 +216,7 @@ mod tests {
             (offset_of!(BlackwellParams, y_codes), 2),
             (offset_of!(BlackwellParams, x_scales), 3),
             (offset_of!(BlackwellParams, y_scales), 4),
+            (offset_of!(BlackwellParams, result), 23),
         ] {
             assert_eq!((word(at + 8), word(at + 12), at % 64), (1, seed, 0));
         }
@@ -214,5 +229,6 @@ mod tests {
         assert_eq!(word(offset_of!(BlackwellParams, y_once)), 20);
         assert_eq!(word(offset_of!(BlackwellParams, x_shared)), 21);
         assert_eq!(word(offset_of!(BlackwellParams, y_shared)), 22);
+        assert_eq!(word(offset_of!(BlackwellParams, copied)), 24);
     }
 }

@@ -1,4 +1,4 @@
-//! Where things are in shared memory: stages, exchange, barriers.
+//! Where things are in shared memory: stages, exchange, boxes of results, barriers.
 
 use crate::pipeline::Ring;
 use crate::pipeline::ring::MBARRIER_BYTES;
@@ -24,6 +24,8 @@ pub struct Control<const STAGES: u32, const ACCUMULATORS: u32> {
     stage_stride: u32,
     /// Sums from the other CTAs of a split.
     pub exchange: u32,
+    /// Boxes of results of the storing warps.
+    pub boxes: u32,
     /// Barriers and what follows.
     base: u32,
 }
@@ -44,7 +46,9 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
         let stages = (start + STAGE_ALIGN - 1) & !(STAGE_ALIGN - 1);
         let stage_stride = config.stage_stride();
         let exchange = stages + STAGES * stage_stride;
-        Self { stages, stage_stride, exchange, base: exchange + config.exchange_bytes() }
+        let boxes = exchange + config.exchange_bytes();
+        let base = boxes + config.boxes_bytes();
+        Self { stages, stage_stride, exchange, boxes, base }
     }
 
     /// First byte of `stage`.
@@ -114,7 +118,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
             self.accumulators().init(1, STORE_WARPS * config.pair);
             self.responses().init(1, listeners);
             if decoders > 0 {
-                self.decoded::<BUFFERS>().init(QUARTERS, 1);
+                self.decoded::<BUFFERS>().init(QUARTERS * config.pair, 1);
             }
             if others > 0 {
                 self.exchanges().init(STORE_WARPS * others, STORE_WARPS * others);

@@ -1,5 +1,6 @@
 //! The copying lane: brings codes and scales of one K step after the other into the ring
-//! of stages.
+//! of stages. The first stages get the weights before the kernel that makes the
+//! activations has ended, if there is one.
 
 use super::control::Control;
 use super::schedule::Tiles;
@@ -14,7 +15,8 @@ use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
 const X_CODES: u32 = 0;
 const Y_CODES: u32 = 1;
 const X_SCALES: u32 = 2;
-const Y_SCALES: u32 = 3;
+/// Of 4-bit operands.
+pub const Y_SCALES: u32 = 3;
 
 /// # Safety
 /// One lane of the copying warp of each CTA.
@@ -26,6 +28,8 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
     let config = work.config;
     let ring = control.ring();
     let mut cursor = Cursor::<STAGES>::producer();
+    // What is launched to run behind this kernel may set itself up.
+    grid::griddepcontrol_launch_dependents();
     let policy = |once: u32| {
         if once != 0 {
             bulk::createpolicy_fractional_l2_evict_first_b64()
@@ -43,6 +47,9 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
     let y_part_bytes = config.y_scale_bytes() / PAIR;
     let mut tiles = Tiles::new(work, control);
     let (first, end) = work.steps();
+    let x_is_weights = work.params.swapped != 0;
+    // K steps of the tile whose weights are copied before all activations.
+    let mut early = (end - first).min(STAGES);
     while let Some(tile) = tiles.current() {
         let x_row = work.x_row(tile);
         let y_row = work.y_row(tile);
@@ -52,7 +59,19 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
         let y_group = (y_row / TILE_ROWS as u32) as i32;
         let x_at = (x_row + x_part) as i32;
         let y_at = (y_row + work.pair_rank() * config.cta_columns()) as i32;
-        for step in first..end {
+        for i in 0..end - first + early {
+            // Weights of the early steps, then their activations, then both of the rest.
+            let alone = i < 2 * early;
+            let weights = !alone || i < early;
+            let activations = !alone || i >= early;
+            let (copy_x, copy_y) =
+                if x_is_weights { (weights, activations) } else { (activations, weights) };
+            let step = if i < early { first + i } else { first + i - early };
+            if alone && i == early {
+                // Back to the first stage: this is the first tile.
+                cursor = Cursor::producer();
+                grid::griddepcontrol_wait();
+            }
             let x = control.stage(cursor.stage);
             let y = x + config.x_bytes();
             let x_scales = y + config.y_bytes();
@@ -60,41 +79,52 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
             let byte = (step * config.step() / 2) as i32;
             let scale = step * config.scale_tiles();
             let full = targets.barrier(ring.full(cursor.stage));
+            // Who decodes `X` waits for its own.
+            let x_full = if config.left.is_none() {
+                full
+            } else {
+                targets.own_address(ring.full(cursor.stage))
+            };
             // SAFETY: the stage is empty in all CTAs that the copies reach, and its
             // barriers expect what the boxes bring; boxes count in full, also where they
             // leave the operand.
             unsafe {
-                ring.wait_empty(&cursor);
-                if work.pair_rank() == 0 {
-                    ring.expect_bytes(&cursor, PAIR * config.stage_bytes());
+                if weights {
+                    ring.wait_empty(&cursor);
+                    if work.pair_rank() == 0 {
+                        ring.expect_bytes(&cursor, config.leader_bytes());
+                    } else if config.left.is_some() {
+                        ring.expect_bytes(&cursor, config.x_bytes() + config.x_scale_bytes());
+                    }
                 }
-                let to = x + x_part * config.step() / 2;
-                targets.codes(targets.sharers, to, X_CODES, [byte, x_at, x_batch], full, x_policy);
-                if config.left.is_none() {
+                if copy_x {
+                    let to = x + x_part * config.step() / 2;
+                    let at = [byte, x_at, x_batch];
+                    targets.codes(targets.sharers, to, X_CODES, at, x_full, x_policy);
+                    let to = x_scales + x_tile_part * TILE_BYTES as u32;
+                    let at = [0, (scale + x_tile_part) as i32, x_group, x_batch];
+                    targets.scales(targets.sharers, to, X_SCALES, at, x_full, x_policy);
+                }
+                if copy_y && config.left.is_none() {
                     let at = [byte, y_at, y_batch];
                     targets.codes(targets.own, y, Y_CODES, at, full, y_policy);
-                } else {
+                    let to = y_scales + work.pair_rank() * y_part_bytes;
+                    let at = [0, (scale + y_tile_part) as i32, y_group, y_batch];
+                    targets.scales(targets.pair, to, Y_SCALES, at, full, y_policy);
+                } else if copy_y {
                     for i in 0..config.step() / HALF_BOX {
                         let to = y + i * config.cta_columns() * STEP_BYTES;
                         let at = [(step * config.step() + i * HALF_BOX) as i32, y_at, y_batch];
                         targets.codes(targets.own, to, Y_CODES, at, full, y_policy);
                     }
                 }
-                let to = x_scales + x_tile_part * TILE_BYTES as u32;
-                let at = [0, (scale + x_tile_part) as i32, x_group, x_batch];
-                targets.scales(targets.sharers, to, X_SCALES, at, full, x_policy);
-                if config.left.is_none() {
-                    let to = y_scales + work.pair_rank() * y_part_bytes;
-                    let at = [0, (scale + y_tile_part) as i32, y_group, y_batch];
-                    targets.scales(targets.pair, to, Y_SCALES, at, full, y_policy);
-                }
             }
             cursor.advance();
         }
+        early = 0;
         // SAFETY: once a tile.
         unsafe { tiles.advance::<false>() };
     }
-    grid::griddepcontrol_launch_dependents();
     // Commits may still be on their way to these barriers, in all CTAs that they reach.
     for _ in 0..STAGES {
         // SAFETY: as above.

@@ -2,7 +2,7 @@
 //! in tensor memory, where products take it from. A thread decodes one row.
 
 use super::Work;
-use super::control::Control;
+use super::control::{Control, arrive_at};
 use super::schedule::Tiles;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{convert, half, integer, memory, tcgen05};
@@ -68,7 +68,11 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32
                 tcgen05::tcgen05_fence_before_thread_sync();
                 warp::sync();
                 if warp::lane_id() == 0 {
-                    decoded.arrive_full(&buffer);
+                    if config.pair == 1 {
+                        decoded.arrive_full(&buffer);
+                    } else {
+                        arrive_at(decoded.full(buffer.stage), work.leader());
+                    }
                 }
             }
             cursor.advance();
@@ -90,7 +94,7 @@ unsafe fn decode(config: &BlackwellConfig, stage: u32, quarter: u32, columns: u3
     let block = config.format.block();
     let tile_elements = 4 * block;
     let row_bytes = HALF_STEP / 2;
-    let mut scale_word = 0;
+    let (mut scale_word, mut scale) = (0, Scale::F16(0));
     for chunk in 0..CHUNKS {
         let element = chunk * CHUNK;
         // SAFETY: inside the stage; tensor memory as the caller says.
@@ -103,8 +107,10 @@ unsafe fn decode(config: &BlackwellConfig, stage: u32, quarter: u32, columns: u3
             let words = memory::ld_shared_v4_b32(stage + Swizzle::B64.apply(at as usize) as u32);
             let mut pairs = [0; CHUNK_COLUMNS as usize];
             for word in 0..WORDS {
-                let index = (element + 8 * word) / block % 4;
-                let scale = Scale::new(config, scale_word >> (8 * index) & 0xff);
+                let at = element + 8 * word;
+                if at.is_multiple_of(block) {
+                    scale = Scale::new(config, scale_word >> (8 * (at / block % 4)) & 0xff);
+                }
                 let four = halves(words[word as usize]);
                 for i in 0..4 {
                     pairs[4 * word as usize + i] = scale.times(four[i]);

@@ -5,6 +5,7 @@
 //! 16-byte word for every row.
 
 use super::Work;
+use super::boxes::Boxes;
 use super::control::{Control, arrive_at};
 use super::store::{self, Place};
 use super::store_blocks;
@@ -48,7 +49,14 @@ impl Exchange {
     /// Whole storing warps of all CTAs of the cluster, on the same tile; the sums are
     /// complete.
     #[inline(always)]
-    pub unsafe fn run(&mut self, work: &Work<'_>, d: u32, place: &Place, give_back: impl Fn()) {
+    pub unsafe fn run(
+        &mut self,
+        work: &Work<'_>,
+        d: u32,
+        place: &Place,
+        boxes: &mut Boxes,
+        give_back: impl Fn(),
+    ) {
         let config = work.config;
         let own = work.split();
         // CTAs of the same rows: the same one of each pair.
@@ -103,7 +111,11 @@ impl Exchange {
                         give_back();
                     }
                     let sums = self.add(config, own, chunk, mine);
-                    store::store(work, place, column, sums);
+                    if work.params.copied != 0 {
+                        boxes.put(work, place, column, sums);
+                    } else {
+                        store::store(work, place, column, sums);
+                    }
                     // Lanes without a row come first.
                     warp::sync();
                     // Not unrolled: code that runs once a tile should be small.

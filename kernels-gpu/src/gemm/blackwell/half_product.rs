@@ -1,12 +1,12 @@
 //! The multiplying lane where `Y` has 16 bits: decoded `X` in tensor memory times `Y` in
-//! shared memory.
+//! shared memory. Of a pair, each CTA holds its rows of `X` and half of `Y`.
 
 use super::Work;
 use super::control::Control;
 use super::product::commit;
 use super::schedule::Tiles;
 use crate::pipeline::Cursor;
-use cuda_std::ptx::tcgen05;
+use cuda_std::ptx::{mbarrier, tcgen05};
 use fp4_formats::gemm::blackwell::config::{DECODED_COLUMNS, HALF_BOX, HALF_PRODUCT_K, HALF_STEP};
 use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP_BYTES, descriptor};
 
@@ -15,9 +15,15 @@ const PRODUCTS: u32 = HALF_STEP / HALF_PRODUCT_K;
 const BOX_PRODUCTS: u32 = HALF_BOX / HALF_PRODUCT_K;
 
 /// # Safety
-/// One lane of the multiplying warp; `tensor` is the allocation.
+/// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
+/// allocation.
 #[inline(always)]
-pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32>(
+pub unsafe fn run<
+    const PAIR: u32,
+    const STAGES: u32,
+    const ACCUMULATORS: u32,
+    const BUFFERS: u32,
+>(
     work: &Work<'_>,
     control: &Control<STAGES, ACCUMULATORS>,
     tensor: u32,
@@ -30,6 +36,7 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32
     let mut accumulator = Cursor::<ACCUMULATORS>::producer();
     let mut tiles = Tiles::new(work, control);
     let mut which = 0;
+    let pair = ((1 << PAIR) - 1) << work.leader();
     let (first, end) = work.steps();
     while tiles.current().is_some() {
         let d = tensor + which * config.accumulator_step();
@@ -39,18 +46,22 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32
             accumulators.wait_empty(&accumulator);
             for step in first..end {
                 ring.wait_full(&cursor);
-                decoded.wait_full(&buffer);
+                if PAIR == 1 {
+                    decoded.wait_full(&buffer);
+                } else {
+                    mbarrier::wait_parity_cluster(decoded.full(buffer.stage), buffer.parity);
+                }
                 tcgen05::tcgen05_fence_after_thread_sync();
                 let x = tensor + config.buffer_base() + buffer.stage * DECODED_COLUMNS;
                 let y = control.stage(cursor.stage) + config.x_bytes();
                 let products = (work.params.problem.k - step * HALF_STEP).div_ceil(HALF_PRODUCT_K);
-                multiply(config, x, y, d, products, step > first);
-                commit::<1>(config, ring.empty(cursor.stage), 1);
-                commit::<1>(config, decoded.empty(buffer.stage), 1);
+                multiply::<PAIR>(config, x, y, d, products, step > first);
+                commit::<PAIR>(config, ring.empty(cursor.stage), pair);
+                commit::<PAIR>(config, decoded.empty(buffer.stage), pair);
                 cursor.advance();
                 buffer.advance();
             }
-            commit::<1>(config, accumulators.full(accumulator.stage), 1);
+            commit::<PAIR>(config, accumulators.full(accumulator.stage), pair);
             accumulator.advance();
             which ^= 1;
             tiles.advance::<false>();
@@ -63,7 +74,7 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32
 /// # Safety
 /// `x` is decoded, the stage that `y` is in is full, `d` is free.
 #[inline(always)]
-unsafe fn multiply(
+unsafe fn multiply<const PAIR: u32>(
     config: &BlackwellConfig,
     x: u32,
     y: u32,
@@ -79,7 +90,7 @@ unsafe fn multiply(
                 + i % BOX_PRODUCTS * 2 * HALF_PRODUCT_K;
             // SAFETY: the caller's.
             unsafe {
-                tcgen05::tcgen05_mma_f16_tensor_a::<1>(
+                tcgen05::tcgen05_mma_f16_tensor_a::<PAIR>(
                     d,
                     x + i * HALF_PRODUCT_K / 2,
                     y + descriptor::address(from),

@@ -19,7 +19,7 @@
 //! # Roles
 //! | warp | role | file |
 //! |---|---|---|
-//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`store_blocks`], [`exchange`] |
+//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`boxes`], [`store_blocks`], [`exchange`] |
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`] |
 //! | 8-11 | decode: `X` of a K step to tensor memory, with 16-bit `Y` only | [`decode`] |
@@ -32,6 +32,7 @@
 //! |---|---|
 //! | stages: `X` codes, `Y` codes (128-byte swizzle), `X` scales, `Y` scales (512-byte tiles) | `stages * stage_bytes` |
 //! | sums from the other CTAs of a split | `exchange_bytes` |
+//! | boxes of results of the storing warps | `boxes_bytes` |
 //! | barriers, scheduler's responses, address of tensor memory | `CONTROL_BYTES` |
 //!
 //! # Tensor memory
@@ -41,7 +42,7 @@
 //! # Barriers
 //! | barrier | arrives | waits | says |
 //! |---|---|---|---|
-//! | full[stage] | copy (expects bytes), copies | product | a K step is in shared memory |
+//! | full[stage] | copy (expects bytes), copies | product; decode | a K step is in shared memory |
 //! | empty[stage] | products' commits, of all sharers | copy; product (scale columns) | the K step was multiplied |
 //! | accumulated[i] | products' commit | store | a tile's sums are complete |
 //! | drained[i] | a lane of each store warp | product | the sums were read |
@@ -49,9 +50,19 @@
 //! | decoded full, empty [i] | decode warps; products' commit | product; decode | a K step of `X` is decoded; was multiplied |
 //! | exchange full, empty | store warps of the other CTAs of a split | store | sums have come; were read |
 //!
-//! In a pair, full and drained are those of the first CTA, and commits reach both. A
-//! stage that is empty is so in every CTA that its copies reach.
+//! In a pair, full, drained and decoded full are those of the first CTA, and commits reach
+//! both; where warps decode, the second CTA's full says that its `X` is there. A stage that
+//! is empty is so in every CTA that its copies reach.
+//!
+//! A box of results is one warp's: it is full behind a proxy fence and the warp's barrier,
+//! and empty when the lane that had it copied has waited for the copy's reads.
+//!
+//! # The kernel before
+//! May still run, if the launch says so: weights are copied at once, all else that an
+//! earlier kernel may have written is read, and the result is written, behind
+//! `griddepcontrol.wait`, which the copying lane and the storing warps execute.
 
+mod boxes;
 mod control;
 mod copy;
 mod decode;
@@ -64,7 +75,7 @@ mod store;
 mod store_blocks;
 
 use control::Control;
-use cuda_std::ptx::{cluster, fence, grid, marker, memory, tcgen05, tensor_copy};
+use cuda_std::ptx::{cluster, fence, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::gemm::blackwell::config::{
     COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
@@ -141,10 +152,17 @@ impl Work<'_> {
     }
 }
 
+/// Index of the result's map in the parameter block, behind the operands'.
+const RESULT: u32 = 4;
+
 /// Generic address of tensor map `index` of the parameter block.
 #[inline(always)]
 fn map(index: u32) -> u64 {
     const { assert!(core::mem::offset_of!(BlackwellParams, x_codes) == 0) };
+    const {
+        let result = core::mem::offset_of!(BlackwellParams, result);
+        assert!(result == RESULT as usize * TENSOR_MAP_BYTES);
+    }
     marker::kernel_parameter::<0, { TENSOR_MAP_ALIGN as u32 }>()
         + u64::from(index) * TENSOR_MAP_BYTES as u64
 }
@@ -178,8 +196,10 @@ unsafe fn gemm<
         if role == COPY_WARP {
             if warp::elect() {
                 control.init::<BUFFERS>(config);
-                for i in 0..4 {
-                    tensor_copy::prefetch_tensormap(map(i));
+                for i in 0..RESULT + params.copied {
+                    if i != copy::Y_SCALES || config.left.is_none() {
+                        tensor_copy::prefetch_tensormap(map(i));
+                    }
                 }
             }
         } else if role == PRODUCT_WARP {
@@ -188,8 +208,6 @@ unsafe fn gemm<
         }
         meet(config);
         let tensor = memory::ld_shared_b32(control.tensor_slot());
-        // What an earlier kernel of the stream wrote may be our operands.
-        grid::griddepcontrol_wait();
 
         if role < STORE_WARPS {
             store::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control, tensor);
@@ -202,7 +220,9 @@ unsafe fn gemm<
                 if config.left.is_none() {
                     product::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control, tensor);
                 } else {
-                    half_product::run::<STAGES, ACCUMULATORS, BUFFERS>(&work, &control, tensor);
+                    half_product::run::<PAIR, STAGES, ACCUMULATORS, BUFFERS>(
+                        &work, &control, tensor,
+                    );
                 }
             }
         } else if config.left.is_some() && role >= DECODE_WARP {
@@ -309,20 +329,26 @@ entries! {
     gemm_mxfp4_256x256_share2 = 33;
     gemm_nvfp4_f16_128x64 = 34;
     gemm_nvfp4_f16_128x128 = 35;
-    gemm_nvfp4_f16_128x64_split2 = 36;
-    gemm_nvfp4_f16_128x64_split4 = 37;
-    gemm_nvfp4_f16_128x128_split2 = 38;
-    gemm_nvfp4_f16_128x128_split4 = 39;
-    gemm_nvfp4_bf16_128x64 = 40;
-    gemm_nvfp4_bf16_128x128 = 41;
-    gemm_nvfp4_bf16_128x64_split2 = 42;
-    gemm_nvfp4_bf16_128x64_split4 = 43;
-    gemm_nvfp4_bf16_128x128_split2 = 44;
-    gemm_nvfp4_bf16_128x128_split4 = 45;
-    gemm_mxfp4_bf16_128x64 = 46;
-    gemm_mxfp4_bf16_128x128 = 47;
-    gemm_mxfp4_bf16_128x64_split2 = 48;
-    gemm_mxfp4_bf16_128x64_split4 = 49;
-    gemm_mxfp4_bf16_128x128_split2 = 50;
-    gemm_mxfp4_bf16_128x128_split4 = 51;
+    gemm_nvfp4_f16_256x128 = 36;
+    gemm_nvfp4_f16_256x256 = 37;
+    gemm_nvfp4_f16_128x64_split2 = 38;
+    gemm_nvfp4_f16_128x64_split4 = 39;
+    gemm_nvfp4_f16_128x128_split2 = 40;
+    gemm_nvfp4_f16_128x128_split4 = 41;
+    gemm_nvfp4_bf16_128x64 = 42;
+    gemm_nvfp4_bf16_128x128 = 43;
+    gemm_nvfp4_bf16_256x128 = 44;
+    gemm_nvfp4_bf16_256x256 = 45;
+    gemm_nvfp4_bf16_128x64_split2 = 46;
+    gemm_nvfp4_bf16_128x64_split4 = 47;
+    gemm_nvfp4_bf16_128x128_split2 = 48;
+    gemm_nvfp4_bf16_128x128_split4 = 49;
+    gemm_mxfp4_bf16_128x64 = 50;
+    gemm_mxfp4_bf16_128x128 = 51;
+    gemm_mxfp4_bf16_256x128 = 52;
+    gemm_mxfp4_bf16_256x256 = 53;
+    gemm_mxfp4_bf16_128x64_split2 = 54;
+    gemm_mxfp4_bf16_128x64_split4 = 55;
+    gemm_mxfp4_bf16_128x128_split2 = 56;
+    gemm_mxfp4_bf16_128x128_split4 = 57;
 }

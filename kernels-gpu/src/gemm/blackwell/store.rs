@@ -4,17 +4,20 @@
 use super::Work;
 use super::control::{Control, arrive_at};
 use super::schedule::Tiles;
-use super::{decode, exchange, store_blocks};
+use super::{boxes, decode, exchange, store_blocks};
 use crate::gemm::blocks::{self, BLOCK};
 use crate::gemm::epilogue;
 use crate::pipeline::Cursor;
-use cuda_std::ptx::{marker, tcgen05};
+use cuda_std::ptx::{grid, marker, tcgen05};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::blackwell::BlackwellParams;
+use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 
 /// Columns that a warp reads at a time, and where they are looked at one by one.
 const CHUNK: u32 = 32;
 const PART: u32 = epilogue::COLUMNS as u32;
+/// Chunks of the columns that accumulators share where they overlap. With decoding warps,
+/// threads do not have the registers to hold them.
+const OVERLAP: usize = 3;
 
 /// # Safety
 /// The four storing warps of each CTA; `tensor` is the allocation.
@@ -30,7 +33,10 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
     let mut tiles = Tiles::new(work, control);
     let mut which = 0;
     let mut exchange = exchange::Exchange::new(control);
+    let mut boxes = boxes::Boxes::new(config, control);
     let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
+    // The kernel before may make the vectors, and use the memory of the result.
+    grid::griddepcontrol_wait();
     while let Some(tile) = tiles.current() {
         let place = Place {
             x: work.x_row(tile) + thread::thread_idx_x(),
@@ -61,9 +67,16 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
                 }
             };
             if config.splits > 1 {
-                exchange.run(work, d, &place, give_back);
+                exchange.run(work, d, &place, &mut boxes, give_back);
             } else {
-                drain(work, d, &place, which, give_back);
+                let order = Order::new(config, which);
+                if work.params.copied == 0 {
+                    drain(work, d, &place, &order, give_back);
+                } else if config.accumulators_overlap() && config.left.is_none() {
+                    boxes.drain::<OVERLAP>(work, d, &place, &order, give_back);
+                } else {
+                    boxes.drain::<1>(work, d, &place, &order, give_back);
+                }
             }
         }
         cursor.advance();
@@ -71,6 +84,7 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
         // SAFETY: once a tile, by whole warps.
         unsafe { tiles.advance::<true>() };
     }
+    boxes.end();
 }
 
 /// Where a thread's sums are in the result: its row of `X`, and the tile's first row of
@@ -84,29 +98,52 @@ pub struct Place {
     pub batch: u32,
 }
 
-/// Stores a tile. Accumulators that overlap are read from where the other one begins or
-/// ends, and given back when those columns were read.
+/// The chunks of a tile in the order in which they are read: accumulators that overlap from
+/// where the other one begins or ends, so that they can be given back when those columns
+/// were read.
+pub struct Order {
+    /// Chunks of a tile.
+    pub chunks: u32,
+    /// How many of them are read before the accumulator is given back.
+    pub shared: u32,
+    /// The first one.
+    skip: u32,
+}
+
+impl Order {
+    #[inline(always)]
+    pub fn new(config: &BlackwellConfig, which: u32) -> Self {
+        let chunks = config.columns / CHUNK;
+        let shared = if config.accumulators_overlap() {
+            (config.columns - config.accumulator_step()) / CHUNK
+        } else {
+            chunks
+        };
+        // The second accumulator begins where the first one's shared columns do.
+        let skip = if which == 0 { chunks - shared } else { 0 };
+        Self { chunks, shared, skip }
+    }
+
+    /// First column of the `i`-th chunk that is read.
+    #[inline(always)]
+    pub fn column(&self, i: u32) -> u32 {
+        let chunk = i + self.skip;
+        (if chunk >= self.chunks { chunk - self.chunks } else { chunk }) * CHUNK
+    }
+}
+
+/// Stores a tile from the threads' registers.
 ///
 /// # Safety
 /// Whole warps; the sums at `d` are complete.
 #[inline(always)]
-unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, which: u32, give_back: impl Fn()) {
-    let config = work.config;
-    let chunks = config.columns / CHUNK;
-    let shared = if config.accumulators_overlap() {
-        (config.columns - config.accumulator_step()) / CHUNK
-    } else {
-        chunks
-    };
-    // The second accumulator begins where the first one's shared columns do.
-    let skip = if which == 0 { chunks - shared } else { 0 };
+unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, order: &Order, give_back: impl Fn()) {
     let simple = simple(work);
     let blocks = blocks::wanted(&work.params.epilogue);
     let mut i = 0;
-    while i < chunks {
-        let chunk = if i + skip >= chunks { i + skip - chunks } else { i + skip };
-        let column = chunk * CHUNK;
-        let last = i + 1 == shared;
+    while i < order.chunks {
+        let column = order.column(i);
+        let last = i + 1 == order.shared;
         // SAFETY: the caller's; the branch is the same for all lanes.
         unsafe {
             if blocks {
@@ -167,7 +204,7 @@ fn simple(work: &Work<'_>) -> bool {
 /// give lanes without a row a loop of their own, and with it their own copies of the
 /// instructions that all lanes must execute together.
 #[inline(always)]
-fn own_row(place: &Place) -> u32 {
+pub fn own_row(place: &Place) -> u32 {
     marker::pin(place.x)
 }
 
