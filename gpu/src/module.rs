@@ -10,7 +10,7 @@ use cuda_lazy::{CUDA_SUCCESS, raw};
 
 use super::device::CudaDevice;
 use super::error::{CudaCode, CudaError, check};
-use super::parameters::{KernelParameter, Parameters};
+use super::parameters::{KernelParameter, Parameters, parameter_counts};
 
 /// A compiled module on a device. Clones share it.
 #[derive(Debug, Clone)]
@@ -110,6 +110,7 @@ impl CudaModule {
 #[derive(Debug)]
 pub(crate) struct LoadedModule {
     kernels: RefCell<HashMap<String, Rc<Kernel>>>,
+    parameter_counts: HashMap<String, usize>,
     handle: *mut c_void,
 }
 
@@ -155,7 +156,8 @@ impl LoadedModule {
             )
         };
         if code == CUDA_SUCCESS {
-            return Ok(Self { kernels: RefCell::default(), handle });
+            let parameter_counts = parameter_counts(ptx);
+            return Ok(Self { kernels: RefCell::default(), parameter_counts, handle });
         }
         let end = log.iter().position(|&byte| byte == 0);
         let log = String::from_utf8_lossy(&log[..end.unwrap_or(LOG_BYTES)]);
@@ -176,7 +178,8 @@ impl LoadedModule {
             CUDA_ERROR_NOT_FOUND => return Err(missing(self.kernels()?)),
             code => check("cuModuleGetFunction", code)?,
         }
-        let kernel = Rc::new(Kernel::new(function)?);
+        let count = self.parameter_counts.get(name).copied();
+        let kernel = Rc::new(Kernel::new(function, count)?);
         self.kernels.borrow_mut().insert(name.to_owned(), kernel.clone());
         Ok(kernel)
     }
@@ -239,7 +242,7 @@ enum Attribute {
 const DEFAULT_SHARED: u32 = 48 << 10;
 
 impl Kernel {
-    fn new(function: *mut c_void) -> Result<Self, CudaError> {
+    fn new(function: *mut c_void, parameters: Option<usize>) -> Result<Self, CudaError> {
         let get = |attribute: Attribute| -> Result<u32, CudaError> {
             let mut value = 0;
             // SAFETY: `value` is writable and the function's module is loaded.
@@ -253,7 +256,7 @@ impl Kernel {
             get(Attribute::RequiredClusterHeight)?,
             get(Attribute::RequiredClusterDepth)?,
         ];
-        let parameters = Parameters::of(function)?;
+        let parameters = Parameters::of(function, parameters)?;
         let limits = KernelLimits {
             registers: get(Attribute::NumRegs)?,
             max_threads: get(Attribute::MaxThreadsPerBlock)?,

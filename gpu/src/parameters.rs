@@ -1,6 +1,7 @@
 //! Where a kernel's parameters are, and blocks of them for a launch.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ffi::c_void;
 
 use cuda_lazy::raw;
@@ -20,17 +21,48 @@ pub struct KernelParameter {
     pub size: usize,
 }
 
+/// How many parameters each kernel of a PTX text has.
+pub(crate) fn parameter_counts(ptx: &str) -> HashMap<String, usize> {
+    let mut counts = HashMap::new();
+    // The kernel whose parameters are being read.
+    let mut entry: Option<(String, usize)> = None;
+    for line in ptx.lines() {
+        let mut line = line.split("//").next().unwrap_or_default();
+        if entry.is_none()
+            && let Some((_, rest)) = line.split_once(".entry ")
+        {
+            let end = rest.find(['(', ' ', '\t']).unwrap_or(rest.len());
+            entry = Some((rest[..end].to_owned(), 0));
+            line = &rest[end..];
+        }
+        if let Some((name, count)) = &mut entry {
+            let body = line.find('{');
+            let head = &line[..line.find(')').or(body).unwrap_or(line.len())];
+            *count += head.matches(".param").count();
+            if head.len() < line.len() {
+                counts.insert(std::mem::take(name), *count);
+                entry = None;
+            }
+        }
+    }
+    counts
+}
+
 /// A kernel's parameters in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parameters(pub(crate) Vec<KernelParameter>);
 
 impl Parameters {
-    /// Those of a function whose module is loaded. The driver answers for one at a time
-    /// and with `CUDA_ERROR_INVALID_VALUE` beyond the last.
-    pub(crate) fn of(function: *mut c_void) -> Result<Self, CudaError> {
+    /// Those of a function whose module is loaded, `count` of them where that is known. The
+    /// driver answers for one at a time and with `CUDA_ERROR_INVALID_VALUE` beyond the last,
+    /// which tools that watch calls report as an error.
+    pub(crate) fn of(function: *mut c_void, count: Option<usize>) -> Result<Self, CudaError> {
         const INVALID_VALUE: u32 = 1;
         let mut found = Vec::new();
         loop {
+            if count == Some(found.len()) {
+                return Ok(Self(found));
+            }
             let (mut offset, mut size) = (0, 0);
             // SAFETY: both are writable and the function's module is loaded.
             match unsafe { raw::cuFuncGetParamInfo(function, found.len(), &mut offset, &mut size) }
@@ -89,6 +121,36 @@ impl Parameters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_are_counted() {
+        let text = "\
+.visible .entry one(
+\t.param .align 64 .b8 one_param_0[272]
+)
+.reqntid 384, 1, 1
+{
+\tld.param.b64 %rd1, [one_param_0+240];
+}
+.func (.param .b32 r) helper(.param .b32 a) { ret; }
+.entry none() { ret; }
+.visible .entry bare
+{
+\tret;
+}
+.entry three(.param .u64 a, // not .param
+  .param .u64 b,
+  .param .u32 c) .maxnreg 80
+{
+}
+";
+        let counts = parameter_counts(text);
+        let expected = [("one", 1), ("none", 0), ("bare", 0), ("three", 3)];
+        assert_eq!(counts.len(), expected.len(), "{counts:?}");
+        for (name, count) in expected {
+            assert_eq!(counts.get(name), Some(&count), "{name}");
+        }
+    }
 
     fn parameters(places: &[(usize, usize)]) -> Parameters {
         Parameters(places.iter().map(|&(offset, size)| KernelParameter { offset, size }).collect())
