@@ -33,6 +33,7 @@ fn experiment(case: &Case) -> Experiment {
         params,
         memory,
         outputs: vec![Watched { name: "out".to_owned(), addr: out, bytes, expected: None }],
+        earlier: None,
     }
 }
 
@@ -59,7 +60,7 @@ const EVERYWHERE: &str = "
 #[track_caller]
 fn check(case: &Case, least: usize, equivalents: &str) -> Mutants {
     let equivalents = Equivalent::parse(equivalents).expect("a list");
-    let options = MutateOptions { seeds: 64, equivalents, workers: None };
+    let options = MutateOptions { seeds: 64, equivalents, at_most: None, workers: None };
     let mutants = mutate(&experiment(case), &options).expect("the kernel is right");
     let table = table(&mutants);
     println!("{table}{} of {} caught", mutants.caught(), mutants.counted());
@@ -303,7 +304,7 @@ fn survivors_and_what_is_never_reached() {
     let experiment = experiment(&Case::new(body).block(64).out(256));
     let run = |equivalents: &str| {
         let equivalents = Equivalent::parse(equivalents).expect("a list");
-        let options = MutateOptions { seeds: 3, equivalents, workers: Some(2) };
+        let options = MutateOptions { seeds: 3, equivalents, at_most: None, workers: Some(2) };
         mutate(&experiment, &options).expect("it runs")
     };
     let found = run("");
@@ -324,7 +325,7 @@ fn a_wrong_list_is_noticed() {
         mad.wide.u32 %d1, %tid, 4, %out; st.global.u32 [%d1], %r3;";
     let experiment = experiment(&Case::new(body).block(64).out(256));
     let equivalents = Equivalent::parse("* | remove | bar.sync 0; | it is not").expect("a list");
-    let options = MutateOptions { seeds: 3, equivalents, workers: None };
+    let options = MutateOptions { seeds: 3, equivalents, at_most: None, workers: None };
     let found = mutate(&experiment, &options).expect("it runs");
     assert_eq!((found.contradicted().count(), found.passes(95)), (1, false));
     // What is expected counts like what `eager` gives.
