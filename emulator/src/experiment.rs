@@ -5,6 +5,7 @@ use crate::bundle::{Compare, OutputReport};
 use crate::trace::Trace;
 use crate::{
     GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, LoadError, MemoryError, Module, Schedule,
+    Step, launch_sequence,
 };
 
 /// A kernel launch, the memory that it starts from, and what to look at
@@ -31,6 +32,48 @@ pub struct Experiment {
     pub memory: GlobalMemory,
     /// Ranges of memory that are compared.
     pub outputs: Vec<Watched>,
+    /// What is launched before it, on the same memory.
+    pub earlier: Option<Earlier>,
+}
+
+/// The launch before in the stream. The experiment's has the attribute of
+/// programmatic dependence: it may begin before this one has ended.
+pub struct Earlier {
+    /// Its module, loaded for the experiment's machine.
+    pub module: Module,
+    /// Kernel.
+    pub entry: String,
+    /// CTAs in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a CTA in x, y, z.
+    pub block: [u32; 3],
+    /// The whole parameter block.
+    pub params: Vec<u8>,
+}
+
+impl std::fmt::Debug for Earlier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { entry, grid, block, params, .. } = self;
+        let mut fields = f.debug_struct("Earlier");
+        fields.field("entry", entry).field("grid", grid).field("block", block);
+        fields.field("params", params).finish_non_exhaustive()
+    }
+}
+
+impl Earlier {
+    fn launch(&self, conditions: &Conditions) -> Launch<'_> {
+        Launch {
+            entry: &self.entry,
+            grid: self.grid,
+            block: self.block,
+            cluster: None,
+            dynamic_shared: 0,
+            params: &self.params,
+            schedule: conditions.schedule,
+            threads: conditions.threads,
+            instruction_limit: conditions.instruction_limit,
+        }
+    }
 }
 
 /// A range of memory that the launch writes.
@@ -109,7 +152,7 @@ impl Experiment {
     /// hold, or an output outside every allocation.
     pub fn run(&self, module: &Module, conditions: &Conditions) -> Result<Outcome, LaunchError> {
         let mut memory = self.memory.duplicate().map_err(|source| self.memory_error(source))?;
-        let report = module.launch(&mut memory, &self.launch(conditions))?;
+        let report = self.execute(module, &mut memory, conditions)?;
         let outputs = self.contents(&memory).map_err(|source| self.memory_error(source))?;
         Ok(Outcome { report, memory, outputs })
     }
@@ -124,13 +167,14 @@ impl Experiment {
         conditions: &Conditions,
     ) -> Result<Outcome, LaunchError> {
         let mut memory = std::mem::take(&mut self.memory);
-        let report = module.launch(&mut memory, &self.launch(conditions))?;
+        let report = self.execute(module, &mut memory, conditions)?;
         let outputs = self.contents(&memory).map_err(|source| self.memory_error(source))?;
         Ok(Outcome { report, memory, outputs })
     }
 
     /// As [`run_once`](Self::run_once), with a timeline of at most about `limit`
-    /// events; also of a run that goes wrong.
+    /// events; also of a run that goes wrong. The timeline is of this launch alone,
+    /// which begins when the earlier one has ended.
     pub fn run_traced(
         &mut self,
         module: &Module,
@@ -139,12 +183,37 @@ impl Experiment {
     ) -> (Result<Outcome, LaunchError>, Trace) {
         let mut memory = std::mem::take(&mut self.memory);
         let launch = self.launch(conditions);
+        if let Some(earlier) = &self.earlier
+            && let Err(error) = earlier.module.launch(&mut memory, &earlier.launch(conditions))
+        {
+            return (Err(error), Trace::default());
+        }
         let (result, trace) = module.launch_traced(&mut memory, &launch, limit);
         let outcome = result.and_then(|report| {
             let outputs = self.contents(&memory).map_err(|source| self.memory_error(source))?;
             Ok(Outcome { report, memory, outputs })
         });
         (outcome, trace)
+    }
+
+    /// The launch, with the earlier one if there is one; the report is of the former.
+    fn execute(
+        &self,
+        module: &Module,
+        memory: &mut GlobalMemory,
+        conditions: &Conditions,
+    ) -> Result<LaunchReport, LaunchError> {
+        let launch = self.launch(conditions);
+        let Some(earlier) = &self.earlier else {
+            return module.launch(memory, &launch);
+        };
+        let first = earlier.launch(conditions);
+        let steps = [
+            Step { module: &earlier.module, launch: first, programmatic: false },
+            Step { module, launch, programmatic: true },
+        ];
+        // A report a step.
+        Ok(launch_sequence(memory, &steps)?.swap_remove(1))
     }
 
     fn memory_error(&self, source: MemoryError) -> LaunchError {

@@ -5,10 +5,10 @@ mod async_support;
 
 use async_support::{Case, barriers, wait};
 use ptx_emu::bundle::Compare;
-use ptx_emu::experiment::{Experiment, Watched};
+use ptx_emu::experiment::{Earlier, Experiment, Watched};
 use ptx_emu::mutate::{Equivalent, Fate, Mutants, MutateError, MutateOptions, mutate};
 use ptx_emu::tensor_map::{ElementType, TensorMap};
-use ptx_emu::{GlobalMemory, Gpu};
+use ptx_emu::{GlobalMemory, Gpu, Module};
 
 /// The launch of a case, its output watched.
 fn experiment(case: &Case) -> Experiment {
@@ -33,6 +33,7 @@ fn experiment(case: &Case) -> Experiment {
         params,
         memory,
         outputs: vec![Watched { name: "out".to_owned(), addr: out, bytes, expected: None }],
+        earlier: None,
     }
 }
 
@@ -59,7 +60,7 @@ const EVERYWHERE: &str = "
 #[track_caller]
 fn check(case: &Case, least: usize, equivalents: &str) -> Mutants {
     let equivalents = Equivalent::parse(equivalents).expect("a list");
-    let options = MutateOptions { seeds: 64, equivalents, workers: None };
+    let options = MutateOptions { seeds: 64, equivalents, at_most: None, workers: None };
     let mutants = mutate(&experiment(case), &options).expect("the kernel is right");
     let table = table(&mutants);
     println!("{table}{} of {} caught", mutants.caught(), mutants.counted());
@@ -303,7 +304,7 @@ fn survivors_and_what_is_never_reached() {
     let experiment = experiment(&Case::new(body).block(64).out(256));
     let run = |equivalents: &str| {
         let equivalents = Equivalent::parse(equivalents).expect("a list");
-        let options = MutateOptions { seeds: 3, equivalents, workers: Some(2) };
+        let options = MutateOptions { seeds: 3, equivalents, at_most: None, workers: Some(2) };
         mutate(&experiment, &options).expect("it runs")
     };
     let found = run("");
@@ -324,7 +325,7 @@ fn a_wrong_list_is_noticed() {
         mad.wide.u32 %d1, %tid, 4, %out; st.global.u32 [%d1], %r3;";
     let experiment = experiment(&Case::new(body).block(64).out(256));
     let equivalents = Equivalent::parse("* | remove | bar.sync 0; | it is not").expect("a list");
-    let options = MutateOptions { seeds: 3, equivalents, workers: None };
+    let options = MutateOptions { seeds: 3, equivalents, at_most: None, workers: None };
     let found = mutate(&experiment, &options).expect("it runs");
     assert_eq!((found.contradicted().count(), found.passes(95)), (1, false));
     // What is expected counts like what `eager` gives.
@@ -349,4 +350,46 @@ fn waits_are_for_the_barriers_that_they_name() {
         wait(0, "0", "W0"),
     );
     check(&Case::new(&body), 8, EVERYWHERE);
+}
+
+/// Which ones are left out depends on the text alone.
+#[test]
+fn some_of_many() {
+    let body = format!(
+        "{} mad.wide.u32 %d1, %tid, 4, %out; st.global.u32 [%d1], %tid;",
+        "bar.sync 0; ".repeat(10)
+    );
+    let experiment = experiment(&Case::new(&body).block(64).out(256));
+    let options = MutateOptions { seeds: 1, at_most: Some(4), ..MutateOptions::default() };
+    let found = mutate(&experiment, &options).expect("it runs");
+    let run = found.mutants.iter().filter(|m| m.fate == Fate::Survived).count();
+    let left_out = found.mutants.iter().filter(|m| m.fate == Fate::LeftOut).count();
+    assert_eq!((run, left_out, found.counted()), (4, 6, 4));
+}
+
+/// What an earlier launch makes is waited for; without the wait it is missing.
+#[test]
+fn an_earlier_launch() {
+    let before = ".version 9.0
+        .target sm_90
+        .address_size 64
+        .visible .entry before(.param .u64 to) {
+            .reg .b64 %to; .reg .b32 %i; .reg .pred %p;
+            griddepcontrol.launch_dependents; mov.u32 %i, 0;
+            L: add.u32 %i, %i, 1; setp.lt.u32 %p, %i, 20000; @%p bra L;
+            ld.param.u64 %to, [to]; st.global.u32 [%to], 7; ret;
+        }";
+    let body = "griddepcontrol.wait; ld.global.u32 %r1, [%in]; st.global.u32 [%out], %r1;";
+    let case = Case::new(body).block(1).out(4);
+    let mut experiment = experiment(&case);
+    let input = experiment.params[8..16].to_vec();
+    experiment.earlier = Some(Earlier {
+        module: Module::load(before, &experiment.gpu).expect("modelled"),
+        entry: "before".to_owned(),
+        grid: [1; 3],
+        block: [1, 1, 1],
+        params: input,
+    });
+    let found = mutate(&experiment, &MutateOptions::default()).expect("it runs");
+    assert_eq!((found.counted(), found.caught()), (1, 1), "{}", table(&found));
 }

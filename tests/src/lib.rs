@@ -1,5 +1,7 @@
 //! What the tests across crates share.
 
+pub mod mutation;
+
 use fp4_formats::ScaleLayout;
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemv::{Gemv, GemvOptions, GemvResult};

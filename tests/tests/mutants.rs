@@ -9,32 +9,41 @@ use fp4_formats::quantize::{
     quantize_config,
 };
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use nvfp4_tests::mutation::{self, Effort};
 use ptx_emu::experiment::{Experiment, Watched};
-use ptx_emu::mutate::{Equivalent, Fate, Mutants, MutateOptions, mutate};
 use ptx_emu::{GlobalMemory, Gpu};
 
 const ARCHS: [&str; 2] = ["sm_90a", "sm_100a"];
 
-/// The project's list of mutants that are no faults.
-fn equivalents() -> Vec<Equivalent> {
-    let path = nvfp4_tests::root().join("kernels-gpu/equivalent-mutants.txt");
-    let text = std::fs::read_to_string(&path).expect("the list is there");
-    Equivalent::parse(&text).expect("the list can be read")
+fn check(experiment: &Experiment, least: usize) {
+    mutation::check(
+        std::slice::from_ref(experiment),
+        Effort { seeds: 64, at_most: None, least, caught: 95 },
+    );
 }
 
 /// Device memory and what is watched in it.
 struct Memory {
     memory: GlobalMemory,
     outputs: Vec<Watched>,
+    /// What the kernel before makes: address and bytes.
+    made: Option<(u64, u64)>,
 }
 
 impl Memory {
     fn new() -> Self {
-        Self { memory: GlobalMemory::new(), outputs: Vec::new() }
+        Self { memory: GlobalMemory::new(), outputs: Vec::new(), made: None }
     }
 
     fn input(&mut self, name: &str, bytes: &[u8]) -> u64 {
         self.memory.alloc_from(name, bytes).expect("room")
+    }
+
+    /// An input that the kernel before makes.
+    fn made(&mut self, name: &str, bytes: &[u8]) -> u64 {
+        let addr = self.input(name, bytes);
+        self.made = Some((addr, bytes.len() as u64));
+        addr
     }
 
     fn output(&mut self, name: &str, bytes: u64) -> u64 {
@@ -49,7 +58,7 @@ impl Memory {
 
     /// The launch of a kernel on this memory.
     fn launch(
-        self,
+        mut self,
         arch: &str,
         entry: &str,
         grid: [u32; 3],
@@ -57,9 +66,13 @@ impl Memory {
         params: &[u8],
     ) -> Experiment {
         let gpu = [Gpu::h200(), Gpu::b200()].into_iter().find(|gpu| gpu.arch == arch);
+        let gpu = gpu.expect("a known machine");
+        let result = (self.outputs[0].addr, self.outputs[0].bytes);
+        let made = self.made;
+        let earlier = made.map(|made| mutation::earlier(&mut self.memory, &gpu, made, result));
         Experiment {
             ptx: nvfp4_tests::ptx(arch),
-            gpu: gpu.expect("a known machine"),
+            gpu,
             entry: entry.to_owned(),
             grid,
             block: [threads, 1, 1],
@@ -68,6 +81,7 @@ impl Memory {
             params: params.to_vec(),
             memory: self.memory,
             outputs: self.outputs,
+            earlier,
         }
     }
 }
@@ -130,7 +144,7 @@ fn amax(arch: &str, ty: FloatType, silu: bool, per_row: bool) -> Experiment {
     let config = amax_config(ty, silu);
     let mut memory = Memory::new();
     let bytes = values(ty, (m * k) as usize, 5);
-    let input = memory.input("input", &bytes);
+    let input = memory.made("input", &bytes);
     let other = values(ty, (m * k) as usize, 6);
     let up = if silu { memory.input("up", &other) } else { 0 };
     let out = if per_row {
@@ -158,7 +172,7 @@ fn quantize(
     let block = recipe.format().block();
     let mut memory = Memory::new();
     let bytes = values(ty, (m * k) as usize, 5);
-    let input = memory.input("input", &bytes);
+    let input = memory.made("input", &bytes);
     let other = values(ty, (m * k) as usize, 6);
     let up = if silu { memory.input("up", &other) } else { 0 };
     let scale_bytes = layout.bytes(m as usize, (k / block) as usize).expect("small");
@@ -184,28 +198,6 @@ fn quantize(
         depth: config.launch(m, k, layout, 1).1,
     };
     memory.launch(arch, config.name, [1; 3], config.threads(), &params.to_bytes())
-}
-
-/// Runs the check; the kernel must have at least `least` mutants that count or
-/// are listed.
-fn check(experiment: &Experiment, least: usize) -> Mutants {
-    let options = MutateOptions { equivalents: equivalents(), ..MutateOptions::default() };
-    let mutants = mutate(experiment, &options)
-        .unwrap_or_else(|e| panic!("{} {}: {e}", experiment.gpu.name, experiment.entry));
-    let mut text = String::new();
-    for m in &mutants.mutants {
-        let fate = match &m.fate {
-            Fate::Caught { schedule, finding } => format!("{schedule}: {}", finding.summary()),
-            other => format!("{other:?} {}", m.equivalent.as_deref().unwrap_or_default()),
-        };
-        text +=
-            &format!("  {} {} {} #{}: {fate}\n", m.line, m.mutation, m.instruction, m.occurrence);
-    }
-    println!("{} {}\n{text}", experiment.gpu.name, experiment.entry);
-    let run = mutants.mutants.iter().filter(|m| m.fate != Fate::NotReached).count();
-    assert!(run >= least, "{}: {run} mutants\n{text}", experiment.entry);
-    assert!(mutants.passes(95), "{} {}\n{text}", experiment.gpu.name, experiment.entry);
-    mutants
 }
 
 #[test]

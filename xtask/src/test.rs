@@ -201,12 +201,70 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
     expected
 }
 
+/// The same for the GEMM of sm_90a. Of a CTA: all threads once; consumers when they give, take,
+/// have read and have summed, and in a cluster when they have read, and where they send, when all
+/// CTAs have offered. Warps after waiting for flags, and around sending. The cluster meets twice;
+/// where sums are loaded, the second time in two ways.
+fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
+    use fp4_formats::gemm::hopper::{CONFIGS, Operand};
+    let mut expected = Vec::new();
+    for config in &CONFIGS {
+        let mut counts = if config.loads_remote() {
+            vec![
+                ("bar.sync", 6),
+                ("bar.warp.sync", 1),
+                ("barrier.cluster.arrive.relaxed.aligned", 1),
+                ("barrier.cluster.arrive.release.aligned", 2),
+                ("barrier.cluster.wait.acquire.aligned", 3),
+            ]
+        } else {
+            vec![
+                ("bar.sync", 7),
+                ("bar.warp.sync", 4),
+                ("barrier.cluster.arrive.relaxed.aligned", 2),
+                ("barrier.cluster.wait.acquire.aligned", 2),
+            ]
+        };
+        counts.push(("setmaxnreg.dec.sync.aligned.u32", 1));
+        counts.push(("setmaxnreg.inc.sync.aligned.u32", 1));
+        if config.by_warp() {
+            // Of each group of eight tokens, four pieces and eight products a step.
+            let groups = config.tokens as usize / 8;
+            let product = match config.scheme.operand {
+                Operand::F16 => "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+                Operand::Bf16 => "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+            };
+            counts.push(("ldmatrix.sync.aligned.m8n8.x4.shared.b16", 4 * groups));
+            counts.push((product, 8 * groups));
+        } else {
+            // Two units of four products a step.
+            let product = match (config.tokens, config.scheme.operand) {
+                (32, Operand::F16) => "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16",
+                (32, Operand::Bf16) => "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16",
+                (64, Operand::F16) => "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
+                (64, Operand::Bf16) => "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16",
+                (_, Operand::F16) => "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",
+                (_, Operand::Bf16) => "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16",
+            };
+            counts.push((product, 8));
+            counts.push(("wgmma.commit_group.sync.aligned", 2));
+            counts.push(("wgmma.fence.sync.aligned", 2));
+            counts.push(("wgmma.wait_group.sync.aligned", 3));
+        }
+        counts.sort_unstable();
+        expected.push((config.name, counts));
+    }
+    expected
+}
+
 /// The synchronising instructions of every kernel are those its source asks for.
 fn synchronisation(text: &str) -> Result<()> {
     let counts = ptx::convergent_counts(text);
     let mut all = expected_synchronisation();
     if text.contains(".target sm_100a") {
         all.extend(blackwell_synchronisation());
+    } else {
+        all.extend(hopper_synchronisation());
     }
     for (entry, expected) in all {
         let found: Vec<(&str, usize)> = counts

@@ -106,6 +106,7 @@ impl Bundle {
             params,
             memory,
             outputs,
+            earlier: None,
         })
     }
 

@@ -45,6 +45,9 @@ pub(crate) struct MutateArgs {
     /// Seeds that a mutant must survive, besides eager and lazy.
     #[arg(long, value_name = "N", default_value_t = 64)]
     seeds: u64,
+    /// Run at most so many mutants of a kernel, spread evenly over its text; by default all.
+    #[arg(long, value_name = "N")]
+    at_most: Option<usize>,
     /// List of mutants that are known to be no faults, with the reasons: lines
     /// of `kernel | mutation | instruction | reason`.
     #[arg(long, value_name = "FILE")]
@@ -122,7 +125,8 @@ fn check(args: &MutateArgs) -> Result<Vec<Mutants>, Failed> {
         Some(path) => Equivalent::parse(&run::read_text(path)?)
             .map_err(|source| Failed::Equivalents { path: path.clone(), source })?,
     };
-    let options = MutateOptions { seeds: args.seeds, equivalents, workers: None };
+    let options =
+        MutateOptions { seeds: args.seeds, equivalents, at_most: args.at_most, workers: None };
     let experiments = experiments(args)?;
     experiments.iter().map(|one| Ok(mutate(one, &options)?)).collect()
 }
@@ -164,6 +168,7 @@ fn fate(mutant: &Mutant) -> (&'static str, Option<String>) {
         Fate::Survived if mutant.equivalent.is_some() => ("equivalent", None),
         Fate::Survived => ("survived", None),
         Fate::NotReached => ("not reached", None),
+        Fate::LeftOut => ("left out", None),
         Fate::Refused(error) => ("refused", Some(error.clone())),
     }
 }
@@ -176,7 +181,7 @@ fn as_json(args: &MutateArgs, mutants: &Mutants) -> Value {
                 (Some(schedule.to_string()), Some(finding.to_string()))
             }
             Fate::Refused(error) => (None, Some(error.clone())),
-            Fate::Survived | Fate::NotReached => (None, None),
+            Fate::Survived | Fate::NotReached | Fate::LeftOut => (None, None),
         };
         json!({
             "function": mutant.function,

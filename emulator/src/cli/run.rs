@@ -191,6 +191,7 @@ pub(crate) fn prepare(path: &Path, entry: &str, shape: &ShapeArgs) -> Result<Pre
         params: bound.params,
         outputs: watched(&bound.outputs, &bound.memory),
         memory: bound.memory,
+        earlier: None,
     };
     Ok(Prepared { experiment, module, files: bound.outputs })
 }

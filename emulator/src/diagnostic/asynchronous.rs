@@ -131,13 +131,16 @@ pub enum AsyncFault {
         /// The operation.
         operation: OperationSite,
     },
-    /// A read through the async proxy of memory that was written through the
-    /// generic one, without a proxy fence between.
+    /// An access through the async proxy to memory that was written through the
+    /// generic one, without a proxy fence between: a read may not see the write,
+    /// and a write may come before it.
     MissingProxyFence {
-        /// The reading operation.
+        /// The accessing operation.
         operation: &'static str,
         /// First such byte.
         address: u64,
+        /// It writes.
+        write: bool,
         /// The generic write.
         writer: OperationSite,
     },
@@ -207,9 +210,10 @@ impl fmt::Display for AsyncFault {
                     "asynchronous operation in flight: {verb} of {bytes} bytes at {address:#x}, a {role} of {operation}"
                 )
             }
-            Self::MissingProxyFence { operation, address, writer } => write!(
+            Self::MissingProxyFence { operation, address, write, writer } => write!(
                 f,
-                "missing proxy fence: {operation} reads {address:#x} through the async proxy, written through the generic proxy by {writer} without fence.proxy.async since"
+                "missing proxy fence: {operation} {} {address:#x} through the async proxy, written through the generic proxy by {writer} without fence.proxy.async since",
+                if *write { "writes" } else { "reads" }
             ),
             Self::MissingTensormapFence { address } => write!(
                 f,

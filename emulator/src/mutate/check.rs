@@ -1,6 +1,6 @@
 //! Running mutants.
 
-use super::{Edit, Equivalent, Fate, Mutant, Mutants, Mutation, operators, tree};
+use super::{Edit, Equivalent, Fate, Mutant, Mutants, equivalents, operators, tree};
 use crate::experiment::{Conditions, Contents, Experiment};
 use crate::explore::{self, ExploreOptions, Failure, explore};
 use crate::syntax::{self, ast};
@@ -14,6 +14,8 @@ pub struct MutateOptions {
     pub seeds: u64,
     /// Mutants that are known to be no faults.
     pub equivalents: Vec<Equivalent>,
+    /// Most mutants that are run; `None`: all. Of more, each so many-th.
+    pub at_most: Option<usize>,
     /// Mutants run at once; `None`: as many as the host has cores and memory
     /// for. The result does not depend on it.
     pub workers: Option<usize>,
@@ -21,7 +23,7 @@ pub struct MutateOptions {
 
 impl Default for MutateOptions {
     fn default() -> Self {
-        Self { seeds: 64, equivalents: Vec::new(), workers: None }
+        Self { seeds: 64, equivalents: Vec::new(), at_most: None, workers: None }
     }
 }
 
@@ -81,6 +83,7 @@ pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutant
     for candidate in &mut candidates {
         candidate.mutant.equivalent = known(&experiment.entry, &candidate.mutant, options);
     }
+    leave_out(&mut candidates, options.at_most);
     let workers = options.workers.unwrap_or_else(|| explore::workers(experiment));
     let baseline = Baseline {
         experiment,
@@ -114,14 +117,24 @@ fn candidates(
         let start =
             module.functions.iter().find(|f| f.name == function.name).map_or(0, |f| f.start);
         let first = module.written.partition_point(|&pc| pc < start);
-        for (ordinal, ins) in tree::instructions(body).into_iter().enumerate() {
+        let instructions = tree::instructions(body);
+        let constants = tree::constants(&instructions);
+        for (ordinal, ins) in instructions.into_iter().enumerate() {
             let pc = module.written.get(first + ordinal).copied().unwrap_or(usize::MAX);
             let reached = executed.get(pc).is_some_and(|&(_, lanes)| lanes != 0);
             let line = (ins.pos.line as usize).checked_sub(1).and_then(|at| lines.get(at));
             let instruction = line.map_or("", |line| line.trim()).to_owned();
-            for (mutation, edit) in operators::mutants(ins) {
-                let count = alike.entry((instruction.clone(), mutation.to_string())).or_default();
-                *count += 1;
+            let known = tree::with_constant_count(ins, &constants);
+            for (mutation, edit) in operators::mutants(&known) {
+                let mut count = |text: &String| {
+                    let count = alike.entry((text.clone(), mutation.to_string())).or_default();
+                    *count += 1;
+                    *count
+                };
+                let shape = equivalents::shape(&instruction);
+                let occurrence = count(&instruction);
+                // Without registers in it, it is its own shape.
+                let alike = if shape == instruction { occurrence } else { count(&shape) };
                 found.push(Candidate {
                     place: (item, ordinal),
                     edit,
@@ -130,7 +143,9 @@ fn candidates(
                         line: ins.pos.line,
                         instruction: instruction.clone(),
                         mutation,
-                        occurrence: *count,
+                        occurrence,
+                        shape,
+                        alike,
                         fate: if reached { Fate::Survived } else { Fate::NotReached },
                         equivalent: None,
                     },
@@ -141,18 +156,29 @@ fn candidates(
     found
 }
 
+/// Marks what is more than `at_most` mutants, evenly over the text; which ones does not
+/// depend on the launch.
+fn leave_out(candidates: &mut [Candidate], at_most: Option<usize>) {
+    let count = candidates.len();
+    let Some(most) = at_most.filter(|&most| most < count) else { return };
+    for (at, candidate) in candidates.iter_mut().enumerate() {
+        let taken = at * most / count != (at + 1) * most / count;
+        if !taken && candidate.mutant.fate == Fate::Survived {
+            candidate.mutant.fate = Fate::LeftOut;
+        }
+    }
+}
+
 /// The reason for which a mutant is known to be no fault.
 fn known(kernel: &str, mutant: &Mutant, options: &MutateOptions) -> Option<String> {
-    let Mutant { instruction, mutation, occurrence, .. } = mutant;
-    let mutation: &Mutation = mutation;
-    let covers = |e: &&Equivalent| e.covers(kernel, mutation, instruction, *occurrence);
-    options.equivalents.iter().find(covers).map(|equivalent| equivalent.reason.clone())
+    let found = options.equivalents.iter().find(|equivalent| equivalent.covers(kernel, mutant));
+    found.map(|equivalent| equivalent.reason.clone())
 }
 
 impl Baseline<'_> {
     fn fate(&self, candidate: &Candidate) -> Result<Fate, LaunchError> {
-        if candidate.mutant.fate == Fate::NotReached {
-            return Ok(Fate::NotReached);
+        if candidate.mutant.fate != Fate::Survived {
+            return Ok(candidate.mutant.fate.clone());
         }
         let (item, ordinal) = candidate.place;
         let tree = tree::edited(&self.tree, item, ordinal, &candidate.edit);

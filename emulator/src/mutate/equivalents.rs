@@ -9,10 +9,12 @@
 //!
 //! `*` stands for any text. The instruction is its line in the PTX text,
 //! trimmed; `#2` at its end means the second mutant of the kernel with that
-//! mutation and instruction. Empty lines and lines that begin with `#` are left
+//! mutation and instruction. Registers may be written without their numbers, which
+//! change with the compiler (`bar.warp.sync %r;`): then it is the second of all that
+//! look so. Empty lines and lines that begin with `#` are left
 //! out.
 
-use std::fmt;
+use super::Mutant;
 
 /// A mutant, or several, that behave like the original.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,19 +82,30 @@ impl Equivalent {
             .collect()
     }
 
-    /// Whether it speaks about this mutant.
-    pub(super) fn covers(
-        &self,
-        kernel: &str,
-        mutation: &dyn fmt::Display,
-        instruction: &str,
-        occurrence: usize,
-    ) -> bool {
+    /// Whether it speaks about this mutant of `kernel`.
+    #[must_use]
+    pub fn covers(&self, kernel: &str, mutant: &Mutant) -> bool {
+        let Mutant { instruction, occurrence, shape, alike, mutation, .. } = mutant;
+        let is = |text: &str, occurrence: usize| {
+            glob(&self.instruction, text) && self.occurrence.is_none_or(|which| which == occurrence)
+        };
         glob(&self.kernel, kernel)
             && glob(&self.mutation, &mutation.to_string())
-            && glob(&self.instruction, instruction)
-            && self.occurrence.is_none_or(|which| which == occurrence)
+            && (is(instruction, *occurrence) || is(shape, *alike))
     }
+}
+
+/// An instruction without the numbers of its registers: `%rd5` is `%rd`.
+pub(super) fn shape(instruction: &str) -> String {
+    let mut parts = instruction.split('%');
+    let mut shape = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let name = part.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+        shape.push('%');
+        shape.push_str(&part[..part.len() - name.len()]);
+        shape.push_str(name.trim_start_matches(|c: char| c.is_ascii_digit()));
+    }
+    shape
 }
 
 /// Whether `text` is `pattern`, in which `*` stands for any text.
@@ -111,6 +124,7 @@ fn glob(pattern: &str, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutate::{Fate, Mutation};
 
     #[test]
     fn lists() {
@@ -123,11 +137,31 @@ mod tests {
         let list = Equivalent::parse(text.trim_end_matches(" | not")).expect("a list");
         assert_eq!(list[0].occurrence, Some(2));
         assert_eq!((list[0].line, list[1].line), (3, 4));
-        assert!(list[0].covers("gemv_r2", &"remove", "bar.sync 0;", 2));
-        assert!(!list[0].covers("gemv_r2", &"remove", "bar.sync 0;", 1));
-        assert!(!list[0].covers("gem", &"remove", "bar.sync 0;", 2));
-        assert!(list[1].covers("k", &"count +32", "bar.sync 1, 64;", 7));
+        let mutant = |mutation, instruction: &str, occurrence| Mutant {
+            function: "k".to_owned(),
+            line: 1,
+            instruction: instruction.to_owned(),
+            mutation,
+            occurrence,
+            shape: shape(instruction),
+            alike: occurrence + 1,
+            fate: Fate::Survived,
+            equivalent: None,
+        };
+        assert!(list[0].covers("gemv_r2", &mutant(Mutation::Remove, "bar.sync 0;", 2)));
+        assert!(!list[0].covers("gemv_r2", &mutant(Mutation::Remove, "bar.sync 0;", 3)));
+        assert!(!list[0].covers("gem", &mutant(Mutation::Remove, "bar.sync 0;", 2)));
+        assert!(list[1].covers("k", &mutant(Mutation::InitCount(32), "bar.sync 1, 64;", 7)));
+        let by_shape = Equivalent::parse("k | remove | bar.warp.sync %r; #2 | w").expect("a list");
+        assert!(by_shape[0].covers("k", &mutant(Mutation::Remove, "bar.warp.sync %r55;", 1)));
+        assert!(!by_shape[0].covers("k", &mutant(Mutation::Remove, "bar.warp.sync %r55;", 2)));
         assert!(Equivalent::parse("a | b |  | d").is_err());
+    }
+
+    #[test]
+    fn shapes() {
+        assert_eq!(shape("ld.b32 %r12, [%rd3+4];"), "ld.b32 %r, [%rd+4];");
+        assert_eq!(shape("bar.sync 1, 256;"), "bar.sync 1, 256;");
     }
 
     #[test]

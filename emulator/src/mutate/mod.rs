@@ -88,6 +88,10 @@ pub struct Mutant {
     pub mutation: Mutation,
     /// Which of the mutants with that instruction and mutation, from 1.
     pub occurrence: usize,
+    /// The line without the numbers of its registers, which change with the compiler.
+    pub shape: String,
+    /// Which of the mutants with that shape and mutation, from 1.
+    pub alike: usize,
     /// What became of it.
     pub fate: Fate,
     /// Why it makes no difference, if it is known to make none.
@@ -108,6 +112,8 @@ pub enum Fate {
     Survived,
     /// The launch never executes the instruction.
     NotReached,
+    /// Not run: [`MutateOptions::at_most`] are others.
+    LeftOut,
     /// It cannot be loaded: no mutant.
     Refused(String),
 }

@@ -8,6 +8,10 @@ const SCRATCH: &str = "%mutated";
 /// Change of an `expect_tx` byte count: the smallest copy.
 const BYTES: i64 = 16;
 
+/// Threads of a warp. They arrive together: one more or less of many is noticed only when
+/// a number of phases have added up.
+const WARP: i64 = 32;
+
 /// The mutants of one instruction, in a fixed order.
 pub(super) fn mutants(ins: &Instruction) -> Vec<(Mutation, Edit)> {
     let modifier = |at: usize| ins.modifiers.get(at).map_or("", String::as_str);
@@ -68,7 +72,11 @@ fn mbarrier(ins: &Instruction, operation: &str) -> Vec<(Mutation, Edit)> {
         [changed(ins, at, by, mutation), changed(ins, at, -by, mutation)].into_iter().flatten()
     };
     match operation {
-        "init" => both(1, 1, Mutation::InitCount).collect(),
+        "init" => {
+            let many = |bits| (bits as i64) > WARP;
+            let threads = matches!(ins.operands.get(1), Some(Operand::Imm(Imm::Int { bits, .. })) if many(*bits));
+            both(1, if threads { WARP } else { 1 }, Mutation::InitCount).collect()
+        }
         "expect_tx" | "complete_tx" => {
             let mut found = vec![remove()];
             found.extend(both(last, BYTES, Mutation::Bytes));

@@ -1,7 +1,9 @@
 //! Finding and changing instructions in a syntax tree.
 
 use super::Edit;
-use crate::syntax::ast::{Block, Function, Instruction, Item, Module, Statement};
+use crate::syntax::ast::{Block, Function, Imm, Instruction, Item, Module, Operand, Statement};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// The tree without the kernels other than `entry`.
 pub(super) fn only(tree: &Module, entry: &str) -> Module {
@@ -35,6 +37,38 @@ pub(super) fn instructions(body: &Block) -> Vec<&Instruction> {
     let mut found = Vec::new();
     collect(body, &mut found);
     found
+}
+
+/// Registers that only one instruction writes, which moves an integer there, and that.
+pub(super) fn constants(instructions: &[&Instruction]) -> BTreeMap<String, Operand> {
+    let mut found: BTreeMap<&String, Option<&Operand>> = BTreeMap::new();
+    for ins in instructions {
+        let Some(Operand::Ident(register)) = ins.operands.first() else { continue };
+        let constant = match ins.operands.get(1) {
+            Some(number @ Operand::Imm(Imm::Int { .. })) if ins.opcode == "mov" => Some(number),
+            _ => None,
+        };
+        let first = !found.contains_key(register);
+        found.insert(register, constant.filter(|_| first && ins.guard.is_none()));
+    }
+    let known = found.into_iter();
+    known.filter_map(|(register, number)| Some((register.clone(), number?.clone()))).collect()
+}
+
+/// The instruction; of `mbarrier.init` the count as a number, if a register has a known one.
+pub(super) fn with_constant_count<'i>(
+    ins: &'i Instruction,
+    constants: &BTreeMap<String, Operand>,
+) -> Cow<'i, Instruction> {
+    let is_init = ins.opcode == "mbarrier" && ins.modifiers.first().is_some_and(|m| m == "init");
+    let count = match ins.operands.get(1) {
+        Some(Operand::Ident(register)) if is_init => constants.get(register),
+        _ => None,
+    };
+    let Some(count) = count else { return Cow::Borrowed(ins) };
+    let mut known = ins.clone();
+    known.operands[1] = count.clone();
+    Cow::Owned(known)
 }
 
 /// The tree with instruction number `ordinal` of the function that is item

@@ -105,8 +105,7 @@ pub(crate) struct Operation {
     pub(crate) lanes: u32,
     pub(crate) reads: Vec<Range>,
     pub(crate) writes: Vec<Range>,
-    /// Its reads are of the async proxy: earlier generic writes need a proxy
-    /// fence.
+    /// It is of the async proxy: earlier generic writes need a proxy fence.
     pub(crate) async_proxy: bool,
     /// Its writes are atomic: those of several operations may overlap.
     pub(crate) atomic: bool,

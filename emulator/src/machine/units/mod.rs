@@ -473,14 +473,17 @@ impl Units {
         })
     }
 
-    /// Whether all that an operation reads through the async proxy is visible
-    /// there.
+    /// Whether all that was written where an operation reads or writes through the
+    /// async proxy is visible there.
     fn check_proxies(&self, env: &Env<'_>, operation: &Operation) -> Exec {
         if !self.proxies.tracking() {
             return Ok(());
         }
-        for range in operation.reads.iter().filter(|range| range.bytes != 0) {
+        let reads = operation.reads.iter().map(|range| (range, false));
+        let writes = operation.writes.iter().map(|range| (range, true));
+        for (range, write) in reads.chain(writes).filter(|(range, _)| range.bytes != 0) {
             let (stale, high) = match range.home {
+                Home::Global if write => continue,
                 Home::Global => (self.proxies.stale_global(range.start, range.bytes), 0),
                 Home::Shared(rank) => (
                     self.proxies.stale_shared(rank, range.start, range.bytes),
@@ -493,6 +496,7 @@ impl Units {
                 let kind = DiagnosticKind::Async(AsyncFault::MissingProxyFence {
                     operation: operation.name,
                     address: address | high,
+                    write,
                     writer: self.site(env, "the write", site),
                 });
                 return Err(Fault::lane(kind, operation.site.lane));

@@ -3,16 +3,16 @@
 //!
 //! Shared memory remembers, per granule of 16 bytes, which instruction of which
 //! warp wrote it last through the generic proxy; global memory per sector of 32
-//! bytes. A read through the async proxy needs a `fence.proxy.async` since:
-//! by the writing warp, or by any warp of its CTA after a barrier (CTA barrier,
+//! bytes. A read through the async proxy, and of shared memory a write, needs a
+//! `fence.proxy.async` since: by the writing warp, or by any warp of its CTA after a barrier (CTA barrier,
 //! cluster barrier or mbarrier phase) completed behind the write. Tensor maps
 //! that `tensormap.cp_fenceproxy` wrote need a
 //! `fence.proxy.tensormap::generic.acquire` in the using CTA.
 //!
 //! What it can miss: an earlier writer of a granule that another warp wrote
 //! later; a fence by lanes that are not the writing ones of a warp; a barrier
-//! that the writer took no part in; generic writes that an async write follows;
-//! writes of other clusters; tensor maps changed by plain stores.
+//! that the writer took no part in; generic writes to global memory that an async
+//! write follows, and generic reads that one follows; writes of other clusters; tensor maps changed by plain stores.
 
 use super::engine::Site;
 use super::flight::GRANULE;
@@ -148,8 +148,8 @@ impl Proxies {
         (!fenced).then_some(writer)
     }
 
-    /// First address of a shared range that an async read may not see, and who
-    /// wrote it.
+    /// First address of a shared range whose generic write the async proxy may not
+    /// see, and who wrote it.
     pub(crate) fn stale_shared(&self, rank: u32, start: u64, bytes: u64) -> Option<(u64, Writer)> {
         let marks = self.shared.get(rank as usize)?;
         (start / GRANULE..(start + bytes).div_ceil(GRANULE)).find_map(|granule| {

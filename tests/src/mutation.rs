@@ -1,0 +1,158 @@
+//! What the mutation checks of our kernels share.
+
+use ptx_emu::experiment::{Earlier, Experiment};
+use ptx_emu::mutate::{Equivalent, Fate, Mutant, Mutants, MutateOptions, mutate};
+use ptx_emu::{GlobalMemory, Gpu, Module};
+
+/// The project's list of mutants that are no faults.
+fn equivalents() -> Vec<Equivalent> {
+    let path = crate::root().join("kernels-gpu/equivalent-mutants.txt");
+    let text = std::fs::read_to_string(&path).expect("the list is there");
+    Equivalent::parse(&text).expect("the list can be read")
+}
+
+/// Seeds and number of mutants to run, see [`MutateOptions`], and what is asked of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Seeds besides `eager` and `lazy`.
+    pub seeds: u64,
+    /// Most mutants that are run; `None`: all.
+    pub at_most: Option<usize>,
+    /// Mutants that must run.
+    pub least: usize,
+    /// Share of the faults among them that must be caught, percent.
+    pub caught: u32,
+}
+
+/// Mutants that may be faults, and that the emulator cannot notice. They count as not caught.
+const MISSED: &str = "
+# kernel | mutation | instruction | reason
+gemm_sm90_* | relaxed | st.release.gpu.global.b32* | orders in global memory are not looked at (machine::race)
+gemm_sm90_* | relaxed | ld.acquire.gpu.global.b32* | orders in global memory are not looked at (machine::race)
+gemm_sm90_* | relaxed | barrier.cluster.arrive.release.aligned; #2 | a remote load is over when it is issued, so none is under way when its CTA ends
+gemm_nvfp4_* | remove | tcgen05.fence::before_thread_sync; | it does nothing (isa::tcgen05)
+gemm_nvfp4_* | remove | tcgen05.fence::after_thread_sync; | accesses of tensor memory that no operation in flight touches need none (isa::tcgen05)
+gemm_nvfp4_* | remove | fence.proxy.async.shared::cta; | generic reads that an async write follows are not looked at (machine::units::proxy)
+gemm_nvfp4_* | remove | bar.warp.sync %r; | lanes of a warp share what one of them learned, and an .aligned instruction brings them together
+gemm_nvfp4_* | relaxed | barrier.cluster.arrive.release.aligned; | what is behind the meetings of a cluster is not shared memory that was written before
+gemm_nvfp4_* | relaxed | mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r]; | readers of the scheduler's response have read when they arrive
+gemm_nvfp4_* | remove | mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%r], %r; | commits complete in order, and a copy of scales behind earlier products
+gemm_nvfp4_* | relaxed | mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%r], %r; | commits complete in order, and a copy of scales behind earlier products
+";
+
+/// What became of a kernel's mutants in several launches: caught in one is caught.
+fn merged(mut all: Vec<Mutants>) -> Mutants {
+    let rank = |fate: &Fate| match fate {
+        Fate::Caught { .. } => 0,
+        Fate::Survived => 1,
+        Fate::Refused(_) => 2,
+        Fate::LeftOut => 3,
+        Fate::NotReached => 4,
+    };
+    let mut first = all.remove(0);
+    for other in all {
+        for (mutant, other) in first.mutants.iter_mut().zip(other.mutants) {
+            if rank(&other.fate) < rank(&mutant.fate) {
+                *mutant = other;
+            }
+        }
+    }
+    first
+}
+
+/// Runs the check on launches of one kernel. Every survivor must be listed.
+pub fn check(launches: &[Experiment], effort: Effort) {
+    let options = MutateOptions {
+        seeds: effort.seeds,
+        at_most: effort.at_most,
+        equivalents: equivalents(),
+        ..MutateOptions::default()
+    };
+    let one = |experiment| mutate(experiment, &options);
+    let name = &launches[0].entry;
+    let all: Result<Vec<Mutants>, _> = launches.iter().map(one).collect();
+    let mutants = merged(all.unwrap_or_else(|e| panic!("{name}: {e}")));
+    let mut text = String::new();
+    for m in &mutants.mutants {
+        let fate = match &m.fate {
+            Fate::Caught { schedule, finding } => format!("{schedule}: {}", finding.summary()),
+            other => format!("{other:?} {}", m.equivalent.as_deref().unwrap_or_default()),
+        };
+        text += &format!("  {} {} {} #{}: {fate}\n", m.line, m.mutation, m.shape, m.alike);
+    }
+    let count = |fate: Fate| mutants.mutants.iter().filter(|m| m.fate == fate).count();
+    let (left_out, unreached) = (count(Fate::LeftOut), count(Fate::NotReached));
+    let run = mutants.mutants.len() - left_out - unreached;
+    let missed = Equivalent::parse(MISSED).expect("the list can be read");
+    let known = |m: &&Mutant| missed.iter().any(|missed| missed.covers(name, m));
+    println!(
+        "{} {name}: {run} mutants run in {} launches, {left_out} left out, {unreached} not \
+         reached; {} of {} that are faults caught, {} known to be missed\n{text}",
+        launches[0].gpu.name,
+        launches.len(),
+        mutants.caught(),
+        mutants.counted(),
+        mutants.unexplained().filter(known).count(),
+    );
+    assert!(run >= effort.least, "{name}: {run} mutants\n{text}");
+    assert!(mutants.passes(effort.caught), "{name}\n{text}");
+    let survivor = mutants.unexplained().find(|m| !known(m));
+    assert!(survivor.is_none(), "{name}: no reason why this survived: {survivor:?}\n{text}");
+}
+
+/// The kernel before: lets the next one begin, takes its time, then copies from one place to
+/// another, twice; 32 threads.
+const BEFORE: &str = ".version 9.0
+.target sm_90
+.address_size 64
+.visible .entry before(.param .align 8 .b8 copies[48]) {
+    .reg .b64 %from, %to, %at; .reg .b32 %n, %i, %v; .reg .pred %p;
+    griddepcontrol.launch_dependents;
+    mov.u32 %i, 0;
+WAIT:
+    add.u32 %i, %i, 1; setp.lt.u32 %p, %i, 4000; @%p bra WAIT;
+    ld.param.u64 %from, [copies]; ld.param.u64 %to, [copies+8]; ld.param.u32 %n, [copies+16];
+    mov.u32 %i, %tid.x;
+FIRST:
+    setp.ge.u32 %p, %i, %n; @%p bra COPIED;
+    mad.wide.u32 %at, %i, 4, %from; ld.global.u32 %v, [%at];
+    mad.wide.u32 %at, %i, 4, %to; st.global.u32 [%at], %v;
+    add.u32 %i, %i, 32; bra FIRST;
+COPIED:
+    ld.param.u64 %from, [copies+24]; ld.param.u64 %to, [copies+32]; ld.param.u32 %n, [copies+40];
+    mov.u32 %i, %tid.x;
+SECOND:
+    setp.ge.u32 %p, %i, %n; @%p bra DONE;
+    mad.wide.u32 %at, %i, 4, %from; ld.global.u32 %v, [%at];
+    mad.wide.u32 %at, %i, 4, %to; st.global.u32 [%at], %v;
+    add.u32 %i, %i, 32; bra SECOND;
+DONE:
+    ret;
+}
+";
+
+/// What memory holds before a kernel has written there.
+const POISON: u8 = 0xff;
+
+/// A kernel before in the stream that makes an input, which is in `memory` already, and writes
+/// a result that the kernel replaces: addresses and bytes, multiples of four. A kernel that reads
+/// the one or writes the other before it has ended goes wrong.
+pub fn earlier(
+    memory: &mut GlobalMemory,
+    gpu: &Gpu,
+    input: (u64, u64),
+    result: (u64, u64),
+) -> Earlier {
+    let mut params = Vec::new();
+    for (to, bytes) in [input, result] {
+        assert!(bytes.is_multiple_of(4), "{bytes} bytes");
+        // A result may have begun as something.
+        let poison = |_| vec![POISON; bytes as usize];
+        let contents = memory.read(to, bytes).unwrap_or_else(poison);
+        memory.fill(to, bytes, POISON).expect("it is there");
+        let from = memory.alloc_from("before", &contents).expect("room");
+        params.extend([from, to, bytes / 4].into_iter().flat_map(u64::to_le_bytes));
+    }
+    let module = Module::load(BEFORE, gpu).unwrap_or_else(|e| panic!("{e}"));
+    Earlier { module, entry: "before".to_owned(), grid: [1; 3], block: [32, 1, 1], params }
+}

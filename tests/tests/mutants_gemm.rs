@@ -1,0 +1,226 @@
+//! Mutation check of the GEMM kernels, as tests/tests/mutants.rs does for the others.
+//!
+//! The host library makes the launch, on a machine with few SMs so that a CTA has several tiles;
+//! its result is checked against the f64 oracle first. Mutants run under few seeds, and on sm_100a
+//! not all run: all under 64 seeds take many minutes. The variable `NVFP4_ALL_MUTANTS` does that.
+
+use fp4_formats::Nvfp4;
+use fp4_formats::ScaleLayout::Blocked128x4;
+use fp4_formats::gemm::OutputType;
+
+use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
+use fp4_formats::gemm::hopper::Operand;
+use nvfp4::device::{Device, DeviceRequest};
+use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, gemm, reference};
+use nvfp4::generate::Generator;
+use nvfp4::rng::SplitMix64;
+use nvfp4::tensor::Dims;
+use nvfp4_tests::mutation::{self, Effort};
+use ptx_emu::Gpu;
+use ptx_emu::bundle::Bundle;
+use ptx_emu::experiment::Experiment;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+
+/// Seeds besides `eager` and `lazy`, unless all mutants run.
+const SEEDS: u64 = 6;
+/// Mutants that each kernel must have.
+const LEAST: usize = 60;
+
+/// A launch of a GEMM.
+struct Case {
+    kernel: &'static str,
+    /// As [`GemmOverrides::splits`].
+    splits: u32,
+    /// M, N, K.
+    shape: [usize; 3],
+    /// Type of 16-bit activations; else they are NVFP4, as the weights.
+    halves: Option<Operand>,
+}
+
+fn folder(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mutants-{name}"));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("a folder");
+    path
+}
+
+impl Case {
+    /// The launch on a machine of `planned` SMs.
+    fn experiment(&self, gpu: &Gpu) -> Experiment {
+        let folder = folder(&format!("{}-{}", self.kernel, self.splits));
+        let device = Device::open(&DeviceRequest::Emulator(gpu.clone())).expect("opens anywhere");
+        let device = device.with_capture(&folder);
+        let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("kernels are built");
+        let [m, n, k] = self.shape;
+        let mut rng = SplitMix64::new(1);
+        let generator = Generator::Exact;
+        let dims = Dims::new(1, n, k).expect("dims");
+        let b = generator.blocks::<Nvfp4>("b", dims, Blocked128x4, &mut rng).expect("b");
+        let dims = Dims::new(1, m, k).expect("dims");
+        let (blocks, halves);
+        let a = match self.halves {
+            None => {
+                blocks = generator.blocks("a", dims, Blocked128x4, &mut rng).expect("a");
+                Activations::Blocks(&blocks)
+            }
+            Some(operand) => {
+                halves = generator.halves("a", dims, operand, &mut rng).expect("a");
+                Activations::Halves(&halves)
+            }
+        };
+        let overrides =
+            GemmOverrides { kernel: Some(self.kernel.into()), splits: Some(self.splits) };
+        let options = GemmOptions { output: OutputType::F32, overrides, ..GemmOptions::default() };
+        let result =
+            gemm(&kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{}: {e}", self.kernel));
+        println!("{}", result.plan);
+        let check = reference(&a, &b, &options)
+            .expect("the oracle")
+            .with_additions(result.plan.additions)
+            .verify(&result.values(), result.output);
+        assert!(check.passed(), "{}\n{}", self.kernel, check.summary());
+        // Activations may have been laid out before.
+        let last = device.capture().expect("it captures").launches() - 1;
+        let bundle = folder.join(format!("{last:03}-{}", self.kernel));
+        let bundle = Bundle::read(&bundle).expect("a bundle");
+        std::fs::remove_dir_all(&folder).expect("it was there");
+        let mut experiment = bundle.experiment(Some(gpu)).expect("it fits");
+        let find = |name: &str| {
+            let mut found = experiment.memory.allocations().filter(|(of, ..)| *of == name);
+            found.next().map(|(_, addr, bytes)| (addr, bytes)).unwrap_or_else(|| {
+                let all: Vec<_> = experiment.memory.allocations().collect();
+                panic!("{}: no {name} in {all:?}", self.kernel)
+            })
+        };
+        let (input, result) =
+            (find(if self.halves.is_some() { "a" } else { "a codes" }), find("c"));
+        experiment.earlier = Some(mutation::earlier(&mut experiment.memory, gpu, input, result));
+        experiment
+    }
+}
+
+/// What is asked of the kernels of an architecture.
+#[derive(Clone, Copy)]
+struct Required {
+    /// Percent of the faults that must be caught.
+    caught: u32,
+    /// Most mutants that run unless all do.
+    at_most: Option<usize>,
+}
+
+const HOPPER: Required = Required { caught: 95, at_most: None };
+/// Here many mutants weaken what the emulator does not model, or waits at the end of a launch:
+/// `mutation` lists each kind. Those take longest, as they run under all seeds, and their number
+/// is why not all mutants run.
+const BLACKWELL: Required = Required { caught: 70, at_most: Some(80) };
+
+/// Runs the check on launches of one kernel.
+fn check(required: Required, launches: &[Experiment]) {
+    let Required { caught, at_most } = required;
+    let (seeds, at_most) = match std::env::var_os("NVFP4_ALL_MUTANTS") {
+        Some(_) => (64, None),
+        None => (SEEDS, at_most),
+    };
+    mutation::check(launches, Effort { seeds, at_most, least: LEAST, caught });
+}
+
+/// A launch on sm_90a with f16 activations, planned for an SM, where two CTAs fit.
+fn hopper(kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
+    let gpu = Gpu { sms: 1, ..Gpu::h200() };
+    let case = Case { kernel, splits, shape, halves: Some(Operand::F16) };
+    let mut experiment = case.experiment(&gpu);
+    // Beside a cluster there is room for the kernel before.
+    experiment.gpu.sms = splits.max(1);
+    experiment
+}
+
+/// `wgmma`. Six tiles of five steps for two CTAs: the ring of six stages wraps twice, stages are
+/// `free` twice. Three tiles of nine: the middle one's sums meet in the workspace. Two CTAs of 13
+/// steps: sums are loaded remotely.
+#[test]
+fn hopper_32_tokens() {
+    let kernel = "gemm_sm90_nvfp4_f16_128x32";
+    check(
+        HOPPER,
+        &[
+            hopper(kernel, 1, [20, 740, 624]),
+            hopper(kernel, 0, [20, 332, 1136]),
+            hopper(kernel, 2, [20, 140, 3312]),
+        ],
+    );
+}
+
+/// `wgmma`, sums are sent; four stages.
+#[test]
+fn hopper_64_tokens() {
+    let kernel = "gemm_sm90_nvfp4_f16_128x64";
+    check(
+        HOPPER,
+        &[
+            hopper(kernel, 1, [36, 740, 624]),
+            hopper(kernel, 0, [36, 332, 1136]),
+            hopper(kernel, 2, [36, 140, 2288]),
+        ],
+    );
+}
+
+/// Warps on their own, eight stages.
+#[test]
+fn hopper_8_tokens() {
+    let kernel = "gemm_sm90_nvfp4_f16_128x8";
+    check(
+        HOPPER,
+        &[
+            hopper(kernel, 0, [5, 332, 1136]),
+            hopper(kernel, 1, [5, 740, 752]),
+            hopper(kernel, 2, [5, 140, 4336]),
+        ],
+    );
+}
+
+/// A launch on sm_100a; a cluster makes several tiles, those that it is given or, with
+/// `dynamic`, asks for.
+fn blackwell(
+    kernel: &'static str,
+    halves: Option<Operand>,
+    shape: [usize; 3],
+    dynamic: bool,
+) -> Experiment {
+    let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
+    let gpu = Gpu { sms: 8, ..Gpu::b200() };
+    let mut experiment = Case { kernel, splits: config.splits, shape, halves }.experiment(&gpu);
+    // Beside a cluster there is room for the kernel before, or for another cluster.
+    experiment.gpu.sms = 2 * config.cluster();
+    if !dynamic {
+        experiment.grid = [config.cluster(), 1, 1];
+    }
+    let at = offset_of!(BlackwellParams, dynamic);
+    experiment.params[at..at + size_of::<u32>()].copy_from_slice(&u32::from(dynamic).to_le_bytes());
+    experiment
+}
+
+/// Both orders of tiles; the ring of eight stages wraps.
+#[test]
+fn blackwell_tiles() {
+    let kernel = "gemm_nvfp4_128x64";
+    check(
+        BLACKWELL,
+        &[
+            blackwell(kernel, None, [240, 120, 1264], false),
+            blackwell(kernel, None, [240, 180, 768], true),
+        ],
+    );
+}
+
+/// Pairs of CTAs that share rows by multicast.
+#[test]
+fn blackwell_pairs_and_shares() {
+    check(BLACKWELL, &[blackwell("gemm_nvfp4_256x128_share2", None, [500, 500, 1008], true)]);
+}
+
+/// A cluster of two that splits K.
+#[test]
+fn blackwell_splits() {
+    check(BLACKWELL, &[blackwell("gemm_nvfp4_128x64_split2", None, [240, 120, 2544], true)]);
+}
