@@ -90,7 +90,8 @@ impl Workspace {
 /// use nvfp4::buffer::DeviceBuffer;
 /// use nvfp4::device::{Device, DeviceRequest};
 /// use nvfp4::gemm::{
-///     ActivationBuffers, ActivationKind, Gemm, GemmOptions, HalfMatrix, Repacked, Vectors,
+///     ActivationBuffers, ActivationKind, Gemm, GemmOptions, HalfMatrix, Repacked, ResultBuffers,
+///     Vectors,
 /// };
 /// use nvfp4::quantize::{TensorScale, quantize};
 /// use nvfp4::tensor::Dims;
@@ -108,13 +109,15 @@ impl Workspace {
 ///
 /// // Once a shape: one matrix of 5 tokens.
 /// let product = Gemm::new(&kernels, &weights, [1, 5], kind, 1.0, &GemmOptions::default())?;
-/// let out = DeviceBuffer::poisoned(&device, "c", product.out_bytes()?)?;
+/// let [bytes, _] = product.out_bytes()?;
+/// let out = DeviceBuffer::poisoned(&device, "c", bytes)?;
 /// assert_eq!(product.workspace_bytes(), 0);
 ///
 /// // Once a product.
 /// let input = HalfMatrix::round("x", Dims::new(1, 5, 64)?, Operand::F16, &[3.0; 5 * 64])?;
 /// let input = DeviceBuffer::upload(&device, "x", input.bytes())?;
-/// product.launch(ActivationBuffers::Halves(&input), &weights, &out, None, Vectors::default())?;
+/// let (input, result) = (ActivationBuffers::Halves(&input), ResultBuffers::Floats(&out));
+/// product.launch(input, &weights, result, None, Vectors::default())?;
 /// assert_eq!(out.read()?.len(), 5 * 40 * 2);
 /// # Ok(())
 /// # }
