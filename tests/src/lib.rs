@@ -1,5 +1,6 @@
 //! What the tests across crates share.
 
+pub mod golden;
 pub mod mutation;
 
 use fp4_formats::ScaleLayout;

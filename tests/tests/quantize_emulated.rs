@@ -8,6 +8,8 @@ use fp4_formats::quantize::{
 };
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
 use fp4_formats::{ScaleLayout, e2m1, e4m3, ue8m0};
+use nvfp4::quantize::TensorScale;
+use nvfp4_tests::golden::{self, Golden};
 use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
 use std::sync::LazyLock;
 
@@ -303,29 +305,25 @@ impl Random {
     }
 }
 
-fn golden(name: &str) -> Vec<u8> {
-    let path = nvfp4_tests::root().join("tests/data/quant").join(name);
-    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-fn golden_floats(name: &str) -> Vec<f32> {
-    golden(name).as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect()
-}
-
-/// Compares with recorded files, given the tag between case and extension. Codes of
-/// blocks with NaN scales are not compared.
-fn golden_case(case: &Case, values: &[f32], name: &str, scale: &str, nan: u8) {
-    let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>();
-    let (scales, codes) =
-        (golden(&format!("{name}.{scale}.u8")), golden(&format!("{name}.packed.u8")));
+/// Compares with what is recorded. Codes of blocks with NaN scales are not compared.
+fn golden_case(golden: &Golden) {
+    let Golden { name, recipe, scale, input, scales, codes, nan } = golden;
+    let rows = input.len() / (golden::COLUMNS * size_of::<f32>());
+    let mut case = Case::new(*recipe, rows, golden::COLUMNS);
+    match *scale {
+        TensorScale::Given(given) => case.given = given,
+        TensorScale::FromAmax => case.source = ScaleSource::TensorAmax,
+        TensorScale::PerRow => case.source = ScaleSource::RowAmax,
+        TensorScale::OneLevel => {}
+    }
     for machine in MACHINES.iter() {
-        let got = run(machine, case, &bytes, None);
-        same_bytes(&format!("{} {name} scales", machine.name), &got.scales, &scales);
+        let got = run(machine, &case, input, None);
+        same_bytes(&format!("{} {name} scales", machine.name), &got.scales, scales);
         let of_block = case.block() / 2;
         for (block, (got, want)) in
             got.codes.chunks(of_block).zip(codes.chunks(of_block)).enumerate()
         {
-            if scales[block] != nan {
+            if scales[block] != *nan {
                 same_bytes(&format!("{} {name} block {block}", machine.name), got, want);
             }
         }
@@ -334,59 +332,12 @@ fn golden_case(case: &Case, values: &[f32], name: &str, scale: &str, nan: u8) {
 
 #[test]
 fn golden_nvfp4_every_recipe() {
-    for (input, m) in [("single", 25), ("wide", 23)] {
-        let values = golden_floats(&format!("nvfp4_{input}_input.f32le"));
-        for (recipe, tag) in [
-            (Nvfp4Recipe::TransformerEngine, "te-ref-d0067d0d"),
-            (Nvfp4Recipe::ModelOpt, "modelopt-0.47.0"),
-            (Nvfp4Recipe::CompressedTensors, "compressed-tensors-0.20.0"),
-        ] {
-            let mut case = Case::new(Recipe::Nvfp4(recipe), m, 64);
-            case.source = ScaleSource::TensorAmax;
-            golden_case(&case, &values, &format!("nvfp4_{input}.{tag}"), "scale_e4m3", e4m3::NAN);
-        }
-    }
-    let manifest: serde_json::Value =
-        serde_json::from_slice(&golden("MANIFEST.json")).expect("valid JSON");
-    for (name, recorded) in manifest["nvfp4"].as_object().expect("an object") {
-        let values = golden_floats(recorded["input"].as_str().expect("a file name"));
-        let mut case = Case::new(Recipe::Nvfp4(Nvfp4Recipe::TorchAo), values.len() / 64, 64);
-        if let Some(bits) = recorded["per_tensor_scale_f32_bits"].as_str() {
-            let bits = u32::from_str_radix(bits.trim_start_matches("0x"), 16).expect("hex digits");
-            case.given = f32::from_bits(bits);
-            if name.ends_with("two_level") {
-                case.source = ScaleSource::TensorAmax;
-            }
-        }
-        golden_case(&case, &values, &format!("nvfp4_{name}.torchao"), "scale_e4m3", e4m3::NAN);
-    }
+    golden::nvfp4().iter().for_each(golden_case);
 }
 
 #[test]
 fn golden_mxfp4_every_recipe() {
-    let values = golden_floats("mx_input.f32le");
-    for recipe in Mxfp4Recipe::ALL {
-        let (mode, tag, rows) = match recipe {
-            Mxfp4Recipe::Floor => ("_floor", "torchao-36027d82", 65),
-            Mxfp4Recipe::Ceil => ("_ceil", "torchao-36027d82", 65),
-            Mxfp4Recipe::Even => ("_even", "torchao-36027d82", 65),
-            Mxfp4Recipe::Rceil => ("_rceil", "torchao-36027d82", 65),
-            Mxfp4Recipe::Floor018 => ("_floor", "torchao-0.18.0", 65),
-            Mxfp4Recipe::Ceil018 => ("_ceil", "torchao-0.18.0", 65),
-            Mxfp4Recipe::Even018 => ("_even", "torchao-0.18.0", 65),
-            Mxfp4Recipe::Rceil018 => ("_rceil", "torchao-0.18.0", 65),
-            Mxfp4Recipe::ModelOpt => ("", "modelopt-0.47.0", 62),
-            Mxfp4Recipe::CompressedTensors => ("", "compressed-tensors-0.20.0", 62),
-        };
-        let case = Case::new(Recipe::Mxfp4(recipe), rows, 64);
-        golden_case(
-            &case,
-            &values[..rows * 64],
-            &format!("mx{mode}.{tag}"),
-            "scale_e8m0",
-            ue8m0::NAN,
-        );
-    }
+    golden::mxfp4().iter().for_each(golden_case);
 }
 
 fn recipes() -> impl Iterator<Item = Recipe> {

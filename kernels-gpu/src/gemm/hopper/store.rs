@@ -23,6 +23,7 @@ use crate::gemm::epilogue::{self, COLUMNS};
 
 /// Threads that take part.
 const THREADS: u32 = CONSUMERS * WARPGROUP;
+
 /// Stores the CTA's share of the results of the tile whose sums are in shared memory.
 ///
 /// # Safety
