@@ -66,6 +66,22 @@ pub fn add_sat_f32(a: f32, b: f32) -> f32 {
     result
 }
 
+/// `fma.rn.sat.f32 d, a, b, c;` ISA 9.7.3.6. All targets. Any thread. `a * b + c`
+/// rounded once to nearest even, then clamped to [0, 1]; NaN gives 0.
+#[inline(always)]
+pub fn fma_rn_sat_f32(a: f32, b: f32, c: f32) -> f32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "fma.rn.sat.f32 {}, {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b, in(reg32) c,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
 /// `max.NaN.f32 d, a, b;` ISA 9.7.3.12. sm_80+. Any thread. NaN if either is.
 #[inline(always)]
 pub fn max_nan_f32(a: f32, b: f32) -> f32 {

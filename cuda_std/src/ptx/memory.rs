@@ -100,6 +100,19 @@ pub unsafe fn ld_global_nc_u16(address: u64) -> u16 {
     value
 }
 
+/// `prefetch.global.L2 [a];` ISA 9.7.9.15. All targets. Any thread. Brings the line to L2,
+/// where a kernel that still runs may write it: nothing is read.
+///
+/// # Safety
+/// `address` is one of global memory.
+#[inline(always)]
+pub unsafe fn prefetch_global_l2(address: u64) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("prefetch.global.L2 [{}];", in(reg64) address, options(nostack, preserves_flags));
+    }
+}
+
 /// `ld.global.nc.u8 d, [a];` ISA 9.7.9.9. sm_32+. Any thread.
 ///
 /// # Safety

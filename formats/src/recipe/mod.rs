@@ -69,6 +69,13 @@ pub trait Convert {
         })
     }
 
+    /// The codes of the products with `factor`, a positive power of two; a zero keeps its
+    /// sign.
+    #[inline(always)]
+    fn scaled(values: [f32; 8], factor: f32) -> u32 {
+        Self::products(values, factor, false)
+    }
+
     /// The codes of the quotients by `divisor`, which is positive and finite; a
     /// quotient that is zero counts as +0. No magnitude in `values` is above `amax`.
     #[inline(always)]
@@ -106,6 +113,8 @@ impl Convert for Software {
 enum Rule {
     /// Multiply; the sign is kept, also of a zero.
     Multiply,
+    /// Multiply with a power of two; the sign is kept, also of a zero.
+    Scale,
     /// Multiply; a product that is zero is stored as +0.
     MultiplyUnsignedZero,
     /// Divide; a quotient that is zero is stored as +0.
@@ -130,14 +139,38 @@ impl BlockScale {
     #[inline(always)]
     #[must_use]
     pub fn codes<C: Convert>(&self, values: [f32; 8]) -> u32 {
+        self.group_codes::<C, 1>(|_| values)[0]
+    }
+
+    /// The codes of groups of eight elements of the block, each as of [`codes`](Self::codes).
+    #[inline(always)]
+    #[must_use]
+    pub fn group_codes<C: Convert, const GROUPS: usize>(
+        &self,
+        group: impl Fn(usize) -> [f32; 8],
+    ) -> [u32; GROUPS] {
         let operand = self.operand;
+        // One decision for all groups, whose arithmetic then overlaps.
         match self.rule {
-            Rule::Multiply => C::products(values, operand, false),
-            Rule::MultiplyUnsignedZero => C::products(values, operand, true),
-            Rule::DivideUnsignedZero => C::quotients(values, operand, self.amax),
-            Rule::MultiplyTiesDown => C::e2m1x8(each(values, |x| ties_down(x * operand))),
+            Rule::Multiply => groups(|i| C::products(group(i), operand, false)),
+            Rule::Scale => groups(|i| C::scaled(group(i), operand)),
+            Rule::MultiplyUnsignedZero => groups(|i| C::products(group(i), operand, true)),
+            Rule::DivideUnsignedZero => groups(|i| C::quotients(group(i), operand, self.amax)),
+            Rule::MultiplyTiesDown => {
+                groups(|i| C::e2m1x8(each(group(i), |x| ties_down(x * operand))))
+            }
         }
     }
+}
+
+/// `f` of each index. A loop, as in [`each`].
+#[inline(always)]
+fn groups<const GROUPS: usize>(f: impl Fn(usize) -> u32) -> [u32; GROUPS] {
+    let mut codes = [0; GROUPS];
+    for (i, codes) in codes.iter_mut().enumerate() {
+        *codes = f(i);
+    }
+    codes
 }
 
 /// `f` of every element. In kernels the array must stay in registers, which a

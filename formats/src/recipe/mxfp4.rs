@@ -141,13 +141,11 @@ impl Mxfp4Recipe {
             return BlockScale { byte, rule, operand: 0.0, amax };
         }
         let (rule, operand) = match self {
-            Self::Floor | Self::Ceil | Self::Even | Self::Rceil => {
-                (Rule::Multiply, reciprocal(byte))
-            }
+            Self::Floor | Self::Ceil | Self::Even | Self::Rceil => (Rule::Scale, reciprocal(byte)),
             Self::Floor018 | Self::Ceil018 | Self::Even018 => {
-                (Rule::Multiply, reciprocal(byte.max(1)))
+                (Rule::Scale, reciprocal(byte.max(1)))
             }
-            Self::Rceil018 => (Rule::Multiply, if byte == 0 { 1.0 } else { reciprocal(byte) }),
+            Self::Rceil018 => (Rule::Scale, if byte == 0 { 1.0 } else { reciprocal(byte) }),
             Self::ModelOpt => (Rule::MultiplyTiesDown, reciprocal(byte)),
             Self::CompressedTensors => (Rule::MultiplyUnsignedZero, reciprocal(byte)),
         };

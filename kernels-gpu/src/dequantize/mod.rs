@@ -9,6 +9,10 @@
 //! Every thread makes units of 16 bytes of the result, [`DEQUANTIZE_UNITS`] of them at
 //! a time. No shared memory, no barriers.
 //!
+//! # Dependent launches
+//! While the kernels before end, a thread brings its first units to L2, where a write of
+//! theirs still replaces them; it reads them when those kernels have ended.
+//!
 //! # Arithmetic
 //! Codes and scales decode exactly. `scale * tensor` is rounded to f32, then its
 //! product with the element, then that to the result's type.
@@ -27,7 +31,7 @@ use fp4_formats::quantize::{
 };
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, ue8m0};
 
-use crate::pipeline::follow_stream;
+use crate::pipeline::{follow_stream, release_stream};
 
 /// How a format's scale byte becomes a number.
 trait Scale: BlockFormat {
@@ -265,7 +269,7 @@ impl Walk for ByRow {
 /// As the module's contract.
 #[inline(always)]
 unsafe fn dequantize<B: Scale, O: Output>(config: &DequantizeConfig, p: &DequantizeParams) {
-    follow_stream();
+    release_stream();
     let layout = if p.blocked == 0 { ScaleLayout::Linear } else { ScaleLayout::Blocked128x4 };
     // SAFETY: the caller's.
     unsafe {
@@ -292,12 +296,25 @@ unsafe fn walk<B: Scale, O: Output, W: Walk>(
     // SAFETY: K is at least a block; dividing by it then needs no check.
     unsafe { core::hint::assert_unchecked(units.columns > 0) };
     let by_row = p.source == ScaleSource::RowAmax as u32;
+    let mut walk = W::new(&units, config.threads());
+    let mut ahead = W::new(&units, config.threads());
+    for i in 0..DEQUANTIZE_UNITS {
+        if ahead.exists(&units) {
+            let (index, scale) = ahead.place(&units);
+            // SAFETY: the unit exists, with codes and a scale.
+            unsafe {
+                memory::prefetch_global_l2(p.codes + index * u64::from(unit / 2));
+                memory::prefetch_global_l2(p.scales + scale);
+            }
+        }
+        ahead.advance(i + 1 == DEQUANTIZE_UNITS);
+    }
+    follow_stream();
     let mut tensor = p.given;
     if p.source == ScaleSource::TensorAmax as u32 {
         // SAFETY: `tensor` is one multiplier.
         tensor = f32::from_bits(unsafe { memory::ld_global_nc_b32(p.tensor) });
     }
-    let mut walk = W::new(&units, config.threads());
     while walk.exists(&units) {
         let mut index = [0; DEQUANTIZE_UNITS];
         let mut exists = [false; DEQUANTIZE_UNITS];

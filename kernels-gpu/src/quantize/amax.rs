@@ -23,7 +23,7 @@
 
 use super::input::{Bf16, F16, F32, Input, Word};
 use super::source::swiglu;
-use crate::pipeline::follow_stream;
+use crate::pipeline::{follow_stream, release_stream};
 use cuda_std::ptx::{float, memory, reduce};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::quantize::{AMAX, AMAX_LOADS, AmaxConfig, AmaxParams};
@@ -38,6 +38,7 @@ const BUFFER: u32 = 1;
 /// As the module's contract.
 #[inline(always)]
 unsafe fn amax<I: Input, const SILU: bool>(config: &AmaxConfig, p: &AmaxParams) {
+    release_stream();
     follow_stream();
     let lane = warp::lane_id();
     let warp_index = thread::thread_idx_x() / warp::LANES;

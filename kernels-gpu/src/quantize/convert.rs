@@ -86,6 +86,11 @@ impl<I: Input> Convert for Moderate<I> {
     }
 
     #[inline(always)]
+    fn scaled(values: [f32; 8], factor: f32) -> u32 {
+        e2m1::scaled(values, factor)
+    }
+
+    #[inline(always)]
     fn quotients(values: [f32; 8], divisor: f32, amax: f32) -> u32 {
         // Up to this divisor no element is so small that its quotient is zero.
         let largest = const { if I::SMALLEST > SMALLEST { 16384.0 } else { 1.0 } };

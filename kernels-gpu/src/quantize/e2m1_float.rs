@@ -13,7 +13,7 @@
 //! of two of them, or the difference saturates).
 
 use super::convert::corrected;
-use cuda_std::ptx::{float, integer};
+use cuda_std::ptx::{float, integer, marker};
 
 /// From here f32 are the integers.
 const INTEGERS: f32 = 8_388_608.0;
@@ -47,6 +47,14 @@ pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
     pack_halves(v)
 }
 
+/// The codes of `v * factor`, a power of two: products are exact, so that the additions
+/// round them for the first time. Half of `factor` does not underflow.
+#[inline(always)]
+pub fn scaled(v: [f32; 8], factor: f32) -> u32 {
+    let half = factor * 0.5;
+    pack_parts(v, |magnitude, from| float::fma_rn_sat_f32(magnitude, half, from))
+}
+
 /// The codes of `v / divisor`, a zero as +0; see [`corrected`], which cannot return
 /// -0 unless it underflows.
 #[inline(always)]
@@ -60,19 +68,25 @@ pub fn quotients(mut v: [f32; 8], divisor: f32, reciprocal: f32) -> u32 {
 /// The codes of eight values from their halves.
 #[inline(always)]
 fn pack_halves(v: [f32; 8]) -> u32 {
-    let mut codes = 0u32.wrapping_sub(EXPONENTS);
-    for i in 0..8 {
-        codes = codes.wrapping_add(magnitude(float::abs_f32(v[i])).to_bits() << (4 * i));
-    }
-    codes | signs(v)
+    pack_parts(v, float::add_sat_f32)
 }
 
-/// [`INTEGERS`] plus the code of the magnitude of which this is the half.
+/// The codes of eight values, of whose halves' magnitudes `part(|v|, -x)` is what lies
+/// between `x` and `x + 1`.
 #[inline(always)]
-fn magnitude(half: f32) -> f32 {
-    let code = float::fma_rn_f32(float::add_sat_f32(half, 0.0), 4.0, INTEGERS);
-    let code = float::fma_rn_f32(float::add_sat_f32(half, -1.0), 2.0, code);
-    code + float::add_sat_f32(half, -2.0)
+fn pack_parts(v: [f32; 8], part: impl Fn(f32, f32) -> f32) -> u32 {
+    let signs = signs(v);
+    let mut codes = 0u32.wrapping_sub(EXPONENTS);
+    for i in 0..8 {
+        let magnitude = float::abs_f32(v[i]);
+        let code = float::fma_rn_f32(part(magnitude, 0.0), 4.0, INTEGERS);
+        let code = float::fma_rn_f32(part(magnitude, -1.0), 2.0, code);
+        let code = code + part(magnitude, -2.0);
+        codes = codes.wrapping_add(code.to_bits() << (4 * i));
+    }
+    // Pinned, or the compiler joins the signs' halves to the codes one after the other, which
+    // takes ptxas to a slower order of everything.
+    codes | marker::pin(signs)
 }
 
 /// The sign of element `i` in bit `4 i + 3`.

@@ -29,6 +29,12 @@ pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
     pack(v)
 }
 
+/// The codes of `v * factor`, a power of two.
+#[inline(always)]
+pub fn scaled(v: [f32; 8], factor: f32) -> u32 {
+    products(v, factor, false)
+}
+
 /// The codes of `v / divisor`, a zero as +0; see [`corrected`], which cannot return
 /// -0 unless it underflows.
 #[inline(always)]

@@ -24,6 +24,10 @@
 //! | copy group and warp, stage full | 32 lanes | 32 lanes | the copies of all lanes are complete |
 //! | warp, stage free | 32 lanes | 32 lanes | all lanes have read their blocks |
 //!
+//! # Dependent launches
+//! While the kernels before end, each warp brings the words of its first task to L2, where a
+//! write of theirs still replaces them; it reads them when those kernels have ended.
+//!
 //! # Arithmetic
 //! The recipe's, see [`fp4_formats::recipe`]. `silu(g) = g * rcp(1 + ex2(-g * log2 e))`
 //! in f32 with the approximate `rcp` and `ex2`, and its product with `up` is
@@ -59,7 +63,7 @@ use place::{Linear, Place, Steps, Tiled, Walk};
 use recipe::{ANY, Mx, Nv, Recipe};
 use source::{Plain, Source, Swiglu};
 
-use crate::pipeline::follow_stream;
+use crate::pipeline::{follow_stream, release_stream};
 
 /// What all tasks of a launch have in common, seen by one lane.
 #[derive(Clone, Copy)]
@@ -87,7 +91,7 @@ unsafe fn quantize<R, S, const C: usize, const GROUPS: usize, const BEHIND: u32>
     R: Recipe,
     S: Source<C>,
 {
-    follow_stream();
+    release_stream();
     // A loop each: what tells them apart would otherwise be a tenth of it.
     // SAFETY: the caller's.
     unsafe {
@@ -143,6 +147,11 @@ unsafe fn tasks<
     let mut ahead = Steps::new(config, p.depth, warp_index);
     let mut steps = ahead;
     let mut stage = first;
+    if ahead.task < count {
+        // SAFETY: there is such a task.
+        unsafe { S::prefetch::<W>(p, &walk.loads(ahead.task)) };
+    }
+    follow_stream();
     while stage < end {
         // SAFETY: nothing was read from the stage yet.
         unsafe { issue::<S, W, C>(p, &walk, ahead.task, count, stage) };
@@ -262,10 +271,7 @@ unsafe fn store<V: Convert, S: Source<C>, const C: usize, const GROUPS: usize>(
     scale: BlockScale,
     block: &S::Block,
 ) {
-    let mut codes = [0; GROUPS];
-    for group in 0..GROUPS {
-        codes[group] = scale.codes::<V>(S::group(block, group));
-    }
+    let codes: [u32; GROUPS] = scale.group_codes::<V, GROUPS>(|group| S::group(block, group));
     let address = p.codes + place.block * (GROUPS as u64 * 4);
     // SAFETY: the block's codes and scale, which are this lane's.
     unsafe {

@@ -23,6 +23,12 @@ pub trait Source<const C: usize> {
     /// of a stage of this warp, which no lane reads any more.
     unsafe fn issue<W: Walk>(p: &QuantizeParams, loads: &Loads, stage: u32);
 
+    /// Brings what [`issue`](Self::issue) copies to L2.
+    ///
+    /// # Safety
+    /// The task exists.
+    unsafe fn prefetch<W: Walk>(p: &QuantizeParams, loads: &Loads);
+
     /// The lane's block of the task in `stage`.
     ///
     /// # Safety
@@ -48,6 +54,12 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Plain<I, C, GR
     unsafe fn issue<W: Walk>(p: &QuantizeParams, loads: &Loads, stage: u32) {
         // SAFETY: the caller's.
         unsafe { issue::<W, C>(p.input, loads, stage) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<W: Walk>(p: &QuantizeParams, loads: &Loads) {
+        // SAFETY: the caller's.
+        unsafe { prefetch::<W, C>(p.input, loads) }
     }
 
     #[inline(always)]
@@ -81,6 +93,15 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Swiglu<I, C, G
         unsafe {
             issue::<W, C>(p.input, loads, stage);
             issue::<W, C>(p.up, loads, stage + const { operand_bytes(C as u32) });
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<W: Walk>(p: &QuantizeParams, loads: &Loads) {
+        // SAFETY: the caller's; both operands have the same shape.
+        unsafe {
+            prefetch::<W, C>(p.input, loads);
+            prefetch::<W, C>(p.up, loads);
         }
     }
 
@@ -148,6 +169,18 @@ unsafe fn issue<W: Walk, const C: usize>(operand: u64, loads: &Loads, stage: u32
                 operand + W::word::<C>(loads, i),
             );
         }
+    }
+}
+
+/// Brings the words of [`issue`] to L2.
+///
+/// # Safety
+/// As [`Source::prefetch`].
+#[inline(always)]
+unsafe fn prefetch<W: Walk, const C: usize>(operand: u64, loads: &Loads) {
+    for i in 0..C {
+        // SAFETY: a word of the matrix.
+        unsafe { memory::prefetch_global_l2(operand + W::word::<C>(loads, i)) };
     }
 }
 

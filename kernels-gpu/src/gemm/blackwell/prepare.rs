@@ -5,7 +5,7 @@
 //! Any grid; a thread writes 16 bytes at a time. Reads each existing scale or code once,
 //! no padding. The product may begin to copy its weights at once.
 
-use crate::pipeline::follow_stream;
+use crate::pipeline::{follow_stream, release_stream};
 use cuda_std::ptx::memory;
 use cuda_std::{kernel, thread};
 use fp4_formats::ScaleLayout;
@@ -15,6 +15,7 @@ use fp4_formats::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 /// Calls `f` with this thread's share of `0..count`, behind the kernels before.
 #[inline(always)]
 fn for_each(count: u64, mut f: impl FnMut(u64)) {
+    release_stream();
     follow_stream();
     let mut i =
         u64::from(thread::block_idx_x()) * u64::from(THREADS) + u64::from(thread::thread_idx_x());
