@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fp4_formats::gemm::OUT_RECIPE;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, ceiling};
@@ -212,9 +211,7 @@ fn run<F: BlockFormat>(
     let reference = reference(&a, &b, &bench.options)?;
     let mut bench = bench.clone();
     if let Some(layout) = bench.quantized {
-        let amax = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
-        let scale = OUT_RECIPE.tensor_parameter(amax as f32);
-        bench.options.output = Output::Nvfp4 { scale, layout };
+        bench.options.output = Output::nvfp4_of(&reference, layout);
     }
     let bench = &bench;
     let prepared = GemmRun::new(kernels, &a, &weights, &bench.options)?;

@@ -56,6 +56,13 @@ impl From<Output> for ResultKind {
 }
 
 impl Output {
+    /// NVFP4 with the scale that the largest magnitude of `reference`, `[L, M, N]`, asks for.
+    #[must_use]
+    pub fn nvfp4_of(reference: &Reference, layout: ScaleLayout) -> Self {
+        let amax = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
+        Self::Nvfp4 { scale: OUT_RECIPE.tensor_parameter(amax as f32), layout }
+    }
+
     /// The type's name in commands and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
