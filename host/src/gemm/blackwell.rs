@@ -14,14 +14,14 @@ use fp4_formats::gemm::blackwell::{
     BlackwellParams, CONFIGS, Side, codes_map, halves_map, result_map, scales_map,
 };
 use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::gemm::{Epilogue, OutputType, Problem};
+use fp4_formats::gemm::{Epilogue, Problem, ResultType};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
 use fp4_formats::{BlockFormat, ScaleLayout, Swizzle};
 use ptx_emu::LaunchReport;
 use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
 
-use super::plan::{Candidate, Chosen, Source};
+use super::plan::{Candidate, Chosen, FLOATS, Source, with_work};
 use super::weights::scheme;
 use super::{
     ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOverrides, GemmPlan, Output,
@@ -32,6 +32,7 @@ use crate::error::{Error, Result, filled};
 use crate::quantize::device::{Step, launch_step, scale_bytes};
 use crate::shape::MAX_DIM;
 use crate::tensor::BlockScaled;
+use crate::tune::TuneProblem;
 
 /// The type of 16-bit activations; none for activations in the weights' format.
 ///
@@ -151,22 +152,23 @@ impl Preparation {
     }
 }
 
-/// Plans a checked problem.
+/// Plans a checked problem; `stored` is what a result in NVFP4 takes of memory.
 ///
 /// # Errors
 /// As [`super::plan`].
 pub(super) fn plan(
     problem: &Problem,
-    format: Format,
-    kind: ActivationKind,
+    asked: &TuneProblem,
+    stored: Option<String>,
     arch: &str,
     machine: Machine,
     overrides: &GemmOverrides,
     source: Source,
 ) -> Result<GemmPlan> {
-    let left = left(format, kind)?;
+    let TuneProblem { format, activations: kind, output, .. } = *asked;
+    let (left, result) = (left(format, kind)?, output.planned());
     let cards = choose::Machine { sms: machine.sms.max(8), ..choose::Machine::B200 };
-    let candidates = candidates(format, left, problem, &cards, overrides)?;
+    let candidates = candidates(format, left, problem, &cards, result, overrides)?;
     let Some(best) = candidates.first().copied() else {
         let sizes = format!("{problem:?} with {overrides:?}");
         return Err(Error::shape("GEMM", "a configuration that takes it", sizes));
@@ -221,6 +223,11 @@ pub(super) fn plan(
         // The order of sums within the tensor core is not specified.
         additions: problem.k,
         repack: "weights, once at load",
+        result: stored.map(|stored| {
+            let most = choose::store_clocks(config, best.swapped, result);
+            let floats = choose::store_clocks(config, best.swapped, FLOATS);
+            with_work(&stored, [most, floats])
+        }),
         source,
         why,
         candidates: candidates.into_iter().map(Candidate::from).collect(),
@@ -235,6 +242,7 @@ fn candidates(
     left: Option<Operand>,
     problem: &Problem,
     machine: &choose::Machine,
+    result: ResultType,
     overrides: &GemmOverrides,
 ) -> Result<Vec<Choice>> {
     let suitable =
@@ -245,13 +253,10 @@ fn candidates(
         let names: Vec<&str> = suitable().map(|config| config.name).collect();
         return Err(Error::shape("kernel", format!("one of {}", names.join(", ")), name));
     }
-    let mut found: Vec<Choice> =
-        choose::candidates(format, left, problem, OutputType::F16, machine)
-            .filter(|choice| {
-                overrides.kernel.as_ref().is_none_or(|name| name == choice.config.name)
-            })
-            .filter(|choice| overrides.splits.is_none_or(|splits| splits == choice.config.splits))
-            .collect();
+    let mut found: Vec<Choice> = choose::candidates(format, left, problem, result, machine)
+        .filter(|choice| overrides.kernel.as_ref().is_none_or(|name| name == choice.config.name))
+        .filter(|choice| overrides.splits.is_none_or(|splits| splits == choice.config.splits))
+        .collect();
     found.sort_by_key(|choice| (choice.clocks, choice.bytes));
     let mut seen = Vec::new();
     found.retain(|choice| {
@@ -277,6 +282,7 @@ impl From<Choice> for Candidate {
                 Limit::Copies => "copies into shared memory",
                 Limit::Products => "tensor cores",
                 Limit::Decode => "decoding of weights",
+                Limit::Results => "quantising of results",
             },
         }
     }

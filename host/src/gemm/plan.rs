@@ -2,23 +2,28 @@
 
 use std::fmt;
 
-use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::blackwell::choose;
 use fp4_formats::gemm::hopper::config::{
     self, CONFIGS, Estimate, HopperConfig, K_STEP, MAX_BLOCKS, MAX_SPLITS, THREADS,
 };
 use fp4_formats::gemm::hopper::{Division, Operand, Scheme};
+use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::{Format, dequantize_config};
 use serde::Serialize;
 
 use super::weights::scheme;
-use super::{ActivationKind, blackwell};
+use super::{ActivationKind, Output, blackwell};
 use crate::device::Machine;
 use crate::error::{Error, Result};
 use crate::output::OutputType;
 use crate::plan::MAX_GRID_Y;
 use crate::quantize::device::Step;
 use crate::shape::{GemmShape, MAX_DIM};
+use crate::tensor::Dims;
+use crate::tune::{ResultKind, TuneProblem};
+
+/// What results in NVFP4 are compared with.
+pub(super) const FLOATS: ResultType = ResultType::Floats(OutputType::F16);
 
 /// What a caller may fix instead of leaving it to the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,6 +92,8 @@ pub struct GemmPlan {
     pub additions: u32,
     /// Whether operands are rearranged before the launch.
     pub repack: &'static str,
+    /// What a result in NVFP4 takes in place of one in f16; none for floats.
+    pub result: Option<String>,
     /// Who chose it.
     pub source: Source,
     /// Why this kernel and this grid, a sentence each.
@@ -192,12 +199,13 @@ impl fmt::Display for Candidate {
 }
 
 impl GemmPlan {
-    /// Who chose, and the candidates, a line each.
+    /// Who chose, what a result in NVFP4 takes, and the candidates, a line each.
     #[must_use]
     pub fn explain(&self) -> String {
         let Self { kernel, splits, .. } = self;
         let chosen = self.source.reason("the best by the model");
         let mut text = format!("chosen: {kernel} x {splits}, {chosen}\n");
+        text.extend(self.result.iter().map(|result| format!("result: {result}\n")));
         for candidate in &self.candidates {
             text += &format!("{candidate}\n");
         }
@@ -224,7 +232,8 @@ impl fmt::Display for GemmPlan {
             self.workspace_bytes,
             self.repack,
         )?;
-        self.why.iter().try_for_each(|reason| write!(f, "\n  - {reason}"))
+        let reasons = self.why.iter().chain(&self.result);
+        reasons.into_iter().try_for_each(|reason| write!(f, "\n  - {reason}"))
     }
 }
 
@@ -260,30 +269,33 @@ pub fn plan(
     overrides: &GemmOverrides,
 ) -> Result<GemmPlan> {
     let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
-    plan_from(shape, format, kind, arch, machine, overrides, source)
+    let output = OutputType::F16.into();
+    let problem = TuneProblem { format, activations: kind, output, shape };
+    plan_from(&problem, arch, machine, overrides, source)
 }
 
-/// [`plan`], where `source` is who made the overrides.
+/// [`plan`] for any result, where `source` is who made the overrides.
 pub(super) fn plan_from(
-    shape: GemmShape,
-    format: Format,
-    kind: ActivationKind,
+    asked: &TuneProblem,
     arch: &str,
     machine: Machine,
     overrides: &GemmOverrides,
     source: Source,
 ) -> Result<GemmPlan> {
+    let TuneProblem { format, activations: kind, output, shape } = *asked;
     let problem = problem(shape, format)?;
+    let stored = stored(&problem, output)?;
     match arch {
         "sm_90a" => {}
         "sm_100a" => {
-            return blackwell::plan(&problem, format, kind, arch, machine, overrides, source);
+            return blackwell::plan(&problem, asked, stored, arch, machine, overrides, source);
         }
         _ => return Err(Error::shape("architecture for GEMM", "sm_90a or sm_100a", arch)),
     }
     let scheme = scheme(format, kind.operand())?;
     let cards = config::Machine { sms: machine.sms.max(1) };
-    let candidates = candidates(scheme, &problem, &cards, overrides)?;
+    let result = output.planned();
+    let candidates = candidates(scheme, &problem, &cards, result, overrides)?;
     let Some(best) = candidates.first().copied() else {
         let required = format!("at most {} steps of K, of all tiles", u32::MAX);
         return Err(Error::shape("GEMM", required, shape));
@@ -333,6 +345,11 @@ pub(super) fn plan_from(
         workspace_bytes: workspace.bytes,
         additions: config::additions(&division),
         repack: "weights, once at load",
+        result: stored.map(|stored| {
+            let most = config::store_cycles(config, division.cluster, result);
+            let floats = config::store_cycles(config, division.cluster, FLOATS);
+            with_work(&stored, [most, floats])
+        }),
         source,
         why,
         candidates: candidates.into_iter().map(Candidate::from).collect(),
@@ -346,6 +363,7 @@ fn candidates(
     scheme: Scheme,
     problem: &Problem,
     machine: &config::Machine,
+    result: ResultType,
     overrides: &GemmOverrides,
 ) -> Result<Vec<Estimate>> {
     let suitable = || CONFIGS.iter().filter(|config| config.scheme == scheme);
@@ -368,7 +386,7 @@ fn candidates(
         .filter(named)
         .flat_map(|config| {
             let parts = (0..=most).filter(splits);
-            parts.filter_map(move |parts| config::estimate(config, parts, problem, machine))
+            parts.filter_map(move |parts| config::estimate(config, parts, problem, machine, result))
         })
         .collect();
     found.sort_by_key(|estimate| estimate.cycles);
@@ -391,6 +409,26 @@ fn problem(shape: GemmShape, format: Format) -> Result<Problem> {
     } else {
         Err(Error::shape("K", format!("a multiple of {}", format.block()), problem.k))
     }
+}
+
+/// What a result in NVFP4 takes of memory, in words; none for floats.
+///
+/// # Errors
+/// [`Error::Shape`] for an N that is no multiple of 16, [`Error::Overflow`].
+fn stored(problem: &Problem, output: ResultKind) -> Result<Option<String>> {
+    let ResultKind::Nvfp4(layout) = output else { return Ok(None) };
+    let dims = Dims::new(problem.l as usize, problem.m as usize, problem.n as usize)?;
+    let bytes = |output: Output| Ok::<_, Error>(output.bytes(dims)?.iter().sum::<usize>());
+    let blocks = bytes(Output::Nvfp4 { scale: 1.0, layout })?;
+    let floats = bytes(OutputType::F16.into())?;
+    Ok(Some(format!(
+        "a result in nvfp4, which all configurations make: {blocks} bytes instead of {floats} in f16"
+    )))
+}
+
+/// [`stored`], with the cycles in which a CTA stores its part of a tile, as blocks and as floats.
+pub(super) fn with_work(stored: &str, [blocks, floats]: [u64; 2]) -> String {
+    format!("{stored}; {blocks} cycles of the model to store a tile's, instead of {floats}")
 }
 
 /// Bytes of the decoded activations.

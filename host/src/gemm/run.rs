@@ -178,6 +178,7 @@ impl Gemm {
             let required = format!("1 or {batch}, the batch");
             return Err(Error::shape("matrices of weights", required, weights.batch()));
         }
+        options.output.check()?;
         let mut plan = tuned::plan_for(kernels, shape, format, kind, options)?;
         let mut alpha = combined_scale(options.alpha, a_scale, weights.global_scale())?;
         if matches!(plan.chosen, Chosen::Hopper(_)) && decoded_scale(kind) != 1.0 {
@@ -190,7 +191,6 @@ impl Gemm {
         }
         let kernels = kernels.clone();
         let output = options.output;
-        output.check()?;
         output.bytes(Dims::new(batch, m, form.rows() as usize)?)?;
         Ok(Self { kernels, plan, problem, kind, output, alpha })
     }
