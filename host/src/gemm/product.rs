@@ -65,7 +65,8 @@ pub struct Gemm {
     pub(super) problem: Problem,
     pub(super) kind: ActivationKind,
     pub(super) output: Output,
-    alpha: f32,
+    /// alpha, and the scale of the whole left operand.
+    factors: [f32; 2],
 }
 
 impl Gemm {
@@ -100,10 +101,6 @@ impl Gemm {
         check_batch(weights, batch)?;
         options.output.check()?;
         let mut plan = tuned::plan_for(kernels, shape, format, kind, options)?;
-        let mut alpha = combined_scale(options.alpha, a_scale, weights.global_scale())?;
-        if matches!(plan.chosen, Chosen::Hopper(_)) && hopper::decoded_scale(kind) != 1.0 {
-            alpha = combined_scale(alpha, hopper::decoded_scale(kind).recip(), 1.0)?;
-        }
         // The plan has checked that these fit.
         let problem = Problem { m: m as u32, n: form.rows(), k: form.columns(), l: batch as u32 };
         if let Chosen::Blackwell(choice) = plan.chosen {
@@ -112,7 +109,22 @@ impl Gemm {
         let kernels = kernels.clone();
         let output = options.output;
         output.bytes(Dims::new(batch, m, form.rows() as usize)?)?;
-        Ok(Self { kernels, plan, problem, kind, output, alpha })
+        let factors = [options.alpha, a_scale];
+        let gemm = Self { kernels, plan, problem, kind, output, factors };
+        gemm.factor(weights)?;
+        Ok(gemm)
+    }
+
+    /// What all results are times, beside the vectors.
+    fn factor(&self, weights: &DeviceWeights) -> Result<f32> {
+        let [alpha, a_scale] = self.factors;
+        let factor = combined_scale(alpha, a_scale, weights.global_scale())?;
+        match self.plan.chosen {
+            Chosen::Hopper(_) => {
+                combined_scale(factor, hopper::decoded_scale(self.kind).recip(), 1.0)
+            }
+            Chosen::Blackwell(_) => Ok(factor),
+        }
     }
 
     /// How it will be run.
@@ -147,10 +159,12 @@ impl Gemm {
     /// Queues the product `out = A weights^T` without waiting for it, also while a CUDA graph is
     /// recorded; allocates nothing. The emulator's reports come back at once. `workspace` holds
     /// at least [`workspace_bytes`](Self::workspace_bytes); all launches of a stream may use the
-    /// same, streams need one each.
+    /// same, streams need one each. The weights may be others than those planned with, of the
+    /// same form: each are multiplied with their own scale.
     ///
     /// # Errors
-    /// [`Error::Shape`] for buffers of other sizes or kinds than planned,
+    /// [`Error::Shape`] for buffers and weights of other sizes or kinds than planned,
+    /// [`Error::Scalar`] where the product of alpha and the scales is not representable,
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
@@ -174,7 +188,7 @@ impl Gemm {
             row_factors,
             column_factors,
             bias,
-            alpha: self.alpha,
+            alpha: self.factor(weights)?,
             out_type: self.output.code(),
             bias_type: OutputType::F32 as u32,
             reserved: 0,
