@@ -44,14 +44,6 @@ pub(super) enum CheckedActivations {
     },
 }
 
-/// An error where a buffer does not have the size it must have.
-fn sized(what: &str, buffer: &DeviceBuffer, required: usize) -> Result<u64> {
-    if buffer.len() == required {
-        return Ok(buffer.address());
-    }
-    Err(Error::shape(format!("bytes of {what}"), required.to_string(), buffer.len()))
-}
-
 impl ActivationBuffers<'_> {
     /// Checks that they are activations of `kind` of the problem.
     ///
@@ -65,14 +57,14 @@ impl ActivationBuffers<'_> {
         let [m, k, l] = [problem.m, problem.k, problem.l].map(|size| size as usize);
         match (self, kind) {
             (Self::Halves(buffer), ActivationKind::Halves(_)) => {
-                let address = sized("the activations", buffer, l * m * k * 2)?;
+                let address = buffer.sized("the activations", l * m * k * 2)?;
                 Ok(CheckedActivations::Halves(address))
             }
             (Self::Blocks { codes, scales }, ActivationKind::Blocks { format, layout }) => {
                 let stride = scale_bytes(format, m, k, layout)?;
                 Ok(CheckedActivations::Blocks {
-                    codes: sized("the activations' codes", codes, l * m * (k / 2))?,
-                    scales: sized("the activations' scales", scales, l * stride)?,
+                    codes: codes.sized("the activations' codes", l * m * (k / 2))?,
+                    scales: scales.sized("the activations' scales", l * stride)?,
                     stride,
                     format,
                     layout,
@@ -106,7 +98,7 @@ impl Vectors<'_> {
     /// [`Error::Shape`].
     pub(super) fn place(self, problem: &Problem) -> Result<[u64; 3]> {
         let place = |what: &str, buffer: Option<&DeviceBuffer>, len: u32| {
-            buffer.map_or(Ok(0), |buffer| sized(what, buffer, len as usize * size_of::<f32>()))
+            buffer.map_or(Ok(0), |buffer| buffer.sized(what, len as usize * size_of::<f32>()))
         };
         Ok([
             place("the row factors", self.row_factors, problem.m)?,

@@ -145,20 +145,14 @@ impl ResultBuffers<'_> {
     /// the kernels are told of the scales.
     pub(super) fn place(self, output: Output, dims: Dims) -> Result<(u64, ResultScales)> {
         let [bytes, scale_bytes] = output.bytes(dims)?;
-        let sized = |field: &str, buffer: &DeviceBuffer, required: usize| {
-            if buffer.len() == required {
-                return Ok(buffer.address());
-            }
-            Err(Error::shape(format!("bytes of {field}"), required.to_string(), buffer.len()))
-        };
         match (self, output) {
             (Self::Floats(floats), Output::Floats(_)) => {
-                Ok((sized("the result", floats, bytes)?, ResultScales::NONE))
+                Ok((floats.sized("the result", bytes)?, ResultScales::NONE))
             }
             (Self::Blocks { codes, scales }, Output::Nvfp4 { scale, layout }) => {
-                let codes = sized("the result's codes", codes, bytes)?;
+                let codes = codes.sized("the result's codes", bytes)?;
                 let scales = ResultScales {
-                    out: sized("the result's scales", scales, scale_bytes)?,
+                    out: scales.sized("the result's scales", scale_bytes)?,
                     stride: (scale_bytes / dims.batch()) as u64,
                     parameter: scale,
                     blocked: u32::from(layout == ScaleLayout::Blocked128x4),
