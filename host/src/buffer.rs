@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::cuda::CudaMemory;
 use crate::device::{Backend, Device, Emulator};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Alignment of every buffer, bytes: what the driver guarantees, and more than any kernel asks.
 pub const ALIGNMENT: u64 = 256;
@@ -110,6 +110,15 @@ impl DeviceBuffer {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The device address of a buffer that must have `bytes` bytes; `what` is what the error calls
+    /// it.
+    pub(crate) fn sized(&self, what: &str, bytes: usize) -> Result<u64> {
+        if self.len() == bytes {
+            return Ok(self.address());
+        }
+        Err(Error::shape(format!("bytes of {what}"), bytes.to_string(), self.len()))
     }
 
     /// Sets every byte to `value`, in order with launches and without waiting for them; also while

@@ -120,20 +120,14 @@ impl Dequantizer {
                 (ScaleSource::RowAmax, Some(buffer), 1.0, self.rows as usize)
             }
         };
-        let sizes = [
-            ("codes", codes.len(), code_bytes),
-            ("scales", scales.len(), scale_bytes),
-            ("multipliers", tensor.map_or(0, DeviceBuffer::len), levels * size_of::<f32>()),
-        ];
-        for (name, found, required) in sizes {
-            if found != required {
-                return Err(Error::shape(format!("bytes of {name}"), required.to_string(), found));
-            }
-        }
+        let (codes, scales) =
+            (codes.sized("codes", code_bytes)?, scales.sized("scales", scale_bytes)?);
+        let tensor = tensor
+            .map_or(Ok(0), |tensor| tensor.sized("multipliers", levels * size_of::<f32>()))?;
         let params = DequantizeParams {
-            codes: codes.address(),
-            scales: scales.address(),
-            tensor: tensor.map_or(0, DeviceBuffer::address),
+            codes,
+            scales,
+            tensor,
             out: self.out.address(),
             m: self.rows,
             k: self.cols,

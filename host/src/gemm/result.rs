@@ -19,7 +19,8 @@ pub enum Output {
     /// Floats.
     Floats(OutputType),
     /// NVFP4, in blocks of 16 columns, of which N is a multiple: what TorchAO's recipe makes of
-    /// the result in f32, bit for bit.
+    /// the result in f32 of the same kernel and splits, bit for bit but for the sign of zeros. A
+    /// plan may choose others than for floats, as quantising takes time.
     ///
     /// There is no error for results that are not finite: a block with a NaN has the scale NaN,
     /// and an infinity becomes the largest magnitude, 2688 times `scale`, as does any number
@@ -56,6 +57,13 @@ impl From<Output> for ResultKind {
 }
 
 impl Output {
+    /// NVFP4 with the scale that the largest magnitude of `reference`, `[L, M, N]`, asks for.
+    #[must_use]
+    pub fn nvfp4_of(reference: &Reference, layout: ScaleLayout) -> Self {
+        let amax = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
+        Self::Nvfp4 { scale: OUT_RECIPE.tensor_parameter(amax as f32), layout }
+    }
+
     /// The type's name in commands and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -137,20 +145,14 @@ impl ResultBuffers<'_> {
     /// the kernels are told of the scales.
     pub(super) fn place(self, output: Output, dims: Dims) -> Result<(u64, ResultScales)> {
         let [bytes, scale_bytes] = output.bytes(dims)?;
-        let sized = |field: &str, buffer: &DeviceBuffer, required: usize| {
-            if buffer.len() == required {
-                return Ok(buffer.address());
-            }
-            Err(Error::shape(format!("bytes of {field}"), required.to_string(), buffer.len()))
-        };
         match (self, output) {
             (Self::Floats(floats), Output::Floats(_)) => {
-                Ok((sized("the result", floats, bytes)?, ResultScales::NONE))
+                Ok((floats.sized("the result", bytes)?, ResultScales::NONE))
             }
             (Self::Blocks { codes, scales }, Output::Nvfp4 { scale, layout }) => {
-                let codes = sized("the result's codes", codes, bytes)?;
+                let codes = codes.sized("the result's codes", bytes)?;
                 let scales = ResultScales {
-                    out: sized("the result's scales", scales, scale_bytes)?,
+                    out: scales.sized("the result's scales", scale_bytes)?,
                     stride: (scale_bytes / dims.batch()) as u64,
                     parameter: scale,
                     blocked: u32::from(layout == ScaleLayout::Blocked128x4),
