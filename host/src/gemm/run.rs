@@ -15,7 +15,7 @@ use super::{
     ActivationKind, Activations, DeviceWeights, GemmOptions, GemmPlan, GemmResult, Output,
     Repacked, ResultBuffers, WeightForm, blackwell, tuned,
 };
-use crate::buffer::DeviceBuffer;
+use crate::buffer::{ALIGNMENT, DeviceBuffer};
 use crate::device::{Device, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
 use crate::gemv::combined_scale;
@@ -52,20 +52,52 @@ pub struct Vectors<'a> {
     pub bias: Option<&'a DeviceBuffer>,
 }
 
-/// Device memory that a GEMM needs besides its operands and its result. What the kernels count
-/// in it is zero at first, and after every launch.
+/// Device memory that a GEMM needs besides its operands and its result.
+///
+/// One serves all launches of a stream, one after the other, of any plan that it is large enough
+/// for, those recorded in graphs included. Launches that may run at the same time need one each:
+/// two streams, and two graphs replayed on two streams.
+///
+/// What the kernels count in it must be zero when a launch begins. It is in a new workspace, and
+/// after a launch that ran to its end; a launch that was refused has not touched it. A kernel that
+/// was stopped halfway, by the emulator's diagnostic for one, leaves anything:
+/// [`reset`](Self::reset) makes the workspace usable again. (An error of a kernel on a GPU leaves
+/// nothing of its context to be used.)
 #[derive(Debug)]
 pub struct Workspace(DeviceBuffer);
 
 impl Workspace {
-    /// Allocates `bytes` bytes.
+    /// Allocates `bytes` bytes (at least one) for launches on any stream of the device.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn new(device: &Device, bytes: usize) -> Result<Self> {
-        let buffer = DeviceBuffer::poisoned(device, "workspace", bytes)?;
-        buffer.fill(0)?;
-        Ok(Self(buffer))
+        Ok(Self(DeviceBuffer::zeroed(device, "workspace", bytes)?))
+    }
+
+    /// Takes memory that is there: a buffer, or a view of the caller's, at a multiple of
+    /// [`ALIGNMENT`](crate::buffer::ALIGNMENT). Queues clearing it, as [`reset`](Self::reset).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another alignment; [`DeviceError`](crate::device::DeviceError).
+    pub fn over(buffer: DeviceBuffer) -> Result<Self> {
+        if !buffer.address().is_multiple_of(ALIGNMENT) {
+            let required = format!("a multiple of {ALIGNMENT}");
+            let address = format!("{:#x}", buffer.address());
+            return Err(Error::shape("address of the workspace", required, address));
+        }
+        let workspace = Self(buffer);
+        workspace.reset()?;
+        Ok(workspace)
+    }
+
+    /// Queues setting all of it to zero, on the stream of the device handle that its memory was
+    /// made from, without waiting; may be recorded. Needed after a launch that was stopped.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn reset(&self) -> Result<()> {
+        self.0.fill(0)
     }
 
     /// Its size.
@@ -224,10 +256,15 @@ impl Gemm {
         self.output.bytes(self.result_dims()?)
     }
 
-    /// Queues the product `out = A weights^T` without waiting for it, also while a CUDA graph is
-    /// recorded; allocates nothing. The emulator's reports come back at once. `workspace` holds
-    /// at least [`workspace_bytes`](Self::workspace_bytes); all launches of a stream may use the
-    /// same, streams need one each.
+    /// Queues the product `out = A weights^T` on the kernels' stream without waiting for it, also
+    /// while a CUDA graph is recorded; allocates no device memory. The emulator's reports come back
+    /// at once. `workspace` holds at least [`workspace_bytes`](Self::workspace_bytes); see there
+    /// who can share one.
+    ///
+    /// On a GPU all that is given must live until the product is done, and what a recorded graph
+    /// uses as long as it is replayed. Buffers that own their memory do: freeing it waits.
+    /// Everything may be written by work before it in the stream, but the weights, which the
+    /// kernels begin to read while that work still runs ([`Device::with_stream`]).
     ///
     /// # Errors
     /// [`Error::Shape`] for buffers of other sizes or kinds than planned,
