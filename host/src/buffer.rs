@@ -169,6 +169,33 @@ impl DeviceBuffer {
         Ok(Self { place })
     }
 
+    /// Checks that it is memory that kernels of `device` can use; `field` is what errors call it.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub(crate) fn require_on(&self, field: &str, device: &Device) -> Result<()> {
+        let found = match (&self.place, device.backend()) {
+            (Place::Cuda(memory), Backend::Cuda(gpu)) => {
+                if memory.device().shares_memory_with(gpu) {
+                    return Ok(());
+                }
+                format!("on cuda:{}", memory.device().info().ordinal)
+            }
+            (Place::Emulator { memory, .. }, Backend::Emulator(emulator)) => {
+                if Rc::ptr_eq(memory, &emulator.memory) {
+                    return Ok(());
+                }
+                "on another emulated device".into()
+            }
+            (Place::Cuda(memory), Backend::Emulator(_)) => {
+                format!("on cuda:{}", memory.device().info().ordinal)
+            }
+            (Place::Emulator { .. }, Backend::Cuda(_)) => "on an emulated device".into(),
+        };
+        let required = format!("on {}, as the kernels", device.choice().device);
+        Err(Error::shape(format!("memory of {field}"), required, found))
+    }
+
     /// The device address.
     #[must_use]
     pub fn address(&self) -> u64 {

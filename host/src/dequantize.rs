@@ -105,7 +105,7 @@ impl Dequantizer {
     /// emulator's reports come back at once.
     ///
     /// # Errors
-    /// [`Error::Shape`] for buffers of other sizes, [`DeviceError`](crate::device::DeviceError).
+    /// [`Error::Shape`] for buffers of other sizes or on another device, [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
         codes: &DeviceBuffer,
@@ -120,15 +120,18 @@ impl Dequantizer {
                 (ScaleSource::RowAmax, Some(buffer), 1.0, self.rows as usize)
             }
         };
-        let sizes = [
-            ("codes", codes.len(), code_bytes),
-            ("scales", scales.len(), scale_bytes),
-            ("multipliers", tensor.map_or(0, DeviceBuffer::len), levels * size_of::<f32>()),
+        let buffers = [
+            ("codes", Some(codes), code_bytes),
+            ("scales", Some(scales), scale_bytes),
+            ("multipliers", tensor, levels * size_of::<f32>()),
         ];
-        for (name, found, required) in sizes {
-            if found != required {
-                return Err(Error::shape(format!("bytes of {name}"), required.to_string(), found));
+        for (name, buffer, required) in buffers {
+            let Some(buffer) = buffer else { continue };
+            if buffer.len() != required {
+                let field = format!("bytes of {name}");
+                return Err(Error::shape(field, required.to_string(), buffer.len()));
             }
+            buffer.require_on(name, self.kernels.device())?;
         }
         let params = DequantizeParams {
             codes: codes.address(),

@@ -9,15 +9,19 @@ use std::ptr;
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::OutputType;
+use fp4_formats::quantize::{FloatType, Recipe};
+use fp4_formats::recipe::Nvfp4Recipe;
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::device::{Device, DeviceError};
+use nvfp4::dequantize::{Dequantizer, Multiplier};
+use nvfp4::device::{Device, DeviceError, Kernels};
 use nvfp4::error::Error;
 use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, Gemm, GemmOptions, GemmOverrides, Repacked, ResultBuffers,
     Vectors, Workspace,
 };
 use nvfp4::output;
-use nvfp4::quantize::{Format, TensorScale, quantize};
+use nvfp4::quantize::device::{Input, Quantizer};
+use nvfp4::quantize::{Format, QuantizeOptions, TensorScale, quantize};
 use nvfp4::tensor::Dims;
 
 const MACHINES: [&str; 2] = ["emu:h200", "emu:b200"];
@@ -113,17 +117,79 @@ fn the_emulator_has_no_streams() {
     }
 }
 
+/// Both machines with their kernels; fewer, with a note, where there are none.
+fn machines() -> Vec<Kernels> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
+    let kernels = |name| match open(name).kernels(Some(&dir)) {
+        Ok(kernels) => Some(kernels),
+        Err(error) => {
+            eprintln!("skipped on {name}: {error}");
+            None
+        }
+    };
+    MACHINES.into_iter().filter_map(kernels).collect()
+}
+
+fn on_another_device<T>(what: &str, result: Result<T, Error>, field: &str, device: &Device) {
+    let name = &device.choice().device;
+    let expected = format!(
+        "memory of {field} must be on {name}, as the kernels, but is on another emulated device"
+    );
+    match result {
+        Ok(_) => panic!("{what}: {field} of another device was taken"),
+        Err(error) => assert_eq!((error.to_string(), error.exit_code()), (expected, 2), "{what}"),
+    }
+}
+
+#[test]
+fn operands_of_another_device_are_refused() {
+    for kernels in machines() {
+        let device = kernels.device();
+        let other = open(&device.choice().device);
+        let buffer = |device, bytes: usize| {
+            DeviceBuffer::upload(device, "x", &vec![0; bytes]).expect("memory")
+        };
+        let (ours, theirs) = (|bytes| buffer(device, bytes), |bytes| buffer(&other, bytes));
+
+        let options = QuantizeOptions {
+            recipe: Recipe::Nvfp4(Nvfp4Recipe::TorchAo),
+            scale: TensorScale::FromAmax,
+            layout: ScaleLayout::Linear,
+        };
+        let input = Input { element: FloatType::F32, gated: true };
+        let quantizer = Quantizer::new(&kernels, 2, 32, input, &options).expect("planned");
+        quantizer.launch(&ours(256), Some(&ours(256))).expect("runs");
+        let launched = quantizer.launch(&theirs(256), Some(&ours(256)));
+        on_another_device("quantise", launched, "`input`", device);
+        let launched = quantizer.launch(&ours(256), Some(&theirs(256)));
+        on_another_device("quantise", launched, "`up`", device);
+
+        let dequantizer =
+            Dequantizer::new(&kernels, 2, 32, Format::Nvfp4, ScaleLayout::Linear, FloatType::F32)
+                .expect("planned");
+        let (codes, scales, rows) = (ours(32), ours(4), ours(8));
+        let launched = dequantizer.launch(&codes, &scales, Multiplier::Rows(&rows));
+        launched.expect("runs");
+        let launched = dequantizer.launch(&theirs(32), &scales, Multiplier::Rows(&rows));
+        on_another_device("dequantise", launched, "codes", device);
+        let launched = dequantizer.launch(&codes, &theirs(4), Multiplier::Rows(&rows));
+        on_another_device("dequantise", launched, "scales", device);
+        let launched = dequantizer.launch(&codes, &scales, Multiplier::Rows(&theirs(8)));
+        on_another_device("dequantise", launched, "multipliers", device);
+        let launched = dequantizer.launch(&codes, &scales, Multiplier::Tensor(&theirs(4)));
+        on_another_device("dequantise", launched, "multipliers", device);
+    }
+}
+
 /// A launch that the emulator stops, as one that reads what nobody wrote, leaves the workspace as
 /// it happens to be; cleared, it serves the next.
 #[test]
 fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
-    for (name, splits) in [("emu:h200", Some(0)), ("emu:b200", None)] {
-        let device = open(name);
-        let Ok(kernels) = device.kernels(Some(&dir)) else {
-            eprintln!("skipped on {name}: no kernels; `cargo xtask build-kernels` makes them");
-            continue;
-        };
+    for kernels in machines() {
+        let device = kernels.device().clone();
+        let name = &device.choice().device;
+        // All kinds of what can be in a workspace on sm_90a; there is one on sm_100a.
+        let splits = (device.choice().arch == "sm_90a").then_some(0);
         let [m, n, k] = [5, 264, 1056];
         let dims = |rows| Dims::new(1, rows, k).expect("dims");
         let layout = ScaleLayout::Linear;

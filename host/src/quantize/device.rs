@@ -229,7 +229,8 @@ impl Quantizer {
     /// the result, also while a CUDA graph is recorded. The emulator's reports come back at once.
     ///
     /// # Errors
-    /// [`Error::Shape`] for an input of another size, or `up` where the quantiser is not gated;
+    /// [`Error::Shape`] for an input of another size or on another device, or `up` where the
+    /// quantiser is not gated;
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
@@ -243,6 +244,7 @@ impl Quantizer {
                 let field = format!("bytes of `{name}`");
                 return Err(Error::shape(field, required.to_string(), buffer.len()));
             }
+            buffer.require_on(&format!("`{name}`"), self.kernels.device())?;
         }
         if up.is_some() != self.input.gated {
             let required = if self.input.gated { "given" } else { "absent" };
