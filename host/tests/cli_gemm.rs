@@ -14,7 +14,7 @@ use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
 use nvfp4::device::Device;
-use nvfp4::gemm::{ActivationKind, GemmOptions, reference};
+use nvfp4::gemm::{self, ActivationKind, GemmOptions, gemm, reference};
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::{AnyOperands, GemmOperands, Left, read, write};
 use nvfp4::output::{self, OutputType};
@@ -188,25 +188,24 @@ fn bad_operands_are_refused() {
     }
 }
 
-/// Runs `run gemm` on operands, and compares the file it writes with the oracle.
-fn runs<F: BlockFormat>(
+/// Runs `run gemm` on operands with the options `more`; replays its launches. What it printed, and
+/// the file that it wrote.
+fn run<F: BlockFormat>(
     folder: &Folder,
     device: &str,
     operands: &GemmOperands<F>,
-    output: OutputType,
-) {
+    more: &[&str],
+) -> (serde_json::Value, Checkpoint) {
     let file = |name: &str| folder.file(&format!("{}-{name}", device.replace(':', "-")));
     let (path, out, captured) = (file("in"), file("out"), file("bundles"));
     let _ = (std::fs::remove_file(&out), std::fs::remove_dir_all(&captured));
     write(&path, operands).expect("written");
     let kernels = kernels_dir();
-    let args: Vec<&OsStr> = vec![
+    let mut args: Vec<&OsStr> = vec![
         "run".as_ref(),
         "gemm".as_ref(),
         "--device".as_ref(),
         device.as_ref(),
-        "--dtype".as_ref(),
-        output::name(output).as_ref(),
         "--schedule".as_ref(),
         "random:3".as_ref(),
         "--json".as_ref(),
@@ -219,25 +218,18 @@ fn runs<F: BlockFormat>(
         "--capture".as_ref(),
         captured.as_ref(),
     ];
+    args.extend(more.iter().map(OsStr::new));
     let ran = nvfp4(&args, OsStr::new("off"));
     let stderr = String::from_utf8_lossy(&ran.stderr);
     assert_eq!(ran.status.code(), Some(0), "{device}: {stderr}");
     let json: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-    let GemmShape { m, n, l, .. } = operands.shape();
     assert_eq!((&json["op"], &json["verified"]), (&"gemm".into(), &true.into()), "{json}");
     assert_eq!(json["format"], F::NAME);
     assert_eq!(json["plan"]["source"], "model");
     assert!(json["emulated"][0]["counters"].is_object());
 
     let result = Checkpoint::open(&out).expect("a result");
-    let c = result.raw("c").expect("written");
-    assert_eq!(c.shape, [l, m, n]);
     assert_eq!(result.metadata("kernel"), json["plan"]["kernel"].as_str());
-    let options = GemmOptions { output: output.into(), ..operands.options.clone() };
-    let reference = reference(&operands.a.activations(), &operands.b, &options).expect("oracle");
-    let check = reference.verify(&output::decode(output, c.data), output);
-    assert!(check.passed(), "{device}: {}", check.summary());
-
     let bundles: Vec<PathBuf> = std::fs::read_dir(&captured)
         .expect("bundles")
         .flatten()
@@ -252,6 +244,67 @@ fn runs<F: BlockFormat>(
             assert!(replay.is_right() && !replay.outputs.is_empty(), "{name}, {schedule}");
         }
     }
+    (json, result)
+}
+
+/// Compares a result of floats in the file with the oracle.
+fn runs<F: BlockFormat>(
+    folder: &Folder,
+    device: &str,
+    operands: &GemmOperands<F>,
+    output: OutputType,
+) {
+    let (json, file) = run(folder, device, operands, &["--dtype", output::name(output)]);
+    assert_eq!(json["output"], output::name(output));
+    assert!(json["output_scale"].is_null(), "{json}");
+    let GemmShape { m, n, l, .. } = operands.shape();
+    let c = file.raw("c").expect("written");
+    assert_eq!(c.shape, [l, m, n]);
+    let options = GemmOptions { output: output.into(), ..operands.options.clone() };
+    let reference = reference(&operands.a.activations(), &operands.b, &options).expect("oracle");
+    let check = reference.verify(&output::decode(output, c.data), output);
+    assert!(check.passed(), "{device}: {}", check.summary());
+}
+
+/// Compares a result in NVFP4 in the file with that of the library, which the oracle verifies.
+/// The scale is that of the oracle's largest magnitude, or `scale`.
+fn runs_in_nvfp4<F: BlockFormat>(
+    folder: &Folder,
+    device: &str,
+    operands: &GemmOperands<F>,
+    layout: ScaleLayout,
+    scale: Option<f32>,
+) {
+    let mut more = vec!["--dtype", "nvfp4", "--out-layout", layout.name()];
+    let text = scale.map(|scale| scale.to_string());
+    more.extend(text.iter().flat_map(|text| ["--out-scale", text]));
+    let (json, file) = run(folder, device, operands, &more);
+    assert_eq!(json["output"], "nvfp4");
+
+    let (a, b) = (operands.a.activations(), &operands.b);
+    let reference = reference(&a, b, &operands.options).expect("oracle");
+    let mut output = gemm::Output::nvfp4_of(&reference, layout);
+    if let (gemm::Output::Nvfp4 { scale: of_amax, .. }, Some(scale)) = (&mut output, scale) {
+        *of_amax = scale;
+    }
+    let opened = Device::open(&device.parse().expect("known")).expect("opens");
+    let kernels = opened.kernels(Some(&kernels_dir())).expect("loads");
+    let options = GemmOptions { output, ..operands.options.clone() };
+    let expected = gemm(&kernels, &a, b, &options).unwrap_or_else(|error| panic!("{error}"));
+    let check = expected.verify(&reference);
+    assert!(check.passed(), "{device}: {}", check.summary());
+    let expected = expected.into_blocks("c").expect("finite");
+
+    let GemmShape { m, n, l, .. } = operands.shape();
+    let (c, scales) = (file.raw("c").expect("codes"), file.raw("c_scale").expect("scales"));
+    assert_eq!((c.dtype, c.shape.as_slice()), (Dtype::U8, &[l, m, n / 2][..]));
+    assert_eq!(scales.dtype, Dtype::F8_E4M3);
+    assert_eq!(file.metadata("c_scale_layout"), Some(layout.name()));
+    let global = file.scalar("c_global_scale").expect("a scale");
+    assert_eq!(global, expected.global_scale());
+    assert_eq!(json["output_scale"].as_f64().map(|scale| scale as f32), Some(global));
+    // Padding included: the kernels write it.
+    assert!(c.data == expected.codes() && scales.data == expected.scales(), "{device}");
 }
 
 #[test]
@@ -269,6 +322,61 @@ fn products_are_right_and_their_launches_replay() {
         runs(&folder, device, &blocks, OutputType::Bf16);
         let halves = operands::<Mxfp4>([9, 24, 160, 1], bf16, linear, true);
         runs(&folder, device, &halves, OutputType::F32);
+    }
+}
+
+#[test]
+fn products_in_nvfp4_are_right_and_their_launches_replay() {
+    let folder = Folder::new("gemm-runs-nvfp4");
+    let (linear, blocked) = (ScaleLayout::Linear, ScaleLayout::Blocked128x4);
+    let f16 = Activation::Halves(Operand::F16);
+    for device in machines() {
+        let blocks = operands::<Nvfp4>([5, 48, 208, 2], Activation::Blocks(blocked), linear, false);
+        runs_in_nvfp4(&folder, device, &blocks, blocked, None);
+        let halves = operands::<Nvfp4>([17, 32, 80, 2], f16, blocked, true);
+        runs_in_nvfp4(&folder, device, &halves, linear, Some(0.5));
+        let blocks = operands::<Mxfp4>([130, 80, 96, 1], Activation::Blocks(linear), linear, false);
+        runs_in_nvfp4(&folder, device, &blocks, linear, None);
+    }
+}
+
+/// What a result in NVFP4 cannot be, before anything runs; nothing is written.
+#[test]
+fn bad_results_are_refused() {
+    let folder = Folder::new("gemm-results-refused");
+    let (path, out) = (folder.file("in.safetensors"), folder.file("out.safetensors"));
+    let kernels = kernels_dir();
+    let run = |device: &str, more: &[&str], message: &str| {
+        let args = ["run", "gemm", "--device", device, "--inputs"].map(OsStr::new);
+        let files = [path.as_os_str(), "--out".as_ref(), out.as_os_str(), "--kernels".as_ref()];
+        let more = more.iter().map(OsStr::new);
+        let args: Vec<&OsStr> =
+            args.into_iter().chain(files).chain([kernels.as_os_str()]).chain(more).collect();
+        let output = nvfp4(&args, OsStr::new("off"));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}: {stderr}");
+        assert!(stderr.contains(message), "{stderr:?} lacks {message:?}");
+        assert!(output.stdout.is_empty() && !out.exists());
+    };
+    checkpoint::write(&path, &small(), &[]).expect("written");
+    let message = "N must be a multiple of 16 for a result in nvfp4, but is 3";
+    run("emu:h200", &["--dtype", "nvfp4"], message);
+    let message = "--out-scale must be absent for a result in f16, but is 2";
+    run("emu:h200", &["--out-scale", "2"], message);
+    run("emu:h200", &["--dtype", "mxfp4"], "`mxfp4` is none of f16, bf16, f32, nvfp4");
+    let operands = operands::<Nvfp4>(
+        [1, 16, 16, 1],
+        Activation::Halves(Operand::F16),
+        ScaleLayout::Linear,
+        true,
+    );
+    write(&path, &operands).expect("written");
+    for device in machines() {
+        for scale in ["0", "-1", "inf", "1e-40"] {
+            let scale = format!("--out-scale={scale}");
+            let message = "scale of the result must be finite and at least 2^-121";
+            run(device, &["--dtype", "nvfp4", &scale], message);
+        }
     }
 }
 

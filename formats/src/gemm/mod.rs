@@ -22,6 +22,7 @@ pub mod hopper;
 
 pub use crate::gemv::OutputType;
 use crate::recipe::Nvfp4Recipe;
+use crate::{BlockFormat, Nvfp4};
 
 /// What [`Epilogue::out_type`] says of a result in NVFP4; of others, an [`OutputType`].
 pub const OUT_NVFP4: u32 = 3;
@@ -37,6 +38,26 @@ const _: () = {
 
 /// How results in NVFP4 are quantised.
 pub const OUT_RECIPE: Nvfp4Recipe = Nvfp4Recipe::TorchAo;
+
+/// The type of a result, as far as the cost of a product depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultType {
+    /// Floats.
+    Floats(OutputType),
+    /// NVFP4 by [`OUT_RECIPE`]. Every configuration makes it: no tile, and no part of one that a
+    /// CTA stores, cuts a block.
+    Nvfp4,
+}
+
+impl ResultType {
+    /// Bytes of `elements` elements, of NVFP4 with their block scales, padding left out.
+    pub const fn bytes(self, elements: u64) -> u64 {
+        match self {
+            Self::Floats(floats) => elements * floats.bytes() as u64,
+            Self::Nvfp4 => elements.div_ceil(2) + elements.div_ceil(Nvfp4::BLOCK as u64),
+        }
+    }
+}
 
 /// Sizes of a GEMM as kernels take them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -154,6 +175,14 @@ const fn put_wide(words: &mut [u32], mut at: usize, from: &[u64]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_of_results() {
+        let floats = [OutputType::F16, OutputType::Bf16, OutputType::F32].map(ResultType::Floats);
+        assert_eq!(floats.map(|result| result.bytes(4096)), [8192, 8192, 16384]);
+        assert_eq!(ResultType::Nvfp4.bytes(4096), 2048 + 256);
+        assert_eq!(ResultType::Nvfp4.bytes(16), 9);
+    }
 
     #[test]
     fn epilogue_words_follow_the_layout() {

@@ -3,16 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fp4_formats::gemm::OUT_RECIPE;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, ceiling};
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use serde::Serialize;
 
-use super::gpu::{self, MAX_SETS, READ_KERNEL};
-use super::{Emulated, Peer, Protocol};
-use crate::cuda::{HalfProduct, ReadRate, Times, rotation};
-use crate::device::{Backend, Choice, DeviceError, Kernels};
+use super::timing::{Peers, ReadCeiling, SetTimes, input_sets, microseconds};
+use super::{Emulated, Protocol, gpu};
+use crate::cuda::{HalfProduct, Times};
+use crate::device::{Backend, Choice, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
     ActivationKind, Activations, Candidate, GemmOptions, GemmOverrides, GemmPlan, GemmRun, Output,
@@ -99,24 +98,19 @@ pub struct GemmBench {
 /// Measured times of one shape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GemmTiming {
-    /// Input sets in rotation, each launched once a replay.
-    pub sets: usize,
-    /// Whether the sets together exceed four times the L2 cache.
-    pub cold: bool,
-    /// Seconds a product, decoding of activations included.
-    pub times: Times,
+    /// Over input sets in rotation, decoding of activations included.
+    #[serde(flatten)]
+    pub measured: SetTimes,
     /// Operations a second.
     pub flops_per_second: f64,
-    /// The read-only kernel over the bytes that must move.
-    pub ceiling: Option<ReadRate>,
-    /// Its time over ours.
-    pub ratio_to_ceiling: Option<f64>,
+    /// Reading the bytes that must move.
+    #[serde(flatten)]
+    pub read: ReadCeiling,
     /// Operations a second of a large f16 product of cuBLAS.
     pub tensor_ceiling: Option<f64>,
-    /// cuBLAS f16 on dequantised operands.
-    pub cublas: Option<Peer>,
-    /// Why cuBLAS was asked for and not timed.
-    pub cublas_error: Option<String>,
+    /// What it was compared with.
+    #[serde(flatten)]
+    pub peers: Peers,
 }
 
 /// A candidate's measured time.
@@ -212,9 +206,7 @@ fn run<F: BlockFormat>(
     let reference = reference(&a, &b, &bench.options)?;
     let mut bench = bench.clone();
     if let Some(layout) = bench.quantized {
-        let amax = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
-        let scale = OUT_RECIPE.tensor_parameter(amax as f32);
-        bench.options.output = Output::Nvfp4 { scale, layout };
+        bench.options.output = Output::nvfp4_of(&reference, layout);
     }
     let bench = &bench;
     let prepared = GemmRun::new(kernels, &a, &weights, &bench.options)?;
@@ -235,7 +227,7 @@ fn run<F: BlockFormat>(
             };
             let timed = time_sets(kernels, &a, &weights, &options, bench, &reference, bytes);
             let (times, error) = match timed {
-                Ok((times, ..)) => (Some(times), None),
+                Ok(measured) => (Some(measured.times), None),
                 Err(error @ Error::Wrong { .. }) => return Err(error),
                 Err(error) => {
                     // A launch that was refused leaves the device usable; a kernel that went
@@ -290,8 +282,7 @@ fn bytes<F: BlockFormat>(shape: GemmShape, bench: &GemmBench) -> Result<u64> {
     Ok((l * (m * activation_row + n * block_row) + elements + scales) as u64)
 }
 
-/// Times a GEMM over as many input sets as make the caches cold, and verifies each of them. Gives
-/// the times, the number of sets, and whether they exceed the caches.
+/// Times a GEMM over as many input sets as make the caches cold, and verifies each of them.
 fn time_sets<F: BlockFormat>(
     kernels: &Kernels,
     a: &Activations<'_, F>,
@@ -300,30 +291,21 @@ fn time_sets<F: BlockFormat>(
     bench: &GemmBench,
     reference: &Reference,
     bytes: u64,
-) -> Result<(Times, usize, bool)> {
-    let device = kernels.device();
-    let gpu = device.gpu("timing")?;
-    let protocol = bench.protocol;
-    let wanted = rotation(bytes, device.machine().l2_bytes);
-    let sets: Vec<GemmRun> = (0..wanted.min(MAX_SETS))
-        .map(|_| GemmRun::new(kernels, a, weights, options))
-        .collect::<Result<_>>()?;
+) -> Result<SetTimes> {
+    let gpu = kernels.device().gpu("timing")?;
+    let (sets, cold) = input_sets(kernels, bytes, || GemmRun::new(kernels, a, weights, options))?;
     // Once outside the graph: a refused launch would end the recording with another error.
     if let Some(set) = sets.first() {
         set.launch()?;
     }
-    let graph = gpu.capture(|| sets.iter().try_for_each(|set| set.launch().map(drop)))?;
-    // SAFETY: operands and module outlive the call, which waits for its replays.
-    let times = unsafe { graph.time(sets.len(), protocol.warmup, protocol.replays)? };
-    for (index, set) in sets.iter().enumerate() {
+    let wrong = |set: &GemmRun| -> Result<_> {
         let result = set.result()?;
         let check = result.verify(reference);
-        if !check.passed() {
-            let what = format!("the timed result of input set {index} by {}", result.plan.kernel);
-            return Err(Error::Wrong { what });
-        }
-    }
-    Ok((times, sets.len(), sets.len() >= wanted))
+        Ok((!check.passed()).then(|| format!(" by {}", result.plan.kernel)))
+    };
+    let launch = |set: &GemmRun| set.launch().map(drop);
+    // SAFETY: operands and workspaces are the sets', and `kernels` has the module.
+    unsafe { SetTimes::measure(gpu, (&sets, cold), bench.protocol, launch, wrong) }
 }
 
 /// Times a GEMM that has been verified once, its ceilings and its peer.
@@ -338,25 +320,12 @@ fn time<F: BlockFormat>(
 ) -> Result<GemmTiming> {
     let device = kernels.device();
     let gpu = device.gpu("timing")?;
-    let module = kernels.cuda().ok_or_else(|| DeviceError::NeedsGpu {
-        operation: "timing",
-        device: device.choice().device.clone(),
-    })?;
     let (protocol, l2) = (bench.protocol, device.machine().l2_bytes);
     let bytes = bytes::<F>(shape, bench)?;
-    let (times, sets, cold) =
-        time_sets(kernels, a, weights, &bench.options, bench, reference, bytes)?;
-    let ceiling = if protocol.ceiling {
-        let readable = bytes.next_multiple_of(16);
-        let (warmup, replays) = (protocol.warmup, protocol.replays);
-        // SAFETY: `read_ceiling` reads the bytes it is given and writes 8 bytes a thread.
-        Some(unsafe {
-            gpu.time_reads(module, READ_KERNEL, ceiling::THREADS, readable, warmup, replays)?
-        })
-    } else {
-        None
-    };
-    let (mut cublas, mut cublas_error, mut tensor_ceiling) = (None, None, None);
+    let measured = time_sets(kernels, a, weights, &bench.options, bench, reference, bytes)?;
+    let median = measured.times.median;
+    let read = ReadCeiling::measure(kernels, bytes, protocol, &measured.times)?;
+    let (mut peers, mut tensor_ceiling) = (Peers::default(), None);
     if protocol.cublas {
         let GemmShape { m, n, k, l } = shape;
         let product = HalfProduct { m: n, n: m, k, batch: l };
@@ -365,30 +334,20 @@ fn time<F: BlockFormat>(
             Activations::Blocks(blocks) => gpu::halves(blocks)?,
             Activations::Halves(halves) => halves.bytes().to_vec(),
         };
-        let peer = gpu::time_cublas(gpu, product, &matrix, &tokens, protocol, times.median, l2);
-        (cublas, cublas_error) = gpu::peer_or_reason(peer)?;
-        if cublas.is_some() {
+        let peer = gpu::time_cublas(gpu, product, &matrix, &tokens, protocol, median, l2);
+        peers = gpu::peer_or_reason(peer)?;
+        if peers.cublas.is_some() {
             let side = CEILING_SIZE;
             let product = HalfProduct { m: side, n: side, k: side, batch: 1 };
             let operand = noise(side * side);
-            let large =
-                gpu::time_cublas(gpu, product, &operand, &operand, protocol, times.median, 0);
-            let (large, _) = gpu::peer_or_reason(large)?;
+            let large = gpu::time_cublas(gpu, product, &operand, &operand, protocol, median, 0);
             let flops = 2.0 * (side as f64).powi(3);
-            tensor_ceiling = large.map(|peer| flops / peer.times.median);
+            tensor_ceiling =
+                gpu::peer_or_reason(large)?.cublas.map(|peer| flops / peer.times.median);
         }
     }
-    Ok(GemmTiming {
-        sets,
-        cold,
-        flops_per_second: shape.flops() / times.median,
-        ratio_to_ceiling: ceiling.as_ref().map(|read| read.times.median / times.median),
-        times,
-        ceiling,
-        tensor_ceiling,
-        cublas,
-        cublas_error,
-    })
+    let flops_per_second = shape.flops() / median;
+    Ok(GemmTiming { measured, flops_per_second, read, tensor_ceiling, peers })
 }
 
 /// `count` standard normal f16, little-endian: what a product multiplies decides its clocks.
@@ -420,7 +379,7 @@ impl fmt::Display for GemmReport {
         for Swept { candidate, times, error } in &self.sweep {
             match (times, error) {
                 (Some(Times { median, p10, p90, .. }), _) => {
-                    let [median, p10, p90] = [median, p10, p90].map(|seconds| seconds * 1e6);
+                    let [median, p10, p90] = [*median, *p10, *p90].map(microseconds);
                     writeln!(
                         f,
                         "  swept     {median:>8.3} us (p10 {p10:.3}, p90 {p90:.3}) {candidate}"
@@ -438,43 +397,17 @@ impl fmt::Display for GemmReport {
 
 impl fmt::Display for GemmTiming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = |seconds: f64| seconds * 1e6;
-        let Times { median, p10, p90, .. } = &self.times;
-        writeln!(
-            f,
-            "  time      {:.3} us (p10 {:.3}, p90 {:.3}), {:.1} TFLOP/s; {} input sets in rotation, \
-             {} caches",
-            us(*median),
-            us(*p10),
-            us(*p90),
-            self.flops_per_second * 1e-12,
-            self.sets,
-            if self.cold { "cold" } else { "WARM" },
-        )?;
-        if let (Some(read), Some(ratio)) = (&self.ceiling, self.ratio_to_ceiling) {
-            writeln!(
-                f,
-                "  memory    {:.3} us to read as many bytes, {:.1} GB/s; reached {:.1} %",
-                us(read.times.median),
-                read.bytes_per_second * 1e-9,
-                100.0 * ratio
-            )?;
-        }
+        let rate = self.flops_per_second;
+        self.measured.write(f, format_args!("{:.1} TFLOP/s", rate * 1e-12))?;
+        self.read.write(f, "memory")?;
         if let Some(flops) = self.tensor_ceiling {
             writeln!(
                 f,
                 "  tensor    {:.1} TFLOP/s in a large f16 product; reached {:.1} %",
                 flops * 1e-12,
-                100.0 * self.flops_per_second / flops
+                100.0 * rate / flops
             )?;
         }
-        if let Some(peer) = &self.cublas {
-            let (time, ratio) = (us(peer.times.median), peer.ratio);
-            writeln!(f, "  peer      {} {time:.3} us: {ratio:.2} x our time", peer.name)?;
-        }
-        if let Some(error) = &self.cublas_error {
-            writeln!(f, "  peer      not timed: {error}")?;
-        }
-        Ok(())
+        self.peers.fmt(f)
     }
 }

@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use fp4_formats::{BlockFormat, Nvfp4, ceiling};
+use fp4_formats::{BlockFormat, Nvfp4};
 use half::f16;
 use serde::Serialize;
 
 use super::GemvBench;
-use crate::cuda::{Cublas, CublasError, CudaDevice, HalfProduct, ReadRate, Times, rotation};
-use crate::device::{DeviceError, Kernels};
+use super::timing::{Peer, Peers, ReadCeiling, SetTimes, input_sets};
+use crate::cuda::{Cublas, CublasError, CudaDevice, HalfProduct, rotation};
+use crate::device::Kernels;
 use crate::error::{Error, Result, reserve};
 use crate::gemv::Gemv;
 use crate::oracle::Reference;
@@ -41,38 +42,20 @@ impl Default for Protocol {
     }
 }
 
-/// The peer's time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Peer {
-    /// What was timed.
-    pub name: String,
-    /// Input sets in rotation.
-    pub sets: usize,
-    /// Seconds a product.
-    pub times: Times,
-    /// Its median over ours: above 1 we are faster.
-    pub ratio: f64,
-}
-
 /// Measured times of one shape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timing {
-    /// Input sets in rotation, each launched once a replay.
-    pub sets: usize,
-    /// Whether the sets together exceed four times the L2 cache.
-    pub cold: bool,
-    /// Seconds a launch.
-    pub times: Times,
+    /// Over input sets in rotation.
+    #[serde(flatten)]
+    pub measured: SetTimes,
     /// Bytes that must move at least once, over the median; bytes a second.
     pub bytes_per_second: f64,
-    /// The read-only kernel over the same number of bytes.
-    pub ceiling: Option<ReadRate>,
-    /// Its time over ours: 1 is the machine's own limit.
-    pub ratio_to_ceiling: Option<f64>,
-    /// cuBLAS f16.
-    pub cublas: Option<Peer>,
-    /// Why cuBLAS was asked for and not timed.
-    pub cublas_error: Option<String>,
+    /// Reading as many bytes.
+    #[serde(flatten)]
+    pub read: ReadCeiling,
+    /// What it was compared with.
+    #[serde(flatten)]
+    pub peers: Peers,
 }
 
 /// Times a GEMV that has been verified once, and verifies every input set again.
@@ -86,61 +69,29 @@ pub(super) fn time(
 ) -> Result<Timing> {
     let device = kernels.device();
     let gpu = device.gpu("timing")?;
-    let module = kernels.cuda().ok_or_else(|| DeviceError::NeedsGpu {
-        operation: "timing",
-        device: device.choice().device.clone(),
-    })?;
     let protocol = bench.protocol;
     let bytes = shape.bytes(bench.options.output.bytes() as usize);
-    let l2 = device.machine().l2_bytes;
-
-    let wanted = rotation(bytes, l2);
-    let sets: Vec<Gemv> = (0..wanted.min(MAX_SETS))
-        .map(|_| Gemv::new(kernels, a, b, bench.options.clone()))
-        .collect::<Result<_>>()?;
-    let graph = gpu.capture(|| sets.iter().try_for_each(|set| set.launch().map(drop)))?;
-    // SAFETY: operands and module outlive the call, which waits for its replays.
-    let times = unsafe { graph.time(sets.len(), protocol.warmup, protocol.replays)? };
-    for (index, set) in sets.iter().enumerate() {
+    let (sets, cold) =
+        input_sets(kernels, bytes, || Gemv::new(kernels, a, b, bench.options.clone()))?;
+    let wrong = |set: &Gemv| -> Result<_> {
         let check = reference.verify(&set.result()?.values(), bench.options.output);
-        if !check.passed() {
-            return Err(Error::Wrong { what: format!("the timed result of input set {index}") });
-        }
-    }
-
-    let ceiling = if protocol.ceiling {
-        let readable = bytes.next_multiple_of(16);
-        // SAFETY: `read_ceiling` reads the bytes it is given and writes 8 bytes a thread.
-        Some(unsafe {
-            gpu.time_reads(
-                module,
-                READ_KERNEL,
-                ceiling::THREADS,
-                readable,
-                protocol.warmup,
-                protocol.replays,
-            )?
-        })
-    } else {
-        None
+        Ok((!check.passed()).then(String::new))
     };
-    let (cublas, cublas_error) = if protocol.cublas {
+    // SAFETY: operands are the sets', and `kernels` has the module.
+    let measured = unsafe {
+        SetTimes::measure(gpu, (&sets, cold), protocol, |set| set.launch().map(drop), wrong)?
+    };
+    let median = measured.times.median;
+    let read = ReadCeiling::measure(kernels, bytes, protocol, &measured.times)?;
+    let peers = if protocol.cublas {
         let product = HalfProduct { m: shape.m, n: 1, k: shape.k, batch: shape.l };
         let (matrix, vector) = (halves(a)?, halves(b)?);
-        peer_or_reason(time_cublas(gpu, product, &matrix, &vector, protocol, times.median, l2))?
+        let l2 = device.machine().l2_bytes;
+        peer_or_reason(time_cublas(gpu, product, &matrix, &vector, protocol, median, l2))?
     } else {
-        (None, None)
+        Peers::default()
     };
-    Ok(Timing {
-        sets: sets.len(),
-        cold: sets.len() >= wanted,
-        bytes_per_second: bytes as f64 / times.median,
-        ratio_to_ceiling: ceiling.as_ref().map(|read| read.times.median / times.median),
-        times,
-        ceiling,
-        cublas,
-        cublas_error,
-    })
+    Ok(Timing { measured, bytes_per_second: bytes as f64 / median, read, peers })
 }
 
 /// cuBLAS may be missing, which is worth a line in the report and no more; other errors are not.
@@ -170,12 +121,12 @@ impl From<crate::cuda::CudaError> for PeerError {
 }
 
 /// The peer's time or why there is none, from a result of [`time_cublas`].
-pub(super) fn peer_or_reason<T>(
-    result: Result<T, PeerError>,
-) -> Result<(Option<T>, Option<String>)> {
+pub(super) fn peer_or_reason(result: Result<Peer, PeerError>) -> Result<Peers> {
     match result {
-        Ok(peer) => Ok((Some(peer), None)),
-        Err(PeerError::Cublas(error)) => Ok((None, Some(error.to_string()))),
+        Ok(peer) => Ok(Peers { cublas: Some(peer), cublas_error: None }),
+        Err(PeerError::Cublas(error)) => {
+            Ok(Peers { cublas: None, cublas_error: Some(error.to_string()) })
+        }
         Err(PeerError::Other(error)) => Err(error),
     }
 }
@@ -228,35 +179,8 @@ pub(super) fn halves<F: BlockFormat>(x: &BlockScaled<F>) -> Result<Vec<u8>> {
 
 impl fmt::Display for Timing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = |seconds: f64| seconds * 1e6;
-        let Times { median, p10, p90, .. } = &self.times;
-        writeln!(
-            f,
-            "  time      {:.3} us (p10 {:.3}, p90 {:.3}), {:.1} GB/s; {} input sets in rotation, {} \
-             caches",
-            us(*median),
-            us(*p10),
-            us(*p90),
-            self.bytes_per_second * 1e-9,
-            self.sets,
-            if self.cold { "cold" } else { "WARM" },
-        )?;
-        if let (Some(read), Some(ratio)) = (&self.ceiling, self.ratio_to_ceiling) {
-            writeln!(
-                f,
-                "  ceiling   {:.3} us to read as many bytes, {:.1} GB/s; reached {:.1} %",
-                us(read.times.median),
-                read.bytes_per_second * 1e-9,
-                100.0 * ratio
-            )?;
-        }
-        if let Some(peer) = &self.cublas {
-            let (time, ratio) = (us(peer.times.median), peer.ratio);
-            writeln!(f, "  peer      {} {time:.3} us: {ratio:.2} x our time", peer.name)?;
-        }
-        if let Some(error) = &self.cublas_error {
-            writeln!(f, "  peer      not timed: {error}")?;
-        }
-        Ok(())
+        self.measured.write(f, format_args!("{:.1} GB/s", self.bytes_per_second * 1e-9))?;
+        self.read.write(f, "ceiling")?;
+        self.peers.fmt(f)
     }
 }

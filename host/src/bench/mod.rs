@@ -7,6 +7,7 @@
 mod gemm;
 mod gpu;
 mod quantize;
+mod timing;
 mod tune;
 
 use std::fmt;
@@ -16,8 +17,9 @@ use ptx_emu::{Counters, LaunchReport, LowerBound};
 use serde::Serialize;
 
 pub use gemm::{GemmBench, GemmReport, GemmTiming, Left, Swept, gemm};
-pub use gpu::{Peer, Protocol, Timing};
+pub use gpu::{Protocol, Timing};
 pub use quantize::{CopyTiming, Direction, QuantizeBench, QuantizeBenchReport, quantize};
+pub use timing::{Peer, Peers, ReadCeiling, SetTimes};
 pub use tune::{TuneReport, TuneSummary, fastest, tune};
 
 use crate::device::{Backend, Choice, Device, Kernels};

@@ -10,12 +10,13 @@ use fp4_formats::quantize::FloatType;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::timing::{SetTimes, input_sets, microseconds, write_limit};
 use super::{Emulated, Protocol};
 use crate::buffer::DeviceBuffer;
-use crate::cuda::{ReadRate, Times, rotation};
+use crate::cuda::{ReadRate, Times};
 use crate::dequantize::{Dequantizer, Multiplier, dequantize_matrix};
 use crate::device::{Backend, Choice, Kernels};
-use crate::error::{Error, Result, filled, require_memory};
+use crate::error::{Result, filled, require_memory};
 use crate::output;
 use crate::quantize::device::{Input, Plan, Quantizer};
 use crate::quantize::{
@@ -24,9 +25,6 @@ use crate::quantize::{
 use crate::rng::SplitMix64;
 use crate::shape::QuantizeShape;
 use crate::tensor::Dims;
-
-/// Most input sets in rotation; see the report's `cold`.
-const MAX_SETS: usize = 1024;
 
 /// Launches in the graph that measures the least time of one.
 const FLOOR_LAUNCHES: usize = 64;
@@ -60,12 +58,9 @@ pub struct QuantizeBench {
 /// Measured times of one shape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CopyTiming {
-    /// Input sets in rotation, each launched once a replay.
-    pub sets: usize,
-    /// Whether the sets together exceed four times the L2 cache.
-    pub cold: bool,
-    /// Seconds a launch.
-    pub times: Times,
+    /// Over input sets in rotation.
+    #[serde(flatten)]
+    pub measured: SetTimes,
     /// Bytes that must move at least once, over the median; bytes a second.
     pub bytes_per_second: f64,
     /// A device-to-device copy that reads and writes as many bytes.
@@ -300,38 +295,29 @@ fn time(kernels: &Kernels, data: &Data, bench: &QuantizeBench) -> Result<CopyTim
     let device = kernels.device();
     let gpu = device.gpu("timing")?;
     let Protocol { warmup, replays, ceiling, .. } = bench.protocol;
-    let first = Prepared::new(kernels, data, bench)?;
-    let bytes = first.bytes()?;
-    let wanted = rotation(bytes, device.machine().l2_bytes);
-    let mut sets = vec![first];
-    while sets.len() < wanted.min(MAX_SETS) {
-        sets.push(Prepared::new(kernels, data, bench)?);
-    }
-    let graph = gpu.capture(|| sets.iter().try_for_each(|set| set.launch().map(drop)))?;
-    // SAFETY: operands and module outlive the call, which waits for its replays.
-    let times = unsafe { graph.time(sets.len(), warmup, replays)? };
-    for (index, set) in sets.iter().enumerate() {
-        if let Some(difference) = set.difference(data)? {
-            let what = format!("the timed result of input set {index} ({difference})");
-            return Err(Error::Wrong { what });
-        }
-    }
-    let count = sets.len();
+    let make = || Prepared::new(kernels, data, bench);
+    let bytes = make()?.bytes()?;
+    let (sets, cold) = input_sets(kernels, bytes, make)?;
+    let wrong = |set: &Prepared| -> Result<_> {
+        Ok(set.difference(data)?.map(|difference| format!(" ({difference})")))
+    };
+    let launch = |set: &Prepared| set.launch().map(drop);
+    // SAFETY: inputs and results are the sets', and `kernels` has the module.
+    let measured = unsafe { SetTimes::measure(gpu, (&sets, cold), bench.protocol, launch, wrong)? };
+    let median = measured.times.median;
     drop(sets);
 
     let block = bench.options.recipe.format().block() as usize;
     let tiny_data = Data::new(1, block, bench)?;
     let tiny = Prepared::new(kernels, &tiny_data, bench)?;
     let graph = gpu.capture(|| (0..FLOOR_LAUNCHES).try_for_each(|_| tiny.launch().map(drop)))?;
-    // SAFETY: as above.
+    // SAFETY: `tiny` has its inputs and results; the call waits for its replays.
     let launch_floor = unsafe { graph.time(FLOOR_LAUNCHES, warmup, replays)? };
     let copy = ceiling.then(|| gpu.time_copies(bytes, warmup, replays)).transpose()?;
     Ok(CopyTiming {
-        sets: count,
-        cold: count >= wanted,
-        bytes_per_second: bytes as f64 / times.median,
-        ratio_to_copy: copy.as_ref().map(|copy| copy.times.median / times.median),
-        times,
+        measured,
+        bytes_per_second: bytes as f64 / median,
+        ratio_to_copy: copy.as_ref().map(|copy| copy.times.median / median),
         copy,
         launch_floor,
     })
@@ -362,28 +348,12 @@ impl fmt::Display for QuantizeBenchReport {
 
 impl fmt::Display for CopyTiming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = |seconds: f64| seconds * 1e6;
-        let Times { median, p10, p90, .. } = &self.times;
-        writeln!(
-            f,
-            "  time      {:.3} us (p10 {:.3}, p90 {:.3}), {:.1} GB/s read and written; {} input \
-             sets in rotation, {} caches",
-            us(*median),
-            us(*p10),
-            us(*p90),
-            self.bytes_per_second * 1e-9,
-            self.sets,
-            if self.cold { "cold" } else { "WARM" },
-        )?;
+        let rate = self.bytes_per_second * 1e-9;
+        self.measured.write(f, format_args!("{rate:.1} GB/s read and written"))?;
         if let (Some(copy), Some(ratio)) = (&self.copy, self.ratio_to_copy) {
-            writeln!(
-                f,
-                "  copy      {:.3} us for as many bytes, {:.1} GB/s; reached {:.1} %",
-                us(copy.times.median),
-                copy.bytes_per_second * 1e-9,
-                100.0 * ratio
-            )?;
+            write_limit(f, "copy", "for", copy, ratio)?;
         }
-        writeln!(f, "  floor     {:.3} us for a launch of one block", us(self.launch_floor.median))
+        let floor = microseconds(self.launch_floor.median);
+        writeln!(f, "  floor     {floor:.3} us for a launch of one block")
     }
 }

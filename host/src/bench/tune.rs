@@ -70,7 +70,7 @@ fn report(problem: TuneProblem, bench: GemmReport) -> Result<TuneReport> {
     }
     let (fastest, measured) = pick(&problem, &bench.sweep)?;
     let fastest = fastest.clone();
-    let model_median = bench.times.as_ref().map(|timing| timing.times.median);
+    let model_median = bench.times.as_ref().map(|timing| timing.measured.times.median);
     let entry = (problem, measured);
     Ok(TuneReport { problem: problem.to_string(), fastest, model_median, bench, entry })
 }

@@ -43,8 +43,12 @@
 
 mod activations;
 mod blackwell;
+mod buffers;
+mod check;
+mod hopper;
 mod oracle;
 mod plan;
+mod product;
 mod result;
 mod run;
 mod tuned;
@@ -52,11 +56,13 @@ mod verify;
 mod weights;
 
 pub use activations::{ActivationKind, Activations, HalfMatrix};
-pub(crate) use oracle::check_operands;
+pub use buffers::{ActivationBuffers, Vectors, Workspace};
+pub(crate) use check::check_operands;
 pub use oracle::reference;
 pub use plan::{Candidate, GemmOverrides, GemmPlan, Source, plan};
+pub use product::Gemm;
 pub use result::{GemmResult, Output, ResultBuffers};
-pub use run::{ActivationBuffers, Gemm, GemmRun, Vectors, Workspace, gemm};
+pub use run::{GemmRun, gemm};
 pub use tuned::{check_table, plan_for};
 pub use weights::{DeviceWeights, Repacked, WeightForm};
 

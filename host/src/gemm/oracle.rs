@@ -6,8 +6,9 @@
 use fp4_formats::{BlockFormat, e2m1, pack};
 use rayon::prelude::*;
 
+use super::check::check_operands;
 use super::{Activations, GemmOptions};
-use crate::error::{Error, Result, filled};
+use crate::error::{Result, filled};
 use crate::oracle::Reference;
 use crate::tensor::BlockScaled;
 
@@ -110,37 +111,4 @@ fn decode_activations<F: BlockFormat>(a: &Activations<'_, F>, batch: usize) -> R
         }
     });
     Ok(values)
-}
-
-/// Checks that operands and vectors fit each other.
-pub(crate) fn check_operands<F: BlockFormat>(
-    a: &Activations<'_, F>,
-    b: &BlockScaled<F>,
-    options: &GemmOptions,
-) -> Result<()> {
-    let (da, db) = (a.dims(), b.dims());
-    let (a, b) = (a.name(), b.name());
-    if da.cols() != db.cols() {
-        let required = format!("{}, the K of `{a}`", da.cols());
-        return Err(Error::shape(format!("K of `{b}`"), required, db.cols()));
-    }
-    if db.batch() != 1 && da.batch() != db.batch() {
-        let required = format!("1 or {}, the batch of `{a}`", da.batch());
-        return Err(Error::shape(format!("batch of `{b}`"), required, db.batch()));
-    }
-    let vectors = [
-        ("row factors", &options.row_factors, "M", da.rows()),
-        ("column factors", &options.column_factors, "N", db.rows()),
-        ("bias", &options.bias, "N", db.rows()),
-    ];
-    for (field, vector, letter, required) in vectors {
-        match vector {
-            Some(vector) if vector.len() != required => {
-                let required = format!("{letter} = {required}");
-                return Err(Error::shape(format!("length of the {field}"), required, vector.len()));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }

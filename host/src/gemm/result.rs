@@ -19,7 +19,8 @@ pub enum Output {
     /// Floats.
     Floats(OutputType),
     /// NVFP4, in blocks of 16 columns, of which N is a multiple: what TorchAO's recipe makes of
-    /// the result in f32, bit for bit.
+    /// the result in f32 of the same kernel and splits, bit for bit but for the sign of zeros. A
+    /// plan may choose others than for floats, as quantising takes time.
     ///
     /// There is no error for results that are not finite: a block with a NaN has the scale NaN,
     /// and an infinity becomes the largest magnitude, 2688 times `scale`, as does any number
@@ -56,6 +57,13 @@ impl From<Output> for ResultKind {
 }
 
 impl Output {
+    /// NVFP4 with the scale that the largest magnitude of `reference`, `[L, M, N]`, asks for.
+    #[must_use]
+    pub fn nvfp4_of(reference: &Reference, layout: ScaleLayout) -> Self {
+        let amax = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
+        Self::Nvfp4 { scale: OUT_RECIPE.tensor_parameter(amax as f32), layout }
+    }
+
     /// The type's name in commands and reports.
     #[must_use]
     pub fn name(self) -> &'static str {

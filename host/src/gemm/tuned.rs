@@ -61,7 +61,8 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// ```
 ///
 /// # Errors
-/// As [`plan`](super::plan). What is wrong with a table is no error.
+/// As [`plan`](super::plan), and [`Error::Shape`](crate::error::Error::Shape) for a result in
+/// NVFP4 of an N that is no multiple of 16. What is wrong with a table is no error.
 pub fn plan_for(
     kernels: &Kernels,
     shape: GemmShape,
@@ -71,11 +72,11 @@ pub fn plan_for(
 ) -> Result<GemmPlan> {
     let device = kernels.device();
     let (arch, machine) = (device.choice().arch.as_str(), device.machine());
-    if options.overrides != GemmOverrides::default() {
-        return plan_from(shape, format, kind, arch, machine, &options.overrides, Source::Asked);
-    }
     let output = options.output.into();
     let problem = TuneProblem { format, activations: kind, output, shape };
+    if options.overrides != GemmOverrides::default() {
+        return plan_from(&problem, arch, machine, &options.overrides, Source::Asked);
+    }
     kernels.tuned.plan(problem, || look_up(kernels, &problem, arch, machine))
 }
 
@@ -85,9 +86,8 @@ fn look_up(
     arch: &str,
     machine: Machine,
 ) -> Result<GemmPlan> {
-    let TuneProblem { format, activations, shape, .. } = *problem;
     let nothing = GemmOverrides::default();
-    let mut model = plan_from(shape, format, activations, arch, machine, &nothing, Source::Model)?;
+    let mut model = plan_from(problem, arch, machine, &nothing, Source::Model)?;
     let tuning = kernels.tuning();
     let Some(table) = tuning.table() else {
         model.why.extend(tuning.ignored().map(str::to_owned));
@@ -128,10 +128,9 @@ fn suit(
     machine: Machine,
     source: Source,
 ) -> Result<GemmPlan> {
-    let TuneProblem { format, activations, shape, .. } = *problem;
     let overrides =
         GemmOverrides { kernel: Some(measured.kernel.clone()), splits: Some(measured.splits) };
-    plan_from(shape, format, activations, arch, machine, &overrides, source)
+    plan_from(problem, arch, machine, &overrides, source)
 }
 
 /// Checks that every entry of a table names a kernel of `kernels` that takes its problem; errors

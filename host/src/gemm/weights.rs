@@ -7,6 +7,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, pack};
 use rayon::prelude::*;
 
+use super::check::{scheme, size};
 use super::{ActivationKind, blackwell, format_of};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
@@ -91,11 +92,7 @@ impl Repacked {
     pub fn new<F: BlockFormat>(weights: &BlockScaled<F>, operand: Operand) -> Result<Self> {
         let scheme = scheme(format_of::<F>(), operand)?;
         let dims = weights.dims();
-        let size = |field: &str, value: usize| match u32::try_from(value) {
-            Ok(size) if u64::from(size) <= MAX_DIM => Ok(size),
-            _ => Err(Error::shape(field, format!("at most {MAX_DIM}"), value)),
-        };
-        let (rows, columns) = (size("N", dims.rows())?, size("K", dims.cols())?);
+        let (rows, columns) = (size("N", dims.rows(), MAX_DIM)?, size("K", dims.cols(), MAX_DIM)?);
         let layout = WeightLayout { scheme, rows, columns };
         let bytes = layout.bytes().and_then(|bytes| usize::try_from(bytes).ok());
         let total = bytes.and_then(|bytes| bytes.checked_mul(dims.batch()));
@@ -171,16 +168,6 @@ fn fill<F: BlockFormat>(
         weights.scale_byte(batch, row, block)
     };
     scheme.fill_chunk(chunk, code, scale);
-}
-
-/// The scheme of a format and an operand type.
-pub(super) fn scheme(format: Format, operand: Operand) -> Result<Scheme> {
-    let wanted = Scheme { format, operand };
-    if Scheme::ALL.contains(&wanted) {
-        return Ok(wanted);
-    }
-    let field = format!("type of activations for {} weights", format.name());
-    Err(Error::shape(field, "bf16, or the weights' own format", operand.name()))
 }
 
 /// Repacked weights on a device.

@@ -15,7 +15,8 @@
 //!
 //! The file's metadata says what the bytes are: `format` is `nvfp4` (also if absent; blocks of
 //! 16) or `mxfp4` (blocks of 32), `a_scale_layout` and `b_scale_layout` are `linear` (also if
-//! absent) or `128x4`. The result is the tensor `c`, `[L, M, N]`.
+//! absent) or `128x4`. The result is the tensor `c`, `[L, M, N]`; in NVFP4 `c`, `c_scale` and
+//! `c_global_scale` with the metadata `c_scale_layout`, as an operand.
 
 use std::path::Path;
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use fp4_formats::ScaleLayout;
+use fp4_formats::gemm::ResultType;
 use fp4_formats::quantize::Format;
 use serde::{Deserialize, Serialize};
 
@@ -120,6 +121,15 @@ pub enum ResultKind {
 }
 
 impl ResultKind {
+    /// What plans are made for. All floats are the same to them, so that a product's bits before
+    /// the rounding do not depend on the type it is rounded to.
+    pub(crate) fn planned(self) -> ResultType {
+        match self {
+            Self::Floats(_) => ResultType::Floats(OutputType::F16),
+            Self::Nvfp4(_) => ResultType::Nvfp4,
+        }
+    }
+
     /// Name in tables and reports.
     #[must_use]
     pub fn name(self) -> &'static str {

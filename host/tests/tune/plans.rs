@@ -1,11 +1,13 @@
 //! What planning makes of a table.
 
+use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::{blackwell, hopper};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
-    ActivationKind, GemmOptions, GemmOverrides, GemmPlan, Source, check_table, plan, plan_for,
+    ActivationKind, GemmOptions, GemmOverrides, GemmPlan, Output, Source, check_table, plan,
+    plan_for,
 };
-use nvfp4::output::OutputType;
+use nvfp4::output::{self, OutputType};
 use nvfp4::shape::GemmShape;
 use nvfp4::tune::{
     self, DeviceKey, Location, MAX_PLANS, Measured, ResultKind, Table, TuneError, TuneProblem,
@@ -54,6 +56,48 @@ fn another(kernels: &Kernels, problem: &TuneProblem) -> (&'static str, u32) {
 
 fn says(plan: &GemmPlan, words: &str) {
     assert!(plan.why.iter().any(|why| why.contains(words)), "{plan} lacks {words:?}");
+}
+
+/// A plan is the same for all floats. One for NVFP4 says what that takes, and reckons with it.
+#[test]
+fn results_are_part_of_the_cost() {
+    let folder = Folder::new("tune-results");
+    for machine in MACHINES {
+        let kernels = kernels(&folder, machine);
+        for (m, n, k) in [(1, 7168, 2048), (128, 4096, 7168), (4096, 4096, 256)] {
+            let problem = nvfp4(m, n, k);
+            let plan = |output: Output| {
+                let TuneProblem { shape, format, activations, .. } = problem;
+                let options = GemmOptions { output, ..GemmOptions::default() };
+                plan_for(&kernels, shape, format, activations, &options)
+            };
+            let floats = output::ALL.map(|floats| plan(floats.into()).expect("a plan"));
+            assert!(floats.iter().all(|plan| *plan == floats[0]), "{}", floats[0]);
+            assert!(!floats[0].explain().contains("result"), "{}", floats[0].explain());
+            assert_eq!(floats[0], by_model(&kernels, &problem));
+
+            for (layout, padded) in
+                [(ScaleLayout::Linear, m), (ScaleLayout::Blocked128x4, m.next_multiple_of(128))]
+            {
+                let blocks = plan(Output::Nvfp4 { scale: 1.0, layout }).expect("a plan");
+                let bytes = m * n / 2 + padded * n / 16;
+                let says = format!(
+                    "result: a result in nvfp4, which all configurations make: {bytes} bytes \
+                     instead of {} in f16; ",
+                    2 * m * n
+                );
+                assert!(blocks.explain().contains(&says), "{}", blocks.explain());
+                assert_eq!(blocks.candidates.len(), floats[0].candidates.len());
+                assert_ne!(blocks.candidates, floats[0].candidates);
+            }
+        }
+        let TuneProblem { shape, format, activations, .. } = nvfp4(8, 24, 64);
+        let output = Output::Nvfp4 { scale: 1.0, layout: ScaleLayout::Linear };
+        let options = GemmOptions { output, ..GemmOptions::default() };
+        let error = plan_for(&kernels, shape, format, activations, &options);
+        let text = error.expect_err("half a block").to_string();
+        assert_eq!(text, "N must be a multiple of 16 for a result in nvfp4, but is 24");
+    }
 }
 
 #[test]

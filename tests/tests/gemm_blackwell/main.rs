@@ -11,7 +11,7 @@ mod results;
 use case::{Case, config};
 use fp4_formats::gemm::blackwell::choose::{Machine, choose};
 use fp4_formats::gemm::blackwell::{CONFIGS, Tiling};
-use fp4_formats::gemm::{OutputType, Problem};
+use fp4_formats::gemm::{OutputType, Problem, ResultType};
 use fp4_formats::layout::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::quantize::Format;
 use operand::Scales;
@@ -173,7 +173,8 @@ fn random_schedules() {
 fn budgets_of_the_contest_shapes() {
     for (m, n, k) in [(128, 7168, 16384), (128, 4096, 7168), (128, 7168, 2048)] {
         let problem = Problem { m, n, k, l: 1 };
-        let chosen = choose(Format::Nvfp4, None, &problem, OutputType::F16, &Machine::B200)
+        let result = ResultType::Floats(OutputType::F16);
+        let chosen = choose(Format::Nvfp4, None, &problem, result, &Machine::B200)
             .expect("a configuration takes it");
         let config = chosen.config;
         assert!(config.stages() >= 4, "{chosen:?}");

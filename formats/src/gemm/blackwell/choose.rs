@@ -4,13 +4,12 @@
 //! The estimate counts clocks of the slowest CTA: its tiles' K steps, each as long as
 //! the slowest of products, decoding, copies into the SM, and the machine's L2 while all
 //! CTAs copy; then what is not overlapped at the ends. Below that, DRAM must deliver the
-//! operands once. Its constants are published rates and counts of instructions, not
+//! operands and take the result once, and a result in NVFP4 be quantised. Its constants are published rates and counts of instructions, not
 //! measurements.
 
 use super::{BlackwellConfig, CONFIGS, Tiling};
-use crate::gemm::Problem;
 use crate::gemm::hopper::Operand;
-use crate::gemv::OutputType;
+use crate::gemm::{Problem, ResultType};
 use crate::quantize::Format;
 
 /// What a choice depends on besides the problem.
@@ -36,8 +35,13 @@ impl Machine {
 
 /// Clocks from launch to the first product, and from the last one to the end.
 const ENDS: u64 = 3000;
-/// Clocks to store a column of a tile, the others' work aside.
+/// Clocks to store a column of a tile of floats, the others' work aside.
 const STORE: u64 = 8;
+/// Clocks more for a column of NVFP4: instructions that a storing warp, one to a quarter of an
+/// SM, issues more for sixteen columns, of them; and where lanes exchange theirs first, because
+/// blocks lie across them.
+const QUANTIZE: u64 = 93_u64.div_ceil(16);
+const QUANTIZE_SWAPPED: u64 = 202_u64.div_ceil(16);
 /// Clocks to send or add a column of an exchange.
 const EXCHANGE: u64 = 8;
 
@@ -51,6 +55,17 @@ const fn decode_clocks(config: &BlackwellConfig) -> u64 {
         (Format::Nvfp4, Some(Operand::Bf16)) => 580,
         (Format::Mxfp4, Some(_)) => 560,
     }
+}
+
+/// Clocks in which a CTA stores the results of its part of a tile.
+#[must_use]
+pub const fn store_clocks(config: &BlackwellConfig, swapped: bool, result: ResultType) -> u64 {
+    let column = match (result, swapped) {
+        (ResultType::Floats(_), _) => STORE,
+        (ResultType::Nvfp4, false) => STORE + QUANTIZE,
+        (ResultType::Nvfp4, true) => STORE + QUANTIZE_SWAPPED,
+    };
+    config.columns as u64 / config.splits as u64 * column
 }
 
 /// One way to run a problem.
@@ -89,6 +104,8 @@ pub enum Limit {
     Products,
     /// Warps decode weights.
     Decode,
+    /// Warps quantise results.
+    Results,
 }
 
 impl Limit {
@@ -101,6 +118,7 @@ impl Limit {
             Self::Copies => "copies",
             Self::Products => "products",
             Self::Decode => "decoding",
+            Self::Results => "results",
         }
     }
 }
@@ -112,7 +130,7 @@ impl Candidate {
         config: &'static BlackwellConfig,
         swapped: bool,
         problem: &Problem,
-        output: OutputType,
+        result: ResultType,
         machine: &Machine,
     ) -> Option<Self> {
         let halves = config.left.is_some();
@@ -150,14 +168,21 @@ impl Candidate {
         let (m, n, k) = (problem.m as u64, problem.n as u64, problem.k as u64);
         let row = k / 2 + k / config.format.block() as u64;
         let operands = (m * if halves { 2 * k } else { row } + n * row) * l;
-        let dram = (operands + m * n * output.bytes() as u64 * l) / machine.dram_rate as u64;
+        let dram = (operands + result.bytes(m * n * l)) / machine.dram_rate as u64;
         if dram > clocks {
             (clocks, limit) = (dram, Limit::Dram);
         }
-        let columns = config.columns as u64;
-        clocks += ENDS + columns / config.splits as u64 * STORE;
+        let store = store_clocks(config, swapped, result);
+        if let ResultType::Nvfp4 = result {
+            // A tile's results are stored while the next one is multiplied.
+            let stored = (waves - 1) * store + steps * step;
+            if stored > clocks {
+                (clocks, limit) = (stored, Limit::Results);
+            }
+        }
+        clocks += ENDS + store;
         if config.splits > 1 {
-            clocks += waves * columns * EXCHANGE;
+            clocks += waves * config.columns as u64 * EXCHANGE;
         }
         let read = config.read_bytes() as u64 * config.splits as u64;
         let parts = (config.pair * config.share) as u64;
@@ -174,7 +199,7 @@ pub fn candidates<'a>(
     format: Format,
     left: Option<Operand>,
     problem: &'a Problem,
-    output: OutputType,
+    result: ResultType,
     machine: &'a Machine,
 ) -> impl Iterator<Item = Candidate> + 'a {
     CONFIGS
@@ -182,7 +207,7 @@ pub fn candidates<'a>(
         .filter(move |config| config.format == format && config.left == left)
         .flat_map(|config| [(config, false), (config, true)])
         .filter_map(move |(config, swapped)| {
-            Candidate::new(config, swapped, problem, output, machine)
+            Candidate::new(config, swapped, problem, result, machine)
         })
 }
 
@@ -193,20 +218,23 @@ pub fn choose(
     format: Format,
     left: Option<Operand>,
     problem: &Problem,
-    output: OutputType,
+    result: ResultType,
     machine: &Machine,
 ) -> Option<Candidate> {
-    candidates(format, left, problem, output, machine)
+    candidates(format, left, problem, result, machine)
         .min_by_key(|candidate| (candidate.clocks, candidate.bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gemv::OutputType;
+
+    const FLOATS: ResultType = ResultType::Floats(OutputType::F16);
 
     fn pick(m: u32, n: u32, k: u32) -> Candidate {
         let problem = Problem { m, n, k, l: 1 };
-        choose(Format::Nvfp4, None, &problem, OutputType::F16, &Machine::B200).unwrap()
+        choose(Format::Nvfp4, None, &problem, FLOATS, &Machine::B200).unwrap()
     }
 
     #[test]
@@ -224,7 +252,7 @@ mod tests {
     fn choices_of_halves() {
         let tile = |left, m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
-            choose(Format::Nvfp4, Some(left), &problem, OutputType::F16, &Machine::B200)
+            choose(Format::Nvfp4, Some(left), &problem, FLOATS, &Machine::B200)
                 .map(|choice| [choice.config.pair, choice.config.columns, choice.config.splits])
         };
         assert_eq!(tile(Operand::F16, 4096, 8192, 4096), Some([2, 128, 1]));
@@ -232,11 +260,45 @@ mod tests {
         assert_eq!(tile(Operand::F16, 1, 7168, 16384), Some([1, 64, 2]));
     }
 
+    /// NVFP4 is work for the storing warps, which a long K hides behind products; and where
+    /// memory is the limit, fewer bytes.
+    #[test]
+    fn costs_of_results() {
+        let clocks = |config: &'static BlackwellConfig, swapped, [m, n, k]: [u32; 3], result| {
+            let problem = Problem { m, n, k, l: 1 };
+            Candidate::new(config, swapped, &problem, result, &Machine::B200)
+                .map(|found| (found.clocks, found.limit))
+        };
+        for config in CONFIGS.iter().filter(|config| config.left.is_none()) {
+            for swapped in [false, true] {
+                let (quantized, floats) = (ResultType::Nvfp4, FLOATS);
+                let more = store_clocks(config, swapped, quantized)
+                    - store_clocks(config, swapped, floats);
+                let long = [4096, 4096, 32768];
+                let [one, other] = [floats, quantized].map(|r| clocks(config, swapped, long, r));
+                let expected = one.map(|(clocks, limit)| (clocks + more, limit));
+                assert_eq!(other, expected, "{}", config.name);
+                let short = [32768, 32768, config.step() * config.splits];
+                let (_, limit) = clocks(config, swapped, short, quantized).unwrap();
+                // CTAs that split a tile share its results.
+                assert!(config.splits > 1 || limit == Limit::Results, "{}", config.name);
+            }
+        }
+        let wide = [1, 1 << 24, 64];
+        let [one, other] = [FLOATS, ResultType::Nvfp4].map(|result| {
+            let problem = Problem { m: wide[0], n: wide[1], k: wide[2], l: 1 };
+            let slow = Machine { dram_rate: 64, ..Machine::B200 };
+            choose(Format::Nvfp4, None, &problem, result, &slow).unwrap()
+        });
+        assert_eq!((one.limit, other.limit), (Limit::Dram, Limit::Dram));
+        assert!(other.clocks < one.clocks);
+    }
+
     #[test]
     fn sizes_that_no_kernel_takes() {
         let none = |m, n, k, l| {
             let problem = Problem { m, n, k, l };
-            choose(Format::Nvfp4, None, &problem, OutputType::F16, &Machine::B200).is_none()
+            choose(Format::Nvfp4, None, &problem, FLOATS, &Machine::B200).is_none()
         };
         assert!(none(1, 1, 0, 1) && none(1, 1, 8, 1) && none(1, 1, 24, 1));
         assert!(none(u32::MAX, u32::MAX, 16, 1));
@@ -246,7 +308,13 @@ mod tests {
     fn a_candidate_fills_no_more_than_the_machine() {
         for format in [Format::Nvfp4, Format::Mxfp4] {
             let problem = Problem { m: 300, n: 5000, k: 2048, l: 3 };
-            for c in candidates(format, None, &problem, OutputType::F32, &Machine::B200) {
+            for c in candidates(
+                format,
+                None,
+                &problem,
+                ResultType::Floats(OutputType::F32),
+                &Machine::B200,
+            ) {
                 let ctas = c.clusters * c.config.cluster();
                 assert!(c.dynamic || ctas <= Machine::B200.sms, "{c:?}");
                 assert!(!c.dynamic || c.clusters == c.tiling.count, "{c:?}");

@@ -6,8 +6,9 @@
 
 use super::Division;
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
-use crate::gemm::Problem;
-use crate::gemv::WARP;
+use crate::gemm::{Problem, ResultType};
+use crate::gemv::{OutputType, WARP};
+use crate::quantize::Format;
 
 /// Columns of K that a stage of the pipeline holds.
 pub const K_STEP: u32 = CHUNK_COLUMNS;
@@ -270,8 +271,11 @@ const DRAM_BYTES: u64 = 2100;
 const L2_BYTES: u64 = 4300;
 /// A launch of CTAs that do whole tiles, the stores left out.
 const LAUNCH_CYCLES: u64 = 6500;
-/// Bytes of sums a cycle from registers to results.
+/// Bytes of sums a cycle from registers to results of floats, their way to memory included.
 const STORE_BYTES: u64 = 40;
+/// Instructions in which a thread stores a block of a result in NVFP4, counted in the machine
+/// code: each quarter of an SM issues one a cycle, for a warp.
+const BLOCK_CYCLES: u64 = 340;
 /// More for clusters, and for each of their CTAs.
 const CLUSTER_CYCLES: u64 = 4300;
 const MEMBER_CYCLES: u64 = 400;
@@ -296,12 +300,26 @@ const fn clusters(machine: &Machine, size: u32, resident: u32) -> u64 {
     if sum == 0 { 1 } else { sum }
 }
 
-/// The estimate for one candidate; `None` where there is no such [`HopperConfig::division`].
+/// Cycles in which a CTA stores the results of a tile that `parts` CTAs share.
+pub const fn store_cycles(config: &HopperConfig, parts: u32, result: ResultType) -> u64 {
+    let parts = parts as u64;
+    match result {
+        ResultType::Floats(_) => config.sum_bytes() as u64 / parts / STORE_BYTES,
+        ResultType::Nvfp4 => {
+            let blocks = (config.rows * config.tokens / Format::Nvfp4.block()) as u64;
+            blocks.div_ceil(parts * (WARP * PARTITIONS) as u64) * BLOCK_CYCLES
+        }
+    }
+}
+
+/// The estimate for one candidate with a result of type `result`; that of floats does not depend
+/// on which. `None` where there is no such [`HopperConfig::division`].
 pub const fn estimate(
     config: &'static HopperConfig,
     splits: u32,
     problem: &Problem,
     machine: &Machine,
+    result: ResultType,
 ) -> Option<Estimate> {
     let Some(division) = config.division(splits, problem, machine) else { return None };
     let tiles = config.tiles(problem) * problem.l as u64;
@@ -324,8 +342,13 @@ pub const fn estimate(
         * problem.l as u64;
     // The first stages of a launch fill while the one before ends.
     let early = ctas * config.stages() as u64 * config.weight_bytes() as u64;
-    if weights.saturating_sub(early) / DRAM_BYTES > body {
-        (body, bound) = (weights.saturating_sub(early) / DRAM_BYTES, "dram");
+    let stored = match result {
+        ResultType::Floats(_) => 0,
+        ResultType::Nvfp4 => result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64),
+    };
+    let dram = (weights.saturating_sub(early) + stored) / DRAM_BYTES;
+    if dram > body {
+        (body, bound) = (dram, "dram");
     }
     let activations = config.token_tiles(problem.m) as u64
         * problem.k.div_ceil(K_STEP) as u64
@@ -339,9 +362,10 @@ pub const fn estimate(
     let (sums, parts) = (config.sum_bytes() as u64, division.parts() as u64);
     let mut fixed = LAUNCH_CYCLES;
     if division.cluster > 1 {
-        fixed += CLUSTER_CYCLES + parts * MEMBER_CYCLES + sums / parts / STORE_BYTES;
+        let store = store_cycles(config, division.cluster, result);
+        fixed += CLUSTER_CYCLES + parts * MEMBER_CYCLES + store;
     } else {
-        fixed += tiles.div_ceil(ctas) * (sums / STORE_BYTES);
+        fixed += tiles.div_ceil(ctas) * store_cycles(config, 1, result);
         if division.gives() {
             fixed += parts * (GIVE_CYCLES + sums / GIVE_BYTES);
         }
@@ -350,7 +374,8 @@ pub const fn estimate(
     Some(Estimate { config, splits, ctas, waves, resident, division, cycles, bound })
 }
 
-/// The cheapest configuration of `scheme` for the problem, by [`estimate`]; of equals the
+/// The cheapest configuration of `scheme` for the problem with a result of floats, by
+/// [`estimate`]; of equals the
 /// first of the table with the fewest parts. `None` if K is not a positive multiple of the
 /// format's block, another size is 0, or the steps are too many for a launch.
 pub const fn choose(scheme: Scheme, problem: &Problem, machine: &Machine) -> Option<Estimate> {
@@ -364,7 +389,9 @@ pub const fn choose(scheme: Scheme, problem: &Problem, machine: &Machine) -> Opt
         if same_scheme(CONFIGS[i].scheme, scheme) {
             let mut splits = 0;
             while splits <= MAX_SPLITS {
-                if let Some(candidate) = estimate(&CONFIGS[i], splits, problem, machine) {
+                let floats = ResultType::Floats(OutputType::F16);
+                let candidate = estimate(&CONFIGS[i], splits, problem, machine, floats);
+                if let Some(candidate) = candidate {
                     match &best {
                         Some(found) if found.cycles <= candidate.cycles => {}
                         _ => best = Some(candidate),
@@ -454,6 +481,28 @@ mod tests {
                 let bank = (2 * t * config.sum_pitch() + g) % 32;
                 assert!(!core::mem::replace(&mut banks[bank as usize], true), "{}", config.name);
             }
+        }
+    }
+
+    /// Floats cost the same whatever they are; NVFP4 is more work, the more so in larger tiles,
+    /// and no work at all in more CTAs than a tile has tokens for.
+    #[test]
+    fn costs_of_results() {
+        use OutputType::{Bf16, F16, F32};
+        let machine = Machine { sms: 132 };
+        let problem = Problem { m: 128, n: 7168, k: 2048, l: 1 };
+        for config in &CONFIGS {
+            for splits in 0..=MAX_SPLITS {
+                let cycles = |result| {
+                    estimate(config, splits, &problem, &machine, result).map(|found| found.cycles)
+                };
+                let [one, others @ ..] = [F16, Bf16, F32].map(|t| cycles(ResultType::Floats(t)));
+                assert_eq!(others, [one; 2], "{} x {splits}", config.name);
+                assert!(cycles(ResultType::Nvfp4) > one, "{} x {splits}", config.name);
+            }
+            let store = |parts| store_cycles(config, parts, ResultType::Nvfp4);
+            assert_eq!(store(1), u64::from(config.tokens.div_ceil(16)) * BLOCK_CYCLES);
+            assert_eq!(store(MAX_SPLITS), BLOCK_CYCLES, "{}", config.name);
         }
     }
 

@@ -129,15 +129,23 @@ pub struct Gemv {
 /// 128x4.
 ///
 /// --out writes the result as the tensor c ([L, M, N]), only once it is verified against the f64
-/// oracle.
+/// oracle. A result in nvfp4 is written in the form of an operand: c (U8 [L, M, N/2]), c_scale
+/// ([L, M, N/16], or L padded matrices for 128x4), c_global_scale, and the metadata key
+/// c_scale_layout.
 #[derive(Debug, ClapArgs)]
 pub struct Gemm {
     /// Operands.
     #[arg(long, value_name = "FILE")]
     pub inputs: PathBuf,
-    /// Element type of the result: f16, bf16 or f32.
-    #[arg(long, default_value = "f16", value_parser = parse_output)]
-    pub dtype: OutputType,
+    /// Type of the result: f16, bf16, f32, or nvfp4 with scales, N a multiple of 16.
+    #[arg(long, default_value = "f16", value_parser = parse_result)]
+    pub dtype: ResultType,
+    /// Layout of the scales of a result in nvfp4: linear or 128x4.
+    #[arg(long, default_value = "linear", value_parser = parse_layout)]
+    pub out_layout: ScaleLayout,
+    /// Scale of the whole result in nvfp4 [default: that of the oracle's largest magnitude].
+    #[arg(long, value_name = "SCALE")]
+    pub out_scale: Option<f32>,
     /// Kernel by name, instead of the plan's.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
@@ -392,7 +400,7 @@ fn parse_output(text: &str) -> Result<OutputType, String> {
     output::by_name(text).ok_or_else(|| format!("`{text}` is none of f16, bf16, f32"))
 }
 
-/// What can be asked of a bench's result.
+/// What can be asked of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultType {
     Floats(OutputType),
@@ -436,6 +444,9 @@ mod tests {
         assert!(parse("nvfp4 run gemm --inputs i --out o --capture c --kernel k --splits 2"));
         assert!(!parse("nvfp4 run gemm --out o"));
         assert!(!parse("nvfp4 run gemm --inputs i --dtype f64"));
+        assert!(parse("nvfp4 run gemm --inputs i --dtype nvfp4 --out-layout 128x4 --out-scale 2"));
+        assert!(!parse("nvfp4 run gemm --inputs i --dtype nvfp4 --out-layout 4x128"));
+        assert!(!parse("nvfp4 run gemv --inputs i --dtype nvfp4"));
         assert!(!parse("nvfp4 run gemv --checkpoint m"));
         assert!(!parse("nvfp4 run gemv --checkpoint m --tensor t --inputs i"));
         assert!(!parse("nvfp4 run gemv --checkpoint m --tensor t --seed 1 --token 2"));

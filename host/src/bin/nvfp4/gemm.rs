@@ -7,12 +7,13 @@ use fp4_formats::BlockFormat;
 use nvfp4::bench::Emulated;
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::Choice;
-use nvfp4::gemm::{GemmOptions, GemmOverrides, GemmPlan, gemm, reference};
+use nvfp4::gemm::{GemmOptions, GemmOverrides, GemmPlan, Output, gemm, reference};
 use nvfp4::operands::gemm::{AnyOperands, GemmOperands, read, write_result};
 use nvfp4::oracle::Verification;
+use nvfp4::tensor::Dims;
 use serde::Serialize;
 
-use crate::args::Gemm;
+use crate::args::{Gemm, ResultType};
 use crate::commands::{exit, open, print};
 use crate::progress::Progress;
 
@@ -24,6 +25,8 @@ struct Report {
     format: &'static str,
     activations: &'static str,
     output: &'static str,
+    /// Scale of the whole result; only in NVFP4.
+    output_scale: Option<f32>,
     device: Choice,
     plan: GemmPlan,
     verified: bool,
@@ -36,7 +39,11 @@ struct Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { shape, format, activations, output, .. } = self;
-        writeln!(f, "{shape}, {format} weights, {activations} activations, result {output}")?;
+        write!(f, "{shape}, {format} weights, {activations} activations, result {output}")?;
+        match self.output_scale {
+            Some(scale) => writeln!(f, " of scale {scale:e}")?,
+            None => writeln!(f)?,
+        }
         writeln!(f, "  device    {}", self.device)?;
         writeln!(f, "  plan      {}", self.plan.to_string().replace('\n', "\n          "))?;
         writeln!(f, "  {}", self.verification.summary())?;
@@ -53,21 +60,43 @@ pub fn run(args: &Gemm) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// What is asked for; of a result in NVFP4 the scale may be left open, and is 1 then.
+fn asked(args: &Gemm) -> anyhow::Result<Output> {
+    match (args.dtype, args.out_scale) {
+        (ResultType::Nvfp4, scale) => {
+            Ok(Output::Nvfp4 { scale: scale.unwrap_or(1.0), layout: args.out_layout })
+        }
+        (ResultType::Floats(floats), None) => Ok(floats.into()),
+        (ResultType::Floats(floats), Some(scale)) => {
+            let name = Output::from(floats).name();
+            anyhow::bail!("--out-scale must be absent for a result in {name}, but is {scale}")
+        }
+    }
+}
+
 fn multiply<F: BlockFormat>(
     args: &Gemm,
     operands: GemmOperands<F>,
     progress: Progress,
 ) -> anyhow::Result<ExitCode> {
+    let (output, shape) = (asked(args)?, operands.shape());
+    output.bytes(Dims::new(shape.l, shape.m, shape.n)?)?;
     let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
-    let shape = operands.shape();
     let GemmOperands { a, b, options } = &operands;
     let a = a.activations();
     let overrides = GemmOverrides { kernel: args.kernel.clone(), splits: args.splits };
-    let options = GemmOptions { output: args.dtype.into(), overrides, ..options.clone() };
+    let mut options = GemmOptions { output, overrides, ..options.clone() };
+    let mut expected = None;
+    if let (Output::Nvfp4 { layout, .. }, None) = (output, args.out_scale) {
+        progress.step("looking for the largest magnitude");
+        let reference = expected.insert(reference(&a, b, &options)?);
+        options.output = Output::nvfp4_of(reference, layout);
+    }
     progress.step("multiplying");
     let result = gemm(&kernels, &a, b, &options)?;
     progress.step("verifying");
-    let verification = result.verify(&reference(&a, b, &options)?);
+    let expected = expected.map_or_else(|| reference(&a, b, &options), Ok)?;
+    let verification = result.verify(&expected);
     let verified = verification.passed();
     if let (true, Some(path)) = (verified, &args.out) {
         write_result(path, &result, shape)?;
@@ -81,6 +110,10 @@ fn multiply<F: BlockFormat>(
         format: F::NAME,
         activations: a.kind().name(),
         output: result.output.name(),
+        output_scale: match result.output {
+            Output::Nvfp4 { scale, .. } => Some(scale),
+            Output::Floats(_) => None,
+        },
         device: device.choice().clone(),
         emulated: reports
             .filter_map(|report| Emulated::of(device, std::slice::from_ref(report)))

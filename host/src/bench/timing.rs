@@ -1,0 +1,274 @@
+//! What the timings of all operations share: input sets in rotation, limits and peers beside
+//! them, and how that is printed.
+
+use std::fmt;
+
+use fp4_formats::ceiling;
+use serde::Serialize;
+
+use super::Protocol;
+use super::gpu::{MAX_SETS, READ_KERNEL};
+use crate::cuda::{CudaDevice, ReadRate, Times, rotation};
+use crate::device::{DeviceError, Kernels};
+use crate::error::{Error, Result};
+
+/// Times over input sets in rotation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SetTimes {
+    /// Input sets in rotation, each launched once a replay.
+    pub sets: usize,
+    /// Whether the sets together exceed four times the L2 cache.
+    pub cold: bool,
+    /// Seconds an operation, all its launches included.
+    pub times: Times,
+}
+
+/// Makes input sets of `bytes` bytes until together they exceed the caches, or there are
+/// [`MAX_SETS`]. Gives them, and whether they do.
+pub(super) fn input_sets<T>(
+    kernels: &Kernels,
+    bytes: u64,
+    make: impl Fn() -> Result<T>,
+) -> Result<(Vec<T>, bool)> {
+    let wanted = rotation(bytes, kernels.device().machine().l2_bytes);
+    let sets: Vec<T> = (0..wanted.min(MAX_SETS)).map(|_| make()).collect::<Result<_>>()?;
+    let cold = sets.len() >= wanted;
+    Ok((sets, cold))
+}
+
+impl SetTimes {
+    /// Times `launch` of all sets, recorded once, and looks at each one's result afterwards:
+    /// `wrong` says what is, to follow the result's name.
+    ///
+    /// # Errors
+    /// [`Error::Wrong`] for the first wrong result, and what `launch` and the device say.
+    ///
+    /// # Safety
+    /// The memory that `launch` hands to kernels belongs to the sets, and the kernels' module
+    /// outlives the call.
+    pub(super) unsafe fn measure<T>(
+        gpu: &CudaDevice,
+        (sets, cold): (&[T], bool),
+        protocol: Protocol,
+        launch: impl Fn(&T) -> Result<()>,
+        wrong: impl Fn(&T) -> Result<Option<String>>,
+    ) -> Result<Self> {
+        let graph = gpu.capture(|| sets.iter().try_for_each(&launch))?;
+        // SAFETY: the caller's; the call waits for its replays.
+        let times = unsafe { graph.time(sets.len(), protocol.warmup, protocol.replays)? };
+        for (index, set) in sets.iter().enumerate() {
+            if let Some(how) = wrong(set)? {
+                let what = format!("the timed result of input set {index}{how}");
+                return Err(Error::Wrong { what });
+            }
+        }
+        Ok(Self { sets: sets.len(), cold, times })
+    }
+
+    /// A line with the times and `rate`, what they amount to.
+    pub(super) fn write(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        rate: fmt::Arguments<'_>,
+    ) -> fmt::Result {
+        let [median, p10, p90] =
+            [self.times.median, self.times.p10, self.times.p90].map(microseconds);
+        let (sets, caches) = (self.sets, if self.cold { "cold" } else { "WARM" });
+        writeln!(
+            f,
+            "  time      {median:.3} us (p10 {p10:.3}, p90 {p90:.3}), {rate}; {sets} input sets in \
+             rotation, {caches} caches"
+        )
+    }
+}
+
+/// For reports.
+pub(super) fn microseconds(seconds: f64) -> f64 {
+    seconds * 1e6
+}
+
+/// A line that says how near `times` come to a limit: `name`, and `what` is done in its time.
+pub(super) fn write_limit(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    what: &str,
+    limit: &ReadRate,
+    ratio: f64,
+) -> fmt::Result {
+    writeln!(
+        f,
+        "  {name:<9} {:.3} us {what} as many bytes, {:.1} GB/s; reached {:.1} %",
+        microseconds(limit.times.median),
+        limit.bytes_per_second * 1e-9,
+        100.0 * ratio
+    )
+}
+
+/// The machine's own limit: reading the bytes that must move.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReadCeiling {
+    /// The read-only kernel over as many bytes.
+    pub ceiling: Option<ReadRate>,
+    /// Its time over ours: 1 is the machine's own limit.
+    pub ratio_to_ceiling: Option<f64>,
+}
+
+impl ReadCeiling {
+    /// Reads `bytes` bytes, if the protocol asks for it; `ours` is what they took us.
+    pub(super) fn measure(
+        kernels: &Kernels,
+        bytes: u64,
+        protocol: Protocol,
+        ours: &Times,
+    ) -> Result<Self> {
+        if !protocol.ceiling {
+            return Ok(Self { ceiling: None, ratio_to_ceiling: None });
+        }
+        let device = kernels.device();
+        let module = kernels.cuda().ok_or_else(|| DeviceError::NeedsGpu {
+            operation: "timing",
+            device: device.choice().device.clone(),
+        })?;
+        let (readable, Protocol { warmup, replays, .. }) = (bytes.next_multiple_of(16), protocol);
+        let gpu = device.gpu("timing")?;
+        // SAFETY: `read_ceiling` reads the bytes it is given and writes 8 bytes a thread.
+        let read = unsafe {
+            gpu.time_reads(module, READ_KERNEL, ceiling::THREADS, readable, warmup, replays)?
+        };
+        let ratio = read.times.median / ours.median;
+        Ok(Self { ceiling: Some(read), ratio_to_ceiling: Some(ratio) })
+    }
+
+    /// A line called `name`, where it was timed.
+    pub(super) fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        match (&self.ceiling, self.ratio_to_ceiling) {
+            (Some(read), Some(ratio)) => write_limit(f, name, "to read", read, ratio),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One peer's time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Peer {
+    /// What was timed.
+    pub name: String,
+    /// Input sets in rotation.
+    pub sets: usize,
+    /// Seconds a product.
+    pub times: Times,
+    /// Its median over ours: above 1 we are faster.
+    pub ratio: f64,
+}
+
+/// cuBLAS on dequantised f16 operands, where it was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Peers {
+    /// Its time.
+    pub cublas: Option<Peer>,
+    /// Why it was not timed.
+    pub cublas_error: Option<String>,
+}
+
+impl fmt::Display for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(peer) = &self.cublas {
+            let (time, ratio) = (microseconds(peer.times.median), peer.ratio);
+            writeln!(f, "  peer      {} {time:.3} us: {ratio:.2} x our time", peer.name)?;
+        }
+        if let Some(error) = &self.cublas_error {
+            writeln!(f, "  peer      not timed: {error}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::bench::{CopyTiming, GemmTiming, Timing};
+
+    fn times(median: f64) -> Times {
+        Times::new(vec![median]).expect("one time")
+    }
+
+    fn rate(median: f64) -> ReadRate {
+        ReadRate { bytes: 1000, sets: 4, times: times(median), bytes_per_second: 1000.0 / median }
+    }
+
+    fn measured() -> (SetTimes, ReadCeiling, Peers) {
+        let measured = SetTimes { sets: 3, cold: false, times: times(2e-6) };
+        let ceiling = ReadCeiling { ceiling: Some(rate(1e-6)), ratio_to_ceiling: Some(0.5) };
+        let peer = Peer { name: "cuBLAS 13 f16".into(), sets: 3, times: times(8e-6), ratio: 4.0 };
+        (measured, ceiling, Peers { cublas: Some(peer), cublas_error: None })
+    }
+
+    /// The parts' fields are the report's own.
+    fn keys(report: &impl Serialize) -> BTreeSet<String> {
+        let json = serde_json::to_value(report).expect("JSON");
+        json.as_object().expect("an object").keys().cloned().collect()
+    }
+
+    fn set<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+        names.map(str::to_owned).into()
+    }
+
+    #[test]
+    fn reports_are_flat_and_each_line_says_one_thing() {
+        let (measured, read, peers) = measured();
+        let timing = Timing {
+            measured: measured.clone(),
+            bytes_per_second: 5e8,
+            read: read.clone(),
+            peers: peers.clone(),
+        };
+        let common = ["sets", "cold", "times", "ceiling", "ratio_to_ceiling", "cublas"];
+        let mut expected = set(common);
+        expected.extend(set(["cublas_error", "bytes_per_second"]));
+        assert_eq!(keys(&timing), expected);
+        assert_eq!(
+            timing.to_string(),
+            "  time      2.000 us (p10 2.000, p90 2.000), 0.5 GB/s; 3 input sets in rotation, WARM \
+             caches\n  ceiling   1.000 us to read as many bytes, 1.0 GB/s; reached 50.0 %\n  \
+             peer      cuBLAS 13 f16 8.000 us: 4.00 x our time\n"
+        );
+
+        let none = Peers { cublas: None, cublas_error: Some("no library".into()) };
+        let timing = GemmTiming {
+            measured: SetTimes { cold: true, ..measured.clone() },
+            flops_per_second: 5e13,
+            read,
+            tensor_ceiling: Some(1e14),
+            peers: none,
+        };
+        let mut expected = set(common);
+        expected.extend(set(["cublas_error", "flops_per_second", "tensor_ceiling"]));
+        assert_eq!(keys(&timing), expected);
+        assert_eq!(
+            timing.to_string(),
+            "  time      2.000 us (p10 2.000, p90 2.000), 50.0 TFLOP/s; 3 input sets in rotation, \
+             cold caches\n  memory    1.000 us to read as many bytes, 1.0 GB/s; reached 50.0 %\n  \
+             tensor    100.0 TFLOP/s in a large f16 product; reached 50.0 %\n  peer      not timed: \
+             no library\n"
+        );
+
+        let timing = CopyTiming {
+            measured,
+            bytes_per_second: 5e8,
+            copy: Some(rate(1e-6)),
+            ratio_to_copy: Some(0.5),
+            launch_floor: times(1e-6),
+        };
+        let names =
+            ["sets", "cold", "times", "bytes_per_second", "copy", "ratio_to_copy", "launch_floor"];
+        assert_eq!(keys(&timing), set(names));
+        assert_eq!(
+            timing.to_string(),
+            "  time      2.000 us (p10 2.000, p90 2.000), 0.5 GB/s read and written; 3 input sets in \
+             rotation, WARM caches\n  copy      1.000 us for as many bytes, 1.0 GB/s; reached 50.0 \
+             %\n  floor     1.000 us for a launch of one block\n"
+        );
+    }
+}

@@ -1,0 +1,191 @@
+//! Launching on sm_100a: activations are laid out where they must be, and maps made of all
+//! operands.
+
+use fp4_formats::Swizzle;
+use fp4_formats::gemm::blackwell::choose::Candidate as Choice;
+use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
+use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
+use fp4_formats::gemm::blackwell::{
+    BlackwellParams, Side, codes_map, halves_map, result_map, scales_map,
+};
+use fp4_formats::gemm::{Epilogue, Problem};
+use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
+use ptx_emu::LaunchReport;
+use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
+
+use super::prepare::Preparation;
+use crate::device::{Device, LaunchSpec};
+use crate::error::Result;
+use crate::gemm::buffers::CheckedActivations;
+use crate::gemm::{ActivationBuffers, DeviceWeights, Gemm, Output, Workspace};
+use crate::quantize::device::launch_step;
+
+/// One operand's place in device memory.
+struct Placed {
+    blocks: PreparedBlocks,
+    codes: u64,
+    scales: u64,
+}
+
+impl Placed {
+    fn maps(&self, device: &Device, choice: &Choice, side: Side) -> Result<[TensorMap; 2]> {
+        let PreparedBlocks { rows, columns, batch, .. } = self.blocks;
+        let sizes = [rows, columns, batch];
+        let (row, matrix) = (self.blocks.row_stride(), self.blocks.code_stride());
+        let codes = codes_map(choice.config, side, sizes, row, matrix);
+        let scales = scales_map(choice.config, side, sizes, self.blocks.scale_stride());
+        Ok([encode(device, &codes, self.codes)?, encode(device, &scales, self.scales)?])
+    }
+}
+
+/// Encodes a map for a tensor at `address`.
+fn encode(device: &Device, shape: &TensorMapShape, address: u64) -> Result<TensorMap> {
+    let element = match shape.element {
+        MapElement::U8 => ElementType::U8,
+        MapElement::U16 => ElementType::U16,
+        MapElement::U32 => ElementType::U32,
+    };
+    let rank = shape.rank;
+    let map = tensor_map::TensorMap {
+        swizzle: match shape.swizzle {
+            Swizzle::None => tensor_map::Swizzle::None,
+            Swizzle::B32 => tensor_map::Swizzle::B32,
+            Swizzle::B64 => tensor_map::Swizzle::B64,
+            Swizzle::B128 => tensor_map::Swizzle::B128,
+        },
+        l2_promotion: L2Promotion::B256,
+        ..tensor_map::TensorMap::tiled(
+            element,
+            address,
+            &shape.dims[..rank],
+            &shape.strides[..rank - 1],
+            &shape.box_dims[..rank],
+        )
+    };
+    Ok(TensorMap::from_bytes(&device.encode_tensor_map(&map)?))
+}
+
+/// The map by which the copy engine stores the result, dense, if it can.
+fn result_shape(choice: &Choice, problem: &Problem, output: Output) -> Option<TensorMapShape> {
+    let Output::Floats(output) = output else { return None };
+    let stride = u64::from(problem.m) * u64::from(problem.n);
+    result_map(choice.config, choice.swapped, output, problem, stride)
+}
+
+/// How results get to memory, a sentence for the plan.
+pub(in crate::gemm) fn way_out(choice: &Choice, problem: &Problem, output: Output) -> &'static str {
+    if result_shape(choice, problem, output).is_some() {
+        "results go through shared memory; the copy engine stores boxes of them"
+    } else if matches!(output, Output::Nvfp4 { .. }) {
+        "threads store the blocks of the result"
+    } else {
+        "rows of the result are not multiples of 16 bytes: threads store it"
+    }
+}
+
+/// [`Gemm::launch`] on sm_100a, sizes of result and vectors checked.
+///
+/// # Errors
+/// As there.
+pub(in crate::gemm) fn launch(
+    gemm: &Gemm,
+    choice: &Choice,
+    a: ActivationBuffers<'_>,
+    weights: &DeviceWeights,
+    blocks: &PreparedBlocks,
+    workspace: Option<&Workspace>,
+    epilogue: Epilogue,
+) -> Result<Vec<LaunchReport>> {
+    let config = choice.config;
+    let (activations, mut reports) = place(gemm, a, workspace)?;
+    let code_bytes = blocks.code_stride() * u64::from(blocks.batch);
+    let base = weights.buffer().address();
+    let scales = base + PreparedBlocks::scales_at(code_bytes);
+    let weights = Placed { blocks: *blocks, codes: base, scales };
+    let device = gemm.kernels.device();
+    let (side, other) = if choice.swapped { (Side::X, Side::Y) } else { (Side::Y, Side::X) };
+    let weight_maps = weights.maps(device, choice, side)?;
+    let left_maps = match activations {
+        Left::Blocks(placed) => placed.maps(device, choice, other)?,
+        Left::Halves(address) => {
+            let Problem { m, k, l, .. } = gemm.problem;
+            [encode(device, &halves_map(config, [m, k, l]), address)?, TensorMap::NONE]
+        }
+    };
+    let shared = u32::from(blocks.batch != gemm.problem.l);
+    let (x_shared, y_shared) = if choice.swapped { (shared, 0) } else { (0, shared) };
+    let [[x_codes, x_scales], [y_codes, y_scales]] =
+        if choice.swapped { [weight_maps, left_maps] } else { [left_maps, weight_maps] };
+    let result = result_shape(choice, &gemm.problem, gemm.output)
+        .filter(|_| epilogue.out.is_multiple_of(RESULT_ALIGN))
+        .map(|shape| encode(device, &shape, epilogue.out))
+        .transpose()?;
+    let params = BlackwellParams {
+        x_codes,
+        y_codes,
+        x_scales,
+        y_scales,
+        result: result.unwrap_or(TensorMap::NONE),
+        epilogue,
+        problem: gemm.problem,
+        swapped: u32::from(choice.swapped),
+        dynamic: u32::from(choice.dynamic),
+        x_once: u32::from(choice.tiling.y == 1 && x_shared == 0),
+        y_once: u32::from(choice.tiling.x == 1 && y_shared == 0),
+        x_shared,
+        y_shared,
+        copied: u32::from(result.is_some()),
+        reserved: 0,
+    };
+    let spec = LaunchSpec {
+        entry: config.name,
+        grid: [choice.clusters * config.cluster(), 1, 1],
+        block: [config.threads(), 1, 1],
+        cluster: None,
+        overlaps: true,
+        dynamic_shared: config.shared_bytes(),
+        params: &params.to_bytes(),
+    };
+    // SAFETY: the maps name the operands, whose sizes were checked here and at repacking; result
+    // and vectors were checked by the caller; all are alive, and freeing waits for launches.
+    reports.extend(unsafe { gemm.kernels.launch(&spec)? });
+    Ok(reports)
+}
+
+/// The activations in device memory.
+enum Left {
+    Blocks(Placed),
+    /// Address of 16-bit elements.
+    Halves(u64),
+}
+
+/// Checks the activations and lays them out where they must be.
+fn place(
+    gemm: &Gemm,
+    a: ActivationBuffers<'_>,
+    workspace: Option<&Workspace>,
+) -> Result<(Left, Vec<LaunchReport>)> {
+    let (codes, scales, stride, format, layout) = match a.check(gemm.kind, &gemm.problem)? {
+        CheckedActivations::Halves(address) => return Ok((Left::Halves(address), Vec::new())),
+        CheckedActivations::Blocks { codes, scales, stride, format, layout } => {
+            (codes, scales, stride, format, layout)
+        }
+    };
+    let preparation = Preparation::new(&gemm.problem, format, layout);
+    let base = Workspace::place(workspace, gemm.workspace_bytes())?;
+    let mut placed = Placed { blocks: preparation.blocks, codes, scales };
+    let mut reports = Vec::new();
+    if let (Some(step), Some(at)) = (preparation.code_step(), preparation.codes) {
+        let params = preparation.code_params(placed.codes, base + at).to_bytes();
+        // SAFETY: source and workspace have the sizes that the parameters state.
+        reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
+        placed.codes = base + at;
+    }
+    if let (Some(step), Some(at)) = (preparation.scale_step(), preparation.scales) {
+        let params = preparation.scale_params(placed.scales, stride as u64, base + at).to_bytes();
+        // SAFETY: as above.
+        reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
+        placed.scales = base + at;
+    }
+    Ok((Left::Blocks(placed), reports))
+}

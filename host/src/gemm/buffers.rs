@@ -1,0 +1,188 @@
+//! What a launch gets, in device memory: activations, vectors, workspace; and whether that is what
+//! was planned for.
+
+use fp4_formats::ScaleLayout;
+use fp4_formats::gemm::Problem;
+use fp4_formats::quantize::Format;
+
+use super::ActivationKind;
+use crate::buffer::{ALIGNMENT, DeviceBuffer};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::quantize::device::scale_bytes;
+
+/// The left operand on a device. Buffers start at multiples of 16 bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum ActivationBuffers<'a> {
+    /// Packed codes `[L, M, K/2]` and their scales, a padded matrix a batch entry.
+    Blocks {
+        /// Codes.
+        codes: &'a DeviceBuffer,
+        /// Scales, in the layout that was planned for.
+        scales: &'a DeviceBuffer,
+    },
+    /// `[L, M, K]` elements.
+    Halves(&'a DeviceBuffer),
+}
+
+/// [`ActivationBuffers`] of the kind and sizes that a plan is for.
+pub(super) enum CheckedActivations {
+    /// Address of 16-bit elements.
+    Halves(u64),
+    /// Block-scaled.
+    Blocks {
+        /// Address of the codes.
+        codes: u64,
+        /// Address of the scales.
+        scales: u64,
+        /// Bytes from one batch entry's scales to the next.
+        stride: usize,
+        /// What they are in.
+        format: Format,
+        /// Order of the scales.
+        layout: ScaleLayout,
+    },
+}
+
+/// An error where a buffer does not have the size it must have.
+fn sized(what: &str, buffer: &DeviceBuffer, required: usize) -> Result<u64> {
+    if buffer.len() == required {
+        return Ok(buffer.address());
+    }
+    Err(Error::shape(format!("bytes of {what}"), required.to_string(), buffer.len()))
+}
+
+impl ActivationBuffers<'_> {
+    /// Checks that they are activations of `kind` of the problem.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::Overflow`].
+    pub(super) fn check(
+        self,
+        kind: ActivationKind,
+        problem: &Problem,
+    ) -> Result<CheckedActivations> {
+        let [m, k, l] = [problem.m, problem.k, problem.l].map(|size| size as usize);
+        match (self, kind) {
+            (Self::Halves(buffer), ActivationKind::Halves(_)) => {
+                let address = sized("the activations", buffer, l * m * k * 2)?;
+                Ok(CheckedActivations::Halves(address))
+            }
+            (Self::Blocks { codes, scales }, ActivationKind::Blocks { format, layout }) => {
+                let stride = scale_bytes(format, m, k, layout)?;
+                Ok(CheckedActivations::Blocks {
+                    codes: sized("the activations' codes", codes, l * m * (k / 2))?,
+                    scales: sized("the activations' scales", scales, l * stride)?,
+                    stride,
+                    format,
+                    layout,
+                })
+            }
+            (Self::Blocks { .. }, _) => {
+                Err(Error::shape("activations", kind.name(), "codes and scales"))
+            }
+            (Self::Halves(_), _) => {
+                Err(Error::shape("activations", kind.name(), "16-bit elements"))
+            }
+        }
+    }
+}
+
+/// Vectors of the epilogue on a device, f32.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Vectors<'a> {
+    /// A factor for each row of `A`, `[M]`.
+    pub row_factors: Option<&'a DeviceBuffer>,
+    /// A factor for each row of `B`, `[N]`.
+    pub column_factors: Option<&'a DeviceBuffer>,
+    /// What is added to each column, `[N]`.
+    pub bias: Option<&'a DeviceBuffer>,
+}
+
+impl Vectors<'_> {
+    /// Checks lengths. The addresses of row factors, column factors and bias; 0 for none.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub(super) fn place(self, problem: &Problem) -> Result<[u64; 3]> {
+        let place = |what: &str, buffer: Option<&DeviceBuffer>, len: u32| {
+            buffer.map_or(Ok(0), |buffer| sized(what, buffer, len as usize * size_of::<f32>()))
+        };
+        Ok([
+            place("the row factors", self.row_factors, problem.m)?,
+            place("the column factors", self.column_factors, problem.n)?,
+            place("the bias", self.bias, problem.n)?,
+        ])
+    }
+}
+
+/// Device memory that a GEMM needs besides its operands and its result.
+///
+/// One serves all launches of a stream, one after the other, of any plan that it is large enough
+/// for, those recorded in graphs included. Launches that may run at the same time need one each:
+/// two streams, and two graphs replayed on two streams.
+///
+/// What the kernels count in it must be zero when a launch begins. It is in a new workspace, and
+/// after a launch that ran to its end; a launch that was refused has not touched it. A kernel that
+/// was stopped halfway, by the emulator's diagnostic for one, leaves anything:
+/// [`reset`](Self::reset) makes the workspace usable again. (An error of a kernel on a GPU leaves
+/// nothing of its context to be used.)
+#[derive(Debug)]
+pub struct Workspace(DeviceBuffer);
+
+impl Workspace {
+    /// Allocates `bytes` bytes (at least one) for launches on any stream of the device.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn new(device: &Device, bytes: usize) -> Result<Self> {
+        Ok(Self(DeviceBuffer::zeroed(device, "workspace", bytes)?))
+    }
+
+    /// Takes memory that is there: a buffer, or a view of the caller's, at a multiple of
+    /// [`ALIGNMENT`](crate::buffer::ALIGNMENT). Queues clearing it, as [`reset`](Self::reset).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another alignment; [`DeviceError`](crate::device::DeviceError).
+    pub fn over(buffer: DeviceBuffer) -> Result<Self> {
+        if !buffer.address().is_multiple_of(ALIGNMENT) {
+            let required = format!("a multiple of {ALIGNMENT}");
+            let address = format!("{:#x}", buffer.address());
+            return Err(Error::shape("address of the workspace", required, address));
+        }
+        let workspace = Self(buffer);
+        workspace.reset()?;
+        Ok(workspace)
+    }
+
+    /// Queues setting all of it to zero, on the stream of the device handle that its memory was
+    /// made from, without waiting; may be recorded. Needed after a launch that was stopped.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn reset(&self) -> Result<()> {
+        self.0.fill(0)
+    }
+
+    /// Its size.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The address of a workspace of at least `bytes` bytes; 0 where none is needed.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where it is absent or too small.
+    pub(super) fn place(given: Option<&Self>, bytes: usize) -> Result<u64> {
+        match given {
+            _ if bytes == 0 => Ok(0),
+            Some(workspace) if workspace.len() >= bytes => Ok(workspace.0.address()),
+            other => {
+                let required = format!("at least {bytes} bytes");
+                Err(Error::shape("workspace", required, other.map_or(0, Self::len)))
+            }
+        }
+    }
+}

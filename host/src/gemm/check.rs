@@ -1,0 +1,111 @@
+//! Checks of operands and sizes before anything is launched.
+
+use std::fmt;
+
+use fp4_formats::BlockFormat;
+use fp4_formats::gemm::Problem;
+use fp4_formats::gemm::hopper::{Operand, Scheme};
+use fp4_formats::quantize::Format;
+
+use super::{ActivationKind, Activations, GemmOptions};
+use crate::error::{Error, Result};
+use crate::plan::MAX_GRID_Y;
+use crate::shape::{GemmShape, MAX_DIM};
+use crate::tensor::BlockScaled;
+
+/// Checks that operands and vectors fit each other.
+pub(crate) fn check_operands<F: BlockFormat>(
+    a: &Activations<'_, F>,
+    b: &BlockScaled<F>,
+    options: &GemmOptions,
+) -> Result<()> {
+    let (da, db) = (a.dims(), b.dims());
+    let (a, b) = (a.name(), b.name());
+    same_columns(b, db.cols(), format_args!("{}, the K of `{a}`", da.cols()), da.cols())?;
+    if db.batch() != 1 && da.batch() != db.batch() {
+        let required = format!("1 or {}, the batch of `{a}`", da.batch());
+        return Err(Error::shape(format!("batch of `{b}`"), required, db.batch()));
+    }
+    let vectors = [
+        ("row factors", &options.row_factors, "M", da.rows()),
+        ("column factors", &options.column_factors, "N", db.rows()),
+        ("bias", &options.bias, "N", db.rows()),
+    ];
+    for (field, vector, letter, required) in vectors {
+        match vector {
+            Some(vector) if vector.len() != required => {
+                let required = format!("{letter} = {required}");
+                return Err(Error::shape(format!("length of the {field}"), required, vector.len()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks the K of operand `name`; `required` is how errors put what it must be.
+pub(super) fn same_columns(
+    name: &str,
+    found: usize,
+    required: impl fmt::Display,
+    columns: usize,
+) -> Result<()> {
+    if found == columns {
+        return Ok(());
+    }
+    Err(Error::shape(format!("K of `{name}`"), required.to_string(), found))
+}
+
+/// A size as kernels take it.
+pub(super) fn size(field: &str, value: usize, most: u64) -> Result<u32> {
+    match u32::try_from(value) {
+        Ok(size) if (1..=most).contains(&u64::from(size)) => Ok(size),
+        _ => Err(Error::shape(field, format!("from 1 to {most}"), value)),
+    }
+}
+
+/// The sizes as kernels take them.
+///
+/// # Errors
+/// [`Error::Shape`] for sizes beyond their limits, and a K that is not whole blocks.
+pub(super) fn problem(shape: GemmShape, format: Format) -> Result<Problem> {
+    let problem = Problem {
+        m: size("M", shape.m, MAX_DIM)?,
+        n: size("N", shape.n, MAX_DIM)?,
+        k: size("K", shape.k, MAX_DIM)?,
+        l: size("batch", shape.l, MAX_GRID_Y as u64)?,
+    };
+    if problem.k.is_multiple_of(format.block()) {
+        Ok(problem)
+    } else {
+        Err(Error::shape("K", format!("a multiple of {}", format.block()), problem.k))
+    }
+}
+
+/// Checks that weights in `format` and activations of `kind` have kernels. The type that both are
+/// decoded to on sm_90a.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub(super) fn formats(format: Format, kind: ActivationKind) -> Result<Scheme> {
+    if let ActivationKind::Blocks { format: of_activations, .. } = kind
+        && of_activations != format
+    {
+        let required = format!("{}, as the weights", format.name());
+        return Err(Error::shape("format of activations", required, of_activations.name()));
+    }
+    scheme(format, kind.operand())
+}
+
+/// The scheme of a format and an operand type.
+///
+/// # Errors
+/// [`Error::Shape`] where there is none.
+pub(super) fn scheme(format: Format, operand: Operand) -> Result<Scheme> {
+    let wanted = Scheme { format, operand };
+    if Scheme::ALL.contains(&wanted) {
+        return Ok(wanted);
+    }
+    let field = format!("type of activations for {} weights", format.name());
+    Err(Error::shape(field, "bf16, or the weights' own format", operand.name()))
+}

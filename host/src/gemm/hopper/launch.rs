@@ -1,0 +1,120 @@
+//! Launching on sm_90a: block-scaled activations are decoded first.
+
+use fp4_formats::ScaleLayout;
+use fp4_formats::gemm::hopper::config::BOX_COLUMNS;
+use fp4_formats::gemm::hopper::{HopperConfig, HopperParams, Operand, WeightLayout};
+use fp4_formats::gemm::{Epilogue, Problem};
+use fp4_formats::quantize::{DequantizeParams, ScaleSource};
+use fp4_formats::tensor_map::TensorMap;
+use ptx_emu::LaunchReport;
+use ptx_emu::tensor_map::{self, ElementType, L2Promotion, Swizzle};
+
+use super::{HopperChoice, decoded_scale};
+use crate::device::LaunchSpec;
+use crate::error::Result;
+use crate::gemm::buffers::CheckedActivations;
+use crate::gemm::{ActivationBuffers, DeviceWeights, Gemm, Workspace};
+use crate::quantize::device::launch_step;
+
+/// [`Gemm::launch`] on sm_90a, sizes of result and vectors checked.
+///
+/// # Errors
+/// As there.
+pub(in crate::gemm) fn launch(
+    gemm: &Gemm,
+    chosen: &HopperChoice,
+    a: ActivationBuffers<'_>,
+    weights: &DeviceWeights,
+    layout: &WeightLayout,
+    workspace: Option<&Workspace>,
+    epilogue: Epilogue,
+) -> Result<Vec<LaunchReport>> {
+    let &HopperChoice { config, division, workspace: parts } = chosen;
+    let workspace = Workspace::place(workspace, parts.bytes)?;
+    let mut reports = Vec::new();
+    let activations = match a.check(gemm.kind, &gemm.problem)? {
+        CheckedActivations::Halves(address) => address,
+        CheckedActivations::Blocks { codes, scales, stride, layout, .. } => {
+            let decoded = workspace + parts.activations as u64;
+            reports = decode(gemm, [codes, scales], stride, layout, decoded)?;
+            decoded
+        }
+    };
+    let params = HopperParams {
+        activations: tensor_map(gemm, config, activations)?,
+        weights: weights.buffer().address(),
+        weight_stride: if weights.batch() == 1 { 0 } else { layout.bytes().unwrap_or(0) },
+        partials: workspace + parts.partials as u64,
+        flags: workspace,
+        epilogue,
+        problem: gemm.problem,
+        division,
+    };
+    let spec = LaunchSpec {
+        entry: gemm.plan.kernel,
+        grid: [gemm.plan.grid[0], gemm.plan.grid[1], 1],
+        block: [gemm.plan.threads, 1, 1],
+        cluster: (division.cluster > 1).then_some([division.cluster, 1, 1]),
+        dynamic_shared: gemm.plan.dynamic_shared,
+        overlaps: true,
+        params: &params.to_bytes(),
+    };
+    // SAFETY: all buffers have the sizes that the parameters state, as checked above and
+    // when the weights were repacked, and are alive; freeing device memory waits for launches.
+    reports.extend(unsafe { gemm.kernels.launch(&spec)? });
+    Ok(reports)
+}
+
+/// Queues decoding block-scaled activations to 16-bit floats at `out`; `stride` is from one batch
+/// entry's scales to the next.
+fn decode(
+    gemm: &Gemm,
+    [codes, scales]: [u64; 2],
+    stride: usize,
+    layout: ScaleLayout,
+    out: u64,
+) -> Result<Vec<LaunchReport>> {
+    let Problem { m, k, l, .. } = gemm.problem;
+    let each = l / gemm.plan.before.len().max(1) as u32;
+    let mut reports = Vec::new();
+    for (index, step) in (0u64..).zip(&gemm.plan.before) {
+        let first = index * u64::from(each);
+        let params = DequantizeParams {
+            codes: codes + first * u64::from(m) * u64::from(k / 2),
+            scales: scales + first * stride as u64,
+            tensor: 0,
+            out: out + first * u64::from(m) * u64::from(k) * 2,
+            m: m * each,
+            k,
+            given: decoded_scale(gemm.kind),
+            source: ScaleSource::Given as u32,
+            blocked: u32::from(layout == ScaleLayout::Blocked128x4),
+        };
+        // SAFETY: codes and scales have the sizes that the parameters state, as checked
+        // by the caller; `out` is the workspace, which is large enough.
+        reports.extend(unsafe { launch_step(&gemm.kernels, step, true, &params.to_bytes())? });
+    }
+    Ok(reports)
+}
+
+/// The map of `[L, M, K]` activations at `address` for the plan's boxes.
+fn tensor_map(gemm: &Gemm, config: &HopperConfig, address: u64) -> Result<TensorMap> {
+    let Problem { m, k, l, .. } = gemm.problem;
+    let (m, k, l) = (u64::from(m), u64::from(k), u64::from(l));
+    let element = match gemm.kind.operand() {
+        Operand::F16 => ElementType::F16,
+        Operand::Bf16 => ElementType::Bf16,
+    };
+    let map = tensor_map::TensorMap {
+        swizzle: Swizzle::B128,
+        l2_promotion: L2Promotion::B256,
+        ..tensor_map::TensorMap::tiled(
+            element,
+            address,
+            &[k, m, l],
+            &[2 * k, 2 * k * m],
+            &[BOX_COLUMNS, config.tokens, 1],
+        )
+    };
+    Ok(TensorMap::from_bytes(&gemm.kernels.device().encode_tensor_map(&map)?))
+}

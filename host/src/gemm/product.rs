@@ -1,0 +1,212 @@
+//! A GEMM of one shape: checked and planned once, launched any number of times.
+
+use fp4_formats::gemm::hopper::{Scheme, WeightLayout};
+use fp4_formats::gemm::{Epilogue, OutputType, Problem};
+use ptx_emu::LaunchReport;
+
+use super::check::formats;
+use super::plan::Chosen;
+use super::{
+    ActivationBuffers, ActivationKind, DeviceWeights, GemmOptions, GemmPlan, Output, ResultBuffers,
+    Vectors, WeightForm, Workspace, blackwell, hopper, tuned,
+};
+use crate::device::Kernels;
+use crate::error::{Error, Result};
+use crate::gemv::combined_scale;
+use crate::shape::GemmShape;
+use crate::tensor::Dims;
+
+/// A GEMM of one shape, checked and planned.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use fp4_formats::ScaleLayout;
+/// use fp4_formats::gemm::hopper::Operand;
+/// use nvfp4::buffer::DeviceBuffer;
+/// use nvfp4::device::{Device, DeviceRequest};
+/// use nvfp4::gemm::{
+///     ActivationBuffers, ActivationKind, Gemm, GemmOptions, HalfMatrix, Repacked, ResultBuffers,
+///     Vectors,
+/// };
+/// use nvfp4::quantize::{TensorScale, quantize};
+/// use nvfp4::tensor::Dims;
+///
+/// # fn main() -> nvfp4::error::Result<()> {
+/// let device = Device::open(&DeviceRequest::Auto)?;
+/// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+/// let kind = ActivationKind::Halves(Operand::F16);
+///
+/// // Once a weight.
+/// let dims = Dims::new(1, 40, 64)?;
+/// let weight =
+///     quantize("w", &[0.25; 40 * 64], dims, TensorScale::FromAmax, ScaleLayout::Linear)?;
+/// let weights = Repacked::for_device(&device, &weight, kind)?.upload(&device)?;
+///
+/// // Once a shape: one matrix of 5 tokens.
+/// let product = Gemm::new(&kernels, &weights, [1, 5], kind, 1.0, &GemmOptions::default())?;
+/// let [bytes, _] = product.out_bytes()?;
+/// let out = DeviceBuffer::poisoned(&device, "c", bytes)?;
+/// assert_eq!(product.workspace_bytes(), 0);
+///
+/// // Once a product.
+/// let input = HalfMatrix::round("x", Dims::new(1, 5, 64)?, Operand::F16, &[3.0; 5 * 64])?;
+/// let input = DeviceBuffer::upload(&device, "x", input.bytes())?;
+/// let (input, result) = (ActivationBuffers::Halves(&input), ResultBuffers::Floats(&out));
+/// product.launch(input, &weights, result, None, Vectors::default())?;
+/// assert_eq!(out.read()?.len(), 5 * 40 * 2);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Gemm {
+    pub(super) kernels: Kernels,
+    pub(super) plan: GemmPlan,
+    pub(super) problem: Problem,
+    pub(super) kind: ActivationKind,
+    pub(super) output: Output,
+    alpha: f32,
+}
+
+impl Gemm {
+    /// Checks and plans the product of `batch` matrices of `m` tokens with `weights`, and takes
+    /// alpha, output type and overrides from `options`. `a_scale` is the scale of the whole left
+    /// operand. Launches and allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for sizes that no kernel takes and weights repacked for another type of
+    /// activations, and for a result in NVFP4 an N that is no multiple of 16; [`Error::Scalar`]
+    /// where the product of alpha and the scales is not representable, and for a scale of the
+    /// result that its recipe does not accept.
+    pub fn new(
+        kernels: &Kernels,
+        weights: &DeviceWeights,
+        [batch, m]: [usize; 2],
+        kind: ActivationKind,
+        a_scale: f32,
+        options: &GemmOptions,
+    ) -> Result<Self> {
+        let form = weights.form();
+        let shape = GemmShape { m, n: form.rows() as usize, k: form.columns() as usize, l: batch };
+        let format = form.format();
+        if let WeightForm::Hopper(WeightLayout { scheme: Scheme { operand, .. }, .. }) = form
+            && kind.operand() != operand
+        {
+            let field = "type of activations";
+            let required = format!("{}, which the weights were repacked for", operand.name());
+            return Err(Error::shape(field, required, kind.operand().name()));
+        }
+        formats(format, kind)?;
+        check_batch(weights, batch)?;
+        options.output.check()?;
+        let mut plan = tuned::plan_for(kernels, shape, format, kind, options)?;
+        let mut alpha = combined_scale(options.alpha, a_scale, weights.global_scale())?;
+        if matches!(plan.chosen, Chosen::Hopper(_)) && hopper::decoded_scale(kind) != 1.0 {
+            alpha = combined_scale(alpha, hopper::decoded_scale(kind).recip(), 1.0)?;
+        }
+        // The plan has checked that these fit.
+        let problem = Problem { m: m as u32, n: form.rows(), k: form.columns(), l: batch as u32 };
+        if let Chosen::Blackwell(choice) = plan.chosen {
+            plan.why.push(blackwell::way_out(&choice, &problem, options.output).into());
+        }
+        let kernels = kernels.clone();
+        let output = options.output;
+        output.bytes(Dims::new(batch, m, form.rows() as usize)?)?;
+        Ok(Self { kernels, plan, problem, kind, output, alpha })
+    }
+
+    /// How it will be run.
+    #[must_use]
+    pub fn plan(&self) -> &GemmPlan {
+        &self.plan
+    }
+
+    /// Bytes of the workspace that a launch needs; 0 for none.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        self.plan.workspace_bytes
+    }
+
+    /// Batch, M and N of the result.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`].
+    pub fn result_dims(&self) -> Result<Dims> {
+        let Problem { m, n, l, .. } = self.problem;
+        Dims::new(l as usize, m as usize, n as usize)
+    }
+
+    /// Bytes of the result: of its elements, or of its codes and its scales.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`].
+    pub fn out_bytes(&self) -> Result<[usize; 2]> {
+        self.output.bytes(self.result_dims()?)
+    }
+
+    /// Queues the product `out = A weights^T` on the kernels' stream without waiting for it, also
+    /// while a CUDA graph is recorded; allocates no device memory. The emulator's reports come back
+    /// at once. `workspace` holds at least [`workspace_bytes`](Self::workspace_bytes); see there
+    /// who can share one.
+    ///
+    /// On a GPU all that is given must live until the product is done, and what a recorded graph
+    /// uses as long as it is replayed. Buffers that own their memory do: freeing it waits.
+    /// Everything may be written by work before it in the stream, but the weights, which the
+    /// kernels begin to read while that work still runs
+    /// ([`Device::with_stream`](crate::device::Device::with_stream)).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for buffers of other sizes or kinds than planned,
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn launch(
+        &self,
+        a: ActivationBuffers<'_>,
+        weights: &DeviceWeights,
+        out: ResultBuffers<'_>,
+        workspace: Option<&Workspace>,
+        vectors: Vectors<'_>,
+    ) -> Result<Vec<LaunchReport>> {
+        let Problem { m, n, k, .. } = self.problem;
+        let form = weights.form();
+        if (form.rows(), form.columns()) != (n, k) {
+            return Err(Error::shape("weights", "those planned for", format!("{form:?}")));
+        }
+        let (out, scales) = out.place(self.output, self.result_dims()?)?;
+        check_batch(weights, self.problem.l as usize)?;
+        let [row_factors, column_factors, bias] = vectors.place(&self.problem)?;
+        let epilogue = Epilogue {
+            out,
+            out_stride: u64::from(m) * u64::from(n),
+            row_factors,
+            column_factors,
+            bias,
+            alpha: self.alpha,
+            out_type: self.output.code(),
+            bias_type: OutputType::F32 as u32,
+            reserved: 0,
+            scales,
+        };
+        match (self.plan.chosen, form) {
+            (Chosen::Hopper(chosen), WeightForm::Hopper(layout))
+                if layout.scheme == chosen.config.scheme =>
+            {
+                hopper::launch(self, &chosen, a, weights, &layout, workspace, epilogue)
+            }
+            (Chosen::Blackwell(candidate), WeightForm::Blackwell(blocks))
+                if blocks.format == candidate.config.format =>
+            {
+                blackwell::launch(self, &candidate, a, weights, &blocks, workspace, epilogue)
+            }
+            _ => Err(Error::shape("weights", "those planned for", format!("{form:?}"))),
+        }
+    }
+}
+
+/// Checks that there is a matrix of weights for each batch entry, or one for all.
+fn check_batch(weights: &DeviceWeights, batch: usize) -> Result<()> {
+    if weights.batch() == 1 || weights.batch() == batch {
+        return Ok(());
+    }
+    let required = format!("1 or {batch}, the batch");
+    Err(Error::shape("matrices of weights", required, weights.batch()))
+}
