@@ -66,12 +66,14 @@ pub struct Gemm {
     pub(super) kind: ActivationKind,
     pub(super) output: Output,
     alpha: f32,
+    /// Scale of the whole left operand.
+    a_scale: f32,
 }
 
 impl Gemm {
-    /// Checks and plans the product of `batch` matrices of `m` tokens with `weights`, and takes
-    /// alpha, output type and overrides from `options`. `a_scale` is the scale of the whole left
-    /// operand. Launches and allocates nothing.
+    /// Checks and plans the product of `batch` matrices of `m` tokens with `weights`, or with others
+    /// of their sizes, format and order, and takes alpha, output type and overrides from `options`.
+    /// `a_scale` is the scale of the whole left operand. Launches and allocates nothing.
     ///
     /// # Errors
     /// [`Error::Shape`] for sizes that no kernel takes and weights repacked for another type of
@@ -100,10 +102,6 @@ impl Gemm {
         check_batch(weights, batch)?;
         options.output.check()?;
         let mut plan = tuned::plan_for(kernels, shape, format, kind, options)?;
-        let mut alpha = combined_scale(options.alpha, a_scale, weights.global_scale())?;
-        if matches!(plan.chosen, Chosen::Hopper(_)) && hopper::decoded_scale(kind) != 1.0 {
-            alpha = combined_scale(alpha, hopper::decoded_scale(kind).recip(), 1.0)?;
-        }
         // The plan has checked that these fit.
         let problem = Problem { m: m as u32, n: form.rows(), k: form.columns(), l: batch as u32 };
         if let Chosen::Blackwell(choice) = plan.chosen {
@@ -112,7 +110,23 @@ impl Gemm {
         let kernels = kernels.clone();
         let output = options.output;
         output.bytes(Dims::new(batch, m, form.rows() as usize)?)?;
-        Ok(Self { kernels, plan, problem, kind, output, alpha })
+        let product = Self { kernels, plan, problem, kind, output, alpha: options.alpha, a_scale };
+        product.factor(weights)?;
+        Ok(product)
+    }
+
+    /// What the kernels multiply sums with.
+    ///
+    /// # Errors
+    /// [`Error::Scalar`] where it is not representable.
+    fn factor(&self, weights: &DeviceWeights) -> Result<f32> {
+        let factor = combined_scale(self.alpha, self.a_scale, weights.global_scale())?;
+        match self.plan.chosen {
+            Chosen::Hopper(_) if hopper::decoded_scale(self.kind) != 1.0 => {
+                combined_scale(factor, hopper::decoded_scale(self.kind).recip(), 1.0)
+            }
+            _ => Ok(factor),
+        }
     }
 
     /// How it will be run.
@@ -156,7 +170,8 @@ impl Gemm {
     /// ([`Device::with_stream`](crate::device::Device::with_stream)).
     ///
     /// # Errors
-    /// [`Error::Shape`] for buffers of other sizes or kinds than planned,
+    /// [`Error::Shape`] for weights or buffers of other sizes or kinds than planned;
+    /// [`Error::Scalar`] where the product of alpha and the scales is not representable;
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
@@ -180,7 +195,7 @@ impl Gemm {
             row_factors,
             column_factors,
             bias,
-            alpha: self.alpha,
+            alpha: self.factor(weights)?,
             out_type: self.output.code(),
             bias_type: OutputType::F32 as u32,
             reserved: 0,
