@@ -169,11 +169,24 @@ impl DeviceBuffer {
         Ok(Self { place })
     }
 
-    /// Checks that it is memory that kernels of `device` can use; `field` is what errors call it.
+    /// The address, if it has `bytes` bytes that kernels of `device` can use; `what` is what errors
+    /// call it.
     ///
     /// # Errors
     /// [`Error::Shape`].
-    pub(crate) fn require_on(&self, field: &str, device: &Device) -> Result<()> {
+    pub(crate) fn checked(&self, what: &str, bytes: usize, device: &Device) -> Result<u64> {
+        if self.len() != bytes {
+            return Err(Error::shape(format!("bytes of {what}"), bytes.to_string(), self.len()));
+        }
+        self.require_on(what, device)?;
+        Ok(self.address())
+    }
+
+    /// Checks that it is memory that kernels of `device` can use; `what` is what errors call it.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub(crate) fn require_on(&self, what: &str, device: &Device) -> Result<()> {
         let found = match (&self.place, device.backend()) {
             (Place::Cuda(memory), Backend::Cuda(gpu)) => {
                 if memory.device().shares_memory_with(gpu) {
@@ -193,7 +206,7 @@ impl DeviceBuffer {
             (Place::Emulator { .. }, Backend::Cuda(_)) => "on an emulated device".into(),
         };
         let required = format!("on {}, as the kernels", device.choice().device);
-        Err(Error::shape(format!("memory of {field}"), required, found))
+        Err(Error::shape(format!("memory of {what}"), required, found))
     }
 
     /// The device address.

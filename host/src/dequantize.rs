@@ -126,12 +126,9 @@ impl Dequantizer {
             ("multipliers", tensor, levels * size_of::<f32>()),
         ];
         for (name, buffer, required) in buffers {
-            let Some(buffer) = buffer else { continue };
-            if buffer.len() != required {
-                let field = format!("bytes of {name}");
-                return Err(Error::shape(field, required.to_string(), buffer.len()));
+            if let Some(buffer) = buffer {
+                buffer.checked(name, required, self.kernels.device())?;
             }
-            buffer.require_on(name, self.kernels.device())?;
         }
         let params = DequantizeParams {
             codes: codes.address(),

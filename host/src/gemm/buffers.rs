@@ -44,16 +44,8 @@ pub(super) enum CheckedActivations {
     },
 }
 
-/// An error where a buffer does not have the size it must have.
-fn sized(what: &str, buffer: &DeviceBuffer, required: usize) -> Result<u64> {
-    if buffer.len() == required {
-        return Ok(buffer.address());
-    }
-    Err(Error::shape(format!("bytes of {what}"), required.to_string(), buffer.len()))
-}
-
 impl ActivationBuffers<'_> {
-    /// Checks that they are activations of `kind` of the problem.
+    /// Checks that they are activations of `kind` of the problem, on `device`.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Overflow`].
@@ -61,18 +53,19 @@ impl ActivationBuffers<'_> {
         self,
         kind: ActivationKind,
         problem: &Problem,
+        device: &Device,
     ) -> Result<CheckedActivations> {
         let [m, k, l] = [problem.m, problem.k, problem.l].map(|size| size as usize);
         match (self, kind) {
             (Self::Halves(buffer), ActivationKind::Halves(_)) => {
-                let address = sized("the activations", buffer, l * m * k * 2)?;
+                let address = buffer.checked("the activations", l * m * k * 2, device)?;
                 Ok(CheckedActivations::Halves(address))
             }
             (Self::Blocks { codes, scales }, ActivationKind::Blocks { format, layout }) => {
                 let stride = scale_bytes(format, m, k, layout)?;
                 Ok(CheckedActivations::Blocks {
-                    codes: sized("the activations' codes", codes, l * m * (k / 2))?,
-                    scales: sized("the activations' scales", scales, l * stride)?,
+                    codes: codes.checked("the activations' codes", l * m * (k / 2), device)?,
+                    scales: scales.checked("the activations' scales", l * stride, device)?,
                     stride,
                     format,
                     layout,
@@ -100,13 +93,14 @@ pub struct Vectors<'a> {
 }
 
 impl Vectors<'_> {
-    /// Checks lengths. The addresses of row factors, column factors and bias; 0 for none.
+    /// Checks lengths and `device`. The addresses of row factors, column factors and bias; 0 for none.
     ///
     /// # Errors
     /// [`Error::Shape`].
-    pub(super) fn place(self, problem: &Problem) -> Result<[u64; 3]> {
+    pub(super) fn place(self, problem: &Problem, device: &Device) -> Result<[u64; 3]> {
         let place = |what: &str, buffer: Option<&DeviceBuffer>, len: u32| {
-            buffer.map_or(Ok(0), |buffer| sized(what, buffer, len as usize * size_of::<f32>()))
+            let bytes = len as usize * size_of::<f32>();
+            buffer.map_or(Ok(0), |buffer| buffer.checked(what, bytes, device))
         };
         Ok([
             place("the row factors", self.row_factors, problem.m)?,
@@ -171,14 +165,17 @@ impl Workspace {
         self.0.len()
     }
 
-    /// The address of a workspace of at least `bytes` bytes; 0 where none is needed.
+    /// The address of a workspace of at least `bytes` bytes on `device`; 0 where none is needed.
     ///
     /// # Errors
-    /// [`Error::Shape`] where it is absent or too small.
-    pub(super) fn place(given: Option<&Self>, bytes: usize) -> Result<u64> {
+    /// [`Error::Shape`] where it is absent, too small or elsewhere.
+    pub(super) fn place(given: Option<&Self>, bytes: usize, device: &Device) -> Result<u64> {
         match given {
             _ if bytes == 0 => Ok(0),
-            Some(workspace) if workspace.len() >= bytes => Ok(workspace.0.address()),
+            Some(workspace) if workspace.len() >= bytes => {
+                workspace.0.require_on("the workspace", device)?;
+                Ok(workspace.0.address())
+            }
             other => {
                 let required = format!("at least {bytes} bytes");
                 Err(Error::shape("workspace", required, other.map_or(0, Self::len)))

@@ -2,6 +2,7 @@
 
 use fp4_formats::gemm::hopper::{Scheme, WeightLayout};
 use fp4_formats::gemm::{Epilogue, OutputType, Problem};
+use fp4_formats::quantize::Format;
 use ptx_emu::LaunchReport;
 
 use super::check::formats;
@@ -77,7 +78,7 @@ impl Gemm {
     ///
     /// # Errors
     /// [`Error::Shape`] for sizes that no kernel takes and weights repacked for another type of
-    /// activations, and for a result in NVFP4 an N that is no multiple of 16; [`Error::Scalar`]
+    /// activations or another architecture, and for a result in NVFP4 an N that is no multiple of 16; [`Error::Scalar`]
     /// where the product of alpha and the scales is not representable, and for a scale of the
     /// result that its recipe does not accept.
     pub fn new(
@@ -111,6 +112,7 @@ impl Gemm {
         let output = options.output;
         output.bytes(Dims::new(batch, m, form.rows() as usize)?)?;
         let product = Self { kernels, plan, problem, kind, output, alpha: options.alpha, a_scale };
+        product.check_weights(weights)?;
         product.factor(weights)?;
         Ok(product)
     }
@@ -170,7 +172,8 @@ impl Gemm {
     /// ([`Device::with_stream`](crate::device::Device::with_stream)).
     ///
     /// # Errors
-    /// [`Error::Shape`] for weights or buffers of other sizes or kinds than planned;
+    /// [`Error::Shape`] for weights or buffers of other sizes or kinds than planned, or on another
+    /// device;
     /// [`Error::Scalar`] where the product of alpha and the scales is not representable;
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
@@ -181,14 +184,11 @@ impl Gemm {
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
     ) -> Result<Vec<LaunchReport>> {
-        let Problem { m, n, k, .. } = self.problem;
-        let form = weights.form();
-        if (form.rows(), form.columns()) != (n, k) {
-            return Err(Error::shape("weights", "those planned for", format!("{form:?}")));
-        }
-        let (out, scales) = out.place(self.output, self.result_dims()?)?;
-        check_batch(weights, self.problem.l as usize)?;
-        let [row_factors, column_factors, bias] = vectors.place(&self.problem)?;
+        self.check_weights(weights)?;
+        let Problem { m, n, .. } = self.problem;
+        let device = self.kernels.device();
+        let (out, scales) = out.place(self.output, self.result_dims()?, device)?;
+        let [row_factors, column_factors, bias] = vectors.place(&self.problem, device)?;
         let epilogue = Epilogue {
             out,
             out_stride: u64::from(m) * u64::from(n),
@@ -201,19 +201,61 @@ impl Gemm {
             reserved: 0,
             scales,
         };
-        match (self.plan.chosen, form) {
-            (Chosen::Hopper(chosen), WeightForm::Hopper(layout))
-                if layout.scheme == chosen.config.scheme =>
-            {
+        match (self.plan.chosen, weights.form()) {
+            (Chosen::Hopper(chosen), WeightForm::Hopper(layout)) => {
                 hopper::launch(self, &chosen, a, weights, &layout, workspace, epilogue)
             }
-            (Chosen::Blackwell(candidate), WeightForm::Blackwell(blocks))
-                if blocks.format == candidate.config.format =>
-            {
+            (Chosen::Blackwell(candidate), WeightForm::Blackwell(blocks)) => {
                 blackwell::launch(self, &candidate, a, weights, &blocks, workspace, epilogue)
             }
-            _ => Err(Error::shape("weights", "those planned for", format!("{form:?}"))),
+            (_, form) => Err(self.other_form(form)),
         }
+    }
+
+    /// Checks that the plan is one for these weights.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    fn check_weights(&self, weights: &DeviceWeights) -> Result<()> {
+        let form = weights.form();
+        let Problem { n, k, l, .. } = self.problem;
+        for (field, found, required) in [("N", form.rows(), n), ("K", form.columns(), k)] {
+            if found != required {
+                let required = format!("{required}, as planned");
+                return Err(Error::shape(format!("{field} of the weights"), required, found));
+            }
+        }
+        let planned = match (self.plan.chosen, form) {
+            (Chosen::Hopper(chosen), WeightForm::Hopper(layout)) => {
+                layout.scheme == chosen.config.scheme
+            }
+            (Chosen::Blackwell(candidate), WeightForm::Blackwell(blocks)) => {
+                blocks.format == candidate.config.format
+            }
+            _ => false,
+        };
+        if !planned {
+            return Err(self.other_form(form));
+        }
+        check_batch(weights, l as usize)?;
+        weights.buffer().require_on("the weights", self.kernels.device())
+    }
+
+    /// The error for weights that were repacked for other kernels than the plan's.
+    fn other_form(&self, found: WeightForm) -> Error {
+        let hopper = |Scheme { format, operand }: Scheme| {
+            format!("{} for {} activations on sm_90a", format.name(), operand.name())
+        };
+        let blackwell = |format: Format| format!("{} on sm_100a", format.name());
+        let required = match self.plan.chosen {
+            Chosen::Hopper(chosen) => hopper(chosen.config.scheme),
+            Chosen::Blackwell(chosen) => blackwell(chosen.config.format),
+        };
+        let found = match found {
+            WeightForm::Hopper(layout) => hopper(layout.scheme),
+            WeightForm::Blackwell(blocks) => blackwell(blocks.format),
+        };
+        Error::shape("order of the weights", format!("{required}, as planned"), found)
     }
 }
 

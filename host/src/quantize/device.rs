@@ -240,11 +240,7 @@ impl Quantizer {
         let required = self.input_bytes();
         for (name, buffer) in [("input", Some(input)), ("up", up)] {
             let Some(buffer) = buffer else { continue };
-            if buffer.len() as u64 != required {
-                let field = format!("bytes of `{name}`");
-                return Err(Error::shape(field, required.to_string(), buffer.len()));
-            }
-            buffer.require_on(&format!("`{name}`"), self.kernels.device())?;
+            buffer.checked(&format!("`{name}`"), required as usize, self.kernels.device())?;
         }
         if up.is_some() != self.input.gated {
             let required = if self.input.gated { "given" } else { "absent" };
