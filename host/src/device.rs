@@ -167,13 +167,21 @@ pub enum Backend {
 }
 
 /// An emulated GPU: a machine description and its memory. Clones share the memory.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Emulator {
     /// The machine.
     pub gpu: Gpu,
     /// The order in which it interleaves.
     pub schedule: Schedule,
     pub(crate) memory: Rc<RefCell<GlobalMemory>>,
+}
+
+impl fmt::Debug for Emulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The memory is megabytes that nobody wants to see.
+        let Self { gpu, schedule, .. } = self;
+        write!(f, "Emulator({}, {schedule:?})", gpu.name)
+    }
 }
 
 /// An open device. Clones share it.

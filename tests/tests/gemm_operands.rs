@@ -214,6 +214,14 @@ fn weights_of_other_sizes_and_orders_are_refused() {
         let planned = Gemm::new(kernels, &elsewhere, [1, M], kind::<Nvfp4>(), scale, &options());
         assert_eq!(refused("of the other architecture", planned), order(theirs));
 
+        let repacked =
+            Repacked::for_device(kernels.device(), &b, kind::<Nvfp4>()).expect("repacked");
+        let bytes = repacked.bytes().len();
+        let short = DeviceBuffer::poisoned(kernels.device(), "short", bytes - 1).expect("memory");
+        let expected =
+            format!("bytes to write must be {}, the buffer's, but is {bytes}", bytes - 1);
+        assert_eq!(refused("too little memory", repacked.upload_to(short)), expected);
+
         let mxfp4 = upload(kernels, &blocks::<Mxfp4>(1, N, 1.0), kind::<Mxfp4>());
         let found =
             if on_hopper { "mxfp4 for bf16 activations on sm_90a" } else { "mxfp4 on sm_100a" };

@@ -80,7 +80,7 @@ impl Layer {
         };
         let weights = [FP4, BF16].map(|kind| {
             let repacked = Repacked::for_device(device, &weight, kind).expect("repacked");
-            repacked.upload(device).expect("uploaded")
+            repacked.upload_to(memory("weights", repacked.bytes().len())).expect("uploaded")
         });
         let plain = Input::plain(FloatType::Bf16);
         let quantizer = Quantizer::new(kernels, m, k, plain, &quantisation()).expect("planned");
@@ -181,7 +181,7 @@ fn emulated_layers_in_memory_of_the_callers() {
     for name in ["emu:h200", "emu:b200"] {
         let kernels = nvfp4_tests::emulated(name, ptx_emu::Schedule::Eager);
         let device = kernels.device().clone();
-        let arena = DeviceBuffer::poisoned(&device, "arena", 1 << 20).expect("memory");
+        let arena = DeviceBuffer::poisoned(&device, "arena", 4 << 20).expect("memory");
         for (shape, splits) in cases(&kernels) {
             let mut at = arena.address();
             let layer = Layer::new(&kernels, shape, splits, |name, bytes| {
