@@ -120,20 +120,16 @@ impl Dequantizer {
                 (ScaleSource::RowAmax, Some(buffer), 1.0, self.rows as usize)
             }
         };
-        let buffers = [
-            ("codes", Some(codes), code_bytes),
-            ("scales", Some(scales), scale_bytes),
-            ("multipliers", tensor, levels * size_of::<f32>()),
-        ];
-        for (name, buffer, required) in buffers {
-            if let Some(buffer) = buffer {
-                buffer.checked(name, required, self.kernels.device())?;
-            }
-        }
+        let device = self.kernels.device();
+        let codes = codes.checked("codes", code_bytes, device)?;
+        let scales = scales.checked("scales", scale_bytes, device)?;
+        let levels = levels * size_of::<f32>();
+        let tensor =
+            tensor.map_or(Ok(0), |tensor| tensor.checked("multipliers", levels, device))?;
         let params = DequantizeParams {
-            codes: codes.address(),
-            scales: scales.address(),
-            tensor: tensor.map_or(0, DeviceBuffer::address),
+            codes,
+            scales,
+            tensor,
             out: self.out.address(),
             m: self.rows,
             k: self.cols,

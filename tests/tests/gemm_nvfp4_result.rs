@@ -8,11 +8,12 @@ use fp4_formats::quantize::Format;
 use fp4_formats::recipe::{Nvfp4Tensor, Software};
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e4m3, pack};
 use nvfp4::bench::{self, GemmBench, Left, Protocol};
+use nvfp4::buffer::DeviceBuffer;
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
-    Activations, GemmOptions, GemmOverrides, GemmPlan, GemmResult, GemmRun, Output, Repacked, gemm,
-    plan_for, reference,
+    ActivationBuffers, Activations, Gemm, GemmOptions, GemmOverrides, GemmPlan, GemmResult,
+    GemmRun, Output, Repacked, ResultBuffers, Vectors, gemm, plan_for, reference,
 };
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::write_result;
@@ -338,6 +339,45 @@ fn the_oracle_sees_wrong_codes_and_scales() {
         let first = bad.verify(&reference).first_mismatch;
         let first = first.unwrap_or_else(|| panic!("scale {at} is not seen"));
         assert_eq!((first.batch, first.row / 16), (at / 3, at % 3));
+    }
+}
+
+/// One plan serves all weights of its form, each with its own scale.
+#[test]
+fn weights_take_turns() {
+    for device in DEVICES {
+        let kernels = emulated(device, Schedule::Eager);
+        let a = {
+            let mut rng = SplitMix64::new(3);
+            let dims = Dims::new(1, 3, 64).expect("dims");
+            Generator::FullRange.halves("a", dims, Operand::F16, &mut rng).expect("a")
+        };
+        let a = Activations::<Nvfp4>::Halves(&a);
+        let weights = [0.5, 3.0].map(|scale| {
+            let mut rng = SplitMix64::new(4);
+            let dims = Dims::new(1, 48, 64).expect("dims");
+            let b = Generator::FullRange.operand("b", dims, Linear, &mut rng).expect("b");
+            let (codes, scales) = (b.codes().to_vec(), b.scales().to_vec());
+            BlockScaled::<Nvfp4>::new("b", dims, Linear, codes, scales, scale).expect("weights")
+        });
+        let placed = weights.each_ref().map(|b| {
+            let repacked = Repacked::for_device(kernels.device(), b, a.kind()).expect("repacked");
+            repacked.upload(kernels.device()).expect("uploaded")
+        });
+        let options = GemmOptions::default();
+        let product = Gemm::new(&kernels, &placed[0], [1, 3], a.kind(), 1.0, &options);
+        let product = product.expect("planned");
+        assert_eq!(product.workspace_bytes(), 0);
+        let Activations::Halves(halves) = a else { unreachable!() };
+        let input = DeviceBuffer::upload(kernels.device(), "a", halves.bytes()).expect("uploaded");
+        for (b, placed) in weights.iter().zip(&placed) {
+            let [bytes, _] = product.out_bytes().expect("small");
+            let out = DeviceBuffer::poisoned(kernels.device(), "c", bytes).expect("allocated");
+            let (input, result) = (ActivationBuffers::Halves(&input), ResultBuffers::Floats(&out));
+            product.launch(input, placed, result, None, Vectors::default()).expect("runs");
+            let expected = gemm(&kernels, &a, b, &options).expect("runs");
+            assert_eq!(out.read().expect("written"), expected.bytes, "{device}");
+        }
     }
 }
 

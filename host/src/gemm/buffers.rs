@@ -93,7 +93,8 @@ pub struct Vectors<'a> {
 }
 
 impl Vectors<'_> {
-    /// Checks lengths and `device`. The addresses of row factors, column factors and bias; 0 for none.
+    /// Checks lengths and `device`. The addresses of row factors, column factors and bias; 0 for
+    /// none.
     ///
     /// # Errors
     /// [`Error::Shape`].

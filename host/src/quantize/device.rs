@@ -237,19 +237,18 @@ impl Quantizer {
         input: &DeviceBuffer,
         up: Option<&DeviceBuffer>,
     ) -> Result<Vec<LaunchReport>> {
-        let required = self.input_bytes();
-        for (name, buffer) in [("input", Some(input)), ("up", up)] {
-            let Some(buffer) = buffer else { continue };
-            buffer.checked(&format!("`{name}`"), required as usize, self.kernels.device())?;
-        }
-        if up.is_some() != self.input.gated {
+        let required = usize::try_from(self.input_bytes()).unwrap_or(usize::MAX);
+        let is_gated = up.is_some();
+        let device = self.kernels.device();
+        let input = input.checked("`input`", required, device)?;
+        let up = up.map_or(Ok(0), |up| up.checked("`up`", required, device))?;
+        if is_gated != self.input.gated {
             let required = if self.input.gated { "given" } else { "absent" };
-            let found = if up.is_some() { "given" } else { "absent" };
+            let found = if is_gated { "given" } else { "absent" };
             return Err(Error::shape("the second input", required, found));
         }
         let source = scale_source(&self.options);
         let address = |buffer: Option<&DeviceBuffer>| buffer.map_or(0, DeviceBuffer::address);
-        let (input, up) = (input.address(), address(up));
         let mut reports = Vec::new();
         if let (Some(maxima), [amax, _]) = (&self.maxima, self.plan.steps.as_slice()) {
             let per_row = source == ScaleSource::RowAmax;

@@ -1,9 +1,11 @@
-//! What tests of checkpoints share: a folder, a model, ways to look at and damage files.
+//! What tests share: a folder, machines without kernels, a model, ways to look at and damage
+//! files.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::path::{Path, PathBuf};
 
 use nvfp4::checkpoint::{self, Layout, Model, ModelOptions, NewTensor};
+use nvfp4::device::{Device, Kernels};
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4::rng::SplitMix64;
 use safetensors::Dtype;
@@ -41,6 +43,18 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// The emulated machines, and their architectures.
+pub const MACHINES: [(&str, &str); 2] = [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")];
+
+/// Kernels of an emulated machine, of a module that has none, for what does not launch any.
+pub fn no_kernels(folder: &Folder, (device, arch): (&str, &str)) -> Kernels {
+    std::fs::create_dir_all(folder.file(arch)).expect("a folder");
+    let module = format!(".version 9.0\n.target {arch}\n.address_size 64\n");
+    std::fs::write(folder.file(arch).join("kernels.ptx"), module).expect("written");
+    let device = Device::open(&device.parse().expect("known")).expect("opens");
+    device.kernels(Some(folder.path())).expect("loads")
 }
 
 pub fn tensor(dtype: Dtype, shape: &[usize], data: Vec<u8>) -> NewTensor {

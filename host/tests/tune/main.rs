@@ -8,7 +8,7 @@ mod damage;
 mod plans;
 mod tables;
 
-use nvfp4::device::{Device, Kernels};
+use nvfp4::device::Kernels;
 use nvfp4::gemm::ActivationKind;
 use nvfp4::output::OutputType;
 use nvfp4::quantize::Format;
@@ -18,18 +18,11 @@ use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneProblem, Tuning};
 use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::hopper::Operand;
 use proptest::prelude::*;
-use support::Folder;
-
-const MACHINES: [(&str, &str); 2] = [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")];
+use support::{Folder, MACHINES, no_kernels};
 
 /// Kernels of an emulated machine, of a module that has none.
 fn kernels(folder: &Folder, machine: (&str, &str)) -> Kernels {
-    let (device, arch) = machine;
-    std::fs::create_dir_all(folder.file(arch)).expect("a folder");
-    let module = format!(".version 9.0\n.target {arch}\n.address_size 64\n");
-    std::fs::write(folder.file(arch).join("kernels.ptx"), module).expect("written");
-    let device = Device::open(&device.parse().expect("known")).expect("opens");
-    device.kernels(Some(folder.path())).expect("loads").with_tuning(Tuning::off())
+    no_kernels(folder, machine).with_tuning(Tuning::off())
 }
 
 fn key() -> DeviceKey {

@@ -3,6 +3,7 @@
 mod blocks;
 mod case;
 mod dependent;
+mod halves;
 mod host;
 mod mutated;
 mod operand;

@@ -1,0 +1,389 @@
+//! What a GEMM refuses before anything is launched: each time with the field, what it must be and
+//! what it is, on both machines. No kernel is there to run.
+
+mod support;
+
+use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
+use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
+use nvfp4::buffer::DeviceBuffer;
+use nvfp4::device::Kernels;
+use nvfp4::error::{Error, Result};
+use nvfp4::gemm::{
+    ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions,
+    GemmOverrides, GemmRun, HalfMatrix, Output, Repacked, ResultBuffers, Vectors, Workspace, gemm,
+    plan, reference,
+};
+use nvfp4::output::OutputType;
+use nvfp4::quantize::Format;
+use nvfp4::shape::GemmShape;
+use nvfp4::tensor::{BlockScaled, Dims};
+use support::{Folder, MACHINES, no_kernels};
+
+const LONGEST: &str = "from 1 to 2147483647";
+
+/// The error's field, requirement and finding.
+#[track_caller]
+fn refused<T>(result: Result<T>, field: &str, required: &str, actual: &str) {
+    match result.map(drop).expect_err("refused") {
+        Error::Shape { field: f, required: r, actual: a } => {
+            assert_eq!((f.as_str(), r.as_str(), a.as_str()), (field, required, actual));
+        }
+        other => panic!("{other:?} for {field}"),
+    }
+}
+
+fn zeros<F: BlockFormat>(name: &str, [l, rows, k]: [usize; 3]) -> BlockScaled<F> {
+    let dims = Dims::new(l, rows, k).expect("dims");
+    let (codes, scales) = (vec![0; l * rows * k / 2], vec![0; l * rows * k / F::BLOCK]);
+    BlockScaled::new(name, dims, Linear, codes, scales, 1.0).expect("zeros")
+}
+
+fn halves(name: &str, [l, rows, k]: [usize; 3], operand: Operand) -> HalfMatrix {
+    let dims = Dims::new(l, rows, k).expect("dims");
+    HalfMatrix::new(name, dims, operand, vec![0; 2 * l * rows * k]).expect("zeros")
+}
+
+fn on_machines(test: &str, check: impl Fn(&Kernels, &str)) {
+    let folder = Folder::new(test);
+    for machine in MACHINES {
+        check(&no_kernels(&folder, machine), machine.1);
+    }
+}
+
+#[test]
+fn sizes_of_nothing_and_beyond_integers() {
+    for (at, field) in ["batch", "rows", "columns"].into_iter().enumerate() {
+        let mut sizes = [2; 3];
+        sizes[at] = 0;
+        refused(Dims::new(sizes[0], sizes[1], sizes[2]), field, "at least 1", "0");
+    }
+    on_machines("refused-sizes", |kernels, arch| {
+        let machine = kernels.device().machine();
+        for kind in [
+            ActivationKind::Blocks { format: Format::Nvfp4, layout: Linear },
+            ActivationKind::Halves(Operand::Bf16),
+        ] {
+            let plan = |shape, arch| {
+                plan(shape, Format::Nvfp4, kind, arch, machine, &GemmOverrides::default())
+            };
+            let good = GemmShape { m: 3, n: 5, k: 64, l: 2 };
+            plan(good, arch).expect("planned");
+            let (none, many) = (0, 1usize << 31);
+            for (size, shown) in [(none, "0"), (many, "2147483648")] {
+                refused(plan(GemmShape { m: size, ..good }, arch), "M", LONGEST, shown);
+                refused(plan(GemmShape { n: size, ..good }, arch), "N", LONGEST, shown);
+                refused(plan(GemmShape { k: size, ..good }, arch), "K", LONGEST, shown);
+            }
+            for (l, shown) in [(0, "0"), (65_536, "65536")] {
+                refused(plan(GemmShape { l, ..good }, arch), "batch", "from 1 to 65535", shown);
+            }
+            for (k, shown) in [(8, "8"), (24, "24"), (65, "65")] {
+                refused(plan(GemmShape { k, ..good }, arch), "K", "a multiple of 16", shown);
+            }
+            let field = "architecture for GEMM";
+            refused(plan(good, "sm_80"), field, "sm_90a or sm_100a", "sm_80");
+        }
+        let kind = ActivationKind::Halves(Operand::Bf16);
+        let shape = GemmShape { m: 3, n: 5, k: 48, l: 1 };
+        let none = GemmOverrides::default();
+        let planned = plan(shape, Format::Mxfp4, kind, arch, machine, &none);
+        refused(planned, "K", "a multiple of 32", "48");
+    });
+}
+
+#[test]
+fn formats_without_a_kernel() {
+    on_machines("refused-formats", |kernels, arch| {
+        let machine = kernels.device().machine();
+        let plan = |format, kind| {
+            let shape = GemmShape { m: 3, n: 5, k: 64, l: 1 };
+            plan(shape, format, kind, arch, machine, &GemmOverrides::default())
+        };
+        let blocks = |format| ActivationKind::Blocks { format, layout: Linear };
+        let field = "format of activations";
+        let planned = plan(Format::Nvfp4, blocks(Format::Mxfp4));
+        refused(planned, field, "nvfp4, as the weights", "mxfp4");
+        let planned = plan(Format::Mxfp4, blocks(Format::Nvfp4));
+        refused(planned, field, "mxfp4, as the weights", "nvfp4");
+        let planned = plan(Format::Mxfp4, ActivationKind::Halves(Operand::F16));
+        let field = "type of activations for mxfp4 weights";
+        let required = "bf16, or the weights' own format";
+        refused(planned, field, required, "f16");
+        let weights = zeros::<Mxfp4>("w", [1, 5, 64]);
+        let kind = ActivationKind::Halves(Operand::F16);
+        let repacked = Repacked::for_device(kernels.device(), &weights, kind);
+        refused(repacked, field, required, "f16");
+    });
+}
+
+/// On the way in: [`gemm`], the oracle and [`GemmRun`].
+#[test]
+fn operands_that_do_not_fit_each_other() {
+    on_machines("refused-operands", |kernels, _| {
+        let b = zeros::<Nvfp4>("w", [1, 32, 64]);
+        let plain = GemmOptions::default();
+        let both =
+            |a: &HalfMatrix, b: &BlockScaled<Nvfp4>, options: &GemmOptions, error: [&str; 3]| {
+                let a = Activations::Halves(a);
+                refused(gemm(kernels, &a, b, options), error[0], error[1], error[2]);
+                refused(reference(&a, b, options), error[0], error[1], error[2]);
+            };
+        let a = halves("x", [2, 3, 80], Operand::F16);
+        both(&a, &b, &plain, ["K of `w`", "80, the K of `x`", "64"]);
+        let weights =
+            Repacked::for_device(kernels.device(), &b, ActivationKind::Halves(Operand::F16))
+                .expect("repacked");
+        let run = GemmRun::new(kernels, &Activations::<Nvfp4>::Halves(&a), &weights, &plain);
+        refused(run, "K of `x`", "64, the weights' K", "80");
+
+        let a = halves("x", [2, 3, 64], Operand::F16);
+        let three = zeros::<Nvfp4>("w", [3, 32, 64]);
+        both(&a, &three, &plain, ["batch of `w`", "1 or 2, the batch of `x`", "3"]);
+        let short = |len: usize| Some(vec![1.0; len]);
+        let options = GemmOptions { row_factors: short(4), ..plain.clone() };
+        both(&a, &b, &options, ["length of the row factors", "M = 3", "4"]);
+        let options = GemmOptions { column_factors: short(31), ..plain.clone() };
+        both(&a, &b, &options, ["length of the column factors", "N = 32", "31"]);
+        let options = GemmOptions { bias: short(0), ..plain.clone() };
+        both(&a, &b, &options, ["length of the bias", "N = 32", "0"]);
+
+        let dims = Dims::new(2, 3, 64).expect("dims");
+        let bytes = HalfMatrix::new("x", dims, Operand::F16, vec![0; 767]);
+        refused(bytes, "bytes of `x`", "2 x 384 elements", "767");
+        let values = HalfMatrix::round("x", dims, Operand::Bf16, &[0.0; 385]);
+        refused(values, "bytes of `x`", "2 x 384 elements", "770");
+    });
+}
+
+#[test]
+fn results_and_scalars() {
+    on_machines("refused-results", |kernels, _| {
+        let (a, b) = (halves("x", [1, 3, 64], Operand::F16), zeros::<Nvfp4>("w", [1, 40, 64]));
+        let run =
+            |options: &GemmOptions| gemm(kernels, &Activations::<Nvfp4>::Halves(&a), &b, options);
+        let output = Output::Nvfp4 { scale: 1.0, layout: Blocked128x4 };
+        let options = GemmOptions { output, ..GemmOptions::default() };
+        refused(run(&options), "N", "a multiple of 16 for a result in nvfp4", "40");
+        for scale in [0.0, -1.0, f32::NAN, f32::INFINITY, f32::MIN_POSITIVE / 2.0] {
+            let output = Output::Nvfp4 { scale, layout: Linear };
+            let options = GemmOptions { output, ..GemmOptions::default() };
+            let Err(Error::Scalar { field, required, actual }) = run(&options) else {
+                panic!("a scale of {scale}");
+            };
+            assert_eq!(field, "scale of the result");
+            assert_eq!(required, "finite and at least 2^-121");
+            assert_eq!(actual.to_bits(), f64::from(scale).to_bits());
+        }
+        for alpha in [f32::INFINITY, f32::NAN, f32::MIN_POSITIVE / 2.0] {
+            let options = GemmOptions { alpha, ..GemmOptions::default() };
+            let Err(Error::Scalar { field, required, actual }) = run(&options) else {
+                panic!("alpha = {alpha}");
+            };
+            assert_eq!(field, "alpha times both global scales");
+            assert_eq!(required, "0 or a normal f32");
+            assert_eq!(actual.to_bits(), f64::from(alpha).to_bits());
+        }
+    });
+}
+
+/// A planned product, and what it is launched with.
+struct Planned {
+    gemm: Gemm,
+    weights: DeviceWeights,
+    out: DeviceBuffer,
+    workspace: Option<Workspace>,
+}
+
+impl Planned {
+    /// 2 matrices of 3 tokens with weights of 40 rows and K = 48, which no machine takes as
+    /// 4-bit activations without a workspace.
+    fn new(kernels: &Kernels, kind: ActivationKind) -> Self {
+        let weights = Self::weights(kernels, [2, 40, 48], kind);
+        let options = GemmOptions::default();
+        let gemm = Gemm::new(kernels, &weights, [2, 3], kind, 1.0, &options).expect("planned");
+        let [bytes, _] = gemm.out_bytes().expect("small");
+        let workspace = match gemm.workspace_bytes() {
+            0 => None,
+            bytes => Some(Workspace::new(kernels.device(), bytes).expect("allocated")),
+        };
+        let out = buffer(kernels, bytes);
+        Self { gemm, weights, out, workspace }
+    }
+
+    fn weights(kernels: &Kernels, sizes: [usize; 3], kind: ActivationKind) -> DeviceWeights {
+        let weights = zeros::<Nvfp4>("w", sizes);
+        let repacked = Repacked::for_device(kernels.device(), &weights, kind).expect("repacked");
+        repacked.upload(kernels.device()).expect("uploaded")
+    }
+
+    fn launch(&self, a: ActivationBuffers<'_>) -> Result<()> {
+        let (out, workspace) = (ResultBuffers::Floats(&self.out), self.workspace.as_ref());
+        let vectors = Vectors::default();
+        self.gemm.launch(a, &self.weights, out, workspace, vectors).map(drop)
+    }
+}
+
+fn buffer(kernels: &Kernels, bytes: usize) -> DeviceBuffer {
+    DeviceBuffer::poisoned(kernels.device(), "buffer", bytes).expect("allocated")
+}
+
+const BLOCKS: ActivationKind = ActivationKind::Blocks { format: Format::Nvfp4, layout: Linear };
+const HALVES: ActivationKind = ActivationKind::Halves(Operand::F16);
+
+#[test]
+fn activations_that_were_not_planned_for() {
+    on_machines("refused-activations", |kernels, _| {
+        let sized = |bytes| buffer(kernels, bytes);
+        let (codes, scales, elements) =
+            (sized(2 * 3 * 24), sized(2 * 3 * 3), sized(2 * 3 * 48 * 2));
+        let blocks = Planned::new(kernels, BLOCKS);
+        let short = sized(2 * 3 * 24 - 1);
+        let given = ActivationBuffers::Blocks { codes: &short, scales: &scales };
+        refused(blocks.launch(given), "bytes of the activations' codes", "144", "143");
+        let long = sized(2 * 3 * 3 + 1);
+        let given = ActivationBuffers::Blocks { codes: &codes, scales: &long };
+        refused(blocks.launch(given), "bytes of the activations' scales", "18", "19");
+        let given = ActivationBuffers::Halves(&elements);
+        refused(blocks.launch(given), "activations", "nvfp4", "16-bit elements");
+
+        let halves = Planned::new(kernels, HALVES);
+        let given = ActivationBuffers::Blocks { codes: &codes, scales: &scales };
+        refused(halves.launch(given), "activations", "f16", "codes and scales");
+        let given = ActivationBuffers::Halves(&codes);
+        refused(halves.launch(given), "bytes of the activations", "576", "144");
+    });
+}
+
+#[test]
+fn workspaces_that_are_too_small() {
+    on_machines("refused-workspaces", |kernels, _| {
+        let planned = Planned::new(kernels, BLOCKS);
+        let needed = planned.gemm.workspace_bytes();
+        assert!(needed > 1, "{}", planned.gemm.plan());
+        let (codes, scales) = (buffer(kernels, 144), buffer(kernels, 18));
+        let small = Workspace::new(kernels.device(), needed - 1).expect("allocated");
+        for (workspace, found) in [(None, 0), (Some(small), needed - 1)] {
+            let planned = Planned { workspace, ..Planned::new(kernels, BLOCKS) };
+            let given = ActivationBuffers::Blocks { codes: &codes, scales: &scales };
+            let required = format!("at least {needed} bytes");
+            refused(planned.launch(given), "workspace", &required, &found.to_string());
+        }
+    });
+}
+
+#[test]
+fn results_that_were_not_planned_for() {
+    on_machines("refused-out", |kernels, _| {
+        let elements = buffer(kernels, 576);
+        let launch = |planned: &Planned, out: ResultBuffers<'_>| {
+            let (a, vectors) = (ActivationBuffers::Halves(&elements), Vectors::default());
+            planned.gemm.launch(a, &planned.weights, out, None, vectors)
+        };
+        let floats = Planned::new(kernels, HALVES);
+        let short = buffer(kernels, 479);
+        let launched = launch(&floats, ResultBuffers::Floats(&short));
+        refused(launched, "bytes of the result", "480", "479");
+        let out = ResultBuffers::Blocks { codes: &short, scales: &short };
+        refused(launch(&floats, out), "result", "f16", "blocks");
+
+        let weights = Planned::weights(kernels, [1, 48, 48], HALVES);
+        let output = Output::Nvfp4 { scale: 1.0, layout: Blocked128x4 };
+        let options = GemmOptions { output, ..GemmOptions::default() };
+        let gemm = Gemm::new(kernels, &weights, [2, 3], HALVES, 1.0, &options).expect("planned");
+        assert_eq!(gemm.out_bytes().expect("small"), [2 * 3 * 24, 2 * 128 * 4]);
+        let blocks = Planned { gemm, weights, ..Planned::new(kernels, HALVES) };
+        let (codes, scales) = (buffer(kernels, 144), buffer(kernels, 1024));
+        let out = ResultBuffers::Blocks { codes: &scales, scales: &scales };
+        refused(launch(&blocks, out), "bytes of the result's codes", "144", "1024");
+        let out = ResultBuffers::Blocks { codes: &codes, scales: &codes };
+        refused(launch(&blocks, out), "bytes of the result's scales", "1024", "144");
+        refused(launch(&blocks, ResultBuffers::Floats(&codes)), "result", "nvfp4", "floats");
+    });
+}
+
+#[test]
+fn vectors_of_other_lengths() {
+    on_machines("refused-vectors", |kernels, _| {
+        let planned = Planned::new(kernels, HALVES);
+        let (elements, other) = (buffer(kernels, 576), buffer(kernels, 164));
+        let launch = |vectors: Vectors<'_>| {
+            let a = ActivationBuffers::Halves(&elements);
+            let out = ResultBuffers::Floats(&planned.out);
+            planned.gemm.launch(a, &planned.weights, out, None, vectors)
+        };
+        let other = Some(&other);
+        let vectors = Vectors { row_factors: other, ..Vectors::default() };
+        refused(launch(vectors), "bytes of the row factors", "12", "164");
+        let vectors = Vectors { column_factors: other, ..Vectors::default() };
+        refused(launch(vectors), "bytes of the column factors", "160", "164");
+        let vectors = Vectors { bias: other, ..Vectors::default() };
+        refused(launch(vectors), "bytes of the bias", "160", "164");
+    });
+}
+
+#[test]
+fn weights_that_were_not_planned_for() {
+    on_machines("refused-weights", |kernels, arch| {
+        let planned = Planned::new(kernels, HALVES);
+        let elements = buffer(kernels, 576);
+        let launch = |weights: &DeviceWeights| {
+            let (a, vectors) = (ActivationBuffers::Halves(&elements), Vectors::default());
+            planned.gemm.launch(a, weights, ResultBuffers::Floats(&planned.out), None, vectors)
+        };
+        let taller = Planned::weights(kernels, [2, 41, 48], HALVES);
+        refused(launch(&taller), "N of the weights", "40, as planned", "41");
+        let wider = Planned::weights(kernels, [2, 40, 64], HALVES);
+        refused(launch(&wider), "K of the weights", "48, as planned", "64");
+        let required = "1 or 2, the batch";
+        let three = Planned::weights(kernels, [3, 40, 48], HALVES);
+        refused(launch(&three), "matrices of weights", required, "3");
+        let options = GemmOptions::default();
+        let gemm = Gemm::new(kernels, &three, [2, 3], HALVES, 1.0, &options);
+        refused(gemm, "matrices of weights", required, "3");
+        let options = GemmOptions { output: OutputType::F32.into(), ..options };
+        let gemm = Gemm::new(kernels, &three, [3, 0], HALVES, 1.0, &options);
+        refused(gemm, "M", LONGEST, "0");
+        // The other machine's kernels take others.
+        if arch == "sm_90a" {
+            let bf16 = ActivationKind::Halves(Operand::Bf16);
+            let gemm = Gemm::new(kernels, &planned.weights, [2, 3], bf16, 1.0, &options);
+            let required = "f16, which the weights were repacked for";
+            refused(gemm, "type of activations", required, "bf16");
+        } else {
+            let weights = Repacked::new(&zeros::<Nvfp4>("w", [2, 40, 48]), Operand::F16);
+            let weights = weights.and_then(|w| w.upload(kernels.device())).expect("uploaded");
+            let required = "nvfp4 on sm_100a, as planned";
+            let found = "nvfp4 for f16 activations on sm_90a";
+            refused(launch(&weights), "order of the weights", required, found);
+        }
+    });
+}
+
+#[test]
+fn overrides_that_do_not_suit() {
+    on_machines("refused-overrides", |kernels, arch| {
+        let machine = kernels.device().machine();
+        let plan = |kernel: Option<&str>, splits| {
+            let overrides = GemmOverrides { kernel: kernel.map(Into::into), splits };
+            plan(GemmShape::of(3, 40, 256), Format::Nvfp4, HALVES, arch, machine, &overrides)
+        };
+        let Err(Error::Shape { field, required, actual }) = plan(Some("gemm"), None) else {
+            panic!("no such kernel");
+        };
+        assert_eq!((field.as_str(), actual.as_str()), ("kernel", "gemm"));
+        assert!(required.starts_with("one of gemm_") && !required.contains("mxfp4"), "{required}");
+        if arch == "sm_90a" {
+            refused(plan(None, Some(3)), "parts of K", "from 0 to 2", "3");
+        } else {
+            let Err(Error::Shape { field, required, actual }) = plan(None, Some(3)) else {
+                panic!("no such number of parts");
+            };
+            assert_eq!(
+                (field.as_str(), required.as_str()),
+                ("GEMM", "a configuration that takes it")
+            );
+            assert!(actual.contains("Some(3)"), "{actual}");
+        }
+    });
+}
