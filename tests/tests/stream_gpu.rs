@@ -206,14 +206,14 @@ fn emulated_layers_in_memory_of_the_callers() {
 }
 
 /// The kernels of cuda:0, for one test at a time, since a recording of the kind below is disturbed
-/// by allocations of any thread; none, with a note, where there is no such device.
-fn gpu() -> Option<(Kernels, MutexGuard<'static, ()>)> {
+/// by allocations of any thread (the lock comes first so that it goes last); none, with a note, where there is no such device.
+fn gpu() -> Option<(MutexGuard<'static, ()>, Kernels)> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     match Device::open(&DeviceRequest::Cuda(0)) {
         Ok(device) => {
             let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir()));
-            Some((kernels.expect("kernels are built"), alone))
+            Some((alone, kernels.expect("kernels are built")))
         }
         Err(error) => {
             println!("skipped cuda:0: {error}");
@@ -330,7 +330,7 @@ const MEMCPY: u32 = 1;
 
 #[test]
 fn a_layer_in_an_engines_graph() {
-    let Some((kernels, _alone)) = gpu() else { return };
+    let Some((_alone, kernels)) = gpu() else { return };
     let mut engine = Engine::new();
     // SAFETY: the stream is the engine's, which is dropped after everything else.
     let kernels = unsafe { kernels.with_stream(engine.stream) }.expect("the primary context");
@@ -372,7 +372,7 @@ fn a_layer_in_an_engines_graph() {
 /// kernel, which launches that may overlap must take.
 #[test]
 fn a_layer_behind_a_copy_in_the_graph() {
-    let Some((kernels, _alone)) = gpu() else { return };
+    let Some((_alone, kernels)) = gpu() else { return };
     let mut engine = Engine::new();
     // SAFETY: as above.
     let kernels = unsafe { kernels.with_stream(engine.stream) }.expect("the primary context");
@@ -401,7 +401,7 @@ fn a_layer_behind_a_copy_in_the_graph() {
 /// The first use of every kernel is recorded: nothing of what is done once waits or allocates.
 #[test]
 fn first_launches_can_be_recorded() {
-    let Some((kernels, _alone)) = gpu() else { return };
+    let Some((_alone, kernels)) = gpu() else { return };
     let mut engine = Engine::new();
     // SAFETY: as above.
     let kernels = unsafe { kernels.with_stream(engine.stream) }.expect("the primary context");
