@@ -176,7 +176,7 @@ impl Cublas {
         };
         // SAFETY: handle and stream are alive. Setting the stream resets the
         // workspace, so it comes first.
-        let status = unsafe { set_stream(handle, device.stream().as_inner().cast()) };
+        let status = unsafe { set_stream(handle, device.stream()) };
         cublas.check("cublasSetStream", status)?;
         let workspace = ptr::without_provenance_mut(cublas._workspace.address() as usize);
         // SAFETY: the workspace has this size and lives as long as the handle.

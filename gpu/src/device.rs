@@ -1,7 +1,9 @@
-//! An open GPU: its primary context, one stream, and a cache of modules.
+//! An open GPU: its primary context, the stream that work goes to, and a cache of modules.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr;
 use std::rc::Rc;
 
 use cuda_lazy::raw;
@@ -15,11 +17,14 @@ use super::probe::{DeviceInfo, probe};
 
 /// A supported GPU, ready to allocate, load and launch. Clones share it.
 ///
-/// All work goes to one stream in the order it is given. Copies wait for the
-/// launches before them; launches return at once.
+/// All work goes to one stream in the order it is given: the device's own, or the
+/// caller's ([`CudaDevice::with_stream`]). Copies wait for the launches before them;
+/// launches return at once.
 #[derive(Debug, Clone)]
 pub struct CudaDevice {
     inner: Rc<Inner>,
+    /// The caller's stream, where work does not go to the device's own.
+    caller: Option<*mut c_void>,
 }
 
 // Fields are dropped in this order: what lives in the context goes before it.
@@ -65,7 +70,45 @@ impl CudaDevice {
         let stream =
             check_cust("cuStreamCreateWithPriority", Stream::new(StreamFlags::DEFAULT, None))?;
         let inner = Inner { modules: RefCell::default(), stream, context, info, arch };
-        Ok(Self { inner: Rc::new(inner) })
+        Ok(Self { inner: Rc::new(inner), caller: None })
+    }
+
+    /// The same device, whose launches, copies and fills go to the caller's `stream`
+    /// (a `CUstream`; null is the legacy default stream). Modules are shared, memory
+    /// of either handle can be used with both.
+    ///
+    /// Every call makes the device's primary context current on its thread and leaves
+    /// it so. Order between this stream and others is the caller's business: memory is
+    /// copied and filled on the stream of the handle that it was made from.
+    ///
+    /// # Errors
+    /// [`CudaError::BadArgument`] for a stream of another context than the device's
+    /// primary one, or a failed call.
+    ///
+    /// # Safety
+    /// `stream` is null, one of the driver's special handles, or a stream that has not
+    /// been destroyed. It is not destroyed before the last call of this handle, its
+    /// clones, and the modules, memory and graphs made from them, other than dropping
+    /// them.
+    pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self, CudaError> {
+        self.bind()?;
+        let mut context = ptr::null_mut();
+        // SAFETY: `context` is writable; the stream is alive, as the caller promises.
+        check("cuStreamGetCtx", unsafe { raw::cuStreamGetCtx(stream, &mut context) })?;
+        if context != self.context() {
+            return Err(CudaError::BadArgument {
+                operation: "launching on a stream of the caller's",
+                field: "the stream's context",
+                required: format!("the primary one of cuda:{}", self.info().ordinal),
+                actual: "another".to_owned(),
+            });
+        }
+        Ok(Self { inner: self.inner.clone(), caller: Some(stream) })
+    }
+
+    /// Whether memory of `other` can be used with this handle: both are of one context.
+    pub fn shares_memory_with(&self, other: &Self) -> bool {
+        self.context() == other.context()
     }
 
     /// What the driver says about the GPU.
@@ -92,7 +135,7 @@ impl CudaDevice {
     /// # Errors
     /// A failed call.
     pub fn upload(&self, bytes: &[u8]) -> Result<CudaMemory, CudaError> {
-        let mut memory = self.alloc(bytes.len())?;
+        let memory = self.alloc(bytes.len())?;
         memory.write(0, bytes)?;
         Ok(memory)
     }
@@ -133,12 +176,38 @@ impl CudaDevice {
     /// The first error of a launched kernel; the device is unusable afterwards.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.bind()?;
-        check_cust("cuStreamSynchronize", self.inner.stream.synchronize())
+        // SAFETY: the stream is alive.
+        check("cuStreamSynchronize", unsafe { raw::cuStreamSynchronize(self.stream()) })
     }
 
-    /// The stream that launches go to, for libraries that take one.
-    pub fn stream(&self) -> &Stream {
-        &self.inner.stream
+    /// The stream that launches go to (a `CUstream`), for libraries that take one. It
+    /// lives as long as this handle, or as the caller whose it is promised.
+    pub fn stream(&self) -> *mut c_void {
+        self.caller.unwrap_or(self.inner.stream.as_inner().cast())
+    }
+
+    /// Refuses what would be recorded, with addresses of the host in it, or would wait,
+    /// while the stream is being recorded into a graph.
+    pub(crate) fn refuse_recording(&self, operation: &'static str) -> Result<(), CudaError> {
+        const NONE: u32 = 0;
+        let mut status = NONE;
+        // SAFETY: `status` is writable and the stream alive.
+        check("cuStreamIsCapturing", unsafe {
+            raw::cuStreamIsCapturing(self.stream(), &mut status)
+        })?;
+        if status == NONE {
+            return Ok(());
+        }
+        Err(CudaError::BadArgument {
+            operation,
+            field: "the stream",
+            required: "outside of a recording into a graph".to_owned(),
+            actual: "inside one".to_owned(),
+        })
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.inner.context.as_raw().cast()
     }
 
     /// Makes the device's context current on this thread.

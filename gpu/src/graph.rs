@@ -8,10 +8,9 @@ use std::ffi::c_void;
 use std::ptr;
 
 use cuda_lazy::raw;
-use cust::event::{Event, EventFlags};
 
 use super::device::CudaDevice;
-use super::error::{CudaError, check, check_cust};
+use super::error::{CudaError, check};
 use super::times::Times;
 
 /// Recorded work, ready to be replayed on the device's stream.
@@ -50,7 +49,7 @@ impl Recording<'_> {
         let mut graph = ptr::null_mut();
         // SAFETY: `graph` is writable; the stream is being recorded.
         check("cuStreamEndCapture", unsafe {
-            raw::cuStreamEndCapture(self.device.stream().as_inner().cast(), &mut graph)
+            raw::cuStreamEndCapture(self.device.stream(), &mut graph)
         })?;
         Ok(Template(graph))
     }
@@ -76,11 +75,44 @@ impl Drop for Template {
     }
 }
 
+/// A point in time on a device's stream. `cust`'s events know only streams of its own.
+struct Mark(*mut c_void);
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // SAFETY: owned, and not used again.
+        unsafe { raw::cuEventDestroy_v2(self.0) };
+    }
+}
+
+impl Mark {
+    /// Puts a mark on the stream of `device`, whose context is current.
+    fn record(device: &CudaDevice) -> Result<Self, CudaError> {
+        let mut event = ptr::null_mut();
+        // SAFETY: `event` is writable; no flags ask for anything else.
+        check("cuEventCreate", unsafe { raw::cuEventCreate(&mut event, 0) })?;
+        let mark = Self(event);
+        // SAFETY: event and stream are alive.
+        check("cuEventRecord", unsafe { raw::cuEventRecord(mark.0, device.stream()) })?;
+        Ok(mark)
+    }
+
+    /// Time between two marks that have both been reached.
+    fn milliseconds_since(&self, earlier: &Self) -> Result<f64, CudaError> {
+        let mut elapsed = 0.0;
+        // SAFETY: `elapsed` is writable and both events are alive.
+        check("cuEventElapsedTime", unsafe {
+            raw::cuEventElapsedTime(&mut elapsed, earlier.0, self.0)
+        })?;
+        Ok(f64::from(elapsed))
+    }
+}
+
 impl CudaDevice {
     /// Records what `record` launches on the device's stream, without running it.
     ///
-    /// Only launches can be recorded: copies, allocations and waiting inside
-    /// `record` fail with a capture error. Modules and kernels should have been
+    /// Only launches, queued fills and queued copies can be recorded: other copies,
+    /// allocations and waiting inside `record` fail. Modules and kernels should have been
     /// used before, so that nothing is compiled meanwhile.
     ///
     /// # Errors
@@ -92,7 +124,7 @@ impl CudaDevice {
         self.bind()?;
         // SAFETY: the stream is alive.
         check("cuStreamBeginCapture", unsafe {
-            raw::cuStreamBeginCapture_v2(self.stream().as_inner().cast(), THREAD_LOCAL)
+            raw::cuStreamBeginCapture_v2(self.stream(), THREAD_LOCAL)
         })?;
         let mut recording = Recording { device: self, open: true };
         record()?;
@@ -110,9 +142,7 @@ impl CudaDevice {
         })?;
         let graph = CudaGraph { executable, nodes, device: self.clone() };
         // SAFETY: graph and stream are alive.
-        check("cuGraphUpload", unsafe {
-            raw::cuGraphUpload(graph.executable, self.stream().as_inner().cast())
-        })?;
+        check("cuGraphUpload", unsafe { raw::cuGraphUpload(graph.executable, self.stream()) })?;
         Ok(graph)
     }
 }
@@ -134,9 +164,7 @@ impl CudaGraph {
     pub unsafe fn replay(&self) -> Result<(), CudaError> {
         self.device.bind()?;
         // SAFETY: graph and stream are alive; the rest is the caller's promise.
-        check("cuGraphLaunch", unsafe {
-            raw::cuGraphLaunch(self.executable, self.device.stream().as_inner().cast())
-        })
+        check("cuGraphLaunch", unsafe { raw::cuGraphLaunch(self.executable, self.device.stream()) })
     }
 
     /// Times `replays` replays after `warmup` untimed ones (at least one) and
@@ -172,30 +200,21 @@ impl CudaGraph {
             }
         }
         self.device.bind()?;
-        let stream = self.device.stream();
-        let mark = || -> Result<Event, CudaError> {
-            let event = check_cust("cuEventCreate", Event::new(EventFlags::DEFAULT))?;
-            check_cust("cuEventRecord", event.record(stream))?;
-            Ok(event)
-        };
         for _ in 0..warmup.max(1) {
             // SAFETY: passed on to the caller.
             unsafe { self.replay()? };
         }
-        let mut marks = vec![mark()?];
+        let mut marks = vec![Mark::record(&self.device)?];
         for _ in 0..replays {
             // SAFETY: passed on to the caller.
             unsafe { self.replay()? };
-            marks.push(mark()?);
+            marks.push(Mark::record(&self.device)?);
         }
         self.device.synchronize()?;
 
-        let seconds = |pair: &[Event]| -> Result<f64, CudaError> {
-            let elapsed = pair[1].elapsed_time_f32(&pair[0]);
-            let milliseconds = check_cust("cuEventElapsedTime", elapsed)?;
-            Ok(f64::from(milliseconds) * 1e-3 / launches as f64)
-        };
-        let all = marks.windows(2).map(seconds).collect::<Result<_, _>>()?;
+        let seconds =
+            |pair: &[Mark]| Ok(pair[1].milliseconds_since(&pair[0])? * 1e-3 / launches as f64);
+        let all = marks.windows(2).map(seconds).collect::<Result<_, CudaError>>()?;
         Times::new(all).ok_or_else(|| CudaError::BadArgument {
             operation: "timing a graph",
             field: "replays",

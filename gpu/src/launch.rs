@@ -101,7 +101,7 @@ impl CudaModule {
             grid: launch.grid,
             block: launch.block,
             dynamic_shared: launch.dynamic_shared,
-            stream: self.device().stream().as_inner().cast(),
+            stream: self.device().stream(),
             attribute_count: attributes.len() as u32,
             attributes: attributes.as_mut_ptr(),
         };

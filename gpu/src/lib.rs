@@ -1,6 +1,6 @@
 //! CUDA at run time: driver, device, memory, modules, launches, graphs.
 //!
-//! `cust` supplies contexts, streams, events, memory and modules; the crate
+//! `cust` supplies contexts, streams and memory; the crate
 //! `cuda-lazy` supplies the driver symbols that `cust` links against, opening
 //! `libcuda.so.1` on first use, and the driver functions that `cust` lacks. A
 //! program with this crate in it therefore starts on a machine without a driver;
@@ -10,8 +10,8 @@
 //! | --- | --- |
 //! | `error` | [`CudaError`], [`CudaCode`]: which call failed, with the driver's code by name |
 //! | `probe` | [`probe`]: the driver and its devices, or why there are none |
-//! | `device` | [`CudaDevice`]: context, stream, cache of modules |
-//! | `memory` | [`CudaMemory`]: bytes on the device |
+//! | `device` | [`CudaDevice`]: context, stream (its own or the caller's), cache of modules |
+//! | `memory` | [`CudaMemory`]: bytes on the device, its own or the caller's |
 //! | `module` | [`CudaModule`]: PTX text compiled by the driver, its kernels' limits |
 //! | `parameters` | where the driver has a kernel's parameters |
 //! | `launch` | [`CudaLaunch`]: checked launches, clusters, dynamic shared memory |

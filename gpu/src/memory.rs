@@ -1,26 +1,28 @@
 //! Bytes in device memory.
 
 use cuda_lazy::raw;
-use cust::memory::{CopyDestination, DeviceBuffer, DeviceSliceIndex};
-use std::mem::ManuallyDrop;
-use std::ops::Range;
+use cust::memory::DeviceBuffer;
 
 use super::device::CudaDevice;
 use super::error::{CudaError, check, check_cust};
 
-/// An allocation in device memory, freed when dropped.
+/// Bytes in device memory: an allocation, freed when dropped, or a view of memory that
+/// belongs to someone else.
 ///
-/// Copies are synchronous and come after all launches before them.
+/// Copies are synchronous and come after all launches before them on the stream of the
+/// device handle that the memory was made from. Freeing waits for all streams.
 #[derive(Debug)]
 pub struct CudaMemory {
-    buffer: ManuallyDrop<DeviceBuffer<u8>>,
+    address: u64,
+    len: usize,
+    /// The allocation, where it is ours.
+    owned: Option<DeviceBuffer<u8>>,
     device: CudaDevice,
 }
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        // SAFETY: the buffer is not used again.
-        let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
+        let Some(buffer) = self.owned.take() else { return };
         // Without its context the allocation cannot be freed; leaking it until the
         // process ends is what remains.
         match self.device.bind() {
@@ -35,20 +37,34 @@ impl CudaMemory {
         device.bind()?;
         // SAFETY: every bit pattern is a `u8`; contents are documented undefined.
         let buffer = unsafe { DeviceBuffer::uninitialized(bytes) };
+        let buffer = check_cust("cuMemAlloc", buffer)?;
         Ok(Self {
-            buffer: ManuallyDrop::new(check_cust("cuMemAlloc", buffer)?),
+            address: buffer.as_device_ptr().as_raw(),
+            len: bytes,
+            owned: Some(buffer),
             device: device.clone(),
         })
     }
 
+    /// A view of `len` bytes of someone else's device memory at `address`, which it
+    /// never frees.
+    ///
+    /// # Safety
+    /// The bytes are memory that kernels and copies of `device` may read and write,
+    /// and stay so until the view is dropped and all work on it has finished. Work of
+    /// others on them is ordered with that of the device's stream.
+    pub unsafe fn view(device: &CudaDevice, address: u64, len: usize) -> Self {
+        Self { address, len, owned: None, device: device.clone() }
+    }
+
     /// The device address; 0 for an empty allocation.
     pub fn address(&self) -> u64 {
-        self.buffer.as_device_ptr().as_raw()
+        self.address
     }
 
     /// Size in bytes.
     pub fn len(&self) -> usize {
-        self.buffer.len()
+        self.len
     }
 
     /// Whether the size is zero.
@@ -61,33 +77,48 @@ impl CudaMemory {
         &self.device
     }
 
-    /// Copies `bytes` to `offset`.
+    /// Copies `bytes` to `offset`, after all launches before, and waits until they are there.
     ///
     /// # Errors
-    /// [`CudaError::BadArgument`] if they do not fit, or a failed call.
-    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
-        let range = self.range("write to device memory", offset, bytes.len())?;
-        if range.is_empty() {
+    /// [`CudaError::BadArgument`] if they do not fit or the stream is being recorded,
+    /// or a failed call.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
+        let operation = "write to device memory";
+        let address = self.part(operation, offset, bytes.len())?;
+        if bytes.is_empty() {
             return Ok(());
         }
         self.device.bind()?;
-        let mut part = range.index(&self.buffer);
-        check_cust("cuMemcpyHtoD", part.copy_from(bytes))
+        self.device.refuse_recording(operation)?;
+        let source = bytes.as_ptr().cast_mut().cast();
+        // SAFETY: the range is within this memory, as checked, and the source is only
+        // read, until the stream has been waited for below; the stream is alive.
+        check("cuMemcpyHtoDAsync", unsafe {
+            raw::cuMemcpyHtoDAsync_v2(address, source, bytes.len(), self.device.stream())
+        })?;
+        self.device.synchronize()
     }
 
     /// Copies from `offset` into all of `bytes`.
     ///
     /// # Errors
-    /// [`CudaError::BadArgument`] if it reaches beyond the allocation, or a failed
-    /// call; an error of a kernel launched before shows here.
+    /// [`CudaError::BadArgument`] if it reaches beyond the memory or the stream is being
+    /// recorded, or a failed call; an error of a kernel launched before shows here.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
-        let range = self.range("read from device memory", offset, bytes.len())?;
-        if range.is_empty() {
+        let operation = "read from device memory";
+        let address = self.part(operation, offset, bytes.len())?;
+        if bytes.is_empty() {
             return Ok(());
         }
         self.device.bind()?;
-        let part = range.index(&self.buffer);
-        check_cust("cuMemcpyDtoH", part.copy_to(bytes))
+        self.device.refuse_recording(operation)?;
+        let target = bytes.as_mut_ptr().cast();
+        // SAFETY: the range is within this memory, as checked, and the target is written
+        // until the stream has been waited for below; the stream is alive.
+        check("cuMemcpyDtoHAsync", unsafe {
+            raw::cuMemcpyDtoHAsync_v2(target, address, bytes.len(), self.device.stream())
+        })?;
+        self.device.synchronize()
     }
 
     /// The whole contents.
@@ -100,13 +131,18 @@ impl CudaMemory {
         Ok(bytes)
     }
 
-    /// Sets every byte to `value`.
+    /// Sets every byte to `value` and waits until that is done.
     ///
     /// # Errors
-    /// A failed call.
-    pub fn fill(&mut self, value: u8) -> Result<(), CudaError> {
+    /// [`CudaError::BadArgument`] if the stream is being recorded, or a failed call.
+    pub fn fill(&self, value: u8) -> Result<(), CudaError> {
+        if self.is_empty() {
+            return Ok(());
+        }
         self.device.bind()?;
-        check_cust("cuMemsetD8", self.buffer.set_8(value))
+        self.device.refuse_recording("fill device memory")?;
+        self.queue_fill(value)?;
+        self.device.synchronize()
     }
 
     /// Queues setting every byte to `value`, in order with launches; can be recorded
@@ -119,15 +155,10 @@ impl CudaMemory {
             return Ok(());
         }
         self.device.bind()?;
-        // SAFETY: the range is this allocation, which is freed only after the device
-        // has finished with it; the stream is alive.
+        // SAFETY: the range is this memory, which is freed only after the device has
+        // finished with it; the stream is alive.
         check("cuMemsetD8Async", unsafe {
-            raw::cuMemsetD8Async(
-                self.address(),
-                value,
-                self.len(),
-                self.device.stream().as_inner().cast(),
-            )
+            raw::cuMemsetD8Async(self.address, value, self.len, self.device.stream())
         })
     }
 
@@ -149,26 +180,17 @@ impl CudaMemory {
             return Ok(());
         }
         self.device.bind()?;
-        // SAFETY: both allocations have this size and are freed only after the device
-        // has finished with them; the stream is alive.
+        // SAFETY: both have this size and are freed only after the device has finished
+        // with them; the stream is alive.
         check("cuMemcpyDtoDAsync", unsafe {
-            raw::cuMemcpyDtoDAsync_v2(
-                self.address(),
-                source.address(),
-                self.len(),
-                self.device.stream().as_inner().cast(),
-            )
+            raw::cuMemcpyDtoDAsync_v2(self.address, source.address, self.len, self.device.stream())
         })
     }
 
-    fn range(
-        &self,
-        operation: &'static str,
-        offset: usize,
-        len: usize,
-    ) -> Result<Range<usize>, CudaError> {
+    /// The address of `len` bytes from `offset` on, all of them within this memory.
+    fn part(&self, operation: &'static str, offset: usize, len: usize) -> Result<u64, CudaError> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.len() => Ok(offset..end),
+            Some(end) if end <= self.len => Ok(self.address + offset as u64),
             _ => Err(CudaError::BadArgument {
                 operation,
                 field: "offset + length",

@@ -43,6 +43,19 @@ impl CudaModule {
         Self { loaded, device }
     }
 
+    /// The same module, launched on the caller's `stream`.
+    ///
+    /// # Errors
+    /// As [`CudaDevice::with_stream`].
+    ///
+    /// # Safety
+    /// As [`CudaDevice::with_stream`].
+    pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self, CudaError> {
+        // SAFETY: passed on to the caller.
+        let device = unsafe { self.device.with_stream(stream)? };
+        Ok(Self { loaded: self.loaded.clone(), device })
+    }
+
     /// The device it was compiled for.
     pub fn device(&self) -> &CudaDevice {
         &self.device

@@ -1,18 +1,28 @@
 //! Bytes in device memory, on either backend.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
+use ptx_emu::{GlobalMemory, MemoryError};
+
 use crate::cuda::CudaMemory;
-use crate::device::{Backend, Device, Emulator};
+use crate::device::{Backend, Device};
 use crate::error::{Error, Result};
 
-/// Alignment of every buffer, bytes: what the driver guarantees, and more than any kernel asks.
+/// Alignment of every allocation, bytes: what the driver guarantees, and more than any kernel asks.
 pub const ALIGNMENT: u64 = 256;
+
+/// Alignment of every view, bytes: kernels read and write so many at once.
+pub const VIEW_ALIGNMENT: u64 = 16;
 
 /// What a poisoned buffer holds on a GPU: 0xff in every byte is a NaN in f16, bf16 and f32.
 const POISON: u8 = 0xff;
 
-/// An allocation on a device, freed when dropped.
+/// Device memory: an allocation, freed when dropped, or a view of memory that belongs to someone
+/// else ([`from_raw`](Self::from_raw)).
+///
+/// What a buffer copies or fills is in order with launches on the stream of the [`Device`] that it
+/// was made from.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     place: Place,
@@ -23,18 +33,20 @@ enum Place {
     /// Shared with nothing but a capture of launches, which holds it weakly.
     Cuda(Rc<CudaMemory>),
     Emulator {
-        emulator: Emulator,
+        memory: Rc<RefCell<GlobalMemory>>,
         address: u64,
         len: usize,
+        /// Whether it is freed with the buffer.
+        owned: bool,
     },
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Self::Emulator { emulator, address, .. } = self {
+        if let Self::Emulator { memory, address, owned: true, .. } = self {
             // The address came from `alloc` and is freed once, so there is no error to report.
             // While a panic unwinds out of a launch the memory is still borrowed.
-            if let Ok(mut memory) = emulator.memory.try_borrow_mut() {
+            if let Ok(mut memory) = memory.try_borrow_mut() {
                 let _ = memory.free(*address);
             }
         }
@@ -62,9 +74,15 @@ impl DeviceBuffer {
             Backend::Cuda(gpu) => Place::on_gpu(device, name, gpu.upload(bytes)?),
             Backend::Emulator(emulator) => {
                 let address = emulator.memory.borrow_mut().alloc_from(name, bytes)?;
-                Place::Emulator { emulator: emulator.clone(), address, len: bytes.len() }
+                Place::Emulator {
+                    memory: emulator.memory.clone(),
+                    address,
+                    len: bytes.len(),
+                    owned: true,
+                }
             }
         };
+        device.count_allocation();
         Ok(Self { place })
     }
 
@@ -74,18 +92,121 @@ impl DeviceBuffer {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError), where memory runs out for one.
     pub fn poisoned(device: &Device, name: &str, len: usize) -> Result<Self> {
+        Self::filled(device, name, len, None)
+    }
+
+    /// `len` zero bytes (at least one).
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError), where memory runs out for one.
+    pub fn zeroed(device: &Device, name: &str, len: usize) -> Result<Self> {
+        Self::filled(device, name, len, Some(0))
+    }
+
+    fn filled(device: &Device, name: &str, len: usize, value: Option<u8>) -> Result<Self> {
         let place = match device.backend() {
             Backend::Cuda(gpu) => {
-                let mut memory = gpu.alloc(len)?;
-                memory.fill(POISON)?;
+                let memory = gpu.alloc(len)?;
+                memory.fill(value.unwrap_or(POISON))?;
                 Place::on_gpu(device, name, memory)
             }
             Backend::Emulator(emulator) => {
-                let address = emulator.memory.borrow_mut().alloc(name, len as u64, ALIGNMENT)?;
-                Place::Emulator { emulator: emulator.clone(), address, len }
+                let mut memory = emulator.memory.borrow_mut();
+                let address = memory.alloc(name, len as u64, ALIGNMENT)?;
+                if let Some(value) = value {
+                    memory.fill(address, len as u64, value)?;
+                }
+                Place::Emulator { memory: emulator.memory.clone(), address, len, owned: true }
+            }
+        };
+        device.count_allocation();
+        Ok(Self { place })
+    }
+
+    /// A view of `len` bytes (at least one) at `address`, a multiple of [`VIEW_ALIGNMENT`], that
+    /// belong to someone else: an engine's tensor, or a part of another buffer. Dropping it frees
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another alignment or no bytes; on the emulator
+    /// [`DeviceError`](crate::device::DeviceError) where the bytes are not all in one allocation.
+    ///
+    /// # Safety
+    /// On a GPU, the bytes are memory of the device's context that kernels may read and write, and
+    /// stay so until the view is dropped, all work that was given it has finished, and no graph in
+    /// which that work was recorded is replayed any more. What others do with them meanwhile is
+    /// ordered with the device's stream. (The emulator checks every access.)
+    pub unsafe fn from_raw(device: &Device, name: &str, address: u64, len: usize) -> Result<Self> {
+        if address == 0 || !address.is_multiple_of(VIEW_ALIGNMENT) {
+            let required = format!("a multiple of {VIEW_ALIGNMENT}, not 0");
+            return Err(Error::shape(
+                format!("address of `{name}`"),
+                required,
+                format!("{address:#x}"),
+            ));
+        }
+        if len == 0 {
+            return Err(Error::shape(format!("bytes of `{name}`"), "at least 1", len));
+        }
+        let place = match device.backend() {
+            Backend::Cuda(gpu) => {
+                // SAFETY: passed on to the caller.
+                let memory = unsafe { CudaMemory::view(gpu, address, len) };
+                Place::on_gpu(device, name, memory)
+            }
+            Backend::Emulator(emulator) => {
+                let bytes = len as u64;
+                let inside = emulator.memory.borrow().allocations().any(|(_, start, size)| {
+                    let before = address.checked_sub(start);
+                    before.is_some_and(|before| before <= size && bytes <= size - before)
+                });
+                if !inside {
+                    return Err(MemoryError::OutOfBounds { addr: address, bytes }.into());
+                }
+                Place::Emulator { memory: emulator.memory.clone(), address, len, owned: false }
             }
         };
         Ok(Self { place })
+    }
+
+    /// The address, if it has `bytes` bytes that kernels of `device` can use; `what` is what errors
+    /// call it.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub(crate) fn checked(&self, what: &str, bytes: usize, device: &Device) -> Result<u64> {
+        if self.len() != bytes {
+            return Err(Error::shape(format!("bytes of {what}"), bytes.to_string(), self.len()));
+        }
+        self.require_on(what, device)?;
+        Ok(self.address())
+    }
+
+    /// Checks that it is memory that kernels of `device` can use; `what` is what errors call it.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub(crate) fn require_on(&self, what: &str, device: &Device) -> Result<()> {
+        let found = match (&self.place, device.backend()) {
+            (Place::Cuda(memory), Backend::Cuda(gpu)) => {
+                if memory.device().shares_memory_with(gpu) {
+                    return Ok(());
+                }
+                format!("on cuda:{}", memory.device().info().ordinal)
+            }
+            (Place::Emulator { memory, .. }, Backend::Emulator(emulator)) => {
+                if Rc::ptr_eq(memory, &emulator.memory) {
+                    return Ok(());
+                }
+                "on another emulated device".into()
+            }
+            (Place::Cuda(memory), Backend::Emulator(_)) => {
+                format!("on cuda:{}", memory.device().info().ordinal)
+            }
+            (Place::Emulator { .. }, Backend::Cuda(_)) => "on an emulated device".into(),
+        };
+        let required = format!("on {}, as the kernels", device.choice().device);
+        Err(Error::shape(format!("memory of {what}"), required, found))
     }
 
     /// The device address.
@@ -112,15 +233,6 @@ impl DeviceBuffer {
         self.len() == 0
     }
 
-    /// The device address of a buffer that must have `bytes` bytes; `what` is what the error calls
-    /// it.
-    pub(crate) fn sized(&self, what: &str, bytes: usize) -> Result<u64> {
-        if self.len() == bytes {
-            return Ok(self.address());
-        }
-        Err(Error::shape(format!("bytes of {what}"), bytes.to_string(), self.len()))
-    }
-
     /// Sets every byte to `value`, in order with launches and without waiting for them; also while
     /// a CUDA graph is recorded.
     ///
@@ -129,8 +241,28 @@ impl DeviceBuffer {
     pub fn fill(&self, value: u8) -> Result<()> {
         match &self.place {
             Place::Cuda(memory) => memory.queue_fill(value)?,
-            Place::Emulator { emulator, address, len } => {
-                emulator.memory.borrow_mut().fill(*address, *len as u64, value)?;
+            Place::Emulator { memory, address, len, .. } => {
+                memory.borrow_mut().fill(*address, *len as u64, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the whole contents, after everything launched before has finished, and returns
+    /// when that is done: a graph that was recorded with this buffer finds the new bytes when it is
+    /// replayed next. Not while a graph is being recorded.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of bytes, [`DeviceError`](crate::device::DeviceError).
+    pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() != self.len() {
+            let required = format!("{}, the buffer's", self.len());
+            return Err(Error::shape("bytes to write", required, bytes.len()));
+        }
+        match &self.place {
+            Place::Cuda(memory) => memory.write(0, bytes)?,
+            Place::Emulator { memory, address, .. } => {
+                memory.borrow_mut().write(*address, bytes)?;
             }
         }
         Ok(())
@@ -144,8 +276,8 @@ impl DeviceBuffer {
     pub fn read(&self) -> Result<Vec<u8>> {
         Ok(match &self.place {
             Place::Cuda(memory) => memory.to_vec()?,
-            Place::Emulator { emulator, address, len } => {
-                emulator.memory.borrow().read(*address, *len as u64)?
+            Place::Emulator { memory, address, len, .. } => {
+                memory.borrow().read(*address, *len as u64)?
             }
         })
     }

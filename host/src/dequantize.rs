@@ -105,7 +105,7 @@ impl Dequantizer {
     /// emulator's reports come back at once.
     ///
     /// # Errors
-    /// [`Error::Shape`] for buffers of other sizes, [`DeviceError`](crate::device::DeviceError).
+    /// [`Error::Shape`] for buffers of other sizes or on another device, [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
         codes: &DeviceBuffer,
@@ -120,10 +120,12 @@ impl Dequantizer {
                 (ScaleSource::RowAmax, Some(buffer), 1.0, self.rows as usize)
             }
         };
-        let (codes, scales) =
-            (codes.sized("codes", code_bytes)?, scales.sized("scales", scale_bytes)?);
-        let tensor = tensor
-            .map_or(Ok(0), |tensor| tensor.sized("multipliers", levels * size_of::<f32>()))?;
+        let device = self.kernels.device();
+        let codes = codes.checked("codes", code_bytes, device)?;
+        let scales = scales.checked("scales", scale_bytes, device)?;
+        let levels = levels * size_of::<f32>();
+        let tensor =
+            tensor.map_or(Ok(0), |tensor| tensor.checked("multipliers", levels, device))?;
         let params = DequantizeParams {
             codes,
             scales,

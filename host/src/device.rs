@@ -1,6 +1,7 @@
 //! Choosing and opening what kernels run on: a GPU through the CUDA driver, or the emulator.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::ffi::c_void;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -166,7 +167,7 @@ pub enum Backend {
 }
 
 /// An emulated GPU: a machine description and its memory. Clones share the memory.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Emulator {
     /// The machine.
     pub gpu: Gpu,
@@ -175,12 +176,24 @@ pub struct Emulator {
     pub(crate) memory: Rc<RefCell<GlobalMemory>>,
 }
 
+impl fmt::Debug for Emulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The memory is megabytes that nobody wants to see.
+        let Self { gpu, schedule, .. } = self;
+        write!(f, "Emulator({}, {schedule:?})", gpu.name)
+    }
+}
+
 /// An open device. Clones share it.
+///
+/// Launches, and copies and fills of buffers made from it, go to one stream in the order they are
+/// given: its own, or the caller's ([`with_stream`](Self::with_stream)).
 #[derive(Clone, Debug)]
 pub struct Device {
     backend: Backend,
     choice: Choice,
     capture: Option<Rc<Capture>>,
+    allocations: Rc<Cell<usize>>,
 }
 
 impl Device {
@@ -209,7 +222,7 @@ impl Device {
             arch: device.arch().into(),
             reason,
         };
-        Ok(Self { backend: Backend::Cuda(device), choice, capture: None })
+        Ok(Self::new(Backend::Cuda(device), choice))
     }
 
     fn emulator(gpu: Gpu, reason: String) -> Self {
@@ -221,7 +234,55 @@ impl Device {
         };
         let memory = Rc::new(RefCell::new(GlobalMemory::new()));
         let emulator = Emulator { gpu, schedule: Schedule::default(), memory };
-        Self { backend: Backend::Emulator(emulator), choice, capture: None }
+        Self::new(Backend::Emulator(emulator), choice)
+    }
+
+    fn new(backend: Backend, choice: Choice) -> Self {
+        Self { backend, choice, capture: None, allocations: Rc::default() }
+    }
+
+    /// The same GPU, whose launches, copies and fills go to the caller's `stream` (a `CUstream`;
+    /// null is the legacy default stream). This is how an inference engine has its own work and
+    /// ours in one order, and in one graph that it records:
+    ///
+    /// - Kernels come from [`kernels`](Self::kernels), or from those of another stream by
+    ///   [`Kernels::with_stream`], which compiles nothing.
+    /// - Buffers, weights and workspaces of any handle of the GPU can be given to a launch. What
+    ///   a call of [`DeviceBuffer`](crate::buffer::DeviceBuffer) queues or waits for is the stream
+    ///   of the handle that the buffer was made from; order between streams is the caller's
+    ///   business. Uploads, and new workspaces, are complete when they return.
+    /// - Launches only queue kernels (and one fill, where a largest magnitude is sought): they
+    ///   allocate nothing and wait for nothing, and may be recorded.
+    /// - Kernels may start before the work before them in the stream has ended, and wait for it
+    ///   themselves, except that GEMMs read weights at once: a kernel or a copy of the caller's
+    ///   that writes weights must have finished before the GEMM is launched, not only have been
+    ///   queued. What comes after in the stream needs no care.
+    /// - Every call makes the GPU's primary context current on its thread and leaves it so.
+    ///
+    /// # Errors
+    /// [`DeviceError::NeedsGpu`] on the emulator, which has no streams: it runs each launch to its
+    /// end. [`DeviceError::Cuda`] for a stream of another context than the GPU's primary one.
+    ///
+    /// # Safety
+    /// `stream` is null, one of the driver's special handles, or a stream that has not been
+    /// destroyed. It is not destroyed before the last call of what was made from this handle;
+    /// dropping may come later.
+    pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self> {
+        let gpu = self.gpu("launching on a stream of the caller's")?;
+        // SAFETY: passed on to the caller.
+        let gpu = unsafe { gpu.with_stream(stream)? };
+        Ok(Self { backend: Backend::Cuda(gpu), ..self.clone() })
+    }
+
+    /// How many times this handle and its clones have allocated device memory: a check that
+    /// something does not.
+    #[must_use]
+    pub fn allocations(&self) -> usize {
+        self.allocations.get()
+    }
+
+    pub(crate) fn count_allocation(&self) {
+        self.allocations.set(self.allocations.get() + 1);
     }
 
     /// The same device with another schedule. A GPU has none of its own choosing, and stays as
@@ -411,6 +472,24 @@ impl Kernels {
     #[must_use]
     pub fn serial(self) -> Self {
         Self { overlapping: false, ..self }
+    }
+
+    /// The same kernels, launched on the caller's `stream`: see [`Device::with_stream`].
+    ///
+    /// # Errors
+    /// As [`Device::with_stream`].
+    ///
+    /// # Safety
+    /// As [`Device::with_stream`].
+    pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self> {
+        // SAFETY: passed on to the caller.
+        let device = unsafe { self.device.with_stream(stream)? };
+        let module = match &self.module {
+            // SAFETY: passed on to the caller.
+            Module::Cuda(module) => Module::Cuda(unsafe { module.with_stream(stream)? }),
+            Module::Emulator(..) => self.module.clone(),
+        };
+        Ok(Self { device, module, ..self.clone() })
     }
 
     /// The PTX file they came from.

@@ -71,3 +71,8 @@ pub mod tensor;
 pub mod tune;
 
 pub use nvfp4_cuda as cuda;
+
+/// The README's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -229,6 +229,8 @@ driver_functions! {
         fn cuModuleGetFunctionCount(count: *mut u32, module: Ptr);
         fn cuModuleEnumerateFunctions(functions: *mut Ptr, count: u32, module: Ptr);
         fn cuLaunchKernelEx(config: Ptr, function: Ptr, params: *mut Ptr, extra: *mut Ptr);
+        fn cuStreamGetCtx(stream: Ptr, context: *mut Ptr);
+        fn cuStreamIsCapturing(stream: Ptr, status: *mut u32);
         fn cuStreamBeginCapture_v2(stream: Ptr, mode: u32);
         fn cuStreamEndCapture(stream: Ptr, graph: *mut Ptr);
         fn cuGraphInstantiateWithFlags(exec: *mut Ptr, graph: Ptr, flags: u64);

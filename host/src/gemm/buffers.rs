@@ -6,7 +6,7 @@ use fp4_formats::gemm::Problem;
 use fp4_formats::quantize::Format;
 
 use super::ActivationKind;
-use crate::buffer::DeviceBuffer;
+use crate::buffer::{ALIGNMENT, DeviceBuffer};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::quantize::device::scale_bytes;
@@ -45,7 +45,7 @@ pub(super) enum CheckedActivations {
 }
 
 impl ActivationBuffers<'_> {
-    /// Checks that they are activations of `kind` of the problem.
+    /// Checks that they are activations of `kind` of the problem, on `device`.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Overflow`].
@@ -53,18 +53,19 @@ impl ActivationBuffers<'_> {
         self,
         kind: ActivationKind,
         problem: &Problem,
+        device: &Device,
     ) -> Result<CheckedActivations> {
         let [m, k, l] = [problem.m, problem.k, problem.l].map(|size| size as usize);
         match (self, kind) {
             (Self::Halves(buffer), ActivationKind::Halves(_)) => {
-                let address = buffer.sized("the activations", l * m * k * 2)?;
+                let address = buffer.checked("the activations", l * m * k * 2, device)?;
                 Ok(CheckedActivations::Halves(address))
             }
             (Self::Blocks { codes, scales }, ActivationKind::Blocks { format, layout }) => {
                 let stride = scale_bytes(format, m, k, layout)?;
                 Ok(CheckedActivations::Blocks {
-                    codes: codes.sized("the activations' codes", l * m * (k / 2))?,
-                    scales: scales.sized("the activations' scales", l * stride)?,
+                    codes: codes.checked("the activations' codes", l * m * (k / 2), device)?,
+                    scales: scales.checked("the activations' scales", l * stride, device)?,
                     stride,
                     format,
                     layout,
@@ -92,13 +93,15 @@ pub struct Vectors<'a> {
 }
 
 impl Vectors<'_> {
-    /// Checks lengths. The addresses of row factors, column factors and bias; 0 for none.
+    /// Checks lengths and `device`. The addresses of row factors, column factors and bias; 0 for
+    /// none.
     ///
     /// # Errors
     /// [`Error::Shape`].
-    pub(super) fn place(self, problem: &Problem) -> Result<[u64; 3]> {
+    pub(super) fn place(self, problem: &Problem, device: &Device) -> Result<[u64; 3]> {
         let place = |what: &str, buffer: Option<&DeviceBuffer>, len: u32| {
-            buffer.map_or(Ok(0), |buffer| buffer.sized(what, len as usize * size_of::<f32>()))
+            let bytes = len as usize * size_of::<f32>();
+            buffer.map_or(Ok(0), |buffer| buffer.checked(what, bytes, device))
         };
         Ok([
             place("the row factors", self.row_factors, problem.m)?,
@@ -108,20 +111,52 @@ impl Vectors<'_> {
     }
 }
 
-/// Device memory that a GEMM needs besides its operands and its result. What the kernels count
-/// in it is zero at first, and after every launch.
+/// Device memory that a GEMM needs besides its operands and its result.
+///
+/// One serves all launches of a stream, one after the other, of any plan that it is large enough
+/// for, those recorded in graphs included. Launches that may run at the same time need one each:
+/// two streams, and two graphs replayed on two streams.
+///
+/// What the kernels count in it must be zero when a launch begins. It is in a new workspace, and
+/// after a launch that ran to its end; a launch that was refused has not touched it. A kernel that
+/// was stopped halfway, by the emulator's diagnostic for one, leaves anything:
+/// [`reset`](Self::reset) makes the workspace usable again. (An error of a kernel on a GPU leaves
+/// nothing of its context to be used.)
 #[derive(Debug)]
 pub struct Workspace(DeviceBuffer);
 
 impl Workspace {
-    /// Allocates `bytes` bytes.
+    /// Allocates `bytes` bytes (at least one) for launches on any stream of the device.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn new(device: &Device, bytes: usize) -> Result<Self> {
-        let buffer = DeviceBuffer::poisoned(device, "workspace", bytes)?;
-        buffer.fill(0)?;
-        Ok(Self(buffer))
+        Ok(Self(DeviceBuffer::zeroed(device, "workspace", bytes)?))
+    }
+
+    /// Takes memory that is there: a buffer, or a view of the caller's, at a multiple of
+    /// [`ALIGNMENT`](crate::buffer::ALIGNMENT). Queues clearing it, as [`reset`](Self::reset).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another alignment; [`DeviceError`](crate::device::DeviceError).
+    pub fn over(buffer: DeviceBuffer) -> Result<Self> {
+        if !buffer.address().is_multiple_of(ALIGNMENT) {
+            let required = format!("a multiple of {ALIGNMENT}");
+            let address = format!("{:#x}", buffer.address());
+            return Err(Error::shape("address of the workspace", required, address));
+        }
+        let workspace = Self(buffer);
+        workspace.reset()?;
+        Ok(workspace)
+    }
+
+    /// Queues setting all of it to zero, on the stream of the device handle that its memory was
+    /// made from, without waiting; may be recorded. Needed after a launch that was stopped.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn reset(&self) -> Result<()> {
+        self.0.fill(0)
     }
 
     /// Its size.
@@ -131,14 +166,17 @@ impl Workspace {
         self.0.len()
     }
 
-    /// The address of a workspace of at least `bytes` bytes; 0 where none is needed.
+    /// The address of a workspace of at least `bytes` bytes on `device`; 0 where none is needed.
     ///
     /// # Errors
-    /// [`Error::Shape`] where it is absent or too small.
-    pub(super) fn place(given: Option<&Self>, bytes: usize) -> Result<u64> {
+    /// [`Error::Shape`] where it is absent, too small or elsewhere.
+    pub(super) fn place(given: Option<&Self>, bytes: usize, device: &Device) -> Result<u64> {
         match given {
             _ if bytes == 0 => Ok(0),
-            Some(workspace) if workspace.len() >= bytes => Ok(workspace.0.address()),
+            Some(workspace) if workspace.len() >= bytes => {
+                workspace.0.require_on("the workspace", device)?;
+                Ok(workspace.0.address())
+            }
             other => {
                 let required = format!("at least {bytes} bytes");
                 Err(Error::shape("workspace", required, other.map_or(0, Self::len)))

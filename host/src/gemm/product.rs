@@ -2,6 +2,7 @@
 
 use fp4_formats::gemm::hopper::{Scheme, WeightLayout};
 use fp4_formats::gemm::{Epilogue, OutputType, Problem};
+use fp4_formats::quantize::Format;
 use ptx_emu::LaunchReport;
 
 use super::check::formats;
@@ -65,18 +66,19 @@ pub struct Gemm {
     pub(super) problem: Problem,
     pub(super) kind: ActivationKind,
     pub(super) output: Output,
-    /// alpha, and the scale of the whole left operand.
-    factors: [f32; 2],
+    alpha: f32,
+    /// Scale of the whole left operand.
+    a_scale: f32,
 }
 
 impl Gemm {
-    /// Checks and plans the product of `batch` matrices of `m` tokens with `weights`, and takes
-    /// alpha, output type and overrides from `options`. `a_scale` is the scale of the whole left
-    /// operand. Launches and allocates nothing.
+    /// Checks and plans the product of `batch` matrices of `m` tokens with `weights`, or with others
+    /// of their sizes, format and order, and takes alpha, output type and overrides from `options`.
+    /// `a_scale` is the scale of the whole left operand. Launches and allocates nothing.
     ///
     /// # Errors
     /// [`Error::Shape`] for sizes that no kernel takes and weights repacked for another type of
-    /// activations, and for a result in NVFP4 an N that is no multiple of 16; [`Error::Scalar`]
+    /// activations or another architecture, and for a result in NVFP4 an N that is no multiple of 16; [`Error::Scalar`]
     /// where the product of alpha and the scales is not representable, and for a scale of the
     /// result that its recipe does not accept.
     pub fn new(
@@ -109,21 +111,23 @@ impl Gemm {
         let kernels = kernels.clone();
         let output = options.output;
         output.bytes(Dims::new(batch, m, form.rows() as usize)?)?;
-        let factors = [options.alpha, a_scale];
-        let gemm = Self { kernels, plan, problem, kind, output, factors };
-        gemm.factor(weights)?;
-        Ok(gemm)
+        let product = Self { kernels, plan, problem, kind, output, alpha: options.alpha, a_scale };
+        product.check_weights(weights)?;
+        product.factor(weights)?;
+        Ok(product)
     }
 
-    /// What all results are times, beside the vectors.
+    /// What the kernels multiply sums with.
+    ///
+    /// # Errors
+    /// [`Error::Scalar`] where it is not representable.
     fn factor(&self, weights: &DeviceWeights) -> Result<f32> {
-        let [alpha, a_scale] = self.factors;
-        let factor = combined_scale(alpha, a_scale, weights.global_scale())?;
+        let factor = combined_scale(self.alpha, self.a_scale, weights.global_scale())?;
         match self.plan.chosen {
-            Chosen::Hopper(_) => {
+            Chosen::Hopper(_) if hopper::decoded_scale(self.kind) != 1.0 => {
                 combined_scale(factor, hopper::decoded_scale(self.kind).recip(), 1.0)
             }
-            Chosen::Blackwell(_) => Ok(factor),
+            _ => Ok(factor),
         }
     }
 
@@ -156,15 +160,21 @@ impl Gemm {
         self.output.bytes(self.result_dims()?)
     }
 
-    /// Queues the product `out = A weights^T` without waiting for it, also while a CUDA graph is
-    /// recorded; allocates nothing. The emulator's reports come back at once. `workspace` holds
-    /// at least [`workspace_bytes`](Self::workspace_bytes); all launches of a stream may use the
-    /// same, streams need one each. The weights may be others than those planned with, of the
-    /// same form: each are multiplied with their own scale.
+    /// Queues the product `out = A weights^T` on the kernels' stream without waiting for it, also
+    /// while a CUDA graph is recorded; allocates no device memory. The emulator's reports come back
+    /// at once. `workspace` holds at least [`workspace_bytes`](Self::workspace_bytes); see there
+    /// who can share one.
+    ///
+    /// On a GPU all that is given must live until the product is done, and what a recorded graph
+    /// uses as long as it is replayed. Buffers that own their memory do: freeing it waits.
+    /// Everything may be written by work before it in the stream, but the weights, which the
+    /// kernels begin to read while that work still runs
+    /// ([`Device::with_stream`](crate::device::Device::with_stream)).
     ///
     /// # Errors
-    /// [`Error::Shape`] for buffers and weights of other sizes or kinds than planned,
-    /// [`Error::Scalar`] where the product of alpha and the scales is not representable,
+    /// [`Error::Shape`] for weights or buffers of other sizes or kinds than planned, or on another
+    /// device;
+    /// [`Error::Scalar`] where the product of alpha and the scales is not representable;
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
@@ -174,14 +184,11 @@ impl Gemm {
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
     ) -> Result<Vec<LaunchReport>> {
-        let Problem { m, n, k, .. } = self.problem;
-        let form = weights.form();
-        if (form.rows(), form.columns()) != (n, k) {
-            return Err(Error::shape("weights", "those planned for", format!("{form:?}")));
-        }
-        let (out, scales) = out.place(self.output, self.result_dims()?)?;
-        check_batch(weights, self.problem.l as usize)?;
-        let [row_factors, column_factors, bias] = vectors.place(&self.problem)?;
+        self.check_weights(weights)?;
+        let Problem { m, n, .. } = self.problem;
+        let device = self.kernels.device();
+        let (out, scales) = out.place(self.output, self.result_dims()?, device)?;
+        let [row_factors, column_factors, bias] = vectors.place(&self.problem, device)?;
         let epilogue = Epilogue {
             out,
             out_stride: u64::from(m) * u64::from(n),
@@ -194,19 +201,61 @@ impl Gemm {
             reserved: 0,
             scales,
         };
-        match (self.plan.chosen, form) {
-            (Chosen::Hopper(chosen), WeightForm::Hopper(layout))
-                if layout.scheme == chosen.config.scheme =>
-            {
+        match (self.plan.chosen, weights.form()) {
+            (Chosen::Hopper(chosen), WeightForm::Hopper(layout)) => {
                 hopper::launch(self, &chosen, a, weights, &layout, workspace, epilogue)
             }
-            (Chosen::Blackwell(candidate), WeightForm::Blackwell(blocks))
-                if blocks.format == candidate.config.format =>
-            {
+            (Chosen::Blackwell(candidate), WeightForm::Blackwell(blocks)) => {
                 blackwell::launch(self, &candidate, a, weights, &blocks, workspace, epilogue)
             }
-            _ => Err(Error::shape("weights", "those planned for", format!("{form:?}"))),
+            (_, form) => Err(self.other_form(form)),
         }
+    }
+
+    /// Checks that the plan is one for these weights.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    fn check_weights(&self, weights: &DeviceWeights) -> Result<()> {
+        let form = weights.form();
+        let Problem { n, k, l, .. } = self.problem;
+        for (field, found, required) in [("N", form.rows(), n), ("K", form.columns(), k)] {
+            if found != required {
+                let required = format!("{required}, as planned");
+                return Err(Error::shape(format!("{field} of the weights"), required, found));
+            }
+        }
+        let planned = match (self.plan.chosen, form) {
+            (Chosen::Hopper(chosen), WeightForm::Hopper(layout)) => {
+                layout.scheme == chosen.config.scheme
+            }
+            (Chosen::Blackwell(candidate), WeightForm::Blackwell(blocks)) => {
+                blocks.format == candidate.config.format
+            }
+            _ => false,
+        };
+        if !planned {
+            return Err(self.other_form(form));
+        }
+        check_batch(weights, l as usize)?;
+        weights.buffer().require_on("the weights", self.kernels.device())
+    }
+
+    /// The error for weights that were repacked for other kernels than the plan's.
+    fn other_form(&self, found: WeightForm) -> Error {
+        let hopper = |Scheme { format, operand }: Scheme| {
+            format!("{} for {} activations on sm_90a", format.name(), operand.name())
+        };
+        let blackwell = |format: Format| format!("{} on sm_100a", format.name());
+        let required = match self.plan.chosen {
+            Chosen::Hopper(chosen) => hopper(chosen.config.scheme),
+            Chosen::Blackwell(chosen) => blackwell(chosen.config.format),
+        };
+        let found = match found {
+            WeightForm::Hopper(layout) => hopper(layout.scheme),
+            WeightForm::Blackwell(blocks) => blackwell(blocks.format),
+        };
+        Error::shape("order of the weights", format!("{required}, as planned"), found)
     }
 }
 

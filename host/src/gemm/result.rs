@@ -7,6 +7,7 @@ use ptx_emu::LaunchReport;
 
 use super::{GemmPlan, verify};
 use crate::buffer::DeviceBuffer;
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::oracle::{Reference, Verification};
 use crate::output;
@@ -141,18 +142,23 @@ impl<'a> From<&'a DeviceBuffer> for ResultBuffers<'a> {
 }
 
 impl ResultBuffers<'_> {
-    /// Checks kinds and sizes for a result of `dims`. Gives the address of the elements, and what
+    /// Checks kinds, sizes and `device` for a result of `dims`. Gives the address of the elements, and what
     /// the kernels are told of the scales.
-    pub(super) fn place(self, output: Output, dims: Dims) -> Result<(u64, ResultScales)> {
+    pub(super) fn place(
+        self,
+        output: Output,
+        dims: Dims,
+        device: &Device,
+    ) -> Result<(u64, ResultScales)> {
         let [bytes, scale_bytes] = output.bytes(dims)?;
         match (self, output) {
             (Self::Floats(floats), Output::Floats(_)) => {
-                Ok((floats.sized("the result", bytes)?, ResultScales::NONE))
+                Ok((floats.checked("the result", bytes, device)?, ResultScales::NONE))
             }
             (Self::Blocks { codes, scales }, Output::Nvfp4 { scale, layout }) => {
-                let codes = codes.sized("the result's codes", bytes)?;
+                let codes = codes.checked("the result's codes", bytes, device)?;
                 let scales = ResultScales {
-                    out: scales.sized("the result's scales", scale_bytes)?,
+                    out: scales.checked("the result's scales", scale_bytes, device)?,
                     stride: (scale_bytes / dims.batch()) as u64,
                     parameter: scale,
                     blocked: u32::from(layout == ScaleLayout::Blocked128x4),

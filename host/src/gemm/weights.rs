@@ -131,12 +131,22 @@ impl Repacked {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn upload(&self, device: &Device) -> Result<DeviceWeights> {
-        Ok(DeviceWeights {
-            form: self.form,
-            batch: self.batch,
-            global_scale: self.global_scale,
-            buffer: DeviceBuffer::upload(device, "repacked weights", &self.bytes)?,
-        })
+        Ok(self.over(DeviceBuffer::upload(device, "repacked weights", &self.bytes)?))
+    }
+
+    /// Copies them to memory that is there: a buffer of their size, or a view of the caller's.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a buffer of another size, [`DeviceError`](crate::device::DeviceError).
+    pub fn upload_to(&self, buffer: DeviceBuffer) -> Result<DeviceWeights> {
+        buffer.write(&self.bytes)?;
+        Ok(self.over(buffer))
+    }
+
+    /// These weights, which are in `buffer`.
+    fn over(&self, buffer: DeviceBuffer) -> DeviceWeights {
+        let Self { form, batch, global_scale, .. } = *self;
+        DeviceWeights { form, batch, global_scale, buffer }
     }
 }
 

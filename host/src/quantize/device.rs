@@ -229,7 +229,8 @@ impl Quantizer {
     /// the result, also while a CUDA graph is recorded. The emulator's reports come back at once.
     ///
     /// # Errors
-    /// [`Error::Shape`] for an input of another size, or `up` where the quantiser is not gated;
+    /// [`Error::Shape`] for an input of another size or on another device, or `up` where the
+    /// quantiser is not gated;
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
@@ -238,8 +239,9 @@ impl Quantizer {
     ) -> Result<Vec<LaunchReport>> {
         let required = usize::try_from(self.input_bytes()).unwrap_or(usize::MAX);
         let is_gated = up.is_some();
-        let input = input.sized("`input`", required)?;
-        let up = up.map_or(Ok(0), |up| up.sized("`up`", required))?;
+        let device = self.kernels.device();
+        let input = input.checked("`input`", required, device)?;
+        let up = up.map_or(Ok(0), |up| up.checked("`up`", required, device))?;
         if is_gated != self.input.gated {
             let required = if self.input.gated { "given" } else { "absent" };
             let found = if is_gated { "given" } else { "absent" };

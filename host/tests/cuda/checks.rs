@@ -114,7 +114,7 @@ fn plain<'a>(entry: &'a str, blocks: u32, threads: u32, params: &'a [u8]) -> Cud
 
 fn memory(device: &CudaDevice, _: &CudaModule) -> Checked {
     let bytes: Vec<u8> = (0..100_003_u32).map(|i| (i * 7 + i / 256) as u8).collect();
-    let mut memory = device.upload(&bytes)?;
+    let memory = device.upload(&bytes)?;
     ensure(memory.address() % 256 == 0, || {
         format!("address {:#x} is not 256-byte aligned", memory.address())
     })?;
@@ -130,7 +130,7 @@ fn memory(device: &CudaDevice, _: &CudaModule) -> Checked {
     let expected = "write to device memory: offset + length must be at most 100003 bytes, \
                     got 100000 + 4";
     ensure(beyond == Err(expected.to_owned()), || format!("{beyond:?}"))?;
-    let mut empty = device.alloc(0)?;
+    let empty = device.alloc(0)?;
     empty.fill(1)?;
     empty.write(0, &[])?;
     ensure(empty.is_empty() && empty.to_vec()?.is_empty(), || "not empty".into())?;
@@ -162,7 +162,7 @@ fn vector_add(device: &CudaDevice, module: &CudaModule) -> Checked {
     let bytes = |f: fn(u32) -> f32| (0..n).flat_map(|i| f(i).to_le_bytes()).collect::<Vec<_>>();
     let a = device.upload(&bytes(|i| i as f32))?;
     let b = device.upload(&bytes(|i| 0.25 * i as f32))?;
-    let mut c = device.alloc(4 * n as usize)?;
+    let c = device.alloc(4 * n as usize)?;
     c.fill(0xcb)?;
     let params = params(&[a.address(), b.address(), c.address()], Some(n));
     // SAFETY: three arrays of n words, read back before they are dropped.
@@ -298,7 +298,7 @@ fn refused_ptx(device: &CudaDevice, _: &CudaModule) -> Checked {
 }
 
 fn graph(device: &CudaDevice, module: &CudaModule) -> Checked {
-    let mut counter = device.upload(&0_u32.to_le_bytes())?;
+    let counter = device.upload(&0_u32.to_le_bytes())?;
     let bump = params(&[counter.address()], None);
     let graph = device.capture(|| {
         for _ in 0..5 {
@@ -402,7 +402,7 @@ fn cublas(device: &CudaDevice, _: &CudaModule) -> Checked {
         let HalfProduct { m, k, batch, .. } = shape;
         let a = device.upload(&halves(batch * m * k, a_value))?;
         let b = device.upload(&halves(batch * n * k, b_value))?;
-        let mut c = device.alloc(2 * batch * n * m)?;
+        let c = device.alloc(2 * batch * n * m)?;
         let expected: Vec<f16> = (0..batch * n * m)
             .map(|at| {
                 let (l, j, i) = (at / (n * m), at / m % n, at % m);

@@ -1,91 +1,20 @@
-//! What the probe makes of drivers that this machine does not have: a library
-//! with a driver's functions is compiled, and this test program runs again as a
-//! child that finds it as `libcuda.so.1`.
+//! Drivers that this machine does not have: a library with a driver's functions is
+//! compiled, and this test program runs again as a child that finds it as
+//! `libcuda.so.1`. First, what the probe makes of them.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use nvfp4::cuda::{CudaDevice, probe};
 
-/// A driver that answers from the environment: `FAKE_CUDA=version,init,count,cc`.
-const SOURCE: &str = r#"
-fn field(index: usize) -> i32 {
-    let fields = std::env::var("FAKE_CUDA").unwrap_or_default();
-    fields.split(',').nth(index).and_then(|field| field.parse().ok()).unwrap_or(0)
-}
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDriverGetVersion(version: *mut i32) -> u32 {
-    // SAFETY: callers of the driver pass writable pointers.
-    unsafe { *version = field(0) };
-    0
-}
-#[unsafe(no_mangle)]
-pub extern "C" fn cuInit(_: u32) -> u32 {
-    field(1) as u32
-}
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetCount(count: *mut i32) -> u32 {
-    // SAFETY: callers of the driver pass writable pointers.
-    unsafe { *count = field(2) };
-    0
-}
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGet(device: *mut i32, ordinal: i32) -> u32 {
-    // SAFETY: callers of the driver pass writable pointers.
-    unsafe { *device = ordinal };
-    0
-}
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetName(name: *mut u8, _: i32, _: i32) -> u32 {
-    // SAFETY: callers of the driver pass writable pointers.
-    unsafe { name.copy_from(c"Fake GPU".as_ptr().cast(), 9) };
-    0
-}
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: i32) -> u32 {
-    // SAFETY: callers of the driver pass writable pointers.
-    unsafe { *bytes = 8 << 30 };
-    0
-}
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut i32, attribute: u32, _: i32) -> u32 {
-    let answer = match attribute {
-        75 => field(3) / 10,
-        76 => field(3) % 10,
-        38 => 50 << 20,
-        // Withdrawn: the memory clock.
-        36 => return 1,
-        _ => 7,
-    };
-    // SAFETY: callers of the driver pass writable pointers.
-    unsafe { *value = answer };
-    0
-}
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorName(code: u32, name: *mut *const u8) -> u32 {
-    if code != 804 {
-        return 1;
-    }
-    // SAFETY: callers of the driver pass writable pointers.
-    unsafe { *name = c"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE".as_ptr().cast() };
-    0
-}
-#[unsafe(no_mangle)]
-pub extern "C" fn cuDevicePrimaryCtxRetain(_: usize, _: i32) -> u32 {
-    4242
-}
-"#;
+/// The driver.
+const SOURCE: &str = include_str!("fake_libcuda.rs");
 
 #[test]
 fn the_probe_tells_drivers_apart() {
-    let folder = env::temp_dir().join(format!("nvfp4-fake-driver-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a temporary folder");
-    if let Err(why) = compile(&folder) {
-        fs::remove_dir_all(&folder).expect("the temporary folder can go");
-        return println!("skipped: drivers that are not here, because {why}");
-    }
+    let Some(driver) = Driver::compile("probe") else { return };
     let cases = [
         (
             "12080,0,1,90",
@@ -117,22 +46,15 @@ fn the_probe_tells_drivers_apart() {
         // A code newer than cust survives the way through it.
         ("13020,0,1,90", "open 0: cuDevicePrimaryCtxRetain returned unknown code (4242)"),
     ];
-    let program = env::current_exe().expect("this program's path");
-    for (driver, expected) in cases {
-        let output = Command::new(&program)
-            .args(["--exact", "fake_driver::say_what_is_here", "--ignored", "--nocapture"])
-            .env("LD_LIBRARY_PATH", &folder)
-            .env("FAKE_CUDA", driver)
-            .output()
-            .expect("this program runs again");
+    for (answers, expected) in cases {
+        let output = driver.run("fake_driver::say_what_is_here", answers);
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(
             output.status.success() && text.lines().any(|line| line == expected),
-            "driver {driver}: expected\n{expected}\nin\n{text}{}",
+            "driver {answers}: expected\n{expected}\nin\n{text}{}",
             String::from_utf8_lossy(&output.stderr)
         );
     }
-    fs::remove_dir_all(&folder).expect("the temporary folder can go");
 }
 
 #[test]
@@ -151,6 +73,44 @@ fn say_what_is_here() {
             Ok(device) => println!("open {ordinal}: {}", device.info()),
             Err(error) => println!("open {ordinal}: {error}"),
         }
+    }
+}
+
+/// The compiled driver, in a folder that goes with it.
+pub struct Driver {
+    folder: PathBuf,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Driver {
+    /// Compiles it, or says why it cannot be.
+    pub fn compile(test: &str) -> Option<Self> {
+        let name = format!("nvfp4-fake-driver-{test}-{}", std::process::id());
+        let folder = env::temp_dir().join(name);
+        fs::create_dir_all(&folder).expect("a temporary folder");
+        let driver = Self { folder };
+        match compile(&driver.folder) {
+            Ok(()) => Some(driver),
+            Err(why) => {
+                println!("skipped: drivers that are not here, because {why}");
+                None
+            }
+        }
+    }
+
+    /// Runs the ignored test `child` of this program with the driver, which gives these answers.
+    pub fn run(&self, child: &str, answers: &str) -> Output {
+        Command::new(env::current_exe().expect("this program's path"))
+            .args(["--exact", child, "--ignored", "--nocapture"])
+            .env("LD_LIBRARY_PATH", &self.folder)
+            .env("FAKE_CUDA", answers)
+            .output()
+            .expect("this program runs again")
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod checks;
 mod fake_driver;
+mod stream;
 
 use checks::Outcome;
 use nvfp4::cuda::{CudaDevice, CudaError, DriverError, probe};

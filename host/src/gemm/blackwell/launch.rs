@@ -165,14 +165,15 @@ fn place(
     a: ActivationBuffers<'_>,
     workspace: Option<&Workspace>,
 ) -> Result<(Left, Vec<LaunchReport>)> {
-    let (codes, scales, stride, format, layout) = match a.check(gemm.kind, &gemm.problem)? {
+    let device = gemm.kernels.device();
+    let (codes, scales, stride, format, layout) = match a.check(gemm.kind, &gemm.problem, device)? {
         CheckedActivations::Halves(address) => return Ok((Left::Halves(address), Vec::new())),
         CheckedActivations::Blocks { codes, scales, stride, format, layout } => {
             (codes, scales, stride, format, layout)
         }
     };
     let preparation = Preparation::new(&gemm.problem, format, layout);
-    let base = Workspace::place(workspace, gemm.workspace_bytes())?;
+    let base = Workspace::place(workspace, gemm.workspace_bytes(), device)?;
     let mut placed = Placed { blocks: preparation.blocks, codes, scales };
     let mut reports = Vec::new();
     if let (Some(step), Some(at)) = (preparation.code_step(), preparation.codes) {

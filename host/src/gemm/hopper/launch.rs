@@ -16,7 +16,7 @@ use crate::gemm::buffers::CheckedActivations;
 use crate::gemm::{ActivationBuffers, DeviceWeights, Gemm, Workspace};
 use crate::quantize::device::launch_step;
 
-/// [`Gemm::launch`] on sm_90a, sizes of result and vectors checked.
+/// [`Gemm::launch`] on sm_90a; weights, result and vectors are checked.
 ///
 /// # Errors
 /// As there.
@@ -30,9 +30,10 @@ pub(in crate::gemm) fn launch(
     epilogue: Epilogue,
 ) -> Result<Vec<LaunchReport>> {
     let &HopperChoice { config, division, workspace: parts } = chosen;
-    let workspace = Workspace::place(workspace, parts.bytes)?;
+    let device = gemm.kernels.device();
+    let workspace = Workspace::place(workspace, parts.bytes, device)?;
     let mut reports = Vec::new();
-    let activations = match a.check(gemm.kind, &gemm.problem)? {
+    let activations = match a.check(gemm.kind, &gemm.problem, device)? {
         CheckedActivations::Halves(address) => address,
         CheckedActivations::Blocks { codes, scales, stride, layout, .. } => {
             let decoded = workspace + parts.activations as u64;
@@ -59,8 +60,8 @@ pub(in crate::gemm) fn launch(
         overlaps: true,
         params: &params.to_bytes(),
     };
-    // SAFETY: all buffers have the sizes that the parameters state, as checked above and
-    // when the weights were repacked, and are alive; freeing device memory waits for launches.
+    // SAFETY: all buffers are of this device and have the sizes that the parameters state, as
+    // checked above, by the caller and when the weights were repacked, and are alive; freeing device memory waits for launches.
     reports.extend(unsafe { gemm.kernels.launch(&spec)? });
     Ok(reports)
 }

@@ -1,0 +1,293 @@
+//! A driver without a GPU, compiled as `libcuda.so.1` by `fake_driver`. It answers from the
+//! environment, `FAKE_CUDA=version,init,count,cc,opens`; device memory is the host's, kernels do
+//! nothing, and every call that a launch could make is told on standard output, a line a call.
+
+use std::alloc::{Layout, alloc};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The primary context of device 0; streams from this number on belong to another one.
+const PRIMARY: usize = 0x1000;
+const FOREIGN_STREAMS: usize = 0x9000;
+
+/// `CUstreamCaptureStatus` of every stream.
+static RECORDING: AtomicU32 = AtomicU32::new(0);
+/// Names and bytes of parameters of the kernels looked up so far: a handle is an index plus 1.
+static KERNELS: Mutex<Vec<(String, usize)>> = Mutex::new(Vec::new());
+/// Bytes of parameters by the names of the kernels in the loaded PTX.
+static LOADED: Mutex<Option<HashMap<String, usize>>> = Mutex::new(None);
+
+fn field(index: usize) -> i32 {
+    let fields = std::env::var("FAKE_CUDA").unwrap_or_default();
+    fields.split(',').nth(index).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDriverGetVersion(version: *mut i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *version = field(0) };
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuInit(_: u32) -> u32 {
+    field(1) as u32
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetCount(count: *mut i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *count = field(2) };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(device: *mut i32, ordinal: i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *device = ordinal };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetName(name: *mut u8, _: i32, _: i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { name.copy_from(c"Fake GPU".as_ptr().cast(), 9) };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *bytes = 8 << 30 };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut i32, attribute: u32, _: i32) -> u32 {
+    let answer = match attribute {
+        75 => field(3) / 10,
+        76 => field(3) % 10,
+        38 => 50 << 20,
+        // Shared memory of a multiprocessor and of a block.
+        81 => 228 << 10,
+        97 => 227 << 10,
+        // Withdrawn: the memory clock.
+        36 => return 1,
+        _ => 7,
+    };
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *value = answer };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(code: u32, name: *mut *const u8) -> u32 {
+    if code != 804 {
+        return 1;
+    }
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *name = c"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE".as_ptr().cast() };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, _: i32) -> u32 {
+    if field(4) == 0 {
+        return 4242;
+    }
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *context = PRIMARY };
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDevicePrimaryCtxRelease_v2(_: i32) -> u32 {
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSetCurrent(_: usize) -> u32 {
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut usize, _: u32, _: i32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *stream = 0x51 };
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamDestroy_v2(stream: usize) -> u32 {
+    println!("call: cuStreamDestroy {stream:#x}");
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCtx(stream: usize, context: *mut usize) -> u32 {
+    let found = if stream < FOREIGN_STREAMS { PRIMARY } else { PRIMARY + 1 };
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *context = found };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamIsCapturing(_: usize, status: *mut u32) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *status = RECORDING.load(Ordering::Relaxed) };
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamBeginCapture_v2(_: usize, _: u32) -> u32 {
+    RECORDING.store(1, Ordering::Relaxed);
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamEndCapture(_: usize, graph: *mut usize) -> u32 {
+    RECORDING.store(0, Ordering::Relaxed);
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *graph = 0 };
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamSynchronize(stream: usize) -> u32 {
+    println!("call: cuStreamSynchronize {stream:#x}");
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSynchronize() -> u32 {
+    println!("call: cuCtxSynchronize");
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {
+    println!("call: cuMemAlloc {bytes}");
+    let Ok(layout) = Layout::from_size_align(bytes, 256) else { return 1 };
+    // SAFETY: callers of the driver allocate at least one byte and pass writable pointers.
+    unsafe { *address = alloc(layout) as u64 };
+    0
+}
+// What is freed is not given back: nobody knows its size, and the process is short.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(address: u64) -> u32 {
+    println!("call: cuMemFree {address:#x}");
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: usize) -> u32 {
+    println!("call: cuMemsetD8Async {stream:#x}");
+    // SAFETY: device memory is the host's, and the caller says that these bytes are its own.
+    unsafe { (to as *mut u8).write_bytes(value, bytes) };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: u64,
+    from: *const u8,
+    bytes: usize,
+    stream: usize,
+) -> u32 {
+    println!("call: cuMemcpyHtoDAsync {stream:#x}");
+    // SAFETY: as above.
+    unsafe { (to as *mut u8).copy_from(from, bytes) };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: *mut u8,
+    from: u64,
+    bytes: usize,
+    stream: usize,
+) -> u32 {
+    println!("call: cuMemcpyDtoHAsync {stream:#x}");
+    // SAFETY: as above.
+    unsafe { to.copy_from(from as *const u8, bytes) };
+    0
+}
+/// The bytes of the one parameter that each kernel of a PTX text has.
+fn parameters(text: &str) -> HashMap<String, usize> {
+    let entries = text.split(".entry ").skip(1);
+    let sizes = entries.filter_map(|entry| {
+        let (name, rest) = entry.split_once('(')?;
+        let (_, size) = rest.split(')').next()?.split_once('[')?;
+        Some((name.trim().to_owned(), size.split(']').next()?.parse().ok()?))
+    });
+    sizes.collect()
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleLoadDataEx(
+    module: *mut usize,
+    image: *const i8,
+    _: u32,
+    _: usize,
+    _: usize,
+) -> u32 {
+    println!("call: cuModuleLoadDataEx");
+    // SAFETY: callers of the driver pass PTX with a nul behind it.
+    let text = unsafe { std::ffi::CStr::from_ptr(image.cast()) }.to_string_lossy();
+    *LOADED.lock().expect("no panic before") = Some(parameters(&text));
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *module = 1 };
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleUnload(_: usize) -> u32 {
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetFunction(
+    function: *mut usize,
+    _: usize,
+    name: *const i8,
+) -> u32 {
+    // SAFETY: callers of the driver pass a name with a nul behind it.
+    let name = unsafe { std::ffi::CStr::from_ptr(name.cast()) }.to_string_lossy().into_owned();
+    let loaded = LOADED.lock().expect("no panic before");
+    let Some(&bytes) = loaded.as_ref().and_then(|kernels| kernels.get(&name)) else { return 500 };
+    let mut kernels = KERNELS.lock().expect("no panic before");
+    kernels.push((name, bytes));
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *function = kernels.len() };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuFuncGetAttribute(value: *mut i32, attribute: u32, _: usize) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers. 0 is the most threads of a block.
+    unsafe { *value = if attribute == 0 { 1024 } else { 0 } };
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuFuncSetAttribute(_: usize, _: u32, _: i32) -> u32 {
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuFuncGetParamInfo(
+    function: usize,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> u32 {
+    if index != 0 {
+        return 1;
+    }
+    let kernels = KERNELS.lock().expect("no panic before");
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { (*offset, *size) = (0, kernels[function - 1].1) };
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuTensorMapEncodeTiled(
+    _: usize,
+    _: u32,
+    _: u32,
+    _: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+) -> u32 {
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const usize,
+    function: usize,
+    _: usize,
+    _: usize,
+) -> u32 {
+    // SAFETY: the fifth word of `CUlaunchConfig` is the stream.
+    let stream = unsafe { *config.add(4) };
+    let name = &KERNELS.lock().expect("no panic before")[function - 1].0;
+    println!("call: cuLaunchKernelEx {stream:#x} {name}");
+    0
+}

@@ -1,0 +1,179 @@
+//! A caller's stream and memory, as a driver sees them: which calls there are, on which stream.
+//! `fake_driver` has the driver; kernels do nothing on it.
+
+use std::ffi::c_void;
+use std::path::Path;
+use std::ptr;
+
+use fp4_formats::ScaleLayout;
+use fp4_formats::quantize::{FloatType, Recipe};
+use fp4_formats::recipe::Nvfp4Recipe;
+use nvfp4::buffer::DeviceBuffer;
+use nvfp4::cuda::CudaError;
+use nvfp4::device::{Device, DeviceRequest};
+use nvfp4::error::Result;
+use nvfp4::gemm::{
+    ActivationBuffers, ActivationKind, Gemm, GemmOptions, Repacked, ResultBuffers, Vectors,
+    Workspace,
+};
+use nvfp4::quantize::device::{Input, Quantizer};
+use nvfp4::quantize::{Format, QuantizeOptions, TensorScale, quantize};
+use nvfp4::tensor::Dims;
+
+use crate::fake_driver::Driver;
+
+const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/kernels");
+
+/// What the fake driver takes for a stream of the primary context, and of another.
+const STREAM: usize = 0x77;
+const FOREIGN: usize = 0x9077;
+
+fn stream(number: usize) -> *mut c_void {
+    ptr::without_provenance_mut(number)
+}
+
+/// The lines that the child printed between `begin: NAME` and `end: NAME`.
+fn between<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+    let (begin, end) = (format!("begin: {name}"), format!("end: {name}"));
+    let lines: Vec<&str> = text.lines().collect();
+    let at = |mark: &str| {
+        let found = lines.iter().position(|line| *line == mark);
+        found.unwrap_or_else(|| panic!("no `{mark}` in\n{text}"))
+    };
+    lines[at(&begin) + 1..at(&end)].to_vec()
+}
+
+#[test]
+fn all_work_goes_to_the_callers_stream_and_launches_only_launch() {
+    for (arch, capability) in [("sm_90a", 90), ("sm_100a", 100)] {
+        if !Path::new(KERNELS).join(arch).join("kernels.ptx").exists() {
+            println!("skipped: {arch} is not built; `cargo xtask build-kernels` does it");
+            continue;
+        }
+        let Some(driver) = Driver::compile(arch) else { return };
+        let answers = format!("13020,0,1,{capability},1");
+        let output = driver.run("stream::launch_on_a_callers_stream", &answers);
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arch}:\n{text}\n{errors}");
+
+        assert_eq!(between(&text, "view"), [] as [&str; 0], "{arch}");
+        assert_eq!(
+            between(&text, "write and read"),
+            [
+                "call: cuMemcpyHtoDAsync 0x77",
+                "call: cuStreamSynchronize 0x77",
+                "call: cuMemcpyDtoHAsync 0x77",
+                "call: cuStreamSynchronize 0x77",
+            ],
+            "{arch}"
+        );
+        assert_eq!(between(&text, "workspace"), ["call: cuMemsetD8Async 0x77"], "{arch}");
+        let launches = between(&text, "launches");
+        let launched = |line: &&&str| line.starts_with("call: cuLaunchKernelEx 0x77 ");
+        // The largest magnitude, the quantiser; what prepares activations, the product.
+        assert!(launches.iter().filter(launched).count() >= 4, "{arch}: {launches:#?}");
+        let rest: Vec<_> = launches.iter().filter(|line| !launched(line)).collect();
+        // The word that the largest magnitude is sought in.
+        assert_eq!(rest, [&"call: cuMemsetD8Async 0x77"], "{arch}");
+        assert_eq!(between(&text, "dropping views"), [] as [&str; 0], "{arch}");
+        assert!(!text.contains("cuStreamDestroy 0x77"), "{arch}: the stream is the caller's");
+    }
+}
+
+#[test]
+#[ignore = "the child of all_work_goes_to_the_callers_stream_and_launches_only_launch"]
+fn launch_on_a_callers_stream() {
+    println!();
+    child().unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn marked<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    println!("begin: {name}");
+    let result = work()?;
+    println!("end: {name}");
+    Ok(result)
+}
+
+/// Memory of the caller's, which the fake driver takes for a device's.
+#[repr(align(256))]
+struct Foreign([u8; 1 << 14]);
+
+fn child() -> Result<()> {
+    let device = Device::open(&DeviceRequest::Cuda(0))?;
+    let kernels = device.kernels(Some(Path::new(KERNELS)))?;
+
+    // SAFETY: the driver takes any number for a stream.
+    let error = unsafe { device.with_stream(stream(FOREIGN)) }.expect_err("another context");
+    let expected = "launching on a stream of the caller's: the stream's context must be the \
+                    primary one of cuda:0, got another";
+    assert_eq!((error.to_string().as_str(), error.exit_code()), (expected, 2));
+
+    // SAFETY: as above.
+    let kernels = unsafe { kernels.with_stream(stream(STREAM))? };
+    let device = kernels.device();
+    let gpu = device.gpu("streams")?;
+    assert_eq!(gpu.stream(), stream(STREAM));
+
+    let [m, n, k] = [5, 48, 96];
+    let mut memory = Box::new(Foreign([0; 1 << 14]));
+    let address = memory.0.as_mut_ptr() as u64;
+    let [input, out, workspace] = marked("view", || {
+        // SAFETY: parts of `memory` that do not overlap, which outlives the views.
+        unsafe {
+            Ok([
+                DeviceBuffer::from_raw(device, "x", address, m * k * 2)?,
+                DeviceBuffer::from_raw(device, "c", address + 1024, m * n * 2)?,
+                DeviceBuffer::from_raw(device, "workspace", address + 2048, 12 << 10)?,
+            ])
+        }
+    })?;
+    let bytes: Vec<u8> = (0..m * k * 2).map(|at| at as u8 & 0x3f).collect();
+    marked("write and read", || {
+        input.write(&bytes)?;
+        assert_eq!(input.read()?, bytes);
+        Ok(())
+    })?;
+    let workspace = marked("workspace", || Workspace::over(workspace))?;
+
+    let dims = Dims::new(1, n, k)?;
+    let weight =
+        quantize("w", &vec![0.5; n * k], dims, TensorScale::FromAmax, ScaleLayout::Linear)?;
+    let kind = ActivationKind::Blocks { format: Format::Nvfp4, layout: ScaleLayout::Linear };
+    let weights = Repacked::for_device(device, &weight, kind)?.upload(device)?;
+    let options = QuantizeOptions {
+        recipe: Recipe::Nvfp4(Nvfp4Recipe::TorchAo),
+        scale: TensorScale::FromAmax,
+        layout: ScaleLayout::Linear,
+    };
+    let plain = Input::plain(FloatType::Bf16);
+    let quantizer = Quantizer::new(&kernels, m, k, plain, &options)?;
+    let before = device.allocations();
+    marked("launches", || {
+        quantizer.launch(&input, None)?;
+        let product = Gemm::new(&kernels, &weights, [1, m], kind, 1.0, &GemmOptions::default())?;
+        assert!((1..=workspace.len()).contains(&product.workspace_bytes()));
+        let a = ActivationBuffers::Blocks { codes: quantizer.codes(), scales: quantizer.scales() };
+        let result = ResultBuffers::Floats(&out);
+        product.launch(a, &weights, result, Some(&workspace), Vectors::default())
+    })?;
+    assert_eq!(device.allocations(), before);
+
+    // What a graph would keep an address of the host in is refused while one is recorded.
+    let recorded = gpu.capture(|| {
+        let refused = input.write(&bytes).expect_err("the stream is being recorded").to_string();
+        let expected = "write to device memory: the stream must be outside of a recording into \
+                        a graph, got inside one";
+        assert_eq!(refused, expected);
+        input.read().expect_err("the stream is being recorded");
+        Err::<(), CudaError>(CudaError::NoSuchDevice { ordinal: 0, count: 0 })
+    });
+    assert!(matches!(recorded, Err(CudaError::NoSuchDevice { .. })));
+
+    marked("dropping views", || {
+        drop((input, out, workspace));
+        Ok(())
+    })?;
+    assert_eq!(memory.0[..bytes.len()], bytes);
+    Ok(())
+}
