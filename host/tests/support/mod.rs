@@ -1,9 +1,12 @@
-//! What tests of checkpoints share: a folder, a model, ways to look at and damage files.
+//! What tests share: a folder, a model, ways to look at and damage files, and the emulated machines
+//! that kernels are compiled for.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::path::{Path, PathBuf};
 
 use nvfp4::checkpoint::{self, Layout, Model, ModelOptions, NewTensor};
+use nvfp4::device::{Device, Kernels};
+use nvfp4::kernels::{self, DIR_VARIABLE};
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4::rng::SplitMix64;
 use safetensors::Dtype;
@@ -41,6 +44,40 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Where the compiled kernels are: the folder that `NVFP4_KERNELS_DIR` names, else the one that
+/// `cargo xtask build-kernels` writes to.
+pub fn kernels_dir() -> PathBuf {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
+    std::env::var_os(DIR_VARIABLE).map_or_else(default, PathBuf::from)
+}
+
+/// The emulated machines that kernels are compiled for, with their architectures.
+///
+/// Kernels that are missing are a failure where `NVFP4_KERNELS_DIR` promises them, else a note on
+/// stderr: a test without them has tested nothing.
+pub fn compiled() -> Vec<(&'static str, &'static str)> {
+    let machines = [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")].into_iter();
+    let compiled =
+        machines.filter(|(device, arch)| match kernels::find(arch, Some(&kernels_dir())) {
+            Ok(_) => true,
+            Err(error) if std::env::var_os(DIR_VARIABLE).is_some() => panic!("{error}"),
+            Err(error) => {
+                eprintln!("skipped on {device}: {error}");
+                false
+            }
+        });
+    compiled.collect()
+}
+
+/// The machines of [`compiled`], opened, with their kernels.
+pub fn machines() -> Vec<Kernels> {
+    let open = |(name, _): (&str, _)| {
+        let device = Device::open(&name.parse().expect("known")).expect("opens");
+        device.kernels(Some(&kernels_dir())).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    compiled().into_iter().map(open).collect()
 }
 
 pub fn tensor(dtype: Dtype, shape: &[usize], data: Vec<u8>) -> NewTensor {
