@@ -7,9 +7,10 @@ use std::io::{Cursor, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use nvfp4::checkpoint::{
-    CheckpointError, Layout, Model, Observer, SaveOptions, Severity, TensorSpec, TensorWriter,
+    CheckpointError, Layout, Model, NewTensor, Observer, SaveOptions, Severity, TensorSpec, TensorWriter,
     VerifyReport, convert_model, load, quantize_model, verify,
 };
+use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
 use nvfp4::quantize::Format;
 use safetensors::Dtype;
@@ -314,25 +315,30 @@ fn failures_leave_nothing_and_replace_nothing() {
 #[test]
 fn unusable_models_are_refused() {
     let folder = Folder::new("damage-models");
-    let run = |tensors: &[(&str, nvfp4::checkpoint::NewTensor)]| -> Result<()> {
+    let on = |kernels: Option<&Kernels>, tensors: &[(&str, NewTensor)]| -> Result<()> {
         let source = folder.file("x.safetensors");
         nvfp4::checkpoint::write(&source, tensors, &[]).expect("written");
         let model = Model::open(&source).expect("a model");
         let options = options(Format::Nvfp4, Layout::ModelOpt);
-        quantize_model(&model, &options, &folder.file("out"), None, &mut ()).map(drop)
+        quantize_model(&model, &options, &folder.file("out"), kernels, &mut ()).map(drop)
     };
+    let run = |tensors: &[(&str, NewTensor)]| on(None, tensors);
     let mut values = normal(4, 32, 1);
     values[37] = f32::NEG_INFINITY;
     let weight = tensor(Dtype::F32, &[4, 32], f32s(&values));
-    match run(&[("a.weight", random(&[2, 32], 1)), ("m.weight", weight)]) {
-        Err(Error::Checkpoint(CheckpointError::NonFinite {
-            path, tensor, index, byte, ..
-        })) => {
-            assert_eq!((tensor.as_str(), index), ("m.weight", 37));
-            let bytes = std::fs::read(path).expect("readable");
-            assert_eq!(bytes[byte as usize..][..4], f32::NEG_INFINITY.to_le_bytes());
+    let tensors = [("a.weight", random(&[2, 32], 1)), ("m.weight", weight)];
+    let machines = machines();
+    for kernels in [None].into_iter().chain(machines.iter().map(Some)) {
+        match on(kernels, &tensors) {
+            Err(Error::Checkpoint(CheckpointError::NonFinite {
+                path, tensor, index, byte, ..
+            })) => {
+                assert_eq!((tensor.as_str(), index), ("m.weight", 37));
+                let bytes = std::fs::read(path).expect("readable");
+                assert_eq!(bytes[byte as usize..][..4], f32::NEG_INFINITY.to_le_bytes());
+            }
+            other => panic!("expected NonFinite, got {other:?}"),
         }
-        other => panic!("expected NonFinite, got {other:?}"),
     }
     for tensors in [
         vec![],

@@ -210,9 +210,9 @@ fn quantize_tensor(
                 crate::quantize::device::quantize_once(kernels, raw.data, raw.dtype, dims, &how);
             match matrix {
                 // The device knows where; the file says what and at which byte.
-                Err(Error::NonFinite { .. }) => {
+                Err(Error::NonFiniteAt { index, .. }) => {
                     file.floats(&spec.name)?;
-                    matrix?
+                    return Err(Error::NonFiniteAt { tensor: spec.name.clone(), index });
                 }
                 matrix => matrix?,
             }
