@@ -7,8 +7,8 @@ use std::io::{Cursor, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use nvfp4::checkpoint::{
-    CheckpointError, Layout, Model, NewTensor, Observer, SaveOptions, Severity, TensorSpec, TensorWriter,
-    VerifyReport, convert_model, load, quantize_model, verify,
+    CheckpointError, Layout, Model, NewTensor, Observer, SaveOptions, Severity, TensorSpec,
+    TensorWriter, VerifyReport, convert_model, load, quantize_model, verify,
 };
 use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
@@ -148,7 +148,7 @@ fn verify_names_the_mistake() {
         }
     };
     let none: Edit = |_| {};
-    let no_bias: Edit = |tensors| tensors.retain(|(name, _)| !name.ends_with("bias"));
+    let no_bias: Edit = |tensors| tensors.retain(|(name, _)| !name.ends_with("up.bias"));
     let zeros: Edit = |tensors| {
         named(tensors, "model.layers.0.mlp.up.weight_scale").data[5] = 0;
     };
@@ -331,7 +331,11 @@ fn unusable_models_are_refused() {
     for kernels in [None].into_iter().chain(machines.iter().map(Some)) {
         match on(kernels, &tensors) {
             Err(Error::Checkpoint(CheckpointError::NonFinite {
-                path, tensor, index, byte, ..
+                path,
+                tensor,
+                index,
+                byte,
+                ..
             })) => {
                 assert_eq!((tensor.as_str(), index), ("m.weight", 37));
                 let bytes = std::fs::read(path).expect("readable");

@@ -8,6 +8,7 @@
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `orientation` | which dimension of experts in one tensor is the input's |
 //! | `inspect`, `verify` | [`inspect`], [`verify`] |
 //!
 //! # Example
@@ -42,6 +43,7 @@ mod layout;
 mod load;
 mod model;
 mod modelopt;
+mod orientation;
 pub mod pattern;
 mod quantize;
 mod save;
