@@ -9,7 +9,7 @@
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
 //! | `orientation` | which dimension of experts in one tensor is the input's |
-//! | `inspect`, `verify` | [`inspect`], [`verify`] |
+//! | `inspect`, `verify`, `configuration` | [`inspect`], [`verify`] |
 //!
 //! # Example
 //! ```no_run
@@ -33,6 +33,7 @@
 //! time, so a checkpoint may be larger than it.
 
 mod compressed_tensors;
+mod configuration;
 mod convert;
 mod error;
 mod exact;

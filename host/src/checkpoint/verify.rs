@@ -15,6 +15,7 @@ use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, e2m1, pack};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::configuration;
 use super::error::CheckpointError;
 use super::layout::{Layout, Parts};
 use super::load::load;
@@ -115,7 +116,7 @@ pub fn verify(
     };
     let parts = layout.find(model);
     let mut check = Check { model, original, layout, findings: Vec::new() };
-    check.configuration();
+    check.configuration(&parts);
     check.names(&parts);
     observer.begin(parts.iter().map(|part| check.bytes(part)).sum());
     let mut weights = Vec::new();
@@ -182,7 +183,7 @@ impl Check<'_> {
     }
 
     /// What the configuration says against what the tensors are.
-    fn configuration(&mut self) {
+    fn configuration(&mut self, parts: &[Parts]) {
         let expected = match self.layout {
             Layout::ModelOpt => "modelopt",
             Layout::CompressedTensors => "compressed-tensors",
@@ -197,6 +198,7 @@ impl Check<'_> {
             );
             self.add(Severity::Error, "configuration", None, message);
         }
+        self.findings.extend(configuration::check(self.model, self.layout, parts));
     }
 
     /// Tensors that are missing, or there for no reason.
