@@ -9,8 +9,8 @@ use std::path::Path;
 use fp4_formats::ScaleLayout;
 use half::bf16;
 use nvfp4::checkpoint::{
-    self, CheckpointError, Convention, GlobalScale, Layout, Model, NewTensor, SaveOptions, Weight,
-    convert_model, load, quantize_model, verify,
+    self, CheckpointError, Convention, GlobalScale, Layout, Model, NewTensor, Observer,
+    SaveOptions, Weight, convert_model, load, quantize_model, verify,
 };
 use nvfp4::error::Error;
 use nvfp4::quantize::{Format, QuantizeOptions, quantize_matrix, recipe_by_name};
@@ -620,4 +620,57 @@ fn experts_of_unknown_order_are_refused() {
     let error = quantize_model(&model, &excluding, &folder.file("out"), None, &mut ());
     let error = error.expect_err("nothing else is there");
     assert!(matches!(error, Error::Checkpoint(CheckpointError::Nothing { .. })), "{error}");
+}
+
+/// What a bar shows: bytes to come, bytes done, the tensor.
+#[derive(Default)]
+struct Heard {
+    total: u64,
+    done: u64,
+    tensors: Vec<String>,
+}
+
+impl Observer for Heard {
+    fn begin(&mut self, bytes: u64) {
+        assert_eq!((self.total, self.done), (0, 0), "begun twice");
+        self.total = bytes;
+    }
+
+    fn tensor(&mut self, name: &str) {
+        assert!(self.total > 0 && self.done <= self.total);
+        self.tensors.push(name.to_owned());
+    }
+
+    fn done(&mut self, bytes: u64) {
+        self.done += bytes;
+    }
+}
+
+/// Every operation says at first how much there is to do, and ends having done that.
+#[test]
+fn observers_hear_of_every_byte() {
+    let folder = Folder::new("layouts-observed");
+    let source = folder.file("source.safetensors");
+    write_model(&source);
+    let source = Model::open(&source).expect("a model");
+    for (layout, format) in combinations() {
+        let what = format!("{layout} {}", format.name());
+        let out = folder.file(&what);
+        let mut heard = Heard::default();
+        quantize_model(&source, &options(format, layout), &out, None, &mut heard).expect("works");
+        assert_eq!(heard.done, heard.total, "{what} quantised");
+        assert_eq!(heard.tensors.len(), source.names().count(), "{what} quantised");
+
+        let model = Model::open(&out).expect("a checkpoint");
+        let (save, again) = (SaveOptions::new(layout), folder.file(&format!("{what} again")));
+        let mut heard = Heard::default();
+        convert_model(&model, None, &save, &again, &mut heard).expect("works");
+        assert_eq!(heard.done, heard.total, "{what} converted");
+        assert_eq!(heard.tensors.len(), source.names().count(), "{what} converted");
+
+        let mut heard = Heard::default();
+        verify(&model, Some(&source), &mut heard).expect("works");
+        assert_eq!(heard.done, heard.total, "{what} verified");
+        assert_eq!(heard.tensors, WEIGHTS, "{what} verified");
+    }
 }
