@@ -12,18 +12,30 @@
 //! | `inspect`, `verify`, `configuration` | [`inspect`], [`verify`] |
 //!
 //! # Example
-//! ```no_run
-//! use nvfp4::checkpoint::{Layout, Model, ModelOptions, quantize_model, verify};
+//! ```
+//! use nvfp4::checkpoint::{Layout, Model, ModelOptions, NewTensor, quantize_model, verify, write};
 //! use nvfp4::quantize::{Format, recipe_by_name};
+//! use safetensors::Dtype;
 //!
 //! # fn main() -> nvfp4::error::Result<()> {
-//! let model = Model::open("all-MiniLM-L6-v2")?;
+//! # let folder = std::env::temp_dir().join(format!("nvfp4-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder).expect("a folder");
+//! // A model of one layer; a folder of shards with `config.json` is opened the same way.
+//! let data = (0..64 * 128).flat_map(|at| (at as f32).sin().to_le_bytes()).collect();
+//! let weight = NewTensor { dtype: Dtype::F32, shape: vec![64, 128], data };
+//! let path = folder.join("model.safetensors");
+//! write(&path, &[("layer.weight", weight)], &[])?;
+//!
+//! let model = Model::open(&path)?;
 //! let recipe = recipe_by_name(Format::Nvfp4, "modelopt")?;
 //! let options = ModelOptions::new(recipe, Layout::ModelOpt);
-//! quantize_model(&model, &options, "quantised".as_ref(), None, &mut ())?;
+//! let out = folder.join("quantised");
+//! let report = quantize_model(&model, &options, &out, None, &mut ())?;
+//! assert_eq!(report.quantized, ["layer.weight"]);
 //!
-//! let report = verify(&Model::open("quantised")?, Some(&model), &mut ())?;
+//! let report = verify(&Model::open(&out)?, Some(&model), &mut ())?;
 //! assert!(report.verified, "{report}");
+//! # std::fs::remove_dir_all(&folder).expect("removable");
 //! # Ok(())
 //! # }
 //! ```
