@@ -301,6 +301,9 @@ fn verify_compares_modelopts_configuration() {
     ] {
         errors(HF, "/quantization/quant_algo", algorithm, &[None], text);
     }
+    assert_eq!(with(HF, "/quantization/quant_algo", "NVFP4_AWQ".into()), []);
+    let mixed = Value::from("MIXED_PRECISION");
+    assert_eq!(with("config.json", "/quantization_config/quant_algo", mixed), []);
     let inputs = "there is no input_scale";
     errors(HF, "/quantization/quant_algo", "NVFP4".into(), &all, inputs);
     errors("config.json", "/quantization_config/quant_algo", "NVFP4".into(), &all, inputs);

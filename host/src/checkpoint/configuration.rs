@@ -6,8 +6,9 @@
 //! | `config.json`, `quantization_config` | `quant_algo` | `group_size` of a group's `weights` | `ignore` |
 //!
 //! Loaders go by it: they make quantised layers of everything that is not left out, with inputs
-//! quantised if the algorithm is `NVFP4`. Under `MIXED_PRECISION` the first of them has an algorithm
-//! and a group size for each module in `quantized_layers`.
+//! quantised if the algorithm is `NVFP4`; other algorithms of that family have rules of their own.
+//! Under `MIXED_PRECISION` each module has an algorithm and a group size in `quantized_layers`,
+//! which `config.json` may leave to the other file.
 
 use fp4_formats::quantize::Format;
 use serde_json::Value;
@@ -19,7 +20,8 @@ use super::pattern;
 use super::verify::{Finding, Severity};
 use super::weight::module;
 
-/// Weights and inputs in NVFP4, which takes a scale of the input.
+/// Weights and inputs in NVFP4, which takes a scale of the input; part of the names of all
+/// algorithms whose weights are NVFP4.
 const WITH_INPUTS: &str = "NVFP4";
 /// Weights alone.
 const WEIGHTS_ONLY: &str = "W4A16_NVFP4";
@@ -56,7 +58,12 @@ impl<'a> Stated<'a> {
             all.push(Self::new(HF_QUANT_CONFIG, quantization, group_size, left));
         }
         let config = model.quantization_config();
-        if let Some(config) = config.filter(|config| config["quant_method"] == "modelopt") {
+        let says = |config: &&Value| {
+            let mixed = config["quant_algo"] == MIXED;
+            config["quant_method"] == "modelopt"
+                && (!mixed || config["quantized_layers"].is_object())
+        };
+        if let Some(config) = config.filter(says) {
             let groups = config["config_groups"].as_object();
             let mut sizes = groups.into_iter().flat_map(|groups| groups.values());
             let group_size = sizes.find_map(|group| group["weights"].get("group_size"));
@@ -109,10 +116,10 @@ pub(super) fn check(model: &Model, layout: Layout, parts: &[Parts]) -> Vec<Findi
             }
             let (algorithm, group_size) = stated.of(of);
             let mixed = stated.quantization["quant_algo"] == MIXED;
-            let known = matches!(algorithm, Some(WITH_INPUTS | WEIGHTS_ONLY));
+            let nvfp4 = algorithm.is_some_and(|algorithm| algorithm.contains(WITH_INPUTS));
             let block = u64::from(Format::Nvfp4.block());
             let size_fits = group_size.is_none_or(|size| size.as_u64() == Some(block));
-            if !known || !size_fits {
+            if !nvfp4 || !size_fits {
                 // Said of every module alike, it is one mistake.
                 if mixed || !said_of_all {
                     let size = group_size.unwrap_or(&Value::Null);
