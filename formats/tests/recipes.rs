@@ -222,6 +222,53 @@ fn golden_recipes_differ() {
     assert_eq!(different(&packed("compressed-tensors-0.20.0")), 22);
 }
 
+/// The same of MXFP4, over the blocks that are finite: block scales that differ from FLOOR's,
+/// then codes and signs of zeros that differ under the same scale. No two ways give the same bytes.
+#[test]
+fn golden_mxfp4_recipes_differ() {
+    const FINITE: usize = 124;
+    let read = |tag: &str| {
+        let mut scales = bytes(&format!("mx{tag}.scale_e8m0.u8"));
+        let mut packed = bytes(&format!("mx{tag}.packed.u8"));
+        scales.truncate(FINITE);
+        packed.truncate(FINITE * 16);
+        assert_eq!((scales.len(), packed.len()), (FINITE, FINITE * 16), "{tag}");
+        (scales, packed)
+    };
+    let floor = read("_floor.torchao-36027d82");
+    let mut all = vec![floor.clone()];
+    for (tag, expected) in [
+        ("_ceil.torchao-36027d82", [104, 0, 0]),
+        ("_even.torchao-36027d82", [27, 0, 0]),
+        ("_rceil.torchao-36027d82", [41, 0, 0]),
+        ("_floor.torchao-0.18.0", [0, 70, 0]),
+        ("_ceil.torchao-0.18.0", [104, 70, 0]),
+        ("_even.torchao-0.18.0", [27, 70, 0]),
+        ("_rceil.torchao-0.18.0", [37, 80, 0]),
+        (".modelopt-0.47.0", [37, 39, 147]),
+        (".compressed-tensors-0.20.0", [27, 0, 56]),
+    ] {
+        let other = read(tag);
+        let mut found = [0; 3];
+        for block in 0..FINITE {
+            if other.0[block] != floor.0[block] {
+                found[0] += 1;
+                continue;
+            }
+            let codes = block * 16..(block + 1) * 16;
+            for (a, b) in other.1[codes.clone()].iter().zip(&floor.1[codes]) {
+                for (a, b) in [(a & 15, b & 15), (a >> 4, b >> 4)] {
+                    found[1] += usize::from(a & 7 != b & 7 || a != b && a & 7 != 0);
+                    found[2] += usize::from(a != b && (a & 7, b & 7) == (0, 0));
+                }
+            }
+        }
+        assert_eq!(found, expected, "{tag}: scales, codes, zeros");
+        assert!(!all.contains(&other), "{tag} is one of those before it");
+        all.push(other);
+    }
+}
+
 proptest! {
     /// Any finite block in any finite tensor: a scale that is a number, and values
     /// of the input's sign or zero.

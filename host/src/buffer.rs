@@ -1,4 +1,24 @@
 //! Bytes in device memory, on either backend.
+//!
+//! # Example
+//! Where there is no GPU, this runs on the emulator.
+//! ```
+//! use nvfp4::buffer::DeviceBuffer;
+//! use nvfp4::device::{Device, DeviceRequest};
+//!
+//! # fn main() -> nvfp4::error::Result<()> {
+//! let device = Device::open(&DeviceRequest::Auto)?;
+//! let x = DeviceBuffer::upload(&device, "x", &[1, 2, 3])?;
+//! assert_eq!(x.read()?, [1, 2, 3]);
+//! x.fill(7)?;
+//! assert_eq!(x.read()?, [7; 3]);
+//!
+//! // What a kernel is to write holds nothing yet: NaN on a GPU, on the emulator an error.
+//! let y = DeviceBuffer::poisoned(&device, "y", 2)?;
+//! assert!(y.read().map_or(true, |bytes| bytes == [0xff; 2]));
+//! # Ok(())
+//! # }
+//! ```
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -2,6 +2,38 @@
 //!
 //! The result is `code * (multiplier * scale)`, each product rounded to f32 in this order, and then
 //! rounded once to the result's type: what TorchAO gives, and [`BlockScaled::dequantize`].
+//!
+//! # Example
+//! Where there is no GPU, this runs on the emulator. `None` in place of the folder looks beside
+//! the program.
+//! ```
+//! use std::path::Path;
+//!
+//! use fp4_formats::ScaleLayout;
+//! use fp4_formats::quantize::FloatType;
+//! use nvfp4::buffer::DeviceBuffer;
+//! use nvfp4::dequantize::{Dequantizer, Multiplier, dequantize_matrix};
+//! use nvfp4::device::{Device, DeviceRequest};
+//! use nvfp4::quantize::{Format, QuantizeOptions, quantize_matrix, recipe_by_name};
+//! use nvfp4::tensor::Dims;
+//!
+//! # fn main() -> nvfp4::error::Result<()> {
+//! let values: Vec<f32> = (0..4 * 64).map(|at| (at as f32).sin()).collect();
+//! let options = QuantizeOptions::new(recipe_by_name(Format::Nvfp4, "torchao")?);
+//! let matrix = quantize_matrix("x", &values, Dims::new(1, 4, 64)?, &options)?;
+//!
+//! let device = Device::open(&DeviceRequest::Auto)?;
+//! // Where `cargo xtask build-kernels` puts them.
+//! let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+//! let codes = DeviceBuffer::upload(&device, "codes", &matrix.codes)?;
+//! let scales = DeviceBuffer::upload(&device, "scales", &matrix.scales)?;
+//! let (format, layout) = (Format::Nvfp4, ScaleLayout::Linear);
+//! let dequantizer = Dequantizer::new(&kernels, 4, 64, format, layout, FloatType::Bf16)?;
+//! dequantizer.launch(&codes, &scales, Multiplier::Given(matrix.multipliers()[0]))?;
+//! assert_eq!(dequantizer.result()?, dequantize_matrix(&matrix, FloatType::Bf16)?);
+//! # Ok(())
+//! # }
+//! ```
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::{self as contract, DequantizeParams, FloatType, Format, ScaleSource};

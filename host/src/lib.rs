@@ -26,23 +26,30 @@
 //! | [`error`] | everything that can go wrong |
 //!
 //! # Example
-//! ```no_run
+//! Where there is no GPU, this runs on the emulator. `None` in place of the folder looks beside
+//! the program.
+//! ```
+//! use std::path::Path;
+//!
+//! use fp4_formats::ScaleLayout;
 //! use nvfp4::device::{Device, DeviceRequest};
 //! use nvfp4::gemv::{GemvOptions, gemv};
 //! use nvfp4::quantize::{TensorScale, quantize};
 //! use nvfp4::tensor::Dims;
-//! use fp4_formats::ScaleLayout;
 //!
 //! # fn main() -> nvfp4::error::Result<()> {
 //! let device = Device::open(&DeviceRequest::Auto)?;
 //! println!("{}", device.choice());
-//! let kernels = device.kernels(None)?;
+//! // Where `cargo xtask build-kernels` puts them.
+//! let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
 //!
 //! let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
 //! let weight = quantize("w", &[0.5; 64 * 256], Dims::new(1, 64, 256)?, scale, layout)?;
 //! let input = quantize("x", &[1.0; 256], Dims::new(1, 1, 256)?, scale, layout)?;
 //! let result = gemv(&kernels, &weight, &input, GemvOptions::default())?;
-//! println!("{}\n{:?}", result.plan, &result.values()[..4]);
+//! println!("{}", result.plan);
+//! assert_eq!(result.values().len(), 64);
+//! assert!(result.values().iter().all(|c| (c - 128.0).abs() < 0.25));
 //! # Ok(())
 //! # }
 //! ```

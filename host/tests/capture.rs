@@ -1,6 +1,8 @@
 //! Launches written as bundles: replayed on the emulator they give the same bytes, under every
 //! schedule.
 
+mod support;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -150,18 +152,14 @@ fn a_folder_with_bundles_is_not_overwritten() {
 /// `nvfp4 run gemv --capture` with the project's own kernels.
 #[test]
 fn gemv_bundles_replay() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
+    let dir = support::kernels_dir();
     let folder = folder("gemv");
     let inputs = folder.join("in.safetensors");
     let shape = GemvShape { m: 33, k: 160, l: 2 };
     let layouts = [ScaleLayout::Blocked128x4, ScaleLayout::Linear];
     let (a, b) = Generator::FullRange.gemv(shape, layouts, 5).expect("small");
     operands::write(&inputs, &GemvOperands { a, b, alpha: 0.75 }).expect("written");
-    for (device, arch) in [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")] {
-        if nvfp4::kernels::find(arch, Some(&dir)).is_err() {
-            eprintln!("skipped on {device}: no kernels; `cargo xtask build-kernels` makes them");
-            continue;
-        }
+    for (device, arch) in support::compiled() {
         let captured = folder.join(arch);
         let out = folder.join(format!("{arch}.safetensors"));
         let output = Command::new(env!("CARGO_BIN_EXE_nvfp4"))

@@ -7,12 +7,14 @@ use std::io::{Cursor, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use nvfp4::checkpoint::{
-    CheckpointError, Layout, Model, Observer, SaveOptions, Severity, TensorSpec, TensorWriter,
-    VerifyReport, convert_model, load, quantize_model, verify,
+    CheckpointError, Finding, Layout, Model, NewTensor, Observer, SaveOptions, Severity,
+    TensorSpec, TensorWriter, VerifyReport, convert_model, load, quantize_model, verify,
 };
+use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
 use nvfp4::quantize::Format;
 use safetensors::Dtype;
+use serde_json::{Value, json};
 use support::*;
 
 const UP: &str = "model.layers.0.mlp.up.weight";
@@ -147,7 +149,7 @@ fn verify_names_the_mistake() {
         }
     };
     let none: Edit = |_| {};
-    let no_bias: Edit = |tensors| tensors.retain(|(name, _)| !name.ends_with("bias"));
+    let no_bias: Edit = |tensors| tensors.retain(|(name, _)| !name.ends_with("up.bias"));
     let zeros: Edit = |tensors| {
         named(tensors, "model.layers.0.mlp.up.weight_scale").data[5] = 0;
     };
@@ -249,6 +251,122 @@ fn configuration_and_index_are_checked() {
     assert!(matches!(Model::open(&empty), Err(Error::Checkpoint(CheckpointError::Nothing { .. }))));
 }
 
+/// Each file's statements against the tensors: algorithm, group size, modules left out.
+#[test]
+fn verify_compares_modelopts_configuration() {
+    let folder = Folder::new("damage-hf-quant-config");
+    quantized(&folder, "m", Layout::ModelOpt, Format::Nvfp4);
+    let json = |file: &str| -> Value {
+        let text = std::fs::read(folder.file("m").join(file)).expect("readable");
+        serde_json::from_slice(&text).expect("JSON")
+    };
+    const HF: &str = "hf_quant_config.json";
+    let good = [(HF, json(HF)), ("config.json", json("config.json"))];
+    // Findings once the value at a pointer into a file is another.
+    let with =
+        |file: &str, pointer: &str, value: Value| -> Vec<(Severity, Option<String>, String)> {
+            for (name, good) in &good {
+                let mut config = good.clone();
+                if *name == file {
+                    *config.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) =
+                        value.clone();
+                }
+                std::fs::write(folder.file("m").join(name), config.to_string()).expect("written");
+            }
+            let model = Model::open(folder.file("m")).expect("a checkpoint");
+            let findings = check(&model, false, &folder).findings.into_iter();
+            findings
+                .map(|Finding { severity, kind, tensor, message }| {
+                    assert_eq!(kind, "configuration", "{message}");
+                    (severity, tensor, message)
+                })
+                .collect()
+        };
+    let errors = |file: &str, pointer: &str, value: Value, tensors: &[Option<&str>], text: &str| {
+        let found = with(file, pointer, value);
+        assert!(found.iter().all(|found| found.0 == Severity::Error), "{found:?}");
+        let named: Vec<Option<&str>> = found.iter().map(|found| found.1.as_deref()).collect();
+        assert_eq!(named, tensors, "{file} {pointer}");
+        for (_, _, message) in found {
+            assert!(message.contains(file) && message.contains(text), "{message}");
+        }
+    };
+    assert_eq!(with("", "", Value::Null), []);
+
+    let all = WEIGHTS.map(Some);
+    for (algorithm, text) in [
+        (Value::from("FP8"), "quant_algo FP8, group_size 16"),
+        ("INT4_AWQ".into(), "the tensors are NVFP4 in groups of 16"),
+        (Value::Null, "has no quant_algo"),
+    ] {
+        errors(HF, "/quantization/quant_algo", algorithm, &[None], text);
+    }
+    assert_eq!(with(HF, "/quantization/quant_algo", "NVFP4_AWQ".into()), []);
+    let mixed = Value::from("MIXED_PRECISION");
+    assert_eq!(with("config.json", "/quantization_config/quant_algo", mixed), []);
+    let inputs = "there is no input_scale";
+    errors(HF, "/quantization/quant_algo", "NVFP4".into(), &all, inputs);
+    errors("config.json", "/quantization_config/quant_algo", "NVFP4".into(), &all, inputs);
+    errors("config.json", "/quantization_config/quant_algo", "FP8".into(), &[None], "FP8");
+    for size in [Value::from(32), Value::Null, "16".into()] {
+        let text = format!("group_size {size};");
+        errors(HF, "/quantization/group_size", size, &[None], &text);
+    }
+    let groups = "/quantization_config/config_groups/group_0/weights/group_size";
+    errors("config.json", groups, 128.into(), &[None], "group_size 128");
+
+    // Left out by the file, quantised in the tensors.
+    let left: &[&str] = &["model.embed_tokens", "model.layers.1.mlp.odd"];
+    let and = |more: &str| Value::from([left, &[more]].concat());
+    for (file, pointer) in
+        [(HF, "/quantization/exclude_modules"), ("config.json", "/quantization_config/ignore")]
+    {
+        errors(file, pointer, and("*.mlp.up"), &[Some(UP)], "leaves it out by `*.mlp.up`");
+        errors(file, pointer, and("model.layers.0.mlp.up"), &[Some(UP)], "leaves it out");
+        assert_eq!(with(file, pointer, and("model.layers.?.attn*")), []);
+        // The other way round.
+        let found = with(file, pointer, Value::from(&left[..1]));
+        let [(Severity::Warning, Some(module), message)] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!(module, left[1]);
+        assert!(message.contains(file) && message.contains("does not leave it out"), "{message}");
+        assert_eq!(with(file, pointer, Value::from(&left[1..])), [], "embeddings are no layers");
+        assert_eq!(with(file, pointer, Value::from(vec!["model.layers.1.mlp.odd*"])), []);
+    }
+
+    // Each module on its own.
+    let module = |name: &'static str| name.rsplit_once('.').expect("a module").0;
+    let layer = |size: u32| json!({"quant_algo": "W4A16_NVFP4", "group_size": size});
+    let layers = |first: u32| -> Value {
+        let sizes = WEIGHTS.iter().zip([first, 16, 16]);
+        let layers = sizes.map(|(name, size)| (module(name).to_owned(), layer(size)));
+        let layers: serde_json::Map<String, Value> = layers.collect();
+        json!({"quant_algo": "MIXED_PRECISION", "exclude_modules": [], "quantized_layers": layers})
+    };
+    assert_eq!(with(HF, "/quantization", layers(16)), []);
+    errors(HF, "/quantization", layers(32), &[Some(WEIGHTS[0])], "group_size 32");
+    let none = json!({"quant_algo": "MIXED_PRECISION"});
+    errors(HF, "/quantization", none, &all, "quant_algo null, group_size null");
+
+    // With scales of inputs.
+    rewrite(&folder.file("m/model.safetensors"), |tensors| {
+        for name in WEIGHTS {
+            let scale = tensor(Dtype::F32, &[], f32s(&[0.5]));
+            tensors.push((format!("{}.input_scale", module(name)), scale));
+        }
+    });
+    let found = with(HF, "/quantization/quant_algo", "NVFP4".into());
+    assert_eq!(found.len(), 3, "config.json still says W4A16: {found:?}");
+    assert!(found.iter().all(|found| found.0 == Severity::Warning), "{found:?}");
+
+    // ModelOpt's file beside another project's tensors.
+    quantized(&folder, "t", Layout::TorchAo, Format::Nvfp4);
+    std::fs::copy(folder.file("m").join(HF), folder.file("t").join(HF)).expect("copied");
+    let report = check(&Model::open(folder.file("t")).expect("a checkpoint"), false, &folder);
+    assert_eq!(kinds(&report), ["configuration"], "{report}");
+}
+
 /// Stops after a number of tensors.
 struct StopAfter(std::cell::Cell<usize>);
 
@@ -314,25 +432,34 @@ fn failures_leave_nothing_and_replace_nothing() {
 #[test]
 fn unusable_models_are_refused() {
     let folder = Folder::new("damage-models");
-    let run = |tensors: &[(&str, nvfp4::checkpoint::NewTensor)]| -> Result<()> {
+    let on = |kernels: Option<&Kernels>, tensors: &[(&str, NewTensor)]| -> Result<()> {
         let source = folder.file("x.safetensors");
         nvfp4::checkpoint::write(&source, tensors, &[]).expect("written");
         let model = Model::open(&source).expect("a model");
         let options = options(Format::Nvfp4, Layout::ModelOpt);
-        quantize_model(&model, &options, &folder.file("out"), None, &mut ()).map(drop)
+        quantize_model(&model, &options, &folder.file("out"), kernels, &mut ()).map(drop)
     };
+    let run = |tensors: &[(&str, NewTensor)]| on(None, tensors);
     let mut values = normal(4, 32, 1);
     values[37] = f32::NEG_INFINITY;
     let weight = tensor(Dtype::F32, &[4, 32], f32s(&values));
-    match run(&[("a.weight", random(&[2, 32], 1)), ("m.weight", weight)]) {
-        Err(Error::Checkpoint(CheckpointError::NonFinite {
-            path, tensor, index, byte, ..
-        })) => {
-            assert_eq!((tensor.as_str(), index), ("m.weight", 37));
-            let bytes = std::fs::read(path).expect("readable");
-            assert_eq!(bytes[byte as usize..][..4], f32::NEG_INFINITY.to_le_bytes());
+    let tensors = [("a.weight", random(&[2, 32], 1)), ("m.weight", weight)];
+    let machines = machines();
+    for kernels in [None].into_iter().chain(machines.iter().map(Some)) {
+        match on(kernels, &tensors) {
+            Err(Error::Checkpoint(CheckpointError::NonFinite {
+                path,
+                tensor,
+                index,
+                byte,
+                ..
+            })) => {
+                assert_eq!((tensor.as_str(), index), ("m.weight", 37));
+                let bytes = std::fs::read(path).expect("readable");
+                assert_eq!(bytes[byte as usize..][..4], f32::NEG_INFINITY.to_le_bytes());
+            }
+            other => panic!("expected NonFinite, got {other:?}"),
         }
-        other => panic!("expected NonFinite, got {other:?}"),
     }
     for tensors in [
         vec![],

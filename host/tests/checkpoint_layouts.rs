@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use fp4_formats::ScaleLayout;
+use half::bf16;
 use nvfp4::checkpoint::{
-    self, CheckpointError, Convention, GlobalScale, Layout, Model, NewTensor, SaveOptions, Weight,
-    convert_model, load, quantize_model, verify,
+    self, CheckpointError, Convention, GlobalScale, Layout, Model, NewTensor, Observer,
+    SaveOptions, Weight, convert_model, load, quantize_model, verify,
 };
 use nvfp4::error::Error;
 use nvfp4::quantize::{Format, QuantizeOptions, quantize_matrix, recipe_by_name};
@@ -445,5 +446,231 @@ fn configuration_and_other_files_are_kept() {
             Layout::GptOss => assert_eq!(quantization["quant_method"], "mxfp4"),
             Layout::TorchAo => assert!(quantization.is_null()),
         }
+    }
+}
+
+/// The name that transformers gives experts of gpt-oss.
+const EXPERTS: &str = "model.layers.0.mlp.experts";
+
+/// Experts as transformers stores gpt-oss's: bf16, `[experts, K, N]`, where `down_proj` is square.
+/// Returns them as `[experts, N, K]`.
+fn gpt_oss_model(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let (experts, hidden) = (2, 64);
+    let mut tensors = Vec::new();
+    let mut expected = BTreeMap::new();
+    for (name, n, seed) in [("gate_up_proj", 2 * hidden, 1), ("down_proj", hidden, 2)] {
+        let values = normal(experts * n, hidden, seed);
+        let values: Vec<bf16> = values.into_iter().map(bf16::from_f32).collect();
+        let mut stored = vec![0; 2 * values.len()];
+        for (at, value) in values.iter().enumerate() {
+            let (expert, row, col) = (at / (n * hidden), at / hidden % n, at % hidden);
+            let place = 2 * ((expert * hidden + col) * n + row);
+            stored[place..place + 2].copy_from_slice(&value.to_le_bytes());
+        }
+        let name = format!("{EXPERTS}.{name}");
+        tensors.push((name.clone(), tensor(Dtype::BF16, &[experts, hidden, n], stored)));
+        tensors.push((format!("{name}_bias"), random(&[experts, n], seed + 2)));
+        let values = values.into_iter().map(bf16::to_f32).collect();
+        expected.insert(name, (vec![experts, n, hidden], values));
+    }
+    let tensors: Vec<(&str, NewTensor)> =
+        tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
+    checkpoint::write(path, &tensors, &[]).expect("written");
+    expected
+}
+
+/// The published files have blocks along the input dimension, which the unquantised ones have
+/// first.
+#[test]
+fn gpt_oss_experts_are_transposed() {
+    let folder = Folder::new("layouts-gpt-oss");
+    let source = folder.file("source.safetensors");
+    let expected = gpt_oss_model(&source);
+    let original = Model::open(&source).expect("a model");
+    let options = options(Format::Mxfp4, Layout::GptOss);
+    let out = folder.file("cpu");
+    let report = quantize_model(&original, &options, &out, None, &mut ()).expect("quantised");
+    assert_eq!(report.transposed.len(), 2, "{report}");
+    let model = Model::open(&out).expect("a checkpoint");
+    let blocks = |name: &str| model.raw(&format!("{EXPERTS}.{name}_blocks")).expect("there").shape;
+    assert_eq!(blocks("gate_up_proj"), [2, 128, 2, 16]);
+    assert_eq!(blocks("down_proj"), [2, 64, 2, 16]);
+    let found = weights(&model);
+    for (name, (shape, values)) in &expected {
+        let dims = Dims::new(shape[0], shape[1], shape[2]).expect("sizes above zero");
+        let how = QuantizeOptions::new(options.recipe);
+        let expected = quantize_matrix(name, values, dims, &how).expect("finite");
+        assert_eq!(&found[name].spec.shape, shape, "{name}");
+        assert_eq!(found[name].blocks.codes(), expected.codes, "{name}");
+        assert_eq!(found[name].blocks.scales(), expected.scales, "{name}");
+    }
+    let report = verify(&model, Some(&original), &mut ()).expect("verifiable");
+    assert!(report.verified && report.findings.is_empty(), "{report}");
+    assert!(report.least_sqnr_db.expect("compared") > 15.0, "{report}");
+    for kernels in machines() {
+        let on_device = folder.file(&kernels.device().choice().arch);
+        quantize_model(&original, &options, &on_device, Some(&kernels), &mut ()).expect("works");
+        assert!(files(&on_device) == files(&out), "{}", on_device.display());
+    }
+
+    // No other layout is known to have them so.
+    let other = self::options(Format::Nvfp4, Layout::ModelOpt);
+    let error = quantize_model(&original, &other, &folder.file("no"), None, &mut ());
+    let error = error.expect_err("refused").to_string();
+    assert!(error.contains("layout modelopt cannot hold"), "{error}");
+    assert!(error.contains("[experts, K, N]"), "{error}");
+}
+
+/// Blocks along the output dimension are what they would be if the order were taken for the other.
+#[test]
+fn experts_quantised_along_the_wrong_dimension_are_found() {
+    let folder = Folder::new("layouts-wrong-dimension");
+    let source = folder.file("source.safetensors");
+    gpt_oss_model(&source);
+    let original = Model::open(&source).expect("a model");
+    let misread = folder.file("misread.safetensors");
+    std::fs::copy(&source, &misread).expect("copied");
+    // Under these names the last dimension is the input's.
+    rewrite(&misread, |tensors| {
+        tensors.retain(|(name, _)| !name.ends_with("bias"));
+        tensors.iter_mut().for_each(|(name, _)| name.push_str(".weight"));
+    });
+    let out = folder.file("out");
+    let model = Model::open(&misread).expect("a model");
+    let options = options(Format::Mxfp4, Layout::GptOss);
+    quantize_model(&model, &options, &out, None, &mut ()).expect("quantised");
+    rewrite(&out.join("model.safetensors"), |tensors| {
+        for (name, _) in tensors {
+            *name = name.replace(".weight.", "_");
+        }
+    });
+    let model = Model::open(&out).expect("a checkpoint");
+    let report = verify(&model, Some(&original), &mut ()).expect("verifiable");
+    let errors = |ending: &str| -> Vec<&str> {
+        let found = report.findings.iter();
+        let named =
+            found.filter(|x| x.tensor.as_deref().is_some_and(|name| name.ends_with(ending)));
+        named.map(|finding| finding.kind).collect()
+    };
+    assert!(!report.verified, "{report}");
+    assert_eq!(errors("gate_up_proj"), ["shape"], "{report}");
+    assert_eq!(errors("down_proj"), ["sqnr"], "{report}");
+}
+
+/// Where nothing tells the two dimensions apart, nothing is written.
+#[test]
+fn experts_of_unknown_order_are_refused() {
+    let folder = Folder::new("layouts-unknown-order");
+    let source = folder.file("model");
+    let run = |config: &str, tensors: &[(&str, NewTensor)]| {
+        let _ = std::fs::remove_dir_all(&source);
+        std::fs::create_dir(&source).expect("a folder");
+        checkpoint::write(&source.join("model.safetensors"), tensors, &[]).expect("written");
+        std::fs::write(source.join("config.json"), config).expect("written");
+        let model = Model::open(&source).expect("a model");
+        let out = folder.file("out");
+        let _ = std::fs::remove_dir_all(&out);
+        let options = options(Format::Mxfp4, Layout::GptOss);
+        quantize_model(&model, &options, &out, None, &mut ()).map(|report| report.transposed)
+    };
+    let (up, down, up_bias) = ("x.gate_up_proj", "x.down_proj", "x.gate_up_proj_bias");
+    let (wide, square) = (random(&[2, 32, 64], 1), random(&[2, 64, 64], 2));
+    let bias = |n: usize| random(&[2, n], 3);
+    let hidden = |size: usize| format!(r#"{{"hidden_size": {size}}}"#);
+    let (none, nothing) = ("{}".to_owned(), "none of them is there");
+    let pair =
+        |up_shape: &[usize]| vec![(up, random(up_shape, 1)), (down, random(&[2, 32, 32], 2))];
+    for (config, tensors, expected) in [
+        (none.clone(), vec![(up, wide.clone())], Err(nothing)),
+        (hidden(7), vec![(up, square.clone())], Err(nothing)),
+        (none.clone(), vec![(up, square), (up_bias, bias(64))], Err(nothing)),
+        (none.clone(), vec![(up, wide.clone()), (up_bias, bias(64))], Ok(vec![up])),
+        (none.clone(), vec![(up, wide.clone()), (up_bias, bias(32))], Ok(vec![])),
+        (hidden(32), vec![(up, wide.clone())], Ok(vec![up])),
+        (hidden(64), vec![(up, wide.clone())], Ok(vec![])),
+        (format!(r#"{{"text_config": {}}}"#, hidden(32)), vec![(up, wide.clone())], Ok(vec![up])),
+        (none.clone(), pair(&[2, 64, 32]), Ok(vec![])),
+        (none, pair(&[2, 32, 64]), Ok(vec![down, up])),
+        (
+            hidden(64),
+            vec![(up, wide), (up_bias, bias(64))],
+            Err("the bias and hidden_size disagree"),
+        ),
+    ] {
+        match (run(&config, &tensors), expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{config}"),
+            (Err(Error::Checkpoint(error)), Err(reason)) => {
+                let text = error.to_string();
+                assert!(text.contains(reason), "{config}: {text}");
+                match error {
+                    CheckpointError::Orientation { tensor, actual, .. } => {
+                        assert_eq!((tensor.as_str(), &actual), (up, &tensors[0].1.shape));
+                    }
+                    other => panic!("{other}"),
+                }
+                assert_eq!(folder.names(), ["model"], "{config}");
+            }
+            (found, expected) => panic!("{config}: {found:?} instead of {expected:?}"),
+        }
+    }
+    // Left as it is, it is no obstacle.
+    let model = Model::open(&source).expect("a model");
+    let mut excluding = options(Format::Mxfp4, Layout::GptOss);
+    excluding.exclude.push("*gate_up*".into());
+    let error = quantize_model(&model, &excluding, &folder.file("out"), None, &mut ());
+    let error = error.expect_err("nothing else is there");
+    assert!(matches!(error, Error::Checkpoint(CheckpointError::Nothing { .. })), "{error}");
+}
+
+/// What a bar shows: bytes to come, bytes done, the tensor.
+#[derive(Default)]
+struct Heard {
+    total: u64,
+    done: u64,
+    tensors: Vec<String>,
+}
+
+impl Observer for Heard {
+    fn begin(&mut self, bytes: u64) {
+        assert_eq!((self.total, self.done), (0, 0), "begun twice");
+        self.total = bytes;
+    }
+
+    fn tensor(&mut self, name: &str) {
+        assert!(self.total > 0 && self.done <= self.total);
+        self.tensors.push(name.to_owned());
+    }
+
+    fn done(&mut self, bytes: u64) {
+        self.done += bytes;
+    }
+}
+
+/// Every operation says at first how much there is to do, and ends having done that.
+#[test]
+fn observers_hear_of_every_byte() {
+    let folder = Folder::new("layouts-observed");
+    let source = folder.file("source.safetensors");
+    write_model(&source);
+    let source = Model::open(&source).expect("a model");
+    for (layout, format) in combinations() {
+        let what = format!("{layout} {}", format.name());
+        let out = folder.file(&what);
+        let mut heard = Heard::default();
+        quantize_model(&source, &options(format, layout), &out, None, &mut heard).expect("works");
+        assert_eq!(heard.done, heard.total, "{what} quantised");
+        assert_eq!(heard.tensors.len(), source.names().count(), "{what} quantised");
+
+        let model = Model::open(&out).expect("a checkpoint");
+        let (save, again) = (SaveOptions::new(layout), folder.file(&format!("{what} again")));
+        let mut heard = Heard::default();
+        convert_model(&model, None, &save, &again, &mut heard).expect("works");
+        assert_eq!(heard.done, heard.total, "{what} converted");
+        assert_eq!(heard.tensors.len(), source.names().count(), "{what} converted");
+
+        let mut heard = Heard::default();
+        verify(&model, Some(&source), &mut heard).expect("works");
+        assert_eq!(heard.done, heard.total, "{what} verified");
+        assert_eq!(heard.tensors, WEIGHTS, "{what} verified");
     }
 }

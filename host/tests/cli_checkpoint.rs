@@ -2,11 +2,13 @@
 
 mod support;
 
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use nvfp4::checkpoint::Layout;
 use nvfp4::quantize::Format;
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::*;
 
 fn nvfp4(args: &[&str]) -> Output {
@@ -120,4 +122,63 @@ fn a_full_disk_leaves_nothing() {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("cannot write"), "{stderr}");
     assert_eq!(folder.names(), ["source.safetensors"]);
+}
+
+/// A model of zeros that takes seconds to quantise and, where files may have holes, no room.
+#[cfg(unix)]
+fn write_large_model(path: &Path) {
+    const TENSORS: usize = 256;
+    const BYTES: usize = 4 << 20;
+    let places = (0..TENSORS).map(|at| {
+        let place = json!({
+            "dtype": "F32",
+            "shape": [1024, 1024],
+            "data_offsets": [at * BYTES, (at + 1) * BYTES],
+        });
+        (format!("layers.{at:03}.weight"), place)
+    });
+    let header = Value::Object(places.collect()).to_string();
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    std::fs::write(path, &file).expect("written");
+    let opened = std::fs::OpenOptions::new().write(true).open(path).expect("it is there");
+    opened.set_len((file.len() + TENSORS * BYTES) as u64).expect("room");
+}
+
+/// Ctrl-C while tensors are written: what is there is gone, what was there before is not.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_leaves_nothing() {
+    let folder = Folder::new("cli-interrupt");
+    let source = folder.file("source.safetensors");
+    write_large_model(&source);
+    let small = folder.file("small.safetensors");
+    write_model(&small);
+    let out = folder.file("out");
+    for there_before in [false, true] {
+        if there_before {
+            let model = text(small.clone());
+            run(&["quantize", &model, "--layout", "modelopt", "--out", &text(out.clone())], 0);
+        }
+        let weights = || std::fs::read(out.join("model.safetensors")).ok();
+        let (before, weights_before) = (folder.names(), weights());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));
+        command.args(["quantize", "--layout", "modelopt", "--force"]).arg(&source);
+        command.arg("--out").arg(&out).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        // Output goes into a folder beside its place first.
+        while folder.names() == before {
+            assert_eq!(child.try_wait().expect("a child"), None, "it ended before it wrote");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let id = child.id().to_string();
+        let kill = Command::new("kill").args(["-INT", &id]).status().expect("kill runs");
+        assert!(kill.success());
+        let output = child.wait_with_output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        let expected = format!("interrupted; nothing was written to {}", out.display());
+        assert!(stderr.contains(&expected), "{stderr}");
+        assert_eq!(folder.names(), before);
+        assert!(weights() == weights_before, "what was there is damaged");
+    }
 }

@@ -2,7 +2,7 @@
 //! and what is refused.
 //!
 //! What runs needs the compiled kernels (`cargo xtask build-kernels`); where there are none, it
-//! says on stderr that it was skipped.
+//! says on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 mod support;
 
@@ -26,29 +26,12 @@ use nvfp4::tune::{self, Measured, Table, TuneProblem};
 use ptx_emu::Schedule;
 use ptx_emu::bundle::{Bundle, ReplayOptions};
 use safetensors::Dtype;
-use support::{Folder, tensor};
+use support::{Folder, compiled, kernels_dir, tensor};
 
 fn nvfp4(args: &[&OsStr], table: &OsStr) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));
     command.args(args).env_remove("NVFP4_KERNELS_DIR").env("NVFP4_TUNE", table);
     command.output().expect("the program starts")
-}
-
-fn kernels_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels")
-}
-
-/// The emulated machines that kernels are compiled for.
-fn machines() -> Vec<&'static str> {
-    let machines = [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")].into_iter();
-    let compiled = machines.filter(|(device, arch)| {
-        let found = nvfp4::kernels::find(arch, Some(&kernels_dir())).is_ok();
-        if !found {
-            eprintln!("skipped on {device}: no kernels; `cargo xtask build-kernels` makes them");
-        }
-        found
-    });
-    compiled.map(|(device, _)| device).collect()
 }
 
 /// What varies between the products.
@@ -313,7 +296,7 @@ fn products_are_right_and_their_launches_replay() {
     let (linear, blocked) = (ScaleLayout::Linear, ScaleLayout::Blocked128x4);
     let f16 = Activation::Halves(Operand::F16);
     let bf16 = Activation::Halves(Operand::Bf16);
-    for device in machines() {
+    for (device, _) in compiled() {
         let blocks = operands::<Nvfp4>([5, 40, 208, 2], Activation::Blocks(blocked), linear, false);
         runs(&folder, device, &blocks, OutputType::F32);
         let halves = operands::<Nvfp4>([17, 33, 80, 2], f16, blocked, true);
@@ -330,7 +313,7 @@ fn products_in_nvfp4_are_right_and_their_launches_replay() {
     let folder = Folder::new("gemm-runs-nvfp4");
     let (linear, blocked) = (ScaleLayout::Linear, ScaleLayout::Blocked128x4);
     let f16 = Activation::Halves(Operand::F16);
-    for device in machines() {
+    for (device, _) in compiled() {
         let blocks = operands::<Nvfp4>([5, 48, 208, 2], Activation::Blocks(blocked), linear, false);
         runs_in_nvfp4(&folder, device, &blocks, blocked, None);
         let halves = operands::<Nvfp4>([17, 32, 80, 2], f16, blocked, true);
@@ -371,7 +354,7 @@ fn bad_results_are_refused() {
         true,
     );
     write(&path, &operands).expect("written");
-    for device in machines() {
+    for (device, _) in compiled() {
         for scale in ["0", "-1", "inf", "1e-40"] {
             let scale = format!("--out-scale={scale}");
             let message = "scale of the result must be finite and at least 2^-121";
@@ -385,7 +368,7 @@ fn bad_results_are_refused() {
 #[test]
 fn the_table_of_the_environment_decides() {
     let folder = Folder::new("gemm-table");
-    for device in machines() {
+    for (device, _) in compiled() {
         let (kernel, splits) = match device {
             "emu:h200" => ("gemm_sm90_nvfp4_f16_128x32", 2),
             _ => ("gemm_nvfp4_128x128", 1),

@@ -1,7 +1,9 @@
 //! GEMV on the emulator of both architectures, against the f64 oracle.
 //!
 //! Needs the compiled kernels (`cargo xtask build-kernels`); where there are none, each test says
-//! on stderr that it was skipped.
+//! on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
+
+mod support;
 
 use std::path::Path;
 
@@ -19,24 +21,10 @@ use nvfp4::tensor::BlockScaled;
 use nvfp4::{bench, oracle, output};
 use ptx_emu::Schedule;
 use safetensors::Dtype;
+use support::{compiled, kernels_dir, machines};
 
 fn name(kernels: &Kernels) -> &str {
     &kernels.device().choice().device
-}
-
-/// Both emulated machines with their kernels; empty, with a note, where none are compiled.
-fn machines() -> Vec<Kernels> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
-    let mut machines = Vec::new();
-    for name in ["emu:h200", "emu:b200"] {
-        let device = Device::open(&name.parse().expect("known")).expect("opens");
-        if nvfp4::kernels::find(&device.choice().arch, Some(&dir)).is_err() {
-            eprintln!("skipped on {name}: no kernels; `cargo xtask build-kernels` makes them");
-            continue;
-        }
-        machines.push(device.kernels(Some(&dir)).unwrap_or_else(|error| panic!("{name}: {error}")));
-    }
-    machines
 }
 
 fn check(
@@ -140,12 +128,7 @@ fn exact_inputs_give_exactly_the_rounded_reference() {
 
 #[test]
 fn schedules_give_the_same_bytes() {
-    for (device, kernels_of) in [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")] {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
-        if nvfp4::kernels::find(kernels_of, Some(&dir)).is_err() {
-            eprintln!("skipped on {device}: no kernels; `cargo xtask build-kernels` makes them");
-            continue;
-        }
+    for (device, _) in compiled() {
         let (a, b) = Generator::FullRange
             .gemv(GemvShape { m: 70, k: 512, l: 2 }, [Linear; 2], 9)
             .expect("small");
@@ -154,7 +137,7 @@ fn schedules_give_the_same_bytes() {
         {
             let device = Device::open(&device.parse().expect("known")).expect("opens");
             let device = device.with_schedule(schedule);
-            let kernels = device.kernels(Some(&dir)).expect("they load");
+            let kernels = device.kernels(Some(&kernels_dir())).expect("they load");
             results.push(gemv(&kernels, &a, &b, GemvOptions::default()).expect("runs").bytes);
         }
         assert!(results.iter().all(|bytes| *bytes == results[0]), "{device}");

@@ -1,11 +1,11 @@
 //! Quantising and dequantising on the emulator of both architectures: the CPU's bytes.
 //!
 //! Needs the compiled kernels (`cargo xtask build-kernels`); where there are none, each test says
-//! on stderr that it was skipped.
+//! on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 mod support;
 
-use std::path::Path;
+use std::process::Command;
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::FloatType;
@@ -14,7 +14,6 @@ use nvfp4::bench::{self, Direction, Protocol, QuantizeBench};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::checkpoint::{Layout, Model, quantize_model};
 use nvfp4::dequantize::{Dequantizer, Multiplier};
-use nvfp4::device::{Device, Kernels};
 use nvfp4::error::{Error, Position};
 use nvfp4::output;
 use nvfp4::quantize::device::{Input, Quantizer, gated_product, quantize_once};
@@ -23,22 +22,6 @@ use nvfp4::shape::QuantizeShape;
 use nvfp4::tensor::Dims;
 use safetensors::Dtype;
 use support::*;
-
-/// Both emulated machines with kernels that quantise; empty, with a note, where none are compiled.
-fn machines() -> Vec<Kernels> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
-    let mut machines = Vec::new();
-    for name in ["emu:h200", "emu:b200"] {
-        let device = Device::open(&name.parse().expect("known")).expect("opens");
-        let file = nvfp4::kernels::find(&device.choice().arch, Some(&dir));
-        if !file.is_ok_and(|file| file.ptx.contains("quantize_nvfp4_torchao_bf16")) {
-            eprintln!("skipped on {name}: no kernels; `cargo xtask build-kernels` makes them");
-            continue;
-        }
-        machines.push(device.kernels(Some(&dir)).unwrap_or_else(|error| panic!("{name}: {error}")));
-    }
-    machines
-}
 
 fn recipes() -> Vec<Recipe> {
     let nvfp4 = Nvfp4Recipe::ALL.map(Recipe::Nvfp4);
@@ -236,4 +219,20 @@ fn checkpoints_are_the_same() {
         }
         assert!(files[0] == files[1], "on {}", kernels.device().choice().device);
     }
+}
+
+/// Kernels that are promised and missing are no reason to pass.
+#[test]
+fn missing_kernels_are_a_failure_where_they_are_promised() {
+    let folder = Folder::new("quantize-device-none");
+    let run = |test: &str| {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        let command = command.args(["--exact", test]).env("NVFP4_KERNELS_DIR", folder.path());
+        command.output().expect("it starts")
+    };
+    let output = run("sizes_that_no_kernel_takes_are_refused");
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.contains("1 failed"), "{stdout}");
+    assert!([stdout, stderr].concat().contains("no kernels for sm_90a"));
 }

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use fp4_formats::ScaleLayout;
 use nvfp4::checkpoint::{
-    Layout, Model, ModelOptions, SaveOptions, convert_model, quantize_model, verify,
+    Layout, Model, ModelOptions, Parts, SaveOptions, convert_model, load, quantize_model, verify,
 };
 use nvfp4::quantize::{Format, recipe_by_name};
 
@@ -66,18 +67,23 @@ const WEIGHTS: usize = 6 * 6 + 1;
 fn the_real_model_through_each_layout() {
     let Some(model) = model("the_real_model_through_each_layout") else { return };
     let folder = Folder::new("layouts");
-    for (format, recipe, layout, least_db) in [
-        (Format::Nvfp4, "modelopt", Layout::ModelOpt, 19.5),
-        (Format::Nvfp4, "compressed-tensors", Layout::CompressedTensors, 19.5),
-        (Format::Nvfp4, "torchao", Layout::TorchAo, 19.5),
-        (Format::Nvfp4, "te", Layout::ModelOpt, 19.5),
-        (Format::Mxfp4, "torchao", Layout::TorchAo, 17.0),
-        (Format::Mxfp4, "compressed-tensors", Layout::CompressedTensors, 17.0),
-        (Format::Mxfp4, "rceil", Layout::GptOss, 17.0),
+    const LINEAR: ScaleLayout = ScaleLayout::Linear;
+    const SWIZZLED: ScaleLayout = ScaleLayout::Blocked128x4;
+    for (format, recipe, layout, scales, least_db) in [
+        (Format::Nvfp4, "modelopt", Layout::ModelOpt, LINEAR, 19.5),
+        (Format::Nvfp4, "compressed-tensors", Layout::CompressedTensors, LINEAR, 19.5),
+        (Format::Nvfp4, "torchao", Layout::TorchAo, LINEAR, 19.5),
+        (Format::Nvfp4, "torchao", Layout::TorchAo, SWIZZLED, 19.5),
+        (Format::Nvfp4, "te", Layout::ModelOpt, LINEAR, 19.5),
+        (Format::Mxfp4, "torchao", Layout::TorchAo, LINEAR, 17.0),
+        (Format::Mxfp4, "torchao", Layout::TorchAo, SWIZZLED, 17.0),
+        (Format::Mxfp4, "compressed-tensors", Layout::CompressedTensors, LINEAR, 17.0),
+        (Format::Mxfp4, "rceil", Layout::GptOss, LINEAR, 17.0),
     ] {
-        let what = format!("{} {recipe} {layout}", format.name());
+        let what = format!("{} {recipe} {layout} {scales}", format.name());
         let recipe = recipe_by_name(format, recipe).expect("known");
-        let options = ModelOptions::new(recipe, layout);
+        let mut options = ModelOptions::new(recipe, layout);
+        options.save.scales = scales;
         let [first, again, converted] =
             ["first", "again", "converted"].map(|name| folder.0.join(format!("{what} {name}")));
         let report = quantize_model(&model, &options, &first, None, &mut ())
@@ -92,8 +98,7 @@ fn the_real_model_through_each_layout() {
         let least = report.least_sqnr_db.expect("compared");
         assert!(least > least_db, "{what}: {least} dB");
 
-        let save = SaveOptions::new(layout);
-        convert_model(&checkpoint, None, &save, &converted, &mut ()).expect("onto itself");
+        convert_model(&checkpoint, None, &options.save, &converted, &mut ()).expect("onto itself");
         same(&format!("{what} converted"), &converted, &first);
         for name in [first, again, converted] {
             std::fs::remove_dir_all(name).expect("removed");
@@ -123,4 +128,81 @@ fn the_real_model_from_layout_to_layout() {
     let multiplier = convert(&divisor, Layout::ModelOpt, "multiplier");
     let again = convert(&multiplier, Layout::CompressedTensors, "again");
     same("through compressed-tensors twice", &again, &divisor);
+}
+
+/// Swizzled scales are the linear ones in another order: there and back are the same files.
+#[test]
+fn the_real_model_with_swizzled_scales() {
+    let Some(model) = model("the_real_model_with_swizzled_scales") else { return };
+    let folder = Folder::new("swizzled");
+    for format in [Format::Nvfp4, Format::Mxfp4] {
+        let name = |name: &str| folder.0.join(format!("{} {name}", format.name()));
+        let [linear, swizzled, back] = ["linear", "swizzled", "back"].map(name);
+        let recipe = recipe_by_name(format, "torchao").expect("known");
+        let options = ModelOptions::new(recipe, Layout::TorchAo);
+        quantize_model(&model, &options, &linear, None, &mut ()).expect("quantised");
+        for (scales, from, to) in [
+            (ScaleLayout::Blocked128x4, &linear, &swizzled),
+            (ScaleLayout::Linear, &swizzled, &back),
+        ] {
+            let save = SaveOptions { scales, ..options.save.clone() };
+            let from = Model::open(from).expect("a checkpoint");
+            convert_model(&from, None, &save, to, &mut ()).expect("convertible");
+        }
+        same("back from swizzled", &back, &linear);
+        let scales = "encoder.layer.0.output.dense._weight_scale";
+        let scales = |path: &Path| {
+            let model = Model::open(path).expect("a checkpoint");
+            let raw = model.raw(scales).expect("there");
+            (raw.shape, raw.data.to_vec())
+        };
+        let (linear, swizzled) = (scales(&linear), scales(&swizzled));
+        // 384 is a multiple of 128 and the blocks of a row are one of 4: no padding.
+        assert_eq!(linear.1.len(), swizzled.1.len());
+        assert!(linear.0 != swizzled.0 && linear.1 != swizzled.1, "{}", format.name());
+    }
+}
+
+/// MXFP4 to NVFP4 changes no value, so the result is as near to the original as what it came from.
+#[test]
+fn the_real_model_from_mxfp4_to_nvfp4() {
+    let Some(model) = model("the_real_model_from_mxfp4_to_nvfp4") else { return };
+    let folder = Folder::new("reformatted");
+    for (from, to) in
+        [(Layout::GptOss, Layout::ModelOpt), (Layout::TorchAo, Layout::CompressedTensors)]
+    {
+        let what = format!("{from} to {to}");
+        let name = |name: &str| folder.0.join(format!("{what} {name}"));
+        let [mxfp4, nvfp4, again] = ["mxfp4", "nvfp4", "again"].map(name);
+        let recipe = recipe_by_name(Format::Mxfp4, "torchao").expect("known");
+        let options = ModelOptions::new(recipe, from);
+        quantize_model(&model, &options, &mxfp4, None, &mut ()).expect("quantised");
+        let start = Model::open(&mxfp4).expect("a checkpoint");
+        for out in [&nvfp4, &again] {
+            let save = SaveOptions::new(to);
+            let report = convert_model(&start, Some(Format::Nvfp4), &save, out, &mut ());
+            let report = report.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!((report.weights, report.reformatted), (WEIGHTS, WEIGHTS), "{what}");
+        }
+        same(&what, &again, &nvfp4);
+
+        let result = Model::open(&nvfp4).expect("a checkpoint");
+        let bits = |model: &Model| -> BTreeMap<String, Vec<u32>> {
+            let layout = Layout::detect(model).expect("quantised");
+            let parts = layout.find(model);
+            let weight = |part: &Parts| {
+                let blocks = load(model, layout, part).expect("valid").blocks;
+                let values = blocks.dequantize().expect("small").into_iter();
+                (part.name.clone(), values.map(f32::to_bits).collect())
+            };
+            parts.iter().map(weight).collect()
+        };
+        let (before, after) = (bits(&start), bits(&result));
+        assert_eq!(before.len(), WEIGHTS, "{what}");
+        assert!(before == after, "{what}: a value changed");
+        let report = verify(&result, Some(&model), &mut ()).expect("verifiable");
+        assert!(report.verified && report.findings.is_empty(), "{what}: {report}");
+        let before = verify(&start, Some(&model), &mut ()).expect("verifiable");
+        assert_eq!(report.least_sqnr_db, before.least_sqnr_db, "{what}");
+    }
 }

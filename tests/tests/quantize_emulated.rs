@@ -10,6 +10,7 @@ use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
 use fp4_formats::{ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4::quantize::TensorScale;
 use nvfp4_tests::golden::{self, Golden};
+use ptx_emu::num::narrow::ue8m0x2_from_f32;
 use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
 use std::sync::LazyLock;
 
@@ -463,6 +464,45 @@ fn quotients_of_all_mantissas() {
                 );
             }
         }
+    }
+}
+
+/// Rceil's scale is the hardware's conversion of a sixth of the maximum: for every mantissa in the
+/// smallest binades, where numbers and codes are subnormal, in the largest, and in one between,
+/// which stands for all others.
+#[test]
+fn rceil_of_all_mantissas() {
+    for exponent in [0u32, 1, 2, 3, 127, 253, 254] {
+        for mantissa in 0..1u32 << 23 {
+            let amax = f32::from_bits(exponent << 23 | mantissa);
+            let byte = Mxfp4Recipe::Rceil.block(amax).byte;
+            let converted = ue8m0x2_from_f32(0.0, amax * (1.0 / e2m1::MAX), true, true);
+            assert_eq!(u16::from(byte), converted, "{amax:e}");
+        }
+    }
+}
+
+/// Maxima in every binade, around each mantissa at which a recipe's scale changes.
+#[test]
+fn every_exponent_of_a_maximum() {
+    // Powers of two, halves of e2m1's steps, and six, which Rceil divides by.
+    let near = [0u32, 1 << 21, 1 << 22, 3 << 21, 0x55_5555, 0x7f_ffff];
+    let mantissas = near.iter().flat_map(|&m| [m.wrapping_sub(1), m, m + 1]);
+    let mantissas: Vec<u32> = mantissas.filter(|m| *m < 1 << 23).collect();
+    let all = (0..255u32).flat_map(|e| mantissas.iter().map(move |m| f32::from_bits(e << 23 | m)));
+    let all: Vec<f32> = all.collect();
+    for recipe in Mxfp4Recipe::ALL {
+        // Even rounds the largest to infinity, and codes under NaN are not specified.
+        let maxima = all.iter().copied().filter(|max| recipe.block(*max).byte != ue8m0::NAN);
+        let maxima: Vec<f32> = maxima.collect();
+        let elements = |(at, &max): (usize, &f32)| -> Vec<f32> {
+            let place = at % 32;
+            (0..32).map(|i| if i == place { -max } else { max * (i as f32 / 32.0) }).collect()
+        };
+        let values: Vec<f32> = maxima.iter().enumerate().flat_map(elements).collect();
+        let mut case = Case::new(Recipe::Mxfp4(recipe), maxima.len(), 32);
+        case.layout = ScaleLayout::ALL[recipe as usize % 2];
+        check(&case, &values);
     }
 }
 

@@ -129,6 +129,25 @@ pub fn cvt_rn_satfinite_e2m1x2_f32(high: f32, low: f32) -> u32 {
     result
 }
 
+/// `cvt.rp.satfinite.ue8m0x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA
+/// 9.7.9.21. sm_100a, sm_120a. Any thread. Up to a power of two; zero and
+/// magnitudes up to 2^-127 give code 0, those above 2^127 give 254, NaN 255; the
+/// low byte of the result holds `low`.
+#[cfg(any(gpu_arch = "sm_100a", gpu_arch = "sm_120a"))]
+#[inline(always)]
+pub fn cvt_rp_satfinite_ue8m0x2_f32(high: f32, low: f32) -> u16 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "cvt.rp.satfinite.ue8m0x2.f32 {}, {}, {};",
+            out(reg16) result, in(reg32) high, in(reg32) low,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
 /// `cvt.rn.f16x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA 9.7.9.21. sm_80+.
 /// Any thread. Nearest even; overflow gives infinity.
 #[inline(always)]

@@ -113,6 +113,15 @@ impl Mxfp4Recipe {
     #[inline(always)]
     #[must_use]
     pub fn block(self, amax: f32) -> BlockScale {
+        self.block_by(amax, round_up)
+    }
+
+    /// The same on a machine with a conversion of its own: `round_up` gives what
+    /// [`ue8m0::encode_up`] does, for numbers that are not negative. Only Rceil
+    /// rounds so.
+    #[inline(always)]
+    #[must_use]
+    pub fn block_by(self, amax: f32, round_up: impl Fn(f32) -> u32) -> BlockScale {
         let bits = amax.to_bits();
         // The largest maximum rounds up to the bits of infinity.
         let even = bits.wrapping_add(HALF_MANTISSA_BIT) & EXPONENT;
@@ -122,12 +131,7 @@ impl Mxfp4Recipe {
                 below_two(exponent(bits) + u32::from(bits & MANTISSA != 0))
             }
             Self::Even | Self::Even018 | Self::CompressedTensors => below_two(exponent(even)),
-            Self::Rceil => {
-                let sixth = (amax * (1.0 / e2m1::MAX)).to_bits();
-                // Byte 0 is 2^-127, half the subnormal range.
-                let floor = if exponent(sixth) == 0 { 1 << 22 } else { 0 };
-                exponent(sixth) + u32::from(sixth & MANTISSA > floor)
-            }
+            Self::Rceil => round_up(amax * (1.0 / e2m1::MAX)),
             Self::Rceil018 | Self::ModelOpt => ceil_of_rounded_log2(amax / e2m1::MAX),
         };
         let infinite = match self {
@@ -165,6 +169,16 @@ const ONE: u8 = 127;
 #[inline(always)]
 const fn exponent(bits: u32) -> u32 {
     (bits & EXPONENT) >> 23
+}
+
+/// The code of the least power of two not below `x`, which is a number, not
+/// negative and so small that there is one.
+#[inline(always)]
+const fn round_up(x: f32) -> u32 {
+    let bits = x.to_bits();
+    // Byte 0 is 2^-127, half the subnormal range.
+    let floor = if exponent(bits) == 0 { 1 << 22 } else { 0 };
+    exponent(bits) + (bits & MANTISSA > floor) as u32
 }
 
 /// Two less, for the exponent of e2m1's largest power of two, but not below 0.

@@ -50,6 +50,23 @@ pub enum CheckpointError {
         /// The shape found.
         actual: Vec<usize>,
     },
+    /// Nothing says along which dimension of a tensor its blocks run.
+    #[error(
+        "tensor `{tensor}` of {} has shape {actual:?}; required {required}, but {reason}",
+        path.display()
+    )]
+    Orientation {
+        /// The file, or the checkpoint's folder.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What would do.
+        required: &'static str,
+        /// The shape found.
+        actual: Vec<usize>,
+        /// Why it cannot be told.
+        reason: String,
+    },
     /// A tensor holds an infinity or a NaN.
     #[error("tensor `{tensor}` of {} has {value} at index {index} (byte {byte} of the file)", path.display())]
     NonFinite {

@@ -7,7 +7,8 @@
 //!
 //! `x` is the tensor's name before it was quantised (`block.0.mlp.mlp1_weight`); with a dot the
 //! names are OpenAI's, with an underscore, after `.._proj`, Hugging Face's. The leading dimension
-//! is the experts'. Hugging Face keeps the unquantised tensor transposed, `[E, K, N]`.
+//! is the experts'. Hugging Face keeps the unquantised tensor transposed, `[E, K, N]`, and quantising
+//! brings it into the order of this table.
 
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, ScaleLayout};
@@ -16,13 +17,12 @@ use serde_json::json;
 
 use super::layout::{Content, Contents, Description, Parts, Piece};
 use super::model::Model;
+use super::orientation::EXPERTS;
 use super::weight::WeightSpec;
 
-/// Ending of names whose pieces are joined by an underscore.
-const HUGGING_FACE: &str = "_proj";
-
+/// What joins the names of pieces to a tensor's.
 fn joint(name: &str) -> char {
-    if name.ends_with(HUGGING_FACE) { '_' } else { '.' }
+    if name.ends_with(EXPERTS) { '_' } else { '.' }
 }
 
 pub(super) fn find(model: &Model) -> Vec<Parts> {

@@ -8,21 +8,34 @@
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
-//! | `inspect`, `verify` | [`inspect`], [`verify`] |
+//! | `orientation` | which dimension of experts in one tensor is the input's |
+//! | `inspect`, `verify`, `configuration` | [`inspect`], [`verify`] |
 //!
 //! # Example
-//! ```no_run
-//! use nvfp4::checkpoint::{Layout, Model, ModelOptions, quantize_model, verify};
+//! ```
+//! use nvfp4::checkpoint::{Layout, Model, ModelOptions, NewTensor, quantize_model, verify, write};
 //! use nvfp4::quantize::{Format, recipe_by_name};
+//! use safetensors::Dtype;
 //!
 //! # fn main() -> nvfp4::error::Result<()> {
-//! let model = Model::open("all-MiniLM-L6-v2")?;
+//! # let folder = std::env::temp_dir().join(format!("nvfp4-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder).expect("a folder");
+//! // A model of one layer; a folder of shards with `config.json` is opened the same way.
+//! let data = (0..64 * 128).flat_map(|at| (at as f32).sin().to_le_bytes()).collect();
+//! let weight = NewTensor { dtype: Dtype::F32, shape: vec![64, 128], data };
+//! let path = folder.join("model.safetensors");
+//! write(&path, &[("layer.weight", weight)], &[])?;
+//!
+//! let model = Model::open(&path)?;
 //! let recipe = recipe_by_name(Format::Nvfp4, "modelopt")?;
 //! let options = ModelOptions::new(recipe, Layout::ModelOpt);
-//! quantize_model(&model, &options, "quantised".as_ref(), None, &mut ())?;
+//! let out = folder.join("quantised");
+//! let report = quantize_model(&model, &options, &out, None, &mut ())?;
+//! assert_eq!(report.quantized, ["layer.weight"]);
 //!
-//! let report = verify(&Model::open("quantised")?, Some(&model), &mut ())?;
+//! let report = verify(&Model::open(&out)?, Some(&model), &mut ())?;
 //! assert!(report.verified, "{report}");
+//! # std::fs::remove_dir_all(&folder).expect("removable");
 //! # Ok(())
 //! # }
 //! ```
@@ -32,6 +45,7 @@
 //! time, so a checkpoint may be larger than it.
 
 mod compressed_tensors;
+mod configuration;
 mod convert;
 mod error;
 mod exact;
@@ -42,6 +56,7 @@ mod layout;
 mod load;
 mod model;
 mod modelopt;
+mod orientation;
 pub mod pattern;
 mod quantize;
 mod save;

@@ -15,7 +15,7 @@ const INDEX_ENDING: &str = ".safetensors.index.json";
 /// The model's configuration, beside the shards.
 const CONFIG: &str = "config.json";
 /// ModelOpt's description of what it quantised.
-const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
+pub(super) const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
 /// Beyond so many tensors none are suggested for a missing one: if many are missing, comparing all
 /// with all would take minutes.
 const MAX_COMPARED: usize = 2000;

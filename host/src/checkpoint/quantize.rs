@@ -8,15 +8,17 @@ use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::error::CheckpointError;
+use super::file::RawTensor;
 use super::layout::Layout;
 use super::model::Model;
+use super::orientation::{EXPERTS, Orientation, transposed};
 use super::pattern;
 use super::save::{Item, Observer, Save, SaveOptions, Saved};
 use super::weight::{Weight, WeightSpec};
 use super::write::TensorSpec;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
-use crate::quantize::{QuantizeOptions, TensorScale, quantize_matrix, recipe_name};
+use crate::quantize::{QuantizeOptions, TensorScale, device, quantize_matrix, recipe_name};
 use crate::tensor::Dims;
 
 /// Names that are left out unless asked for otherwise: what the projects' own tools leave out,
@@ -74,6 +76,8 @@ pub struct QuantizeReport {
     pub device: String,
     /// Tensors that were quantised.
     pub quantized: Vec<String>,
+    /// Those of them that were `[experts, K, N]` and are `[experts, N, K]` now.
+    pub transposed: Vec<String>,
     /// Those that were not.
     pub left: Vec<Left>,
     /// Bytes of tensors before.
@@ -89,14 +93,13 @@ fn reason_to_leave(
     shape: &[usize],
     options: &ModelOptions,
 ) -> Option<String> {
-    let block = options.recipe.format().block() as usize;
     if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
         return Some(format!("type {dtype:?}"));
     }
     let is_weight = match shape.len() {
         2 => name.ends_with(".weight") || name.ends_with("_weight"),
         // Experts in one tensor go without the ending.
-        3 => name.ends_with("weight") || name.ends_with("_proj"),
+        3 => name.ends_with("weight") || name.ends_with(EXPERTS),
         _ => false,
     };
     if !is_weight {
@@ -105,20 +108,55 @@ fn reason_to_leave(
     if let Some(pattern) = options.exclude.iter().find(|pattern| pattern::matches(pattern, name)) {
         return Some(format!("excluded by {pattern}"));
     }
-    let cols = shape.last().copied().unwrap_or(0);
-    if shape.contains(&0) {
-        return Some("no elements".into());
+    shape.contains(&0).then(|| "no elements".into())
+}
+
+/// What happens to a tensor.
+enum Decision {
+    Leave(String),
+    /// Quantise it, with this shape once it is `[.., N, K]`.
+    Quantize(Orientation, Vec<usize>),
+}
+
+fn decide(model: &Model, name: &str, options: &ModelOptions) -> Result<Decision> {
+    let raw = model.raw(name)?;
+    if let Some(reason) = reason_to_leave(name, raw.dtype, &raw.shape, options) {
+        return Ok(Decision::Leave(reason));
     }
-    (!cols.is_multiple_of(block)).then(|| format!("K = {cols} is no multiple of {block}"))
+    let orientation = Orientation::of(model, name, &raw.shape)?;
+    let shape = orientation.output_first(&raw.shape);
+    let (cols, block) =
+        (shape.last().copied().unwrap_or(0), options.recipe.format().block() as usize);
+    if !cols.is_multiple_of(block) {
+        return Ok(Decision::Leave(format!("K = {cols} is no multiple of {block}")));
+    }
+    let layout = options.save.layout;
+    if orientation == Orientation::InputFirst && layout != Layout::GptOss {
+        return Err(CheckpointError::Unsupported {
+            layout: layout.name(),
+            tensor: name.into(),
+            reason: format!(
+                "it is {:?}, [experts, K, N]; only gpt-oss's readers are known to expect its \
+                 blocks transposed, [experts, N, K]",
+                raw.shape
+            ),
+        }
+        .into());
+    }
+    Ok(Decision::Quantize(orientation, shape))
 }
 
 /// Quantises the weights of `model` into a new folder `target`, on the CPU or, with `kernels`, on
 /// a device with the same bytes as a result.
 ///
-/// Memory holds one tensor at a time, in f32 on the CPU.
+/// Experts whose input dimension comes first, as in gpt-oss's unquantised model, are transposed
+/// for [`Layout::GptOss`], which has them so, and refused for the others.
+///
+/// Memory holds one tensor at a time, in f32 on the CPU; two where it is transposed.
 ///
 /// # Errors
 /// [`CheckpointError::Exists`], [`CheckpointError::Nothing`] where no tensor can be quantised,
+/// [`CheckpointError::Orientation`] where it cannot be told which dimension is the input's,
 /// [`CheckpointError::Unsupported`], [`CheckpointError::NonFinite`] with the byte of the file,
 /// [`CheckpointError::Interrupted`], [`Error::Io`]. Nothing is left behind then.
 pub fn quantize_model(
@@ -136,17 +174,21 @@ pub fn quantize_model(
         return Err(Error::shape("tensor-level scale", "one a tensor", "one a row"));
     }
     let format = options.recipe.format();
-    let (mut items, mut left, mut quantized) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut items, mut left) = (Vec::new(), Vec::new());
+    let (mut quantized, mut transposed) = (Vec::new(), Vec::new());
     for entry in model.entries() {
         let raw = model.raw(&entry.name)?;
-        let (name, shape) = (entry.name, raw.shape);
-        match reason_to_leave(&name, raw.dtype, &shape, options) {
-            Some(reason) => {
+        let name = entry.name;
+        match decide(model, &name, options)? {
+            Decision::Leave(reason) => {
                 left.push(Left { tensor: name.clone(), reason });
-                items.push(Item::Tensor(TensorSpec { name, dtype: raw.dtype, shape }));
+                items.push(Item::Tensor(TensorSpec { name, dtype: raw.dtype, shape: raw.shape }));
             }
-            None => {
+            Decision::Quantize(orientation, shape) => {
                 quantized.push(name.clone());
+                if orientation == Orientation::InputFirst {
+                    transposed.push(name.clone());
+                }
                 let global = matches!(options.recipe, Recipe::Nvfp4(_))
                     && options.scale != TensorScale::OneLevel;
                 let original = Some(raw.dtype);
@@ -169,7 +211,10 @@ pub fn quantize_model(
         let raw = model.raw(item.name())?;
         match item {
             Item::Tensor(spec) => save.tensor(&spec.name, raw.data)?,
-            Item::Weight(spec) => save.weight(&quantize_tensor(model, spec, options, kernels)?)?,
+            Item::Weight(spec) => {
+                let transpose = transposed.contains(&spec.name);
+                save.weight(&quantize_tensor(model, spec, transpose, options, kernels)?)?;
+            }
         }
         observer.done(raw.data.len() as u64);
     }
@@ -181,16 +226,18 @@ pub fn quantize_model(
         layout: options.save.layout,
         device,
         quantized,
+        transposed,
         left,
         bytes_before,
         saved: save.finish()?,
     })
 }
 
-/// Quantises one tensor of the model.
+/// Quantises one tensor of the model; `transpose` says that it is `[experts, K, N]`.
 fn quantize_tensor(
     model: &Model,
     spec: &WeightSpec,
+    transpose: bool,
     options: &ModelOptions,
     kernels: Option<&Kernels>,
 ) -> Result<Weight> {
@@ -203,16 +250,23 @@ fn quantize_tensor(
     let how = QuantizeOptions { recipe, scale, ..QuantizeOptions::new(recipe) };
     let file = model.file(&spec.name)?;
     let matrix = match kernels {
-        None => quantize_matrix(&spec.name, &file.floats(&spec.name)?.values, dims, &how)?,
+        None => {
+            let mut values = file.floats(&spec.name)?.values;
+            if transpose {
+                values = transposed(&spec.name, &values, [dims.cols(), dims.rows()])?;
+            }
+            quantize_matrix(&spec.name, &values, dims, &how)?
+        }
         Some(kernels) => {
             let raw = file.raw(&spec.name)?;
-            let matrix =
-                crate::quantize::device::quantize_once(kernels, raw.data, raw.dtype, dims, &how);
-            match matrix {
+            let copy =
+                if transpose { Some(transposed_bytes(&spec.name, &raw, dims)?) } else { None };
+            let data = copy.as_deref().unwrap_or(raw.data);
+            match device::quantize_once(kernels, data, raw.dtype, dims, &how) {
                 // The device knows where; the file says what and at which byte.
-                Err(Error::NonFinite { .. }) => {
+                Err(Error::NonFiniteAt { index, .. }) => {
                     file.floats(&spec.name)?;
-                    matrix?
+                    return Err(Error::NonFiniteAt { tensor: spec.name.clone(), index });
                 }
                 matrix => matrix?,
             }
@@ -223,11 +277,23 @@ fn quantize_tensor(
     Ok(Weight { spec: spec.clone(), blocks, global, input: None })
 }
 
+/// The elements of a float tensor `[experts, K, N]` as `[experts, N, K]`, which `dims` is.
+fn transposed_bytes(name: &str, raw: &RawTensor, dims: Dims) -> Result<Vec<u8>> {
+    let stored = [dims.cols(), dims.rows()];
+    Ok(match raw.dtype {
+        Dtype::F32 => transposed(name, raw.data.as_chunks::<4>().0, stored)?.into_flattened(),
+        _ => transposed(name, raw.data.as_chunks::<2>().0, stored)?.into_flattened(),
+    })
+}
+
 impl fmt::Display for QuantizeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { format, recipe, layout, device, saved, .. } = self;
         for left in &self.left {
             writeln!(f, "left as it is: {}: {}", left.tensor, left.reason)?;
+        }
+        for tensor in &self.transposed {
+            writeln!(f, "transposed to [experts, N, K]: {tensor}")?;
         }
         writeln!(
             f,

@@ -15,10 +15,12 @@ use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, e2m1, pack};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::configuration;
 use super::error::CheckpointError;
 use super::layout::{Layout, Parts};
 use super::load::load;
 use super::model::Model;
+use super::orientation::{Orientation, transposed};
 use super::save::Observer;
 use super::weight::{Blocks, GlobalScale, Weight};
 use crate::error::{Error, Result};
@@ -114,7 +116,7 @@ pub fn verify(
     };
     let parts = layout.find(model);
     let mut check = Check { model, original, layout, findings: Vec::new() };
-    check.configuration();
+    check.configuration(&parts);
     check.names(&parts);
     observer.begin(parts.iter().map(|part| check.bytes(part)).sum());
     let mut weights = Vec::new();
@@ -171,7 +173,9 @@ impl Check<'_> {
         let kind = match error {
             Error::Checkpoint(CheckpointError::MissingTensor { .. }) => "missing",
             Error::Checkpoint(CheckpointError::Type { .. }) => "type",
-            Error::Checkpoint(CheckpointError::Shape { .. }) => "shape",
+            Error::Checkpoint(
+                CheckpointError::Shape { .. } | CheckpointError::Orientation { .. },
+            ) => "shape",
             Error::Checkpoint(CheckpointError::Scale { .. }) | Error::Scalar { .. } => "scale",
             _ => "unreadable",
         };
@@ -179,7 +183,7 @@ impl Check<'_> {
     }
 
     /// What the configuration says against what the tensors are.
-    fn configuration(&mut self) {
+    fn configuration(&mut self, parts: &[Parts]) {
         let expected = match self.layout {
             Layout::ModelOpt => "modelopt",
             Layout::CompressedTensors => "compressed-tensors",
@@ -194,6 +198,7 @@ impl Check<'_> {
             );
             self.add(Severity::Error, "configuration", None, message);
         }
+        self.findings.extend(configuration::check(self.model, self.layout, parts));
     }
 
     /// Tensors that are missing, or there for no reason.
@@ -260,11 +265,23 @@ impl Check<'_> {
         let Some(original) = self.original else { return Ok(found) };
         let file = original.file(&part.name)?;
         let before = file.floats(&part.name)?;
-        if before.shape != found.shape {
-            let required = format!("{:?}, that of the quantised weight", found.shape);
+        let orientation = orientation(original, &part.name, &before.shape, &found.shape)?;
+        if orientation.output_first(&before.shape) != found.shape {
+            let order = match orientation {
+                Orientation::OutputFirst => "",
+                Orientation::InputFirst => " with the input dimension first",
+            };
+            let shape = orientation.output_first(&found.shape);
+            let required = format!("{shape:?}, that of the quantised weight{order}");
             return Err(file.wrong_shape(&part.name, required, &before.shape).into());
         }
-        found.sqnr_db = Some(self.values(part, &weight, &before.values)?);
+        let values = match (orientation, before.shape.as_slice()) {
+            (Orientation::InputFirst, &[.., rows, cols]) => {
+                transposed(&part.name, &before.values, [rows, cols])?
+            }
+            _ => before.values,
+        };
+        found.sqnr_db = Some(self.values(part, &weight, &values)?);
         Ok(found)
     }
 
@@ -331,6 +348,23 @@ impl Check<'_> {
             self.add(Severity::Error, "sqnr", name, message);
         }
         Ok(sqnr)
+    }
+}
+
+/// How the original stores a weight. Where nothing beside it says so, the quantised one's shape
+/// does unless it is square.
+fn orientation(
+    original: &Model,
+    name: &str,
+    before: &[usize],
+    quantised: &[usize],
+) -> Result<Orientation> {
+    let fits = |orientation: &Orientation| orientation.output_first(before) == quantised;
+    let both = [Orientation::OutputFirst, Orientation::InputFirst];
+    match (Orientation::of(original, name, before), both.map(|order| fits(&order))) {
+        (Err(_), [true, false]) => Ok(Orientation::OutputFirst),
+        (Err(_), [false, true]) => Ok(Orientation::InputFirst),
+        (found, _) => Ok(found?),
     }
 }
 

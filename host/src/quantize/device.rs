@@ -3,6 +3,36 @@
 //! A [`Quantizer`] is made once for a shape and launched any number of times: it owns the outputs
 //! and the workspace (largest magnitudes, tensor parameters, the word in which the kernels report
 //! an element that is not finite), and a launch allocates nothing.
+//!
+//! # Example
+//! Where there is no GPU, this runs on the emulator. `None` in place of the folder looks beside
+//! the program.
+//! ```
+//! use std::path::Path;
+//!
+//! use fp4_formats::quantize::FloatType;
+//! use nvfp4::buffer::DeviceBuffer;
+//! use nvfp4::device::{Device, DeviceRequest};
+//! use nvfp4::quantize::device::{Input, Quantizer};
+//! use nvfp4::quantize::{Format, QuantizeOptions, quantize_matrix, recipe_by_name};
+//! use nvfp4::tensor::Dims;
+//!
+//! # fn main() -> nvfp4::error::Result<()> {
+//! let device = Device::open(&DeviceRequest::Auto)?;
+//! // Where `cargo xtask build-kernels` puts them.
+//! let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+//! let options = QuantizeOptions::new(recipe_by_name(Format::Nvfp4, "te")?);
+//! let quantizer = Quantizer::new(&kernels, 4, 64, Input::plain(FloatType::F32), &options)?;
+//!
+//! let values: Vec<f32> = (0..4 * 64).map(|at| (at as f32).sin()).collect();
+//! let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+//! let x = DeviceBuffer::upload(&device, "x", &bytes)?;
+//! quantizer.launch(&x, None)?;
+//! let expected = quantize_matrix("x", &values, Dims::new(1, 4, 64)?, &options)?;
+//! assert_eq!(quantizer.result("x")?.difference(&expected), None);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::fmt;
 

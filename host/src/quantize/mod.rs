@@ -5,6 +5,29 @@
 //! on the emulator, with the same bytes as a result.
 //!
 //! Infinities and NaN in the input are errors: no project has codes for them.
+//!
+//! # Example
+//! ```
+//! use nvfp4::error::Error;
+//! use nvfp4::quantize::{Format, QuantizeOptions, quantize_matrix, recipe_by_name};
+//! use nvfp4::tensor::Dims;
+//!
+//! # fn main() -> nvfp4::error::Result<()> {
+//! let dims = Dims::new(1, 2, 32)?;
+//! let mut values = [0.0; 64];
+//! values[..4].copy_from_slice(&[6.0, -1.5, 0.4, 3.0]);
+//! let options = QuantizeOptions::new(recipe_by_name(Format::Mxfp4, "floor")?);
+//! let matrix = quantize_matrix("x", &values, dims, &options)?;
+//! // Two codes a byte, the first in the low nibble; block scales of 2^0 and, of zeros, 2^-127.
+//! assert_eq!(matrix.codes[..2], [0xb7, 0x51]);
+//! assert_eq!(matrix.scales, [127, 0]);
+//!
+//! values[40] = f32::NAN;
+//! let error = quantize_matrix("x", &values, dims, &options).unwrap_err();
+//! assert!(matches!(error, Error::NonFinite { .. }), "{error}");
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod device;
 

@@ -1,11 +1,12 @@
-//! What tests share: a folder, machines without kernels, a model, ways to look at and damage
-//! files.
+//! What tests share: a folder, machines with and without kernels, a model, ways to look at and
+//! damage files.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::path::{Path, PathBuf};
 
 use nvfp4::checkpoint::{self, Layout, Model, ModelOptions, NewTensor};
 use nvfp4::device::{Device, Kernels};
+use nvfp4::kernels::{self, DIR_VARIABLE};
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4::rng::SplitMix64;
 use safetensors::Dtype;
@@ -57,6 +58,40 @@ pub fn no_kernels(folder: &Folder, (device, arch): (&str, &str)) -> Kernels {
     device.kernels(Some(folder.path())).expect("loads")
 }
 
+/// Where the compiled kernels are: the folder that `NVFP4_KERNELS_DIR` names, else the one that
+/// `cargo xtask build-kernels` writes to.
+pub fn kernels_dir() -> PathBuf {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
+    std::env::var_os(DIR_VARIABLE).map_or_else(default, PathBuf::from)
+}
+
+/// The emulated machines that kernels are compiled for, with their architectures.
+///
+/// Kernels that are missing are a failure where `NVFP4_KERNELS_DIR` promises them, else a note on
+/// stderr: a test without them has tested nothing.
+pub fn compiled() -> Vec<(&'static str, &'static str)> {
+    let compiled = MACHINES.into_iter().filter(|(device, arch)| {
+        match kernels::find(arch, Some(&kernels_dir())) {
+            Ok(_) => true,
+            Err(error) if std::env::var_os(DIR_VARIABLE).is_some() => panic!("{error}"),
+            Err(error) => {
+                eprintln!("skipped on {device}: {error}");
+                false
+            }
+        }
+    });
+    compiled.collect()
+}
+
+/// The machines of [`compiled`], opened, with their kernels.
+pub fn machines() -> Vec<Kernels> {
+    let open = |(name, _): (&str, _)| {
+        let device = Device::open(&name.parse().expect("known")).expect("opens");
+        device.kernels(Some(&kernels_dir())).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    compiled().into_iter().map(open).collect()
+}
+
 pub fn tensor(dtype: Dtype, shape: &[usize], data: Vec<u8>) -> NewTensor {
     NewTensor { dtype, shape: shape.to_vec(), data }
 }
@@ -86,6 +121,7 @@ pub fn write_model(path: &Path) {
         ("model.layers.0.mlp.up.bias", random(&[130], 3)),
         ("model.layers.0.norm.weight", random(&[64], 4)),
         ("model.layers.1.experts.gate_up_proj", random(&[3, 10, 96], 5)),
+        ("model.layers.1.experts.gate_up_proj_bias", random(&[3, 10], 8)),
         ("model.layers.1.mlp.down.weight", random(&[5, 96], 6)),
         ("model.layers.1.mlp.odd.weight", random(&[4, 40], 7)),
         ("model.steps", tensor(Dtype::I64, &[], 7u64.to_le_bytes().to_vec())),
