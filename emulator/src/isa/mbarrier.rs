@@ -177,7 +177,7 @@ fn arrive(d: &mut Decode<'_>, drop: bool, relaxed: bool) -> Decoded<Op> {
             cx.race_barrier_object(at, Kind::StrongWrite, lane)?;
             // Who has seen a phase end knows of its arrivals, relaxed ones too.
             if !relaxed {
-                cx.race_arrives(at, mask);
+                cx.race_arrives(at, 1 << lane);
             }
             let publisher = Publisher::Warp { warp: cx.warp(), lanes: mask, relaxed };
             let shared = &mut cx.shared[at.rank as usize];

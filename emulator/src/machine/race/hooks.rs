@@ -166,15 +166,16 @@ impl Context<'_> {
             return Ok(());
         };
         let rank = (addrs[mask.trailing_zeros() as usize & 31] >> RANK_SHIFT) as u32;
-        if rank != self.place.rank {
+        // A load is taken to be over when it is issued.
+        if write && rank != self.place.rank {
             races.reached(rank, warp, mask, self.pc);
         }
         if !write && self.units.proxies.has_responses() {
-            let (lane, epoch) = (Reader::lane(mask), races.epoch(warp));
+            let epoch = races.epoch(warp);
             for at in lanes(mask) {
                 let rank = (addrs[at] >> RANK_SHIFT) as u32;
                 let offset = addrs[at] & ((1 << RANK_SHIFT) - 1);
-                let reader = Reader { pc: self.pc, warp, lane, epoch, fences: Vec::new() };
+                let reader = Reader { pc: self.pc, warp, lanes: mask, epoch, fences: Vec::new() };
                 self.units.proxies.read(rank, offset, reader);
             }
         }
@@ -244,13 +245,13 @@ impl Context<'_> {
             .map_err(|found| self.units.race_fault(self.env, &found))
     }
 
-    /// Lanes of the warp arrive at an mbarrier, which must outlast that.
-    pub(crate) fn race_arrives(&mut self, at: At, mask: u32) {
+    /// A lane of the warp arrives at an mbarrier, which must outlast that.
+    pub(crate) fn race_arrives(&mut self, at: At, lanes: u32) {
         let warp = self.warp();
         if let Some(races) = &mut self.units.races
             && at.rank != self.place.rank
         {
-            races.reached(at.rank, warp, mask, self.pc);
+            races.reached(at.rank, warp, lanes, self.pc);
         }
     }
 

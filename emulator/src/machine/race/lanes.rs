@@ -142,27 +142,18 @@ impl Races {
         self.advance(warp);
     }
 
-    /// Whether `agent` knows what a warp, or only its lane `lane`, did in an epoch.
-    pub(crate) fn knows(
-        &self,
-        agent: AgentId,
-        warp: AgentId,
-        lane: Option<u32>,
-        epoch: u32,
-    ) -> bool {
-        agent == warp || self.known_to(&self.agents[agent], warp, lane, epoch)
+    /// Whether `agent` knows what lanes of a warp did in an epoch.
+    pub(crate) fn knows(&self, agent: AgentId, warp: AgentId, lanes: u32, epoch: u32) -> bool {
+        agent == warp || self.known_to(&self.agents[agent], warp, lanes, epoch)
     }
 
     /// The same of a clock.
-    pub(super) fn known_to(
-        &self,
-        clock: &Clock,
-        warp: AgentId,
-        lane: Option<u32>,
-        epoch: u32,
-    ) -> bool {
-        let single = lane.map_or(0, |lane| self.lanes.agents[warp * LANES + lane as usize]);
-        clock.get(warp) >= epoch || single != 0 && clock.get(single.into()) >= epoch
+    pub(super) fn known_to(&self, clock: &Clock, warp: AgentId, lanes: u32, epoch: u32) -> bool {
+        let agents = &self.lanes.agents[warp * LANES..][..LANES];
+        clock.get(warp) >= epoch
+            || agents.iter().enumerate().all(|(lane, &agent)| {
+                lanes >> lane & 1 == 0 || agent != 0 && clock.get(agent.into()) >= epoch
+            })
     }
 
     /// The epoch that an agent is in.

@@ -34,8 +34,8 @@
 //!   earlier ones published;
 //! - proxies: see `units::proxy`.
 //!
-//! Accesses of other CTAs to a CTA's shared memory must come before its exit: of each
-//! warp the last such access is remembered.
+//! Writes and arrivals of other CTAs in a CTA's shared memory must come before its exit: of
+//! each warp the last one is remembered. Loads are taken to be over when they are issued.
 
 mod clock;
 mod hooks;
@@ -122,17 +122,16 @@ pub(crate) struct Races {
     flags: BTreeMap<Flag, (Clock, Clock)>,
     tensor: TensorOrder,
     lanes: Lanes,
-    /// Accesses of other CTAs' warps to the shared memory of each CTA, the last of each.
+    /// Writes of other CTAs' warps to the shared memory of each CTA, the last of each.
     remote: Vec<Vec<Remote>>,
 }
 
-/// An access to the shared memory of another CTA.
+/// A write to the shared memory of another CTA.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Remote {
     pub(crate) pc: usize,
     pub(crate) warp: AgentId,
-    /// If it was only one.
-    pub(crate) lane: Option<u32>,
+    pub(crate) lanes: u32,
     epoch: u32,
 }
 
@@ -273,22 +272,20 @@ impl Races {
             .map_err(|clash| self.found(Place::Shared(rank), clash))
     }
 
-    /// Lanes of a warp access the shared memory of another CTA.
+    /// Lanes of a warp write, or arrive, in the shared memory of another CTA.
     pub(crate) fn reached(&mut self, rank: u32, warp: AgentId, lanes: u32, pc: usize) {
-        let lane = (lanes.count_ones() == 1).then(|| lanes.trailing_zeros());
-        let new = Remote { pc, warp, lane, epoch: self.epoch(warp) };
+        let new = Remote { pc, warp, lanes, epoch: self.epoch(warp) };
         let Some(all) = self.remote.get_mut(rank as usize) else { return };
-        match all.iter_mut().find(|old| (old.warp, old.lane) == (warp, lane)) {
-            Some(old) => *old = new,
-            None => all.push(new),
-        }
+        // Who knows of the new one knows of older ones by the same lanes.
+        all.retain(|old| old.warp != warp || old.lanes & !lanes != 0);
+        all.push(new);
     }
 
     /// An access to the shared memory of a CTA whose threads have all exited that none of
     /// them knew to be over.
     pub(crate) fn outlasts(&self, rank: u32) -> Option<Remote> {
         let ended = &self.ended[rank as usize];
-        let over = |old: &&Remote| self.known_to(ended, old.warp, old.lane, old.epoch);
+        let over = |old: &&Remote| self.known_to(ended, old.warp, old.lanes, old.epoch);
         self.remote[rank as usize].iter().find(|old| !over(old)).copied()
     }
 

@@ -420,10 +420,10 @@ impl Units {
             return Err(Fault::warp(kind).at(Site { pc, warp, lane: 0 }));
         }
         self.check_freed(env, rank)?;
-        if let Some(Remote { pc, warp, lane, .. }) =
+        if let Some(Remote { pc, warp, lanes, .. }) =
             self.races.as_ref().and_then(|races| races.outlasts(rank))
         {
-            let site = Site { pc, warp, lane: lane.unwrap_or(0) };
+            let site = Site { pc, warp, lane: lanes.trailing_zeros() };
             let operation = self.site(env, "an access", site);
             return Err(Fault::warp(DiagnosticKind::Async(AsyncFault::Outlasts { operation })));
         }
@@ -490,10 +490,10 @@ impl Units {
     /// A proxy fence of lanes of a warp, for the responses that they know to have been read.
     pub(crate) fn fence_responses(&mut self, warp: usize, lanes: u32) {
         let Some(races) = &self.races else { return };
-        let (epoch, lane) = (races.epoch(warp), Reader::lane(lanes));
+        let epoch = races.epoch(warp);
         for reader in self.proxies.readers() {
-            if races.knows(warp, reader.warp, reader.lane, reader.epoch) {
-                reader.fences.push((warp, lane, epoch));
+            if races.knows(warp, reader.warp, reader.lanes, reader.epoch) {
+                reader.fences.push((warp, lanes, epoch));
             }
         }
     }
@@ -508,11 +508,11 @@ impl Units {
         let Some(races) = &self.races else { return Ok(()) };
         let readers = self.proxies.respond(rank, offset.into());
         let unfenced = readers.into_iter().find(|reader| {
-            let known = |&(warp, lane, epoch): &_| races.knows(asker.warp, warp, lane, epoch);
+            let known = |&(warp, lanes, epoch): &_| races.knows(asker.warp, warp, lanes, epoch);
             !reader.fences.iter().any(known)
         });
-        let Some(Reader { pc, warp, lane, .. }) = unfenced else { return Ok(()) };
-        let site = Site { pc, warp, lane: lane.unwrap_or(0) };
+        let Some(Reader { pc, warp, lanes, .. }) = unfenced else { return Ok(()) };
+        let site = Site { pc, warp, lane: lanes.trailing_zeros() };
         Err(Fault::lane(
             DiagnosticKind::Async(AsyncFault::MissingProxyFence {
                 operation: "clusterlaunchcontrol.try_cancel",

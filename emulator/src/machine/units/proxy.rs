@@ -61,19 +61,11 @@ pub(crate) struct Writer {
 pub(crate) struct Reader {
     pub(crate) pc: usize,
     pub(crate) warp: usize,
-    /// If it was only one.
-    pub(crate) lane: Option<u32>,
+    pub(crate) lanes: u32,
     /// The warp's epoch in race detection.
     pub(crate) epoch: u32,
-    /// Warps, or single lanes, that have fenced it, and their epochs then.
-    pub(crate) fences: Vec<(usize, Option<u32>, u32)>,
-}
-
-impl Reader {
-    /// The lane of a mask, if it is only one.
-    pub(crate) fn lane(mask: u32) -> Option<u32> {
-        (mask.count_ones() == 1).then(|| mask.trailing_zeros())
-    }
+    /// Warps that have fenced it, their lanes that did, and their epochs then.
+    pub(crate) fences: Vec<(usize, u32, u32)>,
 }
 
 /// Generic writes that the async proxy may not see yet.
@@ -208,7 +200,7 @@ impl Proxies {
     /// A generic read of shared memory.
     pub(crate) fn read(&mut self, rank: u32, offset: u64, reader: Reader) {
         if let Some(readers) = self.responses.get_mut(&(rank, offset / GRANULE)) {
-            readers.retain(|old| (old.warp, old.lane) != (reader.warp, reader.lane));
+            readers.retain(|old| (old.warp, old.lanes) != (reader.warp, reader.lanes));
             readers.push(reader);
         }
     }
