@@ -220,7 +220,8 @@ fn a_warpgroup_product() {
 
 #[test]
 fn a_tensor_memory_product() {
-    // Warp 4 loads, warp 5 multiplies (128 by 16 by 16), warps 0 to 3 read D.
+    // Warp 4 loads and in the end waits for commits, warp 5 multiplies (128 by 16 by 16),
+    // warps 0 to 3 read D.
     let body = format!(
         "{} {{ .reg .b32 x<16>; .reg .pred add;
         mov.u32 %r20, 0; mov.u32 %r21, 0; mov.u32 %r22, 0;
@@ -274,6 +275,12 @@ fn a_tensor_memory_product() {
         add.u32 %r21, %r21, 1; setp.eq.u32 %p5, %r21, 2; @%p5 xor.b32 %r22, %r22, 1;
         @%p5 mov.u32 %r21, 0;
         add.u32 %r20, %r20, 1; setp.lt.u32 %p6, %r20, 6; @%p6 bra LOAD;
+        TAIL: mad.lo.u32 %r23, %r21, 8, %b;
+        LAST:
+        mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r23+16], %r22;
+        @!%p3 bra LAST;
+        xor.b32 %r21, %r21, 1;
+        add.u32 %r20, %r20, 1; setp.lt.u32 %p6, %r20, 8; @%p6 bra TAIL;
         END: }}",
         barriers(&[1, 1, 1, 1, 1]).replace("bar.sync 0;", ""),
     );
@@ -281,6 +288,8 @@ fn a_tensor_memory_product() {
         Case { input: f16s(6 * 2304), blackwell: true, ..Case::new(&body).block(192).out(8192) };
     let list = "
 * | remove | tcgen05.fence::after_thread_sync; #2 | what the product reads came by bulk copies, not by tcgen05 instructions of other threads
+* | relaxed | mbarrier.try_wait.parity.shared::cta.b64 %p3, [%b+32], 0; | a relaxed wait and the fence order what follows
+* | relaxed | mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r23+16], %r22; #2 | only that commits have arrived matters
 ";
     check(&case, 23, &[EVERYWHERE, list].concat());
 }

@@ -11,13 +11,11 @@ fn equivalents() -> Vec<Equivalent> {
     Equivalent::parse(&text).expect("the list can be read")
 }
 
-/// Seeds and number of mutants to run, see [`MutateOptions`], and what is asked of them.
+/// Seeds, see [`MutateOptions`], and what is asked of the mutants.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Seeds besides `eager` and `lazy`.
     pub seeds: u64,
-    /// Most mutants that are run; `None`: all.
-    pub at_most: Option<usize>,
     /// Mutants that must run.
     pub least: usize,
     /// Share of the faults among them that must be caught, percent.
@@ -30,15 +28,6 @@ const MISSED: &str = "
 gemm_sm90_* | relaxed | st.release.gpu.global.b32* | orders in global memory are not looked at (machine::race)
 gemm_sm90_* | relaxed | ld.acquire.gpu.global.b32* | orders in global memory are not looked at (machine::race)
 gemm_sm90_* | relaxed | barrier.cluster.arrive.release.aligned; #2 | a remote load is over when it is issued, so none is under way when its CTA ends
-gemm_nvfp4_* | remove | griddepcontrol.wait; #1 | storing warps wait for products too, whose operands are copied after a wait; vectors, which they read before, are not in these launches
-gemm_nvfp4_* | remove | tcgen05.fence::before_thread_sync; | it does nothing (isa::tcgen05)
-gemm_nvfp4_* | remove | tcgen05.fence::after_thread_sync; | accesses of tensor memory that no operation in flight touches need none (isa::tcgen05)
-gemm_nvfp4_* | remove | fence.proxy.async.shared::cta; | generic reads that an async write follows are not looked at (machine::units::proxy)
-gemm_nvfp4_* | remove | bar.warp.sync %r; | lanes of a warp share what one of them learned, and an .aligned instruction brings them together
-gemm_nvfp4_* | relaxed | barrier.cluster.arrive.release.aligned; | what is behind the meetings of a cluster is not shared memory that was written before
-gemm_nvfp4_* | relaxed | mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r]; | readers of the scheduler's response have read when they arrive
-gemm_nvfp4_* | remove | mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%r], %r; | commits complete in order, and a copy of scales behind earlier products
-gemm_nvfp4_* | relaxed | mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%r], %r; | commits complete in order, and a copy of scales behind earlier products
 ";
 
 /// What became of a kernel's mutants in several launches: caught in one is caught.
@@ -65,7 +54,6 @@ fn merged(mut all: Vec<Mutants>) -> Mutants {
 pub fn check(launches: &[Experiment], effort: Effort) {
     let options = MutateOptions {
         seeds: effort.seeds,
-        at_most: effort.at_most,
         equivalents: equivalents(),
         ..MutateOptions::default()
     };
@@ -82,13 +70,13 @@ pub fn check(launches: &[Experiment], effort: Effort) {
         text += &format!("  {} {} {} #{}: {fate}\n", m.line, m.mutation, m.shape, m.alike);
     }
     let count = |fate: Fate| mutants.mutants.iter().filter(|m| m.fate == fate).count();
-    let (left_out, unreached) = (count(Fate::LeftOut), count(Fate::NotReached));
-    let run = mutants.mutants.len() - left_out - unreached;
+    let unreached = count(Fate::NotReached);
+    let run = mutants.mutants.len() - unreached;
     let missed = Equivalent::parse(MISSED).expect("the list can be read");
     let known = |m: &&Mutant| missed.iter().any(|missed| missed.covers(name, m));
     println!(
-        "{} {name}: {run} mutants run in {} launches, {left_out} left out, {unreached} not \
-         reached; {} of {} that are faults caught, {} known to be missed\n{text}",
+        "{} {name}: {run} mutants run in {} launches, {unreached} not reached; {} of {} that \
+         are faults caught, {} known to be missed\n{text}",
         launches[0].gpu.name,
         launches.len(),
         mutants.caught(),

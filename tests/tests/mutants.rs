@@ -16,10 +16,7 @@ use ptx_emu::{GlobalMemory, Gpu};
 const ARCHS: [&str; 2] = ["sm_90a", "sm_100a"];
 
 fn check(experiment: &Experiment, least: usize) {
-    mutation::check(
-        std::slice::from_ref(experiment),
-        Effort { seeds: 64, at_most: None, least, caught: 95 },
-    );
+    mutation::check(std::slice::from_ref(experiment), Effort { seeds: 64, least, caught: 95 });
 }
 
 /// Device memory and what is watched in it.

@@ -1,8 +1,8 @@
 //! Mutation check of the GEMM kernels, as tests/tests/mutants.rs does for the others.
 //!
 //! The host library makes the launch, on a machine with few SMs so that a CTA has several tiles;
-//! its result is checked against the f64 oracle first. Mutants run under few seeds, and on sm_100a
-//! not all run: all under 64 seeds take many minutes. The variable `NVFP4_ALL_MUTANTS` does that.
+//! its result is checked against the f64 oracle first. Mutants run under few seeds; the variable
+//! `NVFP4_ALL_SEEDS` makes them 64, which takes many minutes.
 
 use fp4_formats::Nvfp4;
 use fp4_formats::ScaleLayout::Blocked128x4;
@@ -11,7 +11,7 @@ use fp4_formats::gemm::OutputType;
 use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
 use fp4_formats::gemm::hopper::Operand;
 use nvfp4::device::{Device, DeviceRequest};
-use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, gemm, reference};
+use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, Output, gemm, reference};
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::Dims;
@@ -22,7 +22,7 @@ use ptx_emu::experiment::Experiment;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
-/// Seeds besides `eager` and `lazy`, unless all mutants run.
+/// Seeds besides `eager` and `lazy`.
 const SEEDS: u64 = 6;
 /// Mutants that each kernel must have.
 const LEAST: usize = 60;
@@ -36,6 +36,7 @@ struct Case {
     shape: [usize; 3],
     /// Type of 16-bit activations; else they are NVFP4, as the weights.
     halves: Option<Operand>,
+    output: Output,
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -71,8 +72,7 @@ impl Case {
         };
         let overrides =
             GemmOverrides { kernel: Some(self.kernel.into()), splits: Some(self.splits) };
-        let options =
-            GemmOptions { output: OutputType::F32.into(), overrides, ..GemmOptions::default() };
+        let options = GemmOptions { output: self.output, overrides, ..GemmOptions::default() };
         let result =
             gemm(&kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{}: {e}", self.kernel));
         println!("{}", result.plan);
@@ -96,41 +96,28 @@ impl Case {
             Some(_) => "a",
             None => "a codes",
         };
-        let (input, result) = (find(input), find("c"));
+        // The padding of scales is written first of all.
+        let result = if matches!(self.output, Output::Nvfp4 { .. }) { "c scales" } else { "c" };
+        let (input, result) = (find(input), find(result));
         experiment.earlier = Some(mutation::earlier(&mut experiment.memory, gpu, input, result));
         experiment
     }
 }
 
-/// What is asked of the kernels of an architecture.
-#[derive(Clone, Copy)]
-struct Required {
-    /// Percent of the faults that must be caught.
-    caught: u32,
-    /// Most mutants that run unless all do.
-    at_most: Option<usize>,
-}
-
-const HOPPER: Required = Required { caught: 95, at_most: None };
-/// Here many mutants weaken what the emulator does not model, or waits at the end of a launch:
-/// `mutation` lists each kind. Those take longest, as they run under all seeds, and their number
-/// is why not all mutants run.
-const BLACKWELL: Required = Required { caught: 65, at_most: Some(80) };
+/// Share of the faults that must be caught, percent.
+const CAUGHT: u32 = 95;
 
 /// Runs the check on launches of one kernel.
-fn check(required: Required, launches: &[Experiment]) {
-    let Required { caught, at_most } = required;
-    let (seeds, at_most) = match std::env::var_os("NVFP4_ALL_MUTANTS") {
-        Some(_) => (64, None),
-        None => (SEEDS, at_most),
-    };
-    mutation::check(launches, Effort { seeds, at_most, least: LEAST, caught });
+fn check(launches: &[Experiment]) {
+    let seeds = if std::env::var_os("NVFP4_ALL_SEEDS").is_some() { 64 } else { SEEDS };
+    mutation::check(launches, Effort { seeds, least: LEAST, caught: CAUGHT });
 }
 
 /// A launch on sm_90a with f16 activations, planned for an SM, where two CTAs fit.
 fn hopper(kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
     let gpu = Gpu { sms: 1, ..Gpu::h200() };
-    let case = Case { kernel, splits, shape, halves: Some(Operand::F16) };
+    let (halves, output) = (Some(Operand::F16), OutputType::F32.into());
+    let case = Case { kernel, splits, shape, halves, output };
     let mut experiment = case.experiment(&gpu);
     // Beside a cluster there is room for the kernel before.
     experiment.gpu.sms = splits.max(1);
@@ -143,55 +130,42 @@ fn hopper(kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
 #[test]
 fn hopper_32_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x32";
-    check(
-        HOPPER,
-        &[
-            hopper(kernel, 1, [20, 740, 624]),
-            hopper(kernel, 0, [20, 332, 1136]),
-            hopper(kernel, 2, [20, 140, 3312]),
-        ],
-    );
+    check(&[
+        hopper(kernel, 1, [20, 740, 624]),
+        hopper(kernel, 0, [20, 332, 1136]),
+        hopper(kernel, 2, [20, 140, 3312]),
+    ]);
 }
 
 /// `wgmma`, sums are sent; four stages.
 #[test]
 fn hopper_64_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x64";
-    check(
-        HOPPER,
-        &[
-            hopper(kernel, 1, [36, 740, 624]),
-            hopper(kernel, 0, [36, 332, 1136]),
-            hopper(kernel, 2, [36, 140, 2288]),
-        ],
-    );
+    check(&[
+        hopper(kernel, 1, [36, 740, 624]),
+        hopper(kernel, 0, [36, 332, 1136]),
+        hopper(kernel, 2, [36, 140, 2288]),
+    ]);
 }
 
 /// Warps on their own, eight stages.
 #[test]
 fn hopper_8_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x8";
-    check(
-        HOPPER,
-        &[
-            hopper(kernel, 0, [5, 332, 1136]),
-            hopper(kernel, 1, [5, 740, 752]),
-            hopper(kernel, 2, [5, 140, 4336]),
-        ],
-    );
+    check(&[
+        hopper(kernel, 0, [5, 332, 1136]),
+        hopper(kernel, 1, [5, 740, 752]),
+        hopper(kernel, 2, [5, 140, 4336]),
+    ]);
 }
 
 /// A launch on sm_100a; a cluster makes several tiles, those that it is given or, with
 /// `dynamic`, asks for.
-fn blackwell(
-    kernel: &'static str,
-    halves: Option<Operand>,
-    shape: [usize; 3],
-    dynamic: bool,
-) -> Experiment {
+fn blackwell(kernel: &'static str, output: Output, shape: [usize; 3], dynamic: bool) -> Experiment {
     let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
     let gpu = Gpu { sms: 8, ..Gpu::b200() };
-    let mut experiment = Case { kernel, splits: config.splits, shape, halves }.experiment(&gpu);
+    let case = Case { kernel, splits: config.splits, shape, halves: None, output };
+    let mut experiment = case.experiment(&gpu);
     // Beside a cluster there is room for the kernel before, or for another cluster.
     experiment.gpu.sms = 2 * config.cluster();
     if !dynamic {
@@ -202,27 +176,38 @@ fn blackwell(
     experiment
 }
 
-/// Both orders of tiles; the ring of eight stages wraps.
+const FLOATS: Output = Output::Floats(OutputType::F32);
+const BLOCKS: Output = Output::Nvfp4 { scale: 0.25, layout: Blocked128x4 };
+
+/// Both orders of tiles; the ring of eight stages wraps. Results are stored by the copy engine,
+/// by threads (rows are not multiples of 16 bytes), and as blocks.
 #[test]
 fn blackwell_tiles() {
     let kernel = "gemm_nvfp4_128x64";
-    check(
-        BLACKWELL,
-        &[
-            blackwell(kernel, None, [240, 120, 1264], false),
-            blackwell(kernel, None, [240, 180, 768], true),
-        ],
-    );
+    check(&[
+        blackwell(kernel, FLOATS, [240, 120, 1264], false),
+        blackwell(kernel, FLOATS, [240, 178, 768], true),
+        blackwell(kernel, BLOCKS, [240, 160, 768], true),
+    ]);
 }
 
 /// Pairs of CTAs that share rows by multicast.
 #[test]
 fn blackwell_pairs_and_shares() {
-    check(BLACKWELL, &[blackwell("gemm_nvfp4_256x128_share2", None, [500, 500, 1008], true)]);
+    let kernel = "gemm_nvfp4_256x128_share2";
+    check(&[
+        blackwell(kernel, FLOATS, [500, 500, 1008], true),
+        blackwell(kernel, BLOCKS, [500, 496, 512], true),
+    ]);
 }
 
 /// A cluster of two that splits K.
 #[test]
 fn blackwell_splits() {
-    check(BLACKWELL, &[blackwell("gemm_nvfp4_128x64_split2", None, [240, 120, 2544], true)]);
+    let kernel = "gemm_nvfp4_128x64_split2";
+    check(&[
+        blackwell(kernel, FLOATS, [240, 120, 2544], true),
+        blackwell(kernel, FLOATS, [240, 118, 1024], true),
+        blackwell(kernel, BLOCKS, [240, 112, 1024], true),
+    ]);
 }

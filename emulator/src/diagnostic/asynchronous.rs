@@ -141,8 +141,10 @@ pub enum AsyncFault {
         address: u64,
         /// It writes.
         write: bool,
-        /// The generic write.
-        writer: OperationSite,
+        /// The generic access is a read; otherwise it is a write.
+        read_before: bool,
+        /// The generic access.
+        other: OperationSite,
     },
     /// A tensor map that was written on the device is used without
     /// `fence.proxy.tensormap::generic.acquire`.
@@ -166,6 +168,12 @@ pub enum AsyncFault {
     Exited {
         /// Its rank in the cluster.
         rank: u32,
+    },
+    /// A CTA exits, and no thread of it knows that an access of another CTA to its shared
+    /// memory is over.
+    Outlasts {
+        /// The access.
+        operation: OperationSite,
     },
     /// A CTA exits while an operation still uses its shared memory.
     LeftInFlight {
@@ -210,10 +218,11 @@ impl fmt::Display for AsyncFault {
                     "asynchronous operation in flight: {verb} of {bytes} bytes at {address:#x}, a {role} of {operation}"
                 )
             }
-            Self::MissingProxyFence { operation, address, write, writer } => write!(
+            Self::MissingProxyFence { operation, address, write, read_before, other } => write!(
                 f,
-                "missing proxy fence: {operation} {} {address:#x} through the async proxy, written through the generic proxy by {writer} without fence.proxy.async since",
-                if *write { "writes" } else { "reads" }
+                "missing proxy fence: {operation} {} {address:#x} through the async proxy, {} through the generic proxy by {other} without fence.proxy.async since",
+                if *write { "writes" } else { "reads" },
+                if *read_before { "read" } else { "written" }
             ),
             Self::MissingTensormapFence { address } => write!(
                 f,
@@ -226,6 +235,10 @@ impl fmt::Display for AsyncFault {
             Self::Exited { rank } => write!(
                 f,
                 "exited CTA: the shared memory of rank {rank} of the cluster is gone, all its threads have exited"
+            ),
+            Self::Outlasts { operation } => write!(
+                f,
+                "exit before remote accesses: nothing orders {operation} to the CTA's shared memory before the exit of the CTA's last thread"
             ),
             Self::LeftInFlight { operation } => write!(
                 f,

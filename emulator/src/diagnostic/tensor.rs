@@ -87,12 +87,17 @@ pub enum TensorFault {
         /// `accumulator` or `A`.
         operand: &'static str,
     },
-    /// Tensor memory written asynchronously is accessed by another thread without
-    /// `tcgen05.fence::after_thread_sync` since.
+    /// Tensor memory that an asynchronous operation accessed is accessed by another thread,
+    /// which is synchronised with the first but for a `tcgen05.fence`.
     MissingThreadFence {
         /// First column.
         column: u32,
-        /// What wrote it.
+        /// The earlier operation wrote it; otherwise it read it.
+        written: bool,
+        /// `fence::before_thread_sync` is missing behind the earlier operation; otherwise
+        /// `fence::after_thread_sync` before the later one.
+        before: bool,
+        /// The earlier operation.
         operation: OperationSite,
     },
     /// A CTA exits with tensor memory allocated.
@@ -155,10 +160,21 @@ impl fmt::Display for TensorFault {
                 f,
                 "missing wgmma.fence: registers of the {operand} were written by other instructions since the warp's last wgmma.fence"
             ),
-            Self::MissingThreadFence { column, operation } => write!(
-                f,
-                "missing tcgen05.fence::after_thread_sync: column {column} was written by {operation}, and this warp has not executed the fence since that completed"
-            ),
+            Self::MissingThreadFence { column, written, before, operation } => {
+                let verb = if *written { "written" } else { "read" };
+                let (fence, why) = if *before {
+                    (
+                        "before",
+                        "its warp has not executed the fence between it and what this warp waited for",
+                    )
+                } else {
+                    ("after", "this warp has not executed the fence since that completed")
+                };
+                write!(
+                    f,
+                    "missing tcgen05.fence::{fence}_thread_sync: column {column} was {verb} by {operation}, and {why}"
+                )
+            }
             Self::NotFreed { column, columns, operation } => write!(
                 f,
                 "tensor memory not freed: columns {column} to {} of {operation} are still allocated when the CTA exits",

@@ -54,6 +54,7 @@ names! { async_name, ASYNC, AsyncFault:
     AsyncFault::ClusterBarrier { .. } => "ClusterBarrier",
     AsyncFault::Exited { .. } => "Exited",
     AsyncFault::LeftInFlight { .. } => "LeftInFlight",
+    AsyncFault::Outlasts { .. } => "Outlasts",
     AsyncFault::Operand { .. } => "Operand",
     AsyncFault::TensorMap(_) => "TensorMap",
     AsyncFault::Tile(_) => "Tile",

@@ -96,7 +96,11 @@ fn try_cancel(d: &mut Decode<'_>) -> Decoded<Op> {
                 bytes: RESPONSE,
             };
             let immediate = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            let transfer = Transfer { immediate, ..Transfer::one(piece, ranks) };
+            let transfer = Transfer { immediate, ..Transfer::one(piece, ranks.clone()) };
+            for &rank in &ranks {
+                let (env, site) = (cx.env, cx.site(lane));
+                cx.units.check_response(env, (rank, to.offset), site)?;
+            }
             let name = "clusterlaunchcontrol.try_cancel";
             Bulk { name, lane, transfer, signals: Some(signals) }.issue(cx)?;
         }

@@ -175,7 +175,11 @@ fn arrive(d: &mut Decode<'_>, drop: bool, relaxed: bool) -> Decoded<Op> {
         barrier.each(cx, mask, |cx, lane, at| {
             cx.stats.asynchronous.mbarrier_arrivals += 1;
             cx.race_barrier_object(at, Kind::StrongWrite, lane)?;
-            let publisher = Publisher::Warp { warp: cx.warp(), relaxed };
+            // Who has seen a phase end knows of its arrivals, relaxed ones too.
+            if !relaxed {
+                cx.race_arrives(at, 1 << lane);
+            }
+            let publisher = Publisher::Warp { warp: cx.warp(), lanes: mask, relaxed };
             let shared = &mut cx.shared[at.rank as usize];
             let state = cx.units.with_barrier(at, Some(publisher), |barriers| {
                 if !expect {
@@ -324,7 +328,7 @@ pub(super) fn copies_arrive(d: &mut Decode<'_>) -> Decoded<Op> {
         })?;
         for (at, lanes) in groups {
             let warp = cx.warp();
-            let after = cx.units.issued_by(GroupKind::Copy, warp, lanes);
+            let after = cx.units.issued_by(&[GroupKind::Copy], warp, lanes);
             let id = cx.issue(Operation {
                 name: "cp.async.mbarrier.arrive",
                 site: cx.site(lanes.trailing_zeros() as usize),

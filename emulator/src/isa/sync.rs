@@ -33,8 +33,8 @@ fn fence(d: &mut Decode<'_>) -> Decoded<Op> {
         "sync_restrict::shared::cta",
     ];
     while d.pick(|m| PLAIN.contains(&m).then_some(())).is_some() {}
-    Ok(Op::Effect(Box::new(|cx, _| {
-        cx.race_fence();
+    Ok(Op::Effect(Box::new(|cx, mask| {
+        cx.race_fence(mask);
         Ok(())
     })))
 }

@@ -3,24 +3,21 @@
 //! `shift`, `tcgen05_mma` the products.
 //!
 //! `mma`, `cp` and `shift` of one thread are carried out in the order in which it issues
-//! them; of different threads, in any order. PTX promises that for all pairs but `mma`
-//! before `cp`, on which CUTLASS' block-scaled kernels rely; the others cannot tell, so
-//! it is taken to hold. `ld` takes effect at once or as late as its `wait::ld`, and `st`
-//! likewise. Using cells that an operation in flight uses is reported, as are cells
-//! never written, columns not allocated, lanes of another warp, and allocations left at
-//! exit. `alloc` of a CTA pair meets in both CTAs; `dealloc` and
+//! them, but for `mma` before `cp`, which PTX does not promise; of different threads, in
+//! any order. Commits of one thread arrive in any order. `ld` takes effect at once or as
+//! late as its `wait::ld`, and `st` likewise. Using cells that an operation in flight uses
+//! is reported, as are cells never written, columns not allocated, lanes of another warp,
+//! and allocations left at exit. `alloc` of a CTA pair meets in both CTAs; `dealloc` and
 //! `relinquish_alloc_permit` act on the executing one, and both must execute them.
-//! A missing `fence::after_thread_sync` is reported under the lazy and random schedules
-//! only, because many kernels work without.
+//! Operations of different threads need fences, `machine::race` says which.
 //!
 //! Targets: sm_100, sm_101, sm_103 and sm_110 with suffix `a` or `f`; `shift` and
 //! `.scale_vec` with `a` only.
 //!
-//! Not modelled: `mma.ws`, `mma.sp`, `.ashift`, `ld.red`. What it can miss: a missing
-//! `fence::before_thread_sync`; an unordered `ld` or `st` that no operation in flight
-//! meets; CTAs of different clusters that compete for the columns of an SM; orders that
-//! `mma` before `cp` hides; scale factors that differ between the copies in the quarters
-//! of the lanes.
+//! Not modelled: `mma.ws`, `mma.sp`, `.ashift`, `ld.red`. What it can miss: orders between
+//! `cp` and `cp`, `mma` and `mma` of one thread that PTX does not promise; CTAs of
+//! different clusters that compete for the columns of an SM; scale factors that differ
+//! between the copies in the quarters of the lanes.
 
 use super::mbarrier::{self, SharedOperand, shared_operand};
 use super::mma::sync_aligned;
@@ -28,6 +25,7 @@ use super::wgmma::aligned;
 use super::{tcgen05_data, tcgen05_mma};
 use crate::diagnostic::{AccessKind, Exec, Fault, Space};
 use crate::machine::code::Op;
+use crate::machine::race::Fence;
 use crate::machine::regs::{LANES, Slot};
 use crate::machine::units::tensor_memory::{ColumnsWait, region, split};
 use crate::machine::units::{
@@ -63,12 +61,14 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
             }))
         }
         "commit" => commit(d),
-        "fence::after_thread_sync" => Ok(Op::Effect(Box::new(|cx, _| {
-            let (rank, warp) = (cx.place.rank, cx.warp());
-            cx.units.tensor.fence(rank, warp);
+        "fence::after_thread_sync" => Ok(Op::Effect(Box::new(|cx, mask| {
+            cx.race_tensor_fence(Fence::After, mask);
             Ok(())
         }))),
-        "fence::before_thread_sync" => Ok(Op::Nop),
+        "fence::before_thread_sync" => Ok(Op::Effect(Box::new(|cx, mask| {
+            cx.race_tensor_fence(Fence::Before, mask);
+            Ok(())
+        }))),
         "wait::ld" => {
             sync_aligned(d)?;
             Ok(wait(GroupKind::TensorLoad))
@@ -250,7 +250,8 @@ impl Commit {
                 }
             }
         }
-        issue_ordered(cx, "tcgen05.commit", lane, (Vec::new(), Vec::new()), signals, Nothing)
+        let none = (Vec::new(), Vec::new());
+        issue_ordered(cx, GroupKind::TensorCommit, lane, none, signals, Nothing)
     }
 }
 
@@ -264,10 +265,10 @@ impl Reach {
     }
 }
 
-/// Issues an operation that comes after the thread's earlier ones.
+/// Issues an operation that comes after those of the thread that PTX orders before it.
 pub(super) fn issue_ordered(
     cx: &mut Context<'_>,
-    name: &'static str,
+    kind: GroupKind,
     lane: usize,
     (reads, writes): (Vec<crate::machine::units::Range>, Vec<crate::machine::units::Range>),
     signals: Vec<Signal>,
@@ -275,16 +276,21 @@ pub(super) fn issue_ordered(
 ) -> Exec {
     let warp = cx.warp();
     let lanes = 1 << lane;
-    let after = cx.units.issued_by(GroupKind::Tensor, warp, lanes);
+    let after = cx.units.issued_by(kind.ordered_behind(), warp, lanes);
     cx.issue(Operation {
-        name,
+        name: match kind {
+            GroupKind::TensorProduct => "tcgen05.mma",
+            GroupKind::TensorCopy => "tcgen05.cp",
+            GroupKind::TensorShift => "tcgen05.shift",
+            _ => "tcgen05.commit",
+        },
         site: cx.site(lane),
         lanes,
         reads,
         writes,
         async_proxy: true,
         atomic: false,
-        group: Some(cx.units.groups.membership(GroupKind::Tensor, warp, lane)),
+        group: Some(cx.units.groups.membership(kind, warp, lane)),
         after,
         signals,
         work: Box::new(work),

@@ -78,7 +78,6 @@ fn locate(cx: &Context<'_>, operand: &'static str, access: &Access, address: u32
     for (first, columns) in access.columns() {
         let first = column + first;
         cx.units.tensor.check_allocated(operand, rank, first, columns)?;
-        cx.units.check_thread_fence(cx.env, rank, cx.warp(), (first, columns))?;
         region(rank, (lane, lanes), (first, columns), &mut ranges);
     }
     Ok(Where { lane, column, ranges })
@@ -214,9 +213,8 @@ fn issue_copy(
         cx.stats.tensor_memory.written += u64::from(shape.columns()) * 512;
         sources.push((source, cx.units.tensor.memory(rank)));
     }
-    let site = cx.site(lane);
-    let work = CopyWork { sources, lane: first, column, site, taken: Vec::new() };
-    issue_ordered(cx, "tcgen05.cp", lane, (reads, writes), Vec::new(), work)
+    let work = CopyWork { sources, lane: first, column, taken: Vec::new() };
+    issue_ordered(cx, GroupKind::TensorCopy, lane, (reads, writes), Vec::new(), work)
 }
 
 /// `tcgen05.shift.cta_group.down [taddr]`
@@ -243,8 +241,15 @@ pub(super) fn shift(d: &mut Decode<'_>) -> Decoded<Op> {
                 region(rank, (first, SHIFT_LANES), (column, SHIFTED), &mut writes);
                 memories.push(cx.units.tensor.memory(rank));
             }
-            let work = ShiftWork { memories, lane: first, column, site: cx.site(lane) };
-            issue_ordered(cx, "tcgen05.shift", lane, (Vec::new(), writes), Vec::new(), work)?;
+            let work = ShiftWork { memories, lane: first, column };
+            issue_ordered(
+                cx,
+                GroupKind::TensorShift,
+                lane,
+                (Vec::new(), writes),
+                Vec::new(),
+                work,
+            )?;
         }
         Ok(())
     })))

@@ -15,10 +15,10 @@ use crate::diagnostic::Exec;
 use crate::machine::Context;
 use crate::machine::code::Op;
 use crate::machine::regs::{Pred, Slot};
-use crate::machine::units::lanes;
 use crate::machine::units::tcgen05_product::{Left, Part, ProductWork, tensor_container};
 use crate::machine::units::tensor_memory::{LANES, region, split};
 use crate::machine::units::wgmma_tile::{SharedTile, invalid};
+use crate::machine::units::{GroupKind, lanes};
 use crate::module::{Decode, Decoded, Reject};
 use crate::syntax::ast;
 use crate::tensor::element::{Element, ScaleVec};
@@ -249,9 +249,8 @@ impl Form {
             scales,
             addend,
             parts,
-            site: cx.site(lane),
             b_bytes: Vec::new(),
         };
-        issue_ordered(cx, "tcgen05.mma", lane, (reads, writes), Vec::new(), work)
+        issue_ordered(cx, GroupKind::TensorProduct, lane, (reads, writes), Vec::new(), work)
     }
 }

@@ -217,11 +217,12 @@ pub(super) fn fence(d: &mut Decode<'_>) -> Decoded<Op> {
         })
         .is_some();
     semantics(d);
-    Ok(Op::Effect(Box::new(move |cx, _| {
+    Ok(Op::Effect(Box::new(move |cx, mask| {
         let (warp, syncs) = (cx.warp(), cx.syncs());
         // Without a space the fence covers all.
         if !global {
             cx.units.proxies.fence(Fenced::Shared, warp, syncs);
+            cx.units.fence_responses(warp, mask);
         }
         if !shared {
             cx.units.proxies.fence(Fenced::Global, warp, syncs);

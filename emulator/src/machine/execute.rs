@@ -150,7 +150,7 @@ fn control(
             Ok((!whole).then_some(Stop::Switch))
         }
         Op::Exit | Op::Return => {
-            cx.race_exit(|barriers| barriers.exit(mask.count_ones()));
+            cx.race_exit(mask, |barriers| barriers.exit(mask.count_ones()));
             let warp = cx.warp();
             cx.units.exit(cx.env, cx.place.rank, warp, mask)?;
             fragment.mask &= !mask;
@@ -196,6 +196,7 @@ fn control(
                 let lane = (same & !group).trailing_zeros();
                 return Err(Fault::lane(DiagnosticKind::NotAMember { members: group }, lane));
             }
+            cx.race_met();
             if whole && same == mask && group & live & !mask == 0 {
                 fragment.pc += 1;
                 // What the lanes do next is what the barrier is for: the random

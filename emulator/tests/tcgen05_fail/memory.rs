@@ -1,9 +1,9 @@
 //! Tensor memory: who may use which cells, and when.
 
-use crate::async_support::kind;
+use crate::async_support::{kind, wait};
 use crate::kernel::{
-    AFTER, ALL, COMMIT, FREE, LAZY, LOAD, OUT, PRODUCT, SHAPE, alloc, bare, committed, kernel,
-    product, zeros,
+    AFTER, ALL, BEFORE, COMMIT, FREE, LAZY, LOAD, OUT, PRODUCT, SHAPE, alloc, bare, committed,
+    kernel, product, zeros,
 };
 use ptx_emu::{AsyncFault, DiagnosticKind, Schedule, TensorFault};
 
@@ -162,6 +162,49 @@ fn a_missing_fence_after_a_barrier() {
     let found = (0..64).filter(|&seed| missing.launch(Schedule::Random(seed)).is_err()).count();
     assert!(found > 32, "{found} of 64 seeds");
     text(AFTER).passes();
+}
+
+#[test]
+fn a_missing_fence_before_a_barrier() {
+    // All warps load what a product then overwrites.
+    let text = |fence: &str| {
+        kernel(&format!(
+            "\n{LOAD}\n{fence} bar.sync 0; {AFTER} @!%leader bra ISSUED;\n{PRODUCT} {COMMIT}
+            ISSUED: {}",
+            committed()
+        ))
+    };
+    let parts = [
+        "missing tcgen05.fence::before_thread_sync: column 0 was read by tcgen05.ld of line",
+        "has not executed the fence between it and what this warp waited for",
+    ];
+    text("").says(&LAZY, &parts);
+    text(BEFORE).passes();
+}
+
+#[test]
+fn a_copy_does_not_wait_for_a_product() {
+    let copy = "tcgen05.cp.cta_group::1.128x128b [%r50], %d10;";
+    let parts = ["tensor memory in flight: write of columns 0 to 3", "of tcgen05.mma"];
+    product("", &committed()).passes();
+    kernel(&format!("@!%leader bra ISSUED; {PRODUCT} {copy} {COMMIT} ISSUED: {}", committed()))
+        .says(&LAZY, &parts);
+    let again = format!("@!%leader bra AGAIN; {copy} {COMMIT} AGAIN: {}", wait(0, "1", "LATE"));
+    product("", &format!("{} bar.sync 0; {AFTER} {again}", committed())).passes();
+}
+
+#[test]
+fn commits_arrive_in_any_order() {
+    let second = COMMIT.replace("[%b]", "[%b+16]");
+    let text = |first: &str| {
+        kernel(&format!(
+            "@%leader mbarrier.init.shared::cta.b64 [%b+16], 1; bar.sync 0;
+            @!%leader bra ISSUED; {PRODUCT} {COMMIT} {second} ISSUED: {} {first}",
+            wait(2, "0", "SECOND")
+        ))
+    };
+    text("").says(&LAZY, &["exit with an operation in flight: tcgen05.commit of line"]);
+    text(&committed()).passes();
 }
 
 #[test]

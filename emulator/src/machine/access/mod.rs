@@ -100,7 +100,7 @@ impl Context<'_> {
     ) -> Exec {
         match space {
             AddressSpace::One(Space::Global) => {
-                self.race_global(false);
+                self.race_global(false, mask);
                 self.load_global(addrs, mask, bytes, out)
             }
             AddressSpace::One(Space::Shared) => {
@@ -134,7 +134,7 @@ impl Context<'_> {
     ) -> Exec {
         match space {
             AddressSpace::One(Space::Global) => {
-                self.race_global(true);
+                self.race_global(true, mask);
                 self.store_global(addrs, mask, bytes, values)
             }
             AddressSpace::One(Space::Shared) => {

@@ -36,6 +36,15 @@ impl Clock {
         self.0.clone_from(&other.0);
     }
 
+    /// Takes the entries of the agents from `first` on from another clock.
+    pub(super) fn replace(&mut self, first: usize, other: &Self) {
+        self.0.truncate(first);
+        if other.0.len() > first {
+            self.0.resize(first, 0);
+            self.0.extend_from_slice(&other.0[first..]);
+        }
+    }
+
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         self.0.clear();
@@ -62,6 +71,8 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 4, 9].map(|agent| a.get(agent)), [7, 0, 5, 0, 3, 0]);
         b.join(&a);
         assert_eq!(a, b);
+        b.replace(3, &a);
+        assert_eq!([0, 2, 3, 4, 9].map(|agent| b.get(agent)), [7, 5, 0, 3, 0]);
         a.clear();
         assert!(a.is_empty());
         b.copy(&a);

@@ -1,14 +1,15 @@
 //! How executing instructions reach race detection, and what it reports.
 
-use super::{AgentId, Flag, Found, Kind, Origin, Place, Races, Record};
+use super::{AgentId, Fence, Flag, Found, Kind, Origin, Place, Races, Record};
 use crate::diagnostic::{
-    DataRace, DiagnosticKind, Exec, Fault, MissingOrder, RaceAccess, RaceSite,
+    AsyncFault, DataRace, DiagnosticKind, Exec, Fault, MissingOrder, RaceAccess, RaceSite,
+    TensorFault,
 };
 use crate::machine::access::lanes;
 use crate::machine::code::BarrierOp;
 use crate::machine::launch::Env;
 use crate::machine::regs::LANES;
-use crate::machine::units::{At, MBARRIER_BYTES, Range, Units, tensor_memory};
+use crate::machine::units::{At, MBARRIER_BYTES, Range, Reader, Site, Units, tensor_memory};
 use crate::machine::{Barriers, Context, RANK_SHIFT};
 
 /// Ordering semantics of a memory access (PTX ISA 8.2.1).
@@ -92,10 +93,13 @@ impl Races {
                 }
                 total = bytes;
             }
-            let part =
-                if total == bytes { record.by_lane(first) } else { record.by_lanes(first, bytes) };
+            let part = match lane - first {
+                1 => record.by_lane(first),
+                _ if total == bytes => record.by_several(first),
+                _ => record.by_lanes(first, bytes),
+            };
             let offset = (start & ((1 << RANK_SHIFT) - 1)) as usize;
-            self.touch(Place::Shared((start >> RANK_SHIFT) as u32), offset, total, part)?;
+            self.touch((start >> RANK_SHIFT) as u32, offset, total, part)?;
             rest &= u32::MAX.checked_shl(lane as u32).unwrap_or(0);
         }
         Ok(())
@@ -115,14 +119,14 @@ impl Races {
             for word in first..first + bytes.div_ceil(4) as u64 {
                 let shift = RANK_SHIFT - 2;
                 let flag = Flag::Shared((word >> shift) as u32, word as u32 & ((1 << shift) - 1));
-                self.flag(warp, order, write, flag);
+                self.flag((warp, mask), order, write, flag);
             }
         }
     }
 
-    fn flag(&mut self, warp: AgentId, order: Order, write: bool, flag: Flag) {
+    fn flag(&mut self, (warp, lanes): (AgentId, u32), order: Order, write: bool, flag: Flag) {
         if write {
-            self.write_flag(warp, flag, order.releases());
+            self.write_flag(warp, lanes, flag, order.releases());
         } else {
             self.read_flag(warp, flag, order.acquires());
         }
@@ -161,6 +165,20 @@ impl Context<'_> {
         let Some(races) = &mut self.units.races else {
             return Ok(());
         };
+        let rank = (addrs[mask.trailing_zeros() as usize & 31] >> RANK_SHIFT) as u32;
+        // A load is taken to be over when it is issued.
+        if write && rank != self.place.rank {
+            races.reached(rank, warp, mask, self.pc);
+        }
+        if !write && self.units.proxies.has_responses() {
+            let epoch = races.epoch(warp);
+            for at in lanes(mask) {
+                let rank = (addrs[at] >> RANK_SHIFT) as u32;
+                let offset = addrs[at] & ((1 << RANK_SHIFT) - 1);
+                let reader = Reader { pc: self.pc, warp, lanes: mask, epoch, fences: Vec::new() };
+                self.units.proxies.read(rank, offset, reader);
+            }
+        }
         let kind = order.kind(write);
         if let Err(found) = races.warp_access(warp, self.pc, kind, addrs, (mask, bytes)) {
             return Err(self.units.race_fault(self.env, &found));
@@ -173,20 +191,39 @@ impl Context<'_> {
 
     /// A strong access to global memory may be one of a flag.
     #[inline(always)]
-    pub(in crate::machine) fn race_global(&mut self, write: bool) {
+    pub(in crate::machine) fn race_global(&mut self, write: bool, mask: u32) {
         if self.order != Order::Weak {
             let (warp, order) = (self.warp(), self.order);
             if let Some(races) = &mut self.units.races {
-                races.flag(warp, order, write, Flag::Global);
+                races.flag((warp, mask), order, write, Flag::Global);
             }
         }
     }
 
-    /// The warp executes a fence.
-    pub(crate) fn race_fence(&mut self) {
+    /// Lanes of the warp execute a fence.
+    pub(crate) fn race_fence(&mut self, mask: u32) {
         let warp = self.warp();
         if let Some(races) = &mut self.units.races {
-            races.fence(warp);
+            races.fence(warp, mask);
+        }
+    }
+
+    /// Lanes of the warp met.
+    pub(crate) fn race_met(&mut self) {
+        let warp = self.warp();
+        if let Some(races) = &mut self.units.races {
+            races.meet(warp);
+        }
+    }
+
+    /// Lanes of the warp execute a fence of `tcgen05`.
+    pub(crate) fn race_tensor_fence(&mut self, fence: Fence, mask: u32) {
+        let warp = self.warp();
+        if let Some(races) = &mut self.units.races {
+            match fence {
+                Fence::Before => races.fence_before(warp, mask),
+                Fence::After => races.fence_after(warp),
+            }
         }
     }
 
@@ -206,6 +243,16 @@ impl Context<'_> {
         races
             .access(warp, origin, kind, at.rank, range)
             .map_err(|found| self.units.race_fault(self.env, &found))
+    }
+
+    /// A lane of the warp arrives at an mbarrier, which must outlast that.
+    pub(crate) fn race_arrives(&mut self, at: At, lanes: u32) {
+        let warp = self.warp();
+        if let Some(races) = &mut self.units.races
+            && at.rank != self.place.rank
+        {
+            races.reached(at.rank, warp, lanes, self.pc);
+        }
     }
 
     /// The warp allocated tensor memory: what was freed before may be it.
@@ -229,7 +276,7 @@ impl Context<'_> {
                 return Err(self.units.race_fault(self.env, &found));
             }
         }
-        races.write_flag(warp, columns_flag(rank, group), true);
+        races.write_flag(warp, u32::MAX, columns_flag(rank, group), true);
         Ok(())
     }
 
@@ -246,12 +293,12 @@ impl Context<'_> {
     }
 
     /// Lanes of the warp exit, which `exit` tells the CTA's barriers.
-    pub(in crate::machine) fn race_exit(&mut self, exit: impl FnOnce(&mut Barriers)) {
+    pub(in crate::machine) fn race_exit(&mut self, mask: u32, exit: impl FnOnce(&mut Barriers)) {
         let (rank, warp) = (self.place.rank, self.warp());
         let Some(races) = &mut self.units.races else {
             return exit(self.barriers);
         };
-        races.exit(rank, warp);
+        races.exit(rank, warp, mask);
         let before: [u64; 16] = std::array::from_fn(|id| self.barriers.generation(id as u8));
         exit(self.barriers);
         for (id, before) in before.into_iter().enumerate() {
@@ -266,6 +313,9 @@ impl Units {
     /// The fault that a race is.
     #[cold]
     pub(in crate::machine) fn race_fault(&self, env: &Env<'_>, found: &Found) -> Box<Fault> {
+        if let Some(fence) = found.fence {
+            return self.fence_fault(env, found, fence);
+        }
         let (old, new) = (&found.clash.old, &found.clash.new);
         let access = |record: &Record, asynchronous: bool| match (record.kind, asynchronous) {
             (Kind::Read | Kind::StrongRead, true) => RaceAccess::AsyncRead,
@@ -304,5 +354,23 @@ impl Units {
         let race =
             DataRace { address, tensor, kind: access(new, found.asynchronous.1), earlier, missing };
         Fault::lane(DiagnosticKind::Race(Box::new(race)), found.clash.lanes.1)
+    }
+    /// The fault that a missing fence of `tcgen05` is.
+    fn fence_fault(&self, env: &Env<'_>, found: &Found, fence: Fence) -> Box<Fault> {
+        const NAMES: [&str; 5] =
+            ["tcgen05.mma", "tcgen05.ld", "tcgen05.st", "tcgen05.cp", "tcgen05.shift"];
+        let old = &found.clash.old;
+        let (_, column) = tensor_memory::place(found.clash.offset as u64);
+        let text = env.source_line(env.code[old.pc as usize].line);
+        let name = NAMES.into_iter().find(|name| text.contains(name)).unwrap_or("tcgen05");
+        let site = Site { pc: old.pc as usize, warp: old.warp.into(), lane: 0 };
+        let fault = TensorFault::MissingThreadFence {
+            column,
+            written: matches!(old.kind, Kind::Write | Kind::StrongWrite),
+            before: fence == Fence::Before,
+            operation: self.site(env, name, site),
+        };
+        let kind = DiagnosticKind::Async(AsyncFault::Tensor(fault));
+        Fault::lane(kind, found.clash.lanes.1)
     }
 }

@@ -17,6 +17,8 @@
 //! | `clock` | vector clocks |
 //! | `shadow` | accesses remembered, by line and byte |
 //! | `objects` | what agents publish and learn |
+//! | `lanes` | what single lanes of a warp publish |
+//! | `tensor` | what orders operations on tensor memory |
 //! | `hooks` | how executing instructions reach all this, reports |
 //!
 //! No program that is free of races is reported. What can be missed:
@@ -26,25 +28,34 @@
 //!   which another schedule may show;
 //! - orders taken to hold although PTX does not promise them: exits of threads
 //!   order like an arrival at the CTA's barriers; scopes are ignored; all lanes
-//!   of a warp share what one of them learned; strong accesses to global
+//!   of a warp share what one of them learned; more than a few lanes that publish
+//!   without the others publish for all; strong accesses to global
 //!   memory are all taken to be of one flag; a store to a flag keeps what
 //!   earlier ones published;
 //! - proxies: see `units::proxy`.
+//!
+//! Writes and arrivals of other CTAs in a CTA's shared memory must come before its exit: of
+//! each warp the last one is remembered. Loads are taken to be over when they are issued.
 
 mod clock;
 mod hooks;
+mod lanes;
 mod objects;
 mod shadow;
+mod tensor;
 #[cfg(test)]
 mod tests;
 
 use clock::Clock;
 pub(crate) use hooks::Order;
+use lanes::{Known, Lanes};
 pub(crate) use objects::{Flag, Object};
 use objects::{Meeting, Published};
 pub(crate) use shadow::Kind;
 use shadow::{Clash, Record, Shadow};
 use std::collections::{BTreeMap, VecDeque};
+pub(crate) use tensor::Fence;
+use tensor::TensorOrder;
 
 /// What executes accesses: a warp of the cluster, numbered like it, or an
 /// asynchronous operation.
@@ -80,6 +91,8 @@ pub(crate) struct Found {
     clash: Clash,
     /// The accesses are by asynchronous operations.
     asynchronous: (bool, bool),
+    /// The `tcgen05` fence that would order them.
+    fence: Option<Fence>,
 }
 
 /// Accesses to the shared memory of a cluster, and what orders them.
@@ -102,13 +115,34 @@ pub(crate) struct Races {
     meetings: Vec<Meeting>,
     /// What the exited threads of each CTA knew.
     gone: Vec<Clock>,
+    /// With what they had only seen.
+    ended: Vec<Clock>,
     objects: BTreeMap<Object, Published>,
-    flags: BTreeMap<Flag, Clock>,
+    /// With what is published of `tcgen05` operations.
+    flags: BTreeMap<Flag, (Clock, Clock)>,
+    tensor: TensorOrder,
+    lanes: Lanes,
+    /// Writes of other CTAs' warps to the shared memory of each CTA, the last of each.
+    remote: Vec<Vec<Remote>>,
+}
+
+/// A write to the shared memory of another CTA.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Remote {
+    pub(crate) pc: usize,
+    pub(crate) warp: AgentId,
+    pub(crate) lanes: u32,
+    epoch: u32,
 }
 
 impl Races {
-    /// Forgets everything: a cluster of `ctas` CTAs begins.
-    pub(crate) fn start(&mut self, ctas: usize, warps_per_cta: usize, shared_bytes: usize) {
+    /// Forgets everything: a cluster of `ctas` CTAs of `threads` threads begins.
+    pub(crate) fn start(
+        &mut self,
+        ctas: usize,
+        (warps_per_cta, threads): (usize, u32),
+        shared_bytes: usize,
+    ) {
         self.warps = ctas * warps_per_cta;
         self.warps_per_cta = warps_per_cta;
         self.agents.clear();
@@ -127,26 +161,33 @@ impl Races {
         self.tensors.iter_mut().for_each(|shadow| shadow.reset(TENSOR_UNITS));
         self.meetings.clear();
         self.meetings.resize(ctas * super::barrier::COUNT, Meeting::default());
-        self.gone.clear();
-        self.gone.resize(ctas, Clock::default());
+        for clocks in [&mut self.gone, &mut self.ended] {
+            clocks.clear();
+            clocks.resize(ctas, Clock::default());
+        }
         self.objects.clear();
         self.flags.clear();
+        self.tensor.start(ctas, self.warps);
+        self.lanes.start(ctas, warps_per_cta, threads);
+        self.remote.clear();
+        self.remote.resize_with(ctas, Vec::new);
     }
 
     /// Ends an agent's epoch: what it published does not hold its later
     /// accesses.
     fn advance(&mut self, agent: AgentId) {
         let clock = &mut self.agents[agent];
-        let epoch = clock.get(agent);
-        clock.set(agent, epoch.saturating_add(1));
+        let epoch = clock.get(agent).saturating_add(1);
+        clock.set(agent, epoch);
+        self.tensor.advance(agent, epoch);
     }
 
-    /// An asynchronous operation that comes after all that `after` did so far.
-    /// When there are too many, it is `after` itself.
-    pub(crate) fn new_agent(&mut self, after: AgentId) -> AgentId {
+    /// An asynchronous operation that comes after all that `lanes` of `after` did so far.
+    /// When there are too many, it is `after` itself. `of_tensor`: it is one of `tcgen05`.
+    pub(crate) fn new_agent(&mut self, after: AgentId, lanes: u32, of_tensor: bool) -> AgentId {
         // An ended agent's number is used again in its next epoch: whoever
         // knows that one is taken to know the old one too.
-        const ENOUGH: usize = 64;
+        const ENOUGH: usize = 512;
         let agent =
             if self.agents.len() - self.warps < ENOUGH { None } else { self.idle.pop_front() };
         let agent = match agent {
@@ -158,10 +199,13 @@ impl Races {
             }
         };
         let epoch = self.agents[agent].get(agent).saturating_add(1);
+        let part = self.part(after, lanes);
         let mut clock = std::mem::take(&mut self.agents[agent]);
-        clock.copy(&self.agents[after]);
+        clock.clear();
+        part.join(&self.agents[after], &mut clock);
         clock.set(agent, epoch);
         self.agents[agent] = clock;
+        self.tensor.issued(agent, epoch, after, of_tensor);
         self.advance(after);
         agent
     }
@@ -172,6 +216,7 @@ impl Races {
             let clock = std::mem::take(&mut self.agents[after]);
             self.agents[agent].join(&clock);
             self.agents[after] = clock;
+            self.tensor.order(agent, after);
             self.advance(after);
         }
     }
@@ -197,23 +242,7 @@ impl Races {
         (offset, bytes): (u64, u64),
     ) -> Result<(), Found> {
         let record = self.record(agent, origin, kind);
-        self.touch(Place::Shared(rank), offset as usize, bytes as usize, record)
-    }
-
-    /// The same in tensor memory: units of 16 lanes of a column.
-    ///
-    /// # Errors
-    /// The race, if it is one.
-    pub(crate) fn tensor_access(
-        &mut self,
-        agent: AgentId,
-        origin: Origin,
-        kind: Kind,
-        rank: u32,
-        (start, units): (u64, u64),
-    ) -> Result<(), Found> {
-        let record = self.record(agent, origin, kind);
-        self.touch(Place::Tensor(rank), start as usize, units as usize, record)
+        self.touch(rank, offset as usize, bytes as usize, record)
     }
 
     fn record(&self, agent: AgentId, origin: Origin, kind: Kind) -> Record {
@@ -225,27 +254,44 @@ impl Races {
     #[inline]
     fn touch(
         &mut self,
-        place: Place,
+        rank: u32,
         offset: usize,
         bytes: usize,
         record: Record,
     ) -> Result<(), Found> {
-        let shadow = match place {
-            Place::Shared(rank) => self.shadows.get_mut(rank as usize),
-            Place::Tensor(rank) => self.tensors.get_mut(rank as usize),
-        };
-        let Some(shadow) = shadow else {
+        let Some(shadow) = self.shadows.get_mut(rank as usize) else {
             return Ok(());
         };
-        shadow.access(offset, bytes, record, &self.agents[usize::from(record.agent)]).map_err(
-            |clash| Found {
-                place,
-                clash,
-                asynchronous: (
-                    usize::from(clash.old.agent) >= self.warps,
-                    usize::from(clash.new.agent) >= self.warps,
-                ),
-            },
-        )
+        shadow
+            .access(
+                offset,
+                bytes,
+                record,
+                &Known { clock: &self.agents[usize::from(record.agent)], lanes: &self.lanes },
+            )
+            .map_err(|clash| self.found(Place::Shared(rank), clash))
+    }
+
+    /// Lanes of a warp write, or arrive, in the shared memory of another CTA.
+    pub(crate) fn reached(&mut self, rank: u32, warp: AgentId, lanes: u32, pc: usize) {
+        let new = Remote { pc, warp, lanes, epoch: self.epoch(warp) };
+        let Some(all) = self.remote.get_mut(rank as usize) else { return };
+        // Who knows of the new one knows of older ones by the same lanes.
+        all.retain(|old| old.warp != warp || old.lanes & !lanes != 0);
+        all.push(new);
+    }
+
+    /// An access to the shared memory of a CTA whose threads have all exited that none of
+    /// them knew to be over.
+    pub(crate) fn outlasts(&self, rank: u32) -> Option<Remote> {
+        let ended = &self.ended[rank as usize];
+        let over = |old: &&Remote| self.known_to(ended, old.warp, old.lanes, old.epoch);
+        self.remote[rank as usize].iter().find(|old| !over(old)).copied()
+    }
+
+    fn found(&self, place: Place, clash: Clash) -> Found {
+        let asynchronous = |record: &Record| usize::from(record.agent) >= self.warps;
+        let asynchronous = (asynchronous(&clash.old), asynchronous(&clash.new));
+        Found { place, clash, asynchronous, fence: None }
     }
 }

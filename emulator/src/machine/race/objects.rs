@@ -34,12 +34,16 @@ pub(super) struct Published {
     open: Clock,
     /// When the last phase completed.
     closed: Clock,
+    /// The same of `tcgen05` operations.
+    tensor: Clock,
+    tensor_closed: Clock,
 }
 
 /// A CTA barrier.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meeting {
     published: Clock,
+    tensor: Clock,
     waiting: Vec<AgentId>,
 }
 
@@ -47,9 +51,11 @@ impl Races {
     /// A warp arrives at a CTA barrier; with `waits` it learns when the barrier
     /// completes.
     pub(crate) fn arrive(&mut self, rank: u32, id: usize, warp: AgentId, waits: bool) {
-        self.fence(warp);
+        self.meet(warp);
+        self.fence(warp, u32::MAX);
         let meeting = &mut self.meetings[rank as usize * COUNT + id];
         meeting.published.join(&self.agents[warp]);
+        self.tensor.publish(warp, true, &mut meeting.tensor);
         if waits {
             meeting.waiting.push(warp);
         }
@@ -62,86 +68,115 @@ impl Races {
         let meeting = &mut self.meetings[rank as usize * COUNT + id];
         if all {
             meeting.published.join(&self.gone[rank as usize]);
+            meeting.tensor.join(&self.tensor.gone[rank as usize]);
         }
         let waiting = std::mem::take(&mut meeting.waiting);
         for &warp in &waiting {
             self.agents[warp].join(&meeting.published);
             self.fenced[warp].copy(&self.agents[warp]);
+            self.tensor.passing[warp].join(&meeting.tensor);
         }
         meeting.published.clear();
+        meeting.tensor.clear();
         for &warp in &waiting {
-            self.advance(warp);
+            self.meet(warp);
         }
     }
 
     /// Threads of a warp exit.
-    pub(crate) fn exit(&mut self, rank: u32, warp: AgentId) {
+    pub(crate) fn exit(&mut self, rank: u32, warp: AgentId, lanes: u32) {
         self.gone[rank as usize].join(&self.agents[warp]);
+        self.ended[rank as usize].join(&self.agents[warp]);
+        self.ended[rank as usize].join(&self.seen[warp]);
+        let mut gone = std::mem::take(&mut self.tensor.gone[rank as usize]);
+        self.tensor.publish(warp, true, &mut gone);
+        self.tensor.gone[rank as usize] = gone;
+        self.lanes.exit(warp, lanes);
         self.advance(warp);
     }
 
-    /// A fence of a warp.
-    pub(crate) fn fence(&mut self, warp: AgentId) {
+    /// A fence of lanes of a warp.
+    pub(crate) fn fence(&mut self, warp: AgentId, lanes: u32) {
         if !self.seen[warp].is_empty() {
             self.agents[warp].join(&self.seen[warp]);
             self.seen[warp].clear();
         }
-        self.fenced[warp].copy(&self.agents[warp]);
+        let part = self.part(warp, lanes);
+        part.join(&self.agents[warp], &mut self.fenced[warp]);
         self.advance(warp);
     }
 
     /// A strong read of a flag.
     pub(crate) fn read_flag(&mut self, warp: AgentId, flag: Flag, acquire: bool) {
-        if let Some(published) = self.flags.get(&flag) {
+        if let Some((published, tensor)) = self.flags.get(&flag) {
             let learn = if acquire { &mut self.agents[warp] } else { &mut self.seen[warp] };
             learn.join(published);
+            self.tensor.passing[warp].join(tensor);
         }
     }
 
-    /// A strong write of a flag.
-    pub(crate) fn write_flag(&mut self, warp: AgentId, flag: Flag, release: bool) {
-        let known = if release { &self.agents[warp] } else { &self.fenced[warp] };
-        if !known.is_empty() {
-            self.flags.entry(flag).or_default().join(known);
+    /// A strong write of a flag by lanes of a warp.
+    pub(crate) fn write_flag(&mut self, warp: AgentId, lanes: u32, flag: Flag, release: bool) {
+        let part = self.part(warp, lanes);
+        let published = self.flags.entry(flag).or_default();
+        if release {
+            part.join(&self.agents[warp], &mut published.0);
+        } else {
+            published.0.join(&self.fenced[warp]);
         }
+        self.tensor.publish(warp, self.lanes.whole(warp, lanes), &mut published.1);
         if release {
             self.advance(warp);
         }
     }
 
-    /// An agent publishes all that it knows.
-    pub(crate) fn release(&mut self, agent: AgentId, object: Object) {
-        self.objects.entry(object).or_default().open.join(&self.agents[agent]);
+    /// An agent, of a warp some lanes, publishes all that it knows.
+    pub(crate) fn release(&mut self, agent: AgentId, lanes: u32, object: Object) {
+        let part = self.part(agent, lanes);
+        let published = self.objects.entry(object).or_default();
+        part.join(&self.agents[agent], &mut published.open);
+        let whole = agent >= self.warps || self.lanes.whole(agent, lanes);
+        self.tensor.publish(agent, whole, &mut published.tensor);
         self.advance(agent);
     }
 
-    /// A warp publishes what it knew at its last fence: a relaxed arrival.
-    pub(crate) fn release_fenced(&mut self, warp: AgentId, object: Object) {
-        self.objects.entry(object).or_default().open.join(&self.fenced[warp]);
+    /// Lanes of a warp publish what it knew at its last fence: a relaxed arrival.
+    pub(crate) fn release_fenced(&mut self, warp: AgentId, lanes: u32, object: Object) {
+        let published = self.objects.entry(object).or_default();
+        published.open.join(&self.fenced[warp]);
+        let whole = self.lanes.whole(warp, lanes);
+        self.tensor.publish(warp, whole, &mut published.tensor);
     }
 
     /// A phase of an object completed.
     pub(crate) fn close(&mut self, object: Object) {
-        let Published { open, closed } = self.objects.entry(object).or_default();
+        let Published { open, closed, tensor, tensor_closed } =
+            self.objects.entry(object).or_default();
         closed.copy(open);
+        tensor_closed.copy(tensor);
     }
 
-    /// A warp has waited for a completed phase; `relaxed`, it learns at its
+    /// An agent has waited for a completed phase; `relaxed`, a warp that learns at its
     /// next fence.
-    pub(crate) fn acquire(&mut self, warp: AgentId, object: Object, relaxed: bool) {
+    pub(crate) fn acquire(&mut self, agent: AgentId, object: Object, relaxed: bool) {
         if let Some(published) = self.objects.get(&object) {
-            let learn = if relaxed { &mut self.seen[warp] } else { &mut self.agents[warp] };
+            let learn = if relaxed { &mut self.seen[agent] } else { &mut self.agents[agent] };
             learn.join(&published.closed);
+            self.tensor.learning(agent).join(&published.tensor_closed);
         }
     }
 
-    /// A warp has waited for its commit groups of a kind below `end`.
-    pub(crate) fn acquire_groups(&mut self, warp: AgentId, kind: u8, end: u32) {
+    /// A warp has waited for its commit groups of a kind below `end`. `tensor`: they are
+    /// of `tcgen05` operations, which are over.
+    pub(crate) fn acquire_groups(&mut self, warp: AgentId, kind: u8, end: u32, tensor: bool) {
         let groups = Object::Group(kind, warp, 0)..Object::Group(kind, warp, end);
         let over: Vec<Object> = self.objects.range(groups).map(|(object, _)| *object).collect();
         for object in over {
             if let Some(published) = self.objects.remove(&object) {
                 self.agents[warp].join(&published.open);
+                if tensor {
+                    self.tensor.known[warp].join(&published.tensor);
+                }
             }
         }
     }

@@ -9,7 +9,7 @@
 //! whose entries have byte masks. A plain write of the whole line joins it
 //! again.
 
-use super::clock::Clock;
+use super::lanes::Known;
 
 /// Bytes of a line.
 const LINE: usize = 128;
@@ -21,6 +21,8 @@ const CHUNKS: usize = LINE / CHUNK;
 const WHOLE: u16 = u16::MAX;
 /// `Record::step` of an access that is not spread over lanes.
 const ONE_LANE: u8 = u8::MAX;
+/// The same of one by several lanes to the same bytes.
+const SAME_BYTES: u8 = u8::MAX - 1;
 
 /// How an access communicates. Strong ones are atomic with respect to each
 /// other (PTX ISA 8.2.1, 8.7.1): atomics, volatile, relaxed, acquire, release.
@@ -65,7 +67,7 @@ impl Kind {
 /// An access to a line, or to a part of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
-    epoch: u32,
+    pub(super) epoch: u32,
     pub(super) pc: u32,
     pub(super) agent: u16,
     /// Warp of the cluster that executed or issued it.
@@ -101,6 +103,11 @@ impl Record {
         Self { lane: lane as i8, ..self }
     }
 
+    /// The same by several lanes, the first of which is `lane`, to the same bytes.
+    pub(super) fn by_several(self, lane: usize) -> Self {
+        Self { lane: lane as i8, step: SAME_BYTES, ..self }
+    }
+
     /// The same by consecutive lanes from `lane` on, each `bytes`, a power of
     /// two.
     pub(super) fn by_lanes(self, lane: usize, bytes: usize) -> Self {
@@ -109,7 +116,7 @@ impl Record {
 
     /// Lanes that `bytes` bytes take.
     fn lanes(&self, bytes: usize) -> i8 {
-        if self.step == ONE_LANE { 0 } else { (bytes >> self.step) as i8 }
+        if self.step >= SAME_BYTES { 0 } else { (bytes >> self.step) as i8 }
     }
 
     /// The part of the access that starts `bytes` on.
@@ -126,6 +133,11 @@ impl Record {
     /// Lane of a byte of the line or chunk.
     fn lane_at(&self, byte: usize) -> u32 {
         (self.lane + self.lanes(byte)) as u32
+    }
+
+    /// The same if no other lane accessed it.
+    pub(super) fn only_lane_at(&self, byte: usize) -> Option<u32> {
+        (self.step != SAME_BYTES).then(|| self.lane_at(byte))
     }
 
     /// Whether `self` says all that `new` would: the same agent in the same
@@ -155,23 +167,25 @@ impl History {
         self.more.clear();
     }
 
-    /// Adds an access of an agent that knows `clock`; `Some` is an access that
-    /// it races with.
+    /// Adds an access of an agent that knows `known`, to a line or chunk of `bytes` bytes;
+    /// `Some` is an access that it races with.
     #[inline(always)]
-    fn access(&mut self, new: &Record, clock: &Clock) -> Option<Record> {
+    fn access(&mut self, new: &Record, known: &Known<'_>, bytes: usize) -> Option<Record> {
         if self.few.iter().any(|old| old.says(new)) {
             return None;
         }
-        self.compare(new, clock)
+        self.compare(new, known, bytes)
     }
 
-    fn compare(&mut self, new: &Record, clock: &Clock) -> Option<Record> {
+    fn compare(&mut self, new: &Record, known: &Known<'_>, bytes: usize) -> Option<Record> {
         let (conflicts, covers) = (new.kind.conflicts(), new.kind.covers());
         let mut compare = |old: &mut Record| {
             if old.mask & new.mask == 0 {
                 return None;
             }
-            if old.agent == new.agent || clock.get(old.agent.into()) >= old.epoch {
+            let both = old.mask & new.mask;
+            let shared = (0..bytes).filter(|byte| bytes == LINE || both >> byte & 1 != 0);
+            if old.agent == new.agent || known.knows(old, shared) {
                 if covers & old.kind.bit() != 0 {
                     old.mask &= !new.mask;
                 }
@@ -276,7 +290,7 @@ impl Shadow {
         offset: usize,
         bytes: usize,
         new: Record,
-        clock: &Clock,
+        known: &Known<'_>,
     ) -> Result<(), Clash> {
         let end = (offset + bytes).min(self.lines.len() * LINE);
         let mut at = offset;
@@ -290,11 +304,11 @@ impl Shadow {
             let here = new.after(at - offset);
             let full = stop - at == LINE;
             if full && !line.split {
-                if let Some(old) = line.whole.access(&here, clock) {
+                if let Some(old) = line.whole.access(&here, known, LINE) {
                     return Err(Clash::new(at, old, here));
                 }
             } else {
-                access_chunks(line, at, stop, here, clock)?;
+                access_chunks(line, at, stop, here, known)?;
                 if full && new.kind == Kind::Write {
                     line.join();
                     line.whole.few[0] = here;
@@ -313,7 +327,7 @@ fn access_chunks(
     start: usize,
     stop: usize,
     new: Record,
-    clock: &Clock,
+    known: &Known<'_>,
 ) -> Result<(), Clash> {
     let chunks = line.chunks();
     let mut at = start;
@@ -321,7 +335,7 @@ fn access_chunks(
         let base = at / CHUNK * CHUNK;
         let next = (base + CHUNK).min(stop);
         let here = new.after(at - start).within(at - base, next - base);
-        if let Some(old) = chunks[at % LINE / CHUNK].access(&here, clock) {
+        if let Some(old) = chunks[at % LINE / CHUNK].access(&here, known, CHUNK) {
             return Err(Clash::new(base, old, here));
         }
         at = next;

@@ -117,7 +117,7 @@ proptest! {
     ) {
         let mut races = Races::default();
         for steps in runs {
-            races.start(1, WARPS, BYTES);
+            races.start(1, (WARPS, 32 * WARPS as u32), BYTES);
             let mut model = Model { before: vec![Vec::new(); WARPS], ..Model::default() };
             for step in steps {
                 let race = match step {
@@ -137,7 +137,7 @@ proptest! {
                         false
                     }
                     Step::Copy { after, line, waiter } => {
-                        let agent = races.new_agent(after);
+                        let agent = races.new_agent(after, u32::MAX, false);
                         let twin = model.before.len();
                         model.before.push(Vec::new());
                         model.order(twin, after);
@@ -163,24 +163,24 @@ proptest! {
 #[test]
 fn agents_are_used_again_only_when_there_are_many() {
     let mut races = Races::default();
-    races.start(1, 1, BYTES);
+    races.start(1, (1, 32), BYTES);
     let origin = Origin { pc: 0, warp: 0, lane: 0 };
-    for round in 0..200 {
-        let agent = races.new_agent(0);
-        assert!(agent <= 64, "agent {agent} in round {round}");
+    for round in 0..1200 {
+        let agent = races.new_agent(0, u32::MAX, false);
+        assert!(agent <= 512, "agent {agent} in round {round}");
         assert_eq!(races.access(agent, origin, Kind::Write, 0, (0, 16)), Ok(()), "{round}");
         races.order(0, agent);
         races.retire(agent);
     }
     // Agents that have not ended are never used again.
-    let live: Vec<AgentId> = (0..100).map(|_| races.new_agent(0)).collect();
+    let live: Vec<AgentId> = (0..600).map(|_| races.new_agent(0, u32::MAX, false)).collect();
     assert!(live.iter().enumerate().all(|(at, agent)| !live[..at].contains(agent)));
 }
 
 #[test]
 fn what_is_outside_the_memory_is_not_remembered() {
     let mut races = Races::default();
-    races.start(1, 2, BYTES);
+    races.start(1, (2, 64), BYTES);
     for warp in 0..2 {
         let origin = Origin { pc: 0, warp, lane: 0 };
         for (rank, offset) in [(0, BYTES as u64), (0, 1 << 40), (1, 0)] {

@@ -88,7 +88,7 @@ pub(crate) enum Signal {
 }
 
 impl Signal {
-    fn at(self) -> At {
+    pub(super) fn at(self) -> At {
         match self {
             Self::Transaction(at, _) | Self::Arrive(at, _) => at,
         }
@@ -168,11 +168,13 @@ impl Units {
         self.flight.add(&operation);
         let agent = self.races.as_mut().map(|races| {
             let warp = operation.site.warp;
-            let agent = races.new_agent(warp);
-            // It comes after all completed `tcgen05` operations of its warp; those under
-            // way are among what it waits for.
-            if operation.group.is_some_and(|group| group.kind == GroupKind::Tensor) {
-                races.acquire(agent, Object::Group(GroupKind::Tensor as u8, warp, 0), false);
+            let kind = operation.group.map(|group| group.kind);
+            let agent =
+                races.new_agent(warp, operation.lanes, kind.is_some_and(GroupKind::of_tensor));
+            // It comes after the completed operations of its warp that it is ordered
+            // behind; those under way are among what it waits for.
+            for earlier in kind.into_iter().flat_map(GroupKind::ordered_behind) {
+                races.acquire(agent, Object::Group(*earlier as u8, warp, 0), false);
             }
             agent
         });
@@ -324,12 +326,12 @@ impl Units {
     /// What an operation did so far is known to those who wait for its group.
     fn publish_group(&mut self, agent: AgentId, warp: usize, group: Option<Membership>) {
         if let (Some(group), Some(races)) = (group, &mut self.races) {
-            races.release(agent, Object::Group(group.kind as u8, warp, group.index));
-            if group.kind == GroupKind::Tensor {
+            races.release(agent, u32::MAX, Object::Group(group.kind as u8, warp, group.index));
+            if group.kind.in_order() {
                 races.close(Object::Group(group.kind as u8, warp, group.index));
             }
             if group.kind == GroupKind::Copy {
-                races.release(agent, ALL_COPIES(warp));
+                races.release(agent, u32::MAX, ALL_COPIES(warp));
                 races.close(ALL_COPIES(warp));
             }
         }
@@ -459,12 +461,12 @@ impl Units {
         }
     }
 
-    /// Operations of a kind and warp, some lane of `lanes` among the issuers.
-    pub(crate) fn issued_by(&self, kind: GroupKind, warp: usize, lanes: u32) -> Vec<OpId> {
+    /// Operations of some kinds and a warp, some lane of `lanes` among the issuers.
+    pub(crate) fn issued_by(&self, kinds: &[GroupKind], warp: usize, lanes: u32) -> Vec<OpId> {
         self.queue
             .iter()
             .filter(|q| {
-                q.operation.group.is_some_and(|group| group.kind == kind)
+                q.operation.group.is_some_and(|group| kinds.contains(&group.kind))
                     && q.operation.site.warp == warp
                     && q.operation.lanes & lanes != 0
             })

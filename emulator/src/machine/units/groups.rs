@@ -17,15 +17,46 @@ pub(crate) enum GroupKind {
     Bulk,
     /// `wgmma.mma_async`
     Wgmma,
-    /// `tcgen05.mma`, `.cp`, `.shift`, `.commit`: never committed, orders them.
-    Tensor,
-    /// `tcgen05.ld`: never committed.
+    /// `tcgen05.ld`: never committed, as the others of `tcgen05`.
     TensorLoad,
-    /// `tcgen05.st`: never committed.
+    /// `tcgen05.st`
     TensorStore,
+    /// `tcgen05.mma`
+    TensorProduct,
+    /// `tcgen05.cp`
+    TensorCopy,
+    /// `tcgen05.shift`
+    TensorShift,
+    /// `tcgen05.commit`
+    TensorCommit,
 }
 
-const KINDS: usize = 6;
+const KINDS: usize = 9;
+
+impl GroupKind {
+    /// Of `tcgen05`.
+    pub(crate) fn of_tensor(self) -> bool {
+        !matches!(self, Self::Copy | Self::Bulk | Self::Wgmma)
+    }
+
+    /// Of `tcgen05`, and in some order with others of the same thread.
+    pub(super) fn in_order(self) -> bool {
+        matches!(self, Self::TensorProduct | Self::TensorCopy | Self::TensorShift)
+    }
+
+    /// Kinds whose operations come before a later one of the same thread (PTX ISA
+    /// 9.7.16.6.2): a copy does not wait for products, and only their arrivals wait for
+    /// commits.
+    pub(crate) fn ordered_behind(self) -> &'static [Self] {
+        match self {
+            Self::TensorProduct | Self::TensorShift | Self::TensorCommit => {
+                &[Self::TensorProduct, Self::TensorCopy, Self::TensorShift]
+            }
+            Self::TensorCopy => &[Self::TensorCopy, Self::TensorShift],
+            _ => &[],
+        }
+    }
+}
 
 /// The group an operation is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

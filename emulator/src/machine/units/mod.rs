@@ -48,13 +48,13 @@ pub(crate) use flight::{Home, Range, Role};
 pub(crate) use groups::{GroupKind, GroupWait};
 pub(crate) use mbarrier::{Arrival, At, BYTES as MBARRIER_BYTES, Question};
 pub(crate) use port::{Reach, Touch};
-pub(crate) use proxy::Fenced;
+pub(crate) use proxy::{Fenced, Reader};
 pub(crate) use transfer::{Piece, Source, Target, Transfer};
 pub(crate) use wgmma_watch::{Touch as RegisterTouch, Watch};
 
 use super::dependency::Advance;
 use super::launch::Env;
-use super::race::{AgentId, Object, Races};
+use super::race::{AgentId, Object, Races, Remote};
 use crate::Schedule;
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault, OperationSite, TensorFault};
 use crate::schedule::SplitMix;
@@ -109,8 +109,8 @@ pub(crate) enum Poll {
 /// Whose knowledge an operation on an mbarrier publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Publisher {
-    /// A warp's; `relaxed`: only what it knew at its last fence.
-    Warp { warp: usize, relaxed: bool },
+    /// That of lanes of a warp; `relaxed`: only what it knew at its last fence.
+    Warp { warp: usize, lanes: u32, relaxed: bool },
     /// That of an asynchronous operation.
     Agent(AgentId),
 }
@@ -214,7 +214,7 @@ impl Units {
             self.races = None;
         } else {
             let races = self.races.get_or_insert_default();
-            races.start(ctas.len(), per_cta, env.shared_bytes as usize);
+            races.start(ctas.len(), (per_cta, threads), env.shared_bytes as usize);
         }
         let record = |tracer: &Tracer| Box::new(Recorder::new(tracer.clone(), &ctas, per_cta));
         self.trace = env.trace.as_ref().map(record);
@@ -265,9 +265,9 @@ impl Units {
                 GroupKind::Copy => "cp.async groups".to_owned(),
                 GroupKind::Bulk => "bulk groups".to_owned(),
                 GroupKind::Wgmma => "wgmma groups".to_owned(),
-                GroupKind::Tensor => "tcgen05 operations".to_owned(),
                 GroupKind::TensorLoad => "tcgen05 loads".to_owned(),
                 GroupKind::TensorStore => "tcgen05 stores".to_owned(),
+                _ => "tcgen05 operations".to_owned(),
             },
             Awaited::Cluster { .. } => self.cluster.describe(),
             Awaited::Registers { rank, wanted } => format!(
@@ -299,9 +299,13 @@ impl Units {
         if let Some(races) = &mut self.races {
             match publisher {
                 None => {}
-                Some(Publisher::Agent(agent)) => races.release(agent, object),
-                Some(Publisher::Warp { warp, relaxed: false }) => races.release(warp, object),
-                Some(Publisher::Warp { warp, relaxed: true }) => races.release_fenced(warp, object),
+                Some(Publisher::Agent(agent)) => races.release(agent, u32::MAX, object),
+                Some(Publisher::Warp { warp, lanes, relaxed: false }) => {
+                    races.release(warp, lanes, object);
+                }
+                Some(Publisher::Warp { warp, lanes, relaxed: true }) => {
+                    races.release_fenced(warp, lanes, object);
+                }
             }
         }
         let before = self.barriers.phase(at);
@@ -331,7 +335,7 @@ impl Units {
         };
         for lane in super::access::lanes(wait.lanes) {
             let end = self.groups.over(wait, lane);
-            races.acquire_groups(wait.warp, wait.kind as u8, end);
+            races.acquire_groups(wait.warp, wait.kind as u8, end, wait.kind.of_tensor());
         }
     }
 
@@ -341,9 +345,9 @@ impl Units {
         let before = self.cluster.generation();
         if let Some(races) = &mut self.races {
             if relaxed {
-                races.release_fenced(warp, Object::Cluster);
+                races.release_fenced(warp, lanes, Object::Cluster);
             } else {
-                races.release(warp, Object::Cluster);
+                races.release(warp, lanes, Object::Cluster);
             }
         }
         self.cluster.arrive(warp, lanes)?;
@@ -357,6 +361,7 @@ impl Units {
         let over = self.cluster.wait(warp, lanes)?;
         if let (true, Some(races)) = (over, &mut self.races) {
             races.acquire(warp, Object::Cluster, false);
+            races.meet(warp);
         }
         Ok(over)
     }
@@ -391,7 +396,7 @@ impl Units {
         self.events += 1;
         let before = self.cluster.generation();
         if let Some(races) = &mut self.races {
-            races.release(warp, Object::Cluster);
+            races.release(warp, lanes, Object::Cluster);
         }
         let last = self.cluster.exit(rank, warp, lanes);
         self.close_cluster(before);
@@ -415,10 +420,19 @@ impl Units {
             return Err(Fault::warp(kind).at(Site { pc, warp, lane: 0 }));
         }
         self.check_freed(env, rank)?;
+        if let Some(Remote { pc, warp, lanes, .. }) =
+            self.races.as_ref().and_then(|races| races.outlasts(rank))
+        {
+            let site = Site { pc, warp, lane: lanes.trailing_zeros() };
+            let operation = self.site(env, "an access", site);
+            return Err(Fault::warp(DiagnosticKind::Async(AsyncFault::Outlasts { operation })));
+        }
         let home = Home::Shared(rank);
         let left = self.queue.iter().find(|queued| {
             let uses = |ranges: &[Range]| ranges.iter().any(|r| r.home == home && r.bytes != 0);
-            uses(&queued.operation.writes) || !queued.has_read && uses(&queued.operation.reads)
+            uses(&queued.operation.writes)
+                || !queued.has_read && uses(&queued.operation.reads)
+                || queued.operation.signals.iter().any(|signal| signal.at().rank == rank)
         });
         match left {
             None => Ok(()),
@@ -473,6 +487,44 @@ impl Units {
         })
     }
 
+    /// A proxy fence of lanes of a warp, for the responses that they know to have been read.
+    pub(crate) fn fence_responses(&mut self, warp: usize, lanes: u32) {
+        let Some(races) = &self.races else { return };
+        let epoch = races.epoch(warp);
+        for reader in self.proxies.readers() {
+            if races.knows(warp, reader.warp, reader.lanes, reader.epoch) {
+                reader.fences.push((warp, lanes, epoch));
+            }
+        }
+    }
+
+    /// Whether those who read what a response overwrites have fenced that.
+    pub(crate) fn check_response(
+        &mut self,
+        env: &Env<'_>,
+        (rank, offset): (u32, u32),
+        asker: Site,
+    ) -> Exec {
+        let Some(races) = &self.races else { return Ok(()) };
+        let readers = self.proxies.respond(rank, offset.into());
+        let unfenced = readers.into_iter().find(|reader| {
+            let known = |&(warp, lanes, epoch): &_| races.knows(asker.warp, warp, lanes, epoch);
+            !reader.fences.iter().any(known)
+        });
+        let Some(Reader { pc, warp, lanes, .. }) = unfenced else { return Ok(()) };
+        let site = Site { pc, warp, lane: lanes.trailing_zeros() };
+        Err(Fault::lane(
+            DiagnosticKind::Async(AsyncFault::MissingProxyFence {
+                operation: "clusterlaunchcontrol.try_cancel",
+                address: u64::from(rank) << super::RANK_SHIFT | u64::from(offset),
+                write: true,
+                read_before: true,
+                other: self.site(env, "the read", site),
+            }),
+            asker.lane,
+        ))
+    }
+
     /// Whether all that was written where an operation reads or writes through the
     /// async proxy is visible there.
     fn check_proxies(&self, env: &Env<'_>, operation: &Operation) -> Exec {
@@ -497,7 +549,8 @@ impl Units {
                     operation: operation.name,
                     address: address | high,
                     write,
-                    writer: self.site(env, "the write", site),
+                    read_before: false,
+                    other: self.site(env, "the write", site),
                 });
                 return Err(Fault::lane(kind, operation.site.lane));
             }

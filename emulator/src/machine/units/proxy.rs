@@ -9,10 +9,17 @@
 //! that `tensormap.cp_fenceproxy` wrote need a
 //! `fence.proxy.tensormap::generic.acquire` in the using CTA.
 //!
+//! Where `clusterlaunchcontrol.try_cancel` writes a response, a later one may only write
+//! again behind a proxy fence between it and every generic read: by any warp that knows of
+//! the read, if the asking one knows of the fence. That is asked where vector clocks are
+//! (`machine::race`). Bulk copies over what was read generically are taken to need no more
+//! than a barrier, on which many kernels rely.
+//!
 //! What it can miss: an earlier writer of a granule that another warp wrote
 //! later; a fence by lanes that are not the writing ones of a warp; a barrier
 //! that the writer took no part in; generic writes to global memory that an async
-//! write follows, and generic reads that one follows; writes of other clusters; tensor maps changed by plain stores.
+//! write follows; generic reads that one follows, but for responses; writes of other
+//! clusters; tensor maps changed by plain stores.
 
 use super::engine::Site;
 use super::flight::GRANULE;
@@ -49,6 +56,18 @@ pub(crate) struct Writer {
     pub(crate) warp: usize,
 }
 
+/// A generic read of a response.
+#[derive(Debug, Clone)]
+pub(crate) struct Reader {
+    pub(crate) pc: usize,
+    pub(crate) warp: usize,
+    pub(crate) lanes: u32,
+    /// The warp's epoch in race detection.
+    pub(crate) epoch: u32,
+    /// Warps that have fenced it, their lanes that did, and their epochs then.
+    pub(crate) fences: Vec<(usize, u32, u32)>,
+}
+
 /// Generic writes that the async proxy may not see yet.
 #[derive(Debug, Default)]
 pub(crate) struct Proxies {
@@ -64,6 +83,8 @@ pub(crate) struct Proxies {
     fenced: Vec<[u64; 2]>,
     /// Tensor maps written in this launch, and the CTAs that acquired them.
     maps: BTreeMap<u64, Vec<bool>>,
+    /// Who read the granules that responses were written to, by CTA rank and number.
+    responses: BTreeMap<(u32, u64), Vec<Reader>>,
 }
 
 impl Proxies {
@@ -78,6 +99,7 @@ impl Proxies {
         self.warps_per_cta = warps_per_cta;
         self.global.clear();
         self.maps.clear();
+        self.responses.clear();
         self.fenced.clear();
         self.fenced.resize(ctas, [0; 2]);
         self.fences.resize(ctas * warps_per_cta, [0; 2]);
@@ -167,6 +189,30 @@ impl Proxies {
         self.global.range(start / SECTOR..=last).find_map(|(sector, mark)| {
             Some(((sector * SECTOR).max(start), self.unfenced(Fenced::Global, mark)?))
         })
+    }
+
+    /// Whether generic reads of shared memory have to be told.
+    #[inline(always)]
+    pub(crate) fn has_responses(&self) -> bool {
+        !self.responses.is_empty()
+    }
+
+    /// A generic read of shared memory.
+    pub(crate) fn read(&mut self, rank: u32, offset: u64, reader: Reader) {
+        if let Some(readers) = self.responses.get_mut(&(rank, offset / GRANULE)) {
+            readers.retain(|old| (old.warp, old.lanes) != (reader.warp, reader.lanes));
+            readers.push(reader);
+        }
+    }
+
+    /// Those who read responses.
+    pub(crate) fn readers(&mut self) -> impl Iterator<Item = &mut Reader> {
+        self.responses.values_mut().flatten()
+    }
+
+    /// A response is written to a granule: those who read the last one.
+    pub(crate) fn respond(&mut self, rank: u32, offset: u64) -> Vec<Reader> {
+        std::mem::take(self.responses.entry((rank, offset / GRANULE)).or_default())
     }
 
     /// A tensor map in global memory was written on the device.

@@ -1,7 +1,7 @@
 //! Moving data into, out of and within tensor memory: the work of `tcgen05.ld`, `.st`,
 //! `.cp` and `.shift`. PTX ISA 9.7.16.8, 9.7.16.9.
 
-use super::engine::{Machine, Site, Work};
+use super::engine::{Machine, Work};
 use super::tensor_memory::Shared;
 use crate::diagnostic::Exec;
 use crate::machine::regs::LANES as THREADS;
@@ -153,7 +153,6 @@ pub(crate) struct CopyWork {
     pub(crate) sources: Vec<(CopySource, Shared)>,
     pub(crate) lane: u32,
     pub(crate) column: u32,
-    pub(crate) site: Site,
     /// Cells of each CTA's tile, row after row; `None` for ones never written.
     pub(crate) taken: Vec<Vec<Option<u32>>>,
 }
@@ -213,7 +212,6 @@ impl Work for CopyWork {
                     }
                 }
             }
-            memory.wrote("tcgen05.cp", self.site, self.column, columns);
         }
         Ok(())
     }
@@ -231,7 +229,6 @@ pub(crate) struct ShiftWork {
     pub(crate) memories: Vec<Shared>,
     pub(crate) lane: u32,
     pub(crate) column: u32,
-    pub(crate) site: Site,
 }
 
 impl Work for ShiftWork {
@@ -252,7 +249,6 @@ impl Work for ShiftWork {
                     }
                 }
             }
-            memory.wrote("tcgen05.shift", self.site, self.column, SHIFTED);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! operation's read step, which the earlier operations of the thread come before; the
 //! accumulator is its own until the write step.
 
-use super::engine::{Machine, Site, Work};
+use super::engine::{Machine, Work};
 use super::tensor_memory::{Shared, TensorMemory};
 use super::wgmma_tile::SharedTile;
 use crate::diagnostic::Exec;
@@ -65,7 +65,6 @@ pub(crate) struct ProductWork {
     pub(crate) scales: Option<(u32, u32)>,
     pub(crate) addend: Addend,
     pub(crate) parts: Vec<Part>,
-    pub(crate) site: Site,
     /// All columns of `B`.
     pub(crate) b_bytes: Vec<u8>,
 }
@@ -211,8 +210,6 @@ impl ProductWork {
         for strip in &strips {
             memory.fill(strip.lane, strip.column, &new[strip.at..][..strip.width]);
         }
-        let column0 = self.d.1;
-        memory.wrote("tcgen05.mma", self.site, column0, self.path.columns(n) as u32);
         Ok(())
     }
 }

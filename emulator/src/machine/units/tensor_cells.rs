@@ -2,7 +2,6 @@
 //! 128. An operation's cells are ranges of [`Home::Tensor`]: 16 lanes of a column are
 //! one unit, columns of the same lanes follow each other.
 
-use super::engine::Site;
 use super::flight::{Home, Range};
 use super::wgmma_tile::fault;
 use crate::diagnostic::{Exec, TensorFault};
@@ -40,14 +39,6 @@ pub(crate) fn region(
     }
 }
 
-/// Who wrote a column last.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Writer {
-    pub(crate) name: &'static str,
-    pub(crate) site: Site,
-    pub(crate) time: u64,
-}
-
 /// Tensor memory of one CTA.
 #[derive(Debug, Default)]
 pub(crate) struct TensorMemory {
@@ -55,9 +46,6 @@ pub(crate) struct TensorMemory {
     cells: Vec<u32>,
     /// Lanes of each column that were written.
     known: Vec<u128>,
-    writers: Vec<Option<Writer>>,
-    /// Counts asynchronous writes and fences.
-    time: u64,
 }
 
 impl TensorMemory {
@@ -66,18 +54,13 @@ impl TensorMemory {
         if self.cells.is_empty() {
             self.cells.resize((LANES * COLUMNS) as usize, 0xcbcb_cbcb);
             self.known.resize(COLUMNS as usize, 0);
-            self.writers.resize(COLUMNS as usize, None);
         }
-        let span = column as usize..(column + columns) as usize;
-        self.known[span.clone()].fill(0);
-        self.writers[span].fill(None);
+        self.known[column as usize..(column + columns) as usize].fill(0);
     }
 
     /// Nothing is written anywhere.
     pub(crate) fn forget(&mut self) {
         self.known.fill(0);
-        self.writers.fill(None);
-        self.time = 0;
     }
 
     /// A cell of an allocated column; lanes count modulo 128.
@@ -142,23 +125,6 @@ impl TensorMemory {
     /// A copy of something unwritten.
     pub(crate) fn unset(&mut self, lane: u32, column: u32) {
         self.known[column as usize] &= !(1 << (lane % LANES));
-    }
-
-    /// The present time, which goes on.
-    pub(crate) fn tick(&mut self) -> u64 {
-        self.time += 1;
-        self.time
-    }
-
-    /// Who wrote a column last, if that was asynchronous.
-    pub(crate) fn writer(&self, column: u32) -> Option<Writer> {
-        self.writers.get(column as usize).copied().flatten()
-    }
-
-    /// Columns were written by an operation that others must wait for and fence.
-    pub(crate) fn wrote(&mut self, name: &'static str, site: Site, column: u32, columns: u32) {
-        let writer = Writer { name, site, time: self.tick() };
-        self.writers[column as usize..(column + columns) as usize].fill(Some(writer));
     }
 }
 

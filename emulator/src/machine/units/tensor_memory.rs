@@ -13,9 +13,7 @@ use crate::machine::regs::{LANES as THREADS, Regs, Slot};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-pub(crate) use super::tensor_cells::{
-    COLUMNS, LANES, Shared, TensorMemory, Writer, place, region, split,
-};
+pub(crate) use super::tensor_cells::{COLUMNS, LANES, Shared, TensorMemory, place, region, split};
 
 /// Smallest allocation.
 const LEAST: u32 = 32;
@@ -66,8 +64,6 @@ pub(crate) struct TensorUnit {
     group: Option<u32>,
     /// By warp.
     loads: Vec<Vec<Load>>,
-    /// Time of each warp's last `fence::after_thread_sync`.
-    fences: Vec<u64>,
 }
 
 fn misuse(operand: &'static str, required: impl Into<String>, actual: impl ToString) -> Box<Fault> {
@@ -85,8 +81,6 @@ impl TensorUnit {
         self.group = None;
         self.loads.clear();
         self.loads.resize_with(warps, Vec::new);
-        self.fences.clear();
-        self.fences.resize(warps, 0);
     }
 
     /// The tensor memory of a CTA.
@@ -277,47 +271,9 @@ impl TensorUnit {
     pub(crate) fn load_of(&self, warp: usize, slot: Slot) -> Option<usize> {
         self.loads[warp].iter().find(|load| load.slots.contains(&slot)).map(|load| load.pc)
     }
-
-    /// `fence::after_thread_sync`
-    pub(crate) fn fence(&mut self, rank: u32, warp: usize) {
-        let mut memory = self.memories[rank as usize].borrow_mut();
-        self.fences[warp] = memory.tick();
-    }
-
-    /// A column whose writer another warp is, and that `warp` has not fenced since.
-    fn unfenced(&self, rank: u32, warp: usize, columns: (u32, u32)) -> Option<(u32, Writer)> {
-        let memory = self.memories[rank as usize].borrow();
-        (columns.0..columns.0 + columns.1).find_map(|column| {
-            let writer = memory.writer(column)?;
-            let stale = writer.site.warp != warp && self.fences[warp] < writer.time;
-            stale.then_some((column, writer))
-        })
-    }
 }
 
 impl Units {
-    /// A warp that accesses columns must have executed `fence::after_thread_sync`
-    /// since they were written asynchronously for another one. Many kernels get by
-    /// without, so only the schedules that look for such things ask.
-    pub(crate) fn check_thread_fence(
-        &self,
-        env: &Env<'_>,
-        rank: u32,
-        warp: usize,
-        columns: (u32, u32),
-    ) -> Exec {
-        if self.races.is_none() {
-            return Ok(());
-        }
-        match self.tensor.unfenced(rank, warp, columns) {
-            None => Ok(()),
-            Some((column, writer)) => {
-                let operation = self.site(env, writer.name, writer.site);
-                Err(fault(TensorFault::MissingThreadFence { column, operation }))
-            }
-        }
-    }
-
     /// A CTA ends: its tensor memory must be free.
     pub(crate) fn check_freed(&self, env: &Env<'_>, rank: u32) -> Exec {
         match self.tensor.holders[rank as usize].allocations.first() {

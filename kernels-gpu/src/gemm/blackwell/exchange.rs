@@ -122,7 +122,7 @@ impl Exchange {
                     chunk = marker::pin(chunk + 1);
                 }
             }
-            warp::sync();
+            // The lanes have met behind what each read.
             for split in 0..config.splits {
                 if split != own && warp::lane_id() == 0 {
                     arrive_at(self.ring.empty(0), cta(split));

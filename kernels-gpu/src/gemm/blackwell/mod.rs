@@ -75,7 +75,7 @@ mod store;
 mod store_blocks;
 
 use control::Control;
-use cuda_std::ptx::{cluster, fence, marker, memory, tcgen05, tensor_copy};
+use cuda_std::ptx::{cluster, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::gemm::blackwell::config::{
     COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
@@ -238,8 +238,10 @@ unsafe fn gemm<
     }
 }
 
-/// All threads of the cluster wait for each other; what each did to shared and tensor
-/// memory before is known to all after.
+/// All threads of the cluster wait for each other; what each did to shared memory before is
+/// known to all after. Of tensor memory only its allocation and its end meet here, which are
+/// synchronous: every role has a fence of its own before it uses that memory, and has waited
+/// for what it read there.
 ///
 /// # Safety
 /// All threads of the cluster call it.
@@ -248,8 +250,6 @@ unsafe fn meet(config: &BlackwellConfig) {
     // SAFETY: the caller's; lanes that a role left behind come together first.
     unsafe {
         warp::sync();
-        fence::fence_mbarrier_init_release_cluster();
-        tcgen05::tcgen05_fence_before_thread_sync();
         if config.cluster() > 1 {
             cluster::barrier_cluster_arrive_release_aligned();
             cluster::barrier_cluster_wait_acquire_aligned();
@@ -257,7 +257,6 @@ unsafe fn meet(config: &BlackwellConfig) {
             thread::sync_threads();
         }
     }
-    tcgen05::tcgen05_fence_after_thread_sync();
 }
 
 /// Entry points: name, index in [`CONFIGS`].
