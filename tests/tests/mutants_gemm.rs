@@ -113,26 +113,38 @@ fn check(launches: &[Experiment]) {
     mutation::check(launches, Effort { seeds, least: LEAST, caught: CAUGHT });
 }
 
-/// A launch on sm_90a with f16 activations, planned for an SM, where two CTAs fit.
-fn hopper(kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
-    let gpu = Gpu { sms: 1, ..Gpu::h200() };
+/// A launch on sm_90a with f16 activations, on `sms` SMs.
+fn hopper_on(sms: u32, kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
+    let gpu = Gpu { sms, ..Gpu::h200() };
     let (halves, output) = (Some(Operand::F16), OutputType::F32.into());
     let case = Case { kernel, splits, shape, halves, output };
-    let mut experiment = case.experiment(&gpu);
+    case.experiment(&gpu)
+}
+
+/// Planned for an SM, where two CTAs fit, or for a cluster.
+fn hopper(kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
+    let mut experiment = hopper_on(1, kernel, splits, shape);
     // Beside a cluster there is room for the kernel before.
-    experiment.gpu.sms = splits.max(1);
+    experiment.gpu.sms = splits;
     experiment
 }
 
+/// Tiles shared by a CTA on each of `sms` SMs. What a CTA gives is more steps than it has
+/// stages, so that it waits for one when it begins the next tile, which has an odd number of
+/// steps: the loop is unrolled twice, and the odd step has code of its own.
+fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
+    hopper_on(sms, kernel, 0, shape)
+}
+
 /// `wgmma`. Six tiles of five steps for two CTAs: the ring of six stages wraps twice, stages are
-/// `free` twice. Three tiles of nine: the middle one's sums meet in the workspace. Two CTAs of 13
+/// `free` twice. Three tiles of 15: the middle one's sums meet in the workspace. Two CTAs of 13
 /// steps: sums are loaded remotely.
 #[test]
 fn hopper_32_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x32";
     check(&[
         hopper(kernel, 1, [20, 740, 624]),
-        hopper(kernel, 0, [20, 332, 1136]),
+        shared(2, kernel, [20, 332, 1904]),
         hopper(kernel, 2, [20, 140, 3312]),
     ]);
 }
@@ -143,7 +155,7 @@ fn hopper_64_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x64";
     check(&[
         hopper(kernel, 1, [36, 740, 624]),
-        hopper(kernel, 0, [36, 332, 1136]),
+        shared(2, kernel, [36, 332, 1136]),
         hopper(kernel, 2, [36, 140, 2288]),
     ]);
 }
@@ -153,7 +165,7 @@ fn hopper_64_tokens() {
 fn hopper_8_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x8";
     check(&[
-        hopper(kernel, 0, [5, 332, 1136]),
+        shared(3, kernel, [5, 460, 2160]),
         hopper(kernel, 1, [5, 740, 752]),
         hopper(kernel, 2, [5, 140, 4336]),
     ]);

@@ -197,7 +197,7 @@ impl HopperConfig {
     }
 
     /// Who does what. `splits`: CTAs of a cluster that share a tile; or 1, at most a CTA a
-    /// tile; or 0, CTAs for all places of the machine. `None` where there are fewer steps than
+    /// tile; or 0, a CTA an SM. `None` where there are fewer steps than
     /// CTAs, or too many for a launch.
     pub const fn division(
         &self,
@@ -211,8 +211,10 @@ impl HopperConfig {
             return Division::by_clusters(tiles, steps, splits);
         }
         let Some(total) = tiles.checked_mul(steps as u64) else { return None };
-        let places = machine.sms as u64 * self.min_blocks as u64;
-        let most = if splits == 1 { tiles } else { total };
+        let sms = machine.sms as u64;
+        // Sharing tiles among more CTAs than SMs costs more than it brings.
+        let (most, places) =
+            if splits == 1 { (tiles, sms * self.min_blocks as u64) } else { (total, sms) };
         let ctas = if most < places { most } else { places };
         Division::new(tiles, steps, ctas as u32)
     }
@@ -257,31 +259,32 @@ pub struct Estimate {
 /// reproduce launches that follow one another on an H200, where parts of one overlap the next.
 const fn product_cycles(config: &HopperConfig) -> u32 {
     let step = match config.tokens {
-        8 => 290,
-        16 => 350,
-        32 => 430,
-        64 => 607,
-        _ => 1105,
+        8 => 330,
+        16 => 430,
+        32 => 550,
+        64 => 640,
+        _ => 1150,
     };
     step * (config.rows / CHUNK_ROWS)
 }
 /// Bytes a cycle from memory to all SMs.
-const DRAM_BYTES: u64 = 2100;
+const DRAM_BYTES: u64 = 2075;
+/// Bytes of activations a cycle from L2, while weights come from memory.
+const ACTIVATION_BYTES: u64 = 8000;
 /// Bytes a cycle from L2 to all SMs.
 const L2_BYTES: u64 = 4300;
-/// A launch of CTAs that do whole tiles, the stores left out.
-const LAUNCH_CYCLES: u64 = 6500;
+/// A launch of CTAs that do whole tiles, the stores left out, and more for each CTA.
+const LAUNCH_CYCLES: u64 = 4800;
+const CTA_CYCLES: u64 = 30;
 /// Bytes of sums a cycle from registers to results of floats, their way to memory included.
 const STORE_BYTES: u64 = 40;
 /// Instructions in which a thread stores a block of a result in NVFP4, counted in the machine
 /// code: each quarter of an SM issues one a cycle, for a warp.
 const BLOCK_CYCLES: u64 = 340;
-/// More for clusters, and for each of their CTAs.
-const CLUSTER_CYCLES: u64 = 4300;
-const MEMBER_CYCLES: u64 = 400;
-/// For each CTA that gives sums to another through memory, and bytes of them a cycle.
-const GIVE_CYCLES: u64 = 500;
-const GIVE_BYTES: u64 = 60;
+/// For each CTA of a cluster but one.
+const MEMBER_CYCLES: u64 = 1300;
+/// Bytes of sums a cycle from each of the CTAs that give to another through memory.
+const GIVE_BYTES: u64 = 24;
 /// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
 /// long. CTAs of a cluster are on SMs of one of them.
 const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
@@ -346,28 +349,33 @@ pub const fn estimate(
         ResultType::Floats(_) => 0,
         ResultType::Nvfp4 => result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64),
     };
-    let dram = (weights.saturating_sub(early) + stored) / DRAM_BYTES;
-    if dram > body {
-        (body, bound) = (dram, "dram");
-    }
     let activations = config.token_tiles(problem.m) as u64
         * problem.k.div_ceil(K_STEP) as u64
         * config.activation_bytes() as u64
         * problem.l as u64;
+    // Fewer CTAs than SMs have less under way at a time.
+    let busy = if ctas < machine.sms as u64 { ctas } else { machine.sms as u64 };
+    let dram =
+        (weights.saturating_sub(early / 2) + stored) * machine.sms as u64 / busy / DRAM_BYTES
+            + activations * config.row_tiles(problem.n) as u64 / ACTIVATION_BYTES;
+    if dram > body {
+        (body, bound) = (dram, "dram");
+    }
     let loaded = weights * config.token_tiles(problem.m) as u64
         + activations * config.row_tiles(problem.n) as u64;
     if loaded / L2_BYTES > body {
         (body, bound) = (loaded / L2_BYTES, "l2");
     }
     let (sums, parts) = (config.sum_bytes() as u64, division.parts() as u64);
-    let mut fixed = LAUNCH_CYCLES;
+    let mut fixed = LAUNCH_CYCLES + ctas / waves * CTA_CYCLES;
     if division.cluster > 1 {
         let store = store_cycles(config, division.cluster, result);
-        fixed += CLUSTER_CYCLES + parts * MEMBER_CYCLES + store;
+        let sent = if config.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
+        fixed += (parts - 1) * (MEMBER_CYCLES + sent) + store;
     } else {
         fixed += tiles.div_ceil(ctas) * store_cycles(config, 1, result);
         if division.gives() {
-            fixed += parts * (GIVE_CYCLES + sums / GIVE_BYTES);
+            fixed += (parts - 1) * (sums / GIVE_BYTES);
         }
     }
     let cycles = body + waves * fixed;
@@ -515,13 +523,17 @@ mod tests {
             (found.config.tokens, found.ctas)
         };
         let measured = [
-            ((1, 7168, 16384), (8, 264)),
-            ((16, 7168, 16384), (16, 264)),
-            ((1, 4096, 7168), (8, 96)),
-            ((16, 4096, 7168), (16, 96)),
-            ((32, 4096, 7168), (32, 96)),
+            ((1, 7168, 16384), (8, 132)),
+            ((1, 4096, 7168), (8, 132)),
+            ((1, 7168, 2048), (8, 132)),
+            ((16, 7168, 16384), (16, 132)),
+            ((16, 4096, 7168), (16, 132)),
+            ((32, 4096, 7168), (32, 132)),
+            ((32, 7168, 2048), (32, 112)),
+            ((64, 7168, 2048), (64, 112)),
             ((64, 4096, 7168), (64, 96)),
             ((128, 7168, 2048), (64, 112)),
+            ((128, 4096, 7168), (64, 128)),
             ((128, 7168, 16384), (128, 112)),
             ((2304, 4608, 7168), (128, 132)),
         ];

@@ -10,7 +10,7 @@
 //! | warps | role |
 //! |---|---|
 //! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`warps`]): decode weights, multiply; give and take sums ([`exchange`], in clusters [`cluster`]), store ([`store`]) |
-//! | 8..12 | producer ([`producer`]): a thread copies weights and activations; the rest lend registers |
+//! | 8..12 | producer ([`producer`]): a thread makes the barriers, copies weights and activations; the rest lend registers |
 //!
 //! # Shared memory
 //! | at | what |
@@ -71,7 +71,6 @@ use fp4_formats::gemm::hopper::config::{
 };
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::repack::{CHUNK_ROWS, WARPGROUP};
-use producer::produce;
 use tile::{Memory, Tile};
 
 use crate::gemm::epilogue::COLUMNS;
@@ -113,15 +112,20 @@ unsafe fn gemm<
     let thread = thread::thread_idx_x();
     grid::griddepcontrol_launch_dependents();
 
-    if thread == 0 {
+    let mut begun = None;
+    if thread == CONSUMER_THREADS {
         // SAFETY: the barriers' memory is the CTA's; the map is the parameter's first member.
         unsafe {
-            tensor_copy::prefetch_tensormap(map);
             ring.init(1, CONSUMER_THREADS);
             mbarrier::mbarrier_init_shared_cta_b64(free, CONSUMER_THREADS);
             mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.received_offset(), 1);
         }
         fence::fence_mbarrier_init_release_cluster();
+        // SAFETY: one thread; the barriers are initialised, and the fence tells copies.
+        unsafe {
+            begun = Some(producer::begin(config, p, map, memory, ring));
+            tensor_copy::prefetch_tensormap(map);
+        }
     }
     // SAFETY: all threads of the CTA are here.
     unsafe { thread::sync_threads() };
@@ -129,9 +133,9 @@ unsafe fn gemm<
     if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup, as is the other branch of two.
         unsafe { registers::setmaxnreg_dec::<PRODUCER_REGISTERS>() };
-        if thread == CONSUMER_THREADS {
-            // SAFETY: one thread; the barriers are initialised.
-            unsafe { produce(config, p, map, memory, ring, free) };
+        if let Some(begun) = begun {
+            // SAFETY: the thread that began.
+            unsafe { producer::produce(config, p, map, memory, ring, free, begun) };
         }
         return;
     }

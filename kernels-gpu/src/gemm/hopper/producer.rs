@@ -4,6 +4,7 @@ use cuda_std::ptx::{bulk, grid, marker, mbarrier, tensor_copy};
 use cuda_std::thread;
 use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, K_STEP, OPERAND_BYTES};
 use fp4_formats::gemm::hopper::params::HopperParams;
+use fp4_formats::gemm::hopper::schedule::Item;
 
 use super::tile::{Memory, Tile};
 use crate::pipeline::{Cursor, Ring};
@@ -20,7 +21,25 @@ struct Copies<'a> {
     activations_policy: u64,
 }
 
-impl Copies<'_> {
+impl<'a> Copies<'a> {
+    #[inline(always)]
+    fn new(config: &'a HopperConfig, p: &'a HopperParams, map: u64, memory: Memory) -> Self {
+        Self {
+            config,
+            p,
+            memory,
+            map,
+            // Other CTAs read the weights only where there are more token tiles, the
+            // activations always.
+            weights_policy: if p.problem.m > config.tokens {
+                bulk::createpolicy_fractional_l2_evict_normal_b64()
+            } else {
+                bulk::createpolicy_fractional_l2_evict_first_b64()
+            },
+            activations_policy: bulk::createpolicy_fractional_l2_evict_last_b64(),
+        }
+    }
+
     /// Address of the chunk of step `step` of a tile.
     #[inline(always)]
     fn chunk(&self, tile: &Tile, step: u32) -> u64 {
@@ -70,13 +89,48 @@ impl Copies<'_> {
     }
 }
 
-/// Copies the steps of the CTA's run as stages become empty. Fills the first stages with
-/// weights before it waits for the kernels before in the stream, one of which may make the
-/// activations.
+/// The producer's place in the CTA's run: the first steps' weights are on their way.
+pub struct Begun {
+    item: Item,
+    tile: Tile,
+    /// Address of the next step's weights.
+    chunk: u64,
+}
+
+/// Fills the first stages with weights: before the CTA's other threads know the barriers, and
+/// before the kernels before in the stream have ended, one of which may make the activations.
 ///
 /// # Safety
 /// One thread of the CTA; `map` is the address of the tensor map in `p`; the barriers are
-/// initialised and known to this thread.
+/// initialised and known to this thread and to copies.
+#[inline(always)]
+pub unsafe fn begin<const STAGES: u32>(
+    config: &HopperConfig,
+    p: &HopperParams,
+    map: u64,
+    memory: Memory,
+    ring: Ring<STAGES>,
+) -> Begun {
+    let item = p.division.run(marker::pin(thread::block_idx_x())).take(&p.division);
+    let tile = Tile::of(config, p, item.tile);
+    let copies = Copies::new(config, p, map, memory);
+    let mut chunk = copies.chunk(&tile, item.first);
+    let early = item.count().min(STAGES);
+    for stage in 0..early {
+        // SAFETY: all stages are empty at first.
+        unsafe {
+            ring.expect_bytes(&Cursor { stage, parity: 0 }, config.stage_bytes());
+            copies.weights(chunk, stage, ring.full(stage));
+        }
+        chunk += u64::from(config.scheme.chunk_bytes());
+    }
+    Begun { item, tile, chunk }
+}
+
+/// Copies the steps of the CTA's run as stages become empty.
+///
+/// # Safety
+/// The thread that [`begin`]s.
 #[inline(always)]
 pub unsafe fn produce<const STAGES: u32>(
     config: &HopperConfig,
@@ -85,54 +139,36 @@ pub unsafe fn produce<const STAGES: u32>(
     memory: Memory,
     ring: Ring<STAGES>,
     free: u32,
+    begun: Begun,
 ) {
-    let mut run = p.division.run(marker::pin(thread::block_idx_x()));
-    let mut item = run.take(&p.division);
-    let mut tile = Tile::of(config, p, item.tile);
-    let copies = Copies {
-        config,
-        p,
-        memory,
-        map,
-        // Other CTAs read the weights only where there are more token tiles, the activations
-        // always.
-        weights_policy: if p.problem.m > config.tokens {
-            bulk::createpolicy_fractional_l2_evict_normal_b64()
-        } else {
-            bulk::createpolicy_fractional_l2_evict_first_b64()
-        },
-        activations_policy: bulk::createpolicy_fractional_l2_evict_last_b64(),
-    };
+    let Begun { mut item, mut tile, mut chunk } = begun;
+    let copies = Copies::new(config, p, map, memory);
+    // Steps whose weights are under way.
+    let mut early = item.count().min(STAGES);
     let chunk_bytes = u64::from(config.scheme.chunk_bytes());
-    let mut chunk = copies.chunk(&tile, item.first);
     let mut step = item.first;
-    let early = item.count().min(STAGES);
     let mut cursor = Cursor::producer();
-    // SAFETY: all stages are empty at first; a later one is when its wait returns.
+    // SAFETY: a stage is empty when its wait returns.
     unsafe {
-        for stage in 0..early {
-            ring.expect_bytes(&Cursor { stage, parity: 0 }, config.stage_bytes());
-            copies.weights(chunk, stage, ring.full(stage));
-            chunk += chunk_bytes;
-        }
         grid::griddepcontrol_wait();
-        for stage in 0..early {
-            copies.activations(&tile, step, stage, ring.full(stage));
-            step += 1;
-            cursor.advance();
-        }
         let mut parity = 0;
         loop {
             while step < item.end {
-                ring.wait_empty(&cursor);
                 let full = ring.full(cursor.stage);
-                ring.expect_bytes(&cursor, config.stage_bytes());
-                copies.weights(chunk, cursor.stage, full);
+                if early > 0 {
+                    early -= 1;
+                } else {
+                    ring.wait_empty(&cursor);
+                    ring.expect_bytes(&cursor, config.stage_bytes());
+                    copies.weights(chunk, cursor.stage, full);
+                    chunk += chunk_bytes;
+                }
                 copies.activations(&tile, step, cursor.stage, full);
-                chunk += chunk_bytes;
                 step += 1;
                 cursor.advance();
             }
+            let end = item.tile * p.division.steps + item.first;
+            let mut run = p.division.rest(marker::pin(thread::block_idx_x()), end);
             if run.is_empty() {
                 return;
             }

@@ -20,12 +20,14 @@ impl Tile {
         // At least 1, which the compiler does not know: it would guard each division.
         let token_tiles = config.token_tiles(p.problem.m).max(1);
         let row_tiles = config.row_tiles(p.problem.n).max(1);
-        let row = index / token_tiles;
-        Self {
-            token: index % token_tiles * config.tokens,
-            row_tile: row % row_tiles,
-            batch: row / row_tiles,
-        }
+        // A division takes longer than all else before the first copy.
+        let (row, token) = match token_tiles {
+            1 => (index, 0),
+            _ => (index / token_tiles, index % token_tiles),
+        };
+        let (batch, row_tile) =
+            if row < row_tiles { (0, row) } else { (row / row_tiles, row % row_tiles) };
+        Self { token: token * config.tokens, row_tile, batch }
     }
 }
 
