@@ -139,6 +139,10 @@ pub struct AsyncCount {
     pub cluster_accesses: Traffic,
     /// Bytes that multicast loads delivered to further CTAs.
     pub multicast_bytes: u64,
+    /// The most bytes that copies from global memory to one CTA's shared memory were to bring at
+    /// a time, from their issue to their completion. Under the lazy schedule, where they complete
+    /// when a wait cannot go on without them, this is how far a kernel copies ahead.
+    pub most_bytes_in_flight: u64,
     /// L2 prefetches of bulk and tensor kind.
     pub prefetches: u64,
     /// Lane arrivals at mbarriers.
@@ -163,6 +167,7 @@ impl AsyncCount {
         self.cluster_copies.add(&other.cluster_copies);
         self.cluster_accesses.add(&other.cluster_accesses);
         self.multicast_bytes += other.multicast_bytes;
+        self.most_bytes_in_flight = self.most_bytes_in_flight.max(other.most_bytes_in_flight);
         self.prefetches += other.prefetches;
         self.mbarrier_arrivals += other.mbarrier_arrivals;
         self.mbarrier_tests += other.mbarrier_tests;

@@ -262,6 +262,10 @@ fn multicast_bulk_loads() {
     assert_eq!((count.bulk_loads.operations, count.bulk_loads.bytes), (4, 128));
     assert_eq!(count.multicast_bytes, 384);
     assert_eq!(report.counters.global.bytes_read, 128);
+    // Each CTA gets 32 bytes from each of the four: one after the other, or all at a time.
+    assert_eq!(count.most_bytes_in_flight, 32);
+    let (_, report) = case.launch(Schedule::Lazy).unwrap();
+    assert_eq!(report.counters.asynchronous.most_bytes_in_flight, 128);
 }
 
 #[test]

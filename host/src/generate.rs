@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e4m3, ue8m0};
+use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e2m1, e4m3, ue8m0};
 
 use crate::error::{Error, Result, filled, reserve};
 use crate::gemm::{HalfMatrix, format_of};
@@ -19,7 +19,8 @@ const MXFP4_ONE: u8 = 127;
 /// How operands are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generator {
-    /// The public contest's: code bytes uniform in 0..=3, scales uniform in {0, 1, 2}.
+    /// The public GEMV contest's: code bytes uniform in 0..=3, scales uniform in {0, 1, 2}
+    /// (MXFP4: {1/2, 1, 2}).
     Contest,
     /// All 256 code bytes and all 127 finite e4m3 scales, subnormals, zero and 448 included (MXFP4:
     /// 2^-10 to 2^10). Each
@@ -32,25 +33,29 @@ pub enum Generator {
     /// below 2^22 and exact in f32 in whatever order it is summed (K up to 116,000). Rows are
     /// random, so that an operand read at a wrong place gives another answer.
     Exact,
+    /// The public GEMM contest's: all 256 code bytes, scales uniform in {0, 1, 2, 3} (MXFP4:
+    /// {1/2, 1, 2}). Sums are exact in f32 for K up to 12,900.
+    ContestGemm,
 }
 
 impl Generator {
     /// All generators, for tests.
-    pub const ALL: [Self; 3] = [Self::Contest, Self::FullRange, Self::Exact];
+    pub const ALL: [Self; 4] = [Self::Contest, Self::FullRange, Self::Exact, Self::ContestGemm];
 
     fn code(self, random: u8) -> u8 {
         match self {
             Self::Contest => random & 3,
-            Self::FullRange | Self::Exact => random,
+            Self::FullRange | Self::Exact | Self::ContestGemm => random,
         }
     }
 
     fn scale(self, format: Format, rng: &mut SplitMix64, k: usize) -> u8 {
         const ONE: u8 = e4m3::encode(1.0);
         const TWO: u8 = e4m3::encode(2.0);
+        const THREE: u8 = e4m3::encode(3.0);
         if format == Format::Mxfp4 {
             return match self {
-                Self::Contest => [MXFP4_ONE - 1, MXFP4_ONE, MXFP4_ONE + 1][rng.below(3) as usize],
+                Self::Contest | Self::ContestGemm => MXFP4_ONE - 1 + rng.below(3) as u8,
                 Self::FullRange => MXFP4_ONE - 10 + rng.below(21) as u8,
                 Self::Exact if k > 28_672 => MXFP4_ONE,
                 Self::Exact => MXFP4_ONE + rng.below(2) as u8,
@@ -58,6 +63,7 @@ impl Generator {
         }
         match self {
             Self::Contest => [0, ONE, TWO][rng.below(3) as usize],
+            Self::ContestGemm => [0, ONE, TWO, THREE][rng.below(4) as usize],
             Self::FullRange => rng.below(u32::from(e4m3::MAX_CODE) + 1) as u8,
             Self::Exact if k > 28_672 => ONE,
             Self::Exact => [ONE, TWO][rng.below(2) as usize],
@@ -67,7 +73,7 @@ impl Generator {
     fn global_scale(self) -> f32 {
         match self {
             Self::FullRange => 1.0 / 1024.0,
-            Self::Contest | Self::Exact => 1.0,
+            Self::Contest | Self::Exact | Self::ContestGemm => 1.0,
         }
     }
 
@@ -119,8 +125,8 @@ impl Generator {
         self.blocks(name, dims, layout, rng)
     }
 
-    /// A matrix of 16-bit floats: standard normal (full-range), magnitudes as the contest's
-    /// codes, or small integers whose products with exact weights have exact sums.
+    /// A matrix of 16-bit floats: standard normal (full-range), what the contest's codes stand
+    /// for, or small integers whose products with exact weights have exact sums.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -136,6 +142,7 @@ impl Generator {
             Self::Contest => rng.below(4) as f32 / 2.0,
             Self::FullRange => rng.normal() as f32,
             Self::Exact => rng.below(9) as f32 - 4.0,
+            Self::ContestGemm => e2m1::decode(rng.below(16) as u8),
         }));
         HalfMatrix::round(name, dims, operand, &values)
     }
@@ -163,6 +170,7 @@ impl fmt::Display for Generator {
             Self::Contest => "contest",
             Self::FullRange => "full-range",
             Self::Exact => "exact",
+            Self::ContestGemm => "contest-gemm",
         })
     }
 }
@@ -171,9 +179,8 @@ impl FromStr for Generator {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|generator| generator.to_string() == text)
-            .ok_or_else(|| Error::shape("generator", "contest, full-range or exact", text))
+        Self::ALL.into_iter().find(|generator| generator.to_string() == text).ok_or_else(|| {
+            Error::shape("generator", "contest, contest-gemm, full-range or exact", text)
+        })
     }
 }

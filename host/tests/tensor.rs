@@ -117,11 +117,17 @@ fn the_full_range_generator_reaches_every_code_and_scale() {
 }
 
 #[test]
-fn the_contest_generator_stays_in_its_sets() {
+fn the_contest_generators_stay_in_their_sets() {
     let mut rng = SplitMix64::new(5);
     let x = Generator::Contest.operand("a", dims(1, 16, 256), LINEAR, &mut rng).expect("small");
     assert!(x.codes().iter().all(|&byte| byte < 4));
     assert!(x.scales().iter().all(|&byte| [0.0, 1.0, 2.0].contains(&e4m3::decode(byte))));
+    let gemm = Generator::ContestGemm;
+    let x = gemm.operand("a", dims(1, 16, 1024), LINEAR, &mut rng).expect("small");
+    assert!((0..=255).all(|byte: u8| x.codes().contains(&byte)));
+    let scales = [0.0, 1.0, 2.0, 3.0];
+    assert!(x.scales().iter().all(|&byte| scales.contains(&e4m3::decode(byte))));
+    assert!(scales.iter().all(|&scale| x.scales().contains(&e4m3::encode(scale))));
 }
 
 proptest! {

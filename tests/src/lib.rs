@@ -40,6 +40,24 @@ pub fn emulated(device: &str, schedule: Schedule) -> Kernels {
     device.kernels(Some(&kernels_dir())).expect("kernels are built")
 }
 
+/// The kernels of a GPU; `None`, and a line on standard output that says why, where there is none.
+pub fn gpu() -> Option<Kernels> {
+    let request: DeviceRequest = "cuda:0".parse().expect("a device");
+    match Device::open(&request) {
+        Ok(device) => Some(device.kernels(Some(&kernels_dir())).expect("kernels are built")),
+        Err(error) => {
+            println!("skipped {request}: {error}");
+            None
+        }
+    }
+}
+
+/// Every device there is, with its name: the emulated ones, and a GPU where there is one.
+pub fn devices() -> Vec<(&'static str, Kernels)> {
+    let emulators = ["emu:h200", "emu:b200"].map(|name| (name, emulated(name, Schedule::Eager)));
+    emulators.into_iter().chain(gpu().map(|kernels| ("cuda:0", kernels))).collect()
+}
+
 /// One GEMV, its inputs and how it is run.
 #[derive(Debug, Clone)]
 pub struct Case {

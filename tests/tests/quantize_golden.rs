@@ -4,31 +4,11 @@
 use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::FloatType;
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::device::{Device, Kernels};
+use nvfp4::device::Kernels;
 use nvfp4::quantize::QuantizeOptions;
 use nvfp4::quantize::device::{Input, Quantizer};
+use nvfp4_tests::devices;
 use nvfp4_tests::golden::{self, COLUMNS, Golden};
-
-/// The devices, with what says why one is missing.
-fn devices() -> Vec<(&'static str, Kernels)> {
-    ["emu:h200", "emu:b200", "cuda:0"]
-        .into_iter()
-        .filter_map(|name| {
-            match Device::open(&name.parse().expect("a device")) {
-                Ok(device) => {
-                    let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir()));
-                    Some((name, kernels.expect("kernels are built")))
-                }
-                // Only a GPU may be missing.
-                Err(error) if name.starts_with("cuda") => {
-                    println!("skipped {name}: {error}");
-                    None
-                }
-                Err(error) => panic!("{name}: {error}"),
-            }
-        })
-        .collect()
-}
 
 /// Quantises the input on each device and compares with what is recorded.
 fn check(devices: &[(&str, Kernels)], golden: &Golden) {

@@ -59,7 +59,7 @@ pub use activations::{ActivationKind, Activations, HalfMatrix};
 pub use buffers::{ActivationBuffers, Vectors, Workspace};
 pub(crate) use check::check_operands;
 pub use oracle::reference;
-pub use plan::{Candidate, GemmOverrides, GemmPlan, Source, plan};
+pub use plan::{Candidate, GemmOverrides, GemmPlan, Reads, Source, plan};
 pub use product::Gemm;
 pub use result::{GemmResult, Output, ResultBuffers};
 pub use run::{GemmRun, gemm};

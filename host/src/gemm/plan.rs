@@ -57,6 +57,30 @@ impl Source {
     }
 }
 
+/// What a product copies of its operands, the launches before it aside: how often, from L2 or
+/// from memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Reads {
+    /// Times that each matrix of activations is read.
+    pub activation_passes: u64,
+    /// Times that the weights of a batch entry are read; where entries share weights, by each.
+    pub weight_passes: u64,
+    /// Bytes of all of it: whole stages, what is beyond the edges included.
+    pub bytes: u64,
+}
+
+impl Reads {
+    /// In words.
+    pub(super) fn reason(&self) -> String {
+        let times = |count: u64| if count == 1 { "once".into() } else { format!("{count} times") };
+        let (activations, weights) = (times(self.activation_passes), times(self.weight_passes));
+        let bytes = self.bytes;
+        format!(
+            "activations are read {activations}, weights {weights}: {bytes} bytes in whole stages"
+        )
+    }
+}
+
 /// How a GEMM will be run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GemmPlan {
@@ -82,6 +106,8 @@ pub struct GemmPlan {
     pub tile: [u32; 2],
     /// Stages of the pipeline.
     pub stages: u32,
+    /// What is copied of the operands.
+    pub reads: Reads,
     /// Bytes of device memory that a launch needs besides operands and result.
     pub workspace_bytes: usize,
     /// f32 additions, one after the other, that lead to a result.

@@ -10,9 +10,8 @@ mod operand;
 mod results;
 
 use case::{Case, config};
-use fp4_formats::gemm::blackwell::choose::{Machine, choose};
-use fp4_formats::gemm::blackwell::{CONFIGS, Tiling};
-use fp4_formats::gemm::{OutputType, Problem, ResultType};
+use fp4_formats::gemm::OutputType;
+use fp4_formats::gemm::blackwell::CONFIGS;
 use fp4_formats::layout::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::quantize::Format;
 use operand::Scales;
@@ -163,43 +162,5 @@ fn random_schedules() {
             case.swapped |= seed % 3 == 1;
             case.check();
         }
-    }
-}
-
-/// Budgets on the contest's shapes, with the candidate that is chosen for them: every
-/// byte of the operands read from memory once, and not more than 1.05 times what whole
-/// tiles take in the passes that the tiling states; at most 1.15 times the useful
-/// products; four stages in flight; results written in whole sectors, once.
-#[test]
-fn budgets_of_the_contest_shapes() {
-    for (m, n, k) in [(128, 7168, 16384), (128, 4096, 7168), (128, 7168, 2048)] {
-        let problem = Problem { m, n, k, l: 1 };
-        let result = ResultType::Floats(OutputType::F16);
-        let chosen = choose(Format::Nvfp4, None, &problem, result, &Machine::B200)
-            .expect("a configuration takes it");
-        let config = chosen.config;
-        assert!(config.stages() >= 4, "{chosen:?}");
-        // A quarter of N, K of a few steps a CTA: the same tiles, fewer of them.
-        let (n, k) = (n / 4, 512 * config.splits);
-        let mut case = Case::new(config, [m, n, k, 1]);
-        case.swapped = chosen.swapped;
-        case.dynamic = chosen.dynamic;
-        case.clusters = chosen.clusters;
-        case.output = OutputType::F16;
-        let counters = case.check().counters;
-
-        let row = u64::from(k / 2 + k / 16);
-        let operands = row * u64::from(m + n);
-        let read = counters.global_unique_bytes_read;
-        assert!(20 * read <= 21 * operands, "{chosen:?}: {read} bytes of {operands}");
-        let (x, y) = if chosen.swapped { (n, m) } else { (m, n) };
-        let tiling = Tiling::new(config, x, y, 1);
-        let passes = row * u64::from(tiling.count * (config.rows() + config.columns));
-        let copied = counters.asynchronous.tensor_loads.bytes;
-        assert!(20 * copied <= 21 * passes, "{chosen:?}: {copied} bytes of {passes}");
-        let sectors = u64::from(m) * u64::from(n) * u64::from(case.output.bytes()) / 32;
-        assert_eq!(counters.global.sectors_written, sectors, "{chosen:?}");
-        let useful = u64::from(m) * u64::from(n) * u64::from(k);
-        assert!(100 * counters.tensor.nibble <= 115 * useful, "{chosen:?}: {:?}", counters.tensor);
     }
 }

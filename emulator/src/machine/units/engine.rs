@@ -118,6 +118,18 @@ pub(crate) struct Operation {
     pub(crate) work: Box<dyn Work>,
 }
 
+impl Operation {
+    /// What it brings from global memory to the shared memory of CTAs: rank and bytes.
+    fn loads(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let global = self.reads.iter().any(|range| range.home == Home::Global);
+        let writes = if global { self.writes.as_slice() } else { &[] };
+        writes.iter().filter_map(|range| match range.home {
+            Home::Shared(rank) => Some((rank as usize, range.bytes)),
+            Home::Global | Home::Tensor(_) => None,
+        })
+    }
+}
+
 /// An operation in the queue.
 #[derive(Debug)]
 pub(crate) struct Queued {
@@ -166,6 +178,14 @@ impl Units {
         let id = self.next_id;
         self.next_id += 1;
         self.flight.add(&operation);
+        for (rank, bytes) in operation.loads() {
+            if rank >= self.loading.len() {
+                self.loading.resize(rank + 1, 0);
+            }
+            self.loading[rank] += bytes;
+            let most = &mut machine.stats.asynchronous.most_bytes_in_flight;
+            *most = self.loading[rank].max(*most);
+        }
         let agent = self.races.as_mut().map(|races| {
             let warp = operation.site.warp;
             let kind = operation.group.map(|group| group.kind);
@@ -240,6 +260,9 @@ impl Units {
         let Queued { id, mut operation, agent, .. } = self.queue.remove(index);
         self.events += 1;
         self.flight.remove(&operation);
+        for (rank, bytes) in operation.loads() {
+            self.loading[rank] -= bytes;
+        }
         let site = operation.site;
         operation.work.write(machine).map_err(|fault| fault.at(site))?;
         if let Some(agent) = agent {

@@ -128,6 +128,8 @@ pub(crate) struct Units {
     schedule: Schedule,
     random: SplitMix,
     pub(crate) flight: Flight,
+    /// Bytes that copies in flight bring from global memory to each CTA.
+    loading: Vec<u64>,
     pub(crate) barriers: Mbarriers,
     pub(crate) groups: Groups,
     pub(crate) proxies: Proxies,
@@ -162,6 +164,7 @@ impl Units {
             schedule: Schedule::Eager,
             random: SplitMix::new(0, 0),
             flight: Flight::default(),
+            loading: Vec::new(),
             barriers: Mbarriers::default(),
             groups: Groups::default(),
             proxies: Proxies::default(),
@@ -186,6 +189,7 @@ impl Units {
         let per_cta = threads.div_ceil(32) as usize;
         let warps = ctas.len() * per_cta;
         self.queue.clear();
+        self.loading.clear();
         self.next_id = 0;
         self.events = 0;
         self.tests = 0;

@@ -172,7 +172,7 @@ pub struct Bench {
     /// Named set of shapes: gemv, gemm, decode, quantize or all.
     #[arg(long, group = "what")]
     pub set: Option<String>,
-    /// Inputs: contest, full-range or exact.
+    /// Inputs: contest (GEMV's), contest-gemm, full-range or exact.
     #[arg(long, default_value = "full-range")]
     pub generator: Generator,
     /// Seed of the inputs.

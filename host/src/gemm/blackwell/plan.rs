@@ -10,7 +10,7 @@ use super::left;
 use super::prepare::Preparation;
 use crate::error::{Error, Result};
 use crate::gemm::GemmPlan;
-use crate::gemm::plan::{Candidate, Chosen, FLOATS, Request, with_work};
+use crate::gemm::plan::{Candidate, Chosen, FLOATS, Reads, Request, with_work};
 use crate::tune::TuneProblem;
 
 /// Plans a checked problem.
@@ -45,6 +45,8 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
         ),
         format!("weights are the {weights} of the tensor core's tiles"),
     ];
+    let reads = reads(&best, problem.k);
+    why.push(reads.reason());
     if left.is_some() {
         why.push("weights are decoded to the activations' type, exactly".into());
     }
@@ -73,6 +75,7 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
         dynamic_shared: config.shared_bytes(),
         tile: if best.swapped { tile } else { [tile[1], tile[0]] },
         stages: config.stages(),
+        reads,
         workspace_bytes,
         // The order of sums within the tensor core is not specified.
         additions: problem.k,
@@ -87,6 +90,21 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
         candidates: candidates.into_iter().map(Candidate::from).collect(),
         chosen: Chosen::Blackwell(best),
     })
+}
+
+/// What is copied of the operands: rows of `X` once a cluster, of `Y` once a tile.
+fn reads(choice: &Choice, k: u32) -> Reads {
+    let Choice { config, tiling, .. } = choice;
+    let [x_passes, y_passes] = [tiling.y, tiling.x].map(u64::from);
+    let (activation_passes, weight_passes) =
+        if choice.swapped { (y_passes, x_passes) } else { (x_passes, y_passes) };
+    let copying = u64::from(config.pair * config.share);
+    let steps = u64::from(tiling.count) * u64::from(config.steps(k));
+    Reads {
+        activation_passes,
+        weight_passes,
+        bytes: steps * copying * u64::from(config.read_bytes()),
+    }
 }
 
 /// The candidates that the overrides leave, the shortest first. Of a configuration's two

@@ -4,13 +4,13 @@ use fp4_formats::gemm::hopper::config::{
     self, CONFIGS, Estimate, HopperConfig, K_STEP, MAX_BLOCKS, MAX_SPLITS, THREADS,
 };
 use fp4_formats::gemm::hopper::{Division, Operand, Scheme};
-use fp4_formats::gemm::{OutputType, ResultType};
+use fp4_formats::gemm::{OutputType, Problem, ResultType};
 use fp4_formats::quantize::dequantize_config;
 
 use super::decode_launches;
 use crate::error::{Error, Result};
 use crate::gemm::check::formats;
-use crate::gemm::plan::{Candidate, Chosen, FLOATS, Request, with_work};
+use crate::gemm::plan::{Candidate, Chosen, FLOATS, Reads, Request, with_work};
 use crate::gemm::{ActivationKind, GemmPlan};
 use crate::quantize::device::Step;
 use crate::shape::{GemmShape, MAX_DIM};
@@ -113,6 +113,8 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
             division.parts()
         ));
     }
+    let reads = reads(config, problem);
+    why.push(reads.reason());
     if !before.is_empty() {
         why.push(format!("activations are decoded to {}, exactly", scheme.operand.name()));
     }
@@ -128,6 +130,7 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
         dynamic_shared: config.launch_shared_bytes(best.resident),
         tile: [config.rows, config.tokens],
         stages: config.stages(),
+        reads,
         workspace_bytes: workspace.bytes,
         additions: config::additions(&division),
         repack: "weights, once at load",
@@ -177,6 +180,18 @@ fn candidates(
         .collect();
     found.sort_by_key(|estimate| estimate.cycles);
     Ok(found)
+}
+
+/// What is copied of 16-bit or decoded activations and of repacked weights: the steps of all
+/// tiles, whoever does them.
+fn reads(config: &HopperConfig, problem: &Problem) -> Reads {
+    let steps =
+        config.tiles(problem) * u64::from(problem.l) * u64::from(problem.k.div_ceil(K_STEP));
+    Reads {
+        activation_passes: config.row_tiles(problem.n).into(),
+        weight_passes: config.token_tiles(problem.m).into(),
+        bytes: steps * u64::from(config.stage_bytes()),
+    }
 }
 
 /// Bytes of the decoded activations.

@@ -1,0 +1,200 @@
+//! What the contest's GEMMs cost on the emulated machines, by its counters, with the plans that are
+//! made for them: bytes, products, and how far they copy ahead.
+
+use fp4_formats::ScaleLayout::Blocked128x4;
+use fp4_formats::gemm::hopper::config::CONFIGS as HOPPER;
+use fp4_formats::gemm::hopper::config::K_STEP;
+use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::quantize::Format;
+use nvfp4::device::Kernels;
+use nvfp4::gemm::{
+    ActivationKind, Activations, GemmOptions, GemmOverrides, GemmPlan, GemmResult, HalfMatrix,
+    Reads, gemm, plan,
+};
+use nvfp4::generate::Generator;
+use nvfp4::rng::SplitMix64;
+use nvfp4::shape::{GEMM_CONTEST, GemmShape};
+use nvfp4::tensor::Dims;
+use nvfp4_tests::emulated;
+use ptx_emu::{Counters, Schedule};
+
+const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
+
+/// Runs a contest problem: NVFP4 by NVFP4 to f16, 128x4 scales. Its results are compared elsewhere.
+fn run(kernels: &Kernels, shape: GemmShape, overrides: GemmOverrides) -> GemmResult {
+    let mut rng = SplitMix64::new(7);
+    let mut operand = |name: &str, rows| {
+        let dims = Dims::new(1, rows, shape.k).expect("dims");
+        Generator::ContestGemm.operand(name, dims, Blocked128x4, &mut rng).expect(name)
+    };
+    let (a, b) = (operand("a", shape.m), operand("b", shape.n));
+    let options = GemmOptions { overrides, ..GemmOptions::default() };
+    gemm(kernels, &Activations::Blocks(&a), &b, &options).unwrap_or_else(|e| panic!("{shape}: {e}"))
+}
+
+/// Of the product, which is the last launch.
+fn counters(result: &GemmResult) -> &Counters {
+    &result.reports.last().expect("a launch").counters
+}
+
+/// Bytes of rows of codes and scales in NVFP4.
+fn blocks(rows: usize, k: usize) -> u64 {
+    (rows * (k / 2 + k / 16)) as u64
+}
+
+/// Bytes of the activations as the product takes them: on sm_90a they are decoded.
+fn activations(shape: GemmShape, arch: &str) -> u64 {
+    if arch == "sm_90a" { (shape.m * shape.k * 2) as u64 } else { blocks(shape.m, shape.k) }
+}
+
+/// Whole contest problems: no byte of the operands is missed, memory is read once; what is copied is
+/// what the plan states, and at most 1.05 times the operands in the passes that it states;
+/// at most 1.15 times the useful products; results are written once.
+#[test]
+fn contest_shapes_are_within_budget() {
+    for device in DEVICES {
+        let kernels = emulated(device, Schedule::Eager);
+        for shape in GEMM_CONTEST {
+            let result = run(&kernels, shape, GemmOverrides::default());
+            let (plan, counters) = (&result.plan, counters(&result));
+            let reads = plan.reads;
+            let [a, b] = [activations(shape, &plan.arch), blocks(shape.n, shape.k)];
+            let what = format!("{device} {shape}: {plan}\n{:?}", counters.asynchronous);
+
+            // Tensor maps, biases and the like are a few sectors.
+            let once = counters.global_unique_bytes_read;
+            assert!(once >= a + b && 20 * once <= 21 * (a + b), "{once} of {}, {what}", a + b);
+            let copied =
+                counters.asynchronous.tensor_loads.bytes + counters.asynchronous.bulk_loads.bytes;
+            assert_eq!(copied, reads.bytes, "{what}");
+            let passes = a * reads.activation_passes + b * reads.weight_passes;
+            assert!(copied >= passes && 20 * copied <= 21 * passes, "{passes} {what}");
+
+            let useful = (shape.m * shape.n * shape.k) as u64;
+            let products = counters.tensor.half + counters.tensor.nibble;
+            assert!(100 * products <= 115 * useful, "{:?} {what}", counters.tensor);
+            let stored = (shape.m * shape.n * 2) as u64;
+            assert!(counters.global_unique_bytes_written >= stored, "{what}");
+            if plan.arch == "sm_100a" {
+                // In whole sectors, once. On sm_90a sums go through memory, too.
+                assert_eq!(counters.global.sectors_written * 32, stored, "{what}");
+            }
+        }
+    }
+}
+
+/// A kernel copies as many stages ahead as its pipeline has, at least four of them: a wave of the
+/// contest problems' tiles, whose copies complete as late as they may.
+#[test]
+fn four_stages_are_in_flight() {
+    for device in DEVICES {
+        let kernels = emulated(device, Schedule::Lazy);
+        for shape in GEMM_CONTEST {
+            let machine = kernels.device().machine();
+            let arch = kernels.device().choice().arch.clone();
+            let kind = ActivationKind::Blocks { format: Format::Nvfp4, layout: Blocked128x4 };
+            let none = GemmOverrides::default();
+            let planned = plan(shape, Format::Nvfp4, kind, &arch, machine, &none).expect("planned");
+            let few = GemmShape { n: 2 * planned.tile[0] as usize, k: 4096.min(shape.k), ..shape };
+            let overrides =
+                GemmOverrides { kernel: Some(planned.kernel.into()), splits: Some(planned.splits) };
+            let result = run(&kernels, few, overrides);
+            let stage = stage_bytes(&result.plan);
+            let most = counters(&result).asynchronous.most_bytes_in_flight;
+            let stages = most / stage;
+            let what = format!("{device} {few}: {most} bytes, {}", result.plan);
+            assert!((4..=u64::from(planned.stages)).contains(&stages), "{stages} stages: {what}");
+        }
+    }
+}
+
+/// Bytes that a stage of a plan's kernel holds of one CTA.
+fn stage_bytes(plan: &GemmPlan) -> u64 {
+    let hopper = HOPPER.iter().find(|config| config.name == plan.kernel);
+    let blackwell = blackwell::CONFIGS.iter().find(|config| config.name == plan.kernel);
+    let bytes = hopper.map(hopper::HopperConfig::stage_bytes);
+    let bytes = bytes.or(blackwell.map(blackwell::BlackwellConfig::stage_bytes));
+    bytes.expect("a configuration").into()
+}
+
+/// What a plan states is copied, of every configuration, also where tiles, steps and parts of K are
+/// not full, for each batch entry.
+#[test]
+fn plans_state_what_is_copied() {
+    let halves = |operand, dims: Dims, rng: &mut SplitMix64| -> HalfMatrix {
+        Generator::Exact.halves("a", dims, operand, rng).expect("a")
+    };
+    for device in DEVICES {
+        let kernels = emulated(device, Schedule::Eager);
+        let arch = kernels.device().choice().arch.clone();
+        let hoppers = HOPPER.iter().filter(|config| config.scheme.format == Format::Nvfp4);
+        let hoppers = hoppers.flat_map(|config| {
+            [0, 1, 3].map(|splits| {
+                let tile = [config.rows, config.tokens];
+                (config.name, tile, config.scheme.operand, true, splits, 3 * K_STEP + 16)
+            })
+        });
+        let blackwells = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
+        let blackwells = blackwells.map(|config| {
+            let tile = [config.rows(), config.columns];
+            let operand = config.left.unwrap_or(hopper::Operand::F16);
+            let k = config.step() * (config.splits + 1) + 16;
+            (config.name, tile, operand, config.left.is_some(), config.splits, k)
+        });
+        let all: Vec<_> = if arch == "sm_90a" { hoppers.collect() } else { blackwells.collect() };
+        for (name, [rows, tokens], operand, of_halves, splits, k) in all {
+            let (m, n, l) = (tokens as usize + 1, rows as usize + 24, 2);
+            let mut rng = SplitMix64::new(3);
+            let dims = |rows| Dims::new(l, rows, k as usize).expect("dims");
+            let weights = Generator::Exact.operand("b", dims(n), Blocked128x4, &mut rng);
+            let weights = weights.expect("b");
+            let blocks = Generator::Exact.operand("a", dims(m), Blocked128x4, &mut rng).expect("a");
+            let halves = halves(operand, dims(m), &mut rng);
+            let a =
+                if of_halves { Activations::Halves(&halves) } else { Activations::Blocks(&blocks) };
+            let overrides = GemmOverrides { kernel: Some(name.into()), splits: Some(splits) };
+            let options = GemmOptions { overrides, ..GemmOptions::default() };
+            let result = gemm(&kernels, &a, &weights, &options).expect("runs");
+            let asynchronous = counters(&result).asynchronous;
+            let copied = asynchronous.tensor_loads.bytes + asynchronous.bulk_loads.bytes;
+            let Reads { activation_passes, weight_passes, bytes } = result.plan.reads;
+            assert_eq!(copied, bytes, "{}", result.plan);
+            let [rows, tokens] = result.plan.tile.map(|size| size as usize);
+            let per_cluster = if name.ends_with("share2") { 2 } else { 1 };
+            let down = |size: usize, tile: usize| -> [u64; 2] {
+                [1, per_cluster].map(|share| size.div_ceil(tile * share) as u64)
+            };
+            assert!(down(n, rows).contains(&activation_passes), "{}", result.plan);
+            assert!(down(m, tokens).contains(&weight_passes), "{}", result.plan);
+        }
+    }
+}
+
+/// The passes are in the plan's words and in its JSON.
+#[test]
+fn plans_state_their_passes() {
+    let kind = ActivationKind::Blocks { format: Format::Nvfp4, layout: Blocked128x4 };
+    let shape = GemmShape::of(300, 7168, 2048);
+    for (device, kernel) in
+        [("emu:h200", "gemm_sm90_nvfp4_f16_128x128"), ("emu:b200", "gemm_nvfp4_256x128")]
+    {
+        let kernels = emulated(device, Schedule::Eager);
+        let (device, kernel) = (kernels.device(), Some(kernel.to_owned()));
+        let overrides = GemmOverrides { kernel, splits: Some(1) };
+        let (arch, machine) = (&device.choice().arch, device.machine());
+        let plan = plan(shape, Format::Nvfp4, kind, arch, machine, &overrides).expect("planned");
+        let [rows, tokens] = plan.tile.map(|size| size as usize);
+        let [activations, weights] = [shape.n.div_ceil(rows), shape.m.div_ceil(tokens)];
+        let reads = [activations, weights].map(|count| count as u64);
+        let Reads { activation_passes, weight_passes, bytes } = plan.reads;
+        assert_eq!([activation_passes, weight_passes], reads, "{plan}");
+        let text = format!(
+            "activations are read {activations} times, weights {weights} times: {bytes} bytes"
+        );
+        assert!(plan.to_string().contains(&text), "{plan} lacks {text}");
+        let json = serde_json::to_value(&plan).expect("JSON");
+        assert_eq!(json["reads"]["activation_passes"], activations);
+        assert_eq!(json["reads"]["weight_passes"], weights);
+        assert_eq!(json["reads"]["bytes"], bytes);
+    }
+}
