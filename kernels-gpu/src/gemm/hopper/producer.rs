@@ -5,6 +5,7 @@ use cuda_std::thread;
 use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, K_STEP, OPERAND_BYTES};
 use fp4_formats::gemm::hopper::params::HopperParams;
 
+use super::sharing::{self, Ready};
 use super::tile::{Memory, Tile};
 use crate::pipeline::{Cursor, Ring};
 
@@ -21,11 +22,16 @@ struct Copies<'a> {
 }
 
 impl Copies<'_> {
-    /// Address of the chunk of step `step` of a tile.
+    /// Address of the chunk of step `step` of a tile; of one that is past the last row, and is
+    /// not stored, of the last one's.
     #[inline(always)]
     fn chunk(&self, tile: &Tile, step: u32) -> u64 {
         let row_chunks = self.p.problem.k.div_ceil(K_STEP);
-        let index = u64::from(tile.row_tile) * u64::from(row_chunks) + u64::from(step);
+        let mut row_tile = tile.row_tile;
+        if self.config.sharers > 1 {
+            row_tile = row_tile.min(self.config.row_tiles(self.p.problem.n) - 1);
+        }
+        let index = u64::from(row_tile) * u64::from(row_chunks) + u64::from(step);
         self.p.weights
             + u64::from(tile.batch) * self.p.weight_stride
             + index * u64::from(self.config.scheme.chunk_bytes())
@@ -48,29 +54,44 @@ impl Copies<'_> {
         }
     }
 
+    /// The CTA's part of the tokens, for all that share them.
+    ///
     /// # Safety
-    /// As [`weights`](Self::weights), and whatever wrote the activations has ended.
+    /// As [`weights`](Self::weights), in all those CTAs, and whatever wrote the activations has
+    /// ended.
     #[inline(always)]
     unsafe fn activations(&self, tile: &Tile, step: u32, stage: u32, full: u32) {
-        let box_bytes = BOX_COLUMNS * OPERAND_BYTES * self.config.tokens;
+        let row_bytes = BOX_COLUMNS * OPERAND_BYTES;
+        let own = sharing::rank(self.config) * self.config.box_tokens();
         for half in 0..K_STEP / BOX_COLUMNS {
             let column = step * K_STEP + half * BOX_COLUMNS;
-            let to = self.memory.activations(self.config, stage) + half * box_bytes;
+            let at = [column as i32, (tile.token + own) as i32, tile.batch as i32];
+            let to = self.memory.activations(self.config, stage)
+                + (half * self.config.tokens + own) * row_bytes;
+            let (map, policy) = (self.map, self.activations_policy);
             // SAFETY: boxes may reach out of the tensor; the rest is the caller's.
             unsafe {
-                tensor_copy::cp_async_bulk_tensor_3d_shared_cta_global(
-                    to,
-                    self.map,
-                    [column as i32, tile.token as i32, tile.batch as i32],
-                    full,
-                    self.activations_policy,
-                );
+                if self.config.sharers > 1 {
+                    tensor_copy::cp_async_bulk_tensor_3d_shared_cluster_global_multicast(
+                        to,
+                        map,
+                        at,
+                        full,
+                        sharing::all(self.config),
+                        policy,
+                    );
+                } else {
+                    tensor_copy::cp_async_bulk_tensor_3d_shared_cta_global(
+                        to, map, at, full, policy,
+                    );
+                }
             }
         }
     }
 }
 
-/// Copies the steps of the CTA's run as stages become empty. Fills the first stages with
+/// Copies the steps of the CTA's run as stages become empty, activations, where they are shared,
+/// as those of all sharers are. Fills the first stages with
 /// weights before it waits for the kernels before in the stream, one of which may make the
 /// activations.
 ///
@@ -86,7 +107,7 @@ pub unsafe fn produce<const STAGES: u32>(
     ring: Ring<STAGES>,
     free: u32,
 ) {
-    let mut run = p.division.run(marker::pin(thread::block_idx_x()));
+    let mut run = p.division.run(marker::pin(thread::block_idx_x()) / config.sharers);
     let mut item = run.take(&p.division);
     let mut tile = Tile::of(config, p, item.tile);
     let copies = Copies {
@@ -108,15 +129,23 @@ pub unsafe fn produce<const STAGES: u32>(
     let mut step = item.first;
     let early = item.count().min(STAGES);
     let mut cursor = Cursor::producer();
-    // SAFETY: all stages are empty at first; a later one is when its wait returns.
+    let (shared, ready) = (config.sharers > 1, Ready::of(config, memory));
+    // SAFETY: all stages are empty at first; a later one is when its wait returns. That of the
+    // other CTA is when it has told so: it expects the bytes by then, and its sums are stored.
     unsafe {
         for stage in 0..early {
             ring.expect_bytes(&Cursor { stage, parity: 0 }, config.stage_bytes());
             copies.weights(chunk, stage, ring.full(stage));
+            if shared {
+                ready.tell(config, stage);
+            }
             chunk += chunk_bytes;
         }
         grid::griddepcontrol_wait();
         for stage in 0..early {
+            if shared {
+                ready.wait(&cursor);
+            }
             copies.activations(&tile, step, stage, ring.full(stage));
             step += 1;
             cursor.advance();
@@ -128,6 +157,10 @@ pub unsafe fn produce<const STAGES: u32>(
                 let full = ring.full(cursor.stage);
                 ring.expect_bytes(&cursor, config.stage_bytes());
                 copies.weights(chunk, cursor.stage, full);
+                if shared {
+                    ready.tell(config, cursor.stage);
+                    ready.wait(&cursor);
+                }
                 copies.activations(&tile, step, cursor.stage, full);
                 chunk += chunk_bytes;
                 step += 1;
