@@ -150,8 +150,8 @@ impl HopperConfig {
 
     /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
     pub const fn shared_bytes(&self) -> u32 {
-        let ready = if self.sharers > 1 { self.stages() * BARRIER_BYTES } else { 0 };
-        self.ready_offset() + ready
+        let barriers = if self.sharers > 1 { self.stages() } else { 1 };
+        self.received_offset() + barriers * BARRIER_BYTES
     }
 
     /// [`shared_bytes`](Self::shared_bytes), or as much as keeps all but `resident` CTAs from an
@@ -168,9 +168,9 @@ impl HopperConfig {
     }
 
     /// Offset in shared memory of the barriers that say that a stage of the CTA that shares
-    /// activations with this one may be written, one a stage. There are none where none shares.
+    /// activations with this one may be written, one a stage. Where CTAs share, none sends sums.
     pub const fn ready_offset(&self) -> u32 {
-        self.received_offset() + BARRIER_BYTES
+        self.received_offset()
     }
 
     /// Whether the CTAs of a cluster load one another's sums where they are, instead of sending

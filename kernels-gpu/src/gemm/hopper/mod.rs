@@ -21,8 +21,8 @@
 //! | 0, after a tile's last stage is read | f32 sums, a token after the other |
 //! | `slot_offset`, likewise | sums that other CTAs of the cluster send |
 //! | `barriers_offset` | the ring's barriers |
-//! | `free_offset`, `received_offset` | the barriers `free`, `received` |
-//! | `ready_offset`, where activations are shared | the barriers `ready` |
+//! | `free_offset` | the barrier `free` |
+//! | `received_offset` | the barrier `received`, or where activations are shared the barriers `ready` |
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
@@ -129,9 +129,10 @@ unsafe fn gemm<
             tensor_copy::prefetch_tensormap(map);
             ring.init(1, CONSUMER_THREADS);
             mbarrier::mbarrier_init_shared_cta_b64(free, CONSUMER_THREADS);
-            mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.received_offset(), 1);
             if config.sharers > 1 {
                 Ready::of(config, memory).init(STAGES);
+            } else {
+                mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.received_offset(), 1);
             }
         }
         fence::fence_mbarrier_init_release_cluster();
@@ -251,8 +252,12 @@ unsafe fn consume<
             return;
         }
         if owned {
-            // Copies overwrite what was stored and loaded here.
-            fence::fence_proxy_async_shared_cta();
+            // Copies overwrite what was stored and loaded here, the other CTA's too.
+            if shared {
+                fence::fence_proxy_async();
+            } else {
+                fence::fence_proxy_async_shared_cta();
+            }
             // SAFETY: the barrier is initialised.
             unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(free) };
         }

@@ -90,10 +90,9 @@ impl Copies<'_> {
     }
 }
 
-/// Copies the steps of the CTA's run as stages become empty, activations, where they are shared,
-/// as those of all sharers are. Fills the first stages with
-/// weights before it waits for the kernels before in the stream, one of which may make the
-/// activations.
+/// Copies the steps of the CTA's run as stages become empty; shared activations as those of both
+/// CTAs are. Fills the first stages with weights before it waits for the kernels before in the
+/// stream, one of which may make the activations.
 ///
 /// # Safety
 /// One thread of the CTA; `map` is the address of the tensor map in `p`; the barriers are
