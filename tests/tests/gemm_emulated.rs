@@ -271,8 +271,7 @@ fn sharing_halves_what_is_read() {
             if splits == 1 {
                 assert_eq!(one.bytes, two.bytes, "{pair}");
             }
-            let [one, two] =
-                [one, two].map(|result| result.reports[0].counters.asynchronous.clone());
+            let [one, two] = [one, two].map(|result| result.reports[0].counters.asynchronous);
             let each = (tokens * 1280 * 2) as u64;
             assert_eq!((one.tensor_loads.bytes, one.multicast_bytes), (3 * each, 0), "{name}");
             assert_eq!(two.tensor_loads.bytes, 2 * each, "{pair}");
