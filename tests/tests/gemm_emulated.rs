@@ -5,7 +5,7 @@ use fp4_formats::gemm::OutputType;
 use fp4_formats::gemm::hopper::{CONFIGS, Operand};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1};
-use nvfp4::device::Kernels;
+use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemm::{
     Activations, GemmOptions, GemmOverrides, GemmResult, HalfMatrix, gemm, reference,
 };
@@ -13,8 +13,8 @@ use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::emulated;
-use ptx_emu::Schedule;
+use nvfp4_tests::{emulated, kernels_dir};
+use ptx_emu::{Gpu, Schedule};
 
 const DEVICE: &str = "emu:h200";
 
@@ -102,6 +102,7 @@ fn every_configuration() {
     for config in &CONFIGS {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 72);
         for (k, splits) in [(160, 1), (672, 3), (672, 0)] {
+            let splits = splits.min(config.max_splits());
             let mut case = Case::new(GemmShape::of(m, n, k)).kernel(config.name, splits);
             case.format = config.scheme.format;
             if (config.scheme.format, config.scheme.operand) == (Format::Nvfp4, Operand::Bf16) {
@@ -199,6 +200,99 @@ fn factors_and_bias() {
         case.options.bias = Some(ramp(n, 0.5));
         case.check(&kernels);
     }
+}
+
+/// The kernels of an H200 with few SMs, on which a CTA has several tiles.
+fn small(sms: u32, schedule: Schedule) -> Kernels {
+    let request = DeviceRequest::Emulator(Gpu { sms, ..Gpu::h200() });
+    let device = Device::open(&request).expect("opens anywhere").with_schedule(schedule);
+    device.kernels(Some(&kernels_dir())).expect("kernels are built")
+}
+
+const SCHEDULES: [Schedule; 5] = [
+    Schedule::Eager,
+    Schedule::Lazy,
+    Schedule::Random(1),
+    Schedule::Random(2),
+    Schedule::Random(3),
+];
+
+/// CTAs that share activations: tiles without a neighbour, halves without tokens, rings that do
+/// not fill and that wrap, a tile a CTA and several, sums through the workspace.
+#[test]
+fn shared_activations() {
+    let sharing: Vec<_> = CONFIGS.iter().filter(|config| config.sharers > 1).collect();
+    assert_eq!(sharing.len(), 6);
+    let machines = SCHEDULES.map(|schedule| [132, 2, 14].map(|sms| small(sms, schedule)));
+    let mut index = 0;
+    for m in [1, 33, 64, 129, 300] {
+        for n in [8, 129, 300, 640, 1000] {
+            for k in [16, 160, 1424, 1936] {
+                let config = sharing[index % 6];
+                let splits = (index / 6 % 2) as u32;
+                let mut case = Case::new(GemmShape::of(m, n, k)).kernel(config.name, splits);
+                case.format = config.scheme.format;
+                if case.format == Format::Mxfp4 {
+                    case.shape.k = k.next_multiple_of(32);
+                }
+                case.left = match index % 4 {
+                    0 if config.scheme.operand == Operand::F16 => Left::Blocks(Blocked128x4),
+                    1 if case.format == Format::Mxfp4 => Left::Blocks(Linear),
+                    _ => Left::Halves(config.scheme.operand),
+                };
+                case.shape.l = [1, 1, 1, 2][index % 4];
+                case.shared = index % 8 == 3;
+                case.generator = Generator::ALL[index % 3];
+                case.seed = index as u64;
+                let result = case.check(&machines[index % 5][index / 5 % 3]);
+                assert_eq!((result.plan.kernel, result.plan.cluster), (config.name, 2));
+                index += 1;
+            }
+        }
+    }
+}
+
+/// Shared activations are read once for two CTAs, and are the same results.
+#[test]
+fn sharing_halves_what_is_read() {
+    let kernels = emulated(DEVICE, Schedule::Random(7));
+    for (name, pair, tokens) in [
+        ("gemm_sm90_nvfp4_f16_128x64", "gemm_sm90_nvfp4_f16_128x64_pair", 64),
+        ("gemm_sm90_nvfp4_f16_128x128", "gemm_sm90_nvfp4_f16_128x128_pair", 128),
+    ] {
+        for splits in [0, 1] {
+            // Three row tiles: the last one's CTA has its half of the activations still to copy.
+            let [one, two] = [name, pair].map(|name| {
+                let mut case = Case::new(GemmShape::of(tokens, 384, 1280)).kernel(name, splits);
+                case.left = Left::Halves(Operand::F16);
+                case.generator = Generator::FullRange;
+                case.check(&kernels)
+            });
+            if splits == 1 {
+                assert_eq!(one.bytes, two.bytes, "{pair}");
+            }
+            let [one, two] = [one, two].map(|result| result.reports[0].counters.asynchronous);
+            let each = (tokens * 1280 * 2) as u64;
+            assert_eq!((one.tensor_loads.bytes, one.multicast_bytes), (3 * each, 0), "{name}");
+            assert_eq!(two.tensor_loads.bytes, 2 * each, "{pair}");
+            assert_eq!(two.multicast_bytes, 2 * each, "{pair}");
+        }
+    }
+}
+
+/// CTAs that share activations do not share tiles along K.
+#[test]
+fn sharing_does_not_split_k() {
+    let kernels = emulated(DEVICE, Schedule::Eager);
+    let case = Case::new(GemmShape::of(64, 256, 1280)).kernel(CONFIGS[15].name, 2);
+    let mut rng = SplitMix64::new(1);
+    let mut operand = |rows| {
+        let dims = Dims::new(1, rows, 1280).expect("dims");
+        Generator::Exact.operand("x", dims, Linear, &mut rng).expect("operand")
+    };
+    let (a, b): (_, BlockScaled<Nvfp4>) = (operand(64), operand(256));
+    let error = gemm(&kernels, &Activations::Blocks(&a), &b, &case.options).expect_err("refused");
+    assert!(error.to_string().contains("parts of K must be from 0 to 1"), "{error}");
 }
 
 /// Neither the schedule nor the number of parts changes the bits of an exact result; for one

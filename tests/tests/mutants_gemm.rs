@@ -160,6 +160,25 @@ fn hopper_64_tokens() {
     ]);
 }
 
+/// A launch whose CTAs share activations, planned for so many SMs.
+fn sharing(kernel: &'static str, splits: u32, shape: [usize; 3], sms: u32) -> Experiment {
+    let gpu = Gpu { sms, ..Gpu::h200() };
+    let (halves, output) = (Some(Operand::F16), OutputType::F32.into());
+    let case = Case { kernel, splits, shape, halves, output };
+    let mut experiment = case.experiment(&gpu);
+    // Beside two clusters there is room for the kernel before.
+    experiment.gpu.sms = 4;
+    experiment
+}
+
+/// A cluster makes three pairs of tiles, one without its second, of five steps in four stages;
+/// four divide three pairs of 18 steps, and sums meet in the workspace.
+#[test]
+fn hopper_pairs() {
+    let kernel = "gemm_sm90_nvfp4_f16_128x64_pair";
+    check(&[sharing(kernel, 1, [36, 588, 624], 1), sharing(kernel, 0, [36, 740, 2288], 8)]);
+}
+
 /// Warps on their own, eight stages.
 #[test]
 fn hopper_8_tokens() {

@@ -28,6 +28,7 @@ pub struct GemmOverrides {
     pub kernel: Option<String>,
     /// CTAs that share a tile, each with a part of K. On sm_90a they are a cluster; 1 is a CTA a
     /// tile, or fewer where tiles exceed the SMs; 0 divides all tiles' K evenly among all SMs.
+    /// Kernels whose CTAs share activations take 0 and 1.
     pub splits: Option<u32>,
 }
 

@@ -397,7 +397,9 @@ fn plans_are_remembered_for_their_problems() {
     for _ in 0..2 {
         for index in 0..MAX_PLANS + 40 {
             let (problem, plan) = (problem(index), planned(&tuned, &problem(index)));
-            let tiles = problem.shape.n.div_ceil(plan.tile[0] as usize);
+            // CTAs that share activations come together.
+            let sharers = (plan.cluster / plan.splits.max(1)) as usize;
+            let tiles = problem.shape.n.div_ceil(plan.tile[0] as usize * sharers) * sharers;
             let steps = problem.shape.k.div_ceil(hopper::config::K_STEP as usize);
             let ctas = match plan.splits {
                 0 => (tiles * steps).min(kernels.device().machine().sms as usize),

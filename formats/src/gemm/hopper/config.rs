@@ -60,6 +60,9 @@ pub struct HopperConfig {
     pub tokens: u32,
     /// CTAs that must fit an SM together.
     pub min_blocks: u32,
+    /// CTAs of a cluster that share activations, 1 or 2. They make tiles of neighbouring rows
+    /// and the same tokens at the same time, and each copies its part of the tokens for all.
+    pub sharers: u32,
 }
 
 impl HopperConfig {
@@ -93,6 +96,11 @@ impl HopperConfig {
         K_STEP * OPERAND_BYTES * self.tokens
     }
 
+    /// Tokens that one copy brings, to all that share them.
+    pub const fn box_tokens(&self) -> u32 {
+        self.tokens / self.sharers
+    }
+
     /// Bytes of a stage's codes and scales.
     pub const fn weight_bytes(&self) -> u32 {
         self.rows / CHUNK_ROWS * self.scheme.chunk_bytes()
@@ -106,7 +114,8 @@ impl HopperConfig {
     /// Stages of the pipeline: as many as fit, up to what memory latency needs.
     pub const fn stages(&self) -> u32 {
         let budget = SM_SHARED_BYTES / self.min_blocks - SYSTEM_SHARED_BYTES;
-        let fit = (budget - 2 * BARRIER_BYTES) / (self.stage_bytes() + 2 * BARRIER_BYTES);
+        let barriers = if self.sharers > 1 { 3 } else { 2 };
+        let fit = (budget - 2 * BARRIER_BYTES) / (self.stage_bytes() + barriers * BARRIER_BYTES);
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
     }
 
@@ -141,7 +150,8 @@ impl HopperConfig {
 
     /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
     pub const fn shared_bytes(&self) -> u32 {
-        self.received_offset() + BARRIER_BYTES
+        let barriers = if self.sharers > 1 { self.stages() } else { 1 };
+        self.received_offset() + barriers * BARRIER_BYTES
     }
 
     /// [`shared_bytes`](Self::shared_bytes), or as much as keeps all but `resident` CTAs from an
@@ -155,6 +165,12 @@ impl HopperConfig {
     /// Offset in shared memory of the barrier that says that the other CTAs' sums are there.
     pub const fn received_offset(&self) -> u32 {
         self.free_offset() + BARRIER_BYTES
+    }
+
+    /// Offset in shared memory of the barriers that say that a stage of the CTA that shares
+    /// activations with this one may be written, one a stage. Where CTAs share, none sends sums.
+    pub const fn ready_offset(&self) -> u32 {
+        self.received_offset()
     }
 
     /// Whether the CTAs of a cluster load one another's sums where they are, instead of sending
@@ -186,19 +202,31 @@ impl HopperConfig {
         n.div_ceil(self.rows)
     }
 
+    /// Groups of row tiles whose CTAs share activations; of the last some may not exist.
+    pub const fn row_groups(&self, n: u32) -> u32 {
+        n.div_ceil(self.rows * self.sharers)
+    }
+
     /// Tiles along the tokens.
     pub const fn token_tiles(&self, m: u32) -> u32 {
         m.div_ceil(self.tokens)
     }
 
-    /// Tiles of a batch entry.
+    /// Tiles of a batch entry. Those whose CTAs share activations count as one, here and in the
+    /// division: all of them do the same steps.
     pub const fn tiles(&self, problem: &Problem) -> u64 {
-        self.row_tiles(problem.n) as u64 * self.token_tiles(problem.m) as u64
+        self.row_groups(problem.n) as u64 * self.token_tiles(problem.m) as u64
+    }
+
+    /// The most parts of K that CTAs of a cluster may do.
+    pub const fn max_splits(&self) -> u32 {
+        if self.sharers > 1 { 1 } else { MAX_SPLITS }
     }
 
     /// Who does what. `splits`: CTAs of a cluster that share a tile; or 1, at most a CTA a
-    /// tile; or 0, a CTA an SM. `None` where there are fewer steps than
-    /// CTAs, or too many for a launch.
+    /// tile; or 0, a CTA an SM. What it calls a CTA is a cluster where CTAs share activations.
+    /// `None` where there are fewer steps than CTAs, too many for a launch, or more splits than
+    /// [`max_splits`](Self::max_splits).
     pub const fn division(
         &self,
         splits: u32,
@@ -207,14 +235,16 @@ impl HopperConfig {
     ) -> Option<Division> {
         let tiles = self.tiles(problem) * problem.l as u64;
         let steps = problem.k.div_ceil(K_STEP);
+        if splits > self.max_splits() {
+            return None;
+        }
         if splits > 1 {
             return Division::by_clusters(tiles, steps, splits);
         }
         let Some(total) = tiles.checked_mul(steps as u64) else { return None };
-        let sms = machine.sms as u64;
         // Sharing tiles among more CTAs than SMs costs more than it brings.
-        let (most, places) =
-            if splits == 1 { (tiles, sms * self.min_blocks as u64) } else { (total, sms) };
+        let (most, blocks) = if splits == 1 { (tiles, self.min_blocks) } else { (total, 1) };
+        let places = clusters(machine, self.sharers, blocks);
         let ctas = if most < places { most } else { places };
         Division::new(tiles, steps, ctas as u32)
     }
@@ -283,6 +313,9 @@ const STORE_BYTES: u64 = 40;
 const BLOCK_CYCLES: u64 = 340;
 /// For each CTA of a cluster but one.
 const MEMBER_CYCLES: u64 = 1300;
+/// More where CTAs share activations and hence wait for one another. A guess, which leaves
+/// sharing to launches that L2 would hold up for longer.
+const SHARE_CYCLES: u64 = 2000;
 /// Bytes of sums a cycle from each of the CTAs that give to another through memory.
 const GIVE_BYTES: u64 = 24;
 /// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
@@ -327,16 +360,18 @@ pub const fn estimate(
     let Some(division) = config.division(splits, problem, machine) else { return None };
     let tiles = config.tiles(problem) * problem.l as u64;
     let total = tiles * division.steps as u64;
-    let ctas = match division.cluster {
+    let runs = match division.cluster {
         1 => (total - division.longer as u64) / division.share as u64,
         cluster => tiles * cluster as u64,
     };
-    let groups = ctas / division.cluster as u64;
+    let ctas = runs * config.sharers as u64;
+    let groups = runs / division.cluster as u64;
+    let cluster = division.cluster * config.sharers;
     let mut resident = 1;
-    while resident < config.min_blocks && clusters(machine, division.cluster, resident) < groups {
+    while resident < config.min_blocks && clusters(machine, cluster, resident) < groups {
         resident += 1;
     }
-    let waves = groups.div_ceil(clusters(machine, division.cluster, resident));
+    let waves = groups.div_ceil(clusters(machine, cluster, resident));
     let (step, mut bound) = (product_cycles(config) * resident, "products");
     let mut body = waves * division.most() as u64 * step as u64;
     let weights = config.row_tiles(problem.n) as u64
@@ -357,12 +392,12 @@ pub const fn estimate(
     let busy = if ctas < machine.sms as u64 { ctas } else { machine.sms as u64 };
     let dram =
         (weights.saturating_sub(early / 2) + stored) * machine.sms as u64 / busy / DRAM_BYTES
-            + activations * config.row_tiles(problem.n) as u64 / ACTIVATION_BYTES;
+            + activations * config.row_groups(problem.n) as u64 / ACTIVATION_BYTES;
     if dram > body {
         (body, bound) = (dram, "dram");
     }
     let loaded = weights * config.token_tiles(problem.m) as u64
-        + activations * config.row_tiles(problem.n) as u64;
+        + activations * config.row_groups(problem.n) as u64;
     if loaded / L2_BYTES > body {
         (body, bound) = (loaded / L2_BYTES, "l2");
     }
@@ -373,10 +408,13 @@ pub const fn estimate(
         let sent = if config.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
         fixed += (parts - 1) * (MEMBER_CYCLES + sent) + store;
     } else {
-        fixed += tiles.div_ceil(ctas) * store_cycles(config, 1, result);
+        fixed += tiles.div_ceil(runs) * store_cycles(config, 1, result);
         if division.gives() {
             fixed += (parts - 1) * (sums / GIVE_BYTES);
         }
+    }
+    if config.sharers > 1 {
+        fixed += SHARE_CYCLES;
     }
     let cycles = body + waves * fixed;
     Some(Estimate { config, splits, ctas, waves, resident, division, cycles, bound })
@@ -424,11 +462,22 @@ const fn tile(
     tokens: u32,
     min_blocks: u32,
 ) -> HopperConfig {
-    HopperConfig { name, scheme: Scheme::ALL[scheme], rows, tokens, min_blocks }
+    HopperConfig { name, scheme: Scheme::ALL[scheme], rows, tokens, min_blocks, sharers: 1 }
+}
+
+/// [`tile`] for CTAs that share activations, two at a time.
+const fn pair(
+    name: &'static str,
+    scheme: usize,
+    rows: u32,
+    tokens: u32,
+    min_blocks: u32,
+) -> HopperConfig {
+    HopperConfig { sharers: 2, ..tile(name, scheme, rows, tokens, min_blocks) }
 }
 
 /// All configurations; a kernel for each is in the PTX of sm_90a.
-pub const CONFIGS: [HopperConfig; 15] = [
+pub const CONFIGS: [HopperConfig; 21] = [
     tile("gemm_sm90_nvfp4_f16_128x8", 0, 128, 8, 2),
     tile("gemm_sm90_nvfp4_f16_128x16", 0, 128, 16, 2),
     tile("gemm_sm90_nvfp4_f16_128x32", 0, 128, 32, 2),
@@ -444,6 +493,12 @@ pub const CONFIGS: [HopperConfig; 15] = [
     tile("gemm_sm90_mxfp4_bf16_128x32", 2, 128, 32, 2),
     tile("gemm_sm90_mxfp4_bf16_128x64", 2, 128, 64, 2),
     tile("gemm_sm90_mxfp4_bf16_128x128", 2, 128, 128, 1),
+    pair("gemm_sm90_nvfp4_f16_128x64_pair", 0, 128, 64, 2),
+    pair("gemm_sm90_nvfp4_f16_128x128_pair", 0, 128, 128, 1),
+    pair("gemm_sm90_nvfp4_bf16_128x64_pair", 1, 128, 64, 2),
+    pair("gemm_sm90_nvfp4_bf16_128x128_pair", 1, 128, 128, 1),
+    pair("gemm_sm90_mxfp4_bf16_128x64_pair", 2, 128, 64, 2),
+    pair("gemm_sm90_mxfp4_bf16_128x128_pair", 2, 128, 128, 1),
 ];
 
 #[cfg(test)]
@@ -462,7 +517,7 @@ mod tests {
                 let more = cta * (resident + 1) > SM_SHARED_BYTES;
                 assert!(more || resident == config.min_blocks, "{}: {resident}", config.name);
             }
-            for splits in 2..=MAX_SPLITS {
+            for splits in 2..=config.max_splits() {
                 let end = config.slot_offset(splits - 1, splits);
                 assert!(end <= config.barriers_offset(), "{}: {splits} parts", config.name);
             }
@@ -471,6 +526,9 @@ mod tests {
             assert!(config.weights_offset().is_multiple_of(1024), "{}", config.name);
             assert!(config.barriers_offset().is_multiple_of(BARRIER_BYTES), "{}", config.name);
             assert!(config.rows.is_multiple_of(CHUNK_ROWS), "{}", config.name);
+            // The swizzle moves pieces among eight rows.
+            assert!(config.box_tokens().is_multiple_of(8), "{}", config.name);
+            assert_eq!(config.box_tokens() * config.sharers, config.tokens, "{}", config.name);
             // Registers are a partition's: of 288 threads, say, one gets three warps of nine.
             let warps = (THREADS / WARP).div_ceil(PARTITIONS);
             let registers = warps * config.min_blocks * WARP * config.registers();
@@ -500,7 +558,7 @@ mod tests {
         let machine = Machine { sms: 132 };
         let problem = Problem { m: 128, n: 7168, k: 2048, l: 1 };
         for config in &CONFIGS {
-            for splits in 0..=MAX_SPLITS {
+            for splits in 0..=config.max_splits() {
                 let cycles = |result| {
                     estimate(config, splits, &problem, &machine, result).map(|found| found.cycles)
                 };
@@ -519,7 +577,17 @@ mod tests {
         let machine = Machine { sms: 132 };
         let pick = |m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
-            let found = choose(Scheme::ALL[0], &problem, &machine).unwrap();
+            choose(Scheme::ALL[0], &problem, &machine).unwrap()
+        };
+        let alone = |m, n, k| {
+            let problem = Problem { m, n, k, l: 1 };
+            let result = ResultType::Floats(OutputType::F16);
+            let configs = CONFIGS.iter().filter(|c| c.scheme == Scheme::ALL[0] && c.sharers == 1);
+            let found = configs
+                .flat_map(|config| (0..=MAX_SPLITS).map(move |splits| (config, splits)))
+                .filter_map(|(config, splits)| estimate(config, splits, &problem, &machine, result))
+                .min_by_key(|found| found.cycles)
+                .unwrap();
             (found.config.tokens, found.ctas)
         };
         let measured = [
@@ -538,7 +606,13 @@ mod tests {
             ((2304, 4608, 7168), (128, 132)),
         ];
         for ((m, n, k), best) in measured {
-            assert_eq!(pick(m, n, k), best, "{m} x {n} x {k}");
+            assert_eq!(alone(m, n, k), best, "{m} x {n} x {k}");
+        }
+        // Activations are shared where L2 would bound the launch.
+        for (m, n, k, sharers) in
+            [(16, 7168, 16384, 1), (64, 4096, 7168, 1), (128, 7168, 2048, 1), (2304, 4608, 7168, 2)]
+        {
+            assert_eq!(pick(m, n, k).config.sharers, sharers, "{m} x {n} x {k}");
         }
         for m in [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300, 2304] {
             for (n, k) in [(7168, 16384), (4096, 7168), (7168, 2048), (8, 16), (200, 7184)] {

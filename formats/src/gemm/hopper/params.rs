@@ -9,7 +9,7 @@ use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 ///
 /// | field | shape | layout |
 /// |---|---|---|
-/// | `activations` | tensor map | of `[L, M, K]` operands; box 64 columns, the configuration's tokens, 1; 128-byte swizzle; zeros out of bounds |
+/// | `activations` | tensor map | of `[L, M, K]` operands; box 64 columns, the configuration's [`box_tokens`](super::HopperConfig::box_tokens), 1; 128-byte swizzle; zeros out of bounds |
 /// | `partials` | a place a CTA | the sums that it gives, [`HopperConfig::partial_bytes`](super::HopperConfig::partial_bytes) |
 /// | `flags` | a word a CTA | not 0: it has given; all 0 at launch and in the end |
 /// | `weights` | `L` or 1 matrices | [`WeightLayout`](super::WeightLayout), `weight_stride` bytes apart (0: shared), 128-byte aligned |

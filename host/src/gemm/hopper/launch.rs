@@ -55,7 +55,7 @@ pub(in crate::gemm) fn launch(
         entry: gemm.plan.kernel,
         grid: [gemm.plan.grid[0], gemm.plan.grid[1], 1],
         block: [gemm.plan.threads, 1, 1],
-        cluster: (division.cluster > 1).then_some([division.cluster, 1, 1]),
+        cluster: (gemm.plan.cluster > 1).then_some([gemm.plan.cluster, 1, 1]),
         dynamic_shared: gemm.plan.dynamic_shared,
         overlaps: true,
         params: &params.to_bytes(),
@@ -114,7 +114,7 @@ fn tensor_map(gemm: &Gemm, config: &HopperConfig, address: u64) -> Result<Tensor
             address,
             &[k, m, l],
             &[2 * k, 2 * k * m],
-            &[BOX_COLUMNS, config.tokens, 1],
+            &[BOX_COLUMNS, config.box_tokens(), 1],
         )
     };
     Ok(TensorMap::from_bytes(&gemm.kernels.device().encode_tensor_map(&map)?))

@@ -1,7 +1,7 @@
 //! Which sm_90a kernel, and which CTA does what.
 
 use fp4_formats::gemm::hopper::config::{
-    self, CONFIGS, Estimate, HopperConfig, K_STEP, MAX_BLOCKS, MAX_SPLITS, THREADS,
+    self, CONFIGS, Estimate, HopperConfig, K_STEP, MAX_BLOCKS, THREADS,
 };
 use fp4_formats::gemm::hopper::{Division, Operand, Scheme};
 use fp4_formats::gemm::{OutputType, Problem, ResultType};
@@ -96,9 +96,10 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
     })?;
     let chosen = source.reason("the cheapest candidate by the model");
     let mut why = vec![format!(
-        "{chosen}: {} tiles of {} steps of K = {K_STEP}, at most {} steps a CTA, {} CTAs in {} \
+        "{chosen}: {} {} of {} steps of K = {K_STEP}, at most {} steps a CTA, {} CTAs in {} \
          waves on {} SMs, the main loop bound by {}",
         config.tiles(problem) * u64::from(problem.l),
+        if config.sharers > 1 { "pairs of tiles" } else { "tiles" },
         division.steps,
         division.most(),
         best.ctas,
@@ -115,6 +116,15 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
     }
     let reads = reads(config, problem);
     why.push(reads.reason());
+    if config.sharers > 1 {
+        why.push(format!(
+            "{} CTAs of a cluster have tiles of neighbouring rows; each copies {} of the {} tokens \
+             for both",
+            config.sharers,
+            config.box_tokens(),
+            config.tokens
+        ));
+    }
     if !before.is_empty() {
         why.push(format!("activations are decoded to {}, exactly", scheme.operand.name()));
     }
@@ -124,7 +134,7 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
         arch: (*arch).into(),
         before,
         grid: [grid_x, 1],
-        cluster: division.cluster,
+        cluster: division.cluster * config.sharers,
         splits: best.splits,
         threads: THREADS,
         dynamic_shared: config.launch_shared_bytes(best.resident),
@@ -164,15 +174,16 @@ fn candidates(
     let suitable = || CONFIGS.iter().filter(|config| config.scheme == scheme);
     request.check_kernel(suitable().map(|config| config.name))?;
     let Request { problem, overrides, .. } = request;
-    let most = MAX_SPLITS.min(problem.k.div_ceil(K_STEP));
+    let asked = || suitable().filter(|config| request.may_be(config.name));
+    let most = asked().map(HopperConfig::max_splits).max().unwrap_or(1);
+    let most = most.min(problem.k.div_ceil(K_STEP));
     if let Some(splits) = overrides.splits
         && splits > most
     {
         return Err(Error::shape("parts of K", format!("from 0 to {most}"), splits));
     }
     let splits = |parts: &u32| overrides.splits.is_none_or(|splits| splits == *parts);
-    let mut found: Vec<Estimate> = suitable()
-        .filter(|config| request.may_be(config.name))
+    let mut found: Vec<Estimate> = asked()
         .flat_map(|config| {
             let parts = (0..=most).filter(splits);
             parts.filter_map(move |parts| config::estimate(config, parts, problem, machine, result))

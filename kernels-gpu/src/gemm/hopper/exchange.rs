@@ -12,7 +12,7 @@ use fp4_formats::gemm::hopper::config::{CONSUMERS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::repack::WARPGROUP;
 
-use super::sync_consumers;
+use super::{sharing, sync_consumers};
 
 /// Threads that take part.
 const THREADS: u32 = CONSUMERS * WARPGROUP;
@@ -63,7 +63,7 @@ pub unsafe fn give<const SUMS: usize, const BLOCKS: usize>(
     }
 }
 
-/// Adds what the CTAs from `first` up to this one, each in turn, give to this one.
+/// Adds what the CTAs of the runs from `first` up to this one's, each in turn, give to this one.
 ///
 /// # Safety
 /// As [`give`]; each of those CTAs gives to this one.
@@ -74,12 +74,12 @@ pub unsafe fn take<const SUMS: usize, const BLOCKS: usize>(
     first: u32,
     sums: &mut [[f32; SUMS]; BLOCKS],
 ) {
-    let end = thread::block_idx_x();
+    let end = thread::block_idx_x() / config.sharers;
     // A lane a giver: nobody else waits for it, so the lane also lowers its flag.
     let mut giver = first + thread::thread_idx_x();
     if thread::thread_idx_x() < warp::LANES {
         while giver < end {
-            let flag = p.flags + u64::from(giver) * FLAG_BYTES;
+            let flag = p.flags + u64::from(sharing::cta_of(config, giver)) * FLAG_BYTES;
             // SAFETY: a flag a CTA.
             unsafe {
                 while scoped::ld_acquire_gpu_global_b32(flag) == 0 {}
@@ -97,7 +97,7 @@ pub unsafe fn take<const SUMS: usize, const BLOCKS: usize>(
     if const { BLOCKS * SUMS / VECTOR >= BATCH } {
         let mut giver = first;
         while giver < end {
-            let from = place(config, p, giver);
+            let from = place(config, p, sharing::cta_of(config, giver));
             for batch in 0..vectors / BATCH {
                 let mut parts = [[0; VECTOR]; BATCH];
                 for i in 0..BATCH {
@@ -119,7 +119,7 @@ pub unsafe fn take<const SUMS: usize, const BLOCKS: usize>(
             let mut parts = [[0; VECTOR]; BATCH];
             for g in 0..together {
                 if giver + (g as u32) < end {
-                    let from = place(config, p, giver + g as u32);
+                    let from = place(config, p, sharing::cta_of(config, giver + g as u32));
                     for i in 0..vectors {
                         // SAFETY: as above.
                         parts[g * vectors + i] = unsafe { load(from, i as u32) };

@@ -3,7 +3,8 @@
 //! # Contract
 //! Parameters: [`HopperParams`]. Any M, N, L of at least 1, K a multiple of the block. Grid:
 //! as many CTAs as [`Division`] divides the steps among, all of them resident at a time, so
-//! that a CTA may wait for one with a lower number; or a cluster a tile. CTAs make tiles of
+//! that a CTA may wait for one with a lower number; or a cluster a tile; or a cluster for what
+//! [`Division`] calls a CTA, whose CTAs share activations ([`sharing`]). CTAs make tiles of
 //! C^T, or parts of tiles along K whose sums another CTA adds to its own ([`schedule`]).
 //!
 //! # Roles
@@ -20,21 +21,25 @@
 //! | 0, after a tile's last stage is read | f32 sums, a token after the other |
 //! | `slot_offset`, likewise | sums that other CTAs of the cluster send |
 //! | `barriers_offset` | the ring's barriers |
-//! | `free_offset`, `received_offset` | the barriers `free`, `received` |
+//! | `free_offset` | the barrier `free` |
+//! | `received_offset` | the barrier `received`, or where activations are shared the barriers `ready` |
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
-//! | `full[stage]` | producer, with the stage's bytes | consumers | the stage has arrived |
+//! | `full[stage]` | producer, with the stage's bytes, its sharer's part included | consumers | the stage has arrived |
 //! | `empty[stage]` | consumers | producer | the stage is read |
 //! | `free` | consumers | producer, after a tile of this CTA | the sums are stored: stages may be copied |
+//! | `ready[stage]` | producer of the sharer | producer | the sharer's stage may be written, and expects it |
 //! | 0, initialised | all threads | all threads | the ring |
+//! | cluster, initialised, where activations are shared | all threads of the cluster | the same | the rings of all its CTAs |
 //! | 1, read | consumers | consumers | all stages are read |
 //! | 1, summed | consumers | consumers | the sums are in shared memory |
 //! | 1, given, taken | consumers | consumers | the sums are in global memory; the flags are up |
 //! | cluster, offered | consumers of the cluster (other threads have ended) | the same | all stages of all its CTAs are read |
 //! | `received` | a thread, with the bytes that others send | consumers | the others' sums are there |
 //! | cluster, parted | consumers of the cluster | the same | what this CTA sent is read: it may end |
+//! | cluster, done, where activations are shared | consumers of the cluster, their last stage read | the same | what this CTA sent has arrived: it may end |
 //! | flag (global) | a thread of the giver | a lane of the owner | the giver's sums are there |
 //!
 //! The producer's warpgroup ends when its copies are under way: they end before the
@@ -57,20 +62,24 @@ mod consumer;
 mod decode;
 mod exchange;
 mod producer;
+mod sharing;
 mod store;
 mod tile;
 mod warps;
 
 use cluster::Share;
 use consumer::Consumer;
-use cuda_std::ptx::{barrier, fence, grid, marker, mbarrier, registers, tensor_copy};
-use cuda_std::{kernel, shared, thread};
+use cuda_std::ptx::{
+    barrier, cluster as clusters, fence, grid, marker, mbarrier, registers, tensor_copy,
+};
+use cuda_std::{kernel, shared, thread, warp};
 use decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, Product};
 use fp4_formats::gemm::hopper::config::{
     CONFIGS, CONSUMERS, HopperConfig, PRODUCER_REGISTERS, THREADS,
 };
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::repack::{CHUNK_ROWS, WARPGROUP};
+use sharing::Ready;
 use tile::{Memory, Tile};
 
 use crate::gemm::epilogue::COLUMNS;
@@ -99,6 +108,7 @@ unsafe fn gemm<
         assert!(config.tokens as usize == 2 * SUMS);
         assert!(config.row_blocks() as usize == BLOCKS);
         assert!(config.rows == CHUNK_ROWS);
+        assert!(config.sharers <= 2);
         assert!(config.stages() == STAGES);
         assert!(config.consumer_registers() == REGISTERS);
         assert!(config.scheme.format as u32 == W::SCHEME.format as u32);
@@ -118,21 +128,40 @@ unsafe fn gemm<
         unsafe {
             ring.init(1, CONSUMER_THREADS);
             mbarrier::mbarrier_init_shared_cta_b64(free, CONSUMER_THREADS);
-            mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.received_offset(), 1);
+            if config.sharers > 1 {
+                Ready::of(config, memory).init(STAGES);
+            } else {
+                mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.received_offset(), 1);
+            }
         }
         fence::fence_mbarrier_init_release_cluster();
         // SAFETY: one thread; the barriers are initialised, and the fence tells copies.
         unsafe {
-            begun = Some(producer::begin(config, p, map, memory, ring));
+            // With more to do than copy its own tokens, the thread runs out of registers.
+            if config.sharers == 1 {
+                begun = Some(producer::begin(config, p, map, memory, ring));
+            }
             tensor_copy::prefetch_tensormap(map);
         }
     }
-    // SAFETY: all threads of the CTA are here.
-    unsafe { thread::sync_threads() };
+    // SAFETY: all threads of the CTA are here, or of the cluster.
+    unsafe {
+        if config.sharers > 1 {
+            warp::sync();
+            clusters::barrier_cluster_arrive_release_aligned();
+            clusters::barrier_cluster_wait_acquire_aligned();
+        } else {
+            thread::sync_threads();
+        }
+    }
 
     if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup, as is the other branch of two.
         unsafe { registers::setmaxnreg_dec::<PRODUCER_REGISTERS>() };
+        if config.sharers > 1 && thread == CONSUMER_THREADS {
+            // SAFETY: as above.
+            begun = Some(unsafe { producer::begin(config, p, map, memory, ring) });
+        }
         if let Some(begun) = begun {
             // SAFETY: the thread that began.
             unsafe { producer::produce(config, p, map, memory, ring, free, begun) };
@@ -165,11 +194,11 @@ unsafe fn consume<
     let config: &HopperConfig = const { &CONFIGS[INDEX] };
     let mut cursor = Cursor::consumer();
     // Of the run, no more than its end stays in registers while products run.
-    let this_cta = || marker::pin(thread::block_idx_x());
-    let mut end = p.division.run(this_cta()).end;
+    let this_run = || marker::pin(thread::block_idx_x()) / config.sharers;
+    let mut end = p.division.run(this_run()).end;
     loop {
         let mut consumer = Consumer::<W, SUMS, BLOCKS>::new();
-        let count = p.division.rest(this_cta(), end).take(&p.division).count();
+        let count = p.division.rest(this_run(), end).take(&p.division).count();
         // SAFETY: the caller's.
         unsafe {
             if const { CONFIGS[INDEX].by_warp() } {
@@ -178,12 +207,12 @@ unsafe fn consume<
                 consumer.multiply(config, count, memory, ring, &mut cursor);
             }
         }
-        let cta = this_cta();
-        let mut run = p.division.rest(cta, marker::pin(end));
+        let mut run = p.division.rest(this_run(), marker::pin(end));
         let item = run.take(&p.division);
         let tile = Tile::of(config, p, item.tile);
         let tokens = (p.problem.m - tile.token).min(config.tokens);
-        if p.division.cluster > 1 {
+        let shared = const { CONFIGS[INDEX].sharers > 1 };
+        if !shared && p.division.cluster > 1 {
             let share = Share::of_cluster(p.division.cluster, tokens);
             let received = memory.base + config.received_offset();
             // SAFETY: the caller's, of all CTAs of the cluster: each has one item.
@@ -196,6 +225,14 @@ unsafe fn consume<
                 cluster::part(config, p.problem.n.is_multiple_of(COLUMNS as u32));
             }
             return;
+        }
+        if shared && run.is_empty() {
+            // What the other CTA sent is here, and nothing is to be ordered but that.
+            // SAFETY: the caller's; converged after the last stage.
+            unsafe {
+                warp::sync();
+                clusters::barrier_cluster_arrive_relaxed_aligned();
+            }
         }
         let owned = item.owned(&p.division);
         // SAFETY: the caller's. When a tile is summed, no copy is under way: the producer
@@ -215,11 +252,23 @@ unsafe fn consume<
             }
         }
         if run.is_empty() {
+            if shared {
+                // SAFETY: all consumers of both CTAs have arrived above, or will; the other
+                // threads have arrived by ending.
+                unsafe {
+                    warp::sync();
+                    clusters::barrier_cluster_wait_acquire_aligned();
+                }
+            }
             return;
         }
         if owned {
-            // Copies overwrite what was stored and loaded here.
-            fence::fence_proxy_async_shared_cta();
+            // Copies overwrite what was stored and loaded here, the other CTA's too.
+            if shared {
+                fence::fence_proxy_async();
+            } else {
+                fence::fence_proxy_async_shared_cta();
+            }
             // SAFETY: the barrier is initialised.
             unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(free) };
         }
@@ -281,4 +330,10 @@ entries! {
     gemm_sm90_mxfp4_bf16_128x32 = 12, Mxfp4Bf16, 16, 1;
     gemm_sm90_mxfp4_bf16_128x64 = 13, Mxfp4Bf16, 32, 1;
     gemm_sm90_mxfp4_bf16_128x128 = 14, Mxfp4Bf16, 64, 1;
+    gemm_sm90_nvfp4_f16_128x64_pair = 15, Nvfp4F16, 32, 1;
+    gemm_sm90_nvfp4_f16_128x128_pair = 16, Nvfp4F16, 64, 1;
+    gemm_sm90_nvfp4_bf16_128x64_pair = 17, Nvfp4Bf16, 32, 1;
+    gemm_sm90_nvfp4_bf16_128x128_pair = 18, Nvfp4Bf16, 64, 1;
+    gemm_sm90_mxfp4_bf16_128x64_pair = 19, Mxfp4Bf16, 32, 1;
+    gemm_sm90_mxfp4_bf16_128x128_pair = 20, Mxfp4Bf16, 64, 1;
 }

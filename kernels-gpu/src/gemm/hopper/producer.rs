@@ -6,6 +6,7 @@ use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, K_STEP, OPERA
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::schedule::Item;
 
+use super::sharing::{self, Ready};
 use super::tile::{Memory, Tile};
 use crate::pipeline::{Cursor, Ring};
 
@@ -40,11 +41,16 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Address of the chunk of step `step` of a tile.
+    /// Address of the chunk of step `step` of a tile; of one that is past the last row, and is
+    /// not stored, of the last one's.
     #[inline(always)]
     fn chunk(&self, tile: &Tile, step: u32) -> u64 {
         let row_chunks = self.p.problem.k.div_ceil(K_STEP);
-        let index = u64::from(tile.row_tile) * u64::from(row_chunks) + u64::from(step);
+        let mut row_tile = tile.row_tile;
+        if self.config.sharers > 1 {
+            row_tile = row_tile.min(self.config.row_tiles(self.p.problem.n) - 1);
+        }
+        let index = u64::from(row_tile) * u64::from(row_chunks) + u64::from(step);
         self.p.weights
             + u64::from(tile.batch) * self.p.weight_stride
             + index * u64::from(self.config.scheme.chunk_bytes())
@@ -67,23 +73,37 @@ impl<'a> Copies<'a> {
         }
     }
 
+    /// The CTA's part of the tokens, for all that share them.
+    ///
     /// # Safety
-    /// As [`weights`](Self::weights), and whatever wrote the activations has ended.
+    /// As [`weights`](Self::weights), in all those CTAs, and whatever wrote the activations has
+    /// ended.
     #[inline(always)]
     unsafe fn activations(&self, tile: &Tile, step: u32, stage: u32, full: u32) {
-        let box_bytes = BOX_COLUMNS * OPERAND_BYTES * self.config.tokens;
+        let row_bytes = BOX_COLUMNS * OPERAND_BYTES;
+        let own = sharing::rank(self.config) * self.config.box_tokens();
         for half in 0..K_STEP / BOX_COLUMNS {
             let column = step * K_STEP + half * BOX_COLUMNS;
-            let to = self.memory.activations(self.config, stage) + half * box_bytes;
+            let at = [column as i32, (tile.token + own) as i32, tile.batch as i32];
+            let to = self.memory.activations(self.config, stage)
+                + (half * self.config.tokens + own) * row_bytes;
+            let (map, policy) = (self.map, self.activations_policy);
             // SAFETY: boxes may reach out of the tensor; the rest is the caller's.
             unsafe {
-                tensor_copy::cp_async_bulk_tensor_3d_shared_cta_global(
-                    to,
-                    self.map,
-                    [column as i32, tile.token as i32, tile.batch as i32],
-                    full,
-                    self.activations_policy,
-                );
+                if self.config.sharers > 1 {
+                    tensor_copy::cp_async_bulk_tensor_3d_shared_cluster_global_multicast(
+                        to,
+                        map,
+                        at,
+                        full,
+                        sharing::all(self.config),
+                        policy,
+                    );
+                } else {
+                    tensor_copy::cp_async_bulk_tensor_3d_shared_cta_global(
+                        to, map, at, full, policy,
+                    );
+                }
             }
         }
     }
@@ -111,7 +131,8 @@ pub unsafe fn begin<const STAGES: u32>(
     memory: Memory,
     ring: Ring<STAGES>,
 ) -> Begun {
-    let item = p.division.run(marker::pin(thread::block_idx_x())).take(&p.division);
+    let item =
+        p.division.run(marker::pin(thread::block_idx_x()) / config.sharers).take(&p.division);
     let tile = Tile::of(config, p, item.tile);
     let copies = Copies::new(config, p, map, memory);
     let mut chunk = copies.chunk(&tile, item.first);
@@ -127,7 +148,8 @@ pub unsafe fn begin<const STAGES: u32>(
     Begun { item, tile, chunk }
 }
 
-/// Copies the steps of the CTA's run as stages become empty.
+/// Copies the steps of the CTA's run as stages become empty; shared activations as those of both
+/// CTAs are.
 ///
 /// # Safety
 /// The thread that [`begin`]s.
@@ -145,11 +167,18 @@ pub unsafe fn produce<const STAGES: u32>(
     let copies = Copies::new(config, p, map, memory);
     // Steps whose weights are under way.
     let mut early = item.count().min(STAGES);
+    let (shared, ready) = (config.sharers > 1, Ready::of(config, memory));
     let chunk_bytes = u64::from(config.scheme.chunk_bytes());
     let mut step = item.first;
     let mut cursor = Cursor::producer();
-    // SAFETY: a stage is empty when its wait returns.
+    // SAFETY: all stages are empty at first; a later one is when its wait returns. That of the
+    // other CTA is when it has told so: it expects the bytes by then, and its sums are stored.
     unsafe {
+        if shared {
+            for stage in 0..early {
+                ready.tell(config, stage);
+            }
+        }
         grid::griddepcontrol_wait();
         let mut parity = 0;
         loop {
@@ -162,13 +191,19 @@ pub unsafe fn produce<const STAGES: u32>(
                     ring.expect_bytes(&cursor, config.stage_bytes());
                     copies.weights(chunk, cursor.stage, full);
                     chunk += chunk_bytes;
+                    if shared {
+                        ready.tell(config, cursor.stage);
+                    }
+                }
+                if shared {
+                    ready.wait(&cursor);
                 }
                 copies.activations(&tile, step, cursor.stage, full);
                 step += 1;
                 cursor.advance();
             }
             let end = item.tile * p.division.steps + item.first;
-            let mut run = p.division.rest(marker::pin(thread::block_idx_x()), end);
+            let mut run = p.division.rest(marker::pin(thread::block_idx_x()) / config.sharers, end);
             if run.is_empty() {
                 return;
             }
