@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::pack::{packed_len, pair};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e2m1, e4m3, ue8m0};
 
@@ -15,6 +16,25 @@ use crate::tensor::{BlockScaled, Dims, byte_counts};
 
 /// MXFP4's scale 1.
 const MXFP4_ONE: u8 = 127;
+
+/// The signs of a pair of codes.
+const SIGNS: u8 = 0x88;
+/// Digits of a signature, a magnitude of a code each: eight of eight tell 2^24 rows apart.
+const DIGITS: usize = 8;
+
+/// Numbers of rows, each a row's own, whose digits look random.
+struct Signatures {
+    first: u32,
+}
+
+impl Signatures {
+    /// The digits, from 0 to 7, of row `row` of all rows.
+    fn of(&self, row: usize) -> [u8; DIGITS] {
+        // An odd factor permutes the numbers of so many bits.
+        let number = (row as u32).wrapping_mul(0x9e37_79b1).wrapping_add(self.first);
+        std::array::from_fn(|digit| (number >> (3 * digit) & 7) as u8)
+    }
+}
 
 /// How operands are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +51,8 @@ pub enum Generator {
     /// Inputs whose product has no rounding before the output: all 256 code bytes, scales in
     /// {1, 2} for K up to 28,672 and 1 above, so that every partial sum is a multiple of 1/4
     /// below 2^22 and exact in f32 in whatever order it is summed (K up to 116,000). Rows are
-    /// random, so that an operand read at a wrong place gives another answer.
+    /// random, and the magnitudes of a row's first eight codes are no other's of the operand (of
+    /// its first 2^24 rows), so that an operand read at a wrong place gives another answer.
     Exact,
     /// The public GEMM contest's: all 256 code bytes, scales uniform in {0, 1, 2, 3} (MXFP4:
     /// {1/2, 1, 2}). Sums are exact in f32 for K up to 12,900.
@@ -47,6 +68,11 @@ impl Generator {
             Self::Contest => random & 3,
             Self::FullRange | Self::Exact | Self::ContestGemm => random,
         }
+    }
+
+    /// The signatures of an operand's rows.
+    fn signatures(self, rng: &mut SplitMix64) -> Option<Signatures> {
+        (self == Self::Exact).then(|| Signatures { first: rng.next_u64() as u32 })
     }
 
     fn scale(self, format: Format, rng: &mut SplitMix64, k: usize) -> u8 {
@@ -94,6 +120,14 @@ impl Generator {
         let format = format_of::<F>();
         let mut codes = filled("codes", code_bytes, 0u8)?;
         rng.fill_bytes(&mut codes, |random| self.code(random));
+        if let Some(signatures) = self.signatures(rng) {
+            for (row, codes) in codes.chunks_exact_mut(packed_len(dims.cols())).enumerate() {
+                let digits = signatures.of(row);
+                for (byte, [low, high]) in codes.iter_mut().zip(digits.as_chunks().0) {
+                    *byte = *byte & SIGNS | pair(*low, *high);
+                }
+            }
+        }
         let padding = match format {
             Format::Nvfp4 => e4m3::NAN,
             Format::Mxfp4 => ue8m0::NAN,
@@ -144,6 +178,13 @@ impl Generator {
             Self::Exact => rng.below(9) as f32 - 4.0,
             Self::ContestGemm => e2m1::decode(rng.below(16) as u8),
         }));
+        if let Some(signatures) = self.signatures(rng) {
+            for (row, values) in values.chunks_exact_mut(dims.cols()).enumerate() {
+                for (value, digit) in values.iter_mut().zip(signatures.of(row)) {
+                    *value = f32::from(digit) - 4.0;
+                }
+            }
+        }
         HalfMatrix::round(name, dims, operand, &values)
     }
 

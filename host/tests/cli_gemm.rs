@@ -414,3 +414,54 @@ fn the_table_of_the_environment_decides() {
         assert!(plan["why"].to_string().contains("the tuning table is ignored: "), "{plan}");
     }
 }
+
+/// `--explain` prints who chose, and every candidate, the best first; with `--kernel`, that
+/// kernel's. Without it there is no table, and in JSON there always is.
+#[test]
+fn benches_explain_their_choice() {
+    let kernels = kernels_dir();
+    for (device, _) in compiled() {
+        let bench = |more: &[&str]| {
+            let fixed = ["bench", "--shape", "gemm:4x72x512", "--device", device];
+            let mut args: Vec<&OsStr> = fixed.map(OsStr::new).to_vec();
+            args.extend([OsStr::new("--kernels"), kernels.as_os_str()]);
+            args.extend(more.iter().map(OsStr::new));
+            let ran = nvfp4(&args, OsStr::new("off"));
+            let stderr = String::from_utf8_lossy(&ran.stderr);
+            assert_eq!(ran.status.code(), Some(0), "{device}: {stderr}");
+            String::from_utf8(ran.stdout).expect("text")
+        };
+        let json: serde_json::Value = serde_json::from_str(&bench(&["--json"])).expect("JSON");
+        let plan = &json["plan"];
+        let (kernel, splits) = (plan["kernel"].as_str().expect("a name"), &plan["splits"]);
+        let candidates = plan["candidates"].as_array().expect("a list");
+        assert!(candidates.len() > 3, "{plan}");
+
+        let text = bench(&["--explain"]);
+        let chosen = format!("  table     chosen: {kernel} x {splits}, the best by the model\n");
+        let (_, table) = text.split_once(&chosen).unwrap_or_else(|| panic!("{chosen}: {text}"));
+        let lines: Vec<&str> =
+            table.lines().take_while(|line| line.contains(" cycles: ")).collect();
+        assert_eq!(lines.len(), candidates.len(), "{text}");
+        let mut last = 0;
+        for (line, candidate) in lines.iter().zip(candidates) {
+            let cycles = candidate["cycles"].as_u64().expect("a number");
+            let name = candidate["kernel"].as_str().expect("a name");
+            let says = format!("{cycles} cycles: {name} x {}, ", candidate["splits"]);
+            assert!(line.trim_start().starts_with(&says), "{line} lacks {says}");
+            assert!(cycles >= last, "{text}");
+            last = cycles;
+        }
+        assert!(lines[0].contains(&format!(" {kernel} x {splits}, ")), "{text}");
+
+        let other = candidates.last().expect("one")["kernel"].as_str().expect("a name");
+        let text = bench(&["--explain", "--kernel", other]);
+        assert!(
+            text.contains(&format!("chosen: {other} x ")) && text.contains(", asked for\n"),
+            "{text}"
+        );
+        let lines = text.lines().filter(|line| line.contains(" cycles: "));
+        assert!(lines.into_iter().all(|line| line.contains(&format!(": {other} x "))), "{text}");
+        assert!(!bench(&[]).contains(" cycles: "));
+    }
+}

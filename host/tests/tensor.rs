@@ -1,5 +1,6 @@
 //! Construction of block-scaled tensors: what is checked, and what the errors say.
 
+use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
 use nvfp4::error::{Error, Position, Result};
 use nvfp4::generate::Generator;
@@ -103,6 +104,33 @@ fn generators_give_the_same_values_in_both_layouts() {
         let (linear, blocked) = (make(LINEAR), make(ScaleLayout::Blocked128x4));
         assert_eq!(blocked.to_layout(LINEAR).expect("small"), linear, "{generator}");
         assert_eq!(generator.to_string().parse::<Generator>().expect("its name"), generator);
+    }
+}
+
+/// No two rows of an operand for exact sums are alike, even of one block, whatever the type: not
+/// in the magnitudes of eight elements.
+#[test]
+fn exact_rows_have_signatures() {
+    let mut rng = SplitMix64::new(5);
+    let shape = dims(3, 1000, 32);
+    let distinct = |what: &str, rows: Vec<Vec<u8>>| {
+        let count = rows.len();
+        let distinct = rows.into_iter().collect::<std::collections::HashSet<_>>().len();
+        assert_eq!(distinct, count, "{what}");
+    };
+    let generator = Generator::Exact;
+    let magnitudes = |codes: &[u8], k: usize| -> Vec<Vec<u8>> {
+        codes.chunks(k / 2).map(|row| row[..4].iter().map(|byte| byte & 0x77).collect()).collect()
+    };
+    let x = generator.blocks::<Nvfp4>("a", dims(3, 1000, 16), LINEAR, &mut rng).expect("small");
+    distinct("nvfp4", magnitudes(x.codes(), 16));
+    let x = generator.blocks::<Mxfp4>("a", shape, LINEAR, &mut rng).expect("small");
+    distinct("mxfp4", magnitudes(x.codes(), 32));
+    // Signs and the codes after the signature stay random.
+    assert!((0..=255).all(|byte: u8| x.codes().contains(&byte)));
+    for operand in [Operand::F16, Operand::Bf16] {
+        let x = generator.halves("a", shape, operand, &mut rng).expect("small");
+        distinct(operand.name(), x.bytes().chunks(64).map(|row| row[..16].to_vec()).collect());
     }
 }
 

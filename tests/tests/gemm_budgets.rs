@@ -131,6 +131,7 @@ fn plans_state_what_is_copied() {
         let hoppers = hoppers.flat_map(|config| {
             [0, 1, 3].map(|splits| {
                 let tile = [config.rows, config.tokens];
+                let splits = splits.min(config.max_splits());
                 (config.name, tile, config.scheme.operand, true, splits, 3 * K_STEP + 16)
             })
         });
@@ -160,7 +161,8 @@ fn plans_state_what_is_copied() {
             let Reads { activation_passes, weight_passes, bytes } = result.plan.reads;
             assert_eq!(copied, bytes, "{}", result.plan);
             let [rows, tokens] = result.plan.tile.map(|size| size as usize);
-            let per_cluster = if name.ends_with("share2") { 2 } else { 1 };
+            let shared = name.ends_with("share2") || name.ends_with("pair");
+            let per_cluster = if shared { 2 } else { 1 };
             let down = |size: usize, tile: usize| -> [u64; 2] {
                 [1, per_cluster].map(|share| size.div_ceil(tile * share) as u64)
             };

@@ -384,6 +384,7 @@ fn every_configuration_and_every_size() {
     for generator in [Generator::Exact, Generator::FullRange] {
         for config in &CONFIGS {
             for splits in SPLITS {
+                let splits = splits.min(config.max_splits());
                 let case = dealer.case(config, splits, None, SMALL);
                 let case = Case { generator, ..case };
                 let GemmShape { m, n, k, .. } = case.shape;
@@ -414,7 +415,7 @@ fn all_sizes_on_a_gpu() {
             for k in DEPTHS {
                 for generator in [Generator::Exact, Generator::FullRange] {
                     let config = choices.deal(&mut dealer.rng);
-                    let most = k.div_ceil(K_STEP as usize) as u32;
+                    let most = config.max_splits().min(k.div_ceil(K_STEP as usize) as u32);
                     let splits = parts.deal_where(&mut dealer.rng, |splits| splits <= most);
                     let mut case = dealer.case(config, splits, Some([m, n, k]), usize::MAX);
                     case.generator = generator;

@@ -4,7 +4,7 @@ use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemm::OutputType;
 use fp4_formats::gemm::hopper::{CONFIGS, Operand};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1};
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1, pack};
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemm::{
     Activations, GemmOptions, GemmOverrides, GemmResult, HalfMatrix, gemm, reference,
@@ -95,11 +95,12 @@ impl Case {
 }
 
 /// Every configuration of the table, on a shape that fills no tile, alone and with K in
-/// parts.
+/// parts, under all schedules.
 #[test]
 fn every_configuration() {
-    let kernels = emulated(DEVICE, Schedule::Random(3));
-    for config in &CONFIGS {
+    let schedules = [Schedule::Eager, Schedule::Lazy, Schedule::Random(3), Schedule::Random(4)];
+    let machines = schedules.map(|schedule| emulated(DEVICE, schedule));
+    for (config, kernels) in CONFIGS.iter().flat_map(|c| machines.iter().map(move |k| (c, k))) {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 72);
         for (k, splits) in [(160, 1), (672, 3), (672, 0)] {
             let splits = splits.min(config.max_splits());
@@ -108,7 +109,7 @@ fn every_configuration() {
             if (config.scheme.format, config.scheme.operand) == (Format::Nvfp4, Operand::Bf16) {
                 case.left = Left::Halves(Operand::Bf16);
             }
-            let result = case.check(&kernels);
+            let result = case.check(kernels);
             assert_eq!(result.plan.kernel, config.name);
         }
     }
@@ -175,9 +176,15 @@ fn batches() {
     let kernels = emulated(DEVICE, Schedule::Random(5));
     for l in [2, 3] {
         for shared in [false, true] {
-            for left in LEFTS {
-                let mut case = Case::new(GemmShape { m: 5, n: 136, k: 304, l });
+            for (format, left) in LEFTS
+                .map(|left| (Format::Nvfp4, left))
+                .into_iter()
+                .chain(LEFTS[..3].iter().map(|&left| (Format::Mxfp4, left)))
+            {
+                let k = if format == Format::Nvfp4 { 304 } else { 288 };
+                let mut case = Case::new(GemmShape { m: 5, n: 136, k, l });
                 (case.left, case.shared, case.layout) = (left, shared, Blocked128x4);
+                case.format = format;
                 case.check(&kernels);
             }
         }
@@ -188,10 +195,13 @@ fn batches() {
 #[test]
 fn factors_and_bias() {
     let kernels = emulated(DEVICE, Schedule::Random(8));
-    for output in [OutputType::F16, OutputType::F32] {
+    let outputs = [OutputType::F16, OutputType::Bf16, OutputType::F32];
+    let formats = [Format::Nvfp4, Format::Mxfp4];
+    for (output, format) in outputs.into_iter().flat_map(|o| formats.map(|f| (o, f))) {
         let (m, n) = (37, 203);
-        let mut case = Case::new(GemmShape::of(m, n, 272));
+        let mut case = Case::new(GemmShape::of(m, n, 288));
         case.generator = Generator::FullRange;
+        case.format = format;
         case.options.output = output.into();
         case.options.alpha = -1.5;
         let ramp = |count: usize, step: f32| (0..count).map(|i| 1.0 + step * i as f32).collect();
@@ -318,32 +328,51 @@ fn results_do_not_depend_on_timing() {
     }
 }
 
-/// Every code with every scale, alone: activations pick one column each.
+/// Every code with every scale, alone: the other operand picks one column each. In weights, beside
+/// 16-bit activations and beside those in their format; and in such activations.
 #[test]
 fn every_code_with_every_scale() {
-    every_code::<Nvfp4>(Operand::F16);
-    every_code::<Nvfp4>(Operand::Bf16);
-    every_code::<Mxfp4>(Operand::Bf16);
+    every_code::<Nvfp4>(&[Operand::F16, Operand::Bf16], 0x38);
+    every_code::<Mxfp4>(&[Operand::Bf16], 127);
 }
 
-fn every_code<F: BlockFormat>(operand: Operand) {
+/// `one` is the scale of value 1.
+fn every_code<F: BlockFormat>(operands: &[Operand], one: u8) {
     let kernels = emulated(DEVICE, Schedule::Eager);
     let scales: Vec<u8> = (0..=255).filter(|&byte| F::scale_is_valid(byte)).collect();
-    let (n, k) = (scales.len(), F::BLOCK);
+    let (rows, k) = (scales.len(), F::BLOCK);
     // Row n has scale n; column c has code c % 16.
     let row: Vec<u8> = (0..k as u8 / 2).map(|j| (2 * j % 16) | (((2 * j + 1) % 16) << 4)).collect();
-    let dims = Dims::new(1, n, k).expect("dims");
-    let b = BlockScaled::<F>::new("b", dims, Linear, row.repeat(n), scales.clone(), 1.0);
-    let b = b.expect("weights");
-    let identity: Vec<f32> = (0..k * k).map(|i| if i / k == i % k { 1.0 } else { 0.0 }).collect();
-    let dims = Dims::new(1, k, k).expect("dims");
-    let a = HalfMatrix::round("a", dims, operand, &identity).expect("activations");
-    let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
-    let got = gemm(&kernels, &Activations::Halves(&a), &b, &options).expect("runs").values();
-    for (index, got) in got.into_iter().enumerate() {
-        let (code, scale) = ((index / n % 16) as u8, scales[index % n]);
+    let dims = Dims::new(1, rows, k).expect("dims");
+    let all = BlockScaled::<F>::new("all", dims, Linear, row.repeat(rows), scales.clone(), 1.0);
+    let all = all.expect("every code");
+    let run = |a: &Activations<'_, F>, b: &BlockScaled<F>| {
+        let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
+        gemm(&kernels, a, b, &options).expect("runs").values()
+    };
+    let expect = |got: f32, code: usize, row: usize, what: &str| {
+        let (code, scale) = ((code % 16) as u8, scales[row]);
         let expected = e2m1::decode(code) * F::decode_scale(scale);
-        assert_eq!(got, expected, "{} {operand:?}: code {code} scale {scale:#x}", F::NAME);
+        assert_eq!(got, expected, "{} {what}: code {code} scale {scale:#x}", F::NAME);
+    };
+    let dims = Dims::new(1, k, k).expect("dims");
+    let identity = |i: usize| i / k == i % k;
+    for &operand in operands {
+        let values: Vec<f32> = (0..k * k).map(|i| f32::from(u8::from(identity(i)))).collect();
+        let a = HalfMatrix::round("a", dims, operand, &values).expect("activations");
+        for (i, got) in run(&Activations::Halves(&a), &all).into_iter().enumerate() {
+            expect(got, i / rows, i % rows, operand.name());
+        }
+    }
+    let code = |i| if identity(i) { e2m1::encode(1.0) } else { 0 };
+    let codes = (0..k * k / 2).map(|i| pack::pair(code(2 * i), code(2 * i + 1))).collect();
+    let unit = BlockScaled::<F>::new("unit", dims, Linear, codes, vec![one; k], 1.0);
+    let unit = unit.expect("an identity");
+    for (i, got) in run(&Activations::Blocks(&unit), &all).into_iter().enumerate() {
+        expect(got, i / rows, i % rows, "weights beside blocks");
+    }
+    for (i, got) in run(&Activations::Blocks(&all), &unit).into_iter().enumerate() {
+        expect(got, i % k, i / k, "activations");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::{blackwell, hopper};
-use nvfp4::device::Kernels;
+use nvfp4::device::{Device, Kernels};
 use nvfp4::gemm::{
     ActivationKind, GemmOptions, GemmOverrides, GemmPlan, Output, Source, check_table, plan,
     plan_for,
@@ -15,7 +15,7 @@ use nvfp4::tune::{
 };
 use proptest::prelude::*;
 
-use crate::support::Folder;
+use crate::support::{Folder, no_kernels};
 use crate::{MACHINES, floats, kernels, measured, nvfp4, problems};
 
 fn options(problem: &TuneProblem) -> GemmOptions {
@@ -383,6 +383,51 @@ fn the_file_is_read_once() {
     std::fs::remove_file(&path).expect("removed");
     assert_eq!(planned(&tuned, &second).source, Source::Table { m: 8 });
     assert_eq!(tuned.clone().tuning().table(), Some(&table));
+}
+
+/// Planning is only that, so that it may happen while a stream is recorded: nothing is launched,
+/// allocated or measured, and no file is made or changed, whether there is a table for the problem, none,
+/// or a damaged one.
+#[test]
+fn planning_measures_nothing_and_touches_no_file() {
+    for machine in MACHINES {
+        let folder = Folder::new("tune-planning");
+        let path = folder.file("tune.json");
+        let bundles = folder.file("bundles");
+        // Of a device that writes each launch as a bundle.
+        no_kernels(&folder, machine);
+        let device = Device::open(&machine.0.parse().expect("known")).expect("opens");
+        let device = device.with_capture(&bundles);
+        let kernels =
+            device.kernels(Some(folder.path())).expect("loads").with_tuning(Tuning::off());
+        let (known, unknown) = (nvfp4(128, 7168, 2048), nvfp4(8, 512, 1024));
+        let mut table = Table::new(kernels.tune_key().clone());
+        let (kernel, splits) = another(&kernels, &known);
+        table.insert(known, Measured { kernel: kernel.into(), splits, median_ns: 5 });
+        for (text, source) in [
+            (Some(table.text()), Source::Table { m: 128 }),
+            (None, Source::Model),
+            (Some("{".into()), Source::Model),
+        ] {
+            match &text {
+                Some(text) => std::fs::write(&path, text).expect("written"),
+                None => std::fs::remove_file(&path).expect("removed"),
+            }
+            let tuning = Tuning::at(&Location::Named(path.clone()));
+            let tuned = kernels.clone().with_tuning(tuning);
+            let state = || {
+                let changed = std::fs::metadata(&path).and_then(|file| file.modified()).ok();
+                (folder.names(), std::fs::read_to_string(&path).ok(), changed)
+            };
+            let before = (state(), device.allocations());
+            assert_eq!(planned(&tuned, &known).source, source);
+            assert_eq!(planned(&tuned, &unknown).source, Source::Model);
+            assert_eq!((state(), device.allocations()), before);
+            assert_eq!(before.0.1, text);
+        }
+        assert_eq!(device.capture().expect("asked for").launches(), 0);
+        assert!(!bundles.exists());
+    }
 }
 
 /// More problems than plans are remembered, twice: each plan is that of its problem.

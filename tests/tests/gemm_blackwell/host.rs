@@ -2,10 +2,13 @@
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemm::OutputType;
+use fp4_formats::gemm::blackwell::prepare;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1, pack};
 use nvfp4::device::Kernels;
-use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, HalfMatrix, gemm, reference};
+use nvfp4::gemm::{
+    Activations, GemmOptions, GemmOverrides, HalfMatrix, format_of, gemm, reference,
+};
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
@@ -43,6 +46,23 @@ impl Product {
         let says = |text| result.plan.why.iter().any(|reason: &String| reason.contains(text));
         let said = [says("the copy engine stores"), says("threads store")];
         assert_eq!(said, [copied, !copied], "{what}\n{}", result.plan);
+        // And what is laid out before: scales, and rows that the copy engine cannot take.
+        let format = format_of::<F>();
+        let laid_out = [
+            prepare::codes_need_it(k as u32),
+            prepare::scales_need_it(format, self.layouts[0], m as u32, k as u32),
+        ];
+        let said = [
+            says("rows of activations are not multiples of 16 bytes: padded before"),
+            says("scales of activations are laid out in whole 128x4 tiles before"),
+        ];
+        assert_eq!(said, laid_out, "{what}\n{}", result.plan);
+        let launched = [prepare::CODES_NAME, prepare::SCALES_NAME]
+            .map(|name| result.plan.before.iter().any(|step| step.kernel == name));
+        assert_eq!(launched, laid_out, "{what}\n{}", result.plan);
+        assert_eq!(result.reports.len(), result.plan.before.len() + 1, "{what}");
+        let meanwhile = says("the product begins to copy weights while that is done");
+        assert_eq!(meanwhile, laid_out.contains(&true), "{what}\n{}", result.plan);
     }
 }
 

@@ -199,9 +199,10 @@ fn reads(config: &HopperConfig, problem: &Problem) -> Reads {
     let steps =
         config.tiles(problem) * u64::from(problem.l) * u64::from(problem.k.div_ceil(K_STEP));
     Reads {
-        activation_passes: config.row_tiles(problem.n).into(),
+        activation_passes: config.row_groups(problem.n).into(),
         weight_passes: config.token_tiles(problem.m).into(),
-        bytes: steps * u64::from(config.stage_bytes()),
+        bytes: steps
+            * u64::from(config.sharers * config.weight_bytes() + config.activation_bytes()),
     }
 }
 

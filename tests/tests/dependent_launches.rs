@@ -1,0 +1,196 @@
+//! Launches that overlap, as the library makes them: on a GPU each may begin before the one before
+//! it has ended. The emulator's device runs them one by one, so the launches are captured, and
+//! run again overlapped.
+
+use std::path::PathBuf;
+
+use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemm::OutputType;
+use fp4_formats::quantize::{FloatType, Recipe};
+use fp4_formats::recipe::Nvfp4Recipe;
+use nvfp4::buffer::DeviceBuffer;
+use nvfp4::device::{Device, Kernels};
+use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, gemm, reference};
+use nvfp4::generate::Generator;
+use nvfp4::quantize::device::{Input, Quantizer};
+use nvfp4::quantize::{QuantizeOptions, TensorScale};
+use nvfp4::rng::SplitMix64;
+use nvfp4::tensor::Dims;
+use ptx_emu::bundle::Bundle;
+use ptx_emu::{Gpu, Launch, Module, Schedule, Step, launch_sequence};
+
+const SCHEDULES: [Schedule; 5] = [
+    Schedule::Eager,
+    Schedule::Lazy,
+    Schedule::Random(1),
+    Schedule::Random(22),
+    Schedule::Random(333),
+];
+
+/// Captured launches of one stream, in order; the folder goes with them.
+struct Chain {
+    folder: PathBuf,
+    gpu: Gpu,
+    bundles: Vec<Bundle>,
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Chain {
+    /// What `work` launches on an emulated machine.
+    fn new(name: &str, gpu: Gpu, work: impl FnOnce(&Kernels)) -> Self {
+        let folder =
+            std::env::temp_dir().join(format!("nvfp4-chain-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let request = format!("emu:{}", gpu.name).parse().expect("a machine");
+        let device = Device::open(&request).expect("opens anywhere").with_capture(&folder);
+        work(&device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("kernels are built"));
+        let entries = std::fs::read_dir(&folder).expect("bundles");
+        let mut paths: Vec<PathBuf> =
+            entries.map(|entry| entry.expect("readable").path()).collect();
+        paths.sort();
+        let read = |path: &PathBuf| Bundle::read(path).unwrap_or_else(|e| panic!("{e}"));
+        let bundles = paths.iter().map(read).collect();
+        Self { folder, gpu, bundles }
+    }
+
+    fn entries(&self) -> Vec<&str> {
+        self.bundles.iter().map(|bundle| bundle.entry.as_str()).collect()
+    }
+
+    /// Runs all of them overlapped, with `ptx` in place of their module, and says whether what
+    /// the last one wrote is what it wrote behind the others; or what was diagnosed.
+    fn overlapped(&self, ptx: &Module, schedule: Schedule) -> Result<bool, String> {
+        let experiments: Vec<_> = self
+            .bundles
+            .iter()
+            .map(|bundle| bundle.experiment(Some(&self.gpu)).expect("a whole bundle"))
+            .collect();
+        let steps: Vec<Step<'_>> = experiments
+            .iter()
+            .enumerate()
+            .map(|(index, experiment)| Step {
+                module: ptx,
+                launch: Launch {
+                    entry: &experiment.entry,
+                    grid: experiment.grid,
+                    block: experiment.block,
+                    cluster: experiment.cluster,
+                    dynamic_shared: experiment.dynamic_shared,
+                    params: &experiment.params,
+                    schedule,
+                    threads: None,
+                    instruction_limit: Some(50_000_000),
+                },
+                programmatic: index > 0,
+            })
+            .collect();
+        let mut memory = self.bundles[0].experiment(Some(&self.gpu)).expect("a bundle").memory;
+        launch_sequence(&mut memory, &steps).map_err(|error| error.to_string())?;
+        let outputs = &experiments.last().expect("a launch").outputs;
+        assert!(!outputs.is_empty(), "the last launch writes something");
+        let right = outputs.iter().all(|output| {
+            let (expected, _) = output.expected.as_ref().expect("recorded");
+            memory.read_raw(output.addr, output.bytes).expect("inside") == *expected
+        });
+        Ok(right)
+    }
+
+    fn module(&self) -> Module {
+        Module::load(&self.bundles[0].ptx, &self.gpu).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// The module, in which kernel `entry` does not wait for the launch before it.
+    fn hasty(&self, entry: &str) -> Module {
+        const WAIT: &str = "griddepcontrol.wait;";
+        let text = &self.bundles[0].ptx;
+        let start = text.find(&format!(".entry {entry}(")).expect("the kernel");
+        let end = start + text[start..].find("\n}").expect("its end");
+        let body = &text[start..end];
+        assert!(body.contains(WAIT), "{entry}");
+        let text = format!("{}{}{}", &text[..start], body.replace(WAIT, ""), &text[end..]);
+        Module::load(&text, &self.gpu).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Right under every schedule; and wrong or diagnosed under some where the last kernel does not
+    /// wait: only where it happens to run into what is not there yet.
+    fn check(&self, what: &str) {
+        let module = self.module();
+        for schedule in SCHEDULES {
+            let right = self.overlapped(&module, schedule);
+            assert_eq!(right, Ok(true), "{what}, {schedule}: {:?}", self.entries());
+        }
+        let last = self.entries().pop().expect("a launch").to_owned();
+        let hasty = self.hasty(&last);
+        let found =
+            (0..24).find(|&seed| self.overlapped(&hasty, Schedule::Random(seed)) != Ok(true));
+        assert!(found.is_some(), "{what}: {last} does not wait, and nothing notices");
+    }
+}
+
+/// A product on sm_90a whose activations are decoded before: in FP4, in both layouts, in batches
+/// (of which 128x4 scales take a launch each), as clusters, divided evenly, and a CTA a tile.
+fn product(layout: ScaleLayout, l: usize, splits: u32) -> Chain {
+    let name = format!("{layout}-{l}-{splits}");
+    Chain::new(&name, Gpu::h200(), |kernels| {
+        let mut rng = SplitMix64::new(u64::from(splits) + 5);
+        let mut operand = |rows, layout| {
+            let dims = Dims::new(l, rows, 528).expect("dims");
+            Generator::FullRange.operand("x", dims, layout, &mut rng).expect("an operand")
+        };
+        let (a, b) = (operand(19, layout), operand(200, Linear));
+        let options = GemmOptions {
+            output: OutputType::F32.into(),
+            overrides: GemmOverrides { kernel: None, splits: Some(splits) },
+            ..GemmOptions::default()
+        };
+        let a = Activations::Blocks(&a);
+        let result = gemm(kernels, &a, &b, &options).expect("runs");
+        let check = result.verify(&reference(&a, &b, &options).expect("the oracle"));
+        assert!(check.passed(), "{}", check.summary());
+    })
+}
+
+#[test]
+fn products_wait_for_their_decoded_activations() {
+    for (layout, l, splits, launches) in
+        [(Linear, 1, 1, 2), (Blocked128x4, 2, 2, 3), (Linear, 2, 0, 2), (Blocked128x4, 1, 3, 2)]
+    {
+        let chain = product(layout, l, splits);
+        let entries = chain.entries();
+        assert_eq!(entries.len(), launches, "{entries:?}");
+        let [before @ .., last] = &entries[..] else { panic!("launches") };
+        assert!(before.iter().all(|entry| entry.starts_with("dequantize_")), "{entries:?}");
+        assert!(last.starts_with("gemm_sm90_"), "{entries:?}");
+        chain.check(&format!("{layout} scales, {l} entries, {splits} parts"));
+    }
+}
+
+/// A quantiser waits for the largest magnitude, of the tensor and of each row.
+#[test]
+fn quantisers_wait_for_the_largest_magnitude() {
+    for gpu in [Gpu::h200(), Gpu::b200()] {
+        for (name, scale) in [("tensor", TensorScale::FromAmax), ("rows", TensorScale::PerRow)] {
+            let (rows, columns) = (70, 512);
+            let chain = Chain::new(&format!("{name}-{}", gpu.name), gpu.clone(), |kernels| {
+                let mut rng = SplitMix64::new(3);
+                let values = (0..rows * columns).flat_map(|_| (rng.normal() as f32).to_le_bytes());
+                let values: Vec<u8> = values.collect();
+                let recipe = Recipe::Nvfp4(Nvfp4Recipe::TorchAo);
+                let options = QuantizeOptions { recipe, scale, layout: Linear };
+                let kind = Input::plain(FloatType::F32);
+                let quantizer =
+                    Quantizer::new(kernels, rows, columns, kind, &options).expect("planned");
+                let input = DeviceBuffer::upload(kernels.device(), "x", &values).expect("uploaded");
+                quantizer.launch(&input, None).expect("launched");
+            });
+            let entries = chain.entries();
+            assert!(entries.len() == 2 && entries[1].starts_with("quantize_"), "{entries:?}");
+            chain.check(&format!("{} of a {name}", gpu.name));
+        }
+    }
+}
