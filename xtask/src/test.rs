@@ -142,8 +142,8 @@ fn expected_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)>
 /// an accumulator back, which are as many as read it last, after a chunk on either way out,
 /// a part of one, a block of NVFP4, and for the next tile; before a box of results is filled
 /// and before it is stored, in code of its own for either size of results and, of a chunk
-/// of wide ones, for either box; in a split before and after the exchange's writes and
-/// reads. Decoding ones before and after a K step, and for the next tile. Boxes take what
+/// of wide ones, for either box; in a split around the exchange's writes and after
+/// its reads. Decoding ones before and after a K step, and for the next tile. Boxes take what
 /// belongs to columns from the lanes: one vector if swapped, else two. Chunks for boxes are
 /// read ahead, one or those that accumulators share, then in a loop, and in the loop of the
 /// other way out. Blocks of swapped products are transposed by shuffles.
@@ -168,7 +168,7 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
         };
         let block = Nvfp4::BLOCK;
         let mut counts = vec![
-            ("bar.warp.sync", if split { 16 } else { 18 } + if halves { 3 } else { 0 }),
+            ("bar.warp.sync", if split { 15 } else { 18 } + if halves { 3 } else { 0 }),
             ("elect.sync", 4),
             (alloc, 1),
             (dealloc, 1),
@@ -204,12 +204,21 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
 /// The same for the GEMM of sm_90a. Of a CTA: all threads once; consumers when they give, take,
 /// have read and have summed, and in a cluster when they have read, and where they send, when all
 /// CTAs have offered. Warps after waiting for flags, and around sending. The cluster meets twice;
-/// where sums are loaded, the second time in two ways.
+/// where sums are loaded, the second time in two ways. CTAs that share activations meet instead
+/// of all threads, and in the end, each time behind their warps.
 fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
     use fp4_formats::gemm::hopper::{CONFIGS, Operand};
     let mut expected = Vec::new();
     for config in &CONFIGS {
-        let mut counts = if config.loads_remote() {
+        let mut counts = if config.sharers > 1 {
+            vec![
+                ("bar.sync", 4),
+                ("bar.warp.sync", 4),
+                ("barrier.cluster.arrive.relaxed.aligned", 1),
+                ("barrier.cluster.arrive.release.aligned", 1),
+                ("barrier.cluster.wait.acquire.aligned", 2),
+            ]
+        } else if config.loads_remote() {
             vec![
                 ("bar.sync", 6),
                 ("bar.warp.sync", 1),
