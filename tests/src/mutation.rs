@@ -29,7 +29,6 @@ gemm_sm90_* | relaxed | st.release.gpu.global.b32* | orders in global memory are
 gemm_sm90_* | relaxed | ld.acquire.gpu.global.b32* | orders in global memory are not looked at (machine::race)
 gemm_sm90_* | relaxed | barrier.cluster.arrive.release.aligned; #2 | a remote load is over when it is issued, so none is under way when its CTA ends
 gemm_sm90_*_pair | remove | barrier.cluster.wait.acquire.aligned; #2 | a CTA may end before what it sent to others has arrived
-gemm_sm90_*_pair | remove | mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%r], %r; #1 | arrivals and copies of a thread are seen in their order: the next round's wait is not early
 ";
 
 /// What became of a kernel's mutants in several launches: caught in one is caught.

@@ -176,7 +176,7 @@ fn sharing(kernel: &'static str, splits: u32, shape: [usize; 3], sms: u32) -> Ex
 #[test]
 fn hopper_pairs() {
     let kernel = "gemm_sm90_nvfp4_f16_128x64_pair";
-    check(&[sharing(kernel, 1, [36, 588, 624], 1), sharing(kernel, 0, [36, 740, 2288], 8)]);
+    check(&[sharing(kernel, 1, [36, 588, 624], 1), sharing(kernel, 0, [36, 740, 2288], 16)]);
 }
 
 /// Warps on their own, eight stages.
