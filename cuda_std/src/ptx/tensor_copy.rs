@@ -23,8 +23,7 @@ pub unsafe fn prefetch_tensormap(map: u64) {
 
 macro_rules! tensor_copies {
     ($($rank:literal, $dims:literal, $coordinates:literal, [$($c:ident),+],
-       $load:ident, $multicast:ident, $pair:ident, $pair_multicast:ident, $store:ident,
-       $prefetch:ident;)*) => {
+       $load:ident, $multicast:ident, $pair:ident, $pair_multicast:ident, $store:ident;)*) => {
         $(
             #[doc = concat!("`cp.async.bulk.tensor.", $dims, ".shared::cta.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [dst], [map, {c}], [mbar], policy;`")]
             /// ISA 9.7.9.27.1.2. sm_90+, PTX 8.6. One thread. A box into the CTA's
@@ -179,27 +178,6 @@ macro_rules! tensor_copies {
                     );
                 }
             }
-
-            #[doc = concat!("`cp.async.bulk.prefetch.tensor.", $dims, ".L2.global.tile [map, {c}];`")]
-            /// ISA 9.7.9.27.1.4. sm_90+. One thread. Brings a box to L2. What is there when a
-            /// kernel that still runs writes the box is what that kernel writes.
-            ///
-            /// # Safety
-            /// `map` is the generic address of a map of this rank.
-            #[inline(always)]
-            pub unsafe fn $prefetch(map: u64, [$($c),+]: [i32; $rank]) {
-                // SAFETY: the caller vouches for the map.
-                unsafe {
-                    asm!(
-                        concat!(
-                            "cp.async.bulk.prefetch.tensor.", $dims,
-                            ".L2.global.tile [{map}, ", $coordinates, "];"
-                        ),
-                        map = in(reg64) map, $($c = in(reg32) $c,)+
-                        options(nostack, preserves_flags),
-                    );
-                }
-            }
         )*
     };
 }
@@ -210,27 +188,23 @@ tensor_copies! {
         cp_async_bulk_tensor_2d_shared_cluster_global_multicast,
         cp_async_bulk_tensor_2d_shared_cluster_global_cta_group_2,
         cp_async_bulk_tensor_2d_shared_cluster_global_multicast_cta_group_2,
-        cp_async_bulk_tensor_2d_global_shared_cta,
-        cp_async_bulk_prefetch_tensor_2d_l2_global;
+        cp_async_bulk_tensor_2d_global_shared_cta;
     3, "3d", "{{{c0}, {c1}, {c2}}}", [c0, c1, c2],
         cp_async_bulk_tensor_3d_shared_cta_global,
         cp_async_bulk_tensor_3d_shared_cluster_global_multicast,
         cp_async_bulk_tensor_3d_shared_cluster_global_cta_group_2,
         cp_async_bulk_tensor_3d_shared_cluster_global_multicast_cta_group_2,
-        cp_async_bulk_tensor_3d_global_shared_cta,
-        cp_async_bulk_prefetch_tensor_3d_l2_global;
+        cp_async_bulk_tensor_3d_global_shared_cta;
     4, "4d", "{{{c0}, {c1}, {c2}, {c3}}}", [c0, c1, c2, c3],
         cp_async_bulk_tensor_4d_shared_cta_global,
         cp_async_bulk_tensor_4d_shared_cluster_global_multicast,
         cp_async_bulk_tensor_4d_shared_cluster_global_cta_group_2,
         cp_async_bulk_tensor_4d_shared_cluster_global_multicast_cta_group_2,
-        cp_async_bulk_tensor_4d_global_shared_cta,
-        cp_async_bulk_prefetch_tensor_4d_l2_global;
+        cp_async_bulk_tensor_4d_global_shared_cta;
     5, "5d", "{{{c0}, {c1}, {c2}, {c3}, {c4}}}", [c0, c1, c2, c3, c4],
         cp_async_bulk_tensor_5d_shared_cta_global,
         cp_async_bulk_tensor_5d_shared_cluster_global_multicast,
         cp_async_bulk_tensor_5d_shared_cluster_global_cta_group_2,
         cp_async_bulk_tensor_5d_shared_cluster_global_multicast_cta_group_2,
-        cp_async_bulk_tensor_5d_global_shared_cta,
-        cp_async_bulk_prefetch_tensor_5d_l2_global;
+        cp_async_bulk_tensor_5d_global_shared_cta;
 }

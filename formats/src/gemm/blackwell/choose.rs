@@ -4,8 +4,8 @@
 //! The estimate counts clocks of the slowest CTA: its tiles' K steps, each as long as
 //! the slowest of products, decoding, copies into the SM, and the machine's L2 while all
 //! CTAs copy; then what is not overlapped at the ends. Below that, DRAM must deliver the
-//! operands and take the result once, and a result in NVFP4 be quantised. Its constants are published rates and counts of instructions, not
-//! measurements.
+//! operands and take the result once, and a result in NVFP4 be quantised. Its constants are
+//! published rates and counts of instructions, not measurements.
 
 use super::{BlackwellConfig, CONFIGS, Tiling};
 use crate::gemm::hopper::Operand;

@@ -418,8 +418,7 @@ pub const fn estimate(
 }
 
 /// The cheapest configuration of `scheme` for the problem with a result of floats, by
-/// [`estimate`]; of equals the
-/// first of the table with the fewest parts. `None` if K is not a positive multiple of the
+/// [`estimate`]; of equals the first of the table with the fewest parts. `None` if K is not a positive multiple of the
 /// format's block, another size is 0, or the steps are too many for a launch.
 pub const fn choose(scheme: Scheme, problem: &Problem, machine: &Machine) -> Option<Estimate> {
     let Problem { m, n, k, l } = *problem;
