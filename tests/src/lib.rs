@@ -12,6 +12,15 @@ use nvfp4::shape::GemvShape;
 use ptx_emu::Schedule;
 use std::path::{Path, PathBuf};
 
+/// Schedules that a kernel must be right under.
+pub const SCHEDULES: [Schedule; 5] = [
+    Schedule::Eager,
+    Schedule::Lazy,
+    Schedule::Random(1),
+    Schedule::Random(22),
+    Schedule::Random(333),
+];
+
 /// The workspace's root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of the workspace").to_path_buf()

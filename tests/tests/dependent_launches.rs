@@ -16,16 +16,9 @@ use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::Dims;
+use nvfp4_tests::SCHEDULES;
 use ptx_emu::bundle::Bundle;
 use ptx_emu::{Gpu, Launch, Module, Schedule, Step, launch_sequence};
-
-const SCHEDULES: [Schedule; 5] = [
-    Schedule::Eager,
-    Schedule::Lazy,
-    Schedule::Random(1),
-    Schedule::Random(22),
-    Schedule::Random(333),
-];
 
 /// Captured launches of one stream, in order; the folder goes with them.
 struct Chain {

@@ -21,17 +21,10 @@ use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::emulated;
+use nvfp4_tests::{SCHEDULES, emulated};
 use ptx_emu::Schedule;
 
 const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
-const SCHEDULES: [Schedule; 5] = [
-    Schedule::Eager,
-    Schedule::Lazy,
-    Schedule::Random(1),
-    Schedule::Random(22),
-    Schedule::Random(333),
-];
 
 /// One product.
 #[derive(Debug, Clone)]

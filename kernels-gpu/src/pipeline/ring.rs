@@ -12,7 +12,7 @@
 //! full yet), the producer with parity 1, which a fresh barrier passes at once
 //! (everything is empty).
 
-use cuda_std::ptx::mbarrier;
+use cuda_std::ptx::{marker, mbarrier};
 
 /// Bytes of an mbarrier.
 pub const MBARRIER_BYTES: u32 = 8;
@@ -84,6 +84,22 @@ impl<const STAGES: u32> Ring<STAGES> {
     pub unsafe fn wait_empty(&self, cursor: &Cursor<STAGES>) {
         // SAFETY: the caller's.
         unsafe { mbarrier::wait_parity(self.empty(cursor.stage), cursor.parity) }
+    }
+
+    /// Producer: waits until all stages may be overwritten, from `cursor`, its next, on.
+    ///
+    /// # Safety
+    /// The barriers are initialised and known to the caller.
+    #[inline(always)]
+    pub unsafe fn wait_all_empty(&self, cursor: &mut Cursor<STAGES>) {
+        let mut waited = 0;
+        while waited < STAGES {
+            // SAFETY: the caller's.
+            unsafe { self.wait_empty(cursor) };
+            cursor.advance();
+            // Not unrolled: code that runs once should be small.
+            waited = marker::pin(waited + 1);
+        }
     }
 
     /// Producer: one arrival at the stage's full barrier, which then also waits

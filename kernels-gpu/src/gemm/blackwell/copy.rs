@@ -6,7 +6,7 @@ use super::control::Control;
 use super::schedule::Tiles;
 use super::{Work, map};
 use crate::pipeline::Cursor;
-use cuda_std::ptx::{bulk, cluster, grid, marker, tensor_copy};
+use cuda_std::ptx::{bulk, cluster, grid, tensor_copy};
 use fp4_formats::gemm::blackwell::STEP_BYTES;
 use fp4_formats::gemm::blackwell::config::HALF_BOX;
 use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
@@ -126,14 +126,8 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
         unsafe { tiles.advance::<false>() };
     }
     // Commits may still be on their way to these barriers, in all CTAs that they reach.
-    let mut waited = 0;
-    while waited < STAGES {
-        // SAFETY: as above.
-        unsafe { ring.wait_empty(&cursor) };
-        cursor.advance();
-        // Not unrolled: code that runs once should be small.
-        waited = marker::pin(waited + 1);
-    }
+    // SAFETY: as above.
+    unsafe { ring.wait_all_empty(&mut cursor) };
 }
 
 /// Where copies go: masks of CTAs of the cluster.

@@ -5,7 +5,7 @@ use super::Work;
 use super::control::{Control, arrive_at};
 use super::schedule::Tiles;
 use crate::pipeline::Cursor;
-use cuda_std::ptx::{convert, half, integer, marker, memory, tcgen05};
+use cuda_std::ptx::{convert, half, integer, memory, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::config::{DECODED_COLUMNS, HALF_STEP};
@@ -82,14 +82,8 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32
         unsafe { tiles.advance::<true>() };
     }
     // Commits may still be on their way to these barriers.
-    let mut waited = 0;
-    while waited < BUFFERS {
-        // SAFETY: as above.
-        unsafe { decoded.wait_empty(&buffer) };
-        buffer.advance();
-        // Not unrolled: code that runs once should be small.
-        waited = marker::pin(waited + 1);
-    }
+    // SAFETY: as above.
+    unsafe { decoded.wait_all_empty(&mut buffer) };
 }
 
 /// Decodes the thread's row of the K step in `stage` to `columns`.
