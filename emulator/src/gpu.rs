@@ -1,6 +1,8 @@
 //! Machine descriptions: what a launch may ask for, and the rates from which
 //! [`Counters::lower_bound`](crate::Counters::lower_bound) makes a bound.
 
+use crate::syntax;
+
 /// One GPU, as far as the emulator needs to know it.
 ///
 /// Sources: the occupancy and arithmetic-throughput tables of the CUDA C++
@@ -53,6 +55,10 @@ pub struct Gpu {
     pub max_threads_per_sm: u32,
     /// CTAs resident on an SM.
     pub max_ctas_per_sm: u32,
+    /// Only the order of `tcgen05` operations that PTX ISA 9.7.16.6.2 promises. Otherwise a
+    /// `tcgen05.cp` also comes after the earlier `tcgen05.mma` of its thread, as on hardware:
+    /// main loops that copy the scales of each K step to the same columns need that.
+    pub strict_tcgen05_order: bool,
 }
 
 impl Gpu {
@@ -82,6 +88,7 @@ impl Gpu {
             max_cluster: 16,
             max_threads_per_sm: 2048,
             max_ctas_per_sm: 32,
+            strict_tcgen05_order: false,
         }
     }
 
@@ -105,6 +112,15 @@ impl Gpu {
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         [Self::h200(), Self::b200()].into_iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The machine that a PTX module is for; the first one if it is for none, so that loading
+    /// says what is wrong.
+    #[must_use]
+    pub fn for_module(text: &str) -> Self {
+        let targets = syntax::parse(text).map(|module| module.targets).unwrap_or_default();
+        let accepts = |gpu: &Self| targets.first().is_some_and(|target| gpu.accepts(target));
+        [Self::h200(), Self::b200()].into_iter().find(accepts).unwrap_or_else(Self::h200)
     }
 
     /// Whether PTX for `target` (`sm_80`, `sm_90a`, `sm_100f`) runs here: a
@@ -139,5 +155,21 @@ impl Target {
             _ => return None,
         };
         Some(Self { number: digits.parse().ok()?, suffix })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_follows_the_target() {
+        for (target, name) in
+            [("sm_90a", "h200"), ("sm_100a", "b200"), ("sm_80", "h200"), ("sm_120a", "h200")]
+        {
+            let text = format!(".version 9.0\n.target {target}\n");
+            assert_eq!(Gpu::for_module(&text).name, name, "{target}");
+        }
+        assert_eq!(Gpu::for_module("not PTX").name, "h200");
     }
 }

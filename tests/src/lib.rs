@@ -9,7 +9,7 @@ use nvfp4::gemv::{Gemv, GemvOptions, GemvResult};
 use nvfp4::generate::Generator;
 use nvfp4::oracle::{self, Verification};
 use nvfp4::shape::GemvShape;
-use ptx_emu::Schedule;
+use ptx_emu::{Gpu, Schedule};
 use std::path::{Path, PathBuf};
 
 /// Schedules that a kernel must be right under.
@@ -41,9 +41,17 @@ pub fn ptx(arch: &str) -> String {
     })
 }
 
-/// The kernels of an emulated machine, `emu:h200` or `emu:b200`.
+/// A B200 that orders `tcgen05` operations only as PTX promises: our kernels rely on no more.
+pub const fn b200() -> Gpu {
+    Gpu { strict_tcgen05_order: true, ..Gpu::b200() }
+}
+
+/// The kernels of an emulated machine, `emu:h200` or `emu:b200`, which is [`b200`].
 pub fn emulated(device: &str, schedule: Schedule) -> Kernels {
-    let request: DeviceRequest = device.parse().expect("a known device");
+    let request = match device.parse().expect("a known device") {
+        DeviceRequest::Emulator(gpu) if gpu == Gpu::b200() => DeviceRequest::Emulator(b200()),
+        request => request,
+    };
     let device =
         Device::open(&request).expect("the emulator opens anywhere").with_schedule(schedule);
     device.kernels(Some(&kernels_dir())).expect("kernels are built")

@@ -194,7 +194,7 @@ fn hopper_8_tokens() {
 /// `dynamic`, asks for.
 fn blackwell(kernel: &'static str, output: Output, shape: [usize; 3], dynamic: bool) -> Experiment {
     let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
-    let gpu = Gpu { sms: 8, ..Gpu::b200() };
+    let gpu = Gpu { sms: 8, ..nvfp4_tests::b200() };
     let case = Case { kernel, splits: config.splits, shape, halves: None, output };
     let mut experiment = case.experiment(&gpu);
     // Beside a cluster there is room for the kernel before, or for another cluster.

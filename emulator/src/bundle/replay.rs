@@ -4,7 +4,7 @@ use super::{Bundle, BundleError, MapPlace, OutputReport};
 use crate::experiment::{Conditions, Experiment, Outcome, Watched};
 use crate::tensor_map::TENSOR_MAP_BYTES;
 use crate::trace::Trace;
-use crate::{Counters, GlobalMemory, Gpu, LoadError, Module, Schedule, syntax};
+use crate::{Counters, GlobalMemory, Gpu, LoadError, Module, Schedule};
 use std::path::PathBuf;
 
 /// How to replay.
@@ -53,14 +53,6 @@ impl Replay {
     }
 }
 
-/// The machine that a module is for; the first one if it is for none, so that
-/// loading says what is wrong.
-fn gpu_for(text: &str) -> Gpu {
-    let targets = syntax::parse(text).map(|module| module.targets).unwrap_or_default();
-    let accepts = |gpu: &Gpu| targets.first().is_some_and(|target| gpu.accepts(target));
-    [Gpu::h200(), Gpu::b200()].into_iter().find(accepts).unwrap_or_else(Gpu::h200)
-}
-
 /// Loads a bundle's module.
 ///
 /// # Errors
@@ -97,7 +89,7 @@ impl Bundle {
         }
         Ok(Experiment {
             ptx: self.ptx.clone(),
-            gpu: gpu.cloned().unwrap_or_else(|| gpu_for(&self.ptx)),
+            gpu: gpu.cloned().unwrap_or_else(|| Gpu::for_module(&self.ptx)),
             entry: self.entry.clone(),
             grid: self.grid,
             block: self.block,

@@ -1,15 +1,15 @@
 //! `ptx-emu mutate`.
 
 use super::error::CliError;
-use super::run::{self, ShapeArgs};
+use super::run::{self, MachineArgs, ShapeArgs};
 use super::{replay, report, sequence};
 use clap::Args;
+use ptx_emu::LaunchError;
 use ptx_emu::bundle::{Bundle, BundleError};
 use ptx_emu::experiment::Experiment;
 use ptx_emu::mutate::{
     Equivalent, EquivalentsError, Fate, Mutant, Mutants, MutateError, MutateOptions, mutate,
 };
-use ptx_emu::{Gpu, LaunchError};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -39,9 +39,8 @@ pub(crate) struct MutateArgs {
     /// Arguments, as `run` takes them.
     #[arg(long, value_name = "ARGS.JSON", requires = "entry")]
     args: Option<PathBuf>,
-    /// Machine to be; by default the one that the module's target names.
-    #[arg(long, value_name = "h200|b200", value_parser = run::gpu)]
-    gpu: Option<Gpu>,
+    #[command(flatten)]
+    machine: MachineArgs,
     /// Seeds that a mutant must survive, besides eager and lazy.
     #[arg(long, value_name = "N", default_value_t = 64)]
     seeds: u64,
@@ -143,7 +142,7 @@ fn experiments(args: &MutateArgs) -> Result<Vec<Experiment>, Failed> {
             cluster: args.cluster,
             dynamic_smem: args.dynamic_smem,
             args: args.args.clone(),
-            gpu: args.gpu.clone(),
+            machine: args.machine.clone(),
         };
         return Ok(vec![run::prepare(module, entry, &shape)?.experiment]);
     }
@@ -151,7 +150,10 @@ fn experiments(args: &MutateArgs) -> Result<Vec<Experiment>, Failed> {
         let actual = format!("the file {} without --entry", file.display());
         return Err(Failed::Targets { actual });
     }
-    let read = |path: &PathBuf| Ok(Bundle::read(path)?.experiment(args.gpu.as_ref())?);
+    let read = |path: &PathBuf| {
+        let bundle = Bundle::read(path)?;
+        Ok(bundle.experiment(Some(&args.machine.machine(&bundle.ptx)))?)
+    };
     let folders = args
         .targets
         .iter()

@@ -2,11 +2,12 @@
 
 use super::error::CliError;
 use super::explore::{self, ExploreArgs};
+use super::run::MachineArgs;
 use super::trace::TraceArgs;
-use super::{report, run, sequence};
+use super::{report, sequence};
 use clap::Args;
 use ptx_emu::bundle::{self, Bundle, BundleError, OutputReport, Replay, ReplayOptions};
-use ptx_emu::{Gpu, LaunchError, LoadError, Schedule};
+use ptx_emu::{LaunchError, LoadError, Schedule};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,9 +18,8 @@ pub(crate) struct ReplayArgs {
     /// Folder with `bundle.json`, or with several such folders, which are replayed
     /// one by one in the order of their names.
     pub(super) bundle: PathBuf,
-    /// Machine to be; by default the one that the module's target names.
-    #[arg(long, value_name = "h200|b200", value_parser = run::gpu)]
-    pub(super) gpu: Option<Gpu>,
+    #[command(flatten)]
+    pub(super) machine: MachineArgs,
     /// Interleaving of warps and completion of asynchronous operations.
     #[arg(long, value_name = "eager|lazy|random:SEED", default_value = "eager")]
     pub(super) schedule: Schedule,
@@ -49,16 +49,16 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
             Err(error) => failed(args, &error),
         };
     }
-    let options = ReplayOptions {
-        gpu: args.gpu.clone(),
-        schedule: args.schedule,
-        instruction_limit: args.instruction_limit,
-    };
     let limit = match args.trace.wanted() {
         Ok(limit) => limit,
         Err(error) => return unwritable(args, &error),
     };
     let done = Bundle::read(&args.bundle).and_then(|bundle| {
+        let options = ReplayOptions {
+            gpu: Some(args.machine.machine(&bundle.ptx)),
+            schedule: args.schedule,
+            instruction_limit: args.instruction_limit,
+        };
         let Some(limit) = limit else {
             return bundle.replay(&options).map(|replay| (bundle, replay, None));
         };
@@ -90,7 +90,8 @@ fn failed(args: &ReplayArgs, error: &BundleError) -> (Option<String>, u8) {
 }
 
 fn try_schedules(args: &ReplayArgs, seeds: u64) -> Result<explore::Tried, BundleError> {
-    let experiment = Bundle::read(&args.bundle)?.experiment(args.gpu.as_ref())?;
+    let bundle = Bundle::read(&args.bundle)?;
+    let experiment = bundle.experiment(Some(&args.machine.machine(&bundle.ptx)))?;
     let module = bundle::load(&experiment)?;
     let options = args.explore.options(seeds, args.instruction_limit);
     let found = ptx_emu::explore::explore(&experiment, &module, &options)?;

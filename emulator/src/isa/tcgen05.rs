@@ -265,7 +265,7 @@ impl Reach {
     }
 }
 
-/// Issues an operation that comes after those of the thread that PTX orders before it.
+/// Issues an operation that comes after those of the thread that are ordered before it.
 pub(super) fn issue_ordered(
     cx: &mut Context<'_>,
     kind: GroupKind,
@@ -276,7 +276,8 @@ pub(super) fn issue_ordered(
 ) -> Exec {
     let warp = cx.warp();
     let lanes = 1 << lane;
-    let after = cx.units.issued_by(kind.ordered_behind(), warp, lanes);
+    let earlier = kind.ordered_behind(cx.env.gpu.strict_tcgen05_order);
+    let after = cx.units.issued_by(earlier, warp, lanes);
     cx.issue(Operation {
         name: match kind {
             GroupKind::TensorProduct => "tcgen05.mma",

@@ -38,6 +38,8 @@ pub struct Case {
     pub limit: u64,
     /// For `sm_100a` and a B200 instead.
     pub blackwell: bool,
+    /// As in [`Gpu`].
+    pub strict_tcgen05_order: bool,
 }
 
 impl Case {
@@ -54,6 +56,7 @@ impl Case {
             map: None,
             limit: 4_000_000,
             blackwell: false,
+            strict_tcgen05_order: false,
         }
     }
 
@@ -104,6 +107,8 @@ impl Case {
     pub fn launch(&self, schedule: Schedule) -> Result<(Vec<u8>, LaunchReport), LaunchError> {
         let text = self.text();
         let gpu = if self.blackwell { Gpu::b200() } else { Gpu::h200() };
+        let strict_tcgen05_order = self.strict_tcgen05_order;
+        let gpu = Gpu { strict_tcgen05_order, ..gpu };
         let module = match Module::load(&text, &gpu) {
             Ok(module) => module,
             Err(error) => panic!("load: {error}\n{text}"),

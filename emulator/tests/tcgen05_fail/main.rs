@@ -6,5 +6,6 @@ mod async_support;
 mod kernel;
 mod memory;
 mod operands;
+mod order;
 #[path = "../tensor_cores/mod.rs"]
 mod tensor_cores;

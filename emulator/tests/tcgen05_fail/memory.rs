@@ -183,17 +183,6 @@ fn a_missing_fence_before_a_barrier() {
 }
 
 #[test]
-fn a_copy_does_not_wait_for_a_product() {
-    let copy = "tcgen05.cp.cta_group::1.128x128b [%r50], %d10;";
-    let parts = ["tensor memory in flight: write of columns 0 to 3", "of tcgen05.mma"];
-    product("", &committed()).passes();
-    kernel(&format!("@!%leader bra ISSUED; {PRODUCT} {copy} {COMMIT} ISSUED: {}", committed()))
-        .says(&LAZY, &parts);
-    let again = format!("@!%leader bra AGAIN; {copy} {COMMIT} AGAIN: {}", wait(0, "1", "LATE"));
-    product("", &format!("{} bar.sync 0; {AFTER} {again}", committed())).passes();
-}
-
-#[test]
 fn commits_arrive_in_any_order() {
     let second = COMMIT.replace("[%b]", "[%b+16]");
     let text = |first: &str| {

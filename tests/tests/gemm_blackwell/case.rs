@@ -16,7 +16,7 @@ use fp4_formats::{Swizzle, TensorMap};
 use half::{bf16, f16};
 use ptx_emu::tensor_map::{self, ElementType};
 use ptx_emu::{
-    Counters, GlobalMemory, Gpu, Launch, LaunchError, Module, Schedule, Step, launch_sequence,
+    Counters, GlobalMemory, Launch, LaunchError, Module, Schedule, Step, launch_sequence,
 };
 use std::sync::OnceLock;
 
@@ -63,7 +63,7 @@ pub fn module() -> &'static Module {
 
 /// The kernels of a text.
 pub fn load(ptx: &str) -> Module {
-    Module::load(ptx, &Gpu::b200()).unwrap_or_else(|e| panic!("{e}"))
+    Module::load(ptx, &nvfp4_tests::b200()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn encode(shape: &TensorMapShape, address: u64) -> TensorMap {

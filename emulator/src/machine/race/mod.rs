@@ -31,7 +31,8 @@
 //!   of a warp share what one of them learned; more than a few lanes that publish
 //!   without the others publish for all; strong accesses to global
 //!   memory are all taken to be of one flag; a store to a flag keeps what
-//!   earlier ones published;
+//!   earlier ones published; a `tcgen05.cp` comes after the earlier `tcgen05.mma` of
+//!   its thread, unless the machine is strict about that;
 //! - proxies: see `units::proxy`.
 //!
 //! Writes and arrivals of other CTAs in a CTA's shared memory must come before its exit: of

@@ -6,6 +6,9 @@
 //! before its own operations from `fence::after_thread_sync` on. `commit` is such a fence
 //! too. Any synchronisation will do, relaxed ones included, and threads between need no
 //! fence. Allocation is synchronous: it is ordered as other accesses are.
+//!
+//! Some kinds of operations of one thread are in order by themselves: see
+//! `GroupKind::ordered_behind`.
 
 use super::clock::Clock;
 use super::{AgentId, Found, Kind, Known, Origin, Place, Races};

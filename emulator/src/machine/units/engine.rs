@@ -193,7 +193,8 @@ impl Units {
                 races.new_agent(warp, operation.lanes, kind.is_some_and(GroupKind::of_tensor));
             // It comes after the completed operations of its warp that it is ordered
             // behind; those under way are among what it waits for.
-            for earlier in kind.into_iter().flat_map(GroupKind::ordered_behind) {
+            let strict = machine.env.gpu.strict_tcgen05_order;
+            for earlier in kind.into_iter().flat_map(|kind| kind.ordered_behind(strict)) {
                 races.acquire(agent, Object::Group(*earlier as u8, warp, 0), false);
             }
             agent

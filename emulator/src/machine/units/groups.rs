@@ -45,10 +45,11 @@ impl GroupKind {
     }
 
     /// Kinds whose operations come before a later one of the same thread (PTX ISA
-    /// 9.7.16.6.2): a copy does not wait for products, and only their arrivals wait for
-    /// commits.
-    pub(crate) fn ordered_behind(self) -> &'static [Self] {
+    /// 9.7.16.6.2): only their arrivals wait for commits, and a copy waits for products
+    /// unless the order is `strict` ([`Gpu::strict_tcgen05_order`](crate::Gpu)).
+    pub(crate) fn ordered_behind(self, strict: bool) -> &'static [Self] {
         match self {
+            Self::TensorCopy if !strict => Self::TensorProduct.ordered_behind(strict),
             Self::TensorProduct | Self::TensorShift | Self::TensorCommit => {
                 &[Self::TensorProduct, Self::TensorCopy, Self::TensorShift]
             }

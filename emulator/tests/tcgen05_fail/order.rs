@@ -1,0 +1,148 @@
+//! Scales copied again and again to the same columns, as CUTLASS' block-scaled main loop
+//! does: PTX does not order a `tcgen05.mma` before a later `tcgen05.cp` of its thread,
+//! hardware does.
+
+use crate::async_support::{Case, kind, wait};
+use crate::kernel::{
+    AFTER, BYTES, COMMIT, LAZY, LOAD, OUT, PRODUCT, SHAPE, committed, kernel, product,
+};
+use ptx_emu::{AsyncFault, DiagnosticKind, Schedule, TensorFault};
+use std::path::Path;
+use std::process::Command;
+
+/// K steps, and the e4m3 scale of each: of a step the same in `A` and `B`.
+const SCALES: [(u32, f32); 4] = [(0x38, 1.0), (0x40, 2.0), (0x30, 0.5), (0x48, 4.0)];
+/// M = 128, N = 16, e2m1, e4m3 scales of blocks of 16.
+const BLOCKS: u32 = 1 << 7 | 1 << 10 | 2 << 17 | 1 << 27;
+/// The first tile of scales in shared memory: 32 rows of 16 bytes.
+const TILES: u64 = 1 << 46 | (128 >> 4) << 32 | (1024 + BYTES as u64) >> 4;
+
+const PARITY: &str = "and.b32 %r23, %r22, 1;";
+
+/// The first thread multiplies the K steps, `copier` copies their scales; what comes behind
+/// each copy and each product.
+fn main_loop(copier: &str, copied: &str, multiplied: &str) -> Case {
+    let mut store = format!("mad.lo.u32 %r20, %tid, 4, {};", 1024 + BYTES);
+    for (step, (code, _)) in SCALES.iter().enumerate() {
+        let word = code * 0x0101_0101;
+        store += &format!("mov.b32 %r21, {word}; st.shared.u32 [%r20+{}], %r21;", 512 * step);
+    }
+    let mut case = kernel(&format!(
+        "{store} fence.proxy.async; bar.sync 0;
+        mov.b32 %r10, {BLOCKS:#x}; add.u32 %r12, %r50, 40; mov.b64 %d12, {TILES:#x};
+        mov.u32 %r22, 0; setp.eq.u32 %p7, %tid, 32;
+        STEP: {copier} tcgen05.cp.cta_group::1.32x128b.warpx4 [%r12], %d12;
+        {copied} bar.sync 0;
+        @!%leader bra MULTIPLIED;
+        tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16
+        [%r50], %d10, %d11, %r10, [%r12], [%r12], %p5;
+        MULTIPLIED: {multiplied} bar.sync 0;
+        add.u64 %d12, %d12, {}; add.u32 %r22, %r22, 1;
+        setp.lt.u32 %p6, %r22, {}; @%p6 bra STEP;
+        mov.b32 %r10, {SHAPE:#x};
+        @%leader {COMMIT}
+        {} {AFTER} {LOAD} {OUT}",
+        512 >> 4,
+        SCALES.len(),
+        committed(),
+    ));
+    // Each code is 1.
+    case.input = vec![0x22; BYTES];
+    case
+}
+
+fn sums() -> [u32; 256] {
+    let sum: f32 = SCALES.iter().map(|(_, scale)| 64.0 * scale * scale).sum();
+    [sum.to_bits(); 256]
+}
+
+fn strict(case: Case) -> Case {
+    Case { strict_tcgen05_order: true, ..case }
+}
+
+fn looking() -> impl Iterator<Item = Schedule> {
+    std::iter::once(Schedule::Lazy).chain((0..64).map(Schedule::Random))
+}
+
+#[test]
+fn a_copy_waits_for_products_of_its_thread() {
+    main_loop("@%leader", "", "").gives_words(sums());
+}
+
+#[test]
+fn unless_the_order_is_strict() {
+    let case = strict(main_loop("@%leader", "", ""));
+    let parts = ["in flight: write of columns 40 to 43", "not read yet, of tcgen05.mma"];
+    let diagnostic = case.says(&LAZY, &parts);
+    let DiagnosticKind::Async(AsyncFault::Tensor(TensorFault::InFlight { write, source, .. })) =
+        kind(&diagnostic)
+    else {
+        panic!("{diagnostic}");
+    };
+    assert!(*write && *source);
+    for schedule in looking() {
+        let diagnostic = case.fails(schedule);
+        let text = diagnostic.to_string();
+        assert!(text.contains("tcgen05.cp") && text.contains("tcgen05.mma"), "{text}");
+    }
+    // The twin waits for the products of each step.
+    let done = format!("{PARITY} @%leader {COMMIT} {} {AFTER}", wait(0, "%r23", "WAITED"));
+    strict(main_loop("@%leader", "", &done)).gives_words(sums());
+}
+
+#[test]
+fn sums_copied_over_are_the_same() {
+    let copy = "tcgen05.cp.cta_group::1.128x128b [%r50], %d10;";
+    let parts = ["tensor memory in flight: write of columns 0 to 3", "of tcgen05.mma"];
+    let end = committed();
+    let case = kernel(&format!("@!%leader bra ISSUED; {PRODUCT} {copy} {COMMIT} ISSUED: {end}"));
+    strict(case.clone()).says(&LAZY, &parts);
+    case.passes();
+    let again = format!("@!%leader bra AGAIN; {copy} {COMMIT} AGAIN: {}", wait(0, "1", "LATE"));
+    strict(product("", &format!("{end} bar.sync 0; {AFTER} {again}"))).passes();
+}
+
+#[test]
+fn a_copy_of_another_thread_needs_a_wait_in_any_case() {
+    let copied = format!("@%p7 {COMMIT} {} {AFTER}", wait(0, "0", "COPIED1"));
+    let done = format!("@%leader {COMMIT} {} {AFTER}", wait(0, "1", "MULTIPLIED1"));
+    for strictly in [|case| case, strict] {
+        strictly(main_loop("@%p7", &copied, &done)).gives_words(sums());
+        // Nobody waits for products, only for copies.
+        let copied = format!("{PARITY} {}", copied.replace("+0], 0", "+0], %r23"));
+        let case = strictly(main_loop("@%p7", &copied, ""));
+        for schedule in looking() {
+            let text = case.fails(schedule).to_string();
+            assert!(text.contains("tcgen05.cp") && text.contains("tcgen05.mma"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_program_has_an_option_for_it() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tcgen05-order");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let case = main_loop("@%leader", "", "");
+    let args = r#"[{"buffer": {"bytes": 1024}}, {"buffer": {"file": "in.bin"}},
+        {"struct": {"bytes": 128, "fields": [{"offset": 0, "u32": 0}]}}]"#;
+    std::fs::write(folder.join("k.ptx"), case.text()).expect("writable");
+    std::fs::write(folder.join("in.bin"), &case.input).expect("writable");
+    std::fs::write(folder.join("args.json"), args).expect("writable");
+    let run = |options: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_ptx-emu"))
+            .arg("run")
+            .arg(folder.join("k.ptx"))
+            .args(["--entry", "k", "--grid", "1", "--block", "128", "--schedule", "lazy", "--args"])
+            .arg(folder.join("args.json"))
+            .args(options)
+            .output()
+            .expect("the program starts")
+    };
+    let default = run(&[]);
+    assert!(default.status.success(), "{}", String::from_utf8_lossy(&default.stderr));
+    let strict = run(&["--strict-tcgen05-order"]);
+    assert_eq!(strict.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&strict.stderr);
+    assert!(said.contains("tensor memory in flight: write of columns 40 to 43"), "{said}");
+}
