@@ -242,7 +242,7 @@ impl fmt::Display for AsyncFault {
             ),
             Self::LeftInFlight { operation } => write!(
                 f,
-                "exit with an operation in flight: {operation} still uses the CTA's shared memory"
+                "exit with an operation in flight: {operation} still uses the CTA's shared memory, and a thread of the CTA must wait for it first"
             ),
             Self::Operand { operand, required, actual } => {
                 write!(f, "{operand}: required {required}, actual {actual}")
