@@ -86,6 +86,28 @@ impl<const STAGES: u32> Ring<STAGES> {
         unsafe { mbarrier::wait_parity(self.empty(cursor.stage), cursor.parity) }
     }
 
+    /// [`wait_full`](Self::wait_full) where threads of other CTAs of the cluster arrive.
+    /// The L1 cache is emptied each time, so this is not for every K step: completed copies
+    /// and commits, also those of other CTAs, are waited for as the CTA's own.
+    ///
+    /// # Safety
+    /// As [`wait_full`](Self::wait_full).
+    #[inline(always)]
+    pub unsafe fn wait_full_cluster(&self, cursor: &Cursor<STAGES>) {
+        // SAFETY: the caller's.
+        unsafe { mbarrier::wait_parity_cluster(self.full(cursor.stage), cursor.parity) }
+    }
+
+    /// [`wait_empty`](Self::wait_empty) where threads of other CTAs of the cluster arrive.
+    ///
+    /// # Safety
+    /// As [`wait_empty`](Self::wait_empty).
+    #[inline(always)]
+    pub unsafe fn wait_empty_cluster(&self, cursor: &Cursor<STAGES>) {
+        // SAFETY: the caller's.
+        unsafe { mbarrier::wait_parity_cluster(self.empty(cursor.stage), cursor.parity) }
+    }
+
     /// Producer: waits until all stages may be overwritten, from `cursor`, its next, on.
     ///
     /// # Safety

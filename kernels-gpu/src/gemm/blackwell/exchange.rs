@@ -11,7 +11,7 @@ use super::store::{self, Place};
 use super::store_blocks;
 use crate::gemm::blocks;
 use crate::pipeline::{Cursor, Ring};
-use cuda_std::ptx::{cluster, marker, mbarrier, memory, tcgen05};
+use cuda_std::ptx::{cluster, marker, memory, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::config::{CTA_ROWS, EXCHANGE_COLUMNS};
@@ -65,7 +65,7 @@ impl Exchange {
         // SAFETY: the others' blocks are free before they are written and full before
         // they are read.
         unsafe {
-            mbarrier::wait_parity_cluster(self.ring.empty(0), self.sent.parity);
+            self.ring.wait_empty_cluster(&self.sent);
             warp::sync();
             let mut split = 0;
             while split < config.splits {
@@ -84,7 +84,7 @@ impl Exchange {
                     arrive_at(self.ring.full(0), cta(split));
                 }
             }
-            mbarrier::wait_parity_cluster(self.ring.full(0), self.received.parity);
+            self.ring.wait_full_cluster(&self.received);
             warp::sync();
             let chunks = columns / EXCHANGE_COLUMNS;
             let first = own * columns;

@@ -6,7 +6,7 @@ use super::control::Control;
 use super::product::commit;
 use super::schedule::Tiles;
 use crate::pipeline::Cursor;
-use cuda_std::ptx::{mbarrier, tcgen05};
+use cuda_std::ptx::tcgen05;
 use fp4_formats::gemm::blackwell::config::{DECODED_COLUMNS, HALF_BOX, HALF_PRODUCT_K, HALF_STEP};
 use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP_BYTES, descriptor};
 
@@ -43,13 +43,17 @@ pub unsafe fn run<
         // SAFETY: the accumulator is free, the stage full, its `X` decoded; all before
         // the products.
         unsafe {
-            accumulators.wait_empty(&accumulator);
+            if PAIR == 1 {
+                accumulators.wait_empty(&accumulator);
+            } else {
+                accumulators.wait_empty_cluster(&accumulator);
+            }
             for step in first..end {
                 ring.wait_full(&cursor);
                 if PAIR == 1 {
                     decoded.wait_full(&buffer);
                 } else {
-                    mbarrier::wait_parity_cluster(decoded.full(buffer.stage), buffer.parity);
+                    decoded.wait_full_cluster(&buffer);
                 }
                 tcgen05::tcgen05_fence_after_thread_sync();
                 let x = tensor + config.buffer_base() + buffer.stage * DECODED_COLUMNS;

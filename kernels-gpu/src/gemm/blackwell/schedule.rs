@@ -60,10 +60,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Tiles<STAGES, ACCUMULATORS> {
         // SAFETY: the response's bytes came before its barrier's phase ended; lanes are
         // together as the caller says.
         unsafe {
-            mbarrier::wait_parity_cluster(
-                self.control.responses().full(self.cursor.stage),
-                self.cursor.parity,
-            );
+            self.control.responses().wait_full_cluster(&self.cursor);
             self.index =
                 read(&self.control, self.cursor.stage).map_or(u32::MAX, |cta| cta / self.cluster);
             if WARP {
@@ -110,7 +107,7 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32>(
         // SAFETY: all readers of all CTAs are done with the response before it is asked
         // for again; every CTA's barrier expects its bytes first.
         unsafe {
-            mbarrier::wait_parity_cluster(responses.empty(asked.stage), asked.parity);
+            responses.wait_empty_cluster(&asked);
             let (response, barrier) = (control.response(asked.stage), responses.full(asked.stage));
             if work.config.cluster() == 1 {
                 responses.expect_bytes(&asked, grid::RESPONSE_BYTES);
