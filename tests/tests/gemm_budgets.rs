@@ -61,9 +61,15 @@ fn contest_shapes_are_within_budget() {
             let [a, b] = [activations(shape, &plan.arch), blocks(shape.n, shape.k)];
             let what = format!("{device} {shape}: {plan}\n{:?}", counters.asynchronous);
 
-            // Tensor maps, biases and the like are a few sectors.
+            // Tensor maps, biases and the like are a few sectors. Sums that CTAs give to others
+            // are in the workspace, behind decoded activations.
+            let given = match plan.workspace_bytes {
+                bytes if plan.splits == 0 => bytes as u64 - a,
+                _ => 0,
+            };
             let once = counters.global_unique_bytes_read;
-            assert!(once >= a + b && 20 * once <= 21 * (a + b), "{once} of {}, {what}", a + b);
+            let of = format!("{once} of {} and {given} of sums, {what}", a + b);
+            assert!(once >= a + b && 20 * once.saturating_sub(given) <= 21 * (a + b), "{of}");
             let copied =
                 counters.asynchronous.tensor_loads.bytes + counters.asynchronous.bulk_loads.bytes;
             assert_eq!(copied, reads.bytes, "{what}");
@@ -96,8 +102,9 @@ fn four_stages_are_in_flight() {
             let none = GemmOverrides::default();
             let planned = plan(shape, Format::Nvfp4, kind, &arch, machine, &none).expect("planned");
             let few = GemmShape { n: 2 * planned.tile[0] as usize, k: 4096.min(shape.k), ..shape };
-            let overrides =
-                GemmOverrides { kernel: Some(planned.kernel.into()), splits: Some(planned.splits) };
+            // Not all SMs' parts of these few tiles, which are a step or two.
+            let splits = Some(planned.splits.max(1));
+            let overrides = GemmOverrides { kernel: Some(planned.kernel.into()), splits };
             let result = run(&kernels, few, overrides);
             let stage = stage_bytes(&result.plan);
             let most = counters(&result).asynchronous.most_bytes_in_flight;

@@ -32,6 +32,31 @@ pub fn mul_rn_f16x2(a: u32, b: u32) -> u32 {
     result
 }
 
+/// `mov.b32 {l, h}, a;` ISA 9.7.9.1. All targets. Any thread. The low and the high half.
+#[inline(always)]
+pub fn mov_b32_unpack(pair: u32) -> [u16; 2] {
+    let (low, high);
+    // SAFETY: moves between registers.
+    unsafe {
+        asm!("mov.b32 {{{}, {}}}, {};", out(reg16) low, out(reg16) high, in(reg32) pair,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    [low, high]
+}
+
+/// `mov.b32 d, {l, h};` ISA 9.7.9.1. All targets. Any thread. A half that is both halves
+/// costs nothing where `mul` or `fma` takes it: their operands have a choice of halves.
+#[inline(always)]
+pub fn mov_b32_pack([low, high]: [u16; 2]) -> u32 {
+    let pair;
+    // SAFETY: moves between registers.
+    unsafe {
+        asm!("mov.b32 {}, {{{}, {}}};", out(reg32) pair, in(reg16) low, in(reg16) high,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    pair
+}
+
 /// `abs.f16x2 d, a;` ISA 9.7.4.7. sm_53+. Any thread.
 #[inline(always)]
 pub fn abs_f16x2(a: u32) -> u32 {

@@ -87,6 +87,27 @@ pub unsafe fn mbarrier_arrive_shared_cluster_b64(barrier: u32) {
     }
 }
 
+/// `@p mbarrier.arrive.release.cta.shared::cluster.b64 _, [a];` ISA 9.7.13.15.13.
+/// sm_90+. Any thread. One arrival at an mbarrier of any CTA of the cluster if `arrives`,
+/// else nothing. Publishes no writes to other CTAs; a release for the cluster waits for
+/// all that the thread has under way.
+///
+/// # Safety
+/// As [`mbarrier_arrive_shared_cluster_b64`], where it arrives.
+#[inline(always)]
+pub unsafe fn mbarrier_arrive_release_cta_shared_cluster_b64_if(barrier: u32, arrives: bool) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!(
+            "{{ .reg .pred arrives;",
+            "setp.ne.u32 arrives, {1}, 0;",
+            "@arrives mbarrier.arrive.release.cta.shared::cluster.b64 _, [{0}]; }}",
+            in(reg32) barrier, in(reg32) u32::from(arrives),
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
 /// `mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [a], bytes;` ISA
 /// 9.7.13.15.13. sm_90+. Any thread. Expects `bytes` more, then arrives once.
 ///

@@ -164,7 +164,7 @@ struct Units {
 }
 
 /// Where scales follow each other as blocks do, and rows do not matter: what a CTA has
-/// under way is consecutive.
+/// under way is consecutive. Where there is no more than a unit a thread, each has one.
 struct Flat {
     index: u64,
     step: u32,
@@ -173,11 +173,13 @@ struct Flat {
 
 impl Walk for Flat {
     #[inline(always)]
-    fn new(_: &Units, threads: u32) -> Self {
-        let chunk = u64::from(threads) * DEQUANTIZE_UNITS as u64;
+    fn new(units: &Units, threads: u32) -> Self {
+        let all = u64::from(thread::grid_dim_x()) * u64::from(threads);
+        let one = u64::from(units.rows) * u64::from(units.columns) <= all;
+        let chunk = u64::from(threads) * if one { 1 } else { DEQUANTIZE_UNITS as u64 };
         Self {
             index: u64::from(thread::block_idx_x()) * chunk + u64::from(thread::thread_idx_x()),
-            step: threads,
+            step: if one { all as u32 } else { threads },
             leap: u64::from(thread::grid_dim_x() - 1) * chunk,
         }
     }

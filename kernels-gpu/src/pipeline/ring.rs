@@ -156,17 +156,6 @@ impl<const STAGES: u32> Ring<STAGES> {
         // SAFETY: the caller's.
         unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.empty(cursor.stage)) }
     }
-
-    /// [`arrive_empty`](Self::arrive_empty) by the threads for which `arrives` holds, without
-    /// a branch.
-    ///
-    /// # Safety
-    /// As [`arrive_empty`](Self::arrive_empty), where it holds.
-    #[inline(always)]
-    pub unsafe fn arrive_empty_if(&self, cursor: &Cursor<STAGES>, arrives: bool) {
-        // SAFETY: the caller's.
-        unsafe { mbarrier::mbarrier_arrive_shared_cta_b64_if(self.empty(cursor.stage), arrives) }
-    }
 }
 
 /// A role's place in a ring: the stage, and the parity that it waits for there.

@@ -18,6 +18,8 @@ pub const OPERAND_BYTES: u32 = 2;
 pub const BOX_COLUMNS: u32 = 128 / OPERAND_BYTES;
 /// Warpgroups that decode and multiply.
 pub const CONSUMERS: u32 = 2;
+/// Their threads.
+pub const CONSUMER_THREADS: u32 = CONSUMERS * WARPGROUP;
 /// Threads of a CTA: the consumers, then the producer's warpgroup, of which one thread copies.
 /// It is a whole one so that it can give its registers to the consumers.
 pub const THREADS: u32 = (CONSUMERS + 1) * WARPGROUP;
@@ -106,6 +108,12 @@ impl HopperConfig {
         self.rows / CHUNK_ROWS * self.scheme.chunk_bytes()
     }
 
+    /// Arrivals that say that what a stage, or a tile's sums, took is free: of all consumers, and
+    /// of a lane of each warp of the CTA that shares activations, into whose stages copies go too.
+    pub const fn free_arrivals(&self) -> u32 {
+        CONSUMER_THREADS + (self.sharers - 1) * (CONSUMER_THREADS / WARP)
+    }
+
     /// Bytes that a stage's copies bring. Boxes count in full where they reach out of bounds.
     pub const fn stage_bytes(&self) -> u32 {
         self.activation_bytes() + self.weight_bytes()
@@ -114,8 +122,7 @@ impl HopperConfig {
     /// Stages of the pipeline: as many as fit, up to what memory latency needs.
     pub const fn stages(&self) -> u32 {
         let budget = SM_SHARED_BYTES / self.min_blocks - SYSTEM_SHARED_BYTES;
-        let barriers = if self.sharers > 1 { 3 } else { 2 };
-        let fit = (budget - 2 * BARRIER_BYTES) / (self.stage_bytes() + barriers * BARRIER_BYTES);
+        let fit = (budget - 2 * BARRIER_BYTES) / (self.stage_bytes() + 2 * BARRIER_BYTES);
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
     }
 
@@ -150,8 +157,7 @@ impl HopperConfig {
 
     /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
     pub const fn shared_bytes(&self) -> u32 {
-        let barriers = if self.sharers > 1 { self.stages() } else { 1 };
-        self.received_offset() + barriers * BARRIER_BYTES
+        self.received_offset() + BARRIER_BYTES
     }
 
     /// [`shared_bytes`](Self::shared_bytes), or as much as keeps all but `resident` CTAs from an
@@ -165,12 +171,6 @@ impl HopperConfig {
     /// Offset in shared memory of the barrier that says that the other CTAs' sums are there.
     pub const fn received_offset(&self) -> u32 {
         self.free_offset() + BARRIER_BYTES
-    }
-
-    /// Offset in shared memory of the barriers that say that a stage of the CTA that shares
-    /// activations with this one may be written, one a stage. Where CTAs share, none sends sums.
-    pub const fn ready_offset(&self) -> u32 {
-        self.received_offset()
     }
 
     /// Whether the CTAs of a cluster load one another's sums where they are, instead of sending
@@ -218,9 +218,15 @@ impl HopperConfig {
         self.row_groups(problem.n) as u64 * self.token_tiles(problem.m) as u64
     }
 
-    /// The most parts of K that CTAs of a cluster may do.
+    /// The most parts of K that CTAs of a cluster may do: those whose sums find room over the
+    /// stages.
     pub const fn max_splits(&self) -> u32 {
-        if self.sharers > 1 { 1 } else { MAX_SPLITS }
+        let most = if self.sharers > 1 { 1 } else { MAX_SPLITS };
+        let mut splits = 1;
+        while splits < most && self.slot_offset(splits, splits + 1) <= self.barriers_offset() {
+            splits += 1;
+        }
+        splits
     }
 
     /// Who does what. `splits`: CTAs of a cluster that share a tile; or 1, at most a CTA a
@@ -285,24 +291,24 @@ pub struct Estimate {
     pub bound: &'static str,
 }
 
-/// Cycles of an SM for a step of a tile of 128 rows, decoded and multiplied. These constants
-/// reproduce launches that follow one another on an H200, where parts of one overlap the next.
+/// Cycles of an SM for a step of a tile, decoded and multiplied. These constants reproduce
+/// launches that follow one another on an H200, where parts of one overlap the next.
 const fn product_cycles(config: &HopperConfig) -> u32 {
-    let step = match config.tokens {
-        8 => 330,
-        16 => 430,
-        32 => 550,
-        64 => 640,
-        _ => 1150,
-    };
-    step * (config.rows / CHUNK_ROWS)
+    match (config.rows, config.tokens) {
+        (_, 8) => 330,
+        (_, 16) => 430,
+        (_, 32) => 550,
+        (_, 64) => 650,
+        (128, _) => 1060,
+        _ => 2100,
+    }
 }
 /// Bytes a cycle from memory to all SMs.
 const DRAM_BYTES: u64 = 2075;
 /// Bytes of activations a cycle from L2, while weights come from memory.
 const ACTIVATION_BYTES: u64 = 8000;
 /// Bytes a cycle from L2 to all SMs.
-const L2_BYTES: u64 = 4300;
+const L2_BYTES: u64 = 4900;
 /// A launch of CTAs that do whole tiles, the stores left out, and more for each CTA.
 const LAUNCH_CYCLES: u64 = 4800;
 const CTA_CYCLES: u64 = 30;
@@ -313,10 +319,12 @@ const STORE_BYTES: u64 = 40;
 const BLOCK_CYCLES: u64 = 340;
 /// For each CTA of a cluster but one.
 const MEMBER_CYCLES: u64 = 1300;
-/// More for each step where CTAs share activations: each waits for the other to have room.
-const SHARE_CYCLES: u64 = 400;
+/// More for a launch whose CTAs share activations, which copy nothing before they have met, and
+/// for each step.
+const MEETING_CYCLES: u64 = 1500;
+const SHARE_CYCLES: u64 = 20;
 /// Bytes of sums a cycle from each of the CTAs that give to another through memory.
-const GIVE_BYTES: u64 = 24;
+const GIVE_BYTES: u64 = 30;
 /// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
 /// long. CTAs of a cluster are on SMs of one of them.
 const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
@@ -403,6 +411,9 @@ pub const fn estimate(
     }
     let (sums, parts) = (config.sum_bytes() as u64, division.parts() as u64);
     let mut fixed = LAUNCH_CYCLES + ctas / waves * CTA_CYCLES;
+    if config.sharers > 1 {
+        fixed += MEETING_CYCLES;
+    }
     if division.cluster > 1 {
         let store = store_cycles(config, division.cluster, result);
         let sent = if config.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
@@ -461,19 +472,14 @@ const fn tile(
     HopperConfig { name, scheme: Scheme::ALL[scheme], rows, tokens, min_blocks, sharers: 1 }
 }
 
-/// [`tile`] for CTAs that share activations, two at a time.
-const fn pair(
-    name: &'static str,
-    scheme: usize,
-    rows: u32,
-    tokens: u32,
-    min_blocks: u32,
-) -> HopperConfig {
-    HopperConfig { sharers: 2, ..tile(name, scheme, rows, tokens, min_blocks) }
+/// [`tile`] for CTAs that share activations, two at a time. Stages enough to hide that each waits
+/// for the other take the memory of a whole SM.
+const fn pair(name: &'static str, scheme: usize, rows: u32, tokens: u32) -> HopperConfig {
+    HopperConfig { sharers: 2, ..tile(name, scheme, rows, tokens, 1) }
 }
 
 /// All configurations; a kernel for each is in the PTX of sm_90a.
-pub const CONFIGS: [HopperConfig; 21] = [
+pub const CONFIGS: [HopperConfig; 24] = [
     tile("gemm_sm90_nvfp4_f16_128x8", 0, 128, 8, 2),
     tile("gemm_sm90_nvfp4_f16_128x16", 0, 128, 16, 2),
     tile("gemm_sm90_nvfp4_f16_128x32", 0, 128, 32, 2),
@@ -489,12 +495,15 @@ pub const CONFIGS: [HopperConfig; 21] = [
     tile("gemm_sm90_mxfp4_bf16_128x32", 2, 128, 32, 2),
     tile("gemm_sm90_mxfp4_bf16_128x64", 2, 128, 64, 2),
     tile("gemm_sm90_mxfp4_bf16_128x128", 2, 128, 128, 1),
-    pair("gemm_sm90_nvfp4_f16_128x64_pair", 0, 128, 64, 2),
-    pair("gemm_sm90_nvfp4_f16_128x128_pair", 0, 128, 128, 1),
-    pair("gemm_sm90_nvfp4_bf16_128x64_pair", 1, 128, 64, 2),
-    pair("gemm_sm90_nvfp4_bf16_128x128_pair", 1, 128, 128, 1),
-    pair("gemm_sm90_mxfp4_bf16_128x64_pair", 2, 128, 64, 2),
-    pair("gemm_sm90_mxfp4_bf16_128x128_pair", 2, 128, 128, 1),
+    pair("gemm_sm90_nvfp4_f16_128x64_pair", 0, 128, 64),
+    pair("gemm_sm90_nvfp4_f16_128x128_pair", 0, 128, 128),
+    pair("gemm_sm90_nvfp4_bf16_128x64_pair", 1, 128, 64),
+    pair("gemm_sm90_nvfp4_bf16_128x128_pair", 1, 128, 128),
+    pair("gemm_sm90_mxfp4_bf16_128x64_pair", 2, 128, 64),
+    pair("gemm_sm90_mxfp4_bf16_128x128_pair", 2, 128, 128),
+    tile("gemm_sm90_nvfp4_f16_256x128", 0, 256, 128, 1),
+    tile("gemm_sm90_nvfp4_bf16_256x128", 1, 256, 128, 1),
+    tile("gemm_sm90_mxfp4_bf16_256x128", 2, 256, 128, 1),
 ];
 
 #[cfg(test)]
@@ -563,8 +572,10 @@ mod tests {
                 assert!(cycles(ResultType::Nvfp4) > one, "{} x {splits}", config.name);
             }
             let store = |parts| store_cycles(config, parts, ResultType::Nvfp4);
-            assert_eq!(store(1), u64::from(config.tokens.div_ceil(16)) * BLOCK_CYCLES);
-            assert_eq!(store(MAX_SPLITS), BLOCK_CYCLES, "{}", config.name);
+            let blocks = u64::from(config.tokens.div_ceil(16) * (config.rows / CHUNK_ROWS));
+            assert_eq!(store(1), blocks * BLOCK_CYCLES);
+            let most = blocks.div_ceil(MAX_SPLITS.into());
+            assert_eq!(store(MAX_SPLITS), most * BLOCK_CYCLES, "{}", config.name);
         }
     }
 
@@ -575,38 +586,30 @@ mod tests {
             let problem = Problem { m, n, k, l: 1 };
             choose(Scheme::ALL[0], &problem, &machine).unwrap()
         };
-        let alone = |m, n, k| {
-            let problem = Problem { m, n, k, l: 1 };
-            let result = ResultType::Floats(OutputType::F16);
-            let configs = CONFIGS.iter().filter(|c| c.scheme == Scheme::ALL[0] && c.sharers == 1);
-            let found = configs
-                .flat_map(|config| (0..=MAX_SPLITS).map(move |splits| (config, splits)))
-                .filter_map(|(config, splits)| estimate(config, splits, &problem, &machine, result))
-                .min_by_key(|found| found.cycles)
-                .unwrap();
-            (found.config.tokens, found.ctas)
-        };
+        // Rows and tokens of a tile, CTAs that share activations, CTAs.
         let measured = [
-            ((1, 7168, 16384), (8, 132)),
-            ((1, 4096, 7168), (8, 132)),
-            ((1, 7168, 2048), (8, 132)),
-            ((16, 7168, 16384), (16, 132)),
-            ((16, 4096, 7168), (16, 132)),
-            ((32, 4096, 7168), (32, 132)),
-            ((32, 7168, 2048), (32, 112)),
-            ((64, 7168, 2048), (64, 112)),
-            ((64, 4096, 7168), (64, 96)),
-            ((128, 7168, 2048), (64, 112)),
-            ((128, 4096, 7168), (64, 128)),
-            ((128, 7168, 16384), (128, 112)),
-            ((2304, 4608, 7168), (128, 132)),
+            ((1, 7168, 16384), (128, 8, 1, 132)),
+            ((1, 4096, 7168), (128, 8, 1, 132)),
+            ((1, 7168, 2048), (128, 8, 1, 132)),
+            ((16, 7168, 16384), (128, 16, 1, 132)),
+            ((16, 4096, 7168), (128, 16, 1, 132)),
+            ((32, 4096, 7168), (128, 32, 1, 132)),
+            ((32, 7168, 2048), (128, 32, 1, 112)),
+            ((64, 7168, 2048), (128, 64, 1, 112)),
+            ((64, 4096, 7168), (128, 64, 1, 96)),
+            ((128, 7168, 2048), (128, 64, 1, 112)),
+            ((128, 4096, 7168), (128, 64, 1, 128)),
+            ((128, 7168, 16384), (128, 128, 2, 132)),
+            ((256, 4096, 7168), (128, 128, 1, 128)),
+            ((512, 4096, 7168), (128, 128, 1, 128)),
+            ((1024, 7168, 2048), (256, 128, 1, 132)),
+            ((2304, 4608, 7168), (256, 128, 1, 132)),
+            ((4096, 4096, 4096), (256, 128, 1, 132)),
         ];
         for ((m, n, k), best) in measured {
-            assert_eq!(alone(m, n, k), best, "{m} x {n} x {k}");
-        }
-        // Sharing activations costs more than L2 does, measured up to 4096 x 4096 x 4096.
-        for (m, n, k) in [(128, 7168, 16384), (128, 4096, 7168), (2304, 4608, 7168)] {
-            assert_eq!(pick(m, n, k).config.sharers, 1, "{m} x {n} x {k}");
+            let found = pick(m, n, k);
+            let HopperConfig { rows, tokens, sharers, .. } = *found.config;
+            assert_eq!((rows, tokens, sharers, found.ctas), best, "{m} x {n} x {k}");
         }
         for m in [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300, 2304] {
             for (n, k) in [(7168, 16384), (4096, 7168), (7168, 2048), (8, 16), (200, 7184)] {

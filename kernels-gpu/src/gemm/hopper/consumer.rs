@@ -12,12 +12,21 @@ use fp4_formats::gemm::hopper::repack::{
 };
 
 use super::decode::{Product, STEPS};
+use super::sharing::release;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
 
 /// Fields of a matrix descriptor: 128-byte swizzle; 1024 bytes from eight rows to the next;
 /// the distance along K, which a swizzled tile does not have, as 1.
 const DESCRIPTOR: u64 = 1 << 62 | (1024 >> 4) << 32 | 1 << 16;
+
+/// The descriptor of a tile `offset` bytes from the shared address `start`. Of a stage's
+/// descriptors all is the same but a sum in the low half.
+#[inline(always)]
+fn descriptor(start: u32, offset: u32) -> u64 {
+    let low = (start >> 4 | DESCRIPTOR as u32) + (offset >> 4);
+    DESCRIPTOR >> 32 << 32 | u64::from(low)
+}
 
 /// A thread's sums: `SUMS` of each of its warpgroup's `BLOCKS` blocks of rows.
 pub struct Consumer<W, const SUMS: usize, const BLOCKS: usize> {
@@ -65,7 +74,9 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
             // products are finished where `stage` says so, and its codes were decoded before.
             unsafe {
                 ring.wait_full(cursor);
-                self.stage(config, memory, cursor.stage, || release(&ring, &last, step > 0));
+                self.stage(config, memory, cursor.stage, || {
+                    release(config, ring.empty(last.stage), step > 0);
+                });
             }
             last = *cursor;
             cursor.advance();
@@ -77,7 +88,7 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
         // SAFETY: the warpgroup is converged; with its products the last stage is read.
         unsafe {
             wgmma::wgmma_wait_group::<0>();
-            release(&ring, &last, true);
+            release(config, ring.empty(last.stage), true);
         }
     }
 
@@ -136,14 +147,13 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
                 for k in 0..STEPS {
                     fragments[k] = W::fragment(words[k], scales, k).map(marker::pin);
                 }
-                let tile = activations + kb as u32 * BOX_COLUMNS * OPERAND_BYTES * config.tokens;
+                let tile = kb as u32 * BOX_COLUMNS * OPERAND_BYTES * config.tokens;
                 // SAFETY: the warpgroup is converged; operands are written above the fence and
                 // left alone below; the tile arrived by copies, in the async proxy.
                 unsafe {
                     wgmma::wgmma_fence();
                     for k in 0..STEPS {
-                        let address = tile + k as u32 * WGMMA_K * OPERAND_BYTES;
-                        let b = DESCRIPTOR | u64::from(address >> 4);
+                        let b = descriptor(activations, tile + k as u32 * WGMMA_K * OPERAND_BYTES);
                         W::multiply(&mut self.sums[block], fragments[k], b);
                     }
                     wgmma::wgmma_commit_group();
@@ -198,19 +208,4 @@ pub(super) unsafe fn load<W: super::decode::Weights, const BLOCKS: usize>(
             W::scales(chunk + CHUNK_CODE_BYTES + scales),
         )
     }
-}
-
-/// Tells the producer that this thread has read a stage, if there is one. Every thread does: of
-/// a warp that arrives as one, tools do not see that its other lanes have read.
-///
-/// # Safety
-/// The thread reads the stage no more.
-#[inline(always)]
-pub(super) unsafe fn release<const STAGES: u32>(
-    ring: &Ring<STAGES>,
-    cursor: &Cursor<STAGES>,
-    exists: bool,
-) {
-    // SAFETY: the caller's.
-    unsafe { ring.arrive_empty_if(cursor, exists) };
 }

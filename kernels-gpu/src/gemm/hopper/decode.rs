@@ -11,10 +11,6 @@ use fp4_formats::gemm::hopper::{Operand, Scheme};
 /// `wgmma`s that a thread's 16 bytes of codes are for.
 pub const STEPS: usize = (BLOCK_COLUMNS / WGMMA_K) as usize;
 
-/// `prmt` selectors that broadcast the low and the high half of a word.
-const LOW: u32 = 0x1010;
-const HIGH: u32 = 0x3232;
-
 /// How a format's weights become operands.
 pub trait Weights {
     /// Which.
@@ -214,8 +210,7 @@ fn ue8m0_bf16(byte: u32) -> u32 {
 /// Rows `g` (pairs 0, 2) times the low scale, rows `g + 8` (1, 3) times the high one.
 #[inline(always)]
 fn scale_f16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
-    let low = integer::prmt_b32(scales, scales, LOW);
-    let high = integer::prmt_b32(scales, scales, HIGH);
+    let [low, high] = half::mov_b32_unpack(scales).map(|one| half::mov_b32_pack([one; 2]));
     [
         half::mul_rn_f16x2(a, low),
         half::mul_rn_f16x2(b, high),
@@ -227,8 +222,7 @@ fn scale_f16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
 /// As [`scale_f16`].
 #[inline(always)]
 fn scale_bf16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
-    let low = integer::prmt_b32(scales, scales, LOW);
-    let high = integer::prmt_b32(scales, scales, HIGH);
+    let [low, high] = half::mov_b32_unpack(scales).map(|one| half::mov_b32_pack([one; 2]));
     [
         half::mul_rn_bf16x2(a, low),
         half::mul_rn_bf16x2(b, high),

@@ -17,20 +17,19 @@
 //! | at | what |
 //! |---|---|
 //! | 0 | activations of each stage: two boxes of 64 columns, 128-byte swizzle |
-//! | `weights_offset` | weights of each stage: a chunk |
+//! | `weights_offset` | weights of each stage: a chunk for each 128 rows |
 //! | 0, after a tile's last stage is read | f32 sums, a token after the other |
 //! | `slot_offset`, likewise | sums that other CTAs of the cluster send |
 //! | `barriers_offset` | the ring's barriers |
 //! | `free_offset` | the barrier `free` |
-//! | `received_offset` | the barrier `received`, or where activations are shared the barriers `ready` |
+//! | `received_offset` | the barrier `received` |
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
-//! | `full[stage]` | producer, with the stage's bytes, its sharer's part included | consumers | the stage has arrived |
-//! | `empty[stage]` | consumers | producer | the stage is read |
-//! | `free` | consumers | producer, after a tile of this CTA | the sums are stored: stages may be copied |
-//! | `ready[stage]` | producer of the sharer | producer | the sharer's stage may be written, and expects it |
+//! | `full[stage]` | producer, with the stage's bytes, those that the sharer copies included | consumers | the stage has arrived |
+//! | `empty[stage]` | consumers, the sharer's too | producer | the stage is read, in both CTAs |
+//! | `free` | consumers, the sharer's too | producer, after a tile of this CTA | the sums are stored: stages may be copied |
 //! | 0, initialised | all threads | all threads | the ring |
 //! | cluster, initialised, where activations are shared | all threads of the cluster | the same | the rings of all its CTAs |
 //! | 1, read | consumers | consumers | all stages are read |
@@ -75,18 +74,13 @@ use cuda_std::ptx::{
 use cuda_std::{kernel, shared, thread, warp};
 use decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, Product};
 use fp4_formats::gemm::hopper::config::{
-    CONFIGS, CONSUMERS, HopperConfig, PRODUCER_REGISTERS, THREADS,
+    CONFIGS, CONSUMER_THREADS, HopperConfig, PRODUCER_REGISTERS, THREADS,
 };
 use fp4_formats::gemm::hopper::params::HopperParams;
-use fp4_formats::gemm::hopper::repack::{CHUNK_ROWS, WARPGROUP};
-use sharing::Ready;
 use tile::{Memory, Tile};
 
 use crate::gemm::epilogue::COLUMNS;
 use crate::pipeline::{Cursor, Ring};
-
-/// Threads of all consumers.
-const CONSUMER_THREADS: u32 = CONSUMERS * WARPGROUP;
 
 /// The kernel body for configuration `INDEX`.
 ///
@@ -107,7 +101,6 @@ unsafe fn gemm<
         let config = &CONFIGS[INDEX];
         assert!(config.tokens as usize == 2 * SUMS);
         assert!(config.row_blocks() as usize == BLOCKS);
-        assert!(config.rows == CHUNK_ROWS);
         assert!(config.sharers <= 2);
         assert!(config.stages() == STAGES);
         assert!(config.consumer_registers() == REGISTERS);
@@ -126,13 +119,9 @@ unsafe fn gemm<
     if thread == CONSUMER_THREADS {
         // SAFETY: the barriers' memory is the CTA's; the map is the parameter's first member.
         unsafe {
-            ring.init(1, CONSUMER_THREADS);
-            mbarrier::mbarrier_init_shared_cta_b64(free, CONSUMER_THREADS);
-            if config.sharers > 1 {
-                Ready::of(config, memory).init(STAGES);
-            } else {
-                mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.received_offset(), 1);
-            }
+            ring.init(1, config.free_arrivals());
+            mbarrier::mbarrier_init_shared_cta_b64(free, config.free_arrivals());
+            mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.received_offset(), 1);
         }
         fence::fence_mbarrier_init_release_cluster();
         // SAFETY: one thread; the barriers are initialised, and the fence tells copies.
@@ -227,11 +216,11 @@ unsafe fn consume<
             return;
         }
         if shared && run.is_empty() {
-            // What the other CTA sent is here, and nothing is to be ordered but that.
+            // What the other CTA sent is here, and all that it is told is told.
             // SAFETY: the caller's; converged after the last stage.
             unsafe {
                 warp::sync();
-                clusters::barrier_cluster_arrive_relaxed_aligned();
+                clusters::barrier_cluster_arrive_release_aligned();
             }
         }
         let owned = item.owned(&p.division);
@@ -263,14 +252,8 @@ unsafe fn consume<
             return;
         }
         if owned {
-            // Copies overwrite what was stored and loaded here, the other CTA's too.
-            if shared {
-                fence::fence_proxy_async();
-            } else {
-                fence::fence_proxy_async_shared_cta();
-            }
-            // SAFETY: the barrier is initialised.
-            unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(free) };
+            // SAFETY: the barrier is initialised; the other CTA waits for this one in the end.
+            unsafe { sharing::free_sums(config, free) };
         }
         end = run.end;
     }
@@ -336,4 +319,7 @@ entries! {
     gemm_sm90_nvfp4_bf16_128x128_pair = 18, Nvfp4Bf16, 64, 1;
     gemm_sm90_mxfp4_bf16_128x64_pair = 19, Mxfp4Bf16, 32, 1;
     gemm_sm90_mxfp4_bf16_128x128_pair = 20, Mxfp4Bf16, 64, 1;
+    gemm_sm90_nvfp4_f16_256x128 = 21, Nvfp4F16, 64, 2;
+    gemm_sm90_nvfp4_bf16_256x128 = 22, Nvfp4Bf16, 64, 2;
+    gemm_sm90_mxfp4_bf16_256x128 = 23, Mxfp4Bf16, 64, 2;
 }

@@ -1,14 +1,21 @@
 //! The producer: fills the stages of the ring, one step of K each.
 
-use cuda_std::ptx::{bulk, grid, marker, mbarrier, tensor_copy};
+use cuda_std::ptx::{bulk, grid, marker, tensor_copy};
 use cuda_std::thread;
 use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, K_STEP, OPERAND_BYTES};
 use fp4_formats::gemm::hopper::params::HopperParams;
+use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
 use fp4_formats::gemm::hopper::schedule::Item;
 
-use super::sharing::{self, Ready};
+use super::sharing;
 use super::tile::{Memory, Tile};
 use crate::pipeline::{Cursor, Ring};
+
+/// Chunks of 128 rows of weights, along K.
+#[inline(always)]
+fn row_chunks(p: &HopperParams) -> u32 {
+    p.problem.k.div_ceil(K_STEP)
+}
 
 /// What the copies of all steps have in common.
 struct Copies<'a> {
@@ -41,35 +48,45 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Address of the chunk of step `step` of a tile; of one that is past the last row, and is
-    /// not stored, of the last one's.
+    /// Address of the first chunk of step `step` of a tile; of one that is past the last row, and
+    /// is not stored, of the last one's.
     #[inline(always)]
     fn chunk(&self, tile: &Tile, step: u32) -> u64 {
-        let row_chunks = self.p.problem.k.div_ceil(K_STEP);
         let mut row_tile = tile.row_tile;
         if self.config.sharers > 1 {
             row_tile = row_tile.min(self.config.row_tiles(self.p.problem.n) - 1);
         }
-        let index = u64::from(row_tile) * u64::from(row_chunks) + u64::from(step);
+        let row = row_tile * (self.config.rows / CHUNK_ROWS);
+        let index = u64::from(row) * u64::from(row_chunks(self.p)) + u64::from(step);
         self.p.weights
             + u64::from(tile.batch) * self.p.weight_stride
             + index * u64::from(self.config.scheme.chunk_bytes())
     }
 
+    /// A step's chunks; past the last row, where nothing is stored, those of the rows before.
+    ///
     /// # Safety
     /// The stage belongs to the copies until its barrier `full` says otherwise; `chunk` is the
-    /// address of one.
+    /// address of the tile's first one of the step.
     #[inline(always)]
-    unsafe fn weights(&self, chunk: u64, stage: u32, full: u32) {
-        // SAFETY: the caller's.
-        unsafe {
-            bulk::cp_async_bulk_shared_cta_global(
-                self.memory.weights(self.config, stage),
-                chunk,
-                self.config.weight_bytes(),
-                full,
-                self.weights_policy,
-            );
+    unsafe fn weights(&self, tile: &Tile, chunk: u64, stage: u32, full: u32) {
+        let bytes = self.config.scheme.chunk_bytes();
+        let to = self.memory.weights(self.config, stage);
+        let mut from = chunk;
+        for i in 0..self.config.rows / CHUNK_ROWS {
+            if i > 0 && tile.row_tile * self.config.rows + i * CHUNK_ROWS < self.p.problem.n {
+                from += u64::from(row_chunks(self.p)) * u64::from(bytes);
+            }
+            // SAFETY: the caller's.
+            unsafe {
+                bulk::cp_async_bulk_shared_cta_global(
+                    to + i * bytes,
+                    from,
+                    bytes,
+                    full,
+                    self.weights_policy,
+                );
+            }
         }
     }
 
@@ -141,15 +158,15 @@ pub unsafe fn begin<const STAGES: u32>(
         // SAFETY: all stages are empty at first.
         unsafe {
             ring.expect_bytes(&Cursor { stage, parity: 0 }, config.stage_bytes());
-            copies.weights(chunk, stage, ring.full(stage));
+            copies.weights(&tile, chunk, stage, ring.full(stage));
         }
         chunk += u64::from(config.scheme.chunk_bytes());
     }
     Begun { item, tile, chunk }
 }
 
-/// Copies the steps of the CTA's run as stages become empty; shared activations as those of both
-/// CTAs are.
+/// Copies the steps of the CTA's run as stages become empty, in both CTAs where these share
+/// activations.
 ///
 /// # Safety
 /// The thread that [`begin`]s.
@@ -167,18 +184,12 @@ pub unsafe fn produce<const STAGES: u32>(
     let copies = Copies::new(config, p, map, memory);
     // Steps whose weights are under way.
     let mut early = item.count().min(STAGES);
-    let (shared, ready) = (config.sharers > 1, Ready::of(config, memory));
     let chunk_bytes = u64::from(config.scheme.chunk_bytes());
     let mut step = item.first;
     let mut cursor = Cursor::producer();
-    // SAFETY: all stages are empty at first; a later one is when its wait returns. That of the
-    // other CTA is when it has told so: it expects the bytes by then, and its sums are stored.
+    // SAFETY: all stages are empty at first; a later one is when its wait returns, and that of
+    // the CTA that shares activations, too. The sums of both are stored when the other wait does.
     unsafe {
-        if shared {
-            for stage in 0..early {
-                ready.tell(config, stage);
-            }
-        }
         grid::griddepcontrol_wait();
         let mut parity = 0;
         loop {
@@ -189,14 +200,8 @@ pub unsafe fn produce<const STAGES: u32>(
                 } else {
                     ring.wait_empty(&cursor);
                     ring.expect_bytes(&cursor, config.stage_bytes());
-                    copies.weights(chunk, cursor.stage, full);
+                    copies.weights(&tile, chunk, cursor.stage, full);
                     chunk += chunk_bytes;
-                    if shared {
-                        ready.tell(config, cursor.stage);
-                    }
-                }
-                if shared {
-                    ready.wait(&cursor);
                 }
                 copies.activations(&tile, step, cursor.stage, full);
                 step += 1;
@@ -208,7 +213,7 @@ pub unsafe fn produce<const STAGES: u32>(
                 return;
             }
             if item.owned(&p.division) {
-                mbarrier::wait_parity(free, parity);
+                sharing::wait_free(config, free, parity);
                 parity ^= 1;
             }
             item = run.take(&p.division);

@@ -1,16 +1,14 @@
 //! Two CTAs of a cluster make tiles of neighbouring rows and the same tokens. Each copies its
 //! weights, and its half of the tokens to the same place of both: L2 is read half as often.
 //!
-//! Both do the same steps, in stages of the same number. A producer that may write a stage of
-//! its CTA says so to the other, and sends its half when the other has said the same.
-//! Consumers take no notice: their stage is full when its bytes are there, whoever sent them.
+//! Both do the same steps, in stages of the same number. A stage is empty, and the sums are
+//! stored, when the consumers of both CTAs say so: those of each tell both producers. Consumers
+//! take no other notice: their stage is full when its bytes are there, whoever sent them. They may
+//! come before the stage's own producer expects them; its arrival is what ends the phase.
 
-use cuda_std::ptx::{cluster, mbarrier};
-use cuda_std::thread;
-use fp4_formats::gemm::hopper::config::{BARRIER_BYTES, HopperConfig};
-
-use super::tile::Memory;
-use crate::pipeline::Cursor;
+use cuda_std::ptx::{cluster, fence, mbarrier};
+use cuda_std::{thread, warp};
+use fp4_formats::gemm::hopper::config::HopperConfig;
 
 /// Which of the CTAs that share activations this one is.
 #[inline(always)]
@@ -30,56 +28,75 @@ pub fn all(config: &HopperConfig) -> u16 {
     (1 << config.sharers) - 1
 }
 
-/// The barriers `ready`, one a stage.
-#[derive(Clone, Copy)]
-pub struct Ready {
-    /// Shared address of the first.
-    base: u32,
+/// Says that the stage of a barrier `empty` is read, if `reads`: every thread to this CTA's producer
+/// (of a warp that arrives as one, tools do not see that its other lanes have read), a lane of
+/// each warp to the other CTA's.
+///
+/// What the other CTA's copies must come after are reads, which have returned what they read, and
+/// no writes: that it is told at all orders them. Ordering more than the CTA's would take longer
+/// than a step.
+///
+/// # Safety
+/// All consumers, warp by warp converged; `empty` counts
+/// [`free_arrivals`](HopperConfig::free_arrivals). The other CTA has not ended.
+#[inline(always)]
+pub unsafe fn release(config: &HopperConfig, empty: u32, reads: bool) {
+    // SAFETY: the caller's.
+    unsafe {
+        mbarrier::mbarrier_arrive_shared_cta_b64_if(empty, reads);
+        if config.sharers > 1 {
+            warp::sync();
+            let tells = reads && warp::lane_id() == 0;
+            mbarrier::mbarrier_arrive_release_cta_shared_cluster_b64_if(
+                others(config, empty),
+                tells,
+            );
+        }
+    }
 }
 
-impl Ready {
-    #[inline(always)]
-    pub fn of(config: &HopperConfig, memory: Memory) -> Self {
-        Self { base: memory.base + config.ready_offset() }
+/// Says the same of the sums with the barrier `free`: that they are stored.
+///
+/// # Safety
+/// As [`release`].
+#[inline(always)]
+pub unsafe fn free_sums(config: &HopperConfig, free: u32) {
+    // Copies overwrite what was stored and loaded here, the other CTA's too.
+    if config.sharers > 1 {
+        fence::fence_proxy_async();
+    } else {
+        fence::fence_proxy_async_shared_cta();
     }
-
-    /// Initialises them. One thread, before the cluster's barrier.
-    ///
-    /// # Safety
-    /// They hold no live mbarriers.
-    #[inline(always)]
-    pub unsafe fn init(self, stages: u32) {
-        for stage in 0..stages {
-            let barrier = self.base + stage * BARRIER_BYTES;
-            // SAFETY: the caller's.
-            unsafe { mbarrier::mbarrier_init_shared_cta_b64(barrier, 1) };
+    // SAFETY: the caller's.
+    unsafe {
+        mbarrier::mbarrier_arrive_shared_cta_b64(free);
+        if config.sharers > 1 {
+            warp::sync();
+            if warp::lane_id() == 0 {
+                mbarrier::mbarrier_arrive_shared_cluster_b64(others(config, free));
+            }
         }
     }
+}
 
-    /// Tells the other CTA that it may write its half into this one's stage.
-    ///
-    /// # Safety
-    /// The producer, once a round, when the stage is empty. The barriers of both CTAs are
-    /// initialised and known to it.
-    #[inline(always)]
-    pub unsafe fn tell(self, config: &HopperConfig, stage: u32) {
-        let barrier = self.base + stage * BARRIER_BYTES;
-        // SAFETY: the caller's; the other CTA waits for this before it ends.
-        unsafe {
-            let other = cluster::mapa_shared_cluster_u32(barrier, rank(config) ^ 1);
-            mbarrier::mbarrier_arrive_shared_cluster_b64(other);
+/// Producer: waits for what [`free_sums`] says.
+///
+/// # Safety
+/// The barrier is initialised and known to the caller.
+#[inline(always)]
+pub unsafe fn wait_free(config: &HopperConfig, free: u32, parity: u32) {
+    // SAFETY: the caller's.
+    unsafe {
+        if config.sharers > 1 {
+            mbarrier::wait_parity_cluster(free, parity);
+        } else {
+            mbarrier::wait_parity(free, parity);
         }
     }
+}
 
-    /// Waits until the other CTA has told the same of its stage in this round.
-    ///
-    /// # Safety
-    /// As [`tell`](Self::tell); `cursor` is the producer's.
-    #[inline(always)]
-    pub unsafe fn wait<const STAGES: u32>(self, cursor: &Cursor<STAGES>) {
-        let barrier = self.base + cursor.stage * BARRIER_BYTES;
-        // SAFETY: the caller's. The producer's cursor is a round ahead: that its stages are
-        // empty nobody says in the first.
-        unsafe { mbarrier::wait_parity_cluster(barrier, cursor.parity ^ 1) }
-    }
+/// The other CTA's barrier at the place of this one's.
+#[inline(always)]
+fn others(config: &HopperConfig, barrier: u32) -> u32 {
+    cluster::mapa_shared_cluster_u32(barrier, rank(config) ^ 1)
 }

@@ -8,8 +8,9 @@ use cuda_std::warp;
 use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, OPERAND_BYTES};
 use fp4_formats::gemm::hopper::repack::CHUNK_BLOCKS;
 
-use super::consumer::{Consumer, load, release};
+use super::consumer::{Consumer, load};
 use super::decode::{Product, STEPS};
+use super::sharing::release;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
 
@@ -52,7 +53,7 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
                 let words: [_; COLUMNS] =
                     core::array::from_fn(|kb| load::<W, 1>(config, weights, 0, kb as u32));
                 let tokens = tokens(config, memory.activations(config, cursor.stage));
-                release(&ring, cursor, true);
+                release(config, ring.empty(cursor.stage), true);
                 for kb in 0..COLUMNS {
                     let (words, scales) = words[kb];
                     for k in 0..STEPS {
