@@ -205,7 +205,8 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
 /// have read and have summed, and in a cluster when they have read, and where they send, when all
 /// CTAs have offered. Warps after waiting for flags, and around sending. The cluster meets twice;
 /// where sums are loaded, the second time in two ways. CTAs that share activations meet instead
-/// of all threads, and in the end, each time behind their warps.
+/// of all threads, and in the end, each time behind their warps, which also come together before
+/// they tell the other CTA: of a stage in the loop and behind it, and of stored sums.
 fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
     use fp4_formats::gemm::hopper::{CONFIGS, Operand};
     let mut expected = Vec::new();
@@ -213,9 +214,8 @@ fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
         let mut counts = if config.sharers > 1 {
             vec![
                 ("bar.sync", 4),
-                ("bar.warp.sync", 4),
-                ("barrier.cluster.arrive.relaxed.aligned", 1),
-                ("barrier.cluster.arrive.release.aligned", 1),
+                ("bar.warp.sync", 7),
+                ("barrier.cluster.arrive.release.aligned", 2),
                 ("barrier.cluster.wait.acquire.aligned", 2),
             ]
         } else if config.loads_remote() {
@@ -246,7 +246,8 @@ fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
             counts.push(("ldmatrix.sync.aligned.m8n8.x4.shared.b16", 4 * groups));
             counts.push((product, 8 * groups));
         } else {
-            // Two units of four products a step.
+            // Two units of four products a step, of each block of rows.
+            let units = 2 * config.row_blocks() as usize;
             let product = match (config.tokens, config.scheme.operand) {
                 (32, Operand::F16) => "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16",
                 (32, Operand::Bf16) => "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16",
@@ -255,10 +256,10 @@ fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
                 (_, Operand::F16) => "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",
                 (_, Operand::Bf16) => "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16",
             };
-            counts.push((product, 8));
-            counts.push(("wgmma.commit_group.sync.aligned", 2));
-            counts.push(("wgmma.fence.sync.aligned", 2));
-            counts.push(("wgmma.wait_group.sync.aligned", 3));
+            counts.push((product, 4 * units));
+            counts.push(("wgmma.commit_group.sync.aligned", units));
+            counts.push(("wgmma.fence.sync.aligned", units));
+            counts.push(("wgmma.wait_group.sync.aligned", units + 1));
         }
         counts.sort_unstable();
         expected.push((config.name, counts));

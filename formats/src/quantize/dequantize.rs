@@ -37,14 +37,14 @@ impl DequantizeConfig {
         matches!(layout, ScaleLayout::Linear) && !by_row
     }
 
-    /// CTAs of a launch: one store a thread if that is a CTA an SM at most, so that as many
-    /// SMs as possible share what is little, else [`DEQUANTIZE_UNITS`]; one wave of resident
-    /// CTAs at most in the 128x4 layout, whose rows and columns are costly to find.
+    /// CTAs of a launch: one store a thread if that is at most [`SPREAD_BLOCKS`] CTAs an SM, so
+    /// that as many as possible share what is little, else [`DEQUANTIZE_UNITS`]; one wave of
+    /// resident CTAs at most in the 128x4 layout, whose rows and columns are costly to find.
     #[must_use]
     pub const fn grid(&self, m: u32, k: u32, layout: ScaleLayout, sms: u32) -> u32 {
         let units = m as u64 * (k / self.unit()) as u64;
         let spread = units.div_ceil(self.threads() as u64);
-        if spread <= sms as u64 {
+        if spread <= (sms * SPREAD_BLOCKS) as u64 {
             return spread as u32;
         }
         let needed = units.div_ceil((self.threads() * DEQUANTIZE_UNITS as u32) as u64);
@@ -56,6 +56,9 @@ impl DequantizeConfig {
         if needed < most { needed as u32 } else { most as u32 }
     }
 }
+
+/// CTAs of an SM up to which threads have one store each.
+const SPREAD_BLOCKS: u32 = 4;
 
 /// Units of 16 bytes of result that a thread of a dequantise kernel has under way
 /// together.
