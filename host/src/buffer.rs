@@ -202,6 +202,19 @@ impl DeviceBuffer {
         Ok(self.address())
     }
 
+    /// [`checked`](Self::checked) of at least `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub(crate) fn checked_from(&self, what: &str, bytes: usize, device: &Device) -> Result<u64> {
+        if self.len() < bytes {
+            let required = format!("at least {bytes}");
+            return Err(Error::shape(format!("bytes of {what}"), required, self.len()));
+        }
+        self.require_on(what, device)?;
+        Ok(self.address())
+    }
+
     /// Checks that it is memory that kernels of `device` can use; `what` is what errors call it.
     ///
     /// # Errors

@@ -112,7 +112,7 @@ impl AmaxParams {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct DequantizeParams {
-    /// Packed e2m1 codes, [M, K/2] bytes, 16-byte aligned.
+    /// Packed e2m1 codes, [M, K/2] bytes, 8-byte aligned.
     pub codes: u64,
     /// Block scales, [M, K/block]; padding is not read.
     pub scales: u64,

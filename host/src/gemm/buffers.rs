@@ -6,12 +6,13 @@ use fp4_formats::gemm::Problem;
 use fp4_formats::quantize::Format;
 
 use super::ActivationKind;
+use super::strides::Strides;
 use crate::buffer::{ALIGNMENT, DeviceBuffer};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::quantize::device::scale_bytes;
 
-/// The left operand on a device. Buffers start at multiples of 16 bytes.
+/// The left operand on a device. Buffers start at multiples of 16 bytes. The matrices of a batch
+/// follow each other, unless [`BatchStrides`](super::BatchStrides) say otherwise.
 #[derive(Clone, Copy, Debug)]
 pub enum ActivationBuffers<'a> {
     /// Packed codes `[L, M, K/2]` and their scales, a padded matrix a batch entry.
@@ -35,8 +36,6 @@ pub(super) enum CheckedActivations {
         codes: u64,
         /// Address of the scales.
         scales: u64,
-        /// Bytes from one batch entry's scales to the next.
-        stride: usize,
         /// What they are in.
         format: Format,
         /// Order of the scales.
@@ -45,28 +44,26 @@ pub(super) enum CheckedActivations {
 }
 
 impl ActivationBuffers<'_> {
-    /// Checks that they are activations of `kind` of the problem, on `device`.
+    /// Checks that they are activations of `kind` where `strides` say, on `device`.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Overflow`].
     pub(super) fn check(
         self,
         kind: ActivationKind,
-        problem: &Problem,
+        strides: &Strides,
         device: &Device,
     ) -> Result<CheckedActivations> {
-        let [m, k, l] = [problem.m, problem.k, problem.l].map(|size| size as usize);
+        let Strides { activations, activation_scales, .. } = strides;
         match (self, kind) {
             (Self::Halves(buffer), ActivationKind::Halves(_)) => {
-                let address = buffer.checked("the activations", l * m * k * 2, device)?;
+                let address = activations.place("the activations", buffer, device)?;
                 Ok(CheckedActivations::Halves(address))
             }
             (Self::Blocks { codes, scales }, ActivationKind::Blocks { format, layout }) => {
-                let stride = scale_bytes(format, m, k, layout)?;
                 Ok(CheckedActivations::Blocks {
-                    codes: codes.checked("the activations' codes", l * m * (k / 2), device)?,
-                    scales: scales.checked("the activations' scales", l * stride, device)?,
-                    stride,
+                    codes: activations.place("the activations' codes", codes, device)?,
+                    scales: activation_scales.place("the activations' scales", scales, device)?,
                     format,
                     layout,
                 })

@@ -8,7 +8,7 @@
 //! | step | type |
 //! | --- | --- |
 //! | once a weight | [`Repacked`], [`DeviceWeights`]: rearranged for the kernels, on the device |
-//! | once a shape | [`Gemm`]: checked and planned ([`plan_for`]: with what was measured, if anything was); knows its workspace |
+//! | once a shape | [`Gemm`]: checked and planned ([`plan_for`]: with what was measured, if anything was); knows its workspace, and where the matrices of a batch are ([`BatchStrides`]) |
 //! | once a product | [`Gemm::launch`]: on buffers of the caller, allocates nothing and waits for nothing |
 //!
 //! [`gemm`] does all three.
@@ -51,6 +51,7 @@ mod plan;
 mod product;
 mod result;
 mod run;
+mod strides;
 mod tuned;
 mod verify;
 mod weights;
@@ -63,6 +64,7 @@ pub use plan::{Candidate, GemmOverrides, GemmPlan, Reads, Source, plan};
 pub use product::Gemm;
 pub use result::{GemmResult, Output, ResultBuffers};
 pub use run::{GemmRun, gemm};
+pub use strides::BatchStrides;
 pub use tuned::{check_table, plan_for};
 pub use weights::{DeviceWeights, Repacked, WeightForm};
 

@@ -7,9 +7,10 @@ use ptx_emu::LaunchReport;
 
 use super::check::formats;
 use super::plan::Chosen;
+use super::strides::Strides;
 use super::{
-    ActivationBuffers, ActivationKind, DeviceWeights, GemmOptions, GemmPlan, Output, ResultBuffers,
-    Vectors, WeightForm, Workspace, blackwell, hopper, tuned,
+    ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan, Output,
+    ResultBuffers, Vectors, WeightForm, Workspace, blackwell, hopper, tuned,
 };
 use crate::device::Kernels;
 use crate::error::{Error, Result};
@@ -66,6 +67,8 @@ pub struct Gemm {
     pub(super) problem: Problem,
     pub(super) kind: ActivationKind,
     pub(super) output: Output,
+    /// Where the matrices of the batch are.
+    pub(super) strides: Strides,
     alpha: f32,
     /// Scale of the whole left operand.
     a_scale: f32,
@@ -102,19 +105,99 @@ impl Gemm {
         formats(format, kind)?;
         check_batch(weights, batch)?;
         options.output.check()?;
-        let mut plan = tuned::plan_for(kernels, shape, format, kind, options)?;
+        let plan = tuned::plan_for(kernels, shape, format, kind, options)?;
         // The plan has checked that these fit.
         let problem = Problem { m: m as u32, n: form.rows(), k: form.columns(), l: batch as u32 };
-        if let Chosen::Blackwell(choice) = plan.chosen {
-            plan.why.push(blackwell::way_out(&choice, &problem, options.output).into());
-        }
-        let kernels = kernels.clone();
-        let output = options.output;
+        let (kernels, output, alpha) = (kernels.clone(), options.output, options.alpha);
         output.bytes(Dims::new(batch, m, form.rows() as usize)?)?;
-        let product = Self { kernels, plan, problem, kind, output, alpha: options.alpha, a_scale };
+        let strides = Strides::new(BatchStrides::default(), &problem, kind, output)?;
+        let mut product = Self { kernels, plan, problem, kind, output, strides, alpha, a_scale };
+        product.plan.why.extend(product.way_out().map(String::from));
         product.check_weights(weights)?;
         product.factor(weights)?;
         Ok(product)
+    }
+
+    /// The same product of matrices that do not follow each other, or of activations that all
+    /// entries of the batch share, instead of whatever strides it had. Buffers may be longer than
+    /// it takes, where their stride is given.
+    ///
+    /// Kernel and workspace stay those of a dense batch. Block-scaled activations that are laid out
+    /// or decoded before the product take a launch for each entry, if they are not shared.
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use fp4_formats::ScaleLayout;
+    /// use fp4_formats::gemm::hopper::Operand;
+    /// use nvfp4::buffer::DeviceBuffer;
+    /// use nvfp4::device::{Device, DeviceRequest};
+    /// use nvfp4::gemm::{
+    ///     ActivationBuffers, ActivationKind, BatchStrides, Gemm, GemmOptions, HalfMatrix, Repacked,
+    ///     ResultBuffers, Vectors,
+    /// };
+    /// use nvfp4::quantize::{TensorScale, quantize};
+    /// use nvfp4::tensor::Dims;
+    ///
+    /// # fn main() -> nvfp4::error::Result<()> {
+    /// let device = Device::open(&DeviceRequest::Auto)?;
+    /// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+    /// let kind = ActivationKind::Halves(Operand::F16);
+    /// let dims = Dims::new(1, 40, 64)?;
+    /// let weight =
+    ///     quantize("w", &[0.25; 40 * 64], dims, TensorScale::FromAmax, ScaleLayout::Linear)?;
+    /// let weights = Repacked::for_device(&device, &weight, kind)?.upload(&device)?;
+    ///
+    /// // Two sequences of 5 tokens, in slots for 8.
+    /// let slots = HalfMatrix::round("x", Dims::new(2, 8, 64)?, Operand::F16, &[3.0; 2 * 8 * 64])?;
+    /// let slots = DeviceBuffer::upload(&device, "x", slots.bytes())?;
+    /// let out = DeviceBuffer::upload(&device, "c", &[0; 2 * 8 * 40 * 2])?;
+    ///
+    /// let product = Gemm::new(&kernels, &weights, [2, 5], kind, 1.0, &GemmOptions::default())?;
+    /// let product = product.with_strides(BatchStrides {
+    ///     activations: Some(8 * 64),
+    ///     result: Some(8 * 40),
+    ///     ..BatchStrides::default()
+    /// })?;
+    /// let (input, result) = (ActivationBuffers::Halves(&slots), ResultBuffers::Floats(&out));
+    /// product.launch(input, &weights, result, None, Vectors::default())?;
+    /// for slot in out.read()?.chunks_exact(8 * 40 * 2) {
+    ///     let (tokens, unused) = slot.split_at(5 * 40 * 2);
+    ///     assert!(tokens.chunks_exact(2).all(|element| element != [0; 2]));
+    ///     assert!(unused.iter().all(|&byte| byte == 0));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for strides that [`BatchStrides`] does not allow: too small, not multiples of
+    /// what the kernels read and write at once, or of scales that there are not;
+    /// [`Error::Overflow`].
+    pub fn with_strides(mut self, strides: BatchStrides) -> Result<Self> {
+        let before = self.way_out();
+        self.strides = Strides::new(strides, &self.problem, self.kind, self.output)?;
+        let entries = self.strides.entries();
+        self.plan.before = match self.plan.chosen {
+            Chosen::Hopper(_) => {
+                let sms = self.kernels.device().machine().sms.max(1);
+                hopper::decode_steps(&self.problem, self.kind, entries, sms)?
+            }
+            Chosen::Blackwell(_) => blackwell::prepare_steps(&self.problem, self.kind, entries),
+        };
+        if let (Some(before), Some(now)) = (before, self.way_out()) {
+            let reasons = self.plan.why.iter_mut().filter(|reason| *reason == before);
+            reasons.for_each(|reason| *reason = now.into());
+        }
+        Ok(self)
+    }
+
+    /// How results get to memory, where plans say so.
+    fn way_out(&self) -> Option<&'static str> {
+        match self.plan.chosen {
+            Chosen::Blackwell(choice) => Some(blackwell::way_out(self, &choice)),
+            Chosen::Hopper(_) => None,
+        }
     }
 
     /// What the kernels multiply sums with.
@@ -152,12 +235,13 @@ impl Gemm {
         Dims::new(l as usize, m as usize, n as usize)
     }
 
-    /// Bytes of the result: of its elements, or of its codes and its scales.
+    /// Bytes of the result: of its elements, or of its codes and its scales; what is between
+    /// matrices that are apart included.
     ///
     /// # Errors
     /// [`Error::Overflow`].
     pub fn out_bytes(&self) -> Result<[usize; 2]> {
-        self.output.bytes(self.result_dims()?)
+        Ok([self.strides.result.span, self.strides.result_scales.span])
     }
 
     /// Queues the product `out = A weights^T` on the kernels' stream without waiting for it, also
@@ -185,13 +269,12 @@ impl Gemm {
         vectors: Vectors<'_>,
     ) -> Result<Vec<LaunchReport>> {
         self.check_weights(weights)?;
-        let Problem { m, n, .. } = self.problem;
         let device = self.kernels.device();
-        let (out, scales) = out.place(self.output, self.result_dims()?, device)?;
+        let (out, scales) = out.place(self.output, &self.strides, device)?;
         let [row_factors, column_factors, bias] = vectors.place(&self.problem, device)?;
         let epilogue = Epilogue {
             out,
-            out_stride: u64::from(m) * u64::from(n),
+            out_stride: self.strides.out_stride(self.output),
             row_factors,
             column_factors,
             bias,

@@ -5,6 +5,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
 use ptx_emu::LaunchReport;
 
+use super::strides::Strides;
 use super::{GemmPlan, verify};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
@@ -100,6 +101,22 @@ impl Output {
         }
     }
 
+    /// Bits of an element, scales left out.
+    pub(super) fn element_bits(self) -> usize {
+        match self {
+            Self::Floats(floats) => 8 * floats.bytes() as usize,
+            Self::Nvfp4 { .. } => 4,
+        }
+    }
+
+    /// Neighbouring elements that are always stored together.
+    pub(super) fn stored_together(self) -> usize {
+        match self {
+            Self::Floats(_) => 1,
+            Self::Nvfp4 { .. } => Nvfp4::BLOCK,
+        }
+    }
+
     /// Checks what does not depend on the shape.
     pub(super) fn check(self) -> Result<()> {
         match self {
@@ -121,7 +138,8 @@ impl Output {
     }
 }
 
-/// The result on a device. Buffers start at multiples of 16 bytes.
+/// The result on a device. Buffers start at multiples of 16 bytes. The matrices of a batch follow
+/// each other, unless [`BatchStrides`](super::BatchStrides) say otherwise.
 #[derive(Clone, Copy, Debug)]
 pub enum ResultBuffers<'a> {
     /// `[L, M, N]` floats.
@@ -142,24 +160,24 @@ impl<'a> From<&'a DeviceBuffer> for ResultBuffers<'a> {
 }
 
 impl ResultBuffers<'_> {
-    /// Checks kinds, sizes and `device` for a result of `dims`. Gives the address of the elements, and what
-    /// the kernels are told of the scales.
+    /// Checks kinds, sizes and `device` for a result whose matrices are where `strides` say. Gives
+    /// the address of the elements, and what the kernels are told of the scales.
     pub(super) fn place(
         self,
         output: Output,
-        dims: Dims,
+        strides: &Strides,
         device: &Device,
     ) -> Result<(u64, ResultScales)> {
-        let [bytes, scale_bytes] = output.bytes(dims)?;
+        let Strides { result, result_scales, .. } = strides;
         match (self, output) {
             (Self::Floats(floats), Output::Floats(_)) => {
-                Ok((floats.checked("the result", bytes, device)?, ResultScales::NONE))
+                Ok((result.place("the result", floats, device)?, ResultScales::NONE))
             }
             (Self::Blocks { codes, scales }, Output::Nvfp4 { scale, layout }) => {
-                let codes = codes.checked("the result's codes", bytes, device)?;
+                let codes = result.place("the result's codes", codes, device)?;
                 let scales = ResultScales {
-                    out: scales.checked("the result's scales", scale_bytes, device)?,
-                    stride: (scale_bytes / dims.batch()) as u64,
+                    out: result_scales.place("the result's scales", scales, device)?,
+                    stride: result_scales.stride as u64,
                     parameter: scale,
                     blocked: u32::from(layout == ScaleLayout::Blocked128x4),
                 };

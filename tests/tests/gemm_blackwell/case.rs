@@ -287,7 +287,8 @@ impl Case {
             Left::Halves(a) => {
                 let bytes: Vec<u8> = a.bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
                 let at = memory.alloc_from("A", &bytes).unwrap();
-                [encode(&halves_map(self.config, [m, k, l]), at), TensorMap::NONE]
+                let matrix = 2 * u64::from(m) * u64::from(k);
+                [encode(&halves_map(self.config, [m, k, l], matrix), at), TensorMap::NONE]
             }
         };
         let b_placed = self.place(&mut memory, "B", &b, self.layouts[1]);

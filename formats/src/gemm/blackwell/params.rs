@@ -129,17 +129,21 @@ pub const fn codes_map(
     }
 }
 
-/// The map of `Y` of 16 bits an element, dense. A box is a row of the swizzle of all rows
-/// of a tile.
+/// The map of `Y` of 16 bits an element: rows follow each other, matrices are that many bytes
+/// apart. A box is a row of the swizzle of all rows of a tile.
 #[must_use]
-pub const fn halves_map(config: &BlackwellConfig, [rows, k, batch]: [u32; 3]) -> TensorMapShape {
+pub const fn halves_map(
+    config: &BlackwellConfig,
+    [rows, k, batch]: [u32; 3],
+    batch_stride: u64,
+) -> TensorMapShape {
     let element = MapElement::U16;
     let row = k as u64 * element.bytes() as u64;
     TensorMapShape {
         element,
         rank: 3,
         dims: [k as u64, rows as u64, batch as u64, 1, 1],
-        strides: [row, row * rows as u64, 0, 0],
+        strides: [row, batch_stride, 0, 0],
         box_dims: [HALF_BOX, config.cta_columns(), 1, 1, 1],
         swizzle: Swizzle::B128,
     }

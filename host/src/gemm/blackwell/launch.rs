@@ -17,23 +17,30 @@ use super::prepare::Preparation;
 use crate::device::{Device, LaunchSpec};
 use crate::error::Result;
 use crate::gemm::buffers::CheckedActivations;
+use crate::gemm::strides::{Entries, Strides};
 use crate::gemm::{ActivationBuffers, DeviceWeights, Gemm, Output, Workspace};
 use crate::quantize::device::launch_step;
 
 /// One operand's place in device memory.
 struct Placed {
     blocks: PreparedBlocks,
+    /// Address of the codes, rows padded.
     codes: u64,
+    /// Address of the 128x4 scales.
     scales: u64,
+    /// Bytes from one matrix of codes to the next.
+    code_stride: u64,
+    /// Bytes from one matrix of scales to the next.
+    scale_stride: u64,
 }
 
 impl Placed {
     fn maps(&self, device: &Device, choice: &Choice, side: Side) -> Result<[TensorMap; 2]> {
         let PreparedBlocks { rows, columns, batch, .. } = self.blocks;
         let sizes = [rows, columns, batch];
-        let (row, matrix) = (self.blocks.row_stride(), self.blocks.code_stride());
-        let codes = codes_map(choice.config, side, sizes, row, matrix);
-        let scales = scales_map(choice.config, side, sizes, self.blocks.scale_stride());
+        let row = self.blocks.row_stride();
+        let codes = codes_map(choice.config, side, sizes, row, self.code_stride);
+        let scales = scales_map(choice.config, side, sizes, self.scale_stride);
         Ok([encode(device, &codes, self.codes)?, encode(device, &scales, self.scales)?])
     }
 }
@@ -65,21 +72,21 @@ fn encode(device: &Device, shape: &TensorMapShape, address: u64) -> Result<Tenso
     Ok(TensorMap::from_bytes(&device.encode_tensor_map(&map)?))
 }
 
-/// The map by which the copy engine stores the result, dense, if it can.
-fn result_shape(choice: &Choice, problem: &Problem, output: Output) -> Option<TensorMapShape> {
-    let Output::Floats(output) = output else { return None };
-    let stride = u64::from(problem.m) * u64::from(problem.n);
-    result_map(choice.config, choice.swapped, output, problem, stride)
+/// The map by which the copy engine stores the result, if it can.
+fn result_shape(gemm: &Gemm, choice: &Choice) -> Option<TensorMapShape> {
+    let Output::Floats(output) = gemm.output else { return None };
+    let stride = gemm.strides.out_stride(gemm.output);
+    result_map(choice.config, choice.swapped, output, &gemm.problem, stride)
 }
 
 /// How results get to memory, a sentence for the plan.
-pub(in crate::gemm) fn way_out(choice: &Choice, problem: &Problem, output: Output) -> &'static str {
-    if result_shape(choice, problem, output).is_some() {
+pub(in crate::gemm) fn way_out(gemm: &Gemm, choice: &Choice) -> &'static str {
+    if result_shape(gemm, choice).is_some() {
         "results go through shared memory; the copy engine stores boxes of them"
-    } else if matches!(output, Output::Nvfp4 { .. }) {
+    } else if matches!(gemm.output, Output::Nvfp4 { .. }) {
         "threads store the blocks of the result"
     } else {
-        "rows of the result are not multiples of 16 bytes: threads store it"
+        "rows or matrices of the result are not multiples of 16 bytes apart: threads store it"
     }
 }
 
@@ -101,7 +108,13 @@ pub(in crate::gemm) fn launch(
     let code_bytes = blocks.code_stride() * u64::from(blocks.batch);
     let base = weights.buffer().address();
     let scales = base + PreparedBlocks::scales_at(code_bytes);
-    let weights = Placed { blocks: *blocks, codes: base, scales };
+    let weights = Placed {
+        blocks: *blocks,
+        codes: base,
+        scales,
+        code_stride: blocks.code_stride(),
+        scale_stride: blocks.scale_stride(),
+    };
     let device = gemm.kernels.device();
     let (side, other) = if choice.swapped { (Side::X, Side::Y) } else { (Side::Y, Side::X) };
     let weight_maps = weights.maps(device, choice, side)?;
@@ -109,14 +122,18 @@ pub(in crate::gemm) fn launch(
         Left::Blocks(placed) => placed.maps(device, choice, other)?,
         Left::Halves(address) => {
             let Problem { m, k, l, .. } = gemm.problem;
-            [encode(device, &halves_map(config, [m, k, l]), address)?, TensorMap::NONE]
+            let stride = gemm.strides.activations.stride as u64;
+            let shape = halves_map(config, [m, k, if stride == 0 { 1 } else { l }], stride);
+            [encode(device, &shape, address)?, TensorMap::NONE]
         }
     };
-    let shared = u32::from(blocks.batch != gemm.problem.l);
-    let (x_shared, y_shared) = if choice.swapped { (shared, 0) } else { (0, shared) };
+    let weights_shared = u32::from(blocks.batch != gemm.problem.l);
+    let left_shared = u32::from(gemm.strides.entries() == Entries::Shared);
+    let (x_shared, y_shared) =
+        if choice.swapped { (weights_shared, left_shared) } else { (left_shared, weights_shared) };
     let [[x_codes, x_scales], [y_codes, y_scales]] =
         if choice.swapped { [weight_maps, left_maps] } else { [left_maps, weight_maps] };
-    let result = result_shape(choice, &gemm.problem, gemm.output)
+    let result = result_shape(gemm, choice)
         .filter(|_| epilogue.out.is_multiple_of(RESULT_ALIGN))
         .map(|shape| encode(device, &shape, epilogue.out))
         .transpose()?;
@@ -166,27 +183,32 @@ fn place(
     workspace: Option<&Workspace>,
 ) -> Result<(Left, Vec<LaunchReport>)> {
     let device = gemm.kernels.device();
-    let (codes, scales, stride, format, layout) = match a.check(gemm.kind, &gemm.problem, device)? {
+    let (codes, scales, format, layout) = match a.check(gemm.kind, &gemm.strides, device)? {
         CheckedActivations::Halves(address) => return Ok((Left::Halves(address), Vec::new())),
-        CheckedActivations::Blocks { codes, scales, stride, format, layout } => {
-            (codes, scales, stride, format, layout)
+        CheckedActivations::Blocks { codes, scales, format, layout } => {
+            (codes, scales, format, layout)
         }
     };
-    let preparation = Preparation::new(&gemm.problem, format, layout);
+    let preparation = Preparation::new(&gemm.problem, format, layout, gemm.strides.entries());
+    let blocks = preparation.blocks;
     let base = Workspace::place(workspace, gemm.workspace_bytes(), device)?;
-    let mut placed = Placed { blocks: preparation.blocks, codes, scales };
+    let Strides { activations, activation_scales, .. } = &gemm.strides;
+    let (code_stride, scale_stride) = (activations.stride as u64, activation_scales.stride as u64);
+    let mut placed = Placed { blocks, codes, scales, code_stride, scale_stride };
     let mut reports = Vec::new();
-    if let (Some(step), Some(at)) = (preparation.code_step(), preparation.codes) {
-        let params = preparation.code_params(placed.codes, base + at).to_bytes();
-        // SAFETY: source and workspace have the sizes that the parameters state.
-        reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
-        placed.codes = base + at;
+    if let Some(at) = preparation.codes {
+        for (index, step) in (0..).zip(preparation.code_steps()) {
+            let params = preparation.code_params(index, codes, code_stride, base + at).to_bytes();
+            // SAFETY: source and workspace have the sizes that the parameters state.
+            reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
+        }
+        (placed.codes, placed.code_stride) = (base + at, blocks.code_stride());
     }
     if let (Some(step), Some(at)) = (preparation.scale_step(), preparation.scales) {
-        let params = preparation.scale_params(placed.scales, stride as u64, base + at).to_bytes();
+        let params = preparation.scale_params(scales, scale_stride, base + at).to_bytes();
         // SAFETY: as above.
         reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
-        placed.scales = base + at;
+        (placed.scales, placed.scale_stride) = (base + at, blocks.scale_stride());
     }
     Ok((Left::Blocks(placed), reports))
 }

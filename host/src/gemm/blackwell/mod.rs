@@ -10,6 +10,7 @@ mod plan;
 mod prepare;
 mod weights;
 
+use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
 
@@ -19,7 +20,19 @@ pub(super) use weights::repack;
 
 use super::ActivationKind;
 use super::check::formats;
+use super::strides::Entries;
 use crate::error::Result;
+use crate::quantize::device::Step;
+use prepare::Preparation;
+
+/// The launches that lay out activations.
+pub(super) fn prepare_steps(
+    problem: &Problem,
+    kind: ActivationKind,
+    entries: Entries,
+) -> Vec<Step> {
+    Preparation::of(problem, kind, entries).map_or(Vec::new(), |preparation| preparation.steps())
+}
 
 /// The type of 16-bit activations; none for activations in the weights' format.
 ///

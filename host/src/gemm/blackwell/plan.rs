@@ -11,6 +11,7 @@ use super::prepare::Preparation;
 use crate::error::{Error, Result};
 use crate::gemm::GemmPlan;
 use crate::gemm::plan::{Candidate, Chosen, FLOATS, Reads, Request, with_work};
+use crate::gemm::strides::Entries;
 use crate::tune::TuneProblem;
 
 /// Plans a checked problem.
@@ -28,7 +29,7 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
         return Err(Error::shape("GEMM", "a configuration that takes it", sizes));
     };
     let config = best.config;
-    let preparation = Preparation::of(problem, format, kind);
+    let preparation = Preparation::of(problem, kind, Entries::Dense);
     let bytes = preparation.as_ref().map_or(0, |preparation| preparation.bytes);
     let workspace_bytes = usize::try_from(bytes).map_err(|_| Error::Overflow {
         what: "workspace".into(),
@@ -50,15 +51,13 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
     if left.is_some() {
         why.push("weights are decoded to the activations' type, exactly".into());
     }
-    let mut before = Vec::new();
-    if let Some(step) = preparation.as_ref().and_then(Preparation::code_step) {
+    if preparation.as_ref().is_some_and(|preparation| preparation.codes.is_some()) {
         why.push("rows of activations are not multiples of 16 bytes: padded before".into());
-        before.push(step);
     }
-    if let Some(step) = preparation.as_ref().and_then(Preparation::scale_step) {
+    if preparation.as_ref().is_some_and(|preparation| preparation.scales.is_some()) {
         why.push("scales of activations are laid out in whole 128x4 tiles before".into());
-        before.push(step);
     }
+    let before = preparation.map_or(Vec::new(), |preparation| preparation.steps());
     if !before.is_empty() {
         why.push("the product begins to copy weights while that is done".into());
     }

@@ -8,11 +8,15 @@ use fp4_formats::gemm::blackwell::prepare::{
 use fp4_formats::quantize::Format;
 
 use crate::gemm::ActivationKind;
+use crate::gemm::strides::Entries;
 use crate::quantize::device::Step;
 
 /// What of the activations is laid out before the product, and where in the workspace.
 pub(super) struct Preparation {
+    /// The matrices that are different.
     pub blocks: PreparedBlocks,
+    /// Launches that pad codes: one, or one a matrix where something is between them.
+    code_launches: u32,
     layout: ScaleLayout,
     /// Offset of the padded codes.
     pub codes: Option<u64>,
@@ -23,15 +27,22 @@ pub(super) struct Preparation {
 
 impl Preparation {
     /// None for 16-bit activations, which are taken as they are.
-    pub fn of(problem: &Problem, format: Format, kind: ActivationKind) -> Option<Self> {
+    pub fn of(problem: &Problem, kind: ActivationKind, entries: Entries) -> Option<Self> {
         match kind {
-            ActivationKind::Blocks { layout, .. } => Some(Self::new(problem, format, layout)),
+            ActivationKind::Blocks { format, layout } => {
+                Some(Self::new(problem, format, layout, entries))
+            }
             ActivationKind::Halves(_) => None,
         }
     }
 
-    pub fn new(problem: &Problem, format: Format, layout: ScaleLayout) -> Self {
-        let Problem { m: rows, k: columns, l: batch, .. } = *problem;
+    pub fn new(problem: &Problem, format: Format, layout: ScaleLayout, entries: Entries) -> Self {
+        let Problem { m: rows, k: columns, l, .. } = *problem;
+        let (batch, code_launches) = match entries {
+            Entries::Dense => (l, 1),
+            Entries::Shared => (1, 1),
+            Entries::Apart => (l, l),
+        };
         let blocks = PreparedBlocks { format, rows, columns, batch };
         let codes = prepare::codes_need_it(columns).then_some(0);
         let code_bytes = if codes.is_some() { blocks.code_stride() * u64::from(batch) } else { 0 };
@@ -39,12 +50,19 @@ impl Preparation {
         let scales = prepare::scales_need_it(format, layout, rows, columns).then_some(at);
         let scale_bytes = blocks.scale_stride() * u64::from(batch);
         let bytes = if scales.is_some() { at + scale_bytes } else { code_bytes };
-        Self { blocks, layout, codes, scales, bytes }
+        Self { blocks, code_launches, layout, codes, scales, bytes }
     }
 
-    pub fn code_params(&self, from: u64, to: u64) -> PrepareCodes {
-        let rows = u64::from(self.blocks.rows) * u64::from(self.blocks.batch);
-        PrepareCodes { from, to, rows, row_bytes: self.blocks.columns / 2, reserved: 0 }
+    /// Launch `index` of [`code_steps`](Self::code_steps); matrices are `from_stride` bytes apart.
+    pub fn code_params(&self, index: u32, from: u64, from_stride: u64, to: u64) -> PrepareCodes {
+        let index = u64::from(index);
+        PrepareCodes {
+            from: from + index * from_stride,
+            to: to + index * self.blocks.code_stride(),
+            rows: u64::from(self.blocks.rows) * u64::from(self.blocks.batch / self.code_launches),
+            row_bytes: self.blocks.columns / 2,
+            reserved: 0,
+        }
     }
 
     pub fn scale_params(&self, from: u64, from_stride: u64, to: u64) -> PrepareScales {
@@ -60,13 +78,22 @@ impl Preparation {
         }
     }
 
-    pub fn code_step(&self) -> Option<Step> {
-        let ctas = self.code_params(0, 0).grid();
-        self.codes.map(|_| Step { kernel: CODES_NAME, ctas, threads: prepare::THREADS })
+    pub fn code_steps(&self) -> Vec<Step> {
+        let ctas = self.code_params(0, 0, 0, 0).grid();
+        let step = Step { kernel: CODES_NAME, ctas, threads: prepare::THREADS };
+        let launches = if self.codes.is_some() { self.code_launches } else { 0 };
+        vec![step; launches as usize]
     }
 
     pub fn scale_step(&self) -> Option<Step> {
         let ctas = self.scale_params(0, 0, 0).grid();
         self.scales.map(|_| Step { kernel: SCALES_NAME, ctas, threads: prepare::THREADS })
+    }
+
+    /// All launches, in order.
+    pub fn steps(&self) -> Vec<Step> {
+        let mut steps = self.code_steps();
+        steps.extend(self.scale_step());
+        steps
     }
 }

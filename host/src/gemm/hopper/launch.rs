@@ -9,10 +9,11 @@ use fp4_formats::tensor_map::TensorMap;
 use ptx_emu::LaunchReport;
 use ptx_emu::tensor_map::{self, ElementType, L2Promotion, Swizzle};
 
-use super::{HopperChoice, decoded_scale};
+use super::{HopperChoice, decode_launches, decoded_scale};
 use crate::device::LaunchSpec;
 use crate::error::Result;
 use crate::gemm::buffers::CheckedActivations;
+use crate::gemm::strides::Strides;
 use crate::gemm::{ActivationBuffers, DeviceWeights, Gemm, Workspace};
 use crate::quantize::device::launch_step;
 
@@ -33,16 +34,17 @@ pub(in crate::gemm) fn launch(
     let device = gemm.kernels.device();
     let workspace = Workspace::place(workspace, parts.bytes, device)?;
     let mut reports = Vec::new();
-    let activations = match a.check(gemm.kind, &gemm.problem, device)? {
-        CheckedActivations::Halves(address) => address,
-        CheckedActivations::Blocks { codes, scales, stride, layout, .. } => {
+    let spacing = gemm.strides.activations;
+    let (activations, stride) = match a.check(gemm.kind, &gemm.strides, device)? {
+        CheckedActivations::Halves(address) => (address, spacing.stride as u64),
+        CheckedActivations::Blocks { codes, scales, layout, .. } => {
             let decoded = workspace + parts.activations as u64;
-            reports = decode(gemm, [codes, scales], stride, layout, decoded)?;
-            decoded
+            reports = decode(gemm, [codes, scales], layout, decoded)?;
+            (decoded, if spacing.stride == 0 { 0 } else { decoded_bytes(&gemm.problem) })
         }
     };
     let params = HopperParams {
-        activations: tensor_map(gemm, config, activations)?,
+        activations: tensor_map(gemm, config, activations, stride)?,
         weights: weights.buffer().address(),
         weight_stride: if weights.batch() == 1 { 0 } else { layout.bytes().unwrap_or(0) },
         partials: workspace + parts.partials as u64,
@@ -66,27 +68,31 @@ pub(in crate::gemm) fn launch(
     Ok(reports)
 }
 
-/// Queues decoding block-scaled activations to 16-bit floats at `out`; `stride` is from one batch
-/// entry's scales to the next.
+/// Bytes of a batch entry's decoded activations.
+fn decoded_bytes(problem: &Problem) -> u64 {
+    2 * u64::from(problem.m) * u64::from(problem.k)
+}
+
+/// Queues decoding block-scaled activations to 16-bit floats at `out`, `[L, M, K]`, or `[M, K]`
+/// where entries share them.
 fn decode(
     gemm: &Gemm,
     [codes, scales]: [u64; 2],
-    stride: usize,
     layout: ScaleLayout,
     out: u64,
 ) -> Result<Vec<LaunchReport>> {
-    let Problem { m, k, l, .. } = gemm.problem;
-    let each = l / gemm.plan.before.len().max(1) as u32;
+    let Strides { activations, activation_scales, .. } = &gemm.strides;
+    // Checked when the launches were planned.
+    let (_, rows) = decode_launches(&gemm.problem, layout, gemm.strides.entries());
     let mut reports = Vec::new();
     for (index, step) in (0u64..).zip(&gemm.plan.before) {
-        let first = index * u64::from(each);
         let params = DequantizeParams {
-            codes: codes + first * u64::from(m) * u64::from(k / 2),
-            scales: scales + first * stride as u64,
+            codes: codes + index * activations.stride as u64,
+            scales: scales + index * activation_scales.stride as u64,
             tensor: 0,
-            out: out + first * u64::from(m) * u64::from(k) * 2,
-            m: m * each,
-            k,
+            out: out + index * decoded_bytes(&gemm.problem),
+            m: rows as u32,
+            k: gemm.problem.k,
             given: decoded_scale(gemm.kind),
             source: ScaleSource::Given as u32,
             blocked: u32::from(layout == ScaleLayout::Blocked128x4),
@@ -98,8 +104,9 @@ fn decode(
     Ok(reports)
 }
 
-/// The map of `[L, M, K]` activations at `address` for the plan's boxes.
-fn tensor_map(gemm: &Gemm, config: &HopperConfig, address: u64) -> Result<TensorMap> {
+/// The map of `[L, M, K]` activations at `address`, batch entries `stride` bytes apart, for the
+/// plan's boxes.
+fn tensor_map(gemm: &Gemm, config: &HopperConfig, address: u64, stride: u64) -> Result<TensorMap> {
     let Problem { m, k, l, .. } = gemm.problem;
     let (m, k, l) = (u64::from(m), u64::from(k), u64::from(l));
     let element = match gemm.kind.operand() {
@@ -113,7 +120,7 @@ fn tensor_map(gemm: &Gemm, config: &HopperConfig, address: u64) -> Result<Tensor
             element,
             address,
             &[k, m, l],
-            &[2 * k, 2 * k * m],
+            &[2 * k, stride],
             &[BOX_COLUMNS, config.box_tokens(), 1],
         )
     };

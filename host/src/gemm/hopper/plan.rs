@@ -11,6 +11,7 @@ use super::decode_launches;
 use crate::error::{Error, Result};
 use crate::gemm::check::formats;
 use crate::gemm::plan::{Candidate, Chosen, FLOATS, Reads, Request, with_work};
+use crate::gemm::strides::Entries;
 use crate::gemm::{ActivationKind, GemmPlan};
 use crate::quantize::device::Step;
 use crate::shape::{GemmShape, MAX_DIM};
@@ -87,7 +88,7 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
         return Err(Error::shape("GEMM", required, shape));
     };
     let config = best.config;
-    let before = decode_steps(shape, kind, cards.sms)?;
+    let before = decode_steps(problem, kind, Entries::Dense, cards.sms)?;
     let workspace = HopperWorkspace::new(&best, kind, shape, &cards)?;
     let division = best.division;
     let grid_x = u32::try_from(best.ctas).ok().filter(|&ctas| i32::try_from(ctas).is_ok());
@@ -215,9 +216,16 @@ fn elements(shape: GemmShape) -> Result<usize> {
     })
 }
 
-/// The launches that decode activations: one, or with 128x4 scales one a batch entry,
-/// because each entry's scales are padded.
-fn decode_steps(shape: GemmShape, kind: ActivationKind, sms: u32) -> Result<Vec<Step>> {
+/// The launches that decode activations: of all entries of the batch, or one of each.
+///
+/// # Errors
+/// [`Error::Shape`] for more rows than a launch takes.
+pub(in crate::gemm) fn decode_steps(
+    problem: &Problem,
+    kind: ActivationKind,
+    entries: Entries,
+    sms: u32,
+) -> Result<Vec<Step>> {
     let ActivationKind::Blocks { format, layout } = kind else {
         return Ok(Vec::new());
     };
@@ -226,13 +234,11 @@ fn decode_steps(shape: GemmShape, kind: ActivationKind, sms: u32) -> Result<Vec<
         Operand::Bf16 => OutputType::Bf16,
     };
     let config = dequantize_config(format, output);
-    let launches = decode_launches(layout, shape.l);
-    let rows = shape.l / launches * shape.m;
-    let rows = u32::try_from(rows).ok().filter(|&rows| u64::from(rows) <= MAX_DIM);
-    let rows = rows.ok_or_else(|| {
-        Error::shape("rows of activations", format!("at most {MAX_DIM}"), shape.l * shape.m)
-    })?;
-    let ctas = config.grid(rows, shape.k as u32, layout, sms);
+    let (launches, rows) = decode_launches(problem, layout, entries);
+    if rows > MAX_DIM {
+        return Err(Error::shape("rows of activations", format!("at most {MAX_DIM}"), rows));
+    }
+    let ctas = config.grid(rows as u32, problem.k, layout, sms);
     let step = Step { kernel: config.name, ctas, threads: config.threads() };
-    Ok(vec![step; launches])
+    Ok(vec![step; launches as usize])
 }
