@@ -28,7 +28,6 @@ const MISSED: &str = "
 gemm_sm90_* | relaxed | st.release.gpu.global.b32* | orders in global memory are not looked at (machine::race)
 gemm_sm90_* | relaxed | ld.acquire.gpu.global.b32* | orders in global memory are not looked at (machine::race)
 gemm_sm90_* | relaxed | barrier.cluster.arrive.release.aligned; #2 | a remote load is over when it is issued, so none is under way when its CTA ends
-gemm_sm90_*_pair | remove | barrier.cluster.wait.acquire.aligned; #2 | a CTA may end before what it sent to others has arrived
 ";
 
 /// What became of a kernel's mutants in several launches: caught in one is caught.
