@@ -4,6 +4,7 @@ pub mod golden;
 pub mod mutation;
 
 use fp4_formats::ScaleLayout;
+use fp4_formats::gemm::hopper::Operand;
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemv::{Gemv, GemvOptions, GemvResult};
 use nvfp4::generate::Generator;
@@ -20,6 +21,15 @@ pub const SCHEDULES: [Schedule; 5] = [
     Schedule::Random(22),
     Schedule::Random(333),
 ];
+
+/// The left operand of a GEMM.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Left {
+    /// In the weights' format.
+    Blocks(ScaleLayout),
+    /// 16-bit floats.
+    Halves(Operand),
+}
 
 /// The workspace's root.
 pub fn root() -> PathBuf {

@@ -20,21 +20,13 @@ use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMM_CONTEST, GEMM_CORRECTNESS, GemmShape};
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::{devices, gpu};
+use nvfp4_tests::{Left, devices, gpu};
 
 const ROWS: [usize; 6] = [1, 7, 65, 127, 129, 300];
 const COLUMNS: [usize; 7] = [1, 3, 8, 40, 72, 200, 1000];
 const DEPTHS: [usize; 9] = [16, 32, 48, 144, 160, 416, 1040, 2064, 7184];
 /// Products of a case that the emulators run too.
 const SMALL: usize = 12_000_000;
-
-/// The left operand.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Left {
-    /// In the weights' format.
-    Blocks(ScaleLayout),
-    Halves(Operand),
-}
 
 /// What the result is; the scale of one in NVFP4 is what its largest magnitude asks for.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -13,18 +13,10 @@ use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::{emulated, kernels_dir};
+use nvfp4_tests::{Left, emulated, kernels_dir};
 use ptx_emu::{Gpu, Schedule};
 
 const DEVICE: &str = "emu:h200";
-
-/// The left operand.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Left {
-    /// In the weights' format.
-    Blocks(ScaleLayout),
-    Halves(Operand),
-}
 
 /// One GEMM, its inputs and how it is run.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 //! between matrices read or written, and typed errors for strides that no kernel takes. On both
 //! emulated machines; right results also on a GPU where there is one.
 
-use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::gemm::hopper::{self, Operand};
 use fp4_formats::gemm::{OutputType, blackwell};
 use fp4_formats::quantize::Format;
@@ -20,7 +20,7 @@ use nvfp4::oracle::Verification;
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::tune::ResultKind;
-use nvfp4_tests::{SCHEDULES, emulated, gpu};
+use nvfp4_tests::{Left, SCHEDULES, emulated, gpu};
 use ptx_emu::Schedule;
 
 const MACHINES: [&str; 2] = ["emu:h200", "emu:b200"];
@@ -100,14 +100,6 @@ impl Part {
         let matrices = bytes.chunks(stride).take(self.batch);
         matrices.flat_map(|matrix| &matrix[..self.size]).copied().collect()
     }
-}
-
-/// The left operand.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Left {
-    /// In the weights' format.
-    Blocks(ScaleLayout),
-    Halves(Operand),
 }
 
 /// One product and where its matrices are.
