@@ -8,10 +8,12 @@
 //! | [`word`] | eight codes in the bits from which a thread decodes them |
 //! | [`repack`] | the order of codes and scales that the copies bring |
 //! | [`config`] | tile configurations and what follows from them |
+//! | [`estimate`] | what they are expected to cost, and the choice |
 //! | [`schedule`] | which steps of which tiles a CTA does |
 //! | [`params`] | the parameter block |
 
 pub mod config;
+pub mod estimate;
 pub mod params;
 pub mod repack;
 pub mod schedule;

@@ -1,8 +1,7 @@
 //! Which sm_90a kernel, and which CTA does what.
 
-use fp4_formats::gemm::hopper::config::{
-    self, CONFIGS, Estimate, HopperConfig, K_STEP, MAX_BLOCKS, THREADS,
-};
+use fp4_formats::gemm::hopper::config::{self, CONFIGS, HopperConfig, K_STEP, MAX_BLOCKS, THREADS};
+use fp4_formats::gemm::hopper::estimate::{self, Estimate};
 use fp4_formats::gemm::hopper::{Division, Operand, Scheme};
 use fp4_formats::gemm::{OutputType, Problem, ResultType};
 use fp4_formats::quantize::dequantize_config;
@@ -45,7 +44,7 @@ impl HopperWorkspace {
         chosen: &Estimate,
         kind: ActivationKind,
         shape: GemmShape,
-        machine: &config::Machine,
+        machine: &estimate::Machine,
     ) -> Result<Self> {
         let flags = machine.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
         let decoded = match kind {
@@ -80,7 +79,7 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
     let Request { problem, asked, stored, arch, machine, source, .. } = request;
     let TuneProblem { format, activations: kind, output, shape } = **asked;
     let scheme = formats(format, kind)?;
-    let cards = config::Machine { sms: machine.sms.max(1) };
+    let cards = estimate::Machine { sms: machine.sms.max(1) };
     let result = output.planned();
     let candidates = candidates(scheme, request, &cards, result)?;
     let Some(best) = candidates.first().copied() else {
@@ -146,8 +145,8 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
         additions: config::additions(&division),
         repack: "weights, once at load",
         result: stored.as_ref().map(|stored| {
-            let most = config::store_cycles(config, division.cluster, result);
-            let floats = config::store_cycles(config, division.cluster, FLOATS);
+            let most = estimate::store_cycles(config, division.cluster, result);
+            let floats = estimate::store_cycles(config, division.cluster, FLOATS);
             with_work(stored, [most, floats])
         }),
         source: *source,
@@ -165,11 +164,11 @@ impl From<Estimate> for Candidate {
 }
 
 /// The candidates that the overrides leave, the cheapest first; of equals the one that
-/// [`config::choose`] takes.
+/// [`estimate::choose`] takes.
 fn candidates(
     scheme: Scheme,
     request: &Request<'_>,
-    machine: &config::Machine,
+    machine: &estimate::Machine,
     result: ResultType,
 ) -> Result<Vec<Estimate>> {
     let suitable = || CONFIGS.iter().filter(|config| config.scheme == scheme);
@@ -187,7 +186,9 @@ fn candidates(
     let mut found: Vec<Estimate> = asked()
         .flat_map(|config| {
             let parts = (0..=most).filter(splits);
-            parts.filter_map(move |parts| config::estimate(config, parts, problem, machine, result))
+            parts.filter_map(move |parts| {
+                estimate::estimate(config, parts, problem, machine, result)
+            })
         })
         .collect();
     found.sort_by_key(|estimate| estimate.cycles);

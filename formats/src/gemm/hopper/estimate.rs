@@ -1,0 +1,281 @@
+//! What a configuration and a division of the work are expected to cost, and the choice.
+
+use super::Division;
+use super::config::{CONFIGS, HopperConfig, K_STEP, MAX_SPLITS, PARTITIONS};
+use super::repack::Scheme;
+use crate::gemm::{Problem, ResultType};
+use crate::gemv::{OutputType, WARP};
+use crate::quantize::Format;
+
+/// What a choice depends on besides the problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Streaming multiprocessors.
+    pub sms: u32,
+}
+
+/// What a candidate is expected to cost, in cycles of an SM: the comparator of
+/// [`choose`]. A model for ranking, not a prediction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Estimate {
+    /// The configuration.
+    pub config: &'static HopperConfig,
+    /// As [`HopperConfig::division`] takes it.
+    pub splits: u32,
+    /// CTAs of the launch.
+    pub ctas: u64,
+    /// Times that the machine is filled with them.
+    pub waves: u64,
+    /// CTAs that an SM has at a time.
+    pub resident: u32,
+    /// Who does what.
+    pub division: Division,
+    /// Cycles of the whole launch.
+    pub cycles: u64,
+    /// What the main loop waits for: `products`, `l2` or `dram`.
+    pub bound: &'static str,
+}
+
+/// Cycles of an SM for a step of a tile, decoded and multiplied. These constants reproduce
+/// launches that follow one another on an H200, where parts of one overlap the next.
+const fn product_cycles(config: &HopperConfig) -> u32 {
+    match (config.rows, config.tokens) {
+        (_, 8) => 330,
+        (_, 16) => 430,
+        (_, 32) => 550,
+        (_, 64) => 650,
+        (128, _) => 1060,
+        _ => 2100,
+    }
+}
+/// Bytes a cycle from memory to all SMs.
+const DRAM_BYTES: u64 = 2075;
+/// Bytes of activations a cycle from L2, while weights come from memory.
+const ACTIVATION_BYTES: u64 = 8000;
+/// Bytes a cycle from L2 to all SMs.
+const L2_BYTES: u64 = 4900;
+/// A launch of CTAs that do whole tiles, the stores left out, and more for each CTA.
+const LAUNCH_CYCLES: u64 = 4800;
+const CTA_CYCLES: u64 = 30;
+/// Bytes of sums a cycle from registers to results of floats, their way to memory included.
+const STORE_BYTES: u64 = 40;
+/// Instructions in which a thread stores a block of a result in NVFP4, counted in the machine
+/// code: each quarter of an SM issues one a cycle, for a warp.
+const BLOCK_CYCLES: u64 = 340;
+/// For each CTA of a cluster but one.
+const MEMBER_CYCLES: u64 = 1300;
+/// More for a launch whose CTAs share activations, which copy nothing before they have met, and
+/// for each step.
+const MEETING_CYCLES: u64 = 1500;
+const SHARE_CYCLES: u64 = 20;
+/// Bytes of sums a cycle from each of the CTAs that give to another through memory.
+const GIVE_BYTES: u64 = 30;
+/// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
+/// long. CTAs of a cluster are on SMs of one of them.
+const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
+const GPC_SMS: u32 = 132;
+
+/// Clusters of `size` CTAs that run at a time with `resident` CTAs an SM.
+pub(super) const fn clusters(machine: &Machine, size: u32, resident: u32) -> u64 {
+    if size == 1 {
+        return machine.sms as u64 * resident as u64;
+    }
+    let (mut sum, mut i) = (0, 0);
+    while i < GPCS.len() {
+        sum += (GPCS[i] * machine.sms / GPC_SMS * resident / size) as u64;
+        i += 1;
+    }
+    if sum == 0 { 1 } else { sum }
+}
+
+/// Cycles in which a CTA stores the results of a tile that `parts` CTAs share.
+pub const fn store_cycles(config: &HopperConfig, parts: u32, result: ResultType) -> u64 {
+    let parts = parts as u64;
+    match result {
+        ResultType::Floats(_) => config.sum_bytes() as u64 / parts / STORE_BYTES,
+        ResultType::Nvfp4 => {
+            let blocks = (config.rows * config.tokens / Format::Nvfp4.block()) as u64;
+            blocks.div_ceil(parts * (WARP * PARTITIONS) as u64) * BLOCK_CYCLES
+        }
+    }
+}
+
+/// The estimate for one candidate with a result of type `result`; that of floats does not depend
+/// on which. `None` where there is no such [`HopperConfig::division`].
+pub const fn estimate(
+    config: &'static HopperConfig,
+    splits: u32,
+    problem: &Problem,
+    machine: &Machine,
+    result: ResultType,
+) -> Option<Estimate> {
+    let Some(division) = config.division(splits, problem, machine) else { return None };
+    let tiles = config.tiles(problem) * problem.l as u64;
+    let total = tiles * division.steps as u64;
+    let runs = match division.cluster {
+        1 => (total - division.longer as u64) / division.share as u64,
+        cluster => tiles * cluster as u64,
+    };
+    let ctas = runs * config.sharers as u64;
+    let groups = runs / division.cluster as u64;
+    let cluster = division.cluster * config.sharers;
+    let mut resident = 1;
+    while resident < config.min_blocks && clusters(machine, cluster, resident) < groups {
+        resident += 1;
+    }
+    let waves = groups.div_ceil(clusters(machine, cluster, resident));
+    let (step, mut bound) = (product_cycles(config) * resident, "products");
+    let wait = if config.sharers > 1 { SHARE_CYCLES } else { 0 };
+    let mut body = waves * division.most() as u64 * (step as u64 + wait);
+    let weights = config.row_tiles(problem.n) as u64
+        * problem.k.div_ceil(K_STEP) as u64
+        * config.weight_bytes() as u64
+        * problem.l as u64;
+    // The first stages of a launch fill while the one before ends.
+    let early = ctas * config.stages() as u64 * config.weight_bytes() as u64;
+    let stored = match result {
+        ResultType::Floats(_) => 0,
+        ResultType::Nvfp4 => result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64),
+    };
+    let activations = config.token_tiles(problem.m) as u64
+        * problem.k.div_ceil(K_STEP) as u64
+        * config.activation_bytes() as u64
+        * problem.l as u64;
+    // Fewer CTAs than SMs have less under way at a time.
+    let busy = if ctas < machine.sms as u64 { ctas } else { machine.sms as u64 };
+    let dram =
+        (weights.saturating_sub(early / 2) + stored) * machine.sms as u64 / busy / DRAM_BYTES
+            + activations * config.row_groups(problem.n) as u64 / ACTIVATION_BYTES;
+    if dram > body {
+        (body, bound) = (dram, "dram");
+    }
+    let loaded = weights * config.token_tiles(problem.m) as u64
+        + activations * config.row_groups(problem.n) as u64;
+    if loaded / L2_BYTES > body {
+        (body, bound) = (loaded / L2_BYTES, "l2");
+    }
+    let (sums, parts) = (config.sum_bytes() as u64, division.parts() as u64);
+    let mut fixed = LAUNCH_CYCLES + ctas / waves * CTA_CYCLES;
+    if config.sharers > 1 {
+        fixed += MEETING_CYCLES;
+    }
+    if division.cluster > 1 {
+        let store = store_cycles(config, division.cluster, result);
+        let sent = if config.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
+        fixed += (parts - 1) * (MEMBER_CYCLES + sent) + store;
+    } else {
+        fixed += tiles.div_ceil(runs) * store_cycles(config, 1, result);
+        if division.gives() {
+            fixed += (parts - 1) * (sums / GIVE_BYTES);
+        }
+    }
+    let cycles = body + waves * fixed;
+    Some(Estimate { config, splits, ctas, waves, resident, division, cycles, bound })
+}
+
+/// The cheapest configuration of `scheme` for the problem with a result of floats, by
+/// [`estimate`]; of equals the first of the table with the fewest parts. `None` if K is not a positive multiple of the
+/// format's block, another size is 0, or the steps are too many for a launch.
+pub const fn choose(scheme: Scheme, problem: &Problem, machine: &Machine) -> Option<Estimate> {
+    let Problem { m, n, k, l } = *problem;
+    if m == 0 || n == 0 || l == 0 || k == 0 || !k.is_multiple_of(scheme.format.block()) {
+        return None;
+    }
+    let mut best: Option<Estimate> = None;
+    let mut i = 0;
+    while i < CONFIGS.len() {
+        if same_scheme(CONFIGS[i].scheme, scheme) {
+            let mut splits = 0;
+            while splits <= MAX_SPLITS {
+                let floats = ResultType::Floats(OutputType::F16);
+                let candidate = estimate(&CONFIGS[i], splits, problem, machine, floats);
+                if let Some(candidate) = candidate {
+                    match &best {
+                        Some(found) if found.cycles <= candidate.cycles => {}
+                        _ => best = Some(candidate),
+                    }
+                }
+                splits += 1;
+            }
+        }
+        i += 1;
+    }
+    best
+}
+
+const fn same_scheme(a: Scheme, b: Scheme) -> bool {
+    a.format as u32 == b.format as u32 && a.operand as u32 == b.operand as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gemm::hopper::repack::CHUNK_ROWS;
+
+    /// Floats cost the same whatever they are; NVFP4 is more work, the more so in larger tiles,
+    /// and no work at all in more CTAs than a tile has tokens for.
+    #[test]
+    fn costs_of_results() {
+        use OutputType::{Bf16, F16, F32};
+        let machine = Machine { sms: 132 };
+        let problem = Problem { m: 128, n: 7168, k: 2048, l: 1 };
+        for config in &CONFIGS {
+            for splits in 0..=config.max_splits() {
+                let cycles = |result| {
+                    estimate(config, splits, &problem, &machine, result).map(|found| found.cycles)
+                };
+                let [one, others @ ..] = [F16, Bf16, F32].map(|t| cycles(ResultType::Floats(t)));
+                assert_eq!(others, [one; 2], "{} x {splits}", config.name);
+                assert!(cycles(ResultType::Nvfp4) > one, "{} x {splits}", config.name);
+            }
+            let store = |parts| store_cycles(config, parts, ResultType::Nvfp4);
+            let blocks = u64::from(config.tokens.div_ceil(16) * (config.rows / CHUNK_ROWS));
+            assert_eq!(store(1), blocks * BLOCK_CYCLES);
+            let most = blocks.div_ceil(MAX_SPLITS.into());
+            assert_eq!(store(MAX_SPLITS), most * BLOCK_CYCLES, "{}", config.name);
+        }
+    }
+
+    #[test]
+    fn choices_of_the_table() {
+        let machine = Machine { sms: 132 };
+        let pick = |m, n, k| {
+            let problem = Problem { m, n, k, l: 1 };
+            choose(Scheme::ALL[0], &problem, &machine).unwrap()
+        };
+        // Rows and tokens of a tile, CTAs that share activations, CTAs.
+        let measured = [
+            ((1, 7168, 16384), (128, 8, 1, 132)),
+            ((1, 4096, 7168), (128, 8, 1, 132)),
+            ((1, 7168, 2048), (128, 8, 1, 132)),
+            ((16, 7168, 16384), (128, 16, 1, 132)),
+            ((16, 4096, 7168), (128, 16, 1, 132)),
+            ((32, 4096, 7168), (128, 32, 1, 132)),
+            ((32, 7168, 2048), (128, 32, 1, 112)),
+            ((64, 7168, 2048), (128, 64, 1, 112)),
+            ((64, 4096, 7168), (128, 64, 1, 96)),
+            ((128, 7168, 2048), (128, 64, 1, 112)),
+            ((128, 4096, 7168), (128, 64, 1, 128)),
+            ((128, 7168, 16384), (128, 128, 2, 132)),
+            ((256, 4096, 7168), (128, 128, 1, 128)),
+            ((512, 4096, 7168), (128, 128, 1, 128)),
+            ((1024, 7168, 2048), (256, 128, 1, 132)),
+            ((2304, 4608, 7168), (256, 128, 1, 132)),
+            ((4096, 4096, 4096), (256, 128, 1, 132)),
+        ];
+        for ((m, n, k), best) in measured {
+            let found = pick(m, n, k);
+            let HopperConfig { rows, tokens, sharers, .. } = *found.config;
+            assert_eq!((rows, tokens, sharers, found.ctas), best, "{m} x {n} x {k}");
+        }
+        for m in [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300, 2304] {
+            for (n, k) in [(7168, 16384), (4096, 7168), (7168, 2048), (8, 16), (200, 7184)] {
+                pick(m, n, k);
+            }
+        }
+        let empty = Problem { m: 0, n: 1, k: 16, l: 1 };
+        assert_eq!(choose(Scheme::ALL[0], &empty, &machine), None);
+        let ragged = Problem { m: 1, n: 1, k: 16, l: 1 };
+        assert_eq!(choose(Scheme::ALL[2], &ragged, &machine), None);
+    }
+}
