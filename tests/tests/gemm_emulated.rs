@@ -13,7 +13,7 @@ use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::{Left, emulated, kernels_dir};
+use nvfp4_tests::{Left, SCHEDULES, emulated, kernels_dir};
 use ptx_emu::{Gpu, Schedule};
 
 const DEVICE: &str = "emu:h200";
@@ -210,14 +210,6 @@ fn small(sms: u32, schedule: Schedule) -> Kernels {
     let device = Device::open(&request).expect("opens anywhere").with_schedule(schedule);
     device.kernels(Some(&kernels_dir())).expect("kernels are built")
 }
-
-const SCHEDULES: [Schedule; 5] = [
-    Schedule::Eager,
-    Schedule::Lazy,
-    Schedule::Random(1),
-    Schedule::Random(2),
-    Schedule::Random(3),
-];
 
 /// CTAs that share activations: tiles without a neighbour, halves without tokens, rings that do
 /// not fill and that wrap, a tile a CTA and several, sums through the workspace.

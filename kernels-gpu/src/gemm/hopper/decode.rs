@@ -207,10 +207,16 @@ fn ue8m0_bf16(byte: u32) -> u32 {
     byte << 7 | if special { 0x40 } else { 0 }
 }
 
+/// The scales of rows `g` and `g + 8`, each in both halves.
+#[inline(always)]
+fn by_row(scales: u32) -> [u32; 2] {
+    half::mov_b32_unpack(scales).map(|scale| half::mov_b32_pack([scale; 2]))
+}
+
 /// Rows `g` (pairs 0, 2) times the low scale, rows `g + 8` (1, 3) times the high one.
 #[inline(always)]
 fn scale_f16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
-    let [low, high] = half::mov_b32_unpack(scales).map(|one| half::mov_b32_pack([one; 2]));
+    let [low, high] = by_row(scales);
     [
         half::mul_rn_f16x2(a, low),
         half::mul_rn_f16x2(b, high),
@@ -222,7 +228,7 @@ fn scale_f16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
 /// As [`scale_f16`].
 #[inline(always)]
 fn scale_bf16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
-    let [low, high] = half::mov_b32_unpack(scales).map(|one| half::mov_b32_pack([one; 2]));
+    let [low, high] = by_row(scales);
     [
         half::mul_rn_bf16x2(a, low),
         half::mul_rn_bf16x2(b, high),

@@ -8,14 +8,11 @@
 
 use cuda_std::ptx::{marker, memory, scoped};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::hopper::config::{CONSUMERS, HopperConfig};
+use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
-use fp4_formats::gemm::hopper::repack::WARPGROUP;
 
 use super::{sharing, sync_consumers};
 
-/// Threads that take part.
-const THREADS: u32 = CONSUMERS * WARPGROUP;
 /// Sums of a vector, and its bytes.
 const VECTOR: usize = 4;
 const VECTOR_BYTES: u32 = VECTOR as u32 * size_of::<f32>() as u32;
@@ -50,7 +47,10 @@ pub unsafe fn give<const SUMS: usize, const BLOCKS: usize>(
             let index = (block * (SUMS / VECTOR) + i) as u32;
             // SAFETY: inside the CTA's place.
             unsafe {
-                memory::st_global_v4_b32(to + u64::from(index * THREADS * VECTOR_BYTES), vector);
+                memory::st_global_v4_b32(
+                    to + u64::from(index * CONSUMER_THREADS * VECTOR_BYTES),
+                    vector,
+                );
             }
         }
     }
@@ -74,7 +74,7 @@ pub unsafe fn take<const SUMS: usize, const BLOCKS: usize>(
     first: u32,
     sums: &mut [[f32; SUMS]; BLOCKS],
 ) {
-    let end = thread::block_idx_x() / config.sharers;
+    let end = sharing::run_of(config, thread::block_idx_x());
     // A lane a giver: nobody else waits for it, so the lane also lowers its flag.
     let mut giver = first + thread::thread_idx_x();
     if thread::thread_idx_x() < warp::LANES {
@@ -144,7 +144,7 @@ pub unsafe fn take<const SUMS: usize, const BLOCKS: usize>(
 /// It is written, and that is known to this thread.
 #[inline(always)]
 unsafe fn load(from: u64, index: u32) -> [u32; VECTOR] {
-    let address = from + u64::from(index * THREADS * VECTOR_BYTES);
+    let address = from + u64::from(index * CONSUMER_THREADS * VECTOR_BYTES);
     // SAFETY: the caller's; vectors are aligned to their size.
     unsafe { scoped::ld_relaxed_gpu_global_v4_b32(address) }
 }

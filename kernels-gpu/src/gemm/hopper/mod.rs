@@ -183,7 +183,7 @@ unsafe fn consume<
     let config: &HopperConfig = const { &CONFIGS[INDEX] };
     let mut cursor = Cursor::consumer();
     // Of the run, no more than its end stays in registers while products run.
-    let this_run = || marker::pin(thread::block_idx_x()) / config.sharers;
+    let this_run = || sharing::run_of(config, marker::pin(thread::block_idx_x()));
     let mut end = p.division.run(this_run()).end;
     loop {
         let mut consumer = Consumer::<W, SUMS, BLOCKS>::new();

@@ -17,6 +17,12 @@ fn row_chunks(p: &HopperParams) -> u32 {
     p.problem.k.div_ceil(K_STEP)
 }
 
+/// Number of the CTA's run.
+#[inline(always)]
+fn this_run(config: &HopperConfig) -> u32 {
+    sharing::run_of(config, marker::pin(thread::block_idx_x()))
+}
+
 /// What the copies of all steps have in common.
 struct Copies<'a> {
     config: &'a HopperConfig,
@@ -148,8 +154,7 @@ pub unsafe fn begin<const STAGES: u32>(
     memory: Memory,
     ring: Ring<STAGES>,
 ) -> Begun {
-    let item =
-        p.division.run(marker::pin(thread::block_idx_x()) / config.sharers).take(&p.division);
+    let item = p.division.run(this_run(config)).take(&p.division);
     let tile = Tile::of(config, p, item.tile);
     let copies = Copies::new(config, p, map, memory);
     let mut chunk = copies.chunk(&tile, item.first);
@@ -208,7 +213,7 @@ pub unsafe fn produce<const STAGES: u32>(
                 cursor.advance();
             }
             let end = item.tile * p.division.steps + item.first;
-            let mut run = p.division.rest(marker::pin(thread::block_idx_x()) / config.sharers, end);
+            let mut run = p.division.rest(this_run(config), end);
             if run.is_empty() {
                 return;
             }

@@ -16,7 +16,13 @@ pub fn rank(config: &HopperConfig) -> u32 {
     if config.sharers > 1 { thread::block_idx_x() % config.sharers } else { 0 }
 }
 
-/// The CTA of rank `rank` of those whose run has this number.
+/// The run of a CTA, which those that share activations with it have too.
+#[inline(always)]
+pub fn run_of(config: &HopperConfig, cta: u32) -> u32 {
+    cta / config.sharers
+}
+
+/// The CTA of this one's rank of those whose run has this number.
 #[inline(always)]
 pub fn cta_of(config: &HopperConfig, run: u32) -> u32 {
     run * config.sharers + rank(config)

@@ -11,18 +11,14 @@
 use cuda_std::ptx::{convert, marker, memory as words, remote};
 use cuda_std::thread;
 use fp4_formats::gemm::OutputType;
-use fp4_formats::gemm::hopper::config::{CONSUMERS, HopperConfig};
+use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
-use fp4_formats::gemm::hopper::repack::WARPGROUP;
 
 use super::cluster::Share;
 use super::decode::Weights;
 use super::tile::{Memory, Tile};
 use crate::gemm::blocks;
 use crate::gemm::epilogue::{self, COLUMNS};
-
-/// Threads that take part.
-const THREADS: u32 = CONSUMERS * WARPGROUP;
 
 /// Stores the CTA's share of the results of the tile whose sums are in shared memory.
 ///
@@ -52,7 +48,7 @@ pub unsafe fn store_tile<W: Weights>(
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
     let lane = thread::thread_idx_x();
     let swapped = !(lane ^ lane >> 2).is_multiple_of(2);
-    let step = THREADS / pieces;
+    let step = CONSUMER_THREADS / pieces;
     let piece =
         Piece { config, p, tile, share, memory, unit, column, n, first, step, end, swapped };
     // SAFETY: the columns from `n` on exist as far as the matrix reaches.
@@ -94,7 +90,7 @@ unsafe fn store_blocks<W: Weights>(
     let count = config.rows / BLOCK;
     if tile.token + share.tokens == problem.m {
         let part = [tile.row_tile * count, count];
-        let threads = [share.rank * THREADS + thread, share.splits * THREADS];
+        let threads = [share.rank * CONSUMER_THREADS + thread, share.splits * CONSUMER_THREADS];
         // SAFETY: the caller's.
         unsafe { blocks::pad_rows(to, problem, tile.batch, part, threads) };
     }
@@ -107,7 +103,7 @@ unsafe fn store_blocks<W: Weights>(
     let (first, end) = share.part(share.rank);
     let mut token = first + thread / count;
     // Unrolled loops run out of registers, as do those that keep what does not change in them.
-    let step = marker::pin(THREADS / count);
+    let step = marker::pin(CONSUMER_THREADS / count);
     while token < end {
         let n = marker::pin(tile.row_tile * config.rows + column);
         let m = tile.token + token;
