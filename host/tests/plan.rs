@@ -3,15 +3,15 @@
 use fp4_formats::ScaleLayout;
 use fp4_formats::gemv::CONFIGS;
 use nvfp4::device::Machine;
-use nvfp4::plan::{self, Overrides, Plan};
+use nvfp4::gemv::{self, GemvOverrides, GemvPlan};
 use nvfp4::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use proptest::prelude::*;
 
 const H200: Machine = Machine { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
 const ARCHES: [&str; 2] = ["sm_90a", "sm_100a"];
 
-fn plan(shape: GemvShape, layout: ScaleLayout, arch: &str) -> Plan {
-    let plan = plan::gemv(shape, layout, arch, H200, &Overrides::default());
+fn plan(shape: GemvShape, layout: ScaleLayout, arch: &str) -> GemvPlan {
+    let plan = gemv::plan(shape, layout, arch, H200, &GemvOverrides::default());
     plan.unwrap_or_else(|error| panic!("{shape} {layout} {arch}: {error}"))
 }
 
@@ -55,8 +55,8 @@ fn contest_shapes_keep_most_of_the_machine_busy() {
 fn overrides_are_obeyed_or_refused() {
     let shape = GEMV_CONTEST[0];
     let with = |kernel: Option<&str>, ctas, layout| {
-        let overrides = Overrides { kernel: kernel.map(Into::into), ctas };
-        plan::gemv(shape, layout, "sm_90a", H200, &overrides)
+        let overrides = GemvOverrides { kernel: kernel.map(Into::into), ctas };
+        gemv::plan(shape, layout, "sm_90a", H200, &overrides)
     };
     for config in &CONFIGS {
         let result = with(Some(config.name), Some(7), config.scale_layout);
@@ -79,7 +79,8 @@ fn overrides_are_obeyed_or_refused() {
 fn sizes_that_no_kernel_takes_are_refused() {
     let text = |m, k, l| {
         let shape = GemvShape { m, k, l };
-        let plan = plan::gemv(shape, ScaleLayout::Linear, "sm_90a", H200, &Overrides::default());
+        let plan =
+            gemv::plan(shape, ScaleLayout::Linear, "sm_90a", H200, &GemvOverrides::default());
         plan.expect_err("refused").to_string()
     };
     assert_eq!(text(1, 24, 1), "K must be a multiple of 16, but is 24");
@@ -102,7 +103,7 @@ fn a_plan_prints_kernel_tile_and_reasons() {
         "CTAs of",
         "16-byte loads",
         "repacking: none",
-        "the matrix's scales are 128x4",
+        "the weights' scales are 128x4",
         "K = 16384 allows 16-byte loads",
     ] {
         assert!(text.contains(part), "{text:?} lacks {part:?}");
