@@ -1,5 +1,6 @@
 //! What the tests across crates share.
 
+pub mod checksums;
 pub mod golden;
 pub mod mutation;
 
