@@ -5,9 +5,9 @@
 
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::gemm::{OutputType, blackwell, hopper};
+use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, GemmResult, Output, gemm};
 use nvfp4::generate::Generator;
@@ -35,9 +35,9 @@ const fn variant(output: Output, alpha: f32, vectors: [bool; 3]) -> Variant {
     Variant { output, alpha, vectors }
 }
 
-const F16: Output = Output::Floats(OutputType::F16);
-const BF16: Output = Output::Floats(OutputType::Bf16);
-const F32: Output = Output::Floats(OutputType::F32);
+const F16: Output = Output::Floats(FloatType::F16);
+const BF16: Output = Output::Floats(FloatType::Bf16);
+const F32: Output = Output::Floats(FloatType::F32);
 const LINEAR: Output = Output::Nvfp4 { scale: 0.015625, layout: Linear };
 const BLOCKED: Output = Output::Nvfp4 { scale: 0.015625, layout: Blocked128x4 };
 
