@@ -15,13 +15,13 @@ use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
 use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneProblem, Tuning};
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::{Arch, ScaleLayout};
 use proptest::prelude::*;
 use support::{Folder, MACHINES, no_kernels};
 
 /// Kernels of an emulated machine, of a module that has none.
-fn kernels(folder: &Folder, machine: (&str, &str)) -> Kernels {
+fn kernels(folder: &Folder, machine: (&str, Arch)) -> Kernels {
     no_kernels(folder, machine).with_tuning(Tuning::off())
 }
 
