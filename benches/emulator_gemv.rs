@@ -2,9 +2,8 @@
 //! one host thread.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fp4_formats::Arch;
-use fp4_formats::ScaleLayout;
-use fp4_formats::gemv::{self, GemvParams, Machine, OutputType, VectorElement};
+use fp4_formats::gemv::{self, GemvParams, Machine, VectorElement};
+use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemvShape;
 use nvfp4_tests::ptx;
@@ -41,7 +40,7 @@ fn gemv_kernels(criterion: &mut Criterion) {
                 k,
                 l: 1,
                 alpha: 1.0,
-                out_type: OutputType::F32 as u32,
+                out_type: FloatType::F32 as u32,
                 b_blocked: 0,
             }
             .to_bytes();

@@ -12,6 +12,7 @@
 //! | [`e2m1`] | the 4-bit element | PTX ISA, "Alternate Floating-Point Data Formats" |
 //! | [`e4m3`] | NVFP4's block scale | same |
 //! | [`ue8m0`] | MXFP4's block scale | same |
+//! | [`float`] | types of floats that are not block-scaled | IEEE 754; bfloat16 |
 //! | [`pack`] | two elements a byte, element `2j` in the low nibble | same |
 //! | [`block`] | NVFP4 and MXFP4 as types: block size, scale format, byte counts | OCP MX 1.0; PTX ISA, block scaling |
 //! | [`layout`] | where a block's scale sits in memory | cuBLAS, "1D Block Scaling Factors Layout" |
@@ -29,6 +30,7 @@ pub mod block;
 pub mod ceiling;
 pub mod e2m1;
 pub mod e4m3;
+pub mod float;
 pub mod gemm;
 pub mod gemv;
 pub mod layout;
@@ -41,6 +43,10 @@ pub mod ue8m0;
 
 pub use arch::Arch;
 pub use block::{BlockFormat, Mxfp4, Nvfp4};
+pub use float::FloatType;
 pub use layout::{ScaleLayout, SizeOverflow};
 pub use swizzle::Swizzle;
 pub use tensor_map::TensorMap;
+
+/// Lanes of a warp, on every GPU.
+pub const WARP: u32 = 32;

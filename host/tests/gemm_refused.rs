@@ -7,7 +7,7 @@ use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
@@ -16,7 +16,6 @@ use nvfp4::gemm::{
     GemmOverrides, GemmRun, HalfMatrix, Output, Repacked, ResultBuffers, Vectors, Workspace, gemm,
     plan, reference,
 };
-use nvfp4::output::OutputType;
 use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
@@ -340,7 +339,7 @@ fn weights_that_were_not_planned_for() {
         let options = GemmOptions::default();
         let gemm = Gemm::new(kernels, &three, [2, 3], HALVES, 1.0, &options);
         refused(gemm, "matrices of weights", required, "3");
-        let options = GemmOptions { output: OutputType::F32.into(), ..options };
+        let options = GemmOptions { output: FloatType::F32.into(), ..options };
         let gemm = Gemm::new(kernels, &three, [3, 0], HALVES, 1.0, &options);
         refused(gemm, "M", LONGEST, "0");
         // The other machine's kernels take others.

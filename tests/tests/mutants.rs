@@ -2,14 +2,13 @@
 //! weakened, must be noticed within 64 seeds, but for those that are listed as
 //! no faults.
 
-use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemv::{self, GemvParams, OutputType, VectorElement};
+use fp4_formats::gemv::{self, GemvParams, VectorElement};
 use fp4_formats::quantize::{
-    AmaxParams, FloatType, NO_ERROR, QuantizeParams, Recipe, ScaleSource, amax_config,
-    quantize_config,
+    AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource, amax_config, quantize_config,
 };
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use fp4_formats::{Arch, FloatType};
 use nvfp4_tests::mutation::{self, Effort};
 use ptx_emu::GlobalMemory;
 use ptx_emu::experiment::{Experiment, Watched};
@@ -113,7 +112,7 @@ fn gemv(arch: Arch, config: &gemv::GemvConfig) -> Experiment {
         k: k as u32,
         l: l as u32,
         alpha: 1.0,
-        out_type: OutputType::F32 as u32,
+        out_type: FloatType::F32 as u32,
         b_blocked: 0,
     };
     let element = VectorElement::of(arch);

@@ -4,11 +4,11 @@
 
 use fp4_formats::Arch;
 use fp4_formats::quantize::{
-    AmaxParams, DequantizeParams, FloatType, Format, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
+    AmaxParams, DequantizeParams, Format, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
     amax_config, dequantize_config, quantize_config,
 };
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
-use fp4_formats::{ScaleLayout, e2m1, e4m3, ue8m0};
+use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4::quantize::TensorScale;
 use nvfp4_tests::golden::{self, Golden};
 use ptx_emu::num::narrow::ue8m0x2_from_f32;

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use fp4_formats::Arch;
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::blackwell::choose;
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::Format;
+use fp4_formats::{Arch, FloatType};
 use serde::Serialize;
 
 use super::check::problem;
@@ -14,14 +14,13 @@ use super::hopper::HopperChoice;
 use super::{ActivationKind, Output, blackwell, hopper};
 use crate::device::Machine;
 use crate::error::{Error, Result};
-use crate::output::OutputType;
 use crate::quantize::device::Step;
 use crate::shape::GemmShape;
 use crate::tensor::Dims;
 use crate::tune::{ResultKind, TuneProblem};
 
 /// What results in NVFP4 are compared with.
-pub(super) const FLOATS: ResultType = ResultType::Floats(OutputType::F16);
+pub(super) const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 
 /// What a caller may fix instead of leaving it to the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -233,7 +232,7 @@ pub fn plan(
     overrides: &GemmOverrides,
 ) -> Result<GemmPlan> {
     let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
-    let output = OutputType::F16.into();
+    let output = FloatType::F16.into();
     let problem = TuneProblem { format, activations: kind, output, shape };
     plan_from(&problem, arch, machine, overrides, source)
 }
@@ -298,7 +297,7 @@ fn stored(problem: &Problem, output: ResultKind) -> Result<Option<String>> {
     let dims = Dims::new(problem.l as usize, problem.m as usize, problem.n as usize)?;
     let bytes = |output: Output| Ok::<_, Error>(output.bytes(dims)?.iter().sum::<usize>());
     let blocks = bytes(Output::Nvfp4 { scale: 1.0, layout })?;
-    let floats = bytes(OutputType::F16.into())?;
+    let floats = bytes(FloatType::F16.into())?;
     Ok(Some(format!(
         "a result in nvfp4, which all configurations make: {blocks} bytes instead of {floats} in f16"
     )))

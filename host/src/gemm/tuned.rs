@@ -34,10 +34,10 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// ```
 /// use std::path::Path;
 ///
+/// use fp4_formats::FloatType;
 /// use fp4_formats::gemm::hopper::Operand;
 /// use nvfp4::device::{Device, DeviceRequest};
 /// use nvfp4::gemm::{ActivationKind, GemmOptions, Source, plan_for};
-/// use nvfp4::output::OutputType;
 /// use nvfp4::quantize::Format;
 /// use nvfp4::shape::GemmShape;
 /// use nvfp4::tune::{Measured, Table, TuneProblem, Tuning};
@@ -46,7 +46,7 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// let device = Device::open(&"emu:h200".parse::<DeviceRequest>()?)?;
 /// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
 /// let (format, activations) = (Format::Nvfp4, ActivationKind::Halves(Operand::Bf16));
-/// let (output, shape) = (OutputType::F16.into(), GemmShape::of(64, 7168, 2048));
+/// let (output, shape) = (FloatType::F16.into(), GemmShape::of(64, 7168, 2048));
 ///
 /// // `nvfp4 bench --tune` writes such tables; this one is made up.
 /// let mut table = Table::new(kernels.tune_key().clone());

@@ -2,16 +2,15 @@
 
 use std::fmt;
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::ResultType;
 use fp4_formats::quantize::Format;
+use fp4_formats::{FloatType, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
 use crate::cuda;
 use crate::device::{Backend, Device};
 use crate::error::Result;
 use crate::gemm::ActivationKind;
-use crate::output::{self, OutputType};
 use crate::shape::GemmShape;
 
 /// Where Linux says which release of NVIDIA's driver it runs.
@@ -108,7 +107,7 @@ pub fn fingerprint(ptx: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResultKind {
     /// Floats of a type.
-    Floats(OutputType),
+    Floats(FloatType),
     /// NVFP4, its scales in a layout.
     Nvfp4(ScaleLayout),
 }
@@ -118,7 +117,7 @@ impl ResultKind {
     /// the rounding do not depend on the type it is rounded to.
     pub(crate) fn planned(self) -> ResultType {
         match self {
-            Self::Floats(_) => ResultType::Floats(OutputType::F16),
+            Self::Floats(_) => ResultType::Floats(FloatType::F16),
             Self::Nvfp4(_) => ResultType::Nvfp4,
         }
     }
@@ -127,14 +126,14 @@ impl ResultKind {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Floats(dtype) => output::name(dtype),
+            Self::Floats(dtype) => dtype.name(),
             Self::Nvfp4(_) => Format::Nvfp4.name(),
         }
     }
 }
 
-impl From<OutputType> for ResultKind {
-    fn from(dtype: OutputType) -> Self {
+impl From<FloatType> for ResultKind {
+    fn from(dtype: FloatType) -> Self {
         Self::Floats(dtype)
     }
 }

@@ -6,9 +6,9 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::ptr;
 
-use fp4_formats::ScaleLayout;
-use fp4_formats::quantize::{FloatType, Recipe};
+use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
+use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::cuda::CudaError;
 use nvfp4::device::{Device, DeviceRequest};

@@ -27,9 +27,9 @@ mod e2m1;
 use cuda_std::ptx::{convert, memory};
 use cuda_std::{kernel, thread};
 use fp4_formats::quantize::{
-    DEQUANTIZE, DEQUANTIZE_UNITS, DequantizeConfig, DequantizeParams, FloatType, ScaleSource,
+    DEQUANTIZE, DEQUANTIZE_UNITS, DequantizeConfig, DequantizeParams, ScaleSource,
 };
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, ue8m0};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, ue8m0};
 
 use crate::pipeline::{follow_stream, release_stream};
 
