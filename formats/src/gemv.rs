@@ -7,6 +7,7 @@
 //! lane reads one *chunk* of `load_bytes` bytes of every row. The vector is
 //! decoded once a CTA into shared memory, at most [`PANEL`] elements at a time.
 
+use crate::arch::{Arch, Conversion};
 use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 
 /// Elements of the vector that are resident in shared memory at a time. Longer
@@ -179,10 +180,20 @@ impl GemvConfig {
 /// signed byte for the integer path, an f16 for the conversion path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VectorElement {
-    /// Twice the value as i8 (sm_90a).
+    /// Twice the value as i8, where e2m1 is not converted in hardware: products are integer.
     I8 = 1,
-    /// The value as f16 (sm_100a).
+    /// The value as f16, where it is.
     F16 = 2,
+}
+
+impl VectorElement {
+    /// What the kernels for `arch` decode the vector to.
+    pub const fn of(arch: Arch) -> Self {
+        match arch.e2m1() {
+            Conversion::Emulated => Self::I8,
+            Conversion::Hardware => Self::F16,
+        }
+    }
 }
 
 /// Dynamic shared memory of a CTA, bytes: one panel of decoded elements, then

@@ -108,7 +108,7 @@ impl Gemv {
     ) -> Result<Self> {
         let device = kernels.device();
         let shape = shape(a, b)?;
-        let arch = &device.choice().arch;
+        let arch = device.choice().arch;
         let plan = plan::gemv(shape, a.layout(), arch, device.machine(), &options.overrides)?;
         let alpha = combined_scale(options.alpha, a.global_scale(), b.global_scale())?;
         let out_bytes = shape
