@@ -3,19 +3,20 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fp4_formats::gemv::{self, DecodedElement, GemvMachine, GemvParams};
-use fp4_formats::{FloatType, ScaleLayout};
+use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemvShape;
 use nvfp4_tests::ptx;
-use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
+use ptx_emu::{GlobalMemory, Launch, Module, Schedule};
 
 const SHAPE: GemvShape = GemvShape { m: 512, k: 7168, l: 1 };
 
 fn gemv_kernels(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("emulated gemv:512x7168x1");
     group.sample_size(10);
-    for (gpu, element) in [(Gpu::h200(), DecodedElement::I8), (Gpu::b200(), DecodedElement::F16)] {
-        let module = Module::load(&ptx(gpu.arch), &gpu).expect("the kernels load");
+    for arch in Arch::ALL {
+        let (gpu, element) = (nvfp4_tests::machine(arch), DecodedElement::of(arch));
+        let module = Module::load(&ptx(arch), &gpu).expect("the kernels load");
         for layout in ScaleLayout::ALL {
             let (a, b) =
                 Generator::FullRange.gemv(SHAPE, [ScaleLayout::Linear, layout], 1).expect("inputs");

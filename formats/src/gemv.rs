@@ -9,6 +9,7 @@
 //! one step each lane reads one *chunk* of `load_bytes` bytes of every row. The activations are
 //! decoded into shared memory once per CTA, at most [`PANEL`] elements at a time.
 
+use crate::arch::{Arch, Conversion};
 use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 
 /// Elements of the activations that are resident in shared memory at a time. A longer vector is
@@ -178,10 +179,20 @@ impl GemvConfig {
 /// size in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecodedElement {
-    /// Twice the value as i8 (sm_90a).
+    /// Twice the value as i8, if there is no conversion of e2m1 in hardware; products are integers.
     I8 = 1,
-    /// The value as f16 (sm_100a).
+    /// The value as f16, if there is.
     F16 = 2,
+}
+
+impl DecodedElement {
+    /// How the kernels for `arch` store decoded activations.
+    pub const fn of(arch: Arch) -> Self {
+        match arch.e2m1() {
+            Conversion::Emulated => Self::I8,
+            Conversion::Hardware => Self::F16,
+        }
+    }
 }
 
 /// Dynamic shared memory of a CTA in bytes: one panel of decoded elements, then one f32 scale per

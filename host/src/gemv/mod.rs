@@ -126,7 +126,7 @@ impl Gemv {
     ) -> Result<Self> {
         let device = kernels.device();
         let shape = shape(a, b)?;
-        let arch = &device.choice().arch;
+        let arch = device.choice().arch;
         let plan = plan(shape, b.layout(), arch, device.machine(), &options.overrides)?;
         let alpha = combined_scale(options.alpha, b.global_scale(), a.global_scale())?;
         let out_bytes = shape

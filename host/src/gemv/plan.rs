@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemv::{self as contract, CONFIGS, DecodedElement, GemvConfig, GemvMachine};
+use fp4_formats::{Arch, ScaleLayout};
 use serde::Serialize;
 
 use crate::device::{MAX_GRID_Y, Machine};
@@ -21,7 +21,7 @@ pub struct GemvPlan {
     /// Kernel name in the PTX.
     pub kernel: &'static str,
     /// Architecture of the kernel.
-    pub arch: String,
+    pub arch: Arch,
     /// CTAs in x and y; y is the batch entries of one launch.
     pub grid: [u32; 2],
     /// Threads of a CTA.
@@ -76,12 +76,6 @@ pub struct GemvOverrides {
     pub ctas: Option<u32>,
 }
 
-/// How the kernels of an architecture store decoded activations: sm_90a has no e2m1 conversion and
-/// computes on integers, sm_100a converts to f16.
-fn decoded_element(arch: &str) -> DecodedElement {
-    if arch == "sm_90a" { DecodedElement::I8 } else { DecodedElement::F16 }
-}
-
 /// Plans a GEMV with the weights' scales in `layout` for a machine that runs kernels of `arch`.
 ///
 /// # Errors
@@ -90,13 +84,13 @@ fn decoded_element(arch: &str) -> DecodedElement {
 pub fn plan(
     shape: GemvShape,
     layout: ScaleLayout,
-    arch: &str,
+    arch: Arch,
     machine: Machine,
     overrides: &GemvOverrides,
 ) -> Result<GemvPlan> {
     let (m, k) = (dimension("M", shape.m)?, dimension("K", shape.k)?);
     dimension("L", shape.l)?;
-    let element = decoded_element(arch);
+    let element = DecodedElement::of(arch);
     let machine =
         GemvMachine { sms: machine.sms.max(1), shared_bytes: machine.shared_per_sm, element };
     let batches = shape.l.min(MAX_GRID_Y) as u32;
@@ -133,7 +127,7 @@ pub fn plan(
     Ok(GemvPlan {
         op: "gemv",
         kernel: config.name,
-        arch: arch.into(),
+        arch,
         grid: [ctas, batches],
         threads: config.threads(),
         dynamic_shared: contract::shared_bytes(k, element),

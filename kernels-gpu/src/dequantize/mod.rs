@@ -17,10 +17,10 @@
 //! Codes and scales decode exactly. `scale * tensor` is rounded to f32, then its
 //! product with the element, then that to the result's type.
 
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_e2m1 = "hardware")]
 #[path = "e2m1_hardware.rs"]
 mod e2m1;
-#[cfg(gpu_arch = "sm_90a")]
+#[cfg(gpu_e2m1 = "emulated")]
 #[path = "e2m1_half.rs"]
 mod e2m1;
 
