@@ -1,7 +1,8 @@
 //! From f32 sums to results: factors, bias, conversion, store.
 
 use cuda_std::ptx::{convert, memory};
-use fp4_formats::gemm::{Epilogue, OutputType, Problem};
+use fp4_formats::FloatType;
+use fp4_formats::gemm::{Epilogue, Problem};
 
 /// Neighbouring columns that a thread stores together: 16 bytes of 16-bit results.
 pub const COLUMNS: usize = 8;
@@ -32,13 +33,13 @@ pub unsafe fn store(
     let results = unsafe { apply(epilogue, unit, [m, n], exist, sums) };
     let element =
         u64::from(batch) * epilogue.out_stride + u64::from(m) * u64::from(problem.n) + u64::from(n);
-    if epilogue.out_type == OutputType::F32 as u32 {
-        let address = epilogue.out + element * u64::from(OutputType::F32.bytes());
+    if epilogue.out_type == FloatType::F32 as u32 {
+        let address = epilogue.out + element * u64::from(FloatType::F32.bytes());
         // SAFETY: the results that exist are inside the output.
         unsafe { store_wide(address, exist, results) }
     } else {
-        let address = epilogue.out + element * u64::from(OutputType::F16.bytes());
-        let bf16 = epilogue.out_type == OutputType::Bf16 as u32;
+        let address = epilogue.out + element * u64::from(FloatType::F16.bytes());
+        let bf16 = epilogue.out_type == FloatType::Bf16 as u32;
         // SAFETY: as above.
         unsafe { store_narrow(address, exist, bf16, results) }
     }
@@ -75,12 +76,12 @@ pub unsafe fn store_whole_row<const N: usize>(
     let results = sums.map(|sum| sum * unit * factor);
     // SAFETY: all exist, aligned.
     unsafe {
-        if epilogue.out_type == OutputType::F32 as u32 {
+        if epilogue.out_type == FloatType::F32 as u32 {
             for i in 0..N / 4 {
                 let word = core::array::from_fn(|j| results[4 * i + j].to_bits());
                 memory::st_global_v4_b32(address + STORE * i as u64, word);
             }
-        } else if epilogue.out_type == OutputType::Bf16 as u32 {
+        } else if epilogue.out_type == FloatType::Bf16 as u32 {
             store_pairs(address, results, convert::cvt_rn_bf16x2_f32);
         } else {
             store_pairs(address, results, convert::cvt_rn_f16x2_f32);
@@ -193,11 +194,11 @@ unsafe fn store_down<const ROWS: usize>(
     let first = epilogue.out + element(epilogue, problem, batch, [m, n]) * bytes;
     // SAFETY: those that exist are inside the result.
     unsafe {
-        if epilogue.out_type == OutputType::F32 as u32 {
+        if epilogue.out_type == FloatType::F32 as u32 {
             down(first, step, exist, results, |at, result| {
                 memory::st_global_b32(at, result.to_bits())
             });
-        } else if epilogue.out_type == OutputType::Bf16 as u32 {
+        } else if epilogue.out_type == FloatType::Bf16 as u32 {
             down(first, step, exist, results, |at, result| {
                 memory::st_global_b16(at, convert::cvt_rn_bf16_f32(result))
             });
@@ -237,7 +238,7 @@ pub fn element(epilogue: &Epilogue, problem: &Problem, batch: u32, [m, n]: [u32;
 /// Bytes of an element of the result.
 #[inline(always)]
 fn element_bytes(epilogue: &Epilogue) -> u64 {
-    if epilogue.out_type == OutputType::F32 as u32 { 4 } else { 2 }
+    if epilogue.out_type == FloatType::F32 as u32 { 4 } else { 2 }
 }
 
 /// alpha times row `m`'s factor.
@@ -324,11 +325,11 @@ pub unsafe fn apply(
 unsafe fn bias(epilogue: &Epilogue, n: u32) -> f32 {
     // SAFETY: the caller's; the vector has elements of its type.
     unsafe {
-        if epilogue.bias_type == OutputType::F32 as u32 {
+        if epilogue.bias_type == FloatType::F32 as u32 {
             f32::from_bits(memory::ld_global_nc_b32(epilogue.bias + u64::from(n) * 4))
         } else {
             let half = memory::ld_global_nc_u16(epilogue.bias + u64::from(n) * 2);
-            if epilogue.bias_type == OutputType::F16 as u32 {
+            if epilogue.bias_type == FloatType::F16 as u32 {
                 convert::cvt_f32_f16(half)
             } else {
                 f32::from_bits(u32::from(half) << 16)

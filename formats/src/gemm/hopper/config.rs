@@ -7,8 +7,8 @@
 use super::Division;
 use super::estimate::{Machine, clusters};
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
+use crate::WARP;
 use crate::gemm::Problem;
-use crate::gemv::WARP;
 
 /// Columns of K that a stage of the pipeline holds.
 pub const K_STEP: u32 = CHUNK_COLUMNS;

@@ -4,8 +4,8 @@ use super::Division;
 use super::config::{CONFIGS, HopperConfig, K_STEP, MAX_SPLITS, PARTITIONS};
 use super::repack::Scheme;
 use crate::gemm::{Problem, ResultType};
-use crate::gemv::{OutputType, WARP};
 use crate::quantize::Format;
+use crate::{FloatType, WARP};
 
 /// What a choice depends on besides the problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,7 +187,7 @@ pub const fn choose(scheme: Scheme, problem: &Problem, machine: &Machine) -> Opt
         if same_scheme(CONFIGS[i].scheme, scheme) {
             let mut splits = 0;
             while splits <= MAX_SPLITS {
-                let floats = ResultType::Floats(OutputType::F16);
+                let floats = ResultType::Floats(FloatType::F16);
                 let candidate = estimate(&CONFIGS[i], splits, problem, machine, floats);
                 if let Some(candidate) = candidate {
                     match &best {
@@ -216,7 +216,7 @@ mod tests {
     /// and no work at all in more CTAs than a tile has tokens for.
     #[test]
     fn costs_of_results() {
-        use OutputType::{Bf16, F16, F32};
+        use FloatType::{Bf16, F16, F32};
         let machine = Machine { sms: 132 };
         let problem = Problem { m: 128, n: 7168, k: 2048, l: 1 };
         for config in &CONFIGS {

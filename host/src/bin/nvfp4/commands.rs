@@ -4,20 +4,18 @@ use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 
-use fp4_formats::ScaleLayout;
-use fp4_formats::gemv::OutputType;
+use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::bench::{self, Emulated, GemmBench, GemvBench, Protocol, QuantizeBench};
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::{Choice, Device, Kernels};
 use nvfp4::error::Result as LibraryResult;
 use nvfp4::gemm::{GemmOptions, GemmOverrides, Output};
-use nvfp4::gemv::{self, GemvOptions};
-use nvfp4::linear::{self, VectorSource};
+use nvfp4::gemv::layer::{self, ActivationSource};
+use nvfp4::gemv::{self, GemvOptions, GemvOverrides, GemvPlan};
 use nvfp4::oracle::{self, Verification};
-use nvfp4::plan::{Overrides, Plan};
 use nvfp4::quantize::{self, QuantizeOptions, Recipe, TensorScale};
 use nvfp4::shape::{self, Shape};
-use nvfp4::{doctor, operands, output};
+use nvfp4::{doctor, operands};
 use serde::Serialize;
 
 use crate::args::{Args, Bench, Command, Doctor, Gemv, ResultType, Run, Target};
@@ -76,15 +74,15 @@ pub fn exit(verified: bool) -> ExitCode {
 
 fn run_checkpoint(args: &Gemv, file: Checkpoint, tensor: &str) -> anyhow::Result<ExitCode> {
     let source = match (&args.vector, args.seed) {
-        (Some(path), _) => VectorSource::File(path.clone()),
-        (None, Some(seed)) => VectorSource::Normal { seed },
-        (None, None) => VectorSource::Embedding { token: args.token },
+        (Some(path), _) => ActivationSource::File(path.clone()),
+        (None, Some(seed)) => ActivationSource::Normal { seed },
+        (None, None) => ActivationSource::Embedding { token: args.token },
     };
     let progress = Progress::new();
     let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
     let options = GemvOptions { output: args.dtype, ..GemvOptions::default() };
     progress.step(format!("quantising and multiplying {tensor}"));
-    let (report, result) = linear::run(&kernels, &file, tensor, &source, args.layout, options)?;
+    let (report, result) = layer::run(&kernels, &file, tensor, &source, args.layout, options)?;
     if let (true, Some(path)) = (report.verified, &args.out) {
         let rows = report.verification.outputs;
         operands::write_result(path, &result, 1, rows)?;
@@ -101,7 +99,7 @@ struct InputsReport {
     shape: String,
     output: &'static str,
     device: Choice,
-    plan: Plan,
+    plan: GemvPlan,
     verified: bool,
     max_error: f64,
     verification: Verification,
@@ -142,7 +140,7 @@ fn run_inputs(args: &Gemv, path: &Path) -> anyhow::Result<ExitCode> {
     let report = InputsReport {
         op: "gemv",
         shape: shape.to_string(),
-        output: output::name(result.output),
+        output: result.output.name(),
         device: kernels.device().choice().clone(),
         emulated: Emulated::of(kernels.device(), &result.reports),
         plan: result.plan,
@@ -171,10 +169,10 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     let bench = GemvBench {
         generator: args.generator,
         seed: args.seed,
-        layouts: [args.layout, ScaleLayout::Linear],
+        layouts: [ScaleLayout::Linear, args.layout],
         options: GemvOptions {
-            output: ResultType::floats(args.dtype, OutputType::F16),
-            overrides: Overrides { kernel: args.kernel.clone(), ctas: args.ctas },
+            output: ResultType::floats(args.dtype, FloatType::F16),
+            overrides: GemvOverrides { kernel: args.kernel.clone(), ctas: args.ctas },
             ..GemvOptions::default()
         },
         protocol: protocol(args),
@@ -253,7 +251,7 @@ fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
     };
     Ok(QuantizeBench {
         direction: args.quantize.direction,
-        element: ResultType::floats(args.dtype, OutputType::Bf16),
+        element: ResultType::floats(args.dtype, FloatType::Bf16),
         options: QuantizeOptions { recipe, scale, layout: args.layout },
         seed: args.seed,
         protocol: protocol(args),

@@ -7,7 +7,7 @@ use super::{RESULT, Work, decode, map};
 use crate::gemm::epilogue;
 use cuda_std::ptx::{bulk, convert, fence, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::OutputType;
+use fp4_formats::FloatType;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::store::{BOX_BYTES, box_columns, box_swizzle};
 use fp4_formats::swizzle::CHUNK_BYTES;
@@ -15,8 +15,8 @@ use fp4_formats::swizzle::CHUNK_BYTES;
 /// Columns that are written at a time.
 const PART: usize = epilogue::COLUMNS;
 /// Bytes of results.
-const NARROW: u32 = OutputType::F16.bytes();
-const WIDE: u32 = OutputType::F32.bytes();
+const NARROW: u32 = FloatType::F16.bytes();
+const WIDE: u32 = FloatType::F32.bytes();
 
 /// A warp's boxes, used in turn.
 pub struct Boxes {
@@ -99,7 +99,7 @@ impl Boxes {
         // SAFETY: the caller's; the branch is the same for all lanes.
         unsafe {
             let results = results(work, place, column, sums);
-            if work.params.epilogue.out_type == OutputType::F32 as u32 {
+            if work.params.epilogue.out_type == FloatType::F32 as u32 {
                 self.fill::<WIDE, N>(work, place, column, results);
             } else {
                 self.fill::<NARROW, N>(work, place, column, results);
@@ -291,7 +291,7 @@ unsafe fn results<const N: usize>(
 /// Neighbouring results as 16-bit floats, the first in the lower half.
 #[inline(always)]
 fn pairs(work: &Work<'_>, values: [f32; PART]) -> [u32; PART / 2] {
-    if work.params.epilogue.out_type == OutputType::Bf16 as u32 {
+    if work.params.epilogue.out_type == FloatType::Bf16 as u32 {
         core::array::from_fn(|i| convert::cvt_rn_bf16x2_f32(values[2 * i + 1], values[2 * i]))
     } else {
         core::array::from_fn(|i| convert::cvt_rn_f16x2_f32(values[2 * i + 1], values[2 * i]))

@@ -10,7 +10,7 @@
 
 use cuda_std::ptx::{convert, marker, memory as words, remote};
 use cuda_std::thread;
-use fp4_formats::gemm::OutputType;
+use fp4_formats::FloatType;
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 
@@ -310,8 +310,8 @@ impl Piece<'_> {
 /// They exist, at a multiple of 16 bytes.
 #[inline(always)]
 unsafe fn store_aligned(out: u64, element: u64, out_type: u32, results: &[f32; COLUMNS]) {
-    if out_type == OutputType::F32 as u32 {
-        let address = out + element * u64::from(OutputType::F32.bytes());
+    if out_type == FloatType::F32 as u32 {
+        let address = out + element * u64::from(FloatType::F32.bytes());
         let bits = |first: usize| core::array::from_fn(|j| results[first + j].to_bits());
         // SAFETY: the caller's.
         unsafe {
@@ -320,8 +320,8 @@ unsafe fn store_aligned(out: u64, element: u64, out_type: u32, results: &[f32; C
         }
         return;
     }
-    let address = out + element * u64::from(OutputType::F16.bytes());
-    let pairs = if out_type == OutputType::Bf16 as u32 {
+    let address = out + element * u64::from(FloatType::F16.bytes());
+    let pairs = if out_type == FloatType::Bf16 as u32 {
         core::array::from_fn(|j| convert::cvt_rn_bf16x2_f32(results[2 * j + 1], results[2 * j]))
     } else {
         core::array::from_fn(|j| convert::cvt_rn_f16x2_f32(results[2 * j + 1], results[2 * j]))
