@@ -137,7 +137,6 @@ impl CudaDevice {
     }
 
     /// Allocations of incompressible bytes, because compressed memory would be read faster than
-
     /// real data.
     fn noise(&self, bytes: usize, count: usize) -> Result<Vec<CudaMemory>, CudaError> {
         let mut state = 0_u64;
