@@ -10,13 +10,12 @@ use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::{Device, Kernels};
-use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, gemm, reference};
 use nvfp4::generate::Generator;
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
 use nvfp4::rng::SplitMix64;
-use nvfp4::tensor::Dims;
 use nvfp4_tests::SCHEDULES;
+use nvfp4_tests::gemm::{ActivationType, Case};
 use ptx_emu::bundle::Bundle;
 use ptx_emu::{Gpu, Launch, Module, Schedule, Step, launch_sequence};
 
@@ -130,21 +129,11 @@ impl Chain {
 fn product(layout: ScaleLayout, l: usize, splits: u32) -> Chain {
     let name = format!("{layout}-{l}-{splits}");
     Chain::new(&name, Gpu::h200(), |kernels| {
-        let mut rng = SplitMix64::new(u64::from(splits) + 5);
-        let mut operand = |rows, layout| {
-            let dims = Dims::new(l, rows, 528).expect("dims");
-            Generator::FullRange.operand("x", dims, layout, &mut rng).expect("an operand")
-        };
-        let (a, b) = (operand(19, layout), operand(200, Linear));
-        let options = GemmOptions {
-            output: FloatType::F32.into(),
-            overrides: GemmOverrides { kernel: None, splits: Some(splits) },
-            ..GemmOptions::default()
-        };
-        let a = Activations::Blocks(&a);
-        let result = gemm(kernels, &a, &b, &options).expect("runs");
-        let check = result.verify(&reference(&a, &b, &options).expect("the oracle"));
-        assert!(check.passed(), "{}", check.summary());
+        let mut case = Case::new([19, 200, 528, l]).activations(ActivationType::Blocks(layout));
+        case.generator = Generator::FullRange;
+        case.seed = u64::from(splits) + 5;
+        case.overrides.splits = Some(splits);
+        case.check(kernels);
     })
 }
 

@@ -4,16 +4,12 @@
 //! its result is checked against the f64 oracle first. Mutants run under few seeds; the variable
 //! `NVFP4_ALL_SEEDS` makes them 64, which takes many minutes.
 
+use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::Blocked128x4;
-use fp4_formats::{FloatType, Nvfp4};
-
 use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
-use fp4_formats::gemm::hopper::Operand;
 use nvfp4::device::{Device, DeviceRequest};
-use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, Output, gemm, reference};
-use nvfp4::generate::Generator;
-use nvfp4::rng::SplitMix64;
-use nvfp4::tensor::Dims;
+use nvfp4::tune::ResultKind;
+use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, F16};
 use nvfp4_tests::mutation::{self, Effort};
 use ptx_emu::Gpu;
 use ptx_emu::bundle::Bundle;
@@ -26,16 +22,17 @@ const SEEDS: u64 = 6;
 /// Mutants that each kernel must have.
 const LEAST: usize = 60;
 
-/// A launch of a GEMM.
-struct Case {
-    kernel: &'static str,
-    /// As [`GemmOverrides::splits`].
+/// A product by a kernel with so many parts of K, of the sizes M, N and K; exact operands with
+/// scales in the 128x4 layout.
+fn case(
+    kernel: &str,
     splits: u32,
-    /// M, N, K.
-    shape: [usize; 3],
-    /// Type of 16-bit activations; else they are NVFP4, as the weights.
-    halves: Option<Operand>,
-    output: Output,
+    [m, n, k]: [usize; 3],
+    activations: ActivationType,
+    result: ResultKind,
+) -> Case {
+    let case = Case::new([m, n, k, 1]).activations(activations).result(result);
+    Case { layout: Blocked128x4, ..case }.kernel(kernel, splits)
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -45,62 +42,41 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
-impl Case {
-    /// The launch on a machine of `planned` SMs.
-    fn experiment(&self, gpu: &Gpu) -> Experiment {
-        let folder = folder(&format!("{}-{}", self.kernel, self.splits));
-        let device = Device::open(&DeviceRequest::Emulator(gpu.clone())).expect("opens anywhere");
-        let device = device.with_capture(&folder);
-        let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("kernels are built");
-        let [m, n, k] = self.shape;
-        let mut rng = SplitMix64::new(1);
-        let generator = Generator::Exact;
-        let dims = Dims::new(1, n, k).expect("dims");
-        let b = generator.blocks::<Nvfp4>("b", dims, Blocked128x4, &mut rng).expect("b");
-        let dims = Dims::new(1, m, k).expect("dims");
-        let (blocks, halves);
-        let a = match self.halves {
-            None => {
-                blocks = generator.blocks("a", dims, Blocked128x4, &mut rng).expect("a");
-                Activations::Blocks(&blocks)
-            }
-            Some(operand) => {
-                halves = generator.halves("a", dims, operand, &mut rng).expect("a");
-                Activations::Halves(&halves)
-            }
-        };
-        let overrides =
-            GemmOverrides { kernel: Some(self.kernel.into()), splits: Some(self.splits) };
-        let options = GemmOptions { output: self.output, overrides, ..GemmOptions::default() };
-        let result =
-            gemm(&kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{}: {e}", self.kernel));
-        println!("{}", result.plan);
-        let check = result.verify(&reference(&a, &b, &options).expect("the oracle"));
-        assert!(check.passed(), "{}\n{}", self.kernel, check.summary());
-        // Activations may have been laid out before.
-        let last = device.capture().expect("it captures").launches() - 1;
-        let bundle = folder.join(format!("{last:03}-{}", self.kernel));
-        let bundle = Bundle::read(&bundle).expect("a bundle");
-        std::fs::remove_dir_all(&folder).expect("it was there");
-        let mut experiment = bundle.experiment(Some(gpu)).expect("it fits");
-        let find = |name: &str| {
-            let mut found = experiment.memory.allocations().filter(|(of, ..)| *of == name);
-            found.next().map(|(_, addr, bytes)| (addr, bytes)).unwrap_or_else(|| {
-                let all: Vec<_> = experiment.memory.allocations().collect();
-                panic!("{}: no {name} in {all:?}", self.kernel)
-            })
-        };
-        let input = match self.halves {
-            _ if !result.plan.before.is_empty() => "workspace",
-            Some(_) => "a",
-            None => "a codes",
-        };
-        // The padding of scales is written first of all.
-        let result = if matches!(self.output, Output::Nvfp4 { .. }) { "c scales" } else { "c" };
-        let (input, result) = (find(input), find(result));
-        experiment.earlier = Some(mutation::earlier(&mut experiment.memory, gpu, input, result));
-        experiment
-    }
+/// The launch of `case` on a machine, checked against the oracle.
+fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
+    let kernel = case.overrides.kernel.as_deref().expect("a kernel");
+    let folder = folder(&format!("{kernel}-{}", case.shape));
+    let device = Device::open(&DeviceRequest::Emulator(gpu.clone())).expect("opens anywhere");
+    let device = device.with_capture(&folder);
+    let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("kernels are built");
+    let result = case.check(&kernels);
+    println!("{}", result.plan);
+    // Activations may have been laid out before.
+    let last = device.capture().expect("it captures").launches() - 1;
+    let bundle = folder.join(format!("{last:03}-{kernel}"));
+    let bundle = Bundle::read(&bundle).expect("a bundle");
+    std::fs::remove_dir_all(&folder).expect("it was there");
+    let mut experiment = bundle.experiment(Some(gpu)).expect("it fits");
+    let find = |name: &str| {
+        let mut found = experiment.memory.allocations().filter(|(of, ..)| *of == name);
+        found.next().map(|(_, addr, bytes)| (addr, bytes)).unwrap_or_else(|| {
+            let all: Vec<_> = experiment.memory.allocations().collect();
+            panic!("{kernel}: no {name} in {all:?}")
+        })
+    };
+    let input = match case.activations {
+        _ if !result.plan.before.is_empty() => "workspace",
+        ActivationType::Halves(_) => "a",
+        ActivationType::Blocks(_) => "a codes",
+    };
+    // The padding of scales is written first of all.
+    let result = match case.result {
+        ResultKind::Nvfp4(_) => "c scales",
+        ResultKind::Floats(_) => "c",
+    };
+    let (input, result) = (find(input), find(result));
+    experiment.earlier = Some(mutation::earlier(&mut experiment.memory, gpu, input, result));
+    experiment
 }
 
 /// Share of the faults that must be caught, percent.
@@ -115,9 +91,7 @@ fn check(launches: &[Experiment]) {
 /// A launch on sm_90a with f16 activations, on `sms` SMs.
 fn hopper_on(sms: u32, kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
-    let (halves, output) = (Some(Operand::F16), FloatType::F32.into());
-    let case = Case { kernel, splits, shape, halves, output };
-    case.experiment(&gpu)
+    experiment(&case(kernel, splits, shape, F16, FLOATS), &gpu)
 }
 
 /// Planned for an SM, where two CTAs fit, or for a cluster.
@@ -162,9 +136,7 @@ fn hopper_64_tokens() {
 /// A launch whose CTAs share activations, planned for so many SMs.
 fn sharing(kernel: &'static str, splits: u32, shape: [usize; 3], sms: u32) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
-    let (halves, output) = (Some(Operand::F16), FloatType::F32.into());
-    let case = Case { kernel, splits, shape, halves, output };
-    let mut experiment = case.experiment(&gpu);
+    let mut experiment = experiment(&case(kernel, splits, shape, F16, FLOATS), &gpu);
     // Beside two clusters there is room for the kernel before.
     experiment.gpu.sms = 4;
     experiment
@@ -191,11 +163,16 @@ fn hopper_8_tokens() {
 
 /// A launch on sm_100a; a cluster makes several tiles, those that it is given or, with
 /// `dynamic`, asks for.
-fn blackwell(kernel: &'static str, output: Output, shape: [usize; 3], dynamic: bool) -> Experiment {
+fn blackwell(
+    kernel: &'static str,
+    result: ResultKind,
+    shape: [usize; 3],
+    dynamic: bool,
+) -> Experiment {
     let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
     let gpu = Gpu { sms: 8, ..nvfp4_tests::b200() };
-    let case = Case { kernel, splits: config.splits, shape, halves: None, output };
-    let mut experiment = case.experiment(&gpu);
+    let case = case(kernel, config.splits, shape, BLOCKED, result);
+    let mut experiment = experiment(&case, &gpu);
     // Beside a cluster there is room for the kernel before, or for another cluster.
     experiment.gpu.sms = 2 * config.cluster();
     if !dynamic {
@@ -206,8 +183,8 @@ fn blackwell(kernel: &'static str, output: Output, shape: [usize; 3], dynamic: b
     experiment
 }
 
-const FLOATS: Output = Output::Floats(FloatType::F32);
-const BLOCKS: Output = Output::Nvfp4 { scale: 0.25, layout: Blocked128x4 };
+const FLOATS: ResultKind = ResultKind::Floats(FloatType::F32);
+const BLOCKS: ResultKind = ResultKind::Nvfp4(Blocked128x4);
 
 /// Both orders of tiles; the ring of eight stages wraps. Results are stored by the copy engine,
 /// by threads (rows are not multiples of 16 bytes), and as blocks.

@@ -1,73 +1,48 @@
 //! GEMM with a tuning table written by hand, on both emulated machines: the table's kernel runs,
 //! and its results are right.
 
-use fp4_formats::ScaleLayout::Linear;
-use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{FloatType, Nvfp4};
+use fp4_formats::FloatType;
 use nvfp4::device::Kernels;
-use nvfp4::gemm::{
-    ActivationKind, Activations, GemmOptions, GemmResult, HalfMatrix, Source, gemm, reference,
-};
-use nvfp4::generate::Generator;
+use nvfp4::gemm::{GemmResult, Source};
 use nvfp4::quantize::Format;
-use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
-use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::tune::{Measured, Table, TuneProblem, Tuning};
-use nvfp4_tests::emulated;
-use ptx_emu::Schedule;
+use nvfp4_tests::gemm::{ActivationType, Case, F16, LINEAR};
+use nvfp4_tests::{SCHEDULES, emulated};
 
 /// A machine, and for each kind of activations a kernel that its model does not choose for few
 /// tokens, with its parts of K.
-type Machine = (&'static str, [(ActivationKind, &'static str, u32); 2]);
-
-const BLOCKS: ActivationKind = ActivationKind::Blocks { format: Format::Nvfp4, layout: Linear };
-const HALVES: ActivationKind = ActivationKind::Halves(Operand::F16);
+type Machine = (&'static str, [(ActivationType, &'static str, u32); 2]);
 
 const MACHINES: [Machine; 2] = [
     (
         "emu:h200",
-        [(BLOCKS, "gemm_sm90_nvfp4_f16_128x64", 3), (HALVES, "gemm_sm90_nvfp4_f16_128x32", 0)],
+        [(LINEAR, "gemm_sm90_nvfp4_f16_128x64", 3), (F16, "gemm_sm90_nvfp4_f16_128x32", 0)],
     ),
-    ("emu:b200", [(BLOCKS, "gemm_nvfp4_128x128_split2", 2), (HALVES, "gemm_nvfp4_f16_128x128", 1)]),
+    ("emu:b200", [(LINEAR, "gemm_nvfp4_128x128_split2", 2), (F16, "gemm_nvfp4_f16_128x128", 1)]),
 ];
 
-/// The product of random operands, checked against the oracle.
-fn run(kernels: &Kernels, kind: ActivationKind, shape: GemmShape) -> GemmResult {
+/// An exact product, checked against the oracle.
+fn run(kernels: &Kernels, activations: ActivationType, shape: GemmShape) -> GemmResult {
     let GemmShape { m, n, k, l } = shape;
-    let mut rng = SplitMix64::new(m as u64);
-    let dims = Dims::new(l, n, k).expect("dims");
-    let b = Generator::Exact.blocks::<Nvfp4>("b", dims, Linear, &mut rng).expect("b");
-    let dims = Dims::new(l, m, k).expect("dims");
-    let (blocks, halves): (BlockScaled<Nvfp4>, HalfMatrix);
-    let a = match kind {
-        ActivationKind::Blocks { layout, .. } => {
-            blocks = Generator::Exact.blocks("a", dims, layout, &mut rng).expect("a");
-            Activations::Blocks(&blocks)
-        }
-        ActivationKind::Halves(operand) => {
-            halves = Generator::Exact.halves("a", dims, operand, &mut rng).expect("a");
-            Activations::Halves(&halves)
-        }
-    };
-    let options = GemmOptions { output: FloatType::F32.into(), ..GemmOptions::default() };
-    let result = gemm(kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{shape}: {e}"));
-    let reference = reference(&a, &b, &options).expect("the oracle");
-    let check = result.verify(&reference);
-    assert!(check.passed(), "{shape}\n{}\n{}", result.plan, check.summary());
-    result
+    Case::new([m, n, k, l]).activations(activations).check(kernels)
+}
+
+/// An entry of the table.
+fn problem(activations: ActivationType, shape: GemmShape) -> TuneProblem {
+    let (format, output) = (Format::Nvfp4, FloatType::F32.into());
+    TuneProblem { format, activations: activations.kind(format), output, shape }
 }
 
 #[test]
 fn the_tables_kernel_runs_and_is_right() {
     let shape = GemmShape { m: 5, n: 150, k: 560, l: 2 };
     for (device, entries) in MACHINES {
-        for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(4)] {
+        for schedule in SCHEDULES {
             let kernels = emulated(device, schedule).with_tuning(Tuning::off());
             let mut table = Table::new(kernels.tune_key().clone());
             for (activations, kernel, splits) in entries {
-                let (format, output) = (Format::Nvfp4, FloatType::F32.into());
-                let problem = TuneProblem { format, activations, output, shape };
+                let problem = problem(activations, shape);
                 table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 1 });
             }
             // As a file would bring it.
@@ -103,12 +78,13 @@ fn a_wrong_table_makes_no_wrong_result() {
     for (device, kernel) in
         [("emu:h200", "gemm_sm90_mxfp4_bf16_128x8"), ("emu:b200", "gemm_mxfp4_128x64")]
     {
-        let kernels = emulated(device, Schedule::Random(6));
+        let kernels = emulated(device, SCHEDULES[4]);
         let mut table = Table::new(kernels.tune_key().clone());
-        let (format, output) = (Format::Nvfp4, FloatType::F32.into());
-        let problem = TuneProblem { format, activations: BLOCKS, output, shape };
-        table.insert(problem, Measured { kernel: kernel.into(), splits: 1, median_ns: 1 });
-        let result = run(&kernels.with_tuning(Tuning::new(table)), BLOCKS, shape);
+        table.insert(
+            problem(LINEAR, shape),
+            Measured { kernel: kernel.into(), splits: 1, median_ns: 1 },
+        );
+        let result = run(&kernels.with_tuning(Tuning::new(table)), LINEAR, shape);
         assert_eq!(result.plan.source, Source::Model);
         assert!(result.plan.why.iter().any(|why| why.contains("is rejected")), "{}", result.plan);
     }

@@ -2,194 +2,48 @@
 //! f32 result of the same kernel, bit for bit, and within the f64 oracle's bound.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemm::hopper::{self, Operand};
-use fp4_formats::gemm::{OUT_RECIPE, blackwell};
+use fp4_formats::gemm::{OUT_RECIPE, blackwell, hopper};
 use fp4_formats::quantize::Format;
 use fp4_formats::recipe::{Nvfp4Tensor, Software};
-use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e4m3, pack};
+use fp4_formats::{FloatType, Nvfp4, e4m3, pack};
 use nvfp4::bench::{self, GemmBench, Left, Protocol};
-use nvfp4::buffer::DeviceBuffer;
 use nvfp4::checkpoint::Checkpoint;
-use nvfp4::device::Kernels;
-use nvfp4::gemm::{
-    ActivationBuffers, Activations, Gemm, GemmOptions, GemmOverrides, GemmPlan, GemmResult,
-    GemmRun, Output, Repacked, ResultBuffers, Vectors, gemm, plan_for, reference,
-};
+use nvfp4::gemm::{Activations, GemmOptions, GemmRun, Output, Repacked, gemm, reference};
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::write_result;
-use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::{SCHEDULES, emulated};
+use nvfp4::tune::ResultKind;
+use nvfp4_tests::gemm::{ActivationType, BF16, Case};
+use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
-
-const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
-
-/// One product.
-#[derive(Debug, Clone)]
-struct Case {
-    /// M, N, K, L.
-    sizes: [usize; 4],
-    format: Format,
-    /// Type of the activations, where they are not in the weights' format.
-    halves: Option<Operand>,
-    generator: Generator,
-    /// The tensor's scale over the one that the largest result asks for.
-    relative_scale: f32,
-    layout: ScaleLayout,
-    options: GemmOptions,
-    seed: u64,
-}
-
-impl Case {
-    fn new(sizes: [usize; 4]) -> Self {
-        Self {
-            sizes,
-            format: Format::Nvfp4,
-            halves: None,
-            generator: Generator::Exact,
-            relative_scale: 1.0,
-            layout: Linear,
-            options: GemmOptions::default(),
-            seed: 1,
-        }
-    }
-
-    fn kernel(mut self, name: &str, splits: u32) -> Self {
-        self.options.overrides = GemmOverrides { kernel: Some(name.into()), splits: Some(splits) };
-        self
-    }
-
-    fn check(&self, kernels: &Kernels) {
-        match self.format {
-            Format::Nvfp4 => self.check_as::<Nvfp4>(kernels),
-            Format::Mxfp4 => self.check_as::<Mxfp4>(kernels),
-        }
-    }
-
-    /// Runs it twice and fails with the first mismatch. Buffers are poisoned, and reading back a
-    /// byte that no kernel wrote fails.
-    fn check_as<F: BlockFormat>(&self, kernels: &Kernels) {
-        let [m, n, k, l] = self.sizes;
-        let mut rng = SplitMix64::new(self.seed);
-        let b = Dims::new(if self.seed.is_multiple_of(2) { 1 } else { l }, n, k).expect("dims");
-        let b = self.generator.blocks::<F>("b", b, Linear, &mut rng).expect("b");
-        let dims = Dims::new(l, m, k).expect("dims");
-        let (blocks, halves);
-        let a = if let Some(operand) = self.halves {
-            halves = self.generator.halves("a", dims, operand, &mut rng).expect("a");
-            Activations::Halves(&halves)
-        } else {
-            blocks = self.generator.blocks::<F>("a", dims, Linear, &mut rng).expect("a");
-            Activations::Blocks(&blocks)
-        };
-        // The same kernel for both: that of the plan for blocks.
-        let output = Output::Nvfp4 { scale: 1.0, layout: self.layout };
-        let options = GemmOptions { output, ..self.options.clone() };
-        let shape = GemmShape { m, n, k, l };
-        let planned = plan_for(kernels, shape, self.format, a.kind(), &options).expect("a plan");
-        let overrides =
-            GemmOverrides { kernel: Some(planned.kernel.into()), splits: Some(planned.splits) };
-        let run = |output: Output| -> GemmResult {
-            let overrides = overrides.clone();
-            let options = GemmOptions { output, overrides, ..self.options.clone() };
-            gemm(kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{self:?}: {e}"))
-        };
-        let floats = run(FloatType::F32.into());
-        let values = floats.values();
-        let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
-        let scale = OUT_RECIPE.tensor_parameter(amax) * self.relative_scale;
-        let result = run(Output::Nvfp4 { scale, layout: self.layout });
-        assert_eq!(result.plan.kernel, floats.plan.kernel, "{self:?}");
-        assert_eq!(result.plan.splits, floats.plan.splits, "{self:?}");
-
-        let expected = quantize("c", &values, result.dims, TensorScale::Given(scale), self.layout);
-        let expected = expected.expect("the CPU quantises it");
-        let plan = &result.plan;
-        // On sm_100a the plan for floats may have the operands change places, which changes
-        // nothing but the sign of zeros.
-        let same = weights_are(plan) == weights_are(&floats.plan);
-        let codes = |codes: &[u8]| -> Vec<u8> {
-            codes
-                .iter()
-                .map(|&pair| if same { pair } else { without_negative_zero(pair) })
-                .collect()
-        };
-        let (got_codes, expected_codes) = (codes(&result.bytes), codes(expected.codes()));
-        for (part, got, expected) in [
-            ("codes", &got_codes[..], &expected_codes[..]),
-            ("scales", &result.scales[..], expected.scales()),
-        ] {
-            assert_eq!(got.len(), expected.len(), "{self:?}: {part}");
-            if let Some(at) = (0..got.len()).find(|&at| got[at] != expected[at]) {
-                let (row, column) = if part == "codes" {
-                    (at / (n / 2), format!("column {}", at % (n / 2) * 2))
-                } else {
-                    (at / (n / 16), format!("block {}, if linear", at % (n / 16)))
-                };
-                let (got, expected) = (got[at], expected[at]);
-                panic!("{self:?}\n{plan}\n{part}, row {row}, {column}: {got:#x} for {expected:#x}");
-            }
-        }
-        let reference = reference(&a, &b, &self.options).expect("the oracle");
-        let check = result.verify(&reference);
-        assert!(check.passed(), "{self:?}\n{plan}\n{}", check.summary());
-        assert_eq!(check.outputs, l * m * n);
-        let blocks = result.clone().into_blocks("c").expect("finite");
-        assert_eq!(blocks.dequantize().expect("small"), result.values(), "{self:?}");
-    }
-}
-
-/// What the plan says of the operands' places.
-fn weights_are(plan: &GemmPlan) -> Option<&String> {
-    plan.why.iter().find(|reason| reason.starts_with("weights are the "))
-}
-
-/// Two codes with zeros of the same sign.
-fn without_negative_zero(pair: u8) -> u8 {
-    let (low, high) = pack::unpair(pair);
-    let [low, high] = [low, high].map(|code| if code == 8 { 0 } else { code });
-    pack::pair(low, high)
-}
-
-/// Both machines, in turn under all schedules.
-fn machines() -> Vec<Kernels> {
-    let all = SCHEDULES.iter().flat_map(|&schedule| DEVICES.map(|d| emulated(d, schedule)));
-    all.collect()
-}
 
 /// N = 16, 48, 208 and 1008, ragged M, L = 1 to 3, K in parts, both layouts, all formats and
 /// activations, with and without factors and bias, scales that saturate and scales that leave
-/// only subnormal blocks.
+/// only subnormal blocks. On both machines, in turn under all schedules.
 #[test]
 fn ragged_shapes() {
-    let machines = machines();
+    let machines = SCHEDULES.map(|schedule| DEVICES.map(|device| emulated(device, schedule)));
     let mut index = 0;
     for m in [1, 5, 64, 130, 257] {
         for n in [16, 48, 208, 1008] {
             for k in [16, 304, 1040] {
-                for kernels in &machines[index % 5 * 2..][..2] {
-                    let mut case = Case::new([m, n, k, 1 + index % 3]);
-                    case.seed = index as u64;
-                    case.generator = Generator::ALL[index % 3];
-                    case.layout = ScaleLayout::ALL[index / 2 % 2];
-                    case.relative_scale = [1.0, 0.25, 1e-3, 300.0][index / 5 % 4];
-                    if index % 4 == 1 {
-                        case.halves = Some(Operand::Bf16);
-                    }
-                    if index % 6 == 2 {
-                        case.format = Format::Mxfp4;
-                        case.sizes[2] = k.next_multiple_of(32);
-                    }
-                    let vector =
-                        |count: usize| Some((0..count).map(|i| 0.5 - (i % 7) as f32).collect());
-                    case.options.alpha = [1.0, -0.375, 3.0][index / 7 % 3];
-                    case.options.row_factors = vector(m).filter(|_| index % 3 == 1);
-                    case.options.column_factors = vector(n).filter(|_| index % 5 == 2);
-                    case.options.bias = vector(n).filter(|_| index % 7 < 3);
-                    case.check(kernels);
+                let mut case = Case::new([m, n, k, 1 + index % 3])
+                    .result(ResultKind::Nvfp4(ScaleLayout::ALL[index / 2 % 2]));
+                case.seed = index as u64;
+                case.shared_weights = index.is_multiple_of(2);
+                case.generator = Generator::ALL[index % 3];
+                case.result_scale = [1.0, 0.25, 1e-3, 300.0][index / 5 % 4];
+                if index % 4 == 1 {
+                    case.activations = BF16;
                 }
+                if index % 6 == 2 {
+                    case = case.format(Format::Mxfp4);
+                }
+                case.alpha = [1.0, -0.375, 3.0][index / 7 % 3];
+                case.vectors = [index % 3 == 1, index % 5 == 2, index % 7 < 3];
+                case.check_on(&machines[index % 5]);
                 index += 1;
             }
         }
@@ -204,12 +58,11 @@ fn every_configuration() {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 48);
         for (k, splits) in [(160, 1), (672, 3), (1056, 8)] {
             let splits = splits.min(config.max_splits());
-            let mut case = Case::new([m, n, k, 1]).kernel(config.name, splits);
-            case.format = config.scheme.format;
-            if (config.scheme.format, config.scheme.operand) == (Format::Nvfp4, Operand::Bf16) {
-                case.halves = Some(Operand::Bf16);
-            }
-            case.layout = ScaleLayout::ALL[(index + splits as usize) % 2];
+            let layout = ScaleLayout::ALL[(index + splits as usize) % 2];
+            let mut case = Case::new([m, n, k, 1])
+                .decoded_to(config.scheme.format, config.scheme.operand, 0)
+                .result(ResultKind::Nvfp4(layout))
+                .kernel(config.name, splits);
             case.generator = Generator::FullRange;
             case.check(&h200[index % 5]);
         }
@@ -219,10 +72,14 @@ fn every_configuration() {
         // Of few tokens and of few columns, so that both orientations are chosen.
         let k = (config.step() * (config.splits + 1) + 192) as usize;
         for [m, n] in [[9, config.rows() as usize + 48], [config.rows() as usize + 9, 80]] {
-            let mut case = Case::new([m, n, k, 1]).kernel(config.name, config.splits);
-            case.format = config.format;
-            case.halves = config.left;
-            case.layout = ScaleLayout::ALL[(index + m) % 2];
+            let layout = ScaleLayout::ALL[(index + m) % 2];
+            let mut case = Case::new([m, n, k, 1])
+                .format(config.format)
+                .result(ResultKind::Nvfp4(layout))
+                .kernel(config.name, config.splits);
+            if let Some(operand) = config.left {
+                case.activations = ActivationType::Halves(operand);
+            }
             case.generator = Generator::FullRange;
             case.check(&b200[index % 5]);
         }
@@ -258,7 +115,7 @@ fn given_values() {
     let bias: Vec<f32> = (0..n).map(value).collect();
     let (a, b) = (zeros(m), zeros(n));
     for device in DEVICES {
-        let kernels = emulated(device, Schedule::Random(4));
+        let kernels = emulated(device, SCHEDULES[3]);
         for scale in [1.0, 2f32.powi(-121), 0.37, 3e38] {
             for layout in ScaleLayout::ALL {
                 let options = GemmOptions {
@@ -333,65 +190,6 @@ fn the_oracle_sees_wrong_codes_and_scales() {
         let first = bad.verify(&reference).first_mismatch;
         let first = first.unwrap_or_else(|| panic!("scale {at} is not seen"));
         assert_eq!((first.batch, first.row / 16), (at / 3, at % 3));
-    }
-}
-
-/// One plan serves all weights of its form, each with its own scale.
-#[test]
-fn weights_take_turns() {
-    for device in DEVICES {
-        let kernels = emulated(device, Schedule::Eager);
-        let a = {
-            let mut rng = SplitMix64::new(3);
-            let dims = Dims::new(1, 3, 64).expect("dims");
-            Generator::FullRange.halves("a", dims, Operand::F16, &mut rng).expect("a")
-        };
-        let a = Activations::<Nvfp4>::Halves(&a);
-        let weights = [0.5, 3.0].map(|scale| {
-            let mut rng = SplitMix64::new(4);
-            let dims = Dims::new(1, 48, 64).expect("dims");
-            let b = Generator::FullRange.operand("b", dims, Linear, &mut rng).expect("b");
-            let (codes, scales) = (b.codes().to_vec(), b.scales().to_vec());
-            BlockScaled::<Nvfp4>::new("b", dims, Linear, codes, scales, scale).expect("weights")
-        });
-        let placed = weights.each_ref().map(|b| {
-            let repacked = Repacked::for_device(kernels.device(), b, a.kind()).expect("repacked");
-            repacked.upload(kernels.device()).expect("uploaded")
-        });
-        let options = GemmOptions::default();
-        let product = Gemm::new(&kernels, &placed[0], [1, 3], a.kind(), 1.0, &options);
-        let product = product.expect("planned");
-        assert_eq!(product.workspace_bytes(), 0);
-        let Activations::Halves(halves) = a else { unreachable!() };
-        let input = DeviceBuffer::upload(kernels.device(), "a", halves.bytes()).expect("uploaded");
-        for (b, placed) in weights.iter().zip(&placed) {
-            let [bytes, _] = product.out_bytes().expect("small");
-            let out = DeviceBuffer::poisoned(kernels.device(), "c", bytes).expect("allocated");
-            let (input, result) = (ActivationBuffers::Halves(&input), ResultBuffers::Floats(&out));
-            product.launch(input, placed, result, None, Vectors::default()).expect("runs");
-            let expected = gemm(&kernels, &a, b, &options).expect("runs");
-            assert_eq!(out.read().expect("written"), expected.bytes, "{device}");
-        }
-    }
-}
-
-/// What does not fit is refused before anything is launched, with the field's name.
-#[test]
-fn bad_results_are_refused() {
-    for device in DEVICES {
-        let kernels = emulated(device, Schedule::Eager);
-        let (a, b) = (zeros(3), zeros(40));
-        let a = Activations::Blocks(&a);
-        let run = |scale: f32| {
-            let output = Output::Nvfp4 { scale, layout: Blocked128x4 };
-            let options = GemmOptions { output, ..GemmOptions::default() };
-            gemm(&kernels, &a, &b, &options).expect_err("refused").to_string()
-        };
-        assert_eq!(run(1.0), "N must be a multiple of 16 for a result in nvfp4, but is 40");
-        for scale in [0.0, -1.0, f32::NAN, f32::INFINITY, 2f32.powi(-122)] {
-            let text = run(scale);
-            assert!(text.contains("scale of the result must be finite"), "{scale}: {text}");
-        }
     }
 }
 
