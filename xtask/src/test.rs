@@ -211,7 +211,7 @@ fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
     use fp4_formats::gemm::hopper::{CONFIGS, Operand};
     let mut expected = Vec::new();
     for config in &CONFIGS {
-        let mut counts = if config.sharers > 1 {
+        let mut counts = if config.multicast > 1 {
             vec![
                 ("bar.sync", 4),
                 ("bar.warp.sync", 7),
@@ -236,7 +236,7 @@ fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
         };
         counts.push(("setmaxnreg.dec.sync.aligned.u32", 1));
         counts.push(("setmaxnreg.inc.sync.aligned.u32", 1));
-        if config.by_warp() {
+        if config.uses_mma_sync() {
             // Of each group of eight tokens, four pieces and eight products a step.
             let groups = config.tokens as usize / 8;
             let product = match config.scheme.operand {
