@@ -18,12 +18,25 @@ impl Column {
     /// Of a column without factor and bias. Neither operation changes any value: adding -0.0 keeps
     /// the sign of a zero.
     pub const NONE: Self = Self { factor: 1.0, bias: -0.0 };
+
+    /// What the column makes of a [`scaled`] sum.
+    #[inline(always)]
+    pub fn apply(self, scaled: f32) -> f32 {
+        scaled * self.factor + self.bias
+    }
 }
 
-/// The result of a sum. `unit` is the value of a sum's 1, `row` is [`row_factor`].
+/// A sum times its row's factor and alpha. `unit` is the value of a sum's 1, `row` is
+/// [`row_factor`].
+#[inline(always)]
+pub fn scaled(sum: f32, unit: f32, row: f32) -> f32 {
+    sum * unit * row
+}
+
+/// The result of a sum.
 #[inline(always)]
 pub fn result(sum: f32, unit: f32, row: f32, column: Column) -> f32 {
-    combine(sum * unit * row * column.factor + column.bias)
+    combine(column.apply(scaled(sum, unit, row)))
 }
 
 /// Whether columns have factors or a bias.
@@ -52,37 +65,41 @@ pub unsafe fn row_factor(affine: &Affine, m: u32) -> f32 {
 /// The column exists.
 #[inline(always)]
 pub unsafe fn column(affine: &Affine, n: u32) -> Column {
-    // SAFETY: the column exists.
-    let [column] = unsafe { columns(affine, n, 1) };
+    let mut column = Column::NONE;
+    // SAFETY: the vectors that there are have an element for the column, which exists.
+    unsafe {
+        if affine.column_factors != 0 {
+            column.factor = column_factor(affine, n);
+        }
+        if affine.bias != 0 {
+            column.bias = bias(affine, n);
+        }
+    }
     column
 }
 
-/// Factors and biases of the columns from `n` on, of which the first `exist` exist.
+/// Factors and biases of the columns from `n` on.
 ///
 /// # Safety
-/// They do.
+/// All of them exist.
 #[inline(always)]
-pub unsafe fn columns<const N: usize>(affine: &Affine, n: u32, exist: u32) -> [Column; N] {
+pub unsafe fn columns<const N: usize>(affine: &Affine, n: u32) -> [Column; N] {
     let mut columns = [Column::NONE; N];
-    if affine.column_factors != 0 {
-        for i in 0..N as u32 {
-            if i < exist {
-                let address = affine.column_factors + u64::from(n + i) * 4;
-                // SAFETY: an element of the vector, since the column exists.
-                let bits = unsafe { memory::ld_global_nc_b32(address) };
-                columns[i as usize].factor = f32::from_bits(bits);
-            }
-        }
-    }
-    if affine.bias != 0 {
-        for i in 0..N as u32 {
-            if i < exist {
-                // SAFETY: there is a bias, and the column exists.
-                columns[i as usize].bias = unsafe { bias(affine, n + i) };
-            }
-        }
+    for i in 0..N {
+        // SAFETY: the column exists.
+        columns[i] = unsafe { column(affine, n + i as u32) };
     }
     columns
+}
+
+/// Factor of column `n`.
+///
+/// # Safety
+/// There are column factors, and the column exists.
+#[inline(always)]
+unsafe fn column_factor(affine: &Affine, n: u32) -> f32 {
+    // SAFETY: an element of the vector, since the column exists.
+    f32::from_bits(unsafe { memory::ld_global_nc_b32(affine.column_factors + u64::from(n) * 4) })
 }
 
 /// Element `n` of the bias.
@@ -119,9 +136,29 @@ pub unsafe fn row_results<const N: usize>(
     exist: u32,
     sums: [f32; N],
 ) -> [f32; N] {
-    // SAFETY: row and columns exist, as the caller says.
-    let (row, columns) = unsafe { (row_factor(affine, m), columns::<N>(affine, n, exist)) };
-    core::array::from_fn(|i| result(sums[i], unit, row, columns[i]))
+    // SAFETY: the row exists.
+    let row = unsafe { row_factor(affine, m) };
+    // One vector after the other: both would take twice the registers.
+    let mut values = sums.map(|sum| scaled(sum, unit, row));
+    if affine.column_factors != 0 {
+        for i in 0..N as u32 {
+            if i < exist {
+                // SAFETY: there are factors, and the column exists.
+                let factor = unsafe { column_factor(affine, n + i) };
+                values[i as usize] = Column { factor, ..Column::NONE }.apply(values[i as usize]);
+            }
+        }
+    }
+    if affine.bias != 0 {
+        for i in 0..N as u32 {
+            if i < exist {
+                // SAFETY: there is a bias, and the column exists.
+                let bias = unsafe { bias(affine, n + i) };
+                values[i as usize] = Column { bias, ..Column::NONE }.apply(values[i as usize]);
+            }
+        }
+    }
+    values.map(combine)
 }
 
 /// The results of column `n`, rows `m..`, of which the first `exist` exist.
@@ -147,5 +184,9 @@ pub unsafe fn column_results<const N: usize>(
             }
         }
     }
-    core::array::from_fn(|i| result(sums[i], unit, rows[i], column))
+    let mut results = [0.0; N];
+    for i in 0..N {
+        results[i] = result(sums[i], unit, rows[i], column);
+    }
+    results
 }

@@ -33,12 +33,22 @@ impl Bits {
         })
     }
 
-    /// Stores all eight.
+    /// Bytes of an element.
+    #[inline(always)]
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Half(_) => OutputType::F16.bytes().into(),
+            Self::Single(_) => OutputType::F32.bytes().into(),
+        }
+    }
+
+    /// Stores all eight as the elements from `element` of `out` on.
     ///
     /// # Safety
-    /// `address` is a multiple of 16, and all eight are inside the result.
+    /// Their address is a multiple of 16, and all eight are inside the result.
     #[inline(always)]
-    pub unsafe fn store(self, address: u64) {
+    unsafe fn store(self, out: u64, element: u64) {
+        let address = out + element * self.bytes();
         // SAFETY: aligned and inside, as the caller says.
         unsafe {
             match self {
@@ -51,13 +61,13 @@ impl Bits {
         }
     }
 
-    /// Stores the first `exist`, `step` bytes apart.
+    /// Stores the first `exist` as element `element` of `out` and those `step` elements apart.
     ///
     /// # Safety
     /// They are inside the result.
     #[inline(always)]
-    unsafe fn store_each(self, address: u64, step: u64, exist: u32) {
-        let mut address = address;
+    unsafe fn store_each(self, out: u64, element: u64, step: u64, exist: u32) {
+        let mut address = out + element * self.bytes();
         for i in 0..COLUMNS {
             if (i as u32) < exist {
                 // SAFETY: this element is inside the result.
@@ -71,7 +81,7 @@ impl Bits {
                     }
                 }
             }
-            address += step;
+            address += step * self.bytes();
         }
     }
 }
@@ -97,15 +107,15 @@ pub unsafe fn store_row(
     exist: u32,
     results: [f32; COLUMNS],
 ) {
-    let bytes = element_bytes(sink);
-    let address = sink.out + element(sink, problem.n, matrix, place) * bytes;
+    let element = element(sink, problem.n, matrix, place);
     let bits = Bits::of(sink, results);
+    let aligned = (sink.out + element * bits.bytes()).is_multiple_of(STORE);
     // SAFETY: those that exist are inside the result.
     unsafe {
-        if exist >= COLUMNS as u32 && address.is_multiple_of(STORE) {
-            bits.store(address);
+        if exist >= COLUMNS as u32 && aligned {
+            bits.store(sink.out, element);
         } else {
-            bits.store_each(address, bytes, exist);
+            bits.store_each(sink.out, element, 1, exist);
         }
     }
 }
@@ -123,12 +133,11 @@ pub unsafe fn store_aligned_row<const N: usize>(
     results: [f32; N],
 ) {
     const { assert!(N.is_multiple_of(COLUMNS)) };
-    let bytes = element_bytes(sink);
-    let address = sink.out + element(sink, problem.n, matrix, place) * bytes;
+    let element = element(sink, problem.n, matrix, place);
     let (parts, _) = results.as_chunks();
     for i in 0..N / COLUMNS {
         // SAFETY: all exist, at multiples of 16 bytes.
-        unsafe { Bits::of(sink, parts[i]).store(address + (i * COLUMNS) as u64 * bytes) };
+        unsafe { Bits::of(sink, parts[i]).store(sink.out, element + (i * COLUMNS) as u64) };
     }
 }
 
@@ -147,14 +156,13 @@ pub unsafe fn store_column<const N: usize>(
     results: [f32; N],
 ) {
     const { assert!(N.is_multiple_of(COLUMNS)) };
-    let bytes = element_bytes(sink);
-    let step = u64::from(problem.n) * bytes;
-    let mut address = sink.out + element(sink, problem.n, matrix, place) * bytes;
+    let step = u64::from(problem.n);
+    let mut element = element(sink, problem.n, matrix, place);
     let (parts, _) = results.as_chunks();
     for i in 0..N / COLUMNS {
         let exist = exist.saturating_sub((i * COLUMNS) as u32);
         // SAFETY: those that exist are inside the result.
-        unsafe { Bits::of(sink, parts[i]).store_each(address, step, exist) };
-        address += step * COLUMNS as u64;
+        unsafe { Bits::of(sink, parts[i]).store_each(sink.out, element, step, exist) };
+        element += step * COLUMNS as u64;
     }
 }

@@ -17,6 +17,7 @@ use super::decode::Weights;
 use super::split_k::Part;
 use super::tile::{Memory, Tile};
 use crate::gemm::epilogue::affine::{self, Column};
+use crate::gemm::epilogue::combine::combine;
 use crate::gemm::epilogue::{self, COLUMNS, blocks, direct};
 
 /// Stores the CTA's part of the results of the tile whose sums are in shared memory.
@@ -37,16 +38,17 @@ pub unsafe fn store_tile<W: Weights>(
         return;
     }
     let pieces = config.rows / COLUMNS as u32;
-    let column = thread::thread_idx_x() % pieces * COLUMNS as u32;
+    // Pinned, so that what follows from it takes no register during the main loop.
+    let thread = marker::pin(thread::thread_idx_x());
+    let column = thread % pieces * COLUMNS as u32;
     let n = tile.row_tile * config.rows + column;
     if n >= p.problem.n {
         return;
     }
     let (first, end) = part.range(part.rank);
-    let first = first + thread::thread_idx_x() / pieces;
+    let first = first + thread / pieces;
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
-    let lane = thread::thread_idx_x();
-    let swapped = !(lane ^ lane >> 2).is_multiple_of(2);
+    let swapped = !(thread ^ thread >> 2).is_multiple_of(2);
     let step = CONSUMER_THREADS / pieces;
     let piece =
         Piece { config, p, tile, part, memory, unit, column, n, first, step, end, swapped };
@@ -118,11 +120,15 @@ unsafe fn store_blocks<W: Weights>(
             let row = affine::row_factor(affine, m);
             for half in 0..2 {
                 for j in 0..COLUMNS {
-                    let n = n + (half * COLUMNS + j) as u32;
-                    let column =
-                        if has_columns { affine::column(affine, n) } else { Column::NONE };
-                    results[half][j] = affine::result(results[half][j], unit, row, column);
+                    results[half][j] = affine::scaled(results[half][j], unit, row);
                 }
+                if has_columns {
+                    for j in 0..COLUMNS {
+                        let n = n + (half * COLUMNS + j) as u32;
+                        results[half][j] = affine::column(affine, n).apply(results[half][j]);
+                    }
+                }
+                results[half] = results[half].map(combine);
             }
             blocks::store_results(sink, problem, tile.matrix, [m, n], results);
         }
@@ -264,7 +270,7 @@ impl Piece<'_> {
         let mut columns = [Column::NONE; COLUMNS];
         if SCALED {
             // SAFETY: all eight columns exist.
-            columns = unsafe { affine::columns(affine, self.n, COLUMNS as u32) };
+            columns = unsafe { affine::columns(affine, self.n) };
         }
         let step = self.step;
         let mut token = self.first;

@@ -1,5 +1,7 @@
 //! Where a tile is, and the memory of a CTA.
 
+use cuda_std::ptx::marker;
+use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::hopper::config::HopperConfig;
 use fp4_formats::gemm::hopper::params::HopperParams;
 
@@ -22,7 +24,10 @@ impl Tile {
     /// Tile number `index` of the work list.
     #[inline(always)]
     pub fn of(config: &HopperConfig, p: &HopperParams, index: u32) -> Self {
-        let tile = config.tiles(&p.problem).tile(index);
+        // Pinned: counts of tiles would otherwise stay in registers across the main loop.
+        let Problem { m, n, .. } = p.problem;
+        let problem = Problem { m: marker::pin(m), n: marker::pin(n), ..p.problem };
+        let tile = config.tiles(&problem).tile(index);
         Self {
             problem: tile.problem,
             matrix: tile.tokens.matrix,
