@@ -2,20 +2,21 @@
 //! one host thread.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fp4_formats::ScaleLayout;
-use fp4_formats::gemv::{self, GemvParams, Machine, OutputType, VectorElement};
+use fp4_formats::gemv::{self, GemvParams, Machine, VectorElement};
+use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemvShape;
 use nvfp4_tests::ptx;
-use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
+use ptx_emu::{GlobalMemory, Launch, Module, Schedule};
 
 const SHAPE: GemvShape = GemvShape { m: 512, k: 7168, l: 1 };
 
 fn gemv_kernels(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("emulated gemv:512x7168x1");
     group.sample_size(10);
-    for (gpu, element) in [(Gpu::h200(), VectorElement::I8), (Gpu::b200(), VectorElement::F16)] {
-        let module = Module::load(&ptx(gpu.arch), &gpu).expect("the kernels load");
+    for arch in Arch::ALL {
+        let (gpu, element) = (nvfp4_tests::machine(arch), VectorElement::of(arch));
+        let module = Module::load(&ptx(arch), &gpu).expect("the kernels load");
         for layout in ScaleLayout::ALL {
             let (a, b) =
                 Generator::FullRange.gemv(SHAPE, [layout, ScaleLayout::Linear], 1).expect("inputs");
@@ -39,7 +40,7 @@ fn gemv_kernels(criterion: &mut Criterion) {
                 k,
                 l: 1,
                 alpha: 1.0,
-                out_type: OutputType::F32 as u32,
+                out_type: FloatType::F32 as u32,
                 b_blocked: 0,
             }
             .to_bytes();

@@ -7,36 +7,12 @@
 //! lane reads one *chunk* of `load_bytes` bytes of every row. The vector is
 //! decoded once a CTA into shared memory, at most [`PANEL`] elements at a time.
 
-use crate::{BlockFormat, Nvfp4, ScaleLayout};
+use crate::arch::{Arch, Conversion};
+use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 
 /// Elements of the vector that are resident in shared memory at a time. Longer
 /// vectors are walked panel by panel.
 pub const PANEL: u32 = 16384;
-
-/// Lanes of a warp.
-pub const WARP: u32 = 32;
-
-/// Element type of the result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum OutputType {
-    /// IEEE binary16.
-    F16 = 0,
-    /// bfloat16.
-    Bf16 = 1,
-    /// IEEE binary32.
-    F32 = 2,
-}
-
-impl OutputType {
-    /// Bytes of an element.
-    pub const fn bytes(self) -> u32 {
-        match self {
-            OutputType::F16 | OutputType::Bf16 => 2,
-            OutputType::F32 => 4,
-        }
-    }
-}
 
 /// Parameter block of every GEMV kernel, passed by value. Pointers are device
 /// addresses.
@@ -76,7 +52,7 @@ pub struct GemvParams {
     pub l: u32,
     /// Factor of the result: the product of both tensor scales and the caller's.
     pub alpha: f32,
-    /// An [`OutputType`].
+    /// A [`FloatType`](crate::FloatType).
     pub out_type: u32,
     /// 1 if `b_scales` is in the 128x4 layout, 0 if linear.
     pub b_blocked: u32,
@@ -204,10 +180,20 @@ impl GemvConfig {
 /// signed byte for the integer path, an f16 for the conversion path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VectorElement {
-    /// Twice the value as i8 (sm_90a).
+    /// Twice the value as i8, where e2m1 is not converted in hardware: products are integer.
     I8 = 1,
-    /// The value as f16 (sm_100a).
+    /// The value as f16, where it is.
     F16 = 2,
+}
+
+impl VectorElement {
+    /// What the kernels for `arch` decode the vector to.
+    pub const fn of(arch: Arch) -> Self {
+        match arch.e2m1() {
+            Conversion::Emulated => Self::I8,
+            Conversion::Hardware => Self::F16,
+        }
+    }
 }
 
 /// Dynamic shared memory of a CTA, bytes: one panel of decoded elements, then

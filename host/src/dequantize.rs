@@ -9,8 +9,7 @@
 //! ```
 //! use std::path::Path;
 //!
-//! use fp4_formats::ScaleLayout;
-//! use fp4_formats::quantize::FloatType;
+//! use fp4_formats::{FloatType, ScaleLayout};
 //! use nvfp4::buffer::DeviceBuffer;
 //! use nvfp4::dequantize::{Dequantizer, Multiplier, dequantize_matrix};
 //! use nvfp4::device::{Device, DeviceRequest};
@@ -36,15 +35,15 @@
 //! ```
 
 use fp4_formats::ScaleLayout;
-use fp4_formats::quantize::{self as contract, DequantizeParams, FloatType, Format, ScaleSource};
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1, pack};
+use fp4_formats::quantize::{self as contract, DequantizeParams, Format, ScaleSource};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e2m1, pack};
 use ptx_emu::LaunchReport;
 use rayon::prelude::*;
 
 use crate::buffer::DeviceBuffer;
 use crate::device::Kernels;
 use crate::error::{Error, Result, filled};
-use crate::output;
+use crate::floats;
 use crate::quantize::QuantizedMatrix;
 use crate::quantize::device::{Plan, Step, launch_step, scale_bytes, sizes};
 #[cfg(doc)]
@@ -95,9 +94,9 @@ impl Dequantizer {
         let ctas = config.grid(m, k, layout, device.machine().sms.max(1));
         let plan = Plan {
             op: "dequantize",
-            arch: device.choice().arch.clone(),
+            arch: device.choice().arch,
             steps: vec![Step { kernel: config.name, ctas, threads: config.threads() }],
-            why: vec![format!("{} to {}, {layout} scales", format.name(), output::name(output))],
+            why: vec![format!("{} to {}, {layout} scales", format.name(), output.name())],
         };
         let bytes = rows
             .checked_mul(cols)
@@ -217,7 +216,7 @@ pub fn dequantize_matrix(matrix: &QuantizedMatrix, output: FloatType) -> Result<
                     [low, high].map(|code| f64::from(e2m1::decode(code) * factor))
                 })
             });
-            out.copy_from_slice(&output::encode(output, values));
+            out.copy_from_slice(&floats::encode(output, values));
         },
     );
     Ok(bytes)

@@ -5,15 +5,15 @@
 //! and of the vectors are linear or 128x4, independently. The tolerance of the result is stated
 //! in [`oracle`](crate::oracle).
 
-use fp4_formats::gemv::{GemvParams, OutputType};
-use fp4_formats::{Nvfp4, ScaleLayout};
+use fp4_formats::gemv::GemvParams;
+use fp4_formats::{FloatType, Nvfp4, ScaleLayout};
 use ptx_emu::LaunchReport;
 
 use crate::buffer::DeviceBuffer;
 use crate::device::{Kernels, LaunchSpec};
 use crate::error::{Error, Result};
+use crate::floats;
 use crate::oracle::check_gemv_operands;
-use crate::output;
 use crate::plan::{self, MAX_GRID_Y, Overrides, Plan};
 use crate::shape::GemvShape;
 use crate::tensor::BlockScaled;
@@ -24,14 +24,14 @@ pub struct GemvOptions {
     /// Factor of the result.
     pub alpha: f32,
     /// Element type of the result.
-    pub output: OutputType,
+    pub output: FloatType,
     /// What not to leave to the plan.
     pub overrides: Overrides,
 }
 
 impl Default for GemvOptions {
     fn default() -> Self {
-        Self { alpha: 1.0, output: OutputType::F16, overrides: Overrides::default() }
+        Self { alpha: 1.0, output: FloatType::F16, overrides: Overrides::default() }
     }
 }
 
@@ -41,7 +41,7 @@ pub struct GemvResult {
     /// Little-endian elements of [`output`](Self::output), row-major.
     pub bytes: Vec<u8>,
     /// Their type.
-    pub output: OutputType,
+    pub output: FloatType,
     /// How it was computed.
     pub plan: Plan,
     /// What the emulator counted, one report a launch; empty on a GPU.
@@ -52,7 +52,7 @@ impl GemvResult {
     /// The elements as f32.
     #[must_use]
     pub fn values(&self) -> Vec<f32> {
-        output::decode(self.output, &self.bytes)
+        floats::decode(self.output, &self.bytes)
     }
 }
 
@@ -108,7 +108,7 @@ impl Gemv {
     ) -> Result<Self> {
         let device = kernels.device();
         let shape = shape(a, b)?;
-        let arch = &device.choice().arch;
+        let arch = device.choice().arch;
         let plan = plan::gemv(shape, a.layout(), arch, device.machine(), &options.overrides)?;
         let alpha = combined_scale(options.alpha, a.global_scale(), b.global_scale())?;
         let out_bytes = shape

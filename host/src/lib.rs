@@ -20,7 +20,7 @@
 //! | [`checkpoint`] | safetensors files, whole models, and four projects' layouts of quantised weights |
 //! | [`operands`] | operands of a GEMV or a GEMM in a safetensors file |
 //! | [`linear`] | a layer of a real checkpoint, quantised and multiplied |
-//! | [`output`] | element types of results |
+//! | [`floats`] | floats of several types as bytes |
 //! | [`doctor`] | what this machine has, and what will be used |
 //! | [`cuda`] | the CUDA backend |
 //! | [`error`] | everything that can go wrong |
@@ -62,6 +62,7 @@ pub mod dequantize;
 pub mod device;
 pub mod doctor;
 pub mod error;
+pub mod floats;
 pub mod gemm;
 pub mod gemv;
 pub mod generate;
@@ -69,7 +70,6 @@ pub mod kernels;
 pub mod linear;
 pub mod operands;
 pub mod oracle;
-pub mod output;
 pub mod plan;
 pub mod quantize;
 pub mod rng;

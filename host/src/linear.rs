@@ -17,7 +17,6 @@ use crate::device::{Choice, Kernels};
 use crate::error::{Error, Result};
 use crate::gemv::{GemvOptions, GemvResult, gemv};
 use crate::oracle::{self, Verification};
-use crate::output;
 use crate::plan::Plan;
 use crate::quantize::{TensorScale, quantize};
 use crate::rng::SplitMix64;
@@ -118,7 +117,7 @@ pub fn run(
         shape: crate::gemv::shape(&a, &b)?.to_string(),
         vector,
         layout: layout.name(),
-        output: output::name(result.output),
+        output: result.output.name(),
         device: device.choice().clone(),
         plan: result.plan.clone(),
         verified: verification.passed(),

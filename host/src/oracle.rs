@@ -19,12 +19,11 @@
 //! plus the smallest normal f32, below which a GPU may flush to zero. Where the true value is
 //! beyond the output type's range, the infinity of its sign is right.
 
-use fp4_formats::gemv::OutputType;
-use fp4_formats::{BlockFormat, e2m1, pack};
+use fp4_formats::{BlockFormat, FloatType, e2m1, pack};
 use serde::Serialize;
 
 use crate::error::{Error, Result, filled};
-use crate::output;
+use crate::floats;
 use crate::tensor::BlockScaled;
 
 /// Exact results of an operation, to f64, with what bounds a kernel's error.
@@ -231,16 +230,16 @@ impl Reference {
 
     /// The largest error that a kernel may have at result `index`; see the module head.
     #[must_use]
-    pub fn allowed(&self, index: usize, dtype: OutputType) -> f64 {
+    pub fn allowed(&self, index: usize, dtype: FloatType) -> f64 {
         let accumulation =
             f64::from(f32::EPSILON) * (self.additions + 4) as f64 * self.magnitudes[index];
         let largest = self.values[index].abs() + accumulation;
-        accumulation + output::half_ulp(dtype, largest) + f64::from(f32::MIN_POSITIVE)
+        accumulation + floats::half_ulp(dtype, largest) + f64::from(f32::MIN_POSITIVE)
     }
 
     /// Compares a kernel's results, converted from `dtype` to f32, with this reference.
     #[must_use]
-    pub fn verify(&self, got: &[f32], dtype: OutputType) -> Verification {
+    pub fn verify(&self, got: &[f32], dtype: FloatType) -> Verification {
         let mut report = Verification {
             outputs: self.values.len(),
             mismatches: self.values.len().abs_diff(got.len()),
@@ -251,7 +250,7 @@ impl Reference {
             max_bound_fraction: 0.0,
             contest_criterion: self.values.len() == got.len(),
         };
-        let rounded = output::decode(dtype, &output::encode(dtype, self.values.iter().copied()));
+        let rounded = floats::decode(dtype, &floats::encode(dtype, self.values.iter().copied()));
         for (index, (&value, &expected)) in got.iter().zip(&self.values).enumerate() {
             let allowed = self.allowed(index, dtype);
             let near = f64::from(rounded[index]);
@@ -267,7 +266,7 @@ impl Reference {
             }
             // Past the range the rounding error is unbounded: only the sign can be checked.
             let in_range_or_infinite = if value.is_infinite() {
-                expected.abs() + allowed >= output::max(dtype)
+                expected.abs() + allowed >= floats::max(dtype)
                     && value.is_sign_negative() == expected.is_sign_negative()
             } else {
                 error <= allowed

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemv::{self, CONFIGS, GemvConfig, VectorElement};
+use fp4_formats::{Arch, ScaleLayout};
 use serde::Serialize;
 
 use crate::device::Machine;
@@ -25,7 +25,7 @@ pub struct Plan {
     /// Kernel name in the PTX.
     pub kernel: &'static str,
     /// Architecture of the kernel.
-    pub arch: String,
+    pub arch: Arch,
     /// CTAs in x and y; y is the batch entries of one launch.
     pub grid: [u32; 2],
     /// Threads of a CTA.
@@ -79,12 +79,6 @@ pub struct Overrides {
     pub ctas: Option<u32>,
 }
 
-/// What the kernels of an architecture decode the vector to: sm_90a has no e2m1 conversion and
-/// works on integers, sm_100a converts to f16.
-fn vector_element(arch: &str) -> VectorElement {
-    if arch == "sm_90a" { VectorElement::I8 } else { VectorElement::F16 }
-}
-
 /// Plans a GEMV with the matrix's scales in `layout` for a machine that runs kernels of `arch`.
 ///
 /// # Errors
@@ -93,13 +87,13 @@ fn vector_element(arch: &str) -> VectorElement {
 pub fn gemv(
     shape: GemvShape,
     layout: ScaleLayout,
-    arch: &str,
+    arch: Arch,
     machine: Machine,
     overrides: &Overrides,
 ) -> Result<Plan> {
     let (m, k) = (dimension("M", shape.m)?, dimension("K", shape.k)?);
     dimension("L", shape.l)?;
-    let element = vector_element(arch);
+    let element = VectorElement::of(arch);
     let machine =
         gemv::Machine { sms: machine.sms.max(1), shared_bytes: machine.shared_per_sm, element };
     let batches = shape.l.min(MAX_GRID_Y) as u32;
@@ -136,7 +130,7 @@ pub fn gemv(
     Ok(Plan {
         op: "gemv",
         kernel: config.name,
-        arch: arch.into(),
+        arch,
         grid: [ctas, batches],
         threads: config.threads(),
         dynamic_shared: gemv::shared_bytes(k, element),

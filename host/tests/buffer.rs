@@ -4,22 +4,22 @@
 //! What launches needs the compiled kernels (`cargo xtask build-kernels`); where there are none,
 //! the test says on stderr that it was skipped.
 
+use fp4_formats::arch::TensorFamily;
 use std::path::Path;
 use std::ptr;
 
-use fp4_formats::ScaleLayout;
-use fp4_formats::gemm::OutputType;
-use fp4_formats::quantize::{FloatType, Recipe};
+use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
+use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::dequantize::{Dequantizer, Multiplier};
 use nvfp4::device::{Device, DeviceError, Kernels};
 use nvfp4::error::Error;
+use nvfp4::floats;
 use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, Gemm, GemmOptions, GemmOverrides, Repacked, ResultBuffers,
     Vectors, Workspace,
 };
-use nvfp4::output;
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{Format, QuantizeOptions, TensorScale, quantize};
 use nvfp4::tensor::Dims;
@@ -189,7 +189,7 @@ fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
         let device = kernels.device().clone();
         let name = &device.choice().device;
         // All kinds of what can be in a workspace on sm_90a; there is one on sm_100a.
-        let splits = (device.choice().arch == "sm_90a").then_some(0);
+        let splits = (device.choice().arch.tensor() == TensorFamily::Wgmma).then_some(0);
         let [m, n, k] = [5, 264, 1056];
         let dims = |rows| Dims::new(1, rows, k).expect("dims");
         let layout = ScaleLayout::Linear;
@@ -202,7 +202,7 @@ fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
         let weights = Repacked::for_device(&device, &b, kind).expect("repacked");
         let weights = weights.upload(&device).expect("uploaded");
         let options = GemmOptions {
-            output: OutputType::F32.into(),
+            output: FloatType::F32.into(),
             overrides: GemmOverrides { kernel: None, splits },
             ..GemmOptions::default()
         };
@@ -233,7 +233,7 @@ fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
         let allocations = device.allocations();
         launch().expect("runs");
         assert_eq!(device.allocations(), allocations, "{name}: a launch allocates");
-        let values = output::decode(OutputType::F32, &out.read().expect("a result"));
+        let values = floats::decode(FloatType::F32, &out.read().expect("a result"));
         let expected = 0.5 * k as f32;
         assert!(values.iter().all(|c| (c - expected).abs() < 1e-3 * expected), "{name}");
     }

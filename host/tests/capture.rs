@@ -160,7 +160,7 @@ fn gemv_bundles_replay() {
     let (a, b) = Generator::FullRange.gemv(shape, layouts, 5).expect("small");
     operands::write(&inputs, &GemvOperands { a, b, alpha: 0.75 }).expect("written");
     for (device, arch) in support::compiled() {
-        let captured = folder.join(arch);
+        let captured = folder.join(arch.name());
         let out = folder.join(format!("{arch}.safetensors"));
         let output = Command::new(env!("CARGO_BIN_EXE_nvfp4"))
             .args(["run", "gemv", "--device", device, "--inputs"])

@@ -1,5 +1,6 @@
 //! The program: bad input gives exit code 2, a message that says what and why, and no output.
 
+use fp4_formats::Arch;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -107,7 +108,7 @@ fn bad_shapes_are_refused() {
 #[test]
 fn missing_kernels_are_refused_with_the_way_out() {
     let folder = Folder::new("kernels");
-    for (device, arch) in [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")] {
+    for (device, arch) in [("emu:h200", Arch::Sm90a), ("emu:b200", Arch::Sm100a)] {
         let args = ["bench", "--shape", "gemv:1x16x1", "--device", device, "--kernels"];
         let message = format!("cargo xtask build-kernels --arch {arch}");
         refused(&[&args[..], &[&folder.file("none")]].concat(), &message);

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
 use nvfp4::device::Device;
+use nvfp4::floats;
 use nvfp4::gemm::{self, ActivationKind, GemmOptions, gemm, reference};
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::{AnyOperands, GemmOperands, Left, read, write};
-use nvfp4::output::{self, OutputType};
 use nvfp4::quantize::Format;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
@@ -235,17 +235,17 @@ fn runs<F: BlockFormat>(
     folder: &Folder,
     device: &str,
     operands: &GemmOperands<F>,
-    output: OutputType,
+    output: FloatType,
 ) {
-    let (json, file) = run(folder, device, operands, &["--dtype", output::name(output)]);
-    assert_eq!(json["output"], output::name(output));
+    let (json, file) = run(folder, device, operands, &["--dtype", output.name()]);
+    assert_eq!(json["output"], output.name());
     assert!(json["output_scale"].is_null(), "{json}");
     let GemmShape { m, n, l, .. } = operands.shape();
     let c = file.raw("c").expect("written");
     assert_eq!(c.shape, [l, m, n]);
     let options = GemmOptions { output: output.into(), ..operands.options.clone() };
     let reference = reference(&operands.a.activations(), &operands.b, &options).expect("oracle");
-    let check = reference.verify(&output::decode(output, c.data), output);
+    let check = reference.verify(&floats::decode(output, c.data), output);
     assert!(check.passed(), "{device}: {}", check.summary());
 }
 
@@ -298,13 +298,13 @@ fn products_are_right_and_their_launches_replay() {
     let bf16 = Activation::Halves(Operand::Bf16);
     for (device, _) in compiled() {
         let blocks = operands::<Nvfp4>([5, 40, 208, 2], Activation::Blocks(blocked), linear, false);
-        runs(&folder, device, &blocks, OutputType::F32);
+        runs(&folder, device, &blocks, FloatType::F32);
         let halves = operands::<Nvfp4>([17, 33, 80, 2], f16, blocked, true);
-        runs(&folder, device, &halves, OutputType::F16);
+        runs(&folder, device, &halves, FloatType::F16);
         let blocks = operands::<Mxfp4>([3, 130, 96, 1], Activation::Blocks(linear), blocked, false);
-        runs(&folder, device, &blocks, OutputType::Bf16);
+        runs(&folder, device, &blocks, FloatType::Bf16);
         let halves = operands::<Mxfp4>([9, 24, 160, 1], bf16, linear, true);
-        runs(&folder, device, &halves, OutputType::F32);
+        runs(&folder, device, &halves, FloatType::F32);
     }
 }
 
@@ -379,7 +379,7 @@ fn the_table_of_the_environment_decides() {
         let layout = ScaleLayout::Linear;
         let (format, shape) = (Format::Nvfp4, GemmShape::of(4, 72, 512));
         let activations = ActivationKind::Blocks { format, layout };
-        let problem = TuneProblem { format, activations, output: OutputType::F16.into(), shape };
+        let problem = TuneProblem { format, activations, output: FloatType::F16.into(), shape };
         table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 4000 });
         let path = folder.file(&format!("{}.json", device.replace(':', "-")));
         tune::write(&path, &table).expect("written");

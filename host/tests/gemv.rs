@@ -7,6 +7,7 @@ mod support;
 
 use std::path::Path;
 
+use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemv::CONFIGS;
 use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
@@ -18,7 +19,7 @@ use nvfp4::plan::Overrides;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use nvfp4::tensor::BlockScaled;
-use nvfp4::{bench, oracle, output};
+use nvfp4::{bench, floats, oracle};
 use ptx_emu::Schedule;
 use safetensors::Dtype;
 use support::{compiled, kernels_dir, machines};
@@ -52,7 +53,7 @@ fn ragged_shapes_in_every_layout_and_type() {
         for (index, shape) in gemv_ragged().into_iter().enumerate() {
             for a in ScaleLayout::ALL {
                 for b in ScaleLayout::ALL {
-                    let output = output::ALL[index % output::ALL.len()];
+                    let output = FloatType::ALL[index % FloatType::ALL.len()];
                     let options = GemvOptions { output, alpha: 0.75, ..GemvOptions::default() };
                     check(machine, shape, Generator::FullRange, [a, b], options);
                 }
@@ -111,13 +112,13 @@ fn long_vectors() {
 #[test]
 fn exact_inputs_give_exactly_the_rounded_reference() {
     for kernels in &machines() {
-        for dtype in output::ALL {
+        for dtype in FloatType::ALL {
             let shape = GemvShape { m: 67, k: 1024 + 16, l: 3 };
             let (a, b) = Generator::Exact.gemv(shape, [Linear, Blocked128x4], 3).expect("small");
             let options = GemvOptions { output: dtype, ..GemvOptions::default() };
             let got = gemv(kernels, &a, &b, options).expect("runs").values();
             let want = oracle::gemv(&a, &b, 1.0).expect("operands fit").values;
-            let want = output::decode(dtype, &output::encode(dtype, want));
+            let want = floats::decode(dtype, &floats::encode(dtype, want));
             for (index, (got, want)) in got.iter().zip(&want).enumerate() {
                 let at = (index / shape.m, index % shape.m);
                 assert_eq!(got, want, "{dtype:?} {at:?} on {}", name(kernels));
@@ -154,7 +155,7 @@ fn global_scales_and_alpha_multiply_the_result() {
             BlockScaled::new(x.name(), x.dims(), x.layout(), codes, scales, global).expect("valid")
         };
         let (a, b) = (scaled(&a, 0.37), scaled(&b, 1.9));
-        let output = output::OutputType::F32;
+        let output = FloatType::F32;
         let options = GemvOptions { alpha: -2.5, output, ..GemvOptions::default() };
         let result = gemv(kernels, &a, &b, options).expect("runs");
         let reference = oracle::gemv(&a, &b, -2.5).expect("operands fit");

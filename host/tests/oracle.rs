@@ -1,11 +1,10 @@
 //! The f64 reference against a term-by-term sum, and what its tolerance accepts.
 
-use fp4_formats::gemv::OutputType;
-use fp4_formats::{Nvfp4, ScaleLayout};
+use fp4_formats::{FloatType, Nvfp4, ScaleLayout};
 use nvfp4::error::Error;
+use nvfp4::floats;
 use nvfp4::generate::Generator;
 use nvfp4::oracle::{self, Reference};
-use nvfp4::output;
 use nvfp4::shape::{GemvShape, gemv_ragged};
 use nvfp4::tensor::{BlockScaled, Dims};
 
@@ -82,8 +81,8 @@ fn reference(values: &[f64]) -> Reference {
 #[test]
 fn correctly_rounded_results_pass_in_every_type() {
     let values = [0.0, 1.0 / 3.0, -1e-9, 65504.0, 65519.9, 65520.1, -7e4, 3e38, -3.5e38, 1e300];
-    for dtype in output::ALL {
-        let got = output::decode(dtype, &output::encode(dtype, values));
+    for dtype in FloatType::ALL {
+        let got = floats::decode(dtype, &floats::encode(dtype, values));
         let report = reference(&values).verify(&got, dtype);
         assert!(report.passed(), "{dtype:?}: {report:?}");
     }
@@ -92,7 +91,7 @@ fn correctly_rounded_results_pass_in_every_type() {
 #[test]
 fn the_first_wrong_result_is_named() {
     let values = [1.0, 2.0, 3.0, 4.0];
-    let report = reference(&values).verify(&[1.0, 2.0, 3.1, f32::NAN], OutputType::F32);
+    let report = reference(&values).verify(&[1.0, 2.0, 3.1, f32::NAN], FloatType::F32);
     assert_eq!(report.mismatches, 2);
     let first = report.first_mismatch.expect("a mismatch");
     assert_eq!((first.batch, first.row, first.got, first.expected), (1, 0, 3.1, 3.0));
@@ -102,7 +101,7 @@ fn the_first_wrong_result_is_named() {
 
 #[test]
 fn wrong_infinities_and_missing_results_fail() {
-    let dtype = OutputType::F16;
+    let dtype = FloatType::F16;
     let right = reference(&[1e6, -1e6]).verify(&[f32::INFINITY, f32::NEG_INFINITY], dtype);
     assert!(right.passed() && right.overflowed == 2, "{right:?}");
     assert!(!reference(&[1e6]).verify(&[f32::NEG_INFINITY], dtype).passed());
@@ -116,7 +115,7 @@ fn wrong_infinities_and_missing_results_fail() {
 fn one_f32_ulp_a_block_is_allowed_and_a_dropped_term_is_not() {
     let exact =
         Reference { values: vec![1000.0], magnitudes: vec![5000.0], rows: 1, additions: 448 };
-    let allowed = exact.allowed(0, OutputType::F32);
+    let allowed = exact.allowed(0, FloatType::F32);
     assert!(allowed > 5000.0 * 448.0 * f64::from(f32::EPSILON), "{allowed}");
     assert!(allowed < 0.3, "{allowed}");
 }

@@ -7,15 +7,13 @@ mod support;
 
 use std::process::Command;
 
-use fp4_formats::ScaleLayout;
-use fp4_formats::quantize::FloatType;
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::bench::{self, Direction, Protocol, QuantizeBench};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::checkpoint::{Layout, Model, quantize_model};
 use nvfp4::dequantize::{Dequantizer, Multiplier};
 use nvfp4::error::{Error, Position};
-use nvfp4::output;
 use nvfp4::quantize::device::{Input, Quantizer, gated_product, quantize_once};
 use nvfp4::quantize::{Format, QuantizeOptions, Recipe, TensorScale, quantize_matrix, recipe_name};
 use nvfp4::shape::QuantizeShape;
@@ -35,7 +33,7 @@ fn every_recipe_type_and_layout_equals_the_cpu() {
         let name = &kernels.device().choice().device;
         let mut seed = 0;
         for recipe in recipes() {
-            for element in output::ALL {
+            for element in FloatType::ALL {
                 for (rows, cols) in [(1, 32), (3, 160), (130, 96)] {
                     seed += 1;
                     let scale = [TensorScale::FromAmax, TensorScale::PerRow, TensorScale::OneLevel]

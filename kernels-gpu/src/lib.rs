@@ -1,8 +1,8 @@
-//! The kernels. One room an operation; what differs between architectures
+//! The kernels. One folder for each operation; what differs between architectures
 //! stands behind a trait with one implementation each.
 //!
-//! Built once for each architecture by `cuda_builder`, which sets
-//! `cfg(gpu_arch = "...")`.
+//! Built once for each architecture, with the `cfg`s of its capabilities
+//! (`fp4_formats::Arch::cfgs`).
 
 #![no_std]
 #![feature(abi_ptx)]

@@ -4,9 +4,9 @@
 
 use std::path::PathBuf;
 
+use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemm::OutputType;
-use fp4_formats::quantize::{FloatType, Recipe};
+use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::{Device, Kernels};
@@ -137,7 +137,7 @@ fn product(layout: ScaleLayout, l: usize, splits: u32) -> Chain {
         };
         let (a, b) = (operand(19, layout), operand(200, Linear));
         let options = GemmOptions {
-            output: OutputType::F32.into(),
+            output: FloatType::F32.into(),
             overrides: GemmOverrides { kernel: None, splits: Some(splits) },
             ..GemmOptions::default()
         };

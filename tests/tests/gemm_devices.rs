@@ -3,19 +3,20 @@
 //! Where inputs make all sums exact, the result does not depend on the order of summing: it is the
 //! oracle's, rounded once, and a GPU's bytes are those of the emulator of its architecture.
 
+use fp4_formats::Arch;
+use fp4_formats::arch::TensorFamily;
 use std::collections::BTreeSet;
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemm::OutputType;
 use fp4_formats::gemm::hopper::config::K_STEP;
 use fp4_formats::gemm::hopper::{CONFIGS, HopperConfig, Operand, Scheme};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e4m3, pack};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e4m3, pack};
 use nvfp4::device::Kernels;
+use nvfp4::floats;
 use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, GemmResult, Output, gemm, reference};
 use nvfp4::generate::Generator;
 use nvfp4::oracle::Reference;
-use nvfp4::output;
 use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMM_CONTEST, GEMM_CORRECTNESS, GemmShape};
@@ -31,14 +32,14 @@ const SMALL: usize = 12_000_000;
 /// What the result is; the scale of one in NVFP4 is what its largest magnitude asks for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
-    Floats(OutputType),
+    Floats(FloatType),
     Nvfp4(ScaleLayout),
 }
 
 const KINDS: [Kind; 5] = [
-    Kind::Floats(OutputType::F16),
-    Kind::Floats(OutputType::Bf16),
-    Kind::Floats(OutputType::F32),
+    Kind::Floats(FloatType::F16),
+    Kind::Floats(FloatType::Bf16),
+    Kind::Floats(FloatType::F32),
     Kind::Nvfp4(Linear),
     Kind::Nvfp4(Blocked128x4),
 ];
@@ -256,11 +257,11 @@ impl Case {
         };
         let expected = self.expected(reference, options.output);
 
-        let mut of_emulators: Vec<(&str, GemmResult)> = Vec::new();
+        let mut of_emulators: Vec<(Arch, GemmResult)> = Vec::new();
         for (device, kernels) in devices {
-            let arch = &kernels.device().choice().arch;
+            let arch = kernels.device().choice().arch;
             options.overrides = match self.kernel {
-                Some((name, splits)) if arch == "sm_90a" => {
+                Some((name, splits)) if arch.tensor() == TensorFamily::Wgmma => {
                     GemmOverrides { kernel: Some(name.into()), splits: Some(splits) }
                 }
                 _ => GemmOverrides::default(),
@@ -268,7 +269,7 @@ impl Case {
             let result = gemm(kernels, &a, &b, &options);
             let result = result.unwrap_or_else(|e| panic!("{device}: {self:?}\n{e}"));
             self.compare(device, &result, &expected);
-            let same = of_emulators.iter().find(|(of, _)| of == arch);
+            let same = of_emulators.iter().find(|(of, _)| *of == arch);
             if let Some((_, emulated)) = same.filter(|_| self.exact()) {
                 self.compare_bytes(device, &result, emulated);
             } else if same.is_none() {
@@ -281,7 +282,7 @@ impl Case {
         let GemmShape { m, n, l, .. } = self.shape;
         let bytes = self.exact().then(|| match output {
             Output::Floats(floats) => {
-                [output::encode(floats, reference.values.iter().copied()), Vec::new()]
+                [floats::encode(floats, reference.values.iter().copied()), Vec::new()]
             }
             Output::Nvfp4 { scale, layout } => {
                 let values: Vec<f32> = reference.values.iter().map(|&x| x as f32).collect();
@@ -313,7 +314,7 @@ impl Case {
         // Zeros may have either sign: the oracle's has that of another order of factors.
         let wrong = match self.kind {
             Kind::Floats(floats) => {
-                let (got, right) = (result.values(), output::decode(floats, bytes));
+                let (got, right) = (result.values(), floats::decode(floats, bytes));
                 let wrong = (0..got.len()).find(|&at| got[at] != right[at]);
                 wrong.map(|at| (at * floats.bytes() as usize, got[at], right[at]))
             }
@@ -428,7 +429,7 @@ fn contest(shape: GemmShape, layout: ScaleLayout) -> Case {
         layout,
         shared: false,
         generator: Generator::ContestGemm,
-        kind: Kind::Floats(OutputType::F16),
+        kind: Kind::Floats(FloatType::F16),
         vectors: [false; 3],
         alpha: 1.0,
         tensor_scales: [1.0; 2],

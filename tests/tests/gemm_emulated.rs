@@ -1,10 +1,9 @@
 //! GEMM on the emulated H200, against the f64 oracle.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemm::OutputType;
 use fp4_formats::gemm::hopper::{CONFIGS, Operand};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1, pack};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e2m1, pack};
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemm::{
     Activations, GemmOptions, GemmOverrides, GemmResult, HalfMatrix, gemm, reference,
@@ -42,7 +41,7 @@ impl Case {
             layout: Linear,
             shared: false,
             generator: Generator::Exact,
-            options: GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() },
+            options: GemmOptions { output: FloatType::F32.into(), ..GemmOptions::default() },
             seed: 1,
         }
     }
@@ -118,7 +117,7 @@ const LEFTS: [Left; 4] = [
 /// change from case to case. Padding of the 128x4 layout is NaN.
 #[test]
 fn ragged_shapes() {
-    let outputs = [OutputType::F16, OutputType::Bf16, OutputType::F32];
+    let outputs = [FloatType::F16, FloatType::Bf16, FloatType::F32];
     let schedules = [Schedule::Eager, Schedule::Lazy, Schedule::Random(11)];
     let kernels = schedules.map(|schedule| emulated(DEVICE, schedule));
     let mut index = 0;
@@ -187,7 +186,7 @@ fn batches() {
 #[test]
 fn factors_and_bias() {
     let kernels = emulated(DEVICE, Schedule::Random(8));
-    let outputs = [OutputType::F16, OutputType::Bf16, OutputType::F32];
+    let outputs = [FloatType::F16, FloatType::Bf16, FloatType::F32];
     let formats = [Format::Nvfp4, Format::Mxfp4];
     for (output, format) in outputs.into_iter().flat_map(|o| formats.map(|f| (o, f))) {
         let (m, n) = (37, 203);
@@ -331,7 +330,7 @@ fn every_code<F: BlockFormat>(operands: &[Operand], one: u8) {
     let all = BlockScaled::<F>::new("all", dims, Linear, row.repeat(rows), scales.clone(), 1.0);
     let all = all.expect("every code");
     let run = |a: &Activations<'_, F>, b: &BlockScaled<F>| {
-        let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
+        let options = GemmOptions { output: FloatType::F32.into(), ..GemmOptions::default() };
         gemm(&kernels, a, b, &options).expect("runs").values()
     };
     let expect = |got: f32, code: usize, row: usize, what: &str| {

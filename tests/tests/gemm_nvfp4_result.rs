@@ -3,10 +3,10 @@
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemm::hopper::{self, Operand};
-use fp4_formats::gemm::{OUT_RECIPE, OutputType, blackwell};
+use fp4_formats::gemm::{OUT_RECIPE, blackwell};
 use fp4_formats::quantize::Format;
 use fp4_formats::recipe::{Nvfp4Tensor, Software};
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e4m3, pack};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e4m3, pack};
 use nvfp4::bench::{self, GemmBench, Left, Protocol};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::checkpoint::Checkpoint;
@@ -96,7 +96,7 @@ impl Case {
             let options = GemmOptions { output, overrides, ..self.options.clone() };
             gemm(kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{self:?}: {e}"))
         };
-        let floats = run(OutputType::F32.into());
+        let floats = run(FloatType::F32.into());
         let values = floats.values();
         let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
         let scale = OUT_RECIPE.tensor_parameter(amax) * self.relative_scale;
@@ -466,7 +466,7 @@ fn results_feed_products() {
         let options = GemmOptions { output, ..GemmOptions::default() };
         let hidden = gemm(&kernels, &Activations::Blocks(&x), &first, &options).expect("runs");
         let hidden = hidden.into_blocks("hidden").expect("finite");
-        let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
+        let options = GemmOptions { output: FloatType::F32.into(), ..GemmOptions::default() };
         let a = Activations::Blocks(&hidden);
         let weights = Repacked::for_device(kernels.device(), &second, a.kind()).expect("weights");
         let run = GemmRun::new(&kernels, &a, &weights, &options).expect("planned");

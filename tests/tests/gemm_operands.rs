@@ -1,18 +1,18 @@
 //! A GEMM planned once and launched with operands that it was not planned with: those that fit
 //! give their own results, all others are typed errors. On both emulated machines.
 
-use fp4_formats::gemm::OutputType;
+use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error::Error;
+use nvfp4::floats;
 use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions, Output,
     Repacked, ResultBuffers, Vectors, Workspace, reference,
 };
 use nvfp4::generate::Generator;
-use nvfp4::output;
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_tests::emulated;
@@ -51,7 +51,7 @@ fn upload<F: BlockFormat>(
 }
 
 fn options() -> GemmOptions {
-    GemmOptions { alpha: 0.75, output: OutputType::F32.into(), ..GemmOptions::default() }
+    GemmOptions { alpha: 0.75, output: FloatType::F32.into(), ..GemmOptions::default() }
 }
 
 /// The message of an error that is bad input; a launch that was made is a failure of the test.
@@ -96,8 +96,8 @@ impl Buffers {
     fn check<F: BlockFormat>(&self, gemm: &Gemm, a: &BlockScaled<F>, b: &BlockScaled<F>) {
         let expected = reference(&Activations::Blocks(a), b, &options()).expect("the oracle");
         let expected = expected.with_additions(gemm.plan().additions);
-        let got = output::decode(OutputType::F32, &self.out.read().expect("a result"));
-        let check = expected.verify(&got, OutputType::F32);
+        let got = floats::decode(FloatType::F32, &self.out.read().expect("a result"));
+        let check = expected.verify(&got, FloatType::F32);
         assert!(check.passed(), "{}\n{}", gemm.plan(), check.summary());
     }
 }
@@ -179,7 +179,7 @@ fn weights_of_another_batch_are_refused() {
 fn weights_of_other_sizes_and_orders_are_refused() {
     let [hopper, blackwell] = MACHINES.map(|name| emulated(name, Schedule::Eager));
     for (kernels, other) in [(&hopper, &blackwell), (&blackwell, &hopper)] {
-        let on_hopper = kernels.device().choice().arch == "sm_90a";
+        let on_hopper = kernels.device().choice().arch.tensor() == TensorFamily::Wgmma;
         let a = blocks::<Nvfp4>(1, M, 0.5);
         let b = blocks::<Nvfp4>(1, N, 1.0);
         let weights = upload(kernels, &b, kind::<Nvfp4>());

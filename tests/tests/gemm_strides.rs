@@ -3,10 +3,10 @@
 //! emulated machines; right results also on a GPU where there is one.
 
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
+use fp4_formats::gemm::blackwell;
 use fp4_formats::gemm::hopper::{self, Operand};
-use fp4_formats::gemm::{OutputType, blackwell};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
@@ -151,7 +151,7 @@ impl Case {
             sizes,
             format: Format::Nvfp4,
             left,
-            kind: ResultKind::Floats(OutputType::F16),
+            kind: ResultKind::Floats(FloatType::F16),
             activations: [Dense; 2],
             result: [Dense; 2],
             shared_weights: false,
@@ -339,12 +339,12 @@ fn halves_apart_from_each_other() {
             .result([Apart(3 * 40), Dense]),
         Case::new([3, 33, 96, 3], BF16)
             .format(Format::Mxfp4)
-            .kind(floats(OutputType::F32))
+            .kind(floats(FloatType::F32))
             .activations([Apart(8), Dense])
             .result([Apart(1), Dense]),
         // Rows of results are multiples of 16 bytes, matrices are not.
         Case::new([17, 64, 160, 2], F16)
-            .kind(floats(OutputType::Bf16))
+            .kind(floats(FloatType::Bf16))
             .activations([Apart(24), Dense])
             .result([Apart(3), Dense]),
         Case::new([70, 136, 80, 3], BF16)
@@ -366,7 +366,7 @@ fn shared_activations() {
         Case::new([5, 40, 96, 2], F16).activations([Shared, Dense]).result([Apart(9), Dense]),
         Case::new([37, 65, 48, 3], BF16)
             .shared_weights()
-            .kind(ResultKind::Floats(OutputType::F32))
+            .kind(ResultKind::Floats(FloatType::F32))
             .activations([Shared, Dense]),
         Case::new([3, 40, 96, 3], Left::Blocks(Linear)).activations(all).result([Apart(7), Dense]),
         Case::new([20, 56, 48, 2], Left::Blocks(Blocked128x4)).activations(all),
@@ -387,7 +387,7 @@ fn blocks_apart_from_each_other() {
         // Rows of codes that are no multiples of 16 bytes: strides of whole rows all the same.
         linear([3, 24, 48, 3])
             .activations([Apart(48), Apart(3)])
-            .kind(ResultKind::Floats(OutputType::F32)),
+            .kind(ResultKind::Floats(FloatType::F32)),
         linear([7, 32, 64, 3]).activations([Dense, Apart(1)]),
         linear([7, 32, 80, 3]).activations([Apart(16), Dense]),
         linear([33, 40, 96, 2]).format(Format::Mxfp4).activations([Apart(32), Apart(5)]),

@@ -1,7 +1,8 @@
 //! GEMV on the emulator, both architectures, against the f64 oracle.
 
+use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
-use fp4_formats::gemv::{CONFIGS, OutputType};
+use fp4_formats::gemv::CONFIGS;
 use nvfp4::gemv::GemvOptions;
 use nvfp4::generate::Generator;
 use nvfp4::plan::Overrides;
@@ -26,7 +27,7 @@ fn contest_correctness_shapes() {
             case.check(&kernels);
             case.generator = Generator::FullRange;
             case.layouts = [Blocked128x4, Linear];
-            case.options.output = OutputType::F32;
+            case.options.output = FloatType::F32;
             case.check(&kernels);
         }
     }
@@ -38,7 +39,7 @@ fn contest_correctness_shapes() {
 #[test]
 fn ragged_shapes() {
     let schedules = [Schedule::Eager, Schedule::Lazy, Schedule::Random(7)];
-    let outputs = [OutputType::F16, OutputType::Bf16, OutputType::F32];
+    let outputs = [FloatType::F16, FloatType::Bf16, FloatType::F32];
     let mut seed = 100;
     for device in DEVICES {
         for schedule in schedules {
@@ -74,7 +75,7 @@ fn every_configuration() {
                 for ctas in [None, Some(1), Some(3)] {
                     let mut case = case(GemvShape { m, k, l: 2 }, Generator::Exact, 11);
                     case.layouts = [config.scale_layout, Linear];
-                    case.options.output = OutputType::F32;
+                    case.options.output = FloatType::F32;
                     case.options.overrides = Overrides { kernel: Some(config.name.into()), ctas };
                     let result = case.check(&kernels);
                     assert_eq!(result.plan.kernel, config.name);
@@ -93,7 +94,7 @@ fn more_than_one_panel() {
             for layout in [Linear, Blocked128x4] {
                 let mut case = case(GemvShape { m: 35, k, l: 2 }, Generator::Exact, 5);
                 case.layouts = [layout, layout];
-                case.options.output = OutputType::F32;
+                case.options.output = FloatType::F32;
                 case.check(&kernels);
             }
         }
@@ -105,7 +106,7 @@ fn more_than_one_panel() {
 #[test]
 fn exact_inputs_give_the_same_bits_everywhere() {
     let mut case = case(GemvShape { m: 130, k: 7184, l: 2 }, Generator::Exact, 21);
-    case.options.output = OutputType::F32;
+    case.options.output = FloatType::F32;
     let mut first = None;
     for device in DEVICES {
         for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(1), Schedule::Random(2)]
@@ -127,7 +128,7 @@ fn exact_inputs_give_the_same_bits_everywhere() {
 fn random_schedules() {
     for device in DEVICES {
         let mut case = case(GemvShape { m: 67, k: 544, l: 2 }, Generator::FullRange, 77);
-        case.options.output = OutputType::F32;
+        case.options.output = FloatType::F32;
         let mut first = None;
         for seed in 0..64 {
             let kernels = emulated(device, Schedule::Random(seed));
@@ -202,7 +203,7 @@ fn every_code_and_every_scale() {
                 1.0,
             )
             .unwrap();
-            let options = GemvOptions { output: OutputType::F32, ..GemvOptions::default() };
+            let options = GemvOptions { output: FloatType::F32, ..GemvOptions::default() };
             let got = gemv(&kernels, &a, &b, options).unwrap().values();
             for (s, got) in got.into_iter().enumerate() {
                 let expected = 16.0 * e4m3::decode(s as u8) * e4m3::decode(t);

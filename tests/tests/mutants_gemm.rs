@@ -4,9 +4,8 @@
 //! its result is checked against the f64 oracle first. Mutants run under few seeds; the variable
 //! `NVFP4_ALL_SEEDS` makes them 64, which takes many minutes.
 
-use fp4_formats::Nvfp4;
 use fp4_formats::ScaleLayout::Blocked128x4;
-use fp4_formats::gemm::OutputType;
+use fp4_formats::{FloatType, Nvfp4};
 
 use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
 use fp4_formats::gemm::hopper::Operand;
@@ -116,7 +115,7 @@ fn check(launches: &[Experiment]) {
 /// A launch on sm_90a with f16 activations, on `sms` SMs.
 fn hopper_on(sms: u32, kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
-    let (halves, output) = (Some(Operand::F16), OutputType::F32.into());
+    let (halves, output) = (Some(Operand::F16), FloatType::F32.into());
     let case = Case { kernel, splits, shape, halves, output };
     case.experiment(&gpu)
 }
@@ -163,7 +162,7 @@ fn hopper_64_tokens() {
 /// A launch whose CTAs share activations, planned for so many SMs.
 fn sharing(kernel: &'static str, splits: u32, shape: [usize; 3], sms: u32) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
-    let (halves, output) = (Some(Operand::F16), OutputType::F32.into());
+    let (halves, output) = (Some(Operand::F16), FloatType::F32.into());
     let case = Case { kernel, splits, shape, halves, output };
     let mut experiment = case.experiment(&gpu);
     // Beside two clusters there is room for the kernel before.
@@ -207,7 +206,7 @@ fn blackwell(kernel: &'static str, output: Output, shape: [usize; 3], dynamic: b
     experiment
 }
 
-const FLOATS: Output = Output::Floats(OutputType::F32);
+const FLOATS: Output = Output::Floats(FloatType::F32);
 const BLOCKS: Output = Output::Nvfp4 { scale: 0.25, layout: Blocked128x4 };
 
 /// Both orders of tiles; the ring of eight stages wraps. Results are stored by the copy engine,

@@ -2,12 +2,13 @@
 //! architectures, against other projects' bytes and against the CPU reference:
 //! bit for bit, wherever the arithmetic is not approximate by contract.
 
+use fp4_formats::Arch;
 use fp4_formats::quantize::{
-    AmaxParams, DequantizeParams, FloatType, Format, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
+    AmaxParams, DequantizeParams, Format, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
     amax_config, dequantize_config, quantize_config,
 };
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
-use fp4_formats::{ScaleLayout, e2m1, e4m3, ue8m0};
+use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4::quantize::TensorScale;
 use nvfp4_tests::golden::{self, Golden};
 use ptx_emu::num::narrow::ue8m0x2_from_f32;
@@ -27,8 +28,8 @@ struct Machine {
 static MACHINES: LazyLock<[Machine; 2]> = LazyLock::new(|| {
     let load = |arch, gpu: &Gpu| Module::load(&nvfp4_tests::ptx(arch), gpu).expect("kernels load");
     [
-        Machine { name: "h200", sms: 3, module: load("sm_90a", &Gpu::h200()) },
-        Machine { name: "b200", sms: 2, module: load("sm_100a", &Gpu::b200()) },
+        Machine { name: "h200", sms: 3, module: load(Arch::Sm90a, &Gpu::h200()) },
+        Machine { name: "b200", sms: 2, module: load(Arch::Sm100a, &Gpu::b200()) },
     ]
 });
 

@@ -1,8 +1,7 @@
 //! Golden files through the library, on every device there is: the emulated ones always, a GPU
 //! where there is one.
 
-use fp4_formats::ScaleLayout;
-use fp4_formats::quantize::FloatType;
+use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::quantize::QuantizeOptions;

@@ -5,24 +5,24 @@
 //! On cuda:0 where there is one, on a stream of the driver's that is ordered with no other; on the
 //! emulated machines, which have no streams, the same layer without a graph.
 
+use fp4_formats::arch::TensorFamily;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_lazy::raw;
-use fp4_formats::gemm::OutputType;
 use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::quantize::{FloatType, Format, Recipe};
+use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::recipe::Nvfp4Recipe;
-use fp4_formats::{Nvfp4, ScaleLayout};
+use fp4_formats::{FloatType, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::checkpoint::Blocks;
 use nvfp4::device::{Device, DeviceRequest, Kernels};
+use nvfp4::floats;
 use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions,
     GemmOverrides, HalfMatrix, Repacked, ResultBuffers, Vectors, Workspace, reference,
 };
-use nvfp4::output;
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale, quantize, quantize_matrix};
 use nvfp4::rng::SplitMix64;
@@ -74,7 +74,7 @@ impl Layer {
         let weight = quantize("w", &values, dims, TensorScale::FromAmax, ScaleLayout::Linear)
             .expect("finite");
         let options = GemmOptions {
-            output: OutputType::F32.into(),
+            output: FloatType::F32.into(),
             overrides: GemmOverrides { kernel: None, splits },
             ..GemmOptions::default()
         };
@@ -129,7 +129,7 @@ impl Layer {
     /// Compares quantised activations and both results with the CPU's, and forgets the results.
     fn check(&self, x: &HalfMatrix) {
         self.quantizer.check("x").expect("all is finite");
-        let values = output::decode(OutputType::Bf16, x.bytes());
+        let values = floats::decode(FloatType::Bf16, x.bytes());
         let matrix = quantize_matrix("x", &values, x.dims(), &quantisation()).expect("finite");
         assert_eq!(self.quantizer.codes().read().expect("codes"), matrix.codes);
         assert_eq!(self.quantizer.scales().read().expect("scales"), matrix.scales);
@@ -141,9 +141,9 @@ impl Layer {
             [Activations::Blocks(&blocks), Activations::Halves(x)].iter().zip(&self.out).zip(plans)
         {
             let reference = reference(a, &self.weight, &self.options).expect("the oracle");
-            let got = output::decode(OutputType::F32, &out.read().expect("a result"));
+            let got = floats::decode(FloatType::F32, &out.read().expect("a result"));
             let additions = plan.plan().additions;
-            let check = reference.with_additions(additions).verify(&got, OutputType::F32);
+            let check = reference.with_additions(additions).verify(&got, FloatType::F32);
             assert!(check.passed(), "{}\n{}", plan.plan(), check.summary());
             out.write(&vec![0xff; out.len()]).expect("forgotten");
         }
@@ -172,7 +172,7 @@ const CASES: [(GemmShape, Option<u32>); 3] = [
 
 /// `splits` 0 is of sm_90a alone.
 fn cases(kernels: &Kernels) -> impl Iterator<Item = (GemmShape, Option<u32>)> {
-    let hopper = kernels.device().choice().arch == "sm_90a";
+    let hopper = kernels.device().choice().arch.tensor() == TensorFamily::Wgmma;
     CASES.into_iter().map(move |(shape, splits)| (shape, splits.filter(|_| hopper)))
 }
 

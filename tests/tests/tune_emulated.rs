@@ -1,15 +1,14 @@
 //! GEMM with a tuning table written by hand, on both emulated machines: the table's kernel runs,
 //! and its results are right.
 
-use fp4_formats::Nvfp4;
 use fp4_formats::ScaleLayout::Linear;
 use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::{FloatType, Nvfp4};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
     ActivationKind, Activations, GemmOptions, GemmResult, HalfMatrix, Source, gemm, reference,
 };
 use nvfp4::generate::Generator;
-use nvfp4::output::OutputType;
 use nvfp4::quantize::Format;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
@@ -51,7 +50,7 @@ fn run(kernels: &Kernels, kind: ActivationKind, shape: GemmShape) -> GemmResult 
             Activations::Halves(&halves)
         }
     };
-    let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
+    let options = GemmOptions { output: FloatType::F32.into(), ..GemmOptions::default() };
     let result = gemm(kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{shape}: {e}"));
     let reference = reference(&a, &b, &options).expect("the oracle");
     let check = result.verify(&reference);
@@ -67,7 +66,7 @@ fn the_tables_kernel_runs_and_is_right() {
             let kernels = emulated(device, schedule).with_tuning(Tuning::off());
             let mut table = Table::new(kernels.tune_key().clone());
             for (activations, kernel, splits) in entries {
-                let (format, output) = (Format::Nvfp4, OutputType::F32.into());
+                let (format, output) = (Format::Nvfp4, FloatType::F32.into());
                 let problem = TuneProblem { format, activations, output, shape };
                 table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 1 });
             }
@@ -106,7 +105,7 @@ fn a_wrong_table_makes_no_wrong_result() {
     {
         let kernels = emulated(device, Schedule::Random(6));
         let mut table = Table::new(kernels.tune_key().clone());
-        let (format, output) = (Format::Nvfp4, OutputType::F32.into());
+        let (format, output) = (Format::Nvfp4, FloatType::F32.into());
         let problem = TuneProblem { format, activations: BLOCKS, output, shape };
         table.insert(problem, Measured { kernel: kernel.into(), splits: 1, median_ns: 1 });
         let result = run(&kernels.with_tuning(Tuning::new(table)), BLOCKS, shape);

@@ -24,7 +24,7 @@ pub fn cvt_rn_f16x2_e4m3x2(pair: u16) -> u32 {
 ///
 /// The source is a `.b8` register, a class that inline assembly cannot name;
 /// the unpacking `mov` therefore belongs to the wrapper.
-#[cfg(any(gpu_arch = "sm_100a", gpu_arch = "sm_120a"))]
+#[cfg(gpu_e2m1 = "hardware")]
 #[inline(always)]
 pub fn cvt_rn_f16x2_e2m1x2<const BYTE: u32>(codes: u32) -> u32 {
     const { assert!(BYTE < 4) };
@@ -112,7 +112,7 @@ pub fn cvt_rn_satfinite_e4m3x2_f32(high: f32, low: f32) -> u16 {
 ///
 /// The target is a `.b8` register, a class that inline assembly cannot name; the
 /// widening `cvt` therefore belongs to the wrapper.
-#[cfg(any(gpu_arch = "sm_100a", gpu_arch = "sm_120a"))]
+#[cfg(gpu_e2m1 = "hardware")]
 #[inline(always)]
 pub fn cvt_rn_satfinite_e2m1x2_f32(high: f32, low: f32) -> u32 {
     let result;
@@ -133,7 +133,7 @@ pub fn cvt_rn_satfinite_e2m1x2_f32(high: f32, low: f32) -> u32 {
 /// 9.7.9.21. sm_100a, sm_120a. Any thread. Up to a power of two; zero and
 /// magnitudes up to 2^-127 give code 0, those above 2^127 give 254, NaN 255; the
 /// low byte of the result holds `low`.
-#[cfg(any(gpu_arch = "sm_100a", gpu_arch = "sm_120a"))]
+#[cfg(gpu_ue8m0 = "hardware")]
 #[inline(always)]
 pub fn cvt_rp_satfinite_ue8m0x2_f32(high: f32, low: f32) -> u16 {
     let result;

@@ -31,7 +31,7 @@ pub const RESPONSE_BYTES: u32 = 16;
 /// # Safety
 /// `response` names 16 aligned bytes of the CTA's shared memory that nobody uses until
 /// `barrier` says so; no earlier request was seen to fail.
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_cluster_launch_control = "yes")]
 #[inline(always)]
 pub unsafe fn clusterlaunchcontrol_try_cancel(response: u32, barrier: u32) {
     // SAFETY: the caller vouches for the addresses.
@@ -50,7 +50,7 @@ pub unsafe fn clusterlaunchcontrol_try_cancel(response: u32, barrier: u32) {
 ///
 /// # Safety
 /// As [`clusterlaunchcontrol_try_cancel`], in every CTA of the cluster.
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_cluster_launch_control = "yes")]
 #[inline(always)]
 pub unsafe fn clusterlaunchcontrol_try_cancel_multicast(response: u32, barrier: u32) {
     // SAFETY: the caller vouches for the addresses.
@@ -67,7 +67,7 @@ pub unsafe fn clusterlaunchcontrol_try_cancel_multicast(response: u32, barrier: 
 ///
 /// Neither predicates nor 128-bit registers are classes of inline assembly; the packing
 /// `mov` and the `selp` therefore belong to the wrapper.
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_cluster_launch_control = "yes")]
 #[inline(always)]
 pub fn clusterlaunchcontrol_query_cancel_is_canceled([low, high]: [u64; 2]) -> bool {
     let canceled: u32;
@@ -88,7 +88,7 @@ pub fn clusterlaunchcontrol_query_cancel_is_canceled([low, high]: [u64; 2]) -> b
 /// `clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 x, response;` ISA
 /// 9.7.13.16. sm_100+. Any thread. `%ctaid.x` of the first CTA of the cluster to take
 /// over; undefined if there is none.
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_cluster_launch_control = "yes")]
 #[inline(always)]
 pub fn clusterlaunchcontrol_query_cancel_get_first_ctaid_x([low, high]: [u64; 2]) -> u32 {
     let x;

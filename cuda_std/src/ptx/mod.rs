@@ -30,14 +30,13 @@ pub mod mbarrier;
 pub mod memory;
 pub mod mma;
 pub mod reduce;
-#[cfg(gpu_arch = "sm_90a")]
 pub mod registers;
 pub mod remote;
 pub mod scoped;
 pub mod shuffle;
 pub mod special;
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_tensor = "tcgen05")]
 pub mod tcgen05;
 pub mod tensor_copy;
-#[cfg(gpu_arch = "sm_90a")]
+#[cfg(gpu_tensor = "wgmma")]
 pub mod wgmma;

@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-/// `setmaxnreg.inc.sync.aligned.u32 N;` ISA 9.7.19.5. sm_90a. The warpgroup. Waits until
+/// `setmaxnreg.inc.sync.aligned.u32 N;` ISA 9.7.19.5. sm_90a, sm_100a. The warpgroup. Waits until
 /// the CTA's pool has enough registers.
 ///
 /// # Safety
@@ -17,7 +17,7 @@ pub unsafe fn setmaxnreg_inc<const N: u32>() {
     }
 }
 
-/// `setmaxnreg.dec.sync.aligned.u32 N;` ISA 9.7.19.5. sm_90a. The warpgroup. Gives
+/// `setmaxnreg.dec.sync.aligned.u32 N;` ISA 9.7.19.5. sm_90a, sm_100a. The warpgroup. Gives
 /// registers back to the CTA's pool.
 ///
 /// # Safety

@@ -95,7 +95,7 @@ macro_rules! tensor_copies {
             ///
             /// # Safety
             /// As the load into one CTA; the CTA that `barrier` is in has not ended.
-            #[cfg(gpu_arch = "sm_100a")]
+            #[cfg(gpu_tensor = "tcgen05")]
             #[inline(always)]
             pub unsafe fn $pair(
                 destination: u32,
@@ -129,7 +129,7 @@ macro_rules! tensor_copies {
             /// # Safety
             /// As the load into one CTA, in every CTA of `ctas`; neither they nor the
             /// CTAs that hear of it have ended.
-            #[cfg(gpu_arch = "sm_100a")]
+            #[cfg(gpu_tensor = "tcgen05")]
             #[inline(always)]
             pub unsafe fn $pair_multicast(
                 destination: u32,

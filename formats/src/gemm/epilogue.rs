@@ -20,15 +20,14 @@
 //! leaves, 6 * 448 times it, as does any f32 beyond that; the block's other elements are
 //! those of a block with the scale 448. Neither is reported besides.
 
-use crate::gemv::OutputType;
 use crate::recipe::Nvfp4Recipe;
-use crate::{BlockFormat, Nvfp4};
+use crate::{BlockFormat, FloatType, Nvfp4};
 
-/// What [`Epilogue::out_type`] says of a result in NVFP4; of others, an [`OutputType`].
+/// What [`Epilogue::out_type`] says of a result in NVFP4; of others, a [`FloatType`].
 pub const OUT_NVFP4: u32 = 3;
 
 const _: () = {
-    let types = [OutputType::F16, OutputType::Bf16, OutputType::F32];
+    let types = [FloatType::F16, FloatType::Bf16, FloatType::F32];
     let mut i = 0;
     while i < types.len() {
         assert!(types[i] as u32 != OUT_NVFP4);
@@ -43,7 +42,7 @@ pub const OUT_RECIPE: Nvfp4Recipe = Nvfp4Recipe::TorchAo;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultType {
     /// Floats.
-    Floats(OutputType),
+    Floats(FloatType),
     /// NVFP4 by [`OUT_RECIPE`]. Every configuration makes it: no tile, and no part of one that a
     /// CTA stores, cuts a block.
     Nvfp4,
@@ -89,7 +88,7 @@ pub struct Affine {
     pub bias: u64,
     /// Factor of all results.
     pub alpha: f32,
-    /// An [`OutputType`]; any where there is no bias.
+    /// A [`FloatType`]; any where there is no bias.
     pub bias_type: u32,
 }
 
@@ -108,7 +107,7 @@ pub struct Sink {
     pub out: u64,
     /// Elements from one matrix of the result to the next.
     pub out_stride: u64,
-    /// An [`OutputType`], or [`OUT_NVFP4`].
+    /// A [`FloatType`], or [`OUT_NVFP4`].
     pub out_type: u32,
     /// 0; keeps the size a multiple of 8.
     pub reserved: u32,
@@ -182,7 +181,7 @@ mod tests {
 
     #[test]
     fn bytes_of_results() {
-        let floats = [OutputType::F16, OutputType::Bf16, OutputType::F32].map(ResultType::Floats);
+        let floats = [FloatType::F16, FloatType::Bf16, FloatType::F32].map(ResultType::Floats);
         assert_eq!(floats.map(|result| result.bytes(4096)), [8192, 8192, 16384]);
         assert_eq!(ResultType::Nvfp4.bytes(4096), 2048 + 256);
         assert_eq!(ResultType::Nvfp4.bytes(16), 9);

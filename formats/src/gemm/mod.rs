@@ -18,7 +18,6 @@ pub mod schedule;
 pub mod split;
 pub mod work;
 
-pub use crate::gemv::OutputType;
 pub use epilogue::{Affine, Epilogue, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType, Sink};
 pub use schedule::{Item, Run, Schedule};
 pub use split::Split;

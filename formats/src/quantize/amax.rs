@@ -1,6 +1,7 @@
 //! Configurations of the amax kernels.
 
-use super::{FloatType, WARP, slot};
+use super::slot;
+use crate::{FloatType, WARP};
 
 /// How one amax kernel was compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

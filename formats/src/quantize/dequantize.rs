@@ -1,7 +1,8 @@
 //! Configurations of the dequantise kernels.
 
-use super::{FloatType, Format, WARP, slot};
+use super::{Format, slot};
 use crate::layout::ScaleLayout;
+use crate::{FloatType, WARP};
 
 /// How one dequantise kernel was compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

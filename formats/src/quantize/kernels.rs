@@ -2,10 +2,10 @@
 
 #[cfg(doc)]
 use super::QuantizeParams;
-use super::{FloatType, Format, Recipe, WARP, slot};
-use crate::gemv::OutputType;
+use super::{Format, Recipe, slot};
 use crate::layout::{ScaleLayout, TILE_BLOCKS, TILE_ROWS};
 use crate::recipe::Nvfp4Recipe;
+use crate::{FloatType, WARP};
 
 /// How one quantise kernel was compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,8 +170,8 @@ const fn any(
 /// All quantise configurations; a kernel for each is in the PTX of both
 /// architectures.
 pub const QUANTIZE: [QuantizeConfig; 21] = {
+    use FloatType::{Bf16, F16, F32};
     use Nvfp4Recipe::{CompressedTensors, ModelOpt, TorchAo, TransformerEngine};
-    use OutputType::{Bf16, F16, F32};
     [
         plain("quantize_nvfp4_torchao_f32", F32, TorchAo, 6),
         plain("quantize_nvfp4_torchao_f16", F16, TorchAo, 6),

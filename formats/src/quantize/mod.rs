@@ -25,15 +25,8 @@ pub use kernels::{
 };
 pub use params::{AmaxParams, DequantizeParams, QuantizeParams};
 
-use crate::gemv::OutputType;
 use crate::recipe::{Mxfp4Recipe, Nvfp4Recipe};
-use crate::{BlockFormat, Mxfp4, Nvfp4};
-
-/// Element type of a matrix that is quantised or dequantised.
-pub type FloatType = OutputType;
-
-/// Lanes of a warp.
-pub const WARP: u32 = 32;
+use crate::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 
 /// What the error word holds while no element was found that is not finite.
 pub const NO_ERROR: u64 = u64::MAX;

@@ -2,14 +2,13 @@
 
 use std::fmt;
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::Kernels;
 use nvfp4::error::Result;
 use nvfp4::gemm::{Activations, GemmOptions, HalfMatrix, gemm, reference};
 use nvfp4::oracle;
-use nvfp4::output::OutputType;
 use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::tensor::Dims;
 
@@ -60,7 +59,7 @@ pub fn compare(kernels: &Kernels, model: &Checkpoint, tokens: usize) -> Result<V
     let halves = HalfMatrix::round("input", dims, Operand::Bf16, &input)?;
     let blocks = quantize("input", &input, dims, scale, layout)?;
     let options =
-        GemmOptions { output: OutputType::F32.into(), bias: Some(bias), ..GemmOptions::default() };
+        GemmOptions { output: FloatType::F32.into(), bias: Some(bias), ..GemmOptions::default() };
     let products =
         [("W4A16", Activations::Halves(&halves)), ("W4A4", Activations::Blocks(&blocks))];
     let compared = products.into_iter().map(|(name, a)| {

@@ -27,7 +27,6 @@ use crate::error::{Result, require_memory};
 use crate::gemv::{Gemv, GemvOptions};
 use crate::generate::Generator;
 use crate::oracle::{self, Verification};
-use crate::output;
 use crate::plan::Plan;
 use crate::shape::GemvShape;
 
@@ -194,7 +193,7 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
         generator: bench.generator.to_string(),
         seed: bench.seed,
         layouts: bench.layouts.map(ScaleLayout::name),
-        output: output::name(result.output),
+        output: result.output.name(),
         verified: verification.passed(),
         max_error: verification.max_abs_error,
         bytes,

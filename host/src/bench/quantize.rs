@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use fp4_formats::quantize::FloatType;
+use fp4_formats::FloatType;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::cuda::{ReadRate, Times};
 use crate::dequantize::{Dequantizer, Multiplier, dequantize_matrix};
 use crate::device::{Backend, Choice, Kernels};
 use crate::error::{Result, filled, require_memory};
-use crate::output;
+use crate::floats;
 use crate::quantize::device::{Input, Plan, Quantizer};
 use crate::quantize::{
     QuantizeOptions, QuantizedMatrix, TensorScale, quantize_matrix, recipe_name,
@@ -152,9 +152,9 @@ impl Data {
         let mut floats = filled("input", rows * cols * width, 0u8)?;
         floats.par_chunks_exact_mut(cols * width).enumerate().for_each(|(row, out)| {
             let mut rng = SplitMix64::new(bench.seed.wrapping_add((row as u64) << 32));
-            out.copy_from_slice(&output::encode(bench.element, (0..cols).map(|_| rng.normal())));
+            out.copy_from_slice(&floats::encode(bench.element, (0..cols).map(|_| rng.normal())));
         });
-        let values = output::decode(bench.element, &floats);
+        let values = floats::decode(bench.element, &floats);
         let quantized =
             quantize_matrix("input", &values, Dims::new(1, rows, cols)?, &bench.options)?;
         let dequantized = match bench.direction {
@@ -275,7 +275,7 @@ pub fn quantize(
         shape: shape.to_string(),
         format: bench.options.recipe.format().name(),
         recipe: recipe_name(bench.options.recipe),
-        dtype: output::name(bench.element),
+        dtype: bench.element.name(),
         layout: bench.options.layout.name(),
         scale: scale_name(bench.options.scale),
         device: device.choice().clone(),

@@ -143,8 +143,8 @@ impl fmt::Display for TuneSummary {
 mod tests {
     use super::*;
     use crate::gemm::{ActivationKind, Candidate};
-    use crate::output::OutputType;
     use crate::quantize::Format;
+    use fp4_formats::FloatType;
     use fp4_formats::gemm::hopper::Operand;
     use proptest::prelude::*;
 
@@ -158,7 +158,7 @@ mod tests {
 
     fn problem() -> TuneProblem {
         let activations = ActivationKind::Halves(Operand::F16);
-        let (format, output) = (Format::Nvfp4, OutputType::F16.into());
+        let (format, output) = (Format::Nvfp4, FloatType::F16.into());
         TuneProblem { format, activations, output, shape: GemmShape::of(1, 8, 16) }
     }
 

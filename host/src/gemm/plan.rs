@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::blackwell::choose;
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::Format;
+use fp4_formats::{Arch, FloatType};
 use serde::Serialize;
 
 use super::check::problem;
@@ -12,14 +14,13 @@ use super::hopper::HopperChoice;
 use super::{ActivationKind, Output, blackwell, hopper};
 use crate::device::Machine;
 use crate::error::{Error, Result};
-use crate::output::OutputType;
 use crate::quantize::device::Step;
 use crate::shape::GemmShape;
 use crate::tensor::Dims;
 use crate::tune::{ResultKind, TuneProblem};
 
 /// What results in NVFP4 are compared with.
-pub(super) const FLOATS: ResultType = ResultType::Floats(OutputType::F16);
+pub(super) const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 
 /// What a caller may fix instead of leaving it to the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,7 +91,7 @@ pub struct GemmPlan {
     /// Kernel name in the PTX.
     pub kernel: &'static str,
     /// Architecture of the kernel.
-    pub arch: String,
+    pub arch: Arch,
     /// Launches before it, where activations are decoded.
     pub before: Vec<Step>,
     /// CTAs in x and y; y is the batch.
@@ -202,6 +203,7 @@ impl fmt::Display for GemmPlan {
 /// comparator's model alone; [`plan_for`](super::plan_for) looks at measurements first.
 ///
 /// ```
+/// use fp4_formats::Arch;
 /// use fp4_formats::gemm::hopper::Operand;
 /// use nvfp4::device::Machine;
 /// use nvfp4::gemm::{ActivationKind, GemmOverrides, plan};
@@ -211,7 +213,7 @@ impl fmt::Display for GemmPlan {
 /// # fn main() -> nvfp4::error::Result<()> {
 /// let h200 = Machine { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
 /// let (shape, kind) = (GemmShape::of(128, 7168, 2048), ActivationKind::Halves(Operand::Bf16));
-/// let plan = plan(shape, Format::Nvfp4, kind, "sm_90a", h200, &GemmOverrides::default())?;
+/// let plan = plan(shape, Format::Nvfp4, kind, Arch::Sm90a, h200, &GemmOverrides::default())?;
 /// println!("{plan}\n{}", plan.explain());
 /// assert!(plan.candidates.len() > 1 && plan.before.is_empty());
 /// # Ok(())
@@ -225,12 +227,12 @@ pub fn plan(
     shape: GemmShape,
     format: Format,
     kind: ActivationKind,
-    arch: &str,
+    arch: Arch,
     machine: Machine,
     overrides: &GemmOverrides,
 ) -> Result<GemmPlan> {
     let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
-    let output = OutputType::F16.into();
+    let output = FloatType::F16.into();
     let problem = TuneProblem { format, activations: kind, output, shape };
     plan_from(&problem, arch, machine, overrides, source)
 }
@@ -243,7 +245,7 @@ pub(super) struct Request<'a> {
     pub asked: &'a TuneProblem,
     /// [`stored`] of it.
     pub stored: Option<String>,
-    pub arch: &'a str,
+    pub arch: Arch,
     pub machine: Machine,
     pub overrides: &'a GemmOverrides,
     pub source: Source,
@@ -272,7 +274,7 @@ impl Request<'_> {
 /// [`plan`] for any result, where `source` is who made the overrides.
 pub(super) fn plan_from(
     asked: &TuneProblem,
-    arch: &str,
+    arch: Arch,
     machine: Machine,
     overrides: &GemmOverrides,
     source: Source,
@@ -280,10 +282,9 @@ pub(super) fn plan_from(
     let problem = problem(asked.shape, asked.format)?;
     let stored = stored(&problem, asked.output)?;
     let request = Request { problem, asked, stored, arch, machine, overrides, source };
-    match arch {
-        "sm_90a" => hopper::plan(&request),
-        "sm_100a" => blackwell::plan(&request),
-        _ => Err(Error::shape("architecture for GEMM", "sm_90a or sm_100a", arch)),
+    match arch.tensor() {
+        TensorFamily::Wgmma => hopper::plan(&request),
+        TensorFamily::Tcgen05 => blackwell::plan(&request),
     }
 }
 
@@ -296,7 +297,7 @@ fn stored(problem: &Problem, output: ResultKind) -> Result<Option<String>> {
     let dims = Dims::new(problem.l as usize, problem.m as usize, problem.n as usize)?;
     let bytes = |output: Output| Ok::<_, Error>(output.bytes(dims)?.iter().sum::<usize>());
     let blocks = bytes(Output::Nvfp4 { scale: 1.0, layout })?;
-    let floats = bytes(OutputType::F16.into())?;
+    let floats = bytes(FloatType::F16.into())?;
     Ok(Some(format!(
         "a result in nvfp4, which all configurations make: {blocks} bytes instead of {floats} in f16"
     )))

@@ -1,7 +1,8 @@
 //! A GEMM of one shape: checked and planned once, launched any number of times.
 
+use fp4_formats::FloatType;
 use fp4_formats::gemm::hopper::{Scheme, WeightLayout};
-use fp4_formats::gemm::{Epilogue, OutputType, Problem};
+use fp4_formats::gemm::{Epilogue, Problem};
 use fp4_formats::quantize::Format;
 use ptx_emu::LaunchReport;
 
@@ -280,7 +281,7 @@ impl Gemm {
             bias,
             alpha: self.factor(weights)?,
             out_type: self.output.code(),
-            bias_type: OutputType::F32 as u32,
+            bias_type: FloatType::F32 as u32,
             reserved: 0,
             scales,
         };

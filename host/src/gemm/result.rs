@@ -1,8 +1,8 @@
 //! What a GEMM gives: its type, where it goes, and how it comes back.
 
-use fp4_formats::gemm::{OUT_NVFP4, OUT_RECIPE, OutputType, ResultScales};
+use fp4_formats::gemm::{OUT_NVFP4, OUT_RECIPE, ResultScales};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
+use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
 use ptx_emu::LaunchReport;
 
 use super::strides::Strides;
@@ -10,8 +10,8 @@ use super::{GemmPlan, verify};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::floats;
 use crate::oracle::{Reference, Verification};
-use crate::output;
 use crate::tensor::{BlockScaled, Dims, byte_counts};
 use crate::tune::ResultKind;
 
@@ -19,7 +19,7 @@ use crate::tune::ResultKind;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Output {
     /// Floats.
-    Floats(OutputType),
+    Floats(FloatType),
     /// NVFP4, in blocks of 16 columns, of which N is a multiple: what TorchAO's recipe makes of
     /// the result in f32 of the same kernel and splits, bit for bit but for the sign of zeros. A
     /// plan may choose others than for floats, as quantising takes time.
@@ -39,12 +39,12 @@ pub enum Output {
 
 impl Default for Output {
     fn default() -> Self {
-        Self::Floats(OutputType::F16)
+        Self::Floats(FloatType::F16)
     }
 }
 
-impl From<OutputType> for Output {
-    fn from(floats: OutputType) -> Self {
+impl From<FloatType> for Output {
+    fn from(floats: FloatType) -> Self {
         Self::Floats(floats)
     }
 }
@@ -70,7 +70,7 @@ impl Output {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Floats(floats) => output::name(floats),
+            Self::Floats(floats) => floats.name(),
             Self::Nvfp4 { .. } => Format::Nvfp4.name(),
         }
     }
@@ -212,7 +212,7 @@ impl GemmResult {
     #[must_use]
     pub fn values(&self) -> Vec<f32> {
         let (scale, layout) = match self.output {
-            Output::Floats(floats) => return output::decode(floats, &self.bytes),
+            Output::Floats(floats) => return floats::decode(floats, &self.bytes),
             Output::Nvfp4 { scale, layout } => (scale, layout),
         };
         let multipliers = self.block_scales(layout).map(|byte| scale * e4m3::decode(byte));

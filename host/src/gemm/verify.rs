@@ -8,12 +8,11 @@
 
 use fp4_formats::gemm::OUT_RECIPE;
 use fp4_formats::recipe::{Nvfp4Tensor, Software};
-use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e2m1, e4m3};
+use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout, e2m1, e4m3};
 
 use super::GemmResult;
 use super::result::Output;
 use crate::oracle::{Mismatch, Reference, Verification};
-use crate::output::OutputType;
 
 const BLOCK: usize = Nvfp4::BLOCK;
 
@@ -66,7 +65,7 @@ pub(super) fn blocks(
     let blocks = got.chunks_exact(BLOCK).zip(reference.values.chunks_exact(BLOCK));
     for (block, ((got, values), byte)) in blocks.zip(result.block_scales(layout)).enumerate() {
         let slack: [f64; BLOCK] =
-            std::array::from_fn(|i| reference.allowed(block * BLOCK + i, OutputType::F32));
+            std::array::from_fn(|i| reference.allowed(block * BLOCK + i, FloatType::F32));
         let largest = |sign: f64| {
             values.iter().zip(slack).fold(0f64, |amax, (v, a)| amax.max(v.abs() + sign * a))
         };

@@ -17,8 +17,7 @@ pub mod gemm;
 
 use std::path::Path;
 
-use fp4_formats::gemv::OutputType;
-use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout};
 use safetensors::Dtype;
 
 use crate::checkpoint::{self, Checkpoint, NewTensor};
@@ -176,11 +175,11 @@ pub fn write_result(path: &Path, result: &GemvResult, l: usize, m: usize) -> Res
 }
 
 /// The type that results are written as.
-fn result_type(output: OutputType) -> Dtype {
+fn result_type(output: FloatType) -> Dtype {
     match output {
-        OutputType::F16 => Dtype::F16,
-        OutputType::Bf16 => Dtype::BF16,
-        OutputType::F32 => Dtype::F32,
+        FloatType::F16 => Dtype::F16,
+        FloatType::Bf16 => Dtype::BF16,
+        FloatType::F32 => Dtype::F32,
     }
 }
 

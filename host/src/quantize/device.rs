@@ -10,7 +10,7 @@
 //! ```
 //! use std::path::Path;
 //!
-//! use fp4_formats::quantize::FloatType;
+//! use fp4_formats::FloatType;
 //! use nvfp4::buffer::DeviceBuffer;
 //! use nvfp4::device::{Device, DeviceRequest};
 //! use nvfp4::quantize::device::{Input, Quantizer};
@@ -36,10 +36,11 @@
 
 use std::fmt;
 
+use fp4_formats::Arch;
 use fp4_formats::quantize::{
-    self as contract, AmaxParams, FloatType, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
+    self as contract, AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
 };
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
 use ptx_emu::LaunchReport;
 use safetensors::Dtype;
 use serde::Serialize;
@@ -48,7 +49,7 @@ use super::{QuantizeOptions, QuantizedMatrix, TensorScale, recipe_name};
 use crate::buffer::DeviceBuffer;
 use crate::device::{Kernels, LaunchSpec};
 use crate::error::{Error, Result, filled};
-use crate::output;
+use crate::floats;
 use crate::shape::MAX_DIM;
 use crate::tensor::Dims;
 
@@ -69,7 +70,7 @@ pub struct Plan {
     /// The operation, `quantize` or `dequantize`.
     pub op: &'static str,
     /// Architecture of the kernels.
-    pub arch: String,
+    pub arch: Arch,
     /// The kernels, one after the other.
     pub steps: Vec<Step>,
     /// Why these, a sentence each.
@@ -191,14 +192,14 @@ impl Quantizer {
         };
         let plan = Plan {
             op: "quantize",
-            arch: device.choice().arch.clone(),
+            arch: device.choice().arch,
             steps,
             why: vec![
                 format!(
                     "{} by recipe {} from {}, {} scales",
                     format.name(),
                     recipe_name(options.recipe),
-                    output::name(input.element),
+                    input.element.name(),
                     options.layout
                 ),
                 passes.into(),
@@ -334,7 +335,7 @@ impl Quantizer {
     pub fn result(&self, name: &str) -> Result<QuantizedMatrix> {
         self.check(name)?;
         let parameters = match &self.parameters {
-            Some(buffer) => output::decode(FloatType::F32, &buffer.read()?),
+            Some(buffer) => floats::decode(FloatType::F32, &buffer.read()?),
             None => Vec::new(),
         };
         Ok(QuantizedMatrix {

@@ -2,16 +2,15 @@
 
 use std::fmt;
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::ResultType;
 use fp4_formats::quantize::Format;
+use fp4_formats::{FloatType, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
 use crate::cuda;
 use crate::device::{Backend, Device};
 use crate::error::Result;
 use crate::gemm::ActivationKind;
-use crate::output::{self, OutputType};
 use crate::shape::GemmShape;
 
 /// Where Linux says which release of NVIDIA's driver it runs.
@@ -40,19 +39,19 @@ impl DeviceKey {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError) where the driver does not answer.
     pub fn of(device: &Device, ptx: &str) -> Result<Self> {
-        let (compute_capability, driver) = match device.backend() {
+        let ((major, minor), driver) = match device.backend() {
             Backend::Cuda(gpu) => {
-                let (major, minor) = gpu.info().compute_capability;
                 let version = cuda::probe().map_err(cuda::CudaError::from)?.version;
                 let text = std::fs::read_to_string(DRIVER_FILE).unwrap_or_default();
                 let driver = match release(&text) {
                     Some(release) => format!("{version} ({release})"),
                     None => version.to_string(),
                 };
-                (format!("{major}.{minor}"), driver)
+                (gpu.info().compute_capability, driver)
             }
-            Backend::Emulator(emulator) => (capability(emulator.gpu.arch), "emulator".into()),
+            Backend::Emulator(emulator) => (emulator.gpu.compute_capability(), "emulator".into()),
         };
+        let compute_capability = format!("{major}.{minor}");
         let (name, sms) = (device.choice().name.clone(), device.machine().sms);
         Ok(Self { name, compute_capability, sms, driver, kernels: fingerprint(ptx) })
     }
@@ -82,13 +81,6 @@ impl fmt::Display for DeviceKey {
     }
 }
 
-/// `9.0` for `sm_90a`.
-fn capability(arch: &str) -> String {
-    let digits: String = arch.chars().filter(char::is_ascii_digit).collect();
-    let (major, minor) = digits.split_at(digits.len().saturating_sub(1));
-    format!("{major}.{minor}")
-}
-
 /// The driver's release in the system's description of it: the first word that is numbers with
 /// points between them.
 fn release(text: &str) -> Option<&str> {
@@ -115,7 +107,7 @@ pub fn fingerprint(ptx: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResultKind {
     /// Floats of a type.
-    Floats(OutputType),
+    Floats(FloatType),
     /// NVFP4, its scales in a layout.
     Nvfp4(ScaleLayout),
 }
@@ -125,7 +117,7 @@ impl ResultKind {
     /// the rounding do not depend on the type it is rounded to.
     pub(crate) fn planned(self) -> ResultType {
         match self {
-            Self::Floats(_) => ResultType::Floats(OutputType::F16),
+            Self::Floats(_) => ResultType::Floats(FloatType::F16),
             Self::Nvfp4(_) => ResultType::Nvfp4,
         }
     }
@@ -134,14 +126,14 @@ impl ResultKind {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Floats(dtype) => output::name(dtype),
+            Self::Floats(dtype) => dtype.name(),
             Self::Nvfp4(_) => Format::Nvfp4.name(),
         }
     }
 }
 
-impl From<OutputType> for ResultKind {
-    fn from(dtype: OutputType) -> Self {
+impl From<FloatType> for ResultKind {
+    fn from(dtype: FloatType) -> Self {
         Self::Floats(dtype)
     }
 }
@@ -205,11 +197,6 @@ mod tests {
         assert_eq!(release("GCC version: gcc 12.2.0"), None);
         assert_eq!(release("NVRM version: none. .5"), None);
         assert_eq!(release(""), None);
-    }
-
-    #[test]
-    fn capabilities_of_the_architectures() {
-        assert_eq!(["sm_90a", "sm_100a"].map(capability), ["9.0", "10.0"]);
     }
 
     #[test]

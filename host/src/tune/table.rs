@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
+use fp4_formats::{FloatType, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceKey, ResultKind, TuneError, TuneProblem, VERSION};
 use crate::gemm::ActivationKind;
-use crate::output;
 use crate::shape::GemmShape;
 
 /// The fastest of the candidates that were measured.
@@ -124,7 +123,7 @@ impl Line {
             }
             (name, Some(_)) => return Err(format!("{name} activations with `scales`")),
         };
-        let output = match (output::by_name(&output), output_scales) {
+        let output = match (FloatType::by_name(&output), output_scales) {
             (Some(dtype), None) => ResultKind::Floats(dtype),
             (Some(_), Some(_)) => return Err(format!("output {output} with `output_scales`")),
             (None, Some(name)) if output == Format::Nvfp4.name() => {

@@ -10,18 +10,17 @@ mod tables;
 
 use nvfp4::device::Kernels;
 use nvfp4::gemm::ActivationKind;
-use nvfp4::output::OutputType;
 use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
 use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneProblem, Tuning};
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::{Arch, FloatType, ScaleLayout};
 use proptest::prelude::*;
 use support::{Folder, MACHINES, no_kernels};
 
 /// Kernels of an emulated machine, of a module that has none.
-fn kernels(folder: &Folder, machine: (&str, &str)) -> Kernels {
+fn kernels(folder: &Folder, machine: (&str, Arch)) -> Kernels {
     no_kernels(folder, machine).with_tuning(Tuning::off())
 }
 
@@ -42,13 +41,13 @@ fn measured(kernel: &str, splits: u32, median_ns: u64) -> Measured {
 fn nvfp4(m: usize, n: usize, k: usize) -> TuneProblem {
     let layout = ScaleLayout::Linear;
     let activations = ActivationKind::Blocks { format: Format::Nvfp4, layout };
-    let (format, output) = (Format::Nvfp4, OutputType::F16.into());
+    let (format, output) = (Format::Nvfp4, FloatType::F16.into());
     TuneProblem { format, activations, output, shape: GemmShape { m, n, k, l: 1 } }
 }
 
 /// Results of floats.
 fn floats() -> impl Strategy<Value = ResultKind> {
-    prop::sample::select(nvfp4::output::ALL.map(ResultKind::Floats).to_vec())
+    prop::sample::select(FloatType::ALL.map(ResultKind::Floats).to_vec())
 }
 
 /// All results that a table can have.

@@ -1,13 +1,12 @@
 //! What planning makes of a table.
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemm::{
     ActivationKind, GemmOptions, GemmOverrides, GemmPlan, Output, Source, check_table, plan,
     plan_for,
 };
-use nvfp4::output::{self, OutputType};
 use nvfp4::shape::GemmShape;
 use nvfp4::tune::{
     self, DeviceKey, Location, MAX_PLANS, Measured, ResultKind, Table, TuneError, TuneProblem,
@@ -32,7 +31,7 @@ fn planned(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
 fn by_model(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
     let TuneProblem { shape, format, activations, .. } = *problem;
     let (device, nothing) = (kernels.device(), GemmOverrides::default());
-    let arch = &device.choice().arch;
+    let arch = device.choice().arch;
     plan(shape, format, activations, arch, device.machine(), &nothing).expect("a plan")
 }
 
@@ -71,7 +70,7 @@ fn results_are_part_of_the_cost() {
                 let options = GemmOptions { output, ..GemmOptions::default() };
                 plan_for(&kernels, shape, format, activations, &options)
             };
-            let floats = output::ALL.map(|floats| plan(floats.into()).expect("a plan"));
+            let floats = FloatType::ALL.map(|floats| plan(floats.into()).expect("a plan"));
             assert!(floats.iter().all(|plan| *plan == floats[0]), "{}", floats[0]);
             assert!(!floats[0].explain().contains("result"), "{}", floats[0].explain());
             assert_eq!(floats[0], by_model(&kernels, &problem));
@@ -153,7 +152,7 @@ fn only_the_same_problem_counts() {
     for other in [
         TuneProblem { activations: blocked, ..problem },
         TuneProblem { activations: halves, ..problem },
-        TuneProblem { output: OutputType::F32.into(), ..problem },
+        TuneProblem { output: FloatType::F32.into(), ..problem },
         sized(m, n + 1, k, l),
         sized(m, n, k + 16, l),
         sized(m, n, k, l + 1),
@@ -475,8 +474,8 @@ fn what_is_remembered_is_not_mixed_up() {
         problem,
         TuneProblem { activations: halves, ..problem },
         TuneProblem { activations: blocked, ..problem },
-        TuneProblem { output: OutputType::F32.into(), ..problem },
-        TuneProblem { output: OutputType::Bf16.into(), ..problem },
+        TuneProblem { output: FloatType::F32.into(), ..problem },
+        TuneProblem { output: FloatType::Bf16.into(), ..problem },
         sized(130, n, k, l),
         sized(m, n + 8, k, l),
         sized(m, n, k + 128, l),

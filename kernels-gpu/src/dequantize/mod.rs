@@ -17,19 +17,19 @@
 //! Codes and scales decode exactly. `scale * tensor` is rounded to f32, then its
 //! product with the element, then that to the result's type.
 
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_e2m1 = "hardware")]
 #[path = "e2m1_hardware.rs"]
 mod e2m1;
-#[cfg(gpu_arch = "sm_90a")]
+#[cfg(gpu_e2m1 = "emulated")]
 #[path = "e2m1_half.rs"]
 mod e2m1;
 
 use cuda_std::ptx::{convert, memory};
 use cuda_std::{kernel, thread};
 use fp4_formats::quantize::{
-    DEQUANTIZE, DEQUANTIZE_UNITS, DequantizeConfig, DequantizeParams, FloatType, ScaleSource,
+    DEQUANTIZE, DEQUANTIZE_UNITS, DequantizeConfig, DequantizeParams, ScaleSource,
 };
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, ue8m0};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, ue8m0};
 
 use crate::pipeline::{follow_stream, release_stream};
 

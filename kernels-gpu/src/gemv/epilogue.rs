@@ -2,7 +2,8 @@
 
 use super::rows::Rows;
 use cuda_std::{ptx::convert, ptx::memory, warp};
-use fp4_formats::gemv::{GemvParams, OutputType};
+use fp4_formats::FloatType;
+use fp4_formats::gemv::GemvParams;
 
 /// Sums each row over the warp and stores `factor` times the sum.
 ///
@@ -25,9 +26,9 @@ pub unsafe fn store<const ROWS: usize>(
     let index = u64::from(batch) * u64::from(p.m) + u64::from(rows.index(lane));
     // SAFETY: `index` is an element of the result.
     unsafe {
-        if p.out_type == OutputType::F16 as u32 {
+        if p.out_type == FloatType::F16 as u32 {
             memory::st_global_b16(p.out + index * 2, convert::cvt_rn_f16_f32(sum));
-        } else if p.out_type == OutputType::Bf16 as u32 {
+        } else if p.out_type == FloatType::Bf16 as u32 {
             memory::st_global_b16(p.out + index * 2, convert::cvt_rn_bf16_f32(sum));
         } else {
             memory::st_global_b32(p.out + index * 4, sum.to_bits());

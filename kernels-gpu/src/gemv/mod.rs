@@ -36,14 +36,14 @@ mod epilogue;
 mod rows;
 mod vector;
 
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_e2m1 = "hardware")]
 mod convert_dot;
-#[cfg(gpu_arch = "sm_90a")]
+#[cfg(gpu_e2m1 = "emulated")]
 mod integer_dot;
 
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_e2m1 = "hardware")]
 use convert_dot::ConvertDot as Dot;
-#[cfg(gpu_arch = "sm_90a")]
+#[cfg(gpu_e2m1 = "emulated")]
 use integer_dot::IntegerDot as Dot;
 
 use cuda_std::{kernel, shared, thread, warp};

@@ -1,7 +1,7 @@
 //! The element types that can be quantised.
 
 use cuda_std::ptx::{convert, float, half};
-use fp4_formats::quantize::FloatType;
+use fp4_formats::FloatType;
 
 /// A 16-byte word of elements.
 pub type Word = [u32; 4];

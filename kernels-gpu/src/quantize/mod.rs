@@ -41,10 +41,10 @@ mod place;
 mod recipe;
 mod source;
 
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_e2m1 = "hardware")]
 #[path = "e2m1_hardware.rs"]
 mod e2m1;
-#[cfg(gpu_arch = "sm_90a")]
+#[cfg(gpu_e2m1 = "emulated")]
 #[path = "e2m1_float.rs"]
 mod e2m1;
 
@@ -52,11 +52,9 @@ pub use convert::AnyRange;
 use convert::{Moderate, is_moderate};
 use cuda_std::ptx::{cp_async, memory, reduce};
 use cuda_std::{kernel, shared, thread, warp};
-use fp4_formats::quantize::{
-    FloatType, Format, QUANTIZE, QuantizeConfig, QuantizeParams, ScaleSource,
-};
+use fp4_formats::quantize::{Format, QUANTIZE, QuantizeConfig, QuantizeParams, ScaleSource};
 use fp4_formats::recipe::{BlockScale, Convert, Nvfp4Recipe};
-use fp4_formats::{BlockFormat, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, ScaleLayout};
 pub use input::F32;
 use input::{Bf16, F16, Input};
 use place::{Linear, Place, Steps, Tiled, Walk};

@@ -64,7 +64,7 @@ impl Recipe for Mx {
         (Mxfp4Recipe::from_code(p.recipe), 1.0)
     }
 
-    #[cfg(gpu_arch = "sm_90a")]
+    #[cfg(gpu_ue8m0 = "emulated")]
     #[inline(always)]
     fn block<V: Convert>(recipe: &Mxfp4Recipe, amax: f32) -> BlockScale {
         recipe.block(amax)
@@ -73,7 +73,7 @@ impl Recipe for Mx {
     /// The machine's conversion does what one recipe asks for. The others' scales
     /// are two below the exponent of a maximum, which it would not make shorter, or
     /// ceilings of rounded logarithms, which it does not give.
-    #[cfg(gpu_arch = "sm_100a")]
+    #[cfg(gpu_ue8m0 = "hardware")]
     #[inline(always)]
     fn block<V: Convert>(recipe: &Mxfp4Recipe, amax: f32) -> BlockScale {
         use cuda_std::ptx::convert::cvt_rp_satfinite_ue8m0x2_f32;

@@ -1,8 +1,8 @@
 //! The same product in NVFP4: what the CPU's quantiser makes of its f32, bit for bit.
 
 use crate::case::{Case, GUARD, POISON};
-use fp4_formats::gemm::{Epilogue, OUT_NVFP4, OUT_RECIPE, OutputType, Problem, ResultScales};
-use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout};
+use fp4_formats::gemm::{Epilogue, OUT_NVFP4, OUT_RECIPE, Problem, ResultScales};
+use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout};
 use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::tensor::Dims;
 use ptx_emu::GlobalMemory;
@@ -37,7 +37,7 @@ impl Case {
         layout: ScaleLayout,
         floats: &[u8],
     ) -> Blocks {
-        assert_eq!(self.output, OutputType::F32);
+        assert_eq!(self.output, FloatType::F32);
         let amax = values(floats).iter().fold(0f32, |amax, x| amax.max(x.abs()));
         let dims = self.dims();
         let stride = Nvfp4::scale_bytes(dims.rows(), dims.cols(), layout).expect("small") as u64;

@@ -1,6 +1,7 @@
 //! One product on the emulator, against the sums in f64.
 
 use crate::operand::{Halves, Operand, Random, Scales};
+use fp4_formats::Arch;
 use fp4_formats::gemm::blackwell::prepare::{
     self, CODES_NAME, PrepareCodes, PrepareScales, SCALES_NAME,
 };
@@ -9,10 +10,10 @@ use fp4_formats::gemm::blackwell::{
     BlackwellConfig, BlackwellParams, CONFIGS, Side, Tiling, codes_map, halves_map, result_map,
     scales_map,
 };
-use fp4_formats::gemm::{Epilogue, OutputType, Problem, ResultScales};
+use fp4_formats::gemm::{Epilogue, Problem, ResultScales};
 use fp4_formats::layout::ScaleLayout;
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
-use fp4_formats::{Swizzle, TensorMap};
+use fp4_formats::{FloatType, Swizzle, TensorMap};
 use half::{bf16, f16};
 use ptx_emu::tensor_map::{self, ElementType};
 use ptx_emu::{
@@ -35,7 +36,7 @@ pub struct Case {
     pub clusters: u32,
     pub layouts: [ScaleLayout; 2],
     pub scales: Scales,
-    pub output: OutputType,
+    pub output: FloatType,
     /// Whether, and in which layout of the scales, the product is made once more in NVFP4.
     pub quantized: Option<ScaleLayout>,
     /// Row factors, column factors, bias.
@@ -58,7 +59,7 @@ pub fn config(name: &str) -> &'static BlackwellConfig {
 /// The kernels.
 pub fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
-    MODULE.get_or_init(|| load(&nvfp4_tests::ptx("sm_100a")))
+    MODULE.get_or_init(|| load(&nvfp4_tests::ptx(Arch::Sm100a)))
 }
 
 /// The kernels of a text.
@@ -148,7 +149,7 @@ impl Case {
             clusters: 2,
             layouts: [ScaleLayout::Blocked128x4; 2],
             scales: Scales::Exact,
-            output: OutputType::F32,
+            output: FloatType::F32,
             quantized: None,
             vectors: [false; 3],
             alpha: 1.0,
@@ -331,7 +332,7 @@ impl Case {
                 bias: addresses[2],
                 alpha: self.alpha,
                 out_type: self.output as u32,
-                bias_type: OutputType::F32 as u32,
+                bias_type: FloatType::F32 as u32,
                 reserved: 0,
                 scales: ResultScales::NONE,
             },
@@ -409,19 +410,19 @@ impl Case {
     }
 }
 
-fn value(bytes: &[u8], kind: OutputType) -> f64 {
+fn value(bytes: &[u8], kind: FloatType) -> f64 {
     match kind {
-        OutputType::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f64(),
-        OutputType::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f64(),
-        OutputType::F32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
+        FloatType::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f64(),
+        FloatType::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f64(),
+        FloatType::F32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
     }
 }
 
 /// Nearest even in the output's type.
-fn rounded(value: f64, kind: OutputType) -> f64 {
+fn rounded(value: f64, kind: FloatType) -> f64 {
     match kind {
-        OutputType::F16 => f16::from_f64(value).to_f64(),
-        OutputType::Bf16 => bf16::from_f64(value).to_f64(),
-        OutputType::F32 => f64::from(value as f32),
+        FloatType::F16 => f16::from_f64(value).to_f64(),
+        FloatType::Bf16 => bf16::from_f64(value).to_f64(),
+        FloatType::F32 => f64::from(value as f32),
     }
 }

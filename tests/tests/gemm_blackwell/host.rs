@@ -1,10 +1,9 @@
 //! The same kernels through the host library: planning, repacking, preparation.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemm::OutputType;
 use fp4_formats::gemm::blackwell::prepare;
 use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1, pack};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e2m1, pack};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
     Activations, GemmOptions, GemmOverrides, HalfMatrix, format_of, gemm, reference,
@@ -72,7 +71,7 @@ impl Product {
 fn products_as_planned() {
     let layouts =
         [[Linear, Linear], [Blocked128x4, Linear], [Linear, Blocked128x4], [Blocked128x4; 2]];
-    let outputs = [OutputType::F32, OutputType::F16, OutputType::Bf16];
+    let outputs = [FloatType::F32, FloatType::F16, FloatType::Bf16];
     let mut seed = 0;
     for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(9)] {
         let kernels = emulated(DEVICE, schedule);
@@ -112,7 +111,7 @@ fn halves_as_planned() {
         let dims = Dims::new(l, m, k).expect("dims");
         let a = generator.halves("a", dims, operand, &mut rng).expect("a");
         let a = Activations::Halves(&a);
-        let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
+        let options = GemmOptions { output: FloatType::F32.into(), ..GemmOptions::default() };
         let what = format!("{} x {}: {m} {n} {k} {l}", F::NAME, operand.name());
         let result = gemm(kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
         let reference = reference(&a, &b, &options).expect("the oracle");
@@ -148,7 +147,7 @@ fn every_code<F: BlockFormat>(operands: &[Operand], one: u8) {
     let b = BlockScaled::<F>::new("b", dims, Linear, row.repeat(n), scales.clone(), 1.0);
     let b = b.expect("weights");
     let check = |a: &Activations<'_, F>, what: &str| {
-        let options = GemmOptions { output: OutputType::F32.into(), ..GemmOptions::default() };
+        let options = GemmOptions { output: FloatType::F32.into(), ..GemmOptions::default() };
         let got = gemm(&kernels, a, &b, &options).expect("runs").values();
         for (index, got) in got.into_iter().enumerate() {
             let (code, scale) = ((index / n % 16) as u8, scales[index % n]);

@@ -10,7 +10,7 @@ mod operand;
 mod results;
 
 use case::{Case, config};
-use fp4_formats::gemm::OutputType;
+use fp4_formats::FloatType;
 use fp4_formats::gemm::blackwell::CONFIGS;
 use fp4_formats::layout::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::quantize::Format;
@@ -19,7 +19,7 @@ use ptx_emu::Schedule;
 
 const SCHEDULES: [Schedule; 4] =
     [Schedule::Eager, Schedule::Lazy, Schedule::Random(5), Schedule::Random(6)];
-const OUTPUTS: [OutputType; 3] = [OutputType::F16, OutputType::Bf16, OutputType::F32];
+const OUTPUTS: [FloatType; 3] = [FloatType::F16, FloatType::Bf16, FloatType::F32];
 const LAYOUTS: [[fp4_formats::ScaleLayout; 2]; 4] = [
     [Blocked128x4, Blocked128x4],
     [Linear, Blocked128x4],

@@ -2,7 +2,7 @@
 
 use crate::OUTPUTS;
 use crate::case::{Case, config};
-use fp4_formats::gemm::OutputType;
+use fp4_formats::FloatType;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use ptx_emu::Schedule;
 
@@ -94,7 +94,7 @@ fn whole_sectors_and_no_bank_conflicts() {
             }
         }
         if config.left.is_none() {
-            let (counters, sectors, what) = run(config, false, OutputType::F16, true);
+            let (counters, sectors, what) = run(config, false, FloatType::F16, true);
             assert_eq!(counters.global.sectors_written, 2 * sectors, "{what}");
         }
     }
@@ -104,15 +104,15 @@ fn whole_sectors_and_no_bank_conflicts() {
 #[test]
 fn rows_that_the_copy_engine_cannot_store() {
     for (n, output, shift, copied) in [
-        (136, OutputType::F16, 0, true),
-        (136, OutputType::Bf16, 16, true),
-        (136, OutputType::F16, 8, false),
-        (136, OutputType::F32, 4, false),
-        (132, OutputType::F16, 0, false),
-        (132, OutputType::F32, 0, true),
-        (130, OutputType::F32, 0, false),
-        (129, OutputType::Bf16, 0, false),
-        (129, OutputType::Bf16, 2, false),
+        (136, FloatType::F16, 0, true),
+        (136, FloatType::Bf16, 16, true),
+        (136, FloatType::F16, 8, false),
+        (136, FloatType::F32, 4, false),
+        (132, FloatType::F16, 0, false),
+        (132, FloatType::F32, 0, true),
+        (130, FloatType::F32, 0, false),
+        (129, FloatType::Bf16, 0, false),
+        (129, FloatType::Bf16, 2, false),
     ] {
         for swapped in [false, true] {
             let mut case = Case::new(config("gemm_nvfp4_128x64"), [70, n, 272, 3]);

@@ -228,9 +228,9 @@ pub fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemv::OutputType;
+    use crate::FloatType;
 
-    const FLOATS: ResultType = ResultType::Floats(OutputType::F16);
+    const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 
     fn pick(m: u32, n: u32, k: u32) -> Candidate {
         let problem = Problem { m, n, k, l: 1 };
@@ -312,7 +312,7 @@ mod tests {
                 format,
                 None,
                 &problem,
-                ResultType::Floats(OutputType::F32),
+                ResultType::Floats(FloatType::F32),
                 &Machine::B200,
             ) {
                 let ctas = c.clusters * c.config.cluster();

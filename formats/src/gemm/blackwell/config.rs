@@ -101,7 +101,7 @@ impl BlackwellConfig {
     /// Threads of a CTA.
     pub const fn threads(&self) -> u32 {
         let warps = if self.left.is_some() { DECODE_WARPS } else { WARPS };
-        warps * crate::gemv::WARP
+        warps * crate::WARP
     }
 
     /// Elements of a row in one K step.

@@ -16,12 +16,13 @@
 //!   in different banks, or halves of one word; nothing is swizzled.
 
 use super::BlackwellConfig;
-use crate::gemm::{OutputType, Problem};
+use crate::FloatType;
+use crate::gemm::Problem;
 use crate::swizzle::{CHUNK_BYTES, Swizzle};
 use crate::tensor_map::{MapElement, TensorMapShape};
 
 /// Rows of `X` of a box: the lanes of a warp.
-pub const BOX_LANES: u32 = crate::gemv::WARP;
+pub const BOX_LANES: u32 = crate::WARP;
 /// Most bytes of a thread's row of a box: two sectors of memory.
 const ROW_BYTES: u32 = 64;
 /// Bytes from one box to the next, a multiple of every swizzle's period.
@@ -58,7 +59,7 @@ pub const fn box_swizzle(config: &BlackwellConfig, swapped: bool, bytes: u32) ->
 pub const fn result_map(
     config: &BlackwellConfig,
     swapped: bool,
-    output: OutputType,
+    output: FloatType,
     problem: &Problem,
     out_stride: u64,
 ) -> Option<TensorMapShape> {
@@ -73,8 +74,8 @@ pub const fn result_map(
     let [across, down] = if swapped { [BOX_LANES, columns] } else { [columns, BOX_LANES] };
     Some(TensorMapShape {
         element: match output {
-            OutputType::F16 | OutputType::Bf16 => MapElement::U16,
-            OutputType::F32 => MapElement::U32,
+            FloatType::F16 | FloatType::Bf16 => MapElement::U16,
+            FloatType::F32 => MapElement::U32,
         },
         rank: 3,
         dims: [problem.n as u64, problem.m as u64, problem.l as u64, 1, 1],
@@ -89,12 +90,12 @@ mod tests {
     use super::super::CONFIGS;
     use super::*;
 
-    const OUTPUTS: [OutputType; 3] = [OutputType::F16, OutputType::Bf16, OutputType::F32];
+    const OUTPUTS: [FloatType; 3] = [FloatType::F16, FloatType::Bf16, FloatType::F32];
 
     #[test]
     fn boxes_fit_and_divide_what_a_cta_stores() {
         for config in &CONFIGS {
-            for bytes in OUTPUTS.map(OutputType::bytes) {
+            for bytes in OUTPUTS.map(FloatType::bytes) {
                 let columns = box_columns(config, bytes);
                 assert_eq!(config.columns / config.splits % columns, 0, "{}", config.name);
                 assert!(columns * BOX_LANES * bytes <= BOX_BYTES, "{}", config.name);
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn eight_threads_meet_in_no_bank() {
         for config in &CONFIGS {
-            for bytes in OUTPUTS.map(OutputType::bytes) {
+            for bytes in OUTPUTS.map(FloatType::bytes) {
                 let swizzle = box_swizzle(config, false, bytes);
                 let row = swizzle.row_bytes();
                 for first in (0..BOX_LANES as usize).step_by(8) {
@@ -132,9 +133,9 @@ mod tests {
             let problem = Problem { m: 3, n, k: 16, l };
             result_map(&CONFIGS[0], false, output, &problem, stride).is_some()
         };
-        assert!(map(8, 1, 24, OutputType::F16) && map(4, 1, 12, OutputType::F32));
-        assert!(!map(4, 1, 12, OutputType::F16) && !map(7, 2, 21, OutputType::Bf16));
-        assert!(!map(8, 2, 28, OutputType::F16) && map(8, 2, 28, OutputType::F32));
-        assert!(!map(8, 2, 1 << 40, OutputType::F16) && !map(8, 2, u64::MAX, OutputType::F32));
+        assert!(map(8, 1, 24, FloatType::F16) && map(4, 1, 12, FloatType::F32));
+        assert!(!map(4, 1, 12, FloatType::F16) && !map(7, 2, 21, FloatType::Bf16));
+        assert!(!map(8, 2, 28, FloatType::F16) && map(8, 2, 28, FloatType::F32));
+        assert!(!map(8, 2, 1 << 40, FloatType::F16) && !map(8, 2, u64::MAX, FloatType::F32));
     }
 }

@@ -3,7 +3,7 @@
 use super::config::{CONFIGS, HopperConfig, K_STEP, PARTITIONS};
 use super::repack::Scheme;
 use crate::gemm::{Problem, ResultType, Schedule, Split};
-use crate::gemv::WARP;
+use crate::WARP;
 use crate::quantize::Format;
 
 /// What a choice depends on besides the problem.
@@ -186,7 +186,7 @@ pub fn candidates(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemm::OutputType;
+    use crate::FloatType;
     use crate::gemm::hopper::config::MAX_SPLIT;
     use crate::gemm::hopper::repack::CHUNK_ROWS;
 
@@ -194,7 +194,7 @@ mod tests {
     /// and no work at all in more CTAs than a tile has tokens for.
     #[test]
     fn costs_of_results() {
-        use OutputType::{Bf16, F16, F32};
+        use FloatType::{Bf16, F16, F32};
         let machine = Machine { sms: 132 };
         let problem = Problem { m: 128, n: 7168, k: 2048, l: 1 };
         for config in &CONFIGS {
@@ -219,7 +219,7 @@ mod tests {
         let machine = Machine { sms: 132 };
         let pick = |m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
-            let result = ResultType::Floats(OutputType::F16);
+            let result = ResultType::Floats(FloatType::F16);
             candidates(Scheme::ALL[0], &problem, &machine, result)
                 .min_by_key(|candidate| candidate.cycles)
                 .unwrap()

@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand};
-use fp4_formats::ScaleLayout;
-use fp4_formats::gemv::OutputType;
+use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::bench::{Direction, Left};
 use nvfp4::checkpoint::{Layout, SHARD_BYTES};
 use nvfp4::device::DeviceRequest;
 use nvfp4::generate::Generator;
+use nvfp4::operands;
 use nvfp4::quantize::Format;
-use nvfp4::{operands, output};
 use ptx_emu::Schedule;
 
 /// Block-scaled 4-bit floating point on Hopper and Blackwell GPUs, or on an emulator of them.
@@ -107,7 +106,7 @@ pub struct Gemv {
     pub layout: ScaleLayout,
     /// Element type of the result: f16, bf16 or f32.
     #[arg(long, default_value = "f16", value_parser = parse_output)]
-    pub dtype: OutputType,
+    pub dtype: FloatType,
     /// Where to write the result.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -396,20 +395,20 @@ fn parse_direction(text: &str) -> Result<Direction, String> {
     }
 }
 
-fn parse_output(text: &str) -> Result<OutputType, String> {
-    output::by_name(text).ok_or_else(|| format!("`{text}` is none of f16, bf16, f32"))
+fn parse_output(text: &str) -> Result<FloatType, String> {
+    FloatType::by_name(text).ok_or_else(|| format!("`{text}` is none of f16, bf16, f32"))
 }
 
 /// What can be asked of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultType {
-    Floats(OutputType),
+    Floats(FloatType),
     Nvfp4,
 }
 
 impl ResultType {
     /// The floats, `default` if none were asked for.
-    pub fn floats(asked: Option<Self>, default: OutputType) -> OutputType {
+    pub fn floats(asked: Option<Self>, default: FloatType) -> FloatType {
         match asked {
             Some(Self::Floats(floats)) => floats,
             _ => default,
@@ -421,7 +420,7 @@ fn parse_result(text: &str) -> Result<ResultType, String> {
     if text == Format::Nvfp4.name() {
         return Ok(ResultType::Nvfp4);
     }
-    let floats = output::by_name(text).map(ResultType::Floats);
+    let floats = FloatType::by_name(text).map(ResultType::Floats);
     floats.ok_or_else(|| format!("`{text}` is none of f16, bf16, f32, nvfp4"))
 }
 

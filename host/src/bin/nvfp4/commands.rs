@@ -4,8 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 
-use fp4_formats::ScaleLayout;
-use fp4_formats::gemv::OutputType;
+use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::bench::{self, Emulated, GemmBench, GemvBench, Protocol, QuantizeBench};
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::{Choice, Device, Kernels};
@@ -17,7 +16,7 @@ use nvfp4::oracle::{self, Verification};
 use nvfp4::plan::{Overrides, Plan};
 use nvfp4::quantize::{self, QuantizeOptions, Recipe, TensorScale};
 use nvfp4::shape::{self, Shape};
-use nvfp4::{doctor, operands, output};
+use nvfp4::{doctor, operands};
 use serde::Serialize;
 
 use crate::args::{Args, Bench, Command, Doctor, Gemv, ResultType, Run, Target};
@@ -142,7 +141,7 @@ fn run_inputs(args: &Gemv, path: &Path) -> anyhow::Result<ExitCode> {
     let report = InputsReport {
         op: "gemv",
         shape: shape.to_string(),
-        output: output::name(result.output),
+        output: result.output.name(),
         device: kernels.device().choice().clone(),
         emulated: Emulated::of(kernels.device(), &result.reports),
         plan: result.plan,
@@ -173,7 +172,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         seed: args.seed,
         layouts: [args.layout, ScaleLayout::Linear],
         options: GemvOptions {
-            output: ResultType::floats(args.dtype, OutputType::F16),
+            output: ResultType::floats(args.dtype, FloatType::F16),
             overrides: Overrides { kernel: args.kernel.clone(), ctas: args.ctas },
             ..GemvOptions::default()
         },
@@ -253,7 +252,7 @@ fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
     };
     Ok(QuantizeBench {
         direction: args.quantize.direction,
-        element: ResultType::floats(args.dtype, OutputType::Bf16),
+        element: ResultType::floats(args.dtype, FloatType::Bf16),
         options: QuantizeOptions { recipe, scale, layout: args.layout },
         seed: args.seed,
         protocol: protocol(args),

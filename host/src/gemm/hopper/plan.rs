@@ -1,9 +1,10 @@
 //! Which sm_90a kernel, and which CTA does what.
 
+use fp4_formats::FloatType;
 use fp4_formats::gemm::hopper::config::{self, CONFIGS, HopperConfig, K_STEP, MAX_BLOCKS, THREADS};
 use fp4_formats::gemm::hopper::estimate::{self, Estimate};
 use fp4_formats::gemm::hopper::{Division, Operand, Scheme};
-use fp4_formats::gemm::{OutputType, Problem, ResultType};
+use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::dequantize_config;
 
 use super::decode_launches;
@@ -131,7 +132,7 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
     Ok(GemmPlan {
         op: "gemm",
         kernel: config.name,
-        arch: (*arch).into(),
+        arch: *arch,
         before,
         grid: [grid_x, 1],
         cluster: division.cluster * config.sharers,
@@ -231,8 +232,8 @@ pub(in crate::gemm) fn decode_steps(
         return Ok(Vec::new());
     };
     let output = match kind.operand() {
-        Operand::F16 => OutputType::F16,
-        Operand::Bf16 => OutputType::Bf16,
+        Operand::F16 => FloatType::F16,
+        Operand::Bf16 => FloatType::Bf16,
     };
     let config = dequantize_config(format, output);
     let (launches, rows) = decode_launches(problem, layout, entries);

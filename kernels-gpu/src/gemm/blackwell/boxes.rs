@@ -9,7 +9,7 @@ use crate::gemm::epilogue::direct::Bits;
 use crate::gemm::epilogue;
 use cuda_std::ptx::{bulk, fence, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::OutputType;
+use fp4_formats::FloatType;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::store::{BOX_BYTES, box_columns, box_swizzle};
 use fp4_formats::swizzle::CHUNK_BYTES;
@@ -17,8 +17,8 @@ use fp4_formats::swizzle::CHUNK_BYTES;
 /// Columns that are written at a time.
 const PART: usize = epilogue::COLUMNS;
 /// Bytes of results.
-const NARROW: u32 = OutputType::F16.bytes();
-const WIDE: u32 = OutputType::F32.bytes();
+const NARROW: u32 = FloatType::F16.bytes();
+const WIDE: u32 = FloatType::F32.bytes();
 
 /// A warp's boxes, used in turn.
 pub struct Boxes {

@@ -1,7 +1,8 @@
 //! Factors and bias: `alpha * row[m] * column[n] * sum + bias[n]`, in f32, from left to right.
 
 use cuda_std::ptx::{convert, memory};
-use fp4_formats::gemm::{Affine, OutputType};
+use fp4_formats::FloatType;
+use fp4_formats::gemm::Affine;
 
 use super::combine::combine;
 
@@ -110,11 +111,11 @@ unsafe fn column_factor(affine: &Affine, n: u32) -> f32 {
 unsafe fn bias(affine: &Affine, n: u32) -> f32 {
     // SAFETY: an element of the vector, which has elements of its type.
     unsafe {
-        if affine.bias_type == OutputType::F32 as u32 {
+        if affine.bias_type == FloatType::F32 as u32 {
             f32::from_bits(memory::ld_global_nc_b32(affine.bias + u64::from(n) * 4))
         } else {
             let half = memory::ld_global_nc_u16(affine.bias + u64::from(n) * 2);
-            if affine.bias_type == OutputType::F16 as u32 {
+            if affine.bias_type == FloatType::F16 as u32 {
                 convert::cvt_f32_f16(half)
             } else {
                 f32::from_bits(u32::from(half) << 16)

@@ -2,7 +2,8 @@
 //! result or down a column.
 
 use cuda_std::ptx::{convert, memory};
-use fp4_formats::gemm::{OutputType, Problem, Sink};
+use fp4_formats::FloatType;
+use fp4_formats::gemm::{Problem, Sink};
 
 use super::{COLUMNS, element, element_bytes};
 
@@ -22,11 +23,11 @@ impl Bits {
     /// Rounds `results` to the type of the result.
     #[inline(always)]
     pub fn of(sink: &Sink, results: [f32; COLUMNS]) -> Self {
-        if sink.out_type == OutputType::F32 as u32 {
+        if sink.out_type == FloatType::F32 as u32 {
             return Self::Single(results.map(f32::to_bits));
         }
         let pair = |i: usize| (results[2 * i + 1], results[2 * i]);
-        Self::Half(if sink.out_type == OutputType::Bf16 as u32 {
+        Self::Half(if sink.out_type == FloatType::Bf16 as u32 {
             core::array::from_fn(|i| convert::cvt_rn_bf16x2_f32(pair(i).0, pair(i).1))
         } else {
             core::array::from_fn(|i| convert::cvt_rn_f16x2_f32(pair(i).0, pair(i).1))
@@ -37,8 +38,8 @@ impl Bits {
     #[inline(always)]
     fn bytes(self) -> u64 {
         match self {
-            Self::Half(_) => OutputType::F16.bytes().into(),
-            Self::Single(_) => OutputType::F32.bytes().into(),
+            Self::Half(_) => FloatType::F16.bytes().into(),
+            Self::Single(_) => FloatType::F32.bytes().into(),
         }
     }
 

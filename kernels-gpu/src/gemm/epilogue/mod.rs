@@ -22,7 +22,8 @@ pub mod blocks;
 pub mod combine;
 pub mod direct;
 
-use fp4_formats::gemm::{OUT_NVFP4, OutputType, Sink};
+use fp4_formats::FloatType;
+use fp4_formats::gemm::{OUT_NVFP4, Sink};
 
 /// Neighbouring columns that a thread stores together: 16 bytes of 16-bit results.
 pub const COLUMNS: usize = 8;
@@ -36,13 +37,13 @@ pub fn is_nvfp4(sink: &Sink) -> bool {
 /// Whether results are f32: elements of 4 bytes. All other floats have 2.
 #[inline(always)]
 pub fn is_wide(sink: &Sink) -> bool {
-    sink.out_type == OutputType::F32 as u32
+    sink.out_type == FloatType::F32 as u32
 }
 
 /// Bytes of an element of a result in floats.
 #[inline(always)]
 pub fn element_bytes(sink: &Sink) -> u64 {
-    u64::from(if is_wide(sink) { OutputType::F32.bytes() } else { OutputType::F16.bytes() })
+    u64::from(if is_wide(sink) { FloatType::F32.bytes() } else { FloatType::F16.bytes() })
 }
 
 /// Index of element `[m, n]` of a matrix of the result with `columns` columns.

@@ -1,77 +1,58 @@
-//! Element types of results: rounding, names, bytes to numbers.
+//! Floats of a [`FloatType`] as bytes: conversion to and from numbers, range and rounding error.
 
-pub use fp4_formats::gemv::OutputType;
+use fp4_formats::FloatType;
 use half::{bf16, f16};
-
-/// The type of this name (`f16`, `bf16`, `f32`), if there is one.
-#[must_use]
-pub fn by_name(name: &str) -> Option<OutputType> {
-    ALL.into_iter().find(|&dtype| self::name(dtype) == name)
-}
-
-/// Every type, for tests and tables.
-pub const ALL: [OutputType; 3] = [OutputType::F16, OutputType::Bf16, OutputType::F32];
-
-/// The type's name in commands and reports.
-#[must_use]
-pub const fn name(dtype: OutputType) -> &'static str {
-    match dtype {
-        OutputType::F16 => "f16",
-        OutputType::Bf16 => "bf16",
-        OutputType::F32 => "f32",
-    }
-}
 
 /// Significant bits, the hidden one included.
 #[must_use]
-pub const fn precision(dtype: OutputType) -> u32 {
+pub const fn precision(dtype: FloatType) -> u32 {
     match dtype {
-        OutputType::F16 => f16::MANTISSA_DIGITS,
-        OutputType::Bf16 => bf16::MANTISSA_DIGITS,
-        OutputType::F32 => f32::MANTISSA_DIGITS,
+        FloatType::F16 => f16::MANTISSA_DIGITS,
+        FloatType::Bf16 => bf16::MANTISSA_DIGITS,
+        FloatType::F32 => f32::MANTISSA_DIGITS,
     }
 }
 
 /// Exponent of the smallest subnormal.
-const fn min_exponent(dtype: OutputType) -> i32 {
+const fn min_exponent(dtype: FloatType) -> i32 {
     match dtype {
-        OutputType::F16 => -24,
-        OutputType::Bf16 => -133,
-        OutputType::F32 => -149,
+        FloatType::F16 => -24,
+        FloatType::Bf16 => -133,
+        FloatType::F32 => -149,
     }
 }
 
 /// Largest finite value.
 #[must_use]
-pub fn max(dtype: OutputType) -> f64 {
+pub fn max(dtype: FloatType) -> f64 {
     match dtype {
-        OutputType::F16 => f16::MAX.to_f64(),
-        OutputType::Bf16 => bf16::MAX.to_f64(),
-        OutputType::F32 => f64::from(f32::MAX),
+        FloatType::F16 => f16::MAX.to_f64(),
+        FloatType::Bf16 => bf16::MAX.to_f64(),
+        FloatType::F32 => f64::from(f32::MAX),
     }
 }
 
 /// Largest error of rounding a number of magnitude up to `magnitude` to the nearest value: half
 /// a unit in the last place, or half the smallest subnormal.
 #[must_use]
-pub fn half_ulp(dtype: OutputType, magnitude: f64) -> f64 {
+pub fn half_ulp(dtype: FloatType, magnitude: f64) -> f64 {
     let relative = (-f64::from(precision(dtype))).exp2();
     (magnitude * relative).max((f64::from(min_exponent(dtype)) - 1.0).exp2())
 }
 
 /// Numbers from little-endian elements; an incomplete last element is dropped.
 #[must_use]
-pub fn decode(dtype: OutputType, bytes: &[u8]) -> Vec<f32> {
+pub fn decode(dtype: FloatType, bytes: &[u8]) -> Vec<f32> {
     match dtype {
-        OutputType::F16 => {
+        FloatType::F16 => {
             let (items, _) = bytes.as_chunks();
             items.iter().map(|&item| f16::from_le_bytes(item).to_f32()).collect()
         }
-        OutputType::Bf16 => {
+        FloatType::Bf16 => {
             let (items, _) = bytes.as_chunks();
             items.iter().map(|&item| bf16::from_le_bytes(item).to_f32()).collect()
         }
-        OutputType::F32 => {
+        FloatType::F32 => {
             let (items, _) = bytes.as_chunks();
             items.iter().map(|&item| f32::from_le_bytes(item)).collect()
         }
@@ -80,12 +61,12 @@ pub fn decode(dtype: OutputType, bytes: &[u8]) -> Vec<f32> {
 
 /// Little-endian elements, each rounded to the nearest value of the type.
 #[must_use]
-pub fn encode(dtype: OutputType, values: impl IntoIterator<Item = f64>) -> Vec<u8> {
+pub fn encode(dtype: FloatType, values: impl IntoIterator<Item = f64>) -> Vec<u8> {
     let values = values.into_iter();
     match dtype {
-        OutputType::F16 => values.flat_map(|x| f16::from_f32(to_odd(x)).to_le_bytes()).collect(),
-        OutputType::Bf16 => values.flat_map(|x| bf16::from_f32(to_odd(x)).to_le_bytes()).collect(),
-        OutputType::F32 => values.flat_map(|x| (x as f32).to_le_bytes()).collect(),
+        FloatType::F16 => values.flat_map(|x| f16::from_f32(to_odd(x)).to_le_bytes()).collect(),
+        FloatType::Bf16 => values.flat_map(|x| bf16::from_f32(to_odd(x)).to_le_bytes()).collect(),
+        FloatType::F32 => values.flat_map(|x| (x as f32).to_le_bytes()).collect(),
     }
 }
 
@@ -113,7 +94,7 @@ mod tests {
             let (low, high) = (f16::from_bits(bits).to_f64(), f16::from_bits(bits + 1).to_f64());
             let middle = f64::midpoint(low, high);
             let error = (f16::from_f64(middle).to_f64() - middle).abs();
-            assert!(error <= half_ulp(OutputType::F16, middle), "at {bits:#06x}");
+            assert!(error <= half_ulp(FloatType::F16, middle), "at {bits:#06x}");
         }
     }
 
@@ -121,7 +102,7 @@ mod tests {
         /// Around the middle between two values, down to the last bit of the f64.
         #[test]
         fn rounding_is_to_the_nearest(bits in 1u16..0x7bff, dtype in 0usize..2, off in -3i64..4) {
-            let dtype = [OutputType::F16, OutputType::Bf16][dtype];
+            let dtype = [FloatType::F16, FloatType::Bf16][dtype];
             let value = |bits: u16| f64::from(decode(dtype, &bits.to_le_bytes())[0]);
             let (low, high) = (value(bits), value(bits + 1));
             let middle = f64::midpoint(low, high);
@@ -140,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_ends_of_the_range() {
-        for dtype in [OutputType::F16, OutputType::Bf16] {
+        for dtype in [FloatType::F16, FloatType::Bf16] {
             let one = |x: f64| decode(dtype, &encode(dtype, [x]))[0];
             assert_eq!(f64::from(one(max(dtype))), max(dtype));
             assert_eq!(one(1e300), f32::INFINITY);
@@ -152,13 +133,11 @@ mod tests {
     }
 
     #[test]
-    fn names_and_bytes_round_trip() {
-        for dtype in ALL {
-            assert_eq!(by_name(name(dtype)), Some(dtype));
+    fn bytes_round_trip() {
+        for dtype in FloatType::ALL {
             let bytes = encode(dtype, [1.5, -2.0]);
             assert_eq!(bytes.len(), 2 * dtype.bytes() as usize);
             assert_eq!(decode(dtype, &bytes), [1.5, -2.0]);
         }
-        assert_eq!(by_name("f64"), None);
     }
 }

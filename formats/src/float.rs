@@ -1,0 +1,57 @@
+//! The float types of matrices and vectors that are not block-scaled: results, biases, the input of
+//! a quantiser and the output of a dequantiser.
+
+/// An IEEE or bfloat type. Kernels take its discriminant as a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum FloatType {
+    /// IEEE binary16.
+    F16 = 0,
+    /// bfloat16.
+    Bf16 = 1,
+    /// IEEE binary32.
+    F32 = 2,
+}
+
+impl FloatType {
+    /// Every type, for tests and tables.
+    pub const ALL: [Self; 3] = [Self::F16, Self::Bf16, Self::F32];
+
+    /// The type of this [name](Self::name), if there is one.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|ty| ty.name() == name)
+    }
+
+    /// The type's name in commands and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+        }
+    }
+
+    /// Bytes of an element.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_their_types() {
+        for ty in FloatType::ALL {
+            assert_eq!(FloatType::by_name(ty.name()), Some(ty));
+        }
+        assert_eq!(FloatType::by_name("f64"), None);
+    }
+}
