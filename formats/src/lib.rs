@@ -41,7 +41,7 @@ pub mod swizzle;
 pub mod tensor_map;
 pub mod ue8m0;
 
-pub use arch::Arch;
+pub use arch::{Arch, TensorFamily};
 pub use block::{BlockFormat, Mxfp4, Nvfp4};
 pub use float::FloatType;
 pub use layout::{ScaleLayout, SizeOverflow};

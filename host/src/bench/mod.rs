@@ -16,7 +16,7 @@ use fp4_formats::ScaleLayout;
 use ptx_emu::{Counters, LaunchReport, LowerBound};
 use serde::Serialize;
 
-pub use gemm::{GemmBench, GemmReport, GemmTiming, Left, Swept, gemm};
+pub use gemm::{ActivationInput, GemmBench, GemmReport, GemmTiming, Swept, gemm};
 pub use gpu::{Protocol, Timing};
 pub use quantize::{CopyTiming, Direction, QuantizeBench, QuantizeBenchReport, quantize};
 pub use timing::{Peer, Peers, ReadCeiling, SetTimes};

@@ -45,6 +45,7 @@ mod activations;
 mod blackwell;
 mod buffers;
 mod check;
+mod family;
 mod hopper;
 mod oracle;
 mod plan;

@@ -26,7 +26,7 @@
 //!     "kernels": "85944171f73967e8"
 //!   },
 //!   "entries": [
-//!     {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":128,"kernel":"gemm_sm90_nvfp4_f16_128x64","splits":2,"median_ns":15300}
+//!     {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":128,"kernel":"gemm_sm90_nvfp4_f16_128x64","split":"cluster:2","median_ns":15300}
 //!   ]
 //! }
 //! ```

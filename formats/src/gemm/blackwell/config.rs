@@ -1,6 +1,7 @@
 //! Tile configurations of the sm_100a kernels, and what follows from them.
 
 use super::store::BOX_BYTES;
+use crate::gemm::Split;
 use crate::gemm::hopper::Operand;
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
@@ -96,6 +97,11 @@ impl BlackwellConfig {
         // No block of a result in NVFP4 is cut.
         assert!((columns / splits).is_multiple_of(Format::Nvfp4.block()));
         config
+    }
+
+    /// How the kernel splits K.
+    pub const fn split(&self) -> Split {
+        if self.splits == 1 { Split::None } else { Split::Cluster(self.splits) }
     }
 
     /// Threads of a CTA.

@@ -6,8 +6,8 @@
 
 use super::estimate::{Machine, clusters};
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
-use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles, Uniform};
 use crate::WARP;
+use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles, Uniform};
 
 /// Columns of K that a stage of the pipeline holds.
 pub const K_STEP: u32 = CHUNK_COLUMNS;

@@ -2,8 +2,8 @@
 
 use super::config::{CONFIGS, HopperConfig, K_STEP, PARTITIONS};
 use super::repack::Scheme;
-use crate::gemm::{Problem, ResultType, Schedule, Split};
 use crate::WARP;
+use crate::gemm::{Problem, ResultType, Schedule, Split};
 use crate::quantize::Format;
 
 /// What a choice depends on besides the problem.
@@ -145,8 +145,7 @@ pub fn estimate(
     if dram > body {
         (body, bound) = (dram, "dram");
     }
-    let loaded = weights * config.token_tiles(problem.m) as u64
-        + activations * row_tiles;
+    let loaded = weights * config.token_tiles(problem.m) as u64 + activations * row_tiles;
     if loaded / L2_BYTES > body {
         (body, bound) = (loaded / L2_BYTES, "l2");
     }

@@ -18,6 +18,6 @@ pub mod repack;
 pub mod word;
 
 pub use config::{CONFIGS, HopperConfig};
-pub use params::HopperParams;
+pub use params::{HopperParams, activations_map};
 pub use repack::{Scheme, WeightLayout};
 pub use word::Operand;

@@ -1,14 +1,17 @@
 //! The parameter block of the sm_90a kernels.
 
+use super::HopperConfig;
+use super::config::{BOX_COLUMNS, OPERAND_BYTES};
+use crate::Swizzle;
 use crate::gemm::{Epilogue, Problem, Schedule};
-use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
+use crate::tensor_map::{MapElement, TENSOR_MAP_BYTES, TensorMap, TensorMapShape};
 
 /// Parameter block of every sm_90a GEMM kernel, passed by value. Pointers are device
 /// addresses.
 ///
 /// | field | shape | layout |
 /// |---|---|---|
-/// | `activations` | tensor map | of `[L, M, K]` operands; box 64 columns, the configuration's [`box_tokens`](super::HopperConfig::box_tokens), 1; 128-byte swizzle; zeros out of bounds |
+/// | `activations` | tensor map | [`activations_map`] |
 /// | `partials` | one place per CTA | the partial sums that it sends, [`HopperConfig::partial_bytes`](super::HopperConfig::partial_bytes) |
 /// | `flags` | one word per CTA | not 0 once the CTA's partial sums are there; all 0 before and after a launch |
 /// | `weights` | `L` or 1 matrices | [`WeightLayout`](super::WeightLayout), `weight_stride` bytes apart (0: shared), 128-byte aligned |
@@ -65,6 +68,25 @@ impl HopperParams {
             at += 1;
         }
         bytes
+    }
+}
+
+/// The map of `[L, M, K]` activations, matrices `stride` bytes apart; 0 where all are one. A box is
+/// what one copy brings: a row of the swizzle of a CTA's part of the tokens.
+#[must_use]
+pub const fn activations_map(
+    config: &HopperConfig,
+    problem: &Problem,
+    stride: u64,
+) -> TensorMapShape {
+    let Problem { m, k, l, .. } = *problem;
+    TensorMapShape {
+        element: MapElement::U16,
+        rank: 3,
+        dims: [k as u64, m as u64, l as u64, 1, 1],
+        strides: [OPERAND_BYTES as u64 * k as u64, stride, 0, 0],
+        box_dims: [BOX_COLUMNS, config.box_tokens(), 1, 1, 1],
+        swizzle: Swizzle::B128,
     }
 }
 
