@@ -159,6 +159,9 @@ impl fmt::Display for Choice {
     }
 }
 
+/// Largest size of a grid in y (CUDA C++ Programming Guide, technical specifications).
+pub const MAX_GRID_Y: usize = 65_535;
+
 /// The sizes of a machine that planning depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {

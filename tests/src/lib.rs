@@ -101,7 +101,7 @@ pub struct Case {
     pub shape: GemvShape,
     /// Inputs.
     pub generator: Generator,
-    /// Layouts of the scales of matrix and vectors.
+    /// Layouts of the activations' and the weights' scales.
     pub layouts: [ScaleLayout; 2],
     /// alpha, output, overrides.
     pub options: GemvOptions,
