@@ -369,7 +369,7 @@ fn bad_results_are_refused() {
 fn the_table_of_the_environment_decides() {
     let folder = Folder::new("gemm-table");
     for (device, _) in compiled() {
-        let (kernel, splits) = match device {
+        let (kernel, split) = match device {
             "emu:h200" => ("gemm_sm90_nvfp4_f16_128x32", 2),
             _ => ("gemm_nvfp4_128x128", 1),
         };
@@ -380,7 +380,7 @@ fn the_table_of_the_environment_decides() {
         let (format, shape) = (Format::Nvfp4, GemmShape::of(4, 72, 512));
         let activations = ActivationKind::Blocks { format, layout };
         let problem = TuneProblem { format, activations, output: FloatType::F16.into(), shape };
-        table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 4000 });
+        table.insert(problem, Measured { kernel: kernel.into(), split, median_ns: 4000 });
         let path = folder.file(&format!("{}.json", device.replace(':', "-")));
         tune::write(&path, &table).expect("written");
 
@@ -398,11 +398,11 @@ fn the_table_of_the_environment_decides() {
             json["plan"].clone()
         };
         let plan = bench(path.as_os_str(), &[]);
-        assert_eq!((&plan["kernel"], &plan["splits"]), (&kernel.into(), &splits.into()), "{plan}");
+        assert_eq!((&plan["kernel"], &plan["split"]), (&kernel.into(), &split.into()), "{plan}");
         assert_eq!(plan["source"]["table"]["m"], 4, "{plan}");
         let model = bench(OsStr::new("off"), &[]);
         assert_eq!(model["source"], "model");
-        assert_ne!((&model["kernel"], &model["splits"]), (&plan["kernel"], &plan["splits"]));
+        assert_ne!((&model["kernel"], &model["split"]), (&plan["kernel"], &plan["split"]));
 
         let asked = model["kernel"].as_str().expect("a name");
         let plan = bench(path.as_os_str(), &["--kernel", asked]);
@@ -433,12 +433,12 @@ fn benches_explain_their_choice() {
         };
         let json: serde_json::Value = serde_json::from_str(&bench(&["--json"])).expect("JSON");
         let plan = &json["plan"];
-        let (kernel, splits) = (plan["kernel"].as_str().expect("a name"), &plan["splits"]);
+        let (kernel, split) = (plan["kernel"].as_str().expect("a name"), &plan["split"]);
         let candidates = plan["candidates"].as_array().expect("a list");
         assert!(candidates.len() > 3, "{plan}");
 
         let text = bench(&["--explain"]);
-        let chosen = format!("  table     chosen: {kernel} x {splits}, the best by the model\n");
+        let chosen = format!("  table     chosen: {kernel} x {split}, the best by the model\n");
         let (_, table) = text.split_once(&chosen).unwrap_or_else(|| panic!("{chosen}: {text}"));
         let lines: Vec<&str> =
             table.lines().take_while(|line| line.contains(" cycles: ")).collect();
@@ -447,12 +447,12 @@ fn benches_explain_their_choice() {
         for (line, candidate) in lines.iter().zip(candidates) {
             let cycles = candidate["cycles"].as_u64().expect("a number");
             let name = candidate["kernel"].as_str().expect("a name");
-            let says = format!("{cycles} cycles: {name} x {}, ", candidate["splits"]);
+            let says = format!("{cycles} cycles: {name} x {}, ", candidate["split"]);
             assert!(line.trim_start().starts_with(&says), "{line} lacks {says}");
             assert!(cycles >= last, "{text}");
             last = cycles;
         }
-        assert!(lines[0].contains(&format!(" {kernel} x {splits}, ")), "{text}");
+        assert!(lines[0].contains(&format!(" {kernel} x {split}, ")), "{text}");
 
         let other = candidates.last().expect("one")["kernel"].as_str().expect("a name");
         let text = bench(&["--explain", "--kernel", other]);

@@ -34,8 +34,8 @@ fn key() -> DeviceKey {
     }
 }
 
-fn measured(kernel: &str, splits: u32, median_ns: u64) -> Measured {
-    Measured { kernel: kernel.into(), splits, median_ns }
+fn measured(kernel: &str, split: Split, median_ns: u64) -> Measured {
+    Measured { kernel: kernel.into(), split, median_ns }
 }
 
 fn nvfp4(m: usize, n: usize, k: usize) -> TuneProblem {
@@ -88,8 +88,8 @@ fn tables() -> impl Strategy<Value = Table> {
     );
     prop::collection::vec(entry, 0..30).prop_map(|entries| {
         let mut table = Table::new(key());
-        for (problem, kernel, splits, median_ns) in entries {
-            table.insert(problem, Measured { kernel, splits, median_ns });
+        for (problem, kernel, split, median_ns) in entries {
+            table.insert(problem, Measured { kernel, split, median_ns });
         }
         table
     })

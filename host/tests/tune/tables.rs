@@ -23,8 +23,8 @@ fn the_text_of_a_table() {
     "kernels": "0123456789abcdef"
   },
   "entries": [
-    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":8,"kernel":"a","splits":4,"median_ns":900},
-    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":128,"kernel":"b","splits":2,"median_ns":15300}
+    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":8,"kernel":"a","split":"cluster:4","median_ns":900},
+    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":128,"kernel":"b","split":"cluster:2","median_ns":15300}
   ]
 }
 "#;
