@@ -38,8 +38,13 @@ pub unsafe fn store_tile<W: Weights>(
         return;
     }
     let pieces = config.rows / COLUMNS as u32;
-    // Pinned, so that what follows from it takes no register during the main loop.
-    let thread = marker::pin(thread::thread_idx_x());
+    // Two CTAs per SM with 64 tokens each have no register left during the main loop: what follows
+    // from the thread's index is computed behind it.
+    let thread = if config.min_blocks > 1 && config.tokens > 32 {
+        marker::pin(thread::thread_idx_x())
+    } else {
+        thread::thread_idx_x()
+    };
     let column = thread % pieces * COLUMNS as u32;
     let n = tile.row_tile * config.rows + column;
     if n >= p.problem.n {
