@@ -248,38 +248,38 @@ unsafe fn results<const N: usize>(
     sums: [f32; N],
 ) -> [f32; N] {
     let affine = &work.params.epilogue.affine;
-    let unit = decode::unit(work.config);
+    let (unit, swapped) = (decode::unit(work.config), work.params.swapped != 0);
     let (x, y) = (own_row(place), place.y + column + warp::lane_id());
     let (x_exists, y_exists) = (x < work.x_rows(), y < work.y_rows());
+    // What belongs to the thread's row of `X`, and to the lane's row of `Y`: swapped, the former is
+    // a column of the result.
+    let ((n, n_exists), (m, m_exists)) =
+        if swapped { ((x, x_exists), (y, y_exists)) } else { ((y, y_exists), (x, x_exists)) };
+    // SAFETY: vectors are read where row or column exist.
+    let (row, own) = unsafe {
+        (
+            if m_exists { affine::row_factor(affine, m) } else { affine.alpha },
+            if n_exists { affine::column(affine, n) } else { Column::NONE },
+        )
+    };
+    let along_y =
+        if swapped { affine.row_factors != 0 } else { affine::has_columns(affine) };
+    if !along_y {
+        return sums.map(|sum| affine::result(sum, unit, row, own));
+    }
     let mut results = [0.0; N];
-    // SAFETY: vectors are read where row or column exist; all lanes take the same branches
-    // around what they exchange.
-    unsafe {
-        if work.params.swapped != 0 {
-            // A thread has a column of the result.
-            let column = if x_exists { affine::column(affine, x) } else { Column::NONE };
-            if affine.row_factors == 0 {
-                return sums.map(|sum| affine::result(sum, unit, affine.alpha, column));
-            }
-            let row = if y_exists { affine::row_factor(affine, y) } else { affine.alpha };
-            for i in 0..N {
-                let row = warp::broadcast_f32(row, i as u32);
-                results[i] = affine::result(sums[i], unit, row, column);
-            }
-            return results;
-        }
-        let row = if x_exists { affine::row_factor(affine, x) } else { affine.alpha };
-        if !affine::has_columns(affine) {
-            return sums.map(|sum| affine::result(sum, unit, row, Column::NONE));
-        }
-        let own = if y_exists { affine::column(affine, y) } else { Column::NONE };
-        for i in 0..N {
-            let column = Column {
-                factor: warp::broadcast_f32(own.factor, i as u32),
-                bias: warp::broadcast_f32(own.bias, i as u32),
-            };
-            results[i] = affine::result(sums[i], unit, row, column);
-        }
+    for i in 0..N {
+        // SAFETY: all lanes take the same branches around what they exchange.
+        let (of_row, factor, bias) = unsafe {
+            (
+                warp::broadcast_f32(row, i as u32),
+                warp::broadcast_f32(own.factor, i as u32),
+                warp::broadcast_f32(own.bias, i as u32),
+            )
+        };
+        let (row, column) =
+            if swapped { (of_row, own) } else { (row, Column { factor, bias }) };
+        results[i] = affine::result(sums[i], unit, row, column);
     }
     results
 }
