@@ -376,7 +376,8 @@ fn overrides_that_do_not_suit() {
             let required = "none, stream-k, or cluster:N with N of at most 2";
             refused(plan(None, Some(Split::Cluster(3))), "split of K", required, "cluster:3");
         } else {
-            let Err(Error::Shape { field, required, actual }) = plan(None, Some(Split::Cluster(3))) else {
+            let Err(Error::Shape { field, required, actual }) = plan(None, Some(Split::Cluster(3)))
+            else {
                 panic!("no such number of parts");
             };
             assert_eq!(

@@ -1,10 +1,10 @@
 //! A GEMM of one shape: checked and planned once, launched any number of times.
 
-use fp4_formats::FloatType;
-use fp4_formats::gemm::{Affine, Epilogue, Problem, Sink};
+use fp4_formats::gemm::Problem;
 use ptx_emu::LaunchReport;
 
 use super::check::formats;
+use super::epilogue::Placed;
 use super::family::{Kernel, Launch};
 use super::strides::Strides;
 use super::{
@@ -258,22 +258,14 @@ impl Gemm {
         self.check_weights(weights)?;
         let device = self.kernels.device();
         let (out, scales) = out.place(self.output, &self.strides, device)?;
-        let [row_factors, column_factors, bias] = vectors.place(&self.plan.problem, device)?;
-        let affine = Affine {
-            row_factors,
-            column_factors,
-            bias,
+        let placed = Placed {
+            vectors: vectors.place(&self.plan.problem, device)?,
             alpha: self.factor(weights)?,
-            bias_type: FloatType::F32 as u32,
-        };
-        let sink = Sink {
             out,
             out_stride: self.strides.out_stride(self.output),
-            out_type: self.output.code(),
-            reserved: 0,
             scales,
         };
-        let epilogue = Epilogue { affine, sink };
+        let epilogue = placed.params(self.output);
         self.kernel().launch(Launch { gemm: self, activations: a, weights, workspace, epilogue })
     }
 

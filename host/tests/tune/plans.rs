@@ -119,7 +119,10 @@ fn an_entry_is_taken() {
         says(&plan, "the fastest of those measured with M = 128");
         says(&plan, "the tuning table given: 12.345 us at M = 128; the model has");
         let explained = plan.explain();
-        assert!(explained.starts_with(&format!("chosen: {kernel}, split {split}, ")), "{explained}");
+        assert!(
+            explained.starts_with(&format!("chosen: {kernel}, split {split}, ")),
+            "{explained}"
+        );
         assert_eq!(explained.lines().count(), 1 + plan.candidates.len());
         let asked = by_override(&tuned, &problem, kernel, split);
         assert_eq!((asked.grid, asked.cluster, asked.tile), (plan.grid, plan.cluster, plan.tile));

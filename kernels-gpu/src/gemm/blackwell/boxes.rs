@@ -4,9 +4,9 @@
 use super::control::Control;
 use super::store::{Order, Place, own_row};
 use super::{RESULT, Work, decode, map};
+use crate::gemm::epilogue;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::direct::Bits;
-use crate::gemm::epilogue;
 use cuda_std::ptx::{bulk, fence, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{thread, warp};
 use fp4_formats::FloatType;
@@ -247,7 +247,8 @@ unsafe fn results<const N: usize>(
     column: u32,
     sums: [f32; N],
 ) -> [f32; N] {
-    let affine = &work.params.epilogue.affine;
+    let epilogue = &work.params.epilogue;
+    let affine = &epilogue.affine;
     let (unit, swapped) = (decode::unit(work.config), work.params.swapped != 0);
     let (x, y) = (own_row(place), place.y + column + warp::lane_id());
     let (x_exists, y_exists) = (x < work.x_rows(), y < work.y_rows());
@@ -262,10 +263,9 @@ unsafe fn results<const N: usize>(
             if n_exists { affine::column(affine, n) } else { Column::NONE },
         )
     };
-    let along_y =
-        if swapped { affine.row_factors != 0 } else { affine::has_columns(affine) };
+    let along_y = if swapped { affine.row_factors != 0 } else { affine::has_columns(affine) };
     if !along_y {
-        return sums.map(|sum| affine::result(sum, unit, row, own));
+        return sums.map(|sum| affine::result(epilogue, sum, unit, row, own));
     }
     let mut results = [0.0; N];
     for i in 0..N {
@@ -277,9 +277,8 @@ unsafe fn results<const N: usize>(
                 warp::broadcast_f32(own.bias, i as u32),
             )
         };
-        let (row, column) =
-            if swapped { (of_row, own) } else { (row, Column { factor, bias }) };
-        results[i] = affine::result(sums[i], unit, row, column);
+        let (row, column) = if swapped { (of_row, own) } else { (row, Column { factor, bias }) };
+        results[i] = affine::result(epilogue, sums[i], unit, row, column);
     }
     results
 }

@@ -199,17 +199,17 @@ pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [f32; PAR
         return;
     }
     let BlackwellParams { epilogue, problem, .. } = work.params;
-    let (affine, sink) = (&epilogue.affine, &epilogue.sink);
+    let sink = &epilogue.sink;
     let unit = decode::unit(work.config);
     let exist = work.y_rows() - y;
     // SAFETY: the row, and those of the columns that exist, are inside the result.
     unsafe {
         if work.params.swapped != 0 {
             // A row of `X` is a column of the result.
-            let results = affine::column_results(affine, unit, [y, x], exist, sums);
+            let results = affine::column_results(epilogue, unit, [y, x], exist, sums);
             direct::store_column(sink, problem, place.batch, [y, x], exist, results);
         } else {
-            let results = affine::row_results(affine, unit, [x, y], exist, sums);
+            let results = affine::row_results(epilogue, unit, [x, y], exist, sums);
             direct::store_row(sink, problem, place.batch, [x, y], exist, results);
         }
     }

@@ -40,7 +40,7 @@ pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [[f32; CO
     // SAFETY: column `n` and the tokens below M exist; all lanes of the warp are here.
     let row = unsafe {
         let exist = problem.m - y;
-        let results = affine::column_results(&epilogue.affine, unit, [y, n], exist, sums);
+        let results = affine::column_results(epilogue, unit, [y, n], exist, sums);
         warp::transpose(results)
     };
     let (token, first) = (y + lane, x - lane);

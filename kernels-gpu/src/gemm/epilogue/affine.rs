@@ -2,7 +2,7 @@
 
 use cuda_std::ptx::{convert, memory};
 use fp4_formats::FloatType;
-use fp4_formats::gemm::Affine;
+use fp4_formats::gemm::{Affine, Epilogue};
 
 use super::combine::combine;
 
@@ -36,8 +36,8 @@ pub fn scaled(sum: f32, unit: f32, row: f32) -> f32 {
 
 /// The result of a sum.
 #[inline(always)]
-pub fn result(sum: f32, unit: f32, row: f32, column: Column) -> f32 {
-    combine(column.apply(scaled(sum, unit, row)))
+pub fn result(epilogue: &Epilogue, sum: f32, unit: f32, row: f32, column: Column) -> f32 {
+    combine(epilogue, column.apply(scaled(sum, unit, row)))
 }
 
 /// Whether columns have factors or a bias.
@@ -131,12 +131,13 @@ unsafe fn bias(affine: &Affine, n: u32) -> f32 {
 /// The row exists, and so do these columns.
 #[inline(always)]
 pub unsafe fn row_results<const N: usize>(
-    affine: &Affine,
+    epilogue: &Epilogue,
     unit: f32,
     [m, n]: [u32; 2],
     exist: u32,
     sums: [f32; N],
 ) -> [f32; N] {
+    let affine = &epilogue.affine;
     // SAFETY: the row exists.
     let row = unsafe { row_factor(affine, m) };
     // One vector after the other: both would take twice the registers.
@@ -159,7 +160,7 @@ pub unsafe fn row_results<const N: usize>(
             }
         }
     }
-    values.map(combine)
+    values.map(|value| combine(epilogue, value))
 }
 
 /// The results of column `n`, rows `m..`, of which the first `exist` exist.
@@ -168,12 +169,13 @@ pub unsafe fn row_results<const N: usize>(
 /// The column exists, and so do these rows.
 #[inline(always)]
 pub unsafe fn column_results<const N: usize>(
-    affine: &Affine,
+    epilogue: &Epilogue,
     unit: f32,
     [m, n]: [u32; 2],
     exist: u32,
     sums: [f32; N],
 ) -> [f32; N] {
+    let affine = &epilogue.affine;
     // SAFETY: the column exists, as the caller says.
     let column = unsafe { column(affine, n) };
     let mut rows = [affine.alpha; N];
@@ -187,7 +189,7 @@ pub unsafe fn column_results<const N: usize>(
     }
     let mut results = [0.0; N];
     for i in 0..N {
-        results[i] = result(sums[i], unit, rows[i], column);
+        results[i] = result(epilogue, sums[i], unit, rows[i], column);
     }
     results
 }

@@ -33,12 +33,11 @@ pub unsafe fn store(
     [low, high]: [[f32; COLUMNS]; 2],
 ) {
     const ALL: u32 = COLUMNS as u32;
-    let Epilogue { affine, sink } = epilogue;
     // SAFETY: row and columns exist, and the block's place is inside the result.
     unsafe {
-        let low = affine::row_results(affine, unit, [m, n], ALL, low);
-        let high = affine::row_results(affine, unit, [m, n + ALL], ALL, high);
-        store_results(sink, problem, matrix, [m, n], [low, high]);
+        let low = affine::row_results(epilogue, unit, [m, n], ALL, low);
+        let high = affine::row_results(epilogue, unit, [m, n + ALL], ALL, high);
+        store_results(&epilogue.sink, problem, matrix, [m, n], [low, high]);
     }
 }
 

@@ -2,10 +2,10 @@
 
 use cuda_std::ptx::{bulk, grid, marker, tensor_copy};
 use cuda_std::thread;
+use fp4_formats::gemm::Item;
 use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, K_STEP, OPERAND_BYTES};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
-use fp4_formats::gemm::Item;
 
 use super::multicast;
 use super::tile::{Memory, Tile};

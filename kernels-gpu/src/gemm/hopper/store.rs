@@ -55,8 +55,7 @@ pub unsafe fn store_tile<W: Weights>(
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
     let swapped = !(thread ^ thread >> 2).is_multiple_of(2);
     let step = CONSUMER_THREADS / pieces;
-    let piece =
-        Piece { config, p, tile, part, memory, unit, column, n, first, step, end, swapped };
+    let piece = Piece { config, p, tile, part, memory, unit, column, n, first, step, end, swapped };
     // SAFETY: the columns from `n` on exist as far as the matrix reaches.
     unsafe {
         if !(p.problem.n.is_multiple_of(COLUMNS as u32)
@@ -133,7 +132,7 @@ unsafe fn store_blocks<W: Weights>(
                         results[half][j] = affine::column(affine, n).apply(results[half][j]);
                     }
                 }
-                results[half] = results[half].map(combine);
+                results[half] = results[half].map(|value| combine(&p.epilogue, value));
             }
             blocks::store_results(sink, problem, tile.matrix, [m, n], results);
         }
@@ -256,8 +255,7 @@ impl Piece<'_> {
                 let [sums] = self.sums::<1, 1>([token]);
                 let (epilogue, problem) = (&self.p.epilogue, &self.p.problem);
                 let exist = problem.n - self.n;
-                let results =
-                    affine::row_results(&epilogue.affine, self.unit, place, exist, sums);
+                let results = affine::row_results(epilogue, self.unit, place, exist, sums);
                 direct::store_row(&epilogue.sink, problem, self.tile.matrix, place, exist, results);
             }
             token += step;
@@ -285,15 +283,15 @@ impl Piece<'_> {
                 core::array::from_fn(|i| (token + i as u32 * step).min(self.end - 1));
             for i in 0..BATCH {
                 // SAFETY: the token's factor.
-                row_factors[i] =
-                    unsafe { affine::row_factor(affine, self.tile.token + tokens[i]) };
+                row_factors[i] = unsafe { affine::row_factor(affine, self.tile.token + tokens[i]) };
             }
             // SAFETY: the tokens' sums.
             let mut results = unsafe { self.sums::<BATCH, RANKS>(tokens) };
             for i in 0..BATCH {
                 for j in 0..COLUMNS {
+                    let (epilogue, sum) = (&self.p.epilogue, results[i][j]);
                     results[i][j] =
-                        affine::result(results[i][j], self.unit, row_factors[i], columns[j]);
+                        affine::result(epilogue, sum, self.unit, row_factors[i], columns[j]);
                 }
                 let at = token + i as u32 * step;
                 if at < self.end {
