@@ -6,6 +6,7 @@ mod support;
 use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::arch::TensorFamily;
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
@@ -376,7 +377,8 @@ fn overrides_that_do_not_suit() {
             let required = "none, stream-k, or cluster:N with N of at most 2";
             refused(plan(None, Some(Split::Cluster(3))), "split of K", required, "cluster:3");
         } else {
-            let Err(Error::Shape { field, required, actual }) = plan(None, Some(Split::Cluster(3))) else {
+            let Err(Error::Shape { field, required, actual }) = plan(None, Some(Split::Cluster(3)))
+            else {
                 panic!("no such number of parts");
             };
             assert_eq!(

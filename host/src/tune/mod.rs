@@ -17,7 +17,7 @@
 //!
 //! ```json
 //! {
-//!   "version": 1,
+//!   "version": 2,
 //!   "device": {
 //!     "name": "NVIDIA H200",
 //!     "compute_capability": "9.0",
@@ -57,7 +57,7 @@ pub use key::{DeviceKey, ResultKind, TuneProblem, fingerprint};
 pub use table::{Measured, Table};
 
 /// Version of the file's form.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Environment variable that names the table's file, or is `off`.
 pub const VARIABLE: &str = "NVFP4_TUNE";
