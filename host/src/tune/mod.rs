@@ -1,7 +1,7 @@
 //! Measured choices of GEMM kernels: which of a plan's candidates was the fastest on a device.
 //!
 //! A [`Table`] belongs to one device with its driver and its kernels ([`DeviceKey`]) and says for
-//! each [`TuneProblem`] which kernel was the fastest, in how many parts of K, and how long it
+//! each [`TuneProblem`] which kernel was the fastest, with which split of K, and how long it
 //! took. [`bench::tune`](crate::bench::tune) measures, on a GPU only; `nvfp4 bench --tune` writes
 //! the result to a file.
 //!

@@ -209,7 +209,7 @@ proptest! {
     }
 
     /// Whatever a table says, the plan is one that the model or an override could have made: a
-    /// kernel of the problem's formats, and parts of K that there are. A rejected entry is said.
+    /// kernel of the problem's formats, and a split of K that it has. A rejected entry is said.
     #[test]
     fn no_table_leads_to_an_unsuitable_kernel(
         which in 0usize..2,
