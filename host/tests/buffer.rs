@@ -8,6 +8,7 @@ use fp4_formats::arch::TensorFamily;
 use std::path::Path;
 use std::ptr;
 
+use fp4_formats::gemm::Split;
 use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
 use fp4_formats::{FloatType, ScaleLayout};

@@ -6,6 +6,7 @@ mod support;
 use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::arch::TensorFamily;
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;

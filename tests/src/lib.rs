@@ -4,7 +4,8 @@ pub mod checksums;
 pub mod golden;
 pub mod mutation;
 
-use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::gemm::Split;
+use fp4_formats::gemm::hopper::{HopperConfig, Operand};
 use fp4_formats::{Arch, ScaleLayout};
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemv::{Gemv, GemvOptions, GemvResult};
@@ -30,6 +31,15 @@ pub enum Left {
     Blocks(ScaleLayout),
     /// 16-bit floats.
     Halves(Operand),
+}
+
+/// `split`, in the largest cluster that `config` takes where that is smaller.
+pub fn split_within(config: &HopperConfig, split: Split) -> Split {
+    match (split, config.max_split()) {
+        (Split::Cluster(_), 1) => Split::None,
+        (Split::Cluster(ctas), most) => Split::Cluster(ctas.min(most)),
+        (Split::StreamK | Split::None, _) => split,
+    }
 }
 
 /// The workspace's root.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemm::Split;
 use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
 use nvfp4::buffer::DeviceBuffer;
@@ -127,10 +128,10 @@ impl Chain {
 
 /// A product on sm_90a whose activations are decoded before: in FP4, in both layouts, in batches
 /// (of which 128x4 scales take a launch each), as clusters, divided evenly, and a CTA a tile.
-fn product(layout: ScaleLayout, l: usize, splits: u32) -> Chain {
-    let name = format!("{layout}-{l}-{splits}");
+fn product(layout: ScaleLayout, l: usize, split: Split) -> Chain {
+    let name = format!("{layout}-{l}-{split}").replace(':', "-");
     Chain::new(&name, Gpu::h200(), |kernels| {
-        let mut rng = SplitMix64::new(u64::from(splits) + 5);
+        let mut rng = SplitMix64::new(u64::from(split.cluster()) + 5);
         let mut operand = |rows, layout| {
             let dims = Dims::new(l, rows, 528).expect("dims");
             Generator::FullRange.operand("x", dims, layout, &mut rng).expect("an operand")
@@ -138,7 +139,7 @@ fn product(layout: ScaleLayout, l: usize, splits: u32) -> Chain {
         let (a, b) = (operand(19, layout), operand(200, Linear));
         let options = GemmOptions {
             output: FloatType::F32.into(),
-            overrides: GemmOverrides { kernel: None, splits: Some(splits) },
+            overrides: GemmOverrides { kernel: None, split: Some(split) },
             ..GemmOptions::default()
         };
         let a = Activations::Blocks(&a);
@@ -150,16 +151,19 @@ fn product(layout: ScaleLayout, l: usize, splits: u32) -> Chain {
 
 #[test]
 fn products_wait_for_their_decoded_activations() {
-    for (layout, l, splits, launches) in
-        [(Linear, 1, 1, 2), (Blocked128x4, 2, 2, 3), (Linear, 2, 0, 2), (Blocked128x4, 1, 3, 2)]
-    {
-        let chain = product(layout, l, splits);
+    for (layout, l, split, launches) in [
+        (Linear, 1, Split::None, 2),
+        (Blocked128x4, 2, Split::Cluster(2), 3),
+        (Linear, 2, Split::StreamK, 2),
+        (Blocked128x4, 1, Split::Cluster(3), 2),
+    ] {
+        let chain = product(layout, l, split);
         let entries = chain.entries();
         assert_eq!(entries.len(), launches, "{entries:?}");
         let [before @ .., last] = &entries[..] else { panic!("launches") };
         assert!(before.iter().all(|entry| entry.starts_with("dequantize_")), "{entries:?}");
         assert!(last.starts_with("gemm_sm90_"), "{entries:?}");
-        chain.check(&format!("{layout} scales, {l} entries, {splits} parts"));
+        chain.check(&format!("{layout} scales, {l} entries, split {split}"));
     }
 }
 

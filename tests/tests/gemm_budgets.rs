@@ -6,7 +6,7 @@ use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::hopper::config::CONFIGS as HOPPER;
 use fp4_formats::gemm::hopper::config::K_STEP;
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{Split, blackwell, hopper};
 use fp4_formats::quantize::Format;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
@@ -17,7 +17,7 @@ use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMM_CONTEST, GemmShape};
 use nvfp4::tensor::Dims;
-use nvfp4_tests::emulated;
+use nvfp4_tests::{emulated, split_within};
 use ptx_emu::{Counters, Schedule};
 
 const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
@@ -69,7 +69,7 @@ fn contest_shapes_are_within_budget() {
             // Tensor maps, biases and the like are a few sectors. Sums that CTAs give to others
             // are in the workspace, behind decoded activations.
             let given = match plan.workspace_bytes {
-                bytes if plan.splits == 0 => bytes as u64 - a,
+                bytes if plan.split == Split::StreamK => bytes as u64 - a,
                 _ => 0,
             };
             let once = counters.global_unique_bytes_read;
@@ -108,8 +108,12 @@ fn four_stages_are_in_flight() {
             let planned = plan(shape, Format::Nvfp4, kind, arch, machine, &none).expect("planned");
             let few = GemmShape { n: 2 * planned.tile[0] as usize, k: 4096.min(shape.k), ..shape };
             // Not all SMs' parts of these few tiles, which are a step or two.
-            let splits = Some(planned.splits.max(1));
-            let overrides = GemmOverrides { kernel: Some(planned.kernel.into()), splits };
+            let split = match planned.split {
+                Split::StreamK | Split::None => Split::None,
+                Split::Cluster(_) => planned.split,
+            };
+            let kernel = Some(planned.kernel.into());
+            let overrides = GemmOverrides { kernel, split: Some(split) };
             let result = run(&kernels, few, overrides);
             let stage = stage_bytes(&result.plan);
             let most = counters(&result).asynchronous.most_bytes_in_flight;
@@ -141,10 +145,10 @@ fn plans_state_what_is_copied() {
         let arch = kernels.device().choice().arch;
         let hoppers = HOPPER.iter().filter(|config| config.scheme.format == Format::Nvfp4);
         let hoppers = hoppers.flat_map(|config| {
-            [0, 1, 3].map(|splits| {
+            [Split::StreamK, Split::None, Split::Cluster(3)].map(|split| {
                 let tile = [config.rows, config.tokens];
-                let splits = splits.min(config.max_splits());
-                (config.name, tile, config.scheme.operand, true, splits, 3 * K_STEP + 16)
+                let split = split_within(config, split);
+                (config.name, tile, config.scheme.operand, true, split, 3 * K_STEP + 16)
             })
         });
         let blackwells = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
@@ -152,13 +156,13 @@ fn plans_state_what_is_copied() {
             let tile = [config.rows(), config.columns];
             let operand = config.left.unwrap_or(hopper::Operand::F16);
             let k = config.step() * (config.splits + 1) + 16;
-            (config.name, tile, operand, config.left.is_some(), config.splits, k)
+            (config.name, tile, operand, config.left.is_some(), config.split(), k)
         });
         let all: Vec<_> = match arch.tensor() {
             TensorFamily::Wgmma => hoppers.collect(),
             TensorFamily::Tcgen05 => blackwells.collect(),
         };
-        for (name, [rows, tokens], operand, of_halves, splits, k) in all {
+        for (name, [rows, tokens], operand, of_halves, split, k) in all {
             let (m, n, l) = (tokens as usize + 1, rows as usize + 24, 2);
             let mut rng = SplitMix64::new(3);
             let dims = |rows| Dims::new(l, rows, k as usize).expect("dims");
@@ -168,7 +172,7 @@ fn plans_state_what_is_copied() {
             let halves = halves(operand, dims(m), &mut rng);
             let a =
                 if of_halves { Activations::Halves(&halves) } else { Activations::Blocks(&blocks) };
-            let overrides = GemmOverrides { kernel: Some(name.into()), splits: Some(splits) };
+            let overrides = GemmOverrides { kernel: Some(name.into()), split: Some(split) };
             let options = GemmOptions { overrides, ..GemmOptions::default() };
             let result = gemm(&kernels, &a, &weights, &options).expect("runs");
             let asynchronous = counters(&result).asynchronous;
@@ -176,7 +180,7 @@ fn plans_state_what_is_copied() {
             let Reads { activation_passes, weight_passes, bytes } = result.plan.reads;
             assert_eq!(copied, bytes, "{}", result.plan);
             let [rows, tokens] = result.plan.tile.map(|size| size as usize);
-            let shared = name.ends_with("share2") || name.ends_with("pair");
+            let shared = name.ends_with("share2") || name.ends_with("multicast2");
             let per_cluster = if shared { 2 } else { 1 };
             let down = |size: usize, tile: usize| -> [u64; 2] {
                 [1, per_cluster].map(|share| size.div_ceil(tile * share) as u64)
@@ -197,7 +201,7 @@ fn plans_state_their_passes() {
     {
         let kernels = emulated(device, Schedule::Eager);
         let (device, kernel) = (kernels.device(), Some(kernel.to_owned()));
-        let overrides = GemmOverrides { kernel, splits: Some(1) };
+        let overrides = GemmOverrides { kernel, split: Some(Split::None) };
         let (arch, machine) = (device.choice().arch, device.machine());
         let plan = plan(shape, Format::Nvfp4, kind, arch, machine, &overrides).expect("planned");
         let [rows, tokens] = plan.tile.map(|size| size as usize);

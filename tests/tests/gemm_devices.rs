@@ -8,6 +8,7 @@ use fp4_formats::arch::TensorFamily;
 use std::collections::BTreeSet;
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::config::K_STEP;
 use fp4_formats::gemm::hopper::{CONFIGS, HopperConfig, Operand, Scheme};
 use fp4_formats::quantize::Format;
@@ -21,7 +22,7 @@ use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMM_CONTEST, GEMM_CORRECTNESS, GemmShape};
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::{Left, devices, gpu};
+use nvfp4_tests::{Left, devices, gpu, split_within};
 
 const ROWS: [usize; 6] = [1, 7, 65, 127, 129, 300];
 const COLUMNS: [usize; 7] = [1, 3, 8, 40, 72, 200, 1000];
@@ -62,7 +63,7 @@ struct Case {
     /// Scales of the tensors over the generator's: activations, weights.
     tensor_scales: [f32; 2],
     /// sm_90a's kernel and parts of K; others, and where there is none, are left to the plan.
-    kernel: Option<(&'static str, u32)>,
+    kernel: Option<(&'static str, Split)>,
     seed: u64,
 }
 
@@ -143,12 +144,12 @@ impl Dealer {
         }
     }
 
-    /// A case for a kernel and parts of K, of the given sizes or of dealt ones of at most `most`
+    /// A case for a kernel and split of K, of the given sizes or of dealt ones of at most `most`
     /// products.
     fn case(
         &mut self,
         config: &'static HopperConfig,
-        splits: u32,
+        split: Split,
         sizes: Option<[usize; 3]>,
         most: usize,
     ) -> Case {
@@ -156,7 +157,7 @@ impl Dealer {
         let Scheme { format, operand } = config.scheme;
         let l = self.batches.deal(rng);
         let whole = |k: usize| k.next_multiple_of(format.block() as usize);
-        let enough = |k: usize| k.div_ceil(K_STEP as usize) >= splits as usize;
+        let enough = |k: usize| k.div_ceil(K_STEP as usize) >= split.cluster() as usize;
         let [m, n, k] = sizes.unwrap_or_else(|| {
             let k = self.depths.deal_where(rng, enough);
             let m = self.rows.deal_where(rng, |m| l * m * k <= most);
@@ -181,7 +182,7 @@ impl Dealer {
             vectors: self.vectors.deal(rng),
             alpha: self.alphas.deal(rng),
             tensor_scales: self.scales.deal(rng),
-            kernel: Some((config.name, splits)),
+            kernel: Some((config.name, split)),
             seed: rng.next_u64(),
         }
     }
@@ -261,8 +262,8 @@ impl Case {
         for (device, kernels) in devices {
             let arch = kernels.device().choice().arch;
             options.overrides = match self.kernel {
-                Some((name, splits)) if arch.tensor() == TensorFamily::Wgmma => {
-                    GemmOverrides { kernel: Some(name.into()), splits: Some(splits) }
+                Some((name, split)) if arch.tensor() == TensorFamily::Wgmma => {
+                    GemmOverrides { kernel: Some(name.into()), split: Some(split) }
                 }
                 _ => GemmOverrides::default(),
             };
@@ -363,8 +364,8 @@ impl Case {
     }
 }
 
-/// The parts of K that every configuration of sm_90a is run with.
-const SPLITS: [u32; 3] = [0, 1, 2];
+/// The splits of K that every configuration of sm_90a is run with.
+const SPLITS: [Split; 3] = [Split::StreamK, Split::None, Split::Cluster(2)];
 
 /// Every configuration of sm_90a, divided in each way, with exact inputs and full-range ones:
 /// weights and activations in both formats and as 16-bit floats, all results, factors, bias and
@@ -376,9 +377,9 @@ fn every_configuration_and_every_size() {
     let mut seen = [(); 3].map(|()| BTreeSet::new());
     for generator in [Generator::Exact, Generator::FullRange] {
         for config in &CONFIGS {
-            for splits in SPLITS {
-                let splits = splits.min(config.max_splits());
-                let case = dealer.case(config, splits, None, SMALL);
+            for split in SPLITS {
+                let split = split_within(config, split);
+                let case = dealer.case(config, split, None, SMALL);
                 let case = Case { generator, ..case };
                 let GemmShape { m, n, k, .. } = case.shape;
                 for (seen, size) in seen.iter_mut().zip([m, n, k]) {
@@ -394,7 +395,7 @@ fn every_configuration_and_every_size() {
     assert!(DEPTHS.iter().all(|size| depths.contains(size)), "K: {depths:?}");
 }
 
-/// The whole product of the ragged sizes, on a GPU: each with a kernel and parts of K, or left to
+/// The whole product of the ragged sizes, on a GPU: each with a kernel and split of K, or left to
 /// the plan.
 #[test]
 fn all_sizes_on_a_gpu() {
@@ -402,15 +403,16 @@ fn all_sizes_on_a_gpu() {
     let devices = [("cuda:0", kernels)];
     let mut dealer = Dealer::new(23);
     let mut choices = Deck::new(&CONFIGS.each_ref());
-    let mut parts = Deck::new(&[0, 1, 2, 3, 5, 8]);
+    let clusters = [2, 3, 5, 8].map(Split::Cluster);
+    let mut splits = Deck::new(&[&[Split::StreamK, Split::None][..], &clusters].concat());
     for m in ROWS {
         for n in COLUMNS {
             for k in DEPTHS {
                 for generator in [Generator::Exact, Generator::FullRange] {
                     let config = choices.deal(&mut dealer.rng);
-                    let most = config.max_splits().min(k.div_ceil(K_STEP as usize) as u32);
-                    let splits = parts.deal_where(&mut dealer.rng, |splits| splits <= most);
-                    let mut case = dealer.case(config, splits, Some([m, n, k]), usize::MAX);
+                    let most = config.max_split().min(k.div_ceil(K_STEP as usize) as u32);
+                    let split = splits.deal_where(&mut dealer.rng, |split| split.cluster() <= most);
+                    let mut case = dealer.case(config, split, Some([m, n, k]), usize::MAX);
                     case.generator = generator;
                     case.kernel = case.kernel.filter(|_| (m + n + k) % 4 != 0);
                     case.run(&devices);

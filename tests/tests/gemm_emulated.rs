@@ -1,6 +1,7 @@
 //! GEMM on the emulated H200, against the f64 oracle.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::{CONFIGS, Operand};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e2m1, pack};
@@ -12,7 +13,7 @@ use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::{Left, SCHEDULES, emulated, kernels_dir};
+use nvfp4_tests::{Left, SCHEDULES, emulated, kernels_dir, split_within};
 use ptx_emu::{Gpu, Schedule};
 
 const DEVICE: &str = "emu:h200";
@@ -46,8 +47,8 @@ impl Case {
         }
     }
 
-    fn kernel(mut self, name: &str, splits: u32) -> Self {
-        self.options.overrides = GemmOverrides { kernel: Some(name.into()), splits: Some(splits) };
+    fn kernel(mut self, name: &str, split: Split) -> Self {
+        self.options.overrides = GemmOverrides { kernel: Some(name.into()), split: Some(split) };
         self
     }
 
@@ -93,9 +94,9 @@ fn every_configuration() {
     let machines = schedules.map(|schedule| emulated(DEVICE, schedule));
     for (config, kernels) in CONFIGS.iter().flat_map(|c| machines.iter().map(move |k| (c, k))) {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 72);
-        for (k, splits) in [(160, 1), (672, 3), (672, 0)] {
-            let splits = splits.min(config.max_splits());
-            let mut case = Case::new(GemmShape::of(m, n, k)).kernel(config.name, splits);
+        for (k, split) in [(160, Split::None), (672, Split::Cluster(3)), (672, Split::StreamK)] {
+            let split = split_within(config, split);
+            let mut case = Case::new(GemmShape::of(m, n, k)).kernel(config.name, split);
             case.format = config.scheme.format;
             if (config.scheme.format, config.scheme.operand) == (Format::Nvfp4, Operand::Bf16) {
                 case.left = Left::Halves(Operand::Bf16);
@@ -144,18 +145,18 @@ fn ragged_shapes() {
 /// Long K that is no multiple of a step, in as many parts as there can be.
 #[test]
 fn long_k() {
-    for (schedule, splits) in [
-        (Schedule::Lazy, 8),
-        (Schedule::Random(2), 5),
-        (Schedule::Eager, 1),
-        (Schedule::Lazy, 0),
-        (Schedule::Random(3), 0),
+    for (schedule, split) in [
+        (Schedule::Lazy, Split::Cluster(8)),
+        (Schedule::Random(2), Split::Cluster(5)),
+        (Schedule::Eager, Split::None),
+        (Schedule::Lazy, Split::StreamK),
+        (Schedule::Random(3), Split::StreamK),
     ] {
         let kernels = emulated(DEVICE, schedule);
         for left in LEFTS {
             let mut case = Case::new(GemmShape::of(9, 130, 7184));
             case.left = left;
-            case.options.overrides.splits = Some(splits);
+            case.options.overrides.split = Some(split);
             case.check(&kernels);
         }
     }
@@ -214,7 +215,7 @@ fn small(sms: u32, schedule: Schedule) -> Kernels {
 /// not fill and that wrap, a tile a CTA and several, sums through the workspace.
 #[test]
 fn shared_activations() {
-    let sharing: Vec<_> = CONFIGS.iter().filter(|config| config.sharers > 1).collect();
+    let sharing: Vec<_> = CONFIGS.iter().filter(|config| config.multicast > 1).collect();
     assert_eq!(sharing.len(), 6);
     let machines = SCHEDULES.map(|schedule| [132, 2, 14].map(|sms| small(sms, schedule)));
     let mut index = 0;
@@ -222,8 +223,8 @@ fn shared_activations() {
         for n in [8, 129, 300, 640, 1000] {
             for k in [16, 160, 1424, 1936] {
                 let config = sharing[index % 6];
-                let splits = (index / 6 % 2) as u32;
-                let mut case = Case::new(GemmShape::of(m, n, k)).kernel(config.name, splits);
+                let split = [Split::StreamK, Split::None][index / 6 % 2];
+                let mut case = Case::new(GemmShape::of(m, n, k)).kernel(config.name, split);
                 case.format = config.scheme.format;
                 if case.format == Format::Mxfp4 {
                     case.shape.k = k.next_multiple_of(32);
@@ -250,18 +251,18 @@ fn shared_activations() {
 fn sharing_halves_what_is_read() {
     let kernels = emulated(DEVICE, Schedule::Random(7));
     for (name, pair, tokens) in [
-        ("gemm_sm90_nvfp4_f16_128x64", "gemm_sm90_nvfp4_f16_128x64_pair", 64),
-        ("gemm_sm90_nvfp4_f16_128x128", "gemm_sm90_nvfp4_f16_128x128_pair", 128),
+        ("gemm_sm90_nvfp4_f16_128x64", "gemm_sm90_nvfp4_f16_128x64_multicast2", 64),
+        ("gemm_sm90_nvfp4_f16_128x128", "gemm_sm90_nvfp4_f16_128x128_multicast2", 128),
     ] {
-        for splits in [0, 1] {
+        for split in [Split::StreamK, Split::None] {
             // Three row tiles: the last one's CTA has its half of the activations still to copy.
             let [one, two] = [name, pair].map(|name| {
-                let mut case = Case::new(GemmShape::of(tokens, 384, 1280)).kernel(name, splits);
+                let mut case = Case::new(GemmShape::of(tokens, 384, 1280)).kernel(name, split);
                 case.left = Left::Halves(Operand::F16);
                 case.generator = Generator::FullRange;
                 case.check(&kernels)
             });
-            if splits == 1 {
+            if split == Split::None {
                 assert_eq!(one.bytes, two.bytes, "{pair}");
             }
             let [one, two] = [one, two].map(|result| result.reports[0].counters.asynchronous);
@@ -277,7 +278,7 @@ fn sharing_halves_what_is_read() {
 #[test]
 fn sharing_does_not_split_k() {
     let kernels = emulated(DEVICE, Schedule::Eager);
-    let case = Case::new(GemmShape::of(64, 256, 1280)).kernel(CONFIGS[15].name, 2);
+    let case = Case::new(GemmShape::of(64, 256, 1280)).kernel(CONFIGS[15].name, Split::Cluster(2));
     let mut rng = SplitMix64::new(1);
     let mut operand = |rows| {
         let dims = Dims::new(1, rows, 1280).expect("dims");
@@ -285,27 +286,29 @@ fn sharing_does_not_split_k() {
     };
     let (a, b): (_, BlockScaled<Nvfp4>) = (operand(64), operand(256));
     let error = gemm(&kernels, &Activations::Blocks(&a), &b, &case.options).expect_err("refused");
-    assert!(error.to_string().contains("parts of K must be from 0 to 1"), "{error}");
+    assert!(error.to_string().contains("split of K must be none or stream-k"), "{error}");
 }
 
-/// Neither the schedule nor the number of parts changes the bits of an exact result; for one
-/// number of parts no result depends on the schedule.
+/// Neither the schedule nor the split of K changes the bits of an exact result; with one split no
+/// result depends on the schedule.
 #[test]
 fn results_do_not_depend_on_timing() {
-    for (generator, parts) in
-        [(Generator::Exact, 0..=8), (Generator::FullRange, 0..=0), (Generator::FullRange, 4..=4)]
-    {
+    for (generator, splits) in [
+        (Generator::Exact, Split::up_to(8).collect()),
+        (Generator::FullRange, vec![Split::StreamK]),
+        (Generator::FullRange, vec![Split::Cluster(4)]),
+    ] {
         let mut first = None;
         for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(1), Schedule::Random(2)]
         {
             let kernels = emulated(DEVICE, schedule);
-            for splits in parts.clone() {
+            for &split in &splits {
                 let mut case = Case::new(GemmShape::of(20, 144, 1040));
                 case.generator = generator;
-                case.options.overrides.splits = Some(splits);
+                case.options.overrides.split = Some(split);
                 let bytes = case.check(&kernels).bytes;
                 let expected = first.get_or_insert_with(|| bytes.clone());
-                assert_eq!(*expected, bytes, "{generator} {schedule}, {splits} parts");
+                assert_eq!(*expected, bytes, "{generator} {schedule}, split {split}");
             }
         }
     }
@@ -377,7 +380,7 @@ fn bad_operands_are_refused() {
     assert!(run(&other, &plain).contains("K of `x` must be 64"), "{}", run(&other, &plain));
     let bias = GemmOptions { bias: Some(vec![0.0; 7]), ..plain.clone() };
     assert!(run(&b, &bias).contains("length of the bias must be N = 8"), "{}", run(&b, &bias));
-    let splits = GemmOverrides { splits: Some(2), ..GemmOverrides::default() };
-    let splits = GemmOptions { overrides: splits, ..plain };
-    assert!(run(&b, &splits).contains("parts of K must be from 0 to 1"), "{}", run(&b, &splits));
+    let overrides = GemmOverrides { split: Some(Split::Cluster(2)), ..GemmOverrides::default() };
+    let text = run(&b, &GemmOptions { overrides, ..plain });
+    assert!(text.contains("split of K must be none or stream-k, but is cluster:2"), "{text}");
 }

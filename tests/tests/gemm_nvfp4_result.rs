@@ -3,11 +3,11 @@
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemm::hopper::{self, Operand};
-use fp4_formats::gemm::{OUT_RECIPE, blackwell};
+use fp4_formats::gemm::{OUT_RECIPE, Split, blackwell};
 use fp4_formats::quantize::Format;
 use fp4_formats::recipe::{Nvfp4Tensor, Software};
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e4m3, pack};
-use nvfp4::bench::{self, GemmBench, Left, Protocol};
+use nvfp4::bench::{self, ActivationInput, GemmBench, Protocol};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::Kernels;
@@ -21,7 +21,7 @@ use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::{SCHEDULES, emulated};
+use nvfp4_tests::{SCHEDULES, emulated, split_within};
 use ptx_emu::Schedule;
 
 const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
@@ -56,8 +56,8 @@ impl Case {
         }
     }
 
-    fn kernel(mut self, name: &str, splits: u32) -> Self {
-        self.options.overrides = GemmOverrides { kernel: Some(name.into()), splits: Some(splits) };
+    fn kernel(mut self, name: &str, split: Split) -> Self {
+        self.options.overrides = GemmOverrides { kernel: Some(name.into()), split: Some(split) };
         self
     }
 
@@ -90,7 +90,7 @@ impl Case {
         let shape = GemmShape { m, n, k, l };
         let planned = plan_for(kernels, shape, self.format, a.kind(), &options).expect("a plan");
         let overrides =
-            GemmOverrides { kernel: Some(planned.kernel.into()), splits: Some(planned.splits) };
+            GemmOverrides { kernel: Some(planned.kernel.into()), split: Some(planned.split) };
         let run = |output: Output| -> GemmResult {
             let overrides = overrides.clone();
             let options = GemmOptions { output, overrides, ..self.options.clone() };
@@ -102,7 +102,7 @@ impl Case {
         let scale = OUT_RECIPE.tensor_parameter(amax) * self.relative_scale;
         let result = run(Output::Nvfp4 { scale, layout: self.layout });
         assert_eq!(result.plan.kernel, floats.plan.kernel, "{self:?}");
-        assert_eq!(result.plan.splits, floats.plan.splits, "{self:?}");
+        assert_eq!(result.plan.split, floats.plan.split, "{self:?}");
 
         let expected = quantize("c", &values, result.dims, TensorScale::Given(scale), self.layout);
         let expected = expected.expect("the CPU quantises it");
@@ -202,14 +202,15 @@ fn every_configuration() {
     let h200 = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
     for (index, config) in hopper::CONFIGS.iter().enumerate() {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 48);
-        for (k, splits) in [(160, 1), (672, 3), (1056, 8)] {
-            let splits = splits.min(config.max_splits());
-            let mut case = Case::new([m, n, k, 1]).kernel(config.name, splits);
+        for (k, split) in [(160, Split::None), (672, Split::Cluster(3)), (1056, Split::Cluster(8))]
+        {
+            let split = split_within(config, split);
+            let mut case = Case::new([m, n, k, 1]).kernel(config.name, split);
             case.format = config.scheme.format;
             if (config.scheme.format, config.scheme.operand) == (Format::Nvfp4, Operand::Bf16) {
                 case.halves = Some(Operand::Bf16);
             }
-            case.layout = ScaleLayout::ALL[(index + splits as usize) % 2];
+            case.layout = ScaleLayout::ALL[(index + split.cluster() as usize) % 2];
             case.generator = Generator::FullRange;
             case.check(&h200[index % 5]);
         }
@@ -219,7 +220,7 @@ fn every_configuration() {
         // Of few tokens and of few columns, so that both orientations are chosen.
         let k = (config.step() * (config.splits + 1) + 192) as usize;
         for [m, n] in [[9, config.rows() as usize + 48], [config.rows() as usize + 9, 80]] {
-            let mut case = Case::new([m, n, k, 1]).kernel(config.name, config.splits);
+            let mut case = Case::new([m, n, k, 1]).kernel(config.name, config.split());
             case.format = config.format;
             case.halves = config.left;
             case.layout = ScaleLayout::ALL[(index + m) % 2];
@@ -428,7 +429,7 @@ fn benches_verify() {
         let kernels = emulated(device, Schedule::Eager);
         let bench = GemmBench {
             format: Format::Nvfp4,
-            left: Left::Fp4,
+            activations: ActivationInput::Fp4,
             generator: Generator::FullRange,
             seed: 1,
             layout: Linear,

@@ -7,6 +7,7 @@
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::{FloatType, Nvfp4};
 
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
 use fp4_formats::gemm::hopper::Operand;
 use nvfp4::device::{Device, DeviceRequest};
@@ -29,8 +30,7 @@ const LEAST: usize = 60;
 /// A launch of a GEMM.
 struct Case {
     kernel: &'static str,
-    /// As [`GemmOverrides::splits`].
-    splits: u32,
+    split: Split,
     /// M, N, K.
     shape: [usize; 3],
     /// Type of 16-bit activations; else they are NVFP4, as the weights.
@@ -48,7 +48,7 @@ fn folder(name: &str) -> PathBuf {
 impl Case {
     /// The launch on a machine of `planned` SMs.
     fn experiment(&self, gpu: &Gpu) -> Experiment {
-        let folder = folder(&format!("{}-{}", self.kernel, self.splits));
+        let folder = folder(&format!("{}-{}", self.kernel, self.split.cluster()));
         let device = Device::open(&DeviceRequest::Emulator(gpu.clone())).expect("opens anywhere");
         let device = device.with_capture(&folder);
         let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("kernels are built");
@@ -69,8 +69,7 @@ impl Case {
                 Activations::Halves(&halves)
             }
         };
-        let overrides =
-            GemmOverrides { kernel: Some(self.kernel.into()), splits: Some(self.splits) };
+        let overrides = GemmOverrides { kernel: Some(self.kernel.into()), split: Some(self.split) };
         let options = GemmOptions { output: self.output, overrides, ..GemmOptions::default() };
         let result =
             gemm(&kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{}: {e}", self.kernel));
@@ -113,18 +112,18 @@ fn check(launches: &[Experiment]) {
 }
 
 /// A launch on sm_90a with f16 activations, on `sms` SMs.
-fn hopper_on(sms: u32, kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
+fn hopper_on(sms: u32, kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
     let (halves, output) = (Some(Operand::F16), FloatType::F32.into());
-    let case = Case { kernel, splits, shape, halves, output };
+    let case = Case { kernel, split, shape, halves, output };
     case.experiment(&gpu)
 }
 
 /// Planned for an SM, where two CTAs fit, or for a cluster.
-fn hopper(kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
-    let mut experiment = hopper_on(1, kernel, splits, shape);
+fn hopper(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
+    let mut experiment = hopper_on(1, kernel, split, shape);
     // Beside a cluster there is room for the kernel before.
-    experiment.gpu.sms = splits;
+    experiment.gpu.sms = split.cluster();
     experiment
 }
 
@@ -132,7 +131,7 @@ fn hopper(kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
 /// stages, so that it waits for one when it begins the next tile, which has an odd number of
 /// steps: the loop is unrolled twice, and the odd step has code of its own.
 fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
-    hopper_on(sms, kernel, 0, shape)
+    hopper_on(sms, kernel, Split::StreamK, shape)
 }
 
 /// `wgmma`. Six tiles of five steps for two CTAs: the ring of six stages wraps twice, stages are
@@ -142,9 +141,9 @@ fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
 fn hopper_32_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x32";
     check(&[
-        hopper(kernel, 1, [20, 740, 624]),
+        hopper(kernel, Split::None, [20, 740, 624]),
         shared(2, kernel, [20, 332, 1904]),
-        hopper(kernel, 2, [20, 140, 3312]),
+        hopper(kernel, Split::Cluster(2), [20, 140, 3312]),
     ]);
 }
 
@@ -153,17 +152,17 @@ fn hopper_32_tokens() {
 fn hopper_64_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x64";
     check(&[
-        hopper(kernel, 1, [36, 740, 624]),
+        hopper(kernel, Split::None, [36, 740, 624]),
         shared(2, kernel, [36, 332, 1136]),
-        hopper(kernel, 2, [36, 140, 2288]),
+        hopper(kernel, Split::Cluster(2), [36, 140, 2288]),
     ]);
 }
 
 /// A launch whose CTAs share activations, planned for so many SMs.
-fn sharing(kernel: &'static str, splits: u32, shape: [usize; 3], sms: u32) -> Experiment {
+fn sharing(kernel: &'static str, split: Split, shape: [usize; 3], sms: u32) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
     let (halves, output) = (Some(Operand::F16), FloatType::F32.into());
-    let case = Case { kernel, splits, shape, halves, output };
+    let case = Case { kernel, split, shape, halves, output };
     let mut experiment = case.experiment(&gpu);
     // Beside two clusters there is room for the kernel before.
     experiment.gpu.sms = 4;
@@ -174,8 +173,11 @@ fn sharing(kernel: &'static str, splits: u32, shape: [usize; 3], sms: u32) -> Ex
 /// four divide three pairs of 20 steps: 10 are given, more than there are stages, 5 follow.
 #[test]
 fn hopper_pairs() {
-    let kernel = "gemm_sm90_nvfp4_f16_128x64_pair";
-    check(&[sharing(kernel, 1, [36, 588, 1648], 1), sharing(kernel, 0, [36, 740, 2544], 16)]);
+    let kernel = "gemm_sm90_nvfp4_f16_128x64_multicast2";
+    check(&[
+        sharing(kernel, Split::None, [36, 588, 1648], 1),
+        sharing(kernel, Split::StreamK, [36, 740, 2544], 16),
+    ]);
 }
 
 /// Warps on their own, eight stages.
@@ -184,8 +186,8 @@ fn hopper_8_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x8";
     check(&[
         shared(3, kernel, [5, 460, 2160]),
-        hopper(kernel, 1, [5, 740, 752]),
-        hopper(kernel, 2, [5, 140, 4336]),
+        hopper(kernel, Split::None, [5, 740, 752]),
+        hopper(kernel, Split::Cluster(2), [5, 140, 4336]),
     ]);
 }
 
@@ -194,7 +196,7 @@ fn hopper_8_tokens() {
 fn blackwell(kernel: &'static str, output: Output, shape: [usize; 3], dynamic: bool) -> Experiment {
     let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
     let gpu = Gpu { sms: 8, ..nvfp4_tests::b200() };
-    let case = Case { kernel, splits: config.splits, shape, halves: None, output };
+    let case = Case { kernel, split: config.split(), shape, halves: None, output };
     let mut experiment = case.experiment(&gpu);
     // Beside a cluster there is room for the kernel before, or for another cluster.
     experiment.gpu.sms = 2 * config.cluster();

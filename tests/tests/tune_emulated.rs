@@ -2,6 +2,7 @@
 //! and its results are right.
 
 use fp4_formats::ScaleLayout::Linear;
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{FloatType, Nvfp4};
 use nvfp4::device::Kernels;
@@ -18,8 +19,8 @@ use nvfp4_tests::emulated;
 use ptx_emu::Schedule;
 
 /// A machine, and for each kind of activations a kernel that its model does not choose for few
-/// tokens, with its parts of K.
-type Machine = (&'static str, [(ActivationKind, &'static str, u32); 2]);
+/// tokens, with its split of K.
+type Machine = (&'static str, [(ActivationKind, &'static str, Split); 2]);
 
 const BLOCKS: ActivationKind = ActivationKind::Blocks { format: Format::Nvfp4, layout: Linear };
 const HALVES: ActivationKind = ActivationKind::Halves(Operand::F16);
@@ -27,9 +28,18 @@ const HALVES: ActivationKind = ActivationKind::Halves(Operand::F16);
 const MACHINES: [Machine; 2] = [
     (
         "emu:h200",
-        [(BLOCKS, "gemm_sm90_nvfp4_f16_128x64", 3), (HALVES, "gemm_sm90_nvfp4_f16_128x32", 0)],
+        [
+            (BLOCKS, "gemm_sm90_nvfp4_f16_128x64", Split::Cluster(3)),
+            (HALVES, "gemm_sm90_nvfp4_f16_128x32", Split::StreamK),
+        ],
     ),
-    ("emu:b200", [(BLOCKS, "gemm_nvfp4_128x128_split2", 2), (HALVES, "gemm_nvfp4_f16_128x128", 1)]),
+    (
+        "emu:b200",
+        [
+            (BLOCKS, "gemm_nvfp4_128x128_split2", Split::Cluster(2)),
+            (HALVES, "gemm_nvfp4_f16_128x128", Split::None),
+        ],
+    ),
 ];
 
 /// The product of random operands, checked against the oracle.
@@ -65,23 +75,23 @@ fn the_tables_kernel_runs_and_is_right() {
         for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(4)] {
             let kernels = emulated(device, schedule).with_tuning(Tuning::off());
             let mut table = Table::new(kernels.tune_key().clone());
-            for (activations, kernel, splits) in entries {
+            for (activations, kernel, split) in entries {
                 let (format, output) = (Format::Nvfp4, FloatType::F32.into());
                 let problem = TuneProblem { format, activations, output, shape };
-                table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 1 });
+                table.insert(problem, Measured { kernel: kernel.into(), split, median_ns: 1 });
             }
             // As a file would bring it.
             let table = Table::parse(&table.text(), "t").expect("valid");
             let tuned = kernels.clone().with_tuning(Tuning::new(table));
-            for (kind, kernel, splits) in entries {
+            for (kind, kernel, split) in entries {
                 let by_model = run(&kernels, kind, shape);
                 assert_eq!(by_model.plan.source, Source::Model);
-                assert_ne!((by_model.plan.kernel, by_model.plan.splits), (kernel, splits));
+                assert_ne!((by_model.plan.kernel, by_model.plan.split), (kernel, split));
                 // The same tokens, and another number of the class.
                 for m in [5, 7] {
                     let result = run(&tuned, kind, GemmShape { m, ..shape });
                     let plan = &result.plan;
-                    assert_eq!((plan.kernel, plan.splits), (kernel, splits), "{device}: {plan}");
+                    assert_eq!((plan.kernel, plan.split), (kernel, split), "{device}: {plan}");
                     assert_eq!(plan.source, Source::Table { m: 5 });
                     let product = result.reports.last().expect("an emulated launch");
                     assert!(product.counters.warp_instructions > 0);
@@ -107,7 +117,7 @@ fn a_wrong_table_makes_no_wrong_result() {
         let mut table = Table::new(kernels.tune_key().clone());
         let (format, output) = (Format::Nvfp4, FloatType::F32.into());
         let problem = TuneProblem { format, activations: BLOCKS, output, shape };
-        table.insert(problem, Measured { kernel: kernel.into(), splits: 1, median_ns: 1 });
+        table.insert(problem, Measured { kernel: kernel.into(), split: Split::None, median_ns: 1 });
         let result = run(&kernels.with_tuning(Tuning::new(table)), BLOCKS, shape);
         assert_eq!(result.plan.source, Source::Model);
         assert!(result.plan.why.iter().any(|why| why.contains("is rejected")), "{}", result.plan);

@@ -170,7 +170,7 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
         };
         let block = Nvfp4::BLOCK;
         let mut counts = vec![
-            ("bar.warp.sync", if split { 15 } else { 18 } + if halves { 3 } else { 0 }),
+            ("bar.warp.sync", if split { 15 } else { 17 } + if halves { 3 } else { 0 }),
             ("elect.sync", 4),
             (alloc, 1),
             (dealloc, 1),
@@ -183,7 +183,7 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
         if split {
             counts.push(("tcgen05.wait::ld.sync.aligned", 3));
         } else {
-            let wide = if config.accumulators_overlap() && !halves { 5 } else { 3 };
+            let wide = if config.accumulators_overlap() && !halves { 4 } else { 2 };
             counts.push(("tcgen05.ld.sync.aligned.32x32b.x32.b32", wide));
             counts.push(("tcgen05.wait::ld.sync.aligned", 2 + wide));
         }

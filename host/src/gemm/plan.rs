@@ -243,7 +243,7 @@ impl fmt::Display for GemmPlan {
 ///
 /// # Errors
 /// [`Error::Shape`] where no kernel takes the problem, or an override names an unknown or
-/// unsuitable kernel or a number of parts that K does not have.
+/// unsuitable kernel or a split that K does not have.
 pub fn plan(
     shape: GemmShape,
     format: Format,

@@ -1,7 +1,7 @@
 //! Measured choices of GEMM kernels: which of a plan's candidates was the fastest on a device.
 //!
 //! A [`Table`] belongs to one device with its driver and its kernels ([`DeviceKey`]) and says for
-//! each [`TuneProblem`] which kernel was the fastest, in how many parts of K, and how long it
+//! each [`TuneProblem`] which kernel was the fastest, with which split of K, and how long it
 //! took. [`bench::tune`](crate::bench::tune) measures, on a GPU only; `nvfp4 bench --tune` writes
 //! the result to a file.
 //!
@@ -17,7 +17,7 @@
 //!
 //! ```json
 //! {
-//!   "version": 1,
+//!   "version": 2,
 //!   "device": {
 //!     "name": "NVIDIA H200",
 //!     "compute_capability": "9.0",
@@ -57,7 +57,7 @@ pub use key::{DeviceKey, ResultKind, TuneProblem, fingerprint};
 pub use table::{Measured, Table};
 
 /// Version of the file's form.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Environment variable that names the table's file, or is `off`.
 pub const VARIABLE: &str = "NVFP4_TUNE";

@@ -1,6 +1,6 @@
 //! What planning makes of a table.
 
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{Split, blackwell, hopper};
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemm::{
@@ -15,7 +15,7 @@ use nvfp4::tune::{
 use proptest::prelude::*;
 
 use crate::support::{Folder, no_kernels};
-use crate::{MACHINES, floats, kernels, measured, nvfp4, problems};
+use crate::{MACHINES, floats, kernels, measured, nvfp4, problems, splits};
 
 fn options(problem: &TuneProblem) -> GemmOptions {
     let ResultKind::Floats(output) = problem.output else { panic!("{problem}") };
@@ -38,7 +38,7 @@ fn by_model(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
 /// The same kernels with a table of these entries.
 fn with<'a>(
     kernels: &Kernels,
-    entries: impl IntoIterator<Item = (TuneProblem, &'a str, u32)>,
+    entries: impl IntoIterator<Item = (TuneProblem, &'a str, Split)>,
 ) -> Kernels {
     let mut table = Table::new(kernels.tune_key().clone());
     for (problem, kernel, split) in entries {
@@ -48,7 +48,7 @@ fn with<'a>(
 }
 
 /// A candidate that the model does not choose.
-fn another(kernels: &Kernels, problem: &TuneProblem) -> (&'static str, u32) {
+fn another(kernels: &Kernels, problem: &TuneProblem) -> (&'static str, Split) {
     let last = by_model(kernels, problem).candidates.last().cloned().expect("candidates");
     (last.kernel, last.split)
 }
@@ -209,14 +209,14 @@ proptest! {
     }
 
     /// Whatever a table says, the plan is one that the model or an override could have made: a
-    /// kernel of the problem's formats, and parts of K that there are. A rejected entry is said.
+    /// kernel of the problem's formats, and a split of K that it has. A rejected entry is said.
     #[test]
     fn no_table_leads_to_an_unsuitable_kernel(
         which in 0usize..2,
         problem in problems(1usize..400, 1usize..3000, 1usize..80, floats()),
         config in any::<prop::sample::Index>(),
         foreign in any::<bool>(),
-        split in (1u32..12).prop_map(split_of),
+        split in splits(11),
     ) {
         let folder = Folder::new(&format!("tune-any-{which}"));
         let kernels = kernels(&folder, MACHINES[which]);
@@ -259,9 +259,13 @@ fn rejected_entries_are_said() {
         let model = by_model(&kernels, &problem);
         let suited = model.candidates[0].clone();
         for (kernel, split, words) in [
-            ("gemm_of_dreams", 1, "kernel must be one of gemm_"),
-            (MXFP4[usize::from(machine != MACHINES[0])], 1, "kernel must be one of gemm_"),
-            (suited.kernel, 99, "must be "),
+            ("gemm_of_dreams", Split::None, "kernel must be one of gemm_"),
+            (
+                MXFP4[usize::from(machine != MACHINES[0])],
+                Split::None,
+                "kernel must be one of gemm_",
+            ),
+            (suited.kernel, Split::Cluster(99), "must be "),
         ] {
             let tuned = with(&kernels, [(problem, kernel, split)]);
             let plan = planned(&tuned, &problem);
@@ -335,7 +339,7 @@ fn tables_that_cannot_be_used_are_ignored_with_the_reason() {
         let good = text(key.clone()).text();
         for (bytes, words) in [
             (good[..good.len() / 2].to_owned(), "is no tuning table"),
-            (good.replacen("\"version\": 1", "\"version\": 7", 1), "of version 7"),
+            (good.replacen("\"version\": 2", "\"version\": 7", 1), "of version 7"),
             (good.replacen("linear", "4x128", 1), "unknown layout of scales"),
         ] {
             std::fs::write(&path, bytes).expect("written");
@@ -445,12 +449,13 @@ fn plans_are_remembered_for_their_problems() {
         for index in 0..MAX_PLANS + 40 {
             let (problem, plan) = (problem(index), planned(&tuned, &problem(index)));
             // CTAs that share activations come together.
-            let sharers = (plan.cluster / plan.split.max(1)) as usize;
-            let tiles = problem.shape.n.div_ceil(plan.tile[0] as usize * sharers) * sharers;
+            let multicast = (plan.cluster / plan.split.cluster()) as usize;
+            let tiles = problem.shape.n.div_ceil(plan.tile[0] as usize * multicast) * multicast;
             let steps = problem.shape.k.div_ceil(hopper::config::K_STEP as usize);
             let ctas = match plan.split {
-                0 => (tiles * steps).min(kernels.device().machine().sms as usize),
-                split => tiles * split as usize,
+                Split::StreamK => (tiles * steps).min(kernels.device().machine().sms as usize),
+                Split::None => tiles,
+                Split::Cluster(ctas) => tiles * ctas as usize,
             };
             assert_eq!(plan.grid[0] as usize, ctas, "{problem}: {plan}");
             if index.is_multiple_of(3) {
@@ -502,7 +507,7 @@ fn bad_problems_are_refused_with_a_table_too() {
     let folder = Folder::new("tune-bad");
     let kernels = kernels(&folder, MACHINES[0]);
     let problem = nvfp4(128, 7168, 24);
-    let tuned = with(&kernels, [(problem, "gemm_sm90_nvfp4_f16_128x8", 1)]);
+    let tuned = with(&kernels, [(problem, "gemm_sm90_nvfp4_f16_128x8", Split::None)]);
     let TuneProblem { shape, format, activations, .. } = problem;
     let error = plan_for(&tuned, shape, format, activations, &options(&problem));
     let error = error.expect_err("no multiple of 16").to_string();

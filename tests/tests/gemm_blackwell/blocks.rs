@@ -1,7 +1,7 @@
 //! The same product in NVFP4: what the CPU's quantiser makes of its f32, bit for bit.
 
 use crate::case::{Case, GUARD, POISON};
-use fp4_formats::gemm::{Epilogue, OUT_NVFP4, OUT_RECIPE, Problem, ResultScales};
+use fp4_formats::gemm::{Epilogue, OUT_NVFP4, OUT_RECIPE, Problem, ResultScales, Sink};
 use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout};
 use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::tensor::Dims;
@@ -17,7 +17,9 @@ pub struct Blocks {
 
 impl Blocks {
     pub fn epilogue(&self, floats: Epilogue) -> Epilogue {
-        Epilogue { out: self.codes, out_type: OUT_NVFP4, scales: self.scales, ..floats }
+        let sink =
+            Sink { out: self.codes, out_type: OUT_NVFP4, scales: self.scales, ..floats.sink };
+        Epilogue { sink, ..floats }
     }
 }
 

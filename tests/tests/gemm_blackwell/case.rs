@@ -10,7 +10,7 @@ use fp4_formats::gemm::blackwell::{
     BlackwellConfig, BlackwellParams, CONFIGS, Side, Tiling, codes_map, halves_map, result_map,
     scales_map,
 };
-use fp4_formats::gemm::{Epilogue, Problem, ResultScales};
+use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, Sink};
 use fp4_formats::layout::ScaleLayout;
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{FloatType, Swizzle, TensorMap};
@@ -325,16 +325,20 @@ impl Case {
             y_scales,
             result: result.unwrap_or(TensorMap::NONE),
             epilogue: Epilogue {
-                out,
-                out_stride: u64::from(m) * u64::from(n),
-                row_factors: addresses[0],
-                column_factors: addresses[1],
-                bias: addresses[2],
-                alpha: self.alpha,
-                out_type: self.output as u32,
-                bias_type: FloatType::F32 as u32,
-                reserved: 0,
-                scales: ResultScales::NONE,
+                affine: Affine {
+                    row_factors: addresses[0],
+                    column_factors: addresses[1],
+                    bias: addresses[2],
+                    alpha: self.alpha,
+                    bias_type: FloatType::F32 as u32,
+                },
+                sink: Sink {
+                    out,
+                    out_stride: u64::from(m) * u64::from(n),
+                    out_type: self.output as u32,
+                    reserved: 0,
+                    scales: ResultScales::NONE,
+                },
             },
             problem: self.problem,
             swapped: u32::from(self.swapped),

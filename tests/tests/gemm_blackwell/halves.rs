@@ -98,7 +98,7 @@ fn product<F: BlockFormat>(
         row_factors: if seed.is_multiple_of(2) { ramp(m) } else { None },
         column_factors: if seed.is_multiple_of(3) { ramp(n) } else { None },
         bias: if shared { ramp(n) } else { None },
-        overrides: GemmOverrides { kernel: Some(config.name.into()), splits: None },
+        overrides: GemmOverrides { kernel: Some(config.name.into()), split: None },
     };
     let what = format!("{}: {m} x {n} x {k} x {l}, shared: {shared}, {output:?}", config.name);
     let result = gemm(kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{what}: {e}"));

@@ -1,6 +1,7 @@
 //! The same kernels through the host library: planning, repacking, preparation.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::blackwell::prepare;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e2m1, pack};
@@ -183,13 +184,14 @@ fn what_no_kernel_takes() {
 
     let b = generator.blocks::<Nvfp4>("b", dims, Linear, &mut rng).unwrap();
     let a = generator.blocks::<Nvfp4>("a", dims, Linear, &mut rng).unwrap();
-    for (kernel, splits, named) in [
+    for (kernel, split, named) in [
         (Some("gemm_nvfp4_1x1"), None, "gemm_nvfp4_128x64"),
         (Some("gemm_nvfp4_f16_128x64"), None, "gemm_nvfp4_128x64"),
         (Some("gemm_nvfp4_128x64_split2"), None, "configuration"),
-        (None, Some(3), "configuration"),
+        (None, Some(Split::Cluster(3)), "configuration"),
+        (None, Some(Split::StreamK), "configuration"),
     ] {
-        let overrides = GemmOverrides { kernel: kernel.map(Into::into), splits };
+        let overrides = GemmOverrides { kernel: kernel.map(Into::into), split };
         let options = GemmOptions { overrides, ..GemmOptions::default() };
         let error = gemm(&kernels, &Activations::Blocks(&a), &b, &options);
         let text = error.expect_err("an unsuitable override").to_string();

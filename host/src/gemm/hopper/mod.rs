@@ -50,7 +50,10 @@ impl Family for Hopper {
         if let Some(split) = overrides.split
             && split.cluster() > most
         {
-            let required = format!("none, stream-k, or cluster:N with N of at most {most}");
+            let required = match most {
+                1 => "none or stream-k".into(),
+                most => format!("none, stream-k, or cluster:N with N of at most {most}"),
+            };
             return Err(Error::shape("split of K", required, split));
         }
         let machine = Machine { sms: machine.sms.max(1) };
