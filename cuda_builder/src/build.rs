@@ -10,51 +10,11 @@ use std::process::Command;
 /// accepts.
 pub const PTX_VERSION: (u32, u32) = (9, 0);
 
-/// Target of a build.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub enum Arch {
-    /// Hopper: H100, H200.
-    #[serde(rename = "sm_90a")]
-    Sm90a,
-    /// Data-centre Blackwell: B200.
-    #[serde(rename = "sm_100a")]
-    Sm100a,
-}
-
-impl Arch {
-    /// All targets.
-    pub const ALL: [Self; 2] = [Self::Sm90a, Self::Sm100a];
-
-    /// The `.target` spelling.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sm90a => "sm_90a",
-            Self::Sm100a => "sm_100a",
-        }
-    }
-}
-
-impl std::fmt::Display for Arch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Arch {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|a| a.name() == text)
-            .ok_or_else(|| format!("unknown architecture `{text}`: sm_90a and sm_100a are known"))
-    }
-}
-
 /// A finished build.
 #[derive(Debug, Clone)]
 pub struct Built {
-    /// Target.
-    pub arch: Arch,
+    /// The `.target`.
+    pub target: String,
     /// The module's text.
     pub ptx: String,
     /// Its entry points.
@@ -63,11 +23,12 @@ pub struct Built {
     pub compiler: Compiler,
 }
 
-/// Builds one GPU crate for one architecture.
+/// Builds one GPU crate for one target.
 #[derive(Debug, Clone)]
 pub struct CudaBuilder {
     crate_path: PathBuf,
-    arch: Arch,
+    target: String,
+    cfgs: Vec<String>,
     copy_to: Option<PathBuf>,
     target_dir: Option<PathBuf>,
     compiler: Option<Compiler>,
@@ -75,11 +36,12 @@ pub struct CudaBuilder {
 }
 
 impl CudaBuilder {
-    /// Builds the crate in folder `path`.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
+    /// Builds the crate in folder `path` for `target`, such as `sm_90a`.
+    pub fn new(path: impl Into<PathBuf>, target: impl Into<String>) -> Self {
         Self {
             crate_path: path.into(),
-            arch: Arch::Sm90a,
+            target: target.into(),
+            cfgs: Vec::new(),
             copy_to: None,
             target_dir: None,
             compiler: None,
@@ -87,9 +49,9 @@ impl CudaBuilder {
         }
     }
 
-    /// Target architecture; sm_90a unless told.
-    pub fn arch(mut self, arch: Arch) -> Self {
-        self.arch = arch;
+    /// Compiles with `--cfg name="value"`: what the target can do.
+    pub fn cfg(mut self, name: &str, value: &str) -> Self {
+        self.cfgs.push(format!("{name}=\"{value}\""));
         self
     }
 
@@ -132,9 +94,9 @@ impl CudaBuilder {
             None => Compiler::find(self.fetch)?,
         };
         let target_dir = self.target_dir.clone().unwrap_or_else(|| self.crate_path.join("target"));
-        // One folder a compiler and architecture: cargo would otherwise rebuild
+        // One folder for each compiler and target: cargo would otherwise rebuild
         // core whenever either changes.
-        let target_dir = target_dir.join(format!("{}-{}", self.arch, compiler.release));
+        let target_dir = target_dir.join(format!("{}-{}", self.target, compiler.release));
         self.run_cargo("build", &compiler, &target_dir, &manifest)?;
         let output_file = target_dir
             .join("nvptx64-nvidia-cuda/release/deps")
@@ -144,11 +106,11 @@ impl CudaBuilder {
             path: output_file,
             source,
         })?;
-        let (text, kernels) = ptx::finish(&raw, self.arch)?;
+        let (text, kernels) = ptx::finish(&raw, &self.target)?;
         if let Some(path) = &self.copy_to {
             write(path, &text)?;
         }
-        Ok(Built { arch: self.arch, ptx: text, kernels, compiler })
+        Ok(Built { target: self.target, ptx: text, kernels, compiler })
     }
 
     /// Runs clippy over the crate with the flags of a build; any warning fails.
@@ -162,7 +124,7 @@ impl CudaBuilder {
             None => Compiler::find(self.fetch)?,
         };
         let target_dir = self.target_dir.clone().unwrap_or_else(|| self.crate_path.join("target"));
-        let target_dir = target_dir.join(format!("clippy-{}-{}", self.arch, compiler.release));
+        let target_dir = target_dir.join(format!("clippy-{}-{}", self.target, compiler.release));
         self.run_cargo("clippy", &compiler, &target_dir, &manifest)
     }
 
@@ -173,21 +135,20 @@ impl CudaBuilder {
         target_dir: &Path,
         manifest: &Path,
     ) -> Result<(), BuildError> {
-        let arch = self.arch.name();
-        let flags = [
-            format!("-Ctarget-cpu={arch}"),
+        let mut flags = vec![
+            format!("-Ctarget-cpu={}", self.target),
             format!("-Ctarget-feature=+ptx{}{}", PTX_VERSION.0, PTX_VERSION.1),
             "--emit=asm".into(),
             // The PTX is complete before linking; the NVPTX linker, which only
             // merges bitcode, is not part of every toolchain.
             "-Clinker=true".into(),
-            format!("--cfg=gpu_arch=\"{arch}\""),
             // An array in registers needs every loop over it unrolled: a
             // run-time index would move it to local memory.
             "-Cllvm-args=-unroll-threshold=6000".into(),
             // Labels inside `{ }` scopes of PTX are scoped.
             "-Anamed_asm_labels".into(),
         ];
+        flags.extend(self.cfgs.iter().map(|cfg| format!("--cfg={cfg}")));
         let name = crate_name(manifest)?;
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command
@@ -215,7 +176,7 @@ impl CudaBuilder {
         if !out.status.success() {
             return Err(BuildError::Compile {
                 krate: name,
-                arch: arch.into(),
+                target: self.target.clone(),
                 status: out.status.to_string(),
                 output: String::from_utf8_lossy(&out.stderr).into_owned(),
             });

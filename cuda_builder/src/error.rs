@@ -35,12 +35,12 @@ pub enum BuildError {
         source: std::io::Error,
     },
     /// cargo or rustc reported errors.
-    #[error("compiling {krate} for {arch} failed ({status}):\n{output}")]
+    #[error("compiling {krate} for {target} failed ({status}):\n{output}")]
     Compile {
         /// Crate.
         krate: String,
-        /// Architecture.
-        arch: String,
+        /// Target.
+        target: String,
         /// Exit status.
         status: String,
         /// Standard error of cargo.
@@ -57,10 +57,10 @@ pub enum BuildError {
         source: std::io::Error,
     },
     /// The emitted PTX breaks a rule.
-    #[error("emitted PTX for {arch}, line {line}: {message}")]
+    #[error("emitted PTX for {target}, line {line}: {message}")]
     Ptx {
-        /// Architecture.
-        arch: String,
+        /// Target.
+        target: String,
         /// Line, from 1; 0 for the module as a whole.
         line: usize,
         /// The rule.

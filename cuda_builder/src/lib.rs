@@ -5,8 +5,8 @@
 //! generator cannot name sm_100a.
 //!
 //! ```no_run
-//! use cuda_builder::{Arch, CudaBuilder};
-//! let built = CudaBuilder::new("kernels-gpu").arch(Arch::Sm90a).copy_to("kernels.ptx").build()?;
+//! use cuda_builder::CudaBuilder;
+//! let built = CudaBuilder::new("kernels-gpu", "sm_90a").copy_to("kernels.ptx").build()?;
 //! for kernel in &built.kernels {
 //!     println!("{} {:?}", kernel.name, kernel.threads);
 //! }
@@ -24,7 +24,7 @@ pub mod error;
 pub mod ptx;
 pub mod ptxas;
 
-pub use build::{Arch, Built, CudaBuilder};
+pub use build::{Built, CudaBuilder};
 pub use compiler::{Compiler, Fetch};
 pub use error::BuildError;
 pub use ptx::Kernel;

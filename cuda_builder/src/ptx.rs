@@ -6,7 +6,7 @@
 //! right version and target, launch bounds on every entry, no unresolved
 //! function, and no synchronising instruction that the optimiser duplicated.
 
-use crate::build::{Arch, PTX_VERSION};
+use crate::build::PTX_VERSION;
 use crate::error::BuildError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -41,9 +41,9 @@ const PARAMETER_NAME: &str = "__kernel_param_";
 ///
 /// # Errors
 /// [`BuildError::Ptx`] naming the line of the compiler's output.
-pub fn finish(raw: &str, arch: Arch) -> Result<(String, Vec<Kernel>), BuildError> {
+pub fn finish(raw: &str, target: &str) -> Result<(String, Vec<Kernel>), BuildError> {
     let fail = |line: usize, message: String| BuildError::Ptx {
-        arch: arch.name().into(),
+        target: target.into(),
         line: line + 1,
         message,
     };
@@ -146,7 +146,7 @@ pub fn finish(raw: &str, arch: Arch) -> Result<(String, Vec<Kernel>), BuildError
             out.push_str(text);
         }
     }
-    check(&out, arch)?;
+    check(&out, target)?;
     Ok((out, kernels))
 }
 
@@ -287,12 +287,12 @@ const CONVERGENT: [&str; 9] =
 ///
 /// # Errors
 /// [`BuildError::Ptx`] naming the line.
-pub fn check(ptx: &str, arch: Arch) -> Result<(), BuildError> {
+pub fn check(ptx: &str, target: &str) -> Result<(), BuildError> {
     let fail = |line: usize, message: String| {
-        Err(BuildError::Ptx { arch: arch.name().into(), line, message })
+        Err(BuildError::Ptx { target: target.into(), line, message })
     };
     let version = format!(".version {}.{}", PTX_VERSION.0, PTX_VERSION.1);
-    let target = format!(".target {}", arch.name());
+    let target = format!(".target {target}");
     for required in [version.as_str(), target.as_str()] {
         if !ptx.lines().any(|l| l.trim() == required) {
             return fail(0, format!("`{required}` is missing"));
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn markers_become_directives() {
-        let (text, kernels) = finish(RAW, Arch::Sm90a).unwrap();
+        let (text, kernels) = finish(RAW, "sm_90a").unwrap();
         let k = &kernels[0];
         assert_eq!((k.threads, k.min_blocks, k.cluster), ([128, 1, 1], 4, [2, 1, 1]));
         assert_eq!(k.param_bytes, 76);
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn a_limit_and_a_register_cap() {
         let raw = RAW.replace("exact=1", "exact=0").replace("max_registers=0", "max_registers=96");
-        let (text, _) = finish(&raw, Arch::Sm90a).unwrap();
+        let (text, _) = finish(&raw, "sm_90a").unwrap();
         assert!(text.contains(".maxntid 128, 1, 1") && text.contains(".maxnreg 96"));
         assert!(!text.contains(".reqntid"));
     }
@@ -407,18 +407,16 @@ mod tests {
             ),
         ];
         for (raw, expected) in cases {
-            let error = finish(&raw, Arch::Sm90a).unwrap_err().to_string();
+            let error = finish(&raw, "sm_90a").unwrap_err().to_string();
             assert!(error.contains(expected), "expected `{expected}` in `{error}`");
         }
         // A violation inside a comment is none.
-        assert!(
-            finish(&RAW.replace("\tret;", "\t// @%p1 bar.sync 0;\n\tret;"), Arch::Sm90a).is_ok()
-        );
+        assert!(finish(&RAW.replace("\tret;", "\t// @%p1 bar.sync 0;\n\tret;"), "sm_90a").is_ok());
     }
 
     #[test]
     fn convergent_instructions_are_counted() {
-        let (text, _) = finish(RAW, Arch::Sm90a).unwrap();
+        let (text, _) = finish(RAW, "sm_90a").unwrap();
         assert_eq!(convergent_counts(&text)[&("k".into(), "bar.sync".into())], 1);
     }
 }

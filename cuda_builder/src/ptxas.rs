@@ -1,6 +1,5 @@
 //! What ptxas says about a module: registers, spills, shared memory.
 
-use crate::build::Arch;
 use crate::error::BuildError;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -86,11 +85,11 @@ pub fn install(tools: &Path) -> Result<PathBuf, BuildError> {
 pub fn report(
     ptxas: &Path,
     ptx: &Path,
-    arch: Arch,
+    target: &str,
     cubin: &Path,
 ) -> Result<Vec<Usage>, BuildError> {
     let out = Command::new(ptxas)
-        .args(["--verbose", "--gpu-name", arch.name(), "--output-file"])
+        .args(["--verbose", "--gpu-name", target, "--output-file"])
         .arg(cubin)
         .arg(ptx)
         .output()

@@ -108,6 +108,12 @@ impl Gpu {
         }
     }
 
+    /// Its compute capability, major and minor; 0.0 if [`arch`](Self::arch) is no target.
+    #[must_use]
+    pub fn compute_capability(&self) -> (u32, u32) {
+        Target::parse(self.arch).map_or((0, 0), |target| (target.number / 10, target.number % 10))
+    }
+
     /// The machine of that name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {

@@ -2,12 +2,13 @@
 //!
 //! This crate is the one definition that GPU kernels, the host library and the emulator share:
 //! whatever depends on how a byte is laid out or how a value is rounded is written here once. It
-//! is `no_std`, allocates nothing, has no dependencies, and nearly everything in it is `const fn`,
-//! so the same function sizes a host buffer, fills a kernel's constant table and checks a golden
-//! file.
+//! is `no_std`, allocates nothing, has no dependencies (but `serde` where the host asks for it),
+//! and nearly everything in it is `const fn`, so the same function sizes a host buffer, fills a
+//! kernel's constant table and checks a golden file.
 //!
 //! | module | what it defines | source |
 //! | --- | --- | --- |
+//! | [`arch`] | the targets that kernels are compiled for, and what each can do | PTX ISA |
 //! | [`e2m1`] | the 4-bit element | PTX ISA, "Alternate Floating-Point Data Formats" |
 //! | [`e4m3`] | NVFP4's block scale | same |
 //! | [`ue8m0`] | MXFP4's block scale | same |
@@ -24,6 +25,7 @@
 //! | [`recipe`] | how other projects quantise, bit for bit | those projects |
 #![no_std]
 
+pub mod arch;
 pub mod block;
 pub mod ceiling;
 pub mod e2m1;
@@ -39,6 +41,7 @@ pub mod swizzle;
 pub mod tensor_map;
 pub mod ue8m0;
 
+pub use arch::Arch;
 pub use block::{BlockFormat, Mxfp4, Nvfp4};
 pub use float::FloatType;
 pub use layout::{ScaleLayout, SizeOverflow};

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use cuda_lazy::raw;
 use cust::context::Context;
 use cust::stream::{Stream, StreamFlags};
+use fp4_formats::Arch;
 
 use super::error::{CudaError, check, check_cust};
 use super::memory::CudaMemory;
@@ -34,7 +35,7 @@ struct Inner {
     stream: Stream,
     context: Context,
     info: DeviceInfo,
-    arch: &'static str,
+    arch: Arch,
 }
 
 impl Drop for Inner {
@@ -116,8 +117,8 @@ impl CudaDevice {
         &self.inner.info
     }
 
-    /// The architecture whose kernels it runs: `sm_90a` or `sm_100a`.
-    pub fn arch(&self) -> &'static str {
+    /// The architecture whose kernels it runs.
+    pub fn arch(&self) -> Arch {
         self.inner.arch
     }
 

@@ -109,8 +109,8 @@ pub enum CudaError {
     /// The kernels have no build for this GPU.
     #[error(
         "cuda:{ordinal} ({name}) has compute capability {}.{}; \
-         supported are 9.0 (sm_90a) and 10.0 (sm_100a)",
-        capability.0, capability.1
+         there are kernels for {}",
+        capability.0, capability.1, fp4_formats::arch::Targets
     )]
     UnsupportedDevice {
         /// The device's ordinal.

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::fmt;
 
 use cuda_lazy::{CUDA_ERROR_STUB_LIBRARY, CUDA_SUCCESS, raw};
+use fp4_formats::Arch;
 use serde::Serialize;
 
 use super::error::{CudaCode, CudaError, DriverError, check};
@@ -72,19 +73,14 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// The architecture whose kernels run on this GPU, or `None` if it is not
-    /// supported. `sm_90a` and `sm_100a` code runs on exactly these compute
-    /// capabilities (PTX ISA, `.target`, architecture-specific features).
-    pub fn arch(&self) -> Option<&'static str> {
-        match self.compute_capability {
-            (9, 0) => Some("sm_90a"),
-            (10, 0) => Some("sm_100a"),
-            _ => None,
-        }
+    /// The architecture whose kernels run on this GPU, the preferred one of them
+    /// ([`Arch::of_capability`]), or `None` if it is not supported.
+    pub fn arch(&self) -> Option<Arch> {
+        Arch::of_capability(self.compute_capability).next()
     }
 
     /// The architecture, or the error that names this GPU.
-    pub(crate) fn supported(&self) -> Result<&'static str, CudaError> {
+    pub(crate) fn supported(&self) -> Result<Arch, CudaError> {
         self.arch().ok_or_else(|| CudaError::UnsupportedDevice {
             ordinal: self.ordinal,
             name: self.name.clone(),
@@ -246,15 +242,15 @@ mod tests {
             shared_per_block: 0,
             shared_per_sm: 0,
         };
-        assert_eq!(device(9, 0).arch(), Some("sm_90a"));
-        assert_eq!(device(10, 0).arch(), Some("sm_100a"));
+        assert_eq!(device(9, 0).arch(), Some(Arch::Sm90a));
+        assert_eq!(device(10, 0).arch(), Some(Arch::Sm100a));
         for (major, minor) in [(8, 0), (8, 9), (10, 3), (12, 0), (12, 1)] {
             let device = device(major, minor);
             assert_eq!(device.arch(), None, "{device}");
             let error = device.supported().map_err(|error| error.to_string());
             let expected = format!(
                 "cuda:0 (GPU) has compute capability {major}.{minor}; \
-                 supported are 9.0 (sm_90a) and 10.0 (sm_100a)"
+                 there are kernels for sm_90a (9.0) and sm_100a (10.0)"
             );
             assert_eq!(error, Err(expected));
         }

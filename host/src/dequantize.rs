@@ -94,7 +94,7 @@ impl Dequantizer {
         let ctas = config.grid(m, k, layout, device.machine().sms.max(1));
         let plan = Plan {
             op: "dequantize",
-            arch: device.choice().arch.clone(),
+            arch: device.choice().arch,
             steps: vec![Step { kernel: config.name, ctas, threads: config.threads() }],
             why: vec![format!("{} to {}, {layout} scales", format.name(), output.name())],
         };

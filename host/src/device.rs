@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
 
+use fp4_formats::Arch;
 use ptx_emu::bundle::BundleError;
 use ptx_emu::tensor_map::{TENSOR_MAP_BYTES, TensorMap, TensorMapError};
 use ptx_emu::{GlobalMemory, Gpu, LaunchError, LoadError, MemoryError, Schedule};
@@ -51,6 +52,17 @@ pub enum DeviceError {
     /// A tensor map that cannot be encoded.
     #[error("tensor map: {0}")]
     TensorMap(#[from] TensorMapError),
+    /// A described machine that there are no kernels for.
+    #[error(
+        "emulated {machine}: compute capability {}.{}; there are kernels for {}",
+        capability.0, capability.1, fp4_formats::arch::Targets
+    )]
+    UnsupportedMachine {
+        /// Its name.
+        machine: String,
+        /// Its compute capability, major and minor.
+        capability: (u32, u32),
+    },
     /// The operation needs a GPU, and the device is the emulator.
     #[error("{operation} needs a GPU; the device is {device}")]
     NeedsGpu {
@@ -75,6 +87,7 @@ impl DeviceError {
             | Self::Load(_)
             | Self::Capture(_)
             | Self::TensorMap(_)
+            | Self::UnsupportedMachine { .. }
             | Self::NeedsGpu { .. } => false,
         }
     }
@@ -134,8 +147,8 @@ pub struct Choice {
     pub device: String,
     /// What it is, in words.
     pub name: String,
-    /// Architecture of the kernels it runs: `sm_90a`, `sm_100a`.
-    pub arch: String,
+    /// Architecture of the kernels it runs.
+    pub arch: Arch,
     /// Why this one.
     pub reason: String,
 }
@@ -145,6 +158,9 @@ impl fmt::Display for Choice {
         write!(f, "{} ({}, {}): {}", self.device, self.name, self.arch, self.reason)
     }
 }
+
+/// Largest size of a grid in y (CUDA C++ Programming Guide, technical specifications).
+pub const MAX_GRID_Y: usize = 65_535;
 
 /// The sizes of a machine that planning depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,10 +222,10 @@ impl Device {
     pub fn open(request: &DeviceRequest) -> Result<Self> {
         match request {
             DeviceRequest::Cuda(ordinal) => Self::cuda(*ordinal, "asked for".into()),
-            DeviceRequest::Emulator(gpu) => Ok(Self::emulator(gpu.clone(), "asked for".into())),
+            DeviceRequest::Emulator(gpu) => Self::emulator(gpu.clone(), "asked for".into()),
             DeviceRequest::Auto => match first_supported() {
                 Ok((ordinal, reason)) => Self::cuda(ordinal, reason),
-                Err(reason) => Ok(Self::emulator(Gpu::h200(), reason)),
+                Err(reason) => Self::emulator(Gpu::h200(), reason),
             },
         }
     }
@@ -219,22 +235,27 @@ impl Device {
         let choice = Choice {
             device: format!("cuda:{ordinal}"),
             name: device.info().name.clone(),
-            arch: device.arch().into(),
+            arch: device.arch(),
             reason,
         };
         Ok(Self::new(Backend::Cuda(device), choice))
     }
 
-    fn emulator(gpu: Gpu, reason: String) -> Self {
+    fn emulator(gpu: Gpu, reason: String) -> Result<Self> {
+        let capability = gpu.compute_capability();
+        let Some(arch) = Arch::of_capability(capability).next() else {
+            let machine = gpu.name.into();
+            return Err(DeviceError::UnsupportedMachine { machine, capability }.into());
+        };
         let choice = Choice {
             device: format!("emu:{}", gpu.name),
             name: format!("emulated {}", gpu.name.to_uppercase()),
-            arch: gpu.arch.into(),
+            arch,
             reason,
         };
         let memory = Rc::new(RefCell::new(GlobalMemory::new()));
         let emulator = Emulator { gpu, schedule: Schedule::default(), memory };
-        Self::new(Backend::Emulator(emulator), choice)
+        Ok(Self::new(Backend::Emulator(emulator), choice))
     }
 
     fn new(backend: Backend, choice: Choice) -> Self {
@@ -381,7 +402,7 @@ impl Device {
     /// # Errors
     /// [`kernels::KernelsError`] where there are none, [`DeviceError`] where they do not load.
     pub fn kernels(&self, dir: Option<&Path>) -> Result<Kernels> {
-        let file = kernels::find(&self.choice.arch, dir)?;
+        let file = kernels::find(self.choice.arch, dir)?;
         let module = match &self.backend {
             Backend::Cuda(device) => Module::Cuda(device.load(&file.ptx)?),
             Backend::Emulator(emulator) => {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use fp4_formats::Arch;
 use serde::Serialize;
 
 use crate::cuda::{self, DriverInfo};
@@ -11,14 +12,11 @@ use crate::error::Result;
 use crate::kernels;
 use crate::tune::DeviceKey;
 
-/// Architectures that kernels are built for.
-pub const ARCHITECTURES: [&str; 2] = ["sm_90a", "sm_100a"];
-
 /// Kernels of one architecture.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelsStatus {
     /// The architecture.
-    pub arch: &'static str,
+    pub arch: Arch,
     /// The file, where there is one.
     pub path: Option<PathBuf>,
     /// Whether there is none, and where it was looked for.
@@ -55,7 +53,7 @@ pub fn diagnose(dir: Option<&Path>) -> Result<Diagnosis> {
         Ok(driver) => (Some(driver), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let kernels = ARCHITECTURES.map(|arch| match kernels::find(arch, dir) {
+    let kernels = Arch::ALL.map(|arch| match kernels::find(arch, dir) {
         Ok(file) => KernelsStatus { arch, path: Some(file.path), error: None },
         Err(error) => KernelsStatus { arch, path: None, error: Some(error.to_string()) },
     });
@@ -84,8 +82,10 @@ impl fmt::Display for Diagnosis {
             (Some(driver), _) => {
                 writeln!(f, "driver    CUDA {} ({})", driver.version, driver.library)?;
                 for info in &driver.devices {
-                    let use_of = info.arch().unwrap_or("not supported: sm_90a or sm_100a needed");
-                    writeln!(f, "gpu       {info}: {use_of}")?;
+                    match info.arch() {
+                        Some(arch) => writeln!(f, "gpu       {info}: {arch}")?,
+                        None => writeln!(f, "gpu       {info}: not supported")?,
+                    }
                 }
             }
             (None, error) => {

@@ -7,6 +7,7 @@ use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use fp4_formats::Arch;
 use thiserror::Error;
 
 /// Environment variable that names the folder with `<arch>/kernels.ptx`.
@@ -25,8 +26,8 @@ pub enum KernelsError {
         Paths(looked)
     )]
     NotFound {
-        /// The architecture, such as `sm_90a`.
-        arch: String,
+        /// The architecture.
+        arch: Arch,
         /// Every path that was tried, in order.
         looked: Vec<PathBuf>,
     },
@@ -61,7 +62,7 @@ pub struct KernelFile {
     pub ptx: String,
 }
 
-/// Reads the kernels for `arch` (`sm_90a`, `sm_100a`).
+/// Reads the kernels for `arch`.
 ///
 /// The first of these that is there is taken: `<dir>/<arch>/kernels.ptx` with the explicit `dir`,
 /// or else with the one that [`DIR_VARIABLE`] names; with neither of them given, `kernels/<arch>/`
@@ -69,7 +70,7 @@ pub struct KernelFile {
 ///
 /// # Errors
 /// [`KernelsError::NotFound`] with every path tried; [`KernelsError::Unreadable`].
-pub fn find(arch: &str, dir: Option<&Path>) -> Result<KernelFile, KernelsError> {
+pub fn find(arch: Arch, dir: Option<&Path>) -> Result<KernelFile, KernelsError> {
     let looked = candidates(
         arch,
         dir.map(Path::to_path_buf).or_else(|| env::var_os(DIR_VARIABLE).map(PathBuf::from)),
@@ -80,12 +81,12 @@ pub fn find(arch: &str, dir: Option<&Path>) -> Result<KernelFile, KernelsError> 
             Ok(ptx) => Ok(KernelFile { path: path.clone(), ptx }),
             Err(source) => Err(KernelsError::Unreadable { path: path.clone(), source }),
         },
-        None => Err(KernelsError::NotFound { arch: arch.into(), looked }),
+        None => Err(KernelsError::NotFound { arch, looked }),
     }
 }
 
-fn candidates(arch: &str, dir: Option<PathBuf>, executable_dir: Option<&Path>) -> Vec<PathBuf> {
-    let file = |dir: PathBuf| dir.join(arch).join(FILE_NAME);
+fn candidates(arch: Arch, dir: Option<PathBuf>, executable_dir: Option<&Path>) -> Vec<PathBuf> {
+    let file = |dir: PathBuf| dir.join(arch.name()).join(FILE_NAME);
     if let Some(dir) = dir {
         return vec![file(dir)];
     }
@@ -107,13 +108,13 @@ mod tests {
 
     #[test]
     fn an_explicit_folder_is_the_only_one() {
-        let paths = candidates("sm_90a", Some("x".into()), Some(Path::new("/p/target/release")));
+        let paths = candidates(Arch::Sm90a, Some("x".into()), Some(Path::new("/p/target/release")));
         assert_eq!(paths, [Path::new("x/sm_90a/kernels.ptx")]);
     }
 
     #[test]
     fn the_nearest_folder_comes_first() {
-        let paths = candidates("sm_100a", None, Some(Path::new("/p/target/release")));
+        let paths = candidates(Arch::Sm100a, None, Some(Path::new("/p/target/release")));
         assert_eq!(paths[0], Path::new("/p/target/release/kernels/sm_100a/kernels.ptx"));
         let target = Path::new("/p/target/kernels/sm_100a/kernels.ptx");
         assert_eq!(paths.iter().filter(|path| *path == target).count(), 1);
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn the_error_says_where_it_looked_and_what_makes_them() {
         let dir = Path::new("no-such-folder");
-        let error = find("sm_90a", Some(dir)).expect_err("there are no kernels");
+        let error = find(Arch::Sm90a, Some(dir)).expect_err("there are no kernels");
         let text = error.to_string();
         assert!(text.contains("cargo xtask build-kernels --arch sm_90a"), "{text}");
         assert!(text.contains("no-such-folder"), "{text}");

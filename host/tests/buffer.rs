@@ -4,6 +4,7 @@
 //! What launches needs the compiled kernels (`cargo xtask build-kernels`); where there are none,
 //! the test says on stderr that it was skipped.
 
+use fp4_formats::arch::TensorFamily;
 use std::path::Path;
 use std::ptr;
 
@@ -188,7 +189,7 @@ fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
         let device = kernels.device().clone();
         let name = &device.choice().device;
         // All kinds of what can be in a workspace on sm_90a; there is one on sm_100a.
-        let splits = (device.choice().arch == "sm_90a").then_some(0);
+        let splits = (device.choice().arch.tensor() == TensorFamily::Wgmma).then_some(0);
         let [m, n, k] = [5, 264, 1056];
         let dims = |rows| Dims::new(1, rows, k).expect("dims");
         let layout = ScaleLayout::Linear;

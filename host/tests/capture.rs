@@ -156,11 +156,11 @@ fn gemv_bundles_replay() {
     let folder = folder("gemv");
     let inputs = folder.join("in.safetensors");
     let shape = GemvShape { m: 33, k: 160, l: 2 };
-    let layouts = [ScaleLayout::Blocked128x4, ScaleLayout::Linear];
+    let layouts = [ScaleLayout::Linear, ScaleLayout::Blocked128x4];
     let (a, b) = Generator::FullRange.gemv(shape, layouts, 5).expect("small");
     operands::write(&inputs, &GemvOperands { a, b, alpha: 0.75 }).expect("written");
     for (device, arch) in support::compiled() {
-        let captured = folder.join(arch);
+        let captured = folder.join(arch.name());
         let out = folder.join(format!("{arch}.safetensors"));
         let output = Command::new(env!("CARGO_BIN_EXE_nvfp4"))
             .args(["run", "gemv", "--device", device, "--inputs"])

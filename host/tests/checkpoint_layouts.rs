@@ -508,7 +508,7 @@ fn gpt_oss_experts_are_transposed() {
     assert!(report.verified && report.findings.is_empty(), "{report}");
     assert!(report.least_sqnr_db.expect("compared") > 15.0, "{report}");
     for kernels in machines() {
-        let on_device = folder.file(&kernels.device().choice().arch);
+        let on_device = folder.file(kernels.device().choice().arch.name());
         quantize_model(&original, &options, &on_device, Some(&kernels), &mut ()).expect("works");
         assert!(files(&on_device) == files(&out), "{}", on_device.display());
     }

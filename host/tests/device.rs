@@ -1,5 +1,6 @@
 //! Choosing a device.
 
+use fp4_formats::Arch;
 use nvfp4::cuda;
 use nvfp4::device::{Device, DeviceRequest};
 
@@ -18,10 +19,10 @@ fn requests_print_as_they_were_read() {
 
 #[test]
 fn emulators_open_anywhere() {
-    for (text, arch) in [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")] {
+    for (text, arch) in [("emu:h200", Arch::Sm90a), ("emu:b200", Arch::Sm100a)] {
         let device = Device::open(&text.parse().expect("known")).expect("opens");
         let choice = device.choice();
-        assert_eq!((choice.device.as_str(), choice.arch.as_str()), (text, arch));
+        assert_eq!((choice.device.as_str(), choice.arch), (text, arch));
         assert!(choice.to_string().ends_with(": asked for"), "{choice}");
         let error = device.gpu("timing").expect_err("no GPU").to_string();
         assert_eq!(error, format!("timing needs a GPU; the device is {text}"));

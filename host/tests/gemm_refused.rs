@@ -3,7 +3,9 @@
 
 mod support;
 
+use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
+use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
@@ -43,7 +45,7 @@ fn halves(name: &str, [l, rows, k]: [usize; 3], operand: Operand) -> HalfMatrix 
     HalfMatrix::new(name, dims, operand, vec![0; 2 * l * rows * k]).expect("zeros")
 }
 
-fn on_machines(test: &str, check: impl Fn(&Kernels, &str)) {
+fn on_machines(test: &str, check: impl Fn(&Kernels, Arch)) {
     let folder = Folder::new(test);
     for machine in MACHINES {
         check(&no_kernels(&folder, machine), machine.1);
@@ -63,25 +65,22 @@ fn sizes_of_nothing_and_beyond_integers() {
             ActivationKind::Blocks { format: Format::Nvfp4, layout: Linear },
             ActivationKind::Halves(Operand::Bf16),
         ] {
-            let plan = |shape, arch| {
-                plan(shape, Format::Nvfp4, kind, arch, machine, &GemmOverrides::default())
-            };
+            let plan =
+                |shape| plan(shape, Format::Nvfp4, kind, arch, machine, &GemmOverrides::default());
             let good = GemmShape { m: 3, n: 5, k: 64, l: 2 };
-            plan(good, arch).expect("planned");
+            plan(good).expect("planned");
             let (none, many) = (0, 1usize << 31);
             for (size, shown) in [(none, "0"), (many, "2147483648")] {
-                refused(plan(GemmShape { m: size, ..good }, arch), "M", LONGEST, shown);
-                refused(plan(GemmShape { n: size, ..good }, arch), "N", LONGEST, shown);
-                refused(plan(GemmShape { k: size, ..good }, arch), "K", LONGEST, shown);
+                refused(plan(GemmShape { m: size, ..good }), "M", LONGEST, shown);
+                refused(plan(GemmShape { n: size, ..good }), "N", LONGEST, shown);
+                refused(plan(GemmShape { k: size, ..good }), "K", LONGEST, shown);
             }
             for (l, shown) in [(0, "0"), (65_536, "65536")] {
-                refused(plan(GemmShape { l, ..good }, arch), "batch", "from 1 to 65535", shown);
+                refused(plan(GemmShape { l, ..good }), "batch", "from 1 to 65535", shown);
             }
             for (k, shown) in [(8, "8"), (24, "24"), (65, "65")] {
-                refused(plan(GemmShape { k, ..good }, arch), "K", "a multiple of 16", shown);
+                refused(plan(GemmShape { k, ..good }), "K", "a multiple of 16", shown);
             }
-            let field = "architecture for GEMM";
-            refused(plan(good, "sm_80"), field, "sm_90a or sm_100a", "sm_80");
         }
         let kind = ActivationKind::Halves(Operand::Bf16);
         let shape = GemmShape { m: 3, n: 5, k: 48, l: 1 };
@@ -344,7 +343,7 @@ fn weights_that_were_not_planned_for() {
         let gemm = Gemm::new(kernels, &three, [3, 0], HALVES, 1.0, &options);
         refused(gemm, "M", LONGEST, "0");
         // The other machine's kernels take others.
-        if arch == "sm_90a" {
+        if arch.tensor() == TensorFamily::Wgmma {
             let bf16 = ActivationKind::Halves(Operand::Bf16);
             let gemm = Gemm::new(kernels, &planned.weights, [2, 3], bf16, 1.0, &options);
             let required = "f16, which the weights were repacked for";
@@ -372,7 +371,7 @@ fn overrides_that_do_not_suit() {
         };
         assert_eq!((field.as_str(), actual.as_str()), ("kernel", "gemm"));
         assert!(required.starts_with("one of gemm_") && !required.contains("mxfp4"), "{required}");
-        if arch == "sm_90a" {
+        if arch.tensor() == TensorFamily::Wgmma {
             refused(plan(None, Some(3)), "parts of K", "from 0 to 2", "3");
         } else {
             let Err(Error::Shape { field, required, actual }) = plan(None, Some(3)) else {

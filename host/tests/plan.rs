@@ -1,22 +1,20 @@
 //! Plans over the shape tables: every shape has a kernel that takes it, and errors say why not.
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemv::CONFIGS;
+use fp4_formats::{Arch, ScaleLayout};
 use nvfp4::device::Machine;
-use nvfp4::plan::{self, Overrides, Plan};
+use nvfp4::gemv::{self, GemvOverrides, GemvPlan};
 use nvfp4::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use proptest::prelude::*;
 
 const H200: Machine = Machine { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
-const ARCHES: [&str; 2] = ["sm_90a", "sm_100a"];
-
-fn plan(shape: GemvShape, layout: ScaleLayout, arch: &str) -> Plan {
-    let plan = plan::gemv(shape, layout, arch, H200, &Overrides::default());
+fn plan(shape: GemvShape, layout: ScaleLayout, arch: Arch) -> GemvPlan {
+    let plan = gemv::plan(shape, layout, arch, H200, &GemvOverrides::default());
     plan.unwrap_or_else(|error| panic!("{shape} {layout} {arch}: {error}"))
 }
 
 /// What must hold of any plan for `shape`.
-fn check(shape: GemvShape, layout: ScaleLayout, arch: &str) {
+fn check(shape: GemvShape, layout: ScaleLayout, arch: Arch) {
     let plan = plan(shape, layout, arch);
     let what = format!("{shape} {layout} {arch}: {plan}");
     let config = CONFIGS.iter().find(|c| c.name == plan.kernel).expect("a kernel of the table");
@@ -35,7 +33,7 @@ fn every_table_shape_has_a_plan() {
     let tables = GEMV_CONTEST.into_iter().chain(GEMV_CORRECTNESS).chain(gemv_ragged());
     for shape in tables {
         for layout in ScaleLayout::ALL {
-            ARCHES.into_iter().for_each(|arch| check(shape, layout, arch));
+            Arch::ALL.into_iter().for_each(|arch| check(shape, layout, arch));
         }
     }
 }
@@ -44,7 +42,7 @@ fn every_table_shape_has_a_plan() {
 fn contest_shapes_keep_most_of_the_machine_busy() {
     for shape in GEMV_CONTEST {
         for layout in ScaleLayout::ALL {
-            let plan = plan(shape, layout, "sm_90a");
+            let plan = plan(shape, layout, Arch::Sm90a);
             let ctas = plan.grid[0] * plan.grid[1];
             assert!(ctas >= H200.sms * 3 / 4, "{shape} {layout}: {plan}");
         }
@@ -55,8 +53,8 @@ fn contest_shapes_keep_most_of_the_machine_busy() {
 fn overrides_are_obeyed_or_refused() {
     let shape = GEMV_CONTEST[0];
     let with = |kernel: Option<&str>, ctas, layout| {
-        let overrides = Overrides { kernel: kernel.map(Into::into), ctas };
-        plan::gemv(shape, layout, "sm_90a", H200, &overrides)
+        let overrides = GemvOverrides { kernel: kernel.map(Into::into), ctas };
+        gemv::plan(shape, layout, Arch::Sm90a, H200, &overrides)
     };
     for config in &CONFIGS {
         let result = with(Some(config.name), Some(7), config.scale_layout);
@@ -79,7 +77,8 @@ fn overrides_are_obeyed_or_refused() {
 fn sizes_that_no_kernel_takes_are_refused() {
     let text = |m, k, l| {
         let shape = GemvShape { m, k, l };
-        let plan = plan::gemv(shape, ScaleLayout::Linear, "sm_90a", H200, &Overrides::default());
+        let plan =
+            gemv::plan(shape, ScaleLayout::Linear, Arch::Sm90a, H200, &GemvOverrides::default());
         plan.expect_err("refused").to_string()
     };
     assert_eq!(text(1, 24, 1), "K must be a multiple of 16, but is 24");
@@ -89,20 +88,20 @@ fn sizes_that_no_kernel_takes_are_refused() {
 
 #[test]
 fn large_batches_take_several_launches() {
-    let plan = plan(GemvShape { m: 1, k: 16, l: 65_536 }, ScaleLayout::Linear, "sm_90a");
+    let plan = plan(GemvShape { m: 1, k: 16, l: 65_536 }, ScaleLayout::Linear, Arch::Sm90a);
     assert_eq!((plan.launches, plan.grid), (2, [1, 65_535]));
 }
 
 #[test]
 fn a_plan_prints_kernel_tile_and_reasons() {
-    let text = plan(GEMV_CONTEST[0], ScaleLayout::Blocked128x4, "sm_100a").to_string();
+    let text = plan(GEMV_CONTEST[0], ScaleLayout::Blocked128x4, Arch::Sm100a).to_string();
     for part in [
         "gemv_nvfp4_128x4",
         "for sm_100a",
         "CTAs of",
         "16-byte loads",
         "repacking: none",
-        "the matrix's scales are 128x4",
+        "the weights' scales are 128x4",
         "K = 16384 allows 16-byte loads",
     ] {
         assert!(text.contains(part), "{text:?} lacks {part:?}");
@@ -113,6 +112,6 @@ proptest! {
     #[test]
     fn every_valid_shape_has_a_plan(m in 1usize..1 << 20, blocks in 1usize..1 << 12, l in 1usize..100, blocked: bool) {
         let layout = if blocked { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
-        ARCHES.into_iter().for_each(|arch| check(GemvShape { m, k: blocks * 16, l }, layout, arch));
+        Arch::ALL.into_iter().for_each(|arch| check(GemvShape { m, k: blocks * 16, l }, layout, arch));
     }
 }

@@ -1,13 +1,13 @@
-//! The kernels. One room an operation; what differs between architectures
-//! stands behind a trait with one implementation each.
+//! The kernels, one folder for each operation. Where architectures differ, there is a trait with
+//! one implementation for each capability.
 //!
-//! Built once for each architecture by `cuda_builder`, which sets
-//! `cfg(gpu_arch = "...")`.
+//! The crate is compiled once for each architecture, with the `cfg`s of its capabilities
+//! (`fp4_formats::Arch::cfgs`).
 
 #![no_std]
 #![feature(abi_ptx)]
 
-/// Asserts that entries are named as the configurations are for which they were made.
+/// Asserts that each entry has the name of its configuration.
 macro_rules! assert_names {
     ([$($name:ident),*], $configs:expr) => {
         const _: () = {
@@ -33,7 +33,7 @@ pub mod gemv;
 pub mod pipeline;
 pub mod quantize;
 
-/// String equality in a constant: an entry's name against its configuration's.
+/// String equality in a constant expression.
 const fn same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     if a.len() != b.len() {

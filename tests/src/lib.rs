@@ -1,10 +1,11 @@
 //! What the tests across crates share.
 
+pub mod checksums;
 pub mod golden;
 pub mod mutation;
 
-use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::{Arch, ScaleLayout};
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemv::{Gemv, GemvOptions, GemvResult};
 use nvfp4::generate::Generator;
@@ -44,11 +45,19 @@ pub fn kernels_dir() -> PathBuf {
 }
 
 /// The PTX text for `arch`.
-pub fn ptx(arch: &str) -> String {
-    let path = kernels_dir().join(arch).join("kernels.ptx");
+pub fn ptx(arch: Arch) -> String {
+    let path = kernels_dir().join(arch.name()).join("kernels.ptx");
     std::fs::read_to_string(&path).unwrap_or_else(|e| {
         panic!("{}: {e}; run `cargo xtask build-kernels` first", path.display())
     })
+}
+
+/// The machine that the kernels for `arch` are emulated on.
+pub const fn machine(arch: Arch) -> Gpu {
+    match arch {
+        Arch::Sm90a => Gpu::h200(),
+        Arch::Sm100a => b200(),
+    }
 }
 
 /// A B200 that orders `tcgen05` operations only as PTX promises: our kernels rely on no more.
@@ -92,7 +101,7 @@ pub struct Case {
     pub shape: GemvShape,
     /// Inputs.
     pub generator: Generator,
-    /// Layouts of the scales of matrix and vectors.
+    /// Layouts of the activations' and the weights' scales.
     pub layouts: [ScaleLayout; 2],
     /// alpha, output, overrides.
     pub options: GemvOptions,

@@ -1,7 +1,9 @@
 //! What the contest's GEMMs cost on the emulated machines, by its counters, with the plans that are
 //! made for them: bytes, products, and how far they copy ahead.
 
+use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::Blocked128x4;
+use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::hopper::config::CONFIGS as HOPPER;
 use fp4_formats::gemm::hopper::config::K_STEP;
 use fp4_formats::gemm::{blackwell, hopper};
@@ -42,9 +44,12 @@ fn blocks(rows: usize, k: usize) -> u64 {
     (rows * (k / 2 + k / 16)) as u64
 }
 
-/// Bytes of the activations as the product takes them: on sm_90a they are decoded.
-fn activations(shape: GemmShape, arch: &str) -> u64 {
-    if arch == "sm_90a" { (shape.m * shape.k * 2) as u64 } else { blocks(shape.m, shape.k) }
+/// Bytes of the activations as the product takes them: for `wgmma` they are decoded.
+fn activations(shape: GemmShape, arch: Arch) -> u64 {
+    match arch.tensor() {
+        TensorFamily::Wgmma => (shape.m * shape.k * 2) as u64,
+        TensorFamily::Tcgen05 => blocks(shape.m, shape.k),
+    }
 }
 
 /// Whole contest problems: no byte of the operands is missed, memory is read once; what is copied is
@@ -58,7 +63,7 @@ fn contest_shapes_are_within_budget() {
             let result = run(&kernels, shape, GemmOverrides::default());
             let (plan, counters) = (&result.plan, counters(&result));
             let reads = plan.reads;
-            let [a, b] = [activations(shape, &plan.arch), blocks(shape.n, shape.k)];
+            let [a, b] = [activations(shape, plan.arch), blocks(shape.n, shape.k)];
             let what = format!("{device} {shape}: {plan}\n{:?}", counters.asynchronous);
 
             // Tensor maps, biases and the like are a few sectors. Sums that CTAs give to others
@@ -81,7 +86,7 @@ fn contest_shapes_are_within_budget() {
             assert!(100 * products <= 115 * useful, "{:?} {what}", counters.tensor);
             let stored = (shape.m * shape.n * 2) as u64;
             assert!(counters.global_unique_bytes_written >= stored, "{what}");
-            if plan.arch == "sm_100a" {
+            if plan.arch.tensor() == TensorFamily::Tcgen05 {
                 // In whole sectors, once. On sm_90a sums go through memory, too.
                 assert_eq!(counters.global.sectors_written * 32, stored, "{what}");
             }
@@ -97,10 +102,10 @@ fn four_stages_are_in_flight() {
         let kernels = emulated(device, Schedule::Lazy);
         for shape in GEMM_CONTEST {
             let machine = kernels.device().machine();
-            let arch = kernels.device().choice().arch.clone();
+            let arch = kernels.device().choice().arch;
             let kind = ActivationKind::Blocks { format: Format::Nvfp4, layout: Blocked128x4 };
             let none = GemmOverrides::default();
-            let planned = plan(shape, Format::Nvfp4, kind, &arch, machine, &none).expect("planned");
+            let planned = plan(shape, Format::Nvfp4, kind, arch, machine, &none).expect("planned");
             let few = GemmShape { n: 2 * planned.tile[0] as usize, k: 4096.min(shape.k), ..shape };
             // Not all SMs' parts of these few tiles, which are a step or two.
             let splits = Some(planned.splits.max(1));
@@ -133,7 +138,7 @@ fn plans_state_what_is_copied() {
     };
     for device in DEVICES {
         let kernels = emulated(device, Schedule::Eager);
-        let arch = kernels.device().choice().arch.clone();
+        let arch = kernels.device().choice().arch;
         let hoppers = HOPPER.iter().filter(|config| config.scheme.format == Format::Nvfp4);
         let hoppers = hoppers.flat_map(|config| {
             [0, 1, 3].map(|splits| {
@@ -149,7 +154,10 @@ fn plans_state_what_is_copied() {
             let k = config.step() * (config.splits + 1) + 16;
             (config.name, tile, operand, config.left.is_some(), config.splits, k)
         });
-        let all: Vec<_> = if arch == "sm_90a" { hoppers.collect() } else { blackwells.collect() };
+        let all: Vec<_> = match arch.tensor() {
+            TensorFamily::Wgmma => hoppers.collect(),
+            TensorFamily::Tcgen05 => blackwells.collect(),
+        };
         for (name, [rows, tokens], operand, of_halves, splits, k) in all {
             let (m, n, l) = (tokens as usize + 1, rows as usize + 24, 2);
             let mut rng = SplitMix64::new(3);
@@ -190,7 +198,7 @@ fn plans_state_their_passes() {
         let kernels = emulated(device, Schedule::Eager);
         let (device, kernel) = (kernels.device(), Some(kernel.to_owned()));
         let overrides = GemmOverrides { kernel, splits: Some(1) };
-        let (arch, machine) = (&device.choice().arch, device.machine());
+        let (arch, machine) = (device.choice().arch, device.machine());
         let plan = plan(shape, Format::Nvfp4, kind, arch, machine, &overrides).expect("planned");
         let [rows, tokens] = plan.tile.map(|size| size as usize);
         let [activations, weights] = [shape.n.div_ceil(rows), shape.m.div_ceil(tokens)];

@@ -3,6 +3,8 @@
 //! Where inputs make all sums exact, the result does not depend on the order of summing: it is the
 //! oracle's, rounded once, and a GPU's bytes are those of the emulator of its architecture.
 
+use fp4_formats::Arch;
+use fp4_formats::arch::TensorFamily;
 use std::collections::BTreeSet;
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
@@ -255,11 +257,11 @@ impl Case {
         };
         let expected = self.expected(reference, options.output);
 
-        let mut of_emulators: Vec<(&str, GemmResult)> = Vec::new();
+        let mut of_emulators: Vec<(Arch, GemmResult)> = Vec::new();
         for (device, kernels) in devices {
-            let arch = &kernels.device().choice().arch;
+            let arch = kernels.device().choice().arch;
             options.overrides = match self.kernel {
-                Some((name, splits)) if arch == "sm_90a" => {
+                Some((name, splits)) if arch.tensor() == TensorFamily::Wgmma => {
                     GemmOverrides { kernel: Some(name.into()), splits: Some(splits) }
                 }
                 _ => GemmOverrides::default(),
@@ -267,7 +269,7 @@ impl Case {
             let result = gemm(kernels, &a, &b, &options);
             let result = result.unwrap_or_else(|e| panic!("{device}: {self:?}\n{e}"));
             self.compare(device, &result, &expected);
-            let same = of_emulators.iter().find(|(of, _)| of == arch);
+            let same = of_emulators.iter().find(|(of, _)| *of == arch);
             if let Some((_, emulated)) = same.filter(|_| self.exact()) {
                 self.compare_bytes(device, &result, emulated);
             } else if same.is_none() {

@@ -1,6 +1,7 @@
 //! A GEMM planned once and launched with operands that it was not planned with: those that fit
 //! give their own results, all others are typed errors. On both emulated machines.
 
+use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
@@ -178,7 +179,7 @@ fn weights_of_another_batch_are_refused() {
 fn weights_of_other_sizes_and_orders_are_refused() {
     let [hopper, blackwell] = MACHINES.map(|name| emulated(name, Schedule::Eager));
     for (kernels, other) in [(&hopper, &blackwell), (&blackwell, &hopper)] {
-        let on_hopper = kernels.device().choice().arch == "sm_90a";
+        let on_hopper = kernels.device().choice().arch.tensor() == TensorFamily::Wgmma;
         let a = blocks::<Nvfp4>(1, M, 0.5);
         let b = blocks::<Nvfp4>(1, N, 1.0);
         let weights = upload(kernels, &b, kind::<Nvfp4>());

@@ -2,18 +2,16 @@
 //! weakened, must be noticed within 64 seeds, but for those that are listed as
 //! no faults.
 
-use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemv::{self, GemvParams, VectorElement};
+use fp4_formats::gemv::{self, DecodedElement, GemvParams};
 use fp4_formats::quantize::{
     AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource, amax_config, quantize_config,
 };
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use fp4_formats::{Arch, FloatType};
 use nvfp4_tests::mutation::{self, Effort};
+use ptx_emu::GlobalMemory;
 use ptx_emu::experiment::{Experiment, Watched};
-use ptx_emu::{GlobalMemory, Gpu};
-
-const ARCHS: [&str; 2] = ["sm_90a", "sm_100a"];
 
 fn check(experiment: &Experiment, least: usize) {
     mutation::check(std::slice::from_ref(experiment), Effort { seeds: 64, least, caught: 95 });
@@ -56,14 +54,13 @@ impl Memory {
     /// The launch of a kernel on this memory.
     fn launch(
         mut self,
-        arch: &str,
+        arch: Arch,
         entry: &str,
         grid: [u32; 3],
         threads: u32,
         params: &[u8],
     ) -> Experiment {
-        let gpu = [Gpu::h200(), Gpu::b200()].into_iter().find(|gpu| gpu.arch == arch);
-        let gpu = gpu.expect("a known machine");
+        let gpu = nvfp4_tests::machine(arch);
         let result = (self.outputs[0].addr, self.outputs[0].bytes);
         let made = self.made;
         let earlier = made.map(|made| mutation::earlier(&mut self.memory, &gpu, made, result));
@@ -94,31 +91,31 @@ fn scales(count: usize, seed: u32) -> Vec<u8> {
     noise(count, seed).into_iter().map(|byte| 0x30 + byte % 0x29).collect()
 }
 
-/// A GEMV of two batch entries with two panels of the vector.
-fn gemv(arch: &str, config: &gemv::GemvConfig) -> Experiment {
+/// A GEMV of two batch entries with two panels of activations.
+fn gemv(arch: Arch, config: &gemv::GemvConfig) -> Experiment {
     let (m, l) = (9usize, 2usize);
     // A multiple of 16 alone for the narrow loads.
     let k = 16_384 + if config.load_bytes == 8 { 48 } else { 32 };
     let layout = config.scale_layout;
-    let (a_stride, b_stride) =
+    let (b_stride, a_stride) =
         (layout.bytes(m, k / 16).expect("small"), Linear.bytes(1, k / 16).expect("small"));
     let mut memory = Memory::new();
     let params = GemvParams {
-        a_codes: memory.input("a codes", &noise(l * m * k / 2, 1)),
-        a_scales: memory.input("a scales", &scales(l * a_stride, 2)),
-        b_codes: memory.input("b codes", &noise(l * k / 2, 3)),
-        b_scales: memory.input("b scales", &scales(l * b_stride, 4)),
+        b_codes: memory.input("b codes", &noise(l * m * k / 2, 1)),
+        b_scales: memory.input("b scales", &scales(l * b_stride, 2)),
+        a_codes: memory.input("a codes", &noise(l * k / 2, 3)),
+        a_scales: memory.input("a scales", &scales(l * a_stride, 4)),
         out: memory.output("c", (l * m * 4) as u64),
-        a_scale_stride: a_stride as u64,
         b_scale_stride: b_stride as u64,
+        a_scale_stride: a_stride as u64,
         m: m as u32,
         k: k as u32,
         l: l as u32,
         alpha: 1.0,
         out_type: FloatType::F32 as u32,
-        b_blocked: 0,
+        a_blocked: 0,
     };
-    let element = if arch == "sm_90a" { VectorElement::I8 } else { VectorElement::F16 };
+    let element = DecodedElement::of(arch);
     let grid = [1, l as u32, 1];
     let mut launch = memory.launch(arch, config.name, grid, config.threads(), &params.to_bytes());
     launch.dynamic_shared = gemv::shared_bytes(k as u32, element);
@@ -136,7 +133,7 @@ fn values(ty: FloatType, count: usize, seed: u32) -> Vec<u8> {
     }
 }
 
-fn amax(arch: &str, ty: FloatType, silu: bool, per_row: bool) -> Experiment {
+fn amax(arch: Arch, ty: FloatType, silu: bool, per_row: bool) -> Experiment {
     let (m, k) = (40u32, 208u32);
     let config = amax_config(ty, silu);
     let mut memory = Memory::new();
@@ -157,7 +154,7 @@ fn amax(arch: &str, ty: FloatType, silu: bool, per_row: bool) -> Experiment {
 }
 
 fn quantize(
-    arch: &str,
+    arch: Arch,
     recipe: Recipe,
     ty: FloatType,
     layout: ScaleLayout,
@@ -199,7 +196,7 @@ fn quantize(
 
 #[test]
 fn gemv_kernels() {
-    for arch in ARCHS {
+    for arch in Arch::ALL {
         for config in &gemv::CONFIGS {
             check(&gemv(arch, config), 2);
         }
@@ -208,7 +205,7 @@ fn gemv_kernels() {
 
 #[test]
 fn amax_kernels() {
-    for arch in ARCHS {
+    for arch in Arch::ALL {
         for ty in [FloatType::F32, FloatType::F16, FloatType::Bf16] {
             for silu in [false, true] {
                 check(&amax(arch, ty, silu, false), 1);
@@ -222,7 +219,7 @@ fn amax_kernels() {
 fn quantize_kernels() {
     let recipes =
         [Recipe::Nvfp4(Nvfp4Recipe::TransformerEngine), Recipe::Mxfp4(Mxfp4Recipe::ALL[0])];
-    for arch in ARCHS {
+    for arch in Arch::ALL {
         for recipe in recipes {
             for layout in [Linear, Blocked128x4] {
                 for ty in [FloatType::F32, FloatType::Bf16] {

@@ -2,6 +2,7 @@
 //! architectures, against other projects' bytes and against the CPU reference:
 //! bit for bit, wherever the arithmetic is not approximate by contract.
 
+use fp4_formats::Arch;
 use fp4_formats::quantize::{
     AmaxParams, DequantizeParams, Format, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
     amax_config, dequantize_config, quantize_config,
@@ -27,8 +28,8 @@ struct Machine {
 static MACHINES: LazyLock<[Machine; 2]> = LazyLock::new(|| {
     let load = |arch, gpu: &Gpu| Module::load(&nvfp4_tests::ptx(arch), gpu).expect("kernels load");
     [
-        Machine { name: "h200", sms: 3, module: load("sm_90a", &Gpu::h200()) },
-        Machine { name: "b200", sms: 2, module: load("sm_100a", &Gpu::b200()) },
+        Machine { name: "h200", sms: 3, module: load(Arch::Sm90a, &Gpu::h200()) },
+        Machine { name: "b200", sms: 2, module: load(Arch::Sm100a, &Gpu::b200()) },
     ]
 });
 

@@ -5,6 +5,7 @@
 //! On cuda:0 where there is one, on a stream of the driver's that is ordered with no other; on the
 //! emulated machines, which have no streams, the same layer without a graph.
 
+use fp4_formats::arch::TensorFamily;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -171,7 +172,7 @@ const CASES: [(GemmShape, Option<u32>); 3] = [
 
 /// `splits` 0 is of sm_90a alone.
 fn cases(kernels: &Kernels) -> impl Iterator<Item = (GemmShape, Option<u32>)> {
-    let hopper = kernels.device().choice().arch == "sm_90a";
+    let hopper = kernels.device().choice().arch.tensor() == TensorFamily::Wgmma;
     CASES.into_iter().map(move |(shape, splits)| (shape, splits.filter(|_| hopper)))
 }
 

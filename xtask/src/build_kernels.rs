@@ -3,7 +3,8 @@
 use crate::run;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use cuda_builder::{Arch, Built, Compiler, CudaBuilder, Fetch, Kernel, build, ptxas};
+use cuda_builder::{Built, Compiler, CudaBuilder, Fetch, Kernel, build, ptxas};
+use fp4_formats::Arch;
 use serde::{Deserialize, Serialize};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ const SOURCES: [&str; 4] = ["kernels-gpu", "cuda_std", "cuda_builder", "formats"
 #[derive(Args)]
 pub struct Options {
     /// Architectures, comma-separated
-    #[arg(long, value_delimiter = ',', default_value = "sm_90a,sm_100a")]
+    #[arg(long, value_delimiter = ',', default_values_t = Arch::ALL)]
     arch: Vec<Arch>,
     /// Assemble with ptxas (installed from PyPI into target/ if it is nowhere),
     /// report registers, spills and shared memory, and fail if a kernel spills
@@ -84,11 +85,15 @@ pub fn folder(arch: Arch) -> PathBuf {
 
 /// The GPU crate, built with `compiler`.
 pub fn compile(arch: Arch, compiler: Compiler) -> Result<Built> {
-    Ok(CudaBuilder::new(run::root().join("kernels-gpu"))
-        .arch(arch)
+    Ok(builder(arch, compiler).build()?)
+}
+
+/// What builds the GPU crate for `arch` with `compiler`.
+pub fn builder(arch: Arch, compiler: Compiler) -> CudaBuilder {
+    let builder = CudaBuilder::new(run::root().join("kernels-gpu"), arch.name())
         .target_dir(run::root().join("target/gpu"))
-        .compiler(compiler)
-        .build()?)
+        .compiler(compiler);
+    arch.cfgs().into_iter().fold(builder, |builder, cfg| builder.cfg(cfg.name, cfg.value))
 }
 
 fn build_one(arch: Arch, force: bool) -> Result<Manifest> {
@@ -165,8 +170,12 @@ fn check(arch: Arch, mut manifest: Manifest) -> Result<bool> {
         None => ptxas::install(&tools)?,
     };
     let folder = folder(arch);
-    let usage =
-        ptxas::report(&ptxas, &folder.join(&manifest.ptx), arch, &folder.join("kernels.cubin"))?;
+    let usage = ptxas::report(
+        &ptxas,
+        &folder.join(&manifest.ptx),
+        arch.name(),
+        &folder.join("kernels.cubin"),
+    )?;
     if usage.len() != manifest.kernels.len() {
         bail!("ptxas reported {} of {} kernels", usage.len(), manifest.kernels.len());
     }

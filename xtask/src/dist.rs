@@ -2,7 +2,7 @@
 
 use crate::{build_kernels, run};
 use anyhow::{Context, Result};
-use cuda_builder::Arch;
+use fp4_formats::Arch;
 use std::process::ExitCode;
 
 const README: &str = "\

@@ -1,8 +1,9 @@
 //! `lint`: formatting and clippy, for the host's crates and for the GPU's.
 
-use crate::run;
+use crate::{build_kernels, run};
 use anyhow::{Context, Result};
-use cuda_builder::{Arch, Compiler, CudaBuilder, Fetch};
+use cuda_builder::{Compiler, Fetch};
+use fp4_formats::Arch;
 use std::process::{Command, ExitCode};
 
 /// Packages outside the workspace, which `cargo fmt` does not reach from it.
@@ -33,11 +34,7 @@ pub fn run() -> Result<ExitCode> {
     let compiler = Compiler::find(Fetch::Allowed)?;
     for arch in Arch::ALL {
         let name = format!("cargo clippy of the kernels for {arch}");
-        let builder = CudaBuilder::new(run::root().join("kernels-gpu"))
-            .arch(arch)
-            .target_dir(run::root().join("target/gpu"))
-            .compiler(compiler.clone());
-        match builder.clippy() {
+        match build_kernels::builder(arch, compiler.clone()).clippy() {
             Ok(()) => println!("lint {name} ... ok"),
             Err(error) => {
                 println!("lint {name} ... FAILED\n{error}");

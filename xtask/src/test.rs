@@ -6,7 +6,9 @@
 use crate::{build_kernels, fetch_model, run};
 use anyhow::{Context, Result};
 use clap::Args;
-use cuda_builder::{Arch, Compiler, Fetch, ptx, ptxas};
+use cuda_builder::{Compiler, Fetch, ptx, ptxas};
+use fp4_formats::Arch;
+use fp4_formats::arch::TensorFamily;
 use std::io::{BufRead, BufReader};
 use std::process::{ExitCode, Stdio};
 
@@ -93,7 +95,7 @@ fn compilers(tally: &mut Tally, default: &Compiler) {
         for arch in Arch::ALL {
             let name = format!("kernels for {arch} with rustc {}", compiler.release);
             let result = build_kernels::compile(arch, compiler.clone())
-                .and_then(|built| synchronisation(&built.ptx));
+                .and_then(|built| synchronisation(arch, &built.ptx));
             tally.step(&name, result);
         }
     }
@@ -268,14 +270,13 @@ fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
 }
 
 /// The synchronising instructions of every kernel are those its source asks for.
-fn synchronisation(text: &str) -> Result<()> {
+fn synchronisation(arch: Arch, text: &str) -> Result<()> {
     let counts = ptx::convergent_counts(text);
     let mut all = expected_synchronisation();
-    if text.contains(".target sm_100a") {
-        all.extend(blackwell_synchronisation());
-    } else {
-        all.extend(hopper_synchronisation());
-    }
+    all.extend(match arch.tensor() {
+        TensorFamily::Wgmma => hopper_synchronisation(),
+        TensorFamily::Tcgen05 => blackwell_synchronisation(),
+    });
     for (entry, expected) in all {
         let found: Vec<(&str, usize)> = counts
             .iter()
@@ -306,7 +307,7 @@ fn machine_code(tally: &mut Tally, options: &Options) {
                 let report = ptxas::report(
                     ptxas,
                     &folder.join("kernels.ptx"),
-                    arch,
+                    arch.name(),
                     &folder.join("kernels.cubin"),
                 );
                 let result = report.map_err(anyhow::Error::from).and_then(|usage| {

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use fp4_formats::FloatType;
+use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::blackwell::choose;
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::Format;
+use fp4_formats::{Arch, FloatType};
 use serde::Serialize;
 
 use super::check::problem;
@@ -90,7 +91,7 @@ pub struct GemmPlan {
     /// Kernel name in the PTX.
     pub kernel: &'static str,
     /// Architecture of the kernel.
-    pub arch: String,
+    pub arch: Arch,
     /// Launches before it, where activations are decoded.
     pub before: Vec<Step>,
     /// CTAs in x and y; y is the batch.
@@ -202,6 +203,7 @@ impl fmt::Display for GemmPlan {
 /// comparator's model alone; [`plan_for`](super::plan_for) looks at measurements first.
 ///
 /// ```
+/// use fp4_formats::Arch;
 /// use fp4_formats::gemm::hopper::Operand;
 /// use nvfp4::device::Machine;
 /// use nvfp4::gemm::{ActivationKind, GemmOverrides, plan};
@@ -211,7 +213,7 @@ impl fmt::Display for GemmPlan {
 /// # fn main() -> nvfp4::error::Result<()> {
 /// let h200 = Machine { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
 /// let (shape, kind) = (GemmShape::of(128, 7168, 2048), ActivationKind::Halves(Operand::Bf16));
-/// let plan = plan(shape, Format::Nvfp4, kind, "sm_90a", h200, &GemmOverrides::default())?;
+/// let plan = plan(shape, Format::Nvfp4, kind, Arch::Sm90a, h200, &GemmOverrides::default())?;
 /// println!("{plan}\n{}", plan.explain());
 /// assert!(plan.candidates.len() > 1 && plan.before.is_empty());
 /// # Ok(())
@@ -225,7 +227,7 @@ pub fn plan(
     shape: GemmShape,
     format: Format,
     kind: ActivationKind,
-    arch: &str,
+    arch: Arch,
     machine: Machine,
     overrides: &GemmOverrides,
 ) -> Result<GemmPlan> {
@@ -243,7 +245,7 @@ pub(super) struct Request<'a> {
     pub asked: &'a TuneProblem,
     /// [`stored`] of it.
     pub stored: Option<String>,
-    pub arch: &'a str,
+    pub arch: Arch,
     pub machine: Machine,
     pub overrides: &'a GemmOverrides,
     pub source: Source,
@@ -272,7 +274,7 @@ impl Request<'_> {
 /// [`plan`] for any result, where `source` is who made the overrides.
 pub(super) fn plan_from(
     asked: &TuneProblem,
-    arch: &str,
+    arch: Arch,
     machine: Machine,
     overrides: &GemmOverrides,
     source: Source,
@@ -280,10 +282,9 @@ pub(super) fn plan_from(
     let problem = problem(asked.shape, asked.format)?;
     let stored = stored(&problem, asked.output)?;
     let request = Request { problem, asked, stored, arch, machine, overrides, source };
-    match arch {
-        "sm_90a" => hopper::plan(&request),
-        "sm_100a" => blackwell::plan(&request),
-        _ => Err(Error::shape("architecture for GEMM", "sm_90a or sm_100a", arch)),
+    match arch.tensor() {
+        TensorFamily::Wgmma => hopper::plan(&request),
+        TensorFamily::Tcgen05 => blackwell::plan(&request),
     }
 }
 

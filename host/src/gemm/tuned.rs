@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use fp4_formats::Arch;
+use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
 
@@ -71,7 +73,7 @@ pub fn plan_for(
     options: &GemmOptions,
 ) -> Result<GemmPlan> {
     let device = kernels.device();
-    let (arch, machine) = (device.choice().arch.as_str(), device.machine());
+    let (arch, machine) = (device.choice().arch, device.machine());
     let output = options.output.into();
     let problem = TuneProblem { format, activations: kind, output, shape };
     if options.overrides != GemmOverrides::default() {
@@ -83,7 +85,7 @@ pub fn plan_for(
 fn look_up(
     kernels: &Kernels,
     problem: &TuneProblem,
-    arch: &str,
+    arch: Arch,
     machine: Machine,
 ) -> Result<GemmPlan> {
     let nothing = GemmOverrides::default();
@@ -124,7 +126,7 @@ fn look_up(
 fn suit(
     problem: &TuneProblem,
     measured: &Measured,
-    arch: &str,
+    arch: Arch,
     machine: Machine,
     source: Source,
 ) -> Result<GemmPlan> {
@@ -140,7 +142,7 @@ fn suit(
 /// [`TuneError::Unsuitable`].
 pub fn check_table(kernels: &Kernels, table: &Table, origin: &str) -> Result<(), TuneError> {
     let device = kernels.device();
-    let (arch, machine) = (device.choice().arch.as_str(), device.machine());
+    let (arch, machine) = (device.choice().arch, device.machine());
     for (problem, measured) in table.entries() {
         suit(problem, measured, arch, machine, Source::Asked).map_err(|error| {
             let (problem, reason) = (problem.to_string(), error.to_string());
@@ -154,7 +156,7 @@ pub fn check_table(kernels: &Kernels, table: &Table, origin: &str) -> Result<(),
 fn nearest<'a>(
     table: &'a Table,
     problem: &TuneProblem,
-    arch: &str,
+    arch: Arch,
 ) -> Option<(usize, &'a Measured)> {
     let m = problem.shape.m;
     let class = token_class(problem, arch);
@@ -167,20 +169,20 @@ fn nearest<'a>(
 }
 
 /// The numbers of tokens that are in one class with those of a problem.
-fn token_class(problem: &TuneProblem, arch: &str) -> RangeInclusive<usize> {
+fn token_class(problem: &TuneProblem, arch: Arch) -> RangeInclusive<usize> {
     let TuneProblem { format, activations, shape, .. } = *problem;
-    let mut tiles: Vec<usize> = match (arch, activations) {
-        ("sm_100a", ActivationKind::Halves(operand)) => blackwell::CONFIGS
+    let mut tiles: Vec<usize> = match (arch.tensor(), activations) {
+        (TensorFamily::Tcgen05, ActivationKind::Halves(operand)) => blackwell::CONFIGS
             .iter()
             .filter(|config| config.format == format && config.left == Some(operand))
             .map(|config| config.columns as usize)
             .collect(),
-        ("sm_100a", ActivationKind::Blocks { .. }) => blackwell::CONFIGS
+        (TensorFamily::Tcgen05, ActivationKind::Blocks { .. }) => blackwell::CONFIGS
             .iter()
             .filter(|config| config.format == format && config.left.is_none())
             .map(|config| config.columns as usize)
             .collect(),
-        _ => hopper::CONFIGS
+        (TensorFamily::Wgmma, _) => hopper::CONFIGS
             .iter()
             .filter(|config| config.scheme.format == format)
             .filter(|config| config.scheme.operand == activations.operand())

@@ -1,5 +1,6 @@
 //! Weights in the order in which the kernels read them.
 
+use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
 use fp4_formats::gemm::hopper::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
 use fp4_formats::gemm::hopper::{Operand, Scheme, WeightLayout};
@@ -73,13 +74,13 @@ impl Repacked {
         weights: &BlockScaled<F>,
         kind: ActivationKind,
     ) -> Result<Self> {
-        match device.choice().arch.as_str() {
-            "sm_100a" => {
+        match device.choice().arch.tensor() {
+            TensorFamily::Tcgen05 => {
                 let (form, bytes) = blackwell::repack(weights, kind)?;
                 let (batch, global_scale) = (weights.dims().batch(), weights.global_scale());
                 Ok(Self { form: WeightForm::Blackwell(form), batch, global_scale, bytes })
             }
-            _ => Self::new(weights, kind.operand()),
+            TensorFamily::Wgmma => Self::new(weights, kind.operand()),
         }
     }
 

@@ -36,6 +36,7 @@
 
 use std::fmt;
 
+use fp4_formats::Arch;
 use fp4_formats::quantize::{
     self as contract, AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
 };
@@ -69,7 +70,7 @@ pub struct Plan {
     /// The operation, `quantize` or `dequantize`.
     pub op: &'static str,
     /// Architecture of the kernels.
-    pub arch: String,
+    pub arch: Arch,
     /// The kernels, one after the other.
     pub steps: Vec<Step>,
     /// Why these, a sentence each.
@@ -191,7 +192,7 @@ impl Quantizer {
         };
         let plan = Plan {
             op: "quantize",
-            arch: device.choice().arch.clone(),
+            arch: device.choice().arch,
             steps,
             why: vec![
                 format!(

@@ -39,19 +39,19 @@ impl DeviceKey {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError) where the driver does not answer.
     pub fn of(device: &Device, ptx: &str) -> Result<Self> {
-        let (compute_capability, driver) = match device.backend() {
+        let ((major, minor), driver) = match device.backend() {
             Backend::Cuda(gpu) => {
-                let (major, minor) = gpu.info().compute_capability;
                 let version = cuda::probe().map_err(cuda::CudaError::from)?.version;
                 let text = std::fs::read_to_string(DRIVER_FILE).unwrap_or_default();
                 let driver = match release(&text) {
                     Some(release) => format!("{version} ({release})"),
                     None => version.to_string(),
                 };
-                (format!("{major}.{minor}"), driver)
+                (gpu.info().compute_capability, driver)
             }
-            Backend::Emulator(emulator) => (capability(emulator.gpu.arch), "emulator".into()),
+            Backend::Emulator(emulator) => (emulator.gpu.compute_capability(), "emulator".into()),
         };
+        let compute_capability = format!("{major}.{minor}");
         let (name, sms) = (device.choice().name.clone(), device.machine().sms);
         Ok(Self { name, compute_capability, sms, driver, kernels: fingerprint(ptx) })
     }
@@ -79,13 +79,6 @@ impl fmt::Display for DeviceKey {
         let Self { name, compute_capability, sms, driver, kernels } = self;
         write!(f, "{name} ({compute_capability}, {sms} SMs), driver {driver}, kernels {kernels}")
     }
-}
-
-/// `9.0` for `sm_90a`.
-fn capability(arch: &str) -> String {
-    let digits: String = arch.chars().filter(char::is_ascii_digit).collect();
-    let (major, minor) = digits.split_at(digits.len().saturating_sub(1));
-    format!("{major}.{minor}")
 }
 
 /// The driver's release in the system's description of it: the first word that is numbers with
@@ -204,11 +197,6 @@ mod tests {
         assert_eq!(release("GCC version: gcc 12.2.0"), None);
         assert_eq!(release("NVRM version: none. .5"), None);
         assert_eq!(release(""), None);
-    }
-
-    #[test]
-    fn capabilities_of_the_architectures() {
-        assert_eq!(["sm_90a", "sm_100a"].map(capability), ["9.0", "10.0"]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A caller's stream and memory, as a driver sees them: which calls there are, on which stream.
 //! `fake_driver` has the driver; kernels do nothing on it.
 
+use fp4_formats::Arch;
 use std::ffi::c_void;
 use std::path::Path;
 use std::ptr;
@@ -45,12 +46,12 @@ fn between<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
 
 #[test]
 fn all_work_goes_to_the_callers_stream_and_launches_only_launch() {
-    for (arch, capability) in [("sm_90a", 90), ("sm_100a", 100)] {
-        if !Path::new(KERNELS).join(arch).join("kernels.ptx").exists() {
+    for (arch, capability) in [(Arch::Sm90a, 90), (Arch::Sm100a, 100)] {
+        if !Path::new(KERNELS).join(arch.name()).join("kernels.ptx").exists() {
             println!("skipped: {arch} is not built; `cargo xtask build-kernels` does it");
             continue;
         }
-        let Some(driver) = Driver::compile(arch) else { return };
+        let Some(driver) = Driver::compile(arch.name()) else { return };
         let answers = format!("13020,0,1,{capability},1");
         let output = driver.run("stream::launch_on_a_callers_stream", &answers);
         let text = String::from_utf8_lossy(&output.stdout);

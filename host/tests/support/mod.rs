@@ -2,6 +2,7 @@
 //! damage files.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+use fp4_formats::Arch;
 use std::path::{Path, PathBuf};
 
 use nvfp4::checkpoint::{self, Layout, Model, ModelOptions, NewTensor};
@@ -47,13 +48,13 @@ impl Drop for Folder {
 }
 
 /// The emulated machines, and their architectures.
-pub const MACHINES: [(&str, &str); 2] = [("emu:h200", "sm_90a"), ("emu:b200", "sm_100a")];
+pub const MACHINES: [(&str, Arch); 2] = [("emu:h200", Arch::Sm90a), ("emu:b200", Arch::Sm100a)];
 
 /// Kernels of an emulated machine, of a module that has none, for what does not launch any.
-pub fn no_kernels(folder: &Folder, (device, arch): (&str, &str)) -> Kernels {
-    std::fs::create_dir_all(folder.file(arch)).expect("a folder");
+pub fn no_kernels(folder: &Folder, (device, arch): (&str, Arch)) -> Kernels {
+    std::fs::create_dir_all(folder.file(arch.name())).expect("a folder");
     let module = format!(".version 9.0\n.target {arch}\n.address_size 64\n");
-    std::fs::write(folder.file(arch).join("kernels.ptx"), module).expect("written");
+    std::fs::write(folder.file(arch.name()).join("kernels.ptx"), module).expect("written");
     let device = Device::open(&device.parse().expect("known")).expect("opens");
     device.kernels(Some(folder.path())).expect("loads")
 }
@@ -69,9 +70,9 @@ pub fn kernels_dir() -> PathBuf {
 ///
 /// Kernels that are missing are a failure where `NVFP4_KERNELS_DIR` promises them, else a note on
 /// stderr: a test without them has tested nothing.
-pub fn compiled() -> Vec<(&'static str, &'static str)> {
+pub fn compiled() -> Vec<(&'static str, Arch)> {
     let compiled = MACHINES.into_iter().filter(|(device, arch)| {
-        match kernels::find(arch, Some(&kernels_dir())) {
+        match kernels::find(*arch, Some(&kernels_dir())) {
             Ok(_) => true,
             Err(error) if std::env::var_os(DIR_VARIABLE).is_some() => panic!("{error}"),
             Err(error) => {

@@ -15,12 +15,12 @@ use nvfp4::shape::GemmShape;
 use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneProblem, Tuning};
 
 use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{FloatType, ScaleLayout};
+use fp4_formats::{Arch, FloatType, ScaleLayout};
 use proptest::prelude::*;
 use support::{Folder, MACHINES, no_kernels};
 
 /// Kernels of an emulated machine, of a module that has none.
-fn kernels(folder: &Folder, machine: (&str, &str)) -> Kernels {
+fn kernels(folder: &Folder, machine: (&str, Arch)) -> Kernels {
     no_kernels(folder, machine).with_tuning(Tuning::off())
 }
 

@@ -31,7 +31,7 @@ fn planned(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
 fn by_model(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
     let TuneProblem { shape, format, activations, .. } = *problem;
     let (device, nothing) = (kernels.device(), GemmOverrides::default());
-    let arch = &device.choice().arch;
+    let arch = device.choice().arch;
     plan(shape, format, activations, arch, device.machine(), &nothing).expect("a plan")
 }
 

@@ -5,7 +5,7 @@
 pub mod blocks;
 pub mod epilogue;
 
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_tensor = "tcgen05")]
 pub mod blackwell;
-#[cfg(gpu_arch = "sm_90a")]
+#[cfg(gpu_tensor = "wgmma")]
 pub mod hopper;

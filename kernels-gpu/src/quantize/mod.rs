@@ -48,10 +48,10 @@ mod place;
 mod recipe;
 mod source;
 
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_e2m1 = "hardware")]
 #[path = "e2m1_hardware.rs"]
 mod e2m1;
-#[cfg(gpu_arch = "sm_90a")]
+#[cfg(gpu_e2m1 = "emulated")]
 #[path = "e2m1_float.rs"]
 mod e2m1;
 

@@ -199,7 +199,7 @@ impl Recipe for Mx {
     }
 }
 
-#[cfg(gpu_arch = "sm_90a")]
+#[cfg(gpu_ue8m0 = "emulated")]
 #[inline(always)]
 fn round_up(x: f32) -> u32 {
     Mxfp4Steps::round_up(x)
@@ -208,7 +208,7 @@ fn round_up(x: f32) -> u32 {
 /// As [`Mxfp4Steps::round_up`], by the instruction for it. The instruction implements RCEIL only.
 /// FLOOR, CEIL and EVEN are integer arithmetic of the same length; ModelOpt and TorchAO 0.18 round
 /// a logarithm, which the instruction cannot do.
-#[cfg(gpu_arch = "sm_100a")]
+#[cfg(gpu_ue8m0 = "hardware")]
 #[inline(always)]
 fn round_up(x: f32) -> u32 {
     u32::from(cuda_std::ptx::convert::cvt_rp_satfinite_ue8m0x2_f32(0.0, x))

@@ -1,6 +1,7 @@
 //! One product on the emulator, against the sums in f64.
 
 use crate::operand::{Halves, Operand, Random, Scales};
+use fp4_formats::Arch;
 use fp4_formats::gemm::blackwell::prepare::{
     self, CODES_NAME, PrepareCodes, PrepareScales, SCALES_NAME,
 };
@@ -58,7 +59,7 @@ pub fn config(name: &str) -> &'static BlackwellConfig {
 /// The kernels.
 pub fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
-    MODULE.get_or_init(|| load(&nvfp4_tests::ptx("sm_100a")))
+    MODULE.get_or_init(|| load(&nvfp4_tests::ptx(Arch::Sm100a)))
 }
 
 /// The kernels of a text.

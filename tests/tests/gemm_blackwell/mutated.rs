@@ -2,6 +2,7 @@
 
 use crate::OUTPUTS;
 use crate::case::{Case, config, load};
+use fp4_formats::Arch;
 use fp4_formats::gemm::blackwell::prepare::{CODES_NAME, SCALES_NAME};
 use ptx_emu::{Module, Schedule};
 
@@ -11,7 +12,7 @@ const STORE: &str = "cp.async.bulk.tensor.3d.global.shared::cta";
 /// The kernels `entries` alone, with `to` in place of each `from`.
 pub fn without(entries: &[&str], from: &str, to: &str) -> Module {
     const ENTRY: &str = "\n.visible .entry ";
-    let text = nvfp4_tests::ptx("sm_100a");
+    let text = nvfp4_tests::ptx(Arch::Sm100a);
     let mut parts = text.split(ENTRY);
     let mut kept = parts.next().expect("a head").to_string();
     for part in parts {

@@ -86,7 +86,7 @@ mod device {
             let device = CudaDevice::open(ordinal)?;
             let ready = Answer::Ready {
                 name: device.info().name.clone(),
-                arch: device.arch().to_owned(),
+                arch: device.arch().to_string(),
                 driver: format!("CUDA {}", driver.version),
             };
             Ok((device, ready))

@@ -65,7 +65,7 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
     Ok(GemmPlan {
         op: "gemm",
         kernel: config.name,
-        arch: (*arch).into(),
+        arch: *arch,
         before,
         grid: [best.clusters * config.cluster(), 1],
         cluster: config.cluster(),

@@ -132,7 +132,7 @@ pub(in crate::gemm) fn plan(request: &Request<'_>) -> Result<GemmPlan> {
     Ok(GemmPlan {
         op: "gemm",
         kernel: config.name,
-        arch: (*arch).into(),
+        arch: *arch,
         before,
         grid: [grid_x, 1],
         cluster: division.cluster * config.sharers,

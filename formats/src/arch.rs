@@ -1,0 +1,273 @@
+//! The targets that kernels are compiled for, and what each of them can do.
+//!
+//! Host, build and kernels ask for a capability rather than for a name: the host by the functions
+//! of [`Arch`], kernels by the `cfg`s that [`Arch::cfgs`] lists and the build passes on. Every
+//! match is exhaustive, so a new target or a new capability makes the compiler list what has to
+//! be written for it:
+//!
+//! * a target is a variant of [`Arch`] with its row in each `match` of this file;
+//! * a family of tensor cores (the block-scaled `mma.sync` of sm_120a, for example) is a variant of
+//!   [`TensorFamily`], its name among the values of `gpu_tensor` in the `check-cfg` of `cuda_std`
+//!   and `kernels-gpu`, and what those matches and `cfg`s lack: kernels, configurations, planning
+//!   and launching.
+
+use core::error::Error;
+use core::fmt;
+use core::str::FromStr;
+
+/// A target that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Arch {
+    /// Hopper: H100, H200.
+    Sm90a,
+    /// Data-centre Blackwell: B200.
+    Sm100a,
+}
+
+/// The instructions by which tensor cores multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TensorFamily {
+    /// `wgmma`: products of 16-bit operands by a warpgroup, sums in registers. Weights are
+    /// decoded before.
+    Wgmma,
+    /// `tcgen05`: block-scaled products of 4-bit operands and products of 16-bit ones, by one
+    /// thread of a CTA or of a CTA pair, sums in tensor memory.
+    Tcgen05,
+}
+
+impl TensorFamily {
+    /// The value of the `cfg` `gpu_tensor`: `wgmma`, `tcgen05`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Wgmma => "wgmma",
+            Self::Tcgen05 => "tcgen05",
+        }
+    }
+}
+
+/// How a target converts between f32 or f16 and a narrow type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Conversion {
+    /// By `cvt`.
+    Hardware,
+    /// There is no such `cvt`; by integer and other floating-point instructions.
+    Emulated,
+}
+
+impl Conversion {
+    /// The value of a `cfg`: `hardware`, `emulated`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hardware => "hardware",
+            Self::Emulated => "emulated",
+        }
+    }
+}
+
+/// A `cfg` with a value that kernels are compiled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cfg {
+    /// Name.
+    pub name: &'static str,
+    /// Value.
+    pub value: &'static str,
+}
+
+impl Arch {
+    /// All targets; of those that one GPU can run, the preferred one comes first.
+    pub const ALL: [Self; 2] = [Self::Sm90a, Self::Sm100a];
+
+    /// The spelling of PTX's `.target`, which also names the folder of the target's kernels.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sm90a => "sm_90a",
+            Self::Sm100a => "sm_100a",
+        }
+    }
+
+    /// The target of that [`name`](Self::name).
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|arch| arch.name() == name)
+    }
+
+    /// The compute capabilities, major and minor, of the GPUs that run its code: an `a` target's
+    /// runs on exactly one (PTX ISA, `.target`).
+    #[must_use]
+    pub const fn capabilities(self) -> &'static [(u32, u32)] {
+        match self {
+            Self::Sm90a => &[(9, 0)],
+            Self::Sm100a => &[(10, 0)],
+        }
+    }
+
+    /// The targets whose code runs on a GPU of this compute capability, the preferred one first;
+    /// none where the GPU is not supported.
+    pub fn of_capability(capability: (u32, u32)) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |arch| arch.capabilities().contains(&capability))
+    }
+
+    /// Its tensor cores.
+    #[must_use]
+    pub const fn tensor(self) -> TensorFamily {
+        match self {
+            Self::Sm90a => TensorFamily::Wgmma,
+            Self::Sm100a => TensorFamily::Tcgen05,
+        }
+    }
+
+    /// Between e2m1 and f16 or f32: `cvt.rn.f16x2.e2m1x2`, `cvt.rn.satfinite.e2m1x2.f32`.
+    #[must_use]
+    pub const fn e2m1(self) -> Conversion {
+        match self {
+            Self::Sm90a => Conversion::Emulated,
+            Self::Sm100a => Conversion::Hardware,
+        }
+    }
+
+    /// From f32 to ue8m0: `cvt.rp.satfinite.ue8m0x2.f32`.
+    #[must_use]
+    pub const fn ue8m0(self) -> Conversion {
+        match self {
+            Self::Sm90a => Conversion::Emulated,
+            Self::Sm100a => Conversion::Hardware,
+        }
+    }
+
+    /// Whether a running cluster can take over one that has not begun
+    /// (`clusterlaunchcontrol.try_cancel`).
+    #[must_use]
+    pub const fn cluster_launch_control(self) -> bool {
+        match self {
+            Self::Sm90a => false,
+            Self::Sm100a => true,
+        }
+    }
+
+    /// The capabilities as `cfg`s, with which kernels for this target are compiled.
+    #[must_use]
+    pub const fn cfgs(self) -> [Cfg; 4] {
+        let launch_control = if self.cluster_launch_control() { "yes" } else { "no" };
+        [
+            Cfg { name: "gpu_tensor", value: self.tensor().name() },
+            Cfg { name: "gpu_e2m1", value: self.e2m1().name() },
+            Cfg { name: "gpu_ue8m0", value: self.ue8m0().name() },
+            Cfg { name: "gpu_cluster_launch_control", value: launch_control },
+        ]
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is no target's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownArch;
+
+impl fmt::Display for UnknownArch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown architecture; known are {Targets}")
+    }
+}
+
+impl Error for UnknownArch {}
+
+impl FromStr for Arch {
+    type Err = UnknownArch;
+
+    fn from_str(text: &str) -> Result<Self, UnknownArch> {
+        Self::from_name(text).ok_or(UnknownArch)
+    }
+}
+
+/// Shows all targets with their compute capabilities: `sm_90a (9.0) and sm_100a (10.0)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Targets;
+
+impl fmt::Display for Targets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = Arch::ALL.len() - 1;
+        for (index, arch) in Arch::ALL.into_iter().enumerate() {
+            f.write_str(if index == 0 {
+                ""
+            } else if index == last {
+                " and "
+            } else {
+                ", "
+            })?;
+            write!(f, "{arch} (")?;
+            for (index, (major, minor)) in arch.capabilities().iter().enumerate() {
+                let separator = if index == 0 { "" } else { ", " };
+                write!(f, "{separator}{major}.{minor}")?;
+            }
+            f.write_str(")")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "serde")]
+mod serialised {
+    use super::{Arch, UnknownArch};
+    use serde::de::{Deserializer, Error, Visitor};
+    use serde::{Deserialize, Serialize, Serializer};
+
+    impl Serialize for Arch {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_str(self.name())
+        }
+    }
+
+    struct Name;
+
+    impl Visitor<'_> for Name {
+        type Value = Arch;
+
+        fn expecting(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+            f.write_str("the name of an architecture")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Arch, E> {
+            text.parse().map_err(|error: UnknownArch| E::custom(error))
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Arch {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_str(Name)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn names_are_read_back() {
+        for arch in Arch::ALL {
+            assert_eq!(arch.name().parse(), Ok(arch));
+        }
+        let error = "sm_80".parse::<Arch>().unwrap_err().to_string();
+        assert_eq!(error, "unknown architecture; known are sm_90a (9.0) and sm_100a (10.0)");
+    }
+
+    #[test]
+    fn targets_of_compute_capabilities() {
+        let of = |major, minor| Arch::of_capability((major, minor));
+        assert!(of(9, 0).eq([Arch::Sm90a]));
+        assert!(of(10, 0).eq([Arch::Sm100a]));
+        for (major, minor) in [(8, 0), (8, 9), (9, 1), (10, 3), (12, 0), (12, 1)] {
+            assert_eq!(of(major, minor).next(), None, "{major}.{minor}");
+        }
+    }
+}
