@@ -177,14 +177,14 @@ impl BlockScale {
     ) -> [u32; GROUPS] {
         let mut codes = [0; GROUPS];
         if matches!(self.rule, Rule::Scale) {
-            for i in 0..GROUPS {
-                codes[i] = C::scaled(group(i), self.operand);
+            for (i, codes) in codes.iter_mut().enumerate() {
+                *codes = C::scaled(group(i), self.operand);
             }
-            return codes;
-        }
-        let prepared: [_; GROUPS] = self.prepared::<C, GROUPS>(group);
-        for i in 0..GROUPS {
-            codes[i] = C::round(prepared[i]);
+        } else {
+            let prepared: [_; GROUPS] = self.prepared::<C, GROUPS>(group);
+            for (i, codes) in codes.iter_mut().enumerate() {
+                *codes = C::round(prepared[i]);
+            }
         }
         codes
     }
@@ -209,7 +209,8 @@ impl BlockScale {
     }
 }
 
-/// `f` of each index. A loop, as in [`each`].
+/// `f` of each index. In kernels the arrays must stay in registers, which a loop over one of
+/// them guarantees; iterators over several arrays do not.
 #[inline(always)]
 fn groups<const GROUPS: usize>(f: impl Fn(usize) -> [f32; 8]) -> [[f32; 8]; GROUPS] {
     let mut values = [[0.0; 8]; GROUPS];

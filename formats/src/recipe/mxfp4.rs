@@ -194,9 +194,7 @@ impl Mxfp4Steps {
     pub fn block_below_large(&self, amax: f32, round_up: impl Fn(f32) -> u32) -> BlockScale {
         let byte = match self.recipe {
             Mxfp4Recipe::Rceil => round_up(amax * (1.0 / e2m1::MAX)),
-            Mxfp4Recipe::Rceil018 | Mxfp4Recipe::ModelOpt => {
-                ceil_of_rounded_log2(amax / e2m1::MAX)
-            }
+            Mxfp4Recipe::Rceil018 | Mxfp4Recipe::ModelOpt => ceil_of_rounded_log2(amax / e2m1::MAX),
             Mxfp4Recipe::Floor
             | Mxfp4Recipe::Floor018
             | Mxfp4Recipe::Ceil

@@ -234,8 +234,7 @@ impl Walk for Tiled {
         let [row, column] = tasks.of_word;
         let column = cursor.tile * TILE_BLOCKS as u32 + column;
         Loads {
-            start: tasks.first_byte()
-                + u64::from(column.min(tasks.blocks - 1)) * Tasks::<C>::BYTES,
+            start: tasks.first_byte() + u64::from(column.min(tasks.blocks - 1)) * Tasks::<C>::BYTES,
             position: first_row(cursor.group) + row,
             last: tasks.m - 1,
         }

@@ -186,7 +186,8 @@ unsafe fn load<I: Input>(operand: u64, group: u64) -> [f32; 8] {
     // SAFETY: elements of the matrix, whose base is 16-byte aligned.
     unsafe {
         let low = memory::ld_global_nc_v4_b32(address);
-        let high = if I::PER_WORD == 8 { [0; 4] } else { memory::ld_global_nc_v4_b32(address + 16) };
+        let high =
+            if I::PER_WORD == 8 { [0; 4] } else { memory::ld_global_nc_v4_b32(address + 16) };
         I::group(&[low, high], 0)
     }
 }
@@ -262,7 +263,8 @@ unsafe fn prefetch<W: Walk, const C: usize, const OPERANDS: usize>(
 unsafe fn take<const C: usize>(lane: u32, stage: u32) -> [Word; C] {
     const { assert!(C.is_power_of_two() && C <= 8) };
     // The place of word `C lane + i`, see `issue`; stages are aligned to 128 bytes.
-    let first = stage + (lane * C as u32 ^ (lane * C as u32 / 8 % 8)) * 16;
+    let word = lane * C as u32;
+    let first = stage + (word ^ (word / 8 % 8)) * 16;
     let mut block = [[0; 4]; C];
     for i in 0..C {
         // SAFETY: the caller vouches for the stage.
