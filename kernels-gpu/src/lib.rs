@@ -1,8 +1,8 @@
 //! The kernels. One folder for each operation; what differs between architectures
 //! stands behind a trait with one implementation each.
 //!
-//! Built once for each architecture, with the `cfg`s of its capabilities
-//! (`fp4_formats::Arch::cfgs`).
+//! Compiled for each architecture with the `cfg`s of its capabilities
+//! (`fp4_formats::Arch::cfgs`), once for each family of kernels (`fp4_formats::Family`).
 
 #![no_std]
 #![feature(abi_ptx)]
@@ -26,11 +26,19 @@ macro_rules! assert_names {
 }
 use assert_names;
 
+// A module of a family's kernels is compiled without the folders that they do not need, so that a
+// change there does not make it stale.
+#[cfg(any(not(cuda_builder_module), gpu_operation = "ceiling"))]
 pub mod ceiling;
+#[cfg(any(not(cuda_builder_module), gpu_operation = "dequantize"))]
 pub mod dequantize;
+#[cfg(any(not(cuda_builder_module), gpu_operation = "gemm"))]
 pub mod gemm;
+#[cfg(any(not(cuda_builder_module), gpu_operation = "gemv"))]
 pub mod gemv;
 pub mod pipeline;
+// GEMMs convert as quantisers do.
+#[cfg(any(not(cuda_builder_module), gpu_operation = "quantize", gpu_operation = "gemm"))]
 pub mod quantize;
 
 /// String equality in a constant: an entry's name against its configuration's.
