@@ -110,6 +110,7 @@ impl Gemv {
         let shape = shape(a, b)?;
         let arch = device.choice().arch;
         let plan = plan::gemv(shape, a.layout(), arch, device.machine(), &options.overrides)?;
+        kernels.load([plan.kernel])?;
         let alpha = combined_scale(options.alpha, a.global_scale(), b.global_scale())?;
         let out_bytes = shape
             .m

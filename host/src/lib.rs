@@ -9,7 +9,8 @@
 //! | --- | --- |
 //! | [`tensor`] | block-scaled matrices in host memory, checked at construction |
 //! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, each project's bytes by name, on the CPU and on a device |
-//! | [`device`], [`buffer`], [`kernels`] | what runs kernels, its memory, and where the PTX is |
+//! | [`device`], [`buffer`] | what runs kernels, and its memory |
+//! | [`kernels`], [`modules`] | where the compiled kernels are, and how they are loaded |
 //! | [`plan`] | which kernel runs an operation, and why |
 //! | [`gemv`] | batched matrix-vector products |
 //! | [`gemm`] | matrix products with block-scaled weights |
@@ -68,6 +69,7 @@ pub mod gemv;
 pub mod generate;
 pub mod kernels;
 pub mod linear;
+pub mod modules;
 pub mod operands;
 pub mod oracle;
 pub mod plan;

@@ -2,8 +2,8 @@
 //! an assembler was found, as machine code; and `manifest.json`, which lists them.
 //!
 //! `cargo xtask build-kernels` writes such folders and the host library reads them. A reader says
-//! with `K` what it wants to know of a kernel: [`Named`] is the least, and what it does not ask for
-//! is skipped.
+//! with `K` what it wants to know of a kernel: [`Callable`] is the least, and what it does not ask
+//! for is skipped.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ pub enum ManifestError {
 
 /// The modules of an architecture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest<K = Named> {
+pub struct Manifest<K = Callable> {
     /// The architecture.
     pub arch: Arch,
     /// PTX ISA version of the modules.
@@ -52,7 +52,7 @@ pub struct Manifest<K = Named> {
 
 /// A family's module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Module<K = Named> {
+pub struct Module<K = Callable> {
     /// The family.
     pub family: Family,
     /// The PTX.
@@ -98,11 +98,13 @@ pub struct Sources {
     pub files: Vec<PathBuf>,
 }
 
-/// A kernel of which only the name matters.
+/// What is needed to launch a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
+pub struct Callable {
     /// Its entry name.
     pub name: String,
+    /// How many parameters it has.
+    pub parameters: usize,
 }
 
 impl File {
@@ -172,7 +174,7 @@ mod tests {
         let text = r#"{"arch": "sm_90a", "ptx_version": "9.0", "modules": [{"family": "gemv",
             "ptx": {"name": "gemv.ptx", "bytes": 1, "fingerprint": "0"}, "compiler": "c",
             "cubin": {"name": "gemv.cubin", "bytes": 2, "fingerprint": "1", "assembler": "p"},
-            "sources": {"digest": "d", "files": []}, "kernels": [{"name": "k", "threads": 3}]}]}"#;
+            "sources": {"digest": "d", "files": []}, "kernels": [{"name": "k", "parameters": 1, "threads": 3}]}]}"#;
         let manifest: Manifest = serde_json::from_str(text).expect("a manifest");
         let module = manifest.module(Family::Gemv).expect("listed");
         assert_eq!((manifest.arch, module.kernels[0].name.as_str()), (Arch::Sm90a, "k"));

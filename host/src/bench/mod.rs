@@ -189,7 +189,7 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
         shape: shape.to_string(),
         device: device.choice().clone(),
         plan: result.plan,
-        kernels: kernels.path().display().to_string(),
+        kernels: kernels.folder().display().to_string(),
         generator: bench.generator.to_string(),
         seed: bench.seed,
         layouts: bench.layouts.map(ScaleLayout::name),

@@ -78,7 +78,8 @@ pub struct Gemm {
 impl Gemm {
     /// Checks and plans the product of `batch` matrices of `m` tokens with `weights`, or with others
     /// of their sizes, format and order, and takes alpha, output type and overrides from `options`.
-    /// `a_scale` is the scale of the whole left operand. Launches and allocates nothing.
+    /// `a_scale` is the scale of the whole left operand. Loads the kernels; launches and allocates
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Shape`] for sizes that no kernel takes and weights repacked for another type of
@@ -116,6 +117,8 @@ impl Gemm {
         product.plan.why.extend(product.way_out().map(String::from));
         product.check_weights(weights)?;
         product.factor(weights)?;
+        let GemmPlan { before, kernel, .. } = &product.plan;
+        product.kernels.load(before.iter().map(|step| step.kernel).chain([*kernel]))?;
         Ok(product)
     }
 
