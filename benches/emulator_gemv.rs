@@ -2,7 +2,7 @@
 //! one host thread.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fp4_formats::gemv::{self, GemvParams, Machine, VectorElement};
+use fp4_formats::gemv::{self, DecodedElement, GemvMachine, GemvParams};
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemvShape;
@@ -15,33 +15,33 @@ fn gemv_kernels(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("emulated gemv:512x7168x1");
     group.sample_size(10);
     for arch in Arch::ALL {
-        let (gpu, element) = (nvfp4_tests::machine(arch), VectorElement::of(arch));
-        let module = Module::load(&ptx(arch), &gpu).expect("the kernels load");
+        let (gpu, element) = (nvfp4_tests::machine(arch), DecodedElement::of(arch));
         for layout in ScaleLayout::ALL {
             let (a, b) =
-                Generator::FullRange.gemv(SHAPE, [layout, ScaleLayout::Linear], 1).expect("inputs");
+                Generator::FullRange.gemv(SHAPE, [ScaleLayout::Linear, layout], 1).expect("inputs");
             let mut memory = GlobalMemory::new();
             let mut put = |name, bytes| memory.alloc_from(name, bytes).expect("room");
-            let (a_codes, a_scales) = (put("a codes", a.codes()), put("a scales", a.scales()));
             let (b_codes, b_scales) = (put("b codes", b.codes()), put("b scales", b.scales()));
+            let (a_codes, a_scales) = (put("a codes", a.codes()), put("a scales", a.scales()));
             let out = memory.alloc("out", SHAPE.m as u64 * 4, 16).expect("room");
-            let machine = Machine { sms: 132, shared_bytes: 233_472, element };
+            let machine = GemvMachine { sms: 132, shared_bytes: 233_472, element };
             let (m, k) = (SHAPE.m as u32, SHAPE.k as u32);
             let (config, _) = gemv::choose(m, k, 1, layout, &machine).expect("a kernel");
+            let module = Module::load(&ptx(arch, config.name), &gpu).expect("the kernels load");
             let params = GemvParams {
-                a_codes,
-                a_scales,
                 b_codes,
                 b_scales,
+                a_codes,
+                a_scales,
                 out,
-                a_scale_stride: a.scale_stride() as u64,
                 b_scale_stride: b.scale_stride() as u64,
+                a_scale_stride: a.scale_stride() as u64,
                 m,
                 k,
                 l: 1,
                 alpha: 1.0,
                 out_type: FloatType::F32 as u32,
-                b_blocked: 0,
+                a_blocked: 0,
             }
             .to_bytes();
             let launch = Launch {

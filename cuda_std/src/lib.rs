@@ -2,7 +2,7 @@
 //! rustc's own NVPTX back end.
 //!
 //! Names and calling conventions follow rust-cuda's `cuda_std`, so that kernels
-//! stay portable to it. What differs: [`ptx`] holds one wrapper for each PTX
+//! stay portable to it. The difference is that [`ptx`] has one wrapper for each PTX
 //! instruction, and inline assembly appears nowhere else.
 //!
 //! A crate that uses this one is `#![no_std]`, is built by `cuda_builder`, and
@@ -20,7 +20,7 @@ pub use cuda_std_macros::kernel;
 #[doc(hidden)]
 pub use ptx::marker::launch_bounds;
 
-/// A panic in a kernel traps: the launch fails with an illegal instruction.
+/// A panic in a kernel executes `trap`, so the launch fails with an error.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     ptx::control::trap()

@@ -32,13 +32,13 @@ pub fn grid_dim_x() -> u32 {
     special::nctaid_x()
 }
 
-/// Waits until every thread of the CTA has arrived; orders their shared-memory
-/// accesses.
+/// Waits until every thread of the CTA has arrived, and orders their accesses to shared
+/// memory.
 ///
 /// # Safety
 /// Every thread of the CTA reaches this same call.
 #[inline(always)]
 pub unsafe fn sync_threads() {
-    // SAFETY: the caller vouches that all threads of the CTA arrive.
+    // SAFETY: the caller guarantees that all threads of the CTA arrive.
     unsafe { crate::ptx::barrier::bar_sync::<0>() }
 }

@@ -1,11 +1,11 @@
-//! What the 32 lanes of a warp do together.
+//! Operations that the 32 lanes of a warp execute together.
 
 use crate::ptx;
 
 /// Lanes of a warp.
 pub const LANES: u32 = 32;
 
-/// Mask naming every lane.
+/// The mask of all lanes.
 pub const ALL: u32 = u32::MAX;
 
 /// Index of the thread in its warp.
@@ -20,7 +20,7 @@ pub fn lane_id() -> u32 {
 /// All 32 lanes reach this same call.
 #[inline(always)]
 pub unsafe fn shuffle_xor_f32(value: f32, xor: u32) -> f32 {
-    // SAFETY: the caller vouches that all lanes arrive.
+    // SAFETY: the caller guarantees that all lanes arrive.
     f32::from_bits(unsafe { ptx::shuffle::shfl_sync_bfly_b32(value.to_bits(), xor, ALL) })
 }
 
@@ -30,15 +30,15 @@ pub unsafe fn shuffle_xor_f32(value: f32, xor: u32) -> f32 {
 /// All 32 lanes reach this same call.
 #[inline(always)]
 pub unsafe fn broadcast_f32(value: f32, lane: u32) -> f32 {
-    // SAFETY: the caller vouches that all lanes arrive.
+    // SAFETY: the caller guarantees that all lanes arrive.
     f32::from_bits(unsafe { ptx::shuffle::shfl_sync_idx_b32(value.to_bits(), lane, ALL) })
 }
 
 /// Sums of `N` values over the warp, `N` a power of two up to 32: lane `j`
 /// returns the sum of `values[j % N]` over all lanes.
 ///
-/// Halves the number of live values with each exchange instead of reducing
-/// each by itself: `N - 1 + log2(32 / N)` shuffles rather than `5 N`.
+/// Each shuffle halves the number of live values, which takes `N - 1 + log2(32 / N)` shuffles
+/// in all. Reducing each value by itself would take `5 N`.
 ///
 /// # Safety
 /// All 32 lanes reach this same call.
@@ -53,15 +53,15 @@ pub unsafe fn transpose_sum<const N: usize>(mut values: [f32; N]) -> f32 {
         for i in 0..half {
             let (keep, send) =
                 if upper { (values[i + half], values[i]) } else { (values[i], values[i + half]) };
-            // SAFETY: the caller vouches that all lanes arrive; the loop is
-            // the same in each.
+            // SAFETY: the caller guarantees that all lanes arrive; the loop is uniform in the
+            // warp.
             values[i] = keep + unsafe { shuffle_xor_f32(send, half as u32) };
         }
         live = half;
     }
     let mut distance = N as u32;
     while distance < LANES {
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that all lanes arrive; the loop is uniform in the warp.
         values[0] += unsafe { shuffle_xor_f32(values[0], distance) };
         distance *= 2;
     }
@@ -84,8 +84,8 @@ pub unsafe fn transpose<const N: usize>(mut values: [f32; N]) -> [f32; N] {
         for i in 0..N {
             if i & half == 0 {
                 let send = if upper { values[i] } else { values[i + half] };
-                // SAFETY: the caller vouches that all lanes arrive; the loop is
-                // the same in each.
+                // SAFETY: the caller guarantees that all lanes arrive; the loop is uniform
+                // in the warp.
                 let received = unsafe { shuffle_xor_f32(send, half as u32) };
                 values[i] = if upper { received } else { values[i] };
                 values[i + half] = if upper { values[i + half] } else { received };
@@ -96,32 +96,32 @@ pub unsafe fn transpose<const N: usize>(mut values: [f32; N]) -> [f32; N] {
     values
 }
 
-/// Waits until all lanes have arrived; orders their memory accesses.
+/// Waits until all lanes have arrived, and orders their memory accesses.
 ///
 /// # Safety
 /// All 32 lanes reach this same call.
 #[inline(always)]
 pub unsafe fn sync() {
-    // SAFETY: the caller vouches that all lanes arrive.
+    // SAFETY: the caller guarantees that all lanes arrive.
     unsafe { ptx::barrier::bar_warp_sync(ALL) }
 }
 
-/// The largest of the lanes' values, in each of them.
+/// The largest value of all lanes, returned to each of them.
 ///
 /// # Safety
 /// All 32 lanes reach this same call.
 #[inline(always)]
 pub unsafe fn max_u32(value: u32) -> u32 {
-    // SAFETY: the caller vouches that all lanes arrive.
+    // SAFETY: the caller guarantees that all lanes arrive.
     unsafe { ptx::shuffle::redux_sync_max_u32(value, ALL) }
 }
 
-/// True in one lane of the warp, always the same one.
+/// True in one lane of the warp, which is the same one in each call.
 ///
 /// # Safety
 /// All 32 lanes reach this same call.
 #[inline(always)]
 pub unsafe fn elect() -> bool {
-    // SAFETY: the caller vouches that all lanes arrive.
+    // SAFETY: the caller guarantees that all lanes arrive.
     unsafe { ptx::shuffle::elect_sync(ALL) }
 }

@@ -73,7 +73,7 @@ fn built(gpu: &Gpu, element_bytes: u32) -> Option<Case> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../target/kernels")
         .join(gpu.arch)
-        .join("kernels.ptx");
+        .join("gemv.ptx");
     let text = std::fs::read_to_string(file).ok()?;
     let module = match Module::load(&text, gpu) {
         Ok(module) => module,
@@ -82,10 +82,10 @@ fn built(gpu: &Gpu, element_bytes: u32) -> Option<Case> {
     let (m, k) = (512usize, 16384usize);
     let mut memory = GlobalMemory::new();
     let mut upload = |name, count| memory.alloc_from(name, &pattern(count)).expect("fits");
-    let a = upload("a_codes", m * k / 2);
-    let a_scales = upload("a_scales", m * k / 16);
-    let b = upload("b_codes", k / 2);
-    let b_scales = upload("b_scales", k / 16);
+    let weights = upload("b_codes", m * k / 2);
+    let weight_scales = upload("b_scales", m * k / 16);
+    let activations = upload("a_codes", k / 2);
+    let activation_scales = upload("a_scales", k / 16);
     let out = memory.alloc("out", m as u64 * 4, 256).expect("fits");
     let strides = [(m * k / 16) as u64, (k / 16) as u64];
     Some(Case {
@@ -96,7 +96,7 @@ fn built(gpu: &Gpu, element_bytes: u32) -> Option<Case> {
         block: 256,
         dynamic_shared: k as u32 * element_bytes + k as u32 / 4,
         params: bytes(
-            &[a, a_scales, b, b_scales, out, strides[0], strides[1]],
+            &[weights, weight_scales, activations, activation_scales, out, strides[0], strides[1]],
             &[m as u32, k as u32, 1, 1f32.to_bits(), 2, 0],
         ),
     })

@@ -2,7 +2,7 @@
 
 mod async_support;
 
-use async_support::{Case, barriers, wait};
+use async_support::{Case, SEEDS, barriers, wait};
 use ptx_emu::Schedule;
 
 /// Thread `%tid` of each CTA stores `%r3` as word `cta * 32 + tid`.
@@ -203,4 +203,29 @@ fn grid_dependencies_and_register_counts() {
         ..Case::new(body).block(384).out(1536)
     };
     case.gives_words(0..384);
+}
+
+/// CTAs of a cluster start at different times: one may have done all its work before another
+/// begins. Nothing orders them here, so what one finds of the other depends on the schedule.
+#[test]
+fn ctas_start_at_different_times() {
+    for worker in [0, 1] {
+        let body = format!(
+            "mov.u32 %r3, 0; setp.eq.u32 %p1, %rank, {worker}; @%p1 bra WORK;
+            ld.relaxed.gpu.global.u32 %r3, [%in]; bra END;
+            WORK: add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r3, 2000; @%p2 bra WORK;
+            st.relaxed.gpu.global.u32 [%in], %r3;
+            END: {OUT}"
+        );
+        let case = Case::new(&body).cluster(2).out(256).u32s([0]);
+        let found = |schedule| {
+            let (out, _) = case.launch(schedule).unwrap();
+            let at = 128 * (1 - worker);
+            u32::from_le_bytes(out[at..at + 4].try_into().unwrap())
+        };
+        // The last CTA starts first.
+        assert_eq!(found(Schedule::Lazy), if worker == 1 { 2000 } else { 0 });
+        let late = (0..SEEDS).filter(|&seed| found(Schedule::Random(seed)) == 2000).count();
+        assert!((1..SEEDS as usize / 2).contains(&late), "CTA {worker}: {late} of {SEEDS} seeds");
+    }
 }

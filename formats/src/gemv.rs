@@ -1,77 +1,77 @@
-//! The contract between the GEMV kernels and whoever launches them: parameter
-//! block, tile configurations, and the launch geometry that follows from them.
+//! The contract between the GEMV kernels and whoever launches them: parameter block, tile
+//! configurations, and the launch geometry that follows from them.
 //!
-//! `C[l, m] = alpha * sum_k A[l, m, k] * B[l, k]`, `A` and `B` in NVFP4.
+//! `C[l, m] = alpha * sum_k A[l, k] * B[l, m, k]`: `A` are the activations, one vector per batch
+//! entry; `B` are the weights, one row per output. Both are NVFP4. The number of outputs is called
+//! M, as in the shape string `gemv:MxKxL`; a GEMM calls it N.
 //!
-//! A warp owns `rows_per_warp` rows and walks K in *steps*: in one step each
-//! lane reads one *chunk* of `load_bytes` bytes of every row. The vector is
-//! decoded once a CTA into shared memory, at most [`PANEL`] elements at a time.
+//! A warp computes `rows_per_warp` rows of the weights at a time and walks along K in *steps*: in
+//! one step each lane reads one *chunk* of `load_bytes` bytes of every row. The activations are
+//! decoded into shared memory once per CTA, at most [`PANEL`] elements at a time.
 
 use crate::arch::{Arch, Conversion};
 use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 
-/// Elements of the vector that are resident in shared memory at a time. Longer
-/// vectors are walked panel by panel.
+/// Elements of the activations that are resident in shared memory at a time. A longer vector is
+/// processed panel by panel.
 pub const PANEL: u32 = 16384;
 
-/// Parameter block of every GEMV kernel, passed by value. Pointers are device
-/// addresses.
+/// Parameter block of every GEMV kernel, passed by value. Pointers are device addresses.
 ///
 /// | field | shape | layout |
 /// |---|---|---|
-/// | `a_codes` | `[L, M, K/2]` bytes | row-major, dense, aligned to the configuration's `load_bytes` |
-/// | `a_scales` | L matrices of `[M, K/16]` | the configuration's [`ScaleLayout`] |
-/// | `b_codes` | `[L, K/2]` bytes | dense, aligned to `load_bytes` |
-/// | `b_scales` | L matrices of `[1, K/16]` | `b_blocked` |
+/// | `b_codes` | `[L, M, K/2]` bytes | row-major, dense, aligned to the configuration's `load_bytes` |
+/// | `b_scales` | L matrices of `[M, K/16]` | the configuration's [`ScaleLayout`] |
+/// | `a_codes` | `[L, K/2]` bytes | dense, aligned to `load_bytes` |
+/// | `a_scales` | L matrices of `[1, K/16]` | `a_blocked` |
 /// | `out` | `[L, M]` of `out_type` | dense, aligned to its element |
 ///
-/// With 16-byte loads scales are read in pairs, so they start at even addresses;
-/// 128x4 scales start at a multiple of 16 bytes.
+/// Configurations with 16-byte loads read scales in pairs, so linear scales start at an even
+/// address; 128x4 scales start at a multiple of 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct GemvParams {
-    /// Packed e2m1 codes of the matrix.
-    pub a_codes: u64,
-    /// e4m3 scales of the matrix.
-    pub a_scales: u64,
-    /// Packed e2m1 codes of the vectors.
+    /// Packed e2m1 codes of the weights.
     pub b_codes: u64,
-    /// e4m3 scales of the vectors.
+    /// e4m3 scales of the weights.
     pub b_scales: u64,
+    /// Packed e2m1 codes of the activations.
+    pub a_codes: u64,
+    /// e4m3 scales of the activations.
+    pub a_scales: u64,
     /// Result.
     pub out: u64,
-    /// Bytes from one batch entry's matrix scales to the next.
-    pub a_scale_stride: u64,
-    /// Bytes from one batch entry's vector scales to the next.
+    /// Bytes from the weights' scales of one batch entry to those of the next.
     pub b_scale_stride: u64,
-    /// Rows of a matrix.
+    /// Bytes from the activations' scales of one batch entry to those of the next.
+    pub a_scale_stride: u64,
+    /// Rows of the weights of one batch entry: outputs.
     pub m: u32,
-    /// Columns of a matrix, a multiple of 16.
+    /// Elements of a row, a multiple of 16.
     pub k: u32,
     /// Batch entries.
     pub l: u32,
-    /// Factor of the result: the product of both tensor scales and the caller's.
+    /// Factor of the result: the product of both tensor scales and the caller's alpha.
     pub alpha: f32,
     /// A [`FloatType`](crate::FloatType).
     pub out_type: u32,
-    /// 1 if `b_scales` is in the 128x4 layout, 0 if linear.
-    pub b_blocked: u32,
+    /// 1 if `a_scales` is in the 128x4 layout, 0 if linear.
+    pub a_blocked: u32,
 }
 
 impl GemvParams {
-    /// The block as the kernel's `.param` space holds it: C layout, little endian,
-    /// no padding.
+    /// The block as the kernel's `.param` space holds it: C layout, little endian, no padding.
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
         let wide = [
-            self.a_codes,
-            self.a_scales,
             self.b_codes,
             self.b_scales,
+            self.a_codes,
+            self.a_scales,
             self.out,
-            self.a_scale_stride,
             self.b_scale_stride,
+            self.a_scale_stride,
         ];
-        let narrow = [self.m, self.k, self.l, self.alpha.to_bits(), self.out_type, self.b_blocked];
+        let narrow = [self.m, self.k, self.l, self.alpha.to_bits(), self.out_type, self.a_blocked];
         const { assert!(size_of::<Self>() == 7 * size_of::<u64>() + 6 * size_of::<u32>()) };
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
@@ -94,14 +94,14 @@ pub struct GemvConfig {
     pub name: &'static str,
     /// Warps of a CTA.
     pub warps: u32,
-    /// Rows that a warp carries at a time.
+    /// Rows of the weights that a warp computes at a time.
     pub rows_per_warp: u32,
-    /// Bytes of codes that a lane reads from a row in one instruction: 16, or 8
-    /// where rows are only 8-byte aligned (K an odd multiple of 16).
+    /// Bytes of codes that a lane reads from a row in one instruction: 16, or 8 where rows are only
+    /// 8-byte aligned (K an odd multiple of 16).
     pub load_bytes: u32,
-    /// Layout of the matrix's scales.
+    /// Layout of the weights' scales.
     pub scale_layout: ScaleLayout,
-    /// CTAs that must fit an SM together; bounds the registers.
+    /// CTAs that one SM must hold at the same time; bounds the registers.
     pub min_blocks: u32,
 }
 
@@ -127,13 +127,13 @@ impl GemvConfig {
         self.load_bytes * 2
     }
 
-    /// Scales that belong to one chunk.
+    /// Blocks of one chunk, each with its scale.
     pub const fn chunk_blocks(&self) -> u32 {
         self.chunk_elements() / Nvfp4::BLOCK as u32
     }
 
-    /// Distance between the rows of one warp. In the 128x4 layout rows 32
-    /// apart share 16 bytes, so that one load brings the scales of four rows.
+    /// Distance between the rows of one warp. In the 128x4 layout the scales of rows `r`, `r + 32`,
+    /// `r + 64` and `r + 96` share 16 bytes, so one load brings the scales of four rows.
     pub const fn row_step(&self) -> u32 {
         match self.scale_layout {
             ScaleLayout::Linear => 1,
@@ -141,11 +141,10 @@ impl GemvConfig {
         }
     }
 
-    /// Row groups (a warp's work) of one matrix with `m` rows.
+    /// Row groups of one batch entry with `m` rows; a warp computes one group at a time.
     ///
-    /// Linear: group `g` holds rows `g*R ..`. 128x4: group `g` holds rows
-    /// `(g/32)*128 + g%32 + 32*i`; groups of a last partial tile whose first
-    /// row exists.
+    /// With R rows per warp, group `g` holds the rows `g*R + i` where scales are linear, and
+    /// `(g/32)*128 + g%32 + 32*i` where they are 128x4. A group exists if its first row does.
     pub const fn row_groups(&self, m: u32) -> u32 {
         match self.scale_layout {
             ScaleLayout::Linear => m.div_ceil(self.rows_per_warp),
@@ -156,13 +155,13 @@ impl GemvConfig {
         }
     }
 
-    /// CTAs' worth of work in one batch entry.
+    /// Tiles of one batch entry. A tile is what a CTA computes at a time: one row group per warp.
     pub const fn tiles(&self, m: u32) -> u32 {
         self.row_groups(m).div_ceil(self.warps)
     }
 
-    /// f32 additions, one after the other, that lead to a result: those of a
-    /// lane's blocks, then log2(32) across the warp. Bounds the rounding error.
+    /// Length of the longest chain of dependent f32 additions behind a result: one for each block
+    /// of a lane, then log2(32) across the warp. It bounds the rounding error.
     pub const fn additions(&self, k: u32) -> u32 {
         let panels = k / PANEL;
         let steps = (PANEL / self.chunk_elements()).div_ceil(WARP) * panels
@@ -170,24 +169,24 @@ impl GemvConfig {
         steps * self.chunk_blocks() + WARP.ilog2()
     }
 
-    /// Whether rows of `k` elements are aligned enough for this configuration.
+    /// Whether rows of `k` elements are sufficiently aligned for this configuration.
     pub const fn takes_k(&self, k: u32) -> bool {
         k > 0 && k.is_multiple_of(self.chunk_elements())
     }
 }
 
-/// Bytes that one decoded element of the vector takes in shared memory: a
-/// signed byte for the integer path, an f16 for the conversion path.
+/// How a decoded element of the activations is stored in shared memory. The discriminant is its
+/// size in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VectorElement {
-    /// Twice the value as i8, where e2m1 is not converted in hardware: products are integer.
+pub enum DecodedElement {
+    /// Twice the value as i8, if there is no conversion of e2m1 in hardware; products are integers.
     I8 = 1,
-    /// The value as f16, where it is.
+    /// The value as f16, if there is.
     F16 = 2,
 }
 
-impl VectorElement {
-    /// What the kernels for `arch` decode the vector to.
+impl DecodedElement {
+    /// How the kernels for `arch` store decoded activations.
     pub const fn of(arch: Arch) -> Self {
         match arch.e2m1() {
             Conversion::Emulated => Self::I8,
@@ -196,36 +195,36 @@ impl VectorElement {
     }
 }
 
-/// Dynamic shared memory of a CTA, bytes: one panel of decoded elements, then
-/// one f32 scale a block.
-pub const fn shared_bytes(k: u32, element: VectorElement) -> u32 {
+/// Dynamic shared memory of a CTA in bytes: one panel of decoded elements, then one f32 scale per
+/// block.
+pub const fn shared_bytes(k: u32, element: DecodedElement) -> u32 {
     let resident = if k < PANEL { k } else { PANEL };
     resident * element as u32 + resident / Nvfp4::BLOCK as u32 * size_of::<f32>() as u32
 }
 
-/// What a launch geometry depends on besides the problem.
+/// The properties of a GPU that the launch geometry depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machine {
+pub struct GemvMachine {
     /// Streaming multiprocessors.
     pub sms: u32,
-    /// Shared memory of one, bytes.
+    /// Shared memory of one SM, bytes.
     pub shared_bytes: u32,
-    /// What its kernels decode the vector to.
-    pub element: VectorElement,
+    /// How its kernels store decoded activations.
+    pub element: DecodedElement,
 }
 
 impl GemvConfig {
-    /// CTAs that one SM holds: what registers were bounded for, less where
-    /// shared memory does not suffice. The system keeps 1 KiB a CTA.
-    pub const fn ctas_per_sm(&self, k: u32, machine: &Machine) -> u32 {
+    /// CTAs that one SM holds at the same time: `min_blocks`, or fewer where shared memory does not
+    /// suffice. CUDA reserves 1 KiB of shared memory per CTA.
+    pub const fn ctas_per_sm(&self, k: u32, machine: &GemvMachine) -> u32 {
         let by_shared = machine.shared_bytes / (shared_bytes(k, machine.element) + 1024);
         let ctas = if by_shared < self.min_blocks { by_shared } else { self.min_blocks };
         if ctas == 0 { 1 } else { ctas }
     }
 
-    /// CTAs of one batch entry: one wave of resident CTAs over all entries, at
-    /// most one a tile.
-    pub const fn grid_x(&self, m: u32, k: u32, l: u32, machine: &Machine) -> u32 {
+    /// CTAs of one batch entry: one wave of resident CTAs divided among the entries, and at most
+    /// one CTA per tile.
+    pub const fn grid_x(&self, m: u32, k: u32, l: u32, machine: &GemvMachine) -> u32 {
         let wave = machine.sms * self.ctas_per_sm(k, machine) / l;
         let tiles = self.tiles(m);
         if wave == 0 {
@@ -241,45 +240,45 @@ impl GemvConfig {
 /// Why a configuration was chosen.
 pub type Reason = &'static str;
 
-/// The configuration for `A` of [l, m, k] with scales in `layout`, and why.
-/// `None` if k is not a positive multiple of 16.
+/// The configuration for weights of shape `[l, m, k]` with scales in `layout`, and why. `None` if
+/// `k` is not a positive multiple of 16.
 ///
-/// First tuning, measured on an H200 (`benches/record`).
+/// The thresholds were measured on an H200 (`benches/record`).
 pub const fn choose(
     m: u32,
     k: u32,
     l: u32,
     layout: ScaleLayout,
-    machine: &Machine,
+    machine: &GemvMachine,
 ) -> Option<(&'static GemvConfig, Reason)> {
     if k == 0 || !k.is_multiple_of(Nvfp4::BLOCK as u32) {
         return None;
     }
     let wide = k.is_multiple_of(32);
     let rows = m as u64 * l as u64;
-    // Warps to give every SM sixteen when each carries two rows.
+    // Fewer than sixteen warps per SM if each warp computes two rows.
     let few_rows = rows < 2 * 16 * machine.sms as u64;
     Some(match layout {
         ScaleLayout::Linear => match (wide, few_rows) {
             (false, false) => (&CONFIGS[3], "rows are only 8-byte aligned"),
             (false, true) => (&CONFIGS[4], "rows are only 8-byte aligned, and few"),
-            (true, true) => (&CONFIGS[2], "few rows: one a warp, to occupy more SMs"),
+            (true, true) => (&CONFIGS[2], "few rows: one per warp, to occupy more SMs"),
             (true, false) if k > 4096 => {
-                (&CONFIGS[0], "long rows: more warps share a staged vector")
+                (&CONFIGS[0], "long rows: more warps share the decoded activations")
             }
             (true, false) => (&CONFIGS[1], "short rows: small CTAs start and end independently"),
         },
         ScaleLayout::Blocked128x4 => match wide {
             false => (&CONFIGS[7], "128x4 scales, rows are only 8-byte aligned"),
             true if k > 8192 && !few_rows => {
-                (&CONFIGS[5], "128x4 scales, long rows: more warps share a staged vector")
+                (&CONFIGS[5], "128x4 scales, long rows: more warps share the decoded activations")
             }
-            true => (&CONFIGS[6], "128x4 scales: four rows share a scale word"),
+            true => (&CONFIGS[6], "128x4 scales: one 16-byte load brings the scales of four rows"),
         },
     })
 }
 
-/// All configurations; a kernel for each is in the PTX of both architectures.
+/// All configurations. The PTX of each architecture has one kernel for each.
 pub const CONFIGS: [GemvConfig; 8] = [
     GemvConfig::new("gemv_nvfp4_linear_r2w8", 8, 2, 16, ScaleLayout::Linear, 4),
     GemvConfig::new("gemv_nvfp4_linear_r2w4", 4, 2, 16, ScaleLayout::Linear, 8),
@@ -296,10 +295,10 @@ mod tests {
     use super::*;
     use crate::ScaleLayout::{Blocked128x4, Linear};
 
-    const H200: Machine = Machine { sms: 132, shared_bytes: 233_472, element: VectorElement::I8 };
+    const H200: GemvMachine =
+        GemvMachine { sms: 132, shared_bytes: 233_472, element: DecodedElement::I8 };
 
-    /// Every row belongs to exactly one row group, and groups have only rows
-    /// whose first exists.
+    /// Every row belongs to exactly one row group, and the first row of each group exists.
     #[test]
     fn row_groups_partition_the_rows() {
         for config in &CONFIGS {
@@ -327,36 +326,36 @@ mod tests {
     #[test]
     fn parameter_bytes_follow_the_layout() {
         let params = GemvParams {
-            a_codes: 1,
-            a_scales: 2,
-            b_codes: 3,
-            b_scales: 4,
+            b_codes: 1,
+            b_scales: 2,
+            a_codes: 3,
+            a_scales: 4,
             out: 5,
-            a_scale_stride: 6,
-            b_scale_stride: 0x0102_0304_0506_0708,
+            b_scale_stride: 6,
+            a_scale_stride: 0x0102_0304_0506_0708,
             m: 8,
             k: 9,
             l: 10,
             alpha: f32::from_bits(11),
             out_type: 12,
-            b_blocked: 0x0d0e_0f10,
+            a_blocked: 0x0d0e_0f10,
         };
         let bytes = params.to_bytes();
         let wide = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
         let narrow = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_codes)), 1);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_scales)), 2);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_codes)), 3);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_scales)), 4);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_codes)), 1);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_scales)), 2);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_codes)), 3);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_scales)), 4);
         assert_eq!(wide(core::mem::offset_of!(GemvParams, out)), 5);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_scale_stride)), 6);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_scale_stride)), params.b_scale_stride);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_scale_stride)), 6);
+        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_scale_stride)), params.a_scale_stride);
         assert_eq!(narrow(core::mem::offset_of!(GemvParams, m)), 8);
         assert_eq!(narrow(core::mem::offset_of!(GemvParams, k)), 9);
         assert_eq!(narrow(core::mem::offset_of!(GemvParams, l)), 10);
         assert_eq!(narrow(core::mem::offset_of!(GemvParams, alpha)), 11);
         assert_eq!(narrow(core::mem::offset_of!(GemvParams, out_type)), 12);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, b_blocked)), 0x0d0e_0f10);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, a_blocked)), 0x0d0e_0f10);
     }
 
     #[test]
@@ -393,7 +392,7 @@ mod tests {
 
     #[test]
     fn additions_are_those_of_the_busiest_lane() {
-        // 512 chunks of two blocks over 32 lanes, then five exchanges.
+        // 512 chunks of two blocks over 32 lanes, then five shuffles.
         assert_eq!(CONFIGS[0].additions(16384), 16 * 2 + 5);
         assert_eq!(CONFIGS[0].additions(32), 2 + 5);
         assert_eq!(CONFIGS[0].additions(16384 + 32), 17 * 2 + 5);
@@ -402,8 +401,8 @@ mod tests {
 
     #[test]
     fn shared_memory_is_bounded_by_the_panel() {
-        assert_eq!(shared_bytes(16, VectorElement::I8), 16 + 4);
-        assert_eq!(shared_bytes(16384, VectorElement::I8), 16384 + 4096);
-        assert_eq!(shared_bytes(1 << 20, VectorElement::F16), 2 * 16384 + 4096);
+        assert_eq!(shared_bytes(16, DecodedElement::I8), 16 + 4);
+        assert_eq!(shared_bytes(16384, DecodedElement::I8), 16384 + 4096);
+        assert_eq!(shared_bytes(1 << 20, DecodedElement::F16), 2 * 16384 + 4096);
     }
 }

@@ -178,6 +178,9 @@ impl fmt::Display for Choice {
     }
 }
 
+/// Largest size of a grid in y (CUDA C++ Programming Guide, technical specifications).
+pub const MAX_GRID_Y: usize = 65_535;
+
 /// The sizes of a machine that planning depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -443,7 +446,8 @@ impl Device {
         let Err(KernelsError::NotFound { .. }) = preferred else { return preferred };
         let others = Arch::of_capability(self.compute_capability());
         let found = others.map(|arch| KernelFiles::find(arch, dir));
-        found.filter(|found| !matches!(found, Err(KernelsError::NotFound { .. })))
+        found
+            .filter(|found| !matches!(found, Err(KernelsError::NotFound { .. })))
             .next()
             .unwrap_or(preferred)
     }

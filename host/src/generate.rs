@@ -188,7 +188,8 @@ impl Generator {
         HalfMatrix::round(name, dims, operand, &values)
     }
 
-    /// Matrix and vectors of a GEMV. The values depend on the seed only, not on the layouts.
+    /// Activations and weights of a GEMV, with scales in `layouts` in this order. The values depend
+    /// on the seed only, not on the layouts.
     ///
     /// # Errors
     /// As [`operand`](Self::operand).
@@ -199,8 +200,8 @@ impl Generator {
         seed: u64,
     ) -> Result<(BlockScaled<Nvfp4>, BlockScaled<Nvfp4>)> {
         let mut rng = SplitMix64::new(seed);
-        let a = self.operand("a", Dims::new(shape.l, shape.m, shape.k)?, layouts[0], &mut rng)?;
-        let b = self.operand("b", Dims::new(shape.l, 1, shape.k)?, layouts[1], &mut rng)?;
+        let b = self.operand("b", Dims::new(shape.l, shape.m, shape.k)?, layouts[1], &mut rng)?;
+        let a = self.operand("a", Dims::new(shape.l, 1, shape.k)?, layouts[0], &mut rng)?;
         Ok((a, b))
     }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use fp4_formats::{Arch, Family};
-use nvfp4_manifest::{File, FILE_NAME, Manifest, ManifestError, Module};
+use nvfp4_manifest::{FILE_NAME, File, Manifest, ManifestError, Module};
 use thiserror::Error;
 
 /// Environment variable that names the folder with `<arch>/manifest.json`.
@@ -283,7 +283,8 @@ mod tests {
 
     #[test]
     fn an_explicit_folder_is_the_only_one() {
-        let folders = candidates(Arch::Sm90a, Some("x".into()), Some(Path::new("/p/target/release")));
+        let folders =
+            candidates(Arch::Sm90a, Some("x".into()), Some(Path::new("/p/target/release")));
         assert_eq!(folders, [Path::new("x/sm_90a")]);
     }
 

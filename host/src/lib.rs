@@ -11,16 +11,14 @@
 //! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, each project's bytes by name, on the CPU and on a device |
 //! | [`device`], [`buffer`] | what runs kernels, and its memory |
 //! | [`kernels`], [`modules`] | where the compiled kernels are, and how they are loaded |
-//! | [`plan`] | which kernel runs an operation, and why |
-//! | [`gemv`] | batched matrix-vector products |
-//! | [`gemm`] | matrix products with block-scaled weights |
+//! | [`gemv`] | batched matrix-vector products: plans, launches, and a layer of a checkpoint as a GEMV |
+//! | [`gemm`] | matrix products with block-scaled weights: plans and launches |
 //! | [`tune`] | measured choices of GEMM kernels |
 //! | [`oracle`] | the f64 reference and the tolerance |
 //! | [`mod@bench`] | one verified run of a shape, with times or counters |
 //! | [`shape`], [`generate`], [`rng`] | shape strings, test inputs from a seed |
 //! | [`checkpoint`] | safetensors files, whole models, and four projects' layouts of quantised weights |
 //! | [`operands`] | operands of a GEMV or a GEMM in a safetensors file |
-//! | [`linear`] | a layer of a real checkpoint, quantised and multiplied |
 //! | [`floats`] | floats of several types as bytes |
 //! | [`doctor`] | what this machine has, and what will be used |
 //! | [`cuda`] | the CUDA backend |
@@ -47,7 +45,7 @@
 //! let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
 //! let weight = quantize("w", &[0.5; 64 * 256], Dims::new(1, 64, 256)?, scale, layout)?;
 //! let input = quantize("x", &[1.0; 256], Dims::new(1, 1, 256)?, scale, layout)?;
-//! let result = gemv(&kernels, &weight, &input, GemvOptions::default())?;
+//! let result = gemv(&kernels, &input, &weight, GemvOptions::default())?;
 //! println!("{}", result.plan);
 //! assert_eq!(result.values().len(), 64);
 //! assert!(result.values().iter().all(|c| (c - 128.0).abs() < 0.25));
@@ -68,11 +66,9 @@ pub mod gemm;
 pub mod gemv;
 pub mod generate;
 pub mod kernels;
-pub mod linear;
 pub mod modules;
 pub mod operands;
 pub mod oracle;
-pub mod plan;
 pub mod quantize;
 pub mod rng;
 pub mod shape;

@@ -1,32 +1,35 @@
-//! The f64 reference of each operation, and what a kernel's result may differ by.
+//! The f64 reference of the GEMV, and the tolerance of a kernel's result.
 //!
 //! # GEMV
-//! `c[l, m] = alpha * ga * gb * sum_k a[l, m, k] * sa[l, m, k/16] * b[l, k] * sb[l, k/16]`
+//! `c[l, m] = alpha * ga * gb * sum_k a[l, k] * sa[l, k/16] * b[l, m, k] * sb[l, m, k/16]`, `a` the
+//! activations and `b` the weights.
 //!
-//! Twice an e2m1 code is an integer, so the sum over a block is computed in integers; everything
-//! after it in f64. The oracle's own error is below 2^-50 of the sum of magnitudes and is ignored.
+//! Twice an e2m1 code is an integer, so the sum over a block is computed in integers. The rest is
+//! computed in f64. The oracle's own error is below 2^-50 of the sum of magnitudes and is ignored.
 //!
 //! # Tolerance
-//! Within a block a kernel is exact, and so is a block sum times its two scales: at most 12 bits
-//! times 4 times 4 fit f32. What rounds is adding the blocks in f32, combining and applying the
-//! scalar factor (alpha, ga, gb: at most four times), and converting to the output type. A term
-//! goes through as many additions as there are blocks at most, whatever the order, and through
-//! fewer where the plan says how its kernel sums: `additions`. To first order an f32 rounding errs by at most eps/2 of a
-//! partial sum, and no partial sum exceeds `sum |terms|`, so with a factor 2 for the second order
+//! The sum over a block is exact, and so is its product with two scales: 12 bits times 4 bits times
+//! 4 bits fit f32. Roundings occur when the blocks are added in f32, when the scalar factor is
+//! combined and applied (alpha, ga, gb: at most four roundings), and when the result is converted to
+//! the output type. In any order of summation a term passes through at most as many additions as
+//! there are blocks; a plan may state a smaller number, `additions`. To first order, an f32 rounding
+//! has an error of at most eps/2 times a partial sum, and no partial sum exceeds `sum |terms|`. With
+//! a factor of 2 for the higher orders,
 //!
 //! `|error| <= eps_f32 * (additions + 4) * sum |terms| + half_ulp(output)`
 //!
-//! plus the smallest normal f32, below which a GPU may flush to zero. Where the true value is
-//! beyond the output type's range, the infinity of its sign is right.
+//! plus the smallest normal f32, below which a GPU may flush to zero. If the exact value is beyond
+//! the range of the output type, the infinity of the same sign is accepted.
 
 use fp4_formats::{BlockFormat, FloatType, e2m1, pack};
 use serde::Serialize;
 
 use crate::error::{Error, Result, filled};
 use crate::floats;
+use crate::gemv;
 use crate::tensor::BlockScaled;
 
-/// Exact results of an operation, to f64, with what bounds a kernel's error.
+/// The results of an operation in f64, and the quantities that bound a kernel's error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reference {
     /// Result `[l, m]`, row-major.
@@ -35,13 +38,13 @@ pub struct Reference {
     pub magnitudes: Vec<f64>,
     /// Results of one batch entry.
     pub rows: usize,
-    /// f32 additions, one after the other, that a result is allowed: as many as there are
-    /// blocks, which holds for any order of summing, unless
-    /// [`with_additions`](Self::with_additions) says less.
+    /// Allowed length of the longest chain of dependent f32 additions behind a result: the number
+    /// of blocks, which holds for any order of summation, or less after
+    /// [`with_additions`](Self::with_additions).
     pub additions: usize,
 }
 
-/// Both elements of each byte, doubled.
+/// For each byte, twice the values of its two elements.
 const TWICE_PAIRS: [[i8; 2]; 256] = {
     let mut table = [[0; 2]; 256];
     let mut byte = 0;
@@ -53,67 +56,43 @@ const TWICE_PAIRS: [[i8; 2]; 256] = {
     table
 };
 
-/// Checks that a matrix and vectors fit each other for a GEMV.
-pub(crate) fn check_gemv_operands<F: BlockFormat>(
-    a: &BlockScaled<F>,
-    b: &BlockScaled<F>,
-) -> Result<()> {
-    let (da, db) = (a.dims(), b.dims());
-    let (a, b) = (a.name(), b.name());
-    if db.rows() != 1 {
-        return Err(Error::shape(
-            format!("rows of `{b}`"),
-            "1 (a vector a batch entry)",
-            db.rows(),
-        ));
-    }
-    if da.cols() != db.cols() {
-        let required = format!("{}, the K of `{a}`", da.cols());
-        return Err(Error::shape(format!("K of `{b}`"), required, db.cols()));
-    }
-    if da.batch() != db.batch() {
-        let required = format!("{}, the batch of `{a}`", da.batch());
-        return Err(Error::shape(format!("batch of `{b}`"), required, db.batch()));
-    }
-    Ok(())
-}
-
-/// The GEMV of the module's formula.
+/// The GEMV of the module's formula, of activations `a` and weights `b`.
 ///
 /// # Errors
-/// [`Error::Shape`] where the operands do not fit each other.
+/// [`Error::Shape`] if the operands do not fit each other.
 pub fn gemv<F: BlockFormat>(
     a: &BlockScaled<F>,
     b: &BlockScaled<F>,
     alpha: f32,
 ) -> Result<Reference> {
-    check_gemv_operands(a, b)?;
-    let dims = a.dims();
-    let factor = f64::from(alpha) * f64::from(a.global_scale()) * f64::from(b.global_scale());
+    gemv::shape(a, b)?;
+    let dims = b.dims();
+    let factor = f64::from(alpha) * f64::from(b.global_scale()) * f64::from(a.global_scale());
     let outputs = dims.batch() * dims.rows();
     let mut values = filled("reference", outputs, 0f64)?;
     let mut magnitudes = filled("reference", outputs, 0f64)?;
     for batch in 0..dims.batch() {
-        let vector: Vec<[i32; 2]> = b
+        let activations: Vec<[i32; 2]> = a
             .row_codes(batch, 0)
             .iter()
             .map(|&byte| TWICE_PAIRS[usize::from(byte)].map(i32::from))
             .collect();
-        let scales: Vec<f64> = (0..b.kblocks())
-            .map(|kb| f64::from(F::decode_scale(b.scale_byte(batch, 0, kb))) / 4.0)
+        let scales: Vec<f64> = (0..a.kblocks())
+            .map(|kb| f64::from(F::decode_scale(a.scale_byte(batch, 0, kb))) / 4.0)
             .collect();
         for row in 0..dims.rows() {
             let (mut value, mut magnitude) = (0f64, 0f64);
-            let blocks = a.row_codes(batch, row).chunks_exact(F::BLOCK_BYTES);
-            for (kb, (block, vector)) in blocks.zip(vector.chunks(F::BLOCK_BYTES)).enumerate() {
+            let blocks = b.row_codes(batch, row).chunks_exact(F::BLOCK_BYTES);
+            let pairs = blocks.zip(activations.chunks(F::BLOCK_BYTES));
+            for (kb, (block, activations)) in pairs.enumerate() {
                 let (mut sum, mut absolute) = (0i32, 0i32);
-                for (&byte, y) in block.iter().zip(vector) {
-                    let x = TWICE_PAIRS[usize::from(byte)];
-                    let products = [i32::from(x[0]) * y[0], i32::from(x[1]) * y[1]];
+                for (&byte, x) in block.iter().zip(activations) {
+                    let w = TWICE_PAIRS[usize::from(byte)];
+                    let products = [i32::from(w[0]) * x[0], i32::from(w[1]) * x[1]];
                     sum += products[0] + products[1];
                     absolute += products[0].abs() + products[1].abs();
                 }
-                let scale = f64::from(F::decode_scale(a.scale_byte(batch, row, kb))) * scales[kb];
+                let scale = f64::from(F::decode_scale(b.scale_byte(batch, row, kb))) * scales[kb];
                 value += f64::from(sum) * scale;
                 magnitude += f64::from(absolute) * scale;
             }
@@ -121,13 +100,13 @@ pub fn gemv<F: BlockFormat>(
             magnitudes[batch * dims.rows() + row] = magnitude * factor.abs();
         }
     }
-    Ok(Reference { values, magnitudes, rows: dims.rows(), additions: a.kblocks() })
+    Ok(Reference { values, magnitudes, rows: dims.rows(), additions: b.kblocks() })
 }
 
 /// The product of an unquantised row-major matrix with a vector, summed in f64.
 ///
 /// # Errors
-/// [`Error::Shape`] where the lengths do not fit.
+/// [`Error::Shape`] if the lengths do not fit each other.
 pub fn product(matrix: &[f32], vector: &[f32]) -> Result<Vec<f64>> {
     if vector.is_empty() || !matrix.len().is_multiple_of(vector.len()) {
         let required = format!("a divisor of the matrix's {} elements", matrix.len());
@@ -157,11 +136,11 @@ pub struct Mismatch {
     pub batch: usize,
     /// Row of that entry.
     pub row: usize,
-    /// What the kernel wrote.
+    /// The kernel's result.
     pub got: f32,
-    /// What the oracle says.
+    /// The oracle's result.
     pub expected: f64,
-    /// The largest error allowed here.
+    /// The largest allowed error of this result.
     pub allowed: f64,
 }
 
@@ -174,13 +153,13 @@ pub struct Verification {
     pub mismatches: usize,
     /// The first of them in row-major order.
     pub first_mismatch: Option<Mismatch>,
-    /// Results that are infinite and rightly so: of them only the sign could be compared.
+    /// Results that are correctly infinite; only their sign could be compared.
     pub overflowed: usize,
     /// Largest absolute error of finite results.
     pub max_abs_error: f64,
     /// Largest error relative to the expected value, over finite non-zero expected values.
     pub max_rel_error: f64,
-    /// Largest error as a fraction of its bound: how much of the tolerance was used.
+    /// Largest error as a fraction of its bound.
     pub max_bound_fraction: f64,
     /// Whether the public contest's criterion holds: every error at most
     /// `1e-3 + 1e-3 * |expected|`, against the reference rounded to the output type.
@@ -194,7 +173,7 @@ impl Verification {
         self.mismatches == 0
     }
 
-    /// One line, or two where a result is wrong.
+    /// One line, with further lines for overflows and the first wrong result.
     #[must_use]
     pub fn summary(&self) -> String {
         let mut text = format!(
@@ -220,8 +199,8 @@ impl Verification {
 }
 
 impl Reference {
-    /// Tightens the bound to a kernel that makes `additions` f32 additions one after the other on
-    /// the way to a result, as its plan says.
+    /// Tightens the bound to that of a kernel whose plan states `additions` as the length of its
+    /// longest chain of dependent f32 additions.
     #[must_use]
     pub fn with_additions(mut self, additions: u32) -> Self {
         self.additions = self.additions.min(additions as usize);
@@ -264,7 +243,7 @@ impl Reference {
                     report.max_rel_error = report.max_rel_error.max(error / expected.abs());
                 }
             }
-            // Past the range the rounding error is unbounded: only the sign can be checked.
+            // Beyond the range the rounding error is unbounded, so only the sign can be checked.
             let in_range_or_infinite = if value.is_infinite() {
                 expected.abs() + allowed >= floats::max(dtype)
                     && value.is_sign_negative() == expected.is_sign_negative()

@@ -81,12 +81,12 @@ pub enum ShapeError {
     },
 }
 
-/// Sizes of a batched GEMV, `C[l, m] = sum_k A[l, m, k] * B[l, k]`.
+/// Sizes of a batched GEMV, `C[l, m] = sum_k A[l, k] * B[l, m, k]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct GemvShape {
-    /// Rows of each matrix.
+    /// Rows of each batch entry's weights: outputs, which a GEMM calls N.
     pub m: usize,
-    /// Columns of each matrix, a multiple of 16.
+    /// Elements of a row, a multiple of 16.
     pub k: usize,
     /// Batch entries.
     pub l: usize,

@@ -1,5 +1,7 @@
 //! The program: bad input gives exit code 2, a message that says what and why, and no output.
 
+mod support;
+
 use fp4_formats::Arch;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,9 +30,7 @@ impl Folder {
 
     /// A folder of kernels that load and are none, for errors that come later.
     fn empty_kernels(&self) -> String {
-        std::fs::create_dir_all(self.0.join("k/sm_90a")).expect("a folder");
-        let module = ".version 9.0\n.target sm_90a\n.address_size 64\n";
-        std::fs::write(self.0.join("k/sm_90a/kernels.ptx"), module).expect("written");
+        support::write_no_kernels(&self.0.join("k"), Arch::Sm90a);
         self.file("k")
     }
 }
@@ -63,7 +63,7 @@ fn f32_tensor(shape: &[usize], values: &[f32]) -> NewTensor {
 
 fn operands() -> GemvOperands {
     let shape = GemvShape { m: 3, k: 48, l: 2 };
-    let layouts = [ScaleLayout::Blocked128x4, ScaleLayout::Linear];
+    let layouts = [ScaleLayout::Linear, ScaleLayout::Blocked128x4];
     let (a, b) = Generator::FullRange.gemv(shape, layouts, 1).expect("small");
     GemvOperands { a, b, alpha: 0.5 }
 }
@@ -189,8 +189,8 @@ fn bad_operands_are_refused() {
     let GemvOperands { a, b, alpha } = operands();
     assert_eq!((again.a.codes(), again.a.scales(), again.alpha), (a.codes(), a.scales(), alpha));
     assert_eq!(
-        (again.b.codes(), again.b.scales(), again.a.layout()),
-        (b.codes(), b.scales(), a.layout())
+        (again.b.codes(), again.b.scales(), again.b.layout()),
+        (b.codes(), b.scales(), b.layout())
     );
 
     let byte = |dtype, shape: &[usize], value: u8| NewTensor {
@@ -200,10 +200,10 @@ fn bad_operands_are_refused() {
     };
     let good = || {
         vec![
-            ("a", byte(Dtype::U8, &[2, 8], 0x11)),
-            ("a_scale", byte(Dtype::F8_E4M3, &[2, 1], 0x38)),
-            ("b", byte(Dtype::U8, &[8], 0x11)),
-            ("b_scale", byte(Dtype::U8, &[1], 0x38)),
+            ("b", byte(Dtype::U8, &[2, 8], 0x11)),
+            ("b_scale", byte(Dtype::F8_E4M3, &[2, 1], 0x38)),
+            ("a", byte(Dtype::U8, &[8], 0x11)),
+            ("a_scale", byte(Dtype::U8, &[1], 0x38)),
         ]
     };
     let with = |index: usize, tensor: NewTensor, message: &str| {
@@ -212,20 +212,73 @@ fn bad_operands_are_refused() {
         checkpoint::write(Path::new(&path), &tensors, &[]).expect("written");
         run(message);
     };
-    with(0, byte(Dtype::I8, &[2, 8], 0), "tensor `a`");
+    with(0, byte(Dtype::I8, &[2, 8], 0), "tensor `b`");
     with(0, byte(Dtype::U8, &[16], 0), "has shape [16]; required [L, M, K/2]");
     with(0, byte(Dtype::U8, &[0, 8], 0), "rows must be at least 1, but is 0");
     with(1, byte(Dtype::F8_E4M3, &[2, 1], 0x7f), "a scale that is not finite (byte 0x7f)");
     with(1, byte(Dtype::F8_E4M3, &[2, 1], 0xb8), "a scale with its sign bit set (byte 0xb8)");
     with(1, byte(Dtype::F8_E4M3, &[1, 2], 0x38), "has shape [1, 2]; required [.., K/16 = 1]");
-    with(1, byte(Dtype::F8_E4M3, &[3, 1], 0x38), "length of `a` scales must be 2 bytes");
-    with(2, byte(Dtype::U8, &[7], 0), "has shape [7]; required [1, 8] to fit `a`");
+    with(1, byte(Dtype::F8_E4M3, &[3, 1], 0x38), "length of `b` scales must be 2 bytes");
+    with(2, byte(Dtype::U8, &[7], 0), "has shape [7]; required [1, 8] or [1, 1, 8] to fit `b`");
     with(3, byte(Dtype::F8_E5M2, &[1], 0x38), "has type F8_E5M2; required F8_E4M3 or U8");
     checkpoint::write(Path::new(&path), &good()[..3], &[]).expect("written");
-    run("has no tensor `b_scale`");
+    run("has no tensor `a_scale`");
     let metadata = [("a_scale_layout", "4x128".to_owned())];
     checkpoint::write(Path::new(&path), &good(), &metadata).expect("written");
     run("metadata `a_scale_layout` must be linear or 128x4, but is `4x128`");
+}
+
+/// Weights in `a` and activations in `b` are refused by their shapes, whatever the ranks.
+#[test]
+fn exchanged_operands_are_refused() {
+    let folder = Folder::new("exchanged");
+    let path = folder.file("in.safetensors");
+    let write = |a: &[usize], b: &[usize]| {
+        let codes = |shape: &[usize]| NewTensor {
+            dtype: Dtype::U8,
+            shape: shape.to_vec(),
+            data: vec![0x11; shape.iter().product()],
+        };
+        let scales = |shape: &[usize]| NewTensor {
+            dtype: Dtype::U8,
+            shape: [&shape[..shape.len() - 1], &[1]].concat(),
+            data: vec![0x38; shape.iter().product::<usize>() / 8],
+        };
+        let tensors =
+            [("a", codes(a)), ("a_scale", scales(a)), ("b", codes(b)), ("b_scale", scales(b))];
+        checkpoint::write(Path::new(&path), &tensors, &[]).expect("written");
+    };
+    let hint =
+        "`a` are the activations and `b` the weights, and this file has them the other way round";
+    let exchanged: [(&[usize], &[usize], &str); 5] = [
+        (&[2, 3, 8], &[2, 8], "tensor `a`"),
+        (&[2, 1, 8], &[2, 8], "tensor `a`"),
+        (&[3, 8], &[1, 8], "tensor `a`"),
+        (&[3, 8], &[8], "tensor `b`"),
+        (&[1, 3, 8], &[8], "tensor `b`"),
+    ];
+    for (a, b, tensor) in exchanged {
+        write(a, b);
+        refused(&["run", "gemv", "--inputs", &path], tensor);
+        refused(&["run", "gemv", "--inputs", &path], hint);
+    }
+    // Shapes that fit neither order are not called exchanged.
+    write(&[3, 8], &[2, 8]);
+    let output = nvfp4(&["run", "gemv", "--inputs", &path]);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains(hint));
+    // Every form of the activations' shape is read.
+    for (a, b) in [
+        (&[2usize, 8][..], &[2usize, 3, 8][..]),
+        (&[2, 1, 8], &[2, 3, 8]),
+        (&[8], &[3, 8]),
+        (&[1, 8], &[3, 8]),
+        (&[1, 1, 8], &[1, 3, 8]),
+    ] {
+        write(a, b);
+        let read = operands::read(&Checkpoint::open(Path::new(&path)).expect("valid"));
+        let read = read.unwrap_or_else(|error| panic!("{a:?} {b:?}: {error}"));
+        assert_eq!((read.a.dims().rows(), read.b.dims().rows()), (1, 3), "{a:?} {b:?}");
+    }
 }
 
 #[test]

@@ -12,10 +12,9 @@ use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemv::CONFIGS;
 use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
 use nvfp4::device::{Device, Kernels};
-use nvfp4::gemv::{Gemv, GemvOptions, gemv};
+use nvfp4::gemv::layer::{self, ActivationSource};
+use nvfp4::gemv::{Gemv, GemvOptions, GemvOverrides, gemv};
 use nvfp4::generate::Generator;
-use nvfp4::linear::{self, VectorSource};
-use nvfp4::plan::Overrides;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use nvfp4::tensor::BlockScaled;
@@ -85,9 +84,9 @@ fn every_kernel_of_the_table() {
                 let shape = GemvShape { m, k, l: 2 };
                 let kernel = Some(config.name.to_owned());
                 for ctas in [None, Some(1), Some(3)] {
-                    let overrides = Overrides { kernel: kernel.clone(), ctas };
+                    let overrides = GemvOverrides { kernel: kernel.clone(), ctas };
                     let options = GemvOptions { overrides, ..GemvOptions::default() };
-                    let layouts = [config.scale_layout, Linear];
+                    let layouts = [Linear, config.scale_layout];
                     check(machine, shape, Generator::FullRange, layouts, options);
                 }
             }
@@ -95,9 +94,9 @@ fn every_kernel_of_the_table() {
     }
 }
 
-/// Vectors longer than the panel that is resident in shared memory.
+/// Activations longer than the panel that is resident in shared memory.
 #[test]
-fn long_vectors() {
+fn long_activations() {
     for machine in &machines() {
         for k in [16384 + 16, 2 * 16384, 40_000] {
             for layout in ScaleLayout::ALL {
@@ -114,7 +113,7 @@ fn exact_inputs_give_exactly_the_rounded_reference() {
     for kernels in &machines() {
         for dtype in FloatType::ALL {
             let shape = GemvShape { m: 67, k: 1024 + 16, l: 3 };
-            let (a, b) = Generator::Exact.gemv(shape, [Linear, Blocked128x4], 3).expect("small");
+            let (a, b) = Generator::Exact.gemv(shape, [Blocked128x4, Linear], 3).expect("small");
             let options = GemvOptions { output: dtype, ..GemvOptions::default() };
             let got = gemv(kernels, &a, &b, options).expect("runs").values();
             let want = oracle::gemv(&a, &b, 1.0).expect("operands fit").values;
@@ -161,6 +160,21 @@ fn global_scales_and_alpha_multiply_the_result() {
         let reference = oracle::gemv(&a, &b, -2.5).expect("operands fit");
         let report = reference.verify(&result.values(), output);
         assert!(report.passed(), "{}", report.summary());
+    }
+}
+
+/// With one row of weights, shapes do not tell activations from weights, and neither do results.
+#[test]
+fn one_row_of_weights_and_the_activations_can_be_exchanged() {
+    for kernels in &machines() {
+        let shape = GemvShape { m: 1, k: 7184, l: 1 };
+        let (a, b) = Generator::FullRange.gemv(shape, [Linear; 2], 5).expect("small");
+        let output = FloatType::F32;
+        let run = |a, b| {
+            let options = GemvOptions { output, ..GemvOptions::default() };
+            gemv(kernels, a, b, options).expect("runs").bytes
+        };
+        assert_eq!(run(&a, &b), run(&b, &a), "{}", name(kernels));
     }
 }
 
@@ -216,9 +230,9 @@ fn layers_of_a_checkpoint() {
     checkpoint::write(&path, &tensors, &[]).expect("written");
     let file = Checkpoint::open(&path).expect("valid");
     for kernels in &machines() {
-        let run = |tensor: &str, source: VectorSource, layout| {
+        let run = |tensor: &str, source: ActivationSource, layout| {
             let options = GemvOptions::default();
-            let (report, result) = linear::run(kernels, &file, tensor, &source, layout, options)
+            let (report, result) = layer::run(kernels, &file, tensor, &source, layout, options)
                 .unwrap_or_else(|error| panic!("{tensor}: {error}"));
             assert!(report.verified, "{report}");
             // Two operands of 4 bits with well-fitted scales: each about 20 dB on normal data.
@@ -226,7 +240,7 @@ fn layers_of_a_checkpoint() {
             assert_eq!(result.values().len(), report.verification.outputs);
             report.vector
         };
-        let embedding = |token| VectorSource::Embedding { token };
+        let embedding = |token| ActivationSource::Embedding { token };
         assert_eq!(
             run("layer.0.dense.weight", embedding(None), Linear),
             "row 49 of `embeddings.word_embeddings.weight`"
@@ -240,7 +254,7 @@ fn layers_of_a_checkpoint() {
             "standard normal, seed 1"
         );
         assert_eq!(
-            run("layer.0.output.weight", VectorSource::Normal { seed: 4 }, Linear),
+            run("layer.0.output.weight", ActivationSource::Normal { seed: 4 }, Linear),
             "standard normal, seed 4"
         );
     }

@@ -8,17 +8,17 @@ use nvfp4::oracle::{self, Reference};
 use nvfp4::shape::{GemvShape, gemv_ragged};
 use nvfp4::tensor::{BlockScaled, Dims};
 
-const LAYOUTS: [ScaleLayout; 2] = [ScaleLayout::Linear, ScaleLayout::Blocked128x4];
+const LAYOUTS: [ScaleLayout; 2] = [ScaleLayout::Blocked128x4, ScaleLayout::Linear];
 
 /// The formula, term by term, on dequantised values.
 fn naive(a: &BlockScaled<Nvfp4>, b: &BlockScaled<Nvfp4>, alpha: f64) -> Vec<f64> {
-    let (x, y) = (a.dequantize().expect("small"), b.dequantize().expect("small"));
-    let (d, k) = (a.dims(), a.dims().cols());
+    let (x, w) = (a.dequantize().expect("small"), b.dequantize().expect("small"));
+    let (d, k) = (b.dims(), b.dims().cols());
     (0..d.batch() * d.rows())
         .map(|out| {
-            let vector = &y[out / d.rows() * k..][..k];
-            let terms = x[out * k..][..k].iter().zip(vector);
-            alpha * terms.map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>()
+            let activations = &x[out / d.rows() * k..][..k];
+            let terms = w[out * k..][..k].iter().zip(activations);
+            alpha * terms.map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>()
         })
         .collect()
 }
@@ -63,13 +63,13 @@ fn operands_must_fit() {
         let mut rng = nvfp4::rng::SplitMix64::new(1);
         Generator::Contest.operand(name, dims, ScaleLayout::Linear, &mut rng).expect("small")
     };
-    let a = make("a", 2, 3, 32);
-    let text = |b| oracle::gemv(&a, &b, 1.0).expect_err("does not fit").to_string();
-    assert_eq!(text(make("b", 2, 1, 48)), "K of `b` must be 32, the K of `a`, but is 48");
-    assert_eq!(text(make("b", 1, 1, 32)), "batch of `b` must be 2, the batch of `a`, but is 1");
+    let b = make("b", 2, 3, 32);
+    let text = |a| oracle::gemv(&a, &b, 1.0).expect_err("does not fit").to_string();
+    assert_eq!(text(make("a", 2, 1, 48)), "K of `a` must be 32, the K of `b`, but is 48");
+    assert_eq!(text(make("a", 1, 1, 32)), "batch of `a` must be 2, the batch of `b`, but is 1");
     assert_eq!(
-        text(make("b", 2, 2, 32)),
-        "rows of `b` must be 1 (a vector a batch entry), but is 2"
+        text(make("a", 2, 2, 32)),
+        "rows of `a` must be 1: a GEMV has one vector of activations per batch entry, but is 2"
     );
 }
 

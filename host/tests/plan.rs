@@ -3,13 +3,13 @@
 use fp4_formats::gemv::CONFIGS;
 use fp4_formats::{Arch, ScaleLayout};
 use nvfp4::device::Machine;
-use nvfp4::plan::{self, Overrides, Plan};
+use nvfp4::gemv::{self, GemvOverrides, GemvPlan};
 use nvfp4::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use proptest::prelude::*;
 
 const H200: Machine = Machine { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
-fn plan(shape: GemvShape, layout: ScaleLayout, arch: Arch) -> Plan {
-    let plan = plan::gemv(shape, layout, arch, H200, &Overrides::default());
+fn plan(shape: GemvShape, layout: ScaleLayout, arch: Arch) -> GemvPlan {
+    let plan = gemv::plan(shape, layout, arch, H200, &GemvOverrides::default());
     plan.unwrap_or_else(|error| panic!("{shape} {layout} {arch}: {error}"))
 }
 
@@ -53,8 +53,8 @@ fn contest_shapes_keep_most_of_the_machine_busy() {
 fn overrides_are_obeyed_or_refused() {
     let shape = GEMV_CONTEST[0];
     let with = |kernel: Option<&str>, ctas, layout| {
-        let overrides = Overrides { kernel: kernel.map(Into::into), ctas };
-        plan::gemv(shape, layout, Arch::Sm90a, H200, &overrides)
+        let overrides = GemvOverrides { kernel: kernel.map(Into::into), ctas };
+        gemv::plan(shape, layout, Arch::Sm90a, H200, &overrides)
     };
     for config in &CONFIGS {
         let result = with(Some(config.name), Some(7), config.scale_layout);
@@ -77,7 +77,8 @@ fn overrides_are_obeyed_or_refused() {
 fn sizes_that_no_kernel_takes_are_refused() {
     let text = |m, k, l| {
         let shape = GemvShape { m, k, l };
-        let plan = plan::gemv(shape, ScaleLayout::Linear, Arch::Sm90a, H200, &Overrides::default());
+        let plan =
+            gemv::plan(shape, ScaleLayout::Linear, Arch::Sm90a, H200, &GemvOverrides::default());
         plan.expect_err("refused").to_string()
     };
     assert_eq!(text(1, 24, 1), "K must be a multiple of 16, but is 24");
@@ -100,7 +101,7 @@ fn a_plan_prints_kernel_tile_and_reasons() {
         "CTAs of",
         "16-byte loads",
         "repacking: none",
-        "the matrix's scales are 128x4",
+        "the weights' scales are 128x4",
         "K = 16384 allows 16-byte loads",
     ] {
         assert!(text.contains(part), "{text:?} lacks {part:?}");

@@ -1,14 +1,14 @@
-//! A read-only kernel: the time in which the machine can read so many bytes at
-//! all, the ceiling that memory-bound kernels are compared with.
+//! A kernel that only reads. Its time is the ceiling with which memory-bound kernels that
+//! read as many bytes are compared.
 
 use cuda_std::{kernel, ptx::memory, thread};
 use fp4_formats::ceiling::{LOADS_IN_FLIGHT, ReadParams, SENTINEL, THREADS};
 
-/// XORs all 16-byte words of the buffer; a thread stores its result only if it
-/// equals [`SENTINEL`], so that the loads are not dead.
+/// XORs all 16-byte words of the buffer. A thread stores its result if it equals [`SENTINEL`],
+/// so that the compiler does not remove the loads.
 ///
 /// # Safety
-/// As [`ReadParams`] says; `bytes` is a multiple of 16.
+/// The buffers are those that [`ReadParams`] describes, and `bytes` is a multiple of 16.
 #[kernel(threads = THREADS, min_blocks = 4)]
 pub unsafe fn read_ceiling(params: ReadParams) {
     let words = params.bytes / 16;
@@ -33,7 +33,7 @@ pub unsafe fn read_ceiling(params: ReadParams) {
         index += stride;
     }
     if folded == SENTINEL {
-        // SAFETY: `out` is four writable bytes.
+        // SAFETY: `out` is the address of four writable bytes.
         unsafe { memory::st_global_b32(params.out, folded) };
     }
 }
@@ -42,7 +42,7 @@ pub unsafe fn read_ceiling(params: ReadParams) {
 /// `index` is below `params.bytes / 16`.
 #[inline(always)]
 unsafe fn load(params: &ReadParams, index: u64) -> [u32; 4] {
-    // SAFETY: inside the buffer, which is 16-byte aligned.
+    // SAFETY: the word is inside the buffer, which is 16-byte aligned.
     unsafe { memory::ld_global_nc_no_allocate_v4_b32(params.data + index * 16) }
 }
 

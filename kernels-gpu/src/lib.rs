@@ -1,13 +1,13 @@
-//! The kernels. One folder for each operation; what differs between architectures
-//! stands behind a trait with one implementation each.
+//! The kernels, one folder for each operation. Where architectures differ, there is a trait with
+//! one implementation for each capability.
 //!
-//! Compiled for each architecture with the `cfg`s of its capabilities
+//! The crate is compiled for each architecture with the `cfg`s of its capabilities
 //! (`fp4_formats::Arch::cfgs`), once for each family of kernels (`fp4_formats::Family`).
 
 #![no_std]
 #![feature(abi_ptx)]
 
-/// Asserts that entries are named as the configurations are for which they were made.
+/// Asserts that each entry has the name of its configuration.
 macro_rules! assert_names {
     ([$($name:ident),*], $configs:expr) => {
         const _: () = {
@@ -41,7 +41,7 @@ pub mod pipeline;
 #[cfg(any(not(cuda_builder_module), gpu_operation = "quantize", gpu_operation = "gemm"))]
 pub mod quantize;
 
-/// String equality in a constant: an entry's name against its configuration's.
+/// String equality in a constant expression.
 const fn same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     if a.len() != b.len() {

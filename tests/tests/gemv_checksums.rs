@@ -3,9 +3,8 @@
 
 use fp4_formats::gemv::CONFIGS;
 use fp4_formats::{FloatType, ScaleLayout};
-use nvfp4::gemv::{Gemv, GemvOptions};
+use nvfp4::gemv::{Gemv, GemvOptions, GemvOverrides};
 use nvfp4::generate::Generator;
-use nvfp4::plan::Overrides;
 use nvfp4::shape::GemvShape;
 use nvfp4_tests::checksums::{self, Checksums};
 use nvfp4_tests::emulated;
@@ -22,19 +21,19 @@ fn gemv() {
             for (m, k) in [(1, 32), (37, 1056), (261, 2080), (19, 20512)] {
                 for ctas in [None, Some(3)] {
                     let shape = GemvShape { m, k: k + config.load_bytes as usize % 16 * 2, l: 2 };
-                    let vector = ScaleLayout::ALL[seed as usize % 2];
+                    let activations = ScaleLayout::ALL[seed as usize % 2];
                     let options = GemvOptions {
                         alpha: [1.0, -0.375][seed as usize / 2 % 2],
                         output: FloatType::ALL[seed as usize % 3],
-                        overrides: Overrides { kernel: Some(config.name.into()), ctas },
+                        overrides: GemvOverrides { kernel: Some(config.name.into()), ctas },
                     };
-                    let layouts = [config.scale_layout, vector];
+                    let layouts = [activations, config.scale_layout];
                     let (a, b) = Generator::FullRange.gemv(shape, layouts, seed).expect("inputs");
                     let prepared = Gemv::new(&kernels, &a, &b, options.clone());
                     let result = prepared.and_then(|gemv| gemv.run()).expect("runs");
                     let GemvShape { m, k, l } = shape;
                     let key = format!(
-                        "{} {} x {vector}, warps {} rows {} load {}, {m}x{k}x{l}{}, {} alpha {}",
+                        "{} {} x {activations}, warps {} rows {} load {}, {m}x{k}x{l}{}, {} alpha {}",
                         result.plan.arch,
                         config.scale_layout,
                         config.warps,

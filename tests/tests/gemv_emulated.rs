@@ -3,9 +3,8 @@
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::gemv::CONFIGS;
-use nvfp4::gemv::GemvOptions;
+use nvfp4::gemv::{GemvOptions, GemvOverrides};
 use nvfp4::generate::Generator;
-use nvfp4::plan::Overrides;
 use nvfp4::shape::{self, GemvShape};
 use nvfp4_tests::{Case, emulated};
 use ptx_emu::Schedule;
@@ -26,7 +25,7 @@ fn contest_correctness_shapes() {
             let mut case = case(shape, Generator::Contest, i as u64);
             case.check(&kernels);
             case.generator = Generator::FullRange;
-            case.layouts = [Blocked128x4, Linear];
+            case.layouts = [Linear, Blocked128x4];
             case.options.output = FloatType::F32;
             case.check(&kernels);
         }
@@ -47,8 +46,8 @@ fn ragged_shapes() {
             for shape in shape::gemv_ragged() {
                 for layouts in [
                     [Linear, Linear],
-                    [Linear, Blocked128x4],
                     [Blocked128x4, Linear],
+                    [Linear, Blocked128x4],
                     [Blocked128x4; 2],
                 ] {
                     seed += 1;
@@ -74,9 +73,10 @@ fn every_configuration() {
                 let k = if config.load_bytes == 8 { k + 16 } else { k };
                 for ctas in [None, Some(1), Some(3)] {
                     let mut case = case(GemvShape { m, k, l: 2 }, Generator::Exact, 11);
-                    case.layouts = [config.scale_layout, Linear];
+                    case.layouts = [Linear, config.scale_layout];
                     case.options.output = FloatType::F32;
-                    case.options.overrides = Overrides { kernel: Some(config.name.into()), ctas };
+                    case.options.overrides =
+                        GemvOverrides { kernel: Some(config.name.into()), ctas };
                     let result = case.check(&kernels);
                     assert_eq!(result.plan.kernel, config.name);
                 }
@@ -85,7 +85,7 @@ fn every_configuration() {
     }
 }
 
-/// Vectors longer than the panel that is resident in shared memory.
+/// Activations longer than the panel that is resident in shared memory.
 #[test]
 fn more_than_one_panel() {
     for device in DEVICES {
@@ -138,15 +138,15 @@ fn random_schedules() {
     }
 }
 
-/// Each code of the matrix times each code of the vector, and each scale times
+/// Each code of the weights times each code of the activations, and each scale times
 /// each scale, alone in its row: 2^-149 to overflow of f16 are all met.
 #[test]
 fn every_code_and_every_scale() {
     use fp4_formats::{Nvfp4, e2m1, e4m3};
     use nvfp4::gemv::gemv;
     use nvfp4::tensor::{BlockScaled, Dims};
-    // Row r has code r/16 at position r%16, all else 0; the vector has code v in
-    // each position: the result is the product of two codes.
+    // Row r of the weights has code r/16 at position r%16 and 0 elsewhere; the activations have
+    // code v in each position. The result is the product of two codes.
     for device in DEVICES {
         let kernels = emulated(device, Schedule::Eager);
         let one = e4m3::encode(1.0);
@@ -156,8 +156,8 @@ fn every_code_and_every_scale() {
                 let (code, at) = (row as u8 / 16, row % 16);
                 codes[row * 8 + at / 2] = code << (4 * (at % 2));
             }
-            let a = BlockScaled::<Nvfp4>::new(
-                "a",
+            let b = BlockScaled::<Nvfp4>::new(
+                "b",
                 Dims::new(1, 256, 16).unwrap(),
                 Linear,
                 codes,
@@ -165,8 +165,8 @@ fn every_code_and_every_scale() {
                 1.0,
             )
             .unwrap();
-            let b = BlockScaled::<Nvfp4>::new(
-                "b",
+            let a = BlockScaled::<Nvfp4>::new(
+                "a",
                 Dims::new(1, 1, 16).unwrap(),
                 Linear,
                 vec![v | v << 4; 8],
@@ -185,8 +185,8 @@ fn every_code_and_every_scale() {
         let scales: Vec<u8> = (0..=e4m3::MAX_CODE).collect();
         let rows = scales.len();
         for &t in &scales {
-            let a = BlockScaled::<Nvfp4>::new(
-                "a",
+            let b = BlockScaled::<Nvfp4>::new(
+                "b",
                 Dims::new(1, rows, 16).unwrap(),
                 Linear,
                 ones(rows),
@@ -194,8 +194,8 @@ fn every_code_and_every_scale() {
                 1.0,
             )
             .unwrap();
-            let b = BlockScaled::<Nvfp4>::new(
-                "b",
+            let a = BlockScaled::<Nvfp4>::new(
+                "a",
                 Dims::new(1, 1, 16).unwrap(),
                 Linear,
                 ones(1),

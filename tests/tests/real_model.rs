@@ -11,7 +11,7 @@ mod compare;
 use fp4_formats::ScaleLayout;
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::gemv::GemvOptions;
-use nvfp4::linear::{self, VectorSource};
+use nvfp4::gemv::layer::{self, ActivationSource};
 use nvfp4_tests::emulated;
 use ptx_emu::Schedule;
 use std::path::Path;
@@ -60,11 +60,11 @@ fn every_linear_layer_of_a_block() {
         let kernels = emulated(device, Schedule::Random(1));
         for (name, m, k) in LAYERS {
             for layout in ScaleLayout::ALL {
-                let (report, _) = linear::run(
+                let (report, _) = layer::run(
                     &kernels,
                     &model,
                     name,
-                    &VectorSource::Embedding { token: None },
+                    &ActivationSource::Embedding { token: None },
                     layout,
                     GemvOptions::default(),
                 )

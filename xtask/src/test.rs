@@ -149,7 +149,7 @@ fn expected_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)>
 }
 
 /// The same for the GEMM of sm_100a. Warps come together before each of the two meetings
-/// of all threads; storing ones once they have sums, at each of the places where they give
+/// of all threads; those that use tensor memory meet behind its allocation; storing ones once they have sums, at each of the places where they give
 /// an accumulator back, which are as many as read it last, after a chunk on either way out,
 /// a part of one, a block of NVFP4, and for the next tile; before a box of results is filled
 /// and before it is stored, in code of its own for either size of results and, of a chunk
@@ -197,10 +197,12 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
             counts.push(("tcgen05.wait::ld.sync.aligned", 2 + wide));
         }
         if config.cluster() > 1 {
-            counts.push(("barrier.cluster.arrive.release.aligned", 2));
+            counts.push(("bar.sync", 1));
+            counts.push(("barrier.cluster.arrive.relaxed.aligned", 1));
+            counts.push(("barrier.cluster.arrive.release.aligned", 1));
             counts.push(("barrier.cluster.wait.acquire.aligned", 2));
         } else {
-            counts.push(("bar.sync", 2));
+            counts.push(("bar.sync", 3));
         }
         if halves {
             counts.push(("tcgen05.st.sync.aligned.32x32b.x16.b32", 4));

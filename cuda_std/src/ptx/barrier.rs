@@ -2,40 +2,40 @@
 
 use core::arch::asm;
 
-/// `bar.sync ID;` ISA 9.7.13.1. All targets. All threads of the CTA, warp by
-/// warp converged.
+/// `bar.sync ID;` ISA 9.7.13.1. All targets. All threads of the CTA, each warp
+/// converged.
 ///
 /// # Safety
 /// Every thread of the CTA reaches this same call.
 #[inline(always)]
 pub unsafe fn bar_sync<const ID: u32>() {
-    // SAFETY: the caller vouches for convergence; no nomem/readonly/pure, so
+    // SAFETY: the caller guarantees convergence; no nomem/readonly/pure, so
     // memory accesses stay on their side of it.
     unsafe { asm!("bar.sync {};", const ID, options(nostack, preserves_flags)) }
 }
 
 /// `bar.sync ID, THREADS;` ISA 9.7.13.1. All targets. `THREADS` threads of the CTA, a
-/// multiple of 32, warp by warp converged.
+/// multiple of 32, each warp converged.
 ///
 /// # Safety
-/// As many threads as that reach such a call, all with the same two numbers; `ID` is of no
-/// other barrier that is in use.
+/// Exactly `THREADS` threads reach a call with the same `ID` and `THREADS`, and no other
+/// barrier with this `ID` is in use.
 #[inline(always)]
 pub unsafe fn bar_sync_threads<const ID: u32, const THREADS: u32>() {
     const { assert!(ID < 16 && THREADS.is_multiple_of(32)) };
-    // SAFETY: the caller vouches for convergence; no nomem/readonly/pure, so
+    // SAFETY: the caller guarantees convergence; no nomem/readonly/pure, so
     // memory accesses stay on their side of it.
     unsafe { asm!("bar.sync {}, {};", const ID, const THREADS, options(nostack, preserves_flags)) }
 }
 
-/// `bar.warp.sync mask;` ISA 9.7.13.2. sm_30+. All lanes named in `mask`; orders
+/// `bar.warp.sync mask;` ISA 9.7.13.2. sm_30+. All lanes named in `mask`. Orders
 /// their memory accesses.
 ///
 /// # Safety
 /// Every lane named in `mask`, the caller among them, reaches this same call.
 #[inline(always)]
 pub unsafe fn bar_warp_sync(mask: u32) {
-    // SAFETY: the caller vouches for the lanes; no nomem/readonly/pure, so
+    // SAFETY: the caller guarantees the lanes; no nomem/readonly/pure, so
     // memory accesses stay on their side of it.
     unsafe { asm!("bar.warp.sync {};", in(reg32) mask, options(nostack, preserves_flags)) }
 }

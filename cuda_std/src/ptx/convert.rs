@@ -1,10 +1,10 @@
-//! `cvt` between formats. Halves of a pair: the lower one holds the element
-//! with the lower index.
+//! `cvt` between formats. Of a pair, the lower half holds the element with the
+//! lower index.
 
 use core::arch::asm;
 
 /// `cvt.rn.f16x2.e4m3x2 d, a;` ISA 9.7.9.21. sm_89+. Any thread. Exact; the
-/// NaN code gives NaN.
+/// NaN code is converted to NaN.
 #[inline(always)]
 pub fn cvt_rn_f16x2_e4m3x2(pair: u16) -> u32 {
     let result;
@@ -22,8 +22,8 @@ pub fn cvt_rn_f16x2_e4m3x2(pair: u16) -> u32 {
 /// `cvt.rn.f16x2.e2m1x2 d, a;` with `a` = byte `BYTE` of `codes`. ISA 9.7.9.21.
 /// sm_100a, sm_120a. Any thread. Exact.
 ///
-/// The source is a `.b8` register, a class that inline assembly cannot name;
-/// the unpacking `mov` therefore belongs to the wrapper.
+/// The source is a `.b8` register, a class that inline assembly cannot name, so the
+/// wrapper includes the `mov` that unpacks it.
 #[cfg(gpu_e2m1 = "hardware")]
 #[inline(always)]
 pub fn cvt_rn_f16x2_e2m1x2<const BYTE: u32>(codes: u32) -> u32 {
@@ -57,7 +57,7 @@ pub fn cvt_f32_f16(half: u16) -> f32 {
     result
 }
 
-/// `cvt.rn.f16.f32 d, a;` ISA 9.7.9.21. All targets. Any thread. Nearest even;
+/// `cvt.rn.f16.f32 d, a;` ISA 9.7.9.21. All targets. Any thread. Rounds to nearest even;
 /// overflow gives infinity.
 #[inline(always)]
 pub fn cvt_rn_f16_f32(value: f32) -> u16 {
@@ -73,7 +73,7 @@ pub fn cvt_rn_f16_f32(value: f32) -> u16 {
     result
 }
 
-/// `cvt.rn.bf16.f32 d, a;` ISA 9.7.9.21. sm_80+. Any thread. Nearest even;
+/// `cvt.rn.bf16.f32 d, a;` ISA 9.7.9.21. sm_80+. Any thread. Rounds to nearest even;
 /// overflow gives infinity.
 #[inline(always)]
 pub fn cvt_rn_bf16_f32(value: f32) -> u16 {
@@ -90,7 +90,7 @@ pub fn cvt_rn_bf16_f32(value: f32) -> u16 {
 }
 
 /// `cvt.rn.satfinite.e4m3x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA
-/// 9.7.9.21. sm_89+. Any thread. Nearest even; magnitudes above 448 give 448; the
+/// 9.7.9.21. sm_89+. Any thread. Rounds to nearest even; magnitudes above 448 give 448; the
 /// low byte of the result holds `low`.
 #[inline(always)]
 pub fn cvt_rn_satfinite_e4m3x2_f32(high: f32, low: f32) -> u16 {
@@ -107,11 +107,11 @@ pub fn cvt_rn_satfinite_e4m3x2_f32(high: f32, low: f32) -> u16 {
 }
 
 /// `cvt.rn.satfinite.e2m1x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA
-/// 9.7.9.21. sm_100a, sm_120a. Any thread. Nearest even; magnitudes above 6 give
+/// 9.7.9.21. sm_100a, sm_120a. Any thread. Rounds to nearest even; magnitudes above 6 give
 /// 6; the low nibble of the result holds `low`, bits from 8 are zero.
 ///
-/// The target is a `.b8` register, a class that inline assembly cannot name; the
-/// widening `cvt` therefore belongs to the wrapper.
+/// The destination is a `.b8` register, a class that inline assembly cannot name, so the
+/// wrapper includes the `cvt` that widens it.
 #[cfg(gpu_e2m1 = "hardware")]
 #[inline(always)]
 pub fn cvt_rn_satfinite_e2m1x2_f32(high: f32, low: f32) -> u32 {
@@ -130,9 +130,9 @@ pub fn cvt_rn_satfinite_e2m1x2_f32(high: f32, low: f32) -> u32 {
 }
 
 /// `cvt.rp.satfinite.ue8m0x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA
-/// 9.7.9.21. sm_100a, sm_120a. Any thread. Up to a power of two; zero and
-/// magnitudes up to 2^-127 give code 0, those above 2^127 give 254, NaN 255; the
-/// low byte of the result holds `low`.
+/// 9.7.9.21. sm_100a, sm_120a. Any thread. Rounds up to a power of two. Zero and
+/// magnitudes up to 2^-127 become code 0, magnitudes above 2^127 become 254, and NaN becomes
+/// 255. The low byte of the result holds `low`.
 #[cfg(gpu_ue8m0 = "hardware")]
 #[inline(always)]
 pub fn cvt_rp_satfinite_ue8m0x2_f32(high: f32, low: f32) -> u16 {
@@ -149,7 +149,7 @@ pub fn cvt_rp_satfinite_ue8m0x2_f32(high: f32, low: f32) -> u16 {
 }
 
 /// `cvt.rn.f16x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA 9.7.9.21. sm_80+.
-/// Any thread. Nearest even; overflow gives infinity.
+/// Any thread. Rounds to nearest even; overflow gives infinity.
 #[inline(always)]
 pub fn cvt_rn_f16x2_f32(high: f32, low: f32) -> u32 {
     let result;
@@ -165,7 +165,7 @@ pub fn cvt_rn_f16x2_f32(high: f32, low: f32) -> u32 {
 }
 
 /// `cvt.rn.bf16x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA 9.7.9.21.
-/// sm_80+. Any thread. Nearest even; overflow gives infinity.
+/// sm_80+. Any thread. Rounds to nearest even; overflow gives infinity.
 #[inline(always)]
 pub fn cvt_rn_bf16x2_f32(high: f32, low: f32) -> u32 {
     let result;

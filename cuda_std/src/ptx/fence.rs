@@ -1,4 +1,4 @@
-//! Fences. None may be moved, merged or dropped: to the compiler each reads and
+//! Fences. The compiler does not move, merge or drop them, because to it each of them reads and
 //! writes all memory.
 
 use core::arch::asm;
@@ -9,7 +9,7 @@ macro_rules! fences {
             $(#[$doc])*
             #[inline(always)]
             pub fn $name() {
-                // SAFETY: orders accesses, makes none.
+                // SAFETY: orders accesses and performs none.
                 unsafe { asm!(concat!($text, ";"), options(nostack, preserves_flags)) }
             }
         )*
@@ -18,7 +18,7 @@ macro_rules! fences {
 
 fences! {
     /// `fence.mbarrier_init.release.cluster;` ISA 9.7.13.4. sm_90+. The thread that
-    /// initialised mbarriers, before the barrier that tells others.
+    /// initialised mbarriers, before the barrier that publishes them to other threads.
     fence_mbarrier_init_release_cluster = "fence.mbarrier_init.release.cluster";
     /// `fence.proxy.async.shared::cta;` ISA 9.7.13.4. sm_90+. Threads that wrote
     /// shared memory which the copy engine or the tensor core reads next.
@@ -26,7 +26,7 @@ fences! {
     /// `fence.proxy.async.global;` ISA 9.7.13.4. sm_90+. Between accesses of global
     /// memory by threads and by the copy engine.
     fence_proxy_async_global = "fence.proxy.async.global";
-    /// `fence.proxy.async;` ISA 9.7.13.4. sm_90+. As the two forms above together.
+    /// `fence.proxy.async;` ISA 9.7.13.4. sm_90+. Both of the forms above.
     fence_proxy_async = "fence.proxy.async";
     /// `fence.acq_rel.gpu;` ISA 9.7.13.4. sm_70+. Any thread. Orders its accesses
     /// for all threads of the device.
@@ -43,7 +43,7 @@ fences! {
 /// `map` is the generic address of a tensor map in global memory.
 #[inline(always)]
 pub unsafe fn fence_proxy_tensormap_generic_acquire_gpu(map: u64) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("fence.proxy.tensormap::generic.acquire.gpu [{}], 128;", in(reg64) map,
             options(nostack, preserves_flags));

@@ -18,8 +18,8 @@ pub fn fma_rn_f32(a: f32, b: f32, c: f32) -> f32 {
     result
 }
 
-/// `abs.f32 d, a;` ISA 9.7.3.9. All targets. Any thread. Costs nothing where it becomes
-/// an operand's modifier.
+/// `abs.f32 d, a;` ISA 9.7.3.9. All targets. Any thread. Costs nothing if it becomes
+/// the modifier of an operand.
 #[inline(always)]
 pub fn abs_f32(a: f32) -> f32 {
     let result;
@@ -34,8 +34,8 @@ pub fn abs_f32(a: f32) -> f32 {
     result
 }
 
-/// `neg.f32 d, a;` ISA 9.7.3.10. All targets. Any thread. Costs nothing where it becomes
-/// an operand's modifier.
+/// `neg.f32 d, a;` ISA 9.7.3.10. All targets. Any thread. Costs nothing if it becomes
+/// the modifier of an operand.
 #[inline(always)]
 pub fn neg_f32(a: f32) -> f32 {
     let result;
@@ -82,7 +82,7 @@ pub fn fma_rn_sat_f32(a: f32, b: f32, c: f32) -> f32 {
     result
 }
 
-/// `max.NaN.f32 d, a, b;` ISA 9.7.3.12. sm_80+. Any thread. NaN if either is.
+/// `max.NaN.f32 d, a, b;` ISA 9.7.3.12. sm_80+. Any thread. NaN if either operand is.
 #[inline(always)]
 pub fn max_nan_f32(a: f32, b: f32) -> f32 {
     let result;
@@ -113,8 +113,8 @@ pub fn ex2_approx_ftz_f32(a: f32) -> f32 {
     result
 }
 
-/// `rcp.approx.ftz.f32 d, a;` ISA 9.7.3.14. All targets. Any thread. At most one
-/// unit in the last place off; subnormal results are 0.
+/// `rcp.approx.ftz.f32 d, a;` ISA 9.7.3.14. All targets. Any thread. The error is
+/// at most one unit in the last place; subnormal results are 0.
 #[inline(always)]
 pub fn rcp_approx_ftz_f32(a: f32) -> f32 {
     let result;

@@ -1,23 +1,23 @@
-//! Control of the grid: dependent launches, and clusters that take over the work of
-//! clusters which have not begun.
+//! Control of the grid: programmatic dependent launch, and cluster launch control, with which a
+//! running cluster takes over the work of one that has not started.
 
 use core::arch::asm;
 
-/// `griddepcontrol.wait;` ISA 9.7.13.13. sm_90+. Any thread. Until the grids that
-/// this one depends on are complete and their writes visible; returns at once if
-/// there are none.
+/// `griddepcontrol.wait;` ISA 9.7.13.13. sm_90+. Any thread. Waits until the
+/// grids that this one depends on are complete and their writes visible. Returns
+/// immediately if there are none.
 #[inline(always)]
 pub fn griddepcontrol_wait() {
-    // SAFETY: waits; no nomem, so accesses stay behind it.
+    // SAFETY: only waits. Without nomem, later accesses stay after it.
     unsafe { asm!("griddepcontrol.wait;", options(nostack, preserves_flags)) }
 }
 
 /// `griddepcontrol.launch_dependents;` ISA 9.7.13.13. sm_90+. Any thread. Grids that
-/// depend on this one may begin once all its CTAs said so or ended; makes nothing
-/// visible to them.
+/// depend on this one may start once all its CTAs have executed this or ended. Makes no
+/// writes visible to them.
 #[inline(always)]
 pub fn griddepcontrol_launch_dependents() {
-    // SAFETY: names no memory.
+    // SAFETY: accesses no memory.
     unsafe { asm!("griddepcontrol.launch_dependents;", options(nostack, preserves_flags)) }
 }
 
@@ -25,16 +25,17 @@ pub fn griddepcontrol_launch_dependents() {
 pub const RESPONSE_BYTES: u32 = 16;
 
 /// `clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128
-/// [response], [mbar];` ISA 9.7.13.16. sm_100+. One thread. Asks for a cluster that has
-/// not begun; completes 16 bytes on the mbarrier.
+/// [response], [mbar];` ISA 9.7.13.16. sm_100+. One thread. Requests a cluster that has
+/// not started, and completes 16 bytes on the mbarrier.
 ///
 /// # Safety
-/// `response` names 16 aligned bytes of the CTA's shared memory that nobody uses until
-/// `barrier` says so; no earlier request was seen to fail.
+/// * `response` is the address of 16 aligned bytes of the CTA's shared memory, which nothing
+///   accesses until the phase of `barrier` is complete.
+/// * No earlier request has been observed to fail.
 #[cfg(gpu_cluster_launch_control = "yes")]
 #[inline(always)]
 pub unsafe fn clusterlaunchcontrol_try_cancel(response: u32, barrier: u32) {
-    // SAFETY: the caller vouches for the addresses.
+    // SAFETY: the caller guarantees the addresses.
     unsafe {
         asm!(
             "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [{}], [{}];",
@@ -45,15 +46,15 @@ pub unsafe fn clusterlaunchcontrol_try_cancel(response: u32, barrier: u32) {
 
 /// `clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes
 /// .multicast::cluster::all.b128 [response], [mbar];` ISA 9.7.13.16. sm_100a. One thread
-/// of a cluster. As [`clusterlaunchcontrol_try_cancel`], with the response and its bytes
-/// at the same places of every CTA of the cluster.
+/// of a cluster. The same as [`clusterlaunchcontrol_try_cancel`], with the response written
+/// and its bytes completed at the same offsets in every CTA of the cluster.
 ///
 /// # Safety
-/// As [`clusterlaunchcontrol_try_cancel`], in every CTA of the cluster.
+/// The obligations of [`clusterlaunchcontrol_try_cancel`] hold in every CTA of the cluster.
 #[cfg(gpu_cluster_launch_control = "yes")]
 #[inline(always)]
 pub unsafe fn clusterlaunchcontrol_try_cancel_multicast(response: u32, barrier: u32) {
-    // SAFETY: the caller vouches for the addresses.
+    // SAFETY: the caller guarantees the addresses.
     unsafe {
         asm!(
             "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [{}], [{}];",
@@ -65,8 +66,8 @@ pub unsafe fn clusterlaunchcontrol_try_cancel_multicast(response: u32, barrier: 
 /// `clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p, response;` ISA 9.7.13.16.
 /// sm_100+. Any thread. Whether there was a cluster to take over.
 ///
-/// Neither predicates nor 128-bit registers are classes of inline assembly; the packing
-/// `mov` and the `selp` therefore belong to the wrapper.
+/// Inline assembly can name neither predicates nor 128-bit registers, so the wrapper
+/// includes the `mov` that packs the response and the `selp`.
 #[cfg(gpu_cluster_launch_control = "yes")]
 #[inline(always)]
 pub fn clusterlaunchcontrol_query_cancel_is_canceled([low, high]: [u64; 2]) -> bool {

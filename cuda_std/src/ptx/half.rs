@@ -44,8 +44,8 @@ pub fn mov_b32_unpack(pair: u32) -> [u16; 2] {
     [low, high]
 }
 
-/// `mov.b32 d, {l, h};` ISA 9.7.9.1. All targets. Any thread. A half that is both halves
-/// costs nothing where `mul` or `fma` takes it: their operands have a choice of halves.
+/// `mov.b32 d, {l, h};` ISA 9.7.9.1. All targets. Any thread. A pair of equal
+/// halves costs nothing as an operand of `mul` or `fma`, whose encodings select halves.
 #[inline(always)]
 pub fn mov_b32_pack([low, high]: [u16; 2]) -> u32 {
     let pair;
@@ -72,8 +72,8 @@ pub fn abs_f16x2(a: u32) -> u32 {
     result
 }
 
-/// `max.NaN.f16x2 d, a, b;` ISA 9.7.4.9. sm_80+. Any thread. A half is NaN if it is
-/// NaN in either operand.
+/// `max.NaN.f16x2 d, a, b;` ISA 9.7.4.9. sm_80+. Any thread. A half is NaN if that
+/// half of either operand is.
 #[inline(always)]
 pub fn max_nan_f16x2(a: u32, b: u32) -> u32 {
     let result;
@@ -103,8 +103,8 @@ pub fn abs_bf16x2(a: u32) -> u32 {
     result
 }
 
-/// `max.NaN.bf16x2 d, a, b;` ISA 9.7.4.9. sm_80+. Any thread. A half is NaN if it is
-/// NaN in either operand.
+/// `max.NaN.bf16x2 d, a, b;` ISA 9.7.4.9. sm_80+. Any thread. A half is NaN if that
+/// half of either operand is.
 #[inline(always)]
 pub fn max_nan_bf16x2(a: u32, b: u32) -> u32 {
     let result;

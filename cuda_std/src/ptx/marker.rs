@@ -1,9 +1,9 @@
 //! Comments and symbol references that `cuda_builder` turns into directives
-//! and declarations: what PTX needs and Rust cannot say.
+//! and declarations, which PTX needs and Rust cannot express.
 
 use core::arch::asm;
 
-/// Plants `// cuda_builder.launch_bounds ...`; see [`crate::kernel`].
+/// Emits the comment `// cuda_builder.launch_bounds ...`; see [`crate::kernel`].
 #[inline(always)]
 pub fn launch_bounds<
     const TX: u32,
@@ -16,7 +16,7 @@ pub fn launch_bounds<
     const CY: u32,
     const CZ: u32,
 >() {
-    // SAFETY: a comment.
+    // SAFETY: emits a comment only.
     unsafe {
         asm!(
             "// cuda_builder.launch_bounds threads={},{},{} exact={} min_blocks={} max_registers={} cluster={},{},{}",
@@ -63,10 +63,10 @@ pub fn static_shared<const ID: u32, const BYTES: u32, const ALIGN: u32>() -> u32
 /// parameter of the kernel that this is inlined into. ISA 9.7.9.20, PTX 7.7. sm_70+.
 /// Any thread.
 ///
-/// Taking a parameter's address in Rust would copy it to local memory, and no
-/// parameter is aligned to more than 16 bytes; `cuda_builder` puts the entry's own
-/// parameter here and aligns it to `ALIGN`. The parameter stays where it is and is
-/// read-only: what `__grid_constant__` gives in CUDA C++.
+/// Taking a parameter's address in Rust would copy it to local memory, and would align it to
+/// at most 16 bytes. `cuda_builder` therefore inserts the entry's own parameter here and
+/// aligns it to `ALIGN`. The parameter stays in parameter space and is read-only, as with
+/// `__grid_constant__` in CUDA C++.
 #[inline(always)]
 pub fn kernel_parameter<const INDEX: u32, const ALIGN: u32>() -> u64 {
     const { assert!(ALIGN.is_power_of_two() && ALIGN <= 128) };
@@ -83,14 +83,14 @@ pub fn kernel_parameter<const INDEX: u32, const ALIGN: u32>() -> u64 {
     address
 }
 
-/// Ties a value to this place among instructions that are not moved: what computes
-/// it stays above, what uses the result stays below. Emits a comment.
+/// Fixes a value's position among instructions that are not moved: the computation of the value
+/// stays above, and the uses of the result stay below. Emits a comment.
 ///
-/// Asynchronous instructions use registers past the statement that names them, which
-/// the compiler does not know; see `ptx::wgmma`.
+/// Asynchronous instructions use registers after the statement that names them, which the
+/// compiler does not know; see `ptx::wgmma`.
 #[inline(always)]
 pub fn pin(mut value: u32) -> u32 {
-    // SAFETY: a comment.
+    // SAFETY: emits a comment only.
     unsafe { asm!("// pin {0}", inout(reg32) value, options(nostack, preserves_flags)) }
     value
 }

@@ -1,10 +1,10 @@
 //! mbarrier objects: 8 bytes of shared memory, 8-byte aligned, that count
 //! arrivals and transferred bytes in phases.
 //!
-//! Addresses are 32-bit ones of the shared window: the CTA's own in
-//! `shared::cta` forms, any of the cluster's (see `cluster::mapa_shared_cluster_u32`)
-//! in `shared::cluster` forms. A phase is over when all expected arrivals came
-//! and no expected bytes are missing.
+//! Addresses are 32-bit addresses of the shared window: of the CTA's own memory in
+//! `shared::cta` forms, of any CTA of the cluster (see `cluster::mapa_shared_cluster_u32`)
+//! in `shared::cluster` forms. A phase is complete when all expected arrivals have
+//! occurred and all expected bytes have been transferred.
 
 use core::arch::asm;
 
@@ -12,11 +12,11 @@ use core::arch::asm;
 /// thread. The phase is 0; each phase expects `count` arrivals.
 ///
 /// # Safety
-/// `barrier` names 8 aligned bytes of the CTA's shared memory that hold no live
-/// mbarrier; a fence and a barrier order it before any other use.
+/// `barrier` is the address of 8 aligned bytes of the CTA's shared memory that hold no live
+/// mbarrier. A fence and a barrier order the initialisation before any other use.
 #[inline(always)]
 pub unsafe fn mbarrier_init_shared_cta_b64(barrier: u32, count: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("mbarrier.init.shared::cta.b64 [{}], {};", in(reg32) barrier, in(reg32) count,
             options(nostack, preserves_flags));
@@ -24,13 +24,13 @@ pub unsafe fn mbarrier_init_shared_cta_b64(barrier: u32, count: u32) {
 }
 
 /// `mbarrier.inval.shared::cta.b64 [a];` ISA 9.7.13.15.10. sm_80+. One thread.
-/// The bytes are ordinary memory again.
+/// The bytes become ordinary memory again.
 ///
 /// # Safety
-/// `barrier` is an mbarrier of the CTA that nobody uses any more.
+/// `barrier` is an mbarrier of the CTA that is no longer in use.
 #[inline(always)]
 pub unsafe fn mbarrier_inval_shared_cta_b64(barrier: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("mbarrier.inval.shared::cta.b64 [{}];", in(reg32) barrier,
             options(nostack, preserves_flags));
@@ -38,13 +38,13 @@ pub unsafe fn mbarrier_inval_shared_cta_b64(barrier: u32) {
 }
 
 /// `mbarrier.arrive.release.cta.shared::cta.b64 _, [a];` ISA 9.7.13.15.13. sm_80+.
-/// Any thread. One arrival; the thread's earlier accesses are before it.
+/// Any thread. One arrival, which the thread's earlier accesses precede.
 ///
 /// # Safety
 /// `barrier` is an mbarrier of the CTA that expects this arrival.
 #[inline(always)]
 pub unsafe fn mbarrier_arrive_shared_cta_b64(barrier: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("mbarrier.arrive.release.cta.shared::cta.b64 _, [{}];", in(reg32) barrier,
             options(nostack, preserves_flags));
@@ -52,15 +52,15 @@ pub unsafe fn mbarrier_arrive_shared_cta_b64(barrier: u32) {
 }
 
 /// `@p mbarrier.arrive.release.cta.shared::cta.b64 _, [a];` ISA 9.7.13.15.13.
-/// sm_80+. Any thread. [`mbarrier_arrive_shared_cta_b64`] for the threads for which
-/// `arrives` holds, without a branch: ptxas runs the products of a `wgmma` pipeline
-/// one by one where control flow divides it.
+/// sm_80+. Any thread. [`mbarrier_arrive_shared_cta_b64`] by the threads for which
+/// `arrives` is true, without a branch: ptxas serialises the products of a `wgmma`
+/// pipeline if the control flow within it branches.
 ///
 /// # Safety
-/// As [`mbarrier_arrive_shared_cta_b64`].
+/// The obligations of [`mbarrier_arrive_shared_cta_b64`] hold if `arrives`.
 #[inline(always)]
 pub unsafe fn mbarrier_arrive_shared_cta_b64_if(barrier: u32, arrives: bool) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "{{ .reg .pred arrives;",
@@ -80,7 +80,7 @@ pub unsafe fn mbarrier_arrive_shared_cta_b64_if(barrier: u32, arrives: bool) {
 /// ended.
 #[inline(always)]
 pub unsafe fn mbarrier_arrive_shared_cluster_b64(barrier: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{}];", in(reg32) barrier,
             options(nostack, preserves_flags));
@@ -88,15 +88,16 @@ pub unsafe fn mbarrier_arrive_shared_cluster_b64(barrier: u32) {
 }
 
 /// `@p mbarrier.arrive.release.cta.shared::cluster.b64 _, [a];` ISA 9.7.13.15.13.
-/// sm_90+. Any thread. One arrival at an mbarrier of any CTA of the cluster if `arrives`,
-/// else nothing. Publishes no writes to other CTAs; a release for the cluster waits for
-/// all that the thread has under way.
+/// sm_90+. Any thread. One arrival at an mbarrier of any CTA of the cluster if `arrives` is
+/// true. The release has the scope of the CTA, so it publishes no writes to other CTAs; a
+/// release with the scope of the cluster would wait for all outstanding accesses of the
+/// thread.
 ///
 /// # Safety
-/// As [`mbarrier_arrive_shared_cluster_b64`], where it arrives.
+/// The obligations of [`mbarrier_arrive_shared_cluster_b64`] hold if `arrives`.
 #[inline(always)]
 pub unsafe fn mbarrier_arrive_release_cta_shared_cluster_b64_if(barrier: u32, arrives: bool) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "{{ .reg .pred arrives;",
@@ -109,13 +110,13 @@ pub unsafe fn mbarrier_arrive_release_cta_shared_cluster_b64_if(barrier: u32, ar
 }
 
 /// `mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [a], bytes;` ISA
-/// 9.7.13.15.13. sm_90+. Any thread. Expects `bytes` more, then arrives once.
+/// 9.7.13.15.13. sm_90+. Any thread. Adds `bytes` to the expected bytes, then arrives once.
 ///
 /// # Safety
 /// `barrier` is an mbarrier of the CTA that expects this arrival.
 #[inline(always)]
 pub unsafe fn mbarrier_arrive_expect_tx_shared_cta_b64(barrier: u32, bytes: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [{}], {};",
             in(reg32) barrier, in(reg32) bytes, options(nostack, preserves_flags));
@@ -123,14 +124,14 @@ pub unsafe fn mbarrier_arrive_expect_tx_shared_cta_b64(barrier: u32, bytes: u32)
 }
 
 /// `mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [a], bytes;`
-/// ISA 9.7.13.15.13. sm_90+. Any thread. As the CTA form, at an mbarrier of any
+/// ISA 9.7.13.15.13. sm_90+. Any thread. The same at an mbarrier of any
 /// CTA of the cluster.
 ///
 /// # Safety
-/// As [`mbarrier_arrive_shared_cluster_b64`].
+/// The obligations of [`mbarrier_arrive_shared_cluster_b64`] hold.
 #[inline(always)]
 pub unsafe fn mbarrier_arrive_expect_tx_shared_cluster_b64(barrier: u32, bytes: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [{}], {};",
             in(reg32) barrier, in(reg32) bytes, options(nostack, preserves_flags));
@@ -138,13 +139,13 @@ pub unsafe fn mbarrier_arrive_expect_tx_shared_cluster_b64(barrier: u32, bytes: 
 }
 
 /// `mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [a], bytes;` ISA 9.7.13.15.11.
-/// sm_90+. Any thread. Expects `bytes` more without arriving.
+/// sm_90+. Any thread. Adds `bytes` to the expected bytes without arriving.
 ///
 /// # Safety
-/// `barrier` is an mbarrier of the CTA whose phase is not over.
+/// `barrier` is an mbarrier of the CTA whose phase is not complete.
 #[inline(always)]
 pub unsafe fn mbarrier_expect_tx_shared_cta_b64(barrier: u32, bytes: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [{}], {};",
             in(reg32) barrier, in(reg32) bytes, options(nostack, preserves_flags));
@@ -152,18 +153,18 @@ pub unsafe fn mbarrier_expect_tx_shared_cta_b64(barrier: u32, bytes: u32) {
 }
 
 /// `mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [a], parity;` ISA
-/// 9.7.13.15.16. sm_90+. Any thread. Whether the phase of that parity is over;
-/// may sleep for a while before it says no.
+/// 9.7.13.15.16. sm_90+. Any thread. Whether the phase of that parity is complete.
+/// It may suspend the thread for a limited time before it returns false.
 ///
-/// The result is a predicate, a class that inline assembly cannot name; the
-/// `selp` therefore belongs to the wrapper.
+/// The result is a predicate, a class that inline assembly cannot name, so the wrapper
+/// includes a `selp`.
 ///
 /// # Safety
 /// `barrier` is an mbarrier of the CTA, at most one phase past `parity`.
 #[inline(always)]
 pub unsafe fn mbarrier_try_wait_parity_shared_cta_b64(barrier: u32, parity: u32) -> bool {
     let done: u32;
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "{{ .reg .pred done;",
@@ -177,15 +178,15 @@ pub unsafe fn mbarrier_try_wait_parity_shared_cta_b64(barrier: u32, parity: u32)
 }
 
 /// `mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [a], parity;` ISA
-/// 9.7.13.15.16. sm_90+. Any thread. As the CTA form; sees what other CTAs of the
-/// cluster wrote before they arrived.
+/// 9.7.13.15.16. sm_90+. Any thread. The same with the scope of the cluster, so that
+/// the writes of other CTAs before their arrivals are visible.
 ///
 /// # Safety
-/// As [`mbarrier_try_wait_parity_shared_cta_b64`].
+/// The obligations of [`mbarrier_try_wait_parity_shared_cta_b64`] hold.
 #[inline(always)]
 pub unsafe fn mbarrier_try_wait_parity_cluster_shared_cta_b64(barrier: u32, parity: u32) -> bool {
     let done: u32;
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "{{ .reg .pred done;",
@@ -198,24 +199,24 @@ pub unsafe fn mbarrier_try_wait_parity_cluster_shared_cta_b64(barrier: u32, pari
     done != 0
 }
 
-/// Waits until the phase of that parity is over: a loop over
-/// [`mbarrier_try_wait_parity_shared_cta_b64`]. Lanes of a warp may leave it one
-/// after the other.
+/// Waits until the phase of that parity is complete, by a loop over
+/// [`mbarrier_try_wait_parity_shared_cta_b64`]. The lanes of a warp may leave the loop at
+/// different times.
 ///
 /// # Safety
-/// As [`mbarrier_try_wait_parity_shared_cta_b64`].
+/// `barrier` is an mbarrier of the CTA, at most one phase past `parity`.
 #[inline(always)]
 pub unsafe fn wait_parity(barrier: u32, parity: u32) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the mbarrier and its phase.
     while !unsafe { mbarrier_try_wait_parity_shared_cta_b64(barrier, parity) } {}
 }
 
 /// [`wait_parity`] with the scope of the cluster.
 ///
 /// # Safety
-/// As [`mbarrier_try_wait_parity_shared_cta_b64`].
+/// `barrier` is an mbarrier of the CTA, at most one phase past `parity`.
 #[inline(always)]
 pub unsafe fn wait_parity_cluster(barrier: u32, parity: u32) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the mbarrier and its phase.
     while !unsafe { mbarrier_try_wait_parity_cluster_shared_cta_b64(barrier, parity) } {}
 }

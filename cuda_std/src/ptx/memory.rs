@@ -1,7 +1,7 @@
 //! Loads and stores. Global addresses are 64-bit, shared ones 32-bit.
 //!
 //! `.nc` loads are `pure, readonly`: the data must not change while the kernel
-//! runs, which is also what the instruction demands.
+//! runs, which the instruction requires as well.
 
 use core::arch::asm;
 
@@ -14,7 +14,7 @@ use core::arch::asm;
 #[inline(always)]
 pub unsafe fn ld_global_nc_no_allocate_v4_b32(address: u64) -> [u32; 4] {
     let (a, b, c, d);
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "ld.global.nc.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];",
@@ -34,7 +34,7 @@ pub unsafe fn ld_global_nc_no_allocate_v4_b32(address: u64) -> [u32; 4] {
 #[inline(always)]
 pub unsafe fn ld_global_nc_no_allocate_v2_b32(address: u64) -> [u32; 2] {
     let (a, b);
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "ld.global.nc.L1::no_allocate.v2.b32 {{{}, {}}}, [{}];",
@@ -52,7 +52,7 @@ pub unsafe fn ld_global_nc_no_allocate_v2_b32(address: u64) -> [u32; 2] {
 #[inline(always)]
 pub unsafe fn ld_global_nc_v4_b32(address: u64) -> [u32; 4] {
     let (a, b, c, d);
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "ld.global.nc.v4.b32 {{{}, {}, {}, {}}}, [{}];",
@@ -70,7 +70,7 @@ pub unsafe fn ld_global_nc_v4_b32(address: u64) -> [u32; 4] {
 #[inline(always)]
 pub unsafe fn ld_global_nc_v2_b32(address: u64) -> [u32; 2] {
     let (a, b);
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "ld.global.nc.v2.b32 {{{}, {}}}, [{}];",
@@ -89,7 +89,7 @@ pub unsafe fn ld_global_nc_v2_b32(address: u64) -> [u32; 2] {
 #[inline(always)]
 pub unsafe fn ld_global_nc_u16(address: u64) -> u16 {
     let value;
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "ld.global.nc.u16 {}, [{}];",
@@ -100,14 +100,14 @@ pub unsafe fn ld_global_nc_u16(address: u64) -> u16 {
     value
 }
 
-/// `prefetch.global.L2 [a];` ISA 9.7.9.15. All targets. Any thread. Brings the line to L2,
-/// where a kernel that still runs may write it: nothing is read.
+/// `prefetch.global.L2 [a];` ISA 9.7.9.15. All targets. Any thread. Loads the line
+/// into L2. No value is read, so a kernel that is still running may write the line.
 ///
 /// # Safety
 /// `address` is one of global memory.
 #[inline(always)]
 pub unsafe fn prefetch_global_l2(address: u64) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("prefetch.global.L2 [{}];", in(reg64) address, options(nostack, preserves_flags));
     }
@@ -121,7 +121,7 @@ pub unsafe fn prefetch_global_l2(address: u64) {
 #[inline(always)]
 pub unsafe fn ld_global_nc_u8(address: u64) -> u16 {
     let value;
-    // SAFETY: the caller vouches for the address; an 8-bit load may target a
+    // SAFETY: the caller guarantees the address; an 8-bit load may target a
     // wider register.
     unsafe {
         asm!(
@@ -139,7 +139,7 @@ pub unsafe fn ld_global_nc_u8(address: u64) -> u16 {
 /// `address` is 2-byte aligned and names 2 writable bytes of global memory.
 #[inline(always)]
 pub unsafe fn st_global_b16(address: u64, value: u16) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("st.global.b16 [{}], {};", in(reg64) address, in(reg16) value,
             options(nostack, preserves_flags));
@@ -152,7 +152,7 @@ pub unsafe fn st_global_b16(address: u64, value: u16) {
 /// `address` is 4-byte aligned and names 4 writable bytes of global memory.
 #[inline(always)]
 pub unsafe fn st_global_b32(address: u64, value: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("st.global.b32 [{}], {};", in(reg64) address, in(reg32) value,
             options(nostack, preserves_flags));
@@ -167,7 +167,7 @@ pub unsafe fn st_global_b32(address: u64, value: u32) {
 #[inline(always)]
 pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
     let (a, b, c, d);
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "ld.shared.v4.b32 {{{}, {}, {}, {}}}, [{}];",
@@ -186,7 +186,7 @@ pub unsafe fn ld_shared_v4_b32(address: u32) -> [u32; 4] {
 #[inline(always)]
 pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
     let (a, b);
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "ld.shared.v2.b32 {{{}, {}}}, [{}];",
@@ -205,7 +205,7 @@ pub unsafe fn ld_shared_v2_b32(address: u32) -> [u32; 2] {
 #[inline(always)]
 pub unsafe fn ld_shared_b32(address: u32) -> u32 {
     let value;
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("ld.shared.b32 {}, [{}];", out(reg32) value, in(reg32) address,
             options(readonly, nostack, preserves_flags));
@@ -219,7 +219,7 @@ pub unsafe fn ld_shared_b32(address: u32) -> u32 {
 /// `address` is 16-byte aligned and names 16 bytes of the CTA's shared memory.
 #[inline(always)]
 pub unsafe fn st_shared_v4_b32(address: u32, [a, b, c, d]: [u32; 4]) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};",
             in(reg32) address, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
@@ -233,7 +233,7 @@ pub unsafe fn st_shared_v4_b32(address: u32, [a, b, c, d]: [u32; 4]) {
 /// `address` is 4-byte aligned and names 4 bytes of the CTA's shared memory.
 #[inline(always)]
 pub unsafe fn st_shared_b32(address: u32, value: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("st.shared.b32 [{}], {};", in(reg32) address, in(reg32) value,
             options(nostack, preserves_flags));
@@ -246,7 +246,7 @@ pub unsafe fn st_shared_b32(address: u32, value: u32) {
 /// `address` is 2-byte aligned and names 2 bytes of the CTA's shared memory.
 #[inline(always)]
 pub unsafe fn st_shared_b16(address: u32, value: u16) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("st.shared.b16 [{}], {};", in(reg32) address, in(reg16) value,
             options(nostack, preserves_flags));
@@ -261,7 +261,7 @@ pub unsafe fn st_shared_b16(address: u32, value: u16) {
 #[inline(always)]
 pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
     let value;
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "ld.global.nc.b32 {}, [{}];",
@@ -279,7 +279,7 @@ pub unsafe fn ld_global_nc_b32(address: u64) -> u32 {
 /// `address` names a writable byte of global memory.
 #[inline(always)]
 pub unsafe fn st_global_b8(address: u64, value: u16) {
-    // SAFETY: the caller vouches for the address; an 8-bit store may come from a
+    // SAFETY: the caller guarantees the address; an 8-bit store may come from a
     // wider register.
     unsafe {
         asm!("st.global.b8 [{}], {};", in(reg64) address, in(reg16) value,
@@ -293,7 +293,7 @@ pub unsafe fn st_global_b8(address: u64, value: u16) {
 /// `address` is 8-byte aligned and names 8 writable bytes of global memory.
 #[inline(always)]
 pub unsafe fn st_global_v2_b32(address: u64, [a, b]: [u32; 2]) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("st.global.v2.b32 [{}], {{{}, {}}};",
             in(reg64) address, in(reg32) a, in(reg32) b,
@@ -307,7 +307,7 @@ pub unsafe fn st_global_v2_b32(address: u64, [a, b]: [u32; 2]) {
 /// `address` is 16-byte aligned and names 16 writable bytes of global memory.
 #[inline(always)]
 pub unsafe fn st_global_v4_b32(address: u64, [a, b, c, d]: [u32; 4]) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};",
             in(reg64) address, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
@@ -322,7 +322,7 @@ pub unsafe fn st_global_v4_b32(address: u64, [a, b, c, d]: [u32; 4]) {
 #[inline(always)]
 pub unsafe fn ld_shared_v2_b64(address: u32) -> [u64; 2] {
     let (a, b);
-    // SAFETY: the caller vouches for the address; not `pure`: others write there.
+    // SAFETY: the caller guarantees the address. Not `pure`, because other threads write there.
     unsafe {
         asm!(
             "ld.shared.v2.b64 {{{}, {}}}, [{}];",
@@ -341,7 +341,7 @@ pub unsafe fn ld_shared_v2_b64(address: u32) -> [u64; 2] {
 /// cluster that has not ended.
 #[inline(always)]
 pub unsafe fn st_shared_cluster_v4_b32(address: u32, [a, b, c, d]: [u32; 4]) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("st.shared::cluster.v4.b32 [{}], {{{}, {}, {}, {}}};",
             in(reg32) address, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
@@ -356,7 +356,7 @@ pub unsafe fn st_shared_cluster_v4_b32(address: u32, [a, b, c, d]: [u32; 4]) {
 #[inline(always)]
 pub unsafe fn ld_global_b32(address: u64) -> u32 {
     let value;
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("ld.global.b32 {}, [{}];", out(reg32) value, in(reg64) address,
             options(readonly, nostack, preserves_flags));

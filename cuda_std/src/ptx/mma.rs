@@ -1,4 +1,4 @@
-//! Products of a warp: `mma`, all operands in registers, and `ldmatrix`, which brings them
+//! Products of a warp: `mma`, whose operands are all in registers, and `ldmatrix`, which loads them
 //! from shared memory.
 
 use core::arch::asm;
@@ -14,7 +14,7 @@ macro_rules! products {
             /// All threads of the warp reach this same call.
             #[inline(always)]
             pub unsafe fn $name(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-                // SAFETY: the caller vouches for convergence; no nomem/readonly/pure.
+                // SAFETY: the caller guarantees convergence; no nomem/readonly/pure.
                 unsafe {
                     asm!(
                         concat!(
@@ -40,16 +40,17 @@ products! {
 }
 
 /// `ldmatrix.sync.aligned.m8n8.x4.shared.b16 {d}, [address];` ISA 9.7.14.5.16. sm_75+. The
-/// warp. Four matrices of eight rows of 16 bytes; thread `8 i + r` gives the address of row
-/// `r` of matrix `i`, thread `4 r + c` gets columns `2c, 2c + 1` of row `r` of each.
+/// warp. Loads four matrices of eight rows of 16 bytes. Thread `8 i + r` supplies the address of
+/// row `r` of matrix `i`; thread `4 r + c` receives columns `2c, 2c + 1` of row `r` of each.
 ///
 /// # Safety
-/// All threads of the warp reach this same call; each address is a multiple of 16 in the CTA's
-/// shared memory, with 16 bytes that nobody writes meanwhile.
+/// * All threads of the warp reach this same call.
+/// * Each address is that of 16 aligned, initialised bytes of the CTA's shared memory, which no
+///   thread writes at the same time.
 #[inline(always)]
 pub unsafe fn ldmatrix_m8n8_x4_shared_b16(address: u32) -> [u32; 4] {
     let (a, b, c, d);
-    // SAFETY: the caller vouches for convergence and address; no nomem/readonly/pure.
+    // SAFETY: the caller guarantees convergence and the address; no nomem/readonly/pure.
     unsafe {
         asm!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];",
             out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg32) address,

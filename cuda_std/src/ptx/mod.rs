@@ -1,8 +1,8 @@
 //! One wrapper for each PTX instruction, named after it.
 //!
-//! Each doc line gives the PTX spelling, the PTX ISA section, the targets and
-//! which threads take part. Two rules keep the wrappers sound, because rustc
-//! does not mark inline assembly convergent:
+//! The documentation of a wrapper states, in this order, the PTX spelling, the section of
+//! the PTX ISA, the targets, the threads that execute it, and its effect. Two rules keep
+//! the wrappers sound, because rustc does not mark inline assembly convergent:
 //!
 //! * wrappers of synchronising or communicating instructions never use
 //!   `nomem`, `readonly` or `pure`: to the compiler they read and write all
@@ -11,8 +11,8 @@
 //!   wrapper in the PTX it emits and refuses a module in which one was
 //!   duplicated.
 //!
-//! Loads of read-only data are `pure, readonly`, arithmetic is `pure, nomem`:
-//! the compiler may move, merge and drop those.
+//! Loads of read-only data are `pure, readonly`, and arithmetic is `pure, nomem`, so the
+//! compiler may move, merge and drop them.
 
 pub mod barrier;
 pub mod bulk;

@@ -1,5 +1,5 @@
-//! Reductions into global memory, `red`. Relaxed, at GPU scope: other threads'
-//! values are combined, nothing else is ordered.
+//! Reductions into global memory, `red`. They are relaxed and have the scope of the GPU: they combine
+//! the values of different threads and order nothing else.
 
 use core::arch::asm;
 
@@ -10,7 +10,7 @@ use core::arch::asm;
 /// memory that other threads access by reductions only.
 #[inline(always)]
 pub unsafe fn red_relaxed_gpu_global_max_u32(address: u64, value: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("red.relaxed.gpu.global.max.u32 [{}], {};", in(reg64) address, in(reg32) value,
             options(nostack, preserves_flags));
@@ -24,7 +24,7 @@ pub unsafe fn red_relaxed_gpu_global_max_u32(address: u64, value: u32) {
 /// memory that other threads access by reductions only.
 #[inline(always)]
 pub unsafe fn red_relaxed_gpu_global_min_u64(address: u64, value: u64) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("red.relaxed.gpu.global.min.u64 [{}], {};", in(reg64) address, in(reg64) value,
             options(nostack, preserves_flags));

@@ -11,7 +11,7 @@ use core::arch::asm;
 #[inline(always)]
 pub unsafe fn ld_shared_cluster_v4_b32(address: u32) -> [u32; 4] {
     let (a, b, c, d);
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "ld.shared::cluster.v4.b32 {{{}, {}, {}, {}}}, [{}];",

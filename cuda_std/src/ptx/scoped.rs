@@ -1,5 +1,5 @@
-//! Loads and stores of global memory with a scope: how CTAs of one grid tell each other
-//! that data is there (PTX ISA chapter 8, memory consistency model).
+//! Loads and stores of global memory with a scope, by which the CTAs of one grid publish data to
+//! each other (PTX ISA chapter 8, memory consistency model).
 
 use core::arch::asm;
 
@@ -10,8 +10,8 @@ use core::arch::asm;
 #[inline(always)]
 pub unsafe fn ld_acquire_gpu_global_b32(address: u64) -> u32 {
     let value;
-    // SAFETY: the caller vouches for the address; not `pure`, `readonly` or `nomem`: what
-    // follows may see more memory than what precedes.
+    // SAFETY: the caller guarantees the address; not `pure`, `readonly` or `nomem`, because
+    // later accesses may see newer values than earlier ones.
     unsafe {
         asm!("ld.acquire.gpu.global.b32 {}, [{}];", out(reg32) value, in(reg64) address,
             options(nostack, preserves_flags));
@@ -19,29 +19,30 @@ pub unsafe fn ld_acquire_gpu_global_b32(address: u64) -> u32 {
     value
 }
 
-/// `st.release.gpu.global.b32 [a], v;` ISA 9.7.9.11. sm_70+. Any thread. What the thread
-/// knows to be written, by others before a barrier too, is there for who acquires `v`.
+/// `st.release.gpu.global.b32 [a], v;` ISA 9.7.9.11. sm_70+. Any thread. Earlier writes
+/// of the thread, and writes of others that it has observed through a barrier, are visible to a
+/// thread that acquires `v`.
 ///
 /// # Safety
 /// `address` is 4-byte aligned and names 4 writable bytes of global memory.
 #[inline(always)]
 pub unsafe fn st_release_gpu_global_b32(address: u64, value: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("st.release.gpu.global.b32 [{}], {};", in(reg64) address, in(reg32) value,
             options(nostack, preserves_flags));
     }
 }
 
-/// `ld.relaxed.gpu.global.v4.b32 {d0,d1,d2,d3}, [a];` ISA 9.7.9.8. sm_70+. Any thread. Past
-/// the L1 cache, which may hold what was there before.
+/// `ld.relaxed.gpu.global.v4.b32 {d0,d1,d2,d3}, [a];` ISA 9.7.9.8. sm_70+. Any thread.
+/// Bypasses the L1 cache, which may hold an older value.
 ///
 /// # Safety
 /// `address` is 16-byte aligned and names 16 initialised bytes of global memory.
 #[inline(always)]
 pub unsafe fn ld_relaxed_gpu_global_v4_b32(address: u64) -> [u32; 4] {
     let (a, b, c, d);
-    // SAFETY: the caller vouches for the address; not `pure`: others write there.
+    // SAFETY: the caller guarantees the address; not `pure`, because other threads write there.
     unsafe {
         asm!("ld.relaxed.gpu.global.v4.b32 {{{}, {}, {}, {}}}, [{}];",
             out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg64) address,

@@ -10,8 +10,8 @@ use core::arch::asm;
 #[inline(always)]
 pub unsafe fn shfl_sync_bfly_b32(value: u32, xor: u32, mask: u32) -> u32 {
     let result;
-    // SAFETY: the caller vouches for the lanes; no nomem/readonly/pure, so
-    // the exchange is not moved under a condition.
+    // SAFETY: the caller guarantees the lanes; without nomem, readonly
+    // and pure, the shuffle is not moved under a condition.
     unsafe {
         asm!(
             "shfl.sync.bfly.b32 {}, {}, {}, 0x1f, {};",
@@ -30,8 +30,8 @@ pub unsafe fn shfl_sync_bfly_b32(value: u32, xor: u32, mask: u32) -> u32 {
 #[inline(always)]
 pub unsafe fn shfl_sync_idx_b32(value: u32, lane: u32, mask: u32) -> u32 {
     let result;
-    // SAFETY: the caller vouches for the lanes; no nomem/readonly/pure, so
-    // the exchange is not moved under a condition.
+    // SAFETY: the caller guarantees the lanes; without nomem, readonly
+    // and pure, the shuffle is not moved under a condition.
     unsafe {
         asm!(
             "shfl.sync.idx.b32 {}, {}, {}, 0x1f, {};",
@@ -43,15 +43,15 @@ pub unsafe fn shfl_sync_idx_b32(value: u32, lane: u32, mask: u32) -> u32 {
 }
 
 /// `redux.sync.max.u32 d, a, mask;` ISA 9.7.13.7. sm_80+. All lanes named in
-/// `mask`. The largest of their values, in each of them.
+/// `mask`. The largest of their values, returned to each of them.
 ///
 /// # Safety
 /// Every lane named in `mask`, the caller among them, reaches this same call.
 #[inline(always)]
 pub unsafe fn redux_sync_max_u32(value: u32, mask: u32) -> u32 {
     let result;
-    // SAFETY: the caller vouches for the lanes; no nomem/readonly/pure, so
-    // the exchange is not moved under a condition.
+    // SAFETY: the caller guarantees the lanes; without nomem, readonly
+    // and pure, the shuffle is not moved under a condition.
     unsafe {
         asm!(
             "redux.sync.max.u32 {}, {}, {};",
@@ -63,18 +63,18 @@ pub unsafe fn redux_sync_max_u32(value: u32, mask: u32) -> u32 {
 }
 
 /// `elect.sync _|p, mask;` ISA 9.7.13.14. sm_90+. All lanes named in `mask`. True in
-/// one of them, always the same one.
+/// one of them, which is the same one in each call.
 ///
-/// The result is a predicate, a class that inline assembly cannot name; the `selp`
-/// therefore belongs to the wrapper.
+/// The result is a predicate, a class that inline assembly cannot name, so the wrapper
+/// includes a `selp`.
 ///
 /// # Safety
 /// Every lane named in `mask`, the caller among them, reaches this same call.
 #[inline(always)]
 pub unsafe fn elect_sync(mask: u32) -> bool {
     let leader: u32;
-    // SAFETY: the caller vouches for the lanes; no nomem/readonly/pure, so the
-    // election is not moved under a condition.
+    // SAFETY: the caller guarantees the lanes; without nomem, readonly
+    // and pure, the election is not moved under a condition.
     unsafe {
         asm!(
             "{{ .reg .pred leader;",

@@ -7,16 +7,18 @@
 use core::arch::asm;
 
 /// `tcgen05.alloc.cta_group::GROUP.sync.aligned.shared::cta.b32 [slot], COLUMNS;` ISA
-/// 9.7.16.7. sm_100a. One converged warp; of a pair, the same warp of both CTAs. Blocks
-/// until the columns are free and writes their address to `slot`.
+/// 9.7.16.7. sm_100a. One converged warp; of a pair, the same warp of both CTAs. Waits
+/// until the columns are free, and writes their address to `slot`.
 ///
 /// # Safety
-/// All lanes arrive; `slot` names 4 aligned bytes of the CTA's shared memory; `COLUMNS`
-/// is a power of two from 32 to 512; every column is deallocated before the CTA ends.
+/// * All lanes of the warp execute it together.
+/// * `slot` is the address of 4 aligned bytes of the CTA's shared memory.
+/// * `COLUMNS` is a power of two from 32 to 512, and every column is deallocated before the
+///   CTA ends.
 #[inline(always)]
 pub unsafe fn tcgen05_alloc<const GROUP: u32, const COLUMNS: u32>(slot: u32) {
     const { assert!(COLUMNS.is_power_of_two() && COLUMNS >= 32 && COLUMNS <= 512) };
-    // SAFETY: the caller vouches for convergence and address.
+    // SAFETY: the caller guarantees convergence and the address.
     unsafe {
         asm!("tcgen05.alloc.cta_group::{}.sync.aligned.shared::cta.b32 [{}], {};",
             const GROUP, in(reg32) slot, const COLUMNS, options(nostack, preserves_flags));
@@ -24,13 +26,13 @@ pub unsafe fn tcgen05_alloc<const GROUP: u32, const COLUMNS: u32>(slot: u32) {
 }
 
 /// `tcgen05.relinquish_alloc_permit.cta_group::GROUP.sync.aligned;` ISA 9.7.16.7.
-/// sm_100a. One converged warp; of a pair, of both CTAs. The CTA allocates no more.
+/// sm_100a. One converged warp; of a pair, one of each CTA. The CTA allocates no more.
 ///
 /// # Safety
-/// All lanes arrive.
+/// All lanes of the warp execute it together.
 #[inline(always)]
 pub unsafe fn tcgen05_relinquish_alloc_permit<const GROUP: u32>() {
-    // SAFETY: the caller vouches for convergence.
+    // SAFETY: the caller guarantees convergence.
     unsafe {
         asm!("tcgen05.relinquish_alloc_permit.cta_group::{}.sync.aligned;",
             const GROUP, options(nostack, preserves_flags));
@@ -38,31 +40,32 @@ pub unsafe fn tcgen05_relinquish_alloc_permit<const GROUP: u32>() {
 }
 
 /// `tcgen05.dealloc.cta_group::GROUP.sync.aligned.b32 taddr, COLUMNS;` ISA 9.7.16.7.
-/// sm_100a. One converged warp; of a pair, of both CTAs.
+/// sm_100a. One converged warp; of a pair, one of each CTA.
 ///
 /// # Safety
-/// All lanes arrive; `address` and `COLUMNS` are an allocation's, which nothing uses any
-/// more.
+/// * All lanes of the warp execute it together.
+/// * `address` and `COLUMNS` are those of an allocation, which is no longer in use.
 #[inline(always)]
 pub unsafe fn tcgen05_dealloc<const GROUP: u32, const COLUMNS: u32>(address: u32) {
-    // SAFETY: the caller vouches for convergence and address.
+    // SAFETY: the caller guarantees convergence and the address.
     unsafe {
         asm!("tcgen05.dealloc.cta_group::{}.sync.aligned.b32 {}, {};",
             const GROUP, in(reg32) address, const COLUMNS, options(nostack, preserves_flags));
     }
 }
 
-/// `tcgen05.fence::before_thread_sync;` ISA 9.7.16.11. sm_100a. Any thread. Its earlier
-/// asynchronous tcgen05 operations are before what others do after the next
-/// synchronisation.
+/// `tcgen05.fence::before_thread_sync;` ISA 9.7.16.11. sm_100a. Any thread. Orders its
+/// earlier asynchronous tcgen05 operations before the tcgen05 operations of other threads
+/// that follow the next synchronisation.
 #[inline(always)]
 pub fn tcgen05_fence_before_thread_sync() {
     // SAFETY: orders operations.
     unsafe { asm!("tcgen05.fence::before_thread_sync;", options(nostack, preserves_flags)) }
 }
 
-/// `tcgen05.fence::after_thread_sync;` ISA 9.7.16.11. sm_100a. Any thread. Its later
-/// tcgen05 operations are after what others did before the last synchronisation.
+/// `tcgen05.fence::after_thread_sync;` ISA 9.7.16.11. sm_100a. Any thread. Orders its
+/// later tcgen05 operations after those of other threads that precede the last
+/// synchronisation.
 #[inline(always)]
 pub fn tcgen05_fence_after_thread_sync() {
     // SAFETY: orders operations.
@@ -70,14 +73,14 @@ pub fn tcgen05_fence_after_thread_sync() {
 }
 
 /// `tcgen05.cp.cta_group::GROUP.32x128b.warpx4 [taddr], desc;` ISA 9.7.16.9. sm_100a. One
-/// thread. 512 bytes of shared memory, row `i` of 16 bytes, to lanes `i`, `i + 32`,
-/// `i + 64`, `i + 96`, four columns; of a pair, each CTA's own.
+/// thread. Copies 512 bytes of shared memory, 32 rows of 16 bytes: row `i` to four columns of
+/// each of the lanes `i`, `i + 32`, `i + 64` and `i + 96`. In a pair each CTA copies its own.
 ///
 /// # Safety
-/// The four columns are allocated; `descriptor` names initialised shared memory.
+/// The four columns are allocated, and `descriptor` describes initialised shared memory.
 #[inline(always)]
 pub unsafe fn tcgen05_cp_32x128b_warpx4<const GROUP: u32>(address: u32, descriptor: u64) {
-    // SAFETY: the caller vouches for both addresses.
+    // SAFETY: the caller guarantees both addresses.
     unsafe {
         asm!("tcgen05.cp.cta_group::{}.32x128b.warpx4 [{}], {};",
             const GROUP, in(reg32) address, in(reg64) descriptor,
@@ -86,14 +89,14 @@ pub unsafe fn tcgen05_cp_32x128b_warpx4<const GROUP: u32>(address: u32, descript
 }
 
 /// `tcgen05.commit.cta_group::GROUP.mbarrier::arrive::one.shared::cluster.b64 [mbar];`
-/// ISA 9.7.16.12. sm_100a. One thread. One arrival when the thread's earlier `mma` and
+/// ISA 9.7.16.12. sm_100a. One thread. Arrives once when the thread's earlier `mma` and
 /// `cp` are complete.
 ///
 /// # Safety
 /// `barrier` is an mbarrier that expects this arrival.
 #[inline(always)]
 pub unsafe fn tcgen05_commit<const GROUP: u32>(barrier: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("tcgen05.commit.cta_group::{}.mbarrier::arrive::one.shared::cluster.b64 [{}];",
             const GROUP, in(reg32) barrier, options(nostack, preserves_flags));
@@ -101,14 +104,14 @@ pub unsafe fn tcgen05_commit<const GROUP: u32>(barrier: u32) {
 }
 
 /// `tcgen05.commit.cta_group::GROUP.mbarrier::arrive::one.shared::cluster
-/// .multicast::cluster.b64 [mbar], ctas;` ISA 9.7.16.12. sm_100a. One thread. As
-/// [`tcgen05_commit`], at `barrier`'s place in each CTA of `ctas`.
+/// .multicast::cluster.b64 [mbar], ctas;` ISA 9.7.16.12. sm_100a. One thread. The same
+/// as [`tcgen05_commit`], at the offset of `barrier` in each CTA of `ctas`.
 ///
 /// # Safety
-/// As [`tcgen05_commit`], in each of those CTAs, none of which has ended.
+/// The obligations of [`tcgen05_commit`] hold in each of these CTAs, and none of them has ended.
 #[inline(always)]
 pub unsafe fn tcgen05_commit_multicast<const GROUP: u32>(barrier: u32, ctas: u16) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!(
             "tcgen05.commit.cta_group::{}.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [{}], {};",
@@ -133,23 +136,24 @@ pub struct BlockScaled {
     pub a_scales: u32,
     /// Scales of B in tensor memory.
     pub b_scales: u32,
-    /// Whether to add to D; else D is overwritten.
+    /// Whether to add to D; otherwise D is overwritten.
     pub accumulate: bool,
 }
 
 /// `tcgen05.mma.cta_group::GROUP.kind::mxf4nvf4.block_scale.scale_vec::4X [d], a, b, idesc,
 /// [sfa], [sfb], p;` ISA 9.7.16.10.9.1. sm_100a, PTX 8.7. One thread; of a pair, of one
-/// CTA. D = (A * sA)(B * sB) + D in f32, K = 64, e2m1 with a ue4m3 scale for 16.
+/// CTA. D = (A * sA)(B * sB) + D in f32, K = 64, e2m1 with one ue4m3 scale per 16 elements.
 ///
-/// The last operand is a predicate, a class that inline assembly cannot name; the `setp`
-/// therefore belongs to the wrapper.
+/// The last operand is a predicate, a class that inline assembly cannot name, so the wrapper
+/// includes a `setp`.
 ///
 /// # Safety
-/// Descriptors and addresses name what the instruction descriptor says they do.
+/// The descriptors and addresses are those of initialised operands, and of an allocated
+/// accumulator, with the types and sizes that the instruction descriptor states.
 #[inline(always)]
 pub unsafe fn tcgen05_mma_mxf4nvf4_block_scale_4x<const GROUP: u32>(operands: BlockScaled) {
     let BlockScaled { d, a, b, instruction, a_scales, b_scales, accumulate } = operands;
-    // SAFETY: the caller vouches for the operands.
+    // SAFETY: the caller guarantees the operands.
     unsafe {
         asm!(
             "{{ .reg .pred add;",
@@ -165,17 +169,18 @@ pub unsafe fn tcgen05_mma_mxf4nvf4_block_scale_4x<const GROUP: u32>(operands: Bl
 
 /// `tcgen05.mma.cta_group::GROUP.kind::mxf4.block_scale.scale_vec::2X [d], a, b, idesc,
 /// [sfa], [sfb], p;` ISA 9.7.16.10.9.1. sm_100a, PTX 8.7. One thread; of a pair, of one
-/// CTA. D = (A * sA)(B * sB) + D in f32, K = 64, e2m1 with a ue8m0 scale for 32.
+/// CTA. D = (A * sA)(B * sB) + D in f32, K = 64, e2m1 with one ue8m0 scale per 32 elements.
 ///
-/// The last operand is a predicate, a class that inline assembly cannot name; the `setp`
-/// therefore belongs to the wrapper.
+/// The last operand is a predicate, a class that inline assembly cannot name, so the wrapper
+/// includes a `setp`.
 ///
 /// # Safety
-/// Descriptors and addresses name what the instruction descriptor says they do.
+/// The descriptors and addresses are those of initialised operands, and of an allocated
+/// accumulator, with the types and sizes that the instruction descriptor states.
 #[inline(always)]
 pub unsafe fn tcgen05_mma_mxf4_block_scale_2x<const GROUP: u32>(operands: BlockScaled) {
     let BlockScaled { d, a, b, instruction, a_scales, b_scales, accumulate } = operands;
-    // SAFETY: the caller vouches for the operands.
+    // SAFETY: the caller guarantees the operands.
     unsafe {
         asm!(
             "{{ .reg .pred add;",
@@ -190,14 +195,14 @@ pub unsafe fn tcgen05_mma_mxf4_block_scale_2x<const GROUP: u32>(operands: BlockS
 }
 
 /// `tcgen05.ld.sync.aligned.32x32b.x8.b32 {r}, [taddr]; tcgen05.wait::ld.sync.aligned;`
-/// ISA 9.7.16.8. sm_100a. As [`tcgen05_ld_32x32b_x32`], 8 columns.
+/// ISA 9.7.16.8. sm_100a. The same as [`tcgen05_ld_32x32b_x32`] for 8 columns.
 ///
 /// # Safety
-/// As [`tcgen05_ld_32x32b_x32`].
+/// The obligations of [`tcgen05_ld_32x32b_x32`] hold.
 #[inline(always)]
 pub unsafe fn tcgen05_ld_32x32b_x8(address: u32) -> [u32; 8] {
     let (r0, r1, r2, r3, r4, r5, r6, r7);
-    // SAFETY: the caller vouches for convergence and address.
+    // SAFETY: the caller guarantees convergence and the address.
     unsafe {
         asm!(
             "tcgen05.ld.sync.aligned.32x32b.x8.b32 {{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}}, [{8}];",
@@ -218,14 +223,14 @@ pub unsafe fn tcgen05_ld_32x32b_x8(address: u32) -> [u32; 8] {
 }
 
 /// `tcgen05.ld.sync.aligned.32x32b.x16.b32 {r}, [taddr]; tcgen05.wait::ld.sync.aligned;`
-/// ISA 9.7.16.8. sm_100a. As [`tcgen05_ld_32x32b_x32`], 16 columns.
+/// ISA 9.7.16.8. sm_100a. The same as [`tcgen05_ld_32x32b_x32`] for 16 columns.
 ///
 /// # Safety
-/// As [`tcgen05_ld_32x32b_x32`].
+/// The obligations of [`tcgen05_ld_32x32b_x32`] hold.
 #[inline(always)]
 pub unsafe fn tcgen05_ld_32x32b_x16(address: u32) -> [u32; 16] {
     let (r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15);
-    // SAFETY: the caller vouches for convergence and address.
+    // SAFETY: the caller guarantees convergence and the address.
     unsafe {
         asm!(
             "tcgen05.ld.sync.aligned.32x32b.x16.b32 {{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}}}, [{16}];",
@@ -254,15 +259,16 @@ pub unsafe fn tcgen05_ld_32x32b_x16(address: u32) -> [u32; 16] {
 }
 
 /// `tcgen05.ld.sync.aligned.32x32b.x32.b32 {r}, [taddr]; tcgen05.wait::ld.sync.aligned;`
-/// ISA 9.7.16.8. sm_100a. One converged warp, whose lanes `t` read lane `lane + t`, 32
-/// columns.
+/// ISA 9.7.16.8. sm_100a. One converged warp. Thread `t` reads 32 columns of lane `lane + t` of
+/// tensor memory.
 ///
-/// The registers hold nothing until the wait, which the compiler cannot know; it
-/// therefore belongs to the wrapper.
+/// The registers are undefined until the wait, which the compiler does not know, so the wrapper
+/// includes the wait.
 ///
 /// # Safety
-/// All lanes arrive with one address, whose lane is 32 times the warp's index modulo 4;
-/// the cells are allocated and written, by operations known to be complete.
+/// * All lanes of the warp execute it together, with the same address, whose lane is 32 times
+///   the warp's index modulo 4.
+/// * The cells are allocated, and the operations that wrote them are known to be complete.
 #[inline(always)]
 pub unsafe fn tcgen05_ld_32x32b_x32(address: u32) -> [u32; 32] {
     let (
@@ -299,7 +305,7 @@ pub unsafe fn tcgen05_ld_32x32b_x32(address: u32) -> [u32; 32] {
         r30,
         r31,
     );
-    // SAFETY: the caller vouches for convergence and address.
+    // SAFETY: the caller guarantees convergence and the address.
     unsafe {
         asm!(
             concat!(
@@ -354,14 +360,15 @@ pub unsafe fn tcgen05_ld_32x32b_x32(address: u32) -> [u32; 32] {
 }
 
 /// `tcgen05.mma.cta_group::GROUP.kind::f16 [d], [a], b, idesc, p;` ISA 9.7.16.10.9.1.
-/// sm_100a. One thread. D = A B + D in f32, K = 16, A in tensor memory: a row a lane, two
-/// elements a column.
+/// sm_100a. One thread. D = A B + D in f32, K = 16, with A in tensor memory: one row per lane,
+/// two elements per column.
 ///
-/// The last operand is a predicate, a class that inline assembly cannot name; the `setp`
-/// therefore belongs to the wrapper.
+/// The last operand is a predicate, a class that inline assembly cannot name, so the wrapper
+/// includes a `setp`.
 ///
 /// # Safety
-/// Descriptors and addresses name what the instruction descriptor says they do.
+/// The descriptors and addresses are those of initialised operands, and of an allocated
+/// accumulator, with the types and sizes that the instruction descriptor states.
 #[inline(always)]
 pub unsafe fn tcgen05_mma_f16_tensor_a<const GROUP: u32>(
     d: u32,
@@ -370,7 +377,7 @@ pub unsafe fn tcgen05_mma_f16_tensor_a<const GROUP: u32>(
     instruction: u32,
     accumulate: bool,
 ) {
-    // SAFETY: the caller vouches for the operands.
+    // SAFETY: the caller guarantees the operands.
     unsafe {
         asm!(
             "{{ .reg .pred add;",
@@ -384,15 +391,16 @@ pub unsafe fn tcgen05_mma_f16_tensor_a<const GROUP: u32>(
 }
 
 /// `tcgen05.st.sync.aligned.32x32b.x16.b32 [taddr], {r};` ISA 9.7.16.8. sm_100a. One
-/// converged warp, whose lanes `t` write lane `lane + t`, 16 columns.
+/// converged warp. Thread `t` writes 16 columns of lane `lane + t` of tensor memory.
 ///
 /// # Safety
-/// All lanes arrive with one address, whose lane is 32 times the warp's index modulo 4;
-/// the cells are allocated, and nothing else uses them until [`tcgen05_wait_st`].
+/// * All lanes of the warp execute it together, with the same address, whose lane is 32 times
+///   the warp's index modulo 4.
+/// * The cells are allocated, and nothing else accesses them until [`tcgen05_wait_st`].
 #[inline(always)]
 pub unsafe fn tcgen05_st_32x32b_x16(address: u32, values: [u32; 16]) {
     let [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15] = values;
-    // SAFETY: the caller vouches for convergence and address.
+    // SAFETY: the caller guarantees convergence and the address.
     unsafe {
         asm!(
             concat!(
@@ -423,13 +431,13 @@ pub unsafe fn tcgen05_st_32x32b_x16(address: u32, values: [u32; 16]) {
     }
 }
 
-/// `tcgen05.wait::st.sync.aligned;` ISA 9.7.16.8. sm_100a. One converged warp. Its earlier
-/// `tcgen05.st` are complete.
+/// `tcgen05.wait::st.sync.aligned;` ISA 9.7.16.8. sm_100a. One converged warp. Waits until
+/// its earlier `tcgen05.st` are complete.
 ///
 /// # Safety
-/// All lanes arrive.
+/// All lanes of the warp execute it together.
 #[inline(always)]
 pub unsafe fn tcgen05_wait_st() {
-    // SAFETY: the caller vouches for convergence.
+    // SAFETY: the caller guarantees convergence.
     unsafe { asm!("tcgen05.wait::st.sync.aligned;", options(nostack, preserves_flags)) }
 }

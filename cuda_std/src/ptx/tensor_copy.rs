@@ -1,21 +1,20 @@
 //! Copies of boxes of tensors, described by 128-byte tensor maps.
 //!
-//! Coordinates are in elements, the innermost dimension first. A box counts in
-//! full on the mbarrier, whatever part of it is outside the tensor; what is
-//! outside reads as zero. Shared addresses are 128-byte aligned, of boxes with
-//! 128-byte swizzle 1024-byte aligned. Maps are named by their generic address,
-//! see `marker::kernel_parameter`.
+//! Coordinates are in elements, the innermost dimension first. Elements of a box that are
+//! outside the tensor are read as zero, and the mbarrier counts the whole box in any case.
+//! Shared addresses are 128-byte aligned, and 1024-byte aligned for boxes with 128-byte
+//! swizzle. Maps are named by their generic address; see `marker::kernel_parameter`.
 
 use core::arch::asm;
 
-/// `prefetch.tensormap [map];` ISA 9.7.9.15. sm_90+. One thread. Brings the map
-/// near the copy engine.
+/// `prefetch.tensormap [map];` ISA 9.7.9.15. sm_90+. One thread. Loads the map
+/// into the copy engine's cache.
 ///
 /// # Safety
 /// `map` is the generic address of a tensor map.
 #[inline(always)]
 pub unsafe fn prefetch_tensormap(map: u64) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         asm!("prefetch.tensormap [{}];", in(reg64) map, options(nostack, preserves_flags));
     }
@@ -26,12 +25,13 @@ macro_rules! tensor_copies {
        $load:ident, $multicast:ident, $pair:ident, $pair_multicast:ident, $store:ident;)*) => {
         $(
             #[doc = concat!("`cp.async.bulk.tensor.", $dims, ".shared::cta.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [dst], [map, {c}], [mbar], policy;`")]
-            /// ISA 9.7.9.27.1.2. sm_90+, PTX 8.6. One thread. A box into the CTA's
-            /// shared memory.
+            /// ISA 9.7.9.27.1.2. sm_90+, PTX 8.6. One thread. Copies a box to
+            /// the CTA's shared memory.
             ///
             /// # Safety
-            /// `map` is the generic address of a map of this rank; `destination`
-            /// names room for its box, which nobody uses until `barrier` says so.
+            /// `map` is the generic address of a map of this rank. `destination` has
+            /// room for its box, and nothing accesses it until the phase of `barrier`
+            /// is complete.
             #[inline(always)]
             pub unsafe fn $load(
                 destination: u32,
@@ -40,7 +40,7 @@ macro_rules! tensor_copies {
                 barrier: u32,
                 policy: u64,
             ) {
-                // SAFETY: the caller vouches for map and addresses.
+                // SAFETY: the caller guarantees the map and the addresses.
                 unsafe {
                     asm!(
                         concat!(
@@ -57,12 +57,13 @@ macro_rules! tensor_copies {
             }
 
             #[doc = concat!("`cp.async.bulk.tensor.", $dims, ".shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [dst], [map, {c}], [mbar], ctas, policy;`")]
-            /// ISA 9.7.9.27.1.2. sm_90+. One thread. A box to the same place of each
-            /// CTA of `ctas`, and its bytes to the mbarrier at that place of each.
+            /// ISA 9.7.9.27.1.2. sm_90+. One thread. Copies a box to the same
+            /// offset in each CTA of `ctas`, and completes its bytes on the mbarrier at the
+            /// offset of `barrier` in each.
             ///
             /// # Safety
-            /// As the load into one CTA, in every CTA of `ctas`, none of which has
-            /// ended.
+            /// The obligations of the copy to one CTA hold in every CTA of `ctas`, and none
+            /// of these has ended.
             #[inline(always)]
             pub unsafe fn $multicast(
                 destination: u32,
@@ -72,7 +73,7 @@ macro_rules! tensor_copies {
                 ctas: u16,
                 policy: u64,
             ) {
-                // SAFETY: the caller vouches for map and addresses.
+                // SAFETY: the caller guarantees the map and the addresses.
                 unsafe {
                     asm!(
                         concat!(
@@ -90,11 +91,12 @@ macro_rules! tensor_copies {
             }
 
             #[doc = concat!("`cp.async.bulk.tensor.", $dims, ".shared::cluster.global.tile.mbarrier::complete_tx::bytes.cta_group::2.L2::cache_hint [dst], [map, {c}], [mbar], policy;`")]
-            /// ISA 9.7.9.27.1.2. sm_100a. One thread. A box into the CTA's own shared
-            /// memory, reported to an mbarrier of either CTA of its pair.
+            /// ISA 9.7.9.27.1.2. sm_100a. One thread. Copies a box to the CTA's own
+            /// shared memory, and completes its bytes on an mbarrier of either CTA of the pair.
             ///
             /// # Safety
-            /// As the load into one CTA; the CTA that `barrier` is in has not ended.
+            /// The obligations of the copy to one CTA hold, and the CTA that `barrier` is in
+            /// has not ended.
             #[cfg(gpu_tensor = "tcgen05")]
             #[inline(always)]
             pub unsafe fn $pair(
@@ -104,7 +106,7 @@ macro_rules! tensor_copies {
                 barrier: u32,
                 policy: u64,
             ) {
-                // SAFETY: the caller vouches for map and addresses.
+                // SAFETY: the caller guarantees the map and the addresses.
                 unsafe {
                     asm!(
                         concat!(
@@ -122,13 +124,14 @@ macro_rules! tensor_copies {
             }
 
             #[doc = concat!("`cp.async.bulk.tensor.", $dims, ".shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.cta_group::2.L2::cache_hint [dst], [map, {c}], [mbar], ctas, policy;`")]
-            /// ISA 9.7.9.27.1.2. sm_100a. One thread. A box to the same place of each
-            /// CTA of `ctas`; the bytes of each go to the mbarrier at that place of the
-            /// CTA of its pair that has the parity of `barrier`'s.
+            /// ISA 9.7.9.27.1.2. sm_100a. One thread. Copies a box to the same
+            /// offset in each CTA of `ctas`. The bytes of each are completed on the mbarrier
+            /// at the offset of `barrier` in that CTA of its pair whose rank has the same
+            /// parity as the rank of `barrier`'s CTA.
             ///
             /// # Safety
-            /// As the load into one CTA, in every CTA of `ctas`; neither they nor the
-            /// CTAs that hear of it have ended.
+            /// The obligations of the copy to one CTA hold in every CTA of `ctas`. Neither
+            /// these nor the CTAs of the mbarriers have ended.
             #[cfg(gpu_tensor = "tcgen05")]
             #[inline(always)]
             pub unsafe fn $pair_multicast(
@@ -139,7 +142,7 @@ macro_rules! tensor_copies {
                 ctas: u16,
                 policy: u64,
             ) {
-                // SAFETY: the caller vouches for map and addresses.
+                // SAFETY: the caller guarantees the map and the addresses.
                 unsafe {
                     asm!(
                         concat!(
@@ -157,15 +160,17 @@ macro_rules! tensor_copies {
             }
 
             #[doc = concat!("`cp.async.bulk.tensor.", $dims, ".global.shared::cta.tile.bulk_group [map, {c}], [src];`")]
-            /// ISA 9.7.9.27.1.2. sm_90+. One thread. A box to global memory, in the
-            /// thread's next bulk group; what is outside the tensor is not written.
+            /// ISA 9.7.9.27.1.2. sm_90+. One thread. Copies a box to global memory, as
+            /// part of the thread's next bulk group. Elements outside the tensor are not
+            /// written.
             ///
             /// # Safety
-            /// `map` is the generic address of a map of this rank; `source` names its
-            /// box, written before a proxy fence. Coordinates are not negative.
+            /// `map` is the generic address of a map of this rank. `source` is the address of
+            /// its box, which was written before a proxy fence and is not written again
+            /// before the group's reads are complete. Coordinates are not negative.
             #[inline(always)]
             pub unsafe fn $store(map: u64, [$($c),+]: [i32; $rank], source: u32) {
-                // SAFETY: the caller vouches for map and addresses.
+                // SAFETY: the caller guarantees the map and the addresses.
                 unsafe {
                     asm!(
                         concat!(

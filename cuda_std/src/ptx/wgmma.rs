@@ -1,50 +1,49 @@
-//! Products of a warpgroup: `wgmma`, weights or other row operands in registers.
+//! Products of a warpgroup: `wgmma` with the A operand in registers.
 //!
-//! Four warps execute each instruction together. Operands in registers and sums
-//! belong to the tensor core from the product on until a
-//! [`wgmma_wait_group`] covers the product's group; before it, a
-//! [`wgmma_fence`] orders what wrote them. Values are tied to their side of
-//! such an instruction by [`pin`](super::marker::pin), because arithmetic is
-//! free to move over inline assembly.
+//! Four warps execute each instruction together. A [`wgmma_fence`] orders earlier writes of the
+//! operand and accumulator registers before the product. From then on the tensor core uses these
+//! registers, until a [`wgmma_wait_group`] covers the product's group. [`pin`](super::marker::pin)
+//! keeps values on their side of such an instruction, because the compiler may move arithmetic
+//! across inline assembly.
 
 use core::arch::asm;
 
-/// `wgmma.fence.sync.aligned;` ISA 9.7.15.7.1. sm_90a. The warpgroup. Between
-/// writes of registers and the products that use them.
+/// `wgmma.fence.sync.aligned;` ISA 9.7.15.7.1. sm_90a. The warpgroup. Orders
+/// writes of registers before the products that use them.
 ///
 /// # Safety
 /// All threads of the warpgroup reach this same call.
 #[inline(always)]
 pub unsafe fn wgmma_fence() {
-    // SAFETY: the caller vouches for convergence; no nomem/readonly/pure.
+    // SAFETY: the caller guarantees convergence; no nomem/readonly/pure.
     unsafe { asm!("wgmma.fence.sync.aligned;", options(nostack, preserves_flags)) }
 }
 
 /// `wgmma.commit_group.sync.aligned;` ISA 9.7.15.7.2. sm_90a. The warpgroup.
-/// Closes the group of its products since the last one.
+/// Its products since the last commit become a group.
 ///
 /// # Safety
 /// All threads of the warpgroup reach this same call.
 #[inline(always)]
 pub unsafe fn wgmma_commit_group() {
-    // SAFETY: the caller vouches for convergence; no nomem/readonly/pure.
+    // SAFETY: the caller guarantees convergence; no nomem/readonly/pure.
     unsafe { asm!("wgmma.commit_group.sync.aligned;", options(nostack, preserves_flags)) }
 }
 
-/// `wgmma.wait_group.sync.aligned N;` ISA 9.7.15.7.3. sm_90a. The warpgroup. Until
-/// at most its last `N` groups are unfinished.
+/// `wgmma.wait_group.sync.aligned N;` ISA 9.7.15.7.3. sm_90a. The warpgroup. Waits
+/// until at most its last `N` groups are incomplete.
 ///
 /// # Safety
 /// All threads of the warpgroup reach this same call.
 #[inline(always)]
 pub unsafe fn wgmma_wait_group<const N: u32>() {
-    // SAFETY: the caller vouches for convergence; no nomem/readonly/pure.
+    // SAFETY: the caller guarantees convergence; no nomem/readonly/pure.
     unsafe {
         asm!("wgmma.wait_group.sync.aligned {};", const N, options(nostack, preserves_flags));
     }
 }
 
-/// Functions for one N: names for f16 and bf16 operands, shape, number of sums a
+/// Functions for one N: names for f16 and bf16 operands, shape, number of sums per
 /// thread, their indices.
 macro_rules! products {
     ($($f16:ident, $bf16:ident, $shape:literal, $sums:literal, $first:literal $($rest:literal)*;)*) => {
@@ -59,12 +58,13 @@ macro_rules! products {
         /// registers with a K-major tile of shared memory to the sums.
         ///
         /// # Safety
-        /// All threads of the warpgroup reach this same call; `b` is the matrix
-        /// descriptor of a tile whose writes are visible to the async proxy;
-        /// `sums` and `a` are left alone until the product is waited for.
+        /// * All threads of the warpgroup reach this same call.
+        /// * `b` is the matrix descriptor of a tile whose writes are visible to the async proxy.
+        /// * Nothing accesses the registers of `sums` and `a` until the product has been waited
+        ///   for.
         #[inline(always)]
         pub unsafe fn $name(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
-            // SAFETY: the caller vouches for convergence, tile and registers; no
+            // SAFETY: the caller guarantees convergence, tile and registers; no
             // nomem/readonly/pure.
             unsafe {
                 asm!(

@@ -164,6 +164,12 @@ pub enum AsyncFault {
         /// What the rule requires.
         required: &'static str,
     },
+    /// Shared or tensor memory of another CTA of the cluster is used, and nothing that this
+    /// thread waited for says that the CTA has started.
+    Unstarted {
+        /// Its rank in the cluster.
+        rank: u32,
+    },
     /// Shared memory of a CTA that has exited.
     Exited {
         /// Its rank in the cluster.
@@ -232,6 +238,10 @@ impl fmt::Display for AsyncFault {
             Self::ClusterBarrier { required } => {
                 write!(f, "cluster barrier: required {required}")
             }
+            Self::Unstarted { rank } => write!(
+                f,
+                "CTA not known to have started: nothing orders the start of rank {rank} of the cluster before this use of its memory; a barrier.cluster, or a wait for something that the CTA did, must come first"
+            ),
             Self::Exited { rank } => write!(
                 f,
                 "exited CTA: the shared memory of rank {rank} of the cluster is gone, all its threads have exited"

@@ -52,6 +52,7 @@ names! { async_name, ASYNC, AsyncFault:
     AsyncFault::MissingTensormapFence { .. } => "MissingTensormapFence",
     AsyncFault::Mbarrier { .. } => "Mbarrier",
     AsyncFault::ClusterBarrier { .. } => "ClusterBarrier",
+    AsyncFault::Unstarted { .. } => "Unstarted",
     AsyncFault::Exited { .. } => "Exited",
     AsyncFault::LeftInFlight { .. } => "LeftInFlight",
     AsyncFault::Outlasts { .. } => "Outlasts",

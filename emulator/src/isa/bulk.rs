@@ -155,8 +155,7 @@ impl Report {
         let mut signals = Vec::new();
         for rank in (0..16).filter(|rank| mask >> rank & 1 != 0) {
             cx.units
-                .cluster
-                .check_alive(rank)
+                .check_peer(cx.warp(), rank)
                 .map_err(|fault| Fault::lane(fault.kind, lane as u32))?;
             // With a pair, the CTA of the same parity as the given mbarrier's
             // hears for both (PTX ISA 9.7.9.27.1.2).

@@ -7,8 +7,9 @@
 //! any order. Commits of one thread arrive in any order. `ld` takes effect at once or as
 //! late as its `wait::ld`, and `st` likewise. Using cells that an operation in flight uses
 //! is reported, as are cells never written, columns not allocated, lanes of another warp,
-//! and allocations left at exit. `alloc` of a CTA pair meets in both CTAs; `dealloc` and
-//! `relinquish_alloc_permit` act on the executing one, and both must execute them.
+//! and allocations left at exit. `alloc` of a CTA pair meets in both CTAs, and its warp must
+//! know that the other one has started; `dealloc` and `relinquish_alloc_permit` act on the
+//! executing one, and both must execute them.
 //! Operations of different threads need fences, `machine::race` says which.
 //!
 //! Targets: sm_100, sm_101, sm_103 and sm_110 with suffix `a` or `f`; `shift` and
@@ -150,7 +151,9 @@ fn alloc(d: &mut Decode<'_>) -> Decoded<Op> {
             let touch = Touch { bytes: 4, align: 4, kind: AccessKind::Write, lane };
             let at = cx.shared_at(target.reach, address, touch)?;
             let rank = cx.place.rank;
-            cx.units.tensor.ranks(group, rank)?;
+            for other in cx.units.tensor.ranks(group, rank)? {
+                cx.units.check_started(cx.warp(), other)?;
+            }
             let wait = ColumnsWait { rank, columns, pair: group == 2 };
             let site = cx.site(lane);
             let Some(column) = cx.units.tensor.allocate(wait, site)? else {
@@ -243,8 +246,7 @@ impl Commit {
                 }
                 for rank in (0..16).filter(|rank| ctas >> rank & 1 != 0) {
                     cx.units
-                        .cluster
-                        .check_alive(rank)
+                        .check_peer(cx.warp(), rank)
                         .map_err(|fault| Fault::lane(fault.kind, lane as u32))?;
                     signals.push(Signal::Arrive(At { rank, ..at }, 1));
                 }

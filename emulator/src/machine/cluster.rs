@@ -1,5 +1,6 @@
 //! A cluster: CTAs that live together, their warps interleaved by the schedule.
 
+mod starts;
 mod trace;
 
 use super::context::Place;
@@ -12,6 +13,7 @@ use crate::Schedule;
 use crate::diagnostic::{Diagnostic, DiagnosticKind, Exec, Fault, Waiter};
 use crate::memory::Plain;
 use crate::schedule::SplitMix;
+use starts::Starts;
 
 /// Instructions a warp runs at most before another ready one does, in the
 /// orderly schedules. Long, because a change costs cache misses; finite,
@@ -44,6 +46,7 @@ pub(crate) struct Cluster {
     shared: Vec<Plain>,
     barriers: Vec<Barriers>,
     units: Units,
+    starts: Starts,
     /// Times that waits have given up since `expired_at`, a number of events.
     expiries: u32,
     expired_at: u64,
@@ -63,6 +66,7 @@ impl Cluster {
             shared: Vec::new(),
             barriers: Vec::new(),
             units: Units::new(),
+            starts: Starts::default(),
             expiries: 0,
             expired_at: 0,
             clock: 0,
@@ -89,6 +93,7 @@ impl Cluster {
             Schedule::Eager | Schedule::Lazy => 0,
         };
         self.random = SplitMix::new(seed, index);
+        self.starts.reset(ctas, env.schedule, &mut self.random);
         self.barriers.clear();
         self.barriers.resize(ctas, Barriers::new(threads));
         if self.shared.len() == ctas {
@@ -162,7 +167,11 @@ impl Cluster {
             if traced {
                 self.trace_waits(env);
             }
+            self.starts.tick(env.schedule, &mut self.random, self.clock);
             let Some((index, turn)) = self.choose(env.schedule) else {
+                if self.starts.start_one(env.schedule, &mut self.random, self.clock) {
+                    continue;
+                }
                 if self.warps.iter().all(Warp::done) {
                     self.with_units(env, stats, Units::drain)?;
                     return Ok(Progress::Done);
@@ -207,7 +216,9 @@ impl Cluster {
             }
             if self.units.spins.spinning(index).is_none() {
                 worked = true;
-            } else if self.all_spin() {
+            } else if self.all_spin()
+                && !self.starts.start_one(env.schedule, &mut self.random, self.clock)
+            {
                 break;
             }
         }
@@ -230,12 +241,18 @@ impl Cluster {
         fragments.any(|fragment| fragment.wait == Wait::Unit(Awaited::Grid))
     }
 
-    /// Whether every warp waits or spins.
+    /// Whether every warp that has started waits or spins.
     fn all_spin(&self) -> bool {
-        self.warps.iter().enumerate().all(|(index, warp)| {
-            self.units.spins.spinning(index).is_some()
-                || !warp.ready(&self.barriers[warp.place.rank as usize], &self.units)
-        })
+        (0..self.warps.len())
+            .all(|index| self.units.spins.spinning(index).is_some() || !self.ready(index))
+    }
+
+    /// Whether a warp can run.
+    #[inline(always)]
+    fn ready(&self, index: usize) -> bool {
+        let warp = &self.warps[index];
+        let rank = warp.place.rank;
+        self.starts.started(rank) && warp.ready(&self.barriers[rank as usize], &self.units)
     }
 
     /// Lets the units do something.
@@ -289,27 +306,23 @@ impl Cluster {
     /// Next warp and the length of its turn.
     fn choose(&mut self, schedule: Schedule) -> Option<(usize, u64)> {
         let count = self.warps.len();
-        let ready = |index: usize| {
-            let warp: &Warp = &self.warps[index];
-            warp.ready(&self.barriers[warp.place.rank as usize], &self.units)
-        };
         match schedule {
             Schedule::Eager => {
-                let index = (0..count).map(|k| (self.next + k) % count).find(|&i| ready(i))?;
+                let index = (0..count).map(|k| (self.next + k) % count).find(|&i| self.ready(i))?;
                 self.next = (index + 1) % count;
                 Some((index, TURN))
             }
             Schedule::Lazy => {
                 let last = count - 1;
                 let index =
-                    (0..count).map(|k| last - (self.next + k) % count).find(|&i| ready(i))?;
+                    (0..count).map(|k| last - (self.next + k) % count).find(|&i| self.ready(i))?;
                 self.next = (last - index + 1) % count;
                 Some((index, TURN))
             }
             Schedule::Random(_) => {
                 let from = self.random.below(count);
                 let turn = 1 + self.random.below(RANDOM_TURN) as u64;
-                let index = (0..count).map(|k| (from + k) % count).find(|&i| ready(i))?;
+                let index = (0..count).map(|k| (from + k) % count).find(|&i| self.ready(i))?;
                 Some((index, turn))
             }
         }

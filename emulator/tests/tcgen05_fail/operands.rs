@@ -140,7 +140,8 @@ fn commits() {
 fn pairs_need_a_cluster_and_each_other() {
     let pair = |columns: &str| {
         let mut case = bare(&format!(
-            "setp.ne.u32 %p2, %wid, 0; @%p2 bra END; add.u32 %r49, %b, 8;
+            "barrier.cluster.arrive; barrier.cluster.wait;
+            setp.ne.u32 %p2, %wid, 0; @%p2 bra END; add.u32 %r49, %b, 8;
             mov.u32 %r12, 64; {columns}
             tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r49], %r12;
             tcgen05.dealloc.cta_group::2.sync.aligned.b32 0, %r12;

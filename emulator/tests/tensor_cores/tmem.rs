@@ -79,7 +79,7 @@ impl Program {
             "{{ .reg .b32 x<128>;
             setp.eq.u32 %leader, %tid, 0;
             @%leader mbarrier.init.shared::cta.b64 [%b], 1;
-            fence.mbarrier_init.release.cluster;
+            fence.mbarrier_init.release.cluster; {sync}
             setp.ne.u32 %p2, %wid, 0; @%p2 bra ALLOCATED;
             add.u32 %r49, %b, 8;
             tcgen05.alloc.cta_group::{group}.sync.aligned.shared::cta.b32 [%r49], 512;

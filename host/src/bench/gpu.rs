@@ -82,9 +82,9 @@ pub(super) fn time(
     let read = ReadCeiling::measure(kernels, bytes, protocol, &measured.times)?;
     let peers = if protocol.cublas {
         let product = HalfProduct { m: shape.m, n: 1, k: shape.k, batch: shape.l };
-        let (matrix, vector) = (halves(a)?, halves(b)?);
+        let (vectors, matrices) = (halves(a)?, halves(b)?);
         let l2 = device.machine().l2_bytes;
-        peer_or_reason(time_cublas(gpu, product, &matrix, &vector, protocol, median, l2))?
+        peer_or_reason(time_cublas(gpu, product, &matrices, &vectors, protocol, median, l2))?
     } else {
         Peers::default()
     };

@@ -24,10 +24,9 @@ pub use tune::{TuneReport, TuneSummary, fastest, tune};
 
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Result, require_memory};
-use crate::gemv::{Gemv, GemvOptions};
+use crate::gemv::{Gemv, GemvOptions, GemvPlan};
 use crate::generate::Generator;
 use crate::oracle::{self, Verification};
-use crate::plan::Plan;
 use crate::shape::GemvShape;
 
 /// What to run besides the shape.
@@ -37,7 +36,7 @@ pub struct GemvBench {
     pub generator: Generator,
     /// Their seed.
     pub seed: u64,
-    /// Layouts of the matrix's and the vectors' scales.
+    /// Layouts of the activations' and the weights' scales.
     pub layouts: [ScaleLayout; 2],
     /// alpha, output type, overrides.
     pub options: GemvOptions,
@@ -133,15 +132,17 @@ pub struct Report {
     /// What it ran on, and why.
     pub device: Choice,
     /// How it ran.
-    pub plan: Plan,
+    pub plan: GemvPlan,
     /// The PTX file.
     pub kernels: String,
     /// How the inputs were made.
     pub generator: String,
     /// Their seed.
     pub seed: u64,
-    /// Layouts of the matrix's and the vectors' scales.
-    pub layouts: [&'static str; 2],
+    /// Layout of the activations' scales.
+    pub a_scale_layout: &'static str,
+    /// Layout of the weights' scales.
+    pub b_scale_layout: &'static str,
     /// Element type of the result.
     pub output: &'static str,
     /// Whether every result is within its bound.
@@ -192,7 +193,8 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
         kernels: kernels.folder().display().to_string(),
         generator: bench.generator.to_string(),
         seed: bench.seed,
-        layouts: bench.layouts.map(ScaleLayout::name),
+        a_scale_layout: bench.layouts[0].name(),
+        b_scale_layout: bench.layouts[1].name(),
         output: result.output.name(),
         verified: verification.passed(),
         max_error: verification.max_abs_error,

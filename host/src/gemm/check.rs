@@ -8,8 +8,8 @@ use fp4_formats::gemm::hopper::{Operand, Scheme};
 use fp4_formats::quantize::Format;
 
 use super::{ActivationKind, Activations, GemmOptions};
+use crate::device::MAX_GRID_Y;
 use crate::error::{Error, Result};
-use crate::plan::MAX_GRID_Y;
 use crate::shape::{GemmShape, MAX_DIM};
 use crate::tensor::BlockScaled;
 

@@ -1,17 +1,22 @@
-//! Operands in a safetensors file, and the result in another: here GEMV's, in [`gemm`] GEMM's.
+//! Operands in a safetensors file, and the result in another: a GEMV's here, a GEMM's in [`gemm`].
+//!
+//! `a` are the activations, one vector per batch entry, and `b` the weights.
 //!
 //! | tensor | type | shape |
 //! | --- | --- | --- |
-//! | `a` | U8 | `[L, M, K/2]`, or `[M, K/2]` for L = 1: packed e2m1, element `2j` in the low nibble |
-//! | `a_scale` | F8_E4M3 or U8 | linear: `[L, M, K/16]` or `[M, K/16]`; 128x4: any shape of the padded size |
+//! | `a` | U8 | `[L, K/2]` or `[L, 1, K/2]`, or `[K/2]` for L = 1: packed e2m1, element `2j` in the low nibble |
+//! | `a_scale` | F8_E4M3 or U8 | linear: `[.., K/16]`; 128x4: any shape of the padded size |
 //! | `a_global_scale` | F32, F16 or BF16 | one value; 1 if absent |
-//! | `b` | U8 | `[L, K/2]`, or `[K/2]` for L = 1 |
-//! | `b_scale` | F8_E4M3 or U8 | linear: `[L, K/16]` or `[K/16]`; 128x4: any shape of the padded size |
+//! | `b` | U8 | `[L, M, K/2]`, or `[M, K/2]` for L = 1 |
+//! | `b_scale` | F8_E4M3 or U8 | linear: `[.., K/16]`; 128x4: any shape of the padded size |
 //! | `b_global_scale` | F32, F16 or BF16 | one value; 1 if absent |
 //! | `alpha` | F32, F16 or BF16 | one value; 1 if absent |
 //!
-//! The file's metadata says how scales are ordered: `a_scale_layout` and `b_scale_layout` are
-//! `linear` (also if absent) or `128x4`. The result is the tensor `c`, `[L, M]`.
+//! The file's metadata gives the layouts of the scales: `a_scale_layout` and `b_scale_layout` are
+//! `linear` (the default) or `128x4`. The result is the tensor `c`, `[L, M]`.
+//!
+//! A file with the weights in `a` and the activations in `b` is refused by its shapes, with an error
+//! that says so. The shapes fit both orders only for M = L = 1, where both give the same product.
 
 pub mod gemm;
 
@@ -23,17 +28,16 @@ use safetensors::Dtype;
 use crate::checkpoint::{self, Checkpoint, NewTensor};
 use crate::error::{Error, Result};
 use crate::gemm::format_of;
-use crate::gemv::GemvResult;
-use crate::oracle::check_gemv_operands;
+use crate::gemv::{self, GemvResult};
 use crate::quantize::Format;
 use crate::tensor::{BlockScaled, Dims};
 
 /// Operands of a GEMV.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GemvOperands {
-    /// The matrices.
+    /// Activations, `[L, 1, K]`.
     pub a: BlockScaled<Nvfp4>,
-    /// The vectors.
+    /// Weights, `[L, M, K]`.
     pub b: BlockScaled<Nvfp4>,
     /// Factor of the result.
     pub alpha: f32,
@@ -50,36 +54,55 @@ pub fn layout_by_name(field: &str, name: &str) -> Result<ScaleLayout> {
         .ok_or_else(|| Error::shape(field, "linear or 128x4", format!("`{name}`")))
 }
 
-/// Reads and checks the operands; see the module head for the names.
+/// Reads and checks the operands; the module's documentation lists the tensors.
 ///
 /// # Errors
-/// [`CheckpointError`](checkpoint::CheckpointError) for missing tensors, types and shapes, and
-/// what [`BlockScaled::new`] checks.
+/// [`CheckpointError`](checkpoint::CheckpointError) for missing tensors, wrong types and wrong
+/// shapes, and the errors of [`BlockScaled::new`].
 pub fn read(file: &Checkpoint) -> Result<GemvOperands> {
-    let a = file.raw("a")?;
-    let [l, m, half_k] = match *a.shape.as_slice() {
+    let (a, b) = (file.raw("a")?.shape, file.raw("b")?.shape);
+    let wrong = |name: &str, required: String, actual: &[usize]| {
+        let hint = if exchanged(&a, &b) {
+            "; `a` are the activations and `b` the weights, and this file has them the other way round"
+        } else {
+            ""
+        };
+        Err(file.wrong_shape(name, required + hint, actual).into())
+    };
+    let [l, m, half_k] = match *b.as_slice() {
         [l, m, half_k] => [l, m, half_k],
         [m, half_k] => [1, m, half_k],
-        _ => return Err(file.wrong_shape("a", "[L, M, K/2] or [M, K/2]", &a.shape).into()),
+        _ => return wrong("b", "[L, M, K/2] or [M, K/2]".into(), &b),
     };
-    let b = file.raw("b")?;
-    let fits = match *b.shape.as_slice() {
-        [bl, bk] => bl == l && bk == half_k,
-        [bk] => l == 1 && bk == half_k,
-        _ => false,
-    };
-    if !fits {
-        let required = format!("[{l}, {half_k}] to fit `a`");
-        return Err(file.wrong_shape("b", required, &b.shape).into());
+    if !is_vector(&a, l, half_k) {
+        return wrong("a", format!("[{l}, {half_k}] or [{l}, 1, {half_k}] to fit `b`"), &a);
     }
     let k = half_k.checked_mul(2).ok_or_else(|| Error::shape("K", "representable", half_k))?;
     let operands = GemvOperands {
-        a: operand(file, "a", Dims::new(l, m, k)?)?,
-        b: operand(file, "b", Dims::new(l, 1, k)?)?,
+        a: operand(file, "a", Dims::new(l, 1, k)?)?,
+        b: operand(file, "b", Dims::new(l, m, k)?)?,
         alpha: scalar(file, "alpha")?,
     };
-    check_gemv_operands(&operands.a, &operands.b)?;
+    gemv::shape(&operands.a, &operands.b)?;
     Ok(operands)
+}
+
+/// Whether this is the shape of one vector of `half_k` bytes for each of `l` batch entries.
+fn is_vector(shape: &[usize], l: usize, half_k: usize) -> bool {
+    match *shape {
+        [al, 1, ak] | [al, ak] => (al, ak) == (l, half_k),
+        [ak] => (1, ak) == (l, half_k),
+        _ => false,
+    }
+}
+
+/// Whether `a` has the shape of weights and `b` that of activations which fit them.
+fn exchanged(a: &[usize], b: &[usize]) -> bool {
+    match *a {
+        [l, _, half_k] => is_vector(b, l, half_k),
+        [_, half_k] => is_vector(b, 1, half_k),
+        _ => false,
+    }
 }
 
 /// The codes, scales and global scale of an operand in format `F`.
@@ -145,14 +168,14 @@ fn scalar(file: &Checkpoint, name: &str) -> Result<f32> {
 /// [`Error::Io`].
 pub fn write(path: &Path, operands: &GemvOperands) -> Result<()> {
     let GemvOperands { a, b, alpha } = operands;
-    let (l, m, half_k) = (a.dims().batch(), a.dims().rows(), a.dims().cols() / 2);
+    let (l, m, half_k) = (b.dims().batch(), b.dims().rows(), b.dims().cols() / 2);
     checkpoint::write(
         path,
         &[
-            ("a", tensor(Dtype::U8, vec![l, m, half_k], a.codes().to_vec())),
+            ("a", tensor(Dtype::U8, vec![l, half_k], a.codes().to_vec())),
             ("a_scale", scale_tensor(a)),
             ("a_global_scale", scalar_tensor(a.global_scale())),
-            ("b", tensor(Dtype::U8, vec![l, half_k], b.codes().to_vec())),
+            ("b", tensor(Dtype::U8, vec![l, m, half_k], b.codes().to_vec())),
             ("b_scale", scale_tensor(b)),
             ("b_global_scale", scalar_tensor(b.global_scale())),
             ("alpha", scalar_tensor(*alpha)),

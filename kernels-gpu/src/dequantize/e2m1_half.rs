@@ -1,15 +1,15 @@
-//! e2m1 to f32 for sm_90a, which has no such conversion.
+//! e2m1 to f32 for targets without this conversion (sm_90a).
 //!
-//! The three magnitude bits of a code, put at the lowest exponent bits and the
-//! highest mantissa bit of an f16, are its value times 2^-14: e2m1's subnormal is
-//! f16's. Two codes, one in each half of a register, are converted together.
+//! If the three magnitude bits of a code are placed in the two lowest exponent bits and the highest
+//! mantissa bit of an f16, its value is that of the code times 2^-14; the subnormal of e2m1 becomes
+//! a subnormal of f16. One multiplication converts two codes, one in each half of a register.
 
 use cuda_std::ptx::{convert, half};
 
 /// 2^14 in both halves.
 const SCALE: u32 = 0x7400_7400;
 
-/// The values of codes `i` of the low and of the high half of `codes`, as f16x2.
+/// The values of code `i` of the low half and code `i` of the high half of `codes`, as f16x2.
 #[inline(always)]
 fn pair(codes: u32, i: u32) -> u32 {
     // Nibble `i` to bits 9 to 11 of its half, and its sign to bit 15.

@@ -1,4 +1,4 @@
-//! e2m1 to f32 for sm_100a, which converts pairs to f16 in hardware.
+//! e2m1 to f32 for targets that convert pairs to f16 in hardware (sm_100a).
 
 use cuda_std::ptx::convert;
 

@@ -1,21 +1,26 @@
-//! Dequantise NVFP4 or MXFP4, [M, K], to f32, f16 or bf16.
+//! Dequantises an [M, K] matrix in NVFP4 or MXFP4 to f32, f16 or bf16.
 //!
 //! # Contract
-//! Parameters: [`DequantizeParams`]. Any M >= 1, K a multiple of the block; grid and
-//! threads of the [`DequantizeConfig`]. Reads each code once and the scales of
-//! blocks that exist; writes each element once.
+//! The parameters are [`DequantizeParams`]. M is at least 1, K is a multiple of the block; the grid
+//! and the threads are those of the [`DequantizeConfig`]. Each code and the scales of existing
+//! blocks are read once, and each element is written once.
 //!
-//! # Roles
-//! Every thread makes units of 16 bytes of the result, [`DEQUANTIZE_UNITS`] of them at
-//! a time. No shared memory, no barriers.
+//! # Pipeline
+//! Every thread computes units of 16 bytes of the result, [`DEQUANTIZE_UNITS`] of them at a time:
+//!
+//! ```text
+//! codes, scales --loads of all units--> registers --convert, multiply--> 16-byte stores
+//! ```
+//!
+//! There is no shared memory and there are no barriers.
 //!
 //! # Dependent launches
-//! While the kernels before end, a thread brings its first units to L2, where a write of
-//! theirs still replaces them; it reads them when those kernels have ended.
+//! While earlier kernels are still running, a thread prefetches its first units into L2, where
+//! their writes still reach them. It reads the units after these kernels are complete.
 //!
 //! # Arithmetic
-//! Codes and scales decode exactly. `scale * tensor` is rounded to f32, then its
-//! product with the element, then that to the result's type.
+//! Codes and scales are decoded exactly. `scale * tensor` is rounded to f32, its product with the
+//! element is rounded to f32, and the result is rounded to its type.
 
 #[cfg(gpu_e2m1 = "hardware")]
 #[path = "e2m1_hardware.rs"]
@@ -33,9 +38,9 @@ use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, ue8m0};
 
 use crate::pipeline::{follow_stream, release_stream};
 
-/// How a format's scale byte becomes a number.
+/// Conversion of the scale byte of a format to a number.
 trait Scale: BlockFormat {
-    /// The scale; `byte` is below 256.
+    /// The value of the scale `byte`, which is below 256.
     fn scale(byte: u16) -> f32;
 }
 
@@ -53,7 +58,7 @@ impl Scale for Mxfp4 {
     }
 }
 
-/// A type of results: 16 bytes of them at a time.
+/// The type of the result, of which 16 bytes form a unit.
 trait Output {
     /// The type.
     const TYPE: FloatType;
@@ -61,10 +66,10 @@ trait Output {
     /// Loads the codes of a unit's elements, the first in the lowest bits.
     ///
     /// # Safety
-    /// `address` names a unit's codes.
+    /// `address` is the address of a unit's codes in global memory, aligned to their size.
     unsafe fn load(address: u64) -> u32;
 
-    /// The unit: elements times `scale`.
+    /// The 16 bytes of the unit: the decoded elements times `scale`.
     fn unit(codes: u32, scale: f32) -> [u32; 4];
 }
 
@@ -80,7 +85,7 @@ impl Output for F32 {
 
     #[inline(always)]
     unsafe fn load(address: u64) -> u32 {
-        // SAFETY: two bytes, the codes of four elements.
+        // SAFETY: the caller guarantees the address; the codes of four elements are two bytes.
         u32::from(unsafe { memory::ld_global_nc_u16(address) })
     }
 
@@ -100,7 +105,7 @@ impl Output for F16 {
 
     #[inline(always)]
     unsafe fn load(address: u64) -> u32 {
-        // SAFETY: four bytes, the codes of eight elements.
+        // SAFETY: the caller guarantees the address; the codes of eight elements are four bytes.
         unsafe { memory::ld_global_nc_b32(address) }
     }
 
@@ -120,7 +125,7 @@ impl Output for Bf16 {
 
     #[inline(always)]
     unsafe fn load(address: u64) -> u32 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees the address; a unit of bf16 has as many codes as one of f16.
         unsafe { F16::load(address) }
     }
 
@@ -135,36 +140,36 @@ impl Output for Bf16 {
     }
 }
 
-/// A thread's way through the units.
+/// The order in which a thread visits units.
 trait Walk {
     fn new(units: &Units, threads: u32) -> Self;
 
-    /// To the next of the [`DEQUANTIZE_UNITS`] that are under way together, or after
-    /// the last to the next ones.
+    /// Moves to the next of the [`DEQUANTIZE_UNITS`] units that are processed together, or from
+    /// the `last` of them to the first of the following ones.
     fn advance(&mut self, last: bool);
 
-    /// Whether there is such a unit.
+    /// Whether the current unit exists.
     fn exists(&self, units: &Units) -> bool;
 
-    /// Index of the unit, and of its block's scale.
+    /// Index of the unit, and offset of its block's scale.
     fn place(&self, units: &Units) -> (u64, u64);
 
-    /// The unit's row, where rows matter.
+    /// Row of the unit; 0 in walks that do not count rows.
     fn row(&self) -> u32;
 }
 
-/// What is walked.
+/// The units of a matrix.
 struct Units {
     rows: u32,
-    /// Units of a row.
+    /// Units per row.
     columns: u32,
-    /// Units of a block.
+    /// Units per block.
     a_block: u32,
     layout: ScaleLayout,
 }
 
-/// Where scales follow each other as blocks do, and rows do not matter: what a CTA has
-/// under way is consecutive. Where there is no more than a unit a thread, each has one.
+/// A walk for linear scales without factors per row, where the units that a CTA processes together
+/// are consecutive. If there is at most one unit per thread, each thread has at most one.
 struct Flat {
     index: u64,
     step: u32,
@@ -208,8 +213,8 @@ impl Walk for Flat {
     }
 }
 
-/// Any layout, in steps of all threads of the grid. Its divisions take longer than a
-/// load from memory.
+/// A walk for any layout, in steps of the number of threads in the grid. The divisions at its start
+/// take longer than a load from global memory.
 struct ByRow {
     index: u64,
     row: u32,
@@ -268,12 +273,12 @@ impl Walk for ByRow {
 /// The kernel body.
 ///
 /// # Safety
-/// As the module's contract.
+/// The launch satisfies the module's contract.
 #[inline(always)]
 unsafe fn dequantize<B: Scale, O: Output>(config: &DequantizeConfig, p: &DequantizeParams) {
     release_stream();
     let layout = if p.blocked == 0 { ScaleLayout::Linear } else { ScaleLayout::Blocked128x4 };
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees the contract; the walk suits layout and source.
     unsafe {
         if DequantizeConfig::is_flat(layout, p.source == ScaleSource::RowAmax as u32) {
             walk::<B, O, Flat>(config, p, layout);
@@ -283,10 +288,11 @@ unsafe fn dequantize<B: Scale, O: Output>(config: &DequantizeConfig, p: &Dequant
     }
 }
 
-/// The thread's units.
+/// Processes the thread's units.
 ///
 /// # Safety
-/// As the module's contract; `W` is fit for the scales.
+/// The launch satisfies the module's contract. `W` is [`Flat`] only if scales are linear and there
+/// are no factors per row.
 #[inline(always)]
 unsafe fn walk<B: Scale, O: Output, W: Walk>(
     config: &DequantizeConfig,
@@ -295,7 +301,7 @@ unsafe fn walk<B: Scale, O: Output, W: Walk>(
 ) {
     let unit = const { 16 / O::TYPE.bytes() };
     let units = Units { rows: p.m, columns: p.k / unit, a_block: B::BLOCK as u32 / unit, layout };
-    // SAFETY: K is at least a block; dividing by it then needs no check.
+    // SAFETY: K is at least one block. Divisions by `columns` then need no check.
     unsafe { core::hint::assert_unchecked(units.columns > 0) };
     let by_row = p.source == ScaleSource::RowAmax as u32;
     let mut walk = W::new(&units, config.threads());
@@ -303,7 +309,7 @@ unsafe fn walk<B: Scale, O: Output, W: Walk>(
     for i in 0..DEQUANTIZE_UNITS {
         if ahead.exists(&units) {
             let (index, scale) = ahead.place(&units);
-            // SAFETY: the unit exists, with codes and a scale.
+            // SAFETY: the unit exists, so its codes and its scale are inside the matrix.
             unsafe {
                 memory::prefetch_global_l2(p.codes + index * u64::from(unit / 2));
                 memory::prefetch_global_l2(p.scales + scale);
@@ -314,7 +320,7 @@ unsafe fn walk<B: Scale, O: Output, W: Walk>(
     follow_stream();
     let mut tensor = p.given;
     if p.source == ScaleSource::TensorAmax as u32 {
-        // SAFETY: `tensor` is one multiplier.
+        // SAFETY: with this source, `tensor` is the address of one f32.
         tensor = f32::from_bits(unsafe { memory::ld_global_nc_b32(p.tensor) });
     }
     while walk.exists(&units) {
@@ -328,8 +334,8 @@ unsafe fn walk<B: Scale, O: Output, W: Walk>(
             (index[i], scale) = walk.place(&units);
             exists[i] = walk.exists(&units);
             if exists[i] {
-                // SAFETY: the unit exists, with codes, a scale and, by row, a
-                // multiplier.
+                // SAFETY: the unit exists, so its codes, its scale and its row's factor are
+                // inside their arrays.
                 unsafe {
                     codes[i] = O::load(p.codes + index[i] * u64::from(unit / 2));
                     scales[i] = memory::ld_global_nc_u8(p.scales + scale);
@@ -344,7 +350,7 @@ unsafe fn walk<B: Scale, O: Output, W: Walk>(
         for i in 0..DEQUANTIZE_UNITS {
             if exists[i] {
                 let words = O::unit(codes[i], B::scale(scales[i]) * tensors[i]);
-                // SAFETY: the unit exists and is this thread's.
+                // SAFETY: the unit exists, is 16-byte aligned, and belongs to this thread alone.
                 unsafe { memory::st_global_v4_b32(p.out + index[i] * 16, words) };
             }
         }
@@ -358,13 +364,13 @@ macro_rules! entries {
             #[doc = concat!("[`DEQUANTIZE`]`[", stringify!($index), "]`.")]
             ///
             /// # Safety
-            /// As the module's contract.
+            /// The launch satisfies the module's contract.
             #[kernel(threads = DEQUANTIZE[$index].threads(), min_blocks = DEQUANTIZE[$index].min_blocks)]
             pub unsafe fn $name(params: DequantizeParams) {
                 const CONFIG: &DequantizeConfig = &DEQUANTIZE[$index];
                 const { assert!(CONFIG.output as u32 == <$output as Output>::TYPE as u32) };
                 const { assert!(CONFIG.format.block() as usize == $format::BLOCK) };
-                // SAFETY: the caller's.
+                // SAFETY: the caller guarantees the contract.
                 unsafe { dequantize::<$format, $output>(CONFIG, &params) }
             }
         )*

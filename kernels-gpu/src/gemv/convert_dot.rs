@@ -1,14 +1,14 @@
 //! Exact f16 dot products for sm_100a, which converts e2m1 pairs in hardware.
 //!
-//! A product of two e2m1 values is a multiple of 1/4 of magnitude at most 36.
-//! Each half of the f16x2 accumulator sums 8 of them: at most 288, that is 1152
-//! quarters, and f16 holds every integer up to 2048. Nothing is rounded.
+//! The product of two e2m1 values is a multiple of 1/4 with a magnitude of at most 36. Each half of
+//! the f16x2 accumulator sums eight products: at most 288, which is 1152 quarters, and f16
+//! represents every integer up to 2048. Nothing is rounded.
 
 use super::BlockDot;
 use cuda_std::ptx::{convert, half, memory};
-use fp4_formats::gemv::VectorElement;
+use fp4_formats::gemv::DecodedElement;
 
-/// cvt.rn.f16x2.e2m1x2 + fma.rn.f16x2.
+/// Decodes with `cvt.rn.f16x2.e2m1x2` and multiplies with `fma.rn.f16x2`.
 #[derive(Clone, Copy)]
 pub struct ConvertDot;
 
@@ -24,7 +24,7 @@ fn decode(codes: u32) -> [u32; 4] {
 }
 
 impl BlockDot for ConvertDot {
-    const ELEMENT: VectorElement = VectorElement::F16;
+    const ELEMENT: DecodedElement = DecodedElement::F16;
     const UNIT: f32 = 1.0;
     const WORDS: u32 = 2;
     type Block = [[u32; 4]; 2];
@@ -36,7 +36,7 @@ impl BlockDot for ConvertDot {
 
     #[inline(always)]
     unsafe fn stage(self, address: u32, plane: u32, codes: [u32; 2]) {
-        // SAFETY: the caller vouches for room of two 16-byte words.
+        // SAFETY: the caller guarantees that both words are 16-byte aligned shared memory.
         unsafe {
             memory::st_shared_v4_b32(address, decode(codes[0]));
             memory::st_shared_v4_b32(address + plane, decode(codes[1]));
@@ -45,18 +45,18 @@ impl BlockDot for ConvertDot {
 
     #[inline(always)]
     unsafe fn load(address: u32, plane: u32) -> Self::Block {
-        // SAFETY: the caller vouches for the address.
+        // SAFETY: the caller guarantees that both words were staged before a barrier.
         unsafe { [memory::ld_shared_v4_b32(address), memory::ld_shared_v4_b32(address + plane)] }
     }
 
     #[inline(always)]
-    fn dot(self, codes: [u32; 2], vector: &Self::Block) -> f32 {
+    fn dot(self, codes: [u32; 2], activations: &Self::Block) -> f32 {
         let mut sum = 0;
-        // Indices, not iterators: the arrays must stay in registers.
+        // Loops over indices are fully unrolled, which keeps the arrays in registers.
         for i in 0..2 {
             let pairs = decode(codes[i]);
             for j in 0..4 {
-                sum = half::fma_rn_f16x2(pairs[j], vector[i][j], sum);
+                sum = half::fma_rn_f16x2(pairs[j], activations[i][j], sum);
             }
         }
         convert::cvt_f32_f16(sum as u16) + convert::cvt_f32_f16((sum >> 16) as u16)

@@ -1,40 +1,48 @@
-//! Batched NVFP4 matrix times NVFP4 vector: `C[l, m] = alpha * sum_k A[l, m, k] B[l, k]`.
+//! Batched NVFP4 GEMV: `C[l, m] = alpha * sum_k A[l, k] * B[l, m, k]`, `A` the activations and `B`
+//! the weights.
 //!
 //! # Contract
-//! Parameters: [`GemvParams`]. Any M, L >= 1; K a multiple of 16 (of 32 for
-//! configurations with 16-byte loads). Grid `(ctas, L)`: CTAs of one batch
-//! entry share its row groups in grid-stride order. Reads each byte of `A` and
-//! its scales once, nothing past them; writes each `C` element once.
+//! The parameters are [`GemvParams`]. M and L are at least 1; K is a multiple of 16, or of 32 for
+//! configurations with 16-byte loads. The grid is `(ctas, L)`: the CTAs of one batch entry process
+//! its tiles of row groups in a grid-stride loop. Each byte of `B` and its scales is read once,
+//! nothing is read past them, and each element of `C` is written once.
 //!
-//! # Roles
-//! Every warp does the same: the CTA decodes a panel of the vector into shared
-//! memory ([`vector::stage`]), each warp streams its
-//! [`GemvConfig::rows_per_warp`] rows past it ([`rows::Stream`]), and at a row's
-//! end sums over its lanes and stores ([`epilogue::store`]).
+//! # Pipeline
+//! All warps have the same role:
+//!
+//! ```text
+//! A --all threads decode-------------> panel in shared memory --+
+//!                                                               +--> dot products --> sums --> C
+//! B --each lane, one chunk per row---> registers ---------------+
+//! ```
+//!
+//! [`activations::stage`] decodes the panel, [`weights::Stream`] loads and multiplies
+//! [`GemvConfig::rows_per_warp`] rows per warp, and [`epilogue::store`] sums over the lanes and
+//! stores.
 //!
 //! # Shared memory
-//! | at | what |
+//! | offset | contents |
 //! |---|---|
-//! | 0 | elements of the resident panel, decoded ([`BlockDot::ELEMENT`]), in planes |
-//! | after them | one f32 scale a block |
+//! | 0 | the decoded elements ([`BlockDot::ELEMENT`]) of the resident panel, in planes |
+//! | after them | one f32 scale per block |
 //!
-//! A lane reads one chunk (one or two blocks) of the vector a step. Word `w` of
-//! the chunks stands in plane `w`, so that neighbouring lanes read neighbouring
-//! 16-byte words and no two of them meet in a bank.
+//! In each step a lane reads one chunk (one or two blocks) of the activations. Word `w` of every
+//! chunk is in plane `w`, so adjacent lanes read adjacent 16-byte words and there are no bank
+//! conflicts.
 //!
 //! # Barriers
-//! | barrier | arrives | waits | guards |
+//! | barrier | arrive | wait | meaning |
 //! |---|---|---|---|
-//! | 0, panel free | all threads | all threads | nobody still reads the previous panel |
+//! | 0, panel free | all threads | all threads | no thread still reads the previous panel |
 //! | 0, panel full | all threads | all threads | the panel is decoded |
 //!
 //! # Arithmetic
-//! The dot product of a block of 16 is exact (see each [`BlockDot`]); scale
-//! products, their product with the block sum, and sums over blocks are f32.
+//! The dot product of a block of 16 elements is exact (see each [`BlockDot`]). The product of two
+//! scales, its product with the block's dot product, and the sum over blocks are f32.
 
+mod activations;
 mod epilogue;
-mod rows;
-mod vector;
+mod weights;
 
 #[cfg(gpu_e2m1 = "hardware")]
 mod convert_dot;
@@ -48,55 +56,59 @@ use integer_dot::IntegerDot as Dot;
 
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::ScaleLayout;
-use fp4_formats::gemv::{CONFIGS, GemvConfig, GemvParams, PANEL, VectorElement};
-use rows::{Rows, Segment, Stream};
+use fp4_formats::gemv::{CONFIGS, DecodedElement, GemvConfig, GemvParams, PANEL};
+use weights::{Rows, Segment, Stream};
 
-/// How an architecture multiplies 16 codes of the matrix with 16 elements of
-/// the decoded vector.
+/// How an architecture multiplies a block of 16 codes of the weights with 16 decoded elements of the
+/// activations.
 trait BlockDot: Copy {
-    /// What the vector is decoded to.
-    const ELEMENT: VectorElement;
-    /// What a block sum must be multiplied with to be in units of the values.
+    /// How a decoded element is stored.
+    const ELEMENT: DecodedElement;
+    /// Factor that turns the result of [`dot`](Self::dot) into the dot product of the values.
     const UNIT: f32;
-    /// 16-byte words of a decoded block.
+    /// Number of 16-byte words in a decoded block.
     const WORDS: u32;
     /// A decoded block: its 16-byte words.
     type Block: Copy;
 
-    /// What decoding needs in registers.
+    /// The constants that decoding keeps in registers.
     fn new() -> Self;
 
     /// Decodes 16 codes and stores word `w` of the result at the shared address
     /// `address + w * plane`.
     ///
     /// # Safety
-    /// Those are 16-byte aligned words of the CTA's shared memory.
+    /// These addresses are 16-byte aligned words of the CTA's shared memory, which no other thread
+    /// accesses at the same time.
     unsafe fn stage(self, address: u32, plane: u32, codes: [u32; 2]);
 
-    /// Loads what [`BlockDot::stage`] stored.
+    /// Loads a block that [`BlockDot::stage`] stored.
     ///
     /// # Safety
-    /// A block was staged there and a barrier passed since.
+    /// A block was staged at `address` with the same `plane`, and all threads have passed a barrier
+    /// since.
     unsafe fn load(address: u32, plane: u32) -> Self::Block;
 
-    /// Exact dot product, in [`BlockDot::UNIT`]s.
-    fn dot(self, codes: [u32; 2], vector: &Self::Block) -> f32;
+    /// The exact dot product, in units of [`BlockDot::UNIT`].
+    fn dot(self, codes: [u32; 2], activations: &Self::Block) -> f32;
 }
 
-/// Bytes of the widest shared-memory access.
+/// Bytes of the widest access to shared memory.
 const WORD: u32 = 16;
 
-/// Shared addresses of a panel.
+/// The shared memory of a panel.
 #[derive(Clone, Copy)]
 struct Panel {
+    /// Shared address of the decoded elements.
     elements: u32,
     /// Bytes of a plane.
     plane: u32,
+    /// Shared address of the scales.
     scales: u32,
 }
 
 impl Panel {
-    /// The one panel of the CTA, laid out for a vector of `k` elements.
+    /// The CTA's panel for activations of `k` elements.
     #[inline(always)]
     fn new<D: BlockDot>(config: &GemvConfig, k: u32) -> Self {
         let elements = shared::dynamic::<16>();
@@ -108,7 +120,7 @@ impl Panel {
         }
     }
 
-    /// Address of word 0 of block `block` of the panel.
+    /// Shared address of word 0 of block `block`.
     #[inline(always)]
     fn block<D: BlockDot, const CHUNK: usize>(&self, block: u32) -> u32 {
         let chunk = CHUNK as u32;
@@ -119,13 +131,14 @@ impl Panel {
 /// The kernel body for configuration `INDEX`.
 ///
 /// # Safety
-/// As the module's contract; launched with the configuration's threads and
-/// `shared_bytes(k)` of dynamic shared memory.
+/// * `p` and the grid satisfy the module's contract.
+/// * The launch has [`GemvConfig::threads`] threads per CTA and
+///   [`shared_bytes`](fp4_formats::gemv::shared_bytes) of dynamic shared memory.
 #[inline(always)]
 unsafe fn gemv<const INDEX: usize, const ROWS: usize, const CHUNK: usize>(p: &GemvParams) {
     const { assert!(CONFIGS[INDEX].rows_per_warp as usize == ROWS) };
     const { assert!(CONFIGS[INDEX].load_bytes as usize == CHUNK * 8) };
-    // One 16-byte word of a 128x4 tile holds the scales of four rows.
+    // 16 bytes of a 128x4 tile hold the scales of four rows.
     const { assert!(matches!(CONFIGS[INDEX].scale_layout, ScaleLayout::Linear) || ROWS == 4) };
     let config: &GemvConfig = const { &CONFIGS[INDEX] };
 
@@ -147,10 +160,17 @@ unsafe fn gemv<const INDEX: usize, const ROWS: usize, const CHUNK: usize>(p: &Ge
     let mut staged = false;
     while tile < tiles {
         if !staged || p.k > PANEL {
-            // SAFETY: the loop is the same for all threads of the CTA, so all
-            // of them stage together.
+            // SAFETY: the loop is uniform in the CTA, so all threads call it together; `p` and
+            // `panel` are the CTA's.
             unsafe {
-                vector::stage::<Dot, ROWS, CHUNK>(dot, p, batch, &current, panel, config.threads())
+                activations::stage::<Dot, ROWS, CHUNK>(
+                    dot,
+                    p,
+                    batch,
+                    &current,
+                    panel,
+                    config.threads(),
+                )
             };
             staged = true;
         }
@@ -162,12 +182,11 @@ unsafe fn gemv<const INDEX: usize, const ROWS: usize, const CHUNK: usize>(p: &Ge
                 segment(tile, current.first + PANEL)
             }
         };
-        // SAFETY: the stream was started for `current`, whose part of the
-        // vector is staged.
+        // SAFETY: the stream was started for `current`, whose activations are staged.
         unsafe { stream.accumulate(dot, config, &current, next, panel, &mut sums) };
         let next = next();
         if row_ends {
-            // SAFETY: all lanes of the warp are here; the rows are this warp's.
+            // SAFETY: the loop is uniform in the warp, and no other warp has these rows.
             unsafe { epilogue::store(p, batch, &current.rows, sums, p.alpha * Dot::UNIT) };
             sums = [0.0; ROWS];
             tile += thread::grid_dim_x();
@@ -176,17 +195,18 @@ unsafe fn gemv<const INDEX: usize, const ROWS: usize, const CHUNK: usize>(p: &Ge
     }
 }
 
-/// Entry points: name, index in [`CONFIGS`], rows a warp, blocks a chunk.
+/// Entry points: name, index in [`CONFIGS`], rows per warp, blocks per chunk.
 macro_rules! entries {
     ($($name:ident = $index:literal, $rows:literal, $chunk:literal;)*) => {
         $(
             #[doc = concat!("[`CONFIGS`]`[", stringify!($index), "]`.")]
             ///
             /// # Safety
-            /// As the module's contract.
+            /// The launch satisfies the module's contract and has the configuration's threads
+            /// and shared memory.
             #[kernel(threads = CONFIGS[$index].threads(), min_blocks = CONFIGS[$index].min_blocks)]
             pub unsafe fn $name(params: GemvParams) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller guarantees what `gemv` requires.
                 unsafe { gemv::<$index, $rows, $chunk>(&params) }
             }
         )*

@@ -1,24 +1,27 @@
-//! A ring of buffers between a producer and its consumers, guarded by two
-//! mbarriers a stage.
+//! A ring of buffers between a producer and its consumers, with two mbarriers per stage.
 //!
-//! | barrier | arrives | waits | says |
+//! | barrier | arrive | wait | meaning of a completed phase |
 //! |---|---|---|---|
 //! | `full[stage]` | producer (or its copies' bytes) | consumers | the stage holds data |
 //! | `empty[stage]` | consumers | producer | the stage may be overwritten |
 //!
-//! Each role walks the stages with a [`Cursor`] of its own. A barrier's phase
-//! flips each time round the ring, so what a role waits for is the stage's
-//! barrier and the parity of the round: consumers begin with parity 0 (nothing is
-//! full yet), the producer with parity 1, which a fresh barrier passes at once
-//! (everything is empty).
+//! ```text
+//!            full[0]      full[1]      full[2]
+//! producer --> stage 0 --> stage 1 --> stage 2 --> stage 0 ...  --> consumers
+//!            empty[0]     empty[1]     empty[2]
+//! ```
+//!
+//! Each role visits the stages in order, with its own [`Cursor`]. Every barrier completes one phase
+//! per round, so a role waits for the barrier of its stage with the parity of its round. Consumers
+//! start with parity 0, because no stage is full yet. The producer starts with parity 1, for which
+//! a new barrier does not block, because all stages are empty.
 
 use cuda_std::ptx::{marker, mbarrier};
 
 /// Bytes of an mbarrier.
 pub const MBARRIER_BYTES: u32 = 8;
 
-/// The barriers of a ring of `STAGES` buffers: `STAGES` full ones, then as many
-/// empty ones.
+/// The barriers of a ring of `STAGES` buffers: first the full barriers, then the empty barriers.
 #[derive(Clone, Copy)]
 pub struct Ring<const STAGES: u32> {
     /// Shared address of the first barrier.
@@ -26,7 +29,7 @@ pub struct Ring<const STAGES: u32> {
 }
 
 impl<const STAGES: u32> Ring<STAGES> {
-    /// Shared memory that the barriers take.
+    /// Bytes of shared memory that the barriers occupy.
     pub const BYTES: u32 = 2 * STAGES * MBARRIER_BYTES;
 
     /// The ring whose barriers are at the shared address `base`.
@@ -35,29 +38,29 @@ impl<const STAGES: u32> Ring<STAGES> {
         Self { base }
     }
 
-    /// The barrier that says that `stage` holds data.
+    /// Address of the barrier whose completed phase means that `stage` holds data.
     #[inline(always)]
     pub fn full(&self, stage: u32) -> u32 {
         self.base + stage * MBARRIER_BYTES
     }
 
-    /// The barrier that says that `stage` may be overwritten.
+    /// Address of the barrier whose completed phase means that `stage` may be overwritten.
     #[inline(always)]
     pub fn empty(&self, stage: u32) -> u32 {
         self.base + (STAGES + stage) * MBARRIER_BYTES
     }
 
-    /// Initialises the barriers. One thread; a fence and a barrier of all users
-    /// follow (`fence_mbarrier_init_release_cluster`, then the CTA's or the
-    /// cluster's barrier).
+    /// Initialises the barriers. One thread calls it; then it executes
+    /// `fence_mbarrier_init_release_cluster`, and all users a barrier of the CTA or of the cluster.
     ///
     /// # Safety
-    /// `Self::BYTES` bytes at `base` are the CTA's and hold no live mbarriers.
+    /// The `Self::BYTES` bytes at `base` are shared memory of the CTA, 8-byte aligned, and hold no
+    /// live mbarriers.
     #[inline(always)]
     pub unsafe fn init(&self, full_arrivals: u32, empty_arrivals: u32) {
         let mut stage = 0;
         while stage < STAGES {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees the memory of all barriers of the ring.
             unsafe {
                 mbarrier::mbarrier_init_shared_cta_b64(self.full(stage), full_arrivals);
                 mbarrier::mbarrier_init_shared_cta_b64(self.empty(stage), empty_arrivals);
@@ -69,118 +72,122 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// Consumer: waits until the stage at `cursor` holds data.
     ///
     /// # Safety
-    /// The barriers are initialised and known to the caller.
+    /// The barriers are initialised, and the calling thread has passed the barrier after that.
     #[inline(always)]
     pub unsafe fn wait_full(&self, cursor: &Cursor<STAGES>) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the barriers are initialised; its cursor is at most one
+        // phase ahead.
         unsafe { mbarrier::wait_parity(self.full(cursor.stage), cursor.parity) }
     }
 
     /// Producer: waits until the stage at `cursor` may be overwritten.
     ///
     /// # Safety
-    /// The barriers are initialised and known to the caller.
+    /// The barriers are initialised, and the calling thread has passed the barrier after that.
     #[inline(always)]
     pub unsafe fn wait_empty(&self, cursor: &Cursor<STAGES>) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the barriers are initialised; its cursor is at most one
+        // phase ahead.
         unsafe { mbarrier::wait_parity(self.empty(cursor.stage), cursor.parity) }
     }
 
-    /// [`wait_full`](Self::wait_full) where threads of other CTAs of the cluster arrive.
-    /// The L1 cache is emptied each time, so this is not for every K step: completed copies
-    /// and commits, also those of other CTAs, are waited for as the CTA's own.
+    /// [`wait_full`](Self::wait_full) for a stage that threads of other CTAs of the cluster write.
+    /// The acquire with cluster scope invalidates the L1 cache, so it is too slow for every K step.
+    /// Copies and commits, including those of other CTAs, need only the scope of the CTA.
     ///
     /// # Safety
-    /// As [`wait_full`](Self::wait_full).
+    /// The barriers are initialised, and the calling thread has passed the barrier after that.
     #[inline(always)]
     pub unsafe fn wait_full_cluster(&self, cursor: &Cursor<STAGES>) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the barriers are initialised; its cursor is at most one
+        // phase ahead.
         unsafe { mbarrier::wait_parity_cluster(self.full(cursor.stage), cursor.parity) }
     }
 
-    /// [`wait_empty`](Self::wait_empty) where threads of other CTAs of the cluster arrive.
+    /// [`wait_empty`](Self::wait_empty) for a stage that threads of other CTAs of the cluster read.
     ///
     /// # Safety
-    /// As [`wait_empty`](Self::wait_empty).
+    /// The barriers are initialised, and the calling thread has passed the barrier after that.
     #[inline(always)]
     pub unsafe fn wait_empty_cluster(&self, cursor: &Cursor<STAGES>) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the barriers are initialised; its cursor is at most one
+        // phase ahead.
         unsafe { mbarrier::wait_parity_cluster(self.empty(cursor.stage), cursor.parity) }
     }
 
-    /// Producer: waits until all stages may be overwritten, from `cursor`, its next, on.
+    /// Producer: waits until all stages may be overwritten, starting at `cursor`, its next stage.
     ///
     /// # Safety
-    /// The barriers are initialised and known to the caller.
+    /// The barriers are initialised, and the calling thread has passed the barrier after that.
     #[inline(always)]
     pub unsafe fn wait_all_empty(&self, cursor: &mut Cursor<STAGES>) {
         let mut waited = 0;
         while waited < STAGES {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees that the barriers are initialised.
             unsafe { self.wait_empty(cursor) };
             cursor.advance();
-            // Not unrolled: code that runs once should be small.
+            // `pin` prevents unrolling, because this code runs once and should be small.
             waited = marker::pin(waited + 1);
         }
     }
 
-    /// Producer: one arrival at the stage's full barrier, which then also waits
-    /// for `bytes` bytes of copies.
+    /// Producer: adds `bytes` to the bytes that the stage's full barrier expects, and arrives once.
     ///
     /// # Safety
-    /// The caller waited for the stage to be empty.
+    /// The barriers are initialised, and the calling thread has waited for the stage to be empty.
     #[inline(always)]
     pub unsafe fn expect_bytes(&self, cursor: &Cursor<STAGES>, bytes: u32) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the barrier is initialised and expects this arrival.
         unsafe {
             mbarrier::mbarrier_arrive_expect_tx_shared_cta_b64(self.full(cursor.stage), bytes);
         }
     }
 
-    /// Producer that writes with ordinary stores: one arrival at the full barrier.
+    /// Producer that writes with ordinary stores: arrives once at the full barrier.
     ///
     /// # Safety
-    /// The caller waited for the stage to be empty.
+    /// The barriers are initialised, and the calling thread has waited for the stage to be empty.
     #[inline(always)]
     pub unsafe fn arrive_full(&self, cursor: &Cursor<STAGES>) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the barrier is initialised and expects this arrival.
         unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.full(cursor.stage)) }
     }
 
-    /// Consumer: one arrival at the stage's empty barrier.
+    /// Consumer: arrives once at the stage's empty barrier.
     ///
     /// # Safety
-    /// The caller waited for the stage to be full and reads it no more.
+    /// The barriers are initialised, and the calling thread has waited for the stage to be full and
+    /// does not read it again.
     #[inline(always)]
     pub unsafe fn arrive_empty(&self, cursor: &Cursor<STAGES>) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the barrier is initialised and expects this arrival.
         unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.empty(cursor.stage)) }
     }
 }
 
-/// A role's place in a ring: the stage, and the parity that it waits for there.
+/// A role's position in a ring: the stage, and the parity for which it waits there.
 #[derive(Clone, Copy)]
 pub struct Cursor<const STAGES: u32> {
     /// Index of the stage.
     pub stage: u32,
-    /// Parity of the phase that ends the next wait there.
+    /// Parity of the phase whose completion ends the wait.
     pub parity: u32,
 }
 
 impl<const STAGES: u32> Cursor<STAGES> {
-    /// Where a producer begins: all stages are empty.
+    /// The start of a producer: all stages are empty.
     #[inline(always)]
     pub fn producer() -> Self {
         Self { stage: 0, parity: 1 }
     }
 
-    /// Where a consumer begins: no stage is full.
+    /// The start of a consumer: no stage is full.
     #[inline(always)]
     pub fn consumer() -> Self {
         Self { stage: 0, parity: 0 }
     }
 
-    /// The next stage; past the last one the first, with the other parity.
+    /// Moves to the next stage; after the last stage, to the first with the other parity.
     #[inline(always)]
     pub fn advance(&mut self) {
         self.stage += 1;

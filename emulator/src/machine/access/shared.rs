@@ -25,7 +25,7 @@ impl Context<'_> {
                     let kind_of = DiagnosticKind::OutOfBounds;
                     return Err(self.fault(kind_of, Space::Shared, addrs[lane], bytes, kind, lane));
                 }
-                self.units.cluster.check_alive(rank as u32)?;
+                self.units.check_peer(self.warp(), rank as u32)?;
             }
             let mut here = 0;
             for (lane, addr) in addrs.iter().enumerate() {

@@ -8,7 +8,7 @@
 
 use super::clock::Clock;
 use super::shadow::Record;
-use super::{AgentId, Races};
+use super::{AgentId, Races, STARTED};
 
 /// Most lanes that publish on their own; more are taken for the whole warp.
 const MOST: usize = 4;
@@ -40,7 +40,7 @@ impl Lanes {
             self.live.extend((0..warps_per_cta).map(live));
         }
         self.together.clear();
-        self.together.resize(ctas * warps_per_cta, 0);
+        self.together.resize(ctas * warps_per_cta, STARTED);
         self.agents.clear();
         self.agents.resize(ctas * warps_per_cta * LANES, 0);
         self.any = false;

@@ -21,6 +21,9 @@
 //! | `tensor` | what orders operations on tensor memory |
 //! | `hooks` | how executing instructions reach all this, reports |
 //!
+//! The start of a CTA comes before all that its warps do. A warp that uses memory of another
+//! CTA must have learned of its start; relaxed arrivals and waits tell that too.
+//!
 //! No program that is free of races is reported. What can be missed:
 //! - races between lanes of one warp;
 //! - races between CTAs in global memory, which is not looked at;
@@ -85,6 +88,9 @@ enum Place {
 /// Units of a CTA's tensor memory: 16 lanes of a column each.
 const TENSOR_UNITS: usize = 8 * 512;
 
+/// The epoch of a warp that is its CTA's start: nothing is accessed in it.
+const STARTED: u32 = 1;
+
 /// A race: its place, and the earlier and the later access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -148,14 +154,16 @@ impl Races {
         self.warps_per_cta = warps_per_cta;
         self.agents.clear();
         self.agents.resize(self.warps, Clock::default());
-        for (agent, clock) in self.agents.iter_mut().enumerate() {
-            clock.set(agent, 1);
-        }
-        self.idle.clear();
         for clocks in [&mut self.fenced, &mut self.seen] {
             clocks.clear();
             clocks.resize(self.warps, Clock::default());
         }
+        for warp in 0..self.warps {
+            // Whatever a warp publishes says that it runs.
+            self.agents[warp].set(warp, STARTED + 1);
+            self.fenced[warp].set(warp, STARTED);
+        }
+        self.idle.clear();
         self.shadows.resize_with(ctas, Shadow::default);
         self.shadows.iter_mut().for_each(|shadow| shadow.reset(shared_bytes));
         self.tensors.resize_with(ctas, Shadow::default);
@@ -288,6 +296,15 @@ impl Races {
         let ended = &self.ended[rank as usize];
         let over = |old: &&Remote| self.known_to(ended, old.warp, old.lanes, old.epoch);
         self.remote[rank as usize].iter().find(|old| !over(old)).copied()
+    }
+
+    /// Whether a warp knows that the CTA of `rank` has started: it has waited for something that
+    /// one of its threads did, also for a relaxed arrival.
+    pub(crate) fn knows_start(&self, warp: AgentId, rank: u32) -> bool {
+        let first = rank as usize * self.warps_per_cta;
+        let known = |clock: &Clock, of: AgentId| clock.get(of) >= STARTED;
+        (first..first + self.warps_per_cta)
+            .any(|of| known(&self.agents[warp], of) || known(&self.seen[warp], of))
     }
 
     fn found(&self, place: Place, clash: Clash) -> Found {

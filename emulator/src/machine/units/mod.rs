@@ -239,6 +239,24 @@ impl Units {
         (self.ctas[warp / self.warps_per_cta], (warp % self.warps_per_cta) as u32)
     }
 
+    /// A warp uses memory of another CTA: that must have started, as far as the warp can know,
+    /// and not have exited.
+    pub(crate) fn check_peer(&self, warp: usize, rank: u32) -> Exec {
+        self.check_started(warp, rank)?;
+        self.cluster.check_alive(rank)
+    }
+
+    /// Something that a warp waited for must say that the CTA of `rank` has started.
+    pub(crate) fn check_started(&self, warp: usize, rank: u32) -> Exec {
+        let own = warp / self.warps_per_cta == rank as usize;
+        match &self.races {
+            Some(races) if !own && !races.knows_start(warp, rank) => {
+                Err(Fault::warp(DiagnosticKind::Async(AsyncFault::Unstarted { rank })))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Changes whenever something happened that a thread might wait for.
     pub(crate) fn events(&self) -> u64 {
         self.events

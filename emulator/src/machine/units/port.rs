@@ -88,8 +88,7 @@ impl Context<'_> {
         if rank != u64::from(self.place.rank) {
             let lane = lane as u32;
             self.units
-                .cluster
-                .check_alive(rank as u32)
+                .check_peer(self.warp(), rank as u32)
                 .map_err(|fault| Fault::lane(fault.kind, lane))?;
         }
         Ok(At { rank: rank as u32, offset: offset as u32 })

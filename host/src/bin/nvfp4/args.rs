@@ -64,26 +64,28 @@ pub struct Target {
     pub json: bool,
 }
 
-/// Matrix times vector, both in NVFP4.
+/// One vector of activations times weights, both in NVFP4.
 ///
-/// With --checkpoint: the weight matrix --tensor (F32, F16 or BF16) and an input vector are
-/// quantised with TorchAO's recipe (two-level scales) and multiplied. The vector is that of
-/// --vector, or standard normal with --seed, or else what the model would feed its first layer:
-/// row --token of the file's largest matrix that has `embed` in its name and the weight's width;
-/// where there is none, standard normal with seed 1. Reported are the largest errors against the
-/// f64 oracle on the quantised data, and the signal-to-noise ratio against the unquantised f64
-/// product.
+/// With --checkpoint, the weight matrix --tensor (F32, F16 or BF16) and one vector of activations
+/// are quantised with TorchAO's recipe (two-level scales) and multiplied. The activations are those
+/// of --vector, or standard normal values with --seed, or else the input of the model's first layer:
+/// row --token of the file's largest matrix that has `embed` in its name and the weight's width. If
+/// there is no such matrix, they are standard normal values with seed 1. The report has the largest
+/// errors against the f64 oracle on the quantised data, and the signal-to-noise ratio against the
+/// unquantised f64 product.
 ///
-/// With --inputs: operands from a file with the tensors a (U8 [L, M, K/2]), a_scale (F8_E4M3 or
-/// U8 [L, M, K/16]), a_global_scale, b (U8 [L, K/2]), b_scale ([L, K/16]), b_global_scale and
-/// alpha. Where L is 1 its dimension may be left out; scalars are 1 if absent. The metadata keys
-/// a_scale_layout and b_scale_layout say linear (the default) or 128x4.
+/// With --inputs, the operands come from a file with the tensors a (activations: U8 [L, K/2] or
+/// [L, 1, K/2]), a_scale (F8_E4M3 or U8 [L, K/16]), a_global_scale, b (weights: U8 [L, M, K/2]),
+/// b_scale ([L, M, K/16]), b_global_scale and alpha. If L is 1, its dimension may be omitted;
+/// scalars are 1 if absent. The metadata keys a_scale_layout and b_scale_layout are linear (the
+/// default) or 128x4. A file with the weights in a and the activations in b is refused, except for
+/// M = L = 1, where both orders give the same result.
 ///
-/// --out writes the result as the tensor c ([L, M]), only once it is verified.
+/// --out writes the result as the tensor c ([L, M]), but only after it has been verified.
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("input").required(true))]
 pub struct Gemv {
-    /// Checkpoint that has the weight.
+    /// Checkpoint that contains the weight.
     #[arg(long, group = "input", requires = "tensor", value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
     /// Operands.
@@ -92,13 +94,13 @@ pub struct Gemv {
     /// Name of the weight, a matrix [M, K].
     #[arg(long, requires = "checkpoint", value_name = "NAME")]
     pub tensor: Option<String>,
-    /// Input vector: the tensor x, or the only tensor, of this safetensors file.
+    /// Activations: the tensor x, or the only tensor, of this safetensors file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "token"])]
     pub vector: Option<PathBuf>,
-    /// Standard normal input vector.
+    /// Standard normal activations from this seed.
     #[arg(long, conflicts_with = "token")]
     pub seed: Option<u64>,
-    /// Row of the embedding [default: 1000, or the last].
+    /// Row of the embedding [default: 1000, or the last row].
     #[arg(long)]
     pub token: Option<usize>,
     /// Layout of the scales: linear or 128x4.
@@ -177,7 +179,8 @@ pub struct Bench {
     /// Seed of the inputs.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Layout of the matrix's scales: linear or 128x4.
+    /// Layout of the scales, linear or 128x4: of gemv's weights, of gemm's activations, of what is
+    /// quantised or dequantised.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub layout: ScaleLayout,
     /// f16, bf16 or f32: type of gemv's and gemm's result [default: f16], of the floats that are quantised or

@@ -10,10 +10,9 @@ use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::{Choice, Device, Kernels};
 use nvfp4::error::Result as LibraryResult;
 use nvfp4::gemm::{GemmOptions, GemmOverrides, Output};
-use nvfp4::gemv::{self, GemvOptions};
-use nvfp4::linear::{self, VectorSource};
+use nvfp4::gemv::layer::{self, ActivationSource};
+use nvfp4::gemv::{self, GemvOptions, GemvOverrides, GemvPlan};
 use nvfp4::oracle::{self, Verification};
-use nvfp4::plan::{Overrides, Plan};
 use nvfp4::quantize::{self, QuantizeOptions, Recipe, TensorScale};
 use nvfp4::shape::{self, Shape};
 use nvfp4::{doctor, operands};
@@ -75,15 +74,15 @@ pub fn exit(verified: bool) -> ExitCode {
 
 fn run_checkpoint(args: &Gemv, file: Checkpoint, tensor: &str) -> anyhow::Result<ExitCode> {
     let source = match (&args.vector, args.seed) {
-        (Some(path), _) => VectorSource::File(path.clone()),
-        (None, Some(seed)) => VectorSource::Normal { seed },
-        (None, None) => VectorSource::Embedding { token: args.token },
+        (Some(path), _) => ActivationSource::File(path.clone()),
+        (None, Some(seed)) => ActivationSource::Normal { seed },
+        (None, None) => ActivationSource::Embedding { token: args.token },
     };
     let progress = Progress::new();
     let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
     let options = GemvOptions { output: args.dtype, ..GemvOptions::default() };
     progress.step(format!("quantising and multiplying {tensor}"));
-    let (report, result) = linear::run(&kernels, &file, tensor, &source, args.layout, options)?;
+    let (report, result) = layer::run(&kernels, &file, tensor, &source, args.layout, options)?;
     if let (true, Some(path)) = (report.verified, &args.out) {
         let rows = report.verification.outputs;
         operands::write_result(path, &result, 1, rows)?;
@@ -100,7 +99,7 @@ struct InputsReport {
     shape: String,
     output: &'static str,
     device: Choice,
-    plan: Plan,
+    plan: GemvPlan,
     verified: bool,
     max_error: f64,
     verification: Verification,
@@ -170,10 +169,10 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     let bench = GemvBench {
         generator: args.generator,
         seed: args.seed,
-        layouts: [args.layout, ScaleLayout::Linear],
+        layouts: [ScaleLayout::Linear, args.layout],
         options: GemvOptions {
             output: ResultType::floats(args.dtype, FloatType::F16),
-            overrides: Overrides { kernel: args.kernel.clone(), ctas: args.ctas },
+            overrides: GemvOverrides { kernel: args.kernel.clone(), ctas: args.ctas },
             ..GemvOptions::default()
         },
         protocol: protocol(args),

@@ -13,7 +13,7 @@ pub const RESPONSES: u32 = 2;
 const MAX_BUFFERS: u32 = 4;
 
 /// Warps that decode: one for each quarter of tensor memory's lanes.
-const QUARTERS: u32 = 4;
+pub const QUARTERS: u32 = 4;
 
 /// Shared addresses of a CTA, the same in each of its cluster.
 #[derive(Clone, Copy)]

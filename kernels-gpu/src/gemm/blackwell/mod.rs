@@ -54,6 +54,10 @@
 //! both; where warps decode, the second CTA's full says that its `X` is there. A stage that
 //! is empty is so in every CTA that its copies reach.
 //!
+//! All threads of the cluster meet behind the initialisation of barriers, before anything of
+//! another CTA is used, tensor memory of a pair included; the warps of a CTA that use tensor
+//! memory meet behind its allocation; and all threads of the cluster before it is freed.
+//!
 //! A box of results is one warp's: it is full behind a proxy fence and the warp's barrier,
 //! and empty when the lane that had it copied has waited for the copy's reads.
 //!
@@ -74,8 +78,8 @@ mod schedule;
 mod store;
 mod store_blocks;
 
-use control::Control;
-use cuda_std::ptx::{cluster, marker, memory, tcgen05, tensor_copy};
+use control::{Control, QUARTERS};
+use cuda_std::ptx::{barrier, cluster, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::gemm::blackwell::config::{
     COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
@@ -193,21 +197,19 @@ unsafe fn gemm<
     // SAFETY: each warp takes its branch as a whole and all meet at the barriers; the
     // roles keep the protocol that the module head states.
     unsafe {
-        if role == COPY_WARP {
-            if warp::elect() {
-                control.init::<BUFFERS>(config);
-                for i in 0..RESULT + params.copied {
-                    if i != copy::Y_SCALES || config.left.is_none() {
-                        tensor_copy::prefetch_tensormap(map(i));
-                    }
+        if role == COPY_WARP && warp::elect() {
+            control.init::<BUFFERS>(config);
+            for i in 0..RESULT + params.copied {
+                if i != copy::Y_SCALES || config.left.is_none() {
+                    tensor_copy::prefetch_tensormap(map(i));
                 }
             }
-        } else if role == PRODUCT_WARP {
-            tcgen05::tcgen05_alloc::<PAIR, TENSOR_COLUMNS>(control.tensor_slot());
-            tcgen05::tcgen05_relinquish_alloc_permit::<PAIR>();
         }
-        meet(config);
-        let tensor = memory::ld_shared_b32(control.tensor_slot());
+        begin(config);
+        // As if it changed: a compiler that knows that it does not may give the copying warp
+        // instructions of its own above, which all threads must execute together.
+        let role = marker::pin(role);
+        let tensor = tensor_memory::<PAIR>(config, role, control.tensor_slot());
 
         if role < STORE_WARPS {
             store::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control, tensor);
@@ -231,22 +233,69 @@ unsafe fn gemm<
             schedule::run(&work, &control);
         }
 
-        meet(config);
+        end(config);
         if role == PRODUCT_WARP {
             tcgen05::tcgen05_dealloc::<PAIR, TENSOR_COLUMNS>(tensor);
         }
     }
 }
 
+/// All threads of the cluster wait until its CTAs run and their barriers are initialised.
+/// Before that, nothing of another CTA may be used, and no tensor memory allocated with it.
+///
+/// # Safety
+/// All threads of the cluster call it, once; the one that initialised the barriers of its CTA
+/// has executed `fence.mbarrier_init` since.
+#[inline(always)]
+unsafe fn begin(config: &BlackwellConfig) {
+    // SAFETY: the caller's; lanes that a role left behind come together first.
+    unsafe {
+        warp::sync();
+        if config.cluster() > 1 {
+            // The fence released the barriers; there is nothing else to publish.
+            cluster::barrier_cluster_arrive_relaxed_aligned();
+            cluster::barrier_cluster_wait_acquire_aligned();
+        } else {
+            thread::sync_threads();
+        }
+    }
+}
+
+/// Allocates tensor memory, of a pair in both CTAs. Its address, for the warps that use it;
+/// other roles need not wait for it.
+///
+/// # Safety
+/// Whole warps of all roles, behind [`begin`]; `slot` is the CTA's, for one address.
+#[inline(always)]
+unsafe fn tensor_memory<const PAIR: u32>(config: &BlackwellConfig, role: u32, slot: u32) -> u32 {
+    const USERS: u32 = (STORE_WARPS + 1) * warp::LANES;
+    const USERS_WITH_DECODING: u32 = USERS + QUARTERS * warp::LANES;
+    if role != PRODUCT_WARP && (STORE_WARPS..DECODE_WARP).contains(&role) {
+        return 0;
+    }
+    // SAFETY: the caller's; these are the warps that the barrier, of no other use, is for.
+    unsafe {
+        if role == PRODUCT_WARP {
+            tcgen05::tcgen05_alloc::<PAIR, TENSOR_COLUMNS>(slot);
+            tcgen05::tcgen05_relinquish_alloc_permit::<PAIR>();
+        }
+        if config.left.is_none() {
+            barrier::bar_sync_threads::<1, USERS>();
+        } else {
+            barrier::bar_sync_threads::<1, USERS_WITH_DECODING>();
+        }
+        memory::ld_shared_b32(slot)
+    }
+}
+
 /// All threads of the cluster wait for each other; what each did to shared memory before is
-/// known to all after. Of tensor memory only its allocation and its end meet here, which are
-/// synchronous: every role has a fence of its own before it uses that memory, and has waited
-/// for what it read there.
+/// known to all after. Of tensor memory only its end is behind this, which is synchronous:
+/// every role has waited for what it read there.
 ///
 /// # Safety
 /// All threads of the cluster call it.
 #[inline(always)]
-unsafe fn meet(config: &BlackwellConfig) {
+unsafe fn end(config: &BlackwellConfig) {
     // SAFETY: the caller's; lanes that a role left behind come together first.
     unsafe {
         warp::sync();

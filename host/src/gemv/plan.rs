@@ -1,25 +1,21 @@
-//! Which kernel runs an operation, with which launch, and why.
+//! Plans of a GEMV: which kernel runs it, with which launch, and why.
 //!
-//! The choice itself is the table of [`fp4_formats::gemv`], which the kernels are compiled from; a
-//! plan makes a launch of it and records the reasons. Nothing is measured at run time.
+//! [`fp4_formats::gemv::choose`] chooses a configuration from the table that the kernels are compiled
+//! from. A plan is the launch that follows, with the reasons. Nothing is measured at run time.
 
 use std::fmt;
 
-use fp4_formats::gemv::{self, CONFIGS, GemvConfig, VectorElement};
+use fp4_formats::gemv::{self as contract, CONFIGS, DecodedElement, GemvConfig, GemvMachine};
 use fp4_formats::{Arch, ScaleLayout};
 use serde::Serialize;
 
-use crate::device::Machine;
+use crate::device::{MAX_GRID_Y, Machine};
 use crate::error::{Error, Result};
 use crate::shape::{GemvShape, MAX_DIM};
 
-/// Most CTAs in the grid's y dimension (CUDA C++ Programming Guide, technical specifications);
-/// larger batches take several launches.
-pub const MAX_GRID_Y: usize = 65_535;
-
 /// How a GEMV will be run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Plan {
+pub struct GemvPlan {
     /// The operation, `gemv`.
     pub op: &'static str,
     /// Kernel name in the PTX.
@@ -32,27 +28,28 @@ pub struct Plan {
     pub threads: u32,
     /// Dynamic shared memory of a CTA, bytes.
     pub dynamic_shared: u32,
-    /// Launches, one after the other; more than one only for batches beyond 65,535.
+    /// Number of launches; more than one only for more than 65,535 batch entries.
     pub launches: usize,
-    /// Rows of the matrix that a CTA carries at a time.
+    /// Rows of the weights that a CTA computes at a time.
     pub tile_rows: u32,
     /// Bytes of codes that a lane loads in one instruction.
     pub load_bytes: u32,
-    /// f32 additions, one after the other, that lead to a result; what the oracle's bound takes.
+    /// Length of the longest chain of dependent f32 additions behind a result, from which the
+    /// oracle derives its bound.
     pub additions: u32,
     /// Whether operands are rearranged before the launch.
     pub repack: &'static str,
-    /// Why this kernel and this grid, a sentence each.
+    /// Why this kernel and this grid, one sentence per reason.
     pub why: Vec<String>,
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for GemvPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [x, y] = self.grid;
         write!(
             f,
-            "{} for {}: {x} x {y} CTAs of {} threads, {} bytes of shared memory, {} rows a CTA at \
-             a time, {}-byte loads, {} launch{}, repacking: {}",
+            "{} for {}: {x} x {y} CTAs of {} threads, {} bytes of shared memory, {} rows per CTA \
+             at a time, {}-byte loads, {} launch{}, repacking: {}",
             self.kernel,
             self.arch,
             self.threads,
@@ -70,34 +67,34 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What a caller may fix instead of leaving it to the plan.
+/// Choices that the caller makes instead of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Overrides {
+pub struct GemvOverrides {
     /// Kernel by name.
     pub kernel: Option<String>,
     /// CTAs that share a batch entry.
     pub ctas: Option<u32>,
 }
 
-/// Plans a GEMV with the matrix's scales in `layout` for a machine that runs kernels of `arch`.
+/// Plans a GEMV with the weights' scales in `layout` for a machine that runs kernels of `arch`.
 ///
 /// # Errors
-/// [`Error::Shape`] where no kernel takes the problem (K no multiple of 16, sizes beyond 32
-/// bits), or an override names an unknown or unsuitable kernel or no CTAs.
-pub fn gemv(
+/// [`Error::Shape`] if no kernel takes the problem (K is not a multiple of 16, or a size does not
+/// fit 31 bits), or if an override names an unknown or unsuitable kernel or zero CTAs.
+pub fn plan(
     shape: GemvShape,
     layout: ScaleLayout,
     arch: Arch,
     machine: Machine,
-    overrides: &Overrides,
-) -> Result<Plan> {
+    overrides: &GemvOverrides,
+) -> Result<GemvPlan> {
     let (m, k) = (dimension("M", shape.m)?, dimension("K", shape.k)?);
     dimension("L", shape.l)?;
-    let element = VectorElement::of(arch);
+    let element = DecodedElement::of(arch);
     let machine =
-        gemv::Machine { sms: machine.sms.max(1), shared_bytes: machine.shared_per_sm, element };
+        GemvMachine { sms: machine.sms.max(1), shared_bytes: machine.shared_per_sm, element };
     let batches = shape.l.min(MAX_GRID_Y) as u32;
-    let Some((table, reason)) = gemv::choose(m, k, batches, layout, &machine) else {
+    let Some((table, reason)) = contract::choose(m, k, batches, layout, &machine) else {
         return Err(Error::shape("K", "a multiple of 16", shape.k));
     };
     let (config, reason) = match &overrides.kernel {
@@ -115,25 +112,25 @@ pub fn gemv(
     let why = vec![
         reason.to_owned(),
         format!(
-            "the matrix's scales are {layout}, K = {k} allows {}-byte loads",
+            "the weights' scales are {layout}, K = {k} allows {}-byte loads",
             config.load_bytes
         ),
         if overrides.ctas.is_some() {
-            format!("{ctas} CTAs a batch entry were asked for")
+            format!("{ctas} CTAs per batch entry were asked for")
         } else {
             format!(
-                "{tiles} tiles a batch entry; {per_sm} CTAs fit each of {} SMs at once",
+                "{tiles} tiles per batch entry; each of {} SMs holds {per_sm} CTAs at once",
                 machine.sms
             )
         },
     ];
-    Ok(Plan {
+    Ok(GemvPlan {
         op: "gemv",
         kernel: config.name,
         arch,
         grid: [ctas, batches],
         threads: config.threads(),
-        dynamic_shared: gemv::shared_bytes(k, element),
+        dynamic_shared: contract::shared_bytes(k, element),
         launches: shape.l.div_ceil(MAX_GRID_Y),
         tile_rows: config.rows_per_warp * config.warps,
         load_bytes: config.load_bytes,

@@ -1,9 +1,9 @@
-//! One linear layer of a real checkpoint: quantise its weight and an input to NVFP4, multiply,
-//! and say how far the result is from the exact one.
+//! One linear layer of a checkpoint as a GEMV: quantises its weight and one vector of activations
+//! to NVFP4, multiplies them, and measures two errors.
 //!
-//! Two errors are kept apart. Against the f64 oracle on the *quantised* data only the kernel's
-//! rounding shows, and it has a bound ([`oracle`]). Against the f64 product of the *unquantised*
-//! data the quantisation shows, as a signal-to-noise ratio.
+//! The error against the f64 oracle on the *quantised* data is the kernel's rounding, which has a
+//! bound ([`oracle`]). The error against the f64 product of the *unquantised* data is mostly that of
+//! quantisation; it is reported as a signal-to-noise ratio.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,27 +15,26 @@ use crate::bench::Emulated;
 use crate::checkpoint::Checkpoint;
 use crate::device::{Choice, Kernels};
 use crate::error::{Error, Result};
-use crate::gemv::{GemvOptions, GemvResult, gemv};
+use crate::gemv::{GemvOptions, GemvPlan, GemvResult, gemv};
 use crate::oracle::{self, Verification};
-use crate::plan::Plan;
 use crate::quantize::{TensorScale, quantize};
 use crate::rng::SplitMix64;
 use crate::tensor::Dims;
 
-/// Row of an embedding that is taken where none is asked for, or the last one if there are fewer.
+/// Default row of the embedding; the last row if there are fewer.
 const DEFAULT_TOKEN: usize = 1000;
 
-/// Seed of the normal vector where no embedding fits.
+/// Seed of the standard normal values that are used if no embedding fits.
 const DEFAULT_SEED: u64 = 1;
 
-/// Where the input vector comes from.
+/// Where the activations come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VectorSource {
-    /// A row of the checkpoint's largest embedding of the layer's width: what the model feeds its
-    /// first layer. An embedding is a matrix with `embed` in its name. Where none fits, as
+pub enum ActivationSource {
+    /// A row of the checkpoint's largest embedding of the layer's width, which is the input of the
+    /// model's first layer. An embedding is a matrix with `embed` in its name. If none fits,
     /// [`Normal`](Self::Normal) with seed 1.
     Embedding {
-        /// The row; without one, row 1000 or the last.
+        /// The row; by default row 1000, or the last row if there are fewer.
         token: Option<usize>,
     },
     /// Standard normal values.
@@ -47,9 +46,9 @@ pub enum VectorSource {
     File(PathBuf),
 }
 
-/// What was computed, as `--json` prints it.
+/// The report of one layer, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
-pub struct LinearReport {
+pub struct LayerReport {
     /// The operation.
     pub op: &'static str,
     /// The file.
@@ -58,16 +57,16 @@ pub struct LinearReport {
     pub tensor: String,
     /// The shape as a string.
     pub shape: String,
-    /// Where the input vector came from.
+    /// Where the activations came from.
     pub vector: String,
-    /// Layout of the weight's and the input's scales.
+    /// Layout of the scales of both operands.
     pub layout: &'static str,
     /// Element type of the result.
     pub output: &'static str,
-    /// What it ran on, and why.
+    /// The device, and why it was chosen.
     pub device: Choice,
-    /// How it ran.
-    pub plan: Plan,
+    /// The plan.
+    pub plan: GemvPlan,
     /// Whether every result is within its bound.
     pub verified: bool,
     /// Largest absolute error against the f64 oracle on the quantised data.
@@ -82,24 +81,24 @@ pub struct LinearReport {
 
 /// Runs the layer whose weight is `tensor` of `file`, a float matrix `[M, K]`.
 ///
-/// Weight and input are quantised by [`quantize`] with two-level scales in `layout`.
+/// Activations and weight are quantised by [`quantize`] with two-level scales in `layout`.
 ///
 /// # Errors
-/// What reading the checkpoint, quantising (K a multiple of 16) and running may say. A wrong
-/// result is not an error: the report says so.
+/// The errors of reading the checkpoint, of quantising (K is a multiple of 16) and of running. A
+/// wrong result is not an error but part of the report.
 pub fn run(
     kernels: &Kernels,
     file: &Checkpoint,
     tensor: &str,
-    source: &VectorSource,
+    source: &ActivationSource,
     layout: ScaleLayout,
     options: GemvOptions,
-) -> Result<(LinearReport, GemvResult)> {
+) -> Result<(LayerReport, GemvResult)> {
     let (m, k, weight) = file.matrix(tensor)?;
-    let (input, vector) = vector(file, tensor, k, source)?;
+    let (input, vector) = activations(file, tensor, k, source)?;
     let scale = TensorScale::FromAmax;
-    let a = quantize(tensor, &weight, Dims::new(1, m, k)?, scale, layout)?;
-    let b = quantize(&vector, &input, Dims::new(1, 1, k)?, scale, layout)?;
+    let b = quantize(tensor, &weight, Dims::new(1, m, k)?, scale, layout)?;
+    let a = quantize(&vector, &input, Dims::new(1, 1, k)?, scale, layout)?;
     let alpha = options.alpha;
     let result = gemv(kernels, &a, &b, options)?;
 
@@ -110,7 +109,7 @@ pub fn run(
         .verify(&values, result.output);
     let mut exact = oracle::product(&weight, &input)?;
     exact.iter_mut().for_each(|value| *value *= f64::from(alpha));
-    let report = LinearReport {
+    let report = LayerReport {
         op: "gemv",
         checkpoint: file.path().display().to_string(),
         tensor: tensor.into(),
@@ -129,15 +128,15 @@ pub fn run(
     Ok((report, result))
 }
 
-/// The input vector, with a description of it.
-fn vector(
+/// The activations, with a description of their source.
+fn activations(
     file: &Checkpoint,
     weight: &str,
     k: usize,
-    source: &VectorSource,
+    source: &ActivationSource,
 ) -> Result<(Vec<f32>, String)> {
     match source {
-        VectorSource::File(path) => {
+        ActivationSource::File(path) => {
             let other = Checkpoint::open(path)?;
             let entries = other.entries();
             let name = match entries.as_slice() {
@@ -156,8 +155,8 @@ fn vector(
             }
             Ok((values, description))
         }
-        VectorSource::Normal { seed } => Ok(normal(k, *seed)),
-        VectorSource::Embedding { token } => match embedding(file, weight, k) {
+        ActivationSource::Normal { seed } => Ok(normal(k, *seed)),
+        ActivationSource::Embedding { token } => match embedding(file, weight, k) {
             Some((name, rows)) => {
                 let row = token.unwrap_or(DEFAULT_TOKEN.min(rows - 1));
                 if row >= rows {
@@ -182,7 +181,7 @@ fn normal(k: usize, seed: u64) -> (Vec<f32>, String) {
     ((0..k).map(|_| rng.normal() as f32).collect(), format!("standard normal, seed {seed}"))
 }
 
-/// The embedding of width `k` with the most rows, other than `weight`; name and rows.
+/// Name and number of rows of the embedding of width `k` with the most rows, `weight` excluded.
 fn embedding(file: &Checkpoint, weight: &str, k: usize) -> Option<(String, usize)> {
     let fits = |dtype: &str| matches!(dtype, "F32" | "F16" | "BF16");
     file.entries()
@@ -195,7 +194,7 @@ fn embedding(file: &Checkpoint, weight: &str, k: usize) -> Option<(String, usize
         .max_by_key(|(_, rows)| *rows)
 }
 
-impl fmt::Display for LinearReport {
+impl fmt::Display for LayerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let v = &self.verification;
         writeln!(
