@@ -424,18 +424,25 @@ impl Device {
     /// [`KernelsError`] where there are none,
     /// [`DeviceError::UnknownCode`].
     pub fn kernels(&self, dir: Option<&Path>) -> Result<Kernels> {
-        let request = CodeRequest::from_environment()?;
+        self.kernels_as(dir, CodeRequest::from_environment()?)
+    }
+
+    /// [`kernels`](Self::kernels), given to a GPU as `code` says.
+    ///
+    /// # Errors
+    /// [`KernelsError`] where there are none.
+    pub fn kernels_as(&self, dir: Option<&Path>, code: CodeRequest) -> Result<Kernels> {
         let files = self.kernel_files(dir)?;
         let arch = files.manifest().arch;
         let device = Self { choice: Choice { arch, ..self.choice.clone() }, ..self.clone() };
         let machine_code = match &self.backend {
-            Backend::Cuda(_) => request != CodeRequest::Ptx,
+            Backend::Cuda(_) => code != CodeRequest::Ptx,
             Backend::Emulator(_) => false,
         };
         let key = DeviceKey::of(self, files.fingerprint(machine_code))?;
         let tuning = Tuning::at(&Location::find(&key.name));
         let tuned = Tuned::new(key, tuning);
-        let modules = Rc::new(Modules::new(files, request));
+        let modules = Rc::new(Modules::new(files, code));
         Ok(Kernels { device, modules, overlapping: true, tuned })
     }
 
