@@ -12,8 +12,7 @@ use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4::quantize::TensorScale;
 use nvfp4_tests::golden::{self, Golden};
 use ptx_emu::num::narrow::ue8m0x2_from_f32;
-use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
-use std::sync::LazyLock;
+use ptx_emu::{GlobalMemory, Launch, Schedule};
 
 const TYPES: [FloatType; 3] = [FloatType::F32, FloatType::F16, FloatType::Bf16];
 
@@ -21,17 +20,14 @@ const TYPES: [FloatType; 3] = [FloatType::F32, FloatType::F16, FloatType::Bf16];
 struct Machine {
     name: &'static str,
     sms: u32,
-    module: Module,
+    arch: Arch,
 }
 
 /// An H200 and a B200.
-static MACHINES: LazyLock<[Machine; 2]> = LazyLock::new(|| {
-    let load = |arch, gpu: &Gpu| Module::load(&nvfp4_tests::ptx(arch), gpu).expect("kernels load");
-    [
-        Machine { name: "h200", sms: 3, module: load(Arch::Sm90a, &Gpu::h200()) },
-        Machine { name: "b200", sms: 2, module: load(Arch::Sm100a, &Gpu::b200()) },
-    ]
-});
+const MACHINES: [Machine; 2] = [
+    Machine { name: "h200", sms: 3, arch: Arch::Sm90a },
+    Machine { name: "b200", sms: 2, arch: Arch::Sm100a },
+];
 
 impl Machine {
     fn launch(
@@ -54,7 +50,7 @@ impl Machine {
             threads: None,
             instruction_limit: None,
         };
-        if let Err(error) = self.module.launch(memory, &launch) {
+        if let Err(error) = nvfp4_tests::module(self.arch, entry).launch(memory, &launch) {
             panic!("{} {entry}: {error}", self.name);
         }
     }
@@ -254,7 +250,7 @@ fn same_bytes(what: &str, got: &[u8], want: &[u8]) {
 fn check(case: &Case, values: &[f32]) {
     let (bytes, values) = encode(case.ty, values);
     let want = reference(case, &values);
-    for machine in MACHINES.iter() {
+    for machine in &MACHINES {
         let got = run(machine, case, &bytes, None);
         let what = format!("{} {case:?}", machine.name);
         same_bytes(&format!("{what} scales"), &got.scales, &want.scales);
@@ -319,7 +315,7 @@ fn golden_case(golden: &Golden) {
         TensorScale::PerRow => case.source = ScaleSource::RowAmax,
         TensorScale::OneLevel => {}
     }
-    for machine in MACHINES.iter() {
+    for machine in &MACHINES {
         let got = run(machine, &case, input, None);
         same_bytes(&format!("{} {name} scales", machine.name), &got.scales, scales);
         let of_block = case.block() / 2;
@@ -543,7 +539,7 @@ fn elements_that_are_not_finite() {
                 case.layout = ScaleLayout::ALL[turn % 2];
                 case.schedule = Schedule::Random(turn as u64);
                 let (bytes, _) = encode(case.ty, &values);
-                for machine in MACHINES.iter() {
+                for machine in &MACHINES {
                     let got = run(machine, &case, &bytes, None);
                     let first = places.iter().min().copied().map(|at| at as u64);
                     assert_eq!(Some(got.error), first, "{} {case:?} {bad}", machine.name);
@@ -577,7 +573,7 @@ fn gated_products() {
                 .zip(&up)
                 .map(|(&g, &u)| f64::from(g) / (1.0 + (-f64::from(g)).exp()) * f64::from(u))
                 .collect();
-            for machine in MACHINES.iter() {
+            for machine in &MACHINES {
                 let got = run(machine, &case, &gate_bytes, Some(&up_bytes));
                 assert_eq!(got.error, NO_ERROR);
                 for (at, &exact) in exact.iter().enumerate() {
@@ -662,7 +658,7 @@ fn dequantised() {
                             .push(e2m1::decode(codes[at / 2] >> (at % 2 * 4)) * (scale * tensor));
                     }
                     let (expected, _) = encode(ty, &expected);
-                    for machine in MACHINES.iter() {
+                    for machine in &MACHINES {
                         let mut memory = GlobalMemory::new();
                         let bytes = layout.bytes(m, blocks).expect("small") as u64;
                         let scale_address = memory.alloc("scales", bytes, 256).expect("room");

@@ -249,7 +249,7 @@ fn run<F: BlockFormat>(
         activations: bench.activations.to_string(),
         device: device.choice().clone(),
         plan: result.plan,
-        kernels: kernels.path().display().to_string(),
+        kernels: kernels.folder().display().to_string(),
         generator: bench.generator.to_string(),
         seed: bench.seed,
         output: result.output.name(),

@@ -16,9 +16,6 @@ use crate::oracle::Reference;
 use crate::shape::GemvShape;
 use crate::tensor::BlockScaled;
 
-/// Name of the kernel that only reads, in the same PTX as the others.
-pub(super) const READ_KERNEL: &str = "read_ceiling";
-
 /// Most input sets in rotation. Shapes of a few kilobytes do not exceed the cache with it, and
 /// their report says so.
 pub(super) const MAX_SETS: usize = 1024;

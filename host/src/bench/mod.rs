@@ -190,7 +190,7 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
         shape: shape.to_string(),
         device: device.choice().clone(),
         plan: result.plan,
-        kernels: kernels.path().display().to_string(),
+        kernels: kernels.folder().display().to_string(),
         generator: bench.generator.to_string(),
         seed: bench.seed,
         a_scale_layout: bench.layouts[0].name(),

@@ -75,7 +75,8 @@ pub struct Gemm {
 impl Gemm {
     /// Checks and plans the product of `batch` matrices of `m` tokens with `weights`, or with others
     /// of their sizes, format and order, and takes alpha, output type and overrides from `options`.
-    /// `a_scale` is the scale of all activations. Launches and allocates nothing.
+    /// `a_scale` is the scale of all activations. Loads the kernels; launches and allocates
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Shape`] for sizes that no kernel takes and weights repacked for another type of
@@ -111,6 +112,8 @@ impl Gemm {
         product.plan.why.extend(product.store_path().map(String::from));
         product.check_weights(weights)?;
         product.factor(weights)?;
+        let GemmPlan { before, kernel, .. } = &product.plan;
+        product.kernels.load(before.iter().map(|step| step.kernel).chain([*kernel]))?;
         Ok(product)
     }
 

@@ -33,7 +33,7 @@
 //!
 //! | file | topic |
 //! | --- | --- |
-//! | `key` | [`DeviceKey`], [`TuneProblem`], [`ResultKind`], [`fingerprint`]: what a measurement belongs to |
+//! | `key` | [`DeviceKey`], [`TuneProblem`], [`ResultKind`]: what a measurement belongs to |
 //! | `table` | [`Table`], [`Measured`]: entries, text, merging |
 //! | `file` | [`Location`], [`read`], [`open`], [`add`], [`write`](write()): places and files |
 //! | `handle` | what opened kernels keep: the table in use, and plans made before |
@@ -53,7 +53,7 @@ pub use error::TuneError;
 pub use file::{Location, MAX_BYTES, add, open, read, write};
 pub use handle::MAX_PLANS;
 pub(crate) use handle::Tuned;
-pub use key::{DeviceKey, ResultKind, TuneProblem, fingerprint};
+pub use key::{DeviceKey, ResultKind, TuneProblem};
 pub use table::{Measured, Table};
 
 /// Version of the file's form.

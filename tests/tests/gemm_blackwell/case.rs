@@ -19,7 +19,6 @@ use ptx_emu::tensor_map::{self, ElementType};
 use ptx_emu::{
     Counters, GlobalMemory, Launch, LaunchError, Module, Schedule, Step, launch_sequence,
 };
-use std::sync::OnceLock;
 
 /// Bytes after the result that nobody may write.
 pub const GUARD: u64 = 64;
@@ -56,10 +55,9 @@ pub fn config(name: &str) -> &'static BlackwellConfig {
     CONFIGS.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no configuration {name}"))
 }
 
-/// The kernels.
-pub fn module() -> &'static Module {
-    static MODULE: OnceLock<Module> = OnceLock::new();
-    MODULE.get_or_init(|| load(&nvfp4_tests::ptx(Arch::Sm100a)))
+/// The module that has a kernel.
+fn module(entry: &str) -> &'static Module {
+    nvfp4_tests::module(Arch::Sm100a, entry)
 }
 
 /// The kernels of a text.
@@ -163,16 +161,16 @@ impl Case {
 
     /// Launches kernels in stream order, each so that it may begin before the one before has
     /// ended. The last one's counters, or what went wrong.
-    fn launch(
+    fn launch<'m>(
         &self,
-        module: &Module,
+        module: &dyn Fn(&str) -> &'m Module,
         memory: &mut GlobalMemory,
         kernels: &[Kernel],
     ) -> Result<Counters, LaunchError> {
         let steps: Vec<Step<'_>> = (1..=kernels.len())
             .zip(kernels)
             .map(|(count, kernel)| Step {
-                module,
+                module: module(kernel.entry),
                 launch: Launch {
                     entry: kernel.entry,
                     grid: [kernel.grid, 1, 1],
@@ -254,11 +252,11 @@ impl Case {
 
     /// Runs it and fails with the first mismatch.
     pub fn check(&self) -> Outcome {
-        self.run(module()).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
+        self.run(&module).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
     }
 
     /// [`Case::check`] with other kernels; what the emulator diagnoses.
-    pub fn run(&self, module: &Module) -> Result<Outcome, LaunchError> {
+    pub fn run<'m>(&self, module: &dyn Fn(&str) -> &'m Module) -> Result<Outcome, LaunchError> {
         let Problem { m, n, k, l } = self.problem;
         let mut random = Random(self.seed);
         let a = match self.config.left {

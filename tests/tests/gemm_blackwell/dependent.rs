@@ -73,7 +73,7 @@ fn a_product_that_does_not_wait_is_found() {
             .chain((0..7).map(Schedule::Random))
             .filter(|&schedule| {
                 let case = case(name, true, swapped, 3, schedule);
-                let outcome = case.run(&hasty);
+                let outcome = case.run(&|entry| hasty.module(entry));
                 outcome.is_err_and(|error| {
                     let text = error.to_string();
                     assert!(text.contains("uninitialised"), "{text}");

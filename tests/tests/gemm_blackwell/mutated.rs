@@ -2,17 +2,35 @@
 
 use crate::OUTPUTS;
 use crate::case::{Case, config, load};
-use fp4_formats::Arch;
 use fp4_formats::gemm::blackwell::prepare::{CODES_NAME, SCALES_NAME};
+use fp4_formats::{Arch, Family};
 use ptx_emu::{Module, Schedule};
+use std::collections::BTreeMap;
 
 /// What the diagnoses name.
 const STORE: &str = "cp.async.bulk.tensor.3d.global.shared::cta";
 
+/// Modules of altered kernels.
+pub struct Altered(BTreeMap<Family, Module>);
+
+impl Altered {
+    /// The module that has a kernel.
+    pub fn module(&self, entry: &str) -> &Module {
+        &self.0[&Family::of_kernel(Arch::Sm100a, entry).expect("a kernel")]
+    }
+}
+
 /// The kernels `entries` alone, with `to` in place of each `from`.
-pub fn without(entries: &[&str], from: &str, to: &str) -> Module {
+pub fn without(entries: &[&str], from: &str, to: &str) -> Altered {
+    let families = entries.iter().map(|entry| {
+        let family = Family::of_kernel(Arch::Sm100a, entry).expect("a kernel");
+        (family, altered(&nvfp4_tests::ptx(Arch::Sm100a, entry), entries, from, to))
+    });
+    Altered(families.collect())
+}
+
+fn altered(text: &str, entries: &[&str], from: &str, to: &str) -> Module {
     const ENTRY: &str = "\n.visible .entry ";
-    let text = nvfp4_tests::ptx(Arch::Sm100a);
     let mut parts = text.split(ENTRY);
     let mut kept = parts.next().expect("a head").to_string();
     for part in parts {
@@ -40,7 +58,7 @@ fn boxes_that_are_not_ordered_are_found() {
         ("waiting long enough", &format!("{read} 1;"), &format!("{read} 2;"), STORE, 5),
         ("waiting at the end", "cp.async.bulk.wait_group 0;", "", STORE, 1),
     ] {
-        let module = without(&[name, CODES_NAME, SCALES_NAME], from, to);
+        let altered = without(&[name, CODES_NAME, SCALES_NAME], from, to);
         let schedules = [Schedule::Lazy].into_iter().chain((0..7).map(Schedule::Random));
         let found = schedules
             .enumerate()
@@ -48,7 +66,7 @@ fn boxes_that_are_not_ordered_are_found() {
                 let mut case = Case::new(config(name), [250, 256, 272, 1]);
                 case.output = OUTPUTS[i % 3];
                 (case.schedule, case.clusters) = (schedule, 1);
-                case.run(&module).is_err_and(|error| {
+                case.run(&|entry| altered.module(entry)).is_err_and(|error| {
                     let text = error.to_string();
                     assert!(text.contains(diagnosis), "{what}: {text}");
                     true
