@@ -6,18 +6,16 @@ use std::path::PathBuf;
 
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemm::Split;
 use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::{Device, Kernels};
-use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, gemm, reference};
 use nvfp4::generate::Generator;
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
 use nvfp4::rng::SplitMix64;
-use nvfp4::tensor::Dims;
 use nvfp4_tests::SCHEDULES;
+use nvfp4_tests::gemm::{ActivationType, Case};
 use ptx_emu::bundle::Bundle;
 use ptx_emu::{Gpu, Launch, Module, Schedule, Step, launch_sequence};
 
@@ -128,42 +126,29 @@ impl Chain {
 
 /// A product on sm_90a whose activations are decoded before: in FP4, in both layouts, in batches
 /// (of which 128x4 scales take a launch each), as clusters, divided evenly, and a CTA a tile.
-fn product(layout: ScaleLayout, l: usize, split: Split) -> Chain {
-    let name = format!("{layout}-{l}-{split}").replace(':', "-");
+fn product(layout: ScaleLayout, l: usize, splits: u32) -> Chain {
+    let name = format!("{layout}-{l}-{splits}");
     Chain::new(&name, Gpu::h200(), |kernels| {
-        let mut rng = SplitMix64::new(u64::from(split.cluster()) + 5);
-        let mut operand = |rows, layout| {
-            let dims = Dims::new(l, rows, 528).expect("dims");
-            Generator::FullRange.operand("x", dims, layout, &mut rng).expect("an operand")
-        };
-        let (a, b) = (operand(19, layout), operand(200, Linear));
-        let options = GemmOptions {
-            output: FloatType::F32.into(),
-            overrides: GemmOverrides { kernel: None, split: Some(split) },
-            ..GemmOptions::default()
-        };
-        let a = Activations::Blocks(&a);
-        let result = gemm(kernels, &a, &b, &options).expect("runs");
-        let check = result.verify(&reference(&a, &b, &options).expect("the oracle"));
-        assert!(check.passed(), "{}", check.summary());
+        let mut case = Case::new([19, 200, 528, l]).activations(ActivationType::Blocks(layout));
+        case.generator = Generator::FullRange;
+        case.seed = u64::from(splits) + 5;
+        case.overrides.splits = Some(splits);
+        case.check(kernels);
     })
 }
 
 #[test]
 fn products_wait_for_their_decoded_activations() {
-    for (layout, l, split, launches) in [
-        (Linear, 1, Split::None, 2),
-        (Blocked128x4, 2, Split::Cluster(2), 3),
-        (Linear, 2, Split::StreamK, 2),
-        (Blocked128x4, 1, Split::Cluster(3), 2),
-    ] {
-        let chain = product(layout, l, split);
+    for (layout, l, splits, launches) in
+        [(Linear, 1, 1, 2), (Blocked128x4, 2, 2, 3), (Linear, 2, 0, 2), (Blocked128x4, 1, 3, 2)]
+    {
+        let chain = product(layout, l, splits);
         let entries = chain.entries();
         assert_eq!(entries.len(), launches, "{entries:?}");
         let [before @ .., last] = &entries[..] else { panic!("launches") };
         assert!(before.iter().all(|entry| entry.starts_with("dequantize_")), "{entries:?}");
         assert!(last.starts_with("gemm_sm90_"), "{entries:?}");
-        chain.check(&format!("{layout} scales, {l} entries, split {split}"));
+        chain.check(&format!("{layout} scales, {l} entries, {splits} parts"));
     }
 }
 

@@ -128,7 +128,7 @@ const SMALLEST: f32 = f32::from_bits(1);
 /// one and a half units in the last place off, the correction leaves little more than
 /// the last rounding's half. That is enough to be on the correctly rounded quotient's
 /// side of each tie of e2m1, for every pair of mantissas:
-/// `quotients_of_all_mantissas` in `tests/tests/quantize_emulated.rs` tries them all.
+/// `quotients_of_all_mantissas` in `tests/tests/quantize_arithmetic.rs` tries them all.
 #[inline(always)]
 pub fn corrected(a: f32, b: f32, reciprocal: f32) -> f32 {
     let first = a * reciprocal;

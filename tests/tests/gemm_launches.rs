@@ -3,6 +3,7 @@
 
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
@@ -10,35 +11,31 @@ use nvfp4::error::Error;
 use nvfp4::floats;
 use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions, Output,
-    Repacked, ResultBuffers, Vectors, Workspace, reference,
+    Repacked, ResultBuffers, Vectors, Workspace, format_of, reference,
 };
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
-use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::emulated;
+use nvfp4::tensor::BlockScaled;
+use nvfp4_tests::gemm::{self, Case, F16, LINEAR, refused};
+use nvfp4_tests::{DEVICES, emulated};
 use ptx_emu::{LaunchReport, Schedule};
 
-const MACHINES: [&str; 2] = ["emu:h200", "emu:b200"];
 const M: usize = 5;
 const N: usize = 40;
 const K: usize = 96;
 
 fn machines() -> impl Iterator<Item = Kernels> {
-    MACHINES.into_iter().map(|name| emulated(name, Schedule::Eager))
+    DEVICES.into_iter().map(|name| emulated(name, Schedule::Eager))
 }
 
 fn kind<F: BlockFormat>() -> ActivationKind {
-    ActivationKind::Blocks { format: nvfp4::gemm::format_of::<F>(), layout: ScaleLayout::Linear }
+    LINEAR.kind(format_of::<F>())
 }
 
 /// A tensor `[batch, rows, K]` with a global scale.
 fn blocks<F: BlockFormat>(batch: usize, rows: usize, scale: f32) -> BlockScaled<F> {
-    let dims = Dims::new(batch, rows, K).expect("dims");
     let mut rng = SplitMix64::new((batch * rows) as u64);
-    let blocks = Generator::Exact.blocks::<F>("x", dims, ScaleLayout::Linear, &mut rng);
-    let blocks = blocks.expect("fits");
-    let (codes, scales) = (blocks.codes().to_vec(), blocks.scales().to_vec());
-    BlockScaled::new("x", dims, ScaleLayout::Linear, codes, scales, scale).expect("fits")
+    gemm::blocks(Generator::Exact, [batch, rows, K], ScaleLayout::Linear, scale, &mut rng)
 }
 
 fn upload<F: BlockFormat>(
@@ -52,17 +49,6 @@ fn upload<F: BlockFormat>(
 
 fn options() -> GemmOptions {
     GemmOptions { alpha: 0.75, output: FloatType::F32.into(), ..GemmOptions::default() }
-}
-
-/// The message of an error that is bad input; a launch that was made is a failure of the test.
-fn refused<T>(what: &str, result: Result<T, Error>) -> String {
-    match result {
-        Ok(_) => panic!("{what}: taken"),
-        Err(error) => {
-            assert!(matches!(error, Error::Shape { .. }) && error.exit_code() == 2, "{error}");
-            error.to_string()
-        }
-    }
 }
 
 /// What a launch needs besides weights, on a device.
@@ -124,6 +110,32 @@ fn each_launch_takes_the_scale_of_its_weights() {
     }
 }
 
+/// The same beside 16-bit activations: each gives the bytes of a product of its own.
+#[test]
+fn weights_take_turns_beside_halves() {
+    for kernels in machines() {
+        let cases = [512.0, 3072.0].map(|scale| {
+            let case = Case::new([3, 48, 64, 1]).activations(F16).result(FloatType::F16);
+            Case { generator: Generator::FullRange, tensor_scales: [1.0, scale], ..case }
+        });
+        let inputs = cases.each_ref().map(|case| case.inputs::<Nvfp4>());
+        let kind = F16.kind(Format::Nvfp4);
+        let weights = inputs.each_ref().map(|inputs| upload(&kernels, &inputs.weights, kind));
+        let gemm = Gemm::new(&kernels, &weights[0], [1, 3], kind, 1.0, &GemmOptions::default());
+        let gemm = gemm.expect("planned");
+        assert_eq!(gemm.workspace_bytes(), 0);
+        let [elements, _] = inputs[0].activation_bytes();
+        let input = DeviceBuffer::upload(kernels.device(), "a", elements).expect("memory");
+        for (case, weights) in cases.iter().zip(&weights) {
+            let [bytes, _] = gemm.out_bytes().expect("small");
+            let out = DeviceBuffer::poisoned(kernels.device(), "c", bytes).expect("memory");
+            let (a, c) = (ActivationBuffers::Halves(&input), ResultBuffers::Floats(&out));
+            gemm.launch(a, weights, c, None, Vectors::default()).expect("runs");
+            assert_eq!(out.read().expect("written"), case.check(&kernels).bytes, "{case:?}");
+        }
+    }
+}
+
 /// A scale that leaves f32's range with others is found at the launch that has it.
 #[test]
 fn a_scale_that_cannot_be_combined_is_refused_at_launch() {
@@ -177,7 +189,7 @@ fn weights_of_another_batch_are_refused() {
 
 #[test]
 fn weights_of_other_sizes_and_orders_are_refused() {
-    let [hopper, blackwell] = MACHINES.map(|name| emulated(name, Schedule::Eager));
+    let [hopper, blackwell] = DEVICES.map(|name| emulated(name, Schedule::Eager));
     for (kernels, other) in [(&hopper, &blackwell), (&blackwell, &hopper)] {
         let on_hopper = kernels.device().choice().arch.tensor() == TensorFamily::Wgmma;
         let a = blocks::<Nvfp4>(1, M, 0.5);
@@ -193,10 +205,8 @@ fn weights_of_other_sizes_and_orders_are_refused() {
         let wider = upload(kernels, &blocks::<Nvfp4>(1, N + 8, 1.0), kind::<Nvfp4>());
         let expected = "N of the weights must be 40, as planned, but is 48";
         assert_eq!(launch("more rows", &wider), expected);
-        let dims = Dims::new(1, N, K + 32).expect("dims");
-        let mut rng = SplitMix64::new(1);
-        let deeper = Generator::Exact.blocks::<Nvfp4>("b", dims, ScaleLayout::Linear, &mut rng);
-        let deeper = upload(kernels, &deeper.expect("fits"), kind::<Nvfp4>());
+        let deeper = Case::new([1, N, K + 32, 1]).inputs::<Nvfp4>().weights;
+        let deeper = upload(kernels, &deeper, kind::<Nvfp4>());
         let expected = "K of the weights must be 96, as planned, but is 128";
         assert_eq!(launch("more columns", &deeper), expected);
 

@@ -1,23 +1,20 @@
-//! The product begins before the kernels that lay out its activations have ended, or before
+//! sm_100a's product begins before the kernels that lay out its activations have ended, or before
 //! another product has.
 
-use crate::case::{Case, config};
-use crate::mutated::without;
-use crate::operand::Scales;
-use fp4_formats::gemm::blackwell::prepare::{CODES_NAME, SCALES_NAME};
 use fp4_formats::layout::ScaleLayout::{Blocked128x4, Linear};
+use nvfp4_tests::SCHEDULES;
+use nvfp4_tests::gemm::tcgen05::{Product, config, without};
 use ptx_emu::Schedule;
 
 /// A product whose activations need `codes` and scales laid out; fewer K steps than stages,
 /// or more.
-fn case(name: &str, codes: bool, swapped: bool, steps: u32, schedule: Schedule) -> Case {
+fn product(name: &str, codes: bool, swapped: bool, steps: u32, schedule: Schedule) -> Product {
     let config = config(name);
     let k = config.step() * steps + if codes { 48 } else { 64 };
-    let mut case = Case::new(config, [config.rows() + 9, config.cluster_columns() + 16, k, 2]);
-    case.layouts = [Linear, Blocked128x4];
-    case.scales = Scales::FullRange;
-    (case.swapped, case.schedule) = (swapped, schedule);
-    case
+    let sizes = [config.rows() + 9, config.cluster_columns() + 16, k, 2];
+    let mut product = Product::new(config, sizes).layouts([Linear, Blocked128x4]).full_range();
+    (product.swapped, product.schedule) = (swapped, schedule);
+    product
 }
 
 /// Weights as either operand, pairs, splits, shares; static and dynamic.
@@ -33,15 +30,12 @@ fn the_product_waits_for_its_activations() {
         "gemm_nvfp4_256x128_share2",
     ] {
         for swapped in [false, true] {
-            for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(0)] {
+            for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(seed)] {
                 let steps = [4, 13][seed as usize % 2];
-                let mut case = case(name, seed % 3 == 0, swapped, steps, schedule);
-                if let Schedule::Random(random) = &mut case.schedule {
-                    *random = seed;
-                }
-                case.dynamic = seed % 4 > 1;
-                case.seed = seed;
-                case.check();
+                let mut product = product(name, seed % 3 == 0, swapped, steps, schedule);
+                product.dynamic = seed % 4 > 1;
+                product.case.seed = seed;
+                product.check();
                 seed += 1;
             }
         }
@@ -51,12 +45,12 @@ fn the_product_waits_for_its_activations() {
 /// A product behind a product, which writes the same result once the first one has ended.
 #[test]
 fn products_follow_each_other() {
-    for (seed, name) in [(1, "gemm_nvfp4_128x128"), (2, "gemm_nvfp4_256x64_split4")] {
-        for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(seed)] {
+    for name in ["gemm_nvfp4_128x128", "gemm_nvfp4_256x64_split4"] {
+        for schedule in SCHEDULES {
             for dynamic in [false, true] {
-                let mut case = case(name, false, dynamic, 5, schedule);
-                (case.dynamic, case.launches) = (dynamic, 3);
-                case.check();
+                let mut product = product(name, false, dynamic, 5, schedule);
+                (product.dynamic, product.launches) = (dynamic, 3);
+                product.check();
             }
         }
     }
@@ -66,15 +60,13 @@ fn products_follow_each_other() {
 #[test]
 fn a_product_that_does_not_wait_is_found() {
     let name = "gemm_nvfp4_128x64";
-    let hasty = without(&[name, CODES_NAME, SCALES_NAME], "griddepcontrol.wait;", "");
+    let hasty = without(name, "griddepcontrol.wait;", "");
     for swapped in [false, true] {
         let found = [Schedule::Eager]
             .into_iter()
             .chain((0..7).map(Schedule::Random))
             .filter(|&schedule| {
-                let case = case(name, true, swapped, 3, schedule);
-                let outcome = case.run(&|entry| hasty.module(entry));
-                outcome.is_err_and(|error| {
+                product(name, true, swapped, 3, schedule).run(&hasty).is_err_and(|error| {
                     let text = error.to_string();
                     assert!(text.contains("uninitialised"), "{text}");
                     true

@@ -6,10 +6,9 @@ use fp4_formats::gemv::CONFIGS;
 use nvfp4::gemv::{GemvOptions, GemvOverrides};
 use nvfp4::generate::Generator;
 use nvfp4::shape::{self, GemvShape};
-use nvfp4_tests::{Case, emulated};
+use nvfp4_tests::gemv::Case;
+use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
-
-const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
 
 fn case(shape: GemvShape, generator: Generator, seed: u64) -> Case {
     Case { shape, generator, layouts: [Linear, Linear], options: GemvOptions::default(), seed }
@@ -37,11 +36,9 @@ fn contest_correctness_shapes() {
 /// schedules. The 128x4 padding holds NaN.
 #[test]
 fn ragged_shapes() {
-    let schedules = [Schedule::Eager, Schedule::Lazy, Schedule::Random(7)];
-    let outputs = [FloatType::F16, FloatType::Bf16, FloatType::F32];
     let mut seed = 100;
     for device in DEVICES {
-        for schedule in schedules {
+        for schedule in [SCHEDULES[0], SCHEDULES[1], SCHEDULES[3]] {
             let kernels = emulated(device, schedule);
             for shape in shape::gemv_ragged() {
                 for layouts in [
@@ -53,7 +50,7 @@ fn ragged_shapes() {
                     seed += 1;
                     let mut case = case(shape, Generator::ALL[seed as usize % 3], seed);
                     case.layouts = layouts;
-                    case.options.output = outputs[seed as usize / 3 % 3];
+                    case.options.output = FloatType::ALL[seed as usize / 3 % 3];
                     case.options.alpha = [1.0, -0.375, 3.0][seed as usize / 9 % 3];
                     case.check(&kernels);
                 }
@@ -67,7 +64,7 @@ fn ragged_shapes() {
 #[test]
 fn every_configuration() {
     for device in DEVICES {
-        let kernels = emulated(device, Schedule::Random(3));
+        let kernels = emulated(device, SCHEDULES[2]);
         for config in &CONFIGS {
             for (m, k) in [(1, 32), (37, 224), (131, 1056), (261, 2080)] {
                 let k = if config.load_bytes == 8 { k + 16 } else { k };
@@ -109,8 +106,7 @@ fn exact_inputs_give_the_same_bits_everywhere() {
     case.options.output = FloatType::F32;
     let mut first = None;
     for device in DEVICES {
-        for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(1), Schedule::Random(2)]
-        {
+        for schedule in SCHEDULES {
             let kernels = emulated(device, schedule);
             let bytes = case.check(&kernels).bytes;
             assert_eq!(
