@@ -2,6 +2,7 @@
 //! it has ended. The emulator's device runs them one by one, so the launches are captured, and
 //! run again overlapped.
 
+use fp4_formats::gemm::Split;
 use std::path::PathBuf;
 
 use fp4_formats::FloatType;
@@ -126,29 +127,32 @@ impl Chain {
 
 /// A product on sm_90a whose activations are decoded before: in FP4, in both layouts, in batches
 /// (of which 128x4 scales take a launch each), as clusters, divided evenly, and a CTA a tile.
-fn product(layout: ScaleLayout, l: usize, splits: u32) -> Chain {
-    let name = format!("{layout}-{l}-{splits}");
+fn product(layout: ScaleLayout, l: usize, split: Split) -> Chain {
+    let name = format!("{layout}-{l}-{split}").replace(':', "-");
     Chain::new(&name, Gpu::h200(), |kernels| {
         let mut case = Case::new([19, 200, 528, l]).activations(ActivationType::Blocks(layout));
         case.generator = Generator::FullRange;
-        case.seed = u64::from(splits) + 5;
-        case.overrides.splits = Some(splits);
+        case.seed = u64::from(split.cluster()) + 5;
+        case.overrides.split = Some(split);
         case.check(kernels);
     })
 }
 
 #[test]
 fn products_wait_for_their_decoded_activations() {
-    for (layout, l, splits, launches) in
-        [(Linear, 1, 1, 2), (Blocked128x4, 2, 2, 3), (Linear, 2, 0, 2), (Blocked128x4, 1, 3, 2)]
-    {
-        let chain = product(layout, l, splits);
+    for (layout, l, split, launches) in [
+        (Linear, 1, Split::None, 2),
+        (Blocked128x4, 2, Split::Cluster(2), 3),
+        (Linear, 2, Split::StreamK, 2),
+        (Blocked128x4, 1, Split::Cluster(3), 2),
+    ] {
+        let chain = product(layout, l, split);
         let entries = chain.entries();
         assert_eq!(entries.len(), launches, "{entries:?}");
         let [before @ .., last] = &entries[..] else { panic!("launches") };
         assert!(before.iter().all(|entry| entry.starts_with("dequantize_")), "{entries:?}");
         assert!(last.starts_with("gemm_sm90_"), "{entries:?}");
-        chain.check(&format!("{layout} scales, {l} entries, {splits} parts"));
+        chain.check(&format!("{layout} scales, {l} entries, split {split}"));
     }
 }
 

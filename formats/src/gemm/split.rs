@@ -32,6 +32,15 @@ impl Split {
         [Self::StreamK, Self::None].into_iter().chain((2..=most).map(Self::Cluster))
     }
 
+    /// The same in clusters of at most `most` CTAs; one CTA is no cluster.
+    pub const fn at_most(self, most: u32) -> Self {
+        match self {
+            Self::Cluster(ctas) if ctas > most && most < 2 => Self::None,
+            Self::Cluster(ctas) if ctas > most => Self::Cluster(most),
+            split => split,
+        }
+    }
+
     /// CTAs of a cluster that split the K of one tile.
     pub const fn cluster(self) -> u32 {
         match self {
