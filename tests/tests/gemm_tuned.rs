@@ -13,12 +13,15 @@ use nvfp4_tests::{SCHEDULES, emulated};
 
 /// A machine, and for each kind of activations a kernel that its model does not choose for few
 /// tokens, with its parts of K.
-type Machine = (&'static str, [(ActivationType, &'static str, u32); 2]);
+type Machine = (&'static str, [(ActivationType, &'static str, Split); 2]);
 
 const MACHINES: [Machine; 2] = [
     (
         "emu:h200",
-        [(LINEAR, "gemm_sm90_nvfp4_f16_128x64", 3), (F16, "gemm_sm90_nvfp4_f16_128x32", 0)],
+        [
+            (LINEAR, "gemm_sm90_nvfp4_f16_128x64", Split::Cluster(3)),
+            (F16, "gemm_sm90_nvfp4_f16_128x32", Split::StreamK),
+        ],
     ),
     (
         "emu:b200",
