@@ -20,11 +20,14 @@ use crate::pipeline::{Cursor, Ring};
 /// the distance along K, which a swizzled tile does not have, as 1.
 const DESCRIPTOR: u64 = 1 << 62 | (1024 >> 4) << 32 | 1 << 16;
 
+/// Bits of a shared address that a descriptor takes; the CTA's rank stands above them.
+const ADDRESS: u32 = 0x3_ffff;
+
 /// The descriptor of a tile `offset` bytes from the shared address `start`. The descriptors of a
 /// stage differ by a sum in the low half only.
 #[inline(always)]
 fn descriptor(start: u32, offset: u32) -> u64 {
-    let low = (start >> 4 | DESCRIPTOR as u32) + (offset >> 4);
+    let low = ((start & ADDRESS) >> 4 | DESCRIPTOR as u32) + (offset >> 4);
     DESCRIPTOR >> 32 << 32 | u64::from(low)
 }
 
