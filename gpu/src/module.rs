@@ -15,22 +15,21 @@ use super::parameters::{KernelParameter, Parameters, parameter_counts};
 /// A module on a device. Clones share it.
 #[derive(Debug, Clone)]
 pub struct CudaModule {
-    // Before `device`: the module may be the last user of the context.
+    // Dropped before `device`, because the module may be the last user of the context.
     loaded: Rc<LoadedModule>,
     device: CudaDevice,
 }
 
-/// What a kernel takes and needs, as the driver compiled it.
+/// The resources and limits of a kernel as compiled by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelLimits {
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Most threads a block: the kernel's `.maxntid`/`.reqntid` or what its
-    /// registers allow.
+    /// Most threads per block, from the kernel's `.maxntid` or `.reqntid` or from its registers.
     pub max_threads: u32,
     /// Static shared memory, bytes.
     pub static_shared: u32,
-    /// Local memory (stack frame and spills) a thread, bytes.
+    /// Local memory (stack frame and spills) per thread, bytes.
     pub local: u32,
     /// Bytes that [`CudaLaunch::params`](super::CudaLaunch::params) must have.
     pub param_bytes: usize,
@@ -81,7 +80,7 @@ impl CudaModule {
         Ok(self.kernel(kernel)?.limits)
     }
 
-    /// Where one kernel's parameters are, in order.
+    /// The offsets and sizes of one kernel's parameters, in order.
     ///
     /// # Errors
     /// [`CudaError::NoSuchKernel`] or a failed call.
@@ -89,8 +88,8 @@ impl CudaModule {
         Ok(self.kernel(kernel)?.parameters.0.clone())
     }
 
-    /// How many blocks of `threads` threads and `dynamic_shared` bytes of dynamic
-    /// shared memory fit on a multiprocessor at once.
+    /// The number of blocks of `threads` threads and `dynamic_shared` bytes of dynamic shared
+    /// memory that a multiprocessor holds at once.
     ///
     /// # Errors
     /// [`CudaError::NoSuchKernel`] or a failed call.
@@ -132,8 +131,8 @@ pub(crate) struct LoadedModule {
 
 impl Drop for LoadedModule {
     fn drop(&mut self) {
-        // SAFETY: the handle is this module's and not used again. The device's
-        // cache holds it to the last and makes the context current before.
+        // SAFETY: the handle is this module's and not used again. The device's cache holds the
+        // module until it is dropped, and makes the context current before.
         unsafe { raw::cuModuleUnload(self.handle) };
     }
 }
@@ -299,8 +298,8 @@ enum Attribute {
     NonPortableClusterSizeAllowed = 14,
 }
 
-/// Dynamic shared memory that needs no opt-in, static shared memory included
-/// (CUDA C++ Programming Guide, compute capability 9.x).
+/// Shared memory, static and dynamic, that needs no opt-in (CUDA C++ Programming Guide, compute
+/// capability 9.x).
 const DEFAULT_SHARED: u32 = 48 << 10;
 
 impl Kernel {
@@ -340,7 +339,7 @@ impl Kernel {
     pub(crate) fn allow_dynamic_shared(&self, bytes: u32) -> Result<(), CudaError> {
         if bytes > self.dynamic_shared.get() {
             self.set(Attribute::MaxDynamicSharedSizeBytes, bytes)?;
-            // Per cent: as many blocks as fit, which the driver's own choice may not allow.
+            // In per cent. The driver's default may allow fewer blocks than fit.
             self.set(Attribute::PreferredSharedMemoryCarveout, 100)?;
             self.dynamic_shared.set(bytes);
         }

@@ -1,9 +1,9 @@
 //! Block-scaled 4-bit floating point (NVFP4, MXFP4) for LLM inference, on Hopper and Blackwell
 //! GPUs or on an emulator of them.
 //!
-//! The same call runs the same PTX on a GPU through the CUDA driver, where there is one, and on
-//! the emulator where there is none; [`device::Device::open`] picks and says why. A missing driver
-//! is a typed result, never a panic.
+//! The same call runs the same PTX on a GPU through the CUDA driver or, where there is no GPU, on
+//! the emulator. [`device::Device::open`] chooses one and gives the reason. A missing driver is a
+//! typed result, never a panic.
 //!
 //! | module | topic |
 //! | --- | --- |
@@ -20,13 +20,13 @@
 //! | [`checkpoint`] | safetensors files, whole models, and four projects' layouts of quantised weights |
 //! | [`operands`] | operands of a GEMV or a GEMM in a safetensors file |
 //! | [`floats`] | floats of several types as bytes |
-//! | [`doctor`] | what this machine has, and what will be used |
+//! | [`doctor`] | the driver, GPUs and kernels of this machine, and which of them will be used |
 //! | [`cuda`] | the CUDA backend |
-//! | [`error`] | everything that can go wrong |
+//! | [`error`] | the error types |
 //!
 //! # Example
-//! Where there is no GPU, this runs on the emulator. `None` in place of the folder looks beside
-//! the program.
+//! Without a GPU, this runs on the emulator. With `None` in place of the folder, kernels are looked
+//! for beside the program.
 //! ```
 //! use std::path::Path;
 //!
