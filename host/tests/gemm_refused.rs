@@ -353,8 +353,8 @@ fn weights_that_were_not_planned_for() {
             let weights = zeros::<Nvfp4>("w", [2, 40, 48]);
             let weights = Repacked::for_arch(Arch::Sm90a, &weights, HALVES);
             let weights = weights.and_then(|w| w.upload(kernels.device())).expect("uploaded");
-            let required = "nvfp4, for tcgen05, as planned";
-            let found = "nvfp4 for f16 activations, for wgmma";
+            let required = "nvfp4 in the order of tcgen05, as planned";
+            let found = "nvfp4 in the order of wgmma for f16 activations";
             refused(launch(&weights), "order of the weights", required, found);
         }
     });

@@ -55,9 +55,9 @@ impl Chain {
         self.bundles.iter().map(|bundle| bundle.entry.as_str()).collect()
     }
 
-    /// Runs all of them overlapped, with `ptx` in place of their module, and says whether what
-    /// the last one wrote is what it wrote behind the others; or what was diagnosed.
-    fn overlapped(&self, ptx: &Module, schedule: Schedule) -> Result<bool, String> {
+    /// Runs all of them overlapped, each from its module of `modules`, and says whether what the
+    /// last one wrote is what it wrote behind the others; or what was diagnosed.
+    fn overlapped(&self, modules: &[Module], schedule: Schedule) -> Result<bool, String> {
         let experiments: Vec<_> = self
             .bundles
             .iter()
@@ -67,7 +67,7 @@ impl Chain {
             .iter()
             .enumerate()
             .map(|(index, experiment)| Step {
-                module: ptx,
+                module: &modules[index],
                 launch: Launch {
                     entry: &experiment.entry,
                     grid: experiment.grid,
@@ -93,34 +93,39 @@ impl Chain {
         Ok(right)
     }
 
-    fn module(&self) -> Module {
-        Module::load(&self.bundles[0].ptx, &self.gpu).unwrap_or_else(|e| panic!("{e}"))
+    fn load(&self, text: &str) -> Module {
+        Module::load(text, &self.gpu).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// The module, in which kernel `entry` does not wait for the launch before it.
-    fn hasty(&self, entry: &str) -> Module {
+    /// The module of each launch.
+    fn modules(&self) -> Vec<Module> {
+        self.bundles.iter().map(|bundle| self.load(&bundle.ptx)).collect()
+    }
+
+    /// The last launch's module, in which its kernel does not wait for the launch before it.
+    fn hasty(&self) -> Module {
         const WAIT: &str = "griddepcontrol.wait;";
-        let text = &self.bundles[0].ptx;
+        let Bundle { ptx: text, entry, .. } = self.bundles.last().expect("a launch");
         let start = text.find(&format!(".entry {entry}(")).expect("the kernel");
         let end = start + text[start..].find("\n}").expect("its end");
         let body = &text[start..end];
         assert!(body.contains(WAIT), "{entry}");
         let text = format!("{}{}{}", &text[..start], body.replace(WAIT, ""), &text[end..]);
-        Module::load(&text, &self.gpu).unwrap_or_else(|e| panic!("{e}"))
+        self.load(&text)
     }
 
     /// Right under every schedule; and wrong or diagnosed under some where the last kernel does not
     /// wait: only where it happens to run into what is not there yet.
     fn check(&self, what: &str) {
-        let module = self.module();
+        let mut modules = self.modules();
         for schedule in SCHEDULES {
-            let right = self.overlapped(&module, schedule);
+            let right = self.overlapped(&modules, schedule);
             assert_eq!(right, Ok(true), "{what}, {schedule}: {:?}", self.entries());
         }
         let last = self.entries().pop().expect("a launch").to_owned();
-        let hasty = self.hasty(&last);
+        *modules.last_mut().expect("a launch") = self.hasty();
         let found =
-            (0..24).find(|&seed| self.overlapped(&hasty, Schedule::Random(seed)) != Ok(true));
+            (0..24).find(|&seed| self.overlapped(&modules, Schedule::Random(seed)) != Ok(true));
         assert!(found.is_some(), "{what}: {last} does not wait, and nothing notices");
     }
 }

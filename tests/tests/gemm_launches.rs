@@ -211,9 +211,9 @@ fn weights_of_other_sizes_and_orders_are_refused() {
         assert_eq!(launch("more columns", &deeper), expected);
 
         let [ours, theirs] = if on_hopper {
-            ["nvfp4 for f16 activations on sm_90a", "nvfp4 on sm_100a"]
+            ["nvfp4 in the order of wgmma for f16 activations", "nvfp4 in the order of tcgen05"]
         } else {
-            ["nvfp4 on sm_100a", "nvfp4 for f16 activations on sm_90a"]
+            ["nvfp4 in the order of tcgen05", "nvfp4 in the order of wgmma for f16 activations"]
         };
         let order = |found: &str| {
             format!("order of the weights must be {ours}, as planned, but is {found}")

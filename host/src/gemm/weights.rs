@@ -36,7 +36,7 @@ impl WeightForm {
         let activations = activations.map_or(String::new(), |activations| {
             format!(" for {} activations", activations.name())
         });
-        format!("{}{activations}, for {}", format.name(), tensor.name())
+        format!("{} in the order of {}{activations}", format.name(), tensor.name())
     }
 
     /// Whether it differs from `other` in sizes at most.

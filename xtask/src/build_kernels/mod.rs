@@ -205,8 +205,7 @@ fn is_fresh(arch: Arch, module: &Module<Entry>, shared: &Shared) -> bool {
     let ptx = std::fs::read(folder(arch).join(&module.ptx.name));
     ptx.is_ok_and(|ptx| module.ptx.is(&ptx))
         && shared.digest_with(&module.sources.files).is_ok_and(|now| now == module.sources.digest)
-        && module.kernels.len()
-            == module.family.entries(arch).count()
+        && module.kernels.len() == module.family.entries(arch).count()
 }
 
 /// Writes a module's PTX.
