@@ -164,7 +164,7 @@ fn plans_state_what_is_copied() {
             let Reads { activation_passes, weight_passes, bytes } = result.plan.reads;
             assert_eq!(copied, bytes, "{}", result.plan);
             let [rows, tokens] = result.plan.tile.map(|size| size as usize);
-            let shared = name.ends_with("share2") || name.ends_with("pair");
+            let shared = name.ends_with("share2") || name.ends_with("multicast2");
             let per_cluster = if shared { 2 } else { 1 };
             let down = |size: usize, tile: usize| -> [u64; 2] {
                 [1, per_cluster].map(|share| size.div_ceil(tile * share) as u64)
