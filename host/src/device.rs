@@ -452,10 +452,9 @@ impl Device {
         let preferred = KernelFiles::find(self.choice.arch, dir);
         let Err(KernelsError::NotFound { .. }) = preferred else { return preferred };
         let others = Arch::of_capability(self.compute_capability());
-        let found = others.map(|arch| KernelFiles::find(arch, dir));
+        let mut found = others.map(|arch| KernelFiles::find(arch, dir));
         found
-            .filter(|found| !matches!(found, Err(KernelsError::NotFound { .. })))
-            .next()
+            .find(|found| !matches!(found, Err(KernelsError::NotFound { .. })))
             .unwrap_or(preferred)
     }
 

@@ -44,11 +44,10 @@ impl DeviceKey {
             Backend::Cuda(_) => {
                 let version = cuda::probe().map_err(cuda::CudaError::from)?.version;
                 let text = std::fs::read_to_string(DRIVER_FILE).unwrap_or_default();
-                let driver = match release(&text) {
+                match release(&text) {
                     Some(release) => format!("{version} ({release})"),
                     None => version.to_string(),
-                };
-                driver
+                }
             }
             Backend::Emulator(_) => "emulator".into(),
         };
