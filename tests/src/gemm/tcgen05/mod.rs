@@ -42,7 +42,7 @@ pub enum Modules {
         /// The kernel.
         kernel: &'static str,
         /// The module that has it.
-        module: Module,
+        module: Box<Module>,
     },
 }
 
@@ -69,7 +69,7 @@ pub fn without(name: &str, from: &str, to: &str) -> Modules {
     assert!(text[start..end].contains(from), "{name}: {from}");
     let altered = text[..start].to_owned() + &text[start..end].replace(from, to) + &text[end..];
     let module = Module::load(&altered, &crate::b200()).unwrap_or_else(|e| panic!("{e}"));
-    Modules::Altered { kernel, module }
+    Modules::Altered { kernel, module: Box::new(module) }
 }
 
 /// A product by a kernel of sm_100a.
