@@ -44,8 +44,9 @@ pub struct QuantizeParams {
     pub blocked: u32,
     /// [`Recipe::code`]; ignored by configurations made for one recipe.
     pub recipe: u32,
-    /// Tasks that a warp takes, in steps of the CTA's warps, where CTAs do not live for the
-    /// whole launch, so that there must be CTAs for all tasks; see [`QuantizeConfig::launch`].
+    /// Tasks that a warp takes where CTAs are not persistent, at most
+    /// [`QuantizeConfig::stages`]; the launch then has CTAs for all tasks. See
+    /// [`QuantizeConfig::launch`].
     pub depth: u32,
 }
 
