@@ -7,7 +7,7 @@ use super::device::CudaDevice;
 use super::error::{CudaError, check, check_cust};
 
 /// Bytes in device memory: an allocation, freed when dropped, or a view of memory that
-/// belongs to someone else.
+/// belongs to another owner.
 ///
 /// Copies are synchronous, and ordered after earlier launches on the stream of the device handle
 /// that the memory was allocated with. Freeing waits for all streams.
