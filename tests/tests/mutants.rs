@@ -160,8 +160,9 @@ fn quantize(
     layout: ScaleLayout,
     silu: bool,
 ) -> Experiment {
-    // Several tasks for each warp: of one CTA, where one may take all tasks.
-    let (m, k) = (66u32, 288u32);
+    // Several tasks for each warp: of one CTA, where one may take all tasks. No warp is without
+    // a task, because it would not depend on the kernel before.
+    let (m, k) = (68u32, 288u32);
     let config = quantize_config(recipe, ty, silu);
     let (ctas, depth) = config.launch(m, k, layout, 1);
     let grid = if config.persistent { 1 } else { ctas };
