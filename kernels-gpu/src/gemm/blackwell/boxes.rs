@@ -1,6 +1,8 @@
 //! A storing warp's boxes of results: filled by its threads, stored by the copy engine.
 //! Layout and reasons are in [`fp4_formats::gemm::blackwell::store`].
 
+use core::hint;
+
 use super::control::Control;
 use super::store::{Order, Place, own_row};
 use super::{RESULT, Work, decode, map};
@@ -173,9 +175,12 @@ impl Boxes {
         // A row of the result holds one value of each lane.
         let cell = |i: usize| start + ((at + i as u32) * warp::LANES + lane) * BYTES;
         let swapped = work.params.swapped != 0;
+        let sink = &work.params.epilogue.sink;
+        // SAFETY: `put` chooses `BYTES` by this. It spares each size the code of the other.
+        unsafe { hint::assert_unchecked(epilogue::is_wide(sink) == (BYTES == WIDE)) };
         // SAFETY: inside the box, each place one thread's; the type's size is `BYTES`.
         unsafe {
-            match (Bits::of(&work.params.epilogue.sink, values), swapped) {
+            match (Bits::of(sink, values), swapped) {
                 (Bits::Single(bits), true) => {
                     for i in 0..PART {
                         memory::st_shared_b32(cell(i), bits[i]);
@@ -267,18 +272,15 @@ unsafe fn results<const N: usize>(
     if !along_y {
         return sums.map(|sum| affine::result(epilogue, sum, unit, row, own));
     }
-    let mut results = [0.0; N];
-    for i in 0..N {
-        // SAFETY: all lanes take the same branches around what they exchange.
-        let (of_row, factor, bias) = unsafe {
-            (
-                warp::broadcast_f32(row, i as u32),
-                warp::broadcast_f32(own.factor, i as u32),
-                warp::broadcast_f32(own.bias, i as u32),
-            )
-        };
-        let (row, column) = if swapped { (of_row, own) } else { (row, Column { factor, bias }) };
-        results[i] = affine::result(epilogue, sums[i], unit, row, column);
+    // SAFETY: all lanes take the same branches around what they exchange.
+    let broadcast = |value: f32, i: usize| unsafe { warp::broadcast_f32(value, i as u32) };
+    if swapped {
+        return core::array::from_fn(|i| {
+            affine::result(epilogue, sums[i], unit, broadcast(row, i), own)
+        });
     }
-    results
+    core::array::from_fn(|i| {
+        let column = Column { factor: broadcast(own.factor, i), bias: broadcast(own.bias, i) };
+        affine::result(epilogue, sums[i], unit, row, column)
+    })
 }

@@ -92,13 +92,13 @@ impl Exchange {
             if epilogue::is_nvfp4(&work.params.epilogue.sink) {
                 while chunk < chunks {
                     let column = first + chunk * EXCHANGE_COLUMNS;
-                    let mine = tcgen05::tcgen05_ld_32x32b_x16(d + column).map(f32::from_bits);
+                    let mut sums = tcgen05::tcgen05_ld_32x32b_x16(d + column).map(f32::from_bits);
                     if chunk + 2 == chunks {
                         give_back();
                     }
-                    let [low, high] = store_blocks::halves(mine);
-                    let low = self.add(config, own, chunk, low);
-                    let sums = [low, self.add(config, own, chunk + 1, high)];
+                    for (i, half) in sums.as_chunks_mut().0.iter_mut().enumerate() {
+                        *half = self.add(config, own, chunk + i as u32, *half);
+                    }
                     store_blocks::store(work, place, column, sums);
                     warp::sync();
                     chunk = marker::pin(chunk + 2);

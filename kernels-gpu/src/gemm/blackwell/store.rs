@@ -153,7 +153,7 @@ unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, order: &Order, give_back
                     if last && part + 1 == CHUNK / BLOCK as u32 {
                         give_back();
                     }
-                    store_blocks::store(work, place, column, store_blocks::halves(sums));
+                    store_blocks::store(work, place, column, sums);
                     warp::sync();
                     part = marker::pin(part + 1);
                 }

@@ -17,46 +17,38 @@ use fp4_formats::gemm::blackwell::config::{CTA_ROWS, STORE_WARPS};
 /// Whole warps; `place` and `column`, a multiple of 16, are of a tile of the problem; each
 /// element is stored once; the result is NVFP4.
 #[inline(always)]
-pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [[f32; COLUMNS]; 2]) {
+pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [f32; BLOCK]) {
     let BlackwellParams { epilogue, problem, .. } = work.params;
     let unit = decode::unit(work.config);
     let (x, y) = (place.x, place.y + column);
-    if work.params.swapped == 0 {
-        if x < problem.m && y < problem.n {
-            // SAFETY: the block is inside the result.
-            unsafe { blocks::store(epilogue, problem, unit, place.batch, [x, y], sums) };
+    // Both ways to a block's results meet before it is quantised, which is most of the code.
+    let (results, [m, n]) = if work.params.swapped == 0 {
+        if x >= problem.m || y >= problem.n {
+            return;
         }
-        return;
-    }
-    if y >= problem.m {
-        return;
-    }
-    let [low, high] = sums;
-    let sums: [f32; BLOCK] =
-        core::array::from_fn(|i| if i < COLUMNS { low[i] } else { high[i - COLUMNS] });
-    // Lanes past the last column repeat it, so that all 32 lanes take part in the shuffle.
-    let n = x.min(problem.n - 1);
-    let lane = warp::lane_id() % BLOCK as u32;
-    // SAFETY: column `n` and the tokens below M exist; all lanes of the warp are here.
-    let row = unsafe {
-        let exist = problem.m - y;
-        let results = affine::column_results(epilogue, unit, [y, n], exist, sums);
-        warp::transpose(results)
-    };
-    let (token, first) = (y + lane, x - lane);
-    if token < problem.m && first < problem.n {
-        let row = halves(row);
-        // SAFETY: the block is inside the result.
-        unsafe {
-            blocks::store_results(&epilogue.sink, problem, place.batch, [token, first], row);
+        let all = BLOCK as u32;
+        // SAFETY: row and columns exist, since N is a multiple of a block.
+        (unsafe { affine::row_results(epilogue, unit, [x, y], all, sums) }, [x, y])
+    } else {
+        if y >= problem.m {
+            return;
+        }
+        // Lanes past the last column repeat it, so that all 32 lanes take part in the shuffle.
+        let n = x.min(problem.n - 1);
+        let lane = warp::lane_id() % BLOCK as u32;
+        // SAFETY: column `n` and the tokens below M exist; all lanes of the warp are here.
+        let row = unsafe {
+            let exist = problem.m - y;
+            warp::transpose(affine::column_results(epilogue, unit, [y, n], exist, sums))
         };
+        (row, [y + lane, x - lane])
+    };
+    if m < problem.m && n < problem.n {
+        let half = |first: usize| core::array::from_fn(|i| results[first + i]);
+        let results = [half(0), half(COLUMNS)];
+        // SAFETY: the block is inside the result.
+        unsafe { blocks::store(&epilogue.sink, problem, place.batch, [m, n], results) };
     }
-}
-
-/// A block as two pieces.
-#[inline(always)]
-pub fn halves(values: [f32; BLOCK]) -> [[f32; COLUMNS]; 2] {
-    core::array::from_fn(|half| core::array::from_fn(|i| values[half * COLUMNS + i]))
 }
 
 /// Writes the padding of the scales below the last row of the result, if that is in the

@@ -17,36 +17,13 @@ pub const BLOCK: usize = Nvfp4::BLOCK;
 
 const _: () = assert!(BLOCK == 2 * COLUMNS);
 
-/// Quantises and stores the results of the sums of row `m`, columns `n..n + 16`. `unit` is the
-/// value of a sum's 1.
-///
-/// # Safety
-/// Row and columns are of matrix `matrix` of `problem`, `n` a multiple of 16; the pointers of
-/// `epilogue` are what its documentation says, for a result in NVFP4.
-#[inline(always)]
-pub unsafe fn store(
-    epilogue: &Epilogue,
-    problem: &Problem,
-    unit: f32,
-    matrix: u32,
-    [m, n]: [u32; 2],
-    [low, high]: [[f32; COLUMNS]; 2],
-) {
-    const ALL: u32 = COLUMNS as u32;
-    // SAFETY: row and columns exist, and the block's place is inside the result.
-    unsafe {
-        let low = affine::row_results(epilogue, unit, [m, n], ALL, low);
-        let high = affine::row_results(epilogue, unit, [m, n + ALL], ALL, high);
-        store_results(&epilogue.sink, problem, matrix, [m, n], [low, high]);
-    }
-}
-
 /// Quantises and stores the results of row `m`, columns `n..n + 16`.
 ///
 /// # Safety
-/// As [`store`].
+/// Row and columns are of matrix `matrix` of `problem`, `n` a multiple of 16; the pointers of
+/// `sink` are what its documentation says, for a result in NVFP4.
 #[inline(always)]
-pub unsafe fn store_results(
+pub unsafe fn store(
     sink: &Sink,
     problem: &Problem,
     matrix: u32,

@@ -134,7 +134,7 @@ unsafe fn store_blocks<W: Weights>(
                 }
                 results[half] = results[half].map(|value| combine(&p.epilogue, value));
             }
-            blocks::store_results(sink, problem, tile.matrix, [m, n], results);
+            blocks::store(sink, problem, tile.matrix, [m, n], results);
         }
         token += step;
     }
