@@ -12,7 +12,7 @@ use super::check::problem;
 use super::family::{Kernel, LaunchShape, family};
 use super::strides::Entries;
 use super::{ActivationKind, Output};
-use crate::device::Machine;
+use crate::device::DeviceProperties;
 use crate::error::{Error, Result};
 use crate::quantize::device::Step;
 use crate::shape::GemmShape;
@@ -226,13 +226,13 @@ impl fmt::Display for GemmPlan {
 /// ```
 /// use fp4_formats::Arch;
 /// use fp4_formats::gemm::hopper::Operand;
-/// use nvfp4::device::Machine;
+/// use nvfp4::device::DeviceProperties;
 /// use nvfp4::gemm::{ActivationKind, GemmOverrides, plan};
 /// use nvfp4::quantize::Format;
 /// use nvfp4::shape::GemmShape;
 ///
 /// # fn main() -> nvfp4::error::Result<()> {
-/// let h200 = Machine { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
+/// let h200 = DeviceProperties { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
 /// let (shape, kind) = (GemmShape::of(128, 7168, 2048), ActivationKind::Halves(Operand::Bf16));
 /// let plan = plan(shape, Format::Nvfp4, kind, Arch::Sm90a, h200, &GemmOverrides::default())?;
 /// println!("{plan}\n{}", plan.explain());
@@ -249,7 +249,7 @@ pub fn plan(
     format: Format,
     kind: ActivationKind,
     arch: Arch,
-    machine: Machine,
+    machine: DeviceProperties,
     overrides: &GemmOverrides,
 ) -> Result<GemmPlan> {
     let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
@@ -264,7 +264,7 @@ pub(super) struct Request<'a> {
     pub problem: Problem,
     /// Types, formats and sizes.
     pub asked: &'a TuneProblem,
-    pub machine: Machine,
+    pub machine: DeviceProperties,
     pub overrides: &'a GemmOverrides,
 }
 
@@ -292,7 +292,7 @@ impl Request<'_> {
 pub(super) fn plan_from(
     asked: &TuneProblem,
     arch: Arch,
-    machine: Machine,
+    machine: DeviceProperties,
     overrides: &GemmOverrides,
     source: Source,
 ) -> Result<GemmPlan> {

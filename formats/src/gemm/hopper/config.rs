@@ -4,7 +4,7 @@
 //! producer warpgroup copies, two consumer warpgroups decode and multiply. The
 //! [work list](crate::gemm::work) says which CTA computes which part.
 
-use super::estimate::{Machine, clusters};
+use super::estimate::clusters;
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::WARP;
 use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles, Uniform};
@@ -244,7 +244,7 @@ impl HopperConfig {
 
     /// The schedule of a problem. `None` where there are fewer steps than CTAs, too many for a
     /// launch, or where the kernel cannot split K so.
-    pub fn schedule(&self, split: Split, problem: &Problem, machine: &Machine) -> Option<Schedule> {
+    pub fn schedule(&self, split: Split, problem: &Problem, sms: u32) -> Option<Schedule> {
         if !self.takes(split) {
             return None;
         }
@@ -253,7 +253,7 @@ impl HopperConfig {
             Split::StreamK => 1,
             Split::None | Split::Cluster(_) => self.min_blocks,
         };
-        let fit = clusters(machine, self.multicast, blocks);
+        let fit = clusters(sms, self.multicast, blocks);
         Schedule::new(split, self.tiles(problem).count(), problem.k.div_ceil(K_STEP), fit)
     }
 }

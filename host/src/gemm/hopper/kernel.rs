@@ -1,7 +1,7 @@
 //! A kernel of sm_90a with a schedule for one problem.
 
 use fp4_formats::gemm::hopper::config::{self, K_STEP, MAX_BLOCKS, THREADS};
-use fp4_formats::gemm::hopper::estimate::{self, Estimate, Machine};
+use fp4_formats::gemm::hopper::estimate::{self, Estimate};
 use fp4_formats::gemm::hopper::{Operand, Scheme};
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::{Format, dequantize_config};
@@ -24,7 +24,8 @@ const MXFP4_DECODED: f32 = 0.125;
 #[derive(Debug)]
 pub(super) struct HopperKernel {
     pub problem: Problem,
-    pub machine: Machine,
+    /// Streaming multiprocessors that the estimate was made for.
+    pub sms: u32,
     pub estimate: Estimate,
 }
 
@@ -50,7 +51,7 @@ impl HopperKernel {
     /// [`Error::Overflow`].
     pub fn workspace(&self, kind: ActivationKind) -> Result<HopperWorkspace> {
         let Estimate { config, schedule, ctas, .. } = &self.estimate;
-        let flags = self.machine.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
+        let flags = self.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
         let decoded = match kind {
             ActivationKind::Blocks { .. } => self.decoded_bytes(),
             ActivationKind::Halves(_) => Some(0),
@@ -147,7 +148,7 @@ impl Kernel for HopperKernel {
         if rows > MAX_DIM {
             return Err(Error::shape("rows of activations", format!("at most {MAX_DIM}"), rows));
         }
-        let ctas = config.grid(rows as u32, self.problem.k, layout, self.machine.sms);
+        let ctas = config.grid(rows as u32, self.problem.k, layout, self.sms);
         let step = Step { kernel: config.name, ctas, threads: config.threads() };
         Ok(vec![step; launches as usize])
     }
@@ -166,7 +167,7 @@ impl Kernel for HopperKernel {
             if config.multicast > 1 { "pairs of tiles" } else { "tiles" },
             schedule.steps,
             schedule.most(),
-            self.machine.sms,
+            self.sms,
         )];
         if schedule.parts() > 1 {
             let place = if schedule.has_fix_up() { "the workspace" } else { "shared memory" };
