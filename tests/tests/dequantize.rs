@@ -8,7 +8,7 @@ use nvfp4_tests::quantize::{EMULATED_GPUS, encode, same_bytes, value};
 use ptx_emu::GlobalMemory;
 
 /// Every code with every scale, both layouts (padding is uninitialised), one
-/// multiplier or one a row, all types.
+/// multiplier or one per row, all types.
 #[test]
 fn dequantised() {
     let mut random = SplitMix64::new(7);

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// follow each other, unless [`BatchStrides`](super::BatchStrides) say otherwise.
 #[derive(Clone, Copy, Debug)]
 pub enum ActivationBuffers<'a> {
-    /// Packed codes `[L, M, K/2]` and their scales, a padded matrix a batch entry.
+    /// Packed codes `[L, M, K/2]` and their scales, a padded matrix per batch entry.
     Blocks {
         /// Codes.
         codes: &'a DeviceBuffer,

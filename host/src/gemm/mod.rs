@@ -7,9 +7,9 @@
 //!
 //! | step | type |
 //! | --- | --- |
-//! | once a weight | [`Repacked`], [`DeviceWeights`]: rearranged for the kernels, on the device |
-//! | once a shape | [`Gemm`]: checked and planned ([`plan_for`]: with what was measured, if anything was); knows its workspace, and where the matrices of a batch are ([`BatchStrides`]) |
-//! | once a product | [`Gemm::launch`]: on buffers of the caller, allocates nothing and waits for nothing |
+//! | once per weight | [`Repacked`], [`DeviceWeights`]: rearranged for the kernels, on the device |
+//! | once per shape | [`Gemm`]: checked and planned ([`plan_for`]: with what was measured, if anything was); knows its workspace, and where the matrices of a batch are ([`BatchStrides`]) |
+//! | once per product | [`Gemm::launch`]: on buffers of the caller, allocates nothing and waits for nothing |
 //!
 //! [`gemm`] does all three.
 //!

@@ -136,7 +136,7 @@ pub struct GemmPlan {
 #[derive(Clone, Debug)]
 pub(super) struct Chosen(pub Arc<dyn Kernel>);
 
-/// The plan's other fields tell kernels apart.
+/// The plan's other fields distinguish kernels.
 impl PartialEq for Chosen {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -182,7 +182,7 @@ impl fmt::Display for Candidate {
 }
 
 impl GemmPlan {
-    /// Who chose, what a result in NVFP4 takes, and the candidates, a line each.
+    /// Who chose, what a result in NVFP4 takes, and the candidates, one per line.
     #[must_use]
     pub fn explain(&self) -> String {
         let Self { kernel, split, .. } = self;

@@ -38,19 +38,19 @@ use crate::tensor::Dims;
 /// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
 /// let kind = ActivationKind::Halves(Operand::F16);
 ///
-/// // Once a weight.
+/// // Once per weight.
 /// let dims = Dims::new(1, 40, 64)?;
 /// let weight =
 ///     quantize("w", &[0.25; 40 * 64], dims, TensorScale::FromAmax, ScaleLayout::Linear)?;
 /// let weights = Repacked::for_device(&device, &weight, kind)?.upload(&device)?;
 ///
-/// // Once a shape: one matrix of 5 tokens.
+/// // Once per shape: one matrix of 5 tokens.
 /// let product = Gemm::new(&kernels, &weights, [1, 5], kind, 1.0, &GemmOptions::default())?;
 /// let [bytes, _] = product.out_bytes()?;
 /// let out = DeviceBuffer::poisoned(&device, "c", bytes)?;
 /// assert_eq!(product.workspace_bytes(), 0);
 ///
-/// // Once a product.
+/// // Once per product.
 /// let input = HalfMatrix::round("x", Dims::new(1, 5, 64)?, Operand::F16, &[3.0; 5 * 64])?;
 /// let input = DeviceBuffer::upload(&device, "x", input.bytes())?;
 /// let (input, result) = (ActivationBuffers::Halves(&input), ResultBuffers::Floats(&out));
@@ -226,7 +226,7 @@ impl Gemm {
     }
 
     /// Bytes of the result: of its elements, or of its codes and its scales; what is between
-    /// matrices that are apart included.
+    /// strided matrices included.
     ///
     /// # Errors
     /// [`Error::Overflow`].

@@ -135,7 +135,7 @@ impl Repacked {
         self.form
     }
 
-    /// The bytes, a matrix after the other.
+    /// The bytes, one matrix after another.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

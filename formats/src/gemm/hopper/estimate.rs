@@ -40,19 +40,19 @@ const fn product_cycles(config: &HopperConfig) -> u32 {
         _ => 2100,
     }
 }
-/// Bytes a cycle from memory to all SMs.
+/// Bytes per cycle from memory to all SMs.
 const DRAM_BYTES: u64 = 2075;
-/// Bytes of activations a cycle from L2, while weights come from memory.
+/// Bytes of activations per cycle from L2, while weights come from memory.
 const ACTIVATION_BYTES: u64 = 8000;
-/// Bytes a cycle from L2 to all SMs.
+/// Bytes per cycle from L2 to all SMs.
 const L2_BYTES: u64 = 4900;
 /// A launch of CTAs that do whole tiles, the stores left out, and more for each CTA.
 const LAUNCH_CYCLES: u64 = 4800;
 const CTA_CYCLES: u64 = 30;
-/// Bytes of sums a cycle from registers to results of floats, their way to memory included.
+/// Bytes of sums per cycle from registers to float results, including the store to memory.
 const STORE_BYTES: u64 = 40;
 /// Instructions in which a thread stores a block of a result in NVFP4, counted in the machine
-/// code: each quarter of an SM issues one a cycle, for a warp.
+/// code: each quarter of an SM issues one per cycle, for a warp.
 const BLOCK_CYCLES: u64 = 340;
 /// For each CTA of a cluster but one.
 const MEMBER_CYCLES: u64 = 1300;
@@ -67,7 +67,7 @@ const FIX_UP_BYTES: u64 = 30;
 const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
 const GPC_SMS: u32 = 132;
 
-/// Clusters of `size` CTAs that run at a time with `resident` CTAs an SM.
+/// Clusters of `size` CTAs that run at a time with `resident` CTAs per SM.
 pub(super) const fn clusters(sms: u32, size: u32, resident: u32) -> u64 {
     if size == 1 {
         return sms as u64 * resident as u64;
