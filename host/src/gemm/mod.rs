@@ -78,15 +78,15 @@ use fp4_formats::quantize::Format;
 pub struct GemmOptions {
     /// Factor of the result.
     pub alpha: f32,
-    /// What the result is.
+    /// Type of the result.
     pub output: Output,
     /// A factor for each row of `A`, `[M]`.
     pub row_factors: Option<Vec<f32>>,
     /// A factor for each row of `B`, `[N]`.
     pub column_factors: Option<Vec<f32>>,
-    /// What is added to each column, `[N]`.
+    /// The bias: added to each column, `[N]`.
     pub bias: Option<Vec<f32>>,
-    /// What not to leave to the plan.
+    /// Choices that override the plan's.
     pub overrides: GemmOverrides,
 }
 

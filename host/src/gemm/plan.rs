@@ -22,7 +22,7 @@ use crate::tune::{ResultKind, TuneProblem};
 /// What results in NVFP4 are compared with.
 pub(super) const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 
-/// What a caller may fix instead of leaving it to the plan.
+/// Choices that override the plan's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GemmOverrides {
     /// Kernel by name.
@@ -58,15 +58,15 @@ impl Source {
     }
 }
 
-/// What a product copies of its operands, the launches before it aside: how often, from L2 or
-/// from memory.
+/// How often a product copies its operands, from L2 or from memory. The launches before it do not
+/// count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Reads {
     /// Times that each matrix of activations is read.
     pub activation_passes: u64,
     /// Times that the weights of a batch entry are read; where entries share weights, by each.
     pub weight_passes: u64,
-    /// Bytes of all of it: whole stages, what is beyond the edges included.
+    /// Bytes of all copies: whole stages, including elements beyond the edges.
     pub bytes: u64,
 }
 
@@ -120,10 +120,10 @@ pub struct GemmPlan {
     pub result: Option<String>,
     /// Who chose it.
     pub source: Source,
-    /// Why this kernel and this grid, a sentence each.
+    /// Why this kernel and this grid, one sentence per reason.
     pub why: Vec<String>,
-    /// What all candidates are expected to cost, the best first; where overrides leave only some,
-    /// those.
+    /// The candidates with their expected cost, the best first; with overrides, only those that the
+    /// overrides allow.
     pub candidates: Vec<Candidate>,
     /// The sizes, checked.
     #[serde(skip)]
@@ -145,7 +145,7 @@ impl PartialEq for Chosen {
 
 impl Eq for Chosen {}
 
-/// Serialises what is displayed.
+/// Serialises a value as its `Display` text.
 fn display<T: fmt::Display, S: Serializer>(
     value: &T,
     serializer: S,
@@ -258,7 +258,7 @@ pub fn plan(
     plan_from(&problem, arch, machine, overrides, source)
 }
 
-/// What candidates are wanted for.
+/// A request for candidates.
 pub(super) struct Request<'a> {
     /// The sizes, checked.
     pub problem: Problem,
@@ -341,7 +341,7 @@ pub(super) fn plan_from(
     })
 }
 
-/// What a result in NVFP4 takes of memory, in words; none for floats.
+/// A description of the memory that a result in NVFP4 takes; none for floats.
 ///
 /// # Errors
 /// [`Error::Shape`] for an N that is no multiple of 16, [`Error::Overflow`].

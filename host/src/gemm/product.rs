@@ -194,7 +194,7 @@ impl Gemm {
         self.kernel().store_path(self)
     }
 
-    /// What the kernels multiply sums with.
+    /// The factor of the kernels' sums.
     ///
     /// # Errors
     /// [`Error::Scalar`] where it is not representable.
@@ -239,10 +239,10 @@ impl Gemm {
     /// at once. `workspace` holds at least [`workspace_bytes`](Self::workspace_bytes); see there
     /// who can share one.
     ///
-    /// On a GPU all that is given must live until the product is done, and what a recorded graph
+    /// On a GPU all arguments must live until the product is done, and those that a recorded graph
     /// uses as long as it is replayed. Buffers that own their memory do: freeing it waits.
-    /// Everything may be written by work before it in the stream, but the weights, which the
-    /// kernels begin to read while that work still runs
+    /// Earlier work of the stream may write any argument except the weights, which the kernels
+    /// begin to read while that work still runs
     /// ([`Device::with_stream`](crate::device::Device::with_stream)).
     ///
     /// # Errors

@@ -149,7 +149,7 @@ impl Repacked {
         Ok(self.over(DeviceBuffer::upload(device, "repacked weights", &self.bytes)?))
     }
 
-    /// Copies them to memory that is there: a buffer of their size, or a view of the caller's.
+    /// Copies them to existing memory: a buffer of their size, or a view of the caller's.
     ///
     /// # Errors
     /// [`Error::Shape`] for a buffer of another size, [`DeviceError`](crate::device::DeviceError).

@@ -17,7 +17,7 @@ pub const OPERAND_BYTES: u32 = 2;
 pub const BOX_COLUMNS: u32 = 128 / OPERAND_BYTES;
 /// Warpgroups that decode and multiply.
 pub const CONSUMERS: u32 = 2;
-/// Their threads.
+/// Threads of the consumer warpgroups.
 pub const CONSUMER_THREADS: u32 = CONSUMERS * WARPGROUP;
 /// Threads of a CTA: the consumers, then the producer's warpgroup, of which one thread copies.
 /// It is a whole warpgroup so that it can release its registers to the consumers.
@@ -28,13 +28,13 @@ pub const MAX_SPLIT: u32 = 8;
 pub const MAX_BLOCKS: u32 = 2;
 /// Bytes of a barrier object.
 pub const BARRIER_BYTES: u32 = 8;
-/// Shared memory of an SM that CTAs can have, and what the system reserves of it for each CTA,
-/// bytes.
+/// Bytes of an SM's shared memory that CTAs can have, and bytes of it that the system reserves per
+/// CTA.
 pub const SM_SHARED_BYTES: u32 = 228 * 1024;
 const SYSTEM_SHARED_BYTES: u32 = 1024;
 /// Partitions of an SM, registers of a partition, and the unit in which threads get them. A
-/// warp's registers are all in one partition; the warps of a CTA are dealt to the partitions in
-/// turn.
+/// warp's registers are all in one partition; the warps of a CTA are assigned to the
+/// partitions in turn.
 pub(super) const PARTITIONS: u32 = 4;
 const PARTITION_REGISTERS: u32 = 16384;
 const REGISTER_UNIT: u32 = 8;
@@ -44,8 +44,8 @@ const MAX_REGISTERS: u32 = 240;
 pub const PRODUCER_REGISTERS: u32 = 40;
 /// More stages than this are no faster: the copies of eight cover the latency of memory.
 const MAX_STAGES: u32 = 8;
-/// f32 between the end of a token's row of sums and the next one's start: brings the lanes
-/// of a warp, four tokens times eight rows, to different banks.
+/// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
+/// eight rows, access different banks.
 const SUM_PADDING: u32 = 4;
 
 const _: () = assert!(BOX_COLUMNS == BLOCK_COLUMNS);
@@ -76,7 +76,7 @@ impl HopperConfig {
         PARTITION_REGISTERS / (warps * WARP) / REGISTER_UNIT * REGISTER_UNIT
     }
 
-    /// Registers of a consumer's thread, once the producer has given up all but
+    /// Registers of a consumer's thread, once the producer has released all but
     /// [`PRODUCER_REGISTERS`].
     pub const fn consumer_registers(&self) -> u32 {
         let pool = (CONSUMERS + 1) * self.registers() - PRODUCER_REGISTERS;
@@ -168,7 +168,7 @@ impl HopperConfig {
         self.sums_received_offset() + BARRIER_BYTES
     }
 
-    /// [`shared_bytes`](Self::shared_bytes), or as much as keeps all but `resident` CTAs from an
+    /// [`shared_bytes`](Self::shared_bytes), or so much that at most `resident` CTAs fit an
     /// SM: where CTAs are fewer than SMs, two on one of them take longer than one on each.
     pub const fn launch_shared_bytes(&self, resident: u32) -> u32 {
         let least = SM_SHARED_BYTES / (resident + 1);

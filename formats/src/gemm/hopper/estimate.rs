@@ -1,4 +1,4 @@
-//! What a configuration and a schedule of the work are expected to cost, and the choice.
+//! The cost model of configurations and schedules, and the choice by it.
 
 use super::config::{CONFIGS, HopperConfig, K_STEP, PARTITIONS};
 use super::repack::Scheme;
@@ -46,7 +46,7 @@ const DRAM_BYTES: u64 = 2075;
 const ACTIVATION_BYTES: u64 = 8000;
 /// Bytes per cycle from L2 to all SMs.
 const L2_BYTES: u64 = 4900;
-/// A launch of CTAs that do whole tiles, the stores left out, and more for each CTA.
+/// Cycles of a launch of CTAs that compute whole tiles, without the stores, and more per CTA.
 const LAUNCH_CYCLES: u64 = 4800;
 const CTA_CYCLES: u64 = 30;
 /// Bytes of sums per cycle from registers to float results, including the store to memory.
@@ -54,10 +54,10 @@ const STORE_BYTES: u64 = 40;
 /// Instructions in which a thread stores a block of a result in NVFP4, counted in the machine
 /// code: each quarter of an SM issues one per cycle, for a warp.
 const BLOCK_CYCLES: u64 = 340;
-/// For each CTA of a cluster but one.
+/// More for each CTA of a cluster after the first.
 const MEMBER_CYCLES: u64 = 1300;
-/// More for a launch whose CTAs share activations, which copy nothing before they have met, and
-/// for each step.
+/// More for a launch with multicast, whose CTAs copy nothing before the barrier of their cluster,
+/// and for each step.
 const MEETING_CYCLES: u64 = 1500;
 const SHARE_CYCLES: u64 = 20;
 /// Bytes of partial sums per cycle from each contributor of a fix-up.
@@ -130,7 +130,7 @@ pub fn estimate(
         * problem.k.div_ceil(K_STEP) as u64
         * config.activation_bytes() as u64
         * problem.l as u64;
-    // Fewer CTAs than SMs have less under way at a time.
+    // Fewer CTAs than SMs have fewer bytes in flight.
     let busy = if ctas < sms as u64 { ctas } else { sms as u64 };
     let dram = (weights.saturating_sub(early / 2) + stored) * sms as u64 / busy / DRAM_BYTES
         + activations * row_tiles / ACTIVATION_BYTES;

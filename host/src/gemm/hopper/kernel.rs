@@ -16,7 +16,7 @@ use crate::gemm::{ActivationKind, Gemm, WeightForm};
 use crate::quantize::device::Step;
 use crate::shape::MAX_DIM;
 
-/// The decoded activations of MXFP4 are times this: its largest scales exceed bf16, its
+/// Factor of the decoded activations of MXFP4: its largest scales exceed bf16, its
 /// smallest do not need all of bf16's subnormals.
 const MXFP4_DECODED: f32 = 0.125;
 
@@ -37,7 +37,7 @@ pub(super) struct HopperWorkspace {
     pub activations: usize,
     /// Offset of the partial sums.
     pub partials: usize,
-    /// Bytes of all; 0 where none is needed.
+    /// Bytes of the workspace; 0 where none is needed.
     pub bytes: usize,
 }
 
@@ -100,8 +100,7 @@ impl Kernel for HopperKernel {
         }
     }
 
-    /// Of 16-bit or decoded activations and of repacked weights: the steps of all tiles, whoever
-    /// computes them.
+    /// Counts 16-bit or decoded activations and repacked weights, for the steps of all tiles.
     fn reads(&self) -> Reads {
         let (config, problem) = (self.estimate.config, &self.problem);
         let tiles = config.tiles(problem);

@@ -1,5 +1,4 @@
-//! GEMM on sm_90a: weights are decoded on their way to the tensor core, block-scaled activations by
-//! launches before.
+//! GEMM on sm_90a: the kernel decodes weights; a launch before it decodes block-scaled activations.
 
 mod kernel;
 mod launch;
