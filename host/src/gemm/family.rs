@@ -182,6 +182,6 @@ pub(super) fn launches(problem: &Problem, layout: ScaleLayout, entries: Entries)
         (Entries::Shared, _) => (1, m.into()),
         // Each entry's scales are padded in the 128x4 layout.
         (Entries::Dense, ScaleLayout::Blocked128x4)
-        | (Entries::Strided, ScaleLayout::Linear | ScaleLayout::Blocked128x4) => (l, m.into()),
+        | (Entries::Apart, ScaleLayout::Linear | ScaleLayout::Blocked128x4) => (l, m.into()),
     }
 }

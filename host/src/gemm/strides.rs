@@ -52,7 +52,7 @@ pub(super) enum Entries {
     /// There is one matrix for all.
     Shared,
     /// Something is between them.
-    Strided,
+    Apart,
 }
 
 /// How the matrices of a batch lie in a buffer, bytes.
@@ -125,7 +125,7 @@ impl Strides {
         } else if self.activations.is_dense() && self.activation_scales.is_dense() {
             Entries::Dense
         } else {
-            Entries::Strided
+            Entries::Apart
         }
     }
 
