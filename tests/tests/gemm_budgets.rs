@@ -4,11 +4,13 @@
 use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::arch::TensorFamily;
+use fp4_formats::gemm::blackwell::BlackwellConfig;
+use fp4_formats::gemm::blackwell::config::STORE_WARPS;
 use fp4_formats::gemm::hopper::config::CONFIGS as HOPPER;
 use fp4_formats::gemm::hopper::config::K_STEP;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
-use nvfp4::device::Kernels;
+use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemm::{
     ActivationKind, Activations, GemmOptions, GemmOverrides, GemmPlan, GemmResult, HalfMatrix,
     Reads, gemm, plan,
@@ -17,8 +19,8 @@ use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMM_CONTEST, GemmShape};
 use nvfp4::tensor::Dims;
-use nvfp4_tests::emulated;
-use ptx_emu::{Counters, Schedule};
+use nvfp4_tests::{emulated, kernels_dir};
+use ptx_emu::{Counters, Gpu, Schedule};
 
 const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
 
@@ -213,5 +215,61 @@ fn plans_state_their_passes() {
         assert_eq!(json["reads"]["activation_passes"], activations);
         assert_eq!(json["reads"]["weight_passes"], weights);
         assert_eq!(json["reads"]["bytes"], bytes);
+    }
+}
+
+/// NVFP4 products of every sm_100a configuration, six K steps in each CTA, with two tiles more than
+/// the machine holds clusters, which ask for tiles while they run: how many it holds, and the
+/// product.
+fn few_more_tiles_than_clusters()
+-> impl Iterator<Item = (&'static BlackwellConfig, u32, GemmResult)> {
+    let configs = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
+    configs.map(|config| {
+        // Plans are for eight SMs at least.
+        let sms = (3 * config.cluster()).max(8);
+        let resident = sms / config.cluster();
+        let gpu = Gpu { sms, ..nvfp4_tests::b200() };
+        let device = Device::open(&DeviceRequest::Emulator(gpu)).expect("opens anywhere");
+        let kernels = device.kernels(Some(&kernels_dir())).expect("kernels are built");
+        let mut rng = SplitMix64::new(5);
+        let k = (6 * config.step() * config.splits) as usize;
+        let dims = |rows| Dims::new(resident as usize + 2, rows, k).expect("dims");
+        let weights = Generator::Exact.operand("b", dims(64), Blocked128x4, &mut rng);
+        let weights = weights.expect("b");
+        let blocks = Generator::Exact.operand("a", dims(16), Blocked128x4, &mut rng).expect("a");
+        let halves = config
+            .left
+            .map(|left| Generator::Exact.halves("a", dims(16), left, &mut rng).expect("a"));
+        let a = halves.as_ref().map_or(Activations::Blocks(&blocks), Activations::Halves);
+        let splits = Some(config.splits);
+        let overrides = GemmOverrides { kernel: Some(config.name.into()), splits };
+        let options = GemmOptions { overrides, ..GemmOptions::default() };
+        let result = gemm(&kernels, &a, &weights, &options).expect("runs");
+        let clusters = [result.plan.grid[0] / result.plan.cluster, result.plan.cluster];
+        assert_eq!(clusters, [resident + 2, config.cluster()], "{}", result.plan);
+        (config, resident, result)
+    })
+}
+
+/// An arrival that releases for the cluster waits until all that its thread has written is where the
+/// other CTAs see it. Only those have one that publish sums to the CTAs of a split: a lane of each
+/// storing warp, once a tile. No K step has any.
+#[test]
+fn only_sums_are_released_for_the_cluster() {
+    for (config, resident, result) in few_more_tiles_than_clusters() {
+        let warps = (resident + 2) * config.cluster() * STORE_WARPS;
+        let found = counters(&result).asynchronous.cluster_releases;
+        assert_eq!(found, u64::from(warps * (config.splits - 1)), "{}", config.name);
+    }
+}
+
+/// Clusters that ask for tiles take no more than their share: a tile that one cluster holds in
+/// advance is not there for one that could begin it.
+#[test]
+fn clusters_take_their_share_of_the_tiles() {
+    for (config, resident, result) in few_more_tiles_than_clusters() {
+        let most = 1 + counters(&result).asynchronous.most_taken_over;
+        let share = (resident + 2).div_ceil(resident);
+        assert_eq!(most, u64::from(share), "{}", config.name);
     }
 }
