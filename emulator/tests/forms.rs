@@ -1,10 +1,10 @@
 //! Every instruction form, special register and directive that 67 kernels of other
-//! projects use (`tests/data/ptx_forms.txt`) is decoded: a minimal module of each
+//! projects use (`tests/data/ptx/forms.txt`) is decoded: a minimal module of each
 //! loads.
 
 use ptx_emu::{Gpu, Module};
 
-const FORMS: &str = include_str!("data/ptx_forms.txt");
+const FORMS: &str = include_str!("../../tests/data/ptx/forms.txt");
 
 /// Register of a type modifier: `None` for what is not a type.
 fn register(ty: &str) -> Option<&'static str> {

@@ -18,10 +18,7 @@ fn golden(text: &str, list: &str) -> Vec<Value> {
 
 macro_rules! golden {
     ($file:literal, $list:literal) => {
-        golden(
-            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/ptx_golden/", $file)),
-            $list,
-        )
+        golden(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/", $file)), $list)
     };
 }
 
@@ -44,7 +41,7 @@ fn hex(value: &Value) -> u64 {
 
 #[test]
 fn golden_register_layouts() {
-    let entries = golden!("mma_regs.json", "entries");
+    let entries = golden!("ptx_golden/mma_regs.json", "entries");
     assert_eq!(entries.len(), 9);
     for entry in &entries {
         let (op, operand) = (text(&entry["op"]), text(&entry["operand"]));
@@ -109,7 +106,7 @@ fn element(value: &Value) -> Element {
 
 #[test]
 fn golden_block_scaled_instruction_descriptors() {
-    let entries = golden!("instr_desc.json", "block_scaled");
+    let entries = golden!("ptx_golden/instr_desc.json", "block_scaled");
     assert_eq!(entries.len(), 156);
     for entry in &entries {
         let kind = scale_kind(text(&entry["kind"]), int(&entry["block"]));
@@ -133,7 +130,7 @@ fn golden_block_scaled_instruction_descriptors() {
 
 #[test]
 fn golden_dense_instruction_descriptors() {
-    let entries = golden!("instr_desc.json", "dense");
+    let entries = golden!("ptx_golden/instr_desc.json", "dense");
     assert_eq!(entries.len(), 117);
     for entry in &entries {
         let kind = Kind::parse(text(&entry["kind"]), None).expect("a kind");
@@ -174,7 +171,7 @@ fn packed_offset(swizzle: Swizzle, rows: usize, row: usize, byte: usize) -> usiz
 
 #[test]
 fn golden_shared_memory_descriptors() {
-    let entries = golden!("smem_desc.json", "k_major");
+    let entries = golden!("ptx_golden/smem_desc.json", "k_major");
     assert_eq!(entries.len(), 560);
     for entry in &entries {
         let swizzle = swizzle(&entry["swizzle"]);
@@ -211,7 +208,7 @@ fn golden_shared_memory_descriptors() {
 
 #[test]
 fn golden_swizzle_offsets() {
-    let entries = golden!("swizzle_offsets.json", "k_major");
+    let entries = golden!("formats/swizzle_offsets.json", "k_major");
     for entry in &entries {
         let swizzle = swizzle(&entry["swizzle"]);
         let (rows, width) = (int(&entry["rows"]), int(&entry["row_bytes"]));
@@ -241,7 +238,7 @@ fn golden_swizzle_offsets() {
 
 #[test]
 fn golden_accumulators() {
-    let entries = golden!("acc_tmem.json", "entries");
+    let entries = golden!("ptx_golden/acc_tmem.json", "entries");
     assert_eq!(entries.len(), 6);
     for entry in &entries {
         let path =
@@ -261,7 +258,7 @@ fn golden_accumulators() {
 
 #[test]
 fn golden_tcgen05_ld_registers() {
-    let entries = golden!("tcgen05_ld_regs.json", "entries");
+    let entries = golden!("ptx_golden/tcgen05_ld_regs.json", "entries");
     assert_eq!(entries.len(), 15);
     for entry in &entries {
         let name = text(&entry["shape"]);
@@ -305,7 +302,7 @@ fn scales_per_step(entry: &Value) -> usize {
 
 #[test]
 fn golden_scales_in_tensor_memory() {
-    let entries = golden!("sf_tmem.json", "entries");
+    let entries = golden!("ptx_golden/sf_tmem.json", "entries");
     assert_eq!(entries.len(), 12);
     for entry in &entries {
         let groups = groups(entry, text(&entry["operand"]));
@@ -328,7 +325,7 @@ fn golden_scales_in_tensor_memory() {
 
 #[test]
 fn golden_copies_put_scales_where_the_product_looks() {
-    let entries = golden!("sf_utccp.json", "entries");
+    let entries = golden!("ptx_golden/sf_utccp.json", "entries");
     assert_eq!(entries.len(), 6);
     let shape = CopyShape::parse("32x128b", "warpx4").expect("a shape");
     for entry in &entries {

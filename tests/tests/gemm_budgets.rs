@@ -1,39 +1,33 @@
 //! What the contest's GEMMs cost on the emulated machines, by its counters, with the plans that are
 //! made for them: bytes, products, and how far they copy ahead.
 
-use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::arch::TensorFamily;
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::config::STORE_WARPS;
 use fp4_formats::gemm::hopper::config::CONFIGS as HOPPER;
 use fp4_formats::gemm::hopper::config::K_STEP;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
-use nvfp4::device::{Device, DeviceRequest, Kernels};
-use nvfp4::gemm::{
-    ActivationKind, Activations, GemmOptions, GemmOverrides, GemmPlan, GemmResult, HalfMatrix,
-    Reads, gemm, plan,
-};
+use fp4_formats::{Arch, FloatType};
+use nvfp4::device::Kernels;
+use nvfp4::gemm::{GemmOverrides, GemmPlan, GemmResult, Reads, plan};
 use nvfp4::generate::Generator;
-use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMM_CONTEST, GemmShape};
-use nvfp4::tensor::Dims;
-use nvfp4_tests::{emulated, kernels_dir};
+use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case};
+use nvfp4_tests::{DEVICES, b200, emulated, emulated_on};
 use ptx_emu::{Counters, Gpu, Schedule};
 
-const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
-
 /// Runs a contest problem: NVFP4 by NVFP4 to f16, 128x4 scales. Its results are compared elsewhere.
-fn run(kernels: &Kernels, shape: GemmShape, overrides: GemmOverrides) -> GemmResult {
-    let mut rng = SplitMix64::new(7);
-    let mut operand = |name: &str, rows| {
-        let dims = Dims::new(1, rows, shape.k).expect("dims");
-        Generator::ContestGemm.operand(name, dims, Blocked128x4, &mut rng).expect(name)
-    };
-    let (a, b) = (operand("a", shape.m), operand("b", shape.n));
-    let options = GemmOptions { overrides, ..GemmOptions::default() };
-    gemm(kernels, &Activations::Blocks(&a), &b, &options).unwrap_or_else(|e| panic!("{shape}: {e}"))
+fn run(
+    kernels: &Kernels,
+    GemmShape { m, n, k, l }: GemmShape,
+    overrides: GemmOverrides,
+) -> GemmResult {
+    let case = Case::new([m, n, k, l]).activations(BLOCKED).result(FloatType::F16);
+    let (layout, generator) = (Blocked128x4, Generator::ContestGemm);
+    Case { layout, generator, overrides, ..case }.product(kernels)
 }
 
 /// Of the product, which is the last launch.
@@ -71,7 +65,7 @@ fn contest_shapes_are_within_budget() {
             // Tensor maps, biases and the like are a few sectors. Sums that CTAs give to others
             // are in the workspace, behind decoded activations.
             let given = match plan.workspace_bytes {
-                bytes if plan.splits == 0 => bytes as u64 - a,
+                bytes if plan.split == Split::StreamK => bytes as u64 - a,
                 _ => 0,
             };
             let once = counters.global_unique_bytes_read;
@@ -105,13 +99,17 @@ fn four_stages_are_in_flight() {
         for shape in GEMM_CONTEST {
             let machine = kernels.device().machine();
             let arch = kernels.device().choice().arch;
-            let kind = ActivationKind::Blocks { format: Format::Nvfp4, layout: Blocked128x4 };
+            let kind = BLOCKED.kind(Format::Nvfp4);
             let none = GemmOverrides::default();
             let planned = plan(shape, Format::Nvfp4, kind, arch, machine, &none).expect("planned");
             let few = GemmShape { n: 2 * planned.tile[0] as usize, k: 4096.min(shape.k), ..shape };
             // Not all SMs' parts of these few tiles, which are a step or two.
-            let splits = Some(planned.splits.max(1));
-            let overrides = GemmOverrides { kernel: Some(planned.kernel.into()), splits };
+            let split = match planned.split {
+                Split::StreamK => Split::None,
+                split => split,
+            };
+            let overrides =
+                GemmOverrides { kernel: Some(planned.kernel.into()), split: Some(split) };
             let result = run(&kernels, few, overrides);
             let stage = stage_bytes(&result.plan);
             let most = counters(&result).asynchronous.most_bytes_in_flight;
@@ -135,18 +133,15 @@ fn stage_bytes(plan: &GemmPlan) -> u64 {
 /// not full, for each batch entry.
 #[test]
 fn plans_state_what_is_copied() {
-    let halves = |operand, dims: Dims, rng: &mut SplitMix64| -> HalfMatrix {
-        Generator::Exact.halves("a", dims, operand, rng).expect("a")
-    };
     for device in DEVICES {
         let kernels = emulated(device, Schedule::Eager);
         let arch = kernels.device().choice().arch;
         let hoppers = HOPPER.iter().filter(|config| config.scheme.format == Format::Nvfp4);
         let hoppers = hoppers.flat_map(|config| {
-            [0, 1, 3].map(|splits| {
+            [Split::StreamK, Split::None, Split::Cluster(3)].map(|split| {
                 let tile = [config.rows, config.tokens];
-                let splits = splits.min(config.max_splits());
-                (config.name, tile, config.scheme.operand, true, splits, 3 * K_STEP + 16)
+                let split = split.at_most(config.max_split());
+                (config.name, tile, config.scheme.operand, true, split, 3 * K_STEP + 16)
             })
         });
         let blackwells = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
@@ -154,31 +149,24 @@ fn plans_state_what_is_copied() {
             let tile = [config.rows(), config.columns];
             let operand = config.left.unwrap_or(hopper::Operand::F16);
             let k = config.step() * (config.splits + 1) + 16;
-            (config.name, tile, operand, config.left.is_some(), config.splits, k)
+            (config.name, tile, operand, config.left.is_some(), config.split(), k)
         });
         let all: Vec<_> = match arch.tensor() {
             TensorFamily::Wgmma => hoppers.collect(),
             TensorFamily::Tcgen05 => blackwells.collect(),
         };
-        for (name, [rows, tokens], operand, of_halves, splits, k) in all {
+        for (name, [rows, tokens], operand, of_halves, split, k) in all {
             let (m, n, l) = (tokens as usize + 1, rows as usize + 24, 2);
-            let mut rng = SplitMix64::new(3);
-            let dims = |rows| Dims::new(l, rows, k as usize).expect("dims");
-            let weights = Generator::Exact.operand("b", dims(n), Blocked128x4, &mut rng);
-            let weights = weights.expect("b");
-            let blocks = Generator::Exact.operand("a", dims(m), Blocked128x4, &mut rng).expect("a");
-            let halves = halves(operand, dims(m), &mut rng);
-            let a =
-                if of_halves { Activations::Halves(&halves) } else { Activations::Blocks(&blocks) };
-            let overrides = GemmOverrides { kernel: Some(name.into()), splits: Some(splits) };
-            let options = GemmOptions { overrides, ..GemmOptions::default() };
-            let result = gemm(&kernels, &a, &weights, &options).expect("runs");
+            let mut case = Case::new([m, n, k as usize, l]).result(FloatType::F16);
+            case.layout = Blocked128x4;
+            case.activations = if of_halves { ActivationType::Halves(operand) } else { BLOCKED };
+            let result = case.kernel(name, split).product(&kernels);
             let asynchronous = counters(&result).asynchronous;
             let copied = asynchronous.tensor_loads.bytes + asynchronous.bulk_loads.bytes;
             let Reads { activation_passes, weight_passes, bytes } = result.plan.reads;
             assert_eq!(copied, bytes, "{}", result.plan);
             let [rows, tokens] = result.plan.tile.map(|size| size as usize);
-            let shared = name.ends_with("share2") || name.ends_with("pair");
+            let shared = name.ends_with("share2") || name.ends_with("multicast2");
             let per_cluster = if shared { 2 } else { 1 };
             let down = |size: usize, tile: usize| -> [u64; 2] {
                 [1, per_cluster].map(|share| size.div_ceil(tile * share) as u64)
@@ -192,14 +180,14 @@ fn plans_state_what_is_copied() {
 /// The passes are in the plan's words and in its JSON.
 #[test]
 fn plans_state_their_passes() {
-    let kind = ActivationKind::Blocks { format: Format::Nvfp4, layout: Blocked128x4 };
+    let kind = BLOCKED.kind(Format::Nvfp4);
     let shape = GemmShape::of(300, 7168, 2048);
     for (device, kernel) in
-        [("emu:h200", "gemm_sm90_nvfp4_f16_128x128"), ("emu:b200", "gemm_nvfp4_256x128")]
+        [("emu:h200", "gemm_sm90_nvfp4_f16_128x128"), ("emu:b200", "gemm_nvfp4_256x64")]
     {
         let kernels = emulated(device, Schedule::Eager);
         let (device, kernel) = (kernels.device(), Some(kernel.to_owned()));
-        let overrides = GemmOverrides { kernel, splits: Some(1) };
+        let overrides = GemmOverrides { kernel, split: Some(Split::None) };
         let (arch, machine) = (device.choice().arch, device.machine());
         let plan = plan(shape, Format::Nvfp4, kind, arch, machine, &overrides).expect("planned");
         let [rows, tokens] = plan.tile.map(|size| size as usize);
@@ -228,23 +216,12 @@ fn few_more_tiles_than_clusters()
         // Plans are for eight SMs at least.
         let sms = (3 * config.cluster()).max(8);
         let resident = sms / config.cluster();
-        let gpu = Gpu { sms, ..nvfp4_tests::b200() };
-        let device = Device::open(&DeviceRequest::Emulator(gpu)).expect("opens anywhere");
-        let kernels = device.kernels(Some(&kernels_dir())).expect("kernels are built");
-        let mut rng = SplitMix64::new(5);
+        let kernels = emulated_on(Gpu { sms, ..b200() }, Schedule::Eager);
         let k = (6 * config.step() * config.splits) as usize;
-        let dims = |rows| Dims::new(resident as usize + 2, rows, k).expect("dims");
-        let weights = Generator::Exact.operand("b", dims(64), Blocked128x4, &mut rng);
-        let weights = weights.expect("b");
-        let blocks = Generator::Exact.operand("a", dims(16), Blocked128x4, &mut rng).expect("a");
-        let halves = config
-            .left
-            .map(|left| Generator::Exact.halves("a", dims(16), left, &mut rng).expect("a"));
-        let a = halves.as_ref().map_or(Activations::Blocks(&blocks), Activations::Halves);
-        let splits = Some(config.splits);
-        let overrides = GemmOverrides { kernel: Some(config.name.into()), splits };
-        let options = GemmOptions { overrides, ..GemmOptions::default() };
-        let result = gemm(&kernels, &a, &weights, &options).expect("runs");
+        let mut case = Case::new([16, 64, k, resident as usize + 2]);
+        case.layout = Blocked128x4;
+        case.activations = config.left.map_or(BLOCKED, ActivationType::Halves);
+        let result = case.kernel(config.name, config.split()).product(&kernels);
         let clusters = [result.plan.grid[0] / result.plan.cluster, result.plan.cluster];
         assert_eq!(clusters, [resident + 2, config.cluster()], "{}", result.plan);
         (config, resident, result)

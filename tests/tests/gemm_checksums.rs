@@ -4,18 +4,18 @@
 //! renamed kernels and types. `tests/data/checksums/README.md` says when a change is legitimate.
 
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
-use nvfp4::device::{Device, DeviceRequest, Kernels};
-use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, GemmResult, Output, gemm};
+use nvfp4::device::Kernels;
+use nvfp4::gemm::{GemmOptions, GemmOverrides, GemmResult, Output, gemm};
 use nvfp4::generate::Generator;
-use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
-use nvfp4::tensor::Dims;
 use nvfp4_tests::checksums::{self, Checksums};
-use nvfp4_tests::{Left, kernels_dir};
+use nvfp4_tests::emulated_on;
+use nvfp4_tests::gemm::{ActivationType, Case};
 use ptx_emu::Gpu;
 
 /// A K of `steps` steps of `step` and a part of one.
@@ -86,26 +86,23 @@ impl Variant {
 }
 
 /// Activations as keys name them.
-fn activations(left: Left) -> String {
-    match left {
-        Left::Blocks(layout) => format!("fp4 {layout}"),
-        Left::Halves(operand) => operand.name().to_owned(),
+fn name(activations: ActivationType) -> String {
+    match activations {
+        ActivationType::Blocks(layout) => format!("fp4 {layout}"),
+        ActivationType::Halves(operand) => operand.name().to_owned(),
     }
 }
 
 /// A machine with `sms` SMs: of few, CTAs have several tiles, and parts of tiles.
 fn machine(gpu: Gpu, sms: u32) -> Kernels {
-    let request = DeviceRequest::Emulator(Gpu { sms, ..gpu });
-    let device = Device::open(&request).expect("the emulator opens anywhere");
-    let device = device.with_schedule(checksums::schedule());
-    device.kernels(Some(&kernels_dir())).expect("kernels are built")
+    emulated_on(Gpu { sms, ..gpu }, checksums::schedule())
 }
 
 /// One product of random operands.
 struct Product<'a> {
     kernels: &'a Kernels,
     format: Format,
-    left: Left,
+    activations: ActivationType,
     shape: GemmShape,
     variant: &'a Variant,
     overrides: GemmOverrides,
@@ -123,7 +120,7 @@ impl Product<'_> {
             "{} {} x {}, {}, {m}x{n}x{k}x{l} on {} SMs, {}",
             result.plan.arch,
             self.format.name(),
-            activations(self.left),
+            name(self.activations),
             key(&result),
             self.kernels.device().machine().sms,
             self.variant.key(),
@@ -133,25 +130,14 @@ impl Product<'_> {
 
     fn run<F: BlockFormat>(&self) -> GemmResult {
         let GemmShape { m, n, k, l } = self.shape;
-        let mut rng = SplitMix64::new((m * n + k + l) as u64);
-        let generator = Generator::FullRange;
-        let dims = Dims::new(l, n, k).expect("dims");
-        let b = generator.blocks::<F>("b", dims, Blocked128x4, &mut rng).expect("b");
-        let dims = Dims::new(l, m, k).expect("dims");
-        let (blocks, halves);
-        let a = match self.left {
-            Left::Blocks(layout) => {
-                blocks = generator.blocks::<F>("a", dims, layout, &mut rng).expect("a");
-                Activations::Blocks(&blocks)
-            }
-            Left::Halves(operand) => {
-                halves = generator.halves("a", dims, operand, &mut rng).expect("a");
-                Activations::Halves(&halves)
-            }
-        };
+        let mut case = Case::new([m, n, k, l]).format(self.format).activations(self.activations);
+        case.layout = Blocked128x4;
+        case.generator = Generator::FullRange;
+        case.seed = (m * n + k + l) as u64;
+        let inputs = case.inputs::<F>();
         let options = self.variant.options(self.shape, self.overrides.clone());
-        let what = || format!("{:?} of {} {:?}", self.shape, self.format.name(), options);
-        gemm(self.kernels, &a, &b, &options).unwrap_or_else(|e| panic!("{}: {e}", what()))
+        let result = gemm(self.kernels, &inputs.activations(), &inputs.weights, &options);
+        result.unwrap_or_else(|e| panic!("{case:?} {options:?}: {e}"))
     }
 }
 
@@ -170,28 +156,27 @@ struct Tile {
 
 impl Tile {
     /// In keys; the tile of rows by tokens is the plan's.
-    fn key(&self, split: u32, result: &GemmResult) -> String {
-        let split = match split {
-            0 => "stream-k".to_owned(),
-            1 => "none".to_owned(),
-            parts => format!("cluster:{parts}"),
-        };
+    fn key(&self, split: Split, result: &GemmResult) -> String {
         let ([rows, tokens], Self { multiplying, multicast, .. }) = (result.plan.tile, self);
         assert_eq!(result.plan.kernel, self.kernel);
         format!("tile {rows}x{tokens} multiply {multiplying} multicast {multicast} split {split}")
     }
 }
 
-/// The operands that `format` beside operands of type `operand` stands for on sm_90a.
-fn lefts(format: Format, operand: Operand) -> &'static [Left] {
+/// The activations that sm_90a's kernels for weights in `format` decoded to `operand` take.
+fn decoded_to(format: Format, operand: Operand) -> &'static [ActivationType] {
     match (format, operand) {
-        (Format::Nvfp4, Operand::F16) => {
-            &[Left::Halves(Operand::F16), Left::Blocks(Linear), Left::Blocks(Blocked128x4)]
-        }
-        (Format::Mxfp4, Operand::Bf16) => {
-            &[Left::Halves(Operand::Bf16), Left::Blocks(Blocked128x4), Left::Blocks(Linear)]
-        }
-        (Format::Nvfp4, Operand::Bf16) => &[Left::Halves(Operand::Bf16)],
+        (Format::Nvfp4, Operand::F16) => &[
+            ActivationType::Halves(Operand::F16),
+            ActivationType::Blocks(Linear),
+            ActivationType::Blocks(Blocked128x4),
+        ],
+        (Format::Mxfp4, Operand::Bf16) => &[
+            ActivationType::Halves(Operand::Bf16),
+            ActivationType::Blocks(Blocked128x4),
+            ActivationType::Blocks(Linear),
+        ],
+        (Format::Nvfp4, Operand::Bf16) => &[ActivationType::Halves(Operand::Bf16)],
         (Format::Mxfp4, Operand::F16) => &[],
     }
 }
@@ -227,26 +212,27 @@ fn sm_90a(format: Format) {
             format,
             sizes: [config.rows, config.tokens].map(|size| size as usize),
             multiplying: 1,
-            multicast: config.sharers,
+            multicast: config.multicast,
         };
-        let lefts = lefts(format, config.scheme.operand);
+        let all = decoded_to(format, config.scheme.operand);
         let [rows, tokens] = tile.sizes;
-        for split in 0..=config.max_splits() {
-            let count = match split {
-                0 => VARIANTS.len(),
-                1 => 4,
-                _ => 1,
+        for split in Split::up_to(config.max_split()) {
+            // Number of the split in the order in which the variants are dealt.
+            let (number, count) = match split {
+                Split::StreamK => (0, VARIANTS.len()),
+                Split::None => (1, 4),
+                Split::Cluster(ctas) => (ctas, 1),
             };
-            let of = |i: usize| &VARIANTS[(i + split as usize * 2) % VARIANTS.len()];
-            let overrides = GemmOverrides { kernel: Some(tile.kernel.into()), splits: Some(split) };
-            let k = ragged_k(hopper::config::K_STEP, split.max(5));
+            let of = |i: usize| &VARIANTS[(i + number as usize * 2) % VARIANTS.len()];
+            let overrides = GemmOverrides { kernel: Some(tile.kernel.into()), split: Some(split) };
+            let k = ragged_k(hopper::config::K_STEP, number.max(5));
             let mut add = |kernels, i: usize, variant, [m, n, l]: [usize; 3]| {
                 let shape = GemmShape { m, n, k, l };
-                let (left, overrides) = (lefts[i % lefts.len()], overrides.clone());
-                let product = Product { kernels, format, left, shape, variant, overrides };
+                let (activations, overrides) = (all[i % all.len()], overrides.clone());
+                let product = Product { kernels, format, activations, shape, variant, overrides };
                 product.add(&mut sums, |result| tile.key(split, result));
             };
-            add(&whole, split as usize, of(0), [tokens, rows * tile.multicast as usize, 1]);
+            add(&whole, number as usize, of(0), [tokens, rows * tile.multicast as usize, 1]);
             for i in 0..count {
                 add(&few, i, of(i), [tokens + 3, ragged(rows, of(i)), 2]);
             }
@@ -269,20 +255,21 @@ fn sm_100a() {
             multiplying: config.pair,
             multicast: config.share,
         };
-        let lefts: &[Left] = match config.left {
-            Some(Operand::F16) => &[Left::Halves(Operand::F16)],
-            Some(Operand::Bf16) => &[Left::Halves(Operand::Bf16)],
-            None => &[Left::Blocks(Linear), Left::Blocks(Blocked128x4)],
+        let all: &[ActivationType] = match config.left {
+            Some(Operand::F16) => &[ActivationType::Halves(Operand::F16)],
+            Some(Operand::Bf16) => &[ActivationType::Halves(Operand::Bf16)],
+            None => &[ActivationType::Blocks(Linear), ActivationType::Blocks(Blocked128x4)],
         };
         let [rows, columns] = tile.sizes;
         let overrides =
-            GemmOverrides { kernel: Some(tile.kernel.into()), splits: Some(config.splits) };
+            GemmOverrides { kernel: Some(tile.kernel.into()), split: Some(config.split()) };
         let k = ragged_k(config.step(), config.splits.max(2));
         let mut add = |kernels, i: usize, variant, [m, n, l]: [usize; 3]| {
             let shape = GemmShape { m, n, k, l };
-            let (left, overrides) = (lefts[i % lefts.len()], overrides.clone());
-            let product = Product { kernels, format: tile.format, left, shape, variant, overrides };
-            product.add(&mut sums, |result| tile.key(config.splits, result));
+            let (activations, overrides) = (all[i % all.len()], overrides.clone());
+            let product =
+                Product { kernels, format: tile.format, activations, shape, variant, overrides };
+            product.add(&mut sums, |result| tile.key(config.split(), result));
         };
         add(&whole, at, &VARIANTS[at % VARIANTS.len()], [columns, rows, 1]);
         for (i, variant) in VARIANTS.iter().enumerate() {
@@ -308,7 +295,7 @@ fn as_planned() {
             (Format::Nvfp4, Operand::Bf16),
             (Format::Mxfp4, Operand::Bf16),
         ] {
-            for &left in lefts(format, operand) {
+            for &activations in decoded_to(format, operand) {
                 for [m, n, l] in [[1usize, 512, 1], [16, 1000, 1], [70, 320, 3], [200, 520, 1]] {
                     let variant = (0..VARIANTS.len()).map(|j| &VARIANTS[(i + j) % VARIANTS.len()]);
                     let fits = |variant: &&Variant| {
@@ -317,7 +304,7 @@ fn as_planned() {
                     let shape = GemmShape { m, n, k: 1184, l };
                     let variant = variant.into_iter().find(fits).expect("floats fit");
                     let overrides = GemmOverrides::default();
-                    Product { kernels: &kernels, format, left, shape, variant, overrides }
+                    Product { kernels: &kernels, format, activations, shape, variant, overrides }
                         .add(&mut sums, |_| "as planned".into());
                     i += 1;
                 }

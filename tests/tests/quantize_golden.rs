@@ -10,10 +10,11 @@ use nvfp4_tests::devices;
 use nvfp4_tests::golden::{self, COLUMNS, Golden};
 
 /// Quantises the input on each device and compares with what is recorded.
-fn check(devices: &[(&str, Kernels)], golden: &Golden) {
+fn check(devices: &[Kernels], golden: &Golden) {
     let Golden { name, recipe, scale, input, scales, codes, nan } = golden;
     let options = QuantizeOptions { recipe: *recipe, scale: *scale, layout: ScaleLayout::Linear };
-    for (device, kernels) in devices {
+    for kernels in devices {
+        let device = kernels.device().choice();
         let rows = input.len() / (COLUMNS * size_of::<f32>());
         let kind = Input::plain(FloatType::F32);
         let quantizer = Quantizer::new(kernels, rows, COLUMNS, kind, &options).expect("planned");

@@ -12,8 +12,7 @@ use fp4_formats::ScaleLayout;
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::gemv::GemvOptions;
 use nvfp4::gemv::layer::{self, ActivationSource};
-use nvfp4_tests::emulated;
-use ptx_emu::Schedule;
+use nvfp4_tests::{SCHEDULES, emulated};
 use std::path::Path;
 
 /// Linear layers of block 0: name, rows, columns.
@@ -40,7 +39,7 @@ fn model() -> Option<Checkpoint> {
 fn a_layer_as_gemm() {
     let Some(model) = model() else { return };
     for device in ["emu:h200", "emu:b200"] {
-        let kernels = emulated(device, Schedule::Random(2));
+        let kernels = emulated(device, SCHEDULES[2]);
         let compared = compare::compare(&kernels, &model, 16).expect("runs");
         for compared in &compared {
             assert!(compared.verified, "{device}: {compared}");
@@ -57,7 +56,7 @@ fn a_layer_as_gemm() {
 fn every_linear_layer_of_a_block() {
     let Some(model) = model() else { return };
     for device in ["emu:h200", "emu:b200"] {
-        let kernels = emulated(device, Schedule::Random(1));
+        let kernels = emulated(device, SCHEDULES[3]);
         for (name, m, k) in LAYERS {
             for layout in ScaleLayout::ALL {
                 let (report, _) = layer::run(

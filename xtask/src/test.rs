@@ -3,12 +3,13 @@
 //! Steps that need something this machine lacks are skipped by name, with the
 //! reason, and counted in the last line.
 
-use crate::{build_kernels, fetch_model, run};
+use crate::build_kernels::{self, Assembler};
+use crate::{fetch_model, run};
 use anyhow::{Context, Result};
 use clap::Args;
-use cuda_builder::{Compiler, Fetch, ptx, ptxas};
-use fp4_formats::Arch;
+use cuda_builder::{Compiler, Fetch, ptx};
 use fp4_formats::arch::TensorFamily;
+use fp4_formats::{Arch, Family};
 use std::io::{BufRead, BufReader};
 use std::process::{ExitCode, Stdio};
 
@@ -94,9 +95,7 @@ fn compilers(tally: &mut Tally, default: &Compiler) {
     for compiler in &all {
         for arch in Arch::ALL {
             let name = format!("kernels for {arch} with rustc {}", compiler.release);
-            let result = build_kernels::compile(arch, compiler.clone())
-                .and_then(|built| synchronisation(arch, &built.ptx));
-            tally.step(&name, result);
+            tally.step(&name, of_compiler(arch, compiler));
         }
     }
     for (wanted, origin) in
@@ -111,14 +110,23 @@ fn compilers(tally: &mut Tally, default: &Compiler) {
     }
 }
 
+/// Compiles all modules for `arch` and counts what synchronises in them.
+fn of_compiler(arch: Arch, compiler: &Compiler) -> Result<()> {
+    let targets = Family::of(arch).map(|family| (arch, family)).collect();
+    let mut text = String::new();
+    for ((_, family), built) in build_kernels::compile(targets, compiler)? {
+        text += &built.with_context(|| family.to_string())?.ptx;
+    }
+    synchronisation(arch, &text)
+}
+
 /// What the sources of the kernels ask threads to execute together: entry,
 /// opcode, how often.
 ///
 /// GEMV: two barriers around staging; the epilogue's five shuffles and, for R
 /// rows, R - 1 transposing ones in place of the first log2(R). Quantise: a warp
-/// barrier on each side of taking blocks from a stage, in a loop for each scale
-/// layout, with and without scales by row. Amax: the maximum over a warp by row and for the matrix, and one
-/// barrier before a CTA's. Dequantise: nothing.
+/// barrier on each side of taking blocks from a stage. Amax: the maximum over a warp
+/// by row and for the matrix, and one barrier before a CTA's. Dequantise: nothing.
 fn expected_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
     use fp4_formats::{gemv, quantize};
     let mut expected = Vec::new();
@@ -128,7 +136,7 @@ fn expected_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)>
         expected.push((config.name, vec![("bar.sync", 2), ("shfl.sync.bfly.b32", shuffles)]));
     }
     for config in &quantize::QUANTIZE {
-        expected.push((config.name, vec![("bar.warp.sync", 2 * 4)]));
+        expected.push((config.name, vec![("bar.warp.sync", 2)]));
     }
     for config in &quantize::AMAX {
         expected.push((config.name, vec![("bar.sync", 1), ("redux.sync.max.u32", 2)]));
@@ -170,7 +178,7 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
         };
         let block = Nvfp4::BLOCK;
         let mut counts = vec![
-            ("bar.warp.sync", if split { 15 } else { 18 } + if halves { 3 } else { 0 }),
+            ("bar.warp.sync", if split { 15 } else { 17 } + if halves { 3 } else { 0 }),
             ("elect.sync", 4),
             (alloc, 1),
             (dealloc, 1),
@@ -183,7 +191,7 @@ fn blackwell_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)
         if split {
             counts.push(("tcgen05.wait::ld.sync.aligned", 3));
         } else {
-            let wide = if config.accumulators_overlap() && !halves { 5 } else { 3 };
+            let wide = if config.accumulators_overlap() && !halves { 4 } else { 2 };
             counts.push(("tcgen05.ld.sync.aligned.32x32b.x32.b32", wide));
             counts.push(("tcgen05.wait::ld.sync.aligned", 2 + wide));
         }
@@ -215,7 +223,7 @@ fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
     use fp4_formats::gemm::hopper::{CONFIGS, Operand};
     let mut expected = Vec::new();
     for config in &CONFIGS {
-        let mut counts = if config.sharers > 1 {
+        let mut counts = if config.multicast > 1 {
             vec![
                 ("bar.sync", 4),
                 ("bar.warp.sync", 7),
@@ -240,7 +248,7 @@ fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
         };
         counts.push(("setmaxnreg.dec.sync.aligned.u32", 1));
         counts.push(("setmaxnreg.inc.sync.aligned.u32", 1));
-        if config.by_warp() {
+        if config.uses_mma_sync() {
             // Of each group of eight tokens, four pieces and eight products a step.
             let groups = config.tokens as usize / 8;
             let product = match config.scheme.operand {
@@ -295,34 +303,22 @@ fn synchronisation(arch: Arch, text: &str) -> Result<()> {
 
 /// ptxas accepts every kernel and none goes through local memory.
 fn machine_code(tally: &mut Tally, options: &Options) {
-    let tools = run::tools();
-    let ptxas = match ptxas::find(&tools) {
-        Some(found) => Ok(found),
-        None if options.offline => Err("no ptxas, and --offline".to_string()),
-        None => ptxas::install(&tools).map_err(|e| e.to_string()),
+    let assembler = match options.offline {
+        true => Assembler::find().and_then(|found| found.context("no ptxas, and --offline")),
+        false => Assembler::find_or_install(),
     };
-    for arch in Arch::ALL {
-        let name = format!("machine code for {arch}");
-        match &ptxas {
-            Ok(ptxas) => {
-                let folder = build_kernels::folder(arch);
-                let report = ptxas::report(
-                    ptxas,
-                    &folder.join("kernels.ptx"),
-                    arch.name(),
-                    &folder.join("kernels.cubin"),
-                );
-                let result = report.map_err(anyhow::Error::from).and_then(|usage| {
-                    anyhow::ensure!(!usage.is_empty(), "ptxas reported no kernel");
-                    let dirty: Vec<_> =
-                        usage.iter().filter(|u| !u.is_clean()).map(|u| u.name.as_str()).collect();
-                    anyhow::ensure!(dirty.is_empty(), "through local memory: {}", dirty.join(", "));
-                    Ok(())
-                });
-                tally.step(&name, result);
+    let assembler = match assembler {
+        Ok(assembler) => assembler,
+        Err(why) => return tally.skip("machine code", &format!("{why:#}")),
+    };
+    match build_kernels::with_machine_code(&assembler) {
+        Ok(manifests) => {
+            for manifest in manifests {
+                let name = format!("machine code for {}", manifest.arch);
+                tally.step(&name, build_kernels::nothing_in_local_memory(&manifest));
             }
-            Err(why) => tally.skip(&name, why),
         }
+        Err(error) => tally.step("machine code", Err(error)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rules of the code base that the compiler does not know, as tests.
 
 use crate::run;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Every `.rs` file of the project with its text, path relative to the root.
@@ -115,6 +116,37 @@ fn every_file_says_what_it_is() {
         .map(|(path, _)| path.display().to_string())
         .collect();
     none("files without module documentation", offences);
+}
+
+/// Every file below a folder of the project.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries =
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable"));
+    let below = entries.map(|entry| entry.path()).map(|path| match path.is_dir() {
+        true => files(&path),
+        false => vec![path],
+    });
+    below.flatten().collect()
+}
+
+/// Recordings of two projects may have the same bytes; any other file is kept once.
+#[test]
+fn test_data_are_kept_once() {
+    let root = run::root();
+    let folders = ["tests/data", "emulator/tests/data"].map(|folder| files(&root.join(folder)));
+    let mut seen = BTreeMap::new();
+    let mut offences = Vec::new();
+    for path in folders.into_iter().flatten() {
+        if path.starts_with(root.join("tests/data/quant")) {
+            continue;
+        }
+        let bytes = std::fs::read(&path).expect("readable");
+        if let Some(other) = seen.insert(bytes, path.clone()) {
+            offences.push(format!("{} and {}", other.display(), path.display()));
+        }
+    }
+    assert!(seen.len() > 40, "found only {} files", seen.len());
+    none("the same data twice", offences);
 }
 
 #[test]

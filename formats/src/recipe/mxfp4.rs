@@ -1,12 +1,12 @@
-//! MXFP4: blocks of 32, a power of two each.
+//! MXFP4: blocks of 32, each with a power of two as its scale.
 //!
-//! With `e` the unbiased exponent field of the block's maximum `b` (-127 for
-//! subnormals), byte `s + 127` is the scale `2^s`:
+//! Let `e` be the unbiased exponent field of the block's maximum `b` (-127 for
+//! subnormals). The byte `s + 127` is the scale `2^s`:
 //!
 //! | recipe | `s` | infinite `b` |
 //! | --- | --- | --- |
 //! | Floor | `e - 2` | 255 |
-//! | Ceil | `e - 2`, one more if `b` is no power of two | 255 |
+//! | Ceil | `e - 2`, one more if `b` is not a power of two | 255 |
 //! | Even | Floor of `b` rounded to one mantissa bit, halves up; 255 if that is infinite | 255 |
 //! | Rceil | least power of two not below `b * (1/6)` | 255 |
 //! | Floor018, Ceil018, Even018 | as above, without the 255 | 253 |
@@ -14,16 +14,16 @@
 //! | ModelOpt | as Rceil018 | - |
 //! | CompressedTensors | Even; 1 if the rounded maximum is infinite, and zero codes | - |
 //!
-//! `s` is at least -127. An element is multiplied with `2^-s`, which is exact
-//! whether a project writes it as a product or a quotient. Blocks of byte 0 are
-//! special in 0.18.0: it divides by 2^-126, and for RCEIL by 1, which leaves
+//! `s` is at least -127. An element is multiplied by `2^-s`, which is exact,
+//! so it does not matter whether a project writes a product or a quotient. TorchAO 0.18.0 differs
+//! for blocks with byte 0: it divides by 2^-126, and with RCEIL by 1, which gives
 //! zeros. ModelOpt rounds ties down and stores zero as -0; CompressedTensors
 //! stores zero as +0.
 
 use super::{BlockScale, Rule};
 use crate::{e2m1, ue8m0};
 
-/// A project's way to make MXFP4.
+/// A project's quantiser for MXFP4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Mxfp4Recipe {
@@ -91,7 +91,7 @@ impl Mxfp4Recipe {
         Self::ALL.into_iter().find(|recipe| recipe.name() == name)
     }
 
-    /// The recipe with this code; a code of none is [`Floor`](Self::Floor).
+    /// The recipe with this code; [`Floor`](Self::Floor) for an unknown code.
     #[inline(always)]
     #[must_use]
     pub const fn from_code(code: u32) -> Self {
@@ -109,51 +109,149 @@ impl Mxfp4Recipe {
         }
     }
 
-    /// The scale of a block of largest magnitude `amax`; NaN gives the NaN code.
+    /// The scale of a block with the largest magnitude `amax`; for NaN, the NaN code.
     #[inline(always)]
     #[must_use]
     pub fn block(self, amax: f32) -> BlockScale {
-        self.block_by(amax, round_up)
+        self.steps().block(amax, Mxfp4Steps::round_up)
     }
 
-    /// The same on a machine with a conversion of its own: `round_up` gives what
-    /// [`ue8m0::encode_up`] does, for numbers that are not negative. Only Rceil
-    /// rounds so.
+    /// The recipe with the constants by which a scale is computed from a maximum.
     #[inline(always)]
     #[must_use]
-    pub fn block_by(self, amax: f32, round_up: impl Fn(f32) -> u32) -> BlockScale {
-        let bits = amax.to_bits();
-        // The largest maximum rounds up to the bits of infinity.
-        let even = bits.wrapping_add(HALF_MANTISSA_BIT) & EXPONENT;
-        let byte = match self {
-            Self::Floor | Self::Floor018 => below_two(exponent(bits)),
-            Self::Ceil | Self::Ceil018 => {
-                below_two(exponent(bits) + u32::from(bits & MANTISSA != 0))
-            }
-            Self::Even | Self::Even018 | Self::CompressedTensors => below_two(exponent(even)),
-            Self::Rceil => round_up(amax * (1.0 / e2m1::MAX)),
-            Self::Rceil018 | Self::ModelOpt => ceil_of_rounded_log2(amax / e2m1::MAX),
+    pub fn steps(self) -> Mxfp4Steps {
+        // Conditions instead of a `match`, which the compiler would turn into tables in memory.
+        let carry = if matches!(self, Self::Ceil | Self::Ceil018) {
+            MANTISSA
+        } else if matches!(self, Self::Even | Self::Even018 | Self::CompressedTensors) {
+            HALF_MANTISSA_BIT
+        } else {
+            0
         };
-        let infinite = match self {
-            Self::Even => even == EXPONENT,
-            Self::Floor | Self::Ceil | Self::Rceil => bits == EXPONENT,
-            _ => false,
+        let operand_of_zero = if matches!(self, Self::Rceil018) {
+            1.0
+        } else if matches!(self, Self::Floor018 | Self::Ceil018 | Self::Even018) {
+            reciprocal(1)
+        } else {
+            reciprocal(0)
         };
-        let byte = if infinite || bits > EXPONENT { u32::from(ue8m0::NAN) } else { byte };
-        if matches!(self, Self::CompressedTensors) && even >= EXPONENT && bits < EXPONENT {
-            let (byte, rule) = (ONE, Rule::MultiplyUnsignedZero);
-            return BlockScale { byte, rule, operand: 0.0, amax };
+        Mxfp4Steps { recipe: self, carry, operand_of_zero }
+    }
+
+    /// The operation on an element.
+    #[inline(always)]
+    const fn rule(self) -> Rule {
+        match self {
+            Self::Floor
+            | Self::Ceil
+            | Self::Even
+            | Self::Rceil
+            | Self::Floor018
+            | Self::Ceil018
+            | Self::Even018
+            | Self::Rceil018 => Rule::Scale,
+            Self::ModelOpt => Rule::MultiplyTiesDown,
+            Self::CompressedTensors => Rule::MultiplyUnsignedZero,
         }
-        let (rule, operand) = match self {
-            Self::Floor | Self::Ceil | Self::Even | Self::Rceil => (Rule::Scale, reciprocal(byte)),
-            Self::Floor018 | Self::Ceil018 | Self::Even018 => {
-                (Rule::Scale, reciprocal(byte.max(1)))
-            }
-            Self::Rceil018 => (Rule::Scale, if byte == 0 { 1.0 } else { reciprocal(byte) }),
-            Self::ModelOpt => (Rule::MultiplyTiesDown, reciprocal(byte)),
-            Self::CompressedTensors => (Rule::MultiplyUnsignedZero, reciprocal(byte)),
+    }
+}
+
+/// A recipe with the constants in which the recipes differ, which a kernel computes once instead
+/// of for each block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mxfp4Steps {
+    recipe: Mxfp4Recipe,
+    /// Added to the maximum's bits: a carry out of the mantissa rounds the exponent up.
+    carry: u32,
+    /// The multiplier of elements in blocks with byte 0.
+    operand_of_zero: f32,
+}
+
+impl Mxfp4Steps {
+    /// Maxima below this have a finite scale in every recipe.
+    pub const LARGE: f32 = f32::MAX / 2.0;
+
+    /// Whether the recipe only multiplies elements by a power of two.
+    #[inline(always)]
+    #[must_use]
+    pub const fn scales_only(&self) -> bool {
+        matches!(self.recipe.rule(), Rule::Scale)
+    }
+
+    /// The scale of a block with the largest magnitude `amax`; for NaN, the NaN code. `round_up`
+    /// computes the same as [`Self::round_up`], perhaps by a conversion in hardware.
+    #[inline(always)]
+    #[must_use]
+    pub fn block(&self, amax: f32, round_up: impl Fn(f32) -> u32) -> BlockScale {
+        self.completed(self.block_below_large(amax, round_up), amax)
+    }
+
+    /// The same as [`block`](Self::block), for recipes that [scale only](Self::scales_only) and
+    /// maxima below [`LARGE`](Self::LARGE).
+    #[inline(always)]
+    #[must_use]
+    pub fn block_below_large(&self, amax: f32, round_up: impl Fn(f32) -> u32) -> BlockScale {
+        let byte = match self.recipe {
+            Mxfp4Recipe::Rceil => round_up(amax * (1.0 / e2m1::MAX)),
+            Mxfp4Recipe::Rceil018 | Mxfp4Recipe::ModelOpt => ceil_of_rounded_log2(amax / e2m1::MAX),
+            Mxfp4Recipe::Floor
+            | Mxfp4Recipe::Floor018
+            | Mxfp4Recipe::Ceil
+            | Mxfp4Recipe::Ceil018
+            | Mxfp4Recipe::Even
+            | Mxfp4Recipe::Even018
+            | Mxfp4Recipe::CompressedTensors => below_two(exponent(self.rounded(amax))),
         };
-        BlockScale { byte: byte as u8, rule, operand, amax }
+        // No byte is so large here that its reciprocal is subnormal.
+        let reciprocal = f32::from_bits(LARGEST_RECIPROCAL.wrapping_sub(byte << 23));
+        let operand = if byte == 0 { self.operand_of_zero } else { reciprocal };
+        BlockScale { byte: byte as u8, rule: Rule::Scale, operand }
+    }
+
+    /// The same as [`block`](Self::block), given the result of
+    /// [`block_below_large`](Self::block_below_large) for the same maximum.
+    #[inline(always)]
+    #[must_use]
+    pub fn completed(&self, scale: BlockScale, amax: f32) -> BlockScale {
+        let (bits, rounded) = (amax.to_bits(), self.rounded(amax));
+        let infinite = match self.recipe {
+            Mxfp4Recipe::Even => rounded >= EXPONENT,
+            Mxfp4Recipe::Floor | Mxfp4Recipe::Ceil | Mxfp4Recipe::Rceil => bits >= EXPONENT,
+            Mxfp4Recipe::Floor018
+            | Mxfp4Recipe::Ceil018
+            | Mxfp4Recipe::Even018
+            | Mxfp4Recipe::Rceil018
+            | Mxfp4Recipe::ModelOpt
+            | Mxfp4Recipe::CompressedTensors => bits > EXPONENT,
+        };
+        let byte = if infinite { u32::from(ue8m0::NAN) } else { u32::from(scale.byte) };
+        let operand = if byte == 0 { self.operand_of_zero } else { reciprocal(byte) };
+        let rule = self.recipe.rule();
+        let lost = matches!(self.recipe, Mxfp4Recipe::CompressedTensors)
+            && rounded >= EXPONENT
+            && bits < EXPONENT;
+        if lost {
+            BlockScale { byte: ONE, rule, operand: 0.0 }
+        } else {
+            BlockScale { byte: byte as u8, rule, operand }
+        }
+    }
+
+    /// The code of the least power of two not below `x`, which is not NaN, not negative, and so
+    /// small that there is such a code.
+    #[inline(always)]
+    #[must_use]
+    pub const fn round_up(x: f32) -> u32 {
+        let bits = x.to_bits();
+        // Byte 0 is 2^-127, half the subnormal range.
+        let floor = if exponent(bits) == 0 { 1 << 22 } else { 0 };
+        exponent(bits) + (bits & MANTISSA > floor) as u32
+    }
+
+    /// The bits of a maximum with its exponent rounded up according to the recipe.
+    #[inline(always)]
+    fn rounded(&self, amax: f32) -> u32 {
+        amax.to_bits().wrapping_add(self.carry)
     }
 }
 
@@ -161,7 +259,7 @@ impl Mxfp4Recipe {
 const EXPONENT: u32 = 0x7f80_0000;
 /// Its mantissa field.
 const MANTISSA: u32 = 0x007f_ffff;
-/// Half of the mantissa bit that e2m1 has.
+/// Half of e2m1's mantissa bit.
 const HALF_MANTISSA_BIT: u32 = 1 << 21;
 /// ue8m0 code of 1.
 const ONE: u8 = 127;
@@ -171,21 +269,14 @@ const fn exponent(bits: u32) -> u32 {
     (bits & EXPONENT) >> 23
 }
 
-/// The code of the least power of two not below `x`, which is a number, not
-/// negative and so small that there is one.
-#[inline(always)]
-const fn round_up(x: f32) -> u32 {
-    let bits = x.to_bits();
-    // Byte 0 is 2^-127, half the subnormal range.
-    let floor = if exponent(bits) == 0 { 1 << 22 } else { 0 };
-    exponent(bits) + (bits & MANTISSA > floor) as u32
-}
-
-/// Two less, for the exponent of e2m1's largest power of two, but not below 0.
+/// Subtracts 2, the exponent of e2m1's largest power of two; at least 0.
 #[inline(always)]
 const fn below_two(exponent: u32) -> u32 {
     exponent.saturating_sub(2)
 }
+
+/// Bits of 2^127, the reciprocal of the scale of byte 0.
+const LARGEST_RECIPROCAL: u32 = 254 << 23;
 
 /// 2^(127 - byte), NaN for 255.
 #[inline(always)]
@@ -193,16 +284,16 @@ fn reciprocal(byte: u32) -> f32 {
     f32::from_bits(match byte {
         255 => 0x7fff_ffff,
         254 => 0x0040_0000,
-        _ => (254 - byte) << 23,
+        _ => LARGEST_RECIPROCAL - (byte << 23),
     })
 }
 
 /// `max(ceil(l), -127) + 127` and at most 254, where `l` is log2 of `x` correctly
 /// rounded to f32.
 ///
-/// Only just above a power of two does rounding matter: log2 of `2^n (1 + m 2^-23)`
+/// Rounding matters only just above a power of two: log2 of `2^n (1 + m 2^-23)`
 /// is `n + m 2^-23 / ln 2`, and rounds to `n` if the excess is less than half the
-/// spacing of f32 there, which is 2^-23 times the power of two not above `|n|`.
+/// distance of adjacent f32, which is 2^-23 times the largest power of two not above `|n|`.
 #[inline(always)]
 fn ceil_of_rounded_log2(x: f32) -> u32 {
     let bits = x.to_bits();
@@ -211,25 +302,19 @@ fn ceil_of_rounded_log2(x: f32) -> u32 {
         return u32::from(ue8m0::MAX_CODE);
     }
     if field == 0 {
-        // From 2^-127 the mantissa counts steps of 2^-22 of it.
+        // From 2^-127 on, the mantissa counts steps of 2^-22 times 2^-127.
         return u32::from(mantissa > (1 << 22) + LARGEST_LOST_STEP);
     }
     let n = field as i32 - 127;
-    // Towards zero from a negative power of two the spacing is half as wide.
-    let magnitude = if n < 0 { -n - 1 } else { n } as u32;
-    // Mantissas that half the spacing covers, 2^(p-1) ln 2, p = floor(log2 |n|).
-    let lost = match magnitude {
-        0..4 => 0,
-        4..8 => 1,
-        8..16 => 2,
-        16..32 => 5,
-        32..64 => 11,
-        _ => 22,
-    };
+    // From a negative power of two towards zero, the distance is half as large.
+    let magnitude = if n < 0 { !n } else { n } as u32;
+    // Mantissas within half the distance: 2^(p-1) ln 2 with p = floor(log2 |n|), at most 22.18.
+    // They are 22, 11, 5, 2, 1 for p = 6, 5, 4, 3, 2, and 0 for smaller p.
+    let lost = 22 >> (magnitude.leading_zeros() - 25);
     field + u32::from(mantissa > lost)
 }
 
-/// As `lost` in [`ceil_of_rounded_log2`], for steps of 2^-22 of 2^-127.
+/// The same as `lost` in [`ceil_of_rounded_log2`], for steps of 2^-22 times 2^-127.
 const LARGEST_LOST_STEP: u32 = 11;
 
 #[cfg(test)]
@@ -248,7 +333,7 @@ mod tests {
         assert_eq!(Mxfp4Recipe::from_name("te"), None);
     }
 
-    /// Around every power of two, against the logarithm in f64.
+    /// Numbers around every power of two, compared with the logarithm in f64.
     #[test]
     fn rounded_logarithm() {
         for field in 0..255u32 {
@@ -260,6 +345,22 @@ mod tests {
                 let expected = (log.ceil().max(-127.0) + 127.0) as u32;
                 let got = ceil_of_rounded_log2(x);
                 assert_eq!(got, expected, "{x:e} ({:#010x})", x.to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn short_way_to_a_scale_is_the_same() {
+        for recipe in Mxfp4Recipe::ALL.into_iter().filter(|r| r.steps().scales_only()) {
+            for field in 0..=253u32 {
+                let middle = (1 << 21) - 2..(1 << 21) + 2;
+                for mantissa in (0..16).chain(middle).chain([1 << 22, 3 << 21, MANTISSA]) {
+                    let amax = f32::from_bits(field << 23 | mantissa);
+                    if amax < Mxfp4Steps::LARGE {
+                        let short = recipe.steps().block_below_large(amax, Mxfp4Steps::round_up);
+                        assert_eq!(short, recipe.block(amax), "{recipe:?} {amax:e}");
+                    }
+                }
             }
         }
     }
@@ -279,7 +380,7 @@ mod tests {
     #[test]
     fn compressed_tensors_loses_blocks_of_the_largest_maxima() {
         let block = Mxfp4Recipe::CompressedTensors.block(f32::MAX);
-        assert_eq!(block.byte, 127);
+        assert_eq!(block.byte, ONE);
         assert_eq!(block.codes::<Software>([f32::MAX, -f32::MAX, 0., 0., 0., 0., 0., 0.]), 0);
     }
 }

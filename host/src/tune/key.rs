@@ -1,4 +1,4 @@
-//! What a measurement belongs to: a device with its driver and kernels, and a problem.
+//! The keys of a measurement: a device with its driver and kernels, and a problem.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ use crate::error::Result;
 use crate::gemm::ActivationKind;
 use crate::shape::GemmShape;
 
-/// Where Linux says which release of NVIDIA's driver it runs.
+/// The file in which Linux reports the release of NVIDIA's driver.
 const DRIVER_FILE: &str = "/proc/driver/nvidia/version";
 
-/// What times depend on besides the problem. A table is used only where all of it is the same.
+/// The properties of a device that times depend on. A table is used only if all of them are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceKey {
@@ -26,37 +26,38 @@ pub struct DeviceKey {
     pub compute_capability: String,
     /// Streaming multiprocessors.
     pub sms: u32,
-    /// The driver's CUDA version, and its release where the system tells: its compiler makes the
-    /// machine code. `emulator` on the emulator.
+    /// The driver's CUDA version and, if the system reports it, its release, because its compiler
+    /// makes the machine code. `emulator` on the emulator.
     pub driver: String,
-    /// [`fingerprint`] of the PTX.
+    /// Fingerprint of the kernels, see
+    /// [`KernelFiles::fingerprint`](crate::kernels::KernelFiles::fingerprint).
     pub kernels: String,
 }
 
 impl DeviceKey {
-    /// The key of `device` with kernels from this PTX text.
+    /// The key of `device` with kernels of this fingerprint.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError) where the driver does not answer.
-    pub fn of(device: &Device, ptx: &str) -> Result<Self> {
-        let ((major, minor), driver) = match device.backend() {
-            Backend::Cuda(gpu) => {
+    pub fn of(device: &Device, kernels: String) -> Result<Self> {
+        let driver = match device.backend() {
+            Backend::Cuda(_) => {
                 let version = cuda::probe().map_err(cuda::CudaError::from)?.version;
                 let text = std::fs::read_to_string(DRIVER_FILE).unwrap_or_default();
-                let driver = match release(&text) {
+                match release(&text) {
                     Some(release) => format!("{version} ({release})"),
                     None => version.to_string(),
-                };
-                (gpu.info().compute_capability, driver)
+                }
             }
-            Backend::Emulator(emulator) => (emulator.gpu.compute_capability(), "emulator".into()),
+            Backend::Emulator(_) => "emulator".into(),
         };
+        let (major, minor) = device.compute_capability();
         let compute_capability = format!("{major}.{minor}");
         let (name, sms) = (device.choice().name.clone(), device.machine().sms);
-        Ok(Self { name, compute_capability, sms, driver, kernels: fingerprint(ptx) })
+        Ok(Self { name, compute_capability, sms, driver, kernels })
     }
 
-    /// The first field in which `found` is another: its name, ours, theirs.
+    /// The first field that differs in `found`: its name, its value here, its value there.
     #[must_use]
     pub fn difference(&self, found: &Self) -> Option<(&'static str, String, String)> {
         let fields = [
@@ -81,8 +82,8 @@ impl fmt::Display for DeviceKey {
     }
 }
 
-/// The driver's release in the system's description of it: the first word that is numbers with
-/// points between them.
+/// The driver's release in the system's description of it: the first word that consists of numbers
+/// separated by points.
 fn release(text: &str) -> Option<&str> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     line.split_whitespace().find(|word| {
@@ -93,28 +94,18 @@ fn release(text: &str) -> Option<&str> {
     })
 }
 
-/// 64 bits that tell one PTX text from another, as 16 hexadecimal digits: FNV-1a, which is the
-/// same everywhere and at all times. Against accidents, not against forgery.
-#[must_use]
-pub fn fingerprint(ptx: &str) -> String {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(PRIME);
-    format!("{:016x}", ptx.bytes().fold(OFFSET, step))
-}
-
 /// What a GEMM writes, without its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResultKind {
     /// Floats of a type.
     Floats(FloatType),
-    /// NVFP4, its scales in a layout.
+    /// NVFP4 with scales in a layout.
     Nvfp4(ScaleLayout),
 }
 
 impl ResultKind {
-    /// What plans are made for. All floats are the same to them, so that a product's bits before
-    /// the rounding do not depend on the type it is rounded to.
+    /// The type for which plans are made. It is the same for all floats, so that the sums before
+    /// rounding do not depend on the type of the result.
     pub(crate) fn planned(self) -> ResultType {
         match self {
             Self::Floats(_) => ResultType::Floats(FloatType::F16),
@@ -122,7 +113,7 @@ impl ResultKind {
         }
     }
 
-    /// Name in tables and reports.
+    /// The name in tables and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -138,21 +129,21 @@ impl From<FloatType> for ResultKind {
     }
 }
 
-/// A GEMM as far as its time depends on it.
+/// The properties of a GEMM that its time depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TuneProblem {
     /// Format of the weights.
     pub format: Format,
-    /// What the activations are, with the layout of their scales.
+    /// The activations, with the layout of their scales.
     pub activations: ActivationKind,
-    /// What the result is.
+    /// The result.
     pub output: ResultKind,
     /// M, N, K and L.
     pub shape: GemmShape,
 }
 
 impl TuneProblem {
-    /// The same with another number of tokens.
+    /// The same problem with another number of tokens.
     #[must_use]
     pub fn with_tokens(self, m: usize) -> Self {
         Self { shape: GemmShape { m, ..self.shape }, ..self }
@@ -179,16 +170,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_fingerprints() {
-        // Test vectors of FNV-1a, 64 bits.
-        for (text, hash) in
-            [("", "cbf29ce484222325"), ("a", "af63dc4c8601ec8c"), ("foobar", "85944171f73967e8")]
-        {
-            assert_eq!(fingerprint(text), hash, "{text:?}");
-        }
-    }
-
-    #[test]
     fn releases_of_both_kinds_of_module() {
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27\nGCC";
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release";
@@ -206,7 +187,7 @@ mod tests {
             compute_capability: "9.0".into(),
             sms: 132,
             driver: "13.0".into(),
-            kernels: fingerprint("x"),
+            kernels: "x".into(),
         };
         assert_eq!(key.difference(&key), None);
         let changed = [
@@ -214,7 +195,7 @@ mod tests {
             ("compute capability", DeviceKey { compute_capability: "9.1".into(), ..key.clone() }),
             ("number of SMs", DeviceKey { sms: 114, ..key.clone() }),
             ("driver", DeviceKey { driver: "13.1".into(), ..key.clone() }),
-            ("kernels", DeviceKey { kernels: fingerprint("y"), ..key.clone() }),
+            ("kernels", DeviceKey { kernels: "y".into(), ..key.clone() }),
         ];
         for (field, other) in changed {
             assert_eq!(key.difference(&other).map(|(name, ..)| name), Some(field));

@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use cuda_std::ptx::{convert, float};
 use fp4_formats::recipe::Convert;
 
-/// The device's conversions, for elements of `I`, of whatever magnitude.
+/// The device's conversions, for elements of `I` of any magnitude.
 pub struct AnyRange<I>(PhantomData<I>);
 
 /// The device's conversions, for blocks whose largest magnitude is
@@ -15,9 +15,9 @@ pub struct AnyRange<I>(PhantomData<I>);
 pub struct Moderate<I>(PhantomData<I>);
 
 /// 2^-40.
-const LEAST_MODERATE: f32 = f32::from_bits((127 - 40) << 23);
+pub const LEAST_MODERATE: f32 = f32::from_bits((127 - 40) << 23);
 /// 2^40.
-const LARGEST_MODERATE: f32 = f32::from_bits((127 + 40) << 23);
+pub const LARGEST_MODERATE: f32 = f32::from_bits((127 + 40) << 23);
 
 /// Whether a number is from 2^-40 to 2^40.
 #[inline(always)]
@@ -49,8 +49,13 @@ impl<I: Input> Convert for AnyRange<I> {
     }
 
     #[inline(always)]
-    fn e2m1x8(values: [f32; 8]) -> u32 {
-        e2m1::pack(values)
+    fn prepare(values: [f32; 8]) -> [f32; 8] {
+        e2m1::prepare(values)
+    }
+
+    #[inline(always)]
+    fn round(prepared: [f32; 8]) -> u32 {
+        e2m1::round(prepared)
     }
 }
 
@@ -66,13 +71,18 @@ impl<I: Input> Convert for Moderate<I> {
     }
 
     #[inline(always)]
-    fn e2m1x8(values: [f32; 8]) -> u32 {
-        e2m1::pack(values)
+    fn prepare(values: [f32; 8]) -> [f32; 8] {
+        e2m1::prepare(values)
+    }
+
+    #[inline(always)]
+    fn round(prepared: [f32; 8]) -> u32 {
+        e2m1::round(prepared)
     }
 
     /// A reciprocal of full precision and a quotient with one correction, which
-    /// round correctly where nothing underflows: what the machine does for a
-    /// division once it has checked that.
+    /// round correctly if nothing underflows. It is the hardware's algorithm for a division,
+    /// without its checks.
     #[inline(always)]
     fn quotient(a: f32, b: f32) -> f32 {
         let reciprocal = float::rcp_approx_ftz_f32(b);
@@ -81,7 +91,7 @@ impl<I: Input> Convert for Moderate<I> {
     }
 
     #[inline(always)]
-    fn products(values: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
+    fn products(values: [f32; 8], factor: f32, unsigned_zero: bool) -> [f32; 8] {
         e2m1::products(values, factor, unsigned_zero)
     }
 
@@ -91,17 +101,16 @@ impl<I: Input> Convert for Moderate<I> {
     }
 
     #[inline(always)]
-    fn quotients(values: [f32; 8], divisor: f32, amax: f32) -> u32 {
+    fn divides(divisor: f32, amax: f32) -> bool {
         // Up to this divisor no element is so small that its quotient is zero.
         let largest = const { if I::SMALLEST > SMALLEST { 16384.0 } else { 1.0 } };
         let reciprocal = 1.0 / divisor;
-        let exact =
-            divisor >= LEAST_DIVISOR && divisor <= largest && amax * reciprocal <= LARGEST_QUOTIENT;
-        if exact {
-            e2m1::quotients(values, divisor, reciprocal)
-        } else {
-            AnyRange::<I>::quotients(values, divisor, amax)
-        }
+        divisor >= LEAST_DIVISOR && divisor <= largest && amax * reciprocal <= LARGEST_QUOTIENT
+    }
+
+    #[inline(always)]
+    fn quotients(values: [f32; 8], divisor: f32) -> [f32; 8] {
+        e2m1::quotients(values, divisor, 1.0 / divisor)
     }
 }
 
@@ -119,7 +128,7 @@ const SMALLEST: f32 = f32::from_bits(1);
 /// one and a half units in the last place off, the correction leaves little more than
 /// the last rounding's half. That is enough to be on the correctly rounded quotient's
 /// side of each tie of e2m1, for every pair of mantissas:
-/// `quotients_of_all_mantissas` in `tests/tests/quantize_emulated.rs` tries them all.
+/// `quotients_of_all_mantissas` in `tests/tests/quantize_arithmetic.rs` tries them all.
 #[inline(always)]
 pub fn corrected(a: f32, b: f32, reciprocal: f32) -> f32 {
     let first = a * reciprocal;

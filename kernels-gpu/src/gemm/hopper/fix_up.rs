@@ -1,0 +1,163 @@
+//! The stream-K fix-up: the contributors of a tile send their partial sums to the CTA that owns
+//! it, through global memory and, as a rule, L2. The CTAs of a split-K cluster use shared memory,
+//! see [`split_k`](super::split_k).
+//!
+//! Thread i of the owner holds the same sums as thread i of a contributor, so partial sums need no
+//! rearrangement: each thread sends vectors of four, 256 threads side by side.
+
+use cuda_std::ptx::{marker, memory, scoped};
+use cuda_std::{thread, warp};
+use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
+use fp4_formats::gemm::hopper::params::HopperParams;
+
+use super::{multicast, sync_consumers};
+
+/// Sums of a vector, and its bytes.
+const VECTOR: usize = 4;
+const VECTOR_BYTES: u32 = VECTOR as u32 * size_of::<f32>() as u32;
+/// Vectors that a thread has in flight.
+const BATCH: usize = 8;
+/// Bytes of a flag.
+const FLAG_BYTES: u64 = size_of::<u32>() as u64;
+
+/// Address of this thread's first vector of the partial sums of `cta`.
+#[inline(always)]
+fn place(config: &HopperConfig, p: &HopperParams, cta: u32) -> u64 {
+    // Pinned, so that it takes no register during the main loop.
+    let own = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
+    p.partials + u64::from(cta) * u64::from(config.partial_bytes()) + u64::from(own)
+}
+
+/// Sends this CTA's partial sums.
+///
+/// # Safety
+/// All consumers call this; the preceding kernels of the stream have ended.
+#[inline(always)]
+pub unsafe fn send<const SUMS: usize, const BLOCKS: usize>(
+    config: &HopperConfig,
+    p: &HopperParams,
+    sums: &[[f32; SUMS]; BLOCKS],
+) {
+    let cta = thread::block_idx_x();
+    let to = place(config, p, cta);
+    for block in 0..BLOCKS {
+        for i in 0..SUMS / VECTOR {
+            let vector = core::array::from_fn(|j| sums[block][i * VECTOR + j].to_bits());
+            let index = (block * (SUMS / VECTOR) + i) as u32;
+            // SAFETY: inside the CTA's place.
+            unsafe {
+                memory::st_global_v4_b32(
+                    to + u64::from(index * CONSUMER_THREADS * VECTOR_BYTES),
+                    vector,
+                );
+            }
+        }
+    }
+    // SAFETY: all consumers are here; the flag is this CTA's.
+    unsafe {
+        sync_consumers();
+        if thread::thread_idx_x() == 0 {
+            scoped::st_release_gpu_global_b32(p.flags + u64::from(cta) * FLAG_BYTES, 1);
+        }
+    }
+}
+
+/// Adds the partial sums of the contributors, the CTAs of the runs from `first` up to this one's,
+/// in this order.
+///
+/// # Safety
+/// As [`send`]; each of those CTAs sends its partial sums.
+#[inline(always)]
+pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
+    config: &HopperConfig,
+    p: &HopperParams,
+    first: u32,
+    sums: &mut [[f32; SUMS]; BLOCKS],
+) {
+    let end = multicast::run_of(config, thread::block_idx_x());
+    // Lane i polls contributor i's flag and, as its only reader, resets it.
+    let mut contributor = first + thread::thread_idx_x();
+    if thread::thread_idx_x() < warp::LANES {
+        while contributor < end {
+            let flag = p.flags + u64::from(multicast::cta_of(config, contributor)) * FLAG_BYTES;
+            // SAFETY: the contributor's flag.
+            unsafe {
+                while scoped::ld_acquire_gpu_global_b32(flag) == 0 {}
+                memory::st_global_b32(flag, 0);
+            }
+            contributor += warp::LANES;
+        }
+    }
+    // SAFETY: the warp has converged again; all consumers are here.
+    unsafe {
+        warp::sync();
+        sync_consumers();
+    }
+    let vectors = const { BLOCKS * SUMS / VECTOR };
+    if const { BLOCKS * SUMS / VECTOR >= BATCH } {
+        let mut contributor = first;
+        while contributor < end {
+            let from = place(config, p, multicast::cta_of(config, contributor));
+            for batch in 0..vectors / BATCH {
+                let mut parts = [[0; VECTOR]; BATCH];
+                for i in 0..BATCH {
+                    let index = (batch * BATCH + i) as u32;
+                    // SAFETY: inside the contributor's place, which is written.
+                    parts[i] = unsafe { load(from, index) };
+                }
+                for i in 0..BATCH {
+                    add(sums, batch * BATCH + i, parts[i]);
+                }
+            }
+            contributor += 1;
+        }
+    } else {
+        // The sums of several contributors are in flight at a time.
+        let together = const { BATCH / (BLOCKS * SUMS / VECTOR) };
+        let mut contributor = first;
+        while contributor < end {
+            let mut parts = [[0; VECTOR]; BATCH];
+            for g in 0..together {
+                if contributor + (g as u32) < end {
+                    let from = place(config, p, multicast::cta_of(config, contributor + g as u32));
+                    for i in 0..vectors {
+                        // SAFETY: as above.
+                        parts[g * vectors + i] = unsafe { load(from, i as u32) };
+                    }
+                }
+            }
+            for g in 0..together {
+                if contributor + (g as u32) < end {
+                    for i in 0..vectors {
+                        add(sums, i, parts[g * vectors + i]);
+                    }
+                }
+            }
+            contributor += together as u32;
+        }
+    }
+}
+
+/// Vector `index` of the thread's.
+///
+/// # Safety
+/// It is written, and that is known to this thread.
+#[inline(always)]
+unsafe fn load(from: u64, index: u32) -> [u32; VECTOR] {
+    let address = from + u64::from(index * CONSUMER_THREADS * VECTOR_BYTES);
+    // SAFETY: the vector is written, and aligned to its size.
+    unsafe { scoped::ld_relaxed_gpu_global_v4_b32(address) }
+}
+
+/// Adds vector `index`.
+#[inline(always)]
+fn add<const SUMS: usize, const BLOCKS: usize>(
+    sums: &mut [[f32; SUMS]; BLOCKS],
+    index: usize,
+    vector: [u32; VECTOR],
+) {
+    let (block, first) = (index / (SUMS / VECTOR), index % (SUMS / VECTOR) * VECTOR);
+    for j in 0..VECTOR {
+        sums[block][first + j] += f32::from_bits(vector[j]);
+    }
+}

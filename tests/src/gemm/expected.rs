@@ -1,0 +1,196 @@
+//! The right results of a product, and the comparison with what a kernel wrote.
+
+use fp4_formats::gemm::OUT_RECIPE;
+use fp4_formats::{FloatType, ScaleLayout, pack};
+use nvfp4::floats;
+use nvfp4::gemm::{GemmResult, Output};
+use nvfp4::oracle::{Reference, Verification};
+use nvfp4::quantize::{TensorScale, quantize};
+use nvfp4::shape::GemmShape;
+use nvfp4::tensor::Dims;
+
+/// A product's right results.
+#[derive(Debug)]
+pub struct Expected {
+    shape: GemmShape,
+    /// The oracle's sums, and their magnitudes.
+    pub reference: Reference,
+    /// What the result is; in NVFP4 with its scale.
+    pub output: Output,
+    /// Elements or codes, and scales, where nothing is rounded before the result is.
+    exact: Option<[Vec<u8>; 2]>,
+}
+
+/// Codes and scales that the CPU's quantiser makes of f32 results.
+fn quantized(
+    GemmShape { m, n, l, .. }: GemmShape,
+    values: &[f32],
+    scale: f32,
+    layout: ScaleLayout,
+) -> [Vec<u8>; 2] {
+    let dims = Dims::new(l, m, n).expect("dims");
+    let blocks = quantize("c", values, dims, TensorScale::Given(scale), layout).expect("finite");
+    [blocks.codes().to_vec(), blocks.scales().to_vec()]
+}
+
+/// Two codes with zeros of the same sign.
+fn without_negative_zero(byte: u8) -> u8 {
+    let (low, high) = pack::unpair(byte);
+    let [low, high] = [low, high].map(|code| if code == 8 { 0 } else { code });
+    pack::pair(low, high)
+}
+
+/// What a result differs in, or that it is right.
+type Comparison = Result<(), String>;
+
+/// The first place where two parts of a result differ.
+fn difference(part: &str, got: &[u8], right: &[u8]) -> Result<Option<usize>, String> {
+    if got.len() != right.len() {
+        return Err(format!("{} bytes of {part}, not {}", got.len(), right.len()));
+    }
+    Ok((0..got.len()).find(|&at| got[at] != right[at]))
+}
+
+fn passed(check: &Verification) -> Comparison {
+    if check.passed() {
+        return Ok(());
+    }
+    Err(format!("{}\n{:?}", check.summary(), check.first_mismatch))
+}
+
+impl Expected {
+    pub(super) fn new(shape: GemmShape, reference: Reference, output: Output, exact: bool) -> Self {
+        let exact = exact.then(|| match output {
+            Output::Floats(floats) => {
+                [floats::encode(floats, reference.values.iter().copied()), Vec::new()]
+            }
+            Output::Nvfp4 { scale, layout } => {
+                let values: Vec<f32> = reference.values.iter().map(|&x| x as f32).collect();
+                quantized(shape, &values, scale, layout)
+            }
+        });
+        Self { shape, reference, output, exact }
+    }
+
+    /// The same product in NVFP4 with the scale that its f32 results ask for.
+    #[must_use]
+    pub fn quantized(&self, layout: ScaleLayout, floats: &[f32]) -> Self {
+        let amax = floats.iter().fold(0f32, |amax, x| amax.max(x.abs()));
+        let output = Output::Nvfp4 { scale: OUT_RECIPE.tensor_parameter(amax), layout };
+        Self { shape: self.shape, reference: self.reference.clone(), output, exact: None }
+    }
+
+    /// `[batch, token, row of the weights]` of a result's byte.
+    fn place(&self, byte: usize) -> String {
+        let GemmShape { m, n, .. } = self.shape;
+        let index = match self.output {
+            Output::Floats(floats) => byte / floats.bytes() as usize,
+            Output::Nvfp4 { .. } => byte * 2,
+        };
+        format!("[l, m, n] = {:?}", [index / (m * n), index / n % m, index % n])
+    }
+
+    /// Compares a result of the host library's with the oracle, within the bound of its kernel,
+    /// and bit by bit where the sums are exact.
+    ///
+    /// # Errors
+    /// The first mismatch, in words.
+    pub fn compare(&self, result: &GemmResult) -> Comparison {
+        let GemmShape { m, n, l, .. } = self.shape;
+        let check = result.verify(&self.reference);
+        passed(&check)?;
+        if check.outputs != l * m * n {
+            return Err(format!("{} results were compared, not {}", check.outputs, l * m * n));
+        }
+        self.compare_exact([&result.bytes, &result.scales])?;
+        let Output::Nvfp4 { .. } = self.output else { return Ok(()) };
+        let blocks = result.clone().into_blocks("c").map_err(|error| error.to_string())?;
+        if blocks.dequantize().map_err(|error| error.to_string())? != result.values() {
+            return Err("as an operand it stands for other values".into());
+        }
+        Ok(())
+    }
+
+    /// Compares floats with the oracle within the bound of so many `additions`, and bit by bit
+    /// where the sums are exact.
+    ///
+    /// # Errors
+    /// The first mismatch, in words.
+    pub fn compare_floats(&self, bytes: &[u8], floats: FloatType, additions: u32) -> Comparison {
+        let reference = self.reference.clone().with_additions(additions);
+        passed(&reference.verify(&floats::decode(floats, bytes), floats))?;
+        self.compare_exact([bytes, &[]])
+    }
+
+    /// Zeros may have either sign: the oracle's has that of another order of factors.
+    fn compare_exact(&self, got @ [bytes, _]: [&[u8]; 2]) -> Comparison {
+        let Some([right, right_scales]) = &self.exact else { return Ok(()) };
+        match self.output {
+            Output::Floats(floats) => {
+                difference("elements", bytes, right)?;
+                let [got, right] = [bytes, right].map(|bytes| floats::decode(floats, bytes));
+                match (0..got.len()).find(|&at| got[at] != right[at]) {
+                    None => Ok(()),
+                    Some(at) => {
+                        let place = self.place(at * floats.bytes() as usize);
+                        Err(format!("{place}: {:e}, not {:e}", got[at], right[at]))
+                    }
+                }
+            }
+            Output::Nvfp4 { .. } => self.compare_blocks(got, [right, right_scales], false),
+        }
+    }
+
+    /// Compares a result in NVFP4 with what the CPU's quantiser makes of `floats`, the result of
+    /// the same kernel in f32. `signed` says whether zeros have the same signs.
+    ///
+    /// # Errors
+    /// The first mismatch, in words.
+    pub fn compare_quantized(&self, got: [&[u8]; 2], floats: &[f32], signed: bool) -> Comparison {
+        let Output::Nvfp4 { scale, layout } = self.output else {
+            return Err("it is not in NVFP4".into());
+        };
+        let right = quantized(self.shape, floats, scale, layout);
+        self.compare_blocks(got, right.each_ref().map(Vec::as_slice), signed)
+    }
+
+    fn compare_blocks(
+        &self,
+        [codes, scales]: [&[u8]; 2],
+        [right, right_scales]: [&[u8]; 2],
+        signed: bool,
+    ) -> Comparison {
+        if let Some(at) = difference("scales", scales, right_scales)? {
+            return Err(format!("scale {at}: {:#x}, not {:#x}", scales[at], right_scales[at]));
+        }
+        let same = |codes: &[u8]| -> Vec<u8> {
+            let zeros = |&pair| if signed { pair } else { without_negative_zero(pair) };
+            codes.iter().map(zeros).collect()
+        };
+        let (codes, right) = (same(codes), same(right));
+        match difference("codes", &codes, &right)? {
+            None => Ok(()),
+            Some(at) => {
+                Err(format!("{}: codes {:#x}, not {:#x}", self.place(at), codes[at], right[at]))
+            }
+        }
+    }
+
+    /// Compares the bytes of two devices' results.
+    ///
+    /// # Errors
+    /// The first byte that differs.
+    pub fn compare_bytes(&self, result: &GemmResult, other: &GemmResult) -> Comparison {
+        if let Some(at) = difference("elements", &result.bytes, &other.bytes)? {
+            let (got, right) = (result.bytes[at], other.bytes[at]);
+            return Err(format!("{}: byte {got:#x}, not {right:#x}", self.place(at)));
+        }
+        match difference("scales", &result.scales, &other.scales)? {
+            None => Ok(()),
+            Some(at) => {
+                let (got, right) = (result.scales[at], other.scales[at]);
+                Err(format!("scale {at}: {got:#x}, not {right:#x}"))
+            }
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The harness of all GEMM tests: one product with everything that can vary, its inputs, the
+//! oracle's results, and the comparison.
+//!
+//! | step | where |
+//! | --- | --- |
+//! | what is multiplied, and how | [`Case`] |
+//! | operands | [`Case::inputs`] |
+//! | where the matrices of a batch are; poison around them | [`Placement`] |
+//! | through the host library, on any device | [`Case::check`], [`Case::check_on`] |
+//! | launches of sm_100a's kernels that the host library does not choose | [`tcgen05`] |
+//! | right results | [`Expected`] |
+
+mod expected;
+mod placement;
+mod run;
+pub mod tcgen05;
+
+use fp4_formats::gemm::Split;
+use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, FloatType, ScaleLayout};
+use nvfp4::error::{Error, Result};
+use nvfp4::gemm::{
+    ActivationKind, Activations, GemmOptions, GemmOverrides, HalfMatrix, Output, reference,
+};
+use nvfp4::generate::Generator;
+use nvfp4::rng::SplitMix64;
+use nvfp4::shape::GemmShape;
+use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4::tune::ResultKind;
+
+pub use expected::Expected;
+pub use placement::{GUARD, POISON, Part, Placement};
+
+/// Ragged numbers of tokens.
+pub const TOKENS: [usize; 6] = [1, 7, 65, 127, 129, 300];
+/// Ragged numbers of weight rows.
+pub const ROWS: [usize; 7] = [1, 3, 8, 40, 72, 200, 1000];
+/// Values of K from one block on, most of them no multiple of a step.
+pub const DEPTHS: [usize; 9] = [16, 32, 48, 144, 160, 416, 1040, 2064, 7184];
+/// Every type of float that a result can be.
+pub const FLOATS: [FloatType; 3] = FloatType::ALL;
+/// Everything that a result can be.
+pub const RESULTS: [ResultKind; 5] = [
+    ResultKind::Floats(FloatType::F16),
+    ResultKind::Floats(FloatType::Bf16),
+    ResultKind::Floats(FloatType::F32),
+    ResultKind::Nvfp4(ScaleLayout::Linear),
+    ResultKind::Nvfp4(ScaleLayout::Blocked128x4),
+];
+
+/// The message of an error that is bad input.
+///
+/// # Panics
+/// If it is none; `what` was to be refused.
+pub fn refused<T>(what: &str, result: Result<T>) -> String {
+    match result {
+        Ok(_) => panic!("{what}: taken"),
+        Err(error) => {
+            assert!(matches!(error, Error::Shape { .. }), "{what}: {error}");
+            assert_eq!(error.exit_code(), 2, "{what}: {error}");
+            error.to_string()
+        }
+    }
+}
+
+/// What activations are, beside weights of any format.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ActivationType {
+    /// In the weights' format, with scales in this layout.
+    Blocks(ScaleLayout),
+    /// 16-bit floats.
+    Halves(Operand),
+}
+
+/// f16 activations.
+pub const F16: ActivationType = ActivationType::Halves(Operand::F16);
+/// bf16 activations.
+pub const BF16: ActivationType = ActivationType::Halves(Operand::Bf16);
+/// Activations in the weights' format with linear scales.
+pub const LINEAR: ActivationType = ActivationType::Blocks(ScaleLayout::Linear);
+/// Activations in the weights' format with scales in the 128x4 layout.
+pub const BLOCKED: ActivationType = ActivationType::Blocks(ScaleLayout::Blocked128x4);
+
+impl ActivationType {
+    /// As the host library names them, beside weights in `format`.
+    #[must_use]
+    pub fn kind(self, format: Format) -> ActivationKind {
+        match self {
+            Self::Blocks(layout) => ActivationKind::Blocks { format, layout },
+            Self::Halves(operand) => ActivationKind::Halves(operand),
+        }
+    }
+
+    /// All that there are kernels for beside weights in `format`.
+    #[must_use]
+    pub fn all(format: Format) -> &'static [Self] {
+        match format {
+            Format::Nvfp4 => &[LINEAR, BLOCKED, F16, BF16],
+            Format::Mxfp4 => &[LINEAR, BLOCKED, BF16],
+        }
+    }
+}
+
+/// Random matrices `[batch, rows, K]`, whose scale is `factor` times the generator's.
+///
+/// # Panics
+/// If K is not whole blocks.
+#[must_use]
+pub fn blocks<F: BlockFormat>(
+    generator: Generator,
+    [batch, rows, k]: [usize; 3],
+    layout: ScaleLayout,
+    factor: f32,
+    rng: &mut SplitMix64,
+) -> BlockScaled<F> {
+    let dims = Dims::new(batch, rows, k).expect("dims");
+    let x = generator.blocks::<F>("x", dims, layout, rng).expect("whole blocks");
+    let (codes, scales) = (x.codes().to_vec(), x.scales().to_vec());
+    BlockScaled::new("x", dims, layout, codes, scales, factor * x.global_scale()).expect("valid")
+}
+
+/// One GEMM, its inputs and how it is run.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Sizes.
+    pub shape: GemmShape,
+    /// Format of the weights.
+    pub format: Format,
+    /// Type of the activations.
+    pub activations: ActivationType,
+    /// Layout of the weights' scales.
+    pub layout: ScaleLayout,
+    /// Whether all batch entries have the same weights.
+    pub shared_weights: bool,
+    /// How inputs are made.
+    pub generator: Generator,
+    /// Seed of the inputs.
+    pub seed: u64,
+    /// Factor of the exponents of MXFP4's scales, which the generators leave within 2^10.
+    pub spread: i16,
+    /// Scales of the tensors over the generator's: activations, weights.
+    pub tensor_scales: [f32; 2],
+    /// What the result is.
+    pub result: ResultKind,
+    /// The scale of a result in NVFP4 over the one that its largest magnitude asks for.
+    pub result_scale: f32,
+    /// Factor of the result.
+    pub alpha: f32,
+    /// Whether there are row factors, column factors, a bias.
+    pub vectors: [bool; 3],
+    /// Where activations and their scales are.
+    pub activations_at: [Placement; 2],
+    /// Where the result and its scales are.
+    pub result_at: [Placement; 2],
+    /// What is not left to the plan. A kernel's name is for devices that have it.
+    pub overrides: GemmOverrides,
+}
+
+impl Case {
+    /// Exact NVFP4 operands with linear scales, an f32 result, and a plan of the host library's.
+    #[must_use]
+    pub fn new([m, n, k, l]: [usize; 4]) -> Self {
+        Self {
+            shape: GemmShape { m, n, k, l },
+            format: Format::Nvfp4,
+            activations: LINEAR,
+            layout: ScaleLayout::Linear,
+            shared_weights: false,
+            generator: Generator::Exact,
+            seed: 1,
+            spread: 1,
+            tensor_scales: [1.0; 2],
+            result: ResultKind::Floats(FloatType::F32),
+            result_scale: 1.0,
+            alpha: 1.0,
+            vectors: [false; 3],
+            activations_at: [Placement::Dense; 2],
+            result_at: [Placement::Dense; 2],
+            overrides: GemmOverrides::default(),
+        }
+    }
+
+    /// The same by the kernel `name` with so many parts of K.
+    #[must_use]
+    pub fn kernel(mut self, name: &str, split: Split) -> Self {
+        self.overrides = GemmOverrides { kernel: Some(name.into()), split: Some(split) };
+        self
+    }
+
+    /// The same with weights in `format`; K is rounded up to whole blocks.
+    #[must_use]
+    pub fn format(mut self, format: Format) -> Self {
+        self.format = format;
+        self.shape.k = self.shape.k.next_multiple_of(format.block() as usize);
+        self
+    }
+
+    /// The same with activations of another type.
+    #[must_use]
+    pub fn activations(self, activations: ActivationType) -> Self {
+        Self { activations, ..self }
+    }
+
+    /// The same with weights in `format` beside 16-bit activations of type `operand`, or ones in
+    /// the weights' format where a kernel for `operand` decodes those: in turn by `index`.
+    #[must_use]
+    pub fn decoded_to(self, format: Format, operand: Operand, index: usize) -> Self {
+        let activations = match (format, operand) {
+            (Format::Nvfp4, Operand::F16) | (Format::Mxfp4, Operand::Bf16) => {
+                [LINEAR, ActivationType::Halves(operand), BLOCKED][index % 3]
+            }
+            (Format::Nvfp4, Operand::Bf16) | (Format::Mxfp4, Operand::F16) => {
+                ActivationType::Halves(operand)
+            }
+        };
+        self.format(format).activations(activations)
+    }
+
+    /// The same with another type of result.
+    #[must_use]
+    pub fn result(self, result: impl Into<ResultKind>) -> Self {
+        Self { result: result.into(), ..self }
+    }
+
+    /// The same with one matrix of weights for all batch entries.
+    #[must_use]
+    pub fn shared_weights(self) -> Self {
+        Self { shared_weights: true, ..self }
+    }
+
+    /// The same with activations and their scales at other places.
+    #[must_use]
+    pub fn activations_at(self, activations_at: [Placement; 2]) -> Self {
+        Self { activations_at, ..self }
+    }
+
+    /// The same with the result and its scales at other places.
+    #[must_use]
+    pub fn result_at(self, result_at: [Placement; 2]) -> Self {
+        Self { result_at, ..self }
+    }
+
+    /// Whether no sum is rounded before the result is, whatever the order: each is a multiple
+    /// of 1/4 that f32 holds. Those of the contest's inputs are for any K of its shapes: only
+    /// operands whose signs are all alike come near 2^22.
+    #[must_use]
+    pub fn exact(&self) -> bool {
+        match self.generator {
+            Generator::Exact | Generator::Contest | Generator::ContestGemm => true,
+            Generator::FullRange => false,
+        }
+    }
+
+    /// The operands, vectors and alpha. `F` is the weights' format.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    #[must_use]
+    pub fn inputs<F: BlockFormat>(&self) -> Inputs<F> {
+        let GemmShape { m, n, k, l } = self.shape;
+        let mut rng = SplitMix64::new(self.seed);
+        let [a_scale, b_scale] = self.tensor_scales;
+        let dims = [if self.shared_weights { 1 } else { l }, n, k];
+        let weights = self.blocks::<F>(dims, self.layout, b_scale, &mut rng);
+        // The oracle has shared activations once for each entry.
+        let [matrices, copies] =
+            if self.activations_at[0] == Placement::Shared { [1, l] } else { [l, 1] };
+        let all = Dims::new(l, m, k).expect("dims");
+        let activations = match self.activations {
+            ActivationType::Blocks(layout) => {
+                let one = self.blocks::<F>([matrices, m, k], layout, a_scale, &mut rng);
+                let (codes, scales) = (one.codes().repeat(copies), one.scales().repeat(copies));
+                let scale = one.global_scale();
+                let all = BlockScaled::new("a", all, layout, codes, scales, scale);
+                Matrices::Blocks(all.expect("a"))
+            }
+            ActivationType::Halves(operand) => {
+                let dims = Dims::new(matrices, m, k).expect("dims");
+                let one = self.generator.halves("a", dims, operand, &mut rng).expect("a");
+                let bytes = one.bytes().repeat(copies);
+                Matrices::Halves(HalfMatrix::new("a", all, operand, bytes).expect("a"))
+            }
+        };
+        let mut vector = |wanted: bool, count: usize| {
+            let choice = |rng: &mut SplitMix64| match self.exact() {
+                true => [0.5, -1.0, 2.0, 4.0][rng.below(4) as usize],
+                false => rng.normal() as f32,
+            };
+            wanted.then(|| (0..count).map(|_| choice(&mut rng)).collect())
+        };
+        let [rows, columns, bias] = self.vectors;
+        let options = GemmOptions {
+            alpha: self.alpha,
+            row_factors: vector(rows, m),
+            column_factors: vector(columns, n),
+            bias: vector(bias, n),
+            ..GemmOptions::default()
+        };
+        Inputs { activations, weights, options }
+    }
+
+    /// Random matrices with the case's spread of scales.
+    fn blocks<F: BlockFormat>(
+        &self,
+        dims: [usize; 3],
+        layout: ScaleLayout,
+        factor: f32,
+        rng: &mut SplitMix64,
+    ) -> BlockScaled<F> {
+        const ONE: i16 = 127;
+        let x = blocks::<F>(self.generator, dims, layout, factor, rng);
+        if self.spread == 1 {
+            return x;
+        }
+        assert_eq!(self.format, Format::Mxfp4, "only its scales are exponents");
+        let spread = |byte: u8| (ONE + (i16::from(byte) - ONE) * self.spread) as u8;
+        // Padding is NaN, and stays so.
+        let scales = x.scales().iter().map(|&byte| match F::scale_is_valid(byte) {
+            true => spread(byte),
+            false => byte,
+        });
+        let (codes, scales) = (x.codes().to_vec(), scales.collect());
+        BlockScaled::new("x", x.dims(), layout, codes, scales, x.global_scale()).expect("valid")
+    }
+
+    /// The oracle's results for `inputs`, and what is asked for as the result.
+    ///
+    /// # Panics
+    /// If the inputs do not fit one another.
+    #[must_use]
+    pub fn expected<F: BlockFormat>(&self, inputs: &Inputs<F>) -> Expected {
+        let reference =
+            reference(&inputs.activations(), &inputs.weights, &inputs.options).expect("the oracle");
+        let output = match self.result {
+            ResultKind::Floats(floats) => Output::Floats(floats),
+            ResultKind::Nvfp4(layout) => match Output::nvfp4_of(&reference, layout) {
+                Output::Nvfp4 { scale, layout } => {
+                    Output::Nvfp4 { scale: scale * self.result_scale, layout }
+                }
+                Output::Floats(_) => unreachable!("it is NVFP4"),
+            },
+        };
+        Expected::new(self.shape, reference, output, self.exact())
+    }
+}
+
+/// The operands of a product.
+#[derive(Debug)]
+pub struct Inputs<F> {
+    activations: Matrices<F>,
+    /// Weights, of each batch entry or shared.
+    pub weights: BlockScaled<F>,
+    /// Alpha and vectors; the result is left at its default.
+    pub options: GemmOptions,
+}
+
+#[derive(Debug)]
+enum Matrices<F> {
+    Blocks(BlockScaled<F>),
+    Halves(HalfMatrix),
+}
+
+impl<F: BlockFormat> Inputs<F> {
+    /// Activations of every batch entry.
+    #[must_use]
+    pub fn activations(&self) -> Activations<'_, F> {
+        match &self.activations {
+            Matrices::Blocks(blocks) => Activations::Blocks(blocks),
+            Matrices::Halves(halves) => Activations::Halves(halves),
+        }
+    }
+
+    /// Bytes of the activations: elements or codes, and scales.
+    #[must_use]
+    pub fn activation_bytes(&self) -> [&[u8]; 2] {
+        match &self.activations {
+            Matrices::Blocks(blocks) => [blocks.codes(), blocks.scales()],
+            Matrices::Halves(halves) => [halves.bytes(), &[]],
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Where the matrices of a batch are in a buffer, with poison around them.
+
+/// What is between matrices, and behind the last: NaN in every float type and every scale type.
+pub const POISON: u8 = 0xff;
+/// Bytes of poison behind the last matrix.
+pub const GUARD: usize = 48;
+
+/// Where the matrices of an operand are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Placement {
+    /// One after the other; no stride is given.
+    Dense,
+    /// With so many elements, or bytes of scales, of padding between them.
+    Padded(usize),
+    /// One for all entries.
+    Shared,
+}
+
+/// One buffer of an operand: elements or codes, or scales.
+#[derive(Debug, Clone, Copy)]
+pub struct Part {
+    /// Where its matrices are.
+    pub placement: Placement,
+    /// How many there are.
+    pub batch: usize,
+    /// Bytes of a matrix; 0 where the operand has no such buffer.
+    pub size: usize,
+    /// Bits of what strides are counted in.
+    pub bits: usize,
+}
+
+impl Part {
+    /// Bytes between two matrices.
+    fn padding(&self) -> usize {
+        match self.placement {
+            Placement::Padded(units) => units * self.bits / 8,
+            Placement::Dense | Placement::Shared => 0,
+        }
+    }
+
+    /// The stride as it is given.
+    #[must_use]
+    pub fn stride(&self) -> Option<usize> {
+        match self.placement {
+            Placement::Dense => None,
+            Placement::Padded(_) => Some((self.size + self.padding()) * 8 / self.bits),
+            Placement::Shared => Some(0),
+        }
+    }
+
+    /// The contents of a buffer with `matrices`, which follow each other here. There is a guard
+    /// behind them where a stride is given.
+    #[must_use]
+    pub fn spread(&self, matrices: &[u8]) -> Vec<u8> {
+        let guard = match self.placement {
+            _ if self.size == 0 => return vec![POISON],
+            Placement::Dense => return matrices.to_vec(),
+            Placement::Shared => return [&matrices[..self.size], &[POISON; GUARD]].concat(),
+            Placement::Padded(_) => [POISON; GUARD],
+        };
+        let padding = vec![POISON; self.padding()];
+        let matrices: Vec<&[u8]> = matrices.chunks_exact(self.size).collect();
+        [matrices.join(&padding[..]), guard.to_vec()].concat()
+    }
+
+    /// The contents of a buffer before a result is written to it.
+    #[must_use]
+    pub fn poisoned(&self) -> Vec<u8> {
+        self.spread(&vec![POISON; self.size * self.batch])
+    }
+
+    /// The matrices in a buffer, one after the other.
+    ///
+    /// # Errors
+    /// The first byte that was written anywhere else.
+    pub fn gather(&self, bytes: &[u8]) -> Result<Vec<u8>, String> {
+        if self.size == 0 {
+            return Ok(Vec::new());
+        }
+        let stride = self.size + self.padding();
+        let inside = |at: usize| at / stride < self.batch && at % stride < self.size;
+        if let Some(at) = (0..bytes.len()).find(|&at| !inside(at) && bytes[at] != POISON) {
+            let (size, byte) = (self.size, bytes[at]);
+            return Err(format!(
+                "byte {at} is {byte:#x}; matrices have {size} bytes, {stride} apart"
+            ));
+        }
+        let matrices = bytes.chunks(stride).take(self.batch);
+        Ok(matrices.flat_map(|matrix| &matrix[..self.size]).copied().collect())
+    }
+}

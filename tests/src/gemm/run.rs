@@ -1,0 +1,238 @@
+//! A case through the host library.
+
+use super::{ActivationType, Case, Expected, Inputs, Part, Placement};
+use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::quantize::Format;
+use fp4_formats::{Arch, BlockFormat, FloatType, Mxfp4, Nvfp4};
+use nvfp4::buffer::DeviceBuffer;
+use nvfp4::device::Kernels;
+use nvfp4::error;
+use nvfp4::gemm::{
+    ActivationBuffers, BatchStrides, DeviceWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan,
+    GemmResult, Output, Repacked, ResultBuffers, Vectors, Workspace, gemm,
+};
+use nvfp4::shape::GemmShape;
+use nvfp4::tensor::Dims;
+use nvfp4::tune::ResultKind;
+
+/// The architecture that has a kernel of this name.
+///
+/// # Panics
+/// If none has.
+#[must_use]
+pub fn arch_of(kernel: &str) -> Arch {
+    if hopper::CONFIGS.iter().any(|config| config.name == kernel) {
+        return Arch::Sm90a;
+    }
+    let found = blackwell::CONFIGS.iter().any(|config| config.name == kernel);
+    assert!(found, "there is no kernel `{kernel}`");
+    Arch::Sm100a
+}
+
+/// What the plan says of the operands' places.
+fn weights_are(plan: &GemmPlan) -> Option<&String> {
+    plan.why.iter().find(|reason| reason.starts_with("weights are the "))
+}
+
+impl Case {
+    /// Runs it on a device whose results are poisoned before, and compares.
+    ///
+    /// # Panics
+    /// With the first mismatch, or if the device runs another kernel than is asked for.
+    pub fn check(&self, kernels: &Kernels) -> GemmResult {
+        let result = self.check_on(std::slice::from_ref(kernels)).remove(0);
+        if let Some(name) = &self.overrides.kernel {
+            assert_eq!(result.plan.kernel, name, "{self:?}");
+        }
+        result
+    }
+
+    /// Runs it on each device and compares: with the oracle, and where sums are exact with other
+    /// devices of the same architecture. The results.
+    ///
+    /// # Panics
+    /// As [`check`](Self::check).
+    pub fn check_on(&self, devices: &[Kernels]) -> Vec<GemmResult> {
+        match self.format {
+            Format::Nvfp4 => self.check_as::<Nvfp4>(devices),
+            Format::Mxfp4 => self.check_as::<Mxfp4>(devices),
+        }
+    }
+
+    fn check_as<F: BlockFormat>(&self, devices: &[Kernels]) -> Vec<GemmResult> {
+        let inputs = self.inputs::<F>();
+        let expected = self.expected(&inputs);
+        let mut results: Vec<GemmResult> = Vec::new();
+        for kernels in devices {
+            let choice = kernels.device().choice();
+            let what = format!("{choice}: {self:?}");
+            let overrides = self.overrides_on(choice.arch);
+            let run = |output, overrides: &GemmOverrides| {
+                let overrides = overrides.clone();
+                let options = GemmOptions { output, overrides, ..inputs.options.clone() };
+                let run = self.run(kernels, &inputs, &options);
+                run.unwrap_or_else(|e| panic!("{what}\n{e}"))
+            };
+            let result = run(expected.output, &overrides);
+            let right = |comparison: Result<(), String>| {
+                comparison.unwrap_or_else(|e| panic!("{what}\n{}\n{e}", result.plan));
+            };
+            right(expected.compare(&result));
+            if let Output::Nvfp4 { .. } = expected.output
+                && !self.exact()
+            {
+                // The same kernel for floats. On sm_100a its plan may have the operands change
+                // places, which changes nothing but the sign of zeros.
+                let overrides = GemmOverrides {
+                    kernel: Some(result.plan.kernel.into()),
+                    split: Some(result.plan.split),
+                };
+                let floats = run(FloatType::F32.into(), &overrides);
+                assert_eq!(floats.plan.kernel, result.plan.kernel, "{what}");
+                assert_eq!(floats.plan.split, result.plan.split, "{what}");
+                let signed = weights_are(&result.plan) == weights_are(&floats.plan);
+                let got = [&result.bytes, &result.scales].map(Vec::as_slice);
+                right(expected.compare_quantized(got, &floats.values(), signed));
+            }
+            let same = results.iter().find(|other| other.plan.arch == result.plan.arch);
+            if let Some(other) = same.filter(|_| self.exact()) {
+                right(expected.compare_bytes(&result, other));
+            }
+            results.push(result);
+        }
+        results
+    }
+
+    /// Runs it and compares nothing. The scale of a result in NVFP4 is `result_scale`.
+    ///
+    /// # Panics
+    /// If it cannot be run.
+    #[must_use]
+    pub fn product(&self, kernels: &Kernels) -> GemmResult {
+        match self.format {
+            Format::Nvfp4 => self.product_as::<Nvfp4>(kernels),
+            Format::Mxfp4 => self.product_as::<Mxfp4>(kernels),
+        }
+    }
+
+    fn product_as<F: BlockFormat>(&self, kernels: &Kernels) -> GemmResult {
+        let inputs = self.inputs::<F>();
+        let output = match self.result {
+            ResultKind::Floats(floats) => Output::Floats(floats),
+            ResultKind::Nvfp4(layout) => Output::Nvfp4 { scale: self.result_scale, layout },
+        };
+        let overrides = self.overrides.clone();
+        let options = GemmOptions { output, overrides, ..inputs.options.clone() };
+        self.run(kernels, &inputs, &options).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
+    }
+
+    /// The overrides for a device of `arch`: where it lacks the kernel, it plans.
+    fn overrides_on(&self, arch: Arch) -> GemmOverrides {
+        match &self.overrides.kernel {
+            Some(name) if arch_of(name) != arch => GemmOverrides::default(),
+            _ => self.overrides.clone(),
+        }
+    }
+
+    /// The result, whose buffers hold no numbers before.
+    fn run<F: BlockFormat>(
+        &self,
+        kernels: &Kernels,
+        inputs: &Inputs<F>,
+        options: &GemmOptions,
+    ) -> error::Result<GemmResult> {
+        let placed = [self.activations_at, self.result_at].concat();
+        if placed.iter().all(|&placement| placement == Placement::Dense) {
+            return gemm(kernels, &inputs.activations(), &inputs.weights, options);
+        }
+        self.run_placed(kernels, inputs, options, true)
+    }
+
+    /// The oracle's results, and those of a product on buffers whose matrices are where the case
+    /// says, but which is told that they are dense.
+    ///
+    /// # Panics
+    /// If it cannot be run.
+    #[must_use]
+    pub fn run_as_dense(&self, kernels: &Kernels) -> (Expected, GemmResult) {
+        assert_eq!(self.format, Format::Nvfp4);
+        let inputs = self.inputs::<Nvfp4>();
+        let expected = self.expected(&inputs);
+        let options = GemmOptions { output: expected.output, ..inputs.options.clone() };
+        let result = self.run_placed(kernels, &inputs, &options, false).expect("runs");
+        (expected, result)
+    }
+
+    /// Launches on buffers of this function's. If it is not `strided`, inputs are cut to the
+    /// size of a dense batch.
+    fn run_placed<F: BlockFormat>(
+        &self,
+        kernels: &Kernels,
+        inputs: &Inputs<F>,
+        options: &GemmOptions,
+        strided: bool,
+    ) -> error::Result<GemmResult> {
+        assert_eq!(self.vectors, [false; 3], "vectors are not uploaded here");
+        let GemmShape { m, l, .. } = self.shape;
+        let (device, a) = (kernels.device(), inputs.activations());
+        let weights: DeviceWeights =
+            Repacked::for_device(device, &inputs.weights, a.kind())?.upload(device)?;
+        let parts = self.parts(inputs, options.output);
+        let [a_part, a_scale_part, c_part, c_scale_part] = &parts;
+        let product = Gemm::new(kernels, &weights, [l, m], a.kind(), a.global_scale(), options)?;
+        let product = if strided { product.with_strides(strides(&parts))? } else { product };
+        let input = |part: &Part, matrices: &[u8]| {
+            let bytes = part.spread(matrices);
+            let len = if strided { bytes.len() } else { matrices.len().max(1) };
+            DeviceBuffer::upload(device, "a", &bytes[..len])
+        };
+        let [elements, scales] = inputs.activation_bytes();
+        let from = [input(a_part, elements)?, input(a_scale_part, scales)?];
+        let from = match &from {
+            [elements, _] if a_scale_part.size == 0 => ActivationBuffers::Halves(elements),
+            [codes, scales] => ActivationBuffers::Blocks { codes, scales },
+        };
+        let out = |part: &Part| DeviceBuffer::upload(device, "c", &part.poisoned());
+        let outputs = [out(c_part)?, out(c_scale_part)?];
+        let to = match &outputs {
+            [elements, _] if c_scale_part.size == 0 => ResultBuffers::Floats(elements),
+            [codes, scales] => ResultBuffers::Blocks { codes, scales },
+        };
+        let workspace = Workspace::new(device, product.workspace_bytes().max(1))?;
+        let reports = product.launch(from, &weights, to, Some(&workspace), Vectors::default())?;
+        let matrices = |part: &Part, bytes: &[u8]| {
+            part.gather(bytes).unwrap_or_else(|e| panic!("{self:?}\n{part:?}: {e}"))
+        };
+        Ok(GemmResult {
+            bytes: matrices(c_part, &outputs[0].read()?),
+            scales: matrices(c_scale_part, &outputs[1].read()?),
+            dims: product.result_dims()?,
+            output: options.output,
+            plan: product.plan().clone(),
+            reports,
+        })
+    }
+
+    /// Where activations, their scales, the result and its scales are.
+    fn parts<F: BlockFormat>(&self, inputs: &Inputs<F>, output: Output) -> [Part; 4] {
+        let GemmShape { m, n, l: batch, .. } = self.shape;
+        let [codes, scales] = inputs.activation_bytes().map(|part| part.len() / batch);
+        let [out, out_scales] = output.bytes(Dims::new(1, m, n).expect("dims")).expect("small");
+        let bits = match self.activations {
+            ActivationType::Blocks(_) => 4,
+            ActivationType::Halves(_) => 16,
+        };
+        let ([a, a_scales], [c, c_scales]) = (self.activations_at, self.result_at);
+        [
+            Part { placement: a, batch, size: codes, bits },
+            Part { placement: a_scales, batch, size: scales, bits: 8 },
+            Part { placement: c, batch, size: out, bits: out * 8 / (m * n) },
+            Part { placement: c_scales, batch, size: out_scales, bits: 8 },
+        ]
+    }
+}
+
+fn strides(parts: &[Part; 4]) -> BatchStrides {
+    let [activations, activation_scales, result, result_scales] = parts.map(|part| part.stride());
+    BatchStrides { activations, activation_scales, result, result_scales }
+}

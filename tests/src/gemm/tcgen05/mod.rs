@@ -1,0 +1,335 @@
+//! Launches of sm_100a's GEMM kernels with parameters that the host library does not choose: which
+//! operand is where, the order of tiles, who stores results.
+
+mod operands;
+
+use super::{ActivationType, Case, Expected, GUARD, POISON};
+use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
+use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, CONFIGS, Tiling, result_map};
+use fp4_formats::gemm::{Epilogue, OUT_NVFP4, Problem, ResultScales, Sink};
+use fp4_formats::quantize::Format;
+use fp4_formats::tensor_map::TensorMapShape;
+use fp4_formats::{Arch, BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, TensorMap};
+use nvfp4::floats;
+use nvfp4::gemm::Output;
+use nvfp4::generate::Generator;
+use nvfp4::shape::GemmShape;
+use nvfp4::tensor::Dims;
+use nvfp4::tune::ResultKind;
+use operands::encode;
+use ptx_emu::{
+    Counters, GlobalMemory, Launch, LaunchError, Module, Schedule, Step, launch_sequence,
+};
+
+/// Instructions after which a launch is stopped.
+const INSTRUCTIONS: u64 = 200_000_000;
+
+/// The configuration of this name.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn config(name: &str) -> &'static BlackwellConfig {
+    CONFIGS.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no configuration {name}"))
+}
+
+/// The modules that a product's kernels are in.
+pub enum Modules {
+    /// As built.
+    Built,
+    /// As built, but for one kernel.
+    Altered {
+        /// The kernel.
+        kernel: &'static str,
+        /// The module that has it.
+        module: Box<Module>,
+    },
+}
+
+impl Modules {
+    /// The module that has the kernel `entry`.
+    fn of(&self, entry: &str) -> &Module {
+        match self {
+            Self::Altered { kernel, module } if *kernel == entry => module,
+            Self::Built | Self::Altered { .. } => crate::module(Arch::Sm100a, entry),
+        }
+    }
+}
+
+/// The kernel `name` with `to` in place of each `from`.
+///
+/// # Panics
+/// If the kernel has no `from`.
+#[must_use]
+pub fn without(name: &str, from: &str, to: &str) -> Modules {
+    let kernel = config(name).name;
+    let text = crate::ptx(Arch::Sm100a, kernel);
+    let start = text.find(&format!("\n.visible .entry {kernel}(")).expect("the kernel");
+    let end = start + text[start..].find("\n}").expect("a body");
+    assert!(text[start..end].contains(from), "{name}: {from}");
+    let altered = text[..start].to_owned() + &text[start..end].replace(from, to) + &text[end..];
+    let module = Module::load(&altered, &crate::b200()).unwrap_or_else(|e| panic!("{e}"));
+    Modules::Altered { kernel, module: Box::new(module) }
+}
+
+/// A product by a kernel of sm_100a.
+#[derive(Debug, Clone)]
+pub struct Product {
+    /// Operands and result. Dense, and not by the plan of the host library.
+    pub case: Case,
+    /// The kernel.
+    pub config: &'static BlackwellConfig,
+    /// Whether the weights are the rows of the tensor core's tiles; with 16-bit activations always.
+    pub swapped: bool,
+    /// Whether clusters ask for tiles.
+    pub dynamic: bool,
+    /// Clusters of a launch whose clusters do not ask for tiles.
+    pub clusters: u32,
+    /// Whether threads store results, also where the copy engine can.
+    pub direct: bool,
+    /// Bytes from a multiple of 256 to the result.
+    pub shift: u64,
+    /// How often the product is launched.
+    pub launches: usize,
+    /// Order of everything that is asynchronous.
+    pub schedule: Schedule,
+}
+
+/// What a product left.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Of the product's launch for floats.
+    pub counters: Counters,
+    /// The result in floats.
+    pub bytes: Vec<u8>,
+}
+
+/// A launch.
+#[derive(Clone)]
+struct Kernel {
+    entry: &'static str,
+    grid: u32,
+    threads: u32,
+    shared: u32,
+    params: Vec<u8>,
+}
+
+/// Poison with room for `bytes` bytes, and a guard behind them.
+fn poisoned(memory: &mut GlobalMemory, name: &str, bytes: u64) -> u64 {
+    let whole = bytes + GUARD as u64;
+    let at = memory.alloc(name, whole, 256).expect("room");
+    memory.fill(at, whole, POISON).expect("inside");
+    at
+}
+
+/// What a kernel wrote to [`poisoned`] memory.
+fn written(memory: &GlobalMemory, what: &str, at: u64, bytes: u64) -> Vec<u8> {
+    let mut all = memory.read(at, bytes + GUARD as u64).expect("inside");
+    let guard = all.split_off(bytes as usize);
+    assert!(guard.iter().all(|&byte| byte == POISON), "{what}: wrote past the result");
+    all
+}
+
+impl Product {
+    /// A product of exact operands by `config`, under the schedule `eager`.
+    #[must_use]
+    pub fn new(config: &'static BlackwellConfig, [m, n, k, l]: [u32; 4]) -> Self {
+        let mut case = Case::new([m, n, k, l].map(|size| size as usize));
+        assert!(k.is_multiple_of(config.format.block()), "{k} for {}", config.name);
+        case.format = config.format;
+        case.layout = ScaleLayout::Blocked128x4;
+        case.activations = match config.left {
+            Some(operand) => ActivationType::Halves(operand),
+            None => ActivationType::Blocks(ScaleLayout::Blocked128x4),
+        };
+        Self {
+            case,
+            config,
+            swapped: config.left.is_some(),
+            dynamic: false,
+            clusters: 2,
+            direct: false,
+            shift: 0,
+            launches: 1,
+            schedule: Schedule::Eager,
+        }
+    }
+
+    /// The same with these layouts of the scales of activations, if they have any, and weights.
+    #[must_use]
+    pub fn layouts(mut self, [activations, weights]: [ScaleLayout; 2]) -> Self {
+        if let ActivationType::Blocks(layout) = &mut self.case.activations {
+            *layout = activations;
+        }
+        self.case.layout = weights;
+        self
+    }
+
+    /// The same with full-range operands, of MXFP4 with exponents from -40 to 40.
+    #[must_use]
+    pub fn full_range(mut self) -> Self {
+        self.case.generator = Generator::FullRange;
+        self.case.spread = match self.config.format {
+            Format::Nvfp4 => 1,
+            Format::Mxfp4 => 4,
+        };
+        self
+    }
+
+    /// Runs it and compares. In NVFP4 it is made twice: in f32, and as what the CPU's quantiser
+    /// makes of that.
+    ///
+    /// # Panics
+    /// With the first mismatch, or what the emulator diagnoses.
+    pub fn check(&self) -> Outcome {
+        self.run(&Modules::Built).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
+    }
+
+    /// [`check`](Self::check) with other kernels.
+    ///
+    /// # Errors
+    /// What the emulator diagnoses.
+    ///
+    /// # Panics
+    /// With the first mismatch.
+    pub fn run(&self, modules: &Modules) -> Result<Outcome, LaunchError> {
+        match self.config.format {
+            Format::Nvfp4 => self.run_as::<Nvfp4>(modules),
+            Format::Mxfp4 => self.run_as::<Mxfp4>(modules),
+        }
+    }
+
+    fn problem(&self) -> Problem {
+        let GemmShape { m, n, k, l } = self.case.shape;
+        let [m, n, k, l] = [m, n, k, l].map(|size| size as u32);
+        Problem { m, n, k, l }
+    }
+
+    /// Type of the result in floats.
+    fn floats(&self) -> FloatType {
+        match self.case.result {
+            ResultKind::Floats(floats) => floats,
+            ResultKind::Nvfp4(_) => FloatType::F32,
+        }
+    }
+
+    fn run_as<F: BlockFormat>(&self, modules: &Modules) -> Result<Outcome, LaunchError> {
+        let what = format!("{self:?}");
+        let inputs = self.case.inputs::<F>();
+        let floats = self.floats();
+        let expected = Case { result: floats.into(), ..self.case.clone() }.expected(&inputs);
+        let mut memory = GlobalMemory::new();
+        let (mut params, mut kernels) = self.place_operands(modules, &mut memory, &inputs)?;
+        let Problem { m, n, k, l } = self.problem();
+        let bytes = u64::from(m) * u64::from(n) * u64::from(l) * u64::from(floats.bytes());
+        params.epilogue.sink.out = poisoned(&mut memory, "C", self.shift + bytes) + self.shift;
+        params.epilogue.sink.out_type = floats as u32;
+        let map = self.result_map().map(|shape| encode(&shape, params.epilogue.sink.out));
+        params.result = map.unwrap_or(TensorMap::NONE);
+        params.copied = u32::from(map.is_some());
+        let product = self.kernel(&params);
+        kernels.extend(std::iter::repeat_n(product, self.launches));
+        let counters = self.launch(modules, &mut memory, &kernels)?;
+        let result = written(&memory, &what, params.epilogue.sink.out, bytes);
+        // A sum of K / 16 terms in f32, and the epilogue.
+        let comparison = expected.compare_floats(&result, floats, k / 16 + 12);
+        comparison.unwrap_or_else(|e| panic!("{what}\n{e}"));
+        if let ResultKind::Nvfp4(layout) = self.case.result {
+            self.check_blocks(modules, &mut memory, params, layout, &result, &expected)?;
+        }
+        Ok(Outcome { counters, bytes: result })
+    }
+
+    /// The same product in NVFP4: what the CPU's quantiser makes of its f32, bit for bit.
+    fn check_blocks(
+        &self,
+        modules: &Modules,
+        memory: &mut GlobalMemory,
+        params: BlackwellParams,
+        layout: ScaleLayout,
+        floats: &[u8],
+        expected: &Expected,
+    ) -> Result<(), LaunchError> {
+        let what = format!("{self:?}");
+        let floats = floats::decode(FloatType::F32, floats);
+        let expected = expected.quantized(layout, &floats);
+        let Output::Nvfp4 { scale: parameter, .. } = expected.output else {
+            unreachable!("{what}: it is in NVFP4");
+        };
+        let GemmShape { m, n, l, .. } = self.case.shape;
+        let [codes, scales] =
+            expected.output.bytes(Dims::new(l, m, n).expect("dims")).expect("small");
+        let [codes, scales] = [codes, scales].map(|bytes| bytes as u64);
+        let sink = Sink {
+            out: poisoned(memory, "C codes", codes),
+            out_type: OUT_NVFP4,
+            scales: ResultScales {
+                out: poisoned(memory, "C scales", scales),
+                stride: scales / l as u64,
+                parameter,
+                blocked: u32::from(layout == ScaleLayout::Blocked128x4),
+            },
+            ..params.epilogue.sink
+        };
+        let epilogue = Epilogue { sink, ..params.epilogue };
+        let params = BlackwellParams { epilogue, copied: 0, ..params };
+        self.launch(modules, memory, &[self.kernel(&params)])?;
+        let codes = written(memory, &what, epilogue.sink.out, codes);
+        let scales = written(memory, &what, epilogue.sink.scales.out, scales);
+        let comparison = expected.compare_quantized([&codes, &scales], &floats, true);
+        comparison.unwrap_or_else(|e| panic!("{what}\n{e}"));
+        Ok(())
+    }
+
+    fn kernel(&self, params: &BlackwellParams) -> Kernel {
+        let Problem { m, n, l, .. } = self.problem();
+        let (x, y) = if self.swapped { (n, m) } else { (m, n) };
+        let tiles = Tiling::new(self.config, x, y, l).count;
+        let clusters = if self.dynamic { tiles } else { self.clusters.min(tiles) };
+        Kernel {
+            entry: self.config.name,
+            grid: clusters * self.config.cluster(),
+            threads: self.config.threads(),
+            shared: self.config.shared_bytes(),
+            params: params.to_bytes().to_vec(),
+        }
+    }
+
+    /// Launches kernels in stream order, each so that it may begin before the one before has
+    /// ended. The last one's counters, or what went wrong.
+    fn launch(
+        &self,
+        modules: &Modules,
+        memory: &mut GlobalMemory,
+        kernels: &[Kernel],
+    ) -> Result<Counters, LaunchError> {
+        let steps: Vec<Step<'_>> = (1..=kernels.len())
+            .zip(kernels)
+            .map(|(count, kernel)| Step {
+                module: modules.of(kernel.entry),
+                launch: Launch {
+                    entry: kernel.entry,
+                    grid: [kernel.grid, 1, 1],
+                    block: [kernel.threads, 1, 1],
+                    cluster: None,
+                    dynamic_shared: kernel.shared,
+                    params: &kernel.params,
+                    schedule: self.schedule,
+                    threads: None,
+                    instruction_limit: Some(INSTRUCTIONS),
+                },
+                programmatic: count > 1,
+            })
+            .collect();
+        let reports = launch_sequence(memory, &steps)?;
+        Ok(reports.last().expect("a kernel").counters.clone())
+    }
+
+    /// What the copy engine stores by, if it does.
+    fn result_map(&self) -> Option<TensorMapShape> {
+        let problem @ Problem { m, n, .. } = self.problem();
+        let stride = u64::from(m) * u64::from(n);
+        let map = result_map(self.config, self.swapped, self.floats(), &problem, stride);
+        map.filter(|_| !self.direct && self.shift.is_multiple_of(RESULT_ALIGN))
+    }
+}

@@ -1,0 +1,178 @@
+//! Operands of a product in device memory, as the kernels take them.
+
+use super::{Kernel, Modules, Product};
+use crate::gemm::Inputs;
+use fp4_formats::gemm::blackwell::prepare::{
+    self, CODES_NAME, PrepareCodes, PrepareScales, SCALES_NAME,
+};
+use fp4_formats::gemm::blackwell::{BlackwellParams, Side, codes_map, halves_map, scales_map};
+use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, Sink};
+use fp4_formats::tensor_map::{MapElement, TensorMapShape};
+use fp4_formats::{BlockFormat, FloatType, ScaleLayout, Swizzle, TensorMap};
+use nvfp4::gemm::Activations;
+use nvfp4::tensor::BlockScaled;
+use ptx_emu::tensor_map::{self, ElementType};
+use ptx_emu::{GlobalMemory, LaunchError};
+
+/// An operand in device memory as the kernel takes it, once `before` has run.
+struct Placed {
+    codes: u64,
+    row_stride: u64,
+    scales: u64,
+    scale_stride: u64,
+    before: Vec<Kernel>,
+}
+
+impl Kernel {
+    fn preparation(entry: &'static str, grid: u32, params: &[u8]) -> Self {
+        Self { entry, grid, threads: prepare::THREADS, shared: 0, params: params.to_vec() }
+    }
+}
+
+/// The tensor map of a shape at an address.
+pub(super) fn encode(shape: &TensorMapShape, address: u64) -> TensorMap {
+    let element = match shape.element {
+        MapElement::U8 => ElementType::U8,
+        MapElement::U16 => ElementType::U16,
+        MapElement::U32 => ElementType::U32,
+    };
+    let rank = shape.rank;
+    let mut map = tensor_map::TensorMap::tiled(
+        element,
+        address,
+        &shape.dims[..rank],
+        &shape.strides[..rank - 1],
+        &shape.box_dims[..rank],
+    );
+    map.swizzle = match shape.swizzle {
+        Swizzle::None => tensor_map::Swizzle::None,
+        Swizzle::B32 => tensor_map::Swizzle::B32,
+        Swizzle::B64 => tensor_map::Swizzle::B64,
+        Swizzle::B128 => tensor_map::Swizzle::B128,
+    };
+    TensorMap::from_bytes(&map.encode().unwrap_or_else(|e| panic!("{e}: {map:?}")))
+}
+
+impl Product {
+    /// Puts operands and vectors into memory. Parameters that lack the result, and the launches
+    /// before the product; those that lay out weights have run, as when a model is loaded.
+    pub(super) fn place_operands<F: BlockFormat>(
+        &self,
+        modules: &Modules,
+        memory: &mut GlobalMemory,
+        inputs: &Inputs<F>,
+    ) -> Result<(BlackwellParams, Vec<Kernel>), LaunchError> {
+        let problem @ Problem { m, n, k, .. } = self.problem();
+        let [a_side, b_side] = if self.swapped { [Side::Y, Side::X] } else { [Side::X, Side::Y] };
+        let weights = self.place(memory, "B", &inputs.weights);
+        for kernel in &weights.before {
+            self.launch(modules, memory, std::slice::from_ref(kernel))?;
+        }
+        let b_maps = self.maps(b_side, n, &weights);
+        let (a_maps, before, a_scale) = match inputs.activations() {
+            Activations::Blocks(blocks) => {
+                let placed = self.place(memory, "A", blocks);
+                (self.maps(a_side, m, &placed), placed.before, blocks.global_scale())
+            }
+            Activations::Halves(halves) => {
+                let at = memory.alloc_from("A", halves.bytes()).expect("room");
+                let matrix = 2 * u64::from(m) * u64::from(k);
+                let map = halves_map(self.config, [m, k, problem.l], matrix);
+                ([encode(&map, at), TensorMap::NONE], Vec::new(), 1.0)
+            }
+        };
+        let [[x_codes, x_scales], [y_codes, y_scales]] =
+            if self.swapped { [b_maps, a_maps] } else { [a_maps, b_maps] };
+        let mut vector = |vector: &Option<Vec<f32>>| {
+            let Some(vector) = vector else { return 0 };
+            let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+            memory.alloc_from("vector", &bytes).expect("room")
+        };
+        let options = &inputs.options;
+        let params = BlackwellParams {
+            x_codes,
+            y_codes,
+            x_scales,
+            y_scales,
+            result: TensorMap::NONE,
+            epilogue: Epilogue {
+                affine: Affine {
+                    row_factors: vector(&options.row_factors),
+                    column_factors: vector(&options.column_factors),
+                    bias: vector(&options.bias),
+                    alpha: options.alpha * a_scale * inputs.weights.global_scale(),
+                    bias_type: FloatType::F32 as u32,
+                },
+                sink: Sink {
+                    out: 0,
+                    out_stride: u64::from(m) * u64::from(n),
+                    out_type: 0,
+                    reserved: 0,
+                    scales: ResultScales::NONE,
+                },
+            },
+            problem,
+            swapped: u32::from(self.swapped),
+            dynamic: u32::from(self.dynamic),
+            x_once: 1,
+            y_once: 0,
+            x_shared: 0,
+            y_shared: 0,
+            copied: 0,
+            reserved: 0,
+        };
+        Ok((params, before))
+    }
+
+    /// Puts an operand into memory; kernels lay it out anew where they must.
+    fn place<F: BlockFormat>(
+        &self,
+        memory: &mut GlobalMemory,
+        name: &str,
+        operand: &BlockScaled<F>,
+    ) -> Placed {
+        let (format, layout, dims) = (self.config.format, operand.layout(), operand.dims());
+        let [rows, k, batch] = [dims.rows(), dims.cols(), dims.batch()].map(|size| size as u32);
+        let row_bytes = k / 2;
+        let mut codes = memory.alloc_from(&format!("{name} codes"), operand.codes()).expect("room");
+        let mut row_stride = u64::from(row_bytes);
+        let mut before = Vec::new();
+        if prepare::codes_need_it(k) {
+            row_stride = u64::from(PrepareCodes::padded(row_bytes));
+            let rows = u64::from(rows * batch);
+            let to = memory.alloc(&format!("{name} padded"), rows * row_stride, 256).expect("room");
+            let params = PrepareCodes { from: codes, to, rows, row_bytes, reserved: 0 };
+            before.push(Kernel::preparation(CODES_NAME, params.grid(), &params.to_bytes()));
+            codes = to;
+        }
+        let bytes = operand.scales();
+        let mut scales = memory.alloc_from(&format!("{name} scales"), bytes).expect("room");
+        let each = prepare::scale_bytes(format, rows, k).expect("small") as u64;
+        if prepare::scales_need_it(format, layout, rows, k) {
+            let name = format!("{name} laid out");
+            let to = memory.alloc(&name, each * u64::from(batch), 256).expect("room");
+            let params = PrepareScales {
+                from: scales,
+                to,
+                from_stride: bytes.len() as u64 / u64::from(batch),
+                to_stride: each,
+                rows,
+                blocks: k / format.block(),
+                batch,
+                blocked: u32::from(layout == ScaleLayout::Blocked128x4),
+            };
+            before.push(Kernel::preparation(SCALES_NAME, params.grid(), &params.to_bytes()));
+            scales = to;
+        }
+        Placed { codes, row_stride, scales, scale_stride: each, before }
+    }
+
+    /// Of codes and scales of an operand with so many rows.
+    fn maps(&self, side: Side, rows: u32, placed: &Placed) -> [TensorMap; 2] {
+        let Problem { k, l, .. } = self.problem();
+        let stride = placed.row_stride * u64::from(rows);
+        let codes = codes_map(self.config, side, [rows, k, l], placed.row_stride, stride);
+        let scales = scales_map(self.config, side, [rows, k, l], placed.scale_stride);
+        [encode(&codes, placed.codes), encode(&scales, placed.scales)]
+    }
+}

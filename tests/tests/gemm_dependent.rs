@@ -1,0 +1,78 @@
+//! sm_100a's product begins before the kernels that lay out its activations have ended, or before
+//! another product has.
+
+use fp4_formats::layout::ScaleLayout::{Blocked128x4, Linear};
+use nvfp4_tests::SCHEDULES;
+use nvfp4_tests::gemm::tcgen05::{Product, config, without};
+use ptx_emu::Schedule;
+
+/// A product whose activations need `codes` and scales laid out; fewer K steps than stages,
+/// or more.
+fn product(name: &str, codes: bool, swapped: bool, steps: u32, schedule: Schedule) -> Product {
+    let config = config(name);
+    let k = config.step() * steps + if codes { 48 } else { 64 };
+    let sizes = [config.rows() + 9, config.cluster_columns() + 16, k, 2];
+    let mut product = Product::new(config, sizes).layouts([Linear, Blocked128x4]).full_range();
+    (product.swapped, product.schedule) = (swapped, schedule);
+    product
+}
+
+/// Weights as either operand, pairs, splits, shares; static and dynamic.
+#[test]
+fn the_product_waits_for_its_activations() {
+    let mut seed = 0;
+    for name in [
+        "gemm_nvfp4_128x64",
+        "gemm_nvfp4_256x64",
+        "gemm_nvfp4_128x128_split4",
+        "gemm_nvfp4_256x64_split2",
+        "gemm_nvfp4_128x256_share2",
+        "gemm_nvfp4_256x128_share2",
+    ] {
+        for swapped in [false, true] {
+            for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(seed)] {
+                let steps = [4, 13][seed as usize % 2];
+                let mut product = product(name, seed % 3 == 0, swapped, steps, schedule);
+                product.dynamic = seed % 4 > 1;
+                product.case.seed = seed;
+                product.check();
+                seed += 1;
+            }
+        }
+    }
+}
+
+/// A product behind a product, which writes the same result once the first one has ended.
+#[test]
+fn products_follow_each_other() {
+    for name in ["gemm_nvfp4_128x64", "gemm_nvfp4_256x64_split4"] {
+        for schedule in SCHEDULES {
+            for dynamic in [false, true] {
+                let mut product = product(name, false, dynamic, 5, schedule);
+                (product.dynamic, product.launches) = (dynamic, 3);
+                product.check();
+            }
+        }
+    }
+}
+
+/// Without the wait, activations that are not there yet are noticed.
+#[test]
+fn a_product_that_does_not_wait_is_found() {
+    let name = "gemm_nvfp4_128x64";
+    let hasty = without(name, "griddepcontrol.wait;", "");
+    for swapped in [false, true] {
+        let found = [Schedule::Eager]
+            .into_iter()
+            .chain((0..7).map(Schedule::Random))
+            .filter(|&schedule| {
+                product(name, true, swapped, 3, schedule).run(&hasty).is_err_and(|error| {
+                    let text = error.to_string();
+                    assert!(text.contains("uninitialised"), "{text}");
+                    true
+                })
+            })
+            .count();
+        assert!(found > 3, "{found} of 8 schedules");
+    }
+}

@@ -1,0 +1,87 @@
+//! The GEMM tests' own comparison: it takes right results, and finds one wrong bit.
+
+use fp4_formats::Nvfp4;
+use nvfp4::gemm::{GemmOptions, GemmResult, gemm};
+use nvfp4::generate::Generator;
+use nvfp4_tests::gemm::{Case, Expected, GUARD, POISON, Part, Placement, RESULTS};
+use nvfp4_tests::{DEVICES, emulated};
+use ptx_emu::Schedule;
+
+/// A case's right results, and those of a device.
+fn right(case: &Case) -> (Expected, GemmResult) {
+    let kernels = emulated(DEVICES[0], Schedule::Eager);
+    let inputs = case.inputs::<Nvfp4>();
+    let expected = case.expected(&inputs);
+    let options = GemmOptions { output: expected.output, ..inputs.options.clone() };
+    let result = gemm(&kernels, &inputs.activations(), &inputs.weights, &options).expect("runs");
+    (expected, result)
+}
+
+/// The lowest bit of any element, code or scale of a result whose sums are exact.
+#[test]
+fn one_wrong_bit_is_found() {
+    for kind in RESULTS {
+        let (expected, result) = right(&Case::new([3, 48, 64, 2]).result(kind));
+        assert_eq!(expected.compare(&result), Ok(()), "{kind:?}");
+        let element = (result.bytes.len() * 8 / (3 * 48 * 2)).div_ceil(8);
+        for at in (0..result.bytes.len()).step_by(element) {
+            let mut wrong = result.clone();
+            wrong.bytes[at] ^= 1;
+            assert!(expected.compare(&wrong).is_err(), "{kind:?}: element at {at}");
+            assert!(expected.compare_bytes(&wrong, &result).is_err(), "{kind:?}: {at}");
+        }
+        for at in 0..result.scales.len() {
+            let mut wrong = result.clone();
+            wrong.scales[at] ^= 1;
+            assert!(expected.compare(&wrong).is_err(), "{kind:?}: scale {at}");
+        }
+    }
+}
+
+/// Of full-range results an error beyond the bound, and any bit of the quantised ones.
+#[test]
+fn errors_beyond_the_bound_are_found() {
+    let case = Case { generator: Generator::FullRange, ..Case::new([3, 48, 64, 1]) };
+    let (expected, floats) = right(&case);
+    for at in (0..floats.bytes.len()).step_by(4) {
+        let mut wrong = floats.clone();
+        // An exponent's highest bit.
+        wrong.bytes[at + 3] ^= 0x40;
+        assert!(expected.compare(&wrong).is_err(), "element at {at}");
+    }
+    let (expected, result) = right(&case.result(RESULTS[3]));
+    let values = floats.values();
+    let compare = |codes: &[u8]| expected.compare_quantized([codes, &result.scales], &values, true);
+    assert_eq!(compare(&result.bytes), Ok(()));
+    for at in 0..result.bytes.len() {
+        let mut wrong = result.bytes.clone();
+        wrong[at] ^= 1;
+        assert!(compare(&wrong).is_err(), "codes {at}");
+    }
+}
+
+/// A byte that is written between matrices or behind the last.
+#[test]
+fn writes_beside_a_matrix_are_found() {
+    for placement in [Placement::Padded(5), Placement::Shared] {
+        let part = Part { placement, batch: 3, size: 8, bits: 16 };
+        let matrices = [1; 24];
+        let buffer = part.spread(&matrices);
+        let stride = part.stride().expect("one is given") * 2;
+        let inside = |at: usize| match placement {
+            Placement::Shared => at < 8,
+            _ => at / stride < 3 && at % stride < 8,
+        };
+        assert_eq!(buffer.len(), if stride == 0 { 8 } else { 2 * stride + 8 } + GUARD);
+        assert!((0..buffer.len()).all(|at| inside(at) == (buffer[at] != POISON)));
+        if placement == Placement::Shared {
+            continue;
+        }
+        assert_eq!(part.gather(&buffer).as_deref(), Ok(&matrices[..]));
+        for at in (0..buffer.len()).filter(|&at| !inside(at)) {
+            let mut wrong = buffer.clone();
+            wrong[at] = 0;
+            assert!(part.gather(&wrong).is_err(), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! CTAs of an sm_90a cluster that share activations: each copies its part by multicast for all.
+
+use fp4_formats::gemm::Split;
+use fp4_formats::gemm::hopper::CONFIGS;
+use nvfp4::generate::Generator;
+use nvfp4_tests::gemm::{Case, F16};
+use nvfp4_tests::{DEVICES, SCHEDULES, emulated, emulated_on};
+use ptx_emu::Gpu;
+
+/// Tiles without a neighbour, halves without tokens, rings that do not fill and that wrap, one
+/// tile per CTA and several, sums through the workspace.
+#[test]
+fn shared_activations() {
+    let sharing: Vec<_> = CONFIGS.iter().filter(|config| config.multicast > 1).collect();
+    assert_eq!(sharing.len(), 6);
+    // On few SMs a CTA has several tiles.
+    let machine = |sms, schedule| emulated_on(Gpu { sms, ..Gpu::h200() }, schedule);
+    let machines = SCHEDULES.map(|schedule| [132, 2, 14].map(|sms| machine(sms, schedule)));
+    let mut index = 0;
+    for m in [1, 33, 64, 129, 300] {
+        for n in [8, 129, 300, 640, 1000] {
+            for k in [16, 160, 1424, 1936] {
+                let config = sharing[index % 6];
+                let scheme = config.scheme;
+                let mut case = Case::new([m, n, k, [1, 1, 1, 2][index % 4]])
+                    .decoded_to(scheme.format, scheme.operand, index)
+                    .kernel(config.name, [Split::StreamK, Split::None][index / 6 % 2]);
+                case.shared_weights = index % 8 == 3;
+                case.generator = Generator::ALL[index % 3];
+                case.seed = index as u64;
+                let result = case.check(&machines[index % 5][index / 5 % 3]);
+                assert_eq!(result.plan.cluster, 2);
+                index += 1;
+            }
+        }
+    }
+}
+
+/// Shared activations are read once for two CTAs, and are the same results.
+#[test]
+fn sharing_halves_what_is_read() {
+    let kernels = emulated(DEVICES[0], SCHEDULES[3]);
+    for (name, pair, tokens) in [
+        ("gemm_sm90_nvfp4_f16_128x64", "gemm_sm90_nvfp4_f16_128x64_multicast2", 64),
+        ("gemm_sm90_nvfp4_f16_128x128", "gemm_sm90_nvfp4_f16_128x128_multicast2", 128),
+    ] {
+        for split in [Split::StreamK, Split::None] {
+            // Three row tiles: the last one's CTA has its half of the activations still to copy.
+            let [one, two] = [name, pair].map(|name| {
+                let case = Case::new([tokens, 384, 1280, 1]).activations(F16);
+                let case = Case { generator: Generator::FullRange, ..case };
+                case.kernel(name, split).check(&kernels)
+            });
+            if split == Split::None {
+                assert_eq!(one.bytes, two.bytes, "{pair}");
+            }
+            let [one, two] = [one, two].map(|result| result.reports[0].counters.asynchronous);
+            let each = (tokens * 1280 * 2) as u64;
+            assert_eq!((one.tensor_loads.bytes, one.multicast_bytes), (3 * each, 0), "{name}");
+            assert_eq!(two.tensor_loads.bytes, 2 * each, "{pair}");
+            assert_eq!(two.multicast_bytes, 2 * each, "{pair}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Mutation check of the GEMM kernels, as tests/tests/mutants.rs does for the others.
+//!
+//! The host library makes the launch, on a machine with few SMs so that a CTA has several tiles;
+//! its result is checked against the f64 oracle first. Mutants run under few seeds; the variable
+//! `NVFP4_ALL_SEEDS` makes them 64, which takes many minutes.
+
+use fp4_formats::FloatType;
+use fp4_formats::ScaleLayout::Blocked128x4;
+use fp4_formats::gemm::Split;
+use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
+use nvfp4::device::{Device, DeviceRequest};
+use nvfp4::tune::ResultKind;
+use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, F16};
+use nvfp4_tests::mutation::{self, Effort};
+use ptx_emu::Gpu;
+use ptx_emu::bundle::Bundle;
+use ptx_emu::experiment::Experiment;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+
+/// Seeds besides `eager` and `lazy`.
+const SEEDS: u64 = 6;
+/// Mutants that each kernel must have.
+const LEAST: usize = 60;
+
+/// A product by a kernel with a split of K, of the sizes M, N and K; exact operands with
+/// scales in the 128x4 layout.
+fn case(
+    kernel: &str,
+    split: Split,
+    [m, n, k]: [usize; 3],
+    activations: ActivationType,
+    result: ResultKind,
+) -> Case {
+    let case = Case::new([m, n, k, 1]).activations(activations).result(result);
+    Case { layout: Blocked128x4, ..case }.kernel(kernel, split)
+}
+
+fn folder(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mutants-{name}"));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("a folder");
+    path
+}
+
+/// The launch of `case` on a machine, checked against the oracle.
+fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
+    let kernel = case.overrides.kernel.as_deref().expect("a kernel");
+    let folder = folder(&format!("{kernel}-{}", case.shape));
+    let device = Device::open(&DeviceRequest::Emulator(gpu.clone())).expect("opens anywhere");
+    let device = device.with_capture(&folder);
+    let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("kernels are built");
+    let result = case.check(&kernels);
+    println!("{}", result.plan);
+    // Activations may have been laid out before.
+    let last = device.capture().expect("it captures").launches() - 1;
+    let bundle = folder.join(format!("{last:03}-{kernel}"));
+    let bundle = Bundle::read(&bundle).expect("a bundle");
+    std::fs::remove_dir_all(&folder).expect("it was there");
+    let mut experiment = bundle.experiment(Some(gpu)).expect("it fits");
+    let find = |name: &str| {
+        let mut found = experiment.memory.allocations().filter(|(of, ..)| *of == name);
+        found.next().map(|(_, addr, bytes)| (addr, bytes)).unwrap_or_else(|| {
+            let all: Vec<_> = experiment.memory.allocations().collect();
+            panic!("{kernel}: no {name} in {all:?}")
+        })
+    };
+    let input = match case.activations {
+        _ if !result.plan.before.is_empty() => "workspace",
+        ActivationType::Halves(_) => "a",
+        ActivationType::Blocks(_) => "a codes",
+    };
+    // The padding of scales is written first of all.
+    let result = match case.result {
+        ResultKind::Nvfp4(_) => "c scales",
+        ResultKind::Floats(_) => "c",
+    };
+    let (input, result) = (find(input), find(result));
+    experiment.earlier = Some(mutation::earlier(&mut experiment.memory, gpu, input, result));
+    experiment
+}
+
+/// Share of the faults that must be caught, percent.
+const CAUGHT: u32 = 95;
+
+/// Runs the check on launches of one kernel.
+fn check(launches: &[Experiment]) {
+    let seeds = if std::env::var_os("NVFP4_ALL_SEEDS").is_some() { 64 } else { SEEDS };
+    mutation::check(launches, Effort { seeds, least: LEAST, caught: CAUGHT });
+}
+
+/// A launch on sm_90a with f16 activations, on `sms` SMs.
+fn hopper_on(sms: u32, kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
+    let gpu = Gpu { sms, ..Gpu::h200() };
+    experiment(&case(kernel, split, shape, F16, FLOATS), &gpu)
+}
+
+/// Planned for an SM, where two CTAs fit, or for a cluster.
+fn hopper(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
+    let mut experiment = hopper_on(1, kernel, split, shape);
+    // Beside a cluster there is room for the kernel before.
+    experiment.gpu.sms = split.cluster();
+    experiment
+}
+
+/// Tiles shared by a CTA on each of `sms` SMs. What a CTA gives is more steps than it has
+/// stages, so that it waits for one when it begins the next tile, which has an odd number of
+/// steps: the loop is unrolled twice, and the odd step has code of its own.
+fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
+    hopper_on(sms, kernel, Split::StreamK, shape)
+}
+
+/// `wgmma`. Six tiles of five steps for two CTAs: the ring of six stages wraps twice, stages are
+/// `free` twice. Three tiles of 15: the middle one's sums meet in the workspace. Two CTAs of 13
+/// steps: sums are loaded remotely.
+#[test]
+fn hopper_32_tokens() {
+    let kernel = "gemm_sm90_nvfp4_f16_128x32";
+    check(&[
+        hopper(kernel, Split::None, [20, 740, 624]),
+        shared(2, kernel, [20, 332, 1904]),
+        hopper(kernel, Split::Cluster(2), [20, 140, 3312]),
+    ]);
+}
+
+/// `wgmma`, sums are sent; four stages.
+#[test]
+fn hopper_64_tokens() {
+    let kernel = "gemm_sm90_nvfp4_f16_128x64";
+    check(&[
+        hopper(kernel, Split::None, [36, 740, 624]),
+        shared(2, kernel, [36, 332, 1136]),
+        hopper(kernel, Split::Cluster(2), [36, 140, 2288]),
+    ]);
+}
+
+/// A launch whose CTAs share activations, planned for so many SMs.
+fn sharing(kernel: &'static str, split: Split, shape: [usize; 3], sms: u32) -> Experiment {
+    let gpu = Gpu { sms, ..Gpu::h200() };
+    let mut experiment = experiment(&case(kernel, split, shape, F16, FLOATS), &gpu);
+    // Beside two clusters there is room for the kernel before.
+    experiment.gpu.sms = 4;
+    experiment
+}
+
+/// A cluster makes three pairs of tiles, one without its second, of 13 steps in eight stages;
+/// four divide three pairs of 20 steps: 10 are given, more than there are stages, 5 follow.
+#[test]
+fn hopper_pairs() {
+    let kernel = "gemm_sm90_nvfp4_f16_128x64_multicast2";
+    check(&[
+        sharing(kernel, Split::None, [36, 588, 1648], 1),
+        sharing(kernel, Split::StreamK, [36, 740, 2544], 16),
+    ]);
+}
+
+/// Warps on their own, eight stages.
+#[test]
+fn hopper_8_tokens() {
+    let kernel = "gemm_sm90_nvfp4_f16_128x8";
+    check(&[
+        shared(3, kernel, [5, 460, 2160]),
+        hopper(kernel, Split::None, [5, 740, 752]),
+        hopper(kernel, Split::Cluster(2), [5, 140, 4336]),
+    ]);
+}
+
+/// A launch on sm_100a; a cluster makes several tiles, those that it is given or, with
+/// `dynamic`, asks for.
+fn blackwell(
+    kernel: &'static str,
+    result: ResultKind,
+    shape: [usize; 3],
+    dynamic: bool,
+) -> Experiment {
+    let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
+    let gpu = Gpu { sms: 8, ..nvfp4_tests::b200() };
+    let case = case(kernel, config.split(), shape, BLOCKED, result);
+    let mut experiment = experiment(&case, &gpu);
+    // Beside a cluster there is room for the kernel before, or for another cluster.
+    experiment.gpu.sms = 2 * config.cluster();
+    if !dynamic {
+        experiment.grid = [config.cluster(), 1, 1];
+    }
+    let at = offset_of!(BlackwellParams, dynamic);
+    experiment.params[at..at + size_of::<u32>()].copy_from_slice(&u32::from(dynamic).to_le_bytes());
+    experiment
+}
+
+const FLOATS: ResultKind = ResultKind::Floats(FloatType::F32);
+const BLOCKS: ResultKind = ResultKind::Nvfp4(Blocked128x4);
+
+/// Both orders of tiles; the ring of eight stages wraps. Results are stored by the copy engine,
+/// by threads (rows are not multiples of 16 bytes), and as blocks.
+#[test]
+fn blackwell_tiles() {
+    let kernel = "gemm_nvfp4_128x64";
+    check(&[
+        blackwell(kernel, FLOATS, [240, 120, 1264], false),
+        blackwell(kernel, FLOATS, [240, 178, 768], true),
+        blackwell(kernel, BLOCKS, [240, 160, 768], true),
+    ]);
+}
+
+/// Pairs of CTAs that share rows by multicast.
+#[test]
+fn blackwell_pairs_and_shares() {
+    let kernel = "gemm_nvfp4_256x128_share2";
+    check(&[
+        blackwell(kernel, FLOATS, [500, 500, 1008], true),
+        blackwell(kernel, BLOCKS, [500, 496, 512], true),
+    ]);
+}
+
+/// A cluster of two that split K.
+#[test]
+fn blackwell_splits() {
+    let kernel = "gemm_nvfp4_128x64_split2";
+    check(&[
+        blackwell(kernel, FLOATS, [240, 120, 2544], true),
+        blackwell(kernel, FLOATS, [240, 118, 1024], true),
+        blackwell(kernel, BLOCKS, [240, 112, 1024], true),
+    ]);
+}
