@@ -125,8 +125,9 @@ fn of_compiler(arch: Arch, compiler: &Compiler) -> Result<()> {
 ///
 /// GEMV: two barriers around staging; the epilogue's five shuffles and, for R
 /// rows, R - 1 transposing ones in place of the first log2(R). Quantise: a warp
-/// barrier on each side of taking blocks from a stage. Amax: the maximum over a warp
-/// by row and for the matrix, and one barrier before a CTA's. Dequantise: nothing.
+/// barrier before blocks are taken from a stage, and one before the stage is
+/// filled again, which only persistent CTAs do. Amax: the maximum over a warp by
+/// row and for the matrix, and one barrier before a CTA's. Dequantise: nothing.
 fn expected_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
     use fp4_formats::{gemv, quantize};
     let mut expected = Vec::new();
@@ -136,7 +137,8 @@ fn expected_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)>
         expected.push((config.name, vec![("bar.sync", 2), ("shfl.sync.bfly.b32", shuffles)]));
     }
     for config in &quantize::QUANTIZE {
-        expected.push((config.name, vec![("bar.warp.sync", 2)]));
+        let barriers = if config.persistent { 2 } else { 1 };
+        expected.push((config.name, vec![("bar.warp.sync", barriers)]));
     }
     for config in &quantize::AMAX {
         expected.push((config.name, vec![("bar.sync", 1), ("redux.sync.max.u32", 2)]));
