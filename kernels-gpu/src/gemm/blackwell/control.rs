@@ -144,7 +144,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
 #[inline(always)]
 pub unsafe fn arrive_at(barrier: u32, rank: u32) {
     let there = cluster::mapa_shared_cluster_u32(barrier, rank);
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the barrier expects the arrival and that the CTA runs.
     unsafe { mbarrier::mbarrier_arrive_release_cta_shared_cluster_b64(there) }
 }
 
@@ -156,6 +156,6 @@ pub unsafe fn arrive_at(barrier: u32, rank: u32) {
 #[inline(always)]
 pub unsafe fn publish_at(barrier: u32, rank: u32) {
     let there = cluster::mapa_shared_cluster_u32(barrier, rank);
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the barrier expects the arrival and that the CTA runs.
     unsafe { mbarrier::mbarrier_arrive_shared_cluster_b64(there) }
 }

@@ -55,12 +55,12 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Tiles<STAGES, ACCUMULATORS> {
     /// Says that the copying lane begins the tile: the next one may be asked for.
     ///
     /// # Safety
-    /// Called by the copying lane, once a tile.
+    /// Called by the copying lane, once for each tile.
     #[inline(always)]
     pub unsafe fn begin(&self) {
         if self.dynamic && self.rank == 0 {
-            // SAFETY: the barrier expects one arrival for each tile; the next one comes behind
-            // the response to what is asked now.
+            // SAFETY: each phase of the barrier expects one arrival. The lane's next arrival comes
+            // behind the response to the request that this one allows, so after this phase.
             unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.control.begun()) };
         }
     }
