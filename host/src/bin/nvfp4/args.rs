@@ -57,7 +57,7 @@ pub struct Target {
     /// Order in which the emulator interleaves: eager, lazy or random:SEED.
     #[arg(long, default_value = "eager")]
     pub schedule: Schedule,
-    /// Folder with <arch>/kernels.ptx [default: NVFP4_KERNELS_DIR, or near this program].
+    /// Folder with <arch>/manifest.json [default: NVFP4_KERNELS_DIR, or near this program].
     #[arg(long, value_name = "DIR")]
     pub kernels: Option<PathBuf>,
     /// Print JSON instead of text.
@@ -264,7 +264,7 @@ pub struct BenchQuantize {
     #[arg(long, default_value = "quantize", value_parser = parse_direction)]
     pub direction: Direction,
     /// quantize: the tensor-level scale of nvfp4. given: known before, one pass over the input;
-    /// amax: from the largest magnitude, two passes; row: one a row; one: none.
+    /// amax: from the largest magnitude, two passes; row: one per row; one: none.
     #[arg(long, default_value = "given", value_parser = ["given", "amax", "row", "one"])]
     pub scale: String,
 }
@@ -300,7 +300,7 @@ pub struct Quantize {
     /// are the same.
     #[arg(long)]
     pub device: Option<DeviceRequest>,
-    /// Folder with <arch>/kernels.ptx [default: NVFP4_KERNELS_DIR, or near this program].
+    /// Folder with <arch>/manifest.json [default: NVFP4_KERNELS_DIR, or near this program].
     #[arg(long, value_name = "DIR", requires = "device")]
     pub kernels: Option<PathBuf>,
     #[command(flatten)]
@@ -374,7 +374,7 @@ pub struct Inspect {
 
 #[derive(Debug, ClapArgs)]
 pub struct Doctor {
-    /// Folder with <arch>/kernels.ptx [default: NVFP4_KERNELS_DIR, or near this program].
+    /// Folder with <arch>/manifest.json [default: NVFP4_KERNELS_DIR, or near this program].
     #[arg(long, value_name = "DIR")]
     pub kernels: Option<PathBuf>,
     /// Print JSON instead of text.
