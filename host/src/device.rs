@@ -54,7 +54,7 @@ pub enum DeviceError {
     /// A tensor map that cannot be encoded.
     #[error("tensor map: {0}")]
     TensorMap(#[from] TensorMapError),
-    /// A described machine that there are no kernels for.
+    /// A described machine without kernels.
     #[error(
         "emulated {machine}: compute capability {}.{}; there are kernels for {}",
         capability.0, capability.1, Targets
@@ -181,14 +181,14 @@ impl fmt::Display for Choice {
 /// Largest size of a grid in y (CUDA C++ Programming Guide, technical specifications).
 pub const MAX_GRID_Y: usize = 65_535;
 
-/// The sizes of a machine that planning depends on.
+/// The properties of a device that plans depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub struct DeviceProperties {
     /// Streaming multiprocessors.
     pub sms: u32,
-    /// Shared memory of one of them, bytes.
+    /// Bytes of shared memory per SM.
     pub shared_per_sm: u32,
-    /// Level-2 cache, bytes.
+    /// Bytes of L2 cache.
     pub l2_bytes: u64,
 }
 
@@ -361,21 +361,23 @@ impl Device {
         &self.backend
     }
 
-    /// The sizes that planning depends on.
+    /// The properties that plans depend on.
     #[must_use]
-    pub fn machine(&self) -> Machine {
+    pub fn properties(&self) -> DeviceProperties {
         match &self.backend {
             Backend::Cuda(device) => {
                 let info = device.info();
-                Machine {
+                DeviceProperties {
                     sms: info.sms,
                     shared_per_sm: info.shared_per_sm,
                     l2_bytes: info.l2_bytes,
                 }
             }
-            Backend::Emulator(Emulator { gpu, .. }) => {
-                Machine { sms: gpu.sms, shared_per_sm: gpu.shared_per_sm, l2_bytes: gpu.l2_bytes }
-            }
+            Backend::Emulator(Emulator { gpu, .. }) => DeviceProperties {
+                sms: gpu.sms,
+                shared_per_sm: gpu.shared_per_sm,
+                l2_bytes: gpu.l2_bytes,
+            },
         }
     }
 
@@ -417,8 +419,9 @@ impl Device {
     }
 
     /// Finds the kernels for this device, see [`KernelFiles::find`] for `dir`, of the first
-    /// architecture among those it can run that there are kernels of; and the device's tuning table if there is one, see [`crate::tune`]. Modules are loaded when one of their
-    /// kernels is first used; [`CODE_VARIABLE`] says from what.
+    /// architecture that it can run and that has kernels; and the device's tuning table if there is
+    /// one, see [`crate::tune`]. A module is loaded when one of its kernels is first used, from the
+    /// code that [`CODE_VARIABLE`] asks for.
     ///
     /// # Errors
     /// [`KernelsError`] where there are none,
@@ -446,8 +449,8 @@ impl Device {
         Ok(Kernels { device, modules, overlapping: true, tuned })
     }
 
-    /// The kernels of the first architecture, of those that the device runs, that there are any
-    /// of; else why there are none of the preferred one.
+    /// The kernels of the first architecture that the device runs and that has kernels; else why the
+    /// preferred one has none.
     fn kernel_files(&self, dir: Option<&Path>) -> Result<KernelFiles, KernelsError> {
         let preferred = KernelFiles::find(self.choice.arch, dir);
         let Err(KernelsError::NotFound { .. }) = preferred else { return preferred };

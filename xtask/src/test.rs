@@ -251,7 +251,7 @@ fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
         counts.push(("setmaxnreg.dec.sync.aligned.u32", 1));
         counts.push(("setmaxnreg.inc.sync.aligned.u32", 1));
         if config.uses_mma_sync() {
-            // Of each group of eight tokens, four pieces and eight products a step.
+            // Of each group of eight tokens, four pieces and eight products per step.
             let groups = config.tokens as usize / 8;
             let product = match config.scheme.operand {
                 Operand::F16 => "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
@@ -260,7 +260,7 @@ fn hopper_synchronisation() -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
             counts.push(("ldmatrix.sync.aligned.m8n8.x4.shared.b16", 4 * groups));
             counts.push((product, 8 * groups));
         } else {
-            // Two units of four products a step, of each block of rows.
+            // Two units of four products per step, of each block of rows.
             let units = 2 * config.row_blocks() as usize;
             let product = match (config.tokens, config.scheme.operand) {
                 (32, Operand::F16) => "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16",

@@ -9,21 +9,19 @@
 //! [`recipe`](fp4_formats::recipe) in every bit.
 //!
 //! # Roles
-//! Every warp does the same: it takes tasks of 32 blocks ([`place`]) and copies them to
-//! shared memory, 16 consecutive bytes per lane ([`source`]). Then each lane quantises one
-//! block. The copies of [`QuantizeConfig::stages`] tasks are in flight at any time. The
-//! launch determines which tasks a warp takes ([`QuantizeParams::depth`]).
+//! Every warp does the same: it takes tasks of 32 blocks ([`place`]) and copies them to shared
+//! memory, 16 consecutive bytes per lane ([`source`]). Then each lane quantises one block. The copies
+//! of [`QuantizeConfig::stages`] tasks are in flight at any time. The launch determines which tasks
+//! a warp takes ([`QuantizeParams::depth`]).
 //!
 //! # Fast and slow path
-//! Nearly all blocks take the fast path: their elements are in registers, and neither their
-//! divisions nor their rounding need checks ([`recipe::Recipe::is_moderate`]). All others,
-//! those with extreme or non-finite magnitudes, take the slow path ([`store_slowly`]): one
-//! loop over groups of eight elements, which are read from global memory again. All recipes
-//! together are then a small part of the kernel's code.
+//! Nearly all blocks take the fast path: their elements are in registers, and neither their divisions
+//! nor their rounding need checks ([`recipe::Recipe::is_moderate`]). All others, those with extreme
+//! or non-finite magnitudes, take the slow path ([`store_slowly`]): one loop over groups of eight
+//! elements, which are read from global memory again.
 //!
 //! # Shared memory
-//! A ring of [`QuantizeConfig::stages`] stages of [`QuantizeConfig::stage_bytes`] for
-//! each warp.
+//! A ring of [`QuantizeConfig::stages`] stages of [`QuantizeConfig::stage_bytes`] for each warp.
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |

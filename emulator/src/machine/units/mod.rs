@@ -17,9 +17,8 @@
 //! | `interface` | the interface between executing instructions and the units |
 //!
 //! An instruction issues an [`Operation`] through `Context::issue`. Its
-//! [`Work`] reads and writes memory when the engine says so; its ranges tell
-//! which memory is in flight between; its signals and its group tell who may
-//! wait for it. A waiting instruction is an `Op::Poll` that returns
+//! [`Work`] reads and writes memory when the engine says so; its ranges are
+//! the memory in flight between; others wait for its signals or its group. A waiting instruction is an `Op::Poll` that returns
 //! [`Poll::Wait`] with what it waits for, and is executed again when that has
 //! come.
 
@@ -142,6 +141,8 @@ pub(crate) struct Units {
     pub(crate) before: Option<Arc<Advance>>,
     /// CTAs that have let dependent grids begin.
     released: Vec<bool>,
+    /// Clusters that this one has taken over.
+    taken_over: u64,
     /// Present under the schedules that look for races.
     pub(crate) races: Option<Box<Races>>,
     /// Present if a timeline is recorded.
@@ -175,6 +176,7 @@ impl Units {
             spins: Spins::default(),
             before: None,
             released: Vec::new(),
+            taken_over: 0,
             races: None,
             trace: None,
             refused: Vec::new(),
@@ -214,6 +216,7 @@ impl Units {
         self.before.clone_from(&env.before);
         self.released.clear();
         self.released.resize(ctas.len(), false);
+        self.taken_over = 0;
         if env.schedule == Schedule::Eager {
             self.races = None;
         } else {
@@ -293,7 +296,7 @@ impl Units {
             },
             Awaited::Cluster { .. } => self.cluster.describe(),
             Awaited::Registers { rank, wanted } => format!(
-                "{wanted} registers a thread (the CTA's pool has {})",
+                "{wanted} registers per thread (the CTA's pool has {})",
                 self.registers.free(*rank)
             ),
             Awaited::Grid => self.before.as_ref().map_or_else(String::new, |grid| grid.describe()),
@@ -305,7 +308,7 @@ impl Units {
         }
     }
 
-    /// Works on an mbarrier, and tells race detection who publishes there and
+    /// Works on an mbarrier, and reports to race detection who publishes there and
     /// whether the phase ended.
     pub(crate) fn with_barrier<R>(
         &mut self,
@@ -404,6 +407,12 @@ impl Units {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The cluster takes over another one: how many that are.
+    pub(crate) fn take_over(&mut self) -> u64 {
+        self.taken_over += 1;
+        self.taken_over
     }
 
     /// A CTA lets dependent grids begin.
