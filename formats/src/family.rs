@@ -25,16 +25,57 @@ pub enum Family {
     Dequantize,
     /// What is laid out before a GEMM with block-scaled activations.
     GemmPrepare,
-    /// GEMM of NVFP4 weights and NVFP4 activations.
-    GemmNvfp4,
-    /// GEMM of MXFP4 weights and MXFP4 activations.
-    GemmMxfp4,
-    /// GEMM of NVFP4 weights and f16 activations.
-    GemmNvfp4F16,
-    /// GEMM of NVFP4 weights and bf16 activations.
-    GemmNvfp4Bf16,
-    /// GEMM of MXFP4 weights and bf16 activations.
-    GemmMxfp4Bf16,
+    /// GEMM of weights and activations of these types, with tiles of this width.
+    Gemm(GemmTypes, TileWidth),
+}
+
+/// Types of the weights and the activations that a GEMM kernel takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GemmTypes {
+    /// NVFP4 weights and NVFP4 activations.
+    Nvfp4,
+    /// MXFP4 weights and MXFP4 activations.
+    Mxfp4,
+    /// NVFP4 weights and f16 activations.
+    Nvfp4F16,
+    /// NVFP4 weights and bf16 activations.
+    Nvfp4Bf16,
+    /// MXFP4 weights and bf16 activations.
+    Mxfp4Bf16,
+}
+
+impl GemmTypes {
+    /// Weights in `format` and activations of a 16-bit type or, with `None`, in the same format;
+    /// none where there are no such kernels.
+    const fn of(format: Format, activations: Option<Operand>) -> Option<Self> {
+        match (format, activations) {
+            (Format::Nvfp4, None) => Some(Self::Nvfp4),
+            (Format::Nvfp4, Some(Operand::F16)) => Some(Self::Nvfp4F16),
+            (Format::Nvfp4, Some(Operand::Bf16)) => Some(Self::Nvfp4Bf16),
+            (Format::Mxfp4, None) => Some(Self::Mxfp4),
+            (Format::Mxfp4, Some(Operand::F16)) => None,
+            (Format::Mxfp4, Some(Operand::Bf16)) => Some(Self::Mxfp4Bf16),
+        }
+    }
+}
+
+/// Whether a tile's second extent is at most [`TileWidth::NARROW`]. A plan needs one of the two, so
+/// a driver that has to compile PTX compiles half the kernels before the first launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TileWidth {
+    /// It is: decoding.
+    Narrow,
+    /// It is not: prompts.
+    Wide,
+}
+
+impl TileWidth {
+    /// Tokens (sm_90a) or rows of `Y` (sm_100a) of the widest narrow tile.
+    pub const NARROW: u32 = 64;
+
+    const fn of(extent: u32) -> Self {
+        if extent <= Self::NARROW { Self::Narrow } else { Self::Wide }
+    }
 }
 
 /// The folder of the kernels' source that a family's kernels are in.
@@ -68,19 +109,28 @@ impl Operation {
 
 impl Family {
     /// All families, of whatever architecture.
-    pub const ALL: [Self; 11] = [
-        Self::Ceiling,
-        Self::Gemv,
-        Self::QuantizeNvfp4,
-        Self::QuantizeMxfp4,
-        Self::Dequantize,
-        Self::GemmPrepare,
-        Self::GemmNvfp4,
-        Self::GemmMxfp4,
-        Self::GemmNvfp4F16,
-        Self::GemmNvfp4Bf16,
-        Self::GemmMxfp4Bf16,
-    ];
+    pub const ALL: [Self; 16] = {
+        use GemmTypes::{Mxfp4, Mxfp4Bf16, Nvfp4, Nvfp4Bf16, Nvfp4F16};
+        use TileWidth::{Narrow, Wide};
+        [
+            Self::Ceiling,
+            Self::Gemv,
+            Self::QuantizeNvfp4,
+            Self::QuantizeMxfp4,
+            Self::Dequantize,
+            Self::GemmPrepare,
+            Self::Gemm(Nvfp4, Narrow),
+            Self::Gemm(Nvfp4, Wide),
+            Self::Gemm(Mxfp4, Narrow),
+            Self::Gemm(Mxfp4, Wide),
+            Self::Gemm(Nvfp4F16, Narrow),
+            Self::Gemm(Nvfp4F16, Wide),
+            Self::Gemm(Nvfp4Bf16, Narrow),
+            Self::Gemm(Nvfp4Bf16, Wide),
+            Self::Gemm(Mxfp4Bf16, Narrow),
+            Self::Gemm(Mxfp4Bf16, Wide),
+        ]
+    };
 
     /// The name of the family and of its module's files.
     #[must_use]
@@ -92,11 +142,16 @@ impl Family {
             Self::QuantizeMxfp4 => "quantize_mxfp4",
             Self::Dequantize => "dequantize",
             Self::GemmPrepare => "gemm_prepare",
-            Self::GemmNvfp4 => "gemm_nvfp4",
-            Self::GemmMxfp4 => "gemm_mxfp4",
-            Self::GemmNvfp4F16 => "gemm_nvfp4_f16",
-            Self::GemmNvfp4Bf16 => "gemm_nvfp4_bf16",
-            Self::GemmMxfp4Bf16 => "gemm_mxfp4_bf16",
+            Self::Gemm(GemmTypes::Nvfp4, TileWidth::Narrow) => "gemm_nvfp4_narrow",
+            Self::Gemm(GemmTypes::Nvfp4, TileWidth::Wide) => "gemm_nvfp4_wide",
+            Self::Gemm(GemmTypes::Mxfp4, TileWidth::Narrow) => "gemm_mxfp4_narrow",
+            Self::Gemm(GemmTypes::Mxfp4, TileWidth::Wide) => "gemm_mxfp4_wide",
+            Self::Gemm(GemmTypes::Nvfp4F16, TileWidth::Narrow) => "gemm_nvfp4_f16_narrow",
+            Self::Gemm(GemmTypes::Nvfp4F16, TileWidth::Wide) => "gemm_nvfp4_f16_wide",
+            Self::Gemm(GemmTypes::Nvfp4Bf16, TileWidth::Narrow) => "gemm_nvfp4_bf16_narrow",
+            Self::Gemm(GemmTypes::Nvfp4Bf16, TileWidth::Wide) => "gemm_nvfp4_bf16_wide",
+            Self::Gemm(GemmTypes::Mxfp4Bf16, TileWidth::Narrow) => "gemm_mxfp4_bf16_narrow",
+            Self::Gemm(GemmTypes::Mxfp4Bf16, TileWidth::Wide) => "gemm_mxfp4_bf16_wide",
         }
     }
 
@@ -108,12 +163,7 @@ impl Family {
             Self::Gemv => Operation::Gemv,
             Self::QuantizeNvfp4 | Self::QuantizeMxfp4 => Operation::Quantize,
             Self::Dequantize => Operation::Dequantize,
-            Self::GemmPrepare
-            | Self::GemmNvfp4
-            | Self::GemmMxfp4
-            | Self::GemmNvfp4F16
-            | Self::GemmNvfp4Bf16
-            | Self::GemmMxfp4Bf16 => Operation::Gemm,
+            Self::GemmPrepare | Self::Gemm(..) => Operation::Gemm,
         }
     }
 
@@ -123,20 +173,6 @@ impl Family {
         match format {
             Format::Nvfp4 => Self::QuantizeNvfp4,
             Format::Mxfp4 => Self::QuantizeMxfp4,
-        }
-    }
-
-    /// The family that multiplies weights in `format` with activations of a 16-bit type or, with
-    /// `None`, in the same format; none where there are no such kernels.
-    #[must_use]
-    pub const fn gemm(format: Format, activations: Option<Operand>) -> Option<Self> {
-        match (format, activations) {
-            (Format::Nvfp4, None) => Some(Self::GemmNvfp4),
-            (Format::Nvfp4, Some(Operand::F16)) => Some(Self::GemmNvfp4F16),
-            (Format::Nvfp4, Some(Operand::Bf16)) => Some(Self::GemmNvfp4Bf16),
-            (Format::Mxfp4, None) => Some(Self::GemmMxfp4),
-            (Format::Mxfp4, Some(Operand::F16)) => None,
-            (Format::Mxfp4, Some(Operand::Bf16)) => Some(Self::GemmMxfp4Bf16),
         }
     }
 
@@ -152,11 +188,13 @@ impl Family {
             TensorFamily::Tcgen05 => (&[], &blackwell::CONFIGS, &blackwell::prepare::NAMES),
         };
         let hopper = hopper.iter().filter_map(|config| {
-            Some((Self::gemm(config.scheme.format, Some(config.scheme.operand))?, config.name))
+            let types = GemmTypes::of(config.scheme.format, Some(config.scheme.operand))?;
+            Some((Self::Gemm(types, TileWidth::of(config.tokens)), config.name))
         });
-        let blackwell = blackwell
-            .iter()
-            .filter_map(|config| Some((Self::gemm(config.format, config.left)?, config.name)));
+        let blackwell = blackwell.iter().filter_map(|config| {
+            let types = GemmTypes::of(config.format, config.left)?;
+            Some((Self::Gemm(types, TileWidth::of(config.columns)), config.name))
+        });
         core::iter::once((Self::Ceiling, ceiling::NAME))
             .chain(gemv)
             .chain(quantize)
