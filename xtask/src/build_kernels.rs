@@ -54,7 +54,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut clean = true;
     for &arch in &options.arch {
         let manifest = build_one(arch, options.force)?;
-        println!(
+        say!(
             "{arch}: {} kernels, {}",
             manifest.kernels.len(),
             folder(arch).join(&manifest.ptx).display()
@@ -64,7 +64,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         }
     }
     if !clean {
-        println!("FAILED: a kernel goes through local memory");
+        say!("FAILED: a kernel goes through local memory");
         return Ok(ExitCode::from(1));
     }
     Ok(ExitCode::SUCCESS)
@@ -104,10 +104,10 @@ fn build_one(arch: Arch, force: bool) -> Result<Manifest> {
         return Ok(manifest);
     }
     let compiler = Compiler::find(Fetch::Allowed)?;
-    eprintln!("compiling kernels for {arch} with {}", compiler.describe());
+    note!("compiling kernels for {arch} with {}", compiler.describe());
     let start = Instant::now();
     let built = compile(arch, compiler)?;
-    eprintln!("compiled {} kernels in {:.1} s", built.kernels.len(), start.elapsed().as_secs_f32());
+    note!("compiled {} kernels in {:.1} s", built.kernels.len(), start.elapsed().as_secs_f32());
     let manifest = Manifest {
         arch,
         ptx: "kernels.ptx".into(),
@@ -179,12 +179,17 @@ fn check(arch: Arch, mut manifest: Manifest) -> Result<bool> {
     if usage.len() != manifest.kernels.len() {
         bail!("ptxas reported {} of {} kernels", usage.len(), manifest.kernels.len());
     }
-    println!(
+    say!(
         "  {:32} {:>9} {:>7} {:>7} {:>7} {:>8}",
-        "kernel", "registers", "frame", "spills", "shared", "barriers"
+        "kernel",
+        "registers",
+        "frame",
+        "spills",
+        "shared",
+        "barriers"
     );
     for u in &usage {
-        println!(
+        say!(
             "  {:32} {:>9} {:>7} {:>7} {:>7} {:>8}{}",
             u.name,
             u.registers,

