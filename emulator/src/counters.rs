@@ -1,4 +1,4 @@
-//! What a launch did, counted, and the bound on time that follows from it.
+//! The counts of a launch, and the bound on its time that follows from them.
 
 mod bound;
 mod levels;

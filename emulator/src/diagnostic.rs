@@ -1,4 +1,4 @@
-//! What the emulator says when a kernel does something wrong.
+//! Diagnostics: the errors of a kernel that the emulator reports.
 
 mod asynchronous;
 mod race;

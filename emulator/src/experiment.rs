@@ -1,5 +1,5 @@
-//! A launch that can be run any number of times, each from the same memory:
-//! what exploring schedules and checking mutants have in common.
+//! A launch that can be repeated any number of times from the same memory. Exploring
+//! schedules and checking mutants are based on it.
 
 use crate::bundle::{Compare, OutputReport};
 use crate::trace::Trace;

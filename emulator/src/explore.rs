@@ -1,11 +1,11 @@
-//! Trying many schedules of one launch.
+//! Runs one launch under many schedules.
 //!
 //! A correct kernel gives the same outputs under every schedule that the
-//! machine may choose. [`explore`] runs a launch under `eager`, `lazy` and a
-//! number of seeds, and stops at the first that goes wrong: a diagnostic, an
-//! output that is not as expected, or one that differs from `eager`'s.
+//! GPU may choose. [`explore`] runs a launch under `eager`, `lazy` and a
+//! number of seeds, and stops at the first schedule with a diagnostic, an
+//! unexpected output, or an output that differs from that of `eager`.
 //!
-//! What it can miss: a fault that none of the seeds meets, and one in memory
+//! What it can miss: a fault that occurs under none of the seeds, and one in memory
 //! that is not among the experiment's outputs.
 
 use crate::bundle::OutputReport;

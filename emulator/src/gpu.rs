@@ -1,5 +1,5 @@
-//! Machine descriptions: what a launch may ask for, and the rates from which
-//! [`Counters::lower_bound`](crate::Counters::lower_bound) makes a bound.
+//! Descriptions of GPUs: the limits of a launch, and the rates from which
+//! [`Counters::lower_bound`](crate::Counters::lower_bound) computes a bound.
 
 use crate::syntax;
 

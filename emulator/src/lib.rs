@@ -1,5 +1,4 @@
-//! Runs PTX modules for Hopper and Blackwell GPUs on a CPU, and says what is
-//! wrong with them.
+//! Runs PTX modules for Hopper and Blackwell GPUs on a CPU, and reports their errors.
 //!
 //! ```
 //! use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
@@ -40,27 +39,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Under [`Schedule::Lazy`] and [`Schedule::Random`] data races in shared memory
-//! are reported too, [`DiagnosticKind::Race`]; under [`Schedule::Eager`] they
-//! are not looked for.
+//! Under [`Schedule::Lazy`] and [`Schedule::Random`], data races in shared and tensor memory
+//! are reported too ([`DiagnosticKind::Race`]); under [`Schedule::Eager`] they are not detected.
 //!
 //! # Around a launch
 //!
 //! | question | where | command |
 //! |---|---|---|
-//! | does it go wrong, or come out differently, under any of N schedules? | [`explore`] | `ptx-emu run --explore N`, `replay --explore N` |
-//! | would a lost or weakened synchronisation be noticed? | [`mutate`] | `ptx-emu mutate` |
-//! | who waits for whom, and what is in flight meanwhile? | [`trace`] | `--trace out.json` |
-//! | what was moved and computed, and what time does that take at least? | [`Counters`], [`LowerBound`] | `--json` |
+//! | does any of N schedules give an error or another result? | [`explore`] | `ptx-emu run --explore N`, `replay --explore N` |
+//! | would the loss or weakening of a synchronisation be noticed? | [`mutate`] | `ptx-emu mutate` |
+//! | which thread waits for which, and what is in flight at that time? | [`trace`] | `--trace out.json` |
+//! | how much was copied and computed, and what is the least time for it? | [`Counters`], [`LowerBound`] | `--json` |
 //!
-//! The first two repeat an [`experiment::Experiment`], a launch with the memory
-//! that it starts from; [`bundle::Bundle::experiment`] makes one.
+//! The first two repeat an [`experiment::Experiment`], which is a launch with its initial memory;
+//! [`bundle::Bundle::experiment`] makes one.
 //!
 //! # Testing
 //!
 //! Arithmetic, copies and tensor-core sums are compared with recordings of an H200
 //! (`ptx-emu conformance check`, `tests/data/conformance`). Parser, loader and machine
-//! are fuzzed with mutated real PTX, for as long as it is told:
+//! are fuzzed with mutated real PTX, for a number of seconds:
 //! `PTX_EMU_FUZZ_SECONDS=600 cargo test -p ptx-emu --test machine_fuzz`.
 //!
 //! # Code map
@@ -69,7 +67,7 @@
 //! |---|---|
 //! | [`syntax`] | PTX text to syntax tree |
 //! | `module` | syntax tree to decoded code: scopes, variables, operands |
-//! | `isa` | one file an instruction family: decoding and meaning |
+//! | `isa` | one file per instruction family: decoding and semantics |
 //! | [`num`] | arithmetic on single values |
 //! | [`tensor`] | arithmetic and layouts of tensor cores |
 //! | `machine` | registers, warps, barriers, clusters, launches, memory accesses |

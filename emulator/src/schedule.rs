@@ -1,4 +1,4 @@
-//! Which warp runs next.
+//! Schedules: the order in which warps run and asynchronous operations complete.
 
 use std::fmt;
 use std::str::FromStr;

@@ -3,7 +3,7 @@
 use crate::layout::{ScaleLayout, SizeOverflow};
 use crate::{e2m1, e4m3, pack, ue8m0};
 
-/// A block-scaled 4-bit format: e2m1 elements, one scale byte for [`BLOCK`](Self::BLOCK)
+/// A block-scaled 4-bit format: e2m1 elements, and one scale byte per [`BLOCK`](Self::BLOCK)
 /// consecutive elements along K.
 ///
 /// The formats are zero-sized types; generic code takes them as a type parameter.
@@ -20,13 +20,13 @@ pub trait BlockFormat: Copy + core::fmt::Debug + Default + Eq + Send + Sync + 's
     /// Largest magnitude of a block scale.
     const MAX_SCALE: f32;
 
-    /// The value of a scale byte; NaN where the format says so.
+    /// The value of a scale byte, which may be NaN.
     fn decode_scale(byte: u8) -> f32;
 
     /// Whether the byte is a scale that a kernel accepts: a finite, non-negative number.
     fn scale_is_valid(byte: u8) -> bool;
 
-    /// Blocks along K, or `None` where K is not a multiple of the block.
+    /// Blocks along K, or `None` if K is not a multiple of the block.
     #[inline]
     #[must_use]
     fn blocks(k: usize) -> Option<usize> {
@@ -36,22 +36,22 @@ pub trait BlockFormat: Copy + core::fmt::Debug + Default + Eq + Send + Sync + 's
     /// Bytes of the packed codes of a `rows` x `k` matrix whose rows each start on a byte.
     ///
     /// # Errors
-    /// [`SizeOverflow`] where the count does not fit `usize`.
+    /// [`SizeOverflow`] if the count does not fit `usize`.
     fn code_bytes(rows: usize, k: usize) -> Result<usize, SizeOverflow> {
         rows.checked_mul(pack::packed_len(k)).ok_or(SizeOverflow { rows, columns: k })
     }
 
     /// Bytes of the scales of a `rows` x `k` matrix in `layout`, padding included. A last block
-    /// that K fills only in part counts as a block.
+    /// that K fills only partly counts as a block.
     ///
     /// # Errors
-    /// [`SizeOverflow`] where the count does not fit `usize`.
+    /// [`SizeOverflow`] if the count does not fit `usize`.
     fn scale_bytes(rows: usize, k: usize, layout: ScaleLayout) -> Result<usize, SizeOverflow> {
         layout.bytes(rows, k.div_ceil(Self::BLOCK))
     }
 }
 
-/// NVFP4: blocks of 16, ue4m3 scales, and in software one f32 scale a tensor.
+/// NVFP4: blocks of 16, ue4m3 scales, and in software one f32 scale per tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nvfp4;
 

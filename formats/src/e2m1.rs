@@ -14,8 +14,8 @@ pub const VALUES: [f32; CODES] =
 
 /// Twice the value of each code, which is an integer.
 ///
-/// A dot product of two e2m1 vectors is therefore a quarter of an integer dot product, which
-/// makes integer kernels exact.
+/// A dot product of two e2m1 vectors is therefore a quarter of an integer dot product, so integer
+/// kernels are exact.
 pub const TWICE: [i8; CODES] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// The value of a code. Bits above the low four are ignored.
@@ -27,9 +27,9 @@ pub const fn decode(code: u8) -> f32 {
 
 /// Rounds to the nearest code, ties to the even code, as `cvt.rn.satfinite.e2m1x2.f32` does.
 ///
-/// Magnitudes above 6 and infinities give ±6. The sign is kept, also for a magnitude that rounds
-/// to zero. The format has no NaN: a NaN of either sign gives +6 (code 7), as the instruction
-/// does, so callers that must not hide a NaN look for it first.
+/// Magnitudes above 6 and infinities become ±6. The sign is kept, even if the magnitude rounds to
+/// zero. The format has no NaN: a NaN of either sign becomes +6 (code 7), as it does with the
+/// instruction, so a caller that must report a NaN checks for it first.
 #[inline]
 #[must_use]
 pub const fn encode(x: f32) -> u8 {
@@ -38,7 +38,7 @@ pub const fn encode(x: f32) -> u8 {
     }
     let sign = ((x.to_bits() >> 28) & 0x8) as u8;
     let a = f32::from_bits(x.to_bits() & 0x7fff_ffff);
-    // Each boundary is the midpoint of two neighbours; it belongs to the even code of the two.
+    // Each boundary is the midpoint of two adjacent values and rounds to the even code of the two.
     let magnitude = (a > 0.25) as u8
         + (a >= 0.75) as u8
         + (a > 1.25) as u8

@@ -18,7 +18,7 @@ pub const MIN_SUBNORMAL: f32 = 0.001_953_125;
 /// The canonical NaN.
 pub const NAN: u8 = 0x7f;
 
-/// The value of a code. 0x7f and 0xff give NaN.
+/// The value of a code. 0x7f and 0xff are NaN.
 #[inline]
 #[must_use]
 pub const fn decode(code: u8) -> f32 {
@@ -36,8 +36,8 @@ pub const fn decode(code: u8) -> f32 {
 
 /// Rounds to the nearest code, ties to even, as `cvt.rn.satfinite.e4m3x2.f32` does.
 ///
-/// Magnitudes above 448 and infinities give ±448. The sign is kept, also for a magnitude that
-/// rounds to zero. A NaN of either sign gives 0x7f.
+/// Magnitudes above 448 and infinities become ±448. The sign is kept, even if the magnitude rounds
+/// to zero. A NaN of either sign becomes 0x7f.
 #[inline]
 #[must_use]
 pub const fn encode(x: f32) -> u8 {
@@ -50,13 +50,13 @@ pub const fn encode(x: f32) -> u8 {
     let magnitude = if a >= MAX {
         MAX_CODE
     } else if a < MIN_NORMAL {
-        // One ulp of 2^14 is 2^-9, the subnormal step: the addition itself rounds to nearest
-        // even and leaves the step count in the low mantissa bits. Eight steps are the first
-        // normal code, so the carry needs no care.
+        // One ulp of 2^14 is 2^-9, the distance of subnormals, so the addition rounds to nearest
+        // even and leaves the subnormal's code in the low mantissa bits. A carry to eight is
+        // correct too, because eight is the code of the smallest normal value.
         ((a + 16_384.0).to_bits() & 0xff) as u8
     } else {
         let rounded = bits + 0x7_ffff + ((bits >> 20) & 1);
-        // Below 448 rounding cannot pass 448: the tie 464 is out of reach.
+        // Magnitudes up to 448 cannot round to more than 448, because the tie is at 464.
         ((rounded >> 20) - ((127 - 7) << 3)) as u8
     };
     sign | magnitude

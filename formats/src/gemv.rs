@@ -87,7 +87,7 @@ impl GemvParams {
     }
 }
 
-/// How one GEMV kernel was compiled.
+/// The configuration of one GEMV kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GemvConfig {
     /// Entry name in the PTX module of either architecture.

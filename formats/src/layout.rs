@@ -1,10 +1,11 @@
-//! Where the scale of block `kb` of row `row` sits in memory.
+//! Layouts of block scales: the place in memory of the scale of block `kb` of row `row`.
 //!
-//! *Linear*: row-major, one byte a block, no padding. *128x4*: tiles of 128 rows by 4 scales, 512
-//! bytes each, tiles ordered with K fastest; within a tile the four 32-row groups are interleaved
-//! so that 16 consecutive bytes hold the four scales of rows `r`, `r + 32`, `r + 64` and
-//! `r + 96`. It is the layout that cuBLAS and CUTLASS demand and that `tcgen05.cp.32x128b.warpx4`
-//! moves to tensor memory without shuffling (cuBLAS, "1D Block Scaling Factors Layout").
+//! *Linear* is row-major, with one byte per block and no padding. *128x4* has tiles of 128 rows by
+//! 4 scales, 512 bytes each, ordered with K fastest. Within a tile the four groups of 32 rows are
+//! interleaved, so that 16 consecutive bytes hold the four scales of each of the rows `r`, `r +
+//! 32`, `r + 64` and `r + 96`. cuBLAS and CUTLASS require this layout, and
+//! `tcgen05.cp.32x128b.warpx4` copies it to tensor memory without rearrangement (cuBLAS, "1D Block
+//! Scaling Factors Layout").
 
 use core::fmt;
 
@@ -21,8 +22,8 @@ pub enum ScaleLayout {
     /// Row-major, `offset = row * kblocks + kb`, no padding.
     #[default]
     Linear,
-    /// 512-byte tiles of 128 rows by 4 scales. Rows and K are padded to whole tiles; the padding
-    /// bytes belong to no row, and nothing may depend on their value.
+    /// 512-byte tiles of 128 rows by 4 scales. Rows and K are padded to whole tiles. The padding
+    /// bytes belong to no row, and no result depends on their values.
     Blocked128x4,
 }
 
@@ -39,10 +40,11 @@ impl ScaleLayout {
         }
     }
 
-    /// Byte offset of the scale of block `kb` of row `row`, in a matrix of `kblocks` blocks a row.
+    /// Byte offset of the scale of block `kb` of row `row`, in a matrix of `kblocks` blocks per
+    /// row.
     ///
-    /// `kb` must be below `kblocks`. For any row of a matrix whose [`bytes`](Self::bytes) is not
-    /// an error, the arithmetic cannot overflow.
+    /// `kb` must be below `kblocks`. The arithmetic cannot overflow for any row of a matrix for
+    /// which [`bytes`](Self::bytes) is not an error.
     #[inline]
     #[must_use]
     pub const fn offset(self, row: usize, kb: usize, kblocks: usize) -> usize {
@@ -60,7 +62,7 @@ impl ScaleLayout {
     /// Bytes of the scales of `rows` rows of `kblocks` blocks, padding included.
     ///
     /// # Errors
-    /// [`SizeOverflow`] where the count does not fit `usize`.
+    /// [`SizeOverflow`] if the count does not fit `usize`.
     pub const fn bytes(self, rows: usize, kblocks: usize) -> Result<usize, SizeOverflow> {
         let bytes = match self {
             Self::Linear => rows.checked_mul(kblocks),
@@ -89,7 +91,7 @@ impl fmt::Display for ScaleLayout {
 pub struct SizeOverflow {
     /// Rows of the matrix.
     pub rows: usize,
-    /// Its columns, or blocks a row where it is a matrix of scales.
+    /// Its columns; of a matrix of scales, blocks per row.
     pub columns: usize,
 }
 
@@ -111,7 +113,7 @@ mod tests {
     extern crate std;
     use std::vec;
 
-    /// Every (row, block) of every small matrix has an offset of its own inside the buffer.
+    /// In every small matrix, each (row, block) has a distinct offset inside the buffer.
     #[test]
     fn offsets_are_distinct_and_inside() {
         for layout in ScaleLayout::ALL {

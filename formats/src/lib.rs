@@ -1,21 +1,21 @@
 //! Element formats, scale layouts and tile configurations of block-scaled 4-bit floating point.
 //!
-//! This crate is the one definition that GPU kernels, the host library and the emulator share:
-//! whatever depends on how a byte is laid out or how a value is rounded is written here once. It
-//! is `no_std`, allocates nothing, has no dependencies (but `serde` where the host asks for it),
-//! and nearly everything in it is `const fn`, so the same function sizes a host buffer, fills a
-//! kernel's constant table and checks a golden file.
+//! GPU kernels, the host library and the emulator share this crate. Everything that depends on the
+//! layout of a byte or the rounding of a value is defined here once. The crate is `no_std`,
+//! allocates nothing and has no dependencies (except `serde` if the host asks for it). Nearly all
+//! functions are `const fn`, so the same function sizes a host buffer, fills a kernel's constant
+//! table and checks a golden file.
 //!
 //! | module | what it defines | source |
 //! | --- | --- | --- |
-//! | [`arch`] | the targets that kernels are compiled for, and what each can do | PTX ISA |
+//! | [`arch`] | the targets that kernels are compiled for, and their capabilities | PTX ISA |
 //! | [`e2m1`] | the 4-bit element | PTX ISA, "Alternate Floating-Point Data Formats" |
 //! | [`e4m3`] | NVFP4's block scale | same |
 //! | [`ue8m0`] | MXFP4's block scale | same |
 //! | [`float`] | types of floats that are not block-scaled | IEEE 754; bfloat16 |
-//! | [`pack`] | two elements a byte, element `2j` in the low nibble | same |
+//! | [`pack`] | two elements per byte, element `2j` in the low nibble | same |
 //! | [`block`] | NVFP4 and MXFP4 as types: block size, scale format, byte counts | OCP MX 1.0; PTX ISA, block scaling |
-//! | [`layout`] | where a block's scale sits in memory | cuBLAS, "1D Block Scaling Factors Layout" |
+//! | [`layout`] | the place of a block's scale in memory | cuBLAS, "1D Block Scaling Factors Layout" |
 //! | [`swizzle`] | K-major shared-memory layouts of matrix operands | PTX ISA, "Swizzling Modes" |
 //! | [`tensor_map`] | a tensor map as a member of a parameter block | CUDA driver API |
 //! | [`ceiling`] | the parameter block of the kernel that only reads | this project |

@@ -1,8 +1,10 @@
-//! Two 4-bit elements a byte: element `2j` in the low nibble, element `2j + 1` in the high one.
+//! Two 4-bit elements per byte: element `2j` in the low nibble, element `2j + 1` in the high
+//! nibble.
 //!
-//! PTX ISA, `cvt` to and from `.e2m1x2`; the same order in every checkpoint format of NVFP4.
+//! This is the order of `cvt` to and from `.e2m1x2` (PTX ISA) and of every checkpoint format of
+//! NVFP4.
 
-/// Bytes that hold `elements` packed elements; an odd last element takes a byte of its own.
+/// Bytes that hold `elements` packed elements; an odd last element occupies a whole byte.
 #[inline]
 #[must_use]
 pub const fn packed_len(elements: usize) -> usize {

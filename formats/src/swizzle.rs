@@ -1,17 +1,17 @@
 //! K-major shared-memory layouts of matrix operands (wgmma, tcgen05, TMA).
 //!
 //! The unit is a 16-byte chunk; an atom is 8 rows of [`row_bytes`](Swizzle::row_bytes) bytes.
-//! Atoms are stacked along rows first, then along K. Within a swizzle period the chunk number is
-//! XORed with row bits, so that 8 rows read at the same K byte fall into different banks.
+//! Atoms are stacked along rows first, then along K. Within a swizzle period the number of a chunk
+//! is XORed with bits of the row, so that 8 rows read at the same K byte use different banks.
 //! PTX ISA, "Swizzling Modes" and "Canonical layouts" of shared-memory matrices.
 
-/// Bytes that stay together and in order under every swizzle.
+/// Bytes of a chunk, which every swizzle keeps together and in order.
 pub const CHUNK_BYTES: usize = 16;
 
 /// The swizzle mode of a K-major operand tile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Swizzle {
-    /// 16-byte rows, no exchange of chunks.
+    /// 16-byte rows, no swizzle.
     #[default]
     None,
     /// 32-byte rows.
@@ -48,7 +48,7 @@ impl Swizzle {
     }
 
     /// Swizzles a shared-memory address, or an offset from an address aligned to
-    /// [`atom_bytes`](Self::atom_bytes). Its own inverse.
+    /// [`atom_bytes`](Self::atom_bytes). The function is its own inverse.
     #[inline]
     #[must_use]
     pub const fn apply(self, linear: usize) -> usize {

@@ -1,4 +1,4 @@
-//! A tensor map as a member of a parameter block, and what to encode in it.
+//! A tensor map as a member of a parameter block, and the arguments from which it is encoded.
 
 use crate::swizzle::Swizzle;
 
@@ -10,18 +10,18 @@ pub const TENSOR_MAP_ALIGN: usize = 64;
 
 /// The 128 bytes that `cuTensorMapEncodeTiled` writes; opaque.
 ///
-/// In a parameter block maps stand at multiples of [`TENSOR_MAP_ALIGN`], first of
-/// all. Rust aligns the block to 8; the kernel's build raises the alignment of a
-/// parameter whose address it takes.
+/// In a parameter block, maps are the first members, at multiples of [`TENSOR_MAP_ALIGN`]. Rust
+/// aligns the block to 8 bytes; the kernel's build raises the alignment of a parameter whose
+/// address it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct TensorMap(pub [u64; TENSOR_MAP_BYTES / size_of::<u64>()]);
 
 impl TensorMap {
-    /// No map; for parameters that a launch does not use.
+    /// A map of zeros, for parameters that a launch does not use.
     pub const NONE: Self = Self([0; TENSOR_MAP_BYTES / size_of::<u64>()]);
 
-    /// From the bytes that an encoder wrote.
+    /// The map with these bytes, which an encoder wrote.
     #[must_use]
     pub const fn from_bytes(bytes: &[u8; TENSOR_MAP_BYTES]) -> Self {
         let mut words = [0; TENSOR_MAP_BYTES / size_of::<u64>()];
@@ -46,7 +46,7 @@ impl TensorMap {
     }
 }
 
-/// Element types that the kernels' maps use. 4-bit codes travel as bytes.
+/// Element types of the kernels' maps. 4-bit codes are copied as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapElement {
     /// 8-bit.
@@ -69,8 +69,8 @@ impl MapElement {
     }
 }
 
-/// The arguments of `cuTensorMapEncodeTiled` but for the address: dimension 0 is the
-/// innermost one, zeros are read out of bounds, steps are 1, nothing is interleaved.
+/// The arguments of `cuTensorMapEncodeTiled`, without the address. Dimension 0 is the innermost.
+/// Out-of-bounds elements are zero, element strides are 1, and there is no interleaving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorMapShape {
     /// Element type.
@@ -79,7 +79,7 @@ pub struct TensorMapShape {
     pub rank: usize,
     /// Size of each dimension, elements.
     pub dims: [u64; 5],
-    /// Distance of neighbours in dimensions 1 and up, bytes; `rank - 1` in use.
+    /// Stride of dimension 1 and above, bytes; `rank - 1` in use.
     pub strides: [u64; 4],
     /// Extent of the box, elements.
     pub box_dims: [u32; 5],

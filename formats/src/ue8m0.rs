@@ -8,7 +8,7 @@ pub const MAX_CODE: u8 = 0xfe;
 /// The only NaN.
 pub const NAN: u8 = 0xff;
 
-/// The value of a code; 0xff gives NaN. Code 0 is 2^-127, a subnormal f32.
+/// The value of a code; 0xff is NaN. Code 0 is 2^-127, a subnormal f32.
 #[inline]
 #[must_use]
 pub const fn decode(code: u8) -> f32 {
@@ -21,8 +21,8 @@ pub const fn decode(code: u8) -> f32 {
 
 /// Rounds up to a power of two, as `cvt.rp.satfinite.ue8m0x2.f32` does.
 ///
-/// Works on the magnitude: the format has no sign. Magnitudes up to 2^-127, zero included, give
-/// code 0; magnitudes above 2^127 and infinities saturate to 2^127; NaN gives 0xff.
+/// It uses the magnitude, because the format has no sign. Magnitudes up to 2^-127, zero included,
+/// become code 0; magnitudes above 2^127 and infinities saturate to 2^127; NaN becomes 0xff.
 #[inline]
 #[must_use]
 pub const fn encode_up(x: f32) -> u8 {
@@ -31,7 +31,7 @@ pub const fn encode_up(x: f32) -> u8 {
         return NAN;
     }
     let exponent = (bits >> 23) as u8;
-    // In the subnormal binade code 0 stands for 2^-127, whose f32 mantissa is half the field.
+    // Among the subnormals, code 0 is 2^-127, whose f32 mantissa field is 2^22.
     let floor_mantissa = if exponent == 0 { 0x0040_0000 } else { 0 };
     if exponent >= MAX_CODE {
         MAX_CODE
@@ -44,8 +44,8 @@ pub const fn encode_up(x: f32) -> u8 {
 
 /// Rounds down to a power of two, as `cvt.rz.satfinite.ue8m0x2.f32` does.
 ///
-/// Works on the magnitude: the format has no sign. Magnitudes below 2^-126, zero included, give
-/// code 0; infinities saturate to 2^127; NaN gives 0xff.
+/// It uses the magnitude, because the format has no sign. Magnitudes below 2^-126, zero included,
+/// become code 0; infinities saturate to 2^127; NaN becomes 0xff.
 #[inline]
 #[must_use]
 pub const fn encode_down(x: f32) -> u8 {

@@ -2,8 +2,8 @@
 
 use fp4_formats::{e2m1, e4m3};
 
-/// The nearest of the ascending non-negative `values` (by index), ties to the even index, above
-/// the last one saturating.
+/// Index of the nearest of the ascending, non-negative `values`; ties go to the even index, and
+/// larger numbers saturate to the last.
 fn nearest(values: &[f64], x: f64) -> u8 {
     let mut best = 0;
     for (index, value) in values.iter().enumerate() {
@@ -16,7 +16,7 @@ fn nearest(values: &[f64], x: f64) -> u8 {
 }
 
 fn check(name: &str, values: &[f64], sign_bit: u8, encode: impl Fn(f32) -> u8) {
-    // A prime step visits every exponent, and mantissas without a pattern.
+    // A prime step visits every exponent, with irregular mantissas.
     for bits in (0..=f32::MAX.to_bits()).step_by(16_411) {
         let x = f32::from_bits(bits);
         let want = nearest(values, f64::from(x).min(1e6));

@@ -17,7 +17,7 @@ fn uint(value: &Value) -> usize {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a count")) as usize
 }
 
-/// f16 bits to f32, exact, written out so that it shares nothing with the crate under test.
+/// f16 bits to f32, exact and independent of the crate under test.
 fn f16(bits: usize) -> f32 {
     let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
     let (exponent, mantissa) = ((bits >> 10 & 31) as i32, (bits & 0x3ff) as f32);

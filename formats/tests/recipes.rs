@@ -1,5 +1,5 @@
 //! Every recipe against the bytes of the project that it is named after (see
-//! tests/data/quant), and what the recipes promise for any input.
+//! tests/data/quant), and properties that hold for any input.
 
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
 use fp4_formats::{ScaleLayout, e2m1, e4m3, ue8m0};
@@ -206,8 +206,8 @@ fn golden_blocked_layout() {
     assert_eq!(blocked, bytes("swizzle_blocked_256x8.torchao.u8"));
 }
 
-/// The recipes are not each other: on the same data with the same scales the
-/// order of the divisions shows.
+/// The recipes differ: on the same data with the same scales, the order of the divisions changes
+/// the bytes.
 #[test]
 fn golden_recipes_differ() {
     let packed = |tag: &str| bytes(&format!("nvfp4_single.{tag}.packed.u8"));
@@ -222,8 +222,8 @@ fn golden_recipes_differ() {
     assert_eq!(different(&packed("compressed-tensors-0.20.0")), 22);
 }
 
-/// The same of MXFP4, over the blocks that are finite: block scales that differ from FLOOR's,
-/// then codes and signs of zeros that differ under the same scale. No two ways give the same bytes.
+/// The same for MXFP4, over the finite blocks: block scales that differ from FLOOR's, then codes
+/// and signs of zeros that differ under the same scale. No two recipes give the same bytes.
 #[test]
 fn golden_mxfp4_recipes_differ() {
     const FINITE: usize = 124;
@@ -270,8 +270,8 @@ fn golden_mxfp4_recipes_differ() {
 }
 
 proptest! {
-    /// Any finite block in any finite tensor: a scale that is a number, and values
-    /// of the input's sign or zero.
+    /// For any finite block of any finite tensor, the scale is a number, and each value is zero or
+    /// has the sign of the input.
     #[test]
     fn nvfp4_of_any_finite_block(
         raw in prop::collection::vec(any::<u32>(), 16),
@@ -291,7 +291,7 @@ proptest! {
         }
     }
 
-    /// MXFP4 is off by at most half a step where nothing saturates.
+    /// The error of MXFP4 is at most half a step if nothing saturates.
     #[test]
     fn mxfp4_error_is_at_most_half_a_step(
         mantissas in prop::collection::vec(-1f32..1.0, 32),

@@ -1,4 +1,4 @@
-//! The machine's own read bandwidth, measured the way a kernel is measured.
+//! The read and copy bandwidth of the GPU, measured like a kernel.
 
 use serde::Serialize;
 
@@ -9,25 +9,24 @@ use super::memory::CudaMemory;
 use super::module::CudaModule;
 use super::times::Times;
 
-/// Most copies in rotation: tiny ones do not exceed the cache with it.
+/// Most inputs in rotation; with very small inputs they do not exceed the cache.
 const MAX_COPIES: usize = 1024;
 
-/// How fast a kernel that only reads gets through its input, or a copy through both its sides.
+/// The speed of a kernel that only reads its input, or of a copy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReadRate {
     /// Bytes read by one launch.
     pub bytes: u64,
     /// Distinct inputs in rotation.
     pub sets: usize,
-    /// Seconds a launch.
+    /// Seconds per launch.
     pub times: Times,
-    /// `bytes` over the median, bytes a second.
+    /// `bytes` divided by the median, bytes per second.
     pub bytes_per_second: f64,
 }
 
-/// How many distinct inputs of `bytes` each to rotate over so that together they
-/// exceed four times a cache of `l2_bytes`: then none is in the cache when its
-/// turn comes. At least 2.
+/// The number of distinct inputs of `bytes` each that together exceed four times a cache of
+/// `l2_bytes`, so that launches that rotate over them find none of them in the cache. At least 2.
 pub fn rotation(bytes: u64, l2_bytes: u64) -> usize {
     let sets = l2_bytes.saturating_mul(4) / bytes.max(1) + 1;
     usize::try_from(sets.max(2)).unwrap_or(usize::MAX)
@@ -45,14 +44,14 @@ fn read_params(input: u64, bytes: u64, output: u64) -> [u8; 24] {
 impl CudaDevice {
     /// Times reading `bytes` bytes with cold caches.
     ///
-    /// `kernel` takes three 64-bit parameters: the address to read from (256-byte
-    /// aligned), the number of bytes, and an address it may write 8 bytes per
-    /// thread to. It is launched with `threads` threads a block and as many blocks
-    /// as the device holds at once, and strides over its input.
+    /// `kernel` has three 64-bit parameters: the address to read from (256-byte
+    /// aligned), the number of bytes, and an address to which it may write 8 bytes per
+    /// thread. It is launched with `threads` threads per block and as many blocks
+    /// as the device holds at once, and reads its input in a grid-stride loop.
     ///
     /// # Errors
-    /// [`CudaError::BadArgument`] for zero or no multiple of 16 bytes, what
-    /// [`CudaModule::launch`] returns, or a failed call.
+    /// [`CudaError::BadArgument`] if `bytes` is zero or not a multiple of 16, the errors of
+    /// [`CudaModule::launch`], or a failed call.
     ///
     /// # Safety
     /// `kernel` reads and writes no more than stated above.
@@ -91,8 +90,8 @@ impl CudaDevice {
                     overlaps: false,
                     params: &params,
                 };
-                // SAFETY: input and output have the sizes the caller's kernel was
-                // promised and outlive the graph.
+                // SAFETY: input and output have the stated sizes, within which the caller
+                // guarantees that the kernel stays, and outlive the graph.
                 unsafe { module.launch(&launch)? };
             }
             Ok(())
@@ -104,8 +103,8 @@ impl CudaDevice {
         Ok(ReadRate { bytes, sets, bytes_per_second: bytes as f64 / times.median, times })
     }
 
-    /// Times copying from device memory to device memory with cold caches; each copy
-    /// reads and writes `bytes` bytes altogether, half of them each.
+    /// Times copies from device memory to device memory with cold caches. Each copy reads
+    /// `bytes / 2` bytes and writes as many.
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] for less than 2 bytes, or a failed call.
@@ -137,8 +136,8 @@ impl CudaDevice {
         Ok(ReadRate { bytes, sets, bytes_per_second: bytes as f64 / times.median, times })
     }
 
-    /// Allocations of incompressible bytes: memory that compresses zeros would
-    /// read them faster than real data.
+    /// Allocations of incompressible bytes, because compressed memory would be read faster than
+    /// real data.
     fn noise(&self, bytes: usize, count: usize) -> Result<Vec<CudaMemory>, CudaError> {
         let mut state = 0_u64;
         let mut host = vec![0; bytes];

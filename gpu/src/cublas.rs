@@ -1,5 +1,5 @@
-//! cuBLAS, opened at run time: the f16 product that the kernels are compared
-//! with. Nothing else in the library needs it.
+//! cuBLAS, opened at run time, for the f16 product with which the kernels are compared. Nothing
+//! else in the library needs it.
 
 mod find;
 
@@ -12,7 +12,7 @@ use super::memory::CudaMemory;
 
 pub use find::CUBLAS_PATH_VARIABLE;
 
-/// Why there is no cuBLAS to compare with, or what it refused.
+/// The reason why there is no cuBLAS to compare with, or a failed call.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CublasError {
     /// No library was found.
@@ -39,7 +39,7 @@ pub enum CublasError {
         call: &'static str,
         /// The `cublasStatus_t`.
         status: i32,
-        /// Its enumerator, where cuBLAS knows it.
+        /// Its enumerator, if cuBLAS knows it.
         name: String,
     },
     /// The driver refused the workspace or the context.
@@ -51,7 +51,7 @@ pub enum CublasError {
 ///
 /// For each `l` of `batch`: `c[l][j][i] = sum over p of a[l][i][p] * b[l][j][p]`,
 /// with `a[l]` of `m` rows and `b[l]` of `n` rows, both row-major with `k`
-/// elements a row, and `c[l]` of `n` rows of `m` elements. With `n` = 1 this is
+/// elements per row, and `c[l]` of `n` rows of `m` elements. With `n` = 1 this is
 /// the matrix-vector product `c[l][i]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HalfProduct {
@@ -109,8 +109,8 @@ const CUDA_R_16F: i32 = 2;
 const CUBLAS_COMPUTE_32F: i32 = 68;
 const CUBLAS_GEMM_DEFAULT: i32 = -1;
 
-/// What cuBLAS's documentation recommends for Hopper (`cublasSetWorkspace`).
-/// A workspace of our own also makes products recordable into graphs.
+/// The size that cuBLAS's documentation recommends for Hopper (`cublasSetWorkspace`). With an
+/// explicit workspace, products can be recorded into graphs.
 const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// An open cuBLAS, bound to a device's stream.
@@ -122,10 +122,10 @@ pub struct Cublas {
     destroy: Destroy,
     status_name: Option<StatusName>,
     path: String,
-    // Used by queued products, so freed only after the handle.
+    // Queued products use it, so it is freed after the handle.
     _workspace: CudaMemory,
     device: CudaDevice,
-    // The functions above are in it.
+    // The library that contains the functions above.
     _library: libloading::Library,
 }
 
@@ -139,9 +139,9 @@ impl Drop for Cublas {
 }
 
 impl Cublas {
-    /// Opens cuBLAS 13 or 12 for a device. Looked for, in this order: what
+    /// Opens cuBLAS 13 or 12 for a device. The places are, in this order: the one that
     /// [`CUBLAS_PATH_VARIABLE`] names; `LD_LIBRARY_PATH` and the loader's cache;
-    /// the CUDA toolkit's usual folder; the Python packages of the virtual
+    /// the usual folder of the CUDA toolkit; the Python packages of the virtual
     /// environment, of every `python3` on `PATH` and of the system.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ impl Cublas {
         Ok(u32::try_from(version).unwrap_or(0))
     }
 
-    /// Puts one product on the device's stream; also while a graph is recorded.
+    /// Queues one product on the device's stream, which may be recording a graph.
     /// `a`, `b`, `c` are device addresses of f16 elements laid out as
     /// [`HalfProduct`] says.
     ///
@@ -228,10 +228,9 @@ impl Cublas {
         let address = |address: u64| ptr::without_provenance_mut::<c_void>(address as usize);
         let (alpha, beta) = (1.0, 0.0);
         let stride = |rows: i32, row: i32| i64::from(rows) * i64::from(row);
-        // SAFETY: cuBLAS is column-major, so a row-major matrix of rows of k is one
-        // of k rows to it: A is transposed, B is not, and C comes out as columns of
-        // m. The scalars are read during the call; the addresses are the caller's
-        // promise.
+        // SAFETY: the scalars are read during the call, and the caller guarantees the
+        // addresses. (cuBLAS is column-major: a row-major matrix with rows of k elements is a
+        // column-major one with k rows, so A is transposed, B is not, and C has columns of m.)
         let status = unsafe {
             (self.gemm)(
                 self.handle,
@@ -285,7 +284,7 @@ fn check(
     if status == 0 {
         return Ok(());
     }
-    // SAFETY: any number may be asked for; the answer is a static string or null.
+    // SAFETY: the function accepts any number and returns a static string or null.
     let name = status_name.map(|name| unsafe { name(status) });
     let name = match name {
         // SAFETY: not null, so a nul-terminated static string.

@@ -1,4 +1,4 @@
-//! An open GPU: its primary context, the stream that work goes to, and a cache of modules.
+//! An open GPU: its primary context, its stream, and a cache of modules.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,17 +18,17 @@ use super::probe::{DeviceInfo, probe};
 
 /// A supported GPU, ready to allocate, load and launch. Clones share it.
 ///
-/// All work goes to one stream in the order it is given: the device's own, or the
-/// caller's ([`CudaDevice::with_stream`]). Copies wait for the launches before them;
-/// launches return at once.
+/// All work is queued on one stream in the order of the calls: the device's own stream, or the
+/// caller's ([`CudaDevice::with_stream`]). Copies wait for earlier launches; launches return
+/// immediately.
 #[derive(Debug, Clone)]
 pub struct CudaDevice {
     inner: Rc<Inner>,
-    /// The caller's stream, where work does not go to the device's own.
+    /// The caller's stream, if work is not queued on the device's own.
     caller: Option<*mut c_void>,
 }
 
-// Fields are dropped in this order: what lives in the context goes before it.
+// Fields are dropped in this order, and the context must be dropped last.
 #[derive(Debug)]
 struct Inner {
     modules: RefCell<HashMap<String, Rc<LoadedModule>>>,
@@ -40,8 +40,8 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Modules and the stream are released in the current context. Nothing can
-        // be done here if that fails; the driver frees them with the process.
+        // Modules and the stream are released in the current context. A failure cannot be
+        // handled here; the driver frees them with the process.
         let _ = bind(&self.context);
     }
 }
@@ -55,7 +55,7 @@ impl CudaDevice {
     /// Opens device `ordinal`.
     ///
     /// # Errors
-    /// [`CudaError::Driver`] as [`probe`], [`CudaError::NoSuchDevice`],
+    /// [`CudaError::Driver`] from [`probe`], [`CudaError::NoSuchDevice`],
     /// [`CudaError::UnsupportedDevice`], or a failed call.
     pub fn open(ordinal: u32) -> Result<Self, CudaError> {
         let mut devices = probe()?.devices;
@@ -74,13 +74,13 @@ impl CudaDevice {
         Ok(Self { inner: Rc::new(inner), caller: None })
     }
 
-    /// The same device, whose launches, copies and fills go to the caller's `stream`
-    /// (a `CUstream`; null is the legacy default stream). Modules are shared, memory
-    /// of either handle can be used with both.
+    /// A handle of the same device whose launches, copies and fills are queued on the caller's
+    /// `stream` (a `CUstream`; null is the legacy default stream). Modules are shared, and
+    /// memory of either handle can be used with both.
     ///
-    /// Every call makes the device's primary context current on its thread and leaves
-    /// it so. Order between this stream and others is the caller's business: memory is
-    /// copied and filled on the stream of the handle that it was made from.
+    /// Every call makes the device's primary context current on its thread and leaves it
+    /// current. The caller orders this stream with others. Memory is copied and filled on the
+    /// stream of the handle that it was allocated with.
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] for a stream of another context than the device's
@@ -94,7 +94,7 @@ impl CudaDevice {
     pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self, CudaError> {
         self.bind()?;
         let mut context = ptr::null_mut();
-        // SAFETY: `context` is writable; the stream is alive, as the caller promises.
+        // SAFETY: `context` is writable, and the caller guarantees that the stream is alive.
         check("cuStreamGetCtx", unsafe { raw::cuStreamGetCtx(stream, &mut context) })?;
         if context != self.context() {
             return Err(CudaError::BadArgument {
@@ -107,12 +107,12 @@ impl CudaDevice {
         Ok(Self { inner: self.inner.clone(), caller: Some(stream) })
     }
 
-    /// Whether memory of `other` can be used with this handle: both are of one context.
+    /// Whether memory of `other` can be used with this handle, because both have the same context.
     pub fn shares_memory_with(&self, other: &Self) -> bool {
         self.context() == other.context()
     }
 
-    /// What the driver says about the GPU.
+    /// The driver's description of the GPU.
     pub fn info(&self) -> &DeviceInfo {
         &self.inner.info
     }
@@ -126,7 +126,7 @@ impl CudaDevice {
     /// 256 bytes. Zero bytes is an allocation without an address.
     ///
     /// # Errors
-    /// A failed call, `CUDA_ERROR_OUT_OF_MEMORY` among them.
+    /// A failed call, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn alloc(&self, bytes: usize) -> Result<CudaMemory, CudaError> {
         CudaMemory::new(self, bytes)
     }
@@ -181,14 +181,15 @@ impl CudaDevice {
         check("cuStreamSynchronize", unsafe { raw::cuStreamSynchronize(self.stream()) })
     }
 
-    /// The stream that launches go to (a `CUstream`), for libraries that take one. It
-    /// lives as long as this handle, or as the caller whose it is promised.
+    /// The stream on which launches are queued (a `CUstream`), for libraries that take one. It
+    /// lives as long as this handle, or as the caller of [`with_stream`](Self::with_stream)
+    /// guaranteed.
     pub fn stream(&self) -> *mut c_void {
         self.caller.unwrap_or(self.inner.stream.as_inner().cast())
     }
 
-    /// Refuses what would be recorded, with addresses of the host in it, or would wait,
-    /// while the stream is being recorded into a graph.
+    /// Refuses an operation while the stream is being recorded into a graph, because it would
+    /// wait, or because the graph would contain host addresses.
     pub(crate) fn refuse_recording(&self, operation: &'static str) -> Result<(), CudaError> {
         const NONE: u32 = 0;
         let mut status = NONE;

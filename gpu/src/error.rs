@@ -1,4 +1,4 @@
-//! What can go wrong between this crate and the driver.
+//! Errors of the driver and of its use.
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -18,12 +18,12 @@ pub struct CudaCode {
     pub value: u32,
     /// Its enumerator, or `unknown code` when the driver does not know it.
     pub name: String,
-    /// The driver's sentence about it; may be empty.
+    /// The driver's description; may be empty.
     pub meaning: String,
 }
 
 impl CudaCode {
-    /// Names a code with the help of the driver, if there is one.
+    /// A code with the name and description that the driver, if there is one, gives for it.
     pub(crate) fn new(value: u32) -> Self {
         let name = describe(value, raw::cuGetErrorName);
         let meaning = describe(value, raw::cuGetErrorString);
@@ -39,13 +39,12 @@ type Describe = unsafe fn(u32, *mut *const c_char) -> u32;
 
 fn describe(value: u32, function: Describe) -> Option<String> {
     let mut text = ptr::null();
-    // SAFETY: `text` is writable; the driver answers with a static string or
-    // leaves it null.
+    // SAFETY: `text` is writable; the driver stores a static string or leaves it null.
     let code = unsafe { function(value, &mut text) };
     if code != CUDA_SUCCESS || text.is_null() {
         return None;
     }
-    // SAFETY: the driver's strings are nul-terminated and live for ever.
+    // SAFETY: the driver's strings are nul-terminated and static.
     let text = unsafe { CStr::from_ptr(text) };
     Some(text.to_string_lossy().into_owned())
 }
@@ -60,7 +59,7 @@ impl fmt::Display for CudaCode {
     }
 }
 
-/// Why there is no usable driver on this machine.
+/// The reason why there is no usable driver on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
     /// `libcuda.so.1` is not installed or does not load.
@@ -76,18 +75,18 @@ pub enum DriverError {
     TooOld {
         /// The CUDA version the installed driver supports.
         found: CudaVersion,
-        /// The oldest version that will do.
+        /// The oldest version that is accepted.
         needed: CudaVersion,
     },
-    /// The driver is there and does not start.
+    /// The driver is installed and does not start.
     #[error("the NVIDIA driver does not start: {call} returned {code}")]
     InitFailed {
         /// The driver function that failed.
         call: &'static str,
-        /// What it returned.
+        /// The returned code.
         code: CudaCode,
     },
-    /// The driver works and has no GPU to offer.
+    /// The driver works and reports no GPU.
     #[error("the NVIDIA driver reports no GPU")]
     NoDevice,
 }
@@ -106,7 +105,7 @@ pub enum CudaError {
         /// How many devices there are.
         count: usize,
     },
-    /// The kernels have no build for this GPU.
+    /// There are no kernels for this GPU.
     #[error(
         "cuda:{ordinal} ({name}) has compute capability {}.{}; \
          there are kernels for {}",
@@ -126,13 +125,13 @@ pub enum CudaError {
     Call {
         /// The driver function.
         call: &'static str,
-        /// What it returned.
+        /// The returned code.
         code: CudaCode,
     },
     /// The driver's compiler refused the PTX.
     #[error("the driver refused the PTX with {code}{}{log}", if log.is_empty() { "" } else { "\n" })]
     Jit {
-        /// What `cuModuleLoadDataEx` returned.
+        /// The code that `cuModuleLoadDataEx` returned.
         code: CudaCode,
         /// The compiler's error log; may be empty.
         log: String,
@@ -145,16 +144,16 @@ pub enum CudaError {
         /// The module's kernels, sorted.
         available: Vec<String>,
     },
-    /// A launch that the device or the kernel cannot take.
+    /// A launch that the device or the kernel does not accept.
     #[error("launch of {kernel}: {field} must be {required}, got {actual}")]
     BadLaunch {
         /// The kernel.
         kernel: String,
-        /// The part of the launch that is wrong.
+        /// The wrong part of the launch.
         field: &'static str,
-        /// What the kernel or the device requires.
+        /// The requirement of the kernel or the device.
         required: String,
-        /// What the launch says.
+        /// The value in the launch.
         actual: String,
     },
     /// An argument of a memory, timing or library operation is out of range.
@@ -164,9 +163,9 @@ pub enum CudaError {
         operation: &'static str,
         /// The argument.
         field: &'static str,
-        /// What is accepted.
+        /// The accepted values.
         required: String,
-        /// What was given.
+        /// The given value.
         actual: String,
     },
 }
@@ -191,8 +190,7 @@ pub(crate) fn check_cust<T>(
     result.map_err(|error| CudaError::Call { call, code: CudaCode::new(cust_code(error)) })
 }
 
-/// The driver's code behind an error of `cust`, which knows those of CUDA 11.6
-/// only.
+/// The driver's code behind an error of `cust`, which knows only the codes of CUDA 11.6.
 pub(crate) fn cust_code(error: CustError) -> u32 {
     match error {
         CustError::UnknownError => match cuda_lazy::last_error() {

@@ -1,8 +1,8 @@
 //! Recording launches into a graph, replaying it, timing it.
 //!
-//! A graph is launched with one call however many kernels it holds, so the host
-//! is out of the measurement: the time of a replay divided by the launches in it
-//! is the time of a launch, the gap between two dependent kernels included.
+//! A graph of any number of kernels is launched with one call, so the host does not influence the
+//! measurement. The time of a replay divided by the number of its launches is the time of a
+//! launch, including the gap between two dependent kernels.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -32,11 +32,11 @@ impl Drop for CudaGraph {
 }
 
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: this thread may not make calls that
-/// would wait for, or change, what is being recorded; others are free.
+/// would wait for, or change, what is being recorded; other threads may.
 const THREAD_LOCAL: u32 = 1;
 
-/// Ends the recording when the closure fails or panics; the stream would refuse
-/// every other use.
+/// Ends the recording if the closure fails or panics. Otherwise the stream would refuse every
+/// other use.
 struct Recording<'a> {
     device: &'a CudaDevice,
     open: bool,
@@ -75,7 +75,7 @@ impl Drop for Template {
     }
 }
 
-/// A point in time on a device's stream. `cust`'s events know only streams of its own.
+/// An event on a device's stream. Events of `cust` accept only streams of `cust`.
 struct Mark(*mut c_void);
 
 impl Drop for Mark {
@@ -86,7 +86,7 @@ impl Drop for Mark {
 }
 
 impl Mark {
-    /// Puts a mark on the stream of `device`, whose context is current.
+    /// Records an event on the stream of `device`, whose context is current.
     fn record(device: &CudaDevice) -> Result<Self, CudaError> {
         let mut event = ptr::null_mut();
         // SAFETY: `event` is writable; no flags ask for anything else.
@@ -97,7 +97,7 @@ impl Mark {
         Ok(mark)
     }
 
-    /// Time between two marks that have both been reached.
+    /// Time between two completed events.
     fn milliseconds_since(&self, earlier: &Self) -> Result<f64, CudaError> {
         let mut elapsed = 0.0;
         // SAFETY: `elapsed` is writable and both events are alive.
@@ -111,12 +111,12 @@ impl Mark {
 impl CudaDevice {
     /// Records what `record` launches on the device's stream, without running it.
     ///
-    /// Only launches, queued fills and queued copies can be recorded: other copies,
-    /// allocations and waiting inside `record` fail. Modules and kernels should have been
-    /// used before, so that nothing is compiled meanwhile.
+    /// Only launches, queued fills and queued copies can be recorded; other copies,
+    /// allocations and waits inside `record` fail. Modules and kernels should have been
+    /// used before, so that nothing is compiled during the recording.
     ///
     /// # Errors
-    /// What `record` returns, or a failed call.
+    /// The error of `record`, or a failed call.
     pub fn capture<E>(&self, record: impl FnOnce() -> Result<(), E>) -> Result<CudaGraph, E>
     where
         E: From<CudaError>,
@@ -148,31 +148,31 @@ impl CudaDevice {
 }
 
 impl CudaGraph {
-    /// How many nodes were recorded: one a launch.
+    /// The number of recorded nodes, one per launch.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// Puts one replay on the device's stream and returns without waiting.
+    /// Queues one replay on the device's stream and returns without waiting.
     ///
     /// # Errors
     /// A failed call.
     ///
     /// # Safety
-    /// As [`CudaModule::launch`](super::CudaModule::launch), for every launch in
-    /// the graph: the memory and modules they use are still alive.
+    /// The obligations of [`CudaModule::launch`](super::CudaModule::launch) hold for every launch
+    /// in the graph; the memory and the modules that they use are alive.
     pub unsafe fn replay(&self) -> Result<(), CudaError> {
         self.device.bind()?;
-        // SAFETY: graph and stream are alive; the rest is the caller's promise.
+        // SAFETY: graph and stream are alive; the caller guarantees memory and modules.
         check("cuGraphLaunch", unsafe { raw::cuGraphLaunch(self.executable, self.device.stream()) })
     }
 
     /// Times `replays` replays after `warmup` untimed ones (at least one) and
     /// divides each by `launches`, the number of equal pieces of work in the graph.
     ///
-    /// All replays are queued behind the untimed ones, each between two events, so
-    /// that the GPU never waits for the host: a replay's time is the GPU's, with
-    /// the gap between two graphs in it.
+    /// All replays are queued after the untimed ones, each between two events, so
+    /// that the GPU never waits for the host. The time of a replay is that of the GPU and
+    /// includes the gap between two graphs.
     ///
     /// To measure with cold caches, record launches over enough distinct inputs:
     /// see [`rotation`](super::rotation).
@@ -182,7 +182,7 @@ impl CudaGraph {
     /// call.
     ///
     /// # Safety
-    /// As [`CudaGraph::replay`].
+    /// The obligations of [`CudaGraph::replay`] hold.
     pub unsafe fn time(
         &self,
         launches: usize,
@@ -201,12 +201,12 @@ impl CudaGraph {
         }
         self.device.bind()?;
         for _ in 0..warmup.max(1) {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller guarantees the obligations of `replay`.
             unsafe { self.replay()? };
         }
         let mut marks = vec![Mark::record(&self.device)?];
         for _ in 0..replays {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller guarantees the obligations of `replay`.
             unsafe { self.replay()? };
             marks.push(Mark::record(&self.device)?);
         }

@@ -1,5 +1,5 @@
-//! Launching a kernel, with everything checked that the driver would report as
-//! no more than "invalid value".
+//! Launching a kernel. Errors that the driver would report only as "invalid value" are checked
+//! and named first.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -19,16 +19,17 @@ pub struct CudaLaunch<'a> {
     pub grid: [u32; 3],
     /// Threads of a block, x, y, z.
     pub block: [u32; 3],
-    /// Blocks of a cluster, x, y, z; `None` for the kernel's own
-    /// `.reqnctapercluster`, or no cluster.
+    /// Blocks of a cluster, x, y, z; `None` for the kernel's `.reqnctapercluster`, or no
+    /// cluster.
     pub cluster: Option<[u32; 3]>,
     /// Dynamic shared memory of a block, bytes.
     pub dynamic_shared: u32,
-    /// Whether blocks may start before the stream's last kernel has ended (programmatic
-    /// dependent launch). The kernel then waits for it itself, by `griddepcontrol.wait`.
+    /// Whether blocks may start before the previous kernel of the stream has ended
+    /// (programmatic dependent launch). The kernel then waits for it with
+    /// `griddepcontrol.wait`.
     pub overlaps: bool,
     /// The whole parameter block: the value of a kernel's single parameter, or several
-    /// parameters at the offsets of [`CudaModule::parameters`], to the end of the last.
+    /// parameters at the offsets of [`CudaModule::parameters`], up to the end of the last.
     pub params: &'a [u8],
 }
 
@@ -67,24 +68,23 @@ const PORTABLE_CLUSTER: u64 = 8;
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 
 impl CudaModule {
-    /// Puts a launch on the device's stream and returns without waiting for it.
+    /// Queues a launch on the device's stream and returns without waiting for it.
     ///
     /// # Errors
     /// [`CudaError::NoSuchKernel`], [`CudaError::BadLaunch`] before anything is
-    /// launched, or a failed call. What goes wrong inside the kernel is reported
-    /// by a later call.
+    /// launched, or a failed call. Errors of the running kernel are reported by a later call.
     ///
     /// # Safety
-    /// The kernel accesses memory through the addresses in `params`. They must be
-    /// allocations of this device, large enough for what the kernel does with
-    /// them, alive until the kernel has finished, and not used by the host in a
-    /// conflicting way meanwhile.
+    /// The kernel accesses memory through the addresses in `params`.
+    /// * They are allocations of this device, and the kernel's accesses are within them.
+    /// * They are alive until the kernel has finished, and the host makes no conflicting
+    ///   accesses before that.
     pub unsafe fn launch(&self, launch: &CudaLaunch<'_>) -> Result<(), CudaError> {
         let kernel = self.kernel(launch.entry)?;
         check_launch(launch, &kernel, self.device().info())?;
         kernel.allow_dynamic_shared(launch.dynamic_shared)?;
 
-        // A cluster shape fixed in the PTX is the launch's without being repeated.
+        // A cluster shape that the PTX fixes need not be repeated in the launch.
         let cluster = launch.cluster.filter(|_| kernel.limits.cluster.is_none());
         if cluster.is_some_and(|cluster| volume(cluster) > PORTABLE_CLUSTER) {
             kernel.allow_large_clusters()?;
@@ -116,8 +116,8 @@ impl CudaModule {
         ];
         let extra = if params.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() };
         // SAFETY: the configuration, its attributes and the parameter block outlive
-        // the call, which copies them; the function belongs to this context. What
-        // the kernel does with its parameters is the caller's promise.
+        // the call, which copies them; the function belongs to this context. The caller
+        // guarantees the memory that the kernel accesses.
         check("cuLaunchKernelEx", unsafe {
             raw::cuLaunchKernelEx((&raw mut config).cast(), kernel.function, ptr::null_mut(), extra)
         })

@@ -1,30 +1,29 @@
 //! CUDA at run time: driver, device, memory, modules, launches, graphs.
 //!
-//! `cust` supplies contexts, streams and memory; the crate
-//! `cuda-lazy` supplies the driver symbols that `cust` links against, opening
-//! `libcuda.so.1` on first use, and the driver functions that `cust` lacks. A
-//! program with this crate in it therefore starts on a machine without a driver;
-//! [`probe`] says what is there.
+//! `cust` supplies contexts, streams and memory. The crate `cuda-lazy` supplies the driver symbols
+//! that `cust` links against, opening `libcuda.so.1` on first use, and the driver functions that
+//! `cust` lacks. A program with this crate therefore starts on a machine without a driver, and
+//! [`probe`] reports what is installed.
 //!
 //! | file | topic |
 //! | --- | --- |
 //! | `error` | [`CudaError`], [`CudaCode`]: which call failed, with the driver's code by name |
 //! | `probe` | [`probe`]: the driver and its devices, or why there are none |
 //! | `device` | [`CudaDevice`]: context, stream (its own or the caller's), cache of modules |
-//! | `memory` | [`CudaMemory`]: bytes on the device, its own or the caller's |
+//! | `memory` | [`CudaMemory`]: bytes on the device, allocated or the caller's |
 //! | `module` | [`CudaModule`]: PTX text compiled by the driver, its kernels' limits |
-//! | `parameters` | where the driver has a kernel's parameters |
+//! | `parameters` | the offsets of a kernel's parameters |
 //! | `launch` | [`CudaLaunch`]: checked launches, clusters, dynamic shared memory |
-//! | `run` | [`run_ptx`]: PTX text once, on buffers of bytes |
+//! | `run` | [`run_ptx`]: runs PTX text once, on buffers of bytes |
 //! | `graph` | [`CudaGraph`]: recorded launches, replayed and timed |
 //! | `tensor_map` | [`CudaDevice::encode_tensor_map`] |
 //! | `times` | [`Times`]: median and percentiles |
-//! | `ceiling` | [`CudaDevice::time_reads`]: what the memory itself can do |
+//! | `ceiling` | [`CudaDevice::time_reads`]: the bandwidth of the memory |
 //! | `cublas` | [`Cublas`]: the f16 product to compare with |
 //!
-//! Handles are not `Send`: a stream that is recording a graph records whatever is
-//! launched on it, so one thread owns it. Another thread opens the device again;
-//! the context underneath is the same one.
+//! Handles are not `Send`: a stream that is recording a graph records everything that is
+//! launched on it, so one thread owns it. Another thread opens the device again; both handles
+//! use the same context.
 
 mod ceiling;
 mod cublas;

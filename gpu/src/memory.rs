@@ -7,15 +7,15 @@ use super::device::CudaDevice;
 use super::error::{CudaError, check, check_cust};
 
 /// Bytes in device memory: an allocation, freed when dropped, or a view of memory that
-/// belongs to someone else.
+/// belongs to another owner.
 ///
-/// Copies are synchronous and come after all launches before them on the stream of the
-/// device handle that the memory was made from. Freeing waits for all streams.
+/// Copies are synchronous, and ordered after earlier launches on the stream of the device handle
+/// that the memory was allocated with. Freeing waits for all streams.
 #[derive(Debug)]
 pub struct CudaMemory {
     address: u64,
     len: usize,
-    /// The allocation, where it is ours.
+    /// The allocation, if this is not a view.
     owned: Option<DeviceBuffer<u8>>,
     device: CudaDevice,
 }
@@ -23,8 +23,8 @@ pub struct CudaMemory {
 impl Drop for CudaMemory {
     fn drop(&mut self) {
         let Some(buffer) = self.owned.take() else { return };
-        // Without its context the allocation cannot be freed; leaking it until the
-        // process ends is what remains.
+        // Without its context the allocation cannot be freed; it is leaked until the process
+        // ends.
         match self.device.bind() {
             Ok(()) => drop(buffer),
             Err(_) => std::mem::forget(buffer),
@@ -46,13 +46,13 @@ impl CudaMemory {
         })
     }
 
-    /// A view of `len` bytes of someone else's device memory at `address`, which it
-    /// never frees.
+    /// A view of `len` bytes of device memory at `address` that belongs to another owner. It
+    /// is not freed.
     ///
     /// # Safety
-    /// The bytes are memory that kernels and copies of `device` may read and write,
-    /// and stay so until the view is dropped and all work on it has finished. Work of
-    /// others on them is ordered with that of the device's stream.
+    /// * Kernels and copies of `device` may read and write the bytes until the view has been
+    ///   dropped and all work on it has finished.
+    /// * Other work on the bytes is ordered with the work of the device's stream.
     pub unsafe fn view(device: &CudaDevice, address: u64, len: usize) -> Self {
         Self { address, len, owned: None, device: device.clone() }
     }
@@ -77,7 +77,7 @@ impl CudaMemory {
         &self.device
     }
 
-    /// Copies `bytes` to `offset`, after all launches before, and waits until they are there.
+    /// Copies `bytes` to `offset`, after all earlier launches, and waits for the copy.
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] if they do not fit or the stream is being recorded,
@@ -103,7 +103,7 @@ impl CudaMemory {
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] if it reaches beyond the memory or the stream is being
-    /// recorded, or a failed call; an error of a kernel launched before shows here.
+    /// recorded, or a failed call, which also reports an error of an earlier kernel.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         let operation = "read from device memory";
         let address = self.part(operation, offset, bytes.len())?;
@@ -124,14 +124,14 @@ impl CudaMemory {
     /// The whole contents.
     ///
     /// # Errors
-    /// As [`CudaMemory::read`].
+    /// The errors of [`CudaMemory::read`].
     pub fn to_vec(&self) -> Result<Vec<u8>, CudaError> {
         let mut bytes = vec![0; self.len()];
         self.read(0, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Sets every byte to `value` and waits until that is done.
+    /// Sets every byte to `value` and waits.
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] if the stream is being recorded, or a failed call.
@@ -145,8 +145,7 @@ impl CudaMemory {
         self.device.synchronize()
     }
 
-    /// Queues setting every byte to `value`, in order with launches; can be recorded
-    /// into a graph.
+    /// Queues a fill with `value`, in order with launches. It can be recorded into a graph.
     ///
     /// # Errors
     /// A failed call.
@@ -162,8 +161,8 @@ impl CudaMemory {
         })
     }
 
-    /// Queues copying all of `source`, which has the same size, in order with
-    /// launches; can be recorded into a graph.
+    /// Queues a copy of all of `source`, which has the same size, in order with launches. It
+    /// can be recorded into a graph.
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] for another size, or a failed call.

@@ -15,22 +15,21 @@ use super::parameters::{KernelParameter, Parameters, parameter_counts};
 /// A compiled module on a device. Clones share it.
 #[derive(Debug, Clone)]
 pub struct CudaModule {
-    // Before `device`: the module may be the last user of the context.
+    // Dropped before `device`, because the module may be the last user of the context.
     loaded: Rc<LoadedModule>,
     device: CudaDevice,
 }
 
-/// What a kernel takes and needs, as the driver compiled it.
+/// The resources and limits of a kernel as compiled by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelLimits {
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Most threads a block: the kernel's `.maxntid`/`.reqntid` or what its
-    /// registers allow.
+    /// Most threads per block, from the kernel's `.maxntid` or `.reqntid` or from its registers.
     pub max_threads: u32,
     /// Static shared memory, bytes.
     pub static_shared: u32,
-    /// Local memory (stack frame and spills) a thread, bytes.
+    /// Local memory (stack frame and spills) per thread, bytes.
     pub local: u32,
     /// Bytes that [`CudaLaunch::params`](super::CudaLaunch::params) must have.
     pub param_bytes: usize,
@@ -46,12 +45,12 @@ impl CudaModule {
     /// The same module, launched on the caller's `stream`.
     ///
     /// # Errors
-    /// As [`CudaDevice::with_stream`].
+    /// The errors of [`CudaDevice::with_stream`].
     ///
     /// # Safety
-    /// As [`CudaDevice::with_stream`].
+    /// The obligations of [`CudaDevice::with_stream`] hold.
     pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self, CudaError> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees the obligations of `CudaDevice::with_stream`.
         let device = unsafe { self.device.with_stream(stream)? };
         Ok(Self { loaded: self.loaded.clone(), device })
     }
@@ -78,7 +77,7 @@ impl CudaModule {
         Ok(self.kernel(kernel)?.limits)
     }
 
-    /// Where one kernel's parameters are, in order.
+    /// The offsets and sizes of one kernel's parameters, in order.
     ///
     /// # Errors
     /// [`CudaError::NoSuchKernel`] or a failed call.
@@ -86,8 +85,8 @@ impl CudaModule {
         Ok(self.kernel(kernel)?.parameters.0.clone())
     }
 
-    /// How many blocks of `threads` threads and `dynamic_shared` bytes of dynamic
-    /// shared memory fit on a multiprocessor at once.
+    /// The number of blocks of `threads` threads and `dynamic_shared` bytes of dynamic shared
+    /// memory that a multiprocessor holds at once.
     ///
     /// # Errors
     /// [`CudaError::NoSuchKernel`] or a failed call.
@@ -129,8 +128,8 @@ pub(crate) struct LoadedModule {
 
 impl Drop for LoadedModule {
     fn drop(&mut self) {
-        // SAFETY: the handle is this module's and not used again. The device's
-        // cache holds it to the last and makes the context current before.
+        // SAFETY: the handle is this module's and not used again. The device's cache holds the
+        // module until it is dropped, and makes the context current before.
         unsafe { raw::cuModuleUnload(self.handle) };
     }
 }
@@ -142,8 +141,8 @@ const LOG_BYTES: usize = 16 << 10;
 const CUDA_ERROR_NOT_FOUND: u32 = 500;
 
 impl LoadedModule {
-    /// Compiles in the current context. `cust`'s modules cannot have the
-    /// compiler's log, so this calls the driver itself.
+    /// Compiles in the current context. Modules of `cust` do not provide the compiler's log, so
+    /// this calls the driver directly.
     pub(crate) fn compile(ptx: &str) -> Result<Self, CudaError> {
         let text = CString::new(ptx).map_err(|error| CudaError::BadArgument {
             operation: "loading PTX",
@@ -153,12 +152,12 @@ impl LoadedModule {
         })?;
         let mut log = vec![0_u8; LOG_BYTES];
         let mut options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        // Values that fit a pointer are passed in its place.
+        // The driver takes integer options in place of pointers.
         let mut values =
             [log.as_mut_ptr().cast::<c_void>(), ptr::without_provenance_mut(LOG_BYTES)];
         let mut handle = ptr::null_mut();
-        // SAFETY: the text is nul-terminated and only read, the log has the size
-        // stated, and there are as many options as values.
+        // SAFETY: the text is nul-terminated and only read, the log has the stated size,
+        // and there are as many options as values.
         let code = unsafe {
             raw::cuModuleLoadDataEx(
                 &mut handle,
@@ -250,8 +249,8 @@ enum Attribute {
     NonPortableClusterSizeAllowed = 14,
 }
 
-/// Dynamic shared memory that needs no opt-in, static shared memory included
-/// (CUDA C++ Programming Guide, compute capability 9.x).
+/// Shared memory, static and dynamic, that needs no opt-in (CUDA C++ Programming Guide, compute
+/// capability 9.x).
 const DEFAULT_SHARED: u32 = 48 << 10;
 
 impl Kernel {
@@ -291,7 +290,7 @@ impl Kernel {
     pub(crate) fn allow_dynamic_shared(&self, bytes: u32) -> Result<(), CudaError> {
         if bytes > self.dynamic_shared.get() {
             self.set(Attribute::MaxDynamicSharedSizeBytes, bytes)?;
-            // Per cent: as many blocks as fit, which the driver's own choice may not allow.
+            // In per cent. The driver's default may allow fewer blocks than fit.
             self.set(Attribute::PreferredSharedMemoryCarveout, 100)?;
             self.dynamic_shared.set(bytes);
         }

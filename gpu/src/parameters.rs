@@ -1,4 +1,4 @@
-//! Where a kernel's parameters are, and blocks of them for a launch.
+//! The offsets of a kernel's parameters, and the parameter block of a launch.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,11 +8,11 @@ use cuda_lazy::raw;
 
 use super::error::{CudaError, check};
 
-/// A parameter of a kernel, where the driver has it.
+/// The place of a parameter of a kernel.
 ///
-/// Alignments above 16 bytes count from the start of the constant bank, which has
-/// other things before the parameters (0x210 bytes on sm_90, 0x380 on sm_100): on
-/// sm_90 one of alignment 64 that comes first is at offset 48.
+/// Alignments above 16 bytes are relative to the start of the constant bank, in which other data
+/// precede the parameters (0x210 bytes on sm_90, 0x380 on sm_100). On sm_90, a first parameter
+/// with an alignment of 64 is therefore at offset 48.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelParameter {
     /// Bytes from the start of the parameters.
@@ -21,7 +21,7 @@ pub struct KernelParameter {
     pub size: usize,
 }
 
-/// How many parameters each kernel of a PTX text has.
+/// The number of parameters of each kernel of a PTX text.
 pub(crate) fn parameter_counts(ptx: &str) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
     // The kernel whose parameters are being read.
@@ -53,9 +53,9 @@ pub(crate) fn parameter_counts(ptx: &str) -> HashMap<String, usize> {
 pub(crate) struct Parameters(pub(crate) Vec<KernelParameter>);
 
 impl Parameters {
-    /// Those of a function whose module is loaded, `count` of them where that is known. The
-    /// driver answers for one at a time and with `CUDA_ERROR_INVALID_VALUE` beyond the last,
-    /// which tools that watch calls report as an error.
+    /// The parameters of a function whose module is loaded; `count` of them, if it is known.
+    /// The driver describes one parameter per call. Beyond the last it returns
+    /// `CUDA_ERROR_INVALID_VALUE`, which tools that watch calls report as an error.
     pub(crate) fn of(function: *mut c_void, count: Option<usize>) -> Result<Self, CudaError> {
         const INVALID_VALUE: u32 = 1;
         let mut found = Vec::new();
@@ -74,8 +74,8 @@ impl Parameters {
         }
     }
 
-    /// Bytes of a launch's block: a single parameter alone, or up to where the last of
-    /// several ends.
+    /// Bytes of a launch's block: those of a single parameter, or up to the end of the last of
+    /// several.
     pub(crate) fn bytes(&self) -> usize {
         match self.0[..] {
             [single] => single.size,
@@ -83,8 +83,8 @@ impl Parameters {
         }
     }
 
-    /// A launch's block as the driver takes it: what lies before a single parameter is
-    /// added.
+    /// A launch's block as the driver takes it, which includes the bytes before a single
+    /// parameter.
     pub(crate) fn place<'a>(&self, block: &'a [u8]) -> Cow<'a, [u8]> {
         match self.0[..] {
             [KernelParameter { offset: before @ 1.., .. }] => {
@@ -96,7 +96,7 @@ impl Parameters {
         }
     }
 
-    /// The block of a launch of kernel `entry` with these values, one a parameter.
+    /// The block of a launch of kernel `entry` with these values, one per parameter.
     pub(crate) fn arrange(&self, entry: &str, values: &[Vec<u8>]) -> Result<Vec<u8>, CudaError> {
         let sizes: Vec<usize> = self.0.iter().map(|parameter| parameter.size).collect();
         let given: Vec<usize> = values.iter().map(Vec::len).collect();

@@ -1,4 +1,4 @@
-//! What the machine offers: the driver, its version, its GPUs.
+//! The driver of the machine, its version, and its GPUs.
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::error::{CudaCode, CudaError, DriverError, check};
 
-/// The oldest driver that accepts the kernels: PTX ISA 9.0 came with CUDA 13.0.
+/// The oldest driver that accepts the kernels: CUDA 13.0 introduced PTX ISA 9.0.
 pub const MIN_DRIVER: CudaVersion = CudaVersion { major: 13, minor: 0 };
 
 /// A CUDA version, as the driver reports the newest it supports.
@@ -62,11 +62,11 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
     /// Width of the memory interface, bits.
     pub memory_bus_bits: u32,
-    /// Peak SM clock, kHz. Zero where the driver no longer tells.
+    /// Peak SM clock, kHz. Zero if the driver does not report it.
     pub clock_khz: u32,
-    /// Peak memory clock, kHz. Zero where the driver no longer tells.
+    /// Peak memory clock, kHz. Zero if the driver does not report it.
     pub memory_clock_khz: u32,
-    /// Shared memory a block can have when it asks for it, bytes.
+    /// Largest shared memory of a block with opt-in, bytes.
     pub shared_per_block: u32,
     /// Shared memory of a multiprocessor, bytes.
     pub shared_per_sm: u32,
@@ -106,7 +106,7 @@ impl fmt::Display for DeviceInfo {
 
 /// Starts the driver and lists its devices.
 ///
-/// The first call opens `libcuda.so.1`; that there is none is remembered.
+/// The first call opens `libcuda.so.1`; a failure is remembered.
 ///
 /// # Errors
 /// [`DriverError::Missing`], [`DriverError::TooOld`], [`DriverError::InitFailed`]
@@ -206,7 +206,7 @@ fn describe(ordinal: u32) -> Result<DeviceInfo, CudaError> {
         l2_bytes: attribute(Attribute::L2CacheSize)?.into(),
         memory_bytes: memory as u64,
         memory_bus_bits: attribute(Attribute::GlobalMemoryBusWidth)?,
-        // Informational, and withdrawn from the driver before: absence is no error.
+        // Informational, and drivers may drop it, so its absence is not an error.
         clock_khz: attribute(Attribute::ClockRate).unwrap_or(0),
         memory_clock_khz: attribute(Attribute::MemoryClockRate).unwrap_or(0),
         shared_per_block: attribute(Attribute::MaxSharedMemoryPerBlockOptin)?,

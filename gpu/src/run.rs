@@ -20,9 +20,8 @@ pub struct PtxLaunch<'a> {
     pub dynamic_shared: u32,
 }
 
-/// Uploads `buffers`, runs a kernel, waits for it, and returns what the buffers hold
-/// then. `params` makes the kernel's parameters, a value each, from the buffers'
-/// addresses.
+/// Uploads `buffers`, runs a kernel, waits for it, and returns the contents of the buffers.
+/// `params` makes the values of the kernel's parameters from the buffers' addresses.
 ///
 /// The text is a program for another processor that runs with this process's
 /// rights, as a child process does. It reaches the host's memory through none of
@@ -31,7 +30,7 @@ pub struct PtxLaunch<'a> {
 /// matter of Rust's memory safety than that is.
 ///
 /// # Errors
-/// What `params` returns, [`CudaError::Jit`] for text that the driver refuses,
+/// The error of `params`, [`CudaError::Jit`] for text that the driver refuses,
 /// [`CudaError::NoSuchKernel`], [`CudaError::BadLaunch`], or a failed call. After an
 /// error of the kernel itself the device is unusable in this process.
 pub fn run_ptx<E: From<CudaError>>(

@@ -10,11 +10,11 @@ use super::error::{CudaError, check};
 /// Bytes of a tensor map.
 pub const TENSOR_MAP_BYTES: usize = 128;
 
-/// Dimensions that a map can have.
+/// Most dimensions of a map.
 const MAX_RANK: usize = 5;
 
 /// The arguments of `cuTensorMapEncodeTiled`, enumerations as the driver numbers them.
-/// Dimension 0 is the innermost one.
+/// Dimension 0 is the innermost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorMapArguments<'a> {
     /// `CUtensorMapDataType`.
@@ -23,7 +23,7 @@ pub struct TensorMapArguments<'a> {
     pub address: u64,
     /// Size of each dimension, elements.
     pub dims: &'a [u64],
-    /// Distance of neighbours in dimensions 1 and up, bytes.
+    /// Strides of dimension 1 and above, bytes.
     pub strides: &'a [u64],
     /// Extent of the box in each dimension, elements.
     pub box_dims: &'a [u32],
@@ -39,7 +39,7 @@ pub struct TensorMapArguments<'a> {
     pub fill: u32,
 }
 
-/// The driver wants the map at a multiple of 64 bytes, newer headers of 128.
+/// The driver requires a map to be 64-byte aligned, newer headers 128-byte aligned.
 #[repr(C, align(128))]
 struct Aligned([u8; TENSOR_MAP_BYTES]);
 
@@ -47,8 +47,8 @@ impl CudaDevice {
     /// Encodes a tensor map for this GPU. Launches nothing and touches no device memory.
     ///
     /// # Errors
-    /// [`CudaError::BadArgument`] where lists have different lengths; a failed call for what
-    /// the driver does not accept.
+    /// [`CudaError::BadArgument`] if lists have different lengths; a failed call if the driver
+    /// does not accept the arguments.
     pub fn encode_tensor_map(
         &self,
         map: &TensorMapArguments<'_>,
@@ -72,8 +72,8 @@ impl CudaDevice {
         }
         self.bind()?;
         let mut bytes = Aligned([0; TENSOR_MAP_BYTES]);
-        // SAFETY: the lists have the lengths that the rank asks for, as checked; the map is
-        // 128 bytes, aligned. The address is encoded, not followed.
+        // SAFETY: the lists have the lengths that the rank requires, as checked; the map has
+        // 128 aligned bytes. The address is encoded, not dereferenced.
         check("cuTensorMapEncodeTiled", unsafe {
             raw::cuTensorMapEncodeTiled(
                 (&raw mut bytes).cast(),

@@ -1,7 +1,7 @@
 //! Bytes in device memory, on either backend.
 //!
 //! # Example
-//! Where there is no GPU, this runs on the emulator.
+//! Without a GPU, this runs on the emulator.
 //! ```
 //! use nvfp4::buffer::DeviceBuffer;
 //! use nvfp4::device::{Device, DeviceRequest};
@@ -13,7 +13,8 @@
 //! x.fill(7)?;
 //! assert_eq!(x.read()?, [7; 3]);
 //!
-//! // What a kernel is to write holds nothing yet: NaN on a GPU, on the emulator an error.
+//! // A buffer for a result is not initialised: it holds NaN on a GPU; on the emulator, reading it
+//! // is an error.
 //! let y = DeviceBuffer::poisoned(&device, "y", 2)?;
 //! assert!(y.read().map_or(true, |bytes| bytes == [0xff; 2]));
 //! # Ok(())
@@ -29,20 +30,21 @@ use crate::cuda::CudaMemory;
 use crate::device::{Backend, Device};
 use crate::error::{Error, Result};
 
-/// Alignment of every allocation, bytes: what the driver guarantees, and more than any kernel asks.
+/// Alignment of every allocation, bytes, which the driver guarantees and which suffices for all
+/// kernels.
 pub const ALIGNMENT: u64 = 256;
 
-/// Alignment of every view, bytes: kernels read and write so many at once.
+/// Alignment of every view, bytes: the widest access of the kernels.
 pub const VIEW_ALIGNMENT: u64 = 16;
 
-/// What a poisoned buffer holds on a GPU: 0xff in every byte is a NaN in f16, bf16 and f32.
+/// The bytes of a poisoned buffer on a GPU: elements of 0xff bytes are NaN in f16, bf16 and f32.
 const POISON: u8 = 0xff;
 
-/// Device memory: an allocation, freed when dropped, or a view of memory that belongs to someone
-/// else ([`from_raw`](Self::from_raw)).
+/// Device memory: an allocation, freed when dropped, or a view of memory that belongs to another
+/// owner ([`from_raw`](Self::from_raw)).
 ///
-/// What a buffer copies or fills is in order with launches on the stream of the [`Device`] that it
-/// was made from.
+/// Copies and fills of a buffer are ordered with launches on the stream of the [`Device`] that it
+/// was allocated with.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     place: Place,
@@ -50,13 +52,13 @@ pub struct DeviceBuffer {
 
 #[derive(Debug)]
 enum Place {
-    /// Shared with nothing but a capture of launches, which holds it weakly.
+    /// Shared only with a capture of launches, which has a weak reference.
     Cuda(Rc<CudaMemory>),
     Emulator {
         memory: Rc<RefCell<GlobalMemory>>,
         address: u64,
         len: usize,
-        /// Whether it is freed with the buffer.
+        /// Whether the memory is freed with the buffer.
         owned: bool,
     },
 }
@@ -88,7 +90,7 @@ impl DeviceBuffer {
     /// diagnostics.
     ///
     /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError), where memory runs out for one.
+    /// [`DeviceError`](crate::device::DeviceError), for example if memory is exhausted.
     pub fn upload(device: &Device, name: &str, bytes: &[u8]) -> Result<Self> {
         let place = match device.backend() {
             Backend::Cuda(gpu) => Place::on_gpu(device, name, gpu.upload(bytes)?),
@@ -106,11 +108,11 @@ impl DeviceBuffer {
         Ok(Self { place })
     }
 
-    /// `len` bytes (at least one) that hold no result: NaN on a GPU; on the emulator
-    /// uninitialised, so that reading a byte which nothing wrote is an error.
+    /// `len` bytes (at least one) for a result. On a GPU they hold NaN. On the emulator they are
+    /// uninitialised, so that reading a byte before it is written is an error.
     ///
     /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError), where memory runs out for one.
+    /// [`DeviceError`](crate::device::DeviceError), for example if memory is exhausted.
     pub fn poisoned(device: &Device, name: &str, len: usize) -> Result<Self> {
         Self::filled(device, name, len, None)
     }
@@ -118,7 +120,7 @@ impl DeviceBuffer {
     /// `len` zero bytes (at least one).
     ///
     /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError), where memory runs out for one.
+    /// [`DeviceError`](crate::device::DeviceError), for example if memory is exhausted.
     pub fn zeroed(device: &Device, name: &str, len: usize) -> Result<Self> {
         Self::filled(device, name, len, Some(0))
     }
@@ -144,18 +146,21 @@ impl DeviceBuffer {
     }
 
     /// A view of `len` bytes (at least one) at `address`, a multiple of [`VIEW_ALIGNMENT`], that
-    /// belong to someone else: an engine's tensor, or a part of another buffer. Dropping it frees
-    /// nothing.
+    /// belong to another owner: an engine's tensor, or a part of another buffer. Dropping the view
+    /// does not free them.
     ///
     /// # Errors
     /// [`Error::Shape`] for another alignment or no bytes; on the emulator
-    /// [`DeviceError`](crate::device::DeviceError) where the bytes are not all in one allocation.
+    /// [`DeviceError`](crate::device::DeviceError) if the bytes are not all in one allocation.
     ///
     /// # Safety
-    /// On a GPU, the bytes are memory of the device's context that kernels may read and write, and
-    /// stay so until the view is dropped, all work that was given it has finished, and no graph in
-    /// which that work was recorded is replayed any more. What others do with them meanwhile is
-    /// ordered with the device's stream. (The emulator checks every access.)
+    /// On a GPU:
+    /// * The bytes are memory of the device's context that kernels may read and write. This holds
+    ///   until the view has been dropped, all work that was given the view has finished, and no
+    ///   graph in which that work was recorded is replayed again.
+    /// * Other work on the bytes is ordered with the device's stream.
+    ///
+    /// (The emulator checks every access.)
     pub unsafe fn from_raw(device: &Device, name: &str, address: u64, len: usize) -> Result<Self> {
         if address == 0 || !address.is_multiple_of(VIEW_ALIGNMENT) {
             let required = format!("a multiple of {VIEW_ALIGNMENT}, not 0");
@@ -170,7 +175,7 @@ impl DeviceBuffer {
         }
         let place = match device.backend() {
             Backend::Cuda(gpu) => {
-                // SAFETY: passed on to the caller.
+                // SAFETY: the caller guarantees the memory and the order of other work on it.
                 let memory = unsafe { CudaMemory::view(gpu, address, len) };
                 Place::on_gpu(device, name, memory)
             }
@@ -189,8 +194,8 @@ impl DeviceBuffer {
         Ok(Self { place })
     }
 
-    /// The address, if it has `bytes` bytes that kernels of `device` can use; `what` is what errors
-    /// call it.
+    /// The address, if the buffer has exactly `bytes` bytes that kernels of `device` can use.
+    /// Errors name it `what`.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -202,7 +207,7 @@ impl DeviceBuffer {
         Ok(self.address())
     }
 
-    /// [`checked`](Self::checked) of at least `bytes` bytes.
+    /// [`checked`](Self::checked) for at least `bytes` bytes.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -215,7 +220,7 @@ impl DeviceBuffer {
         Ok(self.address())
     }
 
-    /// Checks that it is memory that kernels of `device` can use; `what` is what errors call it.
+    /// Checks that kernels of `device` can use the memory. Errors name it `what`.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -266,8 +271,8 @@ impl DeviceBuffer {
         self.len() == 0
     }
 
-    /// Sets every byte to `value`, in order with launches and without waiting for them; also while
-    /// a CUDA graph is recorded.
+    /// Sets every byte to `value`, in order with launches and without waiting. It may be called
+    /// while a CUDA graph is recorded.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
@@ -281,9 +286,9 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// Replaces the whole contents, after everything launched before has finished, and returns
-    /// when that is done: a graph that was recorded with this buffer finds the new bytes when it is
-    /// replayed next. Not while a graph is being recorded.
+    /// Replaces the whole contents, after all earlier launches, and waits for the copy. A graph
+    /// that was recorded with this buffer uses the new bytes in its next replay. It may not be
+    /// called while a graph is being recorded.
     ///
     /// # Errors
     /// [`Error::Shape`] for another number of bytes, [`DeviceError`](crate::device::DeviceError).
@@ -301,11 +306,11 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// The whole contents, after everything launched before has finished.
+    /// The whole contents, after all earlier launches.
     ///
     /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError): on a GPU an error of a kernel launched
-    /// before, on the emulator a byte that nothing wrote.
+    /// [`DeviceError`](crate::device::DeviceError): on a GPU also an error of an earlier kernel, on
+    /// the emulator also a byte that was not written.
     pub fn read(&self) -> Result<Vec<u8>> {
         Ok(match &self.place {
             Place::Cuda(memory) => memory.to_vec()?,

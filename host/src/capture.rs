@@ -1,10 +1,10 @@
-//! Writing each launch as a bundle that `ptx-emu replay` runs: the PTX, the launch's shape, the
-//! parameter block byte for byte, every allocation as it was before, and what changed.
+//! Writes each launch as a bundle that `ptx-emu replay` runs: the PTX, the launch's shape, the
+//! parameter block, the contents of every allocation before the launch, and the changes.
 //!
-//! On a GPU every launch is waited for and all allocations are copied, twice. What a GPU's
-//! floating-point sums give in another order is not what the emulator gives; bundles compare
-//! exactly, and whoever knows better edits `compare`. `.global` variables of the module are taken
-//! to be as the module declares them.
+//! On a GPU, every launch is waited for and all allocations are copied twice. Bundles compare
+//! exactly. If a kernel's floating-point sums depend on the order of execution, the emulator's
+//! results differ from the GPU's, and `compare` in the bundle has to be edited. `.global` variables
+//! of the module are assumed to have their initial values.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::cuda::CudaMemory;
 use crate::device::{Backend, Device, DeviceError, LaunchSpec};
 use crate::error::Result;
 
-/// Where bundles go, and what allocations there are on a GPU.
+/// The folder of the bundles, and the allocations of a GPU.
 #[derive(Debug)]
 pub struct Capture {
     folder: PathBuf,
@@ -27,13 +27,13 @@ pub struct Capture {
     allocations: RefCell<Vec<(String, Weak<CudaMemory>)>>,
 }
 
-/// An allocation with what is known of its bytes.
+/// An allocation and its known contents.
 #[derive(Debug)]
 struct Snapshot {
     name: String,
     addr: u64,
     bytes: Vec<u8>,
-    /// Addresses that hold something.
+    /// Addresses of initialised bytes.
     written: Vec<Range<u64>>,
 }
 
@@ -42,7 +42,7 @@ struct Snapshot {
 pub(crate) struct Before(Vec<Snapshot>);
 
 impl Capture {
-    /// Bundles are made in `folder`, `000-ENTRY` and so on.
+    /// A capture that writes bundles in `folder`, named `000-ENTRY` and so on.
     #[must_use]
     pub fn new(folder: &Path) -> Rc<Self> {
         Rc::new(Self {
@@ -52,13 +52,13 @@ impl Capture {
         })
     }
 
-    /// Launches written so far.
+    /// Number of launches written so far.
     #[must_use]
     pub fn launches(&self) -> usize {
         self.launches.get()
     }
 
-    /// A GPU's allocation was made.
+    /// Registers an allocation of a GPU.
     pub(crate) fn made(&self, name: &str, memory: &Rc<CudaMemory>) {
         self.allocations.borrow_mut().push((name.to_owned(), Rc::downgrade(memory)));
     }
@@ -82,13 +82,13 @@ impl Capture {
         }
     }
 
-    /// Looks at memory before a launch.
+    /// Copies memory before a launch.
     pub(crate) fn before(&self, device: &Device) -> Result<Before> {
         Ok(Before(self.snapshot(device)?))
     }
 
-    /// Writes the bundle of a launch that has been made; with `right` false, of one that went
-    /// wrong, which has no outputs.
+    /// Writes the bundle of a completed launch. If `right` is false, the launch failed, and the
+    /// bundle has no outputs.
     pub(crate) fn after(
         &self,
         device: &Device,
@@ -141,7 +141,7 @@ fn emulated(memory: &GlobalMemory) -> Result<Vec<Snapshot>> {
     allocations.collect()
 }
 
-/// The written parts of an allocation that are not as they were.
+/// The parts of an allocation that the launch changed.
 fn changes(old: Option<&Snapshot>, new: &Snapshot) -> BTreeMap<String, Expected> {
     let within = |range: &Range<u64>, snapshot: &Snapshot| {
         let start = (range.start - snapshot.addr) as usize;
@@ -183,7 +183,7 @@ mod tests {
     fn only_what_changed_is_expected() {
         let old = snapshot(&[1, 2, 3, 0xcb, 0xcb, 6], &[1000..1003, 1005..1006]);
         assert!(changes(Some(&old), &snapshot(&old.bytes, &old.written)).is_empty());
-        // A byte that was written with what happened to be there counts.
+        // A byte that was written with its old value counts as written.
         let new = snapshot(&[1, 2, 3, 0xcb, 0xcb, 6], &[1000..1004, 1005..1006]);
         let found = changes(Some(&old), &new);
         assert_eq!(found.len(), 1);

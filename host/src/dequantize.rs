@@ -1,11 +1,11 @@
-//! Dequantising on a device, and what it must give.
+//! Dequantising on a device, and its reference on the CPU.
 //!
-//! The result is `code * (multiplier * scale)`, each product rounded to f32 in this order, and then
-//! rounded once to the result's type: what TorchAO gives, and [`BlockScaled::dequantize`].
+//! The result is `code * (multiplier * scale)`. Each product is rounded to f32 in this order, and
+//! then the result is rounded once to its type, as in TorchAO and in [`BlockScaled::dequantize`].
 //!
 //! # Example
-//! Where there is no GPU, this runs on the emulator. `None` in place of the folder looks beside
-//! the program.
+//! Without a GPU, this runs on the emulator. With `None` in place of the folder, kernels are looked
+//! for beside the program.
 //! ```
 //! use std::path::Path;
 //!
@@ -49,19 +49,19 @@ use crate::quantize::device::{Plan, Step, launch_step, scale_bytes, sizes};
 #[cfg(doc)]
 use crate::tensor::BlockScaled;
 
-/// Where the tensor-level multiplier is.
+/// The tensor-level multiplier.
 #[derive(Clone, Copy, Debug)]
 pub enum Multiplier<'a> {
     /// Known on the host; 1 for MXFP4 and for a single level.
     Given(f32),
     /// One f32 on the device.
     Tensor(&'a DeviceBuffer),
-    /// One f32 a row on the device.
+    /// One f32 per row on the device.
     Rows(&'a DeviceBuffer),
 }
 
-/// A matrix's dequantisation, prepared on a device: it owns the result, and a launch allocates
-/// nothing.
+/// The dequantisation of a matrix, prepared on a device. It owns the result, and a launch does not
+/// allocate.
 #[derive(Debug)]
 pub struct Dequantizer {
     kernels: Kernels,
@@ -74,7 +74,7 @@ pub struct Dequantizer {
 }
 
 impl Dequantizer {
-    /// Plans, and allocates the result (poisoned) for matrices of `rows` x `cols` in `format`,
+    /// Plans, and allocates the result (poisoned), for matrices of `rows` x `cols` in `format` with
     /// scales in `layout`.
     ///
     /// # Errors
@@ -106,22 +106,22 @@ impl Dequantizer {
         Ok(Self { kernels: kernels.clone(), plan, format, layout, rows: m, cols: k, out })
     }
 
-    /// How it will be run.
+    /// The plan.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The result, once launched.
+    /// The buffer of the result.
     #[must_use]
     pub fn out(&self) -> &DeviceBuffer {
         &self.out
     }
 
-    /// Bytes that must move at least once: codes and scales read, the result written.
+    /// Bytes that the operation must read or write at least once: codes, scales and result.
     ///
     /// # Errors
-    /// None for a value of this type; sizes were checked when it was made.
+    /// None in practice, because [`new`](Self::new) has checked the sizes.
     pub fn bytes(&self) -> Result<u64> {
         let (codes, scales) = self.input_bytes()?;
         Ok((codes + scales + self.out.len()) as u64)
@@ -132,11 +132,12 @@ impl Dequantizer {
         Ok((rows * (cols / 2), scale_bytes(self.format, rows, cols, self.layout)?))
     }
 
-    /// Queues dequantising without waiting for the result, also while a CUDA graph is recorded. The
-    /// emulator's reports come back at once.
+    /// Queues the launch without waiting for the result; it may be called while a CUDA graph is
+    /// recorded. On the emulator the launch is complete, and has a report, when it returns.
     ///
     /// # Errors
-    /// [`Error::Shape`] for buffers of other sizes or on another device, [`DeviceError`](crate::device::DeviceError).
+    /// [`Error::Shape`] for buffers of other sizes or on another device,
+    /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
         codes: &DeviceBuffer,
@@ -170,24 +171,25 @@ impl Dequantizer {
         };
         let mut reports = Vec::new();
         for step in &self.plan.steps {
-            // SAFETY: the buffers have the sizes that the parameters state, as checked above, and
-            // are alive; freeing device memory waits for launches.
+            // SAFETY: the buffers have the sizes that the parameters state, as checked above. They
+            // are alive until the launch is complete, because freeing device memory waits for
+            // launches.
             reports.extend(unsafe { launch_step(&self.kernels, step, true, &params.to_bytes())? });
         }
         Ok(reports)
     }
 
-    /// Brings the result of the last launch back: little-endian elements, row-major.
+    /// Copies the result of the last launch to the host: little-endian elements, row-major.
     ///
     /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError): also what the emulator diagnoses, and on it a
-    /// byte that the kernel did not write.
+    /// [`DeviceError`](crate::device::DeviceError), which includes the emulator's diagnostics,
+    /// among them a byte that the kernel did not write.
     pub fn result(&self) -> Result<Vec<u8>> {
         self.out.read()
     }
 }
 
-/// What a device must give for `matrix`, on the CPU.
+/// The result that a device must give for `matrix`, computed on the CPU.
 ///
 /// # Errors
 /// [`Error::Memory`].

@@ -1,5 +1,5 @@
-//! What can go wrong in this crate, as types: each variant carries the field, what was required
-//! and what was found, so that a program can print it or act on it.
+//! The errors of this crate as types. Each variant has the field, the requirement and the value
+//! found, so that a program can print it or act on it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub struct Position {
     pub batch: usize,
     /// Row of that entry's matrix.
     pub row: usize,
-    /// Column, or block along K where a scale is meant.
+    /// Column; for a scale, the block along K.
     pub column: usize,
 }
 
@@ -34,14 +34,14 @@ impl fmt::Display for Position {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A size, length or shape is not what the operation needs.
+    /// A size, length or shape does not fit the operation.
     #[error("{field} must be {required}, but is {actual}")]
     Shape {
-        /// What was checked, with the tensor's name where there is one.
+        /// What was checked, with the tensor's name if there is one.
         field: String,
         /// The condition.
         required: String,
-        /// What was found.
+        /// The value found.
         actual: String,
     },
     /// A scalar (a tensor's global scale, alpha) is not usable.
@@ -51,7 +51,7 @@ pub enum Error {
         field: String,
         /// The condition.
         required: &'static str,
-        /// What was found.
+        /// The value found.
         actual: f64,
     },
     /// A value to be quantised is an infinity or a NaN.
@@ -59,7 +59,7 @@ pub enum Error {
     NonFinite {
         /// The tensor's name.
         tensor: String,
-        /// Where the first such value is: batch, row, column.
+        /// Position of the first such value: batch, row, column.
         index: Position,
         /// The value.
         value: f32,
@@ -69,7 +69,7 @@ pub enum Error {
     NonFiniteAt {
         /// The tensor's name.
         tensor: String,
-        /// Where the first such value is: batch, row, column.
+        /// Position of the first such value: batch, row, column.
         index: Position,
     },
     /// A block scale is NaN.
@@ -79,19 +79,19 @@ pub enum Error {
     ScaleNotFinite {
         /// The tensor's name.
         tensor: String,
-        /// Where the first such scale is: batch, row, block.
+        /// Position of the first such scale: batch, row, block.
         index: Position,
         /// The byte.
         byte: u8,
     },
-    /// A block scale has its sign bit set, where the format's scales are unsigned.
+    /// A block scale has its sign bit set, although the format's scales are unsigned.
     #[error(
         "`{tensor}` has a scale with its sign bit set (byte {byte:#04x}) at {index} (batch, row, block); scales are unsigned"
     )]
     ScaleNegative {
         /// The tensor's name.
         tensor: String,
-        /// Where the first such scale is: batch, row, block.
+        /// Position of the first such scale: batch, row, block.
         index: Position,
         /// The byte.
         byte: u8,
@@ -99,15 +99,15 @@ pub enum Error {
     /// A size that does not fit the machine's or the kernel's integers.
     #[error("{what}: {detail}")]
     Overflow {
-        /// What was being sized.
+        /// The object whose size overflows.
         what: String,
         /// The sizes that overflow.
         detail: String,
     },
-    /// More memory than there is.
+    /// There is not enough memory.
     #[error("{what} needs {bytes} bytes, which this machine cannot provide")]
     Memory {
-        /// What was to be allocated.
+        /// The object to be allocated.
         what: String,
         /// Its size.
         bytes: usize,
@@ -127,7 +127,7 @@ pub enum Error {
     /// A tuning table could not be used or written.
     #[error(transparent)]
     Tune(#[from] TuneError),
-    /// A result that was expected to be right is not.
+    /// A result that was expected to be correct is wrong.
     #[error("{what} differs from the oracle's by more than its bound")]
     Wrong {
         /// Which result.
@@ -140,13 +140,13 @@ pub enum Error {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// A [`Error::Shape`] from anything printable.
+    /// An [`Error::Shape`] from printable values.
     pub(crate) fn shape(
         field: impl Into<String>,
         required: impl Into<String>,
@@ -160,8 +160,8 @@ impl Error {
         Self::Overflow { what: what.into(), detail: source.to_string() }
     }
 
-    /// The exit code a program should end with: 1 where something ran and failed or came out
-    /// wrong, 2 for bad input or nothing to run on.
+    /// The exit code with which a program should end: 1 if a kernel ran and failed or its result is
+    /// wrong, 2 for bad input or if there is nothing to run on.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -176,7 +176,7 @@ impl Error {
 /// Shorthand for this crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Checks that `bytes` more can be allocated, all in all.
+/// Checks that `bytes` more bytes can be allocated in total.
 pub(crate) fn require_memory(what: &str, bytes: u64) -> Result<()> {
     if available_memory().is_none_or(|available| bytes <= available) {
         return Ok(());
@@ -185,8 +185,7 @@ pub(crate) fn require_memory(what: &str, bytes: u64) -> Result<()> {
     Err(Error::Memory { what: what.into(), bytes })
 }
 
-/// An empty vector with room for `len` elements, or a typed error where the machine has too
-/// little memory.
+/// An empty vector with room for `len` elements, or a typed error if there is not enough memory.
 pub(crate) fn reserve<T>(what: &str, len: usize) -> Result<Vec<T>> {
     let mut vector = Vec::new();
     let bytes = len.saturating_mul(size_of::<T>());
@@ -204,8 +203,8 @@ pub(crate) fn filled<T: Clone>(what: &str, len: usize, value: T) -> Result<Vec<T
     Ok(vector)
 }
 
-/// Bytes that can be allocated without swapping, where the system says so. Linux hands out
-/// memory that it does not have, so a failed allocation alone is no guard.
+/// Bytes that can be allocated without swapping, if the system reports them. Linux overcommits
+/// memory, so allocations do not fail reliably.
 fn available_memory() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

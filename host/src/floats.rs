@@ -32,8 +32,8 @@ pub fn max(dtype: FloatType) -> f64 {
     }
 }
 
-/// Largest error of rounding a number of magnitude up to `magnitude` to the nearest value: half
-/// a unit in the last place, or half the smallest subnormal.
+/// Largest error of rounding a number with a magnitude of at most `magnitude` to the nearest value:
+/// half a unit in the last place, or half the smallest subnormal.
 #[must_use]
 pub fn half_ulp(dtype: FloatType, magnitude: f64) -> f64 {
     let relative = (-f64::from(precision(dtype))).exp2();
@@ -70,9 +70,9 @@ pub fn encode(dtype: FloatType, values: impl IntoIterator<Item = f64>) -> Vec<u8
     }
 }
 
-/// Rounds to f32 so that rounding the result to a narrower type is rounding `x` itself: a number
-/// that is not exact gets an odd mantissa, which is never a tie there. (`half`'s own conversions
-/// from f64 do not look at the low half of the mantissa.)
+/// Rounds to f32 so that a second rounding to a narrower type gives the same as rounding `x`
+/// directly: an inexact result gets an odd mantissa, which is never a tie in the narrower type.
+/// (The conversions of `half` from f64 ignore the low half of the mantissa.)
 fn to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     if f64::from(nearest) == x || !nearest.is_finite() {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// For every f16: no number closer to it than half an ulp rounds to a further value.
+    /// For every pair of adjacent f16: their midpoint rounds with an error of at most half an ulp.
     #[test]
     fn half_ulp_bounds_f16_rounding() {
         for bits in 0..f16::MAX.to_bits() {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     proptest! {
-        /// Around the middle between two values, down to the last bit of the f64.
+        /// Numbers around the midpoint of two values, down to the last bit of the f64.
         #[test]
         fn rounding_is_to_the_nearest(bits in 1u16..0x7bff, dtype in 0usize..2, off in -3i64..4) {
             let dtype = [FloatType::F16, FloatType::Bf16][dtype];

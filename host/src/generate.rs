@@ -1,4 +1,4 @@
-//! Inputs for tests and benches, from a seed.
+//! Random inputs for tests and benches, from a seed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,10 +19,10 @@ const MXFP4_ONE: u8 = 127;
 
 /// The signs of a pair of codes.
 const SIGNS: u8 = 0x88;
-/// Digits of a signature, a magnitude of a code each: eight of eight tell 2^24 rows apart.
+/// Digits of a signature, each the magnitude of a code: eight digits distinguish 2^24 rows.
 const DIGITS: usize = 8;
 
-/// Numbers of rows, each a row's own, whose digits look random.
+/// A distinct number for each row, whose digits look random.
 struct Signatures {
     first: u32,
 }
@@ -30,7 +30,7 @@ struct Signatures {
 impl Signatures {
     /// The digits, from 0 to 7, of row `row` of all rows.
     fn of(&self, row: usize) -> [u8; DIGITS] {
-        // An odd factor permutes the numbers of so many bits.
+        // Multiplication by an odd factor permutes the numbers.
         let number = (row as u32).wrapping_mul(0x9e37_79b1).wrapping_add(self.first);
         std::array::from_fn(|digit| (number >> (3 * digit) & 7) as u8)
     }
@@ -39,23 +39,22 @@ impl Signatures {
 /// How operands are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generator {
-    /// The public GEMV contest's: code bytes uniform in 0..=3, scales uniform in {0, 1, 2}
-    /// (MXFP4: {1/2, 1, 2}).
+    /// The inputs of the public GEMV contest: code bytes uniform in 0..=3, scales uniform in
+    /// {0, 1, 2} (MXFP4: {1/2, 1, 2}).
     Contest,
     /// All 256 code bytes and all 127 finite e4m3 scales, subnormals, zero and 448 included (MXFP4:
-    /// 2^-10 to 2^10). Each
-    /// operand's global scale is 2^-10, which brings a GEMV's results to about `sqrt(K) / 12`:
-    /// well inside f16, where they can be compared.
+    /// 2^-10 to 2^10). The global scale of each operand is 2^-10, so that the results of a GEMV are
+    /// about `sqrt(K) / 12`, well inside the range of f16.
     #[default]
     FullRange,
     /// Inputs whose product has no rounding before the output: all 256 code bytes, scales in
-    /// {1, 2} for K up to 28,672 and 1 above, so that every partial sum is a multiple of 1/4
-    /// below 2^22 and exact in f32 in whatever order it is summed (K up to 116,000). Rows are
-    /// random, and the magnitudes of a row's first eight codes are no other's of the operand (of
-    /// its first 2^24 rows), so that an operand read at a wrong place gives another answer.
+    /// {1, 2} for K up to 28,672 and 1 above. Every partial sum is then a multiple of 1/4 below
+    /// 2^22, which is exact in f32 for any order of summation (K up to 116,000). Rows are random.
+    /// The magnitudes of the first eight codes are different in each of the first 2^24 rows of an
+    /// operand, so that reading an operand at a wrong address changes the result.
     Exact,
-    /// The public GEMM contest's: all 256 code bytes, scales uniform in {0, 1, 2, 3} (MXFP4:
-    /// {1/2, 1, 2}). Sums are exact in f32 for K up to 12,900.
+    /// The inputs of the public GEMM contest: all 256 code bytes, scales uniform in {0, 1, 2, 3}
+    /// (MXFP4: {1/2, 1, 2}). Sums are exact in f32 for K up to 12,900.
     ContestGemm,
 }
 
@@ -103,12 +102,12 @@ impl Generator {
         }
     }
 
-    /// One operand of `dims`, with scales in `layout`. Padding of the 128x4
-    /// layout is filled with NaN, so that a kernel which uses it shows.
+    /// One operand of `dims`, with scales in `layout`. The padding of the 128x4 layout is filled
+    /// with NaN, so that a kernel that uses it gives a wrong result.
     ///
     /// # Errors
-    /// [`Error::Shape`] where K is not a multiple of the block; [`Error::Overflow`] and
-    /// [`Error::Memory`] where it does not fit.
+    /// [`Error::Shape`] if K is not a multiple of the block; [`Error::Overflow`] and
+    /// [`Error::Memory`] if it does not fit.
     pub fn blocks<F: BlockFormat>(
         self,
         name: &str,
@@ -148,7 +147,7 @@ impl Generator {
     /// [`blocks`](Self::blocks) in NVFP4.
     ///
     /// # Errors
-    /// As those.
+    /// The same.
     pub fn operand(
         self,
         name: &str,
@@ -159,8 +158,8 @@ impl Generator {
         self.blocks(name, dims, layout, rng)
     }
 
-    /// A matrix of 16-bit floats: standard normal (full-range), what the contest's codes stand
-    /// for, or small integers whose products with exact weights have exact sums.
+    /// A matrix of 16-bit floats: standard normal values (full-range), the values of the contest's
+    /// codes, or small integers whose products with exact weights have exact sums.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -192,7 +191,7 @@ impl Generator {
     /// on the seed only, not on the layouts.
     ///
     /// # Errors
-    /// As [`operand`](Self::operand).
+    /// The errors of [`operand`](Self::operand).
     pub fn gemv(
         self,
         shape: GemvShape,

@@ -1,15 +1,15 @@
 //! Block-scaled 4-bit floating point (NVFP4, MXFP4) for LLM inference, on Hopper and Blackwell
 //! GPUs or on an emulator of them.
 //!
-//! The same call runs the same PTX on a GPU through the CUDA driver, where there is one, and on
-//! the emulator where there is none; [`device::Device::open`] picks and says why. A missing driver
-//! is a typed result, never a panic.
+//! The same call runs the same PTX on a GPU through the CUDA driver or, where there is no GPU, on
+//! the emulator. [`device::Device::open`] chooses one and gives the reason. A missing driver is a
+//! typed result, never a panic.
 //!
 //! | module | topic |
 //! | --- | --- |
 //! | [`tensor`] | block-scaled matrices in host memory, checked at construction |
-//! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, each project's bytes by name, on the CPU and on a device |
-//! | [`device`], [`buffer`], [`kernels`] | what runs kernels, its memory, and where the PTX is |
+//! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, with the bytes of the project that a recipe is named after, on the CPU and on a device |
+//! | [`device`], [`buffer`], [`kernels`] | GPUs and the emulator, their memory, and the files of kernels |
 //! | [`gemv`] | batched matrix-vector products: plans, launches, and a layer of a checkpoint as a GEMV |
 //! | [`gemm`] | matrix products with block-scaled weights: plans and launches |
 //! | [`tune`] | measured choices of GEMM kernels |
@@ -19,13 +19,13 @@
 //! | [`checkpoint`] | safetensors files, whole models, and four projects' layouts of quantised weights |
 //! | [`operands`] | operands of a GEMV or a GEMM in a safetensors file |
 //! | [`floats`] | floats of several types as bytes |
-//! | [`doctor`] | what this machine has, and what will be used |
+//! | [`doctor`] | the driver, GPUs and kernels of this machine, and which of them will be used |
 //! | [`cuda`] | the CUDA backend |
-//! | [`error`] | everything that can go wrong |
+//! | [`error`] | the error types |
 //!
 //! # Example
-//! Where there is no GPU, this runs on the emulator. `None` in place of the folder looks beside
-//! the program.
+//! Without a GPU, this runs on the emulator. With `None` in place of the folder, kernels are looked
+//! for beside the program.
 //! ```
 //! use std::path::Path;
 //!

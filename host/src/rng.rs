@@ -2,7 +2,7 @@
 //! "Fast Splittable Pseudorandom Number Generators", 2014). The same seed gives the same inputs
 //! on every machine.
 
-/// SplitMix64: 64 bits of state, period 2^64, every seed is good.
+/// SplitMix64: 64 bits of state, period 2^64; every seed is suitable.
 #[derive(Clone, Debug)]
 pub struct SplitMix64 {
     state: u64,
@@ -24,8 +24,8 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound` (which is not 0); the bias, below `bound / 2^32`, does not matter
-    /// for test inputs.
+    /// A number below `bound` (which is not 0). The bias is below `bound / 2^32`, which is
+    /// irrelevant for test inputs.
     pub fn below(&mut self, bound: u32) -> u32 {
         (((self.next_u64() >> 32) * u64::from(bound)) >> 32) as u32
     }

@@ -10,10 +10,10 @@ use thiserror::Error;
 /// Largest dimension: kernels take 32-bit sizes.
 pub const MAX_DIM: u64 = i32::MAX as u64;
 
-/// Why a shape string cannot be used. All of them are bad input.
+/// The reasons why a shape string cannot be used. All of them are bad input.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ShapeError {
-    /// The part before the colon is no operation of this project.
+    /// The part before the colon is not an operation of this project.
     #[error(
         "unknown operation `{op}` in shape `{text}`; known: gemv, gemm, dual, grouped, quantize"
     )]
@@ -54,7 +54,7 @@ pub enum ShapeError {
     Overflow {
         /// The whole string.
         text: String,
-        /// The dimension's letter, or what was being sized.
+        /// The dimension's letter, or the quantity that overflows.
         field: String,
         /// The limit.
         max: u64,
@@ -68,10 +68,10 @@ pub enum ShapeError {
         field: String,
         /// The block.
         required: usize,
-        /// What was found.
+        /// The value found.
         actual: usize,
     },
-    /// No set has this name.
+    /// There is no set with this name.
     #[error(
         "unknown set of shapes `{name}`; known: gemv, gemv-correctness, gemv-ragged, quantize, gemm, gemm-correctness, dual, grouped, decode, all; built: the gemv and gemm sets, decode, quantize, all"
     )]
@@ -98,8 +98,8 @@ impl GemvShape {
         Self { m, k, l }
     }
 
-    /// Bytes that the operation must read and write at least once: codes, scales without
-    /// padding, and the result in elements of `output_bytes`.
+    /// Bytes that the operation must read or write at least once: codes, scales without padding,
+    /// and the result in elements of `output_bytes`.
     #[must_use]
     pub fn bytes(self, output_bytes: usize) -> u64 {
         let row = (self.k / 2 + self.k / Nvfp4::BLOCK) as u64;
@@ -122,7 +122,7 @@ pub struct GemmShape {
     pub n: usize,
     /// Columns of both, a multiple of the format's block.
     pub k: usize,
-    /// Batch entries; shape strings name one.
+    /// Batch entries; a shape string always means one.
     pub l: usize,
 }
 
@@ -195,7 +195,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Operations by name with their forms.
+/// Operations by name, each with the form of its shape string.
 const FORMS: [(&str, &str); 5] = [
     ("gemv", "gemv:MxKxL"),
     ("gemm", "gemm:MxNxK"),
@@ -222,8 +222,8 @@ impl FromStr for Shape {
     }
 }
 
-/// The sizes after the colon, in order, each checked. `form` names the letters; a letter followed
-/// by a list (`M1,M2,..`) takes any number of sizes.
+/// The sizes after the colon, in order, each checked. `form` has the letters; a letter followed by
+/// a list (`M1,M2,..`) takes any number of sizes.
 fn parse_sizes(text: &str, sizes: &str, form: &'static str) -> Result<Vec<u64>, ShapeError> {
     let wrong_form = || ShapeError::Form { text: text.into(), expected: form };
     let letters = form.split_once(':').map_or("", |(_, letters)| letters);
@@ -243,7 +243,7 @@ fn parse_sizes(text: &str, sizes: &str, form: &'static str) -> Result<Vec<u64>, 
                 return Err(wrong_form());
             }
             let field = || if is_list { format!("M{}", index + 1) } else { (*letter).to_owned() };
-            // All digits, so the only way to fail is to be too large.
+            // It has digits only, so it can only be too large.
             match size.parse::<u64>() {
                 Ok(0) => return Err(ShapeError::Zero { text: text.into(), field: field() }),
                 Ok(value) if value <= MAX_DIM => dims.push(value),
@@ -269,17 +269,17 @@ fn gemv_shape(text: &str, m: u64, k: u64, l: u64) -> Result<Shape, ShapeError> {
 }
 
 fn gemm_shape(text: &str, m: u64, n: u64, k: u64) -> Result<Shape, ShapeError> {
-    // Two sizes below 2^31 and an element's 4 bytes: no operand and no result overflows.
+    // With two sizes below 2^31 and elements of 4 bytes, neither operands nor result overflow.
     let k = whole_blocks(text, k)?;
     Ok(Shape::Gemm(GemmShape::of(m as usize, n as usize, k)))
 }
 
-/// The sizes are below 2^31, so that their product times any element's size fits.
+/// Checks that the sizes are below 2^31, so that their product times the size of any element fits.
 fn quantize_shape(text: &str, m: u64, k: u64) -> Result<Shape, ShapeError> {
     Ok(Shape::Quantize(QuantizeShape { m: m as usize, k: whole_blocks(text, k)? }))
 }
 
-/// A K that is a multiple of the smaller block.
+/// Checks that K is a multiple of the smaller block.
 fn whole_blocks(text: &str, k: u64) -> Result<usize, ShapeError> {
     let (actual, required) = (k as usize, Nvfp4::BLOCK);
     if Nvfp4::blocks(actual).is_some() {
@@ -338,14 +338,14 @@ pub const GEMM_CORRECTNESS: [GemmShape; 10] = [
     GemmShape::of(512, 1536, 7168),
 ];
 
-/// One step of generating text: few tokens, two layers.
+/// The products of one decoding step: few tokens, two layers.
 #[must_use]
 pub fn decode() -> Vec<GemmShape> {
     let layer = |(n, k)| [1, 2, 4, 8, 16, 32, 64].map(|m| GemmShape::of(m, n, k));
     [(7168, 16384), (4096, 7168)].into_iter().flat_map(layer).collect()
 }
 
-/// The matrices that quantising is measured on.
+/// The matrices with which quantising is measured.
 pub const QUANTIZE: [QuantizeShape; 4] = [
     QuantizeShape { m: 1024, k: 1024 },
     QuantizeShape { m: 4096, k: 8192 },
@@ -353,10 +353,10 @@ pub const QUANTIZE: [QuantizeShape; 4] = [
     QuantizeShape { m: 16384, k: 8192 },
 ];
 
-/// The shapes of a named set (`--set`): `gemv` (the contest's benchmarks), `gemv-correctness` and
-/// `gemv-ragged` (for checking, not timing), the same of `gemm`, `decode` (GEMM with few tokens),
-/// `quantize`, or `all`, which is every benchmark set
-/// that is built.
+/// The shapes of a named set (`--set`): `gemv` and `gemm` (the benchmarks of the contests),
+/// `gemv-correctness`, `gemv-ragged` and `gemm-correctness` (for checking, not for timing),
+/// `decode` (GEMM with few tokens), `quantize`, or `all`, which is every benchmark set that is
+/// built.
 ///
 /// # Errors
 /// [`ShapeError::NotBuilt`] and [`ShapeError::UnknownSet`].

@@ -18,7 +18,7 @@ impl Dims {
     /// A batch of `batch` matrices of `rows` x `cols` (K).
     ///
     /// # Errors
-    /// [`Error::Shape`] for a zero, [`Error::Overflow`] where the element count does not fit.
+    /// [`Error::Shape`] for a zero, [`Error::Overflow`] if the element count does not fit.
     pub fn new(batch: usize, rows: usize, cols: usize) -> Result<Self> {
         for (field, value) in [("batch", batch), ("rows", rows), ("columns", cols)] {
             if value == 0 {
@@ -46,7 +46,7 @@ impl Dims {
         self.rows
     }
 
-    /// Columns of each matrix: the dimension along which blocks run.
+    /// Columns of each matrix, K: the dimension of the blocks.
     #[must_use]
     pub fn cols(self) -> usize {
         self.cols
@@ -65,7 +65,7 @@ impl Dims {
     }
 }
 
-/// A batch of matrices in a block-scaled format: packed e2m1 codes, one scale byte a block, and
+/// A batch of matrices in a block-scaled format: packed e2m1 codes, one scale byte per block, and
 /// one f32 scale for the tensor.
 ///
 /// The value of element `(l, r, k)` is `code * (global * scale)`.
@@ -75,8 +75,8 @@ impl Dims {
 /// | codes | `[batch, rows, cols / 2]` bytes | row-major, element `2j` in the low nibble |
 /// | scales | `batch` matrices of `[rows, cols / BLOCK]` | each in [`layout`](Self::layout), padding included |
 ///
-/// A value of this type is valid: lengths agree, K is a multiple of the block, every scale is
-/// finite and unsigned. Padding bytes of the 128x4 layout are not looked at.
+/// A value of this type is valid: the lengths agree, K is a multiple of the block, and every scale
+/// is finite and unsigned. Padding bytes of the 128x4 layout are not checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockScaled<F> {
     name: String,
@@ -89,7 +89,7 @@ pub struct BlockScaled<F> {
 }
 
 impl<F: BlockFormat> BlockScaled<F> {
-    /// Checks the parts and puts them together. `name` appears in errors.
+    /// A tensor of these parts, after checking them. `name` appears in errors.
     ///
     /// # Errors
     /// [`Error::Shape`] for a K that is not a multiple of the block or a wrong length,
@@ -194,7 +194,7 @@ impl<F: BlockFormat> BlockScaled<F> {
         self.dims.cols / F::BLOCK
     }
 
-    /// Bytes from one matrix's scales to the next one's.
+    /// Bytes from one matrix's scales to those of the next matrix.
     #[must_use]
     pub fn scale_stride(&self) -> usize {
         self.scales.len() / self.dims.batch
@@ -203,7 +203,7 @@ impl<F: BlockFormat> BlockScaled<F> {
     /// Packed codes of one row.
     ///
     /// # Panics
-    /// Where `batch` or `row` is outside the tensor.
+    /// If `batch` or `row` is outside the tensor.
     #[must_use]
     pub fn row_codes(&self, batch: usize, row: usize) -> &[u8] {
         let len = pack::packed_len(self.dims.cols);
@@ -213,7 +213,7 @@ impl<F: BlockFormat> BlockScaled<F> {
     /// Scale byte of block `kb` of one row.
     ///
     /// # Panics
-    /// Where the indices are outside the tensor.
+    /// If the indices are outside the tensor.
     #[must_use]
     pub fn scale_byte(&self, batch: usize, row: usize, kb: usize) -> u8 {
         let matrix = &self.scales[batch * self.scale_stride()..][..self.scale_stride()];
@@ -223,7 +223,7 @@ impl<F: BlockFormat> BlockScaled<F> {
     /// The same tensor with its scales in another layout; new padding bytes are zero.
     ///
     /// # Errors
-    /// [`Error::Overflow`] or [`Error::Memory`] where the padded scales do not fit.
+    /// [`Error::Overflow`] or [`Error::Memory`] if the padded scales do not fit.
     pub fn to_layout(&self, layout: ScaleLayout) -> Result<Self> {
         let (_, bytes) = byte_counts::<F>(&self.name, self.dims, layout)?;
         let mut scales = filled("scales", bytes, 0u8)?;
@@ -239,11 +239,11 @@ impl<F: BlockFormat> BlockScaled<F> {
         Ok(Self { layout, scales, ..self.clone() })
     }
 
-    /// All values in f32, row-major: `code * (global * scale)`, rounded after each product, the
-    /// order in which TorchAO dequantises.
+    /// All values in f32, row-major: `code * (global * scale)`, rounded after each product in the
+    /// same order as in TorchAO.
     ///
     /// # Errors
-    /// [`Error::Memory`] where the result does not fit.
+    /// [`Error::Memory`] if the result does not fit.
     pub fn dequantize(&self) -> Result<Vec<f32>> {
         let mut values = reserve("dequantised tensor", self.dims.elements())?;
         for batch in 0..self.dims.batch {

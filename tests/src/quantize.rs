@@ -205,8 +205,9 @@ pub fn run(machine: &Machine, case: &Case, input: &[u8], up: Option<&[u8]>) -> Q
     let errors = memory.alloc_from("errors", &NO_ERROR.to_le_bytes()).expect("room");
     let config = quantize_config(case.recipe, case.ty, silu);
     let (ctas, depth) = config.launch(m, k, case.layout, sms);
-    // Few CTAs go round many times, also where the host would have more of them.
-    let grid = case.sms.map_or(ctas, |few| ctas.min(few));
+    // Few CTAs that live for the whole launch go round many times, also where the host would
+    // have more of them.
+    let grid = case.sms.filter(|_| config.persistent).map_or(ctas, |few| ctas.min(few));
     let params = QuantizeParams {
         input,
         up,

@@ -62,9 +62,8 @@ fn gemm_of_sm_90a() {
 /// pair, with K split, with multicast.
 #[test]
 fn gemm_of_sm_100a() {
-    let kinds = first_of_each(&blackwell::CONFIGS, |c| {
-        (c.format, c.left, c.pair, c.splits > 1, c.share)
-    });
+    let kinds =
+        first_of_each(&blackwell::CONFIGS, |c| (c.format, c.left, c.pair, c.splits > 1, c.share));
     assert!(kinds.len() > 15, "{}", kinds.len());
     for schedule in schedules() {
         let kernels = emulated(DEVICES[1], schedule);

@@ -1,15 +1,15 @@
-//! Launch bundles: one kernel launch with everything it reads and what it must
-//! write, as a folder.
+//! Launch bundles: one kernel launch with all its inputs and its expected outputs, as a
+//! folder.
 //!
-//! A bundle holds the PTX, the launch's shape, the parameter block byte for byte,
-//! device allocations at the addresses that the block names, tensor maps by their
+//! A bundle holds the PTX, the launch's shape, the bytes of the parameter block,
+//! device allocations at the addresses in the block, tensor maps by their
 //! arguments (their 128 bytes depend on the driver and are encoded here), and
-//! expected outputs with how to compare them. Whoever can run the kernel on a GPU
-//! writes one; [`Bundle::replay`] runs it on the emulator.
+//! expected outputs with the way to compare them. A program that runs the kernel on a GPU
+//! can write one; [`Bundle::replay`] runs it on the emulator.
 //!
 //! # `bundle.json`
 //!
-//! | field | what |
+//! | field | contents |
 //! |---|---|
 //! | `ptx` | path of the module; all paths are relative to the folder |
 //! | `entry`, `grid`, `block` | kernel, CTAs, threads of a CTA |

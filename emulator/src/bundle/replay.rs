@@ -1,4 +1,4 @@
-//! Running a bundle on the emulator.
+//! Runs a bundle on the emulator.
 
 use super::{Bundle, BundleError, MapPlace, OutputReport};
 use crate::experiment::{Conditions, Experiment, Outcome, Watched};

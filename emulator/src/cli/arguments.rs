@@ -1,4 +1,4 @@
-//! The argument file: a JSON list, one item a kernel parameter.
+//! The argument file: a JSON list with one item per kernel parameter.
 //!
 //! | item | value |
 //! | --- | --- |

@@ -128,7 +128,7 @@ fn check_all(args: &CheckArgs) -> Result<Printed, ConformanceError> {
     Ok((text, u8::from(!good)))
 }
 
-/// A line a family, and each probe that is not as recorded.
+/// Prints one line per family, and each probe that differs from its recording.
 fn text(reports: &[FamilyReport]) -> String {
     let mut text = String::new();
     let mut totals = Counts::default();

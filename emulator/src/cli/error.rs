@@ -1,4 +1,4 @@
-//! Why a run gave no result.
+//! Errors that end a run without a result.
 
 use ptx_emu::{LaunchError, LoadError, MemoryError};
 use std::io;

@@ -1,7 +1,7 @@
 //! Command line of `ptx-emu`.
 //!
-//! Exit codes: 0 the kernel ran (and gave what was expected), 1 it ran and did
-//! something wrong, 2 bad input, 141 the reader of the report closed the pipe.
+//! Exit codes: 0 if the kernel ran (with the expected outputs), 1 if it ran with an
+//! error, 2 for bad input, 141 if the reader of the report closed the pipe.
 //! Messages go to standard error; standard output has the report, or with
 //! `--json` one JSON object in every case but a wrong command line.
 

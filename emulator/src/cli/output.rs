@@ -25,7 +25,7 @@ pub(crate) struct Output {
 pub(crate) struct Written {
     /// What was asked for.
     pub(crate) output: Output,
-    /// Offset of the first byte that nobody wrote (they are 0xCB in the file).
+    /// Offset of the first uninitialised byte (these are 0xCB in the file).
     pub(crate) first_uninitialised: Option<u64>,
 }
 

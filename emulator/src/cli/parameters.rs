@@ -1,4 +1,4 @@
-//! Arguments to device memory and a parameter block.
+//! Converts arguments to device memory and a parameter block.
 
 use super::arguments::{Argument, Buffer, Field, FieldValue, MapArgument, Source};
 use super::error::{ArgumentError, CliError};
@@ -15,7 +15,7 @@ const POINTER: u64 = 8;
 /// Required alignment of a tensor map, bytes (PTX ISA 5.5.8).
 const MAP_ALIGN: u64 = 64;
 
-/// What a launch needs besides its shape.
+/// The parts of a launch besides its shape.
 #[derive(Debug)]
 pub(crate) struct Bound {
     /// The whole parameter block.

@@ -1,4 +1,4 @@
-//! What a run says on standard output.
+//! The report of a run on standard output.
 
 use super::error::CliError;
 use super::run::Done;
@@ -49,7 +49,7 @@ pub(crate) fn failure(error: &CliError) -> String {
     .to_string()
 }
 
-/// What a kernel did wrong.
+/// The error of a kernel.
 pub(crate) fn diagnostic(diagnostic: &Diagnostic) -> Value {
     json!({
         "status": "diagnostic",

@@ -1,5 +1,5 @@
-//! Kernels that apply an instruction to arrays of operands, and kernels written
-//! out, as probes.
+//! Builds probes: kernels that apply an instruction to arrays of operands, and kernels given as
+//! text.
 
 use super::compare::{Comparison, Element};
 use super::probe::{Checksum, Family, Input, Probe};

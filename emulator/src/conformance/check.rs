@@ -1,4 +1,4 @@
-//! Running probes on the emulator and comparing with recordings.
+//! Runs probes on the emulator and compares with recordings.
 
 use super::compare::{Comparison, compare};
 use super::probe::{Family, Probe, probes};

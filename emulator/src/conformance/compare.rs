@@ -1,4 +1,4 @@
-//! Comparing an output with the recorded one.
+//! Compares an output with the recorded one.
 
 use crate::num::{bfloat, half};
 

@@ -1,12 +1,11 @@
-//! Conformance with hardware: small programs whose results on a real GPU are
-//! kept as recordings, and must be the emulator's as well.
+//! Conformance with hardware: small kernels whose results on a real GPU are recorded. The
+//! emulator must give the same results.
 //!
 //! A [`Probe`] is a PTX kernel with its launch, its inputs and a way to compare.
 //! Inputs come from generators with fixed seeds, so that a [`Recording`] holds
-//! outputs only, with a checksum of the text and the inputs they belong to: a
-//! probe that has changed since is [`Outcome::Stale`], an error and never compared. A
-//! probe that is still to be recorded is [`Outcome::NotRecorded`]: it is listed, and
-//! nothing is claimed of it.
+//! only outputs, with a checksum of the text and of the inputs. A probe that has
+//! changed since its recording is [`Outcome::Stale`], which is an error; it is not compared. A
+//! probe without a recording is [`Outcome::NotRecorded`]; it is listed and proves nothing.
 //!
 //! | file | topic |
 //! |---|---|
@@ -14,16 +13,16 @@
 //! | `builder` | kernels that apply an instruction to arrays |
 //! | `program` | kernels of whole CTAs and clusters with shared memory and barriers |
 //! | `values` | operands: special values of every format, and seeded bits |
-//! | `families` | the probes, a file a family |
+//! | `families` | the probes, one file per family |
 //! | `compare` | exact, or within a stated tolerance |
 //! | `recording` | the container of a family's outputs |
 //! | `check` | running probes on the emulator and comparing |
 //!
-//! What this can miss: probes show results, not timing; instructions whose
-//! result depends on the order of threads are probed only where every order
-//! gives the same; a recording stands for the device and the driver that its
-//! header names (integer division and `div`, `sqrt` of floats are sequences that
-//! the driver's compiler chooses).
+//! What this can miss: probes show results, not timing. Instructions whose
+//! result depends on the order of threads are probed only if every order
+//! gives the same result. A recording is valid for the device and the driver that its
+//! header names (integer division and `div`, `sqrt` of floats are sequences of instructions
+//! that the driver's compiler chooses).
 
 mod builder;
 mod check;

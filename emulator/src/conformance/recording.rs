@@ -2,8 +2,7 @@
 //!
 //! Layout: one line of JSON (format, family, device, driver, and for each probe its
 //! name, checksum, length and the checksum of its output), a line feed, then the
-//! outputs one after the other in that order. Checksums are FNV-1a, 64 bits, in
-//! hexadecimal.
+//! outputs in the same order. Checksums are 64-bit FNV-1a in hexadecimal.
 
 use super::probe::{Checksum, Family, Probe};
 use serde::{Deserialize, Serialize};

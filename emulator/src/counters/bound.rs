@@ -1,4 +1,4 @@
-//! The least time that a machine could take.
+//! The least time that a GPU could take for the counted work.
 
 use super::{Counters, Family};
 use crate::Gpu;

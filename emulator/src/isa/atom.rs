@@ -1,8 +1,8 @@
 //! Atomics: PTX ISA 9.7.13.10 (`atom`), 9.7.13.11 (`red`), vectors included.
 //!
-//! Lanes are served in lane order. Ordering and scope modifiers order nothing
-//! more than that: memory is sequentially consistent here. `atom.add.f32` on
-//! global memory flushes subnormals, on shared memory it does not, as PTX says.
+//! Lanes are processed in lane order. Ordering and scope modifiers have no further
+//! effect, because memory is sequentially consistent here. As PTX specifies, `atom.add.f32`
+//! flushes subnormals in global memory and not in shared memory.
 //! `red.async` is in `cluster`.
 
 use super::mem;

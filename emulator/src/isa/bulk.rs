@@ -2,9 +2,9 @@
 //! `cp.async.bulk.prefetch`, `cp.async.bulk.commit_group`,
 //! `cp.async.bulk.wait_group`).
 //!
-//! All directions, multicast, byte masks. Cache policies and prefetches have no
-//! effect, but a prefetch's range is checked. Every executing lane issues an
-//! operation of its own.
+//! All directions, multicast and byte masks are modelled. Cache policies and prefetches have
+//! no effect, but the range of a prefetch is checked. Every executing lane issues a separate
+//! operation.
 //!
 //! What it can miss: reductions combine all bytes at once; see also
 //! `machine::units`.

@@ -2,10 +2,10 @@
 //! (`barrier.cluster`), 9.7.9.12 (`st.async`), 9.7.13.12 (`red.async`), 9.7.19.5
 //! (`setmaxnreg`).
 //!
-//! The cluster barrier's semantics order nothing here. `st.async` and
-//! `red.async` are operations of their own, a lane each. `setmaxnreg` follows
-//! the rules of `machine::units::registers`; in a kernel that does not fix its
-//! number of registers it does nothing, as the assembler has it.
+//! The semantics of the cluster barrier order nothing here. `st.async` and
+//! `red.async` are one asynchronous operation per lane. `setmaxnreg` follows
+//! the rules of `machine::units::registers`; as with the assembler, it has no effect in a
+//! kernel that does not limit its number of registers.
 //!
 //! What it can miss: `.mmio` and global forms of `st.async` are not modelled,
 //! nor is `multimem`.

@@ -1,8 +1,8 @@
 //! Control flow: PTX ISA 9.7.12 (`bra`, `brx.idx`, `call`, `ret`, `exit`) and
 //! 9.7.19 (`trap`, `brkpt`).
 //!
-//! `.uni` is taken as a hint: a branch marked so that diverges is executed as
-//! if it were not. Of functions that the module only declares, those of
+//! `.uni` is only a hint: a branch with it that diverges is executed like one
+//! without it. Of the functions that a module only declares, those of
 //! `system_call` are modelled.
 
 use super::system_call;

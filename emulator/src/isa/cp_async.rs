@@ -71,7 +71,7 @@ pub(super) fn wait(kind: GroupKind, keep: Option<u32>, reads_only: bool) -> Op {
     }
 }
 
-/// How much of the source a lane reads.
+/// The number of source bytes that a lane reads.
 #[derive(Debug, Clone, Copy)]
 enum Amount {
     All,

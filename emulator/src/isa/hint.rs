@@ -2,9 +2,9 @@
 //! `prefetchu`, `createpolicy`, `applypriority`, `discard`, `pmevent` (PTX ISA
 //! 9.7.9, 9.7.12, 9.7.19).
 //!
-//! `nanosleep` lets others run first. Addresses are not checked. `discard` leaves memory as it is, where
-//! PTX would allow its contents to be lost. The cache policy that
-//! `createpolicy` makes is 0.
+//! `nanosleep` lets other warps run first. Addresses are not checked. `discard` leaves memory
+//! unchanged, although PTX allows its contents to be lost. The cache policy of
+//! `createpolicy` is 0.
 
 use crate::machine::code::Op;
 use crate::machine::regs::LANES;

@@ -1,12 +1,12 @@
 //! Moving 8x8 and 16x16 matrices between shared memory and the registers of a warp:
 //! PTX ISA 9.7.14.5.15 (`ldmatrix`), .16 (`stmatrix`), .17 (`movmatrix`).
 //!
-//! Every lane of a group gives the address of one row of 16 bytes, which is checked
+//! Every lane of a group supplies the address of one row of 16 bytes, which is checked
 //! for bounds, alignment and initialisation like any access; padding of
 //! `.b4x16_p64` and `.b6x16_p32` rows need not be initialised. A warp with missing
 //! lanes is reported. Not noticed: forms that the target lacks, which ptxas refuses.
 //! The layout of the transposed 8-bit forms (`m16n16`, `m16n8`) is derived from their
-//! use in front of `mma`; nothing recorded covers it.
+//! use before `mma` and has no recording.
 
 use super::mem::{Address, address, space};
 use super::mma::{sources, sync_aligned, targets, whole_warp};
@@ -51,7 +51,7 @@ impl Layout {
         }
     }
 
-    /// Registers a matrix.
+    /// Registers per matrix.
     const fn registers(self) -> usize {
         self.rows() / 8
     }
@@ -69,7 +69,7 @@ impl Layout {
     }
 }
 
-/// What a row holds.
+/// The contents of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Bytes,

@@ -1,7 +1,7 @@
 //! Loads and stores: PTX ISA 9.7.9.8 to 9.7.9.12 (`ld`, `ld.global.nc`, `ldu`,
 //! `st`).
 //!
-//! Strong loads count as looks for what other threads do (`units::spin`). Cache
+//! Strong loads are counted to detect threads that spin (`units::spin`). Cache
 //! operators, eviction priorities, prefetch sizes and cache policies have
 //! no effect. `.volatile`, `.relaxed`, `.acquire`, `.release` and `.mmio` order
 //! nothing more than program order: memory is sequentially consistent here, so

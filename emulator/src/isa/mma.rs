@@ -3,8 +3,8 @@
 //!
 //! All dense shapes and types, including the `kind::` forms of sm_120a. Arithmetic
 //! is that of [`tensor`](crate::tensor), which states how far hardware may differ.
-//! The warp executes as a whole; lanes that never come, or that have exited, are
-//! reported. `mma.sp` is not modelled.
+//! The warp executes as a whole; lanes that never reach the instruction, or that have exited,
+//! are reported. `mma.sp` is not modelled.
 //!
 //! Not noticed: forms that the target lacks, which ptxas refuses; scale selectors
 //! out of range or different between lanes, of which lane 0's low bits count;

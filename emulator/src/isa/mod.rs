@@ -1,7 +1,6 @@
-//! Instructions, one file a family: what a PTX instruction looks like and what
-//! it does, next to each other. Each module head says which sections of the PTX
-//! ISA it models and what it can miss. Whatever no family takes is reported as
-//! unsupported when a module is loaded.
+//! Instructions, one file per family, with decoding and semantics next to each other. Each
+//! module head states which sections of the PTX ISA it models and which errors it can miss. An
+//! instruction that belongs to no family is reported as unsupported when a module is loaded.
 
 mod atom;
 mod bits;

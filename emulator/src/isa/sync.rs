@@ -1,9 +1,9 @@
 //! Barriers and fences: PTX ISA 9.7.13.1 (`bar`, `barrier`), 9.7.13.2
 //! (`bar.warp.sync`), 9.7.13.4 (`membar`, `fence`).
 //!
-//! Values are sequentially consistent here: fences only count when races are
-//! looked for. `bar` is aligned, `barrier` is so with `.aligned`; an
-//! aligned barrier that part of the warp cannot reach is reported. Cluster
+//! Memory is sequentially consistent here, so fences matter only for the detection of
+//! races. `bar` is aligned, and `barrier` is with `.aligned`; an
+//! aligned barrier that a part of the warp cannot reach is reported. Cluster
 //! barriers and proxy fences belong to the asynchronous units.
 
 use crate::machine::Reduction;

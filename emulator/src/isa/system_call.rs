@@ -2,8 +2,8 @@
 //! (device-side `printf`) and `__assertfail` (device-side `assert`), as the CUDA
 //! C++ Programming Guide describes them.
 //!
-//! What is printed is collected, cluster after cluster and lane after lane, and
-//! handed out with the launch's report; the result is the number of arguments, -1
+//! The output is collected, cluster after cluster and lane after lane, and is part
+//! of the launch's report; the result is the number of arguments, -1
 //! for a null format. A failed assertion is a diagnostic. What it can miss: the
 //! buffer never overflows here.
 

@@ -58,7 +58,7 @@ fn access(d: &mut Decode<'_>, offset: usize, packing: &str) -> Decoded<Access> {
     Ok(Access { shape, registers: shape.registers(repeat), halves })
 }
 
-/// Where a warp's access is: lane, column, and the ranges of its cells.
+/// The place of a warp's access: lane, column, and the ranges of its cells.
 struct Where {
     lane: u32,
     column: u32,

@@ -2,10 +2,10 @@
 //! (`tensormap.replace`), 9.7.13.17 (`tensormap.cp_fenceproxy`), 9.7.13.4
 //! (`fence.proxy`).
 //!
-//! `fence.proxy.async` covers what its warp wrote through the generic proxy, see
-//! `machine::units::proxy`; its one-directional forms count as the whole fence,
-//! `fence.proxy.alias` does nothing. `cp_fenceproxy` is done by a whole warp,
-//! at the addresses of its first lane.
+//! `fence.proxy.async` covers the warp's own writes through the generic proxy, see
+//! `machine::units::proxy`; its one-directional forms count as the whole fence, and
+//! `fence.proxy.alias` has no effect. `cp_fenceproxy` is executed by a whole warp,
+//! with the addresses of its first lane.
 //!
 //! What it can miss: release fences of the tensormap proxy, scopes, maps that
 //! are replaced in global memory and used without `cp_fenceproxy`.
@@ -145,7 +145,8 @@ impl Edit {
     }
 }
 
-/// `tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.scope.sync.aligned [dst], [src], 128`
+/// `tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.scope.sync.aligned
+/// [dst], [src], 128`
 fn cp_fenceproxy(d: &mut Decode<'_>) -> Decoded<Op> {
     const PARTS: [&str; 6] =
         ["global", "shared::cta", "tensormap::generic", "release", "sync", "aligned"];

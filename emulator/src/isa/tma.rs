@@ -2,11 +2,11 @@
 //! `cp.reduce.async.bulk.tensor`, `cp.async.bulk.prefetch.tensor`).
 //!
 //! Tile mode in 1 to 5 dimensions, `tile::gather4` and `tile::scatter4`,
-//! multicast, `.cta_group`. The map is read and decoded at issue. A box counts
-//! in full for `complete_tx`, whatever part of it is out of bounds. Cache
-//! policies and prefetches have no effect, but a prefetch's operands are
-//! checked. im2col modes are not modelled. Every executing lane issues an
-//! operation of its own.
+//! multicast, `.cta_group`. The map is read and decoded at issue. `complete_tx`
+//! counts the whole box, even if a part of it is out of bounds. Cache
+//! policies and prefetches have no effect, but the operands of a prefetch are
+//! checked. im2col modes are not modelled. Every executing lane issues a separate
+//! operation.
 //!
 //! What it can miss: see `tensor_map` and `machine::units`; maps that another
 //! cluster edits meanwhile.

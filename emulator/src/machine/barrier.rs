@@ -1,8 +1,8 @@
 //! The sixteen barriers of a CTA (PTX ISA 9.7.13.1, `bar` and `barrier`).
 //!
-//! A barrier completes when as many threads have arrived as it expects: the
+//! A barrier completes when the expected number of threads has arrived: the
 //! number given, or every thread of the CTA that has not exited. Completion
-//! starts a new generation, which is what waiting fragments look at.
+//! starts a new generation, for which waiting fragments check.
 
 use crate::diagnostic::DiagnosticKind;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! A cluster: CTAs that live together, their warps interleaved by the schedule.
+//! A cluster: CTAs that are resident together, whose warps the schedule interleaves.
 
 mod starts;
 mod trace;

@@ -1,9 +1,9 @@
 //! Decoded instructions.
 //!
 //! An instruction is decoded once, at load, into a closure over its register
-//! rows and modifiers: pure register operations see only the register file,
-//! effects see the whole context. What changes the flow of control or waits for
-//! other lanes is plain data that the warp interprets.
+//! rows and modifiers: pure register operations have access only to the register file,
+//! effects to the whole context. Instructions that change the flow of control or wait for
+//! other lanes are plain data, which the warp interprets.
 
 use super::context::Context;
 use super::regs::{FrameSize, Pred, Regs, Slot};
@@ -31,7 +31,7 @@ pub(crate) struct Instr {
     pub(crate) family: Family,
 }
 
-/// What an instruction does.
+/// The effect of an instruction.
 pub(crate) enum Op {
     /// Register operation.
     Alu(Alu),
@@ -88,7 +88,7 @@ pub(crate) enum RedTarget {
     Pred(u32),
 }
 
-/// Where a call goes.
+/// The target of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Callee {
     /// A function by index.

@@ -1,4 +1,4 @@
-//! What an executing instruction sees.
+//! The context of an executing instruction.
 
 use super::Barriers;
 use super::launch::Env;
@@ -8,7 +8,7 @@ use super::stats::Stats;
 use super::units::Units;
 use crate::memory::{BlockId, Local, Plain};
 
-/// Where a warp is.
+/// The place of a warp.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place {
     /// `%ctaid`

@@ -1,5 +1,5 @@
-//! Running one fragment of a warp: the loop over instructions, and what
-//! branches, calls, exits and synchronising instructions do to the set of
+//! Runs one fragment of a warp: the loop over instructions, and the effects of
+//! branches, calls, exits and synchronising instructions on the set of
 //! fragments.
 
 use super::Reduction;

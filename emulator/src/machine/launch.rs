@@ -1,5 +1,5 @@
-//! Launching a kernel: checking the request, placing variables. Which cluster
-//! runs when is `residency`'s matter.
+//! Launches a kernel: checks the request and places variables. `residency` determines when
+//! each cluster runs.
 
 use super::code::{FunctionCode, Instr};
 use super::dependency::{Advance, Step, overlapped};
@@ -38,7 +38,7 @@ pub struct Launch<'a> {
     pub instruction_limit: Option<u64>,
 }
 
-/// Why a launch gave no result.
+/// The reasons why a launch has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {

@@ -1,4 +1,4 @@
-//! Register file of a warp, structure of arrays: one row of 32 lanes a
+//! Register file of a warp, as a structure of arrays: one row of 32 lanes per
 //! register, predicates as lane masks.
 //!
 //! Registers of up to 32 bits live in 32-bit rows (narrow ones zero-extended),

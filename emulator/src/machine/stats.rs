@@ -1,5 +1,4 @@
-//! Counting during a run: cheap per-instruction counts that are folded into
-//! families at the end.
+//! Counts during a run, per instruction; they are summed by family at the end.
 
 use super::code::Instr;
 use crate::counters::{AsyncCount, Counters, FamilyCount, LevelBytes, SpaceCount, TensorCount};

@@ -1,17 +1,16 @@
 //! A warp: a set of fragments, each a program counter, the lanes at it and a
 //! call stack.
 //!
-//! One fragment is the common case and runs without any check. Where lanes part,
+//! One fragment is the common case and runs without any check. When lanes diverge,
 //! the fragment with the deepest stack and the lowest program counter runs
-//! first, and fragments that meet at one program counter with equal stacks
-//! merge: that reconverges structured code without knowing post-dominators.
-//! Every lane makes progress on its own: a fragment that has run for long while
-//! others could run gives them a short turn. The random schedule lets lanes stay
-//! behind anywhere, as PTX allows: only `.sync` and `.aligned` instructions bring
-//! lanes together.
+//! first, and fragments with the same program counter and equal stacks merge. This
+//! reconverges structured code without knowing post-dominators. Lanes make independent
+//! progress: a fragment that has run for long while others could run gives them a short
+//! turn. Under the random schedule lanes may diverge anywhere, as PTX allows; only `.sync`
+//! and `.aligned` instructions bring lanes together.
 //!
-//! `.sync` instructions wait until the lanes they name have come, `.aligned`
-//! ones until every live lane of the warp has.
+//! `.sync` instructions wait until the lanes that they name have arrived, `.aligned`
+//! instructions until every live lane of the warp has arrived.
 
 mod parting;
 
@@ -95,7 +94,7 @@ impl Fragment {
     }
 }
 
-/// What a warp shares with the rest of its cluster during a turn.
+/// The state that a warp shares with the rest of its cluster during a turn.
 pub(crate) struct Surroundings<'a> {
     pub(crate) shared: &'a mut [Plain],
     pub(crate) barriers: &'a mut Barriers,

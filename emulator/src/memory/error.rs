@@ -1,4 +1,4 @@
-//! What can go wrong when the host side handles device memory.
+//! Errors of the host's accesses to device memory.
 
 /// A refused allocation, read or write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +51,7 @@ pub enum MemoryError {
         /// Length.
         bytes: u64,
     },
-    /// A read met a byte that nobody wrote.
+    /// A read of an uninitialised byte.
     #[error("`{name}`: byte {offset} (address {addr:#x}) was never written")]
     Uninitialised {
         /// Allocation.

@@ -1,4 +1,4 @@
-//! What the decoders of the instruction families share: modifiers, operands,
+//! The common part of the decoders of instruction families: modifiers, operands,
 //! and the shapes `d = f(a, b, c)`.
 
 use super::Module;

@@ -1,4 +1,4 @@
-//! Why a module cannot be loaded.
+//! Errors of loading a module.
 
 use crate::syntax::SyntaxError;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Where variables are: sizes, alignments, initial bytes, addresses that are
-//! only known at launch.
+//! The layout of variables: sizes, alignments, initial bytes, and addresses that are known only
+//! at launch.
 
 use super::error::LoadError;
 use super::types::Type;

@@ -45,7 +45,7 @@ pub struct ParamInfo {
     pub align: u32,
 }
 
-/// What a launch has to know about a kernel.
+/// The properties of a kernel that a launch needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelInfo {
     /// Name.

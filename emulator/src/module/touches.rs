@@ -1,4 +1,4 @@
-//! Which 32-bit registers an instruction names, for modules whose asynchronous
+//! The 32-bit registers that an instruction names, for modules whose asynchronous
 //! instructions have registers in flight.
 
 use super::scope::{Name, Scopes};

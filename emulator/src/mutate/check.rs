@@ -1,4 +1,4 @@
-//! Running mutants.
+//! Runs mutants.
 
 use super::{Edit, Equivalent, Fate, Mutant, Mutants, equivalents, operators, tree};
 use crate::experiment::{Conditions, Contents, Experiment};

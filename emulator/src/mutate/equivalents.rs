@@ -1,6 +1,6 @@
-//! The list of mutants that are known to be no faults.
+//! The list of mutants that are known to be equivalent to the original.
 //!
-//! One a line, four fields between bars:
+//! There is one mutant per line, with four fields between bars:
 //!
 //! ```text
 //! # kernel | mutation | instruction | reason
@@ -10,9 +10,8 @@
 //! `*` stands for any text. The instruction is its line in the PTX text,
 //! trimmed; `#2` at its end means the second mutant of the kernel with that
 //! mutation and instruction. Registers may be written without their numbers, which
-//! change with the compiler (`bar.warp.sync %r;`): then it is the second of all that
-//! look so. Empty lines and lines that begin with `#` are left
-//! out.
+//! change with the compiler (`bar.warp.sync %r;`); mutants that are equal without the numbers
+//! are then counted together. Empty lines and lines that begin with `#` are ignored.
 
 use super::Mutant;
 

@@ -1,15 +1,15 @@
-//! Mutation check: is a kernel's synchronisation needed, and would its absence
-//! be noticed?
+//! The mutation check: whether each synchronisation of a kernel is needed, and whether the
+//! emulator would notice its absence.
 //!
 //! One synchronisation at a time is removed or weakened in the kernel's syntax
 //! tree: CTA, warp and cluster barriers, counts, mbarrier initial counts,
 //! arrivals, byte counts, waits and parities, fences of every kind, commits,
 //! group waits, `griddepcontrol.wait`, and the semantics of atomics, loads,
 //! stores, arrivals and waits. Each mutant runs under `eager`, `lazy` and a
-//! number of seeds until a diagnostic or a wrong output gives it away. Those
-//! that none gives away survive: either the synchronisation is not needed
-//! there, or the emulator (or the input) cannot tell. A list of
-//! [`Equivalent`]s says which are known to be no faults, and why.
+//! number of seeds until there is a diagnostic or a wrong output. A mutant without
+//! either survives: either the synchronisation is not needed, or the emulator
+//! (or the input) cannot show the fault. A list of [`Equivalent`]s has the mutants that
+//! are known not to be faults, with the reasons.
 //!
 //! What it can miss: weakened scopes, barriers on another number, fences
 //! exchanged for weaker ones, and mutants of code that the launch does not

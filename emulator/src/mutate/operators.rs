@@ -1,4 +1,4 @@
-//! Which mutants an instruction has: each loses or weakens one synchronisation.
+//! The mutants of an instruction, each of which removes or weakens one synchronisation.
 
 use super::{Edit, Mutation};
 use crate::syntax::ast::{Block, Guard, Imm, Instruction, Operand, Pos, RegDecl, Statement};

@@ -1,4 +1,4 @@
-//! Finding and changing instructions in a syntax tree.
+//! Finds and changes instructions in a syntax tree.
 
 use super::Edit;
 use crate::syntax::ast::{Block, Function, Imm, Instruction, Item, Module, Operand, Statement};

@@ -1,4 +1,4 @@
-//! What is wrong with a text that is not PTX.
+//! Syntax errors.
 
 use super::ast::Pos;
 

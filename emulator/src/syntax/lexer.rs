@@ -1,9 +1,9 @@
 //! Tokens (PTX ISA 4.1, 4.2, 4.4, 4.5).
 //!
-//! A dot belongs to the word behind it, so that modifiers which begin with a
-//! digit (`.2d`, `.16x256b`) and qualified ones (`.L2::128B`) are one token. A
-//! decimal fraction without a leading digit (`.5`) looks the same; the parser,
-//! which knows when a constant is due, asks for it with [`Lexer::fraction`].
+//! A dot belongs to the word after it, so that modifiers which begin with a
+//! digit (`.2d`, `.16x256b`) and qualified modifiers (`.L2::128B`) are one token. A
+//! decimal fraction without a leading digit (`.5`) has the same form; the parser,
+//! which knows where a constant is expected, reads it with [`Lexer::fraction`].
 
 mod number;
 

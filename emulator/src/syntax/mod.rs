@@ -1,9 +1,9 @@
 //! PTX text to syntax tree.
 //!
-//! The parser accepts the whole PTX grammar and knows nothing of what an
-//! instruction means: modifiers stay strings, in source order. Meaning is given
-//! by the decoder, so that an unknown instruction is reported there, with all
-//! the others, and never as a syntax error.
+//! The parser accepts the whole PTX grammar and does not know the semantics of
+//! instructions: modifiers are strings in source order. The decoder interprets them, so that an
+//! unknown instruction is reported there, together with all others, and never as a syntax
+//! error.
 //!
 //! Where the assembler of NVIDIA's toolkit and PTX ISA 4 differ, text that
 //! either accepts is accepted (`[%rd-4]` for example), and constant expressions

@@ -1,4 +1,4 @@
-//! Recursive descent over the tokens, one topic a file.
+//! A recursive-descent parser, with one file per topic.
 
 mod declaration;
 mod expression;

@@ -166,7 +166,7 @@ impl Adder {
         part(1, part(0, 0.0)) + c
     }
 
-    /// `D = A * B (+ D)`, f32 accumulators, `d` row-major with `B`'s columns a row. As
+    /// `D = A * B (+ D)`, f32 accumulators, `d` row-major, one element per column of `B`. As
     /// [`product::multiply_f32`](super::product::multiply_f32) otherwise.
     pub fn multiply_f32(&self, a: &FloatRows, b: &FloatColumns, addend: Addend, d: &mut [f32]) {
         self.multiply(

@@ -1,5 +1,5 @@
 //! Operand types of matrix instructions (PTX ISA 5.2.3, 9.7.14.5, 9.7.16.4.2) and
-//! what their codes stand for.
+//! the values of their codes.
 
 use crate::num::minifloat::{Minifloat, UE8M0_NAN};
 use crate::num::{bfloat, half};

@@ -1,4 +1,4 @@
-//! What a descriptor can have wrong.
+//! Errors of descriptors.
 
 /// A field of a descriptor, or a combination of operands, that no instruction has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

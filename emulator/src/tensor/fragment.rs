@@ -16,7 +16,7 @@ pub struct Fragment {
     pub rows: usize,
     /// Elements along K.
     pub k: usize,
-    /// Elements a register.
+    /// Elements per register.
     pub per_register: usize,
 }
 
@@ -29,7 +29,7 @@ impl Fragment {
         Self { rows, k, per_register }
     }
 
-    /// Registers a lane.
+    /// Registers per lane.
     #[must_use]
     pub const fn registers(self) -> usize {
         self.rows * self.k / (32 * self.per_register)
@@ -47,7 +47,7 @@ impl Fragment {
 }
 
 /// Place of element `index` of `C` or `D`, any shape but `m8n8k4` of f16: f32, s32
-/// and f64 have one element a register, f16 two.
+/// and f64 have one element per register, f16 two.
 #[inline(always)]
 #[must_use]
 pub const fn accumulator(lane: usize, index: usize) -> Place {

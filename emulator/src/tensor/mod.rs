@@ -1,16 +1,16 @@
-//! Arithmetic and layouts of tensor cores: what `mma.sync`, `wgmma` and `tcgen05`
-//! share. Pure functions: bytes and numbers in, the same out, no machine state.
+//! Arithmetic and layouts of tensor cores, common to `mma.sync`, `wgmma` and `tcgen05`. These
+//! are pure functions on bytes and numbers, without machine state.
 //!
 //! | module | PTX ISA 9.x | what |
 //! |---|---|---|
 //! | [`element`] | 5.2.3 | operand types, and codes to numbers |
 //! | [`fragment`] | 9.7.14.5, 9.7.15.5 | matrix elements in the registers of a warp |
 //! | [`shared`] | 9.7.15.5.1, 9.7.16.4 | shared-memory matrix descriptors, gathering a tile |
-//! | [`tile`] | 9.7.16.10.4 | a gathered operand, and its way into panels |
+//! | [`tile`] | 9.7.16.10.4 | a gathered operand, and its conversion to panels |
 //! | [`aligned`] | 9.7.14.5, 9.7.15.5 | sums as Hopper forms them |
 //! | [`product`] | 9.7.15.5, 9.7.16.10 | panels and the blocked products over them |
 //! | [`instruction`] | 9.7.16.4.2 | instruction descriptors of `tcgen05.mma` |
-//! | [`tmem`] | 9.7.16.2, 9.7.16.8 to .10 | which cell of tensor memory holds what |
+//! | [`tmem`] | 9.7.16.2, 9.7.16.8 to .10 | the layouts of tensor memory |
 //!
 //! # Numeric model
 //!

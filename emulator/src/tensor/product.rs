@@ -1,12 +1,12 @@
 //! Panels of decoded operands, and the blocked products over them.
 //!
-//! An operand is decoded once an instruction into a panel of f64 whose order suits the
-//! inner loop: rows of `A` as they are, columns of `B` four at a time side by side. In
+//! An operand is decoded once per instruction into a panel of f64 whose order suits the
+//! inner loop: rows of `A` unchanged, columns of `B` interleaved in groups of four. In
 //! f64 all products, and for types of up to 8 bits all sums, are exact, whatever the
 //! type of `D`; block scales are multiplied in beforehand. The loop keeps a tile of
 //! 4x4 sums in registers and has no branches, so that it vectorises for any x86-64.
-//! Integer multiply-adds of 16 bits could be faster still, but the compiler finds the
-//! instruction for them only by luck.
+//! Integer multiply-adds of 16 bits could be faster, but the compiler does not reliably
+//! generate the instruction for them.
 
 use crate::num::{half, single};
 
@@ -137,7 +137,7 @@ impl Addend {
 
 pub(super) type Sums = [[f64; STEP]; STEP];
 
-/// `D = A * B (+ D)`, f32 accumulators, `d` row-major with `B`'s columns a row.
+/// `D = A * B (+ D)`, f32 accumulators, `d` row-major, one element per column of `B`.
 ///
 /// Only the part of `d` that exists is written: rows beyond its end are dropped.
 /// Nothing is, here and below, if the operands have different K, or none.

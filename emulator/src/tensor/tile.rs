@@ -1,4 +1,4 @@
-//! A gathered operand tile, rows of K after one another, and its way into panels.
+//! A gathered operand tile with consecutive rows of K, and its conversion to panels.
 //! PTX ISA 9.7.16.10.4 (packing of 4- and 6-bit types): in a byte, the element of
 //! lower index is in the low bits.
 
@@ -26,7 +26,7 @@ pub struct Tile<'a> {
     pub container: u32,
     /// Rows of `A` or columns of `B`.
     pub rows: usize,
-    /// Elements a row.
+    /// Elements per row.
     pub k: usize,
     /// `rows * k` containers; what is missing reads as zeros.
     pub bytes: &'a [u8],

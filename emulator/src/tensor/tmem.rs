@@ -1,4 +1,4 @@
-//! Which cell of tensor memory holds what: PTX ISA 9.7.16.2 (layouts of matrices),
+//! Layouts of tensor memory: PTX ISA 9.7.16.2 (layouts of matrices),
 //! 9.7.16.8 (`tcgen05.ld`, `.st`), 9.7.16.9 (`.cp`), 9.7.16.10.7 (scales).
 //!
 //! A cell is 32 bits at a lane (128) and a column (512). Everything here is relative

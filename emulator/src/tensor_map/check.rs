@@ -1,8 +1,8 @@
 //! What `cuTensorMapEncodeTiled` accepts.
 //!
-//! The rules of `cuda.h`, corrected where a driver was seen to do otherwise: it
-//! does not ask for `32B` swizzle with `32B` interleave, nor for strides as
-//! large as the dimension they step over, nor for a non-zero address.
+//! The rules are those of `cuda.h`, except where a driver behaves differently: it
+//! does not require `32B` swizzle with `32B` interleave, nor strides as
+//! large as the dimension they step over, nor a non-zero address.
 
 use super::{ElementType, Fill, Interleave, MAX_RANK, Swizzle, TensorMap, TensorMapError};
 use crate::Gpu;

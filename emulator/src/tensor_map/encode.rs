@@ -1,7 +1,7 @@
 //! The 128 bytes of a tensor map.
 //!
-//! Little-endian bit fields, read off maps that an H200's driver wrote and off
-//! edits that its `tensormap.replace` made:
+//! They are little-endian bit fields, derived from maps that an H200's driver encoded and from
+//! the effects of `tensormap.replace` on an H200:
 //!
 //! | bits | field |
 //! |---|---|
@@ -22,7 +22,7 @@
 //! | 512..544 | element size times the floors of box extent / element stride |
 //! | 576..608 | alignment of the swizzle pattern, bytes |
 //!
-//! The last two are the driver's notes: hardware ignores them and
+//! The last two are used only by the driver: hardware ignores them and
 //! `tensormap.replace` leaves them as they are.
 
 use super::{

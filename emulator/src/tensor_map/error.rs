@@ -1,4 +1,4 @@
-//! Why a tensor map, an edit of one or a tile copy is refused.
+//! Errors of tensor maps, of their edits and of tile copies.
 
 /// A refused tensor map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,8 +1,7 @@
-//! Arithmetic of tile copies: reductions, and what loads do to elements.
+//! Arithmetic of tile copies: reductions, and the conversions of loads.
 //!
 //! `cp.reduce.async.bulk.tensor`, PTX ISA 9.7.9.27.3. The operations of each
-//! type are those that an H200 executes; it answers the others as illegal
-//! instructions.
+//! type are those that an H200 executes; the others are illegal instructions there.
 
 use super::{ElementType, Fill, TileError};
 use crate::num::{FloatFlags, MinMaxFlags, Rounding, bfloat, double, half, single};

@@ -1,10 +1,9 @@
 //! `tensormap.replace`: PTX ISA 9.7.9.28.
 //!
-//! The edits are those that an H200 was seen to make: register operands are cut
-//! to the field's width, dimensions, extents and element strides are stored
-//! less one, strides without their low 4 bits. The element type numbers are the
-//! instruction's own. `.elemtype` sets the tf32 bit for its tf32 types and never
-//! clears it, so that f32 after tf32 is still tf32: hardware does the same.
+//! The edits are those of an H200: register operands are truncated to the field's width;
+//! dimensions, extents and element strides are stored less one, and strides without their low
+//! 4 bits. The element type numbers are those of the instruction. `.elemtype` sets the tf32 bit
+//! for its tf32 types and never clears it, so that f32 after tf32 is still tf32, as on hardware.
 
 use super::encode::{
     ADDRESS, ATOMICITY, INTERLEAVE, NAN_FILL, RANK, SWIZZLE, SWIZZLE_HIGH, TENSOR_MAP_BYTES, TF32,

@@ -1,8 +1,8 @@
 //! Swizzles as permutations of shared addresses.
 //!
-//! PTX ISA 5.5.7. A swizzle exchanges chunks within a span, by the exclusive or
-//! of address bits: the pattern hangs on absolute shared addresses, wherever
-//! the box starts. In terms of CuTe, `B32` is `Swizzle<1,4,3>`, `B64`
+//! PTX ISA 5.5.7. A swizzle exchanges chunks within a span by an exclusive or
+//! of address bits. The pattern depends on absolute shared addresses, not on
+//! the start of the box. In terms of CuTe, `B32` is `Swizzle<1,4,3>`, `B64`
 //! `Swizzle<2,4,3>`, `B128` `Swizzle<3,4,3>`, `B128Atom32` `Swizzle<2,5,2>` and
 //! `B128Atom64` `Swizzle<1,6,1>`.
 

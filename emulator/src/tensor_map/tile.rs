@@ -77,7 +77,7 @@ pub struct Tile {
     pub(super) map: Layout,
 }
 
-/// What a tile needs of its map row by row.
+/// The parts of a map that a tile needs for each row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     pub(super) swizzle: Swizzle,

@@ -1,4 +1,4 @@
-//! The Trace Event Format: a process a CTA; threads for its warps, its
+//! The Trace Event Format, with one process per CTA, and threads for its warps, its
 //! asynchronous units and its barriers.
 
 use super::{Line, Place, Record, Trace, unit};

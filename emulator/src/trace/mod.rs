@@ -1,17 +1,17 @@
-//! Timelines of launches: what each warp did and waited for, who ended the
-//! wait, asynchronous operations from issue to completion, phases of barriers.
+//! Timelines of launches: the runs and waits of each warp, the cause of the end of each
+//! wait, asynchronous operations from issue to completion, and phases of barriers.
 //!
-//! [`Module::launch_traced`](crate::Module::launch_traced) records one;
-//! [`Trace::to_json`] gives it in the Trace Event Format that Perfetto and
-//! Chrome show.
+//! [`Module::launch_traced`](crate::Module::launch_traced) records a timeline;
+//! [`Trace::to_json`] returns it in the Trace Event Format, which Perfetto and
+//! Chrome display.
 //!
-//! The time axis counts *steps*, warp instructions that the cluster has run so
-//! far, each cluster from 0; one step is shown as a microsecond. It is the order
-//! of events under one schedule of the emulator, not a time on any hardware. A
-//! warp's turn is one span, and a wait ends with the turn that ended it.
+//! The time axis counts *steps*: the warp instructions that the cluster has executed, from 0
+//! for each cluster. One step is shown as a microsecond. It is the order of events under one
+//! schedule of the emulator, not a time on hardware. A warp's turn is one span, and a wait
+//! ends with the turn that ended it.
 //!
 //! What it can miss: waits of a part of a warp that begin and end within one
-//! turn, and repeated failing tests (`test_wait`), which are shown as running.
+//! turn. Repeated failing tests (`test_wait`) are shown as running.
 
 mod export;
 mod record;

@@ -1,4 +1,4 @@
-//! Recording while a cluster runs.
+//! Records events while a cluster runs.
 
 use super::{Line, Place, Record, Trace};
 use crate::machine::units::{At, GroupKind, Home, OpId, Operation, Range, Site};

@@ -3,18 +3,18 @@
 use super::slot;
 use crate::{FloatType, WARP};
 
-/// How one amax kernel was compiled.
+/// The configuration of one amax kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AmaxConfig {
     /// Entry name in the PTX module of either architecture.
     pub name: &'static str,
     /// Type of the input.
     pub input: FloatType,
-    /// Whether it looks at `silu(input) * up` rather than `input`.
+    /// Whether it takes the maximum of `silu(input) * up` instead of `input`.
     pub silu: bool,
     /// Warps of a CTA.
     pub warps: u32,
-    /// CTAs that must fit an SM together; bounds the registers.
+    /// CTAs that one SM must hold at the same time; bounds the registers.
     pub min_blocks: u32,
 }
 
@@ -25,8 +25,8 @@ impl AmaxConfig {
         self.warps * WARP
     }
 
-    /// CTAs of a launch: a warp a row if `per_row`, else a few 16-byte loads a
-    /// thread; one wave of resident CTAs at most.
+    /// CTAs of a launch: one warp per row if `per_row`, otherwise a few 16-byte loads per
+    /// thread; at most one wave of resident CTAs.
     #[must_use]
     pub const fn grid(&self, m: u32, k: u32, per_row: bool, sms: u32) -> u32 {
         let needed = if per_row {

@@ -4,7 +4,7 @@ use super::{Format, slot};
 use crate::layout::ScaleLayout;
 use crate::{FloatType, WARP};
 
-/// How one dequantise kernel was compiled.
+/// The configuration of one dequantise kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DequantizeConfig {
     /// Entry name in the PTX module of either architecture.
@@ -15,7 +15,7 @@ pub struct DequantizeConfig {
     pub output: FloatType,
     /// Warps of a CTA.
     pub warps: u32,
-    /// CTAs that must fit an SM together; bounds the registers.
+    /// CTAs that one SM must hold at the same time; bounds the registers.
     pub min_blocks: u32,
 }
 
@@ -32,15 +32,16 @@ impl DequantizeConfig {
         16 / self.output.bytes()
     }
 
-    /// Whether no row and no column is needed to find a block's scales.
+    /// Whether a block's scales are found without its row and column.
     #[must_use]
     pub const fn is_flat(layout: ScaleLayout, by_row: bool) -> bool {
         matches!(layout, ScaleLayout::Linear) && !by_row
     }
 
-    /// CTAs of a launch: one store a thread if that is at most [`SPREAD_BLOCKS`] CTAs an SM, so
-    /// that as many as possible share what is little, else [`DEQUANTIZE_UNITS`]; one wave of
-    /// resident CTAs at most in the 128x4 layout, whose rows and columns are costly to find.
+    /// CTAs of a launch. Each thread has one store if that is at most [`SPREAD_BLOCKS`] CTAs per
+    /// SM, so that small matrices use as many threads as possible, and otherwise
+    /// [`DEQUANTIZE_UNITS`]. In the 128x4 layout, whose rows and columns are costly to compute, it
+    /// is at most one wave of resident CTAs.
     #[must_use]
     pub const fn grid(&self, m: u32, k: u32, layout: ScaleLayout, sms: u32) -> u32 {
         let units = m as u64 * (k / self.unit()) as u64;
@@ -58,11 +59,10 @@ impl DequantizeConfig {
     }
 }
 
-/// CTAs of an SM up to which threads have one store each.
+/// CTAs per SM up to which each thread has one store.
 const SPREAD_BLOCKS: u32 = 4;
 
-/// Units of 16 bytes of result that a thread of a dequantise kernel has under way
-/// together.
+/// 16-byte units of the result that a thread of a dequantise kernel processes together.
 pub const DEQUANTIZE_UNITS: usize = 2;
 
 /// All dequantise configurations.

@@ -85,24 +85,19 @@ impl QuantizeConfig {
         let resident = sms as u64 * self.min_blocks as u64;
         let warps = self.warps as u64;
         let tasks = self.tasks(m, k, layout);
-        let (depth, most) = if self.persistent {
-            (1, resident)
-        } else {
-            let share = tasks.div_ceil(resident * warps);
-            let depth = if share < self.stages() as u64 { share } else { self.stages() as u64 };
-            (depth, MOST_CTAS)
-        };
-        let needed = tasks.div_ceil(warps * depth);
-        (if needed < most { needed } else { most } as u32, depth as u32)
+        if self.persistent {
+            let needed = tasks.div_ceil(warps);
+            return (if needed < resident { needed } else { resident } as u32, 1);
+        }
+        let share = tasks.div_ceil(resident * warps);
+        let depth = if share < self.stages() as u64 { share } else { self.stages() as u64 };
+        (tasks.div_ceil(warps * depth) as u32, depth as u32)
     }
 }
 
-/// Most elements of a matrix, so that tasks and a round of all CTAs together stay below
-/// 2^32.
+/// Most elements of a matrix, so that tasks, and a round of all CTAs after them, stay below
+/// 2^32, and a launch below 2^31 CTAs.
 pub const MAX_ELEMENTS: u64 = 1 << 40;
-
-/// Of a launch.
-const MOST_CTAS: u64 = 1 << 24;
 
 /// Bytes of one operand of a task: `chunks` 16-byte words a block.
 #[must_use]

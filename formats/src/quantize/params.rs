@@ -44,9 +44,8 @@ pub struct QuantizeParams {
     pub blocked: u32,
     /// [`Recipe::code`]; ignored by configurations made for one recipe.
     pub recipe: u32,
-    /// Tasks that a warp takes in a row, one behind the other in steps of the CTA's
-    /// warps, before it goes as far again as all CTAs together; see
-    /// [`QuantizeConfig::launch`].
+    /// Tasks that a warp takes, in steps of the CTA's warps, where CTAs do not live for the
+    /// whole launch, so that there must be CTAs for all tasks; see [`QuantizeConfig::launch`].
     pub depth: u32,
 }
 

@@ -32,7 +32,7 @@
 mod mxfp4;
 mod nvfp4;
 
-pub use mxfp4::Mxfp4Recipe;
+pub use mxfp4::{Mxfp4Recipe, Mxfp4Steps};
 pub use nvfp4::{MIN_MODELOPT_PARAMETER, MIN_TORCHAO_PARAMETER, Nvfp4Recipe, Nvfp4Tensor};
 
 use crate::{e2m1, e4m3, pack};
@@ -48,21 +48,28 @@ pub trait Convert {
     /// As [`e4m3::decode`].
     fn e4m3_value(code: u8) -> f32;
 
-    /// As [`e2m1::encode`] of each; element `i` in bits `4 i ..`.
-    fn e2m1x8(values: [f32; 8]) -> u32;
-
     /// `a / b`, rounded to nearest even; `b` is not zero.
     #[inline(always)]
     fn quotient(a: f32, b: f32) -> f32 {
         a / b
     }
 
-    /// The codes of the products with `factor`, which is positive and finite. A
-    /// product that is zero counts as +0 where `unsigned_zero` says so.
+    /// What [`round`](Self::round) takes for these numbers: them, or of each the same multiple.
     #[inline(always)]
-    fn products(values: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
+    fn prepare(values: [f32; 8]) -> [f32; 8] {
+        values
+    }
+
+    /// The codes of numbers, as of [`e2m1::encode`], of what was [prepared](Self::prepare) of
+    /// them; element `i` in bits `4 i ..`.
+    fn round(prepared: [f32; 8]) -> u32;
+
+    /// The products with `factor`, which is positive and finite, prepared. A product that is
+    /// zero counts as +0 where `unsigned_zero` says so.
+    #[inline(always)]
+    fn products(values: [f32; 8], factor: f32, unsigned_zero: bool) -> [f32; 8] {
         // Adding zero makes -0 +0 and changes nothing else.
-        Self::e2m1x8(if unsigned_zero {
+        Self::prepare(if unsigned_zero {
             each(values, |x| x * factor + 0.0)
         } else {
             each(values, |x| x * factor)
@@ -73,15 +80,22 @@ pub trait Convert {
     /// sign.
     #[inline(always)]
     fn scaled(values: [f32; 8], factor: f32) -> u32 {
-        Self::products(values, factor, false)
+        Self::round(Self::products(values, factor, false))
     }
 
-    /// The codes of the quotients by `divisor`, which is positive and finite; a
-    /// quotient that is zero counts as +0. No magnitude in `values` is above `amax`.
+    /// Whether [`quotients`](Self::quotients) by `divisor`, which is positive and finite,
+    /// are exact for all elements of a block of largest magnitude `amax`.
     #[inline(always)]
-    fn quotients(values: [f32; 8], divisor: f32, amax: f32) -> u32 {
-        let _ = amax;
-        Self::e2m1x8(each(values, |x| x / divisor + 0.0))
+    fn divides(divisor: f32, amax: f32) -> bool {
+        let _ = (divisor, amax);
+        true
+    }
+
+    /// The quotients by `divisor`, prepared, of a block for which [`divides`](Self::divides)
+    /// holds; a quotient that is zero counts as +0.
+    #[inline(always)]
+    fn quotients(values: [f32; 8], divisor: f32) -> [f32; 8] {
+        Self::prepare(each(values, |x| x / divisor + 0.0))
     }
 }
 
@@ -98,7 +112,7 @@ impl Convert for Software {
         e4m3::decode(code)
     }
 
-    fn e2m1x8(values: [f32; 8]) -> u32 {
+    fn round(values: [f32; 8]) -> u32 {
         let mut bytes = [0; 4];
         for (pair, byte) in values.as_chunks().0.iter().zip(&mut bytes) {
             let [low, high] = *pair;
@@ -131,10 +145,22 @@ pub struct BlockScale {
     pub byte: u8,
     rule: Rule,
     operand: f32,
-    amax: f32,
 }
 
 impl BlockScale {
+    /// Whether [`codes`](Self::codes) by `C` are exact for all elements of the block, whose
+    /// largest magnitude is `amax`.
+    #[inline(always)]
+    #[must_use]
+    pub fn suits<C: Convert>(&self, amax: f32) -> bool {
+        match self.rule {
+            Rule::DivideUnsignedZero => C::divides(self.operand, amax),
+            Rule::Multiply | Rule::Scale | Rule::MultiplyUnsignedZero | Rule::MultiplyTiesDown => {
+                true
+            }
+        }
+    }
+
     /// The codes of eight elements of the block, element `i` in bits `4 i ..`.
     #[inline(always)]
     #[must_use]
@@ -149,28 +175,49 @@ impl BlockScale {
         &self,
         group: impl Fn(usize) -> [f32; 8],
     ) -> [u32; GROUPS] {
+        let mut codes = [0; GROUPS];
+        if matches!(self.rule, Rule::Scale) {
+            for (i, codes) in codes.iter_mut().enumerate() {
+                *codes = C::scaled(group(i), self.operand);
+            }
+        } else {
+            let prepared: [_; GROUPS] = self.prepared::<C, GROUPS>(group);
+            for (i, codes) in codes.iter_mut().enumerate() {
+                *codes = C::round(prepared[i]);
+            }
+        }
+        codes
+    }
+
+    /// What [`Convert::round`] makes the codes of groups of eight elements from. One decision
+    /// for all groups, whose arithmetic then overlaps; what follows is the same for all rules.
+    #[inline(always)]
+    #[must_use]
+    pub fn prepared<C: Convert, const GROUPS: usize>(
+        &self,
+        group: impl Fn(usize) -> [f32; 8],
+    ) -> [[f32; 8]; GROUPS] {
         let operand = self.operand;
-        // One decision for all groups, whose arithmetic then overlaps.
         match self.rule {
-            Rule::Multiply => groups(|i| C::products(group(i), operand, false)),
-            Rule::Scale => groups(|i| C::scaled(group(i), operand)),
+            Rule::Multiply | Rule::Scale => groups(|i| C::products(group(i), operand, false)),
             Rule::MultiplyUnsignedZero => groups(|i| C::products(group(i), operand, true)),
-            Rule::DivideUnsignedZero => groups(|i| C::quotients(group(i), operand, self.amax)),
+            Rule::DivideUnsignedZero => groups(|i| C::quotients(group(i), operand)),
             Rule::MultiplyTiesDown => {
-                groups(|i| C::e2m1x8(each(group(i), |x| ties_down(x * operand))))
+                groups(|i| C::prepare(each(group(i), |x| ties_down(x * operand))))
             }
         }
     }
 }
 
-/// `f` of each index. A loop, as in [`each`].
+/// `f` of each index. In kernels the arrays must stay in registers, which a loop over one of
+/// them guarantees; iterators over several arrays do not.
 #[inline(always)]
-fn groups<const GROUPS: usize>(f: impl Fn(usize) -> u32) -> [u32; GROUPS] {
-    let mut codes = [0; GROUPS];
-    for (i, codes) in codes.iter_mut().enumerate() {
-        *codes = f(i);
+fn groups<const GROUPS: usize>(f: impl Fn(usize) -> [f32; 8]) -> [[f32; 8]; GROUPS] {
+    let mut values = [[0.0; 8]; GROUPS];
+    for (i, values) in values.iter_mut().enumerate() {
+        *values = f(i);
     }
-    codes
+    values
 }
 
 /// `f` of every element. In kernels the array must stay in registers, which a
@@ -216,6 +263,6 @@ mod tests {
     #[test]
     fn eight_codes_stand_in_order() {
         let values = [0.0, 0.5, 1.0, 1.5, -2.0, -3.0, -4.0, -6.0];
-        assert_eq!(Software::e2m1x8(values), 0xfedc_3210);
+        assert_eq!(Software::round(values), 0xfedc_3210);
     }
 }

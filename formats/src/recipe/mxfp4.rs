@@ -113,47 +113,146 @@ impl Mxfp4Recipe {
     #[inline(always)]
     #[must_use]
     pub fn block(self, amax: f32) -> BlockScale {
-        self.block_by(amax, round_up)
+        self.steps().block(amax, Mxfp4Steps::round_up)
     }
 
-    /// The same on a machine with a conversion of its own: `round_up` gives what
-    /// [`ue8m0::encode_up`] does, for numbers that are not negative. Only Rceil
-    /// rounds so.
+    /// The recipe with the numbers that it takes from a maximum to a scale.
     #[inline(always)]
     #[must_use]
-    pub fn block_by(self, amax: f32, round_up: impl Fn(f32) -> u32) -> BlockScale {
-        let bits = amax.to_bits();
-        // The largest maximum rounds up to the bits of infinity.
-        let even = bits.wrapping_add(HALF_MANTISSA_BIT) & EXPONENT;
-        let byte = match self {
-            Self::Floor | Self::Floor018 => below_two(exponent(bits)),
-            Self::Ceil | Self::Ceil018 => {
-                below_two(exponent(bits) + u32::from(bits & MANTISSA != 0))
-            }
-            Self::Even | Self::Even018 | Self::CompressedTensors => below_two(exponent(even)),
-            Self::Rceil => round_up(amax * (1.0 / e2m1::MAX)),
-            Self::Rceil018 | Self::ModelOpt => ceil_of_rounded_log2(amax / e2m1::MAX),
+    pub fn steps(self) -> Mxfp4Steps {
+        // Conditions rather than a `match`, which the compiler of kernels turns into tables in
+        // memory.
+        let carry = if matches!(self, Self::Ceil | Self::Ceil018) {
+            MANTISSA
+        } else if matches!(self, Self::Even | Self::Even018 | Self::CompressedTensors) {
+            HALF_MANTISSA_BIT
+        } else {
+            0
         };
-        let infinite = match self {
-            Self::Even => even == EXPONENT,
-            Self::Floor | Self::Ceil | Self::Rceil => bits == EXPONENT,
-            _ => false,
+        let operand_of_zero = if matches!(self, Self::Rceil018) {
+            1.0
+        } else if matches!(self, Self::Floor018 | Self::Ceil018 | Self::Even018) {
+            reciprocal(1)
+        } else {
+            reciprocal(0)
         };
-        let byte = if infinite || bits > EXPONENT { u32::from(ue8m0::NAN) } else { byte };
-        if matches!(self, Self::CompressedTensors) && even >= EXPONENT && bits < EXPONENT {
-            let (byte, rule) = (ONE, Rule::MultiplyUnsignedZero);
-            return BlockScale { byte, rule, operand: 0.0, amax };
+        Mxfp4Steps { recipe: self, carry, operand_of_zero }
+    }
+
+    /// What is done to an element.
+    #[inline(always)]
+    const fn rule(self) -> Rule {
+        match self {
+            Self::Floor
+            | Self::Ceil
+            | Self::Even
+            | Self::Rceil
+            | Self::Floor018
+            | Self::Ceil018
+            | Self::Even018
+            | Self::Rceil018 => Rule::Scale,
+            Self::ModelOpt => Rule::MultiplyTiesDown,
+            Self::CompressedTensors => Rule::MultiplyUnsignedZero,
         }
-        let (rule, operand) = match self {
-            Self::Floor | Self::Ceil | Self::Even | Self::Rceil => (Rule::Scale, reciprocal(byte)),
-            Self::Floor018 | Self::Ceil018 | Self::Even018 => {
-                (Rule::Scale, reciprocal(byte.max(1)))
-            }
-            Self::Rceil018 => (Rule::Scale, if byte == 0 { 1.0 } else { reciprocal(byte) }),
-            Self::ModelOpt => (Rule::MultiplyTiesDown, reciprocal(byte)),
-            Self::CompressedTensors => (Rule::MultiplyUnsignedZero, reciprocal(byte)),
+    }
+}
+
+/// A recipe with the numbers in which the recipes' treatment of a maximum differs, so that a
+/// kernel computes them once rather than for each block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mxfp4Steps {
+    recipe: Mxfp4Recipe,
+    /// Added to the maximum's bits: a carry out of the mantissa rounds the exponent up.
+    carry: u32,
+    /// What elements are multiplied with in blocks of byte 0.
+    operand_of_zero: f32,
+}
+
+impl Mxfp4Steps {
+    /// Maxima below this have a finite scale in every recipe.
+    pub const LARGE: f32 = f32::MAX / 2.0;
+
+    /// Whether the recipe does no more to an element than multiply it with a power of two.
+    #[inline(always)]
+    #[must_use]
+    pub const fn scales_only(&self) -> bool {
+        matches!(self.recipe.rule(), Rule::Scale)
+    }
+
+    /// The scale of a block of largest magnitude `amax`; NaN gives the NaN code. `round_up`
+    /// gives what [`Self::round_up`] does: a machine may have a conversion for it.
+    #[inline(always)]
+    #[must_use]
+    pub fn block(&self, amax: f32, round_up: impl Fn(f32) -> u32) -> BlockScale {
+        self.completed(self.block_below_large(amax, round_up), amax)
+    }
+
+    /// As [`block`](Self::block), for recipes that [scale only](Self::scales_only) and maxima
+    /// below [`LARGE`](Self::LARGE).
+    #[inline(always)]
+    #[must_use]
+    pub fn block_below_large(&self, amax: f32, round_up: impl Fn(f32) -> u32) -> BlockScale {
+        let byte = match self.recipe {
+            Mxfp4Recipe::Rceil => round_up(amax * (1.0 / e2m1::MAX)),
+            Mxfp4Recipe::Rceil018 | Mxfp4Recipe::ModelOpt => ceil_of_rounded_log2(amax / e2m1::MAX),
+            Mxfp4Recipe::Floor
+            | Mxfp4Recipe::Floor018
+            | Mxfp4Recipe::Ceil
+            | Mxfp4Recipe::Ceil018
+            | Mxfp4Recipe::Even
+            | Mxfp4Recipe::Even018
+            | Mxfp4Recipe::CompressedTensors => below_two(exponent(self.rounded(amax))),
         };
-        BlockScale { byte: byte as u8, rule, operand, amax }
+        // No byte here is so large that the reciprocal is subnormal.
+        let reciprocal = f32::from_bits(LARGEST_RECIPROCAL.wrapping_sub(byte << 23));
+        let operand = if byte == 0 { self.operand_of_zero } else { reciprocal };
+        BlockScale { byte: byte as u8, rule: Rule::Scale, operand }
+    }
+
+    /// As [`block`](Self::block), given what [`block_below_large`](Self::block_below_large) is
+    /// for the same maximum.
+    #[inline(always)]
+    #[must_use]
+    pub fn completed(&self, scale: BlockScale, amax: f32) -> BlockScale {
+        let (bits, rounded) = (amax.to_bits(), self.rounded(amax));
+        let infinite = match self.recipe {
+            Mxfp4Recipe::Even => rounded >= EXPONENT,
+            Mxfp4Recipe::Floor | Mxfp4Recipe::Ceil | Mxfp4Recipe::Rceil => bits >= EXPONENT,
+            Mxfp4Recipe::Floor018
+            | Mxfp4Recipe::Ceil018
+            | Mxfp4Recipe::Even018
+            | Mxfp4Recipe::Rceil018
+            | Mxfp4Recipe::ModelOpt
+            | Mxfp4Recipe::CompressedTensors => bits > EXPONENT,
+        };
+        let byte = if infinite { u32::from(ue8m0::NAN) } else { u32::from(scale.byte) };
+        let operand = if byte == 0 { self.operand_of_zero } else { reciprocal(byte) };
+        let rule = self.recipe.rule();
+        let lost = matches!(self.recipe, Mxfp4Recipe::CompressedTensors)
+            && rounded >= EXPONENT
+            && bits < EXPONENT;
+        if lost {
+            BlockScale { byte: ONE, rule, operand: 0.0 }
+        } else {
+            BlockScale { byte: byte as u8, rule, operand }
+        }
+    }
+
+    /// The code of the least power of two not below `x`, which is a number, not
+    /// negative and so small that there is one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn round_up(x: f32) -> u32 {
+        let bits = x.to_bits();
+        // Byte 0 is 2^-127, half the subnormal range.
+        let floor = if exponent(bits) == 0 { 1 << 22 } else { 0 };
+        exponent(bits) + (bits & MANTISSA > floor) as u32
+    }
+
+    /// The bits of a maximum whose exponent is rounded up as the recipe asks for.
+    #[inline(always)]
+    fn rounded(&self, amax: f32) -> u32 {
+        amax.to_bits().wrapping_add(self.carry)
     }
 }
 
@@ -171,21 +270,14 @@ const fn exponent(bits: u32) -> u32 {
     (bits & EXPONENT) >> 23
 }
 
-/// The code of the least power of two not below `x`, which is a number, not
-/// negative and so small that there is one.
-#[inline(always)]
-const fn round_up(x: f32) -> u32 {
-    let bits = x.to_bits();
-    // Byte 0 is 2^-127, half the subnormal range.
-    let floor = if exponent(bits) == 0 { 1 << 22 } else { 0 };
-    exponent(bits) + (bits & MANTISSA > floor) as u32
-}
-
 /// Two less, for the exponent of e2m1's largest power of two, but not below 0.
 #[inline(always)]
 const fn below_two(exponent: u32) -> u32 {
     exponent.saturating_sub(2)
 }
+
+/// Bits of 2^127, the reciprocal of the scale of byte 0.
+const LARGEST_RECIPROCAL: u32 = 254 << 23;
 
 /// 2^(127 - byte), NaN for 255.
 #[inline(always)]
@@ -193,7 +285,7 @@ fn reciprocal(byte: u32) -> f32 {
     f32::from_bits(match byte {
         255 => 0x7fff_ffff,
         254 => 0x0040_0000,
-        _ => (254 - byte) << 23,
+        _ => LARGEST_RECIPROCAL - (byte << 23),
     })
 }
 
@@ -216,16 +308,10 @@ fn ceil_of_rounded_log2(x: f32) -> u32 {
     }
     let n = field as i32 - 127;
     // Towards zero from a negative power of two the spacing is half as wide.
-    let magnitude = if n < 0 { -n - 1 } else { n } as u32;
-    // Mantissas that half the spacing covers, 2^(p-1) ln 2, p = floor(log2 |n|).
-    let lost = match magnitude {
-        0..4 => 0,
-        4..8 => 1,
-        8..16 => 2,
-        16..32 => 5,
-        32..64 => 11,
-        _ => 22,
-    };
+    let magnitude = if n < 0 { !n } else { n } as u32;
+    // Mantissas that half the spacing covers, 2^(p-1) ln 2, p = floor(log2 |n|), of which the
+    // largest is 22.18: 22, 11, 5, 2, 1, 0 for p = 6, 5, 4, 3, 2 and less.
+    let lost = 22 >> (magnitude.leading_zeros() - 25);
     field + u32::from(mantissa > lost)
 }
 
@@ -265,6 +351,22 @@ mod tests {
     }
 
     #[test]
+    fn short_way_to_a_scale_is_the_same() {
+        for recipe in Mxfp4Recipe::ALL.into_iter().filter(|r| r.steps().scales_only()) {
+            for field in 0..=253u32 {
+                let middle = (1 << 21) - 2..(1 << 21) + 2;
+                for mantissa in (0..16).chain(middle).chain([1 << 22, 3 << 21, MANTISSA]) {
+                    let amax = f32::from_bits(field << 23 | mantissa);
+                    if amax < Mxfp4Steps::LARGE {
+                        let short = recipe.steps().block_below_large(amax, Mxfp4Steps::round_up);
+                        assert_eq!(short, recipe.block(amax), "{recipe:?} {amax:e}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn infinite_and_nan_maxima() {
         let byte = |recipe: Mxfp4Recipe, amax: f32| recipe.block(amax).byte;
         for recipe in Mxfp4Recipe::ALL {
@@ -279,7 +381,7 @@ mod tests {
     #[test]
     fn compressed_tensors_loses_blocks_of_the_largest_maxima() {
         let block = Mxfp4Recipe::CompressedTensors.block(f32::MAX);
-        assert_eq!(block.byte, 127);
+        assert_eq!(block.byte, ONE);
         assert_eq!(block.codes::<Software>([f32::MAX, -f32::MAX, 0., 0., 0., 0., 0., 0.]), 0);
     }
 }

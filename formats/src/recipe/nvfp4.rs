@@ -145,6 +145,20 @@ impl Nvfp4Tensor {
         Self { recipe, scale, element }
     }
 
+    /// The two numbers that follow from the parameter.
+    #[inline(always)]
+    #[must_use]
+    pub fn numbers(&self) -> [f32; 2] {
+        [self.scale, self.element]
+    }
+
+    /// From its [`numbers`](Self::numbers), which a kernel may keep rather than make again.
+    #[inline(always)]
+    #[must_use]
+    pub fn from_numbers(recipe: Nvfp4Recipe, [scale, element]: [f32; 2]) -> Self {
+        Self { recipe, scale, element }
+    }
+
     /// The scale of a block of largest magnitude `amax`; NaN gives the NaN code.
     #[inline(always)]
     #[must_use]
@@ -154,26 +168,26 @@ impl Nvfp4Tensor {
                 let wanted = C::quotient(C::quotient(amax, e2m1::MAX), self.scale);
                 let byte = C::e4m3(wanted.clamp(e4m3::MIN_NORMAL, e4m3::MAX));
                 let operand = C::quotient(self.element, C::e4m3_value(byte));
-                BlockScale { byte, rule: Rule::Multiply, operand, amax }
+                BlockScale { byte, rule: Rule::Multiply, operand }
             }
             Nvfp4Recipe::TransformerEngine => {
                 // Conversion saturates, which is the recipe's minimum with 448.
                 let byte = C::e4m3(amax * self.scale);
                 let operand = (1.0 / (C::e4m3_value(byte) * self.element)).min(f32::MAX);
-                BlockScale { byte, rule: Rule::MultiplyUnsignedZero, operand, amax }
+                BlockScale { byte, rule: Rule::MultiplyUnsignedZero, operand }
             }
             Nvfp4Recipe::ModelOpt => {
                 let wanted = C::quotient(amax, self.scale);
                 let wanted = if wanted == 0.0 { 1.0 } else { wanted };
                 let byte = C::e4m3(wanted.clamp(e4m3::MIN_SUBNORMAL, e4m3::MAX));
                 let operand = C::e4m3_value(byte) * self.element;
-                BlockScale { byte, rule: Rule::DivideUnsignedZero, operand, amax }
+                BlockScale { byte, rule: Rule::DivideUnsignedZero, operand }
             }
             Nvfp4Recipe::CompressedTensors => {
                 let byte = C::e4m3(self.scale * C::quotient(amax, e2m1::MAX));
                 let byte = if byte == 0 { EIGHTH } else { byte };
                 let operand = C::quotient(C::e4m3_value(byte), self.element);
-                BlockScale { byte, rule: Rule::DivideUnsignedZero, operand, amax }
+                BlockScale { byte, rule: Rule::DivideUnsignedZero, operand }
             }
         }
     }

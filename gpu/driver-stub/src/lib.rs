@@ -1,14 +1,14 @@
 //! The CUDA driver API without linking the CUDA driver.
 //!
-//! `cust` links `libcuda` when it is built, so that a program using it starts
-//! only where a driver is installed. This crate takes the driver's place at link
-//! time: it defines every symbol that `cust` 0.3.2 refers to, and each of them
-//! opens the real `libcuda.so.1` when it is first called. One binary therefore
-//! starts anywhere, and a missing driver is a value ([`library`]).
+//! `cust` links `libcuda` when it is built, so a program that uses it starts only if a driver is
+//! installed. This crate takes the driver's place at link time: it defines every symbol that
+//! `cust` 0.3.2 refers to, and each of them opens the real `libcuda.so.1` when it is first
+//! called. One binary therefore starts on every machine, and a missing driver is a value
+//! ([`library`]).
 //!
-//! Three pieces make this work:
+//! It has three parts:
 //!
-//! 1. `cust_raw`'s build script wants a CUDA installation. `CUDA_LIBRARY_PATH`
+//! 1. `cust_raw`'s build script looks for a CUDA installation. `CUDA_LIBRARY_PATH`
 //!    (set in the workspace's `.cargo/config.toml`) names this crate's folder,
 //!    whose `lib64/` satisfies it.
 //! 2. `cust_raw` passes `-lcuda` to the linker. `lib64/libcuda.so` is an empty
@@ -19,19 +19,19 @@
 //! same table and are called through [`raw`], where every driver function
 //! returns its unaltered `CUresult`.
 //!
-//! # What a call returns when it cannot be forwarded
+//! # Codes of calls that cannot be forwarded
 //!
 //! | situation | code |
 //! | --- | --- |
-//! | `libcuda.so.1` is not there or does not load | [`CUDA_ERROR_STUB_LIBRARY`] |
+//! | `libcuda.so.1` is not installed or does not load | [`CUDA_ERROR_STUB_LIBRARY`] |
 //! | the driver is too old to have the function | [`CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`] |
 //!
 //! # Codes that `cust` does not know
 //!
 //! `cust_raw` declares `CUresult` as a Rust enumeration of the codes of CUDA
-//! 11.6. A newer driver returns codes outside it, and letting one through would
-//! be undefined behaviour, so the symbols that `cust` calls replace an unknown
-//! code by `CUDA_ERROR_UNKNOWN`. [`last_error`] still has the original.
+//! 11.6. A newer driver returns codes outside it. Passing one on would be undefined
+//! behaviour, so the symbols that `cust` calls replace an unknown code by
+//! `CUDA_ERROR_UNKNOWN`. [`last_error`] returns the original.
 
 mod load;
 pub mod table;
@@ -58,21 +58,21 @@ thread_local! {
 /// The code of the last call on this thread that failed, as the driver returned
 /// it, or [`CUDA_SUCCESS`] if none has.
 ///
-/// `cust` folds every code it does not know into its `UnknownError`; read this
-/// straight after such a failure to learn the code.
+/// `cust` maps every code that it does not know to its `UnknownError`. Directly after such a
+/// failure, this function returns the code.
 pub fn last_error() -> u32 {
     LAST_ERROR.get()
 }
 
 fn record(code: u32) -> u32 {
-    // CUDA_ERROR_NOT_READY is an answer to a query, not a failure.
+    // CUDA_ERROR_NOT_READY is the result of a query, not a failure.
     if code != CUDA_SUCCESS && code != 600 {
         LAST_ERROR.set(code);
     }
     code
 }
 
-/// Replaces a code that `cust_raw` 0.11.3's `CUresult` lacks by
+/// Replaces a code that the `CUresult` of `cust_raw` 0.11.3 does not have by
 /// [`CUDA_ERROR_UNKNOWN`].
 fn known_to_cust(code: u32) -> u32 {
     match code {

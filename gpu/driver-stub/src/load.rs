@@ -1,4 +1,4 @@
-//! Opening `libcuda.so.1` and looking functions up in it, once each.
+//! Opens `libcuda.so.1` once, and looks up each of its functions once.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use crate::{CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, CUDA_ERROR_STUB_LIBRARY};
 
-/// Where the driver library is looked for, in order: by name (`LD_LIBRARY_PATH`
-/// and the loader's cache), then where NVIDIA's container images and WSL put it
-/// without telling the loader.
+/// The paths that are tried for the driver library, in order: by name (`LD_LIBRARY_PATH` and the
+/// loader's cache), then the folders of NVIDIA's container images and of WSL, which the loader
+/// does not know.
 pub const LIBRARY_PATHS: [&str; 3] =
     ["libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"];
 
@@ -25,7 +25,7 @@ impl Library {
         self.path
     }
 
-    /// Whether the driver exports a function of this name.
+    /// Whether the driver exports a function with this name.
     #[cfg(test)]
     pub(crate) fn has(&self, name: &str) -> bool {
         std::ffi::CString::new(name).is_ok_and(|name| self.symbol(&name).is_some())
@@ -39,7 +39,7 @@ impl Library {
     }
 }
 
-/// Why no driver library is open.
+/// The reason why no driver library is open.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no CUDA driver library could be opened ({})", attempts.join("; "))]
 pub struct LoadError {
@@ -50,8 +50,8 @@ pub struct LoadError {
 /// The driver library, opened on the first call.
 ///
 /// # Errors
-/// The loader's messages when there is no such library. The outcome is kept: a
-/// driver installed while the program runs is not seen.
+/// The loader's messages if there is no such library. The result is kept, so a driver that is
+/// installed while the program runs is not found.
 pub fn library() -> Result<&'static Library, &'static LoadError> {
     static LIBRARY: OnceLock<Result<Library, LoadError>> = OnceLock::new();
     LIBRARY.get_or_init(open).as_ref()
@@ -70,7 +70,7 @@ fn open() -> Result<Library, LoadError> {
     Err(LoadError { attempts })
 }
 
-/// The loader's own words where it had any; libloading keeps them as the source.
+/// The loader's message, if any, which libloading keeps as the source of its error.
 fn reason(path: &str, error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),
@@ -90,7 +90,7 @@ struct Address(NonNull<c_void>);
 // SAFETY: the address of a function is valid on every thread, and the library
 // that holds it is never closed.
 unsafe impl Send for Address {}
-// SAFETY: as above; the address is never written through.
+// SAFETY: the address is valid on every thread, and nothing writes through it.
 unsafe impl Sync for Address {}
 
 impl Entry {
@@ -98,7 +98,7 @@ impl Entry {
         Self { name, address: OnceLock::new() }
     }
 
-    /// The function's address, or the code its callers are to return.
+    /// The function's address, or the code that its callers return.
     pub(crate) fn address(&self) -> Result<NonNull<c_void>, u32> {
         self.address
             .get_or_init(|| {

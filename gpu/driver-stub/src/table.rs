@@ -1,10 +1,10 @@
 //! The table of driver functions.
 //!
-//! One line a function: its name as exported by `libcuda` (with the `_v2` that
+//! There is one line per function: its name as exported by `libcuda` (with the `_v2` that
 //! `cuda.h` adds by macro) and its parameters. Handles and pointers to structures
-//! are [`Ptr`], enumerations are `u32`; under the C calling convention that is all
-//! the difference a forwarder can notice. Signatures: CUDA Driver API reference,
-//! checked against `cust_raw` 0.11.3's declarations.
+//! are [`Ptr`], enumerations are `u32`; the C calling convention makes no further
+//! distinction. The signatures are from the CUDA Driver API reference and were
+//! checked against the declarations of `cust_raw` 0.11.3.
 
 use std::ffi::{c_char, c_void};
 
@@ -38,7 +38,7 @@ macro_rules! driver_functions {
                 // program defines this symbol.
                 #[unsafe(no_mangle)]
                 unsafe extern "C" fn $linked($($la: $lt),*) -> u32 {
-                    // SAFETY: the caller's obligations are the driver's.
+                    // SAFETY: the caller guarantees what the driver requires of this function.
                     crate::known_to_cust(unsafe { raw::$linked($($la),*) })
                 }
             )*
@@ -71,7 +71,7 @@ macro_rules! driver_functions {
                     let function = unsafe {
                         std::mem::transmute::<*mut c_void, Function>(address.as_ptr())
                     };
-                    // SAFETY: passed on to the caller by `# Safety` above.
+                    // SAFETY: the caller guarantees what the driver requires of this function.
                     unsafe { function($($arg),*) }
                 }
                 Err(code) => code,

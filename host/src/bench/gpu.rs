@@ -1,4 +1,5 @@
-//! Timing on a GPU: cold caches, one CUDA graph, the machine's own ceiling and cuBLAS beside it.
+//! Timing on a GPU: cold caches, one CUDA graph, and the GPU's own ceiling and cuBLAS in the same
+//! run.
 
 use std::fmt;
 
@@ -16,14 +17,14 @@ use crate::oracle::Reference;
 use crate::shape::GemvShape;
 use crate::tensor::BlockScaled;
 
-/// Name of the kernel that only reads, in the same PTX as the others.
+/// Name of the kernel that only reads, which is in the same PTX as the others.
 pub(super) const READ_KERNEL: &str = "read_ceiling";
 
-/// Most input sets in rotation. Shapes of a few kilobytes do not exceed the cache with it, and
-/// their report says so.
+/// Most input sets in rotation. With shapes of a few kilobytes they do not exceed the cache, and
+/// the report says so.
 pub(super) const MAX_SETS: usize = 1024;
 
-/// How to time.
+/// Options of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol {
     /// Untimed replays of the graph.
@@ -48,12 +49,12 @@ pub struct Timing {
     /// Over input sets in rotation.
     #[serde(flatten)]
     pub measured: SetTimes,
-    /// Bytes that must move at least once, over the median; bytes a second.
+    /// Bytes that must be read or written at least once, divided by the median; bytes per second.
     pub bytes_per_second: f64,
     /// Reading as many bytes.
     #[serde(flatten)]
     pub read: ReadCeiling,
-    /// What it was compared with.
+    /// The peer, or why it was not timed.
     #[serde(flatten)]
     pub peers: Peers,
 }
@@ -77,7 +78,7 @@ pub(super) fn time(
         let check = reference.verify(&set.result()?.values(), bench.options.output);
         Ok((!check.passed()).then(String::new))
     };
-    // SAFETY: operands are the sets', and `kernels` has the module.
+    // SAFETY: the operands belong to the sets, and `kernels` has the module.
     let measured = unsafe {
         SetTimes::measure(gpu, (&sets, cold), protocol, |set| set.launch().map(drop), wrong)?
     };
@@ -94,11 +95,12 @@ pub(super) fn time(
     Ok(Timing { measured, bytes_per_second: bytes as f64 / median, read, peers })
 }
 
-/// cuBLAS may be missing, which is worth a line in the report and no more; other errors are not.
+/// An error of timing a peer. A missing cuBLAS is only mentioned in the report; other errors end
+/// the bench.
 pub(super) enum PeerError {
-    /// Nothing to compare with.
+    /// There is nothing to compare with.
     Cublas(CublasError),
-    /// Anything else.
+    /// Another error.
     Other(Error),
 }
 
@@ -120,7 +122,7 @@ impl From<crate::cuda::CudaError> for PeerError {
     }
 }
 
-/// The peer's time or why there is none, from a result of [`time_cublas`].
+/// The peer's time, or the reason why there is none, from a result of [`time_cublas`].
 pub(super) fn peer_or_reason(result: Result<Peer, PeerError>) -> Result<Peers> {
     match result {
         Ok(peer) => Ok(Peers { cublas: Some(peer), cublas_error: None }),
@@ -131,8 +133,8 @@ pub(super) fn peer_or_reason(result: Result<Peer, PeerError>) -> Result<Peers> {
     }
 }
 
-/// A product by cuBLAS on f16 operands, little-endian, with as many input sets as make the caches
-/// cold.
+/// Times a product by cuBLAS on little-endian f16 operands, over enough input sets to exceed the
+/// caches.
 pub(super) fn time_cublas(
     gpu: &CudaDevice,
     product: HalfProduct,
@@ -159,7 +161,7 @@ pub(super) fn time_cublas(
         }
         Ok(())
     };
-    // Once outside the graph: cuBLAS loads its kernels at their first use.
+    // The first launch is outside the graph, because cuBLAS loads its kernels at their first use.
     launch_all()?;
     gpu.synchronize()?;
     let graph = gpu.capture(launch_all)?;
@@ -169,7 +171,7 @@ pub(super) fn time_cublas(
     Ok(Peer { name, sets: count, ratio: times.median / ours, times })
 }
 
-/// Dequantised values in f16, little-endian; the timing does not depend on those that overflow.
+/// Dequantised values in f16, little-endian. Values that overflow do not influence the timing.
 pub(super) fn halves<F: BlockFormat>(x: &BlockScaled<F>) -> Result<Vec<u8>> {
     let values = x.dequantize()?;
     let mut bytes = reserve("f16 operand", values.len() * size_of::<f16>())?;

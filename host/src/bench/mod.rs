@@ -1,8 +1,8 @@
 //! One verified run of a shape, with times from a GPU or counters from the emulator.
 //!
 //! Inputs are random, the output is poisoned, and nothing is timed before it has been compared
-//! with the f64 oracle. The emulator's lower bound is arithmetic over a machine description,
-//! never a measurement.
+//! with the f64 oracle. The emulator's lower bound is computed from a machine description; it is
+//! not a measurement.
 
 mod gemm;
 mod gpu;
@@ -29,10 +29,10 @@ use crate::generate::Generator;
 use crate::oracle::{self, Verification};
 use crate::shape::GemvShape;
 
-/// What to run besides the shape.
+/// Options of a GEMV bench.
 #[derive(Clone, Debug)]
 pub struct GemvBench {
-    /// How inputs are made.
+    /// The generator of the inputs.
     pub generator: Generator,
     /// Their seed.
     pub seed: u64,
@@ -56,21 +56,21 @@ impl Default for GemvBench {
     }
 }
 
-/// What the emulator says about a run.
+/// The emulator's counts of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Emulated {
     /// The schedule: `eager`, `lazy` or `random:SEED`.
     pub schedule: String,
     /// Counters of the launch.
     pub counters: Counters,
-    /// The least time the machine could take; not a measurement.
+    /// The least time that the GPU could take; not a measurement.
     pub lower_bound: LowerBound,
 }
 
 impl Emulated {
-    /// From the reports of one operation on `device`; none from a GPU, which counts nothing. An
-    /// operation of several launches (batches beyond 65,535) is described by its first, which
-    /// does the same as the others.
+    /// The counts from the reports of one operation on `device`; `None` on a GPU, which does not
+    /// count. Of an operation with several launches (more than 65,535 batch entries), they are
+    /// those of the first launch; the others are equal.
     #[must_use]
     pub fn of(device: &Device, reports: &[LaunchReport]) -> Option<Self> {
         let (Backend::Emulator(emulator), [report, ..]) = (device.backend(), reports) else {
@@ -129,13 +129,13 @@ pub struct Report {
     pub op: &'static str,
     /// The shape as a string.
     pub shape: String,
-    /// What it ran on, and why.
+    /// The device, and why it was chosen.
     pub device: Choice,
-    /// How it ran.
+    /// The plan.
     pub plan: GemvPlan,
     /// The PTX file.
     pub kernels: String,
-    /// How the inputs were made.
+    /// The generator of the inputs.
     pub generator: String,
     /// Their seed.
     pub seed: u64,
@@ -151,7 +151,7 @@ pub struct Report {
     pub max_error: f64,
     /// The whole comparison.
     pub verification: Verification,
-    /// Bytes that must move at least once.
+    /// Bytes that must be read or written at least once.
     pub bytes: u64,
     /// Times; only from a GPU, and only if verified.
     pub times: Option<Timing>,
@@ -162,12 +162,12 @@ pub struct Report {
 /// Runs a GEMV of `shape` on random inputs, verifies it, and on a GPU times it.
 ///
 /// # Errors
-/// Bad sizes and [`DeviceError`](crate::device::DeviceError). A wrong result is not an error: the
-/// report says so, and nothing is timed.
+/// Errors for bad sizes, and [`DeviceError`](crate::device::DeviceError). A wrong result is not an
+/// error: it is reported, and nothing is timed.
 pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Report> {
     let device = kernels.device();
     let bytes = shape.bytes(bench.options.output.bytes() as usize);
-    // The emulator's memory is a second copy with a bit a byte beside it.
+    // The emulator's memory is a second copy, with one more bit per byte.
     let copies = if matches!(device.backend(), Backend::Emulator(_)) { 3 } else { 1 };
     require_memory(&format!("running {shape}"), bytes.saturating_mul(copies))?;
     let (a, b) = bench.generator.gemv(shape, bench.layouts, bench.seed)?;

@@ -1,8 +1,8 @@
 //! One verified quantisation or dequantisation of a matrix, with times or counters.
 //!
 //! The result must equal the CPU's bit for bit before anything is timed, and again for every
-//! input set that was timed. The ceiling is a device-to-device copy that reads and writes as many
-//! bytes, in the same run.
+//! input set that was timed. The ceiling is a device-to-device copy of as many bytes in the same
+//! run.
 
 use std::fmt;
 
@@ -26,10 +26,10 @@ use crate::rng::SplitMix64;
 use crate::shape::QuantizeShape;
 use crate::tensor::Dims;
 
-/// Launches in the graph that measures the least time of one.
+/// Launches in the graph that measures the least time of a launch.
 const FLOOR_LAUNCHES: usize = 64;
 
-/// Which way.
+/// Direction of the conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -40,10 +40,10 @@ pub enum Direction {
     Dequantize,
 }
 
-/// What to run besides the shape.
+/// Options of a quantisation bench.
 #[derive(Clone, Debug)]
 pub struct QuantizeBench {
-    /// Which way.
+    /// Direction of the conversion.
     pub direction: Direction,
     /// Type of the floats.
     pub element: FloatType,
@@ -61,13 +61,13 @@ pub struct CopyTiming {
     /// Over input sets in rotation.
     #[serde(flatten)]
     pub measured: SetTimes,
-    /// Bytes that must move at least once, over the median; bytes a second.
+    /// Bytes that must be read or written at least once, divided by the median; bytes per second.
     pub bytes_per_second: f64,
-    /// A device-to-device copy that reads and writes as many bytes.
+    /// A device-to-device copy of as many bytes.
     pub copy: Option<ReadRate>,
-    /// Its time over ours: 1 is a copy's own speed.
+    /// The copy's time divided by ours; 1 is the speed of a copy.
     pub ratio_to_copy: Option<f64>,
-    /// Seconds of a launch of the same kernels that has nothing to do: one block.
+    /// Seconds of a launch of the same kernels on a single block.
     pub launch_floor: Times,
 }
 
@@ -86,11 +86,11 @@ pub struct QuantizeBenchReport {
     pub dtype: &'static str,
     /// Layout of the block scales.
     pub layout: &'static str,
-    /// Where the tensor-level scale comes from.
+    /// Source of the tensor-level scale.
     pub scale: &'static str,
-    /// What it ran on, and why.
+    /// The device, and why it was chosen.
     pub device: Choice,
-    /// How it ran.
+    /// The plan.
     pub plan: Plan,
     /// The PTX file.
     pub kernels: String,
@@ -100,7 +100,7 @@ pub struct QuantizeBenchReport {
     pub verified: bool,
     /// The first difference, if there is one.
     pub difference: Option<String>,
-    /// Bytes that must move at least once.
+    /// Bytes that must be read or written at least once.
     pub bytes: u64,
     /// Times; only from a GPU, and only if verified.
     pub times: Option<CopyTiming>,
@@ -138,7 +138,7 @@ enum Levels {
     Rows(Box<DeviceBuffer>),
 }
 
-/// What to prepare from: the floats and what they are quantised.
+/// The inputs of an operation: the floats and their quantised form.
 struct Data {
     floats: Vec<u8>,
     quantized: QuantizedMatrix,
@@ -224,7 +224,7 @@ impl Prepared {
         }
     }
 
-    /// The first difference of the last launch's result from what is expected.
+    /// The first difference between the last launch's result and the expected one.
     fn difference(&self, data: &Data) -> Result<Option<String>> {
         Ok(match self {
             Self::Quantize(prepared) => {
@@ -246,16 +246,16 @@ impl Prepared {
 /// Runs `shape` on random inputs, compares with the CPU bit for bit, and on a GPU times it.
 ///
 /// # Errors
-/// Bad sizes and [`DeviceError`](crate::device::DeviceError). A wrong result is not an error: the
-/// report says so, and nothing is timed.
+/// Errors for bad sizes, and [`DeviceError`](crate::device::DeviceError). A wrong result is not an
+/// error: it is reported, and nothing is timed.
 pub fn quantize(
     kernels: &Kernels,
     shape: QuantizeShape,
     bench: &QuantizeBench,
 ) -> Result<QuantizeBenchReport> {
     let device = kernels.device();
-    // Floats as bytes and as f32, the expected results, and the emulator's memory with a bit a
-    // byte beside it.
+    // Floats as bytes and as f32, the expected results, and the emulator's memory, which has one
+    // more bit per byte.
     let elements = shape.m as u64 * shape.k as u64;
     let copies = if matches!(device.backend(), Backend::Emulator(_)) { 16 } else { 12 };
     require_memory(&format!("running {shape}"), elements.saturating_mul(copies))?;
@@ -302,7 +302,7 @@ fn time(kernels: &Kernels, data: &Data, bench: &QuantizeBench) -> Result<CopyTim
         Ok(set.difference(data)?.map(|difference| format!(" ({difference})")))
     };
     let launch = |set: &Prepared| set.launch().map(drop);
-    // SAFETY: inputs and results are the sets', and `kernels` has the module.
+    // SAFETY: inputs and results belong to the sets, and `kernels` has the module.
     let measured = unsafe { SetTimes::measure(gpu, (&sets, cold), bench.protocol, launch, wrong)? };
     let median = measured.times.median;
     drop(sets);
@@ -311,7 +311,7 @@ fn time(kernels: &Kernels, data: &Data, bench: &QuantizeBench) -> Result<CopyTim
     let tiny_data = Data::new(1, block, bench)?;
     let tiny = Prepared::new(kernels, &tiny_data, bench)?;
     let graph = gpu.capture(|| (0..FLOOR_LAUNCHES).try_for_each(|_| tiny.launch().map(drop)))?;
-    // SAFETY: `tiny` has its inputs and results; the call waits for its replays.
+    // SAFETY: inputs and results belong to `tiny`; the call waits for its replays.
     let launch_floor = unsafe { graph.time(FLOOR_LAUNCHES, warmup, replays)? };
     let copy = ceiling.then(|| gpu.time_copies(bytes, warmup, replays)).transpose()?;
     Ok(CopyTiming {

@@ -1,5 +1,5 @@
-//! What the timings of all operations share: input sets in rotation, limits and peers beside
-//! them, and how that is printed.
+//! The parts that the timings of all operations share: input sets in rotation, ceilings, peers, and
+//! printing.
 
 use std::fmt;
 
@@ -15,16 +15,16 @@ use crate::error::{Error, Result};
 /// Times over input sets in rotation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SetTimes {
-    /// Input sets in rotation, each launched once a replay.
+    /// Input sets in rotation, each launched once per replay.
     pub sets: usize,
     /// Whether the sets together exceed four times the L2 cache.
     pub cold: bool,
-    /// Seconds an operation, all its launches included.
+    /// Seconds per operation, all its launches included.
     pub times: Times,
 }
 
 /// Makes input sets of `bytes` bytes until together they exceed the caches, or there are
-/// [`MAX_SETS`]. Gives them, and whether they do.
+/// [`MAX_SETS`]. Returns the sets, and whether they exceed the caches.
 pub(super) fn input_sets<T>(
     kernels: &Kernels,
     bytes: u64,
@@ -37,14 +37,14 @@ pub(super) fn input_sets<T>(
 }
 
 impl SetTimes {
-    /// Times `launch` of all sets, recorded once, and looks at each one's result afterwards:
-    /// `wrong` says what is, to follow the result's name.
+    /// Times `launch` of all sets, recorded once, and then checks each result: `wrong` returns a
+    /// description of an error, which follows the name of the result.
     ///
     /// # Errors
-    /// [`Error::Wrong`] for the first wrong result, and what `launch` and the device say.
+    /// [`Error::Wrong`] for the first wrong result, and the errors of `launch` and of the device.
     ///
     /// # Safety
-    /// The memory that `launch` hands to kernels belongs to the sets, and the kernels' module
+    /// The memory that `launch` passes to kernels belongs to the sets, and the kernels' module
     /// outlives the call.
     pub(super) unsafe fn measure<T>(
         gpu: &CudaDevice,
@@ -54,7 +54,7 @@ impl SetTimes {
         wrong: impl Fn(&T) -> Result<Option<String>>,
     ) -> Result<Self> {
         let graph = gpu.capture(|| sets.iter().try_for_each(&launch))?;
-        // SAFETY: the caller's; the call waits for its replays.
+        // SAFETY: the caller guarantees memory and module; the call waits for its replays.
         let times = unsafe { graph.time(sets.len(), protocol.warmup, protocol.replays)? };
         for (index, set) in sets.iter().enumerate() {
             if let Some(how) = wrong(set)? {
@@ -65,7 +65,7 @@ impl SetTimes {
         Ok(Self { sets: sets.len(), cold, times })
     }
 
-    /// A line with the times and `rate`, what they amount to.
+    /// Writes a line with the times and the `rate` that follows from them.
     pub(super) fn write(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -87,7 +87,7 @@ pub(super) fn microseconds(seconds: f64) -> f64 {
     seconds * 1e6
 }
 
-/// A line that says how near `times` come to a limit: `name`, and `what` is done in its time.
+/// Writes a line that compares with a limit called `name`; `what` is the work done in its time.
 pub(super) fn write_limit(
     f: &mut fmt::Formatter<'_>,
     name: &str,
@@ -104,17 +104,17 @@ pub(super) fn write_limit(
     )
 }
 
-/// The machine's own limit: reading the bytes that must move.
+/// The GPU's own limit: the time of reading as many bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReadCeiling {
-    /// The read-only kernel over as many bytes.
+    /// The kernel that only reads, over as many bytes.
     pub ceiling: Option<ReadRate>,
-    /// Its time over ours: 1 is the machine's own limit.
+    /// Its time divided by ours; 1 is the GPU's own limit.
     pub ratio_to_ceiling: Option<f64>,
 }
 
 impl ReadCeiling {
-    /// Reads `bytes` bytes, if the protocol asks for it; `ours` is what they took us.
+    /// Times reading `bytes` bytes, if the protocol asks for it; `ours` are the operation's times.
     pub(super) fn measure(
         kernels: &Kernels,
         bytes: u64,
@@ -131,7 +131,7 @@ impl ReadCeiling {
         })?;
         let (readable, Protocol { warmup, replays, .. }) = (bytes.next_multiple_of(16), protocol);
         let gpu = device.gpu("timing")?;
-        // SAFETY: `read_ceiling` reads the bytes it is given and writes 8 bytes a thread.
+        // SAFETY: `read_ceiling` reads its input and writes at most 8 bytes per thread.
         let read = unsafe {
             gpu.time_reads(module, READ_KERNEL, ceiling::THREADS, readable, warmup, replays)?
         };
@@ -139,7 +139,7 @@ impl ReadCeiling {
         Ok(Self { ceiling: Some(read), ratio_to_ceiling: Some(ratio) })
     }
 
-    /// A line called `name`, where it was timed.
+    /// Writes a line called `name`, if it was timed.
     pub(super) fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
         match (&self.ceiling, self.ratio_to_ceiling) {
             (Some(read), Some(ratio)) => write_limit(f, name, "to read", read, ratio),
@@ -151,22 +151,22 @@ impl ReadCeiling {
 /// One peer's time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Peer {
-    /// What was timed.
+    /// Name and version of the peer.
     pub name: String,
     /// Input sets in rotation.
     pub sets: usize,
-    /// Seconds a product.
+    /// Seconds per product.
     pub times: Times,
-    /// Its median over ours: above 1 we are faster.
+    /// Its median divided by ours; above 1, this library is faster.
     pub ratio: f64,
 }
 
-/// cuBLAS on dequantised f16 operands, where it was asked for.
+/// cuBLAS on dequantised f16 operands, if it was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Peers {
     /// Its time.
     pub cublas: Option<Peer>,
-    /// Why it was not timed.
+    /// The reason why it was not timed.
     pub cublas_error: Option<String>,
 }
 
@@ -205,7 +205,7 @@ mod tests {
         (measured, ceiling, Peers { cublas: Some(peer), cublas_error: None })
     }
 
-    /// The parts' fields are the report's own.
+    /// The fields of the parts are fields of the report.
     fn keys(report: &impl Serialize) -> BTreeSet<String> {
         let json = serde_json::to_value(report).expect("JSON");
         json.as_object().expect("an object").keys().cloned().collect()

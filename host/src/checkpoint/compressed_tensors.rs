@@ -6,9 +6,9 @@
 //! | `m.weight_packed` | U8 | `[.., N, K/2]` |
 //! | `m.weight_scale` | nvfp4: F8_E4M3, mxfp4: U8 | `[.., N, K/16]`, `[.., N, K/32]` |
 //! | `m.weight_global_scale` | F32 | `[1]`: 6 * 448 / amax, a divisor; nvfp4 only |
-//! | `m.input_global_scale` | F32 | `[1]`: the same of the input; only with quantised activations |
+//! | `m.input_global_scale` | F32 | `[1]`: the same for the input; only with quantised activations |
 //!
-//! `quantization_config` in `config.json` has the scheme and the modules left out.
+//! `quantization_config` in `config.json` has the scheme and the excluded modules.
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::Format;
@@ -19,7 +19,7 @@ use super::layout::{Content, Contents, Description, Parts, Piece, format_of_scal
 use super::model::Model;
 use super::weight::{WeightSpec, module};
 
-/// The name of a format's way to be stored, in `quantization_config`.
+/// The name of a format's storage in `quantization_config`.
 fn format_name(format: Format) -> &'static str {
     match format {
         Format::Nvfp4 => "nvfp4-pack-quantized",
@@ -105,7 +105,7 @@ pub(super) fn describe(contents: &Contents) -> Description {
             "zp_dtype": scale_type,
         })
     };
-    // Inputs have a global scale from calibration and block scales computed on the way.
+    // Inputs have a global scale from calibration; their block scales are computed at run time.
     let inputs = contents.has_inputs().then(|| tensor("local".into()));
     Description {
         quantization_config: Some(json!({

@@ -1,14 +1,14 @@
-//! What ModelOpt's configuration says of a checkpoint against the tensors that it has.
+//! Compares ModelOpt's configuration of a checkpoint with its tensors.
 //!
-//! | said in | algorithm | group size | modules left out |
+//! | file, object | algorithm | group size | excluded modules |
 //! | --- | --- | --- | --- |
 //! | `hf_quant_config.json`, `quantization` | `quant_algo` | `group_size` | `exclude_modules` |
 //! | `config.json`, `quantization_config` | `quant_algo` | `group_size` of a group's `weights` | `ignore` |
 //!
-//! Loaders go by it: they make quantised layers of everything that is not left out, with inputs
-//! quantised if the algorithm is `NVFP4`; other algorithms of that family have rules of their own.
-//! Under `MIXED_PRECISION` each module has an algorithm and a group size in `quantized_layers`,
-//! which `config.json` may leave to the other file.
+//! Loaders follow it: they make quantised layers of all modules that are not excluded, and quantise
+//! inputs if the algorithm is `NVFP4`; other algorithms of this family have different rules. Under
+//! `MIXED_PRECISION` each module has an algorithm and a group size in `quantized_layers`, which
+//! `config.json` may omit if the other file has it.
 
 use fp4_formats::quantize::Format;
 use serde_json::Value;
@@ -20,15 +20,15 @@ use super::pattern;
 use super::verify::{Finding, Severity};
 use super::weight::module;
 
-/// Weights and inputs in NVFP4, which takes a scale of the input; part of the names of all
+/// Weights and inputs in NVFP4, which needs a scale for the input. It is part of the names of all
 /// algorithms whose weights are NVFP4.
 const WITH_INPUTS: &str = "NVFP4";
-/// Weights alone.
+/// Weights only.
 const WEIGHTS_ONLY: &str = "W4A16_NVFP4";
-/// Each module has its own.
+/// Each module has its own algorithm.
 const MIXED: &str = "MIXED_PRECISION";
 
-/// What one file says.
+/// The configuration in one file.
 struct Stated<'a> {
     file: &'static str,
     /// The object with `quant_algo`.
@@ -84,7 +84,7 @@ impl<'a> Stated<'a> {
     }
 }
 
-/// Findings of kind `configuration`: what a loader would read wrongly is an error.
+/// Findings of kind `configuration`. What a loader would misread is an error.
 pub(super) fn check(model: &Model, layout: Layout, parts: &[Parts]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |severity, tensor: Option<&str>, message| {
@@ -157,7 +157,7 @@ pub(super) fn check(model: &Model, layout: Layout, parts: &[Parts]) -> Vec<Findi
     findings
 }
 
-/// Modules with a matrix that is not quantised; embeddings never are, and nobody lists them.
+/// Modules with a matrix that is not quantised. Embeddings are never quantised or listed.
 fn floats(model: &Model) -> Vec<String> {
     let tensors: Vec<(&str, RawTensor)> =
         model.names().filter_map(|name| Some((name, model.raw(name).ok()?))).collect();

@@ -1,4 +1,5 @@
-//! From one layout to another, codes and scales unchanged; MXFP4 to NVFP4 where that is exact.
+//! Converts from one layout to another with unchanged codes and scales, and from MXFP4 to NVFP4 if
+//! that is exact.
 
 use std::fmt;
 use std::path::Path;
@@ -16,7 +17,7 @@ use super::save::{Item, Observer, Save, SaveOptions, Saved};
 use super::write::TensorSpec;
 use crate::error::Result;
 
-/// What was converted, as `--json` prints it.
+/// The report of a conversion, as `--json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConvertReport {
     /// The input.
@@ -29,10 +30,10 @@ pub struct ConvertReport {
     pub format: &'static str,
     /// Weights.
     pub weights: usize,
-    /// Weights that went from mxfp4 to nvfp4, without a change in value.
+    /// Weights that were converted from mxfp4 to nvfp4, with the same values.
     pub reformatted: usize,
-    /// Tensor-level scales that went from divisor to multiplier or back: each is the reciprocal,
-    /// rounded to f32 once.
+    /// Tensor-level scales that were converted from divisor to multiplier or back. Each is the
+    /// reciprocal, rounded once to f32.
     pub inverted: usize,
     /// The output.
     pub saved: Saved,
@@ -40,14 +41,14 @@ pub struct ConvertReport {
 
 /// Writes the checkpoint `model` in another layout, and with `format` in another format.
 ///
-/// Without `format`, MXFP4 stays what it is where the layout can hold it. Other tensors are
+/// Without `format`, MXFP4 weights remain MXFP4 if the layout can hold them. Other tensors are
 /// copied. Memory holds one tensor at a time.
 ///
 /// # Errors
 /// [`CheckpointError::Nothing`] for a model that is not quantised, [`CheckpointError::Inexact`]
 /// naming the block that NVFP4 cannot hold, [`CheckpointError::Unsupported`] for NVFP4 to MXFP4,
-/// [`CheckpointError::Exists`], [`CheckpointError::Interrupted`], and what [`load`] says. Nothing
-/// is left behind then.
+/// [`CheckpointError::Exists`], [`CheckpointError::Interrupted`], and the errors of [`load`]. After
+/// an error there is no output.
 pub fn convert_model(
     model: &Model,
     format: Option<Format>,
@@ -131,8 +132,8 @@ pub fn convert_model(
     })
 }
 
-/// The type that a model's weights had, where nothing says so: that of the largest float tensor
-/// which was left as it is.
+/// The type of a model's weights before quantisation if it is not stated: that of the largest float
+/// tensor that is not quantised.
 fn model_type(model: &Model) -> Option<Dtype> {
     let floats = model.names().filter_map(|name| {
         let raw = model.raw(name).ok()?;

@@ -1,10 +1,10 @@
-//! Why a checkpoint could not be read, converted or written.
+//! Errors of reading, converting and writing checkpoints.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a safetensors file or a checkpoint made of them could not be used.
+/// The reasons why a safetensors file, or a checkpoint that consists of them, cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
@@ -13,7 +13,7 @@ pub enum CheckpointError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// There is no tensor of this name.
@@ -23,7 +23,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The name asked for.
         tensor: String,
-        /// A few names that are there and look alike.
+        /// A few existing names that are similar.
         similar: Vec<String>,
     },
     /// A tensor has a type that the operation cannot use.
@@ -33,7 +33,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The types that would do.
+        /// The required types.
         required: &'static str,
         /// The type found.
         actual: String,
@@ -45,12 +45,12 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The shape that would do.
+        /// The required shape.
         required: String,
         /// The shape found.
         actual: Vec<usize>,
     },
-    /// Nothing says along which dimension of a tensor its blocks run.
+    /// The dimension of a tensor's blocks is not known.
     #[error(
         "tensor `{tensor}` of {} has shape {actual:?}; required {required}, but {reason}",
         path.display()
@@ -60,11 +60,11 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// What would do.
+        /// The required shape.
         required: &'static str,
         /// The shape found.
         actual: Vec<usize>,
-        /// Why it cannot be told.
+        /// The reason.
         reason: String,
     },
     /// A tensor holds an infinity or a NaN.
@@ -76,12 +76,12 @@ pub enum CheckpointError {
         tensor: String,
         /// Row-major index of the first such element.
         index: usize,
-        /// Where it stands in the file.
+        /// Its byte in the file.
         byte: u64,
         /// The value.
         value: f32,
     },
-    /// A block scale or a global scale that cannot be one.
+    /// An invalid block scale or global scale.
     #[error(
         "tensor `{tensor}` of {} has scale {found} at index {index} (byte {byte} of the file); \
          required {required}", path.display()
@@ -93,29 +93,29 @@ pub enum CheckpointError {
         tensor: String,
         /// Index of the first such scale in the order of the file.
         index: usize,
-        /// Where it stands in the file.
+        /// Its byte in the file.
         byte: u64,
-        /// What was found.
+        /// The value found.
         found: String,
         /// The condition.
         required: &'static str,
     },
-    /// There is nothing in the checkpoint that the operation could work on.
+    /// The checkpoint contains nothing that the operation applies to.
     #[error("{} has no {what}", path.display())]
     Nothing {
         /// The file or folder.
         path: PathBuf,
-        /// What was looked for.
+        /// What the operation needs.
         what: String,
     },
-    /// A layout has no way to hold a weight.
+    /// A layout cannot hold a weight.
     #[error("layout {layout} cannot hold `{tensor}`: {reason}")]
     Unsupported {
         /// The layout.
         layout: &'static str,
         /// The weight.
         tensor: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A conversion between formats that would change a value.
@@ -128,21 +128,21 @@ pub enum CheckpointError {
         tensor: String,
         /// The block, outermost dimension first; blocks of 16 along K.
         index: Vec<usize>,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The output is there already.
+    /// The output exists already.
     #[error("{} exists; {advice}", path.display())]
     Exists {
         /// The path.
         path: PathBuf,
-        /// What to do about it.
+        /// Advice to the user.
         advice: &'static str,
     },
     /// The caller asked to stop.
     #[error("interrupted; nothing was written to {}", path.display())]
     Interrupted {
-        /// Where the output would have been.
+        /// The path of the output.
         path: PathBuf,
     },
 }
@@ -151,8 +151,8 @@ fn suggestion(similar: &[String]) -> String {
     if similar.is_empty() { String::new() } else { format!("; there are {}", similar.join(", ")) }
 }
 
-/// Up to three of `names` that share the longest beginning and ending with `name`: what differs is
-/// mostly a layer number or a prefix.
+/// Up to three of `names` that share the longest beginning and ending with `name`, because names
+/// usually differ in a layer number or a prefix.
 pub(super) fn similar(name: &str, names: impl IntoIterator<Item = String>) -> Vec<String> {
     let likeness = |other: &String| {
         let same = |(a, b): &(char, char)| a == b;

@@ -1,11 +1,12 @@
-//! MXFP4 to NVFP4 without changing a value.
+//! Converts MXFP4 to NVFP4 without changing a value.
 //!
-//! A block of 32 with the scale 2^e becomes two of 16. Their e4m3 scales can be 2^-9 .. 2^8, times
-//! a tensor-level scale that is a power of two as well: 18 binades for a whole tensor. A block of
-//! 16 may leave its own binade where its codes allow: twice a code up to 3 is a code, and half of
-//! 1, 2, 3, 4 and 6 (with 0) are; blocks of zeros go anywhere. The conversion picks the
-//! tensor-level scale that keeps most of that room, and fails where two blocks are too far apart.
-//! Scales other than powers of two are not considered: they gain less than a binade.
+//! A block of 32 with the scale 2^e becomes two blocks of 16. Their e4m3 scales can be 2^-9 ..
+//! 2^8, times a tensor-level scale that is also a power of two, so the scales of a tensor may span
+//! 18 binades. The codes of a block of 16 may allow more: twice a code up to 3 is a code, half of
+//! 1, 2, 3, 4 and 6 is a code, and a block of zeros can have any scale. The conversion chooses the
+//! tensor-level scale that leaves the most room, and fails if the scales of two blocks are too
+//! different. Scales other than powers of two are not considered, because they would gain less
+//! than one binade.
 
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
 
@@ -14,31 +15,31 @@ use super::weight::{Blocks, GlobalScale, Weight};
 use crate::error::{Error, Result, filled};
 use crate::tensor::BlockScaled;
 
-/// Exponents of the powers of two that e4m3 has.
+/// Exponents of the powers of two that e4m3 represents.
 const LEAST: i32 = -9;
 const GREATEST: i32 = 8;
 
 /// Exponents of tensor-level scales that are normal in f32.
 const TENSOR: std::ops::RangeInclusive<i32> = -126..=127;
 
-/// Exponents of the scales with which a block of 16 can be written.
+/// Exponents of the scales that a block of 16 can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
-    /// With its codes doubled as often as possible.
+    /// Smallest exponent, with the codes doubled as often as possible.
     least: i32,
-    /// With its codes halved as often as possible.
+    /// Largest exponent, with the codes halved as often as possible.
     greatest: i32,
 }
 
-/// The code of `2^shift` times a code's value, if there is one.
+/// The code of `2^shift` times the value of a code, if there is one.
 fn shifted(code: u8, shift: i32) -> Option<u8> {
     let value = e2m1::decode(code) * (shift as f32).exp2();
     let shifted = e2m1::encode(value);
     (e2m1::decode(shifted) == value).then_some(shifted)
 }
 
-/// How often all codes of a block can be doubled and halved: at most 3 times each, from 0.5 to 4
-/// and back. `None` for a block of zeros.
+/// How often all codes of a block can be doubled and halved: at most 3 times each (0.5 to 4 and
+/// back). `None` for a block of zeros.
 fn shifts(codes: &[u8]) -> Option<(i32, i32)> {
     let present = codes.iter().fold(0u16, |set, &byte| {
         let (low, high) = pack::unpair(byte);
@@ -54,11 +55,11 @@ fn shifts(codes: &[u8]) -> Option<(i32, i32)> {
     Some((most(1), most(-1)))
 }
 
-/// Converts a weight, with the same values bit for bit.
+/// Converts a weight to the same values, bit for bit.
 ///
 /// # Errors
-/// [`CheckpointError::Inexact`], naming the block that does not fit; [`Error::Shape`] for a weight
-/// that is not MXFP4.
+/// [`CheckpointError::Inexact`], which names the block that does not fit; [`Error::Shape`] for a
+/// weight that is not MXFP4.
 pub fn to_nvfp4(weight: &Weight) -> Result<Weight> {
     let name = &weight.spec.name;
     let Blocks::Mxfp4(source) = &weight.blocks else {
@@ -113,8 +114,8 @@ pub fn to_nvfp4(weight: &Weight) -> Result<Weight> {
     })
 }
 
-/// The exponent of the tensor-level scale: as near as can be to the one that gives the largest
-/// block scale 2^8.
+/// The exponent of the tensor-level scale, as near as possible to the one for which the largest
+/// block scale is 2^8.
 fn tensor_exponent(weight: &Weight, blocks: &[Option<Room>]) -> Result<i32> {
     let rooms = || blocks.iter().enumerate().filter_map(|(at, room)| Some((at, (*room)?)));
     let Some((high_at, high)) = rooms().max_by_key(|(_, room)| room.least) else {
@@ -174,12 +175,13 @@ mod tests {
         Weight { spec, blocks: blocks.expect("valid"), global: None, input: None }
     }
 
-    /// Bits of all values, +0 for -0 left as it is.
+    /// Bits of all values, with their signs of zero.
     fn bits(weight: &Weight) -> Vec<u32> {
         weight.blocks.dequantize().expect("small").iter().map(|x| x.to_bits()).collect()
     }
 
-    /// Two blocks of 16 codes that never move, `distance` binades apart: 18 binades fit.
+    /// Two blocks of 16 codes that can be neither doubled nor halved, with scales `distance`
+    /// binades apart; 18 binades fit.
     #[test]
     fn the_limit_is_seventeen_binades_of_rigid_blocks() {
         // 0.5 with 6: neither can be doubled nor halved.
@@ -202,12 +204,12 @@ mod tests {
 
     #[test]
     fn codes_that_can_move_make_room() {
-        // Blocks of 4 and of 0.5 meet three binades nearer each.
+        // Blocks of 4 and of 0.5 can each move three binades towards the other.
         let mut codes = vec![0x66; 16];
         codes.extend([0x11; 16]);
         let tensor = weight(1, 64, codes, vec![100, 100 + 17 + 6]);
         assert_eq!(bits(&to_nvfp4(&tensor).expect("exact")), bits(&tensor));
-        // Zeros go anywhere.
+        // Blocks of zeros can have any scale.
         let mut codes = vec![0x80; 16];
         codes.extend([0x71; 16]);
         let tensor = weight(1, 64, codes, vec![0, 254]);
@@ -215,7 +217,7 @@ mod tests {
     }
 
     proptest! {
-        /// Where it succeeds nothing changes; with scales within 17 binades it always succeeds.
+        /// If it succeeds, the values are unchanged; with scales within 17 binades it succeeds.
         #[test]
         fn values_never_change(
             codes in prop::collection::vec(any::<u8>(), 96),

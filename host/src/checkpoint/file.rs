@@ -1,7 +1,7 @@
 //! One safetensors file, mapped into memory.
 //!
-//! The header is checked by the crate `safetensors` (lengths, offsets, overlaps); errors name the
-//! tensor, and for a bad value its index and the byte of the file where it stands.
+//! The crate `safetensors` checks the header (lengths, offsets, overlaps). Errors name the tensor
+//! and, for a bad value, its index and its byte in the file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct TensorEntry {
     pub shape: Vec<usize>,
     /// Size of the data.
     pub bytes: usize,
-    /// Where the data starts in the file.
+    /// Offset of the data in the file.
     pub offset: u64,
 }
 
@@ -55,15 +55,15 @@ pub struct Checkpoint {
     path: PathBuf,
     map: Mmap,
     metadata: Metadata,
-    /// Where the tensors' data starts in the file.
+    /// Offset of the tensors' data in the file.
     data_start: usize,
 }
 
 impl Checkpoint {
     /// Opens and checks a file. Its contents are mapped, not read.
     ///
-    /// The file must not be changed by another process while it is open: the mapped bytes would
-    /// change with it, and shortening the file ends the program with SIGBUS.
+    /// No other process may change the file while it is open, because the mapped bytes would change
+    /// with it. Shortening the file would end the program with SIGBUS.
     ///
     /// # Errors
     /// [`Error::Io`]; [`CheckpointError::Malformed`] for a truncated or malformed file.
@@ -80,9 +80,9 @@ impl Checkpoint {
             let reason = format!("{} bytes; the header's length alone takes 8", info.len());
             return Err(malformed(reason).into());
         }
-        // SAFETY: the mapping is private to this value and read-only. That nobody changes the
-        // file meanwhile cannot be enforced; it is stated as a condition above, and every byte
-        // pattern is a valid `u8`.
+        // SAFETY: the mapping is private to this value and read-only, and every byte pattern is a
+        // valid `u8`. That no other process changes the file cannot be enforced; it is stated as a
+        // condition above.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         let (header, metadata) =
             SafeTensors::read_metadata(&map).map_err(|e| malformed(explain(&e, &map)))?;
@@ -127,7 +127,7 @@ impl Checkpoint {
         entries
     }
 
-    /// Where a tensor's data starts in the file; 0 for one that is not there.
+    /// Offset of a tensor's data in the file; 0 if there is no such tensor.
     pub(crate) fn offset(&self, name: &str) -> u64 {
         self.metadata.info(name).map_or(0, |info| (self.data_start + info.data_offsets.0) as u64)
     }
@@ -194,7 +194,7 @@ impl Checkpoint {
     /// Returns rows, columns and values.
     ///
     /// # Errors
-    /// [`CheckpointError`], also for another shape.
+    /// [`CheckpointError`], among others for another shape.
     pub fn matrix(&self, name: &str) -> Result<(usize, usize, Vec<f32>)> {
         let shape = self.raw(name)?.shape;
         match *shape.as_slice() {
@@ -206,7 +206,7 @@ impl Checkpoint {
     /// A float scalar: a tensor of [`floats`](Self::floats) with one element.
     ///
     /// # Errors
-    /// [`CheckpointError`], also for another shape.
+    /// [`CheckpointError`], among others for another shape.
     pub fn scalar(&self, name: &str) -> Result<f32> {
         let shape = self.raw(name)?.shape;
         if shape.iter().any(|&n| n != 1) {
@@ -244,7 +244,7 @@ impl Checkpoint {
     }
 }
 
-/// The library's error in words, with sizes where it leaves them out.
+/// A description of the library's error, with the sizes that the library omits.
 fn explain(error: &SafeTensorError, file: &[u8]) -> String {
     match error {
         SafeTensorError::InvalidHeaderLength | SafeTensorError::HeaderTooLarge => {

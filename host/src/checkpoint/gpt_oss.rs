@@ -1,14 +1,14 @@
-//! MXFP4 as gpt-oss stores it: OpenAI's own files and Hugging Face's.
+//! MXFP4 in the layout of gpt-oss: OpenAI's own files and Hugging Face's.
 //!
 //! | tensor | type | shape |
 //! | --- | --- | --- |
 //! | `x.blocks`, or `x_blocks` | U8 | `[.., N, K/32, 16]` |
 //! | `x.scales`, or `x_scales` | U8 | `[.., N, K/32]` |
 //!
-//! `x` is the tensor's name before it was quantised (`block.0.mlp.mlp1_weight`); with a dot the
-//! names are OpenAI's, with an underscore, after `.._proj`, Hugging Face's. The leading dimension
-//! is the experts'. Hugging Face keeps the unquantised tensor transposed, `[E, K, N]`, and quantising
-//! brings it into the order of this table.
+//! `x` is the tensor's name before quantisation (`block.0.mlp.mlp1_weight`). Names with a dot are
+//! OpenAI's; names with an underscore, after `.._proj`, are Hugging Face's. The leading dimension
+//! is that of the experts. Hugging Face stores the unquantised tensor transposed, `[E, K, N]`;
+//! quantising changes it to the order of this table.
 
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, ScaleLayout};
@@ -20,7 +20,7 @@ use super::model::Model;
 use super::orientation::EXPERTS;
 use super::weight::WeightSpec;
 
-/// What joins the names of pieces to a tensor's.
+/// The separator between the name of a tensor and that of a piece.
 fn joint(name: &str) -> char {
     if name.ends_with(EXPERTS) { '_' } else { '.' }
 }

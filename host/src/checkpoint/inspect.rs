@@ -1,4 +1,4 @@
-//! What is in a checkpoint: its layout, its weights, its tensors.
+//! Lists a checkpoint: its layout, its weights, its tensors.
 
 use std::fmt;
 
@@ -17,11 +17,11 @@ pub struct WeightEntry {
     pub name: String,
     /// The format.
     pub format: &'static str,
-    /// Shape before it was quantised; absent where the tensors do not fit each other.
+    /// Shape before it was quantised; absent if the tensors do not fit each other.
     pub shape: Option<Vec<usize>>,
-    /// Order of its block scales.
+    /// Layout of its block scales.
     pub scales: Option<&'static str>,
-    /// What does not fit, as an error message.
+    /// The error message, if the tensors do not fit each other.
     pub problem: Option<String>,
     /// Bytes of the tensors that hold it.
     pub bytes: u64,
@@ -32,7 +32,7 @@ pub struct WeightEntry {
 pub struct Contents {
     /// The path.
     pub path: String,
-    /// The layout of its quantised weights; absent where there are none.
+    /// The layout of its quantised weights; absent if there are none.
     pub layout: Option<Layout>,
     /// Files with tensors.
     pub shards: Vec<String>,
@@ -49,7 +49,7 @@ pub struct Contents {
 /// Lists a checkpoint. Only headers are read.
 ///
 /// # Errors
-/// None at present; damage is part of the list.
+/// None; damage is part of the list.
 pub fn inspect(model: &Model) -> Result<Contents> {
     let layout = Layout::detect(model);
     let size = |name: &str| model.raw(name).map_or(0, |raw| raw.data.len() as u64);

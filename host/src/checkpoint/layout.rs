@@ -1,4 +1,4 @@
-//! How projects lay out a quantised weight in safetensors: names, types, shapes, conventions.
+//! The layouts of quantised weights in safetensors: names, types, shapes, conventions.
 //!
 //! | layout | formats | tensors of `m.weight` | tensor-level scale |
 //! | --- | --- | --- | --- |
@@ -7,9 +7,9 @@
 //! | [`TorchAo`](Layout::TorchAo) | nvfp4, mxfp4 | `m._weight_qdata`, `m._weight_scale`, `m._weight_per_tensor_scale`, `m._weight_act_per_tensor_scale` | multiplier |
 //! | [`GptOss`](Layout::GptOss) | mxfp4 | `m.weight.blocks`, `m.weight.scales`, or `x_proj_blocks`, `x_proj_scales` | none |
 //!
-//! Each is a module that finds weights by name and says which tensors hold one; reading and
-//! writing the bytes is common to all (the modules `load` and `save`). Packed codes are `U8`, the
-//! element of lower index in the low nibble, in all four.
+//! Each layout is a module that finds weights by name and lists the tensors of a weight. Reading
+//! and writing the bytes is common to all (the modules `load` and `save`). In all four layouts
+//! packed codes are `U8`, with the element of lower index in the low nibble.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use super::write::TensorSpec;
 use super::{compressed_tensors, gpt_oss, modelopt, torchao};
 use crate::error::Error;
 
-/// A project's way to store quantised weights.
+/// A project's layout of quantised weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
@@ -44,7 +44,7 @@ pub enum Layout {
     GptOss,
 }
 
-/// Where the pieces of a quantised weight are.
+/// The tensors of a quantised weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// Name of the tensor before it was quantised.
@@ -59,16 +59,16 @@ pub struct Parts {
     pub global: Option<String>,
     /// Tensor of the scale of the layer's input, if there is one.
     pub input: Option<String>,
-    /// Whether codes are `[.., K/32, 16]` rather than `[.., K/2]`.
+    /// Whether codes are `[.., K/32, 16]` instead of `[.., K/2]`.
     pub codes_in_blocks: bool,
-    /// Whether scales are in 128x4 tiles; unsaid, their shape decides.
+    /// Whether scales are in 128x4 tiles; if absent, their shape decides.
     pub swizzled: Option<bool>,
-    /// Element type before it was quantised, where the file says.
+    /// Element type before it was quantised, if the file states it.
     pub original: Option<Dtype>,
 }
 
 impl Parts {
-    /// Names of the tensors that hold it, those that are missing included.
+    /// Names of the tensors that hold it, missing ones included.
     pub fn tensors(&self) -> impl Iterator<Item = &str> {
         [Some(&self.codes), Some(&self.scales), self.global.as_ref(), self.input.as_ref()]
             .into_iter()
@@ -77,14 +77,14 @@ impl Parts {
     }
 }
 
-/// What a tensor of a weight holds.
+/// The content of a tensor of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Packed codes.
     Codes,
     /// Block scales.
     Scales(ScaleLayout),
-    /// The tensor-level scale; 1 where the weight has none.
+    /// The tensor-level scale; 1 if the weight has none.
     Global,
     /// The scale of the layer's input.
     Input,
@@ -95,7 +95,7 @@ pub enum Content {
 pub struct Piece {
     /// Name, type and shape.
     pub spec: TensorSpec,
-    /// What goes into it.
+    /// Its content.
     pub content: Content,
 }
 
@@ -105,11 +105,11 @@ impl Piece {
     }
 }
 
-/// What a whole output has in it, for the files beside the tensors.
+/// The contents of a whole output, from which the files beside the tensors are written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contents {
     pub weights: Vec<WeightSpec>,
-    /// Modules with a matrix that was left as it is.
+    /// Modules with a matrix that is not quantised.
     pub left: Vec<String>,
 }
 
@@ -124,7 +124,7 @@ impl Contents {
     }
 }
 
-/// What describes an output beside its tensors.
+/// The description of an output in files beside its tensors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Description {
     /// `quantization_config` of `config.json`.
@@ -159,7 +159,7 @@ impl Layout {
         }
     }
 
-    /// The layout that a checkpoint's tensors have, or `None` where none of them is quantised.
+    /// The layout of a checkpoint's tensors, or `None` if none of them is quantised.
     #[must_use]
     pub fn detect(model: &Model) -> Option<Self> {
         // ModelOpt's names are the least distinctive, so they come last.
@@ -203,7 +203,7 @@ impl Layout {
         }
     }
 
-    /// What its tensor-level scales are.
+    /// The convention of its tensor-level scales.
     #[must_use]
     pub const fn convention(self) -> Convention {
         match self {
@@ -222,7 +222,7 @@ impl Layout {
             Self::TorchAo => torchao::metadata(weights, others),
             Self::ModelOpt | Self::CompressedTensors | Self::GptOss => BTreeMap::new(),
         };
-        // Hugging Face's loader insists on it.
+        // Hugging Face's loader requires it.
         metadata.insert("format".into(), "pt".into());
         metadata
     }
@@ -231,7 +231,7 @@ impl Layout {
         match self {
             Self::ModelOpt => modelopt::describe(contents),
             Self::CompressedTensors => compressed_tensors::describe(contents),
-            // TorchAO's description is the files' metadata.
+            // TorchAO's description is in the metadata of the files.
             Self::TorchAo => Description::default(),
             Self::GptOss => gpt_oss::describe(contents),
         }
@@ -260,7 +260,7 @@ pub(super) fn present(model: &Model, name: String) -> Option<String> {
     model.contains(&name).then_some(name)
 }
 
-/// The format that a tensor of scales belongs to, by its type; `None` where it does not say.
+/// The format of a tensor of scales, from its type; `None` if the type does not determine it.
 pub(super) fn format_of_scales(model: &Model, scales: &str) -> Option<Format> {
     match model.raw(scales).ok()?.dtype {
         Dtype::F8_E4M3 => Some(Format::Nvfp4),
@@ -269,7 +269,7 @@ pub(super) fn format_of_scales(model: &Model, scales: &str) -> Option<Format> {
     }
 }
 
-/// Modules with a float matrix that no weight of `parts` covers: what configurations exclude.
+/// Modules with a float matrix that is not one of the weights `parts`; configurations exclude them.
 pub(super) fn modules_left<'a>(
     tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize])>,
 ) -> Vec<String> {

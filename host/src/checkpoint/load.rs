@@ -1,4 +1,4 @@
-//! Reading a quantised weight from whatever layout it is in, checked to the last scale.
+//! Reads a quantised weight from any layout and checks every scale.
 
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
@@ -11,14 +11,15 @@ use super::weight::{Blocks, GlobalScale, Weight, WeightSpec};
 use crate::error::{Error, Result, reserve};
 use crate::tensor::Dims;
 
-/// What a weight's tensors say about it, without a look at their data: types and shapes checked.
+/// The description of a weight from its tensors' types and shapes, which are checked; their data is
+/// not read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outline {
     /// The weight.
     pub spec: WeightSpec,
     /// Experts, N, K.
     pub dims: Dims,
-    /// How its scales are ordered.
+    /// Layout of its scales.
     pub scales: ScaleLayout,
 }
 
@@ -81,7 +82,7 @@ pub fn outline(model: &Model, parts: &Parts) -> Result<Outline> {
     }
 }
 
-/// Shape before quantisation, from the codes'.
+/// Shape before quantisation, from that of the codes.
 fn dense_shape(model: &Model, parts: &Parts) -> Result<Vec<usize>> {
     let block = parts.format.block() as usize;
     let file = model.file(&parts.codes)?;
@@ -118,8 +119,8 @@ fn dense_shape(model: &Model, parts: &Parts) -> Result<Vec<usize>> {
 /// Reads a weight: codes and scales are copied, every scale is checked.
 ///
 /// # Errors
-/// Those of [`outline`]; [`CheckpointError::Scale`] for the first block scale that is NaN or has
-/// its sign bit set, and for a tensor-level scale that is not positive and finite.
+/// The errors of [`outline`]; [`CheckpointError::Scale`] for the first block scale that is NaN or
+/// has its sign bit set, and for a tensor-level scale that is not positive and finite.
 pub fn load(model: &Model, layout: Layout, parts: &Parts) -> Result<Weight> {
     let Outline { spec, dims, scales: order } = outline(model, parts)?;
     let convention = layout.convention();
@@ -163,7 +164,7 @@ fn global_scale(model: &Model, name: &str) -> Result<f32> {
     }
 }
 
-/// Looks for a block scale that is none, at the places that the matrix has: padding is any bytes.
+/// Checks the block scales of the matrix. Padding may have any bytes.
 fn check_scales(model: &Model, parts: &Parts, dims: Dims, order: ScaleLayout) -> Result<()> {
     let file = model.file(&parts.scales)?;
     let data = file.raw(&parts.scales)?.data;

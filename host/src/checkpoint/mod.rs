@@ -1,5 +1,5 @@
-//! Checkpoints: safetensors files, models made of them, and the ways in which projects store
-//! quantised weights in those.
+//! Checkpoints: safetensors files, models that consist of them, and the layouts in which projects
+//! store quantised weights in them.
 //!
 //! | file | topic |
 //! | --- | --- |
@@ -8,7 +8,7 @@
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
-//! | `orientation` | which dimension of experts in one tensor is the input's |
+//! | `orientation` | the input dimension of experts in one tensor |
 //! | `inspect`, `verify`, `configuration` | [`inspect`], [`verify`] |
 //!
 //! # Example
@@ -40,9 +40,9 @@
 //! # }
 //! ```
 //!
-//! Every byte that is read is checked before it is used, and errors name the tensor and, for a bad
-//! value, the byte of the file. Outputs appear complete or not at all. Memory holds one tensor at a
-//! time, so a checkpoint may be larger than it.
+//! Every byte that is read is checked before it is used. Errors name the tensor and, for a bad
+//! value, its byte in the file. Outputs appear complete or not at all. Memory holds one tensor at a
+//! time, so a checkpoint may be larger than memory.
 
 mod compressed_tensors;
 mod configuration;

@@ -14,12 +14,12 @@ use crate::error::{Error, Result};
 const INDEX_ENDING: &str = ".safetensors.index.json";
 /// The model's configuration, beside the shards.
 const CONFIG: &str = "config.json";
-/// ModelOpt's description of what it quantised.
+/// ModelOpt's description of the quantisation.
 pub(super) const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
-/// Beyond so many tensors none are suggested for a missing one: if many are missing, comparing all
-/// with all would take minutes.
+/// Most tensors among which similar names are suggested for a missing tensor. If many of more
+/// tensors were missing, comparing all names would take minutes.
 const MAX_COMPARED: usize = 2000;
-/// Larger JSON files are no configuration.
+/// Larger JSON files are not read.
 const MAX_JSON_BYTES: u64 = 256 << 20;
 
 /// An open checkpoint. Shards are mapped, not read, so it may be larger than memory.
@@ -27,7 +27,7 @@ const MAX_JSON_BYTES: u64 = 256 << 20;
 pub struct Model {
     path: PathBuf,
     shards: Vec<Checkpoint>,
-    /// Tensor names with the shard that has each.
+    /// Tensor names, each with its shard.
     tensors: BTreeMap<String, usize>,
     unlisted: Vec<String>,
     config: Option<Value>,
@@ -37,14 +37,14 @@ pub struct Model {
 impl Model {
     /// Opens a `.safetensors` file, a `.safetensors.index.json` file, or a folder that has either.
     ///
-    /// A folder without an index is all its `.safetensors` files together. `config.json` and
-    /// `hf_quant_config.json` are read from the folder, or the file's folder, if they are there.
-    /// See [`Checkpoint::open`] for the condition on files that are open.
+    /// Of a folder without an index, all `.safetensors` files are opened. `config.json` and
+    /// `hf_quant_config.json` are read from the folder, or from the file's folder, if they exist.
+    /// [`Checkpoint::open`] states the condition on open files.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`CheckpointError::Malformed`] for a file that is not what its name says,
-    /// an index that names a path outside the folder, a tensor that two shards have;
-    /// [`CheckpointError::MissingTensor`] for one that the index promises and its shard lacks;
+    /// [`Error::Io`]; [`CheckpointError::Malformed`] for a file whose content does not fit its
+    /// name, an index that names a path outside the folder, or a tensor in two shards;
+    /// [`CheckpointError::MissingTensor`] for a tensor of the index that its shard does not have;
     /// [`CheckpointError::Nothing`] for a folder without tensors.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
@@ -164,7 +164,7 @@ impl Model {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Tensors that a shard has and the index does not list; loaders ignore them.
+    /// Tensors of shards that the index does not list; loaders ignore them.
     #[must_use]
     pub fn unlisted(&self) -> &[String] {
         &self.unlisted
@@ -238,8 +238,8 @@ impl Model {
         self.hf_quant_config.as_ref()
     }
 
-    /// Files of the folder besides tensors and what describes them: tokenizer, templates, ...;
-    /// none where a single file was opened.
+    /// The other files of the folder: tokenizer, templates and so on; none if a single file was
+    /// opened.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -273,7 +273,7 @@ fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A JSON file, or `None` where there is none.
+/// A JSON file, or `None` if it does not exist.
 fn json(path: &Path) -> Result<Option<Value>> {
     let io = |source| Error::Io { action: "read", path: path.into(), source };
     let malformed = |reason| CheckpointError::Malformed { path: path.into(), reason };

@@ -8,7 +8,7 @@
 //! | `m.input_scale` | F32 | `[]`: amax of the input / (6 * 448); only with quantised activations |
 //!
 //! `hf_quant_config.json` names the algorithm, `NVFP4` or without activations `W4A16_NVFP4`, and
-//! the modules left out; `quantization_config` in `config.json` says the same again.
+//! the excluded modules; `quantization_config` in `config.json` repeats it.
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::Format;
@@ -19,7 +19,7 @@ use super::layout::{Content, Contents, Description, Parts, Piece, present};
 use super::model::Model;
 use super::weight::{WeightSpec, module};
 
-/// A matrix of bytes with scales, or called `.weight`, is a weight: nothing else is stored so.
+/// A matrix of bytes is a weight if it has scales or its name ends in `.weight`.
 pub(super) fn find(model: &Model) -> Vec<Parts> {
     model
         .names()
@@ -37,7 +37,7 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
             format: Format::Nvfp4,
             codes: name.into(),
             scales: format!("{name}_scale"),
-            // Required: without it a weight is 448 times too large or worse.
+            // Required, because without it the weight would be at least 448 times too large.
             global: Some(format!("{name}_scale_2")),
             input: present(model, format!("{}.input_scale", module(name))),
             codes_in_blocks: false,

@@ -1,13 +1,13 @@
-//! Which dimension of experts in one tensor is the input's.
+//! The input dimension of experts that are stored in one tensor.
 //!
-//! Blocks run along the input dimension, K, because a product sums over it, and that is the last
-//! one of every tensor called weight. Experts without that ending (`gate_up_proj`, `down_proj`) are
-//! stored either way: transformers multiplies the activations with gpt-oss's and Llama 4's as they
-//! are, `[experts, K, N]`, and with those of other models transposed, `[experts, N, K]`. A wrong
-//! guess gives a checkpoint of the right sizes with useless blocks, so the tensors beside have to
-//! say which it is:
+//! Blocks run along the input dimension, K, because a product sums over it. K is the last dimension
+//! of every tensor whose name ends in `weight`. Experts without that ending (`gate_up_proj`,
+//! `down_proj`) are stored in either order: transformers has `[experts, K, N]` for gpt-oss and
+//! Llama 4, and `[experts, N, K]` for other models. With the wrong order, the checkpoint would have
+//! the right sizes and useless blocks, so the order is derived from other tensors:
 //!
-//! - `down_proj` takes half of what `gate_up_proj` gives, and gives as much as that takes;
+//! - the input of `down_proj` has half the size of the output of `gate_up_proj`, and its output has
+//!   the size of the input of `gate_up_proj`;
 //! - `x_bias` is `[experts, N]`;
 //! - `hidden_size` of `config.json` is K of `gate_up_proj` and N of `down_proj`.
 
@@ -17,7 +17,7 @@ use super::error::CheckpointError;
 use super::model::Model;
 use crate::error::{Result, filled};
 
-/// Ending of experts' names that does not say which dimension is the input's.
+/// Ending of experts' names that leaves the input dimension open.
 pub(super) const EXPERTS: &str = "_proj";
 
 /// Order of the last two dimensions.
@@ -32,10 +32,10 @@ pub(super) enum Orientation {
 use Orientation::{InputFirst, OutputFirst};
 
 impl Orientation {
-    /// A tensor's.
+    /// The order of a tensor.
     ///
     /// # Errors
-    /// [`CheckpointError::Orientation`] where nothing says so, or two things disagree.
+    /// [`CheckpointError::Orientation`] if nothing determines it, or if two sources disagree.
     pub fn of(model: &Model, name: &str, shape: &[usize]) -> Result<Self, CheckpointError> {
         let &[_, first, second] = shape else { return Ok(OutputFirst) };
         if !name.ends_with(EXPERTS) {
@@ -64,7 +64,7 @@ impl Orientation {
         }
     }
 
-    /// `[.., N, K]` of a tensor stored so.
+    /// `[.., N, K]` of a tensor that is stored in this order.
     pub fn output_first(self, shape: &[usize]) -> Vec<usize> {
         let mut shape = shape.to_vec();
         if let (InputFirst, [.., first, second]) = (self, shape.as_mut_slice()) {
@@ -74,7 +74,7 @@ impl Orientation {
     }
 }
 
-/// The only one of the two that holds.
+/// The order for which the condition holds, if it holds for exactly one.
 fn either(output_first: bool, input_first: bool) -> Option<Orientation> {
     match (output_first, input_first) {
         (true, false) => Some(OutputFirst),
@@ -83,7 +83,8 @@ fn either(output_first: bool, input_first: bool) -> Option<Orientation> {
     }
 }
 
-/// By the tensors `gate_up_proj` and `down_proj` of the same module, square ones too.
+/// The order from the tensors `gate_up_proj` and `down_proj` of the same module, which may be
+/// square.
 fn by_pair(model: &Model, name: &str) -> Option<Orientation> {
     let module =
         ["gate_up_proj", "down_proj"].into_iter().find_map(|ending| name.strip_suffix(ending))?;
@@ -126,7 +127,7 @@ pub(super) fn transposed<T: Copy + Default + Send + Sync>(
     values: &[T],
     [rows, cols]: [usize; 2],
 ) -> Result<Vec<T>> {
-    // So many rows of the result are written at a time, from a cache line of each row read.
+    // Rows of the result that are written at a time, from one cache line of each row read.
     const TOGETHER: usize = 16;
     let mut out = filled(name, values.len(), T::default())?;
     let matrix = (rows * cols).max(1);

@@ -1,15 +1,15 @@
 //! Patterns over tensor names.
 
-/// Whether `name` matches `pattern`, in which `*` stands for any characters, also none and also
-/// dots, and `?` for one.
+/// Whether `name` matches `pattern`, in which `*` stands for any number of characters, including
+/// none and dots, and `?` for one character.
 ///
-/// Takes time in the product of the lengths, whatever the pattern.
+/// The time is at most proportional to the product of the lengths.
 #[must_use]
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // Where to go on if the characters after the last star turn out not to match.
+    // Where to continue if the characters after the last star do not match.
     let mut retry: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// By definition, without a thought for time.
+    /// The definition, which is slow.
     fn naive(pattern: &[char], name: &[char]) -> bool {
         match (pattern, name) {
             ([], []) => true,

@@ -1,7 +1,7 @@
-//! Writing a whole checkpoint tensor by tensor: shards and index, configuration, other files.
+//! Writes a whole checkpoint tensor by tensor: shards and index, configuration, other files.
 //!
-//! Names, types and shapes of everything are known before any data, so headers are written first
-//! and each tensor goes straight to its place: memory holds one tensor at a time.
+//! The names, types and shapes of all tensors are known before their data. Headers are therefore
+//! written first and each tensor directly to its place, so that memory holds one tensor at a time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,24 +19,24 @@ use super::weight::{Weight, WeightSpec};
 use super::write::{Staging, TensorSpec, TensorWriter};
 use crate::error::{Error, Result};
 
-/// Size at which a new shard is begun, as Hugging Face's tools do.
+/// Size of a shard, the same as in Hugging Face's tools.
 pub const SHARD_BYTES: u64 = 5_000_000_000;
 
-/// How a checkpoint is written.
+/// Options of writing a checkpoint.
 #[derive(Clone, Debug)]
 pub struct SaveOptions {
     /// Names, types and conventions.
     pub layout: Layout,
-    /// Order of block scales; only TorchAO's layout has another than linear.
+    /// Layout of block scales; only TorchAO's layout has another than linear.
     pub scales: ScaleLayout,
-    /// Whether a checkpoint that is at the output path is replaced.
+    /// Whether an existing checkpoint at the output path is replaced.
     pub force: bool,
-    /// Size at which a new shard is begun.
+    /// Size of a shard.
     pub shard_bytes: u64,
 }
 
 impl SaveOptions {
-    /// Linear scales, shards of [`SHARD_BYTES`], nothing replaced.
+    /// Linear scales, shards of [`SHARD_BYTES`], and no replacement.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
         let (scales, force) = (ScaleLayout::Linear, false);
@@ -44,33 +44,33 @@ impl SaveOptions {
     }
 }
 
-/// Hears how a long operation goes on, and may end it.
+/// Observes the progress of a long operation, and may stop it.
 pub trait Observer {
-    /// Bytes of input that will be worked on.
+    /// Called first, with the total bytes of input.
     fn begin(&mut self, bytes: u64) {
         let _ = bytes;
     }
 
-    /// A tensor is next.
+    /// Called before each tensor.
     fn tensor(&mut self, name: &str) {
         let _ = name;
     }
 
-    /// These bytes of input are done.
+    /// Called when so many more bytes of input have been processed.
     fn done(&mut self, bytes: u64) {
         let _ = bytes;
     }
 
-    /// Whether to stop. Asked between tensors.
+    /// Whether to stop; called between tensors.
     fn cancelled(&self) -> bool {
         false
     }
 }
 
-/// Nobody listens.
+/// Ignores everything.
 impl Observer for () {}
 
-/// One thing to write: a weight, or a tensor as it is.
+/// An item to write: a quantised weight, or an unchanged tensor.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     Weight(WeightSpec),
@@ -86,7 +86,7 @@ impl Item {
     }
 }
 
-/// What was written, as `--json` prints it.
+/// A written checkpoint, as `--json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Saved {
     /// The folder.
@@ -109,8 +109,8 @@ pub(super) struct Save {
 }
 
 impl Save {
-    /// Writes headers and configuration for `items`, in their order; their data comes later.
-    /// Configuration and other files are `source`'s.
+    /// Writes headers and configuration for `items`, in their order; their data follows later.
+    /// Configuration and other files are those of `source`.
     pub fn create(
         target: &Path,
         source: &Model,
@@ -230,7 +230,7 @@ impl Save {
         write().map_err(io)
     }
 
-    /// Writes a tensor as it is.
+    /// Writes an unchanged tensor.
     pub fn tensor(&mut self, name: &str, data: &[u8]) -> Result<()> {
         match self.places.get(name).and_then(|&at| self.shards.get_mut(at)) {
             Some((_, shard)) => shard.put(name, data),
@@ -261,7 +261,7 @@ impl Save {
         Ok(())
     }
 
-    /// Fails where the observer wants to stop.
+    /// Fails if the observer stops the operation.
     pub fn go_on(&self, observer: &dyn Observer) -> Result<()> {
         if observer.cancelled() {
             let path = self.staging.target().to_path_buf();
@@ -270,7 +270,7 @@ impl Save {
         Ok(())
     }
 
-    /// Gives the output its name, everything being on disk.
+    /// Renames the output to its final name, after all data is on disk.
     pub fn finish(self) -> Result<Saved> {
         let mut names = Vec::new();
         for (name, shard) in self.shards {
@@ -288,7 +288,7 @@ impl Save {
     }
 }
 
-/// What one file will hold.
+/// The contents of one file.
 #[derive(Default)]
 struct Shard {
     specs: Vec<TensorSpec>,
@@ -308,7 +308,7 @@ impl Shard {
     }
 }
 
-/// An output that is the input, or holds it, would be gone before it is read.
+/// Refuses an output that is or contains the input, which would be replaced before it is read.
 fn refuse_source(target: &Path, source: &Model) -> Result<()> {
     let (Ok(target), Ok(source)) = (target.canonicalize(), source.path().canonicalize()) else {
         return Ok(());

@@ -8,9 +8,9 @@
 //! | `m._weight_per_tensor_scale` | F32 | `[]`; NVFP4 with two levels |
 //! | `m._weight_act_per_tensor_scale` | F32 | `[]`; if activations are calibrated |
 //!
-//! The file's metadata has for each tensor of the model, under its own name, a JSON object with its
+//! The file's metadata has a JSON object for each tensor of the model, under its name, with its
 //! class and attributes (`_type`, `_data`, `_tensor_data_names`), and under `tensor_names` the list
-//! of those names. Where it is missing, types and shapes say as much.
+//! of these names. If it is missing, types and shapes determine the same.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ use super::weight::WeightSpec;
 /// Ending of the tensor of codes.
 const CODES: &str = "_qdata";
 
-/// torch's name of a type, and ours.
+/// Names of types in torch and in safetensors.
 const TYPES: [(&str, Dtype); 3] =
     [("float32", Dtype::F32), ("float16", Dtype::F16), ("bfloat16", Dtype::BF16)];
 
@@ -37,7 +37,7 @@ fn dense_name(codes: &str) -> Option<String> {
     Some(format!("{module}.{}", tensor.strip_prefix('_').filter(|name| !name.is_empty())?))
 }
 
-/// `m._weight_` from `m.weight`; none for a name without a module.
+/// `m._weight_` from `m.weight`; `None` for a name without a module.
 fn prefix(name: &str) -> Option<String> {
     let (module, tensor) = name.rsplit_once('.')?;
     Some(format!("{module}._{tensor}_"))

@@ -1,11 +1,10 @@
-//! Whether a checkpoint holds what it says: pieces, scales, conventions, and with the original at
-//! hand the values.
+//! Verifies a checkpoint: its tensors, scales and conventions and, given the original, its values.
 //!
-//! What can be told without the original: missing pieces, types, shapes, scales that are NaN,
-//! negative, zero under codes that are not, tensor-level scales stored in the wrong convention
-//! (by the magnitude of the weights that follow from them). What cannot: the order of nibbles and
-//! of scales. With the original each weight has a signal-to-noise ratio, and where that is low the
-//! known mistakes are tried and named if one of them explains it.
+//! Without the original, the checks find missing tensors, wrong types and shapes, scales that are
+//! NaN, negative, or zero for a block with other codes, and tensor-level scales in the wrong
+//! convention (from the magnitude of the weights). They cannot find a wrong order of nibbles or of
+//! scales. With the original, each weight has a signal-to-noise ratio. If it is low, the known
+//! mistakes are tried, and the one that explains it is named.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,42 +24,42 @@ use super::save::Observer;
 use super::weight::{Blocks, GlobalScale, Weight};
 use crate::error::{Error, Result};
 
-/// A weight worse than this against its original is wrong: NVFP4 of normal values has about
-/// 20 dB, MXFP4 about 18, noise of the signal's own size 0.
+/// A weight with a lower ratio against its original is wrong. NVFP4 of normal values has about
+/// 20 dB, MXFP4 about 18 dB, and noise as large as the signal 0 dB.
 pub const LEAST_SQNR_DB: f64 = 8.0;
 
-/// By how much another reading must be better to be named as the explanation.
+/// Difference by which another interpretation must be better to be named as the explanation.
 const CLEARLY_BETTER_DB: f64 = 6.0;
 
-/// Largest magnitudes that a tensor of weights plausibly has.
+/// Plausible largest magnitudes of a tensor of weights.
 const PLAUSIBLE: std::ops::RangeInclusive<f32> = 1e-6..=1e3;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The checkpoint is wrong, or a loader would refuse it.
     Error,
-    /// Worth a look.
+    /// It may be wrong.
     Warning,
 }
 
-/// Something that is not as it should be.
+/// A finding of the verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad.
+    /// Severity.
     pub severity: Severity,
-    /// What kind, for programs: `missing`, `type`, `shape`, `scale`, `reciprocal`, `nibble-order`,
+    /// Kind, for programs: `missing`, `type`, `shape`, `scale`, `reciprocal`, `nibble-order`,
     /// `scale-order`, `factor`, `sqnr`, `differs`, `zero-scale`, `orphan`, `unlisted`,
     /// `configuration`, `unreadable`.
     pub kind: &'static str,
-    /// The tensor, if it is one's.
+    /// The tensor, if it concerns one.
     pub tensor: Option<String>,
-    /// In words.
+    /// Description.
     pub message: String,
 }
 
-/// What was measured of one weight.
+/// The measurements of one weight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WeightCheck {
     /// Name before it was quantised.
@@ -69,17 +68,17 @@ pub struct WeightCheck {
     pub format: &'static str,
     /// Shape before it was quantised.
     pub shape: Vec<usize>,
-    /// What values are multiplied with besides block scales.
+    /// The multiplier of values besides block scales.
     pub multiplier: f32,
     /// Largest magnitude of the dequantised weight.
     pub amax: f32,
-    /// Blocks whose scale is zero though their codes are not.
+    /// Blocks with a scale of zero and codes that are not zero.
     pub zero_scales: usize,
     /// Signal-to-quantisation-noise ratio against the original, dB.
     pub sqnr_db: Option<f64>,
 }
 
-/// What came of it, as `--json` prints it.
+/// The report of a verification, as `--json` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VerifyReport {
     /// The checkpoint.
@@ -88,9 +87,9 @@ pub struct VerifyReport {
     pub layout: Layout,
     /// The original, if it was compared with one.
     pub against: Option<String>,
-    /// Whether there is no finding that is an error.
+    /// Whether no finding is an error.
     pub verified: bool,
-    /// Whether the order of nibbles and scales was checked, which takes the original.
+    /// Whether the order of nibbles and scales was checked, which needs the original.
     pub order_checked: bool,
     /// All findings.
     pub findings: Vec<Finding>,
@@ -103,7 +102,7 @@ pub struct VerifyReport {
 /// Checks a checkpoint, also against the unquantised model that it was made from.
 ///
 /// # Errors
-/// [`CheckpointError::Nothing`] where nothing is quantised in a known layout,
+/// [`CheckpointError::Nothing`] if nothing is quantised in a known layout,
 /// [`CheckpointError::Interrupted`]. Damage is not an error but a finding.
 pub fn verify(
     model: &Model,
@@ -182,7 +181,7 @@ impl Check<'_> {
         self.add(Severity::Error, kind, tensor.to_owned(), error.to_string());
     }
 
-    /// What the configuration says against what the tensors are.
+    /// Compares the configuration with the tensors.
     fn configuration(&mut self, parts: &[Parts]) {
         let expected = match self.layout {
             Layout::ModelOpt => "modelopt",
@@ -201,7 +200,7 @@ impl Check<'_> {
         self.findings.extend(configuration::check(self.model, self.layout, parts));
     }
 
-    /// Tensors that are missing, or there for no reason.
+    /// Findings for missing tensors and for tensors that belong to no weight.
     fn names(&mut self, parts: &[Parts]) {
         for name in self.model.unlisted() {
             let message = "it is in a file, but not in the index".to_owned();
@@ -306,7 +305,7 @@ impl Check<'_> {
         self.add(Severity::Error, "reciprocal", name.to_owned(), message);
     }
 
-    /// The ratio against the original; where it is low, what explains it.
+    /// The ratio against the original and, if it is low, its explanation.
     fn values(&mut self, part: &Parts, weight: &Weight, before: &[f32]) -> Result<f64> {
         let after = weight.blocks.dequantize()?;
         let measured = Measured::of(before, &after);
@@ -351,8 +350,8 @@ impl Check<'_> {
     }
 }
 
-/// How the original stores a weight. Where nothing beside it says so, the quantised one's shape
-/// does unless it is square.
+/// The order in which the original stores a weight. If no other tensor determines it, the shape of
+/// the quantised weight does, unless it is square.
 fn orientation(
     original: &Model,
     name: &str,
@@ -399,7 +398,7 @@ impl Measured {
         db(self.before, self.noise)
     }
 
-    /// The factor that brings the later version nearest to the earlier.
+    /// The factor that brings the later version nearest to the earlier one.
     fn fit(&self) -> f64 {
         if self.after > 0.0 { self.product / self.after } else { 1.0 }
     }
@@ -410,7 +409,7 @@ impl Measured {
     }
 }
 
-/// 10 log10 of a ratio; of equal tensors 200 rather than infinity, which JSON does not have.
+/// 10 log10 of a ratio; for equal tensors 200, because JSON has no infinity.
 fn db(signal: f64, noise: f64) -> f64 {
     const EXACT: f64 = 200.0;
     if noise <= 0.0 {
@@ -422,12 +421,12 @@ fn db(signal: f64, noise: f64) -> f64 {
     }
 }
 
-/// Elements of each byte exchanged.
+/// The codes with the two elements of each byte exchanged.
 fn swapped(values: &[f32]) -> Vec<f32> {
     values.chunks_exact(2).flat_map(|pair| [pair[1], pair[0]]).collect()
 }
 
-/// Low nibbles first, then high nibbles, block by block.
+/// The codes with the low nibbles first, then the high nibbles, block by block.
 fn split(values: &[f32], block: usize) -> Vec<f32> {
     let order = |half: usize| {
         move |block: &[f32]| -> Vec<f32> { block.iter().skip(half).step_by(2).copied().collect() }
@@ -435,7 +434,8 @@ fn split(values: &[f32], block: usize) -> Vec<f32> {
     values.chunks_exact(block).flat_map(|x| [order(0)(x), order(1)(x)].concat()).collect()
 }
 
-/// The values if the scales, read as linear, were 128x4 tiles; `None` where sizes forbid it.
+/// The values if the scales, which were read as linear, were 128x4 tiles; `None` if the sizes do
+/// not fit.
 fn reordered(weight: &Weight) -> Result<Option<Vec<f32>>> {
     let (blocks, dims) = (&weight.blocks, weight.blocks.dims());
     let layout = ScaleLayout::Blocked128x4;
@@ -450,8 +450,8 @@ fn reordered(weight: &Weight) -> Result<Option<Vec<f32>>> {
     Ok(Some(blocks.dequantize()?))
 }
 
-/// The largest magnitude before the tensor-level scale, and how many blocks have scale 0 over
-/// codes that are not.
+/// The largest magnitude before the tensor-level scale, and the number of blocks with scale 0 and
+/// other codes.
 fn largest(blocks: &Blocks) -> (f32, usize) {
     fn of<F: BlockFormat>(codes: &[u8], scales: &[u8]) -> (f32, usize) {
         let blocks = codes.par_chunks_exact(F::BLOCK_BYTES).zip(scales);

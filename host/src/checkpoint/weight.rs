@@ -1,4 +1,4 @@
-//! A quantised weight, whatever layout it came from.
+//! A quantised weight, independent of layouts.
 
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
@@ -7,7 +7,7 @@ use safetensors::tensor::Dtype;
 use crate::error::Result;
 use crate::tensor::{BlockScaled, Dims};
 
-/// A tensor-level scale in the convention in which it was made: inverting it rounds.
+/// A tensor-level scale in its original convention, because inverting it would round it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GlobalScale {
     /// Dequantised values are multiplied by it (`amax / 2688`).
@@ -16,7 +16,7 @@ pub enum GlobalScale {
     Divisor(f32),
 }
 
-/// Which of the two a layout stores.
+/// The convention of a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Convention {
     /// [`GlobalScale::Multiplier`].
@@ -35,8 +35,8 @@ impl GlobalScale {
         }
     }
 
-    /// The number to store. Where the convention changes it is the reciprocal, rounded to f32; a
-    /// number that was inverted once comes back unchanged from being inverted twice more.
+    /// The number to store. If the convention changes, it is the reciprocal, rounded to f32. A
+    /// number that has been inverted once is unchanged by two more inversions.
     #[must_use]
     pub fn stored(self, convention: Convention) -> f32 {
         match (self, convention) {
@@ -47,7 +47,7 @@ impl GlobalScale {
         }
     }
 
-    /// What dequantised values are multiplied with.
+    /// The multiplier of dequantised values.
     #[must_use]
     pub fn multiplier(self) -> f32 {
         self.stored(Convention::Multiplier)
@@ -64,10 +64,10 @@ pub enum Blocks {
 }
 
 impl Blocks {
-    /// Checks the parts and puts them together, scales in `layout`; they come out linear.
+    /// Blocks of these parts, after checking them. Scales in `layout` are converted to linear.
     ///
     /// # Errors
-    /// As [`BlockScaled::new`].
+    /// The errors of [`BlockScaled::new`].
     pub fn new(
         format: Format,
         name: &str,
@@ -132,7 +132,7 @@ impl Blocks {
     /// Scale bytes in 128x4 tiles, padding zero.
     ///
     /// # Errors
-    /// As [`BlockScaled::to_layout`].
+    /// The errors of [`BlockScaled::to_layout`].
     pub fn blocked_scales(&self) -> Result<Vec<u8>> {
         let layout = ScaleLayout::Blocked128x4;
         Ok(match self {
@@ -144,7 +144,7 @@ impl Blocks {
     /// All values in f32; see [`BlockScaled::dequantize`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`BlockScaled::dequantize`].
     pub fn dequantize(&self) -> Result<Vec<f32>> {
         match self {
             Self::Nvfp4(tensor) => tensor.dequantize(),
@@ -153,7 +153,7 @@ impl Blocks {
     }
 }
 
-/// What is known of a weight without its data: enough to lay out a file.
+/// A weight without its data, which suffices to lay out a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightSpec {
     /// Name of the tensor before it was quantised, such as `model.layers.0.mlp.up_proj.weight`.
@@ -162,16 +162,16 @@ pub struct WeightSpec {
     pub shape: Vec<usize>,
     /// How it is quantised.
     pub format: Format,
-    /// Whether it has a tensor-level scale of its own. NVFP4 without one has a single level.
+    /// Whether it has a tensor-level scale. NVFP4 without one has a single level.
     pub global: bool,
-    /// Whether a scale for the layer's input is there too.
+    /// Whether it also has a scale for the layer's input.
     pub input: bool,
-    /// Element type before it was quantised, where known.
+    /// Element type before it was quantised, if known.
     pub original: Option<Dtype>,
 }
 
 impl WeightSpec {
-    /// Columns: the dimension along which blocks run.
+    /// Columns: the dimension of the blocks.
     #[must_use]
     pub fn cols(&self) -> usize {
         self.shape.last().copied().unwrap_or(0)
@@ -205,7 +205,7 @@ pub(super) fn module(tensor: &str) -> &str {
 /// A quantised weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weight {
-    /// All but the data.
+    /// Everything except the data.
     pub spec: WeightSpec,
     /// Codes and scales; their global scale is the multiplier.
     pub blocks: Blocks,
@@ -221,7 +221,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What `stored` promises of inverting again.
+        /// Repeated inversion is stable, as `stored` documents.
         #[test]
         fn the_third_inversion_gives_the_first(bits in 0x0100_0000u32..0x7e00_0000) {
             let start = GlobalScale::Multiplier(f32::from_bits(bits));

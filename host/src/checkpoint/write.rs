@@ -1,8 +1,8 @@
-//! Writing safetensors: a header that is known before any data, tensors in any order, and outputs
-//! that appear complete or not at all.
+//! Writes safetensors: the header before any data, tensors in any order, and outputs that appear
+//! complete or not at all.
 //!
-//! Files are laid out as the crate `safetensors` lays them out (wider types first, then by name),
-//! except that metadata keys are sorted, so that the same tensors always give the same bytes.
+//! Files have the same order as those of the crate `safetensors` (wider types first, then by name),
+//! except that metadata keys are sorted, so that the same tensors always have the same bytes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,7 +27,7 @@ pub struct NewTensor {
     pub data: Vec<u8>,
 }
 
-/// A tensor that will be written: all that the header says about it but its place.
+/// A tensor that will be written: its entry of the header without the offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Name.
@@ -42,7 +42,7 @@ impl TensorSpec {
     /// Size of the data.
     ///
     /// # Errors
-    /// [`Error::Overflow`] where it does not fit.
+    /// [`Error::Overflow`] if it does not fit.
     pub fn bytes(&self) -> Result<usize> {
         let elements = self.shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size));
         let bits = elements.and_then(|n| n.checked_mul(self.dtype.bitsize()));
@@ -56,7 +56,7 @@ impl TensorSpec {
     }
 }
 
-/// Where a tensor's data goes, relative to the first one's.
+/// Offsets of a tensor's data, relative to the data of the first tensor.
 #[derive(Serialize)]
 struct Place {
     dtype: Dtype,
@@ -87,9 +87,9 @@ impl Serialize for Header<'_> {
 #[derive(Debug)]
 pub struct TensorWriter<W> {
     sink: W,
-    /// What errors call the sink.
+    /// Path of the output, for errors.
     path: PathBuf,
-    /// Start in the file and size of what is still to come.
+    /// Offset and size of each tensor that has not been written.
     missing: BTreeMap<String, (u64, usize)>,
 }
 
@@ -97,7 +97,7 @@ impl<W: Write + Seek> TensorWriter<W> {
     /// Writes the header for exactly these tensors.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`CheckpointError::Malformed`] for two tensors of one name;
+    /// [`Error::Io`]; [`CheckpointError::Malformed`] for two tensors with the same name;
     /// [`Error::Overflow`].
     pub fn new(
         mut sink: W,
@@ -158,10 +158,10 @@ impl<W: Write + Seek> TensorWriter<W> {
         self.sink.write_all(data).map_err(io)
     }
 
-    /// The sink, once everything is in it.
+    /// The output, after all tensors have been written.
     ///
     /// # Errors
-    /// [`CheckpointError::Malformed`] where a tensor was never written; [`Error::Io`].
+    /// [`CheckpointError::Malformed`] if a tensor was not written; [`Error::Io`].
     pub fn finish(mut self) -> Result<W> {
         if let Some(name) = self.missing.keys().next() {
             let reason = format!("tensor `{name}` was not written");
@@ -173,11 +173,11 @@ impl<W: Write + Seek> TensorWriter<W> {
     }
 }
 
-/// Writes tensors to `path`, all or nothing: to a temporary file beside it, then renamed.
+/// Writes tensors to a temporary file beside `path`, which is then renamed to `path`.
 ///
 /// # Errors
-/// [`Error::Io`], [`CheckpointError::Malformed`] and [`Error::Shape`] where names collide or data
-/// and shape disagree.
+/// [`Error::Io`]; [`CheckpointError::Malformed`] and [`Error::Shape`] if names collide or data and
+/// shape disagree.
 pub fn write(
     path: &Path,
     tensors: &[(&str, NewTensor)],
@@ -199,8 +199,7 @@ pub fn write(
     write_whole(path, writer.finish()?.get_ref())
 }
 
-/// Writes a file through a temporary one beside it, so that `path` is either as before or
-/// complete.
+/// Writes a temporary file and renames it, so that `path` is either unchanged or complete.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -214,13 +213,13 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
         std::fs::rename(&temporary, path)
     };
     write().map_err(|error| {
-        // Best effort: the first error is the one worth reporting.
+        // Best effort, because the first error is reported.
         let _ = std::fs::remove_file(&temporary);
         io(error)
     })
 }
 
-/// A hidden name in the same folder, of this process.
+/// A hidden name in the same folder with the number of this process.
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -228,9 +227,8 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A folder under a temporary name (`.NAME.PID.partial`, beside the real one), which takes its real
-/// name when it is complete and disappears when it is not. Only a process that is killed outright
-/// leaves the temporary one.
+/// A folder with a temporary name (`.NAME.PID.partial`, beside the final one). It is renamed when
+/// it is complete, and removed otherwise. It remains only if the process is killed.
 #[derive(Debug)]
 pub struct Staging {
     temporary: PathBuf,
@@ -244,8 +242,8 @@ impl Staging {
     /// replaced at the end.
     ///
     /// # Errors
-    /// [`CheckpointError::Exists`] where `target` is there already and may not be replaced: never
-    /// without `force`, and with it only a folder that is empty or has `.safetensors` files.
+    /// [`CheckpointError::Exists`] if `target` exists and may not be replaced. Only with `force`
+    /// may it be replaced, and only if it is a folder that is empty or has `.safetensors` files.
     /// [`Error::Io`].
     pub fn create(target: &Path, force: bool) -> Result<Self> {
         check_target(target, force)?;
@@ -258,22 +256,22 @@ impl Staging {
         Ok(Self { temporary, target: target.into(), force, committed: false })
     }
 
-    /// Where to write.
+    /// The temporary folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.temporary
     }
 
-    /// Where it will be.
+    /// The final path.
     #[must_use]
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Gives the folder its real name.
+    /// Renames the folder to its final name.
     ///
     /// # Errors
-    /// As [`create`](Self::create); what was at the target before is still there then.
+    /// The errors of [`create`](Self::create), after which the old target is unchanged.
     pub fn commit(mut self) -> Result<()> {
         check_target(&self.target, self.force)?;
         let io = |source| Error::Io { action: "write", path: self.target.clone(), source };
@@ -284,7 +282,7 @@ impl Staging {
         }
         if let Err(error) = std::fs::rename(&self.temporary, &self.target) {
             if replaces {
-                // Best effort: if even this fails, the old folder is still there under `old`.
+                // Best effort: if this fails too, the old folder remains as `old`.
                 let _ = std::fs::rename(&old, &self.target);
             }
             return Err(io(error));
@@ -300,7 +298,7 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if !self.committed {
-            // Best effort: the error that led here is the one worth reporting.
+            // Best effort, because the error that led here is reported.
             let _ = std::fs::remove_dir_all(&self.temporary);
         }
     }

@@ -1,12 +1,12 @@
-//! Quantising on a device: the same bytes as on the CPU.
+//! Quantises on a device, with the same bytes as on the CPU.
 //!
-//! A [`Quantizer`] is made once for a shape and launched any number of times: it owns the outputs
-//! and the workspace (largest magnitudes, tensor parameters, the word in which the kernels report
-//! an element that is not finite), and a launch allocates nothing.
+//! A [`Quantizer`] is made once per shape and launched any number of times. It owns the outputs and
+//! the workspace (largest magnitudes, tensor parameters, and the word in which the kernels report
+//! an element that is not finite), and a launch does not allocate.
 //!
 //! # Example
-//! Where there is no GPU, this runs on the emulator. `None` in place of the folder looks beside
-//! the program.
+//! Without a GPU, this runs on the emulator. With `None` in place of the folder, kernels are looked
+//! for beside the program.
 //! ```
 //! use std::path::Path;
 //!
@@ -64,16 +64,16 @@ pub struct Step {
     pub threads: u32,
 }
 
-/// How a matrix is quantised or dequantised on a device.
+/// The plan by which a matrix is quantised or dequantised on a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// The operation, `quantize` or `dequantize`.
     pub op: &'static str,
     /// Architecture of the kernels.
     pub arch: Arch,
-    /// The kernels, one after the other.
+    /// The kernels in the order of their launches.
     pub steps: Vec<Step>,
-    /// Why these, a sentence each.
+    /// The reasons, one sentence each.
     pub why: Vec<String>,
 }
 
@@ -88,12 +88,12 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What is quantised.
+/// The input of a quantiser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Input {
     /// Element type.
     pub element: FloatType,
-    /// Whether it is `silu(gate) * up` of two matrices rather than one matrix.
+    /// Whether the input is `silu(gate) * up` of two matrices instead of one matrix.
     pub gated: bool,
 }
 
@@ -105,7 +105,7 @@ impl Input {
     }
 }
 
-/// A matrix's quantisation, prepared on a device.
+/// The quantisation of a matrix, prepared on a device.
 #[derive(Debug)]
 pub struct Quantizer {
     kernels: Kernels,
@@ -118,7 +118,7 @@ pub struct Quantizer {
     depth: u32,
     codes: DeviceBuffer,
     scales: DeviceBuffer,
-    /// Largest magnitudes, where they are computed.
+    /// Largest magnitudes, if they are computed.
     maxima: Option<DeviceBuffer>,
     parameters: Option<DeviceBuffer>,
     errors: DeviceBuffer,
@@ -142,7 +142,7 @@ pub(crate) fn sizes(rows: usize, cols: usize, block: usize) -> Result<(u32, u32)
     }
 }
 
-/// Bytes of a format's scales.
+/// Bytes of the scales of a format.
 pub(crate) fn scale_bytes(
     format: contract::Format,
     rows: usize,
@@ -160,8 +160,8 @@ impl Quantizer {
     /// Plans, and allocates outputs (poisoned) and workspace for matrices of `rows` x `cols`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for sizes that no kernel takes, [`Error::Scalar`] for a given parameter that
-    /// the recipe does not accept, [`DeviceError`](crate::device::DeviceError).
+    /// [`Error::Shape`] for sizes that no kernel takes, [`Error::Scalar`] for a given parameter
+    /// that the recipe does not accept, [`DeviceError`](crate::device::DeviceError).
     pub fn new(
         kernels: &Kernels,
         rows: usize,
@@ -227,25 +227,25 @@ impl Quantizer {
         })
     }
 
-    /// How it will be run.
+    /// The plan.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Packed codes, `[rows, cols / 2]`, once launched.
+    /// The buffer of the packed codes, `[rows, cols / 2]`.
     #[must_use]
     pub fn codes(&self) -> &DeviceBuffer {
         &self.codes
     }
 
-    /// Block scales in the options' layout, once launched.
+    /// The buffer of the block scales, in the options' layout.
     #[must_use]
     pub fn scales(&self) -> &DeviceBuffer {
         &self.scales
     }
 
-    /// Bytes that must move at least once: inputs read, codes and scales written.
+    /// Bytes that the operation must read or write at least once: inputs, codes and scales.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let outputs = (self.codes.len() + self.scales.len()) as u64;
@@ -256,12 +256,13 @@ impl Quantizer {
         u64::from(self.rows) * u64::from(self.cols) * u64::from(self.input.element.bytes())
     }
 
-    /// Queues quantising `input`, or with `up` the product `silu(input) * up`, without waiting for
-    /// the result, also while a CUDA graph is recorded. The emulator's reports come back at once.
+    /// Queues the quantisation of `input`, or with `up` of `silu(input) * up`, without waiting for
+    /// the result; it may be called while a CUDA graph is recorded. On the emulator the launches
+    /// are complete, and have reports, when it returns.
     ///
     /// # Errors
-    /// [`Error::Shape`] for an input of another size or on another device, or `up` where the
-    /// quantiser is not gated;
+    /// [`Error::Shape`] for an input of another size or on another device, or if `up` is given to a
+    /// quantiser that is not gated or is missing for one that is;
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
@@ -295,7 +296,8 @@ impl Quantizer {
                 per_row: per_row.into(),
             };
             // SAFETY: the buffers have the sizes that the parameters state (the input's was
-            // checked above) and are alive; freeing device memory waits for launches.
+            // checked above). They are alive until the launch is complete, because freeing device
+            // memory waits for launches.
             reports
                 .extend(unsafe { launch_step(&self.kernels, amax, per_row, &params.to_bytes())? });
         }
@@ -319,19 +321,20 @@ impl Quantizer {
             depth: self.depth,
         };
         if let Some(quantize) = self.plan.steps.last() {
-            // SAFETY: as above.
+            // SAFETY: the buffers have the sizes that the parameters state and are alive until the
+            // launch is complete, because freeing device memory waits for launches.
             reports
                 .extend(unsafe { launch_step(&self.kernels, quantize, true, &params.to_bytes())? });
         }
         Ok(reports)
     }
 
-    /// Brings the result of the last launch back. `name` is what errors call the input.
+    /// Copies the result of the last launch to the host. Errors name the input `name`.
     ///
     /// # Errors
     /// [`Error::NonFiniteAt`] for the first element that is not finite;
-    /// [`DeviceError`](crate::device::DeviceError): also what the emulator diagnoses, and on it a
-    /// byte that the kernel did not write.
+    /// [`DeviceError`](crate::device::DeviceError), which includes the emulator's diagnostics,
+    /// among them a byte that the kernel did not write.
     pub fn result(&self, name: &str) -> Result<QuantizedMatrix> {
         self.check(name)?;
         let parameters = match &self.parameters {
@@ -375,10 +378,11 @@ fn scale_source(options: &QuantizeOptions) -> ScaleSource {
     }
 }
 
-/// `overlaps`: whether the stream's last operation is a kernel, and the step waits for it itself.
+/// Launches one step. `overlaps` states that the stream's last operation is a kernel and that the
+/// step itself waits for it.
 ///
 /// # Safety
-/// As [`Kernels::launch`].
+/// The obligations of [`Kernels::launch`] hold.
 pub(crate) unsafe fn launch_step(
     kernels: &Kernels,
     step: &Step,
@@ -394,14 +398,14 @@ pub(crate) unsafe fn launch_step(
         overlaps,
         params,
     };
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees the obligations of `Kernels::launch`.
     unsafe { kernels.launch(&spec) }
 }
 
-/// The kernels' name of a safetensors type.
+/// The float type of a safetensors type.
 ///
 /// # Errors
-/// [`Error::Shape`] for a type that they do not take.
+/// [`Error::Shape`] for a type that the kernels do not take.
 pub fn float_type(dtype: Dtype) -> Result<FloatType> {
     match dtype {
         Dtype::F32 => Ok(FloatType::F32),
@@ -411,11 +415,11 @@ pub fn float_type(dtype: Dtype) -> Result<FloatType> {
     }
 }
 
-/// Quantises the little-endian elements `data` of type `dtype`, a matrix or a batch whose rows
-/// follow each other, and brings the result back.
+/// Quantises the little-endian elements `data` of type `dtype`, a matrix or a batch with
+/// consecutive rows, and copies the result to the host.
 ///
 /// # Errors
-/// Those of [`Quantizer`]; a length that disagrees with `dims` is [`Error::Shape`].
+/// The errors of [`Quantizer`], and [`Error::Shape`] if the length disagrees with `dims`.
 pub fn quantize_once(
     kernels: &Kernels,
     data: &[u8],
@@ -431,11 +435,11 @@ pub fn quantize_once(
     quantizer.result("input")
 }
 
-/// `silu(gate) * up` in f64, rounded to f32: what gated kernels quantise but for their rounding
-/// (`silu(x) = x / (1 + exp(-x))`).
+/// `silu(gate) * up` in f64, rounded to f32, where `silu(x) = x / (1 + exp(-x))`. Gated kernels
+/// quantise the same values up to their rounding.
 ///
 /// # Errors
-/// [`Error::Shape`] for two lengths.
+/// [`Error::Shape`] if the lengths differ.
 pub fn gated_product(gate: &[f32], up: &[f32]) -> Result<Vec<f32>> {
     if gate.len() != up.len() {
         return Err(Error::shape("length of `up`", gate.len().to_string(), up.len()));

@@ -1,10 +1,11 @@
-//! Quantising f32 to NVFP4 and MXFP4 on the CPU, each project's bytes by name.
+//! Quantises f32 to NVFP4 and MXFP4 on the CPU, with the bytes of the project that a recipe is
+//! named after.
 //!
-//! The arithmetic is [`fp4_formats::recipe`], which the kernels run too; here it is applied to
-//! whole matrices, rows in parallel. [`device`] does the same on a GPU or
-//! on the emulator, with the same bytes as a result.
+//! The arithmetic is [`fp4_formats::recipe`], which the kernels use too. Here it is applied to
+//! whole matrices, rows in parallel. [`device`] quantises on a GPU or on the emulator and gives the
+//! same bytes.
 //!
-//! Infinities and NaN in the input are errors: no project has codes for them.
+//! Infinities and NaN in the input are errors, because no project has codes for them.
 //!
 //! # Example
 //! ```
@@ -18,7 +19,7 @@
 //! values[..4].copy_from_slice(&[6.0, -1.5, 0.4, 3.0]);
 //! let options = QuantizeOptions::new(recipe_by_name(Format::Mxfp4, "floor")?);
 //! let matrix = quantize_matrix("x", &values, dims, &options)?;
-//! // Two codes a byte, the first in the low nibble; block scales of 2^0 and, of zeros, 2^-127.
+//! // Two codes per byte, the first in the low nibble. Block scales 2^0 and, of zeros, 2^-127.
 //! assert_eq!(matrix.codes[..2], [0xb7, 0x51]);
 //! assert_eq!(matrix.scales, [127, 0]);
 //!
@@ -45,40 +46,40 @@ use crate::tensor::{BlockScaled, Dims, byte_counts};
 /// Smallest tensor scale of TorchAO's recipe, 2^-121.
 pub const MIN_TENSOR_SCALE: f32 = MIN_TORCHAO_PARAMETER;
 
-/// Where the tensor-level scale of NVFP4 comes from. MXFP4 has none.
+/// The source of the tensor-level scale of NVFP4. MXFP4 has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum TensorScale {
-    /// There is none (it is 1): block scales alone.
+    /// No tensor-level scale (it is 1).
     OneLevel,
     /// From the largest magnitude of the tensor, by the recipe.
     #[default]
     FromAmax,
     /// From the largest magnitude of each row, by the recipe.
     PerRow,
-    /// The recipe's parameter itself, from calibration: a multiplier for TorchAO and ModelOpt, a
+    /// The recipe's tensor parameter, from calibration: a multiplier for TorchAO and ModelOpt, a
     /// divisor for Transformer Engine and compressed-tensors. Values beyond its range saturate.
     Given(f32),
 }
 
-/// How a matrix is quantised.
+/// Options of quantisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QuantizeOptions {
-    /// Whose arithmetic.
+    /// The recipe.
     pub recipe: Recipe,
-    /// The tensor-level scale; not looked at for MXFP4.
+    /// The tensor-level scale; ignored for MXFP4.
     pub scale: TensorScale,
-    /// Order of the block scales.
+    /// Layout of the block scales.
     pub layout: ScaleLayout,
 }
 
 impl QuantizeOptions {
-    /// A recipe with its usual form: two levels, linear scales.
+    /// A recipe with the usual options: two levels, linear scales.
     #[must_use]
     pub fn new(recipe: Recipe) -> Self {
         Self { recipe, scale: TensorScale::FromAmax, layout: ScaleLayout::Linear }
     }
 
-    /// Checks a given parameter. `name` is what errors call the tensor.
+    /// Checks a given parameter. Errors name the tensor `name`.
     fn check(&self, name: &str) -> Result<()> {
         let (Recipe::Nvfp4(recipe), TensorScale::Given(given)) = (self.recipe, self.scale) else {
             return Ok(());
@@ -100,10 +101,10 @@ impl QuantizeOptions {
     }
 }
 
-/// The recipe of this name that makes `format`.
+/// The recipe of this name for `format`.
 ///
 /// # Errors
-/// [`Error::Shape`], listing the names that there are.
+/// [`Error::Shape`], which lists the known names.
 pub fn recipe_by_name(format: Format, name: &str) -> Result<Recipe> {
     let (found, names): (_, Vec<&str>) = match format {
         Format::Nvfp4 => (
@@ -132,10 +133,10 @@ pub fn recipe_name(recipe: Recipe) -> &'static str {
     }
 }
 
-/// A quantised matrix as bytes: what a kernel writes and what the CPU must agree with.
+/// A quantised matrix as bytes, from a kernel or from the CPU.
 #[derive(Clone, PartialEq)]
 pub struct QuantizedMatrix {
-    /// How it was made.
+    /// The options it was quantised with.
     pub options: QuantizeOptions,
     /// Rows.
     pub rows: usize,
@@ -145,7 +146,7 @@ pub struct QuantizedMatrix {
     pub codes: Vec<u8>,
     /// Block scales in the options' layout, padding zero.
     pub scales: Vec<u8>,
-    /// The recipe's tensor parameters: one, or one a row; empty for MXFP4.
+    /// The recipe's tensor parameters: one, or one per row; empty for MXFP4.
     pub parameters: Vec<f32>,
 }
 
@@ -162,9 +163,9 @@ pub struct Difference {
     pub part: &'static str,
     /// Index within it.
     pub index: usize,
-    /// What was to be expected, as bits.
+    /// The bits expected.
     pub expected: u32,
-    /// What was found, as bits.
+    /// The bits found.
     pub found: u32,
 }
 
@@ -176,8 +177,8 @@ impl fmt::Display for Difference {
 }
 
 impl QuantizedMatrix {
-    /// Compares bit for bit with what was expected; the first difference, if there is one. A
-    /// missing byte differs from any.
+    /// The first difference from `expected`, compared bit for bit. A missing byte differs from
+    /// every byte.
     #[must_use]
     pub fn difference(&self, expected: &Self) -> Option<Difference> {
         fn first(part: &'static str, found: &[u32], expected: &[u32]) -> Option<Difference> {
@@ -199,7 +200,7 @@ impl QuantizedMatrix {
         first("parameters", &bits(&self.parameters), &bits(&expected.parameters))
     }
 
-    /// What dequantised values are multiplied with: one, or one a row; empty for MXFP4.
+    /// The tensor-level multipliers of dequantisation: one, or one per row; empty for MXFP4.
     #[must_use]
     pub fn multipliers(&self) -> Vec<f32> {
         match self.options.recipe {
@@ -224,12 +225,12 @@ impl QuantizedMatrix {
         two_levels.then(|| GlobalScale::new(convention, parameter))
     }
 
-    /// The same as a checked tensor, `dims` having as many rows altogether.
+    /// The same as a checked tensor of `dims`, which has as many rows in total.
     ///
     /// # Errors
-    /// [`Error::Shape`] where rows have scales of their own, or a batch of matrices has scales in
-    /// 128x4 tiles; what [`BlockScaled::new`] says, [`Error::ScaleNotFinite`] for MXFP4 recipes
-    /// that have no scale for the largest f32 numbers.
+    /// [`Error::Shape`] if there is one tensor-level scale per row, or if a batch of matrices has
+    /// scales in 128x4 tiles; the errors of [`BlockScaled::new`], of which
+    /// [`Error::ScaleNotFinite`] occurs with MXFP4 recipes that have no scale for the largest f32.
     pub fn into_blocks(self, name: &str, dims: Dims) -> Result<Blocks> {
         if matches!(self.options.recipe, Recipe::Nvfp4(_)) && self.parameters.len() != 1 {
             let field = format!("tensor-level scales of `{name}`");
@@ -244,10 +245,9 @@ impl QuantizedMatrix {
 /// Quantises row-major `values` of shape `dims` to NVFP4 by TorchAO's recipe, scales in `layout`.
 ///
 /// # Errors
-/// [`Error::Shape`] where K is not a multiple of 16, the length disagrees with `dims`, or rows are
-/// to have scales of their own, which [`BlockScaled`] cannot hold; [`Error::NonFinite`] for the
-/// first infinity or NaN; [`Error::Scalar`] for a given scale that is not finite or below
-/// [`MIN_TENSOR_SCALE`].
+/// [`Error::Shape`] if K is not a multiple of 16, if the length disagrees with `dims`, or for
+/// scales per row, which [`BlockScaled`] cannot hold; [`Error::NonFinite`] for the first infinity
+/// or NaN; [`Error::Scalar`] for a given scale that is not finite or below [`MIN_TENSOR_SCALE`].
 pub fn quantize(
     name: &str,
     values: &[f32],
@@ -256,7 +256,7 @@ pub fn quantize(
     layout: ScaleLayout,
 ) -> Result<BlockScaled<Nvfp4>> {
     if scale == TensorScale::PerRow {
-        return Err(Error::shape(format!("tensor-level scales of `{name}`"), "one", "one a row"));
+        return Err(Error::shape(format!("tensor-level scales of `{name}`"), "one", "one per row"));
     }
     byte_counts::<Nvfp4>(name, dims, layout)?;
     let recipe = Recipe::Nvfp4(Nvfp4Recipe::TorchAo);
@@ -270,11 +270,11 @@ pub fn quantize(
     }
 }
 
-/// Quantises row-major `values` of shape `dims`; the rows of a batch follow each other as those of
-/// one matrix. `name` is what errors call it.
+/// Quantises row-major `values` of shape `dims`. The rows of a batch are consecutive, like those of
+/// one matrix. Errors name the input `name`.
 ///
 /// # Errors
-/// [`Error::Shape`] where K is not a multiple of the block or the length disagrees with `dims`,
+/// [`Error::Shape`] if K is not a multiple of the block or the length disagrees with `dims`,
 /// [`Error::NonFinite`] for the first infinity or NaN, [`Error::Scalar`] for a given parameter
 /// that the recipe does not accept, [`Error::Memory`] and [`Error::Overflow`].
 pub fn quantize_matrix(
@@ -339,7 +339,7 @@ pub fn quantize_matrix(
     Ok(QuantizedMatrix { options: *options, rows, cols, codes, scales, parameters })
 }
 
-/// Codes and linear scales of one row, as many blocks as there are scales.
+/// Codes and linear scales of one row, which has one block per scale.
 fn quantize_row(
     values: &[f32],
     codes: &mut [u8],
@@ -374,12 +374,13 @@ fn parameters(options: &QuantizeOptions, maxima: &[f32]) -> Vec<f32> {
     }
 }
 
-/// Largest magnitude of each row; all values are finite.
+/// Largest magnitude of each row. All values are finite.
 fn row_maxima(name: &str, values: &[f32], dims: Dims) -> Result<Vec<f32>> {
     let maxima: Vec<f32> = values
         .par_chunks_exact(dims.cols())
         .map(|row| {
-            // The largest bits are the largest magnitude, or of an infinity or NaN.
+            // Without their signs, floats are ordered like their bits; infinities and NaN are
+            // largest.
             let bits = row.iter().fold(0u32, |max, x| max.max(x.abs().to_bits()));
             f32::from_bits(bits)
         })

@@ -1,4 +1,4 @@
-//! Why a tuning table cannot be used.
+//! Errors of tuning tables.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,8 @@ use thiserror::Error;
 
 use super::{VARIABLE, VERSION};
 
-/// What is wrong with a tuning table, or with where it should be. A tool reports it; a plan goes
-/// without the table and says this as the reason.
+/// The reasons why a tuning table cannot be used or written. A tool reports them; a plan is made
+/// without the table and gives the reason.
 #[derive(Debug, Error)]
 pub enum TuneError {
     /// The file cannot be read.
@@ -15,10 +15,10 @@ pub enum TuneError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is too large to be a table.
+    /// The file is too large for a table.
     #[error("{} is no tuning table: more than {most} bytes", path.display())]
     TooLarge {
         /// The file.
@@ -26,18 +26,18 @@ pub enum TuneError {
         /// The limit.
         most: u64,
     },
-    /// The text is not JSON, or not a table.
+    /// The text is not JSON or not a table.
     #[error("{origin} is no tuning table: {reason}")]
     Malformed {
-        /// The file, or what the text is otherwise.
+        /// The file, or another description of the text.
         origin: String,
-        /// What was expected where.
+        /// What was expected at which place.
         reason: String,
     },
     /// Another version of this project wrote it.
     #[error("{origin} is a tuning table of version {found}; this program has version {VERSION}")]
     Version {
-        /// The file, or what the text is otherwise.
+        /// The file, or another description of the text.
         origin: String,
         /// Its version.
         found: u64,
@@ -45,23 +45,23 @@ pub enum TuneError {
     /// It was measured on another device, with another driver or other kernels.
     #[error("{origin} was measured with {field} `{found}`, here it is `{required}`")]
     Elsewhere {
-        /// The file, or what the table is otherwise.
+        /// The file, or another description of the table.
         origin: String,
-        /// What differs first.
+        /// The first field that differs.
         field: &'static str,
-        /// What the machine has.
+        /// Its value on this machine.
         required: String,
-        /// What the table has.
+        /// Its value in the table.
         found: String,
     },
     /// An entry names a kernel that does not exist or does not take the problem.
     #[error("{origin}, entry for {problem}: {reason}")]
     Unsuitable {
-        /// The file, or what the table is otherwise.
+        /// The file, or another description of the table.
         origin: String,
         /// The problem.
         problem: String,
-        /// What planning said.
+        /// The error of planning.
         reason: String,
     },
     /// No candidate of a problem could be timed.
@@ -69,15 +69,15 @@ pub enum TuneError {
     NothingTimed {
         /// The problem.
         problem: String,
-        /// Candidates that were tried.
+        /// Number of candidates that were tried.
         candidates: usize,
-        /// Why the first of them was refused.
+        /// The error of the first of them.
         reason: String,
     },
-    /// Nowhere to write to: tables are switched off.
+    /// There is no file to write, because tables are switched off.
     #[error("{VARIABLE} is off; name the table to write")]
     Off,
-    /// Nowhere to write to: the system names no folder for caches.
+    /// There is no file to write, because the system names no folder for caches.
     #[error("neither XDG_CACHE_HOME nor HOME names a folder; name the table to write")]
     NoCacheFolder,
 }

@@ -1,4 +1,4 @@
-//! Where tables are, how they are read, and how they are written.
+//! The files of tables: their paths, reading and writing.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,24 +9,24 @@ use super::{DeviceKey, Measured, Table, TuneError, TuneProblem, VARIABLE};
 use crate::checkpoint::write_whole;
 use crate::error::{Error, Result};
 
-/// Most bytes that are read: some 80,000 entries.
+/// Largest file that is read, about 80,000 entries.
 pub const MAX_BYTES: u64 = 16 << 20;
 
-/// Where a device's table is, as the environment says.
+/// The place of a device's table, from the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// Nowhere: [`VARIABLE`] is `off`.
+    /// None, because [`VARIABLE`] is `off`.
     Off,
     /// The file that [`VARIABLE`] names.
     Named(PathBuf),
-    /// A file of the device's name in the user's cache folder.
+    /// A file with the device's name in the user's cache folder.
     Default(PathBuf),
-    /// Nowhere: the system names no folder for caches.
+    /// None, because the system names no folder for caches.
     NoFolder,
 }
 
 impl Location {
-    /// The place for a device of this name.
+    /// The place of the table of a device with this name.
     #[must_use]
     pub fn find(device: &str) -> Self {
         Self::among(|name| env::var_os(name), device)
@@ -39,7 +39,7 @@ impl Location {
             Some(value) => return Self::Named(value.into()),
             None => {}
         }
-        // The XDG base directory specification has relative paths ignored.
+        // By the XDG base directory specification, relative paths are ignored.
         let cache = variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = cache.or_else(|| Some(Path::new(&variable("HOME")?).join(".cache")));
         match cache {
@@ -48,7 +48,7 @@ impl Location {
         }
     }
 
-    /// The file, for a tool that writes it.
+    /// The path for a tool that writes the table.
     ///
     /// # Errors
     /// [`TuneError::Off`], [`TuneError::NoCacheFolder`].
@@ -61,21 +61,22 @@ impl Location {
     }
 }
 
-/// `tune-nvidia-h200.json`: letters and digits of the name, the rest a dash.
+/// A name such as `tune-nvidia-h200.json`: the letters and digits of the device's name, with dashes
+/// for everything else.
 fn file_name(device: &str) -> String {
     let lower = device.to_ascii_lowercase();
     let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     format!("tune-{}.json", words.collect::<Vec<_>>().join("-"))
 }
 
-/// Reads a table; `None` where there is no such file.
+/// Reads a table; `None` if there is no such file.
 ///
 /// # Errors
-/// [`TuneError::Read`], also for what is no regular file, [`TuneError::TooLarge`], and what
-/// [`Table::parse`] says.
+/// [`TuneError::Read`], among others for a path that is not a regular file,
+/// [`TuneError::TooLarge`], and the errors of [`Table::parse`].
 pub fn read(path: &Path) -> Result<Option<Table>, TuneError> {
     let failed = |source| TuneError::Read { path: path.into(), source };
-    // Before it is opened: that may wait for ever with a pipe.
+    // This is checked before the file is opened, because opening a pipe may block.
     match std::fs::metadata(path) {
         Ok(info) if info.is_file() => {}
         Ok(_) => return Err(failed(std::io::Error::other("not a regular file"))),
@@ -91,11 +92,10 @@ pub fn read(path: &Path) -> Result<Option<Table>, TuneError> {
     Table::parse(&text, &path.display().to_string()).map(Some)
 }
 
-/// The table at `path` if it is one of `device`, or an empty one where there is no file: what a
-/// tool adds to.
+/// The table at `path`, to which a tool adds entries; an empty table if there is no file.
 ///
 /// # Errors
-/// As [`read`]; [`TuneError::Elsewhere`] for a table of another device.
+/// The errors of [`read`]; [`TuneError::Elsewhere`] for a table of another device.
 pub fn open(path: &Path, device: &DeviceKey) -> Result<Table, TuneError> {
     match read(path)? {
         None => Ok(Table::new(device.clone())),
@@ -106,11 +106,12 @@ pub fn open(path: &Path, device: &DeviceKey) -> Result<Table, TuneError> {
     }
 }
 
-/// Adds what was measured for a problem to the table at `path`, which is read again: another run
-/// may have added to it. With `replace` it is begun anew. Returns the number of entries.
+/// Adds the measurement of a problem to the table at `path`, which is read again, because another
+/// run may have added to it. With `replace`, the old table is discarded. Returns the number of
+/// entries.
 ///
 /// # Errors
-/// As [`open`] and [`write`]; the file is as it was then.
+/// The errors of [`open`] and [`write`], after which the file is unchanged.
 pub fn add(
     path: &Path,
     device: &DeviceKey,
@@ -123,8 +124,8 @@ pub fn add(
     Ok(table.len())
 }
 
-/// Writes a table, all or nothing: to a temporary file beside it, then renamed. Makes the folder
-/// where it is missing.
+/// Writes a table to a temporary file beside `path`, which is then renamed to `path`. Creates the
+/// folder if it does not exist.
 ///
 /// # Errors
 /// [`Error::Io`].

@@ -1,4 +1,4 @@
-//! What opened kernels keep for planning: the table in use, and the plans made with it.
+//! The planning state of opened kernels: the tuning table in use, and the plans made with it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -10,10 +10,10 @@ use crate::device::Kernels;
 use crate::error::Result;
 use crate::gemm::GemmPlan;
 
-/// Most plans that kernels remember; the oldest is forgotten first.
+/// Most plans that are remembered; the oldest is discarded first.
 pub const MAX_PLANS: usize = 256;
 
-/// Planning's part of [`Kernels`].
+/// The planning state of [`Kernels`].
 #[derive(Debug)]
 pub(crate) struct Tuned {
     device: DeviceKey,
@@ -22,13 +22,13 @@ pub(crate) struct Tuned {
 }
 
 impl Tuned {
-    /// With `tuning`, if it was measured on `device`.
+    /// The state with `tuning`, if it was measured on `device`.
     pub(crate) fn new(device: DeviceKey, tuning: Tuning) -> Rc<Self> {
         let tuning = tuning.on(&device);
         Rc::new(Self { device, tuning, plans: RefCell::new(Bounded::new(MAX_PLANS)) })
     }
 
-    /// The plan that was made for `problem`, or the one that `make` makes now.
+    /// The remembered plan for `problem`, or a new one from `make`.
     pub(crate) fn plan(
         &self,
         problem: TuneProblem,
@@ -44,28 +44,28 @@ impl Tuned {
 }
 
 impl Kernels {
-    /// The same kernels, planned for with `tuning` from now on. A table of another device, driver
-    /// or set of kernels is ignored, and plans say so.
+    /// The same kernels with another tuning table. A table of another device, driver or set of
+    /// kernels is ignored, and plans say so.
     #[must_use]
     pub fn with_tuning(mut self, tuning: Tuning) -> Self {
         self.tuned = Tuned::new(self.tuned.device.clone(), tuning);
         self
     }
 
-    /// The table that plans are made with, or why there is none.
+    /// The tuning table in use, or the reason why there is none.
     #[must_use]
     pub fn tuning(&self) -> &Tuning {
         &self.tuned.tuning
     }
 
-    /// What a table for these kernels belongs to.
+    /// The key of tables for these kernels.
     #[must_use]
     pub fn tune_key(&self) -> &DeviceKey {
         &self.tuned.device
     }
 }
 
-/// A map that forgets its oldest entry when it is full.
+/// A map that discards its oldest entry when it is full.
 #[derive(Debug)]
 struct Bounded<K, V> {
     most: usize,
@@ -101,8 +101,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// After any sequence, exactly the keys that were new last are there, with the last
-        /// value each was given.
+        /// After any sequence, it contains exactly the keys that were added last, each with its
+        /// last value.
         #[test]
         fn the_newest_are_kept(most in 1usize..5, keys in prop::collection::vec(0u8..9, 0..40)) {
             let mut bounded = Bounded::new(most);

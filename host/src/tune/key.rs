@@ -1,4 +1,4 @@
-//! What a measurement belongs to: a device with its driver and kernels, and a problem.
+//! The keys of a measurement: a device with its driver and kernels, and a problem.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ use crate::error::Result;
 use crate::gemm::ActivationKind;
 use crate::shape::GemmShape;
 
-/// Where Linux says which release of NVIDIA's driver it runs.
+/// The file in which Linux reports the release of NVIDIA's driver.
 const DRIVER_FILE: &str = "/proc/driver/nvidia/version";
 
-/// What times depend on besides the problem. A table is used only where all of it is the same.
+/// The properties of a device that times depend on. A table is used only if all of them are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceKey {
@@ -26,8 +26,8 @@ pub struct DeviceKey {
     pub compute_capability: String,
     /// Streaming multiprocessors.
     pub sms: u32,
-    /// The driver's CUDA version, and its release where the system tells: its compiler makes the
-    /// machine code. `emulator` on the emulator.
+    /// The driver's CUDA version and, if the system reports it, its release, because its compiler
+    /// makes the machine code. `emulator` on the emulator.
     pub driver: String,
     /// [`fingerprint`] of the PTX.
     pub kernels: String,
@@ -37,7 +37,7 @@ impl DeviceKey {
     /// The key of `device` with kernels from this PTX text.
     ///
     /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError) where the driver does not answer.
+    /// [`DeviceError`](crate::device::DeviceError) if a call of the driver fails.
     pub fn of(device: &Device, ptx: &str) -> Result<Self> {
         let ((major, minor), driver) = match device.backend() {
             Backend::Cuda(gpu) => {
@@ -56,7 +56,7 @@ impl DeviceKey {
         Ok(Self { name, compute_capability, sms, driver, kernels: fingerprint(ptx) })
     }
 
-    /// The first field in which `found` is another: its name, ours, theirs.
+    /// The first field that differs in `found`: its name, its value here, its value there.
     #[must_use]
     pub fn difference(&self, found: &Self) -> Option<(&'static str, String, String)> {
         let fields = [
@@ -81,8 +81,8 @@ impl fmt::Display for DeviceKey {
     }
 }
 
-/// The driver's release in the system's description of it: the first word that is numbers with
-/// points between them.
+/// The driver's release in the system's description of it: the first word that consists of numbers
+/// separated by points.
 fn release(text: &str) -> Option<&str> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     line.split_whitespace().find(|word| {
@@ -93,8 +93,8 @@ fn release(text: &str) -> Option<&str> {
     })
 }
 
-/// 64 bits that tell one PTX text from another, as 16 hexadecimal digits: FNV-1a, which is the
-/// same everywhere and at all times. Against accidents, not against forgery.
+/// A 64-bit hash of a PTX text, as 16 hexadecimal digits. FNV-1a is the same on every machine and
+/// in every version. It protects against accidents, not against forgery.
 #[must_use]
 pub fn fingerprint(ptx: &str) -> String {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
@@ -103,18 +103,18 @@ pub fn fingerprint(ptx: &str) -> String {
     format!("{:016x}", ptx.bytes().fold(OFFSET, step))
 }
 
-/// What a GEMM writes, without its values.
+/// The type of a GEMM's result, without values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResultKind {
     /// Floats of a type.
     Floats(FloatType),
-    /// NVFP4, its scales in a layout.
+    /// NVFP4 with scales in a layout.
     Nvfp4(ScaleLayout),
 }
 
 impl ResultKind {
-    /// What plans are made for. All floats are the same to them, so that a product's bits before
-    /// the rounding do not depend on the type it is rounded to.
+    /// The type for which plans are made. It is the same for all floats, so that the sums before
+    /// rounding do not depend on the type of the result.
     pub(crate) fn planned(self) -> ResultType {
         match self {
             Self::Floats(_) => ResultType::Floats(FloatType::F16),
@@ -122,7 +122,7 @@ impl ResultKind {
         }
     }
 
-    /// Name in tables and reports.
+    /// The name in tables and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -138,21 +138,21 @@ impl From<FloatType> for ResultKind {
     }
 }
 
-/// A GEMM as far as its time depends on it.
+/// The properties of a GEMM that its time depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TuneProblem {
     /// Format of the weights.
     pub format: Format,
-    /// What the activations are, with the layout of their scales.
+    /// The activations, with the layout of their scales.
     pub activations: ActivationKind,
-    /// What the result is.
+    /// The result.
     pub output: ResultKind,
     /// M, N, K and L.
     pub shape: GemmShape,
 }
 
 impl TuneProblem {
-    /// The same with another number of tokens.
+    /// The same problem with another number of tokens.
     #[must_use]
     pub fn with_tokens(self, m: usize) -> Self {
         Self { shape: GemmShape { m, ..self.shape }, ..self }

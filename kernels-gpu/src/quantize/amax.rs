@@ -134,7 +134,7 @@ fn product_amax<I: Input>(gate: &[Word; AMAX_LOADS], up: &[Word; AMAX_LOADS]) ->
     for group in 0..AMAX_LOADS * I::PER_WORD / 8 {
         let product = swiglu(I::group(gate, group), I::group(up, group));
         for i in 0..8 {
-            amax = float::max_nan_f32(amax, product[i].abs());
+            amax = float::max_nan_f32(amax, float::abs_f32(product[i]));
         }
     }
     amax

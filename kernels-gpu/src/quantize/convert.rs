@@ -15,9 +15,9 @@ pub struct AnyRange<I>(PhantomData<I>);
 pub struct Moderate<I>(PhantomData<I>);
 
 /// 2^-40.
-const LEAST_MODERATE: f32 = f32::from_bits((127 - 40) << 23);
+pub const LEAST_MODERATE: f32 = f32::from_bits((127 - 40) << 23);
 /// 2^40.
-const LARGEST_MODERATE: f32 = f32::from_bits((127 + 40) << 23);
+pub const LARGEST_MODERATE: f32 = f32::from_bits((127 + 40) << 23);
 
 /// Whether a number is from 2^-40 to 2^40.
 #[inline(always)]
@@ -49,8 +49,13 @@ impl<I: Input> Convert for AnyRange<I> {
     }
 
     #[inline(always)]
-    fn e2m1x8(values: [f32; 8]) -> u32 {
-        e2m1::pack(values)
+    fn prepare(values: [f32; 8]) -> [f32; 8] {
+        e2m1::prepare(values)
+    }
+
+    #[inline(always)]
+    fn round(prepared: [f32; 8]) -> u32 {
+        e2m1::round(prepared)
     }
 }
 
@@ -66,8 +71,13 @@ impl<I: Input> Convert for Moderate<I> {
     }
 
     #[inline(always)]
-    fn e2m1x8(values: [f32; 8]) -> u32 {
-        e2m1::pack(values)
+    fn prepare(values: [f32; 8]) -> [f32; 8] {
+        e2m1::prepare(values)
+    }
+
+    #[inline(always)]
+    fn round(prepared: [f32; 8]) -> u32 {
+        e2m1::round(prepared)
     }
 
     /// A reciprocal of full precision and a quotient with one correction, which
@@ -81,7 +91,7 @@ impl<I: Input> Convert for Moderate<I> {
     }
 
     #[inline(always)]
-    fn products(values: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
+    fn products(values: [f32; 8], factor: f32, unsigned_zero: bool) -> [f32; 8] {
         e2m1::products(values, factor, unsigned_zero)
     }
 
@@ -91,17 +101,16 @@ impl<I: Input> Convert for Moderate<I> {
     }
 
     #[inline(always)]
-    fn quotients(values: [f32; 8], divisor: f32, amax: f32) -> u32 {
+    fn divides(divisor: f32, amax: f32) -> bool {
         // Up to this divisor no element is so small that its quotient is zero.
         let largest = const { if I::SMALLEST > SMALLEST { 16384.0 } else { 1.0 } };
         let reciprocal = 1.0 / divisor;
-        let exact =
-            divisor >= LEAST_DIVISOR && divisor <= largest && amax * reciprocal <= LARGEST_QUOTIENT;
-        if exact {
-            e2m1::quotients(values, divisor, reciprocal)
-        } else {
-            AnyRange::<I>::quotients(values, divisor, amax)
-        }
+        divisor >= LEAST_DIVISOR && divisor <= largest && amax * reciprocal <= LARGEST_QUOTIENT
+    }
+
+    #[inline(always)]
+    fn quotients(values: [f32; 8], divisor: f32) -> [f32; 8] {
+        e2m1::quotients(values, divisor, 1.0 / divisor)
     }
 }
 

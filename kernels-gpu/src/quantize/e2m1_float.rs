@@ -22,19 +22,18 @@ const INTEGERS: f32 = 8_388_608.0;
 const EXPONENTS: u32 = INTEGERS.to_bits().wrapping_add(INTEGERS.to_bits() << 4);
 const _: () = assert!(INTEGERS.to_bits() << 8 == 0);
 
-/// The codes of eight values, element `i` in bits `4 i ..`; nearest even,
-/// saturating, signs kept.
+/// Halves: what [`round`] takes for numbers.
 #[inline(always)]
-pub fn pack(mut v: [f32; 8]) -> u32 {
+pub fn prepare(mut v: [f32; 8]) -> [f32; 8] {
     for value in &mut v {
         *value *= 0.5;
     }
-    pack_halves(v)
+    v
 }
 
-/// The codes of `v * factor`. Half of `factor` does not underflow.
+/// Halves of `v * factor`. Half of `factor` does not underflow.
 #[inline(always)]
-pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
+pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> [f32; 8] {
     let half = factor * 0.5;
     for value in &mut v {
         *value = if unsigned_zero {
@@ -44,7 +43,7 @@ pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
             *value * half
         };
     }
-    pack_halves(v)
+    v
 }
 
 /// The codes of `v * factor`, a power of two: products are exact, so that the additions
@@ -55,20 +54,21 @@ pub fn scaled(v: [f32; 8], factor: f32) -> u32 {
     pack_parts(v, |magnitude, from| float::fma_rn_sat_f32(magnitude, half, from))
 }
 
-/// The codes of `v / divisor`, a zero as +0; see [`corrected`], which cannot return
+/// Halves of `v / divisor`, a zero as +0; see [`corrected`], which cannot return
 /// -0 unless it underflows.
 #[inline(always)]
-pub fn quotients(mut v: [f32; 8], divisor: f32, reciprocal: f32) -> u32 {
+pub fn quotients(mut v: [f32; 8], divisor: f32, reciprocal: f32) -> [f32; 8] {
     for value in &mut v {
         *value = corrected(*value, divisor * 2.0, reciprocal * 0.5);
     }
-    pack_halves(v)
+    v
 }
 
-/// The codes of eight values from their halves.
+/// The codes of eight values from their halves, element `i` in bits `4 i ..`; nearest even,
+/// saturating, signs kept.
 #[inline(always)]
-fn pack_halves(v: [f32; 8]) -> u32 {
-    pack_parts(v, float::add_sat_f32)
+pub fn round(halves: [f32; 8]) -> u32 {
+    pack_parts(halves, float::add_sat_f32)
 }
 
 /// The codes of eight values, of whose halves' magnitudes `part(|v|, -x)` is what lies

@@ -3,22 +3,15 @@
 use super::convert::corrected;
 use cuda_std::ptx::{convert, integer};
 
-/// The codes of eight values, element `i` in bits `4 i ..`; nearest even,
-/// saturating, signs kept.
+/// What [`round`] takes for numbers: them.
 #[inline(always)]
-pub fn pack(v: [f32; 8]) -> u32 {
-    let mut pairs = [0; 4];
-    for i in 0..4 {
-        pairs[i] = convert::cvt_rn_satfinite_e2m1x2_f32(v[2 * i + 1], v[2 * i]);
-    }
-    let low = integer::prmt_b32(pairs[0], pairs[1], 0x0040);
-    let high = integer::prmt_b32(pairs[2], pairs[3], 0x0040);
-    integer::prmt_b32(low, high, 0x5410)
+pub fn prepare(v: [f32; 8]) -> [f32; 8] {
+    v
 }
 
-/// The codes of `v * factor`.
+/// `v * factor`.
 #[inline(always)]
-pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
+pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> [f32; 8] {
     for value in &mut v {
         *value *= factor;
         if unsigned_zero {
@@ -26,21 +19,34 @@ pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> u32 {
             *value += 0.0;
         }
     }
-    pack(v)
+    v
 }
 
 /// The codes of `v * factor`, a power of two.
 #[inline(always)]
 pub fn scaled(v: [f32; 8], factor: f32) -> u32 {
-    products(v, factor, false)
+    round(products(v, factor, false))
 }
 
-/// The codes of `v / divisor`, a zero as +0; see [`corrected`], which cannot return
+/// `v / divisor`, a zero as +0; see [`corrected`], which cannot return
 /// -0 unless it underflows.
 #[inline(always)]
-pub fn quotients(mut v: [f32; 8], divisor: f32, reciprocal: f32) -> u32 {
+pub fn quotients(mut v: [f32; 8], divisor: f32, reciprocal: f32) -> [f32; 8] {
     for value in &mut v {
         *value = corrected(*value, divisor, reciprocal);
     }
-    pack(v)
+    v
+}
+
+/// The codes of eight values, element `i` in bits `4 i ..`; nearest even,
+/// saturating, signs kept.
+#[inline(always)]
+pub fn round(v: [f32; 8]) -> u32 {
+    let mut pairs = [0; 4];
+    for i in 0..4 {
+        pairs[i] = convert::cvt_rn_satfinite_e2m1x2_f32(v[2 * i + 1], v[2 * i]);
+    }
+    let low = integer::prmt_b32(pairs[0], pairs[1], 0x0040);
+    let high = integer::prmt_b32(pairs[2], pairs[3], 0x0040);
+    integer::prmt_b32(low, high, 0x5410)
 }

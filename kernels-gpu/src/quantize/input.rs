@@ -47,7 +47,8 @@ impl Input for F32 {
         let mut amax = 0.0;
         for word in 0..C {
             for i in 0..4 {
-                amax = float::max_nan_f32(amax, f32::from_bits(words[word][i]).abs());
+                let magnitude = float::abs_f32(f32::from_bits(words[word][i]));
+                amax = float::max_nan_f32(amax, magnitude);
             }
         }
         amax

@@ -3,16 +3,23 @@
 //!
 //! # Contract
 //! Parameters: [`QuantizeParams`]. Any M >= 1, K a multiple of the block, M K at most
-//! 2^40; grid and threads of the [`QuantizeConfig`]. Reads each element once and
-//! nothing past them; writes each code and each scale once, and zeros to all
-//! padding of 128x4 scales. Codes and scales are those of
+//! 2^40; grid and threads of the [`QuantizeConfig`]. Reads each element once, or twice in
+//! blocks that take the slow path (see below), and nothing past them; writes each code and
+//! each scale once, and zeros to all padding of 128x4 scales. Codes and scales are those of
 //! [`recipe`](fp4_formats::recipe) in every bit.
 //!
 //! # Roles
-//! Every warp does the same: it takes tasks of 32 blocks ([`place`]), copies them to
-//! shared memory, 16 consecutive bytes a lane ([`source`]), and each lane quantises
-//! one block. The copies of [`QuantizeConfig::stages`] tasks are under way at any time.
-//! The launch says which ([`QuantizeParams::depth`]).
+//! Every warp does the same: it takes tasks of 32 blocks ([`place`]) and copies them to
+//! shared memory, 16 consecutive bytes per lane ([`source`]). Then each lane quantises one
+//! block. The copies of [`QuantizeConfig::stages`] tasks are in flight at any time. The
+//! launch determines which tasks a warp takes ([`QuantizeParams::depth`]).
+//!
+//! # Fast and slow path
+//! Nearly all blocks take the fast path: their elements are in registers, and neither their
+//! divisions nor their rounding need checks ([`recipe::Recipe::is_moderate`]). All others,
+//! those with extreme or non-finite magnitudes, take the slow path ([`store_slowly`]): one
+//! loop over groups of eight elements, which are read from global memory again. All recipes
+//! together are then a small part of the kernel's code.
 //!
 //! # Shared memory
 //! A ring of [`QuantizeConfig::stages`] stages of [`QuantizeConfig::stage_bytes`] for
@@ -49,34 +56,24 @@ mod e2m1;
 mod e2m1;
 
 pub use convert::AnyRange;
-use convert::{Moderate, is_moderate};
-use cuda_std::ptx::{cp_async, memory, reduce};
+use convert::Moderate;
+use core::hint::cold_path;
+use cuda_std::ptx::{cp_async, marker, memory, reduce};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::quantize::{Format, QUANTIZE, QuantizeConfig, QuantizeParams, ScaleSource};
 use fp4_formats::recipe::{BlockScale, Convert, Nvfp4Recipe};
-use fp4_formats::{BlockFormat, FloatType, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType};
 pub use input::F32;
 use input::{Bf16, F16, Input};
-use place::{Linear, Place, Steps, Tiled, Walk};
+use place::{Cursor, Linear, Place, Tasks, Tiled, Walk};
 use recipe::{ANY, Mx, Nv, Recipe};
 use source::{Plain, Source, Swiglu};
 
 use crate::pipeline::{follow_stream, release_stream};
 
-/// What all tasks of a launch have in common, seen by one lane.
-#[derive(Clone, Copy)]
-struct TaskShape {
-    /// Blocks of a row.
-    blocks: u32,
-    /// Bytes of a block's elements.
-    block_bytes: u32,
-    /// The lane's first word: the slot of its block, and its place in the block.
-    first_slot: u32,
-    first_byte: u32,
-}
-
 /// The kernel body. `C`: 16-byte words of a block; `GROUPS`: words of its codes;
-/// `ring`: shared address of the CTA's stages.
+/// `BEHIND`: stages that may be under way when one is taken; `ring`: shared address of the
+/// CTA's stages.
 ///
 /// # Safety
 /// As the module's contract.
@@ -89,221 +86,236 @@ unsafe fn quantize<R, S, const C: usize, const GROUPS: usize, const BEHIND: u32>
     R: Recipe,
     S: Source<C>,
 {
-    release_stream();
-    // A loop each: what tells them apart would otherwise be a tenth of it.
-    // SAFETY: the caller's.
-    unsafe {
-        match (p.blocked == 0, p.source == ScaleSource::RowAmax as u32) {
-            (true, false) => tasks::<R, S, Linear, C, GROUPS, BEHIND, false>(config, p, ring),
-            (true, true) => tasks::<R, S, Linear, C, GROUPS, BEHIND, true>(config, p, ring),
-            (false, false) => tasks::<R, S, Tiled, C, GROUPS, BEHIND, false>(config, p, ring),
-            (false, true) => tasks::<R, S, Tiled, C, GROUPS, BEHIND, true>(config, p, ring),
-        }
-    }
-}
-
-/// The warp's tasks. `BEHIND`: stages that may be under way when one is taken.
-/// `BY_ROW`: each row has a scale of its own.
-///
-/// # Safety
-/// As the module's contract; `W` is the walk of the scales' layout.
-#[inline(always)]
-unsafe fn tasks<
-    R,
-    S,
-    W,
-    const C: usize,
-    const GROUPS: usize,
-    const BEHIND: u32,
-    const BY_ROW: bool,
->(
-    config: &QuantizeConfig,
-    p: &QuantizeParams,
-    ring: u32,
-) where
-    R: Recipe,
-    S: Source<C>,
-    W: Walk,
-{
     const { assert!(R::Format::BLOCK == GROUPS * 8) };
-    let lane = warp::lane_id();
-    let shape = TaskShape {
-        blocks: p.k / R::Format::BLOCK as u32,
-        block_bytes: C as u32 * 16,
-        first_slot: lane / C as u32,
-        first_byte: lane % C as u32 * 16,
-    };
+    release_stream();
+    let blocks = p.k / R::Format::BLOCK as u32;
     // SAFETY: K is at least a block; dividing by it then needs no check.
-    unsafe { core::hint::assert_unchecked(shape.blocks > 0) };
+    unsafe { core::hint::assert_unchecked(blocks > 0) };
     let warp_index = thread::thread_idx_x() / warp::LANES;
     let stage_bytes = config.stage_bytes();
     let first = ring + warp_index * config.stages() * stage_bytes;
     let end = first + config.stages() * stage_bytes;
 
-    let count = fp4_formats::quantize::tasks(p.m, shape.blocks, W::LAYOUT) as u32;
-    let walk = W::new(p, &shape);
-    let mut ahead = Steps::new(config, p.depth, warp_index);
-    let mut steps = ahead;
-    let mut stage = first;
-    if ahead.task < count {
-        // SAFETY: there is such a task.
-        unsafe { S::prefetch::<W>(p, &walk.loads(ahead.task)) };
-    }
-    follow_stream();
-    while stage < end {
-        // SAFETY: nothing was read from the stage yet.
-        unsafe { issue::<S, W, C>(p, &walk, ahead.task, count, stage) };
-        ahead.advance();
-        stage += stage_bytes;
-    }
-    stage = first;
-
+    let blocked = p.blocked != 0;
+    // SAFETY: the contract is the caller's to keep, and the walk is that of `p.blocked`.
+    let (tasks, mut task, mut ahead) = unsafe {
+        if blocked {
+            start::<S, Tiled, C>(config, p, blocks, warp_index, [first, end])
+        } else {
+            start::<S, Linear, C>(config, p, blocks, warp_index, [first, end])
+        }
+    };
+    let by_row = p.source == ScaleSource::RowAmax as u32;
     // SAFETY: row 0 exists.
-    let (tensor, parameter) = unsafe { R::tensor(p, 0) };
-    let shared = (tensor, is_moderate(parameter));
-    if p.tensor_out != 0 && !BY_ROW && thread::block_idx_x() + thread::thread_idx_x() == 0 {
-        // SAFETY: `tensor_out` is room for a parameter.
+    let (mut tensor, parameter) = unsafe { R::tensor(p, 0) };
+    if p.tensor_out != 0 && !by_row && thread::block_idx_x() + thread::thread_idx_x() == 0 {
+        // SAFETY: `tensor_out` has room for one parameter.
         unsafe { memory::st_global_b32(p.tensor_out, parameter.to_bits()) };
     }
 
-    while steps.task < count {
+    let mut stage = first;
+    while task.task < tasks.end {
         cp_async::cp_async_wait_group::<BEHIND>();
-        // SAFETY: the loop is the same for all lanes; the stage's copies are complete
-        // at the first barrier and its words taken at the second; the place is this
-        // lane's.
-        unsafe {
+        // SAFETY: all lanes run the same iterations. The stage's copies are complete at the
+        // first barrier; all lanes have read their words at the second. The walk is that of
+        // `p.blocked`.
+        let (block, place) = unsafe {
             warp::sync();
-            let block = S::take(stage);
+            let block = S::take(&tasks, stage);
             warp::sync();
-            issue::<S, W, C>(p, &walk, ahead.task, count, stage);
-            let place = walk.place(steps.task, BY_ROW);
-            finish::<R, S, C, GROUPS, BY_ROW>(p, &place, W::LAYOUT, shared, &block);
-        }
-        ahead.advance();
-        steps.advance();
+            let place = if blocked {
+                turn::<S, Tiled, C>(p, &tasks, [&mut task, &mut ahead], stage)
+            } else {
+                turn::<S, Linear, C>(p, &tasks, [&mut task, &mut ahead], stage)
+            };
+            (block, place)
+        };
         stage += stage_bytes;
         if stage == end {
             stage = first;
         }
-    }
-}
-
-/// Starts the copies of a task, if there is one, and makes them a group.
-///
-/// # Safety
-/// `p` keeps its contract; no lane reads `stage` any more.
-#[inline(always)]
-unsafe fn issue<S: Source<C>, W: Walk, const C: usize>(
-    p: &QuantizeParams,
-    walk: &W,
-    task: u32,
-    count: u32,
-    stage: u32,
-) {
-    if task < count {
-        // SAFETY: there is such a task.
-        unsafe { S::issue::<W>(p, &walk.loads(task), stage) };
-    }
-    cp_async::cp_async_commit_group();
-}
-
-/// Quantises a lane's block and stores codes and scale.
-///
-/// # Safety
-/// `p` keeps its contract; the place is this lane's alone.
-#[inline(always)]
-unsafe fn finish<
-    R: Recipe,
-    S: Source<C>,
-    const C: usize,
-    const GROUPS: usize,
-    const BY_ROW: bool,
->(
-    p: &QuantizeParams,
-    place: &Place,
-    layout: ScaleLayout,
-    (mut tensor, mut moderate): (R::Tensor, bool),
-    block: &S::Block,
-) {
-    if !place.exists {
-        if layout == ScaleLayout::Blocked128x4 {
-            // SAFETY: a padding byte of the scales.
+        if place.exists {
+            // SAFETY: the block exists, and no other lane has it.
+            unsafe { finish::<R, S, C, GROUPS>(p, &place, by_row, &mut tensor, &block) };
+        } else if blocked {
+            // SAFETY: `place.scale` is a padding byte of the scales.
             unsafe { memory::st_global_b8(place.scale, 0) };
         }
-        return;
     }
-    if BY_ROW {
+}
+
+/// Waits for the kernels before and starts the copies of the warp's first tasks to its stages,
+/// which are at shared addresses `first..end`. Returns the tasks, the first task, and the
+/// first one whose copies have not been started.
+///
+/// # Safety
+/// As the module's contract; `W` is the walk of the scales' layout.
+#[inline(always)]
+unsafe fn start<S: Source<C>, W: Walk, const C: usize>(
+    config: &QuantizeConfig,
+    p: &QuantizeParams,
+    blocks: u32,
+    warp_index: u32,
+    [first, end]: [u32; 2],
+) -> (Tasks<C>, Cursor, Cursor) {
+    let (tasks, task) = Tasks::new::<W>(config, p, blocks, warp_index);
+    if task.task < tasks.end {
+        // SAFETY: the task exists.
+        unsafe { S::prefetch::<W>(p, &tasks, &task) };
+    }
+    follow_stream();
+    let (mut ahead, mut stage) = (task, first);
+    // The pin keeps the compiler from unrolling the loops.
+    let next = |stage: u32| marker::pin(stage + config.stage_bytes());
+    while stage != end && ahead.task < tasks.end {
+        // SAFETY: the task exists, and no copy to the stage has been started before.
+        unsafe { S::issue::<W, true>(p, &tasks, &ahead, stage) };
+        cp_async::cp_async_commit_group();
+        W::advance(&tasks, &mut ahead);
+        stage = next(stage);
+    }
+    while stage != end {
+        // An empty group: the main loop counts groups, whether or not there are tasks.
+        cp_async::cp_async_commit_group();
+        stage = next(stage);
+    }
+    (tasks, task, ahead)
+}
+
+/// Starts the copies of task `ahead` to `stage`, if there is such a task, and returns the
+/// lane's block of `task`. Advances both cursors.
+///
+/// # Safety
+/// `p` keeps its contract, and `W` is the walk of its layout. All lanes have read `stage`.
+#[inline(always)]
+unsafe fn turn<S: Source<C>, W: Walk, const C: usize>(
+    p: &QuantizeParams,
+    tasks: &Tasks<C>,
+    [task, ahead]: [&mut Cursor; 2],
+    stage: u32,
+) -> Place {
+    if ahead.task < tasks.end {
+        // SAFETY: the task exists, and all lanes have read the stage.
+        unsafe { S::issue::<W, false>(p, tasks, ahead, stage) };
+        W::advance(tasks, ahead);
+    }
+    cp_async::cp_async_commit_group();
+    let place = W::place(tasks, task);
+    W::advance(tasks, task);
+    place
+}
+
+/// Quantises a lane's block and stores its codes and scale. `by_row`: each row has its own
+/// tensor parameter, and `tensor` becomes that of the block's row.
+///
+/// # Safety
+/// `p` keeps its contract; the block at `place` exists, and no other lane has it.
+#[inline(always)]
+unsafe fn finish<R: Recipe, S: Source<C>, const C: usize, const GROUPS: usize>(
+    p: &QuantizeParams,
+    place: &Place,
+    by_row: bool,
+    tensor: &mut R::Tensor,
+    block: &S::Block,
+) {
+    if by_row {
+        cold_path();
+        let blocks = u64::from(p.k / R::Format::BLOCK as u32);
+        let (row, column) = ((place.block / blocks) as u32, place.block % blocks);
         // SAFETY: the row exists.
-        let (of_row, parameter) = unsafe { R::tensor(p, place.row) };
-        (tensor, moderate) = (of_row, is_moderate(parameter));
-        if p.tensor_out != 0 && place.column == 0 {
-            let address = p.tensor_out + u64::from(place.row) * 4;
-            // SAFETY: `tensor_out` is room for a parameter a row.
+        let (of_row, parameter) = unsafe { R::row(p, tensor, row) };
+        *tensor = of_row;
+        if p.tensor_out != 0 && column == 0 {
+            let address = p.tensor_out + u64::from(row) * 4;
+            // SAFETY: `tensor_out` has room for one parameter per row.
             unsafe { memory::st_global_b32(address, parameter.to_bits()) };
         }
     }
     let amax = S::amax(block);
-    if moderate && is_moderate(amax) {
-        let scale = R::block::<Moderate<S::Input>>(&tensor, amax);
-        // SAFETY: the caller's.
-        unsafe { store::<Moderate<S::Input>, S, C, GROUPS>(p, place, scale, block) };
-        return;
+    // SAFETY: the block exists, and no other lane stores its codes or its scale.
+    unsafe {
+        let scale = R::block::<S::Input>(p, tensor, amax);
+        if R::is_moderate::<S::Input>(p, tensor, &scale, amax) {
+            store::<S, C, GROUPS>(p, place.block, scale, block);
+            memory::st_global_b8(place.scale, u16::from(scale.byte));
+        } else {
+            cold_path();
+            let scale = R::any::<S::Input>(p, tensor, scale, amax);
+            store_slowly::<S, C, GROUPS>(p, place.block, scale, amax);
+            memory::st_global_b8(place.scale, u16::from(scale.byte));
+        }
     }
-    if !amax.is_finite() && p.errors != 0 {
-        // SAFETY: `errors` is the error word.
-        unsafe { report::<S, C, GROUPS>(p, place, block) };
-    }
-    let scale = R::block::<AnyRange<S::Input>>(&tensor, amax);
-    // SAFETY: the caller's.
-    unsafe { store::<AnyRange<S::Input>, S, C, GROUPS>(p, place, scale, block) };
 }
 
-/// Rounds the elements and stores codes and scale.
+/// The fast path: rounds the elements of block `index` of the matrix and stores the codes.
 ///
 /// # Safety
-/// As [`finish`]; the block exists.
+/// `p` keeps its contract; the block exists, and no other lane stores its codes.
 #[inline(always)]
-unsafe fn store<V: Convert, S: Source<C>, const C: usize, const GROUPS: usize>(
+unsafe fn store<S: Source<C>, const C: usize, const GROUPS: usize>(
     p: &QuantizeParams,
-    place: &Place,
+    index: u64,
     scale: BlockScale,
     block: &S::Block,
 ) {
-    let codes: [u32; GROUPS] = scale.group_codes::<V, GROUPS>(|group| S::group(block, group));
-    let address = p.codes + place.block * (GROUPS as u64 * 4);
-    // SAFETY: the block's codes and scale, which are this lane's.
+    let address = p.codes + index * (GROUPS as u64 * 4);
+    let codes: [u32; GROUPS] =
+        scale.group_codes::<Moderate<S::Input>, GROUPS>(|group| S::group(block, group));
+    // SAFETY: the codes of an existing block, aligned to their size.
     unsafe {
         if GROUPS == 2 {
             memory::st_global_v2_b32(address, [codes[0], codes[1]]);
         } else {
             memory::st_global_v4_b32(address, [codes[0], codes[1], codes[2], codes[3]]);
         }
-        memory::st_global_b8(place.scale, u16::from(scale.byte));
     }
 }
 
-/// Lowers the error word to the block's first element that is not finite.
+/// The slow path: as [`store`], for blocks of any magnitude. Reads the elements again, eight
+/// per iteration, and lowers the error word to the first one that is not finite.
 ///
 /// # Safety
-/// `p.errors` is an error word.
+/// As [`store`].
 #[inline(always)]
-unsafe fn report<S: Source<C>, const C: usize, const GROUPS: usize>(
+unsafe fn store_slowly<S: Source<C>, const C: usize, const GROUPS: usize>(
     p: &QuantizeParams,
-    place: &Place,
-    block: &S::Block,
+    index: u64,
+    scale: BlockScale,
+    amax: f32,
 ) {
-    let mut first = 0;
-    for group in (0..GROUPS).rev() {
-        let values = S::group(block, group);
-        for i in (0..8).rev() {
-            if !values[i].is_finite() {
-                first = group * 8 + i;
+    let report = !amax.is_finite() && p.errors != 0;
+    let mut group = index * GROUPS as u64;
+    let mut left = GROUPS as u32;
+    loop {
+        // SAFETY: elements and codes of an existing block; `errors` is the error word.
+        unsafe {
+            let values = S::load(p, group);
+            let [prepared] = scale.prepared::<AnyRange<S::Input>, 1>(|_| values);
+            memory::st_global_b32(p.codes + group * 4, AnyRange::<S::Input>::round(prepared));
+            if report && let Some(first) = first_not_finite(values) {
+                let index = group * 8 + u64::from(first);
+                reduce::red_relaxed_gpu_global_min_u64(p.errors, index);
             }
         }
+        // The pin keeps the compiler from unrolling the loop.
+        left = marker::pin(left - 1);
+        if left == 0 {
+            break;
+        }
+        group += 1;
     }
-    let index = place.block * (GROUPS as u64 * 8) + first as u64;
-    // SAFETY: the caller's.
-    unsafe { reduce::red_relaxed_gpu_global_min_u64(p.errors, index) };
+}
+
+/// The index of the first value that is not finite.
+#[inline(always)]
+fn first_not_finite(values: [f32; 8]) -> Option<u32> {
+    let mut first = None;
+    for i in (0..8).rev() {
+        if !values[i].is_finite() {
+            first = Some(i as u32);
+        }
+    }
+    first
 }
 
 /// Entry points: name, index in [`QUANTIZE`], recipe, source, words of a block,
@@ -325,7 +337,7 @@ macro_rules! entries {
                 const BYTES: u32 = CONFIG.ring_bytes();
                 const BEHIND: u32 = CONFIG.stages() - 1;
                 // The size is the buffer's number.
-                let ring = shared::fixed::<BYTES, BYTES, 16>();
+                let ring = shared::fixed::<BYTES, BYTES, 128>();
                 // SAFETY: the caller's.
                 unsafe {
                     quantize::<$recipe, $source<$input, $words, $groups>, $words, $groups, BEHIND>(

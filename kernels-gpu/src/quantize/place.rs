@@ -1,19 +1,19 @@
 //! Where a warp's 32 blocks are in memory, task after task.
+//!
+//! The layout of the scales determines the tasks ([`QuantizeConfig::tasks`]): there is one
+//! [`Walk`] for each layout. One main loop serves both. In it the layout is a uniform branch
+//! around the address arithmetic only.
 
-use super::TaskShape;
+use cuda_std::ptx::marker;
 use cuda_std::{thread, warp};
 use fp4_formats::ScaleLayout;
 use fp4_formats::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
-use fp4_formats::quantize::{QuantizeConfig, QuantizeParams, ROW_GROUPS_A_TILE};
+use fp4_formats::quantize::{QuantizeConfig, QuantizeParams, ROW_GROUPS_A_TILE, tasks};
 
 /// A lane's own block.
 pub struct Place {
     /// Whether it is a block of the matrix.
     pub exists: bool,
-    /// Row.
-    pub row: u32,
-    /// Index in its row.
-    pub column: u32,
     /// Index in the matrix.
     pub block: u64,
     /// Address of its scale; padding where the block does not exist, if the
@@ -21,60 +21,139 @@ pub struct Place {
     pub scale: u64,
 }
 
-/// Where a lane loads from: its word of position `p` is at `offset + p * pitch`, from
-/// the start of an operand.
-pub struct Loads {
-    offset: u64,
-    /// Of the first word: a block of the task (linear) or a row (128x4).
-    position: u32,
-    /// Positions that exist; later ones are aliases of the last.
-    limit: u32,
-    /// Bytes.
-    pitch: u64,
+/// A task of a warp.
+#[derive(Clone, Copy)]
+pub struct Cursor {
+    /// Below 2^32 by [`fp4_formats::quantize::MAX_ELEMENTS`].
+    pub task: u32,
+    /// In the 128x4 layout, the task's group of eight rows and its tile of a row. Kept
+    /// beside `task`, because finding them takes a division.
+    group: u32,
+    tile: u32,
 }
 
-/// Which blocks a task has.
-pub trait Walk: Sized {
-    /// Of the scales; the padding of 128x4 must be written.
-    const LAYOUT: ScaleLayout;
+/// What all tasks of a warp have in common, seen by one lane. A block has `C` 16-byte
+/// words.
+pub struct Tasks<const C: usize> {
+    /// One past the last task that the warp may take.
+    pub end: u32,
+    /// From one task of the warp to the next.
+    step: u32,
+    /// The lane.
+    pub lane: u32,
+    m: u32,
+    /// Blocks of a row.
+    blocks: u32,
+    scales: u64,
+    /// In the 128x4 layout, tiles of a row, and `step` in groups of rows and tiles.
+    tiles: u32,
+    group_step: u32,
+    tile_step: u32,
+    /// In the 128x4 layout, rows and columns from a task's first block to the block that the
+    /// lane's first word belongs to, and to the lane's own block.
+    of_word: [u32; 2],
+    of_lane: [u32; 2],
+}
 
-    fn new(p: &QuantizeParams, shape: &TaskShape) -> Self;
+impl<const C: usize> Tasks<C> {
+    /// Bytes of a block's elements.
+    const BYTES: u64 = C as u64 * 16;
+    /// Blocks that the lanes' words of one number belong to.
+    const SLOTS: u32 = warp::LANES / C as u32;
 
-    /// Where this lane loads from.
-    fn loads(&self, task: u32) -> Loads;
-
-    /// This lane's block. Row and column of linear blocks, which take a division, only
-    /// if `by_row`.
-    fn place(&self, task: u32, by_row: bool) -> Place;
-
-    /// How much further than slot 0's the position of slot `slots` is.
-    fn step(slots: u32) -> u32;
-
-    /// Byte offset of the lane's word `i` of `C`.
-    ///
-    /// The lanes' words `i` are consecutive.
+    /// The tasks of warp `warp_index` of the CTA, and the first of them. A row has `blocks`
+    /// blocks, which is not zero.
     #[inline(always)]
-    fn word<const C: usize>(loads: &Loads, i: usize) -> u64 {
-        let step = Self::step(i as u32 * (warp::LANES / C as u32));
-        let position = (loads.position + step).min(loads.limit - 1);
-        loads.offset + u64::from(position) * loads.pitch
+    pub fn new<W: Walk>(
+        config: &QuantizeConfig,
+        p: &QuantizeParams,
+        blocks: u32,
+        warp_index: u32,
+    ) -> (Self, Cursor) {
+        let count = tasks(p.m, blocks, W::LAYOUT) as u32;
+        // Persistent CTAs stride over all tasks; others take `depth` tasks per warp, which
+        // are consecutive over the CTA.
+        let (chunk, step, most) = if config.persistent {
+            (config.warps, thread::grid_dim_x() * config.warps, u32::MAX)
+        } else {
+            let chunk = config.warps * p.depth;
+            (chunk, config.warps, thread::block_idx_x() * chunk + chunk)
+        };
+        let task = thread::block_idx_x() * chunk + warp_index;
+        // In this form the compiler sees that it is not zero.
+        let tiles = (blocks - 1) / TILE_BLOCKS as u32 + 1;
+        let (group, tile) = W::split(task, tiles);
+        let (group_step, tile_step) = W::split(step, tiles);
+        let lane = warp::lane_id();
+        let tasks = Self {
+            end: count.min(most),
+            step,
+            lane,
+            m: p.m,
+            blocks,
+            scales: p.scales,
+            tiles,
+            group_step,
+            tile_step,
+            of_word: W::slot(lane / C as u32),
+            of_lane: W::slot(lane),
+        };
+        (tasks, Cursor { task, group, tile })
+    }
+
+    /// Byte offset of the lane's words in their blocks.
+    #[inline(always)]
+    fn first_byte(&self) -> u64 {
+        u64::from(self.lane % C as u32 * 16)
     }
 }
 
-/// Tasks of 32 consecutive blocks.
-pub struct Linear {
-    shape: TaskShape,
-    /// Tasks of 32 blocks, and blocks after them.
-    full: u32,
-    rest: u32,
-    scales: u64,
+/// Where a lane loads a task's words from.
+pub struct Loads {
+    /// Byte offset of the words of position 0 in a matrix.
+    pub start: u64,
+    /// Of word 0: a block of the task (linear) or a row (128x4).
+    position: u32,
+    /// The last position that exists; later ones are aliases of it.
+    last: u32,
 }
+
+/// A layout's tasks.
+pub trait Walk {
+    /// Of the scales; the padding of 128x4 must be written.
+    const LAYOUT: ScaleLayout;
+
+    /// A number of tasks as groups of rows and tiles; zeros if the layout has none.
+    fn split(tasks: u32, tiles: u32) -> (u32, u32);
+
+    /// Rows and columns from a task's first block to block `slot` of the task; zeros if the
+    /// layout does not need them.
+    fn slot(slot: u32) -> [u32; 2];
+
+    /// To the warp's next task.
+    fn advance<const C: usize>(tasks: &Tasks<C>, cursor: &mut Cursor);
+
+    /// Where the lane's words of a task are.
+    fn loads<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> Loads;
+
+    /// How many bytes behind [`Loads::start`] the lane's word `i` of `C` is. The lanes' words
+    /// of one number are consecutive; words of blocks that do not exist are aliases of others.
+    fn word<const C: usize>(tasks: &Tasks<C>, loads: &Loads, i: u32) -> u64;
+
+    /// This lane's block.
+    fn place<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> Place;
+}
+
+/// Tasks of 32 consecutive blocks.
+pub struct Linear;
 
 impl Linear {
     /// Blocks of the task, less than 32 only in the last.
     #[inline(always)]
-    fn limit(&self, task: u32) -> u32 {
-        if task < self.full { warp::LANES } else { self.rest }
+    fn blocks<const C: usize>(tasks: &Tasks<C>, task: u32) -> u32 {
+        let all = u64::from(tasks.m) * u64::from(tasks.blocks);
+        let lanes = u64::from(warp::LANES);
+        if task < (all / lanes) as u32 { warp::LANES } else { (all % lanes) as u32 }
     }
 }
 
@@ -82,154 +161,128 @@ impl Walk for Linear {
     const LAYOUT: ScaleLayout = ScaleLayout::Linear;
 
     #[inline(always)]
-    fn new(p: &QuantizeParams, shape: &TaskShape) -> Self {
-        let all = u64::from(p.m) * u64::from(shape.blocks);
-        Self {
-            shape: *shape,
-            full: (all / u64::from(warp::LANES)) as u32,
-            rest: (all % u64::from(warp::LANES)) as u32,
-            scales: p.scales,
-        }
+    fn split(_tasks: u32, _tiles: u32) -> (u32, u32) {
+        (0, 0)
     }
 
     #[inline(always)]
-    fn loads(&self, task: u32) -> Loads {
-        let bytes = self.shape.block_bytes;
+    fn slot(_slot: u32) -> [u32; 2] {
+        [0, 0]
+    }
+
+    #[inline(always)]
+    fn advance<const C: usize>(tasks: &Tasks<C>, cursor: &mut Cursor) {
+        cursor.task += tasks.step;
+    }
+
+    #[inline(always)]
+    fn loads<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> Loads {
+        let (slot, byte) = (tasks.lane / C as u32, tasks.first_byte());
+        let task_bytes = u64::from(warp::LANES) * Tasks::<C>::BYTES;
         Loads {
-            offset: u64::from(task) * u64::from(warp::LANES * bytes)
-                + u64::from(self.shape.first_byte),
-            position: self.shape.first_slot,
-            limit: self.limit(task),
-            pitch: u64::from(bytes),
+            start: byte + u64::from(cursor.task) * task_bytes,
+            // The pin keeps one sum per word from being computed before the loop, where each
+            // would take a register.
+            position: marker::pin(slot),
+            last: Self::blocks(tasks, cursor.task) - 1,
         }
     }
 
     #[inline(always)]
-    fn place(&self, task: u32, by_row: bool) -> Place {
-        let lane = warp::lane_id();
-        let block = u64::from(task) * u64::from(warp::LANES) + u64::from(lane);
-        let (mut row, mut column) = (0, 0);
-        if by_row {
-            let blocks = u64::from(self.shape.blocks);
-            (row, column) = ((block / blocks) as u32, (block % blocks) as u32);
-        }
-        let exists = lane < self.limit(task);
-        Place { exists, row, column, block, scale: self.scales + block }
+    fn word<const C: usize>(_tasks: &Tasks<C>, loads: &Loads, i: u32) -> u64 {
+        let slot = (loads.position + i * Tasks::<C>::SLOTS).min(loads.last);
+        u64::from(slot) * Tasks::<C>::BYTES
     }
 
     #[inline(always)]
-    fn step(slots: u32) -> u32 {
-        slots
+    fn place<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> Place {
+        let block = u64::from(cursor.task) * u64::from(warp::LANES) + u64::from(tasks.lane);
+        let exists = tasks.lane < Self::blocks(tasks, cursor.task);
+        Place { exists, block, scale: tasks.scales + block }
     }
 }
 
 /// Tasks of four consecutive blocks of eight rows of a 128x4 tile.
-pub struct Tiled {
-    shape: TaskShape,
-    /// Tiles of a row.
-    tiles: u32,
-    m: u32,
-    scales: u64,
-}
-
-impl Tiled {
-    /// Row group and tile of a task.
-    #[inline(always)]
-    fn group(&self, task: u32) -> (u32, u32) {
-        (task / self.tiles, task % self.tiles)
-    }
-
-    /// First row of a group.
-    #[inline(always)]
-    fn first_row(group: u32) -> u32 {
-        let in_tile = group % ROW_GROUPS_A_TILE;
-        group / ROW_GROUPS_A_TILE * TILE_ROWS as u32 + in_tile * 2
-    }
-}
+pub struct Tiled;
 
 impl Walk for Tiled {
     const LAYOUT: ScaleLayout = ScaleLayout::Blocked128x4;
 
     #[inline(always)]
-    fn new(p: &QuantizeParams, shape: &TaskShape) -> Self {
-        // Not zero, seen by the compiler, for any number of blocks.
-        let tiles = (shape.blocks - 1) / TILE_BLOCKS as u32 + 1;
-        Self { shape: *shape, tiles, m: p.m, scales: p.scales }
+    fn split(tasks: u32, tiles: u32) -> (u32, u32) {
+        (tasks / tiles, tasks % tiles)
     }
 
     #[inline(always)]
-    fn loads(&self, task: u32) -> Loads {
-        let (group, tile) = self.group(task);
-        let slot = self.shape.first_slot;
-        let column = tile * TILE_BLOCKS as u32 + slot % TILE_BLOCKS as u32;
-        let bytes = u64::from(self.shape.block_bytes);
+    fn slot(slot: u32) -> [u32; 2] {
+        [row_of_slot(slot), slot % TILE_BLOCKS as u32].map(marker::pin)
+    }
+
+    #[inline(always)]
+    fn advance<const C: usize>(tasks: &Tasks<C>, cursor: &mut Cursor) {
+        cursor.task += tasks.step;
+        cursor.group += tasks.group_step;
+        cursor.tile += tasks.tile_step;
+        if cursor.tile >= tasks.tiles {
+            cursor.tile -= tasks.tiles;
+            cursor.group += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn loads<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> Loads {
+        let [row, column] = tasks.of_word;
+        let column = cursor.tile * TILE_BLOCKS as u32 + column;
         Loads {
-            offset: u64::from(column.min(self.shape.blocks - 1)) * bytes
-                + u64::from(self.shape.first_byte),
-            position: Self::first_row(group) + Self::step(slot),
-            limit: self.m,
-            pitch: u64::from(self.shape.blocks) * bytes,
+            start: tasks.first_byte() + u64::from(column.min(tasks.blocks - 1)) * Tasks::<C>::BYTES,
+            position: first_row(cursor.group) + row,
+            last: tasks.m - 1,
         }
     }
 
     #[inline(always)]
-    fn place(&self, task: u32, _by_row: bool) -> Place {
-        let (group, tile) = self.group(task);
-        let lane = warp::lane_id();
-        let row = Self::first_row(group) + Self::step(lane);
-        let column = tile * TILE_BLOCKS as u32 + lane % TILE_BLOCKS as u32;
-        let index = u64::from(group / ROW_GROUPS_A_TILE) * u64::from(self.tiles) + u64::from(tile);
-        let in_tile = group % ROW_GROUPS_A_TILE * warp::LANES + lane;
+    fn word<const C: usize>(tasks: &Tasks<C>, loads: &Loads, i: u32) -> u64 {
+        let pitch = u64::from(here(tasks.blocks)) * Tasks::<C>::BYTES;
+        let row = (loads.position + row_of_slot(i * Tasks::<C>::SLOTS)).min(loads.last);
+        u64::from(row) * pitch
+    }
+
+    #[inline(always)]
+    fn place<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> Place {
+        let [row, column] = tasks.of_lane;
+        let row = first_row(cursor.group) + row;
+        let column = cursor.tile * TILE_BLOCKS as u32 + column;
+        let (row_tile, in_tile) =
+            (cursor.group / ROW_GROUPS_A_TILE, cursor.group % ROW_GROUPS_A_TILE);
+        let tile = u64::from(row_tile) * u64::from(tasks.tiles) + u64::from(cursor.tile);
+        let byte = u64::from(in_tile * warp::LANES + tasks.lane);
         Place {
-            exists: row < self.m && column < self.shape.blocks,
-            row,
-            column,
-            block: u64::from(row) * u64::from(self.shape.blocks) + u64::from(column),
-            scale: self.scales + index * TILE_BYTES as u64 + u64::from(in_tile),
+            exists: row < tasks.m && column < tasks.blocks,
+            block: u64::from(row) * u64::from(tasks.blocks) + u64::from(column),
+            scale: tasks.scales + tile * TILE_BYTES as u64 + byte,
         }
-    }
-
-    /// Slots `4 i .. 4 i + 4` are four consecutive blocks of a row; rows 32 apart
-    /// share 16 bytes of scales, so that the scales of the slots are consecutive.
-    #[inline(always)]
-    fn step(slots: u32) -> u32 {
-        slots / 16 + slots % 16 / 4 * 32
     }
 }
 
-/// The tasks of a warp: [`QuantizeParams::depth`] within what its CTA has under way
-/// together, then as many further on.
-#[derive(Clone, Copy)]
-pub struct Steps {
-    /// Below 2^32 by [`fp4_formats::quantize::MAX_ELEMENTS`].
-    pub task: u32,
-    /// Left at this place.
-    left: u32,
-    depth: u32,
-    step: u32,
-    leap: u32,
+/// The value, tied to this place: without the pin, what is computed from it would move in
+/// front of the main loop, where it costs time in the other layout too.
+#[inline(always)]
+fn here(value: u32) -> u32 {
+    marker::pin(value)
 }
 
-impl Steps {
-    #[inline(always)]
-    pub fn new(config: &QuantizeConfig, depth: u32, warp_index: u32) -> Self {
-        let chunk = config.warps * depth;
-        Self {
-            task: thread::block_idx_x() * chunk + warp_index,
-            left: depth,
-            depth,
-            step: config.warps,
-            leap: (thread::grid_dim_x() - 1) * chunk,
-        }
-    }
+/// First row of a group of the 128x4 layout.
+#[inline(always)]
+fn first_row(group: u32) -> u32 {
+    let in_tile = group % ROW_GROUPS_A_TILE;
+    group / ROW_GROUPS_A_TILE * TILE_ROWS as u32 + in_tile * 2
+}
 
-    #[inline(always)]
-    pub fn advance(&mut self) {
-        self.task += self.step;
-        self.left -= 1;
-        if self.left == 0 {
-            self.left = self.depth;
-            self.task += self.leap;
-        }
-    }
+/// Rows from block 0 to block `slot` of a task in the 128x4 layout.
+///
+/// Blocks `4 i .. 4 i + 4` of a task are four consecutive blocks of a row. Rows 32 apart
+/// share 16 bytes of scales, so that the scales of a task's blocks are consecutive.
+#[inline(always)]
+fn row_of_slot(slot: u32) -> u32 {
+    slot / 16 + slot % 16 / 4 * 32
 }

@@ -1,9 +1,9 @@
 //! What is quantised: a matrix, or the gated product of two.
 
 use super::input::{Input, Word};
-use super::place::{Loads, Walk};
+use super::place::{Cursor, Tasks, Walk};
 use core::marker::PhantomData;
-use cuda_std::ptx::{cp_async, float, memory};
+use cuda_std::ptx::{cp_async, float, marker, memory};
 use cuda_std::warp;
 use fp4_formats::quantize::{QuantizeParams, operand_bytes};
 
@@ -16,30 +16,42 @@ pub trait Source<const C: usize> {
     /// The lane's block.
     type Block;
 
-    /// Starts the copies of a task to `stage`.
+    /// Starts the copies of a task to `stage`. `ROLLED`: in a loop that the compiler does not
+    /// unroll.
     ///
     /// # Safety
     /// `p` keeps its contract, and the task exists. `stage` names the shared memory
     /// of a stage of this warp, which no lane reads any more.
-    unsafe fn issue<W: Walk>(p: &QuantizeParams, loads: &Loads, stage: u32);
+    unsafe fn issue<W: Walk, const ROLLED: bool>(
+        p: &QuantizeParams,
+        tasks: &Tasks<C>,
+        task: &Cursor,
+        stage: u32,
+    );
 
     /// Brings what [`issue`](Self::issue) copies to L2.
     ///
     /// # Safety
     /// The task exists.
-    unsafe fn prefetch<W: Walk>(p: &QuantizeParams, loads: &Loads);
+    unsafe fn prefetch<W: Walk>(p: &QuantizeParams, tasks: &Tasks<C>, task: &Cursor);
 
     /// The lane's block of the task in `stage`.
     ///
     /// # Safety
     /// The copies of all lanes to `stage` have been waited for.
-    unsafe fn take(stage: u32) -> Self::Block;
+    unsafe fn take(tasks: &Tasks<C>, stage: u32) -> Self::Block;
 
     /// The largest magnitude; NaN if any element is.
     fn amax(block: &Self::Block) -> f32;
 
     /// Elements `8 group ..`.
     fn group(block: &Self::Block, group: usize) -> [f32; 8];
+
+    /// Elements `8 group .. 8 group + 8` of the matrix, from global memory.
+    ///
+    /// # Safety
+    /// `p` keeps its contract, and the elements exist.
+    unsafe fn load(p: &QuantizeParams, group: u64) -> [f32; 8];
 }
 
 /// A matrix of `I`; a block has `8 GROUPS` elements.
@@ -51,21 +63,26 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Plain<I, C, GR
     type Block = [Word; C];
 
     #[inline(always)]
-    unsafe fn issue<W: Walk>(p: &QuantizeParams, loads: &Loads, stage: u32) {
-        // SAFETY: the caller's.
-        unsafe { issue::<W, C>(p.input, loads, stage) }
+    unsafe fn issue<W: Walk, const ROLLED: bool>(
+        p: &QuantizeParams,
+        tasks: &Tasks<C>,
+        task: &Cursor,
+        stage: u32,
+    ) {
+        // SAFETY: as the caller's; the input has the task's shape.
+        unsafe { issue::<W, C, 1, ROLLED>([p.input], tasks, task, stage) };
     }
 
     #[inline(always)]
-    unsafe fn prefetch<W: Walk>(p: &QuantizeParams, loads: &Loads) {
-        // SAFETY: the caller's.
-        unsafe { prefetch::<W, C>(p.input, loads) }
+    unsafe fn prefetch<W: Walk>(p: &QuantizeParams, tasks: &Tasks<C>, task: &Cursor) {
+        // SAFETY: as the caller's; the input has the task's shape.
+        unsafe { prefetch::<W, C, 1>([p.input], tasks, task) };
     }
 
     #[inline(always)]
-    unsafe fn take(stage: u32) -> [Word; C] {
+    unsafe fn take(tasks: &Tasks<C>, stage: u32) -> [Word; C] {
         // SAFETY: the caller's.
-        unsafe { take(stage) }
+        unsafe { take(tasks.lane, stage) }
     }
 
     #[inline(always)]
@@ -76,6 +93,12 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Plain<I, C, GR
     #[inline(always)]
     fn group(block: &[Word; C], group: usize) -> [f32; 8] {
         I::group(block, group)
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: &QuantizeParams, group: u64) -> [f32; 8] {
+        // SAFETY: the caller's.
+        unsafe { load::<I>(p.input, group) }
     }
 }
 
@@ -88,29 +111,30 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Swiglu<I, C, G
     type Block = [[f32; 8]; GROUPS];
 
     #[inline(always)]
-    unsafe fn issue<W: Walk>(p: &QuantizeParams, loads: &Loads, stage: u32) {
-        // SAFETY: the caller's; both operands have the same shape.
-        unsafe {
-            issue::<W, C>(p.input, loads, stage);
-            issue::<W, C>(p.up, loads, stage + const { operand_bytes(C as u32) });
-        }
+    unsafe fn issue<W: Walk, const ROLLED: bool>(
+        p: &QuantizeParams,
+        tasks: &Tasks<C>,
+        task: &Cursor,
+        stage: u32,
+    ) {
+        // SAFETY: as the caller's; both operands have the task's shape.
+        unsafe { issue::<W, C, 2, ROLLED>([p.input, p.up], tasks, task, stage) };
     }
 
     #[inline(always)]
-    unsafe fn prefetch<W: Walk>(p: &QuantizeParams, loads: &Loads) {
-        // SAFETY: the caller's; both operands have the same shape.
-        unsafe {
-            prefetch::<W, C>(p.input, loads);
-            prefetch::<W, C>(p.up, loads);
-        }
+    unsafe fn prefetch<W: Walk>(p: &QuantizeParams, tasks: &Tasks<C>, task: &Cursor) {
+        // SAFETY: as the caller's; both operands have the task's shape.
+        unsafe { prefetch::<W, C, 2>([p.input, p.up], tasks, task) };
     }
 
     #[inline(always)]
-    unsafe fn take(stage: u32) -> [[f32; 8]; GROUPS] {
+    unsafe fn take(tasks: &Tasks<C>, stage: u32) -> [[f32; 8]; GROUPS] {
         const { assert!(C * I::PER_WORD == GROUPS * 8) };
         // SAFETY: the caller's.
-        let (gate, up): ([Word; C], [Word; C]) =
-            unsafe { (take(stage), take(stage + const { operand_bytes(C as u32) })) };
+        let (gate, up): ([Word; C], [Word; C]) = unsafe {
+            let up = stage + const { operand_bytes(C as u32) };
+            (take(tasks.lane, stage), take(tasks.lane, up))
+        };
         let mut block = [[0.0; 8]; GROUPS];
         for group in 0..GROUPS {
             block[group] = swiglu(I::group(&gate, group), I::group(&up, group));
@@ -123,7 +147,7 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Swiglu<I, C, G
         let mut amax = 0.0;
         for group in 0..GROUPS {
             for i in 0..8 {
-                amax = float::max_nan_f32(amax, block[group][i].abs());
+                amax = float::max_nan_f32(amax, float::abs_f32(block[group][i]));
             }
         }
         amax
@@ -132,6 +156,12 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Swiglu<I, C, G
     #[inline(always)]
     fn group(block: &[[f32; 8]; GROUPS], group: usize) -> [f32; 8] {
         block[group]
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: &QuantizeParams, group: u64) -> [f32; 8] {
+        // SAFETY: as the caller's; both operands have the same shape.
+        unsafe { swiglu(load::<I>(p.input, group), load::<I>(p.up, group)) }
     }
 }
 
@@ -146,42 +176,83 @@ pub fn swiglu(gate: [f32; 8], up: [f32; 8]) -> [f32; 8] {
     product
 }
 
-/// Place in a stage of the warp's word `word`: eight lanes that store consecutive
-/// words, and eight that load words `C` apart, meet in no bank.
-#[inline(always)]
-const fn place(word: u32) -> u32 {
-    (word ^ (word / 8 % 8)) * 16
-}
-
-/// Starts the copies of the lane's part of an operand: words that are consecutive
-/// over the lanes.
+/// Elements `8 group .. 8 group + 8` of a matrix.
 ///
 /// # Safety
-/// As [`Source::issue`]; `operand` is a matrix of the task's shape.
+/// As [`Source::load`].
 #[inline(always)]
-unsafe fn issue<W: Walk, const C: usize>(operand: u64, loads: &Loads, stage: u32) {
-    for i in 0..C {
-        let word = i as u32 * warp::LANES + warp::lane_id();
-        // SAFETY: a word of the matrix, whose base is 16-byte aligned, and of the stage.
-        unsafe {
-            cp_async::cp_async_cg_shared_global_16(
-                stage + place(word),
-                operand + W::word::<C>(loads, i),
-            );
-        }
+unsafe fn load<I: Input>(operand: u64, group: u64) -> [f32; 8] {
+    let address = operand + group * const { 8 * I::TYPE.bytes() as u64 };
+    // SAFETY: elements of the matrix, whose base is 16-byte aligned.
+    unsafe {
+        let low = memory::ld_global_nc_v4_b32(address);
+        let high =
+            if I::PER_WORD == 8 { [0; 4] } else { memory::ld_global_nc_v4_b32(address + 16) };
+        I::group(&[low, high], 0)
     }
+}
+
+/// Calls `f` with the index of each of a lane's `C` words. `ROLLED`: in a loop that the
+/// compiler does not unroll.
+#[inline(always)]
+fn each_word<const C: usize, const ROLLED: bool>(mut f: impl FnMut(u32)) {
+    let mut i = 0;
+    while i < C as u32 {
+        f(i);
+        i = if ROLLED { marker::pin(i + 1) } else { i + 1 };
+    }
+}
+
+/// Starts the copies of the lane's words of each operand.
+///
+/// Word `w` of a stage is at byte `16 (w ^ (w / 8 % 8))`: neither eight lanes that store
+/// consecutive words nor eight lanes that load words `C` apart have a bank conflict.
+///
+/// # Safety
+/// As [`Source::issue`]; operands are matrices of the task's shape.
+#[inline(always)]
+unsafe fn issue<W: Walk, const C: usize, const OPERANDS: usize, const ROLLED: bool>(
+    operands: [u64; OPERANDS],
+    tasks: &Tasks<C>,
+    task: &Cursor,
+    stage: u32,
+) {
+    let loads = W::loads(tasks, task);
+    let start = operands.map(|operand| operand + loads.start);
+    each_word::<C, ROLLED>(|i| {
+        // The place of word `32 i + lane`, written so that the part that depends on the lane
+        // has only two values.
+        let in_row = tasks.lane ^ (tasks.lane / 8) ^ (i % 2 * 4);
+        let to = stage + in_row * 16 + i * (warp::LANES * 16);
+        let word = W::word(tasks, &loads, i);
+        for n in 0..OPERANDS {
+            let to = to + n as u32 * const { operand_bytes(C as u32) };
+            // SAFETY: `start[n] + word` is a word of the matrix, whose base is 16-byte
+            // aligned, and `to` is a word of the stage.
+            unsafe { cp_async::cp_async_cg_shared_global_16(to, start[n] + word) };
+        }
+    });
 }
 
 /// Brings the words of [`issue`] to L2.
 ///
 /// # Safety
-/// As [`Source::prefetch`].
+/// As [`Source::prefetch`]; operands are matrices of the task's shape.
 #[inline(always)]
-unsafe fn prefetch<W: Walk, const C: usize>(operand: u64, loads: &Loads) {
-    for i in 0..C {
-        // SAFETY: a word of the matrix.
-        unsafe { memory::prefetch_global_l2(operand + W::word::<C>(loads, i)) };
-    }
+unsafe fn prefetch<W: Walk, const C: usize, const OPERANDS: usize>(
+    operands: [u64; OPERANDS],
+    tasks: &Tasks<C>,
+    task: &Cursor,
+) {
+    let loads = W::loads(tasks, task);
+    let start = operands.map(|operand| operand + loads.start);
+    each_word::<C, true>(|i| {
+        let word = W::word(tasks, &loads, i);
+        for n in 0..OPERANDS {
+            // SAFETY: `start[n] + word` is a word of the matrix.
+            unsafe { memory::prefetch_global_l2(start[n] + word) };
+        }
+    });
 }
 
 /// The words of the lane's block.
@@ -189,12 +260,15 @@ unsafe fn prefetch<W: Walk, const C: usize>(operand: u64, loads: &Loads) {
 /// # Safety
 /// As [`Source::take`].
 #[inline(always)]
-unsafe fn take<const C: usize>(stage: u32) -> [Word; C] {
+unsafe fn take<const C: usize>(lane: u32, stage: u32) -> [Word; C] {
+    const { assert!(C.is_power_of_two() && C <= 8) };
+    // The place of word `C lane + i`, see `issue`; stages are aligned to 128 bytes.
+    let word = lane * C as u32;
+    let first = stage + (word ^ (word / 8 % 8)) * 16;
     let mut block = [[0; 4]; C];
     for i in 0..C {
-        let word = warp::lane_id() * C as u32 + i as u32;
         // SAFETY: the caller vouches for the stage.
-        block[i] = unsafe { memory::ld_shared_v4_b32(stage + place(word)) };
+        block[i] = unsafe { memory::ld_shared_v4_b32(first ^ (i as u32 * 16)) };
     }
     block
 }

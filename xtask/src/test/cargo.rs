@@ -137,7 +137,10 @@ mod tests {
         assert_eq!(program_of(line).as_deref(), Some("gemv"));
         assert_eq!(program_of("   Doc-tests nvfp4"), None);
         assert_eq!(time_of("test a::b ... ok <1.25s>"), Some((1.25, "a::b")));
-        assert_eq!(time_of("test a - should panic ... FAILED <0.001s>"), Some((0.001, "a - should panic")));
+        assert_eq!(
+            time_of("test a - should panic ... FAILED <0.001s>"),
+            Some((0.001, "a - should panic"))
+        );
         assert_eq!(time_of("test a::b ... ok"), None);
         assert_eq!(time_of("test result: ok. 1 passed"), None);
     }

@@ -158,8 +158,8 @@ fn compilers(tally: &mut Tally, default: &Compiler) {
     for compiler in &all {
         for arch in Arch::ALL {
             let name = format!("kernels for {arch} with rustc {}", compiler.release);
-            let result = counts::compiled(arch, compiler)
-                .and_then(|counts| counts::check(arch, &counts));
+            let result =
+                counts::compiled(arch, compiler).and_then(|counts| counts::check(arch, &counts));
             tally.step(&name, result);
         }
     }

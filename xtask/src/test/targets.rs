@@ -141,7 +141,9 @@ pub fn needed(filter: &str) -> Result<Vec<Needed>> {
     let targets = all()?;
     let whole: Vec<Target> = targets
         .iter()
-        .filter(|target| target.package == filter || target.is_integration() && target.name.contains(filter))
+        .filter(|target| {
+            target.package == filter || target.is_integration() && target.name.contains(filter)
+        })
         .cloned()
         .collect();
     let rest = targets.into_iter().filter(|target| {

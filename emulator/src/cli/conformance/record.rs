@@ -1,9 +1,8 @@
-//! `ptx-emu conformance record`: every probe on a device, each family a file.
+//! `ptx-emu conformance record`: runs every probe on a device and writes one file per family.
 //!
-//! Probes run in processes of their own, several at a time, so that one which faults or
-//! never ends loses its own output and no other: such a process is given up and
-//! another takes its place. A family's file is written as soon as its last probe is
-//! done.
+//! Probes run in separate processes, several at a time, so that a probe that faults or never
+//! ends loses only its own output: its process is abandoned and replaced by another. The file
+//! of a family is written as soon as its last probe is complete.
 
 use super::worker::Answer;
 use super::{ConformanceError, Printed, families};

@@ -1,8 +1,8 @@
-//! `ptx-emu conformance worker`: runs probes on a device for `record`, which talks to
-//! it over standard input and output. What a probe breaks, it breaks here.
+//! `ptx-emu conformance worker`: runs probes on a device for `record`, which communicates with
+//! it over standard input and output. Failures of a probe stay in this process.
 //!
-//! A request is a line `FAMILY INDEX`. An answer is a line of JSON, an [`Answer`]; the
-//! bytes of an output follow it.
+//! A request is a line `FAMILY INDEX`. An answer is a line of JSON, an [`Answer`], followed by
+//! the bytes of an output.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,7 @@ mod device {
         use std::collections::HashMap;
         use std::io::{self, BufRead as _};
 
-        /// Why a probe has no output.
+        /// The reason why a probe has no output.
         #[derive(Debug, thiserror::Error)]
         enum Failure {
             #[error(transparent)]

@@ -1,6 +1,6 @@
-//! Instructions whose bits PTX leaves open: the hardware's are recorded, and the
-//! emulator, which computes them correctly rounded, must be within the documented
-//! error of them.
+//! Instructions whose results PTX does not specify exactly. The hardware's results are
+//! recorded, and the emulator's correctly rounded results must be within the documented error
+//! of them.
 
 use super::super::builder::Set;
 use super::super::compare::Comparison;

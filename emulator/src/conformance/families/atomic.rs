@@ -1,5 +1,5 @@
-//! Atomics: the old and the new value of each operation on a place of the
-//! thread's own, and commutative operations of all threads on a few places.
+//! Atomics: the old and the new value of each operation on a separate word per thread, and
+//! commutative operations of all threads on a few words.
 
 use super::super::builder::Set;
 use super::super::compare::Element;

@@ -1,5 +1,5 @@
-//! Comparisons, NaN cases above all: a probe applies every operator and gathers
-//! the results, a bit each.
+//! Comparisons, with many NaN cases. A probe applies every operator and collects the results,
+//! one bit per operator.
 
 use super::super::builder::Set;
 use super::super::values::Kind;

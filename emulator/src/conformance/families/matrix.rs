@@ -1,5 +1,5 @@
 //! `ldmatrix`, `stmatrix`, `movmatrix` and `mma.sync`: layouts with operands whose
-//! sums are exact, and what the tensor cores make of sums that are not.
+//! sums are exact, and the tensor cores' rounding of sums that are not.
 
 use super::super::builder::Set;
 use super::super::compare::Element;

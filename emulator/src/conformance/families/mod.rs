@@ -1,4 +1,4 @@
-//! The probes, a file a family.
+//! The probes, one file per family.
 
 mod approximate;
 mod atomic;

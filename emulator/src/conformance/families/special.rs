@@ -1,5 +1,5 @@
 //! Special registers that depend on the launch only, and the address of a shared
-//! variable. `%warpid` is none of them: an SM numbers its warps as it likes.
+//! variable. `%warpid` is not among them, because the SM numbers its warps freely.
 
 use super::super::builder::Set;
 use super::super::compare::Element;

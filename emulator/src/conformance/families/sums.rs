@@ -1,11 +1,11 @@
-//! What tensor cores make of sums that are not exact: how many bits terms keep when
+//! The tensor cores' rounding of sums that are not exact: how many bits terms keep when
 //! they are aligned, whether the accumulator is aligned with them, in which order and
 //! how often sums are rounded, and special values.
 //!
 //! Each probe has up to 64 x 8 sums. The row chooses an exponent or a value, the column
-//! a position or a number of terms; products are powers of two, so that what is left of
-//! a term shows in the result. PTX leaves all of it open; what came out is stated in
-//! [`tensor::aligned`](crate::tensor::aligned), and compared bit by bit.
+//! a position or a number of terms; products are powers of two, so that the remaining bits of
+//! a term are visible in the result. PTX specifies none of it; the findings are stated in
+//! [`tensor::aligned`](crate::tensor::aligned) and compared bit by bit.
 
 mod kernels;
 

@@ -1,4 +1,4 @@
-//! Which forms of `mma.sync` there are: the syntax of PTX ISA 9.7.14.5.14.
+//! The forms of `mma.sync`: the syntax of PTX ISA 9.7.14.5.14.
 
 use super::sync_aligned;
 use crate::module::{Decode, Decoded, Reject};

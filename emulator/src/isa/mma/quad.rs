@@ -1,7 +1,7 @@
 //! f16 `m8n8k4`: four products of 8 x 8 x 4, each of eight lanes.
 //!
-//! Since sm_80 this is no instruction of the hardware: ptxas (13.0) makes f32 additions
-//! and fused multiply-adds of it, whose order this follows.
+//! Since sm_80 the hardware does not have this instruction: ptxas (13.0) replaces it by f32
+//! additions and fused multiply-adds, in the same order as here.
 
 use super::form::{Accumulator, Form};
 use super::{sources, targets, whole_warp};

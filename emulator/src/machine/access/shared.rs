@@ -1,4 +1,4 @@
-//! Accesses to shared memory of the cluster, and the bank conflicts they have.
+//! Accesses to shared memory of the cluster, and their bank conflicts.
 
 use super::{Words, is_linear, is_uniform, lanes};
 use crate::diagnostic::{AccessKind, DiagnosticKind, Exec, Space};

@@ -1,4 +1,4 @@
-//! What a cluster tells the recorder of its timeline, if there is one.
+//! The events that a cluster reports to the recorder of its timeline, if there is one.
 
 use super::Cluster;
 use crate::machine::Env;

@@ -1,4 +1,4 @@
-//! How executing instructions reach race detection, and what it reports.
+//! The interface between executing instructions and race detection, and its reports.
 
 use super::{AgentId, Fence, Flag, Found, Kind, Origin, Place, Races, Record};
 use crate::diagnostic::{

@@ -1,4 +1,4 @@
-//! What agents publish and learn, object by object.
+//! The clocks that agents publish to objects and join from them.
 
 use super::clock::Clock;
 use super::{AgentId, Races};

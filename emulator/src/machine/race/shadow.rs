@@ -1,4 +1,4 @@
-//! What is remembered of the accesses to a CTA's shared memory.
+//! The recorded accesses to a CTA's shared memory.
 //!
 //! A [`History`] is a list of accesses that later ones must still be compared
 //! with. An access that comes after an older one and conflicts with everything

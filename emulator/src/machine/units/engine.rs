@@ -47,7 +47,7 @@ pub(crate) struct Site {
     pub(crate) lane: u32,
 }
 
-/// What a step of an operation may touch.
+/// The state that a step of an operation may access.
 pub(crate) struct Machine<'a> {
     /// Shared memory of each CTA of the cluster, by rank.
     pub(crate) shared: &'a mut [Plain],

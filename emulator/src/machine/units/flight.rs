@@ -1,7 +1,7 @@
 //! Memory that operations in flight will still read or write.
 //!
-//! Shared memory is counted per granule of 16 bytes, so that an access beside
-//! every operation costs one look-up; global memory by one interval around all
+//! For shared memory there is a count per granule of 16 bytes, so that an access that touches
+//! no operation costs one look-up; for global memory there is one interval around all
 //! ranges. A hit is then compared exactly with the operations of the queue.
 
 use super::engine::Operation;

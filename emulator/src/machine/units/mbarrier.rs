@@ -44,7 +44,7 @@ pub(crate) struct Arrival {
     pub(crate) no_complete: bool,
 }
 
-/// What a test asks.
+/// The phase that a test asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
     /// Whether the phase of this parity is over.

@@ -106,7 +106,7 @@ pub(crate) enum Poll {
     Wait(Awaited),
 }
 
-/// Whose knowledge an operation on an mbarrier publishes.
+/// The agents whose clock an operation on an mbarrier publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Publisher {
     /// That of lanes of a warp; `relaxed`: only what it knew at its last fence.

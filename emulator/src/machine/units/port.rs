@@ -1,4 +1,5 @@
-//! How executing instructions reach the units: addresses, issue, checks.
+//! The interface between executing instructions and the asynchronous units: addresses, issue,
+//! checks.
 
 use super::engine::{Machine, OpId, Operation, Site};
 use super::flight::{Home, Range};

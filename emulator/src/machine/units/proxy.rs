@@ -110,7 +110,7 @@ impl Proxies {
         }
     }
 
-    /// Whether generic writes have to be told.
+    /// Whether generic writes have to be reported.
     #[inline(always)]
     pub(crate) fn tracking(&self) -> bool {
         self.tracking
@@ -191,7 +191,7 @@ impl Proxies {
         })
     }
 
-    /// Whether generic reads of shared memory have to be told.
+    /// Whether generic reads of shared memory have to be reported.
     #[inline(always)]
     pub(crate) fn has_responses(&self) -> bool {
         !self.responses.is_empty()

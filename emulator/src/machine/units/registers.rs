@@ -1,9 +1,9 @@
 //! `setmaxnreg`: PTX ISA 9.7.19.5.
 //!
-//! Each CTA has a pool of registers, what its warps do not hold of those it was
-//! launched with. `dec` gives back to it, `inc` waits until it has enough. All
+//! Each CTA has a pool of registers: those it was launched with that its warps do not
+//! hold. `dec` releases registers to the pool, `inc` waits until the pool has enough. All
 //! warps of a warpgroup must execute the same sequence. Values do not depend on
-//! any of it: registers given up keep their contents.
+//! it, because released registers keep their contents.
 
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault};
 

@@ -1,12 +1,11 @@
-//! Threads that look at memory again and again until another thread has written
-//! there.
+//! Threads that poll memory until another thread has written there.
 //!
-//! A strong load, or an atomic whose old value is used, that finds what the same
-//! instruction found before is a repeated look. A warp that only takes repeated
-//! looks spins: others should run, and when every warp of the machine spins or
-//! waits, nothing will ever happen again.
+//! A strong load, or an atomic whose old value is used, that returns the same value as
+//! the same instruction before is a repeated poll. A warp that executes only repeated polls
+//! spins: other warps should run. If every warp of the machine spins or waits, it is a
+//! deadlock.
 //!
-//! What it can miss: a loop whose looks find something else every time (a
+//! What it can miss: a loop whose polls return a different value every time (a
 //! counter that others advance, a ring of more than [`RECENT`] flags) does not
 //! count as spinning; it is interrupted when its turn is over.
 

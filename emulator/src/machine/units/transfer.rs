@@ -1,8 +1,8 @@
-//! Copies: what `cp.async`, bulk and tensor copies, `st.async` and their
-//! reductions move.
+//! The data movement of `cp.async`, bulk and tensor copies, `st.async` and their
+//! reductions.
 //!
-//! A copy takes the initialisation state of its source along: copying bytes
-//! that were never written is no fault, reading the copy is.
+//! A copy copies the initialisation state of its source too: copying bytes
+//! that were never written is not an error, but reading the copy is.
 
 use super::engine::{Machine, Work};
 use super::flight::{Home, Range};
@@ -62,7 +62,7 @@ struct Moving {
     transfer: Transfer,
     /// What was read, piece after piece.
     data: Vec<u8>,
-    /// Bytes of it that nobody had written: start, length.
+    /// Its uninitialised bytes: start, length.
     unknown: Vec<(usize, usize)>,
     /// The last sector of global memory that was counted: a swizzle cuts rows into pieces
     /// of half a sector, but the copy engine moves rows.

@@ -222,7 +222,7 @@ struct Held {
     pc: usize,
 }
 
-/// What a warp has in flight.
+/// The operations of a warp in flight.
 #[derive(Debug, Default)]
 struct InFlight {
     batches: Vec<Batch>,

@@ -1,6 +1,6 @@
 //! Decoded `B` tiles of `wgmma`. The warps of a warpgroup, and often several
-//! warpgroups, multiply with the same tile; it is decoded once and found again by its
-//! bytes, so that nothing has to be known about writes to shared memory between.
+//! warpgroups, multiply with the same tile. It is decoded once and found again by its
+//! bytes, which is correct whatever is written to shared memory between the products.
 
 use crate::tensor::element::Element;
 use crate::tensor::product::FloatColumns;

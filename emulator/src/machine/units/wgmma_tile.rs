@@ -1,5 +1,5 @@
-//! Operand tiles of `wgmma` and `tcgen05` in shared memory: which bytes they are,
-//! and how an operation takes them.
+//! Operand tiles of `wgmma` and `tcgen05` in shared memory: their bytes, and how an operation
+//! reads them.
 
 use super::engine::Machine;
 use super::flight::{GRANULE, Home, Range};

@@ -1,5 +1,5 @@
-//! Lanes that part without a branch: the random schedule's way to find out what
-//! relies on a warp running as one.
+//! Divergence without a branch, by which the random schedule finds code that relies on a warp
+//! running as a whole.
 
 use super::{Fragment, Wait, Warp};
 use crate::schedule::SplitMix;

@@ -1,4 +1,4 @@
-//! The commands on whole checkpoints.
+//! The commands for whole checkpoints.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What each command does.
+//! The implementation of each command.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -25,9 +25,9 @@ use crate::gemm;
 use crate::progress::Progress;
 use crate::tune;
 
-/// Ran, and came out wrong.
+/// The result is wrong.
 const WRONG: u8 = 1;
-/// Nothing to run on.
+/// There is nothing to run on.
 const NOTHING: u8 = 2;
 
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
@@ -94,7 +94,7 @@ fn run_checkpoint(args: &Gemv, file: Checkpoint, tensor: &str) -> anyhow::Result
     Ok(exit(report.verified))
 }
 
-/// A run on given operands, as `--json` prints it.
+/// The report of a run on given operands, as `--json` prints it.
 #[derive(Serialize)]
 struct InputsReport {
     op: &'static str,
@@ -201,7 +201,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     }
     drop(progress);
     if args.target.json {
-        // One shape asked for gives one object, anything else a list.
+        // A single `--shape` gives one object; otherwise the output is a list.
         let text = match (reports.as_slice(), &args.set) {
             ([report], None) => serde_json::to_string_pretty(report)?,
             _ => serde_json::to_string_pretty(&reports)?,
@@ -248,7 +248,7 @@ fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
         ("one", _) => TensorScale::OneLevel,
         ("amax", _) => TensorScale::FromAmax,
         ("row", _) => TensorScale::PerRow,
-        // That of the largest magnitude which normal values have in such shapes.
+        // The scale for the largest magnitude of normal values in such shapes.
         (_, Recipe::Nvfp4(recipe)) => TensorScale::Given(recipe.tensor_parameter(6.0)),
         (_, Recipe::Mxfp4(_)) => TensorScale::OneLevel,
     };
@@ -261,7 +261,7 @@ fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
     })
 }
 
-/// The report of one shape, whatever the operation.
+/// The report of one shape of any operation.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum BenchReport {

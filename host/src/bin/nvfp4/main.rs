@@ -1,7 +1,7 @@
 //! The program `nvfp4`.
 //!
-//! Exit codes: 0 done and verified; 1 ran, and the result is wrong or the kernel failed; 2 bad
-//! input or nothing to run on; 141 the reader of the output closed the pipe.
+//! Exit codes: 0 for a verified result; 1 if the result is wrong or the kernel failed; 2 for bad
+//! input or if there is nothing to run on; 141 if the reader of the output closed the pipe.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

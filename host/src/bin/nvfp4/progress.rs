@@ -1,5 +1,4 @@
-//! A line on the terminal that says what a long command is doing; nothing where stderr is no
-//! terminal.
+//! A line on the terminal with the progress of a long command; nothing if stderr is not a terminal.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,7 +19,7 @@ impl Progress {
         self.0.set_message(what.into());
     }
 
-    /// Runs `f`, which prints, without the line in its way.
+    /// Hides the line while `f` prints.
     pub fn suspend<T>(&self, f: impl FnOnce() -> T) -> T {
         self.0.suspend(f)
     }
@@ -32,11 +31,12 @@ impl Drop for Progress {
     }
 }
 
-/// Whether Ctrl-C was pressed.
+/// Whether Ctrl-C has been pressed.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// A bar over the bytes of a checkpoint. From its making on, Ctrl-C lets the current tensor finish,
-/// and what was written so far is removed; a second one ends the program at once.
+/// A progress bar over the bytes of a checkpoint. While it exists, Ctrl-C ends the operation after
+/// the current tensor and removes the incomplete output; a second Ctrl-C ends the program
+/// immediately.
 pub struct Bar(ProgressBar);
 
 impl Bar {
@@ -46,7 +46,7 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
-        // Without the handler Ctrl-C ends the program as it always does.
+        // Without the handler, Ctrl-C ends the program as usual.
         let _ = ctrlc::set_handler(|| {
             const BY_INTERRUPT: i32 = 130;
             if INTERRUPTED.swap(true, Ordering::Relaxed) {

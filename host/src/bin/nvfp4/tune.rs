@@ -1,4 +1,4 @@
-//! `bench --tune`: measures, and writes what was measured into the device's table.
+//! `bench --tune`: measures, and writes the measurements to the device's table.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use crate::args::Bench;
 use crate::commands::print;
 use crate::progress::Progress;
 
-/// The table is written after each shape, so that what was measured survives an interruption.
+/// The table is written after each shape, so that measurements survive an interruption.
 pub fn run(
     args: &Bench,
     kernels: &Kernels,
@@ -22,7 +22,7 @@ pub fn run(
     progress: Progress,
 ) -> anyhow::Result<ExitCode> {
     let shapes: Vec<GemmShape> = shapes.iter().map(gemm).collect::<Result<_>>()?;
-    // Before the table is looked at: without a GPU there is nothing to put into it.
+    // This is checked before the table is read, because without a GPU there are no measurements.
     kernels.device().gpu("tuning")?;
     let key = kernels.tune_key();
     let path = match &args.tune.tune_out {
