@@ -19,8 +19,6 @@ mod doctor;
 mod fetch_model;
 mod lint;
 mod mutate;
-#[cfg(test)]
-mod old_counts;
 mod run;
 mod test;
 #[cfg(test)]
