@@ -16,7 +16,6 @@ fn gemv_kernels(criterion: &mut Criterion) {
     group.sample_size(10);
     for arch in Arch::ALL {
         let (gpu, element) = (nvfp4_tests::machine(arch), DecodedElement::of(arch));
-        let module = Module::load(&ptx(arch), &gpu).expect("the kernels load");
         for layout in ScaleLayout::ALL {
             let (a, b) =
                 Generator::FullRange.gemv(SHAPE, [ScaleLayout::Linear, layout], 1).expect("inputs");
@@ -28,6 +27,7 @@ fn gemv_kernels(criterion: &mut Criterion) {
             let machine = GemvMachine { sms: 132, shared_bytes: 233_472, element };
             let (m, k) = (SHAPE.m as u32, SHAPE.k as u32);
             let (config, _) = gemv::choose(m, k, 1, layout, &machine).expect("a kernel");
+            let module = Module::load(&ptx(arch, config.name), &gpu).expect("the kernels load");
             let params = GemvParams {
                 b_codes,
                 b_scales,

@@ -35,16 +35,32 @@ pub enum BuildError {
         source: std::io::Error,
     },
     /// cargo or rustc reported errors.
-    #[error("compiling {krate} for {target} failed ({status}):\n{output}")]
+    #[error("{what}, {} for {target}, failed ({status}):\n{output}", krate.display())]
     Compile {
-        /// Crate.
-        krate: String,
+        /// What was run.
+        what: String,
+        /// The crate's folder.
+        krate: PathBuf,
         /// Target.
         target: String,
         /// Exit status.
         status: String,
-        /// Standard error of cargo.
+        /// Standard error of it.
         output: String,
+    },
+    /// A module has other kernels than it should.
+    #[error(
+        "module {module}: kernels that are missing: [{}]; kernels that were not asked for: [{}]",
+        missing.join(", "),
+        unexpected.join(", ")
+    )]
+    Entries {
+        /// The module.
+        module: String,
+        /// Kernels that it should have: the crate has none of this name, or none for the target.
+        missing: Vec<String>,
+        /// Kernels that it should not have.
+        unexpected: Vec<String>,
     },
     /// A file could not be read or written.
     #[error("{action} {}: {source}", path.display())]

@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! use cuda_builder::CudaBuilder;
-//! let built = CudaBuilder::new("kernels-gpu", "sm_90a").copy_to("kernels.ptx").build()?;
+//! let built = CudaBuilder::new("kernels-gpu", "sm_90a").build()?;
 //! for kernel in &built.kernels {
 //!     println!("{} {:?}", kernel.name, kernel.threads);
 //! }
@@ -24,7 +24,7 @@ pub mod error;
 pub mod ptx;
 pub mod ptxas;
 
-pub use build::{Built, CudaBuilder};
+pub use build::{Built, BuiltModule, CudaBuilder, ModuleSpec, Prepared};
 pub use compiler::{Compiler, Fetch};
 pub use error::BuildError;
 pub use ptx::Kernel;

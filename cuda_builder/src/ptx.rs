@@ -28,6 +28,8 @@ pub struct Kernel {
     pub cluster: [u32; 3],
     /// Bytes of the parameter block.
     pub param_bytes: u32,
+    /// Parameters that are in it.
+    pub parameters: usize,
 }
 
 const BOUNDS: &str = "// cuda_builder.launch_bounds ";
@@ -64,9 +66,10 @@ pub fn finish(raw: &str, target: &str) -> Result<(String, Vec<Kernel>), BuildErr
         }
         if let Some(open) = &mut entry {
             if open.signature_end.is_none() {
-                open.param_bytes += param_bytes(line)
-                    .map_err(|m| fail(number, m))?
-                    .map_or(0, |(align, size)| size + (align - open.param_bytes % align) % align);
+                if let Some((align, size)) = param_bytes(line).map_err(|m| fail(number, m))? {
+                    open.param_bytes = open.param_bytes.next_multiple_of(align) + size;
+                    open.parameters += 1;
+                }
                 if line.trim_end().ends_with(')') {
                     open.signature_end = Some(number);
                 }
@@ -155,12 +158,13 @@ struct Entry {
     name: String,
     signature_end: Option<usize>,
     param_bytes: u32,
+    parameters: usize,
     bounds: Option<BTreeMap<String, String>>,
 }
 
 impl Entry {
     fn new(name: &str) -> Self {
-        Self { name: name.into(), signature_end: None, param_bytes: 0, bounds: None }
+        Self { name: name.into(), signature_end: None, param_bytes: 0, parameters: 0, bounds: None }
     }
 
     fn kernel(self) -> Result<Kernel, String> {
@@ -181,6 +185,7 @@ impl Entry {
             max_registers: number_of(&bounds, "max_registers"),
             cluster: triple("cluster"),
             param_bytes: self.param_bytes,
+            parameters: self.parameters,
         })
     }
 }
@@ -366,7 +371,7 @@ mod tests {
         let (text, kernels) = finish(RAW, "sm_90a").unwrap();
         let k = &kernels[0];
         assert_eq!((k.threads, k.min_blocks, k.cluster), ([128, 1, 1], 4, [2, 1, 1]));
-        assert_eq!(k.param_bytes, 76);
+        assert_eq!((k.param_bytes, k.parameters), (76, 2));
         for line in [
             ".reqntid 128, 1, 1",
             ".minnctapersm 4",

@@ -79,6 +79,28 @@ pub fn install(tools: &Path) -> Result<PathBuf, BuildError> {
     find(tools).ok_or_else(|| BuildError::Ptxas(format!("{PACKAGE} brought no ptxas")))
 }
 
+/// The version that a ptxas says it has, such as `13.0.88`.
+///
+/// # Errors
+/// [`BuildError::Ptxas`] if it says none.
+pub fn version(ptxas: &Path) -> Result<String, BuildError> {
+    let out = Command::new(ptxas)
+        .arg("--version")
+        .output()
+        .map_err(|source| BuildError::Spawn { program: ptxas.display().to_string(), source })?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let version = version_in(&text).map(str::to_owned);
+    version.ok_or_else(|| BuildError::Ptxas(format!("no version in `{}`", text.trim())))
+}
+
+/// The word behind `V` in "Cuda compilation tools, release 13.0, V13.0.88".
+fn version_in(text: &str) -> Option<&str> {
+    let words = text.split([' ', ',', '\n']);
+    words
+        .filter_map(|word| word.strip_prefix('V'))
+        .find(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_digit() || c == '.'))
+}
+
 /// Assembles a module and reads the report; `cubin` is where the machine code
 /// goes.
 ///
@@ -185,6 +207,14 @@ ptxas info    : Function properties for other
         let all = parse(text);
         assert_eq!((all[0].registers, all[0].stack, all[0].spill_loads), (40, 8, 4));
         assert_eq!((all[1].registers, all[1].stack, all[1].spill_loads), (10, 24, 4));
+    }
+
+    #[test]
+    fn versions_are_found() {
+        let text = "ptxas: NVIDIA (R) Ptx optimizing assembler\nBuilt on Wed_Aug_20\n\
+                    Cuda compilation tools, release 13.0, V13.0.88\nBuild cuda_13.0.r13.0\n";
+        assert_eq!(version_in(text), Some("13.0.88"));
+        assert_eq!(version_in("Very new"), None);
     }
 
     #[test]

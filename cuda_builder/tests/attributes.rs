@@ -1,7 +1,7 @@
 //! `#[kernel]`'s arguments and the shared-memory markers, from Rust source to
 //! PTX and, where ptxas is at hand, to machine code.
 
-use cuda_builder::{CudaBuilder, Fetch, ptxas};
+use cuda_builder::{BuildError, CudaBuilder, Fetch, ModuleSpec, ptxas};
 use std::path::Path;
 
 fn root() -> &'static Path {
@@ -68,6 +68,37 @@ fn attributes_reach_the_ptx() {
         let sharing = usage.iter().find(|u| u.name == "sharing").expect("reported");
         assert!(sharing.shared >= 4096, "{arch}: {sharing:?}");
         assert_eq!(sharing.barriers, 1);
+    }
+}
+
+/// A module has the kernels that were asked for and no others, and says what it was made of.
+#[test]
+fn modules_have_their_kernels() {
+    let prepared = CudaBuilder::new(root().join("cuda_builder/tests/fixture"), "sm_90a")
+        .target_dir(root().join("target/gpu"))
+        .fetch(Fetch::Allowed)
+        .prepare()
+        .expect("the fixture's dependencies build");
+    let spec = |name: &str, entries: &[&str]| ModuleSpec {
+        name: name.into(),
+        entries: entries.iter().map(ToString::to_string).collect(),
+        cfgs: Vec::new(),
+    };
+    let module = prepared.module(&spec("two", &["bounded", "panics"])).expect("compiles");
+    let names: Vec<&str> = module.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(names.contains(&"bounded") && names.contains(&"panics"), "{names:?}");
+    assert!(!module.ptx.contains("sharing") && !module.ptx.contains("__dynamic_shared"));
+    assert!(module.sources[0].ends_with("src/lib.rs"), "{:?}", module.sources);
+
+    match prepared.module(&spec("none", &["bounded", "absent"])) {
+        Err(BuildError::Entries { module, missing, unexpected }) => {
+            assert_eq!(
+                (module.as_str(), missing, unexpected),
+                ("none", vec!["absent".into()], vec![])
+            );
+        }
+        other => panic!("{other:?}"),
     }
 }
 

@@ -73,7 +73,7 @@ fn built(gpu: &Gpu, element_bytes: u32) -> Option<Case> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../target/kernels")
         .join(gpu.arch)
-        .join("kernels.ptx");
+        .join("gemv.ptx");
     let text = std::fs::read_to_string(file).ok()?;
     let module = match Module::load(&text, gpu) {
         Ok(module) => module,

@@ -69,8 +69,8 @@ impl Folder {
 
     /// Every command once.
     fn commands(&self) -> Vec<Vec<String>> {
-        let [ptx, args, bundle] =
-            ["k.ptx", "args.json", "bundle"].map(|name| self.0.join(name).display().to_string());
+        let [ptx, args, bundle, probes] = ["k.ptx", "args.json", "bundle", "probes"]
+            .map(|name| self.0.join(name).display().to_string());
         let launch = [&ptx, "--entry", "k", "--grid", "1", "--block", "64", "--args", &args];
         let commands = [
             [&["run"][..], &launch].concat(),
@@ -81,6 +81,7 @@ impl Folder {
             vec!["replay", &bundle, "--json"],
             vec!["replay", &bundle, "--explore", "2"],
             vec!["conformance", "check", "--family", "narrow"],
+            vec!["conformance", "ptx", "--out", &probes],
         ];
         commands.map(|args| args.into_iter().map(str::to_owned).collect()).to_vec()
     }

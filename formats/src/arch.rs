@@ -212,39 +212,6 @@ impl fmt::Display for Targets {
     }
 }
 
-#[cfg(feature = "serde")]
-mod serialised {
-    use super::{Arch, UnknownArch};
-    use serde::de::{Deserializer, Error, Visitor};
-    use serde::{Deserialize, Serialize, Serializer};
-
-    impl Serialize for Arch {
-        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            serializer.serialize_str(self.name())
-        }
-    }
-
-    struct Name;
-
-    impl Visitor<'_> for Name {
-        type Value = Arch;
-
-        fn expecting(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-            f.write_str("the name of an architecture")
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<Arch, E> {
-            text.parse().map_err(|error: UnknownArch| E::custom(error))
-        }
-    }
-
-    impl<'de> Deserialize<'de> for Arch {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            deserializer.deserialize_str(Name)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     extern crate alloc;

@@ -1,5 +1,8 @@
 //! The contract of the kernel that only reads: `read_ceiling`.
 
+/// Entry name.
+pub const NAME: &str = "read_ceiling";
+
 /// Threads of a CTA.
 pub const THREADS: u32 = 256;
 

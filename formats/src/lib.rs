@@ -18,6 +18,7 @@
 //! | [`layout`] | the place of a block's scale in memory | cuBLAS, "1D Block Scaling Factors Layout" |
 //! | [`swizzle`] | K-major shared-memory layouts of matrix operands | PTX ISA, "Swizzling Modes" |
 //! | [`tensor_map`] | a tensor map as a member of a parameter block | CUDA driver API |
+//! | [`family`] | which kernels are compiled and loaded together | this project |
 //! | [`ceiling`] | the parameter block of the kernel that only reads | this project |
 //! | [`gemm`] | tile configurations, parameter blocks and weight layouts of the GEMM kernels | this project |
 //! | [`gemv`] | tile configurations and the parameter block of the GEMV kernels | this project |
@@ -30,6 +31,7 @@ pub mod block;
 pub mod ceiling;
 pub mod e2m1;
 pub mod e4m3;
+pub mod family;
 pub mod float;
 pub mod gemm;
 pub mod gemv;
@@ -37,12 +39,15 @@ pub mod layout;
 pub mod pack;
 pub mod quantize;
 pub mod recipe;
+#[cfg(feature = "serde")]
+mod serialised;
 pub mod swizzle;
 pub mod tensor_map;
 pub mod ue8m0;
 
-pub use arch::Arch;
+pub use arch::{Arch, TensorFamily};
 pub use block::{BlockFormat, Mxfp4, Nvfp4};
+pub use family::Family;
 pub use float::FloatType;
 pub use layout::{ScaleLayout, SizeOverflow};
 pub use swizzle::Swizzle;

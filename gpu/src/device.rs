@@ -31,7 +31,7 @@ pub struct CudaDevice {
 // Fields are dropped in this order, and the context must be dropped last.
 #[derive(Debug)]
 struct Inner {
-    modules: RefCell<HashMap<String, Rc<LoadedModule>>>,
+    modules: RefCell<HashMap<Vec<u8>, Rc<LoadedModule>>>,
     stream: Stream,
     context: Context,
     info: DeviceInfo,
@@ -154,19 +154,48 @@ impl CudaDevice {
     }
 
     /// Compiles PTX text for this GPU, or returns the module compiled before from
-    /// the same text.
+    /// the same text. May be called while a stream is being recorded into a graph.
     ///
     /// # Errors
-    /// [`CudaError::Jit`] with the compiler's log, [`CudaError::BadArgument`] for
+    /// [`CudaError::Module`] with the compiler's log, [`CudaError::BadArgument`] for
     /// text with a nul in it.
     pub fn load(&self, ptx: &str) -> Result<CudaModule, CudaError> {
-        if let Some(loaded) = self.inner.modules.borrow().get(ptx) {
+        self.load_once(ptx.as_bytes(), || LoadedModule::compile(ptx))
+    }
+
+    /// Loads machine code, or returns the module loaded before from the same bytes.
+    /// `parameter_counts` says how many parameters each kernel has, by name; the driver is
+    /// asked about those that it does not name. May be called while a stream is being
+    /// recorded into a graph.
+    ///
+    /// # Errors
+    /// [`CudaError::Module`] where the driver does not take it: it is for another GPU, or for a
+    /// newer driver. [`CudaError::BadArgument`] for bytes that are no ELF file.
+    ///
+    /// # Safety
+    /// `cubin` is a whole file as an assembler wrote it: the driver goes by the lengths that it
+    /// finds in it.
+    pub unsafe fn load_cubin(
+        &self,
+        cubin: &[u8],
+        parameter_counts: HashMap<String, usize>,
+    ) -> Result<CudaModule, CudaError> {
+        // SAFETY: passed on to the caller.
+        self.load_once(cubin, || unsafe { LoadedModule::load(cubin, parameter_counts) })
+    }
+
+    fn load_once(
+        &self,
+        image: &[u8],
+        load: impl FnOnce() -> Result<LoadedModule, CudaError>,
+    ) -> Result<CudaModule, CudaError> {
+        if let Some(loaded) = self.inner.modules.borrow().get(image) {
             return Ok(CudaModule::new(loaded.clone(), self.clone()));
         }
         self.bind()?;
-        let loaded = Rc::new(LoadedModule::compile(ptx)?);
+        let loaded = Rc::new(load()?);
         let mut modules = self.inner.modules.borrow_mut();
-        modules.insert(ptx.to_owned(), loaded.clone());
+        modules.insert(image.to_owned(), loaded.clone());
         drop(modules);
         Ok(CudaModule::new(loaded, self.clone()))
     }

@@ -128,10 +128,10 @@ pub enum CudaError {
         /// The returned code.
         code: CudaCode,
     },
-    /// The driver's compiler refused the PTX.
-    #[error("the driver refused the PTX with {code}{}{log}", if log.is_empty() { "" } else { "\n" })]
-    Jit {
-        /// The code that `cuModuleLoadDataEx` returned.
+    /// The driver refused PTX or machine code.
+    #[error("the driver refused the module with {code}{}{log}", if log.is_empty() { "" } else { "\n" })]
+    Module {
+        /// What `cuModuleLoadDataEx` returned.
         code: CudaCode,
         /// The compiler's error log; may be empty.
         log: String,
@@ -222,10 +222,10 @@ mod tests {
         let code =
             CudaCode { value: 4242, name: "unknown code".to_owned(), meaning: String::new() };
         assert_eq!(code.to_string(), "unknown code (4242)");
-        let error = CudaError::Jit { code, log: "line 3: syntax error".to_owned() };
+        let error = CudaError::Module { code, log: "line 3: syntax error".to_owned() };
         assert_eq!(
             error.to_string(),
-            "the driver refused the PTX with unknown code (4242)\nline 3: syntax error"
+            "the driver refused the module with unknown code (4242)\nline 3: syntax error"
         );
     }
 }

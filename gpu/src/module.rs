@@ -1,4 +1,4 @@
-//! PTX text compiled by the driver, and the limits of its kernels.
+//! Modules: PTX text compiled by the driver, or machine code; and the limits of their kernels.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use super::device::CudaDevice;
 use super::error::{CudaCode, CudaError, check};
 use super::parameters::{KernelParameter, Parameters, parameter_counts};
 
-/// A compiled module on a device. Clones share it.
+/// A module on a device. Clones share it.
 #[derive(Debug, Clone)]
 pub struct CudaModule {
     // Dropped before `device`, because the module may be the last user of the context.
@@ -42,17 +42,20 @@ impl CudaModule {
         Self { loaded, device }
     }
 
-    /// The same module, launched on the caller's `stream`.
+    /// The same module, launched on the stream of `device`, another handle of its GPU.
     ///
     /// # Errors
-    /// The errors of [`CudaDevice::with_stream`].
-    ///
-    /// # Safety
-    /// The obligations of [`CudaDevice::with_stream`] hold.
-    pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self, CudaError> {
-        // SAFETY: the caller guarantees the obligations of `CudaDevice::with_stream`.
-        let device = unsafe { self.device.with_stream(stream)? };
-        Ok(Self { loaded: self.loaded.clone(), device })
+    /// [`CudaError::BadArgument`] for a handle of another GPU.
+    pub fn on(&self, device: &CudaDevice) -> Result<Self, CudaError> {
+        if !self.device.shares_memory_with(device) {
+            return Err(CudaError::BadArgument {
+                operation: "launching kernels",
+                field: "the device",
+                required: format!("cuda:{}, where they were loaded", self.device.info().ordinal),
+                actual: format!("cuda:{}", device.info().ordinal),
+            });
+        }
+        Ok(Self { loaded: self.loaded.clone(), device: device.clone() })
     }
 
     /// The device it was compiled for.
@@ -140,9 +143,55 @@ const CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: u32 = 6;
 const LOG_BYTES: usize = 16 << 10;
 const CUDA_ERROR_NOT_FOUND: u32 = 500;
 
+/// How an ELF file begins.
+const ELF: &[u8] = b"\x7fELF";
+
+/// `CUstreamCaptureMode`: calls that could disturb a recording are allowed on this thread.
+const RELAXED: u32 = 2;
+
+/// Exchanges what this thread may call while a stream is being recorded.
+fn exchange_capture_mode(mode: &mut u32) -> Result<(), CudaError> {
+    // SAFETY: `mode` is writable and holds a mode.
+    check("cuThreadExchangeStreamCaptureMode", unsafe {
+        raw::cuThreadExchangeStreamCaptureMode(mode)
+    })
+}
+
+/// Loads an image in the current context. `cust`'s modules cannot have the compiler's log, so this
+/// calls the driver itself. Loading a module queues nothing on a stream that is being recorded.
+///
+/// # Safety
+/// `image` is PTX with a nul behind it, or a whole ELF file.
+unsafe fn load(image: *const c_void) -> Result<*mut c_void, CudaError> {
+    let mut log = vec![0_u8; LOG_BYTES];
+    let mut options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    // Values that fit a pointer are passed in its place.
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), ptr::without_provenance_mut(LOG_BYTES)];
+    let mut handle = ptr::null_mut();
+    let mut mode = RELAXED;
+    exchange_capture_mode(&mut mode)?;
+    // SAFETY: the image is as the caller promises and only read, the log has the size
+    // stated, and there are as many options as values.
+    let code = unsafe {
+        raw::cuModuleLoadDataEx(
+            &mut handle,
+            image.cast_mut(),
+            options.len() as u32,
+            options.as_mut_ptr().cast(),
+            values.as_mut_ptr(),
+        )
+    };
+    exchange_capture_mode(&mut mode)?;
+    if code == CUDA_SUCCESS {
+        return Ok(handle);
+    }
+    let end = log.iter().position(|&byte| byte == 0);
+    let log = String::from_utf8_lossy(&log[..end.unwrap_or(LOG_BYTES)]);
+    Err(CudaError::Module { code: CudaCode::new(code), log: log.trim_end().to_owned() })
+}
+
 impl LoadedModule {
-    /// Compiles in the current context. Modules of `cust` do not provide the compiler's log, so
-    /// this calls the driver directly.
+    /// Compiles in the current context.
     pub(crate) fn compile(ptx: &str) -> Result<Self, CudaError> {
         let text = CString::new(ptx).map_err(|error| CudaError::BadArgument {
             operation: "loading PTX",
@@ -150,30 +199,30 @@ impl LoadedModule {
             required: "free of nul characters".to_owned(),
             actual: format!("one at byte {}", error.nul_position()),
         })?;
-        let mut log = vec![0_u8; LOG_BYTES];
-        let mut options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        // The driver takes integer options in place of pointers.
-        let mut values =
-            [log.as_mut_ptr().cast::<c_void>(), ptr::without_provenance_mut(LOG_BYTES)];
-        let mut handle = ptr::null_mut();
-        // SAFETY: the text is nul-terminated and only read, the log has the stated size,
-        // and there are as many options as values.
-        let code = unsafe {
-            raw::cuModuleLoadDataEx(
-                &mut handle,
-                text.as_ptr().cast_mut().cast(),
-                options.len() as u32,
-                options.as_mut_ptr().cast(),
-                values.as_mut_ptr(),
-            )
-        };
-        if code == CUDA_SUCCESS {
-            let parameter_counts = parameter_counts(ptx);
-            return Ok(Self { kernels: RefCell::default(), parameter_counts, handle });
+        // SAFETY: the text is nul-terminated.
+        let handle = unsafe { load(text.as_ptr().cast())? };
+        Ok(Self { kernels: RefCell::default(), parameter_counts: parameter_counts(ptx), handle })
+    }
+
+    /// Loads machine code in the current context.
+    ///
+    /// # Safety
+    /// As [`CudaDevice::load_cubin`].
+    pub(crate) unsafe fn load(
+        cubin: &[u8],
+        parameter_counts: HashMap<String, usize>,
+    ) -> Result<Self, CudaError> {
+        if !cubin.starts_with(ELF) {
+            return Err(CudaError::BadArgument {
+                operation: "loading machine code",
+                field: "file",
+                required: "an ELF file".to_owned(),
+                actual: format!("{:02x?}", &cubin[..cubin.len().min(ELF.len())]),
+            });
         }
-        let end = log.iter().position(|&byte| byte == 0);
-        let log = String::from_utf8_lossy(&log[..end.unwrap_or(LOG_BYTES)]);
-        Err(CudaError::Jit { code: CudaCode::new(code), log: log.trim_end().to_owned() })
+        // SAFETY: the caller's: the lengths in the file are those of `cubin`.
+        let handle = unsafe { load(cubin.as_ptr().cast())? };
+        Ok(Self { kernels: RefCell::default(), parameter_counts, handle })
     }
 
     fn kernel(&self, name: &str) -> Result<Rc<Kernel>, CudaError> {

@@ -30,7 +30,7 @@ pub struct PtxLaunch<'a> {
 /// matter of Rust's memory safety than that is.
 ///
 /// # Errors
-/// The error of `params`, [`CudaError::Jit`] for text that the driver refuses,
+/// What `params` returns, [`CudaError::Module`] for text that the driver refuses,
 /// [`CudaError::NoSuchKernel`], [`CudaError::BadLaunch`], or a failed call. After an
 /// error of the kernel itself the device is unusable in this process.
 pub fn run_ptx<E: From<CudaError>>(

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 use ptx_emu::GlobalMemory;
-use ptx_emu::bundle::{Allocation, Bundle, BundleError, Compare, Expected};
+use ptx_emu::bundle::{Allocation, Bundle, Compare, Expected};
 
 use crate::cuda::CudaMemory;
 use crate::device::{Backend, Device, DeviceError, LaunchSpec};
@@ -87,19 +87,16 @@ impl Capture {
         Ok(Before(self.snapshot(device)?))
     }
 
-    /// Writes the bundle of a completed launch. If `right` is false, the launch failed, and the
-    /// bundle has no outputs.
+    /// Writes the bundle of a launch of a kernel in `ptx` that has been made; with `right` false, of one that went
+    /// wrong, which has no outputs.
     pub(crate) fn after(
         &self,
         device: &Device,
-        ptx: &Path,
+        ptx: String,
         spec: &LaunchSpec<'_>,
         Before(before): Before,
         right: bool,
     ) -> Result<()> {
-        let ptx = std::fs::read_to_string(ptx).map_err(|source| {
-            DeviceError::Capture(Box::new(BundleError::Read { path: ptx.to_owned(), source }))
-        })?;
         let mut expected = BTreeMap::new();
         let after = if right { self.snapshot(device)? } else { Vec::new() };
         for after in after {

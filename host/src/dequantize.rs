@@ -98,6 +98,7 @@ impl Dequantizer {
             steps: vec![Step { kernel: config.name, ctas, threads: config.threads() }],
             why: vec![format!("{} to {}, {layout} scales", format.name(), output.name())],
         };
+        kernels.load([config.name])?;
         let bytes = rows
             .checked_mul(cols)
             .and_then(|n| n.checked_mul(output.bytes() as usize))

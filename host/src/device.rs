@@ -3,11 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::str::FromStr;
 
-use fp4_formats::Arch;
+use fp4_formats::arch::Targets;
+use fp4_formats::{Arch, Family};
 use ptx_emu::bundle::BundleError;
 use ptx_emu::tensor_map::{TENSOR_MAP_BYTES, TensorMap, TensorMapError};
 use ptx_emu::{GlobalMemory, Gpu, LaunchError, LoadError, MemoryError, Schedule};
@@ -19,7 +20,8 @@ use crate::cuda::{
     self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError, TensorMapArguments,
 };
 use crate::error::{Error, Result};
-use crate::kernels;
+use crate::kernels::{KernelFiles, KernelsError};
+use crate::modules::{CODE_VARIABLE, CodeRequest, LoadedModule, Modules};
 use crate::tune::{DeviceKey, Location, Tuned, Tuning};
 
 /// The one failure of a call that speaks about the problem's size (CUDA Driver API, `CUresult`).
@@ -55,13 +57,28 @@ pub enum DeviceError {
     /// A described machine that there are no kernels for.
     #[error(
         "emulated {machine}: compute capability {}.{}; there are kernels for {}",
-        capability.0, capability.1, fp4_formats::arch::Targets
+        capability.0, capability.1, Targets
     )]
     UnsupportedMachine {
         /// Its name.
         machine: String,
         /// Its compute capability, major and minor.
         capability: (u32, u32),
+    },
+    /// A request for a kind of code that is none of the known ones.
+    #[error("{CODE_VARIABLE} must be auto, ptx or cubin, got `{text}`")]
+    UnknownCode {
+        /// The request.
+        text: String,
+    },
+    /// Machine code was asked for, and there is none.
+    #[error(
+        "there is no machine code of {family}: {CODE_VARIABLE}=cubin asks for it, and \
+         `cargo xtask build-kernels --check` makes it"
+    )]
+    NoMachineCode {
+        /// The kernels.
+        family: Family,
     },
     /// The operation needs a GPU, and the device is the emulator.
     #[error("{operation} needs a GPU; the device is {device}")]
@@ -88,6 +105,8 @@ impl DeviceError {
             | Self::Capture(_)
             | Self::TensorMap(_)
             | Self::UnsupportedMachine { .. }
+            | Self::UnknownCode { .. }
+            | Self::NoMachineCode { .. }
             | Self::NeedsGpu { .. } => false,
         }
     }
@@ -267,7 +286,8 @@ impl Device {
     /// ours in one order, and in one graph that it records:
     ///
     /// - Kernels come from [`kernels`](Self::kernels), or from those of another stream by
-    ///   [`Kernels::with_stream`], which compiles nothing.
+    ///   [`Kernels::with_stream`], which loads nothing. Their modules are loaded when an operation
+    ///   ([`Gemm`](crate::gemm::Gemm) and the like) is made, or by [`Kernels::load`].
     /// - Buffers, weights and workspaces of any handle of the GPU can be given to a launch. What
     ///   a call of [`DeviceBuffer`](crate::buffer::DeviceBuffer) queues or waits for is the stream
     ///   of the handle that the buffer was made from; order between streams is the caller's
@@ -396,25 +416,55 @@ impl Device {
         }
     }
 
-    /// Finds and loads the kernels for this device, see [`kernels::find`] for `dir`, and the
-    /// device's tuning table if there is one, see [`crate::tune`].
+    /// Finds the kernels for this device, see [`KernelFiles::find`] for `dir`, of the first
+    /// architecture among those it can run that there are kernels of; and the device's tuning table if there is one, see [`crate::tune`]. Modules are loaded when one of their
+    /// kernels is first used; [`CODE_VARIABLE`] says from what.
     ///
     /// # Errors
-    /// [`kernels::KernelsError`] where there are none, [`DeviceError`] where they do not load.
+    /// [`KernelsError`] where there are none,
+    /// [`DeviceError::UnknownCode`].
     pub fn kernels(&self, dir: Option<&Path>) -> Result<Kernels> {
-        let file = kernels::find(self.choice.arch, dir)?;
-        let module = match &self.backend {
-            Backend::Cuda(device) => Module::Cuda(device.load(&file.ptx)?),
-            Backend::Emulator(emulator) => {
-                let module = Rc::new(ptx_emu::Module::load(&file.ptx, &emulator.gpu)?);
-                Module::Emulator(module, emulator.clone())
-            }
+        self.kernels_as(dir, CodeRequest::from_environment()?)
+    }
+
+    /// [`kernels`](Self::kernels), given to a GPU as `code` says.
+    ///
+    /// # Errors
+    /// [`KernelsError`] where there are none.
+    pub fn kernels_as(&self, dir: Option<&Path>, code: CodeRequest) -> Result<Kernels> {
+        let files = self.kernel_files(dir)?;
+        let arch = files.manifest().arch;
+        let device = Self { choice: Choice { arch, ..self.choice.clone() }, ..self.clone() };
+        let machine_code = match &self.backend {
+            Backend::Cuda(_) => code != CodeRequest::Ptx,
+            Backend::Emulator(_) => false,
         };
-        let key = DeviceKey::of(self, &file.ptx)?;
+        let key = DeviceKey::of(self, files.fingerprint(machine_code))?;
         let tuning = Tuning::at(&Location::find(&key.name));
         let tuned = Tuned::new(key, tuning);
-        let (device, path) = (self.clone(), file.path);
-        Ok(Kernels { device, path, module, overlapping: true, tuned })
+        let modules = Rc::new(Modules::new(files, code));
+        Ok(Kernels { device, modules, overlapping: true, tuned })
+    }
+
+    /// The kernels of the first architecture, of those that the device runs, that there are any
+    /// of; else why there are none of the preferred one.
+    fn kernel_files(&self, dir: Option<&Path>) -> Result<KernelFiles, KernelsError> {
+        let preferred = KernelFiles::find(self.choice.arch, dir);
+        let Err(KernelsError::NotFound { .. }) = preferred else { return preferred };
+        let others = Arch::of_capability(self.compute_capability());
+        let mut found = others.map(|arch| KernelFiles::find(arch, dir));
+        found
+            .find(|found| !matches!(found, Err(KernelsError::NotFound { .. })))
+            .unwrap_or(preferred)
+    }
+
+    /// The compute capability, major and minor.
+    #[must_use]
+    pub fn compute_capability(&self) -> (u32, u32) {
+        match &self.backend {
+            Backend::Cuda(gpu) => gpu.info().compute_capability,
+            Backend::Emulator(emulator) => emulator.gpu.compute_capability(),
+        }
     }
 }
 
@@ -429,37 +479,20 @@ fn first_supported() -> Result<(u32, String), String> {
         Some(info) => Ok((info.ordinal, "the first supported GPU".into())),
         None => {
             let found: Vec<String> = driver.devices.iter().map(ToString::to_string).collect();
-            Err(format!("no supported GPU (sm_90a or sm_100a) among {}", found.join("; ")))
+            Err(format!("no GPU with kernels ({Targets}) among {}", found.join("; ")))
         }
     }
 }
 
-/// Kernels loaded on a device. Clones share them.
+/// The kernels of a device, loaded as they are used. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Kernels {
     device: Device,
-    path: PathBuf,
-    module: Module,
+    modules: Rc<Modules>,
     /// Whether launches may overlap at all.
     overlapping: bool,
     /// What planning looks up.
     pub(crate) tuned: Rc<Tuned>,
-}
-
-#[derive(Clone)]
-enum Module {
-    Cuda(CudaModule),
-    Emulator(Rc<ptx_emu::Module>, Emulator),
-}
-
-impl fmt::Debug for Module {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The code itself is thousands of lines that nobody wants to see.
-        f.write_str(match self {
-            Self::Cuda(_) => "Cuda(..)",
-            Self::Emulator(..) => "Emulator(..)",
-        })
-    }
 }
 
 /// One launch of a kernel.
@@ -505,27 +538,45 @@ impl Kernels {
     pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self> {
         // SAFETY: passed on to the caller.
         let device = unsafe { self.device.with_stream(stream)? };
-        let module = match &self.module {
-            // SAFETY: passed on to the caller.
-            Module::Cuda(module) => Module::Cuda(unsafe { module.with_stream(stream)? }),
-            Module::Emulator(..) => self.module.clone(),
-        };
-        Ok(Self { device, module, ..self.clone() })
+        Ok(Self { device, ..self.clone() })
     }
 
-    /// The PTX file they came from.
+    /// The folder they are in.
     #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn folder(&self) -> &Path {
+        self.modules.files().folder()
     }
 
-    /// The module on a GPU, if that is where it is.
+    /// What is in the folder.
     #[must_use]
-    pub fn cuda(&self) -> Option<&CudaModule> {
-        match &self.module {
-            Module::Cuda(module) => Some(module),
-            Module::Emulator(..) => None,
-        }
+    pub fn files(&self) -> &KernelFiles {
+        self.modules.files()
+    }
+
+    /// Loads the modules of these kernels, if they are not: a launch then loads nothing.
+    ///
+    /// # Errors
+    /// [`KernelsError`] for a kernel that is not there,
+    /// [`DeviceError`] where its module does not load.
+    pub fn load<'a>(&self, entries: impl IntoIterator<Item = &'a str>) -> Result<()> {
+        entries.into_iter().try_for_each(|entry| match &self.device.backend {
+            Backend::Cuda(gpu) => self.modules.cuda(entry, gpu).map(drop),
+            Backend::Emulator(emulator) => self.modules.emulated(entry, &emulator.gpu).map(drop),
+        })
+    }
+
+    /// How the modules that are loaded were loaded, in that order.
+    #[must_use]
+    pub fn loaded(&self) -> Vec<LoadedModule> {
+        self.modules.loaded()
+    }
+
+    /// The module that has the kernel `entry` on the GPU, loaded if it is not.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); [`DeviceError::NeedsGpu`] on the emulator.
+    pub fn cuda(&self, operation: &'static str, entry: &str) -> Result<CudaModule> {
+        self.modules.cuda(entry, self.device.gpu(operation)?)
     }
 
     /// Launches a kernel. A GPU only queues it (errors of the kernel show at the next copy or
@@ -552,7 +603,9 @@ impl Kernels {
             Err(Error::Device(error)) if error.happened_while_running() => false,
             Err(_) => return result,
         };
-        capture.after(&self.device, &self.path, spec, before, launched)?;
+        let files = self.modules.files();
+        let ptx = files.ptx(files.module_of(spec.entry)?)?;
+        capture.after(&self.device, ptx, spec, before, launched)?;
         result
     }
 
@@ -562,8 +615,9 @@ impl Kernels {
     /// As [`launch`](Self::launch).
     unsafe fn launch_only(&self, spec: &LaunchSpec<'_>) -> Result<Option<ptx_emu::LaunchReport>> {
         let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, overlaps, params } = spec;
-        match &self.module {
-            Module::Cuda(module) => {
+        match &self.device.backend {
+            Backend::Cuda(gpu) => {
+                let module = self.modules.cuda(entry, gpu)?;
                 let overlaps = overlaps && self.overlapping;
                 let launch =
                     CudaLaunch { entry, grid, block, cluster, dynamic_shared, overlaps, params };
@@ -571,7 +625,8 @@ impl Kernels {
                 unsafe { module.launch(&launch)? };
                 Ok(None)
             }
-            Module::Emulator(module, emulator) => {
+            Backend::Emulator(emulator) => {
+                let module = self.modules.emulated(entry, &emulator.gpu)?;
                 let launch = ptx_emu::Launch {
                     entry,
                     grid,

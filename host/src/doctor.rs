@@ -3,13 +3,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use fp4_formats::Arch;
+use fp4_formats::{Arch, ceiling};
 use serde::Serialize;
 
 use crate::cuda::{self, DriverInfo};
 use crate::device::{Choice, Device, DeviceRequest};
 use crate::error::Result;
-use crate::kernels;
+use crate::kernels::KernelFiles;
+use crate::modules::LoadedModule;
 use crate::tune::DeviceKey;
 
 /// Kernels of one architecture.
@@ -17,10 +18,56 @@ use crate::tune::DeviceKey;
 pub struct KernelsStatus {
     /// The architecture.
     pub arch: Arch,
-    /// The file, where there is one.
+    /// The folder, where there is one.
     pub path: Option<PathBuf>,
-    /// Whether there is none, and where it was looked for.
+    /// Modules in it.
+    pub modules: usize,
+    /// Those of them that have machine code.
+    pub machine_code: usize,
+    /// What made the machine code.
+    pub assembler: Option<String>,
+    /// What is wrong with them: there are none, or some are stale or missing.
     pub error: Option<String>,
+}
+
+impl KernelsStatus {
+    fn of(arch: Arch, dir: Option<&Path>) -> Self {
+        let nothing =
+            Self { arch, path: None, modules: 0, machine_code: 0, assembler: None, error: None };
+        match KernelFiles::find(arch, dir) {
+            Ok(files) => {
+                let modules = &files.manifest().modules;
+                let cubins = || modules.iter().filter_map(|module| module.cubin.as_ref());
+                Self {
+                    path: Some(files.folder().into()),
+                    modules: modules.len(),
+                    machine_code: cubins().count(),
+                    assembler: cubins().next().map(|cubin| cubin.assembler.clone()),
+                    error: files.check().err().map(|error| error.to_string()),
+                    ..nothing
+                }
+            }
+            Err(error) => Self { error: Some(error.to_string()), ..nothing },
+        }
+    }
+}
+
+impl fmt::Display for KernelsStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { arch, path, modules, machine_code, assembler, error } = self;
+        if let Some(path) = path {
+            write!(f, "{arch}: {modules} modules in {}", path.display())?;
+            match assembler {
+                Some(assembler) => write!(f, ", {machine_code} with machine code by {assembler}")?,
+                None => write!(f, ", PTX only")?,
+            }
+        }
+        match error {
+            Some(error) if path.is_some() => write!(f, "; {error}"),
+            Some(error) => write!(f, "{error}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The findings.
@@ -34,6 +81,8 @@ pub struct Diagnosis {
     pub kernels: Vec<KernelsStatus>,
     /// What `--device auto` uses.
     pub choice: Choice,
+    /// What the device was given to load, and why.
+    pub code: Vec<LoadedModule>,
     /// What a tuning table for them belongs to, where kernels load.
     pub tune_key: Option<DeviceKey>,
     /// The tuning table in use, or why there is none.
@@ -44,7 +93,7 @@ pub struct Diagnosis {
     pub not_ready: Option<String>,
 }
 
-/// Looks at driver, GPUs and kernels; `dir` as in [`kernels::find`].
+/// Looks at driver, GPUs and kernels; `dir` as in [`KernelFiles::find`].
 ///
 /// # Errors
 /// [`DeviceError`](crate::device::DeviceError) where a supported GPU is there and does not open.
@@ -53,22 +102,29 @@ pub fn diagnose(dir: Option<&Path>) -> Result<Diagnosis> {
         Ok(driver) => (Some(driver), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let kernels = Arch::ALL.map(|arch| match kernels::find(arch, dir) {
-        Ok(file) => KernelsStatus { arch, path: Some(file.path), error: None },
-        Err(error) => KernelsStatus { arch, path: None, error: Some(error.to_string()) },
-    });
+    let statuses = Arch::ALL.map(|arch| KernelsStatus::of(arch, dir));
     let device = Device::open(&DeviceRequest::Auto)?;
-    let loaded = device.kernels(dir);
-    let (tune_key, tuning) = match &loaded {
-        Ok(kernels) => (Some(kernels.tune_key().clone()), Some(kernels.tuning().to_string())),
-        Err(_) => (None, None),
-    };
-    let not_ready = loaded.err().map(|error| error.to_string());
+    let kernels = device.kernels(dir).and_then(|kernels| {
+        kernels.files().check()?;
+        // The smallest module tells whether the device takes machine code.
+        kernels.load([ceiling::NAME])?;
+        Ok(kernels)
+    });
+    let (mut choice, mut tune_key, mut tuning, mut code) =
+        (device.choice().clone(), None, None, Vec::new());
+    if let Ok(kernels) = &kernels {
+        choice = kernels.device().choice().clone();
+        tune_key = Some(kernels.tune_key().clone());
+        tuning = Some(kernels.tuning().to_string());
+        code = kernels.loaded();
+    }
+    let not_ready = kernels.err().map(|error| error.to_string());
     Ok(Diagnosis {
         driver,
         driver_error,
-        kernels: kernels.into(),
-        choice: device.choice().clone(),
+        kernels: statuses.into(),
+        choice,
+        code,
         tune_key,
         tuning,
         ready: not_ready.is_none(),
@@ -93,12 +149,12 @@ impl fmt::Display for Diagnosis {
             }
         }
         for status in &self.kernels {
-            match (&status.path, &status.error) {
-                (Some(path), _) => writeln!(f, "kernels   {}: {}", status.arch, path.display())?,
-                (None, error) => writeln!(f, "kernels   {}", error.as_deref().unwrap_or("none"))?,
-            }
+            writeln!(f, "kernels   {status}")?;
         }
         writeln!(f, "device    {}", self.choice)?;
+        for module in &self.code {
+            writeln!(f, "code      {module}")?;
+        }
         if let (Some(key), Some(tuning)) = (&self.tune_key, &self.tuning) {
             writeln!(f, "tuning    {tuning}; tables are for {key}")?;
         }

@@ -8,8 +8,9 @@
 //! | module | topic |
 //! | --- | --- |
 //! | [`tensor`] | block-scaled matrices in host memory, checked at construction |
-//! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, with the bytes of the project that a recipe is named after, on the CPU and on a device |
-//! | [`device`], [`buffer`], [`kernels`] | GPUs and the emulator, their memory, and the files of kernels |
+//! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, each project's bytes by name, on the CPU and on a device |
+//! | [`device`], [`buffer`] | what runs kernels, and its memory |
+//! | [`kernels`], [`modules`] | where the compiled kernels are, and how they are loaded |
 //! | [`gemv`] | batched matrix-vector products: plans, launches, and a layer of a checkpoint as a GEMV |
 //! | [`gemm`] | matrix products with block-scaled weights: plans and launches |
 //! | [`tune`] | measured choices of GEMM kernels |
@@ -65,6 +66,7 @@ pub mod gemm;
 pub mod gemv;
 pub mod generate;
 pub mod kernels;
+pub mod modules;
 pub mod operands;
 pub mod oracle;
 pub mod quantize;

@@ -8,6 +8,7 @@ use fp4_formats::arch::TensorFamily;
 use std::path::Path;
 use std::ptr;
 
+use fp4_formats::gemm::Split;
 use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
 use fp4_formats::{FloatType, ScaleLayout};
@@ -189,7 +190,8 @@ fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
         let device = kernels.device().clone();
         let name = &device.choice().device;
         // All kinds of what can be in a workspace on sm_90a; there is one on sm_100a.
-        let splits = (device.choice().arch.tensor() == TensorFamily::Wgmma).then_some(0);
+        let split =
+            (device.choice().arch.tensor() == TensorFamily::Wgmma).then_some(Split::StreamK);
         let [m, n, k] = [5, 264, 1056];
         let dims = |rows| Dims::new(1, rows, k).expect("dims");
         let layout = ScaleLayout::Linear;
@@ -203,7 +205,7 @@ fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
         let weights = weights.upload(&device).expect("uploaded");
         let options = GemmOptions {
             output: FloatType::F32.into(),
-            overrides: GemmOverrides { kernel: None, splits },
+            overrides: GemmOverrides { kernel: None, split },
             ..GemmOptions::default()
         };
         let scale = a.global_scale();

@@ -6,7 +6,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fp4_formats::ScaleLayout;
+use fp4_formats::{Arch, Family, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::{Device, Kernels, LaunchSpec};
 use nvfp4::generate::Generator;
@@ -40,8 +40,8 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn kernels(folder: &Path) -> Kernels {
-    std::fs::create_dir_all(folder.join("k/sm_90a")).expect("a folder");
-    std::fs::write(folder.join("k/sm_90a/kernels.ptx"), PTX).expect("written");
+    let module = (Family::Ceiling, PTX, ["add"].as_slice());
+    support::write_kernels(&folder.join("k"), Arch::Sm90a, &[module], 3);
     let device = Device::open(&"emu:h200".parse().expect("known")).expect("opens");
     let device = device.with_capture(&folder.join("bundles"));
     device.kernels(Some(&folder.join("k"))).expect("loads")

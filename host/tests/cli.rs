@@ -1,5 +1,7 @@
 //! The program: bad input gives exit code 2, a message that says what and why, and no output.
 
+mod support;
+
 use fp4_formats::Arch;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,9 +30,7 @@ impl Folder {
 
     /// A folder of kernels that load and are none, for errors that come later.
     fn empty_kernels(&self) -> String {
-        std::fs::create_dir_all(self.0.join("k/sm_90a")).expect("a folder");
-        let module = ".version 9.0\n.target sm_90a\n.address_size 64\n";
-        std::fs::write(self.0.join("k/sm_90a/kernels.ptx"), module).expect("written");
+        support::write_no_kernels(&self.0.join("k"), Arch::Sm90a);
         self.file("k")
     }
 }

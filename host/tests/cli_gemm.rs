@@ -10,6 +10,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
@@ -17,7 +18,7 @@ use nvfp4::device::Device;
 use nvfp4::floats;
 use nvfp4::gemm::{self, ActivationKind, GemmOptions, gemm, reference};
 use nvfp4::generate::Generator;
-use nvfp4::operands::gemm::{AnyOperands, GemmOperands, Left, read, write};
+use nvfp4::operands::gemm::{AnyOperands, GemmActivations, GemmOperands, read, write};
 use nvfp4::quantize::Format;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
@@ -52,12 +53,12 @@ fn operands<F: BlockFormat>(
     let mut rng = SplitMix64::new(11);
     let dims = Dims::new(l, m, k).expect("dims");
     let a = match activation {
-        Activation::Blocks(layout) => {
-            Left::Blocks(Generator::FullRange.blocks("a", dims, layout, &mut rng).expect("a"))
-        }
-        Activation::Halves(operand) => {
-            Left::Halves(Generator::FullRange.halves("a", dims, operand, &mut rng).expect("a"))
-        }
+        Activation::Blocks(layout) => GemmActivations::Blocks(
+            Generator::FullRange.blocks("a", dims, layout, &mut rng).expect("a"),
+        ),
+        Activation::Halves(operand) => GemmActivations::Halves(
+            Generator::FullRange.halves("a", dims, operand, &mut rng).expect("a"),
+        ),
     };
     let dims = Dims::new(if shared { 1 } else { l }, n, k).expect("dims");
     let b = Generator::FullRange.blocks("b", dims, layout, &mut rng).expect("b");
@@ -369,9 +370,9 @@ fn bad_results_are_refused() {
 fn the_table_of_the_environment_decides() {
     let folder = Folder::new("gemm-table");
     for (device, _) in compiled() {
-        let (kernel, splits) = match device {
-            "emu:h200" => ("gemm_sm90_nvfp4_f16_128x32", 2),
-            _ => ("gemm_nvfp4_128x128", 1),
+        let (kernel, split) = match device {
+            "emu:h200" => ("gemm_sm90_nvfp4_f16_128x32", Split::Cluster(2)),
+            _ => ("gemm_nvfp4_256x64", Split::None),
         };
         let opened = Device::open(&device.parse().expect("known")).expect("opens");
         let opened = opened.kernels(Some(&kernels_dir())).expect("loads");
@@ -380,7 +381,7 @@ fn the_table_of_the_environment_decides() {
         let (format, shape) = (Format::Nvfp4, GemmShape::of(4, 72, 512));
         let activations = ActivationKind::Blocks { format, layout };
         let problem = TuneProblem { format, activations, output: FloatType::F16.into(), shape };
-        table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 4000 });
+        table.insert(problem, Measured { kernel: kernel.into(), split, median_ns: 4000 });
         let path = folder.file(&format!("{}.json", device.replace(':', "-")));
         tune::write(&path, &table).expect("written");
 
@@ -398,11 +399,12 @@ fn the_table_of_the_environment_decides() {
             json["plan"].clone()
         };
         let plan = bench(path.as_os_str(), &[]);
-        assert_eq!((&plan["kernel"], &plan["splits"]), (&kernel.into(), &splits.into()), "{plan}");
+        let split = split.to_string();
+        assert_eq!((&plan["kernel"], &plan["split"]), (&kernel.into(), &split.into()), "{plan}");
         assert_eq!(plan["source"]["table"]["m"], 4, "{plan}");
         let model = bench(OsStr::new("off"), &[]);
         assert_eq!(model["source"], "model");
-        assert_ne!((&model["kernel"], &model["splits"]), (&plan["kernel"], &plan["splits"]));
+        assert_ne!((&model["kernel"], &model["split"]), (&plan["kernel"], &plan["split"]));
 
         let asked = model["kernel"].as_str().expect("a name");
         let plan = bench(path.as_os_str(), &["--kernel", asked]);
@@ -433,12 +435,14 @@ fn benches_explain_their_choice() {
         };
         let json: serde_json::Value = serde_json::from_str(&bench(&["--json"])).expect("JSON");
         let plan = &json["plan"];
-        let (kernel, splits) = (plan["kernel"].as_str().expect("a name"), &plan["splits"]);
+        let [kernel, split] =
+            ["kernel", "split"].map(|field| plan[field].as_str().expect("a name"));
         let candidates = plan["candidates"].as_array().expect("a list");
         assert!(candidates.len() > 3, "{plan}");
 
         let text = bench(&["--explain"]);
-        let chosen = format!("  table     chosen: {kernel} x {splits}, the best by the model\n");
+        let chosen =
+            format!("  table     chosen: {kernel}, split {split}, the best by the model\n");
         let (_, table) = text.split_once(&chosen).unwrap_or_else(|| panic!("{chosen}: {text}"));
         let lines: Vec<&str> =
             table.lines().take_while(|line| line.contains(" cycles: ")).collect();
@@ -446,22 +450,26 @@ fn benches_explain_their_choice() {
         let mut last = 0;
         for (line, candidate) in lines.iter().zip(candidates) {
             let cycles = candidate["cycles"].as_u64().expect("a number");
-            let name = candidate["kernel"].as_str().expect("a name");
-            let says = format!("{cycles} cycles: {name} x {}, ", candidate["splits"]);
+            let [name, split] =
+                ["kernel", "split"].map(|field| candidate[field].as_str().expect("a name"));
+            let says = format!("{cycles} cycles: {name}, split {split}, ");
             assert!(line.trim_start().starts_with(&says), "{line} lacks {says}");
             assert!(cycles >= last, "{text}");
             last = cycles;
         }
-        assert!(lines[0].contains(&format!(" {kernel} x {splits}, ")), "{text}");
+        assert!(lines[0].contains(&format!(" {kernel}, split {split}, ")), "{text}");
 
         let other = candidates.last().expect("one")["kernel"].as_str().expect("a name");
         let text = bench(&["--explain", "--kernel", other]);
         assert!(
-            text.contains(&format!("chosen: {other} x ")) && text.contains(", asked for\n"),
+            text.contains(&format!("chosen: {other}, split ")) && text.contains(", asked for\n"),
             "{text}"
         );
         let lines = text.lines().filter(|line| line.contains(" cycles: "));
-        assert!(lines.into_iter().all(|line| line.contains(&format!(": {other} x "))), "{text}");
+        assert!(
+            lines.into_iter().all(|line| line.contains(&format!(": {other}, split "))),
+            "{text}"
+        );
         assert!(!bench(&[]).contains(" cycles: "));
     }
 }

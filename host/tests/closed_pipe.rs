@@ -8,6 +8,12 @@ mod support;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 
+use fp4_formats::{Nvfp4, ScaleLayout};
+use nvfp4::gemm::GemmOptions;
+use nvfp4::generate::Generator;
+use nvfp4::operands::gemm::{GemmActivations, GemmOperands, write};
+use nvfp4::rng::SplitMix64;
+use nvfp4::tensor::Dims;
 use support::{Folder, compiled, kernels_dir, write_model};
 
 /// Exit code of a program that SIGPIPE ends.
@@ -19,11 +25,24 @@ fn nvfp4(args: &[String]) -> Command {
     command
 }
 
+/// Small operands of `nvfp4 run gemm`.
+fn gemm_operands() -> GemmOperands<Nvfp4> {
+    let mut rng = SplitMix64::new(1);
+    let mut matrix = |name, rows| {
+        let dims = Dims::new(1, rows, 64).expect("dims");
+        Generator::FullRange.blocks(name, dims, ScaleLayout::Linear, &mut rng).expect("blocks")
+    };
+    let a = GemmActivations::Blocks(matrix("a", 3));
+    GemmOperands { a, b: matrix("b", 16), options: GemmOptions::default() }
+}
+
 /// Every command once, with output that is as short and as long as it may be.
 fn commands(folder: &Folder) -> Vec<Vec<String>> {
     let file = |name: &str| folder.file(name).display().to_string();
-    write_model(file("model.safetensors").as_ref());
     let [model, out, converted] = ["model.safetensors", "out", "converted"].map(file);
+    write_model(model.as_ref());
+    let operands = file("operands.safetensors");
+    write(operands.as_ref(), &gemm_operands()).expect("written");
     let recipe = ["--layout", "compressed-tensors", "--recipe", "te"];
     let gemv = ["--tensor", "model.layers.0.mlp.up.weight", "--checkpoint"];
     let mut all = vec![
@@ -43,6 +62,7 @@ fn commands(folder: &Folder) -> Vec<Vec<String>> {
             [&["bench", "--shape", "gemm:3x16x64", "--json"][..], &device].concat(),
             [&["bench", "--shape", "quantize:16x64"][..], &device].concat(),
             [&["run", "gemv"][..], &gemv, &[&model], &device].concat(),
+            [&["run", "gemm", "--inputs", &operands][..], &device].concat(),
         ]);
     }
     all.into_iter().map(|args| args.into_iter().map(str::to_owned).collect()).collect()

@@ -6,6 +6,7 @@ mod support;
 use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::arch::TensorFamily;
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
@@ -349,10 +350,11 @@ fn weights_that_were_not_planned_for() {
             let required = "f16, which the weights were repacked for";
             refused(gemm, "type of activations", required, "bf16");
         } else {
-            let weights = Repacked::new(&zeros::<Nvfp4>("w", [2, 40, 48]), Operand::F16);
+            let weights = zeros::<Nvfp4>("w", [2, 40, 48]);
+            let weights = Repacked::for_arch(Arch::Sm90a, &weights, HALVES);
             let weights = weights.and_then(|w| w.upload(kernels.device())).expect("uploaded");
-            let required = "nvfp4 on sm_100a, as planned";
-            let found = "nvfp4 for f16 activations on sm_90a";
+            let required = "nvfp4 in the order of tcgen05, as planned";
+            let found = "nvfp4 in the order of wgmma for f16 activations";
             refused(launch(&weights), "order of the weights", required, found);
         }
     });
@@ -362,8 +364,8 @@ fn weights_that_were_not_planned_for() {
 fn overrides_that_do_not_suit() {
     on_machines("refused-overrides", |kernels, arch| {
         let machine = kernels.device().machine();
-        let plan = |kernel: Option<&str>, splits| {
-            let overrides = GemmOverrides { kernel: kernel.map(Into::into), splits };
+        let plan = |kernel: Option<&str>, split| {
+            let overrides = GemmOverrides { kernel: kernel.map(Into::into), split };
             plan(GemmShape::of(3, 40, 256), Format::Nvfp4, HALVES, arch, machine, &overrides)
         };
         let Err(Error::Shape { field, required, actual }) = plan(Some("gemm"), None) else {
@@ -372,16 +374,18 @@ fn overrides_that_do_not_suit() {
         assert_eq!((field.as_str(), actual.as_str()), ("kernel", "gemm"));
         assert!(required.starts_with("one of gemm_") && !required.contains("mxfp4"), "{required}");
         if arch.tensor() == TensorFamily::Wgmma {
-            refused(plan(None, Some(3)), "parts of K", "from 0 to 2", "3");
+            let required = "none, stream-k, or cluster:N with N of at most 2";
+            refused(plan(None, Some(Split::Cluster(3))), "split of K", required, "cluster:3");
         } else {
-            let Err(Error::Shape { field, required, actual }) = plan(None, Some(3)) else {
+            let Err(Error::Shape { field, required, actual }) = plan(None, Some(Split::Cluster(3)))
+            else {
                 panic!("no such number of parts");
             };
             assert_eq!(
                 (field.as_str(), required.as_str()),
                 ("GEMM", "a configuration that takes it")
             );
-            assert!(actual.contains("Some(3)"), "{actual}");
+            assert!(actual.contains("Cluster(3)"), "{actual}");
         }
     });
 }

@@ -1,8 +1,8 @@
 //! The kernels, one folder for each operation. Where architectures differ, there is a trait with
 //! one implementation for each capability.
 //!
-//! The crate is compiled once for each architecture, with the `cfg`s of its capabilities
-//! (`fp4_formats::Arch::cfgs`).
+//! The crate is compiled for each architecture with the `cfg`s of its capabilities
+//! (`fp4_formats::Arch::cfgs`), once for each family of kernels (`fp4_formats::Family`).
 
 #![no_std]
 #![feature(abi_ptx)]
@@ -26,11 +26,19 @@ macro_rules! assert_names {
 }
 use assert_names;
 
+// A module of a family's kernels is compiled without the folders that they do not need, so that a
+// change there does not make it stale.
+#[cfg(any(not(cuda_builder_module), gpu_operation = "ceiling"))]
 pub mod ceiling;
+#[cfg(any(not(cuda_builder_module), gpu_operation = "dequantize"))]
 pub mod dequantize;
+#[cfg(any(not(cuda_builder_module), gpu_operation = "gemm"))]
 pub mod gemm;
+#[cfg(any(not(cuda_builder_module), gpu_operation = "gemv"))]
 pub mod gemv;
 pub mod pipeline;
+// GEMMs convert as quantisers do.
+#[cfg(any(not(cuda_builder_module), gpu_operation = "quantize", gpu_operation = "gemm"))]
 pub mod quantize;
 
 /// String equality in a constant expression.

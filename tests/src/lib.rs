@@ -7,10 +7,13 @@ pub mod golden;
 pub mod mutation;
 pub mod quantize;
 
-use fp4_formats::Arch;
+use fp4_formats::{Arch, Family};
 use nvfp4::device::{Device, DeviceRequest, Kernels};
-use ptx_emu::{Gpu, Schedule};
+use nvfp4::kernels::KernelFiles;
+use ptx_emu::{Gpu, Module, Schedule};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Schedules that a kernel must be right under.
 pub const SCHEDULES: [Schedule; 5] = [
@@ -33,11 +36,27 @@ pub fn kernels_dir() -> PathBuf {
         .map_or_else(|| root().join("target/kernels"), PathBuf::from)
 }
 
-/// The PTX text for `arch`.
-pub fn ptx(arch: Arch) -> String {
-    let path = kernels_dir().join(arch.name()).join("kernels.ptx");
-    std::fs::read_to_string(&path).unwrap_or_else(|e| {
-        panic!("{}: {e}; run `cargo xtask build-kernels` first", path.display())
+/// The PTX of the module for `arch` that has the kernel `entry`.
+///
+/// # Panics
+/// If there is none.
+pub fn ptx(arch: Arch, entry: &str) -> String {
+    let files = KernelFiles::find(arch, Some(&kernels_dir()));
+    let ptx = files.and_then(|files| files.ptx(files.module_of(entry)?));
+    ptx.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The module for `arch` that has the kernel `entry`, on its machine.
+///
+/// # Panics
+/// If there is none.
+pub fn module(arch: Arch, entry: &str) -> &'static Module {
+    static LOADED: Mutex<BTreeMap<(Arch, Family), &'static Module>> = Mutex::new(BTreeMap::new());
+    let family = Family::of_kernel(arch, entry).unwrap_or_else(|| panic!("no kernel {entry}"));
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    loaded.entry((arch, family)).or_insert_with(|| {
+        let module = Module::load(&ptx(arch, entry), &machine(arch));
+        Box::leak(Box::new(module.unwrap_or_else(|error| panic!("{entry}: {error}"))))
     })
 }
 

@@ -8,8 +8,7 @@ use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::floats;
 use nvfp4::rng::SplitMix64;
-use ptx_emu::{GlobalMemory, Launch, Module, Schedule};
-use std::sync::LazyLock;
+use ptx_emu::{GlobalMemory, Launch, Schedule};
 
 /// All recipes of both formats.
 pub fn recipes() -> impl Iterator<Item = Recipe> {
@@ -53,18 +52,15 @@ pub struct Machine {
     pub name: &'static str,
     /// SMs that launches are made for.
     pub sms: u32,
-    /// The kernels.
-    pub module: Module,
+    /// What its kernels are compiled for.
+    pub arch: Arch,
 }
 
 /// An H200 and a B200.
-pub static MACHINES: LazyLock<[Machine; 2]> = LazyLock::new(|| {
-    let load = |arch| Module::load(&crate::ptx(arch), &crate::machine(arch)).expect("kernels load");
-    [
-        Machine { name: "h200", sms: 3, module: load(Arch::Sm90a) },
-        Machine { name: "b200", sms: 2, module: load(Arch::Sm100a) },
-    ]
-});
+pub static MACHINES: [Machine; 2] = [
+    Machine { name: "h200", sms: 3, arch: Arch::Sm90a },
+    Machine { name: "b200", sms: 2, arch: Arch::Sm100a },
+];
 
 impl Machine {
     /// Launches one kernel.
@@ -91,7 +87,7 @@ impl Machine {
             threads: None,
             instruction_limit: None,
         };
-        if let Err(error) = self.module.launch(memory, &launch) {
+        if let Err(error) = crate::module(self.arch, entry).launch(memory, &launch) {
             panic!("{} {entry}: {error}", self.name);
         }
     }

@@ -2,6 +2,7 @@
 //! it has ended. The emulator's device runs them one by one, so the launches are captured, and
 //! run again overlapped.
 
+use fp4_formats::gemm::Split;
 use std::path::PathBuf;
 
 use fp4_formats::FloatType;
@@ -54,9 +55,9 @@ impl Chain {
         self.bundles.iter().map(|bundle| bundle.entry.as_str()).collect()
     }
 
-    /// Runs all of them overlapped, with `ptx` in place of their module, and says whether what
-    /// the last one wrote is what it wrote behind the others; or what was diagnosed.
-    fn overlapped(&self, ptx: &Module, schedule: Schedule) -> Result<bool, String> {
+    /// Runs all of them overlapped, each from its module of `modules`, and says whether what the
+    /// last one wrote is what it wrote behind the others; or what was diagnosed.
+    fn overlapped(&self, modules: &[Module], schedule: Schedule) -> Result<bool, String> {
         let experiments: Vec<_> = self
             .bundles
             .iter()
@@ -66,7 +67,7 @@ impl Chain {
             .iter()
             .enumerate()
             .map(|(index, experiment)| Step {
-                module: ptx,
+                module: &modules[index],
                 launch: Launch {
                     entry: &experiment.entry,
                     grid: experiment.grid,
@@ -92,63 +93,71 @@ impl Chain {
         Ok(right)
     }
 
-    fn module(&self) -> Module {
-        Module::load(&self.bundles[0].ptx, &self.gpu).unwrap_or_else(|e| panic!("{e}"))
+    fn load(&self, text: &str) -> Module {
+        Module::load(text, &self.gpu).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// The module, in which kernel `entry` does not wait for the launch before it.
-    fn hasty(&self, entry: &str) -> Module {
+    /// The module of each launch.
+    fn modules(&self) -> Vec<Module> {
+        self.bundles.iter().map(|bundle| self.load(&bundle.ptx)).collect()
+    }
+
+    /// The last launch's module, in which its kernel does not wait for the launch before it.
+    fn hasty(&self) -> Module {
         const WAIT: &str = "griddepcontrol.wait;";
-        let text = &self.bundles[0].ptx;
+        let Bundle { ptx: text, entry, .. } = self.bundles.last().expect("a launch");
         let start = text.find(&format!(".entry {entry}(")).expect("the kernel");
         let end = start + text[start..].find("\n}").expect("its end");
         let body = &text[start..end];
         assert!(body.contains(WAIT), "{entry}");
         let text = format!("{}{}{}", &text[..start], body.replace(WAIT, ""), &text[end..]);
-        Module::load(&text, &self.gpu).unwrap_or_else(|e| panic!("{e}"))
+        self.load(&text)
     }
 
     /// Right under every schedule; and wrong or diagnosed under some where the last kernel does not
     /// wait: only where it happens to run into what is not there yet.
     fn check(&self, what: &str) {
-        let module = self.module();
+        let mut modules = self.modules();
         for schedule in SCHEDULES {
-            let right = self.overlapped(&module, schedule);
+            let right = self.overlapped(&modules, schedule);
             assert_eq!(right, Ok(true), "{what}, {schedule}: {:?}", self.entries());
         }
         let last = self.entries().pop().expect("a launch").to_owned();
-        let hasty = self.hasty(&last);
+        *modules.last_mut().expect("a launch") = self.hasty();
         let found =
-            (0..24).find(|&seed| self.overlapped(&hasty, Schedule::Random(seed)) != Ok(true));
+            (0..24).find(|&seed| self.overlapped(&modules, Schedule::Random(seed)) != Ok(true));
         assert!(found.is_some(), "{what}: {last} does not wait, and nothing notices");
     }
 }
 
 /// A product on sm_90a whose activations are decoded before: in FP4, in both layouts, in batches
 /// (of which 128x4 scales take a launch each), as clusters, divided evenly, and a CTA a tile.
-fn product(layout: ScaleLayout, l: usize, splits: u32) -> Chain {
-    let name = format!("{layout}-{l}-{splits}");
+fn product(layout: ScaleLayout, l: usize, split: Split) -> Chain {
+    let name = format!("{layout}-{l}-{split}").replace(':', "-");
     Chain::new(&name, Gpu::h200(), |kernels| {
         let mut case = Case::new([19, 200, 528, l]).activations(ActivationType::Blocks(layout));
         case.generator = Generator::FullRange;
-        case.seed = u64::from(splits) + 5;
-        case.overrides.splits = Some(splits);
+        case.seed = u64::from(split.cluster()) + 5;
+        case.overrides.split = Some(split);
         case.check(kernels);
     })
 }
 
 #[test]
 fn products_wait_for_their_decoded_activations() {
-    for (layout, l, splits, launches) in
-        [(Linear, 1, 1, 2), (Blocked128x4, 2, 2, 3), (Linear, 2, 0, 2), (Blocked128x4, 1, 3, 2)]
-    {
-        let chain = product(layout, l, splits);
+    for (layout, l, split, launches) in [
+        (Linear, 1, Split::None, 2),
+        (Blocked128x4, 2, Split::Cluster(2), 3),
+        (Linear, 2, Split::StreamK, 2),
+        (Blocked128x4, 1, Split::Cluster(3), 2),
+    ] {
+        let chain = product(layout, l, split);
         let entries = chain.entries();
         assert_eq!(entries.len(), launches, "{entries:?}");
         let [before @ .., last] = &entries[..] else { panic!("launches") };
         assert!(before.iter().all(|entry| entry.starts_with("dequantize_")), "{entries:?}");
         assert!(last.starts_with("gemm_sm90_"), "{entries:?}");
-        chain.check(&format!("{layout} scales, {l} entries, {splits} parts"));
+        chain.check(&format!("{layout} scales, {l} entries, split {split}"));
     }
 }
 

@@ -3,6 +3,7 @@
 
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::arch::TensorFamily;
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::config::CONFIGS as HOPPER;
 use fp4_formats::gemm::hopper::config::K_STEP;
 use fp4_formats::gemm::{blackwell, hopper};
@@ -62,7 +63,7 @@ fn contest_shapes_are_within_budget() {
             // Tensor maps, biases and the like are a few sectors. Sums that CTAs give to others
             // are in the workspace, behind decoded activations.
             let given = match plan.workspace_bytes {
-                bytes if plan.splits == 0 => bytes as u64 - a,
+                bytes if plan.split == Split::StreamK => bytes as u64 - a,
                 _ => 0,
             };
             let once = counters.global_unique_bytes_read;
@@ -101,8 +102,12 @@ fn four_stages_are_in_flight() {
             let planned = plan(shape, Format::Nvfp4, kind, arch, machine, &none).expect("planned");
             let few = GemmShape { n: 2 * planned.tile[0] as usize, k: 4096.min(shape.k), ..shape };
             // Not all SMs' parts of these few tiles, which are a step or two.
-            let splits = Some(planned.splits.max(1));
-            let overrides = GemmOverrides { kernel: Some(planned.kernel.into()), splits };
+            let split = match planned.split {
+                Split::StreamK => Split::None,
+                split => split,
+            };
+            let overrides =
+                GemmOverrides { kernel: Some(planned.kernel.into()), split: Some(split) };
             let result = run(&kernels, few, overrides);
             let stage = stage_bytes(&result.plan);
             let most = counters(&result).asynchronous.most_bytes_in_flight;
@@ -131,10 +136,10 @@ fn plans_state_what_is_copied() {
         let arch = kernels.device().choice().arch;
         let hoppers = HOPPER.iter().filter(|config| config.scheme.format == Format::Nvfp4);
         let hoppers = hoppers.flat_map(|config| {
-            [0, 1, 3].map(|splits| {
+            [Split::StreamK, Split::None, Split::Cluster(3)].map(|split| {
                 let tile = [config.rows, config.tokens];
-                let splits = splits.min(config.max_splits());
-                (config.name, tile, config.scheme.operand, true, splits, 3 * K_STEP + 16)
+                let split = split.at_most(config.max_split());
+                (config.name, tile, config.scheme.operand, true, split, 3 * K_STEP + 16)
             })
         });
         let blackwells = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
@@ -142,24 +147,24 @@ fn plans_state_what_is_copied() {
             let tile = [config.rows(), config.columns];
             let operand = config.left.unwrap_or(hopper::Operand::F16);
             let k = config.step() * (config.splits + 1) + 16;
-            (config.name, tile, operand, config.left.is_some(), config.splits, k)
+            (config.name, tile, operand, config.left.is_some(), config.split(), k)
         });
         let all: Vec<_> = match arch.tensor() {
             TensorFamily::Wgmma => hoppers.collect(),
             TensorFamily::Tcgen05 => blackwells.collect(),
         };
-        for (name, [rows, tokens], operand, of_halves, splits, k) in all {
+        for (name, [rows, tokens], operand, of_halves, split, k) in all {
             let (m, n, l) = (tokens as usize + 1, rows as usize + 24, 2);
             let mut case = Case::new([m, n, k as usize, l]).result(FloatType::F16);
             case.layout = Blocked128x4;
             case.activations = if of_halves { ActivationType::Halves(operand) } else { BLOCKED };
-            let result = case.kernel(name, splits).product(&kernels);
+            let result = case.kernel(name, split).product(&kernels);
             let asynchronous = counters(&result).asynchronous;
             let copied = asynchronous.tensor_loads.bytes + asynchronous.bulk_loads.bytes;
             let Reads { activation_passes, weight_passes, bytes } = result.plan.reads;
             assert_eq!(copied, bytes, "{}", result.plan);
             let [rows, tokens] = result.plan.tile.map(|size| size as usize);
-            let shared = name.ends_with("share2") || name.ends_with("pair");
+            let shared = name.ends_with("share2") || name.ends_with("multicast2");
             let per_cluster = if shared { 2 } else { 1 };
             let down = |size: usize, tile: usize| -> [u64; 2] {
                 [1, per_cluster].map(|share| size.div_ceil(tile * share) as u64)
@@ -176,11 +181,11 @@ fn plans_state_their_passes() {
     let kind = BLOCKED.kind(Format::Nvfp4);
     let shape = GemmShape::of(300, 7168, 2048);
     for (device, kernel) in
-        [("emu:h200", "gemm_sm90_nvfp4_f16_128x128"), ("emu:b200", "gemm_nvfp4_256x128")]
+        [("emu:h200", "gemm_sm90_nvfp4_f16_128x128"), ("emu:b200", "gemm_nvfp4_256x64")]
     {
         let kernels = emulated(device, Schedule::Eager);
         let (device, kernel) = (kernels.device(), Some(kernel.to_owned()));
-        let overrides = GemmOverrides { kernel, splits: Some(1) };
+        let overrides = GemmOverrides { kernel, split: Some(Split::None) };
         let (arch, machine) = (device.choice().arch, device.machine());
         let plan = plan(shape, Format::Nvfp4, kind, arch, machine, &overrides).expect("planned");
         let [rows, tokens] = plan.tile.map(|size| size as usize);

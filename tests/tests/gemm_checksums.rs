@@ -4,6 +4,7 @@
 //! renamed kernels and types. `tests/data/checksums/README.md` says when a change is legitimate.
 
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
@@ -155,12 +156,7 @@ struct Tile {
 
 impl Tile {
     /// In keys; the tile of rows by tokens is the plan's.
-    fn key(&self, split: u32, result: &GemmResult) -> String {
-        let split = match split {
-            0 => "stream-k".to_owned(),
-            1 => "none".to_owned(),
-            parts => format!("cluster:{parts}"),
-        };
+    fn key(&self, split: Split, result: &GemmResult) -> String {
         let ([rows, tokens], Self { multiplying, multicast, .. }) = (result.plan.tile, self);
         assert_eq!(result.plan.kernel, self.kernel);
         format!("tile {rows}x{tokens} multiply {multiplying} multicast {multicast} split {split}")
@@ -216,26 +212,27 @@ fn sm_90a(format: Format) {
             format,
             sizes: [config.rows, config.tokens].map(|size| size as usize),
             multiplying: 1,
-            multicast: config.sharers,
+            multicast: config.multicast,
         };
         let all = decoded_to(format, config.scheme.operand);
         let [rows, tokens] = tile.sizes;
-        for split in 0..=config.max_splits() {
-            let count = match split {
-                0 => VARIANTS.len(),
-                1 => 4,
-                _ => 1,
+        for split in Split::up_to(config.max_split()) {
+            // Number of the split in the order in which the variants are dealt.
+            let (number, count) = match split {
+                Split::StreamK => (0, VARIANTS.len()),
+                Split::None => (1, 4),
+                Split::Cluster(ctas) => (ctas, 1),
             };
-            let of = |i: usize| &VARIANTS[(i + split as usize * 2) % VARIANTS.len()];
-            let overrides = GemmOverrides { kernel: Some(tile.kernel.into()), splits: Some(split) };
-            let k = ragged_k(hopper::config::K_STEP, split.max(5));
+            let of = |i: usize| &VARIANTS[(i + number as usize * 2) % VARIANTS.len()];
+            let overrides = GemmOverrides { kernel: Some(tile.kernel.into()), split: Some(split) };
+            let k = ragged_k(hopper::config::K_STEP, number.max(5));
             let mut add = |kernels, i: usize, variant, [m, n, l]: [usize; 3]| {
                 let shape = GemmShape { m, n, k, l };
                 let (activations, overrides) = (all[i % all.len()], overrides.clone());
                 let product = Product { kernels, format, activations, shape, variant, overrides };
                 product.add(&mut sums, |result| tile.key(split, result));
             };
-            add(&whole, split as usize, of(0), [tokens, rows * tile.multicast as usize, 1]);
+            add(&whole, number as usize, of(0), [tokens, rows * tile.multicast as usize, 1]);
             for i in 0..count {
                 add(&few, i, of(i), [tokens + 3, ragged(rows, of(i)), 2]);
             }
@@ -265,14 +262,14 @@ fn sm_100a() {
         };
         let [rows, columns] = tile.sizes;
         let overrides =
-            GemmOverrides { kernel: Some(tile.kernel.into()), splits: Some(config.splits) };
+            GemmOverrides { kernel: Some(tile.kernel.into()), split: Some(config.split()) };
         let k = ragged_k(config.step(), config.splits.max(2));
         let mut add = |kernels, i: usize, variant, [m, n, l]: [usize; 3]| {
             let shape = GemmShape { m, n, k, l };
             let (activations, overrides) = (all[i % all.len()], overrides.clone());
             let product =
                 Product { kernels, format: tile.format, activations, shape, variant, overrides };
-            product.add(&mut sums, |result| tile.key(config.splits, result));
+            product.add(&mut sums, |result| tile.key(config.split(), result));
         };
         add(&whole, at, &VARIANTS[at % VARIANTS.len()], [columns, rows, 1]);
         for (i, variant) in VARIANTS.iter().enumerate() {

@@ -23,7 +23,7 @@ fn the_product_waits_for_its_activations() {
     let mut seed = 0;
     for name in [
         "gemm_nvfp4_128x64",
-        "gemm_nvfp4_256x128",
+        "gemm_nvfp4_256x64",
         "gemm_nvfp4_128x128_split4",
         "gemm_nvfp4_256x64_split2",
         "gemm_nvfp4_128x256_share2",
@@ -45,7 +45,7 @@ fn the_product_waits_for_its_activations() {
 /// A product behind a product, which writes the same result once the first one has ended.
 #[test]
 fn products_follow_each_other() {
-    for name in ["gemm_nvfp4_128x128", "gemm_nvfp4_256x64_split4"] {
+    for name in ["gemm_nvfp4_128x64", "gemm_nvfp4_256x64_split4"] {
         for schedule in SCHEDULES {
             for dynamic in [false, true] {
                 let mut product = product(name, false, dynamic, 5, schedule);

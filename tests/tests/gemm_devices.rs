@@ -3,6 +3,7 @@
 //! Where inputs make all sums exact, the result does not depend on the order of summing: it is the
 //! oracle's, rounded once, and a GPU's bytes are those of the emulator of its architecture.
 
+use fp4_formats::gemm::Split;
 use std::collections::BTreeSet;
 
 use fp4_formats::gemm::hopper::config::K_STEP;
@@ -97,14 +98,14 @@ impl Dealer {
     fn case(
         &mut self,
         config: &'static HopperConfig,
-        splits: u32,
+        split: Split,
         sizes: Option<[usize; 3]>,
         most: usize,
     ) -> Case {
         let rng = &mut self.rng;
         let Scheme { format, operand } = config.scheme;
         let l = self.batches.deal(rng);
-        let enough = |k: usize| k.div_ceil(K_STEP as usize) >= splits as usize;
+        let enough = |k: usize| k.div_ceil(K_STEP as usize) >= split.cluster() as usize;
         let [m, n, k] = sizes.unwrap_or_else(|| {
             let k = self.depths.deal_where(rng, enough);
             let m = self.tokens.deal_where(rng, |m| l * m * k <= most);
@@ -127,12 +128,12 @@ impl Dealer {
         case.alpha = self.alphas.deal(rng);
         case.tensor_scales = self.scales.deal(rng);
         case.seed = rng.next_u64();
-        case.kernel(config.name, splits)
+        case.kernel(config.name, split)
     }
 }
 
 /// The parts of K that every configuration of sm_90a is run with.
-const SPLITS: [u32; 3] = [0, 1, 2];
+const SPLITS: [Split; 3] = [Split::StreamK, Split::None, Split::Cluster(2)];
 
 /// Every configuration of sm_90a, divided in each way, with exact inputs and full-range ones:
 /// weights and activations in both formats and as 16-bit floats, all results, factors, bias and
@@ -144,9 +145,9 @@ fn every_configuration_and_every_size() {
     let mut seen = [(); 3].map(|()| BTreeSet::new());
     for generator in [Generator::Exact, Generator::FullRange] {
         for config in &CONFIGS {
-            for splits in SPLITS {
-                let splits = splits.min(config.max_splits());
-                let case = dealer.case(config, splits, None, SMALL);
+            for split in SPLITS {
+                let split = split.at_most(config.max_split());
+                let case = dealer.case(config, split, None, SMALL);
                 let case = Case { generator, ..case };
                 let GemmShape { m, n, k, .. } = case.shape;
                 for (seen, size) in seen.iter_mut().zip([m, n, k]) {
@@ -170,15 +171,23 @@ fn all_sizes_on_a_gpu() {
     let devices = [kernels];
     let mut dealer = Dealer::new(23);
     let mut choices = Deck::new(&CONFIGS.each_ref());
-    let mut parts = Deck::new(&[0, 1, 2, 3, 5, 8]);
+    let mut splits = Deck::new(&[
+        Split::StreamK,
+        Split::None,
+        Split::Cluster(2),
+        Split::Cluster(3),
+        Split::Cluster(5),
+        Split::Cluster(8),
+    ]);
     for m in TOKENS {
         for n in ROWS {
             for k in DEPTHS {
                 for generator in [Generator::Exact, Generator::FullRange] {
                     let config = choices.deal(&mut dealer.rng);
-                    let most = config.max_splits().min(k.div_ceil(K_STEP as usize) as u32);
-                    let splits = parts.deal_where(&mut dealer.rng, |splits| splits <= most);
-                    let mut case = dealer.case(config, splits, Some([m, n, k]), usize::MAX);
+                    let most = config.max_split().min(k.div_ceil(K_STEP as usize) as u32);
+                    let suits = |split: Split| split.cluster() <= most;
+                    let split = splits.deal_where(&mut dealer.rng, suits);
+                    let mut case = dealer.case(config, split, Some([m, n, k]), usize::MAX);
                     case.generator = generator;
                     if (m + n + k) % 4 == 0 {
                         case.overrides = GemmOverrides::default();

@@ -211,9 +211,9 @@ fn weights_of_other_sizes_and_orders_are_refused() {
         assert_eq!(launch("more columns", &deeper), expected);
 
         let [ours, theirs] = if on_hopper {
-            ["nvfp4 for f16 activations on sm_90a", "nvfp4 on sm_100a"]
+            ["nvfp4 in the order of wgmma for f16 activations", "nvfp4 in the order of tcgen05"]
         } else {
-            ["nvfp4 on sm_100a", "nvfp4 for f16 activations on sm_90a"]
+            ["nvfp4 in the order of tcgen05", "nvfp4 in the order of wgmma for f16 activations"]
         };
         let order = |found: &str| {
             format!("order of the weights must be {ours}, as planned, but is {found}")
@@ -233,12 +233,15 @@ fn weights_of_other_sizes_and_orders_are_refused() {
         assert_eq!(refused("too little memory", repacked.upload_to(short)), expected);
 
         let mxfp4 = upload(kernels, &blocks::<Mxfp4>(1, N, 1.0), kind::<Mxfp4>());
-        let found =
-            if on_hopper { "mxfp4 for bf16 activations on sm_90a" } else { "mxfp4 on sm_100a" };
+        let found = if on_hopper {
+            "mxfp4 in the order of wgmma for bf16 activations"
+        } else {
+            "mxfp4 in the order of tcgen05"
+        };
         assert_eq!(launch("another format", &mxfp4), order(found));
         if on_hopper {
             let bf16 = upload(kernels, &b, ActivationKind::Halves(Operand::Bf16));
-            let found = "nvfp4 for bf16 activations on sm_90a";
+            let found = "nvfp4 in the order of wgmma for bf16 activations";
             assert_eq!(launch("for other activations", &bf16), order(found));
         }
     }

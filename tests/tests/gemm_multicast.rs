@@ -1,5 +1,6 @@
 //! CTAs of an sm_90a cluster that share activations: each copies its part by multicast for all.
 
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::CONFIGS;
 use nvfp4::generate::Generator;
 use nvfp4_tests::gemm::{Case, F16};
@@ -10,7 +11,7 @@ use ptx_emu::Gpu;
 /// tile per CTA and several, sums through the workspace.
 #[test]
 fn shared_activations() {
-    let sharing: Vec<_> = CONFIGS.iter().filter(|config| config.sharers > 1).collect();
+    let sharing: Vec<_> = CONFIGS.iter().filter(|config| config.multicast > 1).collect();
     assert_eq!(sharing.len(), 6);
     // On few SMs a CTA has several tiles.
     let machine = |sms, schedule| emulated_on(Gpu { sms, ..Gpu::h200() }, schedule);
@@ -23,7 +24,7 @@ fn shared_activations() {
                 let scheme = config.scheme;
                 let mut case = Case::new([m, n, k, [1, 1, 1, 2][index % 4]])
                     .decoded_to(scheme.format, scheme.operand, index)
-                    .kernel(config.name, (index / 6 % 2) as u32);
+                    .kernel(config.name, [Split::StreamK, Split::None][index / 6 % 2]);
                 case.shared_weights = index % 8 == 3;
                 case.generator = Generator::ALL[index % 3];
                 case.seed = index as u64;
@@ -40,17 +41,17 @@ fn shared_activations() {
 fn sharing_halves_what_is_read() {
     let kernels = emulated(DEVICES[0], SCHEDULES[3]);
     for (name, pair, tokens) in [
-        ("gemm_sm90_nvfp4_f16_128x64", "gemm_sm90_nvfp4_f16_128x64_pair", 64),
-        ("gemm_sm90_nvfp4_f16_128x128", "gemm_sm90_nvfp4_f16_128x128_pair", 128),
+        ("gemm_sm90_nvfp4_f16_128x64", "gemm_sm90_nvfp4_f16_128x64_multicast2", 64),
+        ("gemm_sm90_nvfp4_f16_128x128", "gemm_sm90_nvfp4_f16_128x128_multicast2", 128),
     ] {
-        for splits in [0, 1] {
+        for split in [Split::StreamK, Split::None] {
             // Three row tiles: the last one's CTA has its half of the activations still to copy.
             let [one, two] = [name, pair].map(|name| {
                 let case = Case::new([tokens, 384, 1280, 1]).activations(F16);
                 let case = Case { generator: Generator::FullRange, ..case };
-                case.kernel(name, splits).check(&kernels)
+                case.kernel(name, split).check(&kernels)
             });
-            if splits == 1 {
+            if split == Split::None {
                 assert_eq!(one.bytes, two.bytes, "{pair}");
             }
             let [one, two] = [one, two].map(|result| result.reports[0].counters.asynchronous);

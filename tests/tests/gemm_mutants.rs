@@ -6,6 +6,7 @@
 
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::Blocked128x4;
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
 use nvfp4::device::{Device, DeviceRequest};
 use nvfp4::tune::ResultKind;
@@ -22,17 +23,17 @@ const SEEDS: u64 = 6;
 /// Mutants that each kernel must have.
 const LEAST: usize = 60;
 
-/// A product by a kernel with so many parts of K, of the sizes M, N and K; exact operands with
+/// A product by a kernel with a split of K, of the sizes M, N and K; exact operands with
 /// scales in the 128x4 layout.
 fn case(
     kernel: &str,
-    splits: u32,
+    split: Split,
     [m, n, k]: [usize; 3],
     activations: ActivationType,
     result: ResultKind,
 ) -> Case {
     let case = Case::new([m, n, k, 1]).activations(activations).result(result);
-    Case { layout: Blocked128x4, ..case }.kernel(kernel, splits)
+    Case { layout: Blocked128x4, ..case }.kernel(kernel, split)
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -89,16 +90,16 @@ fn check(launches: &[Experiment]) {
 }
 
 /// A launch on sm_90a with f16 activations, on `sms` SMs.
-fn hopper_on(sms: u32, kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
+fn hopper_on(sms: u32, kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
-    experiment(&case(kernel, splits, shape, F16, FLOATS), &gpu)
+    experiment(&case(kernel, split, shape, F16, FLOATS), &gpu)
 }
 
 /// Planned for an SM, where two CTAs fit, or for a cluster.
-fn hopper(kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
-    let mut experiment = hopper_on(1, kernel, splits, shape);
+fn hopper(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
+    let mut experiment = hopper_on(1, kernel, split, shape);
     // Beside a cluster there is room for the kernel before.
-    experiment.gpu.sms = splits;
+    experiment.gpu.sms = split.cluster();
     experiment
 }
 
@@ -106,7 +107,7 @@ fn hopper(kernel: &'static str, splits: u32, shape: [usize; 3]) -> Experiment {
 /// stages, so that it waits for one when it begins the next tile, which has an odd number of
 /// steps: the loop is unrolled twice, and the odd step has code of its own.
 fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
-    hopper_on(sms, kernel, 0, shape)
+    hopper_on(sms, kernel, Split::StreamK, shape)
 }
 
 /// `wgmma`. Six tiles of five steps for two CTAs: the ring of six stages wraps twice, stages are
@@ -116,9 +117,9 @@ fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
 fn hopper_32_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x32";
     check(&[
-        hopper(kernel, 1, [20, 740, 624]),
+        hopper(kernel, Split::None, [20, 740, 624]),
         shared(2, kernel, [20, 332, 1904]),
-        hopper(kernel, 2, [20, 140, 3312]),
+        hopper(kernel, Split::Cluster(2), [20, 140, 3312]),
     ]);
 }
 
@@ -127,16 +128,16 @@ fn hopper_32_tokens() {
 fn hopper_64_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x64";
     check(&[
-        hopper(kernel, 1, [36, 740, 624]),
+        hopper(kernel, Split::None, [36, 740, 624]),
         shared(2, kernel, [36, 332, 1136]),
-        hopper(kernel, 2, [36, 140, 2288]),
+        hopper(kernel, Split::Cluster(2), [36, 140, 2288]),
     ]);
 }
 
 /// A launch whose CTAs share activations, planned for so many SMs.
-fn sharing(kernel: &'static str, splits: u32, shape: [usize; 3], sms: u32) -> Experiment {
+fn sharing(kernel: &'static str, split: Split, shape: [usize; 3], sms: u32) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
-    let mut experiment = experiment(&case(kernel, splits, shape, F16, FLOATS), &gpu);
+    let mut experiment = experiment(&case(kernel, split, shape, F16, FLOATS), &gpu);
     // Beside two clusters there is room for the kernel before.
     experiment.gpu.sms = 4;
     experiment
@@ -146,8 +147,11 @@ fn sharing(kernel: &'static str, splits: u32, shape: [usize; 3], sms: u32) -> Ex
 /// four divide three pairs of 20 steps: 10 are given, more than there are stages, 5 follow.
 #[test]
 fn hopper_pairs() {
-    let kernel = "gemm_sm90_nvfp4_f16_128x64_pair";
-    check(&[sharing(kernel, 1, [36, 588, 1648], 1), sharing(kernel, 0, [36, 740, 2544], 16)]);
+    let kernel = "gemm_sm90_nvfp4_f16_128x64_multicast2";
+    check(&[
+        sharing(kernel, Split::None, [36, 588, 1648], 1),
+        sharing(kernel, Split::StreamK, [36, 740, 2544], 16),
+    ]);
 }
 
 /// Warps on their own, eight stages.
@@ -156,8 +160,8 @@ fn hopper_8_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x8";
     check(&[
         shared(3, kernel, [5, 460, 2160]),
-        hopper(kernel, 1, [5, 740, 752]),
-        hopper(kernel, 2, [5, 140, 4336]),
+        hopper(kernel, Split::None, [5, 740, 752]),
+        hopper(kernel, Split::Cluster(2), [5, 140, 4336]),
     ]);
 }
 
@@ -171,7 +175,7 @@ fn blackwell(
 ) -> Experiment {
     let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
     let gpu = Gpu { sms: 8, ..nvfp4_tests::b200() };
-    let case = case(kernel, config.splits, shape, BLOCKED, result);
+    let case = case(kernel, config.split(), shape, BLOCKED, result);
     let mut experiment = experiment(&case, &gpu);
     // Beside a cluster there is room for the kernel before, or for another cluster.
     experiment.gpu.sms = 2 * config.cluster();
@@ -208,7 +212,7 @@ fn blackwell_pairs_and_shares() {
     ]);
 }
 
-/// A cluster of two that splits K.
+/// A cluster of two that split K.
 #[test]
 fn blackwell_splits() {
     let kernel = "gemm_nvfp4_128x64_split2";

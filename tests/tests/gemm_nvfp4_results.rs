@@ -2,11 +2,12 @@
 //! f32 result of the same kernel, bit for bit, and within the f64 oracle's bound.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::{OUT_RECIPE, blackwell, hopper};
 use fp4_formats::quantize::Format;
 use fp4_formats::recipe::{Nvfp4Tensor, Software};
 use fp4_formats::{FloatType, Nvfp4, e4m3, pack};
-use nvfp4::bench::{self, GemmBench, Left, Protocol};
+use nvfp4::bench::{self, ActivationInput, GemmBench, Protocol};
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::gemm::{Activations, GemmOptions, GemmRun, Output, Repacked, gemm, reference};
 use nvfp4::generate::Generator;
@@ -56,13 +57,14 @@ fn every_configuration() {
     let h200 = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
     for (index, config) in hopper::CONFIGS.iter().enumerate() {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 48);
-        for (k, splits) in [(160, 1), (672, 3), (1056, 8)] {
-            let splits = splits.min(config.max_splits());
-            let layout = ScaleLayout::ALL[(index + splits as usize) % 2];
+        for (k, split) in [(160, Split::None), (672, Split::Cluster(3)), (1056, Split::Cluster(8))]
+        {
+            let split = split.at_most(config.max_split());
+            let layout = ScaleLayout::ALL[(index + split.cluster() as usize) % 2];
             let mut case = Case::new([m, n, k, 1])
                 .decoded_to(config.scheme.format, config.scheme.operand, 0)
                 .result(ResultKind::Nvfp4(layout))
-                .kernel(config.name, splits);
+                .kernel(config.name, split);
             case.generator = Generator::FullRange;
             case.check(&h200[index % 5]);
         }
@@ -76,7 +78,7 @@ fn every_configuration() {
             let mut case = Case::new([m, n, k, 1])
                 .format(config.format)
                 .result(ResultKind::Nvfp4(layout))
-                .kernel(config.name, config.splits);
+                .kernel(config.name, config.split());
             if let Some(operand) = config.left {
                 case.activations = ActivationType::Halves(operand);
             }
@@ -226,7 +228,7 @@ fn benches_verify() {
         let kernels = emulated(device, Schedule::Eager);
         let bench = GemmBench {
             format: Format::Nvfp4,
-            left: Left::Fp4,
+            activations: ActivationInput::Fp4,
             generator: Generator::FullRange,
             seed: 1,
             layout: Linear,

@@ -1,6 +1,7 @@
 //! What the GEMM does not take is an error before any launch, with the field's name.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4};
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::CONFIGS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Mxfp4, Nvfp4};
@@ -59,18 +60,30 @@ fn activations_without_a_kernel() {
 #[test]
 fn unsuitable_overrides() {
     let [h200, b200] = machines();
-    let pair = CONFIGS.iter().find(|config| config.sharers > 1).expect("one that shares");
+    let pair = CONFIGS.iter().find(|config| config.multicast > 1).expect("one that shares");
     let (small, large) = ([3, 8, 64, 1], [64, 256, 1280, 1]);
-    for (kernels, sizes, kernel, splits, named) in [
-        (&h200, small, None, Some(2), "parts of K must be from 0 to 1"),
-        (&h200, large, Some(pair.name), Some(2), "parts of K must be from 0 to 1"),
+    for (kernels, sizes, kernel, split, named) in [
+        (
+            &h200,
+            small,
+            None,
+            Some(Split::Cluster(2)),
+            "split of K must be none, stream-k, or cluster:N",
+        ),
+        (
+            &h200,
+            large,
+            Some(pair.name),
+            Some(Split::Cluster(2)),
+            "split of K must be none, stream-k, or cluster:N",
+        ),
         (&h200, small, Some("gemm_nvfp4_128x64"), None, "gemm_sm90_nvfp4_f16_128x8"),
         (&b200, small, Some("gemm_nvfp4_1x1"), None, "gemm_nvfp4_128x64"),
         (&b200, small, Some("gemm_nvfp4_f16_128x64"), None, "gemm_nvfp4_128x64"),
         (&b200, small, Some("gemm_nvfp4_128x64_split2"), None, "configuration"),
-        (&b200, small, None, Some(3), "configuration"),
+        (&b200, small, None, Some(Split::Cluster(3)), "configuration"),
     ] {
-        let overrides = GemmOverrides { kernel: kernel.map(Into::into), splits };
+        let overrides = GemmOverrides { kernel: kernel.map(Into::into), split };
         let options = GemmOptions { overrides, ..GemmOptions::default() };
         let text = message(kernels, sizes, &options);
         assert!(text.contains(named), "{text}");

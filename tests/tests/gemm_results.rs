@@ -1,5 +1,6 @@
 //! Results of the GEMM on the emulated machines, against the f64 oracle.
 
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
@@ -24,11 +25,11 @@ fn every_configuration_of_sm_90a() {
         .flat_map(|config| machines.iter().map(move |kernels| (config, kernels)))
     {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 72);
-        for (k, splits) in [(160, 1), (672, 3), (672, 0)] {
-            let splits = splits.min(config.max_splits());
+        for (k, split) in [(160, Split::None), (672, Split::Cluster(3)), (672, Split::StreamK)] {
+            let split = split.at_most(config.max_split());
             Case::new([m, n, k, 1])
                 .decoded_to(config.scheme.format, config.scheme.operand, 0)
-                .kernel(config.name, splits)
+                .kernel(config.name, split)
                 .check(kernels);
         }
     }
@@ -56,7 +57,7 @@ fn every_configuration_of_sm_100a() {
                 case.alpha = -0.75;
                 case.vectors = [i.is_multiple_of(2), i.is_multiple_of(3), shared];
                 case.result = result;
-                let case = case.kernel(config.name, config.splits);
+                let case = case.kernel(config.name, config.split());
                 case.check(&machines[(i + 2 * at + usize::from(shared)) % 5]);
             }
         }
@@ -92,11 +93,13 @@ fn ragged_shapes() {
 /// Long K that is no multiple of a step, in as many parts as there can be.
 #[test]
 fn long_k() {
-    for (splits, schedule) in [8, 5, 1, 0, 0].into_iter().zip(SCHEDULES) {
+    let splits =
+        [Split::Cluster(8), Split::Cluster(5), Split::None, Split::StreamK, Split::StreamK];
+    for (split, schedule) in splits.into_iter().zip(SCHEDULES) {
         let kernels = emulated(DEVICES[0], schedule);
         for &activations in ActivationType::all(Format::Nvfp4) {
             let mut case = Case::new([9, 130, 7184, 1]).activations(activations);
-            case.overrides.splits = Some(splits);
+            case.overrides.split = Some(split);
             case.check(&kernels);
         }
     }
@@ -213,19 +216,22 @@ fn halves_as_planned_on_sm_100a() {
 /// number of parts no result depends on the schedule.
 #[test]
 fn results_do_not_depend_on_timing() {
-    for (generator, parts) in
-        [(Generator::Exact, 0..=8), (Generator::FullRange, 0..=0), (Generator::FullRange, 4..=4)]
-    {
+    let all: Vec<Split> = Split::up_to(8).collect();
+    for (generator, splits) in [
+        (Generator::Exact, &all[..]),
+        (Generator::FullRange, &[Split::StreamK]),
+        (Generator::FullRange, &[Split::Cluster(4)]),
+    ] {
         let mut first = None;
         for schedule in SCHEDULES {
             let kernels = emulated(DEVICES[0], schedule);
-            for splits in parts.clone() {
+            for &split in splits {
                 let mut case = Case::new([20, 144, 1040, 1]);
                 case.generator = generator;
-                case.overrides = GemmOverrides { kernel: None, splits: Some(splits) };
+                case.overrides = GemmOverrides { kernel: None, split: Some(split) };
                 let bytes = case.check(&kernels).bytes;
                 let expected = first.get_or_insert_with(|| bytes.clone());
-                assert_eq!(*expected, bytes, "{generator} {schedule}, {splits} parts");
+                assert_eq!(*expected, bytes, "{generator} {schedule}, split {split}");
             }
         }
     }

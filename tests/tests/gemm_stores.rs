@@ -12,15 +12,15 @@ use ptx_emu::Schedule;
 /// pairs, splits, shares, 16-bit activations.
 const NAMES: [&str; 10] = [
     "gemm_nvfp4_128x64",
-    "gemm_nvfp4_128x256",
-    "gemm_mxfp4_256x256",
+    "gemm_nvfp4_128x256_share2",
+    "gemm_mxfp4_256x256_share2",
     "gemm_nvfp4_256x128_share2",
-    "gemm_nvfp4_128x64_split4",
-    "gemm_nvfp4_128x128_split2",
+    "gemm_nvfp4_128x64_split2",
+    "gemm_nvfp4_128x128_split4",
     "gemm_nvfp4_256x64_split4",
     "gemm_nvfp4_f16_128x64_split4",
-    "gemm_mxfp4_bf16_128x128",
-    "gemm_nvfp4_f16_256x256",
+    "gemm_mxfp4_bf16_128x64",
+    "gemm_nvfp4_bf16_256x256",
 ];
 
 /// Every type of the result, both orientations, with and without vectors, ragged: both
@@ -134,7 +134,7 @@ const STORE: &str = "cp.async.bulk.tensor.3d.global.shared::cta";
 /// most schedules, or where the copy engine is late enough to outlive its CTA.
 #[test]
 fn boxes_that_are_not_ordered_are_found() {
-    let name = "gemm_nvfp4_128x128";
+    let name = "gemm_nvfp4_128x64";
     let read = "cp.async.bulk.wait_group.read";
     for (what, from, to, diagnosis, least) in [
         ("the proxy fence", "fence.proxy.async.shared::cta;", "", "fence.proxy.async", 5),

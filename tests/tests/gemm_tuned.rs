@@ -2,6 +2,7 @@
 //! and its results are right.
 
 use fp4_formats::FloatType;
+use fp4_formats::gemm::Split;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{GemmResult, Source};
 use nvfp4::quantize::Format;
@@ -12,14 +13,23 @@ use nvfp4_tests::{SCHEDULES, emulated};
 
 /// A machine, and for each kind of activations a kernel that its model does not choose for few
 /// tokens, with its parts of K.
-type Machine = (&'static str, [(ActivationType, &'static str, u32); 2]);
+type Machine = (&'static str, [(ActivationType, &'static str, Split); 2]);
 
 const MACHINES: [Machine; 2] = [
     (
         "emu:h200",
-        [(LINEAR, "gemm_sm90_nvfp4_f16_128x64", 3), (F16, "gemm_sm90_nvfp4_f16_128x32", 0)],
+        [
+            (LINEAR, "gemm_sm90_nvfp4_f16_128x64", Split::Cluster(3)),
+            (F16, "gemm_sm90_nvfp4_f16_128x32", Split::StreamK),
+        ],
     ),
-    ("emu:b200", [(LINEAR, "gemm_nvfp4_128x128_split2", 2), (F16, "gemm_nvfp4_f16_128x128", 1)]),
+    (
+        "emu:b200",
+        [
+            (LINEAR, "gemm_nvfp4_128x64_split2", Split::Cluster(2)),
+            (F16, "gemm_nvfp4_f16_256x128", Split::None),
+        ],
+    ),
 ];
 
 /// An exact product, checked against the oracle.
@@ -41,22 +51,22 @@ fn the_tables_kernel_runs_and_is_right() {
         for schedule in SCHEDULES {
             let kernels = emulated(device, schedule).with_tuning(Tuning::off());
             let mut table = Table::new(kernels.tune_key().clone());
-            for (activations, kernel, splits) in entries {
+            for (activations, kernel, split) in entries {
                 let problem = problem(activations, shape);
-                table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 1 });
+                table.insert(problem, Measured { kernel: kernel.into(), split, median_ns: 1 });
             }
             // As a file would bring it.
             let table = Table::parse(&table.text(), "t").expect("valid");
             let tuned = kernels.clone().with_tuning(Tuning::new(table));
-            for (kind, kernel, splits) in entries {
+            for (kind, kernel, split) in entries {
                 let by_model = run(&kernels, kind, shape);
                 assert_eq!(by_model.plan.source, Source::Model);
-                assert_ne!((by_model.plan.kernel, by_model.plan.splits), (kernel, splits));
+                assert_ne!((by_model.plan.kernel, by_model.plan.split), (kernel, split));
                 // The same tokens, and another number of the class.
                 for m in [5, 7] {
                     let result = run(&tuned, kind, GemmShape { m, ..shape });
                     let plan = &result.plan;
-                    assert_eq!((plan.kernel, plan.splits), (kernel, splits), "{device}: {plan}");
+                    assert_eq!((plan.kernel, plan.split), (kernel, split), "{device}: {plan}");
                     assert_eq!(plan.source, Source::Table { m: 5 });
                     let product = result.reports.last().expect("an emulated launch");
                     assert!(product.counters.warp_instructions > 0);
@@ -82,7 +92,7 @@ fn a_wrong_table_makes_no_wrong_result() {
         let mut table = Table::new(kernels.tune_key().clone());
         table.insert(
             problem(LINEAR, shape),
-            Measured { kernel: kernel.into(), splits: 1, median_ns: 1 },
+            Measured { kernel: kernel.into(), split: Split::None, median_ns: 1 },
         );
         let result = run(&kernels.with_tuning(Tuning::new(table)), LINEAR, shape);
         assert_eq!(result.plan.source, Source::Model);

@@ -65,7 +65,7 @@ impl Memory {
         let made = self.made;
         let earlier = made.map(|made| mutation::earlier(&mut self.memory, &gpu, made, result));
         Experiment {
-            ptx: nvfp4_tests::ptx(arch),
+            ptx: nvfp4_tests::ptx(arch, entry),
             gpu,
             entry: entry.to_owned(),
             grid,

@@ -1,7 +1,7 @@
 //! One configuration of each family of kernels under two schedules, against the oracle or the CPU:
 //! what `cargo xtask test --quick` launches.
 
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{Split, blackwell, hopper};
 use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{FloatType, ScaleLayout};
@@ -41,7 +41,7 @@ fn first_of_each<T, K: PartialEq>(all: &[T], kind: impl Fn(&T) -> K) -> Vec<&T> 
 /// share activations; K divided evenly.
 #[test]
 fn gemm_of_sm_90a() {
-    let kinds = first_of_each(&hopper::CONFIGS, |c| (c.scheme, c.by_warp(), c.sharers));
+    let kinds = first_of_each(&hopper::CONFIGS, |c| (c.scheme, c.uses_mma_sync(), c.multicast));
     assert_eq!(kinds.len(), 9);
     for schedule in schedules() {
         let kernels = emulated(DEVICES[0], schedule);
@@ -49,7 +49,7 @@ fn gemm_of_sm_90a() {
             let sizes = [config.tokens as usize + 3, config.rows as usize + 80, 416, 1];
             let mut case = Case::new(sizes)
                 .decoded_to(config.scheme.format, config.scheme.operand, i)
-                .kernel(config.name, 0);
+                .kernel(config.name, Split::StreamK.at_most(config.max_split()));
             if i % 3 == 0 {
                 case.result = ResultKind::Nvfp4(ScaleLayout::ALL[i / 3 % 2]);
             }
@@ -71,7 +71,7 @@ fn gemm_of_sm_100a() {
             let k = (config.step() * config.splits) as usize + 32;
             let mut case = Case::new([9, config.rows() as usize + 80, k, 1])
                 .format(config.format)
-                .kernel(config.name, config.splits);
+                .kernel(config.name, config.split());
             if let Some(operand) = config.left {
                 case.activations = ActivationType::Halves(operand);
             }

@@ -11,6 +11,7 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_lazy::raw;
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::recipe::Nvfp4Recipe;
@@ -63,7 +64,7 @@ impl Layer {
     fn new(
         kernels: &Kernels,
         shape: GemmShape,
-        splits: Option<u32>,
+        split: Option<Split>,
         mut memory: impl FnMut(&str, usize) -> DeviceBuffer,
     ) -> Self {
         let GemmShape { m, n, k, .. } = shape;
@@ -75,7 +76,7 @@ impl Layer {
             .expect("finite");
         let options = GemmOptions {
             output: FloatType::F32.into(),
-            overrides: GemmOverrides { kernel: None, splits },
+            overrides: GemmOverrides { kernel: None, split },
             ..GemmOptions::default()
         };
         let weights = [FP4, BF16].map(|kind| {
@@ -164,16 +165,16 @@ fn plans(
 }
 
 /// Few tokens and many, K whole and in parts that meet in the workspace.
-const CASES: [(GemmShape, Option<u32>); 3] = [
+const CASES: [(GemmShape, Option<Split>); 3] = [
     (GemmShape { m: 3, n: 200, k: 512, l: 1 }, None),
     (GemmShape { m: 70, n: 392, k: 1040, l: 1 }, None),
-    (GemmShape { m: 20, n: 264, k: 2048, l: 1 }, Some(0)),
+    (GemmShape { m: 20, n: 264, k: 2048, l: 1 }, Some(Split::StreamK)),
 ];
 
-/// `splits` 0 is of sm_90a alone.
-fn cases(kernels: &Kernels) -> impl Iterator<Item = (GemmShape, Option<u32>)> {
+/// Stream-K is of sm_90a alone.
+fn cases(kernels: &Kernels) -> impl Iterator<Item = (GemmShape, Option<Split>)> {
     let hopper = kernels.device().choice().arch.tensor() == TensorFamily::Wgmma;
-    CASES.into_iter().map(move |(shape, splits)| (shape, splits.filter(|_| hopper)))
+    CASES.into_iter().map(move |(shape, split)| (shape, split.filter(|_| hopper)))
 }
 
 #[test]
@@ -182,9 +183,9 @@ fn emulated_layers_in_memory_of_the_callers() {
         let kernels = nvfp4_tests::emulated(name, ptx_emu::Schedule::Eager);
         let device = kernels.device().clone();
         let arena = DeviceBuffer::poisoned(&device, "arena", 4 << 20).expect("memory");
-        for (shape, splits) in cases(&kernels) {
+        for (shape, split) in cases(&kernels) {
             let mut at = arena.address();
-            let layer = Layer::new(&kernels, shape, splits, |name, bytes| {
+            let layer = Layer::new(&kernels, shape, split, |name, bytes| {
                 let start = at;
                 at += bytes.next_multiple_of(256) as u64;
                 // SAFETY: nothing on the emulator depends on it.
@@ -335,9 +336,9 @@ fn a_layer_in_an_engines_graph() {
     // SAFETY: the stream is the engine's, which is dropped after everything else.
     let kernels = unsafe { kernels.with_stream(engine.stream) }.expect("the primary context");
     let device = kernels.device().clone();
-    for (shape, splits) in cases(&kernels) {
+    for (shape, split) in cases(&kernels) {
         let layer =
-            Layer::new(&kernels, shape, splits, |name, bytes| engine.view(&device, name, bytes));
+            Layer::new(&kernels, shape, split, |name, bytes| engine.view(&device, name, bytes));
         let before = device.allocations();
         // Once as it is.
         let x = layer.activations(1);
@@ -377,9 +378,8 @@ fn a_layer_behind_a_copy_in_the_graph() {
     // SAFETY: as above.
     let kernels = unsafe { kernels.with_stream(engine.stream) }.expect("the primary context");
     let device = kernels.device().clone();
-    let (shape, splits) = CASES[0];
-    let layer =
-        Layer::new(&kernels, shape, splits, |name, bytes| engine.view(&device, name, bytes));
+    let (shape, split) = CASES[0];
+    let layer = Layer::new(&kernels, shape, split, |name, bytes| engine.view(&device, name, bytes));
     let bytes = layer.input.len();
     let staging = engine.alloc(bytes);
     layer.launch();
@@ -406,9 +406,8 @@ fn first_launches_can_be_recorded() {
     // SAFETY: as above.
     let kernels = unsafe { kernels.with_stream(engine.stream) }.expect("the primary context");
     let device = kernels.device().clone();
-    let (shape, splits) = CASES[1];
-    let layer =
-        Layer::new(&kernels, shape, splits, |name, bytes| engine.view(&device, name, bytes));
+    let (shape, split) = CASES[1];
+    let layer = Layer::new(&kernels, shape, split, |name, bytes| engine.view(&device, name, bytes));
     let (graph, _) = engine.record(|| layer.launch());
     let x = layer.activations(7);
     engine.copy(layer.input.address(), x.bytes());

@@ -9,8 +9,8 @@
 use crate::{build_kernels, run};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use cuda_builder::{Built, Compiler, ptx};
-use fp4_formats::Arch;
+use cuda_builder::{Compiler, ptx};
+use fp4_formats::{Arch, Family};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -42,19 +42,20 @@ pub fn expected(arch: Arch) -> Result<Counts> {
     all.remove(arch.name()).with_context(|| format!("{} lacks {arch}", path.display()))
 }
 
-/// Compiles an architecture's kernels and counts.
+/// Compiles an architecture's kernels and counts, of those that synchronise nothing, too.
 pub fn compiled(arch: Arch, compiler: &Compiler) -> Result<Counts> {
-    Ok(of(&build_kernels::compile(arch, compiler.clone())?))
-}
-
-/// The counts of compiled kernels, those that synchronise nothing included.
-fn of(built: &Built) -> Counts {
-    let kernels = built.kernels.iter().map(|kernel| (kernel.name.clone(), Opcodes::new()));
-    let mut counts: Counts = kernels.collect();
-    for ((kernel, opcode), count) in ptx::convergent_counts(&built.ptx) {
-        counts.entry(kernel).or_default().insert(opcode, count);
+    let families = Family::of(arch).map(|family| (arch, family)).collect();
+    let mut counts = Counts::new();
+    for ((_, family), built) in build_kernels::compile(families, compiler)? {
+        let built = built.with_context(|| family.to_string())?;
+        counts.extend(built.kernels.into_iter().map(|kernel| (kernel.name, Opcodes::new())));
+        for ((kernel, opcode), count) in ptx::convergent_counts(&built.ptx) {
+            let opcodes = counts.get_mut(&kernel);
+            let opcodes = opcodes.with_context(|| format!("{opcode} outside of any kernel"))?;
+            opcodes.insert(opcode, count);
+        }
     }
-    counts
+    Ok(counts)
 }
 
 /// What differs, one line for each kernel.

@@ -3,6 +3,7 @@
 use crate::{build_kernels, run};
 use anyhow::{Context, Result};
 use fp4_formats::Arch;
+use nvfp4_manifest::FILE_NAME;
 use std::process::ExitCode;
 
 const README: &str = "\
@@ -34,7 +35,10 @@ pub fn run() -> Result<ExitCode> {
         (run::target().join("release/examples/cuda_selftest"), dist.join("cuda_selftest")),
     ];
     for arch in Arch::ALL {
-        for name in ["kernels.ptx", "manifest.json"] {
+        let manifest = build_kernels::manifest(arch)?;
+        let cubins = manifest.modules.iter().filter_map(|m| Some(&m.cubin.as_ref()?.file));
+        let modules = manifest.modules.iter().map(|module| &module.ptx).chain(cubins);
+        for name in modules.map(|file| file.name.as_str()).chain([FILE_NAME]) {
             files.push((
                 build_kernels::folder(arch).join(name),
                 dist.join("kernels").join(arch.name()).join(name),

@@ -36,7 +36,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Compile the kernels to PTX: target/kernels/<arch>/{kernels.ptx,manifest.json}
+    /// Compile the kernels: target/kernels/<arch>/, a module for each family and manifest.json
+    ///
+    /// Modules are PTX and, where ptxas is found, machine code beside it.
     BuildKernels(build_kernels::Options),
     /// Build what is stale, then run, verify and time (or count) a shape
     ///

@@ -23,6 +23,9 @@ use proc_macro::{Delimiter, Group, Spacing, TokenStream, TokenTree};
 /// pub unsafe fn scale(params: ScaleParams) { ... }
 /// ```
 ///
+/// Where `cuda_builder` compiles some kernels of a crate to a module of their own, all others are
+/// left out.
+///
 /// The directives are written by `cuda_builder`, which finds the marker that
 /// this attribute plants at the top of the body. The crate that uses the
 /// attribute needs `#![feature(abi_ptx)]`.
@@ -62,7 +65,14 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Stri
         return Err("a kernel needs a body".into());
     }
 
-    let mut out: TokenStream = "#[unsafe(no_mangle)]".parse().map_err(|e| format!("{e}"))?;
+    let Some(TokenTree::Ident(name)) = tokens.get(function + 1) else {
+        return Err("a kernel needs a name".into());
+    };
+    let attributes = format!(
+        "#[cfg(any(not(cuda_builder_module), cuda_builder_entry = \"{name}\"))] \
+         #[unsafe(no_mangle)]"
+    );
+    let mut out: TokenStream = attributes.parse().map_err(|e| format!("{e}"))?;
     out.extend(signature[..function].iter().cloned());
     out.extend("extern \"ptx-kernel\"".parse::<TokenStream>().map_err(|e| format!("{e}"))?);
     out.extend(signature[function..].iter().cloned());

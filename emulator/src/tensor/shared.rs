@@ -161,6 +161,30 @@ impl SharedDescriptor {
         })
     }
 
+    /// Checks the leading dimension offset of an operand that has no use for it: K-major, with a
+    /// swizzle or a chunk for each row. It is 0 or 16 bytes by convention, or the distance
+    /// from one panel along K to the next. Anything else is most likely part of another field:
+    /// the rank of a CTA, which a shared address carries above bit 23.
+    ///
+    /// # Errors
+    /// The field, if it is something else.
+    pub fn check_leading(&self, operand: &Operand) -> Result<(), TensorError> {
+        let width = self.swizzle.width();
+        let chunks = operand.k as u32 * operand.container() / 128;
+        if operand.major == Major::Mn || self.swizzle == Swizzle::None && chunks > 1 {
+            return Ok(());
+        }
+        let (panel, atom) = (operand.rows as u32 * width, 8 * width);
+        if matches!(self.leading, 0 | 16)
+            || self.leading >= panel && self.leading.is_multiple_of(atom)
+        {
+            return Ok(());
+        }
+        let required = format!("0 or 16 bytes, or a multiple of {atom} from {panel} on");
+        let actual = format!("{} bytes", self.leading);
+        Err(TensorError::new(WHAT, "leading dimension offset", required, actual))
+    }
+
     /// Address of chunk `chunk` of line `line` (see the table above).
     #[inline(always)]
     #[must_use]

@@ -38,7 +38,7 @@ impl DequantizeConfig {
         matches!(layout, ScaleLayout::Linear) && !by_row
     }
 
-    /// CTAs of a launch. Each thread has one store if that is at most [`SPREAD_BLOCKS`] CTAs per
+    /// CTAs of a launch. Each thread has one store if that is at most `SPREAD_BLOCKS` CTAs per
     /// SM, so that small matrices use as many threads as possible, and otherwise
     /// [`DEQUANTIZE_UNITS`]. In the 128x4 layout, whose rows and columns are costly to compute, it
     /// is at most one wave of resident CTAs.

@@ -7,26 +7,25 @@ use crate::layout::{ScaleLayout, TILE_BLOCKS, TILE_ROWS};
 use crate::recipe::Nvfp4Recipe;
 use crate::{FloatType, WARP};
 
-/// How one quantise kernel was compiled.
+/// The configuration of one quantise kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuantizeConfig {
     /// Entry name in the PTX module of either architecture.
     pub name: &'static str,
-    /// Format that it makes.
+    /// Format of the result.
     pub format: Format,
     /// Type of the input.
     pub input: FloatType,
-    /// The one recipe that it was made for, if not the one that
-    /// [`QuantizeParams::recipe`] says.
+    /// The recipe for which it was compiled, or `None` if [`QuantizeParams::recipe`] chooses it.
     pub recipe: Option<Nvfp4Recipe>,
-    /// Whether it quantises `silu(input) * up` rather than `input`.
+    /// Whether it quantises `silu(input) * up` instead of `input`.
     pub silu: bool,
     /// Warps of a CTA.
     pub warps: u32,
-    /// CTAs that must fit an SM together; bounds the registers.
+    /// CTAs that one SM must hold at the same time; bounds the registers.
     pub min_blocks: u32,
-    /// Whether CTAs live for the whole launch: worth it where a task is so little
-    /// traffic for its arithmetic that starting a CTA shows.
+    /// Whether CTAs are persistent, which is faster if the arithmetic of a task is large compared
+    /// with its memory traffic, so that starting a CTA costs noticeable time.
     pub persistent: bool,
 }
 
@@ -37,20 +36,20 @@ impl QuantizeConfig {
         self.warps * WARP
     }
 
-    /// 16-byte loads that bring a block.
+    /// 16-byte loads per block.
     #[must_use]
     pub const fn chunks(&self) -> u32 {
         self.format.block() * self.input.bytes() / 16
     }
 
-    /// Bytes of shared memory that a warp's task takes.
+    /// Bytes of shared memory of one task of a warp.
     #[must_use]
     pub const fn stage_bytes(&self) -> u32 {
         operand_bytes(self.chunks()) * if self.silu { 2 } else { 1 }
     }
 
-    /// Tasks of a warp whose input is on its way: as many as hide the latency of
-    /// memory, and no more than let [`Self::min_blocks`] CTAs share an SM.
+    /// Tasks of a warp whose input is being copied: enough to hide the latency of
+    /// memory, and few enough that [`Self::min_blocks`] CTAs fit one SM.
     #[must_use]
     pub const fn stages(&self) -> u32 {
         let fit = RING_BYTES / (self.warps * self.stage_bytes());
@@ -63,23 +62,22 @@ impl QuantizeConfig {
         self.warps * self.stages() * self.stage_bytes()
     }
 
-    /// Warps' worth of work: 32 blocks each.
+    /// Number of tasks. A task has 32 blocks, one per lane of a warp.
     ///
-    /// Linear scales: 32 consecutive blocks of the matrix. 128x4: four
-    /// consecutive blocks of eight rows `r + {0, 1, 32, 33, 64, 65, 96, 97}`,
+    /// With linear scales these are 32 consecutive blocks of the matrix. In the 128x4 layout they
+    /// are four consecutive blocks of each of the rows `r + {0, 1, 32, 33, 64, 65, 96, 97}`,
     /// whose scales are 32 consecutive bytes; padding counts as blocks.
     #[must_use]
     pub const fn tasks(&self, m: u32, k: u32, layout: ScaleLayout) -> u64 {
         tasks(m, k / self.format.block(), layout)
     }
 
-    /// How it is launched on a machine of `sms` SMs: CTAs, and
-    /// [`QuantizeParams::depth`].
+    /// The launch on a GPU with `sms` SMs: the number of CTAs, and [`QuantizeParams::depth`].
     ///
-    /// A persistent kernel's CTAs fit the machine together and take tasks in turn. Else
-    /// a CTA takes a few consecutive tasks of each warp and ends, so that the machine
-    /// works on one part of memory at a time; where there are too few tasks to go
-    /// round, it takes fewer.
+    /// The CTAs of a persistent kernel are all resident at the same time and process the tasks in
+    /// a grid-stride loop. A CTA of another kernel processes a few consecutive tasks per warp and
+    /// ends, so that the GPU works on one region of memory at a time. If there are too few tasks
+    /// for all SMs, it processes fewer per warp.
     #[must_use]
     pub const fn launch(&self, m: u32, k: u32, layout: ScaleLayout, sms: u32) -> (u32, u32) {
         let resident = sms as u64 * self.min_blocks as u64;
@@ -95,17 +93,17 @@ impl QuantizeConfig {
     }
 }
 
-/// Most elements of a matrix, so that tasks, and a round of all CTAs after them, stay below
-/// 2^32, and a launch below 2^31 CTAs.
+/// Most elements of a matrix, so that the number of tasks plus one round of all CTAs is below
+/// 2^32, and the number of CTAs below 2^31.
 pub const MAX_ELEMENTS: u64 = 1 << 40;
 
-/// Bytes of one operand of a task: `chunks` 16-byte words a block.
+/// Bytes of one operand of a task with `chunks` 16-byte words per block.
 #[must_use]
 pub const fn operand_bytes(chunks: u32) -> u32 {
     chunks * 16 * WARP
 }
 
-/// [`QuantizeConfig::tasks`] for `blocks` blocks a row.
+/// [`QuantizeConfig::tasks`] for `blocks` blocks per row.
 #[must_use]
 pub const fn tasks(m: u32, blocks: u32, layout: ScaleLayout) -> u64 {
     match layout {
@@ -162,8 +160,7 @@ const fn any(
     }
 }
 
-/// All quantise configurations; a kernel for each is in the PTX of both
-/// architectures.
+/// All quantise configurations. The PTX of each architecture has one kernel for each.
 pub const QUANTIZE: [QuantizeConfig; 21] = {
     use FloatType::{Bf16, F16, F32};
     use Nvfp4Recipe::{CompressedTensors, ModelOpt, TorchAo, TransformerEngine};

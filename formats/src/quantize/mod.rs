@@ -1,14 +1,14 @@
 //! The contract between the quantise, dequantise and amax kernels and whoever
 //! launches them: parameter blocks, configuration tables, launch geometry.
 //!
-//! What the kernels compute is defined in [`recipe`](crate::recipe). Matrices are
-//! row-major and dense, [M, K], K a multiple of the format's block, M K at most 2^40.
+//! [`recipe`](crate::recipe) defines the computation. Matrices are row-major and dense,
+//! `[M, K]`; K is a multiple of the format's block, and M times K is at most 2^40.
 //!
 //! # Device memory that the caller prepares
-//! * `tensor` for [`ScaleSource::TensorAmax`] and [`ScaleSource::RowAmax`]: written
-//!   by an amax kernel launched before, whose `out` must hold zeros at its start
+//! * `tensor` for [`ScaleSource::TensorAmax`] and [`ScaleSource::RowAmax`] is written
+//!   by an earlier launch of an amax kernel, whose `out` must hold zeros at its start
 //!   unless it computes row maxima.
-//! * `errors`: one u64 that holds [`NO_ERROR`]. Afterwards it holds the smallest
+//! * `errors` is one u64 that holds [`NO_ERROR`]. Afterwards it holds the smallest
 //!   linear index (`row * K + column`) of an element that is not finite, or still
 //!   [`NO_ERROR`].
 
@@ -28,11 +28,11 @@ pub use params::{AmaxParams, DequantizeParams, QuantizeParams};
 use crate::recipe::{Mxfp4Recipe, Nvfp4Recipe};
 use crate::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 
-/// What the error word holds while no element was found that is not finite.
+/// The value of the error word if all elements are finite.
 pub const NO_ERROR: u64 = u64::MAX;
 
-/// Where the tensor-level scale of NVFP4 comes from. MXFP4 has none, and its
-/// kernels ignore it.
+/// The source of the tensor-level scale of NVFP4. MXFP4 has no such scale, and its
+/// kernels ignore the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ScaleSource {
@@ -55,7 +55,7 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// The format it makes.
+    /// The format of the result.
     #[must_use]
     pub const fn format(self) -> Format {
         match self {
@@ -64,7 +64,7 @@ impl Recipe {
         }
     }
 
-    /// What [`QuantizeParams::recipe`] holds.
+    /// The value of [`QuantizeParams::recipe`].
     #[must_use]
     pub const fn code(self) -> u32 {
         match self {
@@ -103,7 +103,7 @@ impl Format {
     }
 }
 
-/// Place of a type in each group of three configurations.
+/// Index of a type in each group of three configurations.
 const fn slot(ty: FloatType) -> usize {
     match ty {
         FloatType::F32 => 0,

@@ -9,18 +9,18 @@ use crate::recipe::Nvfp4Recipe;
 ///
 /// | field | shape | layout |
 /// |---|---|---|
-/// | `input`, `up` | [M, K] of the configuration's type | 16-byte aligned |
-/// | `codes` | [M, K/2] bytes | 16-byte aligned |
-/// | `scales` | [M, K/block] | `blocked`; all padding of 128x4 is written as zero |
-/// | `tensor` | [1] or [M] f32 | 4-byte aligned; see [`ScaleSource`] |
-/// | `tensor_out` | [1], or [M] for [`ScaleSource::RowAmax`], f32 | 4-byte aligned |
+/// | `input`, `up` | `[M, K]` of the configuration's type | 16-byte aligned |
+/// | `codes` | `[M, K/2]` bytes | 16-byte aligned |
+/// | `scales` | `[M, K/block]` | `blocked`; all padding of 128x4 is written as zero |
+/// | `tensor` | `[1]` or `[M]` f32 | 4-byte aligned; see [`ScaleSource`] |
+/// | `tensor_out` | `[1]`, or `[M]` for [`ScaleSource::RowAmax`], f32 | 4-byte aligned |
 /// | `errors` | one u64 | 8-byte aligned; see the module's head |
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct QuantizeParams {
-    /// The matrix; the gate where the configuration is fused with SwiGLU.
+    /// The matrix; the gate if the configuration is fused with SwiGLU.
     pub input: u64,
-    /// What `silu(gate)` is multiplied with; 0 in kernels that do not.
+    /// The second factor of `silu(gate) * up`; 0 for configurations without it.
     pub up: u64,
     /// Packed e2m1 codes, element `2j` in the low nibble.
     pub codes: u64,
@@ -28,9 +28,9 @@ pub struct QuantizeParams {
     pub scales: u64,
     /// Largest magnitudes; 0 for [`ScaleSource::Given`].
     pub tensor: u64,
-    /// Where the tensor parameters that were used go; 0 if nobody wants them.
+    /// Where the tensor parameters that were used are written; 0 if they are not.
     pub tensor_out: u64,
-    /// Where the index of an element that is not finite goes; 0 if nobody asks.
+    /// Where the index of an element that is not finite is written; 0 if it is not.
     pub errors: u64,
     /// Rows.
     pub m: u32,
@@ -44,8 +44,8 @@ pub struct QuantizeParams {
     pub blocked: u32,
     /// [`Recipe::code`]; ignored by configurations made for one recipe.
     pub recipe: u32,
-    /// Tasks that a warp takes, in steps of the CTA's warps, where CTAs do not live for the
-    /// whole launch, so that there must be CTAs for all tasks; see [`QuantizeConfig::launch`].
+    /// Tasks per warp if CTAs are not persistent. The tasks of a warp are as many apart as the CTA
+    /// has warps, and there must be enough CTAs for all tasks; see [`QuantizeConfig::launch`].
     pub depth: u32,
 }
 
@@ -80,19 +80,19 @@ impl QuantizeParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct AmaxParams {
-    /// [M, K] of the configuration's type, 16-byte aligned; the gate where the
+    /// `[M, K]` of the configuration's type, 16-byte aligned; the gate if the
     /// configuration is fused with SwiGLU.
     pub input: u64,
-    /// As [`QuantizeParams::up`].
+    /// The same as [`QuantizeParams::up`].
     pub up: u64,
-    /// f32, [M] if `per_row`, else [1] that must hold zero before. NaN where a
-    /// magnitude is not a number.
+    /// f32: `[M]` if `per_row`, otherwise `[1]`, which must hold zero before the launch. The
+    /// result is NaN if an element is.
     pub out: u64,
     /// Rows.
     pub m: u32,
     /// Columns, a multiple of 16.
     pub k: u32,
-    /// 1 for a maximum a row, 0 for one of the whole matrix.
+    /// 1 for one maximum per row, 0 for one of the whole matrix.
     pub per_row: u32,
 }
 
@@ -106,20 +106,20 @@ impl AmaxParams {
 
 /// Parameter block of every dequantise kernel.
 ///
-/// The result is `code * (scale * tensor)`: the product of the scales is rounded
-/// to f32, then its product with the code, then that to the result's type.
+/// The result is `code * (scale * tensor)`. The product of the scales is rounded to f32, its
+/// product with the code is rounded to f32, and that is rounded to the type of the result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct DequantizeParams {
-    /// Packed e2m1 codes, [M, K/2] bytes, 8-byte aligned.
+    /// Packed e2m1 codes, `[M, K/2]` bytes, 8-byte aligned.
     pub codes: u64,
-    /// Block scales, [M, K/block]; padding is not read.
+    /// Block scales, `[M, K/block]`; padding is not read.
     pub scales: u64,
-    /// f32: [1] for [`ScaleSource::TensorAmax`], [M] for
-    /// [`ScaleSource::RowAmax`], in both cases multipliers
-    /// ([`Nvfp4Recipe::multiplier`]), not maxima; 0 for [`ScaleSource::Given`].
+    /// f32: `[1]` for [`ScaleSource::TensorAmax`], `[M]` for [`ScaleSource::RowAmax`]; in both
+    /// cases these are multipliers ([`Nvfp4Recipe::multiplier`]), not maxima. 0 for
+    /// [`ScaleSource::Given`].
     pub tensor: u64,
-    /// Result, [M, K] of the configuration's type, 16-byte aligned.
+    /// Result, `[M, K]` of the configuration's type, 16-byte aligned.
     pub out: u64,
     /// Rows.
     pub m: u32,
@@ -127,7 +127,7 @@ pub struct DequantizeParams {
     pub k: u32,
     /// The multiplier for [`ScaleSource::Given`].
     pub given: f32,
-    /// A [`ScaleSource`]: where the multiplier is.
+    /// A [`ScaleSource`]: the source of the multiplier.
     pub source: u32,
     /// 1 if `scales` is in the 128x4 layout, 0 if linear.
     pub blocked: u32,
@@ -144,8 +144,8 @@ impl DequantizeParams {
     }
 }
 
-/// `wide` then `narrow` in little endian, then zeros where the block is padded:
-/// the C layout of a structure with these fields.
+/// `wide`, then `narrow`, in little endian, then zeros for padding: the C layout of a structure
+/// with these fields.
 const fn bytes<const W: usize, const N: usize, const B: usize>(
     wide: [u64; W],
     narrow: [u32; N],

@@ -1,15 +1,15 @@
-//! How other projects make NVFP4 and MXFP4, bit for bit: the one definition that
-//! the CPU reference and the kernels both run.
+//! The quantisers of other projects for NVFP4 and MXFP4, bit for bit. The CPU reference and the
+//! kernels compile the same code.
 //!
-//! A recipe is two functions. The first makes a block's scale from the block's
-//! largest magnitude ([`Nvfp4Tensor::block`], [`Mxfp4Recipe::block`]), the second
-//! the codes of eight elements from that ([`BlockScale::codes`]). All arithmetic
-//! is f32, each operation rounded to nearest even, in exactly the written order:
-//! no fused multiply-add, no reciprocal in place of a division. What a machine
-//! may do in its own way, conversions and the quotient, goes through [`Convert`],
-//! whose implementations must agree with [`Software`] in every bit.
+//! A recipe consists of two functions. The first computes a block's scale from the block's
+//! largest magnitude ([`Nvfp4Tensor::block`], [`Mxfp4Recipe::block`]), the second the codes of
+//! eight elements from the scale ([`BlockScale::codes`]). All arithmetic is f32. Each operation
+//! rounds to nearest even, in exactly the written order, without fused multiply-adds and without
+//! reciprocals in place of divisions. Conversions and quotients, for which architectures have
+//! different instructions, are in [`Convert`], whose implementations agree with [`Software`] in
+//! every bit.
 //!
-//! | recipe | project, version | what it reproduces |
+//! | recipe | project, version | function that it reproduces |
 //! | --- | --- | --- |
 //! | [`Nvfp4Recipe::TorchAo`] | torchao 0.18.0 and main at 36027d82 | `nvfp4_quantize` |
 //! | [`Nvfp4Recipe::TransformerEngine`] | TransformerEngine at d0067d0d | `NVFP4QuantizerRef`, 1 x 16 |
@@ -20,14 +20,13 @@
 //! | [`Mxfp4Recipe::ModelOpt`] | nvidia-modelopt 0.47.0 | `MXFP4QTensor.quantize` |
 //! | [`Mxfp4Recipe::CompressedTensors`] | compressed-tensors 0.20.0 | `MXFP4PackedCompressor` |
 //!
-//! Elements of f16 and bf16 are converted to f32 first, which is exact. A project
-//! that computes in the input's type (compressed-tensors does, from the maximum to
-//! the quotient) gives the bytes here for f32 input only.
+//! Elements of f16 and bf16 are converted to f32 first, which is exact. For a project that
+//! computes in the input's type (compressed-tensors does, from the maximum to the quotient), the
+//! bytes are equal for f32 input only.
 //!
-//! Where the input is not finite the projects disagree with themselves and have
-//! no code to write: callers report it ([`crate::quantize::NO_ERROR`]), and the
-//! codes of such a block are not specified. The scale byte of an infinite or NaN
-//! block maximum is still each project's.
+//! For input that is not finite, the projects are inconsistent, and there is no code for it.
+//! Callers report it ([`crate::quantize::NO_ERROR`]), and the codes of such a block are not
+//! specified. The scale byte of a block with an infinite or NaN maximum is that of the project.
 
 mod mxfp4;
 mod nvfp4;
@@ -37,15 +36,14 @@ pub use nvfp4::{MIN_MODELOPT_PARAMETER, MIN_TORCHAO_PARAMETER, Nvfp4Recipe, Nvfp
 
 use crate::{e2m1, e4m3, pack};
 
-/// The operations that a machine may carry out in its own way.
+/// The operations for which architectures have different instructions.
 ///
-/// Every implementation gives the codes that [`Software`] gives, for all inputs
-/// that are not NaN.
+/// Every implementation gives the same codes as [`Software`] for all inputs that are not NaN.
 pub trait Convert {
-    /// As [`e4m3::encode`].
+    /// The same as [`e4m3::encode`].
     fn e4m3(value: f32) -> u8;
 
-    /// As [`e4m3::decode`].
+    /// The same as [`e4m3::decode`].
     fn e4m3_value(code: u8) -> f32;
 
     /// `a / b`, rounded to nearest even; `b` is not zero.
@@ -54,21 +52,22 @@ pub trait Convert {
         a / b
     }
 
-    /// What [`round`](Self::round) takes for these numbers: them, or of each the same multiple.
+    /// The form in which [`round`](Self::round) takes these numbers: unchanged, or each multiplied
+    /// by the same constant.
     #[inline(always)]
     fn prepare(values: [f32; 8]) -> [f32; 8] {
         values
     }
 
-    /// The codes of numbers, as of [`e2m1::encode`], of what was [prepared](Self::prepare) of
-    /// them; element `i` in bits `4 i ..`.
+    /// The codes, as of [`e2m1::encode`], of [prepared](Self::prepare) numbers; element `i` in
+    /// bits `4 i ..`.
     fn round(prepared: [f32; 8]) -> u32;
 
-    /// The products with `factor`, which is positive and finite, prepared. A product that is
-    /// zero counts as +0 where `unsigned_zero` says so.
+    /// The prepared products with `factor`, which is positive and finite. With `unsigned_zero`, a
+    /// product that is zero becomes +0.
     #[inline(always)]
     fn products(values: [f32; 8], factor: f32, unsigned_zero: bool) -> [f32; 8] {
-        // Adding zero makes -0 +0 and changes nothing else.
+        // Adding zero changes -0 to +0 and nothing else.
         Self::prepare(if unsigned_zero {
             each(values, |x| x * factor + 0.0)
         } else {
@@ -76,8 +75,7 @@ pub trait Convert {
         })
     }
 
-    /// The codes of the products with `factor`, a positive power of two; a zero keeps its
-    /// sign.
+    /// The codes of the products with `factor`, a positive power of two. A zero keeps its sign.
     #[inline(always)]
     fn scaled(values: [f32; 8], factor: f32) -> u32 {
         Self::round(Self::products(values, factor, false))
@@ -91,15 +89,15 @@ pub trait Convert {
         true
     }
 
-    /// The quotients by `divisor`, prepared, of a block for which [`divides`](Self::divides)
-    /// holds; a quotient that is zero counts as +0.
+    /// The prepared quotients by `divisor`, of a block for which [`divides`](Self::divides) is
+    /// true. A quotient that is zero becomes +0.
     #[inline(always)]
     fn quotients(values: [f32; 8], divisor: f32) -> [f32; 8] {
         Self::prepare(each(values, |x| x / divisor + 0.0))
     }
 }
 
-/// [`Convert`] as its definition says.
+/// The reference implementation of [`Convert`].
 #[derive(Clone, Copy, Debug)]
 pub struct Software;
 
@@ -122,23 +120,22 @@ impl Convert for Software {
     }
 }
 
-/// What is done to an element before it is rounded to e2m1.
+/// The operation on an element before it is rounded to e2m1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// Multiply; the sign is kept, also of a zero.
+    /// Multiply; the sign is kept, even of a zero.
     Multiply,
-    /// Multiply with a power of two; the sign is kept, also of a zero.
+    /// Multiply by a power of two; the sign is kept, even of a zero.
     Scale,
     /// Multiply; a product that is zero is stored as +0.
     MultiplyUnsignedZero,
     /// Divide; a quotient that is zero is stored as +0.
     DivideUnsignedZero,
-    /// Multiply; halfway between two codes goes to the smaller magnitude; a
-    /// product that is zero is stored as -0.
+    /// Multiply; ties round to the smaller magnitude; a product that is zero is stored as -0.
     MultiplyTiesDown,
 }
 
-/// A block's scale, and what its elements are to be rounded with.
+/// The scale of a block, and the operation on its elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockScale {
     /// The scale's code: e4m3 or ue8m0.
@@ -168,7 +165,8 @@ impl BlockScale {
         self.group_codes::<C, 1>(|_| values)[0]
     }
 
-    /// The codes of groups of eight elements of the block, each as of [`codes`](Self::codes).
+    /// The codes of groups of eight elements of the block; the same as [`codes`](Self::codes) of
+    /// each.
     #[inline(always)]
     #[must_use]
     pub fn group_codes<C: Convert, const GROUPS: usize>(
@@ -189,8 +187,8 @@ impl BlockScale {
         codes
     }
 
-    /// What [`Convert::round`] makes the codes of groups of eight elements from. One decision
-    /// for all groups, whose arithmetic then overlaps; what follows is the same for all rules.
+    /// The input of [`Convert::round`] for groups of eight elements. There is one branch for all
+    /// groups, so that their arithmetic overlaps; the rounding is the same for all operations.
     #[inline(always)]
     #[must_use]
     pub fn prepared<C: Convert, const GROUPS: usize>(
@@ -209,8 +207,8 @@ impl BlockScale {
     }
 }
 
-/// `f` of each index. In kernels the arrays must stay in registers, which a loop over one of
-/// them guarantees; iterators over several arrays do not.
+/// `f` of each index. In kernels the arrays must stay in registers. A loop over one array
+/// guarantees that; iterators over several arrays do not.
 #[inline(always)]
 fn groups<const GROUPS: usize>(f: impl Fn(usize) -> [f32; 8]) -> [[f32; 8]; GROUPS] {
     let mut values = [[0.0; 8]; GROUPS];
@@ -220,8 +218,8 @@ fn groups<const GROUPS: usize>(f: impl Fn(usize) -> [f32; 8]) -> [[f32; 8]; GROU
     values
 }
 
-/// `f` of every element. In kernels the array must stay in registers, which a
-/// loop over it guarantees and `map` does not.
+/// `f` of every element. In kernels the array must stay in registers, which a loop over it
+/// guarantees, unlike `map`.
 #[inline(always)]
 fn each(mut values: [f32; 8], f: impl Fn(f32) -> f32) -> [f32; 8] {
     for value in &mut values {
@@ -230,13 +228,13 @@ fn each(mut values: [f32; 8], f: impl Fn(f32) -> f32) -> [f32; 8] {
     values
 }
 
-/// A value that rounds to nearest even as `y` rounds with ties to the smaller
-/// magnitude; -0 where `y` is zero.
+/// A value whose rounding to nearest even equals the rounding of `y` with ties to the smaller
+/// magnitude; -0 if `y` is zero.
 #[inline(always)]
 fn ties_down(y: f32) -> f32 {
     let magnitude = y.abs();
-    // Of the seven ties only these go up to an even code. No branches: kernels do
-    // this for each element.
+    // Of the seven ties, only these round up to an even code. There are no branches, because
+    // kernels compute this for each element.
     let up = (magnitude == 0.75) | (magnitude == 1.75) | (magnitude == 3.5);
     let zero = u32::from(magnitude == 0.0) << 31;
     f32::from_bits((y.to_bits() - u32::from(up)) | zero)

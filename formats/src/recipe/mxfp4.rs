@@ -1,12 +1,12 @@
-//! MXFP4: blocks of 32, a power of two each.
+//! MXFP4: blocks of 32, each with a power of two as its scale.
 //!
-//! With `e` the unbiased exponent field of the block's maximum `b` (-127 for
-//! subnormals), byte `s + 127` is the scale `2^s`:
+//! Let `e` be the unbiased exponent field of the block's maximum `b` (-127 for
+//! subnormals). The byte `s + 127` is the scale `2^s`:
 //!
 //! | recipe | `s` | infinite `b` |
 //! | --- | --- | --- |
 //! | Floor | `e - 2` | 255 |
-//! | Ceil | `e - 2`, one more if `b` is no power of two | 255 |
+//! | Ceil | `e - 2`, one more if `b` is not a power of two | 255 |
 //! | Even | Floor of `b` rounded to one mantissa bit, halves up; 255 if that is infinite | 255 |
 //! | Rceil | least power of two not below `b * (1/6)` | 255 |
 //! | Floor018, Ceil018, Even018 | as above, without the 255 | 253 |
@@ -14,16 +14,16 @@
 //! | ModelOpt | as Rceil018 | - |
 //! | CompressedTensors | Even; 1 if the rounded maximum is infinite, and zero codes | - |
 //!
-//! `s` is at least -127. An element is multiplied with `2^-s`, which is exact
-//! whether a project writes it as a product or a quotient. Blocks of byte 0 are
-//! special in 0.18.0: it divides by 2^-126, and for RCEIL by 1, which leaves
+//! `s` is at least -127. An element is multiplied by `2^-s`, which is exact,
+//! so it does not matter whether a project writes a product or a quotient. TorchAO 0.18.0 differs
+//! for blocks with byte 0: it divides by 2^-126, and with RCEIL by 1, which gives
 //! zeros. ModelOpt rounds ties down and stores zero as -0; CompressedTensors
 //! stores zero as +0.
 
 use super::{BlockScale, Rule};
 use crate::{e2m1, ue8m0};
 
-/// A project's way to make MXFP4.
+/// A project's quantiser for MXFP4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Mxfp4Recipe {
@@ -91,7 +91,7 @@ impl Mxfp4Recipe {
         Self::ALL.into_iter().find(|recipe| recipe.name() == name)
     }
 
-    /// The recipe with this code; a code of none is [`Floor`](Self::Floor).
+    /// The recipe with this code; [`Floor`](Self::Floor) for an unknown code.
     #[inline(always)]
     #[must_use]
     pub const fn from_code(code: u32) -> Self {
@@ -109,19 +109,18 @@ impl Mxfp4Recipe {
         }
     }
 
-    /// The scale of a block of largest magnitude `amax`; NaN gives the NaN code.
+    /// The scale of a block with the largest magnitude `amax`; for NaN, the NaN code.
     #[inline(always)]
     #[must_use]
     pub fn block(self, amax: f32) -> BlockScale {
         self.steps().block(amax, Mxfp4Steps::round_up)
     }
 
-    /// The recipe with the numbers that it takes from a maximum to a scale.
+    /// The recipe with the constants by which a scale is computed from a maximum.
     #[inline(always)]
     #[must_use]
     pub fn steps(self) -> Mxfp4Steps {
-        // Conditions rather than a `match`, which the compiler of kernels turns into tables in
-        // memory.
+        // Conditions instead of a `match`, which the compiler would turn into tables in memory.
         let carry = if matches!(self, Self::Ceil | Self::Ceil018) {
             MANTISSA
         } else if matches!(self, Self::Even | Self::Even018 | Self::CompressedTensors) {
@@ -139,7 +138,7 @@ impl Mxfp4Recipe {
         Mxfp4Steps { recipe: self, carry, operand_of_zero }
     }
 
-    /// What is done to an element.
+    /// The operation on an element.
     #[inline(always)]
     const fn rule(self) -> Rule {
         match self {
@@ -157,14 +156,14 @@ impl Mxfp4Recipe {
     }
 }
 
-/// A recipe with the numbers in which the recipes' treatment of a maximum differs, so that a
-/// kernel computes them once rather than for each block.
+/// A recipe with the constants in which the recipes differ, which a kernel computes once instead
+/// of for each block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mxfp4Steps {
     recipe: Mxfp4Recipe,
     /// Added to the maximum's bits: a carry out of the mantissa rounds the exponent up.
     carry: u32,
-    /// What elements are multiplied with in blocks of byte 0.
+    /// The multiplier of elements in blocks with byte 0.
     operand_of_zero: f32,
 }
 
@@ -172,23 +171,23 @@ impl Mxfp4Steps {
     /// Maxima below this have a finite scale in every recipe.
     pub const LARGE: f32 = f32::MAX / 2.0;
 
-    /// Whether the recipe does no more to an element than multiply it with a power of two.
+    /// Whether the recipe only multiplies elements by a power of two.
     #[inline(always)]
     #[must_use]
     pub const fn scales_only(&self) -> bool {
         matches!(self.recipe.rule(), Rule::Scale)
     }
 
-    /// The scale of a block of largest magnitude `amax`; NaN gives the NaN code. `round_up`
-    /// gives what [`Self::round_up`] does: a machine may have a conversion for it.
+    /// The scale of a block with the largest magnitude `amax`; for NaN, the NaN code. `round_up`
+    /// computes the same as [`Self::round_up`], perhaps by a conversion in hardware.
     #[inline(always)]
     #[must_use]
     pub fn block(&self, amax: f32, round_up: impl Fn(f32) -> u32) -> BlockScale {
         self.completed(self.block_below_large(amax, round_up), amax)
     }
 
-    /// As [`block`](Self::block), for recipes that [scale only](Self::scales_only) and maxima
-    /// below [`LARGE`](Self::LARGE).
+    /// The same as [`block`](Self::block), for recipes that [scale only](Self::scales_only) and
+    /// maxima below [`LARGE`](Self::LARGE).
     #[inline(always)]
     #[must_use]
     pub fn block_below_large(&self, amax: f32, round_up: impl Fn(f32) -> u32) -> BlockScale {
@@ -203,14 +202,14 @@ impl Mxfp4Steps {
             | Mxfp4Recipe::Even018
             | Mxfp4Recipe::CompressedTensors => below_two(exponent(self.rounded(amax))),
         };
-        // No byte here is so large that the reciprocal is subnormal.
+        // No byte is so large here that its reciprocal is subnormal.
         let reciprocal = f32::from_bits(LARGEST_RECIPROCAL.wrapping_sub(byte << 23));
         let operand = if byte == 0 { self.operand_of_zero } else { reciprocal };
         BlockScale { byte: byte as u8, rule: Rule::Scale, operand }
     }
 
-    /// As [`block`](Self::block), given what [`block_below_large`](Self::block_below_large) is
-    /// for the same maximum.
+    /// The same as [`block`](Self::block), given the result of
+    /// [`block_below_large`](Self::block_below_large) for the same maximum.
     #[inline(always)]
     #[must_use]
     pub fn completed(&self, scale: BlockScale, amax: f32) -> BlockScale {
@@ -238,8 +237,8 @@ impl Mxfp4Steps {
         }
     }
 
-    /// The code of the least power of two not below `x`, which is a number, not
-    /// negative and so small that there is one.
+    /// The code of the least power of two not below `x`, which is not NaN, not negative, and so
+    /// small that there is such a code.
     #[inline(always)]
     #[must_use]
     pub const fn round_up(x: f32) -> u32 {
@@ -249,7 +248,7 @@ impl Mxfp4Steps {
         exponent(bits) + (bits & MANTISSA > floor) as u32
     }
 
-    /// The bits of a maximum whose exponent is rounded up as the recipe asks for.
+    /// The bits of a maximum with its exponent rounded up according to the recipe.
     #[inline(always)]
     fn rounded(&self, amax: f32) -> u32 {
         amax.to_bits().wrapping_add(self.carry)
@@ -260,7 +259,7 @@ impl Mxfp4Steps {
 const EXPONENT: u32 = 0x7f80_0000;
 /// Its mantissa field.
 const MANTISSA: u32 = 0x007f_ffff;
-/// Half of the mantissa bit that e2m1 has.
+/// Half of e2m1's mantissa bit.
 const HALF_MANTISSA_BIT: u32 = 1 << 21;
 /// ue8m0 code of 1.
 const ONE: u8 = 127;
@@ -270,7 +269,7 @@ const fn exponent(bits: u32) -> u32 {
     (bits & EXPONENT) >> 23
 }
 
-/// Two less, for the exponent of e2m1's largest power of two, but not below 0.
+/// Subtracts 2, the exponent of e2m1's largest power of two; at least 0.
 #[inline(always)]
 const fn below_two(exponent: u32) -> u32 {
     exponent.saturating_sub(2)
@@ -292,9 +291,9 @@ fn reciprocal(byte: u32) -> f32 {
 /// `max(ceil(l), -127) + 127` and at most 254, where `l` is log2 of `x` correctly
 /// rounded to f32.
 ///
-/// Only just above a power of two does rounding matter: log2 of `2^n (1 + m 2^-23)`
+/// Rounding matters only just above a power of two: log2 of `2^n (1 + m 2^-23)`
 /// is `n + m 2^-23 / ln 2`, and rounds to `n` if the excess is less than half the
-/// spacing of f32 there, which is 2^-23 times the power of two not above `|n|`.
+/// distance of adjacent f32, which is 2^-23 times the largest power of two not above `|n|`.
 #[inline(always)]
 fn ceil_of_rounded_log2(x: f32) -> u32 {
     let bits = x.to_bits();
@@ -303,19 +302,19 @@ fn ceil_of_rounded_log2(x: f32) -> u32 {
         return u32::from(ue8m0::MAX_CODE);
     }
     if field == 0 {
-        // From 2^-127 the mantissa counts steps of 2^-22 of it.
+        // From 2^-127 on, the mantissa counts steps of 2^-22 times 2^-127.
         return u32::from(mantissa > (1 << 22) + LARGEST_LOST_STEP);
     }
     let n = field as i32 - 127;
-    // Towards zero from a negative power of two the spacing is half as wide.
+    // From a negative power of two towards zero, the distance is half as large.
     let magnitude = if n < 0 { !n } else { n } as u32;
-    // Mantissas that half the spacing covers, 2^(p-1) ln 2, p = floor(log2 |n|), of which the
-    // largest is 22.18: 22, 11, 5, 2, 1, 0 for p = 6, 5, 4, 3, 2 and less.
+    // Mantissas within half the distance: 2^(p-1) ln 2 with p = floor(log2 |n|), at most 22.18.
+    // They are 22, 11, 5, 2, 1 for p = 6, 5, 4, 3, 2, and 0 for smaller p.
     let lost = 22 >> (magnitude.leading_zeros() - 25);
     field + u32::from(mantissa > lost)
 }
 
-/// As `lost` in [`ceil_of_rounded_log2`], for steps of 2^-22 of 2^-127.
+/// The same as `lost` in [`ceil_of_rounded_log2`], for steps of 2^-22 times 2^-127.
 const LARGEST_LOST_STEP: u32 = 11;
 
 #[cfg(test)]
@@ -334,7 +333,7 @@ mod tests {
         assert_eq!(Mxfp4Recipe::from_name("te"), None);
     }
 
-    /// Around every power of two, against the logarithm in f64.
+    /// Numbers around every power of two, compared with the logarithm in f64.
     #[test]
     fn rounded_logarithm() {
         for field in 0..255u32 {

@@ -1,4 +1,4 @@
-//! NVFP4: blocks of 16, an e4m3 scale each, one f32 parameter a tensor (or row).
+//! NVFP4: blocks of 16, each with an e4m3 scale, and one f32 parameter per tensor (or row).
 //!
 //! | recipe | parameter `p` of a tensor of maximum `a` | block scale `s` from maximum `b` | element | zero block |
 //! | --- | --- | --- | --- | --- |
@@ -7,23 +7,22 @@
 //! | ModelOpt | `a / 2688` | `e4m3(clamp(b / (6 * p), 2^-9, 448))`, 1 for 0 | `x / (s * p)` | 0x38 |
 //! | CompressedTensors | `2688 / a` | `e4m3(p * (b / 6))`, 0.125 for 0 | `x / (s / p)` | 0x20 |
 //!
-//! All but TorchAo store a result that is zero as +0. A parameter of 1 is the
-//! single-level form that TorchAo has.
+//! All recipes except TorchAo store a result that is zero as +0. A parameter of 1 is the
+//! single-level form of TorchAo.
 
 use super::{BlockScale, Convert, Rule};
 use crate::{Nvfp4, e2m1, e4m3};
 
-/// Smallest parameter of TorchAo's recipe, 2^-121, which
-/// [`Nvfp4Recipe::tensor_parameter`] gives where the tensor's maximum asks for
-/// less: below it `(1 / p) / s` of a block with the smallest scale is infinite and
-/// a zero times it NaN.
+/// Smallest parameter of TorchAo's recipe, 2^-121. [`Nvfp4Recipe::tensor_parameter`] returns it if
+/// the tensor's maximum leads to a smaller one, for which `(1 / p) / s` of a block with the
+/// smallest scale would be infinite, and its product with zero NaN.
 pub const MIN_TORCHAO_PARAMETER: f32 = f32::from_bits((127 - 121) << 23);
 
-/// Smallest parameter of ModelOpt's recipe, 2^-140, in the same sense: below it
-/// the smallest `s * p` is zero and a zero divided by it NaN.
+/// Smallest parameter of ModelOpt's recipe, 2^-140, for the same reason: with a smaller one the
+/// smallest `s * p` would be zero, and zero divided by it NaN.
 pub const MIN_MODELOPT_PARAMETER: f32 = f32::from_bits(1 << 9);
 
-/// A project's way to make NVFP4.
+/// A project's quantiser for NVFP4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Nvfp4Recipe {
@@ -60,7 +59,7 @@ impl Nvfp4Recipe {
         Self::ALL.into_iter().find(|recipe| recipe.name() == name)
     }
 
-    /// The recipe with this code; a code of none is [`TorchAo`](Self::TorchAo).
+    /// The recipe with this code; [`TorchAo`](Self::TorchAo) for an unknown code.
     #[inline(always)]
     #[must_use]
     pub const fn from_code(code: u32) -> Self {
@@ -72,17 +71,16 @@ impl Nvfp4Recipe {
         }
     }
 
-    /// Whether the tensor parameter is what values are multiplied with on the way
-    /// in (a divisor of the stored numbers), not on the way out.
+    /// Whether the tensor parameter multiplies values when they are quantised, so that dequantising
+    /// divides by it.
     #[must_use]
     pub const fn parameter_is_divisor(self) -> bool {
         matches!(self, Self::TransformerEngine | Self::CompressedTensors)
     }
 
-    /// The tensor parameter for a largest magnitude, which is finite and not
-    /// negative. Positive and finite; see the table above. Maxima so small that the
-    /// project's own parameter would make NaN of a zero get the nearest one that
-    /// does not.
+    /// The tensor parameter for a largest magnitude, which is finite and not negative. It is
+    /// positive and finite; see the table above. For maxima so small that the project's own
+    /// parameter would turn zeros into NaN, it is the nearest parameter that does not.
     #[inline(always)]
     #[must_use]
     pub fn tensor_parameter(self, amax: f32) -> f32 {
@@ -90,13 +88,13 @@ impl Nvfp4Recipe {
             Self::TorchAo => (amax / Nvfp4::MAX_SCALED).max(MIN_TORCHAO_PARAMETER),
             Self::ModelOpt => (amax / Nvfp4::MAX_SCALED).max(MIN_MODELOPT_PARAMETER),
             Self::TransformerEngine | Self::CompressedTensors => {
-                // No f32 is so large that the quotient is zero.
+                // The quotient is not zero even for the largest f32.
                 (Nvfp4::MAX_SCALED / amax).min(f32::MAX)
             }
         }
     }
 
-    /// Whether `parameter` gives finite results for every finite input.
+    /// Whether results with `parameter` are finite for every finite input.
     #[must_use]
     pub fn accepts(self, parameter: f32) -> bool {
         let least = match self {
@@ -108,8 +106,8 @@ impl Nvfp4Recipe {
         parameter.is_finite() && parameter >= least
     }
 
-    /// What dequantised values are multiplied with: the parameter, or for a
-    /// divisor its reciprocal, rounded to f32.
+    /// The multiplier of dequantised values: the parameter or, if it is a divisor, its reciprocal,
+    /// rounded to f32.
     #[inline(always)]
     #[must_use]
     pub fn multiplier(self, parameter: f32) -> f32 {
@@ -120,19 +118,19 @@ impl Nvfp4Recipe {
 /// Smallest divisor, 2^-119: 448 divided by it is finite.
 const MIN_DIVISOR: f32 = f32::from_bits((127 - 119) << 23);
 
-/// A recipe with a tensor's parameter: what all its blocks share.
+/// A recipe with the parameter of a tensor, which all its blocks share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Nvfp4Tensor {
     recipe: Nvfp4Recipe,
-    /// What turns a block's maximum into its scale: `p`, for TransformerEngine
-    /// `p * (1/6)`, for ModelOpt `6 * p`.
+    /// The constant with which a block's scale is computed from its maximum: `p`, for
+    /// TransformerEngine `p * (1/6)`, for ModelOpt `6 * p`.
     scale: f32,
-    /// What turns a scale into an element's operand: `p`, or `1 / p`.
+    /// The constant with which the operand of elements is computed from a scale: `p`, or `1 / p`.
     element: f32,
 }
 
 impl Nvfp4Tensor {
-    /// For a parameter that the recipe [accepts](Nvfp4Recipe::accepts).
+    /// The recipe for a parameter that it [accepts](Nvfp4Recipe::accepts).
     #[inline(always)]
     #[must_use]
     pub fn new(recipe: Nvfp4Recipe, parameter: f32) -> Self {
@@ -145,21 +143,22 @@ impl Nvfp4Tensor {
         Self { recipe, scale, element }
     }
 
-    /// The two numbers that follow from the parameter.
+    /// The two constants that follow from the parameter.
     #[inline(always)]
     #[must_use]
     pub fn numbers(&self) -> [f32; 2] {
         [self.scale, self.element]
     }
 
-    /// From its [`numbers`](Self::numbers), which a kernel may keep rather than make again.
+    /// The same from its [`numbers`](Self::numbers), which a kernel may keep instead of computing
+    /// them again.
     #[inline(always)]
     #[must_use]
     pub fn from_numbers(recipe: Nvfp4Recipe, [scale, element]: [f32; 2]) -> Self {
         Self { recipe, scale, element }
     }
 
-    /// The scale of a block of largest magnitude `amax`; NaN gives the NaN code.
+    /// The scale of a block with the largest magnitude `amax`; for NaN, the NaN code.
     #[inline(always)]
     #[must_use]
     pub fn block<C: Convert>(&self, amax: f32) -> BlockScale {
@@ -171,7 +170,7 @@ impl Nvfp4Tensor {
                 BlockScale { byte, rule: Rule::Multiply, operand }
             }
             Nvfp4Recipe::TransformerEngine => {
-                // Conversion saturates, which is the recipe's minimum with 448.
+                // The conversion saturates, which is the same as the recipe's minimum with 448.
                 let byte = C::e4m3(amax * self.scale);
                 let operand = (1.0 / (C::e4m3_value(byte) * self.element)).min(f32::MAX);
                 BlockScale { byte, rule: Rule::MultiplyUnsignedZero, operand }
@@ -193,7 +192,7 @@ impl Nvfp4Tensor {
     }
 }
 
-/// e4m3 code of 0.125, the type's epsilon, which compressed-tensors stores for 0.
+/// e4m3 code of 0.125, the epsilon of the type, which compressed-tensors stores for 0.
 const EIGHTH: u8 = 0x20;
 
 #[cfg(test)]
@@ -214,7 +213,7 @@ mod tests {
         }
     }
 
-    /// The smallest and largest parameters and maxima give finite operands.
+    /// Operands are finite for the smallest and largest parameters and maxima.
     #[test]
     fn nothing_is_nan_at_the_edges() {
         let maxima = [0.0, f32::from_bits(1), 1e-40, f32::MIN_POSITIVE, 1.0, f32::MAX];

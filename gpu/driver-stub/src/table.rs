@@ -231,6 +231,7 @@ driver_functions! {
         fn cuLaunchKernelEx(config: Ptr, function: Ptr, params: *mut Ptr, extra: *mut Ptr);
         fn cuStreamGetCtx(stream: Ptr, context: *mut Ptr);
         fn cuStreamIsCapturing(stream: Ptr, status: *mut u32);
+        fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
         fn cuStreamBeginCapture_v2(stream: Ptr, mode: u32);
         fn cuStreamEndCapture(stream: Ptr, graph: *mut Ptr);
         fn cuGraphInstantiateWithFlags(exec: *mut Ptr, graph: Ptr, flags: u64);

@@ -28,7 +28,7 @@ const CEILING_SIZE: usize = 8192;
 
 /// What the activations are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Left {
+pub enum ActivationInput {
     /// In the weights' format (W4A4).
     #[default]
     Fp4,
@@ -36,7 +36,7 @@ pub enum Left {
     Halves(Operand),
 }
 
-impl FromStr for Left {
+impl FromStr for ActivationInput {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -49,7 +49,7 @@ impl FromStr for Left {
     }
 }
 
-impl fmt::Display for Left {
+impl fmt::Display for ActivationInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Fp4 => "fp4",
@@ -58,7 +58,7 @@ impl fmt::Display for Left {
     }
 }
 
-impl Left {
+impl ActivationInput {
     /// What a plan depends on, for weights in `format` and scales in `layout`.
     #[must_use]
     pub fn kind(self, format: Format, layout: ScaleLayout) -> ActivationKind {
@@ -75,7 +75,7 @@ pub struct GemmBench {
     /// Format of the weights.
     pub format: Format,
     /// What the activations are.
-    pub left: Left,
+    pub activations: ActivationInput,
     /// How inputs are made.
     pub generator: Generator,
     /// Their seed.
@@ -192,12 +192,12 @@ fn run<F: BlockFormat>(
         bench.generator.blocks("b", Dims::new(l, n, k)?, ScaleLayout::Linear, &mut rng)?;
     let dims = Dims::new(l, m, k)?;
     let (blocks, halves);
-    let a = match bench.left {
-        Left::Fp4 => {
+    let a = match bench.activations {
+        ActivationInput::Fp4 => {
             blocks = bench.generator.blocks::<F>("a", dims, bench.layout, &mut rng)?;
             Activations::Blocks(&blocks)
         }
-        Left::Halves(operand) => {
+        ActivationInput::Halves(operand) => {
             halves = bench.generator.halves("a", dims, operand, &mut rng)?;
             Activations::Halves(&halves)
         }
@@ -220,11 +220,9 @@ fn run<F: BlockFormat>(
     {
         times = Some(time(kernels, shape, &a, &b, &weights, bench, &reference)?);
         for candidate in result.plan.candidates.iter().take(bench.sweep) {
-            let (kernel, splits) = (Some(candidate.kernel.into()), Some(candidate.splits));
-            let options = GemmOptions {
-                overrides: GemmOverrides { kernel, splits },
-                ..bench.options.clone()
-            };
+            let (kernel, split) = (Some(candidate.kernel.into()), Some(candidate.split));
+            let options =
+                GemmOptions { overrides: GemmOverrides { kernel, split }, ..bench.options.clone() };
             let timed = time_sets(kernels, &a, &weights, &options, bench, &reference, bytes);
             let (times, error) = match timed {
                 Ok(measured) => (Some(measured.times), None),
@@ -248,10 +246,10 @@ fn run<F: BlockFormat>(
         op: "gemm",
         shape: shape.to_string(),
         format: F::NAME,
-        activations: bench.left.to_string(),
+        activations: bench.activations.to_string(),
         device: device.choice().clone(),
         plan: result.plan,
-        kernels: kernels.path().display().to_string(),
+        kernels: kernels.folder().display().to_string(),
         generator: bench.generator.to_string(),
         seed: bench.seed,
         output: result.output.name(),
@@ -270,9 +268,9 @@ fn run<F: BlockFormat>(
 fn bytes<F: BlockFormat>(shape: GemmShape, bench: &GemmBench) -> Result<u64> {
     let GemmShape { m, n, k, l } = shape;
     let block_row = k / 2 + k / F::BLOCK;
-    let activation_row = match bench.left {
-        Left::Fp4 => block_row,
-        Left::Halves(_) => 2 * k,
+    let activation_row = match bench.activations {
+        ActivationInput::Fp4 => block_row,
+        ActivationInput::Halves(_) => 2 * k,
     };
     let output = match bench.quantized {
         Some(layout) => Output::Nvfp4 { scale: 1.0, layout },

@@ -17,11 +17,8 @@ use crate::oracle::Reference;
 use crate::shape::GemvShape;
 use crate::tensor::BlockScaled;
 
-/// Name of the kernel that only reads, which is in the same PTX as the others.
-pub(super) const READ_KERNEL: &str = "read_ceiling";
-
-/// Most input sets in rotation. With shapes of a few kilobytes they do not exceed the cache, and
-/// the report says so.
+/// Most input sets in rotation. Shapes of a few kilobytes do not exceed the cache with it, and
+/// their report says so.
 pub(super) const MAX_SETS: usize = 1024;
 
 /// Options of a measurement.

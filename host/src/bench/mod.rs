@@ -16,7 +16,7 @@ use fp4_formats::ScaleLayout;
 use ptx_emu::{Counters, LaunchReport, LowerBound};
 use serde::Serialize;
 
-pub use gemm::{GemmBench, GemmReport, GemmTiming, Left, Swept, gemm};
+pub use gemm::{ActivationInput, GemmBench, GemmReport, GemmTiming, Swept, gemm};
 pub use gpu::{Protocol, Timing};
 pub use quantize::{CopyTiming, Direction, QuantizeBench, QuantizeBenchReport, quantize};
 pub use timing::{Peer, Peers, ReadCeiling, SetTimes};
@@ -190,7 +190,7 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
         shape: shape.to_string(),
         device: device.choice().clone(),
         plan: result.plan,
-        kernels: kernels.path().display().to_string(),
+        kernels: kernels.folder().display().to_string(),
         generator: bench.generator.to_string(),
         seed: bench.seed,
         a_scale_layout: bench.layouts[0].name(),

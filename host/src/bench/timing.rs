@@ -7,9 +7,9 @@ use fp4_formats::ceiling;
 use serde::Serialize;
 
 use super::Protocol;
-use super::gpu::{MAX_SETS, READ_KERNEL};
+use super::gpu::MAX_SETS;
 use crate::cuda::{CudaDevice, ReadRate, Times, rotation};
-use crate::device::{DeviceError, Kernels};
+use crate::device::Kernels;
 use crate::error::{Error, Result};
 
 /// Times over input sets in rotation.
@@ -125,15 +125,12 @@ impl ReadCeiling {
             return Ok(Self { ceiling: None, ratio_to_ceiling: None });
         }
         let device = kernels.device();
-        let module = kernels.cuda().ok_or_else(|| DeviceError::NeedsGpu {
-            operation: "timing",
-            device: device.choice().device.clone(),
-        })?;
+        let module = kernels.cuda("timing", ceiling::NAME)?;
         let (readable, Protocol { warmup, replays, .. }) = (bytes.next_multiple_of(16), protocol);
         let gpu = device.gpu("timing")?;
         // SAFETY: `read_ceiling` reads its input and writes at most 8 bytes per thread.
         let read = unsafe {
-            gpu.time_reads(module, READ_KERNEL, ceiling::THREADS, readable, warmup, replays)?
+            gpu.time_reads(&module, ceiling::NAME, ceiling::THREADS, readable, warmup, replays)?
         };
         let ratio = read.times.median / ours.median;
         Ok(Self { ceiling: Some(read), ratio_to_ceiling: Some(ratio) })

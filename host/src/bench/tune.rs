@@ -57,7 +57,7 @@ pub fn tune(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<Tu
     let swept = gemm(&kernels, shape, &GemmBench { sweep, protocol, ..bench.clone() })?;
     let output = bench.quantized.map_or(bench.options.output.into(), ResultKind::Nvfp4);
     let format = bench.format;
-    let activations = bench.left.kind(format, bench.layout);
+    let activations = bench.activations.kind(format, bench.layout);
     let problem = TuneProblem { format, activations, output, shape };
     report(problem, swept)
 }
@@ -85,8 +85,8 @@ fn pick<'a>(problem: &TuneProblem, sweep: &'a [Swept]) -> Result<(&'a Swept, Mea
             reason: reason.unwrap_or_else(|| "nothing was timed".into()),
         });
     };
-    let (kernel, splits) = (best.candidate.kernel.into(), best.candidate.splits);
-    Ok((best, Measured { kernel, splits, median_ns: nanoseconds(times.median) }))
+    let (kernel, split) = (best.candidate.kernel.into(), best.candidate.split);
+    Ok((best, Measured { kernel, split, median_ns: nanoseconds(times.median) }))
 }
 
 /// The candidate with the smallest median, of equals the one that the model prefers; `None` where
@@ -106,10 +106,10 @@ fn nanoseconds(seconds: f64) -> u64 {
 
 impl fmt::Display for TuneReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (_, Measured { kernel, splits, median_ns }) = &self.entry;
+        let (_, Measured { kernel, split, median_ns }) = &self.entry;
         write!(f, "{}", self.bench)?;
         let us = *median_ns as f64 * 1e-3;
-        write!(f, "  tuned     {us:.3} us: {kernel} x {splits}")?;
+        write!(f, "  tuned     {us:.3} us: {kernel}, split {split}")?;
         if let Some(seconds) = self.model_median {
             let by_model = seconds * 1e6;
             write!(f, "; the model's choice takes {by_model:.3} us, {:.2} x", by_model / us)?;
@@ -145,12 +145,15 @@ mod tests {
     use crate::gemm::{ActivationKind, Candidate};
     use crate::quantize::Format;
     use fp4_formats::FloatType;
+    use fp4_formats::gemm::Split;
     use fp4_formats::gemm::hopper::Operand;
     use proptest::prelude::*;
 
-    fn swept(splits: u32, median: Option<f64>) -> Swept {
+    /// Number `ctas` of the candidates.
+    fn swept(ctas: u64, median: Option<f64>) -> Swept {
+        let split = Split::Cluster(1 + ctas as u32);
         let candidate =
-            Candidate { kernel: "kernel", splits, ctas: 1, waves: 1, cycles: 1, bound: "products" };
+            Candidate { kernel: "kernel", split, ctas, waves: 1, cycles: 1, bound: "products" };
         let times = median.and_then(|median| Times::new(vec![median]));
         let error = times.is_none().then(|| "refused".into());
         Swept { candidate, times, error }
@@ -170,17 +173,17 @@ mod tests {
         )) {
             let sweep: Vec<Swept> = (1..)
                 .zip(&medians)
-                .map(|(splits, median)| swept(splits, median.map(f64::from)))
+                .map(|(ctas, median)| swept(ctas, median.map(f64::from)))
                 .collect();
             let least = medians.iter().flatten().min();
             let expected = least.and_then(|least| {
                 medians.iter().position(|median| median.as_ref() == Some(least))
             });
-            let found = fastest(&sweep).map(|(swept, _)| swept.candidate.splits as usize - 1);
+            let found = fastest(&sweep).map(|(swept, _)| swept.candidate.ctas as usize - 1);
             prop_assert_eq!(found, expected);
             match pick(&problem(), &sweep) {
                 Ok((_, measured)) => {
-                    prop_assert_eq!(Some(measured.splits as usize - 1), expected);
+                    prop_assert_eq!(Some(measured.split.cluster() as usize - 2), expected);
                     let seconds = least.copied().unwrap_or(0);
                     prop_assert_eq!(measured.median_ns, u64::from(seconds) * 1_000_000_000);
                 }

@@ -73,7 +73,7 @@ pub use inspect::{Contents, WeightEntry, inspect};
 pub use layout::{Content, Layout, Parts, Piece};
 pub use load::{Outline, load, outline};
 pub use model::Model;
-pub use quantize::{DEFAULT_EXCLUDES, Left, ModelOptions, QuantizeReport, quantize_model};
+pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
 pub use verify::{Finding, LEAST_SQNR_DB, Severity, VerifyReport, WeightCheck, verify};
 pub use weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};

@@ -54,7 +54,7 @@ impl ModelOptions {
 
 /// A tensor that was left as it is, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Left {
+pub struct Unquantized {
     /// The tensor.
     pub tensor: String,
     /// The reason.
@@ -79,7 +79,7 @@ pub struct QuantizeReport {
     /// Those of them that were `[experts, K, N]` and are `[experts, N, K]` now.
     pub transposed: Vec<String>,
     /// Those that were not.
-    pub left: Vec<Left>,
+    pub left: Vec<Unquantized>,
     /// Bytes of tensors before.
     pub bytes_before: u64,
     /// The output.
@@ -181,7 +181,7 @@ pub fn quantize_model(
         let name = entry.name;
         match decide(model, &name, options)? {
             Decision::Leave(reason) => {
-                left.push(Left { tensor: name.clone(), reason });
+                left.push(Unquantized { tensor: name.clone(), reason });
                 items.push(Item::Tensor(TensorSpec { name, dtype: raw.dtype, shape: raw.shape }));
             }
             Decision::Quantize(orientation, shape) => {

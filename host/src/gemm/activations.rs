@@ -1,4 +1,4 @@
-//! The left operand of a GEMM: block-scaled, or 16-bit floats.
+//! The activations of a GEMM: block-scaled, or 16-bit floats.
 
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
@@ -99,7 +99,7 @@ impl HalfMatrix {
     }
 }
 
-/// The left operand of a GEMM with weights in format `F`.
+/// The activations of a GEMM with weights in format `F`.
 #[derive(Clone, Copy, Debug)]
 pub enum Activations<'a, F> {
     /// In the weights' format (W4A4). Decoded exactly to 16-bit floats before the product.

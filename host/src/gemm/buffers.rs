@@ -11,7 +11,7 @@ use crate::buffer::{ALIGNMENT, DeviceBuffer};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
-/// The left operand on a device. Buffers start at multiples of 16 bytes. The matrices of a batch
+/// The activations on a device. Buffers start at multiples of 16 bytes. The matrices of a batch
 /// follow each other, unless [`BatchStrides`](super::BatchStrides) say otherwise.
 #[derive(Clone, Copy, Debug)]
 pub enum ActivationBuffers<'a> {

@@ -45,6 +45,8 @@ mod activations;
 mod blackwell;
 mod buffers;
 mod check;
+mod epilogue;
+mod family;
 mod hopper;
 mod oracle;
 mod plan;

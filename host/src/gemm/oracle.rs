@@ -7,7 +7,7 @@ use fp4_formats::{BlockFormat, e2m1, pack};
 use rayon::prelude::*;
 
 use super::check::check_operands;
-use super::{Activations, GemmOptions};
+use super::{Activations, GemmOptions, epilogue};
 use crate::error::{Result, filled};
 use crate::oracle::Reference;
 use crate::tensor::BlockScaled;
@@ -51,23 +51,15 @@ pub fn reference<F: BlockFormat>(
             .collect();
         for (group, sums) in groups.iter().enumerate() {
             let rows = (n - group * ROWS).min(ROWS);
-            for (index, [sum, magnitude]) in sums.iter().enumerate() {
+            for (index, sums) in sums.iter().enumerate() {
                 let (row, column) = (index / rows, group * ROWS + index % rows);
-                let factor = scalar
-                    * at(options.row_factors.as_ref(), row, 1.0)
-                    * at(options.column_factors.as_ref(), column, 1.0);
-                let bias = at(options.bias.as_ref(), column, 0.0);
                 let at = (batch * m + row) * n + column;
-                values[at] = sum * factor + bias;
-                magnitudes[at] = magnitude * factor.abs() + bias.abs();
+                [values[at], magnitudes[at]] =
+                    epilogue::reference(options, scalar, [row, column], *sums);
             }
         }
     }
     Ok(Reference { values, magnitudes, rows: n, additions: k })
-}
-
-fn at(vector: Option<&Vec<f32>>, index: usize, absent: f64) -> f64 {
-    vector.map_or(absent, |vector| f64::from(vector[index]))
 }
 
 /// Sum of the products, and of their magnitudes.

@@ -1,17 +1,17 @@
 //! Which kernel runs a GEMM, in how many CTAs, and why.
 
 use std::fmt;
+use std::sync::Arc;
 
-use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::blackwell::choose;
-use fp4_formats::gemm::{Problem, ResultType};
+use fp4_formats::gemm::{Problem, ResultType, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::check::problem;
-use super::hopper::HopperChoice;
-use super::{ActivationKind, Output, blackwell, hopper};
+use super::family::{Kernel, LaunchShape, family};
+use super::strides::Entries;
+use super::{ActivationKind, Output};
 use crate::device::Machine;
 use crate::error::{Error, Result};
 use crate::quantize::device::Step;
@@ -27,10 +27,9 @@ pub(super) const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 pub struct GemmOverrides {
     /// Kernel by name.
     pub kernel: Option<String>,
-    /// CTAs that share a tile, each with a part of K. On sm_90a they are a cluster; 1 is a CTA a
-    /// tile, or fewer where tiles exceed the SMs; 0 divides all tiles' K evenly among all SMs.
-    /// Kernels whose CTAs share activations take 0 and 1.
-    pub splits: Option<u32>,
+    /// How K is split. Kernels of sm_100a have one split each; multicast kernels of sm_90a take
+    /// `none` and `stream-k`.
+    pub split: Option<Split>,
 }
 
 /// Who chose the kernel of a plan.
@@ -98,8 +97,9 @@ pub struct GemmPlan {
     pub grid: [u32; 2],
     /// CTAs of a cluster.
     pub cluster: u32,
-    /// Parts of a cluster that share a tile, each with a part of K.
-    pub splits: u32,
+    /// How K is split among CTAs.
+    #[serde(serialize_with = "display")]
+    pub split: Split,
     /// Threads of a CTA.
     pub threads: u32,
     /// Dynamic shared memory of a CTA, bytes.
@@ -125,15 +125,32 @@ pub struct GemmPlan {
     /// What all candidates are expected to cost, the best first; where overrides leave only some,
     /// those.
     pub candidates: Vec<Candidate>,
+    /// The sizes, checked.
+    #[serde(skip)]
+    pub(super) problem: Problem,
     #[serde(skip)]
     pub(super) chosen: Chosen,
 }
 
-/// What an architecture's launch needs of the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chosen {
-    Hopper(HopperChoice),
-    Blackwell(choose::Candidate),
+/// The kernel of a plan, with what its launch needs.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen(pub Arc<dyn Kernel>);
+
+/// The plan's other fields tell kernels apart.
+impl PartialEq for Chosen {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Chosen {}
+
+/// Serialises what is displayed.
+fn display<T: fmt::Display, S: Serializer>(
+    value: &T,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
 }
 
 /// One candidate of a plan.
@@ -141,8 +158,9 @@ pub(super) enum Chosen {
 pub struct Candidate {
     /// Kernel name.
     pub kernel: &'static str,
-    /// CTAs that share a tile.
-    pub splits: u32,
+    /// How K is split among CTAs.
+    #[serde(serialize_with = "display")]
+    pub split: Split,
     /// CTAs of the launch.
     pub ctas: u64,
     /// Times that the machine is filled with them.
@@ -155,8 +173,11 @@ pub struct Candidate {
 
 impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, splits, ctas, waves, cycles, bound } = self;
-        write!(f, "{cycles:>9} cycles: {kernel} x {splits}, {ctas} CTAs in {waves} waves, {bound}")
+        let Self { kernel, split, ctas, waves, cycles, bound } = self;
+        write!(
+            f,
+            "{cycles:>9} cycles: {kernel}, split {split}, {ctas} CTAs in {waves} waves, {bound}"
+        )
     }
 }
 
@@ -164,9 +185,9 @@ impl GemmPlan {
     /// Who chose, what a result in NVFP4 takes, and the candidates, a line each.
     #[must_use]
     pub fn explain(&self) -> String {
-        let Self { kernel, splits, .. } = self;
+        let Self { kernel, split, .. } = self;
         let chosen = self.source.reason("the best by the model");
-        let mut text = format!("chosen: {kernel} x {splits}, {chosen}\n");
+        let mut text = format!("chosen: {kernel}, split {split}, {chosen}\n");
         text.extend(self.result.iter().map(|result| format!("result: {result}\n")));
         for candidate in &self.candidates {
             text += &format!("{candidate}\n");
@@ -222,7 +243,7 @@ impl fmt::Display for GemmPlan {
 ///
 /// # Errors
 /// [`Error::Shape`] where no kernel takes the problem, or an override names an unknown or
-/// unsuitable kernel or a number of parts that K does not have.
+/// unsuitable kernel or a split that K does not have.
 pub fn plan(
     shape: GemmShape,
     format: Format,
@@ -237,18 +258,14 @@ pub fn plan(
     plan_from(&problem, arch, machine, overrides, source)
 }
 
-/// What an architecture's plan is made for.
+/// What candidates are wanted for.
 pub(super) struct Request<'a> {
     /// The sizes, checked.
     pub problem: Problem,
     /// Types, formats and sizes.
     pub asked: &'a TuneProblem,
-    /// [`stored`] of it.
-    pub stored: Option<String>,
-    pub arch: Arch,
     pub machine: Machine,
     pub overrides: &'a GemmOverrides,
-    pub source: Source,
 }
 
 impl Request<'_> {
@@ -281,11 +298,47 @@ pub(super) fn plan_from(
 ) -> Result<GemmPlan> {
     let problem = problem(asked.shape, asked.format)?;
     let stored = stored(&problem, asked.output)?;
-    let request = Request { problem, asked, stored, arch, machine, overrides, source };
-    match arch.tensor() {
-        TensorFamily::Wgmma => hopper::plan(&request),
-        TensorFamily::Tcgen05 => blackwell::plan(&request),
-    }
+    let kind = asked.activations;
+    let kernels = family(arch).candidates(&Request { problem, asked, machine, overrides })?;
+    let Some(kernel) = kernels.first() else {
+        let sizes = format!("{problem:?} with {overrides:?}");
+        return Err(Error::shape("GEMM", "a configuration that takes it", sizes));
+    };
+    let candidates: Vec<Candidate> = kernels.iter().map(|kernel| kernel.candidate()).collect();
+    let LaunchShape { ctas, cluster, threads, dynamic_shared, stages, tile } = kernel.shape();
+    let grid_x = u32::try_from(ctas).ok().filter(|&ctas| i32::try_from(ctas).is_ok());
+    let grid_x = grid_x
+        .ok_or_else(|| Error::shape("CTAs of a launch", format!("at most {}", i32::MAX), ctas))?;
+    let reads = kernel.reads();
+    let mut why = kernel.why(&source.reason("the cheapest candidate by the model"), kind);
+    why.push(reads.reason());
+    Ok(GemmPlan {
+        op: "gemm",
+        kernel: candidates[0].kernel,
+        arch,
+        before: kernel.before(kind, Entries::Dense)?,
+        grid: [grid_x, 1],
+        cluster,
+        split: candidates[0].split,
+        threads,
+        dynamic_shared,
+        tile,
+        stages,
+        reads,
+        workspace_bytes: kernel.workspace_bytes(kind)?,
+        additions: kernel.additions(),
+        repack: "weights, once at load",
+        result: stored.map(|stored| {
+            let [blocks, floats] =
+                [asked.output.planned(), FLOATS].map(|result| kernel.store_cycles(result));
+            format!("{stored}; {blocks} cycles of the model to store a tile's, instead of {floats}")
+        }),
+        source,
+        why,
+        candidates,
+        problem,
+        chosen: Chosen(kernel.clone()),
+    })
 }
 
 /// What a result in NVFP4 takes of memory, in words; none for floats.
@@ -301,9 +354,4 @@ fn stored(problem: &Problem, output: ResultKind) -> Result<Option<String>> {
     Ok(Some(format!(
         "a result in nvfp4, which all configurations make: {blocks} bytes instead of {floats} in f16"
     )))
-}
-
-/// [`stored`], with the cycles in which a CTA stores its part of a tile, as blocks and as floats.
-pub(super) fn with_work(stored: &str, [blocks, floats]: [u64; 2]) -> String {
-    format!("{stored}; {blocks} cycles of the model to store a tile's, instead of {floats}")
 }

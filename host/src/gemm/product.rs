@@ -1,17 +1,15 @@
 //! A GEMM of one shape: checked and planned once, launched any number of times.
 
-use fp4_formats::FloatType;
-use fp4_formats::gemm::hopper::{Scheme, WeightLayout};
-use fp4_formats::gemm::{Epilogue, Problem};
-use fp4_formats::quantize::Format;
+use fp4_formats::gemm::Problem;
 use ptx_emu::LaunchReport;
 
 use super::check::formats;
-use super::plan::Chosen;
+use super::epilogue::Placed;
+use super::family::{Kernel, Launch};
 use super::strides::Strides;
 use super::{
     ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan, Output,
-    ResultBuffers, Vectors, WeightForm, Workspace, blackwell, hopper, tuned,
+    ResultBuffers, Vectors, Workspace, tuned,
 };
 use crate::device::Kernels;
 use crate::error::{Error, Result};
@@ -65,20 +63,20 @@ use crate::tensor::Dims;
 pub struct Gemm {
     pub(super) kernels: Kernels,
     pub(super) plan: GemmPlan,
-    pub(super) problem: Problem,
     pub(super) kind: ActivationKind,
     pub(super) output: Output,
     /// Where the matrices of the batch are.
     pub(super) strides: Strides,
     alpha: f32,
-    /// Scale of the whole left operand.
+    /// Scale of all activations.
     a_scale: f32,
 }
 
 impl Gemm {
     /// Checks and plans the product of `batch` matrices of `m` tokens with `weights`, or with others
     /// of their sizes, format and order, and takes alpha, output type and overrides from `options`.
-    /// `a_scale` is the scale of the whole left operand. Launches and allocates nothing.
+    /// `a_scale` is the scale of all activations. Loads the kernels; launches and allocates
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Shape`] for sizes that no kernel takes and weights repacked for another type of
@@ -94,9 +92,9 @@ impl Gemm {
         options: &GemmOptions,
     ) -> Result<Self> {
         let form = weights.form();
-        let shape = GemmShape { m, n: form.rows() as usize, k: form.columns() as usize, l: batch };
-        let format = form.format();
-        if let WeightForm::Hopper(WeightLayout { scheme: Scheme { operand, .. }, .. }) = form
+        let shape = GemmShape { m, n: form.rows as usize, k: form.columns as usize, l: batch };
+        let format = form.format;
+        if let Some(operand) = form.activations
             && kind.operand() != operand
         {
             let field = "type of activations";
@@ -107,15 +105,15 @@ impl Gemm {
         check_batch(weights, batch)?;
         options.output.check()?;
         let plan = tuned::plan_for(kernels, shape, format, kind, options)?;
-        // The plan has checked that these fit.
-        let problem = Problem { m: m as u32, n: form.rows(), k: form.columns(), l: batch as u32 };
         let (kernels, output, alpha) = (kernels.clone(), options.output, options.alpha);
-        output.bytes(Dims::new(batch, m, form.rows() as usize)?)?;
-        let strides = Strides::new(BatchStrides::default(), &problem, kind, output)?;
-        let mut product = Self { kernels, plan, problem, kind, output, strides, alpha, a_scale };
-        product.plan.why.extend(product.way_out().map(String::from));
+        output.bytes(Dims::new(batch, m, form.rows as usize)?)?;
+        let strides = Strides::new(BatchStrides::default(), &plan.problem, kind, output)?;
+        let mut product = Self { kernels, plan, kind, output, strides, alpha, a_scale };
+        product.plan.why.extend(product.store_path().map(String::from));
         product.check_weights(weights)?;
         product.factor(weights)?;
+        let GemmPlan { before, kernel, .. } = &product.plan;
+        product.kernels.load(before.iter().map(|step| step.kernel).chain([*kernel]))?;
         Ok(product)
     }
 
@@ -176,29 +174,24 @@ impl Gemm {
     /// what the kernels read and write at once, or of scales that there are not;
     /// [`Error::Overflow`].
     pub fn with_strides(mut self, strides: BatchStrides) -> Result<Self> {
-        let before = self.way_out();
-        self.strides = Strides::new(strides, &self.problem, self.kind, self.output)?;
-        let entries = self.strides.entries();
-        self.plan.before = match self.plan.chosen {
-            Chosen::Hopper(_) => {
-                let sms = self.kernels.device().machine().sms.max(1);
-                hopper::decode_steps(&self.problem, self.kind, entries, sms)?
-            }
-            Chosen::Blackwell(_) => blackwell::prepare_steps(&self.problem, self.kind, entries),
-        };
-        if let (Some(before), Some(now)) = (before, self.way_out()) {
+        let before = self.store_path();
+        self.strides = Strides::new(strides, &self.plan.problem, self.kind, self.output)?;
+        self.plan.before = self.kernel().before(self.kind, self.strides.entries())?;
+        if let (Some(before), Some(now)) = (before, self.store_path()) {
             let reasons = self.plan.why.iter_mut().filter(|reason| *reason == before);
             reasons.for_each(|reason| *reason = now.into());
         }
         Ok(self)
     }
 
+    /// The plan's kernel.
+    fn kernel(&self) -> &dyn Kernel {
+        &*self.plan.chosen.0
+    }
+
     /// How results get to memory, where plans say so.
-    fn way_out(&self) -> Option<&'static str> {
-        match self.plan.chosen {
-            Chosen::Blackwell(choice) => Some(blackwell::way_out(self, &choice)),
-            Chosen::Hopper(_) => None,
-        }
+    fn store_path(&self) -> Option<&'static str> {
+        self.kernel().store_path(self)
     }
 
     /// What the kernels multiply sums with.
@@ -207,12 +200,8 @@ impl Gemm {
     /// [`Error::Scalar`] where it is not representable.
     fn factor(&self, weights: &DeviceWeights) -> Result<f32> {
         let factor = combined_scale(self.alpha, self.a_scale, weights.global_scale())?;
-        match self.plan.chosen {
-            Chosen::Hopper(_) if hopper::decoded_scale(self.kind) != 1.0 => {
-                combined_scale(factor, hopper::decoded_scale(self.kind).recip(), 1.0)
-            }
-            _ => Ok(factor),
-        }
+        let decoded = self.kernel().decoded_scale(self.kind);
+        if decoded == 1.0 { Ok(factor) } else { combined_scale(factor, decoded.recip(), 1.0) }
     }
 
     /// How it will be run.
@@ -232,7 +221,7 @@ impl Gemm {
     /// # Errors
     /// [`Error::Overflow`].
     pub fn result_dims(&self) -> Result<Dims> {
-        let Problem { m, n, l, .. } = self.problem;
+        let Problem { m, n, l, .. } = self.plan.problem;
         Dims::new(l as usize, m as usize, n as usize)
     }
 
@@ -272,28 +261,15 @@ impl Gemm {
         self.check_weights(weights)?;
         let device = self.kernels.device();
         let (out, scales) = out.place(self.output, &self.strides, device)?;
-        let [row_factors, column_factors, bias] = vectors.place(&self.problem, device)?;
-        let epilogue = Epilogue {
+        let placed = Placed {
+            vectors: vectors.place(&self.plan.problem, device)?,
+            alpha: self.factor(weights)?,
             out,
             out_stride: self.strides.out_stride(self.output),
-            row_factors,
-            column_factors,
-            bias,
-            alpha: self.factor(weights)?,
-            out_type: self.output.code(),
-            bias_type: FloatType::F32 as u32,
-            reserved: 0,
             scales,
         };
-        match (self.plan.chosen, weights.form()) {
-            (Chosen::Hopper(chosen), WeightForm::Hopper(layout)) => {
-                hopper::launch(self, &chosen, a, weights, &layout, workspace, epilogue)
-            }
-            (Chosen::Blackwell(candidate), WeightForm::Blackwell(blocks)) => {
-                blackwell::launch(self, &candidate, a, weights, &blocks, workspace, epilogue)
-            }
-            (_, form) => Err(self.other_form(form)),
-        }
+        let epilogue = placed.params(self.output);
+        self.kernel().launch(Launch { gemm: self, activations: a, weights, workspace, epilogue })
     }
 
     /// Checks that the plan is one for these weights.
@@ -302,44 +278,20 @@ impl Gemm {
     /// [`Error::Shape`].
     fn check_weights(&self, weights: &DeviceWeights) -> Result<()> {
         let form = weights.form();
-        let Problem { n, k, l, .. } = self.problem;
-        for (field, found, required) in [("N", form.rows(), n), ("K", form.columns(), k)] {
+        let Problem { n, k, l, .. } = self.plan.problem;
+        for (field, found, required) in [("N", form.rows, n), ("K", form.columns, k)] {
             if found != required {
                 let required = format!("{required}, as planned");
                 return Err(Error::shape(format!("{field} of the weights"), required, found));
             }
         }
-        let planned = match (self.plan.chosen, form) {
-            (Chosen::Hopper(chosen), WeightForm::Hopper(layout)) => {
-                layout.scheme == chosen.config.scheme
-            }
-            (Chosen::Blackwell(candidate), WeightForm::Blackwell(blocks)) => {
-                blocks.format == candidate.config.format
-            }
-            _ => false,
-        };
-        if !planned {
-            return Err(self.other_form(form));
+        let planned = self.kernel().weight_form();
+        if !form.same_order(&planned) {
+            let required = format!("{}, as planned", planned.order());
+            return Err(Error::shape("order of the weights", required, form.order()));
         }
         check_batch(weights, l as usize)?;
         weights.buffer().require_on("the weights", self.kernels.device())
-    }
-
-    /// The error for weights that were repacked for other kernels than the plan's.
-    fn other_form(&self, found: WeightForm) -> Error {
-        let hopper = |Scheme { format, operand }: Scheme| {
-            format!("{} for {} activations on sm_90a", format.name(), operand.name())
-        };
-        let blackwell = |format: Format| format!("{} on sm_100a", format.name());
-        let required = match self.plan.chosen {
-            Chosen::Hopper(chosen) => hopper(chosen.config.scheme),
-            Chosen::Blackwell(chosen) => blackwell(chosen.config.format),
-        };
-        let found = match found {
-            WeightForm::Hopper(layout) => hopper(layout.scheme),
-            WeightForm::Blackwell(blocks) => blackwell(blocks.format),
-        };
-        Error::shape("order of the weights", format!("{required}, as planned"), found)
     }
 }
 

@@ -21,8 +21,8 @@ pub enum Output {
     /// Floats.
     Floats(FloatType),
     /// NVFP4, in blocks of 16 columns, of which N is a multiple: what TorchAO's recipe makes of
-    /// the result in f32 of the same kernel and splits, bit for bit but for the sign of zeros. A
-    /// plan may choose others than for floats, as quantising takes time.
+    /// the result in f32 of the same kernel and split of K, bit for bit but for the sign of zeros.
+    /// A plan may choose others than for floats, as quantising takes time.
     ///
     /// There is no error for results that are not finite: a block with a NaN has the scale NaN,
     /// and an infinity becomes the largest magnitude, 2688 times `scale`, as does any number

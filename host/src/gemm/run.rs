@@ -58,7 +58,7 @@ impl GemmRun {
     ) -> Result<Self> {
         let device = kernels.device();
         let dims = a.dims();
-        let columns = weights.form().columns();
+        let columns = weights.form().columns;
         let required = format_args!("{columns}, the weights' K");
         same_columns(a.name(), dims.cols(), required, columns as usize)?;
         let weights = weights.upload(device)?;

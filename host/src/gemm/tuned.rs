@@ -3,10 +3,9 @@
 use std::ops::RangeInclusive;
 
 use fp4_formats::Arch;
-use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
 
+use super::family::family;
 use super::plan::{Source, plan_from};
 use super::{ActivationKind, GemmOptions, GemmOverrides, GemmPlan};
 use crate::device::{Kernels, Machine};
@@ -35,6 +34,7 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// use std::path::Path;
 ///
 /// use fp4_formats::FloatType;
+/// use fp4_formats::gemm::Split;
 /// use fp4_formats::gemm::hopper::Operand;
 /// use nvfp4::device::{Device, DeviceRequest};
 /// use nvfp4::gemm::{ActivationKind, GemmOptions, Source, plan_for};
@@ -51,13 +51,13 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// // `nvfp4 bench --tune` writes such tables; this one is made up.
 /// let mut table = Table::new(kernels.tune_key().clone());
 /// let kernel = "gemm_sm90_nvfp4_bf16_128x64".into();
-/// let measured = Measured { kernel, splits: 2, median_ns: 12_300 };
+/// let measured = Measured { kernel, split: Split::Cluster(2), median_ns: 12_300 };
 /// table.insert(TuneProblem { format, activations, output, shape }, measured);
 /// let kernels = kernels.with_tuning(Tuning::new(table));
 ///
 /// let (fewer, options) = (GemmShape { m: 60, ..shape }, GemmOptions::default());
 /// let plan = plan_for(&kernels, fewer, format, activations, &options)?;
-/// assert_eq!((plan.source, plan.splits), (Source::Table { m: 64 }, 2));
+/// assert_eq!((plan.source, plan.split), (Source::Table { m: 64 }, Split::Cluster(2)));
 /// # Ok(())
 /// # }
 /// ```
@@ -103,13 +103,13 @@ fn look_up(
     let source = Source::Table { m };
     match suit(problem, measured, arch, machine, source) {
         Ok(mut plan) => {
-            let Measured { kernel, splits, median_ns } = measured;
+            let Measured { kernel, split, median_ns } = measured;
             let us = *median_ns as f64 * 1e-3;
-            let by_model = (model.kernel, model.splits);
-            let agrees = if by_model == (kernel.as_str(), *splits) {
+            let by_model = (model.kernel, model.split);
+            let agrees = if by_model == (kernel.as_str(), *split) {
                 "as the model has it".into()
             } else {
-                format!("the model has {} x {}", by_model.0, by_model.1)
+                format!("the model has {}, split {}", by_model.0, by_model.1)
             };
             plan.why.push(format!("{origin}: {us:.3} us at M = {m}; {agrees}"));
             plan.candidates = model.candidates;
@@ -131,7 +131,7 @@ fn suit(
     source: Source,
 ) -> Result<GemmPlan> {
     let overrides =
-        GemmOverrides { kernel: Some(measured.kernel.clone()), splits: Some(measured.splits) };
+        GemmOverrides { kernel: Some(measured.kernel.clone()), split: Some(measured.split) };
     plan_from(problem, arch, machine, &overrides, source)
 }
 
@@ -171,24 +171,7 @@ fn nearest<'a>(
 /// The numbers of tokens that are in one class with those of a problem.
 fn token_class(problem: &TuneProblem, arch: Arch) -> RangeInclusive<usize> {
     let TuneProblem { format, activations, shape, .. } = *problem;
-    let mut tiles: Vec<usize> = match (arch.tensor(), activations) {
-        (TensorFamily::Tcgen05, ActivationKind::Halves(operand)) => blackwell::CONFIGS
-            .iter()
-            .filter(|config| config.format == format && config.left == Some(operand))
-            .map(|config| config.columns as usize)
-            .collect(),
-        (TensorFamily::Tcgen05, ActivationKind::Blocks { .. }) => blackwell::CONFIGS
-            .iter()
-            .filter(|config| config.format == format && config.left.is_none())
-            .map(|config| config.columns as usize)
-            .collect(),
-        (TensorFamily::Wgmma, _) => hopper::CONFIGS
-            .iter()
-            .filter(|config| config.scheme.format == format)
-            .filter(|config| config.scheme.operand == activations.operand())
-            .map(|config| config.tokens as usize)
-            .collect(),
-    };
+    let mut tiles = family(arch).token_tiles(format, activations);
     tiles.sort_unstable();
     let m = shape.m;
     match tiles.iter().position(|&tile| m <= tile) {

@@ -1,56 +1,86 @@
 //! Weights in the order in which the kernels read them.
 
-use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
-use fp4_formats::gemm::hopper::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
-use fp4_formats::gemm::hopper::{Operand, Scheme, WeightLayout};
+use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, pack};
-use rayon::prelude::*;
+use fp4_formats::{Arch, BlockFormat, ScaleLayout, TensorFamily};
 
-use super::check::{scheme, size};
-use super::{ActivationKind, blackwell, format_of};
+use super::check::size;
+use super::family::family;
+use super::{ActivationKind, format_of};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result, filled};
 use crate::shape::MAX_DIM;
-use crate::tensor::BlockScaled;
+use crate::tensor::{BlockScaled, Dims};
 
-/// The order of repacked weights: that of an architecture's kernels.
+/// The order of repacked weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WeightForm {
-    /// sm_90a: the order in which threads decode them.
-    Hopper(WeightLayout),
-    /// sm_100a: as they are, padded for the copy engine.
-    Blackwell(PreparedBlocks),
+pub struct WeightForm {
+    /// The tensor cores whose kernels read it.
+    pub tensor: TensorFamily,
+    /// Format that the weights were repacked from.
+    pub format: Format,
+    /// The type of activations that the order depends on: those that weights are decoded to for
+    /// `wgmma`. None where any activations take the same order.
+    pub activations: Option<Operand>,
+    /// Rows of a matrix, N.
+    pub rows: u32,
+    /// Columns of a matrix, K.
+    pub columns: u32,
 }
 
 impl WeightForm {
-    /// Rows of a matrix, N.
-    #[must_use]
-    pub fn rows(&self) -> u32 {
-        match self {
-            Self::Hopper(layout) => layout.rows,
-            Self::Blackwell(blocks) => blocks.rows,
-        }
+    /// The order, sizes left out.
+    pub(super) fn order(&self) -> String {
+        let Self { tensor, format, activations, .. } = self;
+        let activations = activations.map_or(String::new(), |activations| {
+            format!(" for {} activations", activations.name())
+        });
+        format!("{} in the order of {}{activations}", format.name(), tensor.name())
     }
 
-    /// Columns of a matrix, K.
-    #[must_use]
-    pub fn columns(&self) -> u32 {
-        match self {
-            Self::Hopper(layout) => layout.columns,
-            Self::Blackwell(blocks) => blocks.columns,
-        }
+    /// Whether it differs from `other` in sizes at most.
+    pub(super) fn same_order(&self, other: &Self) -> bool {
+        Self { rows: other.rows, columns: other.columns, ..*self } == *other
+    }
+}
+
+/// A batch of block-scaled matrices, whatever their format.
+pub(super) trait BlockRows: Sync {
+    /// Format of codes and scales.
+    fn format(&self) -> Format;
+    /// Batch, rows, columns.
+    fn dims(&self) -> Dims;
+    /// Packed codes of a row.
+    fn row_codes(&self, batch: usize, row: usize) -> &[u8];
+    /// A scale byte.
+    fn scale_byte(&self, batch: usize, row: usize, block: usize) -> u8;
+    /// All scales in the 128x4 layout, zeros in the padding.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    fn blocked_scales(&self) -> Result<Vec<u8>>;
+}
+
+impl<F: BlockFormat> BlockRows for BlockScaled<F> {
+    fn format(&self) -> Format {
+        format_of::<F>()
     }
 
-    /// Format that they were repacked from.
-    #[must_use]
-    pub fn format(&self) -> Format {
-        match self {
-            Self::Hopper(layout) => layout.scheme.format,
-            Self::Blackwell(blocks) => blocks.format,
-        }
+    fn dims(&self) -> Dims {
+        self.dims()
+    }
+
+    fn row_codes(&self, batch: usize, row: usize) -> &[u8] {
+        self.row_codes(batch, row)
+    }
+
+    fn scale_byte(&self, batch: usize, row: usize, block: usize) -> u8 {
+        self.scale_byte(batch, row, block)
+    }
+
+    fn blocked_scales(&self) -> Result<Vec<u8>> {
+        Ok(self.to_layout(ScaleLayout::Blocked128x4)?.scales().to_vec())
     }
 }
 
@@ -74,45 +104,29 @@ impl Repacked {
         weights: &BlockScaled<F>,
         kind: ActivationKind,
     ) -> Result<Self> {
-        match device.choice().arch.tensor() {
-            TensorFamily::Tcgen05 => {
-                let (form, bytes) = blackwell::repack(weights, kind)?;
-                let (batch, global_scale) = (weights.dims().batch(), weights.global_scale());
-                Ok(Self { form: WeightForm::Blackwell(form), batch, global_scale, bytes })
-            }
-            TensorFamily::Wgmma => Self::new(weights, kind.operand()),
-        }
+        Self::for_arch(device.choice().arch, weights, kind)
     }
 
-    /// Rearranges `weights`, on all cores, for products on sm_90a with activations of type
-    /// `operand`.
+    /// [`for_device`](Self::for_device) for all devices of a target.
     ///
     /// # Errors
-    /// [`Error::Shape`] where no kernel takes the format with this type or the sizes,
-    /// [`Error::Memory`].
-    pub fn new<F: BlockFormat>(weights: &BlockScaled<F>, operand: Operand) -> Result<Self> {
-        let scheme = scheme(format_of::<F>(), operand)?;
-        let dims = weights.dims();
-        let (rows, columns) = (size("N", dims.rows(), MAX_DIM)?, size("K", dims.cols(), MAX_DIM)?);
-        let layout = WeightLayout { scheme, rows, columns };
-        let bytes = layout.bytes().and_then(|bytes| usize::try_from(bytes).ok());
-        let total = bytes.and_then(|bytes| bytes.checked_mul(dims.batch()));
-        let total = total.ok_or_else(|| Error::Overflow {
+    /// As there.
+    pub fn for_arch<F: BlockFormat>(
+        arch: Arch,
+        weights: &BlockScaled<F>,
+        kind: ActivationKind,
+    ) -> Result<Self> {
+        let (family, dims) = (family(arch), weights.dims());
+        let sizes = [size("N", dims.rows(), MAX_DIM)?, size("K", dims.cols(), MAX_DIM)?];
+        let batch = size("batch", dims.batch(), MAX_DIM)? as usize;
+        let form = family.weight_form(format_of::<F>(), kind, sizes)?;
+        let total = family.weight_bytes(&form, batch).ok_or_else(|| Error::Overflow {
             what: format!("repacked `{}`", weights.name()),
-            detail: format!("{} x {rows} x {columns}", dims.batch()),
+            detail: format!("{batch} x {} x {}", dims.rows(), dims.cols()),
         })?;
         let mut bytes = filled("repacked weights", total, 0u8)?;
-        let chunks = bytes.par_chunks_exact_mut(scheme.chunk_bytes() as usize);
-        let across = layout.column_chunks() as usize;
-        let down = layout.row_chunks() as usize;
-        chunks.enumerate().for_each(|(index, chunk)| {
-            let (row_chunk, column_chunk) = (index / across, index % across);
-            let (batch, row_chunk) = (row_chunk / down, row_chunk % down);
-            let corner = [row_chunk * CHUNK_ROWS as usize, column_chunk * CHUNK_COLUMNS as usize];
-            fill(scheme, chunk, weights, batch, corner);
-        });
-        let form = WeightForm::Hopper(layout);
-        Ok(Self { form, batch: dims.batch(), global_scale: weights.global_scale(), bytes })
+        family.repack(&form, weights, &mut bytes)?;
+        Ok(Self { form, batch, global_scale: weights.global_scale(), bytes })
     }
 
     /// The order of the bytes.
@@ -149,36 +163,6 @@ impl Repacked {
         let Self { form, batch, global_scale, .. } = *self;
         DeviceWeights { form, batch, global_scale, buffer }
     }
-}
-
-/// Makes one chunk, whose first row and column are `corner`.
-fn fill<F: BlockFormat>(
-    scheme: Scheme,
-    chunk: &mut [u8],
-    weights: &BlockScaled<F>,
-    batch: usize,
-    [row, column]: [usize; 2],
-) {
-    let dims = weights.dims();
-    let rows: Vec<&[u8]> = (row..dims.rows().min(row + CHUNK_ROWS as usize))
-        .map(|row| weights.row_codes(batch, row))
-        .collect();
-    let code = |r: u32, c: u32| {
-        let (row, column) = (r as usize, column + c as usize);
-        if row >= rows.len() || column >= dims.cols() {
-            return 0;
-        }
-        let (low, high) = pack::unpair(rows[row][column / 2]);
-        if column.is_multiple_of(2) { low } else { high }
-    };
-    let scale = |r: u32, block: u32| {
-        let (row, block) = (row + r as usize, column / F::BLOCK + block as usize);
-        if row >= dims.rows() || block >= weights.kblocks() {
-            return 0;
-        }
-        weights.scale_byte(batch, row, block)
-    };
-    scheme.fill_chunk(chunk, code, scale);
 }
 
 /// Repacked weights on a device.

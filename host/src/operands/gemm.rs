@@ -32,16 +32,16 @@ use crate::quantize::Format;
 use crate::shape::GemmShape;
 use crate::tensor::{BlockScaled, Dims};
 
-/// The left operand, owned.
+/// The activations of a GEMM, owned.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Left<F> {
+pub enum GemmActivations<F> {
     /// In the weights' format.
     Blocks(BlockScaled<F>),
     /// 16-bit floats.
     Halves(HalfMatrix),
 }
 
-impl<F: BlockFormat> Left<F> {
+impl<F: BlockFormat> GemmActivations<F> {
     /// As a GEMM takes it.
     #[must_use]
     pub fn activations(&self) -> Activations<'_, F> {
@@ -56,7 +56,7 @@ impl<F: BlockFormat> Left<F> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct GemmOperands<F> {
     /// Activations, `[L, M, K]`.
-    pub a: Left<F>,
+    pub a: GemmActivations<F>,
     /// Weights, `[L, N, K]` or one matrix for all batch entries.
     pub b: BlockScaled<F>,
     /// alpha, factors and bias; the rest as by default.
@@ -100,9 +100,9 @@ pub fn read(file: &Checkpoint) -> Result<AnyOperands> {
 
 fn read_as<F: BlockFormat>(file: &Checkpoint) -> Result<GemmOperands<F>> {
     let a = match file.raw("a")?.dtype {
-        Dtype::U8 => Left::Blocks(operand(file, "a", packed_dims(file, "a", "M")?)?),
-        Dtype::F16 => Left::Halves(halves(file, Operand::F16)?),
-        Dtype::BF16 => Left::Halves(halves(file, Operand::Bf16)?),
+        Dtype::U8 => GemmActivations::Blocks(operand(file, "a", packed_dims(file, "a", "M")?)?),
+        Dtype::F16 => GemmActivations::Halves(halves(file, Operand::F16)?),
+        Dtype::BF16 => GemmActivations::Halves(halves(file, Operand::Bf16)?),
         other => return Err(file.wrong_type("a", "U8, F16 or BF16", other).into()),
     };
     let b = operand(file, "b", packed_dims(file, "b", "N")?)?;
@@ -176,13 +176,13 @@ pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<
         tensor(Dtype::U8, shape, x.codes().to_vec())
     };
     match a {
-        Left::Blocks(a) => {
+        GemmActivations::Blocks(a) => {
             tensors.push(("a", codes(a)));
             tensors.push(("a_scale", scale_tensor(a)));
             tensors.push(("a_global_scale", scalar_tensor(a.global_scale())));
             metadata.push(("a_scale_layout", a.layout().name().into()));
         }
-        Left::Halves(a) => {
+        GemmActivations::Halves(a) => {
             let (dims, dtype) = match a.operand() {
                 Operand::F16 => (a.dims(), Dtype::F16),
                 Operand::Bf16 => (a.dims(), Dtype::BF16),

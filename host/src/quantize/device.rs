@@ -205,6 +205,7 @@ impl Quantizer {
                 passes.into(),
             ],
         };
+        kernels.load(plan.steps.iter().map(|step| step.kernel))?;
         let levels = if source == ScaleSource::RowAmax { rows } else { 1 };
         let f32s = |name| DeviceBuffer::poisoned(device, name, levels * size_of::<f32>());
         let errors = DeviceBuffer::upload(device, "errors", &NO_ERROR.to_le_bytes())?;

@@ -29,31 +29,32 @@ pub struct DeviceKey {
     /// The driver's CUDA version and, if the system reports it, its release, because its compiler
     /// makes the machine code. `emulator` on the emulator.
     pub driver: String,
-    /// [`fingerprint`] of the PTX.
+    /// Fingerprint of the kernels, see
+    /// [`KernelFiles::fingerprint`](crate::kernels::KernelFiles::fingerprint).
     pub kernels: String,
 }
 
 impl DeviceKey {
-    /// The key of `device` with kernels from this PTX text.
+    /// The key of `device` with kernels of this fingerprint.
     ///
     /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError) if a call of the driver fails.
-    pub fn of(device: &Device, ptx: &str) -> Result<Self> {
-        let ((major, minor), driver) = match device.backend() {
-            Backend::Cuda(gpu) => {
+    /// [`DeviceError`](crate::device::DeviceError) where the driver does not answer.
+    pub fn of(device: &Device, kernels: String) -> Result<Self> {
+        let driver = match device.backend() {
+            Backend::Cuda(_) => {
                 let version = cuda::probe().map_err(cuda::CudaError::from)?.version;
                 let text = std::fs::read_to_string(DRIVER_FILE).unwrap_or_default();
-                let driver = match release(&text) {
+                match release(&text) {
                     Some(release) => format!("{version} ({release})"),
                     None => version.to_string(),
-                };
-                (gpu.info().compute_capability, driver)
+                }
             }
-            Backend::Emulator(emulator) => (emulator.gpu.compute_capability(), "emulator".into()),
+            Backend::Emulator(_) => "emulator".into(),
         };
+        let (major, minor) = device.compute_capability();
         let compute_capability = format!("{major}.{minor}");
         let (name, sms) = (device.choice().name.clone(), device.machine().sms);
-        Ok(Self { name, compute_capability, sms, driver, kernels: fingerprint(ptx) })
+        Ok(Self { name, compute_capability, sms, driver, kernels })
     }
 
     /// The first field that differs in `found`: its name, its value here, its value there.
@@ -93,17 +94,7 @@ fn release(text: &str) -> Option<&str> {
     })
 }
 
-/// A 64-bit hash of a PTX text, as 16 hexadecimal digits. FNV-1a is the same on every machine and
-/// in every version. It protects against accidents, not against forgery.
-#[must_use]
-pub fn fingerprint(ptx: &str) -> String {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(PRIME);
-    format!("{:016x}", ptx.bytes().fold(OFFSET, step))
-}
-
-/// The type of a GEMM's result, without values.
+/// What a GEMM writes, without its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResultKind {
     /// Floats of a type.
@@ -179,16 +170,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_fingerprints() {
-        // Test vectors of FNV-1a, 64 bits.
-        for (text, hash) in
-            [("", "cbf29ce484222325"), ("a", "af63dc4c8601ec8c"), ("foobar", "85944171f73967e8")]
-        {
-            assert_eq!(fingerprint(text), hash, "{text:?}");
-        }
-    }
-
-    #[test]
     fn releases_of_both_kinds_of_module() {
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27\nGCC";
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release";
@@ -206,7 +187,7 @@ mod tests {
             compute_capability: "9.0".into(),
             sms: 132,
             driver: "13.0".into(),
-            kernels: fingerprint("x"),
+            kernels: "x".into(),
         };
         assert_eq!(key.difference(&key), None);
         let changed = [
@@ -214,7 +195,7 @@ mod tests {
             ("compute capability", DeviceKey { compute_capability: "9.1".into(), ..key.clone() }),
             ("number of SMs", DeviceKey { sms: 114, ..key.clone() }),
             ("driver", DeviceKey { driver: "13.1".into(), ..key.clone() }),
-            ("kernels", DeviceKey { kernels: fingerprint("y"), ..key.clone() }),
+            ("kernels", DeviceKey { kernels: "y".into(), ..key.clone() }),
         ];
         for (field, other) in changed {
             assert_eq!(key.difference(&other).map(|(name, ..)| name), Some(field));

@@ -1,7 +1,7 @@
 //! Measured choices of GEMM kernels: which of a plan's candidates was the fastest on a device.
 //!
 //! A [`Table`] belongs to one device with its driver and its kernels ([`DeviceKey`]) and says for
-//! each [`TuneProblem`] which kernel was the fastest, in how many parts of K, and how long it
+//! each [`TuneProblem`] which kernel was the fastest, with which split of K, and how long it
 //! took. [`bench::tune`](crate::bench::tune) measures, on a GPU only; `nvfp4 bench --tune` writes
 //! the result to a file.
 //!
@@ -17,7 +17,7 @@
 //!
 //! ```json
 //! {
-//!   "version": 1,
+//!   "version": 2,
 //!   "device": {
 //!     "name": "NVIDIA H200",
 //!     "compute_capability": "9.0",
@@ -26,14 +26,14 @@
 //!     "kernels": "85944171f73967e8"
 //!   },
 //!   "entries": [
-//!     {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":128,"kernel":"gemm_sm90_nvfp4_f16_128x64","splits":2,"median_ns":15300}
+//!     {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":128,"kernel":"gemm_sm90_nvfp4_f16_128x64","split":"cluster:2","median_ns":15300}
 //!   ]
 //! }
 //! ```
 //!
 //! | file | topic |
 //! | --- | --- |
-//! | `key` | [`DeviceKey`], [`TuneProblem`], [`ResultKind`], [`fingerprint`]: what a measurement belongs to |
+//! | `key` | [`DeviceKey`], [`TuneProblem`], [`ResultKind`]: what a measurement belongs to |
 //! | `table` | [`Table`], [`Measured`]: entries, text, merging |
 //! | `file` | [`Location`], [`read`], [`open`], [`add`], [`write`](write()): places and files |
 //! | `handle` | what opened kernels keep: the table in use, and plans made before |
@@ -53,11 +53,11 @@ pub use error::TuneError;
 pub use file::{Location, MAX_BYTES, add, open, read, write};
 pub use handle::MAX_PLANS;
 pub(crate) use handle::Tuned;
-pub use key::{DeviceKey, ResultKind, TuneProblem, fingerprint};
+pub use key::{DeviceKey, ResultKind, TuneProblem};
 pub use table::{Measured, Table};
 
 /// Version of the file's form.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Environment variable that names the table's file, or is `off`.
 pub const VARIABLE: &str = "NVFP4_TUNE";

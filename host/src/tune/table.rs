@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
+use fp4_formats::gemm::split::UnknownSplit;
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, ScaleLayout};
 use serde::{Deserialize, Serialize};
@@ -17,8 +19,8 @@ use crate::shape::GemmShape;
 pub struct Measured {
     /// Kernel by name.
     pub kernel: String,
-    /// CTAs that share a tile.
-    pub splits: u32,
+    /// How K is split.
+    pub split: Split,
     /// Median time of a product, nanoseconds; at least 1.
     pub median_ns: u64,
 }
@@ -64,7 +66,7 @@ struct Line {
     l: usize,
     m: usize,
     kernel: String,
-    splits: u32,
+    split: String,
     median_ns: u64,
 }
 
@@ -89,7 +91,7 @@ impl Line {
             ResultKind::Nvfp4(layout) => Some(layout.name().to_owned()),
         };
         let GemmShape { m, n, k, l } = shape;
-        let Measured { kernel, splits, median_ns } = measured.clone();
+        let Measured { kernel, split, median_ns } = measured.clone();
         Self {
             format: format.name().to_owned(),
             activations: activations.to_owned(),
@@ -101,7 +103,7 @@ impl Line {
             l,
             m,
             kernel,
-            splits,
+            split: split.to_string(),
             median_ns,
         }
     }
@@ -109,7 +111,7 @@ impl Line {
     /// The entry, or what is wrong with it.
     fn check(self) -> Result<(TuneProblem, Measured), String> {
         let Self { format, activations, scales, output, output_scales, .. } = self;
-        let Self { n, k, l, m, kernel, splits, median_ns, .. } = self;
+        let Self { n, k, l, m, kernel, split, median_ns, .. } = self;
         let unknown = |field: &str, name: &str| format!("unknown {field} `{name}`");
         let known = [Format::Nvfp4, Format::Mxfp4].into_iter().find(|known| known.name() == format);
         let format = known.ok_or_else(|| unknown("format", &format))?;
@@ -147,7 +149,8 @@ impl Line {
         }
         let shape = GemmShape { m, n, k, l };
         let problem = TuneProblem { format, activations, output, shape };
-        Ok((problem, Measured { kernel, splits, median_ns }))
+        let split = split.parse().map_err(|error: UnknownSplit| error.to_string())?;
+        Ok((problem, Measured { kernel, split, median_ns }))
     }
 }
 

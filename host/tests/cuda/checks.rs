@@ -287,7 +287,7 @@ fn refused_ptx(device: &CudaDevice, _: &CudaModule) -> Checked {
         device.arch()
     );
     let log = match device.load(&ptx) {
-        Err(CudaError::Jit { log, .. }) => log,
+        Err(CudaError::Module { log, .. }) => log,
         other => return Err(format!("{:?}", other.map(|_| "accepted")).into()),
     };
     ensure(log.contains("line 4"), || format!("no line in the log: {log:?}"))?;

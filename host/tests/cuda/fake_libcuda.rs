@@ -209,11 +209,21 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
     _: usize,
 ) -> u32 {
     println!("call: cuModuleLoadDataEx");
-    // SAFETY: callers of the driver pass PTX with a nul behind it.
+    // SAFETY: callers of the driver pass PTX with a nul behind it, or at least an ELF file's head.
+    if unsafe { image.read() } == 0x7f {
+        // CUDA_ERROR_NO_BINARY_FOR_GPU
+        return 209;
+    }
+    // SAFETY: it is no ELF file, so it is PTX with a nul behind it.
     let text = unsafe { std::ffi::CStr::from_ptr(image.cast()) }.to_string_lossy();
-    *LOADED.lock().expect("no panic before") = Some(parameters(&text));
+    let mut loaded = LOADED.lock().expect("no panic before");
+    loaded.get_or_insert_default().extend(parameters(&text));
     // SAFETY: callers of the driver pass writable pointers.
     unsafe { *module = 1 };
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuThreadExchangeStreamCaptureMode(_: *mut u32) -> u32 {
     0
 }
 #[unsafe(no_mangle)]

@@ -4,6 +4,7 @@
 
 mod checks;
 mod fake_driver;
+mod modules;
 mod stream;
 
 use checks::Outcome;

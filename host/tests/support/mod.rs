@@ -2,14 +2,15 @@
 //! damage files.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
-use fp4_formats::Arch;
+use fp4_formats::{Arch, Family};
 use std::path::{Path, PathBuf};
 
 use nvfp4::checkpoint::{self, Layout, Model, ModelOptions, NewTensor};
 use nvfp4::device::{Device, Kernels};
-use nvfp4::kernels::{self, DIR_VARIABLE};
+use nvfp4::kernels::{DIR_VARIABLE, KernelFiles};
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4::rng::SplitMix64;
+use nvfp4_manifest::{Callable, FILE_NAME, File, Manifest, Module, Sources};
 use safetensors::Dtype;
 
 /// A folder of its own for one test, removed at the end.
@@ -50,11 +51,47 @@ impl Drop for Folder {
 /// The emulated machines, and their architectures.
 pub const MACHINES: [(&str, Arch); 2] = [("emu:h200", Arch::Sm90a), ("emu:b200", Arch::Sm100a)];
 
-/// Kernels of an emulated machine, of a module that has none, for what does not launch any.
+/// Writes a folder of kernels for `arch` in `folder`: of each family the PTX, and the names of the
+/// kernels in it, which have `parameters` parameters each.
+pub fn write_kernels(
+    folder: &Path,
+    arch: Arch,
+    modules: &[(Family, &str, &[&str])],
+    parameters: usize,
+) {
+    let folder = folder.join(arch.name());
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let modules = modules.iter().map(|&(family, text, names)| {
+        let name = format!("{family}.ptx");
+        std::fs::write(folder.join(&name), text).expect("written");
+        let kernels = names.iter().map(|&name| Callable { name: name.into(), parameters });
+        Module {
+            family,
+            ptx: File::of(name, text.as_bytes()),
+            cubin: None,
+            compiler: "none".into(),
+            sources: Sources::default(),
+            kernels: kernels.collect(),
+        }
+    });
+    let manifest = Manifest { arch, ptx_version: "9.0".into(), modules: modules.collect() };
+    let text = serde_json::to_string(&manifest).expect("JSON");
+    std::fs::write(folder.join(FILE_NAME), text).expect("written");
+}
+
+/// Writes a folder of kernels for `arch` whose modules load and have no code.
+pub fn write_no_kernels(folder: &Path, arch: Arch) {
+    let text = format!(".version 9.0\n.target {arch}\n.address_size 64\n");
+    let families: Vec<(Family, Vec<&str>)> =
+        Family::of(arch).map(|family| (family, family.entries(arch).collect())).collect();
+    let modules: Vec<_> =
+        families.iter().map(|(family, names)| (*family, text.as_str(), names.as_slice())).collect();
+    write_kernels(folder, arch, &modules, 1);
+}
+
+/// Kernels of an emulated machine, of modules that have none, for what does not launch any.
 pub fn no_kernels(folder: &Folder, (device, arch): (&str, Arch)) -> Kernels {
-    std::fs::create_dir_all(folder.file(arch.name())).expect("a folder");
-    let module = format!(".version 9.0\n.target {arch}\n.address_size 64\n");
-    std::fs::write(folder.file(arch.name()).join("kernels.ptx"), module).expect("written");
+    write_no_kernels(folder.path(), arch);
     let device = Device::open(&device.parse().expect("known")).expect("opens");
     device.kernels(Some(folder.path())).expect("loads")
 }
@@ -72,7 +109,7 @@ pub fn kernels_dir() -> PathBuf {
 /// stderr: a test without them has tested nothing.
 pub fn compiled() -> Vec<(&'static str, Arch)> {
     let compiled = MACHINES.into_iter().filter(|(device, arch)| {
-        match kernels::find(*arch, Some(&kernels_dir())) {
+        match KernelFiles::find(*arch, Some(&kernels_dir())) {
             Ok(_) => true,
             Err(error) if std::env::var_os(DIR_VARIABLE).is_some() => panic!("{error}"),
             Err(error) => {

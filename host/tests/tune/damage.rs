@@ -1,5 +1,6 @@
 //! Every kind of damage to a table's text.
 
+use fp4_formats::gemm::Split;
 use nvfp4::tune::{Table, TuneError};
 use proptest::prelude::*;
 
@@ -7,8 +8,8 @@ use crate::{key, measured, nvfp4, tables};
 
 fn text() -> String {
     let mut table = Table::new(key());
-    table.insert(nvfp4(8, 7168, 2048), measured("a", 4, 900));
-    table.insert(nvfp4(128, 7168, 2048), measured("b", 2, 15_300));
+    table.insert(nvfp4(8, 7168, 2048), measured("a", Split::Cluster(4), 900));
+    table.insert(nvfp4(128, 7168, 2048), measured("b", Split::StreamK, 15_300));
     table.text()
 }
 
@@ -23,11 +24,11 @@ fn each_kind_has_its_error() {
         assert!(error.contains("t.json is no tuning table: "), "{error}");
         assert!(error.contains(message), "{from:?} to {to:?}: {error:?} lacks {message:?}");
     };
-    damaged("\"version\": 1,", "", "missing field `version`");
-    damaged("\"version\": 1,", "\"version\": \"1\",", "invalid type: string");
-    damaged("\"version\": 1,", "\"version\": -1,", "invalid value");
-    damaged("\"version\": 1,", "\"version\": 1, \"version\": 1,", "duplicate field `version`");
-    damaged("\"version\": 1,", "\"version\": 1, \"x\": 0,", "unknown field `x`");
+    damaged("\"version\": 2,", "", "missing field `version`");
+    damaged("\"version\": 2,", "\"version\": \"2\",", "invalid type: string");
+    damaged("\"version\": 2,", "\"version\": -1,", "invalid value");
+    damaged("\"version\": 2,", "\"version\": 2, \"version\": 2,", "duplicate field `version`");
+    damaged("\"version\": 2,", "\"version\": 2, \"x\": 0,", "unknown field `x`");
     damaged("\"sms\": 132,", "", "missing field `sms`");
     damaged("\"sms\": 132,", "\"sms\": 4294967296,", "invalid value");
     damaged("\"sms\": 132,", "\"sms\": 132, \"gpcs\": 8,", "unknown field `gpcs`");
@@ -50,6 +51,11 @@ fn each_kind_has_its_error() {
     entry("\"n\":7168", "\"n\":0", "`n` is 0");
     entry("\"k\":2048", "\"k\":0", "`k` is 0");
     entry("\"l\":1", "\"l\":0", "`l` is 0");
+    let split = "a split of K is `none`, `stream-k`, or `cluster:N`";
+    entry("\"cluster:4\"", "\"cluster:1\"", split);
+    entry("\"cluster:4\"", "\"4\"", split);
+    damaged("\"cluster:4\"", "4", "invalid type: integer");
+    damaged("\"split\":\"cluster:4\"", "\"splits\":4", "unknown field `splits`");
     entry("\"median_ns\":900", "\"median_ns\":0", "`median_ns` is 0");
     damaged("\"median_ns\":900", "\"median_ns\":1.5", "invalid type: floating point");
     damaged("\"median_ns\":900", "\"median_ns\":NaN", "expected value");
@@ -59,8 +65,8 @@ fn each_kind_has_its_error() {
 
 #[test]
 fn other_versions_are_told_from_damage() {
-    for version in ["0", "2", "18446744073709551615"] {
-        // What a later version's file has is none of our business.
+    for version in ["0", "1", "3", "18446744073709551615"] {
+        // What another version's file has is none of our business.
         let text = format!("{{\"version\": {version}, \"devices\": [1, 2]}}");
         match Table::parse(&text, "t.json") {
             Err(TuneError::Version { found, .. }) => assert_eq!(found.to_string(), version),

@@ -14,6 +14,7 @@ use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
 use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneProblem, Tuning};
 
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use proptest::prelude::*;
@@ -34,8 +35,8 @@ fn key() -> DeviceKey {
     }
 }
 
-fn measured(kernel: &str, splits: u32, median_ns: u64) -> Measured {
-    Measured { kernel: kernel.into(), splits, median_ns }
+fn measured(kernel: &str, split: Split, median_ns: u64) -> Measured {
+    Measured { kernel: kernel.into(), split, median_ns }
 }
 
 fn nvfp4(m: usize, n: usize, k: usize) -> TuneProblem {
@@ -78,18 +79,27 @@ fn problems(
     })
 }
 
+/// All splits of K, in clusters of up to `most` CTAs.
+fn splits(most: u32) -> impl Strategy<Value = Split> {
+    prop_oneof![
+        1 => Just(Split::StreamK),
+        1 => Just(Split::None),
+        4 => (2..=most).prop_map(Split::Cluster),
+    ]
+}
+
 /// Tables of any problems, their kernels' names as they come.
 fn tables() -> impl Strategy<Value = Table> {
     let entry = (
         problems(1usize..9, 1usize..4, 1usize..4, results()),
         "[a-z\"\\\\é_0-9]{0,12}",
-        1u32..,
+        splits(u32::MAX),
         1u64..,
     );
     prop::collection::vec(entry, 0..30).prop_map(|entries| {
         let mut table = Table::new(key());
-        for (problem, kernel, splits, median_ns) in entries {
-            table.insert(problem, Measured { kernel, splits, median_ns });
+        for (problem, kernel, split, median_ns) in entries {
+            table.insert(problem, Measured { kernel, split, median_ns });
         }
         table
     })

@@ -1,6 +1,6 @@
 //! What planning makes of a table.
 
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{Split, blackwell, hopper};
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemm::{
@@ -15,7 +15,7 @@ use nvfp4::tune::{
 use proptest::prelude::*;
 
 use crate::support::{Folder, no_kernels};
-use crate::{MACHINES, floats, kernels, measured, nvfp4, problems};
+use crate::{MACHINES, floats, kernels, measured, nvfp4, problems, splits};
 
 fn options(problem: &TuneProblem) -> GemmOptions {
     let ResultKind::Floats(output) = problem.output else { panic!("{problem}") };
@@ -38,19 +38,19 @@ fn by_model(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
 /// The same kernels with a table of these entries.
 fn with<'a>(
     kernels: &Kernels,
-    entries: impl IntoIterator<Item = (TuneProblem, &'a str, u32)>,
+    entries: impl IntoIterator<Item = (TuneProblem, &'a str, Split)>,
 ) -> Kernels {
     let mut table = Table::new(kernels.tune_key().clone());
-    for (problem, kernel, splits) in entries {
-        table.insert(problem, measured(kernel, splits, 12_345));
+    for (problem, kernel, split) in entries {
+        table.insert(problem, measured(kernel, split, 12_345));
     }
     kernels.clone().with_tuning(Tuning::new(table))
 }
 
 /// A candidate that the model does not choose.
-fn another(kernels: &Kernels, problem: &TuneProblem) -> (&'static str, u32) {
+fn another(kernels: &Kernels, problem: &TuneProblem) -> (&'static str, Split) {
     let last = by_model(kernels, problem).candidates.last().cloned().expect("candidates");
-    (last.kernel, last.splits)
+    (last.kernel, last.split)
 }
 
 fn says(plan: &GemmPlan, words: &str) {
@@ -105,31 +105,34 @@ fn an_entry_is_taken() {
     for machine in MACHINES {
         let kernels = kernels(&folder, machine);
         let problem = nvfp4(128, 7168, 2048);
-        let (kernel, splits) = another(&kernels, &problem);
+        let (kernel, split) = another(&kernels, &problem);
         let model = planned(&kernels, &problem);
         assert_eq!(
             (model.source, model.kernel),
             (Source::Model, by_model(&kernels, &problem).kernel)
         );
-        let tuned = with(&kernels, [(problem, kernel, splits)]);
+        let tuned = with(&kernels, [(problem, kernel, split)]);
         let plan = planned(&tuned, &problem);
-        assert_eq!((plan.kernel, plan.splits), (kernel, splits), "{plan}");
+        assert_eq!((plan.kernel, plan.split), (kernel, split), "{plan}");
         assert_eq!(plan.source, Source::Table { m: 128 });
         assert_eq!(plan.candidates, model.candidates);
         says(&plan, "the fastest of those measured with M = 128");
         says(&plan, "the tuning table given: 12.345 us at M = 128; the model has");
         let explained = plan.explain();
-        assert!(explained.starts_with(&format!("chosen: {kernel} x {splits}, ")), "{explained}");
+        assert!(
+            explained.starts_with(&format!("chosen: {kernel}, split {split}, ")),
+            "{explained}"
+        );
         assert_eq!(explained.lines().count(), 1 + plan.candidates.len());
-        let asked = by_override(&tuned, &problem, kernel, splits);
+        let asked = by_override(&tuned, &problem, kernel, split);
         assert_eq!((asked.grid, asked.cluster, asked.tile), (plan.grid, plan.cluster, plan.tile));
         assert_eq!(asked.workspace_bytes, plan.workspace_bytes);
         assert_eq!(asked.before, plan.before);
     }
 }
 
-fn by_override(kernels: &Kernels, problem: &TuneProblem, kernel: &str, splits: u32) -> GemmPlan {
-    let overrides = GemmOverrides { kernel: Some(kernel.into()), splits: Some(splits) };
+fn by_override(kernels: &Kernels, problem: &TuneProblem, kernel: &str, split: Split) -> GemmPlan {
+    let overrides = GemmOverrides { kernel: Some(kernel.into()), split: Some(split) };
     let options = GemmOptions { overrides, ..options(problem) };
     let TuneProblem { shape, format, activations, .. } = *problem;
     plan_for(kernels, shape, format, activations, &options).expect("a plan")
@@ -141,7 +144,7 @@ fn only_the_same_problem_counts() {
     let folder = Folder::new("tune-same");
     let kernels = kernels(&folder, MACHINES[0]);
     let problem = nvfp4(40, 7168, 2048);
-    let (kernel, splits) = another(&kernels, &problem);
+    let (kernel, split) = another(&kernels, &problem);
     let blocked = ActivationKind::Blocks {
         format: problem.format,
         layout: fp4_formats::ScaleLayout::Blocked128x4,
@@ -159,14 +162,14 @@ fn only_the_same_problem_counts() {
         sized(32, n, k, l),
         sized(65, n, k, l),
     ] {
-        let tuned = with(&kernels, [(other, kernel, splits)]);
+        let tuned = with(&kernels, [(other, kernel, split)]);
         let plan = planned(&tuned, &problem);
         assert_eq!(plan.source, Source::Model, "{other}");
         assert_eq!(plan.kernel, by_model(&kernels, &problem).kernel);
         says(&plan, "has nothing for this problem");
     }
     for m in [33, 39, 41, 64] {
-        let tuned = with(&kernels, [(sized(m, n, k, l), kernel, splits)]);
+        let tuned = with(&kernels, [(sized(m, n, k, l), kernel, split)]);
         let plan = planned(&tuned, &problem);
         assert_eq!((plan.kernel, plan.source), (kernel, Source::Table { m }));
     }
@@ -174,7 +177,7 @@ fn only_the_same_problem_counts() {
 
 /// The classes, written out: last M of each, up to the third of the largest tile.
 const CLASSES: [(usize, &[usize]); 2] =
-    [(0, &[8, 16, 32, 64, 128, 256, 384]), (1, &[64, 128, 192, 256, 512, 768])];
+    [(0, &[8, 16, 32, 64, 128, 256, 384]), (1, &[64, 128, 256, 512, 768])];
 
 proptest! {
     /// Of all measured M of the problem's class the nearest is taken, the larger of two; without
@@ -189,8 +192,8 @@ proptest! {
         let (machine, ends) = CLASSES[which];
         let kernels = kernels(&folder, MACHINES[machine]);
         let problem = nvfp4(m, 512, 1024);
-        let (kernel, splits) = another(&kernels, &problem);
-        let entries = measured.iter().map(|&m| (problem.with_tokens(m), kernel, splits));
+        let (kernel, split) = another(&kernels, &problem);
+        let entries = measured.iter().map(|&m| (problem.with_tokens(m), kernel, split));
         let plan = planned(&with(&kernels, entries), &problem);
 
         let class = |m: usize| ends.iter().position(|&end| m <= end);
@@ -206,14 +209,14 @@ proptest! {
     }
 
     /// Whatever a table says, the plan is one that the model or an override could have made: a
-    /// kernel of the problem's formats, and parts of K that there are. A rejected entry is said.
+    /// kernel of the problem's formats, and a split of K that it has. A rejected entry is said.
     #[test]
     fn no_table_leads_to_an_unsuitable_kernel(
         which in 0usize..2,
         problem in problems(1usize..400, 1usize..3000, 1usize..80, floats()),
         config in any::<prop::sample::Index>(),
         foreign in any::<bool>(),
-        splits in 1u32..12,
+        split in splits(11),
     ) {
         let folder = Folder::new(&format!("tune-any-{which}"));
         let kernels = kernels(&folder, MACHINES[which]);
@@ -224,22 +227,22 @@ proptest! {
             hopper.collect()
         };
         let name = names[config.index(names.len())];
-        let tuned = with(&kernels, [(problem, name, splits)]);
+        let tuned = with(&kernels, [(problem, name, split)]);
         let plan = planned(&tuned, &problem);
         let model = by_model(&kernels, &problem);
         let candidate = |plan: &GemmPlan| {
-            model.candidates.iter().any(|c| (c.kernel, c.splits) == (plan.kernel, plan.splits))
+            model.candidates.iter().any(|c| (c.kernel, c.split) == (plan.kernel, plan.split))
         };
         prop_assert!(candidate(&plan), "{} is no candidate", plan);
-        let is_one = model.candidates.iter().any(|c| (c.kernel, c.splits) == (name, splits));
+        let is_one = model.candidates.iter().any(|c| (c.kernel, c.split) == (name, split));
         let table = tuned.tuning().table().expect("in use");
         let checked = check_table(&tuned, table, "t");
         if is_one {
-            prop_assert_eq!((plan.kernel, plan.splits), (name, splits));
+            prop_assert_eq!((plan.kernel, plan.split), (name, split));
             prop_assert!(checked.is_ok());
         } else {
             prop_assert_eq!(plan.source, Source::Model);
-            prop_assert_eq!((plan.kernel, plan.splits), (model.kernel, model.splits));
+            prop_assert_eq!((plan.kernel, plan.split), (model.kernel, model.split));
             prop_assert!(plan.why.iter().any(|why| why.contains("is rejected: ")), "{}", plan);
             let unsuitable = matches!(checked, Err(TuneError::Unsuitable { .. }));
             prop_assert!(unsuitable, "{:?}", checked);
@@ -255,12 +258,16 @@ fn rejected_entries_are_said() {
         let problem = nvfp4(128, 7168, 2048);
         let model = by_model(&kernels, &problem);
         let suited = model.candidates[0].clone();
-        for (kernel, splits, words) in [
-            ("gemm_of_dreams", 1, "kernel must be one of gemm_"),
-            (MXFP4[usize::from(machine != MACHINES[0])], 1, "kernel must be one of gemm_"),
-            (suited.kernel, 99, "must be "),
+        for (kernel, split, words) in [
+            ("gemm_of_dreams", Split::None, "kernel must be one of gemm_"),
+            (
+                MXFP4[usize::from(machine != MACHINES[0])],
+                Split::None,
+                "kernel must be one of gemm_",
+            ),
+            (suited.kernel, Split::Cluster(99), "must be "),
         ] {
-            let tuned = with(&kernels, [(problem, kernel, splits)]);
+            let tuned = with(&kernels, [(problem, kernel, split)]);
             let plan = planned(&tuned, &problem);
             assert_eq!((plan.kernel, plan.source), (model.kernel, Source::Model));
             says(&plan, "the tuning table given, entry for M = 128, is rejected: ");
@@ -273,7 +280,7 @@ fn rejected_entries_are_said() {
 }
 
 /// A kernel of each machine for other weights.
-const MXFP4: [&str; 2] = ["gemm_sm90_mxfp4_bf16_128x64", "gemm_mxfp4_128x128"];
+const MXFP4: [&str; 2] = ["gemm_sm90_mxfp4_bf16_128x64", "gemm_mxfp4_128x64"];
 
 #[test]
 fn what_is_asked_for_beats_the_table() {
@@ -281,11 +288,11 @@ fn what_is_asked_for_beats_the_table() {
     for machine in MACHINES {
         let kernels = kernels(&folder, machine);
         let problem = nvfp4(128, 7168, 2048);
-        let (kernel, splits) = another(&kernels, &problem);
+        let (kernel, split) = another(&kernels, &problem);
         let model = by_model(&kernels, &problem);
-        assert_ne!((kernel, splits), (model.kernel, model.splits));
-        let tuned = with(&kernels, [(problem, kernel, splits)]);
-        let plan = by_override(&tuned, &problem, model.kernel, model.splits);
+        assert_ne!((kernel, split), (model.kernel, model.split));
+        let tuned = with(&kernels, [(problem, kernel, split)]);
+        let plan = by_override(&tuned, &problem, model.kernel, model.split);
         assert_eq!((plan.kernel, plan.source), (model.kernel, Source::Asked));
         says(&plan, "asked for");
         // It leaves no trace in what is remembered.
@@ -298,7 +305,7 @@ fn tables_that_cannot_be_used_are_ignored_with_the_reason() {
     let folder = Folder::new("tune-ignored");
     let kernels = kernels(&folder, MACHINES[0]);
     let problem = nvfp4(128, 7168, 2048);
-    let (kernel, splits) = another(&kernels, &problem);
+    let (kernel, split) = another(&kernels, &problem);
     let model = by_model(&kernels, &problem);
     let ignored = |tuning: Tuning, words: &str| {
         let tuned = kernels.clone().with_tuning(tuning);
@@ -312,7 +319,7 @@ fn tables_that_cannot_be_used_are_ignored_with_the_reason() {
     let key = kernels.tune_key().clone();
     let text = |key: DeviceKey| {
         let mut table = Table::new(key);
-        table.insert(problem, measured(kernel, splits, 1));
+        table.insert(problem, measured(kernel, split, 1));
         table
     };
     for (other, words) in [
@@ -332,7 +339,7 @@ fn tables_that_cannot_be_used_are_ignored_with_the_reason() {
         let good = text(key.clone()).text();
         for (bytes, words) in [
             (good[..good.len() / 2].to_owned(), "is no tuning table"),
-            (good.replacen("\"version\": 1", "\"version\": 7", 1), "of version 7"),
+            (good.replacen("\"version\": 2", "\"version\": 7", 1), "of version 7"),
             (good.replacen("linear", "4x128", 1), "unknown layout of scales"),
         ] {
             std::fs::write(&path, bytes).expect("written");
@@ -371,8 +378,8 @@ fn the_file_is_read_once() {
     let (first, second) = (nvfp4(128, 7168, 2048), nvfp4(8, 512, 1024));
     let mut table = Table::new(kernels.tune_key().clone());
     for problem in [first, second] {
-        let (kernel, splits) = another(&kernels, &problem);
-        table.insert(problem, Measured { kernel: kernel.into(), splits, median_ns: 5 });
+        let (kernel, split) = another(&kernels, &problem);
+        table.insert(problem, Measured { kernel: kernel.into(), split, median_ns: 5 });
     }
     tune::write(&path, &table).expect("written");
     let tuned = kernels.clone().with_tuning(Tuning::from_file(&path).expect("a table"));
@@ -401,8 +408,8 @@ fn planning_measures_nothing_and_touches_no_file() {
             device.kernels(Some(folder.path())).expect("loads").with_tuning(Tuning::off());
         let (known, unknown) = (nvfp4(128, 7168, 2048), nvfp4(8, 512, 1024));
         let mut table = Table::new(kernels.tune_key().clone());
-        let (kernel, splits) = another(&kernels, &known);
-        table.insert(known, Measured { kernel: kernel.into(), splits, median_ns: 5 });
+        let (kernel, split) = another(&kernels, &known);
+        table.insert(known, Measured { kernel: kernel.into(), split, median_ns: 5 });
         for (text, source) in [
             (Some(table.text()), Source::Table { m: 128 }),
             (None, Source::Model),
@@ -435,19 +442,20 @@ fn plans_are_remembered_for_their_problems() {
     let folder = Folder::new("tune-remembered");
     let kernels = kernels(&folder, MACHINES[0]);
     let problem = |index: usize| nvfp4(1 + index % 7, 8 * (1 + index / 7), 1024);
-    let (kernel, splits) = another(&kernels, &problem(0));
-    let entries = (0..MAX_PLANS + 40).step_by(3).map(|index| (problem(index), kernel, splits));
+    let (kernel, split) = another(&kernels, &problem(0));
+    let entries = (0..MAX_PLANS + 40).step_by(3).map(|index| (problem(index), kernel, split));
     let tuned = with(&kernels, entries);
     for _ in 0..2 {
         for index in 0..MAX_PLANS + 40 {
             let (problem, plan) = (problem(index), planned(&tuned, &problem(index)));
             // CTAs that share activations come together.
-            let sharers = (plan.cluster / plan.splits.max(1)) as usize;
-            let tiles = problem.shape.n.div_ceil(plan.tile[0] as usize * sharers) * sharers;
+            let multicast = (plan.cluster / plan.split.cluster()) as usize;
+            let tiles = problem.shape.n.div_ceil(plan.tile[0] as usize * multicast) * multicast;
             let steps = problem.shape.k.div_ceil(hopper::config::K_STEP as usize);
-            let ctas = match plan.splits {
-                0 => (tiles * steps).min(kernels.device().machine().sms as usize),
-                splits => tiles * splits as usize,
+            let ctas = match plan.split {
+                Split::StreamK => (tiles * steps).min(kernels.device().machine().sms as usize),
+                Split::None => tiles,
+                Split::Cluster(ctas) => tiles * ctas as usize,
             };
             assert_eq!(plan.grid[0] as usize, ctas, "{problem}: {plan}");
             if index.is_multiple_of(3) {
@@ -481,9 +489,9 @@ fn what_is_remembered_is_not_mixed_up() {
         sized(m, n, k + 128, l),
         sized(m, n, k, l + 1),
     ];
-    let (kernel, splits) = another(&kernels, &problem);
+    let (kernel, split) = another(&kernels, &problem);
     for only in &all {
-        let tuned = with(&kernels, [(*only, kernel, splits)]);
+        let tuned = with(&kernels, [(*only, kernel, split)]);
         for _ in 0..2 {
             for asked in &all {
                 let from_table = planned(&tuned, asked).source != Source::Model;
@@ -499,7 +507,7 @@ fn bad_problems_are_refused_with_a_table_too() {
     let folder = Folder::new("tune-bad");
     let kernels = kernels(&folder, MACHINES[0]);
     let problem = nvfp4(128, 7168, 24);
-    let tuned = with(&kernels, [(problem, "gemm_sm90_nvfp4_f16_128x8", 1)]);
+    let tuned = with(&kernels, [(problem, "gemm_sm90_nvfp4_f16_128x8", Split::None)]);
     let TuneProblem { shape, format, activations, .. } = problem;
     let error = plan_for(&tuned, shape, format, activations, &options(&problem));
     let error = error.expect_err("no multiple of 16").to_string();

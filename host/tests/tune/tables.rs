@@ -1,5 +1,6 @@
 //! Text, files and merging.
 
+use fp4_formats::gemm::Split;
 use nvfp4::error::Error;
 use nvfp4::tune::{self, DeviceKey, MAX_BYTES, Table, TuneError};
 use proptest::prelude::*;
@@ -11,10 +12,10 @@ use crate::{key, measured, nvfp4, tables};
 fn the_text_of_a_table() {
     let mut table = Table::new(key());
     assert!(Table::parse(&table.text(), "t").expect("valid").is_empty());
-    table.insert(nvfp4(128, 7168, 2048), measured("b", 2, 15_300));
-    table.insert(nvfp4(8, 7168, 2048), measured("a", 4, 900));
+    table.insert(nvfp4(128, 7168, 2048), measured("b", Split::Cluster(2), 15_300));
+    table.insert(nvfp4(8, 7168, 2048), measured("a", Split::Cluster(4), 900));
     let expected = r#"{
-  "version": 1,
+  "version": 2,
   "device": {
     "name": "NVIDIA \"H200\"",
     "compute_capability": "9.0",
@@ -23,8 +24,8 @@ fn the_text_of_a_table() {
     "kernels": "0123456789abcdef"
   },
   "entries": [
-    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":8,"kernel":"a","splits":4,"median_ns":900},
-    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":128,"kernel":"b","splits":2,"median_ns":15300}
+    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":8,"kernel":"a","split":"cluster:4","median_ns":900},
+    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":128,"kernel":"b","split":"cluster:2","median_ns":15300}
   ]
 }
 "#;
@@ -65,7 +66,7 @@ proptest! {
 fn tables_of_two_devices_do_not_merge() {
     let mut table = Table::new(key());
     let mut other = Table::new(DeviceKey { sms: 114, ..key() });
-    other.insert(nvfp4(1, 1, 16), measured("a", 1, 1));
+    other.insert(nvfp4(1, 1, 16), measured("a", Split::None, 1));
     let error = table.merge(other, "other.json").expect_err("another device");
     let text = error.to_string();
     assert!(
@@ -83,7 +84,7 @@ fn files_are_written_whole_and_read_back() {
     let mut table = tune::open(&path, &key()).expect("an empty one");
     assert!(table.is_empty());
     for n in 1..=3 {
-        table.insert(nvfp4(1, n, 16), measured("a", 1, n as u64));
+        table.insert(nvfp4(1, n, 16), measured("a", Split::None, n as u64));
         tune::write(&path, &table).expect("written");
         assert_eq!(tune::open(&path, &key()).expect("there"), table);
     }
@@ -120,14 +121,14 @@ fn runs_add_to_the_table() {
     let folder = Folder::new("tune-add");
     let path = folder.file("tune.json");
     let add = |device: &DeviceKey, n: usize, ns: u64, replace: bool| {
-        tune::add(&path, device, (nvfp4(1, n, 16), measured("a", 1, ns)), replace)
+        tune::add(&path, device, (nvfp4(1, n, 16), measured("a", Split::None, ns)), replace)
     };
     assert_eq!(add(&key(), 1, 10, false).expect("a new one"), 1);
     assert_eq!(add(&key(), 2, 20, false).expect("added"), 2);
     assert_eq!(add(&key(), 1, 11, false).expect("measured again"), 2);
     let table = tune::open(&path, &key()).expect("there");
-    assert_eq!(table.get(&nvfp4(1, 1, 16)), Some(&measured("a", 1, 11)));
-    assert_eq!(table.get(&nvfp4(1, 2, 16)), Some(&measured("a", 1, 20)));
+    assert_eq!(table.get(&nvfp4(1, 1, 16)), Some(&measured("a", Split::None, 11)));
+    assert_eq!(table.get(&nvfp4(1, 2, 16)), Some(&measured("a", Split::None, 20)));
 
     let before = std::fs::read(&path).expect("there");
     let rebuilt = DeviceKey { kernels: "0".into(), ..key() };

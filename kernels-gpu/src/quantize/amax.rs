@@ -2,14 +2,14 @@
 //! quantised: of `input` or of `silu(input) * up`.
 //!
 //! # Contract
-//! Parameters: [`AmaxParams`]. Any M >= 1, K a multiple of 16; grid and threads of
-//! the [`AmaxConfig`]. Reads each element once. The result does not depend on the
-//! order: magnitudes are not negative, so their bits compare as integers do. NaN
-//! has larger bits than any number.
+//! The parameters are [`AmaxParams`]. M is at least 1, K is a multiple of 16; grid and threads
+//! are those of the [`AmaxConfig`]. Each element is read once. The result does not depend on the
+//! order of execution: magnitudes are not negative, so their bits are ordered like integers, and
+//! the bits of NaN are larger than those of any number.
 //!
 //! # Roles
-//! Whole matrix: all threads walk its 16-byte words in grid-stride order, each CTA
-//! lowers its maximum into `out`. Rows: a warp a row.
+//! Whole matrix: all threads visit its 16-byte words in a grid-stride loop, and each CTA
+//! combines its maximum with `out` by an atomic reduction. Rows: one warp per row.
 //!
 //! # Shared memory
 //! | at | what |
@@ -28,14 +28,14 @@ use cuda_std::ptx::{float, memory, reduce};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::quantize::{AMAX, AMAX_LOADS, AmaxConfig, AmaxParams};
 
-/// Which of the kernels' static buffers this is; sizes of staging buffers are the
-/// others' numbers.
+/// Number of the kernels' static buffer; other kernels use the size of their staging buffer as its
+/// number.
 const BUFFER: u32 = 1;
 
 /// The kernel body.
 ///
 /// # Safety
-/// As the module's contract.
+/// The launch satisfies the module's contract.
 #[inline(always)]
 unsafe fn amax<I: Input, const SILU: bool>(config: &AmaxConfig, p: &AmaxParams) {
     release_stream();
@@ -47,14 +47,14 @@ unsafe fn amax<I: Input, const SILU: bool>(config: &AmaxConfig, p: &AmaxParams) 
         let mut row = thread::block_idx_x() * config.warps + warp_index;
         while row < p.m {
             let first = u64::from(row) * u64::from(row_words);
-            // SAFETY: the row's words.
+            // SAFETY: the row has these words.
             let found = unsafe {
                 largest::<I, SILU>(p, first, u64::from(lane), u64::from(row_words), warp::LANES)
             };
-            // SAFETY: the loop is the same for all lanes.
+            // SAFETY: the loop is uniform in the warp.
             let found = unsafe { warp::max_u32(found) };
             if lane == 0 {
-                // SAFETY: `out` has an element a row.
+                // SAFETY: `out` has one element per row.
                 unsafe { memory::st_global_b32(p.out + u64::from(row) * 4, found) };
             }
             row += thread::grid_dim_x() * config.warps;
@@ -65,13 +65,13 @@ unsafe fn amax<I: Input, const SILU: bool>(config: &AmaxConfig, p: &AmaxParams) 
     let threads = config.threads();
     let index =
         u64::from(thread::block_idx_x()) * u64::from(threads) + u64::from(thread::thread_idx_x());
-    // SAFETY: the matrix's words.
+    // SAFETY: the matrix has these words.
     let found = unsafe {
         let words = u64::from(p.m) * u64::from(row_words);
         largest::<I, SILU>(p, 0, index, words, thread::grid_dim_x() * threads)
     };
     let maxima = shared::fixed::<BUFFER, { 4 * warp::LANES }, 4>();
-    // SAFETY: all threads are here; every warp has its element.
+    // SAFETY: all threads are here, and every warp has its own element of the buffer.
     let found = unsafe {
         let found = warp::max_u32(found);
         if lane == 0 {
@@ -83,10 +83,10 @@ unsafe fn amax<I: Input, const SILU: bool>(config: &AmaxConfig, p: &AmaxParams) 
     if thread::thread_idx_x() == 0 {
         let mut all = found;
         for other in 1..config.warps {
-            // SAFETY: stored before the barrier.
+            // SAFETY: these elements were stored before the barrier.
             all = all.max(unsafe { memory::ld_shared_b32(maxima + other * 4) });
         }
-        // SAFETY: `out` is one element that holds zero at first.
+        // SAFETY: `out` is one element, which held zero before the launch.
         unsafe { reduce::red_relaxed_gpu_global_max_u32(p.out, all) };
     }
 }
@@ -110,9 +110,9 @@ unsafe fn largest<I: Input, const SILU: bool>(
         let mut input = [[0; 4]; AMAX_LOADS];
         let mut up = [[0; 4]; AMAX_LOADS];
         for i in 0..AMAX_LOADS {
-            // Words past the end are aliases of the last.
+            // Words past the end repeat the last word.
             let at = (first + (index + stride * i as u64).min(words - 1)) * 16;
-            // SAFETY: such a word exists.
+            // SAFETY: the caller guarantees that the words exist.
             unsafe {
                 input[i] = memory::ld_global_nc_no_allocate_v4_b32(p.input + at);
                 if SILU {
@@ -147,13 +147,13 @@ macro_rules! entries {
             #[doc = concat!("[`AMAX`]`[", stringify!($index), "]`.")]
             ///
             /// # Safety
-            /// As the module's contract.
+            /// The launch satisfies the module's contract.
             #[kernel(threads = AMAX[$index].threads(), min_blocks = AMAX[$index].min_blocks)]
             pub unsafe fn $name(params: AmaxParams) {
                 const CONFIG: &AmaxConfig = &AMAX[$index];
                 const { assert!(CONFIG.input as u32 == <$input as Input>::TYPE as u32) };
                 const { assert!(CONFIG.silu == $silu) };
-                // SAFETY: the caller's.
+                // SAFETY: the caller guarantees the contract.
                 unsafe { amax::<$input, $silu>(CONFIG, &params) }
             }
         )*

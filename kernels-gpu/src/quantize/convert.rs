@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use cuda_std::ptx::{convert, float};
 use fp4_formats::recipe::Convert;
 
-/// The device's conversions, for elements of `I`, of whatever magnitude.
+/// The device's conversions, for elements of `I` of any magnitude.
 pub struct AnyRange<I>(PhantomData<I>);
 
 /// The device's conversions, for blocks whose largest magnitude is
@@ -81,8 +81,8 @@ impl<I: Input> Convert for Moderate<I> {
     }
 
     /// A reciprocal of full precision and a quotient with one correction, which
-    /// round correctly where nothing underflows: what the machine does for a
-    /// division once it has checked that.
+    /// round correctly if nothing underflows. It is the hardware's algorithm for a division,
+    /// without its checks.
     #[inline(always)]
     fn quotient(a: f32, b: f32) -> f32 {
         let reciprocal = float::rcp_approx_ftz_f32(b);

@@ -32,14 +32,14 @@
 //! | warp, stage free | 32 lanes | 32 lanes | all lanes have read their blocks |
 //!
 //! # Dependent launches
-//! While the kernels before end, each warp brings the words of its first task to L2, where a
-//! write of theirs still replaces them; it reads them when those kernels have ended.
+//! While earlier kernels are still running, each warp prefetches the words of its first task into
+//! L2, where their writes still reach them. It reads the words after these kernels are complete.
 //!
 //! # Arithmetic
-//! The recipe's, see [`fp4_formats::recipe`]. `silu(g) = g * rcp(1 + ex2(-g * log2 e))`
-//! in f32 with the approximate `rcp` and `ex2`, and its product with `up` is
-//! quantised as it is, not rounded to the input's type first. The product's
-//! relative error is below 2^-16 where it is above 2^-110.
+//! The arithmetic is that of [`fp4_formats::recipe`]. `silu(g) = g * rcp(1 + ex2(-g * log2 e))`
+//! is computed in f32 with the approximate `rcp` and `ex2`, and its product with `up` is
+//! quantised without rounding it to the input's type first. The relative error of the product
+//! is below 2^-16 if the product is above 2^-110.
 
 pub mod amax;
 mod convert;
@@ -76,7 +76,7 @@ use crate::pipeline::{follow_stream, release_stream};
 /// CTA's stages.
 ///
 /// # Safety
-/// As the module's contract.
+/// The launch satisfies the module's contract.
 #[inline(always)]
 unsafe fn quantize<R, S, const C: usize, const GROUPS: usize, const BEHIND: u32>(
     config: &QuantizeConfig,
@@ -149,7 +149,7 @@ unsafe fn quantize<R, S, const C: usize, const GROUPS: usize, const BEHIND: u32>
 /// first one whose copies have not been started.
 ///
 /// # Safety
-/// As the module's contract; `W` is the walk of the scales' layout.
+/// The launch satisfies the module's contract, and `W` is the walk of the scales' layout.
 #[inline(always)]
 unsafe fn start<S: Source<C>, W: Walk, const C: usize>(
     config: &QuantizeConfig,
@@ -326,7 +326,7 @@ macro_rules! entries {
             #[doc = concat!("[`QUANTIZE`]`[", stringify!($index), "]`.")]
             ///
             /// # Safety
-            /// As the module's contract.
+            /// The launch satisfies the module's contract.
             #[kernel(threads = QUANTIZE[$index].threads(), min_blocks = QUANTIZE[$index].min_blocks)]
             pub unsafe fn $name(params: QuantizeParams) {
                 const CONFIG: &QuantizeConfig = &QUANTIZE[$index];
@@ -336,9 +336,9 @@ macro_rules! entries {
                 const { assert!(CONFIG.format.block() as usize == <$recipe as Recipe>::Format::BLOCK) };
                 const BYTES: u32 = CONFIG.ring_bytes();
                 const BEHIND: u32 = CONFIG.stages() - 1;
-                // The size is the buffer's number.
+                // The size also serves as the number of the buffer.
                 let ring = shared::fixed::<BYTES, BYTES, 128>();
-                // SAFETY: the caller's.
+                // SAFETY: the caller guarantees the contract.
                 unsafe {
                     quantize::<$recipe, $source<$input, $words, $groups>, $words, $groups, BEHIND>(
                         CONFIG, &params, ring,

@@ -1,4 +1,4 @@
-//! How a block's scale is made.
+//! The recipes on the device: from a block's maximum to its scale.
 
 use super::convert::{AnyRange, LARGEST_MODERATE, LEAST_MODERATE, Moderate, is_moderate};
 use super::input::Input;
@@ -7,14 +7,14 @@ use fp4_formats::quantize::{QuantizeParams, ScaleSource};
 use fp4_formats::recipe::{BlockScale, Mxfp4Recipe, Mxfp4Steps, Nvfp4Recipe, Nvfp4Tensor};
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
 
-/// The recipe is the one that the parameters say.
+/// The recipe is chosen by the parameters.
 pub const ANY: u32 = u32::MAX;
 
-/// How a block's scale is made.
+/// A recipe on the device.
 pub trait Recipe {
-    /// The block format that it makes.
+    /// The format of its blocks.
     type Format: BlockFormat;
-    /// What the blocks of a tensor or row share.
+    /// The values that the blocks of a tensor or row share.
     type Tensor: Copy;
 
     /// For the tensor, or row `row` of it. Returns the tensor parameter too.
@@ -56,7 +56,7 @@ pub trait Recipe {
 /// An [`Nvfp4Recipe`] by its code, or [`ANY`].
 pub struct Nv<const RECIPE: u32>;
 
-/// What the blocks of an NVFP4 tensor or row share.
+/// The values that the blocks of an NVFP4 tensor or row share.
 #[derive(Clone, Copy)]
 pub struct NvTensor {
     /// [`Nvfp4Tensor::numbers`].
@@ -103,7 +103,7 @@ impl<const RECIPE: u32> Recipe for Nv<RECIPE> {
 
     #[inline(always)]
     unsafe fn row(p: &QuantizeParams, _tensor: &NvTensor, row: u32) -> (NvTensor, f32) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees the contract and that the row exists.
         unsafe { Self::tensor(p, row) }
     }
 
@@ -143,10 +143,10 @@ impl<const RECIPE: u32> Recipe for Nv<RECIPE> {
     }
 }
 
-/// The [`Mxfp4Recipe`] that the parameters say.
+/// The [`Mxfp4Recipe`] that the parameters choose.
 pub struct Mx;
 
-/// What the blocks of an MXFP4 tensor share.
+/// The values that the blocks of an MXFP4 tensor share.
 #[derive(Clone, Copy)]
 pub struct MxTensor {
     steps: Mxfp4Steps,

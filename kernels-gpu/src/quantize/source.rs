@@ -1,4 +1,4 @@
-//! What is quantised: a matrix, or the gated product of two.
+//! The input: a matrix, or the gated product of two matrices.
 
 use super::input::{Input, Word};
 use super::place::{Cursor, Tasks, Walk};
@@ -29,7 +29,7 @@ pub trait Source<const C: usize> {
         stage: u32,
     );
 
-    /// Brings what [`issue`](Self::issue) copies to L2.
+    /// Prefetches into L2 what [`issue`](Self::issue) copies.
     ///
     /// # Safety
     /// The task exists.
@@ -69,19 +69,19 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Plain<I, C, GR
         task: &Cursor,
         stage: u32,
     ) {
-        // SAFETY: as the caller's; the input has the task's shape.
+        // SAFETY: the caller guarantees task and stage; the input has the task's shape.
         unsafe { issue::<W, C, 1, ROLLED>([p.input], tasks, task, stage) };
     }
 
     #[inline(always)]
     unsafe fn prefetch<W: Walk>(p: &QuantizeParams, tasks: &Tasks<C>, task: &Cursor) {
-        // SAFETY: as the caller's; the input has the task's shape.
+        // SAFETY: the caller guarantees task and stage; the input has the task's shape.
         unsafe { prefetch::<W, C, 1>([p.input], tasks, task) };
     }
 
     #[inline(always)]
     unsafe fn take(tasks: &Tasks<C>, stage: u32) -> [Word; C] {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the copies to the stage are complete.
         unsafe { take(tasks.lane, stage) }
     }
 
@@ -97,7 +97,7 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Plain<I, C, GR
 
     #[inline(always)]
     unsafe fn load(p: &QuantizeParams, group: u64) -> [f32; 8] {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the elements exist.
         unsafe { load::<I>(p.input, group) }
     }
 }
@@ -117,20 +117,20 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Swiglu<I, C, G
         task: &Cursor,
         stage: u32,
     ) {
-        // SAFETY: as the caller's; both operands have the task's shape.
+        // SAFETY: the caller guarantees task and stage; both operands have the task's shape.
         unsafe { issue::<W, C, 2, ROLLED>([p.input, p.up], tasks, task, stage) };
     }
 
     #[inline(always)]
     unsafe fn prefetch<W: Walk>(p: &QuantizeParams, tasks: &Tasks<C>, task: &Cursor) {
-        // SAFETY: as the caller's; both operands have the task's shape.
+        // SAFETY: the caller guarantees task and stage; both operands have the task's shape.
         unsafe { prefetch::<W, C, 2>([p.input, p.up], tasks, task) };
     }
 
     #[inline(always)]
     unsafe fn take(tasks: &Tasks<C>, stage: u32) -> [[f32; 8]; GROUPS] {
         const { assert!(C * I::PER_WORD == GROUPS * 8) };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees that the copies to the stage are complete.
         let (gate, up): ([Word; C], [Word; C]) = unsafe {
             let up = stage + const { operand_bytes(C as u32) };
             (take(tasks.lane, stage), take(tasks.lane, up))
@@ -160,7 +160,7 @@ impl<I: Input, const C: usize, const GROUPS: usize> Source<C> for Swiglu<I, C, G
 
     #[inline(always)]
     unsafe fn load(p: &QuantizeParams, group: u64) -> [f32; 8] {
-        // SAFETY: as the caller's; both operands have the same shape.
+        // SAFETY: the caller guarantees that the elements exist; both operands have the same shape.
         unsafe { swiglu(load::<I>(p.input, group), load::<I>(p.up, group)) }
     }
 }
@@ -234,7 +234,7 @@ unsafe fn issue<W: Walk, const C: usize, const OPERANDS: usize, const ROLLED: bo
     });
 }
 
-/// Brings the words of [`issue`] to L2.
+/// Prefetches the words of [`issue`] into L2.
 ///
 /// # Safety
 /// As [`Source::prefetch`]; operands are matrices of the task's shape.
@@ -267,7 +267,7 @@ unsafe fn take<const C: usize>(lane: u32, stage: u32) -> [Word; C] {
     let first = stage + (word ^ (word / 8 % 8)) * 16;
     let mut block = [[0; 4]; C];
     for i in 0..C {
-        // SAFETY: the caller vouches for the stage.
+        // SAFETY: the caller guarantees that the copies to the stage are complete.
         block[i] = unsafe { memory::ld_shared_v4_b32(first ^ (i as u32 * 16)) };
     }
     block

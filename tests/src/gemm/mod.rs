@@ -15,6 +15,7 @@ mod placement;
 mod run;
 pub mod tcgen05;
 
+use fp4_formats::gemm::Split;
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, ScaleLayout};
@@ -182,8 +183,8 @@ impl Case {
 
     /// The same by the kernel `name` with so many parts of K.
     #[must_use]
-    pub fn kernel(mut self, name: &str, splits: u32) -> Self {
-        self.overrides = GemmOverrides { kernel: Some(name.into()), splits: Some(splits) };
+    pub fn kernel(mut self, name: &str, split: Split) -> Self {
+        self.overrides = GemmOverrides { kernel: Some(name.into()), split: Some(split) };
         self
     }
 

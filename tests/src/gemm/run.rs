@@ -85,11 +85,11 @@ impl Case {
                 // places, which changes nothing but the sign of zeros.
                 let overrides = GemmOverrides {
                     kernel: Some(result.plan.kernel.into()),
-                    splits: Some(result.plan.splits),
+                    split: Some(result.plan.split),
                 };
                 let floats = run(FloatType::F32.into(), &overrides);
                 assert_eq!(floats.plan.kernel, result.plan.kernel, "{what}");
-                assert_eq!(floats.plan.splits, result.plan.splits, "{what}");
+                assert_eq!(floats.plan.split, result.plan.split, "{what}");
                 let signed = weights_are(&result.plan) == weights_are(&floats.plan);
                 let got = [&result.bytes, &result.scales].map(Vec::as_slice);
                 right(expected.compare_quantized(got, &floats.values(), signed));

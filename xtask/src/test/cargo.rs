@@ -13,6 +13,9 @@ const RUNNER: &str = r#"target."cfg(all())".runner = ["env", "RUSTC_BOOTSTRAP=1"
 /// Has a test program say how long each test took.
 const TIMED: [&str; 2] = ["-Zunstable-options", "--report-time"];
 
+/// Tells tests where the real model is.
+pub const MODEL_VARIABLE: &str = "NVFP4_TEST_MODEL";
+
 /// How tests are run.
 #[derive(Default)]
 pub struct Cargo {
@@ -30,22 +33,31 @@ impl Cargo {
             // What this machine was tuned for is no part of what is tested.
             .env("NVFP4_TUNE", "off");
         if let Some(model) = &self.model {
-            tests.env("NVFP4_TEST_MODEL", model);
+            tests.env(MODEL_VARIABLE, model);
         }
         tests
     }
 
     /// Runs the test programs that `targets` say, and of their tests those that `filter` names.
-    pub fn run(&self, tally: &mut Tally, targets: &[&str], filter: Option<&str>) -> Result<()> {
+    /// Whether any test was run, or could not be.
+    pub fn run<T: AsRef<str>>(
+        &self,
+        tally: &mut Tally,
+        targets: &[T],
+        filter: Option<&str>,
+    ) -> Result<bool> {
+        let targets: Vec<&str> = targets.iter().map(AsRef::as_ref).collect();
+        let before = tally.outcomes();
         let mut command = self.command();
-        command.args(["--config", RUNNER]).args(targets);
+        command.args(["--config", RUNNER, "--no-fail-fast"]).args(&targets);
         // Without a kind of target, cargo would run examples in documentation, too, whose harness
         // does not take the flags.
         if !targets.iter().any(|of| KINDS.contains(of)) {
             command.args(["--lib", "--bins", "--tests", "--examples"]);
         }
         command.arg("--").args(TIMED).args(filter);
-        outcome(tally, command)
+        outcome(tally, command)?;
+        Ok(tally.outcomes() > before)
     }
 
     /// Runs the examples in documentation.

@@ -115,7 +115,9 @@ mod device {
                     Ok(output) => say(&Answer::Output { bytes: output.len() }, &output)?,
                     Err(
                         error @ (Failure::Map(_)
-                        | Failure::Cuda(CudaError::Jit { .. } | CudaError::BadLaunch { .. })),
+                        | Failure::Cuda(
+                            CudaError::Module { .. } | CudaError::BadLaunch { .. },
+                        )),
                     ) => say(&Answer::Refused { reason: error.to_string() }, &[])?,
                     Err(error) => return say(&Answer::Fault { reason: error.to_string() }, &[]),
                 }

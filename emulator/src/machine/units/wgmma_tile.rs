@@ -96,6 +96,8 @@ pub(crate) struct SharedTile {
 impl SharedTile {
     /// The ranges that it reads, checked against a shared window of `end` bytes.
     pub(crate) fn reads(&self, end: usize, ranges: &mut Vec<Range>) -> Exec {
+        let leading = self.descriptor.check_leading(&self.operand);
+        leading.map_err(|error| invalid(self.name, error))?;
         let mut granules = Granules::new();
         let mut scratch = Vec::new();
         let gathered = self.descriptor.gather(

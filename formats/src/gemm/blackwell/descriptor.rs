@@ -46,7 +46,7 @@ const SWIZZLE: u64 = 61;
 const SWIZZLE_128B: u64 = 2;
 
 /// Shared-memory descriptor of a K-major tile with 128-byte swizzle whose first byte is
-/// at address 0; add `address >> 4`.
+/// at address 0; add [`start`] of its address.
 #[must_use]
 pub const fn codes() -> u64 {
     let stride = Swizzle::B128.atom_bytes() as u64 >> 4;
@@ -54,17 +54,24 @@ pub const fn codes() -> u64 {
     1 << LEADING | stride << STRIDE | 1 << VERSION | SWIZZLE_128B << SWIZZLE
 }
 
-/// Shared-memory descriptor of a 512-byte scale tile at address 0; add `address >> 4`.
+/// Shared-memory descriptor of a 512-byte scale tile at address 0; add [`start`] of its address.
 #[must_use]
 pub const fn scales() -> u64 {
     let stride = Swizzle::None.atom_bytes() as u64 >> 4;
     1 << LEADING | stride << STRIDE | 1 << VERSION
 }
 
-/// What to add to a descriptor for `address`, or for a distance in bytes.
+/// What to add to a descriptor for the shared address where its tile begins. Above the bits that
+/// a descriptor takes, such an address carries the rank of the CTA.
 #[must_use]
-pub const fn address(address: u32) -> u64 {
-    (address >> 4) as u64
+pub const fn start(address: u32) -> u64 {
+    distance(address & 0x3_ffff)
+}
+
+/// What to add to a descriptor for a tile `bytes` behind another one.
+#[must_use]
+pub const fn distance(bytes: u32) -> u64 {
+    (bytes >> 4) as u64
 }
 
 #[cfg(test)]
@@ -80,6 +87,16 @@ mod tests {
         assert_eq!(half_instruction(Operand::Bf16, 128, 64), 0x0810_0490);
         assert_eq!(scales(), 0x0000_4008_0001_0000);
         assert_eq!(codes(), 0x4000_4040_0001_0000);
+    }
+
+    /// The CTA's rank, which a shared address carries from bit 24 up, is no part of it.
+    #[test]
+    fn starts_leave_out_the_rank() {
+        for address in [0x400, 0x1c400, 0x3_fff0] {
+            for rank in 0..16 {
+                assert_eq!(start(rank << 24 | address), u64::from(address >> 4));
+            }
+        }
     }
 
     #[test]

@@ -179,30 +179,35 @@ pub const fn scales_map(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemm::ResultScales;
+    use crate::gemm::{Affine, ResultScales, Sink};
     use core::mem::offset_of;
 
     #[test]
     fn bytes_follow_the_layout() {
         let map = |seed: u64| TensorMap(core::array::from_fn(|i| seed << 32 | i as u64));
+        let epilogue = Epilogue {
+            affine: Affine {
+                row_factors: 6,
+                column_factors: 7,
+                bias: 8,
+                alpha: f32::from_bits(9),
+                bias_type: 10,
+            },
+            sink: Sink {
+                out: 11,
+                out_stride: 5,
+                out_type: 4,
+                reserved: 0,
+                scales: ResultScales::NONE,
+            },
+        };
         let params = BlackwellParams {
             x_codes: map(1),
             y_codes: map(2),
             x_scales: map(3),
             y_scales: map(4),
             result: map(23),
-            epilogue: Epilogue {
-                out: 5,
-                out_stride: 6,
-                row_factors: 7,
-                column_factors: 8,
-                bias: 9,
-                alpha: f32::from_bits(10),
-                out_type: 11,
-                bias_type: 12,
-                reserved: 0,
-                scales: ResultScales::NONE,
-            },
+            epilogue,
             problem: Problem { m: 13, n: 14, k: 15, l: 16 },
             swapped: 17,
             dynamic: 18,
@@ -225,7 +230,10 @@ mod tests {
             assert_eq!((word(at + 8), word(at + 12), at % 64), (1, seed, 0));
         }
         let epilogue = offset_of!(BlackwellParams, epilogue);
-        assert_eq!(word(epilogue + offset_of!(Epilogue, bias)), 9);
+        let affine = epilogue + offset_of!(Epilogue, affine);
+        assert_eq!(word(affine + offset_of!(Affine, bias)), 8);
+        let sink = epilogue + offset_of!(Epilogue, sink);
+        assert_eq!(word(sink + offset_of!(Sink, out)), 11);
         assert_eq!(word(offset_of!(BlackwellParams, problem) + 12), 16);
         assert_eq!(word(offset_of!(BlackwellParams, swapped)), 17);
         assert_eq!(word(offset_of!(BlackwellParams, dynamic)), 18);

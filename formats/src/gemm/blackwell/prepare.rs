@@ -16,6 +16,8 @@ pub const THREADS: u32 = 256;
 pub const SCALES_NAME: &str = "gemm_prepare_scales";
 /// Entry name of the kernel that pads rows of codes.
 pub const CODES_NAME: &str = "gemm_prepare_codes";
+/// Entry names of all kernels that lay something out.
+pub const NAMES: [&str; 2] = [SCALES_NAME, CODES_NAME];
 
 /// Parameter block of [`SCALES_NAME`].
 ///

@@ -1,14 +1,13 @@
 //! Tile configurations of the sm_90a kernels, and what follows from them.
 //!
-//! A CTA makes tiles of `rows` weight rows by `tokens` tokens, or parts of them along K: one
-//! producer warpgroup copies, two warpgroups decode and multiply. Which CTA does which part
-//! is the [schedule](super::schedule)'s.
+//! A CTA computes tiles of `rows` rows of `B` by `tokens` tokens, or parts of them along K: one
+//! producer warpgroup copies, two consumer warpgroups decode and multiply. The
+//! [work list](crate::gemm::work) says which CTA computes which part.
 
-use super::Division;
 use super::estimate::{Machine, clusters};
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::WARP;
-use crate::gemm::Problem;
+use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles, Uniform};
 
 /// Columns of K that a stage of the pipeline holds.
 pub const K_STEP: u32 = CHUNK_COLUMNS;
@@ -21,19 +20,21 @@ pub const CONSUMERS: u32 = 2;
 /// Their threads.
 pub const CONSUMER_THREADS: u32 = CONSUMERS * WARPGROUP;
 /// Threads of a CTA: the consumers, then the producer's warpgroup, of which one thread copies.
-/// It is a whole one so that it can give its registers to the consumers.
+/// It is a whole warpgroup so that it can release its registers to the consumers.
 pub const THREADS: u32 = (CONSUMERS + 1) * WARPGROUP;
-/// CTAs that may share a tile: the largest cluster that every launch may ask for.
-pub const MAX_SPLITS: u32 = 8;
+/// CTAs that may split the K of a tile: the largest cluster that every launch may ask for.
+pub const MAX_SPLIT: u32 = 8;
 /// CTAs that a configuration may want on an SM.
 pub const MAX_BLOCKS: u32 = 2;
 /// Bytes of a barrier object.
 pub const BARRIER_BYTES: u32 = 8;
-/// Shared memory of an SM that CTAs can have, bytes, and what the system keeps of it a CTA.
+/// Shared memory of an SM that CTAs can have, and what the system reserves of it for each CTA,
+/// bytes.
 pub const SM_SHARED_BYTES: u32 = 228 * 1024;
 const SYSTEM_SHARED_BYTES: u32 = 1024;
-/// An SM's partitions, registers of each, and in how many a thread gets them. A warp's
-/// registers are all in one partition, and a CTA's warps take turns.
+/// Partitions of an SM, registers of a partition, and the unit in which threads get them. A
+/// warp's registers are all in one partition; the warps of a CTA are dealt to the partitions in
+/// turn.
 pub(super) const PARTITIONS: u32 = 4;
 const PARTITION_REGISTERS: u32 = 16384;
 const REGISTER_UNIT: u32 = 8;
@@ -41,7 +42,7 @@ const REGISTER_UNIT: u32 = 8;
 const MAX_REGISTERS: u32 = 240;
 /// Registers that a producer's thread keeps.
 pub const PRODUCER_REGISTERS: u32 = 40;
-/// More stages than this bring nothing: the copies of eight cover the latency of memory.
+/// More stages than this are no faster: the copies of eight cover the latency of memory.
 const MAX_STAGES: u32 = 8;
 /// f32 between the end of a token's row of sums and the next one's start: brings the lanes
 /// of a warp, four tokens times eight rows, to different banks.
@@ -62,9 +63,10 @@ pub struct HopperConfig {
     pub tokens: u32,
     /// CTAs that must fit an SM together.
     pub min_blocks: u32,
-    /// CTAs of a cluster that share activations, 1 or 2. They make tiles of neighbouring rows
-    /// and the same tokens at the same time, and each copies its part of the tokens for all.
-    pub sharers: u32,
+    /// CTAs of a cluster that share activations by multicast, 1 or 2. They compute tiles of
+    /// neighbouring rows and the same tokens in lockstep, and each copies its part of the tokens
+    /// to all.
+    pub multicast: u32,
 }
 
 impl HopperConfig {
@@ -82,13 +84,13 @@ impl HopperConfig {
         if share < MAX_REGISTERS { share } else { MAX_REGISTERS }
     }
 
-    /// Whether warps multiply on their own, with `mma`: `wgmma` takes as long for a few tokens
+    /// Whether warps multiply on their own, with `mma.sync`: `wgmma` takes as long for a few tokens
     /// as for many, and a fixed time from one product to the next.
-    pub const fn by_warp(&self) -> bool {
+    pub const fn uses_mma_sync(&self) -> bool {
         self.tokens <= 16
     }
 
-    /// Blocks of 64 rows that a consumer warpgroup carries.
+    /// Blocks of 64 rows that a consumer warpgroup computes.
     pub const fn row_blocks(&self) -> u32 {
         self.rows / BLOCK_ROWS / CONSUMERS
     }
@@ -98,9 +100,14 @@ impl HopperConfig {
         K_STEP * OPERAND_BYTES * self.tokens
     }
 
-    /// Tokens that one copy brings, to all that share them.
+    /// f32 sums of a thread for each block of 64 rows.
+    pub const fn thread_sums(&self) -> usize {
+        (self.tokens * BLOCK_ROWS / WARPGROUP) as usize
+    }
+
+    /// Tokens that one copy brings, to all CTAs of a multicast.
     pub const fn box_tokens(&self) -> u32 {
-        self.tokens / self.sharers
+        self.tokens / self.multicast
     }
 
     /// Bytes of a stage's codes and scales.
@@ -108,10 +115,11 @@ impl HopperConfig {
         self.rows / CHUNK_ROWS * self.scheme.chunk_bytes()
     }
 
-    /// Arrivals that say that what a stage, or a tile's sums, took is free: of all consumers, and
-    /// of a lane of each warp of the CTA that shares activations, into whose stages copies go too.
-    pub const fn free_arrivals(&self) -> u32 {
-        CONSUMER_THREADS + (self.sharers - 1) * (CONSUMER_THREADS / WARP)
+    /// Arrivals that complete a phase of an `empty` barrier, and of `sums_stored`: one of every
+    /// consumer thread, and one of each consumer warp of the peer CTA of a multicast, whose
+    /// stages this CTA's copies write, too.
+    pub const fn empty_arrivals(&self) -> u32 {
+        CONSUMER_THREADS + (self.multicast - 1) * (CONSUMER_THREADS / WARP)
     }
 
     /// Bytes that a stage's copies bring. Boxes count in full where they reach out of bounds.
@@ -131,8 +139,8 @@ impl HopperConfig {
         self.rows + SUM_PADDING
     }
 
-    /// Bytes of a tile's sums on their way from one CTA to another: a vector of four sums of
-    /// each consumer's thread after the other, then their next.
+    /// Bytes of the partial sums of a tile that a contributor sends: a vector of four sums of
+    /// each consumer thread, one after the other, then the next vector of each.
     pub const fn partial_bytes(&self) -> u32 {
         self.tokens * self.rows * size_of::<f32>() as u32
     }
@@ -157,7 +165,7 @@ impl HopperConfig {
 
     /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
     pub const fn shared_bytes(&self) -> u32 {
-        self.received_offset() + BARRIER_BYTES
+        self.sums_received_offset() + BARRIER_BYTES
     }
 
     /// [`shared_bytes`](Self::shared_bytes), or as much as keeps all but `resident` CTAs from an
@@ -168,143 +176,161 @@ impl HopperConfig {
         if resident < self.min_blocks && least > needed { least } else { needed }
     }
 
-    /// Offset in shared memory of the barrier that says that the other CTAs' sums are there.
-    pub const fn received_offset(&self) -> u32 {
-        self.free_offset() + BARRIER_BYTES
+    /// Offset in shared memory of the barrier `sums_received`.
+    pub const fn sums_received_offset(&self) -> u32 {
+        self.sums_stored_offset() + BARRIER_BYTES
     }
 
-    /// Whether the CTAs of a cluster load one another's sums where they are, instead of sending
-    /// them: of few tokens there is little to load, and sending takes a round more.
+    /// Whether the CTAs of a split-K cluster load one another's sums from where they are, instead
+    /// of sending them: of few tokens there is little to load, and sending takes one more cluster
+    /// barrier.
     pub const fn loads_remote(&self) -> bool {
         self.tokens <= 32
     }
 
-    /// Tokens, of the tile's `tokens`, that CTA `rank` of a cluster of `splits` stores: the first
-    /// and the one after the last.
-    pub const fn part(tokens: u32, rank: u32, splits: u32) -> (u32, u32) {
-        (tokens * rank / splits, tokens * (rank + 1) / splits)
+    /// Tokens, of the tile's `tokens`, that CTA `rank` of a split-K cluster of `cluster` CTAs
+    /// stores: the first and the one after the last.
+    pub const fn token_part(tokens: u32, rank: u32, cluster: u32) -> (u32, u32) {
+        (tokens * rank / cluster, tokens * (rank + 1) / cluster)
     }
 
     /// Offset in shared memory, over the stages, of the place for sums that the `index`th other
-    /// CTA of a cluster of `splits` sends.
-    pub const fn slot_offset(&self, index: u32, splits: u32) -> u32 {
-        let bytes = self.tokens.div_ceil(splits) * self.sum_pitch() * size_of::<f32>() as u32;
+    /// CTA of a split-K cluster of `cluster` CTAs sends.
+    pub const fn slot_offset(&self, index: u32, cluster: u32) -> u32 {
+        let bytes = self.tokens.div_ceil(cluster) * self.sum_pitch() * size_of::<f32>() as u32;
         self.sum_bytes() + index * bytes
     }
 
-    /// Offset in shared memory of the barrier that says that the stages are free of sums.
-    pub const fn free_offset(&self) -> u32 {
+    /// Offset in shared memory of the barrier `sums_stored`.
+    pub const fn sums_stored_offset(&self) -> u32 {
         self.barriers_offset() + 2 * self.stages() * BARRIER_BYTES
     }
 
-    /// Tiles along the weight rows.
-    pub const fn row_tiles(&self, n: u32) -> u32 {
-        n.div_ceil(self.rows)
+    /// Rows of `B` and tokens that a CTA computes at a time; of a multicast, all of its CTAs.
+    pub const fn work_shape(&self) -> TileShape {
+        TileShape { rows: self.rows * self.multicast, tokens: self.tokens }
     }
 
-    /// Groups of row tiles whose CTAs share activations; of the last some may not exist.
-    pub const fn row_groups(&self, n: u32) -> u32 {
-        n.div_ceil(self.rows * self.sharers)
+    /// The tiles of a dense or batched problem. Those of a multicast count as one.
+    pub const fn tiles(&self, problem: &Problem) -> Tiles<Uniform> {
+        Tiles {
+            rows: problem.n,
+            counts: Uniform::of(problem),
+            shape: self.work_shape(),
+            order: TileOrder::TOKENS_INNERMOST,
+        }
     }
 
-    /// Tiles along the tokens.
+    /// Tiles along the tokens of a problem.
     pub const fn token_tiles(&self, m: u32) -> u32 {
         m.div_ceil(self.tokens)
     }
 
-    /// Tiles of a batch entry. Those whose CTAs share activations count as one, here and in the
-    /// division: all of them do the same steps.
-    pub const fn tiles(&self, problem: &Problem) -> u64 {
-        self.row_groups(problem.n) as u64 * self.token_tiles(problem.m) as u64
-    }
-
-    /// The most parts of K that CTAs of a cluster may do: those whose sums find room over the
-    /// stages.
-    pub const fn max_splits(&self) -> u32 {
-        let most = if self.sharers > 1 { 1 } else { MAX_SPLITS };
-        let mut splits = 1;
-        while splits < most && self.slot_offset(splits, splits + 1) <= self.barriers_offset() {
-            splits += 1;
+    /// The largest cluster that splits K: as many CTAs as find room for their sums over the
+    /// stages. 1 where CTAs share activations.
+    pub const fn max_split(&self) -> u32 {
+        let most = if self.multicast > 1 { 1 } else { MAX_SPLIT };
+        let mut cluster = 1;
+        while cluster < most && self.slot_offset(cluster, cluster + 1) <= self.barriers_offset() {
+            cluster += 1;
         }
-        splits
+        cluster
     }
 
-    /// Who does what. `splits`: CTAs of a cluster that share a tile; or 1, at most a CTA a
-    /// tile; or 0, a CTA an SM. What it calls a CTA is a cluster where CTAs share activations.
-    /// `None` where there are fewer steps than CTAs, too many for a launch, or more splits than
-    /// [`max_splits`](Self::max_splits).
-    pub const fn division(
-        &self,
-        splits: u32,
-        problem: &Problem,
-        machine: &Machine,
-    ) -> Option<Division> {
-        let tiles = self.tiles(problem) * problem.l as u64;
-        let steps = problem.k.div_ceil(K_STEP);
-        if splits > self.max_splits() {
+    /// Whether the kernel can split K so.
+    pub const fn takes(&self, split: Split) -> bool {
+        split.cluster() <= self.max_split()
+    }
+
+    /// The schedule of a problem. `None` where there are fewer steps than CTAs, too many for a
+    /// launch, or where the kernel cannot split K so.
+    pub fn schedule(&self, split: Split, problem: &Problem, machine: &Machine) -> Option<Schedule> {
+        if !self.takes(split) {
             return None;
         }
-        if splits > 1 {
-            return Division::by_clusters(tiles, steps, splits);
-        }
-        let Some(total) = tiles.checked_mul(steps as u64) else { return None };
-        // Sharing tiles among more CTAs than SMs costs more than it brings.
-        let (most, blocks) = if splits == 1 { (tiles, self.min_blocks) } else { (total, 1) };
-        let places = clusters(machine, self.sharers, blocks);
-        let ctas = if most < places { most } else { places };
-        Division::new(tiles, steps, ctas as u32)
+        let blocks = match split {
+            // Sharing tiles among more CTAs than SMs costs more than it brings.
+            Split::StreamK => 1,
+            Split::None | Split::Cluster(_) => self.min_blocks,
+        };
+        let fit = clusters(machine, self.multicast, blocks);
+        Schedule::new(split, self.tiles(problem).count(), problem.k.div_ceil(K_STEP), fit)
     }
 }
 
 /// f32 additions, one after the other, that lead to a result. A `wgmma` adds 16 products and
 /// the old sum at once, truncating instead of rounding, which counts twice.
-pub const fn additions(division: &Division) -> u32 {
-    2 * division.longest() * (K_STEP / super::repack::WGMMA_K) + division.parts()
+pub const fn additions(schedule: &Schedule) -> u32 {
+    2 * schedule.longest() * (K_STEP / super::repack::WGMMA_K) + schedule.parts()
 }
 
-const fn tile(
-    name: &'static str,
-    scheme: usize,
-    rows: u32,
-    tokens: u32,
-    min_blocks: u32,
-) -> HopperConfig {
-    HopperConfig { name, scheme: Scheme::ALL[scheme], rows, tokens, min_blocks, sharers: 1 }
+/// The table of all sm_90a configurations: calls `$with!` with one row for each. A row makes the
+/// configuration in [`CONFIGS`], the kernel and its name.
+///
+/// | tiles | for |
+/// |---|---|
+/// | 128 x 8, 128 x 16 | decoding: `mma.sync` instead of `wgmma`, two CTAs per SM |
+/// | 128 x 32, 128 x 64 | a few sequences at a time, two CTAs per SM |
+/// | 128 x 128 | prompts of some hundred tokens |
+/// | multicast | 65 and more tokens where reading activations from L2 is what takes longest |
+/// | 256 x 128 | a thousand tokens and more: activations are read half as often |
+#[macro_export]
+macro_rules! sm90a_gemm_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_sm90_nvfp4_f16_128x8: NVFP4_F16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x16: NVFP4_F16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x32: NVFP4_F16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x64: NVFP4_F16, 128 x 64, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x128: NVFP4_F16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x8: NVFP4_BF16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x16: NVFP4_BF16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x32: NVFP4_BF16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x64: NVFP4_BF16, 128 x 64, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x128: NVFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x8: MXFP4_BF16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x16: MXFP4_BF16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x32: MXFP4_BF16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x64: MXFP4_BF16, 128 x 64, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x128: MXFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x64_multicast2: NVFP4_F16, 128 x 64, 1 per SM, multicast 2;
+            gemm_sm90_nvfp4_f16_128x128_multicast2: NVFP4_F16, 128 x 128, 1 per SM, multicast 2;
+            gemm_sm90_nvfp4_bf16_128x64_multicast2: NVFP4_BF16, 128 x 64, 1 per SM, multicast 2;
+            gemm_sm90_nvfp4_bf16_128x128_multicast2: NVFP4_BF16, 128 x 128, 1 per SM, multicast 2;
+            gemm_sm90_mxfp4_bf16_128x64_multicast2: MXFP4_BF16, 128 x 64, 1 per SM, multicast 2;
+            gemm_sm90_mxfp4_bf16_128x128_multicast2: MXFP4_BF16, 128 x 128, 1 per SM, multicast 2;
+            gemm_sm90_nvfp4_f16_256x128: NVFP4_F16, 256 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_256x128: NVFP4_BF16, 256 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_256x128: MXFP4_BF16, 256 x 128, 1 per SM, multicast 1;
+        }
+    };
 }
 
-/// [`tile`] for CTAs that share activations, two at a time. Stages enough to hide that each waits
-/// for the other take the memory of a whole SM.
-const fn pair(name: &'static str, scheme: usize, rows: u32, tokens: u32) -> HopperConfig {
-    HopperConfig { sharers: 2, ..tile(name, scheme, rows, tokens, 1) }
-}
+macro_rules! configs {
+    ($($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
+       multicast $multicast:literal;)*) => {
+        /// The configurations by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named {
+            use super::{HopperConfig, Scheme};
+            $(
+                #[doc = concat!("The configuration of `", stringify!($name), "`.")]
+                pub const $name: HopperConfig = HopperConfig {
+                    name: stringify!($name),
+                    scheme: Scheme::$scheme,
+                    rows: $rows,
+                    tokens: $tokens,
+                    min_blocks: $blocks,
+                    multicast: $multicast,
+                };
+            )*
+        }
 
-/// All configurations; a kernel for each is in the PTX of sm_90a.
-pub const CONFIGS: [HopperConfig; 24] = [
-    tile("gemm_sm90_nvfp4_f16_128x8", 0, 128, 8, 2),
-    tile("gemm_sm90_nvfp4_f16_128x16", 0, 128, 16, 2),
-    tile("gemm_sm90_nvfp4_f16_128x32", 0, 128, 32, 2),
-    tile("gemm_sm90_nvfp4_f16_128x64", 0, 128, 64, 2),
-    tile("gemm_sm90_nvfp4_f16_128x128", 0, 128, 128, 1),
-    tile("gemm_sm90_nvfp4_bf16_128x8", 1, 128, 8, 2),
-    tile("gemm_sm90_nvfp4_bf16_128x16", 1, 128, 16, 2),
-    tile("gemm_sm90_nvfp4_bf16_128x32", 1, 128, 32, 2),
-    tile("gemm_sm90_nvfp4_bf16_128x64", 1, 128, 64, 2),
-    tile("gemm_sm90_nvfp4_bf16_128x128", 1, 128, 128, 1),
-    tile("gemm_sm90_mxfp4_bf16_128x8", 2, 128, 8, 2),
-    tile("gemm_sm90_mxfp4_bf16_128x16", 2, 128, 16, 2),
-    tile("gemm_sm90_mxfp4_bf16_128x32", 2, 128, 32, 2),
-    tile("gemm_sm90_mxfp4_bf16_128x64", 2, 128, 64, 2),
-    tile("gemm_sm90_mxfp4_bf16_128x128", 2, 128, 128, 1),
-    pair("gemm_sm90_nvfp4_f16_128x64_pair", 0, 128, 64),
-    pair("gemm_sm90_nvfp4_f16_128x128_pair", 0, 128, 128),
-    pair("gemm_sm90_nvfp4_bf16_128x64_pair", 1, 128, 64),
-    pair("gemm_sm90_nvfp4_bf16_128x128_pair", 1, 128, 128),
-    pair("gemm_sm90_mxfp4_bf16_128x64_pair", 2, 128, 64),
-    pair("gemm_sm90_mxfp4_bf16_128x128_pair", 2, 128, 128),
-    tile("gemm_sm90_nvfp4_f16_256x128", 0, 256, 128, 1),
-    tile("gemm_sm90_nvfp4_bf16_256x128", 1, 256, 128, 1),
-    tile("gemm_sm90_mxfp4_bf16_256x128", 2, 256, 128, 1),
-];
+        /// All configurations; the PTX of sm_90a has a kernel for each.
+        pub const CONFIGS: [HopperConfig; [$(stringify!($name)),*].len()] = [$(named::$name),*];
+    };
+}
+sm90a_gemm_configs!(configs);
 
 #[cfg(test)]
 mod tests {
@@ -322,9 +348,9 @@ mod tests {
                 let more = cta * (resident + 1) > SM_SHARED_BYTES;
                 assert!(more || resident == config.min_blocks, "{}: {resident}", config.name);
             }
-            for splits in 2..=config.max_splits() {
-                let end = config.slot_offset(splits - 1, splits);
-                assert!(end <= config.barriers_offset(), "{}: {splits} parts", config.name);
+            for cluster in 2..=config.max_split() {
+                let end = config.slot_offset(cluster - 1, cluster);
+                assert!(end <= config.barriers_offset(), "{}: {cluster} parts", config.name);
             }
             assert!(config.stages() >= 3, "{}: {} stages", config.name, config.stages());
             assert!(config.activation_bytes().is_multiple_of(1024), "{}", config.name);
@@ -333,7 +359,7 @@ mod tests {
             assert!(config.rows.is_multiple_of(CHUNK_ROWS), "{}", config.name);
             // The swizzle moves pieces among eight rows.
             assert!(config.box_tokens().is_multiple_of(8), "{}", config.name);
-            assert_eq!(config.box_tokens() * config.sharers, config.tokens, "{}", config.name);
+            assert_eq!(config.box_tokens() * config.multicast, config.tokens, "{}", config.name);
             // Registers are a partition's: of 288 threads, say, one gets three warps of nine.
             let warps = (THREADS / WARP).div_ceil(PARTITIONS);
             let registers = warps * config.min_blocks * WARP * config.registers();

@@ -1,11 +1,10 @@
-//! What a configuration and a division of the work are expected to cost, and the choice.
+//! What a configuration and a schedule of the work are expected to cost, and the choice.
 
-use super::Division;
-use super::config::{CONFIGS, HopperConfig, K_STEP, MAX_SPLITS, PARTITIONS};
+use super::config::{CONFIGS, HopperConfig, K_STEP, PARTITIONS};
 use super::repack::Scheme;
-use crate::gemm::{Problem, ResultType};
+use crate::WARP;
+use crate::gemm::{Problem, ResultType, Schedule, Split};
 use crate::quantize::Format;
-use crate::{FloatType, WARP};
 
 /// What a choice depends on besides the problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,21 +14,21 @@ pub struct Machine {
 }
 
 /// What a candidate is expected to cost, in cycles of an SM: the comparator of
-/// [`choose`]. A model for ranking, not a prediction.
+/// [`candidates`]. A model for ranking, not a prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     /// The configuration.
     pub config: &'static HopperConfig,
-    /// As [`HopperConfig::division`] takes it.
-    pub splits: u32,
+    /// How K is split.
+    pub split: Split,
     /// CTAs of the launch.
     pub ctas: u64,
     /// Times that the machine is filled with them.
     pub waves: u64,
     /// CTAs that an SM has at a time.
     pub resident: u32,
-    /// Who does what.
-    pub division: Division,
+    /// Which CTA computes what.
+    pub schedule: Schedule,
     /// Cycles of the whole launch.
     pub cycles: u64,
     /// What the main loop waits for: `products`, `l2` or `dram`.
@@ -68,8 +67,8 @@ const MEMBER_CYCLES: u64 = 1300;
 /// for each step.
 const MEETING_CYCLES: u64 = 1500;
 const SHARE_CYCLES: u64 = 20;
-/// Bytes of sums a cycle from each of the CTAs that give to another through memory.
-const GIVE_BYTES: u64 = 30;
+/// Bytes of partial sums per cycle from each contributor of a fix-up.
+const FIX_UP_BYTES: u64 = 30;
 /// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
 /// long. CTAs of a cluster are on SMs of one of them.
 const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
@@ -101,33 +100,30 @@ pub const fn store_cycles(config: &HopperConfig, parts: u32, result: ResultType)
 }
 
 /// The estimate for one candidate with a result of type `result`; that of floats does not depend
-/// on which. `None` where there is no such [`HopperConfig::division`].
-pub const fn estimate(
+/// on which. `None` where there is no such [`HopperConfig::schedule`].
+pub fn estimate(
     config: &'static HopperConfig,
-    splits: u32,
+    split: Split,
     problem: &Problem,
     machine: &Machine,
     result: ResultType,
 ) -> Option<Estimate> {
-    let Some(division) = config.division(splits, problem, machine) else { return None };
-    let tiles = config.tiles(problem) * problem.l as u64;
-    let total = tiles * division.steps as u64;
-    let runs = match division.cluster {
-        1 => (total - division.longer as u64) / division.share as u64,
-        cluster => tiles * cluster as u64,
-    };
-    let ctas = runs * config.sharers as u64;
-    let groups = runs / division.cluster as u64;
-    let cluster = division.cluster * config.sharers;
+    let schedule = config.schedule(split, problem, machine)?;
+    let grid = config.tiles(problem);
+    let (tiles, row_tiles) = (grid.count(), grid.row_tiles() as u64);
+    let runs = schedule.ctas(tiles);
+    let ctas = runs * config.multicast as u64;
+    let groups = runs / schedule.cluster as u64;
+    let cluster = schedule.cluster * config.multicast;
     let mut resident = 1;
     while resident < config.min_blocks && clusters(machine, cluster, resident) < groups {
         resident += 1;
     }
     let waves = groups.div_ceil(clusters(machine, cluster, resident));
     let (step, mut bound) = (product_cycles(config) * resident, "products");
-    let wait = if config.sharers > 1 { SHARE_CYCLES } else { 0 };
-    let mut body = waves * division.most() as u64 * (step as u64 + wait);
-    let weights = config.row_tiles(problem.n) as u64
+    let wait = if config.multicast > 1 { SHARE_CYCLES } else { 0 };
+    let mut body = waves * schedule.most() as u64 * (step as u64 + wait);
+    let weights = problem.n.div_ceil(config.rows) as u64
         * problem.k.div_ceil(K_STEP) as u64
         * config.weight_bytes() as u64
         * problem.l as u64;
@@ -145,71 +141,52 @@ pub const fn estimate(
     let busy = if ctas < machine.sms as u64 { ctas } else { machine.sms as u64 };
     let dram =
         (weights.saturating_sub(early / 2) + stored) * machine.sms as u64 / busy / DRAM_BYTES
-            + activations * config.row_groups(problem.n) as u64 / ACTIVATION_BYTES;
+            + activations * row_tiles / ACTIVATION_BYTES;
     if dram > body {
         (body, bound) = (dram, "dram");
     }
-    let loaded = weights * config.token_tiles(problem.m) as u64
-        + activations * config.row_groups(problem.n) as u64;
+    let loaded = weights * config.token_tiles(problem.m) as u64 + activations * row_tiles;
     if loaded / L2_BYTES > body {
         (body, bound) = (loaded / L2_BYTES, "l2");
     }
-    let (sums, parts) = (config.sum_bytes() as u64, division.parts() as u64);
+    let (sums, parts) = (config.sum_bytes() as u64, schedule.parts() as u64);
     let mut fixed = LAUNCH_CYCLES + ctas / waves * CTA_CYCLES;
-    if config.sharers > 1 {
+    if config.multicast > 1 {
         fixed += MEETING_CYCLES;
     }
-    if division.cluster > 1 {
-        let store = store_cycles(config, division.cluster, result);
+    if schedule.cluster > 1 {
+        let store = store_cycles(config, schedule.cluster, result);
         let sent = if config.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
         fixed += (parts - 1) * (MEMBER_CYCLES + sent) + store;
     } else {
         fixed += tiles.div_ceil(runs) * store_cycles(config, 1, result);
-        if division.gives() {
-            fixed += (parts - 1) * (sums / GIVE_BYTES);
+        if schedule.has_fix_up() {
+            fixed += (parts - 1) * (sums / FIX_UP_BYTES);
         }
     }
     let cycles = body + waves * fixed;
-    Some(Estimate { config, splits, ctas, waves, resident, division, cycles, bound })
+    Some(Estimate { config, split, ctas, waves, resident, schedule, cycles, bound })
 }
 
-/// The cheapest configuration of `scheme` for the problem with a result of floats, by
-/// [`estimate`]; of equals the first of the table with the fewest parts. `None` if K is not a positive multiple of the
-/// format's block, another size is 0, or the steps are too many for a launch.
-pub const fn choose(scheme: Scheme, problem: &Problem, machine: &Machine) -> Option<Estimate> {
-    let Problem { m, n, k, l } = *problem;
-    if m == 0 || n == 0 || l == 0 || k == 0 || !k.is_multiple_of(scheme.format.block()) {
-        return None;
-    }
-    let mut best: Option<Estimate> = None;
-    let mut i = 0;
-    while i < CONFIGS.len() {
-        if same_scheme(CONFIGS[i].scheme, scheme) {
-            let mut splits = 0;
-            while splits <= MAX_SPLITS {
-                let floats = ResultType::Floats(FloatType::F16);
-                let candidate = estimate(&CONFIGS[i], splits, problem, machine, floats);
-                if let Some(candidate) = candidate {
-                    match &best {
-                        Some(found) if found.cycles <= candidate.cycles => {}
-                        _ => best = Some(candidate),
-                    }
-                }
-                splits += 1;
-            }
-        }
-        i += 1;
-    }
-    best
-}
-
-const fn same_scheme(a: Scheme, b: Scheme) -> bool {
-    a.format as u32 == b.format as u32 && a.operand as u32 == b.operand as u32
+/// All candidates of `scheme` for the problem, in the table's order, stream-K first and the
+/// largest cluster last.
+pub fn candidates(
+    scheme: Scheme,
+    problem: &Problem,
+    machine: &Machine,
+    result: ResultType,
+) -> impl Iterator<Item = Estimate> {
+    CONFIGS.iter().filter(move |config| config.scheme == scheme).flat_map(move |config| {
+        Split::up_to(config.max_split())
+            .filter_map(move |split| estimate(config, split, problem, machine, result))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FloatType;
+    use crate::gemm::hopper::config::MAX_SPLIT;
     use crate::gemm::hopper::repack::CHUNK_ROWS;
 
     /// Floats cost the same whatever they are; NVFP4 is more work, the more so in larger tiles,
@@ -220,19 +197,19 @@ mod tests {
         let machine = Machine { sms: 132 };
         let problem = Problem { m: 128, n: 7168, k: 2048, l: 1 };
         for config in &CONFIGS {
-            for splits in 0..=config.max_splits() {
+            for split in Split::up_to(config.max_split()) {
                 let cycles = |result| {
-                    estimate(config, splits, &problem, &machine, result).map(|found| found.cycles)
+                    estimate(config, split, &problem, &machine, result).map(|found| found.cycles)
                 };
                 let [one, others @ ..] = [F16, Bf16, F32].map(|t| cycles(ResultType::Floats(t)));
-                assert_eq!(others, [one; 2], "{} x {splits}", config.name);
-                assert!(cycles(ResultType::Nvfp4) > one, "{} x {splits}", config.name);
+                assert_eq!(others, [one; 2], "{} {split}", config.name);
+                assert!(cycles(ResultType::Nvfp4) > one, "{} {split}", config.name);
             }
             let store = |parts| store_cycles(config, parts, ResultType::Nvfp4);
             let blocks = u64::from(config.tokens.div_ceil(16) * (config.rows / CHUNK_ROWS));
             assert_eq!(store(1), blocks * BLOCK_CYCLES);
-            let most = blocks.div_ceil(MAX_SPLITS.into());
-            assert_eq!(store(MAX_SPLITS), most * BLOCK_CYCLES, "{}", config.name);
+            let most = blocks.div_ceil(MAX_SPLIT.into());
+            assert_eq!(store(MAX_SPLIT), most * BLOCK_CYCLES, "{}", config.name);
         }
     }
 
@@ -241,9 +218,12 @@ mod tests {
         let machine = Machine { sms: 132 };
         let pick = |m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
-            choose(Scheme::ALL[0], &problem, &machine).unwrap()
+            let result = ResultType::Floats(FloatType::F16);
+            candidates(Scheme::ALL[0], &problem, &machine, result)
+                .min_by_key(|candidate| candidate.cycles)
+                .unwrap()
         };
-        // Rows and tokens of a tile, CTAs that share activations, CTAs.
+        // Rows and tokens of a tile, CTAs of a multicast, CTAs.
         let measured = [
             ((1, 7168, 16384), (128, 8, 1, 132)),
             ((1, 4096, 7168), (128, 8, 1, 132)),
@@ -265,17 +245,13 @@ mod tests {
         ];
         for ((m, n, k), best) in measured {
             let found = pick(m, n, k);
-            let HopperConfig { rows, tokens, sharers, .. } = *found.config;
-            assert_eq!((rows, tokens, sharers, found.ctas), best, "{m} x {n} x {k}");
+            let HopperConfig { rows, tokens, multicast, .. } = *found.config;
+            assert_eq!((rows, tokens, multicast, found.ctas), best, "{m} x {n} x {k}");
         }
         for m in [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300, 2304] {
             for (n, k) in [(7168, 16384), (4096, 7168), (7168, 2048), (8, 16), (200, 7184)] {
                 pick(m, n, k);
             }
         }
-        let empty = Problem { m: 0, n: 1, k: 16, l: 1 };
-        assert_eq!(choose(Scheme::ALL[0], &empty, &machine), None);
-        let ragged = Problem { m: 1, n: 1, k: 16, l: 1 };
-        assert_eq!(choose(Scheme::ALL[2], &ragged, &machine), None);
     }
 }

@@ -9,18 +9,15 @@
 //! | [`repack`] | the order of codes and scales that the copies bring |
 //! | [`config`] | tile configurations and what follows from them |
 //! | [`estimate`] | what they are expected to cost, and the choice |
-//! | [`schedule`] | which steps of which tiles a CTA does |
 //! | [`params`] | the parameter block |
 
 pub mod config;
 pub mod estimate;
 pub mod params;
 pub mod repack;
-pub mod schedule;
 pub mod word;
 
 pub use config::{CONFIGS, HopperConfig};
-pub use params::HopperParams;
+pub use params::{HopperParams, activations_map};
 pub use repack::{Scheme, WeightLayout};
-pub use schedule::Division;
 pub use word::Operand;

@@ -1,17 +1,19 @@
 //! The parameter block of the sm_90a kernels.
 
-use super::Division;
-use crate::gemm::{Epilogue, Problem};
-use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
+use super::HopperConfig;
+use super::config::{BOX_COLUMNS, OPERAND_BYTES};
+use crate::Swizzle;
+use crate::gemm::{Epilogue, Problem, Schedule};
+use crate::tensor_map::{MapElement, TENSOR_MAP_BYTES, TensorMap, TensorMapShape};
 
 /// Parameter block of every sm_90a GEMM kernel, passed by value. Pointers are device
 /// addresses.
 ///
 /// | field | shape | layout |
 /// |---|---|---|
-/// | `activations` | tensor map | of `[L, M, K]` operands; box 64 columns, the configuration's [`box_tokens`](super::HopperConfig::box_tokens), 1; 128-byte swizzle; zeros out of bounds |
-/// | `partials` | a place a CTA | the sums that it gives, [`HopperConfig::partial_bytes`](super::HopperConfig::partial_bytes) |
-/// | `flags` | a word a CTA | not 0: it has given; all 0 at launch and in the end |
+/// | `activations` | tensor map | [`activations_map`] |
+/// | `partials` | one place per CTA | the partial sums that it sends, [`HopperConfig::partial_bytes`](super::HopperConfig::partial_bytes) |
+/// | `flags` | one word per CTA | not 0 once the CTA's partial sums are there; all 0 before and after a launch |
 /// | `weights` | `L` or 1 matrices | [`WeightLayout`](super::WeightLayout), `weight_stride` bytes apart (0: shared), 128-byte aligned |
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
@@ -22,16 +24,16 @@ pub struct HopperParams {
     pub weights: u64,
     /// Bytes from one batch entry's weights to the next.
     pub weight_stride: u64,
-    /// Sums on their way from one CTA to another; 0 where each does whole tiles.
+    /// Partial sums of tiles that several CTAs compute; 0 where each computes whole tiles.
     pub partials: u64,
     /// Which of them are there.
     pub flags: u64,
-    /// What becomes of the sums.
+    /// What happens to the sums.
     pub epilogue: Epilogue,
     /// Sizes.
     pub problem: Problem,
-    /// Which CTA does what.
-    pub division: Division,
+    /// Which CTA computes which K steps of which tiles.
+    pub schedule: Schedule,
 }
 
 impl HopperParams {
@@ -45,7 +47,7 @@ impl HopperParams {
         let wide = [self.weights, self.weight_stride, self.partials, self.flags];
         let epilogue = self.epilogue.words();
         let Problem { m, n, k, l } = self.problem;
-        let Division { steps, share, longer, cluster } = self.division;
+        let Schedule { steps, share, longer, cluster } = self.schedule;
         let narrow = [m, n, k, l, steps, share, longer, cluster];
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
@@ -69,34 +71,58 @@ impl HopperParams {
     }
 }
 
+/// The map of `[L, M, K]` activations, matrices `stride` bytes apart; 0 where all are one. A box is
+/// what one copy brings: a row of the swizzle of a CTA's part of the tokens.
+#[must_use]
+pub const fn activations_map(
+    config: &HopperConfig,
+    problem: &Problem,
+    stride: u64,
+) -> TensorMapShape {
+    let Problem { m, k, l, .. } = *problem;
+    TensorMapShape {
+        element: MapElement::U16,
+        rank: 3,
+        dims: [k as u64, m as u64, l as u64, 1, 1],
+        strides: [OPERAND_BYTES as u64 * k as u64, stride, 0, 0],
+        box_dims: [BOX_COLUMNS, config.box_tokens(), 1, 1, 1],
+        swizzle: Swizzle::B128,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemm::ResultScales;
+    use crate::gemm::{Affine, ResultScales, Sink};
     use core::mem::offset_of;
 
     #[test]
     fn bytes_follow_the_layout() {
+        let epilogue = Epilogue {
+            affine: Affine {
+                row_factors: 6,
+                column_factors: 7,
+                bias: 8,
+                alpha: f32::from_bits(9),
+                bias_type: 10,
+            },
+            sink: Sink {
+                out: 11,
+                out_stride: 5,
+                out_type: 4,
+                reserved: 0,
+                scales: ResultScales::NONE,
+            },
+        };
         let params = HopperParams {
             activations: TensorMap([0x1112_1314_1516_1718; 16]),
             weights: 0x0807_0605_0403_0201,
             weight_stride: 3,
             partials: 16,
             flags: 17,
-            epilogue: Epilogue {
-                out: 4,
-                out_stride: 5,
-                row_factors: 6,
-                column_factors: 7,
-                bias: 8,
-                alpha: f32::from_bits(9),
-                out_type: 10,
-                bias_type: 11,
-                reserved: 0,
-                scales: ResultScales::NONE,
-            },
+            epilogue,
             problem: Problem { m: 12, n: 13, k: 14, l: 15 },
-            division: Division { steps: 18, share: 19, longer: 20, cluster: 21 },
+            schedule: Schedule { steps: 18, share: 19, longer: 20, cluster: 21 },
         };
         let bytes = params.to_bytes();
         assert_eq!(bytes[..3], [0x18, 0x17, 0x16]);
@@ -104,16 +130,18 @@ mod tests {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!(word(offset_of!(HopperParams, weight_stride)), 3);
         let epilogue = offset_of!(HopperParams, epilogue);
-        assert_eq!(word(epilogue + offset_of!(Epilogue, bias)), 8);
-        assert_eq!(word(epilogue + offset_of!(Epilogue, bias_type)), 11);
+        let affine = epilogue + offset_of!(Epilogue, affine);
+        assert_eq!(word(affine + offset_of!(Affine, bias)), 8);
+        let sink = epilogue + offset_of!(Epilogue, sink);
+        assert_eq!(word(sink + offset_of!(Sink, out)), 11);
         assert_eq!(word(offset_of!(HopperParams, problem)), 12);
         assert_eq!(word(offset_of!(HopperParams, problem) + 12), 15);
         assert_eq!(word(offset_of!(HopperParams, partials)), 16);
         assert_eq!(word(offset_of!(HopperParams, flags)), 17);
-        let division = offset_of!(HopperParams, division);
-        assert_eq!(word(division + offset_of!(Division, steps)), 18);
-        assert_eq!(word(division + offset_of!(Division, share)), 19);
-        assert_eq!(word(division + offset_of!(Division, longer)), 20);
-        assert_eq!(word(division + offset_of!(Division, cluster)), 21);
+        let schedule = offset_of!(HopperParams, schedule);
+        assert_eq!(word(schedule + offset_of!(Schedule, steps)), 18);
+        assert_eq!(word(schedule + offset_of!(Schedule, share)), 19);
+        assert_eq!(word(schedule + offset_of!(Schedule, longer)), 20);
+        assert_eq!(word(schedule + offset_of!(Schedule, cluster)), 21);
     }
 }

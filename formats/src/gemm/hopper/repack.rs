@@ -47,12 +47,15 @@ pub struct Scheme {
 }
 
 impl Scheme {
+    /// NVFP4 weights, f16 activations.
+    pub const NVFP4_F16: Self = Self { format: Format::Nvfp4, operand: Operand::F16 };
+    /// NVFP4 weights, bf16 activations.
+    pub const NVFP4_BF16: Self = Self { format: Format::Nvfp4, operand: Operand::Bf16 };
+    /// MXFP4 weights, bf16 activations.
+    pub const MXFP4_BF16: Self = Self { format: Format::Mxfp4, operand: Operand::Bf16 };
+
     /// Every pair that has kernels. MXFP4's scales exceed f16's range.
-    pub const ALL: [Self; 3] = [
-        Self { format: Format::Nvfp4, operand: Operand::F16 },
-        Self { format: Format::Nvfp4, operand: Operand::Bf16 },
-        Self { format: Format::Mxfp4, operand: Operand::Bf16 },
-    ];
+    pub const ALL: [Self; 3] = [Self::NVFP4_F16, Self::NVFP4_BF16, Self::MXFP4_BF16];
 
     /// Scales of a row in 64 columns.
     pub const fn block_scales(self) -> u32 {

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand};
+use fp4_formats::gemm::Split;
 use fp4_formats::{FloatType, ScaleLayout};
-use nvfp4::bench::{Direction, Left};
+use nvfp4::bench::{ActivationInput, Direction};
 use nvfp4::checkpoint::{Layout, SHARD_BYTES};
 use nvfp4::device::DeviceRequest;
 use nvfp4::generate::Generator;
@@ -14,7 +15,8 @@ use ptx_emu::Schedule;
 
 /// Block-scaled 4-bit floating point on Hopper and Blackwell GPUs, or on an emulator of them.
 ///
-/// Exit codes: 0 done and verified, 1 ran and came out wrong, 2 bad input or nothing to run on.
+/// Exit codes: 0 done and verified, 1 ran and came out wrong, 2 bad input or nothing to run on, 141
+/// the reader of the output closed the pipe.
 #[derive(Debug, Parser)]
 #[command(name = "nvfp4", version, max_term_width = 100)]
 pub struct Args {
@@ -56,7 +58,7 @@ pub struct Target {
     /// Order in which the emulator interleaves: eager, lazy or random:SEED.
     #[arg(long, default_value = "eager")]
     pub schedule: Schedule,
-    /// Folder with <arch>/kernels.ptx [default: NVFP4_KERNELS_DIR, or near this program].
+    /// Folder with <arch>/manifest.json [default: NVFP4_KERNELS_DIR, or near this program].
     #[arg(long, value_name = "DIR")]
     pub kernels: Option<PathBuf>,
     /// Print JSON instead of text.
@@ -150,9 +152,9 @@ pub struct Gemm {
     /// Kernel by name, instead of the plan's.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
-    /// CTAs that share a tile, each with a part of K, instead of the plan's.
-    #[arg(long, value_name = "N")]
-    pub splits: Option<u32>,
+    /// How K is split, instead of the plan's choice: none, cluster:N or stream-k.
+    #[arg(long, value_name = "SPLIT")]
+    pub split: Option<Split>,
     /// Where to write the result.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -218,13 +220,13 @@ pub struct Bench {
 pub struct BenchGemm {
     /// gemm: activations in the weights' format (fp4), or f16 or bf16.
     #[arg(long, default_value = "fp4")]
-    pub activations: Left,
+    pub activations: ActivationInput,
     /// gemm: layout of the scales of a result in nvfp4: linear or 128x4.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub out_layout: ScaleLayout,
-    /// gemm: CTAs that share a tile, each with a part of K, instead of the plan's.
-    #[arg(long, value_name = "N")]
-    pub splits: Option<u32>,
+    /// gemm: how K is split, instead of the plan's choice: none, cluster:N or stream-k.
+    #[arg(long, value_name = "SPLIT")]
+    pub split: Option<Split>,
     /// gemm: time this many of the plan's candidates too, the cheapest by its model first.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub sweep: usize,
@@ -239,7 +241,7 @@ pub struct BenchTune {
     /// gemm: time the plan's candidates (all, or --sweep N of them), each verified, and write the
     /// fastest of each shape into the device's tuning table, which plans are made with from then
     /// on. Needs a GPU.
-    #[arg(long, conflicts_with_all = ["kernel", "splits", "vs", "serial"])]
+    #[arg(long, conflicts_with_all = ["kernel", "split", "vs", "serial"])]
     pub tune: bool,
     /// The table to add to [default: what NVFP4_TUNE names, or nvfp4/tune-<device>.json in
     /// XDG_CACHE_HOME or ~/.cache].
@@ -299,7 +301,7 @@ pub struct Quantize {
     /// are the same.
     #[arg(long)]
     pub device: Option<DeviceRequest>,
-    /// Folder with <arch>/kernels.ptx [default: NVFP4_KERNELS_DIR, or near this program].
+    /// Folder with <arch>/manifest.json [default: NVFP4_KERNELS_DIR, or near this program].
     #[arg(long, value_name = "DIR", requires = "device")]
     pub kernels: Option<PathBuf>,
     #[command(flatten)]
@@ -373,7 +375,7 @@ pub struct Inspect {
 
 #[derive(Debug, ClapArgs)]
 pub struct Doctor {
-    /// Folder with <arch>/kernels.ptx [default: NVFP4_KERNELS_DIR, or near this program].
+    /// Folder with <arch>/manifest.json [default: NVFP4_KERNELS_DIR, or near this program].
     #[arg(long, value_name = "DIR")]
     pub kernels: Option<PathBuf>,
     /// Print JSON instead of text.
@@ -443,7 +445,9 @@ mod tests {
         assert!(parse("nvfp4 run gemv --checkpoint m --tensor t"));
         assert!(parse("nvfp4 run gemv --inputs i --out o"));
         assert!(!parse("nvfp4 run gemv"));
-        assert!(parse("nvfp4 run gemm --inputs i --out o --capture c --kernel k --splits 2"));
+        assert!(parse(
+            "nvfp4 run gemm --inputs i --out o --capture c --kernel k --split cluster:2"
+        ));
         assert!(!parse("nvfp4 run gemm --out o"));
         assert!(!parse("nvfp4 run gemm --inputs i --dtype f64"));
         assert!(parse("nvfp4 run gemm --inputs i --dtype nvfp4 --out-layout 128x4 --out-scale 2"));
@@ -456,7 +460,7 @@ mod tests {
         assert!(!parse("nvfp4 bench"));
         assert!(parse("nvfp4 bench --set gemm --tune --tune-out t.json --tune-replace --sweep 9"));
         assert!(!parse("nvfp4 bench --set gemm --tune-out t.json"));
-        assert!(!parse("nvfp4 bench --set gemm --tune --splits 2"));
+        assert!(!parse("nvfp4 bench --set gemm --tune --split cluster:2"));
         assert!(!parse("nvfp4 bench --set gemm --tune --kernel k"));
         assert!(parse("nvfp4 quantize m --layout modelopt --out o --exclude a --exclude b"));
         assert!(!parse("nvfp4 quantize m --layout modelopt"));

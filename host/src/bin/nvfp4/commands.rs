@@ -222,7 +222,7 @@ fn protocol(args: &Bench) -> Protocol {
 }
 
 fn gemm_bench(args: &Bench) -> GemmBench {
-    let overrides = GemmOverrides { kernel: args.kernel.clone(), splits: args.gemm.splits };
+    let overrides = GemmOverrides { kernel: args.kernel.clone(), split: args.gemm.split };
     let (output, quantized) = match args.dtype {
         None => (Output::default(), None),
         Some(ResultType::Floats(floats)) => (floats.into(), None),
@@ -230,7 +230,7 @@ fn gemm_bench(args: &Bench) -> GemmBench {
     };
     GemmBench {
         format: args.quantize.format,
-        left: args.gemm.activations,
+        activations: args.gemm.activations,
         generator: args.generator,
         seed: args.seed,
         layout: args.layout,

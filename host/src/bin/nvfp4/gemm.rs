@@ -84,7 +84,7 @@ fn multiply<F: BlockFormat>(
     let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
     let GemmOperands { a, b, options } = &operands;
     let a = a.activations();
-    let overrides = GemmOverrides { kernel: args.kernel.clone(), splits: args.splits };
+    let overrides = GemmOverrides { kernel: args.kernel.clone(), split: args.split };
     let mut options = GemmOptions { output, overrides, ..options.clone() };
     let mut expected = None;
     if let (Output::Nvfp4 { layout, .. }, None) = (output, args.out_scale) {

@@ -1,24 +1,24 @@
 //! Launching on sm_100a: activations are laid out where they must be, and maps made of all
 //! operands.
 
-use fp4_formats::Swizzle;
+use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::blackwell::choose::Candidate as Choice;
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
 use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{
     BlackwellParams, Side, codes_map, halves_map, result_map, scales_map,
 };
-use fp4_formats::gemm::{Epilogue, Problem};
-use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
+use fp4_formats::tensor_map::{TensorMap, TensorMapShape};
 use ptx_emu::LaunchReport;
-use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
 
 use super::prepare::Preparation;
+use super::prepared;
 use crate::device::{Device, LaunchSpec};
 use crate::error::Result;
 use crate::gemm::buffers::CheckedActivations;
+use crate::gemm::family::{Launch, encode_map};
 use crate::gemm::strides::{Entries, Strides};
-use crate::gemm::{ActivationBuffers, DeviceWeights, Gemm, Output, Workspace};
+use crate::gemm::{ActivationBuffers, Gemm, Output, Workspace};
 use crate::quantize::device::launch_step;
 
 /// One operand's place in device memory.
@@ -41,46 +41,19 @@ impl Placed {
         let row = self.blocks.row_stride();
         let codes = codes_map(choice.config, side, sizes, row, self.code_stride);
         let scales = scales_map(choice.config, side, sizes, self.scale_stride);
-        Ok([encode(device, &codes, self.codes)?, encode(device, &scales, self.scales)?])
+        Ok([encode_map(device, &codes, self.codes)?, encode_map(device, &scales, self.scales)?])
     }
-}
-
-/// Encodes a map for a tensor at `address`.
-fn encode(device: &Device, shape: &TensorMapShape, address: u64) -> Result<TensorMap> {
-    let element = match shape.element {
-        MapElement::U8 => ElementType::U8,
-        MapElement::U16 => ElementType::U16,
-        MapElement::U32 => ElementType::U32,
-    };
-    let rank = shape.rank;
-    let map = tensor_map::TensorMap {
-        swizzle: match shape.swizzle {
-            Swizzle::None => tensor_map::Swizzle::None,
-            Swizzle::B32 => tensor_map::Swizzle::B32,
-            Swizzle::B64 => tensor_map::Swizzle::B64,
-            Swizzle::B128 => tensor_map::Swizzle::B128,
-        },
-        l2_promotion: L2Promotion::B256,
-        ..tensor_map::TensorMap::tiled(
-            element,
-            address,
-            &shape.dims[..rank],
-            &shape.strides[..rank - 1],
-            &shape.box_dims[..rank],
-        )
-    };
-    Ok(TensorMap::from_bytes(&device.encode_tensor_map(&map)?))
 }
 
 /// The map by which the copy engine stores the result, if it can.
 fn result_shape(gemm: &Gemm, choice: &Choice) -> Option<TensorMapShape> {
     let Output::Floats(output) = gemm.output else { return None };
     let stride = gemm.strides.out_stride(gemm.output);
-    result_map(choice.config, choice.swapped, output, &gemm.problem, stride)
+    result_map(choice.config, choice.swapped, output, &gemm.plan.problem, stride)
 }
 
 /// How results get to memory, a sentence for the plan.
-pub(in crate::gemm) fn way_out(gemm: &Gemm, choice: &Choice) -> &'static str {
+pub(super) fn store_path(gemm: &Gemm, choice: &Choice) -> &'static str {
     if result_shape(gemm, choice).is_some() {
         "results go through shared memory; the copy engine stores boxes of them"
     } else if matches!(gemm.output, Output::Nvfp4 { .. }) {
@@ -90,26 +63,21 @@ pub(in crate::gemm) fn way_out(gemm: &Gemm, choice: &Choice) -> &'static str {
     }
 }
 
-/// [`Gemm::launch`] on sm_100a, sizes of result and vectors checked.
+/// Queues the launches of a product.
 ///
 /// # Errors
-/// As there.
-pub(in crate::gemm) fn launch(
-    gemm: &Gemm,
-    choice: &Choice,
-    a: ActivationBuffers<'_>,
-    weights: &DeviceWeights,
-    blocks: &PreparedBlocks,
-    workspace: Option<&Workspace>,
-    epilogue: Epilogue,
-) -> Result<Vec<LaunchReport>> {
-    let config = choice.config;
-    let (activations, mut reports) = place(gemm, a, workspace)?;
+/// As [`Gemm::launch`].
+pub(super) fn queue(choice: &Choice, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
+    let Launch { gemm, activations, weights, workspace, epilogue } = launch;
+    let (config, problem) = (choice.config, gemm.plan.problem);
+    let (activations, mut reports) = place(gemm, activations, workspace)?;
+    // The batch was checked when the weights were repacked.
+    let blocks = prepared(&weights.form(), weights.batch() as u32);
     let code_bytes = blocks.code_stride() * u64::from(blocks.batch);
     let base = weights.buffer().address();
     let scales = base + PreparedBlocks::scales_at(code_bytes);
     let weights = Placed {
-        blocks: *blocks,
+        blocks,
         codes: base,
         scales,
         code_stride: blocks.code_stride(),
@@ -118,24 +86,30 @@ pub(in crate::gemm) fn launch(
     let device = gemm.kernels.device();
     let (side, other) = if choice.swapped { (Side::X, Side::Y) } else { (Side::Y, Side::X) };
     let weight_maps = weights.maps(device, choice, side)?;
-    let left_maps = match activations {
-        Left::Blocks(placed) => placed.maps(device, choice, other)?,
-        Left::Halves(address) => {
-            let Problem { m, k, l, .. } = gemm.problem;
+    let activation_maps = match activations {
+        PlacedActivations::Blocks(placed) => placed.maps(device, choice, other)?,
+        PlacedActivations::Halves(address) => {
+            let Problem { m, k, l, .. } = problem;
             let stride = gemm.strides.activations.stride as u64;
             let shape = halves_map(config, [m, k, if stride == 0 { 1 } else { l }], stride);
-            [encode(device, &shape, address)?, TensorMap::NONE]
+            [encode_map(device, &shape, address)?, TensorMap::NONE]
         }
     };
-    let weights_shared = u32::from(blocks.batch != gemm.problem.l);
-    let left_shared = u32::from(gemm.strides.entries() == Entries::Shared);
-    let (x_shared, y_shared) =
-        if choice.swapped { (weights_shared, left_shared) } else { (left_shared, weights_shared) };
-    let [[x_codes, x_scales], [y_codes, y_scales]] =
-        if choice.swapped { [weight_maps, left_maps] } else { [left_maps, weight_maps] };
+    let weights_shared = u32::from(blocks.batch != problem.l);
+    let activations_shared = u32::from(gemm.strides.entries() == Entries::Shared);
+    let (x_shared, y_shared) = if choice.swapped {
+        (weights_shared, activations_shared)
+    } else {
+        (activations_shared, weights_shared)
+    };
+    let [[x_codes, x_scales], [y_codes, y_scales]] = if choice.swapped {
+        [weight_maps, activation_maps]
+    } else {
+        [activation_maps, weight_maps]
+    };
     let result = result_shape(gemm, choice)
-        .filter(|_| epilogue.out.is_multiple_of(RESULT_ALIGN))
-        .map(|shape| encode(device, &shape, epilogue.out))
+        .filter(|_| epilogue.sink.out.is_multiple_of(RESULT_ALIGN))
+        .map(|shape| encode_map(device, &shape, epilogue.sink.out))
         .transpose()?;
     let params = BlackwellParams {
         x_codes,
@@ -144,7 +118,7 @@ pub(in crate::gemm) fn launch(
         y_scales,
         result: result.unwrap_or(TensorMap::NONE),
         epilogue,
-        problem: gemm.problem,
+        problem,
         swapped: u32::from(choice.swapped),
         dynamic: u32::from(choice.dynamic),
         x_once: u32::from(choice.tiling.y == 1 && x_shared == 0),
@@ -164,13 +138,13 @@ pub(in crate::gemm) fn launch(
         params: &params.to_bytes(),
     };
     // SAFETY: the maps name the operands, whose sizes were checked here and at repacking; result
-    // and vectors were checked by the caller; all are alive, and freeing waits for launches.
+    // and vectors were checked by `Gemm::launch`; all are alive, and freeing waits for launches.
     reports.extend(unsafe { gemm.kernels.launch(&spec)? });
     Ok(reports)
 }
 
 /// The activations in device memory.
-enum Left {
+enum PlacedActivations {
     Blocks(Placed),
     /// Address of 16-bit elements.
     Halves(u64),
@@ -181,15 +155,17 @@ fn place(
     gemm: &Gemm,
     a: ActivationBuffers<'_>,
     workspace: Option<&Workspace>,
-) -> Result<(Left, Vec<LaunchReport>)> {
+) -> Result<(PlacedActivations, Vec<LaunchReport>)> {
     let device = gemm.kernels.device();
     let (codes, scales, format, layout) = match a.check(gemm.kind, &gemm.strides, device)? {
-        CheckedActivations::Halves(address) => return Ok((Left::Halves(address), Vec::new())),
+        CheckedActivations::Halves(address) => {
+            return Ok((PlacedActivations::Halves(address), Vec::new()));
+        }
         CheckedActivations::Blocks { codes, scales, format, layout } => {
             (codes, scales, format, layout)
         }
     };
-    let preparation = Preparation::new(&gemm.problem, format, layout, gemm.strides.entries());
+    let preparation = Preparation::new(&gemm.plan.problem, format, layout, gemm.strides.entries());
     let blocks = preparation.blocks;
     let base = Workspace::place(workspace, gemm.workspace_bytes(), device)?;
     let Strides { activations, activation_scales, .. } = &gemm.strides;
@@ -210,5 +186,5 @@ fn place(
         reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
         (placed.scales, placed.scale_stride) = (base + at, blocks.scale_stride());
     }
-    Ok((Left::Blocks(placed), reports))
+    Ok((PlacedActivations::Blocks(placed), reports))
 }

@@ -5,43 +5,106 @@
 //! tiles of the 128x4 layout. Activations that need it are laid out in the workspace by
 //! launches before the product.
 
+mod kernel;
 mod launch;
-mod plan;
 mod prepare;
-mod weights;
 
-use fp4_formats::gemm::Problem;
+use std::sync::Arc;
+
+use fp4_formats::TensorFamily;
+use fp4_formats::gemm::blackwell::choose::{self, Machine};
+use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
+use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS};
 use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
 
-pub(super) use launch::{launch, way_out};
-pub(super) use plan::plan;
-pub(super) use weights::repack;
-
-use super::ActivationKind;
 use super::check::formats;
-use super::strides::Entries;
+use super::family::{Family, Kernel};
+use super::plan::Request;
+use super::weights::BlockRows;
+use super::{ActivationKind, WeightForm};
 use crate::error::Result;
-use crate::quantize::device::Step;
-use prepare::Preparation;
+use kernel::BlackwellKernel;
 
-/// The launches that lay out activations.
-pub(super) fn prepare_steps(
-    problem: &Problem,
-    kind: ActivationKind,
-    entries: Entries,
-) -> Vec<Step> {
-    Preparation::of(problem, kind, entries).map_or(Vec::new(), |preparation| preparation.steps())
-}
+/// `tcgen05`.
+pub(super) struct Blackwell;
 
 /// The type of 16-bit activations; none for activations in the weights' format.
-///
-/// # Errors
-/// [`Error::Shape`] for activations that have no kernel.
-fn left(format: Format, kind: ActivationKind) -> Result<Option<Operand>> {
-    formats(format, kind)?;
-    Ok(match kind {
+fn halves(kind: ActivationKind) -> Option<Operand> {
+    match kind {
         ActivationKind::Halves(operand) => Some(operand),
         ActivationKind::Blocks { .. } => None,
-    })
+    }
+}
+
+/// The kernels that take weights in `format` and activations of `kind`.
+fn configs(format: Format, kind: ActivationKind) -> impl Iterator<Item = &'static BlackwellConfig> {
+    let left = halves(kind);
+    CONFIGS.iter().filter(move |config| config.format == format && config.left == left)
+}
+
+/// `batch` matrices in the order of these kernels.
+fn prepared(form: &WeightForm, batch: u32) -> PreparedBlocks {
+    let &WeightForm { format, rows, columns, .. } = form;
+    PreparedBlocks { format, rows, columns, batch }
+}
+
+impl Family for Blackwell {
+    fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>> {
+        let Request { problem, asked, machine, overrides } = request;
+        let (format, kind) = (asked.format, asked.activations);
+        formats(format, kind)?;
+        request.check_kernel(configs(format, kind).map(|config| config.name))?;
+        let machine = Machine { sms: machine.sms.max(8), ..Machine::B200 };
+        let result = asked.output.planned();
+        let mut found: Vec<_> = choose::candidates(format, halves(kind), problem, result, &machine)
+            .filter(|found| request.may_be(found.config.name))
+            .filter(|found| overrides.split.is_none_or(|split| split == found.config.split()))
+            .collect();
+        found.sort_by_key(|found| (found.clocks, found.bytes));
+        // Of a configuration's two orientations only the better one.
+        let mut seen = Vec::new();
+        found.retain(|found| {
+            let new = !seen.contains(&found.config.name);
+            seen.push(found.config.name);
+            new
+        });
+        let kernel = |choice| BlackwellKernel { problem: *problem, choice };
+        Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
+    }
+
+    fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
+        configs(format, kind).map(|config| config.columns as usize).collect()
+    }
+
+    fn weight_form(
+        &self,
+        format: Format,
+        kind: ActivationKind,
+        [rows, columns]: [u32; 2],
+    ) -> Result<WeightForm> {
+        formats(format, kind)?;
+        let tensor = TensorFamily::Tcgen05;
+        Ok(WeightForm { tensor, format, activations: None, rows, columns })
+    }
+
+    fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {
+        usize::try_from(prepared(form, u32::try_from(batch).ok()?).bytes()?).ok()
+    }
+
+    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<()> {
+        let dims = weights.dims();
+        let blocks = prepared(form, dims.batch() as u32);
+        let stride = blocks.row_stride() as usize;
+        for batch in 0..dims.batch() {
+            for row in 0..dims.rows() {
+                let codes = weights.row_codes(batch, row);
+                bytes[(batch * dims.rows() + row) * stride..][..codes.len()].copy_from_slice(codes);
+            }
+        }
+        let codes = blocks.code_stride() * u64::from(blocks.batch);
+        let scales = PreparedBlocks::scales_at(codes) as usize;
+        bytes[scales..].copy_from_slice(&weights.blocked_scales()?);
+        Ok(())
+    }
 }

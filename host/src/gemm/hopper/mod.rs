@@ -1,39 +1,135 @@
-//! GEMM on sm_90a: weights are decoded on their way to the tensor core, block-scaled activations
-//! by launches before.
+//! GEMM on sm_90a: weights are decoded on their way to the tensor core, block-scaled activations by
+//! launches before.
 
+mod kernel;
 mod launch;
-mod plan;
 
-use fp4_formats::ScaleLayout;
-use fp4_formats::gemm::Problem;
+use std::sync::Arc;
+
+use fp4_formats::TensorFamily;
+use fp4_formats::gemm::hopper::config::{CONFIGS, HopperConfig, K_STEP};
+use fp4_formats::gemm::hopper::estimate::{self, Machine};
+use fp4_formats::gemm::hopper::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
+use fp4_formats::gemm::hopper::{Scheme, WeightLayout};
+use fp4_formats::pack;
 use fp4_formats::quantize::Format;
+use rayon::prelude::*;
 
-pub(super) use launch::launch;
-pub(super) use plan::{HopperChoice, decode_steps, plan};
+use super::check::formats;
+use super::family::{Family, Kernel};
+use super::plan::Request;
+use super::weights::BlockRows;
+use super::{ActivationKind, WeightForm};
+use crate::error::{Error, Result};
+use kernel::HopperKernel;
 
-use super::ActivationKind;
-use super::strides::Entries;
+/// `wgmma`.
+pub(super) struct Hopper;
 
-/// The decoded activations of MXFP4 are times this: its largest scales exceed bf16, its
-/// smallest do not need all of bf16's subnormals.
-const MXFP4_DECODED: f32 = 0.125;
+/// The kernels of a scheme.
+fn configs(scheme: Scheme) -> impl Iterator<Item = &'static HopperConfig> {
+    CONFIGS.iter().filter(move |config| config.scheme == scheme)
+}
 
-/// What decoded activations are times.
-pub(super) fn decoded_scale(kind: ActivationKind) -> f32 {
-    match kind {
-        ActivationKind::Blocks { format: Format::Mxfp4, .. } => MXFP4_DECODED,
-        _ => 1.0,
+/// The layout of a matrix in an order of `wgmma`'s.
+fn layout(form: &WeightForm) -> WeightLayout {
+    let &WeightForm { format, activations, rows, columns, .. } = form;
+    // Every order that `weight_form` makes names the activations.
+    let operand = activations.unwrap_or(Scheme::NVFP4_F16.operand);
+    WeightLayout { scheme: Scheme { format, operand }, rows, columns }
+}
+
+impl Family for Hopper {
+    fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>> {
+        let Request { problem, asked, machine, overrides } = request;
+        let scheme = formats(asked.format, asked.activations)?;
+        request.check_kernel(configs(scheme).map(|config| config.name))?;
+        let may_be = |config: &HopperConfig| request.may_be(config.name);
+        let most = configs(scheme).filter(|config| may_be(config)).map(HopperConfig::max_split);
+        let most = most.max().unwrap_or(1).min(problem.k.div_ceil(K_STEP));
+        if let Some(split) = overrides.split
+            && split.cluster() > most
+        {
+            let required = match most {
+                1 => "none or stream-k".into(),
+                most => format!("none, stream-k, or cluster:N with N of at most {most}"),
+            };
+            return Err(Error::shape("split of K", required, split));
+        }
+        let machine = Machine { sms: machine.sms.max(1) };
+        let mut found: Vec<_> =
+            estimate::candidates(scheme, problem, &machine, asked.output.planned())
+                .filter(|found| may_be(found.config))
+                .filter(|found| overrides.split.is_none_or(|split| split == found.split))
+                .collect();
+        found.sort_by_key(|found| found.cycles);
+        let kernel = |estimate| HopperKernel { problem: *problem, machine, estimate };
+        Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
+    }
+
+    fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
+        let scheme = Scheme { format, operand: kind.operand() };
+        configs(scheme).map(|config| config.tokens as usize).collect()
+    }
+
+    fn weight_form(
+        &self,
+        format: Format,
+        kind: ActivationKind,
+        [rows, columns]: [u32; 2],
+    ) -> Result<WeightForm> {
+        let Scheme { format, operand } = formats(format, kind)?;
+        let activations = Some(operand);
+        Ok(WeightForm { tensor: TensorFamily::Wgmma, format, activations, rows, columns })
+    }
+
+    fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {
+        usize::try_from(layout(form).bytes()?).ok()?.checked_mul(batch)
+    }
+
+    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<()> {
+        let layout = layout(form);
+        let chunks = bytes.par_chunks_exact_mut(layout.scheme.chunk_bytes() as usize);
+        let across = layout.column_chunks() as usize;
+        let down = layout.row_chunks() as usize;
+        chunks.enumerate().for_each(|(index, chunk)| {
+            let (row_chunk, column_chunk) = (index / across, index % across);
+            let (batch, row_chunk) = (row_chunk / down, row_chunk % down);
+            let corner = [row_chunk * CHUNK_ROWS as usize, column_chunk * CHUNK_COLUMNS as usize];
+            fill(layout.scheme, chunk, weights, batch, corner);
+        });
+        Ok(())
     }
 }
 
-/// The launches that decode the activations of a batch, and the rows of each: all rows at once
-/// where they follow each other, and their scales do; those of 128x4 scales never do, because each
-/// entry's are padded.
-fn decode_launches(problem: &Problem, layout: ScaleLayout, entries: Entries) -> (u32, u64) {
-    let &Problem { m, l, .. } = problem;
-    match (entries, layout) {
-        (Entries::Dense, ScaleLayout::Linear) => (1, u64::from(l) * u64::from(m)),
-        (Entries::Shared, _) => (1, m.into()),
-        (Entries::Dense | Entries::Apart, _) => (l, m.into()),
-    }
+/// Makes one chunk, whose first row and column are `corner`.
+fn fill(
+    scheme: Scheme,
+    chunk: &mut [u8],
+    weights: &dyn BlockRows,
+    batch: usize,
+    [row, column]: [usize; 2],
+) {
+    let dims = weights.dims();
+    let block = weights.format().block() as usize;
+    let blocks = dims.cols() / block;
+    let rows: Vec<&[u8]> = (row..dims.rows().min(row + CHUNK_ROWS as usize))
+        .map(|row| weights.row_codes(batch, row))
+        .collect();
+    let code = |r: u32, c: u32| {
+        let (row, column) = (r as usize, column + c as usize);
+        if row >= rows.len() || column >= dims.cols() {
+            return 0;
+        }
+        let (low, high) = pack::unpair(rows[row][column / 2]);
+        if column.is_multiple_of(2) { low } else { high }
+    };
+    let scale = |r: u32, index: u32| {
+        let (row, index) = (row + r as usize, column / block + index as usize);
+        if row >= dims.rows() || index >= blocks {
+            return 0;
+        }
+        weights.scale_byte(batch, row, index)
+    };
+    scheme.fill_chunk(chunk, code, scale);
 }

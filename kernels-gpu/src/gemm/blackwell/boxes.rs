@@ -5,7 +5,9 @@ use super::control::Control;
 use super::store::{Order, Place, own_row};
 use super::{RESULT, Work, decode, map};
 use crate::gemm::epilogue;
-use cuda_std::ptx::{bulk, convert, fence, marker, memory, tcgen05, tensor_copy};
+use crate::gemm::epilogue::affine::{self, Column};
+use crate::gemm::epilogue::direct::Bits;
+use cuda_std::ptx::{bulk, fence, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{thread, warp};
 use fp4_formats::FloatType;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
@@ -99,7 +101,7 @@ impl Boxes {
         // SAFETY: the caller's; the branch is the same for all lanes.
         unsafe {
             let results = results(work, place, column, sums);
-            if work.params.epilogue.out_type == FloatType::F32 as u32 {
+            if epilogue::is_wide(&work.params.epilogue.sink) {
                 self.fill::<WIDE, N>(work, place, column, results);
             } else {
                 self.fill::<NARROW, N>(work, place, column, results);
@@ -171,28 +173,24 @@ impl Boxes {
         // A row of the result holds one value of each lane.
         let cell = |i: usize| start + ((at + i as u32) * warp::LANES + lane) * BYTES;
         let swapped = work.params.swapped != 0;
-        // SAFETY: inside the box, each place one thread's.
+        // SAFETY: inside the box, each place one thread's; the type's size is `BYTES`.
         unsafe {
-            if BYTES == WIDE {
-                let bits = values.map(f32::to_bits);
-                if swapped {
+            match (Bits::of(&work.params.epilogue.sink, values), swapped) {
+                (Bits::Single(bits), true) => {
                     for i in 0..PART {
                         memory::st_shared_b32(cell(i), bits[i]);
                     }
-                } else {
-                    let [a, b, c, d, e, f, g, h] = bits;
+                }
+                (Bits::Single([a, b, c, d, e, f, g, h]), false) => {
                     memory::st_shared_v4_b32(chunk(0), [a, b, c, d]);
                     memory::st_shared_v4_b32(chunk(1), [e, f, g, h]);
                 }
-            } else {
-                let pairs = pairs(work, values);
-                if swapped {
+                (Bits::Half(pairs), true) => {
                     for i in 0..PART {
                         memory::st_shared_b16(cell(i), (pairs[i / 2] >> (16 * (i % 2))) as u16);
                     }
-                } else {
-                    memory::st_shared_v4_b32(chunk(0), pairs);
                 }
+                (Bits::Half(pairs), false) => memory::st_shared_v4_b32(chunk(0), pairs),
             }
         }
     }
@@ -250,50 +248,37 @@ unsafe fn results<const N: usize>(
     sums: [f32; N],
 ) -> [f32; N] {
     let epilogue = &work.params.epilogue;
+    let affine = &epilogue.affine;
+    let (unit, swapped) = (decode::unit(work.config), work.params.swapped != 0);
     let (x, y) = (own_row(place), place.y + column + warp::lane_id());
     let (x_exists, y_exists) = (x < work.x_rows(), y < work.y_rows());
-    let mut results = sums.map(|sum| sum * decode::unit(work.config));
-    // SAFETY: vectors are read where row or column exist; all lanes take the same branches
-    // around what they exchange.
-    unsafe {
-        if work.params.swapped != 0 {
-            // A thread has a column of the result.
-            let (factor, added) =
-                if x_exists { epilogue::column_factors(epilogue, x) } else { (1.0, 0.0) };
-            if epilogue.row_factors == 0 {
-                return results.map(|result| result * epilogue.alpha * factor + added);
-            }
-            let row = if y_exists { epilogue::row_factor(epilogue, y) } else { epilogue.alpha };
-            for i in 0..N {
-                results[i] = results[i] * warp::broadcast_f32(row, i as u32) * factor + added;
-            }
-            return results;
-        }
-        let row = if x_exists { epilogue::row_factor(epilogue, x) } else { epilogue.alpha };
-        results = results.map(|result| result * row);
-        if epilogue.column_factors != 0 || epilogue.bias != 0 {
-            let (factor, mut added) =
-                if y_exists { epilogue::column_factors(epilogue, y) } else { (1.0, 0.0) };
-            if epilogue.bias == 0 {
-                // Changes no sum, not even the sign of a zero.
-                added = -0.0;
-            }
-            for i in 0..N {
-                let lane = i as u32;
-                results[i] *= warp::broadcast_f32(factor, lane);
-                results[i] += warp::broadcast_f32(added, lane);
-            }
-        }
+    // What belongs to the thread's row of `X`, and to the lane's row of `Y`: swapped, the former is
+    // a column of the result.
+    let ((n, n_exists), (m, m_exists)) =
+        if swapped { ((x, x_exists), (y, y_exists)) } else { ((y, y_exists), (x, x_exists)) };
+    // SAFETY: vectors are read where row or column exist.
+    let (row, own) = unsafe {
+        (
+            if m_exists { affine::row_factor(affine, m) } else { affine.alpha },
+            if n_exists { affine::column(affine, n) } else { Column::NONE },
+        )
+    };
+    let along_y = if swapped { affine.row_factors != 0 } else { affine::has_columns(affine) };
+    if !along_y {
+        return sums.map(|sum| affine::result(epilogue, sum, unit, row, own));
+    }
+    let mut results = [0.0; N];
+    for i in 0..N {
+        // SAFETY: all lanes take the same branches around what they exchange.
+        let (of_row, factor, bias) = unsafe {
+            (
+                warp::broadcast_f32(row, i as u32),
+                warp::broadcast_f32(own.factor, i as u32),
+                warp::broadcast_f32(own.bias, i as u32),
+            )
+        };
+        let (row, column) = if swapped { (of_row, own) } else { (row, Column { factor, bias }) };
+        results[i] = affine::result(epilogue, sums[i], unit, row, column);
     }
     results
-}
-
-/// Neighbouring results as 16-bit floats, the first in the lower half.
-#[inline(always)]
-fn pairs(work: &Work<'_>, values: [f32; PART]) -> [u32; PART / 2] {
-    if work.params.epilogue.out_type == FloatType::Bf16 as u32 {
-        core::array::from_fn(|i| convert::cvt_rn_bf16x2_f32(values[2 * i + 1], values[2 * i]))
-    } else {
-        core::array::from_fn(|i| convert::cvt_rn_f16x2_f32(values[2 * i + 1], values[2 * i]))
-    }
 }

@@ -9,7 +9,7 @@ use super::boxes::Boxes;
 use super::control::{Control, arrive_at};
 use super::store::{self, Place};
 use super::store_blocks;
-use crate::gemm::blocks;
+use crate::gemm::epilogue::{self, blocks};
 use crate::pipeline::{Cursor, Ring};
 use cuda_std::ptx::{cluster, marker, memory, tcgen05};
 use cuda_std::{thread, warp};
@@ -89,7 +89,7 @@ impl Exchange {
             let chunks = columns / EXCHANGE_COLUMNS;
             let first = own * columns;
             let mut chunk = 0;
-            if blocks::wanted(&work.params.epilogue) {
+            if epilogue::is_nvfp4(&work.params.epilogue.sink) {
                 while chunk < chunks {
                     let column = first + chunk * EXCHANGE_COLUMNS;
                     let mine = tcgen05::tcgen05_ld_32x32b_x16(d + column).map(f32::from_bits);

@@ -87,7 +87,7 @@ unsafe fn multiply<const PAIR: u32>(
     accumulate: bool,
 ) {
     let Some(left) = config.left else { return };
-    let y = descriptor::codes() + descriptor::address(y);
+    let y = descriptor::codes() + descriptor::start(y);
     for i in 0..PRODUCTS {
         if i < products {
             let from = i / BOX_PRODUCTS * config.cta_columns() * STEP_BYTES
@@ -97,7 +97,7 @@ unsafe fn multiply<const PAIR: u32>(
                 tcgen05::tcgen05_mma_f16_tensor_a::<PAIR>(
                     d,
                     x + i * HALF_PRODUCT_K / 2,
-                    y + descriptor::address(from),
+                    y + descriptor::distance(from),
                     descriptor::half_instruction(left, config.rows(), config.columns),
                     accumulate || i > 0,
                 );

@@ -83,8 +83,9 @@ use cuda_std::ptx::{barrier, cluster, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::gemm::blackwell::config::{
     COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
+    named,
 };
-use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, CONFIGS, Tile};
+use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, Tile};
 use fp4_formats::tensor_map::{TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES};
 
 /// What every role needs: the problem and the CTA's place.
@@ -171,13 +172,18 @@ fn map(index: u32) -> u64 {
         + u64::from(index) * TENSOR_MAP_BYTES as u64
 }
 
-/// The kernel body for configuration `INDEX`.
+/// A kernel: its configuration.
+trait Kernel {
+    const CONFIG: BlackwellConfig;
+}
+
+/// The kernel body of `K`; the rest are numbers of its configuration that types need.
 ///
 /// # Safety
 /// As the module's contract.
 #[inline(always)]
 unsafe fn gemm<
-    const INDEX: usize,
+    K: Kernel,
     const PAIR: u32,
     const STAGES: u32,
     const ACCUMULATORS: u32,
@@ -185,10 +191,12 @@ unsafe fn gemm<
 >(
     params: &BlackwellParams,
 ) {
-    let config: &'static BlackwellConfig = const { &CONFIGS[INDEX] };
-    const { assert!(CONFIGS[INDEX].pair == PAIR && CONFIGS[INDEX].stages() == STAGES) };
-    const { assert!(CONFIGS[INDEX].accumulator_stages() == ACCUMULATORS) };
-    const { assert!(CONFIGS[INDEX].buffers() == BUFFERS) };
+    let config: &'static BlackwellConfig = const {
+        let config = &K::CONFIG;
+        assert!(config.pair == PAIR && config.stages() == STAGES);
+        assert!(config.accumulator_stages() == ACCUMULATORS && config.buffers() == BUFFERS);
+        config
+    };
     let rank = if config.cluster() > 1 { cuda_std::ptx::special::cluster_ctarank() } else { 0 };
     let work = Work { config, params, rank };
     let control = Control::<STAGES, ACCUMULATORS>::new(config, shared::dynamic::<1024>());
@@ -308,95 +316,45 @@ unsafe fn end(config: &BlackwellConfig) {
     }
 }
 
-/// Entry points: name, index in [`CONFIGS`].
+/// The entry points, one for each row of the table of configurations.
 macro_rules! entries {
-    ($($name:ident = $index:literal;)*) => {
+    ($($name:ident: $format:ident x $activations:ident, $pair:literal CTA,
+       $columns:literal columns, split $split:literal, share $share:literal;)*) => {
+        mod kernels {
+            $(
+                #[allow(non_camel_case_types)]
+                pub enum $name {}
+            )*
+        }
         $(
-            #[doc = concat!("[`CONFIGS`]`[", stringify!($index), "]`.")]
+            impl Kernel for kernels::$name {
+                const CONFIG: BlackwellConfig = named::$name;
+            }
+
+            #[doc = concat!("The GEMM of the configuration `", stringify!($name), "`.")]
             ///
             /// # Safety
             /// As the module's contract.
-            #[kernel(threads = CONFIGS[$index].threads(), min_blocks = 1, cluster = cluster($index))]
+            #[kernel(threads = named::$name.threads(), min_blocks = 1, cluster = cluster(&named::$name))]
             pub unsafe fn $name(params: BlackwellParams) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps the module's contract.
                 unsafe {
                     gemm::<
-                        $index,
-                        { CONFIGS[$index].pair },
-                        { CONFIGS[$index].stages() },
-                        { CONFIGS[$index].accumulator_stages() },
-                        { CONFIGS[$index].buffers() },
+                        kernels::$name,
+                        { named::$name.pair },
+                        { named::$name.stages() },
+                        { named::$name.accumulator_stages() },
+                        { named::$name.buffers() },
                     >(&params)
                 }
             }
         )*
-        crate::assert_names!([$($name),*], CONFIGS);
     };
 }
 
 /// What `#[kernel]` takes for a configuration's cluster: 0 where there is none.
-const fn cluster(index: usize) -> u32 {
-    let cluster = CONFIGS[index].cluster();
-    if cluster == 1 { 0 } else { cluster }
+const fn cluster(config: &BlackwellConfig) -> u32 {
+    if config.cluster() == 1 { 0 } else { config.cluster() }
 }
 
-entries! {
-    gemm_nvfp4_128x64 = 0;
-    gemm_nvfp4_128x128 = 1;
-    gemm_nvfp4_128x192 = 2;
-    gemm_nvfp4_128x256 = 3;
-    gemm_nvfp4_256x64 = 4;
-    gemm_nvfp4_256x128 = 5;
-    gemm_nvfp4_256x256 = 6;
-    gemm_nvfp4_128x64_split2 = 7;
-    gemm_nvfp4_128x64_split4 = 8;
-    gemm_nvfp4_128x128_split2 = 9;
-    gemm_nvfp4_128x128_split4 = 10;
-    gemm_nvfp4_256x64_split2 = 11;
-    gemm_nvfp4_256x64_split4 = 12;
-    gemm_nvfp4_256x128_split2 = 13;
-    gemm_nvfp4_128x256_share2 = 14;
-    gemm_nvfp4_256x128_share2 = 15;
-    gemm_nvfp4_256x256_share2 = 16;
-    gemm_mxfp4_128x64 = 17;
-    gemm_mxfp4_128x128 = 18;
-    gemm_mxfp4_128x192 = 19;
-    gemm_mxfp4_128x256 = 20;
-    gemm_mxfp4_256x64 = 21;
-    gemm_mxfp4_256x128 = 22;
-    gemm_mxfp4_256x256 = 23;
-    gemm_mxfp4_128x64_split2 = 24;
-    gemm_mxfp4_128x64_split4 = 25;
-    gemm_mxfp4_128x128_split2 = 26;
-    gemm_mxfp4_128x128_split4 = 27;
-    gemm_mxfp4_256x64_split2 = 28;
-    gemm_mxfp4_256x64_split4 = 29;
-    gemm_mxfp4_256x128_split2 = 30;
-    gemm_mxfp4_128x256_share2 = 31;
-    gemm_mxfp4_256x128_share2 = 32;
-    gemm_mxfp4_256x256_share2 = 33;
-    gemm_nvfp4_f16_128x64 = 34;
-    gemm_nvfp4_f16_128x128 = 35;
-    gemm_nvfp4_f16_256x128 = 36;
-    gemm_nvfp4_f16_256x256 = 37;
-    gemm_nvfp4_f16_128x64_split2 = 38;
-    gemm_nvfp4_f16_128x64_split4 = 39;
-    gemm_nvfp4_f16_128x128_split2 = 40;
-    gemm_nvfp4_f16_128x128_split4 = 41;
-    gemm_nvfp4_bf16_128x64 = 42;
-    gemm_nvfp4_bf16_128x128 = 43;
-    gemm_nvfp4_bf16_256x128 = 44;
-    gemm_nvfp4_bf16_256x256 = 45;
-    gemm_nvfp4_bf16_128x64_split2 = 46;
-    gemm_nvfp4_bf16_128x64_split4 = 47;
-    gemm_nvfp4_bf16_128x128_split2 = 48;
-    gemm_nvfp4_bf16_128x128_split4 = 49;
-    gemm_mxfp4_bf16_128x64 = 50;
-    gemm_mxfp4_bf16_128x128 = 51;
-    gemm_mxfp4_bf16_256x128 = 52;
-    gemm_mxfp4_bf16_256x256 = 53;
-    gemm_mxfp4_bf16_128x64_split2 = 54;
-    gemm_mxfp4_bf16_128x64_split4 = 55;
-    gemm_mxfp4_bf16_128x128_split2 = 56;
-    gemm_mxfp4_bf16_128x128_split4 = 57;
-}
+fp4_formats::sm100a_gemm_configs!(entries);

@@ -51,7 +51,7 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
                 ring.wait_full(&cursor);
                 let columns = scales.next(config, |stage| ring.empty(stage));
                 tcgen05::tcgen05_fence_after_thread_sync();
-                let stage = control.stage(cursor.stage);
+                let stage = descriptor::start(control.stage(cursor.stage));
                 copy_scales::<PAIR>(config, stage, columns);
                 let products = (work.params.problem.k - step * STEP).div_ceil(PRODUCT_K);
                 multiply::<PAIR>(config, stage, columns, d, offset, products, step > first);
@@ -108,21 +108,21 @@ impl<const STAGES: u32> ScaleBuffers<STAGES> {
     }
 }
 
-/// Copies the scale tiles of `stage` to `columns`: `X`'s, then for each tile along K
-/// those of all of `Y`'s groups.
+/// Copies the scale tiles of the stage whose [`descriptor::start`] is `stage` to `columns`:
+/// `X`'s, then for each tile along K those of all of `Y`'s groups.
 ///
 /// # Safety
 /// The stage is full, the columns are free.
 #[inline(always)]
-unsafe fn copy_scales<const PAIR: u32>(config: &BlackwellConfig, stage: u32, columns: u32) {
-    let x = stage + config.x_bytes() + config.y_bytes();
+unsafe fn copy_scales<const PAIR: u32>(config: &BlackwellConfig, stage: u64, columns: u32) {
+    let scales = descriptor::scales() + stage;
+    let x = config.x_bytes() + config.y_bytes();
     let y = x + config.x_scale_bytes();
     let (tiles, groups) = (config.scale_tiles(), config.y_groups());
     let y_columns = columns + tiles * SCALE_TILE_COLUMNS;
     // SAFETY: the caller's.
     let copy = |to: u32, from: u32| unsafe {
-        let descriptor = descriptor::scales() + descriptor::address(from);
-        tcgen05::tcgen05_cp_32x128b_warpx4::<PAIR>(to, descriptor);
+        tcgen05::tcgen05_cp_32x128b_warpx4::<PAIR>(to, scales + descriptor::distance(from));
     };
     for tile in 0..tiles {
         copy(columns + tile * SCALE_TILE_COLUMNS, x + tile * TILE_BYTES as u32);
@@ -136,22 +136,23 @@ unsafe fn copy_scales<const PAIR: u32>(config: &BlackwellConfig, stage: u32, col
     }
 }
 
-/// Issues the first `products` products of the K step in `stage`.
+/// Issues the first `products` products of the K step in the stage whose [`descriptor::start`]
+/// is `stage`.
 ///
 /// # Safety
 /// The stage is full and its scales are in `columns`; `d` is free.
 #[inline(always)]
 unsafe fn multiply<const PAIR: u32>(
     config: &BlackwellConfig,
-    stage: u32,
+    stage: u64,
     columns: u32,
     d: u32,
     offset: u32,
     products: u32,
     accumulate: bool,
 ) {
-    let x = descriptor::codes() + descriptor::address(stage);
-    let y = x + descriptor::address(config.x_bytes());
+    let x = descriptor::codes() + stage;
+    let y = x + descriptor::distance(config.x_bytes());
     let (tiles, groups) = (config.scale_tiles(), config.y_groups());
     let y_columns = columns + tiles * SCALE_TILE_COLUMNS + offset;
     let each = config.products_per_scale_tile();
@@ -162,8 +163,8 @@ unsafe fn multiply<const PAIR: u32>(
             let id = i % each * 2;
             let operands = tcgen05::BlockScaled {
                 d,
-                a: x + descriptor::address(i * PRODUCT_BYTES),
-                b: y + descriptor::address(i * PRODUCT_BYTES),
+                a: x + descriptor::distance(i * PRODUCT_BYTES),
+                b: y + descriptor::distance(i * PRODUCT_BYTES),
                 instruction: descriptor::instruction(
                     config.format,
                     config.rows(),

@@ -5,8 +5,8 @@ use super::Work;
 use super::control::{Control, arrive_at};
 use super::schedule::Tiles;
 use super::{boxes, decode, exchange, store_blocks};
-use crate::gemm::blocks::{self, BLOCK};
-use crate::gemm::epilogue;
+use crate::gemm::epilogue::blocks::BLOCK;
+use crate::gemm::epilogue::{self, affine, direct};
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{grid, marker, tcgen05};
 use cuda_std::{thread, warp};
@@ -44,7 +44,7 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
             batch: tile.batch,
         };
         let d = tensor + which * config.accumulator_step() + lanes;
-        if blocks::wanted(&work.params.epilogue) {
+        if epilogue::is_nvfp4(&work.params.epilogue.sink) {
             let columns = config.columns / config.splits;
             // SAFETY: once a tile.
             unsafe { store_blocks::pad(work, &place, [work.split() * columns, columns]) };
@@ -138,8 +138,7 @@ impl Order {
 /// Whole warps; the sums at `d` are complete.
 #[inline(always)]
 unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, order: &Order, give_back: impl Fn()) {
-    let simple = simple(work);
-    let blocks = blocks::wanted(&work.params.epilogue);
+    let blocks = epilogue::is_nvfp4(&work.params.epilogue.sink);
     let mut i = 0;
     while i < order.chunks {
         let column = order.column(i);
@@ -158,12 +157,6 @@ unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, order: &Order, give_back
                     warp::sync();
                     part = marker::pin(part + 1);
                 }
-            } else if simple && place.y + column + CHUNK <= work.y_rows() {
-                let sums = tcgen05::tcgen05_ld_32x32b_x32(d + column).map(f32::from_bits);
-                if last {
-                    give_back();
-                }
-                store_whole(work, place, column, sums);
             } else {
                 let mut part = 0;
                 while part < CHUNK / PART {
@@ -186,48 +179,12 @@ unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, order: &Order, give_back
     }
 }
 
-/// Whether whole chunks need no look at single columns: no vectors along them, and 16-byte
-/// stores where they lie in a row.
-#[inline(always)]
-fn simple(work: &Work<'_>) -> bool {
-    let epilogue = &work.params.epilogue;
-    if work.params.swapped != 0 {
-        epilogue.row_factors == 0
-    } else {
-        epilogue.column_factors == 0
-            && epilogue.bias == 0
-            && epilogue::rows_aligned(epilogue, &work.params.problem)
-    }
-}
-
 /// The thread's row of `X`, as if it changed: a compiler that knows that it does not may
 /// give lanes without a row a loop of their own, and with it their own copies of the
 /// instructions that all lanes must execute together.
 #[inline(always)]
 pub fn own_row(place: &Place) -> u32 {
     marker::pin(place.x)
-}
-
-/// Stores a chunk of a thread's row, all of whose columns exist.
-///
-/// # Safety
-/// As [`store`]; the problem is [`simple`].
-#[inline(always)]
-unsafe fn store_whole(work: &Work<'_>, place: &Place, column: u32, sums: [f32; CHUNK as usize]) {
-    let x = own_row(place);
-    if x >= work.x_rows() {
-        return;
-    }
-    let BlackwellParams { epilogue, problem, .. } = work.params;
-    let (unit, y) = (decode::unit(work.config), place.y + column);
-    // SAFETY: row and columns are inside the result.
-    unsafe {
-        if work.params.swapped != 0 {
-            epilogue::store_whole_column(epilogue, problem, unit, place.batch, [y, x], sums);
-        } else {
-            epilogue::store_whole_row(epilogue, problem, unit, place.batch, [x, y], sums);
-        }
-    }
 }
 
 /// Applies the epilogue to the sums of columns `column ..` of a thread's row and stores
@@ -242,14 +199,18 @@ pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [f32; PAR
         return;
     }
     let BlackwellParams { epilogue, problem, .. } = work.params;
+    let sink = &epilogue.sink;
     let unit = decode::unit(work.config);
+    let exist = work.y_rows() - y;
     // SAFETY: the row, and those of the columns that exist, are inside the result.
     unsafe {
         if work.params.swapped != 0 {
             // A row of `X` is a column of the result.
-            epilogue::store_column(epilogue, problem, unit, place.batch, [y, x], sums);
+            let results = affine::column_results(epilogue, unit, [y, x], exist, sums);
+            direct::store_column(sink, problem, place.batch, [y, x], exist, results);
         } else {
-            epilogue::store(epilogue, problem, unit, place.batch, [x, y], sums);
+            let results = affine::row_results(epilogue, unit, [x, y], exist, sums);
+            direct::store_row(sink, problem, place.batch, [x, y], exist, results);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The storing warps' results in NVFP4. A thread of theirs has a row of `X`: of plain
-//! products a row of the result, whose blocks lie along the tile's columns; of swapped ones
-//! a column, so that sixteen lanes, which hold a block together, exchange theirs first.
+//! The storing warps' results in NVFP4. Each thread has one row of `X`. Plain, that is a row of the
+//! result, whose blocks lie along the tile's columns. Swapped, it is a column of the result: sixteen
+//! lanes hold a block together, and exchange their elements first.
 
 use super::store::Place;
 use super::{Work, decode};
-use crate::gemm::blocks::{self, BLOCK};
-use crate::gemm::epilogue::{self, COLUMNS};
+use crate::gemm::epilogue::blocks::{self, BLOCK};
+use crate::gemm::epilogue::{COLUMNS, affine};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::blackwell::BlackwellParams;
 use fp4_formats::gemm::blackwell::config::{CTA_ROWS, STORE_WARPS};
@@ -34,17 +34,22 @@ pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [[f32; CO
     let [low, high] = sums;
     let sums: [f32; BLOCK] =
         core::array::from_fn(|i| if i < COLUMNS { low[i] } else { high[i - COLUMNS] });
-    // Lanes without a column are others' aliases up to the exchange, which all take part in.
+    // Lanes past the last column repeat it, so that all 32 lanes take part in the shuffle.
     let n = x.min(problem.n - 1);
     let lane = warp::lane_id() % BLOCK as u32;
-    // SAFETY: token and column exist; all lanes of the warp are here.
-    let row =
-        unsafe { warp::transpose(epilogue::column_results(epilogue, problem, unit, [y, n], sums)) };
+    // SAFETY: column `n` and the tokens below M exist; all lanes of the warp are here.
+    let row = unsafe {
+        let exist = problem.m - y;
+        let results = affine::column_results(epilogue, unit, [y, n], exist, sums);
+        warp::transpose(results)
+    };
     let (token, first) = (y + lane, x - lane);
     if token < problem.m && first < problem.n {
         let row = halves(row);
         // SAFETY: the block is inside the result.
-        unsafe { blocks::store_results(epilogue, problem, place.batch, [token, first], row) };
+        unsafe {
+            blocks::store_results(&epilogue.sink, problem, place.batch, [token, first], row);
+        };
     }
 }
 
@@ -69,7 +74,7 @@ pub unsafe fn pad(work: &Work<'_>, place: &Place, [first, count]: [u32; 2]) {
     if row <= last && last - row < rows {
         let part = [column / BLOCK as u32, columns / BLOCK as u32];
         let threads = [thread, STORE_WARPS * warp::LANES];
-        // SAFETY: the caller's.
-        unsafe { blocks::pad_rows(epilogue, problem, place.batch, part, threads) };
+        // SAFETY: the result is NVFP4, and these are the CTA's columns of blocks.
+        unsafe { blocks::pad_rows(&epilogue.sink, problem, place.batch, part, threads) };
     }
 }

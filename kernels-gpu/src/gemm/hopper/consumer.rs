@@ -1,8 +1,8 @@
-//! The consumers: two warpgroups, each with its blocks of 64 weight rows.
+//! The consumers: two warpgroups, each with its own blocks of 64 rows of `B`.
 //!
 //! A *unit* is one block of 64 rows by 64 columns: four `wgmma`s whose operands a thread
 //! decodes from 16 bytes. Units alternate between two sets of operand registers: while the
-//! products of one run, the next is decoded.
+//! products of one unit run, the next unit is decoded.
 
 use cuda_std::ptx::{marker, memory, wgmma};
 use cuda_std::{thread, warp};
@@ -12,7 +12,7 @@ use fp4_formats::gemm::hopper::repack::{
 };
 
 use super::decode::{Product, STEPS};
-use super::sharing::release;
+use super::multicast::release;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
 
@@ -20,11 +20,14 @@ use crate::pipeline::{Cursor, Ring};
 /// the distance along K, which a swizzled tile does not have, as 1.
 const DESCRIPTOR: u64 = 1 << 62 | (1024 >> 4) << 32 | 1 << 16;
 
-/// The descriptor of a tile `offset` bytes from the shared address `start`. Of a stage's
-/// descriptors all is the same but a sum in the low half.
+/// Bits of a shared address that a descriptor takes; the CTA's rank stands above them.
+const ADDRESS: u32 = 0x3_ffff;
+
+/// The descriptor of a tile `offset` bytes from the shared address `start`. The descriptors of a
+/// stage differ by a sum in the low half only.
 #[inline(always)]
 fn descriptor(start: u32, offset: u32) -> u64 {
-    let low = (start >> 4 | DESCRIPTOR as u32) + (offset >> 4);
+    let low = ((start & ADDRESS) >> 4 | DESCRIPTOR as u32) + (offset >> 4);
     DESCRIPTOR >> 32 << 32 | u64::from(low)
 }
 
@@ -92,7 +95,7 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
         }
     }
 
-    /// The sums; those of a token and a row are where the same thread of another CTA has them.
+    /// The sums. The same thread of every CTA holds the same tokens and rows.
     #[inline(always)]
     pub fn sums(&self) -> &[[f32; SUMS]; BLOCKS] {
         &self.sums

@@ -38,10 +38,10 @@ pub trait Weights {
     ///
     /// # Safety
     /// All threads of the warp.
-    unsafe fn multiply_by_warp(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]);
+    unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]);
 }
 
-/// The product of a warpgroup for `SUMS` sums a thread, that is 2 `SUMS` tokens.
+/// The product of a warpgroup with `SUMS` sums per thread: 2 `SUMS` tokens.
 pub trait Product<const SUMS: usize>: Weights {
     /// Adds 64 rows by 16 columns times the tile of `b`.
     ///
@@ -90,7 +90,7 @@ pub struct Nvfp4Bf16;
 pub struct Mxfp4Bf16;
 
 impl Weights for Nvfp4F16 {
-    const SCHEME: Scheme = Scheme::ALL[0];
+    const SCHEME: Scheme = Scheme::NVFP4_F16;
     /// Four blocks of both rows, `g` in the low byte of each half.
     type Scales = [u32; 2];
     const NONE: Self::Scales = [0; 2];
@@ -114,14 +114,14 @@ impl Weights for Nvfp4F16 {
     }
 
     #[inline(always)]
-    unsafe fn multiply_by_warp(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+    unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
         // SAFETY: the caller's.
         unsafe { mma::mma_m16n8k16_f32_f16_f16(sums, a, b) }
     }
 }
 
 impl Weights for Nvfp4Bf16 {
-    const SCHEME: Scheme = Scheme::ALL[1];
+    const SCHEME: Scheme = Scheme::NVFP4_BF16;
     type Scales = [u32; 2];
     const NONE: Self::Scales = [0; 2];
 
@@ -148,14 +148,14 @@ impl Weights for Nvfp4Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn multiply_by_warp(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+    unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
         // SAFETY: the caller's.
         unsafe { mma::mma_m16n8k16_f32_bf16_bf16(sums, a, b) }
     }
 }
 
 impl Weights for Mxfp4Bf16 {
-    const SCHEME: Scheme = Scheme::ALL[2];
+    const SCHEME: Scheme = Scheme::MXFP4_BF16;
     /// Two blocks of both rows, `g` in the low byte of each half.
     type Scales = u32;
     const NONE: Self::Scales = 0;
@@ -182,7 +182,7 @@ impl Weights for Mxfp4Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn multiply_by_warp(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+    unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
         // SAFETY: the caller's.
         unsafe { mma::mma_m16n8k16_f32_bf16_bf16(sums, a, b) }
     }

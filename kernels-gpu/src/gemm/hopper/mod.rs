@@ -1,95 +1,111 @@
-//! sm_90a GEMM: weights decoded into `wgmma`'s register operand.
+//! sm_90a GEMM: weights are decoded into `wgmma`'s register operand.
 //!
 //! # Contract
-//! Parameters: [`HopperParams`]. Any M, N, L of at least 1, K a multiple of the block. Grid:
-//! as many CTAs as [`Division`] divides the steps among, all of them resident at a time, so
-//! that a CTA may wait for one with a lower number; or a cluster a tile; or a cluster for what
-//! [`Division`] calls a CTA, whose CTAs share activations ([`sharing`]). CTAs make tiles of
-//! C^T, or parts of tiles along K whose sums another CTA adds to its own ([`schedule`]).
+//! Parameters: [`HopperParams`]. Any M, N, L of at least 1, K a multiple of the block. CTAs compute
+//! tiles of C^T, or parts of tiles along K, as the [`Schedule`] says. The grid depends on it:
+//!
+//! | schedule | grid | partial sums meet in |
+//! |---|---|---|
+//! | whole tiles, stream-K | one CTA per run, all resident at a time, so that a CTA may wait for one with a lower number | global memory ([`fix_up`]) |
+//! | split-K | one cluster per tile | the cluster's shared memory ([`split_k`]) |
+//! | either of the first, with multicast | one cluster of two CTAs per run ([`multicast`]) | global memory |
+//!
+//! # Pipeline
+//! ```text
+//! producer thread    | weights, activations -> stage 0 | -> stage 1 | ...      (bulk and tensor copies)
+//!                                  full[0] v        ^ empty[0]
+//! consumer warpgroups              | decode stage 0, wgmma | decode stage 1, wgmma | ...
+//!                                                          after the last step of a tile v
+//!                                  | fix-up | sums to shared memory | epilogue, store |
+//! ```
 //!
 //! # Roles
 //! | warps | role |
 //! |---|---|
-//! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`warps`]): decode weights, multiply; give and take sums ([`exchange`], in clusters [`cluster`]), store ([`store`]) |
-//! | 8..12 | producer ([`producer`]): a thread makes the barriers, copies weights and activations; the rest lend registers |
+//! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`]) |
+//! | 8..12 | producer ([`producer`]): one thread initialises the barriers and copies weights and activations; the others only release registers |
 //!
 //! # Shared memory
 //! | at | what |
 //! |---|---|
 //! | 0 | activations of each stage: two boxes of 64 columns, 128-byte swizzle |
-//! | `weights_offset` | weights of each stage: a chunk for each 128 rows |
-//! | 0, after a tile's last stage is read | f32 sums, a token after the other |
-//! | `slot_offset`, likewise | sums that other CTAs of the cluster send |
+//! | `weights_offset` | weights of each stage: one chunk for every 128 rows |
+//! | 0, after a tile's last stage is read | f32 sums, one token after the other |
+//! | `slot_offset`, likewise | sums that other CTAs of a split-K cluster send |
 //! | `barriers_offset` | the ring's barriers |
-//! | `free_offset` | the barrier `free` |
-//! | `received_offset` | the barrier `received` |
+//! | `sums_stored_offset` | the barrier `sums_stored` |
+//! | `sums_received_offset` | the barrier `sums_received` |
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
-//! | `full[stage]` | producer, with the stage's bytes, those that the sharer copies included | consumers | the stage has arrived |
-//! | `empty[stage]` | consumers, the sharer's too | producer | the stage is read, in both CTAs |
-//! | `free` | consumers, the sharer's too | producer, after a tile of this CTA | the sums are stored: stages may be copied |
-//! | 0, initialised | all threads | all threads | the ring |
-//! | cluster, initialised, where activations are shared | all threads of the cluster | the same | the rings of all its CTAs |
-//! | 1, read | consumers | consumers | all stages are read |
-//! | 1, summed | consumers | consumers | the sums are in shared memory |
-//! | 1, given, taken | consumers | consumers | the sums are in global memory; the flags are up |
-//! | cluster, offered | consumers of the cluster (other threads have ended) | the same | all stages of all its CTAs are read |
-//! | `received` | a thread, with the bytes that others send | consumers | the others' sums are there |
-//! | cluster, parted | consumers of the cluster | the same | what this CTA sent is read: it may end |
-//! | cluster, done, where activations are shared | consumers of the cluster, their last stage read | the same | what this CTA sent has arrived: it may end |
-//! | flag (global) | a thread of the giver | a lane of the owner | the giver's sums are there |
+//! | `full[stage]` | producer, with `stage_bytes`, those that the multicast peer copies included | consumers | the stage holds data |
+//! | `empty[stage]` | consumers, those of the multicast peer too | producer | the stage is read, in both CTAs |
+//! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns | the sums are stored: stages may be overwritten |
+//! | 0, after initialisation | all threads | all threads | the ring |
+//! | cluster, after initialisation, under multicast | all threads of the cluster | all threads of the cluster | the rings of all its CTAs |
+//! | 1, stages read | consumers | consumers | all stages are read |
+//! | 1, sums written | consumers | consumers | the sums are in shared memory |
+//! | 1, partial sums sent, flags read | consumers | consumers | the partial sums are in global memory; the flags are set |
+//! | cluster, stages released | consumers of the cluster (other threads have ended) | consumers of the cluster | all stages of all its CTAs are read |
+//! | `sums_received` | one thread, with the bytes that others send | consumers | the others' sums have arrived |
+//! | cluster, finished | consumers of the cluster | consumers of the cluster | what this CTA sent is read: it may end |
+//! | cluster, last copies, under multicast | consumers of the cluster, their last stage read | consumers of the cluster | what this CTA sent has arrived: it may end |
+//! | flag (global) | one thread of the contributor | one lane of the owner | the contributor's partial sums are there |
 //!
-//! The producer's warpgroup ends when its copies are under way: they end before the
-//! consumers, who wait for each of them.
+//! The producer's warpgroup ends as soon as all its copies are issued. They complete before the
+//! consumers end, who wait for each of them.
 //!
 //! # Dependent launches
-//! The next kernel of the stream may start as soon as all CTAs have. Weights are what no
-//! kernel that may still run writes: they are copied at once. Activations are copied, and
-//! results and given sums written, when the kernels before have ended.
+//! The next kernel of the stream may start as soon as all CTAs of this one have. No kernel that may
+//! still run writes weights, so they are copied at once. Activations are copied, and results and
+//! partial sums written, after `griddepcontrol.wait`.
 //!
 //! # Arithmetic
 //! Operands are exact (see [`decode`]); `wgmma` adds in f32; the parts of a tile are added in
 //! the order of their CTAs, so that results do not depend on timing.
 //!
-//! [`Division`]: fp4_formats::gemm::hopper::Division
-//! [`schedule`]: fp4_formats::gemm::hopper::schedule
+//! [`Schedule`]: fp4_formats::gemm::Schedule
 
-mod cluster;
 mod consumer;
 mod decode;
-mod exchange;
+mod fix_up;
+mod mma_sync;
+mod multicast;
 mod producer;
-mod sharing;
+mod split_k;
 mod store;
 mod tile;
-mod warps;
 
-use cluster::Share;
 use consumer::Consumer;
 use cuda_std::ptx::{
     barrier, cluster as clusters, fence, grid, marker, mbarrier, registers, tensor_copy,
 };
 use cuda_std::{kernel, shared, thread, warp};
-use decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, Product};
+use decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, Product, Weights};
 use fp4_formats::gemm::hopper::config::{
-    CONFIGS, CONSUMER_THREADS, HopperConfig, PRODUCER_REGISTERS, THREADS,
+    CONSUMER_THREADS, HopperConfig, PRODUCER_REGISTERS, THREADS, named,
 };
 use fp4_formats::gemm::hopper::params::HopperParams;
+use split_k::Part;
 use tile::{Memory, Tile};
 
 use crate::gemm::epilogue::COLUMNS;
 use crate::pipeline::{Cursor, Ring};
 
-/// The kernel body for configuration `INDEX`.
+/// A kernel: its configuration, and how it decodes weights.
+trait Kernel {
+    const CONFIG: HopperConfig;
+    type Weights: Weights;
+}
+
+/// The kernel body of `K`; the rest are numbers of its configuration that types need.
 ///
 /// # Safety
 /// As the module's contract; launched with the configuration's threads and shared memory.
 #[inline(always)]
 unsafe fn gemm<
-    const INDEX: usize,
-    W: Product<SUMS>,
+    K: Kernel<Weights: Product<SUMS>>,
     const SUMS: usize,
     const BLOCKS: usize,
     const STAGES: u32,
@@ -97,20 +113,18 @@ unsafe fn gemm<
 >(
     p: &HopperParams,
 ) {
-    const {
-        let config = &CONFIGS[INDEX];
-        assert!(config.tokens as usize == 2 * SUMS);
-        assert!(config.row_blocks() as usize == BLOCKS);
-        assert!(config.sharers <= 2);
-        assert!(config.stages() == STAGES);
-        assert!(config.consumer_registers() == REGISTERS);
-        assert!(config.scheme.format as u32 == W::SCHEME.format as u32);
-        assert!(config.scheme.operand as u32 == W::SCHEME.operand as u32);
+    let config: &HopperConfig = const {
+        let config = &K::CONFIG;
+        assert!(config.thread_sums() == SUMS && config.row_blocks() as usize == BLOCKS);
+        assert!(config.stages() == STAGES && config.consumer_registers() == REGISTERS);
+        assert!(config.multicast <= 2);
+        assert!(config.scheme.format as u32 == K::Weights::SCHEME.format as u32);
+        assert!(config.scheme.operand as u32 == K::Weights::SCHEME.operand as u32);
+        config
     };
-    let config: &HopperConfig = const { &CONFIGS[INDEX] };
     let memory = Memory { base: shared::dynamic::<1024>() };
     let ring = Ring::<STAGES>::at(memory.base + config.barriers_offset());
-    let free = memory.base + config.free_offset();
+    let sums_stored = memory.base + config.sums_stored_offset();
     let map = marker::kernel_parameter::<0, 64>();
     let thread = thread::thread_idx_x();
     grid::griddepcontrol_launch_dependents();
@@ -119,15 +133,16 @@ unsafe fn gemm<
     if thread == CONSUMER_THREADS {
         // SAFETY: the barriers' memory is the CTA's; the map is the parameter's first member.
         unsafe {
-            ring.init(1, config.free_arrivals());
-            mbarrier::mbarrier_init_shared_cta_b64(free, config.free_arrivals());
-            mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.received_offset(), 1);
+            ring.init(1, config.empty_arrivals());
+            mbarrier::mbarrier_init_shared_cta_b64(sums_stored, config.empty_arrivals());
+            mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.sums_received_offset(), 1);
         }
         fence::fence_mbarrier_init_release_cluster();
-        // SAFETY: one thread; the barriers are initialised, and the fence tells copies.
+        // SAFETY: one thread; the barriers are initialised, and the fence makes them visible to
+        // copies.
         unsafe {
-            // With more to do than copy its own tokens, the thread runs out of registers.
-            if config.sharers == 1 {
+            // Under multicast the thread would run out of registers here.
+            if config.multicast == 1 {
                 begun = Some(producer::begin(config, p, map, memory, ring));
             }
             tensor_copy::prefetch_tensormap(map);
@@ -135,7 +150,7 @@ unsafe fn gemm<
     }
     // SAFETY: all threads of the CTA are here, or of the cluster.
     unsafe {
-        if config.sharers > 1 {
+        if config.multicast > 1 {
             warp::sync();
             clusters::barrier_cluster_arrive_release_aligned();
             clusters::barrier_cluster_wait_acquire_aligned();
@@ -145,103 +160,104 @@ unsafe fn gemm<
     }
 
     if thread >= CONSUMER_THREADS {
-        // SAFETY: the whole warpgroup, as is the other branch of two.
+        // SAFETY: the whole warpgroup takes this branch, and whole warpgroups the other.
         unsafe { registers::setmaxnreg_dec::<PRODUCER_REGISTERS>() };
-        if config.sharers > 1 && thread == CONSUMER_THREADS {
-            // SAFETY: as above.
+        if config.multicast > 1 && thread == CONSUMER_THREADS {
+            // SAFETY: one thread; the barriers are initialised and known to it and to copies.
             begun = Some(unsafe { producer::begin(config, p, map, memory, ring) });
         }
         if let Some(begun) = begun {
-            // SAFETY: the thread that began.
-            unsafe { producer::produce(config, p, map, memory, ring, free, begun) };
+            // SAFETY: the thread that called `begin`.
+            unsafe { producer::produce(config, p, map, memory, ring, sums_stored, begun) };
         }
         return;
     }
-    // SAFETY: two whole warpgroups; the producer's gives up what they take.
+    // SAFETY: two whole warpgroups; the producer's warpgroup releases the registers they take.
     unsafe { registers::setmaxnreg_inc::<REGISTERS>() };
     // SAFETY: the consumers, converged; the barriers are initialised.
-    unsafe { consume::<INDEX, W, SUMS, BLOCKS, STAGES>(p, memory, ring, free) };
+    unsafe { consume::<K, SUMS, BLOCKS, STAGES>(config, p, memory, ring, sums_stored) };
 }
 
-/// The consumers' work: tile by tile, or parts of tiles.
+/// The consumers' work: one item of the CTA's run after the other, the last one first.
 ///
 /// # Safety
 /// All consumers, converged; the barriers are initialised and known to them.
 #[inline(always)]
 unsafe fn consume<
-    const INDEX: usize,
-    W: Product<SUMS>,
+    K: Kernel<Weights: Product<SUMS>>,
     const SUMS: usize,
     const BLOCKS: usize,
     const STAGES: u32,
 >(
+    config: &HopperConfig,
     p: &HopperParams,
     memory: Memory,
     ring: Ring<STAGES>,
-    free: u32,
+    sums_stored: u32,
 ) {
-    let config: &HopperConfig = const { &CONFIGS[INDEX] };
     let mut cursor = Cursor::consumer();
-    // Of the run, no more than its end stays in registers while products run.
-    let this_run = || sharing::run_of(config, marker::pin(thread::block_idx_x()));
-    let mut end = p.division.run(this_run()).end;
+    // Only the run's end stays live across the main loop; the rest is recomputed, to save
+    // registers.
+    let this_run = || multicast::run_of(config, marker::pin(thread::block_idx_x()));
+    let mut end = p.schedule.run(this_run()).end;
     loop {
-        let mut consumer = Consumer::<W, SUMS, BLOCKS>::new();
-        let count = p.division.rest(this_run(), end).take(&p.division).count();
-        // SAFETY: the caller's.
+        let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new();
+        let count = p.schedule.rest(this_run(), end).take(&p.schedule).count();
+        // SAFETY: the consumers are converged, and the ring is known to them.
         unsafe {
-            if const { CONFIGS[INDEX].by_warp() } {
-                consumer.multiply_by_warp(config, count, memory, ring, &mut cursor);
+            if const { K::CONFIG.uses_mma_sync() } {
+                consumer.multiply_mma_sync(config, count, memory, ring, &mut cursor);
             } else {
                 consumer.multiply(config, count, memory, ring, &mut cursor);
             }
         }
-        let mut run = p.division.rest(this_run(), marker::pin(end));
-        let item = run.take(&p.division);
+        let mut run = p.schedule.rest(this_run(), marker::pin(end));
+        let item = run.take(&p.schedule);
         let tile = Tile::of(config, p, item.tile);
         let tokens = (p.problem.m - tile.token).min(config.tokens);
-        let shared = const { CONFIGS[INDEX].sharers > 1 };
-        if !shared && p.division.cluster > 1 {
-            let share = Share::of_cluster(p.division.cluster, tokens);
-            let received = memory.base + config.received_offset();
-            // SAFETY: the caller's, of all CTAs of the cluster: each has one item.
+        let multicast = const { K::CONFIG.multicast > 1 };
+        if !multicast && p.schedule.cluster > 1 {
+            let part = Part::of_cluster(p.schedule.cluster, tokens);
+            let received = memory.base + config.sums_received_offset();
+            // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
             unsafe {
                 sync_consumers();
-                cluster::offer(config, &share, received);
+                split_k::release_stages(config, &part, received);
                 consumer.put_sums(config, memory);
-                cluster::exchange(config, &share, memory, received);
-                store::store_tile::<W>(config, p, &tile, &share, memory);
-                cluster::part(config, p.problem.n.is_multiple_of(COLUMNS as u32));
+                split_k::exchange(config, &part, memory, received);
+                store::store_tile::<K::Weights>(config, p, &tile, &part, memory);
+                split_k::finish(config, p.problem.n.is_multiple_of(COLUMNS as u32));
             }
             return;
         }
-        if shared && run.is_empty() {
-            // What the other CTA sent is here, and all that it is told is told.
-            // SAFETY: the caller's; converged after the last stage.
+        if multicast && run.is_empty() {
+            // All multicast data from the peer CTA has arrived, and this CTA's last arrivals at
+            // the peer's barriers are issued.
+            // SAFETY: all consumers of both CTAs arrive; the warp converges first.
             unsafe {
                 warp::sync();
                 clusters::barrier_cluster_arrive_release_aligned();
             }
         }
-        let owned = item.owned(&p.division);
-        // SAFETY: the caller's. When a tile is summed, no copy is under way: the producer
-        // waits for `free` before it begins another.
+        let owned = item.owned(&p.schedule);
+        // SAFETY: all consumers are here. No copy is in flight when a tile is complete: the
+        // producer waits for `sums_stored` before it begins another.
         unsafe {
             if owned {
                 if item.first > 0 {
-                    let first = item.first_cta(&p.division);
-                    exchange::take(config, p, first, consumer.sums_mut());
+                    let first = item.first_cta(&p.schedule);
+                    fix_up::add_partials(config, p, first, consumer.sums_mut());
                 }
                 sync_consumers();
                 consumer.put_sums(config, memory);
                 sync_consumers();
-                store::store_tile::<W>(config, p, &tile, &Share::whole(tokens), memory);
+                store::store_tile::<K::Weights>(config, p, &tile, &Part::whole(tokens), memory);
             } else {
-                exchange::give(config, p, consumer.sums());
+                fix_up::send(config, p, consumer.sums());
             }
         }
         if run.is_empty() {
-            if shared {
+            if multicast {
                 // SAFETY: all consumers of both CTAs have arrived above, or will; the other
                 // threads have arrived by ending.
                 unsafe {
@@ -252,8 +268,8 @@ unsafe fn consume<
             return;
         }
         if owned {
-            // SAFETY: the barrier is initialised; the other CTA waits for this one in the end.
-            unsafe { sharing::free_sums(config, free) };
+            // SAFETY: the barrier is initialised; the peer CTA ends after this one's arrivals.
+            unsafe { multicast::release_sums(config, sums_stored) };
         }
         end = run.end;
     }
@@ -265,61 +281,58 @@ unsafe fn consume<
 /// All of them reach such a call, warp by warp converged.
 #[inline(always)]
 unsafe fn sync_consumers() {
-    // SAFETY: the caller's; barrier 0 is of all threads.
+    // SAFETY: all consumers are here, converged; barrier 0 is of all threads.
     unsafe { barrier::bar_sync_threads::<1, CONSUMER_THREADS>() };
 }
 
-/// Entry points: name, index in [`CONFIGS`], weights, sums a thread, blocks of rows a
-/// warpgroup, stages.
+/// The decoder of a scheme.
+macro_rules! decoder {
+    (NVFP4_F16) => {
+        Nvfp4F16
+    };
+    (NVFP4_BF16) => {
+        Nvfp4Bf16
+    };
+    (MXFP4_BF16) => {
+        Mxfp4Bf16
+    };
+}
+
+/// The entry points, one for each row of the table of configurations.
 macro_rules! entries {
-    ($($name:ident = $index:literal, $weights:ty, $sums:literal, $blocks:literal;)*) => {
+    ($($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
+       multicast $multicast:literal;)*) => {
+        mod kernels {
+            $(
+                #[allow(non_camel_case_types)]
+                pub enum $name {}
+            )*
+        }
         $(
-            #[doc = concat!("[`CONFIGS`]`[", stringify!($index), "]`.")]
+            impl Kernel for kernels::$name {
+                const CONFIG: HopperConfig = named::$name;
+                type Weights = decoder!($scheme);
+            }
+
+            #[doc = concat!("The GEMM of the configuration `", stringify!($name), "`.")]
             ///
             /// # Safety
             /// As the module's contract.
-            #[kernel(threads = THREADS, max_registers = CONFIGS[$index].registers())]
+            #[kernel(threads = THREADS, max_registers = named::$name.registers())]
             pub unsafe fn $name(params: HopperParams) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps the module's contract.
                 unsafe {
                     gemm::<
-                        $index,
-                        $weights,
-                        $sums,
-                        $blocks,
-                        { CONFIGS[$index].stages() },
-                        { CONFIGS[$index].consumer_registers() },
+                        kernels::$name,
+                        { named::$name.thread_sums() },
+                        { named::$name.row_blocks() as usize },
+                        { named::$name.stages() },
+                        { named::$name.consumer_registers() },
                     >(&params)
                 }
             }
         )*
-        crate::assert_names!([$($name),*], CONFIGS);
     };
 }
 
-entries! {
-    gemm_sm90_nvfp4_f16_128x8 = 0, Nvfp4F16, 4, 1;
-    gemm_sm90_nvfp4_f16_128x16 = 1, Nvfp4F16, 8, 1;
-    gemm_sm90_nvfp4_f16_128x32 = 2, Nvfp4F16, 16, 1;
-    gemm_sm90_nvfp4_f16_128x64 = 3, Nvfp4F16, 32, 1;
-    gemm_sm90_nvfp4_f16_128x128 = 4, Nvfp4F16, 64, 1;
-    gemm_sm90_nvfp4_bf16_128x8 = 5, Nvfp4Bf16, 4, 1;
-    gemm_sm90_nvfp4_bf16_128x16 = 6, Nvfp4Bf16, 8, 1;
-    gemm_sm90_nvfp4_bf16_128x32 = 7, Nvfp4Bf16, 16, 1;
-    gemm_sm90_nvfp4_bf16_128x64 = 8, Nvfp4Bf16, 32, 1;
-    gemm_sm90_nvfp4_bf16_128x128 = 9, Nvfp4Bf16, 64, 1;
-    gemm_sm90_mxfp4_bf16_128x8 = 10, Mxfp4Bf16, 4, 1;
-    gemm_sm90_mxfp4_bf16_128x16 = 11, Mxfp4Bf16, 8, 1;
-    gemm_sm90_mxfp4_bf16_128x32 = 12, Mxfp4Bf16, 16, 1;
-    gemm_sm90_mxfp4_bf16_128x64 = 13, Mxfp4Bf16, 32, 1;
-    gemm_sm90_mxfp4_bf16_128x128 = 14, Mxfp4Bf16, 64, 1;
-    gemm_sm90_nvfp4_f16_128x64_pair = 15, Nvfp4F16, 32, 1;
-    gemm_sm90_nvfp4_f16_128x128_pair = 16, Nvfp4F16, 64, 1;
-    gemm_sm90_nvfp4_bf16_128x64_pair = 17, Nvfp4Bf16, 32, 1;
-    gemm_sm90_nvfp4_bf16_128x128_pair = 18, Nvfp4Bf16, 64, 1;
-    gemm_sm90_mxfp4_bf16_128x64_pair = 19, Mxfp4Bf16, 32, 1;
-    gemm_sm90_mxfp4_bf16_128x128_pair = 20, Mxfp4Bf16, 64, 1;
-    gemm_sm90_nvfp4_f16_256x128 = 21, Nvfp4F16, 64, 2;
-    gemm_sm90_nvfp4_bf16_256x128 = 22, Nvfp4Bf16, 64, 2;
-    gemm_sm90_mxfp4_bf16_256x128 = 23, Mxfp4Bf16, 64, 2;
-}
+fp4_formats::sm90a_gemm_configs!(entries);

@@ -2,12 +2,12 @@
 
 use cuda_std::ptx::{bulk, grid, marker, tensor_copy};
 use cuda_std::thread;
+use fp4_formats::gemm::Item;
 use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, K_STEP, OPERAND_BYTES};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
-use fp4_formats::gemm::hopper::schedule::Item;
 
-use super::sharing;
+use super::multicast;
 use super::tile::{Memory, Tile};
 use crate::pipeline::{Cursor, Ring};
 
@@ -20,7 +20,7 @@ fn row_chunks(p: &HopperParams) -> u32 {
 /// Number of the CTA's run.
 #[inline(always)]
 fn this_run(config: &HopperConfig) -> u32 {
-    sharing::run_of(config, marker::pin(thread::block_idx_x()))
+    multicast::run_of(config, marker::pin(thread::block_idx_x()))
 }
 
 /// What the copies of all steps have in common.
@@ -43,8 +43,8 @@ impl<'a> Copies<'a> {
             p,
             memory,
             map,
-            // Other CTAs read the weights only where there are more token tiles, the
-            // activations always.
+            // Other CTAs read the same weights only if there are more token tiles; the
+            // activations they always read.
             weights_policy: if p.problem.m > config.tokens {
                 bulk::createpolicy_fractional_l2_evict_normal_b64()
             } else {
@@ -54,22 +54,23 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Address of the first chunk of step `step` of a tile; of one that is past the last row, and
-    /// is not stored, of the last one's.
+    /// Address of the first chunk of step `step` of a tile. A tile past the last row, which is not
+    /// stored, takes the last row tile's.
     #[inline(always)]
     fn chunk(&self, tile: &Tile, step: u32) -> u64 {
         let mut row_tile = tile.row_tile;
-        if self.config.sharers > 1 {
-            row_tile = row_tile.min(self.config.row_tiles(self.p.problem.n) - 1);
+        if self.config.multicast > 1 {
+            row_tile = row_tile.min(self.p.problem.n.div_ceil(self.config.rows) - 1);
         }
         let row = row_tile * (self.config.rows / CHUNK_ROWS);
         let index = u64::from(row) * u64::from(row_chunks(self.p)) + u64::from(step);
         self.p.weights
-            + u64::from(tile.batch) * self.p.weight_stride
+            + u64::from(tile.problem) * self.p.weight_stride
             + index * u64::from(self.config.scheme.chunk_bytes())
     }
 
-    /// A step's chunks; past the last row, where nothing is stored, those of the rows before.
+    /// Copies a step's chunks. For rows past the last one, which are not stored, it copies the
+    /// chunk before once more.
     ///
     /// # Safety
     /// The stage belongs to the copies until its barrier `full` says otherwise; `chunk` is the
@@ -83,7 +84,7 @@ impl<'a> Copies<'a> {
             if i > 0 && tile.row_tile * self.config.rows + i * CHUNK_ROWS < self.p.problem.n {
                 from += u64::from(row_chunks(self.p)) * u64::from(bytes);
             }
-            // SAFETY: the caller's.
+            // SAFETY: the stage is the copies', and chunks are inside the weights.
             unsafe {
                 bulk::cp_async_bulk_shared_cta_global(
                     to + i * bytes,
@@ -96,30 +97,31 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// The CTA's part of the tokens, for all that share them.
+    /// Copies this CTA's part of the tokens to all CTAs of the multicast.
     ///
     /// # Safety
-    /// As [`weights`](Self::weights), in all those CTAs, and whatever wrote the activations has
-    /// ended.
+    /// As [`weights`](Self::weights), in all CTAs of the multicast; the kernels that write the
+    /// activations have ended.
     #[inline(always)]
     unsafe fn activations(&self, tile: &Tile, step: u32, stage: u32, full: u32) {
         let row_bytes = BOX_COLUMNS * OPERAND_BYTES;
-        let own = sharing::rank(self.config) * self.config.box_tokens();
+        let own = multicast::rank(self.config) * self.config.box_tokens();
         for half in 0..K_STEP / BOX_COLUMNS {
             let column = step * K_STEP + half * BOX_COLUMNS;
-            let at = [column as i32, (tile.token + own) as i32, tile.batch as i32];
+            let at = [column as i32, (tile.token + own) as i32, tile.matrix as i32];
             let to = self.memory.activations(self.config, stage)
                 + (half * self.config.tokens + own) * row_bytes;
             let (map, policy) = (self.map, self.activations_policy);
-            // SAFETY: boxes may reach out of the tensor; the rest is the caller's.
+            // SAFETY: the stages are the copies', and the activations are written; boxes may
+            // leave the tensor.
             unsafe {
-                if self.config.sharers > 1 {
+                if self.config.multicast > 1 {
                     tensor_copy::cp_async_bulk_tensor_3d_shared_cluster_global_multicast(
                         to,
                         map,
                         at,
                         full,
-                        sharing::all(self.config),
+                        multicast::all(self.config),
                         policy,
                     );
                 } else {
@@ -132,7 +134,8 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// The producer's place in the CTA's run: the first steps' weights are on their way.
+/// The producer's place in the CTA's run after [`begin`]: the weights of the first steps are in
+/// flight.
 pub struct Begun {
     item: Item,
     tile: Tile,
@@ -141,7 +144,7 @@ pub struct Begun {
 }
 
 /// Fills the first stages with weights: before the CTA's other threads know the barriers, and
-/// before the kernels before in the stream have ended, one of which may make the activations.
+/// before the preceding kernels of the stream, which may write the activations, have ended.
 ///
 /// # Safety
 /// One thread of the CTA; `map` is the address of the tensor map in `p`; the barriers are
@@ -154,7 +157,7 @@ pub unsafe fn begin<const STAGES: u32>(
     memory: Memory,
     ring: Ring<STAGES>,
 ) -> Begun {
-    let item = p.division.run(this_run(config)).take(&p.division);
+    let item = p.schedule.run(this_run(config)).take(&p.schedule);
     let tile = Tile::of(config, p, item.tile);
     let copies = Copies::new(config, p, map, memory);
     let mut chunk = copies.chunk(&tile, item.first);
@@ -170,11 +173,10 @@ pub unsafe fn begin<const STAGES: u32>(
     Begun { item, tile, chunk }
 }
 
-/// Copies the steps of the CTA's run as stages become empty, in both CTAs where these share
-/// activations.
+/// Copies the steps of the CTA's run as stages become empty; under multicast, empty in both CTAs.
 ///
 /// # Safety
-/// The thread that [`begin`]s.
+/// Called by the thread that called [`begin`].
 #[inline(always)]
 pub unsafe fn produce<const STAGES: u32>(
     config: &HopperConfig,
@@ -182,18 +184,18 @@ pub unsafe fn produce<const STAGES: u32>(
     map: u64,
     memory: Memory,
     ring: Ring<STAGES>,
-    free: u32,
+    sums_stored: u32,
     begun: Begun,
 ) {
     let Begun { mut item, mut tile, mut chunk } = begun;
     let copies = Copies::new(config, p, map, memory);
-    // Steps whose weights are under way.
+    // Steps whose weights are in flight.
     let mut early = item.count().min(STAGES);
     let chunk_bytes = u64::from(config.scheme.chunk_bytes());
     let mut step = item.first;
     let mut cursor = Cursor::producer();
-    // SAFETY: all stages are empty at first; a later one is when its wait returns, and that of
-    // the CTA that shares activations, too. The sums of both are stored when the other wait does.
+    // SAFETY: all stages are empty at first, and later when the wait for `empty` returns, in all
+    // CTAs of the multicast. Their sums are stored when the wait for `sums_stored` returns.
     unsafe {
         grid::griddepcontrol_wait();
         let mut parity = 0;
@@ -212,16 +214,16 @@ pub unsafe fn produce<const STAGES: u32>(
                 step += 1;
                 cursor.advance();
             }
-            let end = item.tile * p.division.steps + item.first;
-            let mut run = p.division.rest(this_run(config), end);
+            let end = item.tile * p.schedule.steps + item.first;
+            let mut run = p.schedule.rest(this_run(config), end);
             if run.is_empty() {
                 return;
             }
-            if item.owned(&p.division) {
-                sharing::wait_free(config, free, parity);
+            if item.owned(&p.schedule) {
+                multicast::wait_sums_stored(config, sums_stored, parity);
                 parity ^= 1;
             }
-            item = run.take(&p.division);
+            item = run.take(&p.schedule);
             tile = Tile::of(config, p, item.tile);
             chunk = copies.chunk(&tile, item.first);
             step = item.first;

@@ -1,67 +1,72 @@
-//! The end of a tile: its sums, in shared memory, become results.
+//! The store of a tile: its sums, in shared memory, become results.
 //!
-//! In a cluster those of all its CTAs are added, in the order of their ranks, for some of the
-//! tokens.
+//! Of a split-K cluster, each CTA stores some of the tokens and adds the sums of all CTAs for them,
+//! in the order of their ranks.
 //!
 //! Where rows of the result are aligned, a thread stores the same eight columns of every so
-//! many tokens, whose factors and bias it loads once; several tokens' sums are under way at a
-//! time. Elsewhere each piece of eight columns is looked at by itself. Of a result in NVFP4
-//! a thread has a whole block.
+//! many tokens. It loads their factors and bias once, and has the sums of several tokens in flight.
+//! Elsewhere each piece of eight columns is stored by itself. Of a result in NVFP4 a thread stores
+//! whole blocks.
 
-use cuda_std::ptx::{convert, marker, memory as words, remote};
+use cuda_std::ptx::{marker, memory as words, remote};
 use cuda_std::thread;
-use fp4_formats::FloatType;
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 
-use super::cluster::Share;
 use super::decode::Weights;
+use super::split_k::Part;
 use super::tile::{Memory, Tile};
-use crate::gemm::blocks;
-use crate::gemm::epilogue::{self, COLUMNS};
+use crate::gemm::epilogue::affine::{self, Column};
+use crate::gemm::epilogue::combine::combine;
+use crate::gemm::epilogue::{self, COLUMNS, blocks, direct};
 
-/// Stores the CTA's share of the results of the tile whose sums are in shared memory.
+/// Stores the CTA's part of the results of the tile whose sums are in shared memory.
 ///
 /// # Safety
-/// All consumer threads; the sums are known to them.
+/// All consumers call this; the sums are visible to them.
 #[inline(always)]
 pub unsafe fn store_tile<W: Weights>(
     config: &HopperConfig,
     p: &HopperParams,
     tile: &Tile,
-    share: &Share,
+    part: &Part,
     memory: Memory,
 ) {
-    if blocks::wanted(&p.epilogue) {
-        // SAFETY: the caller's.
-        unsafe { store_blocks::<W>(config, p, tile, share, memory) };
+    if epilogue::is_nvfp4(&p.epilogue.sink) {
+        // SAFETY: all consumers are here, and the sums are visible to them.
+        unsafe { store_blocks::<W>(config, p, tile, part, memory) };
         return;
     }
     let pieces = config.rows / COLUMNS as u32;
-    let column = thread::thread_idx_x() % pieces * COLUMNS as u32;
+    // Two CTAs per SM with 64 tokens each have no register left during the main loop: what follows
+    // from the thread's index is computed behind it.
+    let thread = if config.min_blocks > 1 && config.tokens > 32 {
+        marker::pin(thread::thread_idx_x())
+    } else {
+        thread::thread_idx_x()
+    };
+    let column = thread % pieces * COLUMNS as u32;
     let n = tile.row_tile * config.rows + column;
     if n >= p.problem.n {
         return;
     }
-    let (first, end) = share.part(share.rank);
-    let first = first + thread::thread_idx_x() / pieces;
+    let (first, end) = part.range(part.rank);
+    let first = first + thread / pieces;
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
-    let lane = thread::thread_idx_x();
-    let swapped = !(lane ^ lane >> 2).is_multiple_of(2);
+    let swapped = !(thread ^ thread >> 2).is_multiple_of(2);
     let step = CONSUMER_THREADS / pieces;
-    let piece =
-        Piece { config, p, tile, share, memory, unit, column, n, first, step, end, swapped };
+    let piece = Piece { config, p, tile, part, memory, unit, column, n, first, step, end, swapped };
     // SAFETY: the columns from `n` on exist as far as the matrix reaches.
     unsafe {
         if !(p.problem.n.is_multiple_of(COLUMNS as u32)
-            && epilogue::rows_aligned(&p.epilogue, &p.problem))
+            && direct::rows_aligned(&p.epilogue.sink, &p.problem))
         {
             piece.store_ragged();
-        } else if p.epilogue.column_factors != 0 || p.epilogue.bias != 0 {
-            // Eight factors and as many biases take registers.
+        } else if affine::has_columns(&p.epilogue.affine) {
+            // Eight factors and eight biases take the registers of a batch.
             piece.store::<true, 1, 1>();
         } else if config.loads_remote() {
-            // A thread has a token or two, of up to eight CTAs.
+            // A thread stores one or two tokens, whose sums are in up to eight CTAs.
             piece.store::<false, 1, 4>();
         } else if config.min_blocks > 1 {
             piece.store::<false, 2, 1>();
@@ -80,29 +85,30 @@ unsafe fn store_blocks<W: Weights>(
     config: &HopperConfig,
     p: &HopperParams,
     tile: &Tile,
-    share: &Share,
+    part: &Part,
     memory: Memory,
 ) {
     const BLOCK: u32 = blocks::BLOCK as u32;
-    let (to, problem) = (&p.epilogue, &p.problem);
-    // What follows from it is not kept while products run.
+    let (affine, sink) = (&p.epilogue.affine, &p.epilogue.sink);
+    let problem = &p.problem;
+    // Pinned, so that what follows from it takes no register during the main loop.
     let thread = marker::pin(thread::thread_idx_x());
     let count = config.rows / BLOCK;
-    if tile.token + share.tokens == problem.m {
-        let part = [tile.row_tile * count, count];
-        let threads = [share.rank * CONSUMER_THREADS + thread, share.splits * CONSUMER_THREADS];
-        // SAFETY: the caller's.
-        unsafe { blocks::pad_rows(to, problem, tile.batch, part, threads) };
+    if tile.token + part.tokens == problem.m {
+        let columns = [tile.row_tile * count, count];
+        let threads = [part.rank * CONSUMER_THREADS + thread, part.cluster * CONSUMER_THREADS];
+        // SAFETY: the result is NVFP4, and these are its columns of blocks.
+        unsafe { blocks::pad_rows(sink, problem, tile.matrix, columns, threads) };
     }
     let column = thread % count * BLOCK;
     if tile.row_tile * config.rows + column >= problem.n {
         return;
     }
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
-    let scaled = to.column_factors != 0 || to.bias != 0;
-    let (first, end) = share.part(share.rank);
+    let has_columns = affine::has_columns(affine);
+    let (first, end) = part.range(part.rank);
     let mut token = first + thread / count;
-    // Unrolled loops run out of registers, as do those that keep what does not change in them.
+    // Pinned, so that the loop is not unrolled: it would run out of registers.
     let step = marker::pin(CONSUMER_THREADS / count);
     while token < end {
         let n = marker::pin(tile.row_tile * config.rows + column);
@@ -110,26 +116,25 @@ unsafe fn store_blocks<W: Weights>(
         // SAFETY: the token's sums and its factor; all columns of the block exist.
         unsafe {
             let mut results = [[0.0; COLUMNS]; 2];
-            for rank in 0..share.splits {
-                let at = share.sums(config, memory, rank, token);
-                let remote = config.loads_remote() && share.splits > 1;
+            for rank in 0..part.cluster {
+                let at = part.sums(config, memory, rank, token);
+                let remote = config.loads_remote() && part.cluster > 1;
                 add_block(at + column * size_of::<f32>() as u32, remote, &mut results);
             }
-            let row_factor = epilogue::row_factor(to, m);
+            let row = affine::row_factor(affine, m);
             for half in 0..2 {
                 for j in 0..COLUMNS {
-                    results[half][j] = results[half][j] * unit * row_factor;
+                    results[half][j] = affine::scaled(results[half][j], unit, row);
                 }
-                // As in `Piece::store`; adding nothing would lose the sign of a zero.
-                if scaled {
+                if has_columns {
                     for j in 0..COLUMNS {
                         let n = n + (half * COLUMNS + j) as u32;
-                        let (factor, added) = epilogue::column_factors(to, n);
-                        results[half][j] = results[half][j] * factor + added;
+                        results[half][j] = affine::column(affine, n).apply(results[half][j]);
                     }
                 }
+                results[half] = results[half].map(|value| combine(&p.epilogue, value));
             }
-            blocks::store_results(to, problem, tile.batch, [m, n], results);
+            blocks::store_results(sink, problem, tile.matrix, [m, n], results);
         }
         token += step;
     }
@@ -143,7 +148,7 @@ unsafe fn store_blocks<W: Weights>(
 unsafe fn add_block(at: u32, remote: bool, sums: &mut [[f32; COLUMNS]; 2]) {
     for i in 0..blocks::BLOCK / 4 {
         let at = at + 16 * i as u32;
-        // SAFETY: the caller's.
+        // SAFETY: the sums are there, at a multiple of 16.
         let word = unsafe {
             if remote { remote::ld_shared_cluster_v4_b32(at) } else { words::ld_shared_v4_b32(at) }
         };
@@ -158,7 +163,7 @@ struct Piece<'a> {
     config: &'a HopperConfig,
     p: &'a HopperParams,
     tile: &'a Tile,
-    share: &'a Share,
+    part: &'a Part,
     memory: Memory,
     unit: f32,
     /// First column, in the tile and in the matrix.
@@ -167,14 +172,14 @@ struct Piece<'a> {
     first: u32,
     step: u32,
     end: u32,
-    /// Whether the thread loads the second half of eight sums first: eight threads that load at
-    /// a time then meet no bank twice.
+    /// Whether the thread loads the second half of eight sums first, so that the eight threads
+    /// that load at the same time have no bank conflict.
     swapped: bool,
 }
 
 impl Piece<'_> {
     /// Adds all CTAs' sums of each of some tokens, in the order of their ranks; `RANKS` CTAs' are
-    /// under way at a time.
+    /// in flight at a time.
     ///
     /// # Safety
     /// They are there.
@@ -185,18 +190,18 @@ impl Piece<'_> {
     ) -> [[f32; COLUMNS]; BATCH] {
         let mut sums = [[0.0; COLUMNS]; BATCH];
         let mut rank = 0;
-        while rank < self.share.splits {
+        while rank < self.part.cluster {
             let mut parts = [[[0.0; COLUMNS]; BATCH]; RANKS];
             for r in 0..RANKS {
-                if rank + (r as u32) < self.share.splits {
+                if rank + (r as u32) < self.part.cluster {
                     for i in 0..BATCH {
-                        // SAFETY: the caller's.
+                        // SAFETY: the sums are there.
                         parts[r][i] = unsafe { self.load(rank + r as u32, tokens[i]) };
                     }
                 }
             }
             for r in 0..RANKS {
-                let exists = rank + (r as u32) < self.share.splits;
+                let exists = rank + (r as u32) < self.part.cluster;
                 for i in 0..BATCH {
                     for j in 0..COLUMNS {
                         let sum = sums[i][j] + parts[r][i][j];
@@ -215,13 +220,13 @@ impl Piece<'_> {
     /// They are there.
     #[inline(always)]
     unsafe fn load(&self, rank: u32, token: u32) -> [f32; COLUMNS] {
-        let at = self.share.sums(self.config, self.memory, rank, token)
+        let at = self.part.sums(self.config, self.memory, rank, token)
             + self.column * size_of::<f32>() as u32;
         let (before, after) = if self.swapped { (16, 0) } else { (0, 16) };
         let load = |at: u32| {
-            // SAFETY: the caller's; a multiple of 16 bytes.
+            // SAFETY: the sums are there, at a multiple of 16 bytes.
             unsafe {
-                if self.config.loads_remote() && self.share.splits > 1 {
+                if self.config.loads_remote() && self.part.cluster > 1 {
                     remote::ld_shared_cluster_v4_b32(at)
                 } else {
                     words::ld_shared_v4_b32(at)
@@ -245,31 +250,30 @@ impl Piece<'_> {
         let mut token = self.first;
         while token < self.end {
             let place = [self.tile.token + token, self.n];
-            // SAFETY: the token's sums; the caller's.
+            // SAFETY: the token's sums are there, and the columns that exist are inside the result.
             unsafe {
                 let [sums] = self.sums::<1, 1>([token]);
-                let (to, problem) = (&self.p.epilogue, &self.p.problem);
-                epilogue::store(to, problem, self.unit, self.tile.batch, place, sums);
+                let (epilogue, problem) = (&self.p.epilogue, &self.p.problem);
+                let exist = problem.n - self.n;
+                let results = affine::row_results(epilogue, self.unit, place, exist, sums);
+                direct::store_row(&epilogue.sink, problem, self.tile.matrix, place, exist, results);
             }
             token += step;
         }
     }
 
     /// All columns exist, and are aligned. `SCALED`: there are column factors or a bias.
-    /// `BATCH`: tokens whose sums are under way at a time, of `RANKS` CTAs each.
+    /// `BATCH`: tokens whose sums are in flight at a time, of `RANKS` CTAs each.
     ///
     /// # Safety
     /// As [`store_tile`].
     #[inline(always)]
     unsafe fn store<const SCALED: bool, const BATCH: usize, const RANKS: usize>(&self) {
-        let (to, problem) = (&self.p.epilogue, &self.p.problem);
-        let mut factors = [1.0; COLUMNS];
-        let mut bias = [0.0; COLUMNS];
+        let (affine, sink) = (&self.p.epilogue.affine, &self.p.epilogue.sink);
+        let mut columns = [Column::NONE; COLUMNS];
         if SCALED {
-            for j in 0..COLUMNS {
-                // SAFETY: the column exists.
-                (factors[j], bias[j]) = unsafe { epilogue::column_factors(to, self.n + j as u32) };
-            }
+            // SAFETY: all eight columns exist.
+            columns = unsafe { affine::columns(affine, self.n) };
         }
         let step = self.step;
         let mut token = self.first;
@@ -279,53 +283,27 @@ impl Piece<'_> {
                 core::array::from_fn(|i| (token + i as u32 * step).min(self.end - 1));
             for i in 0..BATCH {
                 // SAFETY: the token's factor.
-                row_factors[i] = unsafe { epilogue::row_factor(to, self.tile.token + tokens[i]) };
+                row_factors[i] = unsafe { affine::row_factor(affine, self.tile.token + tokens[i]) };
             }
             // SAFETY: the tokens' sums.
             let mut results = unsafe { self.sums::<BATCH, RANKS>(tokens) };
             for i in 0..BATCH {
                 for j in 0..COLUMNS {
-                    let mut result = results[i][j] * self.unit * row_factors[i];
-                    if SCALED {
-                        result = result * factors[j] + bias[j];
-                    }
-                    results[i][j] = result;
+                    let (epilogue, sum) = (&self.p.epilogue, results[i][j]);
+                    results[i][j] =
+                        affine::result(epilogue, sum, self.unit, row_factors[i], columns[j]);
                 }
                 let at = token + i as u32 * step;
                 if at < self.end {
                     let place = [self.tile.token + at, self.n];
-                    let element = epilogue::element(to, problem, self.tile.batch, place);
+                    let (problem, matrix) = (&self.p.problem, self.tile.matrix);
                     // SAFETY: all eight exist, aligned.
-                    unsafe { store_aligned(to.out, element, to.out_type, &results[i]) };
+                    unsafe {
+                        direct::store_aligned_row(sink, problem, matrix, place, results[i]);
+                    }
                 }
             }
             token += step * BATCH as u32;
         }
     }
-}
-
-/// Stores eight results at element `element` of `out`.
-///
-/// # Safety
-/// They exist, at a multiple of 16 bytes.
-#[inline(always)]
-unsafe fn store_aligned(out: u64, element: u64, out_type: u32, results: &[f32; COLUMNS]) {
-    if out_type == FloatType::F32 as u32 {
-        let address = out + element * u64::from(FloatType::F32.bytes());
-        let bits = |first: usize| core::array::from_fn(|j| results[first + j].to_bits());
-        // SAFETY: the caller's.
-        unsafe {
-            words::st_global_v4_b32(address, bits(0));
-            words::st_global_v4_b32(address + 16, bits(4));
-        }
-        return;
-    }
-    let address = out + element * u64::from(FloatType::F16.bytes());
-    let pairs = if out_type == FloatType::Bf16 as u32 {
-        core::array::from_fn(|j| convert::cvt_rn_bf16x2_f32(results[2 * j + 1], results[2 * j]))
-    } else {
-        core::array::from_fn(|j| convert::cvt_rn_f16x2_f32(results[2 * j + 1], results[2 * j]))
-    };
-    // SAFETY: the caller's.
-    unsafe { words::st_global_v4_b32(address, pairs) };
 }

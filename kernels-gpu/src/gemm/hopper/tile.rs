@@ -1,37 +1,39 @@
 //! Where a tile is, and the memory of a CTA.
 
+use cuda_std::ptx::marker;
+use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::hopper::config::HopperConfig;
 use fp4_formats::gemm::hopper::params::HopperParams;
 
-use super::sharing;
+use super::multicast;
 
-/// A tile. Those of one row tile follow one another, so that its weights come from L2 for
-/// all but the first. Where CTAs share activations, those of a group of row tiles follow one
-/// another; a CTA's is the one of its rank, and may be past the last row.
+/// A CTA's tile.
 #[derive(Clone, Copy)]
 pub struct Tile {
+    /// Problem whose weights it takes, and matrix of activations and result.
+    pub problem: u32,
+    pub matrix: u32,
+    /// Tile along the rows of `B`. CTA `rank` of a multicast computes row tile
+    /// `multicast * group + rank`; the last group's second tile may not exist.
+    pub row_tile: u32,
     /// First token.
     pub token: u32,
-    /// Tile along the weight rows.
-    pub row_tile: u32,
-    pub batch: u32,
 }
 
 impl Tile {
+    /// Tile number `index` of the work list.
     #[inline(always)]
     pub fn of(config: &HopperConfig, p: &HopperParams, index: u32) -> Self {
-        // At least 1, which the compiler does not know: it would guard each division.
-        let token_tiles = config.token_tiles(p.problem.m).max(1);
-        let row_groups = config.row_groups(p.problem.n).max(1);
-        // A division takes longer than all else before the first copy.
-        let (row, token) = match token_tiles {
-            1 => (index, 0),
-            _ => (index / token_tiles, index % token_tiles),
-        };
-        let (batch, group) =
-            if row < row_groups { (0, row) } else { (row / row_groups, row % row_groups) };
-        let row_tile = group * config.sharers + sharing::rank(config);
-        Self { token: token * config.tokens, row_tile, batch }
+        // Pinned: counts of tiles would otherwise stay in registers across the main loop.
+        let Problem { m, n, .. } = p.problem;
+        let problem = Problem { m: marker::pin(m), n: marker::pin(n), ..p.problem };
+        let tile = config.tiles(&problem).tile(index);
+        Self {
+            problem: tile.problem,
+            matrix: tile.tokens.matrix,
+            row_tile: tile.row_tile * config.multicast + multicast::rank(config),
+            token: tile.tokens.first + tile.token_tile * config.tokens,
+        }
     }
 }
 

@@ -4,10 +4,9 @@
 mod operands;
 
 use super::{ActivationType, Case, Expected, GUARD, POISON};
-use fp4_formats::gemm::blackwell::prepare::{CODES_NAME, SCALES_NAME};
 use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, CONFIGS, Tiling, result_map};
-use fp4_formats::gemm::{Epilogue, OUT_NVFP4, Problem, ResultScales};
+use fp4_formats::gemm::{Epilogue, OUT_NVFP4, Problem, ResultScales, Sink};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TensorMapShape;
 use fp4_formats::{Arch, BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, TensorMap};
@@ -21,7 +20,6 @@ use operands::encode;
 use ptx_emu::{
     Counters, GlobalMemory, Launch, LaunchError, Module, Schedule, Step, launch_sequence,
 };
-use std::sync::OnceLock;
 
 /// Instructions after which a launch is stopped.
 const INSTRUCTIONS: u64 = 200_000_000;
@@ -35,43 +33,43 @@ pub fn config(name: &str) -> &'static BlackwellConfig {
     CONFIGS.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no configuration {name}"))
 }
 
-/// The kernels.
-pub fn module() -> &'static Module {
-    static MODULE: OnceLock<Module> = OnceLock::new();
-    MODULE.get_or_init(|| load(&crate::ptx(Arch::Sm100a)))
+/// The modules that a product's kernels are in.
+pub enum Modules {
+    /// As built.
+    Built,
+    /// As built, but for one kernel.
+    Altered {
+        /// The kernel.
+        kernel: &'static str,
+        /// The module that has it.
+        module: Box<Module>,
+    },
 }
 
-/// The kernels of a text.
-///
-/// # Panics
-/// If they cannot be loaded.
-#[must_use]
-pub fn load(ptx: &str) -> Module {
-    Module::load(ptx, &crate::b200()).unwrap_or_else(|e| panic!("{e}"))
-}
-
-/// The product's kernel `name` and those that lay out its operands, with `to` in place of each
-/// `from`.
-///
-/// # Panics
-/// If the product's kernel has no `from`.
-#[must_use]
-pub fn without(name: &str, from: &str, to: &str) -> Module {
-    const ENTRY: &str = "\n.visible .entry ";
-    let text = crate::ptx(Arch::Sm100a);
-    let mut parts = text.split(ENTRY);
-    let mut kept = parts.next().expect("a head").to_string();
-    for part in parts {
-        let end = part.find("\n}").expect("a body") + 2;
-        let entry = part.split('(').next().expect("a name");
-        if [name, CODES_NAME, SCALES_NAME].contains(&entry) {
-            assert!(entry != name || part[..end].contains(from), "{name}: {from}");
-            kept += ENTRY;
-            kept += &part[..end].replace(from, to);
+impl Modules {
+    /// The module that has the kernel `entry`.
+    fn of(&self, entry: &str) -> &Module {
+        match self {
+            Self::Altered { kernel, module } if *kernel == entry => module,
+            Self::Built | Self::Altered { .. } => crate::module(Arch::Sm100a, entry),
         }
-        kept += &part[end..];
     }
-    load(&kept)
+}
+
+/// The kernel `name` with `to` in place of each `from`.
+///
+/// # Panics
+/// If the kernel has no `from`.
+#[must_use]
+pub fn without(name: &str, from: &str, to: &str) -> Modules {
+    let kernel = config(name).name;
+    let text = crate::ptx(Arch::Sm100a, kernel);
+    let start = text.find(&format!("\n.visible .entry {kernel}(")).expect("the kernel");
+    let end = start + text[start..].find("\n}").expect("a body");
+    assert!(text[start..end].contains(from), "{name}: {from}");
+    let altered = text[..start].to_owned() + &text[start..end].replace(from, to) + &text[end..];
+    let module = Module::load(&altered, &crate::b200()).unwrap_or_else(|e| panic!("{e}"));
+    Modules::Altered { kernel, module: Box::new(module) }
 }
 
 /// A product by a kernel of sm_100a.
@@ -184,7 +182,7 @@ impl Product {
     /// # Panics
     /// With the first mismatch, or what the emulator diagnoses.
     pub fn check(&self) -> Outcome {
-        self.run(module()).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
+        self.run(&Modules::Built).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
     }
 
     /// [`check`](Self::check) with other kernels.
@@ -194,10 +192,10 @@ impl Product {
     ///
     /// # Panics
     /// With the first mismatch.
-    pub fn run(&self, module: &Module) -> Result<Outcome, LaunchError> {
+    pub fn run(&self, modules: &Modules) -> Result<Outcome, LaunchError> {
         match self.config.format {
-            Format::Nvfp4 => self.run_as::<Nvfp4>(module),
-            Format::Mxfp4 => self.run_as::<Mxfp4>(module),
+            Format::Nvfp4 => self.run_as::<Nvfp4>(modules),
+            Format::Mxfp4 => self.run_as::<Mxfp4>(modules),
         }
     }
 
@@ -215,29 +213,29 @@ impl Product {
         }
     }
 
-    fn run_as<F: BlockFormat>(&self, module: &Module) -> Result<Outcome, LaunchError> {
+    fn run_as<F: BlockFormat>(&self, modules: &Modules) -> Result<Outcome, LaunchError> {
         let what = format!("{self:?}");
         let inputs = self.case.inputs::<F>();
         let floats = self.floats();
         let expected = Case { result: floats.into(), ..self.case.clone() }.expected(&inputs);
         let mut memory = GlobalMemory::new();
-        let (mut params, mut kernels) = self.place_operands(module, &mut memory, &inputs)?;
+        let (mut params, mut kernels) = self.place_operands(modules, &mut memory, &inputs)?;
         let Problem { m, n, k, l } = self.problem();
         let bytes = u64::from(m) * u64::from(n) * u64::from(l) * u64::from(floats.bytes());
-        params.epilogue.out = poisoned(&mut memory, "C", self.shift + bytes) + self.shift;
-        params.epilogue.out_type = floats as u32;
-        let map = self.result_map().map(|shape| encode(&shape, params.epilogue.out));
+        params.epilogue.sink.out = poisoned(&mut memory, "C", self.shift + bytes) + self.shift;
+        params.epilogue.sink.out_type = floats as u32;
+        let map = self.result_map().map(|shape| encode(&shape, params.epilogue.sink.out));
         params.result = map.unwrap_or(TensorMap::NONE);
         params.copied = u32::from(map.is_some());
         let product = self.kernel(&params);
         kernels.extend(std::iter::repeat_n(product, self.launches));
-        let counters = self.launch(module, &mut memory, &kernels)?;
-        let result = written(&memory, &what, params.epilogue.out, bytes);
+        let counters = self.launch(modules, &mut memory, &kernels)?;
+        let result = written(&memory, &what, params.epilogue.sink.out, bytes);
         // A sum of K / 16 terms in f32, and the epilogue.
         let comparison = expected.compare_floats(&result, floats, k / 16 + 12);
         comparison.unwrap_or_else(|e| panic!("{what}\n{e}"));
         if let ResultKind::Nvfp4(layout) = self.case.result {
-            self.check_blocks(module, &mut memory, params, layout, &result, &expected)?;
+            self.check_blocks(modules, &mut memory, params, layout, &result, &expected)?;
         }
         Ok(Outcome { counters, bytes: result })
     }
@@ -245,7 +243,7 @@ impl Product {
     /// The same product in NVFP4: what the CPU's quantiser makes of its f32, bit for bit.
     fn check_blocks(
         &self,
-        module: &Module,
+        modules: &Modules,
         memory: &mut GlobalMemory,
         params: BlackwellParams,
         layout: ScaleLayout,
@@ -262,7 +260,7 @@ impl Product {
         let [codes, scales] =
             expected.output.bytes(Dims::new(l, m, n).expect("dims")).expect("small");
         let [codes, scales] = [codes, scales].map(|bytes| bytes as u64);
-        let epilogue = Epilogue {
+        let sink = Sink {
             out: poisoned(memory, "C codes", codes),
             out_type: OUT_NVFP4,
             scales: ResultScales {
@@ -271,12 +269,13 @@ impl Product {
                 parameter,
                 blocked: u32::from(layout == ScaleLayout::Blocked128x4),
             },
-            ..params.epilogue
+            ..params.epilogue.sink
         };
+        let epilogue = Epilogue { sink, ..params.epilogue };
         let params = BlackwellParams { epilogue, copied: 0, ..params };
-        self.launch(module, memory, &[self.kernel(&params)])?;
-        let codes = written(memory, &what, epilogue.out, codes);
-        let scales = written(memory, &what, epilogue.scales.out, scales);
+        self.launch(modules, memory, &[self.kernel(&params)])?;
+        let codes = written(memory, &what, epilogue.sink.out, codes);
+        let scales = written(memory, &what, epilogue.sink.scales.out, scales);
         let comparison = expected.compare_quantized([&codes, &scales], &floats, true);
         comparison.unwrap_or_else(|e| panic!("{what}\n{e}"));
         Ok(())
@@ -300,14 +299,14 @@ impl Product {
     /// ended. The last one's counters, or what went wrong.
     fn launch(
         &self,
-        module: &Module,
+        modules: &Modules,
         memory: &mut GlobalMemory,
         kernels: &[Kernel],
     ) -> Result<Counters, LaunchError> {
         let steps: Vec<Step<'_>> = (1..=kernels.len())
             .zip(kernels)
             .map(|(count, kernel)| Step {
-                module,
+                module: modules.of(kernel.entry),
                 launch: Launch {
                     entry: kernel.entry,
                     grid: [kernel.grid, 1, 1],

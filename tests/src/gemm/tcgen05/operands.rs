@@ -1,18 +1,18 @@
 //! Operands of a product in device memory, as the kernels take them.
 
-use super::{Kernel, Product};
+use super::{Kernel, Modules, Product};
 use crate::gemm::Inputs;
 use fp4_formats::gemm::blackwell::prepare::{
     self, CODES_NAME, PrepareCodes, PrepareScales, SCALES_NAME,
 };
 use fp4_formats::gemm::blackwell::{BlackwellParams, Side, codes_map, halves_map, scales_map};
-use fp4_formats::gemm::{Epilogue, Problem, ResultScales};
+use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, Sink};
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{BlockFormat, FloatType, ScaleLayout, Swizzle, TensorMap};
 use nvfp4::gemm::Activations;
 use nvfp4::tensor::BlockScaled;
 use ptx_emu::tensor_map::{self, ElementType};
-use ptx_emu::{GlobalMemory, LaunchError, Module};
+use ptx_emu::{GlobalMemory, LaunchError};
 
 /// An operand in device memory as the kernel takes it, once `before` has run.
 struct Placed {
@@ -58,7 +58,7 @@ impl Product {
     /// before the product; those that lay out weights have run, as when a model is loaded.
     pub(super) fn place_operands<F: BlockFormat>(
         &self,
-        module: &Module,
+        modules: &Modules,
         memory: &mut GlobalMemory,
         inputs: &Inputs<F>,
     ) -> Result<(BlackwellParams, Vec<Kernel>), LaunchError> {
@@ -66,7 +66,7 @@ impl Product {
         let [a_side, b_side] = if self.swapped { [Side::Y, Side::X] } else { [Side::X, Side::Y] };
         let weights = self.place(memory, "B", &inputs.weights);
         for kernel in &weights.before {
-            self.launch(module, memory, std::slice::from_ref(kernel))?;
+            self.launch(modules, memory, std::slice::from_ref(kernel))?;
         }
         let b_maps = self.maps(b_side, n, &weights);
         let (a_maps, before, a_scale) = match inputs.activations() {
@@ -96,16 +96,20 @@ impl Product {
             y_scales,
             result: TensorMap::NONE,
             epilogue: Epilogue {
-                out: 0,
-                out_stride: u64::from(m) * u64::from(n),
-                row_factors: vector(&options.row_factors),
-                column_factors: vector(&options.column_factors),
-                bias: vector(&options.bias),
-                alpha: options.alpha * a_scale * inputs.weights.global_scale(),
-                out_type: 0,
-                bias_type: FloatType::F32 as u32,
-                reserved: 0,
-                scales: ResultScales::NONE,
+                affine: Affine {
+                    row_factors: vector(&options.row_factors),
+                    column_factors: vector(&options.column_factors),
+                    bias: vector(&options.bias),
+                    alpha: options.alpha * a_scale * inputs.weights.global_scale(),
+                    bias_type: FloatType::F32 as u32,
+                },
+                sink: Sink {
+                    out: 0,
+                    out_stride: u64::from(m) * u64::from(n),
+                    out_type: 0,
+                    reserved: 0,
+                    scales: ResultScales::NONE,
+                },
             },
             problem,
             swapped: u32::from(self.swapped),

@@ -1,40 +1,39 @@
-//! Sums on their way from the CTAs that did parts of a tile to the one that owns it, through
-//! global memory and, as a rule, L2. Clusters do it through shared memory, see [`cluster`].
+//! The stream-K fix-up: the contributors of a tile send their partial sums to the CTA that owns
+//! it, through global memory and, as a rule, L2. The CTAs of a split-K cluster use shared memory,
+//! see [`split_k`](super::split_k).
 //!
-//! [`cluster`]: super::cluster
-//!
-//! A thread of the owner has the same sums as the giver's thread of the same number: what a
-//! thread gives, four sums at a time, 256 threads side by side, needs no rearrangement.
+//! Thread i of the owner holds the same sums as thread i of a contributor, so partial sums need no
+//! rearrangement: each thread sends vectors of four, 256 threads side by side.
 
 use cuda_std::ptx::{marker, memory, scoped};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 
-use super::{sharing, sync_consumers};
+use super::{multicast, sync_consumers};
 
 /// Sums of a vector, and its bytes.
 const VECTOR: usize = 4;
 const VECTOR_BYTES: u32 = VECTOR as u32 * size_of::<f32>() as u32;
-/// Vectors that a thread loads at a time.
+/// Vectors that a thread has in flight.
 const BATCH: usize = 8;
 /// Bytes of a flag.
 const FLAG_BYTES: u64 = size_of::<u32>() as u64;
 
-/// The sums that `cta` gives, as this thread has them.
+/// Address of this thread's first vector of the partial sums of `cta`.
 #[inline(always)]
 fn place(config: &HopperConfig, p: &HopperParams, cta: u32) -> u64 {
-    // Not kept while products run.
+    // Pinned, so that it takes no register during the main loop.
     let own = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
     p.partials + u64::from(cta) * u64::from(config.partial_bytes()) + u64::from(own)
 }
 
-/// Gives this CTA's sums.
+/// Sends this CTA's partial sums.
 ///
 /// # Safety
-/// All consumers; the kernels before in the stream have ended.
+/// All consumers call this; the preceding kernels of the stream have ended.
 #[inline(always)]
-pub unsafe fn give<const SUMS: usize, const BLOCKS: usize>(
+pub unsafe fn send<const SUMS: usize, const BLOCKS: usize>(
     config: &HopperConfig,
     p: &HopperParams,
     sums: &[[f32; SUMS]; BLOCKS],
@@ -54,7 +53,7 @@ pub unsafe fn give<const SUMS: usize, const BLOCKS: usize>(
             }
         }
     }
-    // SAFETY: the caller's; a flag a CTA.
+    // SAFETY: all consumers are here; the flag is this CTA's.
     unsafe {
         sync_consumers();
         if thread::thread_idx_x() == 0 {
@@ -63,63 +62,64 @@ pub unsafe fn give<const SUMS: usize, const BLOCKS: usize>(
     }
 }
 
-/// Adds what the CTAs of the runs from `first` up to this one's, each in turn, give to this one.
+/// Adds the partial sums of the contributors, the CTAs of the runs from `first` up to this one's,
+/// in this order.
 ///
 /// # Safety
-/// As [`give`]; each of those CTAs gives to this one.
+/// As [`send`]; each of those CTAs sends its partial sums.
 #[inline(always)]
-pub unsafe fn take<const SUMS: usize, const BLOCKS: usize>(
+pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
     config: &HopperConfig,
     p: &HopperParams,
     first: u32,
     sums: &mut [[f32; SUMS]; BLOCKS],
 ) {
-    let end = sharing::run_of(config, thread::block_idx_x());
-    // A lane a giver: nobody else waits for it, so the lane also lowers its flag.
-    let mut giver = first + thread::thread_idx_x();
+    let end = multicast::run_of(config, thread::block_idx_x());
+    // Lane i polls contributor i's flag and, as its only reader, resets it.
+    let mut contributor = first + thread::thread_idx_x();
     if thread::thread_idx_x() < warp::LANES {
-        while giver < end {
-            let flag = p.flags + u64::from(sharing::cta_of(config, giver)) * FLAG_BYTES;
-            // SAFETY: a flag a CTA.
+        while contributor < end {
+            let flag = p.flags + u64::from(multicast::cta_of(config, contributor)) * FLAG_BYTES;
+            // SAFETY: the contributor's flag.
             unsafe {
                 while scoped::ld_acquire_gpu_global_b32(flag) == 0 {}
                 memory::st_global_b32(flag, 0);
             }
-            giver += warp::LANES;
+            contributor += warp::LANES;
         }
     }
-    // SAFETY: the warp is whole again; the caller's.
+    // SAFETY: the warp has converged again; all consumers are here.
     unsafe {
         warp::sync();
         sync_consumers();
     }
     let vectors = const { BLOCKS * SUMS / VECTOR };
     if const { BLOCKS * SUMS / VECTOR >= BATCH } {
-        let mut giver = first;
-        while giver < end {
-            let from = place(config, p, sharing::cta_of(config, giver));
+        let mut contributor = first;
+        while contributor < end {
+            let from = place(config, p, multicast::cta_of(config, contributor));
             for batch in 0..vectors / BATCH {
                 let mut parts = [[0; VECTOR]; BATCH];
                 for i in 0..BATCH {
                     let index = (batch * BATCH + i) as u32;
-                    // SAFETY: inside the giver's place, which is written.
+                    // SAFETY: inside the contributor's place, which is written.
                     parts[i] = unsafe { load(from, index) };
                 }
                 for i in 0..BATCH {
                     add(sums, batch * BATCH + i, parts[i]);
                 }
             }
-            giver += 1;
+            contributor += 1;
         }
     } else {
-        // Several givers' sums are under way at a time.
+        // The sums of several contributors are in flight at a time.
         let together = const { BATCH / (BLOCKS * SUMS / VECTOR) };
-        let mut giver = first;
-        while giver < end {
+        let mut contributor = first;
+        while contributor < end {
             let mut parts = [[0; VECTOR]; BATCH];
             for g in 0..together {
-                if giver + (g as u32) < end {
-                    let from = place(config, p, sharing::cta_of(config, giver + g as u32));
+                if contributor + (g as u32) < end {
+                    let from = place(config, p, multicast::cta_of(config, contributor + g as u32));
                     for i in 0..vectors {
                         // SAFETY: as above.
                         parts[g * vectors + i] = unsafe { load(from, i as u32) };
@@ -127,13 +127,13 @@ pub unsafe fn take<const SUMS: usize, const BLOCKS: usize>(
                 }
             }
             for g in 0..together {
-                if giver + (g as u32) < end {
+                if contributor + (g as u32) < end {
                     for i in 0..vectors {
                         add(sums, i, parts[g * vectors + i]);
                     }
                 }
             }
-            giver += together as u32;
+            contributor += together as u32;
         }
     }
 }
@@ -145,7 +145,7 @@ pub unsafe fn take<const SUMS: usize, const BLOCKS: usize>(
 #[inline(always)]
 unsafe fn load(from: u64, index: u32) -> [u32; VECTOR] {
     let address = from + u64::from(index * CONSUMER_THREADS * VECTOR_BYTES);
-    // SAFETY: the caller's; vectors are aligned to their size.
+    // SAFETY: the vector is written, and aligned to its size.
     unsafe { scoped::ld_relaxed_gpu_global_v4_b32(address) }
 }
 

@@ -1,7 +1,7 @@
-//! Consumers for few tokens: each warp multiplies its 16 rows of a block with `mma`.
+//! Consumers for few tokens: each warp multiplies its 16 rows of a block by `mma.sync`.
 //!
-//! Fragments are those of `wgmma`, so weights are laid out and decoded the same. All that a
-//! step needs is loaded first, and its stage released before it is decoded.
+//! Its fragments are those of `wgmma`, so the order of the weights and their decoding are the same.
+//! A step loads all its operands first and releases its stage before it decodes them.
 
 use cuda_std::ptx::mma;
 use cuda_std::warp;
@@ -10,7 +10,7 @@ use fp4_formats::gemm::hopper::repack::CHUNK_BLOCKS;
 
 use super::consumer::{Consumer, load};
 use super::decode::{Product, STEPS};
-use super::sharing::release;
+use super::multicast::release;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
 
@@ -21,7 +21,7 @@ const ROW: u32 = BOX_COLUMNS * OPERAND_BYTES;
 const PIECE: u32 = 16;
 /// Tokens of a product.
 const TOKENS: u32 = 8;
-/// Sums of a thread a product.
+/// Sums of a thread that one product adds to.
 const SUMS_EACH: usize = 4;
 
 /// A thread's operands of eight tokens by 64 columns, for each product of 16 columns.
@@ -33,7 +33,7 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
     /// # Safety
     /// As [`multiply`](Self::multiply).
     #[inline(always)]
-    pub unsafe fn multiply_by_warp<const STAGES: u32>(
+    pub unsafe fn multiply_mma_sync<const STAGES: u32>(
         &mut self,
         config: &HopperConfig,
         count: u32,
@@ -41,8 +41,8 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
         ring: Ring<STAGES>,
         cursor: &mut Cursor<STAGES>,
     ) {
-        // Products of even and of odd number add to sums of their own: a product takes
-        // longer than the next one's operands.
+        // Products of even and odd number add to separate sums: a product takes longer than
+        // decoding the operands of the next.
         let mut sums = [[0.0; SUMS]; 2];
         for _ in 0..count {
             // SAFETY: the stage has arrived when the wait returns, and is read when it is
@@ -60,7 +60,7 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
                         let fragment = W::fragment(words[k], scales, k);
                         for i in 0..SUMS / SUMS_EACH {
                             let sums = &mut sums[k % 2].as_chunks_mut().0[i];
-                            W::multiply_by_warp(sums, fragment, tokens[i][kb][k]);
+                            W::multiply_mma_sync(sums, fragment, tokens[i][kb][k]);
                         }
                     }
                 }
@@ -73,7 +73,7 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
     }
 }
 
-/// The stage's tokens as operands, for up to 16 tokens; a `GROUPS`th of eight each.
+/// The stage's activations as operands, eight tokens each, for up to 16 tokens.
 ///
 /// # Safety
 /// The warp is converged; the stage's activations, at the shared address, have arrived.

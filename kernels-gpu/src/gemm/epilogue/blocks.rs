@@ -4,12 +4,12 @@
 //! thread has a whole block, whatever the architecture: it needs no other's maximum.
 
 use cuda_std::ptx::{float, marker, memory};
-use fp4_formats::gemm::{Epilogue, OUT_NVFP4, OUT_RECIPE, Problem};
+use fp4_formats::gemm::{Epilogue, OUT_RECIPE, Problem, Sink};
 use fp4_formats::layout::{TILE_BLOCKS, TILE_ROWS};
 use fp4_formats::recipe::{BlockScale, Nvfp4Tensor};
 use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout};
 
-use super::epilogue::{self, COLUMNS};
+use super::{COLUMNS, affine, element};
 use crate::quantize::{AnyRange, F32};
 
 /// Columns of a block.
@@ -17,33 +17,27 @@ pub const BLOCK: usize = Nvfp4::BLOCK;
 
 const _: () = assert!(BLOCK == 2 * COLUMNS);
 
-/// Whether the result is NVFP4.
-#[inline(always)]
-pub fn wanted(epilogue: &Epilogue) -> bool {
-    epilogue.out_type == OUT_NVFP4
-}
-
-/// Applies factors and bias to the sums of row `m`, columns `n..n + 16`, quantises and
-/// stores them. `unit` is the value of a sum's 1.
+/// Quantises and stores the results of the sums of row `m`, columns `n..n + 16`. `unit` is the
+/// value of a sum's 1.
 ///
 /// # Safety
-/// Row and columns are of batch entry `batch` of `problem`, `n` a multiple of 16; the
-/// pointers of `epilogue` are what its documentation says, for a result in NVFP4.
+/// Row and columns are of matrix `matrix` of `problem`, `n` a multiple of 16; the pointers of
+/// `epilogue` are what its documentation says, for a result in NVFP4.
 #[inline(always)]
 pub unsafe fn store(
     epilogue: &Epilogue,
     problem: &Problem,
     unit: f32,
-    batch: u32,
+    matrix: u32,
     [m, n]: [u32; 2],
     [low, high]: [[f32; COLUMNS]; 2],
 ) {
     const ALL: u32 = COLUMNS as u32;
-    // SAFETY: all columns exist, and the block's place is the caller's.
+    // SAFETY: row and columns exist, and the block's place is inside the result.
     unsafe {
-        let low = epilogue::apply(epilogue, unit, [m, n], ALL, low);
-        let high = epilogue::apply(epilogue, unit, [m, n + ALL], ALL, high);
-        store_results(epilogue, problem, batch, [m, n], [low, high]);
+        let low = affine::row_results(epilogue, unit, [m, n], ALL, low);
+        let high = affine::row_results(epilogue, unit, [m, n + ALL], ALL, high);
+        store_results(&epilogue.sink, problem, matrix, [m, n], [low, high]);
     }
 }
 
@@ -53,19 +47,19 @@ pub unsafe fn store(
 /// As [`store`].
 #[inline(always)]
 pub unsafe fn store_results(
-    epilogue: &Epilogue,
+    sink: &Sink,
     problem: &Problem,
-    batch: u32,
+    matrix: u32,
     [m, n]: [u32; 2],
     results: [[f32; COLUMNS]; 2],
 ) {
     let amax = float::max_nan_f32(magnitude(results[0]), magnitude(results[1]));
-    let scale = block_scale(epilogue, amax);
+    let scale = block_scale(sink, amax);
     let codes = results.map(|half| scale.codes::<AnyRange<F32>>(half));
     // SAFETY: the block's codes and scale.
     unsafe {
-        memory::st_global_v2_b32(code_address(epilogue, problem, batch, [m, n]), codes);
-        store_scale(epilogue, problem, batch, [m, n / BLOCK as u32], scale);
+        memory::st_global_v2_b32(code_address(sink, problem, matrix, [m, n]), codes);
+        store_scale(sink, problem, matrix, [m, n / BLOCK as u32], scale);
     }
 }
 
@@ -81,16 +75,16 @@ fn magnitude(values: [f32; COLUMNS]) -> f32 {
 
 /// The scale of a block of largest magnitude `amax`.
 #[inline(always)]
-fn block_scale(epilogue: &Epilogue, amax: f32) -> BlockScale {
-    // As in `here`.
-    let parameter = marker::pin(epilogue.scales.parameter.to_bits());
+fn block_scale(sink: &Sink, amax: f32) -> BlockScale {
+    // Pinned as in `here`.
+    let parameter = marker::pin(sink.scales.parameter.to_bits());
     Nvfp4Tensor::new(OUT_RECIPE, f32::from_bits(parameter)).block::<AnyRange<F32>>(amax)
 }
 
-/// Address of the codes from element `[m, n]` of a batch entry on.
+/// Address of the codes from element `[m, n]` of a matrix on.
 #[inline(always)]
-fn code_address(epilogue: &Epilogue, problem: &Problem, batch: u32, place: [u32; 2]) -> u64 {
-    epilogue.out + epilogue::element(epilogue, problem, batch, place) / 2
+fn code_address(sink: &Sink, problem: &Problem, matrix: u32, place: [u32; 2]) -> u64 {
+    sink.out + element(sink, problem.n, matrix, place) / 2
 }
 
 /// Stores a block's scale, and after a row's last one the padding in the same tile.
@@ -99,19 +93,19 @@ fn code_address(epilogue: &Epilogue, problem: &Problem, batch: u32, place: [u32;
 /// As [`store`].
 #[inline(always)]
 unsafe fn store_scale(
-    epilogue: &Epilogue,
+    sink: &Sink,
     problem: &Problem,
-    batch: u32,
+    matrix: u32,
     [m, block]: [u32; 2],
     scale: BlockScale,
 ) {
     let problem = here(problem);
     let blocks = problem.n / BLOCK as u32;
-    let at = scale_address(epilogue, &problem, batch, m, block);
+    let at = scale_address(sink, &problem, matrix, m, block);
     // SAFETY: the block's scale, and what pads its row.
     unsafe {
         memory::st_global_b8(at, u16::from(scale.byte));
-        if epilogue.scales.blocked != 0 && block + 1 == blocks {
+        if sink.scales.blocked != 0 && block + 1 == blocks {
             // The scales of a row in a tile are consecutive.
             for i in 1..TILE_BLOCKS as u32 {
                 if block % TILE_BLOCKS as u32 + i < TILE_BLOCKS as u32 {
@@ -137,16 +131,16 @@ fn here(problem: &Problem) -> Problem {
 /// As [`store`].
 #[inline(always)]
 pub unsafe fn pad_rows(
-    epilogue: &Epilogue,
+    sink: &Sink,
     problem: &Problem,
-    batch: u32,
+    matrix: u32,
     [first, count]: [u32; 2],
     [thread, threads]: [u32; 2],
 ) {
     let problem = here(problem);
     let blocks = (problem.n / BLOCK as u32).next_multiple_of(TILE_BLOCKS as u32);
     let count = count.min(blocks.saturating_sub(first));
-    if epilogue.scales.blocked == 0 || count == 0 {
+    if sink.scales.blocked == 0 || count == 0 {
         return;
     }
     let rows = problem.m.next_multiple_of(TILE_ROWS as u32) - problem.m;
@@ -154,16 +148,16 @@ pub unsafe fn pad_rows(
     while item < rows * count {
         let (row, block) = (problem.m + item / count, first + item % count);
         // SAFETY: a byte of the padding.
-        unsafe { memory::st_global_b8(scale_address(epilogue, &problem, batch, row, block), 0) };
+        unsafe { memory::st_global_b8(scale_address(sink, &problem, matrix, row, block), 0) };
         item += threads;
     }
 }
 
 /// Address of the scale of block `block` of row `m`, either of which may be padding.
 #[inline(always)]
-fn scale_address(epilogue: &Epilogue, problem: &Problem, batch: u32, m: u32, block: u32) -> u64 {
+fn scale_address(sink: &Sink, problem: &Problem, matrix: u32, m: u32, block: u32) -> u64 {
     let layout =
-        if epilogue.scales.blocked != 0 { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
+        if sink.scales.blocked != 0 { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
     let offset = layout.offset(m as usize, block as usize, problem.n as usize / BLOCK);
-    epilogue.scales.out + u64::from(batch) * epilogue.scales.stride + offset as u64
+    sink.scales.out + u64::from(matrix) * sink.scales.stride + offset as u64
 }

@@ -1,0 +1,297 @@
+//! Which CTA computes which K steps of which tiles.
+//!
+//! The K steps of all tiles form one row, tile after tile. A [`Schedule`] cuts it into runs:
+//!
+//! | [`Split`] | launch | the run of a CTA |
+//! |---|---|---|
+//! | `None` | one CTA per tile, or persistent CTAs where tiles exceed the CTAs that fit | a tile; persistent CTAs take even runs, as under stream-K |
+//! | `Cluster(n)` (split-K) | one cluster of `n` CTAs per tile | one of `n` even parts of the tile's steps |
+//! | `StreamK` | one CTA per SM | an even part of all steps, wherever tiles end |
+//!
+//! What is called a CTA here is a cluster where its CTAs share an operand by multicast: they
+//! compute neighbouring tiles, counted as one, in lockstep.
+//!
+//! # Stream-K
+//! A run is the end of one tile, perhaps whole tiles, and the beginning of another. The CTA whose
+//! run holds a tile's last step *owns* the tile. The other CTAs of the tile, its *contributors*,
+//! send the owner their partial sums through memory, and the owner adds them (the *fix-up*).
+//!
+//! A CTA works through its run from the back. It therefore sends the partial sums of its last
+//! tile before it waits for anything, and it waits only for CTAs with lower numbers, which the
+//! hardware starts first: no CTA waits for one that may not have started.
+//!
+//! # Split-K
+//! The CTAs of a cluster start together and exchange partial sums through their shared memory.
+
+use super::Split;
+
+/// The division of the K steps of all tiles among CTAs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Schedule {
+    /// K steps of a tile.
+    pub steps: u32,
+    /// Steps in the run of a CTA, at least 1.
+    pub share: u32,
+    /// The first so many CTAs have one step more.
+    pub longer: u32,
+    /// CTAs of a cluster that split the K of one tile; 1 if runs ignore where tiles end.
+    pub cluster: u32,
+}
+
+/// Some K steps of one tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item {
+    /// Number of the tile.
+    pub tile: u32,
+    /// First of its steps.
+    pub first: u32,
+    /// The step after the last.
+    pub end: u32,
+}
+
+/// The part of a CTA's run that is not done yet: steps of the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// First step.
+    pub first: u32,
+    /// The step after the last.
+    pub end: u32,
+}
+
+impl Schedule {
+    /// The schedule of `split` for `tiles` tiles of `steps` steps; `fit` is how many CTAs run at a
+    /// time (`None`) or how many SMs there are (`StreamK`). `None` where a CTA would have no step,
+    /// or where the row is longer than 32 bits can number.
+    pub const fn new(split: Split, tiles: u64, steps: u32, fit: u64) -> Option<Self> {
+        match split {
+            Split::Cluster(cluster) => Self::split_k(tiles, steps, cluster),
+            Split::None => {
+                let ctas = if tiles < fit { tiles } else { fit };
+                Self::stream_k(tiles, steps, ctas as u32)
+            }
+            Split::StreamK => {
+                let Some(total) = tiles.checked_mul(steps as u64) else { return None };
+                let ctas = if total < fit { total } else { fit };
+                Self::stream_k(tiles, steps, ctas as u32)
+            }
+        }
+    }
+
+    /// Even runs of `tiles` tiles of `steps` steps for `ctas` CTAs. `None` where a CTA would have
+    /// no step, or where the steps' numbers exceed 32 bits.
+    pub const fn stream_k(tiles: u64, steps: u32, ctas: u32) -> Option<Self> {
+        let total = match tiles.checked_mul(steps as u64) {
+            Some(total) if total <= u32::MAX as u64 => total as u32,
+            _ => return None,
+        };
+        if ctas == 0 || ctas > total {
+            return None;
+        }
+        Some(Self { steps, share: total / ctas, longer: total % ctas, cluster: 1 })
+    }
+
+    /// Tiles of `steps` steps, each computed by a cluster of `cluster` CTAs, more than one. `None`
+    /// where a CTA would have no step, or where the steps' numbers exceed 32 bits.
+    pub const fn split_k(tiles: u64, steps: u32, cluster: u32) -> Option<Self> {
+        if cluster < 2 || cluster > steps || steps.checked_mul(cluster).is_none() {
+            return None;
+        }
+        match tiles.checked_mul(steps as u64) {
+            Some(total) if total <= u32::MAX as u64 => {}
+            _ => return None,
+        }
+        Some(Self { steps, share: steps / cluster, longer: 0, cluster })
+    }
+
+    /// The steps of a tile that CTA `rank` of a cluster computes: the first, and the one after
+    /// the last. All of them if the cluster does not split K.
+    #[inline(always)]
+    pub const fn k_part(&self, rank: u32) -> (u32, u32) {
+        (self.steps * rank / self.cluster, self.steps * (rank + 1) / self.cluster)
+    }
+
+    /// First step of CTA `cta`'s run.
+    const fn first(&self, cta: u32) -> u32 {
+        cta * self.share + if cta < self.longer { cta } else { self.longer }
+    }
+
+    /// CTA `cta`'s run.
+    pub const fn run(&self, cta: u32) -> Run {
+        if self.cluster > 1 {
+            let (start, rank) = (cta / self.cluster * self.steps, cta % self.cluster);
+            let (first, end) = self.k_part(rank);
+            return Run { first: start + first, end: start + end };
+        }
+        Run { first: self.first(cta), end: self.first(cta + 1) }
+    }
+
+    /// What is left of CTA `cta`'s run if the steps from `end` on are done.
+    pub const fn rest(&self, cta: u32, end: u32) -> Run {
+        Run { end, ..self.run(cta) }
+    }
+
+    /// The CTA whose run holds a step of the row.
+    pub const fn cta_of(&self, step: u32) -> u32 {
+        // The end of the longer runs fits 32 bits: it is one of the row's steps.
+        let longer = self.longer * (self.share + 1);
+        if step < longer {
+            step / (self.share + 1)
+        } else {
+            self.longer + (step - longer) / self.share
+        }
+    }
+
+    /// The most CTAs that compute steps of the same tile.
+    pub const fn parts(&self) -> u32 {
+        if self.cluster > 1 {
+            return self.cluster;
+        }
+        if self.steps <= 1 { 1 } else { (self.steps - 2) / self.share + 2 }
+    }
+
+    /// Whether partial sums go from CTA to CTA through global memory.
+    pub const fn has_fix_up(&self) -> bool {
+        self.cluster == 1 && (self.longer > 0 || !self.share.is_multiple_of(self.steps))
+    }
+
+    /// The most steps that a CTA computes.
+    pub const fn most(&self) -> u32 {
+        if self.cluster > 1 {
+            return self.steps.div_ceil(self.cluster);
+        }
+        if self.longer > 0 { self.share + 1 } else { self.share }
+    }
+
+    /// The most steps of one tile that one CTA computes.
+    pub const fn longest(&self) -> u32 {
+        let run = self.most();
+        if run < self.steps { run } else { self.steps }
+    }
+
+    /// CTAs of the launch, for as many tiles as the schedule was made for.
+    pub const fn ctas(&self, tiles: u64) -> u64 {
+        match self.cluster {
+            1 => (tiles * self.steps as u64 - self.longer as u64) / self.share as u64,
+            cluster => tiles * cluster as u64,
+        }
+    }
+}
+
+impl Run {
+    /// Whether nothing is left.
+    pub const fn is_empty(&self) -> bool {
+        self.first >= self.end
+    }
+
+    /// Takes what is left of the run's last tile. Something is left.
+    #[inline(always)]
+    pub const fn take(&mut self, schedule: &Schedule) -> Item {
+        let tile = (self.end - 1) / schedule.steps;
+        let start = tile * schedule.steps;
+        let first = if start > self.first { start } else { self.first };
+        let item = Item { tile, first: first - start, end: self.end - start };
+        self.end = first;
+        item
+    }
+}
+
+impl Item {
+    /// How many steps.
+    pub const fn count(&self) -> u32 {
+        self.end - self.first
+    }
+
+    /// Whether the CTA that computes them owns the tile.
+    pub const fn owned(&self, schedule: &Schedule) -> bool {
+        self.end == schedule.steps
+    }
+
+    /// The first CTA that computes steps of the tile.
+    pub const fn first_cta(&self, schedule: &Schedule) -> u32 {
+        schedule.cta_of(self.tile * schedule.steps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::vec;
+
+    /// Every step of every tile is computed once, a CTA sends the partial sums of at most one tile
+    /// and sends them first, and owners find their contributors.
+    #[test]
+    fn every_step_is_done_once() {
+        let sizes = [(1, 1), (1, 9), (3, 7), (32, 56), (56, 16), (56, 128), (200, 3), (5, 1)];
+        for (tiles, steps) in sizes {
+            for ctas in [1, 2, 3, 5, 31, 64, 112, 132, 133, 264, 777] {
+                let Some(schedule) = Schedule::stream_k(tiles, steps, ctas) else {
+                    assert!(u64::from(ctas) > tiles * u64::from(steps));
+                    continue;
+                };
+                let mut done = vec![0u32; (tiles * u64::from(steps)) as usize];
+                let mut sent = vec![None; ctas as usize];
+                let mut parts = vec![0u32; tiles as usize];
+                for cta in 0..ctas {
+                    let mut run = schedule.run(cta);
+                    assert!(!run.is_empty());
+                    let mut at = 0;
+                    while !run.is_empty() {
+                        let item = run.take(&schedule);
+                        assert!(item.count() > 0 && item.count() <= schedule.longest());
+                        parts[item.tile as usize] += 1;
+                        for step in item.first..item.end {
+                            done[(item.tile * steps + step) as usize] += 1;
+                            assert_eq!(schedule.cta_of(item.tile * steps + step), cta);
+                        }
+                        if item.owned(&schedule) {
+                            for contributor in item.first_cta(&schedule)..cta {
+                                assert_eq!(sent[contributor as usize], Some(item.tile));
+                            }
+                        } else {
+                            assert_eq!(at, 0, "partial sums are sent first");
+                            sent[cta as usize] = Some(item.tile);
+                        }
+                        at += 1;
+                    }
+                }
+                assert!(done.iter().all(|&times| times == 1), "{tiles} x {steps} by {ctas}");
+                assert!(parts.iter().all(|&parts| parts <= schedule.parts()));
+            }
+        }
+    }
+
+    /// The CTAs of a cluster compute every step of their tile once.
+    #[test]
+    fn clusters_share_a_tile_each() {
+        for (tiles, steps) in [(1, 2), (3, 7), (32, 56), (5, 129)] {
+            for cluster in 2..=8.min(steps) {
+                let schedule = Schedule::split_k(tiles, steps, cluster).unwrap();
+                let mut next = 0;
+                for cta in 0..tiles as u32 * cluster {
+                    let mut run = schedule.run(cta);
+                    assert_eq!(run.first, next);
+                    next = run.end;
+                    let item = run.take(&schedule);
+                    assert!(run.is_empty() && item.count() > 0);
+                    assert!(item.count() <= schedule.most());
+                    assert_eq!(item.tile, cta / cluster);
+                }
+                assert_eq!(u64::from(next), tiles * u64::from(steps));
+            }
+        }
+        assert_eq!(Schedule::split_k(1, 3, 4), None);
+        assert_eq!(Schedule::split_k(1, 3, 1), None);
+        assert_eq!(Schedule::split_k(1 << 31, 2, 2), None);
+    }
+
+    #[test]
+    fn schedules_that_do_not_exist() {
+        assert_eq!(Schedule::stream_k(1, 3, 4), None);
+        assert_eq!(Schedule::stream_k(1, 3, 0), None);
+        assert_eq!(Schedule::stream_k(0, 3, 1), None);
+        assert_eq!(Schedule::stream_k(1 << 31, 2, 132), None);
+        assert_eq!(Schedule::stream_k(u64::MAX, 2, 132), None);
+    }
+}

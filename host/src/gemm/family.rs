@@ -1,0 +1,187 @@
+//! What a family of tensor cores contributes to a GEMM: its kernels as candidates of a plan, the
+//! order of its weights, and its launch. Everything else is common to all families.
+
+use std::fmt;
+use std::sync::Arc;
+
+use fp4_formats::gemm::{Epilogue, Problem, ResultType};
+use fp4_formats::quantize::Format;
+use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
+use fp4_formats::{Arch, ScaleLayout, Swizzle, TensorFamily};
+use ptx_emu::LaunchReport;
+use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
+
+use super::plan::{Candidate, Reads, Request};
+use super::strides::Entries;
+use super::weights::BlockRows;
+use super::{
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, WeightForm, Workspace, blackwell,
+    hopper,
+};
+use crate::device::Device;
+use crate::error::Result;
+use crate::quantize::device::Step;
+
+/// A family of tensor cores.
+pub(super) trait Family: Sync {
+    /// The kernels that take the problem and are not ruled out by overrides, the cheapest first.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::error::Error::Shape) where no kernel takes the formats, and for
+    /// overrides that name an unknown kernel or a split that no kernel makes.
+    fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>>;
+
+    /// Tokens of the tiles of all kernels that take these formats, in any order.
+    fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize>;
+
+    /// The order of repacked weights for activations of `kind`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::error::Error::Shape) where no kernel takes the formats.
+    fn weight_form(
+        &self,
+        format: Format,
+        kind: ActivationKind,
+        sizes: [u32; 2],
+    ) -> Result<WeightForm>;
+
+    /// Bytes of `batch` matrices in that order; `None` where they cannot be counted.
+    fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize>;
+
+    /// Fills `bytes`, zeroed and of [`weight_bytes`](Self::weight_bytes), with the matrices of
+    /// `weights`, on all cores.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::error::Error::Memory).
+    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<()>;
+}
+
+/// The family of a target.
+pub(super) fn family(arch: Arch) -> &'static dyn Family {
+    of_tensor(arch.tensor())
+}
+
+/// The family by its tensor cores.
+pub(super) fn of_tensor(tensor: TensorFamily) -> &'static dyn Family {
+    match tensor {
+        TensorFamily::Wgmma => &hopper::Hopper,
+        TensorFamily::Tcgen05 => &blackwell::Blackwell,
+    }
+}
+
+/// Grid and resources of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaunchShape {
+    pub ctas: u64,
+    pub cluster: u32,
+    pub threads: u32,
+    pub dynamic_shared: u32,
+    pub stages: u32,
+    /// Rows of `B` and tokens of a CTA's tile.
+    pub tile: [u32; 2],
+}
+
+/// A kernel with a way to run one problem: a candidate of a plan.
+pub(super) trait Kernel: fmt::Debug + Send + Sync {
+    /// Its name and its estimated cost.
+    fn candidate(&self) -> Candidate;
+
+    /// Its launch.
+    fn shape(&self) -> LaunchShape;
+
+    /// What it copies of the operands.
+    fn reads(&self) -> Reads;
+
+    /// f32 additions, one after the other, that lead to a result.
+    fn additions(&self) -> u32;
+
+    /// The weights that it takes.
+    fn weight_form(&self) -> WeightForm;
+
+    /// What decoded activations are multiplied with before the product.
+    fn decoded_scale(&self, kind: ActivationKind) -> f32;
+
+    /// Bytes of workspace for activations of `kind`.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`](crate::error::Error::Overflow).
+    fn workspace_bytes(&self, kind: ActivationKind) -> Result<usize>;
+
+    /// The launches that decode activations or lay them out, before the product.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::error::Error::Shape) for more rows than they take.
+    fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>>;
+
+    /// Cycles of the model in which a CTA stores its part of a tile.
+    fn store_cycles(&self, result: ResultType) -> u64;
+
+    /// Why it runs as it does, a sentence each; `chosen` says who chose it.
+    fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String>;
+
+    /// How results get to memory, where that depends on the result's place.
+    fn store_path(&self, gemm: &Gemm) -> Option<&'static str>;
+
+    /// Queues the launches of a product.
+    ///
+    /// # Errors
+    /// As [`Gemm::launch`].
+    fn launch(&self, launch: Launch<'_>) -> Result<Vec<LaunchReport>>;
+}
+
+/// What a product is launched with. Sizes of weights, result and vectors are checked; those of the
+/// activations and the workspace are not.
+pub(super) struct Launch<'a> {
+    pub gemm: &'a Gemm,
+    pub activations: ActivationBuffers<'a>,
+    pub weights: &'a DeviceWeights,
+    pub workspace: Option<&'a Workspace>,
+    pub epilogue: Epilogue,
+}
+
+/// Encodes the map of a tensor at `address`.
+///
+/// # Errors
+/// [`DeviceError`](crate::device::DeviceError).
+pub(super) fn encode_map(
+    device: &Device,
+    shape: &TensorMapShape,
+    address: u64,
+) -> Result<TensorMap> {
+    let element = match shape.element {
+        MapElement::U8 => ElementType::U8,
+        MapElement::U16 => ElementType::U16,
+        MapElement::U32 => ElementType::U32,
+    };
+    let rank = shape.rank;
+    let map = tensor_map::TensorMap {
+        swizzle: match shape.swizzle {
+            Swizzle::None => tensor_map::Swizzle::None,
+            Swizzle::B32 => tensor_map::Swizzle::B32,
+            Swizzle::B64 => tensor_map::Swizzle::B64,
+            Swizzle::B128 => tensor_map::Swizzle::B128,
+        },
+        l2_promotion: L2Promotion::B256,
+        ..tensor_map::TensorMap::tiled(
+            element,
+            address,
+            &shape.dims[..rank],
+            &shape.strides[..rank - 1],
+            &shape.box_dims[..rank],
+        )
+    };
+    Ok(TensorMap::from_bytes(&device.encode_tensor_map(&map)?))
+}
+
+/// Rows that one launch before the product takes, and how many launches there are: one for all
+/// matrices where they follow each other, or are one, else one for each.
+pub(super) fn launches(problem: &Problem, layout: ScaleLayout, entries: Entries) -> (u32, u64) {
+    let &Problem { m, l, .. } = problem;
+    match (entries, layout) {
+        (Entries::Dense, ScaleLayout::Linear) => (1, u64::from(l) * u64::from(m)),
+        (Entries::Shared, _) => (1, m.into()),
+        // Each entry's scales are padded in the 128x4 layout.
+        (Entries::Dense, ScaleLayout::Blocked128x4)
+        | (Entries::Apart, ScaleLayout::Linear | ScaleLayout::Blocked128x4) => (l, m.into()),
+    }
+}

@@ -1,0 +1,200 @@
+//! A kernel of sm_90a with a schedule for one problem.
+
+use fp4_formats::gemm::hopper::config::{self, K_STEP, MAX_BLOCKS, THREADS};
+use fp4_formats::gemm::hopper::estimate::{self, Estimate, Machine};
+use fp4_formats::gemm::hopper::{Operand, Scheme};
+use fp4_formats::gemm::{Problem, ResultType};
+use fp4_formats::quantize::{Format, dequantize_config};
+use fp4_formats::{FloatType, TensorFamily};
+use ptx_emu::LaunchReport;
+
+use crate::error::{Error, Result};
+use crate::gemm::family::{Kernel, Launch, LaunchShape, launches};
+use crate::gemm::plan::{Candidate, Reads};
+use crate::gemm::strides::Entries;
+use crate::gemm::{ActivationKind, Gemm, WeightForm};
+use crate::quantize::device::Step;
+use crate::shape::MAX_DIM;
+
+/// The decoded activations of MXFP4 are times this: its largest scales exceed bf16, its
+/// smallest do not need all of bf16's subnormals.
+const MXFP4_DECODED: f32 = 0.125;
+
+/// A kernel of sm_90a with a schedule for one problem.
+#[derive(Debug)]
+pub(super) struct HopperKernel {
+    pub problem: Problem,
+    pub machine: Machine,
+    pub estimate: Estimate,
+}
+
+/// Offsets in the workspace. The flags are at its start, whatever the plan, so that plans can
+/// share one; decoded activations or partial sums follow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HopperWorkspace {
+    /// Offset of the decoded activations.
+    pub activations: usize,
+    /// Offset of the partial sums.
+    pub partials: usize,
+    /// Bytes of all; 0 where none is needed.
+    pub bytes: usize,
+}
+
+impl HopperKernel {
+    /// Copies and vector loads start at multiples of this.
+    const ALIGNMENT: usize = 256;
+
+    /// What is where in the workspace.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`].
+    pub fn workspace(&self, kind: ActivationKind) -> Result<HopperWorkspace> {
+        let Estimate { config, schedule, ctas, .. } = &self.estimate;
+        let flags = self.machine.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
+        let decoded = match kind {
+            ActivationKind::Blocks { .. } => self.decoded_bytes(),
+            ActivationKind::Halves(_) => Some(0),
+        };
+        let sums =
+            if schedule.has_fix_up() { *ctas * u64::from(config.partial_bytes()) } else { 0 };
+        let overflow = || Error::Overflow {
+            what: "workspace".into(),
+            detail: format!("activations of {:?} and {sums} bytes of sums", self.problem),
+        };
+        let align = |bytes: usize| bytes.checked_next_multiple_of(Self::ALIGNMENT);
+        let bytes = || {
+            let (decoded, sums) = (decoded?, usize::try_from(sums).ok()?);
+            let activations = align(flags)?;
+            let partials = align(activations.checked_add(decoded)?)?;
+            let bytes = partials.checked_add(sums)?;
+            let bytes = if decoded + sums == 0 { 0 } else { bytes };
+            Some(HopperWorkspace { activations, partials, bytes })
+        };
+        bytes().ok_or_else(overflow)
+    }
+
+    /// Bytes of all decoded activations.
+    fn decoded_bytes(&self) -> Option<usize> {
+        let Problem { m, k, l, .. } = self.problem;
+        let matrix = 2 * u64::from(m) * u64::from(k);
+        usize::try_from(matrix.checked_mul(l.into())?).ok()
+    }
+}
+
+impl Kernel for HopperKernel {
+    fn candidate(&self) -> Candidate {
+        let Estimate { config, split, ctas, waves, cycles, bound, .. } = self.estimate;
+        Candidate { kernel: config.name, split, ctas, waves, cycles, bound }
+    }
+
+    fn shape(&self) -> LaunchShape {
+        let Estimate { config, schedule, ctas, resident, .. } = self.estimate;
+        LaunchShape {
+            ctas,
+            cluster: schedule.cluster * config.multicast,
+            threads: THREADS,
+            dynamic_shared: config.launch_shared_bytes(resident),
+            stages: config.stages(),
+            tile: [config.rows, config.tokens],
+        }
+    }
+
+    /// Of 16-bit or decoded activations and of repacked weights: the steps of all tiles, whoever
+    /// computes them.
+    fn reads(&self) -> Reads {
+        let (config, problem) = (self.estimate.config, &self.problem);
+        let tiles = config.tiles(problem);
+        let steps = tiles.count() * u64::from(problem.k.div_ceil(K_STEP));
+        Reads {
+            activation_passes: tiles.row_tiles().into(),
+            weight_passes: config.token_tiles(problem.m).into(),
+            bytes: steps
+                * u64::from(config.multicast * config.weight_bytes() + config.activation_bytes()),
+        }
+    }
+
+    fn additions(&self) -> u32 {
+        config::additions(&self.estimate.schedule)
+    }
+
+    fn weight_form(&self) -> WeightForm {
+        let Scheme { format, operand } = self.estimate.config.scheme;
+        let (activations, Problem { n, k, .. }) = (Some(operand), self.problem);
+        WeightForm { tensor: TensorFamily::Wgmma, format, activations, rows: n, columns: k }
+    }
+
+    fn decoded_scale(&self, kind: ActivationKind) -> f32 {
+        match kind {
+            ActivationKind::Blocks { format: Format::Mxfp4, .. } => MXFP4_DECODED,
+            ActivationKind::Blocks { format: Format::Nvfp4, .. } | ActivationKind::Halves(_) => 1.0,
+        }
+    }
+
+    fn workspace_bytes(&self, kind: ActivationKind) -> Result<usize> {
+        Ok(self.workspace(kind)?.bytes)
+    }
+
+    fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>> {
+        let ActivationKind::Blocks { format, layout } = kind else {
+            return Ok(Vec::new());
+        };
+        let output = match kind.operand() {
+            Operand::F16 => FloatType::F16,
+            Operand::Bf16 => FloatType::Bf16,
+        };
+        let config = dequantize_config(format, output);
+        let (launches, rows) = launches(&self.problem, layout, entries);
+        if rows > MAX_DIM {
+            return Err(Error::shape("rows of activations", format!("at most {MAX_DIM}"), rows));
+        }
+        let ctas = config.grid(rows as u32, self.problem.k, layout, self.machine.sms);
+        let step = Step { kernel: config.name, ctas, threads: config.threads() };
+        Ok(vec![step; launches as usize])
+    }
+
+    fn store_cycles(&self, result: ResultType) -> u64 {
+        let Estimate { config, schedule, .. } = &self.estimate;
+        estimate::store_cycles(config, schedule.cluster, result)
+    }
+
+    fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String> {
+        let Estimate { config, schedule, ctas, waves, bound, .. } = &self.estimate;
+        let mut why = vec![format!(
+            "{chosen}: {} {} of {} steps of K = {K_STEP}, at most {} steps per CTA, {ctas} CTAs in \
+             {waves} waves on {} SMs, the main loop bound by {bound}",
+            config.tiles(&self.problem).count(),
+            if config.multicast > 1 { "pairs of tiles" } else { "tiles" },
+            schedule.steps,
+            schedule.most(),
+            self.machine.sms,
+        )];
+        if schedule.parts() > 1 {
+            let place = if schedule.has_fix_up() { "the workspace" } else { "shared memory" };
+            why.push(format!(
+                "up to {} CTAs split the K of a tile; their partial sums meet in {place}",
+                schedule.parts()
+            ));
+        }
+        if config.multicast > 1 {
+            why.push(format!(
+                "{} CTAs of a cluster compute tiles of neighbouring rows; each copies {} of the {} \
+                 tokens to all by multicast",
+                config.multicast,
+                config.box_tokens(),
+                config.tokens
+            ));
+        }
+        if let ActivationKind::Blocks { .. } = kind {
+            why.push(format!("activations are decoded to {}, exactly", kind.operand().name()));
+        }
+        why
+    }
+
+    fn store_path(&self, _: &Gemm) -> Option<&'static str> {
+        None
+    }
+
+    fn launch(&self, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
+        self.queue(launch)
+    }
+}

@@ -1,0 +1,202 @@
+//! Modules of kernels on a device: each is loaded when one of its kernels is first used.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::env;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Instant;
+
+use fp4_formats::Family;
+use ptx_emu::Gpu;
+use serde::Serialize;
+
+use crate::cuda::{CudaDevice, CudaModule};
+use crate::device::DeviceError;
+use crate::error::{Error, Result};
+use crate::kernels::KernelFiles;
+
+/// Environment variable that says which code of the kernels a GPU is given: `auto`, `ptx`, `cubin`.
+pub const CODE_VARIABLE: &str = "NVFP4_KERNELS_CODE";
+
+/// Which code a GPU is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CodeRequest {
+    /// Machine code where there is some that the driver takes, else PTX.
+    #[default]
+    Auto,
+    /// PTX, which the driver compiles.
+    Ptx,
+    /// Machine code, and an error where there is none.
+    Cubin,
+}
+
+impl CodeRequest {
+    /// What [`CODE_VARIABLE`] asks for.
+    ///
+    /// # Errors
+    /// [`DeviceError::UnknownCode`].
+    pub fn from_environment() -> Result<Self, DeviceError> {
+        match env::var(CODE_VARIABLE).as_deref() {
+            Err(_) | Ok("auto" | "") => Ok(Self::Auto),
+            Ok("ptx") => Ok(Self::Ptx),
+            Ok("cubin") => Ok(Self::Cubin),
+            Ok(text) => Err(DeviceError::UnknownCode { text: text.into() }),
+        }
+    }
+}
+
+/// What a module was loaded from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// PTX that the driver compiled.
+    Ptx,
+    /// Machine code.
+    Cubin,
+    /// PTX that the emulator runs.
+    Emulated,
+}
+
+/// How a module was loaded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoadedModule {
+    /// Its kernels.
+    pub family: Family,
+    /// What was loaded.
+    pub code: Code,
+    /// Why that.
+    pub reason: String,
+    /// How long it took, reading the file included.
+    pub milliseconds: f64,
+}
+
+impl fmt::Display for LoadedModule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { family, code, reason, milliseconds } = self;
+        let code = match code {
+            Code::Ptx => "PTX",
+            Code::Cubin => "machine code",
+            Code::Emulated => "PTX for the emulator",
+        };
+        write!(f, "{family}: {code} in {milliseconds:.1} ms ({reason})")
+    }
+}
+
+/// The modules of a device.
+pub(crate) struct Modules {
+    files: KernelFiles,
+    request: CodeRequest,
+    cuda: Cache<CudaModule>,
+    emulated: Cache<Rc<ptx_emu::Module>>,
+    loaded: RefCell<Vec<LoadedModule>>,
+}
+
+/// Modules of one kind, by the kernels in them.
+struct Cache<T> {
+    by_entry: RefCell<HashMap<String, T>>,
+    by_family: RefCell<HashMap<Family, T>>,
+}
+
+impl<T> Default for Cache<T> {
+    fn default() -> Self {
+        Self { by_entry: RefCell::default(), by_family: RefCell::default() }
+    }
+}
+
+impl fmt::Debug for Modules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The code itself is thousands of lines that nobody wants to see.
+        f.debug_struct("Modules").field("loaded", &self.loaded()).finish_non_exhaustive()
+    }
+}
+
+impl Modules {
+    pub fn new(files: KernelFiles, request: CodeRequest) -> Self {
+        let (cuda, emulated, loaded) = Default::default();
+        Self { files, request, cuda, emulated, loaded }
+    }
+
+    pub fn files(&self) -> &KernelFiles {
+        &self.files
+    }
+
+    /// How the modules that are loaded were loaded, in that order.
+    pub fn loaded(&self) -> Vec<LoadedModule> {
+        self.loaded.borrow().clone()
+    }
+
+    /// The module that has the kernel `entry`, for launches on the stream of `gpu`.
+    pub fn cuda(&self, entry: &str, gpu: &CudaDevice) -> Result<CudaModule> {
+        let module = self.get(&self.cuda, entry, |listed| self.load_on_gpu(listed, gpu))?;
+        Ok(module.on(gpu)?)
+    }
+
+    /// The module that has the kernel `entry`, for the emulator of `gpu`.
+    pub fn emulated(&self, entry: &str, gpu: &Gpu) -> Result<Rc<ptx_emu::Module>> {
+        self.get(&self.emulated, entry, |listed| {
+            let module = ptx_emu::Module::load(&self.files.ptx(listed)?, gpu)?;
+            Ok((Rc::new(module), Code::Emulated, format!("an emulated {}", gpu.name)))
+        })
+    }
+
+    fn get<T: Clone>(
+        &self,
+        cache: &Cache<T>,
+        entry: &str,
+        load: impl FnOnce(&nvfp4_manifest::Module) -> Result<(T, Code, String)>,
+    ) -> Result<T> {
+        if let Some(module) = cache.by_entry.borrow().get(entry) {
+            return Ok(module.clone());
+        }
+        let listed = self.files.module_of(entry)?;
+        let found = cache.by_family.borrow().get(&listed.family).cloned();
+        let module = match found {
+            Some(module) => module,
+            None => {
+                let start = Instant::now();
+                let (module, code, reason) = load(listed)?;
+                let milliseconds = start.elapsed().as_secs_f64() * 1e3;
+                let how = LoadedModule { family: listed.family, code, reason, milliseconds };
+                self.loaded.borrow_mut().push(how);
+                cache.by_family.borrow_mut().insert(listed.family, module.clone());
+                module
+            }
+        };
+        cache.by_entry.borrow_mut().insert(entry.to_owned(), module.clone());
+        Ok(module)
+    }
+
+    fn load_on_gpu(
+        &self,
+        listed: &nvfp4_manifest::Module,
+        gpu: &CudaDevice,
+    ) -> Result<(CudaModule, Code, String)> {
+        let ptx = |reason: String| {
+            Ok::<_, Error>((gpu.load(&self.files.ptx(listed)?)?, Code::Ptx, reason))
+        };
+        if self.request == CodeRequest::Ptx {
+            return ptx(format!("{CODE_VARIABLE} asks for it"));
+        }
+        let Some(described) = &listed.cubin else {
+            if self.request == CodeRequest::Cubin {
+                return Err(DeviceError::NoMachineCode { family: listed.family }.into());
+            }
+            return ptx("no machine code was made: there was no ptxas".into());
+        };
+        let counts = listed.kernels.iter().map(|kernel| (kernel.name.clone(), kernel.parameters));
+        let cubin = self.files.cubin(listed)?.unwrap_or_default();
+        // SAFETY: the file is as ptxas wrote it: its fingerprint is the manifest's.
+        match unsafe { gpu.load_cubin(&cubin, counts.collect()) } {
+            Ok(module) => {
+                let (arch, (major, minor)) =
+                    (self.files.manifest().arch, gpu.info().compute_capability);
+                let assembler = &described.assembler;
+                let reason = format!("{assembler} for {arch}, compute capability {major}.{minor}");
+                Ok((module, Code::Cubin, reason))
+            }
+            Err(error) if self.request == CodeRequest::Cubin => Err(error.into()),
+            Err(error) => ptx(format!("the machine code was refused: {error}")),
+        }
+    }
+}

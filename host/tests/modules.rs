@@ -1,0 +1,85 @@
+//! Modules of kernels: loaded when first used, and refused by name where they are missing or are
+//! not those of this program.
+
+mod support;
+
+use fp4_formats::{Arch, Family, ceiling, gemv};
+use nvfp4::device::{Device, Kernels};
+use nvfp4::error::Error;
+use nvfp4::kernels::{KernelFiles, KernelsError};
+use support::{Folder, write_kernels, write_no_kernels};
+
+const PTX: &str = ".version 9.0\n.target sm_90a\n.address_size 64\n";
+
+fn open(folder: &Folder) -> Kernels {
+    let device = Device::open(&"emu:h200".parse().expect("known")).expect("opens");
+    device.kernels(Some(folder.path())).expect("a manifest")
+}
+
+fn refused(kernels: &Kernels, entry: &str) -> KernelsError {
+    match kernels.load([entry]) {
+        Err(Error::Kernels(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_module_is_loaded_when_it_is_used() {
+    let folder = Folder::new("modules-lazy");
+    write_no_kernels(folder.path(), Arch::Sm90a);
+    let kernels = open(&folder);
+    assert!(kernels.loaded().is_empty());
+    for _ in 0..2 {
+        kernels.load(gemv::CONFIGS.iter().map(|config| config.name)).expect("loads");
+        let families: Vec<Family> = kernels.loaded().iter().map(|module| module.family).collect();
+        assert_eq!(families, [Family::Gemv]);
+    }
+    let shared = kernels.clone();
+    shared.load([ceiling::NAME]).expect("loads");
+    assert_eq!(kernels.loaded().len(), 2);
+    assert_eq!(kernels.files().check().map_err(|error| error.to_string()), Ok(()));
+}
+
+#[test]
+fn families_that_are_missing_or_stale_are_named() {
+    let folder = Folder::new("modules-missing");
+    let gemv = gemv::CONFIGS[0].name;
+    write_kernels(folder.path(), Arch::Sm90a, &[(Family::Gemv, PTX, &[gemv])], 1);
+    let kernels = open(&folder);
+    kernels.load([gemv]).expect("it is there");
+
+    let error = refused(&kernels, ceiling::NAME);
+    assert!(matches!(error, KernelsError::NoFamily { family: Family::Ceiling, .. }), "{error}");
+    assert!(error.to_string().contains("has no module of ceiling"), "{error}");
+    let error = refused(&kernels, gemv::CONFIGS[1].name);
+    assert!(matches!(error, KernelsError::Stale { family: Family::Gemv, .. }), "{error}");
+    assert!(error.to_string().contains("the module of gemv in"), "{error}");
+    let error = refused(&kernels, "gemm");
+    assert!(matches!(error, KernelsError::NoKernel { .. }), "{error}");
+    assert!(kernels.files().check().is_err());
+}
+
+#[test]
+fn files_that_the_manifest_does_not_describe_are_refused() {
+    let folder = Folder::new("modules-changed");
+    write_no_kernels(folder.path(), Arch::Sm90a);
+    let module = folder.file("sm_90a").join("ceiling.ptx");
+    std::fs::write(&module, format!("{PTX}\n")).expect("written");
+    let error = refused(&open(&folder), ceiling::NAME);
+    assert!(matches!(error, KernelsError::Changed { family: Family::Ceiling, .. }), "{error}");
+    std::fs::remove_file(&module).expect("removed");
+    let error = refused(&open(&folder), ceiling::NAME);
+    assert!(matches!(error, KernelsError::Unreadable { family: Family::Ceiling, .. }), "{error}");
+}
+
+#[test]
+fn manifests_that_are_others_are_refused() {
+    let folder = Folder::new("modules-others");
+    write_no_kernels(folder.path(), Arch::Sm90a);
+    std::fs::rename(folder.file("sm_90a"), folder.file("sm_100a")).expect("renamed");
+    let error = KernelFiles::find(Arch::Sm100a, Some(folder.path())).expect_err("refused");
+    assert!(error.to_string().ends_with("architecture must be sm_100a, got sm_90a"), "{error}");
+    std::fs::write(folder.file("sm_100a").join("manifest.json"), "{}").expect("written");
+    let error = KernelFiles::find(Arch::Sm100a, Some(folder.path())).expect_err("refused");
+    assert!(matches!(error, KernelsError::Manifest(_)), "{error}");
+}

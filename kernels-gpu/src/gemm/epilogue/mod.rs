@@ -1,0 +1,53 @@
+//! The epilogue of both architectures: from f32 sums to results in memory.
+//!
+//! ```text
+//! sums --affine--> alpha * row * column * sum + bias --combine--> results --sink--> memory
+//! ```
+//!
+//! | file | step |
+//! |---|---|
+//! | [`affine`] | factors and bias; the only place that computes the formula |
+//! | [`combine`] | sums to results: the identity |
+//! | [`direct`] | sink: threads convert and store floats |
+//! | [`blocks`] | sink: threads quantise blocks of 16 columns to NVFP4 and store codes and scales |
+//!
+//! sm_100a has one more sink for floats, boxes of results that the copy engine stores; it converts
+//! by [`direct::Bits`], too, which is the only place that looks at the type of a float result.
+//!
+//! A thread holds neighbouring sums of one token ([`affine::row_results`]) or of one column
+//! ([`affine::column_results`]).
+
+pub mod affine;
+pub mod blocks;
+pub mod combine;
+pub mod direct;
+
+use fp4_formats::FloatType;
+use fp4_formats::gemm::{OUT_NVFP4, Sink};
+
+/// Neighbouring columns that a thread stores together: 16 bytes of 16-bit results.
+pub const COLUMNS: usize = 8;
+
+/// Whether the result is NVFP4.
+#[inline(always)]
+pub fn is_nvfp4(sink: &Sink) -> bool {
+    sink.out_type == OUT_NVFP4
+}
+
+/// Whether results are f32: elements of 4 bytes. All other floats have 2.
+#[inline(always)]
+pub fn is_wide(sink: &Sink) -> bool {
+    sink.out_type == FloatType::F32 as u32
+}
+
+/// Bytes of an element of a result in floats.
+#[inline(always)]
+pub fn element_bytes(sink: &Sink) -> u64 {
+    u64::from(if is_wide(sink) { FloatType::F32.bytes() } else { FloatType::F16.bytes() })
+}
+
+/// Index of element `[m, n]` of a matrix of the result with `columns` columns.
+#[inline(always)]
+pub fn element(sink: &Sink, columns: u32, matrix: u32, [m, n]: [u32; 2]) -> u64 {
+    u64::from(matrix) * sink.out_stride + u64::from(m) * u64::from(columns) + u64::from(n)
+}

@@ -1,0 +1,189 @@
+//! The folder `<arch>` of compiled kernels: one module for each family of kernels, as PTX and, where
+//! an assembler was found, as machine code; and `manifest.json`, which lists them.
+//!
+//! `cargo xtask build-kernels` writes such folders and the host library reads them. A reader says
+//! with `K` what it wants to know of a kernel: [`Callable`] is the least, and what it does not ask
+//! for is skipped.
+
+use std::path::{Path, PathBuf};
+
+use fp4_formats::{Arch, Family};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Name of the manifest's file.
+pub const FILE_NAME: &str = "manifest.json";
+
+/// Why a manifest cannot be read.
+#[derive(Debug, Error)]
+pub enum ManifestError {
+    /// A file that is not there or not text.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file that is no manifest of this version.
+    #[error(
+        "{} is not a manifest of these kernels ({source}); `cargo xtask build-kernels` writes one",
+        path.display()
+    )]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where it differs.
+        source: serde_json::Error,
+    },
+}
+
+/// The modules of an architecture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest<K = Callable> {
+    /// The architecture.
+    pub arch: Arch,
+    /// PTX ISA version of the modules.
+    pub ptx_version: String,
+    /// The modules, one for each family.
+    pub modules: Vec<Module<K>>,
+}
+
+/// A family's module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Module<K = Callable> {
+    /// The family.
+    pub family: Family,
+    /// The PTX.
+    pub ptx: File,
+    /// The machine code, where an assembler was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cubin: Option<Cubin>,
+    /// Release of the compiler, and its LLVM's.
+    pub compiler: String,
+    /// What it was made of.
+    pub sources: Sources,
+    /// The kernels.
+    pub kernels: Vec<K>,
+}
+
+/// A file beside the manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// Its name.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// [`fingerprint`] of its contents.
+    pub fingerprint: String,
+}
+
+/// Machine code of a module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cubin {
+    /// The file.
+    #[serde(flatten)]
+    pub file: File,
+    /// The assembler that made it of the PTX, with its version.
+    pub assembler: String,
+}
+
+/// The sources of a module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sources {
+    /// A digest of all of them.
+    pub digest: String,
+    /// Those that not all modules have in common, from the repository's root.
+    pub files: Vec<PathBuf>,
+}
+
+/// What is needed to launch a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Callable {
+    /// Its entry name.
+    pub name: String,
+    /// How many parameters it has.
+    pub parameters: usize,
+}
+
+impl File {
+    /// Describes a file called `name` with these `contents`.
+    #[must_use]
+    pub fn of(name: impl Into<String>, contents: &[u8]) -> Self {
+        let (name, bytes) = (name.into(), contents.len() as u64);
+        Self { name, bytes, fingerprint: fingerprint(contents) }
+    }
+
+    /// Whether these are the file's contents.
+    #[must_use]
+    pub fn is(&self, contents: &[u8]) -> bool {
+        self.bytes == contents.len() as u64 && self.fingerprint == fingerprint(contents)
+    }
+}
+
+impl<K> Manifest<K> {
+    /// The module of a family.
+    #[must_use]
+    pub fn module(&self, family: Family) -> Option<&Module<K>> {
+        self.modules.iter().find(|module| module.family == family)
+    }
+}
+
+impl<K: DeserializeOwned> Manifest<K> {
+    /// Reads the manifest at `path`.
+    ///
+    /// # Errors
+    /// [`ManifestError`].
+    pub fn read(path: &Path) -> Result<Self, ManifestError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ManifestError::Unreadable { path: path.to_owned(), source })?;
+        serde_json::from_str(&text)
+            .map_err(|source| ManifestError::Malformed { path: path.to_owned(), source })
+    }
+}
+
+/// A fingerprint of bytes, 16 hexadecimal digits: FNV-1a, which is the same everywhere and at all
+/// times. Against accidents, not against forgery.
+#[must_use]
+pub fn fingerprint(bytes: &[u8]) -> String {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(PRIME);
+    format!("{:016x}", bytes.iter().fold(OFFSET, step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_fingerprints() {
+        // Test vectors of FNV-1a, 64 bits.
+        for (text, hash) in
+            [("", "cbf29ce484222325"), ("a", "af63dc4c8601ec8c"), ("foobar", "85944171f73967e8")]
+        {
+            assert_eq!(fingerprint(text.as_bytes()), hash, "{text:?}");
+            let file = File::of("f", text.as_bytes());
+            assert!(file.is(text.as_bytes()) && !file.is(b"b"));
+        }
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_skipped() {
+        let text = r#"{"arch": "sm_90a", "ptx_version": "9.0", "modules": [{"family": "gemv",
+            "ptx": {"name": "gemv.ptx", "bytes": 1, "fingerprint": "0"}, "compiler": "c",
+            "cubin": {"name": "gemv.cubin", "bytes": 2, "fingerprint": "1", "assembler": "p"},
+            "sources": {"digest": "d", "files": []}, "kernels": [{"name": "k", "parameters": 1, "threads": 3}]}]}"#;
+        let manifest: Manifest = serde_json::from_str(text).expect("a manifest");
+        let module = manifest.module(Family::Gemv).expect("listed");
+        assert_eq!((manifest.arch, module.kernels[0].name.as_str()), (Arch::Sm90a, "k"));
+        assert_eq!(module.cubin.as_ref().map(|cubin| cubin.file.bytes), Some(2));
+        assert!(manifest.module(Family::Ceiling).is_none());
+        let again = serde_json::to_string(&manifest).expect("serialised");
+        assert_eq!(serde_json::from_str::<Manifest>(&again).expect("a manifest"), manifest);
+        let unknown = text.replace("\"gemv\"", "\"gem\"");
+        let error = serde_json::from_str::<Manifest>(&unknown).expect_err("refused").to_string();
+        assert!(error.contains("`gem`: unknown family of kernels; known are ceiling"), "{error}");
+    }
+}

@@ -1,0 +1,119 @@
+//! Machine code of modules: ptxas.
+
+use super::{Entry, Manifest, folder, jobs};
+use crate::run;
+use anyhow::{Context, Result, bail};
+use cuda_builder::ptxas;
+use fp4_formats::Arch;
+use nvfp4_manifest::{Cubin, File, Module};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// The ptxas that is used.
+pub struct Assembler {
+    /// The program.
+    pub path: PathBuf,
+    /// `ptxas` and its version.
+    pub name: String,
+}
+
+impl Assembler {
+    /// The one on this machine, if there is one.
+    pub fn find() -> Result<Option<Self>> {
+        ptxas::find(&run::tools()).map(Self::at).transpose()
+    }
+
+    /// The one on this machine, installed first if there is none.
+    pub fn find_or_install() -> Result<Self> {
+        match Self::find()? {
+            Some(found) => Ok(found),
+            None => Self::at(ptxas::install(&run::tools())?),
+        }
+    }
+
+    fn at(path: PathBuf) -> Result<Self> {
+        let name = format!("ptxas {}", ptxas::version(&path)?);
+        Ok(Self { path, name })
+    }
+}
+
+/// Assembles the modules that have no machine code.
+///
+/// # Errors
+/// The first failure; all others are assembled.
+pub fn complete(assembler: &Assembler, manifests: &mut [Manifest]) -> Result<()> {
+    let start = Instant::now();
+    let mut missing: Vec<(Arch, &mut Module<Entry>)> = Vec::new();
+    for manifest in manifests {
+        let arch = manifest.arch;
+        missing.extend(
+            manifest.modules.iter_mut().filter(|m| !is_fresh(arch, m)).map(|module| (arch, module)),
+        );
+    }
+    // The largest first.
+    missing.sort_by_key(|(_, module)| std::cmp::Reverse(module.ptx.bytes));
+    let count = missing.len();
+    if count == 0 {
+        return Ok(());
+    }
+    let results: Vec<Result<()>> =
+        jobs::parallel(missing, |(arch, module)| assemble(assembler, arch, module));
+    note!("assembled {count} modules in {:.1} s", start.elapsed().as_secs_f32());
+    results.into_iter().collect()
+}
+
+/// Whether a module has machine code, as it was written.
+fn is_fresh(arch: Arch, module: &Module<Entry>) -> bool {
+    module.cubin.as_ref().is_some_and(|cubin| {
+        let cubin_on_disk = std::fs::read(folder(arch).join(&cubin.file.name));
+        cubin_on_disk.is_ok_and(|contents| cubin.file.is(&contents))
+    })
+}
+
+fn assemble(assembler: &Assembler, arch: Arch, module: &mut Module<Entry>) -> Result<()> {
+    let folder = folder(arch);
+    let name = format!("{}.cubin", module.family);
+    let path = folder.join(&name);
+    let ptx = folder.join(&module.ptx.name);
+    let usage = ptxas::report(&assembler.path, &ptx, arch.name(), &path)
+        .with_context(|| format!("{arch}/{}", module.family))?;
+    for entry in &mut module.kernels {
+        let Some(usage) = usage.iter().find(|usage| usage.name == entry.kernel.name) else {
+            bail!("ptxas reported nothing of {arch}/{}", entry.kernel.name);
+        };
+        entry.resources = Some(usage.clone());
+    }
+    let contents = std::fs::read(&path).with_context(|| path.display().to_string())?;
+    let file = File::of(name, &contents);
+    module.cubin = Some(Cubin { file, assembler: assembler.name.clone() });
+    Ok(())
+}
+
+/// Prints what kernels take of an SM; false if one goes through local memory.
+pub fn report(manifest: &Manifest) -> bool {
+    say!(
+        "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}",
+        "kernel",
+        "registers",
+        "frame",
+        "spills",
+        "shared",
+        "barriers"
+    );
+    let kernels = manifest.modules.iter().flat_map(|module| &module.kernels);
+    let mut clean = true;
+    for u in kernels.filter_map(|entry| entry.resources.as_ref()) {
+        say!(
+            "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}{}",
+            u.name,
+            u.registers,
+            u.stack,
+            u.spill_stores + u.spill_loads,
+            u.shared,
+            u.barriers,
+            if u.is_clean() { "" } else { "  <- local memory" }
+        );
+        clean &= u.is_clean();
+    }
+    clean
+}

@@ -1,0 +1,266 @@
+//! `build-kernels`: for each architecture a module of PTX for each family of kernels, its machine
+//! code where ptxas is found, and a manifest.
+
+mod assemble;
+mod jobs;
+mod sources;
+
+use crate::run;
+use anyhow::{Context, Result, ensure};
+pub use assemble::Assembler;
+use clap::Args;
+use cuda_builder::{
+    BuiltModule, Compiler, CudaBuilder, Fetch, Kernel, ModuleSpec, Prepared, build, ptxas,
+};
+use fp4_formats::{Arch, Family};
+use nvfp4_manifest::{FILE_NAME, File, Module};
+use serde::{Deserialize, Serialize};
+use sources::Shared;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+#[derive(Args)]
+pub struct Options {
+    /// Architectures, comma-separated
+    #[arg(long, value_delimiter = ',', default_values_t = Arch::ALL)]
+    arch: Vec<Arch>,
+    /// Install ptxas from PyPI into target/ if it is nowhere, report registers, spills and
+    /// shared memory, and fail if a kernel spills or has a frame in local memory
+    #[arg(long)]
+    check: bool,
+    /// Make no machine code, even where ptxas is found
+    #[arg(long, conflicts_with = "check")]
+    ptx_only: bool,
+    /// Rebuild even if nothing changed
+    #[arg(long)]
+    force: bool,
+}
+
+/// What a manifest says of a kernel.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// Name, launch bounds, parameters.
+    #[serde(flatten)]
+    pub kernel: Kernel,
+    /// ptxas' report, where there is machine code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ptxas::Usage>,
+}
+
+/// What is in an architecture's folder.
+pub type Manifest = nvfp4_manifest::Manifest<Entry>;
+
+/// Runs the command.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let assembler = match (options.ptx_only, options.check) {
+        (true, _) => None,
+        (false, false) => Assembler::find()?,
+        (false, true) => Some(Assembler::find_or_install()?),
+    };
+    if assembler.is_none() && !options.ptx_only {
+        note!("ptxas is not here: no machine code beside the PTX (`--check` installs it)");
+    }
+    let manifests = build(&options.arch, options.force, assembler.as_ref())?;
+    let mut clean = true;
+    for manifest in &manifests {
+        say!("{}", summary(manifest));
+        if options.check {
+            clean &= assemble::report(manifest);
+        }
+    }
+    if !clean {
+        say!("FAILED: a kernel goes through local memory");
+        return Ok(ExitCode::from(1));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds what is missing or older than its sources, with machine code where ptxas is found.
+pub fn refresh() -> Result<()> {
+    build(&Arch::ALL, false, Assembler::find()?.as_ref()).map(drop)
+}
+
+/// Builds what is missing, machine code too.
+pub fn with_machine_code(assembler: &Assembler) -> Result<Vec<Manifest>> {
+    build(&Arch::ALL, false, Some(assembler))
+}
+
+/// Checks that every kernel has machine code that keeps out of local memory.
+pub fn nothing_in_local_memory(manifest: &Manifest) -> Result<()> {
+    for entry in manifest.modules.iter().flat_map(|module| &module.kernels) {
+        let name = &entry.kernel.name;
+        let usage = entry.resources.as_ref().with_context(|| format!("no report of {name}"))?;
+        ensure!(usage.is_clean(), "{name} goes through local memory: {usage:?}");
+    }
+    Ok(())
+}
+
+/// Folder of an architecture's files.
+pub fn folder(arch: Arch) -> PathBuf {
+    run::kernels().join(arch.name())
+}
+
+/// The manifest of an architecture's folder.
+pub fn manifest(arch: Arch) -> Result<Manifest> {
+    Ok(Manifest::read(&folder(arch).join(FILE_NAME))?)
+}
+
+/// What builds the GPU crate for `arch` with `compiler`.
+pub fn builder(arch: Arch, compiler: Compiler) -> CudaBuilder {
+    let builder = CudaBuilder::new(run::root().join("kernels-gpu"), arch.name())
+        .target_dir(run::root().join("target/gpu"))
+        .compiler(compiler);
+    arch.cfgs().into_iter().fold(builder, |builder, cfg| builder.cfg(cfg.name, cfg.value))
+}
+
+/// A module to be compiled.
+type Target = (Arch, Family);
+
+/// Compiles modules, on as many threads as there are cores; those that failed have their error.
+pub fn compile(
+    targets: Vec<Target>,
+    compiler: &Compiler,
+) -> Result<Vec<(Target, Result<BuiltModule>)>> {
+    let mut archs: Vec<Arch> = targets.iter().map(|&(arch, _)| arch).collect();
+    archs.dedup();
+    let prepared: Vec<Result<(Arch, Prepared)>> =
+        jobs::parallel(archs, |arch| Ok((arch, builder(arch, compiler.clone()).prepare()?)));
+    let prepared: BTreeMap<Arch, Prepared> = prepared.into_iter().collect::<Result<_>>()?;
+    Ok(jobs::parallel(targets, |(arch, family)| {
+        let spec = ModuleSpec {
+            name: family.name().into(),
+            entries: family.entries(arch).map(str::to_owned).collect(),
+            cfgs: vec![("gpu_operation".into(), family.operation().name().into())],
+        };
+        let built = prepared[&arch].module(&spec).map_err(anyhow::Error::from);
+        ((arch, family), built)
+    }))
+}
+
+fn build(archs: &[Arch], force: bool, assembler: Option<&Assembler>) -> Result<Vec<Manifest>> {
+    let start = Instant::now();
+    let shared = Shared::read(&run::root())?;
+    let mut manifests = Vec::new();
+    let mut stale = Vec::new();
+    for &arch in archs {
+        let old = manifest(arch).ok();
+        let mut modules = Vec::new();
+        let mut sizes = BTreeMap::new();
+        for module in old.into_iter().flat_map(|manifest| manifest.modules) {
+            sizes.insert(module.family, module.ptx.bytes);
+            if !force && is_fresh(arch, &module, &shared) {
+                modules.push(module);
+            }
+        }
+        let missing = Family::of(arch).filter(|&f| modules.iter().all(|m| m.family != f));
+        // The largest are compiled first; of what was never built, those with the most kernels.
+        let size = |family: Family| {
+            let kernels = family.entries(arch).count() as u64;
+            sizes.get(&family).copied().unwrap_or(kernels << 16)
+        };
+        stale.extend(missing.map(|family| (size(family), (arch, family))));
+        let ptx_version = format!("{}.{}", build::PTX_VERSION.0, build::PTX_VERSION.1);
+        manifests.push(Manifest { arch, ptx_version, modules });
+    }
+    stale.sort_by_key(|&(size, _)| std::cmp::Reverse(size));
+    let stale: Vec<Target> = stale.into_iter().map(|(_, target)| target).collect();
+
+    let mut failed = None;
+    let count = stale.len();
+    if count > 0 {
+        let compiler = Compiler::find(Fetch::Allowed)?;
+        let names: Vec<String> = stale.iter().map(|(arch, f)| format!("{arch}/{f}")).collect();
+        note!("compiling {} with {}", names.join(", "), compiler.describe());
+        for ((arch, family), built) in compile(stale, &compiler)? {
+            let module = built.and_then(|built| {
+                let sources = shared.sources_of(&built.sources)?;
+                write(arch, family, built, sources, &compiler)
+            });
+            let manifest = manifests.iter_mut().find(|m| m.arch == arch).context("its manifest")?;
+            match module {
+                Ok(module) => manifest.modules.push(module),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        note!("compiled {count} modules in {:.1} s", start.elapsed().as_secs_f32());
+    }
+    if let Some(assembler) = assembler {
+        let assembled = assemble::complete(assembler, &mut manifests);
+        failed = failed.or(assembled.err());
+    }
+    for manifest in &mut manifests {
+        manifest.modules.sort_by_key(|module| module.family);
+        finish(manifest)?;
+    }
+    match failed {
+        None => Ok(manifests),
+        Some(error) => Err(error),
+    }
+}
+
+/// Whether a module was made of the sources as they are, and its PTX is as it was written.
+fn is_fresh(arch: Arch, module: &Module<Entry>, shared: &Shared) -> bool {
+    let ptx = std::fs::read(folder(arch).join(&module.ptx.name));
+    ptx.is_ok_and(|ptx| module.ptx.is(&ptx))
+        && shared.digest_with(&module.sources.files).is_ok_and(|now| now == module.sources.digest)
+        && module.kernels.len() == module.family.entries(arch).count()
+}
+
+/// Writes a module's PTX.
+fn write(
+    arch: Arch,
+    family: Family,
+    built: BuiltModule,
+    sources: nvfp4_manifest::Sources,
+    compiler: &Compiler,
+) -> Result<Module<Entry>> {
+    let name = format!("{family}.ptx");
+    build::write(&folder(arch).join(&name), &built.ptx)?;
+    let kernels = built.kernels.into_iter().map(|kernel| Entry { kernel, resources: None });
+    Ok(Module {
+        family,
+        ptx: File::of(name, built.ptx.as_bytes()),
+        cubin: None,
+        compiler: compiler.describe(),
+        sources,
+        kernels: kernels.collect(),
+    })
+}
+
+/// Writes a manifest, and removes modules that it does not list.
+fn finish(manifest: &Manifest) -> Result<()> {
+    let folder = folder(manifest.arch);
+    build::write(&folder.join(FILE_NAME), serde_json::to_string_pretty(manifest)?)?;
+    let cubins = manifest.modules.iter().filter_map(|module| Some(&module.cubin.as_ref()?.file));
+    let listed: Vec<&str> =
+        manifest.modules.iter().map(|m| &m.ptx).chain(cubins).map(|f| f.name.as_str()).collect();
+    let of_modules = |path: &Path| path.extension().is_some_and(|e| e == "ptx" || e == "cubin");
+    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if of_modules(&path) && !name.is_some_and(|name| listed.contains(&name)) {
+            std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// A line for an architecture: modules, kernels, bytes.
+fn summary(manifest: &Manifest) -> String {
+    let modules = &manifest.modules;
+    let kernels: usize = modules.iter().map(|module| module.kernels.len()).sum();
+    let ptx: u64 = modules.iter().map(|module| module.ptx.bytes).sum();
+    let cubins = modules.iter().filter_map(|module| Some(module.cubin.as_ref()?.file.bytes));
+    let mut text = format!(
+        "{}: {} modules, {kernels} kernels, {ptx} bytes of PTX",
+        manifest.arch,
+        modules.len()
+    );
+    match (cubins.clone().count(), cubins.sum::<u64>()) {
+        (0, _) => text += ", no machine code",
+        (count, bytes) => text += &format!(", {bytes} bytes of machine code of {count}"),
+    }
+    text + &format!(" in {}", folder(manifest.arch).display())
+}
