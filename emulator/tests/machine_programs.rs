@@ -5,13 +5,13 @@ use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
 const SCHEDULES: [Schedule; 4] =
     [Schedule::Eager, Schedule::Lazy, Schedule::Random(11), Schedule::Random(12)];
 
-struct Machine {
+struct Programs {
     module: Module,
     memory: GlobalMemory,
     schedule: Schedule,
 }
 
-impl Machine {
+impl Programs {
     fn each(test: impl Fn(&mut Self)) {
         for schedule in SCHEDULES {
             let text = include_str!("data/programs.ptx");
@@ -89,7 +89,7 @@ fn collatz_steps_through_function_pointers() {
         }
         steps
     }
-    Machine::each(|m| {
+    Programs::each(|m| {
         let n = 700usize;
         let out = m.memory.alloc("out", n as u64 * 4, 256).unwrap();
         m.run("steps", 6, 128, 0, &[&out.to_le_bytes(), &(n as u32).to_le_bytes()]);
@@ -106,7 +106,7 @@ fn collatz_steps_through_function_pointers() {
 
 #[test]
 fn bitonic_sort() {
-    Machine::each(|m| {
+    Programs::each(|m| {
         let keys = noise(3 * 256);
         let data = m.upload("keys", &keys, u32::to_le_bytes);
         m.run("bitonic", 3, 128, 1024, &[&data.to_le_bytes()]);
@@ -118,7 +118,7 @@ fn bitonic_sort() {
 
 #[test]
 fn histogram() {
-    Machine::each(|m| {
+    Programs::each(|m| {
         let bytes: Vec<u8> = noise(5000).iter().map(|v| (v >> 9 & v >> 17) as u8).collect();
         let data = m.upload("data", &bytes, |b: u8| [b]);
         let bins = m.upload("bins", &[0u32; 256], u32::to_le_bytes);
@@ -132,7 +132,7 @@ fn histogram() {
 
 #[test]
 fn row_sums() {
-    Machine::each(|m| {
+    Programs::each(|m| {
         let (rows, columns) = (3usize, 1000usize);
         let x: Vec<f32> = noise(rows * columns).iter().map(|&v| (v >> 8) as f32).collect();
         let data = m.upload("x", &x, f32::to_le_bytes);
@@ -158,7 +158,7 @@ fn row_sums() {
 
 #[test]
 fn structs_switches_and_local_arrays() {
-    Machine::each(|m| {
+    Programs::each(|m| {
         let n = 96usize;
         let input: Vec<i32> = noise(n).iter().map(|&v| (v >> 20) as i32).collect();
         let (scale, bias) = ([3, -1, 4, 1, -5], 0.25f32);
@@ -187,7 +187,7 @@ fn structs_switches_and_local_arrays() {
 
 #[test]
 fn half_precision_pairs() {
-    Machine::each(|m| {
+    Programs::each(|m| {
         let n = 200usize;
         let mask = |v: &u32| v & 0x3fff_3fff;
         let x: Vec<u32> = noise(2 * n)[n..].iter().map(mask).collect();

@@ -62,21 +62,19 @@ fn unsuitable_overrides() {
     let [h200, b200] = machines();
     let pair = CONFIGS.iter().find(|config| config.multicast > 1).expect("one that shares");
     let (small, large) = ([3, 8, 64, 1], [64, 256, 1280, 1]);
+    const UNDIVIDED: &str = "split of K must be none or stream-k, but is cluster:2";
     for (kernels, sizes, kernel, split, named) in [
-        (
-            &h200,
-            small,
-            None,
-            Some(Split::Cluster(2)),
-            "split of K must be none, stream-k, or cluster:N",
-        ),
+        // K of one step, which no split divides; K of many steps, in more parts than are taken;
+        // a kernel whose clusters share activations instead.
+        (&h200, small, None, Some(Split::Cluster(2)), UNDIVIDED),
         (
             &h200,
             large,
-            Some(pair.name),
-            Some(Split::Cluster(2)),
-            "split of K must be none, stream-k, or cluster:N",
+            None,
+            Some(Split::Cluster(64)),
+            "split of K must be none, stream-k, or cluster:N with N of at most",
         ),
+        (&h200, large, Some(pair.name), Some(Split::Cluster(2)), UNDIVIDED),
         (&h200, small, Some("gemm_nvfp4_128x64"), None, "gemm_sm90_nvfp4_f16_128x8"),
         (&b200, small, Some("gemm_nvfp4_1x1"), None, "gemm_nvfp4_128x64"),
         (&b200, small, Some("gemm_nvfp4_f16_128x64"), None, "gemm_nvfp4_128x64"),

@@ -160,9 +160,12 @@ fn quantize(
     layout: ScaleLayout,
     silu: bool,
 ) -> Experiment {
-    // Several tasks for each warp of one CTA.
-    let (m, k) = (66u32, 288u32);
+    // Several tasks for each warp: of one CTA, where one may take all tasks. No warp is without
+    // a task, because it would not depend on the kernel before.
+    let (m, k) = (68u32, 288u32);
     let config = quantize_config(recipe, ty, silu);
+    let (ctas, depth) = config.launch(m, k, layout, 1);
+    let grid = if config.persistent { 1 } else { ctas };
     let block = recipe.format().block();
     let mut memory = Memory::new();
     let bytes = values(ty, (m * k) as usize, 5);
@@ -189,9 +192,9 @@ fn quantize(
         source: ScaleSource::Given as u32,
         blocked: u32::from(layout == Blocked128x4),
         recipe: recipe.code(),
-        depth: config.launch(m, k, layout, 1).1,
+        depth,
     };
-    memory.launch(arch, config.name, [1; 3], config.threads(), &params.to_bytes())
+    memory.launch(arch, config.name, [grid, 1, 1], config.threads(), &params.to_bytes())
 }
 
 #[test]

@@ -45,8 +45,8 @@ impl Counters {
     /// operations in pairs (three-input add and logic, multiply-add), so those
     /// families do not count and integer operations count half.
     ///
-    /// `shared` is one port: what instructions, asynchronous copies and tensor
-    /// cores' operands move through it, at 128 bytes a clock and SM.
+    /// `shared` is the bandwidth of shared memory, which instructions, asynchronous copies and the
+    /// operands of tensor cores use together: 128 bytes per clock and SM.
     #[must_use]
     pub fn lower_bound(&self, gpu: &Gpu) -> LowerBound {
         let sms = f64::from(gpu.sms).min(self.ctas.max(1) as f64);
@@ -55,7 +55,7 @@ impl Counters {
         let lane = |family| self.family(family).lane;
         let unique = (self.global_unique_bytes_read + self.global_unique_bytes_written) as f64;
         let beside = self.beside_loads();
-        let port = beside.div_ceil(u64::from(gpu.shared_bytes_per_clock));
+        let shared_clocks = beside.div_ceil(u64::from(gpu.shared_bytes_per_clock));
         let integer = self.family(Family::Integer);
         let free = [Family::Move, Family::Convert, Family::Predicate, Family::Hint];
         let dropped: u64 = free.iter().map(|&f| self.family(f).warp).sum();
@@ -73,7 +73,7 @@ impl Counters {
             part("float", clocks(lane(Family::Float), gpu.float_lanes_per_clock)),
             part("half", clocks(lane(Family::Half), gpu.half_lanes_per_clock)),
             part("double", clocks(lane(Family::Double), gpu.double_lanes_per_clock)),
-            part("shared", clocks(self.shared_wavefronts + port, 1.0)),
+            part("shared", clocks(self.shared_wavefronts + shared_clocks, 1.0)),
             part(
                 "tensor",
                 self.tensor.half_equivalents() / (gpu.tensor_macs_per_clock * sms * gpu.clock_hz),

@@ -15,7 +15,7 @@ use crate::diagnostic::Exec;
 use crate::machine::Context;
 use crate::machine::code::Op;
 use crate::machine::regs::{Pred, Slot};
-use crate::machine::units::tcgen05_product::{Left, Part, ProductWork, tensor_container};
+use crate::machine::units::tcgen05_product::{Part, ProductWork, Tcgen05A, tensor_container};
 use crate::machine::units::tensor_memory::{LANES, region, split};
 use crate::machine::units::wgmma_tile::{SharedTile, invalid};
 use crate::machine::units::{GroupKind, lanes};
@@ -183,8 +183,8 @@ impl Form {
         let b = descriptor(cx, self.b, lane, B)?;
         let b_operand = operand(what.b, what.b_major, what.n / self.group as usize);
         let (a, a_descriptor) = match &self.a {
-            Source::Descriptor(slot) => (Left::Shared, Some(descriptor(cx, *slot, lane, A)?)),
-            Source::Tensor(at) => (Left::Tensor(address(cx, at)), None),
+            Source::Descriptor(slot) => (Tcgen05A::Shared, Some(descriptor(cx, *slot, lane, A)?)),
+            Source::Tensor(at) => (Tcgen05A::Tensor(address(cx, at)), None),
         };
         let scales = self.scales.as_ref().map(|(a, b)| (address(cx, a).1, address(cx, b).1));
         let (mut reads, mut writes, mut parts) = (Vec::new(), Vec::new(), Vec::new());
@@ -200,7 +200,7 @@ impl Form {
                 }),
                 _ => region(rank, (0, LANES), (d.1, columns), &mut writes),
             }
-            if let Left::Tensor((_, column)) = a {
+            if let Tcgen05A::Tensor((_, column)) = a {
                 let width = self.kind.k() as u32 * tensor_container(what.a, self.kind.packing());
                 tensor.check_allocated(A, rank, column, width / 32)?;
                 region(rank, (0, LANES), (column, width / 32), &mut reads);

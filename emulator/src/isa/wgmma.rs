@@ -19,7 +19,7 @@ use crate::machine::Context;
 use crate::machine::code::Op;
 use crate::machine::regs::{Pred, Slot};
 use crate::machine::units::wgmma::{
-    Accumulator, Left, ROWS, SumType, WARPS, WarpProduct, registers_a,
+    Accumulator, ROWS, SumType, WARPS, WarpProduct, WgmmaA, registers_a,
 };
 use crate::machine::units::wgmma_tile::{SharedTile, invalid};
 use crate::machine::units::{Awaited, GroupKind, GroupWait, Operation, Poll};
@@ -289,7 +289,7 @@ fn issue(
         Source::Registers(slots) => {
             registers = slots;
             let bytes = registers_a(cx.regs, slots, form.a, form.k);
-            Left::Registers { element: form.a, k: form.k, bytes, negate: immediates.negate_a }
+            WgmmaA::Registers { element: form.a, k: form.k, bytes, negate: immediates.negate_a }
         }
         Source::Descriptor(slot) => {
             let major = immediates.a_major;
@@ -303,7 +303,7 @@ fn issue(
                 negate: immediates.negate_a,
             };
             tile.reads(end, &mut reads)?;
-            Left::Shared(tile)
+            WgmmaA::Shared(tile)
         }
     };
     let warp = cx.warp();

@@ -6,7 +6,7 @@ mod trace;
 use super::context::Place;
 use super::launch::Env;
 use super::regs::{FULL, LANES};
-use super::units::{Awaited, Machine, Units};
+use super::units::{Awaited, StepContext, Units};
 use super::warp::{AtFault, Fragment, Surroundings, Wait, Warp};
 use super::{Barriers, Stats};
 use crate::Schedule;
@@ -161,7 +161,7 @@ impl Cluster {
         while self.clock < end {
             if self.units.busy() {
                 let clock = self.clock;
-                self.with_units(env, stats, |units, machine| units.tick(machine, clock))?;
+                self.with_units(env, stats, |units, context| units.tick(context, clock))?;
             }
             let traced = self.units.trace.is_some();
             if traced {
@@ -229,7 +229,7 @@ impl Cluster {
         self.quiet += 1;
         if self.quiet.is_multiple_of(QUIET) && self.units.busy() {
             // What is in flight may be what the warps look for.
-            self.with_units(env, stats, |units, machine| units.force(machine, &[]))?;
+            self.with_units(env, stats, |units, context| units.force(context, &[]))?;
             return Ok(Progress::Worked);
         }
         Ok(Progress::Idle)
@@ -260,10 +260,10 @@ impl Cluster {
         &mut self,
         env: &Env<'_>,
         stats: &mut Stats,
-        f: impl FnOnce(&mut Units, &mut Machine<'_>) -> Exec<R>,
+        f: impl FnOnce(&mut Units, &mut StepContext<'_>) -> Exec<R>,
     ) -> Result<R, Box<Diagnostic>> {
-        let mut machine = Machine { shared: &mut self.shared, env, stats };
-        f(&mut self.units, &mut machine).map_err(|fault| {
+        let mut context = StepContext { shared: &mut self.shared, env, stats };
+        f(&mut self.units, &mut context).map_err(|fault| {
             let (pc, warp) = fault.site.map_or((0, 0), |site| (site.pc, site.warp));
             self.diagnose(env, warp, (pc, fault))
         })
@@ -281,7 +281,7 @@ impl Cluster {
                 _ => None,
             })
             .collect();
-        if self.with_units(env, stats, |units, machine| units.force(machine, &awaited))? {
+        if self.with_units(env, stats, |units, context| units.force(context, &awaited))? {
             return Ok(true);
         }
         if self.units.events() != self.expired_at {

@@ -43,7 +43,7 @@ pub enum MutateError {
 }
 
 /// A mutant to run.
-struct Candidate {
+struct MutantRun {
     /// Item of the tree and instruction in its body.
     place: (usize, usize),
     edit: Edit,
@@ -79,11 +79,11 @@ pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutant
         return Err(MutateError::Original(Box::new(failure)));
     }
     let outputs = found.eager.map(|eager| eager.outputs).unwrap_or_default();
-    let mut candidates = candidates(experiment, &module, &tree, &found.executed);
-    for candidate in &mut candidates {
-        candidate.mutant.equivalent = known(&experiment.entry, &candidate.mutant, options);
+    let mut runs = runs(experiment, &module, &tree, &found.executed);
+    for run in &mut runs {
+        run.mutant.equivalent = known(&experiment.entry, &run.mutant, options);
     }
-    leave_out(&mut candidates, options.at_most);
+    leave_out(&mut runs, options.at_most);
     let workers = options.workers.unwrap_or_else(|| explore::workers(experiment));
     let baseline = Baseline {
         experiment,
@@ -94,22 +94,21 @@ pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutant
         threads: (workers > 1).then_some(1),
         seeds: options.seeds,
     };
-    let fates =
-        explore::in_parallel(candidates.len(), workers, |at| baseline.fate(&candidates[at]));
-    let mut mutants = Vec::with_capacity(candidates.len());
-    for (candidate, fate) in candidates.into_iter().zip(fates) {
-        mutants.push(Mutant { fate: fate?, ..candidate.mutant });
+    let fates = explore::in_parallel(runs.len(), workers, |at| baseline.fate(&runs[at]));
+    let mut mutants = Vec::with_capacity(runs.len());
+    for (run, fate) in runs.into_iter().zip(fates) {
+        mutants.push(Mutant { fate: fate?, ..run.mutant });
     }
     Ok(Mutants { kernel: experiment.entry.clone(), seeds: options.seeds, mutants })
 }
 
 /// All mutants; those whose instruction no lane executed are marked.
-fn candidates(
+fn runs(
     experiment: &Experiment,
     module: &Module,
     tree: &ast::Module,
     executed: &[(u64, u64)],
-) -> Vec<Candidate> {
+) -> Vec<MutantRun> {
     let mut found = Vec::new();
     let mut alike: BTreeMap<(String, String), usize> = BTreeMap::new();
     let lines: Vec<&str> = experiment.ptx.lines().collect();
@@ -135,7 +134,7 @@ fn candidates(
                 let occurrence = count(&instruction);
                 // Without registers in it, it is its own shape.
                 let alike = if shape == instruction { occurrence } else { count(&shape) };
-                found.push(Candidate {
+                found.push(MutantRun {
                     place: (item, ordinal),
                     edit,
                     mutant: Mutant {
@@ -158,13 +157,13 @@ fn candidates(
 
 /// Marks what is more than `at_most` mutants, evenly over the text; which ones does not
 /// depend on the launch.
-fn leave_out(candidates: &mut [Candidate], at_most: Option<usize>) {
-    let count = candidates.len();
+fn leave_out(runs: &mut [MutantRun], at_most: Option<usize>) {
+    let count = runs.len();
     let Some(most) = at_most.filter(|&most| most < count) else { return };
-    for (at, candidate) in candidates.iter_mut().enumerate() {
+    for (at, run) in runs.iter_mut().enumerate() {
         let taken = at * most / count != (at + 1) * most / count;
-        if !taken && candidate.mutant.fate == Fate::Survived {
-            candidate.mutant.fate = Fate::LeftOut;
+        if !taken && run.mutant.fate == Fate::Survived {
+            run.mutant.fate = Fate::LeftOut;
         }
     }
 }
@@ -176,12 +175,12 @@ fn known(kernel: &str, mutant: &Mutant, options: &MutateOptions) -> Option<Strin
 }
 
 impl Baseline<'_> {
-    fn fate(&self, candidate: &Candidate) -> Result<Fate, LaunchError> {
-        if candidate.mutant.fate != Fate::Survived {
-            return Ok(candidate.mutant.fate.clone());
+    fn fate(&self, run: &MutantRun) -> Result<Fate, LaunchError> {
+        if run.mutant.fate != Fate::Survived {
+            return Ok(run.mutant.fate.clone());
         }
-        let (item, ordinal) = candidate.place;
-        let tree = tree::edited(&self.tree, item, ordinal, &candidate.edit);
+        let (item, ordinal) = run.place;
+        let tree = tree::edited(&self.tree, item, ordinal, &run.edit);
         let module = match Module::decode(&tree, &self.experiment.ptx, &self.experiment.gpu) {
             Ok(module) => module,
             Err(error) => return Ok(Fate::Refused(error.to_string())),

@@ -44,8 +44,9 @@ pub struct QuantizeParams {
     pub blocked: u32,
     /// [`Recipe::code`]; ignored by configurations made for one recipe.
     pub recipe: u32,
-    /// Tasks per warp if CTAs are not persistent. The tasks of a warp are as many apart as the CTA
-    /// has warps, and there must be enough CTAs for all tasks; see [`QuantizeConfig::launch`].
+    /// Tasks per warp if CTAs are not persistent, at most [`QuantizeConfig::stages`]. The tasks of
+    /// a warp are as many apart as the CTA has warps, and there must be enough CTAs for all tasks;
+    /// see [`QuantizeConfig::launch`].
     pub depth: u32,
 }
 

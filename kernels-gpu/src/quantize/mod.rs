@@ -29,7 +29,7 @@
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
 //! | copy group and warp, stage full | 32 lanes | 32 lanes | the copies of all lanes are complete |
-//! | warp, stage free | 32 lanes | 32 lanes | all lanes have read their blocks |
+//! | warp, stage free (persistent CTAs) | 32 lanes | 32 lanes | all lanes have read their blocks |
 //!
 //! # Dependent launches
 //! While earlier kernels are still running, each warp prefetches the words of its first task into
@@ -117,16 +117,18 @@ unsafe fn quantize<R, S, const C: usize, const GROUPS: usize, const BEHIND: u32>
     while task.task < tasks.end {
         cp_async::cp_async_wait_group::<BEHIND>();
         // SAFETY: all lanes run the same iterations. The stage's copies are complete at the
-        // first barrier; all lanes have read their words at the second. The walk is that of
-        // `p.blocked`.
+        // first barrier; all lanes have read their words at the second, without which no copy
+        // to the stage follows. The walk is that of `p.blocked`.
         let (block, place) = unsafe {
             warp::sync();
             let block = S::take(&tasks, stage);
-            warp::sync();
+            if config.persistent {
+                warp::sync();
+            }
             let place = if blocked {
-                turn::<S, Tiled, C>(p, &tasks, [&mut task, &mut ahead], stage)
+                turn::<S, Tiled, C>(config, p, &tasks, [&mut task, &mut ahead], stage)
             } else {
-                turn::<S, Linear, C>(p, &tasks, [&mut task, &mut ahead], stage)
+                turn::<S, Linear, C>(config, p, &tasks, [&mut task, &mut ahead], stage)
             };
             (block, place)
         };
@@ -183,18 +185,21 @@ unsafe fn start<S: Source<C>, W: Walk, const C: usize>(
 }
 
 /// Starts the copies of task `ahead` to `stage`, if there is such a task, and returns the
-/// lane's block of `task`. Advances both cursors.
+/// lane's block of `task`. Advances both cursors. Where CTAs are not persistent, no warp has
+/// more tasks than stages.
 ///
 /// # Safety
-/// `p` keeps its contract, and `W` is the walk of its layout. All lanes have read `stage`.
+/// `p` keeps its contract, and `W` is the walk of its layout. If CTAs are persistent, all lanes
+/// have read `stage`.
 #[inline(always)]
 unsafe fn turn<S: Source<C>, W: Walk, const C: usize>(
+    config: &QuantizeConfig,
     p: &QuantizeParams,
     tasks: &Tasks<C>,
     [task, ahead]: [&mut Cursor; 2],
     stage: u32,
 ) -> Place {
-    if ahead.task < tasks.end {
+    if config.persistent && ahead.task < tasks.end {
         // SAFETY: the task exists, and all lanes have read the stage.
         unsafe { S::issue::<W, false>(p, tasks, ahead, stage) };
         W::advance(tasks, ahead);

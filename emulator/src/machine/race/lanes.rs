@@ -116,7 +116,7 @@ impl Races {
     pub(super) fn part(&mut self, agent: AgentId, mask: u32) -> Part {
         let now = self.agents[agent].get(agent);
         let mut part = Part { warp: agent, together: None, now, lanes: [0; MOST], count: 0 };
-        if agent >= self.warps || self.lanes.whole(agent, mask) {
+        if agent >= self.warp_agents || self.lanes.whole(agent, mask) {
             return part;
         }
         for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {

@@ -105,7 +105,8 @@ pub(crate) struct Found {
 /// Accesses to the shared memory of a cluster, and what orders them.
 #[derive(Debug, Default)]
 pub(crate) struct Races {
-    warps: usize,
+    /// Number of warps. Agents with lower numbers are warps, the others are asynchronous operations.
+    warp_agents: usize,
     warps_per_cta: usize,
     /// What each agent knows. Its own entry is the epoch it is in.
     agents: Vec<Clock>,
@@ -150,15 +151,15 @@ impl Races {
         (warps_per_cta, threads): (usize, u32),
         shared_bytes: usize,
     ) {
-        self.warps = ctas * warps_per_cta;
+        self.warp_agents = ctas * warps_per_cta;
         self.warps_per_cta = warps_per_cta;
         self.agents.clear();
-        self.agents.resize(self.warps, Clock::default());
+        self.agents.resize(self.warp_agents, Clock::default());
         for clocks in [&mut self.fenced, &mut self.seen] {
             clocks.clear();
-            clocks.resize(self.warps, Clock::default());
+            clocks.resize(self.warp_agents, Clock::default());
         }
-        for warp in 0..self.warps {
+        for warp in 0..self.warp_agents {
             // Whatever a warp publishes says that it runs.
             self.agents[warp].set(warp, STARTED + 1);
             self.fenced[warp].set(warp, STARTED);
@@ -176,7 +177,7 @@ impl Races {
         }
         self.objects.clear();
         self.flags.clear();
-        self.tensor.start(ctas, self.warps);
+        self.tensor.start(ctas, self.warp_agents);
         self.lanes.start(ctas, warps_per_cta, threads);
         self.remote.clear();
         self.remote.resize_with(ctas, Vec::new);
@@ -197,8 +198,11 @@ impl Races {
         // An ended agent's number is used again in its next epoch: whoever
         // knows that one is taken to know the old one too.
         const ENOUGH: usize = 512;
-        let agent =
-            if self.agents.len() - self.warps < ENOUGH { None } else { self.idle.pop_front() };
+        let agent = if self.agents.len() - self.warp_agents < ENOUGH {
+            None
+        } else {
+            self.idle.pop_front()
+        };
         let agent = match agent {
             Some(agent) => agent,
             None if self.agents.len() > usize::from(u16::MAX) => return after,
@@ -232,7 +236,7 @@ impl Races {
 
     /// An asynchronous operation has ended and published what it had to.
     pub(crate) fn retire(&mut self, agent: AgentId) {
-        if agent >= self.warps {
+        if agent >= self.warp_agents {
             self.idle.push_back(agent);
         }
     }
@@ -308,7 +312,7 @@ impl Races {
     }
 
     fn found(&self, place: Place, clash: Clash) -> Found {
-        let asynchronous = |record: &Record| usize::from(record.agent) >= self.warps;
+        let asynchronous = |record: &Record| usize::from(record.agent) >= self.warp_agents;
         let asynchronous = (asynchronous(&clash.old), asynchronous(&clash.new));
         Found { place, clash, asynchronous, fence: None }
     }

@@ -135,7 +135,7 @@ impl Races {
         let part = self.part(agent, lanes);
         let published = self.objects.entry(object).or_default();
         part.join(&self.agents[agent], &mut published.open);
-        let whole = agent >= self.warps || self.lanes.whole(agent, lanes);
+        let whole = agent >= self.warp_agents || self.lanes.whole(agent, lanes);
         self.tensor.publish(agent, whole, &mut published.tensor);
         self.advance(agent);
     }

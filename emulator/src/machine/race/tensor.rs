@@ -26,7 +26,8 @@ pub(crate) enum Fence {
 /// What agents know of `tcgen05` operations.
 #[derive(Debug, Default)]
 pub(super) struct TensorOrder {
-    warps: usize,
+    /// Number of warps. Agents with lower numbers are warps, the others are asynchronous operations.
+    warp_agents: usize,
     /// Those that come before the agent's next one; an operation's own too.
     pub(super) known: Vec<Clock>,
     /// Those that come before what a warp's synchronisation orders.
@@ -40,12 +41,12 @@ pub(super) struct TensorOrder {
 }
 
 impl TensorOrder {
-    pub(super) fn start(&mut self, ctas: usize, warps: usize) {
-        self.warps = warps;
+    pub(super) fn start(&mut self, ctas: usize, warp_agents: usize) {
+        self.warp_agents = warp_agents;
         for (clocks, count) in [
-            (&mut self.known, warps),
-            (&mut self.passing, warps),
-            (&mut self.pending, warps),
+            (&mut self.known, warp_agents),
+            (&mut self.passing, warp_agents),
+            (&mut self.pending, warp_agents),
             (&mut self.gone, ctas),
         ] {
             clocks.clear();
@@ -68,14 +69,14 @@ impl TensorOrder {
 
     /// An operation of `tcgen05` goes on in its next epoch.
     pub(super) fn advance(&mut self, agent: AgentId, epoch: u32) {
-        if agent >= self.warps && self.known[agent].get(agent) != 0 {
+        if agent >= self.warp_agents && self.known[agent].get(agent) != 0 {
             self.known[agent].set(agent, epoch);
         }
     }
 
     /// Adds what the synchronisation of an agent, or of a part of a warp, publishes.
     pub(super) fn publish(&self, agent: AgentId, whole: bool, into: &mut Clock) {
-        if agent >= self.warps {
+        if agent >= self.warp_agents {
             into.join(&self.known[agent]);
             return;
         }
@@ -92,7 +93,7 @@ impl TensorOrder {
 
     /// Where an agent's synchronisation learns.
     pub(super) fn learning(&mut self, agent: AgentId) -> &mut Clock {
-        if agent < self.warps { &mut self.passing[agent] } else { &mut self.known[agent] }
+        if agent < self.warp_agents { &mut self.passing[agent] } else { &mut self.known[agent] }
     }
 
     /// What `agent` does next comes after all that `after` did.
@@ -134,11 +135,11 @@ impl Races {
         let order = &mut self.tensor;
         let mut clock = std::mem::take(&mut order.scratch);
         clock.copy(&self.agents[agent]);
-        if agent < self.warps {
+        if agent < self.warp_agents {
             clock.join(&order.known[agent]);
             order.publish(agent, true, &mut clock);
         } else {
-            clock.replace(self.warps, &order.known[agent]);
+            clock.replace(self.warp_agents, &order.known[agent]);
         }
         let found = match self.tensors.get_mut(rank as usize) {
             Some(shadow) => {

@@ -48,7 +48,7 @@ pub(crate) struct Site {
 }
 
 /// The state that a step of an operation may access.
-pub(crate) struct Machine<'a> {
+pub(crate) struct StepContext<'a> {
     /// Shared memory of each CTA of the cluster, by rank.
     pub(crate) shared: &'a mut [Plain],
     pub(crate) env: &'a Env<'a>,
@@ -59,9 +59,9 @@ pub(crate) struct Machine<'a> {
 /// once.
 pub(crate) trait Work: fmt::Debug {
     /// Takes the sources.
-    fn read(&mut self, machine: &mut Machine<'_>) -> Exec;
+    fn read(&mut self, context: &mut StepContext<'_>) -> Exec;
     /// Makes the destinations visible.
-    fn write(&mut self, machine: &mut Machine<'_>) -> Exec;
+    fn write(&mut self, context: &mut StepContext<'_>) -> Exec;
 }
 
 /// An operation without data of its own: only its completion matters.
@@ -69,11 +69,11 @@ pub(crate) trait Work: fmt::Debug {
 pub(crate) struct Nothing;
 
 impl Work for Nothing {
-    fn read(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn read(&mut self, _: &mut StepContext<'_>) -> Exec {
         Ok(())
     }
 
-    fn write(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn write(&mut self, _: &mut StepContext<'_>) -> Exec {
         Ok(())
     }
 }
@@ -166,15 +166,15 @@ impl Units {
     /// Takes up an operation. `clock` is the cluster's.
     pub(crate) fn issue(
         &mut self,
-        machine: &mut Machine<'_>,
+        context: &mut StepContext<'_>,
         clock: u64,
         operation: Operation,
     ) -> Exec<OpId> {
         self.events += 1;
         if operation.async_proxy {
-            self.check_proxies(machine.env, &operation)?;
+            self.check_proxies(context.env, &operation)?;
         }
-        self.check_overlap(machine.env, &operation)?;
+        self.check_overlap(context.env, &operation)?;
         let id = self.next_id;
         self.next_id += 1;
         self.flight.add(&operation);
@@ -183,7 +183,7 @@ impl Units {
                 self.loading.resize(rank + 1, 0);
             }
             self.loading[rank] += bytes;
-            let most = &mut machine.stats.asynchronous.most_bytes_in_flight;
+            let most = &mut context.stats.asynchronous.most_bytes_in_flight;
             *most = self.loading[rank].max(*most);
         }
         let agent = self.races.as_mut().map(|races| {
@@ -193,23 +193,23 @@ impl Units {
                 races.new_agent(warp, operation.lanes, kind.is_some_and(GroupKind::of_tensor));
             // It comes after the completed operations of its warp that it is ordered
             // behind; those under way are among what it waits for.
-            let strict = machine.env.gpu.strict_tcgen05_order;
+            let strict = context.env.gpu.strict_tcgen05_order;
             for earlier in kind.into_iter().flat_map(|kind| kind.ordered_behind(strict)) {
                 races.acquire(agent, Object::Group(*earlier as u8, warp, 0), false);
             }
             agent
         });
         if let Some(trace) = &mut self.trace {
-            trace.issued(machine.env, clock, id, &operation);
+            trace.issued(context.env, clock, id, &operation);
         }
         self.queue.push(Queued { id, operation, agent, has_read: false, issued: clock });
         let index = self.queue.len() - 1;
         match self.schedule {
-            Schedule::Eager => self.complete(index, machine)?,
+            Schedule::Eager => self.complete(index, context)?,
             Schedule::Lazy => {}
             Schedule::Random(_) => {
                 if self.random.below(4) == 0 && self.may_begin(index) {
-                    self.read(index, machine)?;
+                    self.read(index, context)?;
                 }
             }
         }
@@ -222,7 +222,7 @@ impl Units {
     }
 
     /// The read step of a queued operation.
-    fn read(&mut self, index: usize, machine: &mut Machine<'_>) -> Exec {
+    fn read(&mut self, index: usize, context: &mut StepContext<'_>) -> Exec {
         let queued = &mut self.queue[index];
         if queued.has_read {
             return Ok(());
@@ -233,11 +233,11 @@ impl Units {
             trace.read(queued.id);
         }
         let site = queued.operation.site;
-        queued.operation.work.read(machine).map_err(|fault| fault.at(site))?;
+        queued.operation.work.read(context).map_err(|fault| fault.at(site))?;
         if let Some(agent) = queued.agent {
             let reads = std::mem::take(&mut queued.operation.reads);
             let group = queued.operation.group;
-            let looked = self.look(machine.env, agent, site, &reads, Kind::Read);
+            let looked = self.look(context.env, agent, site, &reads, Kind::Read);
             self.publish_group(agent, site.warp, group);
             self.queue[index].operation.reads = reads;
             looked?;
@@ -246,18 +246,18 @@ impl Units {
     }
 
     /// The write step: the operation leaves the queue.
-    fn write(&mut self, index: usize, machine: &mut Machine<'_>) -> Exec {
+    fn write(&mut self, index: usize, context: &mut StepContext<'_>) -> Exec {
         let Queued { id, operation, .. } = &self.queue[index];
         let kind = operation.group.map(|group| group.kind);
-        let before = self.trace.as_mut().map(|trace| trace.completes(machine.env, *id, kind));
-        let result = self.finish(index, machine);
+        let before = self.trace.as_mut().map(|trace| trace.completes(context.env, *id, kind));
+        let result = self.finish(index, context);
         if let (Some(trace), Some(before)) = (&mut self.trace, before) {
             trace.actor = before;
         }
         result
     }
 
-    fn finish(&mut self, index: usize, machine: &mut Machine<'_>) -> Exec {
+    fn finish(&mut self, index: usize, context: &mut StepContext<'_>) -> Exec {
         let Queued { id, mut operation, agent, .. } = self.queue.remove(index);
         self.events += 1;
         self.flight.remove(&operation);
@@ -265,10 +265,10 @@ impl Units {
             self.loading[rank] -= bytes;
         }
         let site = operation.site;
-        operation.work.write(machine).map_err(|fault| fault.at(site))?;
+        operation.work.write(context).map_err(|fault| fault.at(site))?;
         if let Some(agent) = agent {
             let kind = if operation.atomic { Kind::StrongWrite } else { Kind::Write };
-            self.look(machine.env, agent, site, &operation.writes, kind)?;
+            self.look(context.env, agent, site, &operation.writes, kind)?;
             self.publish_group(agent, site.warp, operation.group);
         }
         for range in &operation.writes {
@@ -283,13 +283,13 @@ impl Units {
         }
         for signal in operation.signals {
             let at = signal.at();
-            let shared = &mut machine.shared[at.rank as usize];
+            let shared = &mut context.shared[at.rank as usize];
             self.cluster.check_alive(at.rank).map_err(|fault| fault.at(site))?;
             let publisher = agent.map(Publisher::Agent);
             if let Some(agent) = agent {
                 let home = Home::Shared(at.rank);
                 let object = Range { home, start: at.offset.into(), bytes: BYTES as u64 };
-                self.look(machine.env, agent, site, &[object], Kind::StrongWrite)?;
+                self.look(context.env, agent, site, &[object], Kind::StrongWrite)?;
             }
             self.with_barrier(at, publisher, |barriers| match signal {
                 Signal::Transaction(at, bytes) => {
@@ -362,9 +362,9 @@ impl Units {
     }
 
     /// Both steps of an operation that may begin.
-    fn complete(&mut self, index: usize, machine: &mut Machine<'_>) -> Exec {
-        self.read(index, machine)?;
-        self.write(index, machine)
+    fn complete(&mut self, index: usize, context: &mut StepContext<'_>) -> Exec {
+        self.read(index, context)?;
+        self.write(index, context)
     }
 
     /// An operation that may begin, on the way to the one at `index`.
@@ -380,18 +380,18 @@ impl Units {
     }
 
     /// Lets time pass between two turns of the cluster's warps.
-    pub(crate) fn tick(&mut self, machine: &mut Machine<'_>, clock: u64) -> Exec {
+    pub(crate) fn tick(&mut self, context: &mut StepContext<'_>, clock: u64) -> Exec {
         match self.schedule {
             Schedule::Eager => {}
             Schedule::Lazy => {
                 while self.queue.first().is_some_and(|q| clock.saturating_sub(q.issued) > PATIENCE)
                 {
-                    self.complete(0, machine)?;
+                    self.complete(0, context)?;
                 }
             }
             Schedule::Random(_) => {
                 while !self.queue.is_empty() && self.random.below(2) == 0 {
-                    self.random_step(machine)?;
+                    self.random_step(context)?;
                 }
             }
         }
@@ -399,26 +399,30 @@ impl Units {
     }
 
     /// One step of one operation, any that is legal.
-    fn random_step(&mut self, machine: &mut Machine<'_>) -> Exec {
+    fn random_step(&mut self, context: &mut StepContext<'_>) -> Exec {
         let picked = self.random.below(self.queue.len());
         let index = self.first_needed(picked);
         if self.queue[index].has_read {
-            self.write(index, machine)
+            self.write(index, context)
         } else if self.random.below(2) == 0 {
-            self.read(index, machine)
+            self.read(index, context)
         } else {
-            self.complete(index, machine)
+            self.complete(index, context)
         }
     }
 
     /// Makes progress towards one of `awaited`, because nothing else can run.
     /// False when nothing is in flight.
-    pub(crate) fn force(&mut self, machine: &mut Machine<'_>, awaited: &[Awaited]) -> Exec<bool> {
+    pub(crate) fn force(
+        &mut self,
+        context: &mut StepContext<'_>,
+        awaited: &[Awaited],
+    ) -> Exec<bool> {
         if self.queue.is_empty() {
             return Ok(false);
         }
         if let Schedule::Random(_) = self.schedule {
-            self.random_step(machine)?;
+            self.random_step(context)?;
             return Ok(true);
         }
         let wanted = awaited.iter().find_map(|awaited| {
@@ -428,9 +432,9 @@ impl Units {
         let (index, reads_only) = wanted.unwrap_or((self.queue.len() - 1, false));
         let first = self.first_needed(index);
         if reads_only && first == index {
-            self.read(index, machine)?;
+            self.read(index, context)?;
         } else {
-            self.complete(first, machine)?;
+            self.complete(first, context)?;
         }
         Ok(true)
     }
@@ -450,23 +454,23 @@ impl Units {
     }
 
     /// A test of a barrier failed: a thread that spins must see an end.
-    pub(crate) fn tested(&mut self, machine: &mut Machine<'_>, awaited: Awaited) -> Exec {
+    pub(crate) fn tested(&mut self, context: &mut StepContext<'_>, awaited: Awaited) -> Exec {
         if self.events != self.tests_at {
             self.tests_at = self.events;
             self.tests = 0;
         }
         self.tests += 1;
         if self.tests >= TESTS {
-            self.force(machine, &[awaited])?;
+            self.force(context, &[awaited])?;
         }
         Ok(())
     }
 
     /// Completes everything: the end of the cluster.
-    pub(crate) fn drain(&mut self, machine: &mut Machine<'_>) -> Exec {
+    pub(crate) fn drain(&mut self, context: &mut StepContext<'_>) -> Exec {
         while !self.queue.is_empty() {
             let index = self.first_needed(self.queue.len() - 1);
-            self.complete(index, machine)?;
+            self.complete(index, context)?;
         }
         Ok(())
     }

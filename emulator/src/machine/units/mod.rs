@@ -14,7 +14,7 @@
 //! | `transfer` | the copies themselves |
 //! | `wgmma`, `wgmma_watch`, `wgmma_tile`, `wgmma_panels` | warpgroup products, registers in flight, operand tiles, decoded ones |
 //! | `tensor_cells`, `tensor_memory`, `tcgen05`, `tcgen05_product` | tensor memory and what works on it |
-//! | `port` | how instructions reach all this |
+//! | `interface` | the interface between executing instructions and the units |
 //!
 //! An instruction issues an [`Operation`] through `Context::issue`. Its
 //! [`Work`] reads and writes memory when the engine says so; its ranges tell
@@ -27,8 +27,8 @@ mod cluster;
 mod engine;
 mod flight;
 mod groups;
+mod interface;
 mod mbarrier;
-mod port;
 mod proxy;
 mod registers;
 pub(crate) mod spin;
@@ -43,11 +43,11 @@ pub(crate) mod wgmma_tile;
 mod wgmma_watch;
 
 pub(crate) use super::access::lanes;
-pub(crate) use engine::{Machine, Nothing, OpId, Operation, Queued, Signal, Site, Work};
+pub(crate) use engine::{Nothing, OpId, Operation, Queued, Signal, Site, StepContext, Work};
 pub(crate) use flight::{Home, Range, Role};
 pub(crate) use groups::{GroupKind, GroupWait};
+pub(crate) use interface::{Reach, Touch};
 pub(crate) use mbarrier::{Arrival, At, BYTES as MBARRIER_BYTES, Question};
-pub(crate) use port::{Reach, Touch};
 pub(crate) use proxy::{Fenced, Reader};
 pub(crate) use transfer::{Piece, Source, Target, Transfer};
 pub(crate) use wgmma_watch::{Touch as RegisterTouch, Watch};

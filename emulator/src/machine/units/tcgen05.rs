@@ -1,7 +1,7 @@
 //! Moving data into, out of and within tensor memory: the work of `tcgen05.ld`, `.st`,
 //! `.cp` and `.shift`. PTX ISA 9.7.16.8, 9.7.16.9.
 
-use super::engine::{Machine, Work};
+use super::engine::{StepContext, Work};
 use super::tensor_memory::Shared;
 use crate::diagnostic::Exec;
 use crate::machine::regs::LANES as THREADS;
@@ -55,7 +55,7 @@ pub(crate) struct LoadWork {
 }
 
 impl Work for LoadWork {
-    fn read(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn read(&mut self, _: &mut StepContext<'_>) -> Exec {
         let memory = self.memory.borrow();
         let mut values = self.values.borrow_mut();
         let Access { shape, registers, halves } = self.access;
@@ -80,7 +80,7 @@ impl Work for LoadWork {
         Ok(())
     }
 
-    fn write(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn write(&mut self, _: &mut StepContext<'_>) -> Exec {
         Ok(())
     }
 }
@@ -97,11 +97,11 @@ pub(crate) struct StoreWork {
 }
 
 impl Work for StoreWork {
-    fn read(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn read(&mut self, _: &mut StepContext<'_>) -> Exec {
         Ok(())
     }
 
-    fn write(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn write(&mut self, _: &mut StepContext<'_>) -> Exec {
         let mut memory = self.memory.borrow_mut();
         let Access { shape, halves, .. } = self.access;
         for (register, row) in self.values.iter().enumerate() {
@@ -176,9 +176,9 @@ fn chunk_cells(source: &CopySource, chunk: [u8; 16], missing: u64) -> [Option<u3
 }
 
 impl Work for CopyWork {
-    fn read(&mut self, machine: &mut Machine<'_>) -> Exec {
+    fn read(&mut self, context: &mut StepContext<'_>) -> Exec {
         for (source, _) in &self.sources {
-            let memory = &machine.shared[source.rank as usize];
+            let memory = &context.shared[source.rank as usize];
             let mut cells = Vec::new();
             let (rows, chunks) = (source.shape.rows(), source.shape.columns() / 4);
             for row in 0..rows {
@@ -190,14 +190,14 @@ impl Work for CopyWork {
                     cells.extend(chunk_cells(source, bytes, missing));
                 }
             }
-            machine.stats.space(crate::diagnostic::Space::Shared).bytes_read +=
+            context.stats.space(crate::diagnostic::Space::Shared).bytes_read +=
                 u64::from(rows * chunks * 16);
             self.taken.push(cells);
         }
         Ok(())
     }
 
-    fn write(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn write(&mut self, _: &mut StepContext<'_>) -> Exec {
         for ((source, memory), cells) in self.sources.iter().zip(&self.taken) {
             let mut memory = memory.borrow_mut();
             let columns = source.shape.columns();
@@ -232,11 +232,11 @@ pub(crate) struct ShiftWork {
 }
 
 impl Work for ShiftWork {
-    fn read(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn read(&mut self, _: &mut StepContext<'_>) -> Exec {
         Ok(())
     }
 
-    fn write(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn write(&mut self, _: &mut StepContext<'_>) -> Exec {
         for memory in &self.memories {
             let mut memory = memory.borrow_mut();
             for column in self.column..self.column + SHIFTED {

@@ -5,7 +5,7 @@
 //! operation's read step, which the earlier operations of the thread come before; the
 //! accumulator is its own until the write step.
 
-use super::engine::{Machine, Work};
+use super::engine::{StepContext, Work};
 use super::tensor_memory::{Shared, TensorMemory};
 use super::wgmma_tile::SharedTile;
 use crate::diagnostic::Exec;
@@ -22,7 +22,7 @@ pub(crate) type Cell = (u32, u32);
 
 /// Where `A` is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Left {
+pub(crate) enum Tcgen05A {
     /// In the shared memory of each CTA.
     Shared,
     /// In the tensor memory of each CTA.
@@ -60,7 +60,7 @@ pub(crate) struct ProductWork {
     pub(crate) descriptor: InstructionDescriptor,
     pub(crate) path: DataPath,
     pub(crate) d: Cell,
-    pub(crate) a: Left,
+    pub(crate) a: Tcgen05A,
     /// Columns of the scales of `A` and `B`.
     pub(crate) scales: Option<(u32, u32)>,
     pub(crate) addend: Addend,
@@ -215,26 +215,26 @@ impl ProductWork {
 }
 
 impl Work for ProductWork {
-    fn read(&mut self, machine: &mut Machine<'_>) -> Exec {
+    fn read(&mut self, context: &mut StepContext<'_>) -> Exec {
         let mut parts = std::mem::take(&mut self.parts);
         for part in &mut parts {
             let memory = part.memory.borrow();
             part.a_bytes = match (&part.a, self.a) {
-                (Some(tile), _) => tile.gather(machine)?,
-                (None, Left::Tensor(cell)) => self.tensor_a(&memory, cell)?,
-                (None, Left::Shared) => Vec::new(),
+                (Some(tile), _) => tile.gather(context)?,
+                (None, Tcgen05A::Tensor(cell)) => self.tensor_a(&memory, cell)?,
+                (None, Tcgen05A::Shared) => Vec::new(),
             };
             if let (Some((a, b)), Some(scaling)) = (self.scales, self.descriptor.scaling) {
                 part.scales =
                     [self.scales_a(&memory, a, scaling)?, self.scales_b(&memory, b, scaling)?];
             }
-            self.b_bytes.extend(part.b.gather(machine)?);
+            self.b_bytes.extend(part.b.gather(context)?);
         }
         self.parts = parts;
         Ok(())
     }
 
-    fn write(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn write(&mut self, _: &mut StepContext<'_>) -> Exec {
         let InstructionDescriptor { b, n, negate_b, .. } = self.descriptor;
         let mut columns = FloatColumns::default();
         self.tile(b, n, negate_b, &self.b_bytes).float_columns(&mut columns);

@@ -4,7 +4,7 @@
 //! A copy copies the initialisation state of its source too: copying bytes
 //! that were never written is not an error, but reading the copy is.
 
-use super::engine::{Machine, Work};
+use super::engine::{StepContext, Work};
 use super::flight::{Home, Range};
 use super::mbarrier::At;
 use crate::diagnostic::{Exec, Space};
@@ -142,12 +142,12 @@ impl Transfer {
 
 impl Moving {
     /// Reads the source of a piece into `data[start..]`.
-    fn gather(&mut self, piece: &Piece, start: usize, machine: &mut Machine<'_>) {
+    fn gather(&mut self, piece: &Piece, start: usize, context: &mut StepContext<'_>) {
         let bytes = piece.bytes as usize;
         let out = &mut self.data[start..start + bytes];
         match piece.source {
             Source::Global(addr) => {
-                let env = machine.env;
+                let env = context.env;
                 // Found at issue; allocations stay while a kernel runs.
                 let Some(id) = env.global.find(addr) else {
                     return;
@@ -155,7 +155,7 @@ impl Moving {
                 let block = env.global.block(id);
                 block.copy_out(addr, out);
                 block.touch(addr, bytes as u64, false, env.exclusive);
-                let count = machine.stats.space(Space::Global);
+                let count = context.stats.space(Space::Global);
                 count.bytes_read += bytes as u64;
                 count.sectors_read += sectors(addr, bytes, &mut self.counted);
                 let end = addr + bytes as u64;
@@ -166,9 +166,9 @@ impl Moving {
                 }
             }
             Source::Shared(from) => {
-                let (memory, offset) = (&machine.shared[from.rank as usize], from.offset as usize);
+                let (memory, offset) = (&context.shared[from.rank as usize], from.offset as usize);
                 memory.copy_out(offset, out);
-                machine.stats.space(Space::Shared).bytes_read += bytes as u64;
+                context.stats.space(Space::Shared).bytes_read += bytes as u64;
                 let mut at = offset;
                 while let Some(first) = memory.first_uninitialised_in(at, offset + bytes - at) {
                     self.unknown.push((start + first - offset, 1));
@@ -188,7 +188,7 @@ impl Moving {
     }
 
     /// Writes a piece.
-    fn scatter(&mut self, piece: &Piece, start: usize, machine: &mut Machine<'_>) {
+    fn scatter(&mut self, piece: &Piece, start: usize, context: &mut StepContext<'_>) {
         let data = &self.data[start..start + piece.bytes as usize];
         let bytes = data.len();
         let unknown = self.unknown.iter().filter_map(|&(from, len)| {
@@ -198,7 +198,7 @@ impl Moving {
         let mut combined = Vec::new();
         match piece.target {
             Target::Global(addr) => {
-                let env = machine.env;
+                let env = context.env;
                 let Some(id) = env.global.find(addr) else {
                     return;
                 };
@@ -214,7 +214,7 @@ impl Moving {
                 };
                 block.copy_in(addr, data, env.exclusive);
                 block.touch(addr, bytes as u64, true, env.exclusive);
-                let count = machine.stats.space(Space::Global);
+                let count = context.stats.space(Space::Global);
                 count.bytes_written += bytes as u64;
                 count.sectors_written += sectors(addr, bytes, &mut self.counted);
                 for (at, len) in unknown {
@@ -223,7 +223,7 @@ impl Moving {
             }
             Target::Shared(offset) => {
                 for &rank in &self.transfer.ranks {
-                    let memory = &mut machine.shared[rank as usize];
+                    let memory = &mut context.shared[rank as usize];
                     let data = match &self.transfer.reduction {
                         None => data,
                         Some(reduction) => {
@@ -238,7 +238,7 @@ impl Moving {
                         memory.forget(offset as usize + at, len);
                     }
                 }
-                machine.stats.space(Space::Shared).bytes_written +=
+                context.stats.space(Space::Shared).bytes_written +=
                     (bytes * self.transfer.ranks.len()) as u64;
             }
         }
@@ -253,12 +253,12 @@ fn sectors(addr: u64, bytes: usize, counted: &mut Option<u64>) -> u64 {
 }
 
 impl Work for Moving {
-    fn read(&mut self, machine: &mut Machine<'_>) -> Exec {
+    fn read(&mut self, context: &mut StepContext<'_>) -> Exec {
         self.data.resize(self.transfer.bytes() as usize, 0);
         let pieces = std::mem::take(&mut self.transfer.pieces);
         let mut start = 0;
         for piece in pieces.iter().filter(|piece| piece.bytes != 0) {
-            self.gather(piece, start, machine);
+            self.gather(piece, start, context);
             let end = start + piece.bytes as usize;
             // Pieces are of whole elements, and what fills is not converted.
             if let (Some(element), Source::Global(_)) = (self.transfer.convert, piece.source) {
@@ -270,12 +270,12 @@ impl Work for Moving {
         Ok(())
     }
 
-    fn write(&mut self, machine: &mut Machine<'_>) -> Exec {
+    fn write(&mut self, context: &mut StepContext<'_>) -> Exec {
         self.counted = None;
         let pieces = std::mem::take(&mut self.transfer.pieces);
         let mut start = 0;
         for piece in pieces.iter().filter(|piece| piece.bytes != 0) {
-            self.scatter(piece, start, machine);
+            self.scatter(piece, start, context);
             start += piece.bytes as usize;
         }
         self.transfer.pieces = pieces;

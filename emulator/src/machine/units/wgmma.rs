@@ -6,7 +6,7 @@
 //! when the warp has waited for the group of the last of them. Between, the registers
 //! are in flight (see [`Watch`](crate::machine::regs::Watch)).
 
-use super::engine::{Machine, Work};
+use super::engine::{StepContext, Work};
 use super::groups::GroupWait;
 use super::wgmma_panels::SharedPanels;
 use super::wgmma_tile::SharedTile;
@@ -135,7 +135,7 @@ impl Accumulator {
 
 /// `A` of an operation: 16 rows.
 #[derive(Debug)]
-pub(crate) enum Left {
+pub(crate) enum WgmmaA {
     /// From registers: containers, row after row.
     Registers { element: Element, k: usize, bytes: Vec<u8>, negate: bool },
     /// In shared memory.
@@ -160,7 +160,7 @@ pub(crate) fn registers_a(regs: &Regs, slots: &[Slot], element: Element, k: usiz
 /// One warp's part of `wgmma.mma_async`.
 #[derive(Debug)]
 pub(crate) struct WarpProduct {
-    pub(crate) a: Left,
+    pub(crate) a: WgmmaA,
     pub(crate) b: SharedTile,
     pub(crate) addend: Addend,
     pub(crate) saturate: bool,
@@ -171,11 +171,11 @@ pub(crate) struct WarpProduct {
 }
 
 impl Work for WarpProduct {
-    fn read(&mut self, machine: &mut Machine<'_>) -> Exec {
+    fn read(&mut self, context: &mut StepContext<'_>) -> Exec {
         let mut rows = FloatRows::default();
         match &self.a {
-            Left::Shared(tile) => tile.tile(&tile.gather(machine)?).float_rows(&mut rows),
-            Left::Registers { element, k, bytes, negate } => Tile {
+            WgmmaA::Shared(tile) => tile.tile(&tile.gather(context)?).float_rows(&mut rows),
+            WgmmaA::Registers { element, k, bytes, negate } => Tile {
                 element: *element,
                 container: element.bits(),
                 rows: ROWS,
@@ -185,17 +185,17 @@ impl Work for WarpProduct {
             }
             .float_rows(&mut rows),
         }
-        let bytes = self.b.gather(machine)?;
+        let bytes = self.b.gather(context)?;
         let columns = self.cache.borrow_mut().columns(&self.b.tile(&bytes));
         self.panels = Some((rows, columns));
         Ok(())
     }
 
-    fn write(&mut self, _: &mut Machine<'_>) -> Exec {
+    fn write(&mut self, _: &mut StepContext<'_>) -> Exec {
         if let Some((rows, columns)) = self.panels.take() {
             let left = match &self.a {
-                Left::Registers { element, .. } => *element,
-                Left::Shared(tile) => tile.operand.element,
+                WgmmaA::Registers { element, .. } => *element,
+                WgmmaA::Shared(tile) => tile.operand.element,
             };
             let (left, right) = ((&rows, left), (&*columns, self.b.operand.element));
             self.sums.borrow_mut().multiply(left, right, self.addend, self.saturate);

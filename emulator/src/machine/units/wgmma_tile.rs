@@ -1,7 +1,7 @@
 //! Operand tiles of `wgmma` and `tcgen05` in shared memory: their bytes, and how an operation
 //! reads them.
 
-use super::engine::Machine;
+use super::engine::StepContext;
 use super::flight::{GRANULE, Home, Range};
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault, TensorFault};
 use crate::machine::SHARED_BASE;
@@ -124,8 +124,8 @@ impl SharedTile {
     }
 
     /// Takes the tile out of shared memory. Padding need not be initialised.
-    pub(crate) fn gather(&self, machine: &mut Machine<'_>) -> Exec<Vec<u8>> {
-        let memory = &machine.shared[self.rank as usize];
+    pub(crate) fn gather(&self, context: &mut StepContext<'_>) -> Exec<Vec<u8>> {
+        let memory = &context.shared[self.rank as usize];
         let used = match self.operand.packing {
             Packing::Padded => 2 * self.operand.element.bits() as usize,
             Packing::Dense => 16,
@@ -154,7 +154,7 @@ impl SharedTile {
             }
             Err(GatherError::Operand(error)) => return Err(invalid(self.name, error)),
         }
-        machine.stats.space(crate::diagnostic::Space::Shared).bytes_read += chunks * 16;
+        context.stats.space(crate::diagnostic::Space::Shared).bytes_read += chunks * 16;
         Ok(out)
     }
 

@@ -1,7 +1,7 @@
 //! The interface between executing instructions and the asynchronous units: addresses, issue,
 //! checks.
 
-use super::engine::{Machine, OpId, Operation, Site};
+use super::engine::{OpId, Operation, Site, StepContext};
 use super::flight::{Home, Range};
 use super::mbarrier::{At, BYTES};
 use super::proxy::Fenced;
@@ -45,15 +45,18 @@ impl Context<'_> {
     }
 
     /// The units, and the memory they work on.
-    pub(crate) fn with_units<R>(&mut self, f: impl FnOnce(&mut Units, &mut Machine<'_>) -> R) -> R {
-        let mut machine = Machine { shared: self.shared, env: self.env, stats: self.stats };
-        f(self.units, &mut machine)
+    pub(crate) fn with_units<R>(
+        &mut self,
+        f: impl FnOnce(&mut Units, &mut StepContext<'_>) -> R,
+    ) -> R {
+        let mut context = StepContext { shared: self.shared, env: self.env, stats: self.stats };
+        f(self.units, &mut context)
     }
 
     /// Issues an operation.
     pub(crate) fn issue(&mut self, operation: Operation) -> Exec<OpId> {
         let clock = self.clock;
-        self.with_units(|units, machine| units.issue(machine, clock, operation))
+        self.with_units(|units, context| units.issue(context, clock, operation))
     }
 
     /// Barriers of any kind completed so far, as far as the CTA took part.
