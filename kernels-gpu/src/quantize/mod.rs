@@ -2,17 +2,16 @@
 //! [M, K], to codes and block scales.
 //!
 //! # Contract
-//! Parameters: [`QuantizeParams`]. Any M >= 1, K a multiple of the block, M K at most
-//! 2^40; grid and threads of the [`QuantizeConfig`]. Reads each element once, or twice in
-//! blocks that take the slow path (see below), and nothing past them; writes each code and
-//! each scale once, and zeros to all padding of 128x4 scales. Codes and scales are those of
-//! [`recipe`](fp4_formats::recipe) in every bit.
+//! Parameters: [`QuantizeParams`]. Any M >= 1, K a multiple of the block, M K at most 2^40; grid and
+//! threads of the [`QuantizeConfig`]. Reads each element once, or twice in blocks that take the slow
+//! path (see below), and nothing past them; writes each code and each scale once, and zeros to all
+//! padding of 128x4 scales. Codes and scales are those of [`recipe`](fp4_formats::recipe) in every bit.
 //!
 //! # Roles
-//! Every warp does the same: it takes tasks of 32 blocks ([`place`]) and copies them to
-//! shared memory, 16 consecutive bytes per lane ([`source`]). Then each lane quantises one
-//! block. The copies of [`QuantizeConfig::stages`] tasks are in flight at any time. The
-//! launch determines which tasks a warp takes ([`QuantizeParams::depth`]).
+//! Every warp does the same: it takes tasks of 32 blocks ([`place`]) and copies them to shared
+//! memory, 16 consecutive bytes per lane ([`source`]). Then each lane quantises one block. The copies
+//! of [`QuantizeConfig::stages`] tasks are in flight at any time. The launch determines which tasks
+//! a warp takes ([`QuantizeParams::depth`]).
 //!
 //! # Fast and slow path
 //! Nearly all blocks take the fast path: their elements are in registers, and neither their
@@ -22,8 +21,7 @@
 //! together are then a small part of the kernel's code.
 //!
 //! # Shared memory
-//! A ring of [`QuantizeConfig::stages`] stages of [`QuantizeConfig::stage_bytes`] for
-//! each warp.
+//! For each warp a ring of [`QuantizeConfig::stages`] stages of [`QuantizeConfig::stage_bytes`].
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
