@@ -1,4 +1,4 @@
-//! How fast the emulator runs the GEMV kernels, in lane instructions a second on
+//! How fast the emulator runs the GEMV kernels, in lane instructions per second on
 //! one host thread.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

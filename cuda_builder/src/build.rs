@@ -99,7 +99,7 @@ impl CudaBuilder {
         self
     }
 
-    /// Folder for intermediate files; the crate's own `target` unless told.
+    /// Folder for intermediate files; the crate's own `target` by default.
     pub fn target_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.target_dir = Some(path.into());
         self

@@ -3,7 +3,7 @@
 //! In this order: the rustc named by `CUDA_BUILDER_RUSTC`; the active
 //! toolchain; the active toolchain after `rustup component add rust-src`;
 //! Debian's `rustc-web` with `rust-web-src`, installed first where the user is
-//! root; else an error that lists the three ways out.
+//! root; else an error that lists the three remedies.
 
 use crate::error::BuildError;
 use crate::note;

@@ -8,7 +8,7 @@ pub enum BuildError {
     /// No rustc with the source of `core` was found or could be fetched.
     #[error(
         "no compiler that can build `core` for nvptx64-nvidia-cuda:\n{}\n\
-         ways out, any one of them:\n  \
+         any one of these helps:\n  \
          1. a Rust toolchain of at least 1.95 whose component rust-src is installed: \
          rustup component add rust-src\n  \
          2. on Debian, as root: apt-get install --no-install-recommends rustc-web rust-web-src\n  \

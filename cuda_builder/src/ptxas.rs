@@ -14,7 +14,7 @@ pub const PACKAGE: &str = "nvidia-cuda-nvcc==13.0.88";
 pub struct Usage {
     /// Kernel.
     pub name: String,
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
     /// Bytes of a thread's local-memory frame.
     pub stack: u32,

@@ -1,4 +1,4 @@
-//! Speed of the machine in lane instructions a second on one core.
+//! Speed of the machine in lane instructions per second on one core.
 //!
 //! `gemv_like` is a fixed kernel of the shape of the project's own; the kernels
 //! that `cargo xtask build-kernels` made are measured too where they exist.

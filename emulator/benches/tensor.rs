@@ -1,4 +1,4 @@
-//! Speed of the tensor-core products on one core, in multiply-adds a second: from
+//! Speed of the tensor-core products on one core, in multiply-adds per second: from
 //! gathered bytes to accumulators, as one instruction does it.
 //!
 //! A GEMM of 128 x 7168 x 2048 has 1.9 G multiply-adds, one of 128 x 7168 x 16384 15 G;

@@ -212,7 +212,7 @@ impl Experiment {
             Step { module: &earlier.module, launch: first, programmatic: false },
             Step { module, launch, programmatic: true },
         ];
-        // A report a step.
+        // A report per step.
         Ok(launch_sequence(memory, &steps)?.swap_remove(1))
     }
 

@@ -24,16 +24,16 @@ pub struct Gpu {
     pub l2_bytes_per_clock: f64,
     /// Boost clock of an SM, Hz.
     pub clock_hz: f64,
-    /// Warp instructions an SM issues per clock.
+    /// Warp instructions that an SM issues per clock.
     pub issue_per_clock: f64,
-    /// 32-bit integer lane operations an SM completes per clock, over all pipes
+    /// 32-bit integer lane operations that an SM completes per clock, over all pipes
     /// that take some of them.
     pub int_lanes_per_clock: f64,
     /// f32 lane operations (fma counts one) an SM completes per clock.
     pub float_lanes_per_clock: f64,
-    /// Packed half (f16x2, bf16x2) lane operations an SM completes per clock.
+    /// Packed half (f16x2, bf16x2) lane operations that an SM completes per clock.
     pub half_lanes_per_clock: f64,
-    /// f64 lane operations an SM completes per clock.
+    /// f64 lane operations that an SM completes per clock.
     pub double_lanes_per_clock: f64,
     /// Dense f16 multiply-adds of an SM's tensor cores per clock.
     pub tensor_macs_per_clock: f64,

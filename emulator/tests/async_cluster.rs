@@ -57,7 +57,7 @@ fn shared_memory_of_the_cluster() {
 
 #[test]
 fn remote_arrivals_and_asynchronous_stores() {
-    // Ranks 1 to 3 send a word each to rank 0 by st.async, and add one by
+    // Each of ranks 1 to 3 sends a word to rank 0 by st.async, and add one by
     // red.async; rank 0 waits for the bytes. Then rank 0 arrives at theirs.
     let body = format!(
         "{} mad.lo.u32 %r1, %tid, 4, %s; st.shared.u32 [%r1+512], 1000;

@@ -407,7 +407,7 @@ fn register_counts_that_break_the_rules() {
         )
         .block(384)
     };
-    wait.says(&ALL, &["deadlock: ", "waits for 64 registers a thread (the CTA's pool has 0)"]);
+    wait.says(&ALL, &["deadlock: ", "waits for 64 registers per thread (the CTA's pool has 0)"]);
 }
 
 #[test]

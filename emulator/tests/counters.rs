@@ -51,7 +51,7 @@ fn warpgroup_products_and_bulk_copies() {
         assert_eq!(levels.l2, levels.dram);
         assert_eq!((levels.cluster_shared, levels.tensor_memory), Default::default());
         let gpu = Gpu::h200();
-        // One SM: 8192 multiply-adds at 2048 a clock, 4608 bytes at 128 a clock.
+        // One SM: 8192 multiply-adds at 2048 per clock, 4608 bytes at 128 per clock.
         let tensor = part(&counters, &gpu, "tensor") * gpu.clock_hz;
         assert!((tensor - 4.0).abs() < 1e-9, "{tensor}");
         let shared = part(&counters, &gpu, "shared") * gpu.clock_hz;

@@ -7,7 +7,7 @@ use support::{Run, SCHEDULES, check, kernel, load_error, module};
 
 #[test]
 fn vector_loads_and_stores_of_all_widths() {
-    // Each case copies 32 bytes a lane.
+    // Each case copies 32 bytes per lane.
     for code in [
         "ld.global.v8.b32 {%r1,%r2,%r3,%r4,%r5,%r6,%r7,%r8}, [%d1]; st.global.v8.b32 [%d2], {%r1,%r2,%r3,%r4,%r5,%r6,%r7,%r8};",
         "ld.global.v4.u64 {%d3,%d4,%d5,%d6}, [%d1]; st.global.v4.b64 [%d2], {%d3,%d4,%d5,%d6};",

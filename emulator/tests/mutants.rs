@@ -37,7 +37,7 @@ fn experiment(case: &Case) -> Experiment {
     }
 }
 
-/// One line a mutant.
+/// One line per mutant.
 fn table(mutants: &Mutants) -> String {
     let line = |m: &ptx_emu::mutate::Mutant| {
         let fate = match &m.fate {
@@ -148,7 +148,7 @@ fn two_stages_of_cp_async() {
 #[test]
 fn a_cluster_that_exchanges() {
     // In two rounds each CTA sends its words to the other by remote stores and
-    // arrives there, a lane of each warp.
+    // arrives there, one lane per warp.
     let body = "setp.eq.u32 %leader, %tid, 0; mov.u32 %r10, 0; mov.u32 %r20, 0;
         @%leader mbarrier.init.shared::cta.b64 [%b], 2;
         fence.mbarrier_init.release.cluster;

@@ -365,7 +365,7 @@ fn divergent_halves_of_a_warp_are_one_agent() {
 
 #[test]
 fn wide_and_scattered_accesses() {
-    // 16 bytes a lane, permuted, against words.
+    // 16 bytes per lane, permuted, against words.
     let body = "shl.b32 %r5, %r3, 4; xor.b32 %r6, %r5, 112; add.u32 %r5, %r5, %r1;
         add.u32 %r6, %r6, %r1;
         @%p1 st.shared.v4.u32 [%r6], {%r3, %r3, %r3, %r3}; SYNC

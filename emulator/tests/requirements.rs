@@ -236,7 +236,7 @@ fn p07_tensor_maps_in_structs_global_and_edited_in_shared_memory() {
         kernel.run(&mut memory, schedule);
         let found = words(&memory, out, 64);
         let plain = (0..32).map(|i| 8 + i);
-        // Columns 4 to 11 of 8, rows 1 to 4 of 3, 16 words a row.
+        // Columns 4 to 11 of 8, rows 1 to 4 of 3, 16 words per row.
         let edited = (0..32).map(|i| {
             let (x, y) = (4 + i % 8, 1 + i / 8);
             if x < 8 && y < 3 { 16 * y + x } else { 0 }
@@ -298,7 +298,7 @@ fn p09_scale_addresses_that_are_no_multiple_of_four_columns() {
         tcgen05.st.sync.aligned.32x32b.x4.b32 [%r3+8], {{%r5, %r5, %r6, %r6}};
         tcgen05.wait::st.sync.aligned; fence.proxy.async;
         tcgen05.fence::before_thread_sync; bar.sync 0; tcgen05.fence::after_thread_sync;
-        // No swizzle: chunks of 16 bytes, 128 bytes a group of 8 rows.
+        // No swizzle: chunks of 16 bytes, 128 bytes per group of 8 rows.
         shr.u32 %r7, %s, 4; and.b32 %r7, %r7, 0x3fff; cvt.u64.u32 %d1, %r7;
         or.b64 %d1, %d1, 0x0000400800800000; or.b64 %d2, %d1, 0;
         mov.u32 %r8, {:#x}; add.u32 %r9, %r50, 32; add.u32 %r10, %r50, 10;
@@ -414,7 +414,7 @@ fn p14_hints_have_no_effect() {
 
 #[test]
 fn p15_accesses_of_128_and_256_bits() {
-    // 32 bytes a thread from global memory through shared memory and back.
+    // 32 bytes per thread from global memory through shared memory and back.
     let body = "mad.wide.u32 %d1, %tid, 32, %in; mad.wide.u32 %d2, %tid, 32, %out;
         ld.global.v8.b32 {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}, [%d1];
         mad.lo.u32 %r9, %tid, 32, %s;

@@ -83,7 +83,7 @@ fn a_flag_polled_by_an_atomic() {
 
 #[test]
 fn locks_exclude_and_everybody_gets_them() {
-    // A weak read-modify-write under a spin lock, four warps a CTA.
+    // A weak read-modify-write under a spin lock, four warps per CTA.
     let body = "mov.u32 %r9, %laneid; setp.ne.u32 %p1, %r9, 0; @%p1 bra END; mov.u32 %r1, 0;
         AGAIN:
         LOCK: atom.acquire.gpu.global.cas.b32 %r2, [%in], 0, 1; setp.ne.u32 %p2, %r2, 0; @%p2 bra LOCK;

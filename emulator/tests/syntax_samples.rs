@@ -38,7 +38,7 @@ fn instructions(block: &Block) -> Vec<&Instruction> {
 }
 
 /// Lines on which instructions begin, found without the parser: compilers write
-/// one instruction a line, in lower case, and calls with their semicolon on a
+/// one instruction per line, in lower case, and calls with their semicolon on a
 /// later line.
 fn instruction_lines(text: &str) -> Vec<u32> {
     let mut in_section = false;

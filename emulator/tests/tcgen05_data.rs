@@ -10,7 +10,7 @@ use tensor_cores::{Layout, Matrix, Random, Ty, vector};
 
 const SOME: [Schedule; 3] = [Schedule::Eager, Schedule::Lazy, Schedule::Random(1)];
 
-/// Shape and registers a thread at `.x1`.
+/// Shape and registers per thread at `.x1`.
 const SHAPES: [(&str, u32); 5] =
     [("32x32b", 1), ("16x64b", 1), ("16x128b", 2), ("16x256b", 4), ("16x32bx2", 1)];
 
@@ -62,7 +62,7 @@ fn program(tmem: &Tmem, then: String) -> Program {
     program
 }
 
-/// Registers back to the first columns, a register a column.
+/// Registers back to the first columns, a register per column.
 fn spill(registers: u32) -> String {
     let values = vector("x", registers as usize);
     format!(
@@ -176,7 +176,7 @@ fn stores_of_every_shape() {
     }
 }
 
-/// Shape of a copy: its rows, bytes a row, and the lanes that get a row.
+/// Shape of a copy: its rows, bytes per row, and the lanes that get a row.
 type Copy = (&'static str, usize, usize, fn(usize) -> Vec<usize>);
 
 const COPIES: [Copy; 6] = [

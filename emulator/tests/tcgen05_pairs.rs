@@ -1,4 +1,4 @@
-//! CTA pairs, and who is told: products issued by either CTA, allocation and commit
+//! CTA pairs, and who is signalled: products issued by either CTA, allocation and commit
 //! through every kind of address.
 
 mod async_support;
@@ -91,7 +91,7 @@ fn addresses_of_commit_and_alloc() {
 }
 
 /// Two CTAs; the first one's shift is committed to `to`, and `waits` says who waits.
-fn told(commit: &str, waits: [bool; 2]) -> Case {
+fn signals(commit: &str, waits: [bool; 2]) -> Case {
     let wait = |rank: usize| {
         if waits[rank] {
             format!(
@@ -127,18 +127,18 @@ fn commits_tell_other_ctas() {
     let one = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64";
     let many =
         "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64";
-    told(&format!("{one} [%b];"), [true, false]).passes();
-    told(&format!("{one} [%r10];"), [false, true]).passes();
-    told(&format!("mov.u16 %h1, 2; {many} [%b], %h1;"), [false, true]).passes();
-    told(&format!("mov.u16 %h1, 3; {many} [%b], %h1;"), [true, true]).passes();
-    // Nobody told the other one.
+    signals(&format!("{one} [%b];"), [true, false]).passes();
+    signals(&format!("{one} [%r10];"), [false, true]).passes();
+    signals(&format!("mov.u16 %h1, 2; {many} [%b], %h1;"), [false, true]).passes();
+    signals(&format!("mov.u16 %h1, 3; {many} [%b], %h1;"), [true, true]).passes();
+    // Nobody signalled the other one.
     for (commit, waits) in [
         (format!("{one} [%b];"), [false, true]),
         (format!("{one} [%r10];"), [true, false]),
         (format!("mov.u16 %h1, 1; {many} [%b], %h1;"), [true, true]),
     ] {
         for schedule in SOME {
-            let text = told(&commit, waits).fails(schedule).to_string();
+            let text = signals(&commit, waits).fails(schedule).to_string();
             assert!(text.contains("deadlock"), "{text}");
         }
     }

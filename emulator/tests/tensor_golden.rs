@@ -165,8 +165,8 @@ fn swizzle(value: &Value) -> Swizzle {
 /// Offset in a packed K-major tile of `rows` rows, by the closed formula.
 fn packed_offset(swizzle: Swizzle, rows: usize, row: usize, byte: usize) -> usize {
     let width = swizzle.width() as usize;
-    let linear = byte / width * (rows * width) + row * width + byte % width;
-    linear ^ (linear >> 7 & (width / 16 - 1)) << 4
+    let unswizzled = byte / width * (rows * width) + row * width + byte % width;
+    unswizzled ^ (unswizzled >> 7 & (width / 16 - 1)) << 4
 }
 
 #[test]

@@ -24,8 +24,8 @@ fn golden_swizzles() {
         for (r, row) in rows.iter().enumerate() {
             for (c, offset) in row.as_array().unwrap().iter().enumerate() {
                 let k = 16 * c;
-                let linear = k / width * rows.len() * width + r * width + k % width;
-                let actual = u64::from(swizzle.apply(linear as u32));
+                let unswizzled = k / width * rows.len() * width + r * width + k % width;
+                let actual = u64::from(swizzle.apply(unswizzled as u32));
                 assert_eq!(actual, offset.as_u64().unwrap(), "{name} row {r} chunk {c}");
             }
         }
@@ -82,8 +82,8 @@ fn oracle(map: &TensorMap, coordinates: &[i32], shared: u32, stored: bool) -> Ve
                 end = (end + 15) / 16 * 16;
             }
             let inside = inside && (0..end).contains(&position);
-            let linear = payload.map_or(byte, |payload| byte / payload * 16 + byte % payload);
-            let at = map.swizzle.apply(shared + row * pitch + linear);
+            let unswizzled = payload.map_or(byte, |payload| byte / payload * 16 + byte % payload);
+            let at = map.swizzle.apply(shared + row * pitch + unswizzled);
             bytes.push((at, inside.then_some((address + position) as u64)));
         }
     }

@@ -33,7 +33,7 @@ fn place(desc: &SharedDescriptor, major: Major, bytes: usize, row: usize, k: usi
     let (leading, stride) = (desc.leading as usize, desc.stride as usize);
     let width = desc.swizzle.width() as usize;
     let per_chunk = 16 / bytes;
-    let linear = match (major, desc.swizzle) {
+    let unswizzled = match (major, desc.swizzle) {
         (Major::K, Swizzle::None) => {
             row % 8 * 16 + row / 8 * stride + k / per_chunk * leading + k % per_chunk * bytes
         }
@@ -47,7 +47,7 @@ fn place(desc: &SharedDescriptor, major: Major, bytes: usize, row: usize, k: usi
             row % across * bytes + row / across * leading + k % lines * width + k / lines * stride
         }
     };
-    swizzled(desc.swizzle, desc.start as usize + linear)
+    swizzled(desc.swizzle, desc.start as usize + unswizzled)
 }
 
 /// Fills a memory so that every element of a tile is unique, gathers it, compares.

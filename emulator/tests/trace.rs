@@ -115,7 +115,7 @@ fn a_ring_under_every_schedule() {
         check(&trace);
         assert_eq!(trace["otherData"]["cut"], false);
         assert_eq!(spans(&trace, "cp.async.bulk").len(), 8, "{schedule}");
-        // Full and empty barriers: two phases of each stage and CTA; `bar.sync` twice a CTA.
+        // Full and empty barriers: two phases of each stage and CTA; `bar.sync` twice per CTA.
         let over = |what: &str| {
             let is = |e: &&Value| e["ph"] == "i" && text(e, "name").starts_with(what);
             events(&trace).iter().filter(is).count()

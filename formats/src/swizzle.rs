@@ -51,9 +51,9 @@ impl Swizzle {
     /// [`atom_bytes`](Self::atom_bytes). The function is its own inverse.
     #[inline]
     #[must_use]
-    pub const fn apply(self, linear: usize) -> usize {
+    pub const fn apply(self, offset: usize) -> usize {
         let mask = self.row_bytes() / CHUNK_BYTES - 1;
-        linear ^ (((linear >> 7) & mask) << 4)
+        offset ^ (((offset >> 7) & mask) << 4)
     }
 
     /// Offset in bytes of byte `k_byte` of row `row` in a tile of `rows` rows, from a start

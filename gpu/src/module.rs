@@ -220,7 +220,7 @@ impl LoadedModule {
                 actual: format!("{:02x?}", &cubin[..cubin.len().min(ELF.len())]),
             });
         }
-        // SAFETY: the caller's: the lengths in the file are those of `cubin`.
+        // SAFETY: the file is complete: the lengths in it are those of `cubin`.
         let handle = unsafe { load(cubin.as_ptr().cast())? };
         Ok(Self { kernels: RefCell::default(), parameter_counts, handle })
     }

@@ -1,6 +1,6 @@
 //! Checks the CUDA backend on the GPUs of this machine, without cargo.
 //!
-//! `cuda_selftest [--fault]` prints one `PASS`, `SKIP` or `FAIL` line a check.
+//! `cuda_selftest [--fault]` prints one `PASS`, `SKIP` or `FAIL` line per check.
 //! `--fault` adds a kernel that stores to an invalid address, which a memory
 //! checker would rightly report. Exit code: 0 all passed, 1 something failed, 2
 //! nothing to run on.

@@ -91,7 +91,7 @@ impl Dequantizer {
         let device = kernels.device();
         let (m, k) = sizes(rows, cols, format.block() as usize)?;
         let config = contract::dequantize_config(format, output);
-        let ctas = config.grid(m, k, layout, device.machine().sms.max(1));
+        let ctas = config.grid(m, k, layout, device.properties().sms.max(1));
         let plan = Plan {
             op: "dequantize",
             arch: device.choice().arch,

@@ -181,14 +181,14 @@ impl fmt::Display for Choice {
 /// Largest size of a grid in y (CUDA C++ Programming Guide, technical specifications).
 pub const MAX_GRID_Y: usize = 65_535;
 
-/// The sizes of a machine that planning depends on.
+/// The properties of a device that plans depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub struct DeviceProperties {
     /// Streaming multiprocessors.
     pub sms: u32,
-    /// Shared memory of one of them, bytes.
+    /// Bytes of shared memory per SM.
     pub shared_per_sm: u32,
-    /// Level-2 cache, bytes.
+    /// Bytes of L2 cache.
     pub l2_bytes: u64,
 }
 
@@ -361,21 +361,23 @@ impl Device {
         &self.backend
     }
 
-    /// The sizes that planning depends on.
+    /// The properties that plans depend on.
     #[must_use]
-    pub fn machine(&self) -> Machine {
+    pub fn properties(&self) -> DeviceProperties {
         match &self.backend {
             Backend::Cuda(device) => {
                 let info = device.info();
-                Machine {
+                DeviceProperties {
                     sms: info.sms,
                     shared_per_sm: info.shared_per_sm,
                     l2_bytes: info.l2_bytes,
                 }
             }
-            Backend::Emulator(Emulator { gpu, .. }) => {
-                Machine { sms: gpu.sms, shared_per_sm: gpu.shared_per_sm, l2_bytes: gpu.l2_bytes }
-            }
+            Backend::Emulator(Emulator { gpu, .. }) => DeviceProperties {
+                sms: gpu.sms,
+                shared_per_sm: gpu.shared_per_sm,
+                l2_bytes: gpu.l2_bytes,
+            },
         }
     }
 

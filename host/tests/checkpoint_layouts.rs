@@ -396,7 +396,7 @@ fn mxfp4_becomes_nvfp4_exactly_or_not_at_all() {
     match convert_model(&model, None, &options, &folder.file("no"), &mut ()) {
         Err(Error::Checkpoint(CheckpointError::Inexact { tensor, index, .. })) => {
             assert_eq!(tensor, "model.layers.1.mlp.down.weight");
-            // Scale 7 of 3 a row is block 1 of row 2, whose halves are blocks 2 and 3.
+            // Scale 7 of 3 per row is block 1 of row 2, whose halves are blocks 2 and 3.
             assert_eq!(index[0], 2);
             assert!(index[1] == 2 || index[1] == 3, "{index:?}");
         }

@@ -61,7 +61,7 @@ fn sizes_of_nothing_and_beyond_integers() {
         refused(Dims::new(sizes[0], sizes[1], sizes[2]), field, "at least 1", "0");
     }
     on_machines("refused-sizes", |kernels, arch| {
-        let machine = kernels.device().machine();
+        let machine = kernels.device().properties();
         for kind in [
             ActivationKind::Blocks { format: Format::Nvfp4, layout: Linear },
             ActivationKind::Halves(Operand::Bf16),
@@ -94,7 +94,7 @@ fn sizes_of_nothing_and_beyond_integers() {
 #[test]
 fn formats_without_a_kernel() {
     on_machines("refused-formats", |kernels, arch| {
-        let machine = kernels.device().machine();
+        let machine = kernels.device().properties();
         let plan = |format, kind| {
             let shape = GemmShape { m: 3, n: 5, k: 64, l: 1 };
             plan(shape, format, kind, arch, machine, &GemmOverrides::default())
@@ -363,7 +363,7 @@ fn weights_that_were_not_planned_for() {
 #[test]
 fn overrides_that_do_not_suit() {
     on_machines("refused-overrides", |kernels, arch| {
-        let machine = kernels.device().machine();
+        let machine = kernels.device().properties();
         let plan = |kernel: Option<&str>, split| {
             let overrides = GemmOverrides { kernel: kernel.map(Into::into), split };
             plan(GemmShape::of(3, 40, 256), Format::Nvfp4, HALVES, arch, machine, &overrides)

@@ -46,8 +46,8 @@ pub fn values(random: &mut SplitMix64, count: usize) -> Vec<f32> {
     (0..count).map(|_| value(random)).collect()
 }
 
-/// A machine with its kernels.
-pub struct Machine {
+/// An emulated GPU, as these tests launch on it.
+pub struct EmulatedGpu {
     /// What messages call it.
     pub name: &'static str,
     /// SMs that launches are made for.
@@ -57,12 +57,12 @@ pub struct Machine {
 }
 
 /// An H200 and a B200.
-pub static MACHINES: [Machine; 2] = [
-    Machine { name: "h200", sms: 3, arch: Arch::Sm90a },
-    Machine { name: "b200", sms: 2, arch: Arch::Sm100a },
+pub static EMULATED_GPUS: [EmulatedGpu; 2] = [
+    EmulatedGpu { name: "h200", sms: 3, arch: Arch::Sm90a },
+    EmulatedGpu { name: "b200", sms: 2, arch: Arch::Sm100a },
 ];
 
-impl Machine {
+impl EmulatedGpu {
     /// Launches one kernel.
     ///
     /// # Panics
@@ -166,7 +166,7 @@ pub struct Quantized {
 /// # Panics
 /// With what the emulator diagnoses.
 #[must_use]
-pub fn run(machine: &Machine, case: &Case, input: &[u8], up: Option<&[u8]>) -> Quantized {
+pub fn run(machine: &EmulatedGpu, case: &Case, input: &[u8], up: Option<&[u8]>) -> Quantized {
     let silu = up.is_some();
     let (m, k) = (case.m as u32, case.k as u32);
     let sms = case.sms.unwrap_or(machine.sms);
@@ -295,7 +295,7 @@ pub fn same_bytes(what: &str, got: &[u8], want: &[u8]) {
 pub fn check(case: &Case, values: &[f32]) {
     let (bytes, values) = encode(case.ty, values);
     let want = reference(case, &values);
-    for machine in MACHINES.iter() {
+    for machine in EMULATED_GPUS.iter() {
         let got = run(machine, case, &bytes, None);
         let what = format!("{} {case:?}", machine.name);
         same_bytes(&format!("{what} scales"), &got.scales, &want.scales);

@@ -4,11 +4,11 @@ use fp4_formats::quantize::{DequantizeParams, Format, ScaleSource, dequantize_co
 use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4::rng::SplitMix64;
 use nvfp4_tests::SCHEDULES;
-use nvfp4_tests::quantize::{MACHINES, encode, same_bytes, value};
+use nvfp4_tests::quantize::{EMULATED_GPUS, encode, same_bytes, value};
 use ptx_emu::GlobalMemory;
 
 /// Every code with every scale, both layouts (padding is uninitialised), one
-/// multiplier or one a row, all types.
+/// multiplier or one per row, all types.
 #[test]
 fn dequantised() {
     let mut random = SplitMix64::new(7);
@@ -48,7 +48,7 @@ fn dequantised() {
                             .push(e2m1::decode(codes[at / 2] >> (at % 2 * 4)) * (scale * tensor));
                     }
                     let (expected, _) = encode(ty, &expected);
-                    for machine in MACHINES.iter() {
+                    for machine in EMULATED_GPUS.iter() {
                         let mut memory = GlobalMemory::new();
                         let bytes = layout.bytes(m, blocks).expect("small") as u64;
                         let scale_address = memory.alloc("scales", bytes, 256).expect("room");

@@ -95,7 +95,7 @@ fn four_stages_are_in_flight() {
     for device in DEVICES {
         let kernels = emulated(device, Schedule::Lazy);
         for shape in GEMM_CONTEST {
-            let machine = kernels.device().machine();
+            let machine = kernels.device().properties();
             let arch = kernels.device().choice().arch;
             let kind = BLOCKED.kind(Format::Nvfp4);
             let none = GemmOverrides::default();
@@ -186,7 +186,7 @@ fn plans_state_their_passes() {
         let kernels = emulated(device, Schedule::Eager);
         let (device, kernel) = (kernels.device(), Some(kernel.to_owned()));
         let overrides = GemmOverrides { kernel, split: Some(Split::None) };
-        let (arch, machine) = (device.choice().arch, device.machine());
+        let (arch, machine) = (device.choice().arch, device.properties());
         let plan = plan(shape, Format::Nvfp4, kind, arch, machine, &overrides).expect("planned");
         let [rows, tokens] = plan.tile.map(|size| size as usize);
         let [activations, weights] = [shape.n.div_ceil(rows), shape.m.div_ceil(tokens)];

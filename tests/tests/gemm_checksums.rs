@@ -122,7 +122,7 @@ impl Product<'_> {
             self.format.name(),
             name(self.activations),
             key(&result),
-            self.kernels.device().machine().sms,
+            self.kernels.device().properties().sms,
             self.variant.key(),
         );
         sums.add(key, &[&result.bytes, &result.scales]);

@@ -88,7 +88,7 @@ fn every_configuration() {
     }
 }
 
-/// Operands of one block a row, whose products are a bias alone.
+/// Operands of one block per row, whose products are a bias alone.
 fn zeros(rows: usize) -> BlockScaled<Nvfp4> {
     let dims = Dims::new(1, rows, 16).expect("dims");
     BlockScaled::new("zeros", dims, Linear, vec![0; rows * 8], vec![0x38; rows], 1.0)

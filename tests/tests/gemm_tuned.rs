@@ -11,11 +11,11 @@ use nvfp4::tune::{Measured, Table, TuneProblem, Tuning};
 use nvfp4_tests::gemm::{ActivationType, Case, F16, LINEAR};
 use nvfp4_tests::{SCHEDULES, emulated};
 
-/// A machine, and for each kind of activations a kernel that its model does not choose for few
+/// An emulated GPU, and for each kind of activations a kernel that its model does not choose for few
 /// tokens, with its parts of K.
-type Machine = (&'static str, [(ActivationType, &'static str, Split); 2]);
+type TunedGpu = (&'static str, [(ActivationType, &'static str, Split); 2]);
 
-const MACHINES: [Machine; 2] = [
+const TUNED_GPUS: [TunedGpu; 2] = [
     (
         "emu:h200",
         [
@@ -47,7 +47,7 @@ fn problem(activations: ActivationType, shape: GemmShape) -> TuneProblem {
 #[test]
 fn the_tables_kernel_runs_and_is_right() {
     let shape = GemmShape { m: 5, n: 150, k: 560, l: 2 };
-    for (device, entries) in MACHINES {
+    for (device, entries) in TUNED_GPUS {
         for schedule in SCHEDULES {
             let kernels = emulated(device, schedule).with_tuning(Tuning::off());
             let mut table = Table::new(kernels.tune_key().clone());

@@ -6,7 +6,7 @@ use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4::rng::SplitMix64;
 use nvfp4_tests::SCHEDULES;
-use nvfp4_tests::quantize::{Case, MACHINES, check, encode, recipes, run, values};
+use nvfp4_tests::quantize::{Case, EMULATED_GPUS, check, encode, recipes, run, values};
 
 /// M and blocks per row that fill no task, tile or wave, in both layouts, for all
 /// types, with fewer CTAs than tasks too.
@@ -63,7 +63,7 @@ fn elements_that_are_not_finite() {
                 case.layout = ScaleLayout::ALL[turn % 2];
                 case.schedule = SCHEDULES[2 + turn];
                 let (bytes, _) = encode(case.ty, &values);
-                for machine in MACHINES.iter() {
+                for machine in EMULATED_GPUS.iter() {
                     let got = run(machine, &case, &bytes, None);
                     let first = places.iter().min().copied().map(|at| at as u64);
                     assert_eq!(Some(got.error), first, "{} {case:?} {bad}", machine.name);
@@ -98,7 +98,7 @@ fn gated_products() {
                 .zip(&up)
                 .map(|(&g, &u)| f64::from(g) / (1.0 + (-f64::from(g)).exp()) * f64::from(u))
                 .collect();
-            for machine in MACHINES.iter() {
+            for machine in EMULATED_GPUS.iter() {
                 let got = run(machine, &case, &gate_bytes, Some(&up_bytes));
                 assert_eq!(got.error, NO_ERROR);
                 for (at, &exact) in exact.iter().enumerate() {

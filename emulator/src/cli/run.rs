@@ -53,7 +53,7 @@ pub(crate) struct ShapeArgs {
     /// Dynamic shared memory of a CTA, bytes.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) dynamic_smem: u32,
-    /// Arguments, a JSON list with one item a kernel parameter; may be left out
+    /// Arguments, a JSON list with one item per kernel parameter; may be left out
     /// for a kernel without parameters. Paths in it are relative to its folder.
     #[arg(long, value_name = "ARGS.JSON")]
     pub(crate) args: Option<PathBuf>,

@@ -6,7 +6,7 @@ use super::recording::{RecordedProbe, Recording};
 use crate::tensor_map::TensorMapError;
 use crate::{GlobalMemory, Gpu, Launch, LaunchError, LoadError, MemoryError, Module, Schedule};
 
-/// Warp instructions a probe may run; they all need far less.
+/// Warp instructions that a probe may run; they all need far less.
 const LIMIT: u64 = 10_000_000;
 
 /// A probe that the emulator cannot run.
@@ -62,7 +62,7 @@ pub fn emulate(probe: &Probe, schedule: Schedule) -> Result<Vec<u8>, EmulatorFai
 pub struct Difference {
     /// Element of the output, from 0.
     pub index: usize,
-    /// Inputs of the thread that wrote it, where inputs are values a thread.
+    /// Inputs of the thread that wrote it, where inputs are values per thread.
     pub inputs: Vec<u64>,
     /// Recorded bits.
     pub expected: u64,

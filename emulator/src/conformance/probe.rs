@@ -224,7 +224,7 @@ impl Probe {
     }
 
     /// The input values that thread `thread` gets, where inputs are one or more
-    /// values a thread; others are left out.
+    /// values per thread; others are left out.
     #[must_use]
     pub fn inputs_of(&self, thread: usize) -> Vec<u64> {
         let threads = self.threads();

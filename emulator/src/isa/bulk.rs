@@ -117,7 +117,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Ranks that get the data, and the mbarriers that hear of it.
+    /// Ranks that get the data, and the mbarriers that they complete on.
     pub(super) fn resolve(
         &self,
         cx: &Context<'_>,

@@ -73,7 +73,7 @@ impl Layout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Bytes,
-    /// 16 elements of so many bits, then padding, one a byte once loaded.
+    /// 16 elements of so many bits, then padding, one per byte once loaded.
     Narrow(u32),
 }
 

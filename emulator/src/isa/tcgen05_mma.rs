@@ -133,7 +133,7 @@ fn descriptor(
         .map_err(|error| invalid(name, error))
 }
 
-/// Elements as counters tell them apart: 4-bit ones count as such where they are packed.
+/// Elements as counters distinguish them: 4-bit ones count as such where they are packed.
 fn counted(kind: Kind, element: Element) -> (Element, bool) {
     (element, matches!(kind, Kind::Mxf4 | Kind::Mxf4nvf4(_)))
 }

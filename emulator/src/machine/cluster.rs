@@ -110,7 +110,7 @@ impl Cluster {
         self.units.start(env, index, (0..ctas).map(cta_of).collect());
         for rank in 0..ctas {
             let within = unflatten(rank as u64, env.cluster);
-            let linear = index * ctas as u64 + rank as u64;
+            let number = index * ctas as u64 + rank as u64;
             for warp in 0..warps {
                 let mut place = Place {
                     cta: cta_of(rank),
@@ -118,7 +118,7 @@ impl Cluster {
                     cta_in_cluster: within,
                     rank: rank as u32,
                     warp: warp as u32,
-                    sm: (linear % u64::from(env.gpu.sms)) as u32,
+                    sm: (number % u64::from(env.gpu.sms)) as u32,
                     tid: [[0; LANES]; 3],
                 };
                 let mut mask = FULL;

@@ -12,12 +12,12 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Bytes a lane has now.
+    /// Bytes that a lane has.
     pub(crate) fn len(&self) -> usize {
         self.words.len() * 8
     }
 
-    /// Makes room for `bytes` bytes a lane.
+    /// Makes room for `bytes` bytes per lane.
     pub(crate) fn reserve(&mut self, bytes: usize) {
         let rows = bytes.div_ceil(8);
         if rows > self.words.len() {

@@ -1,6 +1,6 @@
 //! Memories of the machine, all tracked per byte for initialisation.
 //!
-//! Every memory is an array of 64-bit little-endian words plus one bit a byte
+//! Every memory is an array of 64-bit little-endian words plus one bit per byte
 //! that says whether the byte was ever written. PTX requires natural alignment
 //! (9.7.9), so a checked access of up to 8 bytes lies in one word, and one of
 //! up to 32 bytes in one 64-byte group of initialisation bits.

@@ -174,7 +174,7 @@ pub const fn bmsk(pos: u32, len: u32, mode: ShiftMode) -> u32 {
 /// `lop3`: bit `4 a + 2 b + c` of `lut` for each bit position. Section 9.7.8.6.
 #[inline]
 pub const fn lop3(a: u32, b: u32, c: u32, lut: u8) -> u32 {
-    // One all-ones or all-zeros word a table entry, then three levels of selection.
+    // One all-ones or all-zeros word per table entry, then three levels of selection.
     const fn entry(lut: u8, at: u32) -> u32 {
         ((lut as u32 >> at) & 1).wrapping_neg()
     }

@@ -138,8 +138,8 @@ impl Cvt {
         }
     }
 
-    /// [`Self::apply`] on every lane. The conversions that address arithmetic and
-    /// dequantisation are full of decide once what to do, not once a lane.
+    /// [`Self::apply`] on every lane. The conversions that are frequent in address arithmetic and
+    /// dequantisation choose their operation once, not once per lane.
     #[inline]
     pub fn apply_lanes<const N: usize>(&self, source: [u64; N]) -> [u64; N] {
         let plain = !(self.sat || self.relu || self.ftz || self.satfinite || self.integral)

@@ -2,7 +2,7 @@
 //!
 //! Every function here is pure and total: bit patterns or native numbers in, the
 //! same out, no machine state, no panics and no dependence on the host's `libm`, so
-//! results are equal on every host. The interpreter calls them once a lane. The hot
+//! results are equal on every host. The interpreter calls them once per lane. The hot
 //! ones (f32, f16x2 and bf16x2 add, multiply, fma in `.rn`, comparisons, logic) have no
 //! branches once modifiers are known, so that a loop over the 32 lanes vectorises when
 //! the modifiers are constants and the arrays are distinct (copies, or arguments of a

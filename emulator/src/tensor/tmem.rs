@@ -100,7 +100,7 @@ pub enum LoadShape {
 }
 
 impl LoadShape {
-    /// Registers a thread of `.xN`, also with `.pack::16b` and `.unpack::16b`.
+    /// Registers per thread of `.xN`, also with `.pack::16b` and `.unpack::16b`.
     #[must_use]
     pub const fn registers(self, repeat: u32) -> u32 {
         match self {

@@ -85,17 +85,17 @@ impl Iterator for Runs<'_> {
                 end = end.min(bound);
             }
         }
-        let mut linear = at;
+        let mut unswizzled = at;
         if let Some(payload) = tile.map.payload {
             end = end.min(at - at % payload + payload);
-            linear = at / payload * 16 + at % payload;
+            unswizzled = at / payload * 16 + at % payload;
         }
         let swizzle = tile.map.swizzle;
         if swizzle.chunk() != 0 {
-            end = end.min(at + swizzle.chunk() - linear % swizzle.chunk());
+            end = end.min(at + swizzle.chunk() - unswizzled % swizzle.chunk());
         }
         let run = Run {
-            shared: swizzle.apply(self.shared.wrapping_add(linear)),
+            shared: swizzle.apply(self.shared.wrapping_add(unswizzled)),
             global: inside.map(|row| row.wrapping_add(at.into())),
             bytes: end - at,
         };

@@ -281,11 +281,11 @@ impl Layout {
                     + chunk % lines * 16
             }
         };
-        let linear = self.start + self.inside + offset;
+        let unswizzled = self.start + self.inside + offset;
         let swizzled = match self.width {
-            ATOM32 => linear ^ (linear >> 7 & 3) << 5,
-            16 => linear,
-            width => linear ^ (linear >> 7 & (width / 16 - 1)) << 4,
+            ATOM32 => unswizzled ^ (unswizzled >> 7 & 3) << 5,
+            16 => unswizzled,
+            width => unswizzled ^ (unswizzled >> 7 & (width / 16 - 1)) << 4,
         };
         (swizzled, at)
     }

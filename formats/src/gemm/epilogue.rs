@@ -1,4 +1,4 @@
-//! The epilogue's part of the contract: what happens to a sum on its way to memory.
+//! The epilogue's part of the contract: from a sum to a result in memory.
 //!
 //! ```text
 //! sum --affine--> alpha * row * column * sum + bias --combine--> result --sink--> memory
@@ -18,7 +18,7 @@
 //! A block that has a NaN gets the scale NaN (0x7f), so that all of it is NaN, and codes
 //! that are not specified. An infinity becomes the largest magnitude that the tensor scale
 //! leaves, 6 * 448 times it, as does any f32 beyond that; the block's other elements are
-//! those of a block with the scale 448. Neither is reported besides.
+//! those of a block with the scale 448. Neither is reported as an error.
 
 use crate::recipe::Nvfp4Recipe;
 use crate::{BlockFormat, FloatType, Nvfp4};

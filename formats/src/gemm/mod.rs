@@ -7,7 +7,7 @@
 //! | module | topic |
 //! | --- | --- |
 //! | [`work`], [`schedule`], [`split`] | the work list: which CTA computes which tiles and K steps |
-//! | [`epilogue`] | what happens to a sum on its way to memory |
+//! | [`epilogue`] | from a sum to a result in memory |
 //! | [`hopper`] | sm_90a: tile configurations, order of the repacked weights, parameters, cost |
 //! | [`blackwell`] | sm_100a: the same |
 

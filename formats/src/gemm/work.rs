@@ -116,7 +116,8 @@ impl TokenCounts for Uniform {
     fn locate(&self, row_tiles: u32, tile_tokens: u32, index: u32) -> (u32, u32) {
         // At least 1, which the compiler does not know: it would guard the division.
         let each = (row_tiles * self.tokens.div_ceil(tile_tokens)).max(1);
-        // A division takes longer than all else before the first copy of a launch.
+        // Without this branch a division would take longer than the rest of the work before the
+        // first copy of a launch.
         if index < each { (0, index) } else { (index / each, index % each) }
     }
 }
@@ -225,7 +226,8 @@ impl TileOrder {
     #[inline(always)]
     pub const fn walk(self, inner: u32, outer: u32, index: u32) -> (u32, u32) {
         if self.band == u32::MAX {
-            // A division takes longer than all else before the first copy of a launch.
+            // Without this branch a division would take longer than the rest of the work before the
+            // first copy of a launch.
             return match inner {
                 1 => (0, index),
                 _ => (index % inner, index / inner),

@@ -9,7 +9,7 @@
 //!   by an earlier launch of an amax kernel, whose `out` must hold zeros at its start
 //!   unless it computes row maxima.
 //! * `errors` is one u64 that holds [`NO_ERROR`]. Afterwards it holds the smallest
-//!   linear index (`row * K + column`) of an element that is not finite, or still
+//!   index (`row * K + column`) of an element that is not finite, or still
 //!   [`NO_ERROR`].
 
 mod amax;

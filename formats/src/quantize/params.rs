@@ -44,8 +44,8 @@ pub struct QuantizeParams {
     pub blocked: u32,
     /// [`Recipe::code`]; ignored by configurations made for one recipe.
     pub recipe: u32,
-    /// Tasks per warp if CTAs are not persistent, at most [`QuantizeConfig::stages`]. The tasks of
-    /// a warp are as many apart as the CTA has warps, and there must be enough CTAs for all tasks;
+    /// Tasks per warp if CTAs are not persistent, at most [`QuantizeConfig::stages`]. The stride
+    /// of a warp's tasks is the number of the CTA's warps, and there must be enough CTAs for all tasks;
     /// see [`QuantizeConfig::launch`].
     pub depth: u32,
 }

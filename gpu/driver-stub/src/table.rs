@@ -38,7 +38,8 @@ macro_rules! driver_functions {
                 // program defines this symbol.
                 #[unsafe(no_mangle)]
                 unsafe extern "C" fn $linked($($la: $lt),*) -> u32 {
-                    // SAFETY: the caller guarantees what the driver requires of this function.
+                    // SAFETY: the arguments are passed on as they are, and the driver's requirements
+                    // on them bind whoever calls this symbol.
                     crate::known_to_cust(unsafe { raw::$linked($($la),*) })
                 }
             )*
@@ -71,7 +72,8 @@ macro_rules! driver_functions {
                     let function = unsafe {
                         std::mem::transmute::<*mut c_void, Function>(address.as_ptr())
                     };
-                    // SAFETY: the caller guarantees what the driver requires of this function.
+                    // SAFETY: the arguments are passed on as they are, and the driver's requirements
+                    // on them bind whoever calls this symbol.
                     unsafe { function($($arg),*) }
                 }
                 Err(code) => code,

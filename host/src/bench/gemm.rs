@@ -318,7 +318,7 @@ fn time<F: BlockFormat>(
 ) -> Result<GemmTiming> {
     let device = kernels.device();
     let gpu = device.gpu("timing")?;
-    let (protocol, l2) = (bench.protocol, device.machine().l2_bytes);
+    let (protocol, l2) = (bench.protocol, device.properties().l2_bytes);
     let bytes = bytes::<F>(shape, bench)?;
     let measured = time_sets(kernels, a, weights, &bench.options, bench, reference, bytes)?;
     let median = measured.times.median;

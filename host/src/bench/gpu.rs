@@ -84,7 +84,7 @@ pub(super) fn time(
     let peers = if protocol.cublas {
         let product = HalfProduct { m: shape.m, n: 1, k: shape.k, batch: shape.l };
         let (vectors, matrices) = (halves(a)?, halves(b)?);
-        let l2 = device.machine().l2_bytes;
+        let l2 = device.properties().l2_bytes;
         peer_or_reason(time_cublas(gpu, product, &matrices, &vectors, protocol, median, l2))?
     } else {
         Peers::default()

@@ -30,7 +30,7 @@ pub(super) fn input_sets<T>(
     bytes: u64,
     make: impl Fn() -> Result<T>,
 ) -> Result<(Vec<T>, bool)> {
-    let wanted = rotation(bytes, kernels.device().machine().l2_bytes);
+    let wanted = rotation(bytes, kernels.device().properties().l2_bytes);
     let sets: Vec<T> = (0..wanted.min(MAX_SETS)).map(|_| make()).collect::<Result<_>>()?;
     let cold = sets.len() >= wanted;
     Ok((sets, cold))

@@ -171,7 +171,7 @@ pub fn quantize_model(
         return Err(Error::shape(field, "not quantised yet", format!("in layout {layout}")));
     }
     if options.scale == TensorScale::PerRow {
-        return Err(Error::shape("tensor-level scale", "one a tensor", "one a row"));
+        return Err(Error::shape("tensor-level scale", "one per tensor", "one per row"));
     }
     let format = options.recipe.format();
     let (mut items, mut left) = (Vec::new(), Vec::new());

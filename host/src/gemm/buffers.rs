@@ -1,5 +1,5 @@
-//! What a launch gets, in device memory: activations, vectors, workspace; and whether that is what
-//! was planned for.
+//! The device memory of a launch besides weights and result: activations, vectors, workspace; and
+//! whether it is what was planned for.
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::Problem;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// follow each other, unless [`BatchStrides`](super::BatchStrides) say otherwise.
 #[derive(Clone, Copy, Debug)]
 pub enum ActivationBuffers<'a> {
-    /// Packed codes `[L, M, K/2]` and their scales, a padded matrix a batch entry.
+    /// Packed codes `[L, M, K/2]` and their scales, a padded matrix per batch entry.
     Blocks {
         /// Codes.
         codes: &'a DeviceBuffer,
@@ -36,7 +36,7 @@ pub(super) enum CheckedActivations {
         codes: u64,
         /// Address of the scales.
         scales: u64,
-        /// What they are in.
+        /// Format of codes and scales.
         format: Format,
         /// Order of the scales.
         layout: ScaleLayout,
@@ -85,7 +85,7 @@ pub struct Vectors<'a> {
     pub row_factors: Option<&'a DeviceBuffer>,
     /// A factor for each row of `B`, `[N]`.
     pub column_factors: Option<&'a DeviceBuffer>,
-    /// What is added to each column, `[N]`.
+    /// The bias: added to each column, `[N]`.
     pub bias: Option<&'a DeviceBuffer>,
 }
 
@@ -114,11 +114,11 @@ impl Vectors<'_> {
 /// for, those recorded in graphs included. Launches that may run at the same time need one each:
 /// two streams, and two graphs replayed on two streams.
 ///
-/// What the kernels count in it must be zero when a launch begins. It is in a new workspace, and
-/// after a launch that ran to its end; a launch that was refused has not touched it. A kernel that
-/// was stopped halfway, by the emulator's diagnostic for one, leaves anything:
-/// [`reset`](Self::reset) makes the workspace usable again. (An error of a kernel on a GPU leaves
-/// nothing of its context to be used.)
+/// The kernels' flags in it must be zero when a launch begins. They are in a new workspace, and
+/// after a launch that ran to its end; a launch that was refused has not touched them. A kernel that
+/// was stopped, by a diagnostic of the emulator for example, leaves the flags in any state:
+/// [`reset`](Self::reset) makes the workspace usable again. (An error of a kernel on a GPU makes the
+/// whole context unusable.)
 #[derive(Debug)]
 pub struct Workspace(DeviceBuffer);
 

@@ -6,7 +6,7 @@ use fp4_formats::gemm::{Affine, Epilogue, ResultScales, Sink};
 
 use super::{GemmOptions, Output};
 
-/// What a launch knows of the epilogue: addresses on the device, 0 for what is absent.
+/// The epilogue of a launch: addresses on the device, 0 for what is absent.
 pub(super) struct Placed {
     /// Row factors, column factors and bias.
     pub vectors: [u64; 3],

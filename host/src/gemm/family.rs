@@ -116,7 +116,7 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     /// Cycles of the model in which a CTA stores its part of a tile.
     fn store_cycles(&self, result: ResultType) -> u64;
 
-    /// Why it runs as it does, a sentence each; `chosen` says who chose it.
+    /// Why it runs as it does, one sentence per reason; `chosen` says who chose it.
     fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String>;
 
     /// How results get to memory, where that depends on the result's place.
@@ -129,7 +129,7 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     fn launch(&self, launch: Launch<'_>) -> Result<Vec<LaunchReport>>;
 }
 
-/// What a product is launched with. Sizes of weights, result and vectors are checked; those of the
+/// The arguments of a product's launch. Sizes of weights, result and vectors are checked; those of the
 /// activations and the workspace are not.
 pub(super) struct Launch<'a> {
     pub gemm: &'a Gemm,

@@ -7,9 +7,9 @@
 //!
 //! | step | type |
 //! | --- | --- |
-//! | once a weight | [`Repacked`], [`DeviceWeights`]: rearranged for the kernels, on the device |
-//! | once a shape | [`Gemm`]: checked and planned ([`plan_for`]: with what was measured, if anything was); knows its workspace, and where the matrices of a batch are ([`BatchStrides`]) |
-//! | once a product | [`Gemm::launch`]: on buffers of the caller, allocates nothing and waits for nothing |
+//! | once per weight | [`Repacked`], [`DeviceWeights`]: rearranged for the kernels, on the device |
+//! | once per shape | [`Gemm`]: checked and planned ([`plan_for`]: with what was measured, if anything was); knows its workspace, and where the matrices of a batch are ([`BatchStrides`]) |
+//! | once per product | [`Gemm::launch`]: on buffers of the caller, allocates nothing and waits for nothing |
 //!
 //! [`gemm`] does all three.
 //!
@@ -78,15 +78,15 @@ use fp4_formats::quantize::Format;
 pub struct GemmOptions {
     /// Factor of the result.
     pub alpha: f32,
-    /// What the result is.
+    /// Type of the result.
     pub output: Output,
     /// A factor for each row of `A`, `[M]`.
     pub row_factors: Option<Vec<f32>>,
     /// A factor for each row of `B`, `[N]`.
     pub column_factors: Option<Vec<f32>>,
-    /// What is added to each column, `[N]`.
+    /// The bias: added to each column, `[N]`.
     pub bias: Option<Vec<f32>>,
-    /// What not to leave to the plan.
+    /// Choices that override the plan's.
     pub overrides: GemmOverrides,
 }
 

@@ -14,7 +14,7 @@ use crate::tensor::BlockScaled;
 
 /// Rows of weights that share a pass over the activations.
 const ROWS: usize = 8;
-/// Sums that a dot product keeps apart, so that it can be vectorised.
+/// Separate sums of a dot product, so that it can be vectorised.
 const LANES: usize = 8;
 
 /// The GEMM of [`super`]'s formula, `[L, M, N]`. Weights of one batch entry are shared.

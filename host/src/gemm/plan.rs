@@ -12,7 +12,7 @@ use super::check::problem;
 use super::family::{Kernel, LaunchShape, family};
 use super::strides::Entries;
 use super::{ActivationKind, Output};
-use crate::device::Machine;
+use crate::device::DeviceProperties;
 use crate::error::{Error, Result};
 use crate::quantize::device::Step;
 use crate::shape::GemmShape;
@@ -22,7 +22,7 @@ use crate::tune::{ResultKind, TuneProblem};
 /// What results in NVFP4 are compared with.
 pub(super) const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 
-/// What a caller may fix instead of leaving it to the plan.
+/// Choices that override the plan's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GemmOverrides {
     /// Kernel by name.
@@ -58,15 +58,15 @@ impl Source {
     }
 }
 
-/// What a product copies of its operands, the launches before it aside: how often, from L2 or
-/// from memory.
+/// How often a product copies its operands, from L2 or from memory. The launches before it do not
+/// count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Reads {
     /// Times that each matrix of activations is read.
     pub activation_passes: u64,
     /// Times that the weights of a batch entry are read; where entries share weights, by each.
     pub weight_passes: u64,
-    /// Bytes of all of it: whole stages, what is beyond the edges included.
+    /// Bytes of all copies: whole stages, including elements beyond the edges.
     pub bytes: u64,
 }
 
@@ -120,10 +120,10 @@ pub struct GemmPlan {
     pub result: Option<String>,
     /// Who chose it.
     pub source: Source,
-    /// Why this kernel and this grid, a sentence each.
+    /// Why this kernel and this grid, one sentence per reason.
     pub why: Vec<String>,
-    /// What all candidates are expected to cost, the best first; where overrides leave only some,
-    /// those.
+    /// The candidates with their expected cost, the best first; with overrides, only those that the
+    /// overrides allow.
     pub candidates: Vec<Candidate>,
     /// The sizes, checked.
     #[serde(skip)]
@@ -136,7 +136,7 @@ pub struct GemmPlan {
 #[derive(Clone, Debug)]
 pub(super) struct Chosen(pub Arc<dyn Kernel>);
 
-/// The plan's other fields tell kernels apart.
+/// The plan's other fields distinguish kernels.
 impl PartialEq for Chosen {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -145,7 +145,7 @@ impl PartialEq for Chosen {
 
 impl Eq for Chosen {}
 
-/// Serialises what is displayed.
+/// Serialises a value as its `Display` text.
 fn display<T: fmt::Display, S: Serializer>(
     value: &T,
     serializer: S,
@@ -182,7 +182,7 @@ impl fmt::Display for Candidate {
 }
 
 impl GemmPlan {
-    /// Who chose, what a result in NVFP4 takes, and the candidates, a line each.
+    /// Who chose, what a result in NVFP4 takes, and the candidates, one per line.
     #[must_use]
     pub fn explain(&self) -> String {
         let Self { kernel, split, .. } = self;
@@ -226,13 +226,13 @@ impl fmt::Display for GemmPlan {
 /// ```
 /// use fp4_formats::Arch;
 /// use fp4_formats::gemm::hopper::Operand;
-/// use nvfp4::device::Machine;
+/// use nvfp4::device::DeviceProperties;
 /// use nvfp4::gemm::{ActivationKind, GemmOverrides, plan};
 /// use nvfp4::quantize::Format;
 /// use nvfp4::shape::GemmShape;
 ///
 /// # fn main() -> nvfp4::error::Result<()> {
-/// let h200 = Machine { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
+/// let h200 = DeviceProperties { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
 /// let (shape, kind) = (GemmShape::of(128, 7168, 2048), ActivationKind::Halves(Operand::Bf16));
 /// let plan = plan(shape, Format::Nvfp4, kind, Arch::Sm90a, h200, &GemmOverrides::default())?;
 /// println!("{plan}\n{}", plan.explain());
@@ -249,7 +249,7 @@ pub fn plan(
     format: Format,
     kind: ActivationKind,
     arch: Arch,
-    machine: Machine,
+    machine: DeviceProperties,
     overrides: &GemmOverrides,
 ) -> Result<GemmPlan> {
     let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
@@ -258,13 +258,13 @@ pub fn plan(
     plan_from(&problem, arch, machine, overrides, source)
 }
 
-/// What candidates are wanted for.
+/// A request for candidates.
 pub(super) struct Request<'a> {
     /// The sizes, checked.
     pub problem: Problem,
     /// Types, formats and sizes.
     pub asked: &'a TuneProblem,
-    pub machine: Machine,
+    pub machine: DeviceProperties,
     pub overrides: &'a GemmOverrides,
 }
 
@@ -292,7 +292,7 @@ impl Request<'_> {
 pub(super) fn plan_from(
     asked: &TuneProblem,
     arch: Arch,
-    machine: Machine,
+    machine: DeviceProperties,
     overrides: &GemmOverrides,
     source: Source,
 ) -> Result<GemmPlan> {
@@ -341,7 +341,7 @@ pub(super) fn plan_from(
     })
 }
 
-/// What a result in NVFP4 takes of memory, in words; none for floats.
+/// A description of the memory that a result in NVFP4 takes; none for floats.
 ///
 /// # Errors
 /// [`Error::Shape`] for an N that is no multiple of 16, [`Error::Overflow`].

@@ -38,19 +38,19 @@ use crate::tensor::Dims;
 /// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
 /// let kind = ActivationKind::Halves(Operand::F16);
 ///
-/// // Once a weight.
+/// // Once per weight.
 /// let dims = Dims::new(1, 40, 64)?;
 /// let weight =
 ///     quantize("w", &[0.25; 40 * 64], dims, TensorScale::FromAmax, ScaleLayout::Linear)?;
 /// let weights = Repacked::for_device(&device, &weight, kind)?.upload(&device)?;
 ///
-/// // Once a shape: one matrix of 5 tokens.
+/// // Once per shape: one matrix of 5 tokens.
 /// let product = Gemm::new(&kernels, &weights, [1, 5], kind, 1.0, &GemmOptions::default())?;
 /// let [bytes, _] = product.out_bytes()?;
 /// let out = DeviceBuffer::poisoned(&device, "c", bytes)?;
 /// assert_eq!(product.workspace_bytes(), 0);
 ///
-/// // Once a product.
+/// // Once per product.
 /// let input = HalfMatrix::round("x", Dims::new(1, 5, 64)?, Operand::F16, &[3.0; 5 * 64])?;
 /// let input = DeviceBuffer::upload(&device, "x", input.bytes())?;
 /// let (input, result) = (ActivationBuffers::Halves(&input), ResultBuffers::Floats(&out));
@@ -194,7 +194,7 @@ impl Gemm {
         self.kernel().store_path(self)
     }
 
-    /// What the kernels multiply sums with.
+    /// The factor of the kernels' sums.
     ///
     /// # Errors
     /// [`Error::Scalar`] where it is not representable.
@@ -226,7 +226,7 @@ impl Gemm {
     }
 
     /// Bytes of the result: of its elements, or of its codes and its scales; what is between
-    /// matrices that are apart included.
+    /// strided matrices included.
     ///
     /// # Errors
     /// [`Error::Overflow`].
@@ -239,10 +239,10 @@ impl Gemm {
     /// at once. `workspace` holds at least [`workspace_bytes`](Self::workspace_bytes); see there
     /// who can share one.
     ///
-    /// On a GPU all that is given must live until the product is done, and what a recorded graph
+    /// On a GPU all arguments must live until the product is done, and those that a recorded graph
     /// uses as long as it is replayed. Buffers that own their memory do: freeing it waits.
-    /// Everything may be written by work before it in the stream, but the weights, which the
-    /// kernels begin to read while that work still runs
+    /// Earlier work of the stream may write any argument except the weights, which the kernels
+    /// begin to read while that work still runs
     /// ([`Device::with_stream`](crate::device::Device::with_stream)).
     ///
     /// # Errors

@@ -32,7 +32,7 @@ pub enum Output {
         /// `code * (scale * block scale)`. From 2^-121 on; 1/2688 of the largest magnitude
         /// that is expected, 1 for block scales alone.
         scale: f32,
-        /// Order of the block scales, a matrix a batch entry.
+        /// Order of the block scales, a matrix per batch entry.
         layout: ScaleLayout,
     },
 }
@@ -148,7 +148,7 @@ pub enum ResultBuffers<'a> {
     Blocks {
         /// Packed codes `[L, M, N/2]`.
         codes: &'a DeviceBuffer,
-        /// Block scales, a padded matrix a batch entry. Padding is written as zero.
+        /// Block scales, a padded matrix per batch entry. Padding is written as zero.
         scales: &'a DeviceBuffer,
     },
 }
@@ -161,7 +161,7 @@ impl<'a> From<&'a DeviceBuffer> for ResultBuffers<'a> {
 
 impl ResultBuffers<'_> {
     /// Checks kinds, sizes and `device` for a result whose matrices are where `strides` say. Gives
-    /// the address of the elements, and what the kernels are told of the scales.
+    /// the address of the elements, and the kernels' parameters for the scales.
     pub(super) fn place(
         self,
         output: Output,
@@ -202,7 +202,7 @@ pub struct GemmResult {
     pub output: Output,
     /// How it was computed.
     pub plan: GemmPlan,
-    /// What the emulator counted, one report a launch; empty on a GPU.
+    /// What the emulator counted, one report per launch; empty on a GPU.
     pub reports: Vec<LaunchReport>,
 }
 

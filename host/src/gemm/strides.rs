@@ -62,14 +62,14 @@ pub(super) struct Spacing {
     pub stride: usize,
     /// From where the first matrix begins to where the last one ends.
     pub span: usize,
-    /// Of a matrix.
+    /// Bytes of a matrix.
     matrix: usize,
     /// Whether the caller gave the stride: a buffer may then be longer than the span.
     given: bool,
 }
 
 impl Spacing {
-    /// Of what there is not.
+    /// The span of an absent operand.
     const NONE: Self = Self { stride: 0, span: 0, matrix: 0, given: false };
 
     fn is_dense(&self) -> bool {

@@ -8,7 +8,7 @@ use fp4_formats::quantize::Format;
 use super::family::family;
 use super::plan::{Source, plan_from};
 use super::{ActivationKind, GemmOptions, GemmOverrides, GemmPlan};
-use crate::device::{Kernels, Machine};
+use crate::device::{DeviceProperties, Kernels};
 use crate::error::Result;
 use crate::shape::GemmShape;
 use crate::tune::{Measured, Table, TuneError, TuneProblem};
@@ -73,7 +73,7 @@ pub fn plan_for(
     options: &GemmOptions,
 ) -> Result<GemmPlan> {
     let device = kernels.device();
-    let (arch, machine) = (device.choice().arch, device.machine());
+    let (arch, machine) = (device.choice().arch, device.properties());
     let output = options.output.into();
     let problem = TuneProblem { format, activations: kind, output, shape };
     if options.overrides != GemmOverrides::default() {
@@ -86,7 +86,7 @@ fn look_up(
     kernels: &Kernels,
     problem: &TuneProblem,
     arch: Arch,
-    machine: Machine,
+    machine: DeviceProperties,
 ) -> Result<GemmPlan> {
     let nothing = GemmOverrides::default();
     let mut model = plan_from(problem, arch, machine, &nothing, Source::Model)?;
@@ -127,7 +127,7 @@ fn suit(
     problem: &TuneProblem,
     measured: &Measured,
     arch: Arch,
-    machine: Machine,
+    machine: DeviceProperties,
     source: Source,
 ) -> Result<GemmPlan> {
     let overrides =
@@ -142,7 +142,7 @@ fn suit(
 /// [`TuneError::Unsuitable`].
 pub fn check_table(kernels: &Kernels, table: &Table, origin: &str) -> Result<(), TuneError> {
     let device = kernels.device();
-    let (arch, machine) = (device.choice().arch, device.machine());
+    let (arch, machine) = (device.choice().arch, device.properties());
     for (problem, measured) in table.entries() {
         suit(problem, measured, arch, machine, Source::Asked).map_err(|error| {
             let (problem, reason) = (problem.to_string(), error.to_string());

@@ -135,7 +135,7 @@ impl Repacked {
         self.form
     }
 
-    /// The bytes, a matrix after the other.
+    /// The bytes, one matrix after another.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -149,7 +149,7 @@ impl Repacked {
         Ok(self.over(DeviceBuffer::upload(device, "repacked weights", &self.bytes)?))
     }
 
-    /// Copies them to memory that is there: a buffer of their size, or a view of the caller's.
+    /// Copies them to existing memory: a buffer of their size, or a view of the caller's.
     ///
     /// # Errors
     /// [`Error::Shape`] for a buffer of another size, [`DeviceError`](crate::device::DeviceError).

@@ -127,7 +127,7 @@ impl Gemv {
         let device = kernels.device();
         let shape = shape(a, b)?;
         let arch = device.choice().arch;
-        let plan = plan(shape, b.layout(), arch, device.machine(), &options.overrides)?;
+        let plan = plan(shape, b.layout(), arch, device.properties(), &options.overrides)?;
         kernels.load([plan.kernel])?;
         let alpha = combined_scale(options.alpha, b.global_scale(), a.global_scale())?;
         let out_bytes = shape

@@ -9,7 +9,7 @@ use fp4_formats::gemv::{self as contract, CONFIGS, DecodedElement, GemvConfig, G
 use fp4_formats::{Arch, ScaleLayout};
 use serde::Serialize;
 
-use crate::device::{MAX_GRID_Y, Machine};
+use crate::device::{DeviceProperties, MAX_GRID_Y};
 use crate::error::{Error, Result};
 use crate::shape::{GemvShape, MAX_DIM};
 
@@ -85,7 +85,7 @@ pub fn plan(
     shape: GemvShape,
     layout: ScaleLayout,
     arch: Arch,
-    machine: Machine,
+    machine: DeviceProperties,
     overrides: &GemvOverrides,
 ) -> Result<GemvPlan> {
     let (m, k) = (dimension("M", shape.m)?, dimension("K", shape.k)?);

@@ -173,7 +173,7 @@ impl Quantizer {
         let format = options.recipe.format();
         let (m, k) = sizes(rows, cols, format.block() as usize)?;
         options.check("input")?;
-        let sms = device.machine().sms.max(1);
+        let sms = device.properties().sms.max(1);
         let config = contract::quantize_config(options.recipe, input.element, input.gated);
         let mut steps = Vec::new();
         let source = scale_source(options);

@@ -53,7 +53,7 @@ impl DeviceKey {
         };
         let (major, minor) = device.compute_capability();
         let compute_capability = format!("{major}.{minor}");
-        let (name, sms) = (device.choice().name.clone(), device.machine().sms);
+        let (name, sms) = (device.choice().name.clone(), device.properties().sms);
         Ok(Self { name, compute_capability, sms, driver, kernels })
     }
 

@@ -13,7 +13,7 @@
 //! every plan says why. [`gemm::plan_for`](crate::gemm::plan_for) says how a problem is looked
 //! up. Files are never read later, and launches know nothing of tables.
 //!
-//! The file is JSON, with an entry a line:
+//! The file is JSON, with an entry per line:
 //!
 //! ```json
 //! {

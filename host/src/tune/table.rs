@@ -186,7 +186,7 @@ impl Table {
         Ok(Self { device, entries })
     }
 
-    /// The text that [`parse`](Self::parse) takes: an entry a line, sorted.
+    /// The text that [`parse`](Self::parse) takes: an entry per line, sorted.
     #[must_use]
     pub fn text(&self) -> String {
         let mut lines: Vec<Line> =

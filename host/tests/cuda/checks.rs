@@ -202,7 +202,7 @@ fn clusters(device: &CudaDevice, module: &CudaModule) -> Checked {
         let out = device.alloc(4 * 32)?;
         let params = params(&[out.address()], None);
         let launch = CudaLaunch { cluster, ..plain(entry, 32, 32, &params) };
-        // SAFETY: one word a block, read back before `out` is dropped.
+        // SAFETY: one word per block, read back before `out` is dropped.
         unsafe { module.launch(&launch)? };
         let expected: Vec<u32> = (0..32).map(|i| i % size + 256 * size).collect();
         let what = format!("{entry} with {cluster:?}: rank + 256 * size");
@@ -367,7 +367,7 @@ fn broken_recordings(device: &CudaDevice, module: &CudaModule) -> Checked {
 fn read_ceiling(device: &CudaDevice, module: &CudaModule) -> Checked {
     let mut rates = Vec::new();
     for bytes in [33 << 20, 66 << 20, 132 << 20] {
-        // SAFETY: the kernel reads its input and writes at most 8 bytes a thread.
+        // SAFETY: the kernel reads its input and writes at most 8 bytes per thread.
         let rate = unsafe { device.time_reads(module, "read_all", 512, bytes, 3, 20)? };
         ensure(rate.bytes_per_second > 0.0, || format!("{rate:?}"))?;
         rates.push(format!(

@@ -1,6 +1,6 @@
 //! A driver without a GPU, compiled as `libcuda.so.1` by `fake_driver`. It answers from the
 //! environment, `FAKE_CUDA=version,init,count,cc,opens`; device memory is the host's, kernels do
-//! nothing, and every call that a launch could make is told on standard output, a line a call.
+//! nothing, and every call that a launch could make is printed on standard output, one per line.
 
 use std::alloc::{Layout, alloc};
 use std::collections::HashMap;
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {
     unsafe { *address = alloc(layout) as u64 };
     0
 }
-// What is freed is not given back: nobody knows its size, and the process is short.
+// What is freed is leaked: nobody knows its size, and the process is short.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: u64) -> u32 {
     println!("call: cuMemFree {address:#x}");

@@ -32,7 +32,7 @@ fn by_model(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
     let TuneProblem { shape, format, activations, .. } = *problem;
     let (device, nothing) = (kernels.device(), GemmOverrides::default());
     let arch = device.choice().arch;
-    plan(shape, format, activations, arch, device.machine(), &nothing).expect("a plan")
+    plan(shape, format, activations, arch, device.properties(), &nothing).expect("a plan")
 }
 
 /// The same kernels with a table of these entries.
@@ -453,7 +453,7 @@ fn plans_are_remembered_for_their_problems() {
             let tiles = problem.shape.n.div_ceil(plan.tile[0] as usize * multicast) * multicast;
             let steps = problem.shape.k.div_ceil(hopper::config::K_STEP as usize);
             let ctas = match plan.split {
-                Split::StreamK => (tiles * steps).min(kernels.device().machine().sms as usize),
+                Split::StreamK => (tiles * steps).min(kernels.device().properties().sms as usize),
                 Split::None => tiles,
                 Split::Cluster(ctas) => tiles * ctas as usize,
             };

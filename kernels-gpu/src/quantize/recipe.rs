@@ -103,7 +103,7 @@ impl<const RECIPE: u32> Recipe for Nv<RECIPE> {
 
     #[inline(always)]
     unsafe fn row(p: &QuantizeParams, _tensor: &NvTensor, row: u32) -> (NvTensor, f32) {
-        // SAFETY: the caller guarantees the contract and that the row exists.
+        // SAFETY: `p` keeps the module's contract, and row `row` exists.
         unsafe { Self::tensor(p, row) }
     }
 

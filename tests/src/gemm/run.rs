@@ -148,8 +148,8 @@ impl Case {
         self.run_placed(kernels, inputs, options, true)
     }
 
-    /// The oracle's results, and those of a product on buffers whose matrices are where the case
-    /// says, but which is told that they are dense.
+    /// The oracle's results, and those of a product whose buffers are strided as the case says,
+    /// but whose arguments say that they are dense.
     ///
     /// # Panics
     /// If it cannot be run.

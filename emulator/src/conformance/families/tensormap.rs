@@ -31,7 +31,7 @@ pub(super) fn probes(set: &mut Set) {
     }
 }
 
-/// Copies the map to shared memory with lanes 0 to 31, a word each.
+/// Copies the map to shared memory with lanes 0 to 31, one word per lane.
 const TO_SHARED: &str = "    mad.lo.u32 %r1, %me, 4, %s; cvt.u64.u32 %d1, %me; shl.b64 %d1, %d1, 2; \
      add.u64 %d2, %map0, %d1; setp.lt.u32 %p3, %me, 32; @%p3 ld.b32 %r2, [%d2]; \
      @%p3 st.shared.b32 [%r1], %r2; bar.warp.sync -1;\n";

@@ -9,7 +9,7 @@ pub(super) fn probes(set: &mut Set) {
     shuffles(set);
     votes(set);
     let groups = [
-        // All lanes, every third lane and the others, a lane alone.
+        // All lanes, every third lane and the others, one lane alone.
         ("full", "mov.b32 %r30, -1;"),
         (
             "thirds",
@@ -78,7 +78,7 @@ fn shuffles(set: &mut Set) {
             set.body(&name, &[Kind::Int32, Kind::Count], "b64", &body);
         }
     }
-    // Half a warp each, with its own mask, in different branches.
+    // Each half of the warp, with its own mask, in different branches.
     let body = "and.b32 %r0, %i, 16; setp.eq.u32 %p0, %r0, 0; and.b32 %r1, %b, 15; \
                 @%p0 bra $low; shfl.sync.idx.b32 %o, %a, %r1, 0x101f, 0xffff0000; bra $done; \
                 $low: shfl.sync.bfly.b32 %o, %a, %r1, 0x101f, 0x0000ffff; $done:";

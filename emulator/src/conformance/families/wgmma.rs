@@ -68,7 +68,7 @@ struct Product {
     signs: [i32; 2],
     /// Issued so many times, each 32 bytes further along K.
     steps: u32,
-    /// A word a thread instead of all results.
+    /// A word per thread instead of all results.
     folded: bool,
 }
 
@@ -272,7 +272,7 @@ pub(super) fn probes(set: &mut Set) {
     offsets(set);
 }
 
-/// Every N, folded to a word a thread.
+/// Every N, folded to a word per thread.
 fn sizes(set: &mut Set) {
     for (d, a, b) in [("f32", "f16", "f16"), ("f16", "e4m3", "e4m3"), ("s32", "u8", "s8")] {
         for n in (8..=256).step_by(8) {

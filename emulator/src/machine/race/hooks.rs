@@ -292,7 +292,7 @@ impl Context<'_> {
         }
     }
 
-    /// Lanes of the warp exit, which `exit` tells the CTA's barriers.
+    /// Lanes of the warp exit, which `exit` reports to the CTA's barriers.
     pub(in crate::machine) fn race_exit(&mut self, mask: u32, exit: impl FnOnce(&mut Barriers)) {
         let (rank, warp) = (self.place.rank, self.warp());
         let Some(races) = &mut self.units.races else {

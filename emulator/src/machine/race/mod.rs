@@ -22,7 +22,7 @@
 //! | `hooks` | how executing instructions reach all this, reports |
 //!
 //! The start of a CTA comes before all that its warps do. A warp that uses memory of another
-//! CTA must have learned of its start; relaxed arrivals and waits tell that too.
+//! CTA must have learned of its start; relaxed arrivals and waits are enough for that.
 //!
 //! No program that is free of races is reported. What can be missed:
 //! - races between lanes of one warp;

@@ -78,7 +78,7 @@ impl Work for Nothing {
     }
 }
 
-/// What a completed operation tells an mbarrier.
+/// What a completed operation signals to an mbarrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// `complete_tx` of so many bytes.

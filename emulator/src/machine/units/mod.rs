@@ -17,9 +17,8 @@
 //! | `interface` | the interface between executing instructions and the units |
 //!
 //! An instruction issues an [`Operation`] through `Context::issue`. Its
-//! [`Work`] reads and writes memory when the engine says so; its ranges tell
-//! which memory is in flight between; its signals and its group tell who may
-//! wait for it. A waiting instruction is an `Op::Poll` that returns
+//! [`Work`] reads and writes memory when the engine says so; its ranges are
+//! the memory in flight between; others wait for its signals or its group. A waiting instruction is an `Op::Poll` that returns
 //! [`Poll::Wait`] with what it waits for, and is executed again when that has
 //! come.
 
@@ -293,7 +292,7 @@ impl Units {
             },
             Awaited::Cluster { .. } => self.cluster.describe(),
             Awaited::Registers { rank, wanted } => format!(
-                "{wanted} registers a thread (the CTA's pool has {})",
+                "{wanted} registers per thread (the CTA's pool has {})",
                 self.registers.free(*rank)
             ),
             Awaited::Grid => self.before.as_ref().map_or_else(String::new, |grid| grid.describe()),
@@ -305,7 +304,7 @@ impl Units {
         }
     }
 
-    /// Works on an mbarrier, and tells race detection who publishes there and
+    /// Works on an mbarrier, and reports to race detection who publishes there and
     /// whether the phase ended.
     pub(crate) fn with_barrier<R>(
         &mut self,

@@ -22,7 +22,7 @@ struct Warp {
 /// Register pools of a cluster's CTAs.
 #[derive(Debug, Default)]
 pub(crate) struct Registers {
-    /// Registers a thread was launched with, if the kernel fixes them.
+    /// Registers that a thread was launched with, if the kernel fixes them.
     launched: Option<u32>,
     warps_per_cta: usize,
     free: Vec<u32>,

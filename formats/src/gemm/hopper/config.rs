@@ -4,7 +4,7 @@
 //! producer warpgroup copies, two consumer warpgroups decode and multiply. The
 //! [work list](crate::gemm::work) says which CTA computes which part.
 
-use super::estimate::{Machine, clusters};
+use super::estimate::clusters;
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::WARP;
 use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles, Uniform};
@@ -17,7 +17,7 @@ pub const OPERAND_BYTES: u32 = 2;
 pub const BOX_COLUMNS: u32 = 128 / OPERAND_BYTES;
 /// Warpgroups that decode and multiply.
 pub const CONSUMERS: u32 = 2;
-/// Their threads.
+/// Threads of the consumer warpgroups.
 pub const CONSUMER_THREADS: u32 = CONSUMERS * WARPGROUP;
 /// Threads of a CTA: the consumers, then the producer's warpgroup, of which one thread copies.
 /// It is a whole warpgroup so that it can release its registers to the consumers.
@@ -28,13 +28,13 @@ pub const MAX_SPLIT: u32 = 8;
 pub const MAX_BLOCKS: u32 = 2;
 /// Bytes of a barrier object.
 pub const BARRIER_BYTES: u32 = 8;
-/// Shared memory of an SM that CTAs can have, and what the system reserves of it for each CTA,
-/// bytes.
+/// Bytes of an SM's shared memory that CTAs can have, and bytes of it that the system reserves per
+/// CTA.
 pub const SM_SHARED_BYTES: u32 = 228 * 1024;
 const SYSTEM_SHARED_BYTES: u32 = 1024;
 /// Partitions of an SM, registers of a partition, and the unit in which threads get them. A
-/// warp's registers are all in one partition; the warps of a CTA are dealt to the partitions in
-/// turn.
+/// warp's registers are all in one partition; the warps of a CTA are assigned to the
+/// partitions in turn.
 pub(super) const PARTITIONS: u32 = 4;
 const PARTITION_REGISTERS: u32 = 16384;
 const REGISTER_UNIT: u32 = 8;
@@ -44,8 +44,8 @@ const MAX_REGISTERS: u32 = 240;
 pub const PRODUCER_REGISTERS: u32 = 40;
 /// More stages than this are no faster: the copies of eight cover the latency of memory.
 const MAX_STAGES: u32 = 8;
-/// f32 between the end of a token's row of sums and the next one's start: brings the lanes
-/// of a warp, four tokens times eight rows, to different banks.
+/// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
+/// eight rows, access different banks.
 const SUM_PADDING: u32 = 4;
 
 const _: () = assert!(BOX_COLUMNS == BLOCK_COLUMNS);
@@ -76,7 +76,7 @@ impl HopperConfig {
         PARTITION_REGISTERS / (warps * WARP) / REGISTER_UNIT * REGISTER_UNIT
     }
 
-    /// Registers of a consumer's thread, once the producer has given up all but
+    /// Registers of a consumer's thread, once the producer has released all but
     /// [`PRODUCER_REGISTERS`].
     pub const fn consumer_registers(&self) -> u32 {
         let pool = (CONSUMERS + 1) * self.registers() - PRODUCER_REGISTERS;
@@ -168,7 +168,7 @@ impl HopperConfig {
         self.sums_received_offset() + BARRIER_BYTES
     }
 
-    /// [`shared_bytes`](Self::shared_bytes), or as much as keeps all but `resident` CTAs from an
+    /// [`shared_bytes`](Self::shared_bytes), or so much that at most `resident` CTAs fit an
     /// SM: where CTAs are fewer than SMs, two on one of them take longer than one on each.
     pub const fn launch_shared_bytes(&self, resident: u32) -> u32 {
         let least = SM_SHARED_BYTES / (resident + 1);
@@ -244,7 +244,7 @@ impl HopperConfig {
 
     /// The schedule of a problem. `None` where there are fewer steps than CTAs, too many for a
     /// launch, or where the kernel cannot split K so.
-    pub fn schedule(&self, split: Split, problem: &Problem, machine: &Machine) -> Option<Schedule> {
+    pub fn schedule(&self, split: Split, problem: &Problem, sms: u32) -> Option<Schedule> {
         if !self.takes(split) {
             return None;
         }
@@ -253,7 +253,7 @@ impl HopperConfig {
             Split::StreamK => 1,
             Split::None | Split::Cluster(_) => self.min_blocks,
         };
-        let fit = clusters(machine, self.multicast, blocks);
+        let fit = clusters(sms, self.multicast, blocks);
         Schedule::new(split, self.tiles(problem).count(), problem.k.div_ceil(K_STEP), fit)
     }
 }

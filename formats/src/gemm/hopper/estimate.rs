@@ -1,17 +1,10 @@
-//! What a configuration and a schedule of the work are expected to cost, and the choice.
+//! The cost model of configurations and schedules, and the choice by it.
 
 use super::config::{CONFIGS, HopperConfig, K_STEP, PARTITIONS};
 use super::repack::Scheme;
 use crate::WARP;
 use crate::gemm::{Problem, ResultType, Schedule, Split};
 use crate::quantize::Format;
-
-/// What a choice depends on besides the problem.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machine {
-    /// Streaming multiprocessors.
-    pub sms: u32,
-}
 
 /// What a candidate is expected to cost, in cycles of an SM: the comparator of
 /// [`candidates`]. A model for ranking, not a prediction.
@@ -47,24 +40,24 @@ const fn product_cycles(config: &HopperConfig) -> u32 {
         _ => 2100,
     }
 }
-/// Bytes a cycle from memory to all SMs.
+/// Bytes per cycle from memory to all SMs.
 const DRAM_BYTES: u64 = 2075;
-/// Bytes of activations a cycle from L2, while weights come from memory.
+/// Bytes of activations per cycle from L2, while weights come from memory.
 const ACTIVATION_BYTES: u64 = 8000;
-/// Bytes a cycle from L2 to all SMs.
+/// Bytes per cycle from L2 to all SMs.
 const L2_BYTES: u64 = 4900;
-/// A launch of CTAs that do whole tiles, the stores left out, and more for each CTA.
+/// Cycles of a launch of CTAs that compute whole tiles, without the stores, and more per CTA.
 const LAUNCH_CYCLES: u64 = 4800;
 const CTA_CYCLES: u64 = 30;
-/// Bytes of sums a cycle from registers to results of floats, their way to memory included.
+/// Bytes of sums per cycle from registers to float results, including the store to memory.
 const STORE_BYTES: u64 = 40;
 /// Instructions in which a thread stores a block of a result in NVFP4, counted in the machine
-/// code: each quarter of an SM issues one a cycle, for a warp.
+/// code: each quarter of an SM issues one per cycle, for a warp.
 const BLOCK_CYCLES: u64 = 340;
-/// For each CTA of a cluster but one.
+/// More for each CTA of a cluster after the first.
 const MEMBER_CYCLES: u64 = 1300;
-/// More for a launch whose CTAs share activations, which copy nothing before they have met, and
-/// for each step.
+/// More for a launch with multicast, whose CTAs copy nothing before the barrier of their cluster,
+/// and for each step.
 const MEETING_CYCLES: u64 = 1500;
 const SHARE_CYCLES: u64 = 20;
 /// Bytes of partial sums per cycle from each contributor of a fix-up.
@@ -74,14 +67,14 @@ const FIX_UP_BYTES: u64 = 30;
 const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
 const GPC_SMS: u32 = 132;
 
-/// Clusters of `size` CTAs that run at a time with `resident` CTAs an SM.
-pub(super) const fn clusters(machine: &Machine, size: u32, resident: u32) -> u64 {
+/// Clusters of `size` CTAs that run at a time with `resident` CTAs per SM.
+pub(super) const fn clusters(sms: u32, size: u32, resident: u32) -> u64 {
     if size == 1 {
-        return machine.sms as u64 * resident as u64;
+        return sms as u64 * resident as u64;
     }
     let (mut sum, mut i) = (0, 0);
     while i < GPCS.len() {
-        sum += (GPCS[i] * machine.sms / GPC_SMS * resident / size) as u64;
+        sum += (GPCS[i] * sms / GPC_SMS * resident / size) as u64;
         i += 1;
     }
     if sum == 0 { 1 } else { sum }
@@ -105,10 +98,10 @@ pub fn estimate(
     config: &'static HopperConfig,
     split: Split,
     problem: &Problem,
-    machine: &Machine,
+    sms: u32,
     result: ResultType,
 ) -> Option<Estimate> {
-    let schedule = config.schedule(split, problem, machine)?;
+    let schedule = config.schedule(split, problem, sms)?;
     let grid = config.tiles(problem);
     let (tiles, row_tiles) = (grid.count(), grid.row_tiles() as u64);
     let runs = schedule.ctas(tiles);
@@ -116,10 +109,10 @@ pub fn estimate(
     let groups = runs / schedule.cluster as u64;
     let cluster = schedule.cluster * config.multicast;
     let mut resident = 1;
-    while resident < config.min_blocks && clusters(machine, cluster, resident) < groups {
+    while resident < config.min_blocks && clusters(sms, cluster, resident) < groups {
         resident += 1;
     }
-    let waves = groups.div_ceil(clusters(machine, cluster, resident));
+    let waves = groups.div_ceil(clusters(sms, cluster, resident));
     let (step, mut bound) = (product_cycles(config) * resident, "products");
     let wait = if config.multicast > 1 { SHARE_CYCLES } else { 0 };
     let mut body = waves * schedule.most() as u64 * (step as u64 + wait);
@@ -137,11 +130,10 @@ pub fn estimate(
         * problem.k.div_ceil(K_STEP) as u64
         * config.activation_bytes() as u64
         * problem.l as u64;
-    // Fewer CTAs than SMs have less under way at a time.
-    let busy = if ctas < machine.sms as u64 { ctas } else { machine.sms as u64 };
-    let dram =
-        (weights.saturating_sub(early / 2) + stored) * machine.sms as u64 / busy / DRAM_BYTES
-            + activations * row_tiles / ACTIVATION_BYTES;
+    // Fewer CTAs than SMs have fewer bytes in flight.
+    let busy = if ctas < sms as u64 { ctas } else { sms as u64 };
+    let dram = (weights.saturating_sub(early / 2) + stored) * sms as u64 / busy / DRAM_BYTES
+        + activations * row_tiles / ACTIVATION_BYTES;
     if dram > body {
         (body, bound) = (dram, "dram");
     }
@@ -173,12 +165,12 @@ pub fn estimate(
 pub fn candidates(
     scheme: Scheme,
     problem: &Problem,
-    machine: &Machine,
+    sms: u32,
     result: ResultType,
 ) -> impl Iterator<Item = Estimate> {
     CONFIGS.iter().filter(move |config| config.scheme == scheme).flat_map(move |config| {
         Split::up_to(config.max_split())
-            .filter_map(move |split| estimate(config, split, problem, machine, result))
+            .filter_map(move |split| estimate(config, split, problem, sms, result))
     })
 }
 
@@ -194,12 +186,12 @@ mod tests {
     #[test]
     fn costs_of_results() {
         use FloatType::{Bf16, F16, F32};
-        let machine = Machine { sms: 132 };
+        let sms = 132;
         let problem = Problem { m: 128, n: 7168, k: 2048, l: 1 };
         for config in &CONFIGS {
             for split in Split::up_to(config.max_split()) {
                 let cycles = |result| {
-                    estimate(config, split, &problem, &machine, result).map(|found| found.cycles)
+                    estimate(config, split, &problem, sms, result).map(|found| found.cycles)
                 };
                 let [one, others @ ..] = [F16, Bf16, F32].map(|t| cycles(ResultType::Floats(t)));
                 assert_eq!(others, [one; 2], "{} {split}", config.name);
@@ -215,11 +207,11 @@ mod tests {
 
     #[test]
     fn choices_of_the_table() {
-        let machine = Machine { sms: 132 };
+        let sms = 132;
         let pick = |m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
             let result = ResultType::Floats(FloatType::F16);
-            candidates(Scheme::ALL[0], &problem, &machine, result)
+            candidates(Scheme::ALL[0], &problem, sms, result)
                 .min_by_key(|candidate| candidate.cycles)
                 .unwrap()
         };

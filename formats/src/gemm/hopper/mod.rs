@@ -1,7 +1,7 @@
-//! sm_90a: `wgmma` on weights that are decoded on their way into registers.
+//! sm_90a: `wgmma` on weights that are decoded into registers.
 //!
-//! The kernel computes `C^T = B A^T`: weights are `wgmma`'s register operand, 64
-//! rows of them a warpgroup at a time; activations its shared-memory operand.
+//! The kernel computes `C^T = B A^T`: weights are `wgmma`'s register operand, of
+//! which a warpgroup takes 64 rows at a time; activations are its shared-memory operand.
 //!
 //! | file | topic |
 //! | --- | --- |

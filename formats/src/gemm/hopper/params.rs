@@ -26,7 +26,7 @@ pub struct HopperParams {
     pub weight_stride: u64,
     /// Partial sums of tiles that several CTAs compute; 0 where each computes whole tiles.
     pub partials: u64,
-    /// Which of them are there.
+    /// One flag per CTA: whether its partial sums are there.
     pub flags: u64,
     /// What happens to the sums.
     pub epilogue: Epilogue,

@@ -1,8 +1,7 @@
 //! The order of weights in memory, from a load-time rearrangement.
 //!
-//! A *chunk* is 128 rows by 128 columns: all of a row chunk's chunks follow one another
-//! along K, row chunks follow one another. In a chunk stand first the codes, then the
-//! scales, so that one bulk copy brings both:
+//! A *chunk* is 128 rows by 128 columns. The chunks of the same rows follow one another along K.
+//! A chunk has first its codes, then its scales, so that one bulk copy loads both:
 //!
 //! | at | what |
 //! |---|---|

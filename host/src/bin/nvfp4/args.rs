@@ -265,7 +265,7 @@ pub struct BenchQuantize {
     #[arg(long, default_value = "quantize", value_parser = parse_direction)]
     pub direction: Direction,
     /// quantize: the tensor-level scale of nvfp4. given: known before, one pass over the input;
-    /// amax: from the largest magnitude, two passes; row: one a row; one: none.
+    /// amax: from the largest magnitude, two passes; row: one per row; one: none.
     #[arg(long, default_value = "given", value_parser = ["given", "amax", "row", "one"])]
     pub scale: String,
 }

@@ -1,7 +1,7 @@
 //! A kernel of sm_90a with a schedule for one problem.
 
 use fp4_formats::gemm::hopper::config::{self, K_STEP, MAX_BLOCKS, THREADS};
-use fp4_formats::gemm::hopper::estimate::{self, Estimate, Machine};
+use fp4_formats::gemm::hopper::estimate::{self, Estimate};
 use fp4_formats::gemm::hopper::{Operand, Scheme};
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::{Format, dequantize_config};
@@ -16,7 +16,7 @@ use crate::gemm::{ActivationKind, Gemm, WeightForm};
 use crate::quantize::device::Step;
 use crate::shape::MAX_DIM;
 
-/// The decoded activations of MXFP4 are times this: its largest scales exceed bf16, its
+/// Factor of the decoded activations of MXFP4: its largest scales exceed bf16, its
 /// smallest do not need all of bf16's subnormals.
 const MXFP4_DECODED: f32 = 0.125;
 
@@ -24,7 +24,8 @@ const MXFP4_DECODED: f32 = 0.125;
 #[derive(Debug)]
 pub(super) struct HopperKernel {
     pub problem: Problem,
-    pub machine: Machine,
+    /// Streaming multiprocessors that the estimate was made for.
+    pub sms: u32,
     pub estimate: Estimate,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct HopperWorkspace {
     pub activations: usize,
     /// Offset of the partial sums.
     pub partials: usize,
-    /// Bytes of all; 0 where none is needed.
+    /// Bytes of the workspace; 0 where none is needed.
     pub bytes: usize,
 }
 
@@ -50,7 +51,7 @@ impl HopperKernel {
     /// [`Error::Overflow`].
     pub fn workspace(&self, kind: ActivationKind) -> Result<HopperWorkspace> {
         let Estimate { config, schedule, ctas, .. } = &self.estimate;
-        let flags = self.machine.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
+        let flags = self.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
         let decoded = match kind {
             ActivationKind::Blocks { .. } => self.decoded_bytes(),
             ActivationKind::Halves(_) => Some(0),
@@ -99,8 +100,7 @@ impl Kernel for HopperKernel {
         }
     }
 
-    /// Of 16-bit or decoded activations and of repacked weights: the steps of all tiles, whoever
-    /// computes them.
+    /// Counts 16-bit or decoded activations and repacked weights, for the steps of all tiles.
     fn reads(&self) -> Reads {
         let (config, problem) = (self.estimate.config, &self.problem);
         let tiles = config.tiles(problem);
@@ -147,7 +147,7 @@ impl Kernel for HopperKernel {
         if rows > MAX_DIM {
             return Err(Error::shape("rows of activations", format!("at most {MAX_DIM}"), rows));
         }
-        let ctas = config.grid(rows as u32, self.problem.k, layout, self.machine.sms);
+        let ctas = config.grid(rows as u32, self.problem.k, layout, self.sms);
         let step = Step { kernel: config.name, ctas, threads: config.threads() };
         Ok(vec![step; launches as usize])
     }
@@ -166,7 +166,7 @@ impl Kernel for HopperKernel {
             if config.multicast > 1 { "pairs of tiles" } else { "tiles" },
             schedule.steps,
             schedule.most(),
-            self.machine.sms,
+            self.sms,
         )];
         if schedule.parts() > 1 {
             let place = if schedule.has_fix_up() { "the workspace" } else { "shared memory" };

@@ -1,5 +1,4 @@
-//! GEMM on sm_90a: weights are decoded on their way to the tensor core, block-scaled activations by
-//! launches before.
+//! GEMM on sm_90a: the kernel decodes weights; a launch before it decodes block-scaled activations.
 
 mod kernel;
 mod launch;
@@ -8,7 +7,7 @@ use std::sync::Arc;
 
 use fp4_formats::TensorFamily;
 use fp4_formats::gemm::hopper::config::{CONFIGS, HopperConfig, K_STEP};
-use fp4_formats::gemm::hopper::estimate::{self, Machine};
+use fp4_formats::gemm::hopper::estimate;
 use fp4_formats::gemm::hopper::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
 use fp4_formats::gemm::hopper::{Scheme, WeightLayout};
 use fp4_formats::pack;
@@ -56,14 +55,13 @@ impl Family for Hopper {
             };
             return Err(Error::shape("split of K", required, split));
         }
-        let machine = Machine { sms: machine.sms.max(1) };
-        let mut found: Vec<_> =
-            estimate::candidates(scheme, problem, &machine, asked.output.planned())
-                .filter(|found| may_be(found.config))
-                .filter(|found| overrides.split.is_none_or(|split| split == found.split))
-                .collect();
+        let sms = machine.sms.max(1);
+        let mut found: Vec<_> = estimate::candidates(scheme, problem, sms, asked.output.planned())
+            .filter(|found| may_be(found.config))
+            .filter(|found| overrides.split.is_none_or(|split| split == found.split))
+            .collect();
         found.sort_by_key(|found| found.cycles);
-        let kernel = |estimate| HopperKernel { problem: *problem, machine, estimate };
+        let kernel = |estimate| HopperKernel { problem: *problem, sms, estimate };
         Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
     }
 

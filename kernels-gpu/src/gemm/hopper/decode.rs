@@ -37,7 +37,7 @@ pub trait Weights {
     /// `wgmma` are the same.
     ///
     /// # Safety
-    /// All threads of the warp.
+    /// All threads of the warp reach this same call.
     unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]);
 }
 
@@ -46,7 +46,10 @@ pub trait Product<const SUMS: usize>: Weights {
     /// Adds 64 rows by 16 columns times the tile of `b`.
     ///
     /// # Safety
-    /// As `wgmma`'s functions.
+    /// * All threads of the warpgroup reach this same call, after a `wgmma.fence`.
+    /// * `b` describes a tile of 16 columns by 2 `SUMS` tokens of a stage that has arrived.
+    /// * Nothing accesses `sums`, and no copy overwrites the stage, until the group of this
+    ///   product has been waited for.
     unsafe fn multiply(sums: &mut [f32; SUMS], a: [u32; 4], b: u64);
 }
 
@@ -56,7 +59,8 @@ macro_rules! products {
             impl Product<$sums> for $weights {
                 #[inline(always)]
                 unsafe fn multiply(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
-                    // SAFETY: the caller's.
+                    // SAFETY: the warpgroup is converged, the tile has arrived, and nothing accesses
+                    // the sums or the tile until the product has been waited for.
                     unsafe { wgmma::$multiply(sums, a, b) }
                 }
             }
@@ -115,7 +119,7 @@ impl Weights for Nvfp4F16 {
 
     #[inline(always)]
     unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-        // SAFETY: the caller's.
+        // SAFETY: all threads of the warp are here.
         unsafe { mma::mma_m16n8k16_f32_f16_f16(sums, a, b) }
     }
 }
@@ -149,7 +153,7 @@ impl Weights for Nvfp4Bf16 {
 
     #[inline(always)]
     unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-        // SAFETY: the caller's.
+        // SAFETY: all threads of the warp are here.
         unsafe { mma::mma_m16n8k16_f32_bf16_bf16(sums, a, b) }
     }
 }
@@ -183,7 +187,7 @@ impl Weights for Mxfp4Bf16 {
 
     #[inline(always)]
     unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-        // SAFETY: the caller's.
+        // SAFETY: all threads of the warp are here.
         unsafe { mma::mma_m16n8k16_f32_bf16_bf16(sums, a, b) }
     }
 }
