@@ -45,7 +45,7 @@ pub enum BuildError {
         target: String,
         /// Exit status.
         status: String,
-        /// Standard error of it.
+        /// Its standard error.
         output: String,
     },
     /// A module has other kernels than it should.

@@ -153,6 +153,11 @@ pub struct AsyncCount {
     pub mbarrier_tests_failed: u64,
     /// Warp arrivals at the cluster barrier.
     pub cluster_arrivals: u64,
+    /// Arrivals at mbarriers, by lane, that release for the whole cluster or more: each waits until
+    /// all that the thread has written is where the others see it.
+    pub cluster_releases: u64,
+    /// The most clusters of the grid that one cluster took over.
+    pub most_taken_over: u64,
 }
 
 impl AsyncCount {
@@ -173,6 +178,8 @@ impl AsyncCount {
         self.mbarrier_tests += other.mbarrier_tests;
         self.mbarrier_tests_failed += other.mbarrier_tests_failed;
         self.cluster_arrivals += other.cluster_arrivals;
+        self.cluster_releases += other.cluster_releases;
+        self.most_taken_over = self.most_taken_over.max(other.most_taken_over);
     }
 }
 

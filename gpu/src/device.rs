@@ -173,7 +173,7 @@ impl CudaDevice {
     /// newer driver. [`CudaError::BadArgument`] for bytes that are no ELF file.
     ///
     /// # Safety
-    /// `cubin` is a whole file as an assembler wrote it: the driver goes by the lengths that it
+    /// `cubin` is a whole file as an assembler wrote it: the driver uses the lengths that it
     /// finds in it.
     pub unsafe fn load_cubin(
         &self,

@@ -54,7 +54,7 @@ pub enum DeviceError {
     /// A tensor map that cannot be encoded.
     #[error("tensor map: {0}")]
     TensorMap(#[from] TensorMapError),
-    /// A described machine that there are no kernels for.
+    /// A described machine without kernels.
     #[error(
         "emulated {machine}: compute capability {}.{}; there are kernels for {}",
         capability.0, capability.1, Targets
@@ -419,8 +419,9 @@ impl Device {
     }
 
     /// Finds the kernels for this device, see [`KernelFiles::find`] for `dir`, of the first
-    /// architecture among those it can run that there are kernels of; and the device's tuning table if there is one, see [`crate::tune`]. Modules are loaded when one of their
-    /// kernels is first used; [`CODE_VARIABLE`] says from what.
+    /// architecture that it can run and that has kernels; and the device's tuning table if there is
+    /// one, see [`crate::tune`]. A module is loaded when one of its kernels is first used, from the
+    /// code that [`CODE_VARIABLE`] asks for.
     ///
     /// # Errors
     /// [`KernelsError`] where there are none,
@@ -448,8 +449,8 @@ impl Device {
         Ok(Kernels { device, modules, overlapping: true, tuned })
     }
 
-    /// The kernels of the first architecture, of those that the device runs, that there are any
-    /// of; else why there are none of the preferred one.
+    /// The kernels of the first architecture that the device runs and that has kernels; else why the
+    /// preferred one has none.
     fn kernel_files(&self, dir: Option<&Path>) -> Result<KernelFiles, KernelsError> {
         let preferred = KernelFiles::find(self.choice.arch, dir);
         let Err(KernelsError::NotFound { .. }) = preferred else { return preferred };

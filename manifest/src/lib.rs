@@ -1,9 +1,9 @@
 //! The folder `<arch>` of compiled kernels: one module for each family of kernels, as PTX and, where
 //! an assembler was found, as machine code; and `manifest.json`, which lists them.
 //!
-//! `cargo xtask build-kernels` writes such folders and the host library reads them. A reader says
-//! with `K` what it wants to know of a kernel: [`Callable`] is the least, and what it does not ask
-//! for is skipped.
+//! `cargo xtask build-kernels` writes such folders and the host library reads them. The type
+//! parameter `K` says which facts about a kernel a reader wants: [`Callable`] has the fewest, and all
+//! others are skipped.
 
 use std::path::{Path, PathBuf};
 

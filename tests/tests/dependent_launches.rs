@@ -130,8 +130,8 @@ impl Chain {
     }
 }
 
-/// A product on sm_90a whose activations are decoded before: in FP4, in both layouts, in batches
-/// (of which 128x4 scales take a launch each), as clusters, divided evenly, and a CTA a tile.
+/// A product on sm_90a whose FP4 activations are decoded before. Cases are both layouts, batches
+/// (with 128x4 scales one launch per entry decodes them), and every kind of split.
 fn product(layout: ScaleLayout, l: usize, split: Split) -> Chain {
     let name = format!("{layout}-{l}-{split}").replace(':', "-");
     Chain::new(&name, Gpu::h200(), |kernels| {

@@ -4,6 +4,8 @@
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::Split;
+use fp4_formats::gemm::blackwell::BlackwellConfig;
+use fp4_formats::gemm::blackwell::config::STORE_WARPS;
 use fp4_formats::gemm::hopper::config::CONFIGS as HOPPER;
 use fp4_formats::gemm::hopper::config::K_STEP;
 use fp4_formats::gemm::{blackwell, hopper};
@@ -14,8 +16,8 @@ use nvfp4::gemm::{GemmOverrides, GemmPlan, GemmResult, Reads, plan};
 use nvfp4::generate::Generator;
 use nvfp4::shape::{GEMM_CONTEST, GemmShape};
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case};
-use nvfp4_tests::{DEVICES, emulated};
-use ptx_emu::{Counters, Schedule};
+use nvfp4_tests::{DEVICES, b200, emulated, emulated_on};
+use ptx_emu::{Counters, Gpu, Schedule};
 
 /// Runs a contest problem: NVFP4 by NVFP4 to f16, 128x4 scales. Its results are compared elsewhere.
 fn run(
@@ -201,5 +203,50 @@ fn plans_state_their_passes() {
         assert_eq!(json["reads"]["activation_passes"], activations);
         assert_eq!(json["reads"]["weight_passes"], weights);
         assert_eq!(json["reads"]["bytes"], bytes);
+    }
+}
+
+/// NVFP4 products of every sm_100a configuration, six K steps in each CTA, with two tiles more than
+/// the machine holds clusters, which ask for tiles while they run: how many it holds, and the
+/// product.
+fn few_more_tiles_than_clusters()
+-> impl Iterator<Item = (&'static BlackwellConfig, u32, GemmResult)> {
+    let configs = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
+    configs.map(|config| {
+        // Plans are for eight SMs at least.
+        let sms = (3 * config.cluster()).max(8);
+        let resident = sms / config.cluster();
+        let kernels = emulated_on(Gpu { sms, ..b200() }, Schedule::Eager);
+        let k = (6 * config.step() * config.splits) as usize;
+        let mut case = Case::new([16, 64, k, resident as usize + 2]);
+        case.layout = Blocked128x4;
+        case.activations = config.left.map_or(BLOCKED, ActivationType::Halves);
+        let result = case.kernel(config.name, config.split()).product(&kernels);
+        let clusters = [result.plan.grid[0] / result.plan.cluster, result.plan.cluster];
+        assert_eq!(clusters, [resident + 2, config.cluster()], "{}", result.plan);
+        (config, resident, result)
+    })
+}
+
+/// An arrival that releases for the cluster waits until all that its thread has written is where the
+/// other CTAs see it. Only those have one that publish sums to the CTAs of a split: a lane of each
+/// storing warp, once a tile. No K step has any.
+#[test]
+fn only_sums_are_released_for_the_cluster() {
+    for (config, resident, result) in few_more_tiles_than_clusters() {
+        let warps = (resident + 2) * config.cluster() * STORE_WARPS;
+        let found = counters(&result).asynchronous.cluster_releases;
+        assert_eq!(found, u64::from(warps * (config.splits - 1)), "{}", config.name);
+    }
+}
+
+/// Clusters that ask for tiles take no more than their share: a tile that one cluster holds in
+/// advance is not there for one that could begin it.
+#[test]
+fn clusters_take_their_share_of_the_tiles() {
+    for (config, resident, result) in few_more_tiles_than_clusters() {
+        let most = 1 + counters(&result).asynchronous.most_taken_over;
+        let share = (resident + 2).div_ceil(resident);
+        assert_eq!(most, u64::from(share), "{}", config.name);
     }
 }

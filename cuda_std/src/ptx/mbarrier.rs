@@ -87,11 +87,25 @@ pub unsafe fn mbarrier_arrive_shared_cluster_b64(barrier: u32) {
     }
 }
 
+/// `mbarrier.arrive.release.cta.shared::cluster.b64 _, [a];` ISA 9.7.13.15.13. sm_90+. Any
+/// thread. One arrival at an mbarrier of any CTA of the cluster. The release has the scope of
+/// the CTA, so it publishes no writes to other CTAs; a release with the scope of the cluster
+/// would wait for all outstanding accesses of the thread.
+///
+/// # Safety
+/// The obligations of [`mbarrier_arrive_shared_cluster_b64`] hold.
+#[inline(always)]
+pub unsafe fn mbarrier_arrive_release_cta_shared_cluster_b64(barrier: u32) {
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!("mbarrier.arrive.release.cta.shared::cluster.b64 _, [{}];", in(reg32) barrier,
+            options(nostack, preserves_flags));
+    }
+}
+
 /// `@p mbarrier.arrive.release.cta.shared::cluster.b64 _, [a];` ISA 9.7.13.15.13.
-/// sm_90+. Any thread. One arrival at an mbarrier of any CTA of the cluster if `arrives` is
-/// true. The release has the scope of the CTA, so it publishes no writes to other CTAs; a
-/// release with the scope of the cluster would wait for all outstanding accesses of the
-/// thread.
+/// sm_90+. Any thread. [`mbarrier_arrive_release_cta_shared_cluster_b64`] if `arrives` is true,
+/// without a branch.
 ///
 /// # Safety
 /// The obligations of [`mbarrier_arrive_shared_cluster_b64`] hold if `arrives`.
@@ -123,17 +137,17 @@ pub unsafe fn mbarrier_arrive_expect_tx_shared_cta_b64(barrier: u32, bytes: u32)
     }
 }
 
-/// `mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [a], bytes;`
+/// `mbarrier.arrive.expect_tx.release.cta.shared::cluster.b64 _, [a], bytes;`
 /// ISA 9.7.13.15.13. sm_90+. Any thread. The same at an mbarrier of any
-/// CTA of the cluster.
+/// CTA of the cluster; it publishes no writes to other CTAs.
 ///
 /// # Safety
 /// The obligations of [`mbarrier_arrive_shared_cluster_b64`] hold.
 #[inline(always)]
-pub unsafe fn mbarrier_arrive_expect_tx_shared_cluster_b64(barrier: u32, bytes: u32) {
+pub unsafe fn mbarrier_arrive_expect_tx_release_cta_shared_cluster_b64(barrier: u32, bytes: u32) {
     // SAFETY: the caller guarantees the address.
     unsafe {
-        asm!("mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [{}], {};",
+        asm!("mbarrier.arrive.expect_tx.release.cta.shared::cluster.b64 _, [{}], {};",
             in(reg32) barrier, in(reg32) bytes, options(nostack, preserves_flags));
     }
 }

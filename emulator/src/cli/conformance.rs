@@ -24,7 +24,7 @@ enum Command {
     Record(record::RecordArgs),
     /// Runs the probes on the emulator and compares with recordings.
     Check(CheckArgs),
-    /// Writes the probes as PTX modules, one a family.
+    /// Writes the probes as PTX modules, one per family.
     Ptx(PtxArgs),
     /// What `record` runs as a process of its own.
     #[command(hide = true)]

@@ -61,6 +61,7 @@ fn try_cancel(d: &mut Decode<'_>) -> Decoded<Op> {
     }
     // Who gets which cluster depends on the order of all.
     d.function.global_sync = true;
+    d.function.takes_over = true;
     let everywhere = d.has("multicast::cluster::all");
     let reach = mbarrier::reach(d);
     if reach == Reach::Cluster {
@@ -79,6 +80,8 @@ fn try_cancel(d: &mut Decode<'_>) -> Decoded<Op> {
             let at = cx.mbarrier_at(barrier.reach, barriers[lane], lane)?;
             let words = match cx.env.take_cluster() {
                 Some(index) => {
+                    let most = &mut cx.stats.asynchronous.most_taken_over;
+                    *most = (*most).max(cx.units.take_over());
                     let [x, y, z] = cx.env.first_cta(index);
                     [x, y, z, 1]
                 }

@@ -113,11 +113,12 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if !d.has("b64") {
         return Err(Reject::unsupported("no .b64"));
     }
+    let wide = d.ins.modifiers.iter().any(|m| matches!(m.as_str(), "cluster" | "gpu" | "sys"));
     let relaxed = semantics(d);
     match op {
         "pending_count" => pending_count(d),
         "test_wait" | "try_wait" => wait(d, op == "try_wait", relaxed),
-        "arrive" | "arrive_drop" => arrive(d, op == "arrive_drop", relaxed),
+        "arrive" | "arrive_drop" => arrive(d, op == "arrive_drop", relaxed, wide && !relaxed),
         _ => plain(d, op),
     }
 }
@@ -152,7 +153,8 @@ fn plain(d: &mut Decode<'_>, op: &'static str) -> Decoded<Op> {
 }
 
 /// `mbarrier.arrive{.expect_tx}{.noComplete} state|_, [address]{, count}`
-fn arrive(d: &mut Decode<'_>, drop: bool, relaxed: bool) -> Decoded<Op> {
+/// `wide`: it releases for more than the CTA.
+fn arrive(d: &mut Decode<'_>, drop: bool, relaxed: bool, wide: bool) -> Decoded<Op> {
     let expect = d.has("expect_tx");
     let no_complete = d.has("noComplete");
     let reach = reach(d);
@@ -174,6 +176,7 @@ fn arrive(d: &mut Decode<'_>, drop: bool, relaxed: bool) -> Decoded<Op> {
         let numbers = number.map_or([1; LANES], |slot| *cx.regs.row32(slot));
         barrier.each(cx, mask, |cx, lane, at| {
             cx.stats.asynchronous.mbarrier_arrivals += 1;
+            cx.stats.asynchronous.cluster_releases += u64::from(wide);
             cx.race_barrier_object(at, Kind::StrongWrite, lane)?;
             // Who has seen a phase end knows of its arrivals, relaxed ones too.
             if !relaxed {

@@ -142,4 +142,6 @@ pub(crate) struct FunctionCode {
     /// It communicates through global memory while running: atomics, volatile
     /// or ordered accesses.
     pub(crate) global_sync: bool,
+    /// It asks for clusters of its grid that have not begun.
+    pub(crate) takes_over: bool,
 }

@@ -106,6 +106,8 @@ pub(crate) struct Env<'a> {
     pub(crate) registers: Option<u32>,
     /// Clusters take turns, instead of running one by one.
     pub(crate) turns: bool,
+    /// Clusters may take over others that have not begun.
+    pub(crate) takes_over: bool,
     /// Clusters of the grid.
     pub(crate) clusters: u64,
     /// Clusters that were started or taken over by others.
@@ -265,6 +267,7 @@ impl Module {
             limit: launch.instruction_limit.unwrap_or(u64::MAX),
             registers: checked.registers,
             turns: self.reaches_global_sync(checked.entry),
+            takes_over: self.takes_over(checked.entry),
             clusters,
             taken: AtomicU64::new(0),
             advance: Advance::new(product(launch.grid), clusters),

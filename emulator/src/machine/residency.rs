@@ -8,7 +8,8 @@
 //! is used up or when every warp of the cluster waits or spins (`units::spin`).
 //!
 //! `eager` starts clusters in the order of the grid, `lazy` in the opposite
-//! order, both with long slices; `random` starts at a seeded cluster, and which
+//! order, both with long slices; where clusters can take over others, those that
+//! fit begin first, and slices are short; `random` starts at a seeded cluster, and which
 //! one runs next and for how long is seeded too. Only live clusters hold state.
 //!
 //! Grids that overlap (`dependency`) share the machine.
@@ -28,6 +29,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Warp instructions of a cluster's slice in the orderly schedules.
 const SLICE: u64 = 1 << 18;
+/// The same while clusters can take over others: then they have to advance about equally, as they
+/// do on hardware.
+const FAIR_SLICE: u64 = 1 << 10;
 /// The longest slice of the random schedule has this many bits.
 const RANDOM_BITS: usize = 13;
 /// Warp instructions spent on spinning alone, by all clusters together, after
@@ -78,6 +82,8 @@ struct Residents<'a> {
     /// What a cluster of each grid takes, and what is left of the machine.
     shares: Vec<u64>,
     room: u64,
+    /// Grids that do not fit, whose clusters take over others.
+    taken_over: Vec<bool>,
     random: SplitMix,
     /// Instructions spent on spinning since something happened.
     idle: u64,
@@ -98,6 +104,10 @@ pub(super) fn take_turns(envs: &[Env<'_>]) -> Result<Vec<Stats>, Box<Diagnostic>
         live: VecDeque::new(),
         spare: envs.iter().map(|_| Vec::new()).collect(),
         shares: envs.iter().map(share).collect(),
+        taken_over: envs
+            .iter()
+            .map(|env| env.takes_over && env.clusters > (1 << 32) / share(env))
+            .collect(),
         room: 1 << 32,
         // Another stream than those of the clusters.
         random: SplitMix::new(seed, u64::MAX - 1),
@@ -126,8 +136,17 @@ impl Residents<'_> {
         let next = self.next_grid();
         match self.schedule {
             Schedule::Eager | Schedule::Lazy => {
+                let mut next = next;
+                while let Some(grid) = next.filter(|&grid| self.taken_over[grid]) {
+                    let begun = self.begin(grid)?;
+                    self.live.push_back(begun);
+                    next = self.next_grid();
+                }
                 let begun = next.and_then(|grid| self.begin(grid));
-                Some((begun.or_else(|| self.live.pop_front())?, SLICE))
+                let live = begun.or_else(|| self.live.pop_front())?;
+                let grid = live.0;
+                let fair = self.taken_over[grid] && self.envs[grid].clusters_left() > 0;
+                Some((live, if fair { FAIR_SLICE } else { SLICE }))
             }
             Schedule::Random(_) => {
                 let slice = 1 << self.random.below(RANDOM_BITS);

@@ -22,6 +22,7 @@ pub(crate) struct FunctionBuilder {
     pub(crate) calls_any: bool,
     pub(crate) shared: Vec<usize>,
     pub(crate) global_sync: bool,
+    pub(crate) takes_over: bool,
     /// Row of the carry flag, once something used it.
     pub(crate) carry: Option<u32>,
     unsupported: Vec<Unsupported>,
@@ -97,6 +98,7 @@ pub(super) fn decode_all(
         code.calls_any = builder.calls_any;
         code.shared = builder.shared;
         code.global_sync = builder.global_sync;
+        code.takes_over = builder.takes_over;
         unsupported.extend(builder.unsupported);
         error = error.or(builder.error);
     }
@@ -172,6 +174,7 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
         calls_any: false,
         shared: Vec::new(),
         global_sync: false,
+        takes_over: false,
     });
     Ok(FunctionBuilder {
         scopes,
@@ -180,6 +183,7 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
         calls_any: false,
         shared: Vec::new(),
         global_sync: false,
+        takes_over: false,
         carry: None,
         unsupported: Vec::new(),
         error: None,

@@ -281,6 +281,11 @@ impl Module {
         self.reachable(entry).iter().any(|&index| self.functions[index].global_sync)
     }
 
+    /// Whether a kernel asks for clusters of its grid that have not begun.
+    pub(crate) fn takes_over(&self, entry: usize) -> bool {
+        self.reachable(entry).iter().any(|&index| self.functions[index].takes_over)
+    }
+
     /// Places the shared variables a kernel can reach, in order of declaration.
     pub(crate) fn shared_layout(&self, entry: usize) -> SharedLayout {
         let mut used: Vec<usize> = self

@@ -2,26 +2,26 @@
 //! [M, K], to codes and block scales.
 //!
 //! # Contract
-//! Parameters: [`QuantizeParams`]. Any M >= 1, K a multiple of the block, M K at most 2^40; grid
-//! and threads of the [`QuantizeConfig`]. Reads each element once, or twice in blocks that take the
-//! slow path (see below), and nothing past them; writes each code and each scale once, and zeros to
-//! all padding of 128x4 scales. Codes and scales are those of [`fp4_formats::recipe`] in every bit.
+//! Parameters: [`QuantizeParams`]. Any M >= 1, K a multiple of the block, M K at most
+//! 2^40; grid and threads of the [`QuantizeConfig`]. Reads each element once, or twice in
+//! blocks that take the slow path (see below), and nothing past them; writes each code and
+//! each scale once, and zeros to all padding of 128x4 scales. Codes and scales are those of
+//! [`recipe`](fp4_formats::recipe) in every bit.
 //!
 //! # Roles
 //! Every warp does the same: it takes tasks of 32 blocks ([`place`]) and copies them to shared
-//! memory, 16 consecutive bytes per lane ([`source`]). Then each lane quantises one block. The
-//! copies of [`QuantizeConfig::stages`] tasks are in flight at any time. The launch determines
-//! which tasks a warp takes ([`QuantizeParams::depth`]).
+//! memory, 16 consecutive bytes per lane ([`source`]). Then each lane quantises one block. The copies
+//! of [`QuantizeConfig::stages`] tasks are in flight at any time. The launch determines which tasks
+//! a warp takes ([`QuantizeParams::depth`]).
 //!
 //! # Fast and slow path
-//! Nearly all blocks take the fast path: their elements are in registers, and neither their
-//! divisions nor their rounding need checks ([`recipe::Recipe::is_moderate`]). All others, those
-//! with extreme or non-finite magnitudes, take the slow path ([`store_slowly`]): one loop over
-//! groups of eight elements, which are read from global memory again. All recipes together are then
-//! a small part of the kernel's code.
+//! Nearly all blocks take the fast path: their elements are in registers, and neither their divisions
+//! nor their rounding need checks ([`recipe::Recipe::is_moderate`]). All others, those with extreme
+//! or non-finite magnitudes, take the slow path ([`store_slowly`]): one loop over groups of eight
+//! elements, which are read from global memory again.
 //!
 //! # Shared memory
-//! For each warp a ring of [`QuantizeConfig::stages`] stages of [`QuantizeConfig::stage_bytes`].
+//! A ring of [`QuantizeConfig::stages`] stages of [`QuantizeConfig::stage_bytes`] for each warp.
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
@@ -34,10 +34,10 @@
 //! L2, where their writes still reach them. It reads the words after these kernels are complete.
 //!
 //! # Arithmetic
-//! The arithmetic is that of [`fp4_formats::recipe`]. `silu(g) = g * rcp(1 + ex2(-g * log2 e))` is
-//! computed in f32 with the approximate `rcp` and `ex2`, and its product with `up` is quantised
-//! without rounding it to the input's type first. The relative error of the product is below 2^-16
-//! if the product is above 2^-110.
+//! The arithmetic is that of [`fp4_formats::recipe`]. `silu(g) = g * rcp(1 + ex2(-g * log2 e))`
+//! is computed in f32 with the approximate `rcp` and `ex2`, and its product with `up` is
+//! quantised without rounding it to the input's type first. The relative error of the product
+//! is below 2^-16 if the product is above 2^-110.
 
 pub mod amax;
 mod convert;

@@ -92,7 +92,7 @@ impl ActivationType {
         }
     }
 
-    /// All that there are kernels for beside weights in `format`.
+    /// All types of activations that have kernels for weights in `format`.
     #[must_use]
     pub fn all(format: Format) -> &'static [Self] {
         match format {
@@ -324,7 +324,7 @@ impl Case {
         BlockScaled::new("x", x.dims(), layout, codes, scales, x.global_scale()).expect("valid")
     }
 
-    /// The oracle's results for `inputs`, and what is asked for as the result.
+    /// The oracle's results for `inputs`, and the requested type of the result.
     ///
     /// # Panics
     /// If the inputs do not fit one another.

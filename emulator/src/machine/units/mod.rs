@@ -141,6 +141,8 @@ pub(crate) struct Units {
     pub(crate) before: Option<Arc<Advance>>,
     /// CTAs that have let dependent grids begin.
     released: Vec<bool>,
+    /// Clusters that this one has taken over.
+    taken_over: u64,
     /// Present under the schedules that look for races.
     pub(crate) races: Option<Box<Races>>,
     /// Present if a timeline is recorded.
@@ -174,6 +176,7 @@ impl Units {
             spins: Spins::default(),
             before: None,
             released: Vec::new(),
+            taken_over: 0,
             races: None,
             trace: None,
             refused: Vec::new(),
@@ -213,6 +216,7 @@ impl Units {
         self.before.clone_from(&env.before);
         self.released.clear();
         self.released.resize(ctas.len(), false);
+        self.taken_over = 0;
         if env.schedule == Schedule::Eager {
             self.races = None;
         } else {
@@ -403,6 +407,12 @@ impl Units {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The cluster takes over another one: how many that are.
+    pub(crate) fn take_over(&mut self) -> u64 {
+        self.taken_over += 1;
+        self.taken_over
     }
 
     /// A CTA lets dependent grids begin.

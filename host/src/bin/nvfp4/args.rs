@@ -204,8 +204,8 @@ pub struct Bench {
     /// Timed replays; 0 only verifies.
     #[arg(long, default_value_t = 30)]
     pub replays: usize,
-    /// No launch starts before the one before it has ended (they else overlap, as the layers of
-    /// a model do).
+    /// Launches do not overlap: each starts when the one before it has ended. By default they
+    /// overlap, as the layers of a model do.
     #[arg(long)]
     pub serial: bool,
     /// Compare with a peer on the same GPU.
@@ -215,7 +215,7 @@ pub struct Bench {
     pub target: Target,
 }
 
-/// What is said of gemm shapes only.
+/// Options of gemm shapes.
 #[derive(Debug, ClapArgs)]
 pub struct BenchGemm {
     /// gemm: activations in the weights' format (fp4), or f16 or bf16.
@@ -230,7 +230,7 @@ pub struct BenchGemm {
     /// gemm: time this many of the plan's candidates too, the cheapest by its model first.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub sweep: usize,
-    /// gemm: print what the plan chose from.
+    /// gemm: print the candidates that the plan chose from.
     #[arg(long)]
     pub explain: bool,
 }
@@ -247,21 +247,21 @@ pub struct BenchTune {
     /// XDG_CACHE_HOME or ~/.cache].
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub tune_out: Option<PathBuf>,
-    /// Begin the table anew, whatever is there: it may be of another driver or other kernels.
+    /// Replace the table, even one of another driver or of other kernels.
     #[arg(long, requires = "tune")]
     pub tune_replace: bool,
 }
 
-/// What is said of quantize shapes only.
+/// Options of quantize shapes.
 #[derive(Debug, ClapArgs)]
 pub struct BenchQuantize {
     /// quantize, gemm: nvfp4 or mxfp4.
     #[arg(long, default_value = "nvfp4", value_parser = parse_format)]
     pub format: Format,
-    /// quantize: whose bytes; see `nvfp4 quantize --help`.
+    /// quantize: recipe; see `nvfp4 quantize --help`.
     #[arg(long, default_value = "torchao")]
     pub recipe: String,
-    /// quantize: which way, quantize or dequantize.
+    /// quantize: direction, quantize or dequantize.
     #[arg(long, default_value = "quantize", value_parser = parse_direction)]
     pub direction: Direction,
     /// quantize: the tensor-level scale of nvfp4. given: known before, one pass over the input;
@@ -282,9 +282,9 @@ pub struct Quantize {
     /// nvfp4 or mxfp4.
     #[arg(long, default_value = "nvfp4", value_parser = parse_format)]
     pub format: Format,
-    /// Whose bytes. nvfp4: torchao, te, modelopt, compressed-tensors. mxfp4: torchao (floor),
-    /// floor, ceil, even, rceil, the same with -0.18 for that version of TorchAO, modelopt,
-    /// compressed-tensors.
+    /// Recipe: the project whose bytes are reproduced. nvfp4: torchao, te, modelopt,
+    /// compressed-tensors. mxfp4: torchao (floor), floor, ceil, even, rceil, the same with -0.18 for
+    /// that version of TorchAO, modelopt, compressed-tensors.
     #[arg(long, default_value = "torchao")]
     pub recipe: String,
     /// Block scales alone, without a scale for the tensor.
@@ -294,7 +294,7 @@ pub struct Quantize {
     /// repeated; adds to the built-in list of embeddings, output heads and routers.
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
-    /// Do without the built-in list.
+    /// Ignore the built-in list.
     #[arg(long)]
     pub no_default_excludes: bool,
     /// Quantise on this device instead of the CPU: auto, cuda:N, emu:h200 or emu:b200. The bytes

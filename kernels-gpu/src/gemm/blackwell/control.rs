@@ -2,7 +2,7 @@
 
 use crate::pipeline::Ring;
 use crate::pipeline::ring::MBARRIER_BYTES;
-use cuda_std::ptx::{fence, mbarrier};
+use cuda_std::ptx::{cluster, fence, mbarrier};
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::config::{CONTROL_BYTES, STAGE_ALIGN, STORE_WARPS};
 
@@ -35,8 +35,8 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
     const RESPONSE_RING: u32 = Self::ACCUMULATOR_RING + Ring::<ACCUMULATORS>::BYTES;
     const EXCHANGE_RING: u32 = Self::RESPONSE_RING + Ring::<RESPONSES>::BYTES;
     const DECODED_RING: u32 = Self::EXCHANGE_RING + Ring::<1>::BYTES;
-    const RESPONSE_WORDS: u32 =
-        (Self::DECODED_RING + Ring::<MAX_BUFFERS>::BYTES).next_multiple_of(16);
+    const BEGUN: u32 = Self::DECODED_RING + Ring::<MAX_BUFFERS>::BYTES;
+    const RESPONSE_WORDS: u32 = (Self::BEGUN + MBARRIER_BYTES).next_multiple_of(16);
     const TENSOR_SLOT: u32 = Self::RESPONSE_WORDS + 16 * RESPONSES;
 
     /// In dynamic shared memory that begins at `start`.
@@ -89,6 +89,12 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
         Ring::at(self.base + Self::DECODED_RING)
     }
 
+    /// The barrier that says that the copying lane has begun a tile, where clusters ask for them.
+    #[inline(always)]
+    pub fn begun(&self) -> u32 {
+        self.base + Self::BEGUN
+    }
+
     /// The scheduler's response in `stage`.
     #[inline(always)]
     pub fn response(&self, stage: u32) -> u32 {
@@ -117,6 +123,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
             self.ring().init(1, config.share);
             self.accumulators().init(1, STORE_WARPS * config.pair);
             self.responses().init(1, listeners);
+            mbarrier::mbarrier_init_shared_cta_b64(self.begun(), 1);
             if decoders > 0 {
                 self.decoded::<BUFFERS>().init(QUARTERS * config.pair, 1);
             }
@@ -128,14 +135,27 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
     }
 }
 
-/// The address, in the cluster's window, of this CTA's `barrier` in CTA `rank`, and one
-/// arrival there.
+/// One arrival at this CTA's `barrier` in CTA `rank`. It says that the thread has read what may be
+/// overwritten, or that it has written tensor memory and executed `fence::before_thread_sync`; it
+/// publishes no writes to memory.
 ///
 /// # Safety
 /// The barrier expects the arrival; the CTA has not ended.
 #[inline(always)]
 pub unsafe fn arrive_at(barrier: u32, rank: u32) {
-    let there = cuda_std::ptx::cluster::mapa_shared_cluster_u32(barrier, rank);
-    // SAFETY: the caller's.
+    let there = cluster::mapa_shared_cluster_u32(barrier, rank);
+    // SAFETY: the caller guarantees that the barrier expects the arrival and that the CTA runs.
+    unsafe { mbarrier::mbarrier_arrive_release_cta_shared_cluster_b64(there) }
+}
+
+/// [`arrive_at`] that publishes what the thread has written, also to that CTA's memory. It waits
+/// until all of it is there, so this is not for every K step.
+///
+/// # Safety
+/// As [`arrive_at`].
+#[inline(always)]
+pub unsafe fn publish_at(barrier: u32, rank: u32) {
+    let there = cluster::mapa_shared_cluster_u32(barrier, rank);
+    // SAFETY: the caller guarantees that the barrier expects the arrival and that the CTA runs.
     unsafe { mbarrier::mbarrier_arrive_shared_cluster_b64(there) }
 }

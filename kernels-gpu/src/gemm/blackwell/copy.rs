@@ -51,6 +51,8 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
     // K steps of the tile whose weights are copied before all activations.
     let mut early = (end - first).min(STAGES);
     while let Some(tile) = tiles.current() {
+        // SAFETY: this is the copying lane, and each tile comes by here once.
+        unsafe { tiles.begin() };
         let x_row = work.x_row(tile);
         let y_row = work.y_row(tile);
         let entry = |shared: u32| if shared != 0 { 0 } else { tile.batch as i32 };
@@ -122,7 +124,7 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
             cursor.advance();
         }
         early = 0;
-        // SAFETY: once a tile.
+        // SAFETY: this is the copying lane, and each tile comes by here once.
         unsafe { tiles.advance::<false>() };
     }
     // Commits may still be on their way to these barriers, in all CTAs that they reach.

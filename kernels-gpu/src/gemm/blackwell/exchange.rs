@@ -6,7 +6,7 @@
 
 use super::Work;
 use super::boxes::Boxes;
-use super::control::{Control, arrive_at};
+use super::control::{Control, arrive_at, publish_at};
 use super::store::{self, Place};
 use super::store_blocks;
 use crate::gemm::epilogue::{self, blocks};
@@ -81,7 +81,7 @@ impl Exchange {
             warp::sync();
             for split in 0..config.splits {
                 if split != own && warp::lane_id() == 0 {
-                    arrive_at(self.ring.full(0), cta(split));
+                    publish_at(self.ring.full(0), cta(split));
                 }
             }
             self.ring.wait_full_cluster(&self.received);

@@ -43,18 +43,10 @@ pub unsafe fn run<
         // SAFETY: the accumulator is free, the stage full, its `X` decoded; all before
         // the products.
         unsafe {
-            if PAIR == 1 {
-                accumulators.wait_empty(&accumulator);
-            } else {
-                accumulators.wait_empty_cluster(&accumulator);
-            }
+            accumulators.wait_empty(&accumulator);
             for step in first..end {
                 ring.wait_full(&cursor);
-                if PAIR == 1 {
-                    decoded.wait_full(&buffer);
-                } else {
-                    decoded.wait_full_cluster(&buffer);
-                }
+                decoded.wait_full(&buffer);
                 tcgen05::tcgen05_fence_after_thread_sync();
                 let x = tensor + config.buffer_base() + buffer.stage * DECODED_COLUMNS;
                 let y = control.stage(cursor.stage) + config.x_bytes();

@@ -47,6 +47,7 @@
 //! | accumulated[i] | products' commit | store | a tile's sums are complete |
 //! | drained[i] | a lane of each store warp | product | the sums were read |
 //! | told[i], heard[i] | scheduler's response; its readers | all roles; schedule | the next tile |
+//! | begun | copy, of the first CTA | schedule | a tile is begun: ask for the next one |
 //! | decoded full, empty [i] | decode warps; products' commit | product; decode | a K step of `X` is decoded; was multiplied |
 //! | exchange full, empty | store warps of the other CTAs of a split | store | sums have come; were read |
 //!

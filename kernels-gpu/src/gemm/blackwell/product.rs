@@ -42,11 +42,7 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
         let offset = work.y_row(tile) % TILE_ROWS as u32 / 32;
         // SAFETY: the accumulator is free, the stage full; both before the products.
         unsafe {
-            if PAIR == 1 {
-                accumulators.wait_empty(&accumulator);
-            } else {
-                accumulators.wait_empty_cluster(&accumulator);
-            }
+            accumulators.wait_empty(&accumulator);
             for step in first..end {
                 ring.wait_full(&cursor);
                 let columns = scales.next(config, |stage| ring.empty(stage));

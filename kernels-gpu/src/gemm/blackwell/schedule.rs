@@ -2,7 +2,9 @@
 //!
 //! With `dynamic`, the grid has a cluster for each tile. A cluster begins with its own,
 //! then takes over clusters that have not begun: one lane of the cluster asks, the
-//! response reaches all its CTAs, and every role reads it there.
+//! response reaches all its CTAs, and every role reads it there. It asks for the next tile when
+//! the cluster's first copying lane begins one: a cluster that held more in advance would keep
+//! them from clusters that have nothing to do.
 
 use super::Work;
 use super::control::{Control, RESPONSES, arrive_at};
@@ -20,6 +22,8 @@ pub struct Tiles<const STAGES: u32, const ACCUMULATORS: u32> {
     dynamic: bool,
     /// CTAs of a cluster.
     cluster: u32,
+    /// Rank of the CTA in it.
+    rank: u32,
     cursor: Cursor<RESPONSES>,
     control: Control<STAGES, ACCUMULATORS>,
 }
@@ -36,6 +40,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Tiles<STAGES, ACCUMULATORS> {
             step: thread::grid_dim_x() / cluster,
             dynamic: work.params.dynamic != 0,
             cluster,
+            rank: work.rank,
             cursor: Cursor::consumer(),
             control: *control,
         }
@@ -45,6 +50,19 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Tiles<STAGES, ACCUMULATORS> {
     #[inline(always)]
     pub fn current(&self) -> Option<Tile> {
         (self.index < self.tiling.count).then(|| self.tiling.tile(self.index))
+    }
+
+    /// Says that the copying lane begins the tile: the next one may be asked for.
+    ///
+    /// # Safety
+    /// Called by the copying lane, once for each tile.
+    #[inline(always)]
+    pub unsafe fn begin(&self) {
+        if self.dynamic && self.rank == 0 {
+            // SAFETY: each phase of the barrier expects one arrival. The lane's next arrival comes
+            // behind the response to the request that this one allows, so after this phase.
+            unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.control.begun()) };
+        }
     }
 
     /// On to the next tile.
@@ -60,7 +78,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Tiles<STAGES, ACCUMULATORS> {
         // SAFETY: the response's bytes came before its barrier's phase ended; lanes are
         // together as the caller says.
         unsafe {
-            self.control.responses().wait_full_cluster(&self.cursor);
+            self.control.responses().wait_full(&self.cursor);
             self.index =
                 read(&self.control, self.cursor.stage).map_or(u32::MAX, |cta| cta / self.cluster);
             if WARP {
@@ -91,7 +109,7 @@ unsafe fn read<const STAGES: u32, const ACCUMULATORS: u32>(
         .then(|| grid::clusterlaunchcontrol_query_cancel_get_first_ctaid_x(response))
 }
 
-/// Asks for clusters to take over until there are none.
+/// Asks for clusters to take over, one for each tile that is begun, until there are none.
 ///
 /// # Safety
 /// One lane of the cluster, of CTA 0.
@@ -103,18 +121,21 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32>(
     let responses = control.responses();
     let mut asked = Cursor::<RESPONSES>::producer();
     let mut told = Cursor::<RESPONSES>::consumer();
+    let mut begun = Cursor::<1>::consumer();
     loop {
         // SAFETY: all readers of all CTAs are done with the response before it is asked
         // for again; every CTA's barrier expects its bytes first.
         unsafe {
-            responses.wait_empty_cluster(&asked);
+            mbarrier::wait_parity(control.begun(), begun.parity);
+            begun.advance();
+            responses.wait_empty(&asked);
             let (response, barrier) = (control.response(asked.stage), responses.full(asked.stage));
             if work.config.cluster() == 1 {
                 responses.expect_bytes(&asked, grid::RESPONSE_BYTES);
                 grid::clusterlaunchcontrol_try_cancel(response, barrier);
             } else {
                 for rank in 0..work.config.cluster() {
-                    mbarrier::mbarrier_arrive_expect_tx_shared_cluster_b64(
+                    mbarrier::mbarrier_arrive_expect_tx_release_cta_shared_cluster_b64(
                         cluster::mapa_shared_cluster_u32(barrier, rank),
                         grid::RESPONSE_BYTES,
                     );
