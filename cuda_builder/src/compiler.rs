@@ -6,6 +6,7 @@
 //! root; else an error that lists the three remedies.
 
 use crate::error::BuildError;
+use crate::note;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -165,19 +166,20 @@ fn run(command: &mut Command) -> bool {
     match command.stdin(std::process::Stdio::null()).output() {
         Ok(out) => {
             if !out.status.success() {
-                eprint!("{}", String::from_utf8_lossy(&out.stderr));
+                note(String::from_utf8_lossy(&out.stderr).trim_end());
             }
             out.status.success()
         }
         Err(error) => {
-            eprintln!("  {error}");
+            note(format_args!("  {error}"));
             false
         }
     }
 }
 
 fn announce(command: &[&str]) {
-    eprintln!("the source of core is missing, trying: {}", command.join(" "));
+    let command = command.join(" ");
+    note(format_args!("the source of core is missing, trying: {command}"));
 }
 
 fn is_root() -> bool {

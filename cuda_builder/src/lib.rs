@@ -28,3 +28,9 @@ pub use build::{Built, BuiltModule, CudaBuilder, ModuleSpec, Prepared};
 pub use compiler::{Compiler, Fetch};
 pub use error::BuildError;
 pub use ptx::Kernel;
+
+/// Writes a line to standard error, where somebody may read it.
+pub(crate) fn note(text: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

@@ -1,6 +1,7 @@
 //! What ptxas says about a module: registers, spills, shared memory.
 
 use crate::error::BuildError;
+use crate::note;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,7 +52,8 @@ pub fn find(tools: &Path) -> Option<PathBuf> {
 /// # Errors
 /// [`BuildError::Ptxas`] with pip's message.
 pub fn install(tools: &Path) -> Result<PathBuf, BuildError> {
-    eprintln!("ptxas is not here, installing {PACKAGE} from PyPI into {}", tools.display());
+    let tools_folder = tools.display();
+    note(format_args!("ptxas is not here, installing {PACKAGE} from PyPI into {tools_folder}"));
     let out = Command::new("python3")
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
         .args(["--upgrade", "--target"])

@@ -51,9 +51,9 @@ pub fn run() -> Result<ExitCode> {
         }
         let bytes = std::fs::copy(&from, &to)
             .with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
-        println!("{:>10} {}", bytes, to.display());
+        say!("{:>10} {}", bytes, to.display());
     }
     std::fs::write(dist.join("README.txt"), README)?;
-    println!("copy {} to the GPU machine", dist.display());
+    say!("copy {} to the GPU machine", dist.display());
     Ok(ExitCode::SUCCESS)
 }

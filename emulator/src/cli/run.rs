@@ -5,7 +5,7 @@ use super::explore::ExploreArgs;
 use super::output::Output;
 use super::output::Written;
 use super::trace::TraceArgs;
-use super::{arguments, output, parameters};
+use super::{arguments, console, output, parameters};
 use clap::Args;
 use ptx_emu::experiment::{Conditions, Experiment, Watched};
 use ptx_emu::{Counters, GlobalMemory, Gpu, LoadError, LowerBound, Module, Schedule};
@@ -232,7 +232,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
         }
     };
     if !outcome.report.printed.is_empty() {
-        eprint!("{}", outcome.report.printed);
+        console::printed(&outcome.report.printed);
     }
     let outputs = output::write_all(files, &outcome.memory)?;
     let counters = outcome.report.counters;

@@ -1,7 +1,7 @@
 //! `--trace` of `ptx-emu run` and `ptx-emu replay`.
 
 use super::error::CliError;
-use super::output;
+use super::{console, output};
 use clap::Args;
 use ptx_emu::trace::Trace;
 use std::path::PathBuf;
@@ -42,10 +42,10 @@ impl TraceArgs {
         let failed = |source| CliError::Write { path: path.clone(), source };
         std::fs::write(path, trace.to_json().to_string()).map_err(failed)?;
         if trace.is_cut() {
-            eprintln!(
-                "ptx-emu: warning: the timeline was cut at --trace-limit {}: {} records are missing",
+            console::complain(format_args!(
+                "warning: the timeline was cut at --trace-limit {}: {} records are missing",
                 self.trace_limit, trace.dropped
-            );
+            ));
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ pub fn complete(assembler: &Assembler, manifests: &mut [Manifest]) -> Result<()>
     }
     let results: Vec<Result<()>> =
         jobs::parallel(missing, |(arch, module)| assemble(assembler, arch, module));
-    eprintln!("assembled {count} modules in {:.1} s", start.elapsed().as_secs_f32());
+    note!("assembled {count} modules in {:.1} s", start.elapsed().as_secs_f32());
     results.into_iter().collect()
 }
 
@@ -91,14 +91,19 @@ fn assemble(assembler: &Assembler, arch: Arch, module: &mut Module<Entry>) -> Re
 
 /// Prints what kernels take of an SM; false if one goes through local memory.
 pub fn report(manifest: &Manifest) -> bool {
-    println!(
+    say!(
         "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}",
-        "kernel", "registers", "frame", "spills", "shared", "barriers"
+        "kernel",
+        "registers",
+        "frame",
+        "spills",
+        "shared",
+        "barriers"
     );
     let kernels = manifest.modules.iter().flat_map(|module| &module.kernels);
     let mut clean = true;
     for u in kernels.filter_map(|entry| entry.resources.as_ref()) {
-        println!(
+        say!(
             "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}{}",
             u.name,
             u.registers,

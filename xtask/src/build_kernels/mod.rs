@@ -60,18 +60,18 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         (false, true) => Some(Assembler::find_or_install()?),
     };
     if assembler.is_none() && !options.ptx_only {
-        eprintln!("ptxas is not here: no machine code beside the PTX (`--check` installs it)");
+        note!("ptxas is not here: no machine code beside the PTX (`--check` installs it)");
     }
     let manifests = build(&options.arch, options.force, assembler.as_ref())?;
     let mut clean = true;
     for manifest in &manifests {
-        println!("{}", summary(manifest));
+        say!("{}", summary(manifest));
         if options.check {
             clean &= assemble::report(manifest);
         }
     }
     if !clean {
-        println!("FAILED: a kernel goes through local memory");
+        say!("FAILED: a kernel goes through local memory");
         return Ok(ExitCode::from(1));
     }
     Ok(ExitCode::SUCCESS)
@@ -172,7 +172,7 @@ fn build(archs: &[Arch], force: bool, assembler: Option<&Assembler>) -> Result<V
     if count > 0 {
         let compiler = Compiler::find(Fetch::Allowed)?;
         let names: Vec<String> = stale.iter().map(|(arch, f)| format!("{arch}/{f}")).collect();
-        eprintln!("compiling {} with {}", names.join(", "), compiler.describe());
+        note!("compiling {} with {}", names.join(", "), compiler.describe());
         for ((arch, family), built) in compile(stale, &compiler)? {
             let module = built.and_then(|built| {
                 let sources = shared.sources_of(&built.sources)?;
@@ -184,7 +184,7 @@ fn build(archs: &[Arch], force: bool, assembler: Option<&Assembler>) -> Result<V
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        eprintln!("compiled {count} modules in {:.1} s", start.elapsed().as_secs_f32());
+        note!("compiled {count} modules in {:.1} s", start.elapsed().as_secs_f32());
     }
     if let Some(assembler) = assembler {
         let assembled = assemble::complete(assembler, &mut manifests);

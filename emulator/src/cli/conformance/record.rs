@@ -6,6 +6,7 @@
 
 use super::worker::Answer;
 use super::{ConformanceError, Printed, families};
+use crate::cli::console;
 use clap::Args;
 use ptx_emu::conformance::{Family, Probe, RecordedProbe, Recording, RecordingError, probes};
 use std::fmt::Write as _;
@@ -232,7 +233,8 @@ impl Work {
                 let count = recording.probes.len();
                 let path = path.display();
                 let _ = writeln!(self.report, "{path}: {count} probes, {bytes} bytes of outputs");
-                eprintln!("{family}: {count} of {} probes recorded", progress.probes.len());
+                let all = progress.probes.len();
+                console::complain(format_args!("{family}: {count} of {all} probes recorded"));
             }
             Err(error) => self.failure = Some(error),
         }

@@ -1,6 +1,7 @@
 //! The implementation of each command.
 
 use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -60,12 +61,13 @@ pub fn open(
 }
 
 pub fn print(report: &(impl Serialize + Display), json: bool) -> anyhow::Result<()> {
+    let mut out = io::stdout();
     if json {
-        println!("{}", serde_json::to_string_pretty(report)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(report)?)?;
     } else {
-        print!("{report}");
+        write!(out, "{report}")?;
     }
-    Ok(())
+    Ok(out.flush()?)
 }
 
 pub fn exit(verified: bool) -> ExitCode {
@@ -193,7 +195,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
             }
         };
         if !args.target.json {
-            progress.suspend(|| print!("{report}"));
+            progress.suspend(|| print(&report, false))?;
         }
         reports.push(report);
     }
@@ -204,12 +206,13 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
             ([report], None) => serde_json::to_string_pretty(report)?,
             _ => serde_json::to_string_pretty(&reports)?,
         };
-        println!("{text}");
+        writeln!(io::stdout(), "{text}")?;
     } else {
         let verified = reports.iter().filter(|report| report.verified()).count();
         let verdict = if verified == reports.len() { "ok" } else { "WRONG" };
         let device = &kernels.device().choice().device;
-        println!("{verdict}: {verified} of {} shapes verified on {device}", reports.len());
+        let shapes = reports.len();
+        writeln!(io::stdout(), "{verdict}: {verified} of {shapes} shapes verified on {device}")?;
     }
     Ok(exit(reports.iter().all(BenchReport::verified)))
 }

@@ -43,7 +43,7 @@ pub fn run(
         entries = tune::add(&path, key, report.entry(), replace)?;
         replace = false;
         if !args.target.json {
-            progress.suspend(|| print!("{report}"));
+            progress.suspend(|| print(&report, false))?;
         }
         reports.push(report);
     }

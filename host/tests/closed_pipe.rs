@@ -1,0 +1,120 @@
+//! Output that nobody reads any more ends every command quietly.
+//!
+//! What runs kernels needs them compiled (`cargo xtask build-kernels`); where there are none, it
+//! says on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
+
+mod support;
+
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
+
+use fp4_formats::{Nvfp4, ScaleLayout};
+use nvfp4::gemm::GemmOptions;
+use nvfp4::generate::Generator;
+use nvfp4::operands::gemm::{GemmActivations, GemmOperands, write};
+use nvfp4::rng::SplitMix64;
+use nvfp4::tensor::Dims;
+use support::{Folder, compiled, kernels_dir, write_model};
+
+/// Exit code of a program that SIGPIPE ends.
+const CLOSED_PIPE: i32 = 141;
+
+fn nvfp4(args: &[String]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));
+    command.args(args).env("NVFP4_KERNELS_DIR", kernels_dir()).env("NVFP4_TUNE", "off");
+    command
+}
+
+/// Small operands of `nvfp4 run gemm`.
+fn gemm_operands() -> GemmOperands<Nvfp4> {
+    let mut rng = SplitMix64::new(1);
+    let mut matrix = |name, rows| {
+        let dims = Dims::new(1, rows, 64).expect("dims");
+        Generator::FullRange.blocks(name, dims, ScaleLayout::Linear, &mut rng).expect("blocks")
+    };
+    let a = GemmActivations::Blocks(matrix("a", 3));
+    GemmOperands { a, b: matrix("b", 16), options: GemmOptions::default() }
+}
+
+/// Every command once, with output that is as short and as long as it may be.
+fn commands(folder: &Folder) -> Vec<Vec<String>> {
+    let file = |name: &str| folder.file(name).display().to_string();
+    let [model, out, converted] = ["model.safetensors", "out", "converted"].map(file);
+    write_model(model.as_ref());
+    let operands = file("operands.safetensors");
+    write(operands.as_ref(), &gemm_operands()).expect("written");
+    let recipe = ["--layout", "compressed-tensors", "--recipe", "te"];
+    let gemv = ["--tensor", "model.layers.0.mlp.up.weight", "--checkpoint"];
+    let mut all = vec![
+        [&["quantize", &model][..], &recipe, &["--out", &out]].concat(),
+        vec!["convert", &out, "--layout", "torchao", "--out", &converted],
+        vec!["verify", &out, "--against", &model],
+        vec!["verify", &out, "--against", &model, "--json"],
+        vec!["inspect", &out],
+        vec!["inspect", &model, "--json"],
+        vec!["doctor"],
+        vec!["doctor", "--json"],
+    ];
+    for (device, _) in compiled() {
+        let device = ["--device", device];
+        all.extend([
+            [&["bench", "--shape", "gemv:16x64x1"][..], &device].concat(),
+            [&["bench", "--shape", "gemm:3x16x64", "--json"][..], &device].concat(),
+            [&["bench", "--shape", "quantize:16x64"][..], &device].concat(),
+            [&["run", "gemv"][..], &gemv, &[&model], &device].concat(),
+            [&["run", "gemm", "--inputs", &operands][..], &device].concat(),
+        ]);
+    }
+    all.into_iter().map(|args| args.into_iter().map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn a_reader_that_was_never_there() {
+    let folder = Folder::new("closed-pipe");
+    for args in commands(&folder) {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let output = nvfp4(&args).stdout(writer).stderr(Stdio::piped()).output().expect("starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(CLOSED_PIPE), "{args:?}: {stderr}");
+        assert!(stderr.is_empty(), "{args:?}: {stderr}");
+    }
+}
+
+/// `nvfp4 .. 2>&1 | head -0`: messages have no reader either.
+#[test]
+fn messages_without_a_reader() {
+    let folder = Folder::new("closed-pipes");
+    let mut all = commands(&folder);
+    all.push(["inspect", "nowhere"].map(str::to_owned).to_vec());
+    for args in all {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let errors = writer.try_clone().expect("a handle");
+        let status = nvfp4(&args).stdout(writer).stderr(errors).status().expect("starts");
+        let expected = if args[0] == "inspect" && args[1] == "nowhere" { 2 } else { CLOSED_PIPE };
+        assert_eq!(status.code(), Some(expected), "{args:?}");
+    }
+}
+
+/// `nvfp4 .. | head -1`.
+#[test]
+fn a_reader_of_one_line() {
+    let folder = Folder::new("head");
+    for args in commands(&folder) {
+        let mut program = nvfp4(&args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let out = program.stdout.take().expect("a pipe");
+        let head = Command::new("head").arg("-1").stdin(out).output().expect("head runs");
+        assert_eq!(head.stdout.iter().filter(|&&byte| byte == b'\n').count(), 1, "{args:?}");
+        let mut stderr = String::new();
+        program.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("text");
+        let status = program.wait().expect("it ends");
+        // Short output may have been written before the reader left.
+        assert!(matches!(status.code(), Some(0 | CLOSED_PIPE)), "{args:?}: {status} {stderr}");
+        assert!(stderr.is_empty(), "{args:?}: {stderr}");
+    }
+}

@@ -1,0 +1,255 @@
+//! `test`: everything that can be tested on this machine; with `--quick` what takes a few minutes,
+//! with a filter the tests of that name.
+//!
+//! Steps that need something this machine lacks are skipped by name, with the
+//! reason, and counted in the last line.
+
+mod cargo;
+mod targets;
+
+use crate::build_kernels::{self, Assembler};
+use crate::{counts, fetch_model, lint};
+use anyhow::{Context, Result};
+use cargo::{Cargo, MODEL_VARIABLE};
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use cuda_builder::{Compiler, Fetch};
+use fp4_formats::Arch;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use targets::{Needed, Selection, Target};
+
+/// The test that launches one configuration of each family of kernels.
+const QUICK: &str = "quick";
+/// Packages whose tests launch kernels.
+const WITH_KERNELS: [&str; 2] = ["nvfp4", "nvfp4-tests"];
+/// Tests that are named at the end.
+const SLOWEST: usize = 10;
+
+#[derive(Args)]
+pub struct Options {
+    /// Lint, unit tests, and one configuration of each family of kernels; says what it leaves out
+    #[arg(long)]
+    quick: bool,
+    /// Leave out what needs the network: the real model and ptxas, unless they are here
+    #[arg(long)]
+    offline: bool,
+    /// Only tests of this package, of test files whose name contains this, or whose own name
+    /// contains this; only what has them is built
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    filter: Option<String>,
+}
+
+/// What is wrong with the arguments.
+#[derive(Debug, thiserror::Error)]
+enum UsageError {
+    /// The filter names nothing.
+    #[error(
+        "FILTER is {actual:?}, must be a package, or a part of the name of a test or a test file"
+    )]
+    NothingNamed {
+        /// The filter.
+        actual: String,
+    },
+}
+
+/// What came of everything so far.
+#[derive(Default)]
+pub struct Tally {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    /// Seconds of each test that was timed.
+    times: Vec<(f64, String)>,
+}
+
+impl Tally {
+    fn step(&mut self, name: &str, result: Result<()>) {
+        match result {
+            Ok(()) => {
+                say!("step {name} ... ok");
+                self.passed += 1;
+            }
+            Err(error) => {
+                say!("step {name} ... FAILED: {error:#}");
+                self.failed += 1;
+            }
+        }
+    }
+
+    fn skip(&mut self, name: &str, why: &str) {
+        say!("step {name} ... skipped: {why}");
+        self.skipped += 1;
+    }
+
+    /// Everything that passed, failed or was skipped.
+    fn outcomes(&self) -> usize {
+        self.passed + self.failed + self.skipped
+    }
+
+    /// The slowest tests, then the totals.
+    fn summary(&self) -> String {
+        let mut slowest: Vec<&(f64, String)> = self.times.iter().collect();
+        slowest.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        let mut lines = Vec::new();
+        if !slowest.is_empty() {
+            lines.push("\nslowest tests:".to_owned());
+        }
+        let named = slowest.iter().take(SLOWEST);
+        lines.extend(named.map(|(seconds, name)| format!("{seconds:>8.1} s  {name}")));
+        let Self { passed, failed, skipped, .. } = self;
+        lines.push(format!("\ntests: {passed} passed, {failed} failed, {skipped} skipped"));
+        lines.join("\n")
+    }
+
+    /// Prints the summary; exit code 1 if anything failed.
+    fn finish(self) -> ExitCode {
+        say!("{}", self.summary());
+        ExitCode::from(u8::from(self.failed > 0))
+    }
+}
+
+/// Runs the command; exit code 1 if anything failed.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    match (&options.filter, options.quick) {
+        (filter, true) => quick(filter.as_deref()),
+        (Some(filter), false) => filtered(filter, options.offline),
+        (None, false) => everything(options),
+    }
+}
+
+fn everything(options: &Options) -> Result<ExitCode> {
+    let mut tally = Tally::default();
+    let compiler = Compiler::find(Fetch::Allowed)?;
+    build_kernels::refresh()?;
+    compilers(&mut tally, &compiler);
+    machine_code(&mut tally, options);
+    let cargo = Cargo { model: model(&mut tally, options.offline) };
+    cargo.run(&mut tally, &["--workspace"], None)?;
+    cargo.run_documentation(&mut tally)?;
+    Ok(tally.finish())
+}
+
+/// What finds most mistakes in the least time.
+fn quick(filter: Option<&str>) -> Result<ExitCode> {
+    let mut tally = Tally::default();
+    lint::each(|name, result| tally.step(&format!("lint {name}"), result))?;
+    build_kernels::refresh()?;
+    let cargo = Cargo::default();
+    let unit = ["--workspace", "--lib", "--bins"];
+    cargo.run(&mut tally, &unit, filter)?;
+    cargo.run(&mut tally, &["--workspace", "--test", QUICK], filter)?;
+    let left: Vec<Target> = targets::all()?.into_iter().filter(Target::is_integration).collect();
+    let left = left.iter().filter(|target| target.name != QUICK).count();
+    for name in [
+        &format!("{left} files of integration tests"),
+        "examples in documentation",
+        "kernels by every accepted compiler, and their synchronising instructions",
+        "machine code by ptxas",
+        "real model",
+    ] {
+        tally.skip(name, "--quick");
+    }
+    Ok(tally.finish())
+}
+
+/// The tests of a name.
+fn filtered(filter: &str, offline: bool) -> Result<ExitCode> {
+    let nothing_named = || UsageError::NothingNamed { actual: filter.to_owned() };
+    let mut tally = Tally::default();
+    let needed = targets::needed(filter)?;
+    if needed.is_empty() {
+        return Err(nothing_named().into());
+    }
+    let launches = |need: &&Needed| WITH_KERNELS.contains(&need.target.package.as_str());
+    if needed.iter().any(|need| launches(&need)) {
+        build_kernels::refresh()?;
+    }
+    let with_model =
+        needed.iter().filter(launches).any(|need| need.target.mentions(MODEL_VARIABLE));
+    let cargo = Cargo { model: with_model.then(|| model(&mut tally, offline)).flatten() };
+    let mut ran = false;
+    for Selection { arguments, whole } in targets::selections(&needed) {
+        let filter = Some(filter).filter(|_| !whole);
+        ran |= cargo.run(&mut tally, &arguments, filter)?;
+    }
+    // The name stands in a source, but is no test's.
+    if !ran {
+        return Err(nothing_named().into());
+    }
+    Ok(tally.finish())
+}
+
+/// The real model, if it is there or may be fetched.
+fn model(tally: &mut Tally, offline: bool) -> Option<PathBuf> {
+    let fetched = match offline {
+        true => fetch_model::present().context("--offline, and it is not here"),
+        false => fetch_model::run(),
+    };
+    fetched.map_err(|error| tally.skip("real model", &format!("{error:#}"))).ok()
+}
+
+/// Every accepted compiler builds the kernels, and each result keeps the
+/// contract that `cuda_builder` checks and has the expected synchronising instructions.
+fn compilers(tally: &mut Tally, default: &Compiler) {
+    let all = Compiler::all();
+    for compiler in &all {
+        for arch in Arch::ALL {
+            let name = format!("kernels for {arch} with rustc {}", compiler.release);
+            let result =
+                counts::compiled(arch, compiler).and_then(|counts| counts::check(arch, &counts));
+            tally.step(&name, result);
+        }
+    }
+    for (wanted, origin) in
+        [("rustup's toolchain", "active toolchain"), ("Debian's rustc-web", "Debian's rustc-web")]
+    {
+        if all.iter().all(|c| c.origin != origin) {
+            tally.skip(
+                &format!("kernels with {wanted}"),
+                &format!("not on this machine; used {}", default.describe()),
+            );
+        }
+    }
+}
+
+/// ptxas accepts every kernel and none goes through local memory.
+fn machine_code(tally: &mut Tally, options: &Options) {
+    let assembler = match options.offline {
+        true => Assembler::find().and_then(|found| found.context("no ptxas, and --offline")),
+        false => Assembler::find_or_install(),
+    };
+    let assembler = match assembler {
+        Ok(assembler) => assembler,
+        Err(why) => return tally.skip("machine code", &format!("{why:#}")),
+    };
+    match build_kernels::with_machine_code(&assembler) {
+        Ok(manifests) => {
+            for manifest in manifests {
+                let name = format!("machine code for {}", manifest.arch);
+                tally.step(&name, build_kernels::nothing_in_local_memory(&manifest));
+            }
+        }
+        Err(error) => tally.step("machine code", Err(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_totals_are_the_last_line() {
+        let times = (0..12).map(|i| (f64::from(i * 7 % 12), format!("t{i}"))).collect();
+        let tally = Tally { passed: 12, failed: 1, skipped: 2, times };
+        let summary = tally.summary();
+        let lines: Vec<&str> = summary.lines().filter(|line| !line.is_empty()).collect();
+        let (slowest, totals) = (&lines[..11], &lines[11..]);
+        assert_eq!(totals, ["tests: 12 passed, 1 failed, 2 skipped"]);
+        let seconds: Vec<String> = (2..12).rev().map(|s| format!("{s}.0")).collect();
+        let named = slowest[1..].iter().map(|line| line.split_whitespace().next());
+        assert_eq!(named.map(Option::unwrap_or_default).collect::<Vec<_>>(), seconds);
+        let nothing = Tally::default().summary();
+        assert_eq!(nothing.trim(), "tests: 0 passed, 0 failed, 0 skipped");
+    }
+}
