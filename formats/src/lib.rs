@@ -18,6 +18,7 @@
 //! | [`layout`] | the place of a block's scale in memory | cuBLAS, "1D Block Scaling Factors Layout" |
 //! | [`swizzle`] | K-major shared-memory layouts of matrix operands | PTX ISA, "Swizzling Modes" |
 //! | [`tensor_map`] | a tensor map as a member of a parameter block | CUDA driver API |
+//! | [`divisor`] | division by multiplication | published algorithm |
 //! | [`family`] | which kernels are compiled and loaded together | this project |
 //! | [`ceiling`] | the parameter block of the kernel that only reads | this project |
 //! | [`gemm`] | tile configurations, parameter blocks and weight layouts of the GEMM kernels | this project |
@@ -29,6 +30,7 @@
 pub mod arch;
 pub mod block;
 pub mod ceiling;
+pub mod divisor;
 pub mod e2m1;
 pub mod e4m3;
 pub mod family;
@@ -47,6 +49,7 @@ pub mod ue8m0;
 
 pub use arch::{Arch, TensorFamily};
 pub use block::{BlockFormat, Mxfp4, Nvfp4};
+pub use divisor::Divisor;
 pub use family::Family;
 pub use float::FloatType;
 pub use layout::{ScaleLayout, SizeOverflow};

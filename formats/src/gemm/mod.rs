@@ -21,7 +21,7 @@ pub mod work;
 pub use epilogue::{Affine, Epilogue, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType, Sink};
 pub use schedule::{Item, Run, Schedule};
 pub use split::Split;
-pub use work::{TileOrder, TileShape, Tiles, Uniform};
+pub use work::{Dimension, TileOrder, TileShape, Tiles, Uniform, Walk};
 
 /// Sizes of a GEMM as kernels take them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -24,19 +24,22 @@
 //! The CTAs of a cluster start together and exchange partial sums through their shared memory.
 
 use super::Split;
+use crate::Divisor;
 
 /// The division of the K steps of all tiles among CTAs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Schedule {
     /// K steps of a tile.
-    pub steps: u32,
-    /// Steps in the run of a CTA, at least 1.
-    pub share: u32,
-    /// The first so many CTAs have one step more.
-    pub longer: u32,
+    steps: Divisor,
+    /// Steps in the run of a CTA.
+    share: Divisor,
+    /// One more: steps in the runs of the first [`longer`](Self::longer) CTAs.
+    long_share: Divisor,
     /// CTAs of a cluster that split the K of one tile; 1 if runs ignore where tiles end.
-    pub cluster: u32,
+    cluster: Divisor,
+    /// How many CTAs have one step more than the others.
+    longer: u32,
 }
 
 /// Some K steps of one tile.
@@ -62,7 +65,7 @@ pub struct Run {
 impl Schedule {
     /// The schedule of `split` for `tiles` tiles of `steps` steps; `fit` is how many CTAs run at a
     /// time (`None`) or how many SMs there are (`StreamK`). `None` where a CTA would have no step,
-    /// or where the row is longer than 32 bits can number.
+    /// or where the row is longer than [`Divisor`]s can divide.
     pub const fn new(split: Split, tiles: u64, steps: u32, fit: u64) -> Option<Self> {
         match split {
             Split::Cluster(cluster) => Self::split_k(tiles, steps, cluster),
@@ -79,47 +82,86 @@ impl Schedule {
     }
 
     /// Even runs of `tiles` tiles of `steps` steps for `ctas` CTAs. `None` where a CTA would have
-    /// no step, or where the steps' numbers exceed 32 bits.
+    /// no step, or where the steps' numbers exceed [`Divisor::DIVIDENDS`].
     pub const fn stream_k(tiles: u64, steps: u32, ctas: u32) -> Option<Self> {
         let total = match tiles.checked_mul(steps as u64) {
-            Some(total) if total <= u32::MAX as u64 => total as u32,
+            Some(total) if total <= Divisor::DIVIDENDS as u64 => total as u32,
             _ => return None,
         };
         if ctas == 0 || ctas > total {
             return None;
         }
-        Some(Self { steps, share: total / ctas, longer: total % ctas, cluster: 1 })
+        Some(Self::of(steps, total / ctas, total % ctas, 1))
     }
 
     /// Tiles of `steps` steps, each computed by a cluster of `cluster` CTAs, more than one. `None`
-    /// where a CTA would have no step, or where the steps' numbers exceed 32 bits.
+    /// where a CTA would have no step, or where the steps' numbers exceed [`Divisor::DIVIDENDS`].
     pub const fn split_k(tiles: u64, steps: u32, cluster: u32) -> Option<Self> {
         if cluster < 2 || cluster > steps || steps.checked_mul(cluster).is_none() {
             return None;
         }
         match tiles.checked_mul(steps as u64) {
-            Some(total) if total <= u32::MAX as u64 => {}
+            Some(total) if total <= Divisor::DIVIDENDS as u64 => {}
             _ => return None,
         }
-        Some(Self { steps, share: steps / cluster, longer: 0, cluster })
+        Some(Self::of(steps, steps / cluster, 0, cluster))
+    }
+
+    /// The schedule of runs of `share` steps, of which the first `longer` have one more.
+    const fn of(steps: u32, share: u32, longer: u32, cluster: u32) -> Self {
+        Self {
+            steps: Divisor::nearest(steps),
+            share: Divisor::nearest(share),
+            long_share: Divisor::nearest(share + 1),
+            cluster: Divisor::nearest(cluster),
+            longer,
+        }
+    }
+
+    /// CTAs of a cluster that split the K of one tile; 1 if runs ignore where tiles end.
+    #[inline(always)]
+    pub const fn cluster(&self) -> Divisor {
+        self.cluster
+    }
+
+    /// K steps of a tile.
+    #[inline(always)]
+    pub const fn steps(&self) -> u32 {
+        self.steps.value()
+    }
+
+    /// The C layout.
+    pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
+        let [a, b, c] = self.steps.words();
+        let [d, e, f] = self.share.words();
+        let [g, h, i] = self.long_share.words();
+        let [j, k, l] = self.cluster.words();
+        [a, b, c, d, e, f, g, h, i, j, k, l, self.longer]
+    }
+
+    /// Whether the CTAs of a cluster split the K of a tile.
+    #[inline(always)]
+    pub const fn is_split(&self) -> bool {
+        self.cluster.value() > 1
     }
 
     /// The steps of a tile that CTA `rank` of a cluster computes: the first, and the one after
     /// the last. All of them if the cluster does not split K.
     #[inline(always)]
     pub const fn k_part(&self, rank: u32) -> (u32, u32) {
-        (self.steps * rank / self.cluster, self.steps * (rank + 1) / self.cluster)
+        self.cluster.part(self.steps(), rank)
     }
 
     /// First step of CTA `cta`'s run.
     const fn first(&self, cta: u32) -> u32 {
-        cta * self.share + if cta < self.longer { cta } else { self.longer }
+        cta * self.share.value() + if cta < self.longer { cta } else { self.longer }
     }
 
     /// CTA `cta`'s run.
     pub const fn run(&self, cta: u32) -> Run {
-        if self.cluster > 1 {
-            let (start, rank) = (cta / self.cluster * self.steps, cta % self.cluster);
+        if self.is_split() {
+            let (tile, rank) = self.cluster.divide(cta);
+            let start = tile * self.steps();
             let (first, end) = self.k_part(rank);
             return Run { first: start + first, end: start + end };
         }
@@ -134,45 +176,45 @@ impl Schedule {
     /// The CTA whose run holds a step of the row.
     pub const fn cta_of(&self, step: u32) -> u32 {
         // The end of the longer runs fits 32 bits: it is one of the row's steps.
-        let longer = self.longer * (self.share + 1);
+        let longer = self.longer * self.long_share.value();
         if step < longer {
-            step / (self.share + 1)
+            self.long_share.divide(step).0
         } else {
-            self.longer + (step - longer) / self.share
+            self.longer + self.share.divide(step - longer).0
         }
     }
 
     /// The most CTAs that compute steps of the same tile.
     pub const fn parts(&self) -> u32 {
-        if self.cluster > 1 {
-            return self.cluster;
+        if self.is_split() {
+            return self.cluster.value();
         }
-        if self.steps <= 1 { 1 } else { (self.steps - 2) / self.share + 2 }
+        if self.steps() <= 1 { 1 } else { (self.steps() - 2) / self.share.value() + 2 }
     }
 
     /// Whether partial sums go from CTA to CTA through global memory.
     pub const fn has_fix_up(&self) -> bool {
-        self.cluster == 1 && (self.longer > 0 || !self.share.is_multiple_of(self.steps))
+        !self.is_split() && (self.longer > 0 || !self.share.value().is_multiple_of(self.steps()))
     }
 
     /// The most steps that a CTA computes.
     pub const fn most(&self) -> u32 {
-        if self.cluster > 1 {
-            return self.steps.div_ceil(self.cluster);
+        if self.is_split() {
+            return self.steps().div_ceil(self.cluster.value());
         }
-        if self.longer > 0 { self.share + 1 } else { self.share }
+        self.share.value() + if self.longer > 0 { 1 } else { 0 }
     }
 
     /// The most steps of one tile that one CTA computes.
     pub const fn longest(&self) -> u32 {
         let run = self.most();
-        if run < self.steps { run } else { self.steps }
+        if run < self.steps() { run } else { self.steps() }
     }
 
     /// CTAs of the launch, for as many tiles as the schedule was made for.
     pub const fn ctas(&self, tiles: u64) -> u64 {
-        match self.cluster {
-            1 => (tiles * self.steps as u64 - self.longer as u64) / self.share as u64,
+        match self.cluster.value() {
+            1 => (tiles * self.steps() as u64 - self.longer as u64) / self.share.value() as u64,
             cluster => tiles * cluster as u64,
         }
     }
@@ -187,8 +229,8 @@ impl Run {
     /// Takes what is left of the run's last tile. Something is left.
     #[inline(always)]
     pub const fn take(&mut self, schedule: &Schedule) -> Item {
-        let tile = (self.end - 1) / schedule.steps;
-        let start = tile * schedule.steps;
+        let (tile, last) = schedule.steps.divide(self.end - 1);
+        let start = self.end - 1 - last;
         let first = if start > self.first { start } else { self.first };
         let item = Item { tile, first: first - start, end: self.end - start };
         self.end = first;
@@ -204,12 +246,12 @@ impl Item {
 
     /// Whether the CTA that computes them owns the tile.
     pub const fn owned(&self, schedule: &Schedule) -> bool {
-        self.end == schedule.steps
+        self.end == schedule.steps()
     }
 
     /// The first CTA that computes steps of the tile.
     pub const fn first_cta(&self, schedule: &Schedule) -> u32 {
-        schedule.cta_of(self.tile * schedule.steps)
+        schedule.cta_of(self.tile * schedule.steps())
     }
 }
 

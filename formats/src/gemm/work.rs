@@ -11,6 +11,7 @@
 //! ```
 
 use super::Problem;
+use crate::Divisor;
 
 /// Rows of `B` and tokens that one CTA, or one cluster that shares operands, computes at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,9 +80,17 @@ pub trait TokenCounts {
     /// The tokens of a problem.
     fn range(&self, problem: u32) -> TokenRange;
 
-    /// The problem that tile number `index` belongs to, and its number among that problem's, if
-    /// a problem has `row_tiles` tiles along the rows of `B` for every `tile_tokens` tokens.
-    fn locate(&self, row_tiles: u32, tile_tokens: u32, index: u32) -> (u32, u32);
+    /// Tiles of all problems, of `row_tiles` along the rows of `B` for every `tile_tokens` tokens.
+    fn tiles(&self, row_tiles: u32, tile_tokens: u32) -> u64;
+
+    /// Tile number `index` of those in `order`: its problem, row tile and token tile.
+    fn locate(
+        &self,
+        row_tiles: u32,
+        tile_tokens: u32,
+        order: TileOrder,
+        index: u32,
+    ) -> (u32, u32, u32);
 }
 
 /// All problems have the same number of tokens, each in a matrix of its own.
@@ -91,13 +100,15 @@ pub struct Uniform {
     pub tokens: u32,
     /// Problems.
     pub problems: u32,
+    /// The walk over their tiles.
+    pub walk: Walk,
 }
 
 impl Uniform {
     /// The problems of a dense or batched product.
     #[inline(always)]
-    pub const fn of(problem: &Problem) -> Self {
-        Self { tokens: problem.m, problems: problem.l }
+    pub const fn new(problem: &Problem, walk: Walk) -> Self {
+        Self { tokens: problem.m, problems: problem.l, walk }
     }
 }
 
@@ -113,12 +124,18 @@ impl TokenCounts for Uniform {
     }
 
     #[inline(always)]
-    fn locate(&self, row_tiles: u32, tile_tokens: u32, index: u32) -> (u32, u32) {
-        // At least 1, which the compiler does not know: it would guard the division.
-        let each = (row_tiles * self.tokens.div_ceil(tile_tokens)).max(1);
-        // Without this branch a division would take longer than the rest of the work before the
-        // first copy of a launch.
-        if index < each { (0, index) } else { (index / each, index % each) }
+    fn tiles(&self, row_tiles: u32, tile_tokens: u32) -> u64 {
+        // None of the three factors' products of two exceeds 64 bits; neither does a launch.
+        u64::from(row_tiles)
+            * u64::from(self.tokens.div_ceil(tile_tokens))
+            * u64::from(self.problems)
+    }
+
+    #[inline(always)]
+    fn locate(&self, _: u32, _: u32, order: TileOrder, index: u32) -> (u32, u32, u32) {
+        let (problem, within) = self.walk.tiles.divide(index);
+        let (row_tile, token_tile) = self.walk.place(order, within);
+        (problem, row_tile, token_tile)
     }
 }
 
@@ -147,13 +164,27 @@ impl<F: Fn(u32) -> u32> TokenCounts for Grouped<F> {
         TokenRange { matrix: 0, first, count: end.saturating_sub(first) }
     }
 
+    fn tiles(&self, row_tiles: u32, tile_tokens: u32) -> u64 {
+        let token_tiles = |problem| u64::from(self.range(problem).count.div_ceil(tile_tokens));
+        u64::from(row_tiles) * (0..self.problems).map(token_tiles).sum::<u64>()
+    }
+
     #[inline(always)]
-    fn locate(&self, row_tiles: u32, tile_tokens: u32, index: u32) -> (u32, u32) {
+    fn locate(
+        &self,
+        row_tiles: u32,
+        tile_tokens: u32,
+        order: TileOrder,
+        index: u32,
+    ) -> (u32, u32, u32) {
         let (mut problem, mut before) = (0, 0);
         loop {
-            let tiles = row_tiles * self.range(problem).count.div_ceil(tile_tokens);
+            let token_tiles = self.range(problem).count.div_ceil(tile_tokens);
+            let tiles = row_tiles * token_tiles;
             if index - before < tiles || problem + 1 >= self.problems {
-                return (problem, index - before);
+                let walk = Walk::new(order, row_tiles, token_tiles);
+                let (row_tile, token_tile) = walk.place(order, index - before);
+                return (problem, row_tile, token_tile);
             }
             before += tiles;
             problem += 1;
@@ -162,7 +193,7 @@ impl<F: Fn(u32) -> u32> TokenCounts for Grouped<F> {
 }
 
 /// The tiles of a launch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiles<C> {
     /// Rows of `B`.
     pub rows: u32,
@@ -188,56 +219,90 @@ impl<C: TokenCounts> Tiles<C> {
     }
 
     /// Number of tiles of all problems.
+    #[inline(always)]
     pub fn count(&self) -> u64 {
-        let tokens: u64 =
-            (0..self.counts.problems()).map(|problem| u64::from(self.token_tiles(problem))).sum();
-        u64::from(self.row_tiles()) * tokens
+        self.counts.tiles(self.row_tiles(), self.shape.tokens)
     }
 
-    /// Tile number `index`, below [`count`](Self::count).
+    /// Tile number `index`, below [`count`](Self::count) and [`Divisor::DIVIDENDS`].
     #[inline(always)]
     pub fn tile(&self, index: u32) -> Tile {
-        // At least 1, which the compiler does not know: it would guard each division.
-        let row_tiles = self.row_tiles().max(1);
-        let (problem, within) = self.counts.locate(row_tiles, self.shape.tokens, index);
-        let tokens = self.counts.range(problem);
-        let token_tiles = tokens.count.div_ceil(self.shape.tokens).max(1);
-        let (row_tile, token_tile) = self.order.place(row_tiles, token_tiles, within);
-        Tile { problem, row_tile, token_tile, tokens }
+        let (problem, row_tile, token_tile) =
+            self.counts.locate(self.row_tiles(), self.shape.tokens, self.order, index);
+        Tile { problem, row_tile, token_tile, tokens: self.counts.range(problem) }
     }
 }
 
-impl TileOrder {
-    /// Row tile and token tile of number `index` of a problem of `row_tiles` by `token_tiles`.
+impl Tiles<Uniform> {
+    /// The tiles of a dense or batched product.
+    pub const fn uniform(problem: &Problem, shape: TileShape, order: TileOrder) -> Self {
+        let walk =
+            Walk::new(order, problem.n.div_ceil(shape.rows), problem.m.div_ceil(shape.tokens));
+        Self::walked(problem, shape, order, walk)
+    }
+
+    /// [`Tiles::uniform`] whose walk is known: without a division.
     #[inline(always)]
-    pub const fn place(self, row_tiles: u32, token_tiles: u32, index: u32) -> (u32, u32) {
-        let (inner, outer) = match self.inner {
+    pub const fn walked(problem: &Problem, shape: TileShape, order: TileOrder, walk: Walk) -> Self {
+        Self { rows: problem.n, counts: Uniform::new(problem, walk), shape, order }
+    }
+}
+
+/// The walk over a problem's tiles in a [`TileOrder`]: what it divides by, from the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Walk {
+    /// Tiles of a problem.
+    tiles: Divisor,
+    /// Tiles of a band that is not the last.
+    band: Divisor,
+    /// Tiles of the last band along the inner dimension.
+    last: Divisor,
+    /// Number of the last band.
+    last_band: u32,
+}
+
+impl Walk {
+    /// The walk over `row_tiles` by `token_tiles` tiles. More of them than can be numbered are not
+    /// walked as they should be: who launches checks their count.
+    pub const fn new(order: TileOrder, row_tiles: u32, token_tiles: u32) -> Self {
+        let (inner, outer) = match order.inner {
             Dimension::Tokens => (token_tiles, row_tiles),
             Dimension::Rows => (row_tiles, token_tiles),
         };
-        let (at_inner, at_outer) = self.walk(inner, outer, index);
-        match self.inner {
-            Dimension::Tokens => (at_outer, at_inner),
-            Dimension::Rows => (at_inner, at_outer),
+        let last_band = if inner == 0 { 0 } else { (inner - 1) / order.band };
+        Self {
+            tiles: Divisor::nearest(inner.saturating_mul(outer)),
+            band: Divisor::nearest(order.band.saturating_mul(outer)),
+            last: Divisor::nearest(inner - last_band * order.band),
+            last_band,
         }
     }
 
-    /// Inner and outer index of number `index` of a problem of `inner` by `outer` tiles.
+    /// Row tile and token tile of number `index` of a problem.
     #[inline(always)]
-    pub const fn walk(self, inner: u32, outer: u32, index: u32) -> (u32, u32) {
-        if self.band == u32::MAX {
-            // Without this branch a division would take longer than the rest of the work before the
-            // first copy of a launch.
-            return match inner {
-                1 => (0, index),
-                _ => (index % inner, index / inner),
-            };
+    pub const fn place(self, order: TileOrder, index: u32) -> (u32, u32) {
+        let (band, rest) =
+            if order.band == u32::MAX { (0, index) } else { self.band.divide(index) };
+        // The band's width is a constant, but for the last band.
+        let (outer, inner) = if order.band == u32::MAX || band == self.last_band {
+            self.last.divide(rest)
+        } else {
+            (rest / order.band, rest % order.band)
+        };
+        let inner = if order.band == u32::MAX { inner } else { band * order.band + inner };
+        match order.inner {
+            Dimension::Tokens => (outer, inner),
+            Dimension::Rows => (inner, outer),
         }
-        let of_band = self.band * outer;
-        let (band, rest) = (index / of_band, index % of_band);
-        let first = band * self.band;
-        let width = if inner - first < self.band { inner - first } else { self.band };
-        (first + rest % width, rest / width)
+    }
+
+    /// The C layout.
+    pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
+        let [a, b, c] = self.tiles.words();
+        let [d, e, f] = self.band.words();
+        let [g, h, i] = self.last.words();
+        [a, b, c, d, e, f, g, h, i, self.last_band]
     }
 }
 
@@ -256,20 +321,18 @@ mod tests {
     ];
 
     /// Every tile of every problem has one number, and problems follow one another.
-    fn check<C: TokenCounts + Copy>(rows: u32, counts: C, shape: TileShape) {
-        for order in ORDERS {
-            let tiles = Tiles { rows, counts, shape, order };
-            let count = u32::try_from(tiles.count()).unwrap();
-            let all: Vec<Tile> = (0..count).map(|index| tiles.tile(index)).collect();
-            let distinct: HashSet<_> =
-                all.iter().map(|tile| (tile.problem, tile.row_tile, tile.token_tile)).collect();
-            assert_eq!(distinct.len(), all.len(), "{order:?}");
-            assert!(all.is_sorted_by_key(|tile| tile.problem), "{order:?}");
-            for tile in all {
-                assert_eq!(tile.tokens, counts.range(tile.problem));
-                assert!(tile.token_tile * shape.tokens < tile.tokens.count, "{order:?} {tile:?}");
-                assert!(tile.row_tile * shape.rows < rows, "{order:?} {tile:?}");
-            }
+    fn check<C: TokenCounts>(tiles: Tiles<C>) {
+        let Tiles { order, shape, rows, .. } = tiles;
+        let count = u32::try_from(tiles.count()).unwrap();
+        let all: Vec<Tile> = (0..count).map(|index| tiles.tile(index)).collect();
+        let distinct: HashSet<_> =
+            all.iter().map(|tile| (tile.problem, tile.row_tile, tile.token_tile)).collect();
+        assert_eq!(distinct.len(), all.len(), "{order:?}");
+        assert!(all.is_sorted_by_key(|tile| tile.problem), "{order:?}");
+        for tile in all {
+            assert_eq!(tile.tokens, tiles.counts.range(tile.problem));
+            assert!(tile.token_tile * shape.tokens < tile.tokens.count, "{order:?} {tile:?}");
+            assert!(tile.row_tile * shape.rows < rows, "{order:?} {tile:?}");
         }
     }
 
@@ -277,7 +340,10 @@ mod tests {
     fn uniform_problems() {
         for (rows, tokens, problems) in [(1, 1, 1), (300, 129, 3), (1025, 40, 2), (64, 4000, 1)] {
             for shape in [TileShape { rows: 128, tokens: 8 }, TileShape { rows: 64, tokens: 256 }] {
-                check(rows, Uniform { tokens, problems }, shape);
+                for order in ORDERS {
+                    let problem = Problem { m: tokens, n: rows, k: 64, l: problems };
+                    check(Tiles::uniform(&problem, shape, order));
+                }
             }
         }
     }
@@ -290,7 +356,9 @@ mod tests {
             let offsets = |at: u32| counts[..at as usize].iter().sum();
             let bound = counts.iter().sum();
             let grouped = Grouped { offsets, problems: counts.len() as u32, bound };
-            check(300, grouped, shape);
+            for order in ORDERS {
+                check(Tiles { rows: 300, counts: grouped, shape, order });
+            }
             for (problem, &count) in (0..).zip(counts) {
                 assert_eq!(grouped.range(problem).count, count);
             }
@@ -298,8 +366,8 @@ mod tests {
         for order in ORDERS {
             let grouped = Grouped { offsets: |at| 40 * at, problems: 3, bound: 120 };
             let grouped = Tiles { rows: 300, counts: grouped, shape, order };
-            let uniform = Uniform { tokens: 40, problems: 3 };
-            let uniform = Tiles { rows: 300, counts: uniform, shape, order };
+            let problem = Problem { m: 40, n: 300, k: 64, l: 3 };
+            let uniform = Tiles::uniform(&problem, shape, order);
             assert_eq!(grouped.count(), uniform.count());
             for index in 0..uniform.count() as u32 {
                 let key = |tile: Tile| (tile.problem, tile.row_tile, tile.token_tile);

@@ -7,9 +7,9 @@
 //! operands and take the result once, and a result in NVFP4 be quantised. Its constants are
 //! published rates and counts of instructions, not measurements.
 
-use super::{BlackwellConfig, CONFIGS, Tiling};
+use super::{BlackwellConfig, CONFIGS};
 use crate::gemm::hopper::Operand;
-use crate::gemm::{Problem, ResultType};
+use crate::gemm::{Problem, ResultType, Tiles, Uniform};
 use crate::quantize::Format;
 
 /// What a choice depends on besides the problem.
@@ -81,8 +81,10 @@ pub struct Candidate {
     pub clusters: u32,
     /// Clusters that the machine holds at a time.
     pub resident: u32,
-    /// The tiles.
-    pub tiling: Tiling,
+    /// The tiles; those of a cluster count as one.
+    pub tiles: Tiles<Uniform>,
+    /// How many.
+    pub count: u32,
     /// Bytes that all CTAs read together, from L2 or from memory.
     pub bytes: u64,
     /// Estimated clocks.
@@ -126,7 +128,7 @@ impl Limit {
 impl Candidate {
     /// Estimates `config` on `problem`; none if it does not take it.
     #[must_use]
-    pub const fn new(
+    pub fn new(
         config: &'static BlackwellConfig,
         swapped: bool,
         problem: &Problem,
@@ -137,12 +139,14 @@ impl Candidate {
         if !config.takes_k(problem.k) || machine.sms < config.cluster() || halves && !swapped {
             return None;
         }
-        let (x, y) = if swapped { (problem.n, problem.m) } else { (problem.m, problem.n) };
-        let Some(tiling) = Tiling::checked(config, x, y, problem.l) else { return None };
+        let tiles = config.tiles(problem, swapped);
+        // A launch counts its CTAs, one cluster per tile, in 31 bits.
+        let most = i32::MAX as u32 / config.cluster();
+        let count = u32::try_from(tiles.count()).ok().filter(|&count| count <= most)?;
         let resident = machine.sms / config.cluster();
-        let dynamic = tiling.count > resident;
-        let clusters = if dynamic { resident } else { tiling.count };
-        let waves = tiling.count.div_ceil(resident) as u64;
+        let dynamic = count > resident;
+        let clusters = if dynamic { resident } else { count };
+        let waves = count.div_ceil(resident) as u64;
         let steps = config.steps(problem.k).div_ceil(config.splits) as u64;
 
         let bytes = config.stage_bytes() as u64;
@@ -186,10 +190,21 @@ impl Candidate {
         }
         let read = config.read_bytes() as u64 * config.splits as u64;
         let parts = (config.pair * config.share) as u64;
-        let bytes = read * parts * steps * tiling.count as u64;
+        let bytes = read * parts * steps * count as u64;
         // With `dynamic` the grid has a cluster for each tile.
-        let clusters = if dynamic { tiling.count } else { clusters };
-        Some(Self { config, swapped, dynamic, clusters, resident, tiling, bytes, clocks, limit })
+        let clusters = if dynamic { count } else { clusters };
+        Some(Self {
+            config,
+            swapped,
+            dynamic,
+            clusters,
+            resident,
+            tiles,
+            count,
+            bytes,
+            clocks,
+            limit,
+        })
     }
 }
 
@@ -317,7 +332,7 @@ mod tests {
             ) {
                 let ctas = c.clusters * c.config.cluster();
                 assert!(c.dynamic || ctas <= Machine::B200.sms, "{c:?}");
-                assert!(!c.dynamic || c.clusters == c.tiling.count, "{c:?}");
+                assert!(!c.dynamic || c.clusters == c.count, "{c:?}");
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Tile configurations of the sm_100a kernels, and what follows from them.
 
 use super::store::BOX_BYTES;
-use crate::gemm::Split;
+use crate::Divisor;
 use crate::gemm::hopper::Operand;
+use crate::gemm::{Dimension, Problem, Split, TileOrder, TileShape, Tiles, Uniform};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
 
@@ -57,6 +58,10 @@ pub const PRODUCT_WARP: u32 = 5;
 pub const SCHEDULE_WARP: u32 = 6;
 /// Warps that store results.
 pub const STORE_WARPS: u32 = 4;
+
+/// Tiles along `X` that are walked together, so that CTAs at work at one time share rows of both
+/// operands in L2.
+pub const BAND: u32 = 8;
 
 /// How one sm_100a GEMM kernel was compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -296,6 +301,31 @@ impl BlackwellConfig {
     /// K steps of rows of `k` elements.
     pub const fn steps(&self, k: u32) -> u32 {
         k.div_ceil(self.step())
+    }
+
+    /// The K steps of rows of `k` elements that part `split` of the splits takes: the first, and
+    /// the one after the last.
+    #[inline(always)]
+    pub const fn k_part(&self, k: u32, split: u32) -> (u32, u32) {
+        Divisor::nearest(self.splits).part(self.steps(k), split)
+    }
+
+    /// Rows of `B` and tokens of the tiles of a cluster, which count as one.
+    #[inline(always)]
+    pub const fn work_shape(&self, swapped: bool) -> TileShape {
+        let (x, y) = (self.rows(), self.cluster_columns());
+        if swapped { TileShape { rows: x, tokens: y } } else { TileShape { rows: y, tokens: x } }
+    }
+
+    /// Order of a problem's tiles: along `X` in bands.
+    #[inline(always)]
+    pub const fn order(swapped: bool) -> TileOrder {
+        TileOrder { inner: if swapped { Dimension::Rows } else { Dimension::Tokens }, band: BAND }
+    }
+
+    /// The tiles of a dense or batched problem. Those of a cluster count as one.
+    pub const fn tiles(&self, problem: &Problem, swapped: bool) -> Tiles<Uniform> {
+        Tiles::uniform(problem, self.work_shape(swapped), Self::order(swapped))
     }
 
     /// Whether the kernel takes rows of `k` elements: whole blocks, and a K step for

@@ -15,7 +15,6 @@
 //! | [`config`] | tile configurations and what follows from them |
 //! | [`decode`] | weights as 16-bit floats |
 //! | [`descriptor`] | the bits that describe operands to `tcgen05` |
-//! | [`order`] | which tile comes when |
 //! | [`params`] | the parameter block and its tensor maps |
 //! | [`prepare`] | operands that the copy engine cannot take as they are |
 //! | [`store`] | boxes of results that the copy engine stores |
@@ -24,12 +23,10 @@ pub mod choose;
 pub mod config;
 pub mod decode;
 pub mod descriptor;
-pub mod order;
 pub mod params;
 pub mod prepare;
 pub mod store;
 
 pub use config::{BlackwellConfig, CONFIGS, STEP, STEP_BYTES};
-pub use order::{Tile, Tiling};
 pub use params::{BlackwellParams, Side, codes_map, halves_map, scales_map};
 pub use store::result_map;

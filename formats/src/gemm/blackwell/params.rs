@@ -2,7 +2,7 @@
 
 use super::config::HALF_BOX;
 use super::{BlackwellConfig, STEP_BYTES};
-use crate::gemm::{Epilogue, Problem};
+use crate::gemm::{Epilogue, Problem, Walk};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::swizzle::Swizzle;
 use crate::tensor_map::{MapElement, TensorMap, TensorMapShape};
@@ -48,6 +48,8 @@ pub struct BlackwellParams {
     pub copied: u32,
     /// 0; keeps the size a multiple of 8.
     pub reserved: u32,
+    /// Which tiles have which numbers: that of [`BlackwellConfig::tiles`].
+    pub walk: Walk,
 }
 
 impl BlackwellParams {
@@ -57,10 +59,11 @@ impl BlackwellParams {
         const MAP: usize = size_of::<TensorMap>() / 4;
         const EPILOGUE: usize = size_of::<Epilogue>() / 4;
         const MAPS: usize = 5;
-        const { assert!(size_of::<Self>() == 4 * (MAPS * MAP + EPILOGUE + 12)) };
+        const WALK: usize = size_of::<Walk>() / 4;
+        const { assert!(size_of::<Self>() == 4 * (MAPS * MAP + EPILOGUE + 12 + WALK)) };
         let maps: [_; MAPS] =
             [&self.x_codes, &self.y_codes, &self.x_scales, &self.y_scales, &self.result];
-        let epilogue = self.epilogue.words();
+        let (epilogue, walk) = (self.epilogue.words(), self.walk.words());
         let Problem { m, n, k, l } = self.problem;
         let rest = [
             m,
@@ -85,8 +88,10 @@ impl BlackwellParams {
                 (wide >> (32 * (i % 2))) as u32
             } else if i < MAPS * MAP + EPILOGUE {
                 epilogue[i - MAPS * MAP]
-            } else {
+            } else if i < MAPS * MAP + EPILOGUE + rest.len() {
                 rest[i - MAPS * MAP - EPILOGUE]
+            } else {
+                walk[i - MAPS * MAP - EPILOGUE - rest.len()]
             };
             bytes[at] = word.to_le_bytes()[at % 4];
             at += 1;
@@ -217,9 +222,16 @@ mod tests {
             y_shared: 22,
             copied: 24,
             reserved: 0,
+            walk: Walk::new(BlackwellConfig::order(true), 25, 26),
         };
         let bytes = params.to_bytes();
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let walk = params.walk.words();
+        for (i, expected) in (0..).zip(walk) {
+            assert_eq!(word(offset_of!(BlackwellParams, walk) + 4 * i), expected);
+        }
+        // Tiles, a band's, the last band's width and number.
+        assert_eq!([walk[0], walk[3], walk[6], walk[9]], [25 * 26, 8 * 26, 1, 3]);
         for (at, seed) in [
             (offset_of!(BlackwellParams, x_codes), 1),
             (offset_of!(BlackwellParams, y_codes), 2),

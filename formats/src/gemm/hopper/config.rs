@@ -6,6 +6,7 @@
 
 use super::estimate::clusters;
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
+use crate::Divisor;
 use crate::WARP;
 use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles, Uniform};
 
@@ -190,14 +191,14 @@ impl HopperConfig {
 
     /// Tokens, of the tile's `tokens`, that CTA `rank` of a split-K cluster of `cluster` CTAs
     /// stores: the first and the one after the last.
-    pub const fn token_part(tokens: u32, rank: u32, cluster: u32) -> (u32, u32) {
-        (tokens * rank / cluster, tokens * (rank + 1) / cluster)
+    pub const fn token_part(tokens: u32, rank: u32, cluster: Divisor) -> (u32, u32) {
+        cluster.part(tokens, rank)
     }
 
     /// Offset in shared memory, over the stages, of the place for sums that the `index`th other
     /// CTA of a split-K cluster of `cluster` CTAs sends.
-    pub const fn slot_offset(&self, index: u32, cluster: u32) -> u32 {
-        let bytes = self.tokens.div_ceil(cluster) * self.sum_pitch() * size_of::<f32>() as u32;
+    pub const fn slot_offset(&self, index: u32, cluster: Divisor) -> u32 {
+        let bytes = cluster.div_ceil(self.tokens) * self.sum_pitch() * size_of::<f32>() as u32;
         self.sum_bytes() + index * bytes
     }
 
@@ -213,13 +214,11 @@ impl HopperConfig {
 
     /// The tiles of a dense or batched problem. Those of a multicast count as one.
     pub const fn tiles(&self, problem: &Problem) -> Tiles<Uniform> {
-        Tiles {
-            rows: problem.n,
-            counts: Uniform::of(problem),
-            shape: self.work_shape(),
-            order: TileOrder::TOKENS_INNERMOST,
-        }
+        Tiles::uniform(problem, self.work_shape(), Self::ORDER)
     }
+
+    /// Order of a problem's tiles.
+    pub const ORDER: TileOrder = TileOrder::TOKENS_INNERMOST;
 
     /// Tiles along the tokens of a problem.
     pub const fn token_tiles(&self, m: u32) -> u32 {
@@ -231,7 +230,9 @@ impl HopperConfig {
     pub const fn max_split(&self) -> u32 {
         let most = if self.multicast > 1 { 1 } else { MAX_SPLIT };
         let mut cluster = 1;
-        while cluster < most && self.slot_offset(cluster, cluster + 1) <= self.barriers_offset() {
+        while cluster < most
+            && self.slot_offset(cluster, Divisor::nearest(cluster + 1)) <= self.barriers_offset()
+        {
             cluster += 1;
         }
         cluster
@@ -349,7 +350,7 @@ mod tests {
                 assert!(more || resident == config.min_blocks, "{}: {resident}", config.name);
             }
             for cluster in 2..=config.max_split() {
-                let end = config.slot_offset(cluster - 1, cluster);
+                let end = config.slot_offset(cluster - 1, Divisor::nearest(cluster));
                 assert!(end <= config.barriers_offset(), "{}: {cluster} parts", config.name);
             }
             assert!(config.stages() >= 3, "{}: {} stages", config.name, config.stages());

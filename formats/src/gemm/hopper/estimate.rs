@@ -106,8 +106,8 @@ pub fn estimate(
     let (tiles, row_tiles) = (grid.count(), grid.row_tiles() as u64);
     let runs = schedule.ctas(tiles);
     let ctas = runs * config.multicast as u64;
-    let groups = runs / schedule.cluster as u64;
-    let cluster = schedule.cluster * config.multicast;
+    let groups = runs / schedule.cluster().value() as u64;
+    let cluster = schedule.cluster().value() * config.multicast;
     let mut resident = 1;
     while resident < config.min_blocks && clusters(sms, cluster, resident) < groups {
         resident += 1;
@@ -146,8 +146,8 @@ pub fn estimate(
     if config.multicast > 1 {
         fixed += MEETING_CYCLES;
     }
-    if schedule.cluster > 1 {
-        let store = store_cycles(config, schedule.cluster, result);
+    if schedule.is_split() {
+        let store = store_cycles(config, schedule.cluster().value(), result);
         let sent = if config.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
         fixed += (parts - 1) * (MEMBER_CYCLES + sent) + store;
     } else {

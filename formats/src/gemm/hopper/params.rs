@@ -3,7 +3,7 @@
 use super::HopperConfig;
 use super::config::{BOX_COLUMNS, OPERAND_BYTES};
 use crate::Swizzle;
-use crate::gemm::{Epilogue, Problem, Schedule};
+use crate::gemm::{Epilogue, Problem, Schedule, Walk};
 use crate::tensor_map::{MapElement, TENSOR_MAP_BYTES, TensorMap, TensorMapShape};
 
 /// Parameter block of every sm_90a GEMM kernel, passed by value. Pointers are device
@@ -34,6 +34,10 @@ pub struct HopperParams {
     pub problem: Problem,
     /// Which CTA computes which K steps of which tiles.
     pub schedule: Schedule,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
+    /// Which tiles have which numbers: that of [`HopperConfig::tiles`].
+    pub walk: Walk,
 }
 
 impl HopperParams {
@@ -41,14 +45,15 @@ impl HopperParams {
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
         const WIDE: usize = 4;
         const EPILOGUE: usize = size_of::<Epilogue>() / 4;
-        const WORDS: usize = 2 * WIDE + EPILOGUE + 8;
+        const SCHEDULE: usize = size_of::<Schedule>() / 4;
+        const WALK: usize = size_of::<Walk>() / 4;
+        const WORDS: usize = 2 * WIDE + EPILOGUE + 4 + SCHEDULE + 1 + WALK;
         const { assert!(size_of::<Self>() == TENSOR_MAP_BYTES + 4 * WORDS) };
         let map = self.activations.to_bytes();
         let wide = [self.weights, self.weight_stride, self.partials, self.flags];
         let epilogue = self.epilogue.words();
         let Problem { m, n, k, l } = self.problem;
-        let Schedule { steps, share, longer, cluster } = self.schedule;
-        let narrow = [m, n, k, l, steps, share, longer, cluster];
+        let (sizes, schedule, walk) = ([m, n, k, l], self.schedule.words(), self.walk.words());
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
         while at < map.len() {
@@ -62,7 +67,16 @@ impl HopperParams {
             } else if i < 2 * WIDE + EPILOGUE {
                 epilogue[i - 2 * WIDE]
             } else {
-                narrow[i - 2 * WIDE - EPILOGUE]
+                let i = i - 2 * WIDE - EPILOGUE;
+                if i < sizes.len() {
+                    sizes[i]
+                } else if i < sizes.len() + SCHEDULE {
+                    schedule[i - sizes.len()]
+                } else if i == sizes.len() + SCHEDULE {
+                    self.reserved
+                } else {
+                    walk[i - sizes.len() - SCHEDULE - 1]
+                }
             };
             bytes[at] = word.to_le_bytes()[at % 4];
             at += 1;
@@ -93,7 +107,7 @@ pub const fn activations_map(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemm::{Affine, ResultScales, Sink};
+    use crate::gemm::{Affine, ResultScales, Sink, Split, TileOrder};
     use core::mem::offset_of;
 
     #[test]
@@ -122,7 +136,9 @@ mod tests {
             flags: 17,
             epilogue,
             problem: Problem { m: 12, n: 13, k: 14, l: 15 },
-            schedule: Schedule { steps: 18, share: 19, longer: 20, cluster: 21 },
+            schedule: Schedule::new(Split::StreamK, 22, 18, 7).unwrap(),
+            reserved: 0,
+            walk: Walk::new(TileOrder::TOKENS_INNERMOST, 22, 23),
         };
         let bytes = params.to_bytes();
         assert_eq!(bytes[..3], [0x18, 0x17, 0x16]);
@@ -139,9 +155,16 @@ mod tests {
         assert_eq!(word(offset_of!(HopperParams, partials)), 16);
         assert_eq!(word(offset_of!(HopperParams, flags)), 17);
         let schedule = offset_of!(HopperParams, schedule);
-        assert_eq!(word(schedule + offset_of!(Schedule, steps)), 18);
-        assert_eq!(word(schedule + offset_of!(Schedule, share)), 19);
-        assert_eq!(word(schedule + offset_of!(Schedule, longer)), 20);
-        assert_eq!(word(schedule + offset_of!(Schedule, cluster)), 21);
+        let words = params.schedule.words();
+        for (i, expected) in (0..).zip(words) {
+            assert_eq!(word(schedule + 4 * i), expected);
+        }
+        // 22 tiles of 18 steps for 7 CTAs: runs of 56 steps, of which 4 have one more.
+        assert_eq!([words[0], words[3], words[6], words[9], words[12]], [18, 56, 57, 1, 4]);
+        let walk = params.walk.words();
+        for (i, expected) in (0..).zip(walk) {
+            assert_eq!(word(offset_of!(HopperParams, walk) + 4 * i), expected);
+        }
+        assert_eq!((walk[0], walk[6]), (22 * 23, 23));
     }
 }

@@ -23,13 +23,13 @@ pub(super) struct BlackwellKernel {
 
 impl Kernel for BlackwellKernel {
     fn candidate(&self) -> Candidate {
-        let Choice { config, dynamic, clusters, resident, tiling, clocks, limit, .. } = self.choice;
+        let Choice { config, dynamic, clusters, resident, count, clocks, limit, .. } = self.choice;
         let resident = if dynamic { resident } else { clusters };
         Candidate {
             kernel: config.name,
             split: config.split(),
             ctas: u64::from(clusters) * u64::from(config.cluster()),
-            waves: u64::from(tiling.count.div_ceil(resident.max(1))),
+            waves: u64::from(count.div_ceil(resident.max(1))),
             cycles: clocks,
             bound: match limit {
                 Limit::Dram => "DRAM",
@@ -57,12 +57,11 @@ impl Kernel for BlackwellKernel {
 
     /// Rows of `X` once per cluster, of `Y` once per tile.
     fn reads(&self) -> Reads {
-        let Choice { config, tiling, swapped, .. } = &self.choice;
-        let [x_passes, y_passes] = [tiling.y, tiling.x].map(u64::from);
-        let (activation_passes, weight_passes) =
-            if *swapped { (y_passes, x_passes) } else { (x_passes, y_passes) };
+        let Choice { config, tiles, count, .. } = &self.choice;
+        let activation_passes = tiles.row_tiles().into();
+        let weight_passes = tiles.token_tiles(0).into();
         let copying = u64::from(config.pair * config.share);
-        let steps = u64::from(tiling.count) * u64::from(config.steps(self.problem.k));
+        let steps = u64::from(*count) * u64::from(config.steps(self.problem.k));
         let bytes = steps * copying * u64::from(config.read_bytes());
         Reads { activation_passes, weight_passes, bytes }
     }
@@ -101,12 +100,11 @@ impl Kernel for BlackwellKernel {
     }
 
     fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String> {
-        let Choice { config, swapped, dynamic, tiling, limit, .. } = &self.choice;
+        let Choice { config, swapped, dynamic, count, limit, .. } = &self.choice;
         let weights = if *swapped { "rows" } else { "columns" };
         let order = if *dynamic { "by cluster launch control" } else { "one after the other" };
-        let tiles = tiling.count;
         let mut why = vec![
-            format!("{chosen}: {tiles} tiles {order}, bound by {}", limit.name()),
+            format!("{chosen}: {count} tiles {order}, bound by {}", limit.name()),
             format!("weights are the {weights} of the tensor core's tiles"),
         ];
         if config.left.is_some() {

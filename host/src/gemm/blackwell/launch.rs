@@ -102,6 +102,8 @@ pub(super) fn queue(choice: &Choice, launch: Launch<'_>) -> Result<Vec<LaunchRep
     } else {
         (activations_shared, weights_shared)
     };
+    let passes = [choice.tiles.token_tiles(0), choice.tiles.row_tiles()];
+    let [x_passes, y_passes] = if choice.swapped { passes } else { [passes[1], passes[0]] };
     let [[x_codes, x_scales], [y_codes, y_scales]] = if choice.swapped {
         [weight_maps, activation_maps]
     } else {
@@ -121,12 +123,13 @@ pub(super) fn queue(choice: &Choice, launch: Launch<'_>) -> Result<Vec<LaunchRep
         problem,
         swapped: u32::from(choice.swapped),
         dynamic: u32::from(choice.dynamic),
-        x_once: u32::from(choice.tiling.y == 1 && x_shared == 0),
-        y_once: u32::from(choice.tiling.x == 1 && y_shared == 0),
+        x_once: u32::from(x_passes == 1 && x_shared == 0),
+        y_once: u32::from(y_passes == 1 && y_shared == 0),
         x_shared,
         y_shared,
         copied: u32::from(result.is_some()),
         reserved: 0,
+        walk: choice.tiles.counts.walk,
     };
     let spec = LaunchSpec {
         entry: config.name,

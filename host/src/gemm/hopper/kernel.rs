@@ -92,7 +92,7 @@ impl Kernel for HopperKernel {
         let Estimate { config, schedule, ctas, resident, .. } = self.estimate;
         LaunchShape {
             ctas,
-            cluster: schedule.cluster * config.multicast,
+            cluster: schedule.cluster().value() * config.multicast,
             threads: THREADS,
             dynamic_shared: config.launch_shared_bytes(resident),
             stages: config.stages(),
@@ -154,7 +154,7 @@ impl Kernel for HopperKernel {
 
     fn store_cycles(&self, result: ResultType) -> u64 {
         let Estimate { config, schedule, .. } = &self.estimate;
-        estimate::store_cycles(config, schedule.cluster, result)
+        estimate::store_cycles(config, schedule.cluster().value(), result)
     }
 
     fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String> {
@@ -164,7 +164,7 @@ impl Kernel for HopperKernel {
              {waves} waves on {} SMs, the main loop bound by {bound}",
             config.tiles(&self.problem).count(),
             if config.multicast > 1 { "pairs of tiles" } else { "tiles" },
-            schedule.steps,
+            schedule.steps(),
             schedule.most(),
             self.sms,
         )];

@@ -48,6 +48,8 @@ impl HopperKernel {
             epilogue,
             problem: self.problem,
             schedule,
+            reserved: 0,
+            walk: config.tiles(&self.problem).counts.walk,
         };
         let shape = self.shape();
         let spec = LaunchSpec {

@@ -209,7 +209,7 @@ impl Boxes {
         fence::fence_proxy_async_shared_cta();
         let (x, y) = (place.x - warp::lane_id(), place.y + column);
         let [n, m] = if work.params.swapped != 0 { [x, y] } else { [y, x] };
-        let at = [n as i32, m as i32, place.batch as i32];
+        let at = [n as i32, m as i32, place.matrix as i32];
         // SAFETY: what all lanes wrote is known to the one behind the barrier, and fenced
         // for the copy engine; a box may reach out of the result. The group is closed also
         // where there is nothing to store: boxes are counted by groups.

@@ -55,8 +55,10 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
         unsafe { tiles.begin() };
         let x_row = work.x_row(tile);
         let y_row = work.y_row(tile);
-        let entry = |shared: u32| if shared != 0 { 0 } else { tile.batch as i32 };
-        let (x_batch, y_batch) = (entry(work.params.x_shared), entry(work.params.y_shared));
+        let (weights, activations) = (tile.problem, tile.tokens.matrix);
+        let (x, y) = if x_is_weights { (weights, activations) } else { (activations, weights) };
+        let entry = |shared: u32, matrix: u32| if shared != 0 { 0 } else { matrix as i32 };
+        let (x_batch, y_batch) = (entry(work.params.x_shared, x), entry(work.params.y_shared, y));
         let x_group = (x_row / TILE_ROWS as u32) as i32;
         let y_group = (y_row / TILE_ROWS as u32) as i32;
         let x_at = (x_row + x_part) as i32;

@@ -86,7 +86,8 @@ use fp4_formats::gemm::blackwell::config::{
     COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
     named,
 };
-use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, Tile};
+use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
+use fp4_formats::gemm::work::Tile;
 use fp4_formats::tensor_map::{TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES};
 
 /// What every role needs: the problem and the CTA's place.
@@ -140,21 +141,29 @@ impl Work<'_> {
     /// First row of `X` of the CTA's part of `tile`.
     #[inline(always)]
     fn x_row(&self, tile: Tile) -> u32 {
-        tile.x * self.config.rows() + self.pair_rank() * CTA_ROWS
+        let (x, first) = if self.params.swapped != 0 {
+            (tile.row_tile, 0)
+        } else {
+            (tile.token_tile, tile.tokens.first)
+        };
+        first + x * self.config.rows() + self.pair_rank() * CTA_ROWS
     }
 
     /// First row of `Y` of the CTA's tile in `tile`.
     #[inline(always)]
     fn y_row(&self, tile: Tile) -> u32 {
-        (tile.y * self.config.share + self.share()) * self.config.columns
+        let (y, first) = if self.params.swapped != 0 {
+            (tile.token_tile, tile.tokens.first)
+        } else {
+            (tile.row_tile, 0)
+        };
+        first + (y * self.config.share + self.share()) * self.config.columns
     }
 
     /// The CTA's K steps of a tile: first, and one past the last.
     #[inline(always)]
     fn steps(&self) -> (u32, u32) {
-        let all = self.config.steps(self.params.problem.k);
-        let (splits, split) = (self.config.splits, self.split());
-        (all * split / splits, all * (split + 1) / splits)
+        self.config.k_part(self.params.problem.k, self.split())
     }
 }
 

@@ -11,11 +11,15 @@ use super::control::{Control, RESPONSES, arrive_at};
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{cluster, fence, grid, mbarrier, memory};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::blackwell::{Tile, Tiling};
+use fp4_formats::gemm::blackwell::BlackwellConfig;
+use fp4_formats::gemm::work::Tile;
+use fp4_formats::gemm::{self, Uniform};
 
 /// A role's walk over the tiles.
 pub struct Tiles<const STAGES: u32, const ACCUMULATORS: u32> {
-    tiling: Tiling,
+    tiles: gemm::Tiles<Uniform>,
+    /// How many.
+    count: u32,
     index: u32,
     /// Distance of a cluster's tiles; unused with `dynamic`.
     step: u32,
@@ -33,9 +37,13 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Tiles<STAGES, ACCUMULATORS> {
     #[inline(always)]
     pub fn new(work: &Work<'_>, control: &Control<STAGES, ACCUMULATORS>) -> Self {
         let cluster = work.config.cluster();
-        let tiling = Tiling::new(work.config, work.x_rows(), work.y_rows(), work.params.problem.l);
+        let swapped = work.params.swapped != 0;
+        let (shape, order) = (work.config.work_shape(swapped), BlackwellConfig::order(swapped));
+        let tiles = gemm::Tiles::walked(&work.params.problem, shape, order, work.params.walk);
         Self {
-            tiling,
+            tiles,
+            // Who launches has checked that they are no more than a grid's clusters.
+            count: tiles.count() as u32,
             index: thread::block_idx_x() / cluster,
             step: thread::grid_dim_x() / cluster,
             dynamic: work.params.dynamic != 0,
@@ -49,7 +57,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Tiles<STAGES, ACCUMULATORS> {
     /// The tile, or none if there are no more.
     #[inline(always)]
     pub fn current(&self) -> Option<Tile> {
-        (self.index < self.tiling.count).then(|| self.tiling.tile(self.index))
+        (self.index < self.count).then(|| self.tiles.tile(self.index))
     }
 
     /// Says that the copying lane begins the tile: the next one may be asked for.

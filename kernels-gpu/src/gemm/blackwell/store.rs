@@ -41,7 +41,7 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
         let place = Place {
             x: work.x_row(tile) + thread::thread_idx_x(),
             y: work.y_row(tile),
-            batch: tile.batch,
+            matrix: tile.tokens.matrix,
         };
         let d = tensor + which * config.accumulator_step() + lanes;
         if epilogue::is_nvfp4(&work.params.epilogue.sink) {
@@ -94,8 +94,8 @@ pub struct Place {
     pub x: u32,
     /// First row of `Y`.
     pub y: u32,
-    /// Batch entry.
-    pub batch: u32,
+    /// Matrix of the result.
+    pub matrix: u32,
 }
 
 /// The chunks of a tile in the order in which they are read: accumulators that overlap from
@@ -207,10 +207,10 @@ pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [f32; PAR
         if work.params.swapped != 0 {
             // A row of `X` is a column of the result.
             let results = affine::column_results(epilogue, unit, [y, x], exist, sums);
-            direct::store_column(sink, problem, place.batch, [y, x], exist, results);
+            direct::store_column(sink, problem, place.matrix, [y, x], exist, results);
         } else {
             let results = affine::row_results(epilogue, unit, [x, y], exist, sums);
-            direct::store_row(sink, problem, place.batch, [x, y], exist, results);
+            direct::store_row(sink, problem, place.matrix, [x, y], exist, results);
         }
     }
 }

@@ -47,7 +47,7 @@ pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [f32; BLO
         let half = |first: usize| core::array::from_fn(|i| results[first + i]);
         let results = [half(0), half(COLUMNS)];
         // SAFETY: the block is inside the result.
-        unsafe { blocks::store(&epilogue.sink, problem, place.batch, [m, n], results) };
+        unsafe { blocks::store(&epilogue.sink, problem, place.matrix, [m, n], results) };
     }
 }
 
@@ -67,6 +67,6 @@ pub unsafe fn pad(work: &Work<'_>, place: &Place, [first, count]: [u32; 2]) {
         let part = [column / BLOCK as u32, columns / BLOCK as u32];
         let threads = [thread, STORE_WARPS * warp::LANES];
         // SAFETY: the result is NVFP4, and these are the CTA's columns of blocks.
-        unsafe { blocks::pad_rows(&epilogue.sink, problem, place.batch, part, threads) };
+        unsafe { blocks::pad_rows(&epilogue.sink, problem, place.matrix, part, threads) };
     }
 }

@@ -4,12 +4,12 @@
 //! thread has a whole block, whatever the architecture: it needs no other's maximum.
 
 use cuda_std::ptx::{float, marker, memory};
-use fp4_formats::gemm::{Epilogue, OUT_RECIPE, Problem, Sink};
+use fp4_formats::gemm::{OUT_RECIPE, Problem, Sink};
 use fp4_formats::layout::{TILE_BLOCKS, TILE_ROWS};
 use fp4_formats::recipe::{BlockScale, Nvfp4Tensor};
 use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout};
 
-use super::{COLUMNS, affine, element};
+use super::{COLUMNS, element};
 use crate::quantize::{AnyRange, F32};
 
 /// Columns of a block.
@@ -116,16 +116,18 @@ pub unsafe fn pad_rows(
 ) {
     let problem = here(problem);
     let blocks = (problem.n / BLOCK as u32).next_multiple_of(TILE_BLOCKS as u32);
-    let count = count.min(blocks.saturating_sub(first));
-    if sink.scales.blocked == 0 || count == 0 {
+    if sink.scales.blocked == 0 || first >= blocks {
         return;
     }
     let rows = problem.m.next_multiple_of(TILE_ROWS as u32) - problem.m;
     let mut item = thread;
     while item < rows * count {
+        // By `count`, a constant of the configuration.
         let (row, block) = (problem.m + item / count, first + item % count);
-        // SAFETY: a byte of the padding.
-        unsafe { memory::st_global_b8(scale_address(sink, &problem, matrix, row, block), 0) };
+        if block < blocks {
+            // SAFETY: a byte of the padding.
+            unsafe { memory::st_global_b8(scale_address(sink, &problem, matrix, row, block), 0) };
+        }
         item += threads;
     }
 }

@@ -213,11 +213,10 @@ unsafe fn consume<
         }
         let mut run = p.schedule.rest(this_run(), marker::pin(end));
         let item = run.take(&p.schedule);
-        let tile = Tile::of(config, p, item.tile);
-        let tokens = (p.problem.m - tile.token).min(config.tokens);
         let multicast = const { K::CONFIG.multicast > 1 };
-        if !multicast && p.schedule.cluster > 1 {
-            let part = Part::of_cluster(p.schedule.cluster, tokens);
+        if !multicast && p.schedule.is_split() {
+            let tile = Tile::of(config, p, item.tile);
+            let part = Part::of_cluster(p.schedule.cluster(), tile.tokens(config, p));
             let received = memory.base + config.sums_received_offset();
             // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
             unsafe {
@@ -251,7 +250,10 @@ unsafe fn consume<
                 sync_consumers();
                 consumer.put_sums(config, memory);
                 sync_consumers();
-                store::store_tile::<K::Weights>(config, p, &tile, &Part::whole(tokens), memory);
+                // Here, and not above: the fix-up has no register left.
+                let tile = Tile::of(config, p, item.tile);
+                let part = Part::whole(tile.tokens(config, p));
+                store::store_tile::<K::Weights>(config, p, &tile, &part, memory);
             } else {
                 fix_up::send(config, p, consumer.sums());
             }

@@ -214,7 +214,7 @@ pub unsafe fn produce<const STAGES: u32>(
                 step += 1;
                 cursor.advance();
             }
-            let end = item.tile * p.schedule.steps + item.first;
+            let end = item.tile * p.schedule.steps() + item.first;
             let mut run = p.schedule.rest(this_run(config), end);
             if run.is_empty() {
                 return;

@@ -4,6 +4,7 @@
 
 use cuda_std::ptx::{bulk, cluster, fence, mbarrier, special};
 use cuda_std::{thread, warp};
+use fp4_formats::Divisor;
 use fp4_formats::gemm::hopper::config::HopperConfig;
 
 use super::sync_consumers;
@@ -13,7 +14,7 @@ use super::tile::Memory;
 #[derive(Clone, Copy)]
 pub struct Part {
     /// CTAs that computed parts of the tile's K, and the rank of this one.
-    pub cluster: u32,
+    pub cluster: Divisor,
     pub rank: u32,
     /// Tokens of the tile that exist.
     pub tokens: u32,
@@ -23,13 +24,19 @@ impl Part {
     /// All of the tile.
     #[inline(always)]
     pub fn whole(tokens: u32) -> Self {
-        Self { cluster: 1, rank: 0, tokens }
+        Self { cluster: Divisor::ONE, rank: 0, tokens }
     }
 
     /// The part of this CTA of a cluster of `cluster`.
     #[inline(always)]
-    pub fn of_cluster(cluster: u32, tokens: u32) -> Self {
+    pub fn of_cluster(cluster: Divisor, tokens: u32) -> Self {
         Self { cluster, rank: special::cluster_ctarank(), tokens }
+    }
+
+    /// CTAs that computed parts of the tile's K.
+    #[inline(always)]
+    pub fn ctas(&self) -> u32 {
+        self.cluster.value()
     }
 
     /// Tokens that CTA `rank` stores: the first and the one after the last.
@@ -43,7 +50,7 @@ impl Part {
     #[inline(always)]
     pub fn sums(&self, config: &HopperConfig, memory: Memory, rank: u32, token: u32) -> u32 {
         let pitch = config.sum_pitch() * size_of::<f32>() as u32;
-        if config.loads_remote() && self.cluster > 1 {
+        if config.loads_remote() && self.ctas() > 1 {
             return cluster::mapa_shared_cluster_u32(memory.base + token * pitch, rank);
         }
         if rank == self.rank {
@@ -75,7 +82,7 @@ pub unsafe fn release_stages(config: &HopperConfig, part: &Part, received: u32) 
         if thread::thread_idx_x() == 0 {
             let (first, end) = part.range(part.rank);
             let pitch = config.sum_pitch() * size_of::<f32>() as u32;
-            let bytes = (part.cluster - 1) * (end - first) * pitch;
+            let bytes = (part.ctas() - 1) * (end - first) * pitch;
             mbarrier::mbarrier_arrive_expect_tx_shared_cta_b64(received, bytes);
         }
         warp::sync();
@@ -107,7 +114,7 @@ pub unsafe fn exchange(config: &HopperConfig, part: &Part, memory: Memory, recei
         cluster::barrier_cluster_wait_acquire_aligned();
         sync_consumers();
         let to = thread::thread_idx_x();
-        if to < part.cluster && to != part.rank {
+        if to < part.ctas() && to != part.rank {
             let (first, end) = part.range(to);
             let pitch = config.sum_pitch() * size_of::<f32>() as u32;
             if first < end {

@@ -96,7 +96,7 @@ unsafe fn store_blocks<W: Weights>(
     let count = config.rows / BLOCK;
     if tile.token + part.tokens == problem.m {
         let columns = [tile.row_tile * count, count];
-        let threads = [part.rank * CONSUMER_THREADS + thread, part.cluster * CONSUMER_THREADS];
+        let threads = [part.rank * CONSUMER_THREADS + thread, part.ctas() * CONSUMER_THREADS];
         // SAFETY: the result is NVFP4, and these are its columns of blocks.
         unsafe { blocks::pad_rows(sink, problem, tile.matrix, columns, threads) };
     }
@@ -116,9 +116,9 @@ unsafe fn store_blocks<W: Weights>(
         // SAFETY: the token's sums and its factor; all columns of the block exist.
         unsafe {
             let mut results = [[0.0; COLUMNS]; 2];
-            for rank in 0..part.cluster {
+            for rank in 0..part.ctas() {
                 let at = part.sums(config, memory, rank, token);
-                let remote = config.loads_remote() && part.cluster > 1;
+                let remote = config.loads_remote() && part.ctas() > 1;
                 add_block(at + column * size_of::<f32>() as u32, remote, &mut results);
             }
             let row = affine::row_factor(affine, m);
@@ -190,10 +190,10 @@ impl Piece<'_> {
     ) -> [[f32; COLUMNS]; BATCH] {
         let mut sums = [[0.0; COLUMNS]; BATCH];
         let mut rank = 0;
-        while rank < self.part.cluster {
+        while rank < self.part.ctas() {
             let mut parts = [[[0.0; COLUMNS]; BATCH]; RANKS];
             for r in 0..RANKS {
-                if rank + (r as u32) < self.part.cluster {
+                if rank + (r as u32) < self.part.ctas() {
                     for i in 0..BATCH {
                         // SAFETY: the sums are there.
                         parts[r][i] = unsafe { self.load(rank + r as u32, tokens[i]) };
@@ -201,7 +201,7 @@ impl Piece<'_> {
                 }
             }
             for r in 0..RANKS {
-                let exists = rank + (r as u32) < self.part.cluster;
+                let exists = rank + (r as u32) < self.part.ctas();
                 for i in 0..BATCH {
                     for j in 0..COLUMNS {
                         let sum = sums[i][j] + parts[r][i][j];
@@ -226,7 +226,7 @@ impl Piece<'_> {
         let load = |at: u32| {
             // SAFETY: the sums are there, at a multiple of 16 bytes.
             unsafe {
-                if self.config.loads_remote() && self.part.cluster > 1 {
+                if self.config.loads_remote() && self.part.ctas() > 1 {
                     remote::ld_shared_cluster_v4_b32(at)
                 } else {
                     words::ld_shared_v4_b32(at)

@@ -1,7 +1,7 @@
 //! Where a tile is, and the memory of a CTA.
 
 use cuda_std::ptx::marker;
-use fp4_formats::gemm::Problem;
+use fp4_formats::gemm::Tiles;
 use fp4_formats::gemm::hopper::config::HopperConfig;
 use fp4_formats::gemm::hopper::params::HopperParams;
 
@@ -24,16 +24,22 @@ impl Tile {
     /// Tile number `index` of the work list.
     #[inline(always)]
     pub fn of(config: &HopperConfig, p: &HopperParams, index: u32) -> Self {
-        // Pinned: counts of tiles would otherwise stay in registers across the main loop.
-        let Problem { m, n, .. } = p.problem;
-        let problem = Problem { m: marker::pin(m), n: marker::pin(n), ..p.problem };
-        let tile = config.tiles(&problem).tile(index);
+        // Pinned: where the tile is would otherwise stay in registers from before its main loop.
+        let index = marker::pin(index);
+        let tiles = Tiles::walked(&p.problem, config.work_shape(), HopperConfig::ORDER, p.walk);
+        let tile = tiles.tile(index);
         Self {
             problem: tile.problem,
             matrix: tile.tokens.matrix,
             row_tile: tile.row_tile * config.multicast + multicast::rank(config),
             token: tile.tokens.first + tile.token_tile * config.tokens,
         }
+    }
+
+    /// Tokens of the tile that exist.
+    #[inline(always)]
+    pub fn tokens(&self, config: &HopperConfig, p: &HopperParams) -> u32 {
+        (p.problem.m - self.token).min(config.tokens)
     }
 }
 

@@ -5,7 +5,7 @@ mod operands;
 
 use super::{ActivationType, Case, Expected, GUARD, POISON};
 use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
-use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, CONFIGS, Tiling, result_map};
+use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, CONFIGS, result_map};
 use fp4_formats::gemm::{Epilogue, OUT_NVFP4, Problem, ResultScales, Sink};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TensorMapShape;
@@ -282,9 +282,8 @@ impl Product {
     }
 
     fn kernel(&self, params: &BlackwellParams) -> Kernel {
-        let Problem { m, n, l, .. } = self.problem();
-        let (x, y) = if self.swapped { (n, m) } else { (m, n) };
-        let tiles = Tiling::new(self.config, x, y, l).count;
+        let tiles = self.config.tiles(&self.problem(), self.swapped).count();
+        let tiles = u32::try_from(tiles).expect("few tiles");
         let clusters = if self.dynamic { tiles } else { self.clusters.min(tiles) };
         Kernel {
             entry: self.config.name,

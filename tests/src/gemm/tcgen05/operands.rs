@@ -120,6 +120,7 @@ impl Product {
             y_shared: 0,
             copied: 0,
             reserved: 0,
+            walk: self.config.tiles(&problem, self.swapped).counts.walk,
         };
         Ok((params, before))
     }
