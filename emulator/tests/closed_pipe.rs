@@ -1,13 +1,14 @@
 //! Output that nobody reads any more ends every command quietly.
 
-use ptx_emu::bundle::{Allocation, Bundle, Compare, Expected};
-use std::collections::BTreeMap;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+#[path = "support/bundles.rs"]
+mod bundles;
+#[path = "support/pipes.rs"]
+mod pipes;
 
-/// Exit code of a program that SIGPIPE ends.
-const CLOSED_PIPE: i32 = 141;
+use bundles::thread_indices;
+use pipes::CLOSED_PIPE;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Prints a line, and writes each thread's index.
 const PTX: &str = ".version 9.0
@@ -35,9 +36,6 @@ DONE:
 }
 ";
 
-/// Device address of the bundle's output.
-const OUT: u64 = 0x7000_0000_0000;
-
 /// A folder with the files of one test, removed at the end.
 struct Folder(PathBuf);
 
@@ -49,20 +47,7 @@ impl Folder {
         std::fs::write(path.join("k.ptx"), PTX).expect("written");
         let args = r#"[{"buffer": {"bytes": 256}}]"#;
         std::fs::write(path.join("args.json"), args).expect("written");
-        let contents: Vec<u8> = (0..64u32).flat_map(u32::to_le_bytes).collect();
-        let expected = Expected { addr: OUT, bytes: contents, compare: Compare::Exact };
-        let bundle = Bundle {
-            ptx: PTX.to_owned(),
-            entry: "k".to_owned(),
-            grid: [1; 3],
-            block: [64, 1, 1],
-            cluster: None,
-            dynamic_shared: 0,
-            params: OUT.to_le_bytes().to_vec(),
-            memory: vec![Allocation { addr: OUT, size: 256, name: "out".into(), contents: None }],
-            tensor_maps: Vec::new(),
-            expected: BTreeMap::from([("out".to_owned(), expected)]),
-        };
+        let bundle = thread_indices(PTX, "k");
         bundle.write(&path.join("bundle")).expect("written");
         Self(path)
     }
@@ -106,15 +91,7 @@ fn without_a_reader(messages: bool) {
         let usual = ptx_emu(&args).output().expect("starts");
         let stderr = String::from_utf8_lossy(&usual.stderr);
         assert!(matches!(usual.status.code(), Some(0 | 1)), "{args:?}: {stderr}");
-        let (reader, writer) = io::pipe().expect("a pipe");
-        drop(reader);
-        let mut command = ptx_emu(&args);
-        if messages {
-            command.stderr(writer.try_clone().expect("a handle"));
-        } else {
-            command.stderr(Stdio::piped());
-        }
-        let output = command.stdout(writer).output().expect("starts");
+        let output = pipes::without_a_reader(ptx_emu(&args), messages);
         assert_eq!(output.status.code(), Some(CLOSED_PIPE), "{args:?}: {stderr}");
         if !messages {
             assert_eq!(String::from_utf8_lossy(&output.stderr), stderr, "{args:?}");
@@ -137,17 +114,7 @@ fn a_report_and_messages_without_a_reader() {
 fn a_reader_of_one_line() {
     let folder = Folder::new("head");
     for args in folder.commands() {
-        let mut program = ptx_emu(&args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let out = program.stdout.take().expect("a pipe");
-        let head = Command::new("head").arg("-1").stdin(out).output().expect("head runs");
-        assert_eq!(head.stdout.iter().filter(|&&byte| byte == b'\n').count(), 1, "{args:?}");
-        let mut stderr = String::new();
-        program.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("text");
-        let status = program.wait().expect("it ends");
+        let (status, stderr) = pipes::with_a_reader_of_one_line(ptx_emu(&args));
         // Short output may have been written before the reader left, and some mutants survive.
         assert!(matches!(status.code(), Some(0 | 1 | CLOSED_PIPE)), "{args:?}: {status} {stderr}");
         assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");

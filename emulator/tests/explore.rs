@@ -1,15 +1,16 @@
 //! `--explore`: schedules that go wrong are found, named, and replayed by the
 //! command line that is printed.
 
-use ptx_emu::bundle::{Allocation, Bundle, Compare, Expected};
+#[path = "support/bundles.rs"]
+mod bundles;
+
+use bundles::thread_indices;
+use ptx_emu::bundle::Bundle;
 use ptx_emu::explore::{ExploreOptions, Finding, explore};
 use ptx_emu::{DiagnosticKind, Schedule};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-
-const OUT: u64 = 0x7000_0000;
 
 /// Two warps; `k` gives each thread's number, `ticket` the order in which warps
 /// came, `early` reads what `cp.async` may not have brought.
@@ -40,20 +41,7 @@ const PTX: &str = "
 }";
 
 fn bundle(entry: &str) -> Bundle {
-    let expected = (0..64u32).flat_map(u32::to_le_bytes).collect();
-    let out = Expected { addr: OUT, bytes: expected, compare: Compare::Exact };
-    Bundle {
-        ptx: PTX.to_owned(),
-        entry: entry.to_owned(),
-        grid: [1, 1, 1],
-        block: [64, 1, 1],
-        cluster: None,
-        dynamic_shared: 0,
-        params: OUT.to_le_bytes().to_vec(),
-        memory: vec![Allocation { addr: OUT, size: 256, name: "out".into(), contents: None }],
-        tensor_maps: Vec::new(),
-        expected: BTreeMap::from([("out".to_owned(), out)]),
-    }
+    thread_indices(PTX, entry)
 }
 
 fn options(seeds: u64) -> ExploreOptions {

@@ -1,20 +1,16 @@
 //! `cvt` between scalar types against `rustc_apfloat` and wide integers.
 
+#[path = "support/roundings.rs"]
+mod roundings;
+
 use proptest::prelude::*;
 use ptx_emu::num::cvt::{Cvt, NumType};
 use ptx_emu::num::minifloat::Minifloat;
 use ptx_emu::num::narrow::{self, Narrowing};
 use ptx_emu::num::{Rounding, bfloat, half};
+use roundings::ROUNDINGS;
 use rustc_apfloat::ieee::{BFloat, Double, Float8E4M3FN, Float8E5M2, Half, Single};
 use rustc_apfloat::{Float, FloatConvert, Round};
-
-const ROUNDINGS: [(Rounding, Round); 5] = [
-    (Rounding::Rn, Round::NearestTiesToEven),
-    (Rounding::Rz, Round::TowardZero),
-    (Rounding::Rm, Round::TowardNegative),
-    (Rounding::Rp, Round::TowardPositive),
-    (Rounding::Rna, Round::NearestTiesToAway),
-];
 
 const INTEGERS: [NumType; 8] = [
     NumType::U8,

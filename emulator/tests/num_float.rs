@@ -1,17 +1,13 @@
 //! Floating-point arithmetic against `rustc_apfloat` as the oracle.
 
+#[path = "support/roundings.rs"]
+mod roundings;
+
 use proptest::prelude::*;
 use ptx_emu::num::{FloatFlags, Rounding, bfloat, double, half, pack16, single};
+use roundings::ROUNDINGS;
 use rustc_apfloat::ieee::{BFloat, Double, Half, Quad, Single};
 use rustc_apfloat::{Float, FloatConvert, Round};
-
-const ROUNDINGS: [(Rounding, Round); 5] = [
-    (Rounding::Rn, Round::NearestTiesToEven),
-    (Rounding::Rz, Round::TowardZero),
-    (Rounding::Rm, Round::TowardNegative),
-    (Rounding::Rp, Round::TowardPositive),
-    (Rounding::Rna, Round::NearestTiesToAway),
-];
 
 fn flags(bits: u8) -> FloatFlags {
     FloatFlags { ftz: bits & 1 != 0, sat: bits & 2 != 0, relu: bits & 4 != 0 }

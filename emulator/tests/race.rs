@@ -1,11 +1,14 @@
 //! Data races: small programs that have one, with the text, and twins that have
 //! none. `lazy` and every seed must report them, `eager` does not look.
 
+#[path = "support/races.rs"]
+mod races;
 mod support;
 
 use ptx_emu::{
     DiagnosticKind, GlobalMemory, LaunchError, MissingOrder, RaceAccess, RaceSite, Schedule,
 };
+use races::race;
 use support::Run;
 
 /// The schedules that look for races.
@@ -32,17 +35,7 @@ fn run(warps: u32, body: &str) -> Run {
 #[track_caller]
 fn races(warps: u32, body: &str, parts: &[&str]) -> Vec<ptx_emu::DataRace> {
     schedules()
-        .map(|schedule| {
-            let diagnostic = Run { schedule, ..run(warps, body) }.diagnostic();
-            let text = diagnostic.to_string();
-            for part in parts {
-                assert!(text.contains(part), "{schedule}: `{part}` is not in: {text}");
-            }
-            match diagnostic.kind {
-                DiagnosticKind::Race(race) => *race,
-                other => panic!("{schedule}: {other:?}"),
-            }
-        })
+        .map(|schedule| race(Run { schedule, ..run(warps, body) }.diagnostic(), schedule, parts))
         .collect()
 }
 

@@ -2,9 +2,12 @@
 //! have one, and twins that have none.
 
 mod async_support;
+#[path = "support/races.rs"]
+mod races;
 
 use async_support::{Case, barriers, wait};
 use ptx_emu::{DataRace, DiagnosticKind, LaunchError, MissingOrder, RaceAccess, Schedule};
+use races::race;
 
 /// The schedules that look for races.
 fn schedules() -> impl Iterator<Item = Schedule> {
@@ -17,19 +20,7 @@ fn races(case: &Case, parts: &[&str]) -> Vec<DataRace> {
     if let Err(error) = case.launch(Schedule::Eager) {
         panic!("{error}");
     }
-    schedules()
-        .map(|schedule| {
-            let diagnostic = case.fails(schedule);
-            let text = diagnostic.to_string();
-            for part in parts {
-                assert!(text.contains(part), "{schedule}: `{part}` is not in: {text}");
-            }
-            match diagnostic.kind {
-                DiagnosticKind::Race(race) => *race,
-                other => panic!("{schedule}: {other:?}"),
-            }
-        })
-        .collect()
+    schedules().map(|schedule| race(case.fails(schedule), schedule, parts)).collect()
 }
 
 /// Warp 0 hands two words to warp 1 through mbarrier 0, and gets one back

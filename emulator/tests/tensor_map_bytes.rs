@@ -1,33 +1,19 @@
 //! The 128 bytes of tensor maps: the driver's, read back, edited.
 
+mod tensor_map_common;
+
 use proptest::prelude::*;
 use ptx_emu::Gpu;
 use ptx_emu::tensor_map::{
     ElementType, Fill, Interleave, L2Promotion, ReplaceField, Swizzle, TensorMap, replace,
 };
 use serde_json::Value;
+use tensor_map_common::{COPIES, hex, narrow, numbers};
 
 const MAPS: &str = include_str!(concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../tests/data/ptx_golden/tensor_maps_h200.json"
 ));
-const COPIES: &str = include_str!(concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../tests/data/ptx_golden/tensor_copies_h200.json"
-));
-
-fn numbers(value: &Value) -> Vec<u64> {
-    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect()
-}
-
-fn narrow(value: &Value) -> Vec<u32> {
-    numbers(value).into_iter().map(|v| v as u32).collect()
-}
-
-fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
-}
-
 /// 128 bytes, zeros behind those given.
 fn padded(text: &str) -> [u8; 128] {
     let mut bytes = [0; 128];

@@ -5,24 +5,9 @@ mod tensor_map_common;
 use ptx_emu::tensor_map::{Fill, ReduceOp, Reduction, TensorMap, Tile, TileError};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use tensor_map_common::{GLOBAL, SHARED, TENSOR, contents, load, store};
-
-const COPIES: &str = include_str!(concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../tests/data/ptx_golden/tensor_copies_h200.json"
-));
-
-fn numbers(value: &Value) -> Vec<u64> {
-    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect()
-}
-
-fn narrow(value: &Value) -> Vec<u32> {
-    numbers(value).into_iter().map(|v| v as u32).collect()
-}
-
-fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
-}
+use tensor_map_common::{
+    COPIES, GLOBAL, SHARED, TENSOR, contents, hex, load, narrow, numbers, store,
+};
 
 fn recorded_map(case: &Value) -> TensorMap {
     TensorMap {

@@ -3,7 +3,8 @@
 mod async_support;
 
 use async_support::{Case, barriers};
-use ptx_emu::{GlobalMemory, Gpu, Launch, LaunchError, Module, Schedule};
+use ptx_emu::trace::Trace;
+use ptx_emu::{GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, Module, Schedule};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,12 @@ fn ring() -> Case {
     Case { grid: 2, ..Case::new(&body).block(64).out(512) }
 }
 
-fn trace(case: &Case, schedule: Schedule, limit: u64) -> (Value, bool) {
+/// Launches with a timeline; what is in the output after it.
+fn traced(
+    case: &Case,
+    schedule: Schedule,
+    limit: u64,
+) -> (Result<LaunchReport, LaunchError>, Trace, Vec<u8>) {
     let module = Module::load(&case.text(), &Gpu::h200()).expect("it loads");
     let mut memory = GlobalMemory::new();
     let input = memory.alloc_from("in", &case.input).expect("room");
@@ -60,6 +66,11 @@ fn trace(case: &Case, schedule: Schedule, limit: u64) -> (Value, bool) {
         instruction_limit: Some(case.limit),
     };
     let (result, trace) = module.launch_traced(&mut memory, &launch, limit);
+    (result, trace, memory.read_raw(out, case.out_bytes).expect("there"))
+}
+
+fn trace(case: &Case, schedule: Schedule, limit: u64) -> (Value, bool) {
+    let (result, trace, _) = traced(case, schedule, limit);
     assert!(!matches!(result, Err(LaunchError::BadLaunch { .. })), "{result:?}");
     (trace.to_json(), result.is_ok())
 }
@@ -172,26 +183,9 @@ fn tracing_changes_nothing() {
     let case = ring();
     for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(5)] {
         let (plain, report) = case.launch(schedule).expect("it runs");
-        let module = Module::load(&case.text(), &Gpu::h200()).expect("it loads");
-        let mut memory = GlobalMemory::new();
-        let input = memory.alloc_from("in", &case.input).expect("room");
-        let out = memory.alloc("out", case.out_bytes, 1024).expect("room");
-        let mut params: Vec<u8> = [out, input].iter().flat_map(|p| p.to_le_bytes()).collect();
-        params.resize(64 + 128, 0);
-        let launch = Launch {
-            entry: "k",
-            grid: [2, 1, 1],
-            block: [64, 1, 1],
-            cluster: None,
-            dynamic_shared: 0,
-            params: &params,
-            schedule,
-            threads: None,
-            instruction_limit: Some(case.limit),
-        };
-        let (traced, _) = module.launch_traced(&mut memory, &launch, 1000);
-        assert_eq!(traced.expect("it runs"), report, "{schedule}");
-        assert_eq!(memory.read_raw(out, case.out_bytes).expect("there"), plain, "{schedule}");
+        let (result, _, out) = traced(&case, schedule, 1000);
+        assert_eq!(result.expect("it runs"), report, "{schedule}");
+        assert_eq!(out, plain, "{schedule}");
     }
 }
 

@@ -3,10 +3,11 @@
 //! What runs kernels needs them compiled (`cargo xtask build-kernels`); where there are none, it
 //! says on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
 
+#[path = "../../emulator/tests/support/pipes.rs"]
+mod pipes;
 mod support;
 
-use std::io::{self, Read};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use fp4_formats::{Nvfp4, ScaleLayout};
 use nvfp4::gemm::GemmOptions;
@@ -14,10 +15,8 @@ use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::{GemmActivations, GemmOperands, write};
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::Dims;
+use pipes::CLOSED_PIPE;
 use support::{Folder, compiled, kernels_dir, write_model};
-
-/// Exit code of a program that SIGPIPE ends.
-const CLOSED_PIPE: i32 = 141;
 
 fn nvfp4(args: &[String]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));
@@ -72,9 +71,7 @@ fn commands(folder: &Folder) -> Vec<Vec<String>> {
 fn a_reader_that_was_never_there() {
     let folder = Folder::new("closed-pipe");
     for args in commands(&folder) {
-        let (reader, writer) = io::pipe().expect("a pipe");
-        drop(reader);
-        let output = nvfp4(&args).stdout(writer).stderr(Stdio::piped()).output().expect("starts");
+        let output = pipes::without_a_reader(nvfp4(&args), false);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(CLOSED_PIPE), "{args:?}: {stderr}");
         assert!(stderr.is_empty(), "{args:?}: {stderr}");
@@ -88,10 +85,7 @@ fn messages_without_a_reader() {
     let mut all = commands(&folder);
     all.push(["inspect", "nowhere"].map(str::to_owned).to_vec());
     for args in all {
-        let (reader, writer) = io::pipe().expect("a pipe");
-        drop(reader);
-        let errors = writer.try_clone().expect("a handle");
-        let status = nvfp4(&args).stdout(writer).stderr(errors).status().expect("starts");
+        let status = pipes::without_a_reader(nvfp4(&args), true).status;
         let expected = if args[0] == "inspect" && args[1] == "nowhere" { 2 } else { CLOSED_PIPE };
         assert_eq!(status.code(), Some(expected), "{args:?}");
     }
@@ -102,17 +96,7 @@ fn messages_without_a_reader() {
 fn a_reader_of_one_line() {
     let folder = Folder::new("head");
     for args in commands(&folder) {
-        let mut program = nvfp4(&args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let out = program.stdout.take().expect("a pipe");
-        let head = Command::new("head").arg("-1").stdin(out).output().expect("head runs");
-        assert_eq!(head.stdout.iter().filter(|&&byte| byte == b'\n').count(), 1, "{args:?}");
-        let mut stderr = String::new();
-        program.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("text");
-        let status = program.wait().expect("it ends");
+        let (status, stderr) = pipes::with_a_reader_of_one_line(nvfp4(&args));
         // Short output may have been written before the reader left.
         assert!(matches!(status.code(), Some(0 | CLOSED_PIPE)), "{args:?}: {status} {stderr}");
         assert!(stderr.is_empty(), "{args:?}: {stderr}");

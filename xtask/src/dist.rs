@@ -21,7 +21,7 @@ is looked for as libcublas.so.13 or .12; NVFP4_CUBLAS_PATH names it elsewhere.
 pub fn run() -> Result<ExitCode> {
     build_kernels::refresh()?;
     let dist = run::root().join("target/dist");
-    let program = run::build_nvfp4()?;
+    let program = run::Program::Nvfp4.build()?;
     let status = run::cargo()
         .args(["build", "--release", "--quiet", "--package", "nvfp4", "--example", "cuda_selftest"])
         .status()

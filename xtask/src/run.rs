@@ -31,31 +31,55 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Builds the program `nvfp4` and returns its path.
-pub fn build_nvfp4() -> Result<PathBuf> {
-    let status = cargo()
-        .args(["build", "--release", "--quiet", "--package", "nvfp4", "--bin", "nvfp4"])
-        .status()
-        .context("running cargo")?;
-    if !status.success() {
-        bail!("building nvfp4 failed ({status})");
+/// A program of the workspace, in the package of the same name.
+#[derive(Clone, Copy)]
+pub enum Program {
+    /// `nvfp4`.
+    Nvfp4,
+    /// `ptx-emu`.
+    PtxEmu,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nvfp4 => "nvfp4",
+            Self::PtxEmu => "ptx-emu",
+        }
     }
-    Ok(target().join("release/nvfp4"))
+
+    /// Builds it and returns its path.
+    pub fn build(self) -> Result<PathBuf> {
+        let name = self.name();
+        let status = cargo()
+            .args(["build", "--release", "--quiet", "--package", name, "--bin", name])
+            .status()
+            .context("running cargo")?;
+        if !status.success() {
+            bail!("building {name} failed ({status})");
+        }
+        Ok(target().join("release").join(name))
+    }
+
+    /// Builds it and runs it as `prepare` says; its exit code is ours.
+    pub fn run(self, prepare: impl FnOnce(&mut Command)) -> Result<ExitCode> {
+        let program = self.build()?;
+        let mut command = Command::new(&program);
+        prepare(&mut command);
+        let status = command.status().with_context(|| format!("running {}", program.display()))?;
+        Ok(match status.code() {
+            Some(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+            None => {
+                note!("error: {} was ended by a signal ({status})", self.name());
+                ExitCode::from(1)
+            }
+        })
+    }
 }
 
 /// Runs `nvfp4` with this checkout's kernels; its exit code is ours.
 pub fn nvfp4(arguments: &[&str]) -> Result<ExitCode> {
-    let program = build_nvfp4()?;
-    let status = Command::new(&program)
-        .args(arguments)
-        .env("NVFP4_KERNELS_DIR", kernels())
-        .status()
-        .with_context(|| format!("running {}", program.display()))?;
-    Ok(match status.code() {
-        Some(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-        None => {
-            note!("error: nvfp4 was ended by a signal ({status})");
-            ExitCode::from(1)
-        }
+    Program::Nvfp4.run(|command| {
+        command.args(arguments).env("NVFP4_KERNELS_DIR", kernels());
     })
 }

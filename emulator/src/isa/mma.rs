@@ -90,10 +90,7 @@ pub(super) fn sources<T: Scalar>(
     at: usize,
     count: usize,
 ) -> Decoded<Vec<Slot>> {
-    let operand = d.operand(at)?;
-    let items = d.elements(operand);
-    required("registers", at, count, items.len())?;
-    items.iter().map(|item| d.src_of::<T>(item)).collect()
+    registers(d, at, count, |d, item| d.src_of::<T>(item))
 }
 
 /// The registers of a vector destination.
@@ -102,10 +99,20 @@ pub(super) fn targets<T: Scalar>(
     at: usize,
     count: usize,
 ) -> Decoded<Vec<Slot>> {
+    registers(d, at, count, |d, item| d.dst_of::<T>(item))
+}
+
+/// The registers of a vector operand of `count` elements.
+fn registers(
+    d: &mut Decode<'_>,
+    at: usize,
+    count: usize,
+    register: impl Fn(&mut Decode<'_>, &Operand) -> Decoded<Slot>,
+) -> Decoded<Vec<Slot>> {
     let operand = d.operand(at)?;
     let items = d.elements(operand);
     required("registers", at, count, items.len())?;
-    items.iter().map(|item| d.dst_of::<T>(item)).collect()
+    items.iter().map(|item| register(d, item)).collect()
 }
 
 fn required(what: &str, at: usize, required: usize, actual: usize) -> Decoded<()> {

@@ -1,6 +1,7 @@
 //! Errors of loading a module.
 
 use crate::syntax::SyntaxError;
+use crate::syntax::ast::Variable;
 use std::fmt;
 
 /// An instruction or declaration that is not modelled.
@@ -80,6 +81,24 @@ pub enum LoadError {
         /// What it is.
         actual: String,
     },
+}
+
+impl LoadError {
+    /// A variable or parameter that cannot be declared so.
+    pub(super) fn declaration(
+        variable: &Variable,
+        field: &'static str,
+        required: &str,
+        actual: String,
+    ) -> Self {
+        Self::BadDeclaration {
+            line: variable.pos.line,
+            name: variable.name.clone(),
+            field,
+            required: required.to_owned(),
+            actual,
+        }
+    }
 }
 
 fn list(items: &[Unsupported]) -> String {

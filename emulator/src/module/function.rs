@@ -203,23 +203,15 @@ fn param_size(param: &ast::Variable) -> Result<(u32, u32), LoadError> {
 const MOST_PARAMS: u32 = 32764;
 
 fn too_many_params(param: &ast::Variable, actual: impl ToString) -> LoadError {
-    LoadError::BadDeclaration {
-        line: param.pos.line,
-        name: param.name.clone(),
-        field: "size",
-        required: format!("at most {MOST_PARAMS} bytes of parameters"),
-        actual: actual.to_string(),
-    }
+    let required = format!("at most {MOST_PARAMS} bytes of parameters");
+    LoadError::declaration(param, "size", &required, actual.to_string())
 }
 
 /// A parameter or result of a device function.
 fn formal(scopes: &mut Scopes, param: &ast::Variable) -> Result<Passed, LoadError> {
-    let bad = || LoadError::BadDeclaration {
-        line: param.pos.line,
-        name: param.name.clone(),
-        field: "type",
-        required: "a register type other than .pred, or a .param of known size".to_owned(),
-        actual: param.ty.clone(),
+    let bad = || {
+        let required = "a register type other than .pred, or a .param of known size";
+        LoadError::declaration(param, "type", required, param.ty.clone())
     };
     if param.space == ast::Space::Reg {
         let ty = Type::parse(&param.ty).ok_or_else(bad)?;
@@ -299,12 +291,9 @@ fn local_variable(
     let what = match variable.space {
         ast::Space::Local | ast::Space::Param => {
             let (size, align) = size_align(variable)?;
-            let too_large = || LoadError::BadDeclaration {
-                line: variable.pos.line,
-                name: variable.name.clone(),
-                field: "size",
-                required: "at most 512 KiB of local memory".to_owned(),
-                actual: size.to_string(),
+            let too_large = || {
+                let required = "at most 512 KiB of local memory";
+                LoadError::declaration(variable, "size", required, size.to_string())
             };
             let bytes = u32::try_from(size).map_err(|_| too_large())?;
             let offset = function.scopes.reserve(bytes, align).ok_or_else(too_large)?;

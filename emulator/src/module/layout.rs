@@ -70,13 +70,7 @@ pub(crate) const fn function_address(index: usize) -> u64 {
 
 /// Size and alignment of a variable, bytes; size 0 for an open array.
 pub(crate) fn size_align(variable: &Variable) -> Result<(u64, u32), LoadError> {
-    let bad = |field, required: &str, actual: String| LoadError::BadDeclaration {
-        line: variable.pos.line,
-        name: variable.name.clone(),
-        field,
-        required: required.to_owned(),
-        actual,
-    };
+    let bad = |field, required, actual| LoadError::declaration(variable, field, required, actual);
     let element = match Type::parse(&variable.ty) {
         Some(Type::Pred) | None => {
             return Err(bad("type", "a fundamental type of known size", variable.ty.clone()));
@@ -106,12 +100,8 @@ pub(crate) fn size_align(variable: &Variable) -> Result<(u64, u32), LoadError> {
 
 /// Initial bytes of a variable and the addresses among them.
 pub(crate) fn image(variable: &Variable, size: u64) -> Result<(Vec<u8>, Vec<Patch>), LoadError> {
-    let bad = |required: String, actual: String| LoadError::BadDeclaration {
-        line: variable.pos.line,
-        name: variable.name.clone(),
-        field: "initialiser",
-        required,
-        actual,
+    let bad = |required: String, actual| {
+        LoadError::declaration(variable, "initialiser", &required, actual)
     };
     let mut patches = Vec::new();
     let Some(init) = &variable.init else {

@@ -205,13 +205,8 @@ impl Module {
     /// Adds a variable of module lifetime.
     fn declare(&mut self, variable: &ast::Variable) -> Result<Symbol, LoadError> {
         let (size, align) = layout::size_align(variable)?;
-        let bad = |field, required: &str, actual: String| LoadError::BadDeclaration {
-            line: variable.pos.line,
-            name: variable.name.clone(),
-            field,
-            required: required.to_owned(),
-            actual,
-        };
+        let bad =
+            |field, required, actual| LoadError::declaration(variable, field, required, actual);
         match variable.space {
             ast::Space::Global => {
                 let (image, patches) = layout::image(variable, size)?;

@@ -242,32 +242,4 @@ pub fn abs_x2(a: u32, ftz: bool) -> u32 {
     map_halves([a], |[a]| abs(a, ftz))
 }
 
-/// `min.f16x2`.
-#[inline]
-pub fn min_x2(a: u32, b: u32, flags: MinMaxFlags) -> u32 {
-    map_halves([a, b], |[a, b]| min(a, b, flags))
-}
-
-/// `max.f16x2`.
-#[inline]
-pub fn max_x2(a: u32, b: u32, flags: MinMaxFlags) -> u32 {
-    map_halves([a, b], |[a, b]| max(a, b, flags))
-}
-
-/// `add.f32.f16`: `a + c` in f32. Section 9.7.5.1 (sm_100 and later).
-#[inline]
-pub fn add_f32(a: u16, c: f32, rounding: Rounding, flags: FloatFlags) -> f32 {
-    single::add(to_f32(a), c, rounding, flags)
-}
-
-/// `sub.f32.f16`: `a - c` in f32. Section 9.7.5.2 (sm_100 and later).
-#[inline]
-pub fn sub_f32(a: u16, c: f32, rounding: Rounding, flags: FloatFlags) -> f32 {
-    single::sub(to_f32(a), c, rounding, flags)
-}
-
-/// `fma.f32.f16`: `a * b + c` in f32. Section 9.7.5.3 (sm_100 and later).
-#[inline]
-pub fn fma_f32(a: u16, b: u16, c: f32, rounding: Rounding, flags: FloatFlags) -> f32 {
-    single::fma(to_f32(a), to_f32(b), c, rounding, flags)
-}
+both_half_formats!("f16");

@@ -48,6 +48,42 @@
 //! not be the hardware's in the last places. Other devices than an H200 may differ
 //! where PTX leaves a result open.
 
+/// What f16 and bf16 have alike: `min` and `max` of packed halves, and operations whose other
+/// operand and result are f32, by the module's `min`, `max` and `to_f32`.
+macro_rules! both_half_formats {
+    ($name:literal) => {
+        #[doc = concat!("`min.", $name, "x2`.")]
+        #[inline]
+        pub fn min_x2(a: u32, b: u32, flags: MinMaxFlags) -> u32 {
+            map_halves([a, b], |[a, b]| min(a, b, flags))
+        }
+
+        #[doc = concat!("`max.", $name, "x2`.")]
+        #[inline]
+        pub fn max_x2(a: u32, b: u32, flags: MinMaxFlags) -> u32 {
+            map_halves([a, b], |[a, b]| max(a, b, flags))
+        }
+
+        #[doc = concat!("`add.f32.", $name, "`: `a + c` in f32. Section 9.7.5.1 (sm_100 and later).")]
+        #[inline]
+        pub fn add_f32(a: u16, c: f32, rounding: Rounding, flags: FloatFlags) -> f32 {
+            single::add(to_f32(a), c, rounding, flags)
+        }
+
+        #[doc = concat!("`sub.f32.", $name, "`: `a - c` in f32. Section 9.7.5.2 (sm_100 and later).")]
+        #[inline]
+        pub fn sub_f32(a: u16, c: f32, rounding: Rounding, flags: FloatFlags) -> f32 {
+            single::sub(to_f32(a), c, rounding, flags)
+        }
+
+        #[doc = concat!("`fma.f32.", $name, "`: `a * b + c` in f32. Section 9.7.5.3 (sm_100 and later).")]
+        #[inline]
+        pub fn fma_f32(a: u16, b: u16, c: f32, rounding: Rounding, flags: FloatFlags) -> f32 {
+            single::fma(to_f32(a), to_f32(b), c, rounding, flags)
+        }
+    };
+}
+
 pub mod approx;
 pub mod bfloat;
 pub mod bits;

@@ -1,13 +1,37 @@
 //! What the tests of tile copies share: the recorded buffers, and copies between
 //! slices.
 
+#![allow(dead_code, reason = "each test binary uses a part")]
+
 use ptx_emu::tensor_map::{Reduction, Tile};
+use serde_json::Value;
+
+/// Copies that an H200 made.
+pub const COPIES: &str = include_str!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../tests/data/ptx_golden/tensor_copies_h200.json"
+));
 
 /// Bytes of the recorded global buffer and where the tensor begins in it.
 pub const GLOBAL: usize = 131_072;
 pub const TENSOR: u64 = 65_536;
 /// First shared address that a kernel may use.
 pub const SHARED: u32 = 0x400;
+
+/// A list of numbers.
+pub fn numbers(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect()
+}
+
+/// A list of numbers of 32 bits.
+pub fn narrow(value: &Value) -> Vec<u32> {
+    numbers(value).into_iter().map(|v| v as u32).collect()
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+}
 
 /// Initial global and shared bytes of a recording, as its README says.
 pub fn contents(source: &str, special: &[u64]) -> (Vec<u8>, Vec<u8>) {

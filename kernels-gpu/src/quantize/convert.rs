@@ -27,58 +27,37 @@ pub fn is_moderate(value: f32) -> bool {
     value.to_bits().wrapping_sub(LEAST) <= const { LARGEST_MODERATE.to_bits() - LEAST }
 }
 
-#[inline(always)]
-fn e4m3(value: f32) -> u8 {
-    convert::cvt_rn_satfinite_e4m3x2_f32(0.0, value) as u8
-}
+/// The conversions that do not depend on magnitudes.
+macro_rules! device_conversions {
+    () => {
+        #[inline(always)]
+        fn e4m3(value: f32) -> u8 {
+            convert::cvt_rn_satfinite_e4m3x2_f32(0.0, value) as u8
+        }
 
-#[inline(always)]
-fn e4m3_value(code: u8) -> f32 {
-    convert::cvt_f32_f16(convert::cvt_rn_f16x2_e4m3x2(u16::from(code)) as u16)
+        #[inline(always)]
+        fn e4m3_value(code: u8) -> f32 {
+            convert::cvt_f32_f16(convert::cvt_rn_f16x2_e4m3x2(u16::from(code)) as u16)
+        }
+
+        #[inline(always)]
+        fn prepare(values: [f32; 8]) -> [f32; 8] {
+            e2m1::prepare(values)
+        }
+
+        #[inline(always)]
+        fn round(prepared: [f32; 8]) -> u32 {
+            e2m1::round(prepared)
+        }
+    };
 }
 
 impl<I: Input> Convert for AnyRange<I> {
-    #[inline(always)]
-    fn e4m3(value: f32) -> u8 {
-        e4m3(value)
-    }
-
-    #[inline(always)]
-    fn e4m3_value(code: u8) -> f32 {
-        e4m3_value(code)
-    }
-
-    #[inline(always)]
-    fn prepare(values: [f32; 8]) -> [f32; 8] {
-        e2m1::prepare(values)
-    }
-
-    #[inline(always)]
-    fn round(prepared: [f32; 8]) -> u32 {
-        e2m1::round(prepared)
-    }
+    device_conversions!();
 }
 
 impl<I: Input> Convert for Moderate<I> {
-    #[inline(always)]
-    fn e4m3(value: f32) -> u8 {
-        e4m3(value)
-    }
-
-    #[inline(always)]
-    fn e4m3_value(code: u8) -> f32 {
-        e4m3_value(code)
-    }
-
-    #[inline(always)]
-    fn prepare(values: [f32; 8]) -> [f32; 8] {
-        e2m1::prepare(values)
-    }
-
-    #[inline(always)]
-    fn round(prepared: [f32; 8]) -> u32 {
-        e2m1::round(prepared)
-    }
+    device_conversions!();
 
     /// A reciprocal of full precision and a quotient with one correction, which
     /// round correctly if nothing underflows. It is the hardware's algorithm for a division,

@@ -111,14 +111,21 @@ pub struct Gemv {
     /// Element type of the result: f16, bf16 or f32.
     #[arg(long, default_value = "f16", value_parser = parse_output)]
     pub dtype: FloatType,
+    #[command(flatten)]
+    pub results: Results,
+    #[command(flatten)]
+    pub target: Target,
+}
+
+/// What `run` writes.
+#[derive(Debug, ClapArgs)]
+pub struct Results {
     /// Where to write the result.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Write each launch as a bundle in this folder, for `ptx-emu replay`.
     #[arg(long, value_name = "DIR")]
     pub capture: Option<PathBuf>,
-    #[command(flatten)]
-    pub target: Target,
 }
 
 /// Activations times weights in NVFP4 or MXFP4.
@@ -155,12 +162,8 @@ pub struct Gemm {
     /// How K is split, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
-    /// Where to write the result.
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// Write each launch as a bundle in this folder, for `ptx-emu replay`.
-    #[arg(long, value_name = "DIR")]
-    pub capture: Option<PathBuf>,
+    #[command(flatten)]
+    pub results: Results,
     #[command(flatten)]
     pub target: Target,
 }

@@ -81,11 +81,11 @@ fn run_checkpoint(args: &Gemv, file: Checkpoint, tensor: &str) -> anyhow::Result
         (None, None) => ActivationSource::Embedding { token: args.token },
     };
     let progress = Progress::new();
-    let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
+    let kernels = open(&args.target, args.results.capture.as_deref(), &progress)?;
     let options = GemvOptions { output: args.dtype, ..GemvOptions::default() };
     progress.step(format!("quantising and multiplying {tensor}"));
     let (report, result) = layer::run(&kernels, &file, tensor, &source, args.layout, options)?;
-    if let (true, Some(path)) = (report.verified, &args.out) {
+    if let (true, Some(path)) = (report.verified, &args.results.out) {
         let rows = report.verification.outputs;
         operands::write_result(path, &result, 1, rows)?;
     }
@@ -125,7 +125,7 @@ fn run_inputs(args: &Gemv, path: &Path) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
     progress.step("reading operands");
     let operands::GemvOperands { a, b, alpha } = operands::read(&Checkpoint::open(path)?)?;
-    let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
+    let kernels = open(&args.target, args.results.capture.as_deref(), &progress)?;
     let options = GemvOptions { alpha, output: args.dtype, ..GemvOptions::default() };
     progress.step("multiplying");
     let result = gemv::gemv(&kernels, &a, &b, options)?;
@@ -134,7 +134,7 @@ fn run_inputs(args: &Gemv, path: &Path) -> anyhow::Result<ExitCode> {
         .with_additions(result.plan.additions)
         .verify(&result.values(), result.output);
     let shape = gemv::shape(&a, &b)?;
-    if let (true, Some(path)) = (verification.passed(), &args.out) {
+    if let (true, Some(path)) = (verification.passed(), &args.results.out) {
         operands::write_result(path, &result, shape.l, shape.m)?;
     }
     drop(progress);

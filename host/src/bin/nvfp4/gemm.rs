@@ -81,7 +81,7 @@ fn multiply<F: BlockFormat>(
 ) -> anyhow::Result<ExitCode> {
     let (output, shape) = (asked(args)?, operands.shape());
     output.bytes(Dims::new(shape.l, shape.m, shape.n)?)?;
-    let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
+    let kernels = open(&args.target, args.results.capture.as_deref(), &progress)?;
     let GemmOperands { a, b, options } = &operands;
     let a = a.activations();
     let overrides = GemmOverrides { kernel: args.kernel.clone(), split: args.split };
@@ -98,7 +98,7 @@ fn multiply<F: BlockFormat>(
     let expected = expected.map_or_else(|| reference(&a, b, &options), Ok)?;
     let verification = result.verify(&expected);
     let verified = verification.passed();
-    if let (true, Some(path)) = (verified, &args.out) {
+    if let (true, Some(path)) = (verified, &args.results.out) {
         write_result(path, &result, shape)?;
     }
     drop(progress);
