@@ -7,6 +7,7 @@
 //! | linear scales | the tensor core wants the 128x4 layout | the same scales in it, zeros in the padding |
 //! | 128x4 scales, ragged | the padding may hold anything | a copy with zeros in the padding |
 
+use crate::divisor::Divisor;
 use crate::layout::{ScaleLayout, SizeOverflow, TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
 
@@ -43,6 +44,10 @@ pub struct PrepareScales {
     pub batch: u32,
     /// 1 if `from` is in the 128x4 layout, 0 if linear.
     pub blocked: u32,
+    /// Tiles along the rows of a matrix, [`row_tiles`](Self::row_tiles).
+    pub row_tiles: Divisor,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 /// Parameter block of [`CODES_NAME`].
@@ -65,6 +70,12 @@ pub struct PrepareCodes {
 }
 
 impl PrepareScales {
+    /// 128x4 tiles along `rows` rows.
+    #[must_use]
+    pub const fn row_tiles(rows: u32) -> Divisor {
+        Divisor::nearest(rows.div_ceil(TILE_ROWS as u32))
+    }
+
     /// Words of 16 bytes that the kernel writes, one a thread.
     #[must_use]
     pub const fn words(&self) -> u64 {
@@ -82,6 +93,7 @@ impl PrepareScales {
     /// The block as the kernel's `.param` space holds it.
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        let [value, multiplier, shift] = self.row_tiles.words();
         let wide = [
             self.from,
             self.to,
@@ -89,6 +101,8 @@ impl PrepareScales {
             self.to_stride,
             self.rows as u64 | (self.blocks as u64) << 32,
             self.batch as u64 | (self.blocked as u64) << 32,
+            value as u64 | (multiplier as u64) << 32,
+            shift as u64 | (self.reserved as u64) << 32,
         ];
         words_to_bytes(&wide)
     }

@@ -75,6 +75,8 @@ impl Preparation {
             blocks: self.blocks.columns / self.blocks.format.block(),
             batch: self.blocks.batch,
             blocked: u32::from(self.layout == ScaleLayout::Blocked128x4),
+            row_tiles: PrepareScales::row_tiles(self.blocks.rows),
+            reserved: 0,
         }
     }
 

@@ -7,8 +7,8 @@ use super::schedule::Tiles;
 use super::{Work, map};
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{bulk, cluster, grid, tensor_copy};
-use fp4_formats::gemm::blackwell::STEP_BYTES;
 use fp4_formats::gemm::blackwell::config::HALF_BOX;
+use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP_BYTES};
 use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
 
 /// Indices of the maps in the parameter block.
@@ -16,7 +16,25 @@ const X_CODES: u32 = 0;
 const Y_CODES: u32 = 1;
 const X_SCALES: u32 = 2;
 /// Of 4-bit operands.
-pub const Y_SCALES: u32 = 3;
+const Y_SCALES: u32 = 3;
+
+/// Fetches the operands' maps before the first copy needs them.
+///
+/// # Safety
+/// The parameter block holds the maps of a kernel of this configuration.
+#[inline(always)]
+pub unsafe fn prefetch_maps(config: &BlackwellConfig) {
+    // SAFETY: these maps are in the parameter block; that of scales of `Y` is left out where there
+    // are none.
+    unsafe {
+        tensor_copy::prefetch_tensormap(map(X_CODES));
+        tensor_copy::prefetch_tensormap(map(Y_CODES));
+        tensor_copy::prefetch_tensormap(map(X_SCALES));
+        if config.activations.is_none() {
+            tensor_copy::prefetch_tensormap(map(Y_SCALES));
+        }
+    }
+}
 
 /// # Safety
 /// One lane of the copying warp of each CTA.

@@ -217,10 +217,9 @@ unsafe fn gemm<
     unsafe {
         if role == COPY_WARP && warp::elect() {
             control.init::<BUFFERS>(config);
-            for i in 0..RESULT + params.copied {
-                if i != copy::Y_SCALES || config.activations.is_none() {
-                    tensor_copy::prefetch_tensormap(map(i));
-                }
+            copy::prefetch_maps(config);
+            if params.copied != 0 {
+                tensor_copy::prefetch_tensormap(map(RESULT));
             }
         }
         begin(config);

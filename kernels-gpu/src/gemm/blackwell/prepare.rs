@@ -12,17 +12,27 @@ use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::blackwell::prepare::{PrepareCodes, PrepareScales, THREADS};
 use fp4_formats::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 
-/// Calls `f` with this thread's share of `0..count`, behind the kernels before.
+/// Calls `f` with this thread's share of `0..count`, behind the kernels before: with the quotient
+/// by `divisor` and the remainder of each, which are added up instead of divided.
 #[inline(always)]
-fn for_each(count: u64, mut f: impl FnMut(u64)) {
+fn for_each(count: u64, divisor: u32, mut f: impl FnMut(u64, u32)) {
     release_stream();
     follow_stream();
-    let mut i =
-        u64::from(thread::block_idx_x()) * u64::from(THREADS) + u64::from(thread::thread_idx_x());
-    let step = u64::from(thread::grid_dim_x()) * u64::from(THREADS);
+    let divisor = divisor.max(1);
+    let first = thread::block_idx_x() * THREADS + thread::thread_idx_x();
+    let step = thread::grid_dim_x() * THREADS;
+    let (quotient, mut rest) = (first / divisor, first % divisor);
+    let (quotient_step, rest_step) = (step / divisor, step % divisor);
+    let (mut i, mut quotient) = (u64::from(first), u64::from(quotient));
     while i < count {
-        f(i);
-        i += step;
+        f(quotient, rest);
+        i += u64::from(step);
+        quotient += u64::from(quotient_step);
+        rest += rest_step;
+        if rest >= divisor {
+            rest -= divisor;
+            quotient += 1;
+        }
     }
 }
 
@@ -33,14 +43,14 @@ fn for_each(count: u64, mut f: impl FnMut(u64)) {
 /// As [`PrepareScales`] says.
 #[kernel(threads = THREADS)]
 pub unsafe fn gemm_prepare_scales(p: PrepareScales) {
-    let tiles = u64::from(p.blocks.div_ceil(TILE_BLOCKS as u32));
-    let each = u64::from(p.rows.div_ceil(TILE_ROWS as u32)) * tiles * 32;
+    let tiles = p.blocks.div_ceil(TILE_BLOCKS as u32);
     let layout = if p.blocked != 0 { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
-    for_each(p.words(), |word| {
-        let (batch, word) = (word / each, word % each);
-        let (tile, lane) = (word / 32, (word % 32) as u32);
-        let row = (tile / tiles) as u32 * TILE_ROWS as u32 + lane;
-        let block = (tile % tiles) as u32 * TILE_BLOCKS as u32;
+    for_each(p.words(), tiles * 32, |row_tile, word| {
+        // Memory does not hold 2^32 rows of tiles.
+        let (batch, row_tile) = p.row_tiles.divide(row_tile as u32);
+        let (batch, tile, lane) = (u64::from(batch), word / 32, word % 32);
+        let row = row_tile * TILE_ROWS as u32 + lane;
+        let block = tile * TILE_BLOCKS as u32;
         let from = p.from + batch * p.from_stride;
         let mut words = [0; 4];
         for i in 0..4 {
@@ -54,6 +64,7 @@ pub unsafe fn gemm_prepare_scales(p: PrepareScales) {
                 }
             }
         }
+        let tile = u64::from(row_tile) * u64::from(tiles) + u64::from(tile);
         let to = p.to + batch * p.to_stride + tile * TILE_BYTES as u64 + u64::from(lane) * 16;
         // SAFETY: a word of the destination that no other thread writes.
         unsafe { memory::st_global_v4_b32(to, words) };
@@ -66,10 +77,9 @@ pub unsafe fn gemm_prepare_scales(p: PrepareScales) {
 /// As [`PrepareCodes`] says.
 #[kernel(threads = THREADS)]
 pub unsafe fn gemm_prepare_codes(p: PrepareCodes) {
-    let padded = u64::from(PrepareCodes::padded(p.row_bytes));
-    let words = padded / 16;
-    for_each(p.words(), |word| {
-        let (row, column) = (word / words, word % words * 16);
+    let padded = PrepareCodes::padded(p.row_bytes);
+    for_each(p.words(), padded / 16, |row, word| {
+        let column = u64::from(word * 16);
         let from = p.from + row * u64::from(p.row_bytes) + column;
         let mut out = [0; 4];
         // SAFETY: 8-byte pieces that begin inside the row are inside; the destination is
@@ -79,7 +89,7 @@ pub unsafe fn gemm_prepare_codes(p: PrepareCodes) {
             if column + 8 < u64::from(p.row_bytes) {
                 [out[2], out[3]] = memory::ld_global_nc_v2_b32(from + 8);
             }
-            memory::st_global_v4_b32(p.to + row * padded + column, out);
+            memory::st_global_v4_b32(p.to + row * u64::from(padded) + column, out);
         }
     });
 }

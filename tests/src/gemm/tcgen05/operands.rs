@@ -143,7 +143,7 @@ impl Product {
             let rows = u64::from(rows * batch);
             let to = memory.alloc(&format!("{name} padded"), rows * row_stride, 256).expect("room");
             let params = PrepareCodes { from: codes, to, rows, row_bytes, reserved: 0 };
-            before.push(Kernel::preparation(CODES_NAME, params.grid(), &params.to_bytes()));
+            before.push(Kernel::preparation(CODES_NAME, few(params.grid()), &params.to_bytes()));
             codes = to;
         }
         let bytes = operand.scales();
@@ -161,8 +161,10 @@ impl Product {
                 blocks: k / format.block(),
                 batch,
                 blocked: u32::from(layout == ScaleLayout::Blocked128x4),
+                row_tiles: PrepareScales::row_tiles(rows),
+                reserved: 0,
             };
-            before.push(Kernel::preparation(SCALES_NAME, params.grid(), &params.to_bytes()));
+            before.push(Kernel::preparation(SCALES_NAME, few(params.grid()), &params.to_bytes()));
             scales = to;
         }
         Placed { codes, row_stride, scales, scale_stride: each, before }
@@ -176,4 +178,9 @@ impl Product {
         let scales = scales_map(self.config, side, [rows, k, l], placed.scale_stride);
         [encode(&codes, placed.codes), encode(&scales, placed.scales)]
     }
+}
+
+/// Fewer CTAs than there are words for: threads take several, as in the largest launches.
+fn few(ctas: u32) -> u32 {
+    ctas.div_ceil(3)
 }

@@ -1,0 +1,101 @@
+//! What the PTX of the kernels must not contain, whatever they compute.
+
+use fp4_formats::arch::TensorFamily;
+use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::{Arch, Family};
+use nvfp4::kernels::KernelFiles;
+use nvfp4_tests::kernels_dir;
+
+/// The text of every module, and what it is of.
+fn modules() -> Vec<(Arch, Family, String)> {
+    let of = |arch: Arch| {
+        let files = KernelFiles::find(arch, Some(&kernels_dir())).expect("kernels are built");
+        let modules = files.manifest().modules.clone();
+        modules.into_iter().map(move |module| {
+            let text = files.ptx(&module).expect("the file is there");
+            (arch, module.family, text)
+        })
+    };
+    Arch::ALL.into_iter().flat_map(of).collect()
+}
+
+/// The entries of a module: name and instructions.
+fn entries(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
+    text.split(".visible .entry ").skip(1).map(|entry| {
+        let name = entry.split(['(', '\n']).next().expect("a name");
+        (name, entry.lines().map(str::trim).collect())
+    })
+}
+
+/// Instructions among `lines` that begin with one of `opcodes`, behind a predicate or not.
+fn found<'a>(lines: &[&'a str], opcodes: &[&str]) -> Vec<&'a str> {
+    let opcode = |line: &str| match line.strip_prefix('@') {
+        Some(guarded) => guarded.split_once(' ').map_or("", |(_, rest)| rest).trim().to_owned(),
+        None => line.to_owned(),
+    };
+    let matches = |line: &&&str| opcodes.iter().any(|prefix| opcode(line).starts_with(prefix));
+    lines.iter().filter(matches).copied().collect()
+}
+
+#[test]
+fn instructions_are_found_with_and_without_predicates() {
+    let lines = ["@%p1 call.uni f, ();", "div.u32 %r1, %r2, %r3;", "// call", "div.rn.f32 %f1;"];
+    assert_eq!(found(&lines, &["call"]), [lines[0]]);
+    assert_eq!(found(&lines, &["div.u", "rem.u"]), [lines[1]]);
+    let text = ".visible .entry a(\n\tret;\n}\n.visible .entry b()\n{\n\ttrap;\n}";
+    let names: Vec<_> =
+        entries(text).map(|(name, lines)| (name, lines.contains(&"trap;"))).collect();
+    assert_eq!(names, [("a", false), ("b", true)]);
+}
+
+/// A panic is a call of a function that traps, and reserves a stack: no kernel has one, nor any
+/// other call.
+#[test]
+fn no_kernel_panics() {
+    for (arch, family, text) in modules() {
+        let panics =
+            text.lines().filter(|line| line.contains("panic") || line.starts_with(".func"));
+        assert_eq!(panics.collect::<Vec<_>>(), [""; 0], "{arch} {family}");
+        for (name, lines) in entries(&text) {
+            assert_eq!(found(&lines, &["call", "trap"]), [""; 0], "{arch} {name}");
+        }
+    }
+}
+
+/// Each tensor map is prefetched once.
+#[test]
+fn tensor_maps_are_prefetched_once() {
+    let mut maps = Vec::new();
+    for (arch, _, text) in modules() {
+        for (name, lines) in entries(&text) {
+            let count = found(&lines, &["prefetch.tensormap"]).len();
+            // The operands' codes and scales, and the result; on sm_90a the activations.
+            let most = match arch.tensor() {
+                TensorFamily::Wgmma => 1,
+                TensorFamily::Tcgen05 => 5,
+            };
+            assert!(count <= most, "{arch} {name}: {count} maps");
+            maps.push(count);
+        }
+    }
+    assert!(maps.contains(&1) && maps.contains(&5));
+}
+
+/// No product divides integers: the host makes reciprocals of what tiles and steps are divided by.
+/// Other kernels divide when they begin, and not by tile.
+#[test]
+fn products_do_not_divide() {
+    let mut products = 0;
+    for (arch, _, text) in modules() {
+        for (name, lines) in entries(&text) {
+            let is = match arch.tensor() {
+                TensorFamily::Wgmma => hopper::CONFIGS.iter().any(|config| config.name == name),
+                TensorFamily::Tcgen05 => blackwell::CONFIGS.iter().any(|c| c.name == name),
+            };
+            let divisions = found(&lines, &["div.u", "div.s", "rem.u", "rem.s"]);
+            assert!(!is || divisions.is_empty(), "{arch} {name}: {divisions:?}");
+            products += usize::from(is);
+        }
+    }
+    assert_eq!(products, hopper::CONFIGS.len() + blackwell::CONFIGS.len());
+}
