@@ -5,10 +5,9 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::arch::{Arch, TensorFamily};
-use crate::gemm::hopper::Operand;
 use crate::gemm::{blackwell, hopper};
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
-use crate::{ceiling, gemv};
+use crate::{HalfType, ceiling, gemv};
 
 /// A family of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,14 +46,14 @@ pub enum GemmTypes {
 impl GemmTypes {
     /// Weights in `format` and activations of a 16-bit type or, with `None`, in the same format;
     /// none where there are no such kernels.
-    const fn of(format: Format, activations: Option<Operand>) -> Option<Self> {
+    const fn of(format: Format, activations: Option<HalfType>) -> Option<Self> {
         match (format, activations) {
             (Format::Nvfp4, None) => Some(Self::Nvfp4),
-            (Format::Nvfp4, Some(Operand::F16)) => Some(Self::Nvfp4F16),
-            (Format::Nvfp4, Some(Operand::Bf16)) => Some(Self::Nvfp4Bf16),
+            (Format::Nvfp4, Some(HalfType::F16)) => Some(Self::Nvfp4F16),
+            (Format::Nvfp4, Some(HalfType::Bf16)) => Some(Self::Nvfp4Bf16),
             (Format::Mxfp4, None) => Some(Self::Mxfp4),
-            (Format::Mxfp4, Some(Operand::F16)) => None,
-            (Format::Mxfp4, Some(Operand::Bf16)) => Some(Self::Mxfp4Bf16),
+            (Format::Mxfp4, Some(HalfType::F16)) => None,
+            (Format::Mxfp4, Some(HalfType::Bf16)) => Some(Self::Mxfp4Bf16),
         }
     }
 }
@@ -192,7 +191,7 @@ impl Family {
             Some((Self::Gemm(types, TileWidth::of(config.tokens)), config.name))
         });
         let blackwell = blackwell.iter().filter_map(|config| {
-            let types = GemmTypes::of(config.format, config.left)?;
+            let types = GemmTypes::of(config.format, config.activations)?;
             Some((Self::Gemm(types, TileWidth::of(config.columns)), config.name))
         });
         core::iter::once((Self::Ceiling, ceiling::NAME))

@@ -13,6 +13,32 @@ pub enum FloatType {
     F32 = 2,
 }
 
+/// A 16-bit float type: that of activations beside 4-bit weights, which are decoded to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HalfType {
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl HalfType {
+    /// The type's name in commands and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.float().name()
+    }
+
+    /// The type among all float types.
+    #[must_use]
+    pub const fn float(self) -> FloatType {
+        match self {
+            Self::F16 => FloatType::F16,
+            Self::Bf16 => FloatType::Bf16,
+        }
+    }
+}
+
 impl FloatType {
     /// Every type, for tests and tables.
     pub const ALL: [Self; 3] = [Self::F16, Self::Bf16, Self::F32];

@@ -51,7 +51,7 @@ pub use arch::{Arch, TensorFamily};
 pub use block::{BlockFormat, Mxfp4, Nvfp4};
 pub use divisor::Divisor;
 pub use family::Family;
-pub use float::FloatType;
+pub use float::{FloatType, HalfType};
 pub use layout::{ScaleLayout, SizeOverflow};
 pub use swizzle::Swizzle;
 pub use tensor_map::TensorMap;

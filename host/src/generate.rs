@@ -3,10 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::pack::{packed_len, pair};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e2m1, e4m3, ue8m0};
+use fp4_formats::{BlockFormat, HalfType, Nvfp4, ScaleLayout, e2m1, e4m3, ue8m0};
 
 use crate::error::{Error, Result, filled, reserve};
 use crate::gemm::{HalfMatrix, format_of};
@@ -167,7 +166,7 @@ impl Generator {
         self,
         name: &str,
         dims: Dims,
-        operand: Operand,
+        operand: HalfType,
         rng: &mut SplitMix64,
     ) -> Result<HalfMatrix> {
         let mut values = reserve("values", dims.elements())?;

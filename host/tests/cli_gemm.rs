@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
 use nvfp4::device::Device;
 use nvfp4::floats;
@@ -39,7 +38,7 @@ fn nvfp4(args: &[&OsStr], table: &OsStr) -> Output {
 #[derive(Clone, Copy)]
 enum Activation {
     Blocks(ScaleLayout),
-    Halves(Operand),
+    Halves(HalfType),
 }
 
 /// Operands of `[M, N, K, L]` with everything that a file can have; weights are shared where
@@ -88,7 +87,7 @@ fn operands_come_back_as_they_were_written() {
         ([2, 7, 32, 3], [blocked, blocked], true),
     ] {
         let [left, right] = layouts;
-        let halves = [Operand::F16, Operand::Bf16].map(Activation::Halves);
+        let halves = [HalfType::F16, HalfType::Bf16].map(Activation::Halves);
         for activation in [Activation::Blocks(left), halves[0], halves[1]] {
             let operands = operands::<Nvfp4>(sizes, activation, right, shared);
             write(&path, &operands).expect("written");
@@ -295,8 +294,8 @@ fn runs_in_nvfp4<F: BlockFormat>(
 fn products_are_right_and_their_launches_replay() {
     let folder = Folder::new("gemm-runs");
     let (linear, blocked) = (ScaleLayout::Linear, ScaleLayout::Blocked128x4);
-    let f16 = Activation::Halves(Operand::F16);
-    let bf16 = Activation::Halves(Operand::Bf16);
+    let f16 = Activation::Halves(HalfType::F16);
+    let bf16 = Activation::Halves(HalfType::Bf16);
     for (device, _) in compiled() {
         let blocks = operands::<Nvfp4>([5, 40, 208, 2], Activation::Blocks(blocked), linear, false);
         runs(&folder, device, &blocks, FloatType::F32);
@@ -313,7 +312,7 @@ fn products_are_right_and_their_launches_replay() {
 fn products_in_nvfp4_are_right_and_their_launches_replay() {
     let folder = Folder::new("gemm-runs-nvfp4");
     let (linear, blocked) = (ScaleLayout::Linear, ScaleLayout::Blocked128x4);
-    let f16 = Activation::Halves(Operand::F16);
+    let f16 = Activation::Halves(HalfType::F16);
     for (device, _) in compiled() {
         let blocks = operands::<Nvfp4>([5, 48, 208, 2], Activation::Blocks(blocked), linear, false);
         runs_in_nvfp4(&folder, device, &blocks, blocked, None);
@@ -350,7 +349,7 @@ fn bad_results_are_refused() {
     run("emu:h200", &["--dtype", "mxfp4"], "`mxfp4` is none of f16, bf16, f32, nvfp4");
     let operands = operands::<Nvfp4>(
         [1, 16, 16, 1],
-        Activation::Halves(Operand::F16),
+        Activation::Halves(HalfType::F16),
         ScaleLayout::Linear,
         true,
     );

@@ -7,8 +7,7 @@ use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
+use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
@@ -41,7 +40,7 @@ fn zeros<F: BlockFormat>(name: &str, [l, rows, k]: [usize; 3]) -> BlockScaled<F>
     BlockScaled::new(name, dims, Linear, codes, scales, 1.0).expect("zeros")
 }
 
-fn halves(name: &str, [l, rows, k]: [usize; 3], operand: Operand) -> HalfMatrix {
+fn halves(name: &str, [l, rows, k]: [usize; 3], operand: HalfType) -> HalfMatrix {
     let dims = Dims::new(l, rows, k).expect("dims");
     HalfMatrix::new(name, dims, operand, vec![0; 2 * l * rows * k]).expect("zeros")
 }
@@ -64,7 +63,7 @@ fn sizes_of_nothing_and_beyond_integers() {
         let machine = kernels.device().properties();
         for kind in [
             ActivationKind::Blocks { format: Format::Nvfp4, layout: Linear },
-            ActivationKind::Halves(Operand::Bf16),
+            ActivationKind::Halves(HalfType::Bf16),
         ] {
             let plan =
                 |shape| plan(shape, Format::Nvfp4, kind, arch, machine, &GemmOverrides::default());
@@ -83,7 +82,7 @@ fn sizes_of_nothing_and_beyond_integers() {
                 refused(plan(GemmShape { k, ..good }), "K", "a multiple of 16", shown);
             }
         }
-        let kind = ActivationKind::Halves(Operand::Bf16);
+        let kind = ActivationKind::Halves(HalfType::Bf16);
         let shape = GemmShape { m: 3, n: 5, k: 48, l: 1 };
         let none = GemmOverrides::default();
         let planned = plan(shape, Format::Mxfp4, kind, arch, machine, &none);
@@ -105,12 +104,12 @@ fn formats_without_a_kernel() {
         refused(planned, field, "nvfp4, as the weights", "mxfp4");
         let planned = plan(Format::Mxfp4, blocks(Format::Nvfp4));
         refused(planned, field, "mxfp4, as the weights", "nvfp4");
-        let planned = plan(Format::Mxfp4, ActivationKind::Halves(Operand::F16));
+        let planned = plan(Format::Mxfp4, ActivationKind::Halves(HalfType::F16));
         let field = "type of activations for mxfp4 weights";
         let required = "bf16, or the weights' own format";
         refused(planned, field, required, "f16");
         let weights = zeros::<Mxfp4>("w", [1, 5, 64]);
-        let kind = ActivationKind::Halves(Operand::F16);
+        let kind = ActivationKind::Halves(HalfType::F16);
         let repacked = Repacked::for_device(kernels.device(), &weights, kind);
         refused(repacked, field, required, "f16");
     });
@@ -128,15 +127,15 @@ fn operands_that_do_not_fit_each_other() {
                 refused(gemm(kernels, &a, b, options), error[0], error[1], error[2]);
                 refused(reference(&a, b, options), error[0], error[1], error[2]);
             };
-        let a = halves("x", [2, 3, 80], Operand::F16);
+        let a = halves("x", [2, 3, 80], HalfType::F16);
         both(&a, &b, &plain, ["K of `w`", "80, the K of `x`", "64"]);
         let weights =
-            Repacked::for_device(kernels.device(), &b, ActivationKind::Halves(Operand::F16))
+            Repacked::for_device(kernels.device(), &b, ActivationKind::Halves(HalfType::F16))
                 .expect("repacked");
         let run = GemmRun::new(kernels, &Activations::<Nvfp4>::Halves(&a), &weights, &plain);
         refused(run, "K of `x`", "64, the weights' K", "80");
 
-        let a = halves("x", [2, 3, 64], Operand::F16);
+        let a = halves("x", [2, 3, 64], HalfType::F16);
         let three = zeros::<Nvfp4>("w", [3, 32, 64]);
         both(&a, &three, &plain, ["batch of `w`", "1 or 2, the batch of `x`", "3"]);
         let short = |len: usize| Some(vec![1.0; len]);
@@ -148,9 +147,9 @@ fn operands_that_do_not_fit_each_other() {
         both(&a, &b, &options, ["length of the bias", "N = 32", "0"]);
 
         let dims = Dims::new(2, 3, 64).expect("dims");
-        let bytes = HalfMatrix::new("x", dims, Operand::F16, vec![0; 767]);
+        let bytes = HalfMatrix::new("x", dims, HalfType::F16, vec![0; 767]);
         refused(bytes, "bytes of `x`", "2 x 384 elements", "767");
-        let values = HalfMatrix::round("x", dims, Operand::Bf16, &[0.0; 385]);
+        let values = HalfMatrix::round("x", dims, HalfType::Bf16, &[0.0; 385]);
         refused(values, "bytes of `x`", "2 x 384 elements", "770");
     });
 }
@@ -158,7 +157,7 @@ fn operands_that_do_not_fit_each_other() {
 #[test]
 fn results_and_scalars() {
     on_machines("refused-results", |kernels, _| {
-        let (a, b) = (halves("x", [1, 3, 64], Operand::F16), zeros::<Nvfp4>("w", [1, 40, 64]));
+        let (a, b) = (halves("x", [1, 3, 64], HalfType::F16), zeros::<Nvfp4>("w", [1, 40, 64]));
         let run =
             |options: &GemmOptions| gemm(kernels, &Activations::<Nvfp4>::Halves(&a), &b, options);
         let output = Output::Nvfp4 { scale: 1.0, layout: Blocked128x4 };
@@ -228,7 +227,7 @@ fn buffer(kernels: &Kernels, bytes: usize) -> DeviceBuffer {
 }
 
 const BLOCKS: ActivationKind = ActivationKind::Blocks { format: Format::Nvfp4, layout: Linear };
-const HALVES: ActivationKind = ActivationKind::Halves(Operand::F16);
+const HALVES: ActivationKind = ActivationKind::Halves(HalfType::F16);
 
 #[test]
 fn activations_that_were_not_planned_for() {
@@ -345,7 +344,7 @@ fn weights_that_were_not_planned_for() {
         refused(gemm, "M", LONGEST, "0");
         // The other machine's kernels take others.
         if arch.tensor() == TensorFamily::Wgmma {
-            let bf16 = ActivationKind::Halves(Operand::Bf16);
+            let bf16 = ActivationKind::Halves(HalfType::Bf16);
             let gemm = Gemm::new(kernels, &planned.weights, [2, 3], bf16, 1.0, &options);
             let required = "f16, which the weights were repacked for";
             refused(gemm, "type of activations", required, "bf16");

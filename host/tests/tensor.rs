@@ -1,7 +1,6 @@
 //! Construction of block-scaled tensors: what is checked, and what the errors say.
 
-use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
+use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
 use nvfp4::error::{Error, Position, Result};
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
@@ -128,7 +127,7 @@ fn exact_rows_have_signatures() {
     distinct("mxfp4", magnitudes(x.codes(), 32));
     // Signs and the codes after the signature stay random.
     assert!((0..=255).all(|byte: u8| x.codes().contains(&byte)));
-    for operand in [Operand::F16, Operand::Bf16] {
+    for operand in [HalfType::F16, HalfType::Bf16] {
         let x = generator.halves("a", shape, operand, &mut rng).expect("small");
         distinct(operand.name(), x.bytes().chunks(64).map(|row| row[..16].to_vec()).collect());
     }

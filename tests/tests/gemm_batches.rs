@@ -148,9 +148,9 @@ fn every_kernel() {
         check(case, config.name, &h200);
     }
     for config in &blackwell::CONFIGS {
-        let activations = config.left.map_or(LINEAR, ActivationType::Halves);
+        let activations = config.activations.map_or(LINEAR, ActivationType::Halves);
         // A part of K and a bit for each CTA that shares a tile.
-        let k = (config.step() * config.splits) as usize + 32;
+        let k = (config.step() * config.k_parts()) as usize + 32;
         for [m, n] in [[67, 40], [5, 200]] {
             let case = case([m, n, k, 2], activations).format(config.format);
             check(case, config.name, &b200);

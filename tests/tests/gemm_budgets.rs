@@ -147,9 +147,9 @@ fn plans_state_what_is_copied() {
         let blackwells = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
         let blackwells = blackwells.map(|config| {
             let tile = [config.rows(), config.columns];
-            let operand = config.left.unwrap_or(hopper::Operand::F16);
-            let k = config.step() * (config.splits + 1) + 16;
-            (config.name, tile, operand, config.left.is_some(), config.split(), k)
+            let operand = config.activations.unwrap_or(fp4_formats::HalfType::F16);
+            let k = config.step() * (config.k_parts() + 1) + 16;
+            (config.name, tile, operand, config.activations.is_some(), config.split, k)
         });
         let all: Vec<_> = match arch.tensor() {
             TensorFamily::Wgmma => hoppers.collect(),
@@ -217,11 +217,11 @@ fn few_more_tiles_than_clusters()
         let sms = (3 * config.cluster()).max(8);
         let resident = sms / config.cluster();
         let kernels = emulated_on(Gpu { sms, ..b200() }, Schedule::Eager);
-        let k = (6 * config.step() * config.splits) as usize;
+        let k = (6 * config.step() * config.k_parts()) as usize;
         let mut case = Case::new([16, 64, k, resident as usize + 2]);
         case.layout = Blocked128x4;
-        case.activations = config.left.map_or(BLOCKED, ActivationType::Halves);
-        let result = case.kernel(config.name, config.split()).product(&kernels);
+        case.activations = config.activations.map_or(BLOCKED, ActivationType::Halves);
+        let result = case.kernel(config.name, config.split).product(&kernels);
         let clusters = [result.plan.grid[0] / result.plan.cluster, result.plan.cluster];
         assert_eq!(clusters, [resident + 2, config.cluster()], "{}", result.plan);
         (config, resident, result)
@@ -236,7 +236,7 @@ fn only_sums_are_released_for_the_cluster() {
     for (config, resident, result) in few_more_tiles_than_clusters() {
         let warps = (resident + 2) * config.cluster() * STORE_WARPS;
         let found = counters(&result).asynchronous.cluster_releases;
-        assert_eq!(found, u64::from(warps * (config.splits - 1)), "{}", config.name);
+        assert_eq!(found, u64::from(warps * (config.k_parts() - 1)), "{}", config.name);
     }
 }
 

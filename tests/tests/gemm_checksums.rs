@@ -5,10 +5,9 @@
 
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
+use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{GemmOptions, GemmOverrides, GemmResult, Output, gemm};
 use nvfp4::generate::Generator;
@@ -164,20 +163,20 @@ impl Tile {
 }
 
 /// The activations that sm_90a's kernels for weights in `format` decoded to `operand` take.
-fn decoded_to(format: Format, operand: Operand) -> &'static [ActivationType] {
+fn decoded_to(format: Format, operand: HalfType) -> &'static [ActivationType] {
     match (format, operand) {
-        (Format::Nvfp4, Operand::F16) => &[
-            ActivationType::Halves(Operand::F16),
+        (Format::Nvfp4, HalfType::F16) => &[
+            ActivationType::Halves(HalfType::F16),
             ActivationType::Blocks(Linear),
             ActivationType::Blocks(Blocked128x4),
         ],
-        (Format::Mxfp4, Operand::Bf16) => &[
-            ActivationType::Halves(Operand::Bf16),
+        (Format::Mxfp4, HalfType::Bf16) => &[
+            ActivationType::Halves(HalfType::Bf16),
             ActivationType::Blocks(Blocked128x4),
             ActivationType::Blocks(Linear),
         ],
-        (Format::Nvfp4, Operand::Bf16) => &[ActivationType::Halves(Operand::Bf16)],
-        (Format::Mxfp4, Operand::F16) => &[],
+        (Format::Nvfp4, HalfType::Bf16) => &[ActivationType::Halves(HalfType::Bf16)],
+        (Format::Mxfp4, HalfType::F16) => &[],
     }
 }
 
@@ -252,24 +251,24 @@ fn sm_100a() {
             kernel: config.name,
             format: config.format,
             sizes: [config.rows(), config.cluster_columns()].map(|size| size as usize),
-            multiplying: config.pair,
-            multicast: config.share,
+            multiplying: config.cta_group,
+            multicast: config.multicast,
         };
-        let all: &[ActivationType] = match config.left {
-            Some(Operand::F16) => &[ActivationType::Halves(Operand::F16)],
-            Some(Operand::Bf16) => &[ActivationType::Halves(Operand::Bf16)],
+        let all: &[ActivationType] = match config.activations {
+            Some(HalfType::F16) => &[ActivationType::Halves(HalfType::F16)],
+            Some(HalfType::Bf16) => &[ActivationType::Halves(HalfType::Bf16)],
             None => &[ActivationType::Blocks(Linear), ActivationType::Blocks(Blocked128x4)],
         };
         let [rows, columns] = tile.sizes;
         let overrides =
-            GemmOverrides { kernel: Some(tile.kernel.into()), split: Some(config.split()) };
-        let k = ragged_k(config.step(), config.splits.max(2));
+            GemmOverrides { kernel: Some(tile.kernel.into()), split: Some(config.split) };
+        let k = ragged_k(config.step(), config.k_parts().max(2));
         let mut add = |kernels, i: usize, variant, [m, n, l]: [usize; 3]| {
             let shape = GemmShape { m, n, k, l };
             let (activations, overrides) = (all[i % all.len()], overrides.clone());
             let product =
                 Product { kernels, format: tile.format, activations, shape, variant, overrides };
-            product.add(&mut sums, |result| tile.key(config.split(), result));
+            product.add(&mut sums, |result| tile.key(config.split, result));
         };
         add(&whole, at, &VARIANTS[at % VARIANTS.len()], [columns, rows, 1]);
         for (i, variant) in VARIANTS.iter().enumerate() {
@@ -291,9 +290,9 @@ fn as_planned() {
     for kernels in [machine(Gpu::h200(), 132), machine(nvfp4_tests::b200(), 148)] {
         let mut i = 0;
         for (format, operand) in [
-            (Format::Nvfp4, Operand::F16),
-            (Format::Nvfp4, Operand::Bf16),
-            (Format::Mxfp4, Operand::Bf16),
+            (Format::Nvfp4, HalfType::F16),
+            (Format::Nvfp4, HalfType::Bf16),
+            (Format::Mxfp4, HalfType::Bf16),
         ] {
             for &activations in decoded_to(format, operand) {
                 for [m, n, l] in [[1usize, 512, 1], [16, 1000, 1], [70, 320, 3], [200, 520, 1]] {

@@ -26,8 +26,8 @@ fn the_product_waits_for_its_activations() {
         "gemm_nvfp4_256x64",
         "gemm_nvfp4_128x128_split4",
         "gemm_nvfp4_256x64_split2",
-        "gemm_nvfp4_128x256_share2",
-        "gemm_nvfp4_256x128_share2",
+        "gemm_nvfp4_128x256_multicast2",
+        "gemm_nvfp4_256x128_multicast2",
     ] {
         for swapped in [false, true] {
             for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(seed)] {

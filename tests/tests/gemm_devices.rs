@@ -7,9 +7,9 @@ use fp4_formats::gemm::Split;
 use std::collections::BTreeSet;
 
 use fp4_formats::gemm::hopper::config::K_STEP;
-use fp4_formats::gemm::hopper::{CONFIGS, HopperConfig, Operand, Scheme};
+use fp4_formats::gemm::hopper::{CONFIGS, HopperConfig, Scheme};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, HalfType, Nvfp4, ScaleLayout};
 use nvfp4::gemm::GemmOverrides;
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
@@ -114,7 +114,7 @@ impl Dealer {
         let result = self.results.deal(rng);
         let n =
             if let ResultKind::Nvfp4(_) = result { n.next_multiple_of(Nvfp4::BLOCK) } else { n };
-        let only_halves = (format, operand) == (Format::Nvfp4, Operand::Bf16);
+        let only_halves = (format, operand) == (Format::Nvfp4, HalfType::Bf16);
         let activations = if only_halves || self.halves.deal(rng) {
             ActivationType::Halves(operand)
         } else {

@@ -2,9 +2,8 @@
 //! give their own results, all others are typed errors. On both emulated machines.
 
 use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error::Error;
@@ -240,7 +239,7 @@ fn weights_of_other_sizes_and_orders_are_refused() {
         };
         assert_eq!(launch("another format", &mxfp4), order(found));
         if on_hopper {
-            let bf16 = upload(kernels, &b, ActivationKind::Halves(Operand::Bf16));
+            let bf16 = upload(kernels, &b, ActivationKind::Halves(HalfType::Bf16));
             let found = "nvfp4 in the order of wgmma for bf16 activations";
             assert_eq!(launch("for other activations", &bf16), order(found));
         }
@@ -339,7 +338,7 @@ fn halves_and_floats_must_fit_and_be_on_the_device() {
         let device = kernels.device();
         let (name, other) =
             (&device.choice().device, emulated(&device.choice().device, Schedule::Eager));
-        let kind = ActivationKind::Halves(Operand::Bf16);
+        let kind = ActivationKind::Halves(HalfType::Bf16);
         let weights = upload(&kernels, &blocks::<Nvfp4>(1, N, 1.0), kind);
         let gemm = Gemm::new(&kernels, &weights, [1, M], kind, 1.0, &options()).expect("planned");
         let launch = |input: &DeviceBuffer, out: &DeviceBuffer| {

@@ -176,7 +176,7 @@ fn blackwell(
 ) -> Experiment {
     let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
     let gpu = Gpu { sms: 8, ..nvfp4_tests::b200() };
-    let case = case(kernel, config.split(), shape, BLOCKED, result);
+    let case = case(kernel, config.split, shape, BLOCKED, result);
     let mut experiment = experiment(&case, &gpu);
     // Beside a cluster there is room for the kernel before, or for another cluster.
     experiment.gpu.sms = 2 * config.cluster();
@@ -206,7 +206,7 @@ fn blackwell_tiles() {
 /// Pairs of CTAs that share rows by multicast.
 #[test]
 fn blackwell_pairs_and_shares() {
-    let kernel = "gemm_nvfp4_256x128_share2";
+    let kernel = "gemm_nvfp4_256x128_multicast2";
     check(&[
         blackwell(kernel, FLOATS, [500, 500, 1008], true),
         blackwell(kernel, BLOCKS, [500, 1008, 512], true),

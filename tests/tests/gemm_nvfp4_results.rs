@@ -72,14 +72,14 @@ fn every_configuration() {
     let b200 = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
     for (index, config) in blackwell::CONFIGS.iter().enumerate() {
         // Of few tokens and of few columns, so that both orientations are chosen.
-        let k = (config.step() * (config.splits + 1) + 192) as usize;
+        let k = (config.step() * (config.k_parts() + 1) + 192) as usize;
         for [m, n] in [[9, config.rows() as usize + 48], [config.rows() as usize + 9, 80]] {
             let layout = ScaleLayout::ALL[(index + m) % 2];
             let mut case = Case::new([m, n, k, 1])
                 .format(config.format)
                 .result(ResultKind::Nvfp4(layout))
-                .kernel(config.name, config.split());
-            if let Some(operand) = config.left {
+                .kernel(config.name, config.split);
+            if let Some(operand) = config.activations {
                 case.activations = ActivationType::Halves(operand);
             }
             case.generator = Generator::FullRange;

@@ -1,10 +1,9 @@
 //! Results of the GEMM on the emulated machines, against the f64 oracle.
 
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, e2m1, pack};
+use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout, e2m1, pack};
 use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, HalfMatrix, gemm};
 use nvfp4::generate::Generator;
 use nvfp4::tensor::{BlockScaled, Dims};
@@ -44,9 +43,9 @@ fn every_configuration_of_sm_100a() {
         for shared in [false, true] {
             for (at, result) in [RESULTS[i % 3], RESULTS[3 + i % 2]].into_iter().enumerate() {
                 let (m, n) = ([3, 33, 70][i % 3], [16, 80, 208][i / 3 % 3]);
-                let k = (config.step() * config.splits) as usize + 32;
+                let k = (config.step() * config.k_parts()) as usize + 32;
                 let mut case = Case::new([m, n, k, 2 + i % 2]).format(config.format);
-                case.activations = match config.left {
+                case.activations = match config.activations {
                     Some(operand) => ActivationType::Halves(operand),
                     None => ActivationType::Blocks(ScaleLayout::ALL[i / 2 % 2]),
                 };
@@ -57,7 +56,7 @@ fn every_configuration_of_sm_100a() {
                 case.alpha = -0.75;
                 case.vectors = [i.is_multiple_of(2), i.is_multiple_of(3), shared];
                 case.result = result;
-                let case = case.kernel(config.name, config.split());
+                let case = case.kernel(config.name, config.split);
                 case.check(&machines[(i + 2 * at + usize::from(shared)) % 5]);
             }
         }
@@ -198,9 +197,9 @@ fn halves_as_planned_on_sm_100a() {
         let kernels = emulated(DEVICES[1], schedule);
         for sizes in [[1, 300, 1040, 1], [70, 200, 272, 2], [33, 1000, 4096, 1]] {
             for (format, operand) in [
-                (Format::Nvfp4, Operand::F16),
-                (Format::Nvfp4, Operand::Bf16),
-                (Format::Mxfp4, Operand::Bf16),
+                (Format::Nvfp4, HalfType::F16),
+                (Format::Nvfp4, HalfType::Bf16),
+                (Format::Mxfp4, HalfType::Bf16),
             ] {
                 let mut case = Case::new(sizes).format(format);
                 case.activations = ActivationType::Halves(operand);
@@ -242,13 +241,13 @@ fn results_do_not_depend_on_timing() {
 #[test]
 fn every_code_with_every_scale() {
     for device in DEVICES {
-        every_code::<Nvfp4>(device, &[Operand::F16, Operand::Bf16], 0x38);
-        every_code::<Mxfp4>(device, &[Operand::Bf16], 127);
+        every_code::<Nvfp4>(device, &[HalfType::F16, HalfType::Bf16], 0x38);
+        every_code::<Mxfp4>(device, &[HalfType::Bf16], 127);
     }
 }
 
 /// `one` is the scale of value 1.
-fn every_code<F: BlockFormat>(device: &str, operands: &[Operand], one: u8) {
+fn every_code<F: BlockFormat>(device: &str, operands: &[HalfType], one: u8) {
     let kernels = emulated(device, Schedule::Eager);
     let scales: Vec<u8> = (0..=255).filter(|&byte| F::scale_is_valid(byte)).collect();
     let (rows, k) = (scales.len(), F::BLOCK);

@@ -12,9 +12,9 @@ use ptx_emu::Schedule;
 /// pairs, splits, shares, 16-bit activations.
 const NAMES: [&str; 10] = [
     "gemm_nvfp4_128x64",
-    "gemm_nvfp4_128x256_share2",
-    "gemm_mxfp4_256x256_share2",
-    "gemm_nvfp4_256x128_share2",
+    "gemm_nvfp4_128x256_multicast2",
+    "gemm_mxfp4_256x256_multicast2",
+    "gemm_nvfp4_256x128_multicast2",
     "gemm_nvfp4_128x64_split2",
     "gemm_nvfp4_128x128_split4",
     "gemm_nvfp4_256x64_split4",
@@ -32,7 +32,7 @@ fn both_ways_give_the_same_bits() {
         for output in FLOATS {
             for swapped in [false, true] {
                 let config = config(name);
-                let k = config.step() * config.splits + 32;
+                let k = config.step() * config.k_parts() + 32;
                 // The first row and the last column of the last tile.
                 let (m, n) = (config.rows() + 1, config.cluster_columns() - 8);
                 let [m, n] = if swapped { [n - 3, m + 7] } else { [m, n] };
@@ -70,7 +70,7 @@ fn whole_sectors_and_no_bank_conflicts() {
         let m = 2 * config.rows();
         let n = 2 * config.cluster_columns();
         let [m, n] = if swapped { [n, m] } else { [m, n] };
-        let mut product = Product::new(config, [m, n, config.step() * config.splits, 1]);
+        let mut product = Product::new(config, [m, n, config.step() * config.k_parts(), 1]);
         (product.swapped, product.direct) = (swapped, direct);
         product.case.result = output.into();
         let counters = product.check().counters;
@@ -81,13 +81,13 @@ fn whole_sectors_and_no_bank_conflicts() {
         let config = config(name);
         for output in FLOATS {
             for swapped in [false, true] {
-                if config.left.is_some() && !swapped {
+                if config.activations.is_some() && !swapped {
                     continue;
                 }
                 let (counters, sectors, what) = run(config, swapped, output, false);
                 assert_eq!(counters.global.sectors_written, sectors, "{what}");
                 let conflicts = counters.shared_wavefronts - counters.shared_wavefronts_ideal;
-                let others = if config.left.is_some() {
+                let others = if config.activations.is_some() {
                     let (direct, _, _) = run(config, swapped, output, true);
                     direct.shared_wavefronts - direct.shared_wavefronts_ideal
                 } else {
@@ -96,7 +96,7 @@ fn whole_sectors_and_no_bank_conflicts() {
                 assert_eq!(conflicts, others, "{what}");
             }
         }
-        if config.left.is_none() {
+        if config.activations.is_none() {
             let (counters, sectors, what) = run(config, false, FloatType::F16, true);
             assert_eq!(counters.global.sectors_written, 2 * sectors, "{what}");
         }

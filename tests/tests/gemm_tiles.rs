@@ -31,7 +31,7 @@ fn whole_tiles() {
 fn every_configuration() {
     for (at, config) in CONFIGS.iter().enumerate() {
         for i in 0..4 {
-            let k = config.step() * (config.splits + 1) + 192;
+            let k = config.step() * (config.k_parts() + 1) + 192;
             let sizes = [config.rows() + 40, config.cluster_columns() + 24, k, 1];
             let mut product = Product::new(config, sizes);
             if i % 2 == 1 {
@@ -91,13 +91,13 @@ fn ragged_shapes() {
 #[test]
 fn ragged_halves() {
     let mut i = 0;
-    for config in CONFIGS.iter().filter(|config| config.left.is_some()) {
+    for config in CONFIGS.iter().filter(|config| config.activations.is_some()) {
         let (step, block) = (config.step(), config.format.block());
         let tiles = [
-            [1, 7, step * (config.splits - 1) + block],
-            [config.columns - 1, 72, step * config.splits - block],
-            [config.columns + 5, config.rows() + 9, step * config.splits + 3 * block],
-            [7, 2 * config.rows() - 40, step * (config.splits + 1) + 96],
+            [1, 7, step * (config.k_parts() - 1) + block],
+            [config.columns - 1, 72, step * config.k_parts() - block],
+            [config.columns + 5, config.rows() + 9, step * config.k_parts() + 3 * block],
+            [7, 2 * config.rows() - 40, step * (config.k_parts() + 1) + 96],
         ];
         for ([m, n, k], result) in tiles.iter().flat_map(|&tile| FLOATS.map(|r| (tile, r))) {
             let sizes = [m, n, k, 1 + i as u32 / 2 % 3];
@@ -129,7 +129,7 @@ fn results_in_nvfp4() {
         let tiles = [config.rows() + 40, config.cluster_columns() + 16];
         let shapes = [tiles, [config.columns, 272], [config.columns + 3, 80], [1, 16], [129, 48]];
         for [m, n] in shapes {
-            let k = config.step() * config.splits + 64;
+            let k = config.step() * config.k_parts() + 64;
             let mut product = Product::new(config, [m, n, k, 1 + i as u32 / 4 % 3]);
             if i % 3 / 2 == 0 {
                 product = product.full_range();
@@ -152,7 +152,7 @@ fn results_in_nvfp4() {
 fn every_length_of_k() {
     for name in [
         "gemm_nvfp4_128x64",
-        "gemm_mxfp4_128x256_share2",
+        "gemm_mxfp4_128x256_multicast2",
         "gemm_nvfp4_f16_128x64",
         "gemm_nvfp4_bf16_128x64",
         "gemm_mxfp4_bf16_128x64",
@@ -176,16 +176,16 @@ fn every_length_of_k() {
 #[test]
 fn random_schedules() {
     for name in [
-        "gemm_nvfp4_128x256_share2",
+        "gemm_nvfp4_128x256_multicast2",
         "gemm_mxfp4_256x64",
-        "gemm_nvfp4_256x256_share2",
+        "gemm_nvfp4_256x256_multicast2",
         "gemm_nvfp4_128x128_split4",
         "gemm_nvfp4_f16_128x64",
         "gemm_nvfp4_bf16_256x256",
         "gemm_mxfp4_bf16_256x128",
     ] {
         let config = config(name);
-        let k = config.step() * (2 * config.splits + 1);
+        let k = config.step() * (2 * config.k_parts() + 1);
         for seed in 0..12 {
             let sizes = [config.rows() + 1, config.columns * 3, k, 1];
             let mut product = Product::new(config, sizes);

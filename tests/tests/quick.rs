@@ -62,17 +62,18 @@ fn gemm_of_sm_90a() {
 /// pair, with K split, with multicast.
 #[test]
 fn gemm_of_sm_100a() {
-    let kinds =
-        first_of_each(&blackwell::CONFIGS, |c| (c.format, c.left, c.pair, c.splits > 1, c.share));
+    let kinds = first_of_each(&blackwell::CONFIGS, |c| {
+        (c.format, c.activations, c.cta_group, c.k_parts() > 1, c.multicast)
+    });
     assert!(kinds.len() > 15, "{}", kinds.len());
     for schedule in schedules() {
         let kernels = emulated(DEVICES[1], schedule);
         for (i, config) in kinds.iter().enumerate() {
-            let k = (config.step() * config.splits) as usize + 32;
+            let k = (config.step() * config.k_parts()) as usize + 32;
             let mut case = Case::new([9, config.rows() as usize + 80, k, 1])
                 .format(config.format)
-                .kernel(config.name, config.split());
-            if let Some(operand) = config.left {
+                .kernel(config.name, config.split);
+            if let Some(operand) = config.activations {
                 case.activations = ActivationType::Halves(operand);
             }
             if i % 3 == 0 {

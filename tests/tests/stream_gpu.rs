@@ -12,10 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_lazy::raw;
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::recipe::Nvfp4Recipe;
-use fp4_formats::{FloatType, Nvfp4, ScaleLayout};
+use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::checkpoint::Blocks;
 use nvfp4::device::{Device, DeviceRequest, Kernels};
@@ -57,7 +56,7 @@ struct Layer {
 
 const FP4: ActivationKind =
     ActivationKind::Blocks { format: Format::Nvfp4, layout: ScaleLayout::Linear };
-const BF16: ActivationKind = ActivationKind::Halves(Operand::Bf16);
+const BF16: ActivationKind = ActivationKind::Halves(HalfType::Bf16);
 
 impl Layer {
     /// `memory` gives a buffer of a name and so many bytes.
@@ -124,7 +123,7 @@ impl Layer {
         let mut rng = SplitMix64::new(seed);
         let values: Vec<f32> = (0..m * k).map(|_| rng.normal() as f32).collect();
         let dims = Dims::new(1, m, k).expect("dims");
-        HalfMatrix::round("x", dims, Operand::Bf16, &values).expect("fits")
+        HalfMatrix::round("x", dims, HalfType::Bf16, &values).expect("fits")
     }
 
     /// Compares quantised activations and both results with the CPU's, and forgets the results.

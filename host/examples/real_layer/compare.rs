@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{FloatType, ScaleLayout};
+use fp4_formats::{FloatType, HalfType, ScaleLayout};
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::Kernels;
 use nvfp4::error::Result;
@@ -56,7 +55,7 @@ pub fn compare(kernels: &Kernels, model: &Checkpoint, tokens: usize) -> Result<V
     let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
     let b = quantize("weight", &weight, Dims::new(1, n, k)?, scale, layout)?;
     let dims = Dims::new(1, tokens, k)?;
-    let halves = HalfMatrix::round("input", dims, Operand::Bf16, &input)?;
+    let halves = HalfMatrix::round("input", dims, HalfType::Bf16, &input)?;
     let blocks = quantize("input", &input, dims, scale, layout)?;
     let options =
         GemmOptions { output: FloatType::F32.into(), bias: Some(bias), ..GemmOptions::default() };

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, ScaleLayout};
 use serde::Serialize;
 
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets, microseconds};
@@ -33,7 +32,7 @@ pub enum ActivationInput {
     #[default]
     Fp4,
     /// 16-bit floats (W4A16).
-    Halves(Operand),
+    Halves(HalfType),
 }
 
 impl FromStr for ActivationInput {
@@ -42,8 +41,8 @@ impl FromStr for ActivationInput {
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "fp4" => Ok(Self::Fp4),
-            "f16" => Ok(Self::Halves(Operand::F16)),
-            "bf16" => Ok(Self::Halves(Operand::Bf16)),
+            "f16" => Ok(Self::Halves(HalfType::F16)),
+            "bf16" => Ok(Self::Halves(HalfType::Bf16)),
             _ => Err(Error::shape("activations", "fp4, f16 or bf16", text)),
         }
     }

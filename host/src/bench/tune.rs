@@ -144,9 +144,8 @@ mod tests {
     use super::*;
     use crate::gemm::{ActivationKind, Candidate};
     use crate::quantize::Format;
-    use fp4_formats::FloatType;
     use fp4_formats::gemm::Split;
-    use fp4_formats::gemm::hopper::Operand;
+    use fp4_formats::{FloatType, HalfType};
     use proptest::prelude::*;
 
     /// Number `ctas` of the candidates.
@@ -160,7 +159,7 @@ mod tests {
     }
 
     fn problem() -> TuneProblem {
-        let activations = ActivationKind::Halves(Operand::F16);
+        let activations = ActivationKind::Halves(HalfType::F16);
         let (format, output) = (Format::Nvfp4, FloatType::F16.into());
         TuneProblem { format, activations, output, shape: GemmShape::of(1, 8, 16) }
     }

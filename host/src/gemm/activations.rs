@@ -1,8 +1,7 @@
 //! The activations of a GEMM: block-scaled, or 16-bit floats.
 
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, ScaleLayout};
+use fp4_formats::{BlockFormat, HalfType, ScaleLayout};
 use half::{bf16, f16};
 
 use super::format_of;
@@ -14,7 +13,7 @@ use crate::tensor::{BlockScaled, Dims};
 pub struct HalfMatrix {
     name: String,
     dims: Dims,
-    operand: Operand,
+    operand: HalfType,
     bytes: Vec<u8>,
 }
 
@@ -26,7 +25,7 @@ impl HalfMatrix {
     pub fn new(
         name: impl Into<String>,
         dims: Dims,
-        operand: Operand,
+        operand: HalfType,
         bytes: Vec<u8>,
     ) -> Result<Self> {
         let name = name.into();
@@ -49,15 +48,15 @@ impl HalfMatrix {
     pub fn round(
         name: impl Into<String>,
         dims: Dims,
-        operand: Operand,
+        operand: HalfType,
         values: &[f32],
     ) -> Result<Self> {
         let mut bytes = reserve("16-bit matrix", values.len().saturating_mul(2))?;
         match operand {
-            Operand::F16 => {
+            HalfType::F16 => {
                 bytes.extend(values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()));
             }
-            Operand::Bf16 => {
+            HalfType::Bf16 => {
                 bytes.extend(values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()));
             }
         }
@@ -78,7 +77,7 @@ impl HalfMatrix {
 
     /// Type of the elements.
     #[must_use]
-    pub fn operand(&self) -> Operand {
+    pub fn operand(&self) -> HalfType {
         self.operand
     }
 
@@ -93,8 +92,8 @@ impl HalfMatrix {
         let cols = self.dims.cols();
         let (elements, _) = self.bytes[row * cols * 2..][..cols * 2].as_chunks();
         elements.iter().map(|&bytes| match self.operand {
-            Operand::F16 => f16::from_le_bytes(bytes).to_f64(),
-            Operand::Bf16 => bf16::from_le_bytes(bytes).to_f64(),
+            HalfType::F16 => f16::from_le_bytes(bytes).to_f64(),
+            HalfType::Bf16 => bf16::from_le_bytes(bytes).to_f64(),
         })
     }
 }
@@ -159,16 +158,16 @@ pub enum ActivationKind {
         layout: ScaleLayout,
     },
     /// 16-bit floats.
-    Halves(Operand),
+    Halves(HalfType),
 }
 
 impl ActivationKind {
     /// The type in which the product takes them: block-scaled ones are decoded exactly.
     #[must_use]
-    pub fn operand(self) -> Operand {
+    pub fn operand(self) -> HalfType {
         match self {
-            Self::Blocks { format: Format::Nvfp4, .. } => Operand::F16,
-            Self::Blocks { format: Format::Mxfp4, .. } => Operand::Bf16,
+            Self::Blocks { format: Format::Nvfp4, .. } => HalfType::F16,
+            Self::Blocks { format: Format::Mxfp4, .. } => HalfType::Bf16,
             Self::Halves(operand) => operand,
         }
     }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use fp4_formats::BlockFormat;
 use fp4_formats::gemm::Problem;
-use fp4_formats::gemm::hopper::{Operand, Scheme};
+use fp4_formats::gemm::hopper::Scheme;
 use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, HalfType};
 
 use super::{ActivationKind, Activations, GemmOptions};
 use crate::device::MAX_GRID_Y;
@@ -101,7 +101,7 @@ pub(super) fn formats(format: Format, kind: ActivationKind) -> Result<Scheme> {
 ///
 /// # Errors
 /// [`Error::Shape`] where there is none.
-pub(super) fn scheme(format: Format, operand: Operand) -> Result<Scheme> {
+pub(super) fn scheme(format: Format, operand: HalfType) -> Result<Scheme> {
     let wanted = Scheme { format, operand };
     if Scheme::ALL.contains(&wanted) {
         return Ok(wanted);

@@ -225,7 +225,7 @@ impl fmt::Display for GemmPlan {
 ///
 /// ```
 /// use fp4_formats::Arch;
-/// use fp4_formats::gemm::hopper::Operand;
+/// use fp4_formats::HalfType;
 /// use nvfp4::device::DeviceProperties;
 /// use nvfp4::gemm::{ActivationKind, GemmOverrides, plan};
 /// use nvfp4::quantize::Format;
@@ -233,7 +233,7 @@ impl fmt::Display for GemmPlan {
 ///
 /// # fn main() -> nvfp4::error::Result<()> {
 /// let h200 = DeviceProperties { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
-/// let (shape, kind) = (GemmShape::of(128, 7168, 2048), ActivationKind::Halves(Operand::Bf16));
+/// let (shape, kind) = (GemmShape::of(128, 7168, 2048), ActivationKind::Halves(HalfType::Bf16));
 /// let plan = plan(shape, Format::Nvfp4, kind, Arch::Sm90a, h200, &GemmOverrides::default())?;
 /// println!("{plan}\n{}", plan.explain());
 /// assert!(plan.candidates.len() > 1 && plan.before.is_empty());

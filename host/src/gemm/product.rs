@@ -23,7 +23,7 @@ use crate::tensor::Dims;
 /// use std::path::Path;
 ///
 /// use fp4_formats::ScaleLayout;
-/// use fp4_formats::gemm::hopper::Operand;
+/// use fp4_formats::HalfType;
 /// use nvfp4::buffer::DeviceBuffer;
 /// use nvfp4::device::{Device, DeviceRequest};
 /// use nvfp4::gemm::{
@@ -36,7 +36,7 @@ use crate::tensor::Dims;
 /// # fn main() -> nvfp4::error::Result<()> {
 /// let device = Device::open(&DeviceRequest::Auto)?;
 /// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
-/// let kind = ActivationKind::Halves(Operand::F16);
+/// let kind = ActivationKind::Halves(HalfType::F16);
 ///
 /// // Once per weight.
 /// let dims = Dims::new(1, 40, 64)?;
@@ -51,7 +51,7 @@ use crate::tensor::Dims;
 /// assert_eq!(product.workspace_bytes(), 0);
 ///
 /// // Once per product.
-/// let input = HalfMatrix::round("x", Dims::new(1, 5, 64)?, Operand::F16, &[3.0; 5 * 64])?;
+/// let input = HalfMatrix::round("x", Dims::new(1, 5, 64)?, HalfType::F16, &[3.0; 5 * 64])?;
 /// let input = DeviceBuffer::upload(&device, "x", input.bytes())?;
 /// let (input, result) = (ActivationBuffers::Halves(&input), ResultBuffers::Floats(&out));
 /// product.launch(input, &weights, result, None, Vectors::default())?;
@@ -128,7 +128,7 @@ impl Gemm {
     /// use std::path::Path;
     ///
     /// use fp4_formats::ScaleLayout;
-    /// use fp4_formats::gemm::hopper::Operand;
+    /// use fp4_formats::HalfType;
     /// use nvfp4::buffer::DeviceBuffer;
     /// use nvfp4::device::{Device, DeviceRequest};
     /// use nvfp4::gemm::{
@@ -141,14 +141,14 @@ impl Gemm {
     /// # fn main() -> nvfp4::error::Result<()> {
     /// let device = Device::open(&DeviceRequest::Auto)?;
     /// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
-    /// let kind = ActivationKind::Halves(Operand::F16);
+    /// let kind = ActivationKind::Halves(HalfType::F16);
     /// let dims = Dims::new(1, 40, 64)?;
     /// let weight =
     ///     quantize("w", &[0.25; 40 * 64], dims, TensorScale::FromAmax, ScaleLayout::Linear)?;
     /// let weights = Repacked::for_device(&device, &weight, kind)?.upload(&device)?;
     ///
     /// // Two sequences of 5 tokens, in slots for 8.
-    /// let slots = HalfMatrix::round("x", Dims::new(2, 8, 64)?, Operand::F16, &[3.0; 2 * 8 * 64])?;
+    /// let slots = HalfMatrix::round("x", Dims::new(2, 8, 64)?, HalfType::F16, &[3.0; 2 * 8 * 64])?;
     /// let slots = DeviceBuffer::upload(&device, "x", slots.bytes())?;
     /// let out = DeviceBuffer::upload(&device, "c", &[0; 2 * 8 * 40 * 2])?;
     ///

@@ -35,7 +35,7 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 ///
 /// use fp4_formats::FloatType;
 /// use fp4_formats::gemm::Split;
-/// use fp4_formats::gemm::hopper::Operand;
+/// use fp4_formats::HalfType;
 /// use nvfp4::device::{Device, DeviceRequest};
 /// use nvfp4::gemm::{ActivationKind, GemmOptions, Source, plan_for};
 /// use nvfp4::quantize::Format;
@@ -45,7 +45,7 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// # fn main() -> nvfp4::error::Result<()> {
 /// let device = Device::open(&"emu:h200".parse::<DeviceRequest>()?)?;
 /// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
-/// let (format, activations) = (Format::Nvfp4, ActivationKind::Halves(Operand::Bf16));
+/// let (format, activations) = (Format::Nvfp4, ActivationKind::Halves(HalfType::Bf16));
 /// let (output, shape) = (FloatType::F16.into(), GemmShape::of(64, 7168, 2048));
 ///
 /// // `nvfp4 bench --tune` writes such tables; this one is made up.

@@ -1,8 +1,7 @@
 //! Weights in the order in which the kernels read them.
 
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
-use fp4_formats::{Arch, BlockFormat, ScaleLayout, TensorFamily};
+use fp4_formats::{Arch, BlockFormat, HalfType, ScaleLayout, TensorFamily};
 
 use super::check::size;
 use super::family::family;
@@ -22,7 +21,7 @@ pub struct WeightForm {
     pub format: Format,
     /// The type of activations that the order depends on: those that weights are decoded to for
     /// `wgmma`. None where any activations take the same order.
-    pub activations: Option<Operand>,
+    pub activations: Option<HalfType>,
     /// Rows of a matrix, N.
     pub rows: u32,
     /// Columns of a matrix, K.

@@ -20,8 +20,7 @@
 
 use std::path::Path;
 
-use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
+use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4};
 use safetensors::Dtype;
 
 use super::{operand, result_type, scalar, scalar_tensor, scale_tensor, tensor};
@@ -101,8 +100,8 @@ pub fn read(file: &Checkpoint) -> Result<AnyOperands> {
 fn read_as<F: BlockFormat>(file: &Checkpoint) -> Result<GemmOperands<F>> {
     let a = match file.raw("a")?.dtype {
         Dtype::U8 => GemmActivations::Blocks(operand(file, "a", packed_dims(file, "a", "M")?)?),
-        Dtype::F16 => GemmActivations::Halves(halves(file, Operand::F16)?),
-        Dtype::BF16 => GemmActivations::Halves(halves(file, Operand::Bf16)?),
+        Dtype::F16 => GemmActivations::Halves(halves(file, HalfType::F16)?),
+        Dtype::BF16 => GemmActivations::Halves(halves(file, HalfType::Bf16)?),
         other => return Err(file.wrong_type("a", "U8, F16 or BF16", other).into()),
     };
     let b = operand(file, "b", packed_dims(file, "b", "N")?)?;
@@ -136,7 +135,7 @@ fn packed_dims(file: &Checkpoint, name: &str, letter: &str) -> Result<Dims> {
 }
 
 /// Activations of 16-bit floats.
-fn halves(file: &Checkpoint, operand: Operand) -> Result<HalfMatrix> {
+fn halves(file: &Checkpoint, operand: HalfType) -> Result<HalfMatrix> {
     for name in ["a_scale", "a_global_scale"] {
         if file.contains(name) {
             let field = format!("tensor `{name}`");
@@ -184,8 +183,8 @@ pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<
         }
         GemmActivations::Halves(a) => {
             let (dims, dtype) = match a.operand() {
-                Operand::F16 => (a.dims(), Dtype::F16),
-                Operand::Bf16 => (a.dims(), Dtype::BF16),
+                HalfType::F16 => (a.dims(), Dtype::F16),
+                HalfType::Bf16 => (a.dims(), Dtype::BF16),
             };
             let shape = vec![dims.batch(), dims.rows(), dims.cols()];
             tensors.push(("a", tensor(dtype, shape, a.bytes().to_vec())));

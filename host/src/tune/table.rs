@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::gemm::split::UnknownSplit;
 use fp4_formats::quantize::Format;
-use fp4_formats::{FloatType, ScaleLayout};
+use fp4_formats::{FloatType, HalfType, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceKey, ResultKind, TuneError, TuneProblem, VERSION};
@@ -119,7 +118,7 @@ impl Line {
             (BLOCKS, Some(name)) => ActivationKind::Blocks { format, layout: layout(&name)? },
             (BLOCKS, None) => return Err(format!("{BLOCKS} activations without `scales`")),
             (name, None) => {
-                let mut operands = [Operand::F16, Operand::Bf16].into_iter();
+                let mut operands = [HalfType::F16, HalfType::Bf16].into_iter();
                 let operand = operands.find(|operand| operand.name() == name);
                 ActivationKind::Halves(operand.ok_or_else(|| unknown("activations", name))?)
             }

@@ -15,8 +15,7 @@ use nvfp4::shape::GemmShape;
 use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneProblem, Tuning};
 
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::hopper::Operand;
-use fp4_formats::{Arch, FloatType, ScaleLayout};
+use fp4_formats::{Arch, FloatType, HalfType, ScaleLayout};
 use proptest::prelude::*;
 use support::{Folder, MACHINES, no_kernels};
 
@@ -71,9 +70,9 @@ fn problems(
             3 => blocks_in(Format::Nvfp4, ScaleLayout::Blocked128x4),
             4 => blocks_in(Format::Mxfp4, ScaleLayout::Linear),
             5 => blocks_in(Format::Mxfp4, ScaleLayout::Blocked128x4),
-            6 => (Format::Nvfp4, ActivationKind::Halves(Operand::F16)),
-            7 => (Format::Nvfp4, ActivationKind::Halves(Operand::Bf16)),
-            _ => (Format::Mxfp4, ActivationKind::Halves(Operand::Bf16)),
+            6 => (Format::Nvfp4, ActivationKind::Halves(HalfType::F16)),
+            7 => (Format::Nvfp4, ActivationKind::Halves(HalfType::Bf16)),
+            _ => (Format::Mxfp4, ActivationKind::Halves(HalfType::Bf16)),
         };
         TuneProblem { format, activations, output, shape: GemmShape { m, n, k: blocks * 32, l } }
     })

@@ -149,7 +149,7 @@ fn only_the_same_problem_counts() {
         format: problem.format,
         layout: fp4_formats::ScaleLayout::Blocked128x4,
     };
-    let halves = ActivationKind::Halves(hopper::Operand::F16);
+    let halves = ActivationKind::Halves(fp4_formats::HalfType::F16);
     let GemmShape { m, n, k, l } = problem.shape;
     let sized = |m, n, k, l| TuneProblem { shape: GemmShape { m, n, k, l }, ..problem };
     for other in [
@@ -471,7 +471,7 @@ fn what_is_remembered_is_not_mixed_up() {
     let folder = Folder::new("tune-mixed");
     let kernels = kernels(&folder, MACHINES[0]);
     let problem = nvfp4(40, 512, 1024);
-    let halves = ActivationKind::Halves(hopper::Operand::F16);
+    let halves = ActivationKind::Halves(fp4_formats::HalfType::F16);
     let blocked = ActivationKind::Blocks {
         format: problem.format,
         layout: fp4_formats::ScaleLayout::Blocked128x4,

@@ -16,9 +16,8 @@ mod run;
 pub mod tcgen05;
 
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, FloatType, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, HalfType, ScaleLayout};
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::{
     ActivationKind, Activations, GemmOptions, GemmOverrides, HalfMatrix, Output, reference,
@@ -70,13 +69,13 @@ pub enum ActivationType {
     /// In the weights' format, with scales in this layout.
     Blocks(ScaleLayout),
     /// 16-bit floats.
-    Halves(Operand),
+    Halves(HalfType),
 }
 
 /// f16 activations.
-pub const F16: ActivationType = ActivationType::Halves(Operand::F16);
+pub const F16: ActivationType = ActivationType::Halves(HalfType::F16);
 /// bf16 activations.
-pub const BF16: ActivationType = ActivationType::Halves(Operand::Bf16);
+pub const BF16: ActivationType = ActivationType::Halves(HalfType::Bf16);
 /// Activations in the weights' format with linear scales.
 pub const LINEAR: ActivationType = ActivationType::Blocks(ScaleLayout::Linear);
 /// Activations in the weights' format with scales in the 128x4 layout.
@@ -205,12 +204,12 @@ impl Case {
     /// The same with weights in `format` beside 16-bit activations of type `operand`, or ones in
     /// the weights' format where a kernel for `operand` decodes those: in turn by `index`.
     #[must_use]
-    pub fn decoded_to(self, format: Format, operand: Operand, index: usize) -> Self {
+    pub fn decoded_to(self, format: Format, operand: HalfType, index: usize) -> Self {
         let activations = match (format, operand) {
-            (Format::Nvfp4, Operand::F16) | (Format::Mxfp4, Operand::Bf16) => {
+            (Format::Nvfp4, HalfType::F16) | (Format::Mxfp4, HalfType::Bf16) => {
                 [LINEAR, ActivationType::Halves(operand), BLOCKED][index % 3]
             }
-            (Format::Nvfp4, Operand::Bf16) | (Format::Mxfp4, Operand::F16) => {
+            (Format::Nvfp4, HalfType::Bf16) | (Format::Mxfp4, HalfType::F16) => {
                 ActivationType::Halves(operand)
             }
         };

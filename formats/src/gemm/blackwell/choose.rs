@@ -8,18 +8,18 @@
 //! published rates and counts of instructions, not measurements.
 
 use super::{BlackwellConfig, CONFIGS};
-use crate::gemm::hopper::Operand;
+use crate::HalfType;
 use crate::gemm::{Problem, ResultType, Tiles, Uniform};
 use crate::quantize::Format;
 
-/// What a choice depends on besides the problem.
+/// What a machine does per clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machine {
+pub struct Rates {
     /// Streaming multiprocessors.
     pub sms: u32,
-    /// Bytes a clock from DRAM, of the whole machine.
+    /// Bytes a clock from DRAM, of the whole rates.
     pub dram_rate: u32,
-    /// Bytes a clock from L2, of the whole machine.
+    /// Bytes a clock from L2, of the whole rates.
     pub l2_rate: u32,
     /// Bytes a clock that one SM takes from L2.
     pub sm_rate: u32,
@@ -27,7 +27,7 @@ pub struct Machine {
     pub product_rate: u32,
 }
 
-impl Machine {
+impl Rates {
     /// B200: 148 SMs, 8 TB/s at 1.965 GHz.
     pub const B200: Self =
         Self { sms: 148, dram_rate: 4071, l2_rate: 8192, sm_rate: 64, product_rate: 16384 };
@@ -49,10 +49,10 @@ const EXCHANGE: u64 = 8;
 /// it, which issues an instruction a clock, and in two clocks one of those on bits and
 /// conversions: as many as ptxas makes of it.
 const fn decode_clocks(config: &BlackwellConfig) -> u64 {
-    match (config.format, config.left) {
+    match (config.format, config.activations) {
         (_, None) => 0,
-        (Format::Nvfp4, Some(Operand::F16)) => 200,
-        (Format::Nvfp4, Some(Operand::Bf16)) => 580,
+        (Format::Nvfp4, Some(HalfType::F16)) => 200,
+        (Format::Nvfp4, Some(HalfType::Bf16)) => 580,
         (Format::Mxfp4, Some(_)) => 560,
     }
 }
@@ -65,12 +65,12 @@ pub const fn store_clocks(config: &BlackwellConfig, swapped: bool, result: Resul
         (ResultType::Nvfp4, false) => STORE + QUANTIZE,
         (ResultType::Nvfp4, true) => STORE + QUANTIZE_SWAPPED,
     };
-    config.columns as u64 / config.splits as u64 * column
+    config.columns as u64 / config.k_parts() as u64 * column
 }
 
 /// One way to run a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate {
+pub struct Estimate {
     /// Tile configuration.
     pub config: &'static BlackwellConfig,
     /// Whether `X` is the weights.
@@ -125,7 +125,7 @@ impl Limit {
     }
 }
 
-impl Candidate {
+impl Estimate {
     /// Estimates `config` on `problem`; none if it does not take it.
     #[must_use]
     pub fn new(
@@ -133,29 +133,29 @@ impl Candidate {
         swapped: bool,
         problem: &Problem,
         result: ResultType,
-        machine: &Machine,
+        rates: &Rates,
     ) -> Option<Self> {
-        let halves = config.left.is_some();
-        if !config.takes_k(problem.k) || machine.sms < config.cluster() || halves && !swapped {
+        let halves = config.activations.is_some();
+        if !config.takes_k(problem.k) || rates.sms < config.cluster() || halves && !swapped {
             return None;
         }
         let tiles = config.tiles(problem, swapped);
         // A launch counts its CTAs, one cluster per tile, in 31 bits.
         let most = i32::MAX as u32 / config.cluster();
         let count = u32::try_from(tiles.count()).ok().filter(|&count| count <= most)?;
-        let resident = machine.sms / config.cluster();
+        let resident = rates.sms / config.cluster();
         let dynamic = count > resident;
         let clusters = if dynamic { resident } else { count };
         let waves = count.div_ceil(resident) as u64;
-        let steps = config.steps(problem.k).div_ceil(config.splits) as u64;
+        let steps = config.steps(problem.k).div_ceil(config.k_parts()) as u64;
 
         let bytes = config.stage_bytes() as u64;
         let rows = super::config::CTA_ROWS as u64;
-        let rate = machine.product_rate as u64 / if halves { 4 } else { 1 };
+        let rate = rates.product_rate as u64 / if halves { 4 } else { 1 };
         let products = rows * config.columns as u64 * config.step() as u64 / rate;
-        let copies = bytes / machine.sm_rate as u64;
+        let copies = bytes / rates.sm_rate as u64;
         let l2 = config.read_bytes() as u64 * (clusters * config.cluster()) as u64
-            / machine.l2_rate as u64;
+            / rates.l2_rate as u64;
         let (mut step, mut limit) = (products, Limit::Products);
         if copies > step {
             (step, limit) = (copies, Limit::Copies);
@@ -172,7 +172,7 @@ impl Candidate {
         let (m, n, k) = (problem.m as u64, problem.n as u64, problem.k as u64);
         let row = k / 2 + k / config.format.block() as u64;
         let operands = (m * if halves { 2 * k } else { row } + n * row) * l;
-        let dram = (operands + result.bytes(m * n * l)) / machine.dram_rate as u64;
+        let dram = (operands + result.bytes(m * n * l)) / rates.dram_rate as u64;
         if dram > clocks {
             (clocks, limit) = (dram, Limit::Dram);
         }
@@ -185,11 +185,11 @@ impl Candidate {
             }
         }
         clocks += ENDS + store;
-        if config.splits > 1 {
+        if config.k_parts() > 1 {
             clocks += waves * config.columns as u64 * EXCHANGE;
         }
-        let read = config.read_bytes() as u64 * config.splits as u64;
-        let parts = (config.pair * config.share) as u64;
+        let read = config.read_bytes() as u64 * config.k_parts() as u64;
+        let parts = (config.cta_group * config.multicast) as u64;
         let bytes = read * parts * steps * count as u64;
         // With `dynamic` the grid has a cluster for each tile.
         let clusters = if dynamic { count } else { clusters };
@@ -209,21 +209,19 @@ impl Candidate {
 }
 
 /// All candidates for a problem with weights in `format` and activations in the same
-/// format, or of the type `left`; in the table's order.
+/// format, or of the type `activations`; in the table's order.
 pub fn candidates<'a>(
     format: Format,
-    left: Option<Operand>,
+    activations: Option<HalfType>,
     problem: &'a Problem,
     result: ResultType,
-    machine: &'a Machine,
-) -> impl Iterator<Item = Candidate> + 'a {
+    rates: &'a Rates,
+) -> impl Iterator<Item = Estimate> + 'a {
     CONFIGS
         .iter()
-        .filter(move |config| config.format == format && config.left == left)
+        .filter(move |config| config.format == format && config.activations == activations)
         .flat_map(|config| [(config, false), (config, true)])
-        .filter_map(move |(config, swapped)| {
-            Candidate::new(config, swapped, problem, result, machine)
-        })
+        .filter_map(move |(config, swapped)| Estimate::new(config, swapped, problem, result, rates))
 }
 
 /// The candidate with the shortest estimate, of equals the one that reads least. None for
@@ -231,12 +229,12 @@ pub fn candidates<'a>(
 #[must_use]
 pub fn choose(
     format: Format,
-    left: Option<Operand>,
+    activations: Option<HalfType>,
     problem: &Problem,
     result: ResultType,
-    machine: &Machine,
-) -> Option<Candidate> {
-    candidates(format, left, problem, result, machine)
+    rates: &Rates,
+) -> Option<Estimate> {
+    candidates(format, activations, problem, result, rates)
         .min_by_key(|candidate| (candidate.clocks, candidate.bytes))
 }
 
@@ -247,9 +245,9 @@ mod tests {
 
     const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 
-    fn pick(m: u32, n: u32, k: u32) -> Candidate {
+    fn pick(m: u32, n: u32, k: u32) -> Estimate {
         let problem = Problem { m, n, k, l: 1 };
-        choose(Format::Nvfp4, None, &problem, FLOATS, &Machine::B200).unwrap()
+        choose(Format::Nvfp4, None, &problem, FLOATS, &Rates::B200).unwrap()
     }
 
     #[test]
@@ -257,7 +255,7 @@ mod tests {
         let name = |m, n, k| (pick(m, n, k).config.name, pick(m, n, k).swapped);
         assert_eq!(name(1, 7168, 16384), ("gemm_nvfp4_256x64_split2", true));
         assert_eq!(name(128, 7168, 16384), ("gemm_nvfp4_256x128_split2", true));
-        assert_eq!(name(4096, 4096, 4096), ("gemm_nvfp4_256x256_share2", false));
+        assert_eq!(name(4096, 4096, 4096), ("gemm_nvfp4_256x256_multicast2", false));
         assert!(!name(1, 1, 16).1);
     }
 
@@ -265,14 +263,15 @@ mod tests {
     /// decode; splits for few.
     #[test]
     fn choices_of_halves() {
-        let tile = |left, m, n, k| {
+        let tile = |activations, m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
-            choose(Format::Nvfp4, Some(left), &problem, FLOATS, &Machine::B200)
-                .map(|choice| [choice.config.pair, choice.config.columns, choice.config.splits])
+            choose(Format::Nvfp4, Some(activations), &problem, FLOATS, &Rates::B200).map(|choice| {
+                [choice.config.cta_group, choice.config.columns, choice.config.k_parts()]
+            })
         };
-        assert_eq!(tile(Operand::F16, 4096, 8192, 4096), Some([2, 128, 1]));
-        assert_eq!(tile(Operand::Bf16, 4096, 8192, 4096), Some([2, 256, 1]));
-        assert_eq!(tile(Operand::F16, 1, 7168, 16384), Some([1, 64, 2]));
+        assert_eq!(tile(HalfType::F16, 4096, 8192, 4096), Some([2, 128, 1]));
+        assert_eq!(tile(HalfType::Bf16, 4096, 8192, 4096), Some([2, 256, 1]));
+        assert_eq!(tile(HalfType::F16, 1, 7168, 16384), Some([1, 64, 2]));
     }
 
     /// NVFP4 is work for the storing warps, which a long K hides behind products; and where
@@ -281,10 +280,10 @@ mod tests {
     fn costs_of_results() {
         let clocks = |config: &'static BlackwellConfig, swapped, [m, n, k]: [u32; 3], result| {
             let problem = Problem { m, n, k, l: 1 };
-            Candidate::new(config, swapped, &problem, result, &Machine::B200)
+            Estimate::new(config, swapped, &problem, result, &Rates::B200)
                 .map(|found| (found.clocks, found.limit))
         };
-        for config in CONFIGS.iter().filter(|config| config.left.is_none()) {
+        for config in CONFIGS.iter().filter(|config| config.activations.is_none()) {
             for swapped in [false, true] {
                 let (quantized, floats) = (ResultType::Nvfp4, FLOATS);
                 let more = store_clocks(config, swapped, quantized)
@@ -293,16 +292,16 @@ mod tests {
                 let [one, other] = [floats, quantized].map(|r| clocks(config, swapped, long, r));
                 let expected = one.map(|(clocks, limit)| (clocks + more, limit));
                 assert_eq!(other, expected, "{}", config.name);
-                let short = [32768, 32768, config.step() * config.splits];
+                let short = [32768, 32768, config.step() * config.k_parts()];
                 let (_, limit) = clocks(config, swapped, short, quantized).unwrap();
                 // CTAs that split a tile share its results.
-                assert!(config.splits > 1 || limit == Limit::Results, "{}", config.name);
+                assert!(config.k_parts() > 1 || limit == Limit::Results, "{}", config.name);
             }
         }
         let wide = [1, 1 << 24, 64];
         let [one, other] = [FLOATS, ResultType::Nvfp4].map(|result| {
             let problem = Problem { m: wide[0], n: wide[1], k: wide[2], l: 1 };
-            let slow = Machine { dram_rate: 64, ..Machine::B200 };
+            let slow = Rates { dram_rate: 64, ..Rates::B200 };
             choose(Format::Nvfp4, None, &problem, result, &slow).unwrap()
         });
         assert_eq!((one.limit, other.limit), (Limit::Dram, Limit::Dram));
@@ -313,7 +312,7 @@ mod tests {
     fn sizes_that_no_kernel_takes() {
         let none = |m, n, k, l| {
             let problem = Problem { m, n, k, l };
-            choose(Format::Nvfp4, None, &problem, FLOATS, &Machine::B200).is_none()
+            choose(Format::Nvfp4, None, &problem, FLOATS, &Rates::B200).is_none()
         };
         assert!(none(1, 1, 0, 1) && none(1, 1, 8, 1) && none(1, 1, 24, 1));
         assert!(none(u32::MAX, u32::MAX, 16, 1));
@@ -323,15 +322,11 @@ mod tests {
     fn a_candidate_fills_no_more_than_the_machine() {
         for format in [Format::Nvfp4, Format::Mxfp4] {
             let problem = Problem { m: 300, n: 5000, k: 2048, l: 3 };
-            for c in candidates(
-                format,
-                None,
-                &problem,
-                ResultType::Floats(FloatType::F32),
-                &Machine::B200,
-            ) {
+            for c in
+                candidates(format, None, &problem, ResultType::Floats(FloatType::F32), &Rates::B200)
+            {
                 let ctas = c.clusters * c.config.cluster();
-                assert!(c.dynamic || ctas <= Machine::B200.sms, "{c:?}");
+                assert!(c.dynamic || ctas <= Rates::B200.sms, "{c:?}");
                 assert!(!c.dynamic || c.clusters == c.count, "{c:?}");
             }
         }

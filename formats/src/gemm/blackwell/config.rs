@@ -1,11 +1,10 @@
 //! Tile configurations of the sm_100a kernels, and what follows from them.
 
 use super::store::BOX_BYTES;
-use crate::Divisor;
-use crate::gemm::hopper::Operand;
 use crate::gemm::{Dimension, Problem, Split, TileOrder, TileShape, Tiles, Uniform};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
+use crate::{Divisor, HalfType};
 
 /// Bytes of an operand's row in one K step: a row of the 128-byte swizzle.
 pub const STEP_BYTES: u32 = 128;
@@ -72,95 +71,96 @@ pub struct BlackwellConfig {
     pub format: Format,
     /// Type of 16-bit activations: `X` is then the weights, decoded to that type on their
     /// way to tensor memory.
-    pub left: Option<Operand>,
+    pub activations: Option<HalfType>,
     /// CTAs that multiply together, 1 or 2: a tile has 128 rows of `X` for each.
-    pub pair: u32,
+    pub cta_group: u32,
     /// Rows of `Y` of a tile.
     pub columns: u32,
     /// Parts of a cluster that share a tile's K steps and add up their sums.
-    pub splits: u32,
+    pub split: Split,
     /// Tiles of a cluster, neighbours along `Y`: each part copies a share of the rows of
     /// `X` to all.
-    pub share: u32,
+    pub multicast: u32,
 }
 
 impl BlackwellConfig {
     const fn new(
         name: &'static str,
         format: Format,
-        left: Option<Operand>,
-        [pair, columns, splits, share]: [u32; 4],
+        activations: Option<HalfType>,
+        [cta_group, columns, k_parts, multicast]: [u32; 4],
     ) -> Self {
-        assert!((pair == 1 || pair == 2) && splits >= 1 && pair * splits <= 8);
-        assert!(share == 1 || (share == 2 && splits == 1));
+        assert!((cta_group == 1 || cta_group == 2) && k_parts >= 1 && cta_group * k_parts <= 8);
+        assert!(multicast == 1 || (multicast == 2 && k_parts == 1));
         assert!(columns == 64 || columns == 128 || columns == 192 || columns == 256);
-        assert!(left.is_none() || share == 1);
-        let config = Self { name, format, left, pair, columns, splits, share };
+        assert!(activations.is_none() || multicast == 1);
+        let split = if k_parts == 1 { Split::None } else { Split::Cluster(k_parts) };
+        let config = Self { name, format, activations, cta_group, columns, split, multicast };
         assert!(config.stages() >= MIN_STAGES && config.buffers() >= 2);
         assert!(config.buffers() <= config.stages());
-        assert!(splits == 1 || (columns / splits).is_multiple_of(EXCHANGE_COLUMNS));
+        assert!(k_parts == 1 || (columns / k_parts).is_multiple_of(EXCHANGE_COLUMNS));
         // No block of a result in NVFP4 is cut.
-        assert!((columns / splits).is_multiple_of(Format::Nvfp4.block()));
+        assert!((columns / k_parts).is_multiple_of(Format::Nvfp4.block()));
         config
     }
 
-    /// How the kernel splits K.
-    pub const fn split(&self) -> Split {
-        if self.splits == 1 { Split::None } else { Split::Cluster(self.splits) }
+    /// Parts of a cluster that split a tile's K; 1 if K is not split.
+    pub const fn k_parts(&self) -> u32 {
+        self.split.cluster()
     }
 
     /// Threads of a CTA.
     pub const fn threads(&self) -> u32 {
-        let warps = if self.left.is_some() { DECODE_WARPS } else { WARPS };
+        let warps = if self.activations.is_some() { DECODE_WARPS } else { WARPS };
         warps * crate::WARP
     }
 
     /// Elements of a row in one K step.
     pub const fn step(&self) -> u32 {
-        if self.left.is_some() { HALF_STEP } else { STEP }
+        if self.activations.is_some() { HALF_STEP } else { STEP }
     }
 
     /// Rows of `X` of a tile.
     pub const fn rows(&self) -> u32 {
-        CTA_ROWS * self.pair
+        CTA_ROWS * self.cta_group
     }
 
     /// CTAs of a cluster: pairs (or CTAs) that split a tile or share its rows.
     pub const fn cluster(&self) -> u32 {
-        self.pair * self.splits * self.share
+        self.cta_group * self.k_parts() * self.multicast
     }
 
     /// Rows of `Y` of a cluster's tiles.
     pub const fn cluster_columns(&self) -> u32 {
-        self.columns * self.share
+        self.columns * self.multicast
     }
 
     /// Rows of `X` codes that one copy brings.
     pub const fn x_box_rows(&self) -> u32 {
-        CTA_ROWS / self.share
+        CTA_ROWS / self.multicast
     }
 
     /// Scale tiles along K of `X` that one copy brings.
     pub const fn x_box_tiles(&self) -> u32 {
-        self.scale_tiles() / self.share
+        self.scale_tiles() / self.multicast
     }
 
     /// Scale tiles along K of `Y` that one copy brings: of a pair, each CTA copies its
     /// part to both.
     pub const fn y_box_tiles(&self) -> u32 {
-        self.scale_tiles() / self.pair
+        self.scale_tiles() / self.cta_group
     }
 
     /// Bytes that one CTA reads in a K step; the rest of its stage comes from others'.
     pub const fn read_bytes(&self) -> u32 {
-        (self.x_bytes() + self.x_scale_bytes()) / self.share
+        (self.x_bytes() + self.x_scale_bytes()) / self.multicast
             + self.y_bytes()
-            + self.y_scale_bytes() / self.pair
+            + self.y_scale_bytes() / self.cta_group
     }
 
     /// Rows of `Y` that one CTA holds.
     pub const fn cta_columns(&self) -> u32 {
-        self.columns / self.pair
+        self.columns / self.cta_group
     }
 
     /// Scale tiles along K of one K step.
@@ -185,7 +185,7 @@ impl BlackwellConfig {
 
     /// Bytes of `Y` codes or elements of a stage.
     pub const fn y_bytes(&self) -> u32 {
-        self.cta_columns() * if self.left.is_some() { 2 * HALF_STEP } else { STEP_BYTES }
+        self.cta_columns() * if self.activations.is_some() { 2 * HALF_STEP } else { STEP_BYTES }
     }
 
     /// Bytes of `X` scales of a stage.
@@ -195,7 +195,7 @@ impl BlackwellConfig {
 
     /// Bytes of `Y` scales of a stage.
     pub const fn y_scale_bytes(&self) -> u32 {
-        if self.left.is_some() {
+        if self.activations.is_some() {
             return 0;
         }
         self.y_groups() * self.scale_tiles() * TILE_BYTES as u32
@@ -209,8 +209,8 @@ impl BlackwellConfig {
     /// Bytes that the first CTA of a pair hears of in a K step: its own and the other's, but
     /// for the `X` that the other decodes.
     pub const fn leader_bytes(&self) -> u32 {
-        let others = if self.left.is_some() { self.y_bytes() } else { self.stage_bytes() };
-        self.stage_bytes() + (self.pair - 1) * others
+        let others = if self.activations.is_some() { self.y_bytes() } else { self.stage_bytes() };
+        self.stage_bytes() + (self.cta_group - 1) * others
     }
 
     /// Bytes from one stage to the next.
@@ -220,7 +220,7 @@ impl BlackwellConfig {
 
     /// Bytes in which a CTA receives the sums of the others of its cluster.
     pub const fn exchange_bytes(&self) -> u32 {
-        (self.splits - 1) * CTA_ROWS * (self.columns / self.splits) * size_of::<f32>() as u32
+        (self.k_parts() - 1) * CTA_ROWS * (self.columns / self.k_parts()) * size_of::<f32>() as u32
     }
 
     /// Stages that fit beside `boxes` boxes of results a storing warp.
@@ -256,7 +256,7 @@ impl BlackwellConfig {
     /// do not fit beside the scales: then the second tile's products begin once the
     /// columns that both use have been read.
     pub const fn accumulator_step(&self) -> u32 {
-        match (self.columns, self.left) {
+        match (self.columns, self.activations) {
             (256, None) => 160,
             (256, Some(_)) => 128,
             _ => self.columns,
@@ -281,7 +281,7 @@ impl BlackwellConfig {
     /// Columns of tensor memory that a K step needs besides the accumulator: scales of
     /// `X`, then of `Y`; or decoded `X`.
     pub const fn buffer_columns(&self) -> u32 {
-        if self.left.is_some() {
+        if self.activations.is_some() {
             return DECODED_COLUMNS;
         }
         SCALE_TILE_COLUMNS * self.scale_tiles() * (1 + self.y_groups())
@@ -307,7 +307,7 @@ impl BlackwellConfig {
     /// the one after the last.
     #[inline(always)]
     pub const fn k_part(&self, k: u32, split: u32) -> (u32, u32) {
-        Divisor::nearest(self.splits).part(self.steps(k), split)
+        Divisor::nearest(self.k_parts()).part(self.steps(k), split)
     }
 
     /// Rows of `B` and tokens of the tiles of a cluster, which count as one.
@@ -331,7 +331,7 @@ impl BlackwellConfig {
     /// Whether the kernel takes rows of `k` elements: whole blocks, and a K step for
     /// every CTA of a cluster.
     pub const fn takes_k(&self, k: u32) -> bool {
-        k > 0 && k.is_multiple_of(self.format.block()) && self.steps(k) >= self.splits
+        k > 0 && k.is_multiple_of(self.format.block()) && self.steps(k) >= self.k_parts()
     }
 }
 
@@ -368,46 +368,46 @@ pub const EXCHANGE_COLUMNS: u32 = 8;
 macro_rules! sm100a_gemm_configs {
     ($with:ident) => {
         $with! {
-            gemm_nvfp4_128x64: Nvfp4 x blocks, 1 CTA, 64 columns, split 1, share 1;
-            gemm_nvfp4_256x64: Nvfp4 x blocks, 2 CTA, 64 columns, split 1, share 1;
-            gemm_nvfp4_128x64_split2: Nvfp4 x blocks, 1 CTA, 64 columns, split 2, share 1;
-            gemm_nvfp4_128x128_split4: Nvfp4 x blocks, 1 CTA, 128 columns, split 4, share 1;
-            gemm_nvfp4_256x64_split2: Nvfp4 x blocks, 2 CTA, 64 columns, split 2, share 1;
-            gemm_nvfp4_256x64_split4: Nvfp4 x blocks, 2 CTA, 64 columns, split 4, share 1;
-            gemm_nvfp4_256x128_split2: Nvfp4 x blocks, 2 CTA, 128 columns, split 2, share 1;
-            gemm_nvfp4_128x256_share2: Nvfp4 x blocks, 1 CTA, 256 columns, split 1, share 2;
-            gemm_nvfp4_256x128_share2: Nvfp4 x blocks, 2 CTA, 128 columns, split 1, share 2;
-            gemm_nvfp4_256x256_share2: Nvfp4 x blocks, 2 CTA, 256 columns, split 1, share 2;
-            gemm_mxfp4_128x64: Mxfp4 x blocks, 1 CTA, 64 columns, split 1, share 1;
-            gemm_mxfp4_256x64: Mxfp4 x blocks, 2 CTA, 64 columns, split 1, share 1;
-            gemm_mxfp4_128x64_split2: Mxfp4 x blocks, 1 CTA, 64 columns, split 2, share 1;
-            gemm_mxfp4_128x128_split4: Mxfp4 x blocks, 1 CTA, 128 columns, split 4, share 1;
-            gemm_mxfp4_256x64_split2: Mxfp4 x blocks, 2 CTA, 64 columns, split 2, share 1;
-            gemm_mxfp4_256x64_split4: Mxfp4 x blocks, 2 CTA, 64 columns, split 4, share 1;
-            gemm_mxfp4_256x128_split2: Mxfp4 x blocks, 2 CTA, 128 columns, split 2, share 1;
-            gemm_mxfp4_128x256_share2: Mxfp4 x blocks, 1 CTA, 256 columns, split 1, share 2;
-            gemm_mxfp4_256x128_share2: Mxfp4 x blocks, 2 CTA, 128 columns, split 1, share 2;
-            gemm_mxfp4_256x256_share2: Mxfp4 x blocks, 2 CTA, 256 columns, split 1, share 2;
-            gemm_nvfp4_f16_128x64: Nvfp4 x F16, 1 CTA, 64 columns, split 1, share 1;
-            gemm_nvfp4_f16_256x128: Nvfp4 x F16, 2 CTA, 128 columns, split 1, share 1;
-            gemm_nvfp4_f16_128x64_split2: Nvfp4 x F16, 1 CTA, 64 columns, split 2, share 1;
-            gemm_nvfp4_f16_128x64_split4: Nvfp4 x F16, 1 CTA, 64 columns, split 4, share 1;
-            gemm_nvfp4_f16_128x128_split2: Nvfp4 x F16, 1 CTA, 128 columns, split 2, share 1;
-            gemm_nvfp4_f16_128x128_split4: Nvfp4 x F16, 1 CTA, 128 columns, split 4, share 1;
-            gemm_nvfp4_bf16_128x64: Nvfp4 x Bf16, 1 CTA, 64 columns, split 1, share 1;
-            gemm_nvfp4_bf16_256x128: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, share 1;
-            gemm_nvfp4_bf16_256x256: Nvfp4 x Bf16, 2 CTA, 256 columns, split 1, share 1;
-            gemm_nvfp4_bf16_128x64_split2: Nvfp4 x Bf16, 1 CTA, 64 columns, split 2, share 1;
-            gemm_nvfp4_bf16_128x64_split4: Nvfp4 x Bf16, 1 CTA, 64 columns, split 4, share 1;
-            gemm_nvfp4_bf16_128x128_split2: Nvfp4 x Bf16, 1 CTA, 128 columns, split 2, share 1;
-            gemm_nvfp4_bf16_128x128_split4: Nvfp4 x Bf16, 1 CTA, 128 columns, split 4, share 1;
-            gemm_mxfp4_bf16_128x64: Mxfp4 x Bf16, 1 CTA, 64 columns, split 1, share 1;
-            gemm_mxfp4_bf16_256x128: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, share 1;
-            gemm_mxfp4_bf16_256x256: Mxfp4 x Bf16, 2 CTA, 256 columns, split 1, share 1;
-            gemm_mxfp4_bf16_128x64_split2: Mxfp4 x Bf16, 1 CTA, 64 columns, split 2, share 1;
-            gemm_mxfp4_bf16_128x64_split4: Mxfp4 x Bf16, 1 CTA, 64 columns, split 4, share 1;
-            gemm_mxfp4_bf16_128x128_split2: Mxfp4 x Bf16, 1 CTA, 128 columns, split 2, share 1;
-            gemm_mxfp4_bf16_128x128_split4: Mxfp4 x Bf16, 1 CTA, 128 columns, split 4, share 1;
+            gemm_nvfp4_128x64: Nvfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_256x64: Nvfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_128x64_split2: Nvfp4 x blocks, 1 CTA, 64 columns, split 2, multicast 1;
+            gemm_nvfp4_128x128_split4: Nvfp4 x blocks, 1 CTA, 128 columns, split 4, multicast 1;
+            gemm_nvfp4_256x64_split2: Nvfp4 x blocks, 2 CTA, 64 columns, split 2, multicast 1;
+            gemm_nvfp4_256x64_split4: Nvfp4 x blocks, 2 CTA, 64 columns, split 4, multicast 1;
+            gemm_nvfp4_256x128_split2: Nvfp4 x blocks, 2 CTA, 128 columns, split 2, multicast 1;
+            gemm_nvfp4_128x256_multicast2: Nvfp4 x blocks, 1 CTA, 256 columns, split 1, multicast 2;
+            gemm_nvfp4_256x128_multicast2: Nvfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 2;
+            gemm_nvfp4_256x256_multicast2: Nvfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 2;
+            gemm_mxfp4_128x64: Mxfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_256x64: Mxfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_128x64_split2: Mxfp4 x blocks, 1 CTA, 64 columns, split 2, multicast 1;
+            gemm_mxfp4_128x128_split4: Mxfp4 x blocks, 1 CTA, 128 columns, split 4, multicast 1;
+            gemm_mxfp4_256x64_split2: Mxfp4 x blocks, 2 CTA, 64 columns, split 2, multicast 1;
+            gemm_mxfp4_256x64_split4: Mxfp4 x blocks, 2 CTA, 64 columns, split 4, multicast 1;
+            gemm_mxfp4_256x128_split2: Mxfp4 x blocks, 2 CTA, 128 columns, split 2, multicast 1;
+            gemm_mxfp4_128x256_multicast2: Mxfp4 x blocks, 1 CTA, 256 columns, split 1, multicast 2;
+            gemm_mxfp4_256x128_multicast2: Mxfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 2;
+            gemm_mxfp4_256x256_multicast2: Mxfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 2;
+            gemm_nvfp4_f16_128x64: Nvfp4 x F16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_f16_256x128: Nvfp4 x F16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_f16_128x64_split2: Nvfp4 x F16, 1 CTA, 64 columns, split 2, multicast 1;
+            gemm_nvfp4_f16_128x64_split4: Nvfp4 x F16, 1 CTA, 64 columns, split 4, multicast 1;
+            gemm_nvfp4_f16_128x128_split2: Nvfp4 x F16, 1 CTA, 128 columns, split 2, multicast 1;
+            gemm_nvfp4_f16_128x128_split4: Nvfp4 x F16, 1 CTA, 128 columns, split 4, multicast 1;
+            gemm_nvfp4_bf16_128x64: Nvfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_256x128: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_256x256: Nvfp4 x Bf16, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_128x64_split2: Nvfp4 x Bf16, 1 CTA, 64 columns, split 2, multicast 1;
+            gemm_nvfp4_bf16_128x64_split4: Nvfp4 x Bf16, 1 CTA, 64 columns, split 4, multicast 1;
+            gemm_nvfp4_bf16_128x128_split2: Nvfp4 x Bf16, 1 CTA, 128 columns, split 2, multicast 1;
+            gemm_nvfp4_bf16_128x128_split4: Nvfp4 x Bf16, 1 CTA, 128 columns, split 4, multicast 1;
+            gemm_mxfp4_bf16_128x64: Mxfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_256x128: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_256x256: Mxfp4 x Bf16, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_128x64_split2: Mxfp4 x Bf16, 1 CTA, 64 columns, split 2, multicast 1;
+            gemm_mxfp4_bf16_128x64_split4: Mxfp4 x Bf16, 1 CTA, 64 columns, split 4, multicast 1;
+            gemm_mxfp4_bf16_128x128_split2: Mxfp4 x Bf16, 1 CTA, 128 columns, split 2, multicast 1;
+            gemm_mxfp4_bf16_128x128_split4: Mxfp4 x Bf16, 1 CTA, 128 columns, split 4, multicast 1;
         }
     };
 }
@@ -418,24 +418,24 @@ macro_rules! halves {
         None
     };
     ($operand:ident) => {
-        Some(Operand::$operand)
+        Some(crate::HalfType::$operand)
     };
 }
 
 macro_rules! configs {
-    ($($name:ident: $format:ident x $activations:ident, $pair:literal CTA,
-       $columns:literal columns, split $split:literal, share $share:literal;)*) => {
+    ($($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
+       $columns:literal columns, split $split:literal, multicast $multicast:literal;)*) => {
         /// The configurations by the names of their kernels.
         #[allow(non_upper_case_globals)]
         pub mod named {
-            use super::{BlackwellConfig, Format, Operand};
+            use super::{BlackwellConfig, Format};
             $(
                 #[doc = concat!("The configuration of `", stringify!($name), "`.")]
                 pub const $name: BlackwellConfig = BlackwellConfig::new(
                     stringify!($name),
                     Format::$format,
                     halves!($activations),
-                    [$pair, $columns, $split, $share],
+                    [$cta_group, $columns, $split, $multicast],
                 );
             )*
         }
@@ -466,8 +466,8 @@ mod tests {
     fn stages_of_the_table() {
         let stages = |name| CONFIGS.iter().find(|c| c.name == name).unwrap().stages();
         assert_eq!(stages("gemm_nvfp4_128x64"), 7);
-        assert_eq!(stages("gemm_nvfp4_128x256_share2"), 4);
-        assert_eq!(stages("gemm_nvfp4_256x256_share2"), 5);
+        assert_eq!(stages("gemm_nvfp4_128x256_multicast2"), 4);
+        assert_eq!(stages("gemm_nvfp4_256x256_multicast2"), 5);
         assert_eq!(stages("gemm_nvfp4_128x128_split4"), 4);
         assert_eq!(stages("gemm_nvfp4_f16_128x64"), 8);
         assert_eq!(stages("gemm_nvfp4_bf16_256x128"), 8);
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(
             narrow,
             [
-                "gemm_nvfp4_128x256_share2",
+                "gemm_nvfp4_128x256_multicast2",
                 "gemm_nvfp4_f16_128x128_split4",
                 "gemm_nvfp4_bf16_128x128_split4",
                 "gemm_mxfp4_bf16_128x128_split4",

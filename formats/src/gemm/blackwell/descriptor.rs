@@ -1,7 +1,7 @@
 //! The bits that describe operands to `tcgen05` (PTX ISA, "Instruction descriptor" and
 //! "Shared memory descriptor").
 
-use crate::gemm::hopper::Operand;
+use crate::HalfType;
 use crate::quantize::Format;
 use crate::swizzle::Swizzle;
 
@@ -28,12 +28,12 @@ pub const fn instruction(format: Format, m: u32, n: u32, scale_id: u32) -> u32 {
 
 /// Instruction descriptor of a product of `m` x `n` on 16-bit operands, sums in f32.
 #[must_use]
-pub const fn half_instruction(operand: Operand, m: u32, n: u32) -> u32 {
+pub const fn half_instruction(operand: HalfType, m: u32, n: u32) -> u32 {
     let (f32, kind) = (
         1,
         match operand {
-            Operand::F16 => 0,
-            Operand::Bf16 => 1,
+            HalfType::F16 => 0,
+            HalfType::Bf16 => 1,
         },
     );
     f32 << 4 | kind << 7 | kind << 10 | (n >> 3) << 17 | (m >> 4) << 24
@@ -83,8 +83,8 @@ mod tests {
     fn known_descriptors() {
         assert_eq!(instruction(Format::Nvfp4, 128, 256, 0), 0x0840_0480);
         assert_eq!(instruction(Format::Nvfp4, 256, 256, 0), 0x1040_0480);
-        assert_eq!(half_instruction(Operand::F16, 128, 256), 0x0840_0010);
-        assert_eq!(half_instruction(Operand::Bf16, 128, 64), 0x0810_0490);
+        assert_eq!(half_instruction(HalfType::F16, 128, 256), 0x0840_0010);
+        assert_eq!(half_instruction(HalfType::Bf16, 128, 64), 0x0810_0490);
         assert_eq!(scales(), 0x0000_4008_0001_0000);
         assert_eq!(codes(), 0x4000_4040_0001_0000);
     }

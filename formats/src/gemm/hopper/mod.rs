@@ -20,4 +20,3 @@ pub mod word;
 pub use config::{CONFIGS, HopperConfig};
 pub use params::{HopperParams, activations_map};
 pub use repack::{Scheme, WeightLayout};
-pub use word::Operand;

@@ -11,8 +11,8 @@
 //! `quad` is a thread's index over four: four threads share their rows. Rows and columns
 //! past the matrix have code 0 and scale byte 0, whose product is 0.
 
-use super::Operand;
 use super::word::PAIRS;
+use crate::HalfType;
 use crate::quantize::Format;
 
 /// Rows of a chunk.
@@ -42,16 +42,16 @@ pub struct Scheme {
     /// Format of the weights.
     pub format: Format,
     /// What they are decoded to, and the type of the activations.
-    pub operand: Operand,
+    pub operand: HalfType,
 }
 
 impl Scheme {
     /// NVFP4 weights, f16 activations.
-    pub const NVFP4_F16: Self = Self { format: Format::Nvfp4, operand: Operand::F16 };
+    pub const NVFP4_F16: Self = Self { format: Format::Nvfp4, operand: HalfType::F16 };
     /// NVFP4 weights, bf16 activations.
-    pub const NVFP4_BF16: Self = Self { format: Format::Nvfp4, operand: Operand::Bf16 };
+    pub const NVFP4_BF16: Self = Self { format: Format::Nvfp4, operand: HalfType::Bf16 };
     /// MXFP4 weights, bf16 activations.
-    pub const MXFP4_BF16: Self = Self { format: Format::Mxfp4, operand: Operand::Bf16 };
+    pub const MXFP4_BF16: Self = Self { format: Format::Mxfp4, operand: HalfType::Bf16 };
 
     /// Every pair that has kernels. MXFP4's scales exceed f16's range.
     pub const ALL: [Self; 3] = [Self::NVFP4_F16, Self::NVFP4_BF16, Self::MXFP4_BF16];
@@ -78,9 +78,9 @@ impl Scheme {
     /// smallest product above its smallest subnormal.
     pub const fn unit_log2(self) -> u32 {
         match (self.format, self.operand) {
-            (_, Operand::F16) => Operand::F16.unit_log2(),
-            (Format::Nvfp4, Operand::Bf16) => 7,
-            (Format::Mxfp4, Operand::Bf16) => 3,
+            (_, HalfType::F16) => HalfType::F16.unit_log2(),
+            (Format::Nvfp4, HalfType::Bf16) => 7,
+            (Format::Mxfp4, HalfType::Bf16) => 3,
         }
     }
 }

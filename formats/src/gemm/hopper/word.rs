@@ -3,7 +3,7 @@
 //! A pair of operands is two 16-bit floats. An e2m1 code `s eem` decodes by place:
 //! with its sign at the float's sign and `eem` at the exponent's low bits and the
 //! mantissa's top bit, all else zero, the float is the code's value times
-//! [`Operand::UNIT`], subnormals included. So a pair is decoded by bringing eight
+//! [`HalfType::UNIT`], subnormals included. So a pair is decoded by bringing eight
 //! bits to their places and masking the rest: one shift, one AND.
 //!
 //! The places of four codes do not tile 16 bits, whatever the shifts. What would
@@ -15,27 +15,12 @@
 //! `g`, `g + 8` of columns `2t, 2t + 1` (pairs 0, 1) and `2t + 8, 2t + 9` (2, 3).
 //! The lower column stands in the low half.
 
-/// Type of `wgmma`'s operands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operand {
-    /// IEEE binary16.
-    F16,
-    /// bfloat16.
-    Bf16,
-}
+use crate::HalfType;
 
 /// Pairs of codes in a word.
 pub const PAIRS: usize = 4;
 
-impl Operand {
-    /// Lower-case name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-        }
-    }
-
+impl HalfType {
     /// Where the sign and `eem` of a decoded pair are.
     pub const fn mask(self) -> u32 {
         match self {
@@ -122,7 +107,7 @@ mod tests {
     use super::*;
     use crate::e2m1;
 
-    const OPERANDS: [Operand; 2] = [Operand::F16, Operand::Bf16];
+    const OPERANDS: [HalfType; 2] = [HalfType::F16, HalfType::Bf16];
 
     /// Every word decodes to the codes that encode to it. Both directions are linear over bits, so
     /// that one code at a time, and sums of several, show it for all.
@@ -215,10 +200,10 @@ mod tests {
     }
 
     /// The value of 16 bits as a float of this type.
-    fn float(operand: Operand, bits: u16) -> f64 {
+    fn float(operand: HalfType, bits: u16) -> f64 {
         let (exponent_bits, mantissa_bits) = match operand {
-            Operand::F16 => (5, 10),
-            Operand::Bf16 => (8, 7),
+            HalfType::F16 => (5, 10),
+            HalfType::Bf16 => (8, 7),
         };
         let exponent = u32::from(bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
         let mantissa = f64::from(bits & ((1 << mantissa_bits) - 1));

@@ -1,7 +1,7 @@
 //! A kernel of sm_100a for one problem, and which operand is where in its tiles.
 
 use fp4_formats::TensorFamily;
-use fp4_formats::gemm::blackwell::choose::{self, Candidate as Choice, Limit};
+use fp4_formats::gemm::blackwell::choose::{self, Estimate, Limit};
 use fp4_formats::gemm::{Problem, ResultType};
 use ptx_emu::LaunchReport;
 
@@ -18,16 +18,17 @@ use crate::quantize::device::Step;
 #[derive(Debug)]
 pub(super) struct BlackwellKernel {
     pub problem: Problem,
-    pub choice: Choice,
+    pub choice: Estimate,
 }
 
 impl Kernel for BlackwellKernel {
     fn candidate(&self) -> Candidate {
-        let Choice { config, dynamic, clusters, resident, count, clocks, limit, .. } = self.choice;
+        let Estimate { config, dynamic, clusters, resident, count, clocks, limit, .. } =
+            self.choice;
         let resident = if dynamic { resident } else { clusters };
         Candidate {
             kernel: config.name,
-            split: config.split(),
+            split: config.split,
             ctas: u64::from(clusters) * u64::from(config.cluster()),
             waves: u64::from(count.div_ceil(resident.max(1))),
             cycles: clocks,
@@ -43,7 +44,7 @@ impl Kernel for BlackwellKernel {
     }
 
     fn shape(&self) -> LaunchShape {
-        let Choice { config, swapped, clusters, .. } = self.choice;
+        let Estimate { config, swapped, clusters, .. } = self.choice;
         let (x, y) = (config.rows(), config.columns);
         LaunchShape {
             ctas: u64::from(clusters) * u64::from(config.cluster()),
@@ -57,10 +58,10 @@ impl Kernel for BlackwellKernel {
 
     /// Rows of `X` once per cluster, of `Y` once per tile.
     fn reads(&self) -> Reads {
-        let Choice { config, tiles, count, .. } = &self.choice;
+        let Estimate { config, tiles, count, .. } = &self.choice;
         let activation_passes = tiles.row_tiles().into();
         let weight_passes = tiles.token_tiles(0).into();
-        let copying = u64::from(config.pair * config.share);
+        let copying = u64::from(config.cta_group * config.multicast);
         let steps = u64::from(*count) * u64::from(config.steps(self.problem.k));
         let bytes = steps * copying * u64::from(config.read_bytes());
         Reads { activation_passes, weight_passes, bytes }
@@ -100,14 +101,14 @@ impl Kernel for BlackwellKernel {
     }
 
     fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String> {
-        let Choice { config, swapped, dynamic, count, limit, .. } = &self.choice;
+        let Estimate { config, swapped, dynamic, count, limit, .. } = &self.choice;
         let weights = if *swapped { "rows" } else { "columns" };
         let order = if *dynamic { "by cluster launch control" } else { "one after the other" };
         let mut why = vec![
             format!("{chosen}: {count} tiles {order}, bound by {}", limit.name()),
             format!("weights are the {weights} of the tensor core's tiles"),
         ];
-        if config.left.is_some() {
+        if config.activations.is_some() {
             why.push("weights are decoded to the activations' type, exactly".into());
         }
         let Some(preparation) = Preparation::of(&self.problem, kind, Entries::Dense) else {

@@ -2,7 +2,7 @@
 //! operands.
 
 use fp4_formats::gemm::Problem;
-use fp4_formats::gemm::blackwell::choose::Candidate as Choice;
+use fp4_formats::gemm::blackwell::choose::Estimate;
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
 use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{
@@ -35,7 +35,7 @@ struct Placed {
 }
 
 impl Placed {
-    fn maps(&self, device: &Device, choice: &Choice, side: Side) -> Result<[TensorMap; 2]> {
+    fn maps(&self, device: &Device, choice: &Estimate, side: Side) -> Result<[TensorMap; 2]> {
         let PreparedBlocks { rows, columns, batch, .. } = self.blocks;
         let sizes = [rows, columns, batch];
         let row = self.blocks.row_stride();
@@ -46,14 +46,14 @@ impl Placed {
 }
 
 /// The map by which the copy engine stores the result, if it can.
-fn result_shape(gemm: &Gemm, choice: &Choice) -> Option<TensorMapShape> {
+fn result_shape(gemm: &Gemm, choice: &Estimate) -> Option<TensorMapShape> {
     let Output::Floats(output) = gemm.output else { return None };
     let stride = gemm.strides.out_stride(gemm.output);
     result_map(choice.config, choice.swapped, output, &gemm.plan.problem, stride)
 }
 
 /// How results get to memory, a sentence for the plan.
-pub(super) fn store_path(gemm: &Gemm, choice: &Choice) -> &'static str {
+pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
     if result_shape(gemm, choice).is_some() {
         "results go through shared memory; the copy engine stores boxes of them"
     } else if matches!(gemm.output, Output::Nvfp4 { .. }) {
@@ -67,7 +67,7 @@ pub(super) fn store_path(gemm: &Gemm, choice: &Choice) -> &'static str {
 ///
 /// # Errors
 /// As [`Gemm::launch`].
-pub(super) fn queue(choice: &Choice, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
+pub(super) fn queue(choice: &Estimate, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
     let Launch { gemm, activations, weights, workspace, epilogue } = launch;
     let (config, problem) = (choice.config, gemm.plan.problem);
     let (activations, mut reports) = place(gemm, activations, workspace)?;

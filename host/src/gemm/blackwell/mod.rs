@@ -11,12 +11,11 @@ mod prepare;
 
 use std::sync::Arc;
 
-use fp4_formats::TensorFamily;
-use fp4_formats::gemm::blackwell::choose::{self, Machine};
+use fp4_formats::gemm::blackwell::choose::{self, Rates};
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS};
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::quantize::Format;
+use fp4_formats::{HalfType, TensorFamily};
 
 use super::check::formats;
 use super::family::{Family, Kernel};
@@ -30,7 +29,7 @@ use kernel::BlackwellKernel;
 pub(super) struct Blackwell;
 
 /// The type of 16-bit activations; none for activations in the weights' format.
-fn halves(kind: ActivationKind) -> Option<Operand> {
+fn halves(kind: ActivationKind) -> Option<HalfType> {
     match kind {
         ActivationKind::Halves(operand) => Some(operand),
         ActivationKind::Blocks { .. } => None,
@@ -39,8 +38,10 @@ fn halves(kind: ActivationKind) -> Option<Operand> {
 
 /// The kernels that take weights in `format` and activations of `kind`.
 fn configs(format: Format, kind: ActivationKind) -> impl Iterator<Item = &'static BlackwellConfig> {
-    let left = halves(kind);
-    CONFIGS.iter().filter(move |config| config.format == format && config.left == left)
+    let activations = halves(kind);
+    CONFIGS
+        .iter()
+        .filter(move |config| config.format == format && config.activations == activations)
 }
 
 /// `batch` matrices in the order of these kernels.
@@ -55,11 +56,11 @@ impl Family for Blackwell {
         let (format, kind) = (asked.format, asked.activations);
         formats(format, kind)?;
         request.check_kernel(configs(format, kind).map(|config| config.name))?;
-        let machine = Machine { sms: machine.sms.max(8), ..Machine::B200 };
+        let machine = Rates { sms: machine.sms.max(8), ..Rates::B200 };
         let result = asked.output.planned();
         let mut found: Vec<_> = choose::candidates(format, halves(kind), problem, result, &machine)
             .filter(|found| request.may_be(found.config.name))
-            .filter(|found| overrides.split.is_none_or(|split| split == found.config.split()))
+            .filter(|found| overrides.split.is_none_or(|split| split == found.config.split))
             .collect();
         found.sort_by_key(|found| (found.clocks, found.bytes));
         // Of a configuration's two orientations only the better one.

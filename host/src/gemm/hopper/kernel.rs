@@ -1,11 +1,11 @@
 //! A kernel of sm_90a with a schedule for one problem.
 
+use fp4_formats::gemm::hopper::Scheme;
 use fp4_formats::gemm::hopper::config::{self, K_STEP, MAX_BLOCKS, THREADS};
 use fp4_formats::gemm::hopper::estimate::{self, Estimate};
-use fp4_formats::gemm::hopper::{Operand, Scheme};
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::{Format, dequantize_config};
-use fp4_formats::{FloatType, TensorFamily};
+use fp4_formats::{FloatType, HalfType, TensorFamily};
 use ptx_emu::LaunchReport;
 
 use crate::error::{Error, Result};
@@ -139,8 +139,8 @@ impl Kernel for HopperKernel {
             return Ok(Vec::new());
         };
         let output = match kind.operand() {
-            Operand::F16 => FloatType::F16,
-            Operand::Bf16 => FloatType::Bf16,
+            HalfType::F16 => FloatType::F16,
+            HalfType::Bf16 => FloatType::Bf16,
         };
         let config = dequantize_config(format, output);
         let (launches, rows) = launches(&self.problem, layout, entries);

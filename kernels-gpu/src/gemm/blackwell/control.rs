@@ -114,18 +114,18 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
     #[inline(always)]
     pub unsafe fn init<const BUFFERS: u32>(&self, config: &BlackwellConfig) {
         // Copying lane, product lane (one a pair), store and decode warps of each CTA.
-        let decoders = if config.left.is_some() { QUARTERS } else { 0 };
+        let decoders = if config.activations.is_some() { QUARTERS } else { 0 };
         let listeners =
-            config.cluster() * (1 + STORE_WARPS + decoders) + config.cluster() / config.pair;
-        let others = config.splits - 1;
+            config.cluster() * (1 + STORE_WARPS + decoders) + config.cluster() / config.cta_group;
+        let others = config.k_parts() - 1;
         // SAFETY: the barriers' bytes are the CTA's own.
         unsafe {
-            self.ring().init(1, config.share);
-            self.accumulators().init(1, STORE_WARPS * config.pair);
+            self.ring().init(1, config.multicast);
+            self.accumulators().init(1, STORE_WARPS * config.cta_group);
             self.responses().init(1, listeners);
             mbarrier::mbarrier_init_shared_cta_b64(self.begun(), 1);
             if decoders > 0 {
-                self.decoded::<BUFFERS>().init(QUARTERS * config.pair, 1);
+                self.decoded::<BUFFERS>().init(QUARTERS * config.cta_group, 1);
             }
             if others > 0 {
                 self.exchanges().init(STORE_WARPS * others, STORE_WARPS * others);

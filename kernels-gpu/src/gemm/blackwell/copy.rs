@@ -30,7 +30,7 @@ pub unsafe fn prefetch_maps(config: &BlackwellConfig) {
         tensor_copy::prefetch_tensormap(map(X_CODES));
         tensor_copy::prefetch_tensormap(map(Y_CODES));
         tensor_copy::prefetch_tensormap(map(X_SCALES));
-        if config.left.is_none() {
+        if config.activations.is_none() {
             tensor_copy::prefetch_tensormap(map(Y_SCALES));
         }
     }
@@ -39,7 +39,7 @@ pub unsafe fn prefetch_maps(config: &BlackwellConfig) {
 /// # Safety
 /// One lane of the copying warp of each CTA.
 #[inline(always)]
-pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
+pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u32>(
     work: &Work<'_>,
     control: &Control<STAGES, ACCUMULATORS>,
 ) {
@@ -56,13 +56,13 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
         }
     };
     let (x_policy, y_policy) = (policy(work.params.x_once), policy(work.params.y_once));
-    let targets = Targets::<PAIR>::new(work);
+    let targets = Targets::<CTA_GROUP>::new(work);
     // The CTA's part of what is copied to several: rows and scale tiles of `X` by share,
     // scale tiles of `Y` by place in the pair.
-    let x_part = work.share() * config.x_box_rows();
-    let x_tile_part = work.share() * config.x_box_tiles();
+    let x_part = work.multicast_rank() * config.x_box_rows();
+    let x_tile_part = work.multicast_rank() * config.x_box_tiles();
     let y_tile_part = work.pair_rank() * config.y_box_tiles();
-    let y_part_bytes = config.y_scale_bytes() / PAIR;
+    let y_part_bytes = config.y_scale_bytes() / CTA_GROUP;
     let mut tiles = Tiles::new(work, control);
     let (first, end) = work.steps();
     let x_is_weights = work.params.swapped != 0;
@@ -102,7 +102,7 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
             let scale = step * config.scale_tiles();
             let full = targets.barrier(ring.full(cursor.stage));
             // Who decodes `X` waits for its own.
-            let x_full = if config.left.is_none() {
+            let x_full = if config.activations.is_none() {
                 full
             } else {
                 targets.own_address(ring.full(cursor.stage))
@@ -115,19 +115,19 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
                     ring.wait_empty(&cursor);
                     if work.pair_rank() == 0 {
                         ring.expect_bytes(&cursor, config.leader_bytes());
-                    } else if config.left.is_some() {
+                    } else if config.activations.is_some() {
                         ring.expect_bytes(&cursor, config.x_bytes() + config.x_scale_bytes());
                     }
                 }
                 if copy_x {
                     let to = x + x_part * config.step() / 2;
                     let at = [byte, x_at, x_batch];
-                    targets.codes(targets.sharers, to, X_CODES, at, x_full, x_policy);
+                    targets.codes(targets.receivers, to, X_CODES, at, x_full, x_policy);
                     let to = x_scales + x_tile_part * TILE_BYTES as u32;
                     let at = [0, (scale + x_tile_part) as i32, x_group, x_batch];
-                    targets.scales(targets.sharers, to, X_SCALES, at, x_full, x_policy);
+                    targets.scales(targets.receivers, to, X_SCALES, at, x_full, x_policy);
                 }
-                if copy_y && config.left.is_none() {
+                if copy_y && config.activations.is_none() {
                     let at = [byte, y_at, y_batch];
                     targets.codes(targets.own, y, Y_CODES, at, full, y_policy);
                     let to = y_scales + work.pair_rank() * y_part_bytes;
@@ -153,35 +153,36 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
 }
 
 /// Where copies go: masks of CTAs of the cluster.
-struct Targets<const PAIR: u32> {
+struct Targets<const CTA_GROUP: u32> {
     /// The CTA itself.
     own: u16,
     /// The CTAs of its pair.
     pair: u16,
     /// The CTAs with the same rows of `X`.
-    sharers: u16,
+    receivers: u16,
     rank: u32,
 }
 
-impl<const PAIR: u32> Targets<PAIR> {
+impl<const CTA_GROUP: u32> Targets<CTA_GROUP> {
     #[inline(always)]
     fn new(work: &Work<'_>) -> Self {
         let own = 1 << work.rank;
-        let pair = ((1 << PAIR) - 1) << work.leader();
-        let sharers = if work.config.share > 1 { (1 | 1 << PAIR) << work.pair_rank() } else { own };
-        Self { own, pair, sharers, rank: work.rank }
+        let pair = ((1 << CTA_GROUP) - 1) << work.leader();
+        let receivers =
+            if work.config.multicast > 1 { (1 | 1 << CTA_GROUP) << work.pair_rank() } else { own };
+        Self { own, pair, receivers, rank: work.rank }
     }
 
     /// Whom copies report to: of a pair, the first CTA.
     #[inline(always)]
     fn barrier(&self, full: u32) -> u32 {
-        if PAIR == 1 { full } else { cluster::mapa_shared_cluster_u32(full, self.rank & !1) }
+        if CTA_GROUP == 1 { full } else { cluster::mapa_shared_cluster_u32(full, self.rank & !1) }
     }
 
     /// The CTA's own `to`, in the cluster's window for the forms that take it.
     #[inline(always)]
     fn own_address(&self, to: u32) -> u32 {
-        if PAIR == 1 { to } else { cluster::mapa_shared_cluster_u32(to, self.rank) }
+        if CTA_GROUP == 1 { to } else { cluster::mapa_shared_cluster_u32(to, self.rank) }
     }
 
     /// # Safety
@@ -199,7 +200,7 @@ impl<const PAIR: u32> Targets<PAIR> {
         let (to, map) = (self.own_address(to), map(index));
         // SAFETY: the caller's.
         unsafe {
-            match (PAIR, ctas == self.own) {
+            match (CTA_GROUP, ctas == self.own) {
                 (1, true) => tensor_copy::cp_async_bulk_tensor_3d_shared_cta_global(
                     to, map, at, barrier, policy,
                 ),
@@ -235,7 +236,7 @@ impl<const PAIR: u32> Targets<PAIR> {
         let (to, map) = (self.own_address(to), map(index));
         // SAFETY: the caller's.
         unsafe {
-            match (PAIR, ctas == self.own) {
+            match (CTA_GROUP, ctas == self.own) {
                 (1, true) => tensor_copy::cp_async_bulk_tensor_4d_shared_cta_global(
                     to, map, at, barrier, policy,
                 ),

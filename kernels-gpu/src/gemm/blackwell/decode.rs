@@ -7,10 +7,10 @@ use super::schedule::Tiles;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{convert, half, integer, memory, tcgen05};
 use cuda_std::{thread, warp};
+use fp4_formats::HalfType;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::config::{DECODED_COLUMNS, HALF_STEP};
 use fp4_formats::gemm::blackwell::decode::{BF16_SHIFTED_LOG2, MXFP4_UNIT, shifted};
-use fp4_formats::gemm::hopper::Operand;
 use fp4_formats::layout::TILE_BYTES;
 use fp4_formats::quantize::Format;
 use fp4_formats::swizzle::{CHUNK_BYTES, Swizzle};
@@ -31,7 +31,7 @@ const UNSHIFT: u32 = {
 /// What a sum is in units of: decoded weights may be times a power of two.
 #[inline(always)]
 pub fn unit(config: &BlackwellConfig) -> f32 {
-    match (config.left, config.format) {
+    match (config.activations, config.format) {
         (Some(_), Format::Mxfp4) => 1.0 / MXFP4_UNIT,
         _ => 1.0,
     }
@@ -68,7 +68,7 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32
                 tcgen05::tcgen05_fence_before_thread_sync();
                 warp::sync();
                 if warp::lane_id() == 0 {
-                    if config.pair == 1 {
+                    if config.cta_group == 1 {
                         decoded.arrive_full(&buffer);
                     } else {
                         arrive_at(decoded.full(buffer.stage), work.leader());
@@ -149,8 +149,8 @@ enum Scale {
 impl Scale {
     #[inline(always)]
     fn new(config: &BlackwellConfig, code: u32) -> Self {
-        match (config.format, config.left) {
-            (Format::Nvfp4, Some(Operand::Bf16)) => {
+        match (config.format, config.activations) {
+            (Format::Nvfp4, Some(HalfType::Bf16)) => {
                 let half = convert::cvt_rn_f16x2_e4m3x2(code as u16) as u16;
                 let unshift = f32::from_bits((127 + BF16_SHIFTED_LOG2) << 23);
                 let scale = convert::cvt_f32_f16(half) * unshift;

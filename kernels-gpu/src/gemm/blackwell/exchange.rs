@@ -60,15 +60,15 @@ impl Exchange {
         let config = work.config;
         let own = work.split();
         // CTAs of the same rows: the same one of each pair.
-        let cta = |split: u32| split * config.pair + work.pair_rank();
-        let columns = config.columns / config.splits;
+        let cta = |split: u32| split * config.cta_group + work.pair_rank();
+        let columns = config.columns / config.k_parts();
         // SAFETY: the others' blocks are free before they are written and full before
         // they are read.
         unsafe {
             self.ring.wait_empty_cluster(&self.sent);
             warp::sync();
             let mut split = 0;
-            while split < config.splits {
+            while split < config.k_parts() {
                 if split != own {
                     let block = cluster::mapa_shared_cluster_u32(
                         self.block(config, split, own),
@@ -79,7 +79,7 @@ impl Exchange {
                 split = marker::pin(split + 1);
             }
             warp::sync();
-            for split in 0..config.splits {
+            for split in 0..config.k_parts() {
                 if split != own && warp::lane_id() == 0 {
                     publish_at(self.ring.full(0), cta(split));
                 }
@@ -123,7 +123,7 @@ impl Exchange {
                 }
             }
             // The lanes have met behind what each read.
-            for split in 0..config.splits {
+            for split in 0..config.k_parts() {
                 if split != own && warp::lane_id() == 0 {
                     arrive_at(self.ring.empty(0), cta(split));
                 }
@@ -146,7 +146,7 @@ impl Exchange {
         mine: [f32; CHUNK],
     ) -> [f32; CHUNK] {
         let mut sums = [0.0; CHUNK];
-        for split in 0..config.splits {
+        for split in 0..config.k_parts() {
             if split == own {
                 for i in 0..CHUNK {
                     sums[i] += mine[i];
@@ -169,7 +169,7 @@ impl Exchange {
     #[inline(always)]
     fn block(&self, config: &BlackwellConfig, receiver: u32, sender: u32) -> u32 {
         let index = if sender < receiver { sender } else { sender - 1 };
-        self.base + index * CTA_ROWS * (config.columns / config.splits) * 4
+        self.base + index * CTA_ROWS * (config.columns / config.k_parts()) * 4
     }
 }
 
@@ -180,7 +180,7 @@ impl Exchange {
 #[inline(always)]
 unsafe fn send(config: &BlackwellConfig, block: u32, d: u32) {
     let mut chunk = 0;
-    while chunk < config.columns / config.splits / EXCHANGE_COLUMNS {
+    while chunk < config.columns / config.k_parts() / EXCHANGE_COLUMNS {
         // SAFETY: the caller's.
         unsafe {
             let sums = tcgen05::tcgen05_ld_32x32b_x8(d + chunk * EXCHANGE_COLUMNS);

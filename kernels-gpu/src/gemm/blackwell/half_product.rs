@@ -19,7 +19,7 @@ const BOX_PRODUCTS: u32 = HALF_BOX / HALF_PRODUCT_K;
 /// allocation.
 #[inline(always)]
 pub unsafe fn run<
-    const PAIR: u32,
+    const CTA_GROUP: u32,
     const STAGES: u32,
     const ACCUMULATORS: u32,
     const BUFFERS: u32,
@@ -36,7 +36,7 @@ pub unsafe fn run<
     let mut accumulator = Cursor::<ACCUMULATORS>::producer();
     let mut tiles = Tiles::new(work, control);
     let mut which = 0;
-    let pair = ((1 << PAIR) - 1) << work.leader();
+    let pair = ((1 << CTA_GROUP) - 1) << work.leader();
     let (first, end) = work.steps();
     while tiles.current().is_some() {
         let d = tensor + which * config.accumulator_step();
@@ -51,13 +51,13 @@ pub unsafe fn run<
                 let x = tensor + config.buffer_base() + buffer.stage * DECODED_COLUMNS;
                 let y = control.stage(cursor.stage) + config.x_bytes();
                 let products = (work.params.problem.k - step * HALF_STEP).div_ceil(HALF_PRODUCT_K);
-                multiply::<PAIR>(config, x, y, d, products, step > first);
-                commit::<PAIR>(config, ring.empty(cursor.stage), pair);
-                commit::<PAIR>(config, decoded.empty(buffer.stage), pair);
+                multiply::<CTA_GROUP>(config, x, y, d, products, step > first);
+                commit::<CTA_GROUP>(config, ring.empty(cursor.stage), pair);
+                commit::<CTA_GROUP>(config, decoded.empty(buffer.stage), pair);
                 cursor.advance();
                 buffer.advance();
             }
-            commit::<PAIR>(config, accumulators.full(accumulator.stage), pair);
+            commit::<CTA_GROUP>(config, accumulators.full(accumulator.stage), pair);
             accumulator.advance();
             which ^= 1;
             tiles.advance::<false>();
@@ -70,7 +70,7 @@ pub unsafe fn run<
 /// # Safety
 /// `x` is decoded, the stage that `y` is in is full, `d` is free.
 #[inline(always)]
-unsafe fn multiply<const PAIR: u32>(
+unsafe fn multiply<const CTA_GROUP: u32>(
     config: &BlackwellConfig,
     x: u32,
     y: u32,
@@ -78,7 +78,7 @@ unsafe fn multiply<const PAIR: u32>(
     products: u32,
     accumulate: bool,
 ) {
-    let Some(left) = config.left else { return };
+    let Some(activations) = config.activations else { return };
     let y = descriptor::codes() + descriptor::start(y);
     for i in 0..PRODUCTS {
         if i < products {
@@ -86,11 +86,11 @@ unsafe fn multiply<const PAIR: u32>(
                 + i % BOX_PRODUCTS * 2 * HALF_PRODUCT_K;
             // SAFETY: the caller's.
             unsafe {
-                tcgen05::tcgen05_mma_f16_tensor_a::<PAIR>(
+                tcgen05::tcgen05_mma_f16_tensor_a::<CTA_GROUP>(
                     d,
                     x + i * HALF_PRODUCT_K / 2,
                     y + descriptor::distance(from),
-                    descriptor::half_instruction(left, config.rows(), config.columns),
+                    descriptor::half_instruction(activations, config.rows(), config.columns),
                     accumulate || i > 0,
                 );
             }

@@ -117,7 +117,7 @@ impl Work<'_> {
     /// Index of the CTA in its pair.
     #[inline(always)]
     fn pair_rank(&self) -> u32 {
-        self.rank % self.config.pair
+        self.rank % self.config.cta_group
     }
 
     /// Rank of the first CTA of the CTA's pair.
@@ -129,13 +129,13 @@ impl Work<'_> {
     /// Index of the CTA's part of the K steps, and then of the columns.
     #[inline(always)]
     fn split(&self) -> u32 {
-        if self.config.splits > 1 { self.rank / self.config.pair } else { 0 }
+        if self.config.k_parts() > 1 { self.rank / self.config.cta_group } else { 0 }
     }
 
     /// Index of the CTA's tile among the cluster's, and of its share of their `X`.
     #[inline(always)]
-    fn share(&self) -> u32 {
-        if self.config.share > 1 { self.rank / self.config.pair } else { 0 }
+    fn multicast_rank(&self) -> u32 {
+        if self.config.multicast > 1 { self.rank / self.config.cta_group } else { 0 }
     }
 
     /// First row of `X` of the CTA's part of `tile`.
@@ -157,7 +157,7 @@ impl Work<'_> {
         } else {
             (tile.row_tile, 0)
         };
-        first + (y * self.config.share + self.share()) * self.config.columns
+        first + (y * self.config.multicast + self.multicast_rank()) * self.config.columns
     }
 
     /// The CTA's K steps of a tile: first, and one past the last.
@@ -194,7 +194,7 @@ trait Kernel {
 #[inline(always)]
 unsafe fn gemm<
     K: Kernel,
-    const PAIR: u32,
+    const CTA_GROUP: u32,
     const STAGES: u32,
     const ACCUMULATORS: u32,
     const BUFFERS: u32,
@@ -203,7 +203,7 @@ unsafe fn gemm<
 ) {
     let config: &'static BlackwellConfig = const {
         let config = &K::CONFIG;
-        assert!(config.pair == PAIR && config.stages() == STAGES);
+        assert!(config.cta_group == CTA_GROUP && config.stages() == STAGES);
         assert!(config.accumulator_stages() == ACCUMULATORS && config.buffers() == BUFFERS);
         config
     };
@@ -226,25 +226,25 @@ unsafe fn gemm<
         // As if it changed: a compiler that knows that it does not may give the copying warp
         // instructions of its own above, which all threads must execute together.
         let role = marker::pin(role);
-        let tensor = tensor_memory::<PAIR>(config, role, control.tensor_slot());
+        let tensor = tensor_memory::<CTA_GROUP>(config, role, control.tensor_slot());
 
         if role < STORE_WARPS {
-            store::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control, tensor);
+            store::run::<CTA_GROUP, STAGES, ACCUMULATORS>(&work, &control, tensor);
         } else if role == COPY_WARP {
             if warp::elect() {
-                copy::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control);
+                copy::run::<CTA_GROUP, STAGES, ACCUMULATORS>(&work, &control);
             }
         } else if role == PRODUCT_WARP {
             if work.pair_rank() == 0 && warp::elect() {
-                if config.left.is_none() {
-                    product::run::<PAIR, STAGES, ACCUMULATORS>(&work, &control, tensor);
+                if config.activations.is_none() {
+                    product::run::<CTA_GROUP, STAGES, ACCUMULATORS>(&work, &control, tensor);
                 } else {
-                    half_product::run::<PAIR, STAGES, ACCUMULATORS, BUFFERS>(
+                    half_product::run::<CTA_GROUP, STAGES, ACCUMULATORS, BUFFERS>(
                         &work, &control, tensor,
                     );
                 }
             }
-        } else if config.left.is_some() && role >= DECODE_WARP {
+        } else if config.activations.is_some() && role >= DECODE_WARP {
             decode::run::<STAGES, ACCUMULATORS, BUFFERS>(&work, &control, tensor);
         } else if role == SCHEDULE_WARP && params.dynamic != 0 && rank == 0 && warp::elect() {
             schedule::run(&work, &control);
@@ -252,7 +252,7 @@ unsafe fn gemm<
 
         end(config);
         if role == PRODUCT_WARP {
-            tcgen05::tcgen05_dealloc::<PAIR, TENSOR_COLUMNS>(tensor);
+            tcgen05::tcgen05_dealloc::<CTA_GROUP, TENSOR_COLUMNS>(tensor);
         }
     }
 }
@@ -284,7 +284,11 @@ unsafe fn begin(config: &BlackwellConfig) {
 /// # Safety
 /// Whole warps of all roles, behind [`begin`]; `slot` is the CTA's, for one address.
 #[inline(always)]
-unsafe fn tensor_memory<const PAIR: u32>(config: &BlackwellConfig, role: u32, slot: u32) -> u32 {
+unsafe fn tensor_memory<const CTA_GROUP: u32>(
+    config: &BlackwellConfig,
+    role: u32,
+    slot: u32,
+) -> u32 {
     const USERS: u32 = (STORE_WARPS + 1) * warp::LANES;
     const USERS_WITH_DECODING: u32 = USERS + QUARTERS * warp::LANES;
     if role != PRODUCT_WARP && (STORE_WARPS..DECODE_WARP).contains(&role) {
@@ -293,10 +297,10 @@ unsafe fn tensor_memory<const PAIR: u32>(config: &BlackwellConfig, role: u32, sl
     // SAFETY: the caller's; these are the warps that the barrier, of no other use, is for.
     unsafe {
         if role == PRODUCT_WARP {
-            tcgen05::tcgen05_alloc::<PAIR, TENSOR_COLUMNS>(slot);
-            tcgen05::tcgen05_relinquish_alloc_permit::<PAIR>();
+            tcgen05::tcgen05_alloc::<CTA_GROUP, TENSOR_COLUMNS>(slot);
+            tcgen05::tcgen05_relinquish_alloc_permit::<CTA_GROUP>();
         }
-        if config.left.is_none() {
+        if config.activations.is_none() {
             barrier::bar_sync_threads::<1, USERS>();
         } else {
             barrier::bar_sync_threads::<1, USERS_WITH_DECODING>();
@@ -327,8 +331,8 @@ unsafe fn end(config: &BlackwellConfig) {
 
 /// The entry points, one for each row of the table of configurations.
 macro_rules! entries {
-    ($($name:ident: $format:ident x $activations:ident, $pair:literal CTA,
-       $columns:literal columns, split $split:literal, share $share:literal;)*) => {
+    ($($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
+       $columns:literal columns, split $split:literal, multicast $multicast:literal;)*) => {
         mod kernels {
             $(
                 #[allow(non_camel_case_types)]
@@ -350,7 +354,7 @@ macro_rules! entries {
                 unsafe {
                     gemm::<
                         kernels::$name,
-                        { named::$name.pair },
+                        { named::$name.cta_group },
                         { named::$name.stages() },
                         { named::$name.accumulator_stages() },
                         { named::$name.buffers() },

@@ -21,7 +21,7 @@ const PRODUCT_BYTES: u32 = PRODUCT_K / 2;
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
 /// allocation.
 #[inline(always)]
-pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
+pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u32>(
     work: &Work<'_>,
     control: &Control<STAGES, ACCUMULATORS>,
     tensor: u32,
@@ -32,8 +32,8 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
     let mut accumulator = Cursor::<ACCUMULATORS>::producer();
     let mut tiles = Tiles::new(work, control);
     let mut which = 0;
-    let pair = PAIR_MASK[PAIR as usize - 1] << work.leader();
-    let readers = if config.share > 1 { (1 << config.cluster()) - 1 } else { pair };
+    let pair = PAIR_MASK[CTA_GROUP as usize - 1] << work.leader();
+    let readers = if config.multicast > 1 { (1 << config.cluster()) - 1 } else { pair };
     let mut scales = ScaleBuffers::<STAGES>::new(config, tensor);
     let (first, end) = work.steps();
     while let Some(tile) = tiles.current() {
@@ -48,13 +48,13 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
                 let columns = scales.next(config, |stage| ring.empty(stage));
                 tcgen05::tcgen05_fence_after_thread_sync();
                 let stage = descriptor::start(control.stage(cursor.stage));
-                copy_scales::<PAIR>(config, stage, columns);
+                copy_scales::<CTA_GROUP>(config, stage, columns);
                 let products = (work.params.problem.k - step * STEP).div_ceil(PRODUCT_K);
-                multiply::<PAIR>(config, stage, columns, d, offset, products, step > first);
-                commit::<PAIR>(config, ring.empty(cursor.stage), readers);
+                multiply::<CTA_GROUP>(config, stage, columns, d, offset, products, step > first);
+                commit::<CTA_GROUP>(config, ring.empty(cursor.stage), readers);
                 cursor.advance();
             }
-            commit::<PAIR>(config, accumulators.full(accumulator.stage), pair);
+            commit::<CTA_GROUP>(config, accumulators.full(accumulator.stage), pair);
             accumulator.advance();
             which ^= 1;
             tiles.advance::<false>();
@@ -110,7 +110,7 @@ impl<const STAGES: u32> ScaleBuffers<STAGES> {
 /// # Safety
 /// The stage is full, the columns are free.
 #[inline(always)]
-unsafe fn copy_scales<const PAIR: u32>(config: &BlackwellConfig, stage: u64, columns: u32) {
+unsafe fn copy_scales<const CTA_GROUP: u32>(config: &BlackwellConfig, stage: u64, columns: u32) {
     let scales = descriptor::scales() + stage;
     let x = config.x_bytes() + config.y_bytes();
     let y = x + config.x_scale_bytes();
@@ -118,7 +118,7 @@ unsafe fn copy_scales<const PAIR: u32>(config: &BlackwellConfig, stage: u64, col
     let y_columns = columns + tiles * SCALE_TILE_COLUMNS;
     // SAFETY: the caller's.
     let copy = |to: u32, from: u32| unsafe {
-        tcgen05::tcgen05_cp_32x128b_warpx4::<PAIR>(to, scales + descriptor::distance(from));
+        tcgen05::tcgen05_cp_32x128b_warpx4::<CTA_GROUP>(to, scales + descriptor::distance(from));
     };
     for tile in 0..tiles {
         copy(columns + tile * SCALE_TILE_COLUMNS, x + tile * TILE_BYTES as u32);
@@ -138,7 +138,7 @@ unsafe fn copy_scales<const PAIR: u32>(config: &BlackwellConfig, stage: u64, col
 /// # Safety
 /// The stage is full and its scales are in `columns`; `d` is free.
 #[inline(always)]
-unsafe fn multiply<const PAIR: u32>(
+unsafe fn multiply<const CTA_GROUP: u32>(
     config: &BlackwellConfig,
     stage: u64,
     columns: u32,
@@ -175,9 +175,11 @@ unsafe fn multiply<const PAIR: u32>(
             unsafe {
                 match config.format {
                     Format::Nvfp4 => {
-                        tcgen05::tcgen05_mma_mxf4nvf4_block_scale_4x::<PAIR>(operands);
+                        tcgen05::tcgen05_mma_mxf4nvf4_block_scale_4x::<CTA_GROUP>(operands);
                     }
-                    Format::Mxfp4 => tcgen05::tcgen05_mma_mxf4_block_scale_2x::<PAIR>(operands),
+                    Format::Mxfp4 => {
+                        tcgen05::tcgen05_mma_mxf4_block_scale_2x::<CTA_GROUP>(operands)
+                    }
                 }
             }
         }
@@ -189,13 +191,13 @@ unsafe fn multiply<const PAIR: u32>(
 /// # Safety
 /// The barriers expect it.
 #[inline(always)]
-pub unsafe fn commit<const PAIR: u32>(config: &BlackwellConfig, barrier: u32, ctas: u16) {
+pub unsafe fn commit<const CTA_GROUP: u32>(config: &BlackwellConfig, barrier: u32, ctas: u16) {
     // SAFETY: the caller's.
     unsafe {
-        if PAIR * config.share == 1 {
-            tcgen05::tcgen05_commit::<PAIR>(barrier);
+        if CTA_GROUP * config.multicast == 1 {
+            tcgen05::tcgen05_commit::<CTA_GROUP>(barrier);
         } else {
-            tcgen05::tcgen05_commit_multicast::<PAIR>(barrier, ctas);
+            tcgen05::tcgen05_commit_multicast::<CTA_GROUP>(barrier, ctas);
         }
     }
 }

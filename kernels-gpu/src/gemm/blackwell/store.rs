@@ -22,7 +22,7 @@ const OVERLAP: usize = 3;
 /// # Safety
 /// The four storing warps of each CTA; `tensor` is the allocation.
 #[inline(always)]
-pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
+pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u32>(
     work: &Work<'_>,
     control: &Control<STAGES, ACCUMULATORS>,
     tensor: u32,
@@ -45,7 +45,7 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
         };
         let d = tensor + which * config.accumulator_step() + lanes;
         if epilogue::is_nvfp4(&work.params.epilogue.sink) {
-            let columns = config.columns / config.splits;
+            let columns = config.columns / config.k_parts();
             // SAFETY: once a tile.
             unsafe { store_blocks::pad(work, &place, [work.split() * columns, columns]) };
         }
@@ -59,20 +59,20 @@ pub unsafe fn run<const PAIR: u32, const STAGES: u32, const ACCUMULATORS: u32>(
                 tcgen05::tcgen05_fence_before_thread_sync();
                 warp::sync();
                 if warp::lane_id() == 0 {
-                    if PAIR == 1 {
+                    if CTA_GROUP == 1 {
                         accumulators.arrive_empty(&cursor);
                     } else {
                         arrive_at(accumulators.empty(cursor.stage), work.leader());
                     }
                 }
             };
-            if config.splits > 1 {
+            if config.k_parts() > 1 {
                 exchange.run(work, d, &place, &mut boxes, give_back);
             } else {
                 let order = Order::new(config, which);
                 if work.params.copied == 0 {
                     drain(work, d, &place, &order, give_back);
-                } else if config.accumulators_overlap() && config.left.is_none() {
+                } else if config.accumulators_overlap() && config.activations.is_none() {
                     boxes.drain::<OVERLAP>(work, d, &place, &order, give_back);
                 } else {
                     boxes.drain::<1>(work, d, &place, &order, give_back);

@@ -5,8 +5,9 @@
 //! products are scaled by is `Scheme::unit_log2`, whose tests show that nothing is rounded.
 
 use cuda_std::ptx::{convert, half, integer, memory, mma, wgmma};
+use fp4_formats::HalfType;
+use fp4_formats::gemm::hopper::Scheme;
 use fp4_formats::gemm::hopper::repack::{BLOCK_COLUMNS, WGMMA_K};
-use fp4_formats::gemm::hopper::{Operand, Scheme};
 
 /// `wgmma`s that a thread's 16 bytes of codes are for.
 pub const STEPS: usize = (BLOCK_COLUMNS / WGMMA_K) as usize;
@@ -114,7 +115,7 @@ impl Weights for Nvfp4F16 {
     fn fragment(word: u32, scales: Self::Scales, step: usize) -> [u32; 4] {
         let pair = (scales[step / 2] >> (16 * (step % 2))) as u16;
         let scales = convert::cvt_rn_f16x2_e4m3x2(pair);
-        scale_f16(Operand::F16.decode(word), scales)
+        scale_f16(HalfType::F16.decode(word), scales)
     }
 
     #[inline(always)]
@@ -148,7 +149,7 @@ impl Weights for Nvfp4Bf16 {
         let scales = integer::prmt_b32(scales[step / 2], 0, spread) << 4;
         let scales = half::mul_rn_bf16x2(scales, pair_of(BF16_2_120));
         let scales = half::mul_rn_bf16x2(scales, pair_of(BF16_2_119));
-        scale_bf16(Operand::Bf16.decode(word), scales)
+        scale_bf16(HalfType::Bf16.decode(word), scales)
     }
 
     #[inline(always)]
@@ -180,8 +181,9 @@ impl Weights for Mxfp4Bf16 {
         let pair = scales >> (16 * (step / 2));
         let both = ue8m0_bf16(pair & 0xff) | ue8m0_bf16(pair >> 8 & 0xff) << 16;
         // The code's 2^-126 first: the scale alone could not undo it.
-        let codes =
-            Operand::Bf16.decode(word).map(|codes| half::mul_rn_bf16x2(codes, pair_of(BF16_2_126)));
+        let codes = HalfType::Bf16
+            .decode(word)
+            .map(|codes| half::mul_rn_bf16x2(codes, pair_of(BF16_2_126)));
         scale_bf16(codes, half::mul_rn_bf16x2(both, pair_of(BF16_EIGHTH)))
     }
 

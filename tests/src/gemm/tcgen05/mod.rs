@@ -138,14 +138,14 @@ impl Product {
         assert!(k.is_multiple_of(config.format.block()), "{k} for {}", config.name);
         case.format = config.format;
         case.layout = ScaleLayout::Blocked128x4;
-        case.activations = match config.left {
+        case.activations = match config.activations {
             Some(operand) => ActivationType::Halves(operand),
             None => ActivationType::Blocks(ScaleLayout::Blocked128x4),
         };
         Self {
             case,
             config,
-            swapped: config.left.is_some(),
+            swapped: config.activations.is_some(),
             dynamic: false,
             clusters: 2,
             direct: false,
