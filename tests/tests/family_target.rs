@@ -20,11 +20,11 @@ fn on(device: &str, arch: Arch) -> Kernels {
 fn products_are_the_same() {
     let [b200, b300] = [on("emu:b200", Arch::Sm100a), on("emu:b300", Arch::Sm100f)];
     for config in &blackwell::CONFIGS {
-        let k = (config.step() * (config.splits + 1)) as usize;
+        let k = (config.step() * (config.k_parts() + 1)) as usize;
         let mut case = Case::new([40, 200, k, 1]).format(config.format).result(FloatType::Bf16);
         case.layout = ScaleLayout::Blocked128x4;
-        case.activations = config.left.map_or(BLOCKED, ActivationType::Halves);
-        let case = case.kernel(config.name, config.split());
+        case.activations = config.activations.map_or(BLOCKED, ActivationType::Halves);
+        let case = case.kernel(config.name, config.split);
         let [one, other] = [&b200, &b300].map(|kernels| case.check(kernels));
         assert_eq!([one.plan.arch, other.plan.arch], [Arch::Sm100a, Arch::Sm100f]);
         assert!(one.bytes == other.bytes, "{}", config.name);
