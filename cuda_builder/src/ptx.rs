@@ -39,6 +39,27 @@ const PARAMETER: &str = "// cuda_builder.kernel_param ";
 /// Followed by an index: a parameter of the entry that the line is in.
 const PARAMETER_NAME: &str = "__kernel_param_";
 
+/// The module for another target, whose instructions are the same: with its name as the `.target`,
+/// and with each modifier on the left of `modifiers` as on the right.
+///
+/// # Errors
+/// [`BuildError::Ptx`] if the module is not for the target `from`.
+pub fn respell(
+    text: &str,
+    [from, to]: [&str; 2],
+    modifiers: &[(&str, &str)],
+) -> Result<String, BuildError> {
+    let target = format!("\n.target {from}\n");
+    let count = text.matches(&target).count();
+    if count != 1 {
+        let message = format!("{count} lines `.target {from}`, not one");
+        return Err(BuildError::Ptx { target: to.into(), line: 1, message });
+    }
+    let text = text.replacen(&target, &format!("\n.target {to}\n"), 1);
+    let respell = |text: String, (from, to): &(&str, &str)| text.replace(from, to);
+    Ok(modifiers.iter().fold(text, respell))
+}
+
 /// Turns markers into directives and checks the module.
 ///
 /// # Errors
@@ -343,6 +364,16 @@ pub fn convergent_counts(ptx: &str) -> BTreeMap<(String, String), usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_targets() {
+        let text = ".version 9.0\n.target sm_1a\n.entry a() {\nmma.x.old::2 r;\nmma.old::2;\n}\n";
+        let other = respell(text, ["sm_1a", "sm_1f"], &[(".old::2", ".new")]).expect("respelled");
+        let right = text.replace("sm_1a", "sm_1f").replace("old::2", "new");
+        assert_eq!(other, right);
+        let error = respell(text, ["sm_2a", "sm_1f"], &[]).expect_err("another target");
+        assert!(error.to_string().contains("0 lines `.target sm_2a`, not one"), "{error}");
+    }
 
     const RAW: &str = "\
 .version 9.0

@@ -10,7 +10,7 @@ use crate::syntax;
 /// sheets for memory rate and cache size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
-    /// Short name as given to `--gpu`: `h200`, `b200`.
+    /// Short name as given to `--gpu`: `h200`, `b200`, `b300`.
     pub name: &'static str,
     /// Architecture whose PTX it runs, with its feature suffix: `sm_90a`.
     pub arch: &'static str,
@@ -108,6 +108,14 @@ impl Gpu {
         }
     }
 
+    /// NVIDIA B300 (288 GB HBM3e), `sm_103a`. Of what is counted, only f64 differs from a B200.
+    #[must_use]
+    pub const fn b300() -> Self {
+        Self { name: "b300", arch: "sm_103a", double_lanes_per_clock: 2.0, ..Self::b200() }
+    }
+
+    const ALL: [Self; 3] = [Self::h200(), Self::b200(), Self::b300()];
+
     /// Its compute capability, major and minor; 0.0 if [`arch`](Self::arch) is no target.
     #[must_use]
     pub fn compute_capability(&self) -> (u32, u32) {
@@ -117,7 +125,7 @@ impl Gpu {
     /// The machine of that name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
-        [Self::h200(), Self::b200()].into_iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name))
+        Self::ALL.into_iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name))
     }
 
     /// The machine that a PTX module is for; the first one if it is for none, so that loading
@@ -126,7 +134,7 @@ impl Gpu {
     pub fn for_module(text: &str) -> Self {
         let targets = syntax::parse(text).map(|module| module.targets).unwrap_or_default();
         let accepts = |gpu: &Self| targets.first().is_some_and(|target| gpu.accepts(target));
-        [Self::h200(), Self::b200()].into_iter().find(accepts).unwrap_or_else(Self::h200)
+        Self::ALL.into_iter().find(accepts).unwrap_or_else(Self::h200)
     }
 
     /// Whether PTX for `target` (`sm_80`, `sm_90a`, `sm_100f`) runs here: a
@@ -170,9 +178,14 @@ mod tests {
 
     #[test]
     fn machine_follows_the_target() {
-        for (target, name) in
-            [("sm_90a", "h200"), ("sm_100a", "b200"), ("sm_80", "h200"), ("sm_120a", "h200")]
-        {
+        for (target, name) in [
+            ("sm_90a", "h200"),
+            ("sm_100a", "b200"),
+            ("sm_100f", "b200"),
+            ("sm_103a", "b300"),
+            ("sm_80", "h200"),
+            ("sm_120a", "h200"),
+        ] {
             let text = format!(".version 9.0\n.target {target}\n");
             assert_eq!(Gpu::for_module(&text).name, name, "{target}");
         }

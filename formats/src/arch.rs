@@ -22,6 +22,8 @@ pub enum Arch {
     Sm90a,
     /// Data-centre Blackwell: B200.
     Sm100a,
+    /// The family of data-centre Blackwell: B200, B300.
+    Sm100f,
 }
 
 /// The instructions by which tensor cores multiply.
@@ -75,9 +77,23 @@ pub struct Cfg {
     pub value: &'static str,
 }
 
+/// How the PTX for one target becomes that for another one, which has the same instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Respelling {
+    /// The target of the PTX that there is.
+    pub of: Arch,
+    /// Modifiers of instructions, and how the other target spells them.
+    pub modifiers: &'static [(&'static str, &'static str)],
+}
+
 impl Arch {
     /// All targets; of those that one GPU can run, the preferred one comes first.
-    pub const ALL: [Self; 2] = [Self::Sm90a, Self::Sm100a];
+    pub const ALL: [Self; 3] = [Self::Sm90a, Self::Sm100a, Self::Sm100f];
+
+    /// The targets that kernels are compiled for; the PTX for the others is made of theirs.
+    pub fn compiled() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|arch| arch.respelled().is_none())
+    }
 
     /// The spelling of PTX's `.target`, which also names the folder of the target's kernels.
     #[must_use]
@@ -85,6 +101,7 @@ impl Arch {
         match self {
             Self::Sm90a => "sm_90a",
             Self::Sm100a => "sm_100a",
+            Self::Sm100f => "sm_100f",
         }
     }
 
@@ -95,13 +112,29 @@ impl Arch {
     }
 
     /// The compute capabilities, major and minor, of the GPUs that run its code: an `a` target's
-    /// runs on exactly one (PTX ISA, `.target`).
+    /// runs on exactly one, an `f` target's on those of its family (PTX ISA, `.target`).
     #[must_use]
     pub const fn capabilities(self) -> &'static [(u32, u32)] {
         match self {
             Self::Sm90a => &[(9, 0)],
             Self::Sm100a => &[(10, 0)],
+            Self::Sm100f => &[(10, 0), (10, 3)],
         }
+    }
+
+    /// Why a GPU of this compute capability, which runs its code, is given that and no other's.
+    pub fn reason(self, capability: (u32, u32)) -> impl fmt::Display {
+        fmt::from_fn(move |f| {
+            let (major, minor) = capability;
+            let preferred = Self::of_capability(capability).next();
+            match (self.capabilities().len(), preferred == Some(self)) {
+                (0 | 1, _) => write!(f, "the code for compute capability {major}.{minor} alone"),
+                (_, true) => {
+                    write!(f, "the family's code: there is none for {major}.{minor} alone")
+                }
+                (_, false) => write!(f, "the family's code: that for {major}.{minor} is not here"),
+            }
+        })
     }
 
     /// The targets whose code runs on a GPU of this compute capability, the preferred one first;
@@ -110,12 +143,26 @@ impl Arch {
         Self::ALL.into_iter().filter(move |arch| arch.capabilities().contains(&capability))
     }
 
+    /// The target whose PTX its own is made of, see [`Respelling`]; `None` if kernels are compiled
+    /// for it.
+    #[must_use]
+    pub const fn respelled(self) -> Option<Respelling> {
+        match self {
+            Self::Sm90a | Self::Sm100a => None,
+            // The scale vectors of `tcgen05.mma` by their length, as `f` targets want it.
+            Self::Sm100f => Some(Respelling {
+                of: Self::Sm100a,
+                modifiers: &[(".scale_vec::4X", ".block16"), (".scale_vec::2X", ".block32")],
+            }),
+        }
+    }
+
     /// Its tensor cores.
     #[must_use]
     pub const fn tensor(self) -> TensorFamily {
         match self {
             Self::Sm90a => TensorFamily::Wgmma,
-            Self::Sm100a => TensorFamily::Tcgen05,
+            Self::Sm100a | Self::Sm100f => TensorFamily::Tcgen05,
         }
     }
 
@@ -124,7 +171,7 @@ impl Arch {
     pub const fn e2m1(self) -> Conversion {
         match self {
             Self::Sm90a => Conversion::Emulated,
-            Self::Sm100a => Conversion::Hardware,
+            Self::Sm100a | Self::Sm100f => Conversion::Hardware,
         }
     }
 
@@ -133,7 +180,7 @@ impl Arch {
     pub const fn ue8m0(self) -> Conversion {
         match self {
             Self::Sm90a => Conversion::Emulated,
-            Self::Sm100a => Conversion::Hardware,
+            Self::Sm100a | Self::Sm100f => Conversion::Hardware,
         }
     }
 
@@ -143,7 +190,7 @@ impl Arch {
     pub const fn cluster_launch_control(self) -> bool {
         match self {
             Self::Sm90a => false,
-            Self::Sm100a => true,
+            Self::Sm100a | Self::Sm100f => true,
         }
     }
 
@@ -186,7 +233,7 @@ impl FromStr for Arch {
     }
 }
 
-/// Shows all targets with their compute capabilities: `sm_90a (9.0) and sm_100a (10.0)`.
+/// Shows all targets with their compute capabilities: `sm_90a (9.0), sm_100a (10.0) and ...`.
 #[derive(Clone, Copy, Debug)]
 pub struct Targets;
 
@@ -225,15 +272,26 @@ mod tests {
             assert_eq!(arch.name().parse(), Ok(arch));
         }
         let error = "sm_80".parse::<Arch>().unwrap_err().to_string();
-        assert_eq!(error, "unknown architecture; known are sm_90a (9.0) and sm_100a (10.0)");
+        assert_eq!(
+            error,
+            "unknown architecture; known are sm_90a (9.0), sm_100a (10.0) and sm_100f (10.0, 10.3)"
+        );
     }
 
     #[test]
     fn targets_of_compute_capabilities() {
         let of = |major, minor| Arch::of_capability((major, minor));
         assert!(of(9, 0).eq([Arch::Sm90a]));
-        assert!(of(10, 0).eq([Arch::Sm100a]));
-        for (major, minor) in [(8, 0), (8, 9), (9, 1), (10, 3), (12, 0), (12, 1)] {
+        assert!(of(10, 0).eq([Arch::Sm100a, Arch::Sm100f]));
+        assert!(of(10, 3).eq([Arch::Sm100f]));
+        let reason = |arch: Arch, capability| arch.reason(capability).to_string();
+        assert_eq!(reason(Arch::Sm100a, (10, 0)), "the code for compute capability 10.0 alone");
+        assert_eq!(
+            reason(Arch::Sm100f, (10, 3)),
+            "the family's code: there is none for 10.3 alone"
+        );
+        assert_eq!(reason(Arch::Sm100f, (10, 0)), "the family's code: that for 10.0 is not here");
+        for (major, minor) in [(8, 0), (8, 9), (9, 1), (10, 1), (11, 0), (12, 0), (12, 1)] {
             assert_eq!(of(major, minor).next(), None, "{major}.{minor}");
         }
     }

@@ -244,13 +244,14 @@ mod tests {
         };
         assert_eq!(device(9, 0).arch(), Some(Arch::Sm90a));
         assert_eq!(device(10, 0).arch(), Some(Arch::Sm100a));
-        for (major, minor) in [(8, 0), (8, 9), (10, 3), (12, 0), (12, 1)] {
+        assert_eq!(device(10, 3).arch(), Some(Arch::Sm100f));
+        for (major, minor) in [(8, 0), (8, 9), (10, 1), (12, 0), (12, 1)] {
             let device = device(major, minor);
             assert_eq!(device.arch(), None, "{device}");
             let error = device.supported().map_err(|error| error.to_string());
             let expected = format!(
                 "cuda:0 (GPU) has compute capability {major}.{minor}; \
-                 there are kernels for sm_90a (9.0) and sm_100a (10.0)"
+                 there are kernels for sm_90a (9.0), sm_100a (10.0) and sm_100f (10.0, 10.3)"
             );
             assert_eq!(error, Err(expected));
         }

@@ -31,7 +31,7 @@ const CUDA_ERROR_OUT_OF_MEMORY: u32 = 2;
 #[derive(Debug, Error)]
 pub enum DeviceError {
     /// The request is none of the known forms.
-    #[error("unknown device `{text}`; known: auto, cuda:N, emu:h200, emu:b200")]
+    #[error("unknown device `{text}`; known: auto, cuda:N, emu:h200, emu:b200, emu:b300")]
     UnknownRequest {
         /// The request.
         text: String,

@@ -81,6 +81,8 @@ pub struct Diagnosis {
     pub kernels: Vec<KernelsStatus>,
     /// What `--device auto` uses.
     pub choice: Choice,
+    /// The target whose kernels the device is given, and why, where kernels load.
+    pub target: Option<String>,
     /// What the device was given to load, and why.
     pub code: Vec<LoadedModule>,
     /// What a tuning table for them belongs to, where kernels load.
@@ -110,10 +112,12 @@ pub fn diagnose(dir: Option<&Path>) -> Result<Diagnosis> {
         kernels.load([ceiling::NAME])?;
         Ok(kernels)
     });
-    let (mut choice, mut tune_key, mut tuning, mut code) =
-        (device.choice().clone(), None, None, Vec::new());
+    let (mut choice, mut target, mut tune_key, mut tuning, mut code) =
+        (device.choice().clone(), None, None, None, Vec::new());
     if let Ok(kernels) = &kernels {
         choice = kernels.device().choice().clone();
+        let reason = choice.arch.reason(device.compute_capability());
+        target = Some(format!("{}, {reason}", choice.arch));
         tune_key = Some(kernels.tune_key().clone());
         tuning = Some(kernels.tuning().to_string());
         code = kernels.loaded();
@@ -124,6 +128,7 @@ pub fn diagnose(dir: Option<&Path>) -> Result<Diagnosis> {
         driver_error,
         kernels: statuses.into(),
         choice,
+        target,
         code,
         tune_key,
         tuning,
@@ -152,6 +157,9 @@ impl fmt::Display for Diagnosis {
             writeln!(f, "kernels   {status}")?;
         }
         writeln!(f, "device    {}", self.choice)?;
+        if let Some(target) = &self.target {
+            writeln!(f, "target    {target}")?;
+        }
         for module in &self.code {
             writeln!(f, "code      {module}")?;
         }

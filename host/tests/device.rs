@@ -6,20 +6,23 @@ use nvfp4::device::{Device, DeviceRequest};
 
 #[test]
 fn requests_print_as_they_were_read() {
-    for text in ["auto", "cuda:0", "cuda:7", "emu:h200", "emu:b200"] {
+    for text in ["auto", "cuda:0", "cuda:7", "emu:h200", "emu:b200", "emu:b300"] {
         let request: DeviceRequest = text.parse().expect("a known form");
         assert_eq!(request.to_string(), text);
     }
     for text in ["", "cuda", "cuda:", "cuda:-1", "cuda:x", "emu", "emu:", "emu:h100x", "auto:1"] {
         let error = text.parse::<DeviceRequest>().expect_err("unknown").to_string();
-        let expected = format!("unknown device `{text}`; known: auto, cuda:N, emu:h200, emu:b200");
+        let expected =
+            format!("unknown device `{text}`; known: auto, cuda:N, emu:h200, emu:b200, emu:b300");
         assert_eq!(error, expected);
     }
 }
 
 #[test]
 fn emulators_open_anywhere() {
-    for (text, arch) in [("emu:h200", Arch::Sm90a), ("emu:b200", Arch::Sm100a)] {
+    for (text, arch) in
+        [("emu:h200", Arch::Sm90a), ("emu:b200", Arch::Sm100a), ("emu:b300", Arch::Sm100f)]
+    {
         let device = Device::open(&text.parse().expect("known")).expect("opens");
         let choice = device.choice();
         assert_eq!((choice.device.as_str(), choice.arch), (text, arch));

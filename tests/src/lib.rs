@@ -65,6 +65,7 @@ pub const fn machine(arch: Arch) -> Gpu {
     match arch {
         Arch::Sm90a => Gpu::h200(),
         Arch::Sm100a => b200(),
+        Arch::Sm100f => b300(),
     }
 }
 
@@ -73,13 +74,20 @@ pub const fn b200() -> Gpu {
     Gpu { strict_tcgen05_order: true, ..Gpu::b200() }
 }
 
+/// A B300 that does the same.
+pub const fn b300() -> Gpu {
+    Gpu { strict_tcgen05_order: true, ..Gpu::b300() }
+}
+
 /// The emulated machines, of sm_90a and of sm_100a.
 pub const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
 
-/// The kernels of an emulated machine, `emu:h200` or `emu:b200`, which is [`b200`].
+/// The kernels of an emulated machine: `emu:h200`, `emu:b200`, which is [`b200`], or `emu:b300`,
+/// which is [`b300`].
 pub fn emulated(device: &str, schedule: Schedule) -> Kernels {
     match device.parse().expect("a known device") {
         DeviceRequest::Emulator(gpu) if gpu == Gpu::b200() => emulated_on(b200(), schedule),
+        DeviceRequest::Emulator(gpu) if gpu == Gpu::b300() => emulated_on(b300(), schedule),
         DeviceRequest::Emulator(gpu) => emulated_on(gpu, schedule),
         other => panic!("{other} is not emulated"),
     }

@@ -97,5 +97,9 @@ fn products_do_not_divide() {
             products += usize::from(is);
         }
     }
-    assert_eq!(products, hopper::CONFIGS.len() + blackwell::CONFIGS.len());
+    let configured = Arch::ALL.map(|arch| match arch.tensor() {
+        TensorFamily::Wgmma => hopper::CONFIGS.len(),
+        TensorFamily::Tcgen05 => blackwell::CONFIGS.len(),
+    });
+    assert_eq!(products, configured.iter().sum::<usize>());
 }

@@ -65,7 +65,7 @@ pub(crate) struct ShapeArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MachineArgs {
     /// Machine to be; by default the one that the module's target names.
-    #[arg(long, value_name = "h200|b200", value_parser = gpu)]
+    #[arg(long, value_name = "h200|b200|b300", value_parser = gpu)]
     gpu: Option<Gpu>,
     /// Let a tcgen05.cp overtake the earlier tcgen05.mma of its thread, which PTX does
     /// not order: a copy over scales that a product may still read is then an error.
@@ -140,7 +140,7 @@ pub(crate) fn extent(text: &str) -> Result<[u32; 3], String> {
 
 /// Parses a machine's name.
 fn gpu(name: &str) -> Result<Gpu, String> {
-    Gpu::by_name(name).ok_or_else(|| format!("required h200 or b200, actual `{name}`"))
+    Gpu::by_name(name).ok_or_else(|| format!("required h200, b200 or b300, actual `{name}`"))
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {

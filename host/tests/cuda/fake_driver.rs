@@ -40,7 +40,7 @@ fn the_probe_tells_drivers_apart() {
         (
             "13020,0,2,89",
             "open 1: cuda:1 (Fake GPU) has compute capability 8.9; \
-             there are kernels for sm_90a (9.0) and sm_100a (10.0)",
+             there are kernels for sm_90a (9.0), sm_100a (10.0) and sm_100f (10.0, 10.3)",
         ),
         ("13020,0,1,90", "open 1: cuda:1 does not exist: the driver reports 1 device(s)"),
         // A code newer than cust survives the way through it.

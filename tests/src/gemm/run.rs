@@ -1,6 +1,7 @@
 //! A case through the host library.
 
 use super::{ActivationType, Case, Expected, Inputs, Part, Placement};
+use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, FloatType, Mxfp4, Nvfp4};
@@ -15,18 +16,17 @@ use nvfp4::shape::GemmShape;
 use nvfp4::tensor::Dims;
 use nvfp4::tune::ResultKind;
 
-/// The architecture that has a kernel of this name.
+/// The tensor cores that a kernel of this name is for.
 ///
 /// # Panics
-/// If none has.
-#[must_use]
-pub fn arch_of(kernel: &str) -> Arch {
+/// If there is none.
+fn tensor_of(kernel: &str) -> TensorFamily {
     if hopper::CONFIGS.iter().any(|config| config.name == kernel) {
-        return Arch::Sm90a;
+        return TensorFamily::Wgmma;
     }
     let found = blackwell::CONFIGS.iter().any(|config| config.name == kernel);
     assert!(found, "there is no kernel `{kernel}`");
-    Arch::Sm100a
+    TensorFamily::Tcgen05
 }
 
 /// What the plan says of the operands' places.
@@ -129,7 +129,7 @@ impl Case {
     /// The overrides for a device of `arch`: where it lacks the kernel, it plans.
     fn overrides_on(&self, arch: Arch) -> GemmOverrides {
         match &self.overrides.kernel {
-            Some(name) if arch_of(name) != arch => GemmOverrides::default(),
+            Some(name) if tensor_of(name) != arch.tensor() => GemmOverrides::default(),
             _ => self.overrides.clone(),
         }
     }

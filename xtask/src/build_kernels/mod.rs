@@ -10,13 +10,14 @@ use anyhow::{Context, Result, ensure};
 pub use assemble::Assembler;
 use clap::Args;
 use cuda_builder::{
-    BuiltModule, Compiler, CudaBuilder, Fetch, Kernel, ModuleSpec, Prepared, build, ptxas,
+    BuiltModule, Compiler, CudaBuilder, Fetch, Kernel, ModuleSpec, Prepared, build, ptx, ptxas,
 };
+use fp4_formats::arch::Respelling;
 use fp4_formats::{Arch, Family};
 use nvfp4_manifest::{FILE_NAME, File, Module};
 use serde::{Deserialize, Serialize};
 use sources::Shared;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -144,7 +145,9 @@ fn build(archs: &[Arch], force: bool, assembler: Option<&Assembler>) -> Result<V
     let shared = Shared::read(&run::root())?;
     let mut manifests = Vec::new();
     let mut stale = Vec::new();
-    for &arch in archs {
+    let compiled = |&arch: &Arch| arch.respelled().map_or(arch, |respelling| respelling.of);
+    let wanted: BTreeSet<Arch> = archs.iter().map(compiled).collect();
+    for arch in wanted {
         let old = manifest(arch).ok();
         let mut modules = Vec::new();
         let mut sizes = BTreeMap::new();
@@ -186,6 +189,13 @@ fn build(archs: &[Arch], force: bool, assembler: Option<&Assembler>) -> Result<V
         }
         note!("compiled {count} modules in {:.1} s", start.elapsed().as_secs_f32());
     }
+    for &arch in archs {
+        if let Some(respelling) = arch.respelled() {
+            let of = manifests.iter().find(|m| m.arch == respelling.of).context("its manifest")?;
+            let made = respell(arch, respelling, of, manifest(arch).ok())?;
+            manifests.push(made);
+        }
+    }
     if let Some(assembler) = assembler {
         let assembled = assemble::complete(assembler, &mut manifests);
         failed = failed.or(assembled.err());
@@ -198,6 +208,42 @@ fn build(archs: &[Arch], force: bool, assembler: Option<&Assembler>) -> Result<V
         None => Ok(manifests),
         Some(error) => Err(error),
     }
+}
+
+/// Makes the modules of `arch` of those in `of`. Machine code that there was is kept where the PTX is
+/// the same.
+fn respell(
+    arch: Arch,
+    respelling: Respelling,
+    of: &Manifest,
+    old: Option<Manifest>,
+) -> Result<Manifest> {
+    let mut old = old.map_or_else(Vec::new, |old| old.modules);
+    let module = |module: &Module<Entry>| {
+        let from = folder(of.arch).join(&module.ptx.name);
+        let text = std::fs::read_to_string(&from).with_context(|| from.display().to_string())?;
+        let names = [of.arch.name(), arch.name()];
+        let text = ptx::respell(&text, names, respelling.modifiers)
+            .with_context(|| format!("{arch}/{}", module.family))?;
+        let ptx = File::of(module.ptx.name.clone(), text.as_bytes());
+        build::write(&folder(arch).join(&ptx.name), &text)?;
+        let sources = module.sources.clone();
+        if let Some(at) = old.iter().position(|old| old.family == module.family && old.ptx == ptx) {
+            return Ok(Module { sources, ..old.swap_remove(at) });
+        }
+        let kernels = module.kernels.iter();
+        let kernels = kernels.map(|entry| Entry { kernel: entry.kernel.clone(), resources: None });
+        Ok(Module {
+            family: module.family,
+            ptx,
+            cubin: None,
+            compiler: module.compiler.clone(),
+            sources,
+            kernels: kernels.collect(),
+        })
+    };
+    let modules = of.modules.iter().map(module).collect::<Result<_>>()?;
+    Ok(Manifest { arch, ptx_version: of.ptx_version.clone(), modules })
 }
 
 /// Whether a module was made of the sources as they are, and its PTX is as it was written.

@@ -194,7 +194,7 @@ fn model(tally: &mut Tally, offline: bool) -> Option<PathBuf> {
 fn compilers(tally: &mut Tally, default: &Compiler) {
     let all = Compiler::all();
     for compiler in &all {
-        for arch in Arch::ALL {
+        for arch in Arch::compiled() {
             let name = format!("kernels for {arch} with rustc {}", compiler.release);
             let result =
                 counts::compiled(arch, compiler).and_then(|counts| counts::check(arch, &counts));

@@ -52,7 +52,7 @@ pub enum Run {
 /// Where and how to run.
 #[derive(Debug, ClapArgs)]
 pub struct Target {
-    /// auto (a supported GPU, else the emulated H200), cuda:N, emu:h200 or emu:b200.
+    /// auto (a supported GPU, else the emulated H200), cuda:N, emu:h200, emu:b200 or emu:b300.
     #[arg(long, default_value = "auto")]
     pub device: DeviceRequest,
     /// Order in which the emulator interleaves: eager, lazy or random:SEED.
@@ -300,7 +300,7 @@ pub struct Quantize {
     /// Ignore the built-in list.
     #[arg(long)]
     pub no_default_excludes: bool,
-    /// Quantise on this device instead of the CPU: auto, cuda:N, emu:h200 or emu:b200. The bytes
+    /// Quantise on this device instead of the CPU: auto, cuda:N, emu:h200, emu:b200 or emu:b300. The bytes
     /// are the same.
     #[arg(long)]
     pub device: Option<DeviceRequest>,
