@@ -16,6 +16,9 @@ pub struct Gpu {
     pub arch: &'static str,
     /// Streaming multiprocessors.
     pub sms: u32,
+    /// SMs of each graphics processing cluster (GPC); the CTAs of a cluster are on SMs of one. If
+    /// they are not all [`sms`](Self::sms), all are in one.
+    pub gpcs: &'static [u32],
     /// Device memory rate, bytes per second.
     pub dram_bytes_per_s: f64,
     /// Level-2 cache, bytes.
@@ -69,6 +72,8 @@ impl Gpu {
             name: "h200",
             arch: "sm_90a",
             sms: 132,
+            // Inferred from which launches take twice as long on one.
+            gpcs: &[18, 18, 18, 18, 16, 16, 16, 12],
             dram_bytes_per_s: 4.8e12,
             l2_bytes: 60 << 20,
             l2_bytes_per_clock: 5120.0,
@@ -99,6 +104,8 @@ impl Gpu {
             name: "b200",
             arch: "sm_100a",
             sms: 148,
+            // Assumed: even numbers, as unequal as two of an H200's. No B200 was asked.
+            gpcs: &[20, 20, 18, 18, 18, 18, 18, 18],
             dram_bytes_per_s: 8.0e12,
             l2_bytes: 126 << 20,
             l2_bytes_per_clock: 6144.0,
@@ -115,6 +122,16 @@ impl Gpu {
     }
 
     const ALL: [Self; 3] = [Self::h200(), Self::b200(), Self::b300()];
+
+    /// Clusters of `size` CTAs that it holds at a time, if an SM holds `per_sm` of the CTAs.
+    #[must_use]
+    pub fn resident_clusters(&self, size: u32, per_sm: u32) -> u32 {
+        let of = |sms: u32| sms * per_sm / size.max(1);
+        if self.gpcs.iter().sum::<u32>() != self.sms {
+            return of(self.sms);
+        }
+        self.gpcs.iter().copied().map(of).sum()
+    }
 
     /// Its compute capability, major and minor; 0.0 if [`arch`](Self::arch) is no target.
     #[must_use]
@@ -175,6 +192,15 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clusters_are_in_gpcs() {
+        let b200 = Gpu::b200();
+        assert_eq!([1, 2, 4, 8].map(|size| b200.resident_clusters(size, 1)), [148, 74, 34, 16]);
+        assert_eq!(b200.resident_clusters(8, 2), 34);
+        let few = Gpu { sms: 10, ..b200 };
+        assert_eq!([1, 4, 16].map(|size| few.resident_clusters(size, 1)), [10, 2, 0]);
+    }
 
     #[test]
     fn machine_follows_the_target() {

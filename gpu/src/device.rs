@@ -9,8 +9,10 @@ use std::rc::Rc;
 use cuda_lazy::raw;
 use cust::context::Context;
 use cust::stream::{Stream, StreamFlags};
-use fp4_formats::Arch;
+use fp4_formats::gemm::ResidentClusters;
+use fp4_formats::{Arch, TensorFamily};
 
+use super::clusters;
 use super::error::{CudaError, check, check_cust};
 use super::memory::CudaMemory;
 use super::module::{CudaModule, LoadedModule};
@@ -36,6 +38,7 @@ struct Inner {
     context: Context,
     info: DeviceInfo,
     arch: Arch,
+    clusters: ResidentClusters,
 }
 
 impl Drop for Inner {
@@ -70,7 +73,13 @@ impl CudaDevice {
         bind(&context)?;
         let stream =
             check_cust("cuStreamCreateWithPriority", Stream::new(StreamFlags::DEFAULT, None))?;
-        let inner = Inner { modules: RefCell::default(), stream, context, info, arch };
+        let clusters = match arch.tensor() {
+            // The plans of its kernels have a table of their own, and the driver's compiler takes
+            // longer to start than a kernel to be loaded.
+            TensorFamily::Wgmma => ResidentClusters::of_sms(info.sms),
+            TensorFamily::Tcgen05 => clusters::resident(&info)?,
+        };
+        let inner = Inner { modules: RefCell::default(), stream, context, info, arch, clusters };
         Ok(Self { inner: Rc::new(inner), caller: None })
     }
 
@@ -120,6 +129,20 @@ impl CudaDevice {
     /// The architecture whose kernels it runs.
     pub fn arch(&self) -> Arch {
         self.inner.arch
+    }
+
+    /// How many clusters plans may count on: on GPUs with `tcgen05` what the driver says.
+    pub fn clusters(&self) -> ResidentClusters {
+        self.inner.clusters
+    }
+
+    /// Asks the driver how many clusters run at a time whose blocks each take a multiprocessor.
+    ///
+    /// # Errors
+    /// A failed call.
+    pub fn query_clusters(&self) -> Result<ResidentClusters, CudaError> {
+        self.bind()?;
+        clusters::resident(self.info())
     }
 
     /// Allocates `bytes` of device memory, contents undefined, aligned to at least

@@ -35,19 +35,19 @@ pub struct CudaLaunch<'a> {
 
 /// `CUlaunchConfig` (CUDA Driver API, Data types).
 #[repr(C)]
-struct LaunchConfig {
-    grid: [u32; 3],
-    block: [u32; 3],
-    dynamic_shared: u32,
-    stream: *mut c_void,
-    attributes: *mut LaunchAttribute,
-    attribute_count: u32,
+pub(crate) struct LaunchConfig {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub dynamic_shared: u32,
+    pub stream: *mut c_void,
+    pub attributes: *mut LaunchAttribute,
+    pub attribute_count: u32,
 }
 
 /// `CUlaunchAttribute`: identifier, padding to 8 bytes, a union of 64 bytes, of which a
 /// cluster shape takes the first three words and a flag the first.
 #[repr(C)]
-struct LaunchAttribute {
+pub(crate) struct LaunchAttribute {
     id: u32,
     padding: u32,
     value: [u32; 3],
@@ -89,9 +89,8 @@ impl CudaModule {
         if cluster.is_some_and(|cluster| volume(cluster) > PORTABLE_CLUSTER) {
             kernel.allow_large_clusters()?;
         }
-        let attribute = |id, value| LaunchAttribute { id, padding: 0, value, rest: [0; 13] };
         let mut attributes: Vec<LaunchAttribute> = cluster
-            .map(|cluster| attribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cluster))
+            .map(cluster_attribute)
             .into_iter()
             .chain(launch.overlaps.then(|| {
                 attribute(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0])
@@ -122,6 +121,15 @@ impl CudaModule {
             raw::cuLaunchKernelEx((&raw mut config).cast(), kernel.function, ptr::null_mut(), extra)
         })
     }
+}
+
+/// The attribute of a launch in clusters of this shape.
+pub(crate) fn cluster_attribute(shape: [u32; 3]) -> LaunchAttribute {
+    attribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, shape)
+}
+
+fn attribute(id: u32, value: [u32; 3]) -> LaunchAttribute {
+    LaunchAttribute { id, padding: 0, value, rest: [0; 13] }
 }
 
 fn volume(shape: [u32; 3]) -> u64 {

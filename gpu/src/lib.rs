@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | `error` | [`CudaError`], [`CudaCode`]: which call failed, with the driver's code by name |
 //! | `probe` | [`probe`]: the driver and its devices, or why there are none |
+//! | `clusters` | how many clusters a GPU runs at a time |
 //! | `device` | [`CudaDevice`]: context, stream (its own or the caller's), cache of modules |
 //! | `memory` | [`CudaMemory`]: bytes on the device, allocated or the caller's |
 //! | `module` | [`CudaModule`]: PTX text compiled by the driver, its kernels' limits |
@@ -26,6 +27,7 @@
 //! use the same context.
 
 mod ceiling;
+mod clusters;
 mod cublas;
 mod device;
 mod error;

@@ -225,7 +225,7 @@ impl LoadedModule {
         Ok(Self { kernels: RefCell::default(), parameter_counts, handle })
     }
 
-    fn kernel(&self, name: &str) -> Result<Rc<Kernel>, CudaError> {
+    pub(crate) fn kernel(&self, name: &str) -> Result<Rc<Kernel>, CudaError> {
         if let Some(kernel) = self.kernels.borrow().get(name) {
             return Ok(kernel.clone());
         }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 
 use fp4_formats::arch::Targets;
+use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::{Arch, Family};
 use ptx_emu::bundle::BundleError;
 use ptx_emu::tensor_map::{TENSOR_MAP_BYTES, TensorMap, TensorMapError};
@@ -186,6 +187,8 @@ pub const MAX_GRID_Y: usize = 65_535;
 pub struct DeviceProperties {
     /// Streaming multiprocessors.
     pub sms: u32,
+    /// Clusters that run at a time.
+    pub clusters: ResidentClusters,
     /// Bytes of shared memory per SM.
     pub shared_per_sm: u32,
     /// Bytes of L2 cache.
@@ -369,12 +372,16 @@ impl Device {
                 let info = device.info();
                 DeviceProperties {
                     sms: info.sms,
+                    clusters: device.clusters(),
                     shared_per_sm: info.shared_per_sm,
                     l2_bytes: info.l2_bytes,
                 }
             }
             Backend::Emulator(Emulator { gpu, .. }) => DeviceProperties {
                 sms: gpu.sms,
+                clusters: ResidentClusters::new(
+                    ResidentClusters::SIZES.map(|size| gpu.resident_clusters(size, 1)),
+                ),
                 shared_per_sm: gpu.shared_per_sm,
                 l2_bytes: gpu.l2_bytes,
             },

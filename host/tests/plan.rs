@@ -1,5 +1,6 @@
 //! Plans over the shape tables: every shape has a kernel that takes it, and errors say why not.
 
+use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::gemv::CONFIGS;
 use fp4_formats::{Arch, ScaleLayout};
 use nvfp4::device::DeviceProperties;
@@ -7,8 +8,12 @@ use nvfp4::gemv::{self, GemvOverrides, GemvPlan};
 use nvfp4::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use proptest::prelude::*;
 
-const H200: DeviceProperties =
-    DeviceProperties { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
+const H200: DeviceProperties = DeviceProperties {
+    sms: 132,
+    clusters: ResidentClusters::of_sms(132),
+    shared_per_sm: 228 << 10,
+    l2_bytes: 50 << 20,
+};
 fn plan(shape: GemvShape, layout: ScaleLayout, arch: Arch) -> GemvPlan {
     let plan = gemv::plan(shape, layout, arch, H200, &GemvOverrides::default());
     plan.unwrap_or_else(|error| panic!("{shape} {layout} {arch}: {error}"))

@@ -64,7 +64,8 @@ fn share(env: &Env<'_>) -> u64 {
         .min(gpu.shared_per_sm / env.shared_bytes)
         .min(by_registers)
         .max(1);
-    let clusters = (u64::from(gpu.sms * per_sm) / product(env.cluster)).max(1);
+    let size = u32::try_from(product(env.cluster)).unwrap_or(u32::MAX);
+    let clusters = u64::from(gpu.resident_clusters(size, per_sm)).max(1);
     (1 << 32) / clusters
 }
 

@@ -8,16 +8,19 @@
 //! | --- | --- |
 //! | [`work`], [`schedule`], [`split`] | the work list: which CTA computes which tiles and K steps |
 //! | [`epilogue`] | from a sum to a result in memory |
+//! | [`clusters`] | how many clusters a machine runs at a time |
 //! | [`hopper`] | sm_90a: tile configurations, order of the repacked weights, parameters, cost |
 //! | [`blackwell`] | sm_100a: the same |
 
 pub mod blackwell;
+pub mod clusters;
 pub mod epilogue;
 pub mod hopper;
 pub mod schedule;
 pub mod split;
 pub mod work;
 
+pub use clusters::ResidentClusters;
 pub use epilogue::{Affine, Epilogue, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType, Sink};
 pub use schedule::{Item, Run, Schedule};
 pub use split::Split;

@@ -231,6 +231,7 @@ driver_functions! {
         fn cuModuleGetFunctionCount(count: *mut u32, module: Ptr);
         fn cuModuleEnumerateFunctions(functions: *mut Ptr, count: u32, module: Ptr);
         fn cuLaunchKernelEx(config: Ptr, function: Ptr, params: *mut Ptr, extra: *mut Ptr);
+        fn cuOccupancyMaxActiveClusters(num_clusters: *mut i32, func: Ptr, config: Ptr);
         fn cuStreamGetCtx(stream: Ptr, context: *mut Ptr);
         fn cuStreamIsCapturing(stream: Ptr, status: *mut u32);
         fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);

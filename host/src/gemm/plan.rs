@@ -226,13 +226,15 @@ impl fmt::Display for GemmPlan {
 /// ```
 /// use fp4_formats::Arch;
 /// use fp4_formats::HalfType;
+/// use fp4_formats::gemm::ResidentClusters;
 /// use nvfp4::device::DeviceProperties;
 /// use nvfp4::gemm::{ActivationKind, GemmOverrides, plan};
 /// use nvfp4::quantize::Format;
 /// use nvfp4::shape::GemmShape;
 ///
 /// # fn main() -> nvfp4::error::Result<()> {
-/// let h200 = DeviceProperties { sms: 132, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
+/// let clusters = ResidentClusters::of_sms(132);
+/// let h200 = DeviceProperties { sms: 132, clusters, shared_per_sm: 228 << 10, l2_bytes: 50 << 20 };
 /// let (shape, kind) = (GemmShape::of(128, 7168, 2048), ActivationKind::Halves(HalfType::Bf16));
 /// let plan = plan(shape, Format::Nvfp4, kind, Arch::Sm90a, h200, &GemmOverrides::default())?;
 /// println!("{plan}\n{}", plan.explain());

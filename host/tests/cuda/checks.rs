@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::fmt;
 
+use fp4_formats::gemm::ResidentClusters;
 use half::f16;
 use nvfp4::cuda::{
     Cublas, CublasError, CudaDevice, CudaError, CudaLaunch, CudaModule, HalfProduct,
@@ -30,12 +31,13 @@ impl fmt::Display for Outcome {
 type Checked = Result<Outcome, Box<dyn Error>>;
 type Check = fn(&CudaDevice, &CudaModule) -> Checked;
 
-const CHECKS: [(&str, Check); 11] = [
+const CHECKS: [(&str, Check); 12] = [
     ("memory", memory),
     ("module cache", module_cache),
     ("vector_add", vector_add),
     ("dynamic shared memory", dynamic_shared),
     ("clusters", clusters),
+    ("resident clusters", resident_clusters),
     ("launch checks", launch_checks),
     ("refused PTX", refused_ptx),
     ("graph", graph),
@@ -71,6 +73,19 @@ fn pass(text: impl Into<String>) -> Checked {
 
 fn ensure(condition: bool, what: impl FnOnce() -> String) -> Result<(), Box<dyn Error>> {
     if condition { Ok(()) } else { Err(what().into()) }
+}
+
+/// The driver's counts of clusters that run at a time: of one block as many as there are
+/// multiprocessors, of more no more than fit without the borders of GPCs.
+fn resident_clusters(device: &CudaDevice, _: &CudaModule) -> Checked {
+    let clusters = device.query_clusters()?;
+    let sms = device.info().sms;
+    let counts = ResidentClusters::SIZES.map(|size| (size, clusters.of(size)));
+    let text = format!("{counts:?} on {sms} multiprocessors");
+    ensure(clusters.of(1) == sms, || format!("one block each: {text}"))?;
+    let fit = |&(size, count): &(u32, u32)| count > 0 && count <= sms / size;
+    ensure(counts.iter().all(fit), || text.clone())?;
+    pass(text)
 }
 
 /// The first place where two slices differ.

@@ -195,8 +195,11 @@ fn parameters(text: &str) -> HashMap<String, usize> {
     let entries = text.split(".entry ").skip(1);
     let sizes = entries.filter_map(|entry| {
         let (name, rest) = entry.split_once('(')?;
-        let (_, size) = rest.split(')').next()?.split_once('[')?;
-        Some((name.trim().to_owned(), size.split(']').next()?.parse().ok()?))
+        let size = match rest.split(')').next()?.split_once('[') {
+            Some((_, size)) => size.split(']').next()?.parse().ok()?,
+            None => 0,
+        };
+        Some((name.trim().to_owned(), size))
     });
     sizes.collect()
 }
@@ -250,6 +253,24 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 pub unsafe extern "C" fn cuFuncGetAttribute(value: *mut i32, attribute: u32, _: usize) -> u32 {
     // SAFETY: callers of the driver pass writable pointers. 0 is the most threads of a block.
     unsafe { *value = if attribute == 0 { 1024 } else { 0 } };
+    0
+}
+/// Of seven multiprocessors; the configuration's only attribute is the shape of the cluster.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
+    clusters: *mut i32,
+    _: usize,
+    config: *const u8,
+) -> u32 {
+    const ATTRIBUTES: usize = 40;
+    const VALUE: usize = 8;
+    // SAFETY: callers of the driver pass writable pointers, and a configuration with an attribute.
+    unsafe {
+        let attribute = config.add(ATTRIBUTES).cast::<*const u8>().read();
+        let size = attribute.add(VALUE).cast::<i32>().read();
+        println!("call: cuOccupancyMaxActiveClusters {size}");
+        *clusters = 7 / size;
+    }
     0
 }
 #[unsafe(no_mangle)]

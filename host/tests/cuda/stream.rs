@@ -1,14 +1,14 @@
 //! A caller's stream and memory, as a driver sees them: which calls there are, on which stream.
 //! `fake_driver` has the driver; kernels do nothing on it.
 
-use fp4_formats::Arch;
+use fp4_formats::gemm::ResidentClusters;
 use std::ffi::c_void;
 use std::path::Path;
 use std::ptr;
 
 use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
-use fp4_formats::{FloatType, ScaleLayout};
+use fp4_formats::{Arch, FloatType, ScaleLayout, TensorFamily};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::cuda::CudaError;
 use nvfp4::device::{Device, DeviceRequest};
@@ -58,6 +58,12 @@ fn all_work_goes_to_the_callers_stream_and_launches_only_launch() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arch}:\n{text}\n{errors}");
 
+        let asked = |line: &&str| line.starts_with("call: cuOccupancyMaxActiveClusters");
+        let sizes = match arch.tensor() {
+            TensorFamily::Wgmma => 0,
+            TensorFamily::Tcgen05 => ResidentClusters::SIZES.len(),
+        };
+        assert_eq!(text.lines().filter(asked).count(), sizes, "{arch}");
         assert_eq!(between(&text, "view"), [] as [&str; 0], "{arch}");
         assert_eq!(
             between(&text, "write and read"),

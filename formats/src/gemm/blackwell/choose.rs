@@ -9,14 +9,14 @@
 
 use super::{BlackwellConfig, CONFIGS};
 use crate::HalfType;
-use crate::gemm::{Problem, ResultType, Tiles, Uniform};
+use crate::gemm::{Problem, ResidentClusters, ResultType, Tiles, Uniform};
 use crate::quantize::Format;
 
 /// What a machine does per clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
-    /// Streaming multiprocessors.
-    pub sms: u32,
+    /// Clusters that run at a time.
+    pub clusters: ResidentClusters,
     /// Bytes a clock from DRAM, of the whole rates.
     pub dram_rate: u32,
     /// Bytes a clock from L2, of the whole rates.
@@ -29,8 +29,13 @@ pub struct Rates {
 
 impl Rates {
     /// B200: 148 SMs, 8 TB/s at 1.965 GHz.
-    pub const B200: Self =
-        Self { sms: 148, dram_rate: 4071, l2_rate: 8192, sm_rate: 64, product_rate: 16384 };
+    pub const B200: Self = Self {
+        clusters: ResidentClusters::of_sms(148),
+        dram_rate: 4071,
+        l2_rate: 8192,
+        sm_rate: 64,
+        product_rate: 16384,
+    };
 }
 
 /// Clocks from launch to the first product, and from the last one to the end.
@@ -136,14 +141,14 @@ impl Estimate {
         rates: &Rates,
     ) -> Option<Self> {
         let halves = config.activations.is_some();
-        if !config.takes_k(problem.k) || rates.sms < config.cluster() || halves && !swapped {
+        let resident = rates.clusters.of(config.cluster());
+        if !config.takes_k(problem.k) || resident == 0 || halves && !swapped {
             return None;
         }
         let tiles = config.tiles(problem, swapped);
         // A launch counts its CTAs, one cluster per tile, in 31 bits.
         let most = i32::MAX as u32 / config.cluster();
         let count = u32::try_from(tiles.count()).ok().filter(|&count| count <= most)?;
-        let resident = rates.sms / config.cluster();
         let dynamic = count > resident;
         let clusters = if dynamic { resident } else { count };
         let waves = count.div_ceil(resident) as u64;
@@ -308,6 +313,24 @@ mod tests {
         assert!(other.clocks < one.clocks);
     }
 
+    /// Of 36 clusters of four CTAs 37 fit on 148 SMs, but 34 in GPCs of 18 and 20.
+    #[test]
+    fn clusters_are_in_gpcs() {
+        let problem = Problem { m: 256, n: 36 * 256, k: 1024, l: 1 };
+        let config = CONFIGS.iter().find(|c| c.name == "gemm_nvfp4_256x128_multicast2").unwrap();
+        assert_eq!(config.cluster(), 4);
+        let gpcs = ResidentClusters::of_gpcs(&[20, 20, 18, 18, 18, 18, 18, 18]);
+        let of = |clusters| {
+            let rates = Rates { clusters, ..Rates::B200 };
+            Estimate::new(config, false, &problem, FLOATS, &rates).unwrap()
+        };
+        let [even, uneven] = [Rates::B200.clusters, gpcs].map(of);
+        assert_eq!([even.count, even.resident, even.clusters], [36, 37, 36]);
+        assert_eq!([uneven.count, uneven.resident, uneven.clusters], [36, 34, 36]);
+        assert_eq!([even.dynamic, uneven.dynamic], [false, true]);
+        assert!(uneven.clocks > even.clocks);
+    }
+
     #[test]
     fn sizes_that_no_kernel_takes() {
         let none = |m, n, k, l| {
@@ -326,7 +349,7 @@ mod tests {
                 candidates(format, None, &problem, ResultType::Floats(FloatType::F32), &Rates::B200)
             {
                 let ctas = c.clusters * c.config.cluster();
-                assert!(c.dynamic || ctas <= Rates::B200.sms, "{c:?}");
+                assert!(c.dynamic || ctas <= Rates::B200.clusters.of(1), "{c:?}");
                 assert!(!c.dynamic || c.clusters == c.count, "{c:?}");
             }
         }

@@ -56,7 +56,7 @@ impl Family for Blackwell {
         let (format, kind) = (asked.format, asked.activations);
         formats(format, kind)?;
         request.check_kernel(configs(format, kind).map(|config| config.name))?;
-        let machine = Rates { sms: machine.sms.max(8), ..Rates::B200 };
+        let machine = Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 };
         let result = asked.output.planned();
         let mut found: Vec<_> = choose::candidates(format, halves(kind), problem, result, &machine)
             .filter(|found| request.may_be(found.config.name))
