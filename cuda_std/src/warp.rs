@@ -29,9 +29,19 @@ pub unsafe fn shuffle_xor_f32(value: f32, xor: u32) -> f32 {
 /// # Safety
 /// All 32 lanes reach this same call.
 #[inline(always)]
+pub unsafe fn broadcast_u32(value: u32, lane: u32) -> u32 {
+    // SAFETY: the caller guarantees that all lanes arrive.
+    unsafe { ptx::shuffle::shfl_sync_idx_b32(value, lane, ALL) }
+}
+
+/// [`broadcast_u32`] of a float.
+///
+/// # Safety
+/// As [`broadcast_u32`].
+#[inline(always)]
 pub unsafe fn broadcast_f32(value: f32, lane: u32) -> f32 {
     // SAFETY: the caller guarantees that all lanes arrive.
-    f32::from_bits(unsafe { ptx::shuffle::shfl_sync_idx_b32(value.to_bits(), lane, ALL) })
+    f32::from_bits(unsafe { broadcast_u32(value.to_bits(), lane) })
 }
 
 /// Sums of `N` values over the warp, `N` a power of two up to 32: lane `j`

@@ -273,7 +273,10 @@ unsafe fn consume<
             // SAFETY: the barrier is initialised; the peer CTA ends after this one's arrivals.
             unsafe { multicast::release_sums(config, sums_stored) };
         }
-        end = run.end;
+        // All lanes have the same value. ptxas knows it only from a shuffle: without it, the addresses
+        // of the main loop of a multicast kernel are not in uniform registers.
+        // SAFETY: the warp is converged.
+        end = if multicast { unsafe { warp::broadcast_u32(run.end, 0) } } else { run.end };
     }
 }
 
