@@ -9,7 +9,7 @@
 pub struct ResidentClusters([u32; Self::SIZES.len()]);
 
 impl ResidentClusters {
-    /// The sizes that are told, CTAs: all that every GPU launches.
+    /// Sizes in CTAs that are given: all that every GPU launches.
     pub const SIZES: [u32; 4] = [1, 2, 4, 8];
 
     /// As many as these of [`SIZES`](Self::SIZES).
@@ -40,7 +40,7 @@ impl ResidentClusters {
         Self(counts)
     }
 
-    /// Clusters of `size` CTAs; of a size that is not told, those of the next larger one. 0 for
+    /// Clusters of `size` CTAs; of a size that is not given, those of the next larger one. 0 for
     /// more than the largest.
     #[must_use]
     pub const fn of(&self, size: u32) -> u32 {

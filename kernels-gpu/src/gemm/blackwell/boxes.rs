@@ -80,7 +80,7 @@ impl Boxes {
                 self.put(work, place, order.column(i), sums);
                 warp::sync();
             }
-            // Not unrolled: code that runs once a tile should be small.
+            // Not unrolled: code that runs once per tile should be small.
             i = marker::pin(i + 1);
         }
     }

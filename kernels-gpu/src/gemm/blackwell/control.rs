@@ -69,7 +69,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
         Ring::at(self.base + Self::ACCUMULATOR_RING)
     }
 
-    /// The ring of the scheduler's responses: full is "told", empty is "heard".
+    /// The ring of the scheduler's responses, `response_full` and `response_empty`.
     #[inline(always)]
     pub fn responses(&self) -> Ring<RESPONSES> {
         Ring::at(self.base + Self::RESPONSE_RING)

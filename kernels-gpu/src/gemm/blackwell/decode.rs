@@ -78,7 +78,7 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32
             cursor.advance();
             buffer.advance();
         }
-        // SAFETY: once a tile, by whole warps.
+        // SAFETY: called once per tile, by whole warps.
         unsafe { tiles.advance::<true>() };
     }
     // Commits may still be on their way to these barriers.

@@ -118,7 +118,7 @@ impl Exchange {
                     }
                     // Lanes without a row come first.
                     warp::sync();
-                    // Not unrolled: code that runs once a tile should be small.
+                    // Not unrolled: code that runs once per tile should be small.
                     chunk = marker::pin(chunk + 1);
                 }
             }

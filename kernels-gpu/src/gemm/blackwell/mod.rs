@@ -3,18 +3,19 @@
 //! are decoded to their type on the way to tensor memory.
 //!
 //! # Contract
-//! Parameters: [`BlackwellParams`]. Any M, N, L >= 1; K a multiple of the block with at
-//! least as many K steps (of 256 elements) as the configuration has splits. Codes' rows
-//! are multiples of 16 bytes, scales are 128x4 with numbers in the padding along K. Grid:
-//! `(clusters * cluster size)`, with `dynamic` exactly one cluster a tile. Reads nothing
-//! outside the operands; writes each element of the result once.
+//! The parameters are [`BlackwellParams`]. Any M, N, L >= 1; K is a multiple of the block and has
+//! at least as many K steps as the configuration has parts of K. Rows of codes are multiples of 16
+//! bytes; scales are in the 128x4 layout, with numbers in the padding along K. The grid has one
+//! cluster per tile if `dynamic` is set, and no more than that otherwise. The kernel reads nothing
+//! outside the operands and writes each element of the result once.
 //!
 //! # Tile
-//! `X` and `Y` are `A` and `B`, or swapped. A tile has 128 rows of `X` for each CTA of a
-//! pair and [`BlackwellConfig::columns`] rows of `Y`. With splits, the CTAs of a cluster
-//! work on the same tile: each takes a part of the K steps, then a part of the columns.
-//! With shares, they work on neighbours along `Y`: each copies a part of their rows of
-//! `X` to all.
+//! `X` and `Y` are `A` and `B`, or swapped. A tile has 128 rows of `X` for each CTA of a CTA pair,
+//! or for one CTA, and [`BlackwellConfig::columns`] rows of `Y`. Under split-K the parts of a
+//! cluster compute the same tile: each sums a part of the K steps, then stores a part of the
+//! columns. Under multicast they compute neighbouring tiles along `Y`: each copies a part of their
+//! rows of `X` to all of them. Which tile has which number, and which part of K is whose, is the
+//! work list's ([`fp4_formats::gemm::work`]).
 //!
 //! # Roles
 //! | warp | role | file |
@@ -44,14 +45,14 @@
 //! |---|---|---|---|
 //! | full[stage] | copy (expects bytes), copies | product; decode | a K step is in shared memory |
 //! | empty[stage] | products' commits, of all sharers | copy; product (scale columns) | the K step was multiplied |
-//! | accumulated[i] | products' commit | store | a tile's sums are complete |
-//! | drained[i] | a lane of each store warp | product | the sums were read |
-//! | told[i], heard[i] | scheduler's response; its readers | all roles; schedule | the next tile |
+//! | acc_full[i] | products' commit | store | a tile's sums are complete |
+//! | acc_empty[i] | a lane of each store warp | product | the sums were read |
+//! | response_full[i], response_empty[i] | the hardware scheduler's response; its readers | all roles; schedule | which tile is next |
 //! | begun | copy, of the first CTA | schedule | a tile is begun: ask for the next one |
 //! | decoded full, empty [i] | decode warps; products' commit | product; decode | a K step of `X` is decoded; was multiplied |
 //! | exchange full, empty | store warps of the other CTAs of a split | store | sums have come; were read |
 //!
-//! In a pair, full, drained and decoded full are those of the first CTA, and commits reach
+//! In a CTA pair, full, acc_empty and decoded full are those of the first CTA, and commits reach
 //! both; where warps decode, the second CTA's full says that its `X` is there. A stage that
 //! is empty is so in every CTA that its copies reach.
 //!

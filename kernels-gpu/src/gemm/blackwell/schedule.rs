@@ -128,7 +128,7 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32>(
 ) {
     let responses = control.responses();
     let mut asked = Cursor::<RESPONSES>::producer();
-    let mut told = Cursor::<RESPONSES>::consumer();
+    let mut received = Cursor::<RESPONSES>::consumer();
     let mut begun = Cursor::<1>::consumer();
     loop {
         // SAFETY: all readers of all CTAs are done with the response before it is asked
@@ -150,12 +150,12 @@ pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32>(
                 }
                 grid::clusterlaunchcontrol_try_cancel_multicast(response, barrier);
             }
-            responses.wait_full(&told);
-            if read(control, told.stage).is_none() {
+            responses.wait_full(&received);
+            if read(control, received.stage).is_none() {
                 return;
             }
         }
         asked.advance();
-        told.advance();
+        received.advance();
     }
 }

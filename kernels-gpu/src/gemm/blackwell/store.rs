@@ -46,7 +46,7 @@ pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u
         let d = tensor + which * config.accumulator_step() + lanes;
         if epilogue::is_nvfp4(&work.params.epilogue.sink) {
             let columns = config.columns / config.k_parts();
-            // SAFETY: once a tile.
+            // SAFETY: called once per tile; the result is NVFP4, and these are the CTA's columns.
             unsafe { store_blocks::pad(work, &place, [work.split() * columns, columns]) };
         }
         // SAFETY: the sums are complete; each is read before the accumulator is given
@@ -81,7 +81,7 @@ pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u
         }
         cursor.advance();
         which ^= 1;
-        // SAFETY: once a tile, by whole warps.
+        // SAFETY: called once per tile, by whole warps.
         unsafe { tiles.advance::<true>() };
     }
     boxes.end();
@@ -168,7 +168,7 @@ unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, order: &Order, give_back
                     store(work, place, column, sums);
                     // Lanes without a row come first.
                     warp::sync();
-                    // Not unrolled: code that runs once a tile should be small.
+                    // Not unrolled: code that runs once per tile should be small.
                     part = marker::pin(part + 1);
                 }
             }

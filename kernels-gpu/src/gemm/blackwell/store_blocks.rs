@@ -55,7 +55,7 @@ pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [f32; BLO
 /// CTA's part of the tile: columns `first..first + count`.
 ///
 /// # Safety
-/// As [`store`], but once a tile by any of the threads.
+/// As [`store`]; called once per tile, by any of the threads.
 #[inline(always)]
 pub unsafe fn pad(work: &Work<'_>, place: &Place, [first, count]: [u32; 2]) {
     let BlackwellParams { epilogue, problem, .. } = work.params;
