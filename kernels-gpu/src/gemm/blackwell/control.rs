@@ -63,7 +63,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
         Ring::at(self.base)
     }
 
-    /// The ring of accumulators: full is "accumulated", empty is "drained".
+    /// The ring of accumulators, `acc_full` and `acc_empty`.
     #[inline(always)]
     pub fn accumulators(&self) -> Ring<ACCUMULATORS> {
         Ring::at(self.base + Self::ACCUMULATOR_RING)
