@@ -137,6 +137,11 @@ impl ResultScales {
 }
 
 impl Epilogue {
+    /// One result for each sum, with nothing between the affine step and the sink.
+    pub const fn of(affine: Affine, sink: Sink) -> Self {
+        Self { affine, sink }
+    }
+
     /// The fields' bits in order, as 32-bit words (low half first).
     pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
         let Self { affine, sink } = self;
@@ -189,15 +194,15 @@ mod tests {
 
     #[test]
     fn epilogue_words_follow_the_layout() {
-        let epilogue = Epilogue {
-            affine: Affine {
+        let epilogue = Epilogue::of(
+            Affine {
                 row_factors: 0x0000_0002_0000_0001,
                 column_factors: 3,
                 bias: 4,
                 alpha: f32::from_bits(5),
                 bias_type: 6,
             },
-            sink: Sink {
+            Sink {
                 out: 7,
                 out_stride: 8,
                 out_type: 9,
@@ -209,7 +214,7 @@ mod tests {
                     blocked: 13,
                 },
             },
-        };
+        );
         let words = epilogue.words();
         let at = |offset: usize| words[offset / 4];
         assert_eq!(words[..2], [1, 2]);

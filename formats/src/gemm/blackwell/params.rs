@@ -190,22 +190,16 @@ mod tests {
     #[test]
     fn bytes_follow_the_layout() {
         let map = |seed: u64| TensorMap(core::array::from_fn(|i| seed << 32 | i as u64));
-        let epilogue = Epilogue {
-            affine: Affine {
+        let epilogue = Epilogue::of(
+            Affine {
                 row_factors: 6,
                 column_factors: 7,
                 bias: 8,
                 alpha: f32::from_bits(9),
                 bias_type: 10,
             },
-            sink: Sink {
-                out: 11,
-                out_stride: 5,
-                out_type: 4,
-                reserved: 0,
-                scales: ResultScales::NONE,
-            },
-        };
+            Sink { out: 11, out_stride: 5, out_type: 4, reserved: 0, scales: ResultScales::NONE },
+        );
         let params = BlackwellParams {
             x_codes: map(1),
             y_codes: map(2),

@@ -112,22 +112,16 @@ mod tests {
 
     #[test]
     fn bytes_follow_the_layout() {
-        let epilogue = Epilogue {
-            affine: Affine {
+        let epilogue = Epilogue::of(
+            Affine {
                 row_factors: 6,
                 column_factors: 7,
                 bias: 8,
                 alpha: f32::from_bits(9),
                 bias_type: 10,
             },
-            sink: Sink {
-                out: 11,
-                out_stride: 5,
-                out_type: 4,
-                reserved: 0,
-                scales: ResultScales::NONE,
-            },
-        };
+            Sink { out: 11, out_stride: 5, out_type: 4, reserved: 0, scales: ResultScales::NONE },
+        );
         let params = HopperParams {
             activations: TensorMap([0x1112_1314_1516_1718; 16]),
             weights: 0x0807_0605_0403_0201,

@@ -95,22 +95,22 @@ impl Product {
             x_scales,
             y_scales,
             result: TensorMap::NONE,
-            epilogue: Epilogue {
-                affine: Affine {
+            epilogue: Epilogue::of(
+                Affine {
                     row_factors: vector(&options.row_factors),
                     column_factors: vector(&options.column_factors),
                     bias: vector(&options.bias),
                     alpha: options.alpha * a_scale * inputs.weights.global_scale(),
                     bias_type: FloatType::F32 as u32,
                 },
-                sink: Sink {
+                Sink {
                     out: 0,
                     out_stride: u64::from(m) * u64::from(n),
                     out_type: 0,
                     reserved: 0,
                     scales: ResultScales::NONE,
                 },
-            },
+            ),
             problem,
             swapped: u32::from(self.swapped),
             dynamic: u32::from(self.dynamic),
