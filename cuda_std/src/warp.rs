@@ -88,20 +88,23 @@ pub unsafe fn transpose_sum<const N: usize>(mut values: [f32; N]) -> f32 {
 pub unsafe fn transpose<const N: usize>(mut values: [f32; N]) -> [f32; N] {
     const { assert!(N.is_power_of_two() && N <= LANES as usize) };
     let lane = lane_id();
-    let mut half = N / 2;
-    while half > 0 {
-        let upper = lane & half as u32 != 0;
-        for i in 0..N {
-            if i & half == 0 {
-                let send = if upper { values[i] } else { values[i + half] };
-                // SAFETY: the caller guarantees that all lanes arrive; the loop is uniform
-                // in the warp.
-                let received = unsafe { shuffle_xor_f32(send, half as u32) };
-                values[i] = if upper { received } else { values[i] };
-                values[i + half] = if upper { values[i + half] } else { received };
-            }
+    let mut distance = N as u32 / 2;
+    while distance > 0 {
+        let upper = lane & distance != 0;
+        // Every round exchanges the uppermost bit of an index with the lane's bit and makes it the
+        // lowest one, so that all rounds are the same instructions, a loop.
+        let mut next = values;
+        for i in 0..N / 2 {
+            let (low, high) = (values[i], values[i + N / 2]);
+            let send = if upper { low } else { high };
+            // SAFETY: the caller guarantees that all lanes arrive; the loop is uniform in the
+            // warp.
+            let received = unsafe { shuffle_xor_f32(send, distance) };
+            next[2 * i] = if upper { received } else { low };
+            next[2 * i + 1] = if upper { high } else { received };
         }
-        half /= 2;
+        values = next;
+        distance = ptx::marker::pin(distance / 2);
     }
     values
 }

@@ -16,6 +16,8 @@ use crate::tensor::{BlockScaled, Dims, byte_counts};
 /// MXFP4's scale 1.
 const MXFP4_ONE: u8 = 127;
 
+/// The bits of a pair of codes of magnitudes 0, 1/2, 1 and 3/2, signs included.
+const UP_TO_THREE_HALVES: u8 = 0xbb;
 /// The signs of a pair of codes.
 const SIGNS: u8 = 0x88;
 /// Digits of a signature, each the magnitude of a code: eight digits distinguish 2^24 rows.
@@ -55,15 +57,20 @@ pub enum Generator {
     /// The inputs of the public GEMM contest: all 256 code bytes, scales uniform in {0, 1, 2, 3}
     /// (MXFP4: {1/2, 1, 2}). Sums are exact in f32 for K up to 12,900.
     ContestGemm,
+    /// The inputs of the public dual GEMM contest: codes of magnitudes 0 to 1.5 with both signs,
+    /// scales uniform in [0, 1) and rounded to e4m3 (MXFP4: {1/4, 1/2, 1}).
+    ContestDual,
 }
 
 impl Generator {
     /// All generators, for tests.
-    pub const ALL: [Self; 4] = [Self::Contest, Self::FullRange, Self::Exact, Self::ContestGemm];
+    pub const ALL: [Self; 5] =
+        [Self::Contest, Self::FullRange, Self::Exact, Self::ContestGemm, Self::ContestDual];
 
     fn code(self, random: u8) -> u8 {
         match self {
             Self::Contest => random & 3,
+            Self::ContestDual => random & UP_TO_THREE_HALVES,
             Self::FullRange | Self::Exact | Self::ContestGemm => random,
         }
     }
@@ -80,6 +87,7 @@ impl Generator {
         if format == Format::Mxfp4 {
             return match self {
                 Self::Contest | Self::ContestGemm => MXFP4_ONE - 1 + rng.below(3) as u8,
+                Self::ContestDual => MXFP4_ONE - 2 + rng.below(3) as u8,
                 Self::FullRange => MXFP4_ONE - 10 + rng.below(21) as u8,
                 Self::Exact if k > 28_672 => MXFP4_ONE,
                 Self::Exact => MXFP4_ONE + rng.below(2) as u8,
@@ -88,6 +96,7 @@ impl Generator {
         match self {
             Self::Contest => [0, ONE, TWO][rng.below(3) as usize],
             Self::ContestGemm => [0, ONE, TWO, THREE][rng.below(4) as usize],
+            Self::ContestDual => e4m3::encode(rng.uniform() as f32),
             Self::FullRange => rng.below(u32::from(e4m3::MAX_CODE) + 1) as u8,
             Self::Exact if k > 28_672 => ONE,
             Self::Exact => [ONE, TWO][rng.below(2) as usize],
@@ -97,7 +106,7 @@ impl Generator {
     fn global_scale(self) -> f32 {
         match self {
             Self::FullRange => 1.0 / 1024.0,
-            Self::Contest | Self::Exact | Self::ContestGemm => 1.0,
+            Self::Contest | Self::Exact | Self::ContestGemm | Self::ContestDual => 1.0,
         }
     }
 
@@ -175,6 +184,7 @@ impl Generator {
             Self::FullRange => rng.normal() as f32,
             Self::Exact => rng.below(9) as f32 - 4.0,
             Self::ContestGemm => e2m1::decode(rng.below(16) as u8),
+            Self::ContestDual => e2m1::decode(self.code(rng.below(16) as u8)),
         }));
         if let Some(signatures) = self.signatures(rng) {
             for (row, values) in values.chunks_exact_mut(dims.cols()).enumerate() {
@@ -211,6 +221,7 @@ impl fmt::Display for Generator {
             Self::FullRange => "full-range",
             Self::Exact => "exact",
             Self::ContestGemm => "contest-gemm",
+            Self::ContestDual => "contest-dual",
         })
     }
 }
@@ -220,7 +231,8 @@ impl FromStr for Generator {
 
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|generator| generator.to_string() == text).ok_or_else(|| {
-            Error::shape("generator", "contest, contest-gemm, full-range or exact", text)
+            let known = "contest, contest-gemm, contest-dual, full-range or exact";
+            Error::shape("generator", known, text)
         })
     }
 }

@@ -25,7 +25,7 @@ pub enum ShapeError {
     },
     /// The operation is planned, but this version has no kernel for it.
     #[error(
-        "operation `{op}` of shape `{text}` is known but not built in this version; built: gemv, gemm, quantize"
+        "operation `{op}` of shape `{text}` is known but not built in this version; built: gemv, gemm, dual, quantize"
     )]
     NotBuilt {
         /// The whole string.
@@ -73,7 +73,7 @@ pub enum ShapeError {
     },
     /// There is no set with this name.
     #[error(
-        "unknown set of shapes `{name}`; known: gemv, gemv-correctness, gemv-ragged, quantize, gemm, gemm-correctness, dual, grouped, decode, all; built: the gemv and gemm sets, decode, quantize, all"
+        "unknown set of shapes `{name}`; known: gemv, gemv-correctness, gemv-ragged, quantize, gemm, gemm-correctness, dual, dual-correctness, grouped, decode, all; built: the gemv, gemm and dual sets, decode, quantize, all"
     )]
     UnknownSet {
         /// The name.
@@ -122,7 +122,7 @@ pub struct GemmShape {
     pub n: usize,
     /// Columns of both, a multiple of the format's block.
     pub k: usize,
-    /// Batch entries; a shape string always means one.
+    /// Batch entries; the string of a plain product always means one.
     pub l: usize,
 }
 
@@ -140,10 +140,22 @@ impl GemmShape {
     }
 }
 
+impl GemmShape {
+    /// The shape as text, of a product that is gated or not.
+    pub(crate) fn text(self, gated: bool) -> String {
+        let Self { m, n, k, l } = self;
+        match (gated, l) {
+            (false, 1) => format!("gemm:{m}x{n}x{k}"),
+            (false, _) => format!("gemm:{m}x{n}x{k}, {l} batch entries"),
+            (true, 1) => format!("dual:{m}x{n}x{k}"),
+            (true, _) => format!("dual:{m}x{n}x{k}x{l}"),
+        }
+    }
+}
+
 impl fmt::Display for GemmShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "gemm:{}x{}x{}", self.m, self.n, self.k)?;
-        if self.l > 1 { write!(f, ", {} batch entries", self.l) } else { Ok(()) }
+        f.write_str(&self.text(false))
     }
 }
 
@@ -169,6 +181,8 @@ pub enum Shape {
     Gemv(GemvShape),
     /// GEMM with block-scaled weights.
     Gemm(GemmShape),
+    /// GEMM with the weights of a gate and of what it is multiplied with; N is the result's.
+    Dual(GemmShape),
     /// Quantisation or dequantisation of a matrix.
     Quantize(QuantizeShape),
 }
@@ -180,6 +194,7 @@ impl Shape {
         match self {
             Self::Gemv(_) => "gemv",
             Self::Gemm(_) => "gemm",
+            Self::Dual(_) => "dual",
             Self::Quantize(_) => "quantize",
         }
     }
@@ -190,6 +205,7 @@ impl fmt::Display for Shape {
         match self {
             Self::Gemv(shape) => shape.fmt(f),
             Self::Gemm(shape) => shape.fmt(f),
+            Self::Dual(shape) => f.write_str(&shape.text(true)),
             Self::Quantize(shape) => shape.fmt(f),
         }
     }
@@ -199,7 +215,7 @@ impl fmt::Display for Shape {
 const FORMS: [(&str, &str); 5] = [
     ("gemv", "gemv:MxKxL"),
     ("gemm", "gemm:MxNxK"),
-    ("dual", "dual:MxNxK"),
+    ("dual", "dual:MxNxK[xL]"),
     ("grouped", "grouped:M1,M2,..xNxK"),
     ("quantize", "quantize:MxK"),
 ];
@@ -216,6 +232,8 @@ impl FromStr for Shape {
         match (op, dims.as_slice()) {
             ("gemv", &[m, k, l]) => gemv_shape(text, m, k, l),
             ("gemm", &[m, n, k]) => gemm_shape(text, m, n, k),
+            ("dual", &[m, n, k]) => dual_shape(text, [m, n, k, 1]),
+            ("dual", &[m, n, k, l]) => dual_shape(text, [m, n, k, l]),
             ("quantize", &[m, k]) => quantize_shape(text, m, k),
             _ => Err(ShapeError::NotBuilt { text: text.into(), op }),
         }
@@ -223,12 +241,16 @@ impl FromStr for Shape {
 }
 
 /// The sizes after the colon, in order, each checked. `form` has the letters; a letter followed by
-/// a list (`M1,M2,..`) takes any number of sizes.
+/// a list (`M1,M2,..`) takes any number of sizes, and what is in brackets may be left out.
 fn parse_sizes(text: &str, sizes: &str, form: &'static str) -> Result<Vec<u64>, ShapeError> {
     let wrong_form = || ShapeError::Form { text: text.into(), expected: form };
     let letters = form.split_once(':').map_or("", |(_, letters)| letters);
-    let letters: Vec<&str> = letters.split('x').collect();
+    let (required, optional) = letters.split_once('[').unwrap_or((letters, ""));
+    let mut letters: Vec<&str> = required.split('x').collect();
     let groups: Vec<&str> = sizes.split('x').collect();
+    if groups.len() > letters.len() {
+        letters.extend(optional.trim_end_matches(']').split('x').skip(1));
+    }
     if letters.len() != groups.len() {
         return Err(wrong_form());
     }
@@ -272,6 +294,19 @@ fn gemm_shape(text: &str, m: u64, n: u64, k: u64) -> Result<Shape, ShapeError> {
     // With two sizes below 2^31 and elements of 4 bytes, neither operands nor result overflow.
     let k = whole_blocks(text, k)?;
     Ok(Shape::Gemm(GemmShape::of(m as usize, n as usize, k)))
+}
+
+fn dual_shape(text: &str, [m, n, k, l]: [u64; 4]) -> Result<Shape, ShapeError> {
+    let max = isize::MAX as u64;
+    // Two matrices of weights, and results of four bytes.
+    for (a, b) in [(m, k), (2 * n, k), (m, 4 * n)] {
+        if a.checked_mul(b).and_then(|matrix| matrix.checked_mul(l)).is_none_or(|all| all > max) {
+            let (text, field) = (text.into(), "number of elements".into());
+            return Err(ShapeError::Overflow { text, field, max });
+        }
+    }
+    let k = whole_blocks(text, k)?;
+    Ok(Shape::Dual(GemmShape { m: m as usize, n: n as usize, k, l: l as usize }))
 }
 
 /// Checks that the sizes are below 2^31, so that their product times the size of any element fits.
@@ -338,6 +373,27 @@ pub const GEMM_CORRECTNESS: [GemmShape; 10] = [
     GemmShape::of(512, 1536, 7168),
 ];
 
+/// The benchmark shapes of the public dual GEMM contest.
+pub const DUAL_CONTEST: [GemmShape; 4] = [
+    GemmShape::of(256, 4096, 7168),
+    GemmShape::of(512, 4096, 7168),
+    GemmShape::of(256, 3072, 4096),
+    GemmShape::of(512, 3072, 7168),
+];
+
+/// The correctness shapes of the public dual GEMM contest.
+pub const DUAL_CORRECTNESS: [GemmShape; 9] = [
+    GemmShape::of(1536, 512, 7168),
+    GemmShape::of(256, 512, 256),
+    GemmShape::of(3072, 1024, 1536),
+    GemmShape::of(7168, 1024, 256),
+    GemmShape::of(7168, 2304, 2048),
+    GemmShape::of(4608, 384, 7168),
+    GemmShape::of(7168, 384, 2304),
+    GemmShape::of(512, 768, 7168),
+    GemmShape::of(4096, 768, 512),
+];
+
 /// The products of one decoding step: few tokens, two layers.
 #[must_use]
 pub fn decode() -> Vec<GemmShape> {
@@ -353,8 +409,9 @@ pub const QUANTIZE: [QuantizeShape; 4] = [
     QuantizeShape { m: 16384, k: 8192 },
 ];
 
-/// The shapes of a named set (`--set`): `gemv` and `gemm` (the benchmarks of the contests),
-/// `gemv-correctness`, `gemv-ragged` and `gemm-correctness` (for checking, not for timing),
+/// The shapes of a named set (`--set`): `gemv`, `gemm` and `dual` (the benchmarks of the contests),
+/// `gemv-correctness`, `gemv-ragged`, `gemm-correctness` and `dual-correctness` (for checking, not
+/// for timing),
 /// `decode` (GEMM with few tokens), `quantize`, or `all`, which is every benchmark set that is
 /// built.
 ///
@@ -368,10 +425,14 @@ pub fn set(name: &str) -> Result<Vec<Shape>, ShapeError> {
         "gemm" => Ok(GEMM_CONTEST.map(Shape::Gemm).to_vec()),
         "gemm-correctness" => Ok(GEMM_CORRECTNESS.map(Shape::Gemm).to_vec()),
         "decode" => Ok(decode().into_iter().map(Shape::Gemm).collect()),
-        "all" => Ok([set("gemv")?, set("gemm")?, set("decode")?, set("quantize")?].concat()),
+        "all" => {
+            let [gemv, gemm, dual] = [set("gemv")?, set("gemm")?, set("dual")?];
+            Ok([gemv, gemm, dual, set("decode")?, set("quantize")?].concat())
+        }
         "gemv-correctness" => Ok(GEMV_CORRECTNESS.map(Shape::Gemv).to_vec()),
         "gemv-ragged" => Ok(gemv_ragged().into_iter().map(Shape::Gemv).collect()),
-        "dual" => not_built("dual"),
+        "dual" => Ok(DUAL_CONTEST.map(Shape::Dual).to_vec()),
+        "dual-correctness" => Ok(DUAL_CORRECTNESS.map(Shape::Dual).to_vec()),
         "grouped" => not_built("grouped"),
         _ => Err(ShapeError::UnknownSet { name: name.into() }),
     }

@@ -82,6 +82,7 @@ fn results_in_nvfp4_are_of_gemm() {
     bench("quantize:16x16", &[], "--dtype of quantize:16x16 must be f16, bf16 or f32");
     bench("gemm:1x24x16", &[], "N must be a multiple of 16 for a result in nvfp4, but is 24");
     bench("gemm:1x16x16", &["--out-layout", "rowwise"], "rowwise");
+    bench("dual:1x24x16", &[], "N must be a multiple of 16 for a result in nvfp4, but is 24");
 }
 
 #[test]
@@ -91,7 +92,8 @@ fn bad_shapes_are_refused() {
         ("gemv:1x17x1", "must be a multiple of 16"),
         ("gemv:99999999999x16x1", "too large"),
         ("gemv:1x16", "does not have the form gemv:MxKxL"),
-        ("dual:1x1x16", "known but not built"),
+        ("dual:1x1x17", "must be a multiple of 16"),
+        ("grouped:1,2x1x16", "known but not built"),
         ("conv:1", "unknown operation `conv`"),
     ] {
         refused(&["bench", "--shape", shape], message);
@@ -99,7 +101,9 @@ fn bad_shapes_are_refused() {
     let huge = ["bench", "--shape", "gemv:2000000000x4000000x1", "--device", "emu:h200"];
     let folder = Folder::new("shapes");
     refused(&[&huge[..], &["--kernels", &folder.empty_kernels()]].concat(), "cannot provide");
-    refused(&["bench", "--set", "dual"], "known but not built");
+    refused(&["bench", "--set", "grouped"], "known but not built");
+    let unknown = "none of identity, silu, gelu-tanh, gelu, relu2, clamped-swiglu";
+    refused(&["bench", "--set", "dual", "--activation", "swish"], unknown);
     refused(&["bench", "--set", "x"], "unknown set of shapes `x`");
     refused(&["bench", "--shape", "gemv:1x16x1", "--device", "tpu:0"], "unknown device `tpu:0`");
     refused(&["bench", "--shape", "gemv:1x16x1", "--schedule", "random"], "random:SEED");

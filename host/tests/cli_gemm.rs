@@ -15,9 +15,9 @@ use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
 use nvfp4::device::Device;
 use nvfp4::floats;
-use nvfp4::gemm::{self, ActivationKind, GemmOptions, gemm, reference};
+use nvfp4::gemm::{self, ActivationKind, GemmOptions, UpOptions, gemm, reference};
 use nvfp4::generate::Generator;
-use nvfp4::operands::gemm::{AnyOperands, GemmActivations, GemmOperands, read, write};
+use nvfp4::operands::gemm::{AnyOperands, GemmActivations, GemmOperands, Halves, read, write};
 use nvfp4::quantize::Format;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
@@ -69,7 +69,7 @@ fn operands<F: BlockFormat>(
         bias: ramp(n, 0.5),
         ..GemmOptions::default()
     };
-    GemmOperands { a, b, options }
+    GemmOperands { a, b, halves: Halves::None, options }
 }
 
 fn read_back(path: &Path) -> AnyOperands {
@@ -97,6 +97,32 @@ fn operands_come_back_as_they_were_written() {
             let operands = self::operands::<Mxfp4>(sizes, activation, right, shared);
             write(&path, &operands).expect("written");
             assert_eq!(read_back(&path), AnyOperands::Mxfp4(operands));
+        }
+    }
+}
+
+/// The same of a gated product, in every form.
+#[test]
+fn gated_operands_come_back_as_they_were_written() {
+    let folder = Folder::new("dual-operands");
+    let path = folder.file("in.safetensors");
+    let layout = ScaleLayout::Blocked128x4;
+    for shared in [false, true] {
+        let plain = operands::<Nvfp4>([3, 10, 64, 2], Activation::Blocks(layout), layout, shared);
+        let dims = plain.b.dims();
+        let mut rng = SplitMix64::new(12);
+        let other = Generator::FullRange.blocks("b_up", dims, ScaleLayout::Linear, &mut rng);
+        let other = other.expect("b_up");
+        for halves in [Halves::Pair(other), Halves::Stacked, Halves::Interleaved] {
+            let n = if matches!(halves, Halves::Pair(_)) { 10 } else { 5 };
+            let column_factors = (!shared).then(|| vec![2.0; n]);
+            let up = Some(UpOptions { alpha: 0.5, column_factors, bias: Some(vec![-1.0; n]) });
+            let bias = Some(vec![3.0; n]);
+            let options = GemmOptions { column_factors: None, bias, up, ..plain.options.clone() };
+            let operands = GemmOperands { halves, options, ..plain.clone() };
+            assert_eq!((operands.is_gated(), operands.shape().n), (true, n));
+            write(&path, &operands).expect("written");
+            assert_eq!(read_back(&path), AnyOperands::Nvfp4(operands));
         }
     }
 }
@@ -157,6 +183,8 @@ fn bad_operands_are_refused() {
     with("row_factors", zeros(Dtype::F32, &[2, 1], 4), "required [M = 2]");
     let infinite = tensor(Dtype::F32, &[3], f32::INFINITY.to_le_bytes().repeat(3));
     with("column_factors", Some(infinite), "has inf at index 0");
+    with("up_bias", zeros(Dtype::F32, &[3], 4), "`up_bias` must be absent, as there is no other");
+    with("b_up", zeros(Dtype::U8, &[4, 8], 1), "has no tensor `b_up_scale`");
     let batch = zeros(Dtype::U8, &[2, 3, 8], 1);
     with("b", batch, "length of `b` scales must be 6 bytes");
 
@@ -164,6 +192,14 @@ fn bad_operands_are_refused() {
         (("format", "fp8"), "metadata `format` must be nvfp4 or mxfp4, but is `fp8`"),
         (("format", "mxfp4"), "has type F8_E4M3; required F8_E8M0 or U8"),
         (("b_scale_layout", "4x128"), "metadata `b_scale_layout` must be linear or 128x4"),
+        (
+            ("b_halves", "apart"),
+            "metadata `b_halves` must be stacked or interleaved, but is `apart`",
+        ),
+        (
+            ("b_halves", "stacked"),
+            "rows of `b` must be even, for a gate and as many of up, but is 3",
+        ),
     ] {
         let metadata = [(metadata.0, metadata.1.to_owned())];
         checkpoint::write(&path, &small(), &metadata).expect("written");
@@ -184,9 +220,10 @@ fn run<F: BlockFormat>(
     let _ = (std::fs::remove_file(&out), std::fs::remove_dir_all(&captured));
     write(&path, operands).expect("written");
     let kernels = kernels_dir();
+    let op = if operands.is_gated() { "dual" } else { "gemm" };
     let mut args: Vec<&OsStr> = vec![
         "run".as_ref(),
-        "gemm".as_ref(),
+        op.as_ref(),
         "--device".as_ref(),
         device.as_ref(),
         "--schedule".as_ref(),
@@ -206,7 +243,8 @@ fn run<F: BlockFormat>(
     let stderr = String::from_utf8_lossy(&ran.stderr);
     assert_eq!(ran.status.code(), Some(0), "{device}: {stderr}");
     let json: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-    assert_eq!((&json["op"], &json["verified"]), (&"gemm".into(), &true.into()), "{json}");
+    assert_eq!((&json["op"], &json["verified"]), (&op.into(), &true.into()), "{json}");
+    assert_eq!(json["plan"]["op"], op);
     assert_eq!(json["format"], F::NAME);
     assert_eq!(json["plan"]["source"], "model");
     assert!(json["emulated"][0]["counters"].is_object());
@@ -243,8 +281,13 @@ fn runs<F: BlockFormat>(
     let GemmShape { m, n, l, .. } = operands.shape();
     let c = file.raw("c").expect("written");
     assert_eq!(c.shape, [l, m, n]);
-    let options = GemmOptions { output: output.into(), ..operands.options.clone() };
-    let reference = reference(&operands.a.activations(), &operands.b, &options).expect("oracle");
+    let mut options = GemmOptions { output: output.into(), ..operands.options.clone() };
+    if operands.is_gated() {
+        assert_eq!(json["activation"], "silu");
+        options.activation = gemm::Activation::Silu;
+    }
+    let weights = operands.weights().expect("halves that fit");
+    let reference = reference(&operands.a.activations(), weights, &options).expect("oracle");
     let check = reference.verify(&floats::decode(output, c.data), output);
     assert!(check.passed(), "{device}: {}", check.summary());
 }
@@ -305,6 +348,52 @@ fn products_are_right_and_their_launches_replay() {
         runs(&folder, device, &blocks, FloatType::Bf16);
         let halves = operands::<Mxfp4>([9, 24, 160, 1], bf16, linear, true);
         runs(&folder, device, &halves, FloatType::F32);
+    }
+}
+
+/// Gated products of files in every form, by default with SiLU.
+#[test]
+fn gated_products_are_right_and_their_launches_replay() {
+    let folder = Folder::new("dual-cli");
+    for (device, _) in compiled() {
+        let (linear, blocked) = (ScaleLayout::Linear, ScaleLayout::Blocked128x4);
+        let plain = operands::<Nvfp4>([3, 34, 160, 2], Activation::Blocks(linear), blocked, false);
+        let mut rng = SplitMix64::new(12);
+        let other = Generator::FullRange.blocks("b_up", plain.b.dims(), linear, &mut rng);
+        for halves in [Halves::Pair(other.expect("b_up")), Halves::Stacked, Halves::Interleaved] {
+            let n = if matches!(halves, Halves::Pair(_)) { 34 } else { 17 };
+            let ramp = |step: f32| Some((0..n).map(|i| 1.0 + step * i as f32).collect());
+            let up = Some(UpOptions { alpha: 0.5, column_factors: ramp(0.25), bias: ramp(-0.5) });
+            let (column_factors, bias) = (ramp(-0.125), ramp(0.5));
+            let options = GemmOptions { column_factors, bias, up, ..plain.options.clone() };
+            let operands = GemmOperands { halves, options, ..plain.clone() };
+            runs(&folder, device, &operands, FloatType::F32);
+        }
+    }
+}
+
+/// Gated shapes of `bench`, whose inputs are the contest's.
+#[test]
+fn benches_of_gated_products_are_verified() {
+    for (device, _) in compiled() {
+        let kernels = kernels_dir();
+        let kernels = kernels.to_str().expect("UTF-8");
+        for (activation, dtype) in [("silu", "f16"), ("clamped-swiglu", "nvfp4")] {
+            let args = [
+                ["bench", "--shape", "dual:5x48x160x2", "--device", device].as_slice(),
+                &["--generator", "contest-dual", "--activation", activation, "--dtype", dtype],
+                &["--activations", "f16", "--kernels", kernels, "--json"],
+            ]
+            .concat();
+            let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
+            let ran = nvfp4(&args, OsStr::new("off"));
+            let stderr = String::from_utf8_lossy(&ran.stderr);
+            assert_eq!(ran.status.code(), Some(0), "{device}: {stderr}");
+            let json: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+            assert_eq!((&json["op"], &json["verified"]), (&"dual".into(), &true.into()), "{json}");
+            assert_eq!(json["shape"], "dual:5x48x160x2");
+            assert!(json["activation"].as_str().is_some_and(|text| text.starts_with(activation)));
+        }
     }
 }
 
@@ -379,7 +468,8 @@ fn the_table_of_the_environment_decides() {
         let layout = ScaleLayout::Linear;
         let (format, shape) = (Format::Nvfp4, GemmShape::of(4, 72, 512));
         let activations = ActivationKind::Blocks { format, layout };
-        let problem = TuneProblem { format, activations, output: FloatType::F16.into(), shape };
+        let output = FloatType::F16.into();
+        let problem = TuneProblem { format, activations, output, gated: false, shape };
         table.insert(problem, Measured { kernel: kernel.into(), split, median_ns: 4000 });
         let path = folder.file(&format!("{}.json", device.replace(':', "-")));
         tune::write(&path, &table).expect("written");

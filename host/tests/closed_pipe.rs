@@ -12,7 +12,7 @@ use std::process::Command;
 use fp4_formats::{Nvfp4, ScaleLayout};
 use nvfp4::gemm::GemmOptions;
 use nvfp4::generate::Generator;
-use nvfp4::operands::gemm::{GemmActivations, GemmOperands, write};
+use nvfp4::operands::gemm::{GemmActivations, GemmOperands, Halves, write};
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::Dims;
 use pipes::CLOSED_PIPE;
@@ -32,7 +32,8 @@ fn gemm_operands() -> GemmOperands<Nvfp4> {
         Generator::FullRange.blocks(name, dims, ScaleLayout::Linear, &mut rng).expect("blocks")
     };
     let a = GemmActivations::Blocks(matrix("a", 3));
-    GemmOperands { a, b: matrix("b", 16), options: GemmOptions::default() }
+    let options = GemmOptions::default();
+    GemmOperands { a, b: matrix("b", 16), halves: Halves::None, options }
 }
 
 /// Every command once, with output that is as short and as long as it may be.

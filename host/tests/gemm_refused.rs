@@ -12,9 +12,9 @@ use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::{
-    ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions,
-    GemmOverrides, GemmRun, HalfMatrix, Output, Repacked, ResultBuffers, Vectors, Workspace, gemm,
-    plan, reference,
+    Activation, ActivationBuffers, ActivationKind, Activations, DeviceWeights, GatedWeights, Gemm,
+    GemmOptions, GemmOverrides, GemmRun, HalfMatrix, Output, Repacked, ResultBuffers, UpOptions,
+    Vectors, Workspace, gemm, gemm_gated, plan, plan_for, reference,
 };
 use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
@@ -182,6 +182,141 @@ fn results_and_scalars() {
             assert_eq!(required, "0 or a normal f32");
             assert_eq!(actual.to_bits(), f64::from(alpha).to_bits());
         }
+    });
+}
+
+#[test]
+fn parameters_of_activations() {
+    on_machines("refused-activations", |kernels, _| {
+        let (a, b) = (halves("x", [1, 3, 64], HalfType::F16), zeros::<Nvfp4>("w", [1, 40, 64]));
+        let a = Activations::<Nvfp4>::Halves(&a);
+        let bad = |field: &str, required: &str, value: f32, limit: f32, slope: f32| {
+            let activation = Activation::ClampedSwiglu { limit, slope };
+            let options = GemmOptions { activation, ..GemmOptions::default() };
+            let results =
+                [gemm(kernels, &a, &b, &options).map(drop), reference(&a, &b, &options).map(drop)];
+            for result in results {
+                let Err(Error::Scalar { field: f, required: r, actual }) = result else {
+                    panic!("{activation}");
+                };
+                assert_eq!((f.as_str(), r), (field, required));
+                assert_eq!(actual.to_bits(), f64::from(value).to_bits());
+            }
+        };
+        for limit in [0.0, -1.0, f32::INFINITY, f32::NAN] {
+            bad("limit of the activation", "positive and finite", limit, limit, 1.0);
+        }
+        for slope in [f32::INFINITY, -f32::INFINITY, f32::NAN] {
+            bad("slope of the activation", "finite", slope, 1.0, slope);
+        }
+    });
+}
+
+#[test]
+fn gated_operands_that_do_not_fit_each_other() {
+    on_machines("refused-gated", |kernels, arch| {
+        let x = halves("x", [2, 3, 64], HalfType::F16);
+        let a = Activations::<Nvfp4>::Halves(&x);
+        let (gate, other) = (zeros("g", [1, 40, 64]), zeros("u", [1, 40, 64]));
+        let weights = GatedWeights::pair(&gate, &other).expect("valid");
+        let both = |options: &GemmOptions, error: [&str; 3]| {
+            refused(gemm_gated(kernels, &a, &weights, options), error[0], error[1], error[2]);
+            refused(reference(&a, weights, options), error[0], error[1], error[2]);
+        };
+        let plain = GemmOptions::default();
+        both(&plain, ["options for up", "there for gated weights", "absent"]);
+        let gated = GemmOptions { up: Some(UpOptions::default()), ..GemmOptions::default() };
+        let required = "gated, as there are options for up";
+        refused(gemm(kernels, &a, &gate, &gated), "weights", required, "not gated");
+        refused(reference(&a, &gate, &gated), "weights", required, "not gated");
+        let short = Some(vec![1.0; 80]);
+        let options = GemmOptions { column_factors: short.clone(), ..gated.clone() };
+        both(&options, ["length of the column factors", "N = 40", "80"]);
+        let with = |up| GemmOptions { up: Some(up), ..GemmOptions::default() };
+        let up = UpOptions { column_factors: short.clone(), ..UpOptions::default() };
+        both(&with(up), ["length of the column factors of up", "N = 40", "80"]);
+        let up = UpOptions { bias: short, ..UpOptions::default() };
+        both(&with(up), ["length of the bias of up", "N = 40", "80"]);
+
+        let kind = ActivationKind::Halves(HalfType::F16);
+        let device = kernels.device();
+        let repacked = Repacked::gated(device, &weights, kind).expect("repacked");
+        assert_eq!(repacked.form().gated, Some(40));
+        assert_eq!((repacked.form().rows, repacked.form().result_columns()), (80, 40));
+        let on_device = repacked.upload(device).expect("uploaded");
+        let new = |weights: &DeviceWeights, options: &GemmOptions| {
+            Gemm::new(kernels, weights, [2, 3], kind, 1.0, options)
+        };
+        refused(new(&on_device, &plain), "options for up", "there for gated weights", "absent");
+        let output = Output::Nvfp4 { scale: 1.0, layout: Linear };
+        let blocks = GemmOptions { output, ..gated.clone() };
+        let required = "a multiple of 16 for a result in nvfp4";
+        refused(new(&on_device, &blocks), "N", required, "40");
+        for alpha in [f32::INFINITY, f32::NAN, f32::MIN_POSITIVE / 2.0] {
+            let error = new(&on_device, &with(UpOptions { alpha, ..UpOptions::default() }));
+            assert!(matches!(error, Err(Error::Scalar { .. })), "{alpha}");
+        }
+
+        let gemm = new(&on_device, &gated).expect("planned");
+        assert_eq!((gemm.plan().op, gemm.plan().arch), ("dual", arch));
+        let says = "dual: each result is made of a gate and up, activation identity";
+        assert!(gemm.plan().why.iter().any(|why| why == says), "{}", gemm.plan());
+        assert_eq!(gemm.result_dims().expect("small"), Dims::new(2, 3, 40).expect("small"));
+        assert_eq!(gemm.out_bytes().expect("small"), [2 * 3 * 40 * 2, 0]);
+        let (input, out) = (buffer(kernels, 768), buffer(kernels, 480));
+        let other = buffer(kernels, 164);
+        let launch = |weights: &DeviceWeights, vectors: Vectors<'_>| {
+            let (a, out) = (ActivationBuffers::Halves(&input), ResultBuffers::Floats(&out));
+            gemm.launch(a, weights, out, None, vectors)
+        };
+        let vectors = Vectors { column_factors: Some(&other), ..Vectors::default() };
+        refused(launch(&on_device, vectors), "bytes of the column factors", "160", "164");
+        let vectors = Vectors { up_column_factors: Some(&other), ..Vectors::default() };
+        refused(launch(&on_device, vectors), "bytes of the column factors of up", "160", "164");
+        let vectors = Vectors { up_bias: Some(&other), ..Vectors::default() };
+        refused(launch(&on_device, vectors), "bytes of the bias of up", "160", "164");
+        // As many rows, not gated; gated, with as many rows and fewer columns.
+        let plain_weights = Repacked::for_device(device, &zeros::<Nvfp4>("w", [1, 80, 64]), kind);
+        let plain_weights = plain_weights.expect("repacked").upload(device).expect("uploaded");
+        let launched = launch(&plain_weights, Vectors::default());
+        refused(launched, "weights", "gated, as planned", "not gated");
+        let fewer = zeros::<Nvfp4>("w", [1, 78, 64]);
+        let fewer = GatedWeights::stacked(&fewer).expect("even");
+        let fewer = Repacked::gated(device, &fewer, kind).expect("repacked");
+        assert_eq!(fewer.form().rows, 80);
+        let fewer = fewer.upload(device).expect("uploaded");
+        refused(launch(&fewer, Vectors::default()), "N of the weights", "40, as planned", "39");
+
+        let product = new(&plain_weights, &plain).expect("planned");
+        let launched = |vectors| {
+            let (a, out) = (ActivationBuffers::Halves(&input), ResultBuffers::Floats(&out));
+            product.launch(a, &plain_weights, out, None, vectors)
+        };
+        refused(launched(Vectors::default()), "bytes of the result", "960", "480");
+
+        let shape = GemmShape { m: 3, n: 1 << 30, k: 64, l: 2 };
+        let planned = plan_for(kernels, shape, Format::Nvfp4, kind, &gated);
+        refused(planned, "N", "from 1 to 1073741816", "1073741824");
+        let shape = GemmShape { n: 1_073_741_816, ..shape };
+        plan_for(kernels, shape, Format::Nvfp4, kind, &gated).expect("planned");
+    });
+}
+
+#[test]
+fn vectors_of_a_half_that_there_is_not() {
+    on_machines("refused-half", |kernels, _| {
+        let planned = Planned::new(kernels, HALVES);
+        let (elements, bias) = (buffer(kernels, 576), buffer(kernels, 160));
+        let launch = |vectors: Vectors<'_>| {
+            let a = ActivationBuffers::Halves(&elements);
+            let out = ResultBuffers::Floats(&planned.out);
+            planned.gemm.launch(a, &planned.weights, out, None, vectors)
+        };
+        let required = "absent, as the product is not gated";
+        let vectors = Vectors { up_bias: Some(&bias), ..Vectors::default() };
+        refused(launch(vectors), "the bias of up", required, "there");
+        let vectors = Vectors { up_column_factors: Some(&bias), ..Vectors::default() };
+        refused(launch(vectors), "the column factors of up", required, "there");
     });
 }
 

@@ -155,6 +155,15 @@ fn the_contest_generators_stay_in_their_sets() {
     let scales = [0.0, 1.0, 2.0, 3.0];
     assert!(x.scales().iter().all(|&byte| scales.contains(&e4m3::decode(byte))));
     assert!(scales.iter().all(|&scale| x.scales().contains(&e4m3::encode(scale))));
+    let x = Generator::ContestDual.operand("a", dims(1, 64, 1024), LINEAR, &mut rng);
+    let x = x.expect("small");
+    let is_small = |byte: u8| byte & 7 < 4 && byte >> 4 & 7 < 4;
+    assert!((0..=255).all(|byte| x.codes().contains(&byte) == is_small(byte)));
+    // Half of them are from 1/2 on; rounded, they may be 1.
+    let scales: Vec<f32> = x.scales().iter().map(|&byte| e4m3::decode(byte)).collect();
+    assert!(scales.iter().all(|scale| (0.0..=1.0).contains(scale)));
+    let large = scales.iter().filter(|&&scale| scale >= 0.5).count() as f64;
+    assert!((large / scales.len() as f64 - 0.5).abs() < 0.05);
 }
 
 proptest! {

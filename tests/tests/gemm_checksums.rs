@@ -67,6 +67,7 @@ impl Variant {
             column_factors: vector(columns, shape.n, 0.23),
             bias: vector(bias, shape.n, 1.19),
             overrides,
+            ..GemmOptions::default()
         }
     }
 

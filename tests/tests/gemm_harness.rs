@@ -1,9 +1,10 @@
 //! The GEMM tests' own comparison: it takes right results, and finds one wrong bit.
 
-use fp4_formats::Nvfp4;
-use nvfp4::gemm::{GemmOptions, GemmResult, gemm};
+use fp4_formats::{Nvfp4, ScaleLayout};
+use nvfp4::gemm::{Activation, GatedWeights, GemmOptions, GemmResult, UpOptions, gemm, reference};
 use nvfp4::generate::Generator;
-use nvfp4_tests::gemm::{Case, Expected, GUARD, POISON, Part, Placement, RESULTS};
+use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_tests::gemm::{Case, Expected, GUARD, GatedForm, POISON, Part, Placement, RESULTS};
 use nvfp4_tests::{DEVICES, emulated};
 use ptx_emu::Schedule;
 
@@ -82,6 +83,71 @@ fn writes_beside_a_matrix_are_found() {
             let mut wrong = buffer.clone();
             wrong[at] = 0;
             assert!(part.gather(&wrong).is_err(), "byte {at}");
+        }
+    }
+}
+
+/// Rows `first`, `first + step`, ... of each matrix, `n` of them.
+fn every(
+    x: &BlockScaled<Nvfp4>,
+    n: usize,
+    [first, step]: [usize; 2],
+    scale: f32,
+) -> BlockScaled<Nvfp4> {
+    let (batch, k) = (x.dims().batch(), x.dims().cols());
+    let rows = (0..batch).flat_map(|l| (0..n).map(move |row| (l, first + step * row)));
+    let codes = rows.clone().flat_map(|(l, row)| x.row_codes(l, row)).copied().collect();
+    let scales = rows.flat_map(|(l, row)| (0..x.kblocks()).map(move |b| x.scale_byte(l, row, b)));
+    let dims = Dims::new(batch, n, k).expect("dims");
+    BlockScaled::new("half", dims, ScaleLayout::Linear, codes, scales.collect(), scale)
+        .expect("valid")
+}
+
+/// The oracle of a gated product is the product of two plain ones', each with its own tensor
+/// scale, alpha, column factors and bias, whatever form the weights come in.
+#[test]
+fn gated_references_are_made_of_two() {
+    let (m, n, k, l) = (5, 19, 64, 2);
+    for form in GatedForm::ALL {
+        for shared in [false, true] {
+            let mut case = Case::new([m, n, k, l]).gated_as(form).up(-0.5, [true; 2]);
+            (case.generator, case.alpha, case.vectors) = (Generator::FullRange, 3.0, [true; 3]);
+            (case.shared_weights, case.tensor_scales) = (shared, [2.0, 8.0]);
+            let inputs = case.inputs::<Nvfp4>();
+            let (weights, scale) = (&inputs.weights, inputs.weights.global_scale());
+            let rows = match form {
+                GatedForm::Pair => [[0, 1]; 2],
+                GatedForm::Stacked => [[0, 1], [n, 1]],
+                GatedForm::Interleaved => [[0, 2], [1, 2]],
+            };
+            let gate = every(weights, n, rows[0], scale);
+            let up = match &inputs.up_weights {
+                Some(up) => every(up, n, rows[1], up.global_scale()),
+                None => every(weights, n, rows[1], scale),
+            };
+            let options = &inputs.options;
+            let UpOptions { alpha, column_factors, bias } = options.up.clone().expect("gated");
+            let of_gate = GemmOptions { up: None, ..options.clone() };
+            let of_up = GemmOptions { alpha, column_factors, bias, ..of_gate.clone() };
+            let sums = |half: &BlockScaled<Nvfp4>, options: &GemmOptions| {
+                reference(&inputs.activations(), half, options).expect("the oracle").values
+            };
+            let (gates, ups) = (sums(&gate, &of_gate), sums(&up, &of_up));
+            let pair = GatedWeights::pair(&gate, &up).expect("as many rows");
+            for activation in [Activation::Identity, Activation::ReluSquared] {
+                let options = GemmOptions { activation, ..options.clone() };
+                let a = inputs.activations();
+                let got = reference(&a, inputs.all_weights(), &options).expect("the oracle");
+                let of_pair = reference(&a, pair, &options).expect("the oracle");
+                assert_eq!(got, of_pair, "{form:?}");
+                for (at, value) in got.values.into_iter().enumerate() {
+                    let right = match activation {
+                        Activation::ReluSquared => gates[at].max(0.0).powi(2) * ups[at],
+                        _ => gates[at] * ups[at],
+                    };
+                    assert!((value - right).abs() <= 1e-12 * right.abs(), "{form:?} {at}");
+                }
+            }
         }
     }
 }

@@ -284,6 +284,7 @@ fn every_buffer_must_fit_and_be_on_the_device() {
                 row_factors: Some(rows),
                 column_factors: Some(columns),
                 bias: Some(bias),
+                ..Vectors::default()
             };
             gemm.launch(a, weights, out, workspace, vectors)
         };

@@ -41,7 +41,7 @@ fn run(kernels: &Kernels, activations: ActivationType, shape: GemmShape) -> Gemm
 /// An entry of the table.
 fn problem(activations: ActivationType, shape: GemmShape) -> TuneProblem {
     let (format, output) = (Format::Nvfp4, FloatType::F32.into());
-    TuneProblem { format, activations: activations.kind(format), output, shape }
+    TuneProblem { format, activations: activations.kind(format), output, gated: false, shape }
 }
 
 #[test]

@@ -97,6 +97,21 @@ pub fn max_nan_f32(a: f32, b: f32) -> f32 {
     result
 }
 
+/// `min.NaN.f32 d, a, b;` ISA 9.7.3.11. sm_80+. Any thread. NaN if either operand is.
+#[inline(always)]
+pub fn min_nan_f32(a: f32, b: f32) -> f32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "min.NaN.f32 {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
 /// `ex2.approx.ftz.f32 d, a;` ISA 9.7.3.21. All targets. Any thread. 2^a with a
 /// relative error of at most 2^-22; subnormal results are 0.
 #[inline(always)]

@@ -21,3 +21,22 @@ pub unsafe fn ld_shared_cluster_v4_b32(address: u32) -> [u32; 4] {
     }
     [a, b, c, d]
 }
+
+/// `ld.shared::cluster.b32 d, [a];` ISA 9.7.9.8. sm_90+. Any thread.
+///
+/// # Safety
+/// `address` is 4-byte aligned and names 4 initialised bytes of the shared memory of a CTA of the
+/// cluster that has not ended.
+#[inline(always)]
+pub unsafe fn ld_shared_cluster_b32(address: u32) -> u32 {
+    let value;
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!(
+            "ld.shared::cluster.b32 {}, [{}];",
+            out(reg32) value, in(reg32) address,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    value
+}

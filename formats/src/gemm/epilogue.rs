@@ -7,7 +7,7 @@
 //! | step | what it does |
 //! |---|---|
 //! | affine | factors and bias in f32, in the order of the formula; an absent factor or bias changes nothing |
-//! | combine | identity: one sum makes one result |
+//! | combine | an activation of one value, or of two where the product is gated ([`combine`](super::combine)) |
 //! | sink | rounds to f16, bf16 or f32, or quantises to NVFP4, and stores |
 //!
 //! # Results in NVFP4
@@ -20,6 +20,7 @@
 //! leaves, 6 * 448 times it, as does any f32 beyond that; the block's other elements are
 //! those of a block with the scale 448. Neither is reported as an error.
 
+use super::combine::Combine;
 use crate::recipe::Nvfp4Recipe;
 use crate::{BlockFormat, FloatType, Nvfp4};
 
@@ -62,8 +63,12 @@ impl ResultType {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Epilogue {
-    /// Factors and bias.
+    /// Factors and bias; of the gate where the product is gated.
     pub affine: Affine,
+    /// Factors and bias of the other half of a gated product; its row factors are the gate's.
+    pub up: Affine,
+    /// From values to results.
+    pub combine: Combine,
     /// Where results go, and their type.
     pub sink: Sink,
 }
@@ -109,8 +114,8 @@ pub struct Sink {
     pub out_stride: u64,
     /// A [`FloatType`], or [`OUT_NVFP4`].
     pub out_type: u32,
-    /// 0; keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// Columns of the result: N, or half as many where the product is gated.
+    pub columns: u32,
     /// Where the scales of a result in NVFP4 go.
     pub scales: ResultScales,
 }
@@ -139,24 +144,30 @@ impl ResultScales {
 impl Epilogue {
     /// One result for each sum, with nothing between the affine step and the sink.
     pub const fn of(affine: Affine, sink: Sink) -> Self {
-        Self { affine, sink }
+        Self { affine, up: affine, combine: Combine::NONE, sink }
     }
 
     /// The fields' bits in order, as 32-bit words (low half first).
     pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
-        let Self { affine, sink } = self;
+        let Self { affine, up, combine, sink } = self;
         let scales = &sink.scales;
         let mut words = [0; size_of::<Self>() / 4];
-        let mut at = 0;
-        at = put_wide(&mut words, at, &[affine.row_factors, affine.column_factors, affine.bias]);
-        at = put(&mut words, at, &[affine.alpha.to_bits(), affine.bias_type]);
+        let mut at = put_affine(&mut words, 0, affine);
+        at = put_affine(&mut words, at, up);
+        at = put(&mut words, at, &combine.words());
         at = put_wide(&mut words, at, &[sink.out, sink.out_stride]);
-        at = put(&mut words, at, &[sink.out_type, sink.reserved]);
+        at = put(&mut words, at, &[sink.out_type, sink.columns]);
         at = put_wide(&mut words, at, &[scales.out, scales.stride]);
         at = put(&mut words, at, &[scales.parameter.to_bits(), scales.blocked]);
         assert!(at == words.len());
         words
     }
+}
+
+/// [`put`] of the fields of an affine step.
+const fn put_affine(words: &mut [u32], at: usize, affine: &Affine) -> usize {
+    let at = put_wide(words, at, &[affine.row_factors, affine.column_factors, affine.bias]);
+    put(words, at, &[affine.alpha.to_bits(), affine.bias_type])
 }
 
 /// Copies `from` to `words[at..]`; gives where it ends.
@@ -179,6 +190,60 @@ const fn put_wide(words: &mut [u32], mut at: usize, from: &[u64]) -> usize {
     at
 }
 
+/// An epilogue for tests of layouts.
+#[cfg(test)]
+pub(crate) mod sample {
+    use super::*;
+
+    /// Every 32-bit field, and every half of a 64-bit one, is one more than the one before it in
+    /// memory, from `first` on.
+    pub fn epilogue(first: u32) -> Epilogue {
+        let word = |i: u32| first + i;
+        let wide = |i: u32| u64::from(word(i)) | u64::from(word(i + 1)) << 32;
+        let float = |i: u32| f32::from_bits(word(i));
+        let affine = |i: u32| Affine {
+            row_factors: wide(i),
+            column_factors: wide(i + 2),
+            bias: wide(i + 4),
+            alpha: float(i + 6),
+            bias_type: word(i + 7),
+        };
+        Epilogue {
+            affine: affine(0),
+            up: affine(8),
+            combine: Combine {
+                function: word(16),
+                gated: word(17),
+                slope: float(18),
+                cubic: float(19),
+                limit: float(20),
+                up_offset: float(21),
+            },
+            sink: Sink {
+                out: wide(22),
+                out_stride: wide(24),
+                out_type: word(26),
+                columns: word(27),
+                scales: ResultScales {
+                    out: wide(28),
+                    stride: wide(30),
+                    parameter: float(32),
+                    blocked: word(33),
+                },
+            },
+        }
+    }
+
+    /// Whether `bytes` are those of [`epilogue`].
+    pub fn assert_bytes(bytes: &[u8], first: u32) {
+        assert_eq!(bytes.len(), size_of::<Epilogue>());
+        let (words, _) = bytes.as_chunks();
+        for (expected, word) in (first..).zip(words) {
+            assert_eq!(u32::from_le_bytes(*word), expected);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,45 +257,40 @@ mod tests {
         assert_eq!(ResultType::Nvfp4.bytes(16), 9);
     }
 
+    /// Words are in the order of the sample, which is that of the fields.
     #[test]
     fn epilogue_words_follow_the_layout() {
-        let epilogue = Epilogue::of(
-            Affine {
-                row_factors: 0x0000_0002_0000_0001,
-                column_factors: 3,
-                bias: 4,
-                alpha: f32::from_bits(5),
-                bias_type: 6,
-            },
-            Sink {
-                out: 7,
-                out_stride: 8,
-                out_type: 9,
-                reserved: 0,
-                scales: ResultScales {
-                    out: 10,
-                    stride: 11,
-                    parameter: f32::from_bits(12),
-                    blocked: 13,
-                },
-            },
-        );
-        let words = epilogue.words();
-        let at = |offset: usize| words[offset / 4];
-        assert_eq!(words[..2], [1, 2]);
-        let affine = offset_of!(Epilogue, affine);
-        assert_eq!(at(affine + offset_of!(Affine, column_factors)), 3);
-        assert_eq!(at(affine + offset_of!(Affine, bias)), 4);
-        assert_eq!(at(affine + offset_of!(Affine, alpha)), 5);
-        assert_eq!(at(affine + offset_of!(Affine, bias_type)), 6);
-        let sink = offset_of!(Epilogue, sink);
-        assert_eq!(at(sink + offset_of!(Sink, out)), 7);
-        assert_eq!(at(sink + offset_of!(Sink, out_stride)), 8);
-        assert_eq!(at(sink + offset_of!(Sink, out_type)), 9);
-        let scales = sink + offset_of!(Sink, scales);
-        assert_eq!(at(scales + offset_of!(ResultScales, out)), 10);
-        assert_eq!(at(scales + offset_of!(ResultScales, stride)), 11);
-        assert_eq!(at(scales + offset_of!(ResultScales, parameter)), 12);
-        assert_eq!(at(scales + offset_of!(ResultScales, blocked)), 13);
+        let words = sample::epilogue(100).words();
+        assert!((100..).zip(words).all(|(expected, word)| word == expected));
+        let offsets = [
+            offset_of!(Epilogue, affine) + offset_of!(Affine, row_factors),
+            offset_of!(Epilogue, affine) + offset_of!(Affine, column_factors),
+            offset_of!(Epilogue, affine) + offset_of!(Affine, bias),
+            offset_of!(Epilogue, affine) + offset_of!(Affine, alpha),
+            offset_of!(Epilogue, affine) + offset_of!(Affine, bias_type),
+            offset_of!(Epilogue, up),
+            offset_of!(Epilogue, combine) + offset_of!(Combine, function),
+            offset_of!(Epilogue, combine) + offset_of!(Combine, gated),
+            offset_of!(Epilogue, combine) + offset_of!(Combine, slope),
+            offset_of!(Epilogue, combine) + offset_of!(Combine, cubic),
+            offset_of!(Epilogue, combine) + offset_of!(Combine, limit),
+            offset_of!(Epilogue, combine) + offset_of!(Combine, up_offset),
+            offset_of!(Epilogue, sink) + offset_of!(Sink, out),
+            offset_of!(Epilogue, sink) + offset_of!(Sink, out_stride),
+            offset_of!(Epilogue, sink) + offset_of!(Sink, out_type),
+            offset_of!(Epilogue, sink) + offset_of!(Sink, columns),
+            offset_of!(Epilogue, sink) + offset_of!(Sink, scales) + offset_of!(ResultScales, out),
+            offset_of!(Epilogue, sink)
+                + offset_of!(Sink, scales)
+                + offset_of!(ResultScales, stride),
+            offset_of!(Epilogue, sink)
+                + offset_of!(Sink, scales)
+                + offset_of!(ResultScales, parameter),
+            offset_of!(Epilogue, sink)
+                + offset_of!(Sink, scales)
+                + offset_of!(ResultScales, blocked),
+        ];
+        let expected = [0, 2, 4, 6, 7, 8, 16, 17, 18, 19, 20, 21, 22, 24, 26, 27, 28, 30, 32, 33];
+        assert_eq!(offsets, expected.map(|word| 4 * word));
     }
 }

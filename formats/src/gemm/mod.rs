@@ -8,12 +8,14 @@
 //! | --- | --- |
 //! | [`work`], [`schedule`], [`split`] | the work list: which CTA computes which tiles and K steps |
 //! | [`epilogue`] | from a sum to a result in memory |
+//! | [`combine`] | activations, and pairs of sums that make one result |
 //! | [`clusters`] | how many clusters a machine runs at a time |
 //! | [`hopper`] | sm_90a: tile configurations, order of the repacked weights, parameters, cost |
 //! | [`blackwell`] | sm_100a: the same |
 
 pub mod blackwell;
 pub mod clusters;
+pub mod combine;
 pub mod epilogue;
 pub mod hopper;
 pub mod schedule;
@@ -21,6 +23,7 @@ pub mod split;
 pub mod work;
 
 pub use clusters::ResidentClusters;
+pub use combine::{Activation, Combine, Half, PairedRows};
 pub use epilogue::{Affine, Epilogue, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType, Sink};
 pub use schedule::{Item, Run, Schedule};
 pub use split::Split;

@@ -110,6 +110,12 @@ impl Uniform {
     pub const fn new(problem: &Problem, walk: Walk) -> Self {
         Self { tokens: problem.m, problems: problem.l, walk }
     }
+
+    /// The tiles of a launch that was made, whose number the host has checked.
+    #[inline(always)]
+    pub const fn launched(&self) -> u32 {
+        self.walk.tiles.value() * self.problems
+    }
 }
 
 impl TokenCounts for Uniform {
@@ -125,10 +131,10 @@ impl TokenCounts for Uniform {
 
     #[inline(always)]
     fn tiles(&self, row_tiles: u32, tile_tokens: u32) -> u64 {
-        // None of the three factors' products of two exceeds 64 bits; neither does a launch.
-        u64::from(row_tiles)
-            * u64::from(self.tokens.div_ceil(tile_tokens))
-            * u64::from(self.problems)
+        // Of three factors of 32 bits only the last product can exceed 64: it is then more than any
+        // launch has.
+        (u64::from(row_tiles) * u64::from(self.tokens.div_ceil(tile_tokens)))
+            .saturating_mul(self.problems.into())
     }
 
     #[inline(always)]
@@ -346,6 +352,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// More tiles than 64 bits can number are more than any launch has, not few.
+    #[test]
+    fn too_many_tiles_are_not_few() {
+        let all = u32::MAX;
+        let problem = Problem { m: all, n: all, k: 64, l: all };
+        let shape = TileShape { rows: 1, tokens: 1 };
+        assert_eq!(Tiles::uniform(&problem, shape, ORDERS[0]).count(), u64::MAX);
+        let problem = Problem { m: 300, n: 129, k: 64, l: 3 };
+        let tiles = Tiles::uniform(&problem, TileShape { rows: 64, tokens: 8 }, ORDERS[0]);
+        assert_eq!(u64::from(tiles.counts.launched()), tiles.count());
     }
 
     /// Groups of equal counts are numbered as uniform problems are, and empty groups have no tile.

@@ -13,8 +13,8 @@ use crate::cuda::{HalfProduct, Times};
 use crate::device::{Backend, Choice, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
-    ActivationKind, Activations, Candidate, GemmOptions, GemmOverrides, GemmPlan, GemmRun, Output,
-    Repacked, reference,
+    ActivationKind, Activations, Candidate, GatedWeights, GemmOptions, GemmOverrides, GemmPlan,
+    GemmRun, Output, Repacked, Weights, reference,
 };
 use crate::generate::Generator;
 use crate::oracle::{Reference, Verification};
@@ -81,7 +81,8 @@ pub struct GemmBench {
     pub seed: u64,
     /// Layout of the scales of block-scaled activations.
     pub layout: ScaleLayout,
-    /// alpha, output type, overrides.
+    /// alpha, output type, activation, overrides. With options for `up`, products are gated, and
+    /// their weights one tensor with the gate's rows first.
     pub options: GemmOptions,
     /// Instead of the output type: NVFP4 with scales in this layout, the tensor's scale from the
     /// oracle's largest magnitude.
@@ -92,6 +93,19 @@ pub struct GemmBench {
     pub explain: bool,
     /// How many of the plan's candidates to time besides.
     pub sweep: usize,
+}
+
+impl GemmBench {
+    /// Whether two matrices of weights make the result.
+    #[must_use]
+    pub fn is_gated(&self) -> bool {
+        self.options.up.is_some()
+    }
+
+    /// Rows of the weights of a batch entry.
+    fn weight_rows(&self, shape: GemmShape) -> usize {
+        if self.is_gated() { 2 * shape.n } else { shape.n }
+    }
 }
 
 /// Measured times of one shape.
@@ -134,6 +148,8 @@ pub struct GemmReport {
     pub format: &'static str,
     /// What the activations are.
     pub activations: String,
+    /// What becomes of each value, or of the gate's.
+    pub activation: String,
     /// What it ran on, and why.
     pub device: Choice,
     /// How it ran.
@@ -164,7 +180,7 @@ pub struct GemmReport {
     explain: bool,
 }
 
-/// Runs a GEMM of `shape` on random inputs, verifies it, and on a GPU times it.
+/// Runs a GEMM of `shape`, gated or not, on random inputs, verifies it, and on a GPU times it.
 ///
 /// # Errors
 /// Bad sizes and [`DeviceError`]. A wrong result is not an error: the report says so, and nothing
@@ -184,11 +200,15 @@ fn run<F: BlockFormat>(
     let device = kernels.device();
     let bytes = bytes::<F>(shape, bench)?;
     // Operands, their repacked and decoded forms, and on the emulator its own memory.
-    require_memory(&format!("running {shape}"), bytes.saturating_mul(6))?;
+    let name = shape.text(bench.is_gated());
+    require_memory(&format!("running {name}"), bytes.saturating_mul(6))?;
     let mut rng = SplitMix64::new(bench.seed);
-    let GemmShape { m, n, k, l } = shape;
-    let b: BlockScaled<F> =
-        bench.generator.blocks("b", Dims::new(l, n, k)?, ScaleLayout::Linear, &mut rng)?;
+    let GemmShape { m, k, l, .. } = shape;
+    let rows = Dims::new(l, bench.weight_rows(shape), k)?;
+    let tensor: BlockScaled<F> =
+        bench.generator.blocks("b", rows, ScaleLayout::Linear, &mut rng)?;
+    let b: Weights<'_, F> =
+        if bench.is_gated() { GatedWeights::stacked(&tensor)?.into() } else { (&tensor).into() };
     let dims = Dims::new(l, m, k)?;
     let (blocks, halves);
     let a = match bench.activations {
@@ -201,8 +221,11 @@ fn run<F: BlockFormat>(
             Activations::Halves(&halves)
         }
     };
-    let weights = Repacked::for_device(device, &b, a.kind())?;
-    let reference = reference(&a, &b, &bench.options)?;
+    let weights = match &b {
+        Weights::Plain(b) => Repacked::for_device(device, b, a.kind())?,
+        Weights::Gated(b) => Repacked::gated(device, b, a.kind())?,
+    };
+    let reference = reference(&a, b, &bench.options)?;
     let mut bench = bench.clone();
     if let Some(layout) = bench.quantized {
         bench.options.output = Output::nvfp4_of(&reference, layout);
@@ -217,7 +240,7 @@ fn run<F: BlockFormat>(
         && verification.passed()
         && bench.protocol.replays > 0
     {
-        times = Some(time(kernels, shape, &a, &b, &weights, bench, &reference)?);
+        times = Some(time(kernels, shape, &a, &tensor, &weights, bench, &reference)?);
         for candidate in result.plan.candidates.iter().take(bench.sweep) {
             let (kernel, split) = (Some(candidate.kernel.into()), Some(candidate.split));
             let options =
@@ -242,10 +265,11 @@ fn run<F: BlockFormat>(
         .filter_map(|report| Emulated::of(device, std::slice::from_ref(report)))
         .collect();
     Ok(GemmReport {
-        op: "gemm",
-        shape: shape.to_string(),
+        op: result.plan.op,
+        shape: name,
         format: F::NAME,
         activations: bench.activations.to_string(),
+        activation: bench.options.activation.to_string(),
         device: device.choice().clone(),
         plan: result.plan,
         kernels: kernels.folder().display().to_string(),
@@ -276,7 +300,8 @@ fn bytes<F: BlockFormat>(shape: GemmShape, bench: &GemmBench) -> Result<u64> {
         None => bench.options.output,
     };
     let [elements, scales] = output.bytes(Dims::new(l, m, n)?)?;
-    Ok((l * (m * activation_row + n * block_row) + elements + scales) as u64)
+    let rows = bench.weight_rows(shape);
+    Ok((l * (m * activation_row + rows * block_row) + elements + scales) as u64)
 }
 
 /// Times a GEMM over as many input sets as make the caches cold, and verifies each of them.
@@ -324,8 +349,9 @@ fn time<F: BlockFormat>(
     let read = ReadCeiling::measure(kernels, bytes, protocol, &measured.times)?;
     let (mut peers, mut tensor_ceiling) = (Peers::default(), None);
     if protocol.cublas {
-        let GemmShape { m, n, k, l } = shape;
-        let product = HalfProduct { m: n, n: m, k, batch: l };
+        let GemmShape { m, k, l, .. } = shape;
+        // Of a gated product the sums of both halves, without what follows.
+        let product = HalfProduct { m: bench.weight_rows(shape), n: m, k, batch: l };
         let matrix = gpu::halves(b)?;
         let tokens = match a {
             Activations::Blocks(blocks) => gpu::halves(blocks)?,
@@ -343,7 +369,8 @@ fn time<F: BlockFormat>(
                 gpu::peer_or_reason(large)?.cublas.map(|peer| flops / peer.times.median);
         }
     }
-    let flops_per_second = shape.flops() / median;
+    let sums = GemmShape { n: bench.weight_rows(shape), ..shape };
+    let flops_per_second = sums.flops() / median;
     Ok(GemmTiming { measured, flops_per_second, read, tensor_ceiling, peers })
 }
 

@@ -58,7 +58,8 @@ pub fn tune(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<Tu
     let output = bench.quantized.map_or(bench.options.output.into(), ResultKind::Nvfp4);
     let format = bench.format;
     let activations = bench.activations.kind(format, bench.layout);
-    let problem = TuneProblem { format, activations, output, shape };
+    let gated = bench.is_gated();
+    let problem = TuneProblem { format, activations, output, gated, shape };
     report(problem, swept)
 }
 
@@ -161,7 +162,8 @@ mod tests {
     fn problem() -> TuneProblem {
         let activations = ActivationKind::Halves(HalfType::F16);
         let (format, output) = (Format::Nvfp4, FloatType::F16.into());
-        TuneProblem { format, activations, output, shape: GemmShape::of(1, 8, 16) }
+        let shape = GemmShape::of(1, 8, 16);
+        TuneProblem { format, activations, output, gated: false, shape }
     }
 
     proptest! {

@@ -1,8 +1,7 @@
-//! The device memory of a launch besides weights and result: activations, vectors, workspace; and
+//! The device memory of a launch besides weights, result and vectors: activations and workspace; and
 //! whether it is what was planned for.
 
 use fp4_formats::ScaleLayout;
-use fp4_formats::gemm::Problem;
 use fp4_formats::quantize::Format;
 
 use super::ActivationKind;
@@ -75,36 +74,6 @@ impl ActivationBuffers<'_> {
                 Err(Error::shape("activations", kind.name(), "16-bit elements"))
             }
         }
-    }
-}
-
-/// Vectors of the epilogue on a device, f32.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Vectors<'a> {
-    /// A factor for each row of `A`, `[M]`.
-    pub row_factors: Option<&'a DeviceBuffer>,
-    /// A factor for each row of `B`, `[N]`.
-    pub column_factors: Option<&'a DeviceBuffer>,
-    /// The bias: added to each column, `[N]`.
-    pub bias: Option<&'a DeviceBuffer>,
-}
-
-impl Vectors<'_> {
-    /// Checks lengths and `device`. The addresses of row factors, column factors and bias; 0 for
-    /// none.
-    ///
-    /// # Errors
-    /// [`Error::Shape`].
-    pub(super) fn place(self, problem: &Problem, device: &Device) -> Result<[u64; 3]> {
-        let place = |what: &str, buffer: Option<&DeviceBuffer>, len: u32| {
-            let bytes = len as usize * size_of::<f32>();
-            buffer.map_or(Ok(0), |buffer| buffer.checked(what, bytes, device))
-        };
-        Ok([
-            place("the row factors", self.row_factors, problem.m)?,
-            place("the column factors", self.column_factors, problem.n)?,
-            place("the bias", self.bias, problem.n)?,
-        ])
     }
 }
 

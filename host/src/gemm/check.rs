@@ -2,45 +2,47 @@
 
 use std::fmt;
 
-use fp4_formats::gemm::Problem;
+use fp4_formats::gemm::combine::GATE_ROWS;
 use fp4_formats::gemm::hopper::Scheme;
+use fp4_formats::gemm::{PairedRows, Problem};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, HalfType};
 
-use super::{ActivationKind, Activations, GemmOptions};
+use super::epilogue::check_vectors;
+use super::{ActivationKind, Activations, GemmOptions, Weights};
 use crate::device::MAX_GRID_Y;
 use crate::error::{Error, Result};
 use crate::shape::{GemmShape, MAX_DIM};
-use crate::tensor::BlockScaled;
 
 /// Checks that operands and vectors fit each other.
 pub(crate) fn check_operands<F: BlockFormat>(
     a: &Activations<'_, F>,
-    b: &BlockScaled<F>,
+    b: Weights<'_, F>,
     options: &GemmOptions,
 ) -> Result<()> {
     let (da, db) = (a.dims(), b.dims());
+    check_gated(b.is_gated(), options)?;
     let (a, b) = (a.name(), b.name());
     same_columns(b, db.cols(), format_args!("{}, the K of `{a}`", da.cols()), da.cols())?;
     if db.batch() != 1 && da.batch() != db.batch() {
         let required = format!("1 or {}, the batch of `{a}`", da.batch());
         return Err(Error::shape(format!("batch of `{b}`"), required, db.batch()));
     }
-    let vectors = [
-        ("row factors", &options.row_factors, "M", da.rows()),
-        ("column factors", &options.column_factors, "N", db.rows()),
-        ("bias", &options.bias, "N", db.rows()),
-    ];
-    for (field, vector, letter, required) in vectors {
-        match vector {
-            Some(vector) if vector.len() != required => {
-                let required = format!("{letter} = {required}");
-                return Err(Error::shape(format!("length of the {field}"), required, vector.len()));
-            }
-            _ => {}
+    check_vectors(options, da.rows(), db.rows())
+}
+
+/// Checks that there are options for the other half of gated weights, and only for those.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub(super) fn check_gated(gated: bool, options: &GemmOptions) -> Result<()> {
+    match (gated, options.up.is_some()) {
+        (true, true) | (false, false) => Ok(()),
+        (true, false) => Err(Error::shape("options for up", "there for gated weights", "absent")),
+        (false, true) => {
+            Err(Error::shape("weights", "gated, as there are options for up", "not gated"))
         }
     }
-    Ok(())
 }
 
 /// Checks the K of operand `name`; `required` is how errors put what it must be.
@@ -64,14 +66,27 @@ pub(super) fn size(field: &str, value: usize, most: u64) -> Result<u32> {
     }
 }
 
-/// The sizes as kernels take them.
+/// N as kernels take it, the number of rows of the weights: for gated weights of N columns of
+/// the result, those of both halves.
+///
+/// # Errors
+/// [`Error::Shape`] for sizes beyond their limits.
+pub(super) fn weight_rows(n: usize, gated: bool) -> Result<u32> {
+    if !gated {
+        return size("N", n, MAX_DIM);
+    }
+    let rows = u64::from(GATE_ROWS);
+    Ok(PairedRows::rows(size("N", n, MAX_DIM / (2 * rows) * rows)?))
+}
+
+/// The sizes as kernels take them; `gated` says whether two rows of weights make a column.
 ///
 /// # Errors
 /// [`Error::Shape`] for sizes beyond their limits, and a K that is not whole blocks.
-pub(super) fn problem(shape: GemmShape, format: Format) -> Result<Problem> {
+pub(super) fn problem(shape: GemmShape, gated: bool, format: Format) -> Result<Problem> {
     let problem = Problem {
         m: size("M", shape.m, MAX_DIM)?,
-        n: size("N", shape.n, MAX_DIM)?,
+        n: weight_rows(shape.n, gated)?,
         k: size("K", shape.k, MAX_DIM)?,
         l: size("batch", shape.l, MAX_GRID_Y as u64)?,
     };

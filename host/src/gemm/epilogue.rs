@@ -1,52 +1,233 @@
-//! The epilogue of a GEMM: the parameters that kernels take, and what the oracle computes. A new
-//! step is written here, in the contract (`fp4_formats::gemm::epilogue`) and in the kernels' step.
+//! The epilogue of a GEMM: its options as kernels take them, and the vectors in device memory; in
+//! [`exact`], what the oracle computes. A new step is written here, in the contract
+//! (`fp4_formats::gemm::epilogue`) and in the kernels' step; [`GemmOptions`] has the option.
+
+mod exact;
 
 use fp4_formats::FloatType;
-use fp4_formats::gemm::{Affine, Epilogue, ResultScales, Sink};
+use fp4_formats::gemm::{Activation, Affine, Combine, Epilogue, Half, Sink};
 
-use super::{GemmOptions, Output};
+pub(super) use exact::Exact;
 
-/// The epilogue of a launch: addresses on the device, 0 for what is absent.
-pub(super) struct Placed {
-    /// Row factors, column factors and bias.
-    pub vectors: [u64; 3],
-    /// Factor of all results.
-    pub alpha: f32,
-    pub out: u64,
-    /// Elements from one matrix of the result to the next.
-    pub out_stride: u64,
-    pub scales: ResultScales,
+use super::{GemmOptions, Output, UpOptions};
+use crate::buffer::DeviceBuffer;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::tensor::Dims;
+
+/// The options of a product's epilogue that do not depend on a launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steps {
+    /// What the result is.
+    pub output: Output,
+    activation: Activation,
+    alpha: f32,
+    /// Alpha of the other half of a gated product.
+    up_alpha: Option<f32>,
 }
 
-impl Placed {
-    /// The kernels' parameters for a result of type `output`.
-    pub fn params(self, output: Output) -> Epilogue {
-        let Self { vectors: [row_factors, column_factors, bias], alpha, .. } = self;
-        let bias_type = FloatType::F32 as u32;
-        let Self { out, out_stride, scales, .. } = self;
-        Epilogue {
-            affine: Affine { row_factors, column_factors, bias, alpha, bias_type },
-            sink: Sink { out, out_stride, out_type: output.code(), reserved: 0, scales },
+impl Steps {
+    /// Checks what does not depend on the shape.
+    ///
+    /// # Errors
+    /// [`Error::Scalar`].
+    pub fn new(options: &GemmOptions) -> Result<Self> {
+        let &GemmOptions { alpha, output, activation, ref up, .. } = options;
+        output.check()?;
+        if let Activation::ClampedSwiglu { limit, slope } = activation {
+            scalar("limit of the activation", limit, limit > 0.0, "positive and finite")?;
+            scalar("slope of the activation", slope, true, "finite")?;
         }
+        Ok(Self { output, activation, alpha, up_alpha: up.as_ref().map(|up| up.alpha) })
+    }
+
+    /// Whether two sums make a result.
+    pub fn is_gated(&self) -> bool {
+        self.up_alpha.is_some()
+    }
+
+    /// From values to results.
+    pub fn combine(&self) -> Combine {
+        self.activation.combine(self.is_gated())
+    }
+
+    /// A sentence for the plan; none where values are results.
+    pub fn reason(&self) -> Option<String> {
+        let activation = self.activation;
+        if self.is_gated() {
+            return Some(format!(
+                "dual: each result is made of a gate and up, activation {activation}"
+            ));
+        }
+        (!self.combine().is_none()).then(|| format!("activation {activation}"))
+    }
+
+    /// Factors of the sums of both halves, those of a plain product twice: `combined` makes them of
+    /// alpha and the scales of the operands.
+    ///
+    /// # Errors
+    /// As `combined`.
+    pub fn factors(&self, combined: impl Fn(f32, Half) -> Result<f32>) -> Result<[f32; 2]> {
+        let gate = combined(self.alpha, Half::Gate)?;
+        Ok([gate, self.up_alpha.map_or(Ok(gate), |alpha| combined(alpha, Half::Up))?])
+    }
+
+    /// The kernels' parameters for a result of `dims` that `sink` stores; `factors` are those of
+    /// [`factors`](Self::factors).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for vectors of other lengths, elsewhere than on `device`, and those of a
+    /// half that there is not.
+    pub fn place(
+        &self,
+        [gate, up]: [f32; 2],
+        vectors: Vectors<'_>,
+        dims: Dims,
+        sink: Sink,
+        device: &Device,
+    ) -> Result<Epilogue> {
+        let place = |what: &str, buffer: Option<&DeviceBuffer>, len: usize| {
+            let bytes = len * size_of::<f32>();
+            buffer.map_or(Ok(0), |buffer| buffer.checked(what, bytes, device))
+        };
+        let (m, n) = (dims.rows(), dims.cols());
+        let affine = Affine {
+            row_factors: place("the row factors", vectors.row_factors, m)?,
+            column_factors: place("the column factors", vectors.column_factors, n)?,
+            bias: place("the bias", vectors.bias, n)?,
+            alpha: gate,
+            bias_type: FloatType::F32 as u32,
+        };
+        let of_up = [
+            ("the column factors of up", vectors.up_column_factors),
+            ("the bias of up", vectors.up_bias),
+        ];
+        if !self.is_gated() {
+            let given = of_up.into_iter().find(|(_, buffer)| buffer.is_some());
+            let Some((what, _)) = given else { return Ok(self.of(affine, affine, sink)) };
+            return Err(Error::shape(what, "absent, as the product is not gated", "there"));
+        }
+        let [column_factors, bias] = of_up.map(|(what, buffer)| place(what, buffer, n));
+        let up = Affine { column_factors: column_factors?, bias: bias?, alpha: up, ..affine };
+        Ok(self.of(affine, up, sink))
+    }
+
+    fn of(&self, affine: Affine, up: Affine, sink: Sink) -> Epilogue {
+        Epilogue { affine, up, combine: self.combine(), sink }
     }
 }
 
-/// The exact result of a sum, and the magnitude that bounds its error, at `[row, column]`; `scale`
-/// is the product of alpha and the operands' tensor scales.
-pub(super) fn reference(
-    options: &GemmOptions,
-    scale: f64,
-    [row, column]: [usize; 2],
-    [sum, magnitude]: [f64; 2],
-) -> [f64; 2] {
-    let factor = scale
-        * at(options.row_factors.as_ref(), row, 1.0)
-        * at(options.column_factors.as_ref(), column, 1.0);
-    let bias = at(options.bias.as_ref(), column, 0.0);
-    [sum * factor + bias, magnitude * factor.abs() + bias.abs()]
+/// Checks that a scalar is finite and `valid`.
+fn scalar(field: &str, value: f32, valid: bool, required: &'static str) -> Result<()> {
+    if value.is_finite() && valid {
+        return Ok(());
+    }
+    Err(Error::Scalar { field: field.into(), required, actual: value.into() })
 }
 
-/// Element `index` of a vector.
-fn at(vector: Option<&Vec<f32>>, index: usize, absent: f64) -> f64 {
-    vector.map_or(absent, |vector| f64::from(vector[index]))
+/// Vectors of the epilogue on a device, f32. `N` is the number of the result's columns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Vectors<'a> {
+    /// A factor for each row of `A`, `[M]`.
+    pub row_factors: Option<&'a DeviceBuffer>,
+    /// A factor for each row of `B`, `[N]`; of a gated product, of the gate.
+    pub column_factors: Option<&'a DeviceBuffer>,
+    /// The bias: added to each column, `[N]`; of a gated product, of the gate.
+    pub bias: Option<&'a DeviceBuffer>,
+    /// A factor for each row of the other half of a gated product, `[N]`.
+    pub up_column_factors: Option<&'a DeviceBuffer>,
+    /// The bias of the other half of a gated product, `[N]`.
+    pub up_bias: Option<&'a DeviceBuffer>,
+}
+
+/// The options' vectors on a device.
+#[derive(Debug)]
+pub(super) struct OwnedVectors {
+    row_factors: Option<DeviceBuffer>,
+    column_factors: Option<DeviceBuffer>,
+    bias: Option<DeviceBuffer>,
+    up_column_factors: Option<DeviceBuffer>,
+    up_bias: Option<DeviceBuffer>,
+}
+
+impl OwnedVectors {
+    /// Copies them.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn upload(device: &Device, options: &GemmOptions) -> Result<Self> {
+        let [row_factors, column_factors, bias, up_column_factors, up_bias] = of_options(options)
+            .map(|Vector { what, values, .. }| {
+                let Some(values) = values else { return Ok(None) };
+                let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+                DeviceBuffer::upload(device, what, &bytes).map(Some)
+            });
+        Ok(Self {
+            row_factors: row_factors?,
+            column_factors: column_factors?,
+            bias: bias?,
+            up_column_factors: up_column_factors?,
+            up_bias: up_bias?,
+        })
+    }
+
+    /// For a launch.
+    pub fn vectors(&self) -> Vectors<'_> {
+        Vectors {
+            row_factors: self.row_factors.as_ref(),
+            column_factors: self.column_factors.as_ref(),
+            bias: self.bias.as_ref(),
+            up_column_factors: self.up_column_factors.as_ref(),
+            up_bias: self.up_bias.as_ref(),
+        }
+    }
+
+    /// Bytes of all.
+    pub fn bytes(&self) -> u64 {
+        let Self { row_factors, column_factors, bias, up_column_factors, up_bias } = self;
+        let all = [row_factors, column_factors, bias, up_column_factors, up_bias];
+        all.into_iter().flatten().map(|buffer| buffer.len() as u64).sum()
+    }
+}
+
+/// One of the options' vectors.
+struct Vector<'a> {
+    what: &'static str,
+    values: Option<&'a Vec<f32>>,
+    /// The size that is its length.
+    letter: &'static str,
+}
+
+/// Row factors, column factors and bias, then column factors and bias of the other half.
+fn of_options(options: &GemmOptions) -> [Vector<'_>; 5] {
+    let GemmOptions { row_factors, column_factors, bias, up, .. } = options;
+    let (up_column_factors, up_bias) = match up {
+        Some(UpOptions { column_factors, bias, .. }) => (column_factors.as_ref(), bias.as_ref()),
+        None => (None, None),
+    };
+    [
+        Vector { what: "row factors", values: row_factors.as_ref(), letter: "M" },
+        Vector { what: "column factors", values: column_factors.as_ref(), letter: "N" },
+        Vector { what: "bias", values: bias.as_ref(), letter: "N" },
+        Vector { what: "column factors of up", values: up_column_factors, letter: "N" },
+        Vector { what: "bias of up", values: up_bias, letter: "N" },
+    ]
+}
+
+/// Checks the lengths of the options' vectors for a result of `m` rows and `n` columns.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub(super) fn check_vectors(options: &GemmOptions, m: usize, n: usize) -> Result<()> {
+    for Vector { what, values, letter } in of_options(options) {
+        let required = if letter == "M" { m } else { n };
+        match values {
+            Some(values) if values.len() != required => {
+                let required = format!("{letter} = {required}");
+                return Err(Error::shape(format!("length of the {what}"), required, values.len()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }

@@ -58,12 +58,7 @@ pub(super) trait Family: Sync {
 
 /// The family of a target.
 pub(super) fn family(arch: Arch) -> &'static dyn Family {
-    of_tensor(arch.tensor())
-}
-
-/// The family by its tensor cores.
-pub(super) fn of_tensor(tensor: TensorFamily) -> &'static dyn Family {
-    match tensor {
+    match arch.tensor() {
         TensorFamily::Wgmma => &hopper::Hopper,
         TensorFamily::Tcgen05 => &blackwell::Blackwell,
     }

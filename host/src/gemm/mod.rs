@@ -5,13 +5,17 @@
 //! activations `A` are in the same format (W4A4), or f16 or bf16 (W4A16; MXFP4 weights take bf16).
 //! The result is f16, bf16, f32, or NVFP4 with scales ([`Output`]).
 //!
+//! With [`GemmOptions::activation`] the result is `act(C)`. Gated ([`GatedWeights`],
+//! [`GemmOptions::up`]), it is `act(C_gate) * C_up`, each with its own alpha, column factors and
+//! bias, from one pass over the activations.
+//!
 //! | step | type |
 //! | --- | --- |
 //! | once per weight | [`Repacked`], [`DeviceWeights`]: rearranged for the kernels, on the device |
 //! | once per shape | [`Gemm`]: checked and planned ([`plan_for`]: with what was measured, if anything was); knows its workspace, and where the matrices of a batch are ([`BatchStrides`]) |
 //! | once per product | [`Gemm::launch`]: on buffers of the caller, allocates nothing and waits for nothing |
 //!
-//! [`gemm`] does all three.
+//! [`gemm`] and [`gemm_gated`] do all three.
 //!
 //! # Example
 //! Where there is no GPU, this runs on the emulator. `None` in place of the folder looks beside
@@ -47,6 +51,7 @@ mod buffers;
 mod check;
 mod epilogue;
 mod family;
+mod gated;
 mod hopper;
 mod oracle;
 mod plan;
@@ -59,13 +64,16 @@ mod verify;
 mod weights;
 
 pub use activations::{ActivationKind, Activations, HalfMatrix};
-pub use buffers::{ActivationBuffers, Vectors, Workspace};
+pub use buffers::{ActivationBuffers, Workspace};
 pub(crate) use check::check_operands;
+pub use epilogue::Vectors;
+pub use fp4_formats::gemm::Activation;
+pub use gated::{GatedWeights, Weights};
 pub use oracle::reference;
 pub use plan::{Candidate, GemmOverrides, GemmPlan, Reads, Source, plan};
 pub use product::Gemm;
 pub use result::{GemmResult, Output, ResultBuffers};
-pub use run::{GemmRun, gemm};
+pub use run::{GemmRun, gemm, gemm_gated};
 pub use strides::BatchStrides;
 pub use tuned::{check_table, plan_for};
 pub use weights::{DeviceWeights, Repacked, WeightForm};
@@ -76,16 +84,20 @@ use fp4_formats::quantize::Format;
 /// Choices of a GEMM besides its operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GemmOptions {
-    /// Factor of the result.
+    /// Factor of the sums; of a gated product, of the gate's.
     pub alpha: f32,
     /// Type of the result.
     pub output: Output,
     /// A factor for each row of `A`, `[M]`.
     pub row_factors: Option<Vec<f32>>,
-    /// A factor for each row of `B`, `[N]`.
+    /// A factor for each row of `B`, `[N]`; of a gated product, of the gate.
     pub column_factors: Option<Vec<f32>>,
-    /// The bias: added to each column, `[N]`.
+    /// The bias: added to each column, `[N]`; of a gated product, of the gate.
     pub bias: Option<Vec<f32>>,
+    /// What becomes of each value; of a gated product, of the gate's.
+    pub activation: Activation,
+    /// For gated weights: the other half.
+    pub up: Option<UpOptions>,
     /// Choices that override the plan's.
     pub overrides: GemmOverrides,
 }
@@ -98,8 +110,28 @@ impl Default for GemmOptions {
             row_factors: None,
             column_factors: None,
             bias: None,
+            activation: Activation::default(),
+            up: None,
             overrides: GemmOverrides::default(),
         }
+    }
+}
+
+/// Choices for the half of a gated product that the gate is multiplied with. Row factors are those
+/// of [`GemmOptions`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpOptions {
+    /// Factor of its sums.
+    pub alpha: f32,
+    /// A factor for each of its rows, `[N]`.
+    pub column_factors: Option<Vec<f32>>,
+    /// The bias: added to each column, `[N]`.
+    pub bias: Option<Vec<f32>>,
+}
+
+impl Default for UpOptions {
+    fn default() -> Self {
+        Self { alpha: 1.0, column_factors: None, bias: None }
     }
 }
 

@@ -1,13 +1,16 @@
 //! The f64 reference of a GEMM; see [`crate::oracle`] for what a kernel may differ by.
 //!
 //! A product of two operands has at most 17 significant bits and is exact in f64. Its sum
-//! over K errs by far less than f32's rounding, which bounds a kernel's error.
+//! over K errs by far less than f32's rounding, which bounds a kernel's error. What becomes of the
+//! sums, and how that changes the bound, is in [`super::epilogue`].
 
+use fp4_formats::gemm::Half;
 use fp4_formats::{BlockFormat, e2m1, pack};
 use rayon::prelude::*;
 
 use super::check::check_operands;
-use super::{Activations, GemmOptions, epilogue};
+use super::epilogue::{Exact, Steps};
+use super::{Activations, GemmOptions, Weights};
 use crate::error::{Result, filled};
 use crate::oracle::Reference;
 use crate::tensor::BlockScaled;
@@ -17,49 +20,70 @@ const ROWS: usize = 8;
 /// Separate sums of a dot product, so that it can be vectorised.
 const LANES: usize = 8;
 
-/// The GEMM of [`super`]'s formula, `[L, M, N]`. Weights of one batch entry are shared.
+/// The GEMM of [`super`]'s formula, `[L, M, N]`, plain or gated. Weights of one batch entry are
+/// shared.
 ///
 /// # Errors
-/// [`Error::Shape`] where operands or vectors do not fit each other, [`Error::Memory`].
-pub fn reference<F: BlockFormat>(
+/// [`Error::Shape`] where operands or vectors do not fit each other, [`Error::Scalar`] for an
+/// activation that no kernel takes, [`Error::Memory`].
+pub fn reference<'b, F: BlockFormat>(
     a: &Activations<'_, F>,
-    b: &BlockScaled<F>,
+    b: impl Into<Weights<'b, F>>,
     options: &GemmOptions,
 ) -> Result<Reference> {
+    let b = b.into();
     check_operands(a, b, options)?;
+    Steps::new(options)?;
     let (da, db) = (a.dims(), b.dims());
     let (m, n, k) = (da.rows(), db.rows(), da.cols());
     let outputs = da.batch() * m * n;
     let mut values = filled("reference", outputs, 0f64)?;
     let mut magnitudes = filled("reference", outputs, 0f64)?;
-    let scalar =
-        f64::from(options.alpha) * f64::from(a.global_scale()) * f64::from(b.global_scale());
+    let scale = f64::from(a.global_scale());
+    let scales = b.global_scales().map(|of_weights| scale * f64::from(of_weights));
+    let exact = Exact::new(options, scales, k);
     for batch in 0..da.batch() {
         let tokens = decode_activations(a, batch)?;
         let shared = if db.batch() == 1 { 0 } else { batch };
         let groups: Vec<Vec<[f64; 2]>> = (0..n.div_ceil(ROWS))
             .into_par_iter()
             .map(|group| {
-                let rows: Vec<Vec<f64>> = (group * ROWS..n.min((group + 1) * ROWS))
-                    .map(|row| decode_row(b, shared, row))
-                    .collect();
-                tokens
-                    .chunks_exact(k)
-                    .flat_map(|token| rows.iter().map(|row| dot(token, row)))
-                    .collect()
+                let columns = group * ROWS..n.min((group + 1) * ROWS);
+                let rows: Vec<Vec<Vec<f64>>> =
+                    columns.clone().map(|column| decode_column(&b, shared, column)).collect();
+                let mut results = Vec::with_capacity(m * rows.len());
+                for (row, token) in tokens.chunks_exact(k).enumerate() {
+                    for (column, rows) in columns.clone().zip(&rows) {
+                        let sums: Vec<[f64; 2]> = rows.iter().map(|row| dot(token, row)).collect();
+                        results.push(exact.result([row, column], &sums));
+                    }
+                }
+                results
             })
             .collect();
-        for (group, sums) in groups.iter().enumerate() {
-            let rows = (n - group * ROWS).min(ROWS);
-            for (index, sums) in sums.iter().enumerate() {
-                let (row, column) = (index / rows, group * ROWS + index % rows);
+        for (group, results) in groups.iter().enumerate() {
+            let columns = (n - group * ROWS).min(ROWS);
+            for (index, result) in results.iter().enumerate() {
+                let (row, column) = (index / columns, group * ROWS + index % columns);
                 let at = (batch * m + row) * n + column;
-                [values[at], magnitudes[at]] =
-                    epilogue::reference(options, scalar, [row, column], *sums);
+                [values[at], magnitudes[at]] = *result;
             }
         }
     }
     Ok(Reference { values, magnitudes, rows: n, additions: k })
+}
+
+/// The rows of weights that make a column of the result: one, or that of the gate and that of up.
+fn decode_column<F: BlockFormat>(b: &Weights<'_, F>, batch: usize, column: usize) -> Vec<Vec<f64>> {
+    match b {
+        Weights::Plain(weights) => vec![decode_row(weights, batch, column)],
+        Weights::Gated(weights) => [Half::Gate, Half::Up]
+            .map(|half| {
+                let (tensor, row) = weights.row(half, column);
+                decode_row(tensor, batch, row)
+            })
+            .into(),
+    }
 }
 
 /// Sum of the products, and of their magnitudes.

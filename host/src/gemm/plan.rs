@@ -85,7 +85,7 @@ impl Reads {
 /// How a GEMM will be run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GemmPlan {
-    /// The operation, `gemm`.
+    /// The operation: `gemm`, or `dual` for a gated product.
     pub op: &'static str,
     /// Kernel name in the PTX.
     pub kernel: &'static str,
@@ -128,6 +128,9 @@ pub struct GemmPlan {
     /// The sizes, checked.
     #[serde(skip)]
     pub(super) problem: Problem,
+    /// N of the result: half the weights' rows where the product is gated.
+    #[serde(skip)]
+    pub(super) columns: u32,
     #[serde(skip)]
     pub(super) chosen: Chosen,
 }
@@ -182,6 +185,14 @@ impl fmt::Display for Candidate {
 }
 
 impl GemmPlan {
+    /// Batch, M and N of the result.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`].
+    pub(super) fn result_dims(&self) -> Result<Dims> {
+        Dims::new(self.problem.l as usize, self.problem.m as usize, self.columns as usize)
+    }
+
     /// Who chose, what a result in NVFP4 takes, and the candidates, one per line.
     #[must_use]
     pub fn explain(&self) -> String {
@@ -256,7 +267,7 @@ pub fn plan(
 ) -> Result<GemmPlan> {
     let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
     let output = FloatType::F16.into();
-    let problem = TuneProblem { format, activations: kind, output, shape };
+    let problem = TuneProblem { format, activations: kind, output, gated: false, shape };
     plan_from(&problem, arch, machine, overrides, source)
 }
 
@@ -298,8 +309,9 @@ pub(super) fn plan_from(
     overrides: &GemmOverrides,
     source: Source,
 ) -> Result<GemmPlan> {
-    let problem = problem(asked.shape, asked.format)?;
-    let stored = stored(&problem, asked.output)?;
+    let problem = problem(asked.shape, asked.gated, asked.format)?;
+    let GemmShape { m, n, l, .. } = asked.shape;
+    let stored = stored(Dims::new(l, m, n)?, asked.output)?;
     let kind = asked.activations;
     let kernels = family(arch).candidates(&Request { problem, asked, machine, overrides })?;
     let Some(kernel) = kernels.first() else {
@@ -315,7 +327,7 @@ pub(super) fn plan_from(
     let mut why = kernel.why(&source.reason("the cheapest candidate by the model"), kind);
     why.push(reads.reason());
     Ok(GemmPlan {
-        op: "gemm",
+        op: asked.op(),
         kernel: candidates[0].kernel,
         arch,
         before: kernel.before(kind, Entries::Dense)?,
@@ -339,6 +351,7 @@ pub(super) fn plan_from(
         why,
         candidates,
         problem,
+        columns: n as u32,
         chosen: Chosen(kernel.clone()),
     })
 }
@@ -347,9 +360,8 @@ pub(super) fn plan_from(
 ///
 /// # Errors
 /// [`Error::Shape`] for an N that is no multiple of 16, [`Error::Overflow`].
-fn stored(problem: &Problem, output: ResultKind) -> Result<Option<String>> {
+fn stored(dims: Dims, output: ResultKind) -> Result<Option<String>> {
     let ResultKind::Nvfp4(layout) = output else { return Ok(None) };
-    let dims = Dims::new(problem.l as usize, problem.m as usize, problem.n as usize)?;
     let bytes = |output: Output| Ok::<_, Error>(output.bytes(dims)?.iter().sum::<usize>());
     let blocks = bytes(Output::Nvfp4 { scale: 1.0, layout })?;
     let floats = bytes(FloatType::F16.into())?;

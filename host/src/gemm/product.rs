@@ -1,14 +1,14 @@
 //! A GEMM of one shape: checked and planned once, launched any number of times.
 
-use fp4_formats::gemm::Problem;
+use fp4_formats::gemm::{Problem, Sink};
 use ptx_emu::LaunchReport;
 
-use super::check::formats;
-use super::epilogue::Placed;
+use super::check::{check_gated, formats};
+use super::epilogue::Steps;
 use super::family::{Kernel, Launch};
 use super::strides::Strides;
 use super::{
-    ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan, Output,
+    ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan,
     ResultBuffers, Vectors, Workspace, tuned,
 };
 use crate::device::Kernels;
@@ -64,25 +64,28 @@ pub struct Gemm {
     pub(super) kernels: Kernels,
     pub(super) plan: GemmPlan,
     pub(super) kind: ActivationKind,
-    pub(super) output: Output,
+    /// What becomes of the sums.
+    pub(super) epilogue: Steps,
     /// Where the matrices of the batch are.
     pub(super) strides: Strides,
-    alpha: f32,
     /// Scale of all activations.
     a_scale: f32,
 }
 
 impl Gemm {
     /// Checks and plans the product of `batch` matrices of `m` tokens with `weights`, or with others
-    /// of their sizes, format and order, and takes alpha, output type and overrides from `options`.
+    /// of their sizes, format and order, and takes alphas, activation, output type and overrides from
+    /// `options`.
     /// `a_scale` is the scale of all activations. Loads the kernels; launches and allocates
     /// nothing.
     ///
     /// # Errors
     /// [`Error::Shape`] for sizes that no kernel takes and weights repacked for another type of
-    /// activations or another architecture, and for a result in NVFP4 an N that is no multiple of 16; [`Error::Scalar`]
-    /// where the product of alpha and the scales is not representable, and for a scale of the
-    /// result that its recipe does not accept.
+    /// activations or another architecture, for a result in NVFP4 an N that is no multiple of 16,
+    /// and where weights or options are gated and the other is not; [`Error::Scalar`] where the
+    /// product of alpha and the scales is not representable, for a scale of the result that its
+    /// recipe does not accept, and for an activation's parameter that is not finite or is a limit
+    /// of 0 or less.
     pub fn new(
         kernels: &Kernels,
         weights: &DeviceWeights,
@@ -92,7 +95,8 @@ impl Gemm {
         options: &GemmOptions,
     ) -> Result<Self> {
         let form = weights.form();
-        let shape = GemmShape { m, n: form.rows as usize, k: form.columns as usize, l: batch };
+        let (n, k) = (form.result_columns() as usize, form.columns as usize);
+        let shape = GemmShape { m, n, k, l: batch };
         let format = form.format;
         if let Some(operand) = form.activations
             && kind.operand() != operand
@@ -103,15 +107,18 @@ impl Gemm {
         }
         formats(format, kind)?;
         check_batch(weights, batch)?;
-        options.output.check()?;
+        check_gated(form.is_gated(), options)?;
+        let epilogue = Steps::new(options)?;
         let plan = tuned::plan_for(kernels, shape, format, kind, options)?;
-        let (kernels, output, alpha) = (kernels.clone(), options.output, options.alpha);
-        output.bytes(Dims::new(batch, m, form.rows as usize)?)?;
-        let strides = Strides::new(BatchStrides::default(), &plan.problem, kind, output)?;
-        let mut product = Self { kernels, plan, kind, output, strides, alpha, a_scale };
+        let result = plan.result_dims()?;
+        epilogue.output.bytes(result)?;
+        let strides =
+            Strides::new(BatchStrides::default(), &plan.problem, result, kind, epilogue.output)?;
+        let kernels = kernels.clone();
+        let mut product = Self { kernels, plan, kind, epilogue, strides, a_scale };
         product.plan.why.extend(product.store_path().map(String::from));
         product.check_weights(weights)?;
-        product.factor(weights)?;
+        product.factors(weights)?;
         let GemmPlan { before, kernel, .. } = &product.plan;
         product.kernels.load(before.iter().map(|step| step.kernel).chain([*kernel]))?;
         Ok(product)
@@ -175,7 +182,8 @@ impl Gemm {
     /// [`Error::Overflow`].
     pub fn with_strides(mut self, strides: BatchStrides) -> Result<Self> {
         let before = self.store_path();
-        self.strides = Strides::new(strides, &self.plan.problem, self.kind, self.output)?;
+        let (problem, result) = (&self.plan.problem, self.plan.result_dims()?);
+        self.strides = Strides::new(strides, problem, result, self.kind, self.epilogue.output)?;
         self.plan.before = self.kernel().before(self.kind, self.strides.entries())?;
         if let (Some(before), Some(now)) = (before, self.store_path()) {
             let reasons = self.plan.why.iter_mut().filter(|reason| *reason == before);
@@ -194,14 +202,16 @@ impl Gemm {
         self.kernel().store_path(self)
     }
 
-    /// The factor of the kernels' sums.
+    /// Factors of the kernels' sums, of both halves.
     ///
     /// # Errors
-    /// [`Error::Scalar`] where it is not representable.
-    fn factor(&self, weights: &DeviceWeights) -> Result<f32> {
-        let factor = combined_scale(self.alpha, self.a_scale, weights.global_scale())?;
+    /// [`Error::Scalar`] where one is not representable.
+    fn factors(&self, weights: &DeviceWeights) -> Result<[f32; 2]> {
         let decoded = self.kernel().decoded_scale(self.kind);
-        if decoded == 1.0 { Ok(factor) } else { combined_scale(factor, decoded.recip(), 1.0) }
+        self.epilogue.factors(|alpha, half| {
+            let factor = combined_scale(alpha, self.a_scale, weights.half_scale(half))?;
+            if decoded == 1.0 { Ok(factor) } else { combined_scale(factor, decoded.recip(), 1.0) }
+        })
     }
 
     /// How it will be run.
@@ -221,8 +231,7 @@ impl Gemm {
     /// # Errors
     /// [`Error::Overflow`].
     pub fn result_dims(&self) -> Result<Dims> {
-        let Problem { m, n, l, .. } = self.plan.problem;
-        Dims::new(l as usize, m as usize, n as usize)
+        self.plan.result_dims()
     }
 
     /// Bytes of the result: of its elements, or of its codes and its scales; what is between
@@ -247,7 +256,7 @@ impl Gemm {
     ///
     /// # Errors
     /// [`Error::Shape`] for weights or buffers of other sizes or kinds than planned, or on another
-    /// device;
+    /// device, and for activations and gated products where the kernels have none;
     /// [`Error::Scalar`] where the product of alpha and the scales is not representable;
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
@@ -260,15 +269,18 @@ impl Gemm {
     ) -> Result<Vec<LaunchReport>> {
         self.check_weights(weights)?;
         let device = self.kernels.device();
-        let (out, scales) = out.place(self.output, &self.strides, device)?;
-        let placed = Placed {
-            vectors: vectors.place(&self.plan.problem, device)?,
-            alpha: self.factor(weights)?,
+        let output = self.epilogue.output;
+        let (out, scales) = out.place(output, &self.strides, device)?;
+        let dims = self.plan.result_dims()?;
+        let sink = Sink {
             out,
-            out_stride: self.strides.out_stride(self.output),
+            out_stride: self.strides.out_stride(output),
+            out_type: output.code(),
+            columns: dims.cols() as u32,
             scales,
         };
-        let epilogue = placed.params(self.output);
+        let factors = self.factors(weights)?;
+        let epilogue = self.epilogue.place(factors, vectors, dims, sink, device)?;
         self.kernel().launch(Launch { gemm: self, activations: a, weights, workspace, epilogue })
     }
 
@@ -278,8 +290,15 @@ impl Gemm {
     /// [`Error::Shape`].
     fn check_weights(&self, weights: &DeviceWeights) -> Result<()> {
         let form = weights.form();
-        let Problem { n, k, l, .. } = self.plan.problem;
-        for (field, found, required) in [("N", form.rows, n), ("K", form.columns, k)] {
+        let (Problem { k, l, .. }, columns) = (self.plan.problem, self.plan.columns);
+        if form.is_gated() != self.epilogue.is_gated() {
+            let name = |gated| if gated { "gated" } else { "not gated" };
+            let required = format!("{}, as planned", name(self.epilogue.is_gated()));
+            return Err(Error::shape("weights", required, name(form.is_gated())));
+        }
+        for (field, found, required) in
+            [("N", form.result_columns(), columns), ("K", form.columns, k)]
+        {
             if found != required {
                 let required = format!("{required}, as planned");
                 return Err(Error::shape(format!("{field} of the weights"), required, found));

@@ -4,9 +4,10 @@ use fp4_formats::BlockFormat;
 use ptx_emu::LaunchReport;
 
 use super::check::{check_operands, same_columns};
+use super::epilogue::OwnedVectors;
 use super::{
-    ActivationBuffers, Activations, DeviceWeights, Gemm, GemmOptions, GemmPlan, GemmResult, Output,
-    Repacked, ResultBuffers, Vectors, Workspace,
+    ActivationBuffers, Activations, DeviceWeights, GatedWeights, Gemm, GemmOptions, GemmPlan,
+    GemmResult, Output, Repacked, ResultBuffers, Workspace,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::Kernels;
@@ -20,9 +21,7 @@ pub struct GemmRun {
     gemm: Gemm,
     weights: DeviceWeights,
     activations: Vec<DeviceBuffer>,
-    row_factors: Option<DeviceBuffer>,
-    column_factors: Option<DeviceBuffer>,
-    bias: Option<DeviceBuffer>,
+    vectors: OwnedVectors,
     workspace: Option<Workspace>,
     out: DeviceBuffer,
     /// Of a result in NVFP4.
@@ -40,7 +39,55 @@ pub fn gemm<F: BlockFormat>(
     options: &GemmOptions,
 ) -> Result<GemmResult> {
     let weights = Repacked::for_device(kernels.device(), b, a.kind())?;
-    check_operands(a, b, options)?;
+    check_operands(a, b.into(), options)?;
+    GemmRun::new(kernels, a, &weights, options)?.run()
+}
+
+/// Runs one gated GEMM, `act(A gate^T) * (A up^T)`, as [`gemm`] does a plain one; `options` have
+/// an [`up`](GemmOptions::up).
+///
+/// ```
+/// use std::path::Path;
+///
+/// use fp4_formats::ScaleLayout;
+/// use nvfp4::device::{Device, DeviceRequest};
+/// use nvfp4::gemm::{
+///     Activation, Activations, GatedWeights, GemmOptions, UpOptions, gemm_gated,
+/// };
+/// use nvfp4::quantize::{TensorScale, quantize};
+/// use nvfp4::tensor::Dims;
+///
+/// # fn main() -> nvfp4::error::Result<()> {
+/// let device = Device::open(&DeviceRequest::Auto)?;
+/// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+/// let (scale, layout, dims) = (TensorScale::FromAmax, ScaleLayout::Linear, Dims::new(1, 40, 256)?);
+/// let gate = quantize("gate", &[1.0 / 64.0; 40 * 256], dims, scale, layout)?;
+/// let up = quantize("up", &[0.5; 40 * 256], dims, scale, layout)?;
+/// let input = quantize("x", &[1.0; 3 * 256], Dims::new(1, 3, 256)?, scale, layout)?;
+///
+/// // gpt-oss has both in one tensor: `GatedWeights::interleaved(&gate_up)`.
+/// let weights = GatedWeights::pair(&gate, &up)?;
+/// let up = UpOptions { bias: Some(vec![-28.0; 40]), ..UpOptions::default() };
+/// let options =
+///     GemmOptions { activation: Activation::Silu, up: Some(up), ..GemmOptions::default() };
+/// let result = gemm_gated(&kernels, &Activations::Blocks(&input), &weights, &options)?;
+/// // silu(4) * (128 - 28)
+/// assert_eq!(result.values().len(), 3 * 40);
+/// assert!(result.values().iter().all(|c| (c - 392.8).abs() < 2.0));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`GemmRun::new`] and [`GemmRun::run`].
+pub fn gemm_gated<F: BlockFormat>(
+    kernels: &Kernels,
+    a: &Activations<'_, F>,
+    b: &GatedWeights<'_, F>,
+    options: &GemmOptions,
+) -> Result<GemmResult> {
+    let weights = Repacked::gated(kernels.device(), b, a.kind())?;
+    check_operands(a, (*b).into(), options)?;
     GemmRun::new(kernels, a, &weights, options)?.run()
 }
 
@@ -71,26 +118,19 @@ impl GemmRun {
             ],
             Activations::Halves(halves) => vec![DeviceBuffer::upload(device, "a", halves.bytes())?],
         };
-        let vector = |name: &str, vector: &Option<Vec<f32>>| -> Result<Option<DeviceBuffer>> {
-            let Some(vector) = vector else { return Ok(None) };
-            let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-            DeviceBuffer::upload(device, name, &bytes).map(Some)
-        };
         let workspace = match gemm.workspace_bytes() {
             0 => None,
             bytes => Some(Workspace::new(device, bytes)?),
         };
         let [out_bytes, out_scale_bytes] = gemm.out_bytes()?;
-        let out_scales = match gemm.output {
+        let out_scales = match gemm.epilogue.output {
             Output::Floats(_) => None,
             Output::Nvfp4 { .. } => {
                 Some(DeviceBuffer::poisoned(device, "c scales", out_scale_bytes)?)
             }
         };
         Ok(Self {
-            row_factors: vector("row factors", &options.row_factors)?,
-            column_factors: vector("column factors", &options.column_factors)?,
-            bias: vector("bias", &options.bias)?,
+            vectors: OwnedVectors::upload(device, options)?,
             out: DeviceBuffer::poisoned(device, "c", out_bytes)?,
             out_scales,
             gemm,
@@ -116,16 +156,11 @@ impl GemmRun {
             [halves] => ActivationBuffers::Halves(halves),
             other => return Err(Error::shape("buffers of activations", "1 or 2", other.len())),
         };
-        let vectors = Vectors {
-            row_factors: self.row_factors.as_ref(),
-            column_factors: self.column_factors.as_ref(),
-            bias: self.bias.as_ref(),
-        };
         let out = match &self.out_scales {
             Some(scales) => ResultBuffers::Blocks { codes: &self.out, scales },
             None => ResultBuffers::Floats(&self.out),
         };
-        self.gemm.launch(a, &self.weights, out, self.workspace.as_ref(), vectors)
+        self.gemm.launch(a, &self.weights, out, self.workspace.as_ref(), self.vectors.vectors())
     }
 
     /// Launches and brings the result back.
@@ -147,7 +182,7 @@ impl GemmRun {
             bytes: self.out.read()?,
             scales: self.out_scales.as_ref().map_or(Ok(Vec::new()), DeviceBuffer::read)?,
             dims: self.gemm.result_dims()?,
-            output: self.gemm.output,
+            output: self.gemm.epilogue.output,
             plan: self.gemm.plan.clone(),
             reports: Vec::new(),
         })
@@ -156,8 +191,8 @@ impl GemmRun {
     /// Bytes of operands and result on the device, padding included, workspace left out.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
-        let optional = [&self.row_factors, &self.column_factors, &self.bias, &self.out_scales];
         let buffers = self.activations.iter().chain([self.weights.buffer(), &self.out]);
-        buffers.chain(optional.into_iter().flatten()).map(|buffer| buffer.len() as u64).sum()
+        let buffers = buffers.chain(&self.out_scales);
+        self.vectors.bytes() + buffers.map(|buffer| buffer.len() as u64).sum::<u64>()
     }
 }

@@ -102,7 +102,7 @@ pub(super) struct Strides {
 }
 
 impl Strides {
-    /// Checks `given` for a problem.
+    /// Checks `given` for a problem with a result of these sizes.
     ///
     /// # Errors
     /// [`Error::Shape`] for strides that [`BatchStrides`] does not allow, and those of scales that
@@ -110,11 +110,12 @@ impl Strides {
     pub fn new(
         given: BatchStrides,
         problem: &Problem,
+        result: Dims,
         kind: ActivationKind,
         output: Output,
     ) -> Result<Self> {
         let [activations, activation_scales] = of_activations(given, problem, kind)?;
-        let [result, result_scales] = of_result(given, problem, output)?;
+        let [result, result_scales] = of_result(given, result, output)?;
         Ok(Self { activations, activation_scales, result, result_scales })
     }
 
@@ -246,10 +247,9 @@ fn of_activations(
 }
 
 /// Where a result and its scales are.
-fn of_result(given: BatchStrides, problem: &Problem, output: Output) -> Result<[Spacing; 2]> {
+fn of_result(given: BatchStrides, dims: Dims, output: Output) -> Result<[Spacing; 2]> {
     const SCALES: &str = "the result's scales";
-    let [m, n, l] = [problem.m, problem.n, problem.l].map(|size| size as usize);
-    let matrix = Dims::new(1, m, n)?;
+    let (l, matrix) = (dims.batch(), Dims::new(1, dims.rows(), dims.cols())?);
     let [_, scale_bytes] = output.bytes(matrix)?;
     let elements = Rule {
         what: match output {

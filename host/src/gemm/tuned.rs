@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use fp4_formats::Arch;
 use fp4_formats::quantize::Format;
 
+use super::epilogue::Steps;
 use super::family::family;
 use super::plan::{Source, plan_from};
 use super::{ActivationKind, GemmOptions, GemmOverrides, GemmPlan};
@@ -13,11 +14,12 @@ use crate::error::Result;
 use crate::shape::GemmShape;
 use crate::tune::{Measured, Table, TuneError, TuneProblem};
 
-/// Plans a GEMM with weights in `format` for `kernels`, with what was measured for them.
+/// Plans a GEMM with weights in `format` for `kernels`, with what was measured for them. With
+/// [`GemmOptions::up`] it is a gated one, whose N is that of the result.
 ///
 /// What is asked for in `options` comes first. Without that the problem is looked up in the
 /// kernels' tuning table ([`crate::tune`]): the same format, activations, layout of scales,
-/// kind of result, N, K and L, and
+/// kind of result, N, K and L, gated or not, and
 ///
 /// 1. the same M, or else
 /// 2. the nearest M (of two the larger) that was measured in the same *class of tokens*: those
@@ -52,7 +54,8 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// let mut table = Table::new(kernels.tune_key().clone());
 /// let kernel = "gemm_sm90_nvfp4_bf16_128x64".into();
 /// let measured = Measured { kernel, split: Split::Cluster(2), median_ns: 12_300 };
-/// table.insert(TuneProblem { format, activations, output, shape }, measured);
+/// let problem = TuneProblem { format, activations, output, gated: false, shape };
+/// table.insert(problem, measured);
 /// let kernels = kernels.with_tuning(Tuning::new(table));
 ///
 /// let (fewer, options) = (GemmShape { m: 60, ..shape }, GemmOptions::default());
@@ -64,7 +67,8 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 ///
 /// # Errors
 /// As [`plan`](super::plan), and [`Error::Shape`](crate::error::Error::Shape) for a result in
-/// NVFP4 of an N that is no multiple of 16. What is wrong with a table is no error.
+/// NVFP4 of an N that is no multiple of 16, [`Error::Scalar`](crate::error::Error::Scalar) for an
+/// activation that no kernel takes. What is wrong with a table is no error.
 pub fn plan_for(
     kernels: &Kernels,
     shape: GemmShape,
@@ -75,11 +79,15 @@ pub fn plan_for(
     let device = kernels.device();
     let (arch, machine) = (device.choice().arch, device.properties());
     let output = options.output.into();
-    let problem = TuneProblem { format, activations: kind, output, shape };
-    if options.overrides != GemmOverrides::default() {
-        return plan_from(&problem, arch, machine, &options.overrides, Source::Asked);
-    }
-    kernels.tuned.plan(problem, || look_up(kernels, &problem, arch, machine))
+    let steps = Steps::new(options)?;
+    let problem = TuneProblem { format, activations: kind, output, gated: steps.is_gated(), shape };
+    let mut plan = if options.overrides == GemmOverrides::default() {
+        kernels.tuned.plan(problem, || look_up(kernels, &problem, arch, machine))?
+    } else {
+        plan_from(&problem, arch, machine, &options.overrides, Source::Asked)?
+    };
+    plan.why.extend(steps.reason());
+    Ok(plan)
 }
 
 fn look_up(

@@ -1,11 +1,13 @@
 //! Weights in the order in which the kernels read them.
 
+use fp4_formats::gemm::Half;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, HalfType, ScaleLayout, TensorFamily};
 
-use super::check::size;
+use super::check::{size, weight_rows};
 use super::family::family;
-use super::{ActivationKind, format_of};
+use super::gated::Paired;
+use super::{ActivationKind, GatedWeights, format_of};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result, filled};
@@ -22,13 +24,27 @@ pub struct WeightForm {
     /// The type of activations that the order depends on: those that weights are decoded to for
     /// `wgmma`. None where any activations take the same order.
     pub activations: Option<HalfType>,
-    /// Rows of a matrix, N.
+    /// Rows of a matrix: N, or those of both halves of gated weights.
     pub rows: u32,
     /// Columns of a matrix, K.
     pub columns: u32,
+    /// Of gated weights, whose rows are those of gate and up by turns: N of the result.
+    pub gated: Option<u32>,
 }
 
 impl WeightForm {
+    /// Whether two rows make a column of the result.
+    #[must_use]
+    pub fn is_gated(&self) -> bool {
+        self.gated.is_some()
+    }
+
+    /// N of the result.
+    #[must_use]
+    pub fn result_columns(&self) -> u32 {
+        self.gated.unwrap_or(self.rows)
+    }
+
     /// The order, sizes left out.
     pub(super) fn order(&self) -> String {
         let Self { tensor, format, activations, .. } = self;
@@ -38,9 +54,10 @@ impl WeightForm {
         format!("{} in the order of {}{activations}", format.name(), tensor.name())
     }
 
-    /// Whether it differs from `other` in sizes at most.
+    /// Whether it differs from `other` in sizes at most, and in whether it is gated.
     pub(super) fn same_order(&self, other: &Self) -> bool {
-        Self { rows: other.rows, columns: other.columns, ..*self } == *other
+        let &Self { rows, columns, gated, .. } = other;
+        Self { rows, columns, gated, ..*self } == *other
     }
 }
 
@@ -88,7 +105,7 @@ impl<F: BlockFormat> BlockRows for BlockScaled<F> {
 pub struct Repacked {
     form: WeightForm,
     batch: usize,
-    global_scale: f32,
+    global_scales: [f32; 2],
     bytes: Vec<u8>,
 }
 
@@ -115,17 +132,57 @@ impl Repacked {
         weights: &BlockScaled<F>,
         kind: ActivationKind,
     ) -> Result<Self> {
+        Self::new(arch, weights, (weights.name(), None), [weights.global_scale(); 2], kind)
+    }
+
+    /// [`for_device`](Self::for_device) of gated weights: rows of both halves by turns
+    /// ([`PairedRows`](fp4_formats::gemm::PairedRows)).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn gated<F: BlockFormat>(
+        device: &Device,
+        weights: &GatedWeights<'_, F>,
+        kind: ActivationKind,
+    ) -> Result<Self> {
+        Self::gated_for_arch(device.choice().arch, weights, kind)
+    }
+
+    /// [`gated`](Self::gated) for all devices of a target.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn gated_for_arch<F: BlockFormat>(
+        arch: Arch,
+        weights: &GatedWeights<'_, F>,
+        kind: ActivationKind,
+    ) -> Result<Self> {
+        let n = weights.dims().rows();
+        let paired = Paired::new(*weights, weight_rows(n, true)?)?;
+        let scales = [Half::Gate, Half::Up].map(|half| weights.global_scale(half));
+        // It fits, as twice as many do.
+        Self::new(arch, &paired, (weights.name(), Some(n as u32)), scales, kind)
+    }
+
+    fn new(
+        arch: Arch,
+        weights: &dyn BlockRows,
+        (name, gated): (&str, Option<u32>),
+        global_scales: [f32; 2],
+        kind: ActivationKind,
+    ) -> Result<Self> {
         let (family, dims) = (family(arch), weights.dims());
         let sizes = [size("N", dims.rows(), MAX_DIM)?, size("K", dims.cols(), MAX_DIM)?];
         let batch = size("batch", dims.batch(), MAX_DIM)? as usize;
-        let form = family.weight_form(format_of::<F>(), kind, sizes)?;
+        let form = family.weight_form(weights.format(), kind, sizes)?;
+        let form = WeightForm { gated, ..form };
         let total = family.weight_bytes(&form, batch).ok_or_else(|| Error::Overflow {
-            what: format!("repacked `{}`", weights.name()),
+            what: format!("repacked `{name}`"),
             detail: format!("{batch} x {} x {}", dims.rows(), dims.cols()),
         })?;
         let mut bytes = filled("repacked weights", total, 0u8)?;
         family.repack(&form, weights, &mut bytes)?;
-        Ok(Self { form, batch, global_scale: weights.global_scale(), bytes })
+        Ok(Self { form, batch, global_scales, bytes })
     }
 
     /// The order of the bytes.
@@ -159,8 +216,8 @@ impl Repacked {
 
     /// These weights, which are in `buffer`.
     fn over(&self, buffer: DeviceBuffer) -> DeviceWeights {
-        let Self { form, batch, global_scale, .. } = *self;
-        DeviceWeights { form, batch, global_scale, buffer }
+        let Self { form, batch, global_scales, .. } = *self;
+        DeviceWeights { form, batch, global_scales, buffer }
     }
 }
 
@@ -169,7 +226,8 @@ impl Repacked {
 pub struct DeviceWeights {
     form: WeightForm,
     batch: usize,
-    global_scale: f32,
+    /// Of both halves; of weights that are not gated, twice the same.
+    global_scales: [f32; 2],
     buffer: DeviceBuffer,
 }
 
@@ -186,10 +244,21 @@ impl DeviceWeights {
         self.batch
     }
 
-    /// Scale of the whole tensor.
+    /// Scale of the whole tensor; of gated weights, of the gate's.
     #[must_use]
     pub fn global_scale(&self) -> f32 {
-        self.global_scale
+        self.half_scale(Half::Gate)
+    }
+
+    /// Scale of the tensor that a half of gated weights was in; of weights that are not gated, of
+    /// the only tensor.
+    #[must_use]
+    pub fn half_scale(&self, half: Half) -> f32 {
+        let [gate, up] = self.global_scales;
+        match half {
+            Half::Gate => gate,
+            Half::Up => up,
+        }
     }
 
     /// The bytes.

@@ -13,6 +13,11 @@
 //! | `row_factors` | F32, F16 or BF16 | `[M]`, or absent |
 //! | `column_factors`, `bias` | F32, F16 or BF16 | `[N]`, or absent |
 //!
+//! The weights of a gated product are `b`, the gate, and `b_up`, `b_up_scale`, `b_up_global_scale`
+//! in the same form; or `b` alone with both, `[L, 2N, K/2]`, where the metadata key `b_halves` says
+//! `stacked` (the gate's rows first) or `interleaved` (even rows are the gate's). The vectors above
+//! and `alpha` are the gate's; the other half's are `up_alpha`, `up_column_factors` and `up_bias`.
+//!
 //! The file's metadata says what the bytes are: `format` is `nvfp4` (also if absent; blocks of
 //! 16) or `mxfp4` (blocks of 32), `a_scale_layout` and `b_scale_layout` are `linear` (also if
 //! absent) or `128x4`. The result is the tensor `c`, `[L, M, N]`; in NVFP4 `c`, `c_scale` and
@@ -26,7 +31,10 @@ use safetensors::Dtype;
 use super::{operand, result_type, scalar, scalar_tensor, scale_tensor, tensor};
 use crate::checkpoint::{self, Checkpoint, NewTensor};
 use crate::error::{Error, Result};
-use crate::gemm::{Activations, GemmOptions, GemmResult, HalfMatrix, Output, check_operands};
+use crate::gemm::{
+    Activations, GatedWeights, GemmOptions, GemmResult, HalfMatrix, Output, UpOptions, Weights,
+    check_operands,
+};
 use crate::quantize::Format;
 use crate::shape::GemmShape;
 use crate::tensor::{BlockScaled, Dims};
@@ -51,25 +59,77 @@ impl<F: BlockFormat> GemmActivations<F> {
     }
 }
 
+/// How the weights of a product are in a file.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Halves<F> {
+    /// `b` is all there is: the product is not gated.
+    None,
+    /// `b` is the gate, and this is `up`.
+    Pair(BlockScaled<F>),
+    /// The first half of `b`'s rows is the gate.
+    Stacked,
+    /// The even rows of `b` are the gate.
+    Interleaved,
+}
+
+/// The metadata key that says how `b` has both halves.
+const HALVES: &str = "b_halves";
+
 /// Operands of a GEMM with weights in format `F`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GemmOperands<F> {
     /// Activations, `[L, M, K]`.
     pub a: GemmActivations<F>,
-    /// Weights, `[L, N, K]` or one matrix for all batch entries.
+    /// Weights, `[L, N, K]` or one matrix for all batch entries; or those of both halves.
     pub b: BlockScaled<F>,
+    /// How the other half of a gated product is there.
+    pub halves: Halves<F>,
     /// alpha, factors and bias; the rest as by default.
     pub options: GemmOptions,
 }
 
 impl<F: BlockFormat> GemmOperands<F> {
-    /// M, N, K and L.
+    /// Whether two matrices of weights make the result.
+    #[must_use]
+    pub fn is_gated(&self) -> bool {
+        match self.halves {
+            Halves::None => false,
+            Halves::Pair(_) | Halves::Stacked | Halves::Interleaved => true,
+        }
+    }
+
+    /// As a GEMM takes them.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where halves do not fit each other.
+    pub fn weights(&self) -> Result<Weights<'_, F>> {
+        weights(&self.b, &self.halves)
+    }
+
+    /// M, N, K and L; N is the result's.
     #[must_use]
     pub fn shape(&self) -> GemmShape {
         let dims = self.a.activations().dims();
         let (m, k, l) = (dims.rows(), dims.cols(), dims.batch());
-        GemmShape { m, n: self.b.dims().rows(), k, l }
+        let rows = self.b.dims().rows();
+        let n = match self.halves {
+            Halves::None | Halves::Pair(_) => rows,
+            Halves::Stacked | Halves::Interleaved => rows / 2,
+        };
+        GemmShape { m, n, k, l }
     }
+}
+
+fn weights<'a, F: BlockFormat>(
+    b: &'a BlockScaled<F>,
+    halves: &'a Halves<F>,
+) -> Result<Weights<'a, F>> {
+    Ok(match halves {
+        Halves::None => b.into(),
+        Halves::Pair(up) => GatedWeights::pair(b, up)?.into(),
+        Halves::Stacked => GatedWeights::stacked(b)?.into(),
+        Halves::Interleaved => GatedWeights::interleaved(b)?.into(),
+    })
 }
 
 /// Operands in the format that a file has.
@@ -105,16 +165,41 @@ fn read_as<F: BlockFormat>(file: &Checkpoint) -> Result<GemmOperands<F>> {
         other => return Err(file.wrong_type("a", "U8, F16 or BF16", other).into()),
     };
     let b = operand(file, "b", packed_dims(file, "b", "N")?)?;
-    let (m, n) = (a.activations().dims().rows(), b.dims().rows());
+    let halves = match (file.contains("b_up"), file.metadata(HALVES)) {
+        (false, None) => Halves::None,
+        (true, None) => Halves::Pair(operand(file, "b_up", packed_dims(file, "b_up", "N")?)?),
+        (false, Some("stacked")) => Halves::Stacked,
+        (false, Some("interleaved")) => Halves::Interleaved,
+        (in_two, Some(other)) => {
+            let field = format!("metadata `{HALVES}`");
+            let required = if in_two { "absent beside `b_up`" } else { "stacked or interleaved" };
+            return Err(Error::shape(field, required, format_args!("`{other}`")));
+        }
+    };
+    let all = weights(&b, &halves)?;
+    let (m, n) = (a.activations().dims().rows(), all.dims().rows());
+    let of_up = ["up_alpha", "up_column_factors", "up_bias"];
+    if let (false, Some(name)) =
+        (all.is_gated(), of_up.into_iter().find(|name| file.contains(name)))
+    {
+        let field = format!("tensor `{name}`");
+        return Err(Error::shape(field, "absent, as there is no other half", "there"));
+    }
+    let up = UpOptions {
+        alpha: scalar(file, "up_alpha")?,
+        column_factors: vector(file, "up_column_factors", "N", n)?,
+        bias: vector(file, "up_bias", "N", n)?,
+    };
     let options = GemmOptions {
         alpha: scalar(file, "alpha")?,
         row_factors: vector(file, "row_factors", "M", m)?,
         column_factors: vector(file, "column_factors", "N", n)?,
         bias: vector(file, "bias", "N", n)?,
+        up: all.is_gated().then_some(up),
         ..GemmOptions::default()
     };
-    check_operands(&a.activations(), &b, &options)?;
-    Ok(GemmOperands { a, b, options })
+    check_operands(&a.activations(), all, &options)?;
+    Ok(GemmOperands { a, b, halves, options })
 }
 
 /// Batch, rows and the last dimension of a tensor.
@@ -166,7 +251,7 @@ fn vector(file: &Checkpoint, name: &str, letter: &str, len: usize) -> Result<Opt
 /// # Errors
 /// [`Error::Io`].
 pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<()> {
-    let GemmOperands { a, b, options } = operands;
+    let GemmOperands { a, b, halves, options } = operands;
     let mut tensors: Vec<(&str, NewTensor)> = Vec::new();
     let mut metadata = vec![("format", F::NAME.to_owned())];
     let codes = |x: &BlockScaled<F>| {
@@ -194,12 +279,28 @@ pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<
     tensors.push(("b_scale", scale_tensor(b)));
     tensors.push(("b_global_scale", scalar_tensor(b.global_scale())));
     metadata.push(("b_scale_layout", b.layout().name().into()));
+    match halves {
+        Halves::None => {}
+        Halves::Pair(up) => {
+            tensors.push(("b_up", codes(up)));
+            tensors.push(("b_up_scale", scale_tensor(up)));
+            tensors.push(("b_up_global_scale", scalar_tensor(up.global_scale())));
+            metadata.push(("b_up_scale_layout", up.layout().name().into()));
+        }
+        Halves::Stacked => metadata.push((HALVES, "stacked".into())),
+        Halves::Interleaved => metadata.push((HALVES, "interleaved".into())),
+    }
     tensors.push(("alpha", scalar_tensor(options.alpha)));
-    for (name, vector) in [
+    let mut vectors = vec![
         ("row_factors", &options.row_factors),
         ("column_factors", &options.column_factors),
         ("bias", &options.bias),
-    ] {
+    ];
+    if let Some(UpOptions { alpha, column_factors, bias }) = &options.up {
+        tensors.push(("up_alpha", scalar_tensor(*alpha)));
+        vectors.extend([("up_column_factors", column_factors), ("up_bias", bias)]);
+    }
+    for (name, vector) in vectors {
         if let Some(vector) = vector {
             let bytes = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
             tensors.push((name, tensor(Dtype::F32, vec![vector.len()], bytes)));

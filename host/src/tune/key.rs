@@ -138,7 +138,9 @@ pub struct TuneProblem {
     pub activations: ActivationKind,
     /// The result.
     pub output: ResultKind,
-    /// M, N, K and L.
+    /// Whether two matrices of weights make the result.
+    pub gated: bool,
+    /// M, N, K and L; N is the result's.
     pub shape: GemmShape,
 }
 
@@ -148,11 +150,18 @@ impl TuneProblem {
     pub fn with_tokens(self, m: usize) -> Self {
         Self { shape: GemmShape { m, ..self.shape }, ..self }
     }
+
+    /// The operation's name.
+    #[must_use]
+    pub fn op(&self) -> &'static str {
+        if self.gated { "dual" } else { "gemm" }
+    }
 }
 
 impl fmt::Display for TuneProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { format, activations, output, shape } = self;
+        let Self { format, activations, output, shape, .. } = self;
+        let shape = shape.text(self.gated);
         write!(f, "{shape}, {} weights, {} activations", format.name(), activations.name())?;
         if let ActivationKind::Blocks { layout, .. } = activations {
             write!(f, " ({layout} scales)")?;

@@ -17,7 +17,7 @@
 //!
 //! ```json
 //! {
-//!   "version": 2,
+//!   "version": 3,
 //!   "device": {
 //!     "name": "NVIDIA H200",
 //!     "compute_capability": "9.0",
@@ -57,7 +57,7 @@ pub use key::{DeviceKey, ResultKind, TuneProblem};
 pub use table::{Measured, Table};
 
 /// Version of the file's form.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// Environment variable that names the table's file, or is `off`.
 pub const VARIABLE: &str = "NVFP4_TUNE";

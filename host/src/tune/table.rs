@@ -60,6 +60,9 @@ struct Line {
     /// Layout of the result's scales, where it has some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     output_scales: Option<String>,
+    /// Whether two matrices of weights make the result; left out where it is one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    gated: bool,
     n: usize,
     k: usize,
     l: usize,
@@ -67,6 +70,12 @@ struct Line {
     kernel: String,
     split: String,
     median_ns: u64,
+}
+
+/// Whether a field is left out.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Name of activations in the weights' format.
@@ -80,7 +89,7 @@ fn layout(name: &str) -> Result<ScaleLayout, String> {
 
 impl Line {
     fn new(problem: &TuneProblem, measured: &Measured) -> Self {
-        let TuneProblem { format, activations, output, shape } = *problem;
+        let TuneProblem { format, activations, output, gated, shape } = *problem;
         let (activations, scales) = match activations {
             ActivationKind::Blocks { layout, .. } => (BLOCKS, Some(layout.name().to_owned())),
             ActivationKind::Halves(operand) => (operand.name(), None),
@@ -97,6 +106,7 @@ impl Line {
             scales,
             output: output.name().to_owned(),
             output_scales,
+            gated,
             n,
             k,
             l,
@@ -110,7 +120,7 @@ impl Line {
     /// The entry, or what is wrong with it.
     fn check(self) -> Result<(TuneProblem, Measured), String> {
         let Self { format, activations, scales, output, output_scales, .. } = self;
-        let Self { n, k, l, m, kernel, split, median_ns, .. } = self;
+        let Self { gated, n, k, l, m, kernel, split, median_ns, .. } = self;
         let unknown = |field: &str, name: &str| format!("unknown {field} `{name}`");
         let known = [Format::Nvfp4, Format::Mxfp4].into_iter().find(|known| known.name() == format);
         let format = known.ok_or_else(|| unknown("format", &format))?;
@@ -147,7 +157,7 @@ impl Line {
             }
         }
         let shape = GemmShape { m, n, k, l };
-        let problem = TuneProblem { format, activations, output, shape };
+        let problem = TuneProblem { format, activations, output, gated, shape };
         let split = split.parse().map_err(|error: UnknownSplit| error.to_string())?;
         Ok((problem, Measured { kernel, split, median_ns }))
     }

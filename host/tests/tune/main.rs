@@ -42,7 +42,8 @@ fn nvfp4(m: usize, n: usize, k: usize) -> TuneProblem {
     let layout = ScaleLayout::Linear;
     let activations = ActivationKind::Blocks { format: Format::Nvfp4, layout };
     let (format, output) = (Format::Nvfp4, FloatType::F16.into());
-    TuneProblem { format, activations, output, shape: GemmShape { m, n, k, l: 1 } }
+    let shape = GemmShape { m, n, k, l: 1 };
+    TuneProblem { format, activations, output, gated: false, shape }
 }
 
 /// Results of floats.
@@ -63,7 +64,8 @@ fn problems(
     blocks: impl Strategy<Value = usize>,
     outputs: impl Strategy<Value = ResultKind>,
 ) -> impl Strategy<Value = TuneProblem> {
-    (m, n, blocks, 1usize..3, 0usize..10, outputs).prop_map(|(m, n, blocks, l, kind, output)| {
+    let all = (m, n, blocks, 1usize..3, 0usize..10, outputs, any::<bool>());
+    all.prop_map(|(m, n, blocks, l, kind, output, gated)| {
         let blocks_in = |format, layout| (format, ActivationKind::Blocks { format, layout });
         let (format, activations) = match kind {
             0..3 => blocks_in(Format::Nvfp4, ScaleLayout::Linear),
@@ -74,7 +76,8 @@ fn problems(
             7 => (Format::Nvfp4, ActivationKind::Halves(HalfType::Bf16)),
             _ => (Format::Mxfp4, ActivationKind::Halves(HalfType::Bf16)),
         };
-        TuneProblem { format, activations, output, shape: GemmShape { m, n, k: blocks * 32, l } }
+        let shape = GemmShape { m, n, k: blocks * 32, l };
+        TuneProblem { format, activations, output, gated, shape }
     })
 }
 

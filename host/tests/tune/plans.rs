@@ -4,8 +4,8 @@ use fp4_formats::gemm::{Split, blackwell, hopper};
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemm::{
-    ActivationKind, GemmOptions, GemmOverrides, GemmPlan, Output, Source, check_table, plan,
-    plan_for,
+    ActivationKind, GemmOptions, GemmOverrides, GemmPlan, Output, Source, UpOptions, check_table,
+    plan, plan_for,
 };
 use nvfp4::shape::GemmShape;
 use nvfp4::tune::{
@@ -19,7 +19,8 @@ use crate::{MACHINES, floats, kernels, measured, nvfp4, problems, splits};
 
 fn options(problem: &TuneProblem) -> GemmOptions {
     let ResultKind::Floats(output) = problem.output else { panic!("{problem}") };
-    GemmOptions { output: output.into(), ..GemmOptions::default() }
+    let up = problem.gated.then(UpOptions::default);
+    GemmOptions { output: output.into(), up, ..GemmOptions::default() }
 }
 
 fn planned(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
@@ -30,6 +31,9 @@ fn planned(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
 /// What the model alone says.
 fn by_model(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
     let TuneProblem { shape, format, activations, .. } = *problem;
+    if problem.gated {
+        return planned(&kernels.clone().with_tuning(Tuning::off()), problem);
+    }
     let (device, nothing) = (kernels.device(), GemmOverrides::default());
     let arch = device.choice().arch;
     plan(shape, format, activations, arch, device.properties(), &nothing).expect("a plan")
@@ -156,6 +160,7 @@ fn only_the_same_problem_counts() {
         TuneProblem { activations: blocked, ..problem },
         TuneProblem { activations: halves, ..problem },
         TuneProblem { output: FloatType::F32.into(), ..problem },
+        TuneProblem { gated: true, ..problem },
         sized(m, n + 1, k, l),
         sized(m, n, k + 16, l),
         sized(m, n, k, l + 1),
@@ -339,7 +344,7 @@ fn tables_that_cannot_be_used_are_ignored_with_the_reason() {
         let good = text(key.clone()).text();
         for (bytes, words) in [
             (good[..good.len() / 2].to_owned(), "is no tuning table"),
-            (good.replacen("\"version\": 2", "\"version\": 7", 1), "of version 7"),
+            (good.replacen("\"version\": 3", "\"version\": 7", 1), "of version 7"),
             (good.replacen("linear", "4x128", 1), "unknown layout of scales"),
         ] {
             std::fs::write(&path, bytes).expect("written");
@@ -483,6 +488,7 @@ fn what_is_remembered_is_not_mixed_up() {
         TuneProblem { activations: halves, ..problem },
         TuneProblem { activations: blocked, ..problem },
         TuneProblem { output: FloatType::F32.into(), ..problem },
+        TuneProblem { gated: true, ..problem },
         TuneProblem { output: FloatType::Bf16.into(), ..problem },
         sized(130, n, k, l),
         sized(m, n + 8, k, l),

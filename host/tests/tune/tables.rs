@@ -15,7 +15,7 @@ fn the_text_of_a_table() {
     table.insert(nvfp4(128, 7168, 2048), measured("b", Split::Cluster(2), 15_300));
     table.insert(nvfp4(8, 7168, 2048), measured("a", Split::Cluster(4), 900));
     let expected = r#"{
-  "version": 2,
+  "version": 3,
   "device": {
     "name": "NVIDIA \"H200\"",
     "compute_capability": "9.0",

@@ -21,21 +21,38 @@ use cuda_std::ptx::{marker, mbarrier};
 /// Bytes of an mbarrier.
 pub const MBARRIER_BYTES: u32 = 8;
 
-/// The barriers of a ring of `STAGES` buffers: first the full barriers, then the empty barriers.
+/// The barriers of a ring of buffers: first the full barriers, then the empty barriers. The number
+/// of buffers is a constant of a kernel's configuration; it stays one when all is inlined.
 #[derive(Clone, Copy)]
-pub struct Ring<const STAGES: u32> {
+pub struct Ring {
     /// Shared address of the first barrier.
     base: u32,
+    /// Buffers.
+    stages: u32,
 }
 
-impl<const STAGES: u32> Ring<STAGES> {
-    /// Bytes of shared memory that the barriers occupy.
-    pub const BYTES: u32 = 2 * STAGES * MBARRIER_BYTES;
+impl Ring {
+    /// Bytes of shared memory that the barriers of `stages` buffers occupy.
+    pub const fn bytes(stages: u32) -> u32 {
+        2 * stages * MBARRIER_BYTES
+    }
 
-    /// The ring whose barriers are at the shared address `base`.
+    /// The ring of `stages` buffers whose barriers are at the shared address `base`.
     #[inline(always)]
-    pub fn at(base: u32) -> Self {
-        Self { base }
+    pub fn at(base: u32, stages: u32) -> Self {
+        Self { base, stages }
+    }
+
+    /// The start of a producer: all stages are empty.
+    #[inline(always)]
+    pub fn producer(&self) -> Cursor {
+        Cursor { stage: 0, parity: 1, stages: self.stages }
+    }
+
+    /// The start of a consumer: no stage is full.
+    #[inline(always)]
+    pub fn consumer(&self) -> Cursor {
+        Cursor { stage: 0, parity: 0, stages: self.stages }
     }
 
     /// Address of the barrier whose completed phase means that `stage` holds data.
@@ -47,19 +64,19 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// Address of the barrier whose completed phase means that `stage` may be overwritten.
     #[inline(always)]
     pub fn empty(&self, stage: u32) -> u32 {
-        self.base + (STAGES + stage) * MBARRIER_BYTES
+        self.base + (self.stages + stage) * MBARRIER_BYTES
     }
 
     /// Initialises the barriers. One thread calls it; then it executes
     /// `fence_mbarrier_init_release_cluster`, and all users a barrier of the CTA or of the cluster.
     ///
     /// # Safety
-    /// The `Self::BYTES` bytes at `base` are shared memory of the CTA, 8-byte aligned, and hold no
+    /// The bytes ([`Self::bytes`]) at `base` are shared memory of the CTA, 8-byte aligned, and hold no
     /// live mbarriers.
     #[inline(always)]
     pub unsafe fn init(&self, full_arrivals: u32, empty_arrivals: u32) {
         let mut stage = 0;
-        while stage < STAGES {
+        while stage < self.stages {
             // SAFETY: the caller guarantees the memory of all barriers of the ring.
             unsafe {
                 mbarrier::mbarrier_init_shared_cta_b64(self.full(stage), full_arrivals);
@@ -74,7 +91,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// # Safety
     /// The barriers are initialised, and the calling thread has passed the barrier after that.
     #[inline(always)]
-    pub unsafe fn wait_full(&self, cursor: &Cursor<STAGES>) {
+    pub unsafe fn wait_full(&self, cursor: &Cursor) {
         // SAFETY: the caller guarantees that the barriers are initialised; its cursor is at most one
         // phase ahead.
         unsafe { mbarrier::wait_parity(self.full(cursor.stage), cursor.parity) }
@@ -85,7 +102,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// # Safety
     /// The barriers are initialised, and the calling thread has passed the barrier after that.
     #[inline(always)]
-    pub unsafe fn wait_empty(&self, cursor: &Cursor<STAGES>) {
+    pub unsafe fn wait_empty(&self, cursor: &Cursor) {
         // SAFETY: the caller guarantees that the barriers are initialised; its cursor is at most one
         // phase ahead.
         unsafe { mbarrier::wait_parity(self.empty(cursor.stage), cursor.parity) }
@@ -98,7 +115,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// # Safety
     /// The barriers are initialised, and the calling thread has passed the barrier after that.
     #[inline(always)]
-    pub unsafe fn wait_full_cluster(&self, cursor: &Cursor<STAGES>) {
+    pub unsafe fn wait_full_cluster(&self, cursor: &Cursor) {
         // SAFETY: the caller guarantees that the barriers are initialised; its cursor is at most one
         // phase ahead.
         unsafe { mbarrier::wait_parity_cluster(self.full(cursor.stage), cursor.parity) }
@@ -109,7 +126,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// # Safety
     /// The barriers are initialised, and the calling thread has passed the barrier after that.
     #[inline(always)]
-    pub unsafe fn wait_empty_cluster(&self, cursor: &Cursor<STAGES>) {
+    pub unsafe fn wait_empty_cluster(&self, cursor: &Cursor) {
         // SAFETY: the caller guarantees that the barriers are initialised; its cursor is at most one
         // phase ahead.
         unsafe { mbarrier::wait_parity_cluster(self.empty(cursor.stage), cursor.parity) }
@@ -120,9 +137,9 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// # Safety
     /// The barriers are initialised, and the calling thread has passed the barrier after that.
     #[inline(always)]
-    pub unsafe fn wait_all_empty(&self, cursor: &mut Cursor<STAGES>) {
+    pub unsafe fn wait_all_empty(&self, cursor: &mut Cursor) {
         let mut waited = 0;
-        while waited < STAGES {
+        while waited < self.stages {
             // SAFETY: the caller guarantees that the barriers are initialised.
             unsafe { self.wait_empty(cursor) };
             cursor.advance();
@@ -136,10 +153,10 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// # Safety
     /// The barriers are initialised, and the calling thread has waited for the stage to be empty.
     #[inline(always)]
-    pub unsafe fn expect_bytes(&self, cursor: &Cursor<STAGES>, bytes: u32) {
+    pub unsafe fn expect_bytes(&self, stage: u32, bytes: u32) {
         // SAFETY: the caller guarantees that the barrier is initialised and expects this arrival.
         unsafe {
-            mbarrier::mbarrier_arrive_expect_tx_shared_cta_b64(self.full(cursor.stage), bytes);
+            mbarrier::mbarrier_arrive_expect_tx_shared_cta_b64(self.full(stage), bytes);
         }
     }
 
@@ -148,7 +165,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// # Safety
     /// The barriers are initialised, and the calling thread has waited for the stage to be empty.
     #[inline(always)]
-    pub unsafe fn arrive_full(&self, cursor: &Cursor<STAGES>) {
+    pub unsafe fn arrive_full(&self, cursor: &Cursor) {
         // SAFETY: the caller guarantees that the barrier is initialised and expects this arrival.
         unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.full(cursor.stage)) }
     }
@@ -159,7 +176,7 @@ impl<const STAGES: u32> Ring<STAGES> {
     /// The barriers are initialised, and the calling thread has waited for the stage to be full and
     /// does not read it again.
     #[inline(always)]
-    pub unsafe fn arrive_empty(&self, cursor: &Cursor<STAGES>) {
+    pub unsafe fn arrive_empty(&self, cursor: &Cursor) {
         // SAFETY: the caller guarantees that the barrier is initialised and expects this arrival.
         unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.empty(cursor.stage)) }
     }
@@ -167,31 +184,21 @@ impl<const STAGES: u32> Ring<STAGES> {
 
 /// A role's position in a ring: the stage, and the parity for which it waits there.
 #[derive(Clone, Copy)]
-pub struct Cursor<const STAGES: u32> {
+pub struct Cursor {
     /// Index of the stage.
     pub stage: u32,
     /// Parity of the phase whose completion ends the wait.
     pub parity: u32,
+    /// Stages of the ring.
+    stages: u32,
 }
 
-impl<const STAGES: u32> Cursor<STAGES> {
-    /// The start of a producer: all stages are empty.
-    #[inline(always)]
-    pub fn producer() -> Self {
-        Self { stage: 0, parity: 1 }
-    }
-
-    /// The start of a consumer: no stage is full.
-    #[inline(always)]
-    pub fn consumer() -> Self {
-        Self { stage: 0, parity: 0 }
-    }
-
+impl Cursor {
     /// Moves to the next stage; after the last stage, to the first with the other parity.
     #[inline(always)]
     pub fn advance(&mut self) {
         self.stage += 1;
-        if self.stage == STAGES {
+        if self.stage == self.stages {
             self.stage = 0;
             self.parity ^= 1;
         }

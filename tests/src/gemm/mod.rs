@@ -20,7 +20,8 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, HalfType, ScaleLayout};
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::{
-    ActivationKind, Activations, GemmOptions, GemmOverrides, HalfMatrix, Output, reference,
+    Activation, ActivationKind, Activations, GatedWeights, GemmOptions, GemmOverrides, HalfMatrix,
+    Output, UpOptions, Weights, reference,
 };
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
@@ -119,10 +120,57 @@ pub fn blocks<F: BlockFormat>(
     BlockScaled::new("x", dims, layout, codes, scales, factor * x.global_scale()).expect("valid")
 }
 
+/// How the two matrices of a gated product come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GatedForm {
+    /// As two tensors.
+    Pair,
+    /// As one tensor, the gate's rows first.
+    Stacked,
+    /// As one tensor, whose even rows are the gate.
+    Interleaved,
+}
+
+impl GatedForm {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Pair, Self::Stacked, Self::Interleaved];
+
+    /// Two matrices of weights in this form; `up` is the second of a pair.
+    ///
+    /// # Panics
+    /// If they are none.
+    #[must_use]
+    pub fn weights<'a, F: BlockFormat>(
+        self,
+        weights: &'a BlockScaled<F>,
+        up: Option<&'a BlockScaled<F>>,
+    ) -> GatedWeights<'a, F> {
+        let gated = match self {
+            Self::Pair => GatedWeights::pair(weights, up.expect("a pair")),
+            Self::Stacked => GatedWeights::stacked(weights),
+            Self::Interleaved => GatedWeights::interleaved(weights),
+        };
+        gated.expect("two matrices")
+    }
+}
+
+/// The other half of a gated product.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gated {
+    /// How the matrices come.
+    pub form: GatedForm,
+    /// Factor of the half.
+    pub alpha: f32,
+    /// Whether it has column factors and a bias.
+    pub vectors: [bool; 2],
+    /// Scale of its tensor over the generator's, where it has one of its own.
+    pub tensor_scale: f32,
+}
+
 /// One GEMM, its inputs and how it is run.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// Sizes.
+    /// Sizes; N is the result's.
     pub shape: GemmShape,
     /// Format of the weights.
     pub format: Format,
@@ -148,6 +196,10 @@ pub struct Case {
     pub alpha: f32,
     /// Whether there are row factors, column factors, a bias.
     pub vectors: [bool; 3],
+    /// What becomes of each value.
+    pub activation: Activation,
+    /// The other half, where the product is gated.
+    pub gated: Option<Gated>,
     /// Where activations and their scales are.
     pub activations_at: [Placement; 2],
     /// Where the result and its scales are.
@@ -174,6 +226,8 @@ impl Case {
             result_scale: 1.0,
             alpha: 1.0,
             vectors: [false; 3],
+            activation: Activation::Identity,
+            gated: None,
             activations_at: [Placement::Dense; 2],
             result_at: [Placement::Dense; 2],
             overrides: GemmOverrides::default(),
@@ -240,15 +294,45 @@ impl Case {
         Self { result_at, ..self }
     }
 
+    /// The same with another activation.
+    #[must_use]
+    pub fn activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
+    }
+
+    /// The same with weights of a gate and of up, as two tensors.
+    #[must_use]
+    pub fn gated(self) -> Self {
+        self.gated_as(GatedForm::Pair)
+    }
+
+    /// The same with weights of a gate and of up in this form.
+    #[must_use]
+    pub fn gated_as(self, form: GatedForm) -> Self {
+        let gated = Gated { form, alpha: 1.0, vectors: [false; 2], tensor_scale: 1.0 };
+        Self { gated: Some(gated), ..self }
+    }
+
+    /// The same, gated if it is not, with this factor of the other half, and column factors and
+    /// a bias if `vectors` say so.
+    #[must_use]
+    pub fn up(self, alpha: f32, vectors: [bool; 2]) -> Self {
+        let case = if self.gated.is_some() { self } else { self.gated() };
+        let gated = case.gated.map(|gated| Gated { alpha, vectors, ..gated });
+        Self { gated, ..case }
+    }
+
     /// Whether no sum is rounded before the result is, whatever the order: each is a multiple
     /// of 1/4 that f32 holds. Those of the contest's inputs are for any K of its shapes: only
-    /// operands whose signs are all alike come near 2^22.
+    /// operands whose signs are all alike come near 2^22. What an activation or a gate makes of
+    /// them is rounded.
     #[must_use]
     pub fn exact(&self) -> bool {
-        match self.generator {
+        let sums = match self.generator {
             Generator::Exact | Generator::Contest | Generator::ContestGemm => true,
-            Generator::FullRange => false,
-        }
+            Generator::FullRange | Generator::ContestDual => false,
+        };
+        sums && self.activation == Activation::Identity && self.gated.is_none()
     }
 
     /// The operands, vectors and alpha. `F` is the weights' format.
@@ -260,8 +344,16 @@ impl Case {
         let GemmShape { m, n, k, l } = self.shape;
         let mut rng = SplitMix64::new(self.seed);
         let [a_scale, b_scale] = self.tensor_scales;
-        let dims = [if self.shared_weights { 1 } else { l }, n, k];
-        let weights = self.blocks::<F>(dims, self.layout, b_scale, &mut rng);
+        let matrices = if self.shared_weights { 1 } else { l };
+        let rows = match self.gated.map(|gated| gated.form) {
+            None | Some(GatedForm::Pair) => n,
+            Some(GatedForm::Stacked | GatedForm::Interleaved) => 2 * n,
+        };
+        let weights = self.blocks::<F>([matrices, rows, k], self.layout, b_scale, &mut rng);
+        let up_weights = self.gated.filter(|gated| gated.form == GatedForm::Pair).map(|gated| {
+            let layout = ScaleLayout::ALL[usize::from(self.layout == ScaleLayout::ALL[0])];
+            self.blocks::<F>([matrices, n, k], layout, gated.tensor_scale, &mut rng)
+        });
         // The oracle has shared activations once for each entry.
         let [matrices, copies] =
             if self.activations_at[0] == Placement::Shared { [1, l] } else { [l, 1] };
@@ -289,14 +381,21 @@ impl Case {
             wanted.then(|| (0..count).map(|_| choice(&mut rng)).collect())
         };
         let [rows, columns, bias] = self.vectors;
+        let (row_factors, column_factors) = (vector(rows, m), vector(columns, n));
         let options = GemmOptions {
             alpha: self.alpha,
-            row_factors: vector(rows, m),
-            column_factors: vector(columns, n),
+            row_factors,
+            column_factors,
             bias: vector(bias, n),
+            activation: self.activation,
+            up: self.gated.map(|Gated { alpha, vectors: [columns, bias], .. }| {
+                let column_factors = vector(columns, n);
+                UpOptions { alpha, column_factors, bias: vector(bias, n) }
+            }),
             ..GemmOptions::default()
         };
-        Inputs { activations, weights, options }
+        let form = self.gated.map(|gated| gated.form);
+        Inputs { activations, weights, up_weights, form, options }
     }
 
     /// Random matrices with the case's spread of scales.
@@ -329,8 +428,9 @@ impl Case {
     /// If the inputs do not fit one another.
     #[must_use]
     pub fn expected<F: BlockFormat>(&self, inputs: &Inputs<F>) -> Expected {
+        let weights = inputs.all_weights();
         let reference =
-            reference(&inputs.activations(), &inputs.weights, &inputs.options).expect("the oracle");
+            reference(&inputs.activations(), weights, &inputs.options).expect("the oracle");
         let output = match self.result {
             ResultKind::Floats(floats) => Output::Floats(floats),
             ResultKind::Nvfp4(layout) => match Output::nvfp4_of(&reference, layout) {
@@ -348,8 +448,13 @@ impl Case {
 #[derive(Debug)]
 pub struct Inputs<F> {
     activations: Matrices<F>,
-    /// Weights, of each batch entry or shared.
+    /// Weights, of each batch entry or shared; of a gated product, the gate's or those of both
+    /// halves.
     pub weights: BlockScaled<F>,
+    /// The second of a pair of weights.
+    pub up_weights: Option<BlockScaled<F>>,
+    /// How the weights of a gated product come.
+    form: Option<GatedForm>,
     /// Alpha and vectors; the result is left at its default.
     pub options: GemmOptions,
 }
@@ -367,6 +472,15 @@ impl<F: BlockFormat> Inputs<F> {
         match &self.activations {
             Matrices::Blocks(blocks) => Activations::Blocks(blocks),
             Matrices::Halves(halves) => Activations::Halves(halves),
+        }
+    }
+
+    /// The weights, gated or not.
+    #[must_use]
+    pub fn all_weights(&self) -> Weights<'_, F> {
+        match self.form {
+            None => (&self.weights).into(),
+            Some(form) => form.weights(&self.weights, self.up_weights.as_ref()).into(),
         }
     }
 

@@ -10,7 +10,7 @@ use nvfp4::device::Kernels;
 use nvfp4::error;
 use nvfp4::gemm::{
     ActivationBuffers, BatchStrides, DeviceWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan,
-    GemmResult, Output, Repacked, ResultBuffers, Vectors, Workspace, gemm,
+    GemmResult, Output, Repacked, ResultBuffers, Vectors, Weights, Workspace, gemm, gemm_gated,
 };
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::Dims;
@@ -143,7 +143,12 @@ impl Case {
     ) -> error::Result<GemmResult> {
         let placed = [self.activations_at, self.result_at].concat();
         if placed.iter().all(|&placement| placement == Placement::Dense) {
-            return gemm(kernels, &inputs.activations(), &inputs.weights, options);
+            return match inputs.all_weights() {
+                Weights::Plain(weights) => gemm(kernels, &inputs.activations(), weights, options),
+                Weights::Gated(weights) => {
+                    gemm_gated(kernels, &inputs.activations(), &weights, options)
+                }
+            };
         }
         self.run_placed(kernels, inputs, options, true)
     }
@@ -173,10 +178,15 @@ impl Case {
         strided: bool,
     ) -> error::Result<GemmResult> {
         assert_eq!(self.vectors, [false; 3], "vectors are not uploaded here");
+        let of_up = self.gated.map(|gated| gated.vectors);
+        assert_eq!(of_up.unwrap_or_default(), [false; 2], "vectors are not uploaded here");
         let GemmShape { m, l, .. } = self.shape;
         let (device, a) = (kernels.device(), inputs.activations());
-        let weights: DeviceWeights =
-            Repacked::for_device(device, &inputs.weights, a.kind())?.upload(device)?;
+        let weights = match inputs.all_weights() {
+            Weights::Plain(weights) => Repacked::for_device(device, weights, a.kind()),
+            Weights::Gated(weights) => Repacked::gated(device, &weights, a.kind()),
+        };
+        let weights: DeviceWeights = weights?.upload(device)?;
         let parts = self.parts(inputs, options.output);
         let [a_part, a_scale_part, c_part, c_scale_part] = &parts;
         let product = Gemm::new(kernels, &weights, [l, m], a.kind(), a.global_scale(), options)?;
@@ -223,6 +233,8 @@ impl Case {
             ActivationType::Halves(_) => 16,
         };
         let ([a, a_scales], [c, c_scales]) = (self.activations_at, self.result_at);
+        // A result in NVFP4 is compared with one in f32, which has no scales.
+        let c_scales = if out_scales == 0 { Placement::Dense } else { c_scales };
         [
             Part { placement: a, batch, size: codes, bits },
             Part { placement: a_scales, batch, size: scales, bits: 8 },

@@ -1,6 +1,6 @@
 //! Machine code of modules: ptxas.
 
-use super::{Entry, Manifest, folder, jobs};
+use super::{Entry, Manifest, folder, is_clean, jobs};
 use crate::run;
 use anyhow::{Context, Result, bail};
 use cuda_builder::ptxas;
@@ -113,7 +113,7 @@ pub fn report(manifest: &Manifest) -> bool {
             u.barriers,
             if u.is_clean() { "" } else { "  <- local memory" }
         );
-        clean &= u.is_clean();
+        clean &= is_clean(u);
     }
     clean
 }

@@ -1,6 +1,7 @@
 //! Tile configurations of the sm_100a kernels, and what follows from them.
 
 use super::store::BOX_BYTES;
+use crate::gemm::combine::GATE_ROWS;
 use crate::gemm::{Dimension, Problem, Split, TileOrder, TileShape, Tiles, Uniform};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
@@ -133,6 +134,12 @@ impl BlackwellConfig {
     /// Rows of `Y` of a cluster's tiles.
     pub const fn cluster_columns(&self) -> u32 {
         self.columns * self.multicast
+    }
+
+    /// Whether a gated product can be stored: where the weights are `Y`, a CTA has both halves of
+    /// sixteen results, a block, in the columns that it stores.
+    pub const fn stores_gated(&self, swapped: bool) -> bool {
+        swapped || self.columns / self.k_parts() >= 4 * GATE_ROWS
     }
 
     /// Rows of `X` codes that one copy brings.

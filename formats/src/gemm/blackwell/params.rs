@@ -184,29 +184,19 @@ pub const fn scales_map(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemm::{Affine, ResultScales, Sink};
+    use crate::gemm::epilogue::sample;
     use core::mem::offset_of;
 
     #[test]
     fn bytes_follow_the_layout() {
         let map = |seed: u64| TensorMap(core::array::from_fn(|i| seed << 32 | i as u64));
-        let epilogue = Epilogue::of(
-            Affine {
-                row_factors: 6,
-                column_factors: 7,
-                bias: 8,
-                alpha: f32::from_bits(9),
-                bias_type: 10,
-            },
-            Sink { out: 11, out_stride: 5, out_type: 4, reserved: 0, scales: ResultScales::NONE },
-        );
         let params = BlackwellParams {
             x_codes: map(1),
             y_codes: map(2),
             x_scales: map(3),
             y_scales: map(4),
             result: map(23),
-            epilogue,
+            epilogue: sample::epilogue(300),
             problem: Problem { m: 13, n: 14, k: 15, l: 16 },
             swapped: 17,
             dynamic: 18,
@@ -236,10 +226,7 @@ mod tests {
             assert_eq!((word(at + 8), word(at + 12), at % 64), (1, seed, 0));
         }
         let epilogue = offset_of!(BlackwellParams, epilogue);
-        let affine = epilogue + offset_of!(Epilogue, affine);
-        assert_eq!(word(affine + offset_of!(Affine, bias)), 8);
-        let sink = epilogue + offset_of!(Epilogue, sink);
-        assert_eq!(word(sink + offset_of!(Sink, out)), 11);
+        sample::assert_bytes(&bytes[epilogue..epilogue + size_of::<Epilogue>()], 300);
         assert_eq!(word(offset_of!(BlackwellParams, problem) + 12), 16);
         assert_eq!(word(offset_of!(BlackwellParams, swapped)), 17);
         assert_eq!(word(offset_of!(BlackwellParams, dynamic)), 18);

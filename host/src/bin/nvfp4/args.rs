@@ -8,6 +8,7 @@ use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::bench::{ActivationInput, Direction};
 use nvfp4::checkpoint::{Layout, SHARD_BYTES};
 use nvfp4::device::DeviceRequest;
+use nvfp4::gemm::Activation;
 use nvfp4::generate::Generator;
 use nvfp4::operands;
 use nvfp4::quantize::Format;
@@ -47,6 +48,16 @@ pub enum Command {
 pub enum Run {
     Gemv(Gemv),
     Gemm(Gemm),
+    /// act(activations times a gate) * (activations times up), weights in NVFP4 or MXFP4.
+    ///
+    /// Operands come from a file as those of `run gemm`, with the weights of both halves: b (the
+    /// gate, U8 [L, N, K/2]) and b_up, b_up_scale, b_up_global_scale; or b alone with both
+    /// (U8 [L, 2N, K/2]), where the metadata key b_halves says stacked (the gate's rows first) or
+    /// interleaved (even rows are the gate's). alpha, column_factors and bias are the gate's;
+    /// up_alpha, up_column_factors ([N]) and up_bias ([N]) those of the other half.
+    ///
+    /// --out writes the result as `run gemm` does.
+    Dual(Gemm),
 }
 
 /// Where and how to run.
@@ -162,6 +173,10 @@ pub struct Gemm {
     /// How K is split, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
+    /// What becomes of each value, or of the gate's: identity, silu, gelu-tanh, gelu, relu2 or
+    /// clamped-swiglu (gpt-oss's) [default: identity, of dual silu].
+    #[arg(long, value_name = "NAME", value_parser = parse_activation)]
+    pub activation: Option<Activation>,
     #[command(flatten)]
     pub results: Results,
     #[command(flatten)]
@@ -171,14 +186,15 @@ pub struct Gemm {
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("what").required(true))]
 pub struct Bench {
-    /// Shape, such as gemv:7168x16384x1 (MxKxL), gemm:128x7168x16384 (MxNxK) or
-    /// quantize:4096x8192 (MxK); can be repeated.
+    /// Shape, such as gemv:7168x16384x1 (MxKxL), gemm:128x7168x16384 (MxNxK),
+    /// dual:256x4096x7168 (MxNxK or MxNxKxL, N of the result) or quantize:4096x8192 (MxK); can be
+    /// repeated.
     #[arg(long, group = "what")]
     pub shape: Vec<String>,
-    /// Named set of shapes: gemv, gemm, decode, quantize or all.
+    /// Named set of shapes: gemv, gemm, dual, decode, quantize or all.
     #[arg(long, group = "what")]
     pub set: Option<String>,
-    /// Inputs: contest (GEMV's), contest-gemm, full-range or exact.
+    /// Inputs: contest (GEMV's), contest-gemm, contest-dual, full-range or exact.
     #[arg(long, default_value = "full-range")]
     pub generator: Generator,
     /// Seed of the inputs.
@@ -218,30 +234,34 @@ pub struct Bench {
     pub target: Target,
 }
 
-/// Options of gemm shapes.
+/// Options of gemm and dual shapes.
 #[derive(Debug, ClapArgs)]
 pub struct BenchGemm {
-    /// gemm: activations in the weights' format (fp4), or f16 or bf16.
+    /// gemm, dual: what becomes of each value, or of the gate's: identity, silu, gelu-tanh, gelu,
+    /// relu2 or clamped-swiglu (gpt-oss's) [default: identity, of dual silu].
+    #[arg(long, value_name = "NAME", value_parser = parse_activation)]
+    pub activation: Option<Activation>,
+    /// gemm, dual: activations in the weights' format (fp4), or f16 or bf16.
     #[arg(long, default_value = "fp4")]
     pub activations: ActivationInput,
-    /// gemm: layout of the scales of a result in nvfp4: linear or 128x4.
+    /// gemm, dual: layout of the scales of a result in nvfp4: linear or 128x4.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub out_layout: ScaleLayout,
-    /// gemm: how K is split, instead of the plan's choice: none, cluster:N or stream-k.
+    /// gemm, dual: how K is split, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
-    /// gemm: time this many of the plan's candidates too, the cheapest by its model first.
+    /// gemm, dual: time this many of the plan's candidates too, the cheapest by its model first.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub sweep: usize,
-    /// gemm: print the candidates that the plan chose from.
+    /// gemm, dual: print the candidates that the plan chose from.
     #[arg(long)]
     pub explain: bool,
 }
 
-/// Tuning of gemm shapes.
+/// Tuning of gemm and dual shapes.
 #[derive(Debug, ClapArgs)]
 pub struct BenchTune {
-    /// gemm: time the plan's candidates (all, or --sweep N of them), each verified, and write the
+    /// gemm, dual: time the plan's candidates (all, or --sweep N of them), each verified, and write the
     /// fastest of each shape into the device's tuning table, which plans are made with from then
     /// on. Needs a GPU.
     #[arg(long, conflicts_with_all = ["kernel", "split", "vs", "serial"])]
@@ -390,6 +410,13 @@ fn parse_layout(text: &str) -> Result<ScaleLayout, String> {
     operands::layout_by_name("layout", text).map_err(|error| error.to_string())
 }
 
+fn parse_activation(text: &str) -> Result<Activation, String> {
+    Activation::parse(text).ok_or_else(|| {
+        let known = Activation::ALL.map(Activation::name).join(", ");
+        format!("`{text}` is none of {known}")
+    })
+}
+
 fn parse_format(text: &str) -> Result<Format, String> {
     let known = [Format::Nvfp4, Format::Mxfp4].into_iter().find(|format| format.name() == text);
     known.ok_or_else(|| format!("`{text}` is neither nvfp4 nor mxfp4"))
@@ -451,6 +478,9 @@ mod tests {
         assert!(parse(
             "nvfp4 run gemm --inputs i --out o --capture c --kernel k --split cluster:2"
         ));
+        assert!(parse("nvfp4 run dual --inputs i --activation gelu-tanh --dtype nvfp4"));
+        assert!(!parse("nvfp4 run dual --inputs i --activation swish"));
+        assert!(parse("nvfp4 bench --set dual --activation clamped-swiglu --tune"));
         assert!(!parse("nvfp4 run gemm --out o"));
         assert!(!parse("nvfp4 run gemm --inputs i --dtype f64"));
         assert!(parse("nvfp4 run gemm --inputs i --dtype nvfp4 --out-layout 128x4 --out-scale 2"));

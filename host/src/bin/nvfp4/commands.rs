@@ -10,7 +10,7 @@ use nvfp4::bench::{self, Emulated, GemmBench, GemvBench, Protocol, QuantizeBench
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::{Choice, Device, Kernels};
 use nvfp4::error::Result as LibraryResult;
-use nvfp4::gemm::{GemmOptions, GemmOverrides, Output};
+use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, Output, UpOptions};
 use nvfp4::gemv::layer::{self, ActivationSource};
 use nvfp4::gemv::{self, GemvOptions, GemvOverrides, GemvPlan};
 use nvfp4::oracle::{self, Verification};
@@ -25,6 +25,8 @@ use crate::gemm;
 use crate::progress::Progress;
 use crate::tune;
 
+/// The activation of a gated product, where none is asked for.
+pub const GATE: Activation = Activation::Silu;
 /// The result is wrong.
 const WRONG: u8 = 1;
 /// There is nothing to run on.
@@ -37,7 +39,8 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
             (_, _, Some(path)) => run_inputs(&args, path),
             _ => anyhow::bail!("either --checkpoint with --tensor or --inputs is required"),
         },
-        Command::Run(Run::Gemm(args)) => gemm::run(&args),
+        Command::Run(Run::Gemm(args)) => gemm::run(&args, false),
+        Command::Run(Run::Dual(args)) => gemm::run(&args, true),
         Command::Bench(args) => run_bench(&args),
         Command::Quantize(args) => checkpoints::quantize(&args),
         Command::Convert(args) => checkpoints::convert(&args),
@@ -161,7 +164,8 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     }
     .map_err(nvfp4::error::Error::from)?;
     if args.dtype == Some(ResultType::Nvfp4)
-        && let Some(shape) = shapes.iter().find(|shape| !matches!(shape, Shape::Gemm(_)))
+        && let Some(shape) =
+            shapes.iter().find(|shape| matches!(shape, Shape::Gemv(_) | Shape::Quantize(_)))
     {
         anyhow::bail!("--dtype of {shape} must be f16, bf16 or f32, but is nvfp4");
     }
@@ -190,6 +194,11 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         let report = match shape {
             Shape::Gemv(shape) => BenchReport::Gemv(bench::gemv(&kernels, shape, &bench)?),
             Shape::Gemm(shape) => BenchReport::Gemm(bench::gemm(&kernels, shape, &gemm_bench)?),
+            Shape::Dual(shape) => BenchReport::Gemm(bench::gemm(
+                &kernels,
+                shape,
+                &gated(&gemm_bench, args.gemm.activation),
+            )?),
             Shape::Quantize(shape) => {
                 BenchReport::Quantize(bench::quantize(&kernels, shape, &quantize)?)
             }
@@ -234,12 +243,25 @@ fn gemm_bench(args: &Bench) -> GemmBench {
         generator: args.generator,
         seed: args.seed,
         layout: args.layout,
-        options: GemmOptions { output, overrides, ..GemmOptions::default() },
+        options: GemmOptions {
+            output,
+            overrides,
+            activation: args.gemm.activation.unwrap_or_default(),
+            ..GemmOptions::default()
+        },
         quantized,
         protocol: protocol(args),
         explain: args.gemm.explain,
         sweep: args.gemm.sweep,
     }
+}
+
+/// The same of a gated product, by default with SiLU.
+pub fn gated(bench: &GemmBench, asked: Option<Activation>) -> GemmBench {
+    let up = Some(UpOptions::default());
+    let activation = asked.unwrap_or(GATE);
+    let options = GemmOptions { up, activation, ..bench.options.clone() };
+    GemmBench { options, ..bench.clone() }
 }
 
 fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {

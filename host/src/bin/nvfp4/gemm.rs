@@ -1,4 +1,4 @@
-//! `run gemm`: a product of operands from a file.
+//! `run gemm` and `run dual`: a product of operands from a file.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -7,14 +7,17 @@ use fp4_formats::BlockFormat;
 use nvfp4::bench::Emulated;
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::Choice;
-use nvfp4::gemm::{GemmOptions, GemmOverrides, GemmPlan, Output, gemm, reference};
+use nvfp4::gemm::{
+    Activation, GemmOptions, GemmOverrides, GemmPlan, Output, Weights, gemm, gemm_gated, reference,
+};
 use nvfp4::operands::gemm::{AnyOperands, GemmOperands, read, write_result};
 use nvfp4::oracle::Verification;
+use nvfp4::shape::Shape;
 use nvfp4::tensor::Dims;
 use serde::Serialize;
 
 use crate::args::{Gemm, ResultType};
-use crate::commands::{exit, open, print};
+use crate::commands::{GATE, exit, open, print};
 use crate::progress::Progress;
 
 /// A run on given operands, as `--json` prints it.
@@ -24,6 +27,7 @@ struct Report {
     shape: String,
     format: &'static str,
     activations: &'static str,
+    activation: String,
     output: &'static str,
     /// Scale of the whole result; only in NVFP4.
     output_scale: Option<f32>,
@@ -51,12 +55,13 @@ impl fmt::Display for Report {
     }
 }
 
-pub fn run(args: &Gemm) -> anyhow::Result<ExitCode> {
+/// `gated` says which of both was asked for.
+pub fn run(args: &Gemm, gated: bool) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
     progress.step("reading operands");
     match read(&Checkpoint::open(&args.inputs)?)? {
-        AnyOperands::Nvfp4(operands) => multiply(args, operands, progress),
-        AnyOperands::Mxfp4(operands) => multiply(args, operands, progress),
+        AnyOperands::Nvfp4(operands) => multiply(args, gated, operands, progress),
+        AnyOperands::Mxfp4(operands) => multiply(args, gated, operands, progress),
     }
 }
 
@@ -76,16 +81,27 @@ fn asked(args: &Gemm) -> anyhow::Result<Output> {
 
 fn multiply<F: BlockFormat>(
     args: &Gemm,
+    gated: bool,
     operands: GemmOperands<F>,
     progress: Progress,
 ) -> anyhow::Result<ExitCode> {
     let (output, shape) = (asked(args)?, operands.shape());
+    match (gated, operands.is_gated()) {
+        (true, true) | (false, false) => {}
+        (true, false) => anyhow::bail!(
+            "`run dual` takes weights of two halves (`b_up`, or metadata `b_halves`), and this file has one matrix"
+        ),
+        (false, true) => {
+            anyhow::bail!("this file has weights of two halves, which `run dual` takes")
+        }
+    }
     output.bytes(Dims::new(shape.l, shape.m, shape.n)?)?;
     let kernels = open(&args.target, args.results.capture.as_deref(), &progress)?;
-    let GemmOperands { a, b, options } = &operands;
-    let a = a.activations();
+    let GemmOperands { a, options, .. } = &operands;
+    let (a, b) = (a.activations(), operands.weights()?);
     let overrides = GemmOverrides { kernel: args.kernel.clone(), split: args.split };
-    let mut options = GemmOptions { output, overrides, ..options.clone() };
+    let activation = args.activation.unwrap_or(if gated { GATE } else { Activation::default() });
+    let mut options = GemmOptions { output, overrides, activation, ..options.clone() };
     let mut expected = None;
     if let (Output::Nvfp4 { layout, .. }, None) = (output, args.out_scale) {
         progress.step("looking for the largest magnitude");
@@ -93,7 +109,10 @@ fn multiply<F: BlockFormat>(
         options.output = Output::nvfp4_of(reference, layout);
     }
     progress.step("multiplying");
-    let result = gemm(&kernels, &a, b, &options)?;
+    let result = match &b {
+        Weights::Plain(b) => gemm(&kernels, &a, b, &options)?,
+        Weights::Gated(b) => gemm_gated(&kernels, &a, b, &options)?,
+    };
     progress.step("verifying");
     let expected = expected.map_or_else(|| reference(&a, b, &options), Ok)?;
     let verification = result.verify(&expected);
@@ -105,10 +124,11 @@ fn multiply<F: BlockFormat>(
     let device = kernels.device();
     let reports = result.reports.iter();
     let report = Report {
-        op: "gemm",
-        shape: shape.to_string(),
+        op: result.plan.op,
+        shape: if gated { Shape::Dual(shape) } else { Shape::Gemm(shape) }.to_string(),
         format: F::NAME,
         activations: a.kind().name(),
+        activation: activation.to_string(),
         output: result.output.name(),
         output_scale: match result.output {
             Output::Nvfp4 { scale, .. } => Some(scale),

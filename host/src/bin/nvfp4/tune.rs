@@ -10,7 +10,7 @@ use nvfp4::shape::{GemmShape, Shape};
 use nvfp4::tune::{self, Location};
 
 use crate::args::Bench;
-use crate::commands::print;
+use crate::commands::{gated, print};
 use crate::progress::Progress;
 
 /// The table is written after each shape, so that measurements survive an interruption.
@@ -21,7 +21,8 @@ pub fn run(
     bench: &GemmBench,
     progress: Progress,
 ) -> anyhow::Result<ExitCode> {
-    let shapes: Vec<GemmShape> = shapes.iter().map(gemm).collect::<Result<_>>()?;
+    let problems: Vec<(GemmShape, GemmBench)> =
+        shapes.iter().map(|shape| problem(shape, args, bench)).collect::<Result<_>>()?;
     // This is checked before the table is read, because without a GPU there are no measurements.
     kernels.device().gpu("tuning")?;
     let key = kernels.tune_key();
@@ -37,9 +38,9 @@ pub fn run(
     }
 
     let (mut reports, mut entries) = (Vec::new(), 0);
-    for shape in shapes {
+    for (shape, (sizes, bench)) in shapes.iter().zip(problems) {
         progress.step(format!("tuning {shape}"));
-        let report = bench::tune(kernels, shape, bench)?;
+        let report = bench::tune(kernels, sizes, &bench)?;
         entries = tune::add(&path, key, report.entry(), replace)?;
         replace = false;
         if !args.target.json {
@@ -53,13 +54,15 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-fn gemm(shape: &Shape) -> Result<GemmShape> {
+/// The sizes of a product, and how it is measured.
+fn problem(shape: &Shape, args: &Bench, bench: &GemmBench) -> Result<(GemmShape, GemmBench)> {
     match shape {
-        Shape::Gemm(shape) => Ok(*shape),
-        other => Err(Error::Shape {
+        Shape::Gemm(sizes) => Ok((*sizes, bench.clone())),
+        Shape::Dual(sizes) => Ok((*sizes, gated(bench, args.gemm.activation))),
+        Shape::Gemv(_) | Shape::Quantize(_) => Err(Error::Shape {
             field: "shape to tune".into(),
-            required: "a GEMM (gemm:MxNxK, --set gemm or decode)".into(),
-            actual: other.to_string(),
+            required: "a GEMM (gemm:MxNxK, dual:MxNxK, --set gemm, dual or decode)".into(),
+            actual: shape.to_string(),
         }),
     }
 }

@@ -75,7 +75,7 @@ impl Kernel for BlackwellKernel {
     fn weight_form(&self) -> WeightForm {
         let Problem { n, k, .. } = self.problem;
         let (tensor, format) = (TensorFamily::Tcgen05, self.choice.config.format);
-        WeightForm { tensor, format, activations: None, rows: n, columns: k }
+        WeightForm { tensor, format, activations: None, rows: n, columns: k, gated: None }
     }
 
     fn decoded_scale(&self, _: ActivationKind) -> f32 {

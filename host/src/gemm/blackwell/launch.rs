@@ -45,10 +45,14 @@ impl Placed {
     }
 }
 
-/// The map by which the copy engine stores the result, if it can.
+/// The map by which the copy engine stores the result, if it can. Boxes hold a result for each
+/// column of a tile, and gated products have half as many.
 fn result_shape(gemm: &Gemm, choice: &Estimate) -> Option<TensorMapShape> {
-    let Output::Floats(output) = gemm.output else { return None };
-    let stride = gemm.strides.out_stride(gemm.output);
+    let Output::Floats(output) = gemm.epilogue.output else { return None };
+    if gemm.epilogue.is_gated() {
+        return None;
+    }
+    let stride = gemm.strides.out_stride(gemm.epilogue.output);
     result_map(choice.config, choice.swapped, output, &gemm.plan.problem, stride)
 }
 
@@ -56,8 +60,10 @@ fn result_shape(gemm: &Gemm, choice: &Estimate) -> Option<TensorMapShape> {
 pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
     if result_shape(gemm, choice).is_some() {
         "results go through shared memory; the copy engine stores boxes of them"
-    } else if matches!(gemm.output, Output::Nvfp4 { .. }) {
+    } else if matches!(gemm.epilogue.output, Output::Nvfp4 { .. }) {
         "threads store the blocks of the result"
+    } else if gemm.epilogue.is_gated() {
+        "two columns of a tile make one of the result: threads store it"
     } else {
         "rows or matrices of the result are not multiples of 16 bytes apart: threads store it"
     }

@@ -60,6 +60,7 @@ impl Family for Blackwell {
         let result = asked.output.planned();
         let mut found: Vec<_> = choose::candidates(format, halves(kind), problem, result, &machine)
             .filter(|found| request.may_be(found.config.name))
+            .filter(|found| !asked.gated || found.config.stores_gated(found.swapped))
             .filter(|found| overrides.split.is_none_or(|split| split == found.config.split))
             .collect();
         found.sort_by_key(|found| (found.clocks, found.bytes));
@@ -86,7 +87,7 @@ impl Family for Blackwell {
     ) -> Result<WeightForm> {
         formats(format, kind)?;
         let tensor = TensorFamily::Tcgen05;
-        Ok(WeightForm { tensor, format, activations: None, rows, columns })
+        Ok(WeightForm { tensor, format, activations: None, rows, columns, gated: None })
     }
 
     fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {

@@ -120,7 +120,14 @@ impl Kernel for HopperKernel {
     fn weight_form(&self) -> WeightForm {
         let Scheme { format, operand } = self.estimate.config.scheme;
         let (activations, Problem { n, k, .. }) = (Some(operand), self.problem);
-        WeightForm { tensor: TensorFamily::Wgmma, format, activations, rows: n, columns: k }
+        WeightForm {
+            tensor: TensorFamily::Wgmma,
+            format,
+            activations,
+            rows: n,
+            columns: k,
+            gated: None,
+        }
     }
 
     fn decoded_scale(&self, kind: ActivationKind) -> f32 {

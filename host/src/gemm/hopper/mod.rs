@@ -78,7 +78,14 @@ impl Family for Hopper {
     ) -> Result<WeightForm> {
         let Scheme { format, operand } = formats(format, kind)?;
         let activations = Some(operand);
-        Ok(WeightForm { tensor: TensorFamily::Wgmma, format, activations, rows, columns })
+        Ok(WeightForm {
+            tensor: TensorFamily::Wgmma,
+            format,
+            activations,
+            rows,
+            columns,
+            gated: None,
+        })
     }
 
     fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {

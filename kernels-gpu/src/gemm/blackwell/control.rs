@@ -10,14 +10,17 @@ use fp4_formats::gemm::blackwell::config::{CONTROL_BYTES, STAGE_ALIGN, STORE_WAR
 pub const RESPONSES: u32 = 2;
 
 /// Most sets of columns of decoded `X`.
-const MAX_BUFFERS: u32 = 4;
+pub const MAX_BUFFERS: u32 = 4;
 
 /// Warps that decode: one for each quarter of tensor memory's lanes.
 pub const QUARTERS: u32 = 4;
 
+/// Bytes of a response of the scheduler.
+const RESPONSE_BYTES: u32 = 16;
+
 /// Shared addresses of a CTA, the same in each of its cluster.
 #[derive(Clone, Copy)]
-pub struct Control<const STAGES: u32, const ACCUMULATORS: u32> {
+pub struct Control {
     /// First stage.
     stages: u32,
     /// Bytes from one to the next.
@@ -28,83 +31,98 @@ pub struct Control<const STAGES: u32, const ACCUMULATORS: u32> {
     pub boxes: u32,
     /// Barriers and what follows.
     base: u32,
+    /// Numbers of stages, accumulators and sets of decoded `X`.
+    depths: [u32; 3],
 }
 
-impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
-    const ACCUMULATOR_RING: u32 = Ring::<STAGES>::BYTES;
-    const RESPONSE_RING: u32 = Self::ACCUMULATOR_RING + Ring::<ACCUMULATORS>::BYTES;
-    const EXCHANGE_RING: u32 = Self::RESPONSE_RING + Ring::<RESPONSES>::BYTES;
-    const DECODED_RING: u32 = Self::EXCHANGE_RING + Ring::<1>::BYTES;
-    const BEGUN: u32 = Self::DECODED_RING + Ring::<MAX_BUFFERS>::BYTES;
-    const RESPONSE_WORDS: u32 = (Self::BEGUN + MBARRIER_BYTES).next_multiple_of(16);
-    const TENSOR_SLOT: u32 = Self::RESPONSE_WORDS + 16 * RESPONSES;
-
+impl Control {
     /// In dynamic shared memory that begins at `start`.
     #[inline(always)]
     pub fn new(config: &BlackwellConfig, start: u32) -> Self {
-        const { assert!(Self::TENSOR_SLOT + 4 <= CONTROL_BYTES && MBARRIER_BYTES == 8) };
         let stages = (start + STAGE_ALIGN - 1) & !(STAGE_ALIGN - 1);
         let stage_stride = config.stage_stride();
-        let exchange = stages + STAGES * stage_stride;
+        let exchange = stages + config.stages() * stage_stride;
         let boxes = exchange + config.exchange_bytes();
         let base = boxes + config.boxes_bytes();
-        Self { stages, stage_stride, exchange, boxes, base }
+        let depths = [config.stages(), config.accumulator_stages(), config.buffers()];
+        let control = Self { stages, stage_stride, exchange, boxes, base, depths };
+        assert!(control.response_offset(RESPONSES) + size_of::<u32>() as u32 <= CONTROL_BYTES);
+        control
+    }
+
+    /// Offset behind `base` of ring `index`, or of what follows the rings: of stages, of
+    /// accumulators, of responses, of the exchange, of decoded `X`.
+    #[inline(always)]
+    const fn ring_offset(&self, index: usize) -> u32 {
+        let [stages, accumulators, _] = self.depths;
+        let rings = [stages, accumulators, RESPONSES, 1, MAX_BUFFERS];
+        let (mut offset, mut i) = (0, 0);
+        while i < index {
+            offset += Ring::bytes(rings[i]);
+            i += 1;
+        }
+        offset
     }
 
     /// First byte of `stage`.
     #[inline(always)]
-    pub fn stage(&self, stage: u32) -> u32 {
+    pub const fn stage(&self, stage: u32) -> u32 {
         self.stages + stage * self.stage_stride
     }
 
     /// The ring of stages: full and empty.
     #[inline(always)]
-    pub fn ring(&self) -> Ring<STAGES> {
-        Ring::at(self.base)
+    pub fn ring(&self) -> Ring {
+        Ring::at(self.base, self.depths[0])
     }
 
     /// The ring of accumulators, `acc_full` and `acc_empty`.
     #[inline(always)]
-    pub fn accumulators(&self) -> Ring<ACCUMULATORS> {
-        Ring::at(self.base + Self::ACCUMULATOR_RING)
+    pub fn accumulators(&self) -> Ring {
+        Ring::at(self.base + self.ring_offset(1), self.depths[1])
     }
 
     /// The ring of the scheduler's responses, `response_full` and `response_empty`.
     #[inline(always)]
-    pub fn responses(&self) -> Ring<RESPONSES> {
-        Ring::at(self.base + Self::RESPONSE_RING)
+    pub fn responses(&self) -> Ring {
+        Ring::at(self.base + self.ring_offset(2), RESPONSES)
     }
 
     /// The exchange between the CTAs of a split: full is "sums have come", empty is "the
     /// sums that this CTA sent were read".
     #[inline(always)]
-    pub fn exchanges(&self) -> Ring<1> {
-        Ring::at(self.base + Self::EXCHANGE_RING)
+    pub fn exchanges(&self) -> Ring {
+        Ring::at(self.base + self.ring_offset(3), 1)
     }
 
     /// The ring of decoded `X` in tensor memory.
     #[inline(always)]
-    pub fn decoded<const BUFFERS: u32>(&self) -> Ring<BUFFERS> {
-        const { assert!(BUFFERS <= MAX_BUFFERS) };
-        Ring::at(self.base + Self::DECODED_RING)
+    pub fn decoded(&self) -> Ring {
+        Ring::at(self.base + self.ring_offset(4), self.depths[2])
     }
 
     /// The barrier that says that the copying lane has begun a tile, where clusters ask for them.
     #[inline(always)]
     pub fn begun(&self) -> u32 {
-        self.base + Self::BEGUN
+        self.base + self.ring_offset(5)
     }
 
     /// The scheduler's response in `stage`.
     #[inline(always)]
     pub fn response(&self, stage: u32) -> u32 {
-        self.base + Self::RESPONSE_WORDS + 16 * stage
+        self.base + self.response_offset(stage)
     }
 
     /// Where the address of tensor memory is.
     #[inline(always)]
     pub fn tensor_slot(&self) -> u32 {
-        self.base + Self::TENSOR_SLOT
+        self.response(RESPONSES)
+    }
+
+    #[inline(always)]
+    const fn response_offset(&self, stage: u32) -> u32 {
+        let first = (self.ring_offset(5) + MBARRIER_BYTES).next_multiple_of(RESPONSE_BYTES);
+        first + RESPONSE_BYTES * stage
     }
 
     /// Initialises all barriers.
@@ -112,7 +130,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
     /// # Safety
     /// One thread of the CTA, once, before all threads of the cluster meet.
     #[inline(always)]
-    pub unsafe fn init<const BUFFERS: u32>(&self, config: &BlackwellConfig) {
+    pub unsafe fn init(&self, config: &BlackwellConfig) {
         // Copying lane, product lane (one a pair), store and decode warps of each CTA.
         let decoders = if config.activations.is_some() { QUARTERS } else { 0 };
         let listeners =
@@ -125,7 +143,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Control<STAGES, ACCUMULATORS> {
             self.responses().init(1, listeners);
             mbarrier::mbarrier_init_shared_cta_b64(self.begun(), 1);
             if decoders > 0 {
-                self.decoded::<BUFFERS>().init(QUARTERS * config.cta_group, 1);
+                self.decoded().init(QUARTERS * config.cta_group, 1);
             }
             if others > 0 {
                 self.exchanges().init(STORE_WARPS * others, STORE_WARPS * others);

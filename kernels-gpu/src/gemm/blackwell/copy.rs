@@ -5,7 +5,6 @@
 use super::control::Control;
 use super::schedule::Tiles;
 use super::{Work, map};
-use crate::pipeline::Cursor;
 use cuda_std::ptx::{bulk, cluster, grid, tensor_copy};
 use fp4_formats::gemm::blackwell::config::HALF_BOX;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP_BYTES};
@@ -39,13 +38,10 @@ pub unsafe fn prefetch_maps(config: &BlackwellConfig) {
 /// # Safety
 /// One lane of the copying warp of each CTA.
 #[inline(always)]
-pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u32>(
-    work: &Work<'_>,
-    control: &Control<STAGES, ACCUMULATORS>,
-) {
+pub unsafe fn run(work: &Work<'_>, control: &Control) {
     let config = work.config;
     let ring = control.ring();
-    let mut cursor = Cursor::<STAGES>::producer();
+    let mut cursor = ring.producer();
     // What is launched to run behind this kernel may set itself up.
     grid::griddepcontrol_launch_dependents();
     let policy = |once: u32| {
@@ -56,18 +52,18 @@ pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u
         }
     };
     let (x_policy, y_policy) = (policy(work.params.x_once), policy(work.params.y_once));
-    let targets = Targets::<CTA_GROUP>::new(work);
+    let targets = Targets::new(work);
     // The CTA's part of what is copied to several: rows and scale tiles of `X` by share,
     // scale tiles of `Y` by place in the pair.
     let x_part = work.multicast_rank() * config.x_box_rows();
     let x_tile_part = work.multicast_rank() * config.x_box_tiles();
     let y_tile_part = work.pair_rank() * config.y_box_tiles();
-    let y_part_bytes = config.y_scale_bytes() / CTA_GROUP;
+    let y_part_bytes = config.y_scale_bytes() / config.cta_group;
     let mut tiles = Tiles::new(work, control);
     let (first, end) = work.steps();
     let x_is_weights = work.params.swapped != 0;
     // K steps of the tile whose weights are copied before all activations.
-    let mut early = (end - first).min(STAGES);
+    let mut early = (end - first).min(config.stages());
     while let Some(tile) = tiles.current() {
         // SAFETY: this is the copying lane, and each tile comes by here once.
         unsafe { tiles.begin() };
@@ -91,7 +87,7 @@ pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u
             let step = if i < early { first + i } else { first + i - early };
             if alone && i == early {
                 // Back to the first stage: this is the first tile.
-                cursor = Cursor::producer();
+                cursor = ring.producer();
                 grid::griddepcontrol_wait();
             }
             let x = control.stage(cursor.stage);
@@ -114,9 +110,9 @@ pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u
                 if weights {
                     ring.wait_empty(&cursor);
                     if work.pair_rank() == 0 {
-                        ring.expect_bytes(&cursor, config.leader_bytes());
+                        ring.expect_bytes(cursor.stage, config.leader_bytes());
                     } else if config.activations.is_some() {
-                        ring.expect_bytes(&cursor, config.x_bytes() + config.x_scale_bytes());
+                        ring.expect_bytes(cursor.stage, config.x_bytes() + config.x_scale_bytes());
                     }
                 }
                 if copy_x {
@@ -153,7 +149,9 @@ pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u
 }
 
 /// Where copies go: masks of CTAs of the cluster.
-struct Targets<const CTA_GROUP: u32> {
+struct Targets {
+    /// CTAs of a pair, or 1.
+    cta_group: u32,
     /// The CTA itself.
     own: u16,
     /// The CTAs of its pair.
@@ -163,26 +161,31 @@ struct Targets<const CTA_GROUP: u32> {
     rank: u32,
 }
 
-impl<const CTA_GROUP: u32> Targets<CTA_GROUP> {
+impl Targets {
     #[inline(always)]
     fn new(work: &Work<'_>) -> Self {
+        let cta_group = work.config.cta_group;
         let own = 1 << work.rank;
-        let pair = ((1 << CTA_GROUP) - 1) << work.leader();
+        let pair = ((1 << cta_group) - 1) << work.leader();
         let receivers =
-            if work.config.multicast > 1 { (1 | 1 << CTA_GROUP) << work.pair_rank() } else { own };
-        Self { own, pair, receivers, rank: work.rank }
+            if work.config.multicast > 1 { (1 | 1 << cta_group) << work.pair_rank() } else { own };
+        Self { cta_group, own, pair, receivers, rank: work.rank }
     }
 
     /// Whom copies report to: of a pair, the first CTA.
     #[inline(always)]
     fn barrier(&self, full: u32) -> u32 {
-        if CTA_GROUP == 1 { full } else { cluster::mapa_shared_cluster_u32(full, self.rank & !1) }
+        if self.cta_group == 1 {
+            full
+        } else {
+            cluster::mapa_shared_cluster_u32(full, self.rank & !1)
+        }
     }
 
     /// The CTA's own `to`, in the cluster's window for the forms that take it.
     #[inline(always)]
     fn own_address(&self, to: u32) -> u32 {
-        if CTA_GROUP == 1 { to } else { cluster::mapa_shared_cluster_u32(to, self.rank) }
+        if self.cta_group == 1 { to } else { cluster::mapa_shared_cluster_u32(to, self.rank) }
     }
 
     /// # Safety
@@ -200,7 +203,7 @@ impl<const CTA_GROUP: u32> Targets<CTA_GROUP> {
         let (to, map) = (self.own_address(to), map(index));
         // SAFETY: the caller's.
         unsafe {
-            match (CTA_GROUP, ctas == self.own) {
+            match (self.cta_group, ctas == self.own) {
                 (1, true) => tensor_copy::cp_async_bulk_tensor_3d_shared_cta_global(
                     to, map, at, barrier, policy,
                 ),
@@ -236,7 +239,7 @@ impl<const CTA_GROUP: u32> Targets<CTA_GROUP> {
         let (to, map) = (self.own_address(to), map(index));
         // SAFETY: the caller's.
         unsafe {
-            match (CTA_GROUP, ctas == self.own) {
+            match (self.cta_group, ctas == self.own) {
                 (1, true) => tensor_copy::cp_async_bulk_tensor_4d_shared_cta_global(
                     to, map, at, barrier, policy,
                 ),

@@ -4,7 +4,6 @@
 use super::Work;
 use super::control::{Control, arrive_at};
 use super::schedule::Tiles;
-use crate::pipeline::Cursor;
 use cuda_std::ptx::{convert, half, integer, memory, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::HalfType;
@@ -40,15 +39,11 @@ pub fn unit(config: &BlackwellConfig) -> f32 {
 /// # Safety
 /// The four decoding warps of each CTA; `tensor` is the allocation.
 #[inline(always)]
-pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32, const BUFFERS: u32>(
-    work: &Work<'_>,
-    control: &Control<STAGES, ACCUMULATORS>,
-    tensor: u32,
-) {
+pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
     let config = work.config;
-    let (ring, decoded) = (control.ring(), control.decoded::<BUFFERS>());
-    let mut cursor = Cursor::<STAGES>::consumer();
-    let mut buffer = Cursor::<BUFFERS>::producer();
+    let (ring, decoded) = (control.ring(), control.decoded());
+    let mut cursor = ring.consumer();
+    let mut buffer = decoded.producer();
     let mut tiles = Tiles::new(work, control);
     let quarter = thread::thread_idx_x() / warp::LANES % 4;
     let lanes = tensor + config.buffer_base() + ((quarter * warp::LANES) << 16);

@@ -5,11 +5,8 @@
 //! 16-byte word for every row.
 
 use super::Work;
-use super::boxes::Boxes;
 use super::control::{Control, arrive_at, publish_at};
-use super::store::{self, Place};
-use super::store_blocks;
-use crate::gemm::epilogue::{self, blocks};
+use super::results::{PART, Part};
 use crate::pipeline::{Cursor, Ring};
 use cuda_std::ptx::{cluster, marker, memory, tcgen05};
 use cuda_std::{thread, warp};
@@ -17,50 +14,38 @@ use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::config::{CTA_ROWS, EXCHANGE_COLUMNS};
 
 const CHUNK: usize = EXCHANGE_COLUMNS as usize;
-const _: () = assert!(blocks::BLOCK == 2 * CHUNK);
 /// Columns of a 16-byte word.
 const WORD: usize = 4;
 
 /// A storing thread's side of the exchange.
 pub struct Exchange {
-    ring: Ring<1>,
-    sent: Cursor<1>,
-    received: Cursor<1>,
+    ring: Ring,
+    sent: Cursor,
+    received: Cursor,
     /// Where the thread's row begins in the first block.
     base: u32,
 }
 
 impl Exchange {
     #[inline(always)]
-    pub fn new<const STAGES: u32, const ACCUMULATORS: u32>(
-        control: &Control<STAGES, ACCUMULATORS>,
-    ) -> Self {
+    pub fn new(control: &Control) -> Self {
         Self {
             ring: control.exchanges(),
-            sent: Cursor::producer(),
-            received: Cursor::consumer(),
+            sent: control.exchanges().producer(),
+            received: control.exchanges().consumer(),
             base: control.exchange + thread::thread_idx_x() * 16,
         }
     }
 
-    /// Exchanges the sums at `d` and stores the CTA's columns.
+    /// Sends the others their columns of the sums at `d`, and waits for the sums of the CTA's own.
     ///
     /// # Safety
     /// Whole storing warps of all CTAs of the cluster, on the same tile; the sums are
     /// complete.
     #[inline(always)]
-    pub unsafe fn run(
-        &mut self,
-        work: &Work<'_>,
-        d: u32,
-        place: &Place,
-        boxes: &mut Boxes,
-        give_back: impl Fn(),
-    ) {
+    pub unsafe fn exchange(&self, work: &Work<'_>, d: u32) {
         let config = work.config;
         let own = work.split();
-        // CTAs of the same rows: the same one of each pair.
-        let cta = |split: u32| split * config.cta_group + work.pair_rank();
         let columns = config.columns / config.k_parts();
         // SAFETY: the others' blocks are free before they are written and full before
         // they are read.
@@ -72,7 +57,7 @@ impl Exchange {
                 if split != own {
                     let block = cluster::mapa_shared_cluster_u32(
                         self.block(config, split, own),
-                        cta(split),
+                        cta(work, split),
                     );
                     send(config, block, d + split * columns);
                 }
@@ -81,88 +66,61 @@ impl Exchange {
             warp::sync();
             for split in 0..config.k_parts() {
                 if split != own && warp::lane_id() == 0 {
-                    publish_at(self.ring.full(0), cta(split));
+                    publish_at(self.ring.full(0), cta(work, split));
                 }
             }
             self.ring.wait_full_cluster(&self.received);
             warp::sync();
-            let chunks = columns / EXCHANGE_COLUMNS;
-            let first = own * columns;
-            let mut chunk = 0;
-            if epilogue::is_nvfp4(&work.params.epilogue.sink) {
-                while chunk < chunks {
-                    let column = first + chunk * EXCHANGE_COLUMNS;
-                    let mut sums = tcgen05::tcgen05_ld_32x32b_x16(d + column).map(f32::from_bits);
-                    if chunk + 2 == chunks {
-                        give_back();
-                    }
-                    for (i, half) in sums.as_chunks_mut().0.iter_mut().enumerate() {
-                        *half = self.add(config, own, chunk + i as u32, *half);
-                    }
-                    store_blocks::store(work, place, column, sums);
-                    warp::sync();
-                    chunk = marker::pin(chunk + 2);
-                }
-            } else {
-                while chunk < chunks {
-                    let column = first + chunk * EXCHANGE_COLUMNS;
-                    let mine = tcgen05::tcgen05_ld_32x32b_x8(d + column).map(f32::from_bits);
-                    if chunk + 1 == chunks {
-                        give_back();
-                    }
-                    let sums = self.add(config, own, chunk, mine);
-                    if work.params.copied != 0 {
-                        boxes.put(work, place, column, sums);
-                    } else {
-                        store::store(work, place, column, sums);
-                    }
-                    // Lanes without a row come first.
-                    warp::sync();
-                    // Not unrolled: code that runs once per tile should be small.
-                    chunk = marker::pin(chunk + 1);
-                }
-            }
-            // The lanes have met behind what each read.
-            for split in 0..config.k_parts() {
-                if split != own && warp::lane_id() == 0 {
-                    arrive_at(self.ring.empty(0), cta(split));
-                }
-            }
         }
-        self.sent.advance();
-        self.received.advance();
     }
 
-    /// The sums of all CTAs for one chunk of the CTA's columns, added in order of split.
+    /// The sums of all CTAs for columns `column ..` of the tile, of the CTA's own, added in order
+    /// of split.
     ///
     /// # Safety
-    /// As [`Exchange::run`]; the blocks are full.
+    /// Behind [`Exchange::exchange`].
     #[inline(always)]
-    unsafe fn add(
-        &self,
-        config: &BlackwellConfig,
-        own: u32,
-        chunk: u32,
-        mine: [f32; CHUNK],
-    ) -> [f32; CHUNK] {
-        let mut sums = [0.0; CHUNK];
-        for split in 0..config.k_parts() {
+    pub unsafe fn add(&self, work: &Work<'_>, column: u32, mine: Part) -> Part {
+        let (config, own) = (work.config, work.split());
+        let chunk = (column - own * (config.columns / config.k_parts())) / EXCHANGE_COLUMNS;
+        let mut sums = [0.0; PART];
+        let mut split = 0;
+        while split < config.k_parts() {
             if split == own {
-                for i in 0..CHUNK {
+                for i in 0..PART {
                     sums[i] += mine[i];
                 }
             } else {
                 let block = self.block(config, own, split);
-                for i in 0..CHUNK / WORD {
-                    // SAFETY: the caller's.
+                for i in 0..PART / WORD {
+                    // SAFETY: the block is full.
                     let word = unsafe { memory::ld_shared_v4_b32(block + place(chunk, i)) };
                     for j in 0..WORD {
                         sums[WORD * i + j] += f32::from_bits(word[j]);
                     }
                 }
             }
+            // Not unrolled: code that runs once per tile should be small.
+            split = marker::pin(split + 1);
         }
         sums
+    }
+
+    /// Says that the sums that came have been read.
+    ///
+    /// # Safety
+    /// Whole warps, once for each [`Exchange::exchange`], whose lanes have met behind what each
+    /// read.
+    #[inline(always)]
+    pub unsafe fn end(&mut self, work: &Work<'_>) {
+        for split in 0..work.config.k_parts() {
+            if split != work.split() && warp::lane_id() == 0 {
+                // SAFETY: the barrier expects it; the CTAs meet before one ends.
+                unsafe { arrive_at(self.ring.empty(0), cta(work, split)) };
+            }
+        }
+        self.sent.advance();
+        self.received.advance();
     }
 
     /// The thread's row in the block that split `receiver` has from split `sender`.
@@ -173,10 +131,16 @@ impl Exchange {
     }
 }
 
+/// The CTA of part `split` with the same rows: the same one of each pair.
+#[inline(always)]
+fn cta(work: &Work<'_>, split: u32) -> u32 {
+    split * work.config.cta_group + work.pair_rank()
+}
+
 /// Sends the thread's row of the columns at `d` to `block` in another CTA.
 ///
 /// # Safety
-/// As [`Exchange::run`]; the block is free.
+/// As [`Exchange::exchange`]; the block is free.
 #[inline(always)]
 unsafe fn send(config: &BlackwellConfig, block: u32, d: u32) {
     let mut chunk = 0;

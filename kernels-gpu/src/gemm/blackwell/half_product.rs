@@ -5,7 +5,6 @@ use super::Work;
 use super::control::Control;
 use super::product::commit;
 use super::schedule::Tiles;
-use crate::pipeline::Cursor;
 use cuda_std::ptx::tcgen05;
 use fp4_formats::gemm::blackwell::config::{DECODED_COLUMNS, HALF_BOX, HALF_PRODUCT_K, HALF_STEP};
 use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP_BYTES, descriptor};
@@ -18,25 +17,16 @@ const BOX_PRODUCTS: u32 = HALF_BOX / HALF_PRODUCT_K;
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
 /// allocation.
 #[inline(always)]
-pub unsafe fn run<
-    const CTA_GROUP: u32,
-    const STAGES: u32,
-    const ACCUMULATORS: u32,
-    const BUFFERS: u32,
->(
-    work: &Work<'_>,
-    control: &Control<STAGES, ACCUMULATORS>,
-    tensor: u32,
-) {
+pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
     let config = work.config;
     let (ring, accumulators) = (control.ring(), control.accumulators());
-    let decoded = control.decoded::<BUFFERS>();
-    let mut cursor = Cursor::<STAGES>::consumer();
-    let mut buffer = Cursor::<BUFFERS>::consumer();
-    let mut accumulator = Cursor::<ACCUMULATORS>::producer();
+    let decoded = control.decoded();
+    let mut cursor = ring.consumer();
+    let mut buffer = decoded.consumer();
+    let mut accumulator = accumulators.producer();
     let mut tiles = Tiles::new(work, control);
     let mut which = 0;
-    let pair = ((1 << CTA_GROUP) - 1) << work.leader();
+    let pair = ((1 << config.cta_group) - 1) << work.leader();
     let (first, end) = work.steps();
     while tiles.current().is_some() {
         let d = tensor + which * config.accumulator_step();
@@ -51,13 +41,13 @@ pub unsafe fn run<
                 let x = tensor + config.buffer_base() + buffer.stage * DECODED_COLUMNS;
                 let y = control.stage(cursor.stage) + config.x_bytes();
                 let products = (work.params.problem.k - step * HALF_STEP).div_ceil(HALF_PRODUCT_K);
-                multiply::<CTA_GROUP>(config, x, y, d, products, step > first);
-                commit::<CTA_GROUP>(config, ring.empty(cursor.stage), pair);
-                commit::<CTA_GROUP>(config, decoded.empty(buffer.stage), pair);
+                multiply(config, x, y, d, products, step > first);
+                commit(config, ring.empty(cursor.stage), pair);
+                commit(config, decoded.empty(buffer.stage), pair);
                 cursor.advance();
                 buffer.advance();
             }
-            commit::<CTA_GROUP>(config, accumulators.full(accumulator.stage), pair);
+            commit(config, accumulators.full(accumulator.stage), pair);
             accumulator.advance();
             which ^= 1;
             tiles.advance::<false>();
@@ -70,7 +60,7 @@ pub unsafe fn run<
 /// # Safety
 /// `x` is decoded, the stage that `y` is in is full, `d` is free.
 #[inline(always)]
-unsafe fn multiply<const CTA_GROUP: u32>(
+unsafe fn multiply(
     config: &BlackwellConfig,
     x: u32,
     y: u32,
@@ -86,12 +76,15 @@ unsafe fn multiply<const CTA_GROUP: u32>(
                 + i % BOX_PRODUCTS * 2 * HALF_PRODUCT_K;
             // SAFETY: the caller's.
             unsafe {
-                tcgen05::tcgen05_mma_f16_tensor_a::<CTA_GROUP>(
-                    d,
-                    x + i * HALF_PRODUCT_K / 2,
-                    y + descriptor::distance(from),
-                    descriptor::half_instruction(activations, config.rows(), config.columns),
-                    accumulate || i > 0,
+                for_group!(
+                    config,
+                    tcgen05::tcgen05_mma_f16_tensor_a(
+                        d,
+                        x + i * HALF_PRODUCT_K / 2,
+                        y + descriptor::distance(from),
+                        descriptor::half_instruction(activations, config.rows(), config.columns),
+                        accumulate || i > 0,
+                    )
                 );
             }
         }

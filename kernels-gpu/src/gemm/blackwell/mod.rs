@@ -20,7 +20,7 @@
 //! # Roles
 //! | warp | role | file |
 //! |---|---|---|
-//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`boxes`], [`store_blocks`], [`exchange`] |
+//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`exchange`], [`results`], [`boxes`], [`store_blocks`] |
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`] |
 //! | 8-11 | decode: `X` of a K step to tensor memory, with 16-bit `Y` only | [`decode`] |
@@ -68,6 +68,17 @@
 //! earlier kernel may have written is read, and the result is written, behind
 //! `griddepcontrol.wait`, which the copying lane and the storing warps execute.
 
+/// Calls a wrapper whose instruction names the CTA group: a pair, or one CTA.
+macro_rules! for_group {
+    ($config:expr, $($name:ident)::+ $(<$more:ident>)? ($($argument:expr),* $(,)?)) => {
+        if $config.cta_group == 1 {
+            $($name)::+::<1 $(, $more)?>($($argument),*)
+        } else {
+            $($name)::+::<2 $(, $more)?>($($argument),*)
+        }
+    };
+}
+
 mod boxes;
 mod control;
 mod copy;
@@ -76,13 +87,15 @@ mod exchange;
 mod half_product;
 mod prepare;
 mod product;
+mod results;
 mod schedule;
 mod store;
 mod store_blocks;
 
-use control::{Control, QUARTERS};
+use control::{Control, MAX_BUFFERS, QUARTERS};
 use cuda_std::ptx::{barrier, cluster, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{kernel, shared, thread, warp};
+use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::blackwell::config::{
     COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
     named,
@@ -113,6 +126,18 @@ impl Work<'_> {
     fn y_rows(&self) -> u32 {
         let problem = &self.params.problem;
         if self.params.swapped != 0 { problem.m } else { problem.n }
+    }
+
+    /// Whether two values make a result.
+    #[inline(always)]
+    fn gated(&self) -> bool {
+        self.params.epilogue.combine.gated != 0
+    }
+
+    /// Sizes of the result.
+    #[inline(always)]
+    fn result(&self) -> Problem {
+        Problem { n: self.params.epilogue.sink.columns, ..self.params.problem }
     }
 
     /// Index of the CTA in its pair.
@@ -188,36 +213,27 @@ trait Kernel {
     const CONFIG: BlackwellConfig;
 }
 
-/// The kernel body of `K`; the rest are numbers of its configuration that types need.
+/// The kernel body of `K`.
 ///
 /// # Safety
 /// As the module's contract.
 #[inline(always)]
-unsafe fn gemm<
-    K: Kernel,
-    const CTA_GROUP: u32,
-    const STAGES: u32,
-    const ACCUMULATORS: u32,
-    const BUFFERS: u32,
->(
-    params: &BlackwellParams,
-) {
+unsafe fn gemm<K: Kernel>(params: &BlackwellParams) {
     let config: &'static BlackwellConfig = const {
         let config = &K::CONFIG;
-        assert!(config.cta_group == CTA_GROUP && config.stages() == STAGES);
-        assert!(config.accumulator_stages() == ACCUMULATORS && config.buffers() == BUFFERS);
+        assert!(config.activations.is_none() || config.buffers() <= MAX_BUFFERS);
         config
     };
     let rank = if config.cluster() > 1 { cuda_std::ptx::special::cluster_ctarank() } else { 0 };
     let work = Work { config, params, rank };
-    let control = Control::<STAGES, ACCUMULATORS>::new(config, shared::dynamic::<1024>());
+    let control = Control::new(config, shared::dynamic::<1024>());
     let role = thread::thread_idx_x() / warp::LANES;
 
     // SAFETY: each warp takes its branch as a whole and all meet at the barriers; the
     // roles keep the protocol that the module head states.
     unsafe {
         if role == COPY_WARP && warp::elect() {
-            control.init::<BUFFERS>(config);
+            control.init(config);
             copy::prefetch_maps(config);
             if params.copied != 0 {
                 tensor_copy::prefetch_tensormap(map(RESULT));
@@ -227,33 +243,31 @@ unsafe fn gemm<
         // As if it changed: a compiler that knows that it does not may give the copying warp
         // instructions of its own above, which all threads must execute together.
         let role = marker::pin(role);
-        let tensor = tensor_memory::<CTA_GROUP>(config, role, control.tensor_slot());
+        let tensor = tensor_memory(config, role, control.tensor_slot());
 
         if role < STORE_WARPS {
-            store::run::<CTA_GROUP, STAGES, ACCUMULATORS>(&work, &control, tensor);
+            store::run(&work, &control, tensor);
         } else if role == COPY_WARP {
             if warp::elect() {
-                copy::run::<CTA_GROUP, STAGES, ACCUMULATORS>(&work, &control);
+                copy::run(&work, &control);
             }
         } else if role == PRODUCT_WARP {
             if work.pair_rank() == 0 && warp::elect() {
                 if config.activations.is_none() {
-                    product::run::<CTA_GROUP, STAGES, ACCUMULATORS>(&work, &control, tensor);
+                    product::run(&work, &control, tensor);
                 } else {
-                    half_product::run::<CTA_GROUP, STAGES, ACCUMULATORS, BUFFERS>(
-                        &work, &control, tensor,
-                    );
+                    half_product::run(&work, &control, tensor);
                 }
             }
         } else if config.activations.is_some() && role >= DECODE_WARP {
-            decode::run::<STAGES, ACCUMULATORS, BUFFERS>(&work, &control, tensor);
+            decode::run(&work, &control, tensor);
         } else if role == SCHEDULE_WARP && params.dynamic != 0 && rank == 0 && warp::elect() {
             schedule::run(&work, &control);
         }
 
         end(config);
         if role == PRODUCT_WARP {
-            tcgen05::tcgen05_dealloc::<CTA_GROUP, TENSOR_COLUMNS>(tensor);
+            for_group!(config, tcgen05::tcgen05_dealloc<TENSOR_COLUMNS>(tensor));
         }
     }
 }
@@ -285,11 +299,7 @@ unsafe fn begin(config: &BlackwellConfig) {
 /// # Safety
 /// Whole warps of all roles, behind [`begin`]; `slot` is the CTA's, for one address.
 #[inline(always)]
-unsafe fn tensor_memory<const CTA_GROUP: u32>(
-    config: &BlackwellConfig,
-    role: u32,
-    slot: u32,
-) -> u32 {
+unsafe fn tensor_memory(config: &BlackwellConfig, role: u32, slot: u32) -> u32 {
     const USERS: u32 = (STORE_WARPS + 1) * warp::LANES;
     const USERS_WITH_DECODING: u32 = USERS + QUARTERS * warp::LANES;
     if role != PRODUCT_WARP && (STORE_WARPS..DECODE_WARP).contains(&role) {
@@ -298,8 +308,8 @@ unsafe fn tensor_memory<const CTA_GROUP: u32>(
     // SAFETY: the caller's; these are the warps that the barrier, of no other use, is for.
     unsafe {
         if role == PRODUCT_WARP {
-            tcgen05::tcgen05_alloc::<CTA_GROUP, TENSOR_COLUMNS>(slot);
-            tcgen05::tcgen05_relinquish_alloc_permit::<CTA_GROUP>();
+            for_group!(config, tcgen05::tcgen05_alloc<TENSOR_COLUMNS>(slot));
+            for_group!(config, tcgen05::tcgen05_relinquish_alloc_permit());
         }
         if config.activations.is_none() {
             barrier::bar_sync_threads::<1, USERS>();
@@ -352,15 +362,7 @@ macro_rules! entries {
             #[kernel(threads = named::$name.threads(), min_blocks = 1, cluster = cluster(&named::$name))]
             pub unsafe fn $name(params: BlackwellParams) {
                 // SAFETY: the caller keeps the module's contract.
-                unsafe {
-                    gemm::<
-                        kernels::$name,
-                        { named::$name.cta_group },
-                        { named::$name.stages() },
-                        { named::$name.accumulator_stages() },
-                        { named::$name.buffers() },
-                    >(&params)
-                }
+                unsafe { gemm::<kernels::$name>(&params) }
             }
         )*
     };

@@ -21,20 +21,16 @@ const PRODUCT_BYTES: u32 = PRODUCT_K / 2;
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
 /// allocation.
 #[inline(always)]
-pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u32>(
-    work: &Work<'_>,
-    control: &Control<STAGES, ACCUMULATORS>,
-    tensor: u32,
-) {
+pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
     let config = work.config;
     let (ring, accumulators) = (control.ring(), control.accumulators());
-    let mut cursor = Cursor::<STAGES>::consumer();
-    let mut accumulator = Cursor::<ACCUMULATORS>::producer();
+    let mut cursor = ring.consumer();
+    let mut accumulator = accumulators.producer();
     let mut tiles = Tiles::new(work, control);
     let mut which = 0;
-    let pair = PAIR_MASK[CTA_GROUP as usize - 1] << work.leader();
+    let pair = PAIR_MASK[config.cta_group as usize - 1] << work.leader();
     let readers = if config.multicast > 1 { (1 << config.cluster()) - 1 } else { pair };
-    let mut scales = ScaleBuffers::<STAGES>::new(config, tensor);
+    let mut scales = ScaleBuffers::new(config, tensor, ring.consumer());
     let (first, end) = work.steps();
     while let Some(tile) = tiles.current() {
         let d = tensor + which * config.accumulator_step();
@@ -48,13 +44,13 @@ pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u
                 let columns = scales.next(config, |stage| ring.empty(stage));
                 tcgen05::tcgen05_fence_after_thread_sync();
                 let stage = descriptor::start(control.stage(cursor.stage));
-                copy_scales::<CTA_GROUP>(config, stage, columns);
+                copy_scales(config, stage, columns);
                 let products = (work.params.problem.k - step * STEP).div_ceil(PRODUCT_K);
-                multiply::<CTA_GROUP>(config, stage, columns, d, offset, products, step > first);
-                commit::<CTA_GROUP>(config, ring.empty(cursor.stage), readers);
+                multiply(config, stage, columns, d, offset, products, step > first);
+                commit(config, ring.empty(cursor.stage), readers);
                 cursor.advance();
             }
-            commit::<CTA_GROUP>(config, accumulators.full(accumulator.stage), pair);
+            commit(config, accumulators.full(accumulator.stage), pair);
             accumulator.advance();
             which ^= 1;
             tiles.advance::<false>();
@@ -64,24 +60,20 @@ pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u
 
 /// The sets of scale columns in tensor memory, used in turn. A set is free again when
 /// the K step that used it last is multiplied, which its stage's empty barrier says.
-struct ScaleBuffers<const STAGES: u32> {
+struct ScaleBuffers {
     base: u32,
     index: u32,
     /// K steps until sets are used again.
     unused: u32,
     /// Stage of the K step that used the next set last.
-    last_user: Cursor<STAGES>,
+    last_user: Cursor,
 }
 
-impl<const STAGES: u32> ScaleBuffers<STAGES> {
+impl ScaleBuffers {
+    /// None is used yet; `last_user` is where products begin.
     #[inline(always)]
-    fn new(config: &BlackwellConfig, tensor: u32) -> Self {
-        Self {
-            base: tensor + config.buffer_base(),
-            index: 0,
-            unused: config.buffers(),
-            last_user: Cursor::consumer(),
-        }
+    fn new(config: &BlackwellConfig, tensor: u32, last_user: Cursor) -> Self {
+        Self { base: tensor + config.buffer_base(), index: 0, unused: config.buffers(), last_user }
     }
 
     /// The next set's first column, once it is free.
@@ -110,7 +102,7 @@ impl<const STAGES: u32> ScaleBuffers<STAGES> {
 /// # Safety
 /// The stage is full, the columns are free.
 #[inline(always)]
-unsafe fn copy_scales<const CTA_GROUP: u32>(config: &BlackwellConfig, stage: u64, columns: u32) {
+unsafe fn copy_scales(config: &BlackwellConfig, stage: u64, columns: u32) {
     let scales = descriptor::scales() + stage;
     let x = config.x_bytes() + config.y_bytes();
     let y = x + config.x_scale_bytes();
@@ -118,7 +110,10 @@ unsafe fn copy_scales<const CTA_GROUP: u32>(config: &BlackwellConfig, stage: u64
     let y_columns = columns + tiles * SCALE_TILE_COLUMNS;
     // SAFETY: the caller's.
     let copy = |to: u32, from: u32| unsafe {
-        tcgen05::tcgen05_cp_32x128b_warpx4::<CTA_GROUP>(to, scales + descriptor::distance(from));
+        for_group!(
+            config,
+            tcgen05::tcgen05_cp_32x128b_warpx4(to, scales + descriptor::distance(from))
+        );
     };
     for tile in 0..tiles {
         copy(columns + tile * SCALE_TILE_COLUMNS, x + tile * TILE_BYTES as u32);
@@ -138,7 +133,7 @@ unsafe fn copy_scales<const CTA_GROUP: u32>(config: &BlackwellConfig, stage: u64
 /// # Safety
 /// The stage is full and its scales are in `columns`; `d` is free.
 #[inline(always)]
-unsafe fn multiply<const CTA_GROUP: u32>(
+unsafe fn multiply(
     config: &BlackwellConfig,
     stage: u64,
     columns: u32,
@@ -175,10 +170,10 @@ unsafe fn multiply<const CTA_GROUP: u32>(
             unsafe {
                 match config.format {
                     Format::Nvfp4 => {
-                        tcgen05::tcgen05_mma_mxf4nvf4_block_scale_4x::<CTA_GROUP>(operands);
+                        for_group!(config, tcgen05::tcgen05_mma_mxf4nvf4_block_scale_4x(operands));
                     }
                     Format::Mxfp4 => {
-                        tcgen05::tcgen05_mma_mxf4_block_scale_2x::<CTA_GROUP>(operands)
+                        for_group!(config, tcgen05::tcgen05_mma_mxf4_block_scale_2x(operands))
                     }
                 }
             }
@@ -191,13 +186,13 @@ unsafe fn multiply<const CTA_GROUP: u32>(
 /// # Safety
 /// The barriers expect it.
 #[inline(always)]
-pub unsafe fn commit<const CTA_GROUP: u32>(config: &BlackwellConfig, barrier: u32, ctas: u16) {
+pub unsafe fn commit(config: &BlackwellConfig, barrier: u32, ctas: u16) {
     // SAFETY: the caller's.
     unsafe {
-        if CTA_GROUP * config.multicast == 1 {
-            tcgen05::tcgen05_commit::<CTA_GROUP>(barrier);
+        if config.cta_group * config.multicast == 1 {
+            tcgen05::tcgen05_commit::<1>(barrier);
         } else {
-            tcgen05::tcgen05_commit_multicast::<CTA_GROUP>(barrier, ctas);
+            for_group!(config, tcgen05::tcgen05_commit_multicast(barrier, ctas));
         }
     }
 }

@@ -7,7 +7,7 @@
 //! them from clusters that have nothing to do.
 
 use super::Work;
-use super::control::{Control, RESPONSES, arrive_at};
+use super::control::{Control, arrive_at};
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{cluster, fence, grid, mbarrier, memory};
 use cuda_std::{thread, warp};
@@ -16,7 +16,7 @@ use fp4_formats::gemm::work::Tile;
 use fp4_formats::gemm::{self, Uniform};
 
 /// A role's walk over the tiles.
-pub struct Tiles<const STAGES: u32, const ACCUMULATORS: u32> {
+pub struct Tiles {
     tiles: gemm::Tiles<Uniform>,
     /// How many.
     count: u32,
@@ -28,28 +28,27 @@ pub struct Tiles<const STAGES: u32, const ACCUMULATORS: u32> {
     cluster: u32,
     /// Rank of the CTA in it.
     rank: u32,
-    cursor: Cursor<RESPONSES>,
-    control: Control<STAGES, ACCUMULATORS>,
+    cursor: Cursor,
+    control: Control,
 }
 
-impl<const STAGES: u32, const ACCUMULATORS: u32> Tiles<STAGES, ACCUMULATORS> {
+impl Tiles {
     /// At the cluster's first tile.
     #[inline(always)]
-    pub fn new(work: &Work<'_>, control: &Control<STAGES, ACCUMULATORS>) -> Self {
+    pub fn new(work: &Work<'_>, control: &Control) -> Self {
         let cluster = work.config.cluster();
         let swapped = work.params.swapped != 0;
         let (shape, order) = (work.config.work_shape(swapped), BlackwellConfig::order(swapped));
         let tiles = gemm::Tiles::walked(&work.params.problem, shape, order, work.params.walk);
         Self {
             tiles,
-            // Who launches has checked that they are no more than a grid's clusters.
-            count: tiles.count() as u32,
+            count: tiles.counts.launched(),
             index: thread::block_idx_x() / cluster,
             step: thread::grid_dim_x() / cluster,
             dynamic: work.params.dynamic != 0,
             cluster,
             rank: work.rank,
-            cursor: Cursor::consumer(),
+            cursor: control.responses().consumer(),
             control: *control,
         }
     }
@@ -106,10 +105,7 @@ impl<const STAGES: u32, const ACCUMULATORS: u32> Tiles<STAGES, ACCUMULATORS> {
 /// # Safety
 /// The response is there.
 #[inline(always)]
-unsafe fn read<const STAGES: u32, const ACCUMULATORS: u32>(
-    control: &Control<STAGES, ACCUMULATORS>,
-    stage: u32,
-) -> Option<u32> {
+unsafe fn read(control: &Control, stage: u32) -> Option<u32> {
     // SAFETY: the caller's.
     let response = unsafe { memory::ld_shared_v2_b64(control.response(stage)) };
     fence::fence_proxy_async_shared_cta();
@@ -122,24 +118,21 @@ unsafe fn read<const STAGES: u32, const ACCUMULATORS: u32>(
 /// # Safety
 /// One lane of the cluster, of CTA 0.
 #[inline(always)]
-pub unsafe fn run<const STAGES: u32, const ACCUMULATORS: u32>(
-    work: &Work<'_>,
-    control: &Control<STAGES, ACCUMULATORS>,
-) {
+pub unsafe fn run(work: &Work<'_>, control: &Control) {
     let responses = control.responses();
-    let mut asked = Cursor::<RESPONSES>::producer();
-    let mut received = Cursor::<RESPONSES>::consumer();
-    let mut begun = Cursor::<1>::consumer();
+    let mut asked = responses.producer();
+    let mut received = responses.consumer();
+    let mut begun_parity = 0;
     loop {
         // SAFETY: all readers of all CTAs are done with the response before it is asked
         // for again; every CTA's barrier expects its bytes first.
         unsafe {
-            mbarrier::wait_parity(control.begun(), begun.parity);
-            begun.advance();
+            mbarrier::wait_parity(control.begun(), begun_parity);
+            begun_parity ^= 1;
             responses.wait_empty(&asked);
             let (response, barrier) = (control.response(asked.stage), responses.full(asked.stage));
             if work.config.cluster() == 1 {
-                responses.expect_bytes(&asked, grid::RESPONSE_BYTES);
+                responses.expect_bytes(asked.stage, grid::RESPONSE_BYTES);
                 grid::clusterlaunchcontrol_try_cancel(response, barrier);
             } else {
                 for rank in 0..work.config.cluster() {

@@ -3,33 +3,27 @@
 
 use super::Work;
 use super::control::{Control, arrive_at};
+use super::results::{PART, PART_COLUMNS, Results, each_eight, results, values};
 use super::schedule::Tiles;
-use super::{boxes, decode, exchange, store_blocks};
-use crate::gemm::epilogue::blocks::BLOCK;
-use crate::gemm::epilogue::{self, affine, direct};
-use crate::pipeline::Cursor;
+use super::{boxes, exchange, store_blocks};
+use crate::gemm::epilogue::{self, COLUMNS, direct};
 use cuda_std::ptx::{grid, marker, tcgen05};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 
-/// Columns that a warp reads at a time, and where they are looked at one by one.
-const CHUNK: u32 = 32;
-const PART: u32 = epilogue::COLUMNS as u32;
+/// Columns that a warp reads at a time where it reads ahead.
+const CHUNK: usize = 32;
+const CHUNK_PARTS: u32 = (CHUNK / PART) as u32;
 /// Chunks of the columns that accumulators share where they overlap. With decoding warps,
 /// threads do not have the registers to hold them.
-const OVERLAP: usize = 3;
+const HELD: usize = 3;
 
 /// # Safety
 /// The four storing warps of each CTA; `tensor` is the allocation.
 #[inline(always)]
-pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u32>(
-    work: &Work<'_>,
-    control: &Control<STAGES, ACCUMULATORS>,
-    tensor: u32,
-) {
+pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
     let config = work.config;
     let accumulators = control.accumulators();
-    let mut cursor = Cursor::<ACCUMULATORS>::consumer();
+    let mut cursor = accumulators.consumer();
     let mut tiles = Tiles::new(work, control);
     let mut which = 0;
     let mut exchange = exchange::Exchange::new(control);
@@ -59,24 +53,19 @@ pub unsafe fn run<const CTA_GROUP: u32, const STAGES: u32, const ACCUMULATORS: u
                 tcgen05::tcgen05_fence_before_thread_sync();
                 warp::sync();
                 if warp::lane_id() == 0 {
-                    if CTA_GROUP == 1 {
+                    if config.cta_group == 1 {
                         accumulators.arrive_empty(&cursor);
                     } else {
                         arrive_at(accumulators.empty(cursor.stage), work.leader());
                     }
                 }
             };
-            if config.k_parts() > 1 {
-                exchange.run(work, d, &place, &mut boxes, give_back);
+            let order = Order::new(work, which);
+            let mut sinks = Sinks { exchange: &mut exchange, boxes: &mut boxes };
+            if config.accumulators_overlap() && config.activations.is_none() {
+                sinks.drain::<HELD>(work, d, &place, &order, give_back);
             } else {
-                let order = Order::new(config, which);
-                if work.params.copied == 0 {
-                    drain(work, d, &place, &order, give_back);
-                } else if config.accumulators_overlap() && config.activations.is_none() {
-                    boxes.drain::<OVERLAP>(work, d, &place, &order, give_back);
-                } else {
-                    boxes.drain::<1>(work, d, &place, &order, give_back);
-                }
+                sinks.drain::<0>(work, d, &place, &order, give_back);
             }
         }
         cursor.advance();
@@ -98,84 +87,143 @@ pub struct Place {
     pub matrix: u32,
 }
 
-/// The chunks of a tile in the order in which they are read: accumulators that overlap from
-/// where the other one begins or ends, so that they can be given back when those columns
-/// were read.
-pub struct Order {
-    /// Chunks of a tile.
-    pub chunks: u32,
+impl Place {
+    /// The tile's first row of `Y` as one of the result's.
+    #[inline(always)]
+    pub fn result_y(&self, work: &Work<'_>) -> u32 {
+        if work.gated() && work.params.swapped == 0 { self.y / 2 } else { self.y }
+    }
+}
+
+/// The parts of a tile that a CTA stores, in the order in which they are read: accumulators that
+/// overlap from where the other one begins or ends, so that they can be given back when those
+/// columns were read.
+struct Order {
+    /// First column of the first part.
+    first: u32,
+    /// How many parts.
+    parts: u32,
     /// How many of them are read before the accumulator is given back.
-    pub shared: u32,
-    /// The first one.
+    shared: u32,
+    /// The part that is read first.
     skip: u32,
 }
 
 impl Order {
     #[inline(always)]
-    pub fn new(config: &BlackwellConfig, which: u32) -> Self {
-        let chunks = config.columns / CHUNK;
+    fn new(work: &Work<'_>, which: u32) -> Self {
+        let config = work.config;
+        let columns = config.columns / config.k_parts();
+        let parts = columns / PART_COLUMNS;
         let shared = if config.accumulators_overlap() {
-            (config.columns - config.accumulator_step()) / CHUNK
+            (config.columns - config.accumulator_step()) / PART_COLUMNS
         } else {
-            chunks
+            parts
         };
         // The second accumulator begins where the first one's shared columns do.
-        let skip = if which == 0 { chunks - shared } else { 0 };
-        Self { chunks, shared, skip }
+        let skip = if which == 0 { parts - shared } else { 0 };
+        Self { first: work.split() * columns, parts, shared, skip }
     }
 
-    /// First column of the `i`-th chunk that is read.
+    /// First column of the `i`-th part that is read.
     #[inline(always)]
-    pub fn column(&self, i: u32) -> u32 {
-        let chunk = i + self.skip;
-        (if chunk >= self.chunks { chunk - self.chunks } else { chunk }) * CHUNK
+    fn column(&self, i: u32) -> u32 {
+        let part = i + self.skip;
+        self.first + (if part >= self.parts { part - self.parts } else { part }) * PART_COLUMNS
     }
 }
 
-/// Stores a tile from the threads' registers.
-///
-/// # Safety
-/// Whole warps; the sums at `d` are complete.
-#[inline(always)]
-unsafe fn drain(work: &Work<'_>, d: u32, place: &Place, order: &Order, give_back: impl Fn()) {
-    let blocks = epilogue::is_nvfp4(&work.params.epilogue.sink);
-    let mut i = 0;
-    while i < order.chunks {
-        let column = order.column(i);
-        let last = i + 1 == order.shared;
-        // SAFETY: the caller's; the branch is the same for all lanes.
-        unsafe {
-            if blocks {
-                let mut part = 0;
-                while part < CHUNK / BLOCK as u32 {
-                    let column = column + part * BLOCK as u32;
-                    let sums = tcgen05::tcgen05_ld_32x32b_x16(d + column).map(f32::from_bits);
-                    if last && part + 1 == CHUNK / BLOCK as u32 {
-                        give_back();
-                    }
-                    store_blocks::store(work, place, column, sums);
-                    warp::sync();
-                    part = marker::pin(part + 1);
+/// Where sums go.
+struct Sinks<'a> {
+    exchange: &'a mut exchange::Exchange,
+    boxes: &'a mut boxes::Boxes,
+}
+
+impl Sinks<'_> {
+    /// Stores what the CTA stores of a tile. One loop for all kinds of results, not unrolled: code
+    /// that runs once per tile should be small. With `HELD`, a thread reads the shared chunks of
+    /// accumulators that overlap first, so that the accumulator is given back before results wait
+    /// for boxes.
+    ///
+    /// # Safety
+    /// Whole warps; the sums at `d` are complete. `place` is of a tile of the problem, which comes
+    /// here once.
+    #[inline(always)]
+    unsafe fn drain<const HELD: usize>(
+        &mut self,
+        work: &Work<'_>,
+        d: u32,
+        place: &Place,
+        order: &Order,
+        give_back: impl Fn(),
+    ) {
+        let split = work.config.k_parts() > 1;
+        if split {
+            // SAFETY: the caller's.
+            unsafe { self.exchange.exchange(work, d) };
+        }
+        // SAFETY: the caller's.
+        let mut held: [[f32; CHUNK]; HELD] = core::array::from_fn(|i| unsafe {
+            let column = order.column(i as u32 * CHUNK_PARTS);
+            tcgen05::tcgen05_ld_32x32b_x32(d + column).map(f32::from_bits)
+        });
+        if HELD > 0 {
+            give_back();
+        }
+        let mut before = [0.0; COLUMNS];
+        let mut i = 0;
+        while i < order.parts {
+            let column = order.column(i);
+            let mut sums = [0.0; PART];
+            if i < HELD as u32 * CHUNK_PARTS {
+                let all = held.as_flattened_mut();
+                sums.copy_from_slice(&all[..PART]);
+                for j in PART..HELD * CHUNK {
+                    all[j - PART] = all[j];
                 }
             } else {
-                let mut part = 0;
-                while part < CHUNK / PART {
-                    let column = column + part * PART;
-                    let sums = tcgen05::tcgen05_ld_32x32b_x8(d + column).map(f32::from_bits);
-                    if last && part + 1 == CHUNK / PART {
-                        give_back();
-                    }
-                    store(work, place, column, sums);
-                    // Lanes without a row come first.
-                    warp::sync();
-                    // Not unrolled: code that runs once per tile should be small.
-                    part = marker::pin(part + 1);
+                // SAFETY: the caller's.
+                sums = unsafe { tcgen05::tcgen05_ld_32x32b_x16(d + column) }.map(f32::from_bits);
+            }
+            if HELD == 0 && i + 1 == order.shared {
+                give_back();
+            }
+            // SAFETY: the caller's; the branches are the same for all lanes.
+            unsafe {
+                if split {
+                    sums = self.exchange.add(work, column, sums);
                 }
+                let values = values(work, place, column, sums);
+                if let Some(results) = results(work, place, column, values, &mut before) {
+                    self.put(work, place, &results);
+                }
+                // Lanes without a row come first.
+                warp::sync();
+            }
+            i = marker::pin(i + 1);
+        }
+        if split {
+            // SAFETY: the lanes have met behind what each read.
+            unsafe { self.exchange.end(work) };
+        }
+    }
+
+    /// Stores each thread's results.
+    ///
+    /// # Safety
+    /// Whole warps; `place` and `results` are of a tile of the problem; each element is stored once.
+    #[inline(always)]
+    unsafe fn put(&mut self, work: &Work<'_>, place: &Place, results: &Results) {
+        // SAFETY: the caller's; the branches are the same for all lanes.
+        unsafe {
+            if epilogue::is_nvfp4(&work.params.epilogue.sink) {
+                store_blocks::store(work, place, results);
+            } else if work.params.copied != 0 {
+                self.boxes.put(work, place, results.column, results.results);
+            } else {
+                store(work, place, results);
             }
         }
-        // SAFETY: as above.
-        unsafe { warp::sync() };
-        i = marker::pin(i + 1);
     }
 }
 
@@ -187,30 +235,27 @@ pub fn own_row(place: &Place) -> u32 {
     marker::pin(place.x)
 }
 
-/// Applies the epilogue to the sums of columns `column ..` of a thread's row and stores
-/// what lies inside the result.
+/// Stores those of a thread's results that lie inside the result.
 ///
 /// # Safety
-/// `place` and `column` are of a tile of the problem; each element is stored once.
+/// `place` and `results` are of a tile of the problem; each element is stored once.
 #[inline(always)]
-pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [f32; PART as usize]) {
-    let (x, y) = (own_row(place), place.y + column);
-    if x >= work.x_rows() || y >= work.y_rows() {
+unsafe fn store(work: &Work<'_>, place: &Place, results: &Results) {
+    let (x, y) = (results.x, place.result_y(work) + results.column);
+    let result = work.result();
+    // A row of `X` is a row of the result, or swapped a column.
+    let swapped = work.params.swapped != 0;
+    let (rows, columns) = if swapped { (result.n, result.m) } else { (result.m, result.n) };
+    if x >= rows {
         return;
     }
-    let BlackwellParams { epilogue, problem, .. } = work.params;
-    let sink = &epilogue.sink;
-    let unit = decode::unit(work.config);
-    let exist = work.y_rows() - y;
-    // SAFETY: the row, and those of the columns that exist, are inside the result.
-    unsafe {
-        if work.params.swapped != 0 {
-            // A row of `X` is a column of the result.
-            let results = affine::column_results(epilogue, unit, [y, x], exist, sums);
-            direct::store_column(sink, problem, place.matrix, [y, x], exist, results);
-        } else {
-            let results = affine::row_results(epilogue, unit, [x, y], exist, sums);
-            direct::store_row(sink, problem, place.matrix, [x, y], exist, results);
-        }
-    }
+    let step = if swapped { result.n } else { 1 };
+    each_eight(results.results, |i, results| {
+        let y = y + i;
+        let at = if swapped { [y, x] } else { [x, y] };
+        let exist = columns.saturating_sub(y);
+        let sink = &work.params.epilogue.sink;
+        // SAFETY: the row, and those of the columns that exist, are inside the result.
+        unsafe { direct::store_line(sink, &result, place.matrix, at, step, exist, results) };
+    });
 }

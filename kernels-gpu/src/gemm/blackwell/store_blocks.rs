@@ -2,52 +2,38 @@
 //! result, whose blocks lie along the tile's columns. Swapped, it is a column of the result: sixteen
 //! lanes hold a block together, and exchange their elements first.
 
+use super::Work;
+use super::results::Results;
 use super::store::Place;
-use super::{Work, decode};
+use crate::gemm::epilogue::COLUMNS;
 use crate::gemm::epilogue::blocks::{self, BLOCK};
-use crate::gemm::epilogue::{COLUMNS, affine};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::blackwell::BlackwellParams;
 use fp4_formats::gemm::blackwell::config::{CTA_ROWS, STORE_WARPS};
 
-/// Applies the epilogue to the sums of columns `column..column + 16` of a thread's row,
-/// quantises what lies inside the result, and stores it.
+/// Quantises a thread's results, and stores what lies inside the result.
 ///
 /// # Safety
-/// Whole warps; `place` and `column`, a multiple of 16, are of a tile of the problem; each
-/// element is stored once; the result is NVFP4.
+/// Whole warps; `place` and `results` are of a tile of the problem, their column a multiple of 16;
+/// each element is stored once; the result is NVFP4.
 #[inline(always)]
-pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [f32; BLOCK]) {
-    let BlackwellParams { epilogue, problem, .. } = work.params;
-    let unit = decode::unit(work.config);
-    let (x, y) = (place.x, place.y + column);
+pub unsafe fn store(work: &Work<'_>, place: &Place, results: &Results) {
+    let (sink, problem) = (&work.params.epilogue.sink, work.result());
+    let &Results { x, column, results } = results;
+    let y = place.result_y(work) + column;
     // Both ways to a block's results meet before it is quantised, which is most of the code.
     let (results, [m, n]) = if work.params.swapped == 0 {
-        if x >= problem.m || y >= problem.n {
-            return;
-        }
-        let all = BLOCK as u32;
-        // SAFETY: row and columns exist, since N is a multiple of a block.
-        (unsafe { affine::row_results(epilogue, unit, [x, y], all, sums) }, [x, y])
+        (results, [x, y])
     } else {
-        if y >= problem.m {
-            return;
-        }
-        // Lanes past the last column repeat it, so that all 32 lanes take part in the shuffle.
-        let n = x.min(problem.n - 1);
         let lane = warp::lane_id() % BLOCK as u32;
-        // SAFETY: column `n` and the tokens below M exist; all lanes of the warp are here.
-        let row = unsafe {
-            let exist = problem.m - y;
-            warp::transpose(affine::column_results(epilogue, unit, [y, n], exist, sums))
-        };
-        (row, [y + lane, x - lane])
+        // SAFETY: all lanes of the warp are here. N is a multiple of a block, so lanes past the
+        // last column hold no element of a block that is stored.
+        (unsafe { warp::transpose(results) }, [y + lane, x - lane])
     };
     if m < problem.m && n < problem.n {
         let half = |first: usize| core::array::from_fn(|i| results[first + i]);
         let results = [half(0), half(COLUMNS)];
         // SAFETY: the block is inside the result.
-        unsafe { blocks::store(&epilogue.sink, problem, place.matrix, [m, n], results) };
+        unsafe { blocks::store(sink, &problem, place.matrix, [m, n], results) };
     }
 }
 
@@ -58,15 +44,17 @@ pub unsafe fn store(work: &Work<'_>, place: &Place, column: u32, sums: [f32; BLO
 /// As [`store`]; called once per tile, by any of the threads.
 #[inline(always)]
 pub unsafe fn pad(work: &Work<'_>, place: &Place, [first, count]: [u32; 2]) {
-    let BlackwellParams { epilogue, problem, .. } = work.params;
+    let (sink, problem) = (&work.params.epilogue.sink, work.result());
     let thread = thread::thread_idx_x();
+    // Of a gated product, half as many columns of the result.
+    let halved = u32::from(work.gated());
     let (x, y) = ((place.x - thread, CTA_ROWS), (place.y + first, count));
     let ((row, rows), (column, columns)) = if work.params.swapped != 0 { (y, x) } else { (x, y) };
     let last = problem.m - 1;
     if row <= last && last - row < rows {
-        let part = [column / BLOCK as u32, columns / BLOCK as u32];
+        let part = [column, columns].map(|columns| (columns >> halved) / BLOCK as u32);
         let threads = [thread, STORE_WARPS * warp::LANES];
         // SAFETY: the result is NVFP4, and these are the CTA's columns of blocks.
-        unsafe { blocks::pad_rows(&epilogue.sink, problem, place.matrix, part, threads) };
+        unsafe { blocks::pad_rows(sink, &problem, place.matrix, part, threads) };
     }
 }

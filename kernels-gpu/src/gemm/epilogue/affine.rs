@@ -2,9 +2,7 @@
 
 use cuda_std::ptx::{convert, memory};
 use fp4_formats::FloatType;
-use fp4_formats::gemm::{Affine, Epilogue};
-
-use super::combine::combine;
+use fp4_formats::gemm::Affine;
 
 /// What belongs to one column of the result.
 #[derive(Clone, Copy)]
@@ -34,10 +32,10 @@ pub fn scaled(sum: f32, unit: f32, row: f32) -> f32 {
     sum * unit * row
 }
 
-/// The result of a sum.
+/// The value of a sum.
 #[inline(always)]
-pub fn result(epilogue: &Epilogue, sum: f32, unit: f32, row: f32, column: Column) -> f32 {
-    combine(epilogue, column.apply(scaled(sum, unit, row)))
+pub fn value(sum: f32, unit: f32, row: f32, column: Column) -> f32 {
+    column.apply(scaled(sum, unit, row))
 }
 
 /// Whether columns have factors or a bias.
@@ -52,12 +50,22 @@ pub fn has_columns(affine: &Affine) -> bool {
 /// The row exists.
 #[inline(always)]
 pub unsafe fn row_factor(affine: &Affine, m: u32) -> f32 {
+    // SAFETY: the row exists.
+    affine.alpha * unsafe { token_factor(affine, m) }
+}
+
+/// Row `m`'s factor.
+///
+/// # Safety
+/// The row exists.
+#[inline(always)]
+pub unsafe fn token_factor(affine: &Affine, m: u32) -> f32 {
     if affine.row_factors == 0 {
-        return affine.alpha;
+        return 1.0;
     }
     let address = affine.row_factors + u64::from(m) * 4;
     // SAFETY: an element of the vector, since the row exists.
-    affine.alpha * f32::from_bits(unsafe { memory::ld_global_nc_b32(address) })
+    f32::from_bits(unsafe { memory::ld_global_nc_b32(address) })
 }
 
 /// Factor and bias of column `n`.
@@ -79,18 +87,53 @@ pub unsafe fn column(affine: &Affine, n: u32) -> Column {
     column
 }
 
-/// Factors and biases of the columns from `n` on.
+/// The values of the sums of columns `n..` in a row whose factor is `row`.
 ///
 /// # Safety
-/// All of them exist.
+/// The columns exist.
 #[inline(always)]
-pub unsafe fn columns<const N: usize>(affine: &Affine, n: u32) -> [Column; N] {
-    let mut columns = [Column::NONE; N];
-    for i in 0..N {
-        // SAFETY: the column exists.
-        columns[i] = unsafe { column(affine, n + i as u32) };
+pub unsafe fn values<const N: usize>(
+    affine: &Affine,
+    unit: f32,
+    row: f32,
+    n: u32,
+    sums: [f32; N],
+) -> [f32; N] {
+    // One vector after the other: both would take twice the registers. One branch for all columns
+    // on each vector and on the bias's type.
+    let mut values = sums.map(|sum| scaled(sum, unit, row));
+    // SAFETY: the vectors that there are have elements for the columns, which exist.
+    unsafe {
+        if affine.column_factors != 0 {
+            for i in 0..N {
+                let factor = column_factor(affine, n + i as u32);
+                values[i] = Column { factor, ..Column::NONE }.apply(values[i]);
+            }
+        }
+        if affine.bias == 0 {
+            return values;
+        }
+        let mut biases = [0.0; N];
+        if affine.bias_type == FloatType::F32 as u32 {
+            for i in 0..N {
+                biases[i] = wide_bias(affine, n + i as u32);
+            }
+        } else {
+            let mut halves = [0; N];
+            for i in 0..N {
+                halves[i] = half_bias(affine, n + i as u32);
+            }
+            biases = if affine.bias_type == FloatType::F16 as u32 {
+                halves.map(convert::cvt_f32_f16)
+            } else {
+                halves.map(widened_bf16)
+            };
+        }
+        for i in 0..N {
+            values[i] = Column { bias: biases[i], ..Column::NONE }.apply(values[i]);
+        }
     }
-    columns
+    values
 }
 
 /// Factor of column `n`.
@@ -112,84 +155,40 @@ unsafe fn bias(affine: &Affine, n: u32) -> f32 {
     // SAFETY: an element of the vector, which has elements of its type.
     unsafe {
         if affine.bias_type == FloatType::F32 as u32 {
-            f32::from_bits(memory::ld_global_nc_b32(affine.bias + u64::from(n) * 4))
+            wide_bias(affine, n)
         } else {
-            let half = memory::ld_global_nc_u16(affine.bias + u64::from(n) * 2);
+            let half = half_bias(affine, n);
             if affine.bias_type == FloatType::F16 as u32 {
                 convert::cvt_f32_f16(half)
             } else {
-                f32::from_bits(u32::from(half) << 16)
+                widened_bf16(half)
             }
         }
     }
 }
 
-/// The results of row `m`, columns `n..`, of which the first `exist` exist. `unit` is the value of
-/// a sum's 1.
+/// Element `n` of a bias in f32.
 ///
 /// # Safety
-/// The row exists, and so do these columns.
+/// As [`bias`].
 #[inline(always)]
-pub unsafe fn row_results<const N: usize>(
-    epilogue: &Epilogue,
-    unit: f32,
-    [m, n]: [u32; 2],
-    exist: u32,
-    sums: [f32; N],
-) -> [f32; N] {
-    let affine = &epilogue.affine;
-    // SAFETY: the row exists.
-    let row = unsafe { row_factor(affine, m) };
-    // One vector after the other: both would take twice the registers.
-    let mut values = sums.map(|sum| scaled(sum, unit, row));
-    if affine.column_factors != 0 {
-        for i in 0..N as u32 {
-            if i < exist {
-                // SAFETY: there are factors, and the column exists.
-                let factor = unsafe { column_factor(affine, n + i) };
-                values[i as usize] = Column { factor, ..Column::NONE }.apply(values[i as usize]);
-            }
-        }
-    }
-    if affine.bias != 0 {
-        for i in 0..N as u32 {
-            if i < exist {
-                // SAFETY: there is a bias, and the column exists.
-                let bias = unsafe { bias(affine, n + i) };
-                values[i as usize] = Column { bias, ..Column::NONE }.apply(values[i as usize]);
-            }
-        }
-    }
-    values.map(|value| combine(epilogue, value))
+unsafe fn wide_bias(affine: &Affine, n: u32) -> f32 {
+    // SAFETY: an element of the vector.
+    f32::from_bits(unsafe { memory::ld_global_nc_b32(affine.bias + u64::from(n) * 4) })
 }
 
-/// The results of column `n`, rows `m..`, of which the first `exist` exist.
+/// The bits of element `n` of a bias in f16 or bf16.
 ///
 /// # Safety
-/// The column exists, and so do these rows.
+/// As [`bias`].
 #[inline(always)]
-pub unsafe fn column_results<const N: usize>(
-    epilogue: &Epilogue,
-    unit: f32,
-    [m, n]: [u32; 2],
-    exist: u32,
-    sums: [f32; N],
-) -> [f32; N] {
-    let affine = &epilogue.affine;
-    // SAFETY: the column exists, as the caller says.
-    let column = unsafe { column(affine, n) };
-    let mut rows = [affine.alpha; N];
-    if affine.row_factors != 0 {
-        for i in 0..N as u32 {
-            if i < exist {
-                // SAFETY: the row exists.
-                rows[i as usize] = unsafe { row_factor(affine, m + i) };
-            }
-        }
-    }
-    let mut results = [0.0; N];
-    for i in 0..N {
-        results[i] = result(epilogue, sums[i], unit, rows[i], column);
-    }
-    results
+unsafe fn half_bias(affine: &Affine, n: u32) -> u16 {
+    // SAFETY: an element of the vector.
+    unsafe { memory::ld_global_nc_u16(affine.bias + u64::from(n) * 2) }
+}
+
+/// The value of a bf16.
+#[inline(always)]
+fn widened_bf16(half: u16) -> f32 {
+    f32::from_bits(u32::from(half) << 16)
 }

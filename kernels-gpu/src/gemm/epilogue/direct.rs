@@ -5,7 +5,7 @@ use cuda_std::ptx::{convert, memory};
 use fp4_formats::FloatType;
 use fp4_formats::gemm::{Problem, Sink};
 
-use super::{COLUMNS, element, element_bytes};
+use super::{COLUMNS, element, element_bytes, is_wide};
 
 /// Bytes of the widest store.
 const STORE: u64 = 16;
@@ -23,15 +23,10 @@ impl Bits {
     /// Rounds `results` to the type of the result.
     #[inline(always)]
     pub fn of(sink: &Sink, results: [f32; COLUMNS]) -> Self {
-        if sink.out_type == FloatType::F32 as u32 {
+        if is_wide(sink) {
             return Self::Single(results.map(f32::to_bits));
         }
-        let pair = |i: usize| (results[2 * i + 1], results[2 * i]);
-        Self::Half(if sink.out_type == FloatType::Bf16 as u32 {
-            core::array::from_fn(|i| convert::cvt_rn_bf16x2_f32(pair(i).0, pair(i).1))
-        } else {
-            core::array::from_fn(|i| convert::cvt_rn_f16x2_f32(pair(i).0, pair(i).1))
-        })
+        Self::Half(halves(sink, results))
     }
 
     /// Bytes of an element.
@@ -87,83 +82,99 @@ impl Bits {
     }
 }
 
+/// Eight results in f16 or bf16, the first one lowest.
+#[inline(always)]
+fn halves(sink: &Sink, results: [f32; COLUMNS]) -> [u32; COLUMNS / 2] {
+    let pair = |i: usize| (results[2 * i + 1], results[2 * i]);
+    if sink.out_type == FloatType::Bf16 as u32 {
+        core::array::from_fn(|i| convert::cvt_rn_bf16x2_f32(pair(i).0, pair(i).1))
+    } else {
+        core::array::from_fn(|i| convert::cvt_rn_f16x2_f32(pair(i).0, pair(i).1))
+    }
+}
+
 /// Whether eight elements of every row start at a multiple of 16 bytes, at columns that are a
 /// multiple of 8.
 #[inline(always)]
-pub fn rows_aligned(sink: &Sink, problem: &Problem) -> bool {
-    let strides = u64::from(problem.n) | sink.out_stride;
+pub fn rows_aligned(sink: &Sink, sizes: &Problem) -> bool {
+    let strides = u64::from(sizes.n) | sink.out_stride;
     (sink.out | (strides * element_bytes(sink))).is_multiple_of(STORE)
 }
 
-/// Stores the results of row `m`, columns `n..`, of which the first `exist` exist.
+/// Stores eight results, of which the first `exist` exist: element `place` and those `step`
+/// elements apart, along a row or down a column. Down columns, lanes with neighbouring ones store
+/// neighbouring elements. `sizes` are the result's, here and below.
 ///
 /// # Safety
 /// They are inside matrix `matrix` of the result.
 #[inline(always)]
-pub unsafe fn store_row(
+pub unsafe fn store_line(
     sink: &Sink,
-    problem: &Problem,
+    sizes: &Problem,
     matrix: u32,
     place: [u32; 2],
+    step: u32,
     exist: u32,
     results: [f32; COLUMNS],
 ) {
-    let element = element(sink, problem.n, matrix, place);
+    let element = element(sink, sizes.n, matrix, place);
     let bits = Bits::of(sink, results);
     let aligned = (sink.out + element * bits.bytes()).is_multiple_of(STORE);
     // SAFETY: those that exist are inside the result.
     unsafe {
-        if exist >= COLUMNS as u32 && aligned {
+        if step == 1 && exist >= COLUMNS as u32 && aligned {
             bits.store(sink.out, element);
         } else {
-            bits.store_each(sink.out, element, 1, exist);
+            bits.store_each(sink.out, element, step.into(), exist);
         }
     }
 }
 
-/// [`store_row`] where all exist and [`rows_aligned`] holds; `n` is a multiple of 8.
-///
-/// # Safety
-/// As [`store_row`].
-#[inline(always)]
-pub unsafe fn store_aligned_row<const N: usize>(
-    sink: &Sink,
-    problem: &Problem,
-    matrix: u32,
-    place: [u32; 2],
-    results: [f32; N],
-) {
-    const { assert!(N.is_multiple_of(COLUMNS)) };
-    let element = element(sink, problem.n, matrix, place);
-    let (parts, _) = results.as_chunks();
-    for i in 0..N / COLUMNS {
-        // SAFETY: all exist, at multiples of 16 bytes.
-        unsafe { Bits::of(sink, parts[i]).store(sink.out, element + (i * COLUMNS) as u64) };
-    }
-}
-
-/// Stores the results of column `n`, rows `m..`, of which the first `exist` exist. Lanes with
-/// neighbouring columns store neighbouring elements.
+/// Stores the eight results of row `m` from column `n` on, where all exist and [`rows_aligned`]
+/// holds; `n` is a multiple of 8.
 ///
 /// # Safety
 /// They are inside matrix `matrix` of the result.
 #[inline(always)]
-pub unsafe fn store_column<const N: usize>(
+pub unsafe fn store_aligned_row(
     sink: &Sink,
-    problem: &Problem,
+    sizes: &Problem,
     matrix: u32,
     place: [u32; 2],
-    exist: u32,
-    results: [f32; N],
+    results: [f32; COLUMNS],
 ) {
-    const { assert!(N.is_multiple_of(COLUMNS)) };
-    let step = u64::from(problem.n);
-    let mut element = element(sink, problem.n, matrix, place);
-    let (parts, _) = results.as_chunks();
-    for i in 0..N / COLUMNS {
-        let exist = exist.saturating_sub((i * COLUMNS) as u32);
-        // SAFETY: those that exist are inside the result.
-        unsafe { Bits::of(sink, parts[i]).store_each(sink.out, element, step, exist) };
-        element += step * COLUMNS as u64;
+    let element = element(sink, sizes.n, matrix, place);
+    // Not by way of `Bits`, which would keep registers for both kinds.
+    // SAFETY: all exist, at multiples of 16 bytes.
+    unsafe {
+        if is_wide(sink) {
+            Bits::Single(results.map(f32::to_bits)).store(sink.out, element);
+        } else {
+            Bits::Half(halves(sink, results)).store(sink.out, element);
+        }
+    }
+}
+
+/// Stores the result of row `m`, column `n`.
+///
+/// # Safety
+/// It is inside matrix `matrix` of the result.
+#[inline(always)]
+pub unsafe fn store_element(
+    sink: &Sink,
+    sizes: &Problem,
+    matrix: u32,
+    place: [u32; 2],
+    result: f32,
+) {
+    let address = sink.out + element(sink, sizes.n, matrix, place) * element_bytes(sink);
+    // SAFETY: the element is inside the result.
+    unsafe {
+        if is_wide(sink) {
+            memory::st_global_b32(address, result.to_bits());
+        } else {
+            let [half, ..] = halves(sink, [result, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+            memory::st_global_b16(address, half as u16);
+        }
     }
 }

@@ -7,15 +7,14 @@
 //! | file | step |
 //! |---|---|
 //! | [`affine`] | factors and bias; the only place that computes the formula |
-//! | [`combine`] | sums to results: the identity |
+//! | [`combine`] | values to results: activations, and pairs of values that make one result |
 //! | [`direct`] | sink: threads convert and store floats |
 //! | [`blocks`] | sink: threads quantise blocks of 16 columns to NVFP4 and store codes and scales |
 //!
 //! sm_100a has one more sink for floats, boxes of results that the copy engine stores; it converts
 //! by [`direct::Bits`], too, which is the only place that looks at the type of a float result.
 //!
-//! A thread holds neighbouring sums of one token ([`affine::row_results`]) or of one column
-//! ([`affine::column_results`]).
+//! A thread holds neighbouring sums of one token or of one column.
 
 pub mod affine;
 pub mod blocks;

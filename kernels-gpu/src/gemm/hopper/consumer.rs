@@ -60,13 +60,13 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
     #[inline(always)]
-    pub unsafe fn multiply<const STAGES: u32>(
+    pub unsafe fn multiply(
         &mut self,
         config: &HopperConfig,
         count: u32,
         memory: Memory,
-        ring: Ring<STAGES>,
-        cursor: &mut Cursor<STAGES>,
+        ring: Ring,
+        cursor: &mut Cursor,
     ) {
         let mut last = *cursor;
         let mut step = 0;

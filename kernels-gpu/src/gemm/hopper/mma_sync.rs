@@ -33,13 +33,13 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
     /// # Safety
     /// As [`multiply`](Self::multiply).
     #[inline(always)]
-    pub unsafe fn multiply_mma_sync<const STAGES: u32>(
+    pub unsafe fn multiply_mma_sync(
         &mut self,
         config: &HopperConfig,
         count: u32,
         memory: Memory,
-        ring: Ring<STAGES>,
-        cursor: &mut Cursor<STAGES>,
+        ring: Ring,
+        cursor: &mut Cursor,
     ) {
         // Products of even and odd number add to separate sums: a product takes longer than
         // decoding the operands of the next.

@@ -22,7 +22,7 @@
 //! # Roles
 //! | warps | role |
 //! |---|---|
-//! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`]) |
+//! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
 //! | 8..12 | producer ([`producer`]): one thread initialises the barriers and copies weights and activations; the others only release registers |
 //!
 //! # Shared memory
@@ -75,6 +75,7 @@ mod multicast;
 mod producer;
 mod split_k;
 mod store;
+mod store_any;
 mod tile;
 
 use consumer::Consumer;
@@ -90,40 +91,39 @@ use fp4_formats::gemm::hopper::params::HopperParams;
 use split_k::Part;
 use tile::{Memory, Tile};
 
-use crate::gemm::epilogue::COLUMNS;
-use crate::pipeline::{Cursor, Ring};
+use crate::pipeline::Ring;
 
 /// A kernel: its configuration, and how it decodes weights.
 trait Kernel {
     const CONFIG: HopperConfig;
     type Weights: Weights;
+
+    /// Takes the consumers' registers, [`HopperConfig::consumer_registers`].
+    ///
+    /// # Safety
+    /// A whole consumer warpgroup; the producer's releases the registers.
+    unsafe fn take_registers();
 }
 
-/// The kernel body of `K`; the rest are numbers of its configuration that types need.
+/// The kernel body of `K`. A thread has `BLOCKS` arrays of `SUMS` sums: the configuration knows both,
+/// but types cannot ask it.
 ///
 /// # Safety
 /// As the module's contract; launched with the configuration's threads and shared memory.
 #[inline(always)]
-unsafe fn gemm<
-    K: Kernel<Weights: Product<SUMS>>,
-    const SUMS: usize,
-    const BLOCKS: usize,
-    const STAGES: u32,
-    const REGISTERS: u32,
->(
+unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCKS: usize>(
     p: &HopperParams,
 ) {
     let config: &HopperConfig = const {
         let config = &K::CONFIG;
         assert!(config.thread_sums() == SUMS && config.row_blocks() as usize == BLOCKS);
-        assert!(config.stages() == STAGES && config.consumer_registers() == REGISTERS);
         assert!(config.multicast <= 2);
         assert!(config.scheme.format as u32 == K::Weights::SCHEME.format as u32);
         assert!(config.scheme.operand as u32 == K::Weights::SCHEME.operand as u32);
         config
     };
     let memory = Memory { base: shared::dynamic::<1024>() };
-    let ring = Ring::<STAGES>::at(memory.base + config.barriers_offset());
+    let ring = Ring::at(memory.base + config.barriers_offset(), config.stages());
     let sums_stored = memory.base + config.sums_stored_offset();
     let map = marker::kernel_parameter::<0, 64>();
     let thread = thread::thread_idx_x();
@@ -173,9 +173,9 @@ unsafe fn gemm<
         return;
     }
     // SAFETY: two whole warpgroups; the producer's warpgroup releases the registers they take.
-    unsafe { registers::setmaxnreg_inc::<REGISTERS>() };
+    unsafe { K::take_registers() };
     // SAFETY: the consumers, converged; the barriers are initialised.
-    unsafe { consume::<K, SUMS, BLOCKS, STAGES>(config, p, memory, ring, sums_stored) };
+    unsafe { consume::<K, SUMS, BLOCKS>(config, p, memory, ring, sums_stored) };
 }
 
 /// The consumers' work: one item of the CTA's run after the other, the last one first.
@@ -183,19 +183,14 @@ unsafe fn gemm<
 /// # Safety
 /// All consumers, converged; the barriers are initialised and known to them.
 #[inline(always)]
-unsafe fn consume<
-    K: Kernel<Weights: Product<SUMS>>,
-    const SUMS: usize,
-    const BLOCKS: usize,
-    const STAGES: u32,
->(
+unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCKS: usize>(
     config: &HopperConfig,
     p: &HopperParams,
     memory: Memory,
-    ring: Ring<STAGES>,
+    ring: Ring,
     sums_stored: u32,
 ) {
-    let mut cursor = Cursor::consumer();
+    let mut cursor = ring.consumer();
     // Only the run's end stays live across the main loop; the rest is recomputed, to save
     // registers.
     let this_run = || multicast::run_of(config, marker::pin(thread::block_idx_x()));
@@ -225,7 +220,7 @@ unsafe fn consume<
                 consumer.put_sums(config, memory);
                 split_k::exchange(config, &part, memory, received);
                 store::store_tile::<K::Weights>(config, p, &tile, &part, memory);
-                split_k::finish(config, p.problem.n.is_multiple_of(COLUMNS as u32));
+                split_k::finish(config);
             }
             return;
         }
@@ -317,6 +312,13 @@ macro_rules! entries {
             impl Kernel for kernels::$name {
                 const CONFIG: HopperConfig = named::$name;
                 type Weights = decoder!($scheme);
+
+                #[inline(always)]
+                unsafe fn take_registers() {
+                    const REGISTERS: u32 = named::$name.consumer_registers();
+                    // SAFETY: whole warpgroups, for whom the registers are released.
+                    unsafe { registers::setmaxnreg_inc::<REGISTERS>() };
+                }
             }
 
             #[doc = concat!("The GEMM of the configuration `", stringify!($name), "`.")]
@@ -331,8 +333,6 @@ macro_rules! entries {
                         kernels::$name,
                         { named::$name.thread_sums() },
                         { named::$name.row_blocks() as usize },
-                        { named::$name.stages() },
-                        { named::$name.consumer_registers() },
                     >(&params)
                 }
             }

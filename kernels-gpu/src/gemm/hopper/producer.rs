@@ -9,7 +9,7 @@ use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
 
 use super::multicast;
 use super::tile::{Memory, Tile};
-use crate::pipeline::{Cursor, Ring};
+use crate::pipeline::Ring;
 
 /// Chunks of 128 rows of weights, along K.
 #[inline(always)]
@@ -150,22 +150,22 @@ pub struct Begun {
 /// One thread of the CTA; `map` is the address of the tensor map in `p`; the barriers are
 /// initialised and known to this thread and to copies.
 #[inline(always)]
-pub unsafe fn begin<const STAGES: u32>(
+pub unsafe fn begin(
     config: &HopperConfig,
     p: &HopperParams,
     map: u64,
     memory: Memory,
-    ring: Ring<STAGES>,
+    ring: Ring,
 ) -> Begun {
     let item = p.schedule.run(this_run(config)).take(&p.schedule);
     let tile = Tile::of(config, p, item.tile);
     let copies = Copies::new(config, p, map, memory);
     let mut chunk = copies.chunk(&tile, item.first);
-    let early = item.count().min(STAGES);
+    let early = item.count().min(config.stages());
     for stage in 0..early {
         // SAFETY: all stages are empty at first.
         unsafe {
-            ring.expect_bytes(&Cursor { stage, parity: 0 }, config.stage_bytes());
+            ring.expect_bytes(stage, config.stage_bytes());
             copies.weights(&tile, chunk, stage, ring.full(stage));
         }
         chunk += u64::from(config.scheme.chunk_bytes());
@@ -178,22 +178,22 @@ pub unsafe fn begin<const STAGES: u32>(
 /// # Safety
 /// Called by the thread that called [`begin`].
 #[inline(always)]
-pub unsafe fn produce<const STAGES: u32>(
+pub unsafe fn produce(
     config: &HopperConfig,
     p: &HopperParams,
     map: u64,
     memory: Memory,
-    ring: Ring<STAGES>,
+    ring: Ring,
     sums_stored: u32,
     begun: Begun,
 ) {
     let Begun { mut item, mut tile, mut chunk } = begun;
     let copies = Copies::new(config, p, map, memory);
     // Steps whose weights are in flight.
-    let mut early = item.count().min(STAGES);
+    let mut early = item.count().min(config.stages());
     let chunk_bytes = u64::from(config.scheme.chunk_bytes());
     let mut step = item.first;
-    let mut cursor = Cursor::producer();
+    let mut cursor = ring.producer();
     // SAFETY: all stages are empty at first, and later when the wait for `empty` returns, in all
     // CTAs of the multicast. Their sums are stored when the wait for `sums_stored` returns.
     unsafe {
@@ -206,7 +206,7 @@ pub unsafe fn produce<const STAGES: u32>(
                     early -= 1;
                 } else {
                     ring.wait_empty(&cursor);
-                    ring.expect_bytes(&cursor, config.stage_bytes());
+                    ring.expect_bytes(cursor.stage, config.stage_bytes());
                     copies.weights(&tile, chunk, cursor.stage, full);
                     chunk += chunk_bytes;
                 }

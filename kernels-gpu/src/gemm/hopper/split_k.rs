@@ -136,21 +136,18 @@ pub unsafe fn exchange(config: &HopperConfig, part: &Part, memory: Memory, recei
 }
 
 /// Waits until the other CTAs have received or loaded this CTA's sums: then it may end.
-/// `used` says that this thread has used all that it loaded, so that its loads have returned.
 ///
 /// # Safety
-/// As [`release_stages`], after [`exchange`].
+/// As [`release_stages`], after [`exchange`]. This thread has used all that it loaded, so that its
+/// loads have returned.
 #[inline(always)]
-pub unsafe fn finish(config: &HopperConfig, used: bool) {
+pub unsafe fn finish(config: &HopperConfig) {
     // SAFETY: all consumers of the cluster are here.
     unsafe {
         if config.loads_remote() {
-            // The others may end before this CTA's results are in memory.
-            if used {
-                cluster::barrier_cluster_arrive_relaxed_aligned();
-            } else {
-                cluster::barrier_cluster_arrive_release_aligned();
-            }
+            // Loads have returned: the arrival alone orders them. The others may end before this
+            // CTA's results are in memory.
+            cluster::barrier_cluster_arrive_relaxed_aligned();
         }
         cluster::barrier_cluster_wait_acquire_aligned();
     }

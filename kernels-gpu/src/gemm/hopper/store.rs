@@ -3,27 +3,36 @@
 //! Of a split-K cluster, each CTA stores some of the tokens and adds the sums of all CTAs for them,
 //! in the order of their ranks.
 //!
-//! Where rows of the result are aligned, a thread stores the same eight columns of every so
-//! many tokens. It loads their factors and bias once, and has the sums of several tokens in flight.
-//! Elsewhere each piece of eight columns is stored by itself. Of a result in NVFP4 a thread stores
-//! whole blocks.
+//! | results | a thread stores |
+//! |---|---|
+//! | floats in aligned rows, with neither column factors nor a bias nor an activation | eight columns of every so many tokens, the sums of several tokens in flight |
+//! | other floats in aligned rows, NVFP4 | eight columns, or a block, of every so many tokens ([`store_any`](super::store_any)) |
+//! | floats in other rows | one column of every so many tokens |
+//!
+//! Of a gated product, a thread has eight sums of the gate and the eight of `up` behind them, or one
+//! of each. It goes through the affine step for one and then the other, in the same code.
+//!
+//! Lanes store side by side.
 
 use cuda_std::ptx::{marker, memory as words, remote};
 use cuda_std::thread;
+use fp4_formats::gemm::combine::GATE_ROWS;
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
+use fp4_formats::gemm::{Epilogue, Problem};
 
 use super::decode::Weights;
 use super::split_k::Part;
 use super::tile::{Memory, Tile};
 use crate::gemm::epilogue::affine::{self, Column};
-use crate::gemm::epilogue::combine::combine;
-use crate::gemm::epilogue::{self, COLUMNS, blocks, direct};
+use crate::gemm::epilogue::combine::{affine_of, combine};
+use crate::gemm::epilogue::{self, COLUMNS, direct};
 
-/// Stores the CTA's part of the results of the tile whose sums are in shared memory.
+/// Stores the CTA's part of the results of the tile whose sums are in shared memory. A thread uses
+/// all sums that it loads from other CTAs, so that its loads have returned afterwards.
 ///
 /// # Safety
-/// All consumers call this; the sums are visible to them.
+/// All consumers call this, warp by warp converged; the sums are visible to them.
 #[inline(always)]
 pub unsafe fn store_tile<W: Weights>(
     config: &HopperConfig,
@@ -32,160 +41,119 @@ pub unsafe fn store_tile<W: Weights>(
     part: &Part,
     memory: Memory,
 ) {
-    if epilogue::is_nvfp4(&p.epilogue.sink) {
-        // SAFETY: all consumers are here, and the sums are visible to them.
-        unsafe { store_blocks::<W>(config, p, tile, part, memory) };
-        return;
-    }
-    let pieces = config.rows / COLUMNS as u32;
-    // Two CTAs per SM with 64 tokens each have no register left during the main loop: what follows
-    // from the thread's index is computed behind it.
-    let thread = if config.min_blocks > 1 && config.tokens > 32 {
-        marker::pin(thread::thread_idx_x())
-    } else {
-        thread::thread_idx_x()
-    };
-    let column = thread % pieces * COLUMNS as u32;
-    let n = tile.row_tile * config.rows + column;
-    if n >= p.problem.n {
-        return;
-    }
-    let (first, end) = part.range(part.rank);
-    let first = first + thread / pieces;
+    let sink = &p.epilogue.sink;
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
-    let swapped = !(thread ^ thread >> 2).is_multiple_of(2);
-    let step = CONSUMER_THREADS / pieces;
-    let piece = Piece { config, p, tile, part, memory, unit, column, n, first, step, end, swapped };
-    // SAFETY: the columns from `n` on exist as far as the matrix reaches.
-    unsafe {
-        if !(p.problem.n.is_multiple_of(COLUMNS as u32)
-            && direct::rows_aligned(&p.epilogue.sink, &p.problem))
-        {
-            piece.store_ragged();
-        } else if affine::has_columns(&p.epilogue.affine) {
-            // Eight factors and eight biases take the registers of a batch.
-            piece.store::<true, 1, 1>();
-        } else if config.loads_remote() {
-            // A thread stores one or two tokens, whose sums are in up to eight CTAs.
-            piece.store::<false, 1, 4>();
-        } else if config.min_blocks > 1 {
-            piece.store::<false, 2, 1>();
-        } else {
-            piece.store::<false, 4, 1>();
-        }
-    }
-}
-
-/// [`store_tile`] of a result in NVFP4.
-///
-/// # Safety
-/// As [`store_tile`].
-#[inline(always)]
-unsafe fn store_blocks<W: Weights>(
-    config: &HopperConfig,
-    p: &HopperParams,
-    tile: &Tile,
-    part: &Part,
-    memory: Memory,
-) {
-    const BLOCK: u32 = blocks::BLOCK as u32;
-    let (affine, sink) = (&p.epilogue.affine, &p.epilogue.sink);
-    let problem = &p.problem;
     // Pinned, so that what follows from it takes no register during the main loop.
     let thread = marker::pin(thread::thread_idx_x());
-    let count = config.rows / BLOCK;
-    if tile.token + part.tokens == problem.m {
-        let columns = [tile.row_tile * count, count];
-        let threads = [part.rank * CONSUMER_THREADS + thread, part.ctas() * CONSUMER_THREADS];
-        // SAFETY: the result is NVFP4, and these are its columns of blocks.
-        unsafe { blocks::pad_rows(sink, problem, tile.matrix, columns, threads) };
-    }
-    let column = thread % count * BLOCK;
-    if tile.row_tile * config.rows + column >= problem.n {
-        return;
-    }
-    let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
-    let has_columns = affine::has_columns(affine);
-    let (first, end) = part.range(part.rank);
-    let mut token = first + thread / count;
-    // Pinned, so that the loop is not unrolled: it would run out of registers.
-    let step = marker::pin(CONSUMER_THREADS / count);
-    while token < end {
-        let n = marker::pin(tile.row_tile * config.rows + column);
-        let m = tile.token + token;
-        // SAFETY: the token's sums and its factor; all columns of the block exist.
-        unsafe {
-            let mut results = [[0.0; COLUMNS]; 2];
-            for rank in 0..part.ctas() {
-                let at = part.sums(config, memory, rank, token);
-                let remote = config.loads_remote() && part.ctas() > 1;
-                add_block(at + column * size_of::<f32>() as u32, remote, &mut results);
-            }
-            let row = affine::row_factor(affine, m);
-            for half in 0..2 {
-                for j in 0..COLUMNS {
-                    results[half][j] = affine::scaled(results[half][j], unit, row);
+    let result = Problem { n: sink.columns, ..p.problem };
+    let store = Store { config, p, result: &result, tile, part, memory, unit, thread };
+    let aligned = result.n.is_multiple_of(COLUMNS as u32);
+    let is_nvfp4 = epilogue::is_nvfp4(sink);
+    // SAFETY: all consumers are here, and the sums are visible to them.
+    unsafe {
+        if is_nvfp4 || aligned && direct::rows_aligned(sink, &result) {
+            if is_nvfp4 || !is_plain(&p.epilogue) {
+                if config.loads_remote() {
+                    store.store_halves();
+                } else {
+                    store.store_blocks();
                 }
-                if has_columns {
-                    for j in 0..COLUMNS {
-                        let n = n + (half * COLUMNS + j) as u32;
-                        results[half][j] = affine::column(affine, n).apply(results[half][j]);
-                    }
-                }
-                results[half] = results[half].map(|value| combine(&p.epilogue, value));
+            } else if config.loads_remote() {
+                // A thread stores one or two tokens, whose sums are in up to eight CTAs. In a batch
+                // of several it would load some that it does not use.
+                store.store_floats::<1, 4>();
+            } else if config.min_blocks > 1 {
+                store.store_floats::<2, 1>();
+            } else {
+                store.store_floats::<4, 1>();
             }
-            blocks::store(sink, problem, tile.matrix, [m, n], results);
+        } else if config.loads_remote() {
+            store.store_columns::<1>();
+        } else {
+            store.store_columns::<2>();
         }
-        token += step;
     }
 }
 
-/// Adds the sums of a block at a shared address, of the cluster's window if `remote`.
-///
-/// # Safety
-/// They are there; a multiple of 16.
+/// Whether a result is a sum times alpha and a row factor.
 #[inline(always)]
-unsafe fn add_block(at: u32, remote: bool, sums: &mut [[f32; COLUMNS]; 2]) {
-    for i in 0..blocks::BLOCK / 4 {
-        let at = at + 16 * i as u32;
-        // SAFETY: the sums are there, at a multiple of 16.
-        let word = unsafe {
-            if remote { remote::ld_shared_cluster_v4_b32(at) } else { words::ld_shared_v4_b32(at) }
-        };
-        for j in 0..4 {
-            sums[i / 2][i % 2 * 4 + j] += f32::from_bits(word[j]);
-        }
-    }
+pub(super) fn is_plain(epilogue: &Epilogue) -> bool {
+    epilogue.combine.is_none() && !affine::has_columns(&epilogue.affine)
 }
 
-/// Eight columns of the tokens `first`, `first + step`, ... below `end` of a tile.
-struct Piece<'a> {
-    config: &'a HopperConfig,
-    p: &'a HopperParams,
-    tile: &'a Tile,
-    part: &'a Part,
-    memory: Memory,
-    unit: f32,
-    /// First column, in the tile and in the matrix.
-    column: u32,
-    n: u32,
-    first: u32,
-    step: u32,
-    end: u32,
+/// What a thread needs to store its part of a tile.
+#[derive(Clone, Copy)]
+pub(super) struct Store<'a> {
+    pub config: &'a HopperConfig,
+    pub p: &'a HopperParams,
+    /// Sizes of the result.
+    pub result: &'a Problem,
+    pub tile: &'a Tile,
+    pub part: &'a Part,
+    pub memory: Memory,
+    /// Value of a sum's 1.
+    pub unit: f32,
+    pub thread: u32,
+}
+
+/// Some columns of every `step`th token of a tile, from the `ahead`th on.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    /// First of the sums of a token, in the tile.
+    pub column: u32,
+    /// First column of the result.
+    pub n: u32,
+    pub ahead: u32,
+    pub step: u32,
     /// Whether the thread loads the second half of eight sums first, so that the eight threads
     /// that load at the same time have no bank conflict.
-    swapped: bool,
+    pub swapped: bool,
 }
 
-impl Piece<'_> {
+impl Store<'_> {
+    /// Where `2^log2` neighbouring threads store a token: the thread's first token, behind the first
+    /// that the CTA stores, and the distance of its tokens.
+    #[inline(always)]
+    fn tokens(&self, log2: u32) -> (u32, u32) {
+        (self.thread >> log2, CONSUMER_THREADS >> log2)
+    }
+
+    /// 1 where two sums make a result.
+    #[inline(always)]
+    pub(super) fn gated(&self) -> u32 {
+        self.p.epilogue.combine.gated
+    }
+
+    /// The thread's piece of rows of eight results each, or `1 << eights_log2` times eight. `gated` is
+    /// [`Self::gated`], or 0 where that is known.
+    #[inline(always)]
+    pub(super) fn piece(&self, gated: u32, eights_log2: u32) -> Piece {
+        let columns_log2 = const { (COLUMNS as u32).ilog2() } + eights_log2;
+        let log2 = self.config.rows.ilog2() - columns_log2 - gated;
+        let index = self.thread & ((1 << log2) - 1);
+        let column = index << columns_log2 << gated;
+        let n = ((self.tile.row_tile * self.config.rows) >> gated) + (index << columns_log2);
+        let (ahead, step) = self.tokens(log2);
+        let swapped = !(self.thread ^ self.thread >> 2).is_multiple_of(2);
+        Piece { column, n, ahead, step, swapped }
+    }
+
+    /// Whether sums are loaded from the cluster's shared memory.
+    #[inline(always)]
+    fn is_remote(&self) -> bool {
+        self.config.loads_remote() && self.part.ctas() > 1
+    }
+
     /// Adds all CTAs' sums of each of some tokens, in the order of their ranks; `RANKS` CTAs' are
     /// in flight at a time.
     ///
     /// # Safety
     /// They are there.
     #[inline(always)]
-    unsafe fn sums<const BATCH: usize, const RANKS: usize>(
+    pub(super) unsafe fn sums<const BATCH: usize, const RANKS: usize>(
         &self,
+        piece: &Piece,
+        columns: [u32; BATCH],
         tokens: [u32; BATCH],
     ) -> [[f32; COLUMNS]; BATCH] {
         let mut sums = [[0.0; COLUMNS]; BATCH];
@@ -195,8 +163,9 @@ impl Piece<'_> {
             for r in 0..RANKS {
                 if rank + (r as u32) < self.part.ctas() {
                     for i in 0..BATCH {
+                        let rank = rank + r as u32;
                         // SAFETY: the sums are there.
-                        parts[r][i] = unsafe { self.load(rank + r as u32, tokens[i]) };
+                        parts[r][i] = unsafe { self.load(piece, rank, columns[i], tokens[i]) };
                     }
                 }
             }
@@ -214,19 +183,19 @@ impl Piece<'_> {
         sums
     }
 
-    /// CTA `rank`'s sums of a token.
+    /// CTA `rank`'s sums of a token, from a column of the tile on.
     ///
     /// # Safety
     /// They are there.
     #[inline(always)]
-    unsafe fn load(&self, rank: u32, token: u32) -> [f32; COLUMNS] {
+    unsafe fn load(&self, piece: &Piece, rank: u32, column: u32, token: u32) -> [f32; COLUMNS] {
         let at = self.part.sums(self.config, self.memory, rank, token)
-            + self.column * size_of::<f32>() as u32;
-        let (before, after) = if self.swapped { (16, 0) } else { (0, 16) };
+            + column * size_of::<f32>() as u32;
+        let (before, after) = if piece.swapped { (16, 0) } else { (0, 16) };
         let load = |at: u32| {
             // SAFETY: the sums are there, at a multiple of 16 bytes.
             unsafe {
-                if self.config.loads_remote() && self.part.ctas() > 1 {
+                if self.is_remote() {
                     remote::ld_shared_cluster_v4_b32(at)
                 } else {
                     words::ld_shared_v4_b32(at)
@@ -235,75 +204,139 @@ impl Piece<'_> {
         };
         let (one, other) = (load(at + before), load(at + after));
         core::array::from_fn(|j| {
-            let first = (j < COLUMNS / 2) != self.swapped;
+            let first = (j < COLUMNS / 2) != piece.swapped;
             let half = j % (COLUMNS / 2);
             f32::from_bits(if first { one[half] } else { other[half] })
         })
     }
 
-    /// # Safety
-    /// As [`store_tile`].
-    #[inline(always)]
-    unsafe fn store_ragged(&self) {
-        // Unrolled loops run out of registers.
-        let step = marker::pin(self.step);
-        let mut token = self.first;
-        while token < self.end {
-            let place = [self.tile.token + token, self.n];
-            // SAFETY: the token's sums are there, and the columns that exist are inside the result.
-            unsafe {
-                let [sums] = self.sums::<1, 1>([token]);
-                let (epilogue, problem) = (&self.p.epilogue, &self.p.problem);
-                let exist = problem.n - self.n;
-                let results = affine::row_results(epilogue, self.unit, place, exist, sums);
-                direct::store_row(&epilogue.sink, problem, self.tile.matrix, place, exist, results);
-            }
-            token += step;
-        }
-    }
-
-    /// All columns exist, and are aligned. `SCALED`: there are column factors or a bias.
-    /// `BATCH`: tokens whose sums are in flight at a time, of `RANKS` CTAs each.
+    /// Floats in aligned rows, with neither column factors nor a bias. `BATCH`: tokens whose sums
+    /// are in flight at a time, of `RANKS` CTAs each.
     ///
     /// # Safety
     /// As [`store_tile`].
     #[inline(always)]
-    unsafe fn store<const SCALED: bool, const BATCH: usize, const RANKS: usize>(&self) {
-        let (affine, sink) = (&self.p.epilogue.affine, &self.p.epilogue.sink);
-        let mut columns = [Column::NONE; COLUMNS];
-        if SCALED {
-            // SAFETY: all eight columns exist.
-            columns = unsafe { affine::columns(affine, self.n) };
+    unsafe fn store_floats<const BATCH: usize, const RANKS: usize>(&self) {
+        let piece = self.piece(0, 0);
+        if piece.n >= self.result.n {
+            return;
         }
-        let step = self.step;
-        let mut token = self.first;
-        while token < self.end {
+        let (affine, sink) = (&self.p.epilogue.affine, &self.p.epilogue.sink);
+        let (first, end) = self.part.range(self.part.rank);
+        let mut token = first + piece.ahead;
+        while token < end {
             let mut row_factors = [0.0; BATCH];
             let tokens: [u32; BATCH] =
-                core::array::from_fn(|i| (token + i as u32 * step).min(self.end - 1));
+                core::array::from_fn(|i| (token + i as u32 * piece.step).min(end - 1));
             for i in 0..BATCH {
                 // SAFETY: the token's factor.
                 row_factors[i] = unsafe { affine::row_factor(affine, self.tile.token + tokens[i]) };
             }
             // SAFETY: the tokens' sums.
-            let mut results = unsafe { self.sums::<BATCH, RANKS>(tokens) };
+            let mut results =
+                unsafe { self.sums::<BATCH, RANKS>(&piece, [piece.column; BATCH], tokens) };
             for i in 0..BATCH {
                 for j in 0..COLUMNS {
-                    let (epilogue, sum) = (&self.p.epilogue, results[i][j]);
-                    results[i][j] =
-                        affine::result(epilogue, sum, self.unit, row_factors[i], columns[j]);
+                    let (row, column) = (row_factors[i], Column::NONE);
+                    results[i][j] = affine::value(results[i][j], self.unit, row, column);
                 }
-                let at = token + i as u32 * step;
-                if at < self.end {
-                    let place = [self.tile.token + at, self.n];
-                    let (problem, matrix) = (&self.p.problem, self.tile.matrix);
+                let at = token + i as u32 * piece.step;
+                if at < end {
+                    let place = [self.tile.token + at, piece.n];
+                    let (result, matrix) = (self.result, self.tile.matrix);
                     // SAFETY: all eight exist, aligned.
                     unsafe {
-                        direct::store_aligned_row(sink, problem, matrix, place, results[i]);
+                        direct::store_aligned_row(sink, result, matrix, place, results[i]);
                     }
+                }
+            }
+            token += piece.step * BATCH as u32;
+        }
+    }
+
+    /// Floats in rows that are not aligned. Each thread stores elements of one column. `BATCH`:
+    /// tokens whose sums are in flight at a time.
+    ///
+    /// # Safety
+    /// As [`store_tile`].
+    #[inline(always)]
+    unsafe fn store_columns<const BATCH: usize>(&self) {
+        let (tile, epilogue, gated) = (self.tile, &self.p.epilogue, self.gated());
+        let log2 = self.config.rows.ilog2() - gated;
+        let index = self.thread & ((1 << log2) - 1);
+        let n = ((tile.row_tile * self.config.rows) >> gated) + index;
+        if n >= self.result.n {
+            return;
+        }
+        // Behind every eight sums of a gate are those of `up`.
+        let column = if gated == 0 { index } else { index + index / GATE_ROWS * GATE_ROWS };
+        let (first, end) = self.part.range(self.part.rank);
+        let (ahead, step) = self.tokens(log2);
+        let mut token = first + ahead;
+        while token < end {
+            let tokens: [u32; BATCH] =
+                core::array::from_fn(|i| (token + i as u32 * step).min(end - 1));
+            let mut results = [0.0; BATCH];
+            let mut half = 0;
+            loop {
+                let affine = affine_of(epilogue, half);
+                let column = column + half * GATE_ROWS;
+                // SAFETY: the tokens' sums and factors, and the column's.
+                let values = unsafe {
+                    let sums = self.column_sums(column, tokens);
+                    let factors = affine::column(&affine, n);
+                    core::array::from_fn(|i| {
+                        let row = affine::row_factor(&affine, tile.token + tokens[i]);
+                        affine::value(sums[i], self.unit, row, factors)
+                    })
+                };
+                results = combine(&epilogue.combine, half, results, values);
+                half = marker::pin(half + 1);
+                if half > gated {
+                    break;
+                }
+            }
+            for i in 0..BATCH {
+                let token = token + i as u32 * step;
+                if token < end {
+                    let place = [tile.token + token, n];
+                    let (sink, matrix) = (&epilogue.sink, tile.matrix);
+                    // SAFETY: the element is inside the result.
+                    unsafe { direct::store_element(sink, self.result, matrix, place, results[i]) };
                 }
             }
             token += step * BATCH as u32;
         }
+    }
+
+    /// Adds all CTAs' sums of one column of each of some tokens, in the order of their ranks.
+    ///
+    /// # Safety
+    /// They are there.
+    #[inline(always)]
+    unsafe fn column_sums<const BATCH: usize>(
+        &self,
+        column: u32,
+        tokens: [u32; BATCH],
+    ) -> [f32; BATCH] {
+        let mut sums = [0.0; BATCH];
+        let mut rank = 0;
+        while rank < self.part.ctas() {
+            for i in 0..BATCH {
+                let at = self.part.sums(self.config, self.memory, rank, tokens[i])
+                    + column * size_of::<f32>() as u32;
+                // SAFETY: the sum is there.
+                let bits = unsafe {
+                    if self.is_remote() {
+                        remote::ld_shared_cluster_b32(at)
+                    } else {
+                        words::ld_shared_b32(at)
+                    }
+                };
+                sums[i] += f32::from_bits(bits);
+            }
+            rank += 1;
+        }
+        sums
     }
 }

@@ -56,6 +56,12 @@ impl Memory {
         self.base + stage * config.activation_bytes()
     }
 
+    /// Sums of a token, over the stages.
+    #[inline(always)]
+    pub fn sums(self, config: &HopperConfig, token: u32) -> u32 {
+        self.base + token * config.sum_pitch() * size_of::<f32>() as u32
+    }
+
     /// Weights of a stage.
     #[inline(always)]
     pub fn weights(self, config: &HopperConfig, stage: u32) -> u32 {

@@ -107,7 +107,7 @@ impl Product {
                     out: 0,
                     out_stride: u64::from(m) * u64::from(n),
                     out_type: 0,
-                    reserved: 0,
+                    columns: n,
                     scales: ResultScales::NONE,
                 },
             ),

@@ -1,0 +1,228 @@
+//! The store of tiles whose results are more than sums times factors of rows, or NVFP4.
+//!
+//! Eight results of a token are made at a time, by the same code for all: of a gated product, from the
+//! eight sums of the gate and then from those of `up`.
+
+use cuda_std::ptx::{float, marker, memory as words};
+use cuda_std::warp;
+use fp4_formats::gemm::hopper::config::CONSUMER_THREADS;
+
+use super::store::{Piece, Store, is_plain};
+use crate::gemm::epilogue::affine::{self, Column};
+use crate::gemm::epilogue::combine::{affine_of, combine};
+use crate::gemm::epilogue::{self, COLUMNS, blocks, direct};
+
+/// Bytes of a sum.
+const F32_BYTES: u32 = size_of::<f32>() as u32;
+
+impl Store<'_> {
+    /// Floats in aligned rows, or NVFP4, of which two neighbouring lanes have the halves of a block.
+    /// For kernels of few tokens, whose main loops this leaves alone; of more tokens
+    /// [`Self::store_blocks`] is faster.
+    ///
+    /// # Safety
+    /// As [`store_tile`](super::store::store_tile).
+    #[inline(always)]
+    pub(super) unsafe fn store_halves(&self) {
+        let (tile, part, result, gated) = (self.tile, self.part, self.result, self.gated());
+        let epilogue = &self.p.epilogue;
+        let sink = &epilogue.sink;
+        if epilogue::is_nvfp4(sink) && tile.token + part.tokens == result.m {
+            let count = (self.config.rows / blocks::BLOCK as u32) >> gated;
+            let columns = [tile.row_tile * count, count];
+            let threads =
+                [part.rank * CONSUMER_THREADS + self.thread, part.ctas() * CONSUMER_THREADS];
+            // SAFETY: the result is NVFP4, and these are its columns of blocks.
+            unsafe { blocks::pad_rows(sink, result, tile.matrix, columns, threads) };
+        }
+        let piece = self.piece(gated, 0);
+        let (first, end) = part.range(part.rank);
+        // As in `store_blocks`.
+        let mut ahead = 0;
+        while first + ahead < end {
+            let token = first + piece.ahead + ahead;
+            let exists = piece.n < result.n && token < end;
+            // Pinned, so that what follows from it takes no registers from one token to the next.
+            let place = [tile.token + token, marker::pin(piece.n)];
+            let mut results = [0.0; COLUMNS];
+            if exists {
+                // SAFETY: the token's factor, all eight columns' and the sums.
+                results = unsafe { self.eight(&piece, token, place, 0) };
+            }
+            if epilogue::is_nvfp4(sink) {
+                let amax = blocks::magnitude(results);
+                // SAFETY: all lanes are here. The other half of a block is in the next lane.
+                unsafe {
+                    let amax = float::max_nan_f32(amax, warp::shuffle_xor_f32(amax, 1));
+                    if marker::pin(u32::from(exists)) != 0 {
+                        blocks::store_half(sink, result, tile.matrix, place, results, amax);
+                    }
+                }
+            } else if exists {
+                // SAFETY: all eight exist, aligned.
+                unsafe { direct::store_aligned_row(sink, result, tile.matrix, place, results) };
+            }
+            // Pinned, so that the loop is not unrolled: it would run out of registers.
+            ahead = marker::pin(ahead + piece.step);
+        }
+    }
+
+    /// Floats in aligned rows, or NVFP4, of which a thread has whole blocks.
+    ///
+    /// # Safety
+    /// As [`store_tile`](super::store::store_tile).
+    #[inline(always)]
+    pub(super) unsafe fn store_blocks(&self) {
+        let (tile, part, result, gated) = (self.tile, self.part, self.result, self.gated());
+        let sink = &self.p.epilogue.sink;
+        let is_nvfp4 = epilogue::is_nvfp4(sink);
+        if is_nvfp4 && tile.token + part.tokens == result.m {
+            let count = (self.config.rows / blocks::BLOCK as u32) >> gated;
+            let columns = [tile.row_tile * count, count];
+            let threads =
+                [part.rank * CONSUMER_THREADS + self.thread, part.ctas() * CONSUMER_THREADS];
+            // SAFETY: the result is NVFP4, and these are its columns of blocks.
+            unsafe { blocks::pad_rows(sink, result, tile.matrix, columns, threads) };
+        }
+        let eights = if is_nvfp4 { 2 } else { 1 };
+        let plain_blocks = is_nvfp4 && is_plain(&self.p.epilogue);
+        // All threads do as many rounds as the one with most tokens. The lanes of a warp stay
+        // together, and ptxas knows it: otherwise no address of the main loop would be in a
+        // uniform register.
+        let (mut first, end) = part.range(part.rank);
+        while first < end {
+            // Pinned, so that what follows from it takes no registers from one token to the next.
+            let piece =
+                Self { thread: marker::pin(self.thread), ..*self }.piece(gated, eights >> 1);
+            let token = first + piece.ahead;
+            let place = [tile.token + token, piece.n];
+            if piece.n < result.n && token < end {
+                // SAFETY: the token and the columns exist; floats are aligned.
+                unsafe {
+                    let results = if plain_blocks {
+                        self.plain_block(&piece, token, place[0])
+                    } else {
+                        self.any(&piece, token, place, eights)
+                    };
+                    if is_nvfp4 {
+                        blocks::store(sink, result, tile.matrix, place, results);
+                    }
+                }
+            }
+            // Pinned, so that the loop is not unrolled: it would run out of registers.
+            first = marker::pin(first + piece.step);
+        }
+    }
+
+    /// A block of results of an epilogue that [`is_plain`].
+    ///
+    /// # Safety
+    /// Their sums exist, and the token's factor.
+    #[inline(always)]
+    unsafe fn plain_block(&self, piece: &Piece, token: u32, m: u32) -> [[f32; COLUMNS]; 2] {
+        let columns = [piece.column, piece.column + COLUMNS as u32];
+        // SAFETY: as the caller says.
+        let (row, sums) = unsafe {
+            let row = affine::row_factor(&self.p.epilogue.affine, m);
+            (row, self.sums::<2, 1>(piece, columns, [token; 2]))
+        };
+        sums.map(|eight| eight.map(|sum| affine::value(sum, self.unit, row, Column::NONE)))
+    }
+
+    /// `eights` times eight results of a token of the piece, which begins at `place` of the result.
+    /// Eight are stored, as floats; a block is given back.
+    ///
+    /// # Safety
+    /// Their sums, factors and biases exist; floats are aligned.
+    #[inline(always)]
+    unsafe fn any(
+        &self,
+        piece: &Piece,
+        token: u32,
+        place: [u32; 2],
+        eights: u32,
+    ) -> [[f32; COLUMNS]; 2] {
+        // Halves of a block wait in shared memory: registers are few. Their place is that of sums
+        // that only this thread needs.
+        let block = self.memory.sums(self.config, token) + piece.column * F32_BYTES;
+        let half = |eight: u32| block + eight * COLUMNS as u32 * F32_BYTES;
+        let mut eight = 0;
+        while eight < eights {
+            // SAFETY: the token and the columns exist; floats are aligned.
+            unsafe {
+                let results = self.eight(piece, token, place, eight);
+                if eights > 1 {
+                    put_eight(half(eight), results);
+                } else {
+                    let (sink, matrix) = (&self.p.epilogue.sink, self.tile.matrix);
+                    direct::store_aligned_row(sink, self.result, matrix, place, results);
+                }
+            }
+            eight = marker::pin(eight + 1);
+        }
+        if eights == 1 {
+            return [[0.0; COLUMNS]; 2];
+        }
+        // SAFETY: the block's results are there.
+        unsafe { [take_eight(half(0)), take_eight(half(1))] }
+    }
+
+    /// Results `8 eight ..` of a token of the piece, which begins at `place` of the result.
+    ///
+    /// # Safety
+    /// Their sums, factors and biases exist.
+    #[inline(always)]
+    unsafe fn eight(
+        &self,
+        piece: &Piece,
+        token: u32,
+        [m, n]: [u32; 2],
+        eight: u32,
+    ) -> [f32; COLUMNS] {
+        let epilogue = &self.p.epilogue;
+        let gated = self.gated();
+        let (mut results, mut half) = ([0.0; COLUMNS], 0);
+        loop {
+            let affine = affine_of(epilogue, half);
+            let column = piece.column + ((eight << gated) + half) * COLUMNS as u32;
+            // SAFETY: the token's factor, all eight columns' and the sums.
+            let values = unsafe {
+                let [sums] = self.sums::<1, 1>(piece, [column], [token]);
+                let row = affine::row_factor(&affine, m);
+                affine::values(&affine, self.unit, row, n + eight * COLUMNS as u32, sums)
+            };
+            results = combine(&epilogue.combine, half, results, values);
+            // Not unrolled: one copy of all this is for gated products and others.
+            half = marker::pin(half + 1);
+            if half > gated {
+                return results;
+            }
+        }
+    }
+}
+
+/// Writes eight results to shared memory.
+///
+/// # Safety
+/// There is place for them, at a multiple of 16 bytes.
+#[inline(always)]
+unsafe fn put_eight(at: u32, results: [f32; COLUMNS]) {
+    let [a, b, c, d, e, f, g, h] = results.map(f32::to_bits);
+    // SAFETY: as the caller says.
+    unsafe {
+        words::st_shared_v4_b32(at, [a, b, c, d]);
+        words::st_shared_v4_b32(at + 16, [e, f, g, h]);
+    }
+}
+
+/// Reads eight results from shared memory.
+///
+/// # Safety
+/// They are there, at a multiple of 16 bytes.
+#[inline(always)]
+unsafe fn take_eight(at: u32) -> [f32; COLUMNS] {
+    // SAFETY: as the caller says.
+    let ([a, b, c, d], [e, f, g, h]) =
+        unsafe { (words::ld_shared_v4_b32(at), words::ld_shared_v4_b32(at + 16)) };
+    [a, b, c, d, e, f, g, h].map(f32::from_bits)
+}
