@@ -17,7 +17,7 @@ use fp4_formats::gemm::{self, Uniform};
 
 /// A role's walk over the tiles.
 pub struct Tiles {
-    tiles: gemm::Tiles<Uniform>,
+    tiles: gemm::Tiles,
     /// How many.
     count: u32,
     index: u32,

@@ -77,6 +77,7 @@ mod split_k;
 mod store;
 mod store_any;
 mod tile;
+mod work;
 
 use consumer::Consumer;
 use cuda_std::ptx::{
@@ -85,11 +86,12 @@ use cuda_std::ptx::{
 use cuda_std::{kernel, shared, thread, warp};
 use decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, Product, Weights};
 use fp4_formats::gemm::hopper::config::{
-    CONSUMER_THREADS, HopperConfig, PRODUCER_REGISTERS, THREADS, named,
+    CONSUMER_THREADS, HopperConfig, PRODUCER_REGISTERS, THREADS, named, named_grouped,
 };
-use fp4_formats::gemm::hopper::params::HopperParams;
+use fp4_formats::gemm::hopper::params::{HopperGroupedParams, HopperParams};
 use split_k::Part;
 use tile::{Memory, Tile};
+use work::{Grouped, Uniform, Work};
 
 use crate::pipeline::Ring;
 
@@ -113,6 +115,7 @@ trait Kernel {
 #[inline(always)]
 unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCKS: usize>(
     p: &HopperParams,
+    work: impl Work,
 ) {
     let config: &HopperConfig = const {
         let config = &K::CONFIG;
@@ -142,14 +145,18 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
         // copies.
         unsafe {
             // Under multicast the thread would run out of registers here.
-            if config.multicast == 1 {
-                begun = Some(producer::begin(config, p, map, memory, ring));
+            if config.multicast == 1 && !config.grouped {
+                begun = Some(producer::begin(work, config, p, map, memory, ring));
             }
             tensor_copy::prefetch_tensormap(map);
         }
     }
     // SAFETY: all threads of the CTA are here, or of the cluster.
     unsafe {
+        if config.grouped && thread / warp::LANES == CONSUMER_THREADS / warp::LANES {
+            warp::sync();
+            work.begin(config, p);
+        }
         if config.multicast > 1 {
             warp::sync();
             clusters::barrier_cluster_arrive_release_aligned();
@@ -162,20 +169,23 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
     if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup takes this branch, and whole warpgroups the other.
         unsafe { registers::setmaxnreg_dec::<PRODUCER_REGISTERS>() };
-        if config.multicast > 1 && thread == CONSUMER_THREADS {
+        if (config.multicast > 1 || config.grouped) && thread == CONSUMER_THREADS {
+            if config.grouped && work.run(config, p).is_empty() {
+                return;
+            }
             // SAFETY: one thread; the barriers are initialised and known to it and to copies.
-            begun = Some(unsafe { producer::begin(config, p, map, memory, ring) });
+            begun = Some(unsafe { producer::begin(work, config, p, map, memory, ring) });
         }
         if let Some(begun) = begun {
             // SAFETY: the thread that called `begin`.
-            unsafe { producer::produce(config, p, map, memory, ring, sums_stored, begun) };
+            unsafe { producer::produce(work, config, p, map, memory, ring, sums_stored, begun) };
         }
         return;
     }
     // SAFETY: two whole warpgroups; the producer's warpgroup releases the registers they take.
     unsafe { K::take_registers() };
     // SAFETY: the consumers, converged; the barriers are initialised.
-    unsafe { consume::<K, SUMS, BLOCKS>(config, p, memory, ring, sums_stored) };
+    unsafe { consume::<K, _, SUMS, BLOCKS>(work, config, p, memory, ring, sums_stored) };
 }
 
 /// The consumers' work: one item of the CTA's run after the other, the last one first.
@@ -183,7 +193,13 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
 /// # Safety
 /// All consumers, converged; the barriers are initialised and known to them.
 #[inline(always)]
-unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCKS: usize>(
+unsafe fn consume<
+    K: Kernel<Weights: Product<SUMS>>,
+    W: Work,
+    const SUMS: usize,
+    const BLOCKS: usize,
+>(
+    work: W,
     config: &HopperConfig,
     p: &HopperParams,
     memory: Memory,
@@ -193,11 +209,18 @@ unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BL
     let mut cursor = ring.consumer();
     // Only the run's end stays live across the main loop; the rest is recomputed, to save
     // registers.
-    let this_run = || multicast::run_of(config, marker::pin(thread::block_idx_x()));
-    let mut end = p.schedule.run(this_run()).end;
+    let run = work.run(config, p);
+    if W::GROUPED {
+        // SAFETY: all consumers are here; the work list's maker has waited for the kernels before.
+        unsafe { work.refuse(p) };
+        if run.is_empty() {
+            return;
+        }
+    }
+    let mut end = run.end;
     loop {
         let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new();
-        let count = p.schedule.rest(this_run(), end).take(&p.schedule).count();
+        let count = work.rest(config, p, end).take(&p.schedule).count();
         // SAFETY: the consumers are converged, and the ring is known to them.
         unsafe {
             if const { K::CONFIG.uses_mma_sync() } {
@@ -206,12 +229,12 @@ unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BL
                 consumer.multiply(config, count, memory, ring, &mut cursor);
             }
         }
-        let mut run = p.schedule.rest(this_run(), marker::pin(end));
+        let mut run = work.rest(config, p, marker::pin(end));
         let item = run.take(&p.schedule);
         let multicast = const { K::CONFIG.multicast > 1 };
-        if !multicast && p.schedule.is_split() {
-            let tile = Tile::of(config, p, item.tile);
-            let part = Part::of_cluster(p.schedule.cluster(), tile.tokens(config, p));
+        if !multicast && !W::GROUPED && p.schedule.is_split() {
+            let tile = Tile::of(work, config, p, item.tile);
+            let part = Part::of_cluster(p.schedule.cluster(), tile.tokens(config));
             let received = memory.base + config.sums_received_offset();
             // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
             unsafe {
@@ -219,7 +242,7 @@ unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BL
                 split_k::release_stages(config, &part, received);
                 consumer.put_sums(config, memory);
                 split_k::exchange(config, &part, memory, received);
-                store::store_tile::<K::Weights>(config, p, &tile, &part, memory);
+                store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
                 split_k::finish(config);
             }
             return;
@@ -239,16 +262,16 @@ unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BL
         unsafe {
             if owned {
                 if item.first > 0 {
-                    let first = item.first_cta(&p.schedule);
+                    let first = work.first_cta(p, &item);
                     fix_up::add_partials(config, p, first, consumer.sums_mut());
                 }
                 sync_consumers();
                 consumer.put_sums(config, memory);
                 sync_consumers();
                 // Here, and not above: the fix-up has no register left.
-                let tile = Tile::of(config, p, item.tile);
-                let part = Part::whole(tile.tokens(config, p));
-                store::store_tile::<K::Weights>(config, p, &tile, &part, memory);
+                let tile = Tile::of(work, config, p, item.tile);
+                let part = Part::whole(tile.tokens(config));
+                store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
             } else {
                 fix_up::send(config, p, consumer.sums());
             }
@@ -298,24 +321,26 @@ macro_rules! decoder {
     };
 }
 
-/// The entry points, one for each row of the table of configurations.
+/// The entry points of a table of configurations, `$named`, one for each row. A kernel of it has the
+/// parameters `$Params`, from which `$arguments` makes those of [`gemm`].
 macro_rules! entries {
-    ($($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
+    ($kernels:ident, $named:ident, $Params:ty, $arguments:path;
+     $($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
        multicast $multicast:literal;)*) => {
-        mod kernels {
+        mod $kernels {
             $(
                 #[allow(non_camel_case_types)]
                 pub enum $name {}
             )*
         }
         $(
-            impl Kernel for kernels::$name {
-                const CONFIG: HopperConfig = named::$name;
+            impl Kernel for $kernels::$name {
+                const CONFIG: HopperConfig = $named::$name;
                 type Weights = decoder!($scheme);
 
                 #[inline(always)]
                 unsafe fn take_registers() {
-                    const REGISTERS: u32 = named::$name.consumer_registers();
+                    const REGISTERS: u32 = $named::$name.consumer_registers();
                     // SAFETY: whole warpgroups, for whom the registers are released.
                     unsafe { registers::setmaxnreg_inc::<REGISTERS>() };
                 }
@@ -325,19 +350,50 @@ macro_rules! entries {
             ///
             /// # Safety
             /// As the module's contract.
-            #[kernel(threads = THREADS, max_registers = named::$name.registers())]
-            pub unsafe fn $name(params: HopperParams) {
+            #[kernel(threads = THREADS, max_registers = $named::$name.registers())]
+            pub unsafe fn $name(params: $Params) {
+                let (p, work) = $arguments(&$named::$name, &params);
                 // SAFETY: the caller keeps the module's contract.
                 unsafe {
                     gemm::<
-                        kernels::$name,
-                        { named::$name.thread_sums() },
-                        { named::$name.row_blocks() as usize },
-                    >(&params)
+                        $kernels::$name,
+                        { $named::$name.thread_sums() },
+                        { $named::$name.row_blocks() as usize },
+                    >(p, work)
                 }
             }
         )*
     };
 }
 
-fp4_formats::sm90a_gemm_configs!(entries);
+/// Entry points of dense and batched products.
+macro_rules! uniform_entries {
+    ($($row:tt)*) => {
+        entries! { kernels, named, HopperParams, uniform; $($row)* }
+    };
+}
+fp4_formats::sm90a_gemm_configs!(uniform_entries);
+
+/// Entry points of grouped products.
+macro_rules! grouped_entries {
+    ($($row:tt)*) => {
+        entries! { grouped_kernels, named_grouped, HopperGroupedParams, grouped; $($row)* }
+    };
+}
+fp4_formats::sm90a_grouped_configs!(grouped_entries);
+
+/// The arguments of [`gemm`] for dense and batched products.
+#[inline(always)]
+fn uniform<'a>(_: &HopperConfig, params: &'a HopperParams) -> (&'a HopperParams, Uniform) {
+    (params, Uniform)
+}
+
+/// The arguments of [`gemm`] for grouped products.
+#[inline(always)]
+fn grouped<'a>(
+    config: &HopperConfig,
+    params: &'a HopperGroupedParams,
+) -> (&'a HopperParams, Grouped<'a>) {
+    let table = shared::dynamic::<1024>() + config.table_offset();
+    (&params.gemm, Grouped { groups: &params.groups, table })
+}
