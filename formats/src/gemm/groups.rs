@@ -38,10 +38,9 @@ pub struct Groups {
     pub counts: u64,
     /// The status word, u32, which is left alone where the counts are good.
     pub status: u64,
-    /// A factor of all results for each problem, f32; of a gated product, of the gate's.
-    pub alphas: u64,
-    /// The same of the other half of a gated product.
-    pub up_alphas: u64,
+    /// Factors of each half's sums for each problem, f32: of a gated product, of the gate and of the
+    /// other half; of another one, the first. All of a half are multiplied.
+    pub factors: [[u64; 2]; 2],
     /// How many there are, at most [`MAX_PROBLEMS`].
     pub problems: u32,
     /// Tokens of a matrix that only one problem has; 0 where all share one matrix.
@@ -64,8 +63,8 @@ impl Groups {
         if self.slot == 0 { self.problems + 1 } else { self.problems }
     }
 
-    /// The tokens of problem `problem`, where `count` reads from the counts; `None` where those are
-    /// bad.
+    /// The tokens of problem `problem`, where `count` reads from the counts; `None` where its own
+    /// are bad.
     #[inline(always)]
     pub fn range(&self, problem: u32, count: impl Fn(u32) -> i32) -> Option<TokenRange> {
         if self.slot == 0 {
@@ -74,7 +73,8 @@ impl Groups {
                 return None;
             }
             let (first, end) = (first as u32, end as u32);
-            Some(TokenRange { matrix: 0, first, count: end - first, rows: end })
+            let rows = count(self.problems) as u32;
+            Some(TokenRange { matrix: 0, first, count: end - first, rows })
         } else {
             let count = count(problem);
             if count < 0 || count as u32 > self.slot {
@@ -121,7 +121,8 @@ impl Groups {
     /// The C layout.
     pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
         let mut words = [0; size_of::<Self>() / 4];
-        let wide = [self.counts, self.status, self.alphas, self.up_alphas];
+        let [[a, b], [c, d]] = self.factors;
+        let wide = [self.counts, self.status, a, b, c, d];
         let mut i = 0;
         while i < wide.len() {
             words[2 * i] = wide[i] as u32;
@@ -220,8 +221,7 @@ mod tests {
         Groups {
             counts: 0x0102_0304_0506_0708,
             status: 2,
-            alphas: 3,
-            up_alphas: 4,
+            factors: [[3, 8], [9, 10]],
             problems,
             slot,
             bound,
@@ -238,7 +238,8 @@ mod tests {
         let words = groups.words();
         assert_eq!(words[..4], [0x0506_0708, 0x0102_0304, 2, 0]);
         for (offset, value) in [
-            (offset_of!(Groups, alphas), 3),
+            (offset_of!(Groups, factors), 3),
+            (offset_of!(Groups, factors) + 24, 10),
             (offset_of!(Groups, up_alphas), 4),
             (offset_of!(Groups, problems), 11),
             (offset_of!(Groups, slot), 12),

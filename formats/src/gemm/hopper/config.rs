@@ -275,6 +275,13 @@ pub const fn additions(schedule: &Schedule) -> u32 {
     2 * schedule.longest() * (K_STEP / super::repack::WGMMA_K) + schedule.parts()
 }
 
+/// [`additions`] of a grouped product in runs of at least `least` steps. The factors of a problem,
+/// which are multiplied on the device, count like additions.
+pub const fn grouped_additions(steps: u32, least: u32) -> u32 {
+    const FACTORS: u32 = 4;
+    2 * steps * (K_STEP / super::repack::WGMMA_K) + (steps / least + 2) + FACTORS
+}
+
 /// The table of all sm_90a configurations: calls `$with!` with one row for each. A row makes the
 /// configuration in [`CONFIGS`], the kernel and its name.
 ///

@@ -74,7 +74,7 @@ pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
 /// # Errors
 /// As [`Gemm::launch`].
 pub(super) fn queue(choice: &Estimate, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
-    let Launch { gemm, activations, weights, workspace, epilogue } = launch;
+    let Launch { gemm, activations, weights, workspace, epilogue, groups: _ } = launch;
     let (config, problem) = (choice.config, gemm.plan.problem);
     let (activations, mut reports) = place(gemm, activations, workspace)?;
     // The batch was checked when the weights were repacked.

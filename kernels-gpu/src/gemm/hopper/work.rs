@@ -176,11 +176,13 @@ impl Work for Grouped<'_> {
     #[inline(always)]
     unsafe fn affine(self, epilogue: &Epilogue, half: u32, problem: u32) -> Affine {
         let (groups, mut affine) = (self.groups, affine_of(epilogue, half));
-        let alphas = if half == 0 { groups.alphas } else { groups.up_alphas };
-        if alphas != 0 {
-            // SAFETY: there is a factor for each problem.
-            let alpha = unsafe { memory::ld_global_b32(alphas + u64::from(problem * WORD)) };
-            affine.alpha *= f32::from_bits(alpha);
+        let [gate, up] = groups.factors;
+        for factors in if half == 0 { gate } else { up } {
+            if factors != 0 {
+                // SAFETY: there is a factor for each problem.
+                let factor = unsafe { memory::ld_global_b32(factors + u64::from(problem * WORD)) };
+                affine.alpha *= f32::from_bits(factor);
+            }
         }
         let elements = u64::from(problem) * u64::from(groups.vector_stride);
         if affine.column_factors != 0 {
