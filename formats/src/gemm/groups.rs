@@ -240,7 +240,6 @@ mod tests {
         for (offset, value) in [
             (offset_of!(Groups, factors), 3),
             (offset_of!(Groups, factors) + 24, 10),
-            (offset_of!(Groups, up_alphas), 4),
             (offset_of!(Groups, problems), 11),
             (offset_of!(Groups, slot), 12),
             (offset_of!(Groups, bound), 13),

@@ -329,23 +329,23 @@ macro_rules! sm90a_gemm_configs {
 ///
 /// | tiles | for |
 /// |---|---|
-/// | 128 x 8, 128 x 32 | decoding: a few tokens for each of many experts |
-/// | 128 x 64, 128 x 128 | prompts |
+/// | 128 x 8, 128 x 16 | decoding: a few tokens for each of many experts; two CTAs per SM |
+/// | 128 x 64, 128 x 128 | prompts: one CTA per SM, whose threads have the registers for the store of groups |
 #[macro_export]
 macro_rules! sm90a_grouped_configs {
     ($with:ident) => {
         $with! {
             gemm_sm90_nvfp4_f16_128x8_grouped: NVFP4_F16, 128 x 8, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x32_grouped: NVFP4_F16, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x64_grouped: NVFP4_F16, 128 x 64, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x16_grouped: NVFP4_F16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x64_grouped: NVFP4_F16, 128 x 64, 1 per SM, multicast 1;
             gemm_sm90_nvfp4_f16_128x128_grouped: NVFP4_F16, 128 x 128, 1 per SM, multicast 1;
             gemm_sm90_nvfp4_bf16_128x8_grouped: NVFP4_BF16, 128 x 8, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x32_grouped: NVFP4_BF16, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x64_grouped: NVFP4_BF16, 128 x 64, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x16_grouped: NVFP4_BF16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x64_grouped: NVFP4_BF16, 128 x 64, 1 per SM, multicast 1;
             gemm_sm90_nvfp4_bf16_128x128_grouped: NVFP4_BF16, 128 x 128, 1 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x8_grouped: MXFP4_BF16, 128 x 8, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x32_grouped: MXFP4_BF16, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x64_grouped: MXFP4_BF16, 128 x 64, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x16_grouped: MXFP4_BF16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x64_grouped: MXFP4_BF16, 128 x 64, 1 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x128_grouped: MXFP4_BF16, 128 x 128, 1 per SM, multicast 1;
         }
     };

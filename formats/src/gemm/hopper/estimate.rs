@@ -185,7 +185,8 @@ pub fn grouped(
 ) -> impl Iterator<Item = Estimate> {
     GROUPED.iter().filter(move |config| config.scheme == scheme).filter_map(move |config| {
         let same_tile = |other: &&HopperConfig| {
-            HopperConfig { name: config.name, grouped: true, ..**other } == *config
+            let HopperConfig { name, min_blocks, .. } = *config;
+            HopperConfig { name, min_blocks, grouped: true, ..**other } == *config
         };
         let dense = CONFIGS.iter().find(same_tile)?;
         let found = estimate(dense, Split::None, expected, sms, result)?;
