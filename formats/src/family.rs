@@ -7,7 +7,7 @@ use core::str::FromStr;
 use crate::arch::{Arch, TensorFamily};
 use crate::gemm::{blackwell, hopper};
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
-use crate::{HalfType, ceiling, gemv};
+use crate::{HalfType, ceiling, gemv, moe};
 
 /// A family of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +24,8 @@ pub enum Family {
     Dequantize,
     /// What is laid out before a GEMM with block-scaled activations.
     GemmPrepare,
+    /// What a mixture of experts needs around its grouped products.
+    Moe,
     /// GEMM of weights and activations of these types, with tiles of this width.
     Gemm(GemmTypes, TileWidth),
     /// Grouped GEMM of weights and activations of these types, with tiles of this width.
@@ -92,6 +94,8 @@ pub enum Operation {
     Dequantize,
     /// `gemm`.
     Gemm,
+    /// `moe`.
+    Moe,
 }
 
 impl Operation {
@@ -104,13 +108,14 @@ impl Operation {
             Self::Quantize => "quantize",
             Self::Dequantize => "dequantize",
             Self::Gemm => "gemm",
+            Self::Moe => "moe",
         }
     }
 }
 
 impl Family {
     /// All families, of whatever architecture.
-    pub const ALL: [Self; 26] = {
+    pub const ALL: [Self; 27] = {
         use GemmTypes::{Mxfp4, Mxfp4Bf16, Nvfp4, Nvfp4Bf16, Nvfp4F16};
         use TileWidth::{Narrow, Wide};
         [
@@ -120,6 +125,7 @@ impl Family {
             Self::QuantizeMxfp4,
             Self::Dequantize,
             Self::GemmPrepare,
+            Self::Moe,
             Self::Gemm(Nvfp4, Narrow),
             Self::Gemm(Nvfp4, Wide),
             Self::Gemm(Mxfp4, Narrow),
@@ -153,6 +159,7 @@ impl Family {
             Self::QuantizeMxfp4 => "quantize_mxfp4",
             Self::Dequantize => "dequantize",
             Self::GemmPrepare => "gemm_prepare",
+            Self::Moe => "moe",
             Self::Gemm(GemmTypes::Nvfp4, TileWidth::Narrow) => "gemm_nvfp4_narrow",
             Self::Gemm(GemmTypes::Nvfp4, TileWidth::Wide) => "gemm_nvfp4_wide",
             Self::Gemm(GemmTypes::Mxfp4, TileWidth::Narrow) => "gemm_mxfp4_narrow",
@@ -184,6 +191,7 @@ impl Family {
             Self::Gemv => Operation::Gemv,
             Self::QuantizeNvfp4 | Self::QuantizeMxfp4 => Operation::Quantize,
             Self::Dequantize => Operation::Dequantize,
+            Self::Moe => Operation::Moe,
             Self::GemmPrepare | Self::Gemm(..) | Self::Grouped(..) => Operation::Gemm,
         }
     }
@@ -222,6 +230,7 @@ impl Family {
             .chain(quantize)
             .chain(amax)
             .chain(dequantize)
+            .chain(moe::NAMES.iter().map(|name| (Self::Moe, *name)))
             .chain(prepare.iter().map(|name| (Self::GemmPrepare, *name)))
             .chain(hopper)
             .chain(blackwell)
@@ -287,6 +296,7 @@ mod tests {
                 + QUANTIZE.len()
                 + AMAX.len()
                 + DEQUANTIZE.len()
+                + moe::NAMES.len()
                 + match arch.tensor() {
                     TensorFamily::Wgmma => hopper::CONFIGS.len() + hopper::GROUPED.len(),
                     TensorFamily::Tcgen05 => blackwell::CONFIGS.len() + 2,

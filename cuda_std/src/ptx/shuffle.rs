@@ -107,3 +107,23 @@ pub unsafe fn elect_sync(mask: u32) -> bool {
     }
     leader != 0
 }
+
+/// `match.any.sync.b32 d, a, mask;` ISA 9.7.13.9. sm_70+. All lanes named in `mask`. The lanes that
+/// have the same value.
+///
+/// # Safety
+/// Every lane named in `mask`, the caller among them, reaches this same call.
+#[inline(always)]
+pub unsafe fn match_any_sync_b32(value: u32, mask: u32) -> u32 {
+    let result;
+    // SAFETY: the caller guarantees the lanes; without nomem, readonly
+    // and pure, the match is not moved under a condition.
+    unsafe {
+        asm!(
+            "match.any.sync.b32 {}, {}, {};",
+            out(reg32) result, in(reg32) value, in(reg32) mask,
+            options(nostack, preserves_flags),
+        );
+    }
+    result
+}
