@@ -186,7 +186,8 @@ impl Gemm {
         Self::planned(kernels, weights, plan, groups, kind, a_scale, steps)
     }
 
-    /// Queues a grouped product; see [`Gemm::launch`]. Rows of the result that belong to no group
+    /// Queues a grouped product; see [`Gemm::launch`]. Activations that belong to no group may be read,
+    /// as copies bring whole tiles, but change nothing. Rows of the result that belong to no group
     /// are left alone, but for zeros in the padding of scales in the 128x4 layout behind the last
     /// group, or behind each slot's tokens.
     ///
