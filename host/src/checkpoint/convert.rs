@@ -113,10 +113,12 @@ pub fn convert_model(
                 format = spec.format;
                 save.weight(&weight)?;
                 observer.done(parts[at].tensors().map(size).sum());
+                parts[at].tensors().for_each(|name| model.release(name));
             }
             Item::Tensor(spec) => {
                 save.tensor(&spec.name, model.raw(&spec.name)?.data)?;
                 observer.done(size(&spec.name));
+                model.release(&spec.name);
             }
         }
     }
@@ -128,7 +130,7 @@ pub fn convert_model(
         weights: parts.len(),
         reformatted,
         inverted,
-        saved: save.finish()?,
+        saved: save.finish(model)?,
     })
 }
 
@@ -155,6 +157,7 @@ impl fmt::Display for ConvertReport {
             let inverted = self.inverted;
             writeln!(f, "{inverted} tensor-level scales are the reciprocal, rounded to f32")?;
         }
-        writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)
+        writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
+        saved.replaced.fmt(f)
     }
 }

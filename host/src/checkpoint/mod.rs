@@ -4,7 +4,8 @@
 //! | file | topic |
 //! | --- | --- |
 //! | `file`, `model` | [`Checkpoint`], one mapped file; [`Model`], a file or a folder of shards |
-//! | `write`, `save` | [`TensorWriter`], [`Staging`]; [`SaveOptions`]: tensor by tensor, all or nothing |
+//! | `write`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
+//! | `staging` | [`Staging`], [`write_whole`]: all or nothing |
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
@@ -60,6 +61,7 @@ mod orientation;
 pub mod pattern;
 mod quantize;
 mod save;
+mod staging;
 mod torchao;
 mod verify;
 mod weight;
@@ -75,6 +77,7 @@ pub use load::{Outline, load, outline};
 pub use model::Model;
 pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
+pub use staging::{Replaced, Staging, write_whole};
 pub use verify::{Finding, LEAST_SQNR_DB, Severity, VerifyReport, WeightCheck, verify};
 pub use weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
-pub use write::{NewTensor, Staging, TensorSpec, TensorWriter, write, write_whole};
+pub use write::{NewTensor, TensorSpec, TensorWriter, write};

@@ -217,6 +217,7 @@ pub fn quantize_model(
             }
         }
         observer.done(raw.data.len() as u64);
+        model.release(item.name());
     }
     let device = kernels.map_or("cpu".into(), |kernels| kernels.device().choice().device.clone());
     Ok(QuantizeReport {
@@ -229,7 +230,7 @@ pub fn quantize_model(
         transposed,
         left,
         bytes_before,
-        saved: save.finish()?,
+        saved: save.finish(model)?,
     })
 }
 
@@ -307,6 +308,7 @@ impl fmt::Display for QuantizeReport {
             saved.path.display(),
             saved.bytes,
             self.bytes_before
-        )
+        )?;
+        saved.replaced.fmt(f)
     }
 }
