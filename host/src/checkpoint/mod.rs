@@ -9,6 +9,8 @@
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `dequantize`, `matrix` | [`dequantize_model`]; [`matrix`], one weight as that of a product |
+//! | `rounding`, `products` | what `verify` measures: each block, and products |
 //! | `orientation` | the input dimension of experts in one tensor |
 //! | `inspect`, `verify`, `configuration` | [`inspect`], [`verify`] |
 //!
@@ -48,6 +50,7 @@
 mod compressed_tensors;
 mod configuration;
 mod convert;
+mod dequantize;
 mod error;
 mod exact;
 mod file;
@@ -55,11 +58,14 @@ mod gpt_oss;
 mod inspect;
 mod layout;
 mod load;
+mod matrix;
 mod model;
 mod modelopt;
 mod orientation;
 pub mod pattern;
+mod products;
 mod quantize;
+mod rounding;
 mod save;
 mod staging;
 mod torchao;
@@ -68,13 +74,16 @@ mod weight;
 mod write;
 
 pub use convert::{ConvertReport, convert_model};
+pub use dequantize::{DequantizeOptions, DequantizeReport, dequantize_model};
 pub use error::CheckpointError;
 pub use exact::to_nvfp4;
 pub use file::{Checkpoint, FloatTensor, RawTensor, TensorEntry};
 pub use inspect::{Contents, WeightEntry, inspect};
 pub use layout::{Content, Layout, Parts, Piece};
 pub use load::{Outline, load, outline};
+pub use matrix::{Matrix, matrix};
 pub use model::Model;
+pub use products::ProductNoise;
 pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
 pub use staging::{Replaced, Staging, write_whole};

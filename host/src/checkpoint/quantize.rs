@@ -18,7 +18,7 @@ use super::weight::{Weight, WeightSpec};
 use super::write::TensorSpec;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
-use crate::quantize::{QuantizeOptions, TensorScale, device, quantize_matrix, recipe_name};
+use crate::quantize::{QuantizeOptions, TensorScale, device, quantize_matrix};
 use crate::tensor::Dims;
 
 /// Names that are left out unless asked for otherwise: what the projects' own tools leave out,
@@ -189,7 +189,7 @@ pub fn quantize_model(
                 if orientation == Orientation::InputFirst {
                     transposed.push(name.clone());
                 }
-                let global = matches!(options.recipe, Recipe::Nvfp4(_))
+                let global = options.recipe.parameter_of().is_some()
                     && options.scale != TensorScale::OneLevel;
                 let original = Some(raw.dtype);
                 let spec = WeightSpec { name, shape, format, global, input: false, original };
@@ -223,7 +223,7 @@ pub fn quantize_model(
     Ok(QuantizeReport {
         source: model.path().display().to_string(),
         format: format.name(),
-        recipe: recipe_name(options.recipe),
+        recipe: options.recipe.name(),
         layout: options.save.layout,
         device,
         quantized,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::error::CheckpointError;
-use super::layout::{Content, Contents, Layout, Piece, config, modules_left};
+use super::layout::{Content, Contents, Description, Layout, Piece, config, modules_left};
 use super::model::Model;
 use super::staging::{Replaced, Staging};
 use super::weight::{Weight, WeightSpec};
@@ -184,7 +184,12 @@ impl Save {
             }
             let weights: Vec<(WeightSpec, ScaleLayout)> =
                 shard.weights.into_iter().map(|spec| (spec, self.options.scales)).collect();
-            let metadata = self.options.layout.metadata(&weights, &shard.others);
+            let metadata = if self.pieces.is_empty() {
+                // Nothing is quantised: what every file of a model says.
+                BTreeMap::from([("format".to_owned(), "pt".to_owned())])
+            } else {
+                self.options.layout.metadata(&weights, &shard.others)
+            };
             let sink = File::create_new(&path).map_err(|source| Error::Io {
                 action: "create",
                 path: path.clone(),
@@ -202,7 +207,11 @@ impl Save {
     }
 
     fn describe(&self, source: &Model, contents: &Contents) -> Result<()> {
-        let description = self.options.layout.describe(contents);
+        let description = if contents.weights.is_empty() {
+            Description::default()
+        } else {
+            self.options.layout.describe(contents)
+        };
         if let Some(config) = config(source, description.quantization_config) {
             self.json("config.json", &config)?;
         }
