@@ -7,7 +7,8 @@
 //! | `write`, `save` | [`TensorWriter`], [`Staging`]; [`SaveOptions`]: tensor by tensor, all or nothing |
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
-//! | `quantize`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `shared` | tensor-level scales that several weights share |
 //! | `orientation` | the input dimension of experts in one tensor |
 //! | `inspect`, `verify`, `configuration` | [`inspect`], [`verify`] |
 //!
@@ -59,13 +60,15 @@ mod modelopt;
 mod orientation;
 pub mod pattern;
 mod quantize;
+mod quantize_tensor;
 mod save;
+mod shared;
 mod torchao;
 mod verify;
 mod weight;
 mod write;
 
-pub use convert::{ConvertReport, convert_model};
+pub use convert::{ConvertReport, SharedGroup, convert_model};
 pub use error::CheckpointError;
 pub use exact::to_nvfp4;
 pub use file::{Checkpoint, FloatTensor, RawTensor, TensorEntry};
@@ -75,6 +78,7 @@ pub use load::{Outline, load, outline};
 pub use model::Model;
 pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
+pub use shared::{Misread, Unshared};
 pub use verify::{Finding, LEAST_SQNR_DB, Severity, VerifyReport, WeightCheck, verify};
 pub use weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
 pub use write::{NewTensor, Staging, TensorSpec, TensorWriter, write, write_whole};

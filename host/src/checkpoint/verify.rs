@@ -21,6 +21,7 @@ use super::load::load;
 use super::model::Model;
 use super::orientation::{Orientation, transposed};
 use super::save::Observer;
+use super::shared::{self, Unshared};
 use super::weight::{Blocks, GlobalScale, Weight};
 use crate::error::{Error, Result};
 
@@ -50,7 +51,7 @@ pub struct Finding {
     /// Severity.
     pub severity: Severity,
     /// Kind, for programs: `missing`, `type`, `shape`, `scale`, `reciprocal`, `nibble-order`,
-    /// `scale-order`, `factor`, `sqnr`, `differs`, `zero-scale`, `orphan`, `unlisted`,
+    /// `scale-order`, `factor`, `shared-scale`, `sqnr`, `differs`, `zero-scale`, `orphan`, `unlisted`,
     /// `configuration`, `unreadable`.
     pub kind: &'static str,
     /// The tensor, if it concerns one.
@@ -114,7 +115,8 @@ pub fn verify(
         return Err(CheckpointError::Nothing { path: model.path().into(), what }.into());
     };
     let parts = layout.find(model);
-    let mut check = Check { model, original, layout, findings: Vec::new() };
+    let (findings, joined) = (Vec::new(), Vec::new());
+    let mut check = Check { model, original, layout, findings, joined };
     check.configuration(&parts);
     check.names(&parts);
     observer.begin(parts.iter().map(|part| check.bytes(part)).sum());
@@ -130,6 +132,7 @@ pub fn verify(
         }
         observer.done(check.bytes(part));
     }
+    check.shared();
     let findings = check.findings;
     Ok(VerifyReport {
         path: model.path().display().to_string(),
@@ -148,6 +151,8 @@ struct Check<'a> {
     original: Option<&'a Model>,
     layout: Layout,
     findings: Vec<Finding>,
+    /// Weights with a tensor-level scale, and the sums over them if there is an original.
+    joined: Vec<(String, GlobalScale, Option<Measured>)>,
 }
 
 impl Check<'_> {
@@ -242,8 +247,31 @@ impl Check<'_> {
         }
     }
 
+    /// Warnings for weights that readers join although their tensor-level scales differ.
+    fn shared(&mut self) {
+        if !self.layout.joins_weights() {
+            return;
+        }
+        let joined = std::mem::take(&mut self.joined);
+        for group in shared::groups(joined.iter().map(|(name, ..)| name.as_str())) {
+            let members: Vec<(&str, GlobalScale)> =
+                group.iter().map(|&at| (joined[at].0.as_str(), joined[at].1)).collect();
+            let db = |at: usize, factor| match &joined[group[at]].2 {
+                Some(measured) => measured.scaled_db(factor),
+                None => shared::factor_db(factor),
+            };
+            if let Some(unshared) = Unshared::of(self.layout.convention(), &members, db) {
+                let first = unshared.misread[0].weight.clone();
+                self.add(Severity::Warning, "shared-scale", first, unshared.to_string());
+            }
+        }
+    }
+
     fn weight(&mut self, part: &Parts) -> Result<WeightCheck> {
         let weight = load(self.model, self.layout, part)?;
+        if let Some(global) = weight.global {
+            self.joined.push((part.name.clone(), global, None));
+        }
         let multiplier = weight.global.map_or(1.0, GlobalScale::multiplier);
         let (largest, zero_scales) = largest(&weight.blocks);
         let amax = largest * multiplier;
@@ -309,6 +337,9 @@ impl Check<'_> {
     fn values(&mut self, part: &Parts, weight: &Weight, before: &[f32]) -> Result<f64> {
         let after = weight.blocks.dequantize()?;
         let measured = Measured::of(before, &after);
+        if let Some((.., sums)) = self.joined.last_mut().filter(|(name, ..)| *name == part.name) {
+            *sums = Some(measured);
+        }
         let sqnr = measured.sqnr_db();
         if sqnr >= LEAST_SQNR_DB {
             return Ok(sqnr);
@@ -368,6 +399,7 @@ fn orientation(
 }
 
 /// Sums over two versions of a tensor.
+#[derive(Clone, Copy)]
 struct Measured {
     before: f64,
     after: f64,
@@ -396,6 +428,11 @@ impl Measured {
 
     fn sqnr_db(&self) -> f64 {
         db(self.before, self.noise)
+    }
+
+    /// The ratio with the later version multiplied by a factor.
+    fn scaled_db(&self, factor: f64) -> f64 {
+        db(self.before, self.before - factor * (2.0 * self.product - factor * self.after))
     }
 
     /// The factor that brings the later version nearest to the earlier one.

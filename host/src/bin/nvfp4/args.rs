@@ -320,6 +320,9 @@ pub struct Quantize {
     /// Ignore the built-in list.
     #[arg(long)]
     pub no_default_excludes: bool,
+    /// gpt-oss: quantise other weights than experts too, which its readers do not expect.
+    #[arg(long)]
+    pub all_layers: bool,
     /// Quantise on this device instead of the CPU: auto, cuda:N, emu:h200, emu:b200 or emu:b300. The bytes
     /// are the same.
     #[arg(long)]
@@ -334,7 +337,8 @@ pub struct Quantize {
 /// Write a quantised checkpoint in another layout, without changing a value.
 ///
 /// Codes and block scales stay as they are. A tensor-level scale that is a divisor in one layout
-/// and a multiplier in the other becomes its reciprocal, rounded once. MXFP4 becomes NVFP4 where
+/// and a multiplier in the other becomes its reciprocal, rounded once, which changes all values of
+/// its weight by one factor, 1 to within 6e-8. MXFP4 becomes NVFP4 where
 /// the layout or --format asks for it and every block can be written exactly.
 #[derive(Debug, ClapArgs)]
 pub struct Convert {
@@ -343,6 +347,11 @@ pub struct Convert {
     /// Format of the output [default: the input's, where the layout has it].
     #[arg(long, value_parser = parse_format)]
     pub format: Option<Format>,
+    /// Give weights that readers of the layout join (q, k and v; gate and up) one tensor-level
+    /// scale. No value changes where their scales differ by powers of two that the block scales
+    /// have room for; otherwise block scales are rounded, and the error is printed.
+    #[arg(long)]
+    pub share_scales: bool,
     #[command(flatten)]
     pub output: CheckpointOutput,
 }

@@ -28,6 +28,9 @@ pub fn quantize(args: &Quantize) -> anyhow::Result<ExitCode> {
     if args.one_level {
         options.scale = TensorScale::OneLevel;
     }
+    if args.all_layers {
+        options.experts_only = false;
+    }
     if args.no_default_excludes {
         options.exclude.clear();
     }
@@ -48,7 +51,9 @@ pub fn quantize(args: &Quantize) -> anyhow::Result<ExitCode> {
 pub fn convert(args: &Convert) -> anyhow::Result<ExitCode> {
     let model = Model::open(&args.checkpoint)?;
     let mut bar = Bar::new();
-    let (options, out) = (save_options(&args.output), &args.output.out);
+    let mut options = save_options(&args.output);
+    options.share_scales = args.share_scales;
+    let out = &args.output.out;
     let report = checkpoint::convert_model(&model, args.format, &options, out, &mut bar)?;
     drop(bar);
     print(&report, args.output.json)?;
