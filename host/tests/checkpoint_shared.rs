@@ -265,14 +265,15 @@ fn reformatted_weights_share_a_scale() {
 #[test]
 fn compressed_tensors_divisor_has_the_models_type() {
     let folder = Folder::new("shared-divisor");
+    const AMAX: f32 = 141.0 / 512.0;
     let path = folder.file("source.safetensors");
     let mut values = vec![bf16::from_f32(0.01); 32 * 64];
-    values[77] = bf16::from_f32(-0.275_390_625);
+    values[77] = bf16::from_f32(-AMAX);
     let stored_as = |dtype| match dtype {
         Dtype::F32 => values.iter().flat_map(|x| x.to_f32().to_le_bytes()).collect(),
         _ => values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>(),
     };
-    for (dtype, expected) in [(Dtype::F32, 1.0 / 0.275_390_625 * 2688.0), (Dtype::BF16, 9728.0)] {
+    for (dtype, expected) in [(Dtype::F32, 1.0 / AMAX * 2688.0), (Dtype::BF16, 9728.0)] {
         let weight = tensor(dtype, &[32, 64], stored_as(dtype));
         checkpoint::write(&path, &[("m.weight", weight)], &[]).expect("written");
         let original = Model::open(&path).expect("a model");
@@ -281,7 +282,7 @@ fn compressed_tensors_divisor_has_the_models_type() {
         assert_eq!(stored(&model, "m.weight"), expected, "{dtype:?}");
         // The other projects divide in f32.
         let model = quantized_layer(&folder, &original, layout, "te");
-        assert_eq!(stored(&model, "m.weight"), 2688.0 / 0.275_390_625, "{dtype:?}");
+        assert_eq!(stored(&model, "m.weight"), 2688.0 / AMAX, "{dtype:?}");
     }
 }
 

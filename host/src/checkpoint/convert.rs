@@ -136,10 +136,12 @@ pub fn convert_model(
                 format = spec.format;
                 save.weight(&groups.apply(at, weight)?)?;
                 observer.done(parts[at].tensors().map(size).sum());
+                parts[at].tensors().for_each(|name| model.release(name));
             }
             Item::Tensor(spec) => {
                 save.tensor(&spec.name, model.raw(&spec.name)?.data)?;
                 observer.done(size(&spec.name));
+                model.release(&spec.name);
             }
         }
     }
@@ -153,7 +155,7 @@ pub fn convert_model(
         inverted,
         shared: groups.shared.into_iter().map(|(_, group)| group).collect(),
         unshared: groups.unshared,
-        saved: save.finish()?,
+        saved: save.finish(model)?,
     })
 }
 
@@ -270,6 +272,7 @@ impl fmt::Display for ConvertReport {
         for unshared in &self.unshared {
             writeln!(f, "warning: {unshared}; --share-scales gives them one scale")?;
         }
-        writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)
+        writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
+        saved.replaced.fmt(f)
     }
 }

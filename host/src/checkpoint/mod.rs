@@ -4,7 +4,8 @@
 //! | file | topic |
 //! | --- | --- |
 //! | `file`, `model` | [`Checkpoint`], one mapped file; [`Model`], a file or a folder of shards |
-//! | `write`, `save` | [`TensorWriter`], [`Staging`]; [`SaveOptions`]: tensor by tensor, all or nothing |
+//! | `write`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
+//! | `staging` | [`Staging`], [`write_whole`]: all or nothing |
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
@@ -63,6 +64,7 @@ mod quantize;
 mod quantize_tensor;
 mod save;
 mod shared;
+mod staging;
 mod torchao;
 mod verify;
 mod weight;
@@ -79,6 +81,7 @@ pub use model::Model;
 pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
 pub use shared::{Misread, Unshared};
+pub use staging::{Replaced, Staging, write_whole};
 pub use verify::{Finding, LEAST_SQNR_DB, Severity, VerifyReport, WeightCheck, verify};
 pub use weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
-pub use write::{NewTensor, Staging, TensorSpec, TensorWriter, write, write_whole};
+pub use write::{NewTensor, TensorSpec, TensorWriter, write};

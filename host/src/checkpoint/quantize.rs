@@ -241,6 +241,7 @@ pub fn quantize_model(
             }
         }
         observer.done(raw.data.len() as u64);
+        model.release(item.name());
     }
     let device = kernels.map_or("cpu".into(), |kernels| kernels.device().choice().device.clone());
     Ok(QuantizeReport {
@@ -256,7 +257,7 @@ pub fn quantize_model(
         values,
         underflows,
         bytes_before,
-        saved: save.finish()?,
+        saved: save.finish(model)?,
     })
 }
 
@@ -354,6 +355,7 @@ impl fmt::Display for QuantizeReport {
             saved.path.display(),
             saved.bytes,
             self.bytes_before
-        )
+        )?;
+        saved.replaced.fmt(f)
     }
 }

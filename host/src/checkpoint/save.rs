@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 use super::error::CheckpointError;
 use super::layout::{Content, Contents, Layout, Piece, config, modules_left};
 use super::model::Model;
+use super::staging::{Replaced, Staging};
 use super::weight::{Weight, WeightSpec};
-use super::write::{Staging, TensorSpec, TensorWriter};
+use super::write::{TensorSpec, TensorWriter};
 use crate::error::{Error, Result};
 
 /// Size of a shard, the same as in Hugging Face's tools.
@@ -103,6 +104,8 @@ pub struct Saved {
     pub shards: Vec<String>,
     /// Bytes of tensors.
     pub bytes: u64,
+    /// What became of a checkpoint that was there before.
+    pub replaced: Replaced,
 }
 
 /// A checkpoint that is being written.
@@ -278,8 +281,10 @@ impl Save {
         Ok(())
     }
 
-    /// Renames the output to its final name, after all data is on disk.
-    pub fn finish(self) -> Result<Saved> {
+    /// Renames the output to its final name, after all data is on disk, if `source` has stayed as it
+    /// was.
+    pub fn finish(self, source: &Model) -> Result<Saved> {
+        source.unchanged()?;
         let mut names = Vec::new();
         for (name, shard) in self.shards {
             let file = shard.finish()?;
@@ -291,8 +296,8 @@ impl Save {
             names.push(name);
         }
         let path = self.staging.target().to_path_buf();
-        self.staging.commit()?;
-        Ok(Saved { path, shards: names, bytes: self.bytes })
+        let replaced = self.staging.commit()?;
+        Ok(Saved { path, shards: names, bytes: self.bytes, replaced })
     }
 }
 

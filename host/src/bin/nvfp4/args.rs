@@ -16,8 +16,8 @@ use ptx_emu::Schedule;
 
 /// Block-scaled 4-bit floating point on Hopper and Blackwell GPUs, or on an emulator of them.
 ///
-/// Exit codes: 0 done and verified, 1 ran and came out wrong, 2 bad input or nothing to run on, 141
-/// the reader of the output closed the pipe.
+/// Exit codes: 0 done and verified, 1 ran and came out wrong, 2 bad input or nothing to run on, 130
+/// ended by Ctrl-C, 143 by SIGTERM, 141 the reader of the output closed the pipe.
 #[derive(Debug, Parser)]
 #[command(name = "nvfp4", version, max_term_width = 100)]
 pub struct Args {
