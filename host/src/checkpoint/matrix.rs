@@ -1,7 +1,7 @@
 //! One matrix of a checkpoint as the weights of a product, quantised or not.
 
-use fp4_formats::{Nvfp4, ScaleLayout};
 use fp4_formats::quantize::Format;
+use fp4_formats::{Nvfp4, ScaleLayout};
 
 #[cfg(doc)]
 use super::error::CheckpointError;
@@ -65,12 +65,7 @@ pub fn matrix(model: &Model, tensor: &str, expert: Option<usize>) -> Result<Matr
 }
 
 /// Name and index of the matrix that is asked for.
-fn choose(
-    name: &str,
-    batch: usize,
-    rank: usize,
-    expert: Option<usize>,
-) -> Result<(String, usize)> {
+fn choose(name: &str, batch: usize, rank: usize, expert: Option<usize>) -> Result<(String, usize)> {
     match expert {
         None if rank <= 2 => Ok((name.to_owned(), 0)),
         Some(at) if rank > 2 && at < batch => Ok((format!("{name}[{at}]"), at)),

@@ -8,7 +8,8 @@
 //! | `staging` | [`Staging`], [`write_whole`]: all or nothing |
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
-//! | `quantize`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `shared` | tensor-level scales that several weights share |
 //! | `dequantize`, `matrix` | [`dequantize_model`]; [`matrix`], one weight as that of a product |
 //! | `rounding`, `products` | what `verify` measures: each block, and products |
 //! | `orientation` | the input dimension of experts in one tensor |
@@ -65,15 +66,17 @@ mod orientation;
 pub mod pattern;
 mod products;
 mod quantize;
+mod quantize_tensor;
 mod rounding;
 mod save;
+mod shared;
 mod staging;
 mod torchao;
 mod verify;
 mod weight;
 mod write;
 
-pub use convert::{ConvertReport, convert_model};
+pub use convert::{ConvertReport, SharedGroup, convert_model};
 pub use dequantize::{DequantizeOptions, DequantizeReport, dequantize_model};
 pub use error::CheckpointError;
 pub use exact::to_nvfp4;
@@ -86,7 +89,10 @@ pub use model::Model;
 pub use products::ProductNoise;
 pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
+pub use shared::{Misread, Unshared};
 pub use staging::{Replaced, Staging, write_whole};
-pub use verify::{Finding, LEAST_SQNR_DB, Severity, VerifyReport, WeightCheck, verify};
+pub use verify::{
+    Finding, LEAST_SQNR_DB, Severity, VerifyOptions, VerifyReport, WeightCheck, verify, verify_with,
+};
 pub use weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
 pub use write::{NewTensor, TensorSpec, TensorWriter, write};

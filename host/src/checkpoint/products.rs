@@ -14,7 +14,7 @@ use fp4_formats::{ScaleLayout, e4m3};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::measured::db;
+use super::verify::db;
 use super::weight::Blocks;
 use crate::error::Result;
 use crate::quantize::{QuantizeOptions, TensorScale, quantize_matrix, recipe_by_name};
@@ -84,9 +84,8 @@ pub(super) fn product_noise(
             sums
         })
         .collect();
-    let [signal, weight_only, fp8, fp4] = sums
-        .iter()
-        .fold([0f64; 4], |sums, part| std::array::from_fn(|at| sums[at] + part[at]));
+    let [signal, weight_only, fp8, fp4] =
+        sums.iter().fold([0f64; 4], |sums, part| std::array::from_fn(|at| sums[at] + part[at]));
     Ok(ProductNoise {
         weight_only_db: db(signal, weight_only),
         fp8_db: db(signal, fp8),

@@ -34,14 +34,22 @@ pub struct SaveOptions {
     pub force: bool,
     /// Size of a shard.
     pub shard_bytes: u64,
+    /// Whether stored weights that readers of the layout join get one tensor-level scale, even if
+    /// that changes values. Weights that are quantised get one anyway.
+    pub share_scales: bool,
 }
 
 impl SaveOptions {
     /// Linear scales, shards of [`SHARD_BYTES`], and no replacement.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
-        let (scales, force) = (ScaleLayout::Linear, false);
-        Self { layout, scales, force, shard_bytes: SHARD_BYTES }
+        Self {
+            layout,
+            scales: ScaleLayout::Linear,
+            force: false,
+            shard_bytes: SHARD_BYTES,
+            share_scales: false,
+        }
     }
 }
 

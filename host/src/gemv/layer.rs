@@ -222,7 +222,11 @@ impl fmt::Display for LayerReport {
         writeln!(f, "  device    {}", self.device)?;
         writeln!(f, "  plan      {}", self.plan.to_string().replace('\n', "\n          "))?;
         writeln!(f, "  {}", v.summary())?;
-        writeln!(f, "  SQNR      {:.2} dB against the f64 product of the data before", self.sqnr_db)?;
+        writeln!(
+            f,
+            "  SQNR      {:.2} dB against the f64 product of the data before",
+            self.sqnr_db
+        )?;
         if let Some(emulated) = &self.emulated {
             write!(f, "{emulated}")?;
         }

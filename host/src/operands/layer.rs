@@ -95,7 +95,10 @@ pub fn read(
         }
     };
     let stored = layout.map_or("not quantised", Layout::name);
-    Ok(LayerOperands { operands, context: Context { tensor: name, stored, vector, input, weight, k } })
+    Ok(LayerOperands {
+        operands,
+        context: Context { tensor: name, stored, vector, input, weight, k },
+    })
 }
 
 fn other_format(required: Format) -> Error {
@@ -138,9 +141,9 @@ fn input(values: &Values, weight: &str, k: usize) -> Result<(Vec<f32>, usize, St
     match values {
         Values::Normal { rows, seed } => {
             let mut rng = SplitMix64::new(*seed);
-            let count = rows.checked_mul(k).ok_or_else(|| {
-                Error::shape("rows", format!("representable times {k}"), rows)
-            })?;
+            let count = rows
+                .checked_mul(k)
+                .ok_or_else(|| Error::shape("rows", format!("representable times {k}"), rows))?;
             let values = (0..count).map(|_| rng.normal() as f32).collect();
             Ok((values, *rows, format!("{rows} standard normal, seed {seed}")))
         }

@@ -362,6 +362,9 @@ pub struct Quantize {
     /// Ignore the built-in list.
     #[arg(long)]
     pub no_default_excludes: bool,
+    /// gpt-oss: quantise other weights than experts too, which its readers do not expect.
+    #[arg(long)]
+    pub all_layers: bool,
     /// Quantise on this device instead of the CPU: auto, cuda:N, emu:h200, emu:b200 or emu:b300. The bytes
     /// are the same.
     #[arg(long)]
@@ -376,7 +379,8 @@ pub struct Quantize {
 /// Write a quantised checkpoint in another layout, without changing a value.
 ///
 /// Codes and block scales stay as they are. A tensor-level scale that is a divisor in one layout
-/// and a multiplier in the other becomes its reciprocal, rounded once. MXFP4 becomes NVFP4 where
+/// and a multiplier in the other becomes its reciprocal, rounded once, which changes all values of
+/// its weight by one factor, 1 to within 6e-8. MXFP4 becomes NVFP4 where
 /// the layout or --format asks for it and every block can be written exactly.
 #[derive(Debug, ClapArgs)]
 pub struct Convert {
@@ -385,6 +389,11 @@ pub struct Convert {
     /// Format of the output [default: the input's, where the layout has it].
     #[arg(long, value_parser = parse_format)]
     pub format: Option<Format>,
+    /// Give weights that readers of the layout join (q, k and v; gate and up) one tensor-level
+    /// scale. No value changes where their scales differ by powers of two that the block scales
+    /// have room for; otherwise block scales are rounded, and the error is printed.
+    #[arg(long)]
+    pub share_scales: bool,
     #[command(flatten)]
     pub output: CheckpointOutput,
 }
@@ -507,9 +516,8 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
         let whole = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(*factor));
         let product = || digits.parse::<f64>().ok().map(|count| count * *factor as f64);
         // Fractions, as in 1.5GB; sizes of which not every byte can be told apart are none.
-        whole.or_else(|| {
-            product().filter(|size| (0.0..9e15).contains(size)).map(|size| size as u64)
-        })
+        whole
+            .or_else(|| product().filter(|size| (0.0..9e15).contains(size)).map(|size| size as u64))
     });
     size.filter(|size| *size > 0)
         .ok_or_else(|| format!("`{text}` is no size such as 5GB, 512MiB or 1000000"))

@@ -3,15 +3,11 @@
 use std::process::ExitCode;
 
 use fp4_formats::ScaleLayout;
-use nvfp4::checkpoint::{
-    self, DequantizeOptions, Model, ModelOptions, SaveOptions, VerifyOptions,
-};
+use nvfp4::checkpoint::{self, DequantizeOptions, Model, ModelOptions, SaveOptions, VerifyOptions};
 use nvfp4::device::Device;
 use nvfp4::quantize::{TensorScale, recipe_by_name};
 
-use crate::args::{
-    CheckpointOutput, Convert, Dequantize, Inspect, OutputFolder, Quantize, Verify,
-};
+use crate::args::{CheckpointOutput, Convert, Dequantize, Inspect, OutputFolder, Quantize, Verify};
 use crate::commands::{exit, print};
 use crate::progress::Bar;
 
@@ -31,6 +27,9 @@ pub fn quantize(args: &Quantize) -> anyhow::Result<ExitCode> {
     options.save = save_options(&args.output);
     if args.one_level {
         options.scale = TensorScale::OneLevel;
+    }
+    if args.all_layers {
+        options.experts_only = false;
     }
     if args.no_default_excludes {
         options.exclude.clear();
@@ -52,7 +51,9 @@ pub fn quantize(args: &Quantize) -> anyhow::Result<ExitCode> {
 pub fn convert(args: &Convert) -> anyhow::Result<ExitCode> {
     let model = Model::open(&args.checkpoint)?;
     let mut bar = Bar::new();
-    let (options, out) = (save_options(&args.output), &args.output.folder.out);
+    let mut options = save_options(&args.output);
+    options.share_scales = args.share_scales;
+    let out = &args.output.folder.out;
     let report = checkpoint::convert_model(&model, args.format, &options, out, &mut bar)?;
     drop(bar);
     print(&report, args.output.folder.json)?;
@@ -62,8 +63,7 @@ pub fn convert(args: &Convert) -> anyhow::Result<ExitCode> {
 pub fn dequantize(args: &Dequantize) -> anyhow::Result<ExitCode> {
     let model = Model::open(&args.checkpoint)?;
     let OutputFolder { out, force, shard_bytes, json } = &args.output;
-    let options =
-        DequantizeOptions { dtype: args.dtype, force: *force, shard_bytes: *shard_bytes };
+    let options = DequantizeOptions { dtype: args.dtype, force: *force, shard_bytes: *shard_bytes };
     let mut bar = Bar::new();
     let report = checkpoint::dequantize_model(&model, &options, out, &mut bar)?;
     drop(bar);

@@ -34,12 +34,13 @@ const NOTHING: u8 = 2;
 
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Run(Run::Gemv(args)) => match (&args.checkpoint, &args.weight.tensor, &args.inputs)
-        {
-            (Some(path), Some(tensor), _) => run_checkpoint(&args, &Model::open(path)?, tensor),
-            (_, _, Some(path)) => run_inputs(&args, path),
-            _ => anyhow::bail!("either --checkpoint with --tensor or --inputs is required"),
-        },
+        Command::Run(Run::Gemv(args)) => {
+            match (&args.checkpoint, &args.weight.tensor, &args.inputs) {
+                (Some(path), Some(tensor), _) => run_checkpoint(&args, &Model::open(path)?, tensor),
+                (_, _, Some(path)) => run_inputs(&args, path),
+                _ => anyhow::bail!("either --checkpoint with --tensor or --inputs is required"),
+            }
+        }
         Command::Run(Run::Gemm(args)) => gemm::run(&args, false),
         Command::Run(Run::Dual(args)) => gemm::run(&args, true),
         Command::Bench(args) => run_bench(&args),
