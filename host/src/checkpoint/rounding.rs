@@ -66,13 +66,9 @@ fn of<F: BlockFormat>(
             (unit, reach * (1.0 + QUOTIENT_ERROR))
         })
         .collect();
-    let each = codes
-        .par_chunks_exact(F::BLOCK_BYTES)
-        .zip(scales)
-        .zip(before.par_chunks_exact(F::BLOCK))
-        .enumerate();
-    let worst_of = |(at, ((codes, &scale), before)): (usize, ((&[u8], &u8), &[f32]))| {
-        let (unit, reach) = units[usize::from(scale)];
+    let worst_of = |at: usize, before: &[f32]| {
+        let (unit, reach) = units[usize::from(scales[at])];
+        let codes = &codes[at * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
         let mut worst = 0f64;
         for (&byte, pair) in codes.iter().zip(before.as_chunks::<2>().0) {
             let (low, high) = pack::unpair(byte);
@@ -91,7 +87,8 @@ fn of<F: BlockFormat>(
         worst: x.worst.max(y.worst),
     };
     let none = || Misrounded { first: usize::MAX, ..Misrounded::default() };
-    each.map(worst_of).reduce(none, join)
+    let blocks = before.par_chunks_exact(F::BLOCK).take(scales.len()).enumerate();
+    blocks.map(|(at, before)| worst_of(at, before)).reduce(none, join)
 }
 
 /// The error of a code in half steps, those between the code and the element.

@@ -583,9 +583,8 @@ impl fmt::Display for VerifyReport {
         for weight in &self.weights {
             let WeightCheck { name, format, amax, .. } = weight;
             write!(f, "{name:width$}  {format}  amax {amax:<12.6e}")?;
-            match weight.sqnr_db {
-                Some(db) => write!(f, "  SQNR {db:.2} dB")?,
-                None => {}
+            if let Some(db) = weight.sqnr_db {
+                write!(f, "  SQNR {db:.2} dB")?;
             }
             match weight.products {
                 Some(ProductNoise { weight_only_db, fp8_db, fp4_db }) => writeln!(
