@@ -1,13 +1,16 @@
 //! sm_90a GEMM: weights are decoded into `wgmma`'s register operand.
 //!
 //! # Contract
-//! Parameters: [`HopperParams`]. Any M, N, L of at least 1, K a multiple of the block. CTAs compute
-//! tiles of C^T, or parts of tiles along K, as the [`Schedule`] says. The grid depends on it:
+//! Parameters: [`HopperParams`], of grouped products [`HopperGroupedParams`]. Any M, N, L of at least
+//! 1, K a multiple of the block. CTAs compute tiles of C^T, or parts of tiles along K, as the
+//! [`Schedule`] says, or of grouped products the work list that each CTA makes of the token counts
+//! ([`work`]). The grid depends on it:
 //!
 //! | schedule | grid | partial sums meet in |
 //! |---|---|---|
 //! | whole tiles, stream-K | one CTA per run, all resident at a time, so that a CTA may wait for one with a lower number | global memory ([`fix_up`]) |
 //! | split-K | one cluster per tile | the cluster's shared memory ([`split_k`]) |
+//! | grouped | as many CTAs as are resident | global memory |
 //! | either of the first, with multicast | one cluster of two CTAs per run ([`multicast`]) | global memory |
 //!
 //! # Pipeline
@@ -23,7 +26,7 @@
 //! | warps | role |
 //! |---|---|
 //! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
-//! | 8..12 | producer ([`producer`]): one thread initialises the barriers and copies weights and activations; the others only release registers |
+//! | 8..12 | producer ([`producer`]): of a grouped product, the first warp makes the table of groups; one thread initialises the barriers and copies weights and activations; the others only release registers |
 //!
 //! # Shared memory
 //! | at | what |
@@ -35,6 +38,7 @@
 //! | `barriers_offset` | the ring's barriers |
 //! | `sums_stored_offset` | the barrier `sums_stored` |
 //! | `sums_received_offset` | the barrier `sums_received` |
+//! | `table_offset` | of a grouped product, the table of groups |
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
@@ -42,7 +46,7 @@
 //! | `full[stage]` | producer, with `stage_bytes`, those that the multicast peer copies included | consumers | the stage holds data |
 //! | `empty[stage]` | consumers, those of the multicast peer too | producer | the stage is read, in both CTAs |
 //! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns | the sums are stored: stages may be overwritten |
-//! | 0, after initialisation | all threads | all threads | the ring |
+//! | 0, after initialisation | all threads | all threads | the ring; the table of groups |
 //! | cluster, after initialisation, under multicast | all threads of the cluster | all threads of the cluster | the rings of all its CTAs |
 //! | 1, stages read | consumers | consumers | all stages are read |
 //! | 1, sums written | consumers | consumers | the sums are in shared memory |
@@ -59,7 +63,8 @@
 //! # Dependent launches
 //! The next kernel of the stream may start as soon as all CTAs of this one have. No kernel that may
 //! still run writes weights, so they are copied at once. Activations are copied, and results and
-//! partial sums written, after `griddepcontrol.wait`.
+//! partial sums written, after `griddepcontrol.wait`. The token counts of groups are read after it,
+//! too, and nothing can be copied before.
 //!
 //! # Arithmetic
 //! Operands are exact (see [`decode`]); `wgmma` adds in f32; the parts of a tile are added in
