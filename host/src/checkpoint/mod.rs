@@ -9,7 +9,8 @@
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
-//! | `shared` | tensor-level scales that several weights share |
+//! | `shared`, `split` | tensor-level scales that several weights share; experts, a matrix each |
+//! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
 //! | `orientation` | the input dimension of experts in one tensor |
 //! | `inspect`, `verify`, `configuration` | [`inspect`], [`verify`] |
 //!
@@ -46,6 +47,7 @@
 //! value, its byte in the file. Outputs appear complete or not at all. Memory holds one tensor at a
 //! time, so a checkpoint may be larger than memory.
 
+mod carry;
 mod compressed_tensors;
 mod configuration;
 mod convert;
@@ -59,12 +61,16 @@ mod load;
 mod model;
 mod modelopt;
 mod orientation;
+mod others;
 pub mod pattern;
 mod quantize;
 mod quantize_tensor;
 mod save;
 mod shared;
+mod side;
+mod split;
 mod staging;
+mod stated;
 mod torchao;
 mod verify;
 mod weight;
@@ -78,10 +84,12 @@ pub use inspect::{Contents, WeightEntry, inspect};
 pub use layout::{Content, Layout, Parts, Piece};
 pub use load::{Outline, load, outline};
 pub use model::Model;
+pub use others::{OtherFormat, OtherLayer};
 pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
 pub use shared::{Misread, Unshared};
 pub use staging::{Replaced, Staging, write_whole};
+pub use stated::Inputs;
 pub use verify::{Finding, LEAST_SQNR_DB, Severity, VerifyReport, WeightCheck, verify};
-pub use weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
+pub use weight::{Blocks, Convention, GlobalScale, Order, Weight, WeightSpec};
 pub use write::{NewTensor, TensorSpec, TensorWriter, write};

@@ -13,8 +13,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::error::CheckpointError;
-use super::layout::{Content, Contents, Layout, Piece, config, modules_left};
-use super::model::Model;
+use super::layout::{Content, Contents, Description, Extras, Layout, Piece, config, modules_left};
+use super::model::{HF_QUANT_CONFIG, Model};
+use super::orientation::transposed;
+use super::split::{self, Slice};
 use super::staging::{Replaced, Staging};
 use super::weight::{Weight, WeightSpec};
 use super::write::{TensorSpec, TensorWriter};
@@ -116,6 +118,10 @@ pub(super) struct Save {
     /// Shard of each tensor.
     places: BTreeMap<String, usize>,
     pieces: BTreeMap<String, Vec<Piece>>,
+    /// The matrices of weights that are taken apart.
+    splits: BTreeMap<String, Vec<Slice>>,
+    /// Those of their biases, with the size and the width of each expert's.
+    biases: BTreeMap<String, (Vec<Slice>, usize, usize)>,
     bytes: u64,
 }
 
@@ -126,41 +132,88 @@ impl Save {
         target: &Path,
         source: &Model,
         items: &[Item],
+        extras: Extras,
         options: SaveOptions,
     ) -> Result<Self> {
         refuse_source(target, source)?;
+        let mut splits = BTreeMap::new();
+        for item in items {
+            let Item::Weight(spec) = item else { continue };
+            let found = split::slices(options.layout, spec, extras.interleaved);
+            let found = found.map_err(|reason| CheckpointError::Unsupported {
+                layout: options.layout.name(),
+                tensor: spec.name.clone(),
+                reason,
+            })?;
+            if let Some(slices) = found {
+                splits.insert(spec.name.clone(), slices);
+            }
+        }
+        let mut biases = BTreeMap::new();
         let mut shards: Vec<Shard> = Vec::new();
         let mut pieces = BTreeMap::new();
-        let mut contents = Contents::default();
+        let mut contents = Contents { extras, ..Contents::default() };
+        let mut tensors = Vec::new();
         for item in items {
             let specs = match item {
                 Item::Weight(spec) => {
-                    let of_weight = options.layout.pieces(spec, options.scales)?;
-                    let specs = of_weight.iter().map(|piece| piece.spec.clone()).collect();
-                    pieces.insert(spec.name.clone(), of_weight);
-                    contents.weights.push(spec.clone());
+                    let weights = match splits.get(&spec.name) {
+                        Some(slices) => slices.iter().map(|slice| slice.spec(spec)).collect(),
+                        None => vec![spec.clone()],
+                    };
+                    let inputs = contents.extras.inputs.get(&spec.name).copied();
+                    let mut specs = Vec::new();
+                    for weight in weights {
+                        let of_weight = options.layout.pieces(&weight, options.scales)?;
+                        specs.extend(of_weight.iter().map(|piece| piece.spec.clone()));
+                        pieces.insert(weight.name.clone(), of_weight);
+                        if let Some(inputs) = inputs {
+                            contents.extras.inputs.insert(weight.name.clone(), inputs);
+                        }
+                        contents.weights.push(weight);
+                    }
                     specs
                 }
-                Item::Tensor(spec) => vec![spec.clone()],
+                Item::Tensor(spec) => {
+                    let of = spec.name.strip_suffix("_bias").and_then(|of| splits.get(of));
+                    let specs = match (of, spec.shape.as_slice()) {
+                        (Some(slices), &[_, rows]) => {
+                            let width = spec.dtype.bitsize() / 8;
+                            let bias = (slices.clone(), rows, width);
+                            let dtype = spec.dtype;
+                            biases.insert(spec.name.clone(), bias);
+                            slices.iter().map(|slice| slice.bias(dtype)).collect()
+                        }
+                        _ => vec![spec.clone()],
+                    };
+                    tensors.extend(specs.iter().cloned());
+                    specs
+                }
             };
             let bytes = specs.iter().try_fold(0u64, |sum, spec: &TensorSpec| {
                 Ok::<_, Error>(sum + spec.bytes()? as u64)
             })?;
+            let weights = match item {
+                Item::Weight(spec) => {
+                    let count = splits.get(&spec.name).map_or(1, Vec::len);
+                    contents.weights[contents.weights.len() - count..].to_vec()
+                }
+                Item::Tensor(_) => Vec::new(),
+            };
             match shards.last_mut() {
                 Some(shard) if shard.bytes + bytes <= options.shard_bytes => {
-                    shard.add(item, specs, bytes);
+                    shard.add(weights, specs, bytes);
                 }
                 _ => {
                     let mut shard = Shard::default();
-                    shard.add(item, specs, bytes);
+                    shard.add(weights, specs, bytes);
                     shards.push(shard);
                 }
             }
         }
-        contents.left = modules_left(items.iter().filter_map(|item| match item {
-            Item::Tensor(spec) => Some((spec.name.as_str(), spec.dtype, spec.shape.as_slice())),
-            Item::Weight(_) => None,
-        }));
+        contents.left = modules_left(
+            tensors.iter().map(|spec| (spec.name.as_str(), spec.dtype, spec.shape.as_slice())),
+        );
 
         let staging = Staging::create(target, options.force)?;
         let mut save = Self {
@@ -170,13 +223,15 @@ impl Save {
             shards: Vec::new(),
             places: BTreeMap::new(),
             pieces,
+            splits,
+            biases,
         };
-        save.headers(shards)?;
+        save.headers(shards, &contents)?;
         save.describe(source, &contents)?;
         Ok(save)
     }
 
-    fn headers(&mut self, shards: Vec<Shard>) -> Result<()> {
+    fn headers(&mut self, shards: Vec<Shard>, contents: &Contents) -> Result<()> {
         let count = shards.len();
         for (at, shard) in shards.into_iter().enumerate() {
             let file = match count {
@@ -192,7 +247,7 @@ impl Save {
             }
             let weights: Vec<(WeightSpec, ScaleLayout)> =
                 shard.weights.into_iter().map(|spec| (spec, self.options.scales)).collect();
-            let metadata = self.options.layout.metadata(&weights, &shard.others);
+            let metadata = self.options.layout.metadata(&weights, &shard.others, &contents.extras);
             let sink = File::create_new(&path).map_err(|source| Error::Io {
                 action: "create",
                 path: path.clone(),
@@ -210,7 +265,17 @@ impl Save {
     }
 
     fn describe(&self, source: &Model, contents: &Contents) -> Result<()> {
-        let description = self.options.layout.describe(contents);
+        let description = match contents.extras.verbatim {
+            true => Description {
+                quantization_config: source.quantization_config().cloned(),
+                files: source
+                    .hf_quant_config()
+                    .map(|config| (HF_QUANT_CONFIG, config.clone()))
+                    .into_iter()
+                    .collect(),
+            },
+            false => self.options.layout.describe(contents),
+        };
         if let Some(config) = config(source, description.quantization_config) {
             self.json("config.json", &config)?;
         }
@@ -241,32 +306,73 @@ impl Save {
         write().map_err(io)
     }
 
-    /// Writes an unchanged tensor.
+    /// Writes an unchanged tensor, or the parts of the bias of experts that are taken apart.
     pub fn tensor(&mut self, name: &str, data: &[u8]) -> Result<()> {
+        let Some((slices, rows, width)) = self.biases.remove(name) else {
+            return self.put(name, data);
+        };
+        for slice in slices {
+            let name = format!("{}.bias", slice.module);
+            self.put(&name, &slice.bytes(data, rows, width))?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, name: &str, data: &[u8]) -> Result<()> {
         match self.places.get(name).and_then(|&at| self.shards.get_mut(at)) {
             Some((_, shard)) => shard.put(name, data),
             None => Err(Error::shape("tensor to write", "one that was announced", name)),
         }
     }
 
-    /// Writes a weight's pieces.
+    /// Writes a weight, or its matrices.
     pub fn weight(&mut self, weight: &Weight) -> Result<()> {
+        let Some(slices) = self.splits.remove(&weight.spec.name) else {
+            return self.pieces(weight);
+        };
+        for slice in slices {
+            self.pieces(&slice.weight(weight)?)?;
+        }
+        Ok(())
+    }
+
+    fn pieces(&mut self, weight: &Weight) -> Result<()> {
         let convention = self.options.layout.convention();
         let pieces = self.pieces.remove(&weight.spec.name).unwrap_or_default();
-        for Piece { spec, content } in pieces {
+        let rows = weight.blocks.dims().rows();
+        let ordered = |name: &str, data: &[u8], transpose: bool| -> Result<Vec<u8>> {
+            let cols = data.len() / (weight.blocks.dims().batch() * rows);
+            match transpose {
+                true => transposed(name, data, [rows, cols]),
+                false => Ok(data.to_vec()),
+            }
+        };
+        for Piece { spec, content, transposed } in pieces {
             let scalar = |scale: Option<super::weight::GlobalScale>| {
                 scale.map_or(1.0, |scale| scale.stored(convention)).to_le_bytes()
             };
             match content {
-                Content::Codes => self.tensor(&spec.name, weight.blocks.codes())?,
+                Content::Codes if transposed => {
+                    let codes = ordered(&spec.name, weight.blocks.codes(), transposed)?;
+                    self.put(&spec.name, &codes)?;
+                }
+                Content::Codes => self.put(&spec.name, weight.blocks.codes())?,
                 Content::Scales(ScaleLayout::Linear) => {
-                    self.tensor(&spec.name, weight.blocks.scales())?;
+                    let all = weight.blocks.scales();
+                    let stored = spec.shape.iter().product::<usize>();
+                    let step = all.len() / stored.max(1);
+                    if step == 1 && !transposed {
+                        self.put(&spec.name, all)?;
+                    } else {
+                        let scales: Vec<u8> = all.iter().copied().step_by(step.max(1)).collect();
+                        self.put(&spec.name, &ordered(&spec.name, &scales, transposed)?)?;
+                    }
                 }
                 Content::Scales(ScaleLayout::Blocked128x4) => {
-                    self.tensor(&spec.name, &weight.blocks.blocked_scales()?)?;
+                    self.put(&spec.name, &weight.blocks.blocked_scales()?)?;
                 }
-                Content::Global => self.tensor(&spec.name, &scalar(weight.global))?,
-                Content::Input => self.tensor(&spec.name, &scalar(weight.input))?,
+                Content::Global => self.put(&spec.name, &scalar(weight.global))?,
+                Content::Input => self.put(&spec.name, &scalar(weight.input))?,
             }
         }
         Ok(())
@@ -311,11 +417,11 @@ struct Shard {
 }
 
 impl Shard {
-    fn add(&mut self, item: &Item, specs: Vec<TensorSpec>, bytes: u64) {
-        match item {
-            Item::Weight(spec) => self.weights.push(spec.clone()),
-            Item::Tensor(spec) => self.others.push(spec.name.clone()),
+    fn add(&mut self, weights: Vec<WeightSpec>, specs: Vec<TensorSpec>, bytes: u64) {
+        if weights.is_empty() {
+            self.others.extend(specs.iter().map(|spec| spec.name.clone()));
         }
+        self.weights.extend(weights);
         self.specs.extend(specs);
         self.bytes += bytes;
     }

@@ -229,7 +229,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::WeightSpec;
+    use crate::checkpoint::{Order, WeightSpec};
     use crate::tensor::Dims;
     use fp4_formats::quantize::Format;
     use proptest::prelude::*;
@@ -265,6 +265,8 @@ mod tests {
             global: true,
             input: false,
             original: None,
+            group: 16,
+            order: Order::OutputFirst,
         };
         let global = Some(GlobalScale::Multiplier(multiplier));
         Weight { spec, blocks: blocks.expect("valid"), global, input: None }

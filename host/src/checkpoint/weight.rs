@@ -153,6 +153,18 @@ impl Blocks {
     }
 }
 
+/// The order of a weight's last two dimensions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// `[.., N, K]`, blocks along K.
+    #[default]
+    OutputFirst,
+    /// The same, of experts that the model itself has as `[experts, K, N]`.
+    InputFirst,
+    /// `[experts, K, N]`, blocks along N, so that no product can use them.
+    AlongOutput,
+}
+
 /// A weight without its data, which suffices to lay out a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightSpec {
@@ -168,6 +180,10 @@ pub struct WeightSpec {
     pub input: bool,
     /// Element type before it was quantised, if known.
     pub original: Option<Dtype>,
+    /// Elements with one stored scale: a block, or two in ModelOpt's groups of 32.
+    pub group: usize,
+    /// The order of its last two dimensions.
+    pub order: Order,
 }
 
 impl WeightSpec {

@@ -1,0 +1,74 @@
+//! Tensors and settings that change what a quantised weight means.
+//!
+//! | where | what | effect |
+//! | --- | --- | --- |
+//! | `m.pre_quant_scale` | ModelOpt's AWQ and SVDQuant | inputs are multiplied by it, column by column |
+//! | `m.weight_quantizer._svdquant_lora_a`, `.._b` | ModelOpt's SVDQuant | `b a` is added to the weight |
+//! | `transform_config` | compressed-tensors' SpinQuant, QuIP | weights and inputs are rotated |
+//!
+//! A weight is compared with its original once the first two are folded into it. Rotations are
+//! not.
+
+use super::model::Model;
+use super::weight::module;
+use crate::error::{Error, Result};
+
+const PRE_QUANT_SCALE: &str = "pre_quant_scale";
+const LOW_RANK: &str = "svdquant_lora_";
+
+/// The tensors of side data, sorted.
+pub(super) fn tensors(model: &Model) -> Vec<&str> {
+    let side = |name: &&str| {
+        let last = name.rsplit_once('.').map_or(*name, |(_, last)| last);
+        last.ends_with(PRE_QUANT_SCALE) || last.contains(LOW_RANK)
+    };
+    model.names().filter(side).collect()
+}
+
+/// The names of the rotations in `transform_config`.
+pub(super) fn transforms(model: &Model) -> Vec<&str> {
+    let groups =
+        |config: &serde_json::Value| config["transform_config"]["config_groups"].is_object();
+    let config = model.quantization_config().filter(|config| groups(config));
+    let groups = config.and_then(|config| config["transform_config"]["config_groups"].as_object());
+    groups.into_iter().flat_map(|groups| groups.keys().map(String::as_str)).collect()
+}
+
+/// Folds the side data of a weight `[N, K]` into its values.
+pub(super) fn fold(model: &Model, name: &str, cols: usize, values: &mut [f32]) -> Result<()> {
+    let of = module(name);
+    let tensor = |name: String| -> Result<Option<(String, Vec<usize>, Vec<f32>)>> {
+        if !model.contains(&name) {
+            return Ok(None);
+        }
+        let floats = model.file(&name)?.floats(&name)?;
+        Ok(Some((name, floats.shape, floats.values)))
+    };
+    let low_rank = |which: &str| tensor(format!("{of}.weight_quantizer._{LOW_RANK}{which}"));
+    if let (Some((name, a_shape, a)), Some((_, b_shape, b))) = (low_rank("a")?, low_rank("b")?) {
+        let rows = values.len() / cols.max(1);
+        let (&[rank, a_cols], &[b_rows, b_rank]) = (a_shape.as_slice(), b_shape.as_slice()) else {
+            return Err(Error::shape(name, "a matrix", format!("{a_shape:?}")));
+        };
+        if (a_cols, b_rows, b_rank) != (cols, rows, rank) {
+            let required = format!("[rank, {cols}] and [{rows}, rank]");
+            return Err(Error::shape(name, required, format!("{a_shape:?} and {b_shape:?}")));
+        }
+        for (row, values) in values.chunks_exact_mut(cols).enumerate() {
+            for (at, &factor) in b[row * rank..][..rank].iter().enumerate() {
+                for (value, &x) in values.iter_mut().zip(&a[at * cols..][..cols]) {
+                    *value += factor * x;
+                }
+            }
+        }
+    }
+    if let Some((name, shape, scales)) = tensor(format!("{of}.{PRE_QUANT_SCALE}"))? {
+        if scales.len() != cols {
+            return Err(Error::shape(name, format!("{cols} values"), format!("{shape:?}")));
+        }
+        for values in values.chunks_exact_mut(cols.max(1)) {
+            values.iter_mut().zip(&scales).for_each(|(value, &scale)| *value *= scale);
+        }
+    }
+    Ok(())
+}
