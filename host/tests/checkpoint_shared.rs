@@ -297,7 +297,7 @@ fn gpt_oss_has_experts_only() {
     let options = ModelOptions::new(recipe, Layout::GptOss);
     let report = quantize_model(&model, &options, &folder.file("out"), None, &mut ());
     let report = report.expect("quantised");
-    assert_eq!(report.quantized, ["model.layers.1.experts.gate_up_proj"]);
+    assert_eq!(report.quantized, ["model.layers.1.experts.gate_up.weight"]);
     let up = report.left.iter().find(|left| left.tensor == "model.layers.0.mlp.up.weight");
     assert_eq!(up.expect("left").reason, "no experts");
 }

@@ -76,6 +76,12 @@ pub(super) fn carry(
             }
         }
     }
+    let matrices = specs.iter().filter(|spec| spec.shape.len() == 2).count();
+    if to == Layout::GptOss && matrices > 0 {
+        carrier.note(format!(
+            "transformers reads experts only in this layout; {matrices} weights are none"
+        ));
+    }
     if !verbatim {
         carrier.side_data()?;
         carrier.other_layers(&extras)?;

@@ -111,6 +111,7 @@ pub fn to_nvfp4(weight: &Weight) -> Result<Weight> {
         spec,
         blocks: Blocks::Nvfp4(blocks),
         global: Some(GlobalScale::Multiplier(multiplier)),
+        experts: None,
         input: weight.input,
     })
 }
@@ -172,10 +173,11 @@ mod tests {
             original: None,
             group: 32,
             order: Order::OutputFirst,
+            expert_scales: false,
         };
         let linear = ScaleLayout::Linear;
         let blocks = Blocks::new(Format::Mxfp4, "w", dims, linear, codes, scales, 1.0);
-        Weight { spec, blocks: blocks.expect("valid"), global: None, input: None }
+        Weight { spec, blocks: blocks.expect("valid"), global: None, experts: None, input: None }
     }
 
     /// Bits of all values, with their signs of zero.

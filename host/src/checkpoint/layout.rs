@@ -256,6 +256,10 @@ impl Layout {
         if weight.order == Order::AlongOutput && self != Self::ModelOpt {
             return Err(refuse("its blocks run along the output dimension".into()).into());
         }
+        if weight.expert_scales && self != Self::TorchAo {
+            let reason = "each expert has a tensor-level scale of its own";
+            return Err(refuse(reason.into()).into());
+        }
         if weight.order == Order::InputFirst && self == Self::TorchAo {
             let reason = "the model has it as [experts, K, N], and it is quantised as \
                           [experts, N, K], which readers of this layout do not expect";

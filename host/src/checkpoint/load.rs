@@ -6,11 +6,10 @@ use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
 use super::error::CheckpointError;
-use super::file::Checkpoint;
 use super::layout::{Layout, Parts};
 use super::model::Model;
 use super::orientation::transposed;
-use super::weight::{Blocks, GlobalScale, Weight, WeightSpec};
+use super::weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
 use crate::error::{Error, Result, reserve};
 use crate::tensor::Dims;
 
@@ -50,7 +49,14 @@ pub fn outline(model: &Model, parts: &Parts) -> Result<Outline> {
         original: parts.original,
         group: block,
         order: parts.order,
+        expert_scales: false,
     };
+    if let Some(global) = parts.global.as_deref().filter(|global| model.contains(global)) {
+        let stored = model.raw(global)?.shape;
+        let (_, others) = stored.split_first().unwrap_or((&0, &[]));
+        let one_by_one = dims.batch() > 1 && stored.first() == Some(&dims.batch());
+        spec.expert_scales = one_by_one && others.iter().all(|&size| size == 1);
+    }
 
     let file = model.file(&parts.scales)?;
     let scales = file.raw(&parts.scales)?;
@@ -153,7 +159,19 @@ pub fn load(model: &Model, layout: Layout, parts: &Parts) -> Result<Weight> {
         let value = name.as_deref().map(|name| global_scale(model, name)).transpose()?;
         Ok(value.map(|value| GlobalScale::new(convention, value)))
     };
-    let (global, input) = (stored(&parts.global)?, stored(&parts.input)?);
+    let experts = match parts.global.as_deref().filter(|_| spec.expert_scales) {
+        Some(name) => Some(expert_scales(model, name, convention)?),
+        None => None,
+    };
+    let largest = |scales: &Vec<GlobalScale>| {
+        let multiplier = |scale: &GlobalScale| scale.multiplier();
+        scales.iter().copied().max_by(|x, y| multiplier(x).total_cmp(&multiplier(y)))
+    };
+    let global = match &experts {
+        Some(scales) => largest(scales),
+        None => stored(&parts.global)?,
+    };
+    let input = stored(&parts.input)?;
     check_scales(model, parts, dims, order)?;
 
     let copy = |name: &str| -> Result<Vec<u8>> {
@@ -171,7 +189,7 @@ pub fn load(model: &Model, layout: Layout, parts: &Parts) -> Result<Weight> {
     }
     let multiplier = global.map_or(1.0, GlobalScale::multiplier);
     let blocks = Blocks::new(spec.format, &parts.name, dims, order, codes, scales, multiplier)?;
-    Ok(Weight { spec, blocks, global, input })
+    Ok(Weight { spec, blocks, global, experts, input })
 }
 
 /// The tensor-level scale of a weight, without reading the rest; 1 if it has none.
@@ -192,7 +210,7 @@ fn global_scale(model: &Model, name: &str) -> Result<f32> {
         found,
         required: "positive and finite",
     };
-    match one_value(file, name) {
+    match file.scalar(name) {
         Ok(value) if value > 0.0 => Ok(value),
         Ok(value) => Err(bad(value.to_string(), file.offset(name)).into()),
         Err(Error::Checkpoint(CheckpointError::NonFinite { value, byte, .. })) => {
@@ -202,21 +220,23 @@ fn global_scale(model: &Model, name: &str) -> Result<f32> {
     }
 }
 
-/// The value of a scalar, or of a tensor with the same value for every expert.
-fn one_value(file: &Checkpoint, name: &str) -> Result<f32> {
-    let shape = file.raw(name)?.shape;
-    let experts = matches!(shape.as_slice(), [_] | [_, 1, 1]);
-    if !experts {
-        return file.scalar(name);
-    }
+/// The tensor-level scales of all experts; each positive and finite.
+fn expert_scales(model: &Model, name: &str, convention: Convention) -> Result<Vec<GlobalScale>> {
+    let file = model.file(name)?;
     let values = file.floats(name)?.values;
-    match values.split_first() {
-        Some((first, rest)) if rest.iter().all(|value| value == first) => Ok(*first),
-        _ => {
-            let required = "[] or [1], or one value for all experts";
-            Err(file.wrong_shape(name, required, &shape).into())
+    if let Some(index) = values.iter().position(|&value| value <= 0.0) {
+        let width = file.raw(name)?.dtype.bitsize() / 8;
+        return Err(CheckpointError::Scale {
+            path: file.path().into(),
+            tensor: name.into(),
+            index,
+            byte: file.offset(name) + (index * width) as u64,
+            found: values[index].to_string(),
+            required: "positive and finite",
         }
+        .into());
     }
+    Ok(values.into_iter().map(|value| GlobalScale::new(convention, value)).collect())
 }
 
 /// Checks the block scales of the matrix. Padding may have any bytes.

@@ -12,7 +12,9 @@
 //! | `shared`, `split` | tensor-level scales that several weights share; experts, a matrix each |
 //! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
 //! | `orientation` | the input dimension of experts in one tensor |
-//! | `inspect`, `verify`, `configuration` | [`inspect`], [`verify`] |
+//! | `inspect` | [`inspect`]: what there is |
+//! | `verify`, `counterpart`, `measured`, `report` | [`verify`]: tensors and values |
+//! | `configuration`, `groups` | [`verify`]: what the configuration says |
 //!
 //! # Example
 //! ```
@@ -51,13 +53,16 @@ mod carry;
 mod compressed_tensors;
 mod configuration;
 mod convert;
+mod counterpart;
 mod error;
 mod exact;
 mod file;
 mod gpt_oss;
+mod groups;
 mod inspect;
 mod layout;
 mod load;
+mod measured;
 mod model;
 mod modelopt;
 mod orientation;
@@ -65,6 +70,7 @@ mod others;
 pub mod pattern;
 mod quantize;
 mod quantize_tensor;
+mod report;
 mod save;
 mod shared;
 mod side;
@@ -86,10 +92,11 @@ pub use load::{Outline, load, outline};
 pub use model::Model;
 pub use others::{OtherFormat, OtherLayer};
 pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
+pub use report::{Finding, Severity, VerifyReport, WeightCheck};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
 pub use shared::{Misread, Unshared};
 pub use staging::{Replaced, Staging, write_whole};
 pub use stated::Inputs;
-pub use verify::{Finding, LEAST_SQNR_DB, Severity, VerifyReport, WeightCheck, verify};
+pub use verify::{LEAST_SQNR_DB, verify};
 pub use weight::{Blocks, Convention, GlobalScale, Order, Weight, WeightSpec};
 pub use write::{NewTensor, TensorSpec, TensorWriter, write};

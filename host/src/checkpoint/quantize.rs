@@ -15,6 +15,7 @@ use super::model::Model;
 use super::orientation::{EXPERTS, Orientation};
 use super::pattern;
 use super::quantize_tensor::{amax, quantize_tensor, scale_for};
+use super::report::shown;
 use super::save::{Item, Observer, Save, SaveOptions, Saved};
 use super::shared;
 use super::split;
@@ -224,6 +225,7 @@ pub fn quantize_model(
                     original,
                     group,
                     order,
+                    expert_scales: false,
                 }));
             }
         }
@@ -350,7 +352,7 @@ impl fmt::Display for QuantizeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { format, recipe, layout, device, saved, .. } = self;
         for left in &self.left {
-            writeln!(f, "left as it is: {}: {}", left.tensor, left.reason)?;
+            writeln!(f, "left as it is: {}: {}", shown(&left.tensor), left.reason)?;
         }
         for tensor in &self.transposed {
             writeln!(f, "transposed to [experts, N, K]: {tensor}")?;

@@ -371,7 +371,15 @@ impl Save {
                 Content::Scales(ScaleLayout::Blocked128x4) => {
                     self.put(&spec.name, &weight.blocks.blocked_scales()?)?;
                 }
-                Content::Global => self.put(&spec.name, &scalar(weight.global))?,
+                Content::Global => match weight.experts.as_ref().filter(|_| !spec.shape.is_empty())
+                {
+                    Some(scales) => {
+                        let stored = scales.iter().map(|scale| scale.stored(convention));
+                        let bytes: Vec<u8> = stored.flat_map(f32::to_le_bytes).collect();
+                        self.put(&spec.name, &bytes)?;
+                    }
+                    None => self.put(&spec.name, &scalar(weight.global))?,
+                },
                 Content::Input => self.put(&spec.name, &scalar(weight.input))?,
             }
         }

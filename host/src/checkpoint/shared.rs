@@ -267,9 +267,10 @@ mod tests {
             original: None,
             group: 16,
             order: Order::OutputFirst,
+            expert_scales: false,
         };
         let global = Some(GlobalScale::Multiplier(multiplier));
-        Weight { spec, blocks: blocks.expect("valid"), global, input: None }
+        Weight { spec, blocks: blocks.expect("valid"), global, experts: None, input: None }
     }
 
     fn member(weight: &Weight) -> (GlobalScale, Room) {

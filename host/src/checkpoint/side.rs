@@ -7,7 +7,7 @@
 //! | `transform_config` | compressed-tensors' SpinQuant, QuIP | weights and inputs are rotated |
 //!
 //! A weight is compared with its original once the first two are folded into it. Rotations are
-//! not.
+//! not. AWQ also moves factors into layers before, where only their best values can be found.
 
 use super::model::Model;
 use super::weight::module;
@@ -71,4 +71,39 @@ pub(super) fn fold(model: &Model, name: &str, cols: usize, values: &mut [f32]) -
         }
     }
     Ok(())
+}
+
+/// Whether a ModelOpt algorithm moves factors of a weight's columns into the layer before, and so
+/// of that layer's rows.
+pub(super) fn moves_factors(algorithm: &str) -> bool {
+    algorithm.ends_with("_AWQ") || algorithm.ends_with("_SVD")
+}
+
+/// `after` with the factors of rows and columns that bring it nearest to `before`.
+pub(super) fn rescaled(before: &[f32], after: &[f32], cols: usize) -> Vec<f32> {
+    const ROUNDS: usize = 3;
+    let factor = |[product, square]: [f64; 2]| {
+        if square > 0.0 { (product / square) as f32 } else { 1.0 }
+    };
+    let mut values = after.to_vec();
+    let cols = cols.max(1);
+    for _ in 0..ROUNDS {
+        let mut sums = vec![[0f64; 2]; cols];
+        for (before, values) in before.chunks_exact(cols).zip(values.chunks_exact_mut(cols)) {
+            let pairs = before.iter().zip(values.iter());
+            let row = pairs.fold([0f64; 2], |[product, square], (&x, &y)| {
+                [product + f64::from(x) * f64::from(y), square + f64::from(y).powi(2)]
+            });
+            let scale = factor(row);
+            for ((value, &x), sums) in values.iter_mut().zip(before).zip(&mut sums) {
+                *value *= scale;
+                sums[0] += f64::from(x) * f64::from(*value);
+                sums[1] += f64::from(*value).powi(2);
+            }
+        }
+        for values in values.chunks_exact_mut(cols) {
+            values.iter_mut().zip(&sums).for_each(|(value, &sums)| *value *= factor(sums));
+        }
+    }
+    values
 }

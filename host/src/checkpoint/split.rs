@@ -12,7 +12,7 @@ use safetensors::tensor::Dtype;
 use super::layout::Layout;
 use super::model::Model;
 use super::orientation::EXPERTS;
-use super::weight::{Blocks, Order, Weight, WeightSpec, module};
+use super::weight::{Blocks, GlobalScale, Order, Weight, WeightSpec, module};
 use super::write::TensorSpec;
 use crate::error::Result;
 use crate::tensor::{BlockScaled, Dims};
@@ -35,8 +35,10 @@ pub(super) fn interleaved(model: &Model, from: Option<Layout>) -> Option<bool> {
     }
 }
 
-/// The matrices of a weight; `None` if it stays in one tensor, and an error's reason if it may not
-/// and cannot be taken apart.
+/// The matrices of a weight; `None` if it stays in one tensor.
+///
+/// # Errors
+/// The reason why it cannot be taken apart although it must.
 pub(super) fn slices(
     layout: Layout,
     spec: &WeightSpec,
@@ -51,9 +53,12 @@ pub(super) fn slices(
     if whole {
         return Ok(None);
     }
+    if spec.order == Order::AlongOutput {
+        return Err("its blocks run along the output dimension".into());
+    }
+    // No exporter has experts in one tensor under other names.
     if !spec.name.ends_with(EXPERTS) {
-        let name = &spec.name;
-        return Err(format!("it has a matrix for each expert, and `{name}` has them in one"));
+        return Ok(None);
     }
     let of = module(&spec.name);
     let joined = spec.name.strip_suffix("gate_up_proj").is_some();
@@ -91,6 +96,7 @@ impl Slice {
             name: format!("{}.weight", self.module),
             shape: vec![self.rows[2], whole.cols()],
             order: Order::OutputFirst,
+            expert_scales: false,
             ..whole.clone()
         }
     }
@@ -115,27 +121,30 @@ impl Slice {
     pub fn weight(&self, whole: &Weight) -> Result<Weight> {
         let spec = self.spec(&whole.spec);
         let dims = Dims::new(1, self.rows[2], spec.cols())?;
-        let all = whole.blocks.dims().rows();
+        let own = whole.experts.as_ref().and_then(|scales| scales.get(self.expert)).copied();
+        let global = own.or(whole.global);
+        let multiplier = global.map_or(1.0, GlobalScale::multiplier);
+        let how = (whole.blocks.dims().rows(), multiplier);
         fn cut<F: BlockFormat>(
             slice: &Slice,
             tensor: &BlockScaled<F>,
             name: &str,
             dims: Dims,
-            all: usize,
+            (all, multiplier): (usize, f32),
         ) -> Result<BlockScaled<F>> {
             let codes = slice.bytes(tensor.codes(), all, dims.cols() / 2);
             let scales = slice.bytes(tensor.scales(), all, tensor.kblocks());
             let linear = ScaleLayout::Linear;
-            BlockScaled::new(name, dims, linear, codes, scales, tensor.global_scale())
+            BlockScaled::new(name, dims, linear, codes, scales, multiplier)
         }
         let blocks = match &whole.blocks {
             Blocks::Nvfp4(tensor) => {
-                Blocks::Nvfp4(cut::<Nvfp4>(self, tensor, &spec.name, dims, all)?)
+                Blocks::Nvfp4(cut::<Nvfp4>(self, tensor, &spec.name, dims, how)?)
             }
             Blocks::Mxfp4(tensor) => {
-                Blocks::Mxfp4(cut::<Mxfp4>(self, tensor, &spec.name, dims, all)?)
+                Blocks::Mxfp4(cut::<Mxfp4>(self, tensor, &spec.name, dims, how)?)
             }
         };
-        Ok(Weight { spec, blocks, ..whole.clone() })
+        Ok(Weight { spec, blocks, global, experts: None, input: whole.input })
     }
 }

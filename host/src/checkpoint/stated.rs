@@ -97,7 +97,11 @@ impl KvCache {
                 && said["type"] == "float"
                 && said["dynamic"] == false
                 && matches!(said["strategy"].as_str(), None | Some("tensor")));
-        Some(if fp8 { Self::Fp8 } else { Self::Other(said.to_string()) })
+        Some(if fp8 {
+            Self::Fp8
+        } else {
+            Self::Other(said.as_str().map_or_else(|| said.to_string(), str::to_owned))
+        })
     }
 
     pub fn name(&self) -> &str {

@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | `m._weight_qdata` | U8 | `[.., N, K/2]` |
 //! | `m._weight_scale` | F8_E4M3, or for `MXTensor` F8_E8M0 | `[.., N, K/block]`; swizzled: `[.., ceil(N/128) * 32, ceil(K/block/4) * 16]` |
-//! | `m._weight_per_tensor_scale` | F32 | `[]`; NVFP4 with two levels |
+//! | `m._weight_per_tensor_scale` | F32 | `[]`, or `[experts, 1, 1]`; NVFP4 with two levels |
 //! | `m._weight_act_per_tensor_scale` | F32 | `[]`; if activations are calibrated |
 //!
 //! The file's metadata has a JSON object for each tensor of the model, under its name, with its
@@ -126,7 +126,11 @@ pub(super) fn pieces(weight: &WeightSpec, layout: ScaleLayout) -> Result<Vec<Pie
     ];
     if weight.global {
         let name = format!("{prefix}per_tensor_scale");
-        pieces.push(Piece::new(name, Dtype::F32, vec![], Content::Global));
+        let shape = match (weight.expert_scales, weight.shape.first()) {
+            (true, Some(&experts)) => vec![experts, 1, 1],
+            _ => vec![],
+        };
+        pieces.push(Piece::new(name, Dtype::F32, shape, Content::Global));
     }
     if weight.input {
         let name = format!("{prefix}act_per_tensor_scale");

@@ -4,7 +4,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
-use crate::error::Result;
+use crate::error::{Result, reserve};
 use crate::tensor::{BlockScaled, Dims};
 
 /// A tensor-level scale in its original convention, because inverting it would round it.
@@ -184,6 +184,8 @@ pub struct WeightSpec {
     pub group: usize,
     /// The order of its last two dimensions.
     pub order: Order,
+    /// Whether each expert has a tensor-level scale of its own.
+    pub expert_scales: bool,
 }
 
 impl WeightSpec {
@@ -225,10 +227,39 @@ pub struct Weight {
     pub spec: WeightSpec,
     /// Codes and scales; their global scale is the multiplier.
     pub blocks: Blocks,
-    /// The tensor-level scale as it was stored.
+    /// The tensor-level scale as it was stored; the largest where each expert has its own.
     pub global: Option<GlobalScale>,
+    /// The tensor-level scale of each expert, where they are stored one by one.
+    pub experts: Option<Vec<GlobalScale>>,
     /// The scale of the layer's input, from calibration.
     pub input: Option<GlobalScale>,
+}
+
+impl Weight {
+    /// All values in f32, with the tensor-level scale of each expert where it has its own; see
+    /// [`BlockScaled::dequantize`].
+    ///
+    /// # Errors
+    /// The errors of [`BlockScaled::dequantize`].
+    pub fn dequantize(&self) -> Result<Vec<f32>> {
+        let Some(experts) = &self.experts else { return self.blocks.dequantize() };
+        let (format, dims) = (self.blocks.format(), self.blocks.dims());
+        let each = Dims::new(1, dims.rows(), dims.cols())?;
+        let part = |all: &[u8], expert: usize| {
+            let bytes = all.len() / dims.batch();
+            all[expert * bytes..][..bytes].to_vec()
+        };
+        let mut values = reserve(&self.spec.name, dims.elements())?;
+        for (expert, scale) in experts.iter().enumerate().take(dims.batch()) {
+            let codes = part(self.blocks.codes(), expert);
+            let scales = part(self.blocks.scales(), expert);
+            let (name, linear) = (&self.spec.name, ScaleLayout::Linear);
+            let multiplier = scale.multiplier();
+            let blocks = Blocks::new(format, name, each, linear, codes, scales, multiplier)?;
+            values.extend(blocks.dequantize()?);
+        }
+        Ok(values)
+    }
 }
 
 #[cfg(test)]
