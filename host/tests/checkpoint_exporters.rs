@@ -239,7 +239,7 @@ fn torchao_is_described_for_transformers() {
     assert_eq!(config["quant_method"], "torchao");
     let kind = &config["quant_type"]["default"];
     assert_eq!(kind["_type"], "NVFP4DynamicActivationNVFP4WeightConfig");
-    assert_eq!(kind["_data"]["step"], json!({"_type": "QuantizationStep", "_data": "CONVERT"}));
+    assert_eq!(kind["_data"]["step"], "convert");
     let how = json!({"block_size": 16, "is_swizzled_scales": true, "use_triton_kernel": false,
         "use_dynamic_per_tensor_scale": false});
     let kwargs = json!({"_type": "QuantizeTensorToNVFP4Kwargs", "_data": how});
@@ -684,7 +684,7 @@ fn experts_are_matched_with_their_originals() {
     let mut export = Export::default();
     let mut joint = Vec::new();
     for expert in 0..2 {
-        for (projection, rows) in [("gate_proj", 48 + expert * 0), ("up_proj", 48)] {
+        for (projection, rows) in [("gate_proj", 48), ("up_proj", 48)] {
             export.compressed_tensors(
                 &format!("{EXPERTS}.{expert}.{projection}"),
                 Format::Nvfp4,
@@ -700,6 +700,55 @@ fn experts_are_matched_with_their_originals() {
     let report = verified(&model, &original);
     assert!(report.findings.is_empty(), "{report}");
     assert_eq!(report.weights.len(), 4, "{report}");
+}
+
+/// Experts in one tensor with a tensor-level scale each, as TorchAO has them.
+#[test]
+fn experts_may_have_scales_of_their_own() {
+    let folder = Folder::new("exporters-expert-scales");
+    let name = format!("{EXPERTS}.gate_up_proj");
+    let prefix = format!("{EXPERTS}._gate_up_proj");
+    let (mut export, mut globals) = (Export::default(), Vec::new());
+    let (mut all_codes, mut all_scales, mut joint) = (Vec::new(), Vec::new(), Vec::new());
+    for expert in 0..3u64 {
+        let (values, codes, scales, global) = quantised(Format::Nvfp4, 32, expert);
+        // Weights of one expert are twice those of the one before.
+        let factor = (1 << expert) as f32;
+        joint.extend(values.iter().map(|x| x * factor));
+        all_codes.extend(codes);
+        all_scales.extend(scales);
+        globals.push(global * factor);
+    }
+    export.original.push((name.clone(), tensor(Dtype::F32, &[3, 32, 64], f32s(&joint))));
+    export.add(format!("{prefix}_qdata"), tensor(Dtype::U8, &[3, 32, 32], all_codes));
+    export.add(format!("{prefix}_scale"), tensor(Dtype::F8_E4M3, &[3, 32, 4], all_scales));
+    let scales = tensor(Dtype::F32, &[3, 1, 1], f32s(&globals));
+    export.add(format!("{prefix}_per_tensor_scale"), scales.clone());
+    let config = json!({"model_type": "mixtral", "hidden_size": 64,
+        "quantization_config": {"quant_method": "torchao", "quant_type": {"default": {}}}});
+    let (model, original) = export.write(&folder, "torchao", config, None);
+    assert!(verified(&model, &original).findings.is_empty());
+    let (same, ..) = convert(&model, &folder, Layout::TorchAo).expect("kept");
+    let stored = same.raw(&format!("{prefix}_per_tensor_scale")).expect("kept");
+    assert_eq!((stored.shape, stored.data), (scales.shape, scales.data.as_slice()));
+    // Apart, each matrix has that of its expert.
+    for layout in [Layout::ModelOpt, Layout::CompressedTensors] {
+        let (there, ..) = convert(&model, &folder, layout).expect("described");
+        let report = verified(&there, &original);
+        assert!(report.findings.is_empty(), "{report}");
+        assert_eq!(report.weights.len(), 6, "{report}");
+        for weight in &report.weights {
+            let expert = weight.name.split('.').nth(5).expect("a number");
+            let expert: usize = expert.parse().expect("a number");
+            assert!((weight.multiplier / globals[expert] - 1.0).abs() < 1e-6, "{report}");
+        }
+    }
+    // One of them wrong.
+    named(&mut export.tensors, &format!("{prefix}_per_tensor_scale")).data[4..8].fill(0);
+    let (model, _) = export.write(&folder, "zero", json!({}), None);
+    let report = verify(&model, None, &mut ()).expect("verifiable");
+    let error = report.findings.iter().find(|x| x.kind == "scale").expect("found");
+    assert!(error.message.contains("index 1"), "{report}");
 }
 
 /// TorchAO's experts in one tensor: their scales are tiles of 128 rows, expert after expert.

@@ -112,6 +112,12 @@ impl Carrier<'_> {
     fn inputs(&mut self, stated: Inputs, part: &Parts, spec: &WeightSpec) -> Result<Inputs> {
         let reformatted = part.format != spec.format;
         let fits = match (self.to, spec.format, stated) {
+            (Layout::TorchAo, Format::Mxfp4, Inputs::Float) => {
+                let note = "torchao multiplies with mxfp4 weights only where inputs are quantised \
+                            too; readers of the output can load and dequantise it";
+                self.note(note.into());
+                true
+            }
             (_, _, Inputs::Float) => true,
             (Layout::ModelOpt | Layout::CompressedTensors, Format::Nvfp4, Inputs::Calibrated) => {
                 true

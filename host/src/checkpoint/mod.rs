@@ -4,7 +4,7 @@
 //! | file | topic |
 //! | --- | --- |
 //! | `file`, `model` | [`Checkpoint`], one mapped file; [`Model`], a file or a folder of shards |
-//! | `write`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
+//! | `write`, `plan`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
 //! | `staging` | [`Staging`], [`write_whole`]: all or nothing |
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
@@ -68,6 +68,7 @@ mod modelopt;
 mod orientation;
 mod others;
 pub mod pattern;
+mod plan;
 mod quantize;
 mod quantize_tensor;
 mod report;

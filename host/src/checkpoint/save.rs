@@ -13,13 +13,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::error::CheckpointError;
-use super::layout::{Content, Contents, Description, Extras, Layout, Piece, config, modules_left};
+use super::layout::{Content, Contents, Description, Extras, Layout, Piece, config};
 use super::model::{HF_QUANT_CONFIG, Model};
 use super::orientation::transposed;
-use super::split::{self, Slice};
+use super::plan::{Bias, Item, Plan, Shard};
+use super::split::Slice;
 use super::staging::{Replaced, Staging};
 use super::weight::{Weight, WeightSpec};
-use super::write::{TensorSpec, TensorWriter};
+use super::write::TensorWriter;
 use crate::error::{Error, Result};
 
 /// Size of a shard, the same as in Hugging Face's tools.
@@ -81,22 +82,6 @@ pub trait Observer {
 /// Ignores everything.
 impl Observer for () {}
 
-/// An item to write: a quantised weight, or an unchanged tensor.
-#[derive(Clone, Debug)]
-pub(super) enum Item {
-    Weight(WeightSpec),
-    Tensor(TensorSpec),
-}
-
-impl Item {
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Weight(spec) => &spec.name,
-            Self::Tensor(spec) => &spec.name,
-        }
-    }
-}
-
 /// A written checkpoint, as `--json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Saved {
@@ -120,8 +105,7 @@ pub(super) struct Save {
     pieces: BTreeMap<String, Vec<Piece>>,
     /// The matrices of weights that are taken apart.
     splits: BTreeMap<String, Vec<Slice>>,
-    /// Those of their biases, with the size and the width of each expert's.
-    biases: BTreeMap<String, (Vec<Slice>, usize, usize)>,
+    biases: BTreeMap<String, Bias>,
     bytes: u64,
 }
 
@@ -136,98 +120,20 @@ impl Save {
         options: SaveOptions,
     ) -> Result<Self> {
         refuse_source(target, source)?;
-        let mut splits = BTreeMap::new();
-        for item in items {
-            let Item::Weight(spec) = item else { continue };
-            let found = split::slices(options.layout, spec, extras.interleaved);
-            let found = found.map_err(|reason| CheckpointError::Unsupported {
-                layout: options.layout.name(),
-                tensor: spec.name.clone(),
-                reason,
-            })?;
-            if let Some(slices) = found {
-                splits.insert(spec.name.clone(), slices);
-            }
-        }
-        let mut biases = BTreeMap::new();
-        let mut shards: Vec<Shard> = Vec::new();
-        let mut pieces = BTreeMap::new();
-        let mut contents = Contents { extras, ..Contents::default() };
-        let mut tensors = Vec::new();
-        for item in items {
-            let specs = match item {
-                Item::Weight(spec) => {
-                    let weights = match splits.get(&spec.name) {
-                        Some(slices) => slices.iter().map(|slice| slice.spec(spec)).collect(),
-                        None => vec![spec.clone()],
-                    };
-                    let inputs = contents.extras.inputs.get(&spec.name).copied();
-                    let mut specs = Vec::new();
-                    for weight in weights {
-                        let of_weight = options.layout.pieces(&weight, options.scales)?;
-                        specs.extend(of_weight.iter().map(|piece| piece.spec.clone()));
-                        pieces.insert(weight.name.clone(), of_weight);
-                        if let Some(inputs) = inputs {
-                            contents.extras.inputs.insert(weight.name.clone(), inputs);
-                        }
-                        contents.weights.push(weight);
-                    }
-                    specs
-                }
-                Item::Tensor(spec) => {
-                    let of = spec.name.strip_suffix("_bias").and_then(|of| splits.get(of));
-                    let specs = match (of, spec.shape.as_slice()) {
-                        (Some(slices), &[_, rows]) => {
-                            let width = spec.dtype.bitsize() / 8;
-                            let bias = (slices.clone(), rows, width);
-                            let dtype = spec.dtype;
-                            biases.insert(spec.name.clone(), bias);
-                            slices.iter().map(|slice| slice.bias(dtype)).collect()
-                        }
-                        _ => vec![spec.clone()],
-                    };
-                    tensors.extend(specs.iter().cloned());
-                    specs
-                }
-            };
-            let bytes = specs.iter().try_fold(0u64, |sum, spec: &TensorSpec| {
-                Ok::<_, Error>(sum + spec.bytes()? as u64)
-            })?;
-            let weights = match item {
-                Item::Weight(spec) => {
-                    let count = splits.get(&spec.name).map_or(1, Vec::len);
-                    contents.weights[contents.weights.len() - count..].to_vec()
-                }
-                Item::Tensor(_) => Vec::new(),
-            };
-            match shards.last_mut() {
-                Some(shard) if shard.bytes + bytes <= options.shard_bytes => {
-                    shard.add(weights, specs, bytes);
-                }
-                _ => {
-                    let mut shard = Shard::default();
-                    shard.add(weights, specs, bytes);
-                    shards.push(shard);
-                }
-            }
-        }
-        contents.left = modules_left(
-            tensors.iter().map(|spec| (spec.name.as_str(), spec.dtype, spec.shape.as_slice())),
-        );
-
+        let plan = Plan::of(items, extras, &options)?;
         let staging = Staging::create(target, options.force)?;
         let mut save = Self {
             staging,
-            bytes: shards.iter().map(|shard| shard.bytes).sum(),
+            bytes: plan.shards.iter().map(|shard| shard.bytes).sum(),
             options,
             shards: Vec::new(),
             places: BTreeMap::new(),
-            pieces,
-            splits,
-            biases,
+            pieces: plan.pieces,
+            splits: plan.splits,
+            biases: plan.biases,
         };
-        save.headers(shards, &contents)?;
-        save.describe(source, &contents)?;
+        save.headers(plan.shards, &plan.contents)?;
+        save.describe(source, &plan.contents)?;
         Ok(save)
     }
 
@@ -308,7 +214,7 @@ impl Save {
 
     /// Writes an unchanged tensor, or the parts of the bias of experts that are taken apart.
     pub fn tensor(&mut self, name: &str, data: &[u8]) -> Result<()> {
-        let Some((slices, rows, width)) = self.biases.remove(name) else {
+        let Some(Bias { slices, rows, width }) = self.biases.remove(name) else {
             return self.put(name, data);
         };
         for slice in slices {
@@ -412,26 +318,6 @@ impl Save {
         let path = self.staging.target().to_path_buf();
         let replaced = self.staging.commit()?;
         Ok(Saved { path, shards: names, bytes: self.bytes, replaced })
-    }
-}
-
-/// The contents of one file.
-#[derive(Default)]
-struct Shard {
-    specs: Vec<TensorSpec>,
-    weights: Vec<WeightSpec>,
-    others: Vec<String>,
-    bytes: u64,
-}
-
-impl Shard {
-    fn add(&mut self, weights: Vec<WeightSpec>, specs: Vec<TensorSpec>, bytes: u64) {
-        if weights.is_empty() {
-            self.others.extend(specs.iter().map(|spec| spec.name.clone()));
-        }
-        self.weights.extend(weights);
-        self.specs.extend(specs);
-        self.bytes += bytes;
     }
 }
 

@@ -9,6 +9,7 @@
 //! A weight is compared with its original once the first two are folded into it. Rotations are
 //! not. AWQ also moves factors into layers before, where only their best values can be found.
 
+use super::file::FloatTensor;
 use super::model::Model;
 use super::weight::module;
 use crate::error::{Error, Result};
@@ -37,23 +38,23 @@ pub(super) fn transforms(model: &Model) -> Vec<&str> {
 /// Folds the side data of a weight `[N, K]` into its values.
 pub(super) fn fold(model: &Model, name: &str, cols: usize, values: &mut [f32]) -> Result<()> {
     let of = module(name);
-    let tensor = |name: String| -> Result<Option<(String, Vec<usize>, Vec<f32>)>> {
-        if !model.contains(&name) {
-            return Ok(None);
+    let tensor = |name: &str| -> Result<Option<FloatTensor>> {
+        match model.contains(name) {
+            true => Ok(Some(model.file(name)?.floats(name)?)),
+            false => Ok(None),
         }
-        let floats = model.file(&name)?.floats(&name)?;
-        Ok(Some((name, floats.shape, floats.values)))
     };
-    let low_rank = |which: &str| tensor(format!("{of}.weight_quantizer._{LOW_RANK}{which}"));
-    if let (Some((name, a_shape, a)), Some((_, b_shape, b))) = (low_rank("a")?, low_rank("b")?) {
+    let low_rank = |which: &str| format!("{of}.weight_quantizer._{LOW_RANK}{which}");
+    let (a_name, b_name) = (low_rank("a"), low_rank("b"));
+    if let (Some(a), Some(b)) = (tensor(&a_name)?, tensor(&b_name)?) {
         let rows = values.len() / cols.max(1);
-        let (&[rank, a_cols], &[b_rows, b_rank]) = (a_shape.as_slice(), b_shape.as_slice()) else {
-            return Err(Error::shape(name, "a matrix", format!("{a_shape:?}")));
-        };
-        if (a_cols, b_rows, b_rank) != (cols, rows, rank) {
-            let required = format!("[rank, {cols}] and [{rows}, rank]");
-            return Err(Error::shape(name, required, format!("{a_shape:?} and {b_shape:?}")));
+        let rank = a.shape.first().copied().unwrap_or(0);
+        if (a.shape.as_slice(), b.shape.as_slice()) != (&[rank, cols], &[rows, rank]) {
+            let required = format!("[rank, {cols}], and {b_name} [{rows}, rank]");
+            let actual = format!("{:?} and {:?}", a.shape, b.shape);
+            return Err(Error::shape(a_name, required, actual));
         }
+        let (a, b) = (a.values, b.values);
         for (row, values) in values.chunks_exact_mut(cols).enumerate() {
             for (at, &factor) in b[row * rank..][..rank].iter().enumerate() {
                 for (value, &x) in values.iter_mut().zip(&a[at * cols..][..cols]) {
@@ -62,7 +63,8 @@ pub(super) fn fold(model: &Model, name: &str, cols: usize, values: &mut [f32]) -
             }
         }
     }
-    if let Some((name, shape, scales)) = tensor(format!("{of}.{PRE_QUANT_SCALE}"))? {
+    let name = format!("{of}.{PRE_QUANT_SCALE}");
+    if let Some(FloatTensor { shape, values: scales }) = tensor(&name)? {
         if scales.len() != cols {
             return Err(Error::shape(name, format!("{cols} values"), format!("{shape:?}")));
         }

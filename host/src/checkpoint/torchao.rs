@@ -230,7 +230,8 @@ fn config(alike: &Alike<'_>) -> Value {
             ("NVFP4WeightOnlyConfig", json!({"use_dynamic_per_tensor_scale": two_levels}))
         }
         (Format::Nvfp4, inputs) => {
-            let step = (inputs == Inputs::Calibrated).then(|| typed("QuantizationStep", "CONVERT"));
+            // As text, because transformers does not find the class that the exporter names.
+            let step = (inputs == Inputs::Calibrated).then_some("convert");
             let data = json!({
                 "use_triton_kernel": false,
                 "use_dynamic_per_tensor_scale": inputs == Inputs::Dynamic,

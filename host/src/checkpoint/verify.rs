@@ -153,9 +153,11 @@ impl Check<'_> {
             .iter()
             .map(|(format, modules)| {
                 let (count, name) = (modules.len(), format.name());
-                let others =
-                    if count > 1 { format!(", and {} more,", count - 1) } else { "".into() };
-                (modules[0].to_owned(), format!("it{others} is in {name}, which is not read"))
+                let message = match count {
+                    1 => format!("it is in {name}, which is not read"),
+                    _ => format!("it and {} more are in {name}, which is not read", count - 1),
+                };
+                (modules[0].to_owned(), message)
             })
             .collect();
         for (module, message) in found {
