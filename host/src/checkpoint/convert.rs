@@ -265,7 +265,7 @@ impl Groups {
 
 /// The type of a model's weights before quantisation if it is not stated: that of the largest float
 /// tensor that is not quantised.
-fn model_type(model: &Model) -> Option<Dtype> {
+pub(super) fn model_type(model: &Model) -> Option<Dtype> {
     let floats = model.names().filter_map(|name| {
         let raw = model.raw(name).ok()?;
         let float = matches!(raw.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);

@@ -56,7 +56,7 @@ impl Measured {
 }
 
 /// 10 log10 of a ratio; for equal tensors 200, because JSON has no infinity.
-fn db(signal: f64, noise: f64) -> f64 {
+pub(super) fn db(signal: f64, noise: f64) -> f64 {
     const EXACT: f64 = 200.0;
     if noise <= 0.0 {
         EXACT

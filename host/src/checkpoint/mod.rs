@@ -11,6 +11,8 @@
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
 //! | `shared`, `split` | tensor-level scales that several weights share; experts, a matrix each |
 //! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
+//! | `dequantize`, `matrix` | [`dequantize_model`]; [`matrix`], one weight as that of a product |
+//! | `rounding`, `products` | what `verify` measures: each block, and products |
 //! | `orientation` | the input dimension of experts in one tensor |
 //! | `inspect` | [`inspect`]: what there is |
 //! | `verify`, `counterpart`, `measured`, `report` | [`verify`]: tensors and values |
@@ -54,6 +56,7 @@ mod compressed_tensors;
 mod configuration;
 mod convert;
 mod counterpart;
+mod dequantize;
 mod error;
 mod exact;
 mod file;
@@ -62,6 +65,7 @@ mod groups;
 mod inspect;
 mod layout;
 mod load;
+mod matrix;
 mod measured;
 mod model;
 mod modelopt;
@@ -69,9 +73,11 @@ mod orientation;
 mod others;
 pub mod pattern;
 mod plan;
+mod products;
 mod quantize;
 mod quantize_tensor;
 mod report;
+mod rounding;
 mod save;
 mod shared;
 mod side;
@@ -84,20 +90,23 @@ mod weight;
 mod write;
 
 pub use convert::{ConvertReport, SharedGroup, convert_model};
+pub use dequantize::{DequantizeOptions, DequantizeReport, dequantize_model};
 pub use error::CheckpointError;
 pub use exact::to_nvfp4;
 pub use file::{Checkpoint, FloatTensor, RawTensor, TensorEntry};
 pub use inspect::{Contents, WeightEntry, inspect};
 pub use layout::{Content, Layout, Parts, Piece};
 pub use load::{Outline, load, outline};
+pub use matrix::{Matrix, matrix};
 pub use model::Model;
 pub use others::{OtherFormat, OtherLayer};
+pub use products::ProductNoise;
 pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
 pub use report::{Finding, Severity, VerifyReport, WeightCheck};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
 pub use shared::{Misread, Unshared};
 pub use staging::{Replaced, Staging, write_whole};
 pub use stated::Inputs;
-pub use verify::{LEAST_SQNR_DB, verify};
+pub use verify::{LEAST_SQNR_DB, VerifyOptions, verify, verify_with};
 pub use weight::{Blocks, Convention, GlobalScale, Order, Weight, WeightSpec};
 pub use write::{NewTensor, TensorSpec, TensorWriter, write};

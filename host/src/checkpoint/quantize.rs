@@ -24,7 +24,7 @@ use super::weight::{Order, WeightSpec};
 use super::write::TensorSpec;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
-use crate::quantize::{TensorScale, recipe_name};
+use crate::quantize::TensorScale;
 
 /// Names that are left out unless asked for otherwise: what the projects' own tools leave out,
 /// because it is no linear layer or costs too much accuracy.
@@ -208,7 +208,7 @@ pub fn quantize_model(
                 if orientation == Orientation::InputFirst {
                     transposed.push(name.clone());
                 }
-                let global = matches!(options.recipe, Recipe::Nvfp4(_))
+                let global = options.recipe.parameter_of().is_some()
                     && options.scale != TensorScale::OneLevel;
                 let original = Some(raw.dtype);
                 let order = match orientation {
@@ -268,7 +268,7 @@ pub fn quantize_model(
     Ok(QuantizeReport {
         source: model.path().display().to_string(),
         format: format.name(),
-        recipe: recipe_name(options.recipe),
+        recipe: options.recipe.name(),
         layout: options.save.layout,
         device,
         shared: scales.groups,
@@ -297,7 +297,7 @@ impl<'a> Scales<'a> {
     fn new(model: &'a Model, options: &'a ModelOptions, quantized: &[String]) -> Self {
         let levels = (options.recipe, options.scale);
         let shares = options.save.layout.joins_weights()
-            && matches!(levels, (Recipe::Nvfp4(_), TensorScale::FromAmax));
+            && matches!(levels, (Recipe::Nvfp4(_) | Recipe::Adaptive(_), TensorScale::FromAmax));
         let indices = match shares {
             true => shared::groups(quantized.iter().map(String::as_str)),
             false => Vec::new(),

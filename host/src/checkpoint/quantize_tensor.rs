@@ -114,22 +114,26 @@ fn underflows(data: &[u8], dtype: Dtype, codes: &[u8]) -> (u64, u64) {
 /// compressed-tensors computes its divisor in the model's type, as 2688 times the reciprocal of the
 /// magnitude, both rounded; a divisor that has no finite value there is 1.
 pub(super) fn scale_for(recipe: Recipe, amax: f32, dtype: Dtype) -> TensorScale {
-    let Recipe::Nvfp4(recipe) = recipe else { return TensorScale::FromAmax };
     let parameter = match recipe {
-        Nvfp4Recipe::CompressedTensors => {
+        Recipe::Nvfp4(Nvfp4Recipe::CompressedTensors) => {
             let rounded = |x: f32| match dtype {
                 Dtype::BF16 => bf16::from_f32(x).to_f32(),
                 Dtype::F16 => f16::from_f32(x).to_f32(),
                 _ => x,
             };
             let divisor = rounded(rounded(1.0 / amax) * Nvfp4::MAX_SCALED);
-            if divisor.is_finite() { divisor } else { 1.0 }
+            Some(if divisor.is_finite() { divisor } else { 1.0 })
         }
-        Nvfp4Recipe::TorchAo | Nvfp4Recipe::TransformerEngine | Nvfp4Recipe::ModelOpt => {
-            recipe.tensor_parameter(amax)
-        }
+        Recipe::Nvfp4(
+            Nvfp4Recipe::TorchAo | Nvfp4Recipe::TransformerEngine | Nvfp4Recipe::ModelOpt,
+        )
+        | Recipe::Adaptive(_)
+        | Recipe::Mxfp4(_) => recipe.tensor_parameter(amax),
     };
-    if recipe.accepts(parameter) {
+    let (Some(parameter), Some(project)) = (parameter, recipe.parameter_of()) else {
+        return TensorScale::FromAmax;
+    };
+    if project.accepts(parameter) {
         TensorScale::Given(parameter)
     } else {
         // Of zeros only; each recipe has a rule for them.

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::layout::Layout;
+use super::products::ProductNoise;
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -23,7 +24,7 @@ pub struct Finding {
     /// Severity.
     pub severity: Severity,
     /// Kind, for programs: `missing`, `type`, `shape`, `scale`, `reciprocal`, `nibble-order`,
-    /// `scale-order`, `factor`, `shared-scale`, `sqnr`, `differs`,
+    /// `scale-order`, `factor`, `shared-scale`, `sqnr`, `rounding`, `differs`,
     /// `blocks`, `moved-factors`, `transform`, `unread`, `zero-scale`, `orphan`, `unlisted`,
     /// `configuration`, `unreadable`.
     pub kind: &'static str,
@@ -50,6 +51,10 @@ pub struct WeightCheck {
     pub zero_scales: usize,
     /// Signal-to-quantisation-noise ratio against the original, dB.
     pub sqnr_db: Option<f64>,
+    /// Blocks of which a code is not the one to which the original rounds.
+    pub misrounded_blocks: Option<usize>,
+    /// The noise of products with it.
+    pub products: Option<ProductNoise>,
 }
 
 /// The report of a verification, as `--json` prints it.
@@ -71,6 +76,8 @@ pub struct VerifyReport {
     pub weights: Vec<WeightCheck>,
     /// The worst ratio.
     pub least_sqnr_db: Option<f64>,
+    /// The worst ratios of products.
+    pub least_products: Option<ProductNoise>,
 }
 
 /// A name from a file on one line of text.
@@ -92,10 +99,22 @@ impl fmt::Display for VerifyReport {
             let WeightCheck { format, amax, .. } = weight;
             let name = shown(&weight.name);
             write!(f, "{name:width$}  {format}  amax {amax:<12.6e}")?;
-            match weight.sqnr_db {
-                Some(db) => writeln!(f, "  SQNR {db:.2} dB")?,
+            if let Some(db) = weight.sqnr_db {
+                write!(f, "  SQNR {db:.2} dB")?;
+            }
+            match weight.products {
+                Some(ProductNoise { weight_only_db, fp8_db, fp4_db }) => writeln!(
+                    f,
+                    "  products {weight_only_db:.2} w4a16, {fp8_db:.2} w4a8, {fp4_db:.2} w4a4"
+                )?,
                 None => writeln!(f)?,
             }
+        }
+        if self.least_products.is_some() {
+            writeln!(
+                f,
+                "products: dB, with standard normal activations (as they are, in FP8, in FP4)"
+            )?;
         }
         for finding in &self.findings {
             let severity = match finding.severity {

@@ -153,7 +153,12 @@ impl Save {
             }
             let weights: Vec<(WeightSpec, ScaleLayout)> =
                 shard.weights.into_iter().map(|spec| (spec, self.options.scales)).collect();
-            let metadata = self.options.layout.metadata(&weights, &shard.others, &contents.extras);
+            let metadata = if self.pieces.is_empty() {
+                // Nothing is quantised: what every file of a model says.
+                BTreeMap::from([("format".to_owned(), "pt".to_owned())])
+            } else {
+                self.options.layout.metadata(&weights, &shard.others, &contents.extras)
+            };
             let sink = File::create_new(&path).map_err(|source| Error::Io {
                 action: "create",
                 path: path.clone(),
@@ -180,6 +185,7 @@ impl Save {
                     .into_iter()
                     .collect(),
             },
+            false if contents.weights.is_empty() => Description::default(),
             false => self.options.layout.describe(contents),
         };
         if let Some(config) = config(source, description.quantization_config) {

@@ -26,6 +26,13 @@ pub(super) fn tensors(model: &Model) -> Vec<&str> {
     model.names().filter(side).collect()
 }
 
+/// Whether side data belongs to a weight.
+pub(super) fn has(model: &Model, name: &str) -> bool {
+    let of = module(name);
+    let below = |tensor: &str| tensor.strip_prefix(of).is_some_and(|rest| rest.starts_with('.'));
+    tensors(model).into_iter().any(below)
+}
+
 /// The names of the rotations in `transform_config`.
 pub(super) fn transforms(model: &Model) -> Vec<&str> {
     let groups =
@@ -35,8 +42,9 @@ pub(super) fn transforms(model: &Model) -> Vec<&str> {
     groups.into_iter().flat_map(|groups| groups.keys().map(String::as_str)).collect()
 }
 
-/// Folds the side data of a weight `[N, K]` into its values.
-pub(super) fn fold(model: &Model, name: &str, cols: usize, values: &mut [f32]) -> Result<()> {
+/// Folds the side data of a weight `[N, K]` into its values; whether it has any.
+pub(super) fn fold(model: &Model, name: &str, cols: usize, values: &mut [f32]) -> Result<bool> {
+    let mut folded = false;
     let of = module(name);
     let tensor = |name: &str| -> Result<Option<FloatTensor>> {
         match model.contains(name) {
@@ -55,6 +63,7 @@ pub(super) fn fold(model: &Model, name: &str, cols: usize, values: &mut [f32]) -
             return Err(Error::shape(a_name, required, actual));
         }
         let (a, b) = (a.values, b.values);
+        folded = true;
         for (row, values) in values.chunks_exact_mut(cols).enumerate() {
             for (at, &factor) in b[row * rank..][..rank].iter().enumerate() {
                 for (value, &x) in values.iter_mut().zip(&a[at * cols..][..cols]) {
@@ -71,8 +80,9 @@ pub(super) fn fold(model: &Model, name: &str, cols: usize, values: &mut [f32]) -
         for values in values.chunks_exact_mut(cols.max(1)) {
             values.iter_mut().zip(&scales).for_each(|(value, &scale)| *value *= scale);
         }
+        folded = true;
     }
-    Ok(())
+    Ok(folded)
 }
 
 /// Whether a ModelOpt algorithm moves factors of a weight's columns into the layer before, and so

@@ -16,7 +16,9 @@ use super::load::{load, outline};
 use super::measured::{Measured, largest, reordered, split, swapped};
 use super::model::Model;
 use super::others::{self, OtherFormat, OtherLayer};
+use super::products::{ProductNoise, product_noise};
 use super::report::{Finding, Severity, VerifyReport, WeightCheck};
+use super::rounding::misrounded;
 use super::save::Observer;
 use super::shared::{self, Unshared};
 use super::side;
@@ -34,6 +36,21 @@ const CLEARLY_BETTER_DB: f64 = 6.0;
 /// Plausible largest magnitudes of a tensor of weights.
 const PLAUSIBLE: std::ops::RangeInclusive<f32> = 1e-6..=1e3;
 
+/// What is measured against the original.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct VerifyOptions {
+    /// Largest error of a code, in multiples of what rounding to the nearest explains.
+    pub block_bound: f64,
+    /// Seed of the activations of [`ProductNoise`].
+    pub seed: u64,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        Self { block_bound: 1.0, seed: 1 }
+    }
+}
+
 /// Checks a checkpoint, also against the unquantised model that it was made from.
 ///
 /// # Errors
@@ -44,6 +61,19 @@ pub fn verify(
     original: Option<&Model>,
     observer: &mut dyn Observer,
 ) -> Result<VerifyReport> {
+    verify_with(model, original, VerifyOptions::default(), observer)
+}
+
+/// The same with other options.
+///
+/// # Errors
+/// The errors of [`verify`].
+pub fn verify_with(
+    model: &Model,
+    original: Option<&Model>,
+    options: VerifyOptions,
+    observer: &mut dyn Observer,
+) -> Result<VerifyReport> {
     let Some(layout) = Layout::detect(model) else {
         let what = "quantised weight in a known layout".to_owned();
         return Err(CheckpointError::Nothing { path: model.path().into(), what }.into());
@@ -51,7 +81,7 @@ pub fn verify(
     let parts = layout.find(model);
     let others = others::find(model, &parts);
     let (findings, joined) = (Vec::new(), Vec::new());
-    let mut check = Check { model, original, layout, findings, others, joined };
+    let mut check = Check { model, original, options, layout, findings, others, joined };
     check.configuration(&parts);
     check.unread();
     check.names(&parts);
@@ -67,6 +97,9 @@ pub fn verify(
             Err(error) => check.unreadable(&part.name, &error),
         }
         observer.done(check.bytes(part));
+        part.tensors().chain([part.name.as_str()]).for_each(|name| {
+            [Some(model), original].into_iter().flatten().for_each(|model| model.release(name));
+        });
     }
     check.shared();
     let findings = check.findings;
@@ -77,6 +110,7 @@ pub fn verify(
         verified: findings.iter().all(|finding| finding.severity != Severity::Error),
         order_checked: original.is_some(),
         findings,
+        least_products: weights.iter().filter_map(|x| x.products).reduce(ProductNoise::least),
         least_sqnr_db: weights.iter().filter_map(|weight| weight.sqnr_db).reduce(f64::min),
         weights,
     })
@@ -85,6 +119,7 @@ pub fn verify(
 struct Check<'a> {
     model: &'a Model,
     original: Option<&'a Model>,
+    options: VerifyOptions,
     layout: Layout,
     findings: Vec<Finding>,
     /// Layers in formats that are not read.
@@ -264,6 +299,8 @@ impl Check<'_> {
             amax,
             zero_scales,
             sqnr_db: None,
+            misrounded_blocks: None,
+            products: None,
         };
         let Some(original) = self.original else { return Ok(found) };
         let Some(counterpart) = Counterpart::of(original, &part.name) else {
@@ -273,7 +310,7 @@ impl Check<'_> {
             ));
         };
         let values = counterpart.values(original, &outline(self.model, part)?)?;
-        found.sqnr_db = self.values(part, &weight, &values)?;
+        self.values(part, &weight, &values, &mut found)?;
         Ok(found)
     }
 
@@ -298,20 +335,50 @@ impl Check<'_> {
         self.add(Severity::Error, "reciprocal", name.to_owned(), message);
     }
 
-    /// The ratio against the original and, if it is low, its explanation.
-    fn values(&mut self, part: &Parts, weight: &Weight, before: &[f32]) -> Result<Option<f64>> {
+    /// The ratio against the original and, if it is low, its explanation; if it is not, every block,
+    /// and products.
+    fn values(
+        &mut self,
+        part: &Parts,
+        weight: &Weight,
+        before: &[f32],
+        found: &mut WeightCheck,
+    ) -> Result<()> {
         let cols = weight.spec.cols();
         let mut after = weight.dequantize()?;
-        side::fold(self.model, &part.name, cols, &mut after)?;
+        let folded = side::fold(self.model, &part.name, cols, &mut after)?;
         let measured = Measured::of(before, &after);
         if let Some((.., sums)) = self.joined.last_mut().filter(|(name, ..)| *name == part.name) {
             *sums = Some(measured);
         }
         let sqnr = measured.sqnr_db();
-        if sqnr >= LEAST_SQNR_DB {
-            return Ok(Some(sqnr));
-        }
+        found.sqnr_db = Some(sqnr);
         let name = part.name.clone();
+        if sqnr >= LEAST_SQNR_DB {
+            let VerifyOptions { block_bound, seed } = self.options;
+            // Of a weight that side data is part of, the codes are not those of the original, and
+            // blocks know one tensor-level scale only.
+            if !folded && weight.experts.is_none() {
+                let bad = misrounded(&weight.blocks, before, block_bound);
+                found.misrounded_blocks = Some(bad.blocks);
+                if bad.blocks > 0 {
+                    let blocks = cols / part.format.block() as usize;
+                    let message = format!(
+                        "in {} of {} blocks, first block {} of row {}, a code is not the one to \
+                         which the original rounds with the block's scale; the largest error is \
+                         {:.1} times that of rounding",
+                        bad.blocks,
+                        bad.of,
+                        bad.first % blocks.max(1),
+                        bad.first / blocks.max(1),
+                        bad.worst
+                    );
+                    self.add(Severity::Error, "rounding", name, message);
+                }
+            }
+            found.products = Some(product_noise(&weight.blocks, before, &after, seed)?);
+            return Ok(());
+        }
         let transforms = side::transforms(self.model);
         if !transforms.is_empty() {
             let message = format!(
@@ -320,7 +387,8 @@ impl Check<'_> {
                 transforms.join(", ")
             );
             self.add(Severity::Warning, "transform", name, message);
-            return Ok(None);
+            found.sqnr_db = None;
+            return Ok(());
         }
         if stated::modelopt_algorithm(self.model, module(&name)).is_some_and(side::moves_factors) {
             let rescaled = side::rescaled(before, &after, cols);
@@ -331,7 +399,8 @@ impl Check<'_> {
                      AWQ moves into the layers before and after"
                 );
                 self.add(Severity::Warning, "moved-factors", name, message);
-                return Ok(Some(db));
+                found.sqnr_db = Some(db);
+                return Ok(());
             }
         }
         let better = |other: &[f32]| {
@@ -366,6 +435,6 @@ impl Check<'_> {
                 format!("{sqnr:.1} dB, less than {LEAST_SQNR_DB} dB: not the same weight");
             self.add(Severity::Error, "sqnr", name, message);
         }
-        Ok(Some(sqnr))
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
-use crate::error::{Result, reserve};
+use crate::error::{Error, Result, reserve};
 use crate::tensor::{BlockScaled, Dims};
 
 /// A tensor-level scale in its original convention, because inverting it would round it.
@@ -141,6 +141,34 @@ impl Blocks {
         })
     }
 
+    /// One of the matrices of a batch.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if there are not so many.
+    pub fn entry(&self, at: usize) -> Result<Self> {
+        fn of<F: BlockFormat>(tensor: &BlockScaled<F>, at: usize) -> Result<BlockScaled<F>> {
+            let dims = tensor.dims();
+            let one = |bytes: &[u8]| {
+                let each = bytes.len() / dims.batch();
+                bytes.get(at * each..(at + 1) * each).map(<[u8]>::to_vec)
+            };
+            let (Some(codes), Some(scales)) = (one(tensor.codes()), one(tensor.scales())) else {
+                let field = format!("matrix of `{}`", tensor.name());
+                return Err(Error::shape(field, format!("below {}", dims.batch()), at));
+            };
+            let (name, layout) = (format!("{}[{at}]", tensor.name()), ScaleLayout::Linear);
+            let one = Dims::new(1, dims.rows(), dims.cols())?;
+            BlockScaled::new(name, one, layout, codes, scales, tensor.global_scale())
+        }
+        if self.dims().batch() == 1 && at == 0 {
+            return Ok(self.clone());
+        }
+        Ok(match self {
+            Self::Nvfp4(tensor) => Self::Nvfp4(of(tensor, at)?),
+            Self::Mxfp4(tensor) => Self::Mxfp4(of(tensor, at)?),
+        })
+    }
+
     /// All values in f32; see [`BlockScaled::dequantize`].
     ///
     /// # Errors
@@ -242,23 +270,28 @@ impl Weight {
     /// # Errors
     /// The errors of [`BlockScaled::dequantize`].
     pub fn dequantize(&self) -> Result<Vec<f32>> {
-        let Some(experts) = &self.experts else { return self.blocks.dequantize() };
-        let (format, dims) = (self.blocks.format(), self.blocks.dims());
-        let each = Dims::new(1, dims.rows(), dims.cols())?;
-        let part = |all: &[u8], expert: usize| {
-            let bytes = all.len() / dims.batch();
-            all[expert * bytes..][..bytes].to_vec()
-        };
-        let mut values = reserve(&self.spec.name, dims.elements())?;
-        for (expert, scale) in experts.iter().enumerate().take(dims.batch()) {
-            let codes = part(self.blocks.codes(), expert);
-            let scales = part(self.blocks.scales(), expert);
-            let (name, linear) = (&self.spec.name, ScaleLayout::Linear);
-            let multiplier = scale.multiplier();
-            let blocks = Blocks::new(format, name, each, linear, codes, scales, multiplier)?;
-            values.extend(blocks.dequantize()?);
+        if self.experts.is_none() {
+            return self.blocks.dequantize();
+        }
+        let mut values = reserve(&self.spec.name, self.blocks.dims().elements())?;
+        for expert in 0..self.blocks.dims().batch() {
+            values.extend(self.entry(expert)?.dequantize()?);
         }
         Ok(values)
+    }
+
+    /// One of the matrices of a batch, with its own tensor-level scale where it has one.
+    ///
+    /// # Errors
+    /// The errors of [`Blocks::entry`].
+    pub fn entry(&self, at: usize) -> Result<Blocks> {
+        let entry = self.blocks.entry(at)?;
+        let Some(scale) = self.experts.as_ref().and_then(|scales| scales.get(at)) else {
+            return Ok(entry);
+        };
+        let (codes, scales) = (entry.codes().to_vec(), entry.scales().to_vec());
+        let (format, dims, linear) = (entry.format(), entry.dims(), ScaleLayout::Linear);
+        Blocks::new(format, &self.spec.name, dims, linear, codes, scales, scale.multiplier())
     }
 }
 
