@@ -137,17 +137,14 @@ impl Counterpart {
             Self::Expert { tensor, expert, half } => {
                 let file = original.file(tensor)?;
                 let before = file.floats(tensor)?;
-                let orientation = Orientation::of(original, tensor, &before.shape)?;
-                let shape = orientation.output_first(&before.shape);
-                let fits = match (shape.as_slice(), quantised.as_slice(), half) {
-                    (&[experts, rows, cols], &[n, k], Some(_)) => {
-                        *expert < experts && (rows, cols) == (2 * n, k)
-                    }
-                    (&[experts, rows, cols], &[n, k], None) => {
-                        *expert < experts && (rows, cols) == (n, k)
-                    }
-                    _ => false,
+                let whole = match (before.shape.as_slice(), quantised.as_slice(), half) {
+                    (&[experts, ..], &[n, k], Some(_)) => vec![experts, n.saturating_mul(2), k],
+                    (&[experts, ..], &[n, k], None) => vec![experts, n, k],
+                    _ => Vec::new(),
                 };
+                let orientation = order(original, tensor, &before.shape, &whole)?;
+                let shape = orientation.output_first(&before.shape);
+                let fits = shape == whole && shape.first().is_some_and(|experts| expert < experts);
                 if !fits {
                     let required = format!("an expert {expert} of {quantised:?}");
                     return Err(file.wrong_shape(tensor, required, &before.shape).into());
