@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use half::bf16;
 use nvfp4::checkpoint::{
-    self, CheckpointError, Inputs, Layout, Model, NewTensor, OtherFormat, SaveOptions, Severity,
-    VerifyReport, convert_model, inspect, load, verify,
+    self, CheckpointError, DequantizeOptions, Inputs, Layout, Model, NewTensor, OtherFormat,
+    SaveOptions, Severity, VerifyReport, convert_model, dequantize_model, inspect, load, verify,
 };
 use nvfp4::error::{Error, Result};
 use nvfp4::quantize::{Format, QuantizeOptions, quantize_matrix, recipe_by_name};
@@ -323,6 +323,11 @@ fn mixed_precision_is_described_or_refused() {
 
     let message = refused(&model, &folder, Layout::TorchAo);
     assert!(message.contains("`m.attn.weight`") && message.contains("FP8"), "{message}");
+    let options = DequantizeOptions { dtype: None, force: false, shard_bytes: 1 << 20 };
+    let error = dequantize_model(&model, &options, &folder.file("floats"), &mut ());
+    let message = error.expect_err("refused").to_string();
+    assert!(message.contains("`m.attn.weight`: it is in FP8"), "{message}");
+    assert!(!folder.names().contains(&"floats".to_owned()));
 
     // A scale for each row and inputs at run time are not what ModelOpt's FP8 is.
     let mut export = Export::default();
@@ -538,6 +543,20 @@ fn side_data_is_folded_kept_or_refused() {
         assert_eq!(same.names().count(), model.names().count());
         let listed = inspect(&same).expect("listable");
         assert_eq!(listed.side_data.len(), if low_rank { 3 } else { 1 });
+        // As floats, it is what the original is.
+        let out = folder.file(&format!("{name} floats"));
+        let options = DequantizeOptions { dtype: None, force: false, shard_bytes: 1 << 20 };
+        let report = dequantize_model(&model, &options, &out, &mut ()).expect("dequantised");
+        assert_eq!(report.folded.len(), listed.side_data.len(), "{report}");
+        let floats = Model::open(&out).expect("a model");
+        assert_eq!(floats.names().collect::<Vec<_>>(), ["m.fc.weight"]);
+        let [before, after] = [&original, &floats].map(|model| {
+            let file = model.file("m.fc.weight").expect("there");
+            file.floats("m.fc.weight").expect("floats").values
+        });
+        let square = |values: &mut dyn Iterator<Item = f32>| -> f32 { values.map(|x| x * x).sum() };
+        let noise = square(&mut before.iter().zip(&after).map(|(x, y)| x - y));
+        assert!(noise < 0.03 * square(&mut before.iter().copied()), "{noise}");
     }
 
     // Rotations.

@@ -50,6 +50,8 @@ pub struct DequantizeReport {
     pub weights: usize,
     /// Those of them that were `[experts, N, K]` and are `[experts, K, N]`.
     pub transposed: Vec<String>,
+    /// Tensors that are part of the values, and so not in the output.
+    pub folded: Vec<String>,
     /// The output.
     pub saved: Saved,
 }
@@ -149,6 +151,7 @@ pub fn dequantize_model(
         dtype: element.name(),
         weights: parts.len(),
         transposed: turned,
+        folded: side_data.into_iter().map(str::to_owned).collect(),
         saved: save.finish(model)?,
     })
 }
@@ -194,6 +197,9 @@ impl fmt::Display for DequantizeReport {
         let Self { layout, dtype, weights, saved, .. } = self;
         for tensor in &self.transposed {
             writeln!(f, "transposed to [experts, K, N]: {tensor}")?;
+        }
+        for tensor in &self.folded {
+            writeln!(f, "folded into its weight: {tensor}")?;
         }
         writeln!(f, "{weights} weights of layout {layout} dequantised to {dtype}")?;
         writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
