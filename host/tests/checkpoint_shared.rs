@@ -186,9 +186,9 @@ fn scales_are_shared_on_request() {
         let shared = Model::open(out).expect("a checkpoint");
         let scales = ATTENTION.map(|name| stored(&shared, &attention(name)));
         assert_eq!(scales, [scales[0]; 3], "{layout}");
-        // A scale that is rounded anew is off by up to a sixteenth, and so are the bounds between
-        // codes.
-        let bound = VerifyOptions { block_bound: 1.5, ..VerifyOptions::default() };
+        // Values between two codes were rounded by the old scale, then once more by the new one,
+        // which is off by up to a sixteenth.
+        let bound = VerifyOptions { block_bound: 2.5, ..VerifyOptions::default() };
         let report = verify_with(&shared, Some(&original), bound, &mut ()).expect("verifiable");
         assert!(report.verified && report.findings.is_empty(), "{report}");
         assert!(report.least_sqnr_db.expect("compared") > 16.0, "{report}");
