@@ -140,7 +140,7 @@ fn combining() {
         assert_eq!(routes.problem().expect("readable"), Some(MoeProblem::BadId));
         let mut random = |of: FloatType, count: usize| {
             let values: Vec<f64> = (0..count).map(|_| rng.normal()).collect();
-            floats::encode(of, values.into_iter())
+            floats::encode(of, values)
         };
         let (rows, shared) = (random(from_type, slots * columns), random(out_type, 9 * columns));
         let [from, shared_buffer] = [&rows, &shared].map(|bytes| upload(&kernels, bytes));
@@ -179,9 +179,7 @@ fn combining() {
                     assert!(got.is_nan(), "{place}: {got}");
                     continue;
                 }
-                let right =
-                    floats::decode(out_type, &floats::encode(out_type, [sum.into()].into_iter()))
-                        [0];
+                let right = floats::decode(out_type, &floats::encode(out_type, [sum.into()]))[0];
                 assert_eq!(got.to_bits(), right.to_bits(), "{place}: {got}, not {right}");
             }
         }

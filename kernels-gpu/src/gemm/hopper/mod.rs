@@ -183,7 +183,7 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
         }
         if let Some(begun) = begun {
             // SAFETY: the thread that called `begin`.
-            unsafe { producer::produce(work, config, p, map, memory, ring, sums_stored, begun) };
+            unsafe { producer::produce(config, p, map, memory, ring, sums_stored, begun) };
         }
         return;
     }

@@ -130,7 +130,8 @@ impl<'a> Copies<'a> {
 
 /// The producer's place in the CTA's run after [`begin`]: the weights of the first steps are in
 /// flight.
-pub struct Begun {
+pub struct Begun<W> {
+    work: W,
     item: Item,
     tile: Tile,
     /// Address of the next step's weights.
@@ -145,14 +146,14 @@ pub struct Begun {
 /// One thread of the CTA, whose run is not empty; `map` is the address of the tensor map in `p`; the barriers are
 /// initialised and known to this thread and to copies.
 #[inline(always)]
-pub unsafe fn begin(
-    work: impl Work,
+pub unsafe fn begin<W: Work>(
+    work: W,
     config: &HopperConfig,
     p: &HopperParams,
     map: u64,
     memory: Memory,
     ring: Ring,
-) -> Begun {
+) -> Begun<W> {
     let item = work.run(config, p).take(&p.schedule);
     let tile = Tile::of(work, config, p, item.tile);
     let copies = Copies::new(config, p, map, memory);
@@ -166,7 +167,7 @@ pub unsafe fn begin(
         }
         chunk += u64::from(config.scheme.chunk_bytes());
     }
-    Begun { item, tile, chunk }
+    Begun { work, item, tile, chunk }
 }
 
 /// Copies the steps of the CTA's run as stages become empty; under multicast, empty in both CTAs.
@@ -175,16 +176,15 @@ pub unsafe fn begin(
 /// Called by the thread that called [`begin`].
 #[inline(always)]
 pub unsafe fn produce(
-    work: impl Work,
     config: &HopperConfig,
     p: &HopperParams,
     map: u64,
     memory: Memory,
     ring: Ring,
     sums_stored: u32,
-    begun: Begun,
+    begun: Begun<impl Work>,
 ) {
-    let Begun { mut item, mut tile, mut chunk } = begun;
+    let Begun { work, mut item, mut tile, mut chunk } = begun;
     let copies = Copies::new(config, p, map, memory);
     // Steps whose weights are in flight.
     let mut early = item.count().min(config.stages());
