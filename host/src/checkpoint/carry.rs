@@ -18,6 +18,7 @@ use super::others::{self, OtherFormat};
 use super::side;
 use super::split;
 use super::stated::{Inputs, KvCache};
+use super::torchao;
 use super::weight::WeightSpec;
 use super::write::TensorSpec;
 use crate::error::Result;
@@ -70,7 +71,7 @@ pub(super) fn carry(
         let inputs = if verbatim { stated } else { carrier.inputs(stated, part, spec)? };
         extras.inputs.insert(spec.name.clone(), inputs);
         if from == Layout::TorchAo && to == Layout::TorchAo {
-            let text = model.metadata(&part.name).unwrap_or_default();
+            let text = torchao::described(model, &part.name).unwrap_or_default();
             if let Ok(stated) = serde_json::from_str(text) {
                 extras.stated.insert(spec.name.clone(), stated);
             }

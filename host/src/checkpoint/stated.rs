@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::layout::{Layout, Parts};
 use super::model::Model;
 use super::pattern::Pattern;
+use super::torchao;
 use super::weight::module;
 
 /// How the inputs of a layer are quantised when it is run.
@@ -47,8 +48,7 @@ impl Inputs {
                 }
             }
             Layout::TorchAo => {
-                let stated: Value = model
-                    .metadata(&part.name)
+                let stated: Value = torchao::described(model, &part.name)
                     .and_then(|text| serde_json::from_str(text).ok())
                     .unwrap_or_default();
                 let how = &stated["_data"]["act_quant_kwargs"];

@@ -47,6 +47,17 @@ fn prefix(name: &str) -> Option<String> {
     Some(format!("{module}._{tensor}_"))
 }
 
+/// What the metadata of the files say of a tensor.
+pub(super) fn described<'a>(model: &'a Model, name: &str) -> Option<&'a str> {
+    model.metadata(name).or_else(|| model.metadata(&in_model(name)))
+}
+
+/// A tensor's name in transformers' model, by which it is looked for in the metadata. transformers
+/// renames Mixtral's experts while it saves them, and leaves the metadata as they are.
+fn in_model(name: &str) -> String {
+    name.replace(".block_sparse_moe.experts.", ".mlp.experts.")
+}
+
 pub(super) fn find(model: &Model) -> Vec<Parts> {
     model
         .names()
@@ -59,8 +70,7 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
             }
             let prefix = prefix(&name)?;
             let scales = format!("{prefix}scale");
-            let stated: Value = model
-                .metadata(&name)
+            let stated: Value = described(model, &name)
                 .and_then(|text| serde_json::from_str(text).ok())
                 .unwrap_or_default();
             let (class, data) = (stated["_type"].as_str(), &stated["_data"]);
@@ -146,7 +156,7 @@ pub(super) fn metadata(
 ) -> BTreeMap<String, String> {
     let mut metadata = BTreeMap::new();
     for (weight, layout) in weights {
-        metadata.insert(weight.name.clone(), tensor(weight, *layout, extras).to_string());
+        metadata.insert(in_model(&weight.name), tensor(weight, *layout, extras).to_string());
     }
     let plain = json!({"_type": "Tensor"}).to_string();
     metadata.extend(others.iter().map(|name| (name.clone(), plain.clone())));

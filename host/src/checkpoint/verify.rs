@@ -354,11 +354,13 @@ impl Check<'_> {
         let sqnr = measured.sqnr_db();
         found.sqnr_db = Some(sqnr);
         let name = part.name.clone();
+        let moved =
+            stated::modelopt_algorithm(self.model, module(&name)).is_some_and(side::moves_factors);
         if sqnr >= LEAST_SQNR_DB {
             let VerifyOptions { block_bound, seed } = self.options;
-            // Of a weight that side data is part of, the codes are not those of the original, and
-            // blocks know one tensor-level scale only.
-            if !folded && weight.experts.is_none() {
+            // Of a weight that side data is part of, or from which factors are moved, the codes are
+            // not those of the original, and blocks know one tensor-level scale only.
+            if !folded && !moved && weight.experts.is_none() {
                 let bad = misrounded(&weight.blocks, before, block_bound);
                 found.misrounded_blocks = Some(bad.blocks);
                 if bad.blocks > 0 {
@@ -390,7 +392,7 @@ impl Check<'_> {
             found.sqnr_db = None;
             return Ok(());
         }
-        if stated::modelopt_algorithm(self.model, module(&name)).is_some_and(side::moves_factors) {
+        if moved {
             let rescaled = side::rescaled(before, &after, cols);
             let db = Measured::of(before, &rescaled).sqnr_db();
             if db >= LEAST_SQNR_DB {
