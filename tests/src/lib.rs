@@ -71,12 +71,12 @@ pub const fn machine(arch: Arch) -> Gpu {
 
 /// A B200 that orders `tcgen05` operations only as PTX promises: our kernels rely on no more.
 pub const fn b200() -> Gpu {
-    Gpu { strict_tcgen05_order: true, ..Gpu::b200() }
+    Gpu::b200()
 }
 
 /// A B300 that does the same.
 pub const fn b300() -> Gpu {
-    Gpu { strict_tcgen05_order: true, ..Gpu::b300() }
+    Gpu::b300()
 }
 
 /// The emulated machines, of sm_90a and of sm_100a.

@@ -8,7 +8,7 @@ use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::floats;
 use nvfp4::rng::SplitMix64;
-use ptx_emu::{GlobalMemory, Launch, Schedule};
+use ptx_emu::{Checks, GlobalMemory, Launch, Schedule};
 
 /// All recipes of both formats.
 pub fn recipes() -> impl Iterator<Item = Recipe> {
@@ -86,6 +86,7 @@ impl EmulatedGpu {
             schedule,
             threads: None,
             instruction_limit: None,
+            checks: Checks::default(),
         };
         if let Err(error) = crate::module(self.arch, entry).launch(memory, &launch) {
             panic!("{} {entry}: {error}", self.name);
