@@ -1,7 +1,9 @@
 //! Every recipe against the bytes of the project that it is named after (see
 //! tests/data/quant), and properties that hold for any input.
 
-use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
+use fp4_formats::recipe::{
+    AdaptiveRecipe, AdaptiveTensor, Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software,
+};
 use fp4_formats::{ScaleLayout, e2m1, e4m3, ue8m0};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -139,6 +141,56 @@ fn golden_nvfp4_other_projects() {
             let scales = bytes(&format!("{name}.scale_e4m3.u8"));
             compare(&name, 16, &got, &scales, &bytes(&format!("{name}.packed.u8")), e4m3::NAN);
         }
+    }
+}
+
+/// Both candidates are chosen often, and the bound and the error matter.
+#[test]
+fn golden_nvfp4_adaptive() {
+    let manifest = manifest();
+    for input in ["single", "wide", "mixed"] {
+        let values = floats(&format!("nvfp4_{input}_input.f32le"));
+        let largest = amax(&values);
+        let mut all = Vec::new();
+        for (recipe, tag) in [
+            (AdaptiveRecipe::TransformerEngine, "te-4over6-256-mae-2.20.2"),
+            (AdaptiveRecipe::TransformerEngineMse, "te-4over6-256-mse-2.20.2"),
+            (AdaptiveRecipe::TransformerEngine448, "te-4over6-448-mae-2.20.2"),
+            (AdaptiveRecipe::TransformerEngine448Mse, "te-4over6-448-mse-2.20.2"),
+            (AdaptiveRecipe::ModelOpt, "modelopt-4over6-0.47.0"),
+        ] {
+            let recorded = &manifest["four_over_six"][input][tag];
+            let parameter = recipe.tensor_parameter(largest);
+            match recipe.project() {
+                Nvfp4Recipe::ModelOpt => {
+                    let stored = bits(&recorded["weight_scale_2_bits"]);
+                    assert_eq!(parameter.to_bits(), stored.to_bits(), "{input} {tag}");
+                }
+                _ => {
+                    let stored = bits(&recorded["global_amax_bits"]);
+                    assert_eq!(largest.to_bits(), stored.to_bits(), "{input} {tag}");
+                }
+            }
+            let tensor = AdaptiveTensor::new(recipe, parameter, largest);
+            let got: Vec<(u8, Vec<u8>)> = values
+                .chunks(16)
+                .map(|values| {
+                    let block = tensor.block::<Software>(values.as_chunks().0);
+                    (block.byte, codes(block, values))
+                })
+                .collect();
+            let name = format!("nvfp4_{input}.{tag}");
+            let scales = bytes(&format!("{name}.scale_e4m3.u8"));
+            compare(&name, 16, &got, &scales, &bytes(&format!("{name}.packed.u8")), e4m3::NAN);
+            let on_four = values.chunks(16).zip(&scales).filter(|(values, byte)| {
+                let on_six = tensor.candidate::<Software>(amax(values), false).scale.byte;
+                on_six != **byte
+            });
+            let (on_four, blocks) = (on_four.count(), scales.len());
+            assert!(on_four > blocks / 10 && on_four < blocks * 9 / 10, "{name}: {on_four}");
+            all.push(scales);
+        }
+        assert!((0..all.len()).all(|a| (0..a).all(|b| all[a] != all[b])), "{input}");
     }
 }
 

@@ -160,7 +160,7 @@ fn verify_names_the_mistake() {
         (double, vec![], vec!["factor"], vec![]),
         (noise, vec![], vec!["sqnr"], vec![]),
         (no_bias, vec![], vec!["missing"], vec![]),
-        (zeros, vec![], vec![], vec!["zero-scale"]),
+        (zeros, vec![], vec!["rounding"], vec!["zero-scale"]),
     ] {
         let model = damaged(&folder, Layout::ModelOpt, Format::Nvfp4, edit);
         let report = check(&model, false, &folder);

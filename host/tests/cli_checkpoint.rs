@@ -144,20 +144,24 @@ fn write_large_model(path: &Path) {
     opened.set_len((file.len() + TENSORS * BYTES) as u64).expect("room");
 }
 
-/// Ctrl-C while tensors are written: what is there is gone, what was there before is not.
+/// Ctrl-C or SIGTERM while tensors are written: what is there is gone, what was there before is not.
+/// SIGKILL leaves a folder, which does not keep the next run from its work.
 #[cfg(unix)]
 #[test]
-fn an_interrupt_leaves_nothing() {
-    let folder = Folder::new("cli-interrupt");
+fn signals_leave_nothing() {
+    let folder = Folder::new("cli-signals");
     let source = folder.file("source.safetensors");
     write_large_model(&source);
     let small = folder.file("small.safetensors");
     write_model(&small);
     let out = folder.file("out");
-    for there_before in [false, true] {
+    for (signal, code, there_before) in
+        [("-INT", Some(130), false), ("-TERM", Some(143), true), ("-KILL", None, true)]
+    {
         if there_before {
             let model = text(small.clone());
-            run(&["quantize", &model, "--layout", "modelopt", "--out", &text(out.clone())], 0);
+            let args = ["quantize", &model, "--layout", "modelopt", "--force", "--out"];
+            run(&[&args[..], &[&text(out.clone())]].concat(), 0);
         }
         let weights = || std::fs::read(out.join("model.safetensors")).ok();
         let (before, weights_before) = (folder.names(), weights());
@@ -171,14 +175,72 @@ fn an_interrupt_leaves_nothing() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let id = child.id().to_string();
-        let kill = Command::new("kill").args(["-INT", &id]).status().expect("kill runs");
+        let kill = Command::new("kill").args([signal, &id]).status().expect("kill runs");
         assert!(kill.success());
         let output = child.wait_with_output().expect("it ends");
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
-        let expected = format!("interrupted; nothing was written to {}", out.display());
-        assert!(stderr.contains(&expected), "{stderr}");
-        assert_eq!(folder.names(), before);
+        assert_eq!(output.status.code(), code, "{signal}: {stderr}");
         assert!(weights() == weights_before, "what was there is damaged");
+        if code.is_some() {
+            let expected = format!("interrupted; nothing was written to {}", out.display());
+            assert!(stderr.contains(&expected), "{stderr}");
+            assert_eq!(folder.names(), before);
+        } else {
+            assert_ne!(folder.names(), before, "nothing can be removed after SIGKILL");
+            let model = text(small.clone());
+            let args = ["quantize", &model, "--layout", "modelopt", "--force", "--out"];
+            run(&[&args[..], &[&text(out.clone())]].concat(), 0);
+        }
     }
+}
+
+/// Opening a pipe that nobody writes to would wait for ever.
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_refused_at_once() {
+    let folder = Folder::new("cli-pipe");
+    let pipe = folder.file("pipe.safetensors");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let limited = |args: &[&str]| {
+        let mut command = Command::new("timeout");
+        let output = command.args(["20", env!("CARGO_BIN_EXE_nvfp4")]).args(args).output();
+        let output = output.expect("timeout runs");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        stderr
+    };
+    let path = text(pipe);
+    assert!(limited(&["inspect", &path]).contains("not a regular file"));
+    let source = folder.file("source.safetensors");
+    write_model(&source);
+    let config = folder.file("config.json");
+    assert!(Command::new("mkfifo").arg(&config).status().expect("mkfifo runs").success());
+    assert!(limited(&["inspect", &text(source)]).contains("config.json is not usable: no regular"));
+}
+
+/// A file that is written to while its model is quantised.
+#[test]
+fn a_source_that_changes_is_an_error() {
+    use nvfp4::checkpoint::{Model, Observer, quantize_model};
+
+    struct Touch(std::path::PathBuf);
+    impl Observer for Touch {
+        fn tensor(&mut self, name: &str) {
+            if name == "model.layers.1.mlp.down.weight" {
+                // The content stays, so that nothing is read that changes.
+                let file = std::fs::OpenOptions::new().write(true).open(&self.0).expect("a file");
+                file.set_modified(std::time::UNIX_EPOCH).expect("changed");
+            }
+        }
+    }
+    let folder = Folder::new("cli-changes");
+    let source = folder.file("source.safetensors");
+    write_model(&source);
+    let model = Model::open(&source).expect("a model");
+    let options = options(Format::Nvfp4, Layout::ModelOpt);
+    let out = folder.file("out");
+    let error = quantize_model(&model, &options, &out, None, &mut Touch(source.clone()));
+    let error = error.expect_err("what was read may be a mixture").to_string();
+    assert!(error.ends_with("source.safetensors changed while it was read"), "{error}");
+    assert_eq!(folder.names(), ["source.safetensors"]);
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemv::CONFIGS;
-use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
+use nvfp4::checkpoint::{self, Model, NewTensor};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemv::layer::{self, ActivationSource};
 use nvfp4::gemv::{Gemv, GemvOptions, GemvOverrides, gemv};
@@ -228,12 +228,14 @@ fn layers_of_a_checkpoint() {
         ("layer.0.output.weight", normal([96, 160], 0.02)),
     ];
     checkpoint::write(&path, &tensors, &[]).expect("written");
-    let file = Checkpoint::open(&path).expect("valid");
+    let model = Model::open(&path).expect("valid");
     for kernels in &machines() {
         let run = |tensor: &str, source: ActivationSource, layout| {
             let options = GemvOptions::default();
-            let (report, result) = layer::run(kernels, &file, tensor, &source, layout, options)
-                .unwrap_or_else(|error| panic!("{tensor}: {error}"));
+            let weight = |tensor| layer::Weight { tensor, expert: None };
+            let (report, result) =
+                layer::run(kernels, &model, weight(tensor), &source, layout, options)
+                    .unwrap_or_else(|error| panic!("{tensor}: {error}"));
             assert!(report.verified, "{report}");
             // Two operands of 4 bits with well-fitted scales: each about 20 dB on normal data.
             assert!((14.0..30.0).contains(&report.sqnr_db), "{report}");

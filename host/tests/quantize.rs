@@ -4,7 +4,7 @@ use fp4_formats::{ScaleLayout, e4m3};
 use nvfp4::error::{Error, Position};
 use nvfp4::quantize::{
     Format, MIN_TENSOR_SCALE, QuantizeOptions, Recipe, TensorScale, quantize, quantize_matrix,
-    recipe_by_name, recipe_name,
+    recipe_by_name,
 };
 use nvfp4::tensor::{BlockScaled, Dims};
 use proptest::prelude::*;
@@ -138,7 +138,9 @@ fn golden_mxfp4() {
 fn rows_are_independent() {
     let values: Vec<f32> =
         (0..6 * 64).map(|at| ((at * 37 % 101) as f32 - 50.0) * 1.5f32.powi(at / 64)).collect();
-    for recipe in ["torchao", "te", "modelopt", "compressed-tensors"] {
+    for recipe in
+        ["torchao", "te", "modelopt", "compressed-tensors", "te-4over6-mse", "modelopt-4over6"]
+    {
         let recipe = recipe_by_name(Format::Nvfp4, recipe).expect("known");
         let mut options = QuantizeOptions::new(recipe);
         options.scale = TensorScale::PerRow;
@@ -149,7 +151,7 @@ fn rows_are_independent() {
             let one = Dims::new(1, 1, 64).expect("sizes above zero");
             let options = QuantizeOptions::new(recipe);
             let one = quantize_matrix("x", values, one, &options).expect("finite");
-            let what = format!("{} row {row}", recipe_name(recipe));
+            let what = format!("{} row {row}", recipe.name());
             same(&what, &all.codes[row * 32..][..32], &one.codes);
             same(&what, &all.scales[row * 4..][..4], &one.scales);
             assert_eq!(all.parameters[row].to_bits(), one.parameters[0].to_bits(), "{what}");
@@ -171,7 +173,7 @@ fn recipes_are_found_by_name() {
     assert!(recipe_by_name(Format::Mxfp4, "te").is_err());
     assert!(recipe_by_name(Format::Nvfp4, "rceil").is_err());
     let floor = recipe_by_name(Format::Mxfp4, "torchao").expect("known");
-    assert_eq!(recipe_name(floor), "floor");
+    assert_eq!(floor.name(), "floor");
     assert!(matches!(floor, Recipe::Mxfp4(_)));
 }
 

@@ -7,7 +7,7 @@ mod support;
 
 use std::process::Command;
 
-use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::bench::{self, Direction, Protocol, QuantizeBench};
 use nvfp4::buffer::DeviceBuffer;
@@ -15,7 +15,7 @@ use nvfp4::checkpoint::{Layout, Model, quantize_model};
 use nvfp4::dequantize::{Dequantizer, Multiplier};
 use nvfp4::error::{Error, Position};
 use nvfp4::quantize::device::{Input, Quantizer, gated_product, quantize_once};
-use nvfp4::quantize::{Format, QuantizeOptions, Recipe, TensorScale, quantize_matrix, recipe_name};
+use nvfp4::quantize::{Format, QuantizeOptions, Recipe, TensorScale, quantize_matrix};
 use nvfp4::shape::QuantizeShape;
 use nvfp4::tensor::Dims;
 use safetensors::Dtype;
@@ -23,8 +23,9 @@ use support::*;
 
 fn recipes() -> Vec<Recipe> {
     let nvfp4 = Nvfp4Recipe::ALL.map(Recipe::Nvfp4);
+    let adaptive = AdaptiveRecipe::ALL.map(Recipe::Adaptive);
     let mxfp4 = Mxfp4Recipe::ALL.map(Recipe::Mxfp4);
-    nvfp4.into_iter().chain(mxfp4).collect()
+    nvfp4.into_iter().chain(adaptive).chain(mxfp4).collect()
 }
 
 #[test]
@@ -48,7 +49,7 @@ fn every_recipe_type_and_layout_equals_the_cpu() {
                     let what = format!(
                         "{} {} {element:?} {shape} {scale:?} {layout} {direction:?} on {name}",
                         recipe.format().name(),
-                        recipe_name(recipe)
+                        recipe.name()
                     );
                     let report = bench::quantize(&kernels, shape, &bench)
                         .unwrap_or_else(|error| panic!("{what}: {error}"));

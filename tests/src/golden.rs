@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fp4_formats::quantize::Recipe;
-use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{e4m3, ue8m0};
 use nvfp4::quantize::TensorScale;
 
@@ -40,7 +40,7 @@ pub fn file(name: &str) -> Vec<u8> {
 
 fn case(recipe: Recipe, scale: TensorScale, input: Vec<u8>, name: String) -> Golden {
     let (kind, nan) = match recipe {
-        Recipe::Nvfp4(_) => ("scale_e4m3", e4m3::NAN),
+        Recipe::Nvfp4(_) | Recipe::Adaptive(_) => ("scale_e4m3", e4m3::NAN),
         Recipe::Mxfp4(_) => ("scale_e8m0", ue8m0::NAN),
     };
     let scales = file(&format!("{name}.{kind}.u8"));
@@ -79,6 +79,26 @@ pub fn nvfp4() -> Vec<Golden> {
         all.push(case(recipe, scale, bytes, format!("nvfp4_{name}.torchao")));
     }
     all
+}
+
+/// All of NVFP4 with adaptive block scaling.
+pub fn adaptive() -> Vec<Golden> {
+    let of = |(input, rows): (&str, usize)| {
+        let bytes = file(&format!("nvfp4_{input}_input.f32le"));
+        assert_eq!(bytes.len(), rows * COLUMNS * size_of::<f32>(), "{input}");
+        AdaptiveRecipe::ALL.map(|recipe| {
+            let tag = match recipe {
+                AdaptiveRecipe::TransformerEngine => "te-4over6-256-mae-2.20.2",
+                AdaptiveRecipe::TransformerEngineMse => "te-4over6-256-mse-2.20.2",
+                AdaptiveRecipe::TransformerEngine448 => "te-4over6-448-mae-2.20.2",
+                AdaptiveRecipe::TransformerEngine448Mse => "te-4over6-448-mse-2.20.2",
+                AdaptiveRecipe::ModelOpt => "modelopt-4over6-0.47.0",
+            };
+            let (recipe, name) = (Recipe::Adaptive(recipe), format!("nvfp4_{input}.{tag}"));
+            case(recipe, TensorScale::FromAmax, bytes.clone(), name)
+        })
+    };
+    [("single", 25), ("wide", 23), ("mixed", 512)].into_iter().flat_map(of).collect()
 }
 
 /// All of MXFP4.

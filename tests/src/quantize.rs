@@ -4,7 +4,9 @@
 use fp4_formats::quantize::{
     AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource, amax_config, quantize_config,
 };
-use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
+use fp4_formats::recipe::{
+    AdaptiveRecipe, AdaptiveTensor, Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software,
+};
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::floats;
 use nvfp4::rng::SplitMix64;
@@ -13,6 +15,7 @@ use ptx_emu::{Checks, GlobalMemory, Launch, Schedule};
 /// All recipes of both formats.
 pub fn recipes() -> impl Iterator<Item = Recipe> {
     let nvfp4 = Nvfp4Recipe::ALL.into_iter().map(Recipe::Nvfp4);
+    let nvfp4 = nvfp4.chain(AdaptiveRecipe::ALL.into_iter().map(Recipe::Adaptive));
     nvfp4.chain(Mxfp4Recipe::ALL.into_iter().map(Recipe::Mxfp4))
 }
 
@@ -220,6 +223,7 @@ pub fn run(machine: &EmulatedGpu, case: &Case, input: &[u8], up: Option<&[u8]>) 
         blocked: u32::from(case.layout == ScaleLayout::Blocked128x4),
         recipe: case.recipe.code(),
         depth,
+        element: case.ty as u32,
     };
     machine.launch(
         &mut memory,
@@ -252,15 +256,14 @@ fn reference(case: &Case, values: &[f32]) -> Quantized {
     let mut scales = vec![0; case.layout.bytes(case.m, blocks).expect("small")];
     let (mut codes, mut parameters) = (Vec::new(), Vec::new());
     for (row, row_values) in values.chunks(case.k).enumerate() {
-        let parameter = |recipe: Nvfp4Recipe| match case.source {
-            ScaleSource::Given => case.given,
-            ScaleSource::TensorAmax => recipe.tensor_parameter(all),
-            ScaleSource::RowAmax => recipe.tensor_parameter(amax(row_values)),
+        let (given, amax_here) = match case.source {
+            ScaleSource::Given => (true, 0.0),
+            ScaleSource::TensorAmax => (false, all),
+            ScaleSource::RowAmax => (false, amax(row_values)),
         };
-        let parameter = match case.recipe {
-            Recipe::Nvfp4(recipe) => parameter(recipe),
-            Recipe::Mxfp4(_) => 1.0,
-        };
+        let computed = case.recipe.tensor_parameter(amax_here).unwrap_or(1.0);
+        let is_nvfp4 = case.recipe.parameter_of().is_some();
+        let parameter = if given && is_nvfp4 { case.given } else { computed };
         if row == 0 || case.source == ScaleSource::RowAmax {
             parameters.push(parameter);
         }
@@ -268,6 +271,11 @@ fn reference(case: &Case, values: &[f32]) -> Quantized {
             let scale = match case.recipe {
                 Recipe::Nvfp4(recipe) => {
                     Nvfp4Tensor::new(recipe, parameter).block::<Software>(amax(values))
+                }
+                Recipe::Adaptive(recipe) => {
+                    let amax = if given { recipe.tensor_maximum(parameter) } else { amax_here };
+                    let groups = values.as_chunks().0;
+                    AdaptiveTensor::new(recipe, parameter, amax).block::<Software>(groups)
                 }
                 Recipe::Mxfp4(recipe) => recipe.block(amax(values)),
             };

@@ -84,6 +84,7 @@ fn the_real_model_through_each_layout() {
         let recipe = recipe_by_name(format, recipe).expect("known");
         let mut options = ModelOptions::new(recipe, layout);
         options.save.scales = scales;
+        options.experts_only = false;
         let [first, again, converted] =
             ["first", "again", "converted"].map(|name| folder.0.join(format!("{what} {name}")));
         let report = quantize_model(&model, &options, &first, None, &mut ())
@@ -175,7 +176,8 @@ fn the_real_model_from_mxfp4_to_nvfp4() {
         let name = |name: &str| folder.0.join(format!("{what} {name}"));
         let [mxfp4, nvfp4, again] = ["mxfp4", "nvfp4", "again"].map(name);
         let recipe = recipe_by_name(Format::Mxfp4, "torchao").expect("known");
-        let options = ModelOptions::new(recipe, from);
+        let mut options = ModelOptions::new(recipe, from);
+        options.experts_only = false;
         quantize_model(&model, &options, &mxfp4, None, &mut ()).expect("quantised");
         let start = Model::open(&mxfp4).expect("a checkpoint");
         for out in [&nvfp4, &again] {

@@ -193,6 +193,7 @@ fn quantize(
         blocked: u32::from(layout == Blocked128x4),
         recipe: recipe.code(),
         depth,
+        element: ty as u32,
     };
     memory.launch(arch, config.name, [grid, 1, 1], config.threads(), &params.to_bytes())
 }

@@ -106,11 +106,11 @@ fn gated_products() {
                     let byte = got.scales[case.layout.offset(row, column / block, blocks)];
                     let parameter =
                         got.parameters[if case.source == ScaleSource::RowAmax { row } else { 0 }];
-                    let scale = match recipe {
-                        Recipe::Nvfp4(r) => {
-                            f64::from(e4m3::decode(byte)) * f64::from(r.multiplier(parameter))
+                    let scale = match recipe.parameter_of() {
+                        Some(project) => {
+                            f64::from(e4m3::decode(byte)) * f64::from(project.multiplier(parameter))
                         }
-                        Recipe::Mxfp4(_) => f64::from(ue8m0::decode(byte)),
+                        None => f64::from(ue8m0::decode(byte)),
                     };
                     let code = got.codes[at / 2] >> (at % 2 * 4);
                     let scaled = (exact / scale).abs();

@@ -1,8 +1,8 @@
 //! The quantise kernels at the edges of their arithmetic: extreme magnitudes, ties, and every
 //! mantissa or element where a single rounding decides.
 
-use fp4_formats::quantize::Recipe;
-use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
+use fp4_formats::quantize::{Recipe, ScaleSource};
+use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
 use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4::rng::SplitMix64;
 use nvfp4_tests::quantize::{Case, check, value};
@@ -28,6 +28,30 @@ fn extreme_magnitudes() {
             };
             let values: Vec<f32> = (0..16 * 64).map(|_| element(&mut random)).collect();
             check(&case, &values);
+        }
+    }
+}
+
+/// The same of adaptive scaling, where also errors overflow and vanish; with parameters from the
+/// tensors' maxima, and given ones.
+#[test]
+fn extreme_magnitudes_with_two_scales() {
+    let mut random = SplitMix64::new(7);
+    for recipe in AdaptiveRecipe::ALL {
+        for exponent in (-120..=120).step_by(20) {
+            let given = 2f32.powi(exponent) * 1.37;
+            let scale = recipe.project().multiplier(given);
+            let element = |random: &mut SplitMix64| match random.next_u64() % 8 {
+                0 => f32::from_bits(random.next_u64() as u32 & 0x800f_ffff),
+                1 => f32::from_bits(random.next_u64() as u32 & 0xbfff_ffff),
+                _ => (value(random) * scale * 100.0).clamp(-f32::MAX, f32::MAX),
+            };
+            let values: Vec<f32> = (0..16 * 64).map(|_| element(&mut random)).collect();
+            for source in [ScaleSource::Given, ScaleSource::TensorAmax] {
+                let mut case = Case::new(Recipe::Adaptive(recipe), 16, 64);
+                (case.given, case.source) = (given, source);
+                check(&case, &values);
+            }
         }
     }
 }

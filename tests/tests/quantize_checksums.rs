@@ -9,7 +9,7 @@ use nvfp4::dequantize::{Dequantizer, Multiplier};
 use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::quantize::device::{Input, Quantizer};
-use nvfp4::quantize::{QuantizeOptions, TensorScale, recipe_name};
+use nvfp4::quantize::{QuantizeOptions, TensorScale};
 use nvfp4::rng::SplitMix64;
 use nvfp4_tests::checksums::{self, Checksums};
 use nvfp4_tests::emulated;
@@ -40,7 +40,7 @@ fn quantize() {
         let mut i = 0;
         for recipe in recipes() {
             let scales: &[_] = match recipe {
-                Recipe::Nvfp4(_) => &[
+                Recipe::Nvfp4(_) | Recipe::Adaptive(_) => &[
                     ("two levels", TensorScale::FromAmax),
                     ("by row", TensorScale::PerRow),
                     ("one level", TensorScale::OneLevel),
@@ -63,7 +63,7 @@ fn quantize() {
                         let key = format!(
                             "{arch} {} {} {name} {layout}, {}{} {rows}x{cols}",
                             recipe.format().name(),
-                            recipe_name(recipe),
+                            recipe.name(),
                             if gated { "gated " } else { "" },
                             element.name(),
                         );

@@ -42,6 +42,12 @@ fn golden_nvfp4_on_every_device() {
 }
 
 #[test]
+fn golden_adaptive_on_every_device() {
+    let devices = devices();
+    golden::adaptive().iter().for_each(|golden| check(&devices, golden));
+}
+
+#[test]
 fn golden_mxfp4_on_every_device() {
     let devices = devices();
     golden::mxfp4().iter().for_each(|golden| check(&devices, golden));

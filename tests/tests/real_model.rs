@@ -9,7 +9,7 @@
 mod compare;
 
 use fp4_formats::ScaleLayout;
-use nvfp4::checkpoint::Checkpoint;
+use nvfp4::checkpoint::{Checkpoint, Model};
 use nvfp4::gemv::GemvOptions;
 use nvfp4::gemv::layer::{self, ActivationSource};
 use nvfp4_tests::{SCHEDULES, emulated};
@@ -57,12 +57,13 @@ fn every_linear_layer_of_a_block() {
     let Some(model) = model() else { return };
     for device in ["emu:h200", "emu:b200"] {
         let kernels = emulated(device, SCHEDULES[3]);
+        let model = Model::open(model.path()).expect("a readable checkpoint");
         for (name, m, k) in LAYERS {
             for layout in ScaleLayout::ALL {
                 let (report, _) = layer::run(
                     &kernels,
                     &model,
-                    name,
+                    layer::Weight { tensor: name, expert: None },
                     &ActivationSource::Embedding { token: None },
                     layout,
                     GemvOptions::default(),

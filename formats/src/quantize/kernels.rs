@@ -14,8 +14,9 @@ pub struct QuantizeConfig {
     pub name: &'static str,
     /// Format of the result.
     pub format: Format,
-    /// Type of the input.
-    pub input: FloatType,
+    /// Type of the input; `None` if [`QuantizeParams::element`] chooses it, and
+    /// [`QuantizeParams::up`] whether it quantises `silu(input) * up`.
+    pub input: Option<FloatType>,
     /// The recipe for which it was compiled, or `None` if [`QuantizeParams::recipe`] chooses it.
     pub recipe: Option<Nvfp4Recipe>,
     /// Whether it quantises `silu(input) * up` instead of `input`.
@@ -36,10 +37,13 @@ impl QuantizeConfig {
         self.warps * WARP
     }
 
-    /// 16-byte loads per block.
+    /// 16-byte words per block that are copied to shared memory.
     #[must_use]
     pub const fn chunks(&self) -> u32 {
-        self.format.block() * self.input.bytes() / 16
+        match self.input {
+            Some(input) => self.format.block() * input.bytes() / 16,
+            None => 0,
+        }
     }
 
     /// Bytes of shared memory of one task of a warp.
@@ -52,6 +56,9 @@ impl QuantizeConfig {
     /// memory, and few enough that [`Self::min_blocks`] CTAs fit one SM.
     #[must_use]
     pub const fn stages(&self) -> u32 {
+        if self.stage_bytes() == 0 {
+            return 1;
+        }
         let fit = RING_BYTES / (self.warps * self.stage_bytes());
         if fit < MOST_STAGES { fit } else { MOST_STAGES }
     }
@@ -132,7 +139,7 @@ const fn plain(
     QuantizeConfig {
         name,
         format: Format::Nvfp4,
-        input,
+        input: Some(input),
         recipe: Some(recipe),
         silu: false,
         warps: 4,
@@ -151,7 +158,7 @@ const fn any(
     QuantizeConfig {
         name,
         format,
-        input,
+        input: Some(input),
         recipe: None,
         silu,
         warps: 4,
@@ -160,8 +167,20 @@ const fn any(
     }
 }
 
+/// The configuration for [`Recipe::Adaptive`], any type, gated or not.
+const ADAPTIVE: QuantizeConfig = QuantizeConfig {
+    name: "quantize_nvfp4_4over6",
+    format: Format::Nvfp4,
+    input: None,
+    recipe: None,
+    silu: false,
+    warps: 4,
+    min_blocks: 6,
+    persistent: true,
+};
+
 /// All quantise configurations. The PTX of each architecture has one kernel for each.
-pub const QUANTIZE: [QuantizeConfig; 21] = {
+pub const QUANTIZE: [QuantizeConfig; 22] = {
     use FloatType::{Bf16, F16, F32};
     use Nvfp4Recipe::{CompressedTensors, ModelOpt, TorchAo, TransformerEngine};
     [
@@ -186,6 +205,7 @@ pub const QUANTIZE: [QuantizeConfig; 21] = {
         any("silu_quantize_mxfp4_f32", Format::Mxfp4, F32, true, 3),
         any("silu_quantize_mxfp4_f16", Format::Mxfp4, F16, true, 4),
         any("silu_quantize_mxfp4_bf16", Format::Mxfp4, Bf16, true, 4),
+        ADAPTIVE,
     ]
 };
 
@@ -202,6 +222,7 @@ pub const fn quantize_config(
         (false, Recipe::Mxfp4(_)) => 12,
         (true, Recipe::Nvfp4(_)) => 15,
         (true, Recipe::Mxfp4(_)) => 18,
+        (_, Recipe::Adaptive(_)) => return &QUANTIZE[21],
     };
     &QUANTIZE[first + slot(input)]
 }

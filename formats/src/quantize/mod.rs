@@ -25,7 +25,7 @@ pub use kernels::{
 };
 pub use params::{AmaxParams, DequantizeParams, QuantizeParams};
 
-use crate::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use crate::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
 use crate::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 
 /// The value of the error word if all elements are finite.
@@ -50,6 +50,8 @@ pub enum ScaleSource {
 pub enum Recipe {
     /// NVFP4: blocks of 16, e4m3 scales.
     Nvfp4(Nvfp4Recipe),
+    /// NVFP4 with adaptive block scaling.
+    Adaptive(AdaptiveRecipe),
     /// MXFP4: blocks of 32, ue8m0 scales.
     Mxfp4(Mxfp4Recipe),
 }
@@ -59,7 +61,7 @@ impl Recipe {
     #[must_use]
     pub const fn format(self) -> Format {
         match self {
-            Self::Nvfp4(_) => Format::Nvfp4,
+            Self::Nvfp4(_) | Self::Adaptive(_) => Format::Nvfp4,
             Self::Mxfp4(_) => Format::Mxfp4,
         }
     }
@@ -69,7 +71,38 @@ impl Recipe {
     pub const fn code(self) -> u32 {
         match self {
             Self::Nvfp4(recipe) => recipe as u32,
+            Self::Adaptive(recipe) => recipe as u32,
             Self::Mxfp4(recipe) => recipe as u32,
+        }
+    }
+
+    /// The name in commands and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nvfp4(recipe) => recipe.name(),
+            Self::Adaptive(recipe) => recipe.name(),
+            Self::Mxfp4(recipe) => recipe.name(),
+        }
+    }
+
+    /// The project whose kind of tensor parameter it has; none for MXFP4, which has no parameter.
+    #[must_use]
+    pub const fn parameter_of(self) -> Option<Nvfp4Recipe> {
+        match self {
+            Self::Nvfp4(recipe) => Some(recipe),
+            Self::Adaptive(recipe) => Some(recipe.project()),
+            Self::Mxfp4(_) => None,
+        }
+    }
+
+    /// The tensor parameter for a largest magnitude; none for MXFP4.
+    #[must_use]
+    pub fn tensor_parameter(self, amax: f32) -> Option<f32> {
+        match self {
+            Self::Nvfp4(recipe) => Some(recipe.tensor_parameter(amax)),
+            Self::Adaptive(recipe) => Some(recipe.tensor_parameter(amax)),
+            Self::Mxfp4(_) => None,
         }
     }
 }
@@ -124,13 +157,17 @@ mod tests {
                 for recipe in Nvfp4Recipe::ALL {
                     let config = quantize_config(Recipe::Nvfp4(recipe), ty, silu);
                     assert!(config.recipe.is_none_or(|r| r == recipe), "{}", config.name);
-                    assert_eq!((config.input, config.silu), (ty, silu), "{}", config.name);
+                    assert_eq!((config.input, config.silu), (Some(ty), silu), "{}", config.name);
                     assert_eq!(config.format, Format::Nvfp4, "{}", config.name);
                 }
                 for recipe in Mxfp4Recipe::ALL {
                     let config = quantize_config(Recipe::Mxfp4(recipe), ty, silu);
-                    assert_eq!((config.input, config.silu), (ty, silu), "{}", config.name);
+                    assert_eq!((config.input, config.silu), (Some(ty), silu), "{}", config.name);
                     assert_eq!((config.format, config.recipe), (Format::Mxfp4, None));
+                }
+                for recipe in AdaptiveRecipe::ALL {
+                    let config = quantize_config(Recipe::Adaptive(recipe), ty, silu);
+                    assert_eq!((config.input, config.format), (None, Format::Nvfp4));
                 }
                 let amax = amax_config(ty, silu);
                 assert_eq!((amax.input, amax.silu), (ty, silu), "{}", amax.name);

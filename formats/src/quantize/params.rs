@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use super::{NO_ERROR, QuantizeConfig, Recipe, ScaleSource};
 #[cfg(doc)]
-use crate::recipe::Nvfp4Recipe;
+use crate::{FloatType, recipe::Nvfp4Recipe};
 
 /// Parameter block of every quantise kernel.
 ///
@@ -48,6 +48,8 @@ pub struct QuantizeParams {
     /// of a warp's tasks is the number of the CTA's warps, and there must be enough CTAs for all tasks;
     /// see [`QuantizeConfig::launch`].
     pub depth: u32,
+    /// The [`FloatType`] of the input; read only by configurations for any type.
+    pub element: u32,
 }
 
 impl QuantizeParams {
@@ -72,6 +74,7 @@ impl QuantizeParams {
                 self.blocked,
                 self.recipe,
                 self.depth,
+                self.element,
             ],
         )
     }
@@ -191,6 +194,7 @@ mod tests {
             blocked: 12,
             recipe: 13,
             depth: 14,
+            element: 15,
         };
         let bytes = params.to_bytes();
         assert_eq!(word(&bytes, offset_of!(QuantizeParams, tensor_out)), 6);
@@ -198,6 +202,7 @@ mod tests {
         assert_eq!(word(&bytes, offset_of!(QuantizeParams, given)), 1.5f32.to_bits());
         assert_eq!(word(&bytes, offset_of!(QuantizeParams, recipe)), 13);
         assert_eq!(word(&bytes, offset_of!(QuantizeParams, depth)), 14);
+        assert_eq!(word(&bytes, offset_of!(QuantizeParams, element)), 15);
 
         let params = AmaxParams { input: 1, up: 2, out: 3, m: 4, k: 5, per_row: 6 };
         let bytes = params.to_bytes();

@@ -2,8 +2,9 @@
 //! kernels compile the same code.
 //!
 //! A recipe consists of two functions. The first computes a block's scale from the block's
-//! largest magnitude ([`Nvfp4Tensor::block`], [`Mxfp4Recipe::block`]), the second the codes of
-//! eight elements from the scale ([`BlockScale::codes`]). All arithmetic is f32. Each operation
+//! largest magnitude ([`Nvfp4Tensor::block`], [`Mxfp4Recipe::block`]) or from all its elements
+//! ([`AdaptiveTensor::block`]), the second the codes of eight elements from the scale
+//! ([`BlockScale::codes`]). All arithmetic is f32. Each operation
 //! rounds to nearest even, in exactly the written order, without fused multiply-adds and without
 //! reciprocals in place of divisions. Conversions and quotients, for which architectures have
 //! different instructions, are in [`Convert`], whose implementations agree with [`Software`] in
@@ -15,6 +16,8 @@
 //! | [`Nvfp4Recipe::TransformerEngine`] | TransformerEngine at d0067d0d | `NVFP4QuantizerRef`, 1 x 16 |
 //! | [`Nvfp4Recipe::ModelOpt`] | nvidia-modelopt 0.47.0 | `NVFP4QTensor.quantize` |
 //! | [`Nvfp4Recipe::CompressedTensors`] | compressed-tensors 0.20.0 | `NVFP4PackedCompressor` |
+//! | [`AdaptiveRecipe::TransformerEngine`] and three more | transformer-engine 2.20.2 | `NVFP4QuantizerRef`, 1 x 16, `nvfp4_use_4over6` |
+//! | [`AdaptiveRecipe::ModelOpt`] | nvidia-modelopt 0.47.0 | `NVFP4_FOUR_OVER_SIX_CFG`, then `NVFP4QTensor.quantize` |
 //! | [`Mxfp4Recipe::Floor`] and three more | torchao main at 36027d82 | `to_mx` |
 //! | [`Mxfp4Recipe::Floor018`] and three more | torchao 0.18.0 | `to_mx` |
 //! | [`Mxfp4Recipe::ModelOpt`] | nvidia-modelopt 0.47.0 | `MXFP4QTensor.quantize` |
@@ -28,9 +31,11 @@
 //! Callers report it ([`crate::quantize::NO_ERROR`]), and the codes of such a block are not
 //! specified. The scale byte of a block with an infinite or NaN maximum is that of the project.
 
+mod adaptive;
 mod mxfp4;
 mod nvfp4;
 
+pub use adaptive::{AdaptiveRecipe, AdaptiveTensor, Candidate};
 pub use mxfp4::{Mxfp4Recipe, Mxfp4Steps};
 pub use nvfp4::{MIN_MODELOPT_PARAMETER, MIN_TORCHAO_PARAMETER, Nvfp4Recipe, Nvfp4Tensor};
 
@@ -145,6 +150,9 @@ pub struct BlockScale {
 }
 
 impl BlockScale {
+    /// The scale 0, with which all codes are 0.
+    pub const ZERO: Self = Self { byte: 0, rule: Rule::MultiplyUnsignedZero, operand: 0.0 };
+
     /// Whether [`codes`](Self::codes) by `C` are exact for all elements of the block, whose
     /// largest magnitude is `amax`.
     #[inline(always)]

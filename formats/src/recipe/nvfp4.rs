@@ -84,12 +84,18 @@ impl Nvfp4Recipe {
     #[inline(always)]
     #[must_use]
     pub fn tensor_parameter(self, amax: f32) -> f32 {
+        self.parameter_for(amax, Nvfp4::MAX_SCALED)
+    }
+
+    /// The same where the largest magnitude becomes `largest`, an element times a block scale.
+    #[inline(always)]
+    pub(super) fn parameter_for(self, amax: f32, largest: f32) -> f32 {
         match self {
-            Self::TorchAo => (amax / Nvfp4::MAX_SCALED).max(MIN_TORCHAO_PARAMETER),
-            Self::ModelOpt => (amax / Nvfp4::MAX_SCALED).max(MIN_MODELOPT_PARAMETER),
+            Self::TorchAo => (amax / largest).max(MIN_TORCHAO_PARAMETER),
+            Self::ModelOpt => (amax / largest).max(MIN_MODELOPT_PARAMETER),
             Self::TransformerEngine | Self::CompressedTensors => {
                 // The quotient is not zero even for the largest f32.
-                (Nvfp4::MAX_SCALED / amax).min(f32::MAX)
+                (largest / amax).min(f32::MAX)
             }
         }
     }

@@ -19,9 +19,7 @@ use crate::device::{Backend, Choice, Kernels};
 use crate::error::{Result, filled, require_memory};
 use crate::floats;
 use crate::quantize::device::{Input, Plan, Quantizer};
-use crate::quantize::{
-    QuantizeOptions, QuantizedMatrix, TensorScale, quantize_matrix, recipe_name,
-};
+use crate::quantize::{QuantizeOptions, QuantizedMatrix, TensorScale, quantize_matrix};
 use crate::rng::SplitMix64;
 use crate::shape::QuantizeShape;
 use crate::tensor::Dims;
@@ -274,7 +272,7 @@ pub fn quantize(
         op: prepared.plan().op,
         shape: shape.to_string(),
         format: bench.options.recipe.format().name(),
-        recipe: recipe_name(bench.options.recipe),
+        recipe: bench.options.recipe.name(),
         dtype: bench.element.name(),
         layout: bench.options.layout.name(),
         scale: scale_name(bench.options.scale),

@@ -1,6 +1,7 @@
 //! Converts from one layout to another with unchanged codes and scales, and from MXFP4 to NVFP4 if
 //! that is exact.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -11,14 +12,16 @@ use serde::Serialize;
 use super::error::CheckpointError;
 use super::exact::to_nvfp4;
 use super::layout::{Layout, Parts};
-use super::load::{load, outline};
+use super::load::{load, outline, tensor_scale};
 use super::model::Model;
 use super::save::{Item, Observer, Save, SaveOptions, Saved};
+use super::shared::{self, Room, Shared, Unshared};
+use super::weight::{GlobalScale, Weight};
 use super::write::TensorSpec;
 use crate::error::Result;
 
 /// The report of a conversion, as `--json` prints it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ConvertReport {
     /// The input.
     pub source: String,
@@ -35,11 +38,30 @@ pub struct ConvertReport {
     /// Tensor-level scales that were converted from divisor to multiplier or back. Each is the
     /// reciprocal, rounded once to f32.
     pub inverted: usize,
+    /// Groups of weights with one tensor-level scale that had several.
+    pub shared: Vec<SharedGroup>,
+    /// Groups of weights that readers of the output join and that have several.
+    pub unshared: Vec<Unshared>,
     /// The output.
     pub saved: Saved,
 }
 
+/// Weights whose tensor-level scales were different and are the same now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SharedGroup {
+    /// The weights.
+    pub weights: Vec<String>,
+    /// Ratio of the values to the error of their rounded block scales, dB, of the weight with the
+    /// largest error; absent if no value changed.
+    pub least_db: Option<f64>,
+}
+
 /// Writes the checkpoint `model` in another layout, and with `format` in another format.
+///
+/// Weights that readers of the layout join, such as q, k and v, must have one tensor-level scale.
+/// If theirs differ, [`SaveOptions::share_scales`] gives them one, which rounds block scales where
+/// the scales do not differ by a power of two; otherwise the report names them. Weights that become
+/// NVFP4 here get one anyway if no value changes.
 ///
 /// Without `format`, MXFP4 weights remain MXFP4 if the layout can hold them. Other tensors are
 /// copied. Memory holds one tensor at a time.
@@ -95,6 +117,7 @@ pub fn convert_model(
 
     let size = |name: &str| model.raw(name).map_or(0, |raw| raw.data.len() as u64);
     observer.begin(model.entries().iter().map(|entry| entry.bytes as u64).sum());
+    let mut groups = Groups::of(model, from, options, &parts, &items)?;
     let mut save = Save::create(target, model, &items, options.clone())?;
     let (mut reformatted, mut inverted) = (0, 0);
     let mut format = Format::Nvfp4;
@@ -111,12 +134,14 @@ pub fn convert_model(
                     inverted += 1;
                 }
                 format = spec.format;
-                save.weight(&weight)?;
+                save.weight(&groups.apply(at, weight)?)?;
                 observer.done(parts[at].tensors().map(size).sum());
+                parts[at].tensors().for_each(|name| model.release(name));
             }
             Item::Tensor(spec) => {
                 save.tensor(&spec.name, model.raw(&spec.name)?.data)?;
                 observer.done(size(&spec.name));
+                model.release(&spec.name);
             }
         }
     }
@@ -128,13 +153,95 @@ pub fn convert_model(
         weights: parts.len(),
         reformatted,
         inverted,
-        saved: save.finish()?,
+        shared: groups.shared.into_iter().map(|(_, group)| group).collect(),
+        unshared: groups.unshared,
+        saved: save.finish(model)?,
     })
+}
+
+/// Weights that readers of the output join and whose tensor-level scales differ.
+#[derive(Default)]
+struct Groups {
+    /// Those that get one.
+    shared: Vec<(Shared, SharedGroup)>,
+    /// The index in `shared` of a weight's group.
+    group_of: BTreeMap<usize, usize>,
+    unshared: Vec<Unshared>,
+}
+
+impl Groups {
+    fn of(
+        model: &Model,
+        from: Layout,
+        options: &SaveOptions,
+        parts: &[Parts],
+        items: &[Item],
+    ) -> Result<Self> {
+        let mut groups = Self::default();
+        if !options.layout.joins_weights() {
+            return Ok(groups);
+        }
+        let reformatted = |at: usize| match &items[at] {
+            Item::Weight(spec) => spec.format != parts[at].format,
+            Item::Tensor(_) => false,
+        };
+        let has_scale = |at: &usize| reformatted(*at) || parts[*at].format == Format::Nvfp4;
+        for group in shared::groups(parts.iter().map(|part| part.name.as_str())) {
+            if !group.iter().all(has_scale) {
+                continue;
+            }
+            let made_here = group.iter().all(|&at| reformatted(at));
+            let mut members = Vec::new();
+            for &at in &group {
+                let whole = made_here || options.share_scales || reformatted(at);
+                members.push(match whole {
+                    true => {
+                        let weight = load(model, from, &parts[at])?;
+                        let weight = if reformatted(at) { to_nvfp4(&weight)? } else { weight };
+                        let scale = weight.global.unwrap_or(GlobalScale::Multiplier(1.0));
+                        (scale, Some(Room::of(&weight.blocks)))
+                    }
+                    false => (tensor_scale(model, from, &parts[at])?, None),
+                });
+            }
+            let named: Vec<(&str, GlobalScale)> = group
+                .iter()
+                .zip(&members)
+                .map(|(&at, (scale, _))| (parts[at].name.as_str(), *scale))
+                .collect();
+            let convention = options.layout.convention();
+            let db = |_, factor| shared::factor_db(factor);
+            let Some(unshared) = Unshared::of(convention, &named, db) else { continue };
+            let rooms: Option<Vec<(GlobalScale, Room)>> =
+                members.into_iter().map(|(scale, room)| Some((scale, room?))).collect();
+            match rooms.and_then(|rooms| Shared::of(&rooms)) {
+                Some(shared) if options.share_scales || shared.exact => {
+                    let index = groups.shared.len();
+                    groups.group_of.extend(group.into_iter().map(|at| (at, index)));
+                    let group = SharedGroup { weights: unshared.weights, least_db: None };
+                    groups.shared.push((shared, group));
+                }
+                _ => groups.unshared.push(unshared),
+            }
+        }
+        Ok(groups)
+    }
+
+    /// A weight, by index, with the scale of its group.
+    fn apply(&mut self, at: usize, weight: Weight) -> Result<Weight> {
+        let Some(&group) = self.group_of.get(&at) else { return Ok(weight) };
+        let (shared, group) = &mut self.shared[group];
+        let (weight, db) = shared.apply(weight)?;
+        if let Some(db) = db {
+            group.least_db = Some(group.least_db.map_or(db, |least| least.min(db)));
+        }
+        Ok(weight)
+    }
 }
 
 /// The type of a model's weights before quantisation if it is not stated: that of the largest float
 /// tensor that is not quantised.
-fn model_type(model: &Model) -> Option<Dtype> {
+pub(super) fn model_type(model: &Model) -> Option<Dtype> {
     let floats = model.names().filter_map(|name| {
         let raw = model.raw(name).ok()?;
         let float = matches!(raw.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
@@ -155,6 +262,17 @@ impl fmt::Display for ConvertReport {
             let inverted = self.inverted;
             writeln!(f, "{inverted} tensor-level scales are the reciprocal, rounded to f32")?;
         }
-        writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)
+        for SharedGroup { weights, least_db } in &self.shared {
+            let error = match least_db {
+                None => "no value changed".into(),
+                Some(db) => format!("block scales are rounded, {db:.1} dB or better"),
+            };
+            writeln!(f, "one tensor-level scale for {}: {error}", weights.join(", "))?;
+        }
+        for unshared in &self.unshared {
+            writeln!(f, "warning: {unshared}; --share-scales gives them one scale")?;
+        }
+        writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
+        saved.replaced.fmt(f)
     }
 }

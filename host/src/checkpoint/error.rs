@@ -139,6 +139,12 @@ pub enum CheckpointError {
         /// Advice to the user.
         advice: &'static str,
     },
+    /// The file was written to while it was open.
+    #[error("{} changed while it was read", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// The caller asked to stop.
     #[error("interrupted; nothing was written to {}", path.display())]
     Interrupted {

@@ -3,8 +3,10 @@
 //! The crate `safetensors` checks the header (lengths, offsets, overlaps). Errors name the tensor
 //! and, for a bad value, its index and its byte in the file.
 
-use std::fs::File;
+use std::fs::{File, Metadata as FileMetadata, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use half::{bf16, f16};
 use memmap2::Mmap;
@@ -57,13 +59,42 @@ pub struct Checkpoint {
     metadata: Metadata,
     /// Offset of the tensors' data in the file.
     data_start: usize,
+    version: Version,
+}
+
+/// What changes when a file's content does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Version {
+    fn of(file: &FileMetadata) -> Self {
+        Self { bytes: file.len(), modified: file.modified().ok() }
+    }
+}
+
+/// Opens a file without waiting for it, which a pipe would make one do, and describes it.
+pub(super) fn open_at_once(path: &Path) -> io::Result<(File, FileMetadata)> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let info = file.metadata()?;
+    Ok((file, info))
 }
 
 impl Checkpoint {
     /// Opens and checks a file. Its contents are mapped, not read.
     ///
-    /// No other process may change the file while it is open, because the mapped bytes would change
-    /// with it. Shortening the file would end the program with SIGBUS.
+    /// # Files that change
+    /// No other process may write to the file while it is open. This is the one condition on safe
+    /// code of this crate that nothing enforces. Bytes that change under a reader are undefined
+    /// behaviour in Rust's terms, and a file that is made shorter ends the program with SIGBUS.
+    /// Programs that replace a file by renaming another to its name, as this crate does, do not
+    /// write to it. [`unchanged`](Self::unchanged) detects a change afterwards.
     ///
     /// # Errors
     /// [`Error::Io`]; [`CheckpointError::Malformed`] for a truncated or malformed file.
@@ -71,8 +102,7 @@ impl Checkpoint {
         let path = path.into();
         let io = |source| Error::Io { action: "read", path: path.clone(), source };
         let malformed = |reason| CheckpointError::Malformed { path: path.clone(), reason };
-        let file = File::open(&path).map_err(io)?;
-        let info = file.metadata().map_err(io)?;
+        let (file, info) = open_at_once(&path).map_err(io)?;
         if !info.is_file() {
             return Err(malformed("not a regular file".into()).into());
         }
@@ -80,6 +110,7 @@ impl Checkpoint {
             let reason = format!("{} bytes; the header's length alone takes 8", info.len());
             return Err(malformed(reason).into());
         }
+        let version = Version::of(&info);
         // SAFETY: the mapping is private to this value and read-only, and every byte pattern is a
         // valid `u8`. That no other process changes the file cannot be enforced; it is stated as a
         // condition above.
@@ -93,7 +124,41 @@ impl Checkpoint {
                 format!("the header describes {stated} bytes of data, {present} are there");
             return Err(malformed(reason).into());
         }
-        Ok(Self { path, map, metadata, data_start })
+        Ok(Self { path, map, metadata, data_start, version })
+    }
+
+    /// Fails if the file at the path has another size or modification time than when it was opened:
+    /// what was read from it may then be a mixture.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Changed`], [`Error::Io`].
+    pub fn unchanged(&self) -> Result<()> {
+        let io = |source| Error::Io { action: "read", path: self.path.clone(), source };
+        let info = std::fs::metadata(&self.path).map_err(io)?;
+        if Version::of(&info) == self.version {
+            return Ok(());
+        }
+        Err(CheckpointError::Changed { path: self.path.clone() }.into())
+    }
+
+    /// Gives the memory back that holds pages of a tensor, which are read again from the file when
+    /// they are used again. Otherwise the system decides when to do so, and a process that reads a
+    /// large checkpoint seems to take as much memory. Nothing happens if there is no such tensor.
+    pub fn release(&self, name: &str) {
+        #[cfg(unix)]
+        if let Some(info) = self.metadata.info(name) {
+            let (start, end) = info.data_offsets;
+            let (advice, start) = (memmap2::UncheckedAdvice::DontNeed, self.data_start + start);
+            // SAFETY: the mapping is shared with the file and read-only, so that dropped pages,
+            // also those with parts of other tensors, come back with the same content.
+            let taken = unsafe {
+                self.map.unchecked_advise_range(advice, start, self.data_start + end - start)
+            };
+            // Advice that the system does not take changes nothing.
+            drop(taken);
+        }
+        #[cfg(not(unix))]
+        let _ = name;
     }
 
     /// The file.

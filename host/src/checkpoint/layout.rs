@@ -159,6 +159,16 @@ impl Layout {
         }
     }
 
+    /// Whether its readers join weights such as q, k and v, which must then have one tensor-level
+    /// scale. Readers of TorchAO's tensors keep them apart, and gpt-oss's have no such scale.
+    #[must_use]
+    pub const fn joins_weights(self) -> bool {
+        match self {
+            Self::ModelOpt | Self::CompressedTensors => true,
+            Self::TorchAo | Self::GptOss => false,
+        }
+    }
+
     /// The layout of a checkpoint's tensors, or `None` if none of them is quantised.
     #[must_use]
     pub fn detect(model: &Model) -> Option<Self> {

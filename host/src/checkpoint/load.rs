@@ -143,6 +143,13 @@ pub fn load(model: &Model, layout: Layout, parts: &Parts) -> Result<Weight> {
     Ok(Weight { spec, blocks, global, input })
 }
 
+/// The tensor-level scale of a weight, without reading the rest; 1 if it has none.
+pub(super) fn tensor_scale(model: &Model, layout: Layout, parts: &Parts) -> Result<GlobalScale> {
+    let value = parts.global.as_deref().map(|name| global_scale(model, name)).transpose()?;
+    let value = value.map(|value| GlobalScale::new(layout.convention(), value));
+    Ok(value.unwrap_or(GlobalScale::Multiplier(1.0)))
+}
+
 /// A tensor-level scale; positive and finite.
 fn global_scale(model: &Model, name: &str) -> Result<f32> {
     let file = model.file(name)?;

@@ -4,10 +4,14 @@
 //! | file | topic |
 //! | --- | --- |
 //! | `file`, `model` | [`Checkpoint`], one mapped file; [`Model`], a file or a folder of shards |
-//! | `write`, `save` | [`TensorWriter`], [`Staging`]; [`SaveOptions`]: tensor by tensor, all or nothing |
+//! | `write`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
+//! | `staging` | [`Staging`], [`write_whole`]: all or nothing |
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
-//! | `quantize`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `shared` | tensor-level scales that several weights share |
+//! | `dequantize`, `matrix` | [`dequantize_model`]; [`matrix`], one weight as that of a product |
+//! | `rounding`, `products` | what `verify` measures: each block, and products |
 //! | `orientation` | the input dimension of experts in one tensor |
 //! | `inspect`, `verify`, `configuration` | [`inspect`], [`verify`] |
 //!
@@ -47,6 +51,7 @@
 mod compressed_tensors;
 mod configuration;
 mod convert;
+mod dequantize;
 mod error;
 mod exact;
 mod file;
@@ -54,27 +59,40 @@ mod gpt_oss;
 mod inspect;
 mod layout;
 mod load;
+mod matrix;
 mod model;
 mod modelopt;
 mod orientation;
 pub mod pattern;
+mod products;
 mod quantize;
+mod quantize_tensor;
+mod rounding;
 mod save;
+mod shared;
+mod staging;
 mod torchao;
 mod verify;
 mod weight;
 mod write;
 
-pub use convert::{ConvertReport, convert_model};
+pub use convert::{ConvertReport, SharedGroup, convert_model};
+pub use dequantize::{DequantizeOptions, DequantizeReport, dequantize_model};
 pub use error::CheckpointError;
 pub use exact::to_nvfp4;
 pub use file::{Checkpoint, FloatTensor, RawTensor, TensorEntry};
 pub use inspect::{Contents, WeightEntry, inspect};
 pub use layout::{Content, Layout, Parts, Piece};
 pub use load::{Outline, load, outline};
+pub use matrix::{Matrix, matrix};
 pub use model::Model;
+pub use products::ProductNoise;
 pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
-pub use verify::{Finding, LEAST_SQNR_DB, Severity, VerifyReport, WeightCheck, verify};
+pub use shared::{Misread, Unshared};
+pub use staging::{Replaced, Staging, write_whole};
+pub use verify::{
+    Finding, LEAST_SQNR_DB, Severity, VerifyOptions, VerifyReport, WeightCheck, verify, verify_with,
+};
 pub use weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
-pub use write::{NewTensor, Staging, TensorSpec, TensorWriter, write, write_whole};
+pub use write::{NewTensor, TensorSpec, TensorWriter, write};

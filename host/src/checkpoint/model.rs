@@ -1,13 +1,14 @@
 //! A whole checkpoint: one safetensors file, or a folder of shards with their index and the
 //! model's configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::error::{CheckpointError, similar};
-use super::file::{Checkpoint, RawTensor, TensorEntry};
+use super::file::{Checkpoint, RawTensor, TensorEntry, open_at_once};
 use crate::error::{Error, Result};
 
 /// Ending of the file that says which shard has which tensor.
@@ -103,6 +104,7 @@ impl Model {
         let map = value["weight_map"].as_object();
         let map = map.ok_or_else(|| malformed("it has no object `weight_map`".into()))?;
         let mut names: Vec<&str> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
         let mut tensors = BTreeMap::new();
         for (tensor, file) in map {
             let file = file.as_str().filter(|file| {
@@ -114,7 +116,7 @@ impl Model {
                 let reason = format!("tensor `{tensor}` is in {}, no file name", map[tensor]);
                 return Err(malformed(reason).into());
             };
-            let at = names.iter().position(|name| *name == file).unwrap_or_else(|| {
+            let at = *places.entry(file).or_insert_with(|| {
                 names.push(file);
                 names.len() - 1
             });
@@ -201,6 +203,21 @@ impl Model {
         self.file(name)?.raw(name)
     }
 
+    /// [`Checkpoint::release`] in the file that has the tensor.
+    pub fn release(&self, name: &str) {
+        if let Ok(file) = self.file(name) {
+            file.release(name);
+        }
+    }
+
+    /// [`Checkpoint::unchanged`] of all files.
+    ///
+    /// # Errors
+    /// The errors of [`Checkpoint::unchanged`].
+    pub fn unchanged(&self) -> Result<()> {
+        self.shards.iter().try_for_each(Checkpoint::unchanged)
+    }
+
     /// All tensors, shard by shard in the order of their data.
     #[must_use]
     pub fn entries(&self) -> Vec<TensorEntry> {
@@ -277,8 +294,8 @@ fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
 fn json(path: &Path) -> Result<Option<Value>> {
     let io = |source| Error::Io { action: "read", path: path.into(), source };
     let malformed = |reason| CheckpointError::Malformed { path: path.into(), reason };
-    let info = match std::fs::metadata(path) {
-        Ok(info) => info,
+    let (mut file, info) = match open_at_once(path) {
+        Ok(opened) => opened,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error)),
     };
@@ -286,7 +303,8 @@ fn json(path: &Path) -> Result<Option<Value>> {
         let reason = format!("no regular file of at most {MAX_JSON_BYTES} bytes");
         return Err(malformed(reason).into());
     }
-    let text = std::fs::read(path).map_err(io)?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(io)?;
     match serde_json::from_slice(&text) {
         Ok(value) => Ok(Some(value)),
         Err(error) => Err(malformed(format!("no valid JSON: {error}")).into()),

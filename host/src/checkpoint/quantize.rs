@@ -1,25 +1,27 @@
 //! Quantising a model: which tensors, by what recipe, into what layout.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
 use fp4_formats::quantize::Recipe;
+use fp4_formats::recipe::Nvfp4Recipe;
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::error::CheckpointError;
-use super::file::RawTensor;
 use super::layout::Layout;
 use super::model::Model;
-use super::orientation::{EXPERTS, Orientation, transposed};
+use super::orientation::{EXPERTS, Orientation};
 use super::pattern;
+use super::quantize_tensor::{amax, quantize_tensor, scale_for};
 use super::save::{Item, Observer, Save, SaveOptions, Saved};
-use super::weight::{Weight, WeightSpec};
+use super::shared;
+use super::weight::WeightSpec;
 use super::write::TensorSpec;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
-use crate::quantize::{QuantizeOptions, TensorScale, device, quantize_matrix, recipe_name};
-use crate::tensor::Dims;
+use crate::quantize::TensorScale;
 
 /// Names that are left out unless asked for otherwise: what the projects' own tools leave out,
 /// because it is no linear layer or costs too much accuracy.
@@ -35,18 +37,22 @@ pub struct ModelOptions {
     pub scale: TensorScale,
     /// Patterns of tensors to leave as they are; see [`pattern::matches`].
     pub exclude: Vec<String>,
+    /// Whether only experts are quantised, `[experts, .., ..]`.
+    pub experts_only: bool,
     /// How the result is written.
     pub save: SaveOptions,
 }
 
 impl ModelOptions {
-    /// A recipe in its usual form, with [`DEFAULT_EXCLUDES`].
+    /// A recipe in its usual form, with [`DEFAULT_EXCLUDES`]; for [`Layout::GptOss`] experts only,
+    /// because its readers take every other weight for an unquantised one.
     #[must_use]
     pub fn new(recipe: Recipe, layout: Layout) -> Self {
         Self {
             recipe,
             scale: TensorScale::FromAmax,
             exclude: DEFAULT_EXCLUDES.map(str::to_owned).to_vec(),
+            experts_only: layout == Layout::GptOss,
             save: SaveOptions::new(layout),
         }
     }
@@ -78,8 +84,14 @@ pub struct QuantizeReport {
     pub quantized: Vec<String>,
     /// Those of them that were `[experts, K, N]` and are `[experts, N, K]` now.
     pub transposed: Vec<String>,
+    /// Groups of them with one tensor-level scale, because readers of the layout join them.
+    pub shared: Vec<Vec<String>>,
     /// Those that were not.
     pub left: Vec<Unquantized>,
+    /// Values of the quantised tensors that were not zero.
+    pub values: u64,
+    /// Those of them that are zero now.
+    pub underflows: u64,
     /// Bytes of tensors before.
     pub bytes_before: u64,
     /// The output.
@@ -107,6 +119,9 @@ fn reason_to_leave(
     }
     if let Some(pattern) = options.exclude.iter().find(|pattern| pattern::matches(pattern, name)) {
         return Some(format!("excluded by {pattern}"));
+    }
+    if options.experts_only && shape.len() != 3 {
+        return Some("no experts".into());
     }
     shape.contains(&0).then(|| "no elements".into())
 }
@@ -189,7 +204,7 @@ pub fn quantize_model(
                 if orientation == Orientation::InputFirst {
                     transposed.push(name.clone());
                 }
-                let global = matches!(options.recipe, Recipe::Nvfp4(_))
+                let global = options.recipe.parameter_of().is_some()
                     && options.scale != TensorScale::OneLevel;
                 let original = Some(raw.dtype);
                 let spec = WeightSpec { name, shape, format, global, input: false, original };
@@ -198,13 +213,15 @@ pub fn quantize_model(
         }
     }
     if quantized.is_empty() {
-        let what = format!("tensor that can be quantised to {}", format.name());
+        let what = format!("tensor that can be quantised to {}{}", format.name(), reasons(&left));
         return Err(CheckpointError::Nothing { path: model.path().into(), what }.into());
     }
 
     let bytes_before = model.entries().iter().map(|entry| entry.bytes as u64).sum();
     observer.begin(bytes_before);
+    let mut scales = Scales::new(model, options, &quantized);
     let mut save = Save::create(target, model, &items, options.save.clone())?;
+    let (mut values, mut underflows) = (0, 0);
     for item in &items {
         save.go_on(observer)?;
         observer.tensor(item.name());
@@ -212,78 +229,103 @@ pub fn quantize_model(
         match item {
             Item::Tensor(spec) => save.tensor(&spec.name, raw.data)?,
             Item::Weight(spec) => {
-                let transpose = transposed.contains(&spec.name);
-                save.weight(&quantize_tensor(model, spec, transpose, options, kernels)?)?;
+                let order = match transposed.contains(&spec.name) {
+                    true => Orientation::InputFirst,
+                    false => Orientation::OutputFirst,
+                };
+                let scale = scales.of(&spec.name)?;
+                let tensor = quantize_tensor(model, spec, order, scale, options, kernels)?;
+                values += tensor.values;
+                underflows += tensor.underflows;
+                save.weight(&tensor.weight)?;
             }
         }
         observer.done(raw.data.len() as u64);
+        model.release(item.name());
     }
     let device = kernels.map_or("cpu".into(), |kernels| kernels.device().choice().device.clone());
     Ok(QuantizeReport {
         source: model.path().display().to_string(),
         format: format.name(),
-        recipe: recipe_name(options.recipe),
+        recipe: options.recipe.name(),
         layout: options.save.layout,
         device,
+        shared: scales.groups,
         quantized,
         transposed,
         left,
+        values,
+        underflows,
         bytes_before,
-        saved: save.finish()?,
+        saved: save.finish(model)?,
     })
 }
 
-/// Quantises one tensor of the model; `transpose` says that it is `[experts, K, N]`.
-fn quantize_tensor(
-    model: &Model,
-    spec: &WeightSpec,
-    transpose: bool,
-    options: &ModelOptions,
-    kernels: Option<&Kernels>,
-) -> Result<Weight> {
-    let dims = match *spec.shape.as_slice() {
-        [rows, cols] => Dims::new(1, rows, cols)?,
-        [experts, rows, cols] => Dims::new(experts, rows, cols)?,
-        _ => return Err(Error::shape(&spec.name, "a matrix or several", spec.shape.len())),
-    };
-    let (recipe, scale) = (options.recipe, options.scale);
-    let how = QuantizeOptions { recipe, scale, ..QuantizeOptions::new(recipe) };
-    let file = model.file(&spec.name)?;
-    let matrix = match kernels {
-        None => {
-            let mut values = file.floats(&spec.name)?.values;
-            if transpose {
-                values = transposed(&spec.name, &values, [dims.cols(), dims.rows()])?;
-            }
-            quantize_matrix(&spec.name, &values, dims, &how)?
-        }
-        Some(kernels) => {
-            let raw = file.raw(&spec.name)?;
-            let copy =
-                if transpose { Some(transposed_bytes(&spec.name, &raw, dims)?) } else { None };
-            let data = copy.as_deref().unwrap_or(raw.data);
-            match device::quantize_once(kernels, data, raw.dtype, dims, &how) {
-                // The device knows where; the file says what and at which byte.
-                Err(Error::NonFiniteAt { index, .. }) => {
-                    file.floats(&spec.name)?;
-                    return Err(Error::NonFiniteAt { tensor: spec.name.clone(), index });
-                }
-                matrix => matrix?,
-            }
-        }
-    };
-    let global = matrix.global();
-    let blocks = matrix.into_blocks(&spec.name, dims)?;
-    Ok(Weight { spec: spec.clone(), blocks, global, input: None })
+/// The tensor-level scales of a model's weights, each found when it is first asked for.
+struct Scales<'a> {
+    model: &'a Model,
+    options: &'a ModelOptions,
+    /// Weights with one scale.
+    groups: Vec<Vec<String>>,
+    /// The group of a weight.
+    group_of: BTreeMap<String, usize>,
+    found: BTreeMap<usize, TensorScale>,
 }
 
-/// The elements of a float tensor `[experts, K, N]` as `[experts, N, K]`, which `dims` is.
-fn transposed_bytes(name: &str, raw: &RawTensor, dims: Dims) -> Result<Vec<u8>> {
-    let stored = [dims.cols(), dims.rows()];
-    Ok(match raw.dtype {
-        Dtype::F32 => transposed(name, raw.data.as_chunks::<4>().0, stored)?.into_flattened(),
-        _ => transposed(name, raw.data.as_chunks::<2>().0, stored)?.into_flattened(),
-    })
+impl<'a> Scales<'a> {
+    fn new(model: &'a Model, options: &'a ModelOptions, quantized: &[String]) -> Self {
+        let levels = (options.recipe, options.scale);
+        let shares = options.save.layout.joins_weights()
+            && matches!(levels, (Recipe::Nvfp4(_) | Recipe::Adaptive(_), TensorScale::FromAmax));
+        let indices = match shares {
+            true => shared::groups(quantized.iter().map(String::as_str)),
+            false => Vec::new(),
+        };
+        let names = |group: Vec<usize>| group.iter().map(|&at| quantized[at].clone()).collect();
+        let groups: Vec<Vec<String>> = indices.into_iter().map(names).collect();
+        let members = groups.iter().enumerate();
+        let group_of =
+            members.flat_map(|(at, names)| names.iter().map(move |name| (name.clone(), at)));
+        let group_of = group_of.collect();
+        Self { model, options, groups, group_of, found: BTreeMap::new() }
+    }
+
+    fn of(&mut self, name: &str) -> Result<TensorScale> {
+        let (model, recipe) = (self.model, self.options.recipe);
+        let dtype = model.raw(name)?.dtype;
+        let Some(&group) = self.group_of.get(name) else {
+            let by_type = recipe == Recipe::Nvfp4(Nvfp4Recipe::CompressedTensors)
+                && self.options.scale == TensorScale::FromAmax;
+            return match by_type {
+                true => Ok(scale_for(recipe, amax(model, name)?, dtype)),
+                false => Ok(self.options.scale),
+            };
+        };
+        if let Some(scale) = self.found.get(&group) {
+            return Ok(*scale);
+        }
+        let mut largest = 0f32;
+        for member in &self.groups[group] {
+            largest = largest.max(amax(model, member)?);
+        }
+        let scale = scale_for(recipe, largest, dtype);
+        self.found.insert(group, scale);
+        Ok(scale)
+    }
+}
+
+/// Why tensors were left, the commonest reason first, each with one of them.
+fn reasons(left: &[Unquantized]) -> String {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for Unquantized { tensor, reason } in left {
+        reasons.entry(reason).or_default().push(tensor);
+    }
+    let mut reasons: Vec<(&str, Vec<&str>)> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, tensors)| std::cmp::Reverse(tensors.len()));
+    let line = |(reason, tensors): (&str, Vec<&str>)| {
+        format!("\n  {} left as they are: {reason} (such as {})", tensors.len(), tensors[0])
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 impl fmt::Display for QuantizeReport {
@@ -295,18 +337,25 @@ impl fmt::Display for QuantizeReport {
         for tensor in &self.transposed {
             writeln!(f, "transposed to [experts, N, K]: {tensor}")?;
         }
+        for group in &self.shared {
+            writeln!(f, "one tensor-level scale: {}", group.join(", "))?;
+        }
         writeln!(
             f,
             "{} weights quantised to {format} by recipe {recipe} on {device}, {} tensors left",
             self.quantized.len(),
             self.left.len()
         )?;
+        let (zeros, values) = (self.underflows, self.values);
+        let percent = 100.0 * zeros as f64 / (values as f64).max(1.0);
+        writeln!(f, "{zeros} of {values} values other than 0 became 0 ({percent:.2} %)")?;
         writeln!(
             f,
             "{}: layout {layout}, {} bytes of tensors, before {}",
             saved.path.display(),
             saved.bytes,
             self.bytes_before
-        )
+        )?;
+        saved.replaced.fmt(f)
     }
 }

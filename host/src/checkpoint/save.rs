@@ -13,10 +13,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::error::CheckpointError;
-use super::layout::{Content, Contents, Layout, Piece, config, modules_left};
+use super::layout::{Content, Contents, Description, Layout, Piece, config, modules_left};
 use super::model::Model;
+use super::staging::{Replaced, Staging};
 use super::weight::{Weight, WeightSpec};
-use super::write::{Staging, TensorSpec, TensorWriter};
+use super::write::{TensorSpec, TensorWriter};
 use crate::error::{Error, Result};
 
 /// Size of a shard, the same as in Hugging Face's tools.
@@ -33,14 +34,22 @@ pub struct SaveOptions {
     pub force: bool,
     /// Size of a shard.
     pub shard_bytes: u64,
+    /// Whether stored weights that readers of the layout join get one tensor-level scale, even if
+    /// that changes values. Weights that are quantised get one anyway.
+    pub share_scales: bool,
 }
 
 impl SaveOptions {
     /// Linear scales, shards of [`SHARD_BYTES`], and no replacement.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
-        let (scales, force) = (ScaleLayout::Linear, false);
-        Self { layout, scales, force, shard_bytes: SHARD_BYTES }
+        Self {
+            layout,
+            scales: ScaleLayout::Linear,
+            force: false,
+            shard_bytes: SHARD_BYTES,
+            share_scales: false,
+        }
     }
 }
 
@@ -95,6 +104,8 @@ pub struct Saved {
     pub shards: Vec<String>,
     /// Bytes of tensors.
     pub bytes: u64,
+    /// What became of a checkpoint that was there before.
+    pub replaced: Replaced,
 }
 
 /// A checkpoint that is being written.
@@ -181,7 +192,12 @@ impl Save {
             }
             let weights: Vec<(WeightSpec, ScaleLayout)> =
                 shard.weights.into_iter().map(|spec| (spec, self.options.scales)).collect();
-            let metadata = self.options.layout.metadata(&weights, &shard.others);
+            let metadata = if self.pieces.is_empty() {
+                // Nothing is quantised: what every file of a model says.
+                BTreeMap::from([("format".to_owned(), "pt".to_owned())])
+            } else {
+                self.options.layout.metadata(&weights, &shard.others)
+            };
             let sink = File::create_new(&path).map_err(|source| Error::Io {
                 action: "create",
                 path: path.clone(),
@@ -199,7 +215,11 @@ impl Save {
     }
 
     fn describe(&self, source: &Model, contents: &Contents) -> Result<()> {
-        let description = self.options.layout.describe(contents);
+        let description = if contents.weights.is_empty() {
+            Description::default()
+        } else {
+            self.options.layout.describe(contents)
+        };
         if let Some(config) = config(source, description.quantization_config) {
             self.json("config.json", &config)?;
         }
@@ -270,8 +290,10 @@ impl Save {
         Ok(())
     }
 
-    /// Renames the output to its final name, after all data is on disk.
-    pub fn finish(self) -> Result<Saved> {
+    /// Renames the output to its final name, after all data is on disk, if `source` has stayed as it
+    /// was.
+    pub fn finish(self, source: &Model) -> Result<Saved> {
+        source.unchanged()?;
         let mut names = Vec::new();
         for (name, shard) in self.shards {
             let file = shard.finish()?;
@@ -283,8 +305,8 @@ impl Save {
             names.push(name);
         }
         let path = self.staging.target().to_path_buf();
-        self.staging.commit()?;
-        Ok(Saved { path, shards: names, bytes: self.bytes })
+        let replaced = self.staging.commit()?;
+        Ok(Saved { path, shards: names, bytes: self.bytes, replaced })
     }
 }
 

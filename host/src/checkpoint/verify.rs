@@ -20,7 +20,10 @@ use super::layout::{Layout, Parts};
 use super::load::load;
 use super::model::Model;
 use super::orientation::{Orientation, transposed};
+use super::products::{ProductNoise, product_noise};
+use super::rounding::misrounded;
 use super::save::Observer;
+use super::shared::{self, Unshared};
 use super::weight::{Blocks, GlobalScale, Weight};
 use crate::error::{Error, Result};
 
@@ -50,7 +53,7 @@ pub struct Finding {
     /// Severity.
     pub severity: Severity,
     /// Kind, for programs: `missing`, `type`, `shape`, `scale`, `reciprocal`, `nibble-order`,
-    /// `scale-order`, `factor`, `sqnr`, `differs`, `zero-scale`, `orphan`, `unlisted`,
+    /// `scale-order`, `factor`, `shared-scale`, `sqnr`, `rounding`, `differs`, `zero-scale`, `orphan`, `unlisted`,
     /// `configuration`, `unreadable`.
     pub kind: &'static str,
     /// The tensor, if it concerns one.
@@ -76,6 +79,25 @@ pub struct WeightCheck {
     pub zero_scales: usize,
     /// Signal-to-quantisation-noise ratio against the original, dB.
     pub sqnr_db: Option<f64>,
+    /// Blocks of which a code is not the one to which the original rounds.
+    pub misrounded_blocks: Option<usize>,
+    /// The noise of products with it.
+    pub products: Option<ProductNoise>,
+}
+
+/// What is measured against the original.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct VerifyOptions {
+    /// Largest error of a code, in multiples of what rounding to the nearest explains.
+    pub block_bound: f64,
+    /// Seed of the activations of [`ProductNoise`].
+    pub seed: u64,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        Self { block_bound: 1.0, seed: 1 }
+    }
 }
 
 /// The report of a verification, as `--json` prints it.
@@ -97,6 +119,8 @@ pub struct VerifyReport {
     pub weights: Vec<WeightCheck>,
     /// The worst ratio.
     pub least_sqnr_db: Option<f64>,
+    /// The worst ratios of products.
+    pub least_products: Option<ProductNoise>,
 }
 
 /// Checks a checkpoint, also against the unquantised model that it was made from.
@@ -109,12 +133,26 @@ pub fn verify(
     original: Option<&Model>,
     observer: &mut dyn Observer,
 ) -> Result<VerifyReport> {
+    verify_with(model, original, VerifyOptions::default(), observer)
+}
+
+/// The same with other options.
+///
+/// # Errors
+/// The errors of [`verify`].
+pub fn verify_with(
+    model: &Model,
+    original: Option<&Model>,
+    options: VerifyOptions,
+    observer: &mut dyn Observer,
+) -> Result<VerifyReport> {
     let Some(layout) = Layout::detect(model) else {
         let what = "quantised weight in a known layout".to_owned();
         return Err(CheckpointError::Nothing { path: model.path().into(), what }.into());
     };
     let parts = layout.find(model);
-    let mut check = Check { model, original, layout, findings: Vec::new() };
+    let (findings, joined) = (Vec::new(), Vec::new());
+    let mut check = Check { model, original, options, layout, findings, joined };
     check.configuration(&parts);
     check.names(&parts);
     observer.begin(parts.iter().map(|part| check.bytes(part)).sum());
@@ -129,7 +167,11 @@ pub fn verify(
             Err(error) => check.unreadable(&part.name, &error),
         }
         observer.done(check.bytes(part));
+        part.tensors().chain([part.name.as_str()]).for_each(|name| {
+            [Some(model), original].into_iter().flatten().for_each(|model| model.release(name));
+        });
     }
+    check.shared();
     let findings = check.findings;
     Ok(VerifyReport {
         path: model.path().display().to_string(),
@@ -138,6 +180,7 @@ pub fn verify(
         verified: findings.iter().all(|finding| finding.severity != Severity::Error),
         order_checked: original.is_some(),
         findings,
+        least_products: weights.iter().filter_map(|x| x.products).reduce(ProductNoise::least),
         least_sqnr_db: weights.iter().filter_map(|weight| weight.sqnr_db).reduce(f64::min),
         weights,
     })
@@ -146,8 +189,11 @@ pub fn verify(
 struct Check<'a> {
     model: &'a Model,
     original: Option<&'a Model>,
+    options: VerifyOptions,
     layout: Layout,
     findings: Vec<Finding>,
+    /// Weights with a tensor-level scale, and the sums over them if there is an original.
+    joined: Vec<(String, GlobalScale, Option<Measured>)>,
 }
 
 impl Check<'_> {
@@ -242,8 +288,31 @@ impl Check<'_> {
         }
     }
 
+    /// Warnings for weights that readers join although their tensor-level scales differ.
+    fn shared(&mut self) {
+        if !self.layout.joins_weights() {
+            return;
+        }
+        let joined = std::mem::take(&mut self.joined);
+        for group in shared::groups(joined.iter().map(|(name, ..)| name.as_str())) {
+            let members: Vec<(&str, GlobalScale)> =
+                group.iter().map(|&at| (joined[at].0.as_str(), joined[at].1)).collect();
+            let db = |at: usize, factor| match &joined[group[at]].2 {
+                Some(measured) => measured.scaled_db(factor),
+                None => shared::factor_db(factor),
+            };
+            if let Some(unshared) = Unshared::of(self.layout.convention(), &members, db) {
+                let first = unshared.misread[0].weight.clone();
+                self.add(Severity::Warning, "shared-scale", first, unshared.to_string());
+            }
+        }
+    }
+
     fn weight(&mut self, part: &Parts) -> Result<WeightCheck> {
         let weight = load(self.model, self.layout, part)?;
+        if let Some(global) = weight.global {
+            self.joined.push((part.name.clone(), global, None));
+        }
         let multiplier = weight.global.map_or(1.0, GlobalScale::multiplier);
         let (largest, zero_scales) = largest(&weight.blocks);
         let amax = largest * multiplier;
@@ -260,6 +329,8 @@ impl Check<'_> {
             amax,
             zero_scales,
             sqnr_db: None,
+            misrounded_blocks: None,
+            products: None,
         };
         let Some(original) = self.original else { return Ok(found) };
         let file = original.file(&part.name)?;
@@ -280,7 +351,7 @@ impl Check<'_> {
             }
             _ => before.values,
         };
-        found.sqnr_db = Some(self.values(part, &weight, &values)?);
+        self.values(part, &weight, &values, &mut found)?;
         Ok(found)
     }
 
@@ -305,15 +376,44 @@ impl Check<'_> {
         self.add(Severity::Error, "reciprocal", name.to_owned(), message);
     }
 
-    /// The ratio against the original and, if it is low, its explanation.
-    fn values(&mut self, part: &Parts, weight: &Weight, before: &[f32]) -> Result<f64> {
+    /// The ratio against the original and, if it is low, its explanation; if it is not, every block,
+    /// and products.
+    fn values(
+        &mut self,
+        part: &Parts,
+        weight: &Weight,
+        before: &[f32],
+        found: &mut WeightCheck,
+    ) -> Result<()> {
         let after = weight.blocks.dequantize()?;
         let measured = Measured::of(before, &after);
-        let sqnr = measured.sqnr_db();
-        if sqnr >= LEAST_SQNR_DB {
-            return Ok(sqnr);
+        if let Some((.., sums)) = self.joined.last_mut().filter(|(name, ..)| *name == part.name) {
+            *sums = Some(measured);
         }
+        let sqnr = measured.sqnr_db();
+        found.sqnr_db = Some(sqnr);
         let name = part.name.clone();
+        if sqnr >= LEAST_SQNR_DB {
+            let VerifyOptions { block_bound, seed } = self.options;
+            let bad = misrounded(&weight.blocks, before, block_bound);
+            found.misrounded_blocks = Some(bad.blocks);
+            if bad.blocks > 0 {
+                let blocks = weight.spec.cols() / part.format.block() as usize;
+                let message = format!(
+                    "in {} of {} blocks, first block {} of row {}, a code is not the one to which \
+                     the original rounds with the block's scale; the largest error is {:.1} times \
+                     that of rounding",
+                    bad.blocks,
+                    bad.of,
+                    bad.first % blocks.max(1),
+                    bad.first / blocks.max(1),
+                    bad.worst
+                );
+                self.add(Severity::Error, "rounding", name, message);
+            }
+            found.products = Some(product_noise(&weight.blocks, before, &after, seed)?);
+            return Ok(());
+        }
         let better = |other: &[f32]| {
             let other = Measured::of(before, other).fitted_db();
             (other > LEAST_SQNR_DB && other > measured.fitted_db() + CLEARLY_BETTER_DB)
@@ -346,7 +446,7 @@ impl Check<'_> {
                 format!("{sqnr:.1} dB, less than {LEAST_SQNR_DB} dB: not the same weight");
             self.add(Severity::Error, "sqnr", name, message);
         }
-        Ok(sqnr)
+        Ok(())
     }
 }
 
@@ -368,6 +468,7 @@ fn orientation(
 }
 
 /// Sums over two versions of a tensor.
+#[derive(Clone, Copy)]
 struct Measured {
     before: f64,
     after: f64,
@@ -398,6 +499,11 @@ impl Measured {
         db(self.before, self.noise)
     }
 
+    /// The ratio with the later version multiplied by a factor.
+    fn scaled_db(&self, factor: f64) -> f64 {
+        db(self.before, self.before - factor * (2.0 * self.product - factor * self.after))
+    }
+
     /// The factor that brings the later version nearest to the earlier one.
     fn fit(&self) -> f64 {
         if self.after > 0.0 { self.product / self.after } else { 1.0 }
@@ -410,7 +516,7 @@ impl Measured {
 }
 
 /// 10 log10 of a ratio; for equal tensors 200, because JSON has no infinity.
-fn db(signal: f64, noise: f64) -> f64 {
+pub(super) fn db(signal: f64, noise: f64) -> f64 {
     const EXACT: f64 = 200.0;
     if noise <= 0.0 {
         EXACT
@@ -477,10 +583,22 @@ impl fmt::Display for VerifyReport {
         for weight in &self.weights {
             let WeightCheck { name, format, amax, .. } = weight;
             write!(f, "{name:width$}  {format}  amax {amax:<12.6e}")?;
-            match weight.sqnr_db {
-                Some(db) => writeln!(f, "  SQNR {db:.2} dB")?,
+            if let Some(db) = weight.sqnr_db {
+                write!(f, "  SQNR {db:.2} dB")?;
+            }
+            match weight.products {
+                Some(ProductNoise { weight_only_db, fp8_db, fp4_db }) => writeln!(
+                    f,
+                    "  products {weight_only_db:.2} w4a16, {fp8_db:.2} w4a8, {fp4_db:.2} w4a4"
+                )?,
                 None => writeln!(f)?,
             }
+        }
+        if self.least_products.is_some() {
+            writeln!(
+                f,
+                "products: dB, with standard normal activations (as they are, in FP8, in FP4)"
+            )?;
         }
         for finding in &self.findings {
             let severity = match finding.severity {

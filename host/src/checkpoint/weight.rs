@@ -4,7 +4,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::{BlockScaled, Dims};
 
 /// A tensor-level scale in its original convention, because inverting it would round it.
@@ -138,6 +138,34 @@ impl Blocks {
         Ok(match self {
             Self::Nvfp4(tensor) => tensor.to_layout(layout)?.scales().to_vec(),
             Self::Mxfp4(tensor) => tensor.to_layout(layout)?.scales().to_vec(),
+        })
+    }
+
+    /// One of the matrices of a batch.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if there are not so many.
+    pub fn entry(&self, at: usize) -> Result<Self> {
+        fn of<F: BlockFormat>(tensor: &BlockScaled<F>, at: usize) -> Result<BlockScaled<F>> {
+            let dims = tensor.dims();
+            let one = |bytes: &[u8]| {
+                let each = bytes.len() / dims.batch();
+                bytes.get(at * each..(at + 1) * each).map(<[u8]>::to_vec)
+            };
+            let (Some(codes), Some(scales)) = (one(tensor.codes()), one(tensor.scales())) else {
+                let field = format!("matrix of `{}`", tensor.name());
+                return Err(Error::shape(field, format!("below {}", dims.batch()), at));
+            };
+            let (name, layout) = (format!("{}[{at}]", tensor.name()), ScaleLayout::Linear);
+            let one = Dims::new(1, dims.rows(), dims.cols())?;
+            BlockScaled::new(name, one, layout, codes, scales, tensor.global_scale())
+        }
+        if self.dims().batch() == 1 && at == 0 {
+            return Ok(self.clone());
+        }
+        Ok(match self {
+            Self::Nvfp4(tensor) => Self::Nvfp4(of(tensor, at)?),
+            Self::Mxfp4(tensor) => Self::Mxfp4(of(tensor, at)?),
         })
     }
 

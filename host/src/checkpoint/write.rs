@@ -1,11 +1,9 @@
-//! Writes safetensors: the header before any data, tensors in any order, and outputs that appear
-//! complete or not at all.
+//! Writes safetensors: the header before any data, tensors in any order.
 //!
 //! Files have the same order as those of the crate `safetensors` (wider types first, then by name),
 //! except that metadata keys are sorted, so that the same tensors always have the same bytes.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Cursor, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +12,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::error::CheckpointError;
+use super::staging::write_whole;
 use crate::error::{Error, Result};
 
 /// A tensor to be written.
@@ -197,131 +196,4 @@ pub fn write(
         writer.put(name, &tensor.data)?;
     }
     write_whole(path, writer.finish()?.get_ref())
-}
-
-/// Writes a temporary file and renames it, so that `path` is either unchanged or complete.
-///
-/// # Errors
-/// [`Error::Io`].
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let temporary = beside(path, "tmp");
-    let io = |source| Error::Io { action: "write", path: path.into(), source };
-    let write = || {
-        let mut file = File::create_new(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    write().map_err(|error| {
-        // Best effort, because the first error is reported.
-        let _ = std::fs::remove_file(&temporary);
-        io(error)
-    })
-}
-
-/// A hidden name in the same folder with the number of this process.
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.{ending}", std::process::id()));
-    path.with_file_name(name)
-}
-
-/// A folder with a temporary name (`.NAME.PID.partial`, beside the final one). It is renamed when
-/// it is complete, and removed otherwise. It remains only if the process is killed.
-#[derive(Debug)]
-pub struct Staging {
-    temporary: PathBuf,
-    target: PathBuf,
-    force: bool,
-    committed: bool,
-}
-
-impl Staging {
-    /// Makes the temporary folder beside `target`. With `force`, an existing checkpoint is
-    /// replaced at the end.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Exists`] if `target` exists and may not be replaced. Only with `force`
-    /// may it be replaced, and only if it is a folder that is empty or has `.safetensors` files.
-    /// [`Error::Io`].
-    pub fn create(target: &Path, force: bool) -> Result<Self> {
-        check_target(target, force)?;
-        let temporary = beside(target, "partial");
-        std::fs::create_dir(&temporary).map_err(|source| Error::Io {
-            action: "create",
-            path: temporary.clone(),
-            source,
-        })?;
-        Ok(Self { temporary, target: target.into(), force, committed: false })
-    }
-
-    /// The temporary folder.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.temporary
-    }
-
-    /// The final path.
-    #[must_use]
-    pub fn target(&self) -> &Path {
-        &self.target
-    }
-
-    /// Renames the folder to its final name.
-    ///
-    /// # Errors
-    /// The errors of [`create`](Self::create), after which the old target is unchanged.
-    pub fn commit(mut self) -> Result<()> {
-        check_target(&self.target, self.force)?;
-        let io = |source| Error::Io { action: "write", path: self.target.clone(), source };
-        let old = beside(&self.target, "old");
-        let replaces = self.target.symlink_metadata().is_ok();
-        if replaces {
-            std::fs::rename(&self.target, &old).map_err(io)?;
-        }
-        if let Err(error) = std::fs::rename(&self.temporary, &self.target) {
-            if replaces {
-                // Best effort: if this fails too, the old folder remains as `old`.
-                let _ = std::fs::rename(&old, &self.target);
-            }
-            return Err(io(error));
-        }
-        self.committed = true;
-        if replaces {
-            std::fs::remove_dir_all(&old).map_err(io)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        if !self.committed {
-            // Best effort, because the error that led here is reported.
-            let _ = std::fs::remove_dir_all(&self.temporary);
-        }
-    }
-}
-
-fn check_target(target: &Path, force: bool) -> Result<()> {
-    if target.file_name().is_none() {
-        return Err(Error::shape("output", "a path that ends in a name", target.display()));
-    }
-    let exists = |advice| CheckpointError::Exists { path: target.into(), advice };
-    let Ok(info) = target.symlink_metadata() else { return Ok(()) };
-    if !force {
-        return Err(exists("--force replaces a checkpoint").into());
-    }
-    let is_checkpoint = info.is_dir() && {
-        let io = |source| Error::Io { action: "read", path: target.into(), source };
-        let names = std::fs::read_dir(target).map_err(io)?.flatten().map(|entry| entry.path());
-        let names: Vec<PathBuf> = names.collect();
-        names.is_empty() || names.iter().any(|x| x.extension().is_some_and(|e| e == "safetensors"))
-    };
-    if is_checkpoint {
-        Ok(())
-    } else {
-        Err(exists("it is no folder with a checkpoint, which is all that is ever replaced").into())
-    }
 }

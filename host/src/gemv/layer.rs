@@ -1,8 +1,8 @@
-//! One linear layer of a checkpoint as a GEMV: quantises its weight and one vector of activations
-//! to NVFP4, multiplies them, and measures two errors.
+//! One linear layer of a checkpoint as a GEMV: quantises one vector of activations to NVFP4, and the
+//! weight unless the checkpoint has it in NVFP4, multiplies them, and measures two errors.
 //!
 //! The error against the f64 oracle on the *quantised* data is the kernel's rounding, which has a
-//! bound ([`oracle`]). The error against the f64 product of the *unquantised* data is mostly that of
+//! bound ([`oracle`]). The error against the f64 product of the data *before* is mostly that of
 //! quantisation; it is reported as a signal-to-noise ratio.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use fp4_formats::ScaleLayout;
 use serde::Serialize;
 
 use crate::bench::Emulated;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Layout, Model, matrix};
 use crate::device::{Choice, Kernels};
 use crate::error::{Error, Result};
 use crate::gemv::{GemvOptions, GemvPlan, GemvResult, gemv};
@@ -55,6 +55,8 @@ pub struct LayerReport {
     pub checkpoint: String,
     /// The weight.
     pub tensor: String,
+    /// The layout in which the weight was stored, or `not quantised`.
+    pub stored: &'static str,
     /// The shape as a string.
     pub shape: String,
     /// Where the activations came from.
@@ -73,31 +75,43 @@ pub struct LayerReport {
     pub max_error: f64,
     /// The whole comparison with that oracle.
     pub verification: Verification,
-    /// Signal-to-quantisation-noise ratio against the unquantised f64 product, dB.
+    /// Signal-to-quantisation-noise ratio against the f64 product of the data before, dB.
     pub sqnr_db: f64,
     /// The emulator's counters; none on a GPU.
     pub emulated: Option<Emulated>,
 }
 
-/// Runs the layer whose weight is `tensor` of `file`, a float matrix `[M, K]`.
+/// The weight of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight<'a> {
+    /// The tensor, as [`matrix`] takes it.
+    pub tensor: &'a str,
+    /// Which matrix of several.
+    pub expert: Option<usize>,
+}
+
+/// Runs a layer whose weight `[M, K]` is that of a checkpoint, see [`matrix`].
 ///
-/// Activations and weight are quantised by [`quantize`] with two-level scales in `layout`.
+/// Activations are quantised by [`quantize`] with two-level scales. Scales of both are in `layout`.
 ///
 /// # Errors
-/// The errors of reading the checkpoint, of quantising (K is a multiple of 16) and of running. A
-/// wrong result is not an error but part of the report.
+/// The errors of reading the checkpoint, of quantising (K is a multiple of 16) and of running;
+/// [`Error::Shape`] for a weight in MXFP4. A wrong result is not an error but part of the report.
 pub fn run(
     kernels: &Kernels,
-    file: &Checkpoint,
-    tensor: &str,
+    model: &Model,
+    weight: Weight<'_>,
     source: &ActivationSource,
     layout: ScaleLayout,
     options: GemvOptions,
 ) -> Result<(LayerReport, GemvResult)> {
-    let (m, k, weight) = file.matrix(tensor)?;
-    let (input, vector) = activations(file, tensor, k, source)?;
+    let found = matrix(model, weight.tensor, weight.expert)?;
+    let (tensor, stored) = (found.name.clone(), found.layout);
+    let (b, weight) = found.nvfp4("gemv")?;
+    let b = if layout == ScaleLayout::Linear { b } else { b.to_layout(layout)? };
+    let k = b.dims().cols();
+    let (input, vector) = activations(model, &tensor, k, source)?;
     let scale = TensorScale::FromAmax;
-    let b = quantize(tensor, &weight, Dims::new(1, m, k)?, scale, layout)?;
     let a = quantize(&vector, &input, Dims::new(1, 1, k)?, scale, layout)?;
     let alpha = options.alpha;
     let result = gemv(kernels, &a, &b, options)?;
@@ -111,8 +125,9 @@ pub fn run(
     exact.iter_mut().for_each(|value| *value *= f64::from(alpha));
     let report = LayerReport {
         op: "gemv",
-        checkpoint: file.path().display().to_string(),
-        tensor: tensor.into(),
+        checkpoint: model.path().display().to_string(),
+        tensor,
+        stored: stored.map_or("not quantised", Layout::name),
         shape: crate::gemv::shape(&a, &b)?.to_string(),
         vector,
         layout: layout.name(),
@@ -130,7 +145,7 @@ pub fn run(
 
 /// The activations, with a description of their source.
 fn activations(
-    file: &Checkpoint,
+    model: &Model,
     weight: &str,
     k: usize,
     source: &ActivationSource,
@@ -156,19 +171,19 @@ fn activations(
             Ok((values, description))
         }
         ActivationSource::Normal { seed } => Ok(normal(k, *seed)),
-        ActivationSource::Embedding { token } => match embedding(file, weight, k) {
+        ActivationSource::Embedding { token } => match embedding(model, weight, k) {
             Some((name, rows)) => {
                 let row = token.unwrap_or(DEFAULT_TOKEN.min(rows - 1));
                 if row >= rows {
                     let required = format!("below {rows}, the rows of `{name}`");
                     return Err(Error::shape("token", required, row));
                 }
-                let (_, _, values) = file.matrix(&name)?;
+                let (_, _, values) = model.file(&name)?.matrix(&name)?;
                 let values = values.into_iter().skip(row * k).take(k).collect();
                 Ok((values, format!("row {row} of `{name}`")))
             }
             None if token.is_some() => {
-                let required = format!("absent: no embedding of width {k} is in the file");
+                let required = format!("absent: no embedding of width {k} is there");
                 Err(Error::shape("token", required, "given"))
             }
             None => Ok(normal(k, DEFAULT_SEED)),
@@ -182,9 +197,10 @@ fn normal(k: usize, seed: u64) -> (Vec<f32>, String) {
 }
 
 /// Name and number of rows of the embedding of width `k` with the most rows, `weight` excluded.
-fn embedding(file: &Checkpoint, weight: &str, k: usize) -> Option<(String, usize)> {
+fn embedding(model: &Model, weight: &str, k: usize) -> Option<(String, usize)> {
     let fits = |dtype: &str| matches!(dtype, "F32" | "F16" | "BF16");
-    file.entries()
+    model
+        .entries()
         .into_iter()
         .filter(|entry| entry.name != weight && entry.name.contains("embed") && fits(&entry.dtype))
         .filter_map(|entry| match *entry.shape.as_slice() {
@@ -199,14 +215,18 @@ impl fmt::Display for LayerReport {
         let v = &self.verification;
         writeln!(
             f,
-            "{} as {}, {} scales, result {}",
-            self.tensor, self.shape, self.layout, self.output
+            "{} ({}) as {}, {} scales, result {}",
+            self.tensor, self.stored, self.shape, self.layout, self.output
         )?;
         writeln!(f, "  vector    {}", self.vector)?;
         writeln!(f, "  device    {}", self.device)?;
         writeln!(f, "  plan      {}", self.plan.to_string().replace('\n', "\n          "))?;
         writeln!(f, "  {}", v.summary())?;
-        writeln!(f, "  SQNR      {:.2} dB against the unquantised f64 product", self.sqnr_db)?;
+        writeln!(
+            f,
+            "  SQNR      {:.2} dB against the f64 product of the data before",
+            self.sqnr_db
+        )?;
         if let Some(emulated) = &self.emulated {
             write!(f, "{emulated}")?;
         }

@@ -19,6 +19,7 @@
 //! that says so. The shapes fit both orders only for M = L = 1, where both give the same product.
 
 pub mod gemm;
+pub mod layer;
 
 use std::path::Path;
 

@@ -45,7 +45,7 @@ use ptx_emu::LaunchReport;
 use safetensors::Dtype;
 use serde::Serialize;
 
-use super::{QuantizeOptions, QuantizedMatrix, TensorScale, recipe_name};
+use super::{QuantizeOptions, QuantizedMatrix, TensorScale};
 use crate::buffer::DeviceBuffer;
 use crate::device::{Kernels, LaunchSpec};
 use crate::error::{Error, Result, filled};
@@ -198,7 +198,7 @@ impl Quantizer {
                 format!(
                     "{} by recipe {} from {}, {} scales",
                     format.name(),
-                    recipe_name(options.recipe),
+                    options.recipe.name(),
                     input.element.name(),
                     options.layout
                 ),
@@ -221,7 +221,7 @@ impl Quantizer {
             codes: DeviceBuffer::poisoned(device, "codes", rows * (cols / 2))?,
             scales: DeviceBuffer::poisoned(device, "scales", scale_bytes)?,
             maxima: (source != ScaleSource::Given).then(|| f32s("maxima")).transpose()?,
-            parameters: matches!(options.recipe, Recipe::Nvfp4(_))
+            parameters: (options.recipe.parameter_of().is_some())
                 .then(|| f32s("parameters"))
                 .transpose()?,
             errors,
@@ -320,6 +320,7 @@ impl Quantizer {
             blocked: u32::from(self.options.layout == ScaleLayout::Blocked128x4),
             recipe: self.options.recipe.code(),
             depth: self.depth,
+            element: self.input.element as u32,
         };
         if let Some(quantize) = self.plan.steps.last() {
             // SAFETY: the buffers have the sizes that the parameters state and are alive until the

@@ -35,7 +35,10 @@ pub mod device;
 use std::fmt;
 
 pub use fp4_formats::quantize::{Format, Recipe};
-use fp4_formats::recipe::{MIN_TORCHAO_PARAMETER, Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Software};
+use fp4_formats::recipe::{
+    AdaptiveRecipe, AdaptiveTensor, BlockScale, MIN_TORCHAO_PARAMETER, Mxfp4Recipe, Nvfp4Recipe,
+    Nvfp4Tensor, Software,
+};
 use fp4_formats::{Nvfp4, ScaleLayout};
 use rayon::prelude::*;
 
@@ -81,15 +84,16 @@ impl QuantizeOptions {
 
     /// Checks a given parameter. Errors name the tensor `name`.
     fn check(&self, name: &str) -> Result<()> {
-        let (Recipe::Nvfp4(recipe), TensorScale::Given(given)) = (self.recipe, self.scale) else {
+        let (Some(project), TensorScale::Given(given)) = (self.recipe.parameter_of(), self.scale)
+        else {
             return Ok(());
         };
-        if recipe.accepts(given) {
+        if project.accepts(given) {
             return Ok(());
         }
         Err(Error::Scalar {
             field: format!("tensor scale of `{name}`"),
-            required: match recipe {
+            required: match project {
                 Nvfp4Recipe::TorchAo => "finite and at least 2^-121",
                 Nvfp4Recipe::ModelOpt => "finite and at least 2^-140",
                 Nvfp4Recipe::TransformerEngine | Nvfp4Recipe::CompressedTensors => {
@@ -108,8 +112,12 @@ impl QuantizeOptions {
 pub fn recipe_by_name(format: Format, name: &str) -> Result<Recipe> {
     let (found, names): (_, Vec<&str>) = match format {
         Format::Nvfp4 => (
-            Nvfp4Recipe::from_name(name).map(Recipe::Nvfp4),
-            Nvfp4Recipe::ALL.iter().map(|recipe| recipe.name()).collect(),
+            Nvfp4Recipe::from_name(name)
+                .map(Recipe::Nvfp4)
+                .or_else(|| AdaptiveRecipe::from_name(name).map(Recipe::Adaptive)),
+            (Nvfp4Recipe::ALL.iter().map(|recipe| recipe.name()))
+                .chain(AdaptiveRecipe::ALL.iter().map(|recipe| recipe.name()))
+                .collect(),
         ),
         Format::Mxfp4 => (
             Mxfp4Recipe::from_name(name).map(Recipe::Mxfp4),
@@ -122,15 +130,6 @@ pub fn recipe_by_name(format: Format, name: &str) -> Result<Recipe> {
         let required = format!("one of {}", names.join(", "));
         Error::shape(format!("recipe for {}", format.name()), required, format!("`{name}`"))
     })
-}
-
-/// The recipe's name in commands and reports.
-#[must_use]
-pub fn recipe_name(recipe: Recipe) -> &'static str {
-    match recipe {
-        Recipe::Nvfp4(recipe) => recipe.name(),
-        Recipe::Mxfp4(recipe) => recipe.name(),
-    }
 }
 
 /// A quantised matrix as bytes, from a kernel or from the CPU.
@@ -203,20 +202,18 @@ impl QuantizedMatrix {
     /// The tensor-level multipliers of dequantisation: one, or one per row; empty for MXFP4.
     #[must_use]
     pub fn multipliers(&self) -> Vec<f32> {
-        match self.options.recipe {
-            Recipe::Nvfp4(recipe) => {
-                self.parameters.iter().map(|&parameter| recipe.multiplier(parameter)).collect()
-            }
-            Recipe::Mxfp4(_) => Vec::new(),
-        }
+        let multiplier = |project: Nvfp4Recipe| {
+            self.parameters.iter().map(|&parameter| project.multiplier(parameter)).collect()
+        };
+        self.options.recipe.parameter_of().map(multiplier).unwrap_or_default()
     }
 
     /// The tensor-level scale in the recipe's own convention; `None` with a single level.
     #[must_use]
     pub fn global(&self) -> Option<GlobalScale> {
-        let Recipe::Nvfp4(recipe) = self.options.recipe else { return None };
+        let project = self.options.recipe.parameter_of()?;
         let &[parameter] = self.parameters.as_slice() else { return None };
-        let convention = if recipe.parameter_is_divisor() {
+        let convention = if project.parameter_is_divisor() {
             Convention::Divisor
         } else {
             Convention::Multiplier
@@ -232,7 +229,7 @@ impl QuantizedMatrix {
     /// scales in 128x4 tiles; the errors of [`BlockScaled::new`], of which
     /// [`Error::ScaleNotFinite`] occurs with MXFP4 recipes that have no scale for the largest f32.
     pub fn into_blocks(self, name: &str, dims: Dims) -> Result<Blocks> {
-        if matches!(self.options.recipe, Recipe::Nvfp4(_)) && self.parameters.len() != 1 {
+        if self.options.recipe.parameter_of().is_some() && self.parameters.len() != 1 {
             let field = format!("tensor-level scales of `{name}`");
             return Err(Error::shape(field, "one", self.parameters.len()));
         }
@@ -299,7 +296,8 @@ pub fn quantize_matrix(
     }
     options.check(name)?;
     let maxima = row_maxima(name, values, dims)?;
-    let parameters = parameters(options, &maxima);
+    let maximum = maxima.iter().fold(0f32, |max, &x| max.max(x));
+    let parameters = parameters(options, &maxima, maximum);
 
     let kblocks = cols / block;
     let scale_bytes = options
@@ -322,10 +320,23 @@ pub fn quantize_matrix(
             match options.recipe {
                 Recipe::Nvfp4(recipe) => {
                     let tensor = Nvfp4Tensor::new(recipe, parameter);
-                    quantize_row(values, codes, scales, |amax| tensor.block::<Software>(amax));
+                    let block = by_maximum(|amax| tensor.block::<Software>(amax));
+                    quantize_row(values, codes, scales, block);
+                }
+                Recipe::Adaptive(recipe) => {
+                    let amax = match options.scale {
+                        TensorScale::FromAmax => maximum,
+                        TensorScale::PerRow => maxima[row],
+                        TensorScale::OneLevel | TensorScale::Given(_) => {
+                            recipe.tensor_maximum(parameter)
+                        }
+                    };
+                    let tensor = AdaptiveTensor::new(recipe, parameter, amax);
+                    let block = |groups: &[[f32; 8]]| tensor.block::<Software>(groups);
+                    quantize_row(values, codes, scales, block);
                 }
                 Recipe::Mxfp4(recipe) => {
-                    quantize_row(values, codes, scales, |amax| recipe.block(amax));
+                    quantize_row(values, codes, scales, by_maximum(|amax| recipe.block(amax)));
                 }
             }
         });
@@ -339,38 +350,41 @@ pub fn quantize_matrix(
     Ok(QuantizedMatrix { options: *options, rows, cols, codes, scales, parameters })
 }
 
-/// Codes and linear scales of one row, which has one block per scale.
+/// The scale of a block from its largest magnitude, for [`quantize_row`].
+fn by_maximum(scale: impl Fn(f32) -> BlockScale) -> impl Fn(&[[f32; 8]]) -> BlockScale {
+    move |groups| scale(groups.as_flattened().iter().fold(0f32, |max, x| max.max(x.abs())))
+}
+
+/// Codes and linear scales of one row, which has one block per scale. `block_scale` gives the scale
+/// of a block, which is groups of eight elements.
 fn quantize_row(
     values: &[f32],
     codes: &mut [u8],
     scales: &mut [u8],
-    block_scale: impl Fn(f32) -> fp4_formats::recipe::BlockScale,
+    block_scale: impl Fn(&[[f32; 8]]) -> BlockScale,
 ) {
     let block = values.len() / scales.len();
     let blocks = values.chunks_exact(block).zip(codes.chunks_exact_mut(block / 2));
     for ((values, codes), scale) in blocks.zip(scales) {
-        let amax = values.iter().fold(0f32, |max, x| max.max(x.abs()));
-        let found = block_scale(amax);
+        let (groups, _) = values.as_chunks::<8>();
+        let found = block_scale(groups);
         *scale = found.byte;
-        let (eights, _) = values.as_chunks::<8>();
         let (words, _) = codes.as_chunks_mut::<4>();
-        for (values, codes) in eights.iter().zip(words) {
+        for (values, codes) in groups.iter().zip(words) {
             *codes = found.codes::<Software>(*values).to_le_bytes();
         }
     }
 }
 
-/// The recipe's tensor parameters from the rows' largest magnitudes.
-fn parameters(options: &QuantizeOptions, maxima: &[f32]) -> Vec<f32> {
-    let Recipe::Nvfp4(recipe) = options.recipe else { return Vec::new() };
-    match options.scale {
-        TensorScale::OneLevel => vec![1.0],
-        TensorScale::Given(given) => vec![given],
-        TensorScale::FromAmax => {
-            let amax = maxima.iter().fold(0f32, |max, &x| max.max(x));
-            vec![recipe.tensor_parameter(amax)]
-        }
-        TensorScale::PerRow => maxima.iter().map(|&amax| recipe.tensor_parameter(amax)).collect(),
+/// The recipe's tensor parameters from the rows' largest magnitudes and that of the tensor.
+fn parameters(options: &QuantizeOptions, maxima: &[f32], maximum: f32) -> Vec<f32> {
+    let of = |amax: f32| options.recipe.tensor_parameter(amax);
+    match (of(maximum), options.scale) {
+        (None, _) => Vec::new(),
+        (Some(_), TensorScale::OneLevel) => vec![1.0],
+        (Some(_), TensorScale::Given(given)) => vec![given],
+        (Some(parameter), TensorScale::FromAmax) => vec![parameter],
+        (Some(_), TensorScale::PerRow) => maxima.iter().filter_map(|&amax| of(amax)).collect(),
     }
 }
 

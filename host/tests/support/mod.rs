@@ -174,8 +174,10 @@ pub const WEIGHTS: [&str; 3] = [
     "model.layers.1.mlp.down.weight",
 ];
 
+/// Options under which all of [`WEIGHTS`] are quantised, whatever the layout.
 pub fn options(format: Format, layout: Layout) -> ModelOptions {
-    ModelOptions::new(recipe_by_name(format, "torchao").expect("known"), layout)
+    let recipe = recipe_by_name(format, "torchao").expect("known");
+    ModelOptions { experts_only: false, ..ModelOptions::new(recipe, layout) }
 }
 
 /// Every layout with every format that it has.

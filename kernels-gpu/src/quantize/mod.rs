@@ -16,9 +16,10 @@
 //!
 //! # Fast and slow path
 //! Nearly all blocks take the fast path: their elements are in registers, and neither their divisions
-//! nor their rounding need checks ([`recipe::Recipe::is_moderate`]). All others, those with extreme
-//! or non-finite magnitudes, take the slow path ([`store_slowly`]): one loop over groups of eight
-//! elements, which are read from global memory again.
+//! nor their rounding need checks ([`recipe::Recipe::is_moderate`]). All others, those with
+//! extreme or non-finite magnitudes, take the slow path ([`store_slowly`]): one loop over
+//! groups of eight elements, which are read from global memory again. Adaptive block scaling is a
+//! kernel of its own ([`adaptive`]).
 //!
 //! # Shared memory
 //! A ring of [`QuantizeConfig::stages`] stages of [`QuantizeConfig::stage_bytes`] for each warp.
@@ -39,6 +40,7 @@
 //! quantised without rounding it to the input's type first. The relative error of the product
 //! is below 2^-16 if the product is above 2^-110.
 
+mod adaptive;
 pub mod amax;
 mod convert;
 mod input;
@@ -335,7 +337,7 @@ macro_rules! entries {
                 const CONFIG: &QuantizeConfig = &QUANTIZE[$index];
                 const { assert!(CONFIG.chunks() == $words) };
                 const { assert!(CONFIG.silu == <$source<$input, $words, $groups> as Source<$words>>::SILU) };
-                const { assert!(CONFIG.input as u32 == <$input as Input>::TYPE as u32) };
+                const { assert!(matches!(CONFIG.input, Some(ty) if ty as u32 == <$input as Input>::TYPE as u32)) };
                 const { assert!(CONFIG.format.block() as usize == <$recipe as Recipe>::Format::BLOCK) };
                 const BYTES: u32 = CONFIG.ring_bytes();
                 const BEHIND: u32 = CONFIG.stages() - 1;
@@ -349,7 +351,7 @@ macro_rules! entries {
                 }
             }
         )*
-        crate::assert_names!([$($name),*], QUANTIZE);
+        crate::assert_names!([$($name,)* quantize_nvfp4_4over6], QUANTIZE);
     };
 }
 
@@ -382,11 +384,21 @@ entries! {
     silu_quantize_mxfp4_bf16 = 20, Mx, Swiglu<Bf16>, 4, 4;
 }
 
+/// [`QUANTIZE`]`[21]`.
+///
+/// # Safety
+/// The launch satisfies the module's contract.
+#[kernel(threads = QUANTIZE[21].threads(), min_blocks = QUANTIZE[21].min_blocks)]
+pub unsafe fn quantize_nvfp4_4over6(params: QuantizeParams) {
+    // SAFETY: the caller guarantees the contract.
+    unsafe { adaptive::quantize(&QUANTIZE[21], &params) }
+}
+
 const _: () = {
     let mut i = 0;
     while i < QUANTIZE.len() {
         let expected = match QUANTIZE[i].format {
-            Format::Nvfp4 if !QUANTIZE[i].silu => Some(i as u32 / 3),
+            Format::Nvfp4 if !QUANTIZE[i].silu && QUANTIZE[i].input.is_some() => Some(i as u32 / 3),
             _ => None,
         };
         match (QUANTIZE[i].recipe, expected) {
@@ -394,7 +406,9 @@ const _: () = {
             (None, None) => {}
             _ => panic!("an entry's recipe differs from its configuration's"),
         }
-        assert!(matches!(QUANTIZE[i].input, FloatType::F32) == (i % 3 == 0));
+        if let Some(input) = QUANTIZE[i].input {
+            assert!(matches!(input, FloatType::F32) == (i % 3 == 0));
+        }
         i += 1;
     }
 };

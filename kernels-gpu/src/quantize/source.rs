@@ -181,7 +181,7 @@ pub fn swiglu(gate: [f32; 8], up: [f32; 8]) -> [f32; 8] {
 /// # Safety
 /// As [`Source::load`].
 #[inline(always)]
-unsafe fn load<I: Input>(operand: u64, group: u64) -> [f32; 8] {
+pub unsafe fn load<I: Input>(operand: u64, group: u64) -> [f32; 8] {
     let address = operand + group * const { 8 * I::TYPE.bytes() as u64 };
     // SAFETY: elements of the matrix, whose base is 16-byte aligned.
     unsafe {

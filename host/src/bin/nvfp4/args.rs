@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand};
 use fp4_formats::gemm::Split;
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::bench::{ActivationInput, Direction};
-use nvfp4::checkpoint::{Layout, SHARD_BYTES};
+use nvfp4::checkpoint::Layout;
 use nvfp4::device::DeviceRequest;
 use nvfp4::gemm::Activation;
 use nvfp4::generate::Generator;
@@ -16,8 +16,8 @@ use ptx_emu::Schedule;
 
 /// Block-scaled 4-bit floating point on Hopper and Blackwell GPUs, or on an emulator of them.
 ///
-/// Exit codes: 0 done and verified, 1 ran and came out wrong, 2 bad input or nothing to run on, 141
-/// the reader of the output closed the pipe.
+/// Exit codes: 0 done and verified, 1 ran and came out wrong, 2 bad input or nothing to run on, 130
+/// ended by Ctrl-C, 143 by SIGTERM, 141 the reader of the output closed the pipe.
 #[derive(Debug, Parser)]
 #[command(name = "nvfp4", version, max_term_width = 100)]
 pub struct Args {
@@ -34,6 +34,8 @@ pub enum Command {
     Bench(Bench),
     /// Quantise the weights of a checkpoint into a new one.
     Quantize(Quantize),
+    /// Write the float weights that a quantised checkpoint stands for.
+    Dequantize(Dequantize),
     /// Write a quantised checkpoint in another layout, without changing a value.
     Convert(Convert),
     /// Check a quantised checkpoint, also against the model that it was made from.
@@ -79,13 +81,15 @@ pub struct Target {
 
 /// One vector of activations times weights, both in NVFP4.
 ///
-/// With --checkpoint, the weight matrix --tensor (F32, F16 or BF16) and one vector of activations
-/// are quantised with TorchAO's recipe (two-level scales) and multiplied. The activations are those
+/// With --checkpoint, the weight --tensor is that of a quantised checkpoint in any layout (NVFP4), or
+/// a float matrix (F32, F16 or BF16), which is quantised with TorchAO's recipe (two-level scales), as
+/// is the vector of activations; then they are multiplied. The activations are those
 /// of --vector, or standard normal values with --seed, or else the input of the model's first layer:
 /// row --token of the file's largest matrix that has `embed` in its name and the weight's width. If
 /// there is no such matrix, they are standard normal values with seed 1. The report has the largest
 /// errors against the f64 oracle on the quantised data, and the signal-to-noise ratio against the
-/// unquantised f64 product.
+/// f64 product of the activations before they were quantised with the weight as the checkpoint has
+/// it.
 ///
 /// With --inputs, the operands come from a file with the tensors a (activations: U8 [L, K/2] or
 /// [L, 1, K/2]), a_scale (F8_E4M3 or U8 [L, K/16]), a_global_scale, b (weights: U8 [L, M, K/2]),
@@ -98,15 +102,14 @@ pub struct Target {
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("input").required(true))]
 pub struct Gemv {
-    /// Checkpoint that contains the weight.
-    #[arg(long, group = "input", requires = "tensor", value_name = "FILE")]
+    /// Checkpoint that contains the weight: a file, an index or a folder.
+    #[arg(long, group = "input", requires = "tensor", value_name = "PATH")]
     pub checkpoint: Option<PathBuf>,
     /// Operands.
-    #[arg(long, group = "input", conflicts_with_all = ["tensor", "vector", "seed", "token", "layout"], value_name = "FILE")]
+    #[arg(long, group = "input", conflicts_with_all = ["tensor", "expert", "vector", "seed", "token", "layout"], value_name = "FILE")]
     pub inputs: Option<PathBuf>,
-    /// Name of the weight, a matrix [M, K].
-    #[arg(long, requires = "checkpoint", value_name = "NAME")]
-    pub tensor: Option<String>,
+    #[command(flatten)]
+    pub weight: WeightName,
     /// Activations: the tensor x, or the only tensor, of this safetensors file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "token"])]
     pub vector: Option<PathBuf>,
@@ -126,6 +129,18 @@ pub struct Gemv {
     pub results: Results,
     #[command(flatten)]
     pub target: Target,
+}
+
+/// A weight of a checkpoint.
+#[derive(Debug, ClapArgs)]
+pub struct WeightName {
+    /// Name of the weight, a matrix [M, K] (of gemm [N, K]) or several; its ending .weight may be
+    /// left out.
+    #[arg(long, requires = "checkpoint", value_name = "NAME")]
+    pub tensor: Option<String>,
+    /// Which matrix, of experts in one tensor.
+    #[arg(long, requires = "tensor", value_name = "N")]
+    pub expert: Option<usize>,
 }
 
 /// What `run` writes.
@@ -149,15 +164,40 @@ pub struct Results {
 /// 16) or mxfp4 (blocks of 32); a_scale_layout and b_scale_layout say linear (the default) or
 /// 128x4.
 ///
+/// With --checkpoint, the weights are the matrix --tensor of a quantised checkpoint in any layout, or
+/// a float matrix, which is quantised to NVFP4 with TorchAO's recipe. The activations are --rows rows
+/// of standard normal values from --seed, or the tensor x, or the only tensor, of --vector; they are
+/// quantised to the weights' format (with TorchAO's recipe), or with --activations rounded to f16 or
+/// bf16. The report has the signal-to-noise ratio against the f64 product of the activations before
+/// that with the weight as the checkpoint has it.
+///
 /// --out writes the result as the tensor c ([L, M, N]), only once it is verified against the f64
 /// oracle. A result in nvfp4 is written in the form of an operand: c (U8 [L, M, N/2]), c_scale
 /// ([L, M, N/16], or L padded matrices for 128x4), c_global_scale, and the metadata key
 /// c_scale_layout.
 #[derive(Debug, ClapArgs)]
+#[command(group = ArgGroup::new("input").required(true))]
 pub struct Gemm {
     /// Operands.
-    #[arg(long, value_name = "FILE")]
-    pub inputs: PathBuf,
+    #[arg(long, group = "input", conflicts_with_all = ["tensor", "expert", "vector", "seed", "rows", "activations"], value_name = "FILE")]
+    pub inputs: Option<PathBuf>,
+    /// Checkpoint that contains the weight: a file, an index or a folder; not for `run dual`.
+    #[arg(long, group = "input", requires = "tensor", value_name = "PATH")]
+    pub checkpoint: Option<PathBuf>,
+    #[command(flatten)]
+    pub weight: WeightName,
+    /// Activations [M, K]: the tensor x, or the only tensor, of this safetensors file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "rows"])]
+    pub vector: Option<PathBuf>,
+    /// Seed of standard normal activations.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Rows of standard normal activations.
+    #[arg(long, default_value_t = 16, value_name = "M")]
+    pub rows: usize,
+    /// Activations in the weights' format (fp4), or f16 or bf16.
+    #[arg(long, default_value = "fp4")]
+    pub activations: ActivationInput,
     /// Type of the result: f16, bf16, f32, or nvfp4 with scales, N a multiple of 16.
     #[arg(long, default_value = "f16", value_parser = parse_result)]
     pub dtype: ResultType,
@@ -306,7 +346,9 @@ pub struct Quantize {
     #[arg(long, default_value = "nvfp4", value_parser = parse_format)]
     pub format: Format,
     /// Recipe: the project whose bytes are reproduced. nvfp4: torchao, te, modelopt,
-    /// compressed-tensors. mxfp4: torchao (floor), floor, ceil, even, rceil, the same with -0.18 for
+    /// compressed-tensors; with adaptive block scaling te-4over6 (block scales up to 256, by mean
+    /// absolute error), te-4over6-mse (by mean squared error), te-4over6-448 and te-4over6-448-mse
+    /// (up to 448), modelopt-4over6 (256, squared). mxfp4: torchao (floor), floor, ceil, even, rceil, the same with -0.18 for
     /// that version of TorchAO, modelopt, compressed-tensors.
     #[arg(long, default_value = "torchao")]
     pub recipe: String,
@@ -320,6 +362,9 @@ pub struct Quantize {
     /// Ignore the built-in list.
     #[arg(long)]
     pub no_default_excludes: bool,
+    /// gpt-oss: quantise other weights than experts too, which its readers do not expect.
+    #[arg(long)]
+    pub all_layers: bool,
     /// Quantise on this device instead of the CPU: auto, cuda:N, emu:h200, emu:b200 or emu:b300. The bytes
     /// are the same.
     #[arg(long)]
@@ -334,7 +379,8 @@ pub struct Quantize {
 /// Write a quantised checkpoint in another layout, without changing a value.
 ///
 /// Codes and block scales stay as they are. A tensor-level scale that is a divisor in one layout
-/// and a multiplier in the other becomes its reciprocal, rounded once. MXFP4 becomes NVFP4 where
+/// and a multiplier in the other becomes its reciprocal, rounded once, which changes all values of
+/// its weight by one factor, 1 to within 6e-8. MXFP4 becomes NVFP4 where
 /// the layout or --format asks for it and every block can be written exactly.
 #[derive(Debug, ClapArgs)]
 pub struct Convert {
@@ -343,11 +389,32 @@ pub struct Convert {
     /// Format of the output [default: the input's, where the layout has it].
     #[arg(long, value_parser = parse_format)]
     pub format: Option<Format>,
+    /// Give weights that readers of the layout join (q, k and v; gate and up) one tensor-level
+    /// scale. No value changes where their scales differ by powers of two that the block scales
+    /// have room for; otherwise block scales are rounded, and the error is printed.
+    #[arg(long)]
+    pub share_scales: bool,
     #[command(flatten)]
     pub output: CheckpointOutput,
 }
 
-/// Where and how a checkpoint is written.
+/// Write the float weights that a quantised checkpoint stands for.
+///
+/// Its other tensors and files are copied, and its configuration without the quantisation. gpt-oss's
+/// experts become [experts, K, N], the order in which transformers has them unquantised. The output
+/// appears complete or not at all.
+#[derive(Debug, ClapArgs)]
+pub struct Dequantize {
+    /// A .safetensors file, an index, or a folder that has either.
+    pub checkpoint: PathBuf,
+    /// f32, f16 or bf16 [default: that of the model before, or bf16 if it is not known].
+    #[arg(long, value_parser = parse_output)]
+    pub dtype: Option<FloatType>,
+    #[command(flatten)]
+    pub output: OutputFolder,
+}
+
+/// Where and in what layout a checkpoint is written.
 #[derive(Debug, ClapArgs)]
 pub struct CheckpointOutput {
     /// modelopt (nvfp4), compressed-tensors, torchao, or gpt-oss (mxfp4).
@@ -356,14 +423,21 @@ pub struct CheckpointOutput {
     /// Store block scales in 128x4 tiles; torchao only.
     #[arg(long)]
     pub swizzled: bool,
+    #[command(flatten)]
+    pub folder: OutputFolder,
+}
+
+/// Where a checkpoint is written.
+#[derive(Debug, ClapArgs)]
+pub struct OutputFolder {
     /// The folder to make.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Replace the checkpoint that is there.
+    /// Replace the checkpoint that is there. Files that are no part of one are kept.
     #[arg(long)]
     pub force: bool,
-    /// Bytes at which another shard is begun.
-    #[arg(long, value_name = "BYTES", default_value_t = SHARD_BYTES)]
+    /// Size at which another shard is begun, such as 5GB, 512MiB or a number of bytes.
+    #[arg(long, value_name = "SIZE", default_value = "5GB", value_parser = parse_bytes)]
     pub shard_bytes: u64,
     /// Print JSON instead of text.
     #[arg(long)]
@@ -374,7 +448,11 @@ pub struct CheckpointOutput {
 ///
 /// Looks at names, types, shapes, every scale, and whether tensor-level scales have the layout's
 /// convention. With --against also at the values: the signal-to-noise ratio of each weight, and if
-/// that is low whether the order of nibbles or scales explains it. Exit code 1 if it is wrong.
+/// that is low whether the order of nibbles or scales explains it; every block, whose codes must be
+/// those to which the original rounds; and the ratio of products with 8 vectors of standard normal
+/// activations from --seed (up to 256 rows of each weight, against the original's in f64), with the
+/// activations as they are (w4a16), in FP8 with a scale per vector (w4a8), and in the weight's
+/// format (w4a4). Exit code 1 if it is wrong.
 #[derive(Debug, ClapArgs)]
 pub struct Verify {
     /// A .safetensors file, an index, or a folder that has either.
@@ -382,6 +460,13 @@ pub struct Verify {
     /// The unquantised model.
     #[arg(long, value_name = "ORIGINAL")]
     pub against: Option<PathBuf>,
+    /// Largest error of a code, in multiples of what rounding to the nearest explains. Calibrated
+    /// rounding, such as GPTQ's, exceeds 1.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "against", value_parser = parse_factor)]
+    pub block_bound: f64,
+    /// Seed of the activations.
+    #[arg(long, default_value_t = 1, requires = "against")]
+    pub seed: u64,
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,
@@ -408,6 +493,39 @@ pub struct Doctor {
 
 fn parse_layout(text: &str) -> Result<ScaleLayout, String> {
     operands::layout_by_name("layout", text).map_err(|error| error.to_string())
+}
+
+/// A size in bytes, with a decimal or binary unit.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 10] = [
+        ("", 1),
+        ("B", 1),
+        ("KB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+    ];
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+    let unit = text[digits.len()..].trim_start();
+    let factor = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+    let size = factor.and_then(|(_, factor)| {
+        let whole = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(*factor));
+        let product = || digits.parse::<f64>().ok().map(|count| count * *factor as f64);
+        // Fractions, as in 1.5GB; sizes of which not every byte can be told apart are none.
+        whole
+            .or_else(|| product().filter(|size| (0.0..9e15).contains(size)).map(|size| size as u64))
+    });
+    size.filter(|size| *size > 0)
+        .ok_or_else(|| format!("`{text}` is no size such as 5GB, 512MiB or 1000000"))
+}
+
+fn parse_factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor: &f64| *factor >= 1.0 && factor.is_finite());
+    factor.ok_or_else(|| format!("`{text}` is no number of at least 1"))
 }
 
 fn parse_activation(text: &str) -> Result<Activation, String> {
@@ -470,6 +588,24 @@ mod tests {
     }
 
     #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [
+            ("5GB", 5_000_000_000),
+            ("5gb", 5_000_000_000),
+            ("1.5 GB", 1_500_000_000),
+            ("512MiB", 512 << 20),
+            ("2TiB", 2 << 40),
+            ("7", 7),
+            ("3 B", 3),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "GB", "5XB", "-5GB", "0", "0.5", "5GB5", "nan", "inf GB", "99999999TB"] {
+            assert!(parse_bytes(text).is_err(), "{text}: {:?}", parse_bytes(text));
+        }
+    }
+
+    #[test]
     fn one_input_is_required_and_they_exclude_each_other() {
         let parse = |line: &str| Args::try_parse_from(line.split_whitespace()).is_ok();
         assert!(parse("nvfp4 run gemv --checkpoint m --tensor t"));
@@ -499,7 +635,16 @@ mod tests {
         assert!(!parse("nvfp4 quantize m --layout modelopt"));
         assert!(!parse("nvfp4 quantize m --layout gguf --out o"));
         assert!(parse("nvfp4 convert m --layout gpt-oss --out o --force"));
-        assert!(parse("nvfp4 verify m --against o --json"));
+        assert!(parse("nvfp4 verify m --against o --json --block-bound 3 --seed 2"));
+        assert!(!parse("nvfp4 verify m --block-bound 3"));
+        assert!(!parse("nvfp4 verify m --against o --block-bound 0.5"));
+        assert!(parse("nvfp4 dequantize m --dtype bf16 --out o --shard-bytes 2GiB"));
+        assert!(!parse("nvfp4 dequantize m --dtype nvfp4 --out o"));
+        assert!(parse("nvfp4 run gemm --checkpoint m --tensor t --expert 3 --activations bf16"));
+        assert!(parse("nvfp4 run gemm --checkpoint m --tensor t --rows 4 --seed 9"));
+        assert!(!parse("nvfp4 run gemm --checkpoint m"));
+        assert!(!parse("nvfp4 run gemm --inputs i --rows 4"));
+        assert!(!parse("nvfp4 run gemm --inputs i --checkpoint m --tensor t"));
         assert!(parse("nvfp4 bench --shape quantize:1x32 --format mxfp4 --direction dequantize"));
         assert!(parse("nvfp4 bench --shape gemm:1x16x16 --dtype nvfp4 --out-layout 128x4"));
         assert!(!parse("nvfp4 bench --shape gemm:1x16x16 --dtype mxfp4"));

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use fp4_formats::ScaleLayout;
-use nvfp4::checkpoint::{self, Model, ModelOptions, SaveOptions};
+use nvfp4::checkpoint::{self, DequantizeOptions, Model, ModelOptions, SaveOptions, VerifyOptions};
 use nvfp4::device::Device;
 use nvfp4::quantize::{TensorScale, recipe_by_name};
 
-use crate::args::{CheckpointOutput, Convert, Inspect, Quantize, Verify};
+use crate::args::{CheckpointOutput, Convert, Dequantize, Inspect, OutputFolder, Quantize, Verify};
 use crate::commands::{exit, print};
 use crate::progress::Bar;
 
@@ -15,8 +15,8 @@ fn save_options(output: &CheckpointOutput) -> SaveOptions {
     let scales = if output.swizzled { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
     SaveOptions {
         scales,
-        force: output.force,
-        shard_bytes: output.shard_bytes,
+        force: output.folder.force,
+        shard_bytes: output.folder.shard_bytes,
         ..SaveOptions::new(output.layout)
     }
 }
@@ -28,6 +28,9 @@ pub fn quantize(args: &Quantize) -> anyhow::Result<ExitCode> {
     if args.one_level {
         options.scale = TensorScale::OneLevel;
     }
+    if args.all_layers {
+        options.experts_only = false;
+    }
     if args.no_default_excludes {
         options.exclude.clear();
     }
@@ -38,28 +41,42 @@ pub fn quantize(args: &Quantize) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let mut bar = Bar::new();
-    let out = &args.output.out;
+    let out = &args.output.folder.out;
     let report = checkpoint::quantize_model(&model, &options, out, kernels.as_ref(), &mut bar)?;
     drop(bar);
-    print(&report, args.output.json)?;
+    print(&report, args.output.folder.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn convert(args: &Convert) -> anyhow::Result<ExitCode> {
     let model = Model::open(&args.checkpoint)?;
     let mut bar = Bar::new();
-    let (options, out) = (save_options(&args.output), &args.output.out);
+    let mut options = save_options(&args.output);
+    options.share_scales = args.share_scales;
+    let out = &args.output.folder.out;
     let report = checkpoint::convert_model(&model, args.format, &options, out, &mut bar)?;
     drop(bar);
-    print(&report, args.output.json)?;
+    print(&report, args.output.folder.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn dequantize(args: &Dequantize) -> anyhow::Result<ExitCode> {
+    let model = Model::open(&args.checkpoint)?;
+    let OutputFolder { out, force, shard_bytes, json } = &args.output;
+    let options = DequantizeOptions { dtype: args.dtype, force: *force, shard_bytes: *shard_bytes };
+    let mut bar = Bar::new();
+    let report = checkpoint::dequantize_model(&model, &options, out, &mut bar)?;
+    drop(bar);
+    print(&report, *json)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn verify(args: &Verify) -> anyhow::Result<ExitCode> {
     let model = Model::open(&args.checkpoint)?;
     let original = args.against.as_ref().map(Model::open).transpose()?;
+    let options = VerifyOptions { block_bound: args.block_bound, seed: args.seed };
     let mut bar = Bar::new();
-    let report = checkpoint::verify(&model, original.as_ref(), &mut bar)?;
+    let report = checkpoint::verify_with(&model, original.as_ref(), options, &mut bar)?;
     drop(bar);
     print(&report, args.json)?;
     Ok(exit(report.verified))

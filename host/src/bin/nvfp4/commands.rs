@@ -7,14 +7,14 @@ use std::process::ExitCode;
 
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::bench::{self, Emulated, GemmBench, GemvBench, Protocol, QuantizeBench};
-use nvfp4::checkpoint::Checkpoint;
+use nvfp4::checkpoint::{Checkpoint, Model};
 use nvfp4::device::{Choice, Device, Kernels};
 use nvfp4::error::Result as LibraryResult;
 use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, Output, UpOptions};
-use nvfp4::gemv::layer::{self, ActivationSource};
+use nvfp4::gemv::layer::{self, ActivationSource, Weight};
 use nvfp4::gemv::{self, GemvOptions, GemvOverrides, GemvPlan};
 use nvfp4::oracle::{self, Verification};
-use nvfp4::quantize::{self, QuantizeOptions, Recipe, TensorScale};
+use nvfp4::quantize::{self, QuantizeOptions, TensorScale};
 use nvfp4::shape::{self, Shape};
 use nvfp4::{doctor, operands};
 use serde::Serialize;
@@ -34,15 +34,18 @@ const NOTHING: u8 = 2;
 
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Run(Run::Gemv(args)) => match (&args.checkpoint, &args.tensor, &args.inputs) {
-            (Some(path), Some(tensor), _) => run_checkpoint(&args, Checkpoint::open(path)?, tensor),
-            (_, _, Some(path)) => run_inputs(&args, path),
-            _ => anyhow::bail!("either --checkpoint with --tensor or --inputs is required"),
-        },
+        Command::Run(Run::Gemv(args)) => {
+            match (&args.checkpoint, &args.weight.tensor, &args.inputs) {
+                (Some(path), Some(tensor), _) => run_checkpoint(&args, &Model::open(path)?, tensor),
+                (_, _, Some(path)) => run_inputs(&args, path),
+                _ => anyhow::bail!("either --checkpoint with --tensor or --inputs is required"),
+            }
+        }
         Command::Run(Run::Gemm(args)) => gemm::run(&args, false),
         Command::Run(Run::Dual(args)) => gemm::run(&args, true),
         Command::Bench(args) => run_bench(&args),
         Command::Quantize(args) => checkpoints::quantize(&args),
+        Command::Dequantize(args) => checkpoints::dequantize(&args),
         Command::Convert(args) => checkpoints::convert(&args),
         Command::Verify(args) => checkpoints::verify(&args),
         Command::Inspect(args) => checkpoints::inspect(&args),
@@ -77,7 +80,7 @@ pub fn exit(verified: bool) -> ExitCode {
     if verified { ExitCode::SUCCESS } else { ExitCode::from(WRONG) }
 }
 
-fn run_checkpoint(args: &Gemv, file: Checkpoint, tensor: &str) -> anyhow::Result<ExitCode> {
+fn run_checkpoint(args: &Gemv, model: &Model, tensor: &str) -> anyhow::Result<ExitCode> {
     let source = match (&args.vector, args.seed) {
         (Some(path), _) => ActivationSource::File(path.clone()),
         (None, Some(seed)) => ActivationSource::Normal { seed },
@@ -86,8 +89,9 @@ fn run_checkpoint(args: &Gemv, file: Checkpoint, tensor: &str) -> anyhow::Result
     let progress = Progress::new();
     let kernels = open(&args.target, args.results.capture.as_deref(), &progress)?;
     let options = GemvOptions { output: args.dtype, ..GemvOptions::default() };
-    progress.step(format!("quantising and multiplying {tensor}"));
-    let (report, result) = layer::run(&kernels, &file, tensor, &source, args.layout, options)?;
+    progress.step(format!("multiplying {tensor}"));
+    let weight = Weight { tensor, expert: args.weight.expert };
+    let (report, result) = layer::run(&kernels, model, weight, &source, args.layout, options)?;
     if let (true, Some(path)) = (report.verified, &args.results.out) {
         let rows = report.verification.outputs;
         operands::write_result(path, &result, 1, rows)?;
@@ -271,8 +275,9 @@ fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
         ("amax", _) => TensorScale::FromAmax,
         ("row", _) => TensorScale::PerRow,
         // The scale for the largest magnitude of normal values in such shapes.
-        (_, Recipe::Nvfp4(recipe)) => TensorScale::Given(recipe.tensor_parameter(6.0)),
-        (_, Recipe::Mxfp4(_)) => TensorScale::OneLevel,
+        (_, recipe) => {
+            recipe.tensor_parameter(6.0).map_or(TensorScale::OneLevel, TensorScale::Given)
+        }
     };
     Ok(QuantizeBench {
         direction: args.quantize.direction,

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use fp4_formats::BlockFormat;
 use nvfp4::bench::Emulated;
-use nvfp4::checkpoint::Checkpoint;
+use nvfp4::checkpoint::{Checkpoint, Model};
 use nvfp4::device::Choice;
 use nvfp4::gemm::{
     Activation, GemmOptions, GemmOverrides, GemmPlan, Output, Weights, gemm, gemm_gated, reference,
 };
 use nvfp4::operands::gemm::{AnyOperands, GemmOperands, read, write_result};
+use nvfp4::operands::layer::{self, Context, Values};
 use nvfp4::oracle::Verification;
 use nvfp4::shape::Shape;
 use nvfp4::tensor::Dims;
@@ -24,6 +25,9 @@ use crate::progress::Progress;
 #[derive(Serialize)]
 struct Report {
     op: &'static str,
+    /// Where the operands came from; absent if from a file of operands.
+    #[serde(flatten)]
+    source: Option<Source>,
     shape: String,
     format: &'static str,
     activations: &'static str,
@@ -40,6 +44,15 @@ struct Report {
     emulated: Vec<Emulated>,
 }
 
+/// Operands from a checkpoint, and what their quantisation costs.
+#[derive(Serialize)]
+struct Source {
+    #[serde(flatten)]
+    layer: Context,
+    /// Signal-to-quantisation-noise ratio against the f64 product of the data before, dB.
+    sqnr_db: f64,
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { shape, format, activations, output, .. } = self;
@@ -51,6 +64,11 @@ impl fmt::Display for Report {
         writeln!(f, "  device    {}", self.device)?;
         writeln!(f, "  plan      {}", self.plan.to_string().replace('\n', "\n          "))?;
         writeln!(f, "  {}", self.verification.summary())?;
+        if let Some(Source { layer, sqnr_db }) = &self.source {
+            writeln!(f, "  weight    {} ({})", layer.tensor, layer.stored)?;
+            writeln!(f, "  vectors   {}", layer.vector)?;
+            writeln!(f, "  SQNR      {sqnr_db:.2} dB against the f64 product of the data before")?;
+        }
         self.emulated.iter().try_for_each(|emulated| write!(f, "{emulated}"))
     }
 }
@@ -59,9 +77,25 @@ impl fmt::Display for Report {
 pub fn run(args: &Gemm, gated: bool) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
     progress.step("reading operands");
-    match read(&Checkpoint::open(&args.inputs)?)? {
-        AnyOperands::Nvfp4(operands) => multiply(args, gated, operands, progress),
-        AnyOperands::Mxfp4(operands) => multiply(args, gated, operands, progress),
+    let (operands, layer) = match (&args.inputs, &args.checkpoint, &args.weight.tensor) {
+        (Some(path), ..) => (read(&Checkpoint::open(path)?)?, None),
+        (None, Some(_), _) if gated => {
+            anyhow::bail!("`run dual` takes its operands from --inputs, not from --checkpoint")
+        }
+        (None, Some(path), Some(tensor)) => {
+            let values = match &args.vector {
+                Some(path) => Values::File(path.clone()),
+                None => Values::Normal { rows: args.rows, seed: args.seed },
+            };
+            let model = Model::open(path)?;
+            let layer = layer::read(&model, tensor, args.weight.expert, &values, args.activations)?;
+            (layer.operands, Some(layer.context))
+        }
+        (None, ..) => anyhow::bail!("either --checkpoint with --tensor or --inputs is required"),
+    };
+    match operands {
+        AnyOperands::Nvfp4(operands) => multiply(args, gated, operands, layer, progress),
+        AnyOperands::Mxfp4(operands) => multiply(args, gated, operands, layer, progress),
     }
 }
 
@@ -83,6 +117,7 @@ fn multiply<F: BlockFormat>(
     args: &Gemm,
     gated: bool,
     operands: GemmOperands<F>,
+    layer: Option<Context>,
     progress: Progress,
 ) -> anyhow::Result<ExitCode> {
     let (output, shape) = (asked(args)?, operands.shape());
@@ -121,10 +156,18 @@ fn multiply<F: BlockFormat>(
         write_result(path, &result, shape)?;
     }
     drop(progress);
+    let source = match &layer {
+        None => None,
+        Some(layer) => {
+            let values = layer.product(&result.values())?;
+            Some(Source { layer: layer.clone(), sqnr_db: values })
+        }
+    };
     let device = kernels.device();
     let reports = result.reports.iter();
     let report = Report {
         op: result.plan.op,
+        source,
         shape: if gated { Shape::Dual(shape) } else { Shape::Gemm(shape) }.to_string(),
         format: F::NAME,
         activations: a.kind().name(),

@@ -1,7 +1,8 @@
 //! The program `nvfp4`.
 //!
 //! Exit codes: 0 for a verified result; 1 if the result is wrong or the kernel failed; 2 for bad
-//! input or if there is nothing to run on; 141 if the reader of the output closed the pipe.
+//! input or if there is nothing to run on; 130 and 143 after SIGINT and SIGTERM; 141 if the reader
+//! of the output closed the pipe.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -16,6 +17,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use nvfp4::checkpoint::CheckpointError;
+use nvfp4::error::Error;
 
 /// Exit code where the reader of the output has left: that of a program that SIGPIPE ends.
 const CLOSED_PIPE: u8 = 141;
@@ -32,5 +35,11 @@ fn main() -> ExitCode {
     }
     // Messages may have lost their reader, too.
     let _ = writeln!(io::stderr(), "error: {error:#}");
-    ExitCode::from(error.downcast_ref::<nvfp4::error::Error>().map_or(2, |e| e.exit_code()))
+    let error = error.downcast_ref::<nvfp4::error::Error>();
+    if let Some(Error::Checkpoint(CheckpointError::Interrupted { .. })) = error
+        && let Some(code) = progress::signalled()
+    {
+        return ExitCode::from(code);
+    }
+    ExitCode::from(error.map_or(2, Error::exit_code))
 }

@@ -1,6 +1,7 @@
 //! A line on the terminal with the progress of a long command; nothing if stderr is not a terminal.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -31,12 +32,43 @@ impl Drop for Progress {
     }
 }
 
-/// Whether Ctrl-C has been pressed.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// The signals after which an operation ends in an orderly way: Ctrl-C's, and that of `kill` and of
+/// service managers.
+const ENDING: [i32; 2] = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
+/// Exit codes of programs that signals have ended begin here.
+const BY_SIGNAL: i32 = 128;
 
-/// A progress bar over the bytes of a checkpoint. While it exists, Ctrl-C ends the operation after
-/// the current tensor and removes the incomplete output; a second Ctrl-C ends the program
-/// immediately.
+/// The last of these signals; 0 if there was none.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+/// The exit code of a program that a signal has ended, if one has asked this program to end.
+pub fn signalled() -> Option<u8> {
+    let signal = SIGNAL.load(Ordering::Relaxed);
+    (signal != 0).then(|| u8::try_from(BY_SIGNAL + signal).unwrap_or(u8::MAX))
+}
+
+/// From here on the signals are noted; the second one ends the program immediately.
+fn note_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for signal in ENDING {
+            let action = move || {
+                if SIGNAL.swap(signal, Ordering::Relaxed) != 0 {
+                    signal_hook::low_level::exit(BY_SIGNAL + signal);
+                }
+            };
+            // SAFETY: the action does only what a handler of signals may: an atomic exchange, and
+            // ending the program.
+            let registered = unsafe { signal_hook::low_level::register(signal, action) };
+            // Without the handler, the signal ends the program as usual.
+            drop(registered);
+        }
+    });
+}
+
+/// A progress bar over the bytes of a checkpoint. While it exists, Ctrl-C and SIGTERM end the
+/// operation after the current tensor and remove the incomplete output; a second signal ends the
+/// program immediately.
 pub struct Bar(ProgressBar);
 
 impl Bar {
@@ -46,13 +78,7 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
-        // Without the handler, Ctrl-C ends the program as usual.
-        let _ = ctrlc::set_handler(|| {
-            const BY_INTERRUPT: i32 = 130;
-            if INTERRUPTED.swap(true, Ordering::Relaxed) {
-                std::process::exit(BY_INTERRUPT);
-            }
-        });
+        note_signals();
         Self(bar)
     }
 }
@@ -71,7 +97,7 @@ impl Observer for Bar {
     }
 
     fn cancelled(&self) -> bool {
-        INTERRUPTED.load(Ordering::Relaxed)
+        signalled().is_some()
     }
 }
 

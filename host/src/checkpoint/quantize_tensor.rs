@@ -1,0 +1,148 @@
+//! Quantising one tensor of a model, and the tensor-level scale that it gets.
+
+use fp4_formats::quantize::Recipe;
+use fp4_formats::recipe::Nvfp4Recipe;
+use fp4_formats::{Nvfp4, pack};
+use half::{bf16, f16};
+use rayon::prelude::*;
+use safetensors::tensor::Dtype;
+
+use super::file::RawTensor;
+use super::model::Model;
+use super::orientation::{Orientation, transposed};
+use super::quantize::ModelOptions;
+use super::weight::{Weight, WeightSpec};
+use crate::device::Kernels;
+use crate::error::{Error, Result};
+use crate::quantize::{QuantizeOptions, TensorScale, device, quantize_matrix};
+use crate::tensor::Dims;
+
+/// A quantised tensor and what became of its values.
+pub(super) struct Quantized {
+    pub weight: Weight,
+    /// Values that are not zero.
+    pub values: u64,
+    /// Those of them whose code is zero.
+    pub underflows: u64,
+}
+
+/// Quantises one tensor of the model with the tensor-level scale `scale`. `order` is that in which
+/// the model stores it.
+pub(super) fn quantize_tensor(
+    model: &Model,
+    spec: &WeightSpec,
+    order: Orientation,
+    scale: TensorScale,
+    options: &ModelOptions,
+    kernels: Option<&Kernels>,
+) -> Result<Quantized> {
+    let dims = match *spec.shape.as_slice() {
+        [rows, cols] => Dims::new(1, rows, cols)?,
+        [experts, rows, cols] => Dims::new(experts, rows, cols)?,
+        _ => return Err(Error::shape(&spec.name, "a matrix or several", spec.shape.len())),
+    };
+    let recipe = options.recipe;
+    let how = QuantizeOptions { recipe, scale, ..QuantizeOptions::new(recipe) };
+    let file = model.file(&spec.name)?;
+    let raw = file.raw(&spec.name)?;
+    let copy = match order {
+        Orientation::OutputFirst => None,
+        Orientation::InputFirst => Some(transposed_bytes(&spec.name, &raw, dims)?),
+    };
+    let data = copy.as_deref().unwrap_or(raw.data);
+    let matrix = match kernels {
+        None => {
+            let mut values = file.floats(&spec.name)?.values;
+            if order == Orientation::InputFirst {
+                values = transposed(&spec.name, &values, [dims.cols(), dims.rows()])?;
+            }
+            quantize_matrix(&spec.name, &values, dims, &how)?
+        }
+        Some(kernels) => match device::quantize_once(kernels, data, raw.dtype, dims, &how) {
+            // The device knows where; the file says what and at which byte.
+            Err(Error::NonFiniteAt { index, .. }) => {
+                file.floats(&spec.name)?;
+                return Err(Error::NonFiniteAt { tensor: spec.name.clone(), index });
+            }
+            matrix => matrix?,
+        },
+    };
+    let (values, underflows) = underflows(data, raw.dtype, &matrix.codes);
+    let global = matrix.global();
+    let blocks = matrix.into_blocks(&spec.name, dims)?;
+    let weight = Weight { spec: spec.clone(), blocks, global, input: None };
+    Ok(Quantized { weight, values, underflows })
+}
+
+/// The elements of a float tensor `[experts, K, N]` as `[experts, N, K]`, which `dims` is.
+fn transposed_bytes(name: &str, raw: &RawTensor, dims: Dims) -> Result<Vec<u8>> {
+    let stored = [dims.cols(), dims.rows()];
+    Ok(match raw.dtype {
+        Dtype::F32 => transposed(name, raw.data.as_chunks::<4>().0, stored)?.into_flattened(),
+        _ => transposed(name, raw.data.as_chunks::<2>().0, stored)?.into_flattened(),
+    })
+}
+
+/// How many elements of a float tensor are not zero, and how many of these have a code of zero.
+fn underflows(data: &[u8], dtype: Dtype, codes: &[u8]) -> (u64, u64) {
+    const CHUNK: usize = 1 << 15;
+    let width = dtype.bitsize() / 8;
+    // The sign is the highest bit of the last byte.
+    let is_zero = |element: &[u8]| {
+        let (last, rest) = element.split_last().unwrap_or((&0, &[]));
+        last & 0x7f == 0 && rest.iter().all(|&byte| byte == 0)
+    };
+    let count = |(elements, codes): (&[u8], &[u8])| {
+        let mut counts = (0, 0);
+        for (pair, &byte) in elements.chunks_exact(2 * width).zip(codes) {
+            let (low, high) = pack::unpair(byte);
+            for (element, code) in pair.chunks_exact(width).zip([low, high]) {
+                if !is_zero(element) {
+                    counts.0 += 1;
+                    counts.1 += u64::from(code & 7 == 0);
+                }
+            }
+        }
+        counts
+    };
+    let chunks = data.par_chunks(2 * width * CHUNK).zip(codes.par_chunks(CHUNK));
+    chunks.map(count).reduce(|| (0, 0), |x, y| (x.0 + y.0, x.1 + y.1))
+}
+
+/// The tensor-level scale of weights with one largest magnitude, whose tensors are of type `dtype`.
+///
+/// compressed-tensors computes its divisor in the model's type, as 2688 times the reciprocal of the
+/// magnitude, both rounded; a divisor that has no finite value there is 1.
+pub(super) fn scale_for(recipe: Recipe, amax: f32, dtype: Dtype) -> TensorScale {
+    let parameter = match recipe {
+        Recipe::Nvfp4(Nvfp4Recipe::CompressedTensors) => {
+            let rounded = |x: f32| match dtype {
+                Dtype::BF16 => bf16::from_f32(x).to_f32(),
+                Dtype::F16 => f16::from_f32(x).to_f32(),
+                _ => x,
+            };
+            let divisor = rounded(rounded(1.0 / amax) * Nvfp4::MAX_SCALED);
+            Some(if divisor.is_finite() { divisor } else { 1.0 })
+        }
+        Recipe::Nvfp4(
+            Nvfp4Recipe::TorchAo | Nvfp4Recipe::TransformerEngine | Nvfp4Recipe::ModelOpt,
+        )
+        | Recipe::Adaptive(_)
+        | Recipe::Mxfp4(_) => recipe.tensor_parameter(amax),
+    };
+    let (Some(parameter), Some(project)) = (parameter, recipe.parameter_of()) else {
+        return TensorScale::FromAmax;
+    };
+    if project.accepts(parameter) {
+        TensorScale::Given(parameter)
+    } else {
+        // Of zeros only; each recipe has a rule for them.
+        TensorScale::FromAmax
+    }
+}
+
+/// The largest magnitude of a float tensor.
+pub(super) fn amax(model: &Model, name: &str) -> Result<f32> {
+    let values = model.file(name)?.floats(name)?.values;
+    Ok(values.par_iter().map(|x| x.abs()).reduce(|| 0.0, f32::max))
+}

@@ -1,0 +1,195 @@
+//! Whether each code is the one to which the original rounds, block by block.
+//!
+//! A ratio over a whole tensor hides damage to a few blocks. Here every element must be within half
+//! a step of its code, for the scale that is stored, whatever recipe chose the scale. That finds
+//! nearly every damaged code and scale. What all recipes do is allowed for:
+//!
+//! - the quotient may be rounded to bf16 before it is rounded to a code;
+//! - the largest magnitude may exceed the largest code by what rounding the scale down leaves, and
+//!   in MXFP4 by a third (FLOOR), or by anything if the scale is the largest there is.
+
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1, pack};
+use rayon::prelude::*;
+
+use super::weight::Blocks;
+
+/// The error of a quotient that was rounded to bf16, in units of the scale: `6 * 2^-8`.
+const QUOTIENT_ERROR: f64 = 6.0 / 256.0;
+/// What MXFP4's largest magnitude may be, in units of the scale: FLOOR has maxima below 8.
+const MXFP4_REACH: f64 = 8.0;
+
+/// The blocks of a weight that are not what the original rounds to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Misrounded {
+    /// How many.
+    pub blocks: usize,
+    /// Of how many.
+    pub of: usize,
+    /// The first, in row-major order.
+    pub first: usize,
+    /// The largest error, in half steps of its code; 1 is the most that rounding explains.
+    pub worst: f64,
+}
+
+/// Compares the blocks with the original's values, in the same order. An error may be `bound` times
+/// that of rounding to the nearest code.
+pub(super) fn misrounded(blocks: &Blocks, before: &[f32], bound: f64) -> Misrounded {
+    match blocks {
+        Blocks::Nvfp4(x) => of::<Nvfp4>(x.codes(), x.scales(), x.global_scale(), before, bound),
+        Blocks::Mxfp4(x) => of::<Mxfp4>(x.codes(), x.scales(), x.global_scale(), before, bound),
+    }
+}
+
+fn of<F: BlockFormat>(
+    codes: &[u8],
+    scales: &[u8],
+    multiplier: f32,
+    before: &[f32],
+    bound: f64,
+) -> Misrounded {
+    let format = if F::NAME == Nvfp4::NAME { Format::Nvfp4 } else { Format::Mxfp4 };
+    // By byte: the scale, and the largest magnitude that rounds to it.
+    let units: Vec<(f64, f64)> = (0..=u8::MAX)
+        .map(|byte| {
+            let value = |byte: u8| f64::from(F::decode_scale(byte));
+            let unit = value(byte) * f64::from(multiplier);
+            let next = byte.checked_add(1).map_or(f64::INFINITY, value);
+            let reach = match format {
+                Format::Nvfp4 if next.is_finite() => {
+                    let middle = f64::midpoint(value(byte), next) * f64::from(multiplier);
+                    f64::from(e2m1::MAX) * middle
+                }
+                Format::Mxfp4 if next.is_finite() => MXFP4_REACH * unit,
+                Format::Nvfp4 | Format::Mxfp4 => f64::INFINITY,
+            };
+            (unit, reach * (1.0 + QUOTIENT_ERROR))
+        })
+        .collect();
+    let worst_of = |at: usize, before: &[f32]| {
+        let (unit, reach) = units[usize::from(scales[at])];
+        let codes = &codes[at * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
+        let mut worst = 0f64;
+        for (&byte, pair) in codes.iter().zip(before.as_chunks::<2>().0) {
+            let (low, high) = pack::unpair(byte);
+            for (code, x) in [(low, pair[0]), (high, pair[1])] {
+                worst = worst.max(half_steps(code, f64::from(x), unit, reach));
+            }
+        }
+        let bad = worst > bound;
+        let (blocks, first) = if bad { (1, at) } else { (0, usize::MAX) };
+        Misrounded { blocks, of: 1, first, worst }
+    };
+    let join = |x: Misrounded, y: Misrounded| Misrounded {
+        blocks: x.blocks + y.blocks,
+        of: x.of + y.of,
+        first: x.first.min(y.first),
+        worst: x.worst.max(y.worst),
+    };
+    let none = || Misrounded { first: usize::MAX, ..Misrounded::default() };
+    let blocks = before.par_chunks_exact(F::BLOCK).take(scales.len()).enumerate();
+    blocks.map(|(at, before)| worst_of(at, before)).reduce(none, join)
+}
+
+/// The error of a code in half steps, those between the code and the element.
+fn half_steps(code: u8, x: f64, unit: f64, reach: f64) -> f64 {
+    let magnitude = x.abs();
+    if unit == 0.0 {
+        // Every code stands for zero.
+        return if magnitude <= reach { 0.0 } else { magnitude / reach.max(f64::MIN_POSITIVE) };
+    }
+    let value = f64::from(e2m1::decode(code));
+    let scaled = x / unit;
+    let top = f64::from(e2m1::MAX);
+    if scaled.abs() >= top && scaled.is_sign_negative() == (code & 8 != 0) && code & 7 == 7 {
+        return if magnitude <= reach { 0.0 } else { magnitude / reach * 2.0 };
+    }
+    let at = scaled.abs();
+    let half = if at < 2.0 {
+        0.25
+    } else if at < 4.0 {
+        0.5
+    } else {
+        1.0
+    };
+    ((value - scaled).abs() - QUOTIENT_ERROR).max(0.0) / half
+}
+
+#[cfg(test)]
+mod tests {
+    use fp4_formats::ScaleLayout;
+
+    use super::*;
+    use crate::quantize::{QuantizeOptions, TensorScale, quantize_matrix, recipe_by_name};
+    use crate::rng::SplitMix64;
+    use crate::tensor::Dims;
+
+    fn values(rows: usize, cols: usize, seed: u64) -> Vec<f32> {
+        let mut rng = SplitMix64::new(seed);
+        let scale = |at: usize| 10f64.powi((at / 16 % 7) as i32 - 4);
+        (0..rows * cols).map(|at| (rng.normal() * scale(at)) as f32).collect()
+    }
+
+    /// No recipe's own blocks are refused, whatever the blocks' magnitudes.
+    #[test]
+    fn every_recipe_rounds_to_the_nearest() {
+        let recipes = [
+            (Format::Nvfp4, "torchao"),
+            (Format::Nvfp4, "te"),
+            (Format::Nvfp4, "modelopt"),
+            (Format::Nvfp4, "compressed-tensors"),
+            (Format::Nvfp4, "te-4over6"),
+            (Format::Nvfp4, "te-4over6-448-mse"),
+            (Format::Nvfp4, "modelopt-4over6"),
+            (Format::Mxfp4, "floor"),
+            (Format::Mxfp4, "ceil"),
+            (Format::Mxfp4, "even"),
+            (Format::Mxfp4, "rceil"),
+            (Format::Mxfp4, "modelopt"),
+            (Format::Mxfp4, "compressed-tensors"),
+        ];
+        let dims = Dims::new(1, 64, 224).expect("sizes above zero");
+        for (format, name) in recipes {
+            let recipe = recipe_by_name(format, name).expect("known");
+            for scale in [TensorScale::FromAmax, TensorScale::OneLevel] {
+                let before = values(64, 224, 3);
+                let layout = ScaleLayout::Linear;
+                let options = QuantizeOptions { recipe, scale, layout };
+                let matrix = quantize_matrix("x", &before, dims, &options).expect("finite");
+                let blocks = matrix.into_blocks("x", dims).expect("one scale");
+                let found = misrounded(&blocks, &before, 1.0);
+                assert_eq!(found.blocks, 0, "{name} {scale:?}: {found:?}");
+                assert_eq!(found.of, 64 * 224 / format.block() as usize);
+                assert!(found.worst > 0.5, "{name}: {found:?}");
+            }
+        }
+    }
+
+    /// Each changed bit of a code or scale is found, unless it is the sign of a zero, or the element
+    /// is as far from either code as the tolerance says.
+    #[test]
+    fn damage_is_found() {
+        let dims = Dims::new(1, 1, 64).expect("sizes above zero");
+        for (format, name) in [(Format::Nvfp4, "torchao"), (Format::Mxfp4, "floor")] {
+            let recipe = recipe_by_name(format, name).expect("known");
+            let mut rng = SplitMix64::new(9);
+            let before: Vec<f32> = (0..64).map(|_| rng.normal() as f32).collect();
+            let options = QuantizeOptions::new(recipe);
+            let matrix = quantize_matrix("x", &before, dims, &options).expect("finite");
+            let (mut missed, mut tried) = (0, 0);
+            for bit in 0..8 * (matrix.codes.len() + matrix.scales.len()) {
+                let mut damaged = matrix.clone();
+                let (at, mask) = (bit / 8, 1u8 << (bit % 8));
+                match at.checked_sub(damaged.codes.len()) {
+                    None => damaged.codes[at] ^= mask,
+                    Some(at) => damaged.scales[at] ^= mask,
+                }
+                // Scales that no loader accepts are found before.
+                let Ok(blocks) = damaged.into_blocks("x", dims) else { continue };
+                tried += 1;
+                missed += usize::from(misrounded(&blocks, &before, 1.0).blocks == 0);
+            }
+            assert!(tried > 250 && missed * 20 < tried, "{name}: {missed} of {tried} missed");
+        }
+    }
+}
