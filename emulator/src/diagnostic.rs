@@ -397,5 +397,8 @@ impl Fault {
     }
 }
 
+/// Faults behind which a step goes on, for who reports them.
+pub(crate) type Faults = Vec<Box<Fault>>;
+
 /// Result of executing something.
 pub(crate) type Exec<T = ()> = Result<T, Box<Fault>>;

@@ -16,7 +16,7 @@ use super::interface::flight_kind;
 use super::mbarrier::{At, BYTES};
 use super::{Awaited, Publisher, Units};
 use crate::Schedule;
-use crate::diagnostic::{Exec, Fault};
+use crate::diagnostic::{Exec, Fault, Faults};
 use crate::machine::Stats;
 use crate::machine::launch::Env;
 use crate::machine::race::{AgentId, Kind, Object, Origin};
@@ -55,7 +55,7 @@ pub(crate) struct StepContext<'a> {
     pub(crate) env: &'a Env<'a>,
     pub(crate) stats: &'a mut Stats,
     /// What a step found wrong behind which it went on.
-    pub(crate) faults: Vec<Box<Fault>>,
+    pub(crate) faults: Faults,
 }
 
 /// The two steps of an operation. `write` comes after `read`; both are called

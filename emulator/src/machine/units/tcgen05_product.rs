@@ -8,7 +8,7 @@
 use super::engine::{StepContext, Work};
 use super::tensor_memory::{Shared, TensorMemory};
 use super::wgmma_tile::SharedTile;
-use crate::diagnostic::{Exec, Fault};
+use crate::diagnostic::{Exec, Faults};
 use crate::tensor::element::Element;
 use crate::tensor::instruction::{Accumulator, InstructionDescriptor, Scaling};
 use crate::tensor::product::{
@@ -16,9 +16,6 @@ use crate::tensor::product::{
 };
 use crate::tensor::tile::{Packing, Tile};
 use crate::tensor::tmem::{DataPath, scale, scale_halves};
-
-/// What was found wrong behind which a step goes on.
-type Faults = Vec<Box<Fault>>;
 
 /// A place in tensor memory: lane and column.
 pub(crate) type Cell = (u32, u32);

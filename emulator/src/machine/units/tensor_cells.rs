@@ -4,7 +4,7 @@
 
 use super::flight::{Home, Range};
 use super::wgmma_tile::fault;
-use crate::diagnostic::{Fault, TensorFault};
+use crate::diagnostic::{Faults, TensorFault};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -81,7 +81,7 @@ impl TensorMemory {
         &self,
         operand: &'static str,
         (lane, column): (u32, u32),
-        faults: &mut Vec<Box<Fault>>,
+        faults: &mut Faults,
     ) -> u32 {
         if !self.known(lane, column) && faults.is_empty() {
             let lane = lane % LANES;
@@ -103,7 +103,7 @@ impl TensorMemory {
         operand: &'static str,
         lanes: u128,
         columns: (u32, u32),
-        faults: &mut Vec<Box<Fault>>,
+        faults: &mut Faults,
     ) {
         for column in columns.0..columns.0 + columns.1 {
             let missing = lanes & !self.known[column as usize];
