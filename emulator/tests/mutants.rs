@@ -219,7 +219,7 @@ fn a_warpgroup_product() {
 * | count -1 | @%leader mbarrier.init.shared::cta.b64 [%b+16], 4; | behind one warp's wait_group the products of all four are complete
 * | count -1 | @%leader mbarrier.init.shared::cta.b64 [%b+24], 4; | behind one warp's wait_group the products of all four are complete
 ";
-    check(&case, 22, &format!("{EVERYWHERE}{}", released.trim_start()));
+    check(&case, 20, &format!("{EVERYWHERE}{}", released.trim_start()));
 }
 
 #[test]
