@@ -79,7 +79,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
     /// Damaged tensors, whatever the layout: no panic, and it ends.
     #[test]
-    fn damaged_checkpoints_never_panic(which in 0usize..6, damage in damage()) {
+    fn damaged_checkpoints_never_panic(which in 0usize..7, damage in damage()) {
         let folder = Folder::new("damage-fuzz");
         let (layout, format) = combinations()[which];
         quantized(&folder, "m", layout, format);

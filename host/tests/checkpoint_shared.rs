@@ -6,8 +6,8 @@ use std::path::Path;
 
 use half::bf16;
 use nvfp4::checkpoint::{
-    self, Layout, Model, ModelOptions, NewTensor, SaveOptions, Severity, Weight, convert_model,
-    load, quantize_model, verify,
+    self, Layout, Model, ModelOptions, NewTensor, SaveOptions, Severity, VerifyOptions, Weight,
+    convert_model, load, quantize_model, verify, verify_with,
 };
 use nvfp4::quantize::{Format, recipe_by_name};
 use safetensors::Dtype;
@@ -186,7 +186,10 @@ fn scales_are_shared_on_request() {
         let shared = Model::open(out).expect("a checkpoint");
         let scales = ATTENTION.map(|name| stored(&shared, &attention(name)));
         assert_eq!(scales, [scales[0]; 3], "{layout}");
-        let report = verify(&shared, Some(&original), &mut ()).expect("verifiable");
+        // Values between two codes were rounded by the old scale, then once more by the new one,
+        // which is off by up to a sixteenth.
+        let bound = VerifyOptions { block_bound: 2.5, ..VerifyOptions::default() };
+        let report = verify_with(&shared, Some(&original), bound, &mut ()).expect("verifiable");
         assert!(report.verified && report.findings.is_empty(), "{report}");
         assert!(report.least_sqnr_db.expect("compared") > 16.0, "{report}");
         // The weight whose scale it is has not changed, nor has one outside the groups.
@@ -297,7 +300,7 @@ fn gpt_oss_has_experts_only() {
     let options = ModelOptions::new(recipe, Layout::GptOss);
     let report = quantize_model(&model, &options, &folder.file("out"), None, &mut ());
     let report = report.expect("quantised");
-    assert_eq!(report.quantized, ["model.layers.1.experts.gate_up_proj"]);
+    assert_eq!(report.quantized, ["model.layers.1.experts.gate_up.weight"]);
     let up = report.left.iter().find(|left| left.tensor == "model.layers.0.mlp.up.weight");
     assert_eq!(up.expect("left").reason, "no experts");
 }

@@ -88,7 +88,6 @@ fn bad_input_is_refused() {
     for (args, message) in [
         (&["--layout", "gguf"][..], "must be one of modelopt"),
         (&["--layout", "gpt-oss"], "it has no form of nvfp4"),
-        (&["--layout", "modelopt", "--format", "mxfp4"], "it has no form of mxfp4"),
         (&["--layout", "torchao", "--format", "int4"], "neither nvfp4 nor mxfp4"),
         (&["--layout", "torchao", "--recipe", "rceil"], "recipe for nvfp4 must be one of torchao"),
         (&["--layout", "modelopt", "--swizzled"], "its scales are linear, not 128x4"),

@@ -15,23 +15,17 @@ use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
-use super::layout::{Content, Contents, Description, Parts, Piece, format_of_scales, present};
+use super::layout::{
+    Alike, Content, Contents, Description, Parts, Piece, format_of_scales, present,
+};
 use super::model::Model;
-use super::weight::{WeightSpec, module};
-
-/// The name of a format's storage in `quantization_config`.
-fn format_name(format: Format) -> &'static str {
-    match format {
-        Format::Nvfp4 => "nvfp4-pack-quantized",
-        Format::Mxfp4 => "mxfp4-pack-quantized",
-    }
-}
+use super::stated::{Inputs, packed};
+use super::weight::{Order, WeightSpec, module};
 
 pub(super) fn find(model: &Model) -> Vec<Parts> {
     let stated = model.quantization_config().and_then(|config| config["format"].as_str());
-    let stated = [Format::Nvfp4, Format::Mxfp4]
-        .into_iter()
-        .find(|format| stated == Some(format_name(*format)));
+    let stated =
+        [Format::Nvfp4, Format::Mxfp4].into_iter().find(|format| stated == Some(packed(*format)));
     model
         .names()
         .filter_map(|codes| {
@@ -59,6 +53,8 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
                 codes_in_blocks: false,
                 swizzled: Some(false),
                 original: None,
+                order: Order::OutputFirst,
+                transposed: false,
             })
         })
         .collect()
@@ -88,39 +84,85 @@ pub(super) fn pieces(weight: &WeightSpec) -> Vec<Piece> {
 }
 
 pub(super) fn describe(contents: &Contents) -> Description {
-    let format = contents.format();
-    let (strategy, scale_type) = match format {
-        Format::Nvfp4 => ("tensor_group", "torch.float8_e4m3fn"),
-        Format::Mxfp4 => ("group", "torch.uint8"),
+    let mut groups: Vec<(Value, Vec<&str>)> = Vec::new();
+    let alike = contents.alike();
+    for Alike { format, inputs, .. } in &alike {
+        let (strategy, scale_type) = match format {
+            Format::Nvfp4 => ("tensor_group", "torch.float8_e4m3fn"),
+            Format::Mxfp4 => ("group", "torch.uint8"),
+        };
+        let tensor = |dynamic: Value| {
+            json!({
+                "num_bits": 4,
+                "type": "float",
+                "strategy": strategy,
+                "symmetric": true,
+                "dynamic": dynamic,
+                "group_size": format.block(),
+                "scale_dtype": scale_type,
+                "zp_dtype": scale_type,
+            })
+        };
+        let inputs = match inputs {
+            // The global scale is from calibration; block scales are computed at run time.
+            Inputs::Calibrated => Some(tensor("local".into())),
+            Inputs::Dynamic => Some(tensor(true.into())),
+            Inputs::Float | Inputs::OneLevel | Inputs::Fp8 => None,
+        };
+        let group = json!({
+            "weights": tensor(false.into()),
+            "input_activations": inputs,
+            "output_activations": null,
+            "format": packed(*format),
+        });
+        groups.push((group, Vec::new()));
+    }
+    for ((_, modules), alike) in groups.iter_mut().zip(&alike) {
+        *modules = alike.modules();
+    }
+    let eight = json!({
+        "num_bits": 8,
+        "type": "float",
+        "strategy": "tensor",
+        "symmetric": true,
+        "dynamic": false,
+    });
+    if !contents.extras.others.is_empty() {
+        let group = json!({
+            "weights": eight,
+            "input_activations": eight,
+            "output_activations": null,
+            "format": "float-quantized",
+        });
+        let modules = contents.extras.others.iter().map(|other| other.module.as_str());
+        groups.push((group, modules.collect()));
+    }
+    // A single group has all linear layers that are not ignored.
+    let format = match groups.as_mut_slice() {
+        [(group, modules)] => {
+            *modules = vec!["Linear"];
+            group["format"].clone()
+        }
+        several => {
+            let mut formats = several.iter().map(|(group, _)| &group["format"]);
+            let first = formats.next().cloned().unwrap_or_default();
+            if formats.all(|format| *format == first) { first } else { "mixed-precision".into() }
+        }
     };
-    let tensor = |dynamic: Value| {
-        json!({
-            "num_bits": 4,
-            "type": "float",
-            "strategy": strategy,
-            "symmetric": true,
-            "dynamic": dynamic,
-            "group_size": format.block(),
-            "scale_dtype": scale_type,
-            "zp_dtype": scale_type,
-        })
-    };
-    // Inputs have a global scale from calibration; their block scales are computed at run time.
-    let inputs = contents.has_inputs().then(|| tensor("local".into()));
+    let mut config_groups = serde_json::Map::new();
+    for (at, (mut group, modules)) in groups.into_iter().enumerate() {
+        group["targets"] = json!(modules);
+        config_groups.insert(format!("group_{at}"), group);
+    }
+    let kv_cache = contents.extras.kv_fp8.then_some(eight);
     Description {
         quantization_config: Some(json!({
             "quant_method": "compressed-tensors",
-            "format": format_name(format),
+            "format": format,
             "quantization_status": "compressed",
-            "config_groups": {"group_0": {
-                "targets": ["Linear"],
-                "weights": tensor(false.into()),
-                "input_activations": inputs,
-                "output_activations": null,
-                "format": format_name(format),
-            }},
+            "config_groups": config_groups,
             "ignore": contents.left,
-            "kv_cache_scheme": null,
+            "kv_cache_scheme": kv_cache,
             "global_compression_ratio": null,
         })),
         files: Vec::new(),

@@ -14,10 +14,13 @@ use fp4_formats::quantize::Format;
 use serde_json::Value;
 
 use super::file::RawTensor;
+use super::groups;
 use super::layout::{Layout, Parts, modules_left};
+use super::load::outline;
 use super::model::{HF_QUANT_CONFIG, Model};
+use super::others::OtherLayer;
 use super::pattern;
-use super::verify::{Finding, Severity};
+use super::report::{Finding, Severity};
 use super::weight::module;
 
 /// Weights and inputs in NVFP4, which needs a scale for the input. It is part of the names of all
@@ -25,6 +28,8 @@ use super::weight::module;
 const WITH_INPUTS: &str = "NVFP4";
 /// Weights only.
 const WEIGHTS_ONLY: &str = "W4A16_NVFP4";
+/// Part of the names of algorithms whose weights are MXFP4.
+const MXFP4: &str = "mxfp4";
 /// Each module has its own algorithm.
 const MIXED: &str = "MIXED_PRECISION";
 
@@ -85,7 +90,12 @@ impl<'a> Stated<'a> {
 }
 
 /// Findings of kind `configuration`. What a loader would misread is an error.
-pub(super) fn check(model: &Model, layout: Layout, parts: &[Parts]) -> Vec<Finding> {
+pub(super) fn check(
+    model: &Model,
+    layout: Layout,
+    parts: &[Parts],
+    others: &[OtherLayer],
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |severity, tensor: Option<&str>, message| {
         let tensor = tensor.map(str::to_owned);
@@ -95,6 +105,14 @@ pub(super) fn check(model: &Model, layout: Layout, parts: &[Parts]) -> Vec<Findi
         if model.hf_quant_config().is_some() {
             let message = format!("{HF_QUANT_CONFIG} is ModelOpt's, the tensors are {layout}'s");
             add(Severity::Error, None, message);
+        }
+        if model.config().is_some() && model.quantization_config().is_none() {
+            let message = "config.json has no quantization_config, so that readers take the model \
+                           for an unquantised one";
+            add(Severity::Warning, None, message.to_owned());
+        }
+        if layout == Layout::CompressedTensors {
+            findings.extend(groups::check(model, parts, others, &floats(model)));
         }
         return findings;
     }
@@ -116,17 +134,27 @@ pub(super) fn check(model: &Model, layout: Layout, parts: &[Parts]) -> Vec<Findi
             }
             let (algorithm, group_size) = stated.of(of);
             let mixed = stated.quantization["quant_algo"] == MIXED;
-            let nvfp4 = algorithm.is_some_and(|algorithm| algorithm.contains(WITH_INPUTS));
-            let block = u64::from(Format::Nvfp4.block());
-            let size_fits = group_size.is_none_or(|size| size.as_u64() == Some(block));
-            if !nvfp4 || !size_fits {
+            let group = outline(model, part).map_or(part.format.block() as usize, |x| x.spec.group);
+            let (names, size_fits) = match part.format {
+                Format::Nvfp4 => {
+                    let fits = group_size.is_none_or(|size| size.as_u64() == Some(group as u64));
+                    (algorithm.is_some_and(|algorithm| algorithm.contains(WITH_INPUTS)), fits)
+                }
+                // ModelOpt has no size for it.
+                Format::Mxfp4 => {
+                    let named = |algorithm: &str| algorithm.to_lowercase().contains(MXFP4);
+                    (algorithm.is_some_and(named), true)
+                }
+            };
+            if !names || !size_fits {
                 // Said of every module alike, it is one mistake.
                 if mixed || !said_of_all {
                     let size = group_size.unwrap_or(&Value::Null);
                     let message = format!(
-                        "{file} says quant_algo {}, group_size {size}; the tensors are NVFP4 in \
-                         groups of {block}",
-                        algorithm.unwrap_or("null")
+                        "{file} says quant_algo {}, group_size {size}; the tensors are {} in \
+                         groups of {group}",
+                        algorithm.unwrap_or("null"),
+                        part.format.name().to_uppercase()
                     );
                     add(Severity::Error, mixed.then_some(name), message);
                 }
@@ -146,6 +174,18 @@ pub(super) fn check(model: &Model, layout: Layout, parts: &[Parts]) -> Vec<Findi
                     add(Severity::Warning, Some(input), message);
                 }
                 _ => {}
+            }
+        }
+        for other in others {
+            let of = other.module.as_str();
+            let (algorithm, _) = stated.of(of);
+            let four = |algorithm: &str| {
+                algorithm.contains(WITH_INPUTS) || algorithm.to_lowercase().contains(MXFP4)
+            };
+            if let Some(algorithm) = algorithm.filter(|algorithm| four(algorithm)) {
+                let format = other.format.name();
+                let message = format!("it is in {format}; {file} says quant_algo {algorithm}");
+                add(Severity::Error, Some(of), message);
             }
         }
         for of in floats.iter().filter(|of| !leaves_out(&stated, of)) {

@@ -9,15 +9,16 @@ use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
+use super::carry::carry;
 use super::error::CheckpointError;
 use super::exact::to_nvfp4;
 use super::layout::{Layout, Parts};
 use super::load::{load, outline, tensor_scale};
 use super::model::Model;
-use super::save::{Item, Observer, Save, SaveOptions, Saved};
+use super::plan::Item;
+use super::save::{Observer, Save, SaveOptions, Saved};
 use super::shared::{self, Room, Shared, Unshared};
-use super::weight::{GlobalScale, Weight};
-use super::write::TensorSpec;
+use super::weight::{GlobalScale, Order, Weight};
 use crate::error::Result;
 
 /// The report of a conversion, as `--json` prints it.
@@ -38,6 +39,8 @@ pub struct ConvertReport {
     /// Tensor-level scales that were converted from divisor to multiplier or back. Each is the
     /// reciprocal, rounded once to f32.
     pub inverted: usize,
+    /// What of the input's configuration is left out, in words.
+    pub notes: Vec<String>,
     /// Groups of weights with one tensor-level scale that had several.
     pub shared: Vec<SharedGroup>,
     /// Groups of weights that readers of the output join and that have several.
@@ -68,7 +71,8 @@ pub struct SharedGroup {
 ///
 /// # Errors
 /// [`CheckpointError::Nothing`] for a model that is not quantised, [`CheckpointError::Inexact`]
-/// naming the block that NVFP4 cannot hold, [`CheckpointError::Unsupported`] for NVFP4 to MXFP4,
+/// naming the block that NVFP4 cannot hold, [`CheckpointError::Unsupported`] for NVFP4 to MXFP4 and
+/// for what the target's configuration cannot describe,
 /// [`CheckpointError::Exists`], [`CheckpointError::Interrupted`], and the errors of [`load`]. After
 /// an error there is no output.
 pub fn convert_model(
@@ -85,12 +89,14 @@ pub fn convert_model(
     let to = options.layout;
     let parts = from.find(model);
     let float = model_type(model);
-    let mut items = Vec::new();
+    let mut specs = Vec::new();
     for part in &parts {
         let mut spec = outline(model, part)?.spec;
         spec.original = spec.original.or(float);
         let wanted = format.unwrap_or(match spec.format {
             Format::Mxfp4 if !to.supports(Format::Mxfp4) => Format::Nvfp4,
+            // ModelOpt writes it, but no engine reads it under ModelOpt's names.
+            Format::Mxfp4 if to == Layout::ModelOpt && from != to => Format::Nvfp4,
             same => same,
         });
         if spec.format == Format::Nvfp4 && wanted == Format::Mxfp4 {
@@ -102,23 +108,31 @@ pub fn convert_model(
             .into());
         }
         if spec.format != wanted {
+            if spec.order == Order::AlongOutput {
+                return Err(CheckpointError::Unsupported {
+                    layout: to.name(),
+                    tensor: spec.name,
+                    reason: "its blocks run along the output dimension".into(),
+                }
+                .into());
+            }
             (spec.format, spec.global) = (wanted, true);
+            spec.group = wanted.block() as usize;
         }
-        items.push(Item::Weight(spec));
-    }
-    let pieces: std::collections::BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
-    for entry in model.entries() {
-        if !pieces.contains(entry.name.as_str()) {
-            let raw = model.raw(&entry.name)?;
-            let (dtype, shape) = (raw.dtype, raw.shape);
-            items.push(Item::Tensor(TensorSpec { name: entry.name, dtype, shape }));
+        // Groups of 32 are ModelOpt's, and mean what pairs of blocks with the same scale mean.
+        if to != Layout::ModelOpt {
+            spec.group = spec.format.block() as usize;
         }
+        specs.push(spec);
     }
+    let carried = carry(model, [from, to], &parts, &specs)?;
+    let mut items: Vec<Item> = specs.into_iter().map(Item::Weight).collect();
+    items.extend(carried.tensors.iter().map(|copied| Item::Tensor(copied.spec.clone())));
 
     let size = |name: &str| model.raw(name).map_or(0, |raw| raw.data.len() as u64);
     observer.begin(model.entries().iter().map(|entry| entry.bytes as u64).sum());
     let mut groups = Groups::of(model, from, options, &parts, &items)?;
-    let mut save = Save::create(target, model, &items, options.clone())?;
+    let mut save = Save::create(target, model, &items, carried.extras, options.clone())?;
     let (mut reformatted, mut inverted) = (0, 0);
     let mut format = Format::Nvfp4;
     for (at, item) in items.iter().enumerate() {
@@ -139,8 +153,17 @@ pub fn convert_model(
                 parts[at].tensors().for_each(|name| model.release(name));
             }
             Item::Tensor(spec) => {
-                save.tensor(&spec.name, model.raw(&spec.name)?.data)?;
-                observer.done(size(&spec.name));
+                let name = &carried.tensors[at - parts.len()].from;
+                let raw = model.raw(name)?;
+                match raw.dtype == spec.dtype {
+                    true => save.tensor(&spec.name, raw.data)?,
+                    false => {
+                        let values = model.file(name)?.floats(name)?.values;
+                        let data: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+                        save.tensor(&spec.name, &data)?;
+                    }
+                }
+                observer.done(size(name));
                 model.release(&spec.name);
             }
         }
@@ -153,6 +176,7 @@ pub fn convert_model(
         weights: parts.len(),
         reformatted,
         inverted,
+        notes: carried.notes,
         shared: groups.shared.into_iter().map(|(_, group)| group).collect(),
         unshared: groups.unshared,
         saved: save.finish(model)?,
@@ -261,6 +285,9 @@ impl fmt::Display for ConvertReport {
         if self.inverted > 0 {
             let inverted = self.inverted;
             writeln!(f, "{inverted} tensor-level scales are the reciprocal, rounded to f32")?;
+        }
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
         }
         for SharedGroup { weights, least_db } in &self.shared {
             let error = match least_db {

@@ -10,11 +10,15 @@ use serde::Serialize;
 
 use super::convert::model_type;
 use super::error::CheckpointError;
-use super::layout::Layout;
+use super::layout::{Extras, Layout, Parts};
 use super::load::{load, outline};
 use super::model::Model;
-use super::orientation::{EXPERTS, Orientation, transposed};
-use super::save::{Item, Observer, Save, SaveOptions, Saved};
+use super::orientation::{Orientation, transposed};
+use super::others;
+use super::plan::Item;
+use super::save::{Observer, Save, SaveOptions, Saved};
+use super::side;
+use super::weight::Order;
 use super::write::TensorSpec;
 use crate::error::{Error, Result};
 use crate::floats;
@@ -46,6 +50,8 @@ pub struct DequantizeReport {
     pub weights: usize,
     /// Those of them that were `[experts, N, K]` and are `[experts, K, N]`.
     pub transposed: Vec<String>,
+    /// Tensors that are part of the values, and so not in the output.
+    pub folded: Vec<String>,
     /// The output.
     pub saved: Saved,
 }
@@ -59,7 +65,7 @@ pub struct DequantizeReport {
 ///
 /// # Errors
 /// [`CheckpointError::Nothing`] if nothing is quantised in a known layout, the errors of [`load`],
-/// [`Error::Shape`] for a value beyond the largest of the type, [`CheckpointError::Exists`],
+/// [`CheckpointError::Unsupported`] for layers in other formats and rotated weights, [`Error::Shape`] for a value beyond the largest of the type, [`CheckpointError::Exists`],
 /// [`CheckpointError::Interrupted`], [`Error::Io`]. Nothing is left behind then.
 pub fn dequantize_model(
     model: &Model,
@@ -87,9 +93,9 @@ pub fn dequantize_model(
     let mut items = Vec::new();
     let mut turned = Vec::new();
     for part in &parts {
-        let shape = outline(model, part)?.spec.shape;
-        let is_turned =
-            layout == Layout::GptOss && shape.len() == 3 && part.name.ends_with(EXPERTS);
+        let spec = outline(model, part)?.spec;
+        let shape = spec.shape;
+        let is_turned = spec.order == Order::InputFirst && shape.len() == 3;
         let order = if is_turned { Orientation::InputFirst } else { Orientation::OutputFirst };
         if is_turned {
             turned.push(part.name.clone());
@@ -98,10 +104,11 @@ pub fn dequantize_model(
         let shape = order.output_first(&shape);
         items.push(Item::Tensor(TensorSpec { name: part.name.clone(), dtype, shape }));
     }
-    let pieces: std::collections::BTreeSet<&str> =
-        parts.iter().flat_map(super::layout::Parts::tensors).collect();
+    let pieces: std::collections::BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
+    let side_data = side::tensors(model);
     for entry in model.entries() {
-        if !pieces.contains(entry.name.as_str()) {
+        let folded = side_data.contains(&entry.name.as_str());
+        if !folded && !pieces.contains(entry.name.as_str()) {
             let raw = model.raw(&entry.name)?;
             let (dtype, shape) = (raw.dtype, raw.shape);
             items.push(Item::Tensor(TensorSpec { name: entry.name, dtype, shape }));
@@ -115,7 +122,8 @@ pub fn dequantize_model(
         shard_bytes: options.shard_bytes,
         ..SaveOptions::new(layout)
     };
-    let mut save = Save::create(target, model, &items, save)?;
+    refuse_others(model, &parts)?;
+    let mut save = Save::create(target, model, &items, Extras::default(), save)?;
     for (at, item) in items.iter().enumerate() {
         save.go_on(observer)?;
         let name = item.name();
@@ -127,7 +135,8 @@ pub fn dequantize_model(
             continue;
         };
         let weight = load(model, layout, part)?;
-        let mut values = weight.blocks.dequantize()?;
+        let mut values = weight.dequantize()?;
+        side::fold(model, name, weight.spec.cols(), &mut values)?;
         if turned.iter().any(|turned| turned == name) {
             let dims = weight.blocks.dims();
             values = transposed(name, &values, [dims.rows(), dims.cols()])?;
@@ -142,8 +151,32 @@ pub fn dequantize_model(
         dtype: element.name(),
         weights: parts.len(),
         transposed: turned,
+        folded: side_data.into_iter().map(str::to_owned).collect(),
         saved: save.finish(model)?,
     })
+}
+
+/// Refuses a checkpoint whose other tensors mean nothing without its configuration.
+fn refuse_others(model: &Model, parts: &[Parts]) -> Result<()> {
+    let refuse = |tensor: &str, reason: String| {
+        let (layout, tensor) = ("of floats", tensor.to_owned());
+        Err(CheckpointError::Unsupported { layout, tensor, reason }.into())
+    };
+    if let Some(other) = others::find(model, parts).first() {
+        return refuse(
+            &other.weight,
+            format!("it is in {}, which is not read", other.format.name()),
+        );
+    }
+    let transforms = side::transforms(model);
+    if !transforms.is_empty() {
+        let reason = format!(
+            "the weights are rotated ({}), and readers of floats would not rotate inputs",
+            transforms.join(", ")
+        );
+        return refuse("transform_config", reason);
+    }
+    Ok(())
 }
 
 /// The little-endian elements of values, which the type must hold.
@@ -164,6 +197,9 @@ impl fmt::Display for DequantizeReport {
         let Self { layout, dtype, weights, saved, .. } = self;
         for tensor in &self.transposed {
             writeln!(f, "transposed to [experts, K, N]: {tensor}")?;
+        }
+        for tensor in &self.folded {
+            writeln!(f, "folded into its weight: {tensor}")?;
         }
         writeln!(f, "{weights} weights of layout {layout} dequantised to {dtype}")?;
         writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;

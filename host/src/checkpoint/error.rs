@@ -26,6 +26,21 @@ pub enum CheckpointError {
         /// A few existing names that are similar.
         similar: Vec<String>,
     },
+    /// A file that an index names is not there.
+    #[error(
+        "{} is not there; {} has `{tensor}` and {others} more tensors in it",
+        shard.display(), index.display()
+    )]
+    MissingShard {
+        /// The index.
+        index: PathBuf,
+        /// The file.
+        shard: PathBuf,
+        /// The first of its tensors.
+        tensor: String,
+        /// The number of the others.
+        others: usize,
+    },
     /// A tensor has a type that the operation cannot use.
     #[error("tensor `{tensor}` of {} has type {actual}; required {required}", path.display())]
     Type {

@@ -106,10 +106,12 @@ pub fn to_nvfp4(weight: &Weight) -> Result<Weight> {
         BlockScaled::new(name, source.dims(), ScaleLayout::Linear, codes, scales, multiplier)?;
     let mut spec = weight.spec.clone();
     (spec.format, spec.global) = (fp4_formats::quantize::Format::Nvfp4, true);
+    spec.group = Nvfp4::BLOCK;
     Ok(Weight {
         spec,
         blocks: Blocks::Nvfp4(blocks),
         global: Some(GlobalScale::Multiplier(multiplier)),
+        experts: None,
         input: weight.input,
     })
 }
@@ -155,7 +157,7 @@ fn tensor_exponent(weight: &Weight, blocks: &[Option<Room>]) -> Result<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::WeightSpec;
+    use crate::checkpoint::{Order, WeightSpec};
     use crate::tensor::Dims;
     use fp4_formats::quantize::Format;
     use proptest::prelude::*;
@@ -169,10 +171,13 @@ mod tests {
             global: false,
             input: false,
             original: None,
+            group: 32,
+            order: Order::OutputFirst,
+            expert_scales: false,
         };
         let linear = ScaleLayout::Linear;
         let blocks = Blocks::new(Format::Mxfp4, "w", dims, linear, codes, scales, 1.0);
-        Weight { spec, blocks: blocks.expect("valid"), global: None, input: None }
+        Weight { spec, blocks: blocks.expect("valid"), global: None, experts: None, input: None }
     }
 
     /// Bits of all values, with their signs of zero.

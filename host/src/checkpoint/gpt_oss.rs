@@ -18,7 +18,7 @@ use serde_json::json;
 use super::layout::{Content, Contents, Description, Parts, Piece};
 use super::model::Model;
 use super::orientation::EXPERTS;
-use super::weight::WeightSpec;
+use super::weight::{Order, WeightSpec};
 
 /// The separator between the name of a tensor and that of a piece.
 fn joint(name: &str) -> char {
@@ -36,6 +36,11 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
                 _ => return None,
             };
             let bytes = model.raw(codes).is_ok_and(|raw| raw.dtype == Dtype::U8);
+            // transformers has the unquantised experts as `[experts, K, N]`.
+            let order = match joint {
+                '_' => Order::InputFirst,
+                _ => Order::OutputFirst,
+            };
             bytes.then(|| Parts {
                 name: name.into(),
                 format: Format::Mxfp4,
@@ -46,6 +51,8 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
                 codes_in_blocks: true,
                 swizzled: Some(false),
                 original: None,
+                order,
+                transposed: false,
             })
         })
         .collect()

@@ -8,6 +8,10 @@ use super::file::TensorEntry;
 use super::layout::Layout;
 use super::load::outline;
 use super::model::Model;
+use super::others::{self, OtherLayer};
+use super::report::shown;
+use super::side;
+use super::stated::{Inputs, KvCache};
 use crate::error::Result;
 
 /// A quantised weight in the table of contents.
@@ -19,6 +23,8 @@ pub struct WeightEntry {
     pub format: &'static str,
     /// Shape before it was quantised; absent if the tensors do not fit each other.
     pub shape: Option<Vec<usize>>,
+    /// How the inputs of the layer are quantised.
+    pub inputs: Inputs,
     /// Layout of its block scales.
     pub scales: Option<&'static str>,
     /// The error message, if the tensors do not fit each other.
@@ -36,8 +42,18 @@ pub struct Contents {
     pub layout: Option<Layout>,
     /// Files with tensors.
     pub shards: Vec<String>,
+    /// What the configuration calls the quantisation.
+    pub algorithm: Option<String>,
+    /// How the KV cache is quantised.
+    pub kv_cache: Option<String>,
+    /// Rotations of weights.
+    pub transforms: Vec<String>,
     /// Quantised weights.
     pub weights: Vec<WeightEntry>,
+    /// Layers in formats that are not read.
+    pub others: Vec<OtherLayer>,
+    /// Tensors that change what a quantised weight means.
+    pub side_data: Vec<String>,
     /// All tensors in the order of their data.
     pub tensors: Vec<TensorEntry>,
     /// Tensors that the index does not list.
@@ -63,6 +79,7 @@ pub fn inspect(model: &Model) -> Result<Contents> {
             WeightEntry {
                 name: part.name.clone(),
                 format: part.format.name(),
+                inputs: layout.map(|layout| Inputs::of(model, layout, part)).unwrap_or_default(),
                 scales: outline.as_ref().map(|outline| outline.scales.name()),
                 shape: outline.map(|outline| outline.spec.shape),
                 problem,
@@ -76,10 +93,26 @@ pub fn inspect(model: &Model) -> Result<Contents> {
         layout,
         shards: model.shards().iter().map(|shard| shard.path().display().to_string()).collect(),
         weights,
+        algorithm: algorithm(model),
+        kv_cache: KvCache::of(model).map(|kv| kv.name().to_owned()),
+        transforms: side::transforms(model).into_iter().map(str::to_owned).collect(),
+        others: others::find(model, &parts),
+        side_data: side::tensors(model).into_iter().map(str::to_owned).collect(),
         unlisted: model.unlisted().to_vec(),
         bytes: tensors.iter().map(|entry| entry.bytes as u64).sum(),
         tensors,
     })
+}
+
+/// The name of the algorithm or of the storage format in the configuration.
+fn algorithm(model: &Model) -> Option<String> {
+    let stated = model.hf_quant_config().map(|x| &x["quantization"]["quant_algo"]);
+    let config = model.quantization_config();
+    let keys = ["quant_algo", "format", "quant_type", "quant_method"];
+    let said = keys.into_iter().filter_map(|key| config.map(|config| &config[key]));
+    let said = stated.into_iter().chain(said).find(|said| !said.is_null())?;
+    let class = said["default"]["_type"].as_str();
+    Some(said.as_str().or(class).map_or_else(|| said.to_string(), str::to_owned))
 }
 
 impl fmt::Display for Contents {
@@ -88,7 +121,8 @@ impl fmt::Display for Contents {
             |shape: &[usize]| shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x ");
         let width = self.tensors.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
         for entry in &self.tensors {
-            let TensorEntry { name, dtype, shape, bytes, .. } = entry;
+            let TensorEntry { dtype, shape, bytes, .. } = entry;
+            let name = shown(&entry.name);
             writeln!(f, "{name:width$}  {dtype:8}  {:>16}  {bytes:>12} bytes", join(shape))?;
         }
         if let Some(layout) = self.layout {
@@ -96,15 +130,38 @@ impl fmt::Display for Contents {
             for weight in &self.weights {
                 let shape = weight.shape.as_deref().map_or("?".into(), join);
                 let scales = weight.scales.unwrap_or("?");
-                let WeightEntry { name, format, .. } = weight;
-                writeln!(f, "  {name:width$}  {format}  {shape:>16}  {scales} scales")?;
+                let format = weight.format;
+                let name = shown(&weight.name);
+                let inputs = match weight.inputs {
+                    Inputs::Float => "",
+                    Inputs::Calibrated => ", inputs by calibration",
+                    Inputs::Dynamic => ", inputs at run time",
+                    Inputs::OneLevel => ", inputs at run time with one level",
+                    Inputs::Fp8 => ", inputs to FP8",
+                };
+                writeln!(f, "  {name:width$}  {format}  {shape:>16}  {scales} scales{inputs}")?;
                 if let Some(problem) = &weight.problem {
                     writeln!(f, "    {problem}")?;
                 }
             }
         }
-        for name in &self.unlisted {
-            writeln!(f, "not in the index: {name}")?;
+        if !self.others.is_empty() {
+            writeln!(f, "quantised layers that are not read:")?;
+            for OtherLayer { module, format, .. } in &self.others {
+                let module = shown(module);
+                writeln!(f, "  {module:width$}  {}", format.name())?;
+            }
+        }
+        for (what, names) in [
+            ("algorithm", self.algorithm.as_slice()),
+            ("KV cache", self.kv_cache.as_slice()),
+            ("rotations", &self.transforms),
+            ("side data", &self.side_data),
+            ("not in the index", &self.unlisted),
+        ] {
+            for name in names {
+                writeln!(f, "{what}: {}", shown(name))?;
+            }
         }
         writeln!(f, "{} tensors, {} bytes", self.tensors.len(), self.bytes)
     }

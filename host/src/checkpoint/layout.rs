@@ -2,7 +2,7 @@
 //!
 //! | layout | formats | tensors of `m.weight` | tensor-level scale |
 //! | --- | --- | --- | --- |
-//! | [`ModelOpt`](Layout::ModelOpt) | nvfp4 | `m.weight`, `m.weight_scale`, `m.weight_scale_2`, `m.input_scale` | multiplier |
+//! | [`ModelOpt`](Layout::ModelOpt) | nvfp4, mxfp4 | `m.weight`, `m.weight_scale`, `m.weight_scale_2`, `m.input_scale` | multiplier |
 //! | [`CompressedTensors`](Layout::CompressedTensors) | nvfp4, mxfp4 | `m.weight_packed`, `m.weight_scale`, `m.weight_global_scale`, `m.input_global_scale` | divisor |
 //! | [`TorchAo`](Layout::TorchAo) | nvfp4, mxfp4 | `m._weight_qdata`, `m._weight_scale`, `m._weight_per_tensor_scale`, `m._weight_act_per_tensor_scale` | multiplier |
 //! | [`GptOss`](Layout::GptOss) | mxfp4 | `m.weight.blocks`, `m.weight.scales`, or `x_proj_blocks`, `x_proj_scales` | none |
@@ -23,7 +23,9 @@ use serde_json::{Map, Value, json};
 
 use super::error::CheckpointError;
 use super::model::Model;
-use super::weight::{Convention, WeightSpec, module};
+use super::others::OtherLayer;
+use super::stated::Inputs;
+use super::weight::{Convention, Order, WeightSpec, module};
 use super::write::TensorSpec;
 use super::{compressed_tensors, gpt_oss, modelopt, torchao};
 use crate::error::Error;
@@ -65,6 +67,10 @@ pub struct Parts {
     pub swizzled: Option<bool>,
     /// Element type before it was quantised, if the file states it.
     pub original: Option<Dtype>,
+    /// The order of its last two dimensions.
+    pub order: Order,
+    /// Whether codes and scales are stored with K before N: `[experts, K/2, N]`.
+    pub transposed: bool,
 }
 
 impl Parts {
@@ -97,11 +103,13 @@ pub struct Piece {
     pub spec: TensorSpec,
     /// Its content.
     pub content: Content,
+    /// Whether it is stored with K before N.
+    pub transposed: bool,
 }
 
 impl Piece {
     pub(super) fn new(name: String, dtype: Dtype, shape: Vec<usize>, content: Content) -> Self {
-        Self { spec: TensorSpec { name, dtype, shape }, content }
+        Self { spec: TensorSpec { name, dtype, shape }, content, transposed: false }
     }
 }
 
@@ -111,16 +119,57 @@ pub(super) struct Contents {
     pub weights: Vec<WeightSpec>,
     /// Modules with a matrix that is not quantised.
     pub left: Vec<String>,
+    pub extras: Extras,
+}
+
+/// What an output has besides weights of this crate's formats.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Extras {
+    /// How the inputs of weights are quantised.
+    pub inputs: BTreeMap<String, Inputs>,
+    /// Layers in other formats.
+    pub others: Vec<OtherLayer>,
+    /// Whether the KV cache is quantised to FP8.
+    pub kv_fp8: bool,
+    /// Whether the configuration is that of the input, unchanged.
+    pub verbatim: bool,
+    /// TorchAO's own description of weights.
+    pub stated: BTreeMap<String, Value>,
+    /// Whether rows of gate and up alternate in a joint tensor, if that is known.
+    pub interleaved: Option<bool>,
+}
+
+/// Weights that are quantised alike.
+pub(super) struct Alike<'a> {
+    pub format: Format,
+    pub inputs: Inputs,
+    /// Elements with one scale.
+    pub group: usize,
+    pub weights: Vec<&'a WeightSpec>,
+}
+
+impl Alike<'_> {
+    /// Their modules.
+    pub fn modules(&self) -> Vec<&str> {
+        let mut modules: Vec<&str> = self.weights.iter().map(|weight| weight.module()).collect();
+        modules.sort_unstable();
+        modules.dedup();
+        modules
+    }
 }
 
 impl Contents {
-    /// Whether every weight has a scale for its input.
-    pub fn has_inputs(&self) -> bool {
-        self.weights.iter().all(|weight| weight.input)
-    }
-
-    pub fn format(&self) -> Format {
-        self.weights.first().map_or(Format::Nvfp4, |weight| weight.format)
+    /// The weights in groups that are quantised alike.
+    pub fn alike(&self) -> Vec<Alike<'_>> {
+        let mut groups: BTreeMap<(bool, Inputs, usize), Alike<'_>> = BTreeMap::new();
+        for weight in &self.weights {
+            let inputs = self.extras.inputs.get(&weight.name).copied().unwrap_or_default();
+            let key = (weight.format == Format::Mxfp4, inputs, weight.group);
+            let (format, group) = (weight.format, weight.group);
+            let empty = Alike { format, inputs, group, weights: Vec::new() };
+            groups.entry(key).or_insert(empty).weights.push(weight);
+        }
+        groups.into_values().collect()
     }
 }
 
@@ -153,9 +202,8 @@ impl Layout {
     #[must_use]
     pub const fn supports(self, format: Format) -> bool {
         match self {
-            Self::ModelOpt => matches!(format, Format::Nvfp4),
             Self::GptOss => matches!(format, Format::Mxfp4),
-            Self::CompressedTensors | Self::TorchAo => true,
+            Self::ModelOpt | Self::CompressedTensors | Self::TorchAo => true,
         }
     }
 
@@ -205,8 +253,20 @@ impl Layout {
         if scales != ScaleLayout::Linear && self != Self::TorchAo {
             return Err(refuse(format!("its scales are linear, not {scales}")).into());
         }
+        if weight.order == Order::AlongOutput && self != Self::ModelOpt {
+            return Err(refuse("its blocks run along the output dimension".into()).into());
+        }
+        if weight.expert_scales && self != Self::TorchAo {
+            let reason = "each expert has a tensor-level scale of its own";
+            return Err(refuse(reason.into()).into());
+        }
+        if weight.order == Order::InputFirst && self == Self::TorchAo {
+            let reason = "the model has it as [experts, K, N], and it is quantised as \
+                          [experts, N, K], which readers of this layout do not expect";
+            return Err(refuse(reason.into()).into());
+        }
         match self {
-            Self::ModelOpt => Ok(modelopt::pieces(weight)),
+            Self::ModelOpt => modelopt::pieces(weight).map_err(|why| refuse(why).into()),
             Self::CompressedTensors => Ok(compressed_tensors::pieces(weight)),
             Self::TorchAo => torchao::pieces(weight, scales).map_err(|why| refuse(why).into()),
             Self::GptOss => Ok(gpt_oss::pieces(weight)),
@@ -227,9 +287,10 @@ impl Layout {
         self,
         weights: &[(WeightSpec, ScaleLayout)],
         others: &[String],
+        extras: &Extras,
     ) -> BTreeMap<String, String> {
         let mut metadata = match self {
-            Self::TorchAo => torchao::metadata(weights, others),
+            Self::TorchAo => torchao::metadata(weights, others, extras),
             Self::ModelOpt | Self::CompressedTensors | Self::GptOss => BTreeMap::new(),
         };
         // Hugging Face's loader requires it.
@@ -241,8 +302,7 @@ impl Layout {
         match self {
             Self::ModelOpt => modelopt::describe(contents),
             Self::CompressedTensors => compressed_tensors::describe(contents),
-            // TorchAO's description is in the metadata of the files.
-            Self::TorchAo => Description::default(),
+            Self::TorchAo => torchao::describe(contents),
             Self::GptOss => gpt_oss::describe(contents),
         }
     }

@@ -1,5 +1,6 @@
 //! Reads a quantised weight from any layout and checks every scale.
 
+use fp4_formats::layout::TILE_ROWS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
@@ -7,7 +8,8 @@ use safetensors::tensor::Dtype;
 use super::error::CheckpointError;
 use super::layout::{Layout, Parts};
 use super::model::Model;
-use super::weight::{Blocks, GlobalScale, Weight, WeightSpec};
+use super::orientation::transposed;
+use super::weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
 use crate::error::{Error, Result, reserve};
 use crate::tensor::Dims;
 
@@ -38,14 +40,23 @@ pub fn outline(model: &Model, parts: &Parts) -> Result<Outline> {
         // `dense_shape` has seen to it.
         _ => return Err(Error::shape(format!("rank of `{}`", parts.name), "2 or 3", shape.len())),
     };
-    let spec = WeightSpec {
+    let mut spec = WeightSpec {
         name: parts.name.clone(),
         shape,
         format,
         global: parts.global.is_some(),
         input: parts.input.is_some(),
         original: parts.original,
+        group: block,
+        order: parts.order,
+        expert_scales: false,
     };
+    if let Some(global) = parts.global.as_deref().filter(|global| model.contains(global)) {
+        let stored = model.raw(global)?.shape;
+        let (_, others) = stored.split_first().unwrap_or((&0, &[]));
+        let one_by_one = dims.batch() > 1 && stored.first() == Some(&dims.batch());
+        spec.expert_scales = one_by_one && others.iter().all(|&size| size == 1);
+    }
 
     let file = model.file(&parts.scales)?;
     let scales = file.raw(&parts.scales)?;
@@ -56,7 +67,15 @@ pub fn outline(model: &Model, parts: &Parts) -> Result<Outline> {
     if !fits {
         return Err(file.wrong_type(&parts.scales, required, scales.dtype).into());
     }
-    let linear = spec.scale_shape();
+    let mut linear = spec.scale_shape();
+    if format == Format::Nvfp4 && cols.is_multiple_of(2 * block) {
+        // ModelOpt's groups of 32, which are two blocks with one scale.
+        let pairs = stored_shape(&spec.with_last(&[cols / (2 * block)]), parts.transposed);
+        if scales.shape == pairs {
+            (spec.group, linear) = (2 * block, spec.with_last(&[cols / (2 * block)]));
+        }
+    }
+    let linear = stored_shape(&linear, parts.transposed);
     let tiles = ScaleLayout::Blocked128x4
         .bytes(dims.batch() * dims.rows(), cols / block)
         .map_err(|error| Error::overflow(format!("scales of `{}`", parts.name), error))?;
@@ -71,15 +90,26 @@ pub fn outline(model: &Model, parts: &Parts) -> Result<Outline> {
             let required = format!("{linear:?}: a scale for each {block} of `{}`", parts.codes);
             Err(file.wrong_shape(&parts.scales, required, &scales.shape).into())
         }
-        ScaleLayout::Blocked128x4 if scales.data.len() != tiles || dims.batch() > 1 => {
-            let required = format!(
-                "{linear:?}, or of one matrix {tiles} bytes in 128x4 tiles, to fit `{}`",
-                parts.codes
-            );
+        // The tiles of one matrix end where those of the next begin only at whole tiles.
+        ScaleLayout::Blocked128x4
+            if scales.data.len() != tiles
+                || (dims.batch() > 1 && !dims.rows().is_multiple_of(TILE_ROWS)) =>
+        {
+            let required =
+                format!("{linear:?}, or {tiles} bytes in 128x4 tiles, to fit `{}`", parts.codes);
             Err(file.wrong_shape(&parts.scales, required, &scales.shape).into())
         }
         scales => Ok(Outline { spec, dims, scales }),
     }
+}
+
+/// A shape with its last two dimensions exchanged where a tensor is stored so.
+fn stored_shape(shape: &[usize], transposed: bool) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    if let (true, [.., rows, cols]) = (transposed, shape.as_mut_slice()) {
+        std::mem::swap(rows, cols);
+    }
+    shape
 }
 
 /// Shape before quantisation, from that of the codes.
@@ -88,10 +118,11 @@ fn dense_shape(model: &Model, parts: &Parts) -> Result<Vec<usize>> {
     let file = model.file(&parts.codes)?;
     let codes = file.raw(&parts.codes)?;
     let wrong = |required: String| file.wrong_shape(&parts.codes, required, &codes.shape);
+    let shape = stored_shape(&codes.shape, parts.transposed);
     if !matches!(codes.dtype, Dtype::U8 | Dtype::F4) {
         return Err(file.wrong_type(&parts.codes, "U8 or F4", codes.dtype).into());
     }
-    let (leading, cols) = match (codes.shape.as_slice(), parts.codes_in_blocks) {
+    let (leading, cols) = match (shape.as_slice(), parts.codes_in_blocks) {
         ([leading @ .., blocks, bytes], true) if *bytes == block / 2 => {
             (leading, blocks.checked_mul(block))
         }
@@ -128,19 +159,37 @@ pub fn load(model: &Model, layout: Layout, parts: &Parts) -> Result<Weight> {
         let value = name.as_deref().map(|name| global_scale(model, name)).transpose()?;
         Ok(value.map(|value| GlobalScale::new(convention, value)))
     };
-    let (global, input) = (stored(&parts.global)?, stored(&parts.input)?);
+    let experts = match parts.global.as_deref().filter(|_| spec.expert_scales) {
+        Some(name) => Some(expert_scales(model, name, convention)?),
+        None => None,
+    };
+    let largest = |scales: &Vec<GlobalScale>| {
+        let multiplier = |scale: &GlobalScale| scale.multiplier();
+        scales.iter().copied().max_by(|x, y| multiplier(x).total_cmp(&multiplier(y)))
+    };
+    let global = match &experts {
+        Some(scales) => largest(scales),
+        None => stored(&parts.global)?,
+    };
+    let input = stored(&parts.input)?;
     check_scales(model, parts, dims, order)?;
 
     let copy = |name: &str| -> Result<Vec<u8>> {
-        let data = model.raw(name)?.data;
-        let mut bytes = reserve(name, data.len())?;
-        bytes.extend_from_slice(data);
+        let raw = model.raw(name)?;
+        if let (true, &[.., rows, cols]) = (parts.transposed, raw.shape.as_slice()) {
+            return transposed(name, raw.data, [rows, cols]);
+        }
+        let mut bytes = reserve(name, raw.data.len())?;
+        bytes.extend_from_slice(raw.data);
         Ok(bytes)
     };
-    let (codes, scales) = (copy(&parts.codes)?, copy(&parts.scales)?);
+    let (codes, mut scales) = (copy(&parts.codes)?, copy(&parts.scales)?);
+    if spec.group > spec.format.block() as usize {
+        scales = scales.into_iter().flat_map(|scale| [scale; 2]).collect();
+    }
     let multiplier = global.map_or(1.0, GlobalScale::multiplier);
     let blocks = Blocks::new(spec.format, &parts.name, dims, order, codes, scales, multiplier)?;
-    Ok(Weight { spec, blocks, global, input })
+    Ok(Weight { spec, blocks, global, experts, input })
 }
 
 /// The tensor-level scale of a weight, without reading the rest; 1 if it has none.
@@ -171,6 +220,25 @@ fn global_scale(model: &Model, name: &str) -> Result<f32> {
     }
 }
 
+/// The tensor-level scales of all experts; each positive and finite.
+fn expert_scales(model: &Model, name: &str, convention: Convention) -> Result<Vec<GlobalScale>> {
+    let file = model.file(name)?;
+    let values = file.floats(name)?.values;
+    if let Some(index) = values.iter().position(|&value| value <= 0.0) {
+        let width = file.raw(name)?.dtype.bitsize() / 8;
+        return Err(CheckpointError::Scale {
+            path: file.path().into(),
+            tensor: name.into(),
+            index,
+            byte: file.offset(name) + (index * width) as u64,
+            found: values[index].to_string(),
+            required: "positive and finite",
+        }
+        .into());
+    }
+    Ok(values.into_iter().map(|value| GlobalScale::new(convention, value)).collect())
+}
+
 /// Checks the block scales of the matrix. Padding may have any bytes.
 fn check_scales(model: &Model, parts: &Parts, dims: Dims, order: ScaleLayout) -> Result<()> {
     let file = model.file(&parts.scales)?;
@@ -182,7 +250,7 @@ fn check_scales(model: &Model, parts: &Parts, dims: Dims, order: ScaleLayout) ->
     let blocks = dims.cols() / parts.format.block() as usize;
     let first = match order {
         ScaleLayout::Linear => data.iter().position(|&byte| !valid(byte)),
-        ScaleLayout::Blocked128x4 => (0..dims.rows() * blocks)
+        ScaleLayout::Blocked128x4 => (0..dims.batch() * dims.rows() * blocks)
             .map(|at| order.offset(at / blocks, at % blocks, blocks))
             .find(|&at| !valid(data[at])),
     };

@@ -3,12 +3,12 @@
 use fp4_formats::quantize::Format;
 use fp4_formats::{Nvfp4, ScaleLayout};
 
-#[cfg(doc)]
 use super::error::CheckpointError;
 use super::layout::{Layout, Parts};
 use super::load::load;
 use super::model::Model;
-use super::weight::Blocks;
+use super::side;
+use super::weight::{Blocks, Order};
 use crate::error::{Error, Result};
 use crate::quantize::{TensorScale, quantize};
 use crate::tensor::{BlockScaled, Dims};
@@ -41,9 +41,21 @@ pub fn matrix(model: &Model, tensor: &str, expert: Option<usize>) -> Result<Matr
     });
     if let Some((layout, parts)) = quantised {
         let weight = load(model, layout, &parts)?;
-        let (name, blocks) = (&weight.spec.name, weight.blocks);
-        let (name, at) = choose(name, blocks.dims().batch(), weight.spec.shape.len(), expert)?;
-        let blocks = blocks.entry(at)?;
+        let (name, dims) = (&weight.spec.name, weight.blocks.dims());
+        let refuse = |reason: &str| {
+            let (layout, tensor) = (layout.name(), name.clone());
+            CheckpointError::Unsupported { layout, tensor, reason: reason.into() }
+        };
+        if weight.spec.order == Order::AlongOutput {
+            return Err(refuse("its blocks run along the output dimension").into());
+        }
+        if side::has(model, name) {
+            return Err(
+                refuse("other tensors change what it means, and products ignore them").into()
+            );
+        }
+        let (name, at) = choose(name, dims.batch(), weight.spec.shape.len(), expert)?;
+        let blocks = weight.entry(at)?;
         let values = blocks.dequantize()?;
         return Ok(Matrix { name, blocks, values, layout: Some(layout) });
     }

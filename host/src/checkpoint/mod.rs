@@ -4,16 +4,19 @@
 //! | file | topic |
 //! | --- | --- |
 //! | `file`, `model` | [`Checkpoint`], one mapped file; [`Model`], a file or a folder of shards |
-//! | `write`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
+//! | `write`, `plan`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
 //! | `staging` | [`Staging`], [`write_whole`]: all or nothing |
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
-//! | `shared` | tensor-level scales that several weights share |
+//! | `shared`, `split` | tensor-level scales that several weights share; experts, a matrix each |
+//! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
 //! | `dequantize`, `matrix` | [`dequantize_model`]; [`matrix`], one weight as that of a product |
 //! | `rounding`, `products` | what `verify` measures: each block, and products |
 //! | `orientation` | the input dimension of experts in one tensor |
-//! | `inspect`, `verify`, `configuration` | [`inspect`], [`verify`] |
+//! | `inspect` | [`inspect`]: what there is |
+//! | `verify`, `counterpart`, `measured`, `report` | [`verify`]: tensors and values |
+//! | `configuration`, `groups` | [`verify`]: what the configuration says |
 //!
 //! # Example
 //! ```
@@ -48,29 +51,39 @@
 //! value, its byte in the file. Outputs appear complete or not at all. Memory holds one tensor at a
 //! time, so a checkpoint may be larger than memory.
 
+mod carry;
 mod compressed_tensors;
 mod configuration;
 mod convert;
+mod counterpart;
 mod dequantize;
 mod error;
 mod exact;
 mod file;
 mod gpt_oss;
+mod groups;
 mod inspect;
 mod layout;
 mod load;
 mod matrix;
+mod measured;
 mod model;
 mod modelopt;
 mod orientation;
+mod others;
 pub mod pattern;
+mod plan;
 mod products;
 mod quantize;
 mod quantize_tensor;
+mod report;
 mod rounding;
 mod save;
 mod shared;
+mod side;
+mod split;
 mod staging;
+mod stated;
 mod torchao;
 mod verify;
 mod weight;
@@ -86,13 +99,14 @@ pub use layout::{Content, Layout, Parts, Piece};
 pub use load::{Outline, load, outline};
 pub use matrix::{Matrix, matrix};
 pub use model::Model;
+pub use others::{OtherFormat, OtherLayer};
 pub use products::ProductNoise;
 pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
+pub use report::{Finding, Severity, VerifyReport, WeightCheck};
 pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
 pub use shared::{Misread, Unshared};
 pub use staging::{Replaced, Staging, write_whole};
-pub use verify::{
-    Finding, LEAST_SQNR_DB, Severity, VerifyOptions, VerifyReport, WeightCheck, verify, verify_with,
-};
-pub use weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
+pub use stated::Inputs;
+pub use verify::{LEAST_SQNR_DB, VerifyOptions, verify, verify_with};
+pub use weight::{Blocks, Convention, GlobalScale, Order, Weight, WeightSpec};
 pub use write::{NewTensor, TensorSpec, TensorWriter, write};

@@ -2,6 +2,7 @@
 //! model's configuration.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -126,8 +127,21 @@ impl Model {
             let what = "tensor".to_owned();
             return Err(CheckpointError::Nothing { path: index.into(), what }.into());
         }
-        let open = |name: &&str| Checkpoint::open(folder.join(name));
-        let shards = names.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let open = |(at, name): (usize, &&str)| {
+            let path = folder.join(name);
+            Checkpoint::open(&path).map_err(|error| match error {
+                Error::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
+                    let of_shard = tensors.iter().filter(|(_, shard)| **shard == at);
+                    let mut names = of_shard.map(|(name, _)| name.as_str());
+                    let tensor = names.next().unwrap_or_default().to_owned();
+                    let others = names.count();
+                    let index = index.to_path_buf();
+                    CheckpointError::MissingShard { index, shard: path, tensor, others }.into()
+                }
+                error => error,
+            })
+        };
+        let shards = names.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
         for (tensor, &at) in &tensors {
             shards[at].raw(tensor)?;
         }

@@ -1,96 +1,264 @@
-//! NVIDIA ModelOpt's unified export of NVFP4 (nvidia-modelopt 0.47, `modelopt/torch/export`).
+//! NVIDIA ModelOpt's unified export (nvidia-modelopt 0.47, `modelopt/torch/export`).
 //!
 //! | tensor | type | shape |
 //! | --- | --- | --- |
 //! | `m.weight` | U8 | `[.., N, K/2]` |
-//! | `m.weight_scale` | F8_E4M3 | `[.., N, K/16]` |
-//! | `m.weight_scale_2` | F32 | `[]`: amax / (6 * 448) |
+//! | `m.weight_scale` | nvfp4: F8_E4M3, mxfp4: U8 | `[.., N, K/16]`, or `K/32` |
+//! | `m.weight_scale_2` | F32 | `[]`: amax / (6 * 448); nvfp4 only |
 //! | `m.input_scale` | F32 | `[]`: amax of the input / (6 * 448); only with quantised activations |
 //!
-//! `hf_quant_config.json` names the algorithm, `NVFP4` or without activations `W4A16_NVFP4`, and
-//! the excluded modules; `quantization_config` in `config.json` repeats it.
+//! NVFP4 has groups of 32 in `W4A8_NVFP4_FP8` and where a recipe asks for them. Experts that the
+//! model has in one tensor `x`, `[experts, K, N]` (gpt-oss, Llama 4), keep its name and order:
+//!
+//! | tensor | nvfp4 | mxfp4, blocks along N |
+//! | --- | --- | --- |
+//! | `x` | `[experts, K/2, N]` | `[experts, K, N/2]` |
+//! | `x_weight_scale` | `[experts, K/16, N]` | `[experts, K, N/32]` |
+//! | `x_weight_scale_2`, `x_input_scale` | `[]` | |
+//!
+//! `hf_quant_config.json` names the algorithm and the excluded modules or, where there are several
+//! algorithms, the algorithm of each module; `quantization_config` in `config.json` repeats it.
+
+use std::collections::BTreeMap;
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::layout::{Content, Contents, Description, Parts, Piece, present};
 use super::model::Model;
-use super::weight::{WeightSpec, module};
+use super::orientation::{EXPERTS, Orientation};
+use super::stated::Inputs;
+use super::weight::{Order, WeightSpec, module};
 
-/// A matrix of bytes is a weight if it has scales or its name ends in `.weight`.
-pub(super) fn find(model: &Model) -> Vec<Parts> {
-    model
-        .names()
-        .filter(|name| {
-            let matrix = |name: &str| {
-                model.raw(name).is_ok_and(|raw| {
-                    matches!(raw.dtype, Dtype::U8 | Dtype::F4) && raw.shape.len() >= 2
-                })
-            };
-            let scaled = model.contains(&format!("{name}_scale"));
-            (scaled || name.ends_with(".weight")) && matrix(name)
-        })
-        .map(|name| Parts {
-            name: name.into(),
-            format: Format::Nvfp4,
-            codes: name.into(),
-            scales: format!("{name}_scale"),
-            // Required, because without it the weight would be at least 448 times too large.
-            global: Some(format!("{name}_scale_2")),
-            input: present(model, format!("{}.input_scale", module(name))),
-            codes_in_blocks: false,
-            swizzled: Some(false),
-            original: None,
-        })
-        .collect()
+/// Names of the scales of a weight and of its input.
+struct Names {
+    scales: String,
+    global: String,
+    input: String,
 }
 
-pub(super) fn pieces(weight: &WeightSpec) -> Vec<Piece> {
+impl Names {
+    fn of(name: &str) -> Self {
+        match name.ends_with(EXPERTS) {
+            true => Self {
+                scales: format!("{name}_weight_scale"),
+                global: format!("{name}_weight_scale_2"),
+                input: format!("{name}_input_scale"),
+            },
+            false => Self {
+                scales: format!("{name}_scale"),
+                global: format!("{name}_scale_2"),
+                input: format!("{}.input_scale", module(name)),
+            },
+        }
+    }
+}
+
+/// A matrix of bytes is a weight if it has scales of bytes, or if it has none and its name ends in
+/// `.weight`. Floats as scales belong to integers.
+pub(super) fn find(model: &Model) -> Vec<Parts> {
+    model.names().filter_map(|name| part(model, name)).collect()
+}
+
+fn part(model: &Model, name: &str) -> Option<Parts> {
+    let raw = model.raw(name).ok()?;
+    if !matches!(raw.dtype, Dtype::U8 | Dtype::F4) || raw.shape.len() < 2 {
+        return None;
+    }
+    let Names { scales, global, input } = Names::of(name);
+    let scale = model.raw(&scales).ok();
+    let is_weight = match &scale {
+        Some(scale) => !matches!(scale.dtype, Dtype::BF16 | Dtype::F32) || scale.shape.len() < 2,
+        None => name.ends_with(".weight"),
+    };
+    if !is_weight {
+        return None;
+    }
+    // Without its second scale, a weight in NVFP4 would be at least 448 times too large, so it is
+    // required; scales of MXFP4 are bytes.
+    let bytes = scale.as_ref().is_some_and(|scale| scale.dtype == Dtype::U8);
+    let format = if bytes && !model.contains(&global) { Format::Mxfp4 } else { Format::Nvfp4 };
+    let block = format.block() as usize;
+    let transposed =
+        match (raw.shape.as_slice(), scale.as_ref().map(|scale| scale.shape.as_slice())) {
+            (&[_, pairs, n], Some(&[_, blocks, scale_n])) => {
+                n == scale_n && pairs.checked_mul(2) == blocks.checked_mul(block)
+            }
+            _ => false,
+        };
+    let order = match (format, raw.shape.as_slice()) {
+        _ if transposed => Order::InputFirst,
+        (Format::Mxfp4, &[experts, first, pairs]) if name.ends_with(EXPERTS) => {
+            match Orientation::of_stored(model, name, [experts, first, pairs.saturating_mul(2)]) {
+                Some(Orientation::OutputFirst) => Order::OutputFirst,
+                Some(Orientation::InputFirst) | None => Order::AlongOutput,
+            }
+        }
+        _ => Order::OutputFirst,
+    };
+    Some(Parts {
+        name: name.into(),
+        format,
+        codes: name.into(),
+        scales,
+        global: (format == Format::Nvfp4).then_some(global),
+        input: present(model, input),
+        codes_in_blocks: false,
+        swizzled: Some(false),
+        original: None,
+        order,
+        transposed,
+    })
+}
+
+pub(super) fn pieces(weight: &WeightSpec) -> Result<Vec<Piece>, String> {
     let name = &weight.name;
-    let codes = weight.with_last(&[weight.cols() / 2]);
+    if weight.order == Order::InputFirst && weight.format == Format::Mxfp4 {
+        return Err(
+            "its readers expect blocks of mxfp4 along the output dimension of experts that \
+                    the model has as [experts, K, N]"
+                .into(),
+        );
+    }
+    let names = Names::of(name);
+    let transposed = weight.order == Order::InputFirst;
+    let stored = |mut shape: Vec<usize>| {
+        if let (true, [.., rows, cols]) = (transposed, shape.as_mut_slice()) {
+            std::mem::swap(rows, cols);
+        }
+        shape
+    };
+    let codes = stored(weight.with_last(&[weight.cols() / 2]));
+    let scale_shape = stored(weight.with_last(&[weight.cols() / weight.group]));
+    let scale_type = match weight.format {
+        Format::Nvfp4 => Dtype::F8_E4M3,
+        Format::Mxfp4 => Dtype::U8,
+    };
     let scales = Content::Scales(ScaleLayout::Linear);
     let mut pieces = vec![
         Piece::new(name.clone(), Dtype::U8, codes, Content::Codes),
-        Piece::new(format!("{name}_scale"), Dtype::F8_E4M3, weight.scale_shape(), scales),
-        Piece::new(format!("{name}_scale_2"), Dtype::F32, vec![], Content::Global),
+        Piece::new(names.scales, scale_type, scale_shape, scales),
     ];
-    if weight.input {
-        let input = format!("{}.input_scale", weight.module());
-        pieces.push(Piece::new(input, Dtype::F32, vec![], Content::Input));
+    pieces.iter_mut().for_each(|piece| piece.transposed = transposed);
+    if weight.format == Format::Nvfp4 {
+        pieces.push(Piece::new(names.global, Dtype::F32, vec![], Content::Global));
     }
-    pieces
+    if weight.input {
+        pieces.push(Piece::new(names.input, Dtype::F32, vec![], Content::Input));
+    }
+    Ok(pieces)
+}
+
+/// The name of an algorithm.
+fn algorithm(format: Format, inputs: Inputs) -> &'static str {
+    match (format, inputs) {
+        (Format::Nvfp4, Inputs::Calibrated) => "NVFP4",
+        (Format::Nvfp4, Inputs::Fp8) => "W4A8_NVFP4_FP8",
+        (Format::Nvfp4, Inputs::Float | Inputs::Dynamic | Inputs::OneLevel) => "W4A16_NVFP4",
+        // The name that its export has.
+        (Format::Mxfp4, _) => "mxfp4",
+    }
+}
+
+/// Layers with one algorithm.
+struct Group<'a> {
+    algorithm: &'static str,
+    size: Option<usize>,
+    modules: Vec<&'a str>,
+}
+
+impl Group<'_> {
+    /// What it says of each layer.
+    fn entry(&self) -> Value {
+        let mut entry = json!({"quant_algo": self.algorithm});
+        if let Some(size) = self.size {
+            entry["group_size"] = size.into();
+        }
+        entry
+    }
+
+    /// The group in `config_groups`, where ModelOpt has one for the algorithm.
+    fn config(&self) -> Option<Value> {
+        let size = self.size;
+        let four = json!({"dynamic": false, "num_bits": 4, "type": "float", "group_size": size});
+        let eight = json!({"dynamic": false, "num_bits": 8, "type": "float"});
+        match self.algorithm {
+            "FP8" => Some(json!({"input_activations": eight, "weights": eight})),
+            "NVFP4" => Some(json!({"input_activations": four, "weights": four})),
+            "W4A16_NVFP4" => Some(json!({"weights": four})),
+            "W4A8_NVFP4_FP8" => Some(json!({"input_activations": eight, "weights": four})),
+            _ => None,
+        }
+    }
 }
 
 pub(super) fn describe(contents: &Contents) -> Description {
-    let algorithm = if contents.has_inputs() { "NVFP4" } else { "W4A16_NVFP4" };
-    let block = Format::Nvfp4.block();
-    let tensor = json!({"dynamic": false, "num_bits": 4, "type": "float", "group_size": block});
-    let mut group = json!({"weights": tensor, "targets": ["Linear"]});
-    if contents.has_inputs() {
-        group["input_activations"] = tensor;
+    let groups = contents.alike();
+    let mut groups: Vec<Group<'_>> = groups
+        .iter()
+        .map(|alike| Group {
+            algorithm: algorithm(alike.format, alike.inputs),
+            size: (alike.format == Format::Nvfp4).then_some(alike.group),
+            modules: alike.weights.iter().map(|weight| weight.module()).collect(),
+        })
+        .collect();
+    if !contents.extras.others.is_empty() {
+        let modules = contents.extras.others.iter().map(|other| other.module.as_str()).collect();
+        groups.push(Group { algorithm: "FP8", size: None, modules });
+    }
+    for group in &mut groups {
+        group.modules.sort_unstable();
+        group.modules.dedup();
     }
     let producer = json!({"name": "nvfp4", "version": env!("CARGO_PKG_VERSION")});
+    let mut config = json!({"quant_method": "modelopt", "producer": producer});
+    let mut quantization = json!({"kv_cache_quant_algo": null});
+    match groups.as_slice() {
+        [only] => {
+            quantization["quant_algo"] = only.algorithm.into();
+            if let Some(size) = only.size {
+                quantization["group_size"] = size.into();
+            }
+            quantization["exclude_modules"] = json!(contents.left);
+            config["quant_algo"] = only.algorithm.into();
+            config["ignore"] = json!(contents.left);
+            // An export with FP8 inputs has no groups.
+            if let Some(mut group) = only.config().filter(|_| !only.algorithm.starts_with("W4A8")) {
+                group["targets"] = json!(["Linear"]);
+                config["config_groups"] = json!({"group_0": group});
+            }
+        }
+        several => {
+            let layers: BTreeMap<&str, Value> = several
+                .iter()
+                .flat_map(|group| group.modules.iter().map(|module| (*module, group.entry())))
+                .collect();
+            let mut config_groups = serde_json::Map::new();
+            for (at, group) in several.iter().enumerate() {
+                let mut value =
+                    group.config().unwrap_or_else(|| json!({"quant_algo": group.algorithm}));
+                value["targets"] = json!(group.modules);
+                config_groups.insert(format!("group_{at}"), value);
+            }
+            quantization["quant_algo"] = "MIXED_PRECISION".into();
+            quantization["quantized_layers"] = json!(layers);
+            config["quant_algo"] = "MIXED_PRECISION".into();
+            config["quantized_layers"] = json!(layers);
+            config["config_groups"] = config_groups.into();
+            config["ignore"] = json!([]);
+        }
+    }
+    if contents.extras.kv_fp8 {
+        quantization["kv_cache_quant_algo"] = "FP8".into();
+        config["kv_cache_scheme"] = json!({"dynamic": false, "num_bits": 8, "type": "float"});
+    }
     Description {
-        quantization_config: Some(json!({
-            "quant_method": "modelopt",
-            "quant_algo": algorithm,
-            "config_groups": {"group_0": group},
-            "ignore": contents.left,
-            "producer": producer,
-        })),
+        quantization_config: Some(config),
         files: vec![(
             "hf_quant_config.json",
-            json!({
-                "producer": producer,
-                "quantization": {
-                    "quant_algo": algorithm,
-                    "kv_cache_quant_algo": null,
-                    "group_size": block,
-                    "exclude_modules": contents.left,
-                },
-            }),
+            json!({"producer": producer, "quantization": quantization}),
         )],
     }
 }

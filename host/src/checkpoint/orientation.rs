@@ -64,6 +64,13 @@ impl Orientation {
         }
     }
 
+    /// The order of experts in a quantised tensor, whose shape in elements is given, from what is
+    /// not quantised.
+    pub fn of_stored(model: &Model, name: &str, shape: [usize; 3]) -> Option<Self> {
+        let sizes = [shape[1], shape[2]];
+        by_bias(model, name, sizes).or_else(|| by_configuration(model, name, sizes))
+    }
+
     /// `[.., N, K]` of a tensor that is stored in this order.
     pub fn output_first(self, shape: &[usize]) -> Vec<usize> {
         let mut shape = shape.to_vec();

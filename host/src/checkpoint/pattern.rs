@@ -1,4 +1,6 @@
-//! Patterns over tensor names.
+//! Patterns over the names of tensors and modules.
+
+use regex::Regex;
 
 /// Whether `name` matches `pattern`, in which `*` stands for any number of characters, including
 /// none and dots, and `?` for one character.
@@ -33,6 +35,43 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
+/// A pattern of compressed-tensors' configuration.
+#[derive(Clone, Debug)]
+pub(super) enum Pattern {
+    /// The name of a module, or of a class of modules.
+    Name(String),
+    /// A regular expression (`re:`) that the beginning of a name matches.
+    Regex(Regex),
+    /// A regular expression of another dialect.
+    Unknown(String),
+}
+
+impl Pattern {
+    pub fn of_compressed_tensors(text: &str) -> Self {
+        let Some(expression) = text.strip_prefix("re:") else { return Self::Name(text.into()) };
+        match Regex::new(&format!("^(?:{expression})")) {
+            Ok(expression) => Self::Regex(expression),
+            Err(_) => Self::Unknown(text.into()),
+        }
+    }
+
+    pub fn matches(&self, module: &str) -> bool {
+        match self {
+            Self::Name(name) => name == module,
+            Self::Regex(expression) => expression.is_match(module),
+            Self::Unknown(_) => false,
+        }
+    }
+
+    /// The text of an expression that cannot be evaluated.
+    pub fn unknown(&self) -> Option<&str> {
+        match self {
+            Self::Unknown(text) => Some(text),
+            Self::Name(_) | Self::Regex(_) => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +99,18 @@ mod tests {
         ] {
             assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
         }
+    }
+
+    #[test]
+    fn expressions_match_the_beginning() {
+        let matches =
+            |pattern: &str, name: &str| Pattern::of_compressed_tensors(pattern).matches(name);
+        assert!(matches("re:.*self_attn\\..*_proj$", "model.layers.0.self_attn.q_proj"));
+        assert!(!matches("re:self_attn", "model.layers.0.self_attn.q_proj"));
+        assert!(matches("re:model", "model.layers.0"));
+        assert!(matches("lm_head", "lm_head") && !matches("lm_head", "lm_head.x"));
+        let unknown = Pattern::of_compressed_tensors("re:(?!x)y");
+        assert_eq!((unknown.matches("y"), unknown.unknown()), (false, Some("re:(?!x)y")));
     }
 
     proptest! {

@@ -14,7 +14,7 @@ use fp4_formats::{ScaleLayout, e4m3};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::verify::db;
+use super::measured::db;
 use super::weight::Blocks;
 use crate::error::Result;
 use crate::quantize::{QuantizeOptions, TensorScale, quantize_matrix, recipe_by_name};

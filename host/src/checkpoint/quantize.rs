@@ -10,14 +10,17 @@ use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::error::CheckpointError;
-use super::layout::Layout;
+use super::layout::{Extras, Layout};
 use super::model::Model;
 use super::orientation::{EXPERTS, Orientation};
 use super::pattern;
+use super::plan::Item;
 use super::quantize_tensor::{amax, quantize_tensor, scale_for};
-use super::save::{Item, Observer, Save, SaveOptions, Saved};
+use super::report::shown;
+use super::save::{Observer, Save, SaveOptions, Saved};
 use super::shared;
-use super::weight::WeightSpec;
+use super::split;
+use super::weight::{Order, WeightSpec};
 use super::write::TensorSpec;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
@@ -146,12 +149,12 @@ fn decide(model: &Model, name: &str, options: &ModelOptions) -> Result<Decision>
         return Ok(Decision::Leave(format!("K = {cols} is no multiple of {block}")));
     }
     let layout = options.save.layout;
-    if orientation == Orientation::InputFirst && layout != Layout::GptOss {
+    if orientation == Orientation::InputFirst && layout == Layout::TorchAo {
         return Err(CheckpointError::Unsupported {
             layout: layout.name(),
             tensor: name.into(),
             reason: format!(
-                "it is {:?}, [experts, K, N]; only gpt-oss's readers are known to expect its \
+                "it is {:?}, [experts, K, N], and no reader of this layout is known to expect its \
                  blocks transposed, [experts, N, K]",
                 raw.shape
             ),
@@ -164,8 +167,9 @@ fn decide(model: &Model, name: &str, options: &ModelOptions) -> Result<Decision>
 /// Quantises the weights of `model` into a new folder `target`, on the CPU or, with `kernels`, on
 /// a device with the same bytes as a result.
 ///
-/// Experts whose input dimension comes first, as in gpt-oss's unquantised model, are transposed
-/// for [`Layout::GptOss`], which has them so, and refused for the others.
+/// Experts whose input dimension comes first, as in gpt-oss's unquantised model, are quantised
+/// along it and refused for [`Layout::TorchAo`]. Experts in one tensor become a matrix for each
+/// expert where the layout has them so.
 ///
 /// Memory holds one tensor at a time, in f32 on the CPU; two where it is transposed.
 ///
@@ -207,8 +211,23 @@ pub fn quantize_model(
                 let global = options.recipe.parameter_of().is_some()
                     && options.scale != TensorScale::OneLevel;
                 let original = Some(raw.dtype);
-                let spec = WeightSpec { name, shape, format, global, input: false, original };
-                items.push(Item::Weight(spec));
+                let order = match orientation {
+                    Orientation::OutputFirst => Order::OutputFirst,
+                    Orientation::InputFirst => Order::InputFirst,
+                };
+                let group = format.block() as usize;
+                let input = false;
+                items.push(Item::Weight(WeightSpec {
+                    name,
+                    shape,
+                    format,
+                    global,
+                    input,
+                    original,
+                    group,
+                    order,
+                    expert_scales: false,
+                }));
             }
         }
     }
@@ -220,7 +239,9 @@ pub fn quantize_model(
     let bytes_before = model.entries().iter().map(|entry| entry.bytes as u64).sum();
     observer.begin(bytes_before);
     let mut scales = Scales::new(model, options, &quantized);
-    let mut save = Save::create(target, model, &items, options.save.clone())?;
+    let interleaved = split::interleaved(model, None);
+    let extras = Extras { interleaved, ..Extras::default() };
+    let mut save = Save::create(target, model, &items, extras, options.save.clone())?;
     let (mut values, mut underflows) = (0, 0);
     for item in &items {
         save.go_on(observer)?;
@@ -229,9 +250,9 @@ pub fn quantize_model(
         match item {
             Item::Tensor(spec) => save.tensor(&spec.name, raw.data)?,
             Item::Weight(spec) => {
-                let order = match transposed.contains(&spec.name) {
-                    true => Orientation::InputFirst,
-                    false => Orientation::OutputFirst,
+                let order = match spec.order {
+                    Order::InputFirst => Orientation::InputFirst,
+                    Order::OutputFirst | Order::AlongOutput => Orientation::OutputFirst,
                 };
                 let scale = scales.of(&spec.name)?;
                 let tensor = quantize_tensor(model, spec, order, scale, options, kernels)?;
@@ -332,7 +353,7 @@ impl fmt::Display for QuantizeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { format, recipe, layout, device, saved, .. } = self;
         for left in &self.left {
-            writeln!(f, "left as it is: {}: {}", left.tensor, left.reason)?;
+            writeln!(f, "left as it is: {}: {}", shown(&left.tensor), left.reason)?;
         }
         for tensor in &self.transposed {
             writeln!(f, "transposed to [experts, N, K]: {tensor}")?;

@@ -70,7 +70,7 @@ pub(super) fn quantize_tensor(
     let (values, underflows) = underflows(data, raw.dtype, &matrix.codes);
     let global = matrix.global();
     let blocks = matrix.into_blocks(&spec.name, dims)?;
-    let weight = Weight { spec: spec.clone(), blocks, global, input: None };
+    let weight = Weight { spec: spec.clone(), blocks, global, experts: None, input: None };
     Ok(Quantized { weight, values, underflows })
 }
 

@@ -13,11 +13,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::error::CheckpointError;
-use super::layout::{Content, Contents, Description, Layout, Piece, config, modules_left};
-use super::model::Model;
+use super::layout::{Content, Contents, Description, Extras, Layout, Piece, config};
+use super::model::{HF_QUANT_CONFIG, Model};
+use super::orientation::transposed;
+use super::plan::{Bias, Item, Plan, Shard};
+use super::split::Slice;
 use super::staging::{Replaced, Staging};
 use super::weight::{Weight, WeightSpec};
-use super::write::{TensorSpec, TensorWriter};
+use super::write::TensorWriter;
 use crate::error::{Error, Result};
 
 /// Size of a shard, the same as in Hugging Face's tools.
@@ -79,22 +82,6 @@ pub trait Observer {
 /// Ignores everything.
 impl Observer for () {}
 
-/// An item to write: a quantised weight, or an unchanged tensor.
-#[derive(Clone, Debug)]
-pub(super) enum Item {
-    Weight(WeightSpec),
-    Tensor(TensorSpec),
-}
-
-impl Item {
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Weight(spec) => &spec.name,
-            Self::Tensor(spec) => &spec.name,
-        }
-    }
-}
-
 /// A written checkpoint, as `--json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Saved {
@@ -116,6 +103,9 @@ pub(super) struct Save {
     /// Shard of each tensor.
     places: BTreeMap<String, usize>,
     pieces: BTreeMap<String, Vec<Piece>>,
+    /// The matrices of weights that are taken apart.
+    splits: BTreeMap<String, Vec<Slice>>,
+    biases: BTreeMap<String, Bias>,
     bytes: u64,
 }
 
@@ -126,57 +116,28 @@ impl Save {
         target: &Path,
         source: &Model,
         items: &[Item],
+        extras: Extras,
         options: SaveOptions,
     ) -> Result<Self> {
         refuse_source(target, source)?;
-        let mut shards: Vec<Shard> = Vec::new();
-        let mut pieces = BTreeMap::new();
-        let mut contents = Contents::default();
-        for item in items {
-            let specs = match item {
-                Item::Weight(spec) => {
-                    let of_weight = options.layout.pieces(spec, options.scales)?;
-                    let specs = of_weight.iter().map(|piece| piece.spec.clone()).collect();
-                    pieces.insert(spec.name.clone(), of_weight);
-                    contents.weights.push(spec.clone());
-                    specs
-                }
-                Item::Tensor(spec) => vec![spec.clone()],
-            };
-            let bytes = specs.iter().try_fold(0u64, |sum, spec: &TensorSpec| {
-                Ok::<_, Error>(sum + spec.bytes()? as u64)
-            })?;
-            match shards.last_mut() {
-                Some(shard) if shard.bytes + bytes <= options.shard_bytes => {
-                    shard.add(item, specs, bytes);
-                }
-                _ => {
-                    let mut shard = Shard::default();
-                    shard.add(item, specs, bytes);
-                    shards.push(shard);
-                }
-            }
-        }
-        contents.left = modules_left(items.iter().filter_map(|item| match item {
-            Item::Tensor(spec) => Some((spec.name.as_str(), spec.dtype, spec.shape.as_slice())),
-            Item::Weight(_) => None,
-        }));
-
+        let plan = Plan::of(items, extras, &options)?;
         let staging = Staging::create(target, options.force)?;
         let mut save = Self {
             staging,
-            bytes: shards.iter().map(|shard| shard.bytes).sum(),
+            bytes: plan.shards.iter().map(|shard| shard.bytes).sum(),
             options,
             shards: Vec::new(),
             places: BTreeMap::new(),
-            pieces,
+            pieces: plan.pieces,
+            splits: plan.splits,
+            biases: plan.biases,
         };
-        save.headers(shards)?;
-        save.describe(source, &contents)?;
+        save.headers(plan.shards, &plan.contents)?;
+        save.describe(source, &plan.contents)?;
         Ok(save)
     }
 
-    fn headers(&mut self, shards: Vec<Shard>) -> Result<()> {
+    fn headers(&mut self, shards: Vec<Shard>, contents: &Contents) -> Result<()> {
         let count = shards.len();
         for (at, shard) in shards.into_iter().enumerate() {
             let file = match count {
@@ -196,7 +157,7 @@ impl Save {
                 // Nothing is quantised: what every file of a model says.
                 BTreeMap::from([("format".to_owned(), "pt".to_owned())])
             } else {
-                self.options.layout.metadata(&weights, &shard.others)
+                self.options.layout.metadata(&weights, &shard.others, &contents.extras)
             };
             let sink = File::create_new(&path).map_err(|source| Error::Io {
                 action: "create",
@@ -215,10 +176,17 @@ impl Save {
     }
 
     fn describe(&self, source: &Model, contents: &Contents) -> Result<()> {
-        let description = if contents.weights.is_empty() {
-            Description::default()
-        } else {
-            self.options.layout.describe(contents)
+        let description = match contents.extras.verbatim {
+            true => Description {
+                quantization_config: source.quantization_config().cloned(),
+                files: source
+                    .hf_quant_config()
+                    .map(|config| (HF_QUANT_CONFIG, config.clone()))
+                    .into_iter()
+                    .collect(),
+            },
+            false if contents.weights.is_empty() => Description::default(),
+            false => self.options.layout.describe(contents),
         };
         if let Some(config) = config(source, description.quantization_config) {
             self.json("config.json", &config)?;
@@ -250,32 +218,81 @@ impl Save {
         write().map_err(io)
     }
 
-    /// Writes an unchanged tensor.
+    /// Writes an unchanged tensor, or the parts of the bias of experts that are taken apart.
     pub fn tensor(&mut self, name: &str, data: &[u8]) -> Result<()> {
+        let Some(Bias { slices, rows, width }) = self.biases.remove(name) else {
+            return self.put(name, data);
+        };
+        for slice in slices {
+            let name = format!("{}.bias", slice.module);
+            self.put(&name, &slice.bytes(data, rows, width))?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, name: &str, data: &[u8]) -> Result<()> {
         match self.places.get(name).and_then(|&at| self.shards.get_mut(at)) {
             Some((_, shard)) => shard.put(name, data),
             None => Err(Error::shape("tensor to write", "one that was announced", name)),
         }
     }
 
-    /// Writes a weight's pieces.
+    /// Writes a weight, or its matrices.
     pub fn weight(&mut self, weight: &Weight) -> Result<()> {
+        let Some(slices) = self.splits.remove(&weight.spec.name) else {
+            return self.pieces(weight);
+        };
+        for slice in slices {
+            self.pieces(&slice.weight(weight)?)?;
+        }
+        Ok(())
+    }
+
+    fn pieces(&mut self, weight: &Weight) -> Result<()> {
         let convention = self.options.layout.convention();
         let pieces = self.pieces.remove(&weight.spec.name).unwrap_or_default();
-        for Piece { spec, content } in pieces {
+        let rows = weight.blocks.dims().rows();
+        let ordered = |name: &str, data: &[u8], transpose: bool| -> Result<Vec<u8>> {
+            let cols = data.len() / (weight.blocks.dims().batch() * rows);
+            match transpose {
+                true => transposed(name, data, [rows, cols]),
+                false => Ok(data.to_vec()),
+            }
+        };
+        for Piece { spec, content, transposed } in pieces {
             let scalar = |scale: Option<super::weight::GlobalScale>| {
                 scale.map_or(1.0, |scale| scale.stored(convention)).to_le_bytes()
             };
             match content {
-                Content::Codes => self.tensor(&spec.name, weight.blocks.codes())?,
+                Content::Codes if transposed => {
+                    let codes = ordered(&spec.name, weight.blocks.codes(), transposed)?;
+                    self.put(&spec.name, &codes)?;
+                }
+                Content::Codes => self.put(&spec.name, weight.blocks.codes())?,
                 Content::Scales(ScaleLayout::Linear) => {
-                    self.tensor(&spec.name, weight.blocks.scales())?;
+                    let all = weight.blocks.scales();
+                    let stored = spec.shape.iter().product::<usize>();
+                    let step = all.len() / stored.max(1);
+                    if step == 1 && !transposed {
+                        self.put(&spec.name, all)?;
+                    } else {
+                        let scales: Vec<u8> = all.iter().copied().step_by(step.max(1)).collect();
+                        self.put(&spec.name, &ordered(&spec.name, &scales, transposed)?)?;
+                    }
                 }
                 Content::Scales(ScaleLayout::Blocked128x4) => {
-                    self.tensor(&spec.name, &weight.blocks.blocked_scales()?)?;
+                    self.put(&spec.name, &weight.blocks.blocked_scales()?)?;
                 }
-                Content::Global => self.tensor(&spec.name, &scalar(weight.global))?,
-                Content::Input => self.tensor(&spec.name, &scalar(weight.input))?,
+                Content::Global => match weight.experts.as_ref().filter(|_| !spec.shape.is_empty())
+                {
+                    Some(scales) => {
+                        let stored = scales.iter().map(|scale| scale.stored(convention));
+                        let bytes: Vec<u8> = stored.flat_map(f32::to_le_bytes).collect();
+                        self.put(&spec.name, &bytes)?;
+                    }
+                    None => self.put(&spec.name, &scalar(weight.global))?,
+                },
+                Content::Input => self.put(&spec.name, &scalar(weight.input))?,
             }
         }
         Ok(())
@@ -307,26 +324,6 @@ impl Save {
         let path = self.staging.target().to_path_buf();
         let replaced = self.staging.commit()?;
         Ok(Saved { path, shards: names, bytes: self.bytes, replaced })
-    }
-}
-
-/// The contents of one file.
-#[derive(Default)]
-struct Shard {
-    specs: Vec<TensorSpec>,
-    weights: Vec<WeightSpec>,
-    others: Vec<String>,
-    bytes: u64,
-}
-
-impl Shard {
-    fn add(&mut self, item: &Item, specs: Vec<TensorSpec>, bytes: u64) {
-        match item {
-            Item::Weight(spec) => self.weights.push(spec.clone()),
-            Item::Tensor(spec) => self.others.push(spec.name.clone()),
-        }
-        self.specs.extend(specs);
-        self.bytes += bytes;
     }
 }
 

@@ -229,7 +229,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::WeightSpec;
+    use crate::checkpoint::{Order, WeightSpec};
     use crate::tensor::Dims;
     use fp4_formats::quantize::Format;
     use proptest::prelude::*;
@@ -265,9 +265,12 @@ mod tests {
             global: true,
             input: false,
             original: None,
+            group: 16,
+            order: Order::OutputFirst,
+            expert_scales: false,
         };
         let global = Some(GlobalScale::Multiplier(multiplier));
-        Weight { spec, blocks: blocks.expect("valid"), global, input: None }
+        Weight { spec, blocks: blocks.expect("valid"), global, experts: None, input: None }
     }
 
     fn member(weight: &Weight) -> (GlobalScale, Room) {

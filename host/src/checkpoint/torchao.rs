@@ -4,13 +4,14 @@
 //! | tensor | type | shape |
 //! | --- | --- | --- |
 //! | `m._weight_qdata` | U8 | `[.., N, K/2]` |
-//! | `m._weight_scale` | F8_E4M3, or for `MXTensor` F8_E8M0 | `[.., N, K/block]`; swizzled: `[ceil(N/128) * 32, ceil(K/block/4) * 16]` |
-//! | `m._weight_per_tensor_scale` | F32 | `[]`; NVFP4 with two levels |
+//! | `m._weight_scale` | F8_E4M3, or for `MXTensor` F8_E8M0 | `[.., N, K/block]`; swizzled: `[.., ceil(N/128) * 32, ceil(K/block/4) * 16]` |
+//! | `m._weight_per_tensor_scale` | F32 | `[]`, or `[experts, 1, 1]`; NVFP4 with two levels |
 //! | `m._weight_act_per_tensor_scale` | F32 | `[]`; if activations are calibrated |
 //!
 //! The file's metadata has a JSON object for each tensor of the model, under its name, with its
 //! class and attributes (`_type`, `_data`, `_tensor_data_names`), and under `tensor_names` the list
-//! of these names. If it is missing, types and shapes determine the same.
+//! of these names. If it is missing, types and shapes determine the same. transformers reads it
+//! only if `quantization_config` in `config.json` says `torchao`.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +21,12 @@ use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
-use super::layout::{Content, Parts, Piece, format_of_scales, present};
+use super::layout::{
+    Alike, Content, Contents, Description, Extras, Parts, Piece, format_of_scales, present,
+};
 use super::model::Model;
-use super::weight::WeightSpec;
+use super::stated::Inputs;
+use super::weight::{Order, WeightSpec};
 
 /// Ending of the tensor of codes.
 const CODES: &str = "_qdata";
@@ -43,6 +47,17 @@ fn prefix(name: &str) -> Option<String> {
     Some(format!("{module}._{tensor}_"))
 }
 
+/// What the metadata of the files say of a tensor.
+pub(super) fn described<'a>(model: &'a Model, name: &str) -> Option<&'a str> {
+    model.metadata(name).or_else(|| model.metadata(&in_model(name)))
+}
+
+/// A tensor's name in transformers' model, by which it is looked for in the metadata. transformers
+/// renames Mixtral's experts while it saves them, and leaves the metadata as they are.
+fn in_model(name: &str) -> String {
+    name.replace(".block_sparse_moe.experts.", ".mlp.experts.")
+}
+
 pub(super) fn find(model: &Model) -> Vec<Parts> {
     model
         .names()
@@ -55,8 +70,7 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
             }
             let prefix = prefix(&name)?;
             let scales = format!("{prefix}scale");
-            let stated: Value = model
-                .metadata(&name)
+            let stated: Value = described(model, &name)
                 .and_then(|text| serde_json::from_str(text).ok())
                 .unwrap_or_default();
             let (class, data) = (stated["_type"].as_str(), &stated["_data"]);
@@ -74,6 +88,8 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
                 codes_in_blocks: false,
                 swizzled: swizzled(data),
                 original: original(data),
+                order: Order::OutputFirst,
+                transposed: false,
                 name,
             })
         })
@@ -104,7 +120,15 @@ pub(super) fn pieces(weight: &WeightSpec, layout: ScaleLayout) -> Result<Vec<Pie
         (ScaleLayout::Blocked128x4, &[rows, blocks]) => {
             vec![rows.div_ceil(TILE_ROWS) * 32, blocks.div_ceil(TILE_BLOCKS) * 16]
         }
-        _ => return Err("swizzled scales are of a matrix, not of several".into()),
+        (ScaleLayout::Blocked128x4, &[experts, rows, blocks]) if rows.is_multiple_of(TILE_ROWS) => {
+            vec![experts, rows / TILE_ROWS * 32, blocks.div_ceil(TILE_BLOCKS) * 16]
+        }
+        _ => {
+            return Err(format!(
+                "swizzled scales are of one matrix, or of several with a multiple of {TILE_ROWS} \
+                 rows"
+            ));
+        }
     };
     let mut pieces = vec![
         Piece::new(format!("{prefix}qdata"), Dtype::U8, codes, Content::Codes),
@@ -112,7 +136,11 @@ pub(super) fn pieces(weight: &WeightSpec, layout: ScaleLayout) -> Result<Vec<Pie
     ];
     if weight.global {
         let name = format!("{prefix}per_tensor_scale");
-        pieces.push(Piece::new(name, Dtype::F32, vec![], Content::Global));
+        let shape = match (weight.expert_scales, weight.shape.first()) {
+            (true, Some(&experts)) => vec![experts, 1, 1],
+            _ => vec![],
+        };
+        pieces.push(Piece::new(name, Dtype::F32, shape, Content::Global));
     }
     if weight.input {
         let name = format!("{prefix}act_per_tensor_scale");
@@ -124,10 +152,11 @@ pub(super) fn pieces(weight: &WeightSpec, layout: ScaleLayout) -> Result<Vec<Pie
 pub(super) fn metadata(
     weights: &[(WeightSpec, ScaleLayout)],
     others: &[String],
+    extras: &Extras,
 ) -> BTreeMap<String, String> {
     let mut metadata = BTreeMap::new();
     for (weight, layout) in weights {
-        metadata.insert(weight.name.clone(), describe(weight, *layout).to_string());
+        metadata.insert(in_model(&weight.name), tensor(weight, *layout, extras).to_string());
     }
     let plain = json!({"_type": "Tensor"}).to_string();
     metadata.extend(others.iter().map(|name| (name.clone(), plain.clone())));
@@ -137,30 +166,135 @@ pub(super) fn metadata(
     metadata
 }
 
-/// The class of a weight and its attributes.
-fn describe(weight: &WeightSpec, layout: ScaleLayout) -> Value {
-    let torch_type = |name: &str| json!({"_type": "torch.dtype", "_data": name});
+/// A value of a type of torch, as TorchAO writes it.
+fn typed(kind: &str, data: impl Into<Value>) -> Value {
+    json!({"_type": kind, "_data": data.into()})
+}
+
+/// The element type of MXFP4.
+fn fp4() -> Value {
+    typed("torch.dtype", "float4_e2m1fn_x2")
+}
+
+/// The class of a weight and its attributes; those of the input's own description are kept.
+fn tensor(weight: &WeightSpec, layout: ScaleLayout, extras: &Extras) -> Value {
+    let inputs = extras.inputs.get(&weight.name).copied().unwrap_or_default();
     let original = weight.original.unwrap_or(Dtype::BF16);
     let original = TYPES.iter().find(|(_, dtype)| *dtype == original).map_or("bfloat16", |x| x.0);
     let mut data = json!({
         "block_size": weight.format.block(),
-        "orig_dtype": torch_type(original),
-        "is_swizzled_scales": layout == ScaleLayout::Blocked128x4,
-        "act_quant_kwargs": null,
+        "orig_dtype": typed("torch.dtype", original),
     });
     let mut names = Vec::new();
     let class = match weight.format {
         Format::Nvfp4 => {
             names.extend(weight.global.then_some("per_tensor_scale"));
             names.extend(weight.input.then_some("act_per_tensor_scale"));
+            data["use_triton_kernel"] = false.into();
+            let how = |dynamic: bool| {
+                let how = json!({
+                    "block_size": weight.format.block(),
+                    "is_swizzled_scales": true,
+                    "use_triton_kernel": false,
+                    "use_dynamic_per_tensor_scale": dynamic,
+                });
+                typed("QuantizeTensorToNVFP4Kwargs", how)
+            };
+            data["act_quant_kwargs"] = match inputs {
+                Inputs::Dynamic => how(true),
+                Inputs::Calibrated | Inputs::OneLevel => how(false),
+                Inputs::Float | Inputs::Fp8 => Value::Null,
+            };
             "NVFP4Tensor"
         }
         Format::Mxfp4 => {
-            data["elem_dtype"] = torch_type("float4_e2m1fn_x2");
-            data["kernel_preference"] = json!({"_type": "KernelPreference", "_data": "EMULATED"});
+            data["elem_dtype"] = fp4();
+            data["kernel_preference"] = typed("KernelPreference", "AUTO");
+            let how = json!({
+                "elem_dtype": fp4(),
+                "block_size": weight.format.block(),
+                "scaling_mode": typed("ScaleCalculationMode", "RCEIL"),
+                "kernel_preference": typed("KernelPreference", "AUTO"),
+                "is_swizzled_scales": true,
+            });
+            data["act_quant_kwargs"] = match inputs {
+                Inputs::Dynamic => typed("QuantizeTensorToMXKwargs", how),
+                Inputs::Float | Inputs::Calibrated | Inputs::OneLevel | Inputs::Fp8 => Value::Null,
+            };
             "MXTensor"
         }
     };
     names.extend(["qdata", "scale"]);
+    if let Some(stated) = extras.stated.get(&weight.name).filter(|x| x["_type"] == class) {
+        data = stated["_data"].clone();
+    }
+    data["is_swizzled_scales"] = (layout == ScaleLayout::Blocked128x4).into();
     json!({"_type": class, "_data": data, "_tensor_data_names": names})
+}
+
+/// The configuration of layers that are quantised alike.
+fn config(alike: &Alike<'_>) -> Value {
+    let two_levels = alike.weights.iter().any(|weight| weight.global);
+    let (class, data) = match (alike.format, alike.inputs) {
+        (Format::Nvfp4, Inputs::Float | Inputs::Fp8) => {
+            ("NVFP4WeightOnlyConfig", json!({"use_dynamic_per_tensor_scale": two_levels}))
+        }
+        (Format::Nvfp4, inputs) => {
+            // As text, because transformers does not find the class that the exporter names.
+            let step = (inputs == Inputs::Calibrated).then_some("convert");
+            let data = json!({
+                "use_triton_kernel": false,
+                "use_dynamic_per_tensor_scale": inputs == Inputs::Dynamic,
+                "step": step,
+            });
+            ("NVFP4DynamicActivationNVFP4WeightConfig", data)
+        }
+        // TorchAO has no configuration for weights alone in this format; that of the tensors says
+        // that inputs are not quantised.
+        (Format::Mxfp4, _) => {
+            let data = json!({
+                "block_size": alike.format.block(),
+                "activation_dtype": fp4(),
+                "weight_dtype": fp4(),
+                "kernel_preference": typed("KernelPreference", "AUTO"),
+                "scaling_mode": typed("ScaleCalculationMode", "RCEIL"),
+            });
+            ("MXDynamicActivationMXWeightConfig", data)
+        }
+    };
+    json!({"_type": class, "_version": 1, "_data": data})
+}
+
+/// transformers reads the tensors' metadata only if the configuration says that they are TorchAO's.
+pub(super) fn describe(contents: &Contents) -> Description {
+    let alike = contents.alike();
+    let experts = contents.weights.iter().any(|weight| !weight.name.ends_with(".weight"));
+    let kind = match alike.as_slice() {
+        [only] if !experts => config(only),
+        several => {
+            let mut names = serde_json::Map::new();
+            for alike in several {
+                for weight in &alike.weights {
+                    // A parameter that is not called `weight` is named itself.
+                    let of = match weight.name.strip_suffix(".weight") {
+                        Some(module) => module,
+                        None => &weight.name,
+                    };
+                    names.insert(of.into(), config(alike));
+                }
+            }
+            let data = json!({"fqn_to_config": names, "module_fqn_to_config": names});
+            json!({"_type": "FqnToConfig", "_version": 1, "_data": data})
+        }
+    };
+    Description {
+        quantization_config: Some(json!({
+            "quant_method": "torchao",
+            "quant_type": {"default": kind},
+            "modules_to_not_convert": contents.left,
+            "include_input_output_embeddings": false,
+            "untie_embedding_weights": false,
+        })),
+        files: Vec::new(),
+    }
 }

@@ -4,7 +4,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reserve};
 use crate::tensor::{BlockScaled, Dims};
 
 /// A tensor-level scale in its original convention, because inverting it would round it.
@@ -181,6 +181,18 @@ impl Blocks {
     }
 }
 
+/// The order of a weight's last two dimensions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// `[.., N, K]`, blocks along K.
+    #[default]
+    OutputFirst,
+    /// The same, of experts that the model itself has as `[experts, K, N]`.
+    InputFirst,
+    /// `[experts, K, N]`, blocks along N, so that no product can use them.
+    AlongOutput,
+}
+
 /// A weight without its data, which suffices to lay out a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightSpec {
@@ -196,6 +208,12 @@ pub struct WeightSpec {
     pub input: bool,
     /// Element type before it was quantised, if known.
     pub original: Option<Dtype>,
+    /// Elements with one stored scale: a block, or two in ModelOpt's groups of 32.
+    pub group: usize,
+    /// The order of its last two dimensions.
+    pub order: Order,
+    /// Whether each expert has a tensor-level scale of its own.
+    pub expert_scales: bool,
 }
 
 impl WeightSpec {
@@ -237,10 +255,44 @@ pub struct Weight {
     pub spec: WeightSpec,
     /// Codes and scales; their global scale is the multiplier.
     pub blocks: Blocks,
-    /// The tensor-level scale as it was stored.
+    /// The tensor-level scale as it was stored; the largest where each expert has its own.
     pub global: Option<GlobalScale>,
+    /// The tensor-level scale of each expert, where they are stored one by one.
+    pub experts: Option<Vec<GlobalScale>>,
     /// The scale of the layer's input, from calibration.
     pub input: Option<GlobalScale>,
+}
+
+impl Weight {
+    /// All values in f32, with the tensor-level scale of each expert where it has its own; see
+    /// [`BlockScaled::dequantize`].
+    ///
+    /// # Errors
+    /// The errors of [`BlockScaled::dequantize`].
+    pub fn dequantize(&self) -> Result<Vec<f32>> {
+        if self.experts.is_none() {
+            return self.blocks.dequantize();
+        }
+        let mut values = reserve(&self.spec.name, self.blocks.dims().elements())?;
+        for expert in 0..self.blocks.dims().batch() {
+            values.extend(self.entry(expert)?.dequantize()?);
+        }
+        Ok(values)
+    }
+
+    /// One of the matrices of a batch, with its own tensor-level scale where it has one.
+    ///
+    /// # Errors
+    /// The errors of [`Blocks::entry`].
+    pub fn entry(&self, at: usize) -> Result<Blocks> {
+        let entry = self.blocks.entry(at)?;
+        let Some(scale) = self.experts.as_ref().and_then(|scales| scales.get(at)) else {
+            return Ok(entry);
+        };
+        let (codes, scales) = (entry.codes().to_vec(), entry.scales().to_vec());
+        let (format, dims, linear) = (entry.format(), entry.dims(), ScaleLayout::Linear);
+        Blocks::new(format, &self.spec.name, dims, linear, codes, scales, scale.multiplier())
+    }
 }
 
 #[cfg(test)]

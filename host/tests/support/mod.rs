@@ -158,8 +158,8 @@ pub fn write_model(path: &Path) {
         ("model.layers.0.mlp.up.weight", random(&[130, 64], 2)),
         ("model.layers.0.mlp.up.bias", random(&[130], 3)),
         ("model.layers.0.norm.weight", random(&[64], 4)),
-        ("model.layers.1.experts.gate_up_proj", random(&[3, 10, 96], 5)),
-        ("model.layers.1.experts.gate_up_proj_bias", random(&[3, 10], 8)),
+        ("model.layers.1.experts.gate_up.weight", random(&[3, 10, 96], 5)),
+        ("model.layers.1.experts.gate_up_bias", random(&[3, 10], 8)),
         ("model.layers.1.mlp.down.weight", random(&[5, 96], 6)),
         ("model.layers.1.mlp.odd.weight", random(&[4, 40], 7)),
         ("model.steps", tensor(Dtype::I64, &[], 7u64.to_le_bytes().to_vec())),
@@ -170,7 +170,7 @@ pub fn write_model(path: &Path) {
 /// What of [`write_model`] is quantised.
 pub const WEIGHTS: [&str; 3] = [
     "model.layers.0.mlp.up.weight",
-    "model.layers.1.experts.gate_up_proj",
+    "model.layers.1.experts.gate_up.weight",
     "model.layers.1.mlp.down.weight",
 ];
 

@@ -5,6 +5,7 @@
 //! reason, and counted in the last line.
 
 mod cargo;
+mod exporters;
 mod targets;
 
 use crate::build_kernels::{self, Assembler};
@@ -34,6 +35,10 @@ pub struct Options {
     /// Leave out what needs the network: the real model and ptxas, unless they are here
     #[arg(long)]
     offline: bool,
+    /// Only this: what ModelOpt, llmcompressor and TorchAO write is converted, and their loaders read
+    /// what is written here; installs 6 GB of Python packages in target/exporters
+    #[arg(long, conflicts_with_all = ["quick", "filter"])]
+    exporters: bool,
     /// Only tests of this package, of test files whose name contains this, or whose own name
     /// contains this; only what has them is built
     #[arg(value_parser = NonEmptyStringValueParser::new())]
@@ -111,6 +116,11 @@ impl Tally {
 
 /// Runs the command; exit code 1 if anything failed.
 pub fn run(options: &Options) -> Result<ExitCode> {
+    if options.exporters {
+        let mut tally = Tally::default();
+        exporters::run(&mut tally, options.offline)?;
+        return Ok(tally.finish());
+    }
     match (&options.filter, options.quick) {
         (filter, true) => quick(filter.as_deref()),
         (Some(filter), false) => filtered(filter, options.offline),
@@ -127,6 +137,7 @@ fn everything(options: &Options) -> Result<ExitCode> {
     let cargo = Cargo { model: model(&mut tally, options.offline) };
     cargo.run(&mut tally, &["--workspace"], None)?;
     cargo.run_documentation(&mut tally)?;
+    tally.skip("exporters and their loaders", "only with --exporters: 6 GB of Python packages");
     Ok(tally.finish())
 }
 
@@ -147,6 +158,7 @@ fn quick(filter: Option<&str>) -> Result<ExitCode> {
         "kernels by every accepted compiler, and their synchronising instructions",
         "machine code by ptxas",
         "real model",
+        "exporters and their loaders",
     ] {
         tally.skip(name, "--quick");
     }

@@ -32,13 +32,9 @@ pub enum Command {
     Run(Run),
     /// Run a shape on random inputs, verify it, and time it (GPU) or count (emulator).
     Bench(Bench),
-    /// Quantise the weights of a checkpoint into a new one.
     Quantize(Quantize),
-    /// Write the float weights that a quantised checkpoint stands for.
     Dequantize(Dequantize),
-    /// Write a quantised checkpoint in another layout, without changing a value.
     Convert(Convert),
-    /// Check a quantised checkpoint, also against the model that it was made from.
     Verify(Verify),
     /// List what is in a checkpoint.
     Inspect(Inspect),
@@ -417,7 +413,7 @@ pub struct Dequantize {
 /// Where and in what layout a checkpoint is written.
 #[derive(Debug, ClapArgs)]
 pub struct CheckpointOutput {
-    /// modelopt (nvfp4), compressed-tensors, torchao, or gpt-oss (mxfp4).
+    /// modelopt, compressed-tensors, torchao, or gpt-oss (mxfp4).
     #[arg(long)]
     pub layout: Layout,
     /// Store block scales in 128x4 tiles; torchao only.

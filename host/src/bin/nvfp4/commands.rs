@@ -71,9 +71,21 @@ pub fn print(report: &(impl Serialize + Display), json: bool) -> anyhow::Result<
     if json {
         writeln!(out, "{}", serde_json::to_string_pretty(report)?)?;
     } else {
-        write!(out, "{report}")?;
+        write!(out, "{}", printable(&report.to_string()))?;
     }
     Ok(out.flush()?)
+}
+
+/// Text for a terminal: names from files may have characters that would control it.
+pub fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character.is_control() && character != '\n' {
+            true => printable.extend(character.escape_default()),
+            false => printable.push(character),
+        }
+    }
+    printable
 }
 
 pub fn exit(verified: bool) -> ExitCode {

@@ -23,6 +23,18 @@ use nvfp4::error::Error;
 /// Exit code where the reader of the output has left: that of a program that SIGPIPE ends.
 const CLOSED_PIPE: u8 = 141;
 
+/// An error and its causes, each said once: some errors have their cause in their own message.
+fn message(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            let separator = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{separator}{cause}");
+        }
+    }
+    text
+}
+
 fn main() -> ExitCode {
     let error = match commands::execute(args::Args::parse()) {
         Ok(code) => return code,
@@ -34,7 +46,7 @@ fn main() -> ExitCode {
         return ExitCode::from(CLOSED_PIPE);
     }
     // Messages may have lost their reader, too.
-    let _ = writeln!(io::stderr(), "error: {error:#}");
+    let _ = writeln!(io::stderr(), "error: {}", commands::printable(&message(&error)));
     let error = error.downcast_ref::<nvfp4::error::Error>();
     if let Some(Error::Checkpoint(CheckpointError::Interrupted { .. })) = error
         && let Some(code) = progress::signalled()

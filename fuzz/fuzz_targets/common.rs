@@ -1,0 +1,41 @@
+//! What the targets share: a folder in memory, and reading all of a checkpoint.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use nvfp4::checkpoint::{Layout, Model, inspect, load, matrix, verify};
+
+/// A folder of this process, in memory where the system has such a place.
+pub static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+    let folder = parent.join(format!("nvfp4-fuzz-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+});
+
+/// Largest file that a matrix is read from. Larger ones are described by a few bytes of header, and
+/// only take time.
+const MOST: u64 = 1 << 20;
+
+/// Reads everything; whatever is there, nothing may panic.
+pub fn read_everything(path: &Path) {
+    let Ok(model) = Model::open(path) else { return };
+    let Ok(contents) = inspect(&model) else { return };
+    let _ = contents.to_string();
+    if contents.bytes > MOST {
+        return;
+    }
+    let _ = verify(&model, None, &mut ()).map(|report| report.to_string());
+    for layout in Layout::ALL {
+        for parts in layout.find(&model) {
+            if let Ok(weight) = load(&model, layout, &parts) {
+                let _ = weight.blocks.dequantize();
+            }
+        }
+    }
+    for name in model.names().take(8) {
+        let _ = matrix(&model, name, None);
+        let _ = matrix(&model, name, Some(1));
+    }
+}

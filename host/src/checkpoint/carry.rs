@@ -1,0 +1,252 @@
+//! What a conversion does with everything of a checkpoint except its weights in NVFP4 and MXFP4:
+//! how inputs are quantised, layers in other formats, the KV cache, side data, the configuration.
+//!
+//! A conversion onto the same layout and formats keeps the configuration as it is. Any other
+//! describes the output in the target's own terms. What these cannot say is refused by name before
+//! anything is written; the quantisation of inputs at run time, of which nothing is stored, is left
+//! out with a note.
+
+use std::collections::BTreeSet;
+
+use fp4_formats::quantize::Format;
+use safetensors::tensor::Dtype;
+
+use super::error::CheckpointError;
+use super::layout::{Extras, Layout, Parts};
+use super::model::Model;
+use super::others::{self, OtherFormat};
+use super::side;
+use super::split;
+use super::stated::{Inputs, KvCache};
+use super::torchao;
+use super::weight::WeightSpec;
+use super::write::TensorSpec;
+use crate::error::Result;
+
+/// A tensor that is copied.
+#[derive(Clone, Debug)]
+pub(super) struct Copied {
+    /// Its name in the input.
+    pub from: String,
+    /// What it is in the output; only the type of scalars changes, to F32.
+    pub spec: TensorSpec,
+}
+
+/// Everything besides the weights.
+pub(super) struct Carried {
+    pub tensors: Vec<Copied>,
+    pub extras: Extras,
+    /// What is left out, in words.
+    pub notes: Vec<String>,
+}
+
+/// The names of the scales of keys and values: ModelOpt's, compressed-tensors'.
+const KV_SCALES: [(&str, &str); 2] =
+    [(".k_proj.k_scale", ".k_scale"), (".v_proj.v_scale", ".v_scale")];
+
+struct Carrier<'a> {
+    model: &'a Model,
+    from: Layout,
+    to: Layout,
+    notes: Vec<String>,
+}
+
+/// Decides about everything besides the weights `parts`, which become `specs`.
+///
+/// # Errors
+/// [`CheckpointError::Unsupported`] for what the target cannot describe.
+pub(super) fn carry(
+    model: &Model,
+    [from, to]: [Layout; 2],
+    parts: &[Parts],
+    specs: &[WeightSpec],
+) -> Result<Carried> {
+    let same = parts.iter().zip(specs).all(|(part, spec)| part.format == spec.format);
+    let configured = model.quantization_config().is_some() || model.hf_quant_config().is_some();
+    let verbatim = from == to && same && configured;
+    let mut carrier = Carrier { model, from, to, notes: Vec::new() };
+    let mut extras = Extras { verbatim, others: others::find(model, parts), ..Extras::default() };
+    for (part, spec) in parts.iter().zip(specs) {
+        let stated = Inputs::of(model, from, part);
+        let inputs = if verbatim { stated } else { carrier.inputs(stated, part, spec)? };
+        extras.inputs.insert(spec.name.clone(), inputs);
+        if from == Layout::TorchAo && to == Layout::TorchAo {
+            let text = torchao::described(model, &part.name).unwrap_or_default();
+            if let Ok(stated) = serde_json::from_str(text) {
+                extras.stated.insert(spec.name.clone(), stated);
+            }
+        }
+    }
+    let matrices = specs.iter().filter(|spec| spec.shape.len() == 2).count();
+    if to == Layout::GptOss && matrices > 0 {
+        carrier.note(format!(
+            "transformers reads experts only in this layout; {matrices} weights are none"
+        ));
+    }
+    if !verbatim {
+        carrier.side_data()?;
+        carrier.other_layers(&extras)?;
+    }
+    let kv = KvCache::of(model);
+    if let (Some(kv), false) = (&kv, verbatim) {
+        carrier.kv_cache(kv)?;
+    }
+    extras.kv_fp8 = kv.is_some();
+    extras.interleaved = split::interleaved(model, Some(from));
+    let pieces: BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
+    let mut tensors = Vec::new();
+    for entry in model.entries() {
+        if !pieces.contains(entry.name.as_str()) {
+            tensors.push(carrier.copied(entry.name, &extras)?);
+        }
+    }
+    Ok(Carried { tensors, extras, notes: carrier.notes })
+}
+
+impl Carrier<'_> {
+    fn refuse(&self, tensor: &str, reason: impl Into<String>) -> CheckpointError {
+        let (layout, tensor, reason) = (self.to.name(), tensor.into(), reason.into());
+        CheckpointError::Unsupported { layout, tensor, reason }
+    }
+
+    /// How the output describes the inputs of a weight.
+    fn inputs(&mut self, stated: Inputs, part: &Parts, spec: &WeightSpec) -> Result<Inputs> {
+        let reformatted = part.format != spec.format;
+        let fits = match (self.to, spec.format, stated) {
+            (Layout::TorchAo, Format::Mxfp4, Inputs::Float) => {
+                let note = "torchao multiplies with mxfp4 weights only where inputs are quantised \
+                            too; readers of the output can load and dequantise it";
+                self.note(note.into());
+                true
+            }
+            (_, _, Inputs::Float) => true,
+            (Layout::ModelOpt | Layout::CompressedTensors, Format::Nvfp4, Inputs::Calibrated) => {
+                true
+            }
+            (Layout::TorchAo, Format::Nvfp4, Inputs::Calibrated) => {
+                let note = "transformers does not read `act_per_tensor_scale`, the scale of inputs \
+                            that are quantised with one from calibration; torchao itself does";
+                self.note(note.into());
+                true
+            }
+            (Layout::ModelOpt, Format::Nvfp4, Inputs::Fp8) => spec.group > 16,
+            (Layout::TorchAo, Format::Nvfp4, Inputs::OneLevel) => true,
+            (Layout::TorchAo | Layout::CompressedTensors, _, Inputs::Dynamic) => {
+                !reformatted && (self.to == Layout::TorchAo || spec.format == Format::Mxfp4)
+            }
+            _ => false,
+        };
+        match stated {
+            _ if fits => Ok(stated),
+            Inputs::Dynamic | Inputs::OneLevel => {
+                self.note(format!(
+                    "inputs were quantised to {} at run time, which layout {} cannot say of {}; \
+                     the weights alone are quantised in the output",
+                    part.format.name(),
+                    self.to,
+                    spec.format.name()
+                ));
+                Ok(Inputs::Float)
+            }
+            Inputs::Float | Inputs::Calibrated | Inputs::Fp8 => {
+                let format = if stated == Inputs::Fp8 { "fp8" } else { part.format.name() };
+                let scale = part.input.as_deref().unwrap_or("at run time");
+                let reason = format!(
+                    "its inputs are quantised to {format} ({scale}), which the layout cannot say"
+                );
+                Err(self.refuse(&spec.name, reason).into())
+            }
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    fn side_data(&self) -> Result<()> {
+        if let tensors @ [first, ..] = side::tensors(self.model).as_slice() {
+            let reason = format!(
+                "it changes what a quantised weight means, as {} tensors of this checkpoint do, \
+                 and the layout has no place for it",
+                tensors.len()
+            );
+            return Err(self.refuse(first, reason).into());
+        }
+        let transforms = side::transforms(self.model);
+        if transforms.is_empty() {
+            return Ok(());
+        }
+        let reason = format!(
+            "the weights are rotated ({}), and readers of the output would not rotate inputs",
+            transforms.join(", ")
+        );
+        Err(self.refuse("transform_config", reason).into())
+    }
+
+    fn other_layers(&self, extras: &Extras) -> Result<()> {
+        let known = |layout| matches!(layout, Layout::ModelOpt | Layout::CompressedTensors);
+        for other in &extras.others {
+            if other.format == OtherFormat::Fp8 && known(self.from) && known(self.to) {
+                continue;
+            }
+            let reason = format!(
+                "it is in {}, which the output's configuration cannot describe",
+                other.format.name()
+            );
+            return Err(self.refuse(&other.weight, reason).into());
+        }
+        Ok(())
+    }
+
+    fn kv_cache(&self, kv: &KvCache) -> Result<()> {
+        let known = |layout| matches!(layout, Layout::ModelOpt | Layout::CompressedTensors);
+        if *kv == KvCache::Fp8 && known(self.to) {
+            return Ok(());
+        }
+        let reason =
+            format!("the KV cache is quantised ({}), which the layout cannot say", kv.name());
+        Err(self.refuse("KV cache", reason).into())
+    }
+
+    /// A tensor under the target's name, in the target's type.
+    fn copied(&self, name: String, extras: &Extras) -> Result<Copied> {
+        let raw = self.model.raw(&name)?;
+        let mut spec = TensorSpec { name: name.clone(), dtype: raw.dtype, shape: raw.shape };
+        let scalar = spec.shape.iter().product::<usize>() == 1;
+        let of_fp8 = || {
+            let of = name.strip_suffix(".weight_scale").or(name.strip_suffix(".input_scale"));
+            of.is_some_and(|of| extras.others.iter().any(|other| other.module == of))
+        };
+        let kv = self.kv_name(&name);
+        if extras.verbatim || !scalar || !(kv.is_some() || of_fp8()) {
+            return Ok(Copied { from: name, spec });
+        }
+        spec.name = kv.unwrap_or(spec.name);
+        if matches!(spec.dtype, Dtype::BF16 | Dtype::F16) {
+            spec.dtype = Dtype::F32;
+        }
+        spec.shape = match self.to {
+            Layout::CompressedTensors => vec![1],
+            Layout::ModelOpt | Layout::TorchAo | Layout::GptOss => vec![],
+        };
+        Ok(Copied { from: name, spec })
+    }
+
+    /// The target's name of a scale of keys or values.
+    fn kv_name(&self, name: &str) -> Option<String> {
+        KV_SCALES.iter().find_map(|(modelopt, compressed_tensors)| {
+            let of = match self.from {
+                Layout::ModelOpt => name.strip_suffix(modelopt)?,
+                Layout::CompressedTensors => name.strip_suffix(compressed_tensors)?,
+                Layout::TorchAo | Layout::GptOss => return None,
+            };
+            match self.to {
+                Layout::ModelOpt => Some(format!("{of}{modelopt}")),
+                Layout::CompressedTensors => Some(format!("{of}{compressed_tensors}")),
+                Layout::TorchAo | Layout::GptOss => None,
+            }
+        })
+    }
+}

@@ -1,0 +1,173 @@
+//! What the files beside the tensors say: how inputs are quantised, the KV cache, the groups of
+//! layers of compressed-tensors.
+
+use fp4_formats::quantize::Format;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::layout::{Layout, Parts};
+use super::model::Model;
+use super::pattern::Pattern;
+use super::torchao;
+use super::weight::module;
+
+/// How the inputs of a layer are quantised when it is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Inputs {
+    /// They are not.
+    #[default]
+    Float,
+    /// To the weight's format; their tensor-level scale is from calibration and stored.
+    Calibrated,
+    /// To the weight's format; all scales are computed then.
+    Dynamic,
+    /// To NVFP4 without a tensor-level scale.
+    OneLevel,
+    /// To FP8.
+    Fp8,
+}
+
+impl Inputs {
+    /// Those of a weight, from the configuration or, where it says nothing, from whether there is a
+    /// scale for them.
+    pub(super) fn of(model: &Model, layout: Layout, part: &Parts) -> Self {
+        let stored = if part.input.is_some() { Self::Calibrated } else { Self::Float };
+        let of = module(&part.name);
+        match layout {
+            Layout::ModelOpt => match modelopt_algorithm(model, of) {
+                Some("W4A16_NVFP4") => Self::Float,
+                Some(algorithm) if algorithm.starts_with("W4A8_") => Self::Fp8,
+                _ => stored,
+            },
+            Layout::CompressedTensors => {
+                let groups = Group::all(model);
+                match Group::of(&groups, of) {
+                    Some(group) => group.inputs().unwrap_or(stored),
+                    None => stored,
+                }
+            }
+            Layout::TorchAo => {
+                let stated: Value = torchao::described(model, &part.name)
+                    .and_then(|text| serde_json::from_str(text).ok())
+                    .unwrap_or_default();
+                let how = &stated["_data"]["act_quant_kwargs"];
+                let dynamic = how["_data"]["use_dynamic_per_tensor_scale"] == true;
+                match (how["_type"].as_str(), part.input.is_some()) {
+                    (None, _) | (_, true) => stored,
+                    (Some("QuantizeTensorToNVFP4Kwargs"), false) if dynamic => Self::Dynamic,
+                    (Some("QuantizeTensorToNVFP4Kwargs"), false) => Self::OneLevel,
+                    (Some(_), false) => {
+                        let element = how["_data"]["elem_dtype"]["_data"].as_str();
+                        let eight = element.is_some_and(|name| name.starts_with("float8"));
+                        if eight { Self::Fp8 } else { Self::Dynamic }
+                    }
+                }
+            }
+            Layout::GptOss => Self::Float,
+        }
+    }
+}
+
+/// ModelOpt's algorithm for a module, which `quantized_layers` may have for each.
+pub(super) fn modelopt_algorithm<'a>(model: &'a Model, module: &str) -> Option<&'a str> {
+    let stated = [model.hf_quant_config().map(|x| &x["quantization"]), model.quantization_config()];
+    stated.into_iter().flatten().find_map(|stated| match stated["quant_algo"].as_str()? {
+        "MIXED_PRECISION" => stated["quantized_layers"][module]["quant_algo"].as_str(),
+        algorithm => Some(algorithm),
+    })
+}
+
+/// How a checkpoint's KV cache is quantised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum KvCache {
+    /// To FP8, one scale for each layer's keys and one for its values.
+    Fp8,
+    /// As the configuration says.
+    Other(String),
+}
+
+impl KvCache {
+    pub fn of(model: &Model) -> Option<Self> {
+        let stated = model.hf_quant_config().map(|x| &x["quantization"]["kv_cache_quant_algo"]);
+        let scheme = model.quantization_config().map(|x| &x["kv_cache_scheme"]);
+        let said = [stated, scheme].into_iter().flatten().find(|said| !said.is_null())?;
+        let fp8 = said == "FP8"
+            || (said["num_bits"] == 8
+                && said["type"] == "float"
+                && said["dynamic"] == false
+                && matches!(said["strategy"].as_str(), None | Some("tensor")));
+        Some(if fp8 {
+            Self::Fp8
+        } else {
+            Self::Other(said.as_str().map_or_else(|| said.to_string(), str::to_owned))
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Fp8 => "FP8",
+            Self::Other(said) => said,
+        }
+    }
+}
+
+/// A group of `config_groups`: layers that are quantised alike.
+pub(super) struct Group<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The group as it is stated.
+    pub stated: &'a Value,
+    /// Layers by name.
+    targets: Vec<Pattern>,
+    /// Whether it has all linear layers that no other group names.
+    linear: bool,
+}
+
+impl<'a> Group<'a> {
+    pub fn all(model: &'a Model) -> Vec<Self> {
+        let groups = model.quantization_config().and_then(|x| x["config_groups"].as_object());
+        let group = |(name, stated): (&'a String, &'a Value)| {
+            let targets = stated["targets"].as_array().into_iter().flatten();
+            let targets: Vec<&str> = targets.filter_map(Value::as_str).collect();
+            let linear = targets.contains(&"Linear");
+            let targets = targets.into_iter().map(Pattern::of_compressed_tensors).collect();
+            Self { name, stated, targets, linear }
+        };
+        groups.into_iter().flatten().map(group).collect()
+    }
+
+    /// The group of a module: one that names it, or else one of all linear layers.
+    pub fn of<'g>(groups: &'g [Self], module: &str) -> Option<&'g Self> {
+        let named = |group: &&Self| group.targets.iter().any(|target| target.matches(module));
+        groups.iter().find(named).or_else(|| groups.iter().find(|group| group.linear))
+    }
+
+    /// Targets that cannot be compared with names.
+    pub fn unknown(&self) -> impl Iterator<Item = &str> {
+        self.targets.iter().filter_map(Pattern::unknown)
+    }
+
+    fn inputs(&self) -> Option<Inputs> {
+        let inputs = &self.stated["input_activations"];
+        Some(match (inputs["num_bits"].as_u64(), &inputs["dynamic"]) {
+            _ if inputs.is_null() => Inputs::Float,
+            (Some(8), _) => Inputs::Fp8,
+            (_, Value::Bool(true)) => Inputs::Dynamic,
+            _ => return None,
+        })
+    }
+
+    /// The stated storage format: the group's, or else the whole configuration's.
+    pub fn format(&self, config: &'a Value) -> Option<&'a str> {
+        self.stated["format"].as_str().or(config["format"].as_str())
+    }
+}
+
+/// The name of a format's storage in compressed-tensors' configuration.
+pub(super) const fn packed(format: Format) -> &'static str {
+    match format {
+        Format::Nvfp4 => "nvfp4-pack-quantized",
+        Format::Mxfp4 => "mxfp4-pack-quantized",
+    }
+}

@@ -1,0 +1,150 @@
+"""Loads checkpoints as users of each layout do, and writes down what came of it.
+
+    python judge.py LAYOUT TASKS.json
+
+TASKS.json is a list of {"checkpoint": folder, "out": folder}. In each `out` are written
+
+- `report.json`: keys that the model lacks, keys that the loader did not expect, and an error;
+- `values.safetensors`: every parameter of the model, decoded, in f32, by its name in the model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Callable
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+import decode
+
+Loaded = tuple[torch.nn.Module, dict]
+
+
+def parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The model's parameters, decoded."""
+    decoded = {}
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "dequantize") and type(parameter.data) is not torch.Tensor:
+            # TorchAO's classes state f32 exactly; their own type may be bf16.
+            decoded[name] = parameter.data.dequantize(torch.float32)
+        else:
+            decoded[name] = parameter.data.float()
+    return {name: value.detach().contiguous().clone() for name, value in decoded.items()}
+
+
+def plain(checkpoint: Path) -> Loaded:
+    """A model that is not quantised."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        checkpoint, dtype=torch.float32, output_loading_info=True
+    )
+
+
+def compressed_tensors(checkpoint: Path) -> Loaded:
+    """transformers with compressed-tensors, which decodes everything as soon as it is loaded."""
+    import judge_experts
+
+    if transformers.AutoConfig.from_pretrained(checkpoint).model_type in judge_experts.KINDS:
+        return judge_experts.load(checkpoint)
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        checkpoint,
+        dtype=torch.float32,
+        output_loading_info=True,
+        quantization_config=transformers.CompressedTensorsConfig(dequantize=True),
+    )
+
+
+def torchao(checkpoint: Path) -> Loaded:
+    """transformers with TorchAO; TorchAO alone for scales of inputs, which transformers cannot read.
+
+    transformers ends with an error at the configuration of TorchAO's own files with such scales.
+    """
+    tensors, metadata = decode.read(checkpoint)
+    if any(name.endswith("_act_per_tensor_scale") for name in tensors):
+        return torchao_alone(checkpoint, tensors, metadata)
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        checkpoint, dtype=torch.bfloat16, output_loading_info=True
+    )
+
+
+def torchao_alone(checkpoint: Path, tensors: dict, metadata: dict) -> Loaded:
+    """TorchAO makes its tensors, and the model takes them."""
+    from torchao.prototype.safetensors.safetensors_support import unflatten_tensor_state_dict
+
+    state, left = unflatten_tensor_state_dict(tensors, metadata)
+    config = transformers.AutoConfig.from_pretrained(checkpoint)
+    del config.quantization_config
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
+    return model, {
+        "missing_keys": missing,
+        "unexpected_keys": [*unexpected, *left],
+        "mismatched_keys": [],
+    }
+
+
+def gpt_oss(checkpoint: Path) -> Loaded:
+    """transformers with blocks and scales of MXFP4, which it decodes where it has no kernel."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        checkpoint,
+        dtype=torch.float32,
+        output_loading_info=True,
+        quantization_config=transformers.Mxfp4Config(dequantize=True),
+    )
+
+
+def oracle(checkpoint: Path) -> Loaded:
+    """The definition of each layout, decoded in f64, as a model that is not quantised."""
+    with tempfile.TemporaryDirectory() as folder:
+        decode.write(checkpoint, Path(folder))
+        return plain(Path(folder))
+
+
+def modelopt(checkpoint: Path) -> Loaded:
+    """ModelOpt has no loader of what it exports for engines; see `judge_modelopt`."""
+    import judge_modelopt
+
+    return judge_modelopt.load(checkpoint)
+
+
+LOADERS: dict[str, Callable[[Path], Loaded]] = {
+    "plain": plain,
+    "oracle": oracle,
+    "compressed-tensors": compressed_tensors,
+    "torchao": torchao,
+    "gpt-oss": gpt_oss,
+    "modelopt": modelopt,
+}
+
+
+def judge(layout: str, checkpoint: Path, out: Path) -> None:
+    """Loads one checkpoint."""
+    out.mkdir(parents=True, exist_ok=True)
+    report: dict = {"missing": [], "unexpected": [], "other": [], "error": None}
+    try:
+        model, info = LOADERS[layout](checkpoint)
+        report["missing"] = sorted(info["missing_keys"])
+        report["unexpected"] = sorted(info["unexpected_keys"])
+        report["other"] = sorted(map(str, info["mismatched_keys"])) + sorted(map(str, info.get("error_msgs", [])))
+        save_file(parameters(model), out / "values.safetensors")
+    except Exception as error:
+        traceback.print_exc()
+        report["error"] = f"{type(error).__name__}: {error}"
+    (out / "report.json").write_text(json.dumps(report, indent=1))
+
+
+def main() -> None:
+    layout, tasks = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
+    torch.set_num_threads(1)
+    for task in tasks:
+        print(f"{layout} reads {task['checkpoint']}", flush=True)
+        judge(layout, Path(task["checkpoint"]), Path(task["out"]))
+
+
+if __name__ == "__main__":
+    main()
