@@ -129,6 +129,24 @@ pub unsafe fn max_u32(value: u32) -> u32 {
     unsafe { ptx::shuffle::redux_sync_max_u32(value, ALL) }
 }
 
+/// The sum of the values of the lanes up to this one.
+///
+/// # Safety
+/// All 32 lanes reach this same call.
+#[inline(always)]
+pub unsafe fn prefix_sum_u32(mut value: u32) -> u32 {
+    let mut distance = 1;
+    while distance < LANES {
+        // SAFETY: the caller guarantees that all lanes arrive.
+        let below = unsafe { ptx::shuffle::shfl_sync_up_b32(value, distance, ALL) };
+        if lane_id() >= distance {
+            value += below;
+        }
+        distance *= 2;
+    }
+    value
+}
+
 /// True in one lane of the warp, which is the same one in each call.
 ///
 /// # Safety

@@ -7,7 +7,7 @@ use core::str::FromStr;
 use crate::arch::{Arch, TensorFamily};
 use crate::gemm::{blackwell, hopper};
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
-use crate::{HalfType, ceiling, gemv};
+use crate::{HalfType, ceiling, gemv, moe};
 
 /// A family of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,8 +24,12 @@ pub enum Family {
     Dequantize,
     /// What is laid out before a GEMM with block-scaled activations.
     GemmPrepare,
+    /// What a mixture of experts needs around its grouped products.
+    Moe,
     /// GEMM of weights and activations of these types, with tiles of this width.
     Gemm(GemmTypes, TileWidth),
+    /// Grouped GEMM of weights and activations of these types, with tiles of this width.
+    Grouped(GemmTypes, TileWidth),
 }
 
 /// Types of the weights and the activations that a GEMM kernel takes.
@@ -90,6 +94,8 @@ pub enum Operation {
     Dequantize,
     /// `gemm`.
     Gemm,
+    /// `moe`.
+    Moe,
 }
 
 impl Operation {
@@ -102,13 +108,14 @@ impl Operation {
             Self::Quantize => "quantize",
             Self::Dequantize => "dequantize",
             Self::Gemm => "gemm",
+            Self::Moe => "moe",
         }
     }
 }
 
 impl Family {
     /// All families, of whatever architecture.
-    pub const ALL: [Self; 16] = {
+    pub const ALL: [Self; 27] = {
         use GemmTypes::{Mxfp4, Mxfp4Bf16, Nvfp4, Nvfp4Bf16, Nvfp4F16};
         use TileWidth::{Narrow, Wide};
         [
@@ -118,6 +125,7 @@ impl Family {
             Self::QuantizeMxfp4,
             Self::Dequantize,
             Self::GemmPrepare,
+            Self::Moe,
             Self::Gemm(Nvfp4, Narrow),
             Self::Gemm(Nvfp4, Wide),
             Self::Gemm(Mxfp4, Narrow),
@@ -128,6 +136,16 @@ impl Family {
             Self::Gemm(Nvfp4Bf16, Wide),
             Self::Gemm(Mxfp4Bf16, Narrow),
             Self::Gemm(Mxfp4Bf16, Wide),
+            Self::Grouped(Nvfp4, Narrow),
+            Self::Grouped(Nvfp4, Wide),
+            Self::Grouped(Mxfp4, Narrow),
+            Self::Grouped(Mxfp4, Wide),
+            Self::Grouped(Nvfp4F16, Narrow),
+            Self::Grouped(Nvfp4F16, Wide),
+            Self::Grouped(Nvfp4Bf16, Narrow),
+            Self::Grouped(Nvfp4Bf16, Wide),
+            Self::Grouped(Mxfp4Bf16, Narrow),
+            Self::Grouped(Mxfp4Bf16, Wide),
         ]
     };
 
@@ -141,6 +159,7 @@ impl Family {
             Self::QuantizeMxfp4 => "quantize_mxfp4",
             Self::Dequantize => "dequantize",
             Self::GemmPrepare => "gemm_prepare",
+            Self::Moe => "moe",
             Self::Gemm(GemmTypes::Nvfp4, TileWidth::Narrow) => "gemm_nvfp4_narrow",
             Self::Gemm(GemmTypes::Nvfp4, TileWidth::Wide) => "gemm_nvfp4_wide",
             Self::Gemm(GemmTypes::Mxfp4, TileWidth::Narrow) => "gemm_mxfp4_narrow",
@@ -151,6 +170,16 @@ impl Family {
             Self::Gemm(GemmTypes::Nvfp4Bf16, TileWidth::Wide) => "gemm_nvfp4_bf16_wide",
             Self::Gemm(GemmTypes::Mxfp4Bf16, TileWidth::Narrow) => "gemm_mxfp4_bf16_narrow",
             Self::Gemm(GemmTypes::Mxfp4Bf16, TileWidth::Wide) => "gemm_mxfp4_bf16_wide",
+            Self::Grouped(GemmTypes::Nvfp4, TileWidth::Narrow) => "grouped_nvfp4_narrow",
+            Self::Grouped(GemmTypes::Nvfp4, TileWidth::Wide) => "grouped_nvfp4_wide",
+            Self::Grouped(GemmTypes::Mxfp4, TileWidth::Narrow) => "grouped_mxfp4_narrow",
+            Self::Grouped(GemmTypes::Mxfp4, TileWidth::Wide) => "grouped_mxfp4_wide",
+            Self::Grouped(GemmTypes::Nvfp4F16, TileWidth::Narrow) => "grouped_nvfp4_f16_narrow",
+            Self::Grouped(GemmTypes::Nvfp4F16, TileWidth::Wide) => "grouped_nvfp4_f16_wide",
+            Self::Grouped(GemmTypes::Nvfp4Bf16, TileWidth::Narrow) => "grouped_nvfp4_bf16_narrow",
+            Self::Grouped(GemmTypes::Nvfp4Bf16, TileWidth::Wide) => "grouped_nvfp4_bf16_wide",
+            Self::Grouped(GemmTypes::Mxfp4Bf16, TileWidth::Narrow) => "grouped_mxfp4_bf16_narrow",
+            Self::Grouped(GemmTypes::Mxfp4Bf16, TileWidth::Wide) => "grouped_mxfp4_bf16_wide",
         }
     }
 
@@ -162,7 +191,8 @@ impl Family {
             Self::Gemv => Operation::Gemv,
             Self::QuantizeNvfp4 | Self::QuantizeMxfp4 => Operation::Quantize,
             Self::Dequantize => Operation::Dequantize,
-            Self::GemmPrepare | Self::Gemm(..) => Operation::Gemm,
+            Self::Moe => Operation::Moe,
+            Self::GemmPrepare | Self::Gemm(..) | Self::Grouped(..) => Operation::Gemm,
         }
     }
 
@@ -182,13 +212,14 @@ impl Family {
         // MXFP4 has no scale of a whole tensor or row.
         let amax = AMAX.iter().map(|config| (Self::QuantizeNvfp4, config.name));
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
-        let (hopper, blackwell, prepare): (&[_], &[_], &[_]) = match arch.tensor() {
-            TensorFamily::Wgmma => (&hopper::CONFIGS, &[], &[]),
-            TensorFamily::Tcgen05 => (&[], &blackwell::CONFIGS, &blackwell::prepare::NAMES),
+        let (hopper, grouped, blackwell, prepare): (&[_], &[_], &[_], &[_]) = match arch.tensor() {
+            TensorFamily::Wgmma => (&hopper::CONFIGS, &hopper::GROUPED, &[], &[]),
+            TensorFamily::Tcgen05 => (&[], &[], &blackwell::CONFIGS, &blackwell::prepare::NAMES),
         };
-        let hopper = hopper.iter().filter_map(|config| {
+        let hopper = hopper.iter().chain(grouped).filter_map(|config| {
             let types = GemmTypes::of(config.scheme.format, Some(config.scheme.operand))?;
-            Some((Self::Gemm(types, TileWidth::of(config.tokens)), config.name))
+            let family = if config.grouped { Self::Grouped } else { Self::Gemm };
+            Some((family(types, TileWidth::of(config.tokens)), config.name))
         });
         let blackwell = blackwell.iter().filter_map(|config| {
             let types = GemmTypes::of(config.format, config.activations)?;
@@ -199,6 +230,7 @@ impl Family {
             .chain(quantize)
             .chain(amax)
             .chain(dequantize)
+            .chain(moe::NAMES.iter().map(|name| (Self::Moe, *name)))
             .chain(prepare.iter().map(|name| (Self::GemmPrepare, *name)))
             .chain(hopper)
             .chain(blackwell)
@@ -264,8 +296,9 @@ mod tests {
                 + QUANTIZE.len()
                 + AMAX.len()
                 + DEQUANTIZE.len()
+                + moe::NAMES.len()
                 + match arch.tensor() {
-                    TensorFamily::Wgmma => hopper::CONFIGS.len(),
+                    TensorFamily::Wgmma => hopper::CONFIGS.len() + hopper::GROUPED.len(),
                     TensorFamily::Tcgen05 => blackwell::CONFIGS.len() + 2,
                 };
             assert_eq!(Family::kernels(arch).count(), configured, "{arch}");

@@ -38,6 +38,7 @@ pub mod float;
 pub mod gemm;
 pub mod gemv;
 pub mod layout;
+pub mod moe;
 pub mod pack;
 pub mod quantize;
 pub mod recipe;

@@ -67,6 +67,7 @@ pub mod gemv;
 pub mod generate;
 pub mod kernels;
 pub mod modules;
+pub mod moe;
 pub mod operands;
 pub mod oracle;
 pub mod quantize;

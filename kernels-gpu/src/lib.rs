@@ -36,6 +36,8 @@ pub mod dequantize;
 pub mod gemm;
 #[cfg(any(not(cuda_builder_module), gpu_operation = "gemv"))]
 pub mod gemv;
+#[cfg(any(not(cuda_builder_module), gpu_operation = "moe"))]
+pub mod moe;
 pub mod pipeline;
 // GEMMs convert as quantisers do.
 #[cfg(any(not(cuda_builder_module), gpu_operation = "quantize", gpu_operation = "gemm"))]

@@ -89,7 +89,9 @@ fn products_do_not_divide() {
     for (arch, _, text) in modules() {
         for (name, lines) in entries(&text) {
             let is = match arch.tensor() {
-                TensorFamily::Wgmma => hopper::CONFIGS.iter().any(|config| config.name == name),
+                TensorFamily::Wgmma => {
+                    hopper::CONFIGS.iter().chain(&hopper::GROUPED).any(|config| config.name == name)
+                }
                 TensorFamily::Tcgen05 => blackwell::CONFIGS.iter().any(|c| c.name == name),
             };
             let divisions = found(&lines, &["div.u", "div.s", "rem.u", "rem.s"]);
@@ -98,7 +100,7 @@ fn products_do_not_divide() {
         }
     }
     let configured = Arch::ALL.map(|arch| match arch.tensor() {
-        TensorFamily::Wgmma => hopper::CONFIGS.len(),
+        TensorFamily::Wgmma => hopper::CONFIGS.len() + hopper::GROUPED.len(),
         TensorFamily::Tcgen05 => blackwell::CONFIGS.len(),
     });
     assert_eq!(products, configured.iter().sum::<usize>());

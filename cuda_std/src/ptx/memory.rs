@@ -363,3 +363,21 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
     }
     value
 }
+
+/// `ld.global.v4.b32 {a, b, c, d}, [e];` ISA 9.7.9.8. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 16-byte aligned and names 16 readable bytes of global memory.
+#[inline(always)]
+pub unsafe fn ld_global_v4_b32(address: u64) -> [u32; 4] {
+    let (a, b, c, d);
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!(
+            "ld.global.v4.b32 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg64) address,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    [a, b, c, d]
+}

@@ -42,6 +42,27 @@ pub unsafe fn shfl_sync_idx_b32(value: u32, lane: u32, mask: u32) -> u32 {
     result
 }
 
+/// `shfl.sync.up.b32 d, a, distance, 0, mask;` ISA 9.7.9.6. All targets. All lanes named in
+/// `mask`. Lanes below `distance` get their own value.
+///
+/// # Safety
+/// Every lane named in `mask`, the caller among them, reaches this same call, and for each of them
+/// the lane `distance` below it is named, if there is one.
+#[inline(always)]
+pub unsafe fn shfl_sync_up_b32(value: u32, distance: u32, mask: u32) -> u32 {
+    let result;
+    // SAFETY: the caller guarantees the lanes; without nomem, readonly
+    // and pure, the shuffle is not moved under a condition.
+    unsafe {
+        asm!(
+            "shfl.sync.up.b32 {}, {}, {}, 0, {};",
+            out(reg32) result, in(reg32) value, in(reg32) distance, in(reg32) mask,
+            options(nostack, preserves_flags),
+        );
+    }
+    result
+}
+
 /// `redux.sync.max.u32 d, a, mask;` ISA 9.7.13.7. sm_80+. All lanes named in
 /// `mask`. The largest of their values, returned to each of them.
 ///
@@ -85,4 +106,24 @@ pub unsafe fn elect_sync(mask: u32) -> bool {
         );
     }
     leader != 0
+}
+
+/// `match.any.sync.b32 d, a, mask;` ISA 9.7.13.9. sm_70+. All lanes named in `mask`. The lanes that
+/// have the same value.
+///
+/// # Safety
+/// Every lane named in `mask`, the caller among them, reaches this same call.
+#[inline(always)]
+pub unsafe fn match_any_sync_b32(value: u32, mask: u32) -> u32 {
+    let result;
+    // SAFETY: the caller guarantees the lanes; without nomem, readonly
+    // and pure, the match is not moved under a condition.
+    unsafe {
+        asm!(
+            "match.any.sync.b32 {}, {}, {};",
+            out(reg32) result, in(reg32) value, in(reg32) mask,
+            options(nostack, preserves_flags),
+        );
+    }
+    result
 }

@@ -7,6 +7,7 @@
 //! | module | topic |
 //! | --- | --- |
 //! | [`work`], [`schedule`], [`split`] | the work list: which CTA computes which tiles and K steps |
+//! | [`groups`] | the same where problems have token counts of their own |
 //! | [`epilogue`] | from a sum to a result in memory |
 //! | [`combine`] | activations, and pairs of sums that make one result |
 //! | [`clusters`] | how many clusters a machine runs at a time |
@@ -17,6 +18,7 @@ pub mod blackwell;
 pub mod clusters;
 pub mod combine;
 pub mod epilogue;
+pub mod groups;
 pub mod hopper;
 pub mod schedule;
 pub mod split;
@@ -25,6 +27,7 @@ pub mod work;
 pub use clusters::ResidentClusters;
 pub use combine::{Activation, Combine, Half, PairedRows};
 pub use epilogue::{Affine, Epilogue, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType, Sink};
+pub use groups::{EvenRuns, Groups};
 pub use schedule::{Item, Run, Schedule};
 pub use split::Split;
 pub use work::{Dimension, TileOrder, TileShape, Tiles, Uniform, Walk};

@@ -1,10 +1,10 @@
 //! The work list of a launch: which tiles there are, of which problems, and in which order.
 //!
 //! A launch computes products that have N and K in common, its *problems*. They are *uniform*,
-//! with M tokens each (one problem is a dense product, several are a batch), or *grouped*, with a
-//! token count of their own each, which may be 0. Tiles are numbered problem after problem, and
-//! within a problem in a [`TileOrder`]; the [`Schedule`](super::Schedule) says which CTA computes which K steps of
-//! which tile number.
+//! with M tokens each (one problem is a dense product, several are a batch), or
+//! [grouped](super::groups), with a token count of their own each, which may be 0. Tiles are
+//! numbered problem after problem, and within a problem in a [`TileOrder`]; the
+//! [`Schedule`](super::Schedule) says which CTA computes which K steps of which tile number.
 //!
 //! ```text
 //! CTA --Schedule--> (tile number, K steps) --Tiles--> (problem, row tile, token tile)
@@ -57,6 +57,8 @@ pub struct TokenRange {
     pub first: u32,
     /// How many.
     pub count: u32,
+    /// Tokens of the matrix up to the problem's last one.
+    pub rows: u32,
 }
 
 /// One tile.
@@ -70,27 +72,6 @@ pub struct Tile {
     pub token_tile: u32,
     /// The tokens of the problem.
     pub tokens: TokenRange,
-}
-
-/// The token counts of the problems of a launch.
-pub trait TokenCounts {
-    /// How many problems there are.
-    fn problems(&self) -> u32;
-
-    /// The tokens of a problem.
-    fn range(&self, problem: u32) -> TokenRange;
-
-    /// Tiles of all problems, of `row_tiles` along the rows of `B` for every `tile_tokens` tokens.
-    fn tiles(&self, row_tiles: u32, tile_tokens: u32) -> u64;
-
-    /// Tile number `index` of those in `order`: its problem, row tile and token tile.
-    fn locate(
-        &self,
-        row_tiles: u32,
-        tile_tokens: u32,
-        order: TileOrder,
-        index: u32,
-    ) -> (u32, u32, u32);
 }
 
 /// All problems have the same number of tokens, each in a matrix of its own.
@@ -116,131 +97,29 @@ impl Uniform {
     pub const fn launched(&self) -> u32 {
         self.walk.tiles.value() * self.problems
     }
-}
 
-impl TokenCounts for Uniform {
+    /// The tokens of a problem.
     #[inline(always)]
-    fn problems(&self) -> u32 {
-        self.problems
-    }
-
-    #[inline(always)]
-    fn range(&self, problem: u32) -> TokenRange {
-        TokenRange { matrix: problem, first: 0, count: self.tokens }
-    }
-
-    #[inline(always)]
-    fn tiles(&self, row_tiles: u32, tile_tokens: u32) -> u64 {
-        // Of three factors of 32 bits only the last product can exceed 64: it is then more than any
-        // launch has.
-        (u64::from(row_tiles) * u64::from(self.tokens.div_ceil(tile_tokens)))
-            .saturating_mul(self.problems.into())
-    }
-
-    #[inline(always)]
-    fn locate(&self, _: u32, _: u32, order: TileOrder, index: u32) -> (u32, u32, u32) {
-        let (problem, within) = self.walk.tiles.divide(index);
-        let (row_tile, token_tile) = self.walk.place(order, within);
-        (problem, row_tile, token_tile)
+    pub const fn range(&self, problem: u32) -> TokenRange {
+        TokenRange { matrix: problem, first: 0, count: self.tokens, rows: self.tokens }
     }
 }
 
-/// Problem `p` has the tokens `offsets[p]..offsets[p + 1]` of one matrix. Offsets that decrease,
-/// or exceed `bound`, end the problem where it begins, or at the bound.
-#[derive(Debug, Clone, Copy)]
-pub struct Grouped<F> {
-    /// Reads an offset; there is one more than problems.
-    pub offsets: F,
-    /// Problems.
-    pub problems: u32,
-    /// Tokens of the matrix.
-    pub bound: u32,
-}
-
-impl<F: Fn(u32) -> u32> TokenCounts for Grouped<F> {
-    #[inline(always)]
-    fn problems(&self) -> u32 {
-        self.problems
-    }
-
-    #[inline(always)]
-    fn range(&self, problem: u32) -> TokenRange {
-        let first = (self.offsets)(problem).min(self.bound);
-        let end = (self.offsets)(problem + 1).min(self.bound);
-        TokenRange { matrix: 0, first, count: end.saturating_sub(first) }
-    }
-
-    fn tiles(&self, row_tiles: u32, tile_tokens: u32) -> u64 {
-        let token_tiles = |problem| u64::from(self.range(problem).count.div_ceil(tile_tokens));
-        u64::from(row_tiles) * (0..self.problems).map(token_tiles).sum::<u64>()
-    }
-
-    #[inline(always)]
-    fn locate(
-        &self,
-        row_tiles: u32,
-        tile_tokens: u32,
-        order: TileOrder,
-        index: u32,
-    ) -> (u32, u32, u32) {
-        let (mut problem, mut before) = (0, 0);
-        loop {
-            let token_tiles = self.range(problem).count.div_ceil(tile_tokens);
-            let tiles = row_tiles * token_tiles;
-            if index - before < tiles || problem + 1 >= self.problems {
-                let walk = Walk::new(order, row_tiles, token_tiles);
-                let (row_tile, token_tile) = walk.place(order, index - before);
-                return (problem, row_tile, token_tile);
-            }
-            before += tiles;
-            problem += 1;
-        }
-    }
-}
-
-/// The tiles of a launch.
+/// The tiles of a dense or batched product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tiles<C> {
+pub struct Tiles {
     /// Rows of `B`.
     pub rows: u32,
     /// Tokens of the problems.
-    pub counts: C,
+    pub counts: Uniform,
     /// Size of a tile.
     pub shape: TileShape,
     /// Order of a problem's tiles.
     pub order: TileOrder,
 }
 
-impl<C: TokenCounts> Tiles<C> {
-    /// Tiles of a problem along the rows of `B`.
-    #[inline(always)]
-    pub const fn row_tiles(&self) -> u32 {
-        self.rows.div_ceil(self.shape.rows)
-    }
-
-    /// Tiles of problem `problem` along its tokens.
-    #[inline(always)]
-    pub fn token_tiles(&self, problem: u32) -> u32 {
-        self.counts.range(problem).count.div_ceil(self.shape.tokens)
-    }
-
-    /// Number of tiles of all problems.
-    #[inline(always)]
-    pub fn count(&self) -> u64 {
-        self.counts.tiles(self.row_tiles(), self.shape.tokens)
-    }
-
-    /// Tile number `index`, below [`count`](Self::count) and [`Divisor::DIVIDENDS`].
-    #[inline(always)]
-    pub fn tile(&self, index: u32) -> Tile {
-        let (problem, row_tile, token_tile) =
-            self.counts.locate(self.row_tiles(), self.shape.tokens, self.order, index);
-        Tile { problem, row_tile, token_tile, tokens: self.counts.range(problem) }
-    }
-}
-
-impl Tiles<Uniform> {
-    /// The tiles of a dense or batched product.
+impl Tiles {
+    /// The tiles of a problem.
     pub const fn uniform(problem: &Problem, shape: TileShape, order: TileOrder) -> Self {
         let walk =
             Walk::new(order, problem.n.div_ceil(shape.rows), problem.m.div_ceil(shape.tokens));
@@ -251,6 +130,35 @@ impl Tiles<Uniform> {
     #[inline(always)]
     pub const fn walked(problem: &Problem, shape: TileShape, order: TileOrder, walk: Walk) -> Self {
         Self { rows: problem.n, counts: Uniform::new(problem, walk), shape, order }
+    }
+
+    /// Tiles of a problem along the rows of `B`.
+    #[inline(always)]
+    pub const fn row_tiles(&self) -> u32 {
+        self.rows.div_ceil(self.shape.rows)
+    }
+
+    /// Tiles of a problem along its tokens.
+    #[inline(always)]
+    pub const fn token_tiles(&self) -> u32 {
+        self.counts.tokens.div_ceil(self.shape.tokens)
+    }
+
+    /// Number of tiles of all problems.
+    #[inline(always)]
+    pub const fn count(&self) -> u64 {
+        // Of three factors of 32 bits only the last product can exceed 64: it is then more than any
+        // launch has.
+        (self.row_tiles() as u64 * self.token_tiles() as u64)
+            .saturating_mul(self.counts.problems as u64)
+    }
+
+    /// Tile number `index`, below [`count`](Self::count) and [`Divisor::DIVIDENDS`].
+    #[inline(always)]
+    pub const fn tile(&self, index: u32) -> Tile {
+        let (problem, within) = self.counts.walk.tiles.divide(index);
+        let (row_tile, token_tile) = self.counts.walk.place(self.order, within);
+        Tile { problem, row_tile, token_tile, tokens: self.counts.range(problem) }
     }
 }
 
@@ -327,7 +235,7 @@ mod tests {
     ];
 
     /// Every tile of every problem has one number, and problems follow one another.
-    fn check<C: TokenCounts>(tiles: Tiles<C>) {
+    fn check(tiles: Tiles) {
         let Tiles { order, shape, rows, .. } = tiles;
         let count = u32::try_from(tiles.count()).unwrap();
         let all: Vec<Tile> = (0..count).map(|index| tiles.tile(index)).collect();
@@ -364,46 +272,5 @@ mod tests {
         let problem = Problem { m: 300, n: 129, k: 64, l: 3 };
         let tiles = Tiles::uniform(&problem, TileShape { rows: 64, tokens: 8 }, ORDERS[0]);
         assert_eq!(u64::from(tiles.counts.launched()), tiles.count());
-    }
-
-    /// Groups of equal counts are numbered as uniform problems are, and empty groups have no tile.
-    #[test]
-    fn grouped_problems() {
-        let shape = TileShape { rows: 128, tokens: 16 };
-        for counts in [&[5u32, 0, 0, 33, 16, 1, 0][..], &[0, 7], &[40, 40, 40], &[1]] {
-            let offsets = |at: u32| counts[..at as usize].iter().sum();
-            let bound = counts.iter().sum();
-            let grouped = Grouped { offsets, problems: counts.len() as u32, bound };
-            for order in ORDERS {
-                check(Tiles { rows: 300, counts: grouped, shape, order });
-            }
-            for (problem, &count) in (0..).zip(counts) {
-                assert_eq!(grouped.range(problem).count, count);
-            }
-        }
-        for order in ORDERS {
-            let grouped = Grouped { offsets: |at| 40 * at, problems: 3, bound: 120 };
-            let grouped = Tiles { rows: 300, counts: grouped, shape, order };
-            let problem = Problem { m: 40, n: 300, k: 64, l: 3 };
-            let uniform = Tiles::uniform(&problem, shape, order);
-            assert_eq!(grouped.count(), uniform.count());
-            for index in 0..uniform.count() as u32 {
-                let key = |tile: Tile| (tile.problem, tile.row_tile, tile.token_tile);
-                assert_eq!(key(grouped.tile(index)), key(uniform.tile(index)), "{order:?}");
-            }
-        }
-    }
-
-    /// Offsets that decrease or exceed the bound never lead outside the matrix.
-    #[test]
-    fn bad_offsets_stay_in_bounds() {
-        let offsets = [0u32, 30, 10, u32::MAX, 5, 64];
-        let grouped = Grouped { offsets: |at| offsets[at as usize], problems: 5, bound: 50 };
-        for problem in 0..5 {
-            let TokenRange { first, count, .. } = grouped.range(problem);
-            assert!(first + count <= 50, "{problem}");
-        }
-        let counts: Vec<u32> = (0..5).map(|problem| grouped.range(problem).count).collect();
-        assert_eq!(counts, [30, 0, 40, 0, 45]);
     }
 }

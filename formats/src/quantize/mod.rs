@@ -15,7 +15,7 @@
 mod amax;
 mod dequantize;
 mod kernels;
-mod params;
+pub(crate) mod params;
 
 pub use amax::{AMAX, AMAX_LOADS, AmaxConfig, amax_config};
 pub use dequantize::{DEQUANTIZE, DEQUANTIZE_UNITS, DequantizeConfig, dequantize_config};

@@ -150,7 +150,7 @@ impl DequantizeParams {
 
 /// `wide`, then `narrow`, in little endian, then zeros for padding: the C layout of a structure
 /// with these fields.
-const fn bytes<const W: usize, const N: usize, const B: usize>(
+pub(crate) const fn bytes<const W: usize, const N: usize, const B: usize>(
     wide: [u64; W],
     narrow: [u32; N],
 ) -> [u8; B] {

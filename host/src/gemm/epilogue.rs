@@ -13,7 +13,6 @@ use super::{GemmOptions, Output, UpOptions};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::tensor::Dims;
 
 /// The options of a product's epilogue that do not depend on a launch.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +71,8 @@ impl Steps {
         Ok([gate, self.up_alpha.map_or(Ok(gate), |alpha| combined(alpha, Half::Up))?])
     }
 
-    /// The kernels' parameters for a result of `dims` that `sink` stores; `factors` are those of
-    /// [`factors`](Self::factors).
+    /// The kernels' parameters for a result that `sink` stores; `factors` are those of
+    /// [`factors`](Self::factors), `lengths` those of the vectors of rows and of columns.
     ///
     /// # Errors
     /// [`Error::Shape`] for vectors of other lengths, elsewhere than on `device`, and those of a
@@ -82,7 +81,7 @@ impl Steps {
         &self,
         [gate, up]: [f32; 2],
         vectors: Vectors<'_>,
-        dims: Dims,
+        [m, n]: [usize; 2],
         sink: Sink,
         device: &Device,
     ) -> Result<Epilogue> {
@@ -90,7 +89,6 @@ impl Steps {
             let bytes = len * size_of::<f32>();
             buffer.map_or(Ok(0), |buffer| buffer.checked(what, bytes, device))
         };
-        let (m, n) = (dims.rows(), dims.cols());
         let affine = Affine {
             row_factors: place("the row factors", vectors.row_factors, m)?,
             column_factors: place("the column factors", vectors.column_factors, n)?,

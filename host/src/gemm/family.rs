@@ -4,10 +4,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fp4_formats::gemm::{Epilogue, Problem, ResultType};
+use fp4_formats::gemm::{Epilogue, EvenRuns, Groups, Problem, ResultType};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
-use fp4_formats::{Arch, ScaleLayout, Swizzle, TensorFamily};
+use fp4_formats::{Arch, Divisor, ScaleLayout, Swizzle, TensorFamily};
 use ptx_emu::LaunchReport;
 use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
 
@@ -15,8 +15,8 @@ use super::plan::{Candidate, Reads, Request};
 use super::strides::Entries;
 use super::weights::BlockRows;
 use super::{
-    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, WeightForm, Workspace, blackwell,
-    hopper,
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, Grouping, WeightForm, Workspace,
+    blackwell, hopper,
 };
 use crate::device::Device;
 use crate::error::Result;
@@ -30,6 +30,13 @@ pub(super) trait Family: Sync {
     /// [`Error::Shape`](crate::error::Error::Shape) where no kernel takes the formats, and for
     /// overrides that name an unknown kernel or a split that no kernel makes.
     fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>>;
+
+    /// The same for a grouped product, whose matrices have the sizes of the request's problem.
+    ///
+    /// # Errors
+    /// As [`candidates`](Self::candidates), and for more tiles than can be numbered.
+    fn grouped(&self, request: &Request<'_>, groups: &GroupRequest)
+    -> Result<Vec<Arc<dyn Kernel>>>;
 
     /// Tokens of the tiles of all kernels that take these formats, in any order.
     fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize>;
@@ -61,6 +68,43 @@ pub(super) fn family(arch: Arch) -> &'static dyn Family {
     match arch.tensor() {
         TensorFamily::Wgmma => &hopper::Hopper,
         TensorFamily::Tcgen05 => &blackwell::Blackwell,
+    }
+}
+
+/// The problems of a grouped product, as far as the host knows them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupRequest {
+    /// How many there are.
+    pub problems: u32,
+    /// How their tokens lie.
+    pub grouping: Grouping,
+    /// How many are expected to have tokens, and the tokens of each.
+    pub expected: [u32; 2],
+}
+
+impl GroupRequest {
+    /// The most token tiles of all problems; `matrix` are the sizes of a matrix.
+    pub fn most_token_tiles(&self, matrix: &Problem, tile_tokens: u32) -> u64 {
+        self.memory(matrix).most_token_tiles(tile_tokens)
+    }
+
+    /// The kernels' parameters, of which row tiles and runs are not set, with nothing in memory.
+    pub fn memory(&self, matrix: &Problem) -> Groups {
+        let (slot, bound) = match self.grouping {
+            Grouping::Contiguous { .. } => (0, matrix.m),
+            Grouping::Slots { .. } => (matrix.m, matrix.m.saturating_mul(matrix.l)),
+        };
+        Groups {
+            counts: 0,
+            status: 0,
+            factors: [[0; 2]; 2],
+            problems: self.problems,
+            slot,
+            bound,
+            vector_stride: 0,
+            row_tiles: Divisor::ONE,
+            runs: EvenRuns { ctas: Divisor::ONE, least: 1, reserved: 0 },
+        }
     }
 }
 
@@ -132,6 +176,8 @@ pub(super) struct Launch<'a> {
     pub weights: &'a DeviceWeights,
     pub workspace: Option<&'a Workspace>,
     pub epilogue: Epilogue,
+    /// Of a grouped product: what is in memory of its problems. Row tiles and runs are not set.
+    pub groups: Option<Groups>,
 }
 
 /// Encodes the map of a tensor at `address`.

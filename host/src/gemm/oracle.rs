@@ -4,14 +4,16 @@
 //! over K errs by far less than f32's rounding, which bounds a kernel's error. What becomes of the
 //! sums, and how that changes the bound, is in [`super::epilogue`].
 
+use std::ops::Range;
+
 use fp4_formats::gemm::Half;
 use fp4_formats::{BlockFormat, e2m1, pack};
 use rayon::prelude::*;
 
-use super::check::check_operands;
-use super::epilogue::{Exact, Steps};
+use super::check::{check_gated, check_operands};
+use super::epilogue::{Exact, Steps, check_vectors};
 use super::{Activations, GemmOptions, Weights};
-use crate::error::{Result, filled};
+use crate::error::{Error, Result, filled};
 use crate::oracle::Reference;
 use crate::tensor::BlockScaled;
 
@@ -45,17 +47,94 @@ pub fn reference<'b, F: BlockFormat>(
     for batch in 0..da.batch() {
         let tokens = decode_activations(a, batch)?;
         let shared = if db.batch() == 1 { 0 } else { batch };
+        let results = Results { values: &mut values, magnitudes: &mut magnitudes, rows: n };
+        results.fill(&tokens, [batch * m, 0], k, &exact, |row| decode_column(&b, shared, row));
+    }
+    Ok(Reference { values, magnitudes, rows: n, additions: k })
+}
+
+/// The grouped GEMM: the tokens `groups[g]`, counted over all matrices of `a`, with the weights `b[g]`
+/// and `options[g]`, whose row factors are for all tokens. Rows that belong to no group are 0. Types
+/// of results are those of the first group.
+///
+/// # Errors
+/// As [`reference`]; [`Error::Shape`] where there are not as many groups as weights and options, and
+/// for groups that are not within `a`.
+pub fn reference_grouped<F: BlockFormat>(
+    a: &Activations<'_, F>,
+    b: &[Weights<'_, F>],
+    groups: &[Range<usize>],
+    options: &[GemmOptions],
+) -> Result<Reference> {
+    let da = a.dims();
+    let (k, total) = (da.cols(), da.batch() * da.rows());
+    for (what, found) in [("groups", groups.len()), ("options of groups", options.len())] {
+        if found != b.len() {
+            return Err(Error::shape(what, format!("{}, as matrices of weights", b.len()), found));
+        }
+    }
+    let n = b.first().map_or(0, |weights| weights.dims().rows());
+    let mut values = filled("reference", total * n, 0f64)?;
+    let mut magnitudes = filled("reference", total * n, 0f64)?;
+    let mut tokens = Vec::new();
+    for batch in 0..da.batch() {
+        tokens.extend(decode_activations(a, batch)?);
+    }
+    for ((weights, range), options) in b.iter().zip(groups).zip(options) {
+        check_gated(weights.is_gated(), options)?;
+        check_vectors(options, total, n)?;
+        Steps::new(options)?;
+        let (rows, columns) = (weights.dims().rows(), weights.dims().cols());
+        if [rows, columns] != [n, k] || weights.dims().batch() != 1 {
+            let what = format!("sizes of `{}`", weights.name());
+            let found = format!("{} x {rows} x {columns}", weights.dims().batch());
+            return Err(Error::shape(what, format!("1 x {n} x {k}"), found));
+        }
+        if range.start > range.end || range.end > total {
+            let required = format!("within the {total} tokens");
+            return Err(Error::shape("tokens of a group", required, format!("{range:?}")));
+        }
+        let scale = f64::from(a.global_scale());
+        let scales = weights.global_scales().map(|of_weights| scale * f64::from(of_weights));
+        let exact = Exact::new(options, scales, k);
+        let results = Results { values: &mut values, magnitudes: &mut magnitudes, rows: n };
+        let own = &tokens[range.start * k..range.end * k];
+        results.fill(own, [range.start; 2], k, &exact, |row| decode_column(weights, 0, row));
+    }
+    Ok(Reference { values, magnitudes, rows: n, additions: k })
+}
+
+/// Results and bounds, `[rows, N]`.
+struct Results<'a> {
+    values: &'a mut [f64],
+    magnitudes: &'a mut [f64],
+    /// N.
+    rows: usize,
+}
+
+impl Results<'_> {
+    /// Computes the results of `tokens`, `[rows, K]`. The first one's are row `row` here, and its row
+    /// factor is number `factor`; `weights` are the rows of weights of a column.
+    fn fill(
+        self,
+        tokens: &[f64],
+        [row, factor]: [usize; 2],
+        k: usize,
+        exact: &Exact<'_>,
+        weights: impl Fn(usize) -> Vec<Vec<f64>> + Sync,
+    ) {
+        let n = self.rows;
+        let count = tokens.len() / k;
         let groups: Vec<Vec<[f64; 2]>> = (0..n.div_ceil(ROWS))
             .into_par_iter()
             .map(|group| {
                 let columns = group * ROWS..n.min((group + 1) * ROWS);
-                let rows: Vec<Vec<Vec<f64>>> =
-                    columns.clone().map(|column| decode_column(&b, shared, column)).collect();
-                let mut results = Vec::with_capacity(m * rows.len());
+                let rows: Vec<Vec<Vec<f64>>> = columns.clone().map(&weights).collect();
+                let mut results = Vec::with_capacity(count * rows.len());
                 for (row, token) in tokens.chunks_exact(k).enumerate() {
                     for (column, rows) in columns.clone().zip(&rows) {
                         let sums: Vec<[f64; 2]> = rows.iter().map(|row| dot(token, row)).collect();
-                        results.push(exact.result([row, column], &sums));
+                        results.push(exact.result([factor + row, column], &sums));
                     }
                 }
                 results
@@ -64,13 +143,12 @@ pub fn reference<'b, F: BlockFormat>(
         for (group, results) in groups.iter().enumerate() {
             let columns = (n - group * ROWS).min(ROWS);
             for (index, result) in results.iter().enumerate() {
-                let (row, column) = (index / columns, group * ROWS + index % columns);
-                let at = (batch * m + row) * n + column;
-                [values[at], magnitudes[at]] = *result;
+                let column = group * ROWS + index % columns;
+                let at = (row + index / columns) * n + column;
+                [self.values[at], self.magnitudes[at]] = *result;
             }
         }
     }
-    Ok(Reference { values, magnitudes, rows: n, additions: k })
 }
 
 /// The rows of weights that make a column of the result: one, or that of the gate and that of up.

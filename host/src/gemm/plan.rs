@@ -85,7 +85,7 @@ impl Reads {
 /// How a GEMM will be run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GemmPlan {
-    /// The operation: `gemm`, or `dual` for a gated product.
+    /// The operation: `gemm`, `dual` for a gated product, or either of them `grouped`.
     pub op: &'static str,
     /// Kernel name in the PTX.
     pub kernel: &'static str,
@@ -310,10 +310,24 @@ pub(super) fn plan_from(
     source: Source,
 ) -> Result<GemmPlan> {
     let problem = problem(asked.shape, asked.gated, asked.format)?;
+    let request = Request { problem, asked, machine, overrides };
+    finish(&request, arch, family(arch).candidates(&request)?, source)
+}
+
+/// The plan of a request: the first of `kernels`, which take it.
+///
+/// # Errors
+/// As [`plan`].
+pub(super) fn finish(
+    request: &Request<'_>,
+    arch: Arch,
+    kernels: Vec<Arc<dyn Kernel>>,
+    source: Source,
+) -> Result<GemmPlan> {
+    let &Request { problem, asked, overrides, .. } = request;
     let GemmShape { m, n, l, .. } = asked.shape;
     let stored = stored(Dims::new(l, m, n)?, asked.output)?;
     let kind = asked.activations;
-    let kernels = family(arch).candidates(&Request { problem, asked, machine, overrides })?;
     let Some(kernel) = kernels.first() else {
         let sizes = format!("{problem:?} with {overrides:?}");
         return Err(Error::shape("GEMM", "a configuration that takes it", sizes));

@@ -1,11 +1,12 @@
 //! A GEMM of one shape: checked and planned once, launched any number of times.
 
-use fp4_formats::gemm::{Problem, Sink};
+use fp4_formats::gemm::{Groups, Problem, Sink};
 use ptx_emu::LaunchReport;
 
 use super::check::{check_gated, formats};
 use super::epilogue::Steps;
 use super::family::{Kernel, Launch};
+use super::grouped::PlannedGroups;
 use super::strides::Strides;
 use super::{
     ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan,
@@ -68,6 +69,8 @@ pub struct Gemm {
     pub(super) epilogue: Steps,
     /// Where the matrices of the batch are.
     pub(super) strides: Strides,
+    /// The groups of a grouped product.
+    pub(super) groups: Option<PlannedGroups>,
     /// Scale of all activations.
     a_scale: f32,
 }
@@ -95,27 +98,35 @@ impl Gemm {
         options: &GemmOptions,
     ) -> Result<Self> {
         let form = weights.form();
+        check_kind(weights, kind)?;
         let (n, k) = (form.result_columns() as usize, form.columns as usize);
         let shape = GemmShape { m, n, k, l: batch };
-        let format = form.format;
-        if let Some(operand) = form.activations
-            && kind.operand() != operand
-        {
-            let field = "type of activations";
-            let required = format!("{}, which the weights were repacked for", operand.name());
-            return Err(Error::shape(field, required, kind.operand().name()));
-        }
-        formats(format, kind)?;
         check_batch(weights, batch)?;
         check_gated(form.is_gated(), options)?;
         let epilogue = Steps::new(options)?;
-        let plan = tuned::plan_for(kernels, shape, format, kind, options)?;
+        let plan = tuned::plan_for(kernels, shape, form.format, kind, options)?;
+        Self::planned(kernels, weights, plan, None, kind, a_scale, epilogue)
+    }
+
+    /// The product of a plan.
+    ///
+    /// # Errors
+    /// As [`Gemm::new`].
+    pub(super) fn planned(
+        kernels: &Kernels,
+        weights: &DeviceWeights,
+        plan: GemmPlan,
+        groups: Option<PlannedGroups>,
+        kind: ActivationKind,
+        a_scale: f32,
+        epilogue: Steps,
+    ) -> Result<Self> {
         let result = plan.result_dims()?;
         epilogue.output.bytes(result)?;
         let strides =
             Strides::new(BatchStrides::default(), &plan.problem, result, kind, epilogue.output)?;
         let kernels = kernels.clone();
-        let mut product = Self { kernels, plan, kind, epilogue, strides, a_scale };
+        let mut product = Self { kernels, plan, kind, epilogue, strides, groups, a_scale };
         product.plan.why.extend(product.store_path().map(String::from));
         product.check_weights(weights)?;
         product.factors(weights)?;
@@ -267,6 +278,23 @@ impl Gemm {
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
     ) -> Result<Vec<LaunchReport>> {
+        if self.groups.is_some() {
+            return Err(Error::shape("product", "not grouped", "grouped"));
+        }
+        self.queue(a, weights, out, workspace, vectors, None)
+    }
+
+    /// Queues the product; `groups` are a grouped one's, with their number where column factors and
+    /// biases are each group's own.
+    pub(super) fn queue(
+        &self,
+        a: ActivationBuffers<'_>,
+        weights: &DeviceWeights,
+        out: ResultBuffers<'_>,
+        workspace: Option<&Workspace>,
+        vectors: Vectors<'_>,
+        groups: Option<(Groups, Option<usize>)>,
+    ) -> Result<Vec<LaunchReport>> {
         self.check_weights(weights)?;
         let device = self.kernels.device();
         let output = self.epilogue.output;
@@ -280,8 +308,14 @@ impl Gemm {
             scales,
         };
         let factors = self.factors(weights)?;
-        let epilogue = self.epilogue.place(factors, vectors, dims, sink, device)?;
-        self.kernel().launch(Launch { gemm: self, activations: a, weights, workspace, epilogue })
+        let own = groups.and_then(|(_, own)| own).unwrap_or(1);
+        // The problems of a uniform product share row factors; tokens of groups have their own.
+        let rows = if groups.is_some() { dims.batch() * dims.rows() } else { dims.rows() };
+        let lengths = [rows, own * dims.cols()];
+        let epilogue = self.epilogue.place(factors, vectors, lengths, sink, device)?;
+        let groups = groups.map(|(groups, _)| groups);
+        let launch = Launch { gemm: self, activations: a, weights, workspace, epilogue, groups };
+        self.kernel().launch(launch)
     }
 
     /// Checks that the plan is one for these weights.
@@ -309,9 +343,33 @@ impl Gemm {
             let required = format!("{}, as planned", planned.order());
             return Err(Error::shape("order of the weights", required, form.order()));
         }
-        check_batch(weights, l as usize)?;
+        match self.groups {
+            Some(PlannedGroups { request }) => {
+                if weights.batch() != request.problems as usize {
+                    let required = format!("{}, one for each group", request.problems);
+                    return Err(Error::shape("matrices of weights", required, weights.batch()));
+                }
+            }
+            None => {
+                check_batch(weights, l as usize)?;
+                weights.require_one_scale()?;
+            }
+        }
         weights.buffer().require_on("the weights", self.kernels.device())
     }
+}
+
+/// Checks that the weights take activations of `kind`.
+pub(super) fn check_kind(weights: &DeviceWeights, kind: ActivationKind) -> Result<()> {
+    let form = weights.form();
+    if let Some(operand) = form.activations
+        && kind.operand() != operand
+    {
+        let field = "type of activations";
+        let required = format!("{}, which the weights were repacked for", operand.name());
+        return Err(Error::shape(field, required, kind.operand().name()));
+    }
+    formats(form.format, kind).map(|_| ())
 }
 
 /// Checks that there is a matrix of weights for each batch entry, or one for all.

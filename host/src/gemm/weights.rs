@@ -105,7 +105,11 @@ impl<F: BlockFormat> BlockRows for BlockScaled<F> {
 pub struct Repacked {
     form: WeightForm,
     batch: usize,
+    /// Of both halves; of weights that are not gated, twice the same.
     global_scales: [f32; 2],
+    /// Further factors of each matrix's halves, where its tensor had a scale of its own.
+    matrix_scales: Option<[Vec<f32>; 2]>,
+    /// The matrices, then those factors.
     bytes: Vec<u8>,
 }
 
@@ -182,7 +186,56 @@ impl Repacked {
         })?;
         let mut bytes = filled("repacked weights", total, 0u8)?;
         family.repack(&form, weights, &mut bytes)?;
-        Ok(Self { form, batch, global_scales, bytes })
+        Ok(Self { form, batch, global_scales, matrix_scales: None, bytes })
+    }
+
+    /// One after the other, for a grouped product: matrices that were tensors with scales of their
+    /// own, experts for example. All are repacked alike.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where there are none, or their sizes or formats differ; [`Error::Memory`].
+    pub fn stack(parts: &[Self]) -> Result<Self> {
+        let Some(first) = parts.first() else {
+            return Err(Error::shape("matrices to stack", "at least one", 0));
+        };
+        let matrices: usize = parts.iter().map(|part| part.matrices().len()).sum();
+        let batch: usize = parts.iter().map(|part| part.batch).sum();
+        let bytes = matrices + scale_bytes(batch);
+        let mut all = filled("repacked weights", bytes, 0u8)?;
+        let mut at = 0;
+        let mut matrix_scales = [Vec::new(), Vec::new()];
+        for (index, part) in parts.iter().enumerate() {
+            if part.form != first.form {
+                let what = format!("matrix {index} to stack");
+                let text = |form: &WeightForm| {
+                    let WeightForm { rows, columns, gated, .. } = form;
+                    format!("{rows} x {columns} {}, gated: {}", form.order(), gated.is_some())
+                };
+                return Err(Error::shape(what, text(&first.form), text(&part.form)));
+            }
+            let bytes = part.matrices();
+            all[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+            for (half, scales) in matrix_scales.iter_mut().enumerate() {
+                match &part.matrix_scales {
+                    Some(own) => {
+                        scales.extend(own[half].iter().map(|own| own * part.global_scales[half]));
+                    }
+                    None => scales.extend(vec![part.global_scales[half]; part.batch]),
+                }
+            }
+        }
+        let (words, _) = all[matrices..].as_chunks_mut();
+        for (word, scale) in words.iter_mut().zip(matrix_scales.iter().flatten()) {
+            *word = scale.to_le_bytes();
+        }
+        Ok(Self {
+            form: first.form,
+            batch,
+            global_scales: [1.0; 2],
+            matrix_scales: Some(matrix_scales),
+            bytes: all,
+        })
     }
 
     /// The order of the bytes.
@@ -191,10 +244,16 @@ impl Repacked {
         self.form
     }
 
-    /// The bytes, one matrix after another.
+    /// The bytes, one matrix after another; behind [stacked](Self::stack) ones their scales.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The bytes of the matrices.
+    fn matrices(&self) -> &[u8] {
+        let scales = self.matrix_scales.as_ref().map_or(0, |_| scale_bytes(self.batch));
+        &self.bytes[..self.bytes.len() - scales]
     }
 
     /// Copies them to a device.
@@ -217,8 +276,14 @@ impl Repacked {
     /// These weights, which are in `buffer`.
     fn over(&self, buffer: DeviceBuffer) -> DeviceWeights {
         let Self { form, batch, global_scales, .. } = *self;
-        DeviceWeights { form, batch, global_scales, buffer }
+        let scales = self.matrix_scales.as_ref().map(|_| self.matrices().len());
+        DeviceWeights { form, batch, global_scales, scales, buffer }
     }
+}
+
+/// Bytes of the scales of both halves of stacked matrices.
+fn scale_bytes(batch: usize) -> usize {
+    2 * batch * size_of::<f32>()
 }
 
 /// Repacked weights on a device.
@@ -228,6 +293,8 @@ pub struct DeviceWeights {
     batch: usize,
     /// Of both halves; of weights that are not gated, twice the same.
     global_scales: [f32; 2],
+    /// Offset of further factors, `[2, batch]`: of each matrix's gate, then of the other halves.
+    scales: Option<usize>,
     buffer: DeviceBuffer,
 }
 
@@ -258,6 +325,27 @@ impl DeviceWeights {
         match half {
             Half::Gate => gate,
             Half::Up => up,
+        }
+    }
+
+    /// Addresses of the factors of both halves of each matrix; 0 where all matrices have the same.
+    pub(super) fn scale_addresses(&self) -> [u64; 2] {
+        let Some(offset) = self.scales else { return [0; 2] };
+        let gate = self.buffer.address() + offset as u64;
+        [gate, gate + (self.batch * size_of::<f32>()) as u64]
+    }
+
+    /// Checks that all matrices have the same scale.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub(super) fn require_one_scale(&self) -> Result<()> {
+        match self.scales {
+            None => Ok(()),
+            Some(_) => {
+                let required = "one for all matrices, but in a grouped product";
+                Err(Error::shape("scales of the weights", required, self.batch))
+            }
         }
     }
 

@@ -11,6 +11,7 @@
 //! | right results | [`Expected`] |
 
 mod expected;
+pub mod grouped;
 mod placement;
 mod run;
 pub mod tcgen05;
@@ -465,14 +466,28 @@ enum Matrices<F> {
     Halves(HalfMatrix),
 }
 
+impl<F: BlockFormat> Matrices<F> {
+    fn view(&self) -> Activations<'_, F> {
+        match self {
+            Self::Blocks(blocks) => Activations::Blocks(blocks),
+            Self::Halves(halves) => Activations::Halves(halves),
+        }
+    }
+
+    /// Bytes of elements or codes, and of scales.
+    fn bytes(&self) -> [&[u8]; 2] {
+        match self {
+            Self::Blocks(blocks) => [blocks.codes(), blocks.scales()],
+            Self::Halves(halves) => [halves.bytes(), &[]],
+        }
+    }
+}
+
 impl<F: BlockFormat> Inputs<F> {
     /// Activations of every batch entry.
     #[must_use]
     pub fn activations(&self) -> Activations<'_, F> {
-        match &self.activations {
-            Matrices::Blocks(blocks) => Activations::Blocks(blocks),
-            Matrices::Halves(halves) => Activations::Halves(halves),
-        }
+        self.activations.view()
     }
 
     /// The weights, gated or not.
@@ -487,9 +502,6 @@ impl<F: BlockFormat> Inputs<F> {
     /// Bytes of the activations: elements or codes, and scales.
     #[must_use]
     pub fn activation_bytes(&self) -> [&[u8]; 2] {
-        match &self.activations {
-            Matrices::Blocks(blocks) => [blocks.codes(), blocks.scales()],
-            Matrices::Halves(halves) => [halves.bytes(), &[]],
-        }
+        self.activations.bytes()
     }
 }

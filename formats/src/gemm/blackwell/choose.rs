@@ -9,7 +9,7 @@
 
 use super::{BlackwellConfig, CONFIGS};
 use crate::HalfType;
-use crate::gemm::{Problem, ResidentClusters, ResultType, Tiles, Uniform};
+use crate::gemm::{Problem, ResidentClusters, ResultType, Tiles};
 use crate::quantize::Format;
 
 /// What a machine does per clock.
@@ -87,7 +87,7 @@ pub struct Estimate {
     /// Clusters that the machine holds at a time.
     pub resident: u32,
     /// The tiles; those of a cluster count as one.
-    pub tiles: Tiles<Uniform>,
+    pub tiles: Tiles,
     /// How many.
     pub count: u32,
     /// Bytes that all CTAs read together, from L2 or from memory.

@@ -2,7 +2,7 @@
 
 use super::store::BOX_BYTES;
 use crate::gemm::combine::GATE_ROWS;
-use crate::gemm::{Dimension, Problem, Split, TileOrder, TileShape, Tiles, Uniform};
+use crate::gemm::{Dimension, Problem, Split, TileOrder, TileShape, Tiles};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
 use crate::{Divisor, HalfType};
@@ -331,7 +331,7 @@ impl BlackwellConfig {
     }
 
     /// The tiles of a dense or batched problem. Those of a cluster count as one.
-    pub const fn tiles(&self, problem: &Problem, swapped: bool) -> Tiles<Uniform> {
+    pub const fn tiles(&self, problem: &Problem, swapped: bool) -> Tiles {
         Tiles::uniform(problem, self.work_shape(swapped), Self::order(swapped))
     }
 

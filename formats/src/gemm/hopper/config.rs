@@ -8,7 +8,8 @@ use super::estimate::clusters;
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::Divisor;
 use crate::WARP;
-use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles, Uniform};
+use crate::gemm::groups::MAX_PROBLEMS;
+use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles};
 
 /// Columns of K that a stage of the pipeline holds.
 pub const K_STEP: u32 = CHUNK_COLUMNS;
@@ -68,6 +69,8 @@ pub struct HopperConfig {
     /// neighbouring rows and the same tokens in lockstep, and each copies its part of the tokens
     /// to all.
     pub multicast: u32,
+    /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)).
+    pub grouped: bool,
 }
 
 impl HopperConfig {
@@ -164,9 +167,16 @@ impl HopperConfig {
         if stages > sums { stages } else { sums }
     }
 
+    /// Offset in shared memory of the table of a grouped product's problems: how many K steps all
+    /// tiles have, then for each problem, and behind the last, how many token tiles precede it.
+    pub const fn table_offset(&self) -> u32 {
+        self.sums_received_offset() + BARRIER_BYTES
+    }
+
     /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
     pub const fn shared_bytes(&self) -> u32 {
-        self.sums_received_offset() + BARRIER_BYTES
+        let table = if self.grouped { (MAX_PROBLEMS + 2) * size_of::<u32>() as u32 } else { 0 };
+        self.table_offset() + table
     }
 
     /// [`shared_bytes`](Self::shared_bytes), or so much that at most `resident` CTAs fit an
@@ -213,7 +223,7 @@ impl HopperConfig {
     }
 
     /// The tiles of a dense or batched problem. Those of a multicast count as one.
-    pub const fn tiles(&self, problem: &Problem) -> Tiles<Uniform> {
+    pub const fn tiles(&self, problem: &Problem) -> Tiles {
         Tiles::uniform(problem, self.work_shape(), Self::ORDER)
     }
 
@@ -265,6 +275,13 @@ pub const fn additions(schedule: &Schedule) -> u32 {
     2 * schedule.longest() * (K_STEP / super::repack::WGMMA_K) + schedule.parts()
 }
 
+/// [`additions`] of a grouped product in runs of at least `least` steps. The factors of a problem,
+/// which are multiplied on the device, count like additions.
+pub const fn grouped_additions(steps: u32, least: u32) -> u32 {
+    const FACTORS: u32 = 4;
+    2 * steps * (K_STEP / super::repack::WGMMA_K) + (steps / least + 2) + FACTORS
+}
+
 /// The table of all sm_90a configurations: calls `$with!` with one row for each. A row makes the
 /// configuration in [`CONFIGS`], the kernel and its name.
 ///
@@ -307,31 +324,81 @@ macro_rules! sm90a_gemm_configs {
     };
 }
 
+/// The table of the sm_90a configurations of grouped products, like
+/// [`sm90a_gemm_configs`](crate::sm90a_gemm_configs).
+///
+/// | tiles | for |
+/// |---|---|
+/// | 128 x 8, 128 x 16 | decoding: a few tokens for each of many experts; two CTAs per SM |
+/// | 128 x 64, 128 x 128 | prompts: one CTA per SM, whose threads have the registers for the store of groups |
+#[macro_export]
+macro_rules! sm90a_grouped_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_sm90_nvfp4_f16_128x8_grouped: NVFP4_F16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x16_grouped: NVFP4_F16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x64_grouped: NVFP4_F16, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x128_grouped: NVFP4_F16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x8_grouped: NVFP4_BF16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x16_grouped: NVFP4_BF16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x64_grouped: NVFP4_BF16, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x128_grouped: NVFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x8_grouped: MXFP4_BF16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x16_grouped: MXFP4_BF16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x64_grouped: MXFP4_BF16, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x128_grouped: MXFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+        }
+    };
+}
+
+/// The configurations of a table's rows, by the names of their kernels.
+macro_rules! rows {
+    ($grouped:literal, $($name:ident: $scheme:ident, $rows:literal x $tokens:literal,
+       $blocks:literal per SM, multicast $multicast:literal;)*) => {
+        use super::{HopperConfig, Scheme};
+        $(
+            #[doc = concat!("The configuration of `", stringify!($name), "`.")]
+            pub const $name: HopperConfig = HopperConfig {
+                name: stringify!($name),
+                scheme: Scheme::$scheme,
+                rows: $rows,
+                tokens: $tokens,
+                min_blocks: $blocks,
+                multicast: $multicast,
+                grouped: $grouped,
+            };
+        )*
+        pub(super) const ALL: [HopperConfig; [$(stringify!($name)),*].len()] = [$($name),*];
+    };
+}
+
 macro_rules! configs {
-    ($($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
-       multicast $multicast:literal;)*) => {
+    ($($row:tt)*) => {
         /// The configurations by the names of their kernels.
         #[allow(non_upper_case_globals)]
         pub mod named {
-            use super::{HopperConfig, Scheme};
-            $(
-                #[doc = concat!("The configuration of `", stringify!($name), "`.")]
-                pub const $name: HopperConfig = HopperConfig {
-                    name: stringify!($name),
-                    scheme: Scheme::$scheme,
-                    rows: $rows,
-                    tokens: $tokens,
-                    min_blocks: $blocks,
-                    multicast: $multicast,
-                };
-            )*
+            rows!(false, $($row)*);
         }
-
-        /// All configurations; the PTX of sm_90a has a kernel for each.
-        pub const CONFIGS: [HopperConfig; [$(stringify!($name)),*].len()] = [$(named::$name),*];
     };
 }
 sm90a_gemm_configs!(configs);
+
+macro_rules! grouped_configs {
+    ($($row:tt)*) => {
+        /// The configurations of grouped products by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named_grouped {
+            rows!(true, $($row)*);
+        }
+    };
+}
+sm90a_grouped_configs!(grouped_configs);
+
+/// All configurations of dense and batched products; the PTX of sm_90a has a kernel for each.
+pub const CONFIGS: [HopperConfig; named::ALL.len()] = named::ALL;
+
+/// All configurations of grouped products; the PTX of sm_90a has a kernel for each.
+pub const GROUPED: [HopperConfig; named_grouped::ALL.len()] = named_grouped::ALL;
 
 #[cfg(test)]
 mod tests {
@@ -339,7 +406,7 @@ mod tests {
 
     #[test]
     fn tiles_fit_an_sm() {
-        for config in &CONFIGS {
+        for config in CONFIGS.iter().chain(&GROUPED) {
             let cta = config.shared_bytes() + SYSTEM_SHARED_BYTES;
             assert!(cta * config.min_blocks <= SM_SHARED_BYTES, "{}: {cta}", config.name);
             assert!(config.min_blocks <= MAX_BLOCKS, "{}", config.name);
@@ -373,7 +440,7 @@ mod tests {
     /// Sums of a warp's lanes, tokens 2t and rows g, are in different banks.
     #[test]
     fn sums_meet_no_bank_twice() {
-        for config in &CONFIGS {
+        for config in CONFIGS.iter().chain(&GROUPED) {
             let mut banks = [false; 32];
             for (t, g) in (0..4).flat_map(|t| (0..8).map(move |g| (t, g))) {
                 let bank = (2 * t * config.sum_pitch() + g) % 32;

@@ -1,6 +1,6 @@
 //! The cost model of configurations and schedules, and the choice by it.
 
-use super::config::{CONFIGS, HopperConfig, K_STEP, PARTITIONS};
+use super::config::{CONFIGS, GROUPED, HopperConfig, K_STEP, PARTITIONS};
 use super::repack::Scheme;
 use crate::WARP;
 use crate::gemm::{Problem, ResultType, Schedule, Split};
@@ -174,6 +174,30 @@ pub fn candidates(
     })
 }
 
+/// All candidates of `scheme` for a grouped product, in the table's order, when `expected` are the
+/// problems that have tokens and the tokens of each. They cost what the same tiles cost in a batch
+/// of such problems; the CTAs are as many as are resident at a time.
+pub fn grouped(
+    scheme: Scheme,
+    expected: &Problem,
+    sms: u32,
+    result: ResultType,
+) -> impl Iterator<Item = Estimate> {
+    GROUPED.iter().filter(move |config| config.scheme == scheme).filter_map(move |config| {
+        let same_tile = |other: &&HopperConfig| {
+            let HopperConfig { name, min_blocks, .. } = *config;
+            HopperConfig { name, min_blocks, grouped: true, ..**other } == *config
+        };
+        let dense = CONFIGS.iter().find(same_tile)?;
+        let found = estimate(dense, Split::None, expected, sms, result)?;
+        let resident = config.min_blocks;
+        let ctas = clusters(sms, 1, resident);
+        let steps = expected.k.div_ceil(K_STEP);
+        let schedule = Schedule::stream_k(1, steps, 1)?;
+        Some(Estimate { config, ctas, waves: 1, resident, schedule, ..found })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +226,21 @@ mod tests {
             assert_eq!(store(1), blocks * BLOCK_CYCLES);
             let most = blocks.div_ceil(MAX_SPLIT.into());
             assert_eq!(store(MAX_SPLIT), most * BLOCK_CYCLES, "{}", config.name);
+        }
+    }
+
+    /// Every kernel of grouped products is a candidate, and few tokens take a narrow tile.
+    #[test]
+    fn choices_of_grouped_products() {
+        let result = ResultType::Floats(FloatType::F16);
+        for scheme in Scheme::ALL {
+            let pick = |m, l| {
+                let expected = Problem { m, n: 4096, k: 7168, l };
+                assert_eq!(grouped(scheme, &expected, 132, result).count(), 4);
+                let best = grouped(scheme, &expected, 132, result).min_by_key(|found| found.cycles);
+                best.unwrap().config.tokens
+            };
+            assert_eq!([pick(1, 8), pick(2, 64), pick(1000, 8)], [8, 8, 128]);
         }
     }
 

@@ -17,6 +17,6 @@ pub mod params;
 pub mod repack;
 pub mod word;
 
-pub use config::{CONFIGS, HopperConfig};
-pub use params::{HopperParams, activations_map};
+pub use config::{CONFIGS, GROUPED, HopperConfig};
+pub use params::{HopperGroupedParams, HopperParams, activations_map};
 pub use repack::{Scheme, WeightLayout};

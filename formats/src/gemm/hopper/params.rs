@@ -3,7 +3,7 @@
 use super::HopperConfig;
 use super::config::{BOX_COLUMNS, OPERAND_BYTES};
 use crate::Swizzle;
-use crate::gemm::{Epilogue, Problem, Schedule, Walk};
+use crate::gemm::{Epilogue, Groups, Problem, Schedule, Walk};
 use crate::tensor_map::{MapElement, TENSOR_MAP_BYTES, TensorMap, TensorMapShape};
 
 /// Parameter block of every sm_90a GEMM kernel, passed by value. Pointers are device
@@ -79,6 +79,35 @@ impl HopperParams {
                 }
             };
             bytes[at] = word.to_le_bytes()[at % 4];
+            at += 1;
+        }
+        bytes
+    }
+}
+
+/// Parameter block of the sm_90a kernels of grouped products, passed by value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub struct HopperGroupedParams {
+    /// What all kernels take. Of the schedule only the K steps of a tile count, of the problem M is
+    /// the tokens of a matrix and L the number of matrices, and the walk is any. Factors and bias
+    /// are those of the first problem.
+    pub gemm: HopperParams,
+    /// The problems.
+    pub groups: Groups,
+}
+
+impl HopperGroupedParams {
+    /// The block as the kernel's `.param` space holds it: C layout, little endian.
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        const GEMM: usize = size_of::<HopperParams>();
+        const { assert!(size_of::<Self>() == GEMM + size_of::<Groups>()) };
+        let (gemm, groups) = (self.gemm.to_bytes(), self.groups.words());
+        let mut bytes = [0; size_of::<Self>()];
+        let mut at = 0;
+        while at < bytes.len() {
+            bytes[at] =
+                if at < GEMM { gemm[at] } else { groups[(at - GEMM) / 4].to_le_bytes()[at % 4] };
             at += 1;
         }
         bytes

@@ -60,7 +60,7 @@ impl Kernel for BlackwellKernel {
     fn reads(&self) -> Reads {
         let Estimate { config, tiles, count, .. } = &self.choice;
         let activation_passes = tiles.row_tiles().into();
-        let weight_passes = tiles.token_tiles(0).into();
+        let weight_passes = tiles.token_tiles().into();
         let copying = u64::from(config.cta_group * config.multicast);
         let steps = u64::from(*count) * u64::from(config.steps(self.problem.k));
         let bytes = steps * copying * u64::from(config.read_bytes());

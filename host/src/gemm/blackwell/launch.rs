@@ -74,7 +74,7 @@ pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
 /// # Errors
 /// As [`Gemm::launch`].
 pub(super) fn queue(choice: &Estimate, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
-    let Launch { gemm, activations, weights, workspace, epilogue } = launch;
+    let Launch { gemm, activations, weights, workspace, epilogue, groups: _ } = launch;
     let (config, problem) = (choice.config, gemm.plan.problem);
     let (activations, mut reports) = place(gemm, activations, workspace)?;
     // The batch was checked when the weights were repacked.
@@ -108,7 +108,7 @@ pub(super) fn queue(choice: &Estimate, launch: Launch<'_>) -> Result<Vec<LaunchR
     } else {
         (activations_shared, weights_shared)
     };
-    let passes = [choice.tiles.token_tiles(0), choice.tiles.row_tiles()];
+    let passes = [choice.tiles.token_tiles(), choice.tiles.row_tiles()];
     let [x_passes, y_passes] = if choice.swapped { passes } else { [passes[1], passes[0]] };
     let [[x_codes, x_scales], [y_codes, y_scales]] = if choice.swapped {
         [weight_maps, activation_maps]

@@ -18,11 +18,11 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{HalfType, TensorFamily};
 
 use super::check::formats;
-use super::family::{Family, Kernel};
+use super::family::{Family, GroupRequest, Kernel};
 use super::plan::Request;
 use super::weights::BlockRows;
 use super::{ActivationKind, WeightForm};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use kernel::BlackwellKernel;
 
 /// `tcgen05`.
@@ -73,6 +73,11 @@ impl Family for Blackwell {
         });
         let kernel = |choice| BlackwellKernel { problem: *problem, choice };
         Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
+    }
+
+    fn grouped(&self, _: &Request<'_>, groups: &GroupRequest) -> Result<Vec<Arc<dyn Kernel>>> {
+        let required = "none, as kernels of this architecture take no groups";
+        Err(Error::shape("groups", required, groups.problems))
     }
 
     fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {

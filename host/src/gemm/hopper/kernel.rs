@@ -23,10 +23,22 @@ const MXFP4_DECODED: f32 = 0.125;
 /// A kernel of sm_90a with a schedule for one problem.
 #[derive(Debug)]
 pub(super) struct HopperKernel {
+    /// Sizes; of a grouped product, those of its matrices.
     pub problem: Problem,
+    /// Of a grouped product.
+    pub groups: Option<GroupedRuns>,
     /// Streaming multiprocessors that the estimate was made for.
     pub sms: u32,
     pub estimate: Estimate,
+}
+
+/// What the host decides of a grouped product's work list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupedRuns {
+    /// Problems that are expected to have tokens, and the tokens of each.
+    pub expected: [u32; 2],
+    /// The least K steps of a CTA's run.
+    pub least: u32,
 }
 
 /// Offsets in the workspace. The flags are at its start, whatever the plan, so that plans can
@@ -56,8 +68,8 @@ impl HopperKernel {
             ActivationKind::Blocks { .. } => self.decoded_bytes(),
             ActivationKind::Halves(_) => Some(0),
         };
-        let sums =
-            if schedule.has_fix_up() { *ctas * u64::from(config.partial_bytes()) } else { 0 };
+        let has_fix_up = self.groups.is_some() || schedule.has_fix_up();
+        let sums = if has_fix_up { *ctas * u64::from(config.partial_bytes()) } else { 0 };
         let overflow = || Error::Overflow {
             what: "workspace".into(),
             detail: format!("activations of {:?} and {sums} bytes of sums", self.problem),
@@ -72,6 +84,14 @@ impl HopperKernel {
             Some(HopperWorkspace { activations, partials, bytes })
         };
         bytes().ok_or_else(overflow)
+    }
+
+    /// The sizes that are counted with: of a grouped product, the expected ones.
+    fn expected(&self) -> Problem {
+        match self.groups {
+            Some(GroupedRuns { expected: [l, m], .. }) => Problem { m, l, ..self.problem },
+            None => self.problem,
+        }
     }
 
     /// Bytes of all decoded activations.
@@ -102,7 +122,7 @@ impl Kernel for HopperKernel {
 
     /// Counts 16-bit or decoded activations and repacked weights, for the steps of all tiles.
     fn reads(&self) -> Reads {
-        let (config, problem) = (self.estimate.config, &self.problem);
+        let (config, problem) = (self.estimate.config, &self.expected());
         let tiles = config.tiles(problem);
         let steps = tiles.count() * u64::from(problem.k.div_ceil(K_STEP));
         Reads {
@@ -114,7 +134,11 @@ impl Kernel for HopperKernel {
     }
 
     fn additions(&self) -> u32 {
-        config::additions(&self.estimate.schedule)
+        let schedule = &self.estimate.schedule;
+        match self.groups {
+            Some(GroupedRuns { least, .. }) => config::grouped_additions(schedule.steps(), least),
+            None => config::additions(schedule),
+        }
     }
 
     fn weight_form(&self) -> WeightForm {
@@ -166,6 +190,19 @@ impl Kernel for HopperKernel {
 
     fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String> {
         let Estimate { config, schedule, ctas, waves, bound, .. } = &self.estimate;
+        if let Some(GroupedRuns { expected: [groups, tokens], least }) = self.groups {
+            let mut why = vec![format!(
+                "{chosen} for {tokens} tokens of each of {groups} groups: tiles of {} steps of K = \
+                 {K_STEP} in even runs of {least} or more for {ctas} CTAs on {} SMs; the kernel \
+                 finds out how many tiles there are",
+                schedule.steps(),
+                self.sms,
+            )];
+            if let ActivationKind::Blocks { .. } = kind {
+                why.push(decoded(kind));
+            }
+            return why;
+        }
         let mut why = vec![format!(
             "{chosen}: {} {} of {} steps of K = {K_STEP}, at most {} steps per CTA, {ctas} CTAs in \
              {waves} waves on {} SMs, the main loop bound by {bound}",
@@ -192,7 +229,7 @@ impl Kernel for HopperKernel {
             ));
         }
         if let ActivationKind::Blocks { .. } = kind {
-            why.push(format!("activations are decoded to {}, exactly", kind.operand().name()));
+            why.push(decoded(kind));
         }
         why
     }
@@ -204,4 +241,9 @@ impl Kernel for HopperKernel {
     fn launch(&self, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
         self.queue(launch)
     }
+}
+
+/// What a plan says of block-scaled activations.
+fn decoded(kind: ActivationKind) -> String {
+    format!("activations are decoded to {}, exactly", kind.operand().name())
 }

@@ -1,12 +1,12 @@
 //! Launching on sm_90a: block-scaled activations are decoded first.
 
-use fp4_formats::ScaleLayout;
-use fp4_formats::gemm::Problem;
-use fp4_formats::gemm::hopper::{HopperParams, activations_map};
+use fp4_formats::gemm::hopper::{HopperGroupedParams, HopperParams, activations_map};
+use fp4_formats::gemm::{EvenRuns, Groups, Problem};
 use fp4_formats::quantize::{DequantizeParams, ScaleSource};
+use fp4_formats::{Divisor, ScaleLayout};
 use ptx_emu::LaunchReport;
 
-use super::kernel::HopperKernel;
+use super::kernel::{GroupedRuns, HopperKernel};
 use super::layout;
 use crate::device::LaunchSpec;
 use crate::error::Result;
@@ -22,7 +22,7 @@ impl HopperKernel {
     /// # Errors
     /// As [`Gemm::launch`].
     pub fn queue(&self, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
-        let Launch { gemm, activations, weights, workspace, epilogue } = launch;
+        let Launch { gemm, activations, weights, workspace, epilogue, groups } = launch;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
         let device = gemm.kernels.device();
         let parts = self.workspace(gemm.kind)?;
@@ -52,6 +52,21 @@ impl HopperKernel {
             walk: config.tiles(&self.problem).counts.walk,
         };
         let shape = self.shape();
+        let (uniform, grouped);
+        let params: &[u8] = match (groups, self.groups) {
+            (Some(groups), Some(GroupedRuns { least, .. })) => {
+                let ctas = Divisor::nearest(gemm.plan.grid[0]);
+                let runs = EvenRuns { ctas, least, reserved: 0 };
+                let row_tiles = Divisor::nearest(self.problem.n.div_ceil(config.rows));
+                let groups = Groups { row_tiles, runs, ..groups };
+                grouped = HopperGroupedParams { gemm: params, groups }.to_bytes();
+                &grouped
+            }
+            (Some(_), None) | (None, _) => {
+                uniform = params.to_bytes();
+                &uniform
+            }
+        };
         let spec = LaunchSpec {
             entry: config.name,
             grid: [gemm.plan.grid[0], gemm.plan.grid[1], 1],
@@ -59,7 +74,7 @@ impl HopperKernel {
             cluster: (shape.cluster > 1).then_some([shape.cluster, 1, 1]),
             dynamic_shared: shape.dynamic_shared,
             overlaps: true,
-            params: &params.to_bytes(),
+            params,
         };
         // SAFETY: all buffers are of this device, alive, and have the sizes that the parameters
         // state: those of the activations and the workspace were checked above, the others by

@@ -5,22 +5,23 @@ mod launch;
 
 use std::sync::Arc;
 
-use fp4_formats::TensorFamily;
-use fp4_formats::gemm::hopper::config::{CONFIGS, HopperConfig, K_STEP};
-use fp4_formats::gemm::hopper::estimate;
+use fp4_formats::gemm::hopper::config::{CONFIGS, GROUPED, HopperConfig, K_STEP};
+use fp4_formats::gemm::hopper::estimate::{self, Estimate};
 use fp4_formats::gemm::hopper::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
 use fp4_formats::gemm::hopper::{Scheme, WeightLayout};
+use fp4_formats::gemm::{Problem, Split};
 use fp4_formats::pack;
 use fp4_formats::quantize::Format;
+use fp4_formats::{Divisor, TensorFamily};
 use rayon::prelude::*;
 
 use super::check::formats;
-use super::family::{Family, Kernel};
+use super::family::{Family, GroupRequest, Kernel};
 use super::plan::Request;
 use super::weights::BlockRows;
 use super::{ActivationKind, WeightForm};
 use crate::error::{Error, Result};
-use kernel::HopperKernel;
+use kernel::{GroupedRuns, HopperKernel};
 
 /// `wgmma`.
 pub(super) struct Hopper;
@@ -61,7 +62,45 @@ impl Family for Hopper {
             .filter(|found| overrides.split.is_none_or(|split| split == found.split))
             .collect();
         found.sort_by_key(|found| found.cycles);
-        let kernel = |estimate| HopperKernel { problem: *problem, sms, estimate };
+        let kernel = |estimate| HopperKernel { problem: *problem, groups: None, sms, estimate };
+        Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
+    }
+
+    fn grouped(
+        &self,
+        request: &Request<'_>,
+        groups: &GroupRequest,
+    ) -> Result<Vec<Arc<dyn Kernel>>> {
+        let Request { problem, asked, machine, overrides } = request;
+        let scheme = formats(asked.format, asked.activations)?;
+        let configs = || GROUPED.iter().filter(|config| config.scheme == scheme);
+        request.check_kernel(configs().map(|config| config.name))?;
+        if let Some(split) = overrides.split
+            && split != Split::StreamK
+        {
+            return Err(Error::shape("split of K", "stream-k, for a grouped product", split));
+        }
+        let (sms, steps) = (machine.sms.max(1), problem.k.div_ceil(K_STEP));
+        let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..*problem };
+        let mut found: Vec<_> = estimate::grouped(scheme, &expected, sms, asked.output.planned())
+            .filter(|found| request.may_be(found.config.name))
+            .map(|found| Estimate { split: Split::StreamK, ..found })
+            .collect();
+        found.sort_by_key(|found| found.cycles);
+        for Estimate { config, ctas, .. } in &found {
+            let row_tiles = u64::from(problem.n.div_ceil(config.rows));
+            let tiles = groups.most_token_tiles(problem, config.tokens) * row_tiles;
+            let most = u64::from(Divisor::DIVIDENDS) - ctas;
+            if tiles.saturating_mul(steps.into()) >= most {
+                let required = format!("fewer than {most}");
+                return Err(Error::shape("K steps of all tiles", required, tiles));
+            }
+        }
+        // A tile's partial sums are added one after the other: at most so many.
+        const MOST_PARTS: u32 = 8;
+        let runs = GroupedRuns { expected: groups.expected, least: steps.div_ceil(MOST_PARTS) };
+        let kernel =
+            |estimate| HopperKernel { problem: *problem, groups: Some(runs), sms, estimate };
         Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
     }
 

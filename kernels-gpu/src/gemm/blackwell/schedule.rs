@@ -11,13 +11,13 @@ use super::control::{Control, arrive_at};
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{cluster, fence, grid, mbarrier, memory};
 use cuda_std::{thread, warp};
+use fp4_formats::gemm;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::work::Tile;
-use fp4_formats::gemm::{self, Uniform};
 
 /// A role's walk over the tiles.
 pub struct Tiles {
-    tiles: gemm::Tiles<Uniform>,
+    tiles: gemm::Tiles,
     /// How many.
     count: u32,
     index: u32,

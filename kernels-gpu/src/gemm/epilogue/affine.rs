@@ -136,6 +136,13 @@ pub unsafe fn values<const N: usize>(
     values
 }
 
+/// Bytes of an element of the bias.
+#[inline(always)]
+pub fn bias_bytes(affine: &Affine) -> u64 {
+    let wide = affine.bias_type == FloatType::F32 as u32;
+    if wide { FloatType::F32.bytes().into() } else { FloatType::F16.bytes().into() }
+}
+
 /// Factor of column `n`.
 ///
 /// # Safety

@@ -16,6 +16,9 @@ use crate::quantize::{AnyRange, F32};
 /// Columns of a block.
 pub const BLOCK: usize = Nvfp4::BLOCK;
 
+/// The scale NaN.
+const NAN_SCALE: u16 = 0x7f;
+
 const _: () = assert!(BLOCK == 2 * COLUMNS);
 
 /// Quantises and stores the results of row `m`, columns `n..n + 16`.
@@ -63,6 +66,20 @@ pub unsafe fn store_half(
         if n.is_multiple_of(BLOCK as u32) {
             store_scale(sink, sizes, matrix, [m, n / BLOCK as u32], scale);
         }
+    }
+}
+
+/// Makes block `block` of row `m` NaN, by its scale.
+///
+/// # Safety
+/// As [`store`].
+#[inline(always)]
+pub unsafe fn store_nan(sink: &Sink, sizes: &Problem, matrix: u32, [m, block]: [u32; 2]) {
+    let codes = code_address(sink, sizes, matrix, [m, block * BLOCK as u32]);
+    // SAFETY: the block's codes and scale.
+    unsafe {
+        memory::st_global_v2_b32(codes, [0; 2]);
+        memory::st_global_b8(scale_address(sink, sizes, matrix, m, block), NAN_SCALE);
     }
 }
 

@@ -11,6 +11,8 @@
 //! | [`direct`] | sink: threads convert and store floats |
 //! | [`blocks`] | sink: threads quantise blocks of 16 columns to NVFP4 and store codes and scales |
 //!
+//! [`nan`] makes all results NaN where a grouped product's token counts are bad.
+//!
 //! sm_100a has one more sink for floats, boxes of results that the copy engine stores; it converts
 //! by [`direct::Bits`], too, which is the only place that looks at the type of a float result.
 //!
@@ -20,6 +22,7 @@ pub mod affine;
 pub mod blocks;
 pub mod combine;
 pub mod direct;
+pub mod nan;
 
 use fp4_formats::FloatType;
 use fp4_formats::gemm::{OUT_NVFP4, Sink};

@@ -1,13 +1,16 @@
 //! sm_90a GEMM: weights are decoded into `wgmma`'s register operand.
 //!
 //! # Contract
-//! Parameters: [`HopperParams`]. Any M, N, L of at least 1, K a multiple of the block. CTAs compute
-//! tiles of C^T, or parts of tiles along K, as the [`Schedule`] says. The grid depends on it:
+//! Parameters: [`HopperParams`], of grouped products [`HopperGroupedParams`]. Any M, N, L of at least
+//! 1, K a multiple of the block. CTAs compute tiles of C^T, or parts of tiles along K, as the
+//! [`Schedule`] says, or of grouped products the work list that each CTA makes of the token counts
+//! ([`work`]). The grid depends on it:
 //!
 //! | schedule | grid | partial sums meet in |
 //! |---|---|---|
 //! | whole tiles, stream-K | one CTA per run, all resident at a time, so that a CTA may wait for one with a lower number | global memory ([`fix_up`]) |
 //! | split-K | one cluster per tile | the cluster's shared memory ([`split_k`]) |
+//! | grouped | as many CTAs as are resident | global memory |
 //! | either of the first, with multicast | one cluster of two CTAs per run ([`multicast`]) | global memory |
 //!
 //! # Pipeline
@@ -23,7 +26,7 @@
 //! | warps | role |
 //! |---|---|
 //! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
-//! | 8..12 | producer ([`producer`]): one thread initialises the barriers and copies weights and activations; the others only release registers |
+//! | 8..12 | producer ([`producer`]): of a grouped product, the first warp makes the table of groups; one thread initialises the barriers and copies weights and activations; the others only release registers |
 //!
 //! # Shared memory
 //! | at | what |
@@ -35,6 +38,7 @@
 //! | `barriers_offset` | the ring's barriers |
 //! | `sums_stored_offset` | the barrier `sums_stored` |
 //! | `sums_received_offset` | the barrier `sums_received` |
+//! | `table_offset` | of a grouped product, the table of groups |
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
@@ -42,7 +46,7 @@
 //! | `full[stage]` | producer, with `stage_bytes`, those that the multicast peer copies included | consumers | the stage holds data |
 //! | `empty[stage]` | consumers, those of the multicast peer too | producer | the stage is read, in both CTAs |
 //! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns | the sums are stored: stages may be overwritten |
-//! | 0, after initialisation | all threads | all threads | the ring |
+//! | 0, after initialisation | all threads | all threads | the ring; the table of groups |
 //! | cluster, after initialisation, under multicast | all threads of the cluster | all threads of the cluster | the rings of all its CTAs |
 //! | 1, stages read | consumers | consumers | all stages are read |
 //! | 1, sums written | consumers | consumers | the sums are in shared memory |
@@ -59,7 +63,8 @@
 //! # Dependent launches
 //! The next kernel of the stream may start as soon as all CTAs of this one have. No kernel that may
 //! still run writes weights, so they are copied at once. Activations are copied, and results and
-//! partial sums written, after `griddepcontrol.wait`.
+//! partial sums written, after `griddepcontrol.wait`. The token counts of groups are read after it,
+//! too, and nothing can be copied before.
 //!
 //! # Arithmetic
 //! Operands are exact (see [`decode`]); `wgmma` adds in f32; the parts of a tile are added in
@@ -77,6 +82,7 @@ mod split_k;
 mod store;
 mod store_any;
 mod tile;
+mod work;
 
 use consumer::Consumer;
 use cuda_std::ptx::{
@@ -85,11 +91,12 @@ use cuda_std::ptx::{
 use cuda_std::{kernel, shared, thread, warp};
 use decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, Product, Weights};
 use fp4_formats::gemm::hopper::config::{
-    CONSUMER_THREADS, HopperConfig, PRODUCER_REGISTERS, THREADS, named,
+    CONSUMER_THREADS, HopperConfig, PRODUCER_REGISTERS, THREADS, named, named_grouped,
 };
-use fp4_formats::gemm::hopper::params::HopperParams;
+use fp4_formats::gemm::hopper::params::{HopperGroupedParams, HopperParams};
 use split_k::Part;
 use tile::{Memory, Tile};
+use work::{Grouped, Uniform, Work};
 
 use crate::pipeline::Ring;
 
@@ -113,6 +120,7 @@ trait Kernel {
 #[inline(always)]
 unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCKS: usize>(
     p: &HopperParams,
+    work: impl Work,
 ) {
     let config: &HopperConfig = const {
         let config = &K::CONFIG;
@@ -142,14 +150,18 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
         // copies.
         unsafe {
             // Under multicast the thread would run out of registers here.
-            if config.multicast == 1 {
-                begun = Some(producer::begin(config, p, map, memory, ring));
+            if config.multicast == 1 && !config.grouped {
+                begun = Some(producer::begin(work, config, p, map, memory, ring));
             }
             tensor_copy::prefetch_tensormap(map);
         }
     }
     // SAFETY: all threads of the CTA are here, or of the cluster.
     unsafe {
+        if config.grouped && thread / warp::LANES == CONSUMER_THREADS / warp::LANES {
+            warp::sync();
+            work.begin(config, p);
+        }
         if config.multicast > 1 {
             warp::sync();
             clusters::barrier_cluster_arrive_release_aligned();
@@ -162,9 +174,12 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
     if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup takes this branch, and whole warpgroups the other.
         unsafe { registers::setmaxnreg_dec::<PRODUCER_REGISTERS>() };
-        if config.multicast > 1 && thread == CONSUMER_THREADS {
+        if (config.multicast > 1 || config.grouped) && thread == CONSUMER_THREADS {
+            if config.grouped && work.run(config, p).is_empty() {
+                return;
+            }
             // SAFETY: one thread; the barriers are initialised and known to it and to copies.
-            begun = Some(unsafe { producer::begin(config, p, map, memory, ring) });
+            begun = Some(unsafe { producer::begin(work, config, p, map, memory, ring) });
         }
         if let Some(begun) = begun {
             // SAFETY: the thread that called `begin`.
@@ -175,7 +190,7 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
     // SAFETY: two whole warpgroups; the producer's warpgroup releases the registers they take.
     unsafe { K::take_registers() };
     // SAFETY: the consumers, converged; the barriers are initialised.
-    unsafe { consume::<K, SUMS, BLOCKS>(config, p, memory, ring, sums_stored) };
+    unsafe { consume::<K, _, SUMS, BLOCKS>(work, config, p, memory, ring, sums_stored) };
 }
 
 /// The consumers' work: one item of the CTA's run after the other, the last one first.
@@ -183,7 +198,13 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
 /// # Safety
 /// All consumers, converged; the barriers are initialised and known to them.
 #[inline(always)]
-unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCKS: usize>(
+unsafe fn consume<
+    K: Kernel<Weights: Product<SUMS>>,
+    W: Work,
+    const SUMS: usize,
+    const BLOCKS: usize,
+>(
+    work: W,
     config: &HopperConfig,
     p: &HopperParams,
     memory: Memory,
@@ -193,11 +214,18 @@ unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BL
     let mut cursor = ring.consumer();
     // Only the run's end stays live across the main loop; the rest is recomputed, to save
     // registers.
-    let this_run = || multicast::run_of(config, marker::pin(thread::block_idx_x()));
-    let mut end = p.schedule.run(this_run()).end;
+    let run = work.run(config, p);
+    if W::GROUPED {
+        // SAFETY: all consumers are here; the work list's maker has waited for the kernels before.
+        unsafe { work.refuse(p) };
+        if run.is_empty() {
+            return;
+        }
+    }
+    let mut end = run.end;
     loop {
         let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new();
-        let count = p.schedule.rest(this_run(), end).take(&p.schedule).count();
+        let count = work.rest(config, p, end).take(&p.schedule).count();
         // SAFETY: the consumers are converged, and the ring is known to them.
         unsafe {
             if const { K::CONFIG.uses_mma_sync() } {
@@ -206,12 +234,12 @@ unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BL
                 consumer.multiply(config, count, memory, ring, &mut cursor);
             }
         }
-        let mut run = p.schedule.rest(this_run(), marker::pin(end));
+        let mut run = work.rest(config, p, marker::pin(end));
         let item = run.take(&p.schedule);
         let multicast = const { K::CONFIG.multicast > 1 };
-        if !multicast && p.schedule.is_split() {
-            let tile = Tile::of(config, p, item.tile);
-            let part = Part::of_cluster(p.schedule.cluster(), tile.tokens(config, p));
+        if !multicast && !W::GROUPED && p.schedule.is_split() {
+            let tile = Tile::of(work, config, p, item.tile);
+            let part = Part::of_cluster(p.schedule.cluster(), tile.tokens(config));
             let received = memory.base + config.sums_received_offset();
             // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
             unsafe {
@@ -219,7 +247,7 @@ unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BL
                 split_k::release_stages(config, &part, received);
                 consumer.put_sums(config, memory);
                 split_k::exchange(config, &part, memory, received);
-                store::store_tile::<K::Weights>(config, p, &tile, &part, memory);
+                store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
                 split_k::finish(config);
             }
             return;
@@ -239,16 +267,16 @@ unsafe fn consume<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BL
         unsafe {
             if owned {
                 if item.first > 0 {
-                    let first = item.first_cta(&p.schedule);
+                    let first = work.first_cta(p, &item);
                     fix_up::add_partials(config, p, first, consumer.sums_mut());
                 }
                 sync_consumers();
                 consumer.put_sums(config, memory);
                 sync_consumers();
                 // Here, and not above: the fix-up has no register left.
-                let tile = Tile::of(config, p, item.tile);
-                let part = Part::whole(tile.tokens(config, p));
-                store::store_tile::<K::Weights>(config, p, &tile, &part, memory);
+                let tile = Tile::of(work, config, p, item.tile);
+                let part = Part::whole(tile.tokens(config));
+                store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
             } else {
                 fix_up::send(config, p, consumer.sums());
             }
@@ -298,24 +326,26 @@ macro_rules! decoder {
     };
 }
 
-/// The entry points, one for each row of the table of configurations.
+/// The entry points of a table of configurations, `$named`, one for each row. A kernel of it has the
+/// parameters `$Params`, from which `$arguments` makes those of [`gemm`].
 macro_rules! entries {
-    ($($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
+    ($kernels:ident, $named:ident, $Params:ty, $arguments:path;
+     $($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
        multicast $multicast:literal;)*) => {
-        mod kernels {
+        mod $kernels {
             $(
                 #[allow(non_camel_case_types)]
                 pub enum $name {}
             )*
         }
         $(
-            impl Kernel for kernels::$name {
-                const CONFIG: HopperConfig = named::$name;
+            impl Kernel for $kernels::$name {
+                const CONFIG: HopperConfig = $named::$name;
                 type Weights = decoder!($scheme);
 
                 #[inline(always)]
                 unsafe fn take_registers() {
-                    const REGISTERS: u32 = named::$name.consumer_registers();
+                    const REGISTERS: u32 = $named::$name.consumer_registers();
                     // SAFETY: whole warpgroups, for whom the registers are released.
                     unsafe { registers::setmaxnreg_inc::<REGISTERS>() };
                 }
@@ -325,19 +355,50 @@ macro_rules! entries {
             ///
             /// # Safety
             /// As the module's contract.
-            #[kernel(threads = THREADS, max_registers = named::$name.registers())]
-            pub unsafe fn $name(params: HopperParams) {
+            #[kernel(threads = THREADS, max_registers = $named::$name.registers())]
+            pub unsafe fn $name(params: $Params) {
+                let (p, work) = $arguments(&$named::$name, &params);
                 // SAFETY: the caller keeps the module's contract.
                 unsafe {
                     gemm::<
-                        kernels::$name,
-                        { named::$name.thread_sums() },
-                        { named::$name.row_blocks() as usize },
-                    >(&params)
+                        $kernels::$name,
+                        { $named::$name.thread_sums() },
+                        { $named::$name.row_blocks() as usize },
+                    >(p, work)
                 }
             }
         )*
     };
 }
 
-fp4_formats::sm90a_gemm_configs!(entries);
+/// Entry points of dense and batched products.
+macro_rules! uniform_entries {
+    ($($row:tt)*) => {
+        entries! { kernels, named, HopperParams, uniform; $($row)* }
+    };
+}
+fp4_formats::sm90a_gemm_configs!(uniform_entries);
+
+/// Entry points of grouped products.
+macro_rules! grouped_entries {
+    ($($row:tt)*) => {
+        entries! { grouped_kernels, named_grouped, HopperGroupedParams, grouped; $($row)* }
+    };
+}
+fp4_formats::sm90a_grouped_configs!(grouped_entries);
+
+/// The arguments of [`gemm`] for dense and batched products.
+#[inline(always)]
+fn uniform<'a>(_: &HopperConfig, params: &'a HopperParams) -> (&'a HopperParams, Uniform) {
+    (params, Uniform)
+}
+
+/// The arguments of [`gemm`] for grouped products.
+#[inline(always)]
+fn grouped<'a>(
+    config: &HopperConfig,
+    params: &'a HopperGroupedParams,
+) -> (&'a HopperParams, Grouped<'a>) {
+    let table = shared::dynamic::<1024>() + config.table_offset();
+    (&params.gemm, Grouped { groups: &params.groups, table })
+}

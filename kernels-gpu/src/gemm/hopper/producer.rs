@@ -1,7 +1,6 @@
 //! The producer: fills the stages of the ring, one step of K each.
 
-use cuda_std::ptx::{bulk, grid, marker, tensor_copy};
-use cuda_std::thread;
+use cuda_std::ptx::{bulk, grid, tensor_copy};
 use fp4_formats::gemm::Item;
 use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, K_STEP, OPERAND_BYTES};
 use fp4_formats::gemm::hopper::params::HopperParams;
@@ -9,18 +8,13 @@ use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
 
 use super::multicast;
 use super::tile::{Memory, Tile};
+use super::work::Work;
 use crate::pipeline::Ring;
 
 /// Chunks of 128 rows of weights, along K.
 #[inline(always)]
 fn row_chunks(p: &HopperParams) -> u32 {
     p.problem.k.div_ceil(K_STEP)
-}
-
-/// Number of the CTA's run.
-#[inline(always)]
-fn this_run(config: &HopperConfig) -> u32 {
-    multicast::run_of(config, marker::pin(thread::block_idx_x()))
 }
 
 /// What the copies of all steps have in common.
@@ -136,7 +130,8 @@ impl<'a> Copies<'a> {
 
 /// The producer's place in the CTA's run after [`begin`]: the weights of the first steps are in
 /// flight.
-pub struct Begun {
+pub struct Begun<W> {
+    work: W,
     item: Item,
     tile: Tile,
     /// Address of the next step's weights.
@@ -144,21 +139,23 @@ pub struct Begun {
 }
 
 /// Fills the first stages with weights: before the CTA's other threads know the barriers, and
-/// before the preceding kernels of the stream, which may write the activations, have ended.
+/// before the preceding kernels of the stream, which may write the activations, have ended; unless
+/// the work list is theirs.
 ///
 /// # Safety
-/// One thread of the CTA; `map` is the address of the tensor map in `p`; the barriers are
+/// One thread of the CTA, whose run is not empty; `map` is the address of the tensor map in `p`; the barriers are
 /// initialised and known to this thread and to copies.
 #[inline(always)]
-pub unsafe fn begin(
+pub unsafe fn begin<W: Work>(
+    work: W,
     config: &HopperConfig,
     p: &HopperParams,
     map: u64,
     memory: Memory,
     ring: Ring,
-) -> Begun {
-    let item = p.schedule.run(this_run(config)).take(&p.schedule);
-    let tile = Tile::of(config, p, item.tile);
+) -> Begun<W> {
+    let item = work.run(config, p).take(&p.schedule);
+    let tile = Tile::of(work, config, p, item.tile);
     let copies = Copies::new(config, p, map, memory);
     let mut chunk = copies.chunk(&tile, item.first);
     let early = item.count().min(config.stages());
@@ -170,7 +167,7 @@ pub unsafe fn begin(
         }
         chunk += u64::from(config.scheme.chunk_bytes());
     }
-    Begun { item, tile, chunk }
+    Begun { work, item, tile, chunk }
 }
 
 /// Copies the steps of the CTA's run as stages become empty; under multicast, empty in both CTAs.
@@ -185,9 +182,9 @@ pub unsafe fn produce(
     memory: Memory,
     ring: Ring,
     sums_stored: u32,
-    begun: Begun,
+    begun: Begun<impl Work>,
 ) {
-    let Begun { mut item, mut tile, mut chunk } = begun;
+    let Begun { work, mut item, mut tile, mut chunk } = begun;
     let copies = Copies::new(config, p, map, memory);
     // Steps whose weights are in flight.
     let mut early = item.count().min(config.stages());
@@ -215,7 +212,7 @@ pub unsafe fn produce(
                 cursor.advance();
             }
             let end = item.tile * p.schedule.steps() + item.first;
-            let mut run = p.schedule.rest(this_run(config), end);
+            let mut run = work.rest(config, p, end);
             if run.is_empty() {
                 return;
             }
@@ -224,7 +221,7 @@ pub unsafe fn produce(
                 parity ^= 1;
             }
             item = run.take(&p.schedule);
-            tile = Tile::of(config, p, item.tile);
+            tile = Tile::of(work, config, p, item.tile);
             chunk = copies.chunk(&tile, item.first);
             step = item.first;
         }

@@ -19,13 +19,14 @@ use cuda_std::thread;
 use fp4_formats::gemm::combine::GATE_ROWS;
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
-use fp4_formats::gemm::{Epilogue, Problem};
+use fp4_formats::gemm::{Affine, Epilogue, Problem};
 
 use super::decode::Weights;
 use super::split_k::Part;
 use super::tile::{Memory, Tile};
+use super::work::Work;
 use crate::gemm::epilogue::affine::{self, Column};
-use crate::gemm::epilogue::combine::{affine_of, combine};
+use crate::gemm::epilogue::combine::combine;
 use crate::gemm::epilogue::{self, COLUMNS, direct};
 
 /// Stores the CTA's part of the results of the tile whose sums are in shared memory. A thread uses
@@ -35,6 +36,7 @@ use crate::gemm::epilogue::{self, COLUMNS, direct};
 /// All consumers call this, warp by warp converged; the sums are visible to them.
 #[inline(always)]
 pub unsafe fn store_tile<W: Weights>(
+    work: impl Work,
     config: &HopperConfig,
     p: &HopperParams,
     tile: &Tile,
@@ -45,8 +47,8 @@ pub unsafe fn store_tile<W: Weights>(
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
     // Pinned, so that what follows from it takes no register during the main loop.
     let thread = marker::pin(thread::thread_idx_x());
-    let result = Problem { n: sink.columns, ..p.problem };
-    let store = Store { config, p, result: &result, tile, part, memory, unit, thread };
+    let result = Problem { m: tile.rows, n: sink.columns, ..p.problem };
+    let store = Store { work, config, p, result: &result, tile, part, memory, unit, thread };
     let aligned = result.n.is_multiple_of(COLUMNS as u32);
     let is_nvfp4 = epilogue::is_nvfp4(sink);
     // SAFETY: all consumers are here, and the sums are visible to them.
@@ -83,7 +85,8 @@ pub(super) fn is_plain(epilogue: &Epilogue) -> bool {
 
 /// What a thread needs to store its part of a tile.
 #[derive(Clone, Copy)]
-pub(super) struct Store<'a> {
+pub(super) struct Store<'a, W> {
+    pub work: W,
     pub config: &'a HopperConfig,
     pub p: &'a HopperParams,
     /// Sizes of the result.
@@ -110,12 +113,19 @@ pub(super) struct Piece {
     pub swapped: bool,
 }
 
-impl Store<'_> {
+impl<W: Work> Store<'_, W> {
     /// Where `2^log2` neighbouring threads store a token: the thread's first token, behind the first
     /// that the CTA stores, and the distance of its tokens.
     #[inline(always)]
     fn tokens(&self, log2: u32) -> (u32, u32) {
         (self.thread >> log2, CONSUMER_THREADS >> log2)
+    }
+
+    /// Factors and bias of half `half` of the tile's problem.
+    #[inline(always)]
+    pub(super) fn affine(&self, half: u32) -> Affine {
+        // SAFETY: the tile's problem exists.
+        unsafe { self.work.affine(&self.p.epilogue, half, self.tile.problem) }
     }
 
     /// 1 where two sums make a result.
@@ -221,7 +231,14 @@ impl Store<'_> {
         if piece.n >= self.result.n {
             return;
         }
-        let (affine, sink) = (&self.p.epilogue.affine, &self.p.epilogue.sink);
+        let own;
+        let affine = if W::GROUPED {
+            own = self.affine(0);
+            &own
+        } else {
+            &self.p.epilogue.affine
+        };
+        let sink = &self.p.epilogue.sink;
         let (first, end) = self.part.range(self.part.rank);
         let mut token = first + piece.ahead;
         while token < end {
@@ -279,7 +296,7 @@ impl Store<'_> {
             let mut results = [0.0; BATCH];
             let mut half = 0;
             loop {
-                let affine = affine_of(epilogue, half);
+                let affine = self.affine(half);
                 let column = column + half * GATE_ROWS;
                 // SAFETY: the tokens' sums and factors, and the column's.
                 let values = unsafe {

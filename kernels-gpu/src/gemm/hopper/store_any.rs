@@ -8,14 +8,15 @@ use cuda_std::warp;
 use fp4_formats::gemm::hopper::config::CONSUMER_THREADS;
 
 use super::store::{Piece, Store, is_plain};
+use super::work::Work;
 use crate::gemm::epilogue::affine::{self, Column};
-use crate::gemm::epilogue::combine::{affine_of, combine};
+use crate::gemm::epilogue::combine::combine;
 use crate::gemm::epilogue::{self, COLUMNS, blocks, direct};
 
 /// Bytes of a sum.
 const F32_BYTES: u32 = size_of::<f32>() as u32;
 
-impl Store<'_> {
+impl<W: Work> Store<'_, W> {
     /// Floats in aligned rows, or NVFP4, of which two neighbouring lanes have the halves of a block.
     /// For kernels of few tokens, whose main loops this leaves alone; of more tokens
     /// [`Self::store_blocks`] is faster.
@@ -123,7 +124,11 @@ impl Store<'_> {
         let columns = [piece.column, piece.column + COLUMNS as u32];
         // SAFETY: as the caller says.
         let (row, sums) = unsafe {
-            let row = affine::row_factor(&self.p.epilogue.affine, m);
+            let row = if W::GROUPED {
+                affine::row_factor(&self.affine(0), m)
+            } else {
+                affine::row_factor(&self.p.epilogue.affine, m)
+            };
             (row, self.sums::<2, 1>(piece, columns, [token; 2]))
         };
         sums.map(|eight| eight.map(|sum| affine::value(sum, self.unit, row, Column::NONE)))
@@ -183,7 +188,7 @@ impl Store<'_> {
         let gated = self.gated();
         let (mut results, mut half) = ([0.0; COLUMNS], 0);
         loop {
-            let affine = affine_of(epilogue, half);
+            let affine = self.affine(half);
             let column = piece.column + ((eight << gated) + half) * COLUMNS as u32;
             // SAFETY: the token's factor, all eight columns' and the sums.
             let values = unsafe {

@@ -1,11 +1,11 @@
 //! Where a tile is, and the memory of a CTA.
 
 use cuda_std::ptx::marker;
-use fp4_formats::gemm::Tiles;
 use fp4_formats::gemm::hopper::config::HopperConfig;
 use fp4_formats::gemm::hopper::params::HopperParams;
 
 use super::multicast;
+use super::work::Work;
 
 /// A CTA's tile.
 #[derive(Clone, Copy)]
@@ -16,30 +16,34 @@ pub struct Tile {
     /// Tile along the rows of `B`. CTA `rank` of a multicast computes row tile
     /// `multicast * group + rank`; the last group's second tile may not exist.
     pub row_tile: u32,
-    /// First token.
+    /// First token, the one after the problem's last, and the one after the last of those that
+    /// belong to a problem of the matrix.
     pub token: u32,
+    pub end: u32,
+    pub rows: u32,
 }
 
 impl Tile {
     /// Tile number `index` of the work list.
     #[inline(always)]
-    pub fn of(config: &HopperConfig, p: &HopperParams, index: u32) -> Self {
+    pub fn of<W: Work>(work: W, config: &HopperConfig, p: &HopperParams, index: u32) -> Self {
         // Pinned: where the tile is would otherwise stay in registers from before its main loop.
         let index = marker::pin(index);
-        let tiles = Tiles::walked(&p.problem, config.work_shape(), HopperConfig::ORDER, p.walk);
-        let tile = tiles.tile(index);
+        let tile = work.tile(config, p, index);
         Self {
             problem: tile.problem,
             matrix: tile.tokens.matrix,
             row_tile: tile.row_tile * config.multicast + multicast::rank(config),
             token: tile.tokens.first + tile.token_tile * config.tokens,
+            end: tile.tokens.first + tile.tokens.count,
+            rows: tile.tokens.rows,
         }
     }
 
     /// Tokens of the tile that exist.
     #[inline(always)]
-    pub fn tokens(&self, config: &HopperConfig, p: &HopperParams) -> u32 {
-        (p.problem.m - self.token).min(config.tokens)
+    pub fn tokens(&self, config: &HopperConfig) -> u32 {
+        (self.end - self.token).min(config.tokens)
     }
 }
 

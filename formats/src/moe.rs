@@ -1,0 +1,267 @@
+//! The contract of the kernels around the grouped products of a mixture of experts.
+//!
+//! A token's *slots* are its `top_k` chosen experts, in the caller's order: slot `s` is choice
+//! `s % top_k` of token `s / top_k`. The experts of this device are `first..first + count` of all.
+//!
+//! ```text
+//! ids --route--> offsets, positions, sources
+//! activations --gather by sources--> rows of expert 0, of expert 1, ...
+//! rows --two grouped products--> rows
+//! rows --combine by positions and weights--> result, token after token
+//! ```
+//!
+//! | kernel | does |
+//! |---|---|
+//! | [`ROUTE`] | counts the slots of each expert of the device, and orders slots by expert; those of an expert keep their order |
+//! | [`GATHER`] | copies each slot's token to the slot's row; rows that no slot has become zeros |
+//! | [`COMBINE`] | adds up the rows of a token's slots times their weights, in the order of the slots, in f32 |
+//!
+//! Slots of experts that are not on this device have no row and add nothing. A token with an id that
+//! is no expert's becomes NaN, and the status word says so.
+
+use crate::Divisor;
+use crate::gemm::groups::MAX_PROBLEMS;
+
+/// Kernel names.
+pub const ROUTE: &str = "moe_route";
+/// See [`ROUTE`].
+pub const GATHER: &str = "moe_gather";
+/// See [`ROUTE`].
+pub const COMBINE: &str = "moe_combine";
+/// All of them.
+pub const NAMES: [&str; 3] = [ROUTE, GATHER, COMBINE];
+
+/// Threads of the one CTA of [`ROUTE`].
+pub const ROUTE_THREADS: u32 = 1024;
+/// Threads of a CTA of [`GATHER`] and [`COMBINE`].
+pub const THREADS: u32 = 256;
+/// Elements that a thread of [`COMBINE`] makes at a time: columns are a multiple of it.
+pub const COMBINE_COLUMNS: u32 = 8;
+/// Bytes that a thread of [`GATHER`] copies at a time: rows are a multiple of it.
+pub const GATHER_BYTES: u32 = 16;
+/// The most experts of a device.
+pub const MAX_EXPERTS: u32 = MAX_PROBLEMS;
+/// The most experts that a token may choose.
+pub const MAX_TOP_K: u32 = 256;
+
+/// In place of a position: the slot's expert is not on this device. In place of a source: the row is
+/// no slot's.
+pub const NOWHERE: u32 = u32::MAX;
+/// In place of a position: the slot's id is no expert's.
+pub const BAD: u32 = u32::MAX - 1;
+
+/// What [`ROUTE`] writes to the status word where an id is no expert's.
+pub const STATUS_BAD_ID: u32 = 2;
+/// What [`COMBINE`] writes to the status word where a weight is NaN.
+pub const STATUS_NAN_WEIGHT: u32 = 3;
+
+/// Parameters of [`ROUTE`]. Pointers are device addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct RouteParams {
+    /// i32 `[slots]`: the expert of each slot.
+    pub ids: u64,
+    /// i32 `[count + 1]`: the first row of each expert of the device, then the number of rows.
+    pub offsets: u64,
+    /// u32 `[slots]`: the row of each slot, [`NOWHERE`] or [`BAD`].
+    pub positions: u64,
+    /// u32 `[slots]`: the slot of each row, or [`NOWHERE`].
+    pub sources: u64,
+    /// u32: becomes [`STATUS_BAD_ID`] where an id is no expert's; 0 where there is none.
+    pub status: u64,
+    /// Tokens times `top_k`, below 2^31.
+    pub slots: u32,
+    /// Experts of all devices.
+    pub experts: u32,
+    /// First expert of this device.
+    pub first: u32,
+    /// Experts of this device, at most [`MAX_EXPERTS`].
+    pub count: u32,
+}
+
+impl RouteParams {
+    /// Warps of the CTA.
+    pub const WARPS: u32 = ROUTE_THREADS / crate::WARP;
+
+    /// Dynamic shared memory for `count` experts: a counter of each for each warp, and the offsets.
+    #[must_use]
+    pub const fn shared_bytes(count: u32) -> u32 {
+        ((Self::WARPS + 1) * count + 1) * size_of::<u32>() as u32
+    }
+
+    /// The slots of a warp: the first, and the one after the last. They are a multiple of a warp's
+    /// lanes but for the last ones.
+    #[must_use]
+    pub const fn part(&self, warp: u32) -> (u32, u32) {
+        let each = self.slots.div_ceil(ROUTE_THREADS) * crate::WARP;
+        let (first, end) = (warp.saturating_mul(each), (warp + 1).saturating_mul(each));
+        let slots = self.slots;
+        (if first < slots { first } else { slots }, if end < slots { end } else { slots })
+    }
+
+    /// The block as the kernel's `.param` space holds it: C layout, little endian.
+    #[must_use]
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        let Self { ids, offsets, positions, sources, status, slots, experts, first, count } = *self;
+        crate::quantize::params::bytes(
+            [ids, offsets, positions, sources, status],
+            [slots, experts, first, count],
+        )
+    }
+}
+
+/// Parameters of [`GATHER`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct GatherParams {
+    /// Activations, `[tokens, row]`, 16-byte aligned.
+    pub from: u64,
+    /// As [`RouteParams::sources`].
+    pub sources: u64,
+    /// `[rows, row]`, 16-byte aligned.
+    pub to: u64,
+    /// Rows: slots.
+    pub rows: u32,
+    /// Bytes of a row, a multiple of [`GATHER_BYTES`].
+    pub row_bytes: u32,
+    /// Experts that a token chooses.
+    pub top_k: Divisor,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
+impl GatherParams {
+    /// The block as the kernel's `.param` space holds it: C layout, little endian.
+    #[must_use]
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        let Self { from, sources, to, rows, row_bytes, top_k, reserved } = *self;
+        let [a, b, c] = top_k.words();
+        crate::quantize::params::bytes([from, sources, to], [rows, row_bytes, a, b, c, reserved])
+    }
+}
+
+/// Parameters of [`COMBINE`]. Types are [`FloatType`](crate::FloatType)s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct CombineParams {
+    /// Rows of `from_type`, `[slots, columns]`, 16-byte aligned.
+    pub from: u64,
+    /// As [`RouteParams::positions`].
+    pub positions: u64,
+    /// f32 `[slots]`: the weight of each slot.
+    pub weights: u64,
+    /// What is added to the sum of each token, `[tokens, columns]` of `out_type`, 16-byte aligned;
+    /// 0 where there is nothing.
+    pub shared: u64,
+    /// Result of `out_type`, `[tokens, columns]`, 16-byte aligned.
+    pub out: u64,
+    /// u32: becomes [`STATUS_NAN_WEIGHT`] where a weight is NaN; 0 where there is none.
+    pub status: u64,
+    /// Tokens.
+    pub tokens: u32,
+    /// Columns, a multiple of [`COMBINE_COLUMNS`].
+    pub columns: u32,
+    /// Experts that a token chooses.
+    pub top_k: u32,
+    /// Type of the rows.
+    pub from_type: u32,
+    /// Type of the result.
+    pub out_type: u32,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
+}
+
+impl CombineParams {
+    /// The block as the kernel's `.param` space holds it: C layout, little endian.
+    #[must_use]
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        let Self { from, positions, weights, shared, out, status, .. } = *self;
+        let Self { tokens, columns, top_k, from_type, out_type, reserved, .. } = *self;
+        crate::quantize::params::bytes(
+            [from, positions, weights, shared, out, status],
+            [tokens, columns, top_k, from_type, out_type, reserved],
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::offset_of;
+
+    #[test]
+    fn warps_share_all_slots() {
+        for slots in [1, 31, 32, 33, 1024, 1025, 8192, 100_001] {
+            let p = RouteParams {
+                ids: 0,
+                offsets: 0,
+                positions: 0,
+                sources: 0,
+                status: 0,
+                slots,
+                experts: 1,
+                first: 0,
+                count: 1,
+            };
+            let mut next = 0;
+            for warp in 0..RouteParams::WARPS {
+                let (first, end) = p.part(warp);
+                assert!(first == next && first <= end && (first % 32 == 0 || first == slots));
+                next = end;
+            }
+            assert_eq!(next, slots);
+        }
+    }
+
+    #[test]
+    fn bytes_follow_the_layout() {
+        let params = CombineParams {
+            from: 1,
+            positions: 2,
+            weights: 3,
+            shared: 4,
+            out: 5,
+            status: 6,
+            tokens: 7,
+            columns: 8,
+            top_k: 9,
+            from_type: 10,
+            out_type: 11,
+            reserved: 0,
+        };
+        let bytes = params.to_bytes();
+        for (offset, value) in [
+            (offset_of!(CombineParams, status), 6),
+            (offset_of!(CombineParams, tokens), 7),
+            (offset_of!(CombineParams, out_type), 11),
+        ] {
+            assert_eq!(bytes[offset], value);
+        }
+        let gather = GatherParams {
+            from: 1,
+            sources: 2,
+            to: 3,
+            rows: 4,
+            row_bytes: 5,
+            top_k: Divisor::nearest(6),
+            reserved: 0,
+        };
+        let bytes = gather.to_bytes();
+        assert_eq!(bytes[offset_of!(GatherParams, to)], 3);
+        assert_eq!(bytes[offset_of!(GatherParams, top_k)], 6);
+        let route = RouteParams {
+            ids: 1,
+            offsets: 2,
+            positions: 3,
+            sources: 4,
+            status: 5,
+            slots: 6,
+            experts: 7,
+            first: 8,
+            count: 9,
+        };
+        let bytes = route.to_bytes();
+        assert_eq!(bytes[offset_of!(RouteParams, status)], 5);
+        assert_eq!(bytes[offset_of!(RouteParams, count)], 9);
+    }
+}

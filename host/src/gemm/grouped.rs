@@ -1,0 +1,273 @@
+//! Grouped products: a launch for problems with token counts of their own, which only the device
+//! knows.
+
+use fp4_formats::gemm::Groups;
+use fp4_formats::gemm::groups::MAX_PROBLEMS;
+use ptx_emu::LaunchReport;
+
+use super::check::{check_gated, size};
+use super::epilogue::Steps;
+use super::family::{GroupRequest, family};
+use super::plan::{Request, Source, finish};
+use super::product::check_kind;
+use super::{
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan,
+    ResultBuffers, Vectors, Workspace,
+};
+use crate::buffer::DeviceBuffer;
+use crate::device::{Device, Kernels};
+use crate::error::{Error, Result};
+use crate::shape::{GemmShape, MAX_DIM};
+use crate::tune::TuneProblem;
+
+/// How the tokens of a grouped product lie in the activations, and their results in the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    /// One matrix of `bound` tokens; group `g` has those from `offsets[g]` up to `offsets[g + 1]`,
+    /// for `[G + 1]` offsets. No group needs padding, and a group may be empty.
+    Contiguous {
+        /// Tokens that the matrices have room for.
+        bound: usize,
+    },
+    /// A matrix of `tokens` tokens for each group, of which the first `counts[g]` are the group's,
+    /// for `[G]` counts.
+    Slots {
+        /// Tokens of a matrix.
+        tokens: usize,
+    },
+}
+
+/// What a launch reads and writes about its groups, on the device. The kernel looks at the counts:
+/// whatever comes before in the stream may make them, and nobody on the host reads them.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupBuffers<'a> {
+    /// Offsets or counts, i32, as [`Grouping`] says. Where they decrease, are negative, or exceed
+    /// the matrices, the product is not made: all results become NaN, and the status word says so.
+    pub counts: &'a DeviceBuffer,
+    /// A word, u32, that becomes [`STATUS_BAD_COUNTS`](fp4_formats::gemm::groups::STATUS_BAD_COUNTS)
+    /// where the counts are bad, and is left alone where they are good.
+    pub status: Option<&'a DeviceBuffer>,
+    /// A factor of each group's sums besides alpha and the scales, f32 `[G]`; of a gated product,
+    /// of the gate's.
+    pub factors: Option<&'a DeviceBuffer>,
+    /// The same for the other half of a gated product.
+    pub up_factors: Option<&'a DeviceBuffer>,
+    /// Whether column factors and biases are `[G, N]`, those of each group its own. Otherwise they
+    /// are `[N]`, and all groups share them.
+    pub own_vectors: bool,
+}
+
+impl<'a> GroupBuffers<'a> {
+    /// Of counts alone.
+    #[must_use]
+    pub fn of(counts: &'a DeviceBuffer) -> Self {
+        Self { counts, status: None, factors: None, up_factors: None, own_vectors: false }
+    }
+}
+
+/// The offsets of groups with these token counts, for [`Grouping::Contiguous`].
+///
+/// # Errors
+/// [`Error::Overflow`] where they exceed i32.
+pub fn group_offsets(counts: &[usize]) -> Result<Vec<i32>> {
+    let mut end = 0usize;
+    let ends = counts.iter().map(|&count| {
+        end = end.saturating_add(count);
+        end
+    });
+    std::iter::once(0)
+        .chain(ends)
+        .map(|offset| {
+            i32::try_from(offset).map_err(|_| Error::Overflow {
+                what: "offsets of groups".into(),
+                detail: format!("{offset} tokens in i32"),
+            })
+        })
+        .collect()
+}
+
+/// The groups of a plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlannedGroups {
+    pub request: GroupRequest,
+}
+
+impl Gemm {
+    /// Checks and plans a grouped product: of each group's tokens with its own one of the G matrices
+    /// of `weights`. See [`Gemm::new`] for the rest.
+    ///
+    /// The plan assumes that the tokens are spread evenly over the groups; it is right for any
+    /// other counts, too.
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use fp4_formats::{HalfType, ScaleLayout};
+    /// use nvfp4::buffer::DeviceBuffer;
+    /// use nvfp4::device::{Device, DeviceRequest};
+    /// use nvfp4::gemm::{
+    ///     ActivationBuffers, ActivationKind, Gemm, GemmOptions, GroupBuffers, Grouping, HalfMatrix,
+    ///     Repacked, ResultBuffers, Vectors, Workspace, group_offsets,
+    /// };
+    /// use nvfp4::quantize::{TensorScale, quantize};
+    /// use nvfp4::tensor::Dims;
+    ///
+    /// # fn main() -> nvfp4::error::Result<()> {
+    /// let device = Device::open(&"emu:h200".parse::<DeviceRequest>()?)?;
+    /// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+    /// let kind = ActivationKind::Halves(HalfType::F16);
+    ///
+    /// // Three experts, with 2, 0 and 3 of five tokens.
+    /// let dims = Dims::new(3, 40, 64)?;
+    /// let values: Vec<f32> = (1..=3).flat_map(|e| [e as f32 / 8.0; 40 * 64]).collect();
+    /// let experts = quantize("w", &values, dims, TensorScale::Given(1.0), ScaleLayout::Linear)?;
+    /// let experts = Repacked::for_device(&device, &experts, kind)?.upload(&device)?;
+    /// let grouping = Grouping::Contiguous { bound: 5 };
+    /// let product =
+    ///     Gemm::grouped(&kernels, &experts, grouping, kind, 1.0, &GemmOptions::default())?;
+    ///
+    /// let offsets: Vec<u8> =
+    ///     group_offsets(&[2, 0, 3])?.iter().flat_map(|at| at.to_le_bytes()).collect();
+    /// let offsets = DeviceBuffer::upload(&device, "offsets", &offsets)?;
+    /// let input = HalfMatrix::round("x", Dims::new(1, 5, 64)?, HalfType::F16, &[1.0; 5 * 64])?;
+    /// let input = DeviceBuffer::upload(&device, "x", input.bytes())?;
+    /// let out = DeviceBuffer::poisoned(&device, "c", product.out_bytes()?[0])?;
+    /// let workspace = Workspace::new(&device, product.workspace_bytes())?;
+    /// product.launch_grouped(
+    ///     GroupBuffers::of(&offsets),
+    ///     ActivationBuffers::Halves(&input),
+    ///     &experts,
+    ///     ResultBuffers::Floats(&out),
+    ///     Some(&workspace),
+    ///     Vectors::default(),
+    /// )?;
+    /// let bytes = out.read()?;
+    /// let halves = bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32());
+    /// let expected = [8.0, 8.0, 24.0, 24.0, 24.0].into_iter().flat_map(|value| [value; 40]);
+    /// assert!(halves.eq(expected));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Gemm::new`]; [`Error::Shape`] for more than 1024 groups, and where the device's
+    /// architecture has no such kernels.
+    pub fn grouped(
+        kernels: &Kernels,
+        weights: &DeviceWeights,
+        grouping: Grouping,
+        kind: ActivationKind,
+        a_scale: f32,
+        options: &GemmOptions,
+    ) -> Result<Self> {
+        check_kind(weights, kind)?;
+        let form = weights.form();
+        let (batch, m) = match grouping {
+            Grouping::Contiguous { bound } => (1, bound),
+            Grouping::Slots { tokens } => (weights.batch(), tokens),
+        };
+        let (n, k) = (form.result_columns() as usize, form.columns as usize);
+        let shape = GemmShape { m, n, k, l: batch };
+        let problems = size("groups", weights.batch(), MAX_PROBLEMS.into())?;
+        // Token counts and their sum are i32.
+        size("tokens", batch.saturating_mul(m), MAX_DIM)?;
+        check_gated(form.is_gated(), options)?;
+        let steps = Steps::new(options)?;
+        let expected = match grouping {
+            Grouping::Contiguous { bound } => {
+                let used = (problems as usize).min(bound);
+                [used as u32, bound.div_ceil(used.max(1)) as u32]
+            }
+            Grouping::Slots { tokens } => [problems, tokens as u32],
+        };
+        let request = GroupRequest { problems, grouping, expected };
+        let plan = plan(kernels, shape, &request, form.format, kind, options, &steps)?;
+        let groups = Some(PlannedGroups { request });
+        Self::planned(kernels, weights, plan, groups, kind, a_scale, steps)
+    }
+
+    /// Queues a grouped product; see [`Gemm::launch`]. Activations that belong to no group may be read,
+    /// as copies bring whole tiles, but change nothing. Rows of the result that belong to no group
+    /// are left alone, but for zeros in the padding of scales in the 128x4 layout behind the last
+    /// group, or behind each slot's tokens.
+    ///
+    /// # Errors
+    /// As there; [`Error::Shape`] for counts and factors of other lengths, and for a product that
+    /// is not grouped.
+    pub fn launch_grouped(
+        &self,
+        groups: GroupBuffers<'_>,
+        a: ActivationBuffers<'_>,
+        weights: &DeviceWeights,
+        out: ResultBuffers<'_>,
+        workspace: Option<&Workspace>,
+        vectors: Vectors<'_>,
+    ) -> Result<Vec<LaunchReport>> {
+        let Some(PlannedGroups { request }) = self.groups else {
+            return Err(Error::shape("product", "grouped", "not grouped"));
+        };
+        let placed = self.place_groups(&request, &groups, weights)?;
+        let own = groups.own_vectors.then_some(request.problems as usize);
+        self.queue(a, weights, out, workspace, vectors, Some((placed, own)))
+    }
+
+    /// What is in memory of the groups.
+    fn place_groups(
+        &self,
+        request: &GroupRequest,
+        groups: &GroupBuffers<'_>,
+        weights: &DeviceWeights,
+    ) -> Result<Groups> {
+        let device: &Device = self.kernels.device();
+        let word = size_of::<u32>();
+        let vector = request.problems as usize * word;
+        let place = |what: &str, buffer: Option<&DeviceBuffer>, bytes: usize| {
+            buffer.map_or(Ok(0), |buffer| buffer.checked(what, bytes, device))
+        };
+        let placed = request.memory(&self.plan.problem);
+        let counts = placed.counts_len() as usize * word;
+        let is_gated = self.epilogue.is_gated();
+        if let (false, Some(factors)) = (is_gated, groups.up_factors) {
+            let what = "the factors of the groups' other half";
+            return Err(Error::shape(what, "absent, as the product is not gated", factors.len()));
+        }
+        let own = [
+            place("the factors of the groups", groups.factors, vector)?,
+            place("the factors of the groups' other half", groups.up_factors, vector)?,
+        ];
+        let scales = weights.scale_addresses();
+        Ok(Groups {
+            counts: place("the token counts", Some(groups.counts), counts)?,
+            status: place("the status word", groups.status, word)?,
+            factors: [[scales[0], own[0]], [scales[1], own[1]]],
+            vector_stride: if groups.own_vectors { self.plan.columns } else { 0 },
+            ..placed
+        })
+    }
+}
+
+/// Plans a grouped product, by the model or as asked.
+fn plan(
+    kernels: &Kernels,
+    shape: GemmShape,
+    groups: &GroupRequest,
+    format: fp4_formats::quantize::Format,
+    kind: ActivationKind,
+    options: &GemmOptions,
+    steps: &Steps,
+) -> Result<GemmPlan> {
+    let device = kernels.device();
+    let (arch, machine) = (device.choice().arch, device.properties());
+    let gated = steps.is_gated();
+    let output = options.output.into();
+    let asked = TuneProblem { format, activations: kind, output, gated, shape };
+    let problem = super::check::problem(shape, gated, format)?;
+    let overrides = &options.overrides;
+    let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
+    let request = Request { problem, asked: &asked, machine, overrides };
+    let found = family(arch).grouped(&request, groups)?;
+    let mut plan = finish(&request, arch, found, source)?;
+    plan.op = if gated { "grouped dual" } else { "grouped" };
+    plan.why.extend(steps.reason());
+    Ok(plan)
+}

@@ -1,0 +1,37 @@
+//! Results of a product that is refused on the device.
+
+use fp4_formats::gemm::{Problem, Sink};
+
+use super::{blocks, direct, is_nvfp4};
+
+/// Makes all elements of a result NaN; of one in NVFP4, by its scales. Row `ctas[0]` and every
+/// `ctas[1]`-th after it are this CTA's, and of their columns, or blocks, `threads[0]` and every
+/// `threads[1]`-th this thread's.
+///
+/// # Safety
+/// `sizes` are those of the result, `n` a multiple of 16 if it is NVFP4; the pointers of `sink` are
+/// what its documentation says.
+#[inline(always)]
+pub unsafe fn fill(sink: &Sink, sizes: &Problem, ctas: [u32; 2], threads: [u32; 2]) {
+    let is_nvfp4 = is_nvfp4(sink);
+    let columns = if is_nvfp4 { sizes.n / blocks::BLOCK as u32 } else { sizes.n };
+    for matrix in 0..sizes.l {
+        let mut row = ctas[0];
+        while row < sizes.m {
+            let mut column = threads[0];
+            while column < columns {
+                let place = [row, column];
+                // SAFETY: the element, or the block, exists.
+                unsafe {
+                    if is_nvfp4 {
+                        blocks::store_nan(sink, sizes, matrix, place);
+                    } else {
+                        direct::store_element(sink, sizes, matrix, place, f32::NAN);
+                    }
+                }
+                column += threads[1];
+            }
+            row += ctas[1];
+        }
+    }
+}

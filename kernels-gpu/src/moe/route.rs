@@ -1,0 +1,237 @@
+//! Routing: slots in the order of their experts.
+//!
+//! # Contract
+//! The parameters are [`RouteParams`]; one CTA of [`ROUTE_THREADS`] threads with
+//! [`RouteParams::shared_bytes`].
+//!
+//! # Pipeline
+//! ```text
+//! each warp counts its slots by expert | counts become first places | each warp places its slots
+//! ```
+//! A warp has consecutive slots, and takes 32 at a time: lanes with the same expert find one another
+//! by `match`, so that the order of slots is that of lanes. Nothing depends on timing.
+//!
+//! # Shared memory
+//! `counts[warp][expert]`, then `offsets[expert]`, words.
+
+use cuda_std::ptx::{memory, shuffle};
+use cuda_std::{kernel, shared, thread, warp};
+use fp4_formats::moe::{BAD, NOWHERE, ROUTE_THREADS, RouteParams, STATUS_BAD_ID};
+
+use crate::pipeline::{follow_stream, release_stream};
+
+const WORD: u32 = size_of::<u32>() as u32;
+
+/// What every step needs.
+struct Route<'a> {
+    p: &'a RouteParams,
+    /// Shared address of the counters.
+    counts: u32,
+}
+
+impl Route<'_> {
+    /// Where a warp counts the slots of an expert.
+    #[inline(always)]
+    fn count(&self, warp: u32, expert: u32) -> u32 {
+        self.counts + (warp * self.p.count + expert) * WORD
+    }
+
+    /// Where the first row of an expert stands.
+    #[inline(always)]
+    fn offset(&self, expert: u32) -> u32 {
+        self.count(RouteParams::WARPS, expert)
+    }
+
+    /// The expert of a slot, counted from the device's first one, [`NOWHERE`] or [`BAD`].
+    ///
+    /// # Safety
+    /// There is such a slot; the kernels before have ended.
+    #[inline(always)]
+    unsafe fn expert(&self, slot: u32) -> u32 {
+        // SAFETY: an element of the ids.
+        let id = unsafe { memory::ld_global_b32(self.p.ids + u64::from(slot) * u64::from(WORD)) };
+        // A negative one is more than any expert's.
+        if id >= self.p.experts {
+            BAD
+        } else if id.wrapping_sub(self.p.first) < self.p.count {
+            id - self.p.first
+        } else {
+            NOWHERE
+        }
+    }
+
+    /// Calls `f` for the warp's slots, 32 at a time: with the slot, its expert, [`NOWHERE`] where the
+    /// lane has no slot, and of the lanes with this expert those below and all. Lanes have met
+    /// before and after each call.
+    ///
+    /// # Safety
+    /// Whole warps; the kernels before have ended.
+    #[inline(always)]
+    unsafe fn each(&self, mut f: impl FnMut(u32, u32, u32, u32)) {
+        let (lane, own) = (warp::lane_id(), thread::thread_idx_x() / warp::LANES);
+        let (mut at, end) = self.p.part(own);
+        while at < end {
+            let slot = at + lane;
+            // SAFETY: the slot exists; all lanes are here.
+            unsafe {
+                let expert = if slot < end { self.expert(slot) } else { NOWHERE };
+                warp::sync();
+                let same = shuffle::match_any_sync_b32(expert, warp::ALL);
+                let below = (same & ((1 << lane) - 1)).count_ones();
+                f(slot, expert, below, same.count_ones());
+                warp::sync();
+            }
+            at += warp::LANES;
+        }
+    }
+
+    /// Counts the warp's slots by expert.
+    ///
+    /// # Safety
+    /// As [`each`](Self::each); the counters are 0.
+    #[inline(always)]
+    unsafe fn count_slots(&self) {
+        let own = thread::thread_idx_x() / warp::LANES;
+        // SAFETY: of the lanes with one expert the first alone changes its counter.
+        unsafe {
+            self.each(|_, expert, below, all| {
+                if expert < self.p.count && below == 0 {
+                    let at = self.count(own, expert);
+                    memory::st_shared_b32(at, memory::ld_shared_b32(at) + all);
+                }
+            });
+        }
+    }
+
+    /// Turns counts into how many slots of the same expert warps before have, and totals into
+    /// offsets.
+    ///
+    /// # Safety
+    /// All threads, behind [`count_slots`](Self::count_slots) and a barrier; another one follows.
+    #[inline(always)]
+    unsafe fn sum(&self) {
+        let thread = thread::thread_idx_x();
+        // SAFETY: each thread has its own experts' counters; then one warp has the totals.
+        unsafe {
+            let mut expert = thread;
+            while expert < self.p.count {
+                let mut before = 0;
+                for warp in 0..RouteParams::WARPS {
+                    let at = self.count(warp, expert);
+                    let count = memory::ld_shared_b32(at);
+                    memory::st_shared_b32(at, before);
+                    before += count;
+                }
+                memory::st_shared_b32(self.offset(expert), before);
+                expert += ROUTE_THREADS;
+            }
+            thread::sync_threads();
+            if thread >= warp::LANES {
+                return;
+            }
+            let (mut before, mut first) = (0, 0);
+            while first < self.p.count {
+                let expert = first + thread;
+                let exists = expert < self.p.count;
+                let total = if exists { memory::ld_shared_b32(self.offset(expert)) } else { 0 };
+                warp::sync();
+                let through = warp::prefix_sum_u32(total);
+                if exists {
+                    self.put_offset(expert, before + through - total);
+                }
+                before += warp::broadcast_u32(through, warp::LANES - 1);
+                first += warp::LANES;
+            }
+            if thread == 0 {
+                self.put_offset(self.p.count, before);
+            }
+            warp::sync();
+        }
+    }
+
+    /// Writes an offset to both memories.
+    ///
+    /// # Safety
+    /// There is such an offset.
+    #[inline(always)]
+    unsafe fn put_offset(&self, expert: u32, row: u32) {
+        // SAFETY: as the caller says.
+        unsafe {
+            memory::st_shared_b32(self.offset(expert), row);
+            memory::st_global_b32(self.p.offsets + u64::from(expert * WORD), row);
+        }
+    }
+
+    /// Gives each slot its row.
+    ///
+    /// # Safety
+    /// As [`each`](Self::each), behind [`sum`](Self::sum) and a barrier.
+    #[inline(always)]
+    unsafe fn place_slots(&self) {
+        let own = thread::thread_idx_x() / warp::LANES;
+        // SAFETY: rows are below the number of slots; of the lanes with one expert the first alone
+        // changes its counter, behind all lanes' reads.
+        unsafe {
+            self.each(|slot, expert, below, all| {
+                let is_here = expert < self.p.count;
+                let mut before = 0;
+                if is_here {
+                    before = memory::ld_shared_b32(self.count(own, expert));
+                    let row = memory::ld_shared_b32(self.offset(expert)) + before + below;
+                    self.put(self.p.positions, slot, row);
+                    self.put(self.p.sources, row, slot);
+                } else if slot < self.p.slots {
+                    self.put(self.p.positions, slot, expert);
+                    if expert == BAD && self.p.status != 0 {
+                        memory::st_global_b32(self.p.status, STATUS_BAD_ID);
+                    }
+                }
+                warp::sync();
+                if is_here && below == 0 {
+                    memory::st_shared_b32(self.count(own, expert), before + all);
+                }
+            });
+        }
+    }
+
+    /// Writes element `at` of an array of words.
+    ///
+    /// # Safety
+    /// There is one.
+    #[inline(always)]
+    unsafe fn put(&self, array: u64, at: u32, value: u32) {
+        // SAFETY: as the caller says.
+        unsafe { memory::st_global_b32(array + u64::from(at) * u64::from(WORD), value) };
+    }
+}
+
+/// Routing.
+///
+/// # Safety
+/// As [`RouteParams`] says.
+#[kernel(threads = ROUTE_THREADS)]
+pub unsafe fn moe_route(p: RouteParams) {
+    release_stream();
+    let (p, thread) = (&p, thread::thread_idx_x());
+    let route = Route { p, counts: shared::dynamic::<16>() };
+    // SAFETY: all threads are here at every barrier; the arrays have the sizes that `p` states.
+    unsafe {
+        let mut at = thread;
+        while at < RouteParams::WARPS * p.count {
+            memory::st_shared_b32(route.counts + at * WORD, 0);
+            at += ROUTE_THREADS;
+        }
+        follow_stream();
+        thread::sync_threads();
+        route.count_slots();
+        thread::sync_threads();
+        route.sum();
+        thread::sync_threads();
+        route.place_slots();
+        let mut row = memory::ld_shared_b32(route.offset(p.count)) + thread;
+        while row < p.slots {
+            route.put(p.sources, row, NOWHERE);
+            row += ROUTE_THREADS;
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! Grouped products: a case, its inputs and the comparison with the oracle, row by row of each group.
+
+use super::{ActivationType, LINEAR, Matrices, POISON, blocks};
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
+use nvfp4::buffer::DeviceBuffer;
+use nvfp4::device::Kernels;
+use nvfp4::error::Result;
+use nvfp4::floats;
+use nvfp4::gemm::{
+    Activation, ActivationBuffers, GatedWeights, Gemm, GemmOptions, GemmOverrides, GroupBuffers,
+    Grouping, Output, Repacked, ResultBuffers, UpOptions, Vectors, Weights, Workspace,
+    group_offsets, reference_grouped,
+};
+use nvfp4::generate::Generator;
+use nvfp4::oracle::Reference;
+use nvfp4::quantize::{TensorScale, quantize};
+use nvfp4::rng::SplitMix64;
+use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4::tune::ResultKind;
+use std::ops::Range;
+
+/// One grouped product and how it is run.
+#[derive(Debug, Clone)]
+pub struct GroupedCase {
+    /// Tokens of each group.
+    pub counts: Vec<usize>,
+    /// Tokens of a slot; none where groups follow each other.
+    pub slot: Option<usize>,
+    /// Tokens of the matrices that no group has, where groups follow each other.
+    pub spare: usize,
+    /// N of the result, and K.
+    pub sizes: [usize; 2],
+    /// Format of the weights.
+    pub format: Format,
+    /// Type of the activations.
+    pub activations: ActivationType,
+    /// How inputs are made.
+    pub generator: Generator,
+    /// Seed of the inputs.
+    pub seed: u64,
+    /// What the result is.
+    pub result: ResultKind,
+    /// Factor of the result.
+    pub alpha: f32,
+    /// Whether each group has a factor of its own.
+    pub factors: bool,
+    /// Whether there are row factors, column factors, a bias.
+    pub vectors: [bool; 3],
+    /// Whether column factors and biases are each group's own.
+    pub own_vectors: bool,
+    /// What becomes of each value.
+    pub activation: Activation,
+    /// Whether the product is gated.
+    pub gated: bool,
+    /// What is not left to the plan.
+    pub overrides: GemmOverrides,
+}
+
+/// What came of a case.
+#[derive(Debug)]
+pub struct GroupedResult {
+    /// Elements, or codes.
+    pub bytes: Vec<u8>,
+    /// Scales of a result in NVFP4.
+    pub scales: Vec<u8>,
+    /// The status word.
+    pub status: u32,
+    /// The kernel.
+    pub kernel: &'static str,
+}
+
+/// The value of the status word before a launch.
+const STATUS: u32 = 77;
+
+struct GroupedInputs<F> {
+    activations: Matrices<F>,
+    experts: Vec<BlockScaled<F>>,
+    ups: Vec<BlockScaled<F>>,
+    /// For each group.
+    options: Vec<GemmOptions>,
+    factors: [Vec<f32>; 2],
+}
+
+impl<F: BlockFormat> GroupedInputs<F> {
+    fn weights(&self) -> Vec<Weights<'_, F>> {
+        let pair = |at: usize| match self.ups.get(at) {
+            Some(up) => GatedWeights::pair(&self.experts[at], up).expect("a pair").into(),
+            None => (&self.experts[at]).into(),
+        };
+        (0..self.experts.len()).map(pair).collect()
+    }
+}
+
+impl GroupedCase {
+    /// NVFP4 operands with exact sums, an f32 result, and a plan of the host library's.
+    #[must_use]
+    pub fn new(counts: &[usize], sizes: [usize; 2]) -> Self {
+        Self {
+            counts: counts.to_vec(),
+            slot: None,
+            spare: 0,
+            sizes,
+            format: Format::Nvfp4,
+            activations: LINEAR,
+            generator: Generator::Exact,
+            seed: 1,
+            result: FloatType::F32.into(),
+            alpha: 1.0,
+            factors: false,
+            vectors: [false; 3],
+            own_vectors: false,
+            activation: Activation::Identity,
+            gated: false,
+            overrides: GemmOverrides::default(),
+        }
+    }
+
+    /// Rows of all matrices.
+    fn rows(&self) -> usize {
+        match self.slot {
+            Some(slot) => slot * self.counts.len(),
+            None => self.counts.iter().sum::<usize>() + self.spare,
+        }
+    }
+
+    /// Matrices and tokens of each.
+    fn matrices(&self) -> [usize; 2] {
+        match self.slot {
+            Some(slot) => [self.counts.len(), slot],
+            None => [1, self.rows()],
+        }
+    }
+
+    fn grouping(&self) -> Grouping {
+        match self.slot {
+            Some(tokens) => Grouping::Slots { tokens },
+            None => Grouping::Contiguous { bound: self.rows() },
+        }
+    }
+
+    /// The rows of each group.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<Range<usize>> {
+        let mut next = 0;
+        let range = |(group, &count): (usize, &usize)| {
+            let first = self.slot.map_or(next, |slot| slot * group);
+            next += count;
+            first..first + count
+        };
+        self.counts.iter().enumerate().map(range).collect()
+    }
+
+    /// The counts as the device takes them.
+    fn counts_on_device(&self) -> Vec<i32> {
+        match self.slot {
+            Some(_) => self.counts.iter().map(|&count| count as i32).collect(),
+            None => group_offsets(&self.counts).expect("few tokens"),
+        }
+    }
+
+    fn inputs<F: BlockFormat>(&self) -> GroupedInputs<F> {
+        let ([n, k], [matrices, rows]) = (self.sizes, self.matrices());
+        let mut rng = SplitMix64::new(self.seed);
+        let groups = self.counts.len();
+        // Tensors with scales of their own.
+        let own_scale = |group: usize| [1.0, 0.5, 4.0][group % 3];
+        let expert = |rng: &mut SplitMix64, group: usize| {
+            let layout = ScaleLayout::ALL[group % 2];
+            blocks::<F>(self.generator, [1, n, k], layout, own_scale(group), rng)
+        };
+        let experts: Vec<_> = (0..groups).map(|group| expert(&mut rng, group)).collect();
+        let ups = if self.gated { groups } else { 0 };
+        let ups = (0..ups).map(|group| expert(&mut rng, group + 1)).collect();
+        let activations = match self.activations {
+            ActivationType::Blocks(layout) => Matrices::Blocks(blocks::<F>(
+                self.generator,
+                [matrices, rows, k],
+                layout,
+                1.0,
+                &mut rng,
+            )),
+            ActivationType::Halves(operand) => {
+                let dims = Dims::new(matrices, rows, k).expect("dims");
+                Matrices::Halves(self.generator.halves("a", dims, operand, &mut rng).expect("a"))
+            }
+        };
+        let exact = self.generator == Generator::Exact;
+        let mut vector = |wanted: bool, count: usize| -> Option<Vec<f32>> {
+            let choice = |rng: &mut SplitMix64| match exact {
+                true => [0.5, -1.0, 2.0, 4.0][rng.below(4) as usize],
+                false => rng.normal() as f32,
+            };
+            wanted.then(|| (0..count).map(|_| choice(&mut rng)).collect())
+        };
+        let row_factors = vector(self.vectors[0], matrices * rows);
+        let ones = || vec![1.0; groups];
+        let factors = [vector(self.factors, groups), vector(self.factors && self.gated, groups)]
+            .map(|factors| factors.unwrap_or_else(ones));
+        let [_, has_columns, has_bias] = self.vectors;
+        let shared: [Option<Vec<f32>>; 4] =
+            [has_columns, has_bias, has_columns && self.gated, has_bias && self.gated]
+                .map(|wanted| vector(wanted, n));
+        let options = (0..groups).map(|_| {
+            let [column_factors, bias, up_factors, up_bias] = match self.own_vectors {
+                true => shared.clone().map(|shared| vector(shared.is_some(), n)),
+                false => shared.clone(),
+            };
+            let up = UpOptions { alpha: -1.5, column_factors: up_factors, bias: up_bias };
+            GemmOptions {
+                alpha: self.alpha,
+                row_factors: row_factors.clone(),
+                column_factors,
+                bias,
+                activation: self.activation,
+                up: self.gated.then_some(up),
+                overrides: self.overrides.clone(),
+                ..GemmOptions::default()
+            }
+        });
+        let options = options.collect();
+        GroupedInputs { activations, experts, ups, options, factors }
+    }
+
+    /// Runs it with these counts on the device, which need not be the case's.
+    ///
+    /// # Panics
+    /// If it is not taken.
+    #[must_use]
+    pub fn run_with(&self, kernels: &Kernels, counts: &[i32]) -> GroupedResult {
+        let result = match self.format {
+            Format::Nvfp4 => self.run::<Nvfp4>(kernels, &self.inputs(), counts, self.output(1.0)),
+            Format::Mxfp4 => self.run::<Mxfp4>(kernels, &self.inputs(), counts, self.output(1.0)),
+        };
+        result.unwrap_or_else(|error| panic!("{self:?}\n{error}"))
+    }
+
+    fn output(&self, scale: f32) -> Output {
+        match self.result {
+            ResultKind::Floats(floats) => floats.into(),
+            ResultKind::Nvfp4(layout) => Output::Nvfp4 { scale, layout },
+        }
+    }
+
+    fn run<F: BlockFormat>(
+        &self,
+        kernels: &Kernels,
+        inputs: &GroupedInputs<F>,
+        counts: &[i32],
+        output: Output,
+    ) -> Result<GroupedResult> {
+        let device = kernels.device();
+        let upload = |name: &str, bytes: &[u8]| DeviceBuffer::upload(device, name, bytes);
+        let a = inputs.activations.view();
+        let kind = a.kind();
+        let parts: Result<Vec<Repacked>> = inputs
+            .weights()
+            .iter()
+            .map(|weights| match weights {
+                Weights::Plain(weights) => Repacked::for_device(device, weights, kind),
+                Weights::Gated(weights) => Repacked::gated(device, weights, kind),
+            })
+            .collect();
+        let weights = Repacked::stack(&parts?)?.upload(device)?;
+        let options = GemmOptions { output, ..inputs.options[0].clone() };
+        let scale = a.global_scale();
+        let product = Gemm::grouped(kernels, &weights, self.grouping(), kind, scale, &options)?;
+        let floats = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let vector = |name: &str, of: &dyn Fn(&GemmOptions) -> Option<Vec<f32>>, own: bool| {
+            let groups = if own { inputs.options.len() } else { 1 };
+            let all: Option<Vec<Vec<f32>>> = inputs.options[..groups].iter().map(of).collect();
+            let all: Option<Vec<u8>> = all.map(|all| floats(&all.concat()));
+            all.map(|bytes| upload(name, &bytes)).transpose()
+        };
+        let own = self.own_vectors;
+        let rows = vector("rows", &|o| o.row_factors.clone(), false)?;
+        let columns = vector("columns", &|o| o.column_factors.clone(), own)?;
+        let bias = vector("bias", &|o| o.bias.clone(), own)?;
+        let of_up = |o: &GemmOptions| o.up.clone().unwrap_or_default();
+        let up_columns = vector("up columns", &|o| of_up(o).column_factors, own)?;
+        let up_bias = vector("up bias", &|o| of_up(o).bias, own)?;
+        let counts: Vec<u8> = counts.iter().flat_map(|count| count.to_le_bytes()).collect();
+        let counts = upload("counts", &counts)?;
+        let status = upload("status", &STATUS.to_le_bytes())?;
+        let factors = upload("factors", &floats(&inputs.factors[0]))?;
+        let up_factors = upload("factors of up", &floats(&inputs.factors[1]))?;
+        let [bytes, scale_bytes] = product.out_bytes()?;
+        let out = upload("c", &vec![POISON; bytes])?;
+        let out_scales = upload("c scales", &vec![POISON; scale_bytes.max(1)])?;
+        let out_buffers = match output {
+            Output::Floats(_) => ResultBuffers::Floats(&out),
+            Output::Nvfp4 { .. } => ResultBuffers::Blocks { codes: &out, scales: &out_scales },
+        };
+        let workspace = Workspace::new(device, product.workspace_bytes())?;
+        let [codes, scales] = inputs
+            .activations
+            .bytes()
+            .map(|bytes| upload("a", if bytes.is_empty() { &[0] } else { bytes }));
+        let (codes, scales) = (codes?, scales?);
+        let input = match self.activations {
+            ActivationType::Blocks(_) => {
+                ActivationBuffers::Blocks { codes: &codes, scales: &scales }
+            }
+            ActivationType::Halves(_) => ActivationBuffers::Halves(&codes),
+        };
+        product.launch_grouped(
+            GroupBuffers {
+                counts: &counts,
+                status: Some(&status),
+                factors: self.factors.then_some(&factors),
+                up_factors: (self.factors && self.gated).then_some(&up_factors),
+                own_vectors: own,
+            },
+            input,
+            &weights,
+            out_buffers,
+            Some(&workspace),
+            Vectors {
+                row_factors: rows.as_ref(),
+                column_factors: columns.as_ref(),
+                bias: bias.as_ref(),
+                up_column_factors: up_columns.as_ref(),
+                up_bias: up_bias.as_ref(),
+            },
+        )?;
+        let status = status.read()?;
+        Ok(GroupedResult {
+            bytes: out.read()?,
+            scales: if scale_bytes == 0 { Vec::new() } else { out_scales.read()? },
+            status: u32::from_le_bytes([status[0], status[1], status[2], status[3]]),
+            kernel: product.plan().kernel,
+        })
+    }
+
+    /// Runs it on a device whose results are poisoned before, and compares: rows of groups with the
+    /// oracle, all others with the poison.
+    ///
+    /// # Panics
+    /// With the first mismatch.
+    pub fn check(&self, kernels: &Kernels) {
+        match self.format {
+            Format::Nvfp4 => self.check_as::<Nvfp4>(kernels),
+            Format::Mxfp4 => self.check_as::<Mxfp4>(kernels),
+        }
+    }
+
+    fn check_as<F: BlockFormat>(&self, kernels: &Kernels) {
+        let what = format!("{}: {self:?}", kernels.device().choice());
+        let inputs = self.inputs::<F>();
+        let mut exact = inputs.options.clone();
+        for (group, options) in exact.iter_mut().enumerate() {
+            options.alpha *= inputs.factors[0][group];
+            if let Some(up) = &mut options.up {
+                up.alpha *= inputs.factors[1][group];
+            }
+        }
+        let a = inputs.activations.view();
+        let reference = reference_grouped(&a, &inputs.weights(), &self.ranges(), &exact);
+        let reference = reference.unwrap_or_else(|error| panic!("{what}\n{error}"));
+        let counts = self.counts_on_device();
+        let run = |output| {
+            let result = self.run::<F>(kernels, &inputs, &counts, output);
+            let result = result.unwrap_or_else(|error| panic!("{what}\n{error}"));
+            assert_eq!(result.status, STATUS, "{what}");
+            if let Some(name) = &self.overrides.kernel {
+                assert_eq!(result.kernel, name, "{what}");
+            }
+            result
+        };
+        let of = match self.result {
+            ResultKind::Floats(floats) => floats,
+            ResultKind::Nvfp4(_) => FloatType::F32,
+        };
+        let result = run(of.into());
+        let values = self.compare(&reference, &result, of, &what);
+        if let ResultKind::Nvfp4(layout) = self.result {
+            let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
+            let scale = fp4_formats::gemm::OUT_RECIPE.tensor_parameter(amax);
+            self.compare_blocks(&values, &run(self.output(scale)), scale, layout, &what);
+        }
+    }
+
+    /// Compares floats; the values, 0 where a row belongs to no group.
+    fn compare(
+        &self,
+        reference: &Reference,
+        result: &GroupedResult,
+        of: FloatType,
+        what: &str,
+    ) -> Vec<f32> {
+        let n = self.sizes[0];
+        let element = of.bytes() as usize;
+        let mut values = floats::decode(of, &result.bytes);
+        let ranges = self.ranges();
+        for row in 0..self.rows() {
+            let group = ranges.iter().position(|range| range.contains(&row));
+            for column in 0..n {
+                let at = row * n + column;
+                let place = format!("group {group:?}, row {row}, column {column}");
+                if group.is_none() {
+                    let bytes = &result.bytes[at * element..][..element];
+                    assert!(bytes.iter().all(|&byte| byte == POISON), "{what}\n{place}: written");
+                    values[at] = 0.0;
+                    continue;
+                }
+                let (got, right) = (f64::from(values[at]), reference.values[at]);
+                let allowed = reference.allowed(at, of);
+                let fits = (got - right).abs() <= allowed
+                    || got.is_infinite() && right.abs() + allowed >= floats::max(of);
+                assert!(fits, "{what}\n{place}: {got:e}, not {right:e} +- {allowed:e}");
+            }
+        }
+        values
+    }
+
+    /// Compares a result in NVFP4 with what the CPU's quantiser makes of `values`.
+    fn compare_blocks(
+        &self,
+        values: &[f32],
+        result: &GroupedResult,
+        scale: f32,
+        layout: ScaleLayout,
+        what: &str,
+    ) {
+        let ([n, _], [matrices, rows]) = (self.sizes, self.matrices());
+        let dims = Dims::new(matrices, rows, n).expect("dims");
+        let right = quantize("c", values, dims, TensorScale::Given(scale), layout);
+        let right = right.expect("finite");
+        let row_bytes = n / 2;
+        for (group, range) in self.ranges().iter().enumerate() {
+            for row in range.clone() {
+                let (matrix, within) = (row / rows, row % rows);
+                for block in 0..n / 16 {
+                    let place = format!("{what}\ngroup {group}, row {row}, block {block}");
+                    let stride = right.scale_stride();
+                    let at = matrix * stride + layout.offset(within, block, n / 16);
+                    let byte = right.scale_byte(matrix, within, block);
+                    assert_eq!(result.scales[at], byte, "{place}");
+                    let codes = &result.bytes[row * row_bytes + block * 8..][..8];
+                    let right = &right.row_codes(matrix, within)[block * 8..][..8];
+                    let same = |x: &u8, y: &u8| {
+                        [x & 15, x >> 4]
+                            .into_iter()
+                            .zip([y & 15, y >> 4])
+                            .all(|(x, y)| x == y || x & 7 == 0 && y & 7 == 0)
+                    };
+                    let equal = codes.iter().zip(right).all(|(x, y)| same(x, y));
+                    assert!(equal, "{place}: {codes:x?}, not {right:x?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Grouped products on the emulated machines, against the f64 oracle.
+
+use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
+use fp4_formats::gemm::hopper;
+use fp4_formats::quantize::Format;
+use fp4_formats::{FloatType, HalfType};
+use nvfp4::floats;
+use nvfp4::gemm::{Activation, GemmOverrides};
+use nvfp4::generate::Generator;
+use nvfp4::tune::ResultKind;
+use nvfp4_tests::gemm::grouped::GroupedCase;
+use nvfp4_tests::gemm::{ActivationType, BF16, BLOCKED, F16, LINEAR, RESULTS};
+use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+use ptx_emu::Schedule;
+
+/// Full-range inputs with everything that differs between cases chosen by `index`.
+fn varied(counts: &[usize], sizes: [usize; 2], index: usize) -> GroupedCase {
+    let mut case = GroupedCase::new(counts, sizes);
+    case.generator = Generator::FullRange;
+    case.seed = index as u64;
+    case.alpha = [4.0, -0.75, 16.0][index % 3];
+    case.factors = index % 2 == 1;
+    case.vectors = [index.is_multiple_of(2), index.is_multiple_of(3), index / 2 % 2 == 1];
+    case.own_vectors = index / 3 % 2 == 1;
+    case.gated = index / 2 % 3 == 1;
+    case.activation = Activation::ALL[index % 6];
+    case.spare = index % 4;
+    case
+}
+
+/// Counts that are multiples of nothing, around those of a tile of `tokens`, with empty groups.
+fn ragged(tokens: usize, index: usize) -> Vec<usize> {
+    match index % 4 {
+        0 => vec![tokens + 3, 0, 1, tokens],
+        1 => vec![0, 0, 5, 2 * tokens - 1, 0],
+        2 => vec![7],
+        _ => vec![1, 1, 0, 1, 2, tokens / 2 + 1],
+    }
+}
+
+/// Every configuration of sm_90a on groups that fill no tile, under all schedules.
+#[test]
+fn every_configuration_of_sm_90a() {
+    let machines = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
+    for (at, config) in hopper::GROUPED.iter().enumerate() {
+        for i in 0..4 {
+            let index = 4 * at + i;
+            let counts = ragged(config.tokens as usize, i);
+            let mut case =
+                varied(&counts, [config.rows as usize / 2 + 40, [160, 672][i % 2]], index);
+            case.format = config.scheme.format;
+            case.activations = match (config.scheme.format, config.scheme.operand) {
+                (Format::Nvfp4, HalfType::F16) | (Format::Mxfp4, HalfType::Bf16) => {
+                    [LINEAR, ActivationType::Halves(config.scheme.operand), BLOCKED][i % 3]
+                }
+                (Format::Nvfp4, HalfType::Bf16) | (Format::Mxfp4, HalfType::F16) => {
+                    ActivationType::Halves(config.scheme.operand)
+                }
+            };
+            case.result = RESULTS[index % 5];
+            if let ResultKind::Nvfp4(_) = case.result {
+                case.sizes[0] = case.sizes[0].next_multiple_of(16);
+            }
+            case.overrides = GemmOverrides { kernel: Some(config.name.into()), split: None };
+            case.check(&machines[index % 5]);
+        }
+    }
+}
+
+/// Slots for groups of few tokens, with every type of result.
+#[test]
+fn slots() {
+    let machine = emulated(DEVICES[0], SCHEDULES[3]);
+    for (index, result) in RESULTS.into_iter().enumerate() {
+        let mut case = varied(&[3, 0, 12, 20, 1], [96, 160], 3 * index + 1);
+        case.slot = Some(20);
+        case.result = result;
+        case.activations = [LINEAR, F16, BF16, BLOCKED][index % 4];
+        case.check(&machine);
+    }
+}
+
+/// Many groups, most of them empty; all tokens in one; one each.
+#[test]
+fn many_groups() {
+    let machine = emulated(DEVICES[0], Schedule::Lazy);
+    let few = |at: usize| if at % 37 == 5 { at % 5 + 1 } else { 0 };
+    let counts: [Vec<usize>; 4] = [
+        (0..256).map(few).collect(),
+        (0..64).map(|at| if at == 40 { 70 } else { 0 }).collect(),
+        vec![1; 40],
+        vec![0; 33],
+    ];
+    for (index, counts) in counts.iter().enumerate() {
+        let mut case = GroupedCase::new(counts, [72, 96]);
+        case.spare = 2;
+        case.seed = index as u64;
+        case.activations = F16;
+        case.result = FloatType::F16.into();
+        case.check(&machine);
+    }
+}
+
+/// Exact sums of the contest's correctness shapes with common N and K.
+#[test]
+fn contest_shapes_scaled_down() {
+    let machines = [SCHEDULES[0], SCHEDULES[4]].map(|s| emulated(DEVICES[0], s));
+    let counts = [80usize, 176, 128, 72, 64, 248, 96, 160].map(|count| count / 4);
+    for (index, machine) in machines.iter().enumerate() {
+        let mut case = GroupedCase::new(&counts, [256, 512]);
+        case.activations = [F16, LINEAR][index];
+        case.result = FloatType::F16.into();
+        case.check(machine);
+    }
+}
+
+/// Bad counts: every result is NaN, the status word says so, and nothing is out of bounds.
+#[test]
+fn bad_counts_make_all_results_nan() {
+    let machine = emulated(DEVICES[0], SCHEDULES[2]);
+    let contiguous: [[i32; 4]; 5] =
+        [[0, 5, 3, 9], [-1, 2, 5, 9], [0, 5, 7, 10], [0, i32::MAX, i32::MIN, 9], [9, 8, 9, 9]];
+    let slots: [[i32; 3]; 3] = [[1, 4, 2], [-1, 2, 3], [i32::MAX, 0, i32::MIN]];
+    for (index, result) in RESULTS.into_iter().enumerate() {
+        let mut case = GroupedCase::new(&[3, 3, 3], [48, 96]);
+        case.result = result;
+        case.activations = F16;
+        let check = |case: &GroupedCase, counts: &[i32]| {
+            let got = case.run_with(&machine, counts);
+            assert_eq!(got.status, STATUS_BAD_COUNTS, "{counts:?}");
+            match case.result {
+                ResultKind::Floats(of) => {
+                    let values = floats::decode(of, &got.bytes);
+                    assert!(values.iter().all(|value| value.is_nan()), "{counts:?}");
+                }
+                ResultKind::Nvfp4(layout) => {
+                    let [tokens, blocks] = [9 / if case.slot.is_some() { 3 } else { 1 }, 3];
+                    let matrices = 9 / tokens;
+                    let stride = got.scales.len() / matrices;
+                    for matrix in 0..matrices {
+                        for (row, block) in
+                            (0..tokens).flat_map(|row| (0..blocks).map(move |b| (row, b)))
+                        {
+                            let at = matrix * stride + layout.offset(row, block, blocks);
+                            assert_eq!(got.scales[at], 0x7f, "{counts:?} {row} {block}");
+                        }
+                    }
+                }
+            }
+        };
+        check(&case, &contiguous[index]);
+        case.slot = Some(3);
+        check(&case, &slots[index % 3]);
+    }
+    let good = GroupedCase::new(&[3, 3, 3], [48, 96]);
+    assert_ne!(good.run_with(&machine, &[0, 3, 6, 9]).status, STATUS_BAD_COUNTS);
+}

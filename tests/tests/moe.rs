@@ -1,0 +1,393 @@
+//! A mixture of experts on the emulated machines: each step against its definition, and the whole
+//! layer against an f64 reference.
+
+use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
+use nvfp4::buffer::DeviceBuffer;
+use nvfp4::device::Kernels;
+use nvfp4::floats;
+use nvfp4::gemm::{
+    Activation, ActivationKind, Activations, GatedWeights, GemmOptions, HalfMatrix, Repacked,
+    UpOptions, Weights, reference,
+};
+use nvfp4::generate::Generator;
+use nvfp4::moe::{MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, Routing};
+use nvfp4::rng::SplitMix64;
+use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_tests::gemm::blocks;
+use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+use ptx_emu::Schedule;
+
+const NOWHERE: u32 = u32::MAX;
+const BAD: u32 = u32::MAX - 1;
+
+fn bytes_of<T: Copy, const N: usize>(values: &[T], to: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|&value| to(value)).collect()
+}
+
+fn words(buffer: &DeviceBuffer) -> Vec<u32> {
+    let bytes = buffer.read().expect("readable");
+    bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+fn upload(kernels: &Kernels, bytes: &[u8]) -> DeviceBuffer {
+    DeviceBuffer::upload(kernels.device(), "x", bytes).expect("memory")
+}
+
+/// Ids of a token without doubles, mostly of few experts.
+fn ids(shape: MoeShape, rng: &mut SplitMix64) -> Vec<i32> {
+    let mut all = Vec::new();
+    for _ in 0..shape.tokens {
+        let mut own: Vec<i32> = Vec::new();
+        while own.len() < shape.top_k {
+            let most = if rng.below(2) == 0 { shape.experts } else { shape.experts.div_ceil(4) };
+            let id = rng.below(most.max(shape.top_k) as u32) as i32;
+            if !own.contains(&id) {
+                own.push(id);
+            }
+        }
+        all.extend(own);
+    }
+    all
+}
+
+/// Positions, sources and offsets as a stable sort on the host makes them.
+fn routed(shape: MoeShape, ids: &[i32]) -> [Vec<u32>; 3] {
+    let local = |id: i32| {
+        let at = usize::try_from(id).ok()?.checked_sub(shape.first)?;
+        (at < shape.count).then_some(at)
+    };
+    let mut order: Vec<usize> = (0..ids.len()).filter(|&slot| local(ids[slot]).is_some()).collect();
+    order.sort_by_key(|&slot| local(ids[slot]));
+    let mut positions: Vec<u32> = ids
+        .iter()
+        .map(|&id| if (0..shape.experts as i32).contains(&id) { NOWHERE } else { BAD })
+        .collect();
+    let mut sources = vec![NOWHERE; ids.len()];
+    for (row, &slot) in order.iter().enumerate() {
+        positions[slot] = row as u32;
+        sources[row] = slot as u32;
+    }
+    let before = |expert| order.iter().filter(|&&slot| local(ids[slot]) < Some(expert)).count();
+    let offsets = (0..=shape.count).map(|expert| before(expert) as u32).collect();
+    [positions, sources, offsets]
+}
+
+const SHAPES: [MoeShape; 6] = [
+    MoeShape { tokens: 1, top_k: 1, experts: 1, first: 0, count: 1 },
+    MoeShape { tokens: 7, top_k: 2, experts: 5, first: 0, count: 5 },
+    MoeShape { tokens: 150, top_k: 8, experts: 256, first: 0, count: 256 },
+    MoeShape { tokens: 33, top_k: 4, experts: 64, first: 16, count: 24 },
+    MoeShape { tokens: 1, top_k: 6, experts: 1300, first: 200, count: 1024 },
+    MoeShape { tokens: 300, top_k: 7, experts: 9, first: 8, count: 1 },
+];
+
+/// Routing is a stable sort by expert, whatever the schedule, for any number of experts, some of
+/// them elsewhere, and gathering copies tokens accordingly.
+#[test]
+fn routing_and_gathering() {
+    for (at, shape) in SHAPES.into_iter().enumerate() {
+        for device in DEVICES {
+            let kernels = emulated(device, SCHEDULES[at % 5]);
+            let ids = ids(shape, &mut SplitMix64::new(at as u64));
+            let routing = Routing::new(&kernels, shape).expect("a shape");
+            let routes = routing.routes().expect("memory");
+            let on_device = upload(&kernels, &bytes_of(&ids, i32::to_le_bytes));
+            routing.route(&on_device, &routes).expect("a launch");
+            let [positions, sources, offsets] = routed(shape, &ids);
+            assert_eq!(words(&routes.positions), positions, "{shape:?}");
+            assert_eq!(words(&routes.sources), sources, "{shape:?}");
+            assert_eq!(words(&routes.offsets), offsets, "{shape:?}");
+            assert_eq!(routes.problem().expect("readable"), None);
+
+            let columns = 24 * (at + 1);
+            let tokens: Vec<u16> = (0..shape.tokens * columns).map(|i| i as u16).collect();
+            let from = upload(&kernels, &bytes_of(&tokens, u16::to_le_bytes));
+            let to = upload(&kernels, &vec![0xee; ids.len() * columns * 2]);
+            routing.gather(&from, &routes, &to, columns).expect("a launch");
+            let gathered = to.read().expect("readable");
+            for (row, &slot) in sources.iter().enumerate() {
+                let got = &gathered[row * columns * 2..][..columns * 2];
+                let token = slot as usize / shape.top_k;
+                let right = match slot {
+                    NOWHERE => vec![0; columns * 2],
+                    _ => bytes_of(&tokens[token * columns..][..columns], u16::to_le_bytes),
+                };
+                assert_eq!(got, right, "{shape:?}, row {row}");
+            }
+        }
+    }
+}
+
+/// Combining adds in the order of choices, rounded to f32 after each step, for all types.
+#[test]
+fn combining() {
+    let shape = MoeShape { tokens: 9, top_k: 3, experts: 4, first: 1, count: 2 };
+    let types = FloatType::ALL;
+    for (at, [from_type, out_type]) in
+        types.into_iter().flat_map(|a| types.map(|b| [a, b])).enumerate()
+    {
+        let kernels = emulated(DEVICES[at % 2], SCHEDULES[at % 5]);
+        let mut rng = SplitMix64::new(at as u64);
+        let (slots, columns) = (shape.tokens * shape.top_k, 40);
+        let mut ids = ids(shape, &mut rng);
+        let mut weights: Vec<f32> = (0..slots).map(|_| rng.normal() as f32).collect();
+        (ids[2 * shape.top_k], weights[4 * shape.top_k]) = (-3, f32::NAN);
+        ids[4 * shape.top_k] = 1;
+        let routing = Routing::new(&kernels, shape).expect("a shape");
+        let routes = routing.routes().expect("memory");
+        let on_device = upload(&kernels, &bytes_of(&ids, i32::to_le_bytes));
+        routing.route(&on_device, &routes).expect("a launch");
+        assert_eq!(routes.problem().expect("readable"), Some(MoeProblem::BadId));
+        let mut random = |of: FloatType, count: usize| {
+            let values: Vec<f64> = (0..count).map(|_| rng.normal()).collect();
+            floats::encode(of, values)
+        };
+        let (rows, shared) = (random(from_type, slots * columns), random(out_type, 9 * columns));
+        let [from, shared_buffer] = [&rows, &shared].map(|bytes| upload(&kernels, bytes));
+        let out = upload(&kernels, &vec![0xee; shared.len()]);
+        let on_device = upload(&kernels, &bytes_of(&weights, f32::to_le_bytes));
+        let with = at % 2 == 0;
+        let shared_buffer = with.then_some(&shared_buffer);
+        let types = (columns, [from_type, out_type]);
+        routes.clear_status().expect("a launch");
+        routing.combine(&from, &routes, &on_device, shared_buffer, &out, types).expect("a launch");
+        assert_eq!(routes.problem().expect("readable"), Some(MoeProblem::NanWeight));
+        let got = out.read().expect("readable");
+        let (rows, shared) = (floats::decode(from_type, &rows), floats::decode(out_type, &shared));
+        let [positions, ..] = routed(shape, &ids);
+        for token in 0..shape.tokens {
+            for column in 0..columns {
+                let mut sum = 0f32;
+                for slot in token * shape.top_k..(token + 1) * shape.top_k {
+                    match positions[slot] {
+                        BAD => sum = f32::NAN,
+                        NOWHERE => {}
+                        row => {
+                            let value = rows[row as usize * columns + column];
+                            sum += weights[slot] * value;
+                        }
+                    }
+                }
+                if with {
+                    sum += shared[token * columns + column];
+                }
+                let at = token * columns + column;
+                let bytes = out_type.bytes() as usize;
+                let got = floats::decode(out_type, &got[at * bytes..][..bytes])[0];
+                let place = format!("{from_type:?} {out_type:?} token {token}, column {column}");
+                if token == 2 || token == 4 {
+                    assert!(got.is_nan(), "{place}: {got}");
+                    continue;
+                }
+                let right = floats::decode(out_type, &floats::encode(out_type, [sum.into()]))[0];
+                assert_eq!(got.to_bits(), right.to_bits(), "{place}: {got}, not {right}");
+            }
+        }
+    }
+}
+
+struct Layer {
+    shape: MoeShape,
+    hidden: usize,
+    between: usize,
+    half: HalfType,
+    options: MoeOptions,
+    biases: bool,
+    shared: bool,
+}
+
+type Tensor = BlockScaled<Nvfp4>;
+
+impl Layer {
+    /// Runs it and compares: with an f64 reference whose values between the products are rounded as
+    /// the kernels'.
+    fn check(&self, kernels: &Kernels, seed: u64) {
+        let Self { shape, hidden, between, half, .. } = *self;
+        let mut rng = SplitMix64::new(seed);
+        let mut tensors = |rows: usize, columns: usize| -> Vec<Tensor> {
+            let make = |scale| {
+                let (of, layout) = (Generator::FullRange, ScaleLayout::Linear);
+                blocks::<Nvfp4>(of, [1, rows, columns], layout, scale, &mut rng)
+            };
+            (0..shape.count).map(|e| [0.5, 1.0, 0.25][e % 3]).map(make).collect()
+        };
+        let [gates, ups] = [(); 2].map(|()| tensors(between, hidden));
+        let downs = tensors(hidden, between);
+        let vector = |rng: &mut SplitMix64, count: usize| -> Vec<f32> {
+            (0..count).map(|_| rng.normal() as f32).collect()
+        };
+        let ids = ids(shape, &mut rng);
+        let weights = vector(&mut rng, ids.len());
+        let x = vector(&mut rng, shape.tokens * hidden);
+        let x = HalfMatrix::round("x", Dims::new(1, shape.tokens, hidden).unwrap(), half, &x);
+        let x = x.expect("finite");
+        let biases =
+            [between, between, hidden].map(|columns| vector(&mut rng, shape.count * columns));
+        let shared = vector(&mut rng, shape.tokens * hidden);
+
+        let (device, kind) = (kernels.device(), ActivationKind::Halves(half));
+        let first: Vec<Repacked> = gates
+            .iter()
+            .zip(&ups)
+            .map(|(gate, up)| {
+                let pair = GatedWeights::pair(gate, up).expect("a pair");
+                Repacked::gated(device, &pair, kind).expect("weights")
+            })
+            .collect();
+        let second: Vec<Repacked> =
+            downs.iter().map(|w| Repacked::for_device(device, w, kind).expect("weights")).collect();
+        let [first, second] = [first, second]
+            .map(|parts| Repacked::stack(&parts).expect("alike").upload(device).expect("memory"));
+        let layer = MoeLayer::new(kernels, shape, &first, &second, half, &self.options)
+            .unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+        let memory = layer.memory().expect("memory");
+        let floats = |values: &[f32]| upload(kernels, &bytes_of(values, f32::to_le_bytes));
+        let on_device = biases.each_ref().map(|bias| floats(bias));
+        let encoded = floats::encode(self.options.output, shared.iter().copied().map(f64::from));
+        let shared_buffer = upload(kernels, &encoded);
+        let (ids_buffer, weights_buffer) =
+            (upload(kernels, &bytes_of(&ids, i32::to_le_bytes)), floats(&weights));
+        let activations = upload(kernels, x.bytes());
+        let inputs = MoeInputs {
+            activations: &activations,
+            ids: &ids_buffer,
+            weights: &weights_buffer,
+            shared: self.shared.then_some(&shared_buffer),
+        };
+        let [gate, up, down] = on_device.each_ref().map(|bias| self.biases.then_some(bias));
+        let out = upload(kernels, &vec![0xee; layer.out_bytes()]);
+        let mut results = Vec::new();
+        for _ in 0..2 {
+            let biases = MoeBiases { gate, up, down };
+            layer
+                .launch(&inputs, [&first, &second], &memory, &out, biases)
+                .unwrap_or_else(|error| panic!("{shape:?}: {error}"));
+            results.push(out.read().expect("readable"));
+        }
+        assert_eq!(memory.routes.problem().expect("readable"), None);
+        assert!(results[0] == results[1], "{shape:?}: two launches differ");
+
+        // Each choice of each token, one after the other.
+        let of_type = match half {
+            HalfType::F16 => FloatType::F16,
+            HalfType::Bf16 => FloatType::Bf16,
+        };
+        let got = floats::decode(self.options.output, &results[0]);
+        let shared = floats::decode(self.options.output, &encoded);
+        for token in 0..shape.tokens {
+            let own = &x.bytes()[token * hidden * 2..][..hidden * 2];
+            let own = HalfMatrix::new("x", Dims::new(1, 1, hidden).unwrap(), half, own.to_vec());
+            let own = own.expect("a row");
+            let mut sums = vec![[0f64; 2]; hidden];
+            for slot in token * shape.top_k..(token + 1) * shape.top_k {
+                let Some(expert) = (ids[slot] as usize).checked_sub(shape.first) else { continue };
+                if expert >= shape.count {
+                    continue;
+                }
+                let part = |bias: &[f32], columns: usize| {
+                    self.biases.then(|| bias[expert * columns..][..columns].to_vec())
+                };
+                let options = GemmOptions {
+                    activation: self.options.activation,
+                    bias: part(&biases[0], between),
+                    up: Some(UpOptions { bias: part(&biases[1], between), ..UpOptions::default() }),
+                    ..GemmOptions::default()
+                };
+                let pair = GatedWeights::pair(&gates[expert], &ups[expert]).expect("a pair");
+                let inner = reference(&Activations::Halves(&own), pair, &options).expect("fits");
+                let rounded =
+                    floats::decode(of_type, &floats::encode(of_type, inner.values.iter().copied()));
+                let inner_matrix =
+                    HalfMatrix::round("h", Dims::new(1, 1, between).unwrap(), half, &rounded)
+                        .expect("finite");
+                let options =
+                    GemmOptions { bias: part(&biases[2], hidden), ..GemmOptions::default() };
+                let weights_of: Weights<'_, Nvfp4> = (&downs[expert]).into();
+                let outer = reference(&Activations::Halves(&inner_matrix), weights_of, &options);
+                let outer = outer.expect("fits");
+                for (sum, (value, magnitude)) in
+                    sums.iter_mut().zip(outer.values.iter().zip(&outer.magnitudes))
+                {
+                    let weight = f64::from(weights[slot]);
+                    sum[0] += weight * value;
+                    sum[1] += (weight * magnitude).abs();
+                }
+            }
+            for (column, [sum, magnitude]) in sums.into_iter().enumerate() {
+                let extra =
+                    if self.shared { f64::from(shared[token * hidden + column]) } else { 0.0 };
+                let (got, right) = (f64::from(got[token * hidden + column]), sum + extra);
+                // A value between the products may be rounded to either neighbour.
+                let ulp = match half {
+                    HalfType::F16 => 2f64.powi(-10),
+                    HalfType::Bf16 => 2f64.powi(-7),
+                };
+                let of_result = match self.options.output {
+                    FloatType::F32 => 2f64.powi(-22),
+                    FloatType::F16 => 2f64.powi(-10),
+                    FloatType::Bf16 => 2f64.powi(-7),
+                };
+                let allowed = ulp * magnitude + of_result * (right.abs() + magnitude) + 1e-6;
+                assert!(
+                    (got - right).abs() <= allowed,
+                    "{shape:?} token {token}, column {column}: {got}, not {right} +- {allowed}"
+                );
+            }
+        }
+    }
+}
+
+/// Whole layers: experts elsewhere, empty experts, biases, a shared expert, every activation.
+#[test]
+fn layers() {
+    let shapes = [
+        MoeShape { tokens: 5, top_k: 2, experts: 6, first: 0, count: 6 },
+        MoeShape { tokens: 1, top_k: 3, experts: 40, first: 0, count: 40 },
+        MoeShape { tokens: 40, top_k: 4, experts: 8, first: 2, count: 5 },
+        MoeShape { tokens: 9, top_k: 1, experts: 3, first: 2, count: 1 },
+    ];
+    for (at, shape) in shapes.into_iter().enumerate() {
+        for half in [HalfType::F16, HalfType::Bf16] {
+            let kernels = emulated(DEVICES[0], SCHEDULES[at]);
+            let layer = Layer {
+                shape,
+                hidden: [64, 96, 160, 48][at],
+                between: [96, 32, 80, 16][at],
+                half,
+                options: MoeOptions {
+                    activation: Activation::ALL[at + usize::from(half == HalfType::Bf16)],
+                    output: FloatType::ALL[at % 3],
+                    rows: FloatType::F32,
+                },
+                biases: at % 2 == 0,
+                shared: at % 3 == 0,
+            };
+            layer.check(&kernels, at as u64);
+        }
+    }
+}
+
+/// What cannot be is refused before anything is launched.
+#[test]
+fn refused() {
+    let kernels = emulated(DEVICES[0], Schedule::Eager);
+    let good = MoeShape { tokens: 4, top_k: 2, experts: 8, first: 0, count: 8 };
+    for (what, shape) in [
+        ("tokens", MoeShape { tokens: 0, ..good }),
+        ("experts of a token", MoeShape { top_k: 0, ..good }),
+        ("experts", MoeShape { experts: 0, ..good }),
+        ("experts of this device", MoeShape { count: 9, ..good }),
+        ("experts of this device", MoeShape { first: 1, ..good }),
+        ("tokens", MoeShape { tokens: usize::MAX, ..good }),
+    ] {
+        let error = Routing::new(&kernels, shape).expect_err(what).to_string();
+        assert!(error.contains(what), "{shape:?}: {error}");
+    }
+    let routing = Routing::new(&kernels, good).expect("a shape");
+    let routes = routing.routes().expect("memory");
+    let short = upload(&kernels, &[0; 12]);
+    let error = routing.route(&short, &routes).expect_err("12 bytes").to_string();
+    assert!(error.contains("the ids"), "{error}");
+    let error = routing.gather(&short, &routes, &short, 12).expect_err("12 columns").to_string();
+    assert!(error.contains("columns"), "{error}");
+}
