@@ -7,7 +7,7 @@ use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemvShape;
 use nvfp4_tests::ptx;
-use ptx_emu::{GlobalMemory, Launch, Module, Schedule};
+use ptx_emu::{Checks, GlobalMemory, Launch, Module, Schedule};
 
 const SHAPE: GemvShape = GemvShape { m: 512, k: 7168, l: 1 };
 
@@ -54,6 +54,7 @@ fn gemv_kernels(criterion: &mut Criterion) {
                 schedule: Schedule::Eager,
                 threads: Some(1),
                 instruction_limit: None,
+                checks: Checks::default(),
             };
             let lanes =
                 module.launch(&mut memory, &launch).expect("it runs").counters.lane_instructions;

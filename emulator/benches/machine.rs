@@ -4,7 +4,7 @@
 //! that `cargo xtask build-kernels` made are measured too where they exist.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
+use ptx_emu::{Checks, GlobalMemory, Gpu, Launch, Module, Schedule};
 use std::path::Path;
 
 struct Case {
@@ -33,6 +33,7 @@ impl Case {
                     schedule,
                     threads: Some(1),
                     instruction_limit: None,
+                    checks: Checks::default(),
                 },
             )
             .expect("the kernel is right");

@@ -1,16 +1,16 @@
 //! Diagnostics: the errors of a kernel that the emulator reports.
 
 mod asynchronous;
+mod kind;
 mod race;
 mod tensor;
-#[cfg(test)]
-mod tests;
 
 pub use asynchronous::{AsyncFault, MbarrierFault, OperationSite};
 pub use race::{DataRace, MissingOrder, RaceAccess, RaceSite};
 pub use tensor::TensorFault;
 
 use crate::Schedule;
+use crate::checks::{Kind, Level};
 use crate::machine::units::Site;
 use std::fmt;
 
@@ -135,10 +135,10 @@ pub enum DiagnosticKind {
         /// The mask.
         members: u32,
     },
-    /// A shuffle reads a lane that does not take part.
-    InactiveSource {
-        /// Source lane.
-        source: u32,
+    /// The use of a value that nothing defines.
+    UndefinedValue {
+        /// The shuffle that took it from a lane that does not take part.
+        operation: OperationSite,
     },
     /// A CTA barrier used inconsistently.
     BarrierMismatch {
@@ -215,6 +215,18 @@ pub struct Diagnostic {
     pub access: Option<Access>,
     /// Schedule that led here; a run with the same one replays it.
     pub schedule: Schedule,
+    /// What it means for the run.
+    pub level: Level,
+    /// What else was found in the run, the finding that ended it included if one did.
+    pub others: Vec<Diagnostic>,
+}
+
+impl Diagnostic {
+    /// What is wrong, without the details.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind.kind()
+    }
 }
 
 impl std::error::Error for Diagnostic {}
@@ -310,9 +322,10 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
         DiagnosticKind::NotAMember { members } => {
             write!(f, "not a member: the executing lane is not in the member mask {members:#010x}")
         }
-        DiagnosticKind::InactiveSource { source } => {
-            write!(f, "inactive source: the shuffle reads lane {source}, which does not take part")
-        }
+        DiagnosticKind::UndefinedValue { operation } => write!(
+            f,
+            "undefined value: this depends on what {operation} took from a lane that does not take part"
+        ),
         DiagnosticKind::BarrierMismatch { barrier, required, actual } => {
             write!(f, "barrier mismatch: barrier {barrier}: required {required}, actual {actual}")
         }
@@ -383,6 +396,9 @@ impl Fault {
         self
     }
 }
+
+/// Faults behind which a step goes on, for who reports them.
+pub(crate) type Faults = Vec<Box<Fault>>;
 
 /// Result of executing something.
 pub(crate) type Exec<T = ()> = Result<T, Box<Fault>>;

@@ -4,8 +4,8 @@
 use crate::bundle::{Compare, OutputReport};
 use crate::trace::Trace;
 use crate::{
-    GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, LoadError, MemoryError, Module, Schedule,
-    Step, launch_sequence,
+    Checks, GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, LoadError, MemoryError, Module,
+    Schedule, Step, launch_sequence,
 };
 
 /// A kernel launch, the memory that it starts from, and what to look at
@@ -72,6 +72,7 @@ impl Earlier {
             schedule: conditions.schedule,
             threads: conditions.threads,
             instruction_limit: conditions.instruction_limit,
+            checks: conditions.checks,
         }
     }
 }
@@ -98,6 +99,8 @@ pub struct Conditions {
     pub threads: Option<usize>,
     /// Warp instructions that one cluster may run; `None`: any number.
     pub instruction_limit: Option<u64>,
+    /// What is looked for, and what becomes of it.
+    pub checks: Checks,
 }
 
 /// What one run of an [`Experiment`] left.
@@ -121,12 +124,12 @@ pub struct Contents {
 }
 
 impl Experiment {
-    /// Loads the module.
+    /// Loads the kernel's part of the module.
     ///
     /// # Errors
-    /// As [`Module::load`].
+    /// As [`Module::load_entry`].
     pub fn load(&self) -> Result<Module, LoadError> {
-        Module::load(&self.ptx, &self.gpu)
+        Module::load_entry(&self.ptx, &self.gpu, &self.entry)
     }
 
     /// The launch under `conditions`.
@@ -142,6 +145,7 @@ impl Experiment {
             schedule: conditions.schedule,
             threads: conditions.threads,
             instruction_limit: conditions.instruction_limit,
+            checks: conditions.checks,
         }
     }
 

@@ -10,7 +10,7 @@
 
 use crate::bundle::OutputReport;
 use crate::experiment::{Conditions, Contents, Experiment, Outcome};
-use crate::{Counters, Diagnostic, LaunchError, Module, Schedule};
+use crate::{Checks, Counters, Diagnostic, LaunchError, Level, Module, Schedule};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -27,6 +27,8 @@ pub struct ExploreOptions {
     /// Schedules tried at once; `None`: as many as the host has cores and
     /// memory for. What is found does not depend on it.
     pub workers: Option<usize>,
+    /// What is looked for, and what becomes of it.
+    pub checks: Checks,
 }
 
 /// What was found.
@@ -38,6 +40,8 @@ pub struct Exploration {
     pub passed: u64,
     /// The first schedule that went wrong.
     pub failure: Option<Failure>,
+    /// What is no more than a warning, of all that went well: one of each kind and pair of lines.
+    pub warnings: Vec<Diagnostic>,
     /// Warp and lane executions of each instruction, over all that went well.
     pub(crate) executed: Vec<(u64, u64)>,
     /// Most warp instructions of a run that went well.
@@ -51,6 +55,9 @@ pub struct Failure {
     pub schedule: Schedule,
     /// How.
     pub finding: Finding,
+    /// Also the first output that is wrong, or differs, of a run to the end with a denied
+    /// finding.
+    pub output: Option<Finding>,
 }
 
 /// What went wrong.
@@ -111,6 +118,13 @@ pub(crate) fn schedules(seeds: u64) -> impl Iterator<Item = Schedule> + Clone {
     [Schedule::Eager, Schedule::Lazy].into_iter().chain((0..seeds).map(Schedule::Random))
 }
 
+/// How one run went wrong.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    pub(crate) finding: Finding,
+    pub(crate) output: Option<Finding>,
+}
+
 /// Runs `module` under one schedule. `reference`: outputs that must come out,
 /// byte by byte.
 pub(crate) fn attempt(
@@ -118,21 +132,35 @@ pub(crate) fn attempt(
     module: &Module,
     conditions: &Conditions,
     reference: Option<&[Contents]>,
-) -> Result<Result<Outcome, Finding>, LaunchError> {
-    let outcome = match experiment.run(module, conditions) {
+) -> Result<Result<Outcome, Wrong>, LaunchError> {
+    let mut outcome = match experiment.run(module, conditions) {
         Ok(outcome) => outcome,
         Err(LaunchError::Diagnostic(diagnostic)) => {
-            return Ok(Err(Finding::Diagnostic(diagnostic)));
+            let finding = Finding::Diagnostic(diagnostic);
+            return Ok(Err(Wrong { finding, output: None }));
         }
         Err(error) => return Err(error),
     };
-    if let Some(report) = experiment.wrong(&outcome.outputs) {
-        return Ok(Err(Finding::Wrong(report)));
+    let wrong = experiment.wrong(&outcome.outputs).map(Finding::Wrong);
+    let output = wrong.or_else(|| {
+        let different = experiment.different(&outcome.outputs, reference?)?;
+        Some(Finding::Different(different))
+    });
+    if let Some(diagnostic) = denied(&mut outcome.report.findings) {
+        return Ok(Err(Wrong { finding: Finding::Diagnostic(Box::new(diagnostic)), output }));
     }
-    let different = reference
-        .and_then(|reference| experiment.different(&outcome.outputs, reference))
-        .map(Finding::Different);
-    Ok(different.map_or(Ok(outcome), Err))
+    Ok(match output {
+        Some(finding) => Err(Wrong { finding, output: None }),
+        None => Ok(outcome),
+    })
+}
+
+/// The first denied one of a run's findings, with the others, if one is.
+pub(crate) fn denied(findings: &mut Vec<Diagnostic>) -> Option<Diagnostic> {
+    let at = findings.iter().position(|found| found.level == Level::Deny)?;
+    let mut first = findings.remove(at);
+    first.others = std::mem::take(findings);
+    Some(first)
 }
 
 /// Tries the schedules.
@@ -146,17 +174,20 @@ pub fn explore(
     options: &ExploreOptions,
 ) -> Result<Exploration, LaunchError> {
     let limit = options.instruction_limit;
-    let all = Conditions { threads: None, instruction_limit: limit, schedule: Schedule::Eager };
+    let checks = options.checks;
+    let schedule = Schedule::Eager;
+    let all = Conditions { threads: None, instruction_limit: limit, schedule, checks };
     let eager = match attempt(experiment, module, &all, None)? {
         Ok(outcome) => outcome,
-        Err(finding) => {
-            let failure = Some(Failure { schedule: Schedule::Eager, finding });
+        Err(Wrong { finding, output }) => {
+            let failure = Some(Failure { schedule: Schedule::Eager, finding, output });
             let executed = Vec::new();
             let most_instructions = 0;
             return Ok(Exploration {
                 eager: None,
                 passed: 0,
                 failure,
+                warnings: Vec::new(),
                 executed,
                 most_instructions,
             });
@@ -172,6 +203,7 @@ pub fn explore(
         found: Mutex::new(Found {
             executed: eager.report.executed.clone(),
             most_instructions: eager.report.counters.warp_instructions,
+            warnings: eager.report.findings.iter().map(|one| (0, one.clone())).collect(),
             failure: None,
             error: None,
         }),
@@ -183,7 +215,7 @@ pub fn explore(
         }
         let schedule = if at == 0 { Schedule::Lazy } else { Schedule::Random(at - 1) };
         let threads = (workers > 1).then_some(1);
-        let conditions = Conditions { schedule, threads, instruction_limit: limit };
+        let conditions = Conditions { schedule, threads, instruction_limit: limit, checks };
         search.note(at, schedule, attempt(experiment, module, &conditions, reference));
     };
     if workers == 1 {
@@ -200,9 +232,19 @@ pub fn explore(
         eager: Some(eager),
         passed,
         failure: found.failure.map(|(_, failure)| failure),
+        warnings: distinct(found.warnings, checks.most),
         executed: found.executed,
         most_instructions: found.most_instructions,
     })
+}
+
+/// Warnings in the order of their schedules, each kind and pair of lines once.
+fn distinct(mut all: Vec<(u64, Diagnostic)>, most: usize) -> Vec<Diagnostic> {
+    all.sort_by_key(|(at, _)| *at);
+    let mut seen = std::collections::BTreeSet::new();
+    all.retain(|(_, found)| seen.insert((found.kind(), found.line, found.kind.other_line())));
+    all.truncate(most);
+    all.into_iter().map(|(_, found)| found).collect()
 }
 
 /// What the workers share. Every schedule before the first failure is tried, so
@@ -217,6 +259,8 @@ struct Search {
 struct Found {
     executed: Vec<(u64, u64)>,
     most_instructions: u64,
+    /// With the place of their schedule.
+    warnings: Vec<(u64, Diagnostic)>,
     failure: Option<(u64, Failure)>,
     error: Option<(u64, LaunchError)>,
 }
@@ -226,7 +270,7 @@ impl Search {
         &self,
         at: u64,
         schedule: Schedule,
-        result: Result<Result<Outcome, Finding>, LaunchError>,
+        result: Result<Result<Outcome, Wrong>, LaunchError>,
     ) {
         let Ok(mut found) = self.found.lock() else {
             return;
@@ -235,15 +279,16 @@ impl Search {
             Ok(Ok(outcome)) => {
                 let Counters { warp_instructions, .. } = outcome.report.counters;
                 found.most_instructions = found.most_instructions.max(warp_instructions);
+                found.warnings.extend(outcome.report.findings.into_iter().map(|one| (at + 1, one)));
                 for (sum, more) in found.executed.iter_mut().zip(&outcome.report.executed) {
                     sum.0 += more.0;
                     sum.1 += more.1;
                 }
             }
-            Ok(Err(finding)) => {
+            Ok(Err(Wrong { finding, output })) => {
                 self.first.fetch_min(at, Relaxed);
                 if found.failure.as_ref().is_none_or(|(first, _)| at < *first) {
-                    found.failure = Some((at, Failure { schedule, finding }));
+                    found.failure = Some((at, Failure { schedule, finding, output }));
                 }
             }
             Err(error) => {

@@ -58,10 +58,6 @@ pub struct Gpu {
     pub max_threads_per_sm: u32,
     /// CTAs resident on an SM.
     pub max_ctas_per_sm: u32,
-    /// Only the order of `tcgen05` operations that PTX ISA 9.7.16.6.2 promises. Otherwise a
-    /// `tcgen05.cp` also comes after the earlier `tcgen05.mma` of its thread, as on hardware:
-    /// main loops that copy the scales of each K step to the same columns need that.
-    pub strict_tcgen05_order: bool,
 }
 
 impl Gpu {
@@ -93,7 +89,6 @@ impl Gpu {
             max_cluster: 16,
             max_threads_per_sm: 2048,
             max_ctas_per_sm: 32,
-            strict_tcgen05_order: false,
         }
     }
 

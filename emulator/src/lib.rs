@@ -1,7 +1,7 @@
 //! Runs PTX modules for Hopper and Blackwell GPUs on a CPU, and reports their errors.
 //!
 //! ```
-//! use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
+//! use ptx_emu::{Checks, GlobalMemory, Gpu, Launch, Module, Schedule};
 //!
 //! let text = "
 //!     .version 9.0
@@ -32,6 +32,7 @@
 //!         schedule: Schedule::Eager,
 //!         threads: None,
 //!         instruction_limit: None,
+//!         checks: Checks::default(),
 //!     },
 //! )?;
 //! assert_eq!(memory.read(data, 8)?, [2, 0, 0, 0, 4, 0, 0, 0]);
@@ -41,6 +42,9 @@
 //!
 //! Under [`Schedule::Lazy`] and [`Schedule::Random`], data races in shared and tensor memory
 //! are reported too ([`DiagnosticKind::Race`]); under [`Schedule::Eager`] they are not detected.
+//!
+//! Which orders hold is the launch's [`Model`]; what becomes of each [`Kind`] of finding its
+//! [`Checks`]. By default the first denied one ends the launch.
 //!
 //! # Around a launch
 //!
@@ -79,6 +83,7 @@
 //! | [`tensor_map`] | tensor maps and the geometry of tile copies |
 
 pub mod bundle;
+mod checks;
 pub mod conformance;
 mod counters;
 mod diagnostic;
@@ -97,6 +102,7 @@ pub mod tensor;
 pub mod tensor_map;
 pub mod trace;
 
+pub use checks::{Checks, Kind, Level, Model, ParseKindError, ParseModelError};
 pub use counters::{
     AsyncCount, Counters, Family, FamilyCount, LevelBytes, Levels, Limit, LowerBound, SpaceCount,
     TensorCount, Traffic,

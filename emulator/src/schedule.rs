@@ -10,7 +10,8 @@ use std::str::FromStr;
 /// not they show in this run's values; `eager`, which is for speed, does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Schedule {
-    /// Clusters and warps in order, each until it must wait.
+    /// Clusters and warps in order, each until it must wait, has waited for an mbarrier's phase,
+    /// or has had a turn.
     #[default]
     Eager,
     /// Clusters and warps in reverse order, each until it must wait.

@@ -140,6 +140,7 @@ fn the_printed_command_line_replays() {
         assert_eq!(again.status.code(), Some(1), "{again:?}");
         let said = String::from_utf8_lossy(&again.stderr).into_owned();
         let (_, diagnostic) = found.split_once("before): ").expect("a diagnostic");
+        let diagnostic = diagnostic.lines().next().expect("a line");
         assert!(said.contains(diagnostic), "{said} is not {diagnostic}");
     }
 }

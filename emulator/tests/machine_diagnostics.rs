@@ -4,7 +4,7 @@
 mod support;
 
 use ptx_emu::{
-    AccessKind, DiagnosticKind, GlobalMemory, Gpu, Launch, LaunchError, LoadError, Module,
+    AccessKind, Checks, DiagnosticKind, GlobalMemory, Gpu, Launch, LaunchError, LoadError, Module,
     Schedule, Space,
 };
 use support::{Run, kernel, load_error, module};
@@ -205,7 +205,7 @@ fn shuffles_from_lanes_that_do_not_take_part() {
             shfl.sync.down.b32 %r1, %tid, 1, 31, -1; st.global.u32 [%po], %r1;"
         )
     };
-    says(&Run::body(&body(20)), &["inactive source: the shuffle reads lane 20", "lane 19"]);
+    says(&Run::body(&body(20)), &["undefined value: this depends on what shfl.sync", "lane 19"]);
     Run::body(&body(32)).bytes();
 }
 
@@ -347,6 +347,7 @@ fn bad_launches_name_field_required_and_actual() {
         schedule: Schedule::Eager,
         threads: None,
         instruction_limit: None,
+        checks: Checks::default(),
     };
     let field = |launch: &Launch<'_>| match module.launch(&mut GlobalMemory::new(), launch) {
         Err(LaunchError::BadLaunch { field, .. }) => field,

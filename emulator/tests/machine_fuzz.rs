@@ -12,7 +12,7 @@ mod fuzz;
 use fuzz::corpus::{Program, corpus};
 use fuzz::mutate::{Random, mutate};
 use ptx_emu::conformance::Probe;
-use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
+use ptx_emu::{Checks, GlobalMemory, Gpu, Launch, Module, Schedule};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -71,6 +71,7 @@ fn attempt(text: &str, probe: Option<&Probe>, random: &mut Random) {
                 schedule,
                 threads: Some(1),
                 instruction_limit: Some(LIMIT),
+                checks: Checks::default(),
             },
         );
     }

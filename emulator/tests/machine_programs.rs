@@ -1,6 +1,6 @@
 //! Kernels compiled by nvcc (`data/programs.cu`) against plain Rust.
 
-use ptx_emu::{GlobalMemory, Gpu, Launch, Module, Schedule};
+use ptx_emu::{Checks, GlobalMemory, Gpu, Launch, Module, Schedule};
 
 const SCHEDULES: [Schedule; 4] =
     [Schedule::Eager, Schedule::Lazy, Schedule::Random(11), Schedule::Random(12)];
@@ -49,6 +49,7 @@ impl Programs {
                     schedule: self.schedule,
                     threads: None,
                     instruction_limit: None,
+                    checks: Checks::default(),
                 },
             )
             .unwrap_or_else(|e| panic!("{entry}: {e}"));

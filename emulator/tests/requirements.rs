@@ -5,7 +5,7 @@ mod async_support;
 
 use async_support::{Case, barriers, wait};
 use ptx_emu::tensor_map::{ElementType, Swizzle, TensorMap};
-use ptx_emu::{GlobalMemory, Gpu, Launch, LaunchReport, Module, Schedule};
+use ptx_emu::{Checks, GlobalMemory, Gpu, Launch, LaunchReport, Module, Schedule};
 
 const ALL: [Schedule; 5] = [
     Schedule::Eager,
@@ -45,6 +45,7 @@ impl Kernel<'_> {
             schedule,
             threads: Some(1),
             instruction_limit: Some(10_000_000),
+            checks: Checks::default(),
         };
         module.launch(memory, &launch).unwrap_or_else(|error| panic!("{schedule}: {error}"))
     }
@@ -492,6 +493,7 @@ fn p16_printf_assert_timer_and_sm() {
             schedule,
             threads: Some(1),
             instruction_limit: None,
+            checks: Checks::default(),
         };
         let error = module.launch(&mut memory, &launch).expect_err("lane 5 asserts").to_string();
         assert!(error.contains("assertion failed: `hi`, hi:7, hi"), "{error}");

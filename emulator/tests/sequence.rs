@@ -2,7 +2,8 @@
 //! does, under every schedule, and what waits is waited for.
 
 use ptx_emu::{
-    GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, Module, Schedule, Step, launch_sequence,
+    Checks, GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, Module, Schedule, Step,
+    launch_sequence,
 };
 
 const HEAD: &str = ".version 9.0\n.target sm_90a\n.address_size 64\n";
@@ -63,6 +64,7 @@ impl Sequence {
                 schedule,
                 threads: None,
                 instruction_limit: Some(1_000_000),
+                checks: Checks::default(),
             },
             programmatic,
         };

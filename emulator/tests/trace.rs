@@ -4,7 +4,7 @@ mod async_support;
 
 use async_support::{Case, barriers};
 use ptx_emu::trace::Trace;
-use ptx_emu::{GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, Module, Schedule};
+use ptx_emu::{Checks, GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, Module, Schedule};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,7 @@ fn traced(
         schedule,
         threads: None,
         instruction_limit: Some(case.limit),
+        checks: Checks::default(),
     };
     let (result, trace) = module.launch_traced(&mut memory, &launch, limit);
     (result, trace, memory.read_raw(out, case.out_bytes).expect("there"))

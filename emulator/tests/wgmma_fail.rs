@@ -62,6 +62,7 @@ fn an_accumulator_touched_before_the_wait() {
     let DiagnosticKind::Async(AsyncFault::Tensor(TensorFault::RegistersInFlight {
         operation,
         wait,
+        ..
     })) = kind(&diagnostic)
     else {
         panic!("{diagnostic}");

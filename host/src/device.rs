@@ -12,7 +12,7 @@ use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::{Arch, Family};
 use ptx_emu::bundle::BundleError;
 use ptx_emu::tensor_map::{TENSOR_MAP_BYTES, TensorMap, TensorMapError};
-use ptx_emu::{GlobalMemory, Gpu, LaunchError, LoadError, MemoryError, Schedule};
+use ptx_emu::{Checks, GlobalMemory, Gpu, LaunchError, LoadError, MemoryError, Schedule};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -647,6 +647,7 @@ impl Kernels {
                     schedule: emulator.schedule,
                     threads: None,
                     instruction_limit: None,
+                    checks: Checks::default(),
                 };
                 Ok(Some(module.launch(&mut emulator.memory.borrow_mut(), &launch)?))
             }

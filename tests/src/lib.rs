@@ -69,25 +69,22 @@ pub const fn machine(arch: Arch) -> Gpu {
     }
 }
 
-/// A B200 that orders `tcgen05` operations only as PTX promises: our kernels rely on no more.
+/// The B200 that our kernels are emulated on.
 pub const fn b200() -> Gpu {
-    Gpu { strict_tcgen05_order: true, ..Gpu::b200() }
+    Gpu::b200()
 }
 
-/// A B300 that does the same.
+/// The B300 that they are emulated on.
 pub const fn b300() -> Gpu {
-    Gpu { strict_tcgen05_order: true, ..Gpu::b300() }
+    Gpu::b300()
 }
 
 /// The emulated machines, of sm_90a and of sm_100a.
 pub const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
 
-/// The kernels of an emulated machine: `emu:h200`, `emu:b200`, which is [`b200`], or `emu:b300`,
-/// which is [`b300`].
+/// The kernels of an emulated machine: `emu:h200`, `emu:b200` or `emu:b300`.
 pub fn emulated(device: &str, schedule: Schedule) -> Kernels {
     match device.parse().expect("a known device") {
-        DeviceRequest::Emulator(gpu) if gpu == Gpu::b200() => emulated_on(b200(), schedule),
-        DeviceRequest::Emulator(gpu) if gpu == Gpu::b300() => emulated_on(b300(), schedule),
         DeviceRequest::Emulator(gpu) => emulated_on(gpu, schedule),
         other => panic!("{other} is not emulated"),
     }

@@ -10,7 +10,7 @@ use fp4_formats::recipe::{
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::floats;
 use nvfp4::rng::SplitMix64;
-use ptx_emu::{GlobalMemory, Launch, Schedule};
+use ptx_emu::{Checks, GlobalMemory, Launch, Schedule};
 
 /// All recipes of both formats.
 pub fn recipes() -> impl Iterator<Item = Recipe> {
@@ -89,6 +89,7 @@ impl EmulatedGpu {
             schedule,
             threads: None,
             instruction_limit: None,
+            checks: Checks::default(),
         };
         if let Err(error) = crate::module(self.arch, entry).launch(memory, &launch) {
             panic!("{} {entry}: {error}", self.name);

@@ -18,7 +18,7 @@ use nvfp4::rng::SplitMix64;
 use nvfp4_tests::SCHEDULES;
 use nvfp4_tests::gemm::{ActivationType, Case};
 use ptx_emu::bundle::Bundle;
-use ptx_emu::{Gpu, Launch, Module, Schedule, Step, launch_sequence};
+use ptx_emu::{Checks, Gpu, Launch, Module, Schedule, Step, launch_sequence};
 
 /// Captured launches of one stream, in order; the folder goes with them.
 struct Chain {
@@ -78,6 +78,7 @@ impl Chain {
                     schedule,
                     threads: None,
                     instruction_limit: Some(50_000_000),
+                    checks: Checks::default(),
                 },
                 programmatic: index > 0,
             })

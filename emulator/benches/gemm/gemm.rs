@@ -2,7 +2,7 @@
 //! small integers, so that they are exact.
 
 use ptx_emu::tensor_map::{ElementType, Swizzle, TensorMap};
-use ptx_emu::{GlobalMemory, Gpu, Launch, LaunchError, Module, Schedule};
+use ptx_emu::{Checks, GlobalMemory, Gpu, Launch, LaunchError, Module, Schedule};
 
 pub const ROWS: usize = 128;
 /// Rows and columns of a CTA.
@@ -105,6 +105,7 @@ impl Gemm {
             schedule,
             threads: Some(threads),
             instruction_limit: None,
+            checks: Checks::default(),
         };
         self.module.launch(&mut self.memory, &launch).map(|_| ())
     }

@@ -4,7 +4,7 @@ use super::{Bundle, BundleError, MapPlace, OutputReport};
 use crate::experiment::{Conditions, Experiment, Outcome, Watched};
 use crate::tensor_map::TENSOR_MAP_BYTES;
 use crate::trace::Trace;
-use crate::{Counters, GlobalMemory, Gpu, LoadError, Module, Schedule};
+use crate::{Checks, Counters, Diagnostic, GlobalMemory, Gpu, Level, LoadError, Module, Schedule};
 use std::path::PathBuf;
 
 /// How to replay.
@@ -16,12 +16,14 @@ pub struct ReplayOptions {
     pub schedule: Schedule,
     /// Warp instructions that one cluster may run; `None`: any number.
     pub instruction_limit: Option<u64>,
+    /// What is looked for, and what becomes of it.
+    pub checks: Checks,
 }
 
 impl ReplayOptions {
     fn conditions(&self) -> Conditions {
-        let &Self { schedule, instruction_limit, .. } = self;
-        Conditions { schedule, threads: None, instruction_limit }
+        let &Self { schedule, instruction_limit, checks, .. } = self;
+        Conditions { schedule, threads: None, instruction_limit, checks }
     }
 }
 
@@ -35,6 +37,10 @@ pub struct Replay {
     pub counters: Counters,
     /// Expected outputs, in the order of their names.
     pub outputs: Vec<OutputReport>,
+    /// What was found that did not end the run, the denied ones first.
+    pub findings: Vec<Diagnostic>,
+    /// Findings beyond those.
+    pub findings_left_out: usize,
 }
 
 impl Replay {
@@ -42,14 +48,17 @@ impl Replay {
         Self {
             outputs: experiment.compare(&outcome.outputs),
             counters: outcome.report.counters,
+            findings: outcome.report.findings,
+            findings_left_out: outcome.report.findings_left_out,
             gpu: experiment.gpu,
         }
     }
 
-    /// Whether every output is right.
+    /// Whether every output is right, and nothing denied was found.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.outputs.iter().all(|output| output.mismatches == 0)
+            && self.findings.iter().all(|found| found.level < Level::Deny)
     }
 }
 

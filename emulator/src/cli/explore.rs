@@ -1,11 +1,11 @@
 //! `--explore` of `ptx-emu run` and `ptx-emu replay`.
 
-use super::report;
+use super::{checks, report};
 use clap::Args;
-use ptx_emu::Schedule;
 use ptx_emu::bundle::OutputReport;
 use ptx_emu::experiment::Experiment;
 use ptx_emu::explore::{Exploration, ExploreOptions, Failure, Finding};
+use ptx_emu::{Checks, Schedule};
 use serde_json::{Value, json};
 
 /// Trying many schedules.
@@ -27,9 +27,14 @@ impl ExploreArgs {
         self.explore
     }
 
-    pub(crate) fn options(&self, seeds: u64, instruction_limit: Option<u64>) -> ExploreOptions {
+    pub(crate) fn options(
+        &self,
+        seeds: u64,
+        instruction_limit: Option<u64>,
+        checks: Checks,
+    ) -> ExploreOptions {
         let allow_different = self.allow_different;
-        ExploreOptions { seeds, allow_different, instruction_limit, workers: None }
+        ExploreOptions { seeds, allow_different, instruction_limit, workers: None, checks }
     }
 }
 
@@ -44,6 +49,7 @@ pub(crate) fn report(tried: &Tried, json: bool) -> (Option<String>, u8) {
     let words = std::env::args();
     let replay = |failure: &Failure| command_line(words, failure.schedule);
     let Tried { experiment, found } = tried;
+    checks::complain(&found.warnings, 0);
     let Some(failure) = &found.failure else {
         let counters = found.eager.as_ref().map(|eager| &eager.report.counters);
         let text = if json {
@@ -53,6 +59,7 @@ pub(crate) fn report(tried: &Tried, json: bool) -> (Option<String>, u8) {
                 "gpu": experiment.gpu.name,
                 "emulated": true,
                 "schedules": found.passed,
+                "findings": report::findings(&found.warnings),
                 "counters": counters,
                 "lower_bound": counters.map(|counters| counters.lower_bound(&experiment.gpu)),
             })
@@ -68,18 +75,32 @@ pub(crate) fn report(tried: &Tried, json: bool) -> (Option<String>, u8) {
     let replay = replay(failure);
     let text = if json {
         let mut text = match &failure.finding {
-            Finding::Diagnostic(diagnostic) => report::diagnostic(diagnostic),
+            Finding::Diagnostic(diagnostic) => report::failed(diagnostic),
             Finding::Wrong(output) => wrong(experiment, failure, output, "different"),
             Finding::Different(output) => wrong(experiment, failure, output, "differs from eager"),
         };
         text["passed"] = json!(found.passed);
         text["replay"] = json!(replay);
+        if let Some(output) = &failure.output {
+            text["output"] = json!(output.to_string());
+        }
         text.to_string()
     } else {
-        format!(
-            "`{}` goes wrong under schedule {} ({} passed before): {}\nreplay: {replay}",
+        let mut text = format!(
+            "`{}` goes wrong under schedule {} ({} passed before): {}",
             experiment.entry, failure.schedule, found.passed, failure.finding
-        )
+        );
+        if let Finding::Diagnostic(diagnostic) = &failure.finding {
+            let kind = diagnostic.kind();
+            text += &format!("\nexplained: ptx-emu explain {kind}");
+            for other in &diagnostic.others {
+                text += &format!("\nalso {}", checks::line(other));
+            }
+        }
+        if let Some(output) = &failure.output {
+            text += &format!("\nin that run {output}");
+        }
+        format!("{text}\nreplay: {replay}")
     };
     (Some(text), 1)
 }

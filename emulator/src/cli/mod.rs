@@ -6,9 +6,11 @@
 //! `--json` one JSON object in every case but a wrong command line.
 
 mod arguments;
+mod checks;
 mod conformance;
 mod console;
 mod error;
+mod explain;
 mod explore;
 mod mutate;
 mod output;
@@ -37,6 +39,7 @@ enum Command {
     Replay(replay::ReplayArgs),
     Mutate(mutate::MutateArgs),
     Conformance(conformance::ConformanceArgs),
+    Explain(explain::ExplainArgs),
 }
 
 /// Runs the program with the process's arguments.
@@ -45,6 +48,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(args) => run_kernel(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Mutate(args) => mutate::run(&args),
+        Command::Explain(args) => (Some(explain::run(&args)), 0),
         Command::Conformance(args) => match conformance::run(&args) {
             Ok((text, code)) => (Some(text), code),
             Err(error) => {
@@ -69,14 +73,21 @@ fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
             for warning in done.warnings() {
                 console::complain(format_args!("warning: {warning}"));
             }
+            checks::complain(&done.findings, done.findings_left_out);
             let text = if args.json { report::json(&done) } else { report::text(&done) };
-            (Some(text), 0)
+            (Some(text), u8::from(done.denied().is_some()))
         }
         Err(error) => failed(&error, args.json),
     }
 }
 
 fn failed(error: &error::CliError, json: bool) -> (Option<String>, u8) {
-    console::complain(error);
+    match error {
+        error::CliError::Launch(ptx_emu::LaunchError::Diagnostic(found)) => {
+            console::complain(checks::line(found));
+            checks::complain(&found.others, 0);
+        }
+        error => console::complain(error),
+    }
     (json.then(|| report::failure(error)), error.exit_code())
 }

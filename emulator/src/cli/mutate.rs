@@ -4,12 +4,12 @@ use super::error::CliError;
 use super::run::{self, MachineArgs, ShapeArgs};
 use super::{console, replay, report, sequence};
 use clap::Args;
-use ptx_emu::LaunchError;
 use ptx_emu::bundle::{Bundle, BundleError};
 use ptx_emu::experiment::Experiment;
 use ptx_emu::mutate::{
     Equivalent, EquivalentsError, Fate, Mutant, Mutants, MutateError, MutateOptions, mutate,
 };
+use ptx_emu::{LaunchError, Model};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -47,6 +47,9 @@ pub(crate) struct MutateArgs {
     /// Run at most so many mutants of a kernel, spread evenly over its text; by default all.
     #[arg(long, value_name = "N")]
     at_most: Option<usize>,
+    /// Orders that hold: what hardware is known to order, or only what PTX ISA promises.
+    #[arg(long, value_name = "hardware|ptx", default_value_t = Model::Ptx)]
+    model: Model,
     /// List of mutants that are known to be no faults, with the reasons: lines
     /// of `kernel | mutation | instruction | reason`.
     #[arg(long, value_name = "FILE")]
@@ -124,8 +127,13 @@ fn check(args: &MutateArgs) -> Result<Vec<Mutants>, Failed> {
         Some(path) => Equivalent::parse(&run::read_text(path)?)
             .map_err(|source| Failed::Equivalents { path: path.clone(), source })?,
     };
-    let options =
-        MutateOptions { seeds: args.seeds, equivalents, at_most: args.at_most, workers: None };
+    let options = MutateOptions {
+        seeds: args.seeds,
+        equivalents,
+        at_most: args.at_most,
+        workers: None,
+        model: args.model,
+    };
     let experiments = experiments(args)?;
     experiments.iter().map(|one| Ok(mutate(one, &options)?)).collect()
 }

@@ -1,13 +1,14 @@
 //! `ptx-emu replay`.
 
+use super::checks::ChecksArgs;
 use super::error::CliError;
 use super::explore::{self, ExploreArgs};
 use super::run::MachineArgs;
 use super::trace::TraceArgs;
-use super::{console, report, sequence};
+use super::{checks, console, report, sequence};
 use clap::Args;
 use ptx_emu::bundle::{self, Bundle, BundleError, OutputReport, Replay, ReplayOptions};
-use ptx_emu::{LaunchError, LoadError, Schedule};
+use ptx_emu::{LaunchError, Level, LoadError, Schedule};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -26,6 +27,8 @@ pub(crate) struct ReplayArgs {
     /// Stop with a diagnostic when a cluster has run that many warp instructions.
     #[arg(long, value_name = "N")]
     pub(super) instruction_limit: Option<u64>,
+    #[command(flatten)]
+    pub(super) checks: ChecksArgs,
     #[command(flatten)]
     pub(super) explore: ExploreArgs,
     #[command(flatten)]
@@ -58,6 +61,7 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
             gpu: Some(args.machine.machine(&bundle.ptx)),
             schedule: args.schedule,
             instruction_limit: args.instruction_limit,
+            checks: args.checks.checks(),
         };
         let Some(limit) = limit else {
             return bundle.replay(&options).map(|replay| (bundle, replay, None));
@@ -71,6 +75,7 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
     match done {
         Ok((.., Some(error))) => unwritable(args, &error),
         Ok((bundle, replay, None)) => {
+            checks::complain(&replay.findings, replay.findings_left_out);
             let show = if args.json { as_json } else { as_text };
             (Some(show(args, &bundle, &replay)), u8::from(!replay.is_right()))
         }
@@ -84,7 +89,13 @@ fn unwritable(args: &ReplayArgs, error: &CliError) -> (Option<String>, u8) {
 }
 
 fn failed(args: &ReplayArgs, error: &BundleError) -> (Option<String>, u8) {
-    console::complain(error);
+    match error {
+        BundleError::Launch(LaunchError::Diagnostic(found)) => {
+            console::complain(checks::line(found));
+            checks::complain(&found.others, 0);
+        }
+        error => console::complain(error),
+    }
     let code = if error.happened_while_running() { 1 } else { 2 };
     (args.json.then(|| failure(error)), code)
 }
@@ -93,14 +104,14 @@ fn try_schedules(args: &ReplayArgs, seeds: u64) -> Result<explore::Tried, Bundle
     let bundle = Bundle::read(&args.bundle)?;
     let experiment = bundle.experiment(Some(&args.machine.machine(&bundle.ptx)))?;
     let module = bundle::load(&experiment)?;
-    let options = args.explore.options(seeds, args.instruction_limit);
+    let options = args.explore.options(seeds, args.instruction_limit, args.checks.checks());
     let found = ptx_emu::explore::explore(&experiment, &module, &options)?;
     Ok(explore::Tried { experiment, found })
 }
 
 pub(crate) fn failure(error: &BundleError) -> String {
     match error {
-        BundleError::Launch(LaunchError::Diagnostic(diagnostic)) => report::diagnostic(diagnostic),
+        BundleError::Launch(LaunchError::Diagnostic(diagnostic)) => report::failed(diagnostic),
         BundleError::Load { source: LoadError::Unsupported(items), .. } => {
             report::unsupported(&error.to_string(), items)
         }
@@ -111,7 +122,7 @@ pub(crate) fn failure(error: &BundleError) -> String {
 
 fn as_json(args: &ReplayArgs, bundle: &Bundle, replay: &Replay) -> String {
     json!({
-        "status": if replay.is_right() { "done" } else { "different" },
+        "status": status(replay),
         "bundle": args.bundle.display().to_string(),
         "kernel": bundle.entry,
         "gpu": replay.gpu.name,
@@ -122,8 +133,22 @@ fn as_json(args: &ReplayArgs, bundle: &Bundle, replay: &Replay) -> String {
         "counters": replay.counters,
         "lower_bound": replay.counters.lower_bound(&replay.gpu),
         "outputs": replay.outputs.iter().map(report::output).collect::<Vec<_>>(),
+        "model": args.checks.model().to_string(),
+        "findings": report::findings(&replay.findings),
+        "findings_left_out": replay.findings_left_out,
+        "not_looked_for": checks::not_looked_for(args.schedule),
     })
     .to_string()
+}
+
+fn status(replay: &Replay) -> &'static str {
+    if replay.is_right() {
+        "done"
+    } else if replay.findings.iter().any(|found| found.level == Level::Deny) {
+        "diagnostic"
+    } else {
+        "different"
+    }
 }
 
 fn as_text(args: &ReplayArgs, bundle: &Bundle, replay: &Replay) -> String {
@@ -147,6 +172,10 @@ fn as_text(args: &ReplayArgs, bundle: &Bundle, replay: &Replay) -> String {
         if *max_error > 0.0 {
             let _ = write!(text, ", largest error {max_error:.3e}");
         }
+    }
+    let looked = checks::not_looked_for(args.schedule).filter(|_| replay.is_right());
+    if let Some(not) = looked {
+        let _ = write!(text, "\n{not}");
     }
     text
 }

@@ -1,5 +1,6 @@
 //! The report of a run on standard output.
 
+use super::checks::not_looked_for;
 use super::error::CliError;
 use super::run::Done;
 use ptx_emu::bundle::OutputReport;
@@ -22,7 +23,7 @@ pub(crate) fn json(done: &Done) -> String {
             })
         })
         .collect();
-    json!({
+    let mut value = json!({
         "status": "done",
         "kernel": done.kernel,
         "gpu": done.gpu,
@@ -33,14 +34,22 @@ pub(crate) fn json(done: &Done) -> String {
         "counters": done.counters,
         "lower_bound": done.lower_bound,
         "outputs": outputs,
-    })
-    .to_string()
+        "model": done.model.to_string(),
+        "findings": findings(&done.findings),
+        "findings_left_out": done.findings_left_out,
+        "not_looked_for": not_looked_for(done.schedule),
+    });
+    if let Some(denied) = done.denied() {
+        value["status"] = json!("diagnostic");
+        value["error"] = json!(denied.to_string());
+    }
+    value.to_string()
 }
 
 /// A failed run, as JSON.
 pub(crate) fn failure(error: &CliError) -> String {
     match error {
-        CliError::Launch(LaunchError::Diagnostic(found)) => diagnostic(found),
+        CliError::Launch(LaunchError::Diagnostic(found)) => failed(found),
         CliError::Load { source: LoadError::Unsupported(items), .. } => {
             unsupported(&error.to_string(), items)
         }
@@ -49,10 +58,26 @@ pub(crate) fn failure(error: &CliError) -> String {
     .to_string()
 }
 
-/// The error of a kernel.
-pub(crate) fn diagnostic(diagnostic: &Diagnostic) -> Value {
+/// Findings of a run.
+pub(crate) fn findings(all: &[Diagnostic]) -> Vec<Value> {
+    all.iter().map(finding).collect()
+}
+
+/// A run that went wrong with a diagnostic, and perhaps others.
+pub(crate) fn failed(diagnostic: &Diagnostic) -> Value {
+    let mut value = finding(diagnostic);
+    value["status"] = json!("diagnostic");
+    let mut all = findings(std::slice::from_ref(diagnostic));
+    all.extend(findings(&diagnostic.others));
+    value["findings"] = json!(all);
+    value
+}
+
+/// A finding.
+fn finding(diagnostic: &Diagnostic) -> Value {
     json!({
-        "status": "diagnostic",
+        "kind": diagnostic.kind().name(),
+        "level": diagnostic.level.to_string(),
         "error": diagnostic.to_string(),
         "kernel": diagnostic.kernel,
         "line": diagnostic.line,
@@ -122,6 +147,9 @@ pub(crate) fn text(done: &Done) -> String {
             written.output.path.display(),
             written.output.bytes
         );
+    }
+    if let Some(not) = not_looked_for(done.schedule).filter(|_| done.denied().is_none()) {
+        let _ = write!(text, "\n{not}");
     }
     text
 }

@@ -1,5 +1,6 @@
 //! `ptx-emu run`.
 
+use super::checks::ChecksArgs;
 use super::error::CliError;
 use super::explore::ExploreArgs;
 use super::output::Output;
@@ -8,7 +9,9 @@ use super::trace::TraceArgs;
 use super::{arguments, console, output, parameters};
 use clap::Args;
 use ptx_emu::experiment::{Conditions, Experiment, Watched};
-use ptx_emu::{Counters, GlobalMemory, Gpu, LoadError, LowerBound, Module, Schedule};
+use ptx_emu::{
+    Counters, Diagnostic, GlobalMemory, Gpu, Level, LoadError, LowerBound, Model, Module, Schedule,
+};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +32,8 @@ pub(crate) struct RunArgs {
     /// instructions.
     #[arg(long, value_name = "N")]
     instruction_limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) checks: ChecksArgs,
     #[command(flatten)]
     pub(crate) explore: ExploreArgs,
     #[command(flatten)]
@@ -67,19 +72,12 @@ pub(crate) struct MachineArgs {
     /// Machine to be; by default the one that the module's target names.
     #[arg(long, value_name = "h200|b200|b300", value_parser = gpu)]
     gpu: Option<Gpu>,
-    /// Let a tcgen05.cp overtake the earlier tcgen05.mma of its thread, which PTX does
-    /// not order: a copy over scales that a product may still read is then an error.
-    /// Hardware keeps that order, and so does the emulator by default.
-    #[arg(long)]
-    strict_tcgen05_order: bool,
 }
 
 impl MachineArgs {
     /// The machine for a module.
     pub(crate) fn machine(&self, ptx: &str) -> Gpu {
-        let strict_tcgen05_order = self.strict_tcgen05_order;
-        let gpu = self.gpu.clone().unwrap_or_else(|| Gpu::for_module(ptx));
-        Gpu { strict_tcgen05_order, ..gpu }
+        self.gpu.clone().unwrap_or_else(|| Gpu::for_module(ptx))
     }
 }
 
@@ -92,6 +90,8 @@ pub(crate) struct Done {
     pub(crate) gpu: &'static str,
     /// Schedule.
     pub(crate) schedule: Schedule,
+    /// Which orders held.
+    pub(crate) model: Model,
     /// CTAs.
     pub(crate) grid: [u32; 3],
     /// Threads of a CTA.
@@ -102,9 +102,18 @@ pub(crate) struct Done {
     pub(crate) lower_bound: LowerBound,
     /// Files.
     pub(crate) outputs: Vec<Written>,
+    /// What was found that did not end the run, the denied ones first.
+    pub(crate) findings: Vec<Diagnostic>,
+    /// Findings beyond those.
+    pub(crate) findings_left_out: usize,
 }
 
 impl Done {
+    /// The first denied finding.
+    pub(crate) fn denied(&self) -> Option<&Diagnostic> {
+        self.findings.iter().find(|found| found.level == Level::Deny)
+    }
+
     /// What the user should know although all went well.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
         self.outputs.iter().filter_map(|written| {
@@ -152,8 +161,11 @@ fn read_arguments(path: &Path) -> Result<Value, CliError> {
         .map_err(|source| CliError::Json { path: path.to_owned(), source })
 }
 
-fn load(path: &Path, text: &str, gpu: &Gpu) -> Result<Module, CliError> {
-    Module::load(text, gpu).map_err(|error| match error {
+fn load(path: &Path, text: &str, gpu: &Gpu, entry: &str) -> Result<Module, CliError> {
+    Module::load_entry(text, gpu, entry).map_err(|error| match error {
+        LoadError::Entry { required, actual } => {
+            CliError::Entry { required: format!("[{required}]"), actual }
+        }
         LoadError::Syntax(error) => CliError::Syntax {
             path: path.to_owned(),
             rendered: error.render(text).trim_end().to_owned(),
@@ -173,7 +185,7 @@ pub(crate) struct Prepared {
 pub(crate) fn prepare(path: &Path, entry: &str, shape: &ShapeArgs) -> Result<Prepared, CliError> {
     let ptx = read_text(path)?;
     let gpu = shape.machine.machine(&ptx);
-    let module = load(path, &ptx, &gpu)?;
+    let module = load(path, &ptx, &gpu, entry)?;
     let Some(kernel) = module.entries().find(|info| info.name == entry) else {
         let names: Vec<&str> = module.entries().map(|info| info.name.as_str()).collect();
         return Err(CliError::Entry {
@@ -222,6 +234,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
         schedule: args.schedule,
         threads: None,
         instruction_limit: args.instruction_limit,
+        checks: args.checks.checks(),
     };
     let outcome = match args.trace.wanted()? {
         None => experiment.run_once(&module, &conditions)?,
@@ -235,23 +248,26 @@ pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
         console::printed(&outcome.report.printed);
     }
     let outputs = output::write_all(files, &outcome.memory)?;
-    let counters = outcome.report.counters;
+    let ptx_emu::LaunchReport { counters, findings, findings_left_out, .. } = outcome.report;
     Ok(Done {
         kernel: args.entry.clone(),
         gpu: experiment.gpu.name,
         schedule: args.schedule,
+        model: args.checks.model(),
         grid: experiment.grid,
         block: experiment.block,
         lower_bound: counters.lower_bound(&experiment.gpu),
         counters,
         outputs,
+        findings,
+        findings_left_out,
     })
 }
 
 /// Tries schedules; writes the outputs of `eager` if all went well.
 pub(crate) fn explore(args: &RunArgs, seeds: u64) -> Result<super::explore::Tried, CliError> {
     let Prepared { experiment, module, files } = prepare(&args.module, &args.entry, &args.shape)?;
-    let options = args.explore.options(seeds, args.instruction_limit);
+    let options = args.explore.options(seeds, args.instruction_limit, args.checks.checks());
     let found = ptx_emu::explore::explore(&experiment, &module, &options)?;
     if let (None, Some(eager)) = (&found.failure, &found.eager) {
         output::write_all(files, &eager.memory)?;

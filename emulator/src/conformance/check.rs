@@ -4,7 +4,9 @@ use super::compare::{Comparison, compare};
 use super::probe::{Family, Probe, probes};
 use super::recording::{RecordedProbe, Recording};
 use crate::tensor_map::TensorMapError;
-use crate::{GlobalMemory, Gpu, Launch, LaunchError, LoadError, MemoryError, Module, Schedule};
+use crate::{
+    Checks, GlobalMemory, Gpu, Launch, LaunchError, LoadError, MemoryError, Module, Schedule,
+};
 
 /// Warp instructions that a probe may run; they all need far less.
 const LIMIT: u64 = 10_000_000;
@@ -52,6 +54,7 @@ pub fn emulate(probe: &Probe, schedule: Schedule) -> Result<Vec<u8>, EmulatorFai
             schedule,
             threads: Some(1),
             instruction_limit: Some(LIMIT),
+            checks: Checks::default(),
         },
     )?;
     Ok(memory.read(output, probe.output.len() as u64)?)

@@ -183,6 +183,8 @@ pub enum AsyncFault {
     },
     /// A CTA exits while an operation still uses its shared memory.
     LeftInFlight {
+        /// It reads there; otherwise it writes, or reports to an mbarrier.
+        source: bool,
         /// The operation.
         operation: OperationSite,
     },
@@ -250,7 +252,7 @@ impl fmt::Display for AsyncFault {
                 f,
                 "exit before remote accesses: nothing orders {operation} to the CTA's shared memory before the exit of the CTA's last thread"
             ),
-            Self::LeftInFlight { operation } => write!(
+            Self::LeftInFlight { operation, .. } => write!(
                 f,
                 "exit with an operation in flight: {operation} still uses the CTA's shared memory, and a thread of the CTA must wait for it first"
             ),

@@ -43,11 +43,24 @@ pub enum MissingOrder {
     ClusterBarrier,
     /// The earlier one is of an asynchronous operation.
     Completion,
+    /// The same, and a warp has waited for it.
+    Release {
+        /// `%ctaid` of that warp.
+        cta: [u32; 3],
+        /// Its number in the CTA.
+        warp: u32,
+    },
 }
 
 impl fmt::Display for MissingOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Release { cta: [x, y, z], warp } => {
+                return write!(
+                    f,
+                    "CTA ({x}, {y}, {z}), warp {warp} has waited for the asynchronous operation, but nothing that it released since then was waited for here"
+                );
+            }
             Self::CtaBarrier => {
                 "no CTA barrier of both warps, no mbarrier phase and no released and acquired flag is between them"
             }

@@ -15,6 +15,14 @@ pub enum TensorFault {
         /// What is wrong.
         error: TensorError,
     },
+    /// A leading dimension offset that the instruction has no use for, and that is none of the
+    /// usual values.
+    LeadingOffset {
+        /// Operand that it is for.
+        operand: &'static str,
+        /// What is wrong.
+        error: TensorError,
+    },
     /// An operand tile reaches outside the shared memory of its CTA.
     OutOfBounds {
         /// Which operand.
@@ -77,6 +85,8 @@ pub enum TensorFault {
     },
     /// Registers that an asynchronous instruction still uses.
     RegistersInFlight {
+        /// They are those of a load; otherwise of a product.
+        loaded: bool,
         /// The instruction.
         operation: OperationSite,
         /// What has to be waited for.
@@ -114,7 +124,7 @@ pub enum TensorFault {
 impl fmt::Display for TensorFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Descriptor { operand, error } => {
+            Self::Descriptor { operand, error } | Self::LeadingOffset { operand, error } => {
                 write!(f, "invalid descriptor of {operand}: {error}")
             }
             Self::OutOfBounds { operand, address, end } => write!(
@@ -150,7 +160,7 @@ impl fmt::Display for TensorFault {
                     column + columns.saturating_sub(1)
                 )
             }
-            Self::RegistersInFlight { operation, wait } => {
+            Self::RegistersInFlight { operation, wait, .. } => {
                 write!(
                     f,
                     "registers in flight: {operation} still uses a register of this instruction; {wait} must come first"

@@ -12,7 +12,7 @@
 use super::cp_async::{commit, wait};
 use super::mbarrier::{SharedOperand, semantics, shared_operand};
 use super::{mem, tma};
-use crate::diagnostic::{AccessKind, Exec, Fault, Space};
+use crate::diagnostic::{AccessKind, Exec, Space};
 use crate::machine::code::Op;
 use crate::machine::regs::Slot;
 use crate::machine::units::{
@@ -154,9 +154,7 @@ impl Report {
         let mut ranks = Vec::new();
         let mut signals = Vec::new();
         for rank in (0..16).filter(|rank| mask >> rank & 1 != 0) {
-            cx.units
-                .check_peer(cx.warp(), rank)
-                .map_err(|fault| Fault::lane(fault.kind, lane as u32))?;
+            cx.check_peer(rank, lane)?;
             // With a pair, the CTA of the same parity as the given mbarrier's
             // hears for both (PTX ISA 9.7.9.27.1.2).
             let listener = if self.pair { rank & !1 | barrier.rank & 1 } else { rank };

@@ -13,7 +13,7 @@
 
 use super::bulk::Bulk;
 use super::mbarrier::{self, shared_operand};
-use crate::diagnostic::{AccessKind, Fault};
+use crate::diagnostic::AccessKind;
 use crate::machine::Context;
 use crate::machine::code::Op;
 use crate::machine::regs::{Class, FULL, map_row};
@@ -102,9 +102,7 @@ fn try_cancel(d: &mut Decode<'_>) -> Decoded<Op> {
             let transfer = Transfer { immediate, ..Transfer::one(piece, ranks.clone()) };
             for &rank in &ranks {
                 let (env, site) = (cx.env, cx.site(lane));
-                cx.units
-                    .check_peer(cx.warp(), rank)
-                    .map_err(|fault| Fault::lane(fault.kind, lane as u32))?;
+                cx.check_peer(rank, lane)?;
                 cx.units.check_response(env, (rank, to.offset), site)?;
             }
             let name = "clusterlaunchcontrol.try_cancel";

@@ -13,6 +13,7 @@
 //! once; see also `machine::units::mbarrier`.
 
 use super::mem;
+use crate::Schedule;
 use crate::diagnostic::{Exec, Fault, Space};
 use crate::machine::code::Op;
 use crate::machine::race::Kind;
@@ -139,15 +140,19 @@ fn plain(d: &mut Decode<'_>, op: &'static str) -> Decoded<Op> {
             }
             let weak = matches!(op, "init" | "inval");
             cx.race_barrier_object(at, if weak { Kind::Write } else { Kind::StrongWrite }, lane)?;
-            let shared = &mut cx.shared[at.rank as usize];
-            cx.units
-                .with_barrier(at, None, |barriers| match op {
-                    "init" => barriers.init(shared, at, counts[lane]),
+            let act = |cx: &mut Context<'_>, again: bool| {
+                let shared = &mut cx.shared[at.rank as usize];
+                cx.units.with_barrier(at, None, |barriers| match op {
+                    "init" => barriers.init(shared, at, counts[lane], again),
                     "inval" => barriers.inval(shared, at),
                     "expect_tx" => barriers.expect_tx(shared, at, counts[lane]),
                     _ => barriers.complete_tx(shared, at, i64::from(counts[lane])),
                 })
-                .map_err(|kind| Fault::lane(kind, lane as u32))
+            };
+            let Err(kind) = act(cx, false) else { return Ok(()) };
+            cx.report(Fault::lane(kind, lane as u32))?;
+            // Only that it is in use lets it go on.
+            act(cx, true).map_err(|kind| Fault::lane(kind, lane as u32))
         })
     })))
 }
@@ -281,7 +286,9 @@ fn poll(cx: &mut Context<'_>, mask: u32, wait: &WaitOperands) -> Exec<Poll> {
     cx.stats.asynchronous.mbarrier_tests += 1;
     let Some((at, phase)) = open.filter(|_| over == 0) else {
         cx.regs.set_pred(target, mask, over);
-        return Ok(Poll::Done);
+        // A warp goes through one phase at a time while others can run: on hardware they all run.
+        let fair = cx.env.schedule == Schedule::Eager && over != 0;
+        return Ok(if fair { Poll::Yield } else { Poll::Done });
     };
     cx.stats.asynchronous.mbarrier_tests_failed += 1;
     let awaited = Awaited::Phase { at, phase, limited };

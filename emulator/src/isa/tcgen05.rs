@@ -4,7 +4,7 @@
 //!
 //! `mma`, `cp` and `shift` of one thread are carried out in the order in which it issues
 //! them, but for `mma` before `cp`, which PTX does not promise; of different threads, in
-//! any order. Commits of one thread arrive in any order. `ld` takes effect at once or as
+//! any order. Commits of one thread arrive in any order by the model of PTX. `ld` takes effect at once or as
 //! late as its `wait::ld`, and `st` likewise. Using cells that an operation in flight uses
 //! is reported, as are cells never written, columns not allocated, lanes of another warp,
 //! and allocations left at exit. `alloc` of a CTA pair meets in both CTAs, and its warp must
@@ -24,7 +24,7 @@ use super::mbarrier::{self, SharedOperand, shared_operand};
 use super::mma::sync_aligned;
 use super::wgmma::aligned;
 use super::{tcgen05_data, tcgen05_mma};
-use crate::diagnostic::{AccessKind, Exec, Fault, Space};
+use crate::diagnostic::{AccessKind, Exec, Space};
 use crate::machine::code::Op;
 use crate::machine::race::Fence;
 use crate::machine::regs::{LANES, Slot};
@@ -126,7 +126,7 @@ fn wait(kind: GroupKind) -> Op {
             }
             cx.units.learn_groups(&wait);
             if kind == GroupKind::TensorLoad {
-                cx.units.tensor.finish_loads(warp, mask, cx.regs);
+                cx.units.tensor.finish_loads(warp, cx.regs);
             }
             Ok(Poll::Done)
         }),
@@ -152,7 +152,7 @@ fn alloc(d: &mut Decode<'_>) -> Decoded<Op> {
             let at = cx.shared_at(target.reach, address, touch)?;
             let rank = cx.place.rank;
             for other in cx.units.tensor.ranks(group, rank)? {
-                cx.units.check_started(cx.warp(), other)?;
+                cx.check_started(other, lane)?;
             }
             let wait = ColumnsWait { rank, columns, pair: group == 2 };
             let site = cx.site(lane);
@@ -245,9 +245,7 @@ impl Commit {
                     return Err(cx.bad_operand(lane, "tcgen05.commit: CTA mask", required, actual));
                 }
                 for rank in (0..16).filter(|rank| ctas >> rank & 1 != 0) {
-                    cx.units
-                        .check_peer(cx.warp(), rank)
-                        .map_err(|fault| Fault::lane(fault.kind, lane as u32))?;
+                    cx.check_peer(rank, lane)?;
                     signals.push(Signal::Arrive(At { rank, ..at }, 1));
                 }
             }
@@ -278,7 +276,7 @@ pub(super) fn issue_ordered(
 ) -> Exec {
     let warp = cx.warp();
     let lanes = 1 << lane;
-    let earlier = kind.ordered_behind(cx.env.gpu.strict_tcgen05_order);
+    let earlier = kind.ordered_behind(cx.env.is_strict());
     let after = cx.units.issued_by(earlier, warp, lanes);
     cx.issue(Operation {
         name: match kind {

@@ -93,7 +93,7 @@ fn issue(
 ) -> Exec<Poll> {
     let warp = cx.warp();
     let lane = mask.trailing_zeros() as usize;
-    cx.issue(Operation {
+    let id = cx.issue(Operation {
         name,
         site: cx.site(lane),
         lanes: mask,
@@ -106,6 +106,9 @@ fn issue(
         signals: Vec::new(),
         work,
     })?;
+    if kind == GroupKind::TensorLoad {
+        cx.units.tensor.load_issued(warp, id);
+    }
     Ok(Poll::Done)
 }
 
@@ -124,7 +127,7 @@ pub(super) fn load(d: &mut Decode<'_>) -> Decoded<Op> {
             let (warp, pc) = (cx.warp(), cx.pc);
             let memory = cx.units.tensor.memory(cx.place.rank);
             cx.regs.hold(&slots, false);
-            let values = cx.units.tensor.add_load(warp, pc, slots.clone());
+            let values = cx.units.tensor.add_load(warp, pc, mask, slots.clone());
             let work = LoadWork { memory, access, lane, column, mask, values };
             let ranges = (ranges, Vec::new());
             issue(cx, "tcgen05.ld", GroupKind::TensorLoad, mask, ranges, Box::new(work))
@@ -207,7 +210,7 @@ fn issue_copy(
         let operand = source.operand();
         let tile =
             SharedTile { name: "tcgen05.cp source", descriptor, operand, rank, negate: false };
-        tile.reads(cx.shared[rank as usize].len(), &mut reads)?;
+        tile.reads(cx, &mut reads)?;
         cx.units.tensor.check_allocated("tcgen05.cp", rank, column, shape.columns())?;
         region(rank, (0, LANES), (column, shape.columns()), &mut writes);
         cx.stats.tensor_memory.written += u64::from(shape.columns()) * 512;

@@ -189,7 +189,6 @@ impl Form {
         let scales = self.scales.as_ref().map(|(a, b)| (address(cx, a).1, address(cx, b).1));
         let (mut reads, mut writes, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         for (which, &rank) in ranks.iter().enumerate() {
-            let end = cx.shared[rank as usize].len();
             let tensor = &cx.units.tensor;
             let columns = path.columns(what.n) as u32;
             tensor.check_allocated(D, rank, d.1, columns)?;
@@ -223,10 +222,10 @@ impl Form {
             let a = a_descriptor
                 .map(|descriptor| tile(A, descriptor, operand(what.a, what.a_major, path.rows())));
             if let Some(a) = &a {
-                a.reads(end, &mut reads)?;
+                a.reads(cx, &mut reads)?;
             }
             let b = tile(B, b, b_operand);
-            b.reads(end, &mut reads)?;
+            b.reads(cx, &mut reads)?;
             let words = self.mask.iter().skip(4 * which).take(4).enumerate();
             let disabled = words.fold(0, |all, (at, &slot)| {
                 all | u128::from(cx.regs.row32(slot)[lane]) << (32 * at)

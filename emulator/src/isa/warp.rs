@@ -4,14 +4,14 @@
 //!
 //! A `.sync` instruction waits until all live lanes of the executing lane's
 //! member mask are at it. Lanes of one warp may use different masks at once.
-//! Lanes that have exited are not waited for. Reading a lane that does not take
-//! part is reported. The forms without `.sync` do not exist on `sm_70` and
+//! Lanes that have exited are not waited for. What is read from a lane that does not
+//! take part is undefined, and reported where something depends on it. The forms without `.sync` do not exist on `sm_70` and
 //! later.
 
-use crate::diagnostic::{DiagnosticKind, Exec, Fault};
+use crate::diagnostic::Exec;
 use crate::machine::Context;
 use crate::machine::code::{Effect, Op};
-use crate::machine::regs::{FULL, LANES, Slot, map_row};
+use crate::machine::regs::{FULL, LANES, POISONED, Slot, map_row};
 use crate::module::{Decode, Decoded, Reject, Type};
 use crate::num::{MinMaxFlags, single};
 
@@ -111,7 +111,8 @@ fn shfl(d: &mut Decode<'_>) -> Decoded<Op> {
         Box::new(move |cx: &mut Context<'_>, mask: u32| -> Exec {
             let regs = &mut *cx.regs;
             let mut out = [0; LANES];
-            let (mut valid, mut inactive) = (0, 0);
+            let (mut valid, mut inactive, mut undefined) = (0, 0, 0);
+            let unknown = regs.undefined(a);
             {
                 let (a, b, c) = (regs.row32(a), regs.row32(b), regs.row32(c));
                 let members = regs.row32(members);
@@ -121,15 +122,18 @@ fn shfl(d: &mut Decode<'_>) -> Decoded<Op> {
                     valid |= u32::from(inside) << lane;
                     let present = mask & members[lane] & 1 << (source & 31) != 0;
                     inactive |= u32::from(!present) << lane;
-                }
-                inactive &= mask;
-                if inactive != 0 {
-                    let lane = inactive.trailing_zeros();
-                    let (source, _) = mode.source(lane, b[lane as usize], c[lane as usize]);
-                    return Err(Fault::lane(DiagnosticKind::InactiveSource { source }, lane));
+                    undefined |= (unknown >> (source & 31) & 1) << lane;
+                    if !present {
+                        out[lane] = POISONED;
+                    }
                 }
             }
             regs.put(target, mask, &out);
+            inactive &= mask;
+            if inactive != 0 || regs.watch.busy() {
+                regs.undefine(target, mask, undefined & !inactive, None);
+                regs.undefine(target, inactive, inactive, Some(cx.pc));
+            }
             if let Some(pred) = pred {
                 regs.set_pred(pred, mask, valid);
             }

@@ -4,8 +4,8 @@
 //! All dense shapes of f16, bf16, tf32, e4m3, e5m2, s8 and u8, `A` from registers or
 //! shared memory, transposed tiles of the 16-bit types, f16, f32 and s32 accumulators.
 //! Each warp computes its own 16 rows when its operation is carried out; the four warps
-//! of a warpgroup must execute the same instructions, but do not wait for each other.
-//! Results reach the registers at the `wait_group` of their group. Touching a register
+//! of a warpgroup must execute the same instructions. A `wait_group` waits for the groups of
+//! all four. Results reach the registers there. Touching a register
 //! in flight is reported, and so is a product whose registers were written since the
 //! last `wgmma.fence`; the latter by instruction order, not by value.
 //!
@@ -272,7 +272,6 @@ fn issue(
         return Err(cx.bad_operand(lane, "scale-d", required, format!("{added:#010x}")));
     }
     let rank = cx.place.rank;
-    let end = cx.shared[rank as usize].len();
     let mut reads = Vec::new();
     let operand =
         |element, major, rows| Operand { element, packing: Packing::Dense, major, rows, k: form.k };
@@ -283,7 +282,7 @@ fn issue(
         rank,
         negate: immediates.negate_b,
     };
-    b.reads(end, &mut reads)?;
+    b.reads(cx, &mut reads)?;
     let mut registers: &[Slot] = &[];
     let a = match source {
         Source::Registers(slots) => {
@@ -302,7 +301,7 @@ fn issue(
                 rank,
                 negate: immediates.negate_a,
             };
-            tile.reads(end, &mut reads)?;
+            tile.reads(cx, &mut reads)?;
             WgmmaA::Shared(tile)
         }
     };

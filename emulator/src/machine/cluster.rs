@@ -10,15 +10,17 @@ use super::units::{Awaited, StepContext, Units};
 use super::warp::{AtFault, Fragment, Surroundings, Wait, Warp};
 use super::{Barriers, Stats};
 use crate::Schedule;
+use crate::checks::Level;
 use crate::diagnostic::{Diagnostic, DiagnosticKind, Exec, Fault, Waiter};
 use crate::memory::Plain;
 use crate::schedule::SplitMix;
 use starts::Starts;
 
-/// Instructions a warp runs at most before another ready one does, in the
-/// orderly schedules. Long, because a change costs cache misses; finite,
+/// Instructions a warp runs at most before another ready one does, under `lazy`. Long, because a change costs cache misses; finite,
 /// because a warp may spin on what another one does.
 const TURN: u64 = 1 << 14;
+/// The same under `eager`, which gives all warps their turns as hardware does.
+const FAIR_TURN: u64 = 1 << 10;
 /// Longest turn of the random schedule.
 const RANDOM_TURN: usize = 64;
 /// Times that waits with a time limit give up, nothing else happening, before a
@@ -156,6 +158,24 @@ impl Cluster {
         stats: &mut Stats,
         slice: u64,
     ) -> Result<Progress, Box<Diagnostic>> {
+        let progress = self.run_slice(env, stats, slice);
+        if matches!(progress, Ok(Progress::Done) | Err(_)) {
+            self.hand_over_findings(env);
+        }
+        progress
+    }
+
+    /// The grid's findings get those of the cluster so far.
+    pub(crate) fn hand_over_findings(&mut self, env: &Env<'_>) {
+        env.collected.add(env.place_of(self.index), self.units.findings.take());
+    }
+
+    fn run_slice(
+        &mut self,
+        env: &Env<'_>,
+        stats: &mut Stats,
+        slice: u64,
+    ) -> Result<Progress, Box<Diagnostic>> {
         let end = self.clock.saturating_add(slice);
         let mut worked = false;
         while self.clock < end {
@@ -262,7 +282,7 @@ impl Cluster {
         stats: &mut Stats,
         f: impl FnOnce(&mut Units, &mut StepContext<'_>) -> Exec<R>,
     ) -> Result<R, Box<Diagnostic>> {
-        let mut context = StepContext { shared: &mut self.shared, env, stats };
+        let mut context = StepContext { shared: &mut self.shared, env, stats, faults: Vec::new() };
         f(&mut self.units, &mut context).map_err(|fault| {
             let (pc, warp) = fault.site.map_or((0, 0), |site| (site.pc, site.warp));
             self.diagnose(env, warp, (pc, fault))
@@ -310,7 +330,7 @@ impl Cluster {
             Schedule::Eager => {
                 let index = (0..count).map(|k| (self.next + k) % count).find(|&i| self.ready(i))?;
                 self.next = (index + 1) % count;
-                Some((index, TURN))
+                Some((index, FAIR_TURN))
             }
             Schedule::Lazy => {
                 let last = count - 1;
@@ -438,6 +458,8 @@ fn diagnose(env: &Env<'_>, place: &Place, (pc, fault): AtFault) -> Box<Diagnosti
         lane: fault.lane,
         access: fault.access,
         schedule: env.schedule,
+        level: Level::Deny,
+        others: Vec::new(),
     })
 }
 

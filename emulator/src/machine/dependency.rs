@@ -8,7 +8,7 @@
 //! predecessor's results before it waits finds them missing.
 
 use super::launch::{Launch, LaunchError, LaunchReport, Prepared};
-use super::residency::{in_parallel, take_turns};
+use super::residency::{Ended, in_parallel, take_turns};
 use crate::memory::GlobalMemory;
 use crate::module::Module;
 use crate::trace::Tracer;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Step<'a> {
     /// Module of the kernel.
     pub module: &'a Module,
-    /// The launch. Schedule and host threads are those of the first step of
+    /// The launch. Schedule, checks and host threads are those of the first step of
     /// launches that overlap.
     pub launch: Launch<'a>,
     /// It may begin before the one before it has ended: the launch attribute
@@ -112,13 +112,14 @@ pub(super) fn overlapped(
         env.before = before;
         env.trace = trace.clone();
         env.schedule = steps[0].launch.schedule;
+        env.checks = steps[0].launch.checks;
         envs.push(env);
     }
     let alone = envs.len() == 1 && !envs[0].turns;
-    let stats = match envs.pop() {
+    let ended = match envs.pop() {
         Some(env) if alone => {
             let clusters = env.clusters;
-            in_parallel(env, clusters, steps[0].launch.threads).map(|stats| vec![stats])
+            in_parallel(env, clusters, steps[0].launch.threads).map(|ended| vec![ended])
         }
         last => {
             envs.extend(last);
@@ -126,12 +127,19 @@ pub(super) fn overlapped(
             take_turns(&envs)
         }
     };
-    let stats = stats.map_err(LaunchError::Diagnostic)?;
+    let ended = ended.map_err(LaunchError::Diagnostic)?;
     let touched = memory.touched_bytes();
-    let reports = stats.into_iter().zip(steps).map(|(mut stats, step)| {
+    let reports = ended.into_iter().zip(steps).map(|(ended, step)| {
+        let Ended { mut stats, findings, left_out } = ended;
         let printed = stats.printed();
         let counters = stats.fold(&step.module.code, touched);
-        LaunchReport { counters, printed, executed: stats.executed }
+        LaunchReport {
+            counters,
+            findings,
+            findings_left_out: left_out,
+            printed,
+            executed: stats.executed,
+        }
     });
     Ok(reports.collect())
 }

@@ -47,8 +47,8 @@ pub(super) fn run_fragment(
         let count = &mut cx.stats.executed[fragment.pc];
         count.0 += 1;
         count.1 += if mask == FULL { 32 } else { u64::from(mask.count_ones()) };
-        if (noting || cx.regs.watch.busy()) && mask != 0 {
-            cx.watch(fragment.pc)?;
+        if noting || cx.regs.watch.busy() {
+            cx.watch(fragment.pc, mask, fragment.mask)?;
         }
         match &instr.op {
             Op::Alu(run) => {
@@ -140,19 +140,21 @@ fn control(
             Ok((!whole || same != mask).then_some(Stop::Switch))
         }
         Op::Call(site) => {
+            cx.deliver_load(None)?;
             part(fragment, others, mask);
             let split = super::calls::call(cx, fragment, others, site)?;
             Ok((split || !whole).then_some(Stop::Switch))
         }
         Op::Return if fragment.frames.len() > 1 => {
+            cx.deliver_load(None)?;
             part(fragment, others, mask);
             super::calls::ret(cx, fragment);
             Ok((!whole).then_some(Stop::Switch))
         }
         Op::Exit | Op::Return => {
             cx.race_exit(mask, |barriers| barriers.exit(mask.count_ones()));
-            let warp = cx.warp();
-            cx.units.exit(cx.env, cx.place.rank, warp, mask)?;
+            let at = (cx.pc, cx.warp());
+            cx.units.exit(cx.env, cx.place.rank, at, mask)?;
             fragment.mask &= !mask;
             if fragment.mask == 0 {
                 return Ok(Some(Stop::Done));

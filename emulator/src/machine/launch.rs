@@ -3,9 +3,11 @@
 
 use super::code::{FunctionCode, Instr};
 use super::dependency::{Advance, Step, overlapped};
+use super::findings::Collected;
 use super::regs::Pool;
-use super::residency::order;
+use super::residency::{order, place};
 use super::{RANK_SHIFT, SHARED_BASE};
+use crate::checks::{Checks, Model};
 use crate::diagnostic::Diagnostic;
 use crate::memory::{GlobalMemory, MemoryError, Plain};
 use crate::module::{Module, SharedLayout};
@@ -36,6 +38,8 @@ pub struct Launch<'a> {
     pub threads: Option<usize>,
     /// Warp instructions that one cluster may run; `None`: any number.
     pub instruction_limit: Option<u64>,
+    /// What is looked for, and what becomes of it.
+    pub checks: Checks,
 }
 
 /// The reasons why a launch has no result.
@@ -73,6 +77,11 @@ pub enum LaunchError {
 pub struct LaunchReport {
     /// What was done.
     pub counters: Counters,
+    /// What was found that did not end the run, the denied ones first: at most
+    /// [`Checks::most`], one of each kind and pair of lines.
+    pub findings: Vec<Diagnostic>,
+    /// Findings beyond that.
+    pub findings_left_out: usize,
     /// What the kernel printed with `vprintf`, in the order of the clusters.
     pub printed: String,
     /// Warp and lane executions of each instruction of the module.
@@ -102,6 +111,9 @@ pub(crate) struct Env<'a> {
     pub(crate) dynamic_shared: u32,
     pub(crate) schedule: Schedule,
     pub(crate) limit: u64,
+    pub(crate) checks: Checks,
+    /// Findings of the clusters that have ended.
+    pub(crate) collected: Collected,
     /// Registers of a thread at launch, if the kernel fixes them.
     pub(crate) registers: Option<u32>,
     /// Clusters take turns, instead of running one by one.
@@ -121,6 +133,17 @@ pub(crate) struct Env<'a> {
 }
 
 impl Env<'_> {
+    /// Only what PTX ISA promises orders anything.
+    #[inline]
+    pub(crate) fn is_strict(&self) -> bool {
+        self.checks.model == Model::Ptx
+    }
+
+    /// Place of a cluster in the order of their beginning.
+    pub(crate) fn place_of(&self, cluster: u64) -> u64 {
+        place(self.schedule, cluster, self.clusters)
+    }
+
     /// Takes the next cluster of the grid that has not begun.
     pub(crate) fn take_cluster(&self) -> Option<u64> {
         let position = self.taken.fetch_add(1, Relaxed);
@@ -265,6 +288,8 @@ impl Module {
             dynamic_shared: launch.dynamic_shared,
             schedule: launch.schedule,
             limit: launch.instruction_limit.unwrap_or(u64::MAX),
+            checks: launch.checks,
+            collected: Collected::default(),
             registers: checked.registers,
             turns: self.reaches_global_sync(checked.entry),
             takes_over: self.takes_over(checked.entry),

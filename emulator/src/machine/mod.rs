@@ -9,6 +9,7 @@ pub(crate) mod code;
 mod context;
 mod dependency;
 mod execute;
+pub(crate) mod findings;
 mod launch;
 pub(crate) mod print;
 pub(crate) mod race;

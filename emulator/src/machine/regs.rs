@@ -18,7 +18,9 @@ pub(crate) const LANES: usize = 32;
 /// All lanes.
 pub(crate) const FULL: u32 = u32::MAX;
 
-const POISON_ROW: [u32; LANES] = [u32::from_le_bytes([POISON; 4]); LANES];
+/// What a register without a value holds.
+pub(crate) const POISONED: u32 = u32::from_le_bytes([POISON; 4]);
+const POISON_ROW: [u32; LANES] = [POISONED; LANES];
 
 /// A row of the register file relative to the frame, or of the constant pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,11 @@ impl Slot {
     /// Constant pool row `index`.
     pub(crate) const fn pooled(index: u32) -> Self {
         Self(index | POOL)
+    }
+
+    /// Row of a register, within the frame.
+    pub(crate) const fn index(self) -> u32 {
+        self.0
     }
 
     /// The next row: the upper half of a 128-bit register.
@@ -161,6 +168,16 @@ impl Regs {
     /// Place of a 32-bit register in the file; `None` for a constant.
     pub(crate) fn absolute(&self, slot: Slot) -> Option<usize> {
         (slot.0 & POOL == 0).then(|| (self.base.r32 + slot.0) as usize)
+    }
+
+    /// Place of a register of a class in the file.
+    pub(crate) fn row_of(&self, class: Class, slot: Slot) -> Option<(Class, u32)> {
+        let base = match class {
+            Class::Pred => self.base.preds,
+            Class::R32 => self.base.r32,
+            Class::R64 | Class::R128 => self.base.r64,
+        };
+        (slot.0 & POOL == 0).then_some((class, base + slot.0))
     }
 
     /// Moves to another frame.

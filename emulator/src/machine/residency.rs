@@ -21,6 +21,7 @@ use super::Stats;
 use super::cluster::{Cluster, Progress};
 use super::launch::{Env, product};
 use crate::Schedule;
+use crate::checks::Level;
 use crate::diagnostic::Diagnostic;
 use crate::schedule::SplitMix;
 use std::collections::VecDeque;
@@ -51,6 +52,14 @@ pub(super) fn order(schedule: Schedule, position: u64, clusters: u64) -> u64 {
     }
 }
 
+/// Place at which a cluster comes: the inverse of [`order`].
+pub(super) fn place(schedule: Schedule, cluster: u64, clusters: u64) -> u64 {
+    match schedule {
+        Schedule::Eager | Schedule::Lazy => order(schedule, cluster, clusters),
+        Schedule::Random(_) => (cluster + clusters - order(schedule, 0, clusters)) % clusters,
+    }
+}
+
 /// Share of the machine that a cluster takes, in 2^-32 of all of it.
 fn share(env: &Env<'_>) -> u64 {
     let gpu = env.gpu;
@@ -67,6 +76,32 @@ fn share(env: &Env<'_>) -> u64 {
     let size = u32::try_from(product(env.cluster)).unwrap_or(u32::MAX);
     let clusters = u64::from(gpu.resident_clusters(size, per_sm)).max(1);
     (1 << 32) / clusters
+}
+
+/// What a grid leaves that came to its end.
+pub(super) struct Ended {
+    pub(super) stats: Stats,
+    pub(super) findings: Vec<Diagnostic>,
+    /// Findings beyond those.
+    pub(super) left_out: usize,
+}
+
+impl Ended {
+    fn new(stats: Stats, env: &Env<'_>) -> Self {
+        let (findings, left_out) = env.collected.finish(u64::MAX, env.checks.most);
+        Self { stats, findings, left_out }
+    }
+}
+
+/// What a run went wrong with that a diagnostic ends in the cluster that began at a place: the
+/// first finding up to there that is denied, with the others.
+fn with_others(diagnostic: Box<Diagnostic>, env: &Env<'_>, place: u64) -> Box<Diagnostic> {
+    let (mut all, _) = env.collected.finish(place, env.checks.most);
+    all.push(*diagnostic);
+    let first = all.iter().position(|found| found.level == Level::Deny).unwrap_or(0);
+    let mut first = Box::new(all.remove(first));
+    first.others = all;
+    first
 }
 
 /// A live cluster and which grid it is of.
@@ -93,7 +128,7 @@ struct Residents<'a> {
 
 /// One host thread, live clusters take turns. Each grid may begin when the one
 /// before it lets it, and ends in its own time.
-pub(super) fn take_turns(envs: &[Env<'_>]) -> Result<Vec<Stats>, Box<Diagnostic>> {
+pub(super) fn take_turns(envs: &[Env<'_>]) -> Result<Vec<Ended>, Box<Diagnostic>> {
     let schedule = envs[0].schedule;
     let seed = match schedule {
         Schedule::Random(seed) => seed,
@@ -116,9 +151,15 @@ pub(super) fn take_turns(envs: &[Env<'_>]) -> Result<Vec<Stats>, Box<Diagnostic>
         stats: envs.iter().map(|env| Stats::new(env.code.len())).collect(),
     };
     while let Some((cluster, slice)) = residents.choose() {
-        residents.run(cluster, slice)?;
+        let grid = cluster.0;
+        if let Err(diagnostic) = residents.run(cluster, slice) {
+            for (grid, cluster) in &mut residents.live {
+                cluster.hand_over_findings(&envs[*grid]);
+            }
+            return Err(with_others(diagnostic, &envs[grid], u64::MAX));
+        }
     }
-    Ok(residents.stats)
+    Ok(residents.stats.into_iter().zip(envs).map(|(stats, env)| Ended::new(stats, env)).collect())
 }
 
 impl Residents<'_> {
@@ -231,7 +272,7 @@ pub(super) fn in_parallel(
     mut env: Env<'_>,
     clusters: u64,
     threads: Option<usize>,
-) -> Result<Stats, Box<Diagnostic>> {
+) -> Result<Ended, Box<Diagnostic>> {
     let available = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.unwrap_or_else(available).clamp(1, clusters.min(256) as usize);
     env.exclusive = threads == 1;
@@ -273,8 +314,8 @@ pub(super) fn in_parallel(
             }
         });
     }
-    if let Ok(Some((_, diagnostic))) = fault.into_inner() {
-        return Err(diagnostic);
+    if let Ok(Some((position, diagnostic))) = fault.into_inner() {
+        return Err(with_others(diagnostic, env, position));
     }
-    Ok(total.into_inner().unwrap_or_default())
+    Ok(Ended::new(total.into_inner().unwrap_or_default(), env))
 }

@@ -194,7 +194,7 @@ impl Warp {
     pub(crate) fn run(&mut self, around: &mut Surroundings<'_>, turn: u64) -> Result<u64, AtFault> {
         let mut left = turn;
         while left > 0 {
-            self.wake(around.barriers, around.units)?;
+            self.wake(around.env, around.barriers, around.units)?;
             self.let_go(false);
             let Some((index, short)) = self.choose() else {
                 break;
@@ -261,13 +261,20 @@ impl Warp {
     }
 
     /// Lets fragments go on whose barrier or asynchronous unit has come.
-    fn wake(&mut self, barriers: &mut Barriers, units: &Units) -> Result<(), AtFault> {
+    fn wake(
+        &mut self,
+        env: &Env<'_>,
+        barriers: &mut Barriers,
+        units: &Units,
+    ) -> Result<(), AtFault> {
         for index in 0..self.fragments.len() {
             let (id, generation, target) = match self.fragments[index].wait {
                 Wait::Barrier { id, generation, target } => (id, generation, target),
                 Wait::Unit(awaited) if units.over(&awaited) => {
                     let fragment = &mut self.fragments[index];
-                    units.check_slept(&awaited).map_err(|fault| (fragment.pc, fault))?;
+                    let at = (fragment.pc, units.warp_index(self.place.rank, self.place.warp));
+                    let slept = units.check_slept(&awaited).or_else(|f| units.report(env, at, f));
+                    slept.map_err(|fault| (fragment.pc, fault))?;
                     fragment.wait = Wait::Ready;
                     continue;
                 }
@@ -293,7 +300,7 @@ impl Warp {
                 let fragment = self.fragments.swap_remove(index);
                 self.put_back(fragment);
                 // The set was reordered: look again from the start.
-                return self.wake(barriers, units);
+                return self.wake(env, barriers, units);
             }
         }
         Ok(())

@@ -44,6 +44,14 @@ pub enum LoadError {
         /// `.address_size` of the module.
         actual: u32,
     },
+    /// A kernel that the module lacks.
+    #[error("entry: required one of: {required}, actual {actual}")]
+    Entry {
+        /// Its kernels.
+        required: String,
+        /// The one asked for.
+        actual: String,
+    },
     /// Everything in the module that is not modelled.
     #[error("{}", list(.0))]
     Unsupported(Vec<Unsupported>),

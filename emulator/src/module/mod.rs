@@ -6,6 +6,7 @@ mod function;
 mod layout;
 mod place;
 mod pool;
+mod reach;
 mod scope;
 mod shapes;
 mod touches;
@@ -21,7 +22,7 @@ pub(crate) use types::Type;
 use crate::Gpu;
 use crate::machine::code::{FunctionCode, Instr};
 use crate::machine::regs::Pool;
-use crate::machine::units::RegisterTouch;
+use crate::machine::units::Touches;
 use crate::machine::window;
 use crate::memory::{GlobalMemory, MemoryError};
 use crate::syntax::{self, ast};
@@ -114,8 +115,9 @@ pub struct Module {
     pub(crate) parts: bool,
     /// Some instruction is of `wgmma`.
     pub(crate) wgmma: bool,
-    /// Registers of each instruction, if some instruction has registers in flight.
-    pub(crate) touches: Vec<Box<[RegisterTouch]>>,
+    /// Registers of each instruction, if some instruction has registers in flight or may leave
+    /// one undefined.
+    pub(crate) touches: Vec<Touches>,
     watched: bool,
 }
 
@@ -137,6 +139,27 @@ impl Module {
     /// of everything in the module that is not modelled.
     pub fn load(text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
         Self::decode(&syntax::parse(text)?, text, gpu)
+    }
+
+    /// As [`load`](Self::load), with one kernel alone: what that does not reach need not be
+    /// modelled, and is not there.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), but of the kernel's part of the module.
+    pub fn load_entry(text: &str, gpu: &Gpu, entry: &str) -> Result<Self, LoadError> {
+        let mut tree = syntax::parse(text)?;
+        let entries = || {
+            tree.items.iter().filter_map(|item| match item {
+                ast::Item::Function(function) if function.is_entry => Some(&function.name),
+                _ => None,
+            })
+        };
+        if !entries().any(|name| name == entry) {
+            let names: Vec<&str> = entries().map(String::as_str).collect();
+            return Err(LoadError::Entry { required: names.join(", "), actual: entry.to_owned() });
+        }
+        reach::keep_reached(&mut tree, entry);
+        Self::decode(&tree, text, gpu)
     }
 
     /// Decodes a tree that was made of `text`, which messages quote.
@@ -173,7 +196,7 @@ impl Module {
             parts: !text.contains("activemask"),
             wgmma: text.contains("wgmma."),
             touches: Vec::new(),
-            watched: text.contains("wgmma.") || text.contains("tcgen05.ld"),
+            watched: ["wgmma.", "tcgen05.ld", "shfl."].iter().any(|name| text.contains(name)),
         };
         for item in &tree.items {
             if let ast::Item::Variable(variable) = item {

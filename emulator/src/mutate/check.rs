@@ -2,9 +2,9 @@
 
 use super::{Edit, Equivalent, Fate, Mutant, Mutants, equivalents, operators, tree};
 use crate::experiment::{Conditions, Contents, Experiment};
-use crate::explore::{self, ExploreOptions, Failure, explore};
+use crate::explore::{self, ExploreOptions, Failure, Wrong, explore};
 use crate::syntax::{self, ast};
-use crate::{LaunchError, LoadError, Module};
+use crate::{Checks, LaunchError, LoadError, Model, Module};
 use std::collections::BTreeMap;
 
 /// How to check.
@@ -19,11 +19,13 @@ pub struct MutateOptions {
     /// Mutants run at once; `None`: as many as the host has cores and memory
     /// for. The result does not depend on it.
     pub workers: Option<usize>,
+    /// Which orders hold.
+    pub model: Model,
 }
 
 impl Default for MutateOptions {
     fn default() -> Self {
-        Self { seeds: 64, equivalents: Vec::new(), at_most: None, workers: None }
+        Self { seeds: 64, equivalents: Vec::new(), at_most: None, workers: None, model: Model::Ptx }
     }
 }
 
@@ -58,6 +60,7 @@ struct Baseline<'a> {
     limit: u64,
     threads: Option<usize>,
     seeds: u64,
+    checks: Checks,
 }
 
 /// Runs every mutant of the kernel.
@@ -73,6 +76,7 @@ pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutant
         allow_different: false,
         instruction_limit: None,
         workers: options.workers,
+        checks: Checks::new(options.model),
     };
     let found = explore(experiment, &module, &original)?;
     if let Some(failure) = found.failure {
@@ -93,6 +97,7 @@ pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutant
         limit: found.most_instructions.saturating_mul(4) + 100_000,
         threads: (workers > 1).then_some(1),
         seeds: options.seeds,
+        checks: Checks::new(options.model),
     };
     let fates = explore::in_parallel(runs.len(), workers, |at| baseline.fate(&runs[at]));
     let mut mutants = Vec::with_capacity(runs.len());
@@ -186,10 +191,14 @@ impl Baseline<'_> {
             Err(error) => return Ok(Fate::Refused(error.to_string())),
         };
         for schedule in explore::schedules(self.seeds) {
-            let conditions =
-                Conditions { schedule, threads: self.threads, instruction_limit: Some(self.limit) };
+            let conditions = Conditions {
+                schedule,
+                threads: self.threads,
+                instruction_limit: Some(self.limit),
+                checks: self.checks,
+            };
             let reference = Some(self.outputs.as_slice());
-            if let Err(finding) =
+            if let Err(Wrong { finding, .. }) =
                 explore::attempt(self.experiment, &module, &conditions, reference)?
             {
                 return Ok(Fate::Caught { schedule, finding });

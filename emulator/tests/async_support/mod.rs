@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use ptx_emu::{
-    Diagnostic, DiagnosticKind, GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, Module,
-    Schedule,
+    Checks, Diagnostic, DiagnosticKind, GlobalMemory, Gpu, Launch, LaunchError, LaunchReport,
+    Model, Module, Schedule,
 };
 
 /// Seeds of the random schedule that value tests run under.
@@ -38,8 +38,7 @@ pub struct Case {
     pub limit: u64,
     /// For `sm_100a` and a B200 instead.
     pub blackwell: bool,
-    /// As in [`Gpu`].
-    pub strict_tcgen05_order: bool,
+    pub model: Model,
 }
 
 impl Case {
@@ -56,7 +55,7 @@ impl Case {
             map: None,
             limit: 4_000_000,
             blackwell: false,
-            strict_tcgen05_order: false,
+            model: Model::Ptx,
         }
     }
 
@@ -107,8 +106,6 @@ impl Case {
     pub fn launch(&self, schedule: Schedule) -> Result<(Vec<u8>, LaunchReport), LaunchError> {
         let text = self.text();
         let gpu = if self.blackwell { Gpu::b200() } else { Gpu::h200() };
-        let strict_tcgen05_order = self.strict_tcgen05_order;
-        let gpu = Gpu { strict_tcgen05_order, ..gpu };
         let module = match Module::load(&text, &gpu) {
             Ok(module) => module,
             Err(error) => panic!("load: {error}\n{text}"),
@@ -144,6 +141,7 @@ impl Case {
                 schedule,
                 threads: Some(1),
                 instruction_limit: Some(self.limit),
+                checks: Checks::new(self.model),
             },
         )?;
         Ok((memory.read_raw(out, self.out_bytes).unwrap(), report))

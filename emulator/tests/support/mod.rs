@@ -3,7 +3,8 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use ptx_emu::{
-    Diagnostic, GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, LoadError, Module, Schedule,
+    Checks, Diagnostic, GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, LoadError, Module,
+    Schedule,
 };
 
 /// All schedules that tests run under.
@@ -111,6 +112,7 @@ impl Run {
                 schedule: self.schedule,
                 threads: self.threads,
                 instruction_limit: self.limit,
+                checks: Checks::default(),
             },
         )?;
         Ok((out, report))

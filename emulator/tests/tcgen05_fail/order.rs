@@ -6,7 +6,7 @@ use crate::async_support::{Case, kind, wait};
 use crate::kernel::{
     AFTER, BYTES, COMMIT, LAZY, LOAD, OUT, PRODUCT, SHAPE, committed, kernel, product,
 };
-use ptx_emu::{AsyncFault, DiagnosticKind, Schedule, TensorFault};
+use ptx_emu::{AsyncFault, DiagnosticKind, Model, Schedule, TensorFault};
 use std::path::Path;
 use std::process::Command;
 
@@ -56,8 +56,8 @@ fn sums() -> [u32; 256] {
     [sum.to_bits(); 256]
 }
 
-fn strict(case: Case) -> Case {
-    Case { strict_tcgen05_order: true, ..case }
+fn hardware(case: Case) -> Case {
+    Case { model: Model::Hardware, ..case }
 }
 
 fn looking() -> impl Iterator<Item = Schedule> {
@@ -66,12 +66,12 @@ fn looking() -> impl Iterator<Item = Schedule> {
 
 #[test]
 fn a_copy_waits_for_products_of_its_thread() {
-    main_loop("@%leader", "", "").gives_words(sums());
+    hardware(main_loop("@%leader", "", "")).gives_words(sums());
 }
 
 #[test]
-fn unless_the_order_is_strict() {
-    let case = strict(main_loop("@%leader", "", ""));
+fn unless_only_what_ptx_promises_holds() {
+    let case = main_loop("@%leader", "", "");
     let parts = ["in flight: write of columns 40 to 43", "not read yet, of tcgen05.mma"];
     let diagnostic = case.says(&LAZY, &parts);
     let DiagnosticKind::Async(AsyncFault::Tensor(TensorFault::InFlight { write, source, .. })) =
@@ -87,7 +87,7 @@ fn unless_the_order_is_strict() {
     }
     // The twin waits for the products of each step.
     let done = format!("{PARITY} @%leader {COMMIT} {} {AFTER}", wait(0, "%r23", "WAITED"));
-    strict(main_loop("@%leader", "", &done)).gives_words(sums());
+    main_loop("@%leader", "", &done).gives_words(sums());
 }
 
 #[test]
@@ -96,21 +96,21 @@ fn sums_copied_over_are_the_same() {
     let parts = ["tensor memory in flight: write of columns 0 to 3", "of tcgen05.mma"];
     let end = committed();
     let case = kernel(&format!("@!%leader bra ISSUED; {PRODUCT} {copy} {COMMIT} ISSUED: {end}"));
-    strict(case.clone()).says(&LAZY, &parts);
-    case.passes();
+    case.says(&LAZY, &parts);
+    hardware(case).passes();
     let again = format!("@!%leader bra AGAIN; {copy} {COMMIT} AGAIN: {}", wait(0, "1", "LATE"));
-    strict(product("", &format!("{end} bar.sync 0; {AFTER} {again}"))).passes();
+    product("", &format!("{end} bar.sync 0; {AFTER} {again}")).passes();
 }
 
 #[test]
 fn a_copy_of_another_thread_needs_a_wait_in_any_case() {
     let copied = format!("@%p7 {COMMIT} {} {AFTER}", wait(0, "0", "COPIED1"));
     let done = format!("@%leader {COMMIT} {} {AFTER}", wait(0, "1", "MULTIPLIED1"));
-    for strictly in [|case| case, strict] {
-        strictly(main_loop("@%p7", &copied, &done)).gives_words(sums());
+    for by in [|case| case, hardware] {
+        by(main_loop("@%p7", &copied, &done)).gives_words(sums());
         // Nobody waits for products, only for copies.
         let copied = format!("{PARITY} {}", copied.replace("+0], 0", "+0], %r23"));
-        let case = strictly(main_loop("@%p7", &copied, ""));
+        let case = by(main_loop("@%p7", &copied, ""));
         for schedule in looking() {
             let text = case.fails(schedule).to_string();
             assert!(text.contains("tcgen05.cp") && text.contains("tcgen05.mma"), "{text}");
@@ -141,7 +141,7 @@ fn the_program_has_an_option_for_it() {
     };
     let default = run(&[]);
     assert!(default.status.success(), "{}", String::from_utf8_lossy(&default.stderr));
-    let strict = run(&["--strict-tcgen05-order"]);
+    let strict = run(&["--model", "ptx"]);
     assert_eq!(strict.status.code(), Some(1));
     let said = String::from_utf8_lossy(&strict.stderr);
     assert!(said.contains("tensor memory in flight: write of columns 40 to 43"), "{said}");

@@ -15,6 +15,7 @@ mod shared;
 use super::context::Context;
 use super::regs::LANES;
 use super::{RANK_SHIFT, SHARED_BASE, window};
+use crate::checks::Kind;
 use crate::diagnostic::{Access, AccessKind, AllocationSite, DiagnosticKind, Exec, Fault, Space};
 use crate::memory::Value;
 
@@ -279,16 +280,21 @@ impl Context<'_> {
         Ok(())
     }
 
-    pub(super) fn uninitialised(
+    /// A lane reads bytes of which `first` was never written.
+    #[cold]
+    pub(super) fn unwritten(
         &self,
         space: Space,
         addr: u64,
         first: u64,
         bytes: usize,
         lane: usize,
-    ) -> Box<Fault> {
+    ) -> Exec {
+        if self.units.is_known(self.env, Kind::UninitialisedRead, self.pc, 0) {
+            return Ok(());
+        }
         let kind = DiagnosticKind::UninitialisedRead { first };
-        self.fault(kind, space, addr, bytes, AccessKind::Read, lane)
+        self.report(self.fault(kind, space, addr, bytes, AccessKind::Read, lane))
     }
 
     #[cold]

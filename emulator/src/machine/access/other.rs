@@ -63,7 +63,7 @@ impl Context<'_> {
                 Space::Local => {
                     let offset = self.local_offset(addr, bytes, AccessKind::Read, lane)?;
                     if let Some(first) = self.local.first_uninitialised(lane, offset, bytes) {
-                        return Err(self.uninitialised(space, addr, first as u64, bytes, lane));
+                        self.unwritten(space, addr, first as u64, bytes, lane)?;
                     }
                     self.local.load(lane, offset, bytes)
                 }
@@ -92,7 +92,7 @@ impl Context<'_> {
             return Err(self.fault(DiagnosticKind::OutOfBounds, space, addr, bytes, kind, lane));
         }
         if let Some(first) = memory.first_uninitialised(addr as usize, bytes) {
-            return Err(self.uninitialised(space, addr, first as u64, bytes, lane));
+            self.unwritten(space, addr, first as u64, bytes, lane)?;
         }
         Ok(memory.load(addr as usize, bytes))
     }

@@ -25,7 +25,7 @@ impl Context<'_> {
                     let kind_of = DiagnosticKind::OutOfBounds;
                     return Err(self.fault(kind_of, Space::Shared, addrs[lane], bytes, kind, lane));
                 }
-                self.units.check_peer(self.warp(), rank as u32)?;
+                self.check_peer(rank as u32, lane)?;
             }
             let mut here = 0;
             for (lane, addr) in addrs.iter().enumerate() {
@@ -93,7 +93,7 @@ impl Context<'_> {
             let memory = &self.shared[rank as usize];
             if let Some(first) = memory.first_uninitialised(offset, bytes) {
                 let first = addrs[0] - offset as u64 + first as u64;
-                return Err(self.uninitialised(Space::Shared, addrs[0], first, bytes, 0));
+                self.unwritten(Space::Shared, addrs[0], first, bytes, 0)?;
             }
             let value = memory.load(offset, bytes);
             for (row, word) in out.iter_mut().zip(value).take(bytes.div_ceil(8)) {
@@ -109,7 +109,7 @@ impl Context<'_> {
             let memory = &self.shared[rank as usize];
             if let Some(first) = memory.first_uninitialised(offset, bytes) {
                 let first = addrs[lane] - offset as u64 + first as u64;
-                return Err(self.uninitialised(Space::Shared, addrs[lane], first, bytes, lane));
+                self.unwritten(Space::Shared, addrs[lane], first, bytes, lane)?;
             }
             let value = memory.load(offset, bytes);
             for (row, word) in out.iter_mut().zip(value).take(bytes.div_ceil(8)) {

@@ -180,13 +180,11 @@ impl Context<'_> {
             }
         }
         let kind = order.kind(write);
-        if let Err(found) = races.warp_access(warp, self.pc, kind, addrs, (mask, bytes)) {
-            return Err(self.units.race_fault(self.env, &found));
-        }
+        let looked = races.warp_access(warp, self.pc, kind, addrs, (mask, bytes));
         if order != Order::Weak {
             races.flags(warp, order, write, addrs, (mask, bytes));
         }
-        Ok(())
+        self.units.race_result(self.env, (self.pc, warp), looked)
     }
 
     /// A strong access to global memory may be one of a flag.
@@ -240,9 +238,8 @@ impl Context<'_> {
         };
         let origin = Origin { pc: self.pc, warp, lane: lane as u32 };
         let range = (at.offset.into(), MBARRIER_BYTES as u64);
-        races
-            .access(warp, origin, kind, at.rank, range)
-            .map_err(|found| self.units.race_fault(self.env, &found))
+        let looked = races.access(warp, origin, kind, at.rank, range);
+        self.units.race_result(self.env, (self.pc, warp), looked)
     }
 
     /// A lane of the warp arrives at an mbarrier, which must outlast that.
@@ -270,14 +267,13 @@ impl Context<'_> {
             return Ok(());
         };
         let origin = Origin { pc: self.pc, warp, lane: 0 };
-        for range in cells {
-            let span = (range.start, range.bytes);
-            if let Err(found) = races.tensor_access(warp, origin, Kind::Write, rank, span) {
-                return Err(self.units.race_fault(self.env, &found));
-            }
-        }
+        let spans = cells.iter().map(|range| (range.start, range.bytes));
+        let looked: Vec<Result<(), Found>> =
+            spans.map(|span| races.tensor_access(warp, origin, Kind::Write, rank, span)).collect();
         races.write_flag(warp, u32::MAX, columns_flag(rank, group), true);
-        Ok(())
+        looked
+            .into_iter()
+            .try_for_each(|one| self.units.race_result(self.env, (self.pc, warp), one))
     }
 
     /// Lanes of the warp arrived at CTA barrier `id`; `completed`, it is
@@ -310,9 +306,48 @@ impl Context<'_> {
 }
 
 impl Units {
+    /// What an access of a warp comes to, if it is a race.
+    #[inline]
+    pub(in crate::machine) fn race_result(
+        &self,
+        env: &Env<'_>,
+        at: (usize, usize),
+        looked: Result<(), Found>,
+    ) -> Exec {
+        match looked {
+            Ok(()) => Ok(()),
+            Err(found) => self.raced(env, at, None, &found),
+        }
+    }
+
+    /// Reports a race of an instruction, or of an operation from elsewhere.
+    #[cold]
+    pub(in crate::machine) fn raced(
+        &self,
+        env: &Env<'_>,
+        at: (usize, usize),
+        operation: Option<Site>,
+        found: &Found,
+    ) -> Exec {
+        let kind = match (found.fence, found.place) {
+            (Some(_), _) => crate::checks::Kind::MissingTcgen05Fence,
+            (None, Place::Shared(_)) => crate::checks::Kind::DataRace,
+            (None, Place::Tensor(_)) => crate::checks::Kind::TensorMemoryRace,
+        };
+        if self.is_known(env, kind, at.0, env.code[found.clash.old.pc as usize].line) {
+            return Ok(());
+        }
+        let fault = self.race_fault(env, found);
+        let fault = match operation {
+            Some(site) => fault.at(site),
+            None => fault,
+        };
+        self.report(env, at, fault)
+    }
+
     /// The fault that a race is.
     #[cold]
-    pub(in crate::machine) fn race_fault(&self, env: &Env<'_>, found: &Found) -> Box<Fault> {
+    fn race_fault(&self, env: &Env<'_>, found: &Found) -> Box<Fault> {
         if let Some(fence) = found.fence {
             return self.fence_fault(env, found, fence);
         }
@@ -335,8 +370,12 @@ impl Units {
             warp,
             lane: found.clash.lanes.0,
         };
+        let waited = self.races.as_ref().and_then(|races| races.waited_for(found));
         let missing = if found.asynchronous.0 {
-            MissingOrder::Completion
+            match waited.map(|warp| self.place(warp)) {
+                Some((cta, warp)) => MissingOrder::Release { cta, warp },
+                None => MissingOrder::Completion,
+            }
         } else if self.place(new.warp.into()).0 == cta {
             MissingOrder::CtaBarrier
         } else {

@@ -8,7 +8,7 @@
 
 use super::clock::Clock;
 use super::shadow::Record;
-use super::{AgentId, Races, STARTED};
+use super::{AgentId, Object, Races, STARTED};
 
 /// Most lanes that publish on their own; more are taken for the whole warp.
 const MOST: usize = 4;
@@ -133,6 +133,22 @@ impl Races {
         }
         part.together = Some(self.lanes.together[agent]);
         part
+    }
+
+    /// A warp learns from an object in which all its lanes may have published: then each knows
+    /// what all did before, as where they met.
+    pub(super) fn learn_of_own_lanes(&mut self, warp: AgentId, object: Object) {
+        let Some(published) = self.objects.get(&object) else { return };
+        let closed = published.closed();
+        let (together, live) = (self.lanes.together[warp], self.lanes.live[warp]);
+        let whole = closed.get(warp);
+        let by_lane = (0..LANES).filter(|lane| live >> lane & 1 != 0).map(|lane| {
+            match self.lanes.agents[warp * LANES + lane] {
+                0 => whole,
+                agent => whole.max(closed.get(agent.into())),
+            }
+        });
+        self.lanes.together[warp] = by_lane.min().unwrap_or(0).max(together);
     }
 
     /// Lanes of a warp met: each knows what all did.

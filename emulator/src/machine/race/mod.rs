@@ -35,7 +35,7 @@
 //!   without the others publish for all; strong accesses to global
 //!   memory are all taken to be of one flag; a store to a flag keeps what
 //!   earlier ones published; a `tcgen05.cp` comes after the earlier `tcgen05.mma` of
-//!   its thread, unless the machine is strict about that;
+//!   its thread by `Model::Hardware`;
 //! - proxies: see `units::proxy`.
 //!
 //! Writes and arrivals of other CTAs in a CTA's shared memory must come before its exit: of
@@ -126,6 +126,8 @@ pub(crate) struct Races {
     /// With what they had only seen.
     ended: Vec<Clock>,
     objects: BTreeMap<Object, Published>,
+    /// Groups of a warp that another of its warpgroup has waited for.
+    waited: BTreeMap<(AgentId, AgentId), u32>,
     /// With what is published of `tcgen05` operations.
     flags: BTreeMap<Flag, (Clock, Clock)>,
     tensor: TensorOrder,
@@ -150,6 +152,7 @@ impl Races {
         ctas: usize,
         (warps_per_cta, threads): (usize, u32),
         shared_bytes: usize,
+        strict: bool,
     ) {
         self.warp_agents = ctas * warps_per_cta;
         self.warps_per_cta = warps_per_cta;
@@ -176,8 +179,9 @@ impl Races {
             clocks.resize(ctas, Clock::default());
         }
         self.objects.clear();
+        self.waited.clear();
         self.flags.clear();
-        self.tensor.start(ctas, self.warp_agents);
+        self.tensor.start(ctas, self.warp_agents, strict);
         self.lanes.start(ctas, warps_per_cta, threads);
         self.remote.clear();
         self.remote.resize_with(ctas, Vec::new);

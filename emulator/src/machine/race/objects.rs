@@ -39,6 +39,13 @@ pub(super) struct Published {
     tensor_closed: Clock,
 }
 
+impl Published {
+    /// What was published when the last phase completed.
+    pub(super) fn closed(&self) -> &Clock {
+        &self.closed
+    }
+}
+
 /// A CTA barrier.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meeting {
@@ -53,6 +60,7 @@ impl Races {
     pub(crate) fn arrive(&mut self, rank: u32, id: usize, warp: AgentId, waits: bool) {
         self.meet(warp);
         self.fence(warp, u32::MAX);
+        self.tensor.releases(warp);
         let meeting = &mut self.meetings[rank as usize * COUNT + id];
         meeting.published.join(&self.agents[warp]);
         self.tensor.publish(warp, true, &mut meeting.tensor);
@@ -75,6 +83,7 @@ impl Races {
             self.agents[warp].join(&meeting.published);
             self.fenced[warp].copy(&self.agents[warp]);
             self.tensor.passing[warp].join(&meeting.tensor);
+            self.tensor.acquires(warp);
         }
         meeting.published.clear();
         meeting.tensor.clear();
@@ -88,6 +97,7 @@ impl Races {
         self.gone[rank as usize].join(&self.agents[warp]);
         self.ended[rank as usize].join(&self.agents[warp]);
         self.ended[rank as usize].join(&self.seen[warp]);
+        self.tensor.releases(warp);
         let mut gone = std::mem::take(&mut self.tensor.gone[rank as usize]);
         self.tensor.publish(warp, true, &mut gone);
         self.tensor.gone[rank as usize] = gone;
@@ -112,12 +122,18 @@ impl Races {
             let learn = if acquire { &mut self.agents[warp] } else { &mut self.seen[warp] };
             learn.join(published);
             self.tensor.passing[warp].join(tensor);
+            if acquire {
+                self.tensor.acquires(warp);
+            }
         }
     }
 
     /// A strong write of a flag by lanes of a warp.
     pub(crate) fn write_flag(&mut self, warp: AgentId, lanes: u32, flag: Flag, release: bool) {
         let part = self.part(warp, lanes);
+        if release {
+            self.tensor.releases(warp);
+        }
         let published = self.flags.entry(flag).or_default();
         if release {
             part.join(&self.agents[warp], &mut published.0);
@@ -133,6 +149,7 @@ impl Races {
     /// An agent, of a warp some lanes, publishes all that it knows.
     pub(crate) fn release(&mut self, agent: AgentId, lanes: u32, object: Object) {
         let part = self.part(agent, lanes);
+        self.tensor.releases(agent);
         let published = self.objects.entry(object).or_default();
         part.join(&self.agents[agent], &mut published.open);
         let whole = agent >= self.warp_agents || self.lanes.whole(agent, lanes);
@@ -159,10 +176,46 @@ impl Races {
     /// An agent has waited for a completed phase; `relaxed`, a warp that learns at its
     /// next fence.
     pub(crate) fn acquire(&mut self, agent: AgentId, object: Object, relaxed: bool) {
+        if agent < self.warp_agents {
+            self.learn_of_own_lanes(agent, object);
+        }
         if let Some(published) = self.objects.get(&object) {
             let learn = if relaxed { &mut self.seen[agent] } else { &mut self.agents[agent] };
             learn.join(&published.closed);
             self.tensor.learning(agent).join(&published.tensor_closed);
+            if !relaxed {
+                self.tensor.acquires(agent);
+            }
+        }
+    }
+
+    /// A warp has waited for the groups below `end` of the warps of its warpgroup, `owners`.
+    pub(crate) fn acquire_warpgroup(
+        &mut self,
+        warp: AgentId,
+        kind: u8,
+        owners: std::ops::Range<AgentId>,
+        end: u32,
+    ) {
+        for owner in owners.clone() {
+            let waited = self.waited.entry((warp, owner)).or_default();
+            let from = std::mem::replace(waited, end.max(*waited));
+            let groups = Object::Group(kind, owner, from)..Object::Group(kind, owner, end);
+            if from < end {
+                for (_, published) in self.objects.range(groups) {
+                    self.agents[warp].join(&published.open);
+                }
+            }
+            // What all four have waited for is of no more use.
+            let all = owners.clone().map(|other| self.waited.get(&(other, owner)).copied());
+            let least = all.map(Option::unwrap_or_default).min().unwrap_or(0);
+            while let Some((&object, _)) = self
+                .objects
+                .range(Object::Group(kind, owner, 0)..Object::Group(kind, owner, least))
+                .next()
+            {
+                self.objects.remove(&object);
+            }
         }
     }
 

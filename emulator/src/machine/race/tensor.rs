@@ -7,6 +7,10 @@
 //! too. Any synchronisation will do, relaxed ones included, and threads between need no
 //! fence. Allocation is synchronous: it is ordered as other accesses are.
 //!
+//! On hardware, what releases is such a fence too, and so is what acquires: a thread that waits
+//! for an operation and then arrives, without `.relaxed`, has it ordered before what those do who
+//! wait for that without `.relaxed`. `Model::Hardware` takes that for granted.
+//!
 //! Some kinds of operations of one thread are in order by themselves: see
 //! `GroupKind::ordered_behind`.
 
@@ -28,6 +32,8 @@ pub(crate) enum Fence {
 pub(super) struct TensorOrder {
     /// Number of warps. Agents with lower numbers are warps, the others are asynchronous operations.
     warp_agents: usize,
+    /// Only fences join the clocks of operations and threads.
+    strict: bool,
     /// Those that come before the agent's next one; an operation's own too.
     pub(super) known: Vec<Clock>,
     /// Those that come before what a warp's synchronisation orders.
@@ -41,8 +47,9 @@ pub(super) struct TensorOrder {
 }
 
 impl TensorOrder {
-    pub(super) fn start(&mut self, ctas: usize, warp_agents: usize) {
+    pub(super) fn start(&mut self, ctas: usize, warp_agents: usize, strict: bool) {
         self.warp_agents = warp_agents;
+        self.strict = strict;
         for (clocks, count) in [
             (&mut self.known, warp_agents),
             (&mut self.passing, warp_agents),
@@ -83,6 +90,20 @@ impl TensorOrder {
         into.join(&self.passing[agent]);
         if whole {
             into.join(&self.pending[agent]);
+        }
+    }
+
+    /// A warp releases what it knows: on hardware, of operations too.
+    pub(super) fn releases(&mut self, warp: AgentId) {
+        if !self.strict && warp < self.warp_agents {
+            self.passing[warp].join(&self.known[warp]);
+        }
+    }
+
+    /// A warp acquires what others know.
+    pub(super) fn acquires(&mut self, warp: AgentId) {
+        if !self.strict && warp < self.warp_agents {
+            self.known[warp].join(&self.passing[warp]);
         }
     }
 
@@ -153,6 +174,17 @@ impl Races {
             let mut found = self.found(Place::Tensor(rank), clash);
             found.fence = self.missing_fence(&found);
             found
+        })
+    }
+
+    /// A warp that has waited for the earlier of two racing accesses, an operation's.
+    pub(super) fn waited_for(&self, found: &Found) -> Option<AgentId> {
+        let old = &found.clash.old;
+        let knows = |clock: &Clock| clock.get(old.agent.into()) >= old.epoch;
+        let TensorOrder { known, passing, .. } = &self.tensor;
+        (0..self.warp_agents).find(|&warp| match found.place {
+            Place::Shared(_) => knows(&self.agents[warp]),
+            Place::Tensor(_) => knows(&known[warp]) || knows(&passing[warp]),
         })
     }
 

@@ -117,7 +117,7 @@ proptest! {
     ) {
         let mut races = Races::default();
         for steps in runs {
-            races.start(1, (WARPS, 32 * WARPS as u32), BYTES);
+            races.start(1, (WARPS, 32 * WARPS as u32), BYTES, true);
             let mut model = Model { before: vec![Vec::new(); WARPS], ..Model::default() };
             for step in steps {
                 let race = match step {
@@ -163,7 +163,7 @@ proptest! {
 #[test]
 fn agents_are_used_again_only_when_there_are_many() {
     let mut races = Races::default();
-    races.start(1, (1, 32), BYTES);
+    races.start(1, (1, 32), BYTES, true);
     let origin = Origin { pc: 0, warp: 0, lane: 0 };
     for round in 0..1200 {
         let agent = races.new_agent(0, u32::MAX, false);
@@ -180,7 +180,7 @@ fn agents_are_used_again_only_when_there_are_many() {
 #[test]
 fn what_is_outside_the_memory_is_not_remembered() {
     let mut races = Races::default();
-    races.start(1, (2, 64), BYTES);
+    races.start(1, (2, 64), BYTES, true);
     for warp in 0..2 {
         let origin = Origin { pc: 0, warp, lane: 0 };
         for (rank, offset) in [(0, BYTES as u64), (0, 1 << 40), (1, 0)] {

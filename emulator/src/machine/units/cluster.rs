@@ -23,6 +23,8 @@ pub(crate) struct ClusterState {
     arrived: u32,
     generation: u64,
     warps: Vec<Lanes>,
+    /// Lanes of each warp that have not exited.
+    lanes_left: Vec<u32>,
 }
 
 fn misuse(required: &'static str, lanes: u32) -> Box<Fault> {
@@ -36,6 +38,12 @@ impl ClusterState {
         self.live.resize(ctas, threads);
         self.warps.clear();
         self.warps.resize(warps, Lanes::default());
+        let per_cta = warps / ctas.max(1);
+        self.lanes_left.clear();
+        self.lanes_left.extend((0..warps).map(|warp| {
+            let before = 32 * (warp % per_cta.max(1)) as u32;
+            threads.saturating_sub(before).min(32)
+        }));
         self.arrived = 0;
         self.generation = 0;
     }
@@ -76,9 +84,15 @@ impl ClusterState {
         Ok(true)
     }
 
+    /// Whether a warp has exited.
+    pub(crate) fn is_gone(&self, warp: usize) -> bool {
+        self.lanes_left[warp] == 0
+    }
+
     /// Threads of a CTA exit. True when they were its last.
     pub(crate) fn exit(&mut self, rank: u32, warp: usize, lanes: u32) -> bool {
         let count = lanes.count_ones();
+        self.lanes_left[warp] -= count;
         let live = &mut self.live[rank as usize];
         *live -= count;
         let last = *live == 0;

@@ -12,10 +12,11 @@
 
 use super::flight::{Home, Range, Role};
 use super::groups::{GroupKind, Membership};
+use super::interface::flight_kind;
 use super::mbarrier::{At, BYTES};
 use super::{Awaited, Publisher, Units};
 use crate::Schedule;
-use crate::diagnostic::{Exec, Fault};
+use crate::diagnostic::{Exec, Fault, Faults};
 use crate::machine::Stats;
 use crate::machine::launch::Env;
 use crate::machine::race::{AgentId, Kind, Object, Origin};
@@ -53,6 +54,8 @@ pub(crate) struct StepContext<'a> {
     pub(crate) shared: &'a mut [Plain],
     pub(crate) env: &'a Env<'a>,
     pub(crate) stats: &'a mut Stats,
+    /// What a step found wrong behind which it went on.
+    pub(crate) faults: Faults,
 }
 
 /// The two steps of an operation. `write` comes after `read`; both are called
@@ -193,7 +196,7 @@ impl Units {
                 races.new_agent(warp, operation.lanes, kind.is_some_and(GroupKind::of_tensor));
             // It comes after the completed operations of its warp that it is ordered
             // behind; those under way are among what it waits for.
-            let strict = context.env.gpu.strict_tcgen05_order;
+            let strict = context.env.is_strict();
             for earlier in kind.into_iter().flat_map(|kind| kind.ordered_behind(strict)) {
                 races.acquire(agent, Object::Group(*earlier as u8, warp, 0), false);
             }
@@ -234,6 +237,8 @@ impl Units {
         }
         let site = queued.operation.site;
         queued.operation.work.read(context).map_err(|fault| fault.at(site))?;
+        self.report_step(context, site)?;
+        let queued = &mut self.queue[index];
         if let Some(agent) = queued.agent {
             let reads = std::mem::take(&mut queued.operation.reads);
             let group = queued.operation.group;
@@ -243,6 +248,14 @@ impl Units {
             looked?;
         }
         Ok(())
+    }
+
+    /// The read step of an operation now, if it is in flight and has not read yet.
+    pub(crate) fn read_now(&mut self, id: OpId, context: &mut StepContext<'_>) -> Exec {
+        match self.queue.iter().position(|queued| queued.id == id) {
+            Some(index) => self.read(index, context),
+            None => Ok(()),
+        }
     }
 
     /// The write step: the operation leaves the queue.
@@ -266,6 +279,7 @@ impl Units {
         }
         let site = operation.site;
         operation.work.write(context).map_err(|fault| fault.at(site))?;
+        self.report_step(context, site)?;
         if let Some(agent) = agent {
             let kind = if operation.atomic { Kind::StrongWrite } else { Kind::Write };
             self.look(context.env, agent, site, &operation.writes, kind)?;
@@ -321,7 +335,7 @@ impl Units {
         ranges: &[Range],
         kind: Kind,
     ) -> Exec {
-        let Some(races) = &mut self.races else {
+        let Some(mut races) = self.races.as_mut() else {
             return Ok(());
         };
         let origin = Origin { pc: site.pc, warp: site.warp, lane: site.lane };
@@ -332,11 +346,18 @@ impl Units {
                 Home::Tensor(rank) => races.tensor_access(agent, origin, kind, rank, span),
                 Home::Global => Ok(()),
             };
-            if let Err(found) = looked {
-                return Err(self.race_fault(env, &found).at(site));
-            }
+            let Err(found) = looked else { continue };
+            self.raced(env, (site.pc, site.warp), Some(site), &found)?;
+            let Some(again) = &mut self.races else { break };
+            races = again;
         }
         Ok(())
+    }
+
+    /// Reports what a step of an operation found.
+    fn report_step(&self, context: &mut StepContext<'_>, site: Site) -> Exec {
+        let mut faults = std::mem::take(&mut context.faults).into_iter();
+        faults.try_for_each(|fault| self.report(context.env, (site.pc, site.warp), fault.at(site)))
     }
 
     /// An operation comes after all completed `cp.async` of its warp too.
@@ -481,7 +502,10 @@ impl Units {
             Awaited::Phase { at, phase, .. } => {
                 self.barriers.phase(*at).is_none_or(|now| now != *phase)
             }
-            Awaited::Groups(wait) => !self.queue.iter().any(|q| self.groups.blocks(wait, q)),
+            Awaited::Groups(wait) => {
+                !self.groups.uncommitted(wait)
+                    && !self.queue.iter().any(|q| self.groups.blocks(wait, q))
+            }
             Awaited::Cluster { generation } => self.cluster.generation() != *generation,
             Awaited::Registers { rank, wanted } => self.registers.free(*rank) >= *wanted,
             Awaited::Columns(wait) => self.tensor.may_allocate(wait),
@@ -536,10 +560,14 @@ impl Units {
                     if write && new.atomic && queued.operation.atomic {
                         continue;
                     }
-                    if let Some(role) = queued.meets(range, write) {
-                        let kind = self.in_flight(env, queued, role, range, write);
-                        return Err(Fault::lane(kind, new.site.lane));
+                    let Some(role) = queued.meets(range, write) else { continue };
+                    let Site { pc, warp, lane } = new.site;
+                    let line = env.code[queued.operation.site.pc].line;
+                    if self.is_known(env, flight_kind(range), pc, line) {
+                        continue;
                     }
+                    let kind = self.in_flight(env, queued, role, range, write);
+                    self.report(env, (pc, warp), Fault::lane(kind, lane))?;
                 }
             }
         }

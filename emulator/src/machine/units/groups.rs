@@ -6,7 +6,9 @@
 //! separately.
 
 use super::engine::Queued;
+use super::wgmma::WARPS;
 use crate::machine::regs::LANES;
+use std::ops::Range;
 
 /// Whose groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,11 +47,14 @@ impl GroupKind {
     }
 
     /// Kinds whose operations come before a later one of the same thread (PTX ISA
-    /// 9.7.16.6.2): only their arrivals wait for commits, and a copy waits for products
-    /// unless the order is `strict` ([`Gpu::strict_tcgen05_order`](crate::Gpu)).
+    /// 9.7.16.6.2). Unless the order is `strict`, a copy waits for products, and a commit for
+    /// earlier ones ([`Model::Hardware`](crate::Model)).
     pub(crate) fn ordered_behind(self, strict: bool) -> &'static [Self] {
         match self {
             Self::TensorCopy if !strict => Self::TensorProduct.ordered_behind(strict),
+            Self::TensorCommit if !strict => {
+                &[Self::TensorProduct, Self::TensorCopy, Self::TensorShift, Self::TensorCommit]
+            }
             Self::TensorProduct | Self::TensorShift | Self::TensorCommit => {
                 &[Self::TensorProduct, Self::TensorCopy, Self::TensorShift]
             }
@@ -84,10 +89,16 @@ pub(crate) struct GroupWait {
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     committed: Vec<[[u32; LANES]; KINDS]>,
+    warps_per_cta: usize,
+    /// Warps of which no lane lives.
+    gone: Vec<bool>,
 }
 
 impl Groups {
-    pub(crate) fn reset(&mut self, warps: usize) {
+    pub(crate) fn reset(&mut self, warps: usize, warps_per_cta: usize) {
+        self.warps_per_cta = warps_per_cta;
+        self.gone.clear();
+        self.gone.resize(warps, false);
         self.committed.clear();
         self.committed.resize(warps, [[0; LANES]; KINDS]);
     }
@@ -128,12 +139,44 @@ impl Groups {
         }
     }
 
+    /// A warp has exited.
+    pub(crate) fn exit(&mut self, warp: usize) {
+        self.gone[warp] = true;
+    }
+
+    /// Warps whose groups a wait of a warp is for: those of its warpgroup for `wgmma`, whose
+    /// groups all four commit together (PTX ISA 9.7.15.7).
+    pub(crate) fn together(&self, kind: GroupKind, warp: usize) -> Range<usize> {
+        match kind {
+            GroupKind::Wgmma => {
+                let cta = warp / self.warps_per_cta * self.warps_per_cta;
+                let first = cta + (warp - cta) / WARPS * WARPS;
+                first..(first + WARPS).min(cta + self.warps_per_cta)
+            }
+            _ => warp..warp + 1,
+        }
+    }
+
+    /// Whether another warp of the warpgroup has yet to commit a group that a wait is for.
+    pub(super) fn uncommitted(&self, wait: &GroupWait) -> bool {
+        let end = self.over(wait, wait.lanes.trailing_zeros() as usize);
+        wait.kind == GroupKind::Wgmma
+            && self
+                .together(wait.kind, wait.warp)
+                .any(|warp| !self.gone[warp] && self.committed[warp][wait.kind as usize][0] < end)
+    }
+
     /// Whether an operation keeps a wait from ending.
     pub(super) fn blocks(&self, wait: &GroupWait, queued: &Queued) -> bool {
         let operation = &queued.operation;
         let Some(group) = operation.group.filter(|group| group.kind == wait.kind) else {
             return false;
         };
+        if wait.kind == GroupKind::Wgmma {
+            let end = self.over(wait, wait.lanes.trailing_zeros() as usize);
+            let ours = self.together(wait.kind, wait.warp).contains(&operation.site.warp);
+            return ours && group.index < end;
+        }
         let lanes = operation.lanes & wait.lanes;
         if operation.site.warp != wait.warp || lanes == 0 || wait.reads_only && queued.has_read {
             return false;

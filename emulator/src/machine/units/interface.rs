@@ -6,6 +6,7 @@ use super::flight::{Home, Range};
 use super::mbarrier::{At, BYTES};
 use super::proxy::Fenced;
 use super::{AsyncFault, Units};
+use crate::checks::Kind;
 use crate::diagnostic::{AccessKind, DiagnosticKind, Exec, Fault, Space};
 use crate::machine::access::lanes;
 use crate::machine::regs::LANES;
@@ -32,6 +33,14 @@ pub(crate) struct Touch {
     pub(crate) lane: usize,
 }
 
+/// The kind of finding that an access to a range in flight is.
+pub(super) const fn flight_kind(range: &Range) -> Kind {
+    match range.home {
+        Home::Global | Home::Shared(_) => Kind::MemoryInFlight,
+        Home::Tensor(_) => Kind::TensorMemoryInFlight,
+    }
+}
+
 impl Context<'_> {
     /// Number of the executing warp in its cluster.
     #[inline]
@@ -49,7 +58,12 @@ impl Context<'_> {
         &mut self,
         f: impl FnOnce(&mut Units, &mut StepContext<'_>) -> R,
     ) -> R {
-        let mut context = StepContext { shared: self.shared, env: self.env, stats: self.stats };
+        let mut context = StepContext {
+            shared: self.shared,
+            env: self.env,
+            stats: self.stats,
+            faults: Vec::new(),
+        };
         f(self.units, &mut context)
     }
 
@@ -90,10 +104,7 @@ impl Context<'_> {
             return Err(out_of_bounds(addr));
         }
         if rank != u64::from(self.place.rank) {
-            let lane = lane as u32;
-            self.units
-                .check_peer(self.warp(), rank as u32)
-                .map_err(|fault| Fault::lane(fault.kind, lane))?;
+            self.check_peer(rank as u32, lane)?;
         }
         Ok(At { rank: rank as u32, offset: offset as u32 })
     }
@@ -150,8 +161,12 @@ impl Context<'_> {
         match self.units.disturbed(range, write) {
             None => Ok(()),
             Some((queued, role)) => {
+                let line = self.env.code[queued.operation.site.pc].line;
+                if self.units.is_known(self.env, flight_kind(range), self.pc, line) {
+                    return Ok(());
+                }
                 let kind = self.units.in_flight(self.env, queued, role, range, write);
-                Err(Fault::lane(kind, lane as u32))
+                self.report(Fault::lane(kind, lane as u32))
             }
         }
     }
@@ -213,13 +228,13 @@ impl Context<'_> {
                 let addr = self.global_at(addr, touch)?;
                 if !self.units.proxies.map_acquired(self.place.rank, addr) {
                     let fault = AsyncFault::MissingTensormapFence { address: addr };
-                    return Err(Fault::lane(DiagnosticKind::Async(fault), lane as u32));
+                    self.report(Fault::lane(DiagnosticKind::Async(fault), lane as u32))?;
                 }
                 if let Some(id) = self.env.global.find(addr) {
                     let block = self.env.global.block(id);
                     if let Some(first) = block.first_uninitialised_in(addr, BYTES as u64) {
                         let why = DiagnosticKind::UninitialisedRead { first };
-                        return Err(self.fault(why, Space::Global, addr, BYTES, kind, lane));
+                        self.report(self.fault(why, Space::Global, addr, BYTES, kind, lane))?;
                     }
                     block.copy_out(addr, &mut bytes);
                 }

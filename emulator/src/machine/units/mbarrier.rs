@@ -118,13 +118,15 @@ impl Mbarriers {
     }
 
     /// `mbarrier.init`
-    pub(crate) fn init(&mut self, shared: &mut Plain, at: At, count: u32) -> Checked {
+    /// `again`: although it is in use.
+    pub(crate) fn init(&mut self, shared: &mut Plain, at: At, count: u32, again: bool) -> Checked {
         if !(1..=MAX_COUNT).contains(&count) {
             return Err(fault(at, MbarrierFault::Count { count }));
         }
         // Initialising an object that is fresh is harmless: a whole warp may do
         // it. One in use must be invalidated first.
-        if let Ok(object) = self.object(shared, at)
+        if !again
+            && let Ok(object) = self.object(shared, at)
             && (object.phase != 0 || object.pending != object.expected || object.tx != 0)
         {
             return Err(fault(at, MbarrierFault::InUse));

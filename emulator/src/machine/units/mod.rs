@@ -10,6 +10,7 @@
 //! | `proxy` | generic writes that the async proxy may not see |
 //! | `cluster` | cluster barrier, exits |
 //! | `registers` | `setmaxnreg` |
+//! | `undefined` | registers whose values nothing defines |
 //! | `spin` | threads that look at memory again and again |
 //! | `transfer` | the copies themselves |
 //! | `wgmma`, `wgmma_watch`, `wgmma_tile`, `wgmma_panels` | warpgroup products, registers in flight, operand tiles, decoded ones |
@@ -36,6 +37,7 @@ pub(crate) mod tcgen05_product;
 mod tensor_cells;
 pub(crate) mod tensor_memory;
 mod transfer;
+mod undefined;
 pub(crate) mod wgmma;
 mod wgmma_panels;
 pub(crate) mod wgmma_tile;
@@ -49,12 +51,15 @@ pub(crate) use interface::{Reach, Touch};
 pub(crate) use mbarrier::{Arrival, At, BYTES as MBARRIER_BYTES, Question};
 pub(crate) use proxy::{Fenced, Reader};
 pub(crate) use transfer::{Piece, Source, Target, Transfer};
-pub(crate) use wgmma_watch::{Touch as RegisterTouch, Watch};
+pub(crate) use undefined::{Role as TouchRole, Undefined};
+pub(crate) use wgmma_watch::{Touch as RegisterTouch, Touches, Watch};
 
 use super::dependency::Advance;
+use super::findings::Findings;
 use super::launch::Env;
 use super::race::{AgentId, Object, Races, Remote};
 use crate::Schedule;
+use crate::checks::Kind;
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault, OperationSite, TensorFault};
 use crate::schedule::SplitMix;
 use crate::trace::{Recorder, Tracer};
@@ -145,6 +150,8 @@ pub(crate) struct Units {
     taken_over: u64,
     /// Present under the schedules that look for races.
     pub(crate) races: Option<Box<Races>>,
+    /// What was found that did not end the run.
+    pub(crate) findings: Findings,
     /// Present if a timeline is recorded.
     pub(crate) trace: Option<Box<Recorder>>,
     /// Warps that were refused once by `try_wait`, which may return early.
@@ -178,6 +185,7 @@ impl Units {
             released: Vec::new(),
             taken_over: 0,
             races: None,
+            findings: Findings::default(),
             trace: None,
             refused: Vec::new(),
             ctas: Vec::new(),
@@ -205,7 +213,7 @@ impl Units {
         self.random = SplitMix::new(!seed, index);
         self.flight.reset(ctas.len());
         self.barriers.reset();
-        self.groups.reset(warps);
+        self.groups.reset(warps, per_cta);
         let tracking = env.module.async_proxy;
         self.proxies.reset(tracking, ctas.len(), per_cta, env.shared_bytes as usize);
         self.cluster.reset(ctas.len(), warps, threads);
@@ -221,10 +229,12 @@ impl Units {
             self.races = None;
         } else {
             let races = self.races.get_or_insert_default();
-            races.start(ctas.len(), (per_cta, threads), env.shared_bytes as usize);
+            let shared_bytes = env.shared_bytes as usize;
+            races.start(ctas.len(), (per_cta, threads), shared_bytes, env.is_strict());
         }
         let record = |tracer: &Tracer| Box::new(Recorder::new(tracer.clone(), &ctas, per_cta));
         self.trace = env.trace.as_ref().map(record);
+        self.findings.reset();
         self.refused.clear();
         self.refused.resize(warps, 0);
         self.ctas = ctas;
@@ -242,22 +252,11 @@ impl Units {
         (self.ctas[warp / self.warps_per_cta], (warp % self.warps_per_cta) as u32)
     }
 
-    /// A warp uses memory of another CTA: that must have started, as far as the warp can know,
-    /// and not have exited.
-    pub(crate) fn check_peer(&self, warp: usize, rank: u32) -> Exec {
-        self.check_started(warp, rank)?;
-        self.cluster.check_alive(rank)
-    }
-
-    /// Something that a warp waited for must say that the CTA of `rank` has started.
-    pub(crate) fn check_started(&self, warp: usize, rank: u32) -> Exec {
+    /// Whether something that a warp waited for says that the CTA of `rank` has started. Under
+    /// schedules that do not look for races it is taken to be so.
+    pub(crate) fn knows_start(&self, warp: usize, rank: u32) -> bool {
         let own = warp / self.warps_per_cta == rank as usize;
-        match &self.races {
-            Some(races) if !own && !races.knows_start(warp, rank) => {
-                Err(Fault::warp(DiagnosticKind::Async(AsyncFault::Unstarted { rank })))
-            }
-            _ => Ok(()),
-        }
+        own || self.races.as_ref().is_none_or(|races| races.knows_start(warp, rank))
     }
 
     /// Changes whenever something happened that a thread might wait for.
@@ -358,6 +357,12 @@ impl Units {
         let Some(races) = &mut self.races else {
             return;
         };
+        if wait.kind == GroupKind::Wgmma {
+            let end = self.groups.over(wait, wait.lanes.trailing_zeros() as usize);
+            let owners = self.groups.together(wait.kind, wait.warp);
+            races.acquire_warpgroup(wait.warp, wait.kind as u8, owners, end);
+            return;
+        }
         for lane in super::access::lanes(wait.lanes) {
             let end = self.groups.over(wait, lane);
             races.acquire_groups(wait.warp, wait.kind as u8, end, wait.kind.of_tensor());
@@ -423,13 +428,23 @@ impl Units {
     }
 
     /// Threads exit; the shared memory of a CTA goes with its last one.
-    pub(crate) fn exit(&mut self, env: &Env<'_>, rank: u32, warp: usize, lanes: u32) -> Exec {
+    pub(crate) fn exit(
+        &mut self,
+        env: &Env<'_>,
+        rank: u32,
+        (pc, warp): (usize, usize),
+        lanes: u32,
+    ) -> Exec {
+        let exiting = (pc, warp);
         self.events += 1;
         let before = self.cluster.generation();
         if let Some(races) = &mut self.races {
             races.release(warp, lanes, Object::Cluster);
         }
         let last = self.cluster.exit(rank, warp, lanes);
+        if self.cluster.is_gone(warp) {
+            self.groups.exit(warp);
+        }
         self.close_cluster(before);
         if !last {
             return Ok(());
@@ -456,21 +471,29 @@ impl Units {
         {
             let site = Site { pc, warp, lane: lanes.trailing_zeros() };
             let operation = self.site(env, "an access", site);
-            return Err(Fault::warp(DiagnosticKind::Async(AsyncFault::Outlasts { operation })));
+            let fault = DiagnosticKind::Async(AsyncFault::Outlasts { operation });
+            self.report(env, exiting, Fault::warp(fault))?;
         }
+        self.check_left_in_flight(env, exiting, rank)
+    }
+
+    /// No operation may use the memory of a CTA that ends.
+    fn check_left_in_flight(&self, env: &Env<'_>, at: (usize, usize), rank: u32) -> Exec {
         let home = Home::Shared(rank);
-        let left = self.queue.iter().find(|queued| {
-            let uses = |ranges: &[Range]| ranges.iter().any(|r| r.home == home && r.bytes != 0);
-            uses(&queued.operation.writes)
-                || !queued.has_read && uses(&queued.operation.reads)
-                || queued.operation.signals.iter().any(|signal| signal.at().rank == rank)
-        });
-        match left {
-            None => Ok(()),
-            Some(queued) => Err(Fault::warp(DiagnosticKind::Async(AsyncFault::LeftInFlight {
-                operation: self.operation_site(env, queued),
-            }))),
-        }
+        let uses = |ranges: &[Range]| ranges.iter().any(|r| r.home == home && r.bytes != 0);
+        let written = |queued: &&Queued| {
+            let Operation { writes, signals, .. } = &queued.operation;
+            uses(writes) || signals.iter().any(|signal| signal.at().rank == rank)
+        };
+        let read = |queued: &&Queued| !queued.has_read && uses(&queued.operation.reads);
+        let left = match self.queue.iter().find(written) {
+            Some(queued) => Some((queued, false)),
+            None => self.queue.iter().find(read).map(|queued| (queued, true)),
+        };
+        let Some((queued, source)) = left else { return Ok(()) };
+        let operation = self.operation_site(env, queued);
+        let fault = AsyncFault::LeftInFlight { source, operation };
+        self.report(env, at, Fault::warp(DiagnosticKind::Async(fault)))
     }
 
     /// An operation as diagnostics name it.
@@ -544,7 +567,7 @@ impl Units {
         });
         let Some(Reader { pc, warp, lanes, .. }) = unfenced else { return Ok(()) };
         let site = Site { pc, warp, lane: lanes.trailing_zeros() };
-        Err(Fault::lane(
+        let fault = Fault::lane(
             DiagnosticKind::Async(AsyncFault::MissingProxyFence {
                 operation: "clusterlaunchcontrol.try_cancel",
                 address: u64::from(rank) << super::RANK_SHIFT | u64::from(offset),
@@ -553,7 +576,8 @@ impl Units {
                 other: self.site(env, "the read", site),
             }),
             asker.lane,
-        ))
+        );
+        self.report(env, (asker.pc, asker.warp), fault)
     }
 
     /// Whether all that was written where an operation reads or writes through the
@@ -575,6 +599,10 @@ impl Units {
                 Home::Tensor(_) => continue,
             };
             if let Some((address, writer)) = stale {
+                let Site { pc, warp, lane } = operation.site;
+                if self.is_known(env, Kind::MissingProxyFence, pc, env.code[writer.pc].line) {
+                    continue;
+                }
                 let site = Site { pc: writer.pc, warp: writer.warp, lane: 0 };
                 let kind = DiagnosticKind::Async(AsyncFault::MissingProxyFence {
                     operation: operation.name,
@@ -583,7 +611,7 @@ impl Units {
                     read_before: false,
                     other: self.site(env, "the write", site),
                 });
-                return Err(Fault::lane(kind, operation.site.lane));
+                self.report(env, (pc, warp), Fault::lane(kind, lane))?;
             }
         }
         Ok(())

@@ -55,8 +55,9 @@ pub(crate) struct LoadWork {
 }
 
 impl Work for LoadWork {
-    fn read(&mut self, _: &mut StepContext<'_>) -> Exec {
+    fn read(&mut self, context: &mut StepContext<'_>) -> Exec {
         let memory = self.memory.borrow();
+        let faults = &mut context.faults;
         let mut values = self.values.borrow_mut();
         let Access { shape, registers, halves } = self.access;
         for register in 0..registers {
@@ -65,14 +66,15 @@ impl Work for LoadWork {
                 if self.mask >> thread & 1 == 0 {
                     continue;
                 }
-                let at = |cell: crate::tensor::tmem::Cell| {
-                    memory.read("tcgen05.ld", self.lane + cell.lane, self.column + cell.column)
+                let mut at = |cell: crate::tensor::tmem::Cell| {
+                    let cell = (self.lane + cell.lane, self.column + cell.column);
+                    memory.read("tcgen05.ld", cell, faults)
                 };
                 *value = if halves {
                     let [low, high] = shape.packed_cells(thread as u32, register);
-                    at(low)? & 0xffff | at(high)? << 16
+                    at(low) & 0xffff | at(high) << 16
                 } else {
-                    at(shape.cell(thread as u32, register))?
+                    at(shape.cell(thread as u32, register))
                 };
             }
             values.push(row);

@@ -8,7 +8,7 @@
 use super::engine::{StepContext, Work};
 use super::tensor_memory::{Shared, TensorMemory};
 use super::wgmma_tile::SharedTile;
-use crate::diagnostic::Exec;
+use crate::diagnostic::{Exec, Faults};
 use crate::tensor::element::Element;
 use crate::tensor::instruction::{Accumulator, InstructionDescriptor, Scaling};
 use crate::tensor::product::{
@@ -80,23 +80,34 @@ pub(crate) const fn tensor_container(element: Element, packing: Packing) -> u32 
 
 impl ProductWork {
     /// `A` of a CTA out of its tensor memory.
-    fn tensor_a(&self, memory: &TensorMemory, (lane, column): Cell) -> Exec<Vec<u8>> {
+    fn tensor_a(
+        &self,
+        memory: &TensorMemory,
+        (lane, column): Cell,
+        faults: &mut Faults,
+    ) -> Vec<u8> {
         let kind = self.descriptor.kind;
         let cells = kind.k() as u32 * tensor_container(self.descriptor.a, kind.packing()) / 32;
         let mut bytes = Vec::new();
         for row in 0..self.path.rows() as u32 {
             let lane = lane + self.path.a_lane(row);
             for cell in 0..cells {
-                let word = memory.read("matrix A in tensor memory", lane, column + cell)?;
+                let word = memory.read("matrix A in tensor memory", (lane, column + cell), faults);
                 bytes.extend(word.to_le_bytes());
             }
         }
-        Ok(bytes)
+        bytes
     }
 
     /// The scales of `A`'s rows, each row's along K: a row is multiplied in the quarter
     /// of the lanes that it lies in, with that quarter's copy.
-    fn scales_a(&self, memory: &TensorMemory, base: u32, scaling: Scaling) -> Exec<Vec<f64>> {
+    fn scales_a(
+        &self,
+        memory: &TensorMemory,
+        base: u32,
+        scaling: Scaling,
+        faults: &mut Faults,
+    ) -> Vec<f64> {
         let count = self.descriptor.kind.scale_vec().map_or(0, |vec| vec.count());
         let mut values = Vec::new();
         for row in 0..self.path.rows() as u32 {
@@ -104,15 +115,21 @@ impl ProductWork {
             for index in 0..count as u32 {
                 let at = scale(4, row, index + scaling.a_id);
                 let lane = at.cell.lane + quarter;
-                let word = memory.read("scales of A", lane, base + at.cell.column)?;
+                let word = memory.read("scales of A", (lane, base + at.cell.column), faults);
                 values.push(scaling.scale.value((word >> (8 * at.byte)) as u8));
             }
         }
-        Ok(values)
+        values
     }
 
     /// The scales of `B`'s columns. All copies must have been written.
-    fn scales_b(&self, memory: &TensorMemory, base: u32, scaling: Scaling) -> Exec<Vec<f64>> {
+    fn scales_b(
+        &self,
+        memory: &TensorMemory,
+        base: u32,
+        scaling: Scaling,
+        faults: &mut Faults,
+    ) -> Vec<f64> {
         let count = self.descriptor.kind.scale_vec().map_or(0, |vec| vec.count());
         let n = self.descriptor.n as u32;
         let halves = self.path == DataPath::Halves;
@@ -128,12 +145,12 @@ impl ProductWork {
                 let mut word = 0;
                 for copy in (0..copies).rev() {
                     let lane = at.cell.lane + 32 * copy;
-                    word = memory.read("scales of B", lane, base + at.cell.column)?;
+                    word = memory.read("scales of B", (lane, base + at.cell.column), faults);
                 }
                 values.push(scaling.scale.value((word >> (8 * at.byte)) as u8));
             }
         }
-        Ok(values)
+        values
     }
 
     fn tile<'a>(&self, element: Element, rows: usize, negate: bool, bytes: &'a [u8]) -> Tile<'a> {
@@ -160,7 +177,7 @@ impl ProductWork {
     }
 
     /// One CTA's rows of `D`.
-    fn part(&self, part: &Part, columns: &FloatColumns) -> Exec {
+    fn part(&self, part: &Part, columns: &FloatColumns, faults: &mut Faults) {
         let InstructionDescriptor { kind, n, .. } = self.descriptor;
         let mut memory = part.memory.borrow_mut();
         let rows = self.path.rows();
@@ -183,7 +200,7 @@ impl ProductWork {
         if self.addend != Addend::Zero {
             let lanes = strips.iter().fold(0, |lanes, strip| lanes | 1 << strip.lane);
             let columns = (self.d.1, self.path.columns(n) as u32);
-            memory.check_known("accumulator D", lanes, columns)?;
+            memory.check_known("accumulator D", lanes, columns, faults);
             for strip in &strips {
                 let cells = memory.cells(strip.lane, strip.column, strip.width);
                 old[strip.at..][..strip.width].copy_from_slice(cells);
@@ -210,7 +227,6 @@ impl ProductWork {
         for strip in &strips {
             memory.fill(strip.lane, strip.column, &new[strip.at..][..strip.width]);
         }
-        Ok(())
     }
 }
 
@@ -221,12 +237,13 @@ impl Work for ProductWork {
             let memory = part.memory.borrow();
             part.a_bytes = match (&part.a, self.a) {
                 (Some(tile), _) => tile.gather(context)?,
-                (None, Tcgen05A::Tensor(cell)) => self.tensor_a(&memory, cell)?,
+                (None, Tcgen05A::Tensor(cell)) => self.tensor_a(&memory, cell, &mut context.faults),
                 (None, Tcgen05A::Shared) => Vec::new(),
             };
             if let (Some((a, b)), Some(scaling)) = (self.scales, self.descriptor.scaling) {
-                part.scales =
-                    [self.scales_a(&memory, a, scaling)?, self.scales_b(&memory, b, scaling)?];
+                let faults = &mut context.faults;
+                let a = self.scales_a(&memory, a, scaling, faults);
+                part.scales = [a, self.scales_b(&memory, b, scaling, faults)];
             }
             self.b_bytes.extend(part.b.gather(context)?);
         }
@@ -234,12 +251,12 @@ impl Work for ProductWork {
         Ok(())
     }
 
-    fn write(&mut self, _: &mut StepContext<'_>) -> Exec {
+    fn write(&mut self, context: &mut StepContext<'_>) -> Exec {
         let InstructionDescriptor { b, n, negate_b, .. } = self.descriptor;
         let mut columns = FloatColumns::default();
         self.tile(b, n, negate_b, &self.b_bytes).float_columns(&mut columns);
         for part in &self.parts {
-            self.part(part, &columns)?;
+            self.part(part, &columns, &mut context.faults);
         }
         Ok(())
     }

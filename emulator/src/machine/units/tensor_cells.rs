@@ -4,7 +4,7 @@
 
 use super::flight::{Home, Range};
 use super::wgmma_tile::fault;
-use crate::diagnostic::{Exec, TensorFault};
+use crate::diagnostic::{Faults, TensorFault};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -75,14 +75,19 @@ impl TensorMemory {
         self.known[column as usize] >> (lane % LANES) & 1 != 0
     }
 
-    /// A cell that must have been written.
+    /// A cell that must have been written. The first that was not is a fault.
     #[inline(always)]
-    pub(crate) fn read(&self, operand: &'static str, lane: u32, column: u32) -> Exec<u32> {
-        if self.known(lane, column) {
-            return Ok(self.get(lane, column));
+    pub(crate) fn read(
+        &self,
+        operand: &'static str,
+        (lane, column): (u32, u32),
+        faults: &mut Faults,
+    ) -> u32 {
+        if !self.known(lane, column) && faults.is_empty() {
+            let lane = lane % LANES;
+            faults.push(fault(TensorFault::UninitialisedCell { operand, lane, column }));
         }
-        let lane = lane % LANES;
-        Err(fault(TensorFault::UninitialisedCell { operand, lane, column }))
+        self.get(lane, column)
     }
 
     #[inline(always)]
@@ -98,15 +103,16 @@ impl TensorMemory {
         operand: &'static str,
         lanes: u128,
         columns: (u32, u32),
-    ) -> Exec {
+        faults: &mut Faults,
+    ) {
         for column in columns.0..columns.0 + columns.1 {
             let missing = lanes & !self.known[column as usize];
             if missing != 0 {
                 let lane = missing.trailing_zeros();
-                return Err(fault(TensorFault::UninitialisedCell { operand, lane, column }));
+                faults.push(fault(TensorFault::UninitialisedCell { operand, lane, column }));
+                return;
             }
         }
-        Ok(())
     }
 
     /// Cells of a lane, in columns that follow each other.

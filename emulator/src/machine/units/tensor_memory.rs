@@ -4,10 +4,11 @@
 //! Every CTA has 128 lanes of 512 columns of its own: CTAs of an SM meet in it only
 //! through `alloc`, and here they are never short of each other's columns.
 
-use super::engine::Site;
+use super::engine::{OpId, Site};
 use super::wgmma_tile::fault;
 use super::{AsyncFault, Units};
 use crate::diagnostic::{DiagnosticKind, Exec, Fault, TensorFault};
+use crate::machine::Context;
 use crate::machine::launch::Env;
 use crate::machine::regs::{LANES as THREADS, Regs, Slot};
 use std::cell::RefCell;
@@ -31,7 +32,21 @@ struct Allocation {
 struct Load {
     slots: Vec<Slot>,
     pc: usize,
+    /// Lanes that load.
+    mask: u32,
+    /// Its operation, once that is issued.
+    id: Option<OpId>,
     values: Rc<RefCell<Vec<[u32; THREADS]>>>,
+}
+
+impl Load {
+    /// Its registers get their values.
+    fn finish(&self, regs: &mut Regs) {
+        regs.let_go(&self.slots, false);
+        for (slot, row) in self.slots.iter().zip(self.values.borrow().iter()) {
+            regs.put(*slot, self.mask, row);
+        }
+    }
 }
 
 /// What `alloc` waits for.
@@ -250,26 +265,48 @@ impl TensorUnit {
         &mut self,
         warp: usize,
         pc: usize,
+        mask: u32,
         slots: Vec<Slot>,
     ) -> Rc<RefCell<Vec<[u32; THREADS]>>> {
         let values = Rc::default();
-        self.loads[warp].push(Load { slots, pc, values: Rc::clone(&values) });
+        let load = Load { slots, pc, mask, id: None, values: Rc::clone(&values) };
+        self.loads[warp].push(load);
         values
     }
 
-    /// The loads of a warp have been waited for.
-    pub(crate) fn finish_loads(&mut self, warp: usize, mask: u32, regs: &mut Regs) {
-        for load in self.loads[warp].drain(..) {
-            regs.let_go(&load.slots, false);
-            for (slot, row) in load.slots.iter().zip(load.values.borrow().iter()) {
-                regs.put(*slot, mask, row);
-            }
+    /// The last load of a warp was issued as an operation.
+    pub(crate) fn load_issued(&mut self, warp: usize, id: OpId) {
+        if let Some(load) = self.loads[warp].last_mut() {
+            load.id = Some(id);
         }
+    }
+
+    /// The loads of a warp have been waited for.
+    pub(crate) fn finish_loads(&mut self, warp: usize, regs: &mut Regs) {
+        self.loads[warp].drain(..).for_each(|load| load.finish(regs));
     }
 
     /// The load that has a register in flight.
     pub(crate) fn load_of(&self, warp: usize, slot: Slot) -> Option<usize> {
         self.loads[warp].iter().find(|load| load.slots.contains(&slot)).map(|load| load.pc)
+    }
+}
+
+impl Context<'_> {
+    /// The values of a load are needed, of the one that has a register in flight or of all:
+    /// registers depend on their loads without a wait. What the load read in tensor memory is
+    /// over for others only behind its `wait::ld`.
+    pub(crate) fn deliver_load(&mut self, slot: Option<Slot>) -> Exec {
+        let warp = self.warp();
+        let wanted = |load: &Load| slot.is_none_or(|slot| load.slots.contains(&slot));
+        while let Some(at) = self.units.tensor.loads[warp].iter().position(wanted) {
+            let load = self.units.tensor.loads[warp].remove(at);
+            if let Some(id) = load.id {
+                self.with_units(|units, machine| units.read_now(id, machine))?;
+            }
+            load.finish(self.regs);
+        }
+        Ok(())
     }
 }
 
@@ -280,7 +317,8 @@ impl Units {
             None => Ok(()),
             Some(&Allocation { column, columns, site }) => {
                 let operation = self.site(env, "tcgen05.alloc", site);
-                Err(fault(TensorFault::NotFreed { column, columns, operation }).at(site))
+                let fault = fault(TensorFault::NotFreed { column, columns, operation });
+                self.report(env, (site.pc, site.warp), fault.at(site))
             }
         }
     }

@@ -4,7 +4,7 @@
 use super::engine::StepContext;
 use super::flight::{GRANULE, Home, Range};
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault, TensorFault};
-use crate::machine::SHARED_BASE;
+use crate::machine::{Context, SHARED_BASE};
 use crate::tensor::TensorError;
 use crate::tensor::shared::{GatherError, Operand, SharedDescriptor};
 use crate::tensor::tile::{Packing, Tile};
@@ -94,10 +94,12 @@ pub(crate) struct SharedTile {
 }
 
 impl SharedTile {
-    /// The ranges that it reads, checked against a shared window of `end` bytes.
-    pub(crate) fn reads(&self, end: usize, ranges: &mut Vec<Range>) -> Exec {
-        let leading = self.descriptor.check_leading(&self.operand);
-        leading.map_err(|error| invalid(self.name, error))?;
+    /// The ranges that it reads, checked against the CTA's shared window.
+    pub(crate) fn reads(&self, cx: &Context<'_>, ranges: &mut Vec<Range>) -> Exec {
+        let end = cx.shared[self.rank as usize].len();
+        if let Err(error) = self.descriptor.check_leading(&self.operand) {
+            cx.report(fault(TensorFault::LeadingOffset { operand: self.name, error }))?;
+        }
         let mut granules = Granules::new();
         let mut scratch = Vec::new();
         let gathered = self.descriptor.gather(
@@ -131,28 +133,28 @@ impl SharedTile {
             Packing::Dense => 16,
         };
         let mut out = Vec::new();
-        let mut chunks = 0;
+        let (mut chunks, mut unwritten) = (0, None);
         let gathered = self.descriptor.gather(
             &self.operand,
             |address| {
                 chunks += 1;
                 if let Some(first) = memory.first_uninitialised(address as usize, used) {
-                    return Err(first as u32);
+                    unwritten.get_or_insert(first as u32);
                 }
                 let [low, high, ..] = memory.load(address as usize, 16);
                 let mut bytes = [0; 16];
                 bytes[..8].copy_from_slice(&low.to_le_bytes());
                 bytes[8..].copy_from_slice(&high.to_le_bytes());
-                Ok(bytes)
+                Ok::<_, std::convert::Infallible>(bytes)
             },
             &mut out,
         );
-        match gathered {
-            Ok(()) => {}
-            Err(GatherError::Read(address)) => {
-                return Err(fault(TensorFault::UninitialisedTile { operand: self.name, address }));
-            }
-            Err(GatherError::Operand(error)) => return Err(invalid(self.name, error)),
+        if let Err(GatherError::Operand(error)) = gathered {
+            return Err(invalid(self.name, error));
+        }
+        if let Some(address) = unwritten {
+            let operand = self.name;
+            context.faults.push(fault(TensorFault::UninitialisedTile { operand, address }));
         }
         context.stats.space(crate::diagnostic::Space::Shared).bytes_read += chunks * 16;
         Ok(out)

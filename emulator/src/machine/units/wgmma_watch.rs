@@ -1,7 +1,7 @@
 //! Registers that asynchronous instructions use: `wgmma` (PTX ISA 9.7.15.7) and
 //! `tcgen05.ld` (9.7.16.8).
 //!
-//! Instructions of modules that have such instructions carry the 32-bit registers
+//! Instructions of modules that have such instructions carry the registers
 //! that they name ([`Touch`]). Before one of them runs while registers of its warp are
 //! in flight, they are compared; and in modules with `wgmma` every write is noted, so
 //! that a product without a `wgmma.fence` since is found.
@@ -11,14 +11,24 @@
 
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault, TensorFault};
 use crate::machine::Context;
-use crate::machine::regs::{Regs, Slot};
-use crate::machine::units::Site;
+use crate::machine::regs::{Class, Regs, Slot};
+use crate::machine::units::{Site, TouchRole, Undefined};
 
-/// A 32-bit register that an instruction names.
+/// A register that an instruction names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Touch {
+    pub(crate) class: Class,
     pub(crate) slot: Slot,
     pub(crate) write: bool,
+    /// Operand in which it stands.
+    pub(crate) operand: u8,
+}
+
+/// The registers that an instruction names.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Touches {
+    pub(crate) role: TouchRole,
+    pub(crate) registers: Box<[Touch]>,
 }
 
 /// A row of the register file.
@@ -32,11 +42,19 @@ struct Row {
     sources: u16,
 }
 
+impl Row {
+    /// Something in flight uses it.
+    const fn held(self) -> bool {
+        self.results != 0 || self.sources != 0
+    }
+}
+
 /// Rows of a warp's register file in flight.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watch {
     rows: Vec<Row>,
     held: usize,
+    pub(super) undefined: Undefined,
     /// `wgmma.fence`s executed.
     fences: u32,
 }
@@ -56,13 +74,14 @@ impl Watch {
     /// Whether registers are in flight.
     #[inline(always)]
     pub(crate) fn busy(&self) -> bool {
-        self.held != 0
+        self.held != 0 || !self.undefined.is_empty()
     }
 
     /// Forgets everything: another warp.
     pub(crate) fn reset(&mut self) {
         self.rows.clear();
         self.held = 0;
+        self.undefined.clear();
         self.fences = 0;
     }
 
@@ -106,7 +125,7 @@ impl Context<'_> {
         };
         match slots.iter().find(|&&slot| used(slot)) {
             None => Ok(()),
-            Some(&slot) => Err(self.in_flight_fault(slot)),
+            Some(&slot) => self.report(self.in_flight_fault(slot)),
         }
     }
 
@@ -118,7 +137,7 @@ impl Context<'_> {
         };
         if slots.iter().any(|&slot| stale(slot)) {
             let fault = TensorFault::MissingWgmmaFence { operand };
-            return Err(Fault::warp(DiagnosticKind::Async(AsyncFault::Tensor(fault))));
+            return self.report(Fault::warp(DiagnosticKind::Async(AsyncFault::Tensor(fault))));
         }
         Ok(())
     }
@@ -126,20 +145,29 @@ impl Context<'_> {
     /// Compares the registers of the instruction at `pc` with those in flight, and
     /// notes those that it writes.
     #[inline(never)]
-    pub(in crate::machine) fn watch(&mut self, pc: usize) -> Exec {
+    /// `mask`: lanes that execute it, `here`: all that are at it.
+    pub(in crate::machine) fn watch(&mut self, pc: usize, mask: u32, here: u32) -> Exec {
         let env = self.env;
         let Some(touches) = env.module.touches.get(pc) else {
             return Ok(());
         };
-        for touch in touches {
+        self.pc = pc;
+        if !self.regs.watch.undefined.is_empty() {
+            self.trace_undefined(touches, mask, here)?;
+        }
+        if mask == 0 {
+            return Ok(());
+        }
+        for touch in touches.registers.iter().filter(|touch| touch.class == Class::R32) {
             let Some(at) = self.regs.absolute(touch.slot) else {
                 continue;
             };
+            if self.regs.watch.get(at).held() {
+                self.report(self.in_flight_fault(touch.slot))?;
+                self.deliver_load(Some(touch.slot))?;
+            }
             let Watch { rows, fences, .. } = &mut self.regs.watch;
             match rows.get_mut(at) {
-                Some(row) if row.results != 0 || row.sources != 0 => {
-                    return Err(self.in_flight_fault(touch.slot));
-                }
                 Some(row) if touch.write => row.written = *fences,
                 None if touch.write => self.regs.watch.row(at).written = self.regs.watch.fences,
                 _ => {}
@@ -151,7 +179,9 @@ impl Context<'_> {
     #[cold]
     fn in_flight_fault(&self, slot: Slot) -> Box<Fault> {
         let warp = self.warp();
-        let (pc, name, wait) = match self.units.wgmma.holder(warp, slot) {
+        let holder = self.units.wgmma.holder(warp, slot);
+        let loaded = holder.is_none();
+        let (pc, name, wait) = match holder {
             Some(pc) => (pc, "wgmma.mma_async", "wgmma.wait_group"),
             None => {
                 let pc = self.units.tensor.load_of(warp, slot).unwrap_or(self.pc);
@@ -159,7 +189,7 @@ impl Context<'_> {
             }
         };
         let operation = self.units.site(self.env, name, Site { pc, warp, lane: 0 });
-        let fault = TensorFault::RegistersInFlight { operation, wait };
+        let fault = TensorFault::RegistersInFlight { loaded, operation, wait };
         Fault::warp(DiagnosticKind::Async(AsyncFault::Tensor(fault)))
     }
 }

@@ -18,7 +18,7 @@ use nvfp4::tensor::Dims;
 use nvfp4::tune::ResultKind;
 use operands::encode;
 use ptx_emu::{
-    Counters, GlobalMemory, Launch, LaunchError, Module, Schedule, Step, launch_sequence,
+    Checks, Counters, GlobalMemory, Launch, LaunchError, Module, Schedule, Step, launch_sequence,
 };
 
 /// Instructions after which a launch is stopped.
@@ -316,6 +316,7 @@ impl Product {
                     schedule: self.schedule,
                     threads: None,
                     instruction_limit: Some(INSTRUCTIONS),
+                    checks: Checks::default(),
                 },
                 programmatic: count > 1,
             })

@@ -1,0 +1,155 @@
+//! What is looked for, and what becomes of it: models of memory, kinds of findings and their
+//! levels.
+
+mod kind;
+
+pub use kind::{Kind, ParseKindError};
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Which orders are taken to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Model {
+    /// What PTX ISA promises, and no more.
+    #[default]
+    Ptx,
+    /// What the hardware of today is known to order besides, which published kernels rely on:
+    /// - a `tcgen05.cp` comes after the earlier `tcgen05.mma` of its thread;
+    /// - commits of one thread report in the order in which they were issued;
+    /// - what releases or acquires orders `tcgen05` operations as their fences do;
+    /// - a copy out of shared memory may end after its CTA.
+    Hardware,
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ptx => "ptx",
+            Self::Hardware => "hardware",
+        })
+    }
+}
+
+/// A word that names no [`Model`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("model: required hardware or ptx, actual `{0}`")]
+pub struct ParseModelError(String);
+
+impl FromStr for Model {
+    type Err = ParseModelError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "hardware" => Ok(Self::Hardware),
+            "ptx" => Ok(Self::Ptx),
+            _ => Err(ParseModelError(text.to_owned())),
+        }
+    }
+}
+
+/// What a finding of some kind means for a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// It is not mentioned.
+    Allow,
+    /// It is mentioned, but the run is right.
+    Warn,
+    /// The run is wrong.
+    Deny,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allow => "allow",
+            Self::Warn => "warn",
+            Self::Deny => "deny",
+        })
+    }
+}
+
+/// How a launch is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checks {
+    /// Which orders hold.
+    pub model: Model,
+    /// Levels that differ from those of the model.
+    levels: [Option<Level>; Kind::COUNT],
+    /// The first denied finding ends the launch, as an error. Otherwise only those do behind
+    /// which the machine cannot go on ([`Kind::is_fatal`]), and the report has the others.
+    pub stop: bool,
+    /// Most findings of a report.
+    pub most: usize,
+}
+
+impl Checks {
+    /// Findings of a report, unless stated otherwise.
+    pub const MOST: usize = 20;
+
+    /// The checks of a model; the first denied finding is an error.
+    #[must_use]
+    pub const fn new(model: Model) -> Self {
+        Self { model, levels: [None; Kind::COUNT], stop: true, most: Self::MOST }
+    }
+
+    /// The same with the level of one kind. A kind that is fatal stays denied.
+    #[must_use]
+    pub const fn with(mut self, kind: Kind, level: Level) -> Self {
+        self.levels[kind as usize] = Some(level);
+        self
+    }
+
+    /// The same without an end at the first denied finding, and with at most `most` findings in
+    /// the report.
+    #[must_use]
+    pub const fn collecting(mut self, most: usize) -> Self {
+        self.stop = false;
+        self.most = most;
+        self
+    }
+
+    /// What a finding of a kind means.
+    #[must_use]
+    pub fn level(&self, kind: Kind) -> Level {
+        if kind.is_fatal() {
+            return Level::Deny;
+        }
+        self.levels[kind as usize].unwrap_or_else(|| kind.level(self.model))
+    }
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self::new(Model::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+            let kebab = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(kind.name().chars().all(kebab), "{kind}");
+        }
+        assert!("data_race".parse::<Kind>().is_err());
+        for model in [Model::Hardware, Model::Ptx] {
+            assert_eq!(model.to_string().parse(), Ok(model));
+        }
+        assert_eq!("h100".parse::<Model>(), Err(ParseModelError("h100".to_owned())));
+    }
+
+    #[test]
+    fn levels_are_those_of_the_model_unless_stated() {
+        let hardware = Checks::new(Model::Hardware);
+        let kind = Kind::TensorLoadRegisters;
+        assert_eq!(hardware.level(kind), Level::Allow);
+        assert_eq!(Checks::default().level(kind), Level::Deny);
+        assert_eq!(hardware.with(kind, Level::Warn).level(kind), Level::Warn);
+        assert_eq!(hardware.with(Kind::Trap, Level::Allow).level(Kind::Trap), Level::Deny);
+    }
+}

@@ -1,0 +1,73 @@
+//! What is looked for: `--model`, `--allow`, `--warn`, `--deny`; how findings are shown.
+
+use super::console;
+use clap::Args;
+use ptx_emu::{Checks, Diagnostic, Kind, Level, Model, Schedule};
+
+/// Model and levels of findings.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ChecksArgs {
+    /// Orders that hold: what hardware is known to order, or only what PTX ISA promises.
+    #[arg(long, value_name = "hardware|ptx", default_value_t = Model::Hardware)]
+    model: Model,
+    /// Do not mention findings of a kind; `ptx-emu explain` lists the kinds.
+    #[arg(long, value_name = "KIND")]
+    allow: Vec<Kind>,
+    /// Mention findings of a kind, but call the run right.
+    #[arg(long, value_name = "KIND")]
+    warn: Vec<Kind>,
+    /// Call a run with a finding of a kind wrong.
+    #[arg(long, value_name = "KIND")]
+    deny: Vec<Kind>,
+    /// Most findings of a run that are shown.
+    #[arg(long, value_name = "N", default_value_t = Checks::MOST)]
+    max_findings: usize,
+}
+
+impl ChecksArgs {
+    /// The checks: a finding does not end the run unless it must. The strictest level counts
+    /// where a kind is named more than once.
+    pub(crate) fn checks(&self) -> Checks {
+        let levels =
+            [(&self.allow, Level::Allow), (&self.warn, Level::Warn), (&self.deny, Level::Deny)];
+        let named =
+            levels.into_iter().flat_map(|(kinds, level)| kinds.iter().map(move |k| (*k, level)));
+        let checks =
+            named.fold(Checks::new(self.model), |checks, (kind, level)| checks.with(kind, level));
+        checks.collecting(self.max_findings)
+    }
+
+    pub(crate) fn model(&self) -> Model {
+        self.model
+    }
+}
+
+/// What a run under a schedule did not look for; `None` if it is nothing.
+pub(crate) fn not_looked_for(schedule: Schedule) -> Option<&'static str> {
+    match schedule {
+        Schedule::Eager => {
+            Some("data races and other schedules were not looked for under eager; try --explore 10")
+        }
+        Schedule::Lazy | Schedule::Random(_) => None,
+    }
+}
+
+/// Shows findings on standard error.
+pub(crate) fn complain<'a>(findings: impl IntoIterator<Item = &'a Diagnostic>, left_out: usize) {
+    for found in findings {
+        console::complain(line(found));
+    }
+    if left_out != 0 {
+        console::complain(format_args!("{left_out} more findings; --max-findings shows more"));
+    }
+}
+
+/// A finding in one line.
+pub(crate) fn line(found: &Diagnostic) -> String {
+    let word = match found.level {
+        Level::Deny => "error",
+        Level::Allow | Level::Warn => "warning",
+    };
+    let kind = found.kind();
+    format!("{word}[{kind}]: {found} (see `ptx-emu explain {kind}`)")
+}
