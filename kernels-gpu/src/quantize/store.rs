@@ -69,7 +69,7 @@ pub unsafe fn store_slowly<S: Source<C>, const C: usize, const GROUPS: usize>(
 
 /// The index of the first value that is not finite.
 #[inline(always)]
-fn first_not_finite(values: [f32; 8]) -> Option<u32> {
+pub fn first_not_finite(values: [f32; 8]) -> Option<u32> {
     let mut first = None;
     for i in (0..8).rev() {
         if !values[i].is_finite() {
