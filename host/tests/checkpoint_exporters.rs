@@ -873,7 +873,7 @@ fn matrices_of_experts_that_no_reader_finds_are_refused() {
         let mut options = options(format, Layout::TorchAo);
         let out = folder.file(&format!("{kind} quantised"));
         let before = folder.names();
-        let mut quantize =
+        let quantize =
             |options: &_| checkpoint::quantize_model(&original, options, &out, None, &mut ());
         let error = quantize(&options).expect_err("refused").to_string();
         assert!(error.contains("--exclude '*.experts.*'"), "{error}");
