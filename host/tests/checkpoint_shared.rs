@@ -188,6 +188,9 @@ fn scales_are_shared_on_request() {
         assert_eq!(scales, [scales[0]; 3], "{layout}");
         // Values between two codes were rounded by the old scale, then once more by the new one,
         // which is off by up to a sixteenth.
+        let report = verify(&shared, Some(&original), &mut ()).expect("verifiable");
+        assert!(report.verified && !report.findings.is_empty(), "{report}");
+        assert!(report.findings.iter().all(|x| x.kind == "rounded-twice"), "{report}");
         let bound = VerifyOptions { block_bound: 2.5, ..VerifyOptions::default() };
         let report = verify_with(&shared, Some(&original), bound, &mut ()).expect("verifiable");
         assert!(report.verified && report.findings.is_empty(), "{report}");

@@ -24,7 +24,7 @@ pub struct Finding {
     /// Severity.
     pub severity: Severity,
     /// Kind, for programs: `missing`, `type`, `shape`, `scale`, `reciprocal`, `nibble-order`,
-    /// `scale-order`, `factor`, `shared-scale`, `sqnr`, `rounding`, `differs`,
+    /// `scale-order`, `factor`, `shared-scale`, `sqnr`, `rounding`, `rounded-twice`, `differs`,
     /// `blocks`, `moved-factors`, `transform`, `unread`, `zero-scale`, `orphan`, `unlisted`,
     /// `configuration`, `unreadable`.
     pub kind: &'static str,

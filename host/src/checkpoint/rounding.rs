@@ -6,7 +6,11 @@
 //!
 //! - the quotient may be rounded to bf16 before it is rounded to a code;
 //! - the largest magnitude may exceed the largest code by what rounding the scale down leaves, and
-//!   in MXFP4 by a third (FLOOR), or by anything if the scale is the largest there is.
+//!   in MXFP4 by a third (FLOOR), or by anything if the scale is the largest there is;
+//! - NVFP4 whose scales are all powers of two may be converted MXFP4, and saturate as it does.
+//!
+//! Weights that were rounded twice, as sharing a tensor-level scale does, exceed a half step, but
+//! not [`TWICE`] half steps.
 
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, e2m1, pack};
@@ -18,6 +22,11 @@ use super::weight::Blocks;
 const QUOTIENT_ERROR: f64 = 6.0 / 256.0;
 /// What MXFP4's largest magnitude may be, in units of the scale: FLOOR has maxima below 8.
 const MXFP4_REACH: f64 = 8.0;
+
+/// The largest error of a code that was rounded by one scale and then by another, in half steps: 1
+/// of the first scale, which the second is at least two thirds of (1.5 times the least subnormal
+/// scale may round to it), and 1 of the second.
+pub(super) const TWICE: f64 = 2.5;
 
 /// The blocks of a weight that are not what the original rounds to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -49,13 +58,16 @@ fn of<F: BlockFormat>(
     bound: f64,
 ) -> Misrounded {
     let format = if F::NAME == Nvfp4::NAME { Format::Nvfp4 } else { Format::Mxfp4 };
+    let unit = |byte: u8| f64::from(F::decode_scale(byte)) * f64::from(multiplier);
+    let was_mxfp4 = scales.iter().all(|&byte| unit(byte) == 0.0 || is_power_of_two(unit(byte)));
     // By byte: the scale, and the largest magnitude that rounds to it.
     let units: Vec<(f64, f64)> = (0..=u8::MAX)
         .map(|byte| {
             let value = |byte: u8| f64::from(F::decode_scale(byte));
-            let unit = value(byte) * f64::from(multiplier);
+            let unit = unit(byte);
             let next = byte.checked_add(1).map_or(f64::INFINITY, value);
             let reach = match format {
+                Format::Nvfp4 if was_mxfp4 && unit > 0.0 => MXFP4_REACH * unit,
                 Format::Nvfp4 if next.is_finite() => {
                     let middle = f64::midpoint(value(byte), next) * f64::from(multiplier);
                     f64::from(e2m1::MAX) * middle
@@ -89,6 +101,10 @@ fn of<F: BlockFormat>(
     let none = || Misrounded { first: usize::MAX, ..Misrounded::default() };
     let blocks = before.par_chunks_exact(F::BLOCK).take(scales.len()).enumerate();
     blocks.map(|(at, before)| worst_of(at, before)).reduce(none, join)
+}
+
+fn is_power_of_two(x: f64) -> bool {
+    x.is_normal() && x.to_bits().trailing_zeros() >= f64::MANTISSA_DIGITS - 1
 }
 
 /// The error of a code in half steps, those between the code and the element.
@@ -163,6 +179,30 @@ mod tests {
                 assert!(found.worst > 0.5, "{name}: {found:?}");
             }
         }
+    }
+
+    /// MXFP4's saturated codes are right in NVFP4 too, unless a scale shows that it is not MXFP4.
+    #[test]
+    fn nvfp4_may_have_been_mxfp4() {
+        let mut before = [0.25f32; 32];
+        (before[3], before[20]) = (7.5, -7.5);
+        let mut codes = [0x11u8; 16];
+        (codes[1], codes[10]) = (0x71, 0x1f);
+        before.iter_mut().filter(|x| **x == 0.25).for_each(|x| *x = 0.5);
+        for (scales, multiplier, bad) in [
+            ([0x38u8, 0x38], 1.0f32, 0),
+            ([0x40, 0x40], 0.5, 0),
+            // Scales of 1 and 1.125, and a tensor-level scale that is no power of two.
+            ([0x38, 0x39], 1.0, 2),
+            ([0x38, 0x38], 1.01, 2),
+        ] {
+            let found = of::<Nvfp4>(&codes, &scales, multiplier, &before, 1.0);
+            assert_eq!(found.blocks, bad, "{scales:?} {multiplier}: {found:?}");
+        }
+        // Maxima that MXFP4 would have given a larger scale.
+        before[3] = 9.0;
+        let found = of::<Nvfp4>(&codes, &[0x38, 0x38], 1.0, &before, 1.0);
+        assert_eq!((found.blocks, found.first), (1, 0), "{found:?}");
     }
 
     /// Each changed bit of a code or scale is found, unless it is the sign of a zero, or the element

@@ -18,7 +18,7 @@ use super::model::Model;
 use super::others::{self, OtherFormat, OtherLayer};
 use super::products::{ProductNoise, product_noise};
 use super::report::{Finding, Severity, VerifyReport, WeightCheck};
-use super::rounding::misrounded;
+use super::rounding::{Misrounded, TWICE, misrounded};
 use super::save::Observer;
 use super::shared::{self, Unshared};
 use super::side;
@@ -80,8 +80,9 @@ pub fn verify_with(
     };
     let parts = layout.find(model);
     let others = others::find(model, &parts);
-    let (findings, joined) = (Vec::new(), Vec::new());
-    let mut check = Check { model, original, options, layout, findings, others, joined };
+    let (findings, joined, misrounded) = (Vec::new(), Vec::new(), Vec::new());
+    let mut check =
+        Check { model, original, options, layout, findings, others, joined, misrounded };
     check.configuration(&parts);
     check.unread();
     check.names(&parts);
@@ -101,6 +102,7 @@ pub fn verify_with(
             [Some(model), original].into_iter().flatten().for_each(|model| model.release(name));
         });
     }
+    check.misrounded();
     check.shared();
     let findings = check.findings;
     Ok(VerifyReport {
@@ -126,6 +128,8 @@ struct Check<'a> {
     others: Vec<OtherLayer>,
     /// Weights with a tensor-level scale, and the sums over them if there is an original.
     joined: Vec<(String, GlobalScale, Option<Measured>)>,
+    /// Weights with blocks that are not what the original rounds to, and their blocks in a row.
+    misrounded: Vec<(String, Misrounded, usize)>,
 }
 
 impl Check<'_> {
@@ -254,6 +258,37 @@ impl Check<'_> {
         }
     }
 
+    /// Findings for blocks that are not what the original rounds to. A weight may have been rounded
+    /// twice if it has its tensor-level scale in common with another that readers join it with.
+    fn misrounded(&mut self) {
+        let groups = shared::groups(self.joined.iter().map(|(name, ..)| name.as_str()));
+        for (name, bad, blocks) in std::mem::take(&mut self.misrounded) {
+            let shares = groups.iter().any(|group| {
+                let of = |at: &usize| self.joined[*at].0 == name;
+                let Some(own) = group.iter().copied().find(of) else { return false };
+                let same = |at: &usize| *at != own && self.joined[*at].1 == self.joined[own].1;
+                group.iter().any(same)
+            });
+            let mut message = format!(
+                "in {} of {} blocks, first block {} of row {}, a code is not the one to which the \
+                 original rounds with the block's scale; the largest error is {:.1} times that of \
+                 rounding",
+                bad.blocks,
+                bad.of,
+                bad.first % blocks.max(1),
+                bad.first / blocks.max(1),
+                bad.worst
+            );
+            if shares && bad.worst <= TWICE {
+                message += ", as it can be if it was rounded once more to share its tensor-level \
+                            scale";
+                self.add(Severity::Warning, "rounded-twice", name, message);
+            } else {
+                self.add(Severity::Error, "rounding", name, message);
+            }
+        }
+    }
+
     /// Warnings for weights that readers join although their tensor-level scales differ.
     fn shared(&mut self) {
         if !self.layout.joins_weights() {
@@ -365,17 +400,7 @@ impl Check<'_> {
                 found.misrounded_blocks = Some(bad.blocks);
                 if bad.blocks > 0 {
                     let blocks = cols / part.format.block() as usize;
-                    let message = format!(
-                        "in {} of {} blocks, first block {} of row {}, a code is not the one to \
-                         which the original rounds with the block's scale; the largest error is \
-                         {:.1} times that of rounding",
-                        bad.blocks,
-                        bad.of,
-                        bad.first % blocks.max(1),
-                        bad.first / blocks.max(1),
-                        bad.worst
-                    );
-                    self.add(Severity::Error, "rounding", name, message);
+                    self.misrounded.push((name, bad, blocks));
                 }
             }
             found.products = Some(product_noise(&weight.blocks, before, &after, seed)?);

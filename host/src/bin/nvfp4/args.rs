@@ -457,7 +457,10 @@ pub struct Verify {
     #[arg(long, value_name = "ORIGINAL")]
     pub against: Option<PathBuf>,
     /// Largest error of a code, in multiples of what rounding to the nearest explains. Calibrated
-    /// rounding, such as GPTQ's, exceeds 1.
+    /// rounding, such as GPTQ's, exceeds 1. Allowed for without it: maxima up to 8 times the scale
+    /// in MXFP4, and in NVFP4 whose scales are all powers of two (converted MXFP4). Up to 2.5 is a
+    /// warning where joined weights share a tensor-level scale, as `convert --share-scales` rounds
+    /// them twice.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "against", value_parser = parse_factor)]
     pub block_bound: f64,
     /// Seed of the activations.
