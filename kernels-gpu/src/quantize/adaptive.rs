@@ -10,10 +10,10 @@
 //! not make it faster.
 
 use super::convert::AnyRange;
-use super::first_not_finite;
 use super::input::{Bf16, F16, F32};
 use super::place::{Cursor, Linear, Place, Tasks, Tiled, Walk};
 use super::source::{load, swiglu};
+use super::store::first_not_finite;
 use crate::pipeline::{follow_stream, release_stream};
 use cuda_std::ptx::{float, marker, memory, reduce};
 use cuda_std::{thread, warp};
