@@ -795,3 +795,116 @@ fn swizzled_experts_are_read() {
     assert_eq!(results[1].0, [3, 32, 16]);
     assert_eq!(results[0].1, results[1].1);
 }
+
+const MIXTRAL: &str = "model.layers.0.block_sparse_moe.experts";
+
+/// Two experts as llmcompressor writes them, with other rows for each matrix, of a model that
+/// `config.json` calls `kind`.
+fn matrix_experts(
+    folder: &Folder,
+    name: &str,
+    format: Format,
+    experts: &str,
+    kind: &str,
+) -> (Model, Model) {
+    let mut export = Export::default();
+    for expert in 0..2 {
+        for (projection, rows) in [("gate_proj", 16), ("up_proj", 32), ("down_proj", 48)] {
+            let module = format!("{experts}.{expert}.{projection}");
+            export.compressed_tensors(&module, format, rows + 64 * expert);
+        }
+    }
+    let named = match format {
+        Format::Nvfp4 => "nvfp4-pack-quantized",
+        Format::Mxfp4 => "mxfp4-pack-quantized",
+    };
+    let weights = four_bits(format, false.into());
+    let mut config = llmcompressor(&[(named, json!(["Linear"]), weights, Value::Null)]);
+    if !kind.is_empty() {
+        config["model_type"] = kind.into();
+    }
+    export.write(folder, name, config, None)
+}
+
+/// Readers of ModelOpt's layout have Mixtral's own names, which llmcompressor replaces.
+#[test]
+fn mixtrals_experts_get_their_names_back() {
+    let folder = Folder::new("exporters-mixtral");
+    let nvfp4 = Format::Nvfp4;
+    let (model, original) = matrix_experts(&folder, "mixtral", nvfp4, MIXTRAL, "mixtral");
+    let (there, _, _) = convert(&model, &folder, Layout::ModelOpt).expect("described");
+    for expert in 0..2 {
+        for (before, after) in [("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")] {
+            let [before, after] =
+                [before, after].map(|name| format!("{MIXTRAL}.{expert}.{name}.weight"));
+            assert_eq!(values(&model, &before), values(&there, &after));
+            assert!(!there.contains(&before), "{before}");
+        }
+    }
+    let report = verify(&there, Some(&original), &mut ()).expect("verifiable");
+    assert!(report.weights.iter().all(|weight| weight.sqnr_db.is_some()), "{report}");
+
+    let other = "model.layers.0.mlp.experts";
+    let (qwen, _) = matrix_experts(&folder, "qwen", nvfp4, other, "qwen3_moe");
+    let (there, _, _) = convert(&qwen, &folder, Layout::ModelOpt).expect("described");
+    assert!(there.contains(&format!("{other}.0.gate_proj.weight")));
+    for kind in ["", "unheard_of"] {
+        let name = format!("of type {kind}");
+        let (unknown, _) = matrix_experts(&folder, &name, nvfp4, MIXTRAL, kind);
+        let message = refused(&unknown, &folder, Layout::ModelOpt);
+        assert!(message.contains(&format!("{MIXTRAL}.0.down_proj.weight")), "{message}");
+        assert!(message.contains("and 5 more"), "{message}");
+        assert!(message.contains("model_type is mixtral"), "{message}");
+    }
+}
+
+/// Where the model's readers expect all experts in one tensor, a matrix each is refused.
+#[test]
+fn matrices_of_experts_that_no_reader_finds_are_refused() {
+    let folder = Folder::new("exporters-matrices");
+    let experts = "model.layers.0.mlp.experts";
+    for (format, kind) in [(Format::Nvfp4, "qwen3_moe"), (Format::Mxfp4, "gpt_oss")] {
+        let (model, original) = matrix_experts(&folder, kind, format, experts, kind);
+        let message = refused(&model, &folder, Layout::TorchAo);
+        assert!(message.contains("it and 5 more are each of one expert"), "{message}");
+        assert!(message.contains("layout compressed-tensors has a matrix for each"), "{message}");
+        convert(&model, &folder, Layout::CompressedTensors).expect("described");
+
+        let mut options = options(format, Layout::TorchAo);
+        let out = folder.file(&format!("{kind} quantised"));
+        let before = folder.names();
+        let quantize =
+            |options: &_| checkpoint::quantize_model(&original, options, &out, None, &mut ());
+        let error = quantize(&options).expect_err("refused").to_string();
+        assert!(error.contains("--exclude '*.experts.*'"), "{error}");
+        assert_eq!(folder.names(), before);
+        // What the message advises leads on: here nothing else is left.
+        options.exclude.push("*.experts.*".into());
+        let error = quantize(&options).expect_err("nothing to quantise").to_string();
+        assert!(error.contains("has no tensor that can be quantised"), "{error}");
+    }
+    let (model, _) = matrix_experts(&folder, "linear", Format::Mxfp4, experts, "gpt_oss");
+    let message = refused(&model, &folder, Layout::ModelOpt);
+    assert!(message.contains("of one expert of gpt-oss"), "{message}");
+    let message = refused(&model, &folder, Layout::GptOss);
+    assert!(message.contains("expect all experts in one tensor"), "{message}");
+    // Nothing says what the model is.
+    let (model, _) = matrix_experts(&folder, "unknown", Format::Mxfp4, experts, "");
+    convert(&model, &folder, Layout::TorchAo).expect("described");
+}
+
+/// Readers of gpt-oss's layout decode its experts and nothing else.
+#[test]
+fn other_models_than_gpt_oss_do_not_become_it() {
+    let folder = Folder::new("exporters-not-gpt-oss");
+    let mut export = Export::default();
+    export.compressed_tensors("m.up_proj", Format::Mxfp4, 32);
+    let weights = four_bits(Format::Mxfp4, false.into());
+    let mut config =
+        llmcompressor(&[("mxfp4-pack-quantized", json!(["Linear"]), weights, Value::Null)]);
+    config["architectures"] = json!(["LlamaForCausalLM"]);
+    let (model, _) = export.write(&folder, "llama", config, None);
+    let message = refused(&model, &folder, Layout::GptOss);
+    assert!(message.contains("`m.up_proj.weight`: it is of another model than gpt-oss"));
+    assert!(message.contains("layouts compressed-tensors and modelopt hold it"), "{message}");
+}

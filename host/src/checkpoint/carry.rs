@@ -12,6 +12,7 @@ use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 
 use super::error::CheckpointError;
+use super::experts::Family;
 use super::layout::{Extras, Layout, Parts};
 use super::model::Model;
 use super::others::{self, OtherFormat};
@@ -28,7 +29,7 @@ use crate::error::Result;
 pub(super) struct Copied {
     /// Its name in the input.
     pub from: String,
-    /// What it is in the output; only the type of scalars changes, to F32.
+    /// What it is in the output: names may change, and the type of scalars, to F32.
     pub spec: TensorSpec,
 }
 
@@ -77,6 +78,7 @@ pub(super) fn carry(
             }
         }
     }
+    extras.family = Family::of(model);
     let matrices = specs.iter().filter(|spec| spec.shape.len() == 2).count();
     if to == Layout::GptOss && matrices > 0 {
         carrier.note(format!(
@@ -98,6 +100,14 @@ pub(super) fn carry(
     for entry in model.entries() {
         if !pieces.contains(entry.name.as_str()) {
             tensors.push(carrier.copied(entry.name, &extras)?);
+        }
+    }
+    if from != to {
+        let renamed = |name: &mut String| *name = extras.family.renamed(to, name);
+        tensors.iter_mut().for_each(|copied| renamed(&mut copied.spec.name));
+        for other in &mut extras.others {
+            renamed(&mut other.module);
+            renamed(&mut other.weight);
         }
     }
     Ok(Carried { tensors, extras, notes: carrier.notes })

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::carry::carry;
 use super::error::CheckpointError;
 use super::exact::to_nvfp4;
+use super::experts::Family;
 use super::layout::{Layout, Parts};
 use super::load::{load, outline, tensor_scale};
 use super::model::Model;
@@ -88,11 +89,14 @@ pub fn convert_model(
     };
     let to = options.layout;
     let parts = from.find(model);
-    let float = model_type(model);
+    let (float, family) = (model_type(model), Family::of(model));
     let mut specs = Vec::new();
     for part in &parts {
         let mut spec = outline(model, part)?.spec;
         spec.original = spec.original.or(float);
+        if from != to {
+            spec.name = family.renamed(to, &spec.name);
+        }
         let wanted = format.unwrap_or(match spec.format {
             Format::Mxfp4 if !to.supports(Format::Mxfp4) => Format::Nvfp4,
             // ModelOpt writes it, but no engine reads it under ModelOpt's names.
@@ -141,6 +145,7 @@ pub fn convert_model(
         match item {
             Item::Weight(spec) => {
                 let mut weight = load(model, from, &parts[at])?;
+                weight.spec.name.clone_from(&spec.name);
                 if spec.format != weight.spec.format {
                     weight = to_nvfp4(&weight)?;
                     reformatted += 1;
@@ -164,7 +169,7 @@ pub fn convert_model(
                     }
                 }
                 observer.done(size(name));
-                model.release(&spec.name);
+                model.release(name);
             }
         }
     }

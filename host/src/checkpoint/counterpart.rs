@@ -6,6 +6,7 @@
 //! together.
 
 use super::error::CheckpointError;
+use super::experts::PROJECTIONS;
 use super::file::FloatTensor;
 use super::load::Outline;
 use super::model::Model;
@@ -13,9 +14,6 @@ use super::orientation::{Orientation, transposed};
 use super::split;
 use super::weight::{Order, module};
 use crate::error::Result;
-
-/// Mixtral's names of experts' projections, and those of other models.
-const RENAMED: [(&str, &str); 3] = [("w1", "gate_proj"), ("w3", "up_proj"), ("w2", "down_proj")];
 
 /// Where an original has the values of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +40,7 @@ fn names(projection: &str) -> Vec<&str> {
         x if x == *b => Some(*a),
         _ => None,
     };
-    std::iter::once(projection).chain(RENAMED.iter().find_map(of)).collect()
+    std::iter::once(projection).chain(PROJECTIONS.iter().find_map(of)).collect()
 }
 
 impl Counterpart {

@@ -22,6 +22,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::error::CheckpointError;
+use super::experts::Family;
 use super::model::Model;
 use super::others::OtherLayer;
 use super::stated::Inputs;
@@ -137,6 +138,8 @@ pub(super) struct Extras {
     pub stated: BTreeMap<String, Value>,
     /// Whether rows of gate and up alternate in a joint tensor, if that is known.
     pub interleaved: Option<bool>,
+    /// What the model is.
+    pub family: Family,
 }
 
 /// Weights that are quantised alike.

@@ -9,7 +9,7 @@
 //! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
-//! | `shared`, `split` | tensor-level scales that several weights share; experts, a matrix each |
+//! | `shared`, `split`, `experts` | tensor-level scales that several weights share; experts, a matrix each, as readers expect them |
 //! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
 //! | `dequantize`, `matrix` | [`dequantize_model`]; [`matrix`], one weight as that of a product |
 //! | `rounding`, `products` | what `verify` measures: each block, and products |
@@ -59,6 +59,7 @@ mod counterpart;
 mod dequantize;
 mod error;
 mod exact;
+mod experts;
 mod file;
 mod gpt_oss;
 mod groups;

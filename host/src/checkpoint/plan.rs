@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::error::CheckpointError;
+use super::experts;
 use super::layout::{Contents, Extras, Piece, modules_left};
 use super::save::SaveOptions;
 use super::split::{self, Slice};
@@ -51,13 +52,14 @@ impl Plan {
     /// Places `items` in files, in their order.
     ///
     /// # Errors
-    /// [`CheckpointError::Unsupported`] for a weight that the layout cannot hold.
+    /// [`CheckpointError::Unsupported`] for a weight that the layout cannot hold, or that its
+    /// readers would not find.
     pub fn of(items: &[Item], extras: Extras, options: &SaveOptions) -> Result<Self> {
         let contents = Contents { extras, ..Contents::default() };
         let mut plan = Self { contents, ..Self::default() };
         for item in items {
             let Item::Weight(spec) = item else { continue };
-            let found = split::slices(options.layout, spec, plan.contents.extras.interleaved);
+            let found = split::slices(options.layout, spec, &plan.contents.extras);
             let found = found.map_err(|reason| CheckpointError::Unsupported {
                 layout: options.layout.name(),
                 tensor: spec.name.clone(),
@@ -91,6 +93,7 @@ impl Plan {
                 }
             }
         }
+        experts::check(options.layout, &plan.contents.weights, &plan.contents.extras)?;
         plan.contents.left = modules_left(
             left.iter().map(|spec| (spec.name.as_str(), spec.dtype, spec.shape.as_slice())),
         );

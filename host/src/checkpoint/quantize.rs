@@ -10,6 +10,7 @@ use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::error::CheckpointError;
+use super::experts::Family;
 use super::layout::{Extras, Layout};
 use super::model::Model;
 use super::orientation::{EXPERTS, Orientation};
@@ -240,7 +241,7 @@ pub fn quantize_model(
     observer.begin(bytes_before);
     let mut scales = Scales::new(model, options, &quantized);
     let interleaved = split::interleaved(model, None);
-    let extras = Extras { interleaved, ..Extras::default() };
+    let extras = Extras { interleaved, family: Family::of(model), ..Extras::default() };
     let mut save = Save::create(target, model, &items, extras, options.save.clone())?;
     let (mut values, mut underflows) = (0, 0);
     for item in &items {

@@ -9,7 +9,7 @@
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
-use super::layout::Layout;
+use super::layout::{Extras, Layout};
 use super::model::Model;
 use super::orientation::EXPERTS;
 use super::weight::{Blocks, GlobalScale, Order, Weight, WeightSpec, module};
@@ -42,7 +42,7 @@ pub(super) fn interleaved(model: &Model, from: Option<Layout>) -> Option<bool> {
 pub(super) fn slices(
     layout: Layout,
     spec: &WeightSpec,
-    interleaved: Option<bool>,
+    extras: &Extras,
 ) -> Result<Option<Vec<Slice>>, String> {
     let &[experts, rows, _] = spec.shape.as_slice() else { return Ok(None) };
     let whole = match layout {
@@ -65,7 +65,7 @@ pub(super) fn slices(
     let halves: Vec<(&str, [usize; 3])> = match joined {
         false => vec![(&spec.name[(of.len() + 1).min(spec.name.len())..], [0, 1, rows])],
         true if rows % 2 != 0 => return Err(format!("{rows} rows are not a gate's and as many")),
-        true => match (interleaved, spec.order) {
+        true => match (extras.interleaved, spec.order) {
             (Some(true), _) => {
                 vec![("gate_proj", [0, 2, rows / 2]), ("up_proj", [1, 2, rows / 2])]
             }
@@ -81,7 +81,7 @@ pub(super) fn slices(
     };
     let slice = |expert: usize| {
         halves.iter().map(move |(name, rows)| Slice {
-            module: format!("{of}.{expert}.{name}"),
+            module: format!("{of}.{expert}.{}", extras.family.projection(layout, name)),
             expert,
             rows: *rows,
         })

@@ -1,0 +1,183 @@
+//! How readers of a layout expect a model's experts, which differs from model to model.
+//!
+//! A checkpoint may have a matrix for each expert, `experts.0.gate_proj.weight`, or all of them in
+//! one tensor. transformers builds the model that `config.json` names and looks for the names that
+//! this model has in this layout; anything else stays unread.
+//!
+//! | layout | experts |
+//! | --- | --- |
+//! | ModelOpt | a matrix each; Mixtral's are called `w1`, `w3`, `w2`; gpt-oss's are in one tensor |
+//! | compressed-tensors | a matrix each, under either names |
+//! | TorchAO | in one tensor |
+//! | gpt-oss | in one tensor, and nothing else is quantised |
+//!
+//! Where `config.json` does not say what the model is, no reader builds it from that file, and any
+//! order is as good.
+
+use serde_json::Value;
+
+use super::error::CheckpointError;
+use super::layout::{Extras, Layout};
+use super::model::Model;
+use super::weight::WeightSpec;
+use crate::error::Result;
+
+/// Names of an expert's matrices, and Mixtral's.
+pub(super) const PROJECTIONS: [(&str, &str); 3] =
+    [("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")];
+
+/// What a model is, as far as it decides how readers expect its experts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Family {
+    /// Nothing says so.
+    #[default]
+    Unknown,
+    Mixtral,
+    GptOss,
+    /// Any other model.
+    Other,
+}
+
+impl Family {
+    /// The model that `config.json` names.
+    pub fn of(model: &Model) -> Self {
+        let Some(config) = model.config() else { return Self::Unknown };
+        let types = [&config["model_type"], &config["text_config"]["model_type"]];
+        let types: Vec<&str> = types.into_iter().filter_map(Value::as_str).collect();
+        let classes = config["architectures"].as_array();
+        let mut classes = classes.into_iter().flatten().filter_map(Value::as_str).peekable();
+        if types.is_empty() && classes.peek().is_none() {
+            return Self::Unknown;
+        }
+        let classes: Vec<&str> = classes.collect();
+        let is = |kind: &str, class: &str| types.contains(&kind) || classes.contains(&class);
+        if is("mixtral", "MixtralForCausalLM") {
+            Self::Mixtral
+        } else if is("gpt_oss", "GptOssForCausalLM") {
+            Self::GptOss
+        } else {
+            Self::Other
+        }
+    }
+
+    /// The name of an expert's `gate_proj`, `up_proj` or `down_proj` in a layout.
+    pub fn projection(self, layout: Layout, name: &str) -> &str {
+        let names = PROJECTIONS.iter().find(|(general, _)| *general == name);
+        match (layout, self, names) {
+            (Layout::ModelOpt, Self::Mixtral, Some((_, mixtral))) => mixtral,
+            _ => name,
+        }
+    }
+
+    /// A tensor or module under the name that a layout has for it.
+    pub fn renamed(self, layout: Layout, name: &str) -> String {
+        let Some(Matrix { experts, index, projection }) = Matrix::of(name) else {
+            return name.into();
+        };
+        let rest = &name[experts.len() + index.len() + projection.len() + 2..];
+        format!("{experts}.{index}.{}{rest}", self.projection(layout, projection))
+    }
+}
+
+/// A name `experts.0.gate_proj`, with or without an ending, in its parts.
+struct Matrix<'a> {
+    /// With what comes before it.
+    experts: &'a str,
+    index: &'a str,
+    projection: &'a str,
+}
+
+impl<'a> Matrix<'a> {
+    fn of(name: &'a str) -> Option<Self> {
+        const EXPERTS: &str = "experts.";
+        let (at, _) = name.match_indices(EXPERTS).find(|(at, _)| {
+            let rest = &name[at + EXPERTS.len()..];
+            rest.split_once('.').is_some_and(|(index, _)| index.parse::<usize>().is_ok())
+        })?;
+        let experts = &name[..at + EXPERTS.len() - 1];
+        let (index, rest) = name[at + EXPERTS.len()..].split_once('.')?;
+        let projection = rest.split('.').next().unwrap_or(rest);
+        Some(Self { experts, index, projection })
+    }
+
+    /// Whether the names are not Mixtral's although those of the layers around them are. Only the
+    /// model itself says which names it wants then.
+    fn is_doubtful(&self) -> bool {
+        let general = PROJECTIONS.iter().any(|(general, _)| *general == self.projection);
+        general && self.experts.ends_with("block_sparse_moe.experts")
+    }
+}
+
+/// Whether readers of the layout find these weights, which are all of an output's.
+///
+/// # Errors
+/// [`CheckpointError::Unsupported`] with the first of those that they do not find.
+pub(super) fn check(layout: Layout, weights: &[WeightSpec], extras: &Extras) -> Result<()> {
+    let family = extras.family;
+    if extras.verbatim {
+        return Ok(());
+    }
+    let matrix = |weight: &&WeightSpec| weight.shape.len() == 2;
+    let expert = |weight: &&WeightSpec| matrix(weight) && Matrix::of(&weight.name).is_some();
+    let doubtful =
+        |weight: &&WeightSpec| Matrix::of(&weight.name).is_some_and(|matrix| matrix.is_doubtful());
+    let (found, reason): (Vec<&WeightSpec>, _) = match (layout, family) {
+        (Layout::ModelOpt, Family::GptOss) => (
+            weights.iter().filter(expert).collect(),
+            "of one expert of gpt-oss, and readers of this layout expect all in one tensor; layout \
+             compressed-tensors has a matrix for each",
+        ),
+        (Layout::ModelOpt, Family::Unknown | Family::Other) => (
+            weights.iter().filter(doubtful).collect(),
+            "of one expert, and only for Mixtral is it known that readers of this layout call it \
+             w1, w3 or w2; layout compressed-tensors holds it, or a config.json whose model_type \
+             is mixtral",
+        ),
+        (Layout::TorchAo, Family::Mixtral | Family::GptOss | Family::Other) => (
+            weights.iter().filter(expert).collect(),
+            "of one expert, and readers of this layout expect all in one tensor; layout \
+             compressed-tensors has a matrix for each, and quantize leaves experts as they are \
+             with --exclude '*.experts.*'",
+        ),
+        (Layout::GptOss, Family::GptOss) => (
+            weights.iter().filter(matrix).collect(),
+            "a matrix, and readers of this layout expect all experts in one tensor and the rest \
+             unquantised; layout compressed-tensors holds it",
+        ),
+        (Layout::GptOss, Family::Mixtral | Family::Other) => (
+            weights.iter().collect(),
+            "of another model than gpt-oss, whose experts alone readers of this layout expect; \
+             layouts compressed-tensors and modelopt hold it",
+        ),
+        (Layout::ModelOpt, Family::Mixtral)
+        | (Layout::TorchAo | Layout::GptOss, Family::Unknown)
+        | (Layout::CompressedTensors, _) => return Ok(()),
+    };
+    let Some(first) = found.first() else { return Ok(()) };
+    let reason = match found.len() - 1 {
+        0 => format!("it is {reason}"),
+        others => format!("it and {others} more are each {reason}"),
+    };
+    let (layout, tensor) = (layout.name(), first.name.clone());
+    Err(CheckpointError::Unsupported { layout, tensor, reason }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mixtrals_experts_are_renamed_and_only_for_modelopt() {
+        let general = "model.layers.0.block_sparse_moe.experts.12.up_proj.weight";
+        let mixtral = "model.layers.0.block_sparse_moe.experts.12.w3.weight";
+        assert_eq!(Family::Mixtral.renamed(Layout::ModelOpt, general), mixtral);
+        assert_eq!(Family::Mixtral.renamed(Layout::ModelOpt, mixtral), mixtral);
+        assert_eq!(Family::Mixtral.renamed(Layout::CompressedTensors, general), general);
+        assert_eq!(Family::Other.renamed(Layout::ModelOpt, general), general);
+        for other in ["m.mlp.up_proj.weight", "m.shared_experts.up_proj.weight", "experts.0", ""] {
+            assert_eq!(Family::Mixtral.renamed(Layout::ModelOpt, other), other);
+        }
+        let module = "experts.0.down_proj";
+        assert_eq!(Family::Mixtral.renamed(Layout::ModelOpt, module), "experts.0.w2");
+    }
+}
