@@ -119,7 +119,7 @@ impl Gemm {
     ///
     /// // Three experts, with 2, 0 and 3 of five tokens.
     /// let dims = Dims::new(3, 40, 64)?;
-    /// let values: Vec<f32> = (1..=3).flat_map(|e| [e as f32 / 8.0; 40 * 64]).collect();
+    /// let values: Vec<f32> = (1..=3).flat_map(|e| [6.0 * e as f32 / 64.0; 40 * 64]).collect();
     /// let experts = quantize("w", &values, dims, TensorScale::Given(1.0), ScaleLayout::Linear)?;
     /// let experts = Repacked::for_device(&device, &experts, kind)?.upload(&device)?;
     /// let grouping = Grouping::Contiguous { bound: 5 };
@@ -143,7 +143,7 @@ impl Gemm {
     /// )?;
     /// let bytes = out.read()?;
     /// let halves = bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32());
-    /// let expected = [8.0, 8.0, 24.0, 24.0, 24.0].into_iter().flat_map(|value| [value; 40]);
+    /// let expected = [6.0, 6.0, 18.0, 18.0, 18.0].into_iter().flat_map(|value| [value; 40]);
     /// assert!(halves.eq(expected));
     /// # Ok(())
     /// # }
