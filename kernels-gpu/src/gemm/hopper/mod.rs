@@ -74,6 +74,7 @@
 
 mod consumer;
 mod decode;
+mod entries;
 mod fix_up;
 mod mma_sync;
 mod multicast;
@@ -88,15 +89,13 @@ use consumer::Consumer;
 use cuda_std::ptx::{
     barrier, cluster as clusters, fence, grid, marker, mbarrier, registers, tensor_copy,
 };
-use cuda_std::{kernel, shared, thread, warp};
-use decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, Product, Weights};
-use fp4_formats::gemm::hopper::config::{
-    CONSUMER_THREADS, HopperConfig, PRODUCER_REGISTERS, THREADS, named, named_grouped,
-};
-use fp4_formats::gemm::hopper::params::{HopperGroupedParams, HopperParams};
+use cuda_std::{shared, thread, warp};
+use decode::{Product, Weights};
+use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig, PRODUCER_REGISTERS};
+use fp4_formats::gemm::hopper::params::HopperParams;
 use split_k::Part;
 use tile::{Memory, Tile};
-use work::{Grouped, Uniform, Work};
+use work::Work;
 
 use crate::pipeline::Ring;
 
@@ -118,14 +117,20 @@ trait Kernel {
 /// # Safety
 /// As the module's contract; launched with the configuration's threads and shared memory.
 #[inline(always)]
-unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCKS: usize>(
+unsafe fn gemm<
+    K: Kernel<Weights: Product<SUMS>>,
+    W: Work,
+    const SUMS: usize,
+    const BLOCKS: usize,
+>(
     p: &HopperParams,
-    work: impl Work,
+    work: W,
 ) {
     let config: &HopperConfig = const {
         let config = &K::CONFIG;
         assert!(config.thread_sums() == SUMS && config.row_blocks() as usize == BLOCKS);
         assert!(config.multicast <= 2);
+        assert!(config.grouped == W::GROUPED);
         assert!(config.scheme.format as u32 == K::Weights::SCHEME.format as u32);
         assert!(config.scheme.operand as u32 == K::Weights::SCHEME.operand as u32);
         config
@@ -150,7 +155,7 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
         // copies.
         unsafe {
             // Under multicast the thread would run out of registers here.
-            if config.multicast == 1 && !config.grouped {
+            if config.multicast == 1 && !W::GROUPED {
                 begun = Some(producer::begin(work, config, p, map, memory, ring));
             }
             tensor_copy::prefetch_tensormap(map);
@@ -158,7 +163,7 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
     }
     // SAFETY: all threads of the CTA are here, or of the cluster.
     unsafe {
-        if config.grouped && thread / warp::LANES == CONSUMER_THREADS / warp::LANES {
+        if W::GROUPED && thread / warp::LANES == CONSUMER_THREADS / warp::LANES {
             warp::sync();
             work.begin(config, p);
         }
@@ -174,8 +179,8 @@ unsafe fn gemm<K: Kernel<Weights: Product<SUMS>>, const SUMS: usize, const BLOCK
     if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup takes this branch, and whole warpgroups the other.
         unsafe { registers::setmaxnreg_dec::<PRODUCER_REGISTERS>() };
-        if (config.multicast > 1 || config.grouped) && thread == CONSUMER_THREADS {
-            if config.grouped && work.run(config, p).is_empty() {
+        if (config.multicast > 1 || W::GROUPED) && thread == CONSUMER_THREADS {
+            if W::GROUPED && work.run(config, p).is_empty() {
                 return;
             }
             // SAFETY: one thread; the barriers are initialised and known to it and to copies.
@@ -311,94 +316,4 @@ unsafe fn consume<
 unsafe fn sync_consumers() {
     // SAFETY: all consumers are here, converged; barrier 0 is of all threads.
     unsafe { barrier::bar_sync_threads::<1, CONSUMER_THREADS>() };
-}
-
-/// The decoder of a scheme.
-macro_rules! decoder {
-    (NVFP4_F16) => {
-        Nvfp4F16
-    };
-    (NVFP4_BF16) => {
-        Nvfp4Bf16
-    };
-    (MXFP4_BF16) => {
-        Mxfp4Bf16
-    };
-}
-
-/// The entry points of a table of configurations, `$named`, one for each row. A kernel of it has the
-/// parameters `$Params`, from which `$arguments` makes those of [`gemm`].
-macro_rules! entries {
-    ($kernels:ident, $named:ident, $Params:ty, $arguments:path;
-     $($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
-       multicast $multicast:literal;)*) => {
-        mod $kernels {
-            $(
-                #[allow(non_camel_case_types)]
-                pub enum $name {}
-            )*
-        }
-        $(
-            impl Kernel for $kernels::$name {
-                const CONFIG: HopperConfig = $named::$name;
-                type Weights = decoder!($scheme);
-
-                #[inline(always)]
-                unsafe fn take_registers() {
-                    const REGISTERS: u32 = $named::$name.consumer_registers();
-                    // SAFETY: whole warpgroups, for whom the registers are released.
-                    unsafe { registers::setmaxnreg_inc::<REGISTERS>() };
-                }
-            }
-
-            #[doc = concat!("The GEMM of the configuration `", stringify!($name), "`.")]
-            ///
-            /// # Safety
-            /// As the module's contract.
-            #[kernel(threads = THREADS, max_registers = $named::$name.registers())]
-            pub unsafe fn $name(params: $Params) {
-                let (p, work) = $arguments(&$named::$name, &params);
-                // SAFETY: the caller keeps the module's contract.
-                unsafe {
-                    gemm::<
-                        $kernels::$name,
-                        { $named::$name.thread_sums() },
-                        { $named::$name.row_blocks() as usize },
-                    >(p, work)
-                }
-            }
-        )*
-    };
-}
-
-/// Entry points of dense and batched products.
-macro_rules! uniform_entries {
-    ($($row:tt)*) => {
-        entries! { kernels, named, HopperParams, uniform; $($row)* }
-    };
-}
-fp4_formats::sm90a_gemm_configs!(uniform_entries);
-
-/// Entry points of grouped products.
-macro_rules! grouped_entries {
-    ($($row:tt)*) => {
-        entries! { grouped_kernels, named_grouped, HopperGroupedParams, grouped; $($row)* }
-    };
-}
-fp4_formats::sm90a_grouped_configs!(grouped_entries);
-
-/// The arguments of [`gemm`] for dense and batched products.
-#[inline(always)]
-fn uniform<'a>(_: &HopperConfig, params: &'a HopperParams) -> (&'a HopperParams, Uniform) {
-    (params, Uniform)
-}
-
-/// The arguments of [`gemm`] for grouped products.
-#[inline(always)]
-fn grouped<'a>(
-    config: &HopperConfig,
-    params: &'a HopperGroupedParams,
-) -> (&'a HopperParams, Grouped<'a>) {
-    let table = shared::dynamic::<1024>() + config.table_offset();
-    (&params.gemm, Grouped { groups: &params.groups, table })
 }

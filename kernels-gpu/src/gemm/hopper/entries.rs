@@ -1,0 +1,101 @@
+//! The entry points: one kernel for each row of the tables of configurations.
+
+use cuda_std::ptx::registers;
+use cuda_std::{kernel, shared};
+use fp4_formats::gemm::hopper::config::{HopperConfig, THREADS, named, named_grouped};
+use fp4_formats::gemm::hopper::params::{HopperGroupedParams, HopperParams};
+
+use super::decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
+use super::work::{Grouped, Uniform};
+use super::{Kernel, gemm};
+
+/// The decoder of a scheme.
+macro_rules! decoder {
+    (NVFP4_F16) => {
+        Nvfp4F16
+    };
+    (NVFP4_BF16) => {
+        Nvfp4Bf16
+    };
+    (MXFP4_BF16) => {
+        Mxfp4Bf16
+    };
+}
+
+/// The entry points of a table of configurations, `$named`, one for each row. A kernel of it has the
+/// parameters `$Params`, from which `$arguments` makes those of [`gemm`].
+macro_rules! entries {
+    ($kernels:ident, $named:ident, $Params:ty, $arguments:path;
+     $($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
+       multicast $multicast:literal;)*) => {
+        mod $kernels {
+            $(
+                #[allow(non_camel_case_types)]
+                pub enum $name {}
+            )*
+        }
+        $(
+            impl Kernel for $kernels::$name {
+                const CONFIG: HopperConfig = $named::$name;
+                type Weights = decoder!($scheme);
+
+                #[inline(always)]
+                unsafe fn take_registers() {
+                    const REGISTERS: u32 = $named::$name.consumer_registers();
+                    // SAFETY: whole warpgroups, for whom the registers are released.
+                    unsafe { registers::setmaxnreg_inc::<REGISTERS>() };
+                }
+            }
+
+            #[doc = concat!("The GEMM of the configuration `", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            /// As the contract of [`hopper`](super).
+            #[kernel(threads = THREADS, max_registers = $named::$name.registers())]
+            pub unsafe fn $name(params: $Params) {
+                let (p, work) = $arguments(&$named::$name, &params);
+                // SAFETY: the caller keeps the contract.
+                unsafe {
+                    gemm::<
+                        $kernels::$name,
+                        _,
+                        { $named::$name.thread_sums() },
+                        { $named::$name.row_blocks() as usize },
+                    >(p, work)
+                }
+            }
+        )*
+    };
+}
+
+/// Entry points of dense and batched products.
+macro_rules! uniform_entries {
+    ($($row:tt)*) => {
+        entries! { kernels, named, HopperParams, uniform; $($row)* }
+    };
+}
+fp4_formats::sm90a_gemm_configs!(uniform_entries);
+
+/// Entry points of grouped products.
+macro_rules! grouped_entries {
+    ($($row:tt)*) => {
+        entries! { grouped_kernels, named_grouped, HopperGroupedParams, grouped; $($row)* }
+    };
+}
+fp4_formats::sm90a_grouped_configs!(grouped_entries);
+
+/// The arguments of [`gemm`] for dense and batched products.
+#[inline(always)]
+fn uniform<'a>(_: &HopperConfig, params: &'a HopperParams) -> (&'a HopperParams, Uniform) {
+    (params, Uniform)
+}
+
+/// The arguments of [`gemm`] for grouped products.
+#[inline(always)]
+fn grouped<'a>(
+    config: &HopperConfig,
+    params: &'a HopperGroupedParams,
+) -> (&'a HopperParams, Grouped<'a>) {
+    let table = shared::dynamic::<1024>() + config.table_offset();
+    (&params.gemm, Grouped { groups: &params.groups, table })
+}
