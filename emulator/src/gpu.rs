@@ -116,7 +116,26 @@ impl Gpu {
         Self { name: "b300", arch: "sm_103a", double_lanes_per_clock: 2.0, ..Self::b200() }
     }
 
-    const ALL: [Self; 3] = [Self::h200(), Self::b200(), Self::b300()];
+    /// All machines that are described.
+    pub const ALL: [Self; 3] = [Self::h200(), Self::b200(), Self::b300()];
+
+    /// The targets that it runs, in words.
+    #[must_use]
+    pub fn targets(&self) -> String {
+        let Some(own) = Target::parse(self.arch) else {
+            return "none".to_owned();
+        };
+        // Family targets begin with compute capability 10.0 (PTX ISA 11.1.2).
+        let families = (own.number / 10 * 10..=own.number)
+            .rev()
+            .filter(|number| *number >= 100 && Self::ALL.iter().any(|gpu| gpu.is_of(*number)))
+            .map(|number| format!("sm_{number}f, "));
+        format!("sm_{0}a, {1}and sm_{0} or lower", own.number, families.collect::<String>())
+    }
+
+    fn is_of(&self, number: u32) -> bool {
+        Target::parse(self.arch).is_some_and(|own| own.number == number)
+    }
 
     /// Clusters of `size` CTAs that it holds at a time, if an SM holds `per_sm` of the CTAs.
     #[must_use]
@@ -144,7 +163,7 @@ impl Gpu {
     /// says what is wrong.
     #[must_use]
     pub fn for_module(text: &str) -> Self {
-        let targets = syntax::parse(text).map(|module| module.targets).unwrap_or_default();
+        let targets = syntax::targets(text).unwrap_or_default();
         let accepts = |gpu: &Self| targets.first().is_some_and(|target| gpu.accepts(target));
         Self::ALL.into_iter().find(accepts).unwrap_or_else(Self::h200)
     }
@@ -195,6 +214,19 @@ mod tests {
         assert_eq!(b200.resident_clusters(8, 2), 34);
         let few = Gpu { sms: 10, ..b200 };
         assert_eq!([1, 4, 16].map(|size| few.resident_clusters(size, 1)), [10, 2, 0]);
+    }
+
+    #[test]
+    fn targets_in_words_are_those_accepted() {
+        let targets = Gpu::ALL.map(|gpu| gpu.targets());
+        assert_eq!(targets[0], "sm_90a, and sm_90 or lower");
+        assert_eq!(targets[1], "sm_100a, sm_100f, and sm_100 or lower");
+        assert_eq!(targets[2], "sm_103a, sm_103f, sm_100f, and sm_103 or lower");
+        for (gpu, targets) in Gpu::ALL.iter().zip(&targets) {
+            for target in targets.split(", ").filter(|word| word.starts_with("sm_")) {
+                assert!(gpu.accepts(target), "{} {target}", gpu.name);
+            }
+        }
     }
 
     #[test]

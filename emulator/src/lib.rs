@@ -114,5 +114,8 @@ pub use diagnostic::{
 pub use gpu::Gpu;
 pub use machine::{Launch, LaunchError, LaunchReport, Step, launch_sequence};
 pub use memory::{GlobalMemory, MemoryError};
-pub use module::{KernelInfo, LoadError, Module, ParamInfo, Unsupported};
+pub use module::{
+    Examination, Examined, KernelInfo, LoadError, Module, ParamInfo, Unsupported, entry_names,
+    examine,
+};
 pub use schedule::{ParseScheduleError, Schedule};

@@ -355,7 +355,9 @@ fn bad_modules_and_launches_exit_with_2() {
         ("unknown.ptx --entry k --grid 1 --block 1", &["line 6", "frob.u32", "line 8", "frob.u64"]),
         (
             "blackwell.ptx --entry k --grid 1 --block 1 --gpu h200",
-            &["target: required one that h200 (sm_90a) runs, actual sm_100a"],
+            &[
+                "target: required one that h200 runs (sm_90a, and sm_90 or lower), actual sm_100a; b200 runs it",
+            ],
         ),
         (
             "saxpy.ptx --entry nothing --grid 1 --block 1",

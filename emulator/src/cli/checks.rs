@@ -42,14 +42,42 @@ impl ChecksArgs {
     }
 }
 
-/// What a run under a schedule did not look for; `None` if it is nothing.
-pub(crate) fn not_looked_for(schedule: Schedule) -> Option<&'static str> {
-    match schedule {
-        Schedule::Eager => {
-            Some("data races and other schedules were not looked for under eager; try --explore 10")
+/// What was run: a schedule, or so many.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Tried {
+    One(Schedule),
+    Many(u64),
+}
+
+/// What a clean run did not look for.
+pub(crate) fn not_looked_for(tried: Tried, model: Model) -> String {
+    // Accesses to global memory are not put in order.
+    let mut what = vec!["data races in global memory".to_owned()];
+    let advice = match tried {
+        Tried::One(Schedule::Eager) => {
+            what = vec!["data races".to_owned(), "other schedules".to_owned()];
+            "; try --explore 10"
         }
-        Schedule::Lazy | Schedule::Random(_) => None,
+        Tried::One(Schedule::Lazy | Schedule::Random(_)) => {
+            what.push("other schedules".to_owned());
+            "; try --explore 10"
+        }
+        Tried::Many(count) => {
+            what.push(format!("schedules beyond these {count}"));
+            ""
+        }
+    };
+    let under = match tried {
+        Tried::One(schedule) => format!(" under {schedule}"),
+        Tried::Many(_) => String::new(),
+    };
+    if model == Model::Hardware {
+        what.push(
+            "orders that hardware keeps but PTX ISA does not promise (--model ptx)".to_owned(),
+        );
     }
+    let last = what.pop().unwrap_or_default();
+    format!("not looked for{under}: {} and {last}{advice}", what.join(", "))
 }
 
 /// Shows findings on standard error.

@@ -20,7 +20,7 @@ pub(crate) enum CliError {
     #[error("{}:{rendered}", .path.display())]
     Syntax { path: PathBuf, rendered: String },
     /// A kernel that the module lacks.
-    #[error("entry: required one of {required}, actual `{actual}`")]
+    #[error("entry: required {required}, actual `{actual}`")]
     Entry { required: String, actual: String },
     /// An argument that does not fit its parameter.
     #[error(transparent)]

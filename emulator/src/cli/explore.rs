@@ -5,7 +5,7 @@ use clap::Args;
 use ptx_emu::bundle::OutputReport;
 use ptx_emu::experiment::Experiment;
 use ptx_emu::explore::{Exploration, ExploreOptions, Failure, Finding};
-use ptx_emu::{Checks, Schedule};
+use ptx_emu::{Checks, Model, Schedule};
 use serde_json::{Value, json};
 
 /// Trying many schedules.
@@ -45,13 +45,14 @@ pub(crate) struct Tried {
 }
 
 /// What to print on standard output, and the exit code.
-pub(crate) fn report(tried: &Tried, json: bool) -> (Option<String>, u8) {
+pub(crate) fn report(tried: &Tried, model: Model, json: bool) -> (Option<String>, u8) {
     let words = std::env::args();
     let replay = |failure: &Failure| command_line(words, failure.schedule);
     let Tried { experiment, found } = tried;
     checks::complain(&found.warnings, 0);
     let Some(failure) = &found.failure else {
         let counters = found.eager.as_ref().map(|eager| &eager.report.counters);
+        let not = checks::not_looked_for(checks::Tried::Many(found.passed), model);
         let text = if json {
             json!({
                 "status": "done",
@@ -59,6 +60,8 @@ pub(crate) fn report(tried: &Tried, json: bool) -> (Option<String>, u8) {
                 "gpu": experiment.gpu.name,
                 "emulated": true,
                 "schedules": found.passed,
+                "model": model.to_string(),
+                "not_looked_for": not,
                 "findings": report::findings(&found.warnings),
                 "counters": counters,
                 "lower_bound": counters.map(|counters| counters.lower_bound(&experiment.gpu)),
@@ -66,7 +69,7 @@ pub(crate) fn report(tried: &Tried, json: bool) -> (Option<String>, u8) {
             .to_string()
         } else {
             format!(
-                "`{}` ran on the emulator as {} under {} schedules: nothing went wrong",
+                "`{}` ran on the emulator as {} under {} schedules: nothing went wrong\n{not}",
                 experiment.entry, experiment.gpu.name, found.passed
             )
         };

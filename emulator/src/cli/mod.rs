@@ -6,6 +6,7 @@
 //! `--json` one JSON object in every case but a wrong command line.
 
 mod arguments;
+mod check;
 mod checks;
 mod conformance;
 mod console;
@@ -36,6 +37,7 @@ struct Program {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Check(check::CheckArgs),
     Replay(replay::ReplayArgs),
     Mutate(mutate::MutateArgs),
     Conformance(conformance::ConformanceArgs),
@@ -46,6 +48,7 @@ enum Command {
 pub(crate) fn main() -> ExitCode {
     let (report, code) = match Program::parse().command {
         Command::Run(args) => run_kernel(&args),
+        Command::Check(args) => check::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Mutate(args) => mutate::run(&args),
         Command::Explain(args) => (Some(explain::run(&args)), 0),
@@ -64,7 +67,7 @@ pub(crate) fn main() -> ExitCode {
 fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
     if let Some(seeds) = args.explore.seeds() {
         return match run::explore(args, seeds) {
-            Ok(tried) => explore::report(&tried, args.json),
+            Ok(tried) => explore::report(&tried, args.checks.model(), args.json),
             Err(error) => failed(&error, args.json),
         };
     }

@@ -152,7 +152,7 @@ fn experiments(args: &MutateArgs) -> Result<Vec<Experiment>, Failed> {
             args: args.args.clone(),
             machine: args.machine.clone(),
         };
-        return Ok(vec![run::prepare(module, entry, &shape)?.experiment]);
+        return Ok(vec![run::prepare(module, Some(entry), &shape)?.experiment]);
     }
     if let Some(file) = args.targets.iter().find(|path| path.is_file()) {
         let actual = format!("the file {} without --entry", file.display());

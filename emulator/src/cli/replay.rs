@@ -48,7 +48,7 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
     }
     if let Some(seeds) = args.explore.seeds() {
         return match try_schedules(args, seeds) {
-            Ok(tried) => explore::report(&tried, args.json),
+            Ok(tried) => explore::report(&tried, args.checks.model(), args.json),
             Err(error) => failed(args, &error),
         };
     }
@@ -136,7 +136,7 @@ fn as_json(args: &ReplayArgs, bundle: &Bundle, replay: &Replay) -> String {
         "model": args.checks.model().to_string(),
         "findings": report::findings(&replay.findings),
         "findings_left_out": replay.findings_left_out,
-        "not_looked_for": checks::not_looked_for(args.schedule),
+        "not_looked_for": not_looked_for(args),
     })
     .to_string()
 }
@@ -173,9 +173,12 @@ fn as_text(args: &ReplayArgs, bundle: &Bundle, replay: &Replay) -> String {
             let _ = write!(text, ", largest error {max_error:.3e}");
         }
     }
-    let looked = checks::not_looked_for(args.schedule).filter(|_| replay.is_right());
-    if let Some(not) = looked {
-        let _ = write!(text, "\n{not}");
+    if replay.is_right() {
+        let _ = write!(text, "\n{}", not_looked_for(args));
     }
     text
+}
+
+fn not_looked_for(args: &ReplayArgs) -> String {
+    checks::not_looked_for(checks::Tried::One(args.schedule), args.checks.model())
 }

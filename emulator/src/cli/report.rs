@@ -1,6 +1,6 @@
 //! The report of a run on standard output.
 
-use super::checks::not_looked_for;
+use super::checks::{Tried, not_looked_for};
 use super::error::CliError;
 use super::run::Done;
 use ptx_emu::bundle::OutputReport;
@@ -37,7 +37,7 @@ pub(crate) fn json(done: &Done) -> String {
         "model": done.model.to_string(),
         "findings": findings(&done.findings),
         "findings_left_out": done.findings_left_out,
-        "not_looked_for": not_looked_for(done.schedule),
+        "not_looked_for": not_looked_for(Tried::One(done.schedule), done.model),
     });
     if let Some(denied) = done.denied() {
         value["status"] = json!("diagnostic");
@@ -148,8 +148,8 @@ pub(crate) fn text(done: &Done) -> String {
             written.output.bytes
         );
     }
-    if let Some(not) = not_looked_for(done.schedule).filter(|_| done.denied().is_none()) {
-        let _ = write!(text, "\n{not}");
+    if done.denied().is_none() {
+        let _ = write!(text, "\n{}", not_looked_for(Tried::One(done.schedule), done.model));
     }
     text
 }

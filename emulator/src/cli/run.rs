@@ -11,6 +11,7 @@ use clap::Args;
 use ptx_emu::experiment::{Conditions, Experiment, Watched};
 use ptx_emu::{
     Counters, Diagnostic, GlobalMemory, Gpu, Level, LoadError, LowerBound, Model, Module, Schedule,
+    entry_names,
 };
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -20,9 +21,9 @@ use std::path::{Path, PathBuf};
 pub(crate) struct RunArgs {
     /// PTX module.
     pub(crate) module: PathBuf,
-    /// Kernel.
+    /// Kernel; may be left out for a module with one.
     #[arg(long, value_name = "NAME")]
-    entry: String,
+    entry: Option<String>,
     #[command(flatten)]
     pub(crate) shape: ShapeArgs,
     /// Interleaving of warps and completion of asynchronous operations.
@@ -161,17 +162,34 @@ fn read_arguments(path: &Path) -> Result<Value, CliError> {
         .map_err(|source| CliError::Json { path: path.to_owned(), source })
 }
 
-fn load(path: &Path, text: &str, gpu: &Gpu, entry: &str) -> Result<Module, CliError> {
-    Module::load_entry(text, gpu, entry).map_err(|error| match error {
+/// A module that is refused.
+pub(crate) fn refused(path: &Path, text: &str, error: LoadError) -> CliError {
+    match error {
         LoadError::Entry { required, actual } => {
-            CliError::Entry { required: format!("[{required}]"), actual }
+            CliError::Entry { required: format!("one of [{required}]"), actual }
         }
         LoadError::Syntax(error) => CliError::Syntax {
             path: path.to_owned(),
             rendered: error.render(text).trim_end().to_owned(),
         },
         source => CliError::Load { path: path.to_owned(), source },
-    })
+    }
+}
+
+/// The kernel of that name, or the only one of the module.
+fn kernel_name(path: &Path, text: &str, entry: Option<&str>) -> Result<String, CliError> {
+    if let Some(entry) = entry {
+        return Ok(entry.to_owned());
+    }
+    let mut names = entry_names(text).map_err(|error| refused(path, text, error.into()))?;
+    match (names.pop(), names.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (last, _) => {
+            names.extend(last);
+            let required = format!("--entry with one of [{}]", names.join(", "));
+            Err(CliError::Entry { required, actual: "none".to_owned() })
+        }
+    }
 }
 
 /// A launch that is ready, and the files that it is to write.
@@ -182,14 +200,20 @@ pub(crate) struct Prepared {
 }
 
 /// Loads the module and binds the arguments.
-pub(crate) fn prepare(path: &Path, entry: &str, shape: &ShapeArgs) -> Result<Prepared, CliError> {
+pub(crate) fn prepare(
+    path: &Path,
+    entry: Option<&str>,
+    shape: &ShapeArgs,
+) -> Result<Prepared, CliError> {
     let ptx = read_text(path)?;
     let gpu = shape.machine.machine(&ptx);
-    let module = load(path, &ptx, &gpu, entry)?;
-    let Some(kernel) = module.entries().find(|info| info.name == entry) else {
+    let entry = &kernel_name(path, &ptx, entry)?;
+    let module =
+        Module::load_entry(&ptx, &gpu, entry).map_err(|error| refused(path, &ptx, error))?;
+    let Some(kernel) = module.entries().find(|info| info.name == *entry) else {
         let names: Vec<&str> = module.entries().map(|info| info.name.as_str()).collect();
         return Err(CliError::Entry {
-            required: format!("[{}]", names.join(", ")),
+            required: format!("one of [{}]", names.join(", ")),
             actual: entry.to_owned(),
         });
     };
@@ -203,7 +227,7 @@ pub(crate) fn prepare(path: &Path, entry: &str, shape: &ShapeArgs) -> Result<Pre
     let experiment = Experiment {
         ptx,
         gpu,
-        entry: entry.to_owned(),
+        entry: entry.clone(),
         grid: shape.grid,
         block: shape.block,
         cluster: shape.cluster,
@@ -229,7 +253,7 @@ fn watched(files: &[Output], memory: &GlobalMemory) -> Vec<Watched> {
 /// Loads, binds, launches, writes the outputs.
 pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
     let Prepared { mut experiment, module, files } =
-        prepare(&args.module, &args.entry, &args.shape)?;
+        prepare(&args.module, args.entry.as_deref(), &args.shape)?;
     let conditions = Conditions {
         schedule: args.schedule,
         threads: None,
@@ -250,7 +274,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
     let outputs = output::write_all(files, &outcome.memory)?;
     let ptx_emu::LaunchReport { counters, findings, findings_left_out, .. } = outcome.report;
     Ok(Done {
-        kernel: args.entry.clone(),
+        kernel: experiment.entry.clone(),
         gpu: experiment.gpu.name,
         schedule: args.schedule,
         model: args.checks.model(),
@@ -266,7 +290,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
 
 /// Tries schedules; writes the outputs of `eager` if all went well.
 pub(crate) fn explore(args: &RunArgs, seeds: u64) -> Result<super::explore::Tried, CliError> {
-    let Prepared { experiment, module, files } = prepare(&args.module, &args.entry, &args.shape)?;
+    let Prepared { experiment, module, files } =
+        prepare(&args.module, args.entry.as_deref(), &args.shape)?;
     let options = args.explore.options(seeds, args.instruction_limit, args.checks.checks());
     let found = ptx_emu::explore::explore(&experiment, &module, &options)?;
     if let (None, Some(eager)) = (&found.failure, &found.eager) {

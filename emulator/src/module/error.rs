@@ -1,5 +1,6 @@
 //! Errors of loading a module.
 
+use crate::Gpu;
 use crate::syntax::SyntaxError;
 use crate::syntax::ast::Variable;
 use std::fmt;
@@ -29,12 +30,12 @@ pub enum LoadError {
     #[error("{0}")]
     Syntax(#[from] SyntaxError),
     /// The module is for a machine that this one is not.
-    #[error("target: required one that {gpu} ({arch}) runs, actual {actual}")]
+    #[error("target: required one that {gpu} runs ({targets}), actual {actual}; {}", others(.gpu, .actual))]
     Target {
         /// Machine.
         gpu: &'static str,
-        /// Its architecture.
-        arch: &'static str,
+        /// The targets that it runs, in words.
+        targets: String,
         /// `.target` of the module.
         actual: String,
     },
@@ -107,6 +108,18 @@ impl LoadError {
             actual,
         }
     }
+}
+
+/// What other machines say to a target.
+fn others(gpu: &str, target: &str) -> String {
+    let others = || Gpu::ALL.into_iter().filter(|other| other.name != gpu);
+    let able: Vec<&str> = others().filter(|gpu| gpu.accepts(target)).map(|gpu| gpu.name).collect();
+    if !able.is_empty() {
+        return format!("{} runs it", able.join(" or "));
+    }
+    let all: Vec<String> =
+        others().map(|gpu| format!("{} runs {}", gpu.name, gpu.targets())).collect();
+    all.join("; ")
 }
 
 fn list(items: &[Unsupported]) -> String {

@@ -122,6 +122,7 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
         param_bytes: 0,
         params: Vec::new(),
         static_shared: 0,
+        dynamic_shared: false,
         function: module.functions.len(),
     };
     let mut params = Vec::new();
@@ -131,7 +132,14 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
             let (size, align) = param_size(param)?;
             let offset = info.param_bytes.next_multiple_of(align);
             scopes.declare(&param.name, Name::Param { offset });
-            info.params.push(ParamInfo { name: param.name.clone(), offset, size, align });
+            info.params.push(ParamInfo {
+                name: param.name.clone(),
+                offset,
+                size,
+                align,
+                ty: type_name(param),
+                pointer: param.ptr.is_some(),
+            });
             info.param_bytes = offset + size;
             if info.param_bytes > MOST_PARAMS {
                 return Err(too_many_params(param, info.param_bytes));
@@ -188,6 +196,18 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
         unsupported: Vec::new(),
         error: None,
     })
+}
+
+/// Type and dimensions as declared.
+fn type_name(param: &ast::Variable) -> String {
+    let mut text = match param.vector {
+        1 => param.ty.clone(),
+        elements => format!("v{elements}.{}", param.ty),
+    };
+    for dim in &param.dims {
+        text += &dim.map_or("[]".to_owned(), |dim| format!("[{dim}]"));
+    }
+    text
 }
 
 fn param_size(param: &ast::Variable) -> Result<(u32, u32), LoadError> {

@@ -2,17 +2,21 @@
 
 mod decode;
 mod error;
+mod examine;
 mod function;
+mod image;
 mod layout;
 mod place;
 mod pool;
 mod reach;
 mod scope;
 mod shapes;
+mod text;
 mod touches;
 mod types;
 
 pub use error::{LoadError, Unsupported};
+pub use examine::{Examination, Examined, entry_names, examine};
 
 pub(crate) use decode::{AddressBase, Decode, Destination, Source};
 pub(crate) use error::{Decoded, Reject};
@@ -21,17 +25,16 @@ pub(crate) use types::Type;
 
 use crate::Gpu;
 use crate::machine::code::{FunctionCode, Instr};
-use crate::machine::regs::Pool;
 use crate::machine::units::Touches;
-use crate::machine::window;
-use crate::memory::{GlobalMemory, MemoryError};
 use crate::syntax::{self, ast};
 pub(crate) use layout::SharedLayout;
-use layout::{GlobalVariable, Patch, Relocation, SharedVariable, Symbol};
+use layout::{GlobalVariable, Patch, SharedVariable, Symbol};
 use pool::PoolBuilder;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use text::Text;
 
 /// A parameter of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +47,10 @@ pub struct ParamInfo {
     pub size: u32,
     /// Alignment, bytes.
     pub align: u32,
+    /// Type and dimensions as declared, without the dot: `u64`, `b8[128]`.
+    pub ty: String,
+    /// It is declared to point somewhere (`.ptr`).
+    pub pointer: bool,
 }
 
 /// The properties of a kernel that a launch needs.
@@ -67,6 +74,8 @@ pub struct KernelInfo {
     pub params: Vec<ParamInfo>,
     /// Static shared memory of a CTA, bytes.
     pub static_shared: u32,
+    /// It uses dynamic shared memory: an `extern .shared` array of open size.
+    pub dynamic_shared: bool,
     pub(crate) function: usize,
 }
 
@@ -92,7 +101,7 @@ impl KernelInfo {
 pub struct Module {
     /// Distinguishes modules that share a memory.
     id: u64,
-    lines: Vec<String>,
+    text: Arc<Text>,
     pub(crate) gpu: Gpu,
     /// The module's `.target`.
     pub(crate) target: String,
@@ -141,45 +150,56 @@ impl Module {
         Self::decode(&syntax::parse(text)?, text, gpu)
     }
 
-    /// As [`load`](Self::load), with one kernel alone: what that does not reach need not be
-    /// modelled, and is not there.
+    /// As [`load`](Self::load), with one kernel alone: the bodies of functions that it does not
+    /// reach are not even read.
     ///
     /// # Errors
     /// As [`load`](Self::load), but of the kernel's part of the module.
     pub fn load_entry(text: &str, gpu: &Gpu, entry: &str) -> Result<Self, LoadError> {
-        let mut tree = syntax::parse(text)?;
-        let entries = || {
-            tree.items.iter().filter_map(|item| match item {
-                ast::Item::Function(function) if function.is_entry => Some(&function.name),
-                _ => None,
-            })
-        };
-        if !entries().any(|name| name == entry) {
-            let names: Vec<&str> = entries().map(String::as_str).collect();
+        Self::decode(&Self::reached(syntax::Outline::new(text)?, entry)?, text, gpu)
+    }
+
+    /// What of a module a kernel reaches.
+    fn reached(outline: syntax::Outline<'_>, entry: &str) -> Result<ast::Module, LoadError> {
+        let names = examine::names(&outline.module);
+        if !names.iter().any(|name| name == entry) {
             return Err(LoadError::Entry { required: names.join(", "), actual: entry.to_owned() });
         }
-        reach::keep_reached(&mut tree, entry);
-        Self::decode(&tree, text, gpu)
+        Ok(reach::read_reached(outline, entry)?)
     }
 
     /// Decodes a tree that was made of `text`, which messages quote.
     pub(crate) fn decode(tree: &ast::Module, text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
+        match Self::decode_some(tree, &Arc::new(Text::new(text)), gpu)? {
+            (module, unsupported) if unsupported.is_empty() => Ok(module),
+            (_, unsupported) => Err(LoadError::Unsupported(unsupported)),
+        }
+    }
+
+    /// As [`decode`](Self::decode), with what is not modelled besides the module, which then
+    /// lacks it and must not run.
+    fn decode_some(
+        tree: &ast::Module,
+        text: &Arc<Text>,
+        gpu: &Gpu,
+    ) -> Result<(Self, Vec<Unsupported>), LoadError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         if let Some(target) = tree.targets.first()
             && !gpu.accepts(target)
         {
             return Err(LoadError::Target {
                 gpu: gpu.name,
-                arch: gpu.arch,
+                targets: gpu.targets(),
                 actual: target.clone(),
             });
         }
         if tree.address_size != 64 {
             return Err(LoadError::AddressSize { actual: tree.address_size });
         }
+        let used = reach::used(tree);
         let mut module = Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            lines: text.lines().map(|line| line.trim().to_owned()).collect(),
+            text: text.clone(),
             gpu: gpu.clone(),
             target: tree.targets.first().cloned().unwrap_or_default(),
             code: Vec::new(),
@@ -193,10 +213,10 @@ impl Module {
             const_patches: Vec::new(),
             symbols: HashMap::new(),
             async_proxy: false,
-            parts: !text.contains("activemask"),
-            wgmma: text.contains("wgmma."),
+            parts: !used.activemask,
+            wgmma: used.wgmma,
             touches: Vec::new(),
-            watched: ["wgmma.", "tcgen05.ld", "shfl."].iter().any(|name| text.contains(name)),
+            watched: used.watched,
         };
         for item in &tree.items {
             if let ast::Item::Variable(variable) = item {
@@ -205,14 +225,12 @@ impl Module {
             }
         }
         let unsupported = function::decode_all(&mut module, tree)?;
-        if !unsupported.is_empty() {
-            return Err(LoadError::Unsupported(unsupported));
-        }
         for kernel in 0..module.kernels.len() {
             let entry = module.kernels[kernel].function;
             module.kernels[kernel].static_shared = module.shared_layout(entry).end;
+            module.kernels[kernel].dynamic_shared = module.uses_dynamic(entry);
         }
-        Ok(module)
+        Ok((module, unsupported))
     }
 
     /// Kernels in source order.
@@ -222,7 +240,7 @@ impl Module {
 
     /// A line of the text, from 1, trimmed.
     pub(crate) fn source_line(&self, line: u32) -> &str {
-        (line as usize).checked_sub(1).and_then(|at| self.lines.get(at)).map_or("", String::as_str)
+        self.text.line(line)
     }
 
     /// Adds a variable of module lifetime.
@@ -304,6 +322,13 @@ impl Module {
         self.reachable(entry).iter().any(|&index| self.functions[index].takes_over)
     }
 
+    /// Whether a kernel uses dynamic shared memory.
+    fn uses_dynamic(&self, entry: usize) -> bool {
+        let reached = self.reachable(entry);
+        let mut used = reached.iter().flat_map(|&index| &self.functions[index].shared);
+        used.any(|&index| self.shared[index].dynamic)
+    }
+
     /// Places the shared variables a kernel can reach, in order of declaration.
     pub(crate) fn shared_layout(&self, entry: usize) -> SharedLayout {
         let mut used: Vec<usize> = self
@@ -329,66 +354,5 @@ impl Module {
             layout.offsets.insert(index, layout.end);
         }
         layout
-    }
-
-    /// Addresses of the `.global` variables, which are made on first use.
-    pub(crate) fn place_globals(&self, memory: &mut GlobalMemory) -> Result<Vec<u64>, MemoryError> {
-        if let Some(addresses) = memory.module_globals(self.id) {
-            return Ok(addresses.to_vec());
-        }
-        let mut addresses = Vec::with_capacity(self.globals.len());
-        for global in &self.globals {
-            // A name without a size may still have its address taken.
-            let bytes = global.size.max(1);
-            let address = memory.alloc(&global.name, bytes, global.align)?;
-            memory.fill(address, bytes, 0)?;
-            addresses.push(address);
-        }
-        for (global, &address) in self.globals.iter().zip(&addresses) {
-            let mut image = global.image.clone();
-            self.patch(&mut image, &global.patches, &addresses);
-            memory.write(address, &image)?;
-        }
-        memory.set_module_globals(self.id, addresses.clone());
-        Ok(addresses)
-    }
-
-    /// Contents of the constant bank.
-    pub(crate) fn const_image(&self, globals: &[u64]) -> Vec<u8> {
-        let mut image = self.consts.clone();
-        self.patch(&mut image, &self.const_patches, globals);
-        image
-    }
-
-    fn patch(&self, image: &mut [u8], patches: &[Patch], globals: &[u64]) {
-        for patch in patches {
-            let base = match self.symbols.get(&patch.symbol) {
-                Some(Symbol::Global(index)) => globals[*index],
-                Some(Symbol::Const(offset)) => {
-                    u64::from(*offset) + if patch.generic { window::CONST } else { 0 }
-                }
-                Some(Symbol::Function(index)) => layout::function_address(*index),
-                // Shared variables have no address before a CTA runs.
-                Some(Symbol::Shared(_)) | None => 0,
-            };
-            let mut value = base.wrapping_add_signed(patch.addend);
-            if let Some(mask) = patch.mask.filter(|&mask| mask != 0) {
-                value = (value & mask) >> mask.trailing_zeros();
-            }
-            image[patch.offset..patch.offset + patch.bytes]
-                .copy_from_slice(&value.to_le_bytes()[..patch.bytes]);
-        }
-    }
-
-    /// The constant pool of one CTA rank, whose shared memory starts at
-    /// `shared_start`.
-    pub(crate) fn pool(&self, globals: &[u64], shared: &SharedLayout, shared_start: u32) -> Pool {
-        self.pool.build(|symbol| match symbol {
-            Relocation::Global(index) => globals[index],
-            Relocation::Shared(index) => {
-                let offset = shared.offsets.get(&index).copied().unwrap_or(0);
-                u64::from(shared_start + offset)
-            }
-        })
     }
 }

@@ -1,71 +1,134 @@
 //! What a kernel reaches in a module: the functions that it may call, by name.
 
-use crate::syntax::ast::{Block, Function, Init, Item, Module, Operand, Statement};
+use crate::syntax::ast::{Block, Init, Item, Module, Operand, Statement};
+use crate::syntax::{Outline, SyntaxError};
 use std::collections::{HashMap, HashSet};
 
-/// Leaves out the kernels other than `entry`, and the device functions that it does not reach.
-/// A function whose address a variable holds counts as reached.
-pub(super) fn keep_reached(tree: &mut Module, entry: &str) {
-    let mut reached: HashSet<String> = HashSet::from([entry.to_owned()]);
-    let mut aliases: HashMap<&str, &str> = HashMap::new();
-    let mut functions: HashMap<&str, Vec<&Function>> = HashMap::new();
+/// The module with the kernel `entry` alone and the functions that it reaches, the only ones
+/// whose bodies are read. A function whose address a variable holds counts as reached.
+///
+/// # Errors
+/// A body among those that is not PTX.
+pub(super) fn read_reached(mut outline: Outline<'_>, entry: &str) -> Result<Module, SyntaxError> {
+    let mut aliases: HashMap<String, String> = HashMap::new();
+    let mut functions: HashMap<String, Vec<usize>> = HashMap::new();
     let mut work = vec![entry.to_owned()];
-    for item in &tree.items {
+    for (at, item) in outline.module.items.iter().enumerate() {
         match item {
-            Item::Function(function) => functions.entry(&function.name).or_default().push(function),
+            Item::Function(function) => {
+                functions.entry(function.name.clone()).or_default().push(at);
+            }
             Item::Variable(variable) => {
                 if let Some(init) = &variable.init {
                     symbols(init, &mut work);
                 }
             }
             Item::Alias { name, target, .. } => {
-                aliases.insert(name, target);
+                aliases.insert(name.clone(), target.clone());
             }
         }
     }
+    let mut reached: HashSet<String> = HashSet::new();
     while let Some(name) = work.pop() {
-        let target = aliases.get(name.as_str()).map(|target| (*target).to_owned());
-        let bodies = functions.get(name.as_str()).into_iter().flatten();
-        let mut named = Vec::new();
-        bodies
-            .filter_map(|function| function.body.as_ref())
-            .for_each(|body| names(body, &mut named));
+        if reached.contains(&name) {
+            continue;
+        }
+        work.extend(aliases.get(&name).cloned());
+        for &at in functions.get(&name).into_iter().flatten() {
+            outline.read_body(at)?;
+            let Item::Function(function) = &outline.module.items[at] else {
+                continue;
+            };
+            if functions.len() == 1 && aliases.is_empty() {
+                continue;
+            }
+            let mut named = Vec::new();
+            if let Some(body) = &function.body {
+                names(body, &mut named);
+            }
+            named.retain(|name| functions.contains_key(*name) || aliases.contains_key(*name));
+            work.extend(named.into_iter().map(str::to_owned));
+        }
         reached.insert(name);
-        let known = |name: &&String| {
-            functions.contains_key(name.as_str()) || aliases.contains_key(name.as_str())
-        };
-        let new = named.iter().filter(known).chain(&target).filter(|name| !reached.contains(*name));
-        work.extend(new.cloned());
     }
-    tree.items.retain(|item| match item {
+    let mut module = outline.module;
+    module.items.retain(|item| match item {
         Item::Function(function) => reached.contains(&function.name),
         Item::Alias { name, .. } => reached.contains(name),
         Item::Variable(_) => true,
     });
+    Ok(module)
+}
+
+/// Instructions of some families that are among a module's.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Used {
+    /// `activemask`
+    pub(super) activemask: bool,
+    /// `wgmma`
+    pub(super) wgmma: bool,
+    /// One that leaves registers in flight or undefined.
+    pub(super) watched: bool,
+}
+
+/// Which of them are.
+pub(super) fn used(module: &Module) -> Used {
+    fn look(body: &Block, used: &mut Used) {
+        for statement in &body.statements {
+            match statement {
+                Statement::Instruction(instruction) => match instruction.opcode.as_str() {
+                    "activemask" => used.activemask = true,
+                    "wgmma" => (used.wgmma, used.watched) = (true, true),
+                    "shfl" => used.watched = true,
+                    "tcgen05" if instruction.modifiers.first().is_some_and(|name| name == "ld") => {
+                        used.watched = true;
+                    }
+                    _ => {}
+                },
+                Statement::Block(inner) => look(inner, used),
+                _ => {}
+            }
+        }
+    }
+    let mut used = Used::default();
+    for item in &module.items {
+        if let Item::Function(function) = item
+            && let Some(body) = &function.body
+        {
+            look(body, &mut used);
+        }
+    }
+    used
 }
 
 /// Symbols whose addresses an initialiser holds.
 fn symbols(init: &Init, found: &mut Vec<String>) {
+    named_by(init, &mut |name| found.push(name.to_owned()));
+}
+
+fn named_by<'a>(init: &'a Init, found: &mut impl FnMut(&'a str)) {
     match init {
-        Init::Symbol { name, .. } => found.push(name.clone()),
-        Init::List(items) => items.iter().for_each(|item| symbols(item, found)),
-        Init::Field { value, .. } => symbols(value, found),
+        Init::Symbol { name, .. } => found(name),
+        Init::List(items) => items.iter().for_each(|item| named_by(item, found)),
+        Init::Field { value, .. } => named_by(value, found),
         Init::Value(_) => {}
     }
 }
 
 /// Names in a body that could be functions.
-fn names(body: &Block, found: &mut Vec<String>) {
+fn names<'a>(body: &'a Block, found: &mut Vec<&'a str>) {
     for statement in &body.statements {
         match statement {
             Statement::Instruction(instruction) => {
                 instruction.operands.iter().for_each(|operand| operand_names(operand, found));
             }
             Statement::Block(inner) => names(inner, found),
-            Statement::CallTargets { targets, .. } => found.extend(targets.iter().cloned()),
+            Statement::CallTargets { targets, .. } => {
+                found.extend(targets.iter().map(String::as_str));
+            }
             Statement::Variable(variable) => {
                 if let Some(init) = &variable.init {
-                    symbols(init, found);
+                    named_by(init, &mut |name| found.push(name));
                 }
             }
             Statement::Registers(_)
@@ -77,10 +140,10 @@ fn names(body: &Block, found: &mut Vec<String>) {
     }
 }
 
-fn operand_names(operand: &Operand, found: &mut Vec<String>) {
+fn operand_names<'a>(operand: &'a Operand, found: &mut Vec<&'a str>) {
     match operand {
         Operand::Ident(name) | Operand::SymbolOffset { name, .. } if !name.starts_with('%') => {
-            found.push(name.clone());
+            found.push(name);
         }
         Operand::Vector(items) => items.iter().for_each(|item| operand_names(item, found)),
         Operand::Pair(first, second) => {
@@ -88,7 +151,7 @@ fn operand_names(operand: &Operand, found: &mut Vec<String>) {
             operand_names(second, found);
         }
         Operand::Call { target, args, .. } => {
-            found.push(target.clone());
+            found.push(target);
             args.iter().for_each(|item| operand_names(item, found));
         }
         _ => {}

@@ -46,14 +46,44 @@ pub(super) struct Lexer<'a> {
     line_start: usize,
 }
 
-/// Operators and punctuation, longest first.
-const PUNCTUATION: [&str; 29] = [
-    "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "(", ")", "[", "]", "{", "}", ",", ";", ":",
-    "=", "+", "-", "*", "/", "<", ">", "&", "|", "^", "~", "!",
-];
-
-/// One-byte punctuation that starts no longer operator.
-const RARE_PUNCTUATION: [&str; 3] = ["?", "@", "%"];
+/// The operator or punctuation that begins with these bytes, the longest one.
+fn punctuation(first: u8, second: Option<u8>) -> Option<&'static str> {
+    Some(match (first, second) {
+        (b'<', Some(b'<')) => "<<",
+        (b'>', Some(b'>')) => ">>",
+        (b'<', Some(b'=')) => "<=",
+        (b'>', Some(b'=')) => ">=",
+        (b'=', Some(b'=')) => "==",
+        (b'!', Some(b'=')) => "!=",
+        (b'&', Some(b'&')) => "&&",
+        (b'|', Some(b'|')) => "||",
+        (b'(', _) => "(",
+        (b')', _) => ")",
+        (b'[', _) => "[",
+        (b']', _) => "]",
+        (b'{', _) => "{",
+        (b'}', _) => "}",
+        (b',', _) => ",",
+        (b';', _) => ";",
+        (b':', _) => ":",
+        (b'=', _) => "=",
+        (b'+', _) => "+",
+        (b'-', _) => "-",
+        (b'*', _) => "*",
+        (b'/', _) => "/",
+        (b'<', _) => "<",
+        (b'>', _) => ">",
+        (b'&', _) => "&",
+        (b'|', _) => "|",
+        (b'^', _) => "^",
+        (b'~', _) => "~",
+        (b'!', _) => "!",
+        (b'?', _) => "?",
+        (b'@', _) => "@",
+        (b'%', _) => "%",
+        _ => return None,
+    })
+}
 
 fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$'
@@ -126,6 +156,34 @@ impl<'a> Lexer<'a> {
                 _ => return Ok(()),
             }
         }
+    }
+
+    /// Moves behind the brace that closes the one just passed, without reading what is between
+    /// them, and says where it is; `None` if the text ends before.
+    pub(super) fn skip_braces(&mut self) -> Option<Pos> {
+        let bytes = self.text.as_bytes();
+        let mut open = 1u32;
+        while open > 0 {
+            match *bytes.get(self.at)? {
+                b'{' => open += 1,
+                b'}' => open -= 1,
+                b'"' | b'/' | b'@' | b'#' | b'\n' => {
+                    let before = self.at;
+                    if bytes[before] == b'"' {
+                        self.string().ok()?;
+                    } else {
+                        self.skip_trivia().ok()?;
+                    }
+                    if self.at != before {
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            self.at += 1;
+        }
+        let pos = self.pos();
+        Some(Pos { column: pos.column - 1, ..pos })
     }
 
     /// The next token.
@@ -224,18 +282,12 @@ impl<'a> Lexer<'a> {
     }
 
     fn punctuation(&mut self) -> Result<Token<'a>, SyntaxError> {
-        let rest = &self.text[self.at..];
-        let known = PUNCTUATION.iter().chain(&RARE_PUNCTUATION).find(|p| rest.starts_with(**p));
-        match (known, rest.chars().next()) {
-            (Some(punctuation), _) => {
-                self.at += punctuation.len();
-                Ok(Token::Punct(punctuation))
-            }
-            (None, found) => Self::error(
-                self.pos(),
-                SyntaxErrorKind::BadCharacter { found: found.unwrap_or('\0') },
-            ),
+        if let Some(found) = self.byte(0).and_then(|first| punctuation(first, self.byte(1))) {
+            self.at += found.len();
+            return Ok(Token::Punct(found));
         }
+        let found = self.text[self.at..].chars().next().unwrap_or('\0');
+        Self::error(self.pos(), SyntaxErrorKind::BadCharacter { found })
     }
 }
 
@@ -327,6 +379,21 @@ mod tests {
         assert_eq!(lexer.next().unwrap().pos, Pos { line: 4, column: 3 });
         assert_eq!(lexer.next().unwrap().pos, Pos { line: 4, column: 5 });
         assert_eq!(lexer.next().unwrap().pos, Pos { line: 5, column: 4 });
+    }
+
+    #[test]
+    fn braces_are_skipped_to_the_one_that_closes() {
+        let text = "{ a { \"}\" // }\n /* } \n */ @@DWARF }\n # 1 \"}\"\n { } @p / } } tail";
+        let mut lexer = Lexer::new(text);
+        lexer.next().unwrap();
+        assert_eq!(lexer.skip_braces(), Some(Pos { line: 5, column: 13 }));
+        let next = lexer.next().unwrap();
+        assert_eq!((next.token, next.pos), (Token::Word("tail"), Pos { line: 5, column: 15 }));
+        for text in ["{ a", "{ \"}", "{ /* }", "{ // }"] {
+            let mut lexer = Lexer::new(text);
+            lexer.next().unwrap();
+            assert_eq!(lexer.skip_braces(), None, "{text}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod lexer;
 mod parser;
 
 pub use error::{SyntaxError, SyntaxErrorKind};
+pub(crate) use parser::Outline;
 
 /// Deepest nesting of scopes, lists, parentheses and unary operators; text that
 /// goes deeper is a [`SyntaxErrorKind::TooDeep`].
@@ -30,5 +31,14 @@ pub const MAX_DEPTH: u32 = 128;
 /// The first place where the text is not PTX. [`SyntaxError::render`] shows it
 /// in its line.
 pub fn parse(text: &str) -> Result<ast::Module, SyntaxError> {
-    parser::Parser::new(text)?.module()
+    parser::Parser::new(text)?.whole()
+}
+
+/// The `.target` list at the head of a module, of which nothing else is read.
+///
+/// # Errors
+///
+/// A text that does not begin as a module.
+pub fn targets(text: &str) -> Result<Vec<String>, SyntaxError> {
+    parser::Parser::new(text)?.targets()
 }

@@ -5,7 +5,10 @@ mod expression;
 mod function;
 mod module;
 mod operand;
+mod outline;
 mod statement;
+
+pub(crate) use outline::Outline;
 
 use super::MAX_DEPTH;
 use super::ast::Pos;
@@ -25,13 +28,22 @@ pub(super) struct Parser<'a> {
     depth: u32,
     /// Variables made by `name<N>` so far.
     numbered_variables: u32,
+    /// Where the bodies of functions begin, in order, if they are not read.
+    skipped: Option<Vec<Option<Place<'a>>>>,
+}
+
+/// A place to go on from.
+#[derive(Debug, Clone, Copy)]
+struct Place<'a> {
+    lexer: Lexer<'a>,
+    current: Spanned<'a>,
 }
 
 impl<'a> Parser<'a> {
     pub(super) fn new(text: &'a str) -> Result<Self> {
         let mut lexer = Lexer::new(text);
         let current = lexer.next()?;
-        Ok(Self { lexer, current, depth: 0, numbered_variables: 0 })
+        Ok(Self { lexer, current, depth: 0, numbered_variables: 0, skipped: None })
     }
 
     fn token(&self) -> Token<'a> {

@@ -33,6 +33,7 @@ impl Parser<'_> {
             }
         }
         let body = match self.token() {
+            Token::Punct("{") if self.skipped.is_some() => Some(self.skip_body()?),
             Token::Punct("{") => Some(self.block()?),
             Token::Punct(";") => {
                 self.bump()?;

@@ -6,8 +6,14 @@ use super::declaration::{linkage, space};
 use super::{Parser, Result, Token, fail_at};
 
 impl Parser<'_> {
+    /// The `.target` list at the head of the text.
+    pub(crate) fn targets(mut self) -> Result<Vec<String>> {
+        self.version()?;
+        self.target()
+    }
+
     /// The whole text.
-    pub(crate) fn module(mut self) -> Result<Module> {
+    pub(crate) fn whole(&mut self) -> Result<Module> {
         let mut module = Module {
             version: self.version()?,
             targets: self.target()?,

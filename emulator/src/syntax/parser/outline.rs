@@ -1,0 +1,69 @@
+//! Modules of which only some bodies are read: a text of many kernels is read to its end much
+//! faster than all of it is parsed.
+
+use super::super::ast::{Block, Item, Module};
+use super::super::error::SyntaxError;
+use super::{Parser, Place, Result};
+
+/// A module whose functions have empty bodies, until they are asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Outline<'a> {
+    /// The module.
+    pub(crate) module: Module,
+    /// For each item: where its body begins, if it has one that was not read.
+    bodies: Vec<Option<Place<'a>>>,
+    numbered_variables: u32,
+}
+
+impl<'a> Outline<'a> {
+    /// Reads all of `text` but the bodies.
+    ///
+    /// # Errors
+    /// The first place outside a body that is not PTX.
+    pub(crate) fn new(text: &'a str) -> std::result::Result<Self, SyntaxError> {
+        let mut parser = Parser::new(text)?;
+        parser.skipped = Some(Vec::new());
+        let module = parser.whole()?;
+        let mut places = parser.skipped.take().unwrap_or_default().into_iter();
+        let bodies = module.items.iter().map(|item| match item {
+            Item::Function(function) if function.body.is_some() => places.next().flatten(),
+            _ => None,
+        });
+        let bodies = bodies.collect();
+        Ok(Self { module, bodies, numbered_variables: parser.numbered_variables })
+    }
+
+    /// Reads the body of item `at`, if it has one and that was not read.
+    ///
+    /// # Errors
+    /// The first place in it that is not PTX.
+    pub(crate) fn read_body(&mut self, at: usize) -> std::result::Result<(), SyntaxError> {
+        let (Some(place), Some(Item::Function(function))) =
+            (self.bodies.get_mut(at).and_then(Option::take), self.module.items.get_mut(at))
+        else {
+            return Ok(());
+        };
+        let numbered_variables = self.numbered_variables;
+        let Place { lexer, current } = place;
+        let mut parser = Parser { lexer, current, depth: 0, numbered_variables, skipped: None };
+        function.body = Some(parser.block()?);
+        self.numbered_variables = parser.numbered_variables;
+        Ok(())
+    }
+}
+
+impl Parser<'_> {
+    /// Passes a body, from its brace on, and remembers where it is.
+    pub(super) fn skip_body(&mut self) -> Result<Block> {
+        let place = Place { lexer: self.lexer, current: self.current };
+        let end = self.lexer.skip_braces();
+        self.skipped.get_or_insert_default().push(end.map(|_| place));
+        let Some(end) = end else {
+            // Reading it says what is wrong.
+            self.lexer = place.lexer;
+            return self.block();
+        };
+        self.current = self.lexer.next()?;
+        Ok(Block { statements: Vec::new(), end })
+    }
+}

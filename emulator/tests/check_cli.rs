@@ -1,0 +1,132 @@
+//! `ptx-emu check`, and `run` without `--entry`.
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const HEAD: &str = ".version 9.0\n.target sm_90a\n.address_size 64\n";
+
+/// One kernel that is modelled, and one that is not in two places.
+const TWO: &str = "\
+.extern .shared .align 16 .b8 smem[];
+.visible .entry good(.param .u64 .ptr .global .align 4 out, .param .f32 scale, .param .align 8 .b8 pair[16])
+.reqntid 64, 1, 1
+{
+	.shared .align 4 .b8 fixed[256];
+	.reg .b32 %r<4>;
+	.reg .b64 %d<4>;
+	ld.param.u64 %d1, [out];
+	mov.u32 %r1, smem;
+	mov.u32 %r2, fixed;
+	st.global.u32 [%d1], %r1;
+	ret;
+}
+.visible .entry bad(.param .u32 n)
+{
+	.reg .b32 %r<4>;
+	suq.width.b32 %r1, [0];
+	frob.u32 %r1;
+	ret;
+}
+";
+
+const ONE: &str = ".visible .entry only() { ret; }\n";
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("check-{test}"));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn program(&self, text: &str, words: &[&str]) -> (Option<i32>, String, String) {
+        std::fs::write(self.0.join("k.ptx"), text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ptx-emu"));
+        command.current_dir(&self.0).args(words);
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code(), text(stdout), text(stderr))
+    }
+}
+
+#[test]
+fn it_says_what_a_module_has_and_what_is_not_modelled() {
+    let folder = Folder::new("text");
+    let module = format!("{HEAD}{TWO}");
+    let (code, said, errors) = folder.program(&module, &["check", "k.ptx"]);
+    assert_eq!((code, errors.as_str()), (Some(2), ""), "{said}");
+    let expected = "\
+k.ptx: PTX 9.0 for sm_90a, looked at as h200; runs on h200
+`good` loads
+  --block 64,1,1 (.reqntid), 256 bytes of static shared memory, dynamic shared memory (--dynamic-smem)
+  out: .u64, a pointer, 8 bytes at 0
+  scale: .f32, 4 bytes at 8
+  pair: .b8[16], 16 bytes at 16
+`bad` does not load: 2 instructions are not modelled
+  n: .u32, 4 bytes at 0
+  line 20: `suq.width.b32 %r1, [0];`: ";
+    assert!(said.starts_with(expected), "{said}");
+    assert!(said.contains("\n  line 21: `frob.u32 %r1;`: "), "{said}");
+    let (code, said, _) = folder.program(&module, &["check", "k.ptx", "--entry", "good"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("bad"), "{said}");
+    let (code, _, errors) = folder.program(&module, &["check", "k.ptx", "--entry", "none"]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("entry: required one of [good, bad], actual `none`"), "{errors}");
+}
+
+#[test]
+fn it_says_the_same_as_json() {
+    let folder = Folder::new("json");
+    let module = format!("{HEAD}{TWO}");
+    let (code, said, _) = folder.program(&module, &["check", "k.ptx", "--json"]);
+    assert_eq!(code, Some(2));
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&report["version"], &report["gpu"]), (&"9.0".into(), &"h200".into()));
+    let [good, bad] = [&report["entries"][0], &report["entries"][1]];
+    assert_eq!((&good["loads"], &bad["loads"]), (&true.into(), &false.into()));
+    assert_eq!(good["parameters"][1]["type"], "f32");
+    assert_eq!(good["parameters"][2]["offset"], 16);
+    assert_eq!((&good["dynamic_shared"], &good["static_shared"]), (&true.into(), &256.into()));
+    assert_eq!(bad["unsupported"][1]["line"], 21);
+}
+
+#[test]
+fn targets_that_do_not_run_name_those_that_do() {
+    let folder = Folder::new("targets");
+    for (target, words, message) in [
+        (
+            "sm_120a",
+            &["check", "k.ptx"][..],
+            "target: required one that h200 runs (sm_90a, and sm_90 or lower), actual sm_120a; \
+             b200 runs sm_100a, sm_100f, and sm_100 or lower; \
+             b300 runs sm_103a, sm_103f, sm_100f, and sm_103 or lower",
+        ),
+        ("sm_100f", &["check", "k.ptx", "--gpu", "h200"], "actual sm_100f; b200 or b300 runs it"),
+    ] {
+        let text = format!("{}{ONE}", HEAD.replace("sm_90a", target));
+        let (code, said, errors) = folder.program(&text, words);
+        assert_eq!((code, said.as_str()), (Some(2), ""));
+        assert!(errors.contains(message), "{errors}");
+    }
+    let broken = format!("{HEAD}.visible .entry k() {{ add.s32 %a %b; }}");
+    let (code, _, errors) = folder.program(&broken, &["check", "k.ptx"]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("k.ptx:4:34: expected `,` or `;`, found `%b`"), "{errors}");
+}
+
+#[test]
+fn the_only_kernel_need_not_be_named() {
+    let folder = Folder::new("entry");
+    let words = ["run", "k.ptx", "--grid", "1", "--block", "32"];
+    let (code, said, errors) = folder.program(&format!("{HEAD}{ONE}"), &words);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(said.starts_with("`only` ran on the emulator as h200"), "{said}");
+    let (code, _, errors) = folder.program(&format!("{HEAD}{TWO}"), &words);
+    assert_eq!(code, Some(2));
+    let message = "entry: required --entry with one of [good, bad], actual `none`";
+    assert!(errors.contains(message), "{errors}");
+}
