@@ -12,6 +12,8 @@ pub use tensor::TensorFault;
 use crate::Schedule;
 use crate::checks::{Kind, Level};
 use crate::machine::units::Site;
+use crate::module::SourceLine;
+use crate::readable::{instruction, readable_name};
 use std::fmt;
 
 /// State space of an access, as diagnostics and counters name it.
@@ -102,6 +104,10 @@ pub struct Waiter {
 pub enum DiagnosticKind {
     /// An access outside every allocation, or across the end of one.
     OutOfBounds,
+    /// An access through a pointer that is zero, or an index into what it points to.
+    NullPointer,
+    /// An access to dynamic shared memory, which the kernel uses and the launch does not give.
+    NoDynamicShared,
     /// An address that is not a multiple of the access size.
     Misaligned {
         /// Required multiple, bytes.
@@ -205,6 +211,8 @@ pub struct Diagnostic {
     pub line: u32,
     /// That line, trimmed.
     pub instruction: String,
+    /// The line of source that it comes from, where the module says so (`.loc`).
+    pub source: Option<SourceLine>,
     /// `%ctaid`.
     pub cta: [u32; 3],
     /// Warp of the CTA.
@@ -240,14 +248,23 @@ impl fmt::Display for Diagnostic {
         }
         write!(
             f,
-            "; kernel `{}`, line {}: `{}`, CTA ({x}, {y}, {z}), warp {}",
-            self.kernel, self.line, self.instruction, self.warp
+            "; kernel `{}`, line {}: `{}`{}, CTA ({x}, {y}, {z}), warp {}",
+            readable_name(&self.kernel),
+            self.line,
+            instruction(&self.instruction),
+            from(&self.source),
+            self.warp
         )?;
         if let Some(lane) = self.lane {
             write!(f, ", lane {lane}")?;
         }
         write!(f, ", schedule {}", self.schedule)
     }
+}
+
+/// Where an instruction comes from, behind it in a message.
+fn from(source: &Option<SourceLine>) -> String {
+    source.as_ref().map_or_else(String::new, |source| format!(" from {source}"))
 }
 
 fn write_access(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind, access: &Access) -> fmt::Result {
@@ -260,6 +277,18 @@ fn write_access(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind, access: &Acce
     match kind {
         DiagnosticKind::OutOfBounds => {
             write!(f, "out of bounds: {verb} of {bytes} bytes at {space} address {address:#x}")?
+        }
+        DiagnosticKind::NullPointer => {
+            return write!(
+                f,
+                "null pointer: {verb} of {bytes} bytes at {space} address {address:#x}"
+            );
+        }
+        DiagnosticKind::NoDynamicShared => {
+            return write!(
+                f,
+                "missing dynamic shared memory: {verb} of {bytes} bytes at {space} address {address:#x}, and the launch gives the kernel none (--dynamic-smem)"
+            );
         }
         DiagnosticKind::Misaligned { required } => write!(
             f,
@@ -293,6 +322,8 @@ fn write_access(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind, access: &Acce
 fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result {
     match kind {
         DiagnosticKind::OutOfBounds => write!(f, "out of bounds"),
+        DiagnosticKind::NullPointer => write!(f, "null pointer"),
+        DiagnosticKind::NoDynamicShared => write!(f, "missing dynamic shared memory"),
         DiagnosticKind::Misaligned { required } => {
             write!(f, "misaligned: required a multiple of {required}")
         }

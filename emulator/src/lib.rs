@@ -96,6 +96,7 @@ mod memory;
 mod module;
 pub mod mutate;
 pub mod num;
+mod readable;
 mod schedule;
 pub mod syntax;
 pub mod tensor;
@@ -115,7 +116,8 @@ pub use gpu::Gpu;
 pub use machine::{Launch, LaunchError, LaunchReport, Step, launch_sequence};
 pub use memory::{GlobalMemory, MemoryError};
 pub use module::{
-    Examination, Examined, KernelInfo, LoadError, Module, ParamInfo, Unsupported, entry_names,
-    examine,
+    Examination, Examined, KernelInfo, LoadError, Module, ParamInfo, SourceLine, Unsupported,
+    entry_names, examine,
 };
+pub use readable::readable_name;
 pub use schedule::{ParseScheduleError, Schedule};

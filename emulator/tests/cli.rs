@@ -269,15 +269,15 @@ fn bad_arguments_exit_with_2_and_write_nothing() {
         ("[]", "arguments of `saxpy`: required 4 (n, a, x, y), actual 0"),
         (
             r#"[{"u64": 1}, {"f32": 1}, {"buffer": "v"}, {"buffer": {"name": "v", "bytes": 4}}]"#,
-            "argument 0 (parameter `n`): u64: required 4 bytes, the parameter's size, actual 8 bytes",
+            "argument 0 (parameter `n`): u64: required 4 bytes, the size of the parameter's type .u32, actual 8 bytes",
         ),
         (
             r#"[{"u32": 1}, {"buffer": "v"}, {"buffer": "v"}, {"buffer": {"name": "v", "bytes": 4}}]"#,
-            "argument 1 (parameter `a`): buffer: required 4 bytes, the parameter's size, actual 8 bytes",
+            "argument 1 (parameter `a`): buffer: required 4 bytes, the size of the parameter's type .f32, actual 8 bytes",
         ),
         (
             r#"[{"u32": 1}, {"f32": 1}, {"struct": {"bytes": 9, "fields": []}}, {"buffer": {"bytes": 4}}]"#,
-            "argument 2 (parameter `x`): struct.bytes: required 8 bytes, the parameter's size, actual 9 bytes",
+            "argument 2 (parameter `x`): struct.bytes: required 8 bytes, the size of the parameter's type .u64, actual 9 bytes",
         ),
         (
             r#"[{"u32": -1}, {"f32": 1}, {"buffer": "v"}, {"buffer": {"name": "v", "bytes": 4}}]"#,

@@ -75,7 +75,7 @@ fn bodies_that_are_not_reached_are_not_read() {
     let Err(LoadError::Syntax(error)) = Module::load_entry(&text, &gpu, "bad") else {
         panic!("a body that is reached is read")
     };
-    assert_eq!((error.pos.line, error.pos.column), (4, 25));
+    assert_eq!((error.pos.line, error.pos.column), (4, 26));
     let module = Module::load_entry(&text, &gpu, "good").unwrap();
     assert_eq!(result(&module, "good"), 7);
     assert_eq!(entry_names(&text).unwrap(), ["good", "bad"]);

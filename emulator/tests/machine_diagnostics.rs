@@ -328,7 +328,7 @@ fn other_load_errors_name_line_and_reason() {
     assert!(error("add.u32 %r1, %r2;").contains("operands: required at least 3, actual 2"));
     let target = ".version 9.0\n.target sm_100a\n.address_size 64\n";
     let message = load_error(target).to_string();
-    assert!(message.contains("h200 (sm_90a)") && message.contains("sm_100a"), "{message}");
+    assert!(message.contains("h200 runs (sm_90a") && message.contains("sm_100a"), "{message}");
     Module::load(target, &Gpu::b200()).unwrap();
     Module::load(&target.replace("sm_100a", "sm_80"), &Gpu::b200()).unwrap();
 }

@@ -76,6 +76,7 @@ fn both_sites_are_named() {
         kind: RaceAccess::Write,
         line: 0,
         instruction: "@%p1 st.shared.u32 [%r1+20], 7;".to_owned(),
+        source: None,
         cta: [0; 3],
         warp: 0,
         lane: 0,

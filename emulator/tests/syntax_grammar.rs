@@ -276,6 +276,7 @@ fn statements_and_scopes() {
             Statement::Instruction(i) => format!("{} {:?}", i.opcode, i.guard),
             Statement::Block(b) => format!("block of {} to {}", b.statements.len(), b.end),
             Statement::Directive(d) => format!("{} {:?}", d.name, d.strings),
+            Statement::Location(l) => format!("loc {} {} at {}", l.file, l.line, l.pos),
             Statement::BranchTargets { name, targets, .. }
             | Statement::CallTargets { name, targets, .. } => format!("{name} {targets:?}"),
             Statement::CallPrototype { name, returns, params, .. } => {
@@ -296,6 +297,7 @@ fn statements_and_scopes() {
             "bra Some(Guard { negated: true, register: \"%p\" })",
             "block of 3 to 10:30",
             "pragma [\"nounroll\", \"x\"]",
+            "loc 1 2 at 12:1",
             "t [\"a\", \"b\"]",
             "c [\"f\", \"g\"]",
             "q 0 0",

@@ -109,7 +109,7 @@ fn refusals_name_the_parameter() {
         (
             "misplaced",
             format!(r#"[{{"tensor_map": {map}}}, {{"tensor_map": {map}}}]"#),
-            "argument 0 (parameter `first`): tensor_map: required 8 bytes, the parameter's size, actual 128 bytes",
+            "argument 0 (parameter `first`): tensor_map: required 8 bytes, the size of the parameter's type .u64, actual 128 bytes",
         ),
         (
             "maps",

@@ -45,6 +45,14 @@ macro_rules! kinds {
                 }
             }
 
+            /// What to do about it, in one line.
+            #[must_use]
+            pub fn advice(self) -> String {
+                let (_, mending) = self.page().split_once("\n## Mending\n").unwrap_or_default();
+                let paragraph = mending.trim_start().split("\n\n").next().unwrap_or_default();
+                paragraph.trim_end().replace('\n', " ")
+            }
+
             /// The smallest program that goes wrong so. Without its lines that end in `//-` and
             /// with those that begin with `//+` it is right.
             #[must_use]

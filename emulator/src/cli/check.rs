@@ -4,7 +4,7 @@ use super::error::CliError;
 use super::run::{self, MachineArgs};
 use super::{console, report};
 use clap::Args;
-use ptx_emu::{Examination, Examined, Gpu, KernelInfo, LoadError, Unsupported};
+use ptx_emu::{Examination, Examined, Gpu, KernelInfo, LoadError, Unsupported, readable_name};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ fn as_text(args: &CheckArgs, gpu: &Gpu, found: &Examination) -> String {
         text.push_str("\nno kernel");
     }
     for entry in &found.entries {
-        let name = &entry.name;
+        let name = readable_name(&entry.name);
         let _ = match &entry.outcome {
             Err(error) => write!(text, "\n`{name}` does not load: {error}"),
             Ok((kernel, unsupported)) => {

@@ -90,12 +90,15 @@ pub(crate) fn complain<'a>(findings: impl IntoIterator<Item = &'a Diagnostic>, l
     }
 }
 
-/// A finding in one line.
+/// A finding, and what to do about it.
 pub(crate) fn line(found: &Diagnostic) -> String {
     let word = match found.level {
         Level::Deny => "error",
         Level::Allow | Level::Warn => "warning",
     };
     let kind = found.kind();
-    format!("{word}[{kind}]: {found} (see `ptx-emu explain {kind}`)")
+    format!(
+        "{word}[{kind}]: {found} (see `ptx-emu explain {kind}`)\n  what to do: {}",
+        kind.advice()
+    )
 }

@@ -5,7 +5,7 @@ use clap::Args;
 use ptx_emu::bundle::OutputReport;
 use ptx_emu::experiment::Experiment;
 use ptx_emu::explore::{Exploration, ExploreOptions, Failure, Finding};
-use ptx_emu::{Checks, Model, Schedule};
+use ptx_emu::{Checks, Model, Schedule, readable_name};
 use serde_json::{Value, json};
 
 /// Trying many schedules.
@@ -70,7 +70,9 @@ pub(crate) fn report(tried: &Tried, model: Model, json: bool) -> (Option<String>
         } else {
             format!(
                 "`{}` ran on the emulator as {} under {} schedules: nothing went wrong\n{not}",
-                experiment.entry, experiment.gpu.name, found.passed
+                readable_name(&experiment.entry),
+                experiment.gpu.name,
+                found.passed
             )
         };
         return (Some(text), 0);
@@ -91,10 +93,14 @@ pub(crate) fn report(tried: &Tried, model: Model, json: bool) -> (Option<String>
     } else {
         let mut text = format!(
             "`{}` goes wrong under schedule {} ({} passed before): {}",
-            experiment.entry, failure.schedule, found.passed, failure.finding
+            readable_name(&experiment.entry),
+            failure.schedule,
+            found.passed,
+            failure.finding
         );
         if let Finding::Diagnostic(diagnostic) = &failure.finding {
             let kind = diagnostic.kind();
+            text += &format!("\nwhat to do: {}", kind.advice());
             text += &format!("\nexplained: ptx-emu explain {kind}");
             for other in &diagnostic.others {
                 text += &format!("\nalso {}", checks::line(other));

@@ -128,8 +128,16 @@ impl Binder<'_> {
                 return Err(self.error(
                     (index, None),
                     part,
-                    format!("{} bytes, the parameter's size", param.size),
+                    format!("{} bytes, the size of the parameter's type .{}", param.size, param.ty),
                     format!("{actual} bytes"),
+                ));
+            }
+            if !fits(argument, &param.ty) {
+                return Err(self.error(
+                    (index, None),
+                    part,
+                    format!("an argument of the parameter's type .{}", param.ty),
+                    format!("one of the wrong type, {part}"),
                 ));
             }
         }
@@ -314,6 +322,20 @@ impl Binder<'_> {
                 self.error(place, "tensor_map", "a map that the driver takes", other.to_string())
             }
         })
+    }
+}
+
+/// Whether an argument of the right size may be of a parameter's type. Types `.bN` hold
+/// anything, and integers are passed with or without sign.
+fn fits(argument: &Argument, ty: &str) -> bool {
+    let float = |ty: &str| matches!(ty, "f16" | "bf16" | "f32" | "f64");
+    let integer = |ty: &str| ty.starts_with(['u', 's', 'i']);
+    match argument {
+        Argument::Scalar(scalar) if float(scalar.kind) => {
+            !integer(ty) && (!float(ty) || ty == scalar.kind)
+        }
+        Argument::Scalar(_) | Argument::Buffer(_) => !float(ty),
+        Argument::TensorMap(_) | Argument::Struct { .. } => true,
     }
 }
 

@@ -8,7 +8,7 @@ use super::trace::TraceArgs;
 use super::{checks, console, report, sequence};
 use clap::Args;
 use ptx_emu::bundle::{self, Bundle, BundleError, OutputReport, Replay, ReplayOptions};
-use ptx_emu::{LaunchError, Level, LoadError, Schedule};
+use ptx_emu::{LaunchError, Level, LoadError, Schedule, readable_name};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -154,7 +154,10 @@ fn status(replay: &Replay) -> &'static str {
 fn as_text(args: &ReplayArgs, bundle: &Bundle, replay: &Replay) -> String {
     let mut text = format!(
         "`{}` ran on the emulator as {}, schedule {}: {} warp instructions",
-        bundle.entry, replay.gpu.name, args.schedule, replay.counters.warp_instructions
+        readable_name(&bundle.entry),
+        replay.gpu.name,
+        args.schedule,
+        replay.counters.warp_instructions
     );
     if replay.outputs.is_empty() {
         text.push_str("\nthe bundle expects no outputs: nothing was compared");

@@ -4,7 +4,7 @@ use super::checks::{Tried, not_looked_for};
 use super::error::CliError;
 use super::run::Done;
 use ptx_emu::bundle::OutputReport;
-use ptx_emu::{Diagnostic, LaunchError, LoadError, Unsupported};
+use ptx_emu::{Diagnostic, LaunchError, LoadError, Unsupported, readable_name};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -26,6 +26,7 @@ pub(crate) fn json(done: &Done) -> String {
     let mut value = json!({
         "status": "done",
         "kernel": done.kernel,
+        "kernel_name": readable_name(&done.kernel),
         "gpu": done.gpu,
         "emulated": true,
         "schedule": done.schedule.to_string(),
@@ -79,8 +80,11 @@ fn finding(diagnostic: &Diagnostic) -> Value {
         "kind": diagnostic.kind().name(),
         "level": diagnostic.level.to_string(),
         "error": diagnostic.to_string(),
+        "advice": diagnostic.kind().advice(),
         "kernel": diagnostic.kernel,
+        "kernel_name": readable_name(&diagnostic.kernel),
         "line": diagnostic.line,
+        "source": diagnostic.source.as_ref().map(ToString::to_string),
         "instruction": diagnostic.instruction,
         "cta": diagnostic.cta,
         "warp": diagnostic.warp,
@@ -118,7 +122,7 @@ pub(crate) fn text(done: &Done) -> String {
     let size = |[x, y, z]: [u32; 3]| format!("{x} x {y} x {z}");
     let mut text = format!(
         "`{}` ran on the emulator as {}: grid {}, block {}, schedule {}\n",
-        done.kernel,
+        readable_name(&done.kernel),
         done.gpu,
         size(done.grid),
         size(done.block),

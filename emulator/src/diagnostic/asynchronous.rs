@@ -1,6 +1,8 @@
 //! What can go wrong around asynchronous operations.
 
-use super::TensorFault;
+use super::{TensorFault, from};
+use crate::module::SourceLine;
+use crate::readable::instruction;
 use crate::tensor_map::{ReplaceError, TensorMapError, TileError};
 use std::fmt;
 
@@ -13,6 +15,8 @@ pub struct OperationSite {
     pub line: u32,
     /// That line, trimmed.
     pub instruction: String,
+    /// The line of source that it comes from, where the module says so.
+    pub source: Option<SourceLine>,
     /// `%ctaid` of its thread.
     pub cta: [u32; 3],
     /// Warp of the CTA.
@@ -24,8 +28,12 @@ impl fmt::Display for OperationSite {
         let [x, y, z] = self.cta;
         write!(
             f,
-            "{} of line {} (`{}`, CTA ({x}, {y}, {z}), warp {})",
-            self.name, self.line, self.instruction, self.warp
+            "{} of line {} (`{}`{}, CTA ({x}, {y}, {z}), warp {})",
+            self.name,
+            self.line,
+            instruction(&self.instruction),
+            from(&self.source),
+            self.warp
         )
     }
 }

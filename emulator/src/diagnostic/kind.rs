@@ -8,7 +8,7 @@ impl DiagnosticKind {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
-            Self::OutOfBounds => Kind::OutOfBounds,
+            Self::OutOfBounds | Self::NullPointer | Self::NoDynamicShared => Kind::OutOfBounds,
             Self::Misaligned { .. } => Kind::Misaligned,
             Self::UninitialisedRead { .. } => Kind::UninitialisedRead,
             Self::ReadOnly => Kind::ReadOnlyWrite,

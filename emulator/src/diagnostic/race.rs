@@ -1,5 +1,8 @@
 //! Data races.
 
+use super::from;
+use crate::module::SourceLine;
+use crate::readable::instruction;
 use std::fmt;
 
 /// How an access that races was made.
@@ -83,6 +86,8 @@ pub struct RaceSite {
     pub line: u32,
     /// That line, trimmed.
     pub instruction: String,
+    /// The line of source that it comes from, where the module says so.
+    pub source: Option<SourceLine>,
     /// `%ctaid`.
     pub cta: [u32; 3],
     /// Warp of the CTA.
@@ -116,8 +121,13 @@ impl fmt::Display for DataRace {
         let [x, y, z] = earlier.cta;
         write!(
             f,
-            "data race: {kind} of {space} address {address:#x} is not ordered behind the {} by line {} (`{}`, CTA ({x}, {y}, {z}), warp {}, lane {}): {missing}",
-            earlier.kind, earlier.line, earlier.instruction, earlier.warp, earlier.lane
+            "data race: {kind} of {space} address {address:#x} is not ordered behind the {} by line {} (`{}`{}, CTA ({x}, {y}, {z}), warp {}, lane {}): {missing}",
+            earlier.kind,
+            earlier.line,
+            instruction(&earlier.instruction),
+            from(&earlier.source),
+            earlier.warp,
+            earlier.lane
         )
     }
 }

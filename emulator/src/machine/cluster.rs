@@ -453,6 +453,7 @@ fn diagnose(env: &Env<'_>, place: &Place, (pc, fault): AtFault) -> Box<Diagnosti
         kernel: env.functions[env.entry].name.clone(),
         line,
         instruction: env.source_line(line).to_owned(),
+        source: env.module.source_of(line),
         cta: place.cta,
         warp: place.warp,
         lane: fault.lane,

@@ -120,6 +120,7 @@ impl Units {
             kernel: env.functions[env.entry].name.clone(),
             line,
             instruction: env.source_line(line).to_owned(),
+            source: env.module.source_of(line),
             cta,
             warp,
             lane,

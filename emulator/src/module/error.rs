@@ -1,6 +1,7 @@
 //! Errors of loading a module.
 
 use crate::Gpu;
+use crate::readable;
 use crate::syntax::SyntaxError;
 use crate::syntax::ast::Variable;
 use std::fmt;
@@ -18,7 +19,13 @@ pub struct Unsupported {
 
 impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: `{}`: {}", self.line, self.instruction, self.why)
+        write!(
+            f,
+            "line {}: `{}`: {}",
+            self.line,
+            readable::instruction(&self.instruction),
+            self.why
+        )
     }
 }
 
@@ -57,7 +64,7 @@ pub enum LoadError {
     #[error("{}", list(.0))]
     Unsupported(Vec<Unsupported>),
     /// A name that nothing declares.
-    #[error("line {line}: `{instruction}`: unknown name `{name}`")]
+    #[error("line {line}: `{}`: unknown name `{name}`", readable::instruction(.instruction))]
     UnknownSymbol {
         /// Line.
         line: u32,
@@ -67,7 +74,7 @@ pub enum LoadError {
         name: String,
     },
     /// Operands that do not fit the instruction.
-    #[error("line {line}: `{instruction}`: {why}")]
+    #[error("line {line}: `{}`: {why}", readable::instruction(.instruction))]
     BadOperand {
         /// Line.
         line: u32,

@@ -82,6 +82,7 @@ pub(super) fn decode_all(
         let Some(body) = &function.body else {
             continue;
         };
+        module.sources.function(function.pos.line);
         block(module, &mut builder, body);
         // The end of a body returns (PTX ISA 9.7.12 `ret`).
         module.code.push(Instr {
@@ -276,6 +277,7 @@ fn block(module: &mut Module, function: &mut FunctionBuilder, body: &ast::Block)
             }
             ast::Statement::Instruction(instruction) => one(module, function, instruction),
             ast::Statement::Block(inner) => block(module, function, inner),
+            ast::Statement::Location(location) => module.sources.at(location),
             ast::Statement::Directive(_)
             | ast::Statement::BranchTargets { .. }
             | ast::Statement::CallTargets { .. }

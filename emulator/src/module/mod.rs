@@ -11,12 +11,14 @@ mod pool;
 mod reach;
 mod scope;
 mod shapes;
+mod sources;
 mod text;
 mod touches;
 mod types;
 
 pub use error::{LoadError, Unsupported};
 pub use examine::{Examination, Examined, entry_names, examine};
+pub use sources::SourceLine;
 
 pub(crate) use decode::{AddressBase, Decode, Destination, Source};
 pub(crate) use error::{Decoded, Reject};
@@ -30,6 +32,7 @@ use crate::syntax::{self, ast};
 pub(crate) use layout::SharedLayout;
 use layout::{GlobalVariable, Patch, SharedVariable, Symbol};
 use pool::PoolBuilder;
+use sources::Sources;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -102,6 +105,7 @@ pub struct Module {
     /// Distinguishes modules that share a memory.
     id: u64,
     text: Arc<Text>,
+    sources: Sources,
     pub(crate) gpu: Gpu,
     /// The module's `.target`.
     pub(crate) target: String,
@@ -200,6 +204,7 @@ impl Module {
         let mut module = Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             text: text.clone(),
+            sources: Sources::new(&tree.files),
             gpu: gpu.clone(),
             target: tree.targets.first().cloned().unwrap_or_default(),
             code: Vec::new(),
@@ -225,6 +230,7 @@ impl Module {
             }
         }
         let unsupported = function::decode_all(&mut module, tree)?;
+        module.sources.finish();
         for kernel in 0..module.kernels.len() {
             let entry = module.kernels[kernel].function;
             module.kernels[kernel].static_shared = module.shared_layout(entry).end;
@@ -241,6 +247,11 @@ impl Module {
     /// A line of the text, from 1, trimmed.
     pub(crate) fn source_line(&self, line: u32) -> &str {
         self.text.line(line)
+    }
+
+    /// The line of source that a line of the text comes from, if the text says so.
+    pub(crate) fn source_of(&self, line: u32) -> Option<SourceLine> {
+        self.sources.of(line)
     }
 
     /// Adds a variable of module lifetime.
@@ -323,7 +334,7 @@ impl Module {
     }
 
     /// Whether a kernel uses dynamic shared memory.
-    fn uses_dynamic(&self, entry: usize) -> bool {
+    pub(crate) fn uses_dynamic(&self, entry: usize) -> bool {
         let reached = self.reachable(entry);
         let mut used = reached.iter().flat_map(|&index| &self.functions[index].shared);
         used.any(|&index| self.shared[index].dynamic)

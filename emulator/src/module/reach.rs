@@ -134,6 +134,7 @@ fn names<'a>(body: &'a Block, found: &mut Vec<&'a str>) {
             Statement::Registers(_)
             | Statement::Label { .. }
             | Statement::Directive(_)
+            | Statement::Location(_)
             | Statement::BranchTargets { .. }
             | Statement::CallPrototype { .. } => {}
         }

@@ -32,6 +32,8 @@ pub struct Module {
     pub items: Vec<Item>,
     /// `.pragma` directives at module scope.
     pub directives: Vec<Directive>,
+    /// `.file` directives: number and name.
+    pub files: Vec<(u32, String)>,
 }
 
 /// A module-scope declaration.
@@ -223,6 +225,8 @@ pub enum Statement {
     Block(Block),
     /// `.pragma`, ... inside a body.
     Directive(Directive),
+    /// `.loc`: where the instructions behind it come from.
+    Location(Location),
     /// `name: .branchtargets a, b;`
     BranchTargets {
         /// Label naming the list.
@@ -252,6 +256,17 @@ pub enum Statement {
         /// Where.
         pos: Pos,
     },
+}
+
+/// `.loc file line column`; what function it was inlined into is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    /// Where.
+    pub pos: Pos,
+    /// Number of the source file, see [`Module::files`].
+    pub file: u32,
+    /// Line there, from 1; 0 for code of no line.
+    pub line: u32,
 }
 
 /// Register declaration.

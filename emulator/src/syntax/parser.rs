@@ -28,6 +28,8 @@ pub(super) struct Parser<'a> {
     depth: u32,
     /// Variables made by `name<N>` so far.
     numbered_variables: u32,
+    /// `.file` directives so far.
+    files: Vec<(u32, String)>,
     /// Where the bodies of functions begin, in order, if they are not read.
     skipped: Option<Vec<Option<Place<'a>>>>,
 }
@@ -43,7 +45,12 @@ impl<'a> Parser<'a> {
     pub(super) fn new(text: &'a str) -> Result<Self> {
         let mut lexer = Lexer::new(text);
         let current = lexer.next()?;
-        Ok(Self { lexer, current, depth: 0, numbered_variables: 0, skipped: None })
+        Ok(Self::at_place(Place { lexer, current }))
+    }
+
+    fn at_place(Place { lexer, current }: Place<'a>) -> Self {
+        let (numbered_variables, files) = (0, Vec::new());
+        Self { lexer, current, depth: 0, numbered_variables, files, skipped: None }
     }
 
     fn token(&self) -> Token<'a> {

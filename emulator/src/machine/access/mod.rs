@@ -297,6 +297,26 @@ impl Context<'_> {
         self.report(self.fault(kind, space, addr, bytes, AccessKind::Read, lane))
     }
 
+    /// What an access outside every allocation is.
+    fn outside(&self, space: Space, address: u64) -> DiagnosticKind {
+        // No allocation is that low.
+        const NULL_END: u64 = 1 << 16;
+        match space {
+            Space::Global if address < NULL_END => DiagnosticKind::NullPointer,
+            Space::Shared
+                if self.env.dynamic_shared == 0 && self.env.module.uses_dynamic(self.env.entry) =>
+            {
+                let offset = (address & ((1 << RANK_SHIFT) - 1)) as u32;
+                if offset >= self.env.shared_bytes {
+                    DiagnosticKind::NoDynamicShared
+                } else {
+                    DiagnosticKind::OutOfBounds
+                }
+            }
+            _ => DiagnosticKind::OutOfBounds,
+        }
+    }
+
     #[cold]
     pub(crate) fn fault(
         &self,
@@ -307,6 +327,10 @@ impl Context<'_> {
         access: AccessKind,
         lane: usize,
     ) -> Box<Fault> {
+        let kind = match kind {
+            DiagnosticKind::OutOfBounds => self.outside(space, address),
+            other => other,
+        };
         let whole = |name: &str, start: u64, bytes: u64| {
             Some(AllocationSite { name: name.to_owned(), start, bytes })
         };

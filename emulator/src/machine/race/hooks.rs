@@ -366,6 +366,7 @@ impl Units {
             kind: access(old, found.asynchronous.0),
             line,
             instruction: env.source_line(line).to_owned(),
+            source: env.module.source_of(line),
             cta,
             warp,
             lane: found.clash.lanes.0,

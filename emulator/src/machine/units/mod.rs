@@ -506,7 +506,8 @@ impl Units {
         let line = env.code[site.pc].line;
         let (cta, warp) = self.place(site.warp);
         let instruction = env.source_line(line).to_owned();
-        OperationSite { name, line, instruction, cta, warp }
+        let source = env.module.source_of(line);
+        OperationSite { name, line, instruction, source, cta, warp }
     }
 
     fn in_flight(

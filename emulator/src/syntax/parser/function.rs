@@ -1,6 +1,6 @@
 //! Functions and their directives (PTX ISA 5.5, 11.2 to 11.8).
 
-use super::super::ast::{Directive, Function, Linkage, Variable};
+use super::super::ast::{Directive, Function, Imm, Linkage, Location, Variable};
 use super::super::error::SyntaxErrorKind;
 use super::{Parser, Result, Token, fail_at};
 
@@ -110,49 +110,55 @@ impl Parser<'_> {
         Ok(Directive { pos, name: "pragma".to_owned(), args: Vec::new(), strings })
     }
 
-    /// Skips `.file`, `.loc` or `.section` (PTX ISA 11.5), which carry nothing
-    /// that execution needs. They have no terminator, so their arguments are
-    /// read as the grammar gives them.
-    pub(super) fn debug_directive(&mut self, name: &str) -> Result<()> {
-        self.bump()?;
+    /// Reads `.file`, `.loc` or skips `.section` (PTX ISA 11.5), which carry nothing that
+    /// execution needs. They have no terminator, so their arguments are read as the grammar
+    /// gives them. The place that a `.loc` names is the result.
+    pub(super) fn debug_directive(&mut self, name: &str) -> Result<Option<Location>> {
+        let pos = self.bump()?.pos;
         match name {
             "file" => {
-                self.unsigned("file index")?;
-                let Token::Str(_) = self.token() else {
+                let index = self.unsigned32("file index")?;
+                let Token::Str(file) = self.token() else {
                     return self.unexpected("a file name");
                 };
                 self.bump()?;
+                self.files.push((index, file.to_owned()));
                 while self.eat(",")? {
                     self.unsigned("file time stamp or size")?;
                 }
             }
             "loc" => {
-                self.location()?;
+                let [file, line, _] = self.location()?;
                 while self.eat(",")? {
                     match self.word("`function_name` or `inlined_at`")? {
                         "function_name" => {
                             self.component_name()?;
                             self.offset()?;
                         }
-                        "inlined_at" => self.location()?,
+                        "inlined_at" => {
+                            self.location()?;
+                        }
                         _ => return self.unexpected("`function_name` or `inlined_at`"),
                     }
                 }
+                return Ok(Some(Location { pos, file, line }));
             }
             _ => self.skip_section()?,
         }
-        Ok(())
+        Ok(None)
     }
 
     /// File, line and column: plain numbers, which nothing separates.
-    fn location(&mut self) -> Result<()> {
-        for _ in 0..3 {
-            let Token::Literal(_) = self.token() else {
+    fn location(&mut self) -> Result<[u32; 3]> {
+        let mut numbers = [0; 3];
+        for number in &mut numbers {
+            let Token::Literal(Imm::Int { bits, .. }) = self.token() else {
                 return self.unexpected("a file, line or column number");
             };
+            *number = u32::try_from(bits).unwrap_or(u32::MAX);
             self.bump()?;
         }
-        Ok(())
+        Ok(numbers)
     }
 
     fn skip_section(&mut self) -> Result<()> {

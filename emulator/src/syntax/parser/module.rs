@@ -20,15 +20,21 @@ impl Parser<'_> {
             address_size: 64,
             items: Vec::new(),
             directives: Vec::new(),
+            files: Vec::new(),
         };
         loop {
             match self.token() {
-                Token::End => return Ok(module),
+                Token::End => {
+                    module.files.append(&mut self.files);
+                    return Ok(module);
+                }
                 Token::Dot("address_size") => module.address_size = self.address_size()?,
                 // A later `.target` adds features (PTX ISA 11.1.2).
                 Token::Dot("target") => module.targets.extend(self.target()?),
                 Token::Dot("pragma") => module.directives.push(self.pragma()?),
-                Token::Dot(word @ ("file" | "loc" | "section")) => self.debug_directive(word)?,
+                Token::Dot(word @ ("file" | "loc" | "section")) => {
+                    self.debug_directive(word)?;
+                }
                 Token::Dot("alias") => module.items.push(self.alias()?),
                 Token::Dot(_) => self.item(&mut module.items)?,
                 _ => return self.unexpected("a directive"),

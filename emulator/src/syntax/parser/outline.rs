@@ -43,10 +43,10 @@ impl<'a> Outline<'a> {
         else {
             return Ok(());
         };
-        let numbered_variables = self.numbered_variables;
-        let Place { lexer, current } = place;
-        let mut parser = Parser { lexer, current, depth: 0, numbered_variables, skipped: None };
+        let mut parser = Parser::at_place(place);
+        parser.numbered_variables = self.numbered_variables;
         function.body = Some(parser.block()?);
+        self.module.files.append(&mut parser.files);
         self.numbered_variables = parser.numbered_variables;
         Ok(())
     }

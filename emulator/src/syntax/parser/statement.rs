@@ -99,7 +99,10 @@ impl Parser<'_> {
                 statements.push(Statement::Registers(self.registers()?));
             }
             "pragma" => statements.push(Statement::Directive(self.pragma()?)),
-            "loc" | "file" | "section" => self.debug_directive(word)?,
+            "loc" | "file" | "section" => {
+                let location = self.debug_directive(word)?;
+                statements.extend(location.map(Statement::Location));
+            }
             "branchtargets" | "calltargets" | "callprototype" => {
                 return self.unexpected("a label before the list");
             }
