@@ -7,15 +7,14 @@ use std::ptr;
 use std::rc::Rc;
 
 use cuda_lazy::raw;
-use cust::context::Context;
-use cust::stream::{Stream, StreamFlags};
 use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::{Arch, TensorFamily};
 
 use super::clusters;
-use super::error::{CudaError, check, check_cust};
+use super::error::{CudaError, check};
 use super::memory::CudaMemory;
 use super::module::{CudaModule, LoadedModule};
+use super::owned::{Chosen, OwnedContext, OwnedStream, Owner};
 use super::probe::{DeviceInfo, probe};
 
 /// A supported GPU, ready to allocate, load and launch. Clones share it.
@@ -34,8 +33,8 @@ pub struct CudaDevice {
 #[derive(Debug)]
 struct Inner {
     modules: RefCell<HashMap<Vec<u8>, Rc<LoadedModule>>>,
-    stream: Stream,
-    context: Context,
+    stream: OwnedStream,
+    context: OwnedContext,
     info: DeviceInfo,
     arch: Arch,
     clusters: ResidentClusters,
@@ -49,9 +48,9 @@ impl Drop for Inner {
     }
 }
 
-fn bind(context: &Context) -> Result<(), CudaError> {
+fn bind(context: &OwnedContext) -> Result<(), CudaError> {
     // SAFETY: the handle is alive as long as `context`.
-    check("cuCtxSetCurrent", unsafe { raw::cuCtxSetCurrent(context.as_raw().cast()) })
+    check("cuCtxSetCurrent", unsafe { raw::cuCtxSetCurrent(Chosen::context(context)) })
 }
 
 impl CudaDevice {
@@ -68,11 +67,9 @@ impl CudaDevice {
         }
         let info = devices.swap_remove(ordinal as usize);
         let arch = info.supported()?;
-        let device = check_cust("cuDeviceGet", cust::device::Device::get_device(ordinal))?;
-        let context = check_cust("cuDevicePrimaryCtxRetain", Context::new(device))?;
+        let context = Chosen::retain(ordinal)?;
         bind(&context)?;
-        let stream =
-            check_cust("cuStreamCreateWithPriority", Stream::new(StreamFlags::DEFAULT, None))?;
+        let stream = Chosen::create_stream()?;
         let clusters = match arch.tensor() {
             // The plans of its kernels have a table of their own, and the driver's compiler takes
             // longer to start than a kernel to be loaded.
@@ -237,7 +234,7 @@ impl CudaDevice {
     /// lives as long as this handle, or as the caller of [`with_stream`](Self::with_stream)
     /// guaranteed.
     pub fn stream(&self) -> *mut c_void {
-        self.caller.unwrap_or(self.inner.stream.as_inner().cast())
+        self.caller.unwrap_or(Chosen::stream(&self.inner.stream))
     }
 
     /// Refuses an operation while the stream is being recorded into a graph, because it would
@@ -261,7 +258,7 @@ impl CudaDevice {
     }
 
     fn context(&self) -> *mut c_void {
-        self.inner.context.as_raw().cast()
+        Chosen::context(&self.inner.context)
     }
 
     /// Makes the device's context current on this thread.

@@ -5,7 +5,6 @@ use std::fmt;
 use std::ptr;
 
 use cuda_lazy::{CUDA_SUCCESS, raw};
-use cust::error::CudaError as CustError;
 
 use super::CudaVersion;
 
@@ -177,28 +176,6 @@ pub(crate) fn check(call: &'static str, code: u32) -> Result<(), CudaError> {
     }
     let code = CudaCode::new(code);
     Err(CudaError::Call { call, code })
-}
-
-/// Turns a result of `cust` into a [`CudaError::Call`].
-///
-/// `cust`'s own `Display` is not used: it asks the driver for the text and fails
-/// where there is none.
-pub(crate) fn check_cust<T>(
-    call: &'static str,
-    result: cust::error::CudaResult<T>,
-) -> Result<T, CudaError> {
-    result.map_err(|error| CudaError::Call { call, code: CudaCode::new(cust_code(error)) })
-}
-
-/// The driver's code behind an error of `cust`, which knows only the codes of CUDA 11.6.
-pub(crate) fn cust_code(error: CustError) -> u32 {
-    match error {
-        CustError::UnknownError => match cuda_lazy::last_error() {
-            CUDA_SUCCESS => cuda_lazy::CUDA_ERROR_UNKNOWN,
-            code => code,
-        },
-        known => known as u32,
-    }
 }
 
 #[cfg(test)]

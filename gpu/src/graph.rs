@@ -75,7 +75,7 @@ impl Drop for Template {
     }
 }
 
-/// An event on a device's stream. Events of `cust` accept only streams of `cust`.
+/// An event on a device's stream.
 struct Mark(*mut c_void);
 
 impl Drop for Mark {

@@ -1,9 +1,12 @@
 //! CUDA at run time: driver, device, memory, modules, launches, graphs.
 //!
-//! `cust` supplies contexts, streams and memory. The crate `cuda-lazy` supplies the driver symbols
-//! that `cust` links against, opening `libcuda.so.1` on first use, and the driver functions that
-//! `cust` lacks. A program with this crate therefore starts on a machine without a driver, and
-//! [`probe`] reports what is installed.
+//! The crate `cuda-lazy` opens `libcuda.so.1` on first use and forwards calls to it. Building this
+//! crate therefore needs neither CUDA nor a variable, a program with it starts on a machine
+//! without a driver, and [`probe`] reports what is installed.
+//!
+//! With the feature `cust`, contexts, streams and memory are those of the crate `cust`, which
+//! links against `cuda-lazy`'s symbols. Its build needs `CUDA_LIBRARY_PATH` to name
+//! `cuda-lazy`'s folder; this workspace's `.cargo/config.toml` does.
 //!
 //! | file | topic |
 //! | --- | --- |
@@ -12,6 +15,7 @@
 //! | `clusters` | how many clusters a GPU runs at a time |
 //! | `device` | [`CudaDevice`]: context, stream (its own or the caller's), cache of modules |
 //! | `memory` | [`CudaMemory`]: bytes on the device, allocated or the caller's |
+//! | `owned` | context, stream and memory, through `cust` or directly |
 //! | `module` | [`CudaModule`]: PTX text compiled by the driver, its kernels' limits |
 //! | `parameters` | the offsets of a kernel's parameters |
 //! | `launch` | [`CudaLaunch`]: checked launches, clusters, dynamic shared memory |
@@ -35,6 +39,7 @@ mod graph;
 mod launch;
 mod memory;
 mod module;
+mod owned;
 mod parameters;
 mod probe;
 mod run;

@@ -1,10 +1,10 @@
 //! Bytes in device memory.
 
 use cuda_lazy::raw;
-use cust::memory::DeviceBuffer;
 
 use super::device::CudaDevice;
-use super::error::{CudaError, check, check_cust};
+use super::error::{CudaError, check};
+use super::owned::{Chosen, OwnedMemory, Owner};
 
 /// Bytes in device memory: an allocation, freed when dropped, or a view of memory that
 /// belongs to another owner.
@@ -16,18 +16,17 @@ pub struct CudaMemory {
     address: u64,
     len: usize,
     /// The allocation, if this is not a view.
-    owned: Option<DeviceBuffer<u8>>,
+    owned: Option<OwnedMemory>,
     device: CudaDevice,
 }
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        let Some(buffer) = self.owned.take() else { return };
+        let Some(memory) = self.owned.take() else { return };
         // Without its context the allocation cannot be freed; it is leaked until the process
         // ends.
-        match self.device.bind() {
-            Ok(()) => drop(buffer),
-            Err(_) => std::mem::forget(buffer),
+        if self.device.bind().is_ok() {
+            let _ = Chosen::free(memory);
         }
     }
 }
@@ -35,13 +34,11 @@ impl Drop for CudaMemory {
 impl CudaMemory {
     pub(crate) fn new(device: &CudaDevice, bytes: usize) -> Result<Self, CudaError> {
         device.bind()?;
-        // SAFETY: every bit pattern is a `u8`; contents are documented undefined.
-        let buffer = unsafe { DeviceBuffer::uninitialized(bytes) };
-        let buffer = check_cust("cuMemAlloc", buffer)?;
+        let memory = Chosen::allocate(bytes)?;
         Ok(Self {
-            address: buffer.as_device_ptr().as_raw(),
+            address: Chosen::address(&memory),
             len: bytes,
-            owned: Some(buffer),
+            owned: Some(memory),
             device: device.clone(),
         })
     }

@@ -157,8 +157,7 @@ fn exchange_capture_mode(mode: &mut u32) -> Result<(), CudaError> {
     })
 }
 
-/// Loads an image in the current context. `cust`'s modules cannot have the compiler's log, so this
-/// calls the driver itself. Loading a module queues nothing on a stream that is being recorded.
+/// Loads an image in the current context. Loading a module queues nothing on a stream that is being recorded.
 ///
 /// # Safety
 /// `image` is PTX with a nul behind it, or a whole ELF file.

@@ -24,6 +24,7 @@ pub fn run() -> Result<ExitCode> {
     let program = run::Program::Nvfp4.build()?;
     let status = run::cargo()
         .args(["build", "--release", "--quiet", "--package", "nvfp4", "--example", "cuda_selftest"])
+        .args(["--features", "cust"])
         .status()
         .context("running cargo")?;
     anyhow::ensure!(status.success(), "building cuda_selftest failed ({status})");

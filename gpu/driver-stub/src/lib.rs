@@ -1,23 +1,24 @@
 //! The CUDA driver API without linking the CUDA driver.
 //!
-//! `cust` links `libcuda` when it is built, so a program that uses it starts only if a driver is
-//! installed. This crate takes the driver's place at link time: it defines every symbol that
-//! `cust` 0.3.2 refers to, and each of them opens the real `libcuda.so.1` when it is first
-//! called. One binary therefore starts on every machine, and a missing driver is a value
-//! ([`library`]).
+//! Every function of [`raw`] opens the real `libcuda.so.1` when it is first called, and returns
+//! the driver's unaltered `CUresult`. One binary therefore starts on every machine, building it
+//! needs no CUDA, and a missing driver is a value ([`library`]).
 //!
-//! It has three parts:
+//! # Symbols for `cust`
+//!
+//! `cust` links `libcuda` when it is built. With the feature `symbols`, this crate takes the
+//! driver's place at link time:
 //!
 //! 1. `cust_raw`'s build script looks for a CUDA installation. `CUDA_LIBRARY_PATH`
 //!    (set in the workspace's `.cargo/config.toml`) names this crate's folder,
 //!    whose `lib64/` satisfies it.
 //! 2. `cust_raw` passes `-lcuda` to the linker. `lib64/libcuda.so` is an empty
 //!    linker script, so the request adds nothing to the program.
-//! 3. The symbols themselves are the `extern "C"` functions of [`mod@table`].
+//! 3. The symbols themselves, all that `cust` 0.3.2 refers to, are the `extern "C"` functions of
+//!    [`mod@table`].
 //!
-//! Functions that `cust` does not know (graphs, launch attributes) are in the
-//! same table and are called through [`raw`], where every driver function
-//! returns its unaltered `CUresult`.
+//! Without the feature, no symbol is defined, so that a library with this crate in it can be
+//! loaded into a process that has the driver's.
 //!
 //! # Codes of calls that cannot be forwarded
 //!
@@ -74,6 +75,7 @@ fn record(code: u32) -> u32 {
 
 /// Replaces a code that the `CUresult` of `cust_raw` 0.11.3 does not have by
 /// [`CUDA_ERROR_UNKNOWN`].
+#[cfg(any(test, feature = "symbols"))]
 fn known_to_cust(code: u32) -> u32 {
     match code {
         0..=8

@@ -29,6 +29,7 @@ macro_rules! driver_functions {
         }
 
         /// The symbols that `cust` links against.
+        #[cfg(feature = "symbols")]
         #[allow(non_snake_case, clippy::too_many_arguments)]
         mod symbols {
             use super::*;
