@@ -212,18 +212,22 @@ impl Family {
         // MXFP4 has no scale of a whole tensor or row.
         let amax = AMAX.iter().map(|config| (Self::QuantizeNvfp4, config.name));
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
-        let (hopper, grouped, blackwell, prepare): (&[_], &[_], &[_], &[_]) = match arch.tensor() {
-            TensorFamily::Wgmma => (&hopper::CONFIGS, &hopper::GROUPED, &[], &[]),
-            TensorFamily::Tcgen05 => (&[], &[], &blackwell::CONFIGS, &blackwell::prepare::NAMES),
+        let (hopper, blackwell, prepare): ([&[_]; 2], [&[_]; 2], &[_]) = match arch.tensor() {
+            TensorFamily::Wgmma => ([&hopper::CONFIGS, &hopper::GROUPED], [&[]; 2], &[]),
+            TensorFamily::Tcgen05 => {
+                let products = [&blackwell::CONFIGS[..], &blackwell::GROUPED];
+                ([&[]; 2], products, &blackwell::prepare::NAMES)
+            }
         };
-        let hopper = hopper.iter().chain(grouped).filter_map(|config| {
+        let hopper = hopper.into_iter().flatten().filter_map(|config| {
             let types = GemmTypes::of(config.scheme.format, Some(config.scheme.operand))?;
             let family = if config.grouped { Self::Grouped } else { Self::Gemm };
             Some((family(types, TileWidth::of(config.tokens)), config.name))
         });
-        let blackwell = blackwell.iter().filter_map(|config| {
+        let blackwell = blackwell.into_iter().flatten().filter_map(|config| {
             let types = GemmTypes::of(config.format, config.activations)?;
-            Some((Self::Gemm(types, TileWidth::of(config.columns)), config.name))
+            let family = if config.grouped { Self::Grouped } else { Self::Gemm };
+            Some((family(types, TileWidth::of(config.columns)), config.name))
         });
         core::iter::once((Self::Ceiling, ceiling::NAME))
             .chain(gemv)
@@ -299,7 +303,10 @@ mod tests {
                 + moe::NAMES.len()
                 + match arch.tensor() {
                     TensorFamily::Wgmma => hopper::CONFIGS.len() + hopper::GROUPED.len(),
-                    TensorFamily::Tcgen05 => blackwell::CONFIGS.len() + 2,
+                    TensorFamily::Tcgen05 => {
+                        let products = blackwell::CONFIGS.len() + blackwell::GROUPED.len();
+                        products + blackwell::prepare::NAMES.len()
+                    }
                 };
             assert_eq!(Family::kernels(arch).count(), configured, "{arch}");
             for (family, name) in Family::kernels(arch) {

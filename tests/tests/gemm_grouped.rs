@@ -1,9 +1,10 @@
 //! Grouped products on the emulated machines, against the f64 oracle.
 
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
-use fp4_formats::gemm::hopper;
+use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType};
+use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::gemm::{Activation, GemmOverrides};
 use nvfp4::generate::Generator;
@@ -67,23 +68,62 @@ fn every_configuration_of_sm_90a() {
     }
 }
 
+/// Every configuration of sm_100a on groups that fill no tile, or are exactly a tile, under all
+/// schedules.
+#[test]
+fn every_configuration_of_sm_100a() {
+    let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
+    for (at, config) in blackwell::GROUPED.iter().enumerate() {
+        let mut tiles = Vec::new();
+        for i in 0..6 {
+            let index = 5 * at + i;
+            let [rows, columns] = [config.rows(), config.columns].map(|size| size as usize);
+            // Many tokens and few rows of weights: the tokens are the rows of the tiles.
+            let (tokens, n) = if i % 3 == 2 { (rows, columns / 4) } else { (columns, rows / 2) };
+            let counts = ragged(tokens, i);
+            let mut case = varied(&counts, [n + 40, [160, 672, 528][i % 3]], index);
+            case.format = config.format;
+            // Blocks of MXFP4 are twice as long.
+            case.sizes[1] = case.sizes[1].next_multiple_of(config.format.block() as usize);
+            case.activations = match config.activations {
+                Some(operand) => ActivationType::Halves(operand),
+                None => [LINEAR, BLOCKED][i % 2],
+            };
+            case.result = RESULTS[(index + at) % 5];
+            if let ResultKind::Nvfp4(_) = case.result {
+                case.sizes[0] = case.sizes[0].next_multiple_of(16);
+            }
+            if i >= 4 {
+                case.slot = Some(counts.iter().max().expect("groups") + 3);
+            }
+            case.overrides = GemmOverrides { kernel: Some(config.name.into()), split: None };
+            tiles.push(case.check(&machines[index % 5]));
+        }
+        let [rows, columns] = [config.rows(), config.columns];
+        assert!(tiles.contains(&[rows, columns]), "{}: {tiles:?}", config.name);
+        let plain = tiles.contains(&[columns, rows]) || config.activations.is_some();
+        assert!(plain, "{}: {tiles:?}", config.name);
+    }
+}
+
 /// Slots for groups of few tokens, with every type of result.
 #[test]
 fn slots() {
-    let machine = emulated(DEVICES[0], SCHEDULES[3]);
-    for (index, result) in RESULTS.into_iter().enumerate() {
-        let mut case = varied(&[3, 0, 12, 20, 1], [96, 160], 3 * index + 1);
-        case.slot = Some(20);
-        case.result = result;
-        case.activations = [LINEAR, F16, BF16, BLOCKED][index % 4];
-        case.check(&machine);
+    for device in DEVICES {
+        let machine = emulated(device, SCHEDULES[3]);
+        for (index, result) in RESULTS.into_iter().enumerate() {
+            let mut case = varied(&[3, 0, 12, 20, 1], [96, 160], 3 * index + 1);
+            case.slot = Some(20);
+            case.result = result;
+            case.activations = [LINEAR, F16, BF16, BLOCKED][index % 4];
+            case.check(&machine);
+        }
     }
 }
 
 /// Many groups, most of them empty; all tokens in one; one each.
 #[test]
 fn many_groups() {
-    let machine = emulated(DEVICES[0], Schedule::Lazy);
     let few = |at: usize| if at % 37 == 5 { at % 5 + 1 } else { 0 };
     let counts: [Vec<usize>; 4] = [
         (0..256).map(few).collect(),
@@ -91,24 +131,30 @@ fn many_groups() {
         vec![1; 40],
         vec![0; 33],
     ];
-    for (index, counts) in counts.iter().enumerate() {
-        let mut case = GroupedCase::new(counts, [72, 96]);
-        case.spare = 2;
-        case.seed = index as u64;
-        case.activations = F16;
-        case.result = FloatType::F16.into();
-        case.check(&machine);
+    for device in DEVICES {
+        let machine = emulated(device, Schedule::Lazy);
+        for (index, counts) in counts.iter().enumerate() {
+            let mut case = GroupedCase::new(counts, [72, 96]);
+            case.spare = 2;
+            case.seed = index as u64;
+            case.result = FloatType::F16.into();
+            for activations in [F16, LINEAR] {
+                case.activations = activations;
+                case.check(&machine);
+            }
+        }
     }
 }
 
 /// Exact sums of the contest's correctness shapes with common N and K.
 #[test]
 fn contest_shapes_scaled_down() {
-    let machines = [SCHEDULES[0], SCHEDULES[4]].map(|s| emulated(DEVICES[0], s));
+    let machines = DEVICES
+        .map(|device| [SCHEDULES[0], SCHEDULES[4]].map(|schedule| emulated(device, schedule)));
     let counts = [80usize, 176, 128, 72, 64, 248, 96, 160].map(|count| count / 4);
-    for (index, machine) in machines.iter().enumerate() {
+    for (index, machine) in machines.iter().flatten().enumerate() {
         let mut case = GroupedCase::new(&counts, [256, 512]);
-        case.activations = [F16, LINEAR][index];
+        case.activations = [F16, LINEAR][index % 2];
         case.result = FloatType::F16.into();
         case.check(machine);
     }
@@ -117,16 +163,23 @@ fn contest_shapes_scaled_down() {
 /// Bad counts: every result is NaN, the status word says so, and nothing is out of bounds.
 #[test]
 fn bad_counts_make_all_results_nan() {
-    let machine = emulated(DEVICES[0], SCHEDULES[2]);
+    for device in DEVICES {
+        for activations in [F16, BLOCKED] {
+            bad_counts(&emulated(device, SCHEDULES[2]), activations);
+        }
+    }
+}
+
+fn bad_counts(machine: &Kernels, activations: ActivationType) {
     let contiguous: [[i32; 4]; 5] =
         [[0, 5, 3, 9], [-1, 2, 5, 9], [0, 5, 7, 10], [0, i32::MAX, i32::MIN, 9], [9, 8, 9, 9]];
     let slots: [[i32; 3]; 3] = [[1, 4, 2], [-1, 2, 3], [i32::MAX, 0, i32::MIN]];
     for (index, result) in RESULTS.into_iter().enumerate() {
         let mut case = GroupedCase::new(&[3, 3, 3], [48, 96]);
         case.result = result;
-        case.activations = F16;
+        case.activations = activations;
         let check = |case: &GroupedCase, counts: &[i32]| {
-            let got = case.run_with(&machine, counts);
+            let got = case.run_with(machine, counts);
             assert_eq!(got.status, STATUS_BAD_COUNTS, "{counts:?}");
             match case.result {
                 ResultKind::Floats(of) => {
@@ -153,5 +206,5 @@ fn bad_counts_make_all_results_nan() {
         check(&case, &slots[index % 3]);
     }
     let good = GroupedCase::new(&[3, 3, 3], [48, 96]);
-    assert_ne!(good.run_with(&machine, &[0, 3, 6, 9]).status, STATUS_BAD_COUNTS);
+    assert_ne!(good.run_with(machine, &[0, 3, 6, 9]).status, STATUS_BAD_COUNTS);
 }

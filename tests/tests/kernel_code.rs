@@ -92,7 +92,10 @@ fn products_do_not_divide() {
                 TensorFamily::Wgmma => {
                     hopper::CONFIGS.iter().chain(&hopper::GROUPED).any(|config| config.name == name)
                 }
-                TensorFamily::Tcgen05 => blackwell::CONFIGS.iter().any(|c| c.name == name),
+                TensorFamily::Tcgen05 => {
+                    let all = blackwell::CONFIGS.iter().chain(&blackwell::GROUPED);
+                    all.into_iter().any(|config| config.name == name)
+                }
             };
             let divisions = found(&lines, &["div.u", "div.s", "rem.u", "rem.s"]);
             assert!(!is || divisions.is_empty(), "{arch} {name}: {divisions:?}");
@@ -101,7 +104,7 @@ fn products_do_not_divide() {
     }
     let configured = Arch::ALL.map(|arch| match arch.tensor() {
         TensorFamily::Wgmma => hopper::CONFIGS.len() + hopper::GROUPED.len(),
-        TensorFamily::Tcgen05 => blackwell::CONFIGS.len(),
+        TensorFamily::Tcgen05 => blackwell::CONFIGS.len() + blackwell::GROUPED.len(),
     });
     assert_eq!(products, configured.iter().sum::<usize>());
 }

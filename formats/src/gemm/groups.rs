@@ -23,6 +23,7 @@
 use super::schedule::Run;
 use super::work::TokenRange;
 use crate::Divisor;
+use crate::layout::TILE_ROWS;
 
 /// The most problems of a launch: a CTA keeps a word for each in shared memory.
 pub const MAX_PROBLEMS: u32 = 1024;
@@ -106,6 +107,47 @@ impl Groups {
         Located { problem, row_tile, token_tile: token_tile - before(problem) }
     }
 
+    /// First of the 128x4 layout's tiles along rows that have the scales of problem `problem`'s
+    /// activations, whose first token is `first`, where every problem has tiles of its own. (With
+    /// offsets a problem has at most one tile more than its tokens fill, and the floor of a sum is
+    /// at least that of its terms: so the tiles of two problems never meet.)
+    #[inline(always)]
+    pub const fn scale_tile(&self, problem: u32, first: u32) -> u32 {
+        let rows = TILE_ROWS as u32;
+        if self.slot == 0 { first / rows + problem } else { problem * self.slot.div_ceil(rows) }
+    }
+
+    /// How many such tiles there are.
+    pub const fn scale_tiles(&self) -> u64 {
+        let rows = TILE_ROWS as u32;
+        if self.slot == 0 {
+            (self.bound / rows) as u64 + self.problems as u64
+        } else {
+            self.slot.div_ceil(rows) as u64 * self.problems as u64
+        }
+    }
+
+    /// The tokens whose scales are in tile `tile` of [`scale_tiles`](Self::scale_tiles): their
+    /// matrix, the first one's row there, and how many, which is 0 for tiles that no token needs
+    /// and where counts are bad.
+    #[inline(always)]
+    pub fn scale_rows(&self, tile: u32, count: impl Fn(u32) -> i32) -> ScaleRows {
+        let first = |problem| if self.slot == 0 { count(problem) as u32 } else { 0 };
+        let problem = self.problem_of(tile, |problem| self.scale_tile(problem, first(problem)));
+        let none = ScaleRows { matrix: 0, first: 0, count: 0 };
+        let Some(range) = self.range(problem, &count) else { return none };
+        let start = self.scale_tile(problem, range.first);
+        if tile < start {
+            return none;
+        }
+        let skipped = (tile - start) * TILE_ROWS as u32;
+        ScaleRows {
+            matrix: range.matrix,
+            first: range.first + skipped,
+            count: range.count.saturating_sub(skipped).min(TILE_ROWS as u32),
+        }
+    }
+
     /// The most token tiles of all problems, of `tile_tokens` tokens each.
     pub const fn most_token_tiles(&self, tile_tokens: u32) -> u64 {
         if self.slot == 0 {
@@ -152,6 +194,17 @@ impl Groups {
         }
         words
     }
+}
+
+/// Tokens whose scales are in one tile of the 128x4 layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScaleRows {
+    /// Their matrix.
+    pub matrix: u32,
+    /// Row of the first one in it; any where there are none.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
 }
 
 /// Where a tile is.
@@ -295,6 +348,50 @@ mod tests {
         assert_eq!([-1, 9, i32::MIN].map(range), [None; 3]);
         assert_eq!(range(8), Some(TokenRange { matrix: 1, first: 0, count: 8, rows: 8 }));
         assert_eq!(slots.most_token_tiles(3), 6);
+    }
+
+    /// Every token's scales are in one tile, those of two problems never in the same, and a problem's
+    /// tiles follow each other.
+    #[test]
+    fn scales_are_in_tiles_of_their_own() {
+        let all = [&[5u32, 0, 0, 128, 300, 1, 0][..], &[127, 129], &[0, 0, 256], &[1], &[128; 4]];
+        for (counts, slot) in all.into_iter().flat_map(|counts| [(counts, 0), (counts, 300)]) {
+            let total: u32 =
+                if slot == 0 { counts.iter().sum() } else { slot * counts.len() as u32 };
+            let groups = groups(counts.len() as u32, slot, total + 7);
+            let offset = |at: u32| counts[..at as usize].iter().sum::<u32>() as i32;
+            let count = |at: u32| if slot == 0 { offset(at) } else { counts[at as usize] as i32 };
+            let mut expected = Vec::new();
+            for (problem, &tokens) in (0..).zip(counts) {
+                let range = groups.range(problem, count).unwrap();
+                let start = groups.scale_tile(problem, range.first);
+                for index in 0..tokens.div_ceil(128) {
+                    expected.push((start + index, range.matrix, range.first + 128 * index));
+                }
+            }
+            let tiles = groups.scale_tiles() as u32;
+            let found = (0..tiles).map(|tile| (tile, groups.scale_rows(tile, count)));
+            let found: Vec<_> = found.filter(|(_, rows)| rows.count > 0).collect();
+            let places: Vec<_> =
+                found.iter().map(|(t, rows)| (*t, rows.matrix, rows.first)).collect();
+            assert_eq!(places, expected, "{counts:?} {slot}");
+            let rows: u32 = found.iter().map(|(_, rows)| rows.count).sum();
+            assert_eq!(rows, counts.iter().sum::<u32>());
+        }
+    }
+
+    /// Where counts are bad, no tile's tokens are outside the matrices.
+    #[test]
+    fn bad_counts_have_no_scales_outside() {
+        for offsets in
+            [[-1, 300, 5], [200, 300, 10], [0, 30, 501], [0, i32::MAX, 5], [i32::MIN, 0, 1]]
+        {
+            let groups = groups(2, 0, 500);
+            for tile in 0..groups.scale_tiles() as u32 {
+                let rows = groups.scale_rows(tile, |at| offsets[at as usize]);
+                assert!(rows.count == 0 || rows.first + rows.count <= 500, "{offsets:?} {rows:?}");
+            }
+        }
     }
 
     /// Every step is in one run, runs of all but the last are as long as asked, and a tile's first

@@ -2,7 +2,6 @@
 //! whether it is what was planned for.
 
 use fp4_formats::ScaleLayout;
-use fp4_formats::quantize::Format;
 
 use super::ActivationKind;
 use super::strides::Strides;
@@ -35,8 +34,6 @@ pub(super) enum CheckedActivations {
         codes: u64,
         /// Address of the scales.
         scales: u64,
-        /// Format of codes and scales.
-        format: Format,
         /// Order of the scales.
         layout: ScaleLayout,
     },
@@ -59,11 +56,10 @@ impl ActivationBuffers<'_> {
                 let address = activations.place("the activations", buffer, device)?;
                 Ok(CheckedActivations::Halves(address))
             }
-            (Self::Blocks { codes, scales }, ActivationKind::Blocks { format, layout }) => {
+            (Self::Blocks { codes, scales }, ActivationKind::Blocks { layout, .. }) => {
                 Ok(CheckedActivations::Blocks {
                     codes: activations.place("the activations' codes", codes, device)?,
                     scales: activation_scales.place("the activations' scales", scales, device)?,
-                    format,
                     layout,
                 })
             }
@@ -92,12 +88,12 @@ impl ActivationBuffers<'_> {
 pub struct Workspace(DeviceBuffer);
 
 impl Workspace {
-    /// Allocates `bytes` bytes (at least one) for launches on any stream of the device.
+    /// Allocates `bytes` bytes, also where plans need none, for launches on any stream of the device.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn new(device: &Device, bytes: usize) -> Result<Self> {
-        Ok(Self(DeviceBuffer::zeroed(device, "workspace", bytes)?))
+        Ok(Self(DeviceBuffer::zeroed(device, "workspace", bytes.max(1))?))
     }
 
     /// Takes memory that is there: a buffer, or a view of the caller's, at a multiple of

@@ -150,8 +150,8 @@ impl Gemm {
     /// ```
     ///
     /// # Errors
-    /// As [`Gemm::new`]; [`Error::Shape`] for more than 1024 groups, and where the device's
-    /// architecture has no such kernels.
+    /// As [`Gemm::new`]; [`Error::Shape`] for more than 1024 groups, and for more tiles than can be
+    /// numbered.
     pub fn grouped(
         kernels: &Kernels,
         weights: &DeviceWeights,

@@ -68,6 +68,8 @@ pub struct GroupedResult {
     pub status: u32,
     /// The kernel.
     pub kernel: &'static str,
+    /// Rows of weights and tokens of its tiles.
+    pub tile: [u32; 2],
 }
 
 /// The value of the status word before a launch.
@@ -329,22 +331,25 @@ impl GroupedCase {
             scales: if scale_bytes == 0 { Vec::new() } else { out_scales.read()? },
             status: u32::from_le_bytes([status[0], status[1], status[2], status[3]]),
             kernel: product.plan().kernel,
+            tile: product.plan().tile,
         })
     }
 
     /// Runs it on a device whose results are poisoned before, and compares: rows of groups with the
     /// oracle, all others with the poison.
     ///
+    /// Returns the rows of weights and the tokens of the plan's tiles.
+    ///
     /// # Panics
     /// With the first mismatch.
-    pub fn check(&self, kernels: &Kernels) {
+    pub fn check(&self, kernels: &Kernels) -> [u32; 2] {
         match self.format {
             Format::Nvfp4 => self.check_as::<Nvfp4>(kernels),
             Format::Mxfp4 => self.check_as::<Mxfp4>(kernels),
         }
     }
 
-    fn check_as<F: BlockFormat>(&self, kernels: &Kernels) {
+    fn check_as<F: BlockFormat>(&self, kernels: &Kernels) -> [u32; 2] {
         let what = format!("{}: {self:?}", kernels.device().choice());
         let inputs = self.inputs::<F>();
         let mut exact = inputs.options.clone();
@@ -378,6 +383,7 @@ impl GroupedCase {
             let scale = fp4_formats::gemm::OUT_RECIPE.tensor_parameter(amax);
             self.compare_blocks(&values, &run(self.output(scale)), scale, layout, &what);
         }
+        result.tile
     }
 
     /// Compares floats; the values, 0 where a row belongs to no group.

@@ -7,7 +7,7 @@
 //! operands and take the result once, and a result in NVFP4 be quantised. Its constants are
 //! published rates and counts of instructions, not measurements.
 
-use super::{BlackwellConfig, CONFIGS};
+use super::{BlackwellConfig, CONFIGS, GROUPED};
 use crate::HalfType;
 use crate::gemm::{Problem, ResidentClusters, ResultType, Tiles};
 use crate::quantize::Format;
@@ -229,6 +229,26 @@ pub fn candidates<'a>(
         .filter_map(move |(config, swapped)| Estimate::new(config, swapped, problem, result, rates))
 }
 
+/// All candidates for a grouped product, in the table's order, when `expected` are the problems that
+/// have tokens and the tokens of each. They cost what the same tiles cost in a batch of such
+/// problems; the clusters are as many as the machine holds, which take tiles one after the other.
+pub fn grouped<'a>(
+    format: Format,
+    activations: Option<HalfType>,
+    expected: &'a Problem,
+    result: ResultType,
+    rates: &'a Rates,
+) -> impl Iterator<Item = Estimate> + 'a {
+    GROUPED
+        .iter()
+        .filter(move |config| config.format == format && config.activations == activations)
+        .flat_map(|config| [(config, false), (config, true)])
+        .filter_map(move |(config, swapped)| {
+            let found = Estimate::new(config, swapped, expected, result, rates)?;
+            Some(Estimate { dynamic: false, clusters: found.resident, ..found })
+        })
+}
+
 /// The candidate with the shortest estimate, of equals the one that reads least. None for
 /// sizes that no kernel takes.
 #[must_use]
@@ -262,6 +282,24 @@ mod tests {
         assert_eq!(name(128, 7168, 16384), ("gemm_nvfp4_256x128_split2", true));
         assert_eq!(name(4096, 4096, 4096), ("gemm_nvfp4_256x256_multicast2", false));
         assert!(!name(1, 1, 16).1);
+    }
+
+    /// Every kernel of grouped products is a candidate; few tokens for each group take a narrow tile
+    /// whose rows are the weights'.
+    #[test]
+    fn choices_of_grouped_products() {
+        for format in [Format::Nvfp4, Format::Mxfp4] {
+            let pick = |m, l| {
+                let expected = Problem { m, n: 4096, k: 7168, l };
+                let all = || grouped(format, None, &expected, FLOATS, &Rates::B200);
+                assert_eq!(all().count(), 8);
+                assert!(all().all(|found| !found.dynamic && found.clusters == found.resident));
+                let best = all().min_by_key(|found| (found.clocks, found.bytes)).unwrap();
+                (best.config.columns, best.swapped)
+            };
+            assert_eq!(pick(2, 64), (64, true));
+            assert!(pick(4096, 8).0 >= 128);
+        }
     }
 
     /// Beside 16-bit activations: pairs for many tokens, more of them the longer it takes to

@@ -2,6 +2,7 @@
 
 use super::store::BOX_BYTES;
 use crate::gemm::combine::GATE_ROWS;
+use crate::gemm::groups::MAX_PROBLEMS;
 use crate::gemm::{Dimension, Problem, Split, TileOrder, TileShape, Tiles};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
@@ -82,6 +83,8 @@ pub struct BlackwellConfig {
     /// Tiles of a cluster, neighbours along `Y`: each part copies a share of the rows of
     /// `X` to all.
     pub multicast: u32,
+    /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)).
+    pub grouped: bool,
 }
 
 impl BlackwellConfig {
@@ -90,13 +93,17 @@ impl BlackwellConfig {
         format: Format,
         activations: Option<HalfType>,
         [cta_group, columns, k_parts, multicast]: [u32; 4],
+        grouped: bool,
     ) -> Self {
         assert!((cta_group == 1 || cta_group == 2) && k_parts >= 1 && cta_group * k_parts <= 8);
         assert!(multicast == 1 || (multicast == 2 && k_parts == 1));
         assert!(columns == 64 || columns == 128 || columns == 192 || columns == 256);
         assert!(activations.is_none() || multicast == 1);
+        // Clusters of grouped products share tokens of one problem and rows of its weights alone.
+        assert!(!grouped || k_parts * multicast == 1);
         let split = if k_parts == 1 { Split::None } else { Split::Cluster(k_parts) };
-        let config = Self { name, format, activations, cta_group, columns, split, multicast };
+        let config =
+            Self { name, format, activations, cta_group, columns, split, multicast, grouped };
         assert!(config.stages() >= MIN_STAGES && config.buffers() >= 2);
         assert!(config.buffers() <= config.stages());
         assert!(k_parts == 1 || (columns / k_parts).is_multiple_of(EXCHANGE_COLUMNS));
@@ -232,7 +239,8 @@ impl BlackwellConfig {
 
     /// Stages that fit beside `boxes` boxes of results a storing warp.
     const fn stages_beside(&self, boxes: u32) -> u32 {
-        let others = self.exchange_bytes() + boxes * STORE_WARPS * BOX_BYTES + CONTROL_BYTES;
+        let boxes = boxes * STORE_WARPS * BOX_BYTES;
+        let others = self.exchange_bytes() + boxes + CONTROL_BYTES + self.table_bytes();
         let stages = (SHARED_LIMIT - STAGE_ALIGN - others) / self.stage_stride();
         if stages < MAX_STAGES { stages } else { MAX_STAGES }
     }
@@ -253,10 +261,17 @@ impl BlackwellConfig {
         self.stages_beside(self.boxes())
     }
 
-    /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control.
+    /// Bytes of the table of a grouped product's problems: how many tiles there are, then for each
+    /// problem, how many token tiles precede it.
+    pub const fn table_bytes(&self) -> u32 {
+        if self.grouped { (MAX_PROBLEMS + 1) * size_of::<u32>() as u32 } else { 0 }
+    }
+
+    /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control, table.
     pub const fn shared_bytes(&self) -> u32 {
         let stages = self.stages() * self.stage_stride();
-        STAGE_ALIGN + stages + self.boxes_bytes() + self.exchange_bytes() + CONTROL_BYTES
+        let others = self.boxes_bytes() + self.exchange_bytes();
+        STAGE_ALIGN + stages + others + CONTROL_BYTES + self.table_bytes()
     }
 
     /// Distance of the two accumulators in tensor memory, columns. They overlap if two
@@ -419,6 +434,38 @@ macro_rules! sm100a_gemm_configs {
     };
 }
 
+/// The table of the sm_100a configurations of grouped products, like
+/// [`sm100a_gemm_configs`](crate::sm100a_gemm_configs): no split and no multicast, whose clusters
+/// would have to share tokens of one problem.
+///
+/// | tiles | for |
+/// |---|---|
+/// | 128 x 64 | no cluster: takes every problem, and is the first to run on new hardware |
+/// | 256 x 64 | few tokens for each group |
+/// | 256 x 128 | a hundred tokens for each group |
+/// | 256 x 256, beside 4-bit activations | prompts |
+#[macro_export]
+macro_rules! sm100a_grouped_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_nvfp4_128x64_grouped: Nvfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_256x64_grouped: Nvfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_256x128_grouped: Nvfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_256x256_grouped: Nvfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_mxfp4_128x64_grouped: Mxfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_256x64_grouped: Mxfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_256x128_grouped: Mxfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_256x256_grouped: Mxfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_nvfp4_f16_128x64_grouped: Nvfp4 x F16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_f16_256x128_grouped: Nvfp4 x F16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_128x64_grouped: Nvfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_256x128_grouped: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_128x64_grouped: Mxfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_256x128_grouped: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+        }
+    };
+}
+
 /// The type of 16-bit activations that a row of the table names.
 macro_rules! halves {
     (blocks) => {
@@ -429,29 +476,52 @@ macro_rules! halves {
     };
 }
 
-macro_rules! configs {
-    ($($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
+/// The configurations of a table's rows, by the names of their kernels.
+macro_rules! rows {
+    ($grouped:literal, $($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
        $columns:literal columns, split $split:literal, multicast $multicast:literal;)*) => {
+        use super::{BlackwellConfig, Format};
+        $(
+            #[doc = concat!("The configuration of `", stringify!($name), "`.")]
+            pub const $name: BlackwellConfig = BlackwellConfig::new(
+                stringify!($name),
+                Format::$format,
+                halves!($activations),
+                [$cta_group, $columns, $split, $multicast],
+                $grouped,
+            );
+        )*
+        pub(super) const ALL: [BlackwellConfig; [$(stringify!($name)),*].len()] = [$($name),*];
+    };
+}
+
+macro_rules! configs {
+    ($($row:tt)*) => {
         /// The configurations by the names of their kernels.
         #[allow(non_upper_case_globals)]
         pub mod named {
-            use super::{BlackwellConfig, Format};
-            $(
-                #[doc = concat!("The configuration of `", stringify!($name), "`.")]
-                pub const $name: BlackwellConfig = BlackwellConfig::new(
-                    stringify!($name),
-                    Format::$format,
-                    halves!($activations),
-                    [$cta_group, $columns, $split, $multicast],
-                );
-            )*
+            rows!(false, $($row)*);
         }
-
-        /// All configurations; the PTX of sm_100a has a kernel for each.
-        pub const CONFIGS: [BlackwellConfig; [$(stringify!($name)),*].len()] = [$(named::$name),*];
     };
 }
 sm100a_gemm_configs!(configs);
+
+macro_rules! grouped_configs {
+    ($($row:tt)*) => {
+        /// The configurations of grouped products by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named_grouped {
+            rows!(true, $($row)*);
+        }
+    };
+}
+sm100a_grouped_configs!(grouped_configs);
+
+/// All configurations of dense and batched products; the PTX of sm_100a has a kernel for each.
+pub const CONFIGS: [BlackwellConfig; named::ALL.len()] = named::ALL;
+
+/// All configurations of grouped products; the PTX of sm_100a has a kernel for each.
+pub const GROUPED: [BlackwellConfig; named_grouped::ALL.len()] = named_grouped::ALL;
 
 #[cfg(test)]
 mod tests {
@@ -459,7 +529,7 @@ mod tests {
 
     #[test]
     fn what_follows_fits() {
-        for config in &CONFIGS {
+        for config in CONFIGS.iter().chain(&GROUPED) {
             assert!(config.shared_bytes() <= SHARED_LIMIT, "{}", config.name);
             let used = config.buffer_base() + config.buffers() * config.buffer_columns();
             assert!(used <= TENSOR_COLUMNS, "{}: {used} columns", config.name);
@@ -479,6 +549,7 @@ mod tests {
         assert_eq!(stages("gemm_nvfp4_f16_128x64"), 8);
         assert_eq!(stages("gemm_nvfp4_bf16_256x128"), 8);
         assert_eq!(stages("gemm_nvfp4_bf16_256x256"), 5);
+        assert!(GROUPED.iter().all(|config| config.boxes() == 2));
         // All others have room for two boxes of results.
         let narrow: [&str; 4] = core::array::from_fn(|i| {
             CONFIGS.iter().filter(|c| c.boxes() == 1).map(|c| c.name).nth(i).unwrap_or("")

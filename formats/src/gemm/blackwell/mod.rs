@@ -27,6 +27,8 @@ pub mod params;
 pub mod prepare;
 pub mod store;
 
-pub use config::{BlackwellConfig, CONFIGS, STEP, STEP_BYTES};
-pub use params::{BlackwellParams, Side, codes_map, halves_map, scales_map};
+pub use config::{BlackwellConfig, CONFIGS, GROUPED, STEP, STEP_BYTES};
+pub use params::{
+    BlackwellGroupedParams, BlackwellParams, Side, codes_map, halves_map, scales_map,
+};
 pub use store::result_map;

@@ -2,7 +2,7 @@
 
 use super::config::HALF_BOX;
 use super::{BlackwellConfig, STEP_BYTES};
-use crate::gemm::{Epilogue, Problem, Walk};
+use crate::gemm::{Epilogue, Groups, Problem, Walk};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::swizzle::Swizzle;
 use crate::tensor_map::{MapElement, TensorMap, TensorMapShape};
@@ -94,6 +94,37 @@ impl BlackwellParams {
                 walk[i - MAPS * MAP - EPILOGUE - rest.len()]
             };
             bytes[at] = word.to_le_bytes()[at % 4];
+            at += 1;
+        }
+        bytes
+    }
+}
+
+/// Parameter block of the sm_100a kernels of grouped products, passed by value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub struct BlackwellGroupedParams {
+    /// What all kernels take. Of the problem M is the tokens of a matrix and L the number of
+    /// matrices; `dynamic`, `x_shared` and `y_shared` are 0, and the walk is any. Factors and bias
+    /// are those of the first problem. The scales of activations are one matrix of
+    /// [`Groups::scale_tiles`] row tiles.
+    pub gemm: BlackwellParams,
+    /// The problems; of the runs only the CTAs count.
+    pub groups: Groups,
+}
+
+impl BlackwellGroupedParams {
+    /// The block as the kernel's `.param` space holds it: C layout, little endian.
+    #[must_use]
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        const GEMM: usize = size_of::<BlackwellParams>();
+        const END: usize = GEMM + size_of::<Groups>();
+        let (gemm, groups) = (self.gemm.to_bytes(), self.groups.words());
+        let mut bytes = [0; size_of::<Self>()];
+        let mut at = 0;
+        while at < END {
+            bytes[at] =
+                if at < GEMM { gemm[at] } else { groups[(at - GEMM) / 4].to_le_bytes()[at % 4] };
             at += 1;
         }
         bytes

@@ -6,8 +6,10 @@
 //! | codes, K an odd multiple of 16 | rows are not multiples of 16 bytes | rows 8 bytes longer, with zeros |
 //! | linear scales | the tensor core wants the 128x4 layout | the same scales in it, zeros in the padding |
 //! | 128x4 scales, ragged | the padding may hold anything | a copy with zeros in the padding |
+//! | scales of grouped activations | a problem's first token may lie inside a tile of 128 rows | the same scales, each problem's first ones at a tile's beginning |
 
 use crate::divisor::Divisor;
+use crate::gemm::Groups;
 use crate::layout::{ScaleLayout, SizeOverflow, TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
 
@@ -17,8 +19,10 @@ pub const THREADS: u32 = 256;
 pub const SCALES_NAME: &str = "gemm_prepare_scales";
 /// Entry name of the kernel that pads rows of codes.
 pub const CODES_NAME: &str = "gemm_prepare_codes";
+/// Entry name of the kernel that lays out scales of grouped activations.
+pub const GROUPED_SCALES_NAME: &str = "gemm_prepare_grouped_scales";
 /// Entry names of all kernels that lay something out.
-pub const NAMES: [&str; 2] = [SCALES_NAME, CODES_NAME];
+pub const NAMES: [&str; 3] = [SCALES_NAME, CODES_NAME, GROUPED_SCALES_NAME];
 
 /// Parameter block of [`SCALES_NAME`].
 ///
@@ -48,6 +52,20 @@ pub struct PrepareScales {
     pub row_tiles: Divisor,
     /// 0; keeps the size a multiple of 8.
     pub reserved: u32,
+}
+
+/// Parameter block of [`GROUPED_SCALES_NAME`].
+///
+/// `to`: [`Groups::scale_tiles`] row tiles of the 128x4 layout, of which those that hold scales of a
+/// token are written, with zeros for the rows behind a problem's last token; which tiles are whose
+/// says [`Groups::scale_tile`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub struct PrepareGroupedScales {
+    /// The scales. Of `to` there is one matrix, so that `to_stride` and `row_tiles` are any.
+    pub scales: PrepareScales,
+    /// The problems, of which factors, row tiles and runs are any.
+    pub groups: Groups,
 }
 
 /// Parameter block of [`CODES_NAME`].
@@ -105,6 +123,46 @@ impl PrepareScales {
             shift as u64 | (self.reserved as u64) << 32,
         ];
         words_to_bytes(&wide)
+    }
+}
+
+impl PrepareGroupedScales {
+    /// Bytes that are laid out, for rows of `blocks` scales.
+    #[must_use]
+    pub const fn bytes(groups: &Groups, blocks: u32) -> u64 {
+        groups.scale_tiles() * blocks.div_ceil(TILE_BLOCKS as u32) as u64 * TILE_BYTES as u64
+    }
+
+    /// Words of 16 bytes that threads look at, one a thread.
+    #[must_use]
+    #[inline(always)]
+    pub const fn words(&self) -> u64 {
+        let tiles = self.scales.blocks.div_ceil(TILE_BLOCKS as u32) as u64;
+        self.groups.scale_tiles() * tiles * 32
+    }
+
+    /// CTAs of a launch.
+    #[must_use]
+    pub const fn grid(&self) -> u32 {
+        grid(self.words())
+    }
+
+    /// The block as the kernel's `.param` space holds it.
+    #[must_use]
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        const SCALES: usize = size_of::<PrepareScales>();
+        let (scales, groups) = (self.scales.to_bytes(), self.groups.words());
+        let mut bytes = [0; size_of::<Self>()];
+        let mut at = 0;
+        while at < SCALES + size_of::<Groups>() {
+            bytes[at] = if at < SCALES {
+                scales[at]
+            } else {
+                groups[(at - SCALES) / 4].to_le_bytes()[at % 4]
+            };
+            at += 1;
+        }
+        bytes
     }
 }
 
@@ -182,8 +240,8 @@ pub const fn scale_bytes(format: Format, rows: u32, k: u32) -> Result<usize, Siz
     ScaleLayout::Blocked128x4.bytes(rows as usize, (k / format.block()) as usize)
 }
 
-/// Matrices as the GEMM kernel takes them, in one buffer: rows of codes, each padded to
-/// a multiple of 16 bytes, then 128x4 scales with zeros in the padding.
+/// Matrices as the GEMM kernel takes them, one after the other in a buffer: of each, rows of codes,
+/// each padded to a multiple of 16 bytes, then 128x4 scales with zeros in the padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreparedBlocks {
     /// Format of codes and scales.
@@ -203,15 +261,15 @@ impl PreparedBlocks {
         PrepareCodes::padded(self.columns / 2) as u64
     }
 
-    /// Bytes from one matrix of codes to the next.
+    /// Bytes of a matrix' codes.
     #[must_use]
-    pub const fn code_stride(&self) -> u64 {
+    pub const fn code_bytes(&self) -> u64 {
         self.rows as u64 * self.row_stride()
     }
 
-    /// Bytes from one matrix of scales to the next.
+    /// Bytes of a matrix' scales.
     #[must_use]
-    pub const fn scale_stride(&self) -> u64 {
+    pub const fn scale_bytes(&self) -> u64 {
         let tiles = self.rows.div_ceil(TILE_ROWS as u32) as u64
             * (self.columns / self.format.block()).div_ceil(TILE_BLOCKS as u32) as u64;
         tiles * TILE_BYTES as u64
@@ -223,16 +281,16 @@ impl PreparedBlocks {
         code_bytes.next_multiple_of(TILE_BYTES as u64)
     }
 
+    /// Bytes from one matrix to the next, a multiple of 512.
+    #[must_use]
+    pub const fn matrix_bytes(&self) -> u64 {
+        Self::scales_at(self.code_bytes()) + self.scale_bytes()
+    }
+
     /// Bytes of the whole buffer; none beyond 2^63.
     #[must_use]
     pub const fn bytes(&self) -> Option<u64> {
-        let batch = self.batch as u128;
-        let codes = self.code_stride() as u128 * batch + TILE_BYTES as u128;
-        let total = codes + self.scale_stride() as u128 * batch;
-        if total >> 63 != 0 {
-            return None;
-        }
-        let codes = self.code_stride() * self.batch as u64;
-        Some(Self::scales_at(codes) + self.scale_stride() * self.batch as u64)
+        let total = self.matrix_bytes() as u128 * self.batch as u128;
+        if total >> 63 == 0 { Some(total as u64) } else { None }
     }
 }

@@ -8,7 +8,7 @@ use ptx_emu::LaunchReport;
 use super::launch;
 use super::prepare::Preparation;
 use crate::error::{Error, Result};
-use crate::gemm::family::{Kernel, Launch, LaunchShape};
+use crate::gemm::family::{GroupRequest, Kernel, Launch, LaunchShape};
 use crate::gemm::plan::{Candidate, Reads};
 use crate::gemm::strides::Entries;
 use crate::gemm::{ActivationKind, Gemm, WeightForm};
@@ -17,8 +17,20 @@ use crate::quantize::device::Step;
 /// A kernel of sm_100a for one problem.
 #[derive(Debug)]
 pub(super) struct BlackwellKernel {
+    /// Sizes; of a grouped product, those of its matrices.
     pub problem: Problem,
+    /// Of a grouped product.
+    pub groups: Option<GroupRequest>,
+    /// Of a grouped product, for the tokens that are expected.
     pub choice: Estimate,
+}
+
+impl BlackwellKernel {
+    /// What of the activations is laid out before the product; none for 16-bit ones.
+    pub fn preparation(&self, kind: ActivationKind, entries: Entries) -> Option<Preparation> {
+        let groups = self.groups.map(|groups| groups.memory(&self.problem));
+        Preparation::of(&self.problem, kind, entries, groups)
+    }
 }
 
 impl Kernel for BlackwellKernel {
@@ -67,9 +79,11 @@ impl Kernel for BlackwellKernel {
         Reads { activation_passes, weight_passes, bytes }
     }
 
-    /// The order of sums within the tensor core is not specified.
+    /// The order of sums within the tensor core is not specified. The factors of a problem, which are
+    /// multiplied on the device, count like additions.
     fn additions(&self) -> u32 {
-        self.problem.k
+        const FACTORS: u32 = 4;
+        self.problem.k + if self.groups.is_some() { FACTORS } else { 0 }
     }
 
     fn weight_form(&self) -> WeightForm {
@@ -83,7 +97,7 @@ impl Kernel for BlackwellKernel {
     }
 
     fn workspace_bytes(&self, kind: ActivationKind) -> Result<usize> {
-        let preparation = Preparation::of(&self.problem, kind, Entries::Dense);
+        let preparation = self.preparation(kind, Entries::Dense);
         let bytes = preparation.map_or(0, |preparation| preparation.bytes);
         usize::try_from(bytes).map_err(|_| Error::Overflow {
             what: "workspace".into(),
@@ -92,7 +106,7 @@ impl Kernel for BlackwellKernel {
     }
 
     fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>> {
-        let preparation = Preparation::of(&self.problem, kind, entries);
+        let preparation = self.preparation(kind, entries);
         Ok(preparation.map_or(Vec::new(), |preparation| preparation.steps()))
     }
 
@@ -104,23 +118,32 @@ impl Kernel for BlackwellKernel {
         let Estimate { config, swapped, dynamic, count, limit, .. } = &self.choice;
         let weights = if *swapped { "rows" } else { "columns" };
         let order = if *dynamic { "by cluster launch control" } else { "one after the other" };
-        let mut why = vec![
-            format!("{chosen}: {count} tiles {order}, bound by {}", limit.name()),
-            format!("weights are the {weights} of the tensor core's tiles"),
-        ];
+        let first = match &self.groups {
+            Some(GroupRequest { expected: [groups, tokens], .. }) => format!(
+                "{chosen} for {tokens} tokens of each of {groups} groups: {count} tiles {order}, \
+                 bound by {}; the kernel finds out how many there are",
+                limit.name()
+            ),
+            None => format!("{chosen}: {count} tiles {order}, bound by {}", limit.name()),
+        };
+        let mut why = vec![first, format!("weights are the {weights} of the tensor core's tiles")];
         if config.activations.is_some() {
             why.push("weights are decoded to the activations' type, exactly".into());
         }
-        let Some(preparation) = Preparation::of(&self.problem, kind, Entries::Dense) else {
+        let Some(preparation) = self.preparation(kind, Entries::Dense) else {
             return why;
         };
         if preparation.codes.is_some() {
             why.push("rows of activations are not multiples of 16 bytes: padded before".into());
         }
-        if preparation.scales.is_some() {
+        if self.groups.is_some() {
+            why.push(
+                "scales of each group's activations are laid out in tiles of their own".into(),
+            );
+        } else if preparation.scales.is_some() {
             why.push("scales of activations are laid out in whole 128x4 tiles before".into());
         }
-        if preparation.bytes > 0 {
+        if preparation.bytes > 0 && self.groups.is_none() {
             why.push("the product begins to copy weights while that is done".into());
         }
         why
@@ -131,6 +154,6 @@ impl Kernel for BlackwellKernel {
     }
 
     fn launch(&self, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
-        launch::queue(&self.choice, launch)
+        launch::queue(self, launch)
     }
 }

@@ -1,20 +1,21 @@
 //! Launching on sm_100a: activations are laid out where they must be, and maps made of all
 //! operands.
 
-use fp4_formats::gemm::Problem;
+use fp4_formats::Divisor;
 use fp4_formats::gemm::blackwell::choose::Estimate;
-use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
+use fp4_formats::gemm::blackwell::prepare::{PrepareGroupedScales, PreparedBlocks};
 use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{
-    BlackwellParams, Side, codes_map, halves_map, result_map, scales_map,
+    BlackwellGroupedParams, BlackwellParams, Side, codes_map, halves_map, result_map, scales_map,
 };
+use fp4_formats::gemm::{EvenRuns, Groups, Problem};
 use fp4_formats::tensor_map::{TensorMap, TensorMapShape};
 use ptx_emu::LaunchReport;
 
-use super::prepare::Preparation;
+use super::kernel::BlackwellKernel;
 use super::prepared;
 use crate::device::{Device, LaunchSpec};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gemm::buffers::CheckedActivations;
 use crate::gemm::family::{Launch, encode_map};
 use crate::gemm::strides::{Entries, Strides};
@@ -32,6 +33,8 @@ struct Placed {
     code_stride: u64,
     /// Bytes from one matrix of scales to the next.
     scale_stride: u64,
+    /// Rows and matrices of the scales.
+    scale_sizes: [u32; 2],
 }
 
 impl Placed {
@@ -40,6 +43,8 @@ impl Placed {
         let sizes = [rows, columns, batch];
         let row = self.blocks.row_stride();
         let codes = codes_map(choice.config, side, sizes, row, self.code_stride);
+        let [rows, batch] = self.scale_sizes;
+        let sizes = [rows, columns, batch];
         let scales = scales_map(choice.config, side, sizes, self.scale_stride);
         Ok([encode_map(device, &codes, self.codes)?, encode_map(device, &scales, self.scales)?])
     }
@@ -73,21 +78,21 @@ pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
 ///
 /// # Errors
 /// As [`Gemm::launch`].
-pub(super) fn queue(choice: &Estimate, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
-    let Launch { gemm, activations, weights, workspace, epilogue, groups: _ } = launch;
+pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
+    let Launch { gemm, activations, weights, workspace, epilogue, groups } = launch;
+    let choice = &kernel.choice;
     let (config, problem) = (choice.config, gemm.plan.problem);
-    let (activations, mut reports) = place(gemm, activations, workspace)?;
+    let (activations, mut reports) = place(kernel, gemm, activations, workspace, groups)?;
     // The batch was checked when the weights were repacked.
     let blocks = prepared(&weights.form(), weights.batch() as u32);
-    let code_bytes = blocks.code_stride() * u64::from(blocks.batch);
     let base = weights.buffer().address();
-    let scales = base + PreparedBlocks::scales_at(code_bytes);
     let weights = Placed {
         blocks,
         codes: base,
-        scales,
-        code_stride: blocks.code_stride(),
-        scale_stride: blocks.scale_stride(),
+        scales: base + PreparedBlocks::scales_at(blocks.code_bytes()),
+        code_stride: blocks.matrix_bytes(),
+        scale_stride: blocks.matrix_bytes(),
+        scale_sizes: [blocks.rows, blocks.batch],
     };
     let device = gemm.kernels.device();
     let (side, other) = if choice.swapped { (Side::X, Side::Y) } else { (Side::Y, Side::X) };
@@ -101,7 +106,8 @@ pub(super) fn queue(choice: &Estimate, launch: Launch<'_>) -> Result<Vec<LaunchR
             [encode_map(device, &shape, address)?, TensorMap::NONE]
         }
     };
-    let weights_shared = u32::from(blocks.batch != problem.l);
+    // Each problem of a grouped product has a matrix.
+    let weights_shared = u32::from(groups.is_none() && blocks.batch != problem.l);
     let activations_shared = u32::from(gemm.strides.entries() == Entries::Shared);
     let (x_shared, y_shared) = if choice.swapped {
         (weights_shared, activations_shared)
@@ -137,14 +143,29 @@ pub(super) fn queue(choice: &Estimate, launch: Launch<'_>) -> Result<Vec<LaunchR
         reserved: 0,
         walk: choice.tiles.counts.walk,
     };
+    let ctas = choice.clusters * config.cluster();
+    let (uniform, grouped);
+    let params: &[u8] = match groups {
+        Some(groups) => {
+            let row_tiles = problem.n.div_ceil(config.work_shape(choice.swapped).rows);
+            let runs = EvenRuns { ctas: Divisor::nearest(ctas), least: 1, reserved: 0 };
+            let groups = Groups { row_tiles: Divisor::nearest(row_tiles), runs, ..groups };
+            grouped = BlackwellGroupedParams { gemm: params, groups }.to_bytes();
+            &grouped
+        }
+        None => {
+            uniform = params.to_bytes();
+            &uniform
+        }
+    };
     let spec = LaunchSpec {
         entry: config.name,
-        grid: [choice.clusters * config.cluster(), 1, 1],
+        grid: [ctas, 1, 1],
         block: [config.threads(), 1, 1],
         cluster: None,
         overlaps: true,
         dynamic_shared: config.shared_bytes(),
-        params: &params.to_bytes(),
+        params,
     };
     // SAFETY: the maps name the operands, whose sizes were checked here and at repacking; result
     // and vectors were checked by `Gemm::launch`; all are alive, and freeing waits for launches.
@@ -161,25 +182,32 @@ enum PlacedActivations {
 
 /// Checks the activations and lays them out where they must be.
 fn place(
+    kernel: &BlackwellKernel,
     gemm: &Gemm,
     a: ActivationBuffers<'_>,
     workspace: Option<&Workspace>,
+    groups: Option<Groups>,
 ) -> Result<(PlacedActivations, Vec<LaunchReport>)> {
     let device = gemm.kernels.device();
-    let (codes, scales, format, layout) = match a.check(gemm.kind, &gemm.strides, device)? {
-        CheckedActivations::Halves(address) => {
-            return Ok((PlacedActivations::Halves(address), Vec::new()));
-        }
-        CheckedActivations::Blocks { codes, scales, format, layout } => {
-            (codes, scales, format, layout)
-        }
-    };
-    let preparation = Preparation::new(&gemm.plan.problem, format, layout, gemm.strides.entries());
+    let preparation = kernel.preparation(gemm.kind, gemm.strides.entries());
+    let (codes, scales, preparation) =
+        match (a.check(gemm.kind, &gemm.strides, device)?, preparation) {
+            (CheckedActivations::Halves(address), _) => {
+                return Ok((PlacedActivations::Halves(address), Vec::new()));
+            }
+            (CheckedActivations::Blocks { codes, scales, .. }, Some(preparation)) => {
+                (codes, scales, preparation)
+            }
+            (CheckedActivations::Blocks { .. }, None) => {
+                return Err(Error::shape("activations", gemm.kind.name(), "codes and scales"));
+            }
+        };
     let blocks = preparation.blocks;
     let base = Workspace::place(workspace, gemm.workspace_bytes(), device)?;
     let Strides { activations, activation_scales, .. } = &gemm.strides;
     let (code_stride, scale_stride) = (activations.stride as u64, activation_scales.stride as u64);
-    let mut placed = Placed { blocks, codes, scales, code_stride, scale_stride };
+    let scale_sizes = preparation.scale_sizes();
+    let mut placed = Placed { blocks, codes, scales, code_stride, scale_stride, scale_sizes };
     let mut reports = Vec::new();
     if let Some(at) = preparation.codes {
         for (index, step) in (0..).zip(preparation.code_steps()) {
@@ -187,13 +215,24 @@ fn place(
             // SAFETY: source and workspace have the sizes that the parameters state.
             reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
         }
-        (placed.codes, placed.code_stride) = (base + at, blocks.code_stride());
+        (placed.codes, placed.code_stride) = (base + at, blocks.code_bytes());
     }
     if let (Some(step), Some(at)) = (preparation.scale_step(), preparation.scales) {
-        let params = preparation.scale_params(scales, scale_stride, base + at).to_bytes();
+        let scales = preparation.scale_params(scales, scale_stride, base + at);
+        let (uniform, grouped);
+        let params: &[u8] = match groups {
+            Some(groups) => {
+                grouped = PrepareGroupedScales { scales, groups }.to_bytes();
+                &grouped
+            }
+            None => {
+                uniform = scales.to_bytes();
+                &uniform
+            }
+        };
         // SAFETY: as above.
-        reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
-        (placed.scales, placed.scale_stride) = (base + at, blocks.scale_stride());
+        reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, params)? });
+        (placed.scales, placed.scale_stride) = (base + at, blocks.scale_bytes());
     }
     Ok((PlacedActivations::Blocks(placed), reports))
 }

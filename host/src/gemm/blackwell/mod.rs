@@ -1,8 +1,8 @@
 //! GEMM on sm_100a: 4-bit operands stay as they are, multiplied with their scales by the
 //! tensor core; beside 16-bit activations, weights are decoded on the way there.
 //!
-//! Weights are padded once at load: rows of codes to multiples of 16 bytes, scales to whole
-//! tiles of the 128x4 layout. Activations that need it are laid out in the workspace by
+//! Weights are padded once at load, one matrix after the other: rows of codes to multiples of 16 bytes,
+//! and behind them scales to whole tiles of the 128x4 layout. Activations that need it are laid out in the workspace by
 //! launches before the product.
 
 mod kernel;
@@ -11,11 +11,12 @@ mod prepare;
 
 use std::sync::Arc;
 
-use fp4_formats::gemm::blackwell::choose::{self, Rates};
+use fp4_formats::gemm::blackwell::choose::{self, Estimate, Rates};
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
-use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS};
+use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS, GROUPED};
+use fp4_formats::gemm::{Problem, Split};
 use fp4_formats::quantize::Format;
-use fp4_formats::{HalfType, TensorFamily};
+use fp4_formats::{Divisor, HalfType, TensorFamily};
 
 use super::check::formats;
 use super::family::{Family, GroupRequest, Kernel};
@@ -44,6 +45,17 @@ fn configs(format: Format, kind: ActivationKind) -> impl Iterator<Item = &'stati
         .filter(move |config| config.format == format && config.activations == activations)
 }
 
+/// Sorts by cost, and leaves of a configuration's two orientations only the better one.
+fn best_first(found: &mut Vec<Estimate>) {
+    found.sort_by_key(|found| (found.clocks, found.bytes));
+    let mut seen = Vec::new();
+    found.retain(|found| {
+        let new = !seen.contains(&found.config.name);
+        seen.push(found.config.name);
+        new
+    });
+}
+
 /// `batch` matrices in the order of these kernels.
 fn prepared(form: &WeightForm, batch: u32) -> PreparedBlocks {
     let &WeightForm { format, rows, columns, .. } = form;
@@ -63,21 +75,49 @@ impl Family for Blackwell {
             .filter(|found| !asked.gated || found.config.stores_gated(found.swapped))
             .filter(|found| overrides.split.is_none_or(|split| split == found.config.split))
             .collect();
-        found.sort_by_key(|found| (found.clocks, found.bytes));
-        // Of a configuration's two orientations only the better one.
-        let mut seen = Vec::new();
-        found.retain(|found| {
-            let new = !seen.contains(&found.config.name);
-            seen.push(found.config.name);
-            new
-        });
-        let kernel = |choice| BlackwellKernel { problem: *problem, choice };
+        best_first(&mut found);
+        let kernel = |choice| BlackwellKernel { problem: *problem, groups: None, choice };
         Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
     }
 
-    fn grouped(&self, _: &Request<'_>, groups: &GroupRequest) -> Result<Vec<Arc<dyn Kernel>>> {
-        let required = "none, as kernels of this architecture take no groups";
-        Err(Error::shape("groups", required, groups.problems))
+    fn grouped(
+        &self,
+        request: &Request<'_>,
+        groups: &GroupRequest,
+    ) -> Result<Vec<Arc<dyn Kernel>>> {
+        let Request { problem, asked, machine, overrides } = request;
+        let (format, kind) = (asked.format, asked.activations);
+        formats(format, kind)?;
+        let configs = GROUPED
+            .iter()
+            .filter(|config| config.format == format && config.activations == halves(kind));
+        request.check_kernel(configs.map(|config| config.name))?;
+        if let Some(split) = overrides.split
+            && split != Split::None
+        {
+            return Err(Error::shape("split of K", "none, for a grouped product", split));
+        }
+        let machine = Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 };
+        let result = asked.output.planned();
+        let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..*problem };
+        let mut found: Vec<_> = choose::grouped(format, halves(kind), &expected, result, &machine)
+            .filter(|found| request.may_be(found.config.name))
+            .filter(|found| !asked.gated || found.config.stores_gated(found.swapped))
+            .collect();
+        best_first(&mut found);
+        for choice in &mut found {
+            let shape = choice.config.work_shape(choice.swapped);
+            let row_tiles = u64::from(problem.n.div_ceil(shape.rows));
+            let tiles = groups.most_token_tiles(problem, shape.tokens).saturating_mul(row_tiles);
+            // A walk goes one grid beyond the last tile.
+            let most = u64::from(Divisor::DIVIDENDS - choice.clusters);
+            if tiles >= most {
+                return Err(Error::shape("tiles", format!("fewer than {most}"), tiles));
+            }
+            choice.clusters = choice.clusters.min(tiles.max(1) as u32);
+        }
+        let kernel = |choice| BlackwellKernel { problem: *problem, groups: Some(*groups), choice };
+        Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
     }
 
     fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
@@ -103,15 +143,18 @@ impl Family for Blackwell {
         let dims = weights.dims();
         let blocks = prepared(form, dims.batch() as u32);
         let stride = blocks.row_stride() as usize;
-        for batch in 0..dims.batch() {
+        let scales_at = PreparedBlocks::scales_at(blocks.code_bytes()) as usize;
+        let all = weights.blocked_scales()?;
+        let scales = all.chunks_exact(blocks.scale_bytes() as usize);
+        let matrices = bytes.chunks_exact_mut(blocks.matrix_bytes() as usize);
+        for (batch, (matrix, scales)) in matrices.zip(scales).enumerate() {
+            let (rows, rest) = matrix.split_at_mut(scales_at);
             for row in 0..dims.rows() {
                 let codes = weights.row_codes(batch, row);
-                bytes[(batch * dims.rows() + row) * stride..][..codes.len()].copy_from_slice(codes);
+                rows[row * stride..][..codes.len()].copy_from_slice(codes);
             }
+            rest.copy_from_slice(scales);
         }
-        let codes = blocks.code_stride() * u64::from(blocks.batch);
-        let scales = PreparedBlocks::scales_at(codes) as usize;
-        bytes[scales..].copy_from_slice(&weights.blocked_scales()?);
         Ok(())
     }
 }

@@ -1,10 +1,12 @@
 //! What of block-scaled activations is laid out before a product on sm_100a.
 
 use fp4_formats::ScaleLayout;
-use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::blackwell::prepare::{
-    self, CODES_NAME, PrepareCodes, PrepareScales, PreparedBlocks, SCALES_NAME,
+    self, CODES_NAME, GROUPED_SCALES_NAME, PrepareCodes, PrepareGroupedScales, PrepareScales,
+    PreparedBlocks, SCALES_NAME,
 };
+use fp4_formats::gemm::{Groups, Problem};
+use fp4_formats::layout::TILE_ROWS;
 use fp4_formats::quantize::Format;
 
 use crate::gemm::ActivationKind;
@@ -18,6 +20,8 @@ pub(super) struct Preparation {
     /// Launches that pad codes: one, or one a matrix where something is between them.
     code_launches: u32,
     layout: ScaleLayout,
+    /// Of a grouped product, with nothing in memory.
+    groups: Option<Groups>,
     /// Offset of the padded codes.
     pub codes: Option<u64>,
     /// Offset of the laid-out scales.
@@ -27,16 +31,27 @@ pub(super) struct Preparation {
 
 impl Preparation {
     /// None for 16-bit activations, which are taken as they are.
-    pub fn of(problem: &Problem, kind: ActivationKind, entries: Entries) -> Option<Self> {
+    pub fn of(
+        problem: &Problem,
+        kind: ActivationKind,
+        entries: Entries,
+        groups: Option<Groups>,
+    ) -> Option<Self> {
         match kind {
             ActivationKind::Blocks { format, layout } => {
-                Some(Self::new(problem, format, layout, entries))
+                Some(Self::new(problem, format, layout, entries, groups))
             }
             ActivationKind::Halves(_) => None,
         }
     }
 
-    pub fn new(problem: &Problem, format: Format, layout: ScaleLayout, entries: Entries) -> Self {
+    pub fn new(
+        problem: &Problem,
+        format: Format,
+        layout: ScaleLayout,
+        entries: Entries,
+        groups: Option<Groups>,
+    ) -> Self {
         let Problem { m: rows, k: columns, l, .. } = *problem;
         let (batch, code_launches) = match entries {
             Entries::Dense => (l, 1),
@@ -45,12 +60,26 @@ impl Preparation {
         };
         let blocks = PreparedBlocks { format, rows, columns, batch };
         let codes = prepare::codes_need_it(columns).then_some(0);
-        let code_bytes = if codes.is_some() { blocks.code_stride() * u64::from(batch) } else { 0 };
+        let code_bytes = if codes.is_some() { blocks.code_bytes() * u64::from(batch) } else { 0 };
         let at = PreparedBlocks::scales_at(code_bytes);
-        let scales = prepare::scales_need_it(format, layout, rows, columns).then_some(at);
-        let scale_bytes = blocks.scale_stride() * u64::from(batch);
-        let bytes = if scales.is_some() { at + scale_bytes } else { code_bytes };
-        Self { blocks, code_launches, layout, codes, scales, bytes }
+        // Scales of a problem begin where its tokens do: perhaps inside a tile.
+        let needed = groups.is_some() || prepare::scales_need_it(format, layout, rows, columns);
+        let scale_bytes = match &groups {
+            Some(groups) => PrepareGroupedScales::bytes(groups, columns / format.block()),
+            None => blocks.scale_bytes() * u64::from(batch),
+        };
+        let bytes = if needed { at + scale_bytes } else { code_bytes };
+        let scales = needed.then_some(at);
+        Self { blocks, code_launches, layout, groups, codes, scales, bytes }
+    }
+
+    /// Rows and matrices of the scales as the product takes them.
+    pub fn scale_sizes(&self) -> [u32; 2] {
+        match &self.groups {
+            // Their bytes fit the workspace.
+            Some(groups) => [groups.scale_tiles() as u32 * TILE_ROWS as u32, 1],
+            None => [self.blocks.rows, self.blocks.batch],
+        }
     }
 
     /// Launch `index` of [`code_steps`](Self::code_steps); matrices are `from_stride` bytes apart.
@@ -58,7 +87,7 @@ impl Preparation {
         let index = u64::from(index);
         PrepareCodes {
             from: from + index * from_stride,
-            to: to + index * self.blocks.code_stride(),
+            to: to + index * self.blocks.code_bytes(),
             rows: u64::from(self.blocks.rows) * u64::from(self.blocks.batch / self.code_launches),
             row_bytes: self.blocks.columns / 2,
             reserved: 0,
@@ -70,7 +99,7 @@ impl Preparation {
             from,
             to,
             from_stride,
-            to_stride: self.blocks.scale_stride(),
+            to_stride: self.blocks.scale_bytes(),
             rows: self.blocks.rows,
             blocks: self.blocks.columns / self.blocks.format.block(),
             batch: self.blocks.batch,
@@ -88,8 +117,12 @@ impl Preparation {
     }
 
     pub fn scale_step(&self) -> Option<Step> {
-        let ctas = self.scale_params(0, 0, 0).grid();
-        self.scales.map(|_| Step { kernel: SCALES_NAME, ctas, threads: prepare::THREADS })
+        let scales = self.scale_params(0, 0, 0);
+        let (kernel, ctas) = match self.groups {
+            Some(groups) => (GROUPED_SCALES_NAME, PrepareGroupedScales { scales, groups }.grid()),
+            None => (SCALES_NAME, scales.grid()),
+        };
+        self.scales.map(|_| Step { kernel, ctas, threads: prepare::THREADS })
     }
 
     /// All launches, in order.

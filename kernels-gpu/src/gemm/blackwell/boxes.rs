@@ -4,6 +4,7 @@
 use super::control::Control;
 use super::results::{PART_COLUMNS, Part, each_eight};
 use super::store::Place;
+use super::work::List;
 use super::{RESULT, Work, map};
 use crate::gemm::epilogue::direct::Bits;
 use crate::gemm::epilogue::{self, COLUMNS};
@@ -11,6 +12,7 @@ use cuda_std::ptx::{bulk, fence, memory, tensor_copy};
 use cuda_std::{thread, warp};
 use fp4_formats::FloatType;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
+use fp4_formats::gemm::blackwell::config::CTA_ROWS;
 use fp4_formats::gemm::blackwell::store::{BOX_BYTES, box_columns, box_swizzle};
 use fp4_formats::swizzle::{CHUNK_BYTES, Swizzle};
 
@@ -30,7 +32,7 @@ struct Size {
 
 impl Size {
     #[inline(always)]
-    fn new(work: &Work<'_>) -> Self {
+    fn new(work: &Work<'_, impl List>) -> Self {
         let of = |bytes: u32| {
             let columns = box_columns(work.config, bytes);
             Self { bytes, columns, swizzle: box_swizzle(work.config, false, bytes) }
@@ -58,14 +60,37 @@ impl Boxes {
         Self { base, offset: 0, last: (config.boxes() - 1) * BOX_BYTES }
     }
 
+    /// Whether the box with columns `column ..` of each thread's row is stored as a whole: with problems
+    /// of their own token counts, one that reaches over a problem's last token is not.
+    #[inline(always)]
+    pub fn take<L: List>(work: &Work<'_, L>, place: &Place<L>, column: u32) -> bool {
+        if work.params.copied == 0 || !L::GROUPED {
+            return work.params.copied != 0;
+        }
+        let end = L::end(work.params, &place.group);
+        if work.params.swapped != 0 {
+            let columns = Size::new(work).columns;
+            place.y + (column & !(columns - 1)) + columns <= end
+        } else {
+            // Of all warps, so that the branch is the same for all lanes.
+            place.x - thread::thread_idx_x() + CTA_ROWS <= end
+        }
+    }
+
     /// Puts the results of columns `column ..` of each thread's row into the box that they belong
     /// to, which is stored once it is full. Columns of a box come in order.
     ///
     /// # Safety
     /// Whole storing warps. `place` and `column`, a multiple of a part, are of a tile of the
-    /// problem; each element is stored once; the parameter block has the result's map.
+    /// problem; each element is stored once; the box is [taken](Self::take).
     #[inline(always)]
-    pub unsafe fn put(&mut self, work: &Work<'_>, place: &Place, column: u32, results: Part) {
+    pub unsafe fn put<L: List>(
+        &mut self,
+        work: &Work<'_, L>,
+        place: &Place<L>,
+        column: u32,
+        results: Part,
+    ) {
         let size = Size::new(work);
         // Boxes have a power of two columns.
         let at = column & (size.columns - 1);
@@ -106,7 +131,13 @@ impl Boxes {
     /// # Safety
     /// The box is free.
     #[inline(always)]
-    unsafe fn write(&self, work: &Work<'_>, size: &Size, at: u32, values: [f32; COLUMNS]) {
+    unsafe fn write(
+        &self,
+        work: &Work<'_, impl List>,
+        size: &Size,
+        at: u32,
+        values: [f32; COLUMNS],
+    ) {
         let lane = warp::lane_id();
         let start = self.base + self.offset;
         let row = (lane * size.columns + at) * size.bytes;
@@ -143,7 +174,7 @@ impl Boxes {
     /// # Safety
     /// Whole storing warps, which have written all of it.
     #[inline(always)]
-    unsafe fn send(&mut self, work: &Work<'_>, place: &Place, column: u32) {
+    unsafe fn send<L: List>(&mut self, work: &Work<'_, L>, place: &Place<L>, column: u32) {
         fence::fence_proxy_async_shared_cta();
         let (x, y) = (place.x - warp::lane_id(), place.y + column);
         let [n, m] = if work.params.swapped != 0 { [x, y] } else { [y, x] };

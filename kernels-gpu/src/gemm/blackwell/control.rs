@@ -119,6 +119,12 @@ impl Control {
         self.response(RESPONSES)
     }
 
+    /// The table of a grouped product's problems.
+    #[inline(always)]
+    pub fn table(&self) -> u32 {
+        self.base + CONTROL_BYTES
+    }
+
     #[inline(always)]
     const fn response_offset(&self, stage: u32) -> u32 {
         let first = (self.ring_offset(5) + MBARRIER_BYTES).next_multiple_of(RESPONSE_BYTES);

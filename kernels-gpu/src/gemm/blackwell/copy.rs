@@ -4,6 +4,7 @@
 
 use super::control::Control;
 use super::schedule::Tiles;
+use super::work::List;
 use super::{Work, map};
 use cuda_std::ptx::{bulk, cluster, grid, tensor_copy};
 use fp4_formats::gemm::blackwell::config::HALF_BOX;
@@ -38,7 +39,7 @@ pub unsafe fn prefetch_maps(config: &BlackwellConfig) {
 /// # Safety
 /// One lane of the copying warp of each CTA.
 #[inline(always)]
-pub unsafe fn run(work: &Work<'_>, control: &Control) {
+pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     let config = work.config;
     let ring = control.ring();
     let mut cursor = ring.producer();
@@ -64,6 +65,12 @@ pub unsafe fn run(work: &Work<'_>, control: &Control) {
     let x_is_weights = work.params.swapped != 0;
     // K steps of the tile whose weights are copied before all activations.
     let mut early = (end - first).min(config.stages());
+    if L::GROUPED {
+        // The counts are known, so the kernel before has ended: nothing is gained. What else it wrote
+        // is known behind this.
+        grid::griddepcontrol_wait();
+        early = 0;
+    }
     while let Some(tile) = tiles.current() {
         // SAFETY: this is the copying lane, and each tile comes by here once.
         unsafe { tiles.begin() };
@@ -73,8 +80,12 @@ pub unsafe fn run(work: &Work<'_>, control: &Control) {
         let (x, y) = if x_is_weights { (weights, activations) } else { (activations, weights) };
         let entry = |shared: u32, matrix: u32| if shared != 0 { 0 } else { matrix as i32 };
         let (x_batch, y_batch) = (entry(work.params.x_shared, x), entry(work.params.y_shared, y));
-        let x_group = (x_row / TILE_ROWS as u32) as i32;
-        let y_group = (y_row / TILE_ROWS as u32) as i32;
+        let (scales, _) = work.list.scales(&tile);
+        let (x, y) = if x_is_weights { (weights, scales) } else { (scales, weights) };
+        let x_matrix = entry(work.params.x_shared, x);
+        let y_matrix = entry(work.params.y_shared, y);
+        let x_group = (work.x_scale_row(tile) / TILE_ROWS as u32) as i32;
+        let y_group = (work.y_scale_row(tile) / TILE_ROWS as u32) as i32;
         let x_at = (x_row + x_part) as i32;
         let y_at = (y_row + work.pair_rank() * config.cta_columns()) as i32;
         for i in 0..end - first + early {
@@ -120,14 +131,14 @@ pub unsafe fn run(work: &Work<'_>, control: &Control) {
                     let at = [byte, x_at, x_batch];
                     targets.codes(targets.receivers, to, X_CODES, at, x_full, x_policy);
                     let to = x_scales + x_tile_part * TILE_BYTES as u32;
-                    let at = [0, (scale + x_tile_part) as i32, x_group, x_batch];
+                    let at = [0, (scale + x_tile_part) as i32, x_group, x_matrix];
                     targets.scales(targets.receivers, to, X_SCALES, at, x_full, x_policy);
                 }
                 if copy_y && config.activations.is_none() {
                     let at = [byte, y_at, y_batch];
                     targets.codes(targets.own, y, Y_CODES, at, full, y_policy);
                     let to = y_scales + work.pair_rank() * y_part_bytes;
-                    let at = [0, (scale + y_tile_part) as i32, y_group, y_batch];
+                    let at = [0, (scale + y_tile_part) as i32, y_group, y_matrix];
                     targets.scales(targets.pair, to, Y_SCALES, at, full, y_policy);
                 } else if copy_y {
                     for i in 0..config.step() / HALF_BOX {
@@ -163,7 +174,7 @@ struct Targets {
 
 impl Targets {
     #[inline(always)]
-    fn new(work: &Work<'_>) -> Self {
+    fn new(work: &Work<'_, impl List>) -> Self {
         let cta_group = work.config.cta_group;
         let own = 1 << work.rank;
         let pair = ((1 << cta_group) - 1) << work.leader();

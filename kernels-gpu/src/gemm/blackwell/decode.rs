@@ -4,6 +4,7 @@
 use super::Work;
 use super::control::{Control, arrive_at};
 use super::schedule::Tiles;
+use super::work::List;
 use cuda_std::ptx::{convert, half, integer, memory, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::HalfType;
@@ -39,7 +40,7 @@ pub fn unit(config: &BlackwellConfig) -> f32 {
 /// # Safety
 /// The four decoding warps of each CTA; `tensor` is the allocation.
 #[inline(always)]
-pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
+pub unsafe fn run(work: &Work<'_, impl List>, control: &Control, tensor: u32) {
     let config = work.config;
     let (ring, decoded) = (control.ring(), control.decoded());
     let mut cursor = ring.consumer();
@@ -48,7 +49,7 @@ pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
     let quarter = thread::thread_idx_x() / warp::LANES % 4;
     let lanes = tensor + config.buffer_base() + ((quarter * warp::LANES) << 16);
     let (first, end) = work.steps();
-    while tiles.current().is_some() {
+    while tiles.is_at_tile() {
         for _ in first..end {
             // SAFETY: the stage is full and the columns are free; all lanes of the warp
             // stay together.

@@ -7,6 +7,7 @@
 use super::Work;
 use super::control::{Control, arrive_at, publish_at};
 use super::results::{PART, Part};
+use super::work::List;
 use crate::pipeline::{Cursor, Ring};
 use cuda_std::ptx::{cluster, marker, memory, tcgen05};
 use cuda_std::{thread, warp};
@@ -43,7 +44,7 @@ impl Exchange {
     /// Whole storing warps of all CTAs of the cluster, on the same tile; the sums are
     /// complete.
     #[inline(always)]
-    pub unsafe fn exchange(&self, work: &Work<'_>, d: u32) {
+    pub unsafe fn exchange(&self, work: &Work<'_, impl List>, d: u32) {
         let config = work.config;
         let own = work.split();
         let columns = config.columns / config.k_parts();
@@ -80,7 +81,7 @@ impl Exchange {
     /// # Safety
     /// Behind [`Exchange::exchange`].
     #[inline(always)]
-    pub unsafe fn add(&self, work: &Work<'_>, column: u32, mine: Part) -> Part {
+    pub unsafe fn add(&self, work: &Work<'_, impl List>, column: u32, mine: Part) -> Part {
         let (config, own) = (work.config, work.split());
         let chunk = (column - own * (config.columns / config.k_parts())) / EXCHANGE_COLUMNS;
         let mut sums = [0.0; PART];
@@ -112,7 +113,7 @@ impl Exchange {
     /// Whole warps, once for each [`Exchange::exchange`], whose lanes have met behind what each
     /// read.
     #[inline(always)]
-    pub unsafe fn end(&mut self, work: &Work<'_>) {
+    pub unsafe fn end(&mut self, work: &Work<'_, impl List>) {
         for split in 0..work.config.k_parts() {
             if split != work.split() && warp::lane_id() == 0 {
                 // SAFETY: the barrier expects it; the CTAs meet before one ends.
@@ -133,7 +134,7 @@ impl Exchange {
 
 /// The CTA of part `split` with the same rows: the same one of each pair.
 #[inline(always)]
-fn cta(work: &Work<'_>, split: u32) -> u32 {
+fn cta(work: &Work<'_, impl List>, split: u32) -> u32 {
     split * work.config.cta_group + work.pair_rank()
 }
 

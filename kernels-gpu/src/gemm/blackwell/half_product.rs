@@ -5,6 +5,7 @@ use super::Work;
 use super::control::Control;
 use super::product::commit;
 use super::schedule::Tiles;
+use super::work::List;
 use cuda_std::ptx::tcgen05;
 use fp4_formats::gemm::blackwell::config::{DECODED_COLUMNS, HALF_BOX, HALF_PRODUCT_K, HALF_STEP};
 use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP_BYTES, descriptor};
@@ -17,7 +18,7 @@ const BOX_PRODUCTS: u32 = HALF_BOX / HALF_PRODUCT_K;
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
 /// allocation.
 #[inline(always)]
-pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
+pub unsafe fn run(work: &Work<'_, impl List>, control: &Control, tensor: u32) {
     let config = work.config;
     let (ring, accumulators) = (control.ring(), control.accumulators());
     let decoded = control.decoded();
@@ -28,7 +29,7 @@ pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
     let mut which = 0;
     let pair = ((1 << config.cta_group) - 1) << work.leader();
     let (first, end) = work.steps();
-    while tiles.current().is_some() {
+    while tiles.is_at_tile() {
         let d = tensor + which * config.accumulator_step();
         // SAFETY: the accumulator is free, the stage full, its `X` decoded; all before
         // the products.

@@ -3,11 +3,16 @@
 //! are decoded to their type on the way to tensor memory.
 //!
 //! # Contract
-//! The parameters are [`BlackwellParams`]. Any M, N, L >= 1; K is a multiple of the block and has
+//! The parameters are [`BlackwellParams`], of grouped products [`BlackwellGroupedParams`]. Any M, N, L >= 1; K is a multiple of the block and has
 //! at least as many K steps as the configuration has parts of K. Rows of codes are multiples of 16
 //! bytes; scales are in the 128x4 layout, with numbers in the padding along K. The grid has one
 //! cluster per tile if `dynamic` is set, and no more than that otherwise. The kernel reads nothing
-//! outside the operands and writes each element of the result once.
+//! outside the operands and writes each element of the result once. Of grouped products the grid has
+//! as many clusters as are resident, the scales of 4-bit activations are laid out
+//! ([`fp4_formats::gemm::blackwell::prepare`]), and elements of no problem are left alone; the tokens
+//! of each problem, whose counts the kernel reads, are tiles of their own ([`work`]).
+//!
+//! [`BlackwellGroupedParams`]: fp4_formats::gemm::blackwell::BlackwellGroupedParams
 //!
 //! # Tile
 //! `X` and `Y` are `A` and `B`, or swapped. A tile has 128 rows of `X` for each CTA of a CTA pair,
@@ -24,7 +29,7 @@
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`] |
 //! | 8-11 | decode: `X` of a K step to tensor memory, with 16-bit `Y` only | [`decode`] |
-//! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster | [`schedule`] |
+//! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. Of a grouped product: makes the table of groups | [`schedule`], [`work`] |
 //!
 //! # Shared memory
 //! From the first multiple of 1024; the same in each CTA of a cluster.
@@ -35,6 +40,7 @@
 //! | sums from the other CTAs of a split | `exchange_bytes` |
 //! | boxes of results of the storing warps | `boxes_bytes` |
 //! | barriers, scheduler's responses, address of tensor memory | `CONTROL_BYTES` |
+//! | of a grouped product, the table of groups | `table_bytes` |
 //!
 //! # Tensor memory
 //! Two accumulators ([`BlackwellConfig::accumulator_step`] apart), then
@@ -56,7 +62,7 @@
 //! both; where warps decode, the second CTA's full says that its `X` is there. A stage that
 //! is empty is so in every CTA that its copies reach.
 //!
-//! All threads of the cluster meet behind the initialisation of barriers, before anything of
+//! All threads of the cluster meet behind the initialisation of barriers and the table of groups, before anything of
 //! another CTA is used, tensor memory of a pair included; the warps of a CTA that use tensor
 //! memory meet behind its allocation; and all threads of the cluster before it is freed.
 //!
@@ -66,7 +72,8 @@
 //! # The kernel before
 //! May still run, if the launch says so: weights are copied at once, all else that an
 //! earlier kernel may have written is read, and the result is written, behind
-//! `griddepcontrol.wait`, which the copying lane and the storing warps execute.
+//! `griddepcontrol.wait`, which the copying lane and the storing warps execute. The token counts of
+//! groups are read behind it, too, and nothing is copied before.
 
 /// Calls a wrapper whose instruction names the CTA group: a pair, or one CTA.
 macro_rules! for_group {
@@ -83,6 +90,7 @@ mod boxes;
 mod control;
 mod copy;
 mod decode;
+mod entries;
 mod exchange;
 mod half_product;
 mod prepare;
@@ -91,29 +99,31 @@ mod results;
 mod schedule;
 mod store;
 mod store_blocks;
+mod work;
 
 use control::{Control, MAX_BUFFERS, QUARTERS};
 use cuda_std::ptx::{barrier, cluster, marker, memory, tcgen05, tensor_copy};
-use cuda_std::{kernel, shared, thread, warp};
+use cuda_std::{shared, thread, warp};
 use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::blackwell::config::{
     COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
-    named,
 };
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 use fp4_formats::gemm::work::Tile;
 use fp4_formats::tensor_map::{TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES};
+use work::List;
 
 /// What every role needs: the problem and the CTA's place.
 #[derive(Clone, Copy)]
-struct Work<'a> {
+struct Work<'a, L> {
+    list: L,
     config: &'static BlackwellConfig,
     params: &'a BlackwellParams,
     /// Rank of the CTA in its cluster.
     rank: u32,
 }
 
-impl Work<'_> {
+impl<L: List> Work<'_, L> {
     /// Rows of `X`.
     #[inline(always)]
     fn x_rows(&self) -> u32 {
@@ -134,10 +144,10 @@ impl Work<'_> {
         self.params.epilogue.combine.gated != 0
     }
 
-    /// Sizes of the result.
+    /// Sizes of the result, of whose rows the first `m` count.
     #[inline(always)]
-    fn result(&self) -> Problem {
-        Problem { n: self.params.epilogue.sink.columns, ..self.params.problem }
+    fn result(&self, m: u32) -> Problem {
+        Problem { m, n: self.params.epilogue.sink.columns, ..self.params.problem }
     }
 
     /// Index of the CTA in its pair.
@@ -167,22 +177,40 @@ impl Work<'_> {
     /// First row of `X` of the CTA's part of `tile`.
     #[inline(always)]
     fn x_row(&self, tile: Tile) -> u32 {
-        let (x, first) = if self.params.swapped != 0 {
-            (tile.row_tile, 0)
-        } else {
-            (tile.token_tile, tile.tokens.first)
-        };
+        self.x_row_from(tile, tile.tokens.first)
+    }
+
+    /// The same among the rows of the scales of `X`.
+    #[inline(always)]
+    fn x_scale_row(&self, tile: Tile) -> u32 {
+        self.x_row_from(tile, self.list.scales(&tile).1)
+    }
+
+    /// The same where the problem's tokens begin at `token`.
+    #[inline(always)]
+    fn x_row_from(&self, tile: Tile, token: u32) -> u32 {
+        let (x, first) =
+            if self.params.swapped != 0 { (tile.row_tile, 0) } else { (tile.token_tile, token) };
         first + x * self.config.rows() + self.pair_rank() * CTA_ROWS
     }
 
     /// First row of `Y` of the CTA's tile in `tile`.
     #[inline(always)]
     fn y_row(&self, tile: Tile) -> u32 {
-        let (y, first) = if self.params.swapped != 0 {
-            (tile.token_tile, tile.tokens.first)
-        } else {
-            (tile.row_tile, 0)
-        };
+        self.y_row_from(tile, tile.tokens.first)
+    }
+
+    /// The same among the rows of the scales of `Y`.
+    #[inline(always)]
+    fn y_scale_row(&self, tile: Tile) -> u32 {
+        self.y_row_from(tile, self.list.scales(&tile).1)
+    }
+
+    /// The same where the problem's tokens begin at `token`.
+    #[inline(always)]
+    fn y_row_from(&self, tile: Tile, token: u32) -> u32 {
+        let (y, first) =
+            if self.params.swapped != 0 { (tile.token_tile, token) } else { (tile.row_tile, 0) };
         first + (y * self.config.multicast + self.multicast_rank()) * self.config.columns
     }
 
@@ -218,14 +246,15 @@ trait Kernel {
 /// # Safety
 /// As the module's contract.
 #[inline(always)]
-unsafe fn gemm<K: Kernel>(params: &BlackwellParams) {
+unsafe fn gemm<K: Kernel, L: List>(params: &BlackwellParams, list: L) {
     let config: &'static BlackwellConfig = const {
         let config = &K::CONFIG;
+        assert!(config.grouped == L::GROUPED);
         assert!(config.activations.is_none() || config.buffers() <= MAX_BUFFERS);
         config
     };
     let rank = if config.cluster() > 1 { cuda_std::ptx::special::cluster_ctarank() } else { 0 };
-    let work = Work { config, params, rank };
+    let work = Work { list, config, params, rank };
     let control = Control::new(config, shared::dynamic::<1024>());
     let role = thread::thread_idx_x() / warp::LANES;
 
@@ -238,6 +267,9 @@ unsafe fn gemm<K: Kernel>(params: &BlackwellParams) {
             if params.copied != 0 {
                 tensor_copy::prefetch_tensormap(map(RESULT));
             }
+        }
+        if L::GROUPED && role == SCHEDULE_WARP {
+            list.begin(config, params.swapped != 0);
         }
         begin(config);
         // As if it changed: a compiler that knows that it does not may give the copying warp
@@ -261,7 +293,12 @@ unsafe fn gemm<K: Kernel>(params: &BlackwellParams) {
             }
         } else if config.activations.is_some() && role >= DECODE_WARP {
             decode::run(&work, &control, tensor);
-        } else if role == SCHEDULE_WARP && params.dynamic != 0 && rank == 0 && warp::elect() {
+        } else if !L::GROUPED
+            && role == SCHEDULE_WARP
+            && params.dynamic != 0
+            && rank == 0
+            && warp::elect()
+        {
             schedule::run(&work, &control);
         }
 
@@ -283,7 +320,11 @@ unsafe fn begin(config: &BlackwellConfig) {
     // SAFETY: the caller's; lanes that a role left behind come together first.
     unsafe {
         warp::sync();
-        if config.cluster() > 1 {
+        if config.cluster() > 1 && config.grouped {
+            // One warp publishes the table of groups.
+            cluster::barrier_cluster_arrive_release_aligned();
+            cluster::barrier_cluster_wait_acquire_aligned();
+        } else if config.cluster() > 1 {
             // The fence released the barriers; there is nothing else to publish.
             cluster::barrier_cluster_arrive_relaxed_aligned();
             cluster::barrier_cluster_wait_acquire_aligned();
@@ -339,38 +380,3 @@ unsafe fn end(config: &BlackwellConfig) {
         }
     }
 }
-
-/// The entry points, one for each row of the table of configurations.
-macro_rules! entries {
-    ($($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
-       $columns:literal columns, split $split:literal, multicast $multicast:literal;)*) => {
-        mod kernels {
-            $(
-                #[allow(non_camel_case_types)]
-                pub enum $name {}
-            )*
-        }
-        $(
-            impl Kernel for kernels::$name {
-                const CONFIG: BlackwellConfig = named::$name;
-            }
-
-            #[doc = concat!("The GEMM of the configuration `", stringify!($name), "`.")]
-            ///
-            /// # Safety
-            /// As the module's contract.
-            #[kernel(threads = named::$name.threads(), min_blocks = 1, cluster = cluster(&named::$name))]
-            pub unsafe fn $name(params: BlackwellParams) {
-                // SAFETY: the caller keeps the module's contract.
-                unsafe { gemm::<kernels::$name>(&params) }
-            }
-        )*
-    };
-}
-
-/// What `#[kernel]` takes for a configuration's cluster: 0 where there is none.
-const fn cluster(config: &BlackwellConfig) -> u32 {
-    if config.cluster() == 1 { 0 } else { config.cluster() }
-}
-
-fp4_formats::sm100a_gemm_configs!(entries);

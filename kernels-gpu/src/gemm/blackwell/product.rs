@@ -3,6 +3,7 @@
 use super::Work;
 use super::control::Control;
 use super::schedule::Tiles;
+use super::work::List;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{mbarrier, tcgen05};
 use fp4_formats::gemm::blackwell::config::{PRODUCT_K, SCALE_TILE_COLUMNS};
@@ -21,7 +22,7 @@ const PRODUCT_BYTES: u32 = PRODUCT_K / 2;
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
 /// allocation.
 #[inline(always)]
-pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
+pub unsafe fn run(work: &Work<'_, impl List>, control: &Control, tensor: u32) {
     let config = work.config;
     let (ring, accumulators) = (control.ring(), control.accumulators());
     let mut cursor = ring.consumer();
@@ -35,7 +36,7 @@ pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
     while let Some(tile) = tiles.current() {
         let d = tensor + which * config.accumulator_step();
         // A tile may begin in the middle of a 128-row group of scales.
-        let offset = work.y_row(tile) % TILE_ROWS as u32 / 32;
+        let offset = work.y_scale_row(tile) % TILE_ROWS as u32 / 32;
         // SAFETY: the accumulator is free, the stage full; both before the products.
         unsafe {
             accumulators.wait_empty(&accumulator);

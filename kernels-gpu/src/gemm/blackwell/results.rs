@@ -7,11 +7,12 @@
 //! first sixteen lanes of a warp.
 
 use super::store::{Place, own_row};
+use super::work::List;
 use super::{Work, decode};
 use crate::gemm::epilogue::COLUMNS;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::blocks::BLOCK;
-use crate::gemm::epilogue::combine::{affine_of, combine};
+use crate::gemm::epilogue::combine::combine;
 use cuda_std::ptx::marker;
 use cuda_std::warp;
 use fp4_formats::gemm::combine::{GATE_ROWS, Half, PairedRows};
@@ -35,18 +36,27 @@ const _: () = assert!(GATE_ROWS == COLUMNS as u32);
 /// # Safety
 /// Whole storing warps. `place` and `column` are of a tile of the problem.
 #[inline(always)]
-pub unsafe fn values(work: &Work<'_>, place: &Place, column: u32, sums: Part) -> Part {
+pub unsafe fn values<L: List>(
+    work: &Work<'_, L>,
+    place: &Place<L>,
+    column: u32,
+    sums: Part,
+) -> Part {
     let epilogue = &work.params.epilogue;
     let (unit, swapped) = (decode::unit(work.config), work.params.swapped != 0);
     let (x, y) = (own_row(place), place.y + column + warp::lane_id());
     // The lane's token, and its row of weights: a column of a half.
     let (m, row) = if swapped { (y, x) } else { (x, y) };
     let (half, n) = if work.gated() { PairedRows::source(row) } else { (Half::Gate, row) };
-    let affine = affine_of(epilogue, half as u32);
+    let affine = work.list.affine(epilogue, half as u32, &place.group);
     // SAFETY: vectors are read where row or column exist.
     let (factor, own) = unsafe {
         (
-            if m < work.params.problem.m { affine::token_factor(&affine, m) } else { 1.0 },
+            if m < L::end(work.params, &place.group) {
+                affine::token_factor(&affine, m)
+            } else {
+                1.0
+            },
             if n < epilogue.sink.columns { affine::column(&affine, n) } else { Column::NONE },
         )
     };
@@ -89,9 +99,9 @@ pub struct Results {
 /// # Safety
 /// Whole storing warps. `place` and `column` are of a tile of the problem.
 #[inline(always)]
-pub unsafe fn results(
-    work: &Work<'_>,
-    place: &Place,
+pub unsafe fn results<L: List>(
+    work: &Work<'_, L>,
+    place: &Place<L>,
     column: u32,
     mut values: Part,
     before: &mut [f32; COLUMNS],

@@ -1,4 +1,5 @@
-//! Which tile comes next: each `clusters`-th one, or as the hardware hands them out.
+//! Which tile comes next: each `clusters`-th one, or as the hardware hands them out. Those of grouped
+//! products, whose number only the device knows, are always each `clusters`-th one.
 //!
 //! With `dynamic`, the grid has a cluster for each tile. A cluster begins with its own,
 //! then takes over clusters that have not begun: one lane of the cluster asks, the
@@ -8,17 +9,17 @@
 
 use super::Work;
 use super::control::{Control, arrive_at};
+use super::work::List;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{cluster, fence, grid, mbarrier, memory};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm;
-use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::work::Tile;
 
 /// A role's walk over the tiles.
-pub struct Tiles {
-    tiles: gemm::Tiles,
-    /// How many.
+pub struct Tiles<L: List> {
+    list: L,
+    numbers: L::Numbers,
+    /// How many tiles.
     count: u32,
     index: u32,
     /// Distance of a cluster's tiles; unused with `dynamic`.
@@ -32,20 +33,19 @@ pub struct Tiles {
     control: Control,
 }
 
-impl Tiles {
+impl<L: List> Tiles<L> {
     /// At the cluster's first tile.
     #[inline(always)]
-    pub fn new(work: &Work<'_>, control: &Control) -> Self {
-        let cluster = work.config.cluster();
-        let swapped = work.params.swapped != 0;
-        let (shape, order) = (work.config.work_shape(swapped), BlackwellConfig::order(swapped));
-        let tiles = gemm::Tiles::walked(&work.params.problem, shape, order, work.params.walk);
+    pub fn new(work: &Work<'_, L>, control: &Control) -> Self {
+        let (cluster, list) = (work.config.cluster(), work.list);
+        let numbers = list.numbers(work.config, work.params);
         Self {
-            tiles,
-            count: tiles.counts.launched(),
+            list,
+            numbers,
+            count: list.count(&numbers),
             index: thread::block_idx_x() / cluster,
             step: thread::grid_dim_x() / cluster,
-            dynamic: work.params.dynamic != 0,
+            dynamic: !L::GROUPED && work.params.dynamic != 0,
             cluster,
             rank: work.rank,
             cursor: control.responses().consumer(),
@@ -56,7 +56,13 @@ impl Tiles {
     /// The tile, or none if there are no more.
     #[inline(always)]
     pub fn current(&self) -> Option<Tile> {
-        (self.index < self.count).then(|| self.tiles.tile(self.index))
+        (self.index < self.count).then(|| self.list.tile(&self.numbers, self.index))
+    }
+
+    /// Whether there is a tile.
+    #[inline(always)]
+    pub fn is_at_tile(&self) -> bool {
+        self.index < self.count
     }
 
     /// Says that the copying lane begins the tile: the next one may be asked for.
@@ -118,7 +124,7 @@ unsafe fn read(control: &Control, stage: u32) -> Option<u32> {
 /// # Safety
 /// One lane of the cluster, of CTA 0.
 #[inline(always)]
-pub unsafe fn run(work: &Work<'_>, control: &Control) {
+pub unsafe fn run(work: &Work<'_, impl List>, control: &Control) {
     let responses = control.responses();
     let mut asked = responses.producer();
     let mut received = responses.consumer();

@@ -5,6 +5,7 @@ use super::Work;
 use super::control::{Control, arrive_at};
 use super::results::{PART, PART_COLUMNS, Results, each_eight, results, values};
 use super::schedule::Tiles;
+use super::work::List;
 use super::{boxes, exchange, store_blocks};
 use crate::gemm::epilogue::{self, COLUMNS, direct};
 use cuda_std::ptx::{grid, marker, tcgen05};
@@ -20,7 +21,7 @@ const HELD: usize = 3;
 /// # Safety
 /// The four storing warps of each CTA; `tensor` is the allocation.
 #[inline(always)]
-pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
+pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let config = work.config;
     let accumulators = control.accumulators();
     let mut cursor = accumulators.consumer();
@@ -31,11 +32,15 @@ pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
     let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
     // The kernel before may make the vectors, and use the memory of the result.
     grid::griddepcontrol_wait();
+    // SAFETY: all storing threads are here, behind the kernels before.
+    unsafe { work.list.refuse(work.params) };
     while let Some(tile) = tiles.current() {
-        let place = Place {
+        let place = Place::<L> {
             x: work.x_row(tile) + thread::thread_idx_x(),
             y: work.y_row(tile),
             matrix: tile.tokens.matrix,
+            // SAFETY: the tile is one of a problem.
+            group: unsafe { work.list.group(&work.params.epilogue, &tile) },
         };
         let d = tensor + which * config.accumulator_step() + lanes;
         if epilogue::is_nvfp4(&work.params.epilogue.sink) {
@@ -63,9 +68,9 @@ pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
             let order = Order::new(work, which);
             let mut sinks = Sinks { exchange: &mut exchange, boxes: &mut boxes };
             if config.accumulators_overlap() && config.activations.is_none() {
-                sinks.drain::<HELD>(work, d, &place, &order, give_back);
+                sinks.drain::<L, HELD>(work, d, &place, &order, give_back);
             } else {
-                sinks.drain::<0>(work, d, &place, &order, give_back);
+                sinks.drain::<L, 0>(work, d, &place, &order, give_back);
             }
         }
         cursor.advance();
@@ -78,19 +83,21 @@ pub unsafe fn run(work: &Work<'_>, control: &Control, tensor: u32) {
 
 /// Where a thread's sums are in the result: its row of `X`, and the tile's first row of
 /// `Y`.
-pub struct Place {
+pub struct Place<L: List> {
     /// Row of `X`.
     pub x: u32,
     /// First row of `Y`.
     pub y: u32,
     /// Matrix of the result.
     pub matrix: u32,
+    /// The problem.
+    pub group: L::Group,
 }
 
-impl Place {
+impl<L: List> Place<L> {
     /// The tile's first row of `Y` as one of the result's.
     #[inline(always)]
-    pub fn result_y(&self, work: &Work<'_>) -> u32 {
+    pub fn result_y(&self, work: &Work<'_, L>) -> u32 {
         if work.gated() && work.params.swapped == 0 { self.y / 2 } else { self.y }
     }
 }
@@ -111,7 +118,7 @@ struct Order {
 
 impl Order {
     #[inline(always)]
-    fn new(work: &Work<'_>, which: u32) -> Self {
+    fn new(work: &Work<'_, impl List>, which: u32) -> Self {
         let config = work.config;
         let columns = config.columns / config.k_parts();
         let parts = columns / PART_COLUMNS;
@@ -149,11 +156,11 @@ impl Sinks<'_> {
     /// Whole warps; the sums at `d` are complete. `place` is of a tile of the problem, which comes
     /// here once.
     #[inline(always)]
-    unsafe fn drain<const HELD: usize>(
+    unsafe fn drain<L: List, const HELD: usize>(
         &mut self,
-        work: &Work<'_>,
+        work: &Work<'_, L>,
         d: u32,
-        place: &Place,
+        place: &Place<L>,
         order: &Order,
         give_back: impl Fn(),
     ) {
@@ -213,12 +220,12 @@ impl Sinks<'_> {
     /// # Safety
     /// Whole warps; `place` and `results` are of a tile of the problem; each element is stored once.
     #[inline(always)]
-    unsafe fn put(&mut self, work: &Work<'_>, place: &Place, results: &Results) {
+    unsafe fn put<L: List>(&mut self, work: &Work<'_, L>, place: &Place<L>, results: &Results) {
         // SAFETY: the caller's; the branches are the same for all lanes.
         unsafe {
             if epilogue::is_nvfp4(&work.params.epilogue.sink) {
                 store_blocks::store(work, place, results);
-            } else if work.params.copied != 0 {
+            } else if boxes::Boxes::take(work, place, results.column) {
                 self.boxes.put(work, place, results.column, results.results);
             } else {
                 store(work, place, results);
@@ -231,7 +238,7 @@ impl Sinks<'_> {
 /// give lanes without a row a loop of their own, and with it their own copies of the
 /// instructions that all lanes must execute together.
 #[inline(always)]
-pub fn own_row(place: &Place) -> u32 {
+pub fn own_row(place: &Place<impl List>) -> u32 {
     marker::pin(place.x)
 }
 
@@ -240,9 +247,9 @@ pub fn own_row(place: &Place) -> u32 {
 /// # Safety
 /// `place` and `results` are of a tile of the problem; each element is stored once.
 #[inline(always)]
-unsafe fn store(work: &Work<'_>, place: &Place, results: &Results) {
+unsafe fn store<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) {
     let (x, y) = (results.x, place.result_y(work) + results.column);
-    let result = work.result();
+    let result = work.result(L::end(work.params, &place.group));
     // A row of `X` is a row of the result, or swapped a column.
     let swapped = work.params.swapped != 0;
     let (rows, columns) = if swapped { (result.n, result.m) } else { (result.m, result.n) };

@@ -5,6 +5,7 @@
 use super::Work;
 use super::results::Results;
 use super::store::Place;
+use super::work::List;
 use crate::gemm::epilogue::COLUMNS;
 use crate::gemm::epilogue::blocks::{self, BLOCK};
 use cuda_std::{thread, warp};
@@ -16,8 +17,9 @@ use fp4_formats::gemm::blackwell::config::{CTA_ROWS, STORE_WARPS};
 /// Whole warps; `place` and `results` are of a tile of the problem, their column a multiple of 16;
 /// each element is stored once; the result is NVFP4.
 #[inline(always)]
-pub unsafe fn store(work: &Work<'_>, place: &Place, results: &Results) {
-    let (sink, problem) = (&work.params.epilogue.sink, work.result());
+pub unsafe fn store<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) {
+    let end = L::end(work.params, &place.group);
+    let (sink, problem) = (&work.params.epilogue.sink, work.result(end));
     let &Results { x, column, results } = results;
     let y = place.result_y(work) + column;
     // Both ways to a block's results meet before it is quantised, which is most of the code.
@@ -43,8 +45,13 @@ pub unsafe fn store(work: &Work<'_>, place: &Place, results: &Results) {
 /// # Safety
 /// As [`store`]; called once per tile, by any of the threads.
 #[inline(always)]
-pub unsafe fn pad(work: &Work<'_>, place: &Place, [first, count]: [u32; 2]) {
-    let (sink, problem) = (&work.params.epilogue.sink, work.result());
+pub unsafe fn pad<L: List>(work: &Work<'_, L>, place: &Place<L>, [first, count]: [u32; 2]) {
+    let rows = L::rows(work.params, &place.group);
+    if L::GROUPED && L::end(work.params, &place.group) != rows {
+        // There are tokens of other problems behind this one's.
+        return;
+    }
+    let (sink, problem) = (&work.params.epilogue.sink, work.result(rows));
     let thread = thread::thread_idx_x();
     // Of a gated product, half as many columns of the result.
     let halved = u32::from(work.gated());

@@ -6,8 +6,9 @@ use fp4_formats::gemm::hopper::config::{HopperConfig, THREADS, named, named_grou
 use fp4_formats::gemm::hopper::params::{HopperGroupedParams, HopperParams};
 
 use super::decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
-use super::work::{Grouped, Uniform};
+use super::work::Uniform;
 use super::{Kernel, gemm};
+use crate::gemm::groups::GroupTable;
 
 /// The decoder of a scheme.
 macro_rules! decoder {
@@ -95,7 +96,7 @@ fn uniform<'a>(_: &HopperConfig, params: &'a HopperParams) -> (&'a HopperParams,
 fn grouped<'a>(
     config: &HopperConfig,
     params: &'a HopperGroupedParams,
-) -> (&'a HopperParams, Grouped<'a>) {
+) -> (&'a HopperParams, GroupTable<'a>) {
     let table = shared::dynamic::<1024>() + config.table_offset();
-    (&params.gemm, Grouped { groups: &params.groups, table })
+    (&params.gemm, GroupTable { groups: &params.groups, table })
 }

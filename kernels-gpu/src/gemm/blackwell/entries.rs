@@ -1,0 +1,82 @@
+//! The entry points: one kernel for each row of the tables of configurations.
+
+use cuda_std::{kernel, shared};
+use fp4_formats::gemm::blackwell::config::{BlackwellConfig, named, named_grouped};
+use fp4_formats::gemm::blackwell::{BlackwellGroupedParams, BlackwellParams};
+
+use super::control::Control;
+use super::work::Uniform;
+use super::{Kernel, gemm};
+use crate::gemm::groups::GroupTable;
+
+/// The entry points of a table of configurations, `$named`, one for each row. A kernel of it has the
+/// parameters `$Params`, from which `$arguments` makes those of [`gemm`].
+macro_rules! entries {
+    ($kernels:ident, $named:ident, $Params:ty, $arguments:path;
+     $($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
+       $columns:literal columns, split $split:literal, multicast $multicast:literal;)*) => {
+        mod $kernels {
+            $(
+                #[allow(non_camel_case_types)]
+                pub enum $name {}
+            )*
+        }
+        $(
+            impl Kernel for $kernels::$name {
+                const CONFIG: BlackwellConfig = $named::$name;
+            }
+
+            #[doc = concat!("The GEMM of the configuration `", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            /// As the contract of [`blackwell`](super).
+            #[kernel(
+                threads = $named::$name.threads(),
+                min_blocks = 1,
+                cluster = cluster(&$named::$name)
+            )]
+            pub unsafe fn $name(params: $Params) {
+                let (p, list) = $arguments(&$named::$name, &params);
+                // SAFETY: the caller keeps the contract.
+                unsafe { gemm::<$kernels::$name, _>(p, list) }
+            }
+        )*
+    };
+}
+
+/// What `#[kernel]` takes for a configuration's cluster: 0 where there is none.
+const fn cluster(config: &BlackwellConfig) -> u32 {
+    if config.cluster() == 1 { 0 } else { config.cluster() }
+}
+
+/// Entry points of dense and batched products.
+macro_rules! uniform_entries {
+    ($($row:tt)*) => {
+        entries! { kernels, named, BlackwellParams, uniform; $($row)* }
+    };
+}
+fp4_formats::sm100a_gemm_configs!(uniform_entries);
+
+/// Entry points of grouped products.
+macro_rules! grouped_entries {
+    ($($row:tt)*) => {
+        entries! { grouped_kernels, named_grouped, BlackwellGroupedParams, grouped; $($row)* }
+    };
+}
+fp4_formats::sm100a_grouped_configs!(grouped_entries);
+
+/// The arguments of [`gemm`] for dense and batched products.
+#[inline(always)]
+fn uniform<'a>(_: &BlackwellConfig, params: &'a BlackwellParams) -> (&'a BlackwellParams, Uniform) {
+    (params, Uniform)
+}
+
+/// The arguments of [`gemm`] for grouped products.
+#[inline(always)]
+fn grouped<'a>(
+    config: &BlackwellConfig,
+    params: &'a BlackwellGroupedParams,
+) -> (&'a BlackwellParams, GroupTable<'a>) {
+    let table = Control::new(config, shared::dynamic::<1024>()).table();
+    (&params.gemm, GroupTable { groups: &params.groups, table })
+}
