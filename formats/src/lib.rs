@@ -24,6 +24,7 @@
 //! | [`gemm`] | tile configurations, parameter blocks and weight layouts of the GEMM kernels | this project |
 //! | [`gemv`] | tile configurations and the parameter block of the GEMV kernels | this project |
 //! | [`quantize`] | the same for the quantise, dequantise and amax kernels | this project |
+//! | [`stamp`] | which version of this crate a module was compiled with | this project |
 //! | [`recipe`] | how other projects quantise, bit for bit | those projects |
 #![no_std]
 
@@ -44,6 +45,7 @@ pub mod quantize;
 pub mod recipe;
 #[cfg(feature = "serde")]
 mod serialised;
+pub mod stamp;
 pub mod swizzle;
 pub mod tensor_map;
 pub mod ue8m0;

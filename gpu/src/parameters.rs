@@ -22,7 +22,7 @@ pub struct KernelParameter {
 }
 
 /// The number of parameters of each kernel of a PTX text.
-pub(crate) fn parameter_counts(ptx: &str) -> HashMap<String, usize> {
+pub fn parameter_counts(ptx: &str) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
     // The kernel whose parameters are being read.
     let mut entry: Option<(String, usize)> = None;

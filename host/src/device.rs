@@ -21,7 +21,7 @@ use crate::cuda::{
     self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError, TensorMapArguments,
 };
 use crate::error::{Error, Result};
-use crate::kernels::{KernelFiles, KernelsError};
+use crate::kernels::{KernelFiles, KernelsError, Place};
 use crate::modules::{CODE_VARIABLE, CodeRequest, LoadedModule, Modules};
 use crate::tune::{DeviceKey, Location, Tuned, Tuning};
 
@@ -442,7 +442,11 @@ impl Device {
     /// # Errors
     /// [`KernelsError`] where there are none.
     pub fn kernels_as(&self, dir: Option<&Path>, code: CodeRequest) -> Result<Kernels> {
-        let files = self.kernel_files(dir)?;
+        self.kernels_of(self.kernel_files(dir)?, code)
+    }
+
+    /// The kernels in `files`, see [`KernelFiles::from_ptx`].
+    fn kernels_of(&self, files: KernelFiles, code: CodeRequest) -> Result<Kernels> {
         let arch = files.manifest().arch;
         let device = Self { choice: Choice { arch, ..self.choice.clone() }, ..self.clone() };
         let machine_code = match &self.backend {
@@ -525,6 +529,31 @@ pub struct LaunchSpec<'a> {
 }
 
 impl Kernels {
+    /// The kernels of modules in PTX, instead of those that this library finds; see
+    /// [`KernelFiles::from_ptx`].
+    ///
+    /// # Errors
+    /// [`KernelsError::NotOurs`], also for an architecture that the device does not run, and
+    /// [`KernelsError::OtherStamp`].
+    ///
+    /// # Safety
+    /// On a GPU, kernels read and write device memory. Each must do what this library's kernel of
+    /// the same name does, within the memory that its parameters name.
+    pub unsafe fn from_ptx(
+        device: &Device,
+        texts: impl IntoIterator<Item = String>,
+    ) -> Result<Self> {
+        let files = KernelFiles::from_ptx(texts)?;
+        let actual = files.manifest().arch;
+        let mut runs = Arch::of_capability(device.compute_capability());
+        if !runs.any(|arch| arch == actual) {
+            let required = device.choice.arch.to_string();
+            let actual = actual.to_string();
+            return Err(KernelsError::NotOurs { field: "target", required, actual }.into());
+        }
+        device.kernels_of(files, CodeRequest::Ptx)
+    }
+
     /// The device they are on.
     #[must_use]
     pub fn device(&self) -> &Device {
@@ -551,13 +580,16 @@ impl Kernels {
         Ok(Self { device, ..self.clone() })
     }
 
-    /// The folder they are in.
+    /// The folder they are in; no path if they are in none.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        self.modules.files().folder()
+        match self.modules.files().place() {
+            Place::Folder(folder) => folder,
+            Place::Program | Place::Given(_) => Path::new(""),
+        }
     }
 
-    /// What is in the folder.
+    /// The modules, and where they are.
     #[must_use]
     pub fn files(&self) -> &KernelFiles {
         self.modules.files()

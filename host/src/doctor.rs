@@ -1,7 +1,7 @@
 //! What this machine has, and what a command without `--device` would use.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use fp4_formats::{Arch, ceiling};
 use serde::Serialize;
@@ -18,8 +18,8 @@ use crate::tune::DeviceKey;
 pub struct KernelsStatus {
     /// The architecture.
     pub arch: Arch,
-    /// The folder, where there is one.
-    pub path: Option<PathBuf>,
+    /// Where they are.
+    pub path: Option<String>,
     /// Modules in it.
     pub modules: usize,
     /// Those of them that have machine code.
@@ -39,7 +39,7 @@ impl KernelsStatus {
                 let modules = &files.manifest().modules;
                 let cubins = || modules.iter().filter_map(|module| module.cubin.as_ref());
                 Self {
-                    path: Some(files.folder().into()),
+                    path: Some(files.place().to_string()),
                     modules: modules.len(),
                     machine_code: cubins().count(),
                     assembler: cubins().next().map(|cubin| cubin.assembler.clone()),
@@ -56,7 +56,7 @@ impl fmt::Display for KernelsStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { arch, path, modules, machine_code, assembler, error } = self;
         if let Some(path) = path {
-            write!(f, "{arch}: {modules} modules in {}", path.display())?;
+            write!(f, "{arch}: {modules} modules, {path}")?;
             match assembler {
                 Some(assembler) => write!(f, ", {machine_code} with machine code by {assembler}")?,
                 None => write!(f, ", PTX only")?,

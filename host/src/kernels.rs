@@ -1,14 +1,19 @@
-//! Finding the compiled kernels: for each architecture a folder with a module for each family of
-//! kernels and `manifest.json`, which lists them.
+//! Finding the compiled kernels: for each architecture a module for each family of kernels and a
+//! manifest that lists them, in the program itself or in a folder.
 //!
 //! Modules are code, and what is found is trusted like the program itself: files that are not ours
-//! can make a GPU read and write anything in this process's device memory.
+//! can make a GPU read and write anything in this process's device memory. Folders are therefore
+//! looked at only where they are named, or are beside the program. Every module says with which
+//! version of the contract crate it was compiled, and is refused if that is not this program's.
+
+mod given;
 
 use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use fp4_formats::{Arch, Family};
+use fp4_formats::{Arch, Family, stamp};
 use nvfp4_manifest::{FILE_NAME, File, Manifest, ManifestError, Module};
 use thiserror::Error;
 
@@ -20,8 +25,9 @@ pub const DIR_VARIABLE: &str = "NVFP4_KERNELS_DIR";
 pub enum KernelsError {
     /// No manifest where one could be.
     #[error(
-        "no kernels for {arch}: `cargo xtask build-kernels --arch {arch}` makes them, and \
-         {DIR_VARIABLE} names a folder that has {arch}/{FILE_NAME}; looked at {}",
+        "no kernels for {arch}: this program has none in it (feature `embed`), \
+         `cargo xtask build-kernels --arch {arch}` makes them, and {DIR_VARIABLE} names a folder \
+         that has {arch}/{FILE_NAME}; looked at {}",
         Paths(looked)
     )]
     NotFound {
@@ -34,10 +40,10 @@ pub enum KernelsError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// A folder that holds the kernels of another architecture than its name says.
-    #[error("{}: architecture must be {required}, got {actual}", folder.display())]
+    #[error("{place}: architecture must be {required}, got {actual}")]
     OtherArch {
-        /// The folder.
-        folder: PathBuf,
+        /// Where the kernels are.
+        place: Place,
         /// The architecture that was looked for.
         required: Arch,
         /// The one that the manifest is of.
@@ -45,39 +51,67 @@ pub enum KernelsError {
     },
     /// A family without a module.
     #[error(
-        "{} has no module of {family}: `cargo xtask build-kernels --arch {arch}` makes it",
-        folder.display()
+        "{place}: there is no module of {family}: `cargo xtask build-kernels --arch {arch}` makes it"
     )]
     NoFamily {
         /// The family.
         family: Family,
         /// The architecture.
         arch: Arch,
-        /// The folder.
-        folder: PathBuf,
+        /// Where the kernels are.
+        place: Place,
     },
     /// A module that is older than this program: it lacks a kernel of its family.
     #[error(
-        "the module of {family} in {} is stale, it has no kernel {kernel}: `cargo xtask \
-         build-kernels` makes it anew",
-        folder.display()
+        "{place}: the module of {family} is stale, it has no kernel {kernel}: `cargo xtask \
+         build-kernels` makes it anew"
     )]
     Stale {
         /// The family.
         family: Family,
         /// The kernel.
         kernel: String,
-        /// The folder.
-        folder: PathBuf,
+        /// Where the kernels are.
+        place: Place,
     },
     /// A kernel that is in no family and in no module.
-    #[error("no kernel {kernel:?} in {}", folder.display())]
+    #[error("{place}: there is no kernel {kernel:?}")]
     NoKernel {
         /// The name asked for.
         kernel: String,
-        /// The folder.
-        folder: PathBuf,
+        /// Where the kernels are.
+        place: Place,
     },
+    /// A module that was compiled with another version of the contract crate: kernels and program
+    /// would disagree about parameters and tables.
+    #[error(
+        "{place}: the module of {family} must have the stamp {required}, as this program, got \
+         {actual}; `cargo xtask build-kernels` makes it anew"
+    )]
+    OtherStamp {
+        /// The family.
+        family: Family,
+        /// Where the kernels are.
+        place: Place,
+        /// This program's stamp.
+        required: String,
+        /// The module's.
+        actual: String,
+    },
+    /// PTX that is no module of these kernels.
+    #[error("PTX: {field} must be {required}, got {actual}")]
+    NotOurs {
+        /// What is wrong.
+        field: &'static str,
+        /// What it must be.
+        required: String,
+        /// What it is.
+        actual: String,
+    },
+    /// The kernels in this program are damaged.
+    #[cfg(feature = "embed")]
+    #[error(transparent)]
+    Embedded(#[from] nvfp4_kernels::EmbeddedError),
     /// A module's file that is not the one that the manifest describes.
     #[error(
         "the module of {family}: {} must have {required}, got {actual}; `cargo xtask \
@@ -118,10 +152,31 @@ impl fmt::Display for Paths<'_> {
     }
 }
 
+/// Where compiled kernels are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a folder.
+    Folder(PathBuf),
+    /// In this program.
+    Program,
+    /// In texts that the program gave, see [`KernelFiles::from_ptx`].
+    Given(Arc<[String]>),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(folder) => write!(f, "{}", folder.display()),
+            Self::Program => f.write_str("in this program"),
+            Self::Given(_) => f.write_str("given as PTX"),
+        }
+    }
+}
+
 /// The compiled kernels of an architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFiles {
-    folder: PathBuf,
+    place: Place,
     manifest: Manifest,
 }
 
@@ -129,35 +184,85 @@ impl KernelFiles {
     /// Finds the kernels for `arch`, by their manifest; modules are read when they are used.
     ///
     /// The first of these that is there is taken: `<dir>/<arch>/manifest.json` with the explicit
-    /// `dir`, or else with the one that [`DIR_VARIABLE`] names; with neither of them given,
-    /// `kernels/<arch>/` and `target/kernels/<arch>/` in the executable's folder and then in each
-    /// folder above it.
+    /// `dir`, or else with the one that [`DIR_VARIABLE`] names. With neither of them given:
+    /// `kernels/<arch>/` in the program's folder, the folder that the build of this program named
+    /// (this repository's does), and the kernels in the program (feature `embed`).
     ///
     /// # Errors
     /// [`KernelsError::NotFound`] with every path tried; [`KernelsError::Manifest`],
-    /// [`KernelsError::OtherArch`].
+    /// [`KernelsError::OtherArch`], [`KernelsError::OtherStamp`].
     pub fn find(arch: Arch, dir: Option<&Path>) -> Result<Self, KernelsError> {
+        let named = dir.map(Path::to_path_buf);
+        let named = named.or_else(|| env::var_os(DIR_VARIABLE).map(PathBuf::from));
+        let is_named = named.is_some();
         let looked = candidates(
             arch,
-            dir.map(Path::to_path_buf).or_else(|| env::var_os(DIR_VARIABLE).map(PathBuf::from)),
+            named,
             env::current_exe().ok().as_deref().and_then(Path::parent),
+            built_with(),
         );
-        let Some(folder) = looked.iter().find(|folder| folder.join(FILE_NAME).is_file()) else {
-            let looked = looked.iter().map(|folder| folder.join(FILE_NAME)).collect();
-            return Err(KernelsError::NotFound { arch, looked });
+        let folder = looked.iter().find(|folder| folder.join(FILE_NAME).is_file());
+        let (place, manifest) = match (folder, in_program(arch)) {
+            (Some(folder), _) => {
+                let manifest = Manifest::read(&folder.join(FILE_NAME))?;
+                (Place::Folder(folder.clone()), manifest)
+            }
+            (None, Some(manifest)) if !is_named => (Place::Program, manifest?),
+            (None, _) => {
+                let looked = looked.iter().map(|folder| folder.join(FILE_NAME)).collect();
+                return Err(KernelsError::NotFound { arch, looked });
+            }
         };
-        let (folder, manifest) = (folder.clone(), Manifest::read(&folder.join(FILE_NAME))?);
         if manifest.arch != arch {
             let (required, actual) = (arch, manifest.arch);
-            return Err(KernelsError::OtherArch { folder, required, actual });
+            return Err(KernelsError::OtherArch { place, required, actual });
         }
-        Ok(Self { folder, manifest })
+        let required = nvfp4_manifest::stamp(Some(stamp::STAMP));
+        if let Some(other) = manifest.modules.iter().find(|module| module.stamp != required) {
+            let (family, actual) = (other.family, other.stamp.clone());
+            return Err(KernelsError::OtherStamp { family, place, required, actual });
+        }
+        Ok(Self { place, manifest })
+    }
+
+    /// The kernels of modules in PTX, such as another compiler's of the same sources. Each text has
+    /// kernels of one architecture, in the same families as ours or in others.
+    ///
+    /// # Errors
+    /// [`KernelsError::NotOurs`] for a text without a known target or without kernels of this
+    /// library, and for texts of several architectures; [`KernelsError::OtherStamp`].
+    pub fn from_ptx(texts: impl IntoIterator<Item = String>) -> Result<Self, KernelsError> {
+        let texts: Arc<[String]> = texts.into_iter().collect();
+        let place = Place::Given(texts.clone());
+        let mut manifest: Option<Manifest> = None;
+        for (index, text) in texts.iter().enumerate() {
+            let arch = given::target(text)?;
+            let manifest = manifest.get_or_insert_with(|| given::empty(arch));
+            if manifest.arch != arch {
+                let (required, actual) = (manifest.arch.to_string(), arch.to_string());
+                return Err(KernelsError::NotOurs { field: "target", required, actual });
+            }
+            for module in given::modules(arch, index, text)? {
+                let required = nvfp4_manifest::stamp(Some(stamp::STAMP));
+                if module.stamp != required {
+                    let (family, actual) = (module.family, module.stamp);
+                    return Err(KernelsError::OtherStamp { family, place, required, actual });
+                }
+                manifest.modules.push(module);
+            }
+        }
+        let manifest = manifest.ok_or_else(|| KernelsError::NotOurs {
+            field: "modules",
+            required: "at least 1".into(),
+            actual: "0".into(),
+        })?;
+        Ok(Self { place, manifest })
     }
 
     /// Where they are.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
     /// What there is.
@@ -176,33 +281,41 @@ impl KernelFiles {
         if let Some(module) = self.manifest.modules.iter().find(has) {
             return Ok(module);
         }
-        let (kernel, folder) = (entry.to_owned(), self.folder.clone());
+        let (kernel, place) = (entry.to_owned(), self.place.clone());
         let Some(family) = Family::of_kernel(self.manifest.arch, entry) else {
-            return Err(KernelsError::NoKernel { kernel, folder });
+            return Err(KernelsError::NoKernel { kernel, place });
         };
         self.module(family)?;
-        Err(KernelsError::Stale { family, kernel, folder })
+        Err(KernelsError::Stale { family, kernel, place })
     }
 
     fn module(&self, family: Family) -> Result<&Module, KernelsError> {
         self.manifest.module(family).ok_or_else(|| KernelsError::NoFamily {
             family,
             arch: self.manifest.arch,
-            folder: self.folder.clone(),
+            place: self.place.clone(),
         })
     }
 
     /// The PTX of a module.
     ///
     /// # Errors
-    /// [`KernelsError::Unreadable`], [`KernelsError::Changed`].
+    /// [`KernelsError::Unreadable`], [`KernelsError::Changed`], [`KernelsError::OtherStamp`].
     pub fn ptx(&self, module: &Module) -> Result<String, KernelsError> {
-        let contents = self.contents(module.family, &module.ptx)?;
-        String::from_utf8(contents).map_err(|error| KernelsError::Unreadable {
-            family: module.family,
-            path: self.folder.join(&module.ptx.name),
+        let family = module.family;
+        let contents = self.contents(family, &module.ptx)?;
+        let text = String::from_utf8(contents).map_err(|error| KernelsError::Unreadable {
+            family,
+            path: self.path(&module.ptx),
             source: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
-        })
+        })?;
+        let required = nvfp4_manifest::stamp(Some(stamp::STAMP));
+        let actual = nvfp4_manifest::stamp(stamp::of_ptx(&text));
+        if actual != required {
+            let place = self.place.clone();
+            return Err(KernelsError::OtherStamp { family, place, required, actual });
+        }
+        Ok(text)
     }
 
     /// The machine code of a module, where there is some.
@@ -214,11 +327,23 @@ impl KernelFiles {
         cubin.map(|cubin| self.contents(module.family, &cubin.file)).transpose()
     }
 
+    /// The path of a file, or its name if it is in no folder.
+    fn path(&self, file: &File) -> PathBuf {
+        match &self.place {
+            Place::Folder(folder) => folder.join(&file.name),
+            Place::Program | Place::Given(_) => PathBuf::from(&file.name),
+        }
+    }
+
     fn contents(&self, family: Family, file: &File) -> Result<Vec<u8>, KernelsError> {
-        let path = self.folder.join(&file.name);
-        let contents = match std::fs::read(&path) {
-            Ok(contents) => contents,
-            Err(source) => return Err(KernelsError::Unreadable { family, path, source }),
+        let path = self.path(file);
+        let contents = match &self.place {
+            Place::Folder(_) => match std::fs::read(&path) {
+                Ok(contents) => contents,
+                Err(source) => return Err(KernelsError::Unreadable { family, path, source }),
+            },
+            Place::Program => program_file(self.manifest.arch, file)?,
+            Place::Given(texts) => given::text(texts, file).as_bytes().to_owned(),
         };
         if file.is(&contents) {
             return Ok(contents);
@@ -236,8 +361,8 @@ impl KernelFiles {
     pub fn check(&self) -> Result<(), KernelsError> {
         for (family, entry) in Family::kernels(self.manifest.arch) {
             if self.module_of(entry)?.family != family {
-                let (kernel, folder) = (entry.to_owned(), self.folder.clone());
-                return Err(KernelsError::Stale { family, kernel, folder });
+                let (kernel, place) = (entry.to_owned(), self.place.clone());
+                return Err(KernelsError::Stale { family, kernel, place });
             }
         }
         for module in &self.manifest.modules {
@@ -261,20 +386,47 @@ impl KernelFiles {
 }
 
 /// The folders that could have the kernels of `arch`.
-fn candidates(arch: Arch, dir: Option<PathBuf>, executable_dir: Option<&Path>) -> Vec<PathBuf> {
-    if let Some(dir) = dir {
-        return vec![dir.join(arch.name())];
+fn candidates(
+    arch: Arch,
+    named: Option<PathBuf>,
+    executable_dir: Option<&Path>,
+    built_with: Option<&Path>,
+) -> Vec<PathBuf> {
+    if let Some(named) = named {
+        return vec![named.join(arch.name())];
     }
-    let mut folders = Vec::new();
-    for above in executable_dir.into_iter().flat_map(Path::ancestors) {
-        for dir in ["kernels", "target/kernels"] {
-            let folder = above.join(dir).join(arch.name());
-            if !folders.contains(&folder) {
-                folders.push(folder);
-            }
-        }
+    let beside = executable_dir.map(|folder| folder.join("kernels"));
+    let folders = beside.into_iter().chain(built_with.map(Path::to_path_buf));
+    folders.map(|folder| folder.join(arch.name())).collect()
+}
+
+/// The folder that the build of this program named.
+fn built_with() -> Option<&'static Path> {
+    #[cfg(feature = "embed")]
+    return nvfp4_kernels::FOLDER.map(Path::new);
+    #[cfg(not(feature = "embed"))]
+    None
+}
+
+/// The manifest of the kernels for `arch` in this program, if there are any.
+fn in_program(arch: Arch) -> Option<Result<Manifest, KernelsError>> {
+    #[cfg(feature = "embed")]
+    return nvfp4_kernels::embedded(arch).map(|embedded| Ok(embedded.manifest()?));
+    #[cfg(not(feature = "embed"))]
+    {
+        let _ = arch;
+        None
     }
-    folders
+}
+
+/// A file of the kernels for `arch` in this program.
+fn program_file(arch: Arch, file: &File) -> Result<Vec<u8>, KernelsError> {
+    #[cfg(feature = "embed")]
+    if let Some(embedded) = nvfp4_kernels::embedded(arch) {
+        return Ok(embedded.contents(file)?);
+    }
+    let looked = vec![PathBuf::from(&file.name)];
+    Err(KernelsError::NotFound { arch, looked })
 }
 
 #[cfg(test)]
@@ -283,17 +435,20 @@ mod tests {
 
     #[test]
     fn an_explicit_folder_is_the_only_one() {
-        let folders =
-            candidates(Arch::Sm90a, Some("x".into()), Some(Path::new("/p/target/release")));
+        let program = Some(Path::new("/p/target/release"));
+        let folders = candidates(Arch::Sm90a, Some("x".into()), program, Some(Path::new("/b")));
         assert_eq!(folders, [Path::new("x/sm_90a")]);
     }
 
+    /// Others may be able to write beside a folder above the program.
     #[test]
-    fn the_nearest_folder_comes_first() {
-        let folders = candidates(Arch::Sm100a, None, Some(Path::new("/p/target/release")));
-        assert_eq!(folders[0], Path::new("/p/target/release/kernels/sm_100a"));
-        let target = Path::new("/p/target/kernels/sm_100a");
-        assert_eq!(folders.iter().filter(|folder| *folder == target).count(), 1);
+    fn nothing_is_looked_for_above_the_program() {
+        let program = Some(Path::new("/p/target/release"));
+        let folders = candidates(Arch::Sm100a, None, program, None);
+        assert_eq!(folders, [Path::new("/p/target/release/kernels/sm_100a")]);
+        let folders = candidates(Arch::Sm100a, None, program, Some(Path::new("/b")));
+        assert_eq!(folders[1..], [Path::new("/b/sm_100a")]);
+        assert!(candidates(Arch::Sm100a, None, None, None).is_empty());
     }
 
     #[test]

@@ -25,11 +25,9 @@
 //! | [`error`] | the error types |
 //!
 //! # Example
-//! Without a GPU, this runs on the emulator. With `None` in place of the folder, kernels are looked
-//! for beside the program.
+//! Without a GPU, this runs on the emulator. The kernels are in the program, unless a folder is
+//! named: see [`kernels::KernelFiles::find`].
 //! ```
-//! use std::path::Path;
-//!
 //! use fp4_formats::ScaleLayout;
 //! use nvfp4::device::{Device, DeviceRequest};
 //! use nvfp4::gemv::{GemvOptions, gemv};
@@ -39,8 +37,7 @@
 //! # fn main() -> nvfp4::error::Result<()> {
 //! let device = Device::open(&DeviceRequest::Auto)?;
 //! println!("{}", device.choice());
-//! // Where `cargo xtask build-kernels` puts them.
-//! let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+//! let kernels = device.kernels(None)?;
 //!
 //! let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
 //! let weight = quantize("w", &[0.5; 64 * 256], Dims::new(1, 64, 256)?, scale, layout)?;

@@ -43,6 +43,11 @@ pub mod pipeline;
 #[cfg(any(not(cuda_builder_module), gpu_operation = "quantize", gpu_operation = "gemm"))]
 pub mod quantize;
 
+/// What kernel and host share, as this module was compiled with it: the host compares before it
+/// loads a module. The name is [`fp4_formats::stamp::SYMBOL`].
+#[unsafe(no_mangle)]
+pub static NVFP4_STAMP: u64 = fp4_formats::stamp::STAMP;
+
 /// String equality in a constant expression.
 const fn same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());

@@ -60,6 +60,9 @@ pub struct Module<K = Callable> {
     /// The machine code, where an assembler was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cubin: Option<Cubin>,
+    /// The version of `fp4-formats` that it was compiled with, by its stamp in hexadecimal.
+    #[serde(default)]
+    pub stamp: String,
     /// Release of the compiler, and its LLVM's.
     pub compiler: String,
     /// What it was made of.
@@ -143,6 +146,25 @@ impl<K: DeserializeOwned> Manifest<K> {
     }
 }
 
+/// A stamp as manifests and messages have it; `none` for a module without one.
+#[must_use]
+pub fn stamp(stamp: Option<u64>) -> String {
+    stamp.map_or_else(|| "none".into(), |stamp| format!("{stamp:016x}"))
+}
+
+/// PTX with the declaration of a stamp behind its head: what the compiler makes of the variable.
+#[must_use]
+pub fn stamped(ptx: &str, stamp: u64) -> String {
+    const HEAD: &str = ".address_size 64\n";
+    let bytes = stamp.to_le_bytes().map(|byte| byte.to_string()).join(", ");
+    let symbol = fp4_formats::stamp::SYMBOL;
+    ptx.replacen(
+        HEAD,
+        &format!("{HEAD}.visible .global .align 8 .b8 {symbol}[8] = {{{bytes}}};\n"),
+        1,
+    )
+}
+
 /// A fingerprint of bytes, 16 hexadecimal digits: FNV-1a, which is the same everywhere and at all
 /// times. Against accidents, not against forgery.
 #[must_use]
@@ -167,6 +189,15 @@ mod tests {
             let file = File::of("f", text.as_bytes());
             assert!(file.is(text.as_bytes()) && !file.is(b"b"));
         }
+    }
+
+    #[test]
+    fn stamps_are_written_as_they_are_read() {
+        let ptx = ".version 9.0\n.target sm_90a\n.address_size 64\n.entry k() { ret; }\n";
+        for number in [0, 1, 0x0123_4567_89ab_cdef, u64::MAX] {
+            assert_eq!(fp4_formats::stamp::of_ptx(&stamped(ptx, number)), Some(number));
+        }
+        assert_eq!([stamp(Some(1)), stamp(None)], ["0000000000000001", "none"]);
     }
 
     #[test]

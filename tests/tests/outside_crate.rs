@@ -1,5 +1,6 @@
 //! A crate outside the workspace that depends on `nvfp4` builds without CUDA and without a variable
-//! of this workspace, and its program runs.
+//! of this workspace, and its program runs. The kernels are embedded: its build takes those of this
+//! checkout if they are up to date, and compiles them otherwise.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -14,15 +15,16 @@ use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::tensor::Dims;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let device = Device::open(&arguments[0].parse()?)?;
-    let kernels = device.kernels(Some(arguments[1].as_ref()))?;
+    let name = std::env::args().nth(1).unwrap_or("auto".into());
+    let device = Device::open(&name.parse()?)?;
+    let kernels = device.kernels(None)?;
     let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
     let weight = quantize("w", &[0.5; 64 * 256], Dims::new(1, 64, 256)?, scale, layout)?;
     let input = quantize("x", &[1.0; 256], Dims::new(1, 1, 256)?, scale, layout)?;
     let result = gemv(&kernels, &input, &weight, GemvOptions::default())?;
     let near = result.values().iter().filter(|c| (**c - 128.0).abs() < 0.25).count();
-    println!("{}: {near} of {}", device.choice().device, result.values().len());
+    let (device, place) = (&device.choice().device, kernels.files().place());
+    println!("{device}, kernels {place}: {near} of {}", result.values().len());
     Ok(())
 }
 "#;
@@ -75,7 +77,6 @@ fn run(command: &mut Command) -> Output {
 #[test]
 fn a_crate_outside_the_workspace_builds_and_runs() {
     let root = nvfp4_tests::root();
-    let kernels = nvfp4_tests::kernels_dir();
     let folder = Folder::new();
     folder.write(
         "Cargo.toml",
@@ -96,14 +97,15 @@ fn a_crate_outside_the_workspace_builds_and_runs() {
 
     let program = folder.0.join("target/debug/outside");
     let on = |device: &str| {
-        let output = run(Command::new(&program).arg(device).arg(&kernels).current_dir(&folder.0));
+        let output = run(Command::new(&program).arg(device).current_dir(&folder.0));
         String::from_utf8(output.stdout).expect("text")
     };
+    let expected = |device| format!("{device}, kernels in this program: 64 of 64\n");
     for machine in ["emu:h200", "emu:b200"] {
-        assert_eq!(on(machine), format!("{machine}: 64 of 64\n"));
+        assert_eq!(on(machine), expected(machine));
     }
     match nvfp4::cuda::probe() {
-        Ok(_) => assert_eq!(on("cuda:0"), "cuda:0: 64 of 64\n"),
+        Ok(_) => assert_eq!(on("cuda:0"), expected("cuda:0")),
         Err(error) => println!("skipped: the same on a GPU, because {error}"),
     }
 }

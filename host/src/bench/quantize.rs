@@ -278,7 +278,7 @@ pub fn quantize(
         scale: scale_name(bench.options.scale),
         device: device.choice().clone(),
         plan: prepared.plan().clone(),
-        kernels: kernels.folder().display().to_string(),
+        kernels: kernels.files().place().to_string(),
         seed: bench.seed,
         verified: difference.is_none(),
         difference,

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fp4_formats::stamp::STAMP;
 use fp4_formats::{Arch, Family};
 use nvfp4::device::{Device, DeviceRequest};
 use nvfp4::modules::{Code, CodeRequest};
@@ -26,7 +27,7 @@ fn folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-modules/sm_90a");
     fs::create_dir_all(&folder).expect("a folder");
     let module = |family: Family, kernel: &str, cubin: Option<&[u8]>| {
-        let text = PTX.replace("first", kernel);
+        let text = nvfp4_manifest::stamped(&PTX.replace("first", kernel), STAMP);
         let names = [format!("{family}.ptx"), format!("{family}.cubin")];
         fs::write(folder.join(&names[0]), &text).expect("written");
         let [ptx, cubin_name] = names;
@@ -38,6 +39,7 @@ fn folder() -> PathBuf {
             family,
             ptx: File::of(ptx, text.as_bytes()),
             cubin,
+            stamp: nvfp4_manifest::stamp(Some(STAMP)),
             compiler: "none".into(),
             sources: Sources::default(),
             kernels: vec![Callable { name: kernel.into(), parameters: 1 }],

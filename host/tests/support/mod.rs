@@ -2,6 +2,7 @@
 //! damage files.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+use fp4_formats::stamp::STAMP;
 use fp4_formats::{Arch, Family};
 use std::path::{Path, PathBuf};
 
@@ -51,7 +52,7 @@ impl Drop for Folder {
 /// The emulated machines, and their architectures.
 pub const MACHINES: [(&str, Arch); 2] = [("emu:h200", Arch::Sm90a), ("emu:b200", Arch::Sm100a)];
 
-/// Writes a folder of kernels for `arch` in `folder`: of each family the PTX, and the names of the
+/// Writes a folder of kernels for `arch` in `folder`, with this program's stamp: of each family the PTX, and the names of the
 /// kernels in it, which have `parameters` parameters each.
 pub fn write_kernels(
     folder: &Path,
@@ -63,12 +64,14 @@ pub fn write_kernels(
     std::fs::create_dir_all(&folder).expect("a folder");
     let modules = modules.iter().map(|&(family, text, names)| {
         let name = format!("{family}.ptx");
-        std::fs::write(folder.join(&name), text).expect("written");
+        let text = nvfp4_manifest::stamped(text, STAMP);
+        std::fs::write(folder.join(&name), &text).expect("written");
         let kernels = names.iter().map(|&name| Callable { name: name.into(), parameters });
         Module {
             family,
             ptx: File::of(name, text.as_bytes()),
             cubin: None,
+            stamp: nvfp4_manifest::stamp(Some(STAMP)),
             compiler: "none".into(),
             sources: Sources::default(),
             kernels: kernels.collect(),

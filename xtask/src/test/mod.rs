@@ -9,6 +9,7 @@ mod exporters;
 mod targets;
 
 use crate::build_kernels::{self, Assembler};
+use crate::run::tools;
 use crate::{counts, fetch_model, lint};
 use anyhow::{Context, Result};
 use cargo::{Cargo, MODEL_VARIABLE};
@@ -228,8 +229,10 @@ fn compilers(tally: &mut Tally, default: &Compiler) {
 /// ptxas accepts every kernel and none goes through local memory.
 fn machine_code(tally: &mut Tally, options: &Options) {
     let assembler = match options.offline {
-        true => Assembler::find().and_then(|found| found.context("no ptxas, and --offline")),
-        false => Assembler::find_or_install(),
+        true => {
+            Assembler::find(&tools()).and_then(|found| found.context("no ptxas, and --offline"))
+        }
+        false => Assembler::find_or_install(&tools()),
     };
     let assembler = match assembler {
         Ok(assembler) => assembler,

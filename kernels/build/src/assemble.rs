@@ -1,12 +1,11 @@
 //! Machine code of modules: ptxas.
 
-use super::{Entry, Manifest, folder, is_clean, jobs};
-use crate::run;
+use super::{Entry, Manifest, Workshop, is_clean, jobs};
 use anyhow::{Context, Result, bail};
 use cuda_builder::ptxas;
 use fp4_formats::Arch;
 use nvfp4_manifest::{Cubin, File, Module};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// The ptxas that is used.
@@ -18,16 +17,23 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// The one on this machine, if there is one.
-    pub fn find() -> Result<Option<Self>> {
-        ptxas::find(&run::tools()).map(Self::at).transpose()
+    /// The one on this machine, if there is one; `tools` is the folder where one would have been
+    /// installed.
+    ///
+    /// # Errors
+    /// If it does not say its version.
+    pub fn find(tools: &Path) -> Result<Option<Self>> {
+        ptxas::find(tools).map(Self::at).transpose()
     }
 
-    /// The one on this machine, installed first if there is none.
-    pub fn find_or_install() -> Result<Self> {
-        match Self::find()? {
+    /// The one on this machine, installed into `tools` first if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be installed or does not say its version.
+    pub fn find_or_install(tools: &Path) -> Result<Self> {
+        match Self::find(tools)? {
             Some(found) => Ok(found),
-            None => Self::at(ptxas::install(&run::tools())?),
+            None => Self::at(ptxas::install(tools)?),
         }
     }
 
@@ -41,13 +47,21 @@ impl Assembler {
 ///
 /// # Errors
 /// The first failure; all others are assembled.
-pub fn complete(assembler: &Assembler, manifests: &mut [Manifest]) -> Result<()> {
+pub fn complete(
+    workshop: &Workshop,
+    assembler: &Assembler,
+    manifests: &mut [Manifest],
+) -> Result<()> {
     let start = Instant::now();
     let mut missing: Vec<(Arch, &mut Module<Entry>)> = Vec::new();
     for manifest in manifests {
         let arch = manifest.arch;
         missing.extend(
-            manifest.modules.iter_mut().filter(|m| !is_fresh(arch, m)).map(|module| (arch, module)),
+            manifest
+                .modules
+                .iter_mut()
+                .filter(|m| !is_fresh(workshop, arch, m))
+                .map(|module| (arch, module)),
         );
     }
     // The largest first.
@@ -57,21 +71,27 @@ pub fn complete(assembler: &Assembler, manifests: &mut [Manifest]) -> Result<()>
         return Ok(());
     }
     let results: Vec<Result<()>> =
-        jobs::parallel(missing, |(arch, module)| assemble(assembler, arch, module));
-    note!("assembled {count} modules in {:.1} s", start.elapsed().as_secs_f32());
+        jobs::parallel(missing, |(arch, module)| assemble(workshop, assembler, arch, module));
+    let seconds = start.elapsed().as_secs_f32();
+    (workshop.note)(&format!("assembled {count} modules in {seconds:.1} s"));
     results.into_iter().collect()
 }
 
 /// Whether a module has machine code, as it was written.
-fn is_fresh(arch: Arch, module: &Module<Entry>) -> bool {
+fn is_fresh(workshop: &Workshop, arch: Arch, module: &Module<Entry>) -> bool {
     module.cubin.as_ref().is_some_and(|cubin| {
-        let cubin_on_disk = std::fs::read(folder(arch).join(&cubin.file.name));
+        let cubin_on_disk = std::fs::read(workshop.folder(arch).join(&cubin.file.name));
         cubin_on_disk.is_ok_and(|contents| cubin.file.is(&contents))
     })
 }
 
-fn assemble(assembler: &Assembler, arch: Arch, module: &mut Module<Entry>) -> Result<()> {
-    let folder = folder(arch);
+fn assemble(
+    workshop: &Workshop,
+    assembler: &Assembler,
+    arch: Arch,
+    module: &mut Module<Entry>,
+) -> Result<()> {
+    let folder = workshop.folder(arch);
     let name = format!("{}.cubin", module.family);
     let path = folder.join(&name);
     let ptx = folder.join(&module.ptx.name);
@@ -89,21 +109,16 @@ fn assemble(assembler: &Assembler, arch: Arch, module: &mut Module<Entry>) -> Re
     Ok(())
 }
 
-/// Prints what kernels take of an SM; false if one goes through local memory.
-pub fn report(manifest: &Manifest) -> bool {
-    say!(
+/// What kernels take of an SM, a line for each; and whether none goes through local memory.
+pub fn report(manifest: &Manifest) -> (Vec<String>, bool) {
+    let mut lines = vec![format!(
         "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}",
-        "kernel",
-        "registers",
-        "frame",
-        "spills",
-        "shared",
-        "barriers"
-    );
+        "kernel", "registers", "frame", "spills", "shared", "barriers"
+    )];
     let kernels = manifest.modules.iter().flat_map(|module| &module.kernels);
     let mut clean = true;
     for u in kernels.filter_map(|entry| entry.resources.as_ref()) {
-        say!(
+        lines.push(format!(
             "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}{}",
             u.name,
             u.registers,
@@ -112,8 +127,8 @@ pub fn report(manifest: &Manifest) -> bool {
             u.shared,
             u.barriers,
             if u.is_clean() { "" } else { "  <- local memory" }
-        );
+        ));
         clean &= is_clean(u);
     }
-    clean
+    (lines, clean)
 }
