@@ -37,7 +37,7 @@ pub const ROUTE_THREADS: u32 = 1024;
 pub const THREADS: u32 = 256;
 /// Elements that a thread of [`COMBINE`] makes at a time: columns are a multiple of it.
 pub const COMBINE_COLUMNS: u32 = 8;
-/// Bytes that a thread of [`GATHER`] copies at a time: rows are a multiple of it.
+/// Bytes that a thread of [`GATHER`] copies at a time where rows are multiples of them.
 pub const GATHER_BYTES: u32 = 16;
 /// The most experts of a device.
 pub const MAX_EXPERTS: u32 = MAX_PROBLEMS;
@@ -110,33 +110,47 @@ impl RouteParams {
     }
 }
 
-/// Parameters of [`GATHER`].
+/// Parameters of [`GATHER`], for up to two matrices whose rows belong together: codes and scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct GatherParams {
     /// Activations, `[tokens, row]`, 16-byte aligned.
-    pub from: u64,
+    pub from: [u64; 2],
+    /// `[rows, row]`, 16-byte aligned.
+    pub to: [u64; 2],
     /// As [`RouteParams::sources`].
     pub sources: u64,
-    /// `[rows, row]`, 16-byte aligned.
-    pub to: u64,
     /// Rows: slots.
     pub rows: u32,
-    /// Bytes of a row, a multiple of [`GATHER_BYTES`].
-    pub row_bytes: u32,
+    /// Bytes of a row of each matrix; 0 where there is none.
+    pub row_bytes: [u32; 2],
     /// Experts that a token chooses.
     pub top_k: Divisor,
-    /// 0; keeps the size a multiple of 8.
-    pub reserved: u32,
 }
 
 impl GatherParams {
+    /// Bytes that a thread copies at a time, which rows of this length are multiples of.
+    #[must_use]
+    #[inline(always)]
+    pub const fn piece(row_bytes: u32) -> u32 {
+        if row_bytes.is_multiple_of(GATHER_BYTES) {
+            GATHER_BYTES
+        } else if row_bytes.is_multiple_of(size_of::<u32>() as u32) {
+            size_of::<u32>() as u32
+        } else {
+            1
+        }
+    }
+
     /// The block as the kernel's `.param` space holds it: C layout, little endian.
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let Self { from, sources, to, rows, row_bytes, top_k, reserved } = *self;
+        let Self { from, to, sources, rows, row_bytes, top_k } = *self;
         let [a, b, c] = top_k.words();
-        crate::quantize::params::bytes([from, sources, to], [rows, row_bytes, a, b, c, reserved])
+        crate::quantize::params::bytes(
+            [from[0], from[1], to[0], to[1], sources],
+            [rows, row_bytes[0], row_bytes[1], a, b, c],
+        )
     }
 }
 
@@ -238,17 +252,19 @@ mod tests {
             assert_eq!(bytes[offset], value);
         }
         let gather = GatherParams {
-            from: 1,
-            sources: 2,
-            to: 3,
-            rows: 4,
-            row_bytes: 5,
-            top_k: Divisor::nearest(6),
-            reserved: 0,
+            from: [1, 2],
+            to: [3, 4],
+            sources: 5,
+            rows: 6,
+            row_bytes: [7, 8],
+            top_k: Divisor::nearest(9),
         };
         let bytes = gather.to_bytes();
         assert_eq!(bytes[offset_of!(GatherParams, to)], 3);
-        assert_eq!(bytes[offset_of!(GatherParams, top_k)], 6);
+        assert_eq!(bytes[offset_of!(GatherParams, sources)], 5);
+        assert_eq!(bytes[offset_of!(GatherParams, row_bytes)], 7);
+        assert_eq!(bytes[offset_of!(GatherParams, top_k)], 9);
+        assert_eq!([48, 36, 7].map(GatherParams::piece), [16, 4, 1]);
         let route = RouteParams {
             ids: 1,
             offsets: 2,

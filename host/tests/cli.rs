@@ -93,7 +93,8 @@ fn bad_shapes_are_refused() {
         ("gemv:99999999999x16x1", "too large"),
         ("gemv:1x16", "does not have the form gemv:MxKxL"),
         ("dual:1x1x17", "must be a multiple of 16"),
-        ("grouped:1,2x1x16", "known but not built"),
+        ("grouped:1,2x1x17", "must be a multiple of 16"),
+        ("moe:1x2x3x16x16", "K of shape `moe:1x2x3x16x16` is too large: at most 2"),
         ("conv:1", "unknown operation `conv`"),
     ] {
         refused(&["bench", "--shape", shape], message);
@@ -101,7 +102,6 @@ fn bad_shapes_are_refused() {
     let huge = ["bench", "--shape", "gemv:2000000000x4000000x1", "--device", "emu:h200"];
     let folder = Folder::new("shapes");
     refused(&[&huge[..], &["--kernels", &folder.empty_kernels()]].concat(), "cannot provide");
-    refused(&["bench", "--set", "grouped"], "known but not built");
     let unknown = "none of identity, silu, gelu-tanh, gelu, relu2, clamped-swiglu";
     refused(&["bench", "--set", "dual", "--activation", "swish"], unknown);
     refused(&["bench", "--set", "x"], "unknown set of shapes `x`");

@@ -397,6 +397,37 @@ fn benches_of_gated_products_are_verified() {
     }
 }
 
+/// Grouped shapes and layers of `bench`, on a device that has their kernels.
+#[test]
+fn benches_of_groups_and_experts_are_verified() {
+    for (device, _) in compiled().into_iter().filter(|(device, _)| *device == "emu:h200") {
+        let kernels = kernels_dir();
+        let kernels = kernels.to_str().expect("UTF-8");
+        for (shape, op, options) in [
+            ("grouped:3,0,2*9x48x96", "grouped", &["--activations", "fp4"]),
+            ("grouped:3,0,2*9x48x96", "grouped", &["--dtype", "nvfp4"]),
+            ("grouped-dual:17*2x48x96", "grouped dual", &["--activation", "gelu"]),
+            ("moe:5x20x2x64x96", "moe", &["--activations", "f16"]),
+            ("moe:3x4x2x64x32", "moe", &["--activation", "clamped-swiglu"]),
+        ] {
+            let common = ["bench", "--shape", shape, "--device", device, "--kernels", kernels];
+            let args: Vec<&OsStr> =
+                common.iter().chain(options).chain(&["--json"]).map(OsStr::new).collect();
+            let ran = nvfp4(&args, OsStr::new("off"));
+            let stderr = String::from_utf8_lossy(&ran.stderr);
+            assert_eq!(ran.status.code(), Some(0), "{device}: {stderr}");
+            let json: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+            assert_eq!((&json["op"], &json["verified"]), (&op.into(), &true.into()), "{json}");
+            assert_eq!(json["shape"], shape);
+        }
+        let moe = ["bench", "--shape", "moe:3x4x2x64x32", "--device", device];
+        let args = [&moe[..], &["--kernels", kernels, "--dtype", "nvfp4"]].concat();
+        let ran = nvfp4(&args.iter().map(OsStr::new).collect::<Vec<_>>(), OsStr::new("off"));
+        let stderr = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(2), "{stderr}");
+    }
+}
+
 #[test]
 fn products_in_nvfp4_are_right_and_their_launches_replay() {
     let folder = Folder::new("gemm-runs-nvfp4");

@@ -2,7 +2,7 @@
 
 use nvfp4::shape::{
     self, DUAL_CONTEST, DUAL_CORRECTNESS, GEMM_CONTEST, GEMM_CORRECTNESS, GEMV_CONTEST,
-    GEMV_CORRECTNESS, GemvShape, QUANTIZE, Shape, ShapeError, gemv_ragged, set,
+    GEMV_CORRECTNESS, GemvShape, QUANTIZE, Shape, ShapeError, gemv_ragged, grouped_contest, set,
 };
 use proptest::prelude::*;
 
@@ -27,9 +27,12 @@ fn good_shapes_print_as_they_were_read() {
 fn bad_shapes_say_what_is_wrong() {
     check(
         "conv:1x2",
-        "unknown operation `conv` in shape `conv:1x2`; known: gemv, gemm, dual, grouped, quantize",
+        "unknown operation `conv` in shape `conv:1x2`; known: gemv, gemm, dual, grouped, grouped-dual, moe, quantize",
     );
-    check("", "unknown operation `` in shape ``; known: gemv, gemm, dual, grouped, quantize");
+    check(
+        "",
+        "unknown operation `` in shape ``; known: gemv, gemm, dual, grouped, grouped-dual, moe, quantize",
+    );
     for text in [
         "gemv",
         "gemv:",
@@ -78,19 +81,41 @@ fn bad_shapes_say_what_is_wrong() {
 }
 
 #[test]
-fn operations_that_are_not_built_are_known() {
-    let text = "grouped:80,176,128x4096x7168";
-    let expected = ShapeError::NotBuilt { text: text.into(), op: "grouped" };
-    assert_eq!(text.parse::<Shape>(), Err(expected));
+fn groups_and_experts() {
+    for text in [
+        "grouped:80,176,128x4096x7168",
+        "grouped-dual:3,0,2*9x48x96",
+        "grouped:64*2x4096x7168",
+        "moe:16x256x8x7168x2048",
+    ] {
+        check(text, &format!("ok {text}"));
+    }
+    check("grouped:2,1*2,3*2,5x1x16", "ok grouped:5*2,5x1x16");
     check("gemm:128x7168", "shape `gemm:128x7168` does not have the form gemm:MxNxK");
-    check(
-        "grouped:80,,1x1x1",
-        "shape `grouped:80,,1x1x1` does not have the form grouped:M1,M2,..xNxK",
-    );
-    check(
-        "grouped:80,0x1x16",
-        "M2 of shape `grouped:80,0x1x16` is 0; every dimension is at least 1",
-    );
+    for text in ["grouped:80,,1x1x16", "grouped:80x1", "grouped:*2x1x16", "grouped:2*x1x16"] {
+        let form = "grouped:M1,G*M,..xNxK";
+        check(text, &format!("shape `{text}` does not have the form {form}"));
+    }
+    for (text, field) in [
+        ("grouped:0,0x1x16", "sum of M"),
+        ("grouped:0*3x1x16", "G"),
+        ("grouped:3x0x16", "N"),
+        ("moe:1x2x0x16x16", "K"),
+    ] {
+        let wrong = format!("{field} of shape `{text}` is 0; every dimension is at least 1");
+        check(text, &wrong);
+    }
+    for (text, field, max) in [
+        ("grouped:1025*1x1x16", "number of groups", 1024),
+        ("grouped:2147483647,1x1x16", "sum of M", 2_147_483_647),
+        ("moe:1x2000x1x16x16", "E", 1024),
+        ("moe:1x4x5x16x16", "K", 4),
+    ] {
+        check(text, &format!("{field} of shape `{text}` is too large: at most {max}"));
+    }
+    check("grouped:3x1x24", "K of shape `grouped:3x1x24` is 24; it must be a multiple of 16");
+    check("moe:1x1x1x24x16", "H of shape `moe:1x1x1x24x16` is 24; it must be a multiple of 16");
+    check("moe:1x1x1x16x24", "I of shape `moe:1x1x1x16x24` is 24; it must be a multiple of 16");
 }
 
 #[test]
@@ -106,10 +131,16 @@ fn sets_hold_valid_shapes() {
     assert_eq!(set("gemm-correctness").expect("built").len(), GEMM_CORRECTNESS.len());
     let dual = set("dual").expect("built");
     assert_eq!(dual, DUAL_CONTEST.map(Shape::Dual));
-    assert_eq!(set("all").expect("built"), [contest, gemm, dual, decode, quantize].concat());
+    let grouped = set("grouped").expect("built");
+    assert_eq!(grouped, grouped_contest().into_iter().map(Shape::Grouped).collect::<Vec<_>>());
+    let all = [contest, gemm, dual, grouped.clone(), decode, quantize].concat();
+    assert_eq!(set("all").expect("built"), all);
+    let [decode, moe] = ["grouped-decode", "moe"].map(|name| set(name).expect("built"));
+    for shape in grouped.into_iter().chain(decode).chain(moe) {
+        assert_eq!(shape.to_string().parse(), Ok(shape));
+    }
     assert_eq!(set("gemv-correctness").expect("built").len(), GEMV_CORRECTNESS.len());
     assert_eq!(set("gemv-ragged").expect("built").len(), 27);
-    assert!(matches!(set("grouped"), Err(ShapeError::NotBuilt { .. })));
     let dual = set("dual-correctness").expect("built");
     assert_eq!(dual, DUAL_CORRECTNESS.map(Shape::Dual));
     for shape in dual.into_iter().chain(DUAL_CONTEST.map(Shape::Dual)) {

@@ -1,6 +1,7 @@
 //! A mixture of experts on the emulated machines: each step against its definition, and the whole
 //! layer against an f64 reference.
 
+use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
@@ -10,7 +11,9 @@ use nvfp4::gemm::{
     UpOptions, Weights, reference,
 };
 use nvfp4::generate::Generator;
-use nvfp4::moe::{MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, Routing};
+use nvfp4::moe::{
+    MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, Routes, Routing,
+};
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_tests::gemm::blocks;
@@ -114,6 +117,29 @@ fn routing_and_gathering() {
                 };
                 assert_eq!(got, right, "{shape:?}, row {row}");
             }
+            gathered_blocks(&kernels, &routing, &routes, 16 * (at + 1));
+        }
+    }
+}
+
+/// Codes and scales follow their token, whatever their rows are multiples of.
+fn gathered_blocks(kernels: &Kernels, routing: &Routing, routes: &Routes, columns: usize) {
+    let MoeShape { tokens, top_k, .. } = routing.shape();
+    let rows = [columns / 2, columns / 16];
+    let from = rows.map(|row| (0..tokens * row).map(|i| (i * 7 + row) as u8).collect::<Vec<u8>>());
+    let to = rows.map(|row| upload(kernels, &vec![0xee; routing.slots() * row]));
+    let on_device = from.each_ref().map(|bytes| upload(kernels, bytes));
+    let [codes, scales] = [0, 1].map(|at: usize| [&on_device[at], &to[at]]);
+    routing.gather_blocks(Format::Nvfp4, codes, scales, routes, columns).expect("a launch");
+    let sources = words(&routes.sources);
+    for ((row, from), to) in rows.into_iter().zip(&from).zip(&to) {
+        let got = to.read().expect("readable");
+        for (at, &slot) in sources.iter().enumerate() {
+            let right = match slot {
+                NOWHERE => vec![0; row],
+                slot => from[slot as usize / top_k * row..][..row].to_vec(),
+            };
+            assert_eq!(got[at * row..][..row], right, "{:?}, row {at}", routing.shape());
         }
     }
 }
@@ -264,7 +290,7 @@ impl Layer {
                 .unwrap_or_else(|error| panic!("{shape:?}: {error}"));
             results.push(out.read().expect("readable"));
         }
-        assert_eq!(memory.routes.problem().expect("readable"), None);
+        assert_eq!(memory.problem().expect("readable"), None);
         assert!(results[0] == results[1], "{shape:?}: two launches differ");
 
         // Each choice of each token, one after the other.
@@ -358,6 +384,7 @@ fn layers() {
                     activation: Activation::ALL[at + usize::from(half == HalfType::Bf16)],
                     output: FloatType::ALL[at % 3],
                     rows: FloatType::F32,
+                    quantized: None,
                 },
                 biases: at % 2 == 0,
                 shared: at % 3 == 0,

@@ -364,6 +364,21 @@ pub unsafe fn ld_global_b32(address: u64) -> u32 {
     value
 }
 
+/// `ld.global.u8 d, [a];` ISA 9.7.9.8. All targets. Any thread. The value is in the lower half.
+///
+/// # Safety
+/// `address` names a readable byte of global memory that no other thread writes at the time.
+#[inline(always)]
+pub unsafe fn ld_global_u8(address: u64) -> u16 {
+    let value;
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!("ld.global.u8 {}, [{}];", out(reg16) value, in(reg64) address,
+            options(readonly, nostack, preserves_flags));
+    }
+    value
+}
+
 /// `ld.global.v4.b32 {a, b, c, d}, [e];` ISA 9.7.9.8. All targets. Any thread.
 ///
 /// # Safety

@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets, microseconds};
 use super::{Emulated, Protocol, gpu};
-use crate::cuda::{HalfProduct, Times};
-use crate::device::{Backend, Choice, Kernels};
+use crate::cuda::{CudaDevice, HalfProduct, Times};
+use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
     ActivationKind, Activations, Candidate, GatedWeights, GemmOptions, GemmOverrides, GemmPlan,
-    GemmRun, Output, Repacked, Weights, reference,
+    GemmResult, GemmRun, Output, Repacked, Weights, reference,
 };
 use crate::generate::Generator;
 use crate::oracle::{Reference, Verification};
@@ -105,6 +105,50 @@ impl GemmBench {
     /// Rows of the weights of a batch entry.
     fn weight_rows(&self, shape: GemmShape) -> usize {
         if self.is_gated() { 2 * shape.n } else { shape.n }
+    }
+
+    /// Whether a verified run is timed on this device.
+    pub(super) fn times_on(&self, device: &Device) -> bool {
+        matches!(device.backend(), Backend::Cuda(_)) && self.protocol.replays > 0
+    }
+
+    /// What a run came to, without times.
+    pub(super) fn report<F: BlockFormat>(
+        &self,
+        kernels: &Kernels,
+        shape: String,
+        result: GemmResult,
+        reference: &Reference,
+        bytes: u64,
+    ) -> GemmReport {
+        let device = kernels.device();
+        let verification = result.verify(reference);
+        let emulated = result
+            .reports
+            .iter()
+            .filter_map(|report| Emulated::of(device, std::slice::from_ref(report)))
+            .collect();
+        GemmReport {
+            op: result.plan.op,
+            shape,
+            format: F::NAME,
+            activations: self.activations.to_string(),
+            activation: self.options.activation.to_string(),
+            device: device.choice().clone(),
+            plan: result.plan,
+            kernels: kernels.folder().display().to_string(),
+            generator: self.generator.to_string(),
+            seed: self.seed,
+            output: result.output.name(),
+            verified: verification.passed(),
+            max_error: verification.max_abs_error,
+            bytes,
+            verification,
+            times: None,
+            sweep: Vec::new(),
+            emulated,
+            explain: self.explain,
+        }
     }
 }
 
@@ -233,13 +277,8 @@ fn run<F: BlockFormat>(
     let bench = &bench;
     let prepared = GemmRun::new(kernels, &a, &weights, &bench.options)?;
     let result = prepared.run()?;
-    let verification = result.verify(&reference);
-
     let (mut times, mut sweep) = (None, Vec::new());
-    if matches!(device.backend(), Backend::Cuda(_))
-        && verification.passed()
-        && bench.protocol.replays > 0
-    {
+    if bench.times_on(device) && result.verify(&reference).passed() {
         times = Some(time(kernels, shape, &a, &tensor, &weights, bench, &reference)?);
         for candidate in result.plan.candidates.iter().take(bench.sweep) {
             let (kernel, split) = (Some(candidate.kernel.into()), Some(candidate.split));
@@ -259,32 +298,9 @@ fn run<F: BlockFormat>(
             sweep.push(Swept { candidate: candidate.clone(), times, error });
         }
     }
-    let emulated = result
-        .reports
-        .iter()
-        .filter_map(|report| Emulated::of(device, std::slice::from_ref(report)))
-        .collect();
-    Ok(GemmReport {
-        op: result.plan.op,
-        shape: name,
-        format: F::NAME,
-        activations: bench.activations.to_string(),
-        activation: bench.options.activation.to_string(),
-        device: device.choice().clone(),
-        plan: result.plan,
-        kernels: kernels.folder().display().to_string(),
-        generator: bench.generator.to_string(),
-        seed: bench.seed,
-        output: result.output.name(),
-        verified: verification.passed(),
-        max_error: verification.max_abs_error,
-        bytes,
-        verification,
-        times,
-        sweep,
-        emulated,
-        explain: bench.explain,
-    })
+    let mut report = bench.report::<F>(kernels, name, result, &reference, bytes);
+    (report.times, report.sweep) = (times, sweep);
+    Ok(report)
 }
 
 /// Bytes that the operation must read and write at least once.
@@ -357,25 +373,27 @@ fn time<F: BlockFormat>(
             Activations::Blocks(blocks) => gpu::halves(blocks)?,
             Activations::Halves(halves) => halves.bytes().to_vec(),
         };
-        let peer = gpu::time_cublas(gpu, product, &matrix, &tokens, protocol, median, l2);
+        let peer = gpu::time_cublas(gpu, &[product], &matrix, &tokens, protocol, median, l2);
         peers = gpu::peer_or_reason(peer)?;
-        if peers.cublas.is_some() {
-            let side = CEILING_SIZE;
-            let product = HalfProduct { m: side, n: side, k: side, batch: 1 };
-            let operand = noise(side * side);
-            let large = gpu::time_cublas(gpu, product, &operand, &operand, protocol, median, 0);
-            let flops = 2.0 * (side as f64).powi(3);
-            tensor_ceiling =
-                gpu::peer_or_reason(large)?.cublas.map(|peer| flops / peer.times.median);
-        }
+        tensor_ceiling = if peers.cublas.is_some() { tensor_rate(gpu, protocol)? } else { None };
     }
     let sums = GemmShape { n: bench.weight_rows(shape), ..shape };
     let flops_per_second = sums.flops() / median;
     Ok(GemmTiming { measured, flops_per_second, read, tensor_ceiling, peers })
 }
 
+/// Operations a second of a large f16 product of cuBLAS, where it can be timed.
+pub(super) fn tensor_rate(gpu: &CudaDevice, protocol: Protocol) -> Result<Option<f64>> {
+    let side = CEILING_SIZE;
+    let product = HalfProduct { m: side, n: side, k: side, batch: 1 };
+    let operand = noise(side * side);
+    let large = gpu::time_cublas(gpu, &[product], &operand, &operand, protocol, 1.0, 0);
+    let flops = 2.0 * (side as f64).powi(3);
+    Ok(gpu::peer_or_reason(large)?.cublas.map(|peer| flops / peer.times.median))
+}
+
 /// `count` standard normal f16, little-endian: what a product multiplies decides its clocks.
-fn noise(count: usize) -> Vec<u8> {
+pub(super) fn noise(count: usize) -> Vec<u8> {
     let mut rng = SplitMix64::new(7);
     // A period that no tile has; drawing each number anew would take longer than the product.
     let pool: Vec<[u8; 2]> =

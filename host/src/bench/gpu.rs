@@ -85,7 +85,7 @@ pub(super) fn time(
         let product = HalfProduct { m: shape.m, n: 1, k: shape.k, batch: shape.l };
         let (vectors, matrices) = (halves(a)?, halves(b)?);
         let l2 = device.properties().l2_bytes;
-        peer_or_reason(time_cublas(gpu, product, &matrices, &vectors, protocol, median, l2))?
+        peer_or_reason(time_cublas(gpu, &[product], &matrices, &vectors, protocol, median, l2))?
     } else {
         Peers::default()
     };
@@ -130,11 +130,11 @@ pub(super) fn peer_or_reason(result: Result<Peer, PeerError>) -> Result<Peers> {
     }
 }
 
-/// Times a product by cuBLAS on little-endian f16 operands, over enough input sets to exceed the
-/// caches.
+/// Times products by cuBLAS, one after another, on little-endian f16 operands, over enough input sets
+/// to exceed the caches. The products' operands follow each other in `a` and in `b`.
 pub(super) fn time_cublas(
     gpu: &CudaDevice,
-    product: HalfProduct,
+    products: &[HalfProduct],
     a: &[u8],
     b: &[u8],
     protocol: Protocol,
@@ -143,18 +143,22 @@ pub(super) fn time_cublas(
 ) -> Result<Peer, PeerError> {
     let cublas = Cublas::open(gpu)?;
     let count = rotation(a.len() as u64, l2).min(MAX_SETS);
+    let results: usize = products.iter().map(|p| p.m * p.n * p.batch * size_of::<f16>()).sum();
     let mut operands = Vec::new();
     for _ in 0..count {
-        operands.push((
-            gpu.upload(a)?,
-            gpu.upload(b)?,
-            gpu.alloc(product.m * product.n * product.batch * size_of::<f16>())?,
-        ));
+        operands.push((gpu.upload(a)?, gpu.upload(b)?, gpu.alloc(results)?));
     }
     let launch_all = || -> Result<(), PeerError> {
         for (a, b, c) in &operands {
-            // SAFETY: the allocations have the product's sizes and outlive the graph.
-            unsafe { cublas.half_product(product, a.address(), b.address(), c.address())? };
+            let mut at = [a.address(), b.address(), c.address()];
+            for &product in products {
+                let HalfProduct { m, n, k, batch } = product;
+                // SAFETY: the allocations have the products' sizes and outlive the graph.
+                unsafe { cublas.half_product(product, at[0], at[1], at[2])? };
+                for (at, elements) in at.iter_mut().zip([m * k, n * k, m * n]) {
+                    *at += (elements * batch * size_of::<f16>()) as u64;
+                }
+            }
         }
         Ok(())
     };

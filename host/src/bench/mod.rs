@@ -4,8 +4,12 @@
 //! with the f64 oracle. The emulator's lower bound is computed from a machine description; it is
 //! not a measurement.
 
+mod experts;
 mod gemm;
 mod gpu;
+mod grouped;
+mod moe;
+mod moe_check;
 mod quantize;
 mod timing;
 mod tune;
@@ -18,6 +22,9 @@ use serde::Serialize;
 
 pub use gemm::{ActivationInput, GemmBench, GemmReport, GemmTiming, Swept, gemm};
 pub use gpu::{Protocol, Timing};
+pub use grouped::grouped;
+pub use moe::{MoeReport, MoeTiming, StepTime, moe};
+pub use moe_check::StepCheck;
 pub use quantize::{CopyTiming, Direction, QuantizeBench, QuantizeBenchReport, quantize};
 pub use timing::{Peer, Peers, ReadCeiling, SetTimes};
 pub use tune::{TuneReport, TuneSummary, fastest, tune};

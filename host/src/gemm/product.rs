@@ -9,7 +9,7 @@ use super::family::{Kernel, Launch};
 use super::grouped::PlannedGroups;
 use super::strides::Strides;
 use super::{
-    ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan,
+    ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan, Output,
     ResultBuffers, Vectors, Workspace, tuned,
 };
 use crate::device::Kernels;
@@ -229,6 +229,12 @@ impl Gemm {
     #[must_use]
     pub fn plan(&self) -> &GemmPlan {
         &self.plan
+    }
+
+    /// Type of the result.
+    #[must_use]
+    pub fn output(&self) -> Output {
+        self.epilogue.output
     }
 
     /// Bytes of the workspace that a launch needs; 0 for none.

@@ -10,8 +10,8 @@ use super::{
     GemmResult, Output, Repacked, ResultBuffers, Workspace,
 };
 use crate::buffer::DeviceBuffer;
-use crate::device::Kernels;
-use crate::error::{Error, Result};
+use crate::device::{Device, Kernels};
+use crate::error::Result;
 use crate::tensor::BlockScaled;
 
 /// A GEMM with operands, result and workspace of its own on a device, ready to launch any number
@@ -20,12 +20,110 @@ use crate::tensor::BlockScaled;
 pub struct GemmRun {
     gemm: Gemm,
     weights: DeviceWeights,
-    activations: Vec<DeviceBuffer>,
+    activations: OwnedActivations,
     vectors: OwnedVectors,
     workspace: Option<Workspace>,
-    out: DeviceBuffer,
+    out: OwnedResult,
+}
+
+/// Activations on a device.
+#[derive(Debug)]
+pub(super) enum OwnedActivations {
+    Blocks { codes: DeviceBuffer, scales: DeviceBuffer },
+    Halves(DeviceBuffer),
+}
+
+impl OwnedActivations {
+    /// Copies them.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn upload<F: BlockFormat>(device: &Device, a: &Activations<'_, F>) -> Result<Self> {
+        let upload = |name: &str, bytes: &[u8]| DeviceBuffer::upload(device, name, bytes);
+        Ok(match a {
+            Activations::Blocks(blocks) => Self::Blocks {
+                codes: upload("a codes", blocks.codes())?,
+                scales: upload("a scales", blocks.scales())?,
+            },
+            Activations::Halves(halves) => Self::Halves(upload("a", halves.bytes())?),
+        })
+    }
+
+    /// For a launch.
+    pub fn buffers(&self) -> ActivationBuffers<'_> {
+        match self {
+            Self::Blocks { codes, scales } => ActivationBuffers::Blocks { codes, scales },
+            Self::Halves(halves) => ActivationBuffers::Halves(halves),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Blocks { codes, scales } => codes.len() + scales.len(),
+            Self::Halves(halves) => halves.len(),
+        }
+    }
+}
+
+/// Memory of a product's result.
+#[derive(Debug)]
+pub(super) struct OwnedResult {
+    elements: DeviceBuffer,
     /// Of a result in NVFP4.
-    out_scales: Option<DeviceBuffer>,
+    scales: Option<DeviceBuffer>,
+}
+
+impl OwnedResult {
+    /// Of a product, poisoned.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn new(device: &Device, gemm: &Gemm) -> Result<Self> {
+        let [bytes, scale_bytes] = gemm.out_bytes()?;
+        let scales = match gemm.epilogue.output {
+            Output::Floats(_) => None,
+            Output::Nvfp4 { .. } => Some(DeviceBuffer::poisoned(device, "c scales", scale_bytes)?),
+        };
+        Ok(Self { elements: DeviceBuffer::poisoned(device, "c", bytes)?, scales })
+    }
+
+    /// For a launch.
+    pub fn buffers(&self) -> ResultBuffers<'_> {
+        match &self.scales {
+            Some(scales) => ResultBuffers::Blocks { codes: &self.elements, scales },
+            None => ResultBuffers::Floats(&self.elements),
+        }
+    }
+
+    /// Brings back what `gemm` left in it.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn read(&self, gemm: &Gemm) -> Result<GemmResult> {
+        Ok(GemmResult {
+            bytes: self.elements.read()?,
+            scales: self.scales.as_ref().map_or(Ok(Vec::new()), DeviceBuffer::read)?,
+            dims: gemm.result_dims()?,
+            output: gemm.epilogue.output,
+            plan: gemm.plan.clone(),
+            reports: Vec::new(),
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.elements.len() + self.scales.as_ref().map_or(0, DeviceBuffer::len)
+    }
+}
+
+/// The workspace of a product, if it takes one.
+///
+/// # Errors
+/// [`DeviceError`](crate::device::DeviceError).
+pub(super) fn owned_workspace(device: &Device, gemm: &Gemm) -> Result<Option<Workspace>> {
+    match gemm.workspace_bytes() {
+        0 => Ok(None),
+        bytes => Workspace::new(device, bytes).map(Some),
+    }
 }
 
 /// Runs one GEMM: repacks the weights, copies, launches and brings the result back.
@@ -111,32 +209,13 @@ impl GemmRun {
         let weights = weights.upload(device)?;
         let rows = [dims.batch(), dims.rows()];
         let gemm = Gemm::new(kernels, &weights, rows, a.kind(), a.global_scale(), options)?;
-        let activations = match a {
-            Activations::Blocks(blocks) => vec![
-                DeviceBuffer::upload(device, "a codes", blocks.codes())?,
-                DeviceBuffer::upload(device, "a scales", blocks.scales())?,
-            ],
-            Activations::Halves(halves) => vec![DeviceBuffer::upload(device, "a", halves.bytes())?],
-        };
-        let workspace = match gemm.workspace_bytes() {
-            0 => None,
-            bytes => Some(Workspace::new(device, bytes)?),
-        };
-        let [out_bytes, out_scale_bytes] = gemm.out_bytes()?;
-        let out_scales = match gemm.epilogue.output {
-            Output::Floats(_) => None,
-            Output::Nvfp4 { .. } => {
-                Some(DeviceBuffer::poisoned(device, "c scales", out_scale_bytes)?)
-            }
-        };
         Ok(Self {
+            activations: OwnedActivations::upload(device, a)?,
             vectors: OwnedVectors::upload(device, options)?,
-            out: DeviceBuffer::poisoned(device, "c", out_bytes)?,
-            out_scales,
+            workspace: owned_workspace(device, &gemm)?,
+            out: OwnedResult::new(device, &gemm)?,
             gemm,
             weights,
-            activations,
-            workspace,
         })
     }
 
@@ -151,15 +230,7 @@ impl GemmRun {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(&self) -> Result<Vec<LaunchReport>> {
-        let a = match self.activations.as_slice() {
-            [codes, scales] => ActivationBuffers::Blocks { codes, scales },
-            [halves] => ActivationBuffers::Halves(halves),
-            other => return Err(Error::shape("buffers of activations", "1 or 2", other.len())),
-        };
-        let out = match &self.out_scales {
-            Some(scales) => ResultBuffers::Blocks { codes: &self.out, scales },
-            None => ResultBuffers::Floats(&self.out),
-        };
+        let (a, out) = (self.activations.buffers(), self.out.buffers());
         self.gemm.launch(a, &self.weights, out, self.workspace.as_ref(), self.vectors.vectors())
     }
 
@@ -178,21 +249,13 @@ impl GemmRun {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn result(&self) -> Result<GemmResult> {
-        Ok(GemmResult {
-            bytes: self.out.read()?,
-            scales: self.out_scales.as_ref().map_or(Ok(Vec::new()), DeviceBuffer::read)?,
-            dims: self.gemm.result_dims()?,
-            output: self.gemm.epilogue.output,
-            plan: self.gemm.plan.clone(),
-            reports: Vec::new(),
-        })
+        self.out.read(&self.gemm)
     }
 
     /// Bytes of operands and result on the device, padding included, workspace left out.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
-        let buffers = self.activations.iter().chain([self.weights.buffer(), &self.out]);
-        let buffers = buffers.chain(&self.out_scales);
-        self.vectors.bytes() + buffers.map(|buffer| buffer.len() as u64).sum::<u64>()
+        let bytes = self.activations.bytes() + self.weights.buffer().len() + self.out.bytes();
+        self.vectors.bytes() + bytes as u64
     }
 }

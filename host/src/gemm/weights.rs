@@ -238,10 +238,23 @@ impl Repacked {
         })
     }
 
+    /// The same weights times `factor`, which goes to the tensor's scale.
+    #[must_use]
+    pub fn scaled(mut self, factor: f32) -> Self {
+        self.global_scales = self.global_scales.map(|scale| scale * factor);
+        self
+    }
+
     /// The order of the bytes.
     #[must_use]
     pub fn form(&self) -> WeightForm {
         self.form
+    }
+
+    /// Matrices.
+    #[must_use]
+    pub fn batch(&self) -> usize {
+        self.batch
     }
 
     /// The bytes, one matrix after another; behind [stacked](Self::stack) ones their scales.

@@ -223,11 +223,14 @@ pub struct Gemm {
 #[command(group = ArgGroup::new("what").required(true))]
 pub struct Bench {
     /// Shape, such as gemv:7168x16384x1 (MxKxL), gemm:128x7168x16384 (MxNxK),
-    /// dual:256x4096x7168 (MxNxK or MxNxKxL, N of the result) or quantize:4096x8192 (MxK); can be
-    /// repeated.
+    /// dual:256x4096x7168 (MxNxK or MxNxKxL, N of the result), grouped:80,64*2x4096x7168
+    /// (M1,G*M,..xNxK: a group of 80 tokens, 64 groups of 2), grouped-dual, moe:16x256x8x7168x2048
+    /// (tokens x experts x experts of a token x hidden x intermediate) or quantize:4096x8192 (MxK); can
+    /// be repeated.
     #[arg(long, group = "what")]
     pub shape: Vec<String>,
-    /// Named set of shapes: gemv, gemm, dual, decode, quantize or all.
+    /// Named set of shapes: gemv, gemm, dual, grouped, grouped-decode, moe, decode, quantize or all
+    /// (without grouped-decode and moe, which take gigabytes).
     #[arg(long, group = "what")]
     pub set: Option<String>,
     /// Inputs: contest (GEMV's), contest-gemm, contest-dual, full-range or exact.
@@ -270,17 +273,18 @@ pub struct Bench {
     pub target: Target,
 }
 
-/// Options of gemm and dual shapes.
+/// Options of gemm, dual, grouped, grouped-dual and moe shapes.
 #[derive(Debug, ClapArgs)]
 pub struct BenchGemm {
-    /// gemm, dual: what becomes of each value, or of the gate's: identity, silu, gelu-tanh, gelu,
-    /// relu2 or clamped-swiglu (gpt-oss's) [default: identity, of dual silu].
+    /// gemm, grouped and the gated ones: what becomes of each value, or of the gate's: identity, silu,
+    /// gelu-tanh, gelu, relu2 or clamped-swiglu (gpt-oss's) [default: identity, of gated ones silu].
     #[arg(long, value_name = "NAME", value_parser = parse_activation)]
     pub activation: Option<Activation>,
-    /// gemm, dual: activations in the weights' format (fp4), or f16 or bf16.
+    /// gemm, dual, grouped, moe: activations in the weights' format (fp4), or f16 or bf16. moe with fp4
+    /// takes bf16 and quantises before each product.
     #[arg(long, default_value = "fp4")]
     pub activations: ActivationInput,
-    /// gemm, dual: layout of the scales of a result in nvfp4: linear or 128x4.
+    /// gemm, dual, grouped: layout of the scales of a result in nvfp4: linear or 128x4.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub out_layout: ScaleLayout,
     /// gemm, dual: how K is split, instead of the plan's choice: none, cluster:N or stream-k.

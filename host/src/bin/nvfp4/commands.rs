@@ -180,8 +180,9 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     }
     .map_err(nvfp4::error::Error::from)?;
     if args.dtype == Some(ResultType::Nvfp4)
-        && let Some(shape) =
-            shapes.iter().find(|shape| matches!(shape, Shape::Gemv(_) | Shape::Quantize(_)))
+        && let Some(shape) = shapes
+            .iter()
+            .find(|shape| matches!(shape, Shape::Gemv(_) | Shape::Moe(_) | Shape::Quantize(_)))
     {
         anyhow::bail!("--dtype of {shape} must be f16, bf16 or f32, but is nvfp4");
     }
@@ -205,16 +206,20 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         return tune::run(args, &kernels, &shapes, &gemm_bench, progress);
     }
     let mut reports = Vec::new();
+    let gated_bench = gated(&gemm_bench, args.gemm.activation);
     for shape in shapes {
         progress.step(format!("running and verifying {shape}"));
         let report = match shape {
             Shape::Gemv(shape) => BenchReport::Gemv(bench::gemv(&kernels, shape, &bench)?),
             Shape::Gemm(shape) => BenchReport::Gemm(bench::gemm(&kernels, shape, &gemm_bench)?),
-            Shape::Dual(shape) => BenchReport::Gemm(bench::gemm(
-                &kernels,
-                shape,
-                &gated(&gemm_bench, args.gemm.activation),
-            )?),
+            Shape::Dual(shape) => BenchReport::Gemm(bench::gemm(&kernels, shape, &gated_bench)?),
+            Shape::Grouped(shape) => {
+                BenchReport::Gemm(bench::grouped(&kernels, &shape, &gemm_bench)?)
+            }
+            Shape::GroupedDual(shape) => {
+                BenchReport::Gemm(bench::grouped(&kernels, &shape, &gated_bench)?)
+            }
+            Shape::Moe(shape) => BenchReport::Moe(bench::moe(&kernels, shape, &gated_bench)?),
             Shape::Quantize(shape) => {
                 BenchReport::Quantize(bench::quantize(&kernels, shape, &quantize)?)
             }
@@ -306,6 +311,7 @@ fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
 enum BenchReport {
     Gemv(bench::Report),
     Gemm(bench::GemmReport),
+    Moe(bench::MoeReport),
     Quantize(bench::QuantizeBenchReport),
 }
 
@@ -314,6 +320,7 @@ impl BenchReport {
         match self {
             Self::Gemv(report) => report.verified,
             Self::Gemm(report) => report.verified,
+            Self::Moe(report) => report.verified,
             Self::Quantize(report) => report.verified,
         }
     }
@@ -324,6 +331,7 @@ impl Display for BenchReport {
         match self {
             Self::Gemv(report) => report.fmt(f),
             Self::Gemm(report) => report.fmt(f),
+            Self::Moe(report) => report.fmt(f),
             Self::Quantize(report) => report.fmt(f),
         }
     }

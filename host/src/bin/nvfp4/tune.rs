@@ -59,7 +59,11 @@ fn problem(shape: &Shape, args: &Bench, bench: &GemmBench) -> Result<(GemmShape,
     match shape {
         Shape::Gemm(sizes) => Ok((*sizes, bench.clone())),
         Shape::Dual(sizes) => Ok((*sizes, gated(bench, args.gemm.activation))),
-        Shape::Gemv(_) | Shape::Quantize(_) => Err(Error::Shape {
+        Shape::Gemv(_)
+        | Shape::Grouped(_)
+        | Shape::GroupedDual(_)
+        | Shape::Moe(_)
+        | Shape::Quantize(_) => Err(Error::Shape {
             field: "shape to tune".into(),
             required: "a GEMM (gemm:MxNxK, dual:MxNxK, --set gemm, dual or decode)".into(),
             actual: shape.to_string(),

@@ -1,11 +1,20 @@
 //! Shape strings (`gemv:7168x16384x1`) and the named sets of shapes.
 
+mod groups;
+mod sets;
+
 use std::fmt;
 use std::str::FromStr;
 
 use fp4_formats::{BlockFormat, Nvfp4};
 use serde::Serialize;
 use thiserror::Error;
+
+pub use groups::{GroupedShape, MixtureShape};
+pub use sets::{
+    DUAL_CONTEST, DUAL_CORRECTNESS, GEMM_CONTEST, GEMM_CORRECTNESS, GEMV_CONTEST, GEMV_CORRECTNESS,
+    QUANTIZE, decode, gemv_ragged, grouped_contest, set,
+};
 
 /// Largest dimension: kernels take 32-bit sizes.
 pub const MAX_DIM: u64 = i32::MAX as u64;
@@ -15,23 +24,14 @@ pub const MAX_DIM: u64 = i32::MAX as u64;
 pub enum ShapeError {
     /// The part before the colon is not an operation of this project.
     #[error(
-        "unknown operation `{op}` in shape `{text}`; known: gemv, gemm, dual, grouped, quantize"
+        "unknown operation `{op}` in shape `{text}`; known: gemv, gemm, dual, grouped, \
+         grouped-dual, moe, quantize"
     )]
     UnknownOp {
         /// The whole string.
         text: String,
         /// The unknown word.
         op: String,
-    },
-    /// The operation is planned, but this version has no kernel for it.
-    #[error(
-        "operation `{op}` of shape `{text}` is known but not built in this version; built: gemv, gemm, dual, quantize"
-    )]
-    NotBuilt {
-        /// The whole string.
-        text: String,
-        /// The operation.
-        op: &'static str,
     },
     /// The string does not have the operation's form.
     #[error("shape `{text}` does not have the form {expected}")]
@@ -73,7 +73,8 @@ pub enum ShapeError {
     },
     /// There is no set with this name.
     #[error(
-        "unknown set of shapes `{name}`; known: gemv, gemv-correctness, gemv-ragged, quantize, gemm, gemm-correctness, dual, dual-correctness, grouped, decode, all; built: the gemv, gemm and dual sets, decode, quantize, all"
+        "unknown set of shapes `{name}`; known: gemv, gemv-correctness, gemv-ragged, quantize, gemm, \
+         gemm-correctness, dual, dual-correctness, grouped, grouped-decode, moe, decode, all"
     )]
     UnknownSet {
         /// The name.
@@ -175,7 +176,7 @@ impl fmt::Display for QuantizeShape {
 }
 
 /// A shape whose operation this version can run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
     /// Batched NVFP4 GEMV.
     Gemv(GemvShape),
@@ -183,6 +184,12 @@ pub enum Shape {
     Gemm(GemmShape),
     /// GEMM with the weights of a gate and of what it is multiplied with; N is the result's.
     Dual(GemmShape),
+    /// GEMM of several problems with token counts of their own.
+    Grouped(GroupedShape),
+    /// The same with gated weights; N is the result's.
+    GroupedDual(GroupedShape),
+    /// A mixture of experts.
+    Moe(MixtureShape),
     /// Quantisation or dequantisation of a matrix.
     Quantize(QuantizeShape),
 }
@@ -190,11 +197,14 @@ pub enum Shape {
 impl Shape {
     /// The operation's name.
     #[must_use]
-    pub fn op(self) -> &'static str {
+    pub fn op(&self) -> &'static str {
         match self {
             Self::Gemv(_) => "gemv",
             Self::Gemm(_) => "gemm",
             Self::Dual(_) => "dual",
+            Self::Grouped(_) => "grouped",
+            Self::GroupedDual(_) => "grouped-dual",
+            Self::Moe(_) => "moe",
             Self::Quantize(_) => "quantize",
         }
     }
@@ -206,17 +216,22 @@ impl fmt::Display for Shape {
             Self::Gemv(shape) => shape.fmt(f),
             Self::Gemm(shape) => shape.fmt(f),
             Self::Dual(shape) => f.write_str(&shape.text(true)),
+            Self::Grouped(shape) => f.write_str(&shape.text(false)),
+            Self::GroupedDual(shape) => f.write_str(&shape.text(true)),
+            Self::Moe(shape) => shape.fmt(f),
             Self::Quantize(shape) => shape.fmt(f),
         }
     }
 }
 
 /// Operations by name, each with the form of its shape string.
-const FORMS: [(&str, &str); 5] = [
+const FORMS: [(&str, &str); 7] = [
     ("gemv", "gemv:MxKxL"),
     ("gemm", "gemm:MxNxK"),
     ("dual", "dual:MxNxK[xL]"),
-    ("grouped", "grouped:M1,M2,..xNxK"),
+    ("grouped", "grouped:M1,G*M,..xNxK"),
+    ("grouped-dual", "grouped-dual:M1,G*M,..xNxK"),
+    ("moe", "moe:TxExKxHxI"),
     ("quantize", "quantize:MxK"),
 ];
 
@@ -228,55 +243,59 @@ impl FromStr for Shape {
         let Some(&(op, form)) = FORMS.iter().find(|(name, _)| *name == op) else {
             return Err(ShapeError::UnknownOp { text: text.into(), op: op.into() });
         };
+        match op {
+            "grouped" => return groups::grouped(text, sizes, form).map(Self::Grouped),
+            "grouped-dual" => return groups::grouped(text, sizes, form).map(Self::GroupedDual),
+            _ => {}
+        }
         let dims = parse_sizes(text, sizes, form)?;
         match (op, dims.as_slice()) {
             ("gemv", &[m, k, l]) => gemv_shape(text, m, k, l),
             ("gemm", &[m, n, k]) => gemm_shape(text, m, n, k),
             ("dual", &[m, n, k]) => dual_shape(text, [m, n, k, 1]),
             ("dual", &[m, n, k, l]) => dual_shape(text, [m, n, k, l]),
+            ("moe", &[t, e, k, h, i]) => groups::mixture(text, [t, e, k, h, i]).map(Self::Moe),
             ("quantize", &[m, k]) => quantize_shape(text, m, k),
-            _ => Err(ShapeError::NotBuilt { text: text.into(), op }),
+            // A form has as many letters as one of these takes.
+            _ => Err(ShapeError::Form { text: text.into(), expected: form }),
         }
     }
 }
 
-/// The sizes after the colon, in order, each checked. `form` has the letters; a letter followed by
-/// a list (`M1,M2,..`) takes any number of sizes, and what is in brackets may be left out.
+/// The sizes after the colon, in order, each checked and at least 1. `form` has the letters; what is
+/// in brackets may be left out.
 fn parse_sizes(text: &str, sizes: &str, form: &'static str) -> Result<Vec<u64>, ShapeError> {
-    let wrong_form = || ShapeError::Form { text: text.into(), expected: form };
     let letters = form.split_once(':').map_or("", |(_, letters)| letters);
     let (required, optional) = letters.split_once('[').unwrap_or((letters, ""));
     let mut letters: Vec<&str> = required.split('x').collect();
-    let groups: Vec<&str> = sizes.split('x').collect();
-    if groups.len() > letters.len() {
+    let sizes: Vec<&str> = sizes.split('x').collect();
+    if sizes.len() > letters.len() {
         letters.extend(optional.trim_end_matches(']').split('x').skip(1));
     }
-    if letters.len() != groups.len() {
-        return Err(wrong_form());
+    if letters.len() != sizes.len() {
+        return Err(ShapeError::Form { text: text.into(), expected: form });
     }
-    let mut dims = Vec::new();
-    for (letter, group) in letters.iter().zip(groups) {
-        let is_list = letter.contains(',');
-        for (index, size) in group.split(',').enumerate() {
-            if (index > 0 && !is_list)
-                || size.is_empty()
-                || !size.bytes().all(|c| c.is_ascii_digit())
-            {
-                return Err(wrong_form());
-            }
-            let field = || if is_list { format!("M{}", index + 1) } else { (*letter).to_owned() };
-            // It has digits only, so it can only be too large.
-            match size.parse::<u64>() {
-                Ok(0) => return Err(ShapeError::Zero { text: text.into(), field: field() }),
-                Ok(value) if value <= MAX_DIM => dims.push(value),
-                _ => {
-                    let (text, field) = (text.into(), field());
-                    return Err(ShapeError::Overflow { text, field, max: MAX_DIM });
-                }
-            }
-        }
+    letters.iter().zip(sizes).map(|(letter, size)| parse_size(text, letter, size, form)).collect()
+}
+
+/// One size, at least 1.
+fn parse_size(text: &str, field: &str, size: &str, form: &'static str) -> Result<u64, ShapeError> {
+    match parse_count(text, field, size, form)? {
+        0 => Err(ShapeError::Zero { text: text.into(), field: field.into() }),
+        value => Ok(value),
     }
-    Ok(dims)
+}
+
+/// One size, which may be 0.
+fn parse_count(text: &str, field: &str, size: &str, form: &'static str) -> Result<u64, ShapeError> {
+    if size.is_empty() || !size.bytes().all(|c| c.is_ascii_digit()) {
+        return Err(ShapeError::Form { text: text.into(), expected: form });
+    }
+    // It has digits only, so it can only be too large.
+    match size.parse::<u64>() {
+        Ok(value) if value <= MAX_DIM => Ok(value),
+        _ => Err(ShapeError::Overflow { text: text.into(), field: field.into(), max: MAX_DIM }),
+    }
 }
 
 fn gemv_shape(text: &str, m: u64, k: u64, l: u64) -> Result<Shape, ShapeError> {
@@ -316,124 +335,14 @@ fn quantize_shape(text: &str, m: u64, k: u64) -> Result<Shape, ShapeError> {
 
 /// Checks that K is a multiple of the smaller block.
 fn whole_blocks(text: &str, k: u64) -> Result<usize, ShapeError> {
-    let (actual, required) = (k as usize, Nvfp4::BLOCK);
+    whole_blocks_of(text, "K", k)
+}
+
+/// Checks that a size is a multiple of the smaller block.
+fn whole_blocks_of(text: &str, field: &str, size: u64) -> Result<usize, ShapeError> {
+    let (actual, required) = (size as usize, Nvfp4::BLOCK);
     if Nvfp4::blocks(actual).is_some() {
         return Ok(actual);
     }
-    Err(ShapeError::NotMultiple { text: text.into(), field: "K".into(), required, actual })
-}
-
-/// The benchmark shapes of the public GEMV contest.
-pub const GEMV_CONTEST: [GemvShape; 3] =
-    [GemvShape::of(7168, 16384, 1), GemvShape::of(4096, 7168, 8), GemvShape::of(7168, 2048, 4)];
-
-/// The correctness shapes of the public GEMV contest.
-pub const GEMV_CORRECTNESS: [GemvShape; 9] = [
-    GemvShape::of(128, 256, 1),
-    GemvShape::of(128, 1536, 1),
-    GemvShape::of(128, 3072, 1),
-    GemvShape::of(256, 7168, 1),
-    GemvShape::of(2432, 4608, 2),
-    GemvShape::of(384, 7168, 2),
-    GemvShape::of(512, 512, 2),
-    GemvShape::of(512, 4096, 2),
-    GemvShape::of(512, 1536, 2),
-];
-
-/// Ragged shapes: every combination of M = 1, 3, 129; K = 16, 48, 7184; L = 1, 2, 8.
-#[must_use]
-pub fn gemv_ragged() -> Vec<GemvShape> {
-    let mut shapes = Vec::new();
-    for m in [1, 3, 129] {
-        for k in [16, 48, 7184] {
-            shapes.extend([1, 2, 8].map(|l| GemvShape { m, k, l }));
-        }
-    }
-    shapes
-}
-
-/// The benchmark shapes of the public GEMM contest.
-pub const GEMM_CONTEST: [GemmShape; 3] = [
-    GemmShape::of(128, 7168, 16384),
-    GemmShape::of(128, 4096, 7168),
-    GemmShape::of(128, 7168, 2048),
-];
-
-/// The correctness shapes of the public GEMM contest.
-pub const GEMM_CORRECTNESS: [GemmShape; 10] = [
-    GemmShape::of(128, 256, 256),
-    GemmShape::of(128, 1536, 7168),
-    GemmShape::of(128, 3072, 1536),
-    GemmShape::of(256, 7168, 256),
-    GemmShape::of(256, 7168, 2048),
-    GemmShape::of(2304, 4608, 7168),
-    GemmShape::of(384, 7168, 2304),
-    GemmShape::of(512, 512, 7168),
-    GemmShape::of(512, 4096, 512),
-    GemmShape::of(512, 1536, 7168),
-];
-
-/// The benchmark shapes of the public dual GEMM contest.
-pub const DUAL_CONTEST: [GemmShape; 4] = [
-    GemmShape::of(256, 4096, 7168),
-    GemmShape::of(512, 4096, 7168),
-    GemmShape::of(256, 3072, 4096),
-    GemmShape::of(512, 3072, 7168),
-];
-
-/// The correctness shapes of the public dual GEMM contest.
-pub const DUAL_CORRECTNESS: [GemmShape; 9] = [
-    GemmShape::of(1536, 512, 7168),
-    GemmShape::of(256, 512, 256),
-    GemmShape::of(3072, 1024, 1536),
-    GemmShape::of(7168, 1024, 256),
-    GemmShape::of(7168, 2304, 2048),
-    GemmShape::of(4608, 384, 7168),
-    GemmShape::of(7168, 384, 2304),
-    GemmShape::of(512, 768, 7168),
-    GemmShape::of(4096, 768, 512),
-];
-
-/// The products of one decoding step: few tokens, two layers.
-#[must_use]
-pub fn decode() -> Vec<GemmShape> {
-    let layer = |(n, k)| [1, 2, 4, 8, 16, 32, 64].map(|m| GemmShape::of(m, n, k));
-    [(7168, 16384), (4096, 7168)].into_iter().flat_map(layer).collect()
-}
-
-/// The matrices with which quantising is measured.
-pub const QUANTIZE: [QuantizeShape; 4] = [
-    QuantizeShape { m: 1024, k: 1024 },
-    QuantizeShape { m: 4096, k: 8192 },
-    QuantizeShape { m: 8192, k: 4096 },
-    QuantizeShape { m: 16384, k: 8192 },
-];
-
-/// The shapes of a named set (`--set`): `gemv`, `gemm` and `dual` (the benchmarks of the contests),
-/// `gemv-correctness`, `gemv-ragged`, `gemm-correctness` and `dual-correctness` (for checking, not
-/// for timing),
-/// `decode` (GEMM with few tokens), `quantize`, or `all`, which is every benchmark set that is
-/// built.
-///
-/// # Errors
-/// [`ShapeError::NotBuilt`] and [`ShapeError::UnknownSet`].
-pub fn set(name: &str) -> Result<Vec<Shape>, ShapeError> {
-    let not_built = |op| Err(ShapeError::NotBuilt { text: name.into(), op });
-    match name {
-        "gemv" => Ok(GEMV_CONTEST.map(Shape::Gemv).to_vec()),
-        "quantize" => Ok(QUANTIZE.map(Shape::Quantize).to_vec()),
-        "gemm" => Ok(GEMM_CONTEST.map(Shape::Gemm).to_vec()),
-        "gemm-correctness" => Ok(GEMM_CORRECTNESS.map(Shape::Gemm).to_vec()),
-        "decode" => Ok(decode().into_iter().map(Shape::Gemm).collect()),
-        "all" => {
-            let [gemv, gemm, dual] = [set("gemv")?, set("gemm")?, set("dual")?];
-            Ok([gemv, gemm, dual, set("decode")?, set("quantize")?].concat())
-        }
-        "gemv-correctness" => Ok(GEMV_CORRECTNESS.map(Shape::Gemv).to_vec()),
-        "gemv-ragged" => Ok(gemv_ragged().into_iter().map(Shape::Gemv).collect()),
-        "dual" => Ok(DUAL_CONTEST.map(Shape::Dual).to_vec()),
-        "dual-correctness" => Ok(DUAL_CORRECTNESS.map(Shape::Dual).to_vec()),
-        "grouped" => not_built("grouped"),
-        _ => Err(ShapeError::UnknownSet { name: name.into() }),
-    }
+    Err(ShapeError::NotMultiple { text: text.into(), field: field.into(), required, actual })
 }

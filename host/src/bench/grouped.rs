@@ -1,0 +1,182 @@
+//! One verified grouped product, with times from a GPU or counters from the emulator.
+
+use std::ops::Range;
+
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
+
+use super::experts::Experts;
+use super::gemm::tensor_rate;
+use super::timing::{Peers, ReadCeiling, SetTimes, input_sets};
+use super::{ActivationInput, GemmBench, GemmReport, GemmTiming, gpu};
+use crate::cuda::HalfProduct;
+use crate::device::Kernels;
+use crate::error::{Result, require_memory};
+use crate::gemm::{Activations, GroupedRun, Output, Repacked, reference_grouped};
+use crate::oracle::Reference;
+use crate::rng::SplitMix64;
+use crate::shape::GroupedShape;
+use crate::tensor::{BlockScaled, Dims};
+
+/// Runs a grouped product of `shape`, gated or not, on random inputs, verifies it, and on a GPU times
+/// it. Token counts are on the device, one group's tokens behind another's.
+///
+/// # Errors
+/// Bad sizes and [`DeviceError`](crate::device::DeviceError). A wrong result is not an error: the
+/// report says so, and nothing is timed.
+pub fn grouped(kernels: &Kernels, shape: &GroupedShape, bench: &GemmBench) -> Result<GemmReport> {
+    match bench.format {
+        Format::Nvfp4 => run::<Nvfp4>(kernels, shape, bench),
+        Format::Mxfp4 => run::<Mxfp4>(kernels, shape, bench),
+    }
+}
+
+/// The tokens of each group.
+fn ranges(shape: &GroupedShape) -> Vec<Range<usize>> {
+    let mut next = 0;
+    let range = |&count: &usize| {
+        let first = next;
+        next += count;
+        first..next
+    };
+    shape.counts.iter().map(range).collect()
+}
+
+fn run<F: BlockFormat>(
+    kernels: &Kernels,
+    shape: &GroupedShape,
+    bench: &GemmBench,
+) -> Result<GemmReport> {
+    let device = kernels.device();
+    let name = shape.text(bench.is_gated());
+    let (tokens, &GroupedShape { n, k, .. }) = (shape.tokens(), shape);
+    let bytes = bytes::<F>(shape, bench)?;
+    require_memory(&format!("running {name}"), bytes.saturating_mul(6))?;
+    let mut rng = SplitMix64::new(bench.seed);
+    let groups = shape.counts.len();
+    let experts: Experts<F> =
+        Experts::generate(bench.generator, groups, [n, k], bench.is_gated(), &mut rng)?;
+    let dims = Dims::new(1, tokens, k)?;
+    let (blocks, halves);
+    let a = match bench.activations {
+        ActivationInput::Fp4 => {
+            blocks = bench.generator.blocks::<F>("a", dims, bench.layout, &mut rng)?;
+            Activations::Blocks(&blocks)
+        }
+        ActivationInput::Halves(operand) => {
+            halves = bench.generator.halves("a", dims, operand, &mut rng)?;
+            Activations::Halves(&halves)
+        }
+    };
+    let weights = experts.repack(device, a.kind())?;
+    let options = experts.options(&bench.options);
+    let reference = reference_grouped(&a, &experts.weights()?, &ranges(shape), &options)?;
+    let mut bench = bench.clone();
+    if let Some(layout) = bench.quantized {
+        bench.options.output = Output::nvfp4_of(&reference, layout);
+    }
+    let inputs = Inputs { kernels, shape, a: &a, weights: &weights, bench: &bench };
+    let result = inputs.set()?.run()?;
+    let times = match bench.times_on(device) && result.verify(&reference).passed() {
+        true => Some(inputs.time(&reference, bytes)?),
+        false => None,
+    };
+    let mut report = bench.report::<F>(kernels, name, result, &reference, bytes);
+    report.times = times;
+    Ok(report)
+}
+
+/// Bytes that the operation must read and write at least once: the weights of groups without tokens
+/// are not among them.
+fn bytes<F: BlockFormat>(shape: &GroupedShape, bench: &GemmBench) -> Result<u64> {
+    let (tokens, GroupedShape { counts, n, k }) = (shape.tokens(), shape);
+    let block_row = k / 2 + k / F::BLOCK;
+    let activation_row = match bench.activations {
+        ActivationInput::Fp4 => block_row,
+        ActivationInput::Halves(_) => 2 * k,
+    };
+    let output = match bench.quantized {
+        Some(layout) => Output::Nvfp4 { scale: 1.0, layout },
+        None => bench.options.output,
+    };
+    let [elements, scales] = output.bytes(Dims::new(1, tokens, *n)?)?;
+    let used = counts.iter().filter(|count| **count > 0).count();
+    let rows = used * n * if bench.is_gated() { 2 } else { 1 };
+    Ok((tokens * activation_row + rows * block_row + elements + scales) as u64)
+}
+
+/// What a timed run needs.
+struct Inputs<'a, F> {
+    kernels: &'a Kernels,
+    shape: &'a GroupedShape,
+    a: &'a Activations<'a, F>,
+    weights: &'a Repacked,
+    bench: &'a GemmBench,
+}
+
+impl<F: BlockFormat> Inputs<'_, F> {
+    /// A copy of all operands on the device.
+    fn set(&self) -> Result<GroupedRun> {
+        let Self { kernels, shape, a, weights, bench } = self;
+        GroupedRun::new(kernels, a, weights, &shape.counts, &bench.options)
+    }
+
+    /// Times a product that has been verified once, its ceilings and its peer.
+    fn time(&self, reference: &Reference, bytes: u64) -> Result<GemmTiming> {
+        let Self { kernels, bench, .. } = self;
+        let gpu = kernels.device().gpu("timing")?;
+        let (sets, cold) = input_sets(kernels, bytes, || self.set())?;
+        if let Some(set) = sets.first() {
+            set.launch()?;
+        }
+        let wrong = |set: &GroupedRun| -> Result<_> {
+            let result = set.result()?;
+            let check = result.verify(reference);
+            Ok((!check.passed()).then(|| format!(" by {}", result.plan.kernel)))
+        };
+        let launch = |set: &GroupedRun| set.launch().map(drop);
+        // SAFETY: operands and workspaces are the sets', and `kernels` has the module.
+        let measured =
+            unsafe { SetTimes::measure(gpu, (&sets, cold), bench.protocol, launch, wrong)? };
+        drop(sets);
+        let median = measured.times.median;
+        let read = ReadCeiling::measure(kernels, bytes, bench.protocol, &measured.times)?;
+        let (mut peers, mut tensor_ceiling) = (Peers::default(), None);
+        if bench.protocol.cublas {
+            peers = self.peer(median)?;
+            tensor_ceiling =
+                if peers.cublas.is_some() { tensor_rate(gpu, bench.protocol)? } else { None };
+        }
+        let rows = if bench.is_gated() { 2 } else { 1 } * self.shape.n;
+        let flops = 2.0 * self.shape.tokens() as f64 * rows as f64 * self.shape.k as f64;
+        Ok(GemmTiming { measured, flops_per_second: flops / median, read, tensor_ceiling, peers })
+    }
+
+    /// cuBLAS' products of all groups, one after another, without what follows the sums.
+    fn peer(&self, ours: f64) -> Result<Peers> {
+        let Self { kernels, shape, bench, .. } = self;
+        let device = kernels.device();
+        let (gpu, l2) = (device.gpu("timing")?, device.properties().l2_bytes);
+        let GroupedShape { counts, n, k } = shape;
+        let rows = if bench.is_gated() { 2 * n } else { *n };
+        let used: Vec<HalfProduct> = counts
+            .iter()
+            .filter(|count| **count > 0)
+            .map(|&count| HalfProduct { m: rows, n: count, k: *k, batch: 1 })
+            .collect();
+        let weights = super::gemm::noise(used.len() * rows * k);
+        let tokens = match self.a {
+            Activations::Blocks(blocks) => gpu::halves::<F>(blocks as &BlockScaled<F>)?,
+            Activations::Halves(halves) => halves.bytes().to_vec(),
+        };
+        gpu::peer_or_reason(gpu::time_cublas(
+            gpu,
+            &used,
+            &weights,
+            &tokens,
+            bench.protocol,
+            ours,
+            l2,
+        ))
+    }
+}

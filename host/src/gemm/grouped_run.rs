@@ -1,0 +1,123 @@
+//! A grouped product with device memory of its own.
+
+use fp4_formats::BlockFormat;
+use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
+use ptx_emu::LaunchReport;
+
+use super::check::same_columns;
+use super::epilogue::OwnedVectors;
+use super::run::{OwnedActivations, OwnedResult, owned_workspace};
+use super::{
+    Activations, DeviceWeights, Gemm, GemmOptions, GemmPlan, GemmResult, GroupBuffers, Grouping,
+    Repacked, Workspace, group_offsets,
+};
+use crate::buffer::DeviceBuffer;
+use crate::device::Kernels;
+use crate::error::{Error, Result};
+
+/// A grouped product of tokens that lie one group after another, with operands, result and workspace
+/// of its own on a device, ready to launch any number of times.
+///
+/// The token counts are on the device: the plan knows their sum alone.
+#[derive(Debug)]
+pub struct GroupedRun {
+    gemm: Gemm,
+    weights: DeviceWeights,
+    activations: OwnedActivations,
+    vectors: OwnedVectors,
+    offsets: DeviceBuffer,
+    status: DeviceBuffer,
+    workspace: Option<Workspace>,
+    out: OwnedResult,
+}
+
+impl GroupedRun {
+    /// Checks, plans, and copies the operands to the device; launches nothing. Group `g` has
+    /// `counts[g]` tokens. Row factors are those of all tokens; column factors and biases are shared
+    /// by all groups.
+    ///
+    /// # Errors
+    /// As [`Gemm::grouped`]; [`Error::Shape`] where the counts are not the activations' or not the
+    /// weights'; [`DeviceError`](crate::device::DeviceError).
+    pub fn new<F: BlockFormat>(
+        kernels: &Kernels,
+        a: &Activations<'_, F>,
+        weights: &Repacked,
+        counts: &[usize],
+        options: &GemmOptions,
+    ) -> Result<Self> {
+        let device = kernels.device();
+        let dims = a.dims();
+        let columns = weights.form().columns;
+        let required = format_args!("{columns}, the weights' K");
+        same_columns(a.name(), dims.cols(), required, columns as usize)?;
+        let tokens: usize = counts.iter().fold(0, |sum, count| sum.saturating_add(*count));
+        if [dims.batch(), dims.rows()] != [1, tokens] {
+            let required = format!("1 x {tokens}, as the groups' tokens");
+            let found = format!("{} x {}", dims.batch(), dims.rows());
+            return Err(Error::shape(format!("rows of `{}`", a.name()), required, found));
+        }
+        if weights.batch() != counts.len() {
+            let required = format!("{}, one for each group", counts.len());
+            return Err(Error::shape("matrices of weights", required, weights.batch()));
+        }
+        let offsets = group_offsets(counts)?;
+        let offsets: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect();
+        let weights = weights.upload(device)?;
+        let grouping = Grouping::Contiguous { bound: tokens };
+        let gemm = Gemm::grouped(kernels, &weights, grouping, a.kind(), a.global_scale(), options)?;
+        Ok(Self {
+            activations: OwnedActivations::upload(device, a)?,
+            vectors: OwnedVectors::upload(device, options)?,
+            offsets: DeviceBuffer::upload(device, "offsets", &offsets)?,
+            status: DeviceBuffer::zeroed(device, "status", size_of::<u32>())?,
+            workspace: owned_workspace(device, &gemm)?,
+            out: OwnedResult::new(device, &gemm)?,
+            gemm,
+            weights,
+        })
+    }
+
+    /// How it will be run.
+    #[must_use]
+    pub fn plan(&self) -> &GemmPlan {
+        self.gemm.plan()
+    }
+
+    /// Launches without waiting for the result, also while a CUDA graph is recorded.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn launch(&self) -> Result<Vec<LaunchReport>> {
+        self.gemm.launch_grouped(
+            GroupBuffers { status: Some(&self.status), ..GroupBuffers::of(&self.offsets) },
+            self.activations.buffers(),
+            &self.weights,
+            self.out.buffers(),
+            self.workspace.as_ref(),
+            self.vectors.vectors(),
+        )
+    }
+
+    /// Launches and brings the result back.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError): also what the emulator diagnoses, and on it a
+    /// result that the kernel did not write.
+    pub fn run(&self) -> Result<GemmResult> {
+        let reports = self.launch()?;
+        Ok(GemmResult { reports, ..self.result()? })
+    }
+
+    /// Brings back the result of what was launched before, without launching.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); [`Error::Wrong`] where the kernel rejected the token counts.
+    pub fn result(&self) -> Result<GemmResult> {
+        let status = self.status.read()?;
+        if status == STATUS_BAD_COUNTS.to_le_bytes() {
+            return Err(Error::Wrong { what: "the kernel's reading of the token counts".into() });
+        }
+        self.out.read(&self.gemm)
+    }
+}

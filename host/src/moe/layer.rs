@@ -1,0 +1,444 @@
+//! All steps as one layer.
+
+use fp4_formats::gemm::OUT_RECIPE;
+use fp4_formats::quantize::{Format, Recipe};
+use fp4_formats::{FloatType, HalfType, ScaleLayout};
+use ptx_emu::LaunchReport;
+
+use super::{HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
+use crate::buffer::DeviceBuffer;
+use crate::device::{Device, Kernels};
+use crate::error::{Error, Result};
+use crate::gemm::{
+    Activation, ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, GroupBuffers,
+    Grouping, Output, ResultBuffers, UpOptions, Vectors, Workspace,
+};
+use crate::quantize::device::{Input, Quantizer};
+use crate::quantize::{QuantizeOptions, TensorScale};
+
+/// A whole layer, planned once and launched any number of times.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use fp4_formats::{FloatType, HalfType, ScaleLayout};
+/// use nvfp4::buffer::DeviceBuffer;
+/// use nvfp4::device::{Device, DeviceRequest};
+/// use nvfp4::gemm::{Activation, ActivationKind, GatedWeights, HalfMatrix, Repacked};
+/// use nvfp4::moe::{MoeInputs, MoeLayer, MoeOptions, MoeShape};
+/// use nvfp4::quantize::{TensorScale, quantize};
+/// use nvfp4::tensor::Dims;
+///
+/// # fn main() -> nvfp4::error::Result<()> {
+/// let device = Device::open(&"emu:h200".parse::<DeviceRequest>()?)?;
+/// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+/// let (kind, linear) = (ActivationKind::Halves(HalfType::Bf16), ScaleLayout::Linear);
+///
+/// // Two experts of 32 hidden and 16 intermediate columns, each a tensor with a scale of its own.
+/// let (mut first, mut second) = (Vec::new(), Vec::new());
+/// for value in [0.5, 1.0] {
+///     let tensor = |name, rows, columns| {
+///         let dims = Dims::new(1, rows, columns)?;
+///         quantize(name, &vec![value; rows * columns], dims, TensorScale::FromAmax, linear)
+///     };
+///     let (gate, up, down) = (tensor("gate", 16, 32)?, tensor("up", 16, 32)?, tensor("down", 32, 16)?);
+///     first.push(Repacked::gated(&device, &GatedWeights::pair(&gate, &up)?, kind)?);
+///     second.push(Repacked::for_device(&device, &down, kind)?);
+/// }
+/// let first = Repacked::stack(&first)?.upload(&device)?;
+/// let second = Repacked::stack(&second)?.upload(&device)?;
+///
+/// // Three tokens choose one expert each.
+/// let shape = MoeShape { tokens: 3, top_k: 1, experts: 2, first: 0, count: 2 };
+/// let options = MoeOptions { activation: Activation::Silu, ..MoeOptions::default() };
+/// let layer = MoeLayer::new(&kernels, shape, &first, &second, HalfType::Bf16, &options)?;
+/// let memory = layer.memory()?;
+/// let words = |words: [u32; 3]| words.map(u32::to_le_bytes).concat();
+/// let ids = DeviceBuffer::upload(&device, "ids", &words([1, 0, 1]))?;
+/// let weights = DeviceBuffer::upload(&device, "weights", &words([1f32.to_bits(); 3]))?;
+/// let x = HalfMatrix::round("x", Dims::new(1, 3, 32)?, HalfType::Bf16, &[0.125; 3 * 32])?;
+/// let x = DeviceBuffer::upload(&device, "x", x.bytes())?;
+/// let out = DeviceBuffer::poisoned(&device, "out", 3 * 32 * 4)?;
+/// let inputs = MoeInputs { activations: &x, ids: &ids, weights: &weights, shared: None };
+/// layer.launch(&inputs, [&first, &second], &memory, &out, Default::default())?;
+/// assert_eq!(memory.problem()?, None);
+///
+/// let bytes = out.read()?;
+/// let values: Vec<f32> =
+///     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+/// // silu(2) * 2 * 8 and silu(4) * 4 * 16.
+/// for (token, right) in [(0, 251.4), (1, 28.19), (2, 251.4)] {
+///     assert!((values[token * 32] / right - 1.0).abs() < 0.01, "{}", values[token * 32]);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct MoeLayer {
+    routing: Routing,
+    first: Gemm,
+    second: Gemm,
+    hidden: usize,
+    half: HalfType,
+    /// Where activations are quantised, how.
+    quantized: Option<QuantizeOptions>,
+    /// Types of the rows that are combined, and of the result.
+    types: [FloatType; 2],
+}
+
+/// Choices of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MoeOptions {
+    /// What becomes of the gate.
+    pub activation: Activation,
+    /// Type of the result.
+    pub output: FloatType,
+    /// Type of the second product's rows, which are added up in f32.
+    pub rows: FloatType,
+    /// Where activations are quantised to NVFP4 before each product (W4A4), their tensor scales. The
+    /// weights are NVFP4 then.
+    pub quantized: Option<TokenScales>,
+}
+
+impl Default for MoeOptions {
+    fn default() -> Self {
+        let (output, rows) = (FloatType::F32, FloatType::F32);
+        Self { activation: Activation::Silu, output, rows, quantized: None }
+    }
+}
+
+/// Tensor scales of activations in NVFP4: a value is code times block scale times this. Checkpoints
+/// have them as input scales; of values up to `amax` it is `amax / (6 * 448)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenScales {
+    /// Of the layer's activations.
+    pub tokens: f32,
+    /// Of what is between the products.
+    pub between: f32,
+}
+
+/// A step of a layer, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoeStep {
+    /// [`Routing::route`].
+    Route,
+    /// Quantising the tokens; only of a layer that does.
+    Quantize,
+    /// [`Routing::gather`] or [`Routing::gather_blocks`].
+    Gather,
+    /// The gated product.
+    First,
+    /// The product back to the hidden size.
+    Second,
+    /// [`Routing::combine`].
+    Combine,
+}
+
+impl MoeStep {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Route, Self::Quantize, Self::Gather, Self::First, Self::Second, Self::Combine];
+
+    /// For reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Route => "route",
+            Self::Quantize => "quantize",
+            Self::Gather => "gather",
+            Self::First => "first product",
+            Self::Second => "second product",
+            Self::Combine => "combine",
+        }
+    }
+}
+
+/// What a launch of a layer reads besides weights.
+#[derive(Clone, Copy, Debug)]
+pub struct MoeInputs<'a> {
+    /// `[tokens, H]` of the layer's 16-bit type.
+    pub activations: &'a DeviceBuffer,
+    /// i32 `[tokens, top_k]`: each token's experts.
+    pub ids: &'a DeviceBuffer,
+    /// f32 `[tokens, top_k]`: their weights.
+    pub weights: &'a DeviceBuffer,
+    /// What is added to the result, of its size and type: a shared expert's result.
+    pub shared: Option<&'a DeviceBuffer>,
+}
+
+/// Biases of a layer's experts on a device, f32.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MoeBiases<'a> {
+    /// Of the gates, `[count, I]`.
+    pub gate: Option<&'a DeviceBuffer>,
+    /// Of the other halves, `[count, I]`.
+    pub up: Option<&'a DeviceBuffer>,
+    /// Of the second products, `[count, H]`; times the weights, as the rows.
+    pub down: Option<&'a DeviceBuffer>,
+}
+
+/// Device memory of a layer, for one stream.
+#[derive(Debug)]
+pub struct MoeMemory {
+    /// Who goes where, with the status word.
+    pub routes: Routes,
+    /// Of a layer that quantises its activations.
+    pub(crate) quantizer: Option<Quantizer>,
+    pub(crate) gathered: Tokens,
+    pub(crate) between: Tokens,
+    pub(crate) rows: DeviceBuffer,
+    workspace: Option<Workspace>,
+}
+
+impl MoeMemory {
+    /// What was wrong with operands of launches so far, if anything was; waits for the device.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn problem(&self) -> Result<Option<MoeProblem>> {
+        if let Some(problem) = self.routes.problem()? {
+            return Ok(Some(problem));
+        }
+        match self.quantizer.as_ref().map(|quantizer| quantizer.check("activations")) {
+            None | Some(Ok(())) => Ok(None),
+            Some(Err(Error::NonFiniteAt { .. })) => Ok(Some(MoeProblem::NotFinite)),
+            Some(Err(error)) => Err(error),
+        }
+    }
+}
+
+/// Tokens on a device, as a product takes them and as one leaves them.
+#[derive(Debug)]
+pub(crate) enum Tokens {
+    Halves(DeviceBuffer),
+    Blocks { codes: DeviceBuffer, scales: DeviceBuffer },
+}
+
+impl Tokens {
+    /// Memory for elements or codes, and for scales where there are any, zeros in all of it.
+    fn zeroed(device: &Device, name: &str, [bytes, scale_bytes]: [usize; 2]) -> Result<Self> {
+        let buffer = |bytes| DeviceBuffer::zeroed(device, name, bytes);
+        Ok(match scale_bytes {
+            0 => Self::Halves(buffer(bytes)?),
+            _ => Self::Blocks { codes: buffer(bytes)?, scales: buffer(scale_bytes)? },
+        })
+    }
+
+    fn activations(&self) -> ActivationBuffers<'_> {
+        match self {
+            Self::Halves(halves) => ActivationBuffers::Halves(halves),
+            Self::Blocks { codes, scales } => ActivationBuffers::Blocks { codes, scales },
+        }
+    }
+
+    fn result(&self) -> ResultBuffers<'_> {
+        match self {
+            Self::Halves(halves) => ResultBuffers::Floats(halves),
+            Self::Blocks { codes, scales } => ResultBuffers::Blocks { codes, scales },
+        }
+    }
+}
+
+/// Layout of the scales of activations.
+const LAYOUT: ScaleLayout = ScaleLayout::Linear;
+
+impl MoeLayer {
+    /// Plans a layer of the gated weights `first`, `[count, I, H]` twice, and `second`,
+    /// `[count, H, I]`, for activations of `half`. A token's result is the sum over its choices of
+    /// weight times `second(act(gate x) * (up x))`. The weights were repacked for activations of
+    /// `half`, or in blocks where the options quantise them.
+    ///
+    /// # Errors
+    /// As [`Routing::new`], [`Gemm::grouped`] and [`Quantizer::new`]; [`Error::Shape`] for weights
+    /// that do not fit each other or the shape.
+    pub fn new(
+        kernels: &Kernels,
+        shape: MoeShape,
+        first: &DeviceWeights,
+        second: &DeviceWeights,
+        half: HalfType,
+        options: &MoeOptions,
+    ) -> Result<Self> {
+        let routing = Routing::new(kernels, shape)?;
+        let (a, b) = (first.form(), second.form());
+        let (hidden, between) = (a.columns, a.result_columns());
+        for (what, found, required) in [
+            ("experts in the first weights", first.batch(), shape.count),
+            ("experts in the second weights", second.batch(), shape.count),
+            ("K of the second weights", b.columns as usize, between as usize),
+            ("N of the second weights", b.result_columns() as usize, hidden as usize),
+        ] {
+            if found != required {
+                return Err(Error::shape(what, required.to_string(), found));
+            }
+        }
+        let (kind, scales, of_between) = match options.quantized {
+            None => {
+                let output = Output::Floats(half.float());
+                (ActivationKind::Halves(half), [1.0; 2], output)
+            }
+            Some(TokenScales { tokens, between }) => (
+                ActivationKind::Blocks { format: Format::Nvfp4, layout: LAYOUT },
+                [tokens, between],
+                Output::Nvfp4 { scale: between, layout: LAYOUT },
+            ),
+        };
+        let quantized = options.quantized.map(|TokenScales { tokens, .. }| QuantizeOptions {
+            recipe: Recipe::Nvfp4(OUT_RECIPE),
+            scale: TensorScale::Given(tokens),
+            layout: LAYOUT,
+        });
+        let grouping = Grouping::Contiguous { bound: routing.slots() };
+        let of_first = GemmOptions {
+            activation: options.activation,
+            output: of_between,
+            up: Some(UpOptions::default()),
+            ..GemmOptions::default()
+        };
+        let of_second = GemmOptions { output: options.rows.into(), ..GemmOptions::default() };
+        Ok(Self {
+            first: Gemm::grouped(kernels, first, grouping, kind, scales[0], &of_first)?,
+            second: Gemm::grouped(kernels, second, grouping, kind, scales[1], &of_second)?,
+            routing,
+            hidden: hidden as usize,
+            half,
+            quantized,
+            types: [options.rows, options.output],
+        })
+    }
+
+    /// The products, in order.
+    #[must_use]
+    pub fn products(&self) -> [&Gemm; 2] {
+        [&self.first, &self.second]
+    }
+
+    /// The steps that it takes, in order.
+    pub fn steps(&self) -> impl Iterator<Item = MoeStep> + use<> {
+        let quantizes = self.quantized.is_some();
+        MoeStep::ALL.into_iter().filter(move |step| quantizes || *step != MoeStep::Quantize)
+    }
+
+    /// Bytes of the result.
+    #[must_use]
+    pub fn out_bytes(&self) -> usize {
+        self.routing.shape().tokens * self.hidden * self.types[1].bytes() as usize
+    }
+
+    /// Allocates what launches need besides weights, inputs and result.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError), and as [`Quantizer::new`].
+    pub fn memory(&self) -> Result<MoeMemory> {
+        let kernels = self.routing.kernels();
+        let device = kernels.device();
+        let (slots, tokens) = (self.routing.slots(), self.routing.shape().tokens);
+        let input = Input::plain(self.half.float());
+        let quantizer = self
+            .quantized
+            .as_ref()
+            .map(|options| Quantizer::new(kernels, tokens, self.hidden, input, options))
+            .transpose()?;
+        let of_tokens = match &self.quantized {
+            None => [slots * self.hidden * HALF_BYTES, 0],
+            Some(options) => {
+                let block = options.recipe.format().block() as usize;
+                [slots * self.hidden / 2, slots * (self.hidden / block)]
+            }
+        };
+        let workspace = match self.first.workspace_bytes().max(self.second.workspace_bytes()) {
+            0 => None,
+            bytes => Some(Workspace::new(device, bytes)?),
+        };
+        Ok(MoeMemory {
+            routes: self.routing.routes()?,
+            quantizer,
+            gathered: Tokens::zeroed(device, "gathered", of_tokens)?,
+            // Copies of the second product reach over rows that no expert has; what they bring is not
+            // used, but the emulator asks that it was written.
+            between: Tokens::zeroed(device, "between", self.first.out_bytes()?)?,
+            rows: DeviceBuffer::poisoned(device, "rows", self.second.out_bytes()?[0])?,
+            workspace,
+        })
+    }
+
+    /// Queues the layer: `out` becomes `[tokens, H]`. `weights` are the first and the second product's.
+    ///
+    /// # Errors
+    /// As the steps'.
+    pub fn launch(
+        &self,
+        inputs: &MoeInputs<'_>,
+        weights: [&DeviceWeights; 2],
+        memory: &MoeMemory,
+        out: &DeviceBuffer,
+        biases: MoeBiases<'_>,
+    ) -> Result<Vec<LaunchReport>> {
+        let mut reports = Vec::new();
+        for step in self.steps() {
+            reports.extend(self.launch_step(step, inputs, weights, memory, out, biases)?);
+        }
+        Ok(reports)
+    }
+
+    /// Queues one step of a launch; those before it have been queued.
+    ///
+    /// # Errors
+    /// As [`Routing`]'s, [`Quantizer::launch`] and [`Gemm::launch_grouped`]; [`Error::Shape`] for
+    /// memory of a layer that has other steps.
+    pub fn launch_step(
+        &self,
+        step: MoeStep,
+        inputs: &MoeInputs<'_>,
+        [first, second]: [&DeviceWeights; 2],
+        memory: &MoeMemory,
+        out: &DeviceBuffer,
+        biases: MoeBiases<'_>,
+    ) -> Result<Vec<LaunchReport>> {
+        let MoeInputs { activations, ids, weights, shared } = *inputs;
+        let MoeMemory { routes, quantizer, gathered, between, rows, workspace } = memory;
+        let workspace = workspace.as_ref();
+        let groups = GroupBuffers {
+            status: Some(&routes.status),
+            own_vectors: true,
+            ..GroupBuffers::of(&routes.offsets)
+        };
+        let other = || Error::shape("memory", "of this layer", "of another one");
+        let one = |report: Option<LaunchReport>| report.into_iter().collect();
+        match step {
+            MoeStep::Route => self.routing.route(ids, routes).map(one),
+            MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.launch(activations, None),
+            MoeStep::Gather => match (gathered, quantizer) {
+                (Tokens::Halves(gathered), None) => {
+                    self.routing.gather(activations, routes, gathered, self.hidden).map(one)
+                }
+                (Tokens::Blocks { codes, scales }, Some(quantizer)) => self
+                    .routing
+                    .gather_blocks(
+                        Format::Nvfp4,
+                        [quantizer.codes(), codes],
+                        [quantizer.scales(), scales],
+                        routes,
+                        self.hidden,
+                    )
+                    .map(one),
+                (Tokens::Halves(_), Some(_)) | (Tokens::Blocks { .. }, None) => Err(other()),
+            },
+            MoeStep::First => {
+                let vectors =
+                    Vectors { bias: biases.gate, up_bias: biases.up, ..Vectors::default() };
+                let (a, out) = (gathered.activations(), between.result());
+                self.first.launch_grouped(groups, a, first, out, workspace, vectors)
+            }
+            MoeStep::Second => {
+                let vectors = Vectors { bias: biases.down, ..Vectors::default() };
+                let (a, out) = (between.activations(), ResultBuffers::Floats(rows));
+                self.second.launch_grouped(groups, a, second, out, workspace, vectors)
+            }
+            MoeStep::Combine => {
+                let columns = (self.hidden, self.types);
+                self.routing.combine(rows, routes, weights, shared, out, columns).map(one)
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! A mixture of experts: from activations, and the experts that each token chose, to the layer's
+//! result.
+//!
+//! | step | what | alone |
+//! | --- | --- | --- |
+//! | route | orders the tokens' choices by expert | [`Routing::route`] |
+//! | quantise | where activations are FP4: to NVFP4, each token once | [`Quantizer`](crate::quantize::device::Quantizer) |
+//! | gather | copies each choice's token to the choice's row | [`Routing::gather`], [`Routing::gather_blocks`] |
+//! | first product | grouped and gated, `act(x gate^T) * (x up^T)` | [`Gemm::grouped`] |
+//! | second product | grouped, back to the hidden size | [`Gemm::grouped`] |
+//! | combine | adds up each token's rows times their weights, in the order of its choices | [`Routing::combine`] |
+//!
+//! [`MoeLayer`] does all of them, or one ([`MoeLayer::launch_step`]). Everything depends on the device's memory alone: a launch reads
+//! nothing back and allocates nothing, and may be recorded in a graph. Experts that are on other
+//! devices add nothing, so that the results of all devices add up to the layer's. Weights are applied
+//! behind the second product, where they cost no precision, and in a fixed order, so that results
+//! do not depend on timing.
+
+mod layer;
+mod routing;
+
+pub(crate) use layer::Tokens;
+pub use layer::{MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeStep, TokenScales};
+pub use routing::{MoeProblem, MoeShape, Routes, Routing};
+
+use fp4_formats::FloatType;
+
+/// Bytes of an index, a weight and the status word.
+const WORD: usize = size_of::<u32>();
+/// Bytes of a 16-bit element.
+const HALF_BYTES: usize = FloatType::F16.bytes() as usize;

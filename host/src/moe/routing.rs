@@ -1,0 +1,369 @@
+//! The steps around the grouped products.
+
+use fp4_formats::gemm::groups::MAX_PROBLEMS;
+use fp4_formats::moe::{
+    self as contract, COMBINE_COLUMNS, CombineParams, GATHER_BYTES, GatherParams, MAX_TOP_K,
+    ROUTE_THREADS, RouteParams,
+};
+use fp4_formats::pack::packed_len;
+use fp4_formats::quantize::Format;
+use fp4_formats::{Divisor, FloatType};
+use ptx_emu::LaunchReport;
+
+use super::{HALF_BYTES, WORD};
+use crate::buffer::DeviceBuffer;
+use crate::device::{Kernels, LaunchSpec};
+use crate::error::{Error, Result};
+
+/// The most tokens times choices: offsets are i32.
+const MAX_SLOTS: usize = i32::MAX as usize / 2;
+/// CTAs of the kernels that copy and add up rows, for each SM.
+const CTAS_PER_SM: u32 = 8;
+
+/// Sizes of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoeShape {
+    /// Tokens.
+    pub tokens: usize,
+    /// Experts that each token chooses.
+    pub top_k: usize,
+    /// Experts of all devices: ids are below it.
+    pub experts: usize,
+    /// First expert of this device.
+    pub first: usize,
+    /// Experts of this device.
+    pub count: usize,
+}
+
+/// Who goes where: what [`Routing::route`] writes.
+#[derive(Debug)]
+pub struct Routes {
+    /// i32 `[count + 1]`: the first row of each expert, then the number of rows.
+    pub offsets: DeviceBuffer,
+    /// u32 `[tokens, top_k]`: the row of each choice.
+    pub positions: DeviceBuffer,
+    /// u32 `[tokens * top_k]`: the choice of each row.
+    pub sources: DeviceBuffer,
+    /// u32: not 0 once something was wrong with a launch's ids or weights. It stays so until
+    /// [`clear_status`](Self::clear_status).
+    pub status: DeviceBuffer,
+}
+
+impl Routes {
+    /// What was wrong so far, if anything was; waits for the device.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn problem(&self) -> Result<Option<MoeProblem>> {
+        let bytes = self.status.read()?;
+        let (words, _) = bytes.as_chunks();
+        Ok(match words.first().map(|word| u32::from_le_bytes(*word)) {
+            None | Some(0) => None,
+            Some(contract::STATUS_BAD_ID) => Some(MoeProblem::BadId),
+            Some(contract::STATUS_NAN_WEIGHT) => Some(MoeProblem::NanWeight),
+            Some(_) => Some(MoeProblem::BadCounts),
+        })
+    }
+
+    /// Queues setting the status word to 0.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn clear_status(&self) -> Result<()> {
+        self.status.fill(0)
+    }
+}
+
+/// What a device found wrong with a launch's operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoeProblem {
+    /// An id was negative, or not below the number of experts: its token became NaN.
+    BadId,
+    /// A weight was NaN: its token became NaN.
+    NanWeight,
+    /// Token counts were bad: all results became NaN.
+    BadCounts,
+    /// An activation that is quantised was infinite or NaN: results of its token are wrong.
+    NotFinite,
+}
+
+/// The steps around the grouped products, for one shape.
+#[derive(Clone, Debug)]
+pub struct Routing {
+    kernels: Kernels,
+    shape: MoeShape,
+}
+
+impl Routing {
+    /// Checks the shape and loads the kernels.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for sizes of 0 or beyond their limits, and for experts of this device that
+    /// are not among all.
+    pub fn new(kernels: &Kernels, shape: MoeShape) -> Result<Self> {
+        let MoeShape { tokens, top_k, experts, first, count } = shape;
+        for (field, value, most) in [
+            ("tokens", tokens, MAX_SLOTS),
+            ("experts of a token", top_k, MAX_TOP_K as usize),
+            ("experts", experts, i32::MAX as usize),
+            ("experts of this device", count, MAX_PROBLEMS as usize),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(Error::shape(field, format!("from 1 to {most}"), value));
+            }
+        }
+        if tokens.saturating_mul(top_k) > MAX_SLOTS {
+            let required = format!("at most {MAX_SLOTS}");
+            return Err(Error::shape("tokens times their experts", required, tokens * top_k));
+        }
+        if first.saturating_add(count) > experts {
+            let required = format!("within {experts}");
+            let found = format!("{count} from {first} on");
+            return Err(Error::shape("experts of this device", required, found));
+        }
+        kernels.load(contract::NAMES)?;
+        Ok(Self { kernels: kernels.clone(), shape })
+    }
+
+    /// The kernels.
+    pub(super) fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+
+    /// The shape.
+    #[must_use]
+    pub fn shape(&self) -> MoeShape {
+        self.shape
+    }
+
+    /// Tokens times the experts of each: rows of the products at most.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.shape.tokens * self.shape.top_k
+    }
+
+    /// Allocates what [`route`](Self::route) writes.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn routes(&self) -> Result<Routes> {
+        let device = self.kernels.device();
+        let slots = self.slots() * WORD;
+        Ok(Routes {
+            offsets: DeviceBuffer::poisoned(device, "offsets", (self.shape.count + 1) * WORD)?,
+            positions: DeviceBuffer::poisoned(device, "positions", slots)?,
+            sources: DeviceBuffer::poisoned(device, "sources", slots)?,
+            status: DeviceBuffer::zeroed(device, "status", WORD)?,
+        })
+    }
+
+    /// Queues routing: `ids` are i32 `[tokens, top_k]`. Choices of one expert keep their order. Ids
+    /// outside this device's range have no row; ids that are no expert's make their token NaN and
+    /// the status word [`MoeProblem::BadId`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for buffers of other sizes or elsewhere,
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn route(&self, ids: &DeviceBuffer, routes: &Routes) -> Result<Option<LaunchReport>> {
+        let MoeShape { experts, first, count, .. } = self.shape;
+        let slots = self.slots();
+        let places = self.place(routes)?;
+        let params = RouteParams {
+            ids: ids.checked("the ids", slots * WORD, self.kernels.device())?,
+            offsets: places.offsets,
+            positions: places.positions,
+            sources: places.sources,
+            status: places.status,
+            slots: slots as u32,
+            experts: experts as u32,
+            first: first as u32,
+            count: count as u32,
+        };
+        let shared = RouteParams::shared_bytes(params.count);
+        self.launch(contract::ROUTE, [1, ROUTE_THREADS], shared, &params.to_bytes())
+    }
+
+    /// Queues gathering `from`, `[tokens, columns]` of 16 bits, to `to`, `[tokens * top_k, columns]`
+    /// in the order of experts. Rows behind the last choice become 0.
+    ///
+    /// # Errors
+    /// As [`route`](Self::route), and for columns that are no multiple of 8.
+    pub fn gather(
+        &self,
+        from: &DeviceBuffer,
+        routes: &Routes,
+        to: &DeviceBuffer,
+        columns: usize,
+    ) -> Result<Option<LaunchReport>> {
+        let row = columns.saturating_mul(HALF_BYTES);
+        if !row.is_multiple_of(GATHER_BYTES as usize) {
+            let required = format!("a multiple of {}", GATHER_BYTES as usize / HALF_BYTES);
+            return Err(Error::shape("columns to gather", required, columns));
+        }
+        self.gather_rows([(from, to, row)], routes, columns)
+    }
+
+    /// Queues gathering tokens in blocks of `format`: `codes`, `[tokens, columns / 2]`, and `scales`,
+    /// a byte for each block in the linear layout, each from the first buffer to the second, whose
+    /// rows are in the order of experts. Rows behind the last choice become 0.
+    ///
+    /// # Errors
+    /// As [`route`](Self::route), and for columns that are not whole blocks.
+    pub fn gather_blocks(
+        &self,
+        format: Format,
+        codes: [&DeviceBuffer; 2],
+        scales: [&DeviceBuffer; 2],
+        routes: &Routes,
+        columns: usize,
+    ) -> Result<Option<LaunchReport>> {
+        let block = format.block() as usize;
+        if !columns.is_multiple_of(block) {
+            let required = format!("a multiple of {block}");
+            return Err(Error::shape("columns to gather", required, columns));
+        }
+        let matrices =
+            [(codes[0], codes[1], packed_len(columns)), (scales[0], scales[1], columns / block)];
+        self.gather_rows(matrices, routes, columns)
+    }
+
+    /// Queues gathering matrices whose rows have as many bytes as stand behind them.
+    fn gather_rows<const N: usize>(
+        &self,
+        matrices: [(&DeviceBuffer, &DeviceBuffer, usize); N],
+        routes: &Routes,
+        columns: usize,
+    ) -> Result<Option<LaunchReport>> {
+        const { assert!(N <= 2, "as many as the kernel takes") };
+        let device = self.kernels.device();
+        if columns == 0 || columns > MAX_SLOTS / HALF_BYTES {
+            let required = format!("from 1 to {}", MAX_SLOTS / HALF_BYTES);
+            return Err(Error::shape("columns to gather", required, columns));
+        }
+        let MoeShape { tokens, top_k, .. } = self.shape;
+        let mut params = GatherParams {
+            from: [0; 2],
+            to: [0; 2],
+            sources: self.place(routes)?.sources,
+            rows: self.slots() as u32,
+            row_bytes: [0; 2],
+            top_k: Divisor::nearest(top_k as u32),
+        };
+        for (index, (from, to, row)) in matrices.into_iter().enumerate() {
+            let bytes = |rows: usize| {
+                rows.checked_mul(row).ok_or_else(|| Error::Overflow {
+                    what: "activations".into(),
+                    detail: format!("{rows} rows of {row} bytes"),
+                })
+            };
+            params.from[index] = from.checked("the activations", bytes(tokens)?, device)?;
+            let rows = bytes(self.slots())?;
+            params.to[index] = to.checked("the gathered activations", rows, device)?;
+            params.row_bytes[index] = row as u32;
+        }
+        let grid = self.grid(self.slots());
+        self.launch(contract::GATHER, [grid, contract::THREADS], 0, &params.to_bytes())
+    }
+
+    /// Queues combining `from`, rows of `columns` elements of the first of `types`, with `weights`,
+    /// f32 `[tokens, top_k]`, to `out`, `[tokens, columns]` of the second of `types`. `shared`, of the
+    /// size and type of `out`, is added, a shared expert's result for example; it may be `out`
+    /// itself.
+    ///
+    /// # Errors
+    /// As [`route`](Self::route), and for columns that are no multiple of 8.
+    pub fn combine(
+        &self,
+        from: &DeviceBuffer,
+        routes: &Routes,
+        weights: &DeviceBuffer,
+        shared: Option<&DeviceBuffer>,
+        out: &DeviceBuffer,
+        (columns, [from_type, out_type]): (usize, [FloatType; 2]),
+    ) -> Result<Option<LaunchReport>> {
+        let device = self.kernels.device();
+        if columns == 0 || !columns.is_multiple_of(COMBINE_COLUMNS as usize) || columns > MAX_SLOTS
+        {
+            let required = format!("a multiple of {COMBINE_COLUMNS}");
+            return Err(Error::shape("columns to combine", required, columns));
+        }
+        let bytes = |rows: usize, of: FloatType| {
+            let elements = rows.checked_mul(columns);
+            elements.and_then(|count| count.checked_mul(of.bytes() as usize)).ok_or_else(|| {
+                Error::Overflow {
+                    what: "rows to combine".into(),
+                    detail: format!("{rows} rows of {columns} elements"),
+                }
+            })
+        };
+        let MoeShape { tokens, top_k, .. } = self.shape;
+        let places = self.place(routes)?;
+        let result = bytes(tokens, out_type)?;
+        let params = CombineParams {
+            from: from.checked("the rows to combine", bytes(self.slots(), from_type)?, device)?,
+            positions: places.positions,
+            weights: weights.checked("the weights", self.slots() * WORD, device)?,
+            shared: shared.map_or(Ok(0), |shared| {
+                shared.checked("the shared experts' result", result, device)
+            })?,
+            out: out.checked("the result", result, device)?,
+            status: places.status,
+            tokens: tokens as u32,
+            columns: columns as u32,
+            top_k: top_k as u32,
+            from_type: from_type as u32,
+            out_type: out_type as u32,
+            reserved: 0,
+        };
+        let grid = self.grid(tokens);
+        self.launch(contract::COMBINE, [grid, contract::THREADS], 0, &params.to_bytes())
+    }
+
+    /// Addresses of what is routed.
+    fn place(&self, routes: &Routes) -> Result<Places> {
+        let device = self.kernels.device();
+        let slots = self.slots() * WORD;
+        let Routes { offsets, positions, sources, status } = routes;
+        Ok(Places {
+            offsets: offsets.checked("the offsets", (self.shape.count + 1) * WORD, device)?,
+            positions: positions.checked("the positions", slots, device)?,
+            sources: sources.checked("the sources", slots, device)?,
+            status: status.checked("the status word", WORD, device)?,
+        })
+    }
+
+    /// CTAs that take `rows` rows in turn.
+    fn grid(&self, rows: usize) -> u32 {
+        let most = self.kernels.device().properties().sms.max(1) * CTAS_PER_SM;
+        rows.min(most as usize) as u32
+    }
+
+    fn launch(
+        &self,
+        entry: &str,
+        [ctas, threads]: [u32; 2],
+        dynamic_shared: u32,
+        params: &[u8],
+    ) -> Result<Option<LaunchReport>> {
+        let spec = LaunchSpec {
+            entry,
+            grid: [ctas, 1, 1],
+            block: [threads, 1, 1],
+            cluster: None,
+            dynamic_shared,
+            overlaps: true,
+            params,
+        };
+        // SAFETY: all buffers are of this device, alive, and have the sizes that the parameters
+        // state, as checked by the callers. Freeing device memory waits for launches.
+        unsafe { self.kernels.launch(&spec) }
+    }
+}
+
+/// Addresses of [`Routes`].
+struct Places {
+    offsets: u64,
+    positions: u64,
+    sources: u64,
+    status: u64,
+}
