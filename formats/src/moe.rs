@@ -186,6 +186,18 @@ pub struct CombineParams {
 }
 
 impl CombineParams {
+    /// Columns that a CTA makes of a token.
+    pub const CTA_COLUMNS: u32 = THREADS * COMBINE_COLUMNS;
+
+    /// CTAs that a token's columns take, below the limit of a grid's second dimension.
+    #[must_use]
+    pub const fn row_ctas(columns: u32) -> u32 {
+        columns.div_ceil(Self::CTA_COLUMNS)
+    }
+
+    /// The most columns.
+    pub const MAX_COLUMNS: u32 = Self::CTA_COLUMNS * 65_535;
+
     /// The block as the kernel's `.param` space holds it: C layout, little endian.
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {

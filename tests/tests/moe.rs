@@ -147,14 +147,16 @@ fn gathered_blocks(kernels: &Kernels, routing: &Routing, routes: &Routes, column
 /// Combining adds in the order of choices, rounded to f32 after each step, for all types.
 #[test]
 fn combining() {
-    let shape = MoeShape { tokens: 9, top_k: 3, experts: 4, first: 1, count: 2 };
+    let shape = MoeShape { tokens: 9, top_k: 6, experts: 7, first: 1, count: 4 };
     let types = FloatType::ALL;
     for (at, [from_type, out_type]) in
         types.into_iter().flat_map(|a| types.map(|b| [a, b])).enumerate()
     {
         let kernels = emulated(DEVICES[at % 2], SCHEDULES[at % 5]);
         let mut rng = SplitMix64::new(at as u64);
-        let (slots, columns) = (shape.tokens * shape.top_k, 40);
+        // One CTA's columns, and more.
+        let columns = if at % 3 == 0 { 2088 } else { 40 };
+        let slots = shape.tokens * shape.top_k;
         let mut ids = ids(shape, &mut rng);
         let mut weights: Vec<f32> = (0..slots).map(|_| rng.normal() as f32).collect();
         (ids[2 * shape.top_k], weights[4 * shape.top_k]) = (-3, f32::NAN);

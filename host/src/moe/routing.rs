@@ -180,7 +180,7 @@ impl Routing {
             count: count as u32,
         };
         let shared = RouteParams::shared_bytes(params.count);
-        self.launch(contract::ROUTE, [1, ROUTE_THREADS], shared, &params.to_bytes())
+        self.launch(contract::ROUTE, [1, 1], ROUTE_THREADS, shared, &params.to_bytes())
     }
 
     /// Queues gathering `from`, `[tokens, columns]` of 16 bits, to `to`, `[tokens * top_k, columns]`
@@ -261,8 +261,8 @@ impl Routing {
             params.to[index] = to.checked("the gathered activations", rows, device)?;
             params.row_bytes[index] = row as u32;
         }
-        let grid = self.grid(self.slots());
-        self.launch(contract::GATHER, [grid, contract::THREADS], 0, &params.to_bytes())
+        let grid = [self.grid(self.slots()), 1];
+        self.launch(contract::GATHER, grid, contract::THREADS, 0, &params.to_bytes())
     }
 
     /// Queues combining `from`, rows of `columns` elements of the first of `types`, with `weights`,
@@ -282,9 +282,9 @@ impl Routing {
         (columns, [from_type, out_type]): (usize, [FloatType; 2]),
     ) -> Result<Option<LaunchReport>> {
         let device = self.kernels.device();
-        if columns == 0 || !columns.is_multiple_of(COMBINE_COLUMNS as usize) || columns > MAX_SLOTS
-        {
-            let required = format!("a multiple of {COMBINE_COLUMNS}");
+        let most = CombineParams::MAX_COLUMNS as usize;
+        if !columns.is_multiple_of(COMBINE_COLUMNS as usize) || !(1..=most).contains(&columns) {
+            let required = format!("a multiple of {COMBINE_COLUMNS}, at most {most}");
             return Err(Error::shape("columns to combine", required, columns));
         }
         let bytes = |rows: usize, of: FloatType| {
@@ -315,8 +315,9 @@ impl Routing {
             out_type: out_type as u32,
             reserved: 0,
         };
-        let grid = self.grid(tokens);
-        self.launch(contract::COMBINE, [grid, contract::THREADS], 0, &params.to_bytes())
+        let row_ctas = CombineParams::row_ctas(params.columns);
+        let grid = [self.grid(tokens), row_ctas];
+        self.launch(contract::COMBINE, grid, contract::THREADS, 0, &params.to_bytes())
     }
 
     /// Addresses of what is routed.
@@ -341,13 +342,14 @@ impl Routing {
     fn launch(
         &self,
         entry: &str,
-        [ctas, threads]: [u32; 2],
+        [ctas, row_ctas]: [u32; 2],
+        threads: u32,
         dynamic_shared: u32,
         params: &[u8],
     ) -> Result<Option<LaunchReport>> {
         let spec = LaunchSpec {
             entry,
-            grid: [ctas, 1, 1],
+            grid: [ctas, row_ctas, 1],
             block: [threads, 1, 1],
             cluster: None,
             dynamic_shared,

@@ -1,11 +1,14 @@
 //! Combining: the rows of a token's slots times their weights, added in the order of the slots.
 //!
 //! # Contract
-//! The parameters are [`CombineParams`]; any grid of [`THREADS`] threads. CTAs take tokens in turn.
+//! The parameters are [`CombineParams`]; CTAs of [`THREADS`] threads, [`CombineParams::row_ctas`] of them
+//! along `y` for the columns of a token, any number along `x`, which take tokens in turn.
 //!
 //! # Arithmetic
 //! Each product is rounded to f32, and so is each sum; `shared` is added last. Results depend on
 //! nothing but the operands.
+
+use core::array::from_fn;
 
 use cuda_std::ptx::{convert, memory};
 use cuda_std::{kernel, thread};
@@ -68,6 +71,9 @@ unsafe fn store(of: u32, array: u64, element: u64, values: [f32; COLUMNS]) {
     }
 }
 
+/// Choices whose rows are on their way at the same time.
+const CHOICES: usize = 4;
+
 /// Eight results of a token.
 ///
 /// # Safety
@@ -76,27 +82,40 @@ unsafe fn store(of: u32, array: u64, element: u64, values: [f32; COLUMNS]) {
 unsafe fn eight(p: &CombineParams, token: u32, column: u32) -> [f32; COLUMNS] {
     let mut sums = [0.0; COLUMNS];
     let columns = u64::from(p.columns);
-    let mut choice = 0;
-    while choice < p.top_k {
-        let slot = u64::from(token) * u64::from(p.top_k) + u64::from(choice);
-        // SAFETY: the slot, and its row if it has one, exist.
-        unsafe {
-            let row = memory::ld_global_b32(p.positions + slot * 4);
-            if row == BAD {
-                sums = [f32::NAN; COLUMNS];
-            } else if row != NOWHERE {
-                let weight = f32::from_bits(memory::ld_global_b32(p.weights + slot * 4));
-                let element = u64::from(row) * columns + u64::from(column);
-                let values = load(p.from_type, p.from, element);
-                for i in 0..COLUMNS {
-                    sums[i] += weight * values[i];
+    let mut first = 0;
+    while first < p.top_k {
+        let slot = |i: usize| u64::from(token) * u64::from(p.top_k) + u64::from(first + i as u32);
+        let exists = |i: usize| first + (i as u32) < p.top_k;
+        // SAFETY: the slots that exist, and their rows if they have any, can be read.
+        let (rows, weights, values) = unsafe {
+            let word = |array: u64, i: usize| memory::ld_global_b32(array + slot(i) * 4);
+            let rows: [u32; CHOICES] =
+                from_fn(|i| if exists(i) { word(p.positions, i) } else { NOWHERE });
+            let weights: [u32; CHOICES] =
+                from_fn(|i| if exists(i) { word(p.weights, i) } else { 0 });
+            let values: [[f32; COLUMNS]; CHOICES] = from_fn(|i| {
+                if rows[i] == NOWHERE || rows[i] == BAD {
+                    [0.0; COLUMNS]
+                } else {
+                    load(p.from_type, p.from, u64::from(rows[i]) * columns + u64::from(column))
                 }
-                if weight.is_nan() && p.status != 0 && column == 0 {
-                    memory::st_global_b32(p.status, STATUS_NAN_WEIGHT);
+            });
+            (rows, weights.map(f32::from_bits), values)
+        };
+        for choice in 0..CHOICES {
+            if rows[choice] == BAD {
+                sums = [f32::NAN; COLUMNS];
+            } else if rows[choice] != NOWHERE {
+                for i in 0..COLUMNS {
+                    sums[i] += weights[choice] * values[choice][i];
+                }
+                if weights[choice].is_nan() && p.status != 0 && column == 0 {
+                    // SAFETY: the status word exists.
+                    unsafe { memory::st_global_b32(p.status, STATUS_NAN_WEIGHT) };
                 }
             }
         }
-        choice += 1;
+        first += CHOICES as u32;
     }
     if p.shared != 0 {
         // SAFETY: the token's elements exist.
@@ -117,17 +136,18 @@ unsafe fn eight(p: &CombineParams, token: u32, column: u32) -> [f32; COLUMNS] {
 pub unsafe fn moe_combine(p: CombineParams) {
     release_stream();
     follow_stream();
+    let column = thread::block_idx_y() * CombineParams::CTA_COLUMNS
+        + thread::thread_idx_x() * COMBINE_COLUMNS;
+    if column >= p.columns {
+        return;
+    }
     let mut token = thread::block_idx_x();
     while token < p.tokens {
-        let mut column = thread::thread_idx_x() * COMBINE_COLUMNS;
-        while column < p.columns {
-            let element = u64::from(token) * u64::from(p.columns) + u64::from(column);
-            // SAFETY: the token and the columns exist.
-            unsafe {
-                let results = eight(&p, token, column);
-                store(p.out_type, p.out, element, results);
-            }
-            column += THREADS * COMBINE_COLUMNS;
+        let element = u64::from(token) * u64::from(p.columns) + u64::from(column);
+        // SAFETY: the token and the columns exist.
+        unsafe {
+            let results = eight(&p, token, column);
+            store(p.out_type, p.out, element, results);
         }
         token += thread::grid_dim_x();
     }
