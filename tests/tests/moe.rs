@@ -376,7 +376,7 @@ fn layers() {
     ];
     for (at, shape) in shapes.into_iter().enumerate() {
         for half in [HalfType::F16, HalfType::Bf16] {
-            let kernels = emulated(DEVICES[0], SCHEDULES[at]);
+            let kernels = emulated(DEVICES[(at + half as usize) % 2], SCHEDULES[at]);
             let layer = Layer {
                 shape,
                 hidden: [64, 96, 160, 48][at],

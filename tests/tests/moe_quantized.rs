@@ -31,8 +31,11 @@ fn steps_of_layers() {
         (shape([9, 12, 4, 160, 64]), ActivationInput::Halves(HalfType::Bf16), Format::Mxfp4),
     ];
     for (at, (shape, activations, format)) in cases.into_iter().enumerate() {
-        for schedule in [SCHEDULES[at], SCHEDULES[(at + 2) % 5]] {
-            let kernels = emulated(DEVICES[0], schedule);
+        for (device, schedule) in DEVICES
+            .into_iter()
+            .flat_map(|device| [at, at + 2].map(|of| (device, SCHEDULES[of % 5])))
+        {
+            let kernels = emulated(device, schedule);
             let bench = GemmBench {
                 format,
                 activations,
