@@ -8,9 +8,9 @@ use nvfp4::device::Kernels;
 use nvfp4::error::Result;
 use nvfp4::floats;
 use nvfp4::gemm::{
-    Activation, ActivationBuffers, GatedWeights, Gemm, GemmOptions, GemmOverrides, GroupBuffers,
-    Grouping, Output, Repacked, ResultBuffers, UpOptions, Vectors, Weights, Workspace,
-    group_offsets, reference_grouped,
+    Activation, ActivationBuffers, GatedWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan,
+    GroupBuffers, Grouping, Output, Repacked, ResultBuffers, UpOptions, Vectors, Weights,
+    Workspace, group_offsets, reference_grouped,
 };
 use nvfp4::generate::Generator;
 use nvfp4::oracle::Reference;
@@ -18,6 +18,7 @@ use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::tune::ResultKind;
+use ptx_emu::LaunchReport;
 use std::ops::Range;
 
 /// One grouped product and how it is run.
@@ -66,10 +67,10 @@ pub struct GroupedResult {
     pub scales: Vec<u8>,
     /// The status word.
     pub status: u32,
-    /// The kernel.
-    pub kernel: &'static str,
-    /// Rows of weights and tokens of its tiles.
-    pub tile: [u32; 2],
+    /// How it was run.
+    pub plan: GemmPlan,
+    /// The launches' reports.
+    pub reports: Vec<LaunchReport>,
 }
 
 /// The value of the status word before a launch.
@@ -231,10 +232,23 @@ impl GroupedCase {
     #[must_use]
     pub fn run_with(&self, kernels: &Kernels, counts: &[i32]) -> GroupedResult {
         let result = match self.format {
-            Format::Nvfp4 => self.run::<Nvfp4>(kernels, &self.inputs(), counts, self.output(1.0)),
-            Format::Mxfp4 => self.run::<Mxfp4>(kernels, &self.inputs(), counts, self.output(1.0)),
+            Format::Nvfp4 => {
+                self.run_on::<Nvfp4>(kernels, &self.inputs(), counts, self.output(1.0))
+            }
+            Format::Mxfp4 => {
+                self.run_on::<Mxfp4>(kernels, &self.inputs(), counts, self.output(1.0))
+            }
         };
         result.unwrap_or_else(|error| panic!("{self:?}\n{error}"))
+    }
+
+    /// Runs it; nothing is compared.
+    ///
+    /// # Panics
+    /// If it is not taken.
+    #[must_use]
+    pub fn run(&self, kernels: &Kernels) -> GroupedResult {
+        self.run_with(kernels, &self.counts_on_device())
     }
 
     fn output(&self, scale: f32) -> Output {
@@ -244,7 +258,7 @@ impl GroupedCase {
         }
     }
 
-    fn run<F: BlockFormat>(
+    fn run_on<F: BlockFormat>(
         &self,
         kernels: &Kernels,
         inputs: &GroupedInputs<F>,
@@ -305,7 +319,7 @@ impl GroupedCase {
             }
             ActivationType::Halves(_) => ActivationBuffers::Halves(&codes),
         };
-        product.launch_grouped(
+        let reports = product.launch_grouped(
             GroupBuffers {
                 counts: &counts,
                 status: Some(&status),
@@ -330,8 +344,8 @@ impl GroupedCase {
             bytes: out.read()?,
             scales: if scale_bytes == 0 { Vec::new() } else { out_scales.read()? },
             status: u32::from_le_bytes([status[0], status[1], status[2], status[3]]),
-            kernel: product.plan().kernel,
-            tile: product.plan().tile,
+            plan: product.plan().clone(),
+            reports,
         })
     }
 
@@ -364,11 +378,11 @@ impl GroupedCase {
         let reference = reference.unwrap_or_else(|error| panic!("{what}\n{error}"));
         let counts = self.counts_on_device();
         let run = |output| {
-            let result = self.run::<F>(kernels, &inputs, &counts, output);
+            let result = self.run_on::<F>(kernels, &inputs, &counts, output);
             let result = result.unwrap_or_else(|error| panic!("{what}\n{error}"));
             assert_eq!(result.status, STATUS, "{what}");
             if let Some(name) = &self.overrides.kernel {
-                assert_eq!(result.kernel, name, "{what}");
+                assert_eq!(result.plan.kernel, name, "{what}");
             }
             result
         };
@@ -383,7 +397,7 @@ impl GroupedCase {
             let scale = fp4_formats::gemm::OUT_RECIPE.tensor_parameter(amax);
             self.compare_blocks(&values, &run(self.output(scale)), scale, layout, &what);
         }
-        result.tile
+        result.plan.tile
     }
 
     /// Compares floats; the values, 0 where a row belongs to no group.

@@ -63,7 +63,11 @@ fn result_shape(gemm: &Gemm, choice: &Estimate) -> Option<TensorMapShape> {
 
 /// How results get to memory, a sentence for the plan.
 pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
-    if result_shape(gemm, choice).is_some() {
+    let is_boxed = result_shape(gemm, choice).is_some();
+    if is_boxed && gemm.groups.is_some() {
+        "results go through shared memory; the copy engine stores boxes of them that are inside a \
+         group, threads the others"
+    } else if is_boxed {
         "results go through shared memory; the copy engine stores boxes of them"
     } else if matches!(gemm.epilogue.output, Output::Nvfp4 { .. }) {
         "threads store the blocks of the result"
