@@ -4,7 +4,8 @@
 //! ("markers"); [`finish`] turns them into `.reqntid` and its kin and into
 //! shared-memory declarations. It also holds the module to its contract: the
 //! right version and target, launch bounds on every entry, no unresolved
-//! function, and no synchronising instruction that the optimiser duplicated.
+//! function, and no synchronising instruction under a predicate. Whether the optimiser
+//! duplicated one cannot be seen in the text alone; a test counts them.
 
 use crate::build::PTX_VERSION;
 use crate::error::BuildError;

@@ -1,10 +1,9 @@
 //! An open GPU: its primary context, its stream, and a cache of modules.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cuda_lazy::raw;
 use fp4_formats::gemm::ResidentClusters;
@@ -14,25 +13,34 @@ use super::clusters;
 use super::error::{CudaError, check};
 use super::memory::CudaMemory;
 use super::module::{CudaModule, LoadedModule};
-use super::owned::{Chosen, OwnedContext, OwnedStream, Owner};
+use super::owned::{Chosen, OwnedContext, OwnedMemory, OwnedStream, Owner};
 use super::probe::{DeviceInfo, probe};
+use super::queue::{Queue, Relaxed, Turn};
 
 /// A supported GPU, ready to allocate, load and launch. Clones share it.
 ///
 /// All work is queued on one stream in the order of the calls: the device's own stream, or the
 /// caller's ([`CudaDevice::with_stream`]). Copies wait for earlier launches; launches return
 /// immediately.
+/// Handles may be used on several threads. What they queue on one stream is in the order of the
+/// calls; while one thread records the stream into a graph, calls of all others are refused.
 #[derive(Debug, Clone)]
 pub struct CudaDevice {
-    inner: Rc<Inner>,
-    /// The caller's stream, if work is not queued on the device's own.
-    caller: Option<*mut c_void>,
+    inner: Arc<Inner>,
+    queue: Arc<Queue>,
 }
+
+/// A module by the image that it is loaded from; nothing until it is loaded.
+type Loading = Arc<Mutex<Option<Arc<LoadedModule>>>>;
 
 // Fields are dropped in this order, and the context must be dropped last.
 #[derive(Debug)]
 struct Inner {
-    modules: RefCell<HashMap<Vec<u8>, Rc<LoadedModule>>>,
+    modules: Mutex<HashMap<Vec<u8>, Loading>>,
+    /// The queues of the handles, by their streams.
+    queues: Mutex<HashMap<usize, Weak<Queue>>>,
+    /// Memory that the driver did not free when it was asked to.
+    unfreed: Mutex<Vec<OwnedMemory>>,
     stream: OwnedStream,
     context: OwnedContext,
     info: DeviceInfo,
@@ -40,11 +48,34 @@ struct Inner {
     clusters: ResidentClusters,
 }
 
+/// A lock whose contents are right even if a thread panicked while it held it.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    /// The queue of a stream.
+    fn queue(&self, stream: *mut c_void) -> Arc<Queue> {
+        let mut queues = lock(&self.queues);
+        queues.retain(|_, queue| queue.strong_count() > 0);
+        if let Some(known) = queues.get(&stream.addr()).and_then(Weak::upgrade) {
+            return known;
+        }
+        let queue = Arc::new(Queue::new(stream));
+        queues.insert(stream.addr(), Arc::downgrade(&queue));
+        queue
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         // Modules and the stream are released in the current context. A failure cannot be
         // handled here; the driver frees them with the process.
         let _ = bind(&self.context);
+        let unfreed = self.unfreed.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for memory in unfreed.drain(..) {
+            let _ = Chosen::free(memory);
+        }
     }
 }
 
@@ -76,8 +107,18 @@ impl CudaDevice {
             TensorFamily::Wgmma => ResidentClusters::of_sms(info.sms),
             TensorFamily::Tcgen05 => clusters::resident(&info)?,
         };
-        let inner = Inner { modules: RefCell::default(), stream, context, info, arch, clusters };
-        Ok(Self { inner: Rc::new(inner), caller: None })
+        let inner = Arc::new(Inner {
+            modules: Mutex::default(),
+            queues: Mutex::default(),
+            unfreed: Mutex::default(),
+            stream,
+            context,
+            info,
+            arch,
+            clusters,
+        });
+        let queue = inner.queue(Chosen::stream(&inner.stream));
+        Ok(Self { inner, queue })
     }
 
     /// A handle of the same device whose launches, copies and fills are queued on the caller's
@@ -90,14 +131,27 @@ impl CudaDevice {
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] for a stream of another context than the device's
-    /// primary one, or a failed call.
+    /// primary one, and for the handle that means another stream on each thread
+    /// (`CU_STREAM_PER_THREAD`), because this handle may be used on several; or a failed call.
     ///
     /// # Safety
-    /// `stream` is null, one of the driver's special handles, or a stream that has not
-    /// been destroyed. It is not destroyed before the last call of this handle, its
-    /// clones, and the modules, memory and graphs made from them, other than dropping
-    /// them.
+    /// * `stream` is null, the handle of the legacy default stream, or a stream that has not been
+    ///   destroyed. It is not destroyed before the last call of this handle, its clones, and the
+    ///   modules, memory and graphs made from them, other than dropping them.
+    /// * If the caller records the stream into a graph of its own, then everything that was queued
+    ///   meanwhile stays valid as long as the graph may be replayed: memory is not freed, modules
+    ///   are not unloaded (a handle of this GPU is kept). Freeing waits for what runs, but does not
+    ///   know what a graph will run.
     pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self, CudaError> {
+        const PER_THREAD: usize = 2;
+        if stream.addr() == PER_THREAD {
+            return Err(CudaError::BadArgument {
+                operation: "launching on a stream of the caller's",
+                field: "the stream",
+                required: "the same on every thread".to_owned(),
+                actual: "CU_STREAM_PER_THREAD".to_owned(),
+            });
+        }
         self.bind()?;
         let mut context = ptr::null_mut();
         // SAFETY: `context` is writable, and the caller guarantees that the stream is alive.
@@ -110,12 +164,17 @@ impl CudaDevice {
                 actual: "another".to_owned(),
             });
         }
-        Ok(Self { inner: self.inner.clone(), caller: Some(stream) })
+        Ok(Self { inner: self.inner.clone(), queue: self.inner.queue(stream) })
     }
 
     /// Whether memory of `other` can be used with this handle, because both have the same context.
     pub fn shares_memory_with(&self, other: &Self) -> bool {
         self.context() == other.context()
+    }
+
+    /// Whether work of both handles is queued on one stream.
+    pub fn shares_stream_with(&self, other: &Self) -> bool {
+        self.shares_memory_with(other) && self.stream() == other.stream()
     }
 
     /// The driver's description of the GPU.
@@ -209,23 +268,33 @@ impl CudaDevice {
         image: &[u8],
         load: impl FnOnce() -> Result<LoadedModule, CudaError>,
     ) -> Result<CudaModule, CudaError> {
-        if let Some(loaded) = self.inner.modules.borrow().get(image) {
-            return Ok(CudaModule::new(loaded.clone(), self.clone()));
-        }
-        self.bind()?;
-        let loaded = Rc::new(load()?);
-        let mut modules = self.inner.modules.borrow_mut();
-        modules.insert(image.to_owned(), loaded.clone());
-        drop(modules);
+        let loading = lock(&self.inner.modules).entry(image.to_owned()).or_default().clone();
+        // Other modules can be loaded meanwhile, and this one is loaded once.
+        let mut loading = lock(&loading);
+        let loaded = match &*loading {
+            Some(loaded) => loaded.clone(),
+            None => {
+                self.bind()?;
+                loading.insert(Arc::new(load()?)).clone()
+            }
+        };
         Ok(CudaModule::new(loaded, self.clone()))
     }
 
     /// Waits until everything launched has finished.
     ///
     /// # Errors
-    /// The first error of a launched kernel; the device is unusable afterwards.
+    /// The first error of a launched kernel, after which the device is unusable;
+    /// [`CudaError::BadArgument`] while the stream is being recorded.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.bind()?;
+        self.refuse_recording("waiting for the stream")?;
+        let _relaxed = Relaxed::enter()?;
+        self.wait()
+    }
+
+    /// Waits for the stream, where [`Relaxed`] allows it.
+    pub(crate) fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the stream is alive.
         check("cuStreamSynchronize", unsafe { raw::cuStreamSynchronize(self.stream()) })
     }
@@ -234,7 +303,38 @@ impl CudaDevice {
     /// lives as long as this handle, or as the caller of [`with_stream`](Self::with_stream)
     /// guaranteed.
     pub fn stream(&self) -> *mut c_void {
-        self.caller.unwrap_or(Chosen::stream(&self.inner.stream))
+        self.queue.handle()
+    }
+
+    /// The right to queue on the stream.
+    ///
+    /// # Errors
+    /// [`CudaError::BadArgument`] while another thread records it.
+    pub(crate) fn turn(&self, operation: &'static str) -> Result<Turn<'_>, CudaError> {
+        self.queue.turn(operation)
+    }
+
+    /// The stream with its recorder.
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Frees memory of the device's context. What the driver does not free is kept and tried again
+    /// by the next allocation.
+    pub(crate) fn free(&self, memory: OwnedMemory) {
+        lock(&self.inner.unfreed).push(memory);
+        self.free_what_is_left();
+    }
+
+    /// Frees what could not be freed before.
+    pub(crate) fn free_what_is_left(&self) {
+        let mut unfreed = lock(&self.inner.unfreed);
+        if unfreed.is_empty() || self.bind().is_err() {
+            return;
+        }
+        if let Ok(_relaxed) = Relaxed::enter() {
+            *unfreed = unfreed.drain(..).filter_map(|memory| Chosen::free(memory).err()).collect();
+        }
     }
 
     /// Refuses an operation while the stream is being recorded into a graph, because it would

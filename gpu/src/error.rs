@@ -22,6 +22,21 @@ pub struct CudaCode {
 }
 
 impl CudaCode {
+    /// Whether the context is lost with it, as after an error of a kernel: nothing runs in it any
+    /// more, and all later calls fail.
+    #[must_use]
+    pub fn is_sticky(&self) -> bool {
+        // CUDA Driver API, `CUresult`: those whose text says that the process must be terminated,
+        // and a driver or a context that is gone.
+        matches!(self.value, 4 | 46 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721)
+    }
+
+    /// Whether the driver refused the call because a stream is being recorded into a graph.
+    #[must_use]
+    pub fn is_of_recording(&self) -> bool {
+        matches!(self.value, 900..=908)
+    }
+
     /// A code with the name and description that the driver, if there is one, gives for it.
     pub(crate) fn new(value: u32) -> Self {
         let name = describe(value, raw::cuGetErrorName);
@@ -192,6 +207,15 @@ mod tests {
         };
         let expected = "launch of gemv: params must be 96 bytes, got 88 bytes";
         assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn codes_are_told_apart() {
+        let code = |value| CudaCode { value, name: String::new(), meaning: String::new() };
+        // An illegal address, a refusal in a recording, too little memory.
+        let kinds =
+            [700, 900, 2].map(|value| (code(value).is_sticky(), code(value).is_of_recording()));
+        assert_eq!(kinds, [(true, false), (false, true), (false, false)]);
     }
 
     #[test]

@@ -21,6 +21,10 @@ pub struct CudaGraph {
     device: CudaDevice,
 }
 
+// SAFETY: the driver may be called with a graph's handle from every thread, though from one at a time:
+// the type is not `Sync`.
+unsafe impl Send for CudaGraph {}
+
 impl Drop for CudaGraph {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
@@ -30,10 +34,6 @@ impl Drop for CudaGraph {
         }
     }
 }
-
-/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: this thread may not make calls that
-/// would wait for, or change, what is being recorded; other threads may.
-const THREAD_LOCAL: u32 = 1;
 
 /// Ends the recording if the closure fails or panics. Otherwise the stream would refuse every
 /// other use.
@@ -46,12 +46,7 @@ impl Recording<'_> {
     fn finish(&mut self) -> Result<Template, CudaError> {
         self.open = false;
         self.device.bind()?;
-        let mut graph = ptr::null_mut();
-        // SAFETY: `graph` is writable; the stream is being recorded.
-        check("cuStreamEndCapture", unsafe {
-            raw::cuStreamEndCapture(self.device.stream(), &mut graph)
-        })?;
-        Ok(Template(graph))
+        self.device.queue().end().map(Template)
     }
 }
 
@@ -111,9 +106,10 @@ impl Mark {
 impl CudaDevice {
     /// Records what `record` launches on the device's stream, without running it.
     ///
-    /// Only launches, queued fills and queued copies can be recorded; other copies,
-    /// allocations and waits inside `record` fail. Modules and kernels should have been
-    /// used before, so that nothing is compiled during the recording.
+    /// Only launches, queued fills and queued copies can be recorded. Inside `record`, other copies
+    /// on the device's stream and waits for it fail. Modules and kernels should have been used
+    /// before, so that nothing is compiled during the recording. Meanwhile other threads can queue
+    /// nothing on the stream.
     ///
     /// # Errors
     /// The error of `record`, or a failed call.
@@ -122,10 +118,7 @@ impl CudaDevice {
         E: From<CudaError>,
     {
         self.bind()?;
-        // SAFETY: the stream is alive.
-        check("cuStreamBeginCapture", unsafe {
-            raw::cuStreamBeginCapture_v2(self.stream(), THREAD_LOCAL)
-        })?;
+        self.queue().begin()?;
         let mut recording = Recording { device: self, open: true };
         record()?;
         let template = recording.finish()?;
@@ -163,6 +156,7 @@ impl CudaGraph {
     /// in the graph; the memory and the modules that they use are alive.
     pub unsafe fn replay(&self) -> Result<(), CudaError> {
         self.device.bind()?;
+        let _turn = self.device.turn("replaying a graph")?;
         // SAFETY: graph and stream are alive; the caller guarantees memory and modules.
         check("cuGraphLaunch", unsafe { raw::cuGraphLaunch(self.executable, self.device.stream()) })
     }

@@ -46,7 +46,7 @@ pub(crate) struct LaunchConfig {
 
 /// `CUlaunchAttribute`: identifier, padding to 8 bytes, a union of 64 bytes, of which a
 /// cluster shape takes the first three words and a flag the first.
-#[repr(C)]
+#[repr(C, align(8))]
 pub(crate) struct LaunchAttribute {
     id: u32,
     padding: u32,
@@ -114,6 +114,7 @@ impl CudaModule {
             ptr::null_mut(),
         ];
         let extra = if params.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() };
+        let _turn = self.device().turn("launching a kernel")?;
         // SAFETY: the configuration, its attributes and the parameter block outlive
         // the call, which copies them; the function belongs to this context. The caller
         // guarantees the memory that the kernel accesses.

@@ -16,6 +16,7 @@
 //! | `device` | [`CudaDevice`]: context, stream (its own or the caller's), cache of modules |
 //! | `memory` | [`CudaMemory`]: bytes on the device, allocated or the caller's |
 //! | `owned` | context, stream and memory, through `cust` or directly |
+//! | `queue` | the stream of a handle, and who records it |
 //! | `module` | [`CudaModule`]: PTX text compiled by the driver, its kernels' limits |
 //! | `parameters` | the offsets of a kernel's parameters |
 //! | `launch` | [`CudaLaunch`]: checked launches, clusters, dynamic shared memory |
@@ -26,9 +27,11 @@
 //! | `ceiling` | [`CudaDevice::time_reads`]: the bandwidth of the memory |
 //! | `cublas` | [`Cublas`]: the f16 product to compare with |
 //!
-//! Handles are not `Send`: a stream that is recording a graph records everything that is
-//! launched on it, so one thread owns it. Another thread opens the device again; both handles
-//! use the same context.
+//! # Threads
+//!
+//! Devices, memory and modules are `Send` and `Sync`; graphs are `Send`. While a thread records a
+//! stream by [`CudaDevice::capture`], calls of others that would queue on it are refused. Allocating,
+//! freeing and copying do not disturb a recording of another stream.
 
 mod ceiling;
 mod clusters;
@@ -42,6 +45,7 @@ mod module;
 mod owned;
 mod parameters;
 mod probe;
+mod queue;
 mod run;
 mod tensor_map;
 mod times;
@@ -59,3 +63,22 @@ pub use probe::{CudaVersion, DeviceInfo, DriverInfo, MIN_DRIVER, probe};
 pub use run::{PtxLaunch, run_ptx};
 pub use tensor_map::{TENSOR_MAP_BYTES, TensorMapArguments};
 pub use times::Times;
+
+/// What may be sent to other threads, and what may be shared with them.
+#[cfg(test)]
+mod threads {
+    use super::*;
+
+    const fn send<T: Send>() {}
+    const fn sync<T: Sync>() {}
+
+    const _: () = {
+        send::<CudaDevice>();
+        sync::<CudaDevice>();
+        send::<CudaMemory>();
+        sync::<CudaMemory>();
+        send::<CudaModule>();
+        sync::<CudaModule>();
+        send::<CudaGraph>();
+    };
+}

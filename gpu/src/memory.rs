@@ -1,10 +1,13 @@
 //! Bytes in device memory.
 
+use std::ffi::c_void;
+
 use cuda_lazy::raw;
 
 use super::device::CudaDevice;
 use super::error::{CudaError, check};
 use super::owned::{Chosen, OwnedMemory, Owner};
+use super::queue::Relaxed;
 
 /// Bytes in device memory: an allocation, freed when dropped, or a view of memory that
 /// belongs to another owner.
@@ -22,18 +25,17 @@ pub struct CudaMemory {
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        let Some(memory) = self.owned.take() else { return };
-        // Without its context the allocation cannot be freed; it is leaked until the process
-        // ends.
-        if self.device.bind().is_ok() {
-            let _ = Chosen::free(memory);
+        if let Some(memory) = self.owned.take() {
+            self.device.free(memory);
         }
     }
 }
 
 impl CudaMemory {
     pub(crate) fn new(device: &CudaDevice, bytes: usize) -> Result<Self, CudaError> {
+        device.free_what_is_left();
         device.bind()?;
+        let _relaxed = Relaxed::enter()?;
         let memory = Chosen::allocate(bytes)?;
         Ok(Self {
             address: Chosen::address(&memory),
@@ -85,15 +87,14 @@ impl CudaMemory {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.device.bind()?;
-        self.device.refuse_recording(operation)?;
         let source = bytes.as_ptr().cast_mut().cast();
-        // SAFETY: the range is within this memory, as checked, and the source is only
-        // read, until the stream has been waited for below; the stream is alive.
-        check("cuMemcpyHtoDAsync", unsafe {
-            raw::cuMemcpyHtoDAsync_v2(address, source, bytes.len(), self.device.stream())
-        })?;
-        self.device.synchronize()
+        self.copy_and_wait(operation, |stream| {
+            // SAFETY: the range is within this memory, as checked, and the source is only
+            // read, until the stream has been waited for; the stream is alive.
+            check("cuMemcpyHtoDAsync", unsafe {
+                raw::cuMemcpyHtoDAsync_v2(address, source, bytes.len(), stream)
+            })
+        })
     }
 
     /// Copies from `offset` into all of `bytes`.
@@ -107,15 +108,14 @@ impl CudaMemory {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.device.bind()?;
-        self.device.refuse_recording(operation)?;
-        let target = bytes.as_mut_ptr().cast();
-        // SAFETY: the range is within this memory, as checked, and the target is written
-        // until the stream has been waited for below; the stream is alive.
-        check("cuMemcpyDtoHAsync", unsafe {
-            raw::cuMemcpyDtoHAsync_v2(target, address, bytes.len(), self.device.stream())
-        })?;
-        self.device.synchronize()
+        let (target, len) = (bytes.as_mut_ptr().cast(), bytes.len());
+        self.copy_and_wait(operation, |stream| {
+            // SAFETY: the range is within this memory, as checked, and the target is written
+            // until the stream has been waited for; the stream is alive.
+            check("cuMemcpyDtoHAsync", unsafe {
+                raw::cuMemcpyDtoHAsync_v2(target, address, len, stream)
+            })
+        })
     }
 
     /// The whole contents.
@@ -147,22 +147,33 @@ impl CudaMemory {
     /// # Errors
     /// A failed call.
     pub fn queue_fill(&self, value: u8) -> Result<(), CudaError> {
+        self.queue_fill_on(&self.device, value)
+    }
+
+    /// [`queue_fill`](Self::queue_fill) on the stream of another handle of the GPU.
+    ///
+    /// # Errors
+    /// [`CudaError::BadArgument`] for a handle of another GPU, or a failed call.
+    pub fn queue_fill_on(&self, device: &CudaDevice, value: u8) -> Result<(), CudaError> {
+        let operation = "fill device memory";
+        self.require_on(device, operation, "the stream")?;
         if self.is_empty() {
             return Ok(());
         }
-        self.device.bind()?;
+        device.bind()?;
+        let _turn = device.turn(operation)?;
         // SAFETY: the range is this memory, which is freed only after the device has
         // finished with it; the stream is alive.
         check("cuMemsetD8Async", unsafe {
-            raw::cuMemsetD8Async(self.address, value, self.len, self.device.stream())
+            raw::cuMemsetD8Async(self.address, value, self.len, device.stream())
         })
     }
 
-    /// Queues a copy of all of `source`, which has the same size, in order with launches. It
-    /// can be recorded into a graph.
+    /// Queues a copy of all of `source`, which has the same size and is on the same device, in
+    /// order with launches. It can be recorded into a graph.
     ///
     /// # Errors
-    /// [`CudaError::BadArgument`] for another size, or a failed call.
+    /// [`CudaError::BadArgument`] for another size or device, or a failed call.
     pub fn queue_copy(&self, source: &Self) -> Result<(), CudaError> {
         if source.len() != self.len() {
             return Err(CudaError::BadArgument {
@@ -172,15 +183,67 @@ impl CudaMemory {
                 actual: source.len().to_string(),
             });
         }
+        self.require_on(&source.device, "copy on the device", "the source")?;
         if self.is_empty() {
             return Ok(());
         }
         self.device.bind()?;
+        let _turn = self.device.turn("copy on the device")?;
         // SAFETY: both have this size and are freed only after the device has finished
         // with them; the stream is alive.
         check("cuMemcpyDtoDAsync", unsafe {
             raw::cuMemcpyDtoDAsync_v2(self.address, source.address, self.len, self.device.stream())
         })
+    }
+
+    /// Checks that a handle is one of this memory's GPU.
+    fn require_on(
+        &self,
+        device: &CudaDevice,
+        operation: &'static str,
+        field: &'static str,
+    ) -> Result<(), CudaError> {
+        if self.device.shares_memory_with(device) {
+            return Ok(());
+        }
+        Err(CudaError::BadArgument {
+            operation,
+            field,
+            required: format!("on cuda:{}", self.device.info().ordinal),
+            actual: format!("on cuda:{}", device.info().ordinal),
+        })
+    }
+
+    /// Queues a copy between host and device on the stream, and waits until it has ended.
+    ///
+    /// The copy uses memory of the host that the caller lends for this call only. Where the driver
+    /// refuses to wait for the stream because something is being recorded, all of the device's work
+    /// is waited for; if it refuses that, too, the process ends, because nothing can say when the
+    /// copy has. After any other failure nothing runs any more.
+    fn copy_and_wait(
+        &self,
+        operation: &'static str,
+        copy: impl FnOnce(*mut c_void) -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
+        self.device.bind()?;
+        let turn = self.device.turn(operation)?;
+        self.device.refuse_recording(operation)?;
+        let _relaxed = Relaxed::enter()?;
+        copy(self.device.stream())?;
+        drop(turn);
+        match self.device.wait() {
+            Err(CudaError::Call { code, .. }) if code.is_of_recording() => {
+                // SAFETY: the context is current.
+                let all = check("cuCtxSynchronize", unsafe { raw::cuCtxSynchronize() });
+                match all {
+                    Err(CudaError::Call { code, .. }) if code.is_of_recording() => {
+                        std::process::abort()
+                    }
+                    other => other,
+                }
+            }
+            other => other,
+        }
     }
 
     /// The address of `len` bytes from `offset` on, all of them within this memory.

@@ -1,22 +1,22 @@
 //! Modules: PTX text compiled by the driver, or machine code; and the limits of their kernels.
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_lazy::{CUDA_SUCCESS, raw};
 
 use super::device::CudaDevice;
 use super::error::{CudaCode, CudaError, check};
 use super::parameters::{KernelParameter, Parameters, parameter_counts};
+use super::queue::Relaxed;
 
 /// A module on a device. Clones share it.
 #[derive(Debug, Clone)]
 pub struct CudaModule {
     // Dropped before `device`, because the module may be the last user of the context.
-    loaded: Rc<LoadedModule>,
+    loaded: Arc<LoadedModule>,
     device: CudaDevice,
 }
 
@@ -38,7 +38,7 @@ pub struct KernelLimits {
 }
 
 impl CudaModule {
-    pub(crate) fn new(loaded: Rc<LoadedModule>, device: CudaDevice) -> Self {
+    pub(crate) fn new(loaded: Arc<LoadedModule>, device: CudaDevice) -> Self {
         Self { loaded, device }
     }
 
@@ -115,7 +115,7 @@ impl CudaModule {
     }
 
     /// The kernel's handle and limits, with the context made current.
-    pub(crate) fn kernel(&self, name: &str) -> Result<Rc<Kernel>, CudaError> {
+    pub(crate) fn kernel(&self, name: &str) -> Result<Arc<Kernel>, CudaError> {
         self.device.bind()?;
         self.loaded.kernel(name)
     }
@@ -124,10 +124,15 @@ impl CudaModule {
 /// The module without the device, which caches it.
 #[derive(Debug)]
 pub(crate) struct LoadedModule {
-    kernels: RefCell<HashMap<String, Rc<Kernel>>>,
+    kernels: Mutex<HashMap<String, Arc<Kernel>>>,
     parameter_counts: HashMap<String, usize>,
     handle: *mut c_void,
 }
+
+// SAFETY: the driver may be called with a module's handle from every thread.
+unsafe impl Send for LoadedModule {}
+// SAFETY: as above; nothing is written through the handle on the host.
+unsafe impl Sync for LoadedModule {}
 
 impl Drop for LoadedModule {
     fn drop(&mut self) {
@@ -146,17 +151,6 @@ const CUDA_ERROR_NOT_FOUND: u32 = 500;
 /// How an ELF file begins.
 const ELF: &[u8] = b"\x7fELF";
 
-/// `CUstreamCaptureMode`: calls that could disturb a recording are allowed on this thread.
-const RELAXED: u32 = 2;
-
-/// Exchanges what this thread may call while a stream is being recorded.
-fn exchange_capture_mode(mode: &mut u32) -> Result<(), CudaError> {
-    // SAFETY: `mode` is writable and holds a mode.
-    check("cuThreadExchangeStreamCaptureMode", unsafe {
-        raw::cuThreadExchangeStreamCaptureMode(mode)
-    })
-}
-
 /// Loads an image in the current context. Loading a module queues nothing on a stream that is being recorded.
 ///
 /// # Safety
@@ -167,8 +161,7 @@ unsafe fn load(image: *const c_void) -> Result<*mut c_void, CudaError> {
     // Values that fit a pointer are passed in its place.
     let mut values = [log.as_mut_ptr().cast::<c_void>(), ptr::without_provenance_mut(LOG_BYTES)];
     let mut handle = ptr::null_mut();
-    let mut mode = RELAXED;
-    exchange_capture_mode(&mut mode)?;
+    let relaxed = Relaxed::enter()?;
     // SAFETY: the image is as the caller promises and only read, the log has the size
     // stated, and there are as many options as values.
     let code = unsafe {
@@ -180,7 +173,7 @@ unsafe fn load(image: *const c_void) -> Result<*mut c_void, CudaError> {
             values.as_mut_ptr(),
         )
     };
-    exchange_capture_mode(&mut mode)?;
+    drop(relaxed);
     if code == CUDA_SUCCESS {
         return Ok(handle);
     }
@@ -200,7 +193,7 @@ impl LoadedModule {
         })?;
         // SAFETY: the text is nul-terminated.
         let handle = unsafe { load(text.as_ptr().cast())? };
-        Ok(Self { kernels: RefCell::default(), parameter_counts: parameter_counts(ptx), handle })
+        Ok(Self { kernels: Mutex::default(), parameter_counts: parameter_counts(ptx), handle })
     }
 
     /// Loads machine code in the current context.
@@ -221,11 +214,12 @@ impl LoadedModule {
         }
         // SAFETY: the file is complete: the lengths in it are those of `cubin`.
         let handle = unsafe { load(cubin.as_ptr().cast())? };
-        Ok(Self { kernels: RefCell::default(), parameter_counts, handle })
+        Ok(Self { kernels: Mutex::default(), parameter_counts, handle })
     }
 
-    pub(crate) fn kernel(&self, name: &str) -> Result<Rc<Kernel>, CudaError> {
-        if let Some(kernel) = self.kernels.borrow().get(name) {
+    pub(crate) fn kernel(&self, name: &str) -> Result<Arc<Kernel>, CudaError> {
+        let mut known = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = known.get(name) {
             return Ok(kernel.clone());
         }
         let missing = |available| CudaError::NoSuchKernel { kernel: name.to_owned(), available };
@@ -239,8 +233,8 @@ impl LoadedModule {
             code => check("cuModuleGetFunction", code)?,
         }
         let count = self.parameter_counts.get(name).copied();
-        let kernel = Rc::new(Kernel::new(function, count)?);
-        self.kernels.borrow_mut().insert(name.to_owned(), kernel.clone());
+        let kernel = Arc::new(Kernel::new(function, count)?);
+        known.insert(name.to_owned(), kernel.clone());
         Ok(kernel)
     }
 
@@ -277,9 +271,22 @@ pub(crate) struct Kernel {
     pub(crate) function: *mut c_void,
     pub(crate) limits: KernelLimits,
     pub(crate) parameters: Parameters,
-    dynamic_shared: Cell<u32>,
-    non_portable_cluster: Cell<bool>,
+    raised: Mutex<Raised>,
 }
+
+/// What the driver was told to allow a kernel. The lock is held while the driver is told, so that no
+/// smaller value replaces a larger one.
+#[derive(Debug)]
+struct Raised {
+    dynamic_shared: u32,
+    large_clusters: bool,
+}
+
+// SAFETY: the driver may be called with a function's handle from every thread, and its module is kept
+// by whoever has the kernel.
+unsafe impl Send for Kernel {}
+// SAFETY: as above; nothing is written through the handle on the host.
+unsafe impl Sync for Kernel {}
 
 /// `CUfunction_attribute` (CUDA Driver API, Execution control).
 #[repr(u32)]
@@ -329,26 +336,31 @@ impl Kernel {
             function,
             limits,
             parameters,
-            dynamic_shared: Cell::new(DEFAULT_SHARED.saturating_sub(limits.static_shared)),
-            non_portable_cluster: Cell::new(false),
+            raised: Mutex::new(Raised {
+                dynamic_shared: DEFAULT_SHARED.saturating_sub(limits.static_shared),
+                large_clusters: false,
+            }),
         })
     }
 
     /// Raises the kernel's limit of dynamic shared memory to at least `bytes`.
     pub(crate) fn allow_dynamic_shared(&self, bytes: u32) -> Result<(), CudaError> {
-        if bytes > self.dynamic_shared.get() {
+        let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes > raised.dynamic_shared {
             self.set(Attribute::MaxDynamicSharedSizeBytes, bytes)?;
             // In per cent. The driver's default may allow fewer blocks than fit.
             self.set(Attribute::PreferredSharedMemoryCarveout, 100)?;
-            self.dynamic_shared.set(bytes);
+            raised.dynamic_shared = bytes;
         }
         Ok(())
     }
 
     /// Lets the kernel run in clusters of more than 8 blocks.
     pub(crate) fn allow_large_clusters(&self) -> Result<(), CudaError> {
-        if !self.non_portable_cluster.replace(true) {
+        let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
+        if !raised.large_clusters {
             self.set(Attribute::NonPortableClusterSizeAllowed, 1)?;
+            raised.large_clusters = true;
         }
         Ok(())
     }

@@ -23,17 +23,14 @@ pub struct PtxLaunch<'a> {
 /// Uploads `buffers`, runs a kernel, waits for it, and returns the contents of the buffers.
 /// `params` makes the values of the kernel's parameters from the buffers' addresses.
 ///
-/// The text is a program for another processor that runs with this process's
-/// rights, as a child process does. It reaches the host's memory through none of
-/// its arguments; text or parameters that make up addresses are outside of what a
-/// driver's caller can guard against, like writing to `/proc/self/mem`, and no more a
-/// matter of Rust's memory safety than that is.
-///
 /// # Errors
 /// What `params` returns, [`CudaError::Module`] for text that the driver refuses,
 /// [`CudaError::NoSuchKernel`], [`CudaError::BadLaunch`], or a failed call. After an
 /// error of the kernel itself the device is unusable in this process.
-pub fn run_ptx<E: From<CudaError>>(
+///
+/// # Safety
+/// With these parameters the kernel reads and writes device memory in `buffers` only.
+pub unsafe fn run_ptx<E: From<CudaError>>(
     device: &CudaDevice,
     text: &str,
     launch: &PtxLaunch<'_>,
@@ -58,7 +55,7 @@ pub fn run_ptx<E: From<CudaError>>(
     // SAFETY: the addresses that `params` was given are allocations of this device,
     // made above and held in `memory` until the kernel has been waited for below (a
     // failed wait leaves a context in which nothing runs any more). The host uses none
-    // of them meanwhile. What text and parameters do beyond that is as documented.
+    // of them meanwhile. The caller guarantees that the kernel keeps to them.
     unsafe { module.launch(&launch)? };
     device.synchronize()?;
     Ok(memory.iter().map(CudaMemory::to_vec).collect::<Result<_, _>>()?)

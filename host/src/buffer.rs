@@ -21,13 +21,12 @@
 //! # }
 //! ```
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use ptx_emu::{GlobalMemory, MemoryError};
 
-use crate::cuda::CudaMemory;
-use crate::device::{Backend, Device};
+use crate::cuda::{CudaDevice, CudaMemory};
+use crate::device::{Backend, Device, lock};
 use crate::error::{Error, Result};
 
 /// Alignment of every allocation, bytes, which the driver guarantees and which suffices for all
@@ -53,9 +52,9 @@ pub struct DeviceBuffer {
 #[derive(Debug)]
 enum Place {
     /// Shared only with a capture of launches, which has a weak reference.
-    Cuda(Rc<CudaMemory>),
+    Cuda(Arc<CudaMemory>),
     Emulator {
-        memory: Rc<RefCell<GlobalMemory>>,
+        memory: Arc<Mutex<GlobalMemory>>,
         address: u64,
         len: usize,
         /// Whether the memory is freed with the buffer.
@@ -67,17 +66,14 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Self::Emulator { memory, address, owned: true, .. } = self {
             // The address came from `alloc` and is freed once, so there is no error to report.
-            // While a panic unwinds out of a launch the memory is still borrowed.
-            if let Ok(mut memory) = memory.try_borrow_mut() {
-                let _ = memory.free(*address);
-            }
+            let _ = lock(memory).free(*address);
         }
     }
 }
 
 impl Place {
     fn on_gpu(device: &Device, name: &str, memory: CudaMemory) -> Self {
-        let memory = Rc::new(memory);
+        let memory = Arc::new(memory);
         if let Some(capture) = device.capture() {
             capture.made(name, &memory);
         }
@@ -95,7 +91,7 @@ impl DeviceBuffer {
         let place = match device.backend() {
             Backend::Cuda(gpu) => Place::on_gpu(device, name, gpu.upload(bytes)?),
             Backend::Emulator(emulator) => {
-                let address = emulator.memory.borrow_mut().alloc_from(name, bytes)?;
+                let address = emulator.memory().alloc_from(name, bytes)?;
                 Place::Emulator {
                     memory: emulator.memory.clone(),
                     address,
@@ -133,7 +129,7 @@ impl DeviceBuffer {
                 Place::on_gpu(device, name, memory)
             }
             Backend::Emulator(emulator) => {
-                let mut memory = emulator.memory.borrow_mut();
+                let mut memory = emulator.memory();
                 let address = memory.alloc(name, len as u64, ALIGNMENT)?;
                 if let Some(value) = value {
                     memory.fill(address, len as u64, value)?;
@@ -181,7 +177,7 @@ impl DeviceBuffer {
             }
             Backend::Emulator(emulator) => {
                 let bytes = len as u64;
-                let inside = emulator.memory.borrow().allocations().any(|(_, start, size)| {
+                let inside = emulator.memory().allocations().any(|(_, start, size)| {
                     let before = address.checked_sub(start);
                     before.is_some_and(|before| before <= size && bytes <= size - before)
                 });
@@ -233,7 +229,7 @@ impl DeviceBuffer {
                 format!("on cuda:{}", memory.device().info().ordinal)
             }
             (Place::Emulator { memory, .. }, Backend::Emulator(emulator)) => {
-                if Rc::ptr_eq(memory, &emulator.memory) {
+                if Arc::ptr_eq(memory, &emulator.memory) {
                     return Ok(());
                 }
                 "on another emulated device".into()
@@ -245,6 +241,14 @@ impl DeviceBuffer {
         };
         let required = format!("on {}, as the kernels", device.choice().device);
         Err(Error::shape(format!("memory of {what}"), required, found))
+    }
+
+    /// The GPU's handle that it was made from; none on the emulator.
+    pub(crate) fn gpu(&self) -> Option<&CudaDevice> {
+        match &self.place {
+            Place::Cuda(memory) => Some(memory.device()),
+            Place::Emulator { .. } => None,
+        }
     }
 
     /// The device address.
@@ -280,10 +284,18 @@ impl DeviceBuffer {
         match &self.place {
             Place::Cuda(memory) => memory.queue_fill(value)?,
             Place::Emulator { memory, address, len, .. } => {
-                memory.borrow_mut().fill(*address, *len as u64, value)?;
+                lock(memory).fill(*address, *len as u64, value)?;
             }
         }
         Ok(())
+    }
+
+    /// [`fill`](Self::fill) on the stream of another handle of the GPU.
+    pub(crate) fn fill_on(&self, stream: &CudaDevice, value: u8) -> Result<()> {
+        match &self.place {
+            Place::Cuda(memory) => Ok(memory.queue_fill_on(stream, value)?),
+            Place::Emulator { .. } => self.fill(value),
+        }
     }
 
     /// Replaces the whole contents, after all earlier launches, and waits for the copy. A graph
@@ -300,7 +312,7 @@ impl DeviceBuffer {
         match &self.place {
             Place::Cuda(memory) => memory.write(0, bytes)?,
             Place::Emulator { memory, address, .. } => {
-                memory.borrow_mut().write(*address, bytes)?;
+                lock(memory).write(*address, bytes)?;
             }
         }
         Ok(())
@@ -315,7 +327,7 @@ impl DeviceBuffer {
         Ok(match &self.place {
             Place::Cuda(memory) => memory.to_vec()?,
             Place::Emulator { memory, address, len, .. } => {
-                memory.borrow().read(*address, *len as u64)?
+                lock(memory).read(*address, *len as u64)?
             }
         })
     }

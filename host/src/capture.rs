@@ -6,11 +6,11 @@
 //! results differ from the GPU's, and `compare` in the bundle has to be edited. `.global` variables
 //! of the module are assumed to have their initial values.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ptx_emu::GlobalMemory;
 use ptx_emu::bundle::{Allocation, Bundle, Compare, Expected};
@@ -23,8 +23,8 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct Capture {
     folder: PathBuf,
-    launches: Cell<usize>,
-    allocations: RefCell<Vec<(String, Weak<CudaMemory>)>>,
+    launches: AtomicUsize,
+    allocations: Mutex<Vec<(String, Weak<CudaMemory>)>>,
 }
 
 /// An allocation and its known contents.
@@ -44,30 +44,35 @@ pub(crate) struct Before(Vec<Snapshot>);
 impl Capture {
     /// A capture that writes bundles in `folder`, named `000-ENTRY` and so on.
     #[must_use]
-    pub fn new(folder: &Path) -> Rc<Self> {
-        Rc::new(Self {
+    pub fn new(folder: &Path) -> Arc<Self> {
+        Arc::new(Self {
             folder: folder.to_owned(),
-            launches: Cell::new(0),
-            allocations: RefCell::default(),
+            launches: AtomicUsize::new(0),
+            allocations: Mutex::default(),
         })
     }
 
     /// Number of launches written so far.
     #[must_use]
     pub fn launches(&self) -> usize {
-        self.launches.get()
+        self.launches.load(Ordering::Relaxed)
     }
 
     /// Registers an allocation of a GPU.
-    pub(crate) fn made(&self, name: &str, memory: &Rc<CudaMemory>) {
-        self.allocations.borrow_mut().push((name.to_owned(), Rc::downgrade(memory)));
+    pub(crate) fn made(&self, name: &str, memory: &Arc<CudaMemory>) {
+        self.known().push((name.to_owned(), Arc::downgrade(memory)));
+    }
+
+    /// The allocations of a GPU so far.
+    fn known(&self) -> MutexGuard<'_, Vec<(String, Weak<CudaMemory>)>> {
+        self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn snapshot(&self, device: &Device) -> Result<Vec<Snapshot>> {
         match device.backend() {
-            Backend::Emulator(emulator) => emulated(&emulator.memory.borrow()),
+            Backend::Emulator(emulator) => emulated(&emulator.memory()),
             Backend::Cuda(_) => {
-                let mut known = self.allocations.borrow_mut();
+                let mut known = self.known();
                 known.retain(|(_, memory)| memory.strong_count() != 0);
                 let live =
                     known.iter().filter_map(|(name, memory)| Some((name, memory.upgrade()?)));
@@ -119,7 +124,7 @@ impl Capture {
             tensor_maps: Vec::new(),
             expected,
         };
-        let number = self.launches.replace(self.launches.get() + 1);
+        let number = self.launches.fetch_add(1, Ordering::Relaxed);
         let folder = self.folder.join(format!("{number:03}-{}", spec.entry));
         bundle.write(&folder).map_err(|error| DeviceError::Capture(Box::new(error)))?;
         Ok(())

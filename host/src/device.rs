@@ -1,11 +1,11 @@
 //! Choosing and opening what kernels run on: a GPU through the CUDA driver, or the emulator.
 
-use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::fmt;
 use std::path::Path;
-use std::rc::Rc;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fp4_formats::arch::Targets;
 use fp4_formats::gemm::ResidentClusters;
@@ -25,7 +25,7 @@ use crate::kernels::{KernelFiles, KernelsError, Place};
 use crate::modules::{CODE_VARIABLE, CodeRequest, LoadedModule, Modules};
 use crate::tune::{DeviceKey, Location, Tuned, Tuning};
 
-/// The one failure of a call that speaks about the problem's size (CUDA Driver API, `CUresult`).
+/// The failure of a call that speaks about the problem's size (CUDA Driver API, `CUresult`).
 const CUDA_ERROR_OUT_OF_MEMORY: u32 = 2;
 
 /// Why no device could be opened, or how one failed.
@@ -97,7 +97,9 @@ impl DeviceError {
     #[must_use]
     pub fn happened_while_running(&self) -> bool {
         match self {
-            Self::Cuda(CudaError::Call { code, .. }) => code.value != CUDA_ERROR_OUT_OF_MEMORY,
+            Self::Cuda(CudaError::Call { code, .. }) => {
+                code.value != CUDA_ERROR_OUT_OF_MEMORY && !code.is_of_recording()
+            }
             Self::Launch(error) => matches!(error, LaunchError::Diagnostic(_)),
             Self::Memory(error) => matches!(error, MemoryError::Uninitialised { .. }),
             Self::Cuda(_)
@@ -211,7 +213,19 @@ pub struct Emulator {
     pub gpu: Gpu,
     /// The order in which it interleaves.
     pub schedule: Schedule,
-    pub(crate) memory: Rc<RefCell<GlobalMemory>>,
+    pub(crate) memory: Arc<Mutex<GlobalMemory>>,
+}
+
+impl Emulator {
+    /// The memory. A launch has it for itself until it ends.
+    pub(crate) fn memory(&self) -> MutexGuard<'_, GlobalMemory> {
+        lock(&self.memory)
+    }
+}
+
+/// The memory of an emulated device, whatever happened to a thread that had it.
+pub(crate) fn lock(memory: &Mutex<GlobalMemory>) -> MutexGuard<'_, GlobalMemory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Emulator {
@@ -230,8 +244,8 @@ impl fmt::Debug for Emulator {
 pub struct Device {
     backend: Backend,
     choice: Choice,
-    capture: Option<Rc<Capture>>,
-    allocations: Rc<Cell<usize>>,
+    capture: Option<Arc<Capture>>,
+    allocations: Arc<AtomicUsize>,
 }
 
 impl Device {
@@ -275,13 +289,13 @@ impl Device {
             arch,
             reason,
         };
-        let memory = Rc::new(RefCell::new(GlobalMemory::new()));
+        let memory = Arc::new(Mutex::new(GlobalMemory::new()));
         let emulator = Emulator { gpu, schedule: Schedule::default(), memory };
         Ok(Self::new(Backend::Emulator(emulator), choice))
     }
 
     fn new(backend: Backend, choice: Choice) -> Self {
-        Self { backend, choice, capture: None, allocations: Rc::default() }
+        Self { backend, choice, capture: None, allocations: Arc::default() }
     }
 
     /// The same GPU, whose launches, copies and fills go to the caller's `stream` (a `CUstream`;
@@ -302,15 +316,21 @@ impl Device {
     ///   that writes weights must have finished before the GEMM is launched, not only have been
     ///   queued. What comes after in the stream needs no care.
     /// - Every call makes the GPU's primary context current on its thread and leaves it so.
+    /// - A [`Workspace`](crate::gemm::Workspace) belongs to the stream that it is first used on.
     ///
     /// # Errors
     /// [`DeviceError::NeedsGpu`] on the emulator, which has no streams: it runs each launch to its
-    /// end. [`DeviceError::Cuda`] for a stream of another context than the GPU's primary one.
+    /// end. [`DeviceError::Cuda`] for a stream of another context than the GPU's primary one, and
+    /// for `CU_STREAM_PER_THREAD`, which is another stream on another thread.
     ///
     /// # Safety
-    /// `stream` is null, one of the driver's special handles, or a stream that has not been
-    /// destroyed. It is not destroyed before the last call of what was made from this handle;
-    /// dropping may come later.
+    /// * `stream` is null, the handle of the legacy default stream, or a stream that has not been
+    ///   destroyed. It is not destroyed before the last call of what was made from this handle, nor
+    ///   before that of a workspace that was used on it; dropping may come later.
+    /// * If the caller records the stream into a graph, then what launches were given meanwhile is
+    ///   kept as long as the graph may be replayed: buffers, weights, workspaces, and a handle of
+    ///   the kernels. Freeing memory waits for work that runs, but cannot know what a graph will
+    ///   run, and dropping the last handle unloads the kernels.
     pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self> {
         let gpu = self.gpu("launching on a stream of the caller's")?;
         // SAFETY: passed on to the caller.
@@ -322,11 +342,11 @@ impl Device {
     /// something does not.
     #[must_use]
     pub fn allocations(&self) -> usize {
-        self.allocations.get()
+        self.allocations.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_allocation(&self) {
-        self.allocations.set(self.allocations.get() + 1);
+        self.allocations.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The same device with another schedule. A GPU has none of its own choosing, and stays as
@@ -456,7 +476,7 @@ impl Device {
         let key = DeviceKey::of(self, files.fingerprint(machine_code))?;
         let tuning = Tuning::at(&Location::find(&key.name));
         let tuned = Tuned::new(key, tuning);
-        let modules = Rc::new(Modules::new(files, code));
+        let modules = Arc::new(Modules::new(files, code));
         Ok(Kernels { device, modules, overlapping: true, tuned })
     }
 
@@ -502,11 +522,11 @@ fn first_supported() -> Result<(u32, String), String> {
 #[derive(Clone, Debug)]
 pub struct Kernels {
     device: Device,
-    modules: Rc<Modules>,
+    modules: Arc<Modules>,
     /// Whether launches may overlap at all.
     overlapping: bool,
     /// What planning looks up.
-    pub(crate) tuned: Rc<Tuned>,
+    pub(crate) tuned: Arc<Tuned>,
 }
 
 /// One launch of a kernel.
@@ -681,7 +701,7 @@ impl Kernels {
                     instruction_limit: None,
                     checks: Checks::default(),
                 };
-                Ok(Some(module.launch(&mut emulator.memory.borrow_mut(), &launch)?))
+                Ok(Some(module.launch(&mut emulator.memory(), &launch)?))
             }
         }
     }

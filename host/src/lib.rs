@@ -75,6 +75,42 @@ pub mod tune;
 
 pub use nvfp4_cuda as cuda;
 
+/// What may be sent to other threads, and what may be shared with them.
+const _: () = {
+    const fn send<T: Send>() {}
+    const fn sync<T: Sync>() {}
+    send::<device::Device>();
+    sync::<device::Device>();
+    send::<device::Kernels>();
+    sync::<device::Kernels>();
+    send::<buffer::DeviceBuffer>();
+    sync::<buffer::DeviceBuffer>();
+    send::<gemm::DeviceWeights>();
+    sync::<gemm::DeviceWeights>();
+    send::<gemm::Gemm>();
+    sync::<gemm::Gemm>();
+    send::<gemm::GemmPlan>();
+    sync::<gemm::GemmPlan>();
+    send::<gemv::Gemv>();
+    sync::<gemv::Gemv>();
+    send::<quantize::device::Quantizer>();
+    sync::<quantize::device::Quantizer>();
+    send::<dequantize::Dequantizer>();
+    sync::<dequantize::Dequantizer>();
+    send::<gemm::Workspace>();
+    send::<moe::MoeLayer>();
+    send::<moe::MoeMemory>();
+};
+
+/// A workspace belongs to one thread at a time.
+///
+/// ```compile_fail
+/// fn sync<T: Sync>() {}
+/// sync::<nvfp4::gemm::Workspace>();
+/// ```
+#[cfg(doctest)]
+struct WorkspacesAreNotShared;
+
 /// The README's examples compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

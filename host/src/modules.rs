@@ -1,10 +1,9 @@
 //! Modules of kernels on a device: each is loaded when one of its kernels is first used.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::env;
 use std::fmt;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fp4_formats::Family;
@@ -88,19 +87,27 @@ pub(crate) struct Modules {
     files: KernelFiles,
     request: CodeRequest,
     cuda: Cache<CudaModule>,
-    emulated: Cache<Rc<ptx_emu::Module>>,
-    loaded: RefCell<Vec<LoadedModule>>,
+    emulated: Cache<Arc<ptx_emu::Module>>,
+    loaded: Mutex<Vec<LoadedModule>>,
+}
+
+/// A module, or nothing until it is loaded: threads that need it wait for the one that loads it.
+type Loading<T> = Arc<Mutex<Option<T>>>;
+
+/// A lock whose contents are right even if a thread panicked while it held it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Modules of one kind, by the kernels in them.
 struct Cache<T> {
-    by_entry: RefCell<HashMap<String, T>>,
-    by_family: RefCell<HashMap<Family, T>>,
+    by_entry: Mutex<HashMap<String, T>>,
+    by_family: Mutex<HashMap<Family, Loading<T>>>,
 }
 
 impl<T> Default for Cache<T> {
     fn default() -> Self {
-        Self { by_entry: RefCell::default(), by_family: RefCell::default() }
+        Self { by_entry: Mutex::default(), by_family: Mutex::default() }
     }
 }
 
@@ -123,7 +130,7 @@ impl Modules {
 
     /// How the modules that are loaded were loaded, in that order.
     pub fn loaded(&self) -> Vec<LoadedModule> {
-        self.loaded.borrow().clone()
+        lock(&self.loaded).clone()
     }
 
     /// The module that has the kernel `entry`, for launches on the stream of `gpu`.
@@ -133,10 +140,10 @@ impl Modules {
     }
 
     /// The module that has the kernel `entry`, for the emulator of `gpu`.
-    pub fn emulated(&self, entry: &str, gpu: &Gpu) -> Result<Rc<ptx_emu::Module>> {
+    pub fn emulated(&self, entry: &str, gpu: &Gpu) -> Result<Arc<ptx_emu::Module>> {
         self.get(&self.emulated, entry, |listed| {
             let module = ptx_emu::Module::load(&self.files.ptx(listed)?, gpu)?;
-            Ok((Rc::new(module), Code::Emulated, format!("an emulated {}", gpu.name)))
+            Ok((Arc::new(module), Code::Emulated, format!("an emulated {}", gpu.name)))
         })
     }
 
@@ -146,24 +153,24 @@ impl Modules {
         entry: &str,
         load: impl FnOnce(&nvfp4_manifest::Module) -> Result<(T, Code, String)>,
     ) -> Result<T> {
-        if let Some(module) = cache.by_entry.borrow().get(entry) {
+        if let Some(module) = lock(&cache.by_entry).get(entry) {
             return Ok(module.clone());
         }
         let listed = self.files.module_of(entry)?;
-        let found = cache.by_family.borrow().get(&listed.family).cloned();
-        let module = match found {
-            Some(module) => module,
+        let loading = lock(&cache.by_family).entry(listed.family).or_default().clone();
+        let mut loading = lock(&loading);
+        let module = match &*loading {
+            Some(module) => module.clone(),
             None => {
                 let start = Instant::now();
                 let (module, code, reason) = load(listed)?;
                 let milliseconds = start.elapsed().as_secs_f64() * 1e3;
                 let how = LoadedModule { family: listed.family, code, reason, milliseconds };
-                self.loaded.borrow_mut().push(how);
-                cache.by_family.borrow_mut().insert(listed.family, module.clone());
-                module
+                lock(&self.loaded).push(how);
+                loading.insert(module).clone()
             }
         };
-        cache.by_entry.borrow_mut().insert(entry.to_owned(), module.clone());
+        lock(&cache.by_entry).insert(entry.to_owned(), module.clone());
         Ok(module)
     }
 

@@ -86,7 +86,7 @@ fn activations_that_are_not_finite() {
     let upload = |bytes: &[u8]| DeviceBuffer::upload(device, "x", bytes).expect("memory");
     let one = 0x3f80u16;
     for (bad, problem) in [(one, None), (0x7f80, Some(MoeProblem::NotFinite)), (one, None)] {
-        let mut x = vec![one; 64];
+        let mut x = [one; 64];
         x[40] = bad;
         let x = upload(&x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
         let (ids, weights) = (upload(&[0; 8]), upload(&[1f32.to_le_bytes(); 2].concat()));

@@ -7,9 +7,9 @@
 //! * wrappers of synchronising or communicating instructions never use
 //!   `nomem`, `readonly` or `pure`: to the compiler they read and write all
 //!   memory, so it neither moves nor duplicates them across one another;
-//! * `cuda_builder` counts barrier and `.aligned` instructions per source
-//!   wrapper in the PTX it emits and refuses a module in which one was
-//!   duplicated.
+//! * the number of synchronising instructions of each kernel is compared with the
+//!   expected one (`tests/data/kernels/synchronisation.json`) by `cargo xtask test`,
+//!   because the compiler may still duplicate or drop one.
 //!
 //! Loads of read-only data are `pure, readonly`, and arithmetic is `pure, nomem`, so the
 //! compiler may move, merge and drop them.

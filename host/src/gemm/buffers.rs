@@ -1,12 +1,15 @@
 //! The device memory of a launch besides weights, result and vectors: activations and workspace; and
 //! whether it is what was planned for.
 
+use std::cell::RefCell;
+
 use fp4_formats::ScaleLayout;
 
 use super::ActivationKind;
 use super::strides::Strides;
 use crate::buffer::{ALIGNMENT, DeviceBuffer};
-use crate::device::Device;
+use crate::cuda::CudaDevice;
+use crate::device::{Backend, Device};
 use crate::error::{Error, Result};
 
 /// The activations on a device. Buffers start at multiples of 16 bytes. The matrices of a batch
@@ -76,8 +79,9 @@ impl ActivationBuffers<'_> {
 /// Device memory that a GEMM needs besides its operands and its result.
 ///
 /// One serves all launches of a stream, one after the other, of any plan that it is large enough
-/// for, those recorded in graphs included. Launches that may run at the same time need one each:
-/// two streams, and two graphs replayed on two streams.
+/// for, those recorded in graphs included. It belongs to the stream that it is first used on, and
+/// launches on another are refused: launches that may run at the same time need a workspace each,
+/// and so do two graphs replayed on two streams.
 ///
 /// The kernels' flags in it must be zero when a launch begins. They are in a new workspace, and
 /// after a launch that ran to its end; a launch that was refused has not touched them. A kernel that
@@ -85,15 +89,21 @@ impl ActivationBuffers<'_> {
 /// [`reset`](Self::reset) makes the workspace usable again. (An error of a kernel on a GPU makes the
 /// whole context unusable.)
 #[derive(Debug)]
-pub struct Workspace(DeviceBuffer);
+pub struct Workspace {
+    buffer: DeviceBuffer,
+    /// The GPU's handle that it was first used with, which keeps the stream alive. Of no use to
+    /// other threads: launches of two threads on one workspace would mingle.
+    stream: RefCell<Option<CudaDevice>>,
+}
 
 impl Workspace {
-    /// Allocates `bytes` bytes, also where plans need none, for launches on any stream of the device.
+    /// Allocates `bytes` bytes (at least one) for launches on any one stream of the device.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn new(device: &Device, bytes: usize) -> Result<Self> {
-        Ok(Self(DeviceBuffer::zeroed(device, "workspace", bytes.max(1))?))
+        let buffer = DeviceBuffer::zeroed(device, "workspace", bytes)?;
+        Ok(Self { buffer, stream: RefCell::new(None) })
     }
 
     /// Takes memory that is there: a buffer, or a view of the caller's, at a multiple of
@@ -107,42 +117,75 @@ impl Workspace {
             let address = format!("{:#x}", buffer.address());
             return Err(Error::shape("address of the workspace", required, address));
         }
-        let workspace = Self(buffer);
+        let stream = RefCell::new(buffer.gpu().cloned());
+        let workspace = Self { buffer, stream };
         workspace.reset()?;
         Ok(workspace)
     }
 
-    /// Queues setting all of it to zero, on the stream of the device handle that its memory was
-    /// made from, without waiting; may be recorded. Needed after a launch that was stopped.
+    /// Queues setting all of it to zero without waiting, on the stream that the workspace belongs
+    /// to: the one that it was first used on, or that of its memory. May be recorded. Needed after a
+    /// launch that was stopped.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn reset(&self) -> Result<()> {
-        self.0.fill(0)
+        let Some(memory) = self.buffer.gpu() else { return self.buffer.fill(0) };
+        let stream = self.stream.borrow_mut().get_or_insert_with(|| memory.clone()).clone();
+        self.buffer.fill_on(&stream, 0)
+    }
+
+    /// The same workspace, which belongs to no stream until it is used again.
+    ///
+    /// # Safety
+    /// All launches with it have ended, or the next stream that it is used on waits for them. No
+    /// graph that was recorded with it is replayed at the same time as launches with it, or as
+    /// another such graph.
+    #[must_use]
+    pub unsafe fn for_another_stream(self) -> Self {
+        Self { stream: RefCell::new(None), ..self }
     }
 
     /// Its size.
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.buffer.len()
     }
 
-    /// The address of a workspace of at least `bytes` bytes on `device`; 0 where none is needed.
+    /// The address of a workspace of at least `bytes` bytes on `device`, for a launch on its stream;
+    /// 0 where none is needed.
     ///
     /// # Errors
-    /// [`Error::Shape`] where it is absent, too small or elsewhere.
+    /// [`Error::Shape`] where it is absent, too small, elsewhere, or another stream's.
     pub(super) fn place(given: Option<&Self>, bytes: usize, device: &Device) -> Result<u64> {
         match given {
             _ if bytes == 0 => Ok(0),
             Some(workspace) if workspace.len() >= bytes => {
-                workspace.0.require_on("the workspace", device)?;
-                Ok(workspace.0.address())
+                workspace.buffer.require_on("the workspace", device)?;
+                workspace.require_stream(device)?;
+                Ok(workspace.buffer.address())
             }
             other => {
                 let required = format!("at least {bytes} bytes");
                 Err(Error::shape("workspace", required, other.map_or(0, Self::len)))
             }
         }
+    }
+
+    /// Makes it belong to the stream of `device`, if it belongs to none, as a launch does.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where it belongs to another.
+    pub fn require_stream(&self, device: &Device) -> Result<()> {
+        let Backend::Cuda(gpu) = device.backend() else { return Ok(()) };
+        let mut stream = self.stream.borrow_mut();
+        let stream = stream.get_or_insert_with(|| gpu.clone());
+        if stream.shares_stream_with(gpu) {
+            return Ok(());
+        }
+        let field = "the workspace's stream";
+        let required = format!("{:?}, as the launch's", gpu.stream());
+        Err(Error::shape(field, required, format!("{:?}", stream.stream())))
     }
 }

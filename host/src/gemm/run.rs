@@ -255,7 +255,7 @@ impl GemmRun {
     /// Bytes of operands and result on the device, padding included, workspace left out.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
-        let bytes = self.activations.bytes() + self.weights.buffer().len() + self.out.bytes();
+        let bytes = self.activations.bytes() + self.weights.len() + self.out.bytes();
         self.vectors.bytes() + bytes as u64
     }
 }

@@ -362,9 +362,23 @@ impl DeviceWeights {
         }
     }
 
-    /// The bytes.
+    /// The device address of the bytes. A kernel or a copy that writes them must have ended before
+    /// a product with these weights is launched.
     #[must_use]
-    pub fn buffer(&self) -> &DeviceBuffer {
+    pub fn address(&self) -> u64 {
+        self.buffer.address()
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The bytes. They are given to nobody else: products read weights before the work before them
+    /// in the stream has ended, so weights must not be a result.
+    pub(super) fn buffer(&self) -> &DeviceBuffer {
         &self.buffer
     }
 }

@@ -35,6 +35,7 @@
 //! ```
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use fp4_formats::Arch;
 use fp4_formats::quantize::{
@@ -122,6 +123,8 @@ pub struct Quantizer {
     maxima: Option<DeviceBuffer>,
     parameters: Option<DeviceBuffer>,
     errors: DeviceBuffer,
+    /// Held while the kernels of a launch are queued, so that those of two threads do not mingle.
+    launching: Mutex<()>,
 }
 
 /// Rows and columns as the kernels take them.
@@ -225,6 +228,7 @@ impl Quantizer {
                 .then(|| f32s("parameters"))
                 .transpose()?,
             errors,
+            launching: Mutex::new(()),
         })
     }
 
@@ -282,6 +286,7 @@ impl Quantizer {
         }
         let source = scale_source(&self.options);
         let address = |buffer: Option<&DeviceBuffer>| buffer.map_or(0, DeviceBuffer::address);
+        let _launching = self.launching.lock().unwrap_or_else(PoisonError::into_inner);
         let mut reports = Vec::new();
         if let (Some(maxima), [amax, _]) = (&self.maxima, self.plan.steps.as_slice()) {
             let per_row = source == ScaleSource::RowAmax;

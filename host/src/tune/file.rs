@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -107,7 +108,8 @@ pub fn open(path: &Path, device: &DeviceKey) -> Result<Table, TuneError> {
 }
 
 /// Adds the measurement of a problem to the table at `path`, which is read again, because another
-/// run may have added to it. With `replace`, the old table is discarded. Returns the number of
+/// run may have added to it. Runs take turns by a lock on a file beside it, `PATH.lock`. With
+/// `replace`, the old table is discarded. Returns the number of
 /// entries.
 ///
 /// # Errors
@@ -118,6 +120,8 @@ pub fn add(
     (problem, measured): (TuneProblem, Measured),
     replace: bool,
 ) -> Result<usize> {
+    create_folder(path)?;
+    let _turn = turn(path)?;
     let mut table = if replace { Table::new(device.clone()) } else { open(path, device)? };
     table.insert(problem, measured);
     write(path, &table)?;
@@ -130,14 +134,30 @@ pub fn add(
 /// # Errors
 /// [`Error::Io`].
 pub fn write(path: &Path, table: &Table) -> Result<()> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).map_err(|source| Error::Io {
-            action: "create",
-            path: folder.into(),
-            source,
-        })?;
-    }
+    create_folder(path)?;
     write_whole(path, table.text().as_bytes())
+}
+
+/// Creates the folder of `path` if it does not exist.
+fn create_folder(path: &Path) -> Result<()> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    let failed = |source| Error::Io { action: "create", path: folder.into(), source };
+    std::fs::create_dir_all(folder).map_err(failed)
+}
+
+/// Waits until no other run changes the table at `path`. The lock ends with the returned file, and
+/// with the process. The file stays: removing it would let two runs lock two files of its name.
+fn turn(path: &Path) -> Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let path = PathBuf::from(name);
+    let failed = |source| Error::Io { action: "lock", path: path.clone(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(failed)?;
+    file.lock().map_err(failed)?;
+    Ok(file)
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! The planning state of opened kernels: the tuning table in use, and the plans made with it.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{DeviceKey, TuneProblem, Tuning};
 use crate::device::Kernels;
@@ -18,14 +17,18 @@ pub const MAX_PLANS: usize = 256;
 pub(crate) struct Tuned {
     device: DeviceKey,
     tuning: Tuning,
-    plans: RefCell<Bounded<TuneProblem, GemmPlan>>,
+    plans: Mutex<Bounded<TuneProblem, GemmPlan>>,
 }
 
 impl Tuned {
     /// The state with `tuning`, if it was measured on `device`.
-    pub(crate) fn new(device: DeviceKey, tuning: Tuning) -> Rc<Self> {
+    pub(crate) fn new(device: DeviceKey, tuning: Tuning) -> Arc<Self> {
         let tuning = tuning.on(&device);
-        Rc::new(Self { device, tuning, plans: RefCell::new(Bounded::new(MAX_PLANS)) })
+        Arc::new(Self { device, tuning, plans: Mutex::new(Bounded::new(MAX_PLANS)) })
+    }
+
+    fn plans(&self) -> MutexGuard<'_, Bounded<TuneProblem, GemmPlan>> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The remembered plan for `problem`, or a new one from `make`.
@@ -34,11 +37,11 @@ impl Tuned {
         problem: TuneProblem,
         make: impl FnOnce() -> Result<GemmPlan>,
     ) -> Result<GemmPlan> {
-        if let Some(plan) = self.plans.borrow().get(&problem) {
+        if let Some(plan) = self.plans().get(&problem) {
             return Ok(plan.clone());
         }
         let plan = make()?;
-        self.plans.borrow_mut().put(problem, plan.clone());
+        self.plans().put(problem, plan.clone());
         Ok(plan)
     }
 }

@@ -47,7 +47,7 @@ mod table;
 
 use std::fmt;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub use error::TuneError;
 pub use file::{Location, MAX_BYTES, add, open, read, write};
@@ -73,7 +73,7 @@ enum State {
     /// A table is there and cannot be used.
     Ignored { why: String },
     /// `origin` is what reasons call it.
-    Table { table: Rc<Table>, origin: String },
+    Table { table: Arc<Table>, origin: String },
 }
 
 impl Tuning {
@@ -90,7 +90,7 @@ impl Tuning {
     }
 
     fn from_table(table: Table, origin: String) -> Self {
-        Self(State::Table { table: Rc::new(table), origin })
+        Self(State::Table { table: Arc::new(table), origin })
     }
 
     /// The table in a file.

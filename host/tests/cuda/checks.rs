@@ -31,7 +31,7 @@ impl fmt::Display for Outcome {
 type Checked = Result<Outcome, Box<dyn Error>>;
 type Check = fn(&CudaDevice, &CudaModule) -> Checked;
 
-const CHECKS: [(&str, Check); 12] = [
+const CHECKS: [(&str, Check); 13] = [
     ("memory", memory),
     ("module cache", module_cache),
     ("vector_add", vector_add),
@@ -42,6 +42,7 @@ const CHECKS: [(&str, Check); 12] = [
     ("refused PTX", refused_ptx),
     ("graph", graph),
     ("broken recordings", broken_recordings),
+    ("threads", threads),
     ("read ceiling", read_ceiling),
     ("cuBLAS", cublas),
 ];
@@ -377,6 +378,48 @@ fn broken_recordings(device: &CudaDevice, module: &CudaModule) -> Checked {
     launch()?;
     equal("after both", &words(&counter.to_vec()?), &[1])?;
     pass(format!("copy refused with: {text}"))
+}
+
+/// Two threads and two streams: one records while the other launches, copies, allocates and frees.
+fn threads(device: &CudaDevice, module: &CudaModule) -> Checked {
+    const ROUNDS: u32 = 200;
+    let other = CudaDevice::open(device.info().ordinal)?;
+    let counters = [device.upload(&[0; 4])?, other.upload(&[0; 4])?];
+    let modules = [module.clone(), module.on(&other)?];
+    let launch = |which: usize| {
+        let bump = params(&[counters[which].address()], None);
+        // SAFETY: one word, alive until the end of this check.
+        unsafe { modules[which].launch(&plain("bump", 1, 1, &bump)) }
+    };
+    let [recorded, worked] = std::thread::scope(|scope| {
+        let record = scope.spawn(|| -> Result<(), CudaError> {
+            for _ in 0..ROUNDS {
+                let graph = device.capture(|| {
+                    launch(0)?;
+                    // Another stream's copies do not disturb the recording, nor does memory.
+                    other.upload(&[1; 64])?.to_vec().map(drop)
+                })?;
+                // SAFETY: the counter and the module outlive the replay.
+                unsafe { graph.replay()? };
+            }
+            device.synchronize()
+        });
+        let work = scope.spawn(|| -> Result<(), CudaError> {
+            for _ in 0..ROUNDS {
+                launch(1)?;
+                other.upload(&[2; 64])?.to_vec()?;
+            }
+            other.synchronize()
+        });
+        [record, work].map(|thread| thread.join())
+    });
+    for result in [recorded, worked] {
+        result.map_err(|_| "a thread panicked")??;
+    }
+    for counter in &counters {
+        equal("rounds", &words(&counter.to_vec()?), &[ROUNDS])?;
+    }
+    pass(format!("{ROUNDS} rounds on each of two threads and streams"))
 }
 
 fn read_ceiling(device: &CudaDevice, module: &CudaModule) -> Checked {

@@ -1,18 +1,52 @@
 //! A driver without a GPU, compiled as `libcuda.so.1` by `fake_driver`. It answers from the
-//! environment, `FAKE_CUDA=version,init,count,cc,opens`; device memory is the host's, kernels do
-//! nothing, and every call that a launch could make is printed on standard output, one per line.
+//! environment, `FAKE_CUDA=version,init,count,cc,opens,unfreed,unset`; device memory is the host's, kernels
+//! do nothing, and every call that a launch could make is printed on standard output, one per line.
+//! The first `unfreed` calls that free memory fail, and the first `unset` that set an attribute. A
+//! thread that records a stream in another than
+//! the relaxed mode is refused what a driver refuses it, and its recording is destroyed.
 
 use std::alloc::{Layout, alloc};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::thread::ThreadId;
 
 /// The primary context of device 0; streams from this number on belong to another one.
 const PRIMARY: usize = 0x1000;
 const FOREIGN_STREAMS: usize = 0x9000;
 
-/// `CUstreamCaptureStatus` of every stream.
-static RECORDING: AtomicU32 = AtomicU32::new(0);
+/// The stream that is recorded, if one is, the thread that does, and its `CUstreamCaptureStatus`.
+static RECORDING: Mutex<Option<(usize, ThreadId, u32)>> = Mutex::new(None);
+/// Calls that freed memory, or should have.
+static FREED: AtomicU32 = AtomicU32::new(0);
+
+/// The stream that is created next.
+static STREAMS: AtomicUsize = AtomicUsize::new(0x51);
+/// Calls that set an attribute, or should have.
+static SET: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// `CUstreamCaptureMode` of the thread.
+    static MODE: Cell<u32> = const { Cell::new(0) };
+}
+
+const RELAXED: u32 = 2;
+const UNSUPPORTED: u32 = 900;
+
+/// What a driver answers to a call that could disturb a recording of this thread.
+fn disturbs() -> u32 {
+    let mut recording = RECORDING.lock().expect("no panic before");
+    match &mut *recording {
+        Some((_, thread, status))
+            if *thread == std::thread::current().id() && MODE.get() != RELAXED =>
+        {
+            *status = 2;
+            UNSUPPORTED
+        }
+        _ => 0,
+    }
+}
 /// Names and bytes of parameters of the kernels looked up so far: a handle is an index plus 1.
 static KERNELS: Mutex<Vec<(String, usize)>> = Mutex::new(Vec::new());
 /// Bytes of parameters by the names of the kernels in the loaded PTX.
@@ -102,7 +136,7 @@ pub extern "C" fn cuCtxSetCurrent(_: usize) -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut usize, _: u32, _: i32) -> u32 {
     // SAFETY: callers of the driver pass writable pointers.
-    unsafe { *stream = 0x51 };
+    unsafe { *stream = STREAMS.fetch_add(1, Ordering::Relaxed) };
     0
 }
 #[unsafe(no_mangle)]
@@ -118,36 +152,43 @@ pub unsafe extern "C" fn cuStreamGetCtx(stream: usize, context: *mut usize) -> u
     0
 }
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamIsCapturing(_: usize, status: *mut u32) -> u32 {
+pub unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut u32) -> u32 {
+    let recording = RECORDING.lock().expect("no panic before");
+    let found = recording.filter(|(recorded, ..)| *recorded == stream).map_or(0, |(.., s)| s);
     // SAFETY: callers of the driver pass writable pointers.
-    unsafe { *status = RECORDING.load(Ordering::Relaxed) };
+    unsafe { *status = found };
     0
 }
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamBeginCapture_v2(_: usize, _: u32) -> u32 {
-    RECORDING.store(1, Ordering::Relaxed);
+pub extern "C" fn cuStreamBeginCapture_v2(stream: usize, _: u32) -> u32 {
+    let mut recording = RECORDING.lock().expect("no panic before");
+    *recording = Some((stream, std::thread::current().id(), 1));
     0
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamEndCapture(_: usize, graph: *mut usize) -> u32 {
-    RECORDING.store(0, Ordering::Relaxed);
+    let recording = RECORDING.lock().expect("no panic before").take();
     // SAFETY: callers of the driver pass writable pointers.
     unsafe { *graph = 0 };
-    0
+    // CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+    if recording.is_some_and(|(.., status)| status == 2) { 901 } else { 0 }
 }
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: usize) -> u32 {
     println!("call: cuStreamSynchronize {stream:#x}");
-    0
+    disturbs()
 }
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> u32 {
     println!("call: cuCtxSynchronize");
-    0
+    disturbs()
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {
     println!("call: cuMemAlloc {bytes}");
+    if disturbs() != 0 {
+        return UNSUPPORTED;
+    }
     let Ok(layout) = Layout::from_size_align(bytes, 256) else { return 1 };
     // SAFETY: callers of the driver allocate at least one byte and pass writable pointers.
     unsafe { *address = alloc(layout) as u64 };
@@ -156,6 +197,10 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {
 // What is freed is leaked: nobody knows its size, and the process is short.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: u64) -> u32 {
+    if disturbs() != 0 || FREED.fetch_add(1, Ordering::Relaxed) < field(5) as u32 {
+        println!("call: cuMemFree fails");
+        return UNSUPPORTED;
+    }
     println!("call: cuMemFree {address:#x}");
     0
 }
@@ -226,7 +271,9 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
     0
 }
 #[unsafe(no_mangle)]
-pub extern "C" fn cuThreadExchangeStreamCaptureMode(_: *mut u32) -> u32 {
+pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) -> u32 {
+    // SAFETY: callers of the driver pass a pointer to a mode.
+    unsafe { *mode = MODE.replace(*mode) };
     0
 }
 #[unsafe(no_mangle)]
@@ -274,8 +321,12 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
     0
 }
 #[unsafe(no_mangle)]
-pub extern "C" fn cuFuncSetAttribute(_: usize, _: u32, _: i32) -> u32 {
-    0
+pub extern "C" fn cuFuncSetAttribute(_: usize, attribute: u32, _: i32) -> u32 {
+    // Of the attributes, only this one is asked about: clusters of more than 8 blocks.
+    if attribute == 14 {
+        println!("call: cuFuncSetAttribute {attribute}");
+    }
+    if SET.fetch_add(1, Ordering::Relaxed) < field(6) as u32 { 1 } else { 0 }
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncGetParamInfo(

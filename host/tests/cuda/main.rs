@@ -5,6 +5,7 @@
 mod checks;
 mod fake_driver;
 mod modules;
+mod recordings;
 mod stream;
 
 use checks::Outcome;

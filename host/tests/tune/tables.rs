@@ -115,6 +115,22 @@ fn what_is_no_table_is_said_and_left_alone() {
     assert!(matches!(error, Err(Error::Io { .. })), "{error:?}");
 }
 
+/// Several runs add to one table at once, and no entry is lost.
+#[test]
+fn runs_add_at_once() {
+    const RUNS: usize = 16;
+    let folder = Folder::new("tune-at-once");
+    let path = folder.file("tables/tune.json");
+    std::thread::scope(|scope| {
+        for n in 1..=RUNS {
+            let entry = (nvfp4(1, n, 16), measured("a", Split::None, 10));
+            let path = &path;
+            scope.spawn(move || tune::add(path, &key(), entry, false).expect("added"));
+        }
+    });
+    assert_eq!(tune::open(&path, &key()).expect("a table").len(), RUNS);
+}
+
 /// What two runs measure comes together; a table that does not fit is only replaced if asked for.
 #[test]
 fn runs_add_to_the_table() {

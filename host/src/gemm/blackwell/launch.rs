@@ -89,7 +89,7 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<Vec<
     let (activations, mut reports) = place(kernel, gemm, activations, workspace, groups)?;
     // The batch was checked when the weights were repacked.
     let blocks = prepared(&weights.form(), weights.batch() as u32);
-    let base = weights.buffer().address();
+    let base = weights.address();
     let weights = Placed {
         blocks,
         codes: base,

@@ -41,7 +41,7 @@ impl HopperKernel {
         let matrix = layout(&weights.form()).bytes().unwrap_or(0);
         let params = HopperParams {
             activations: encode_map(device, &map, activations)?,
-            weights: weights.buffer().address(),
+            weights: weights.address(),
             weight_stride: if weights.batch() == 1 { 0 } else { matrix },
             partials: workspace + parts.partials as u64,
             flags: workspace,
