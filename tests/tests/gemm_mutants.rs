@@ -8,8 +8,10 @@ use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::gemm::Split;
 use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
-use nvfp4::device::{Device, DeviceRequest};
+use nvfp4::device::{Device, DeviceRequest, Kernels};
+use nvfp4::gemm::GemmOverrides;
 use nvfp4::tune::ResultKind;
+use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, F16};
 use nvfp4_tests::mutation::{self, Effort};
 use ptx_emu::Gpu;
@@ -43,15 +45,20 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
-/// The launch of `case` on a machine, checked against the oracle.
-fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
-    let kernel = case.overrides.kernel.as_deref().expect("a kernel");
-    let folder = folder(&format!("{kernel}-{}", case.shape));
+/// The last launch, that of `kernel`, of what `run` does on a machine. A kernel before makes the input
+/// whose name `run` returns.
+fn captured(
+    kernel: &str,
+    name: &str,
+    gpu: &Gpu,
+    result: ResultKind,
+    run: impl FnOnce(&Kernels) -> &'static str,
+) -> Experiment {
+    let folder = folder(&format!("{kernel}-{name}"));
     let device = Device::open(&DeviceRequest::Emulator(gpu.clone())).expect("opens anywhere");
     let device = device.with_capture(&folder);
     let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("kernels are built");
-    let result = case.check(&kernels);
-    println!("{}", result.plan);
+    let input = run(&kernels);
     // Activations may have been laid out before.
     let last = device.capture().expect("it captures").launches() - 1;
     let bundle = folder.join(format!("{last:03}-{kernel}"));
@@ -65,19 +72,48 @@ fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
             panic!("{kernel}: no {name} in {all:?}")
         })
     };
-    let input = match case.activations {
-        _ if !result.plan.before.is_empty() => "workspace",
-        ActivationType::Halves(_) => "a",
-        ActivationType::Blocks(_) => "a codes",
-    };
     // The padding of scales is written first of all.
-    let result = match case.result {
+    let result = match result {
         ResultKind::Nvfp4(_) => "c scales",
         ResultKind::Floats(_) => "c",
     };
     let (input, result) = (find(input), find(result));
     experiment.earlier = Some(mutation::earlier(&mut experiment.memory, gpu, input, result));
     experiment
+}
+
+/// The launch of `case` on a machine, checked against the oracle.
+fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
+    let kernel = case.overrides.kernel.as_deref().expect("a kernel");
+    captured(kernel, &case.shape.to_string(), gpu, case.result, |kernels| {
+        let result = case.check(kernels);
+        println!("{}", result.plan);
+        match case.activations {
+            _ if !result.plan.before.is_empty() => "workspace",
+            ActivationType::Halves(_) => "a",
+            ActivationType::Blocks(_) => "a codes",
+        }
+    })
+}
+
+/// A grouped product, checked against the oracle, whose `input` a kernel before makes: "counts", or
+/// the activations as the product takes them.
+fn grouped(
+    kernel: &'static str,
+    gpu: &Gpu,
+    counts: &[usize],
+    sizes: [usize; 2],
+    activations: ActivationType,
+    result: ResultKind,
+    input: &'static str,
+) -> Experiment {
+    let overrides = GemmOverrides { kernel: Some(kernel.into()), split: None };
+    let case = GroupedCase::new(counts, sizes);
+    let case = GroupedCase { activations, result, overrides, spare: 1, ..case };
+    captured(kernel, &format!("{counts:?}-{input}"), gpu, result, |kernels| {
+        case.check(kernels);
+        input
+    })
 }
 
 /// Share of the faults that must be caught, percent.
@@ -189,6 +225,25 @@ fn blackwell(
     let at = offset_of!(BlackwellParams, dynamic);
     experiment.params[at..at + size_of::<u32>()].copy_from_slice(&u32::from(dynamic).to_le_bytes());
     experiment
+}
+
+/// Clusters make several tiles, of which some reach over a group's last token: results by the copy
+/// engine and by threads, and as blocks.
+#[test]
+fn blackwell_groups() {
+    let kernel = "gemm_nvfp4_256x128_grouped";
+    let gpu = Gpu { sms: 4, ..nvfp4_tests::b200() };
+    let on = |counts: &[usize], sizes, result, input| {
+        let mut experiment = grouped(kernel, &gpu, counts, sizes, BLOCKED, result, input);
+        // One cluster makes all tiles; beside it there is room for the kernel before.
+        experiment.grid = [2, 1, 1];
+        experiment
+    };
+    check(&[
+        on(&[150, 0, 33], [520, 2288], FLOATS, "workspace"),
+        on(&[300, 17], [100, 1024], FLOATS, "counts"),
+        on(&[300, 17], [112, 768], BLOCKS, "counts"),
+    ]);
 }
 
 const FLOATS: ResultKind = ResultKind::Floats(FloatType::F32);

@@ -146,8 +146,11 @@ impl Control {
         unsafe {
             self.ring().init(1, config.multicast);
             self.accumulators().init(1, STORE_WARPS * config.cta_group);
-            self.responses().init(1, listeners);
-            mbarrier::mbarrier_init_shared_cta_b64(self.begun(), 1);
+            // Clusters do not ask for tiles of grouped products.
+            if !config.grouped {
+                self.responses().init(1, listeners);
+                mbarrier::mbarrier_init_shared_cta_b64(self.begun(), 1);
+            }
             if decoders > 0 {
                 self.decoded().init(QUARTERS * config.cta_group, 1);
             }

@@ -66,9 +66,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     // K steps of the tile whose weights are copied before all activations.
     let mut early = (end - first).min(config.stages());
     if L::GROUPED {
-        // The counts are known, so the kernel before has ended: nothing is gained. What else it wrote
-        // is known behind this.
-        grid::griddepcontrol_wait();
+        // The counts are known, so the kernel before has ended: nothing is gained.
         early = 0;
     }
     while let Some(tile) = tiles.current() {

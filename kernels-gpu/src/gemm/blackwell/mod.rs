@@ -72,8 +72,8 @@
 //! # The kernel before
 //! May still run, if the launch says so: weights are copied at once, all else that an
 //! earlier kernel may have written is read, and the result is written, behind
-//! `griddepcontrol.wait`, which the copying lane and the storing warps execute. The token counts of
-//! groups are read behind it, too, and nothing is copied before.
+//! `griddepcontrol.wait`, which the copying lane and the storing warps execute. Of a grouped product
+//! one warp executes it before it reads the token counts, and all else is behind that.
 
 /// Calls a wrapper whose instruction names the CTA group: a pair, or one CTA.
 macro_rules! for_group {

@@ -30,8 +30,11 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let mut exchange = exchange::Exchange::new(control);
     let mut boxes = boxes::Boxes::new(config, control);
     let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
-    // The kernel before may make the vectors, and use the memory of the result.
-    grid::griddepcontrol_wait();
+    // The kernel before may make the vectors, and use the memory of the result. The counts of groups
+    // were read behind its end.
+    if !L::GROUPED {
+        grid::griddepcontrol_wait();
+    }
     // SAFETY: all storing threads are here, behind the kernels before.
     unsafe { work.list.refuse(work.params) };
     while let Some(tile) = tiles.current() {
