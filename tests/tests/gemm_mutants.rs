@@ -227,6 +227,34 @@ fn blackwell(
     experiment
 }
 
+/// Two CTAs share tiles, the middle one's sums meet in the workspace; each of the eight stages is
+/// `free` nine times; an empty group. One tile of two CTAs: the flag is set when its reader waits for
+/// it. The counts are late in one launch, the activations in the others.
+#[test]
+fn hopper_groups() {
+    let kernel = "gemm_sm90_nvfp4_f16_128x64_grouped";
+    let gpu = Gpu { sms: 2, ..Gpu::h200() };
+    let on = |counts: &[usize], sizes, input| {
+        let mut experiment = grouped(kernel, &gpu, counts, sizes, F16, FLOATS, input);
+        // Beside the kernel there is room for the one before.
+        experiment.gpu.sms = 3;
+        experiment
+    };
+    // No room for the kernel before: the flag is set at other times.
+    let alone = |counts: &[usize], sizes| {
+        let mut experiment = on(counts, sizes, "a");
+        experiment.gpu.sms = 2;
+        experiment
+    };
+    check(&[
+        on(&[36, 0, 70], [332, 2160], "counts"),
+        on(&[36, 33], [140, 2160], "a"),
+        on(&[60], [128, 1136], "a"),
+        alone(&[36], [100, 1136]),
+        alone(&[60], [128, 1392]),
+    ]);
+}
+
 /// Clusters make several tiles, of which some reach over a group's last token: results by the copy
 /// engine and by threads, and as blocks.
 #[test]
