@@ -1,5 +1,7 @@
 //! Weights in the order in which the kernels read them.
 
+use std::borrow::Borrow;
+
 use fp4_formats::gemm::Half;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, HalfType, ScaleLayout, TensorFamily};
@@ -194,17 +196,18 @@ impl Repacked {
     ///
     /// # Errors
     /// [`Error::Shape`] where there are none, or their sizes or formats differ; [`Error::Memory`].
-    pub fn stack(parts: &[Self]) -> Result<Self> {
-        let Some(first) = parts.first() else {
+    pub fn stack(parts: &[impl Borrow<Self>]) -> Result<Self> {
+        let parts = || parts.iter().map(Borrow::<Self>::borrow);
+        let Some(first) = parts().next() else {
             return Err(Error::shape("matrices to stack", "at least one", 0));
         };
-        let matrices: usize = parts.iter().map(|part| part.matrices().len()).sum();
-        let batch: usize = parts.iter().map(|part| part.batch).sum();
+        let matrices: usize = parts().map(|part| part.matrices().len()).sum();
+        let batch: usize = parts().map(|part| part.batch).sum();
         let bytes = matrices + scale_bytes(batch);
         let mut all = filled("repacked weights", bytes, 0u8)?;
         let mut at = 0;
         let mut matrix_scales = [Vec::new(), Vec::new()];
-        for (index, part) in parts.iter().enumerate() {
+        for (index, part) in parts().enumerate() {
             if part.form != first.form {
                 let what = format!("matrix {index} to stack");
                 let text = |form: &WeightForm| {
