@@ -97,12 +97,13 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Allocates `bytes` bytes (at least one) for launches on any one stream of the device.
+    /// Allocates `bytes` bytes, also where plans need none, for launches on any one stream of the
+    /// device.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn new(device: &Device, bytes: usize) -> Result<Self> {
-        let buffer = DeviceBuffer::zeroed(device, "workspace", bytes)?;
+        let buffer = DeviceBuffer::zeroed(device, "workspace", bytes.max(1))?;
         Ok(Self { buffer, stream: RefCell::new(None) })
     }
 
