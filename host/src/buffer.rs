@@ -240,7 +240,7 @@ impl DeviceBuffer {
             (Place::Emulator { .. }, Backend::Cuda(_)) => "on an emulated device".into(),
         };
         let required = format!("on {}, as the kernels", device.choice().device);
-        Err(Error::shape(format!("memory of {what}"), required, found))
+        Err(Error::WrongDevice { field: format!("memory of {what}"), required, actual: found })
     }
 
     /// The GPU's handle that it was made from; none on the emulator.

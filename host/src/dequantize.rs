@@ -145,6 +145,21 @@ impl Dequantizer {
         scales: &DeviceBuffer,
         multiplier: Multiplier<'_>,
     ) -> Result<Vec<LaunchReport>> {
+        self.launch_into(codes, scales, multiplier, &self.out)
+    }
+
+    /// [`launch`](Self::launch) with the result in `out`, a buffer of the caller's as large as
+    /// [`out`](Self::out).
+    ///
+    /// # Errors
+    /// The same.
+    pub fn launch_into(
+        &self,
+        codes: &DeviceBuffer,
+        scales: &DeviceBuffer,
+        multiplier: Multiplier<'_>,
+        out: &DeviceBuffer,
+    ) -> Result<Vec<LaunchReport>> {
         let (code_bytes, scale_bytes) = self.input_bytes()?;
         let (source, tensor, given, levels) = match multiplier {
             Multiplier::Given(given) => (ScaleSource::Given, None, given, 0),
@@ -163,7 +178,7 @@ impl Dequantizer {
             codes,
             scales,
             tensor,
-            out: self.out.address(),
+            out: out.checked("the result", self.out.len(), device)?,
             m: self.rows,
             k: self.cols,
             given,

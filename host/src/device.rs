@@ -20,7 +20,7 @@ use crate::capture::Capture;
 use crate::cuda::{
     self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError, TensorMapArguments,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::kernels::{KernelFiles, KernelsError, Place};
 use crate::modules::{CODE_VARIABLE, CodeRequest, LoadedModule, Modules};
 use crate::tune::{DeviceKey, Location, Tuned, Tuning};
@@ -92,6 +92,36 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
+    /// What happened.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::UnknownRequest { .. } | Self::UnknownCode { .. } | Self::TensorMap(_) => {
+                ErrorKind::InvalidArgument
+            }
+            Self::UnsupportedMachine { .. }
+            | Self::NoMachineCode { .. }
+            | Self::NeedsGpu { .. }
+            | Self::Load(_) => ErrorKind::Unsupported,
+            Self::Cuda(error) => match error {
+                CudaError::Driver(_)
+                | CudaError::NoSuchDevice { .. }
+                | CudaError::UnsupportedDevice { .. } => ErrorKind::Unsupported,
+                CudaError::Call { code, .. } if code.value == CUDA_ERROR_OUT_OF_MEMORY => {
+                    ErrorKind::OutOfMemory
+                }
+                CudaError::BadLaunch { .. } | CudaError::BadArgument { .. } => {
+                    ErrorKind::InvalidArgument
+                }
+                CudaError::Call { .. }
+                | CudaError::Module { .. }
+                | CudaError::NoSuchKernel { .. } => ErrorKind::Driver,
+            },
+            Self::Launch(_) | Self::Memory(_) => ErrorKind::Driver,
+            Self::Capture(_) => ErrorKind::File,
+        }
+    }
+
     /// Whether a kernel had been launched: such an error speaks about the kernel, not about the
     /// input or the machine.
     #[must_use]

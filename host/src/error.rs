@@ -44,6 +44,16 @@ pub enum Error {
         /// The value found.
         actual: String,
     },
+    /// An operand is in the memory of another device than the kernels.
+    #[error("{field} must be {required}, but is {actual}")]
+    WrongDevice {
+        /// The operand.
+        field: String,
+        /// Where it must be.
+        required: String,
+        /// Where it is.
+        actual: String,
+    },
     /// A scalar (a tensor's global scale, alpha) is not usable.
     #[error("{field} must be {required}, but is {actual:e}")]
     Scalar {
@@ -145,7 +155,54 @@ pub enum Error {
     },
 }
 
+/// What happened, for a program that acts on it. [`Error`] has the details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An argument is wrong: a size, a scalar, a shape string, a value that cannot be quantised.
+    InvalidArgument,
+    /// What is asked for exists, and this machine, this build or this device does not have it: a
+    /// driver, a GPU, kernels.
+    Unsupported,
+    /// An operand is on another device.
+    WrongDevice,
+    /// A size does not fit the integers of the machine or the kernel.
+    Overflow,
+    /// There is not enough memory, on the host or on the device.
+    OutOfMemory,
+    /// A call of the driver failed, or a kernel did.
+    Driver,
+    /// A checkpoint cannot be used.
+    Checkpoint,
+    /// A file cannot be read or written, a tuning table among them.
+    File,
+    /// A result is wrong.
+    Wrong,
+}
+
 impl Error {
+    /// What happened.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Shape { .. }
+            | Self::Scalar { .. }
+            | Self::NonFinite { .. }
+            | Self::NonFiniteAt { .. }
+            | Self::ScaleNotFinite { .. }
+            | Self::ScaleNegative { .. }
+            | Self::ShapeString(_) => ErrorKind::InvalidArgument,
+            Self::WrongDevice { .. } => ErrorKind::WrongDevice,
+            Self::Overflow { .. } => ErrorKind::Overflow,
+            Self::Memory { .. } => ErrorKind::OutOfMemory,
+            Self::Kernels(_) => ErrorKind::Unsupported,
+            Self::Device(error) => error.kind(),
+            Self::Checkpoint(_) => ErrorKind::Checkpoint,
+            Self::Tune(_) | Self::Io { .. } => ErrorKind::File,
+            Self::Wrong { .. } => ErrorKind::Wrong,
+        }
+    }
+
     /// An [`Error::Shape`] from printable values.
     pub(crate) fn shape(
         field: impl Into<String>,
@@ -210,4 +267,32 @@ fn available_memory() -> Option<u64> {
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::{CudaCode, CudaError};
+
+    #[test]
+    fn kinds_say_what_happened() {
+        let call = |value| {
+            let code = CudaCode { value, name: String::new(), meaning: String::new() };
+            Error::from(CudaError::Call { call: "cuMemAlloc", code })
+        };
+        let needs = DeviceError::NeedsGpu { operation: "timing", device: "emu:h200".into() };
+        let elsewhere = ["memory of `x`", "on cuda:0", "on cuda:1"].map(String::from);
+        let [field, required, actual] = elsewhere;
+        let kinds = [
+            (Error::shape("K", "a multiple of 16", 3), ErrorKind::InvalidArgument),
+            (Error::WrongDevice { field, required, actual }, ErrorKind::WrongDevice),
+            (call(2), ErrorKind::OutOfMemory),
+            (call(700), ErrorKind::Driver),
+            (needs.into(), ErrorKind::Unsupported),
+            (Error::Memory { what: "x".into(), bytes: 1 }, ErrorKind::OutOfMemory),
+        ];
+        for (error, kind) in kinds {
+            assert_eq!(error.kind(), kind, "{error}");
+        }
+    }
 }

@@ -28,7 +28,7 @@
 //! Without a GPU, this runs on the emulator. The kernels are in the program, unless a folder is
 //! named: see [`kernels::KernelFiles::find`].
 //! ```
-//! use fp4_formats::ScaleLayout;
+//! use nvfp4::ScaleLayout;
 //! use nvfp4::device::{Device, DeviceRequest};
 //! use nvfp4::gemv::{GemvOptions, gemv};
 //! use nvfp4::quantize::{TensorScale, quantize};
@@ -75,6 +75,22 @@ pub mod tune;
 
 pub use nvfp4_cuda as cuda;
 
+/// The contract crate, of which a dependent needs no entry of its own in its manifest.
+pub use fp4_formats as formats;
+/// The emulator.
+pub use ptx_emu as emulator;
+
+// What signatures of this crate are made of.
+pub use error::{Error, ErrorKind, Result};
+pub use fp4_formats::gemm::Split;
+pub use fp4_formats::gemm::combine::Activation;
+pub use fp4_formats::quantize::{Format, Recipe};
+pub use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
+pub use fp4_formats::{
+    Arch, BlockFormat, Family, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout, TensorFamily,
+};
+pub use ptx_emu::{Gpu, LaunchReport, Schedule};
+
 /// What may be sent to other threads, and what may be shared with them.
 const _: () = {
     const fn send<T: Send>() {}
@@ -93,6 +109,7 @@ const _: () = {
     sync::<gemm::GemmPlan>();
     send::<gemv::Gemv>();
     sync::<gemv::Gemv>();
+    send::<gemv::GemvRun>();
     send::<quantize::device::Quantizer>();
     sync::<quantize::device::Quantizer>();
     send::<dequantize::Dequantizer>();

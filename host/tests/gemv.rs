@@ -13,7 +13,7 @@ use fp4_formats::gemv::CONFIGS;
 use nvfp4::checkpoint::{self, Model, NewTensor};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemv::layer::{self, ActivationSource};
-use nvfp4::gemv::{Gemv, GemvOptions, GemvOverrides, gemv};
+use nvfp4::gemv::{GemvOptions, GemvOverrides, GemvRun, gemv};
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMV_CORRECTNESS, GemvShape, gemv_ragged};
@@ -183,7 +183,7 @@ fn a_prepared_gemv_can_run_again() {
     for kernels in &machines() {
         let shape = GemvShape { m: 33, k: 96, l: 2 };
         let (a, b) = Generator::FullRange.gemv(shape, [Linear; 2], 5).expect("small");
-        let prepared = Gemv::new(kernels, &a, &b, GemvOptions::default()).expect("fits");
+        let prepared = GemvRun::new(kernels, &a, &b, GemvOptions::default()).expect("fits");
         let first = prepared.run().expect("runs");
         assert_eq!(first.reports.len(), 1);
         assert_eq!(prepared.run().expect("runs again").bytes, first.bytes);

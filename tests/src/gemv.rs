@@ -2,7 +2,7 @@
 
 use fp4_formats::ScaleLayout;
 use nvfp4::device::Kernels;
-use nvfp4::gemv::{Gemv, GemvOptions, GemvResult};
+use nvfp4::gemv::{GemvOptions, GemvResult, GemvRun};
 use nvfp4::generate::Generator;
 use nvfp4::oracle::{self, Verification};
 use nvfp4::shape::GemvShape;
@@ -27,7 +27,7 @@ impl Case {
     pub fn run(&self, kernels: &Kernels) -> (GemvResult, Verification) {
         let (a, b) = self.generator.gemv(self.shape, self.layouts, self.seed).expect("inputs");
         let reference = oracle::gemv(&a, &b, self.options.alpha).expect("the oracle");
-        let prepared = Gemv::new(kernels, &a, &b, self.options.clone())
+        let prepared = GemvRun::new(kernels, &a, &b, self.options.clone())
             .unwrap_or_else(|e| panic!("{self:?}: {e}"));
         let result = prepared.run().unwrap_or_else(|e| panic!("{self:?}: {e}"));
         let reference = reference.with_additions(result.plan.additions);

@@ -3,7 +3,7 @@
 
 use fp4_formats::gemv::CONFIGS;
 use fp4_formats::{FloatType, ScaleLayout};
-use nvfp4::gemv::{Gemv, GemvOptions, GemvOverrides};
+use nvfp4::gemv::{GemvOptions, GemvOverrides, GemvRun};
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemvShape;
 use nvfp4_tests::checksums::{self, Checksums};
@@ -29,7 +29,7 @@ fn gemv() {
                     };
                     let layouts = [activations, config.scale_layout];
                     let (a, b) = Generator::FullRange.gemv(shape, layouts, seed).expect("inputs");
-                    let prepared = Gemv::new(&kernels, &a, &b, options.clone());
+                    let prepared = GemvRun::new(&kernels, &a, &b, options.clone());
                     let result = prepared.and_then(|gemv| gemv.run()).expect("runs");
                     let GemvShape { m, k, l } = shape;
                     let key = format!(

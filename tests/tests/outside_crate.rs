@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 /// The program of the crate, as the front page of the documentation has it: one product, on the
 /// device that its argument names.
 const PROGRAM: &str = r#"
-use fp4_formats::ScaleLayout;
+use nvfp4::ScaleLayout;
 use nvfp4::device::Device;
 use nvfp4::gemv::{GemvOptions, gemv};
 use nvfp4::quantize::{TensorScale, quantize};
@@ -82,10 +82,9 @@ fn a_crate_outside_the_workspace_builds_and_runs() {
         "Cargo.toml",
         &format!(
             "[package]\nname = \"outside\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
-             [dependencies]\nnvfp4 = {{ path = {:?} }}\nfp4-formats = {{ path = {:?} }}\n\n\
+             [dependencies]\nnvfp4 = {{ path = {:?} }}\n\n\
              [profile.dev]\ndebug = false\n",
             root.join("host"),
-            root.join("formats"),
         ),
     );
     folder.write("src/main.rs", PROGRAM);

@@ -53,7 +53,7 @@ impl Program {
         let name = self.name();
         let status = cargo()
             .args(["build", "--release", "--quiet", "--package", name, "--bin", name])
-            .args(["--features", "cust"])
+            .args(["--features", "cli,cust"])
             .status()
             .context("running cargo")?;
         if !status.success() {

@@ -12,7 +12,7 @@ use super::timing::{Peer, Peers, ReadCeiling, SetTimes, input_sets};
 use crate::cuda::{Cublas, CublasError, CudaDevice, HalfProduct, rotation};
 use crate::device::Kernels;
 use crate::error::{Error, Result, reserve};
-use crate::gemv::Gemv;
+use crate::gemv::GemvRun;
 use crate::oracle::Reference;
 use crate::shape::GemvShape;
 use crate::tensor::BlockScaled;
@@ -70,8 +70,8 @@ pub(super) fn time(
     let protocol = bench.protocol;
     let bytes = shape.bytes(bench.options.output.bytes() as usize);
     let (sets, cold) =
-        input_sets(kernels, bytes, || Gemv::new(kernels, a, b, bench.options.clone()))?;
-    let wrong = |set: &Gemv| -> Result<_> {
+        input_sets(kernels, bytes, || GemvRun::new(kernels, a, b, bench.options.clone()))?;
+    let wrong = |set: &GemvRun| -> Result<_> {
         let check = reference.verify(&set.result()?.values(), bench.options.output);
         Ok((!check.passed()).then(String::new))
     };

@@ -31,7 +31,7 @@ pub use tune::{TuneReport, TuneSummary, fastest, tune};
 
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Result, require_memory};
-use crate::gemv::{Gemv, GemvOptions, GemvPlan};
+use crate::gemv::{GemvOptions, GemvPlan, GemvRun};
 use crate::generate::Generator;
 use crate::oracle::{self, Verification};
 use crate::shape::GemvShape;
@@ -179,7 +179,7 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
     require_memory(&format!("running {shape}"), bytes.saturating_mul(copies))?;
     let (a, b) = bench.generator.gemv(shape, bench.layouts, bench.seed)?;
     let reference = oracle::gemv(&a, &b, bench.options.alpha)?;
-    let prepared = Gemv::new(kernels, &a, &b, bench.options.clone())?;
+    let prepared = GemvRun::new(kernels, &a, &b, bench.options.clone())?;
     let result = prepared.run()?;
     let reference = reference.with_additions(result.plan.additions);
     let verification = reference.verify(&result.values(), result.output);

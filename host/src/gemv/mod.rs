@@ -5,18 +5,23 @@
 //! `gb` are their global scales. M and L are at least 1, K is a multiple of 16. The scales of
 //! activations and weights are linear or 128x4, independently of each other.
 //! [`oracle`](crate::oracle) states the tolerance of the result.
+//!
+//! [`gemv`] does all in one call. An engine makes a [`Gemv`] once for a shape, and launches it on
+//! its own buffers, on its stream and in its graph.
 
 pub mod layer;
 mod plan;
+mod product;
+mod run;
 
 pub use plan::{GemvOverrides, GemvPlan, plan};
+pub use product::{Gemv, GemvBuffers, GemvLayouts};
+pub use run::GemvRun;
 
-use fp4_formats::gemv::GemvParams;
-use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, Nvfp4};
 use ptx_emu::LaunchReport;
 
-use crate::buffer::DeviceBuffer;
-use crate::device::{Kernels, LaunchSpec, MAX_GRID_Y};
+use crate::device::Kernels;
 use crate::error::{Error, Result};
 use crate::floats;
 use crate::shape::GemvShape;
@@ -60,20 +65,6 @@ impl GemvResult {
     }
 }
 
-/// A GEMV with its operands on a device, ready to launch any number of times.
-#[derive(Debug)]
-pub struct Gemv {
-    kernels: Kernels,
-    plan: GemvPlan,
-    options: GemvOptions,
-    a_codes: DeviceBuffer,
-    a_scales: DeviceBuffer,
-    b_codes: DeviceBuffer,
-    b_scales: DeviceBuffer,
-    out: DeviceBuffer,
-    params: GemvParams,
-}
-
 /// Checks the operands of a GEMV, activations `a` and weights `b`, and returns its shape.
 ///
 /// # Errors
@@ -97,7 +88,7 @@ pub fn shape<F: BlockFormat>(a: &BlockScaled<F>, b: &BlockScaled<F>) -> Result<G
     Ok(GemvShape { m: dims.rows(), k: dims.cols(), l: dims.batch() })
 }
 
-/// Multiplies the activations `a` with the weights `b`: [`Gemv::new`], then [`Gemv::run`].
+/// Multiplies the activations `a` with the weights `b`: [`GemvRun::new`], then [`GemvRun::run`].
 ///
 /// # Errors
 /// The same.
@@ -107,141 +98,7 @@ pub fn gemv(
     b: &BlockScaled<Nvfp4>,
     options: GemvOptions,
 ) -> Result<GemvResult> {
-    Gemv::new(kernels, a, b, options)?.run()
-}
-
-impl Gemv {
-    /// Checks the activations `a` and the weights `b`, plans, and copies them to the device. It
-    /// launches nothing.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for operands that do not fit each other or that no kernel takes,
-    /// [`Error::Scalar`] if the product of alpha and the global scales is not representable, and
-    /// [`DeviceError`](crate::device::DeviceError).
-    pub fn new(
-        kernels: &Kernels,
-        a: &BlockScaled<Nvfp4>,
-        b: &BlockScaled<Nvfp4>,
-        options: GemvOptions,
-    ) -> Result<Self> {
-        let device = kernels.device();
-        let shape = shape(a, b)?;
-        let arch = device.choice().arch;
-        let plan = plan(shape, b.layout(), arch, device.properties(), &options.overrides)?;
-        kernels.load([plan.kernel])?;
-        let alpha = combined_scale(options.alpha, b.global_scale(), a.global_scale())?;
-        let out_bytes = shape
-            .m
-            .checked_mul(shape.l)
-            .and_then(|n| n.checked_mul(options.output.bytes() as usize))
-            .ok_or_else(|| Error::Overflow {
-                what: "result".into(),
-                detail: format!("{} x {} elements", shape.l, shape.m),
-            })?;
-
-        let a_codes = DeviceBuffer::upload(device, "a codes", a.codes())?;
-        let a_scales = DeviceBuffer::upload(device, "a scales", a.scales())?;
-        let b_codes = DeviceBuffer::upload(device, "b codes", b.codes())?;
-        let b_scales = DeviceBuffer::upload(device, "b scales", b.scales())?;
-        let out = DeviceBuffer::poisoned(device, "c", out_bytes)?;
-        let params = GemvParams {
-            b_codes: b_codes.address(),
-            b_scales: b_scales.address(),
-            a_codes: a_codes.address(),
-            a_scales: a_scales.address(),
-            out: out.address(),
-            b_scale_stride: b.scale_stride() as u64,
-            a_scale_stride: a.scale_stride() as u64,
-            // The plan has checked that these fit.
-            m: shape.m as u32,
-            k: shape.k as u32,
-            l: shape.l as u32,
-            alpha,
-            out_type: options.output as u32,
-            a_blocked: u32::from(a.layout() == ScaleLayout::Blocked128x4),
-        };
-        let kernels = kernels.clone();
-        Ok(Self { kernels, plan, options, a_codes, a_scales, b_codes, b_scales, out, params })
-    }
-
-    /// The plan that it runs by.
-    #[must_use]
-    pub fn plan(&self) -> &GemvPlan {
-        &self.plan
-    }
-
-    /// Launches without waiting for the result; it may be called while a CUDA graph is recorded.
-    /// On the emulator the launches are complete, and have reports, when it returns.
-    ///
-    /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError).
-    pub fn launch(&self) -> Result<Vec<LaunchReport>> {
-        let mut reports = Vec::new();
-        let l = self.params.l as usize;
-        for first in (0..l).step_by(MAX_GRID_Y) {
-            let batches = (l - first).min(MAX_GRID_Y) as u32;
-            let params = self.part(first as u64, batches).to_bytes();
-            let spec = LaunchSpec {
-                entry: self.plan.kernel,
-                grid: [self.plan.grid[0], batches, 1],
-                block: [self.plan.threads, 1, 1],
-                cluster: None,
-                dynamic_shared: self.plan.dynamic_shared,
-                overlaps: false,
-                params: &params,
-            };
-            // SAFETY: the buffers belong to `self` and hold operands whose lengths `BlockScaled`
-            // guarantees for exactly these sizes; by its contract the kernel reads and writes only
-            // within them. Freeing device memory synchronises, so a launch that is running when they
-            // are dropped completes first.
-            reports.extend(unsafe { self.kernels.launch(&spec)? });
-        }
-        Ok(reports)
-    }
-
-    /// The parameters for `batches` batch entries from `first` on.
-    fn part(&self, first: u64, batches: u32) -> GemvParams {
-        let p = &self.params;
-        let (m, k) = (u64::from(p.m), u64::from(p.k));
-        GemvParams {
-            b_codes: p.b_codes + first * m * (k / 2),
-            b_scales: p.b_scales + first * p.b_scale_stride,
-            a_codes: p.a_codes + first * (k / 2),
-            a_scales: p.a_scales + first * p.a_scale_stride,
-            out: p.out + first * m * u64::from(self.options.output.bytes()),
-            l: batches,
-            ..*p
-        }
-    }
-
-    /// Launches, waits, and copies the result to the host.
-    ///
-    /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError), which includes the emulator's diagnostics, among
-    /// them a result that the kernel did not write.
-    pub fn run(&self) -> Result<GemvResult> {
-        let reports = self.launch()?;
-        Ok(GemvResult { reports, ..self.result()? })
-    }
-
-    /// Waits for the launches so far and copies the result to the host.
-    ///
-    /// # Errors
-    /// The same as of [`run`](Self::run).
-    pub fn result(&self) -> Result<GemvResult> {
-        let bytes = self.out.read()?;
-        let (output, plan) = (self.options.output, self.plan.clone());
-        Ok(GemvResult { bytes, output, plan, reports: Vec::new() })
-    }
-
-    /// Bytes of operands and result on the device, padding included.
-    #[must_use]
-    pub fn device_bytes(&self) -> u64 {
-        [&self.a_codes, &self.a_scales, &self.b_codes, &self.b_scales, &self.out]
-            .iter()
-            .map(|buffer| buffer.len() as u64)
-            .sum()
-    }
+    GemvRun::new(kernels, a, b, options)?.run()
 }
 
 /// `alpha * ga * gb` in f32, computed in f64 and rounded once. A product outside the normal range of

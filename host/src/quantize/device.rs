@@ -274,6 +274,22 @@ impl Quantizer {
         input: &DeviceBuffer,
         up: Option<&DeviceBuffer>,
     ) -> Result<Vec<LaunchReport>> {
+        self.launch_into(input, up, &self.codes, &self.scales)
+    }
+
+    /// [`launch`](Self::launch) with codes and scales in buffers of the caller's, as large as
+    /// [`codes`](Self::codes) and [`scales`](Self::scales). Largest magnitudes, parameters and the
+    /// place of an element that is not finite stay in the quantiser's own.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn launch_into(
+        &self,
+        input: &DeviceBuffer,
+        up: Option<&DeviceBuffer>,
+        codes: &DeviceBuffer,
+        scales: &DeviceBuffer,
+    ) -> Result<Vec<LaunchReport>> {
         let required = usize::try_from(self.input_bytes()).unwrap_or(usize::MAX);
         let is_gated = up.is_some();
         let device = self.kernels.device();
@@ -284,6 +300,8 @@ impl Quantizer {
             let found = if is_gated { "given" } else { "absent" };
             return Err(Error::shape("the second input", required, found));
         }
+        let codes = codes.checked("the codes", self.codes.len(), device)?;
+        let scales = scales.checked("the scales", self.scales.len(), device)?;
         let source = scale_source(&self.options);
         let address = |buffer: Option<&DeviceBuffer>| buffer.map_or(0, DeviceBuffer::address);
         let _launching = self.launching.lock().unwrap_or_else(PoisonError::into_inner);
@@ -310,8 +328,8 @@ impl Quantizer {
         let params = QuantizeParams {
             input,
             up,
-            codes: self.codes.address(),
-            scales: self.scales.address(),
+            codes,
+            scales,
             tensor: address(self.maxima.as_ref()),
             tensor_out: address(self.parameters.as_ref()),
             errors: self.errors.address(),

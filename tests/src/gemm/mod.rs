@@ -58,7 +58,8 @@ pub fn refused<T>(what: &str, result: Result<T>) -> String {
     match result {
         Ok(_) => panic!("{what}: taken"),
         Err(error) => {
-            assert!(matches!(error, Error::Shape { .. }), "{what}: {error}");
+            let known = matches!(error, Error::Shape { .. } | Error::WrongDevice { .. });
+            assert!(known, "{what}: {error}");
             assert_eq!(error.exit_code(), 2, "{what}: {error}");
             error.to_string()
         }

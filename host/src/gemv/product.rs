@@ -1,0 +1,243 @@
+//! A planned GEMV, launched on buffers of the caller's.
+
+use fp4_formats::gemv::GemvParams;
+use fp4_formats::quantize::Format;
+use fp4_formats::{FloatType, ScaleLayout};
+use ptx_emu::LaunchReport;
+
+use super::{GemvOptions, GemvPlan, combined_scale, plan};
+use crate::buffer::DeviceBuffer;
+use crate::device::{Kernels, LaunchSpec, MAX_GRID_Y};
+use crate::error::{Error, Result};
+use crate::quantize::device::scale_bytes;
+use crate::shape::GemvShape;
+
+/// The layouts of the scales of both operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GemvLayouts {
+    /// Of the activations' scales.
+    pub activations: ScaleLayout,
+    /// Of the weights' scales.
+    pub weights: ScaleLayout,
+}
+
+/// The device memory of a launch. Buffers start at multiples of 16 bytes, and the matrices of a batch
+/// follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct GemvBuffers<'a> {
+    /// Packed codes `[L, K/2]` of the activations.
+    pub a_codes: &'a DeviceBuffer,
+    /// Their scales: a matrix of one row for each batch entry.
+    pub a_scales: &'a DeviceBuffer,
+    /// Packed codes `[L, M, K/2]` of the weights.
+    pub b_codes: &'a DeviceBuffer,
+    /// Their scales: a matrix of M rows for each batch entry.
+    pub b_scales: &'a DeviceBuffer,
+    /// The result `[L, M]`.
+    pub out: &'a DeviceBuffer,
+}
+
+/// A planned GEMV: made once for a shape, launched any number of times on buffers of the caller's,
+/// also while a CUDA graph is recorded. A launch allocates nothing and waits for nothing.
+///
+/// ```
+/// use nvfp4::buffer::DeviceBuffer;
+/// use nvfp4::device::{Device, DeviceRequest};
+/// use nvfp4::gemv::{Gemv, GemvBuffers, GemvLayouts, GemvOptions};
+/// use nvfp4::quantize::{TensorScale, quantize};
+/// use nvfp4::shape::GemvShape;
+/// use nvfp4::tensor::Dims;
+/// use nvfp4::{FloatType, ScaleLayout, formats};
+///
+/// # fn main() -> nvfp4::error::Result<()> {
+/// let device = Device::open(&DeviceRequest::Auto)?;
+/// let kernels = device.kernels(None)?;
+/// let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
+/// let weight = quantize("w", &[0.5; 40 * 64], Dims::new(1, 40, 64)?, scale, layout)?;
+/// let input = quantize("x", &[3.0; 64], Dims::new(1, 1, 64)?, scale, layout)?;
+///
+/// // Once per shape.
+/// let shape = GemvShape { m: 40, k: 64, l: 1 };
+/// let layouts = GemvLayouts { activations: layout, weights: layout };
+/// let scale = input.global_scale() * weight.global_scale();
+/// let options = GemvOptions { output: FloatType::F32, ..GemvOptions::default() };
+/// let product = Gemv::new(&kernels, shape, layouts, scale, options)?;
+///
+/// // Once per tensor.
+/// let a_codes = DeviceBuffer::upload(&device, "a codes", input.codes())?;
+/// let a_scales = DeviceBuffer::upload(&device, "a scales", input.scales())?;
+/// let b_codes = DeviceBuffer::upload(&device, "b codes", weight.codes())?;
+/// let b_scales = DeviceBuffer::upload(&device, "b scales", weight.scales())?;
+/// let out = DeviceBuffer::poisoned(&device, "c", product.out_bytes())?;
+///
+/// // Once per product.
+/// let (a_codes, a_scales) = (&a_codes, &a_scales);
+/// let (b_codes, b_scales) = (&b_codes, &b_scales);
+/// product.launch(GemvBuffers { a_codes, a_scales, b_codes, b_scales, out: &out })?;
+/// let values = nvfp4::floats::decode(FloatType::F32, &out.read()?);
+/// assert!(values.iter().all(|c| (c - 96.0).abs() < 0.1));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Gemv {
+    kernels: Kernels,
+    plan: GemvPlan,
+    shape: GemvShape,
+    layouts: GemvLayouts,
+    output: FloatType,
+    alpha: f32,
+    /// Bytes of the scales of a matrix, of the activations and of the weights.
+    scale_strides: [usize; 2],
+    out_bytes: usize,
+}
+
+impl Gemv {
+    /// Plans the product of `shape` and loads its kernel. `global_scale` is the product of both
+    /// operands' global scales. It launches and allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a shape that no kernel takes, [`Error::Scalar`] if the product of alpha
+    /// and the global scale is not representable, [`Error::Overflow`], and
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn new(
+        kernels: &Kernels,
+        shape: GemvShape,
+        layouts: GemvLayouts,
+        global_scale: f32,
+        options: GemvOptions,
+    ) -> Result<Self> {
+        Self::with_scales(kernels, shape, layouts, [global_scale, 1.0], options)
+    }
+
+    /// [`new`](Self::new) with the global scale of each operand: their product with alpha is rounded
+    /// once.
+    pub(super) fn with_scales(
+        kernels: &Kernels,
+        shape: GemvShape,
+        layouts: GemvLayouts,
+        [b_scale, a_scale]: [f32; 2],
+        options: GemvOptions,
+    ) -> Result<Self> {
+        let device = kernels.device();
+        let arch = device.choice().arch;
+        let plan = plan(shape, layouts.weights, arch, device.properties(), &options.overrides)?;
+        let GemvShape { m, k, l } = shape;
+        let out_bytes = m.checked_mul(l);
+        let out_bytes = out_bytes.and_then(|n| n.checked_mul(options.output.bytes() as usize));
+        let out_bytes = out_bytes.ok_or_else(|| Error::Overflow {
+            what: "result".into(),
+            detail: format!("{l} x {m} elements"),
+        })?;
+        let scale_strides = [
+            scale_bytes(Format::Nvfp4, 1, k, layouts.activations)?,
+            scale_bytes(Format::Nvfp4, m, k, layouts.weights)?,
+        ];
+        let alpha = combined_scale(options.alpha, b_scale, a_scale)?;
+        kernels.load([plan.kernel])?;
+        let (kernels, output) = (kernels.clone(), options.output);
+        Ok(Self { kernels, plan, shape, layouts, output, alpha, scale_strides, out_bytes })
+    }
+
+    /// The plan that it runs by.
+    #[must_use]
+    pub fn plan(&self) -> &GemvPlan {
+        &self.plan
+    }
+
+    /// Bytes of the result.
+    #[must_use]
+    pub fn out_bytes(&self) -> usize {
+        self.out_bytes
+    }
+
+    /// The type of the result's elements.
+    #[must_use]
+    pub fn output(&self) -> FloatType {
+        self.output
+    }
+
+    /// Queues the product on the kernels' stream without waiting for it. On the emulator it is
+    /// complete, and has reports, when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for buffers of other sizes or on another device;
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn launch(&self, buffers: GemvBuffers<'_>) -> Result<Vec<LaunchReport>> {
+        let params = self.params(buffers)?;
+        let mut reports = Vec::new();
+        for first in (0..self.shape.l).step_by(MAX_GRID_Y) {
+            let batches = (self.shape.l - first).min(MAX_GRID_Y) as u32;
+            let params = self.part(&params, first as u64, batches).to_bytes();
+            let spec = LaunchSpec {
+                entry: self.plan.kernel,
+                grid: [self.plan.grid[0], batches, 1],
+                block: [self.plan.threads, 1, 1],
+                cluster: None,
+                dynamic_shared: self.plan.dynamic_shared,
+                overlaps: false,
+                params: &params,
+            };
+            // SAFETY: the buffers have the sizes that the parameters state, as checked; by its
+            // contract the kernel reads and writes only within them. Freeing device memory waits
+            // for launches, so one that is running when they are dropped completes first.
+            reports.extend(unsafe { self.kernels.launch(&spec)? });
+        }
+        Ok(reports)
+    }
+
+    /// The parameters for all batch entries.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    fn params(&self, buffers: GemvBuffers<'_>) -> Result<GemvParams> {
+        let GemvShape { m, k, l } = self.shape;
+        let [a_scale_stride, b_scale_stride] = self.scale_strides;
+        let device = self.kernels.device();
+        let place = |name: &str, buffer: &DeviceBuffer, bytes: Option<usize>| {
+            let overflow =
+                || Error::Overflow { what: name.into(), detail: format!("{l} x {m} x {k}") };
+            buffer.checked(name, bytes.ok_or_else(overflow)?, device)
+        };
+        let a_codes = l.checked_mul(k / 2);
+        let b_codes = a_codes.and_then(|bytes| bytes.checked_mul(m));
+        Ok(GemvParams {
+            b_codes: place("the weights' codes", buffers.b_codes, b_codes)?,
+            b_scales: place(
+                "the weights' scales",
+                buffers.b_scales,
+                b_scale_stride.checked_mul(l),
+            )?,
+            a_codes: place("the activations' codes", buffers.a_codes, a_codes)?,
+            a_scales: place(
+                "the activations' scales",
+                buffers.a_scales,
+                a_scale_stride.checked_mul(l),
+            )?,
+            out: place("the result", buffers.out, Some(self.out_bytes))?,
+            b_scale_stride: b_scale_stride as u64,
+            a_scale_stride: a_scale_stride as u64,
+            // The plan has checked that these fit.
+            m: m as u32,
+            k: k as u32,
+            l: l as u32,
+            alpha: self.alpha,
+            out_type: self.output as u32,
+            a_blocked: u32::from(self.layouts.activations == ScaleLayout::Blocked128x4),
+        })
+    }
+
+    /// The parameters for `batches` batch entries from `first` on.
+    fn part(&self, p: &GemvParams, first: u64, batches: u32) -> GemvParams {
+        let (m, k) = (u64::from(p.m), u64::from(p.k));
+        GemvParams {
+            b_codes: p.b_codes + first * m * (k / 2),
+            b_scales: p.b_scales + first * p.b_scale_stride,
+            a_codes: p.a_codes + first * (k / 2),
+            a_scales: p.a_scales + first * p.a_scale_stride,
+            out: p.out + first * m * u64::from(self.output.bytes()),
+            l: batches,
+            ..*p
+        }
+    }
+}

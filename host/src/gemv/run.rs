@@ -1,0 +1,92 @@
+//! A GEMV of tensors in host memory.
+
+use fp4_formats::Nvfp4;
+use ptx_emu::LaunchReport;
+
+use super::{Gemv, GemvBuffers, GemvLayouts, GemvOptions, GemvPlan, GemvResult, shape};
+use crate::buffer::DeviceBuffer;
+use crate::device::Kernels;
+use crate::error::Result;
+use crate::tensor::BlockScaled;
+
+/// A GEMV with its operands on a device, ready to launch any number of times.
+#[derive(Debug)]
+pub struct GemvRun {
+    product: Gemv,
+    a_codes: DeviceBuffer,
+    a_scales: DeviceBuffer,
+    b_codes: DeviceBuffer,
+    b_scales: DeviceBuffer,
+    out: DeviceBuffer,
+}
+
+impl GemvRun {
+    /// Checks the activations `a` and the weights `b`, plans, and copies them to the device. It
+    /// launches nothing.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::error::Error::Shape) for operands that do not fit each other, and the
+    /// errors of [`Gemv::new`].
+    pub fn new(
+        kernels: &Kernels,
+        a: &BlockScaled<Nvfp4>,
+        b: &BlockScaled<Nvfp4>,
+        options: GemvOptions,
+    ) -> Result<Self> {
+        let device = kernels.device();
+        let shape = shape(a, b)?;
+        let layouts = GemvLayouts { activations: a.layout(), weights: b.layout() };
+        let scales = [b.global_scale(), a.global_scale()];
+        let product = Gemv::with_scales(kernels, shape, layouts, scales, options)?;
+        let a_codes = DeviceBuffer::upload(device, "a codes", a.codes())?;
+        let a_scales = DeviceBuffer::upload(device, "a scales", a.scales())?;
+        let b_codes = DeviceBuffer::upload(device, "b codes", b.codes())?;
+        let b_scales = DeviceBuffer::upload(device, "b scales", b.scales())?;
+        let out = DeviceBuffer::poisoned(device, "c", product.out_bytes())?;
+        Ok(Self { product, a_codes, a_scales, b_codes, b_scales, out })
+    }
+
+    /// The plan that it runs by.
+    #[must_use]
+    pub fn plan(&self) -> &GemvPlan {
+        self.product.plan()
+    }
+
+    /// Launches without waiting for the result, as [`Gemv::launch`].
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn launch(&self) -> Result<Vec<LaunchReport>> {
+        let Self { a_codes, a_scales, b_codes, b_scales, out, product } = self;
+        product.launch(GemvBuffers { a_codes, a_scales, b_codes, b_scales, out })
+    }
+
+    /// Launches, waits, and copies the result to the host.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError), which includes the emulator's diagnostics, among
+    /// them a result that the kernel did not write.
+    pub fn run(&self) -> Result<GemvResult> {
+        let reports = self.launch()?;
+        Ok(GemvResult { reports, ..self.result()? })
+    }
+
+    /// Waits for the launches so far and copies the result to the host.
+    ///
+    /// # Errors
+    /// The same as of [`run`](Self::run).
+    pub fn result(&self) -> Result<GemvResult> {
+        let bytes = self.out.read()?;
+        let (output, plan) = (self.product.output(), self.plan().clone());
+        Ok(GemvResult { bytes, output, plan, reports: Vec::new() })
+    }
+
+    /// Bytes of operands and result on the device, padding included.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        [&self.a_codes, &self.a_scales, &self.b_codes, &self.b_scales, &self.out]
+            .iter()
+            .map(|buffer| buffer.len() as u64)
+            .sum()
+    }
+}
