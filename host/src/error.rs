@@ -155,7 +155,7 @@ pub enum Error {
     },
 }
 
-/// What happened, for a program that acts on it. [`Error`] has the details.
+/// What happened, for a program that acts on it. [`enum@Error`] has the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -24,7 +24,21 @@
 //! | [`cuda`] | the CUDA backend |
 //! | [`error`] | the error types |
 //!
-//! # Example
+//! | feature | default | what it adds |
+//! | --- | --- | --- |
+//! | `embed` | yes | the compiled kernels in the program; without it they are read from a folder |
+//! | `cli` | no | the program `nvfp4`, and the packages that only it needs |
+//! | `cust` | no | contexts, streams and memory through the crate `cust`, whose build needs a variable |
+//!
+//! | architecture | kernels | where results and times come from |
+//! | --- | --- | --- |
+//! | sm_90a (H100, H200) | all | results on the emulator and on H200; times on H200 |
+//! | sm_100a, sm_100f (B200, B300) | all | results on the emulator; no times |
+//!
+//! `docs/CONTRACTS.md` in the repository says which types may be shared by threads, what calls check,
+//! and what remains `unsafe`.
+//!
+//! # One call
 //! Without a GPU, this runs on the emulator. The kernels are in the program, unless a folder is
 //! named: see [`kernels::KernelFiles::find`].
 //! ```
@@ -46,6 +60,72 @@
 //! println!("{}", result.plan);
 //! assert_eq!(result.values().len(), 64);
 //! assert!(result.values().iter().all(|c| (c - 128.0).abs() < 0.25));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A layer of an engine
+//! Weights are repacked once. A plan is made once for a number of tokens, and launched on the
+//! engine's stream and memory, also while the engine records a graph; a launch allocates nothing and
+//! waits for nothing.
+//! ```no_run
+//! use nvfp4::buffer::DeviceBuffer;
+//! use nvfp4::device::Kernels;
+//! use nvfp4::gemm::{
+//!     ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, Repacked, ResultBuffers,
+//!     Vectors, Workspace,
+//! };
+//! use nvfp4::tensor::BlockScaled;
+//! use nvfp4::{HalfType, Nvfp4, Result};
+//!
+//! const KIND: ActivationKind = ActivationKind::Halves(HalfType::Bf16);
+//!
+//! struct Linear {
+//!     weights: DeviceWeights,
+//!     plan: Gemm,
+//!     workspace: Workspace,
+//! }
+//!
+//! impl Linear {
+//!     /// `kernels` are those of the engine's stream: `kernels.with_stream(stream)`.
+//!     fn new(kernels: &Kernels, weight: &BlockScaled<Nvfp4>, tokens: usize) -> Result<Self> {
+//!         let device = kernels.device();
+//!         let weights = Repacked::for_device(device, weight, KIND)?.upload(device)?;
+//!         let options = GemmOptions::default();
+//!         let plan = Gemm::new(kernels, &weights, [1, tokens], KIND, 1.0, &options)?;
+//!         let workspace = Workspace::new(device, plan.workspace_bytes())?;
+//!         Ok(Self { weights, plan, workspace })
+//!     }
+//!
+//!     /// # Safety
+//!     /// As [`DeviceBuffer::from_raw`] for both tensors.
+//!     unsafe fn forward(&self, kernels: &Kernels, x: (u64, usize), y: (u64, usize)) -> Result<()> {
+//!         let device = kernels.device();
+//!         // SAFETY: passed on to the caller.
+//!         let [x, y] = unsafe {
+//!             [
+//!                 DeviceBuffer::from_raw(device, "x", x.0, x.1)?,
+//!                 DeviceBuffer::from_raw(device, "y", y.0, y.1)?,
+//!             ]
+//!         };
+//!         let (x, y) = (ActivationBuffers::Halves(&x), ResultBuffers::Floats(&y));
+//!         self.plan.launch(x, &self.weights, y, Some(&self.workspace), Vectors::default())?;
+//!         Ok(())
+//!     }
+//! }
+//! ```
+//!
+//! # A whole checkpoint
+//! ```no_run
+//! use nvfp4::checkpoint::{Layout, Model, ModelOptions, quantize_model, verify};
+//! use nvfp4::quantize::recipe_by_name;
+//! use nvfp4::{Format, Result};
+//!
+//! # fn main() -> Result<()> {
+//! let model = Model::open("llama")?;
+//! let options = ModelOptions::new(recipe_by_name(Format::Nvfp4, "modelopt")?, Layout::ModelOpt);
+//! print!("{}", quantize_model(&model, &options, "llama-nvfp4".as_ref(), None, &mut ())?);
+//! print!("{}", verify(&Model::open("llama-nvfp4")?, Some(&model), &mut ())?);
 //! # Ok(())
 //! # }
 //! ```

@@ -1,4 +1,4 @@
-//! `lint`: formatting and clippy, for the host's crates and for the GPU's.
+//! `lint`: formatting, clippy and documentation, for the host's crates and for the GPU's.
 
 use crate::{build_kernels, run};
 use anyhow::{Context, Result, ensure};
@@ -34,6 +34,9 @@ pub fn each(mut done: impl FnMut(&str, Result<()>)) -> Result<()> {
     let mut clippy = run::cargo();
     let all = ["--workspace", "--all-targets", "--release", "--quiet", "--", "-Dwarnings"];
     done("cargo clippy", step(clippy.arg("clippy").args(all)));
+    let mut doc = run::cargo();
+    doc.args(["doc", "--workspace", "--exclude", "xtask", "--no-deps", "--release", "--quiet"]);
+    done("cargo doc", step(doc.env("RUSTDOCFLAGS", "-Dwarnings")));
     let compiler = Compiler::find(Fetch::Allowed)?;
     for arch in Arch::compiled() {
         let clean = build_kernels::builder(arch, compiler.clone()).clippy();

@@ -19,6 +19,7 @@ mod doctor;
 mod fetch_model;
 mod lint;
 mod mutate;
+mod package;
 mod run;
 mod test;
 #[cfg(test)]
@@ -63,7 +64,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Formatting and clippy, of the host's crates and the GPU's
+    /// Formatting, clippy and documentation, of the host's crates and the GPU's
     Lint,
     /// Toolchain, driver, GPU, ptxas: what will be used and why
     Doctor {
@@ -73,6 +74,8 @@ enum Command {
     },
     /// Collect what a GPU machine without cargo needs in target/dist
     Dist,
+    /// Package the crates that are meant for others, with the compiled kernels
+    Package,
     /// Fetch a real model (all-MiniLM-L6-v2, f32, 90 MB) into target/models
     FetchModel,
 }
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Lint => lint::run(),
         Command::Doctor { json } => doctor::run(json),
         Command::Dist => dist::run(),
+        Command::Package => package::run(),
         Command::FetchModel => fetch_model::run().map(|path| {
             say!("{}", path.display());
             ExitCode::SUCCESS

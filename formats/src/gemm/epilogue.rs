@@ -11,7 +11,7 @@
 //! | sink | rounds to f16, bf16 or f32, or quantises to NVFP4, and stores |
 //!
 //! # Results in NVFP4
-//! Where [`Epilogue::out_type`] is [`OUT_NVFP4`], what would be stored as f32 is quantised
+//! Where [`Sink::out_type`] is [`OUT_NVFP4`], what would be stored as f32 is quantised
 //! by [`OUT_RECIPE`] with a given tensor scale, in blocks of 16 columns of a row: codes
 //! and scales are the recipe's for those f32 in every bit. N is a multiple of 16.
 //!
@@ -24,7 +24,7 @@ use super::combine::Combine;
 use crate::recipe::Nvfp4Recipe;
 use crate::{BlockFormat, FloatType, Nvfp4};
 
-/// What [`Epilogue::out_type`] says of a result in NVFP4; of others, a [`FloatType`].
+/// What [`Sink::out_type`] says of a result in NVFP4; of others, a [`FloatType`].
 pub const OUT_NVFP4: u32 = 3;
 
 const _: () = {

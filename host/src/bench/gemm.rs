@@ -227,7 +227,7 @@ pub struct GemmReport {
 /// Runs a GEMM of `shape`, gated or not, on random inputs, verifies it, and on a GPU times it.
 ///
 /// # Errors
-/// Bad sizes and [`DeviceError`]. A wrong result is not an error: the report says so, and nothing
+/// Bad sizes and [`DeviceError`](crate::device::DeviceError). A wrong result is not an error: the report says so, and nothing
 /// is timed.
 pub fn gemm(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<GemmReport> {
     match bench.format {

@@ -58,7 +58,7 @@ pub fn reference<'b, F: BlockFormat>(
 /// of results are those of the first group.
 ///
 /// # Errors
-/// As [`reference`]; [`Error::Shape`] where there are not as many groups as weights and options, and
+/// As [`reference()`]; [`Error::Shape`] where there are not as many groups as weights and options, and
 /// for groups that are not within `a`.
 pub fn reference_grouped<F: BlockFormat>(
     a: &Activations<'_, F>,

@@ -193,7 +193,7 @@ impl GemmRun {
     /// Checks, plans, and copies the operands to the device; launches nothing.
     ///
     /// # Errors
-    /// As [`Gemm::new`]; [`Error::Shape`] where the vectors' lengths are not those of the
+    /// As [`Gemm::new`]; [`Error::Shape`](crate::error::Error::Shape) where the vectors' lengths are not those of the
     /// result; [`DeviceError`](crate::device::DeviceError).
     pub fn new<F: BlockFormat>(
         kernels: &Kernels,

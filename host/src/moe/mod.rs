@@ -6,8 +6,8 @@
 //! | route | orders the tokens' choices by expert | [`Routing::route`] |
 //! | quantise | where activations are FP4: to NVFP4, each token once | [`Quantizer`](crate::quantize::device::Quantizer) |
 //! | gather | copies each choice's token to the choice's row | [`Routing::gather`], [`Routing::gather_blocks`] |
-//! | first product | grouped and gated, `act(x gate^T) * (x up^T)` | [`Gemm::grouped`] |
-//! | second product | grouped, back to the hidden size | [`Gemm::grouped`] |
+//! | first product | grouped and gated, `act(x gate^T) * (x up^T)` | [`Gemm::grouped`](crate::gemm::Gemm::grouped) |
+//! | second product | grouped, back to the hidden size | [`Gemm::grouped`](crate::gemm::Gemm::grouped) |
 //! | combine | adds up each token's rows times their weights, in the order of its choices | [`Routing::combine`] |
 //!
 //! [`MoeLayer`] does all of them, or one ([`MoeLayer::launch_step`]). Everything depends on the device's memory alone: a launch reads

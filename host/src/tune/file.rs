@@ -113,7 +113,7 @@ pub fn open(path: &Path, device: &DeviceKey) -> Result<Table, TuneError> {
 /// entries.
 ///
 /// # Errors
-/// The errors of [`open`] and [`write`], after which the file is unchanged.
+/// The errors of [`open`] and [`write()`], after which the file is unchanged.
 pub fn add(
     path: &Path,
     device: &DeviceKey,

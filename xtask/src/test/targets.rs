@@ -227,10 +227,14 @@ mod tests {
         assert_eq!(both, [of("nvfp4-tests", "gemm_stores", Named::Tests)]);
         // In a module of a program.
         assert_eq!(found("a_filter_needs_few_targets"), [of("xtask", "xtask", Named::Tests)]);
-        let package = found("cuda_builder");
+        let package = found("nvfp4-cuda-builder");
         assert!(package.iter().any(|(.., named)| *named == Named::Package));
         for (package, target, named) in package {
-            assert_eq!(package == "cuda_builder", named == Named::Package, "{package} {target}");
+            assert_eq!(
+                package == "nvfp4-cuda-builder",
+                named == Named::Package,
+                "{package} {target}"
+            );
         }
         // Put together, so that no source has it.
         assert_eq!(found(&["no_test", "is_called_so"].join("_")), []);

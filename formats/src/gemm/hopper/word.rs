@@ -3,7 +3,7 @@
 //! A pair of operands is two 16-bit floats. An e2m1 code `s eem` decodes by place:
 //! with its sign at the float's sign and `eem` at the exponent's low bits and the
 //! mantissa's top bit, all else zero, the float is the code's value times
-//! [`HalfType::UNIT`], subnormals included. So a pair is decoded by bringing eight
+//! a power of two, subnormals included. So a pair is decoded by bringing eight
 //! bits to their places and masking the rest: one shift, one AND.
 //!
 //! The places of four codes do not tile 16 bits, whatever the shifts. What would

@@ -1,0 +1,75 @@
+//! `package`: the crates that are meant for others, as cargo packages them.
+
+use crate::{build_kernels, run};
+use anyhow::{Context, Result, ensure};
+use fp4_formats::Arch;
+use nvfp4_manifest::FILE_NAME;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Packages that others depend on, dependencies before dependents.
+const PACKAGES: [&str; 9] = [
+    "fp4-formats",
+    "nvfp4-manifest",
+    "cuda-lazy",
+    "nvfp4-cuda",
+    "ptx-emu",
+    "nvfp4-cuda-builder",
+    "nvfp4-kernels-build",
+    "nvfp4-kernels",
+    "nvfp4",
+];
+
+/// The folder of kernels in the packed crate, which its build script takes before all others. It is
+/// removed at the end: in a checkout it would hide changes of the kernels.
+struct Compiled(PathBuf);
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        // What stays is seen by `git status`.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Compiled {
+    /// Copies the PTX of all architectures.
+    fn new() -> Result<Self> {
+        let compiled = Self(run::root().join("kernels/compiled"));
+        for arch in Arch::ALL {
+            let mut manifest = build_kernels::manifest(arch)?;
+            let folder = compiled.0.join(arch.name());
+            std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+            for module in &mut manifest.modules {
+                // Machine code would exceed what registries take, and drivers compile the PTX.
+                module.cubin = None;
+                let name = &module.ptx.name;
+                copy(&build_kernels::folder(arch).join(name), &folder.join(name))?;
+            }
+            let path = folder.join(FILE_NAME);
+            std::fs::write(&path, serde_json::to_string(&manifest)?)
+                .with_context(|| path.display().to_string())?;
+        }
+        Ok(compiled)
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::copy(from, to)
+        .map(drop)
+        .with_context(|| format!("copying {} to {}", from.display(), to.display()))
+}
+
+/// Builds the kernels, puts them beside `nvfp4-kernels`, and packages all crates into
+/// `target/package`.
+pub fn run() -> Result<ExitCode> {
+    build_kernels::refresh()?;
+    let _compiled = Compiled::new()?;
+    let mut cargo = run::cargo();
+    // The kernels are not under version control.
+    cargo.args(["package", "--no-verify", "--allow-dirty"]);
+    cargo.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
+    let status = cargo.status().context("running cargo")?;
+    ensure!(status.success(), "cargo package failed ({status})");
+    say!("packages in {}", run::target().join("package").display());
+    Ok(ExitCode::SUCCESS)
+}
