@@ -25,8 +25,12 @@ use super::work::TokenRange;
 use crate::Divisor;
 use crate::layout::TILE_ROWS;
 
-/// The most problems of a launch: a CTA keeps a word for each in shared memory.
+/// The most problems of a launch: a CTA keeps two words for each in shared memory.
 pub const MAX_PROBLEMS: u32 = 1024;
+
+/// Bytes of a CTA's table in shared memory: the work of all tiles; for each problem, how many token
+/// tiles precede it; the token counts.
+pub const TABLE_BYTES: u32 = (2 * MAX_PROBLEMS + 2) * size_of::<u32>() as u32;
 
 /// What a kernel writes to the status word where token counts are not what [`groups`](self) asks.
 pub const STATUS_BAD_COUNTS: u32 = 1;
@@ -173,6 +177,7 @@ impl Groups {
         }
         let [a, b, c] = self.row_tiles.words();
         let [d, e, f] = self.runs.ctas.words();
+        let [g, h, i] = self.runs.tile.words();
         let rest = [
             self.problems,
             self.slot,
@@ -184,7 +189,11 @@ impl Groups {
             d,
             e,
             f,
+            g,
+            h,
+            i,
             self.runs.least,
+            self.runs.slack,
             self.runs.reserved,
         ];
         let mut i = 0;
@@ -225,10 +234,15 @@ pub struct Located {
 pub struct EvenRuns {
     /// CTAs of the launch, all resident at a time.
     pub ctas: Divisor,
+    /// Steps of a tile.
+    pub tile: Divisor,
     /// The least steps of a run, but for the last one: shorter ones would cost more to add up than
     /// they save.
     pub least: u32,
-    /// 0; keeps the size a multiple of 8.
+    /// Steps that runs may be longer where they are whole tiles then, whose sums nobody has to add
+    /// up.
+    pub slack: u32,
+    /// 0; keeps the size of [`Groups`] a multiple of 8.
     pub reserved: u32,
 }
 
@@ -238,7 +252,9 @@ impl EvenRuns {
     #[inline(always)]
     pub const fn share(&self, total: u32) -> u32 {
         let even = self.ctas.div_ceil(total);
-        if even < self.least { self.least } else { even }
+        let even = if even < self.least { self.least } else { even };
+        let whole = self.tile.div_ceil(even) * self.tile.value();
+        if whole - even <= self.slack { whole } else { even }
     }
 
     /// The run of CTA `cta`, where `share` is [`share`](Self::share).
@@ -280,7 +296,13 @@ mod tests {
             bound,
             vector_stride: 5,
             row_tiles: Divisor::nearest(3),
-            runs: EvenRuns { ctas: Divisor::nearest(7), least: 4, reserved: 0 },
+            runs: EvenRuns {
+                ctas: Divisor::nearest(7),
+                tile: Divisor::nearest(5),
+                least: 4,
+                slack: 6,
+                reserved: 0,
+            },
         }
     }
 
@@ -299,7 +321,9 @@ mod tests {
             (offset_of!(Groups, vector_stride), 5),
             (offset_of!(Groups, row_tiles), 3),
             (offset_of!(Groups, runs), 7),
+            (offset_of!(Groups, runs) + offset_of!(EvenRuns, tile), 5),
             (offset_of!(Groups, runs) + offset_of!(EvenRuns, least), 4),
+            (offset_of!(Groups, runs) + offset_of!(EvenRuns, slack), 6),
         ] {
             assert_eq!(words[offset / 4], value, "{offset}");
         }
@@ -399,10 +423,14 @@ mod tests {
     #[test]
     fn runs_are_even() {
         for ctas in [1, 2, 7, 132, 264] {
-            let runs = EvenRuns { ctas: Divisor::nearest(ctas), least: 4, reserved: 0 };
+            let (tile, ctas_of) = (Divisor::nearest(6), Divisor::nearest(ctas));
+            let runs = EvenRuns { ctas: ctas_of, tile, least: 4, slack: 2, reserved: 0 };
             for total in [0, 1, 3, 4, 9, 100, 1000, 14336] {
                 let share = runs.share(total);
                 assert!(share >= 4 && u64::from(share) * u64::from(ctas) >= total.into());
+                let even = total.div_ceil(ctas).max(4);
+                let whole = even.next_multiple_of(6);
+                assert_eq!(share, if whole - even <= 2 { whole } else { even });
                 let mut next = 0;
                 for cta in 0..ctas {
                     let Run { first, end } = EvenRuns::run(share, total, cta);

@@ -103,7 +103,13 @@ impl GroupRequest {
             bound,
             vector_stride: 0,
             row_tiles: Divisor::ONE,
-            runs: EvenRuns { ctas: Divisor::ONE, least: 1, reserved: 0 },
+            runs: EvenRuns {
+                ctas: Divisor::ONE,
+                tile: Divisor::ONE,
+                least: 1,
+                slack: 0,
+                reserved: 0,
+            },
         }
     }
 }

@@ -8,8 +8,8 @@
 //! | [`refuse`](GroupTable::refuse) | the storing threads of all CTAs | likewise |
 //! | [`affine`](GroupTable::affine), [`vectors`](GroupTable::vectors) | storing threads | for each tile |
 //!
-//! The table in shared memory has a word for the work of all tiles and then, for each problem, how
-//! many token tiles precede it.
+//! The table in shared memory has a word for the work of all tiles; for each problem, how many token
+//! tiles precede it; and a copy of the token counts, so that nobody waits for memory at every tile.
 
 use cuda_std::ptx::{grid, memory};
 use cuda_std::warp;
@@ -42,34 +42,70 @@ impl GroupTable<'_> {
     #[inline(always)]
     pub unsafe fn make(self, tokens: u32, steps: u32) {
         let lane = warp::lane_id();
-        let (mut before, mut bad, mut first) = (0, 0, 0);
         // The kernel before may make the counts.
         grid::griddepcontrol_wait();
-        // SAFETY: the warp is whole; the table has a word for each problem.
+        // SAFETY: the warp is whole; the table has a word for each problem and each count.
         unsafe {
-            while first < self.groups.problems {
-                let problem = first + lane;
-                let mut tiles = 0;
-                if problem < self.groups.problems {
-                    match self.groups.range(problem, |at| self.count(at)) {
-                        Some(range) => tiles = range.count.div_ceil(tokens),
-                        None => bad = 1,
-                    }
+            self.copy_counts(lane);
+            warp::sync();
+            // Each lane has problems that follow each other: one sum over the lanes is enough.
+            let each = self.groups.problems.div_ceil(warp::LANES);
+            let first = lane * each;
+            let end = (first + each).min(self.groups.problems);
+            let tiles_of = |problem: u32| {
+                let range = self.groups.range(problem, |at| self.count(at));
+                range.map(|range| range.count.div_ceil(tokens))
+            };
+            let (mut tiles, mut bad) = (0, 0);
+            for problem in first..end {
+                match tiles_of(problem) {
+                    Some(own) => tiles += own,
+                    None => bad = 1,
                 }
-                warp::sync();
-                let through = warp::prefix_sum_u32(tiles);
-                if problem < self.groups.problems {
-                    memory::st_shared_b32(self.place(problem), before + through - tiles);
-                }
-                before += warp::broadcast_u32(through, warp::LANES - 1);
-                first += warp::LANES;
             }
+            warp::sync();
+            let through = warp::prefix_sum_u32(tiles);
             bad = warp::max_u32(bad);
-            if lane == 0 {
-                let total = before * self.groups.row_tiles.value() * steps;
+            let mut before = through - tiles;
+            for problem in first..end {
+                memory::st_shared_b32(self.place(problem), before);
+                before += tiles_of(problem).unwrap_or(0);
+            }
+            if lane == warp::LANES - 1 {
+                let total = through * self.groups.row_tiles.value() * steps;
                 memory::st_shared_b32(self.table, if bad == 0 { total } else { BAD });
             }
             warp::sync();
+        }
+    }
+
+    /// Copies a lane's part of the token counts to the table, several at a time.
+    ///
+    /// # Safety
+    /// As [`make`](Self::make), behind the kernels before.
+    #[inline(always)]
+    unsafe fn copy_counts(self, lane: u32) {
+        const AHEAD: usize = 8;
+        let counts = self.groups.counts_len();
+        let mut at = lane;
+        while at < counts {
+            let place = |i: usize| at + i as u32 * warp::LANES;
+            // SAFETY: the counts are there, and the table has a word for each.
+            unsafe {
+                let words: [u32; AHEAD] = core::array::from_fn(|i| {
+                    if place(i) < counts {
+                        memory::ld_global_b32(self.groups.counts + u64::from(place(i) * WORD))
+                    } else {
+                        0
+                    }
+                });
+                for i in 0..AHEAD {
+                    if place(i) < counts {
+                        memory::st_shared_b32(self.count_place(place(i)), words[i]);
+                    }
+                }
+            }
+            at += AHEAD as u32 * warp::LANES;
         }
     }
 
@@ -127,15 +163,27 @@ impl GroupTable<'_> {
     #[inline(always)]
     pub unsafe fn affine(self, epilogue: &Epilogue, half: u32, problem: u32) -> Affine {
         let mut affine = affine_of(epilogue, half);
+        // SAFETY: the caller's.
+        affine.alpha = unsafe { self.alpha(epilogue, half, problem) };
+        self.vectors(affine, problem)
+    }
+
+    /// Factor of all sums of half `half` of problem `problem`.
+    ///
+    /// # Safety
+    /// There is such a problem.
+    #[inline(always)]
+    pub unsafe fn alpha(self, epilogue: &Epilogue, half: u32, problem: u32) -> f32 {
+        let mut alpha = affine_of(epilogue, half).alpha;
         let [gate, up] = self.groups.factors;
         for factors in if half == 0 { gate } else { up } {
             if factors != 0 {
                 // SAFETY: there is a factor for each problem.
                 let factor = unsafe { memory::ld_global_b32(factors + u64::from(problem * WORD)) };
-                affine.alpha *= f32::from_bits(factor);
+                alpha *= f32::from_bits(factor);
             }
         }
-        self.vectors(affine, problem)
+        alpha
     }
 
     /// The vectors of problem `problem`, where `affine` has those of the first.
@@ -174,10 +222,16 @@ impl GroupTable<'_> {
         unsafe { memory::ld_shared_b32(self.place(problem)) }
     }
 
+    /// Where the table has token count number `at`.
+    #[inline(always)]
+    fn count_place(self, at: u32) -> u32 {
+        self.place(self.groups.problems) + at * WORD
+    }
+
     /// Token count number `at`.
     #[inline(always)]
     fn count(self, at: u32) -> i32 {
-        // SAFETY: only counts that there are are asked for.
-        unsafe { memory::ld_global_b32(self.groups.counts + u64::from(at * WORD)) as i32 }
+        // SAFETY: the counts are in the table; only those that there are are asked for.
+        unsafe { memory::ld_shared_b32(self.count_place(at)) as i32 }
     }
 }

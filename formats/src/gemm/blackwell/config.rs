@@ -2,7 +2,7 @@
 
 use super::store::BOX_BYTES;
 use crate::gemm::combine::GATE_ROWS;
-use crate::gemm::groups::MAX_PROBLEMS;
+use crate::gemm::groups::TABLE_BYTES;
 use crate::gemm::{Dimension, Problem, Split, TileOrder, TileShape, Tiles};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
@@ -264,7 +264,7 @@ impl BlackwellConfig {
     /// Bytes of the table of a grouped product's problems: how many tiles there are, then for each
     /// problem, how many token tiles precede it.
     pub const fn table_bytes(&self) -> u32 {
-        if self.grouped { (MAX_PROBLEMS + 1) * size_of::<u32>() as u32 } else { 0 }
+        if self.grouped { TABLE_BYTES } else { 0 }
     }
 
     /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control, table.

@@ -8,7 +8,7 @@ use super::estimate::clusters;
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::Divisor;
 use crate::WARP;
-use crate::gemm::groups::MAX_PROBLEMS;
+use crate::gemm::groups::TABLE_BYTES;
 use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles};
 
 /// Columns of K that a stage of the pipeline holds.
@@ -133,8 +133,10 @@ impl HopperConfig {
 
     /// Stages of the pipeline: as many as fit, up to what memory latency needs.
     pub const fn stages(&self) -> u32 {
+        let sums = if self.sums_apart() { self.sum_bytes() } else { 0 };
+        let others = 2 * BARRIER_BYTES + self.table_bytes() + sums;
         let budget = SM_SHARED_BYTES / self.min_blocks - SYSTEM_SHARED_BYTES;
-        let fit = (budget - 2 * BARRIER_BYTES) / (self.stage_bytes() + 2 * BARRIER_BYTES);
+        let fit = (budget - others) / (self.stage_bytes() + 2 * BARRIER_BYTES);
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
     }
 
@@ -149,7 +151,19 @@ impl HopperConfig {
         self.tokens * self.rows * size_of::<f32>() as u32
     }
 
-    /// Bytes of a CTA's sums in shared memory; they overlay the stages.
+    /// Whether the sums have memory of their own behind the stages, so that copies for the next tile
+    /// do not wait until they are stored. So have few tokens of many problems, whose tiles are
+    /// short and whose sums are small. Elsewhere the sums overlay the stages.
+    pub const fn sums_apart(&self) -> bool {
+        self.grouped && self.uses_mma_sync()
+    }
+
+    /// Offset of the sums in shared memory.
+    pub const fn sums_offset(&self) -> u32 {
+        if self.sums_apart() { self.stages() * self.stage_bytes() } else { 0 }
+    }
+
+    /// Bytes of a CTA's sums in shared memory.
     pub const fn sum_bytes(&self) -> u32 {
         self.tokens * self.sum_pitch() * size_of::<f32>() as u32
     }
@@ -164,19 +178,28 @@ impl HopperConfig {
     pub const fn barriers_offset(&self) -> u32 {
         let stages = self.stages() * self.stage_bytes();
         let sums = self.sum_bytes().next_multiple_of(BARRIER_BYTES);
-        if stages > sums { stages } else { sums }
+        if self.sums_apart() {
+            stages + sums
+        } else if stages > sums {
+            stages
+        } else {
+            sums
+        }
     }
 
-    /// Offset in shared memory of the table of a grouped product's problems: how many K steps all
-    /// tiles have, then for each problem, and behind the last, how many token tiles precede it.
+    /// Bytes of the table of a grouped product's problems.
+    pub const fn table_bytes(&self) -> u32 {
+        if self.grouped { TABLE_BYTES } else { 0 }
+    }
+
+    /// Offset in shared memory of that table.
     pub const fn table_offset(&self) -> u32 {
         self.sums_received_offset() + BARRIER_BYTES
     }
 
     /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
     pub const fn shared_bytes(&self) -> u32 {
-        let table = if self.grouped { (MAX_PROBLEMS + 2) * size_of::<u32>() as u32 } else { 0 };
-        self.table_offset() + table
+        self.table_offset() + self.table_bytes()
     }
 
     /// [`shared_bytes`](Self::shared_bytes), or so much that at most `resident` CTAs fit an

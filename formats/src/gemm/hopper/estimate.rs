@@ -40,6 +40,13 @@ const fn product_cycles(config: &HopperConfig) -> u32 {
         _ => 2100,
     }
 }
+/// Steps that take as long as a contributor's partial sums: runs of a grouped product may be so much
+/// longer where that spares the fix-up.
+pub const fn whole_tile_slack(config: &HopperConfig) -> u32 {
+    let fix_up = config.sum_bytes() as u64 / FIX_UP_BYTES;
+    (fix_up / product_cycles(config) as u64) as u32 + 1
+}
+
 /// Bytes per cycle from memory to all SMs.
 const DRAM_BYTES: u64 = 2075;
 /// Bytes of activations per cycle from L2, while weights come from memory.

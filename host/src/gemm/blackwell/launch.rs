@@ -152,7 +152,9 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<Vec<
     let params: &[u8] = match groups {
         Some(groups) => {
             let row_tiles = problem.n.div_ceil(config.work_shape(choice.swapped).rows);
-            let runs = EvenRuns { ctas: Divisor::nearest(ctas), least: 1, reserved: 0 };
+            // The unit of work is a tile.
+            let (ctas, tile) = (Divisor::nearest(ctas), Divisor::ONE);
+            let runs = EvenRuns { ctas, tile, least: 1, slack: 0, reserved: 0 };
             let groups = Groups { row_tiles: Divisor::nearest(row_tiles), runs, ..groups };
             grouped = BlackwellGroupedParams { gemm: params, groups }.to_bytes();
             &grouped

@@ -1,6 +1,6 @@
 //! Launching on sm_90a: block-scaled activations are decoded first.
 
-use fp4_formats::gemm::hopper::{HopperGroupedParams, HopperParams, activations_map};
+use fp4_formats::gemm::hopper::{HopperGroupedParams, HopperParams, activations_map, estimate};
 use fp4_formats::gemm::{EvenRuns, Groups, Problem};
 use fp4_formats::quantize::{DequantizeParams, ScaleSource};
 use fp4_formats::{Divisor, ScaleLayout};
@@ -56,7 +56,9 @@ impl HopperKernel {
         let params: &[u8] = match (groups, self.groups) {
             (Some(groups), Some(GroupedRuns { least, .. })) => {
                 let ctas = Divisor::nearest(gemm.plan.grid[0]);
-                let runs = EvenRuns { ctas, least, reserved: 0 };
+                let tile = Divisor::nearest(schedule.steps());
+                let slack = estimate::whole_tile_slack(config);
+                let runs = EvenRuns { ctas, tile, least, slack, reserved: 0 };
                 let row_tiles = Divisor::nearest(self.problem.n.div_ceil(config.rows));
                 let groups = Groups { row_tiles, runs, ..groups };
                 grouped = HopperGroupedParams { gemm: params, groups }.to_bytes();

@@ -182,7 +182,7 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
                 let at = (token * config.sum_pitch() + row) * size_of::<f32>() as u32;
                 let bits = self.sums[block][i as usize].to_bits();
                 // SAFETY: inside the sums.
-                unsafe { memory::st_shared_b32(memory.base + at, bits) };
+                unsafe { memory::st_shared_b32(memory.sums(config, 0) + at, bits) };
             }
         }
     }

@@ -33,7 +33,7 @@
 //! |---|---|
 //! | 0 | activations of each stage: two boxes of 64 columns, 128-byte swizzle |
 //! | `weights_offset` | weights of each stage: one chunk for every 128 rows |
-//! | 0, after a tile's last stage is read | f32 sums, one token after the other |
+//! | 0, after a tile's last stage is read; of grouped products with few tokens `sums_offset`, behind the stages | f32 sums, one token after the other |
 //! | `slot_offset`, likewise | sums that other CTAs of a split-K cluster send |
 //! | `barriers_offset` | the ring's barriers |
 //! | `sums_stored_offset` | the barrier `sums_stored` |
@@ -45,7 +45,7 @@
 //! |---|---|---|---|
 //! | `full[stage]` | producer, with `stage_bytes`, those that the multicast peer copies included | consumers | the stage holds data |
 //! | `empty[stage]` | consumers, those of the multicast peer too | producer | the stage is read, in both CTAs |
-//! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns | the sums are stored: stages may be overwritten |
+//! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns, where sums overlay the stages | the sums are stored: stages may be overwritten |
 //! | 0, after initialisation | all threads | all threads | the ring; the table of groups |
 //! | cluster, after initialisation, under multicast | all threads of the cluster | all threads of the cluster | the rings of all its CTAs |
 //! | 1, stages read | consumers | consumers | all stages are read |
@@ -297,7 +297,7 @@ unsafe fn consume<
             }
             return;
         }
-        if owned {
+        if owned && !config.sums_apart() {
             // SAFETY: the barrier is initialised; the peer CTA ends after this one's arrivals.
             unsafe { multicast::release_sums(config, sums_stored) };
         }

@@ -175,14 +175,14 @@ pub unsafe fn begin<W: Work>(
 /// # Safety
 /// Called by the thread that called [`begin`].
 #[inline(always)]
-pub unsafe fn produce(
+pub unsafe fn produce<W: Work>(
     config: &HopperConfig,
     p: &HopperParams,
     map: u64,
     memory: Memory,
     ring: Ring,
     sums_stored: u32,
-    begun: Begun<impl Work>,
+    begun: Begun<W>,
 ) {
     let Begun { work, mut item, mut tile, mut chunk } = begun;
     let copies = Copies::new(config, p, map, memory);
@@ -216,7 +216,8 @@ pub unsafe fn produce(
             if run.is_empty() {
                 return;
             }
-            if item.owned(&p.schedule) {
+            let overlaid = item.owned(&p.schedule) && !config.sums_apart();
+            if overlaid && !W::GROUPED {
                 multicast::wait_sums_stored(config, sums_stored, parity);
                 parity ^= 1;
             }
@@ -224,6 +225,11 @@ pub unsafe fn produce(
             tile = Tile::of(work, config, p, item.tile);
             chunk = copies.chunk(&tile, item.first);
             step = item.first;
+            // To find a tile in a table takes time, which passes while the sums are stored.
+            if overlaid && W::GROUPED {
+                multicast::wait_sums_stored(config, sums_stored, parity);
+                parity ^= 1;
+            }
         }
     }
 }

@@ -51,10 +51,10 @@ impl Part {
     pub fn sums(&self, config: &HopperConfig, memory: Memory, rank: u32, token: u32) -> u32 {
         let pitch = config.sum_pitch() * size_of::<f32>() as u32;
         if config.loads_remote() && self.ctas() > 1 {
-            return cluster::mapa_shared_cluster_u32(memory.base + token * pitch, rank);
+            return cluster::mapa_shared_cluster_u32(memory.sums(config, token), rank);
         }
         if rank == self.rank {
-            return memory.base + token * pitch;
+            return memory.sums(config, token);
         }
         let slot = memory.base + config.slot_offset(index(rank, self.rank), self.cluster);
         slot + (token - self.range(self.rank).0) * pitch

@@ -48,7 +48,11 @@ pub unsafe fn store_tile<W: Weights>(
     // Pinned, so that what follows from it takes no register during the main loop.
     let thread = marker::pin(thread::thread_idx_x());
     let result = Problem { m: tile.rows, n: sink.columns, ..p.problem };
-    let store = Store { work, config, p, result: &result, tile, part, memory, unit, thread };
+    // Loaded once: a grouped product has them in memory.
+    // SAFETY: the tile's problem exists.
+    let alphas = unsafe { work.alphas(&p.epilogue, tile.problem) };
+    let store =
+        Store { work, config, p, result: &result, tile, part, memory, unit, thread, alphas };
     let aligned = result.n.is_multiple_of(COLUMNS as u32);
     let is_nvfp4 = epilogue::is_nvfp4(sink);
     // SAFETY: all consumers are here, and the sums are visible to them.
@@ -97,6 +101,8 @@ pub(super) struct Store<'a, W> {
     /// Value of a sum's 1.
     pub unit: f32,
     pub thread: u32,
+    /// Factors of the sums of both halves.
+    pub alphas: [f32; 2],
 }
 
 /// Some columns of every `step`th token of a tile, from the `ahead`th on.
@@ -124,8 +130,7 @@ impl<W: Work> Store<'_, W> {
     /// Factors and bias of half `half` of the tile's problem.
     #[inline(always)]
     pub(super) fn affine(&self, half: u32) -> Affine {
-        // SAFETY: the tile's problem exists.
-        unsafe { self.work.affine(&self.p.epilogue, half, self.tile.problem) }
+        self.work.affine(&self.p.epilogue, half, self.tile.problem, self.alphas)
     }
 
     /// 1 where two sums make a result.

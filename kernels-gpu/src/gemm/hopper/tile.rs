@@ -60,10 +60,10 @@ impl Memory {
         self.base + stage * config.activation_bytes()
     }
 
-    /// Sums of a token, over the stages.
+    /// Sums of a token.
     #[inline(always)]
     pub fn sums(self, config: &HopperConfig, token: u32) -> u32 {
-        self.base + token * config.sum_pitch() * size_of::<f32>() as u32
+        self.base + config.sums_offset() + token * config.sum_pitch() * size_of::<f32>() as u32
     }
 
     /// Weights of a stage.

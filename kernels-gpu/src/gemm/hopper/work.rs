@@ -46,11 +46,14 @@ pub trait Work: Copy {
     /// Tile number `index`.
     fn tile(self, config: &HopperConfig, p: &HopperParams, index: u32) -> WorkTile;
 
-    /// Factors and bias of half `half` of problem `problem`.
+    /// Factors of the sums of both halves of problem `problem`.
     ///
     /// # Safety
     /// There is such a problem.
-    unsafe fn affine(self, epilogue: &Epilogue, half: u32, problem: u32) -> Affine;
+    unsafe fn alphas(self, epilogue: &Epilogue, problem: u32) -> [f32; 2];
+
+    /// Factors and bias of half `half` of problem `problem`, whose [`alphas`](Self::alphas) these are.
+    fn affine(self, epilogue: &Epilogue, half: u32, problem: u32, alphas: [f32; 2]) -> Affine;
 }
 
 /// A dense or batched product.
@@ -77,7 +80,12 @@ impl Work for Uniform {
     }
 
     #[inline(always)]
-    unsafe fn affine(self, epilogue: &Epilogue, half: u32, _: u32) -> Affine {
+    unsafe fn alphas(self, epilogue: &Epilogue, _: u32) -> [f32; 2] {
+        [affine_of(epilogue, 0).alpha, affine_of(epilogue, 1).alpha]
+    }
+
+    #[inline(always)]
+    fn affine(self, epilogue: &Epilogue, half: u32, _: u32, _: [f32; 2]) -> Affine {
         affine_of(epilogue, half)
     }
 }
@@ -119,8 +127,15 @@ impl Work for GroupTable<'_> {
     }
 
     #[inline(always)]
-    unsafe fn affine(self, epilogue: &Epilogue, half: u32, problem: u32) -> Affine {
+    unsafe fn alphas(self, epilogue: &Epilogue, problem: u32) -> [f32; 2] {
         // SAFETY: the caller's.
-        unsafe { self.affine(epilogue, half, problem) }
+        unsafe { [self.alpha(epilogue, 0, problem), self.alpha(epilogue, 1, problem)] }
+    }
+
+    #[inline(always)]
+    fn affine(self, epilogue: &Epilogue, half: u32, problem: u32, alphas: [f32; 2]) -> Affine {
+        let [gate, up] = alphas;
+        let alpha = if half == 0 { gate } else { up };
+        self.vectors(Affine { alpha, ..affine_of(epilogue, half) }, problem)
     }
 }
