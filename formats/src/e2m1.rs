@@ -2,6 +2,8 @@
 //!
 //! PTX ISA, "Alternate Floating-Point Data Formats" (`.e2m1`) and `cvt`.
 
+use crate::pack;
+
 /// Largest finite magnitude.
 pub const MAX: f32 = 6.0;
 
@@ -37,6 +39,18 @@ pub const fn decode_arithmetically(code: u32) -> f32 {
     f32::from_bits(magnitude.to_bits() | (code & 8) << 28)
 }
 
+/// The values of the two codes of each byte, the low nibble's first.
+pub const PAIRS: [[f32; 2]; 256] = {
+    let mut pairs = [[0.0; 2]; 256];
+    let mut byte = 0;
+    while byte < pairs.len() {
+        let (low, high) = pack::unpair(byte as u8);
+        pairs[byte] = [decode(low), decode(high)];
+        byte += 1;
+    }
+    pairs
+};
+
 /// Rounds to the nearest code, ties to the even code, as `cvt.rn.satfinite.e2m1x2.f32` does.
 ///
 /// Magnitudes above 6 and infinities become ±6. The sign is kept, even if the magnitude rounds to
@@ -45,20 +59,27 @@ pub const fn decode_arithmetically(code: u32) -> f32 {
 #[inline]
 #[must_use]
 pub const fn encode(x: f32) -> u8 {
-    if x.is_nan() {
-        return 0x7;
-    }
-    let sign = ((x.to_bits() >> 28) & 0x8) as u8;
-    let a = f32::from_bits(x.to_bits() & 0x7fff_ffff);
+    /// Bits of infinity: those of a NaN are above, of everything else at most these.
+    const INFINITY: i32 = f32::INFINITY.to_bits() as i32;
+    // Without their signs, floats are ordered like their bits. There are no branches, so that loops
+    // over many elements become vector instructions.
+    let a = (x.to_bits() & 0x7fff_ffff) as i32;
+    let sign = (x.to_bits() >> 28) as i32 & 0x8 & ((a > INFINITY) as i32 - 1);
     // Each boundary is the midpoint of two adjacent values and rounds to the even code of the two.
-    let magnitude = (a > 0.25) as u8
-        + (a >= 0.75) as u8
-        + (a > 1.25) as u8
-        + (a >= 1.75) as u8
-        + (a > 2.5) as u8
-        + (a >= 3.5) as u8
-        + (a > 5.0) as u8;
-    sign | magnitude
+    let magnitude = (a > bits(0.25)) as i32
+        + (a >= bits(0.75)) as i32
+        + (a > bits(1.25)) as i32
+        + (a >= bits(1.75)) as i32
+        + (a > bits(2.5)) as i32
+        + (a >= bits(3.5)) as i32
+        + (a > bits(5.0)) as i32;
+    (sign | magnitude) as u8
+}
+
+/// A positive number's bits.
+#[inline(always)]
+const fn bits(x: f32) -> i32 {
+    x.to_bits() as i32
 }
 
 #[cfg(test)]
@@ -84,6 +105,29 @@ mod tests {
     fn twice_is_two_times_the_value() {
         for code in 0..CODES {
             assert_eq!(f32::from(TWICE[code]), 2.0 * VALUES[code], "code {code}");
+        }
+    }
+
+    #[test]
+    fn pairs_are_two_codes() {
+        for (byte, pair) in PAIRS.iter().enumerate() {
+            let codes = [byte as u8, byte as u8 >> 4].map(|code| decode(code).to_bits());
+            assert_eq!(pair.map(f32::to_bits), codes, "byte {byte:#x}");
+        }
+    }
+
+    /// The nearest code, found among all of them, for each boundary and the numbers beside it.
+    #[test]
+    fn rounds_to_the_nearest_and_ties_to_even() {
+        for code in 0..7u8 {
+            let middle = (decode(code) + decode(code + 1)) / 2.0;
+            let even = code + code % 2;
+            for (x, expected) in
+                [(middle.next_down(), code), (middle, even), (middle.next_up(), code + 1)]
+            {
+                assert_eq!(encode(x), expected, "{x:e}");
+                assert_eq!(encode(-x), 8 | expected, "{:e}", -x);
+            }
         }
     }
 

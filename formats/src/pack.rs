@@ -18,6 +18,16 @@ pub const fn pair(low: u8, high: u8) -> u8 {
     (low & 0xf) | (high << 4)
 }
 
+/// Four bytes from eight codes, the first in the lowest bits; bits above the low four of each are 0.
+#[inline]
+#[must_use]
+pub const fn eight(codes: [u8; 8]) -> u32 {
+    let codes = u64::from_le_bytes(codes);
+    let pairs = (codes | codes >> 4) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;
+    (fours | fours >> 16) as u32
+}
+
 /// The two codes of a byte, the lower-indexed element first.
 #[inline]
 #[must_use]
@@ -47,6 +57,16 @@ mod tests {
         assert_eq!(get(&[0x21, 0x43], 0), Some(1));
         assert_eq!(get(&[0x21, 0x43], 3), Some(4));
         assert_eq!(get(&[0x21, 0x43], 4), None);
+    }
+
+    #[test]
+    fn eight_codes_stand_in_order() {
+        assert_eq!(eight([1, 2, 3, 4, 5, 6, 7, 8]), 0x8765_4321);
+        for at in 0..8 {
+            let mut codes = [0; 8];
+            codes[at] = 0xf;
+            assert_eq!(eight(codes), 0xf << (4 * at), "code {at}");
+        }
     }
 
     #[test]

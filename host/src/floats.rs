@@ -1,6 +1,7 @@
 //! Floats of a [`FloatType`] as bytes: conversion to and from numbers, range and rounding error.
 
 use fp4_formats::FloatType;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// Significant bits, the hidden one included.
@@ -43,18 +44,39 @@ pub fn half_ulp(dtype: FloatType, magnitude: f64) -> f64 {
 /// Numbers from little-endian elements; an incomplete last element is dropped.
 #[must_use]
 pub fn decode(dtype: FloatType, bytes: &[u8]) -> Vec<f32> {
+    let mut values = vec![0.0; bytes.len() / dtype.bytes() as usize];
+    decode_to(dtype, bytes, &mut values);
+    values
+}
+
+/// The same into `values`. Elements without a place there are left out, as are places without an
+/// element.
+pub fn decode_to(dtype: FloatType, bytes: &[u8], values: &mut [f32]) {
     match dtype {
         FloatType::F16 => {
-            let (items, _) = bytes.as_chunks();
-            items.iter().map(|&item| f16::from_le_bytes(item).to_f32()).collect()
+            /// Elements that are converted at once.
+            const PIECE: usize = 64;
+            let mut piece = [f16::ZERO; PIECE];
+            let (items, _) = bytes.as_chunks::<2>();
+            for (items, values) in items.chunks(PIECE).zip(values.chunks_mut(PIECE)) {
+                let len = items.len().min(values.len());
+                for (x, &item) in piece.iter_mut().zip(&items[..len]) {
+                    *x = f16::from_le_bytes(item);
+                }
+                piece[..len].convert_to_f32_slice(&mut values[..len]);
+            }
         }
         FloatType::Bf16 => {
-            let (items, _) = bytes.as_chunks();
-            items.iter().map(|&item| bf16::from_le_bytes(item).to_f32()).collect()
+            let (items, _) = bytes.as_chunks::<2>();
+            for (value, &item) in values.iter_mut().zip(items) {
+                *value = f32::from_bits(u32::from(u16::from_le_bytes(item)) << 16);
+            }
         }
         FloatType::F32 => {
-            let (items, _) = bytes.as_chunks();
-            items.iter().map(|&item| f32::from_le_bytes(item)).collect()
+            let (items, _) = bytes.as_chunks::<4>();
+            for (value, &item) in values.iter_mut().zip(items) {
+                *value = f32::from_le_bytes(item);
+            }
         }
     }
 }

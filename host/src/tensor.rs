@@ -3,8 +3,9 @@
 use std::marker::PhantomData;
 
 use fp4_formats::{BlockFormat, ScaleLayout, e2m1, pack};
+use rayon::prelude::*;
 
-use crate::error::{Error, Position, Result, filled, reserve};
+use crate::error::{Error, Position, Result, filled};
 
 /// Shape of a batch of matrices; no dimension is zero and the element count fits `usize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +134,10 @@ impl<F: BlockFormat> BlockScaled<F> {
     }
 
     fn check_scales(&self) -> Result<()> {
+        // Padding may be anything, so that this does not tell which scale is bad, if any.
+        if !self.scales.iter().fold(false, |bad, &byte| bad | !F::scale_is_valid(byte)) {
+            return Ok(());
+        }
         for batch in 0..self.dims.batch {
             for row in 0..self.dims.rows {
                 for column in 0..self.kblocks() {
@@ -245,19 +250,23 @@ impl<F: BlockFormat> BlockScaled<F> {
     /// # Errors
     /// [`Error::Memory`] if the result does not fit.
     pub fn dequantize(&self) -> Result<Vec<f32>> {
-        let mut values = reserve("dequantised tensor", self.dims.elements())?;
-        for batch in 0..self.dims.batch {
-            for row in 0..self.dims.rows {
-                for (kb, block) in self.row_codes(batch, row).chunks(F::BLOCK_BYTES).enumerate() {
-                    let scale =
-                        self.global_scale * F::decode_scale(self.scale_byte(batch, row, kb));
-                    for &byte in block {
-                        let (low, high) = pack::unpair(byte);
-                        values.extend([e2m1::decode(low) * scale, e2m1::decode(high) * scale]);
+        let mut values = filled("dequantised tensor", self.dims.elements(), 0f32)?;
+        let (kblocks, stride) = (self.kblocks(), self.scale_stride());
+        let rows = values.par_chunks_exact_mut(self.dims.cols);
+        rows.zip(self.codes.par_chunks_exact(self.dims.cols / 2)).enumerate().for_each(
+            |(row, (values, codes))| {
+                let scales = &self.scales[row / self.dims.rows * stride..][..stride];
+                let row = row % self.dims.rows;
+                let blocks = values.chunks_exact_mut(F::BLOCK).zip(codes.chunks(F::BLOCK_BYTES));
+                for (kb, (values, codes)) in blocks.enumerate() {
+                    let byte = scales[self.layout.offset(row, kb, kblocks)];
+                    let scale = self.global_scale * F::decode_scale(byte);
+                    for (pair, &byte) in values.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
+                        *pair = e2m1::PAIRS[usize::from(byte)].map(|value| value * scale);
                     }
                 }
-            }
-        }
+            },
+        );
         Ok(values)
     }
 }

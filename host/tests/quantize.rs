@@ -1,11 +1,13 @@
 //! The quantiser against TorchAO's bytes, and what it refuses.
 
-use fp4_formats::{ScaleLayout, e4m3};
+use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
+use fp4_formats::{FloatType, ScaleLayout, e4m3};
 use nvfp4::error::{Error, Position};
 use nvfp4::quantize::{
-    Format, MIN_TENSOR_SCALE, QuantizeOptions, Recipe, TensorScale, quantize, quantize_matrix,
-    recipe_by_name,
+    Format, MIN_TENSOR_SCALE, QuantizeOptions, Recipe, TensorScale, quantize, quantize_bytes,
+    quantize_matrix, recipe_by_name,
 };
+use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -291,6 +293,44 @@ proptest! {
                 prop_assert!(b.is_finite(), "element {}", at);
                 prop_assert!(b == 0.0 || b.is_sign_negative() == v.is_sign_negative(), "element {}", at);
             }
+        }
+    }
+}
+
+/// Bytes are quantised as the numbers that they are, in rows longer than what is converted at once
+/// and with any scale; the first one that is not finite is an error.
+#[test]
+fn bytes_are_quantised_like_numbers() {
+    let dims = Dims::new(1, 3, 2112).expect("sizes above zero");
+    let mut rng = SplitMix64::new(11);
+    let values: Vec<f64> = (0..dims.elements()).map(|_| rng.normal()).collect();
+    for dtype in FloatType::ALL {
+        let bytes = nvfp4::floats::encode(dtype, values.iter().copied());
+        let values = nvfp4::floats::decode(dtype, &bytes);
+        let recipes = [Nvfp4Recipe::TorchAo, Nvfp4Recipe::ModelOpt].map(Recipe::Nvfp4);
+        let others = [Recipe::Adaptive(AdaptiveRecipe::ModelOpt), Recipe::Mxfp4(Mxfp4Recipe::Even)];
+        let scales = [TensorScale::FromAmax, TensorScale::PerRow, TensorScale::Given(0.25)];
+        for (recipe, scale) in recipes.into_iter().chain(others).zip(scales.into_iter().cycle()) {
+            let options = QuantizeOptions { scale, ..QuantizeOptions::new(recipe) };
+            let quantize = |bytes: &[u8]| quantize_bytes("x", dtype, bytes, dims, &options);
+            let expected = quantize_matrix("x", &values, dims, &options).expect("finite");
+            let got = quantize(&bytes).expect("finite");
+            assert_eq!(got.difference(&expected), None, "{dtype:?} {options:?}");
+
+            let width = dtype.bytes() as usize;
+            let mut damaged = bytes.clone();
+            for index in [5000, 4500] {
+                let infinite = nvfp4::floats::encode(dtype, [f64::INFINITY]);
+                damaged[index * width..][..width].copy_from_slice(&infinite);
+            }
+            match quantize(&damaged) {
+                Err(Error::NonFinite { index, value: f32::INFINITY, .. }) => {
+                    assert_eq!((index.row, index.column), (2, 276), "{dtype:?} {options:?}");
+                }
+                other => panic!("{dtype:?} {options:?}: {other:?}"),
+            }
+            let error = quantize(&bytes[1..]).expect_err("too short");
+            assert!(matches!(error, Error::Shape { .. }), "{error}");
         }
     }
 }

@@ -116,12 +116,7 @@ impl Convert for Software {
     }
 
     fn round(values: [f32; 8]) -> u32 {
-        let mut bytes = [0; 4];
-        for (pair, byte) in values.as_chunks().0.iter().zip(&mut bytes) {
-            let [low, high] = *pair;
-            *byte = pack::pair(e2m1::encode(low), e2m1::encode(high));
-        }
-        u32::from_le_bytes(bytes)
+        pack::eight(values.map(e2m1::encode))
     }
 }
 

@@ -8,13 +8,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use half::{bf16, f16};
+use fp4_formats::FloatType;
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, Metadata, SafeTensorError, SafeTensors};
 use serde::Serialize;
 
 use super::error::{CheckpointError, similar};
-use crate::error::{Error, Result, reserve};
+use crate::error::{Error, Result, filled};
+use crate::quantize::source::Source;
 
 /// One line of a checkpoint's table of contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -161,6 +162,22 @@ impl Checkpoint {
         let _ = name;
     }
 
+    /// Has the system read a tensor that is used soon, while the program goes on. Nothing happens if
+    /// there is no such tensor.
+    pub fn prefetch(&self, name: &str) {
+        #[cfg(unix)]
+        if let Some(info) = self.metadata.info(name) {
+            let (start, end) = info.data_offsets;
+            let start_in_file = self.data_start + start;
+            let taken =
+                self.map.advise_range(memmap2::Advice::WillNeed, start_in_file, end - start);
+            // Advice that the system does not take changes nothing.
+            drop(taken);
+        }
+        #[cfg(not(unix))]
+        let _ = name;
+    }
+
     /// The file.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -226,23 +243,17 @@ impl Checkpoint {
     /// [`CheckpointError`] for a missing tensor, another type, or a value that is not finite.
     pub fn floats(&self, name: &str) -> Result<FloatTensor> {
         let tensor = self.raw(name)?;
-        let mut values = reserve(name, tensor.data.len() / (tensor.dtype.bitsize() / 8).max(1))?;
-        match tensor.dtype {
-            Dtype::F32 => {
-                let (items, _) = tensor.data.as_chunks();
-                values.extend(items.iter().map(|&item| f32::from_le_bytes(item)));
-            }
-            Dtype::F16 => {
-                let (items, _) = tensor.data.as_chunks();
-                values.extend(items.iter().map(|&item| f16::from_le_bytes(item).to_f32()));
-            }
-            Dtype::BF16 => {
-                let (items, _) = tensor.data.as_chunks();
-                values.extend(items.iter().map(|&item| bf16::from_le_bytes(item).to_f32()));
-            }
+        let dtype = match tensor.dtype {
+            Dtype::F32 => FloatType::F32,
+            Dtype::F16 => FloatType::F16,
+            Dtype::BF16 => FloatType::Bf16,
             other => return Err(self.wrong_type(name, "F32, F16 or BF16", other).into()),
-        }
-        if let Some(index) = values.iter().position(|x: &f32| !x.is_finite()) {
+        };
+        let source = Source::Bytes(dtype, tensor.data);
+        let mut values = filled(name, source.len(), 0f32)?;
+        source.par_load(&mut values);
+        if !source.par_maximum().is_finite() {
+            let index = values.iter().position(|x| !x.is_finite()).unwrap_or(0);
             return Err(CheckpointError::NonFinite {
                 path: self.path.clone(),
                 tensor: name.into(),

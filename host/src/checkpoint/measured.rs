@@ -19,12 +19,30 @@ pub(super) struct Measured {
 impl Measured {
     pub fn of(before: &[f32], after: &[f32]) -> Self {
         const CHUNK: usize = 1 << 16;
+        // Several sums of each kind, because one addition need not wait for the last.
+        const LANES: usize = 4;
+        let terms = |x: f32, y: f32| {
+            let (x, y) = (f64::from(x), f64::from(y));
+            [x * x, y * y, x * y, (x - y) * (x - y)]
+        };
         let sums = |(before, after): (&[f32], &[f32])| {
-            before.iter().zip(after).fold([0f64; 4], |sums, (&x, &y)| {
-                let (x, y) = (f64::from(x), f64::from(y));
-                let d = x - y;
-                [sums[0] + x * x, sums[1] + y * y, sums[2] + x * y, sums[3] + d * d]
-            })
+            let (before, rest_before) = before.as_chunks::<LANES>();
+            let (after, rest_after) = after.as_chunks::<LANES>();
+            let mut sums = [[0f64; LANES]; 4];
+            for (before, after) in before.iter().zip(after) {
+                for lane in 0..LANES {
+                    let terms = terms(before[lane], after[lane]);
+                    for (sums, term) in sums.iter_mut().zip(terms) {
+                        sums[lane] += term;
+                    }
+                }
+            }
+            let mut sums = sums.map(|lanes| lanes.iter().sum());
+            for (x, y) in rest_before.iter().zip(rest_after) {
+                let terms = terms(*x, *y);
+                sums = std::array::from_fn(|at| sums[at] + terms[at]);
+            }
+            sums
         };
         // Collected in order, so that the result does not depend on the threads.
         let parts: Vec<[f64; 4]> =

@@ -224,6 +224,13 @@ impl Model {
         }
     }
 
+    /// [`Checkpoint::prefetch`] in the file that has the tensor.
+    pub fn prefetch(&self, name: &str) {
+        if let Ok(file) = self.file(name) {
+            file.prefetch(name);
+        }
+    }
+
     /// [`Checkpoint::unchanged`] of all files.
     ///
     /// # Errors

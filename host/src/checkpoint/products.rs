@@ -94,7 +94,17 @@ pub(super) fn product_noise(
 }
 
 fn dot(x: &[f32], y: &[f32]) -> f64 {
-    x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
+    // Several sums, because one addition need not wait for the last.
+    const LANES: usize = 8;
+    let mut sums = [0f64; LANES];
+    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+    for (x, y) in x.iter().zip(y) {
+        for (sum, (x, y)) in sums.iter_mut().zip(x.iter().zip(y)) {
+            *sum += f64::from(*x) * f64::from(*y);
+        }
+    }
+    let rest = x_rest.iter().zip(y_rest).map(|(x, y)| f64::from(*x) * f64::from(*y));
+    sums.into_iter().chain(rest).sum()
 }
 
 /// A vector as e4m3 holds it.

@@ -244,8 +244,11 @@ pub fn quantize_model(
     let extras = Extras { interleaved, family: Family::of(model), ..Extras::default() };
     let mut save = Save::create(target, model, &items, extras, options.save.clone())?;
     let (mut values, mut underflows) = (0, 0);
-    for item in &items {
+    for (at, item) in items.iter().enumerate() {
         save.go_on(observer)?;
+        if let Some(next) = items.get(at + 1) {
+            model.prefetch(next.name());
+        }
         observer.tensor(item.name());
         let raw = model.raw(item.name())?;
         match item {

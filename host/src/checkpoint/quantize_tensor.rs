@@ -1,20 +1,22 @@
 //! Quantising one tensor of a model, and the tensor-level scale that it gets.
 
+use fp4_formats::Nvfp4;
 use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
-use fp4_formats::{Nvfp4, pack};
 use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::tensor::Dtype;
 
-use super::file::RawTensor;
+use super::error::CheckpointError;
+use super::file::{Checkpoint, RawTensor};
 use super::model::Model;
 use super::orientation::{Orientation, transposed};
 use super::quantize::ModelOptions;
 use super::weight::{Weight, WeightSpec};
 use crate::device::Kernels;
 use crate::error::{Error, Result};
-use crate::quantize::{QuantizeOptions, TensorScale, device, quantize_matrix};
+use crate::quantize::source::Source;
+use crate::quantize::{QuantizeOptions, TensorScale, device, quantize_source};
 use crate::tensor::Dims;
 
 /// A quantised tensor and what became of its values.
@@ -52,11 +54,11 @@ pub(super) fn quantize_tensor(
     let data = copy.as_deref().unwrap_or(raw.data);
     let matrix = match kernels {
         None => {
-            let mut values = file.floats(&spec.name)?.values;
-            if order == Orientation::InputFirst {
-                values = transposed(&spec.name, &values, [dims.cols(), dims.rows()])?;
+            let source = Source::Bytes(device::float_type(raw.dtype)?, data);
+            match quantize_source(&spec.name, source, dims, &how)? {
+                Some(matrix) => matrix,
+                None => return Err(not_finite(&spec.name, file)),
             }
-            quantize_matrix(&spec.name, &values, dims, &how)?
         }
         Some(kernels) => match device::quantize_once(kernels, data, raw.dtype, dims, &how) {
             // The device knows where; the file says what and at which byte.
@@ -74,6 +76,14 @@ pub(super) fn quantize_tensor(
     Ok(Quantized { weight, values, underflows })
 }
 
+/// The error for a tensor with an infinity or a NaN. If there is none any more, the file was changed.
+fn not_finite(name: &str, file: &Checkpoint) -> Error {
+    match file.floats(name) {
+        Err(error) => error,
+        Ok(_) => CheckpointError::Changed { path: file.path().into() }.into(),
+    }
+}
+
 /// The elements of a float tensor `[experts, K, N]` as `[experts, N, K]`, which `dims` is.
 fn transposed_bytes(name: &str, raw: &RawTensor, dims: Dims) -> Result<Vec<u8>> {
     let stored = [dims.cols(), dims.rows()];
@@ -83,30 +93,25 @@ fn transposed_bytes(name: &str, raw: &RawTensor, dims: Dims) -> Result<Vec<u8>> 
     })
 }
 
-/// How many elements of a float tensor are not zero, and how many of these have a code of zero.
+/// How many elements of a float tensor are not zero, and how many of these have a code of zero. The
+/// code of a zero is zero with every recipe.
 fn underflows(data: &[u8], dtype: Dtype, codes: &[u8]) -> (u64, u64) {
-    const CHUNK: usize = 1 << 15;
-    let width = dtype.bitsize() / 8;
-    // The sign is the highest bit of the last byte.
-    let is_zero = |element: &[u8]| {
-        let (last, rest) = element.split_last().unwrap_or((&0, &[]));
-        last & 0x7f == 0 && rest.iter().all(|&byte| byte == 0)
+    const CHUNK: usize = 1 << 16;
+    /// How many are counted in 16 bits, which is faster.
+    const PART: usize = 1 << 10;
+    fn count<T: Sync>(items: &[T], each: impl Fn(&T) -> u8 + Sync) -> u64 {
+        let part = |part: &[T]| part.iter().map(|item| u16::from(each(item))).sum::<u16>();
+        items
+            .par_chunks(CHUNK)
+            .map(|x| x.chunks(PART).map(|x| u64::from(part(x))).sum::<u64>())
+            .sum()
+    }
+    let elements = match dtype {
+        Dtype::F32 => count(data.as_chunks().0, |x| u8::from(u32::from_le_bytes(*x) << 1 != 0)),
+        _ => count(data.as_chunks().0, |x| u8::from(u16::from_le_bytes(*x) << 1 != 0)),
     };
-    let count = |(elements, codes): (&[u8], &[u8])| {
-        let mut counts = (0, 0);
-        for (pair, &byte) in elements.chunks_exact(2 * width).zip(codes) {
-            let (low, high) = pack::unpair(byte);
-            for (element, code) in pair.chunks_exact(width).zip([low, high]) {
-                if !is_zero(element) {
-                    counts.0 += 1;
-                    counts.1 += u64::from(code & 7 == 0);
-                }
-            }
-        }
-        counts
-    };
-    let chunks = data.par_chunks(2 * width * CHUNK).zip(codes.par_chunks(CHUNK));
-    chunks.map(count).reduce(|| (0, 0), |x, y| (x.0 + y.0, x.1 + y.1))
+    let codes = count(codes, |byte| u8::from(byte & 0x07 != 0) + u8::from(byte & 0x70 != 0));
+    (elements, elements.saturating_sub(codes))
 }
 
 /// The tensor-level scale of weights with one largest magnitude, whose tensors are of type `dtype`.
@@ -143,6 +148,8 @@ pub(super) fn scale_for(recipe: Recipe, amax: f32, dtype: Dtype) -> TensorScale 
 
 /// The largest magnitude of a float tensor.
 pub(super) fn amax(model: &Model, name: &str) -> Result<f32> {
-    let values = model.file(name)?.floats(name)?.values;
-    Ok(values.par_iter().map(|x| x.abs()).reduce(|| 0.0, f32::max))
+    let file = model.file(name)?;
+    let raw = file.raw(name)?;
+    let largest = Source::Bytes(device::float_type(raw.dtype)?, raw.data).par_maximum();
+    if largest.is_finite() { Ok(largest) } else { Err(not_finite(name, file)) }
 }

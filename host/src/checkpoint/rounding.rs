@@ -23,6 +23,15 @@ const QUOTIENT_ERROR: f64 = 6.0 / 256.0;
 /// What MXFP4's largest magnitude may be, in units of the scale: FLOOR has maxima below 8.
 const MXFP4_REACH: f64 = 8.0;
 
+/// Blocks that one thread takes at once.
+const BLOCKS: usize = 1 << 12;
+/// Errors in half steps that are less than this, computed in f32, are what rounding explains: of a
+/// tie between 4 and 6 it is `1 - QUOTIENT_ERROR`.
+const HARMLESS: f32 = 0.98;
+/// The least unit, 2^-80, for which quotients of f32 are neither infinite nor subnormal where it
+/// matters.
+const MIN_QUICK_UNIT: f64 = f64::from_bits((1023 - 80) << 52);
+
 /// The largest error of a code that was rounded by one scale and then by another, in half steps: 1
 /// of the first scale, which the second is at least two thirds of (1.5 times the least subnormal
 /// scale may round to it), and 1 of the second.
@@ -78,9 +87,14 @@ fn of<F: BlockFormat>(
             (unit, reach * (1.0 + QUOTIENT_ERROR))
         })
         .collect();
+    // A block whose errors are below this has none that counts.
+    let harmless = HARMLESS.min(bound as f32 * 0.999);
     let worst_of = |at: usize, before: &[f32]| {
         let (unit, reach) = units[usize::from(scales[at])];
         let codes = &codes[at * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
+        if let Some(worst) = quickly(codes, before, unit, reach).filter(|x| *x < harmless) {
+            return Misrounded { blocks: 0, of: 1, first: usize::MAX, worst: worst.into() };
+        }
         let mut worst = 0f64;
         for (&byte, pair) in codes.iter().zip(before.as_chunks::<2>().0) {
             let (low, high) = pack::unpair(byte);
@@ -99,8 +113,44 @@ fn of<F: BlockFormat>(
         worst: x.worst.max(y.worst),
     };
     let none = || Misrounded { first: usize::MAX, ..Misrounded::default() };
-    let blocks = before.par_chunks_exact(F::BLOCK).take(scales.len()).enumerate();
-    blocks.map(|(at, before)| worst_of(at, before)).reduce(none, join)
+    let parts = before.par_chunks(BLOCKS * F::BLOCK).enumerate().map(|(part, before)| {
+        let blocks = before.chunks_exact(F::BLOCK).enumerate();
+        let each = blocks.map(|(at, before)| worst_of(part * BLOCKS + at, before));
+        each.fold(none(), join)
+    });
+    parts.reduce(none, join)
+}
+
+/// An upper bound of the largest error of a block in half steps, in f32 and without branches; `None`
+/// where f32 does not do or a magnitude is out of reach. Of an element beyond the largest code, it
+/// is right if the code is that one and otherwise more than 1.
+fn quickly(codes: &[u8], before: &[f32], unit: f64, reach: f64) -> Option<f32> {
+    /// Half steps change at 2 and 4; below these, the smaller is taken.
+    const NEAR: [f32; 2] = [2.001, 4.001];
+    /// Elements of which the largest error is kept.
+    const LANES: usize = 8;
+    let within = (MIN_QUICK_UNIT..=1.0 / MIN_QUICK_UNIT).contains(&unit);
+    let inverse = within.then_some((1.0 / unit) as f32)?;
+    let (mut worst, mut largest) = ([0f32; LANES], [0f32; LANES]);
+    let larger = |x: f32, y: f32| if x > y { x } else { y };
+    let (codes, before) = (codes.as_chunks::<{ LANES / 2 }>().0, before.as_chunks::<LANES>().0);
+    for (codes, before) in codes.iter().zip(before) {
+        let mut values = [[0f32; 2]; LANES / 2];
+        for (values, &byte) in values.iter_mut().zip(codes) {
+            *values = e2m1::PAIRS[usize::from(byte)];
+        }
+        for (lane, (value, x)) in values.as_flattened().iter().zip(before).enumerate() {
+            let scaled = (x * inverse).clamp(-e2m1::MAX, e2m1::MAX);
+            let at = scaled.abs();
+            let coarse = if at < NEAR[1] { 2.0 } else { 1.0 };
+            let steps = if at < NEAR[0] { 4.0 } else { coarse };
+            let error = ((value - scaled).abs() - QUOTIENT_ERROR as f32) * steps;
+            worst[lane] = larger(error, worst[lane]);
+            largest[lane] = larger(x.abs(), largest[lane]);
+        }
+    }
+    let [worst, largest] = [worst, largest].map(|lanes| lanes.into_iter().fold(0.0, larger));
+    (f64::from(largest) <= reach).then_some(worst)
 }
 
 fn is_power_of_two(x: f64) -> bool {
@@ -179,6 +229,41 @@ mod tests {
                 assert!(found.worst > 0.5, "{name}: {found:?}");
             }
         }
+    }
+
+    /// The quick bound is what the exact errors are, or more where half steps change, and not less.
+    #[test]
+    fn the_quick_bound_is_one() {
+        let mut rng = SplitMix64::new(4);
+        let (mut quick, mut blocks) = (0, 0);
+        for _ in 0..20_000 {
+            let unit = f64::from(rng.normal() as f32).abs() + 0.01;
+            let x: [f32; 16] = std::array::from_fn(|_| (rng.normal() * 3.0 * unit) as f32);
+            // Nearly always the nearest code.
+            let code = |x: f32| e2m1::encode((f64::from(x) / unit) as f32);
+            let mut codes: [u8; 8] =
+                std::array::from_fn(|at| pack::pair(code(x[2 * at]), code(x[2 * at + 1])));
+            if rng.below(8) == 0 {
+                codes[rng.below(8) as usize] ^= 1 << rng.below(8);
+            }
+            let reach = 9.0 * unit;
+            let each = codes.iter().zip(x.as_chunks::<2>().0).flat_map(|(&byte, &pair)| {
+                let (low, high) = pack::unpair(byte);
+                [(low, pair[0]), (high, pair[1])]
+            });
+            let exact = each
+                .map(|(code, x)| half_steps(code, f64::from(x), unit, reach))
+                .fold(0.0, f64::max);
+            blocks += 1;
+            match quickly(&codes, &x, unit, reach) {
+                Some(bound) if bound < HARMLESS => {
+                    quick += 1;
+                    assert!((f64::from(bound) - exact).abs() < 1e-4, "{exact}, quickly {bound}");
+                }
+                _ => {}
+            }
+        }
+        assert!(quick > blocks / 2, "{quick} of {blocks}");
     }
 
     /// MXFP4's saturated codes are right in NVFP4 too, unless a scale shows that it is not MXFP4.

@@ -88,19 +88,26 @@ pub fn verify_with(
     check.names(&parts);
     observer.begin(parts.iter().map(|part| check.bytes(part)).sum());
     let mut weights = Vec::new();
-    for part in &parts {
+    // Calls `f` with the tensors of a weight, in both models.
+    let tensors = |part: &Parts, f: fn(&Model, &str)| {
+        part.tensors().chain([part.name.as_str()]).for_each(|name| {
+            [Some(model), original].into_iter().flatten().for_each(|model| f(model, name));
+        });
+    };
+    for (at, part) in parts.iter().enumerate() {
         if observer.cancelled() {
             return Err(CheckpointError::Interrupted { path: model.path().into() }.into());
         }
         observer.tensor(&part.name);
+        if let Some(next) = parts.get(at + 1) {
+            tensors(next, Model::prefetch);
+        }
         match check.weight(part) {
             Ok(found) => weights.push(found),
             Err(error) => check.unreadable(&part.name, &error),
         }
         observer.done(check.bytes(part));
-        part.tensors().chain([part.name.as_str()]).for_each(|name| {
-            [Some(model), original].into_iter().flatten().for_each(|model| model.release(name));
-        });
+        tensors(part, Model::release);
     }
     check.misrounded();
     check.shared();

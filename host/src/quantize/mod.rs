@@ -31,19 +31,20 @@
 //! ```
 
 pub mod device;
+mod rows;
+pub(crate) mod source;
 
 use std::fmt;
 
 pub use fp4_formats::quantize::{Format, Recipe};
-use fp4_formats::recipe::{
-    AdaptiveRecipe, AdaptiveTensor, BlockScale, MIN_TORCHAO_PARAMETER, Mxfp4Recipe, Nvfp4Recipe,
-    Nvfp4Tensor, Software,
-};
-use fp4_formats::{Nvfp4, ScaleLayout};
+use fp4_formats::recipe::{AdaptiveRecipe, MIN_TORCHAO_PARAMETER, Mxfp4Recipe, Nvfp4Recipe};
+use fp4_formats::{FloatType, Nvfp4, ScaleLayout};
 use rayon::prelude::*;
 
+use self::rows::{Maxima, quantize_rows};
+use self::source::Source;
 use crate::checkpoint::{Blocks, Convention, GlobalScale};
-use crate::error::{Error, Position, Result, filled};
+use crate::error::{Error, Result, filled};
 use crate::tensor::{BlockScaled, Dims, byte_counts};
 
 /// Smallest tensor scale of TorchAO's recipe, 2^-121.
@@ -280,12 +281,52 @@ pub fn quantize_matrix(
     dims: Dims,
     options: &QuantizeOptions,
 ) -> Result<QuantizedMatrix> {
+    let source = Source::Values(values);
+    quantize_source(name, source, dims, options)?.ok_or_else(|| not_finite(name, source, dims))
+}
+
+/// The same from little-endian elements of type `dtype`, which are converted piece by piece.
+///
+/// # Errors
+/// The errors of [`quantize_matrix`].
+pub fn quantize_bytes(
+    name: &str,
+    dtype: FloatType,
+    bytes: &[u8],
+    dims: Dims,
+    options: &QuantizeOptions,
+) -> Result<QuantizedMatrix> {
+    let width = dtype.bytes() as usize;
+    if !bytes.len().is_multiple_of(width) {
+        let required = format!("a multiple of {width}, the size of {}", dtype.name());
+        return Err(Error::shape(format!("bytes of `{name}`"), required, bytes.len()));
+    }
+    let source = Source::Bytes(dtype, bytes);
+    quantize_source(name, source, dims, options)?.ok_or_else(|| not_finite(name, source, dims))
+}
+
+/// The error for the first element that is not finite.
+fn not_finite(name: &str, source: Source<'_>, dims: Dims) -> Error {
+    let one = |index: usize| source.part(index..index + 1);
+    let index = (0..source.len()).find(|&index| !one(index).maximum().is_finite()).unwrap_or(0);
+    let mut value = [0.0];
+    one(index).load(&mut value);
+    Error::NonFinite { tensor: name.into(), index: dims.position(index), value: value[0] }
+}
+
+/// The same from any [`Source`]; `None` if an element is not finite.
+pub(crate) fn quantize_source(
+    name: &str,
+    source: Source<'_>,
+    dims: Dims,
+    options: &QuantizeOptions,
+) -> Result<Option<QuantizedMatrix>> {
     let (rows, cols) = (dims.batch() * dims.rows(), dims.cols());
-    if values.len() != dims.elements() {
+    if source.len() != dims.elements() {
         return Err(Error::shape(
             format!("length of `{name}`"),
             format!("{} ({} x {} x {})", dims.elements(), dims.batch(), dims.rows(), cols),
-            values.len(),
+            source.len(),
         ));
     }
     let format = options.recipe.format();
@@ -295,9 +336,11 @@ pub fn quantize_matrix(
         return Err(Error::shape(format!("K of `{name}`"), required, cols));
     }
     options.check(name)?;
-    let maxima = row_maxima(name, values, dims)?;
-    let maximum = maxima.iter().fold(0f32, |max, &x| max.max(x));
-    let parameters = parameters(options, &maxima, maximum);
+    let maxima = maxima(source, cols, options);
+    if !maxima.tensor.is_finite() {
+        return Ok(None);
+    }
+    let parameters = parameters(options, &maxima);
 
     let kblocks = cols / block;
     let scale_bytes = options
@@ -306,40 +349,10 @@ pub fn quantize_matrix(
         .map_err(|error| Error::overflow(format!("scales of `{name}`"), error))?;
     let mut codes = filled("codes", rows * cols / 2, 0u8)?;
     let mut scales = filled("scales", rows * kblocks, 0u8)?;
-    codes
-        .par_chunks_exact_mut(cols / 2)
-        .zip(scales.par_chunks_exact_mut(kblocks))
-        .zip(values.par_chunks_exact(cols))
-        .enumerate()
-        .for_each(|(row, ((codes, scales), values))| {
-            let parameter = match parameters.as_slice() {
-                [] => 1.0,
-                [only] => *only,
-                all => all[row],
-            };
-            match options.recipe {
-                Recipe::Nvfp4(recipe) => {
-                    let tensor = Nvfp4Tensor::new(recipe, parameter);
-                    let block = by_maximum(|amax| tensor.block::<Software>(amax));
-                    quantize_row(values, codes, scales, block);
-                }
-                Recipe::Adaptive(recipe) => {
-                    let amax = match options.scale {
-                        TensorScale::FromAmax => maximum,
-                        TensorScale::PerRow => maxima[row],
-                        TensorScale::OneLevel | TensorScale::Given(_) => {
-                            recipe.tensor_maximum(parameter)
-                        }
-                    };
-                    let tensor = AdaptiveTensor::new(recipe, parameter, amax);
-                    let block = |groups: &[[f32; 8]]| tensor.block::<Software>(groups);
-                    quantize_row(values, codes, scales, block);
-                }
-                Recipe::Mxfp4(recipe) => {
-                    quantize_row(values, codes, scales, by_maximum(|amax| recipe.block(amax)));
-                }
-            }
-        });
+    let with = (parameters.as_slice(), &maxima);
+    if !quantize_rows(source, cols, options, with, &mut codes, &mut scales) {
+        return Ok(None);
+    }
     if options.layout != ScaleLayout::Linear {
         let mut ordered = filled("scales", scale_bytes, 0u8)?;
         for (at, &byte) in scales.iter().enumerate() {
@@ -347,61 +360,37 @@ pub fn quantize_matrix(
         }
         scales = ordered;
     }
-    Ok(QuantizedMatrix { options: *options, rows, cols, codes, scales, parameters })
+    Ok(Some(QuantizedMatrix { options: *options, rows, cols, codes, scales, parameters }))
 }
 
-/// The scale of a block from its largest magnitude, for [`quantize_row`].
-fn by_maximum(scale: impl Fn(f32) -> BlockScale) -> impl Fn(&[[f32; 8]]) -> BlockScale {
-    move |groups| scale(groups.as_flattened().iter().fold(0f32, |max, x| max.max(x.abs())))
-}
-
-/// Codes and linear scales of one row, which has one block per scale. `block_scale` gives the scale
-/// of a block, which is groups of eight elements.
-fn quantize_row(
-    values: &[f32],
-    codes: &mut [u8],
-    scales: &mut [u8],
-    block_scale: impl Fn(&[[f32; 8]]) -> BlockScale,
-) {
-    let block = values.len() / scales.len();
-    let blocks = values.chunks_exact(block).zip(codes.chunks_exact_mut(block / 2));
-    for ((values, codes), scale) in blocks.zip(scales) {
-        let (groups, _) = values.as_chunks::<8>();
-        let found = block_scale(groups);
-        *scale = found.byte;
-        let (words, _) = codes.as_chunks_mut::<4>();
-        for (values, codes) in groups.iter().zip(words) {
-            *codes = found.codes::<Software>(*values).to_le_bytes();
+/// The largest magnitudes that the tensor's or the rows' scales are computed from.
+fn maxima(source: Source<'_>, cols: usize, options: &QuantizeOptions) -> Maxima {
+    match (options.recipe.parameter_of(), options.scale) {
+        (None, _) | (Some(_), TensorScale::OneLevel | TensorScale::Given(_)) => {
+            Maxima { rows: Vec::new(), tensor: 0.0 }
+        }
+        (Some(_), TensorScale::FromAmax) => {
+            Maxima { rows: Vec::new(), tensor: source.par_maximum() }
+        }
+        (Some(_), TensorScale::PerRow) => {
+            let rows = (0..source.len() / cols).into_par_iter();
+            let rows: Vec<f32> =
+                rows.map(|row| source.part(row * cols..(row + 1) * cols).maximum()).collect();
+            // Not `f32::max`, which ignores NaN.
+            let bits = rows.iter().fold(0, |max, x| x.to_bits().max(max));
+            Maxima { rows, tensor: f32::from_bits(bits) }
         }
     }
 }
 
-/// The recipe's tensor parameters from the rows' largest magnitudes and that of the tensor.
-fn parameters(options: &QuantizeOptions, maxima: &[f32], maximum: f32) -> Vec<f32> {
+/// The recipe's tensor parameters.
+fn parameters(options: &QuantizeOptions, maxima: &Maxima) -> Vec<f32> {
     let of = |amax: f32| options.recipe.tensor_parameter(amax);
-    match (of(maximum), options.scale) {
+    match (of(maxima.tensor), options.scale) {
         (None, _) => Vec::new(),
         (Some(_), TensorScale::OneLevel) => vec![1.0],
         (Some(_), TensorScale::Given(given)) => vec![given],
         (Some(parameter), TensorScale::FromAmax) => vec![parameter],
-        (Some(_), TensorScale::PerRow) => maxima.iter().filter_map(|&amax| of(amax)).collect(),
+        (Some(_), TensorScale::PerRow) => maxima.rows.iter().filter_map(|&amax| of(amax)).collect(),
     }
-}
-
-/// Largest magnitude of each row. All values are finite.
-fn row_maxima(name: &str, values: &[f32], dims: Dims) -> Result<Vec<f32>> {
-    let maxima: Vec<f32> = values
-        .par_chunks_exact(dims.cols())
-        .map(|row| {
-            // Without their signs, floats are ordered like their bits; infinities and NaN are
-            // largest.
-            let bits = row.iter().fold(0u32, |max, x| max.max(x.abs().to_bits()));
-            f32::from_bits(bits)
-        })
-        .collect();
-    let Some(row) = maxima.iter().position(|x| !x.is_finite()) else { return Ok(maxima) };
-    let start = row * dims.cols();
-    let found = values[start..].iter().position(|x| !x.is_finite()).unwrap_or(0);
-    let (index, value): (Position, f32) = (dims.position(start + found), values[start + found]);
-    Err(Error::NonFinite { tensor: name.into(), index, value })
 }

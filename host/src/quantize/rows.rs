@@ -1,0 +1,121 @@
+//! Quantises rows. A piece of a row is converted to f32, scaled and rounded while the cache holds
+//! it, in loops without branches, which compilers turn into vector instructions.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fp4_formats::recipe::{AdaptiveTensor, BlockScale, Nvfp4Tensor, Software};
+use fp4_formats::{e2m1, pack};
+use rayon::prelude::*;
+
+use super::source::Source;
+use super::{QuantizeOptions, Recipe, TensorScale};
+
+/// Elements of a piece, a multiple of the blocks of both formats.
+const PIECE: usize = 1024;
+
+/// The largest magnitudes from which tensor-level scales are computed.
+pub(super) struct Maxima {
+    /// Of each row; empty where no scale depends on it.
+    pub rows: Vec<f32>,
+    /// Of the tensor.
+    pub tensor: f32,
+}
+
+/// Fills codes and linear scales of a matrix with `cols` columns. Returns whether all elements are
+/// finite; otherwise the contents are not specified.
+pub(super) fn quantize_rows(
+    source: Source<'_>,
+    cols: usize,
+    options: &QuantizeOptions,
+    (parameters, maxima): (&[f32], &Maxima),
+    codes: &mut [u8],
+    scales: &mut [u8],
+) -> bool {
+    let finite = AtomicBool::new(true);
+    let kblocks = cols / options.recipe.format().block() as usize;
+    let rows = codes.par_chunks_exact_mut(cols / 2).zip(scales.par_chunks_exact_mut(kblocks));
+    rows.enumerate().for_each(|(row, (codes, scales))| {
+        let source = source.part(row * cols..(row + 1) * cols);
+        let parameter = match parameters {
+            [] => 1.0,
+            [only] => *only,
+            all => all[row],
+        };
+        let largest = match options.recipe {
+            Recipe::Nvfp4(recipe) => {
+                let tensor = Nvfp4Tensor::new(recipe, parameter);
+                let scale = |_: &[_; 2], amax| tensor.block::<Software>(amax);
+                quantize_row(source, codes, scales, scale)
+            }
+            Recipe::Adaptive(recipe) => {
+                let amax = match options.scale {
+                    TensorScale::FromAmax => maxima.tensor,
+                    TensorScale::PerRow => maxima.rows[row],
+                    TensorScale::OneLevel | TensorScale::Given(_) => {
+                        recipe.tensor_maximum(parameter)
+                    }
+                };
+                let tensor = AdaptiveTensor::new(recipe, parameter, amax);
+                let scale = |groups: &[_; 2], _| tensor.block::<Software>(groups);
+                quantize_row(source, codes, scales, scale)
+            }
+            Recipe::Mxfp4(recipe) => {
+                let scale = |_: &[_; 4], amax| recipe.block(amax);
+                quantize_row(source, codes, scales, scale)
+            }
+        };
+        if !largest.is_finite() {
+            finite.store(false, Ordering::Relaxed);
+        }
+    });
+    finite.into_inner()
+}
+
+/// Codes and linear scales of one row, whose blocks are `GROUPS` groups of eight elements.
+/// `scale_of` gives the scale of a block with its largest magnitude. Returns that of the row.
+fn quantize_row<const GROUPS: usize>(
+    source: Source<'_>,
+    codes: &mut [u8],
+    scales: &mut [u8],
+    scale_of: impl Fn(&[[f32; 8]; GROUPS], f32) -> BlockScale,
+) -> f32 {
+    let mut largest = 0;
+    let mut values = [0f32; PIECE];
+    let mut rounded = [0u8; PIECE];
+    let pieces = codes.chunks_mut(PIECE / 2).zip(scales.chunks_mut(PIECE / (8 * GROUPS)));
+    for (at, (codes, scales)) in pieces.enumerate() {
+        let len = 2 * codes.len();
+        let values = &mut values[..len];
+        source.part(at * PIECE..at * PIECE + len).load(values);
+        let (groups, _) = values.as_chunks_mut::<8>();
+        let (blocks, _) = groups.as_chunks_mut::<GROUPS>();
+        for (block, scale) in blocks.iter_mut().zip(scales) {
+            let amax = magnitude_bits(block);
+            largest = largest.max(amax);
+            let found = scale_of(block, f32::from_bits(amax));
+            *scale = found.byte;
+            *block = found.prepared::<Software, GROUPS>(|group| block[group]);
+        }
+        let rounded = &mut rounded[..len];
+        for (code, value) in rounded.iter_mut().zip(values) {
+            *code = e2m1::encode(*value);
+        }
+        for (byte, pair) in codes.iter_mut().zip(rounded.as_chunks::<2>().0) {
+            *byte = pack::pair(pair[0], pair[1]);
+        }
+    }
+    f32::from_bits(largest)
+}
+
+/// The bits of the largest magnitude. Without their signs, floats are ordered like their bits;
+/// infinities and NaN are largest.
+#[inline(always)]
+fn magnitude_bits<const GROUPS: usize>(block: &[[f32; 8]; GROUPS]) -> u32 {
+    let mut lanes = [0i32; 8];
+    for group in block {
+        for (lane, x) in lanes.iter_mut().zip(group) {
+            *lane = (*lane).max(x.to_bits() as i32 & i32::MAX);
+        }
+    }
+    lanes.iter().fold(0, |max, &lane| max.max(lane)) as u32
+}
