@@ -172,7 +172,7 @@ fn decide(model: &Model, name: &str, options: &ModelOptions) -> Result<Decision>
 /// along it and refused for [`Layout::TorchAo`]. Experts in one tensor become a matrix for each
 /// expert where the layout has them so.
 ///
-/// Memory holds one tensor at a time, in f32 on the CPU; two where it is transposed.
+/// Memory holds one tensor at a time, two where it is transposed.
 ///
 /// # Errors
 /// [`CheckpointError::Exists`], [`CheckpointError::Nothing`] where no tensor can be quantised,
