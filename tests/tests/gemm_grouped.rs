@@ -146,6 +146,20 @@ fn many_groups() {
     }
 }
 
+/// More tiles than CTAs, of few steps: CTAs take whole tiles in turn, some one more than others.
+#[test]
+fn tiles_in_turn() {
+    for (at, device) in DEVICES.into_iter().enumerate() {
+        for (schedule, k) in [(SCHEDULES[at], 128), (SCHEDULES[at + 2], 112)] {
+            let machine = emulated(device, schedule);
+            let counts: Vec<usize> = (0..64).map(|group| (group * 7 + at) % 10).collect();
+            let mut case = GroupedCase::new(&counts, [648, k]);
+            case.activations = F16;
+            case.check(&machine);
+        }
+    }
+}
+
 /// Exact sums of the contest's correctness shapes with common N and K.
 #[test]
 fn contest_shapes_scaled_down() {

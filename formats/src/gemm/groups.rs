@@ -239,8 +239,8 @@ pub struct EvenRuns {
     /// The least steps of a run, but for the last one: shorter ones would cost more to add up than
     /// they save.
     pub least: u32,
-    /// Steps that runs may be longer where they are whole tiles then, whose sums nobody has to add
-    /// up.
+    /// Steps that runs may be longer where they are [whole tiles](Self::whole) then, whose sums nobody
+    /// has to add up; a sixteenth longer they may be in any case.
     pub slack: u32,
     /// 0; keeps the size of [`Groups`] a multiple of 8.
     pub reserved: u32,
@@ -254,7 +254,32 @@ impl EvenRuns {
         let even = self.ctas.div_ceil(total);
         let even = if even < self.least { self.least } else { even };
         let whole = self.tile.div_ceil(even) * self.tile.value();
-        if whole - even <= self.slack { whole } else { even }
+        if whole - even <= self.slack || whole - even <= even / 16 { whole } else { even }
+    }
+
+    /// The tiles of a run of whole tiles, where `share` is [`share`](Self::share) for `total` steps;
+    /// 0 where runs may begin inside of tiles. CTAs take whole tiles in turn, `cta`, `cta + ctas`,
+    /// ..., so that neighbouring tiles, which have operands in common, are computed at the same
+    /// time.
+    #[inline(always)]
+    pub const fn whole(&self, share: u32) -> u32 {
+        let (tiles, rest) = self.tile.divide(share);
+        if rest == 0 { tiles } else { 0 }
+    }
+
+    /// The run of CTA `cta` of whole tiles. Its tiles are numbered from `cta * whole` on.
+    #[inline(always)]
+    pub const fn whole_run(&self, whole: u32, total: u32, cta: u32) -> Run {
+        let tiles = self.tile.divide(total).0;
+        let own = self.ctas.div_ceil(tiles.saturating_sub(cta));
+        let first = cta * whole * self.tile.value();
+        Run { first, end: first + own * self.tile.value() }
+    }
+
+    /// The tile that number `index` of CTA `cta`'s [`whole_run`](Self::whole_run) means.
+    #[inline(always)]
+    pub const fn whole_tile(&self, whole: u32, index: u32, cta: u32) -> u32 {
+        (index - cta * whole) * self.ctas.value() + cta
     }
 
     /// The run of CTA `cta`, where `share` is [`share`](Self::share).
@@ -425,12 +450,27 @@ mod tests {
         for ctas in [1, 2, 7, 132, 264] {
             let (tile, ctas_of) = (Divisor::nearest(6), Divisor::nearest(ctas));
             let runs = EvenRuns { ctas: ctas_of, tile, least: 4, slack: 2, reserved: 0 };
-            for total in [0, 1, 3, 4, 9, 100, 1000, 14336] {
+            for total in [0, 1, 3, 4, 6, 9, 100, 600, 1000, 1584, 4752, 14336, 86016] {
                 let share = runs.share(total);
                 assert!(share >= 4 && u64::from(share) * u64::from(ctas) >= total.into());
                 let even = total.div_ceil(ctas).max(4);
-                let whole = even.next_multiple_of(6);
-                assert_eq!(share, if whole - even <= 2 { whole } else { even });
+                let longer = even.next_multiple_of(6);
+                let is_whole = longer - even <= 2 || longer - even <= even / 16;
+                assert_eq!(share, if is_whole { longer } else { even });
+                let whole = runs.whole(share);
+                assert_eq!(whole > 0, share.is_multiple_of(6));
+                if whole > 0 && total.is_multiple_of(6) {
+                    let mut taken = vec![0; (total / 6) as usize];
+                    for cta in 0..ctas {
+                        let Run { first, end } = runs.whole_run(whole, total, cta);
+                        assert!(first.is_multiple_of(6) && end.is_multiple_of(6));
+                        assert!(first >= cta * share && end <= (cta + 1) * share);
+                        for index in first / 6..end / 6 {
+                            taken[runs.whole_tile(whole, index, cta) as usize] += 1;
+                        }
+                    }
+                    assert!(taken.iter().all(|times| *times == 1), "{taken:?}");
+                }
                 let mut next = 0;
                 for cta in 0..ctas {
                     let Run { first, end } = EvenRuns::run(share, total, cta);

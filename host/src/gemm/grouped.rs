@@ -20,6 +20,9 @@ use crate::error::{Error, Result};
 use crate::shape::{GemmShape, MAX_DIM};
 use crate::tune::TuneProblem;
 
+/// Tokens of a group from which on one more tile costs less than a wider one.
+const SCATTERED: u32 = 64;
+
 /// How the tokens of a grouped product lie in the activations, and their results in the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
@@ -96,7 +99,7 @@ impl Gemm {
     /// Checks and plans a grouped product: of each group's tokens with its own one of the G matrices
     /// of `weights`. See [`Gemm::new`] for the rest.
     ///
-    /// The plan assumes that the tokens are spread evenly over the groups; it is right for any
+    /// The plan assumes that the tokens are spread about evenly over the groups; it is right for any
     /// other counts, too.
     ///
     /// ```
@@ -176,7 +179,11 @@ impl Gemm {
         let expected = match grouping {
             Grouping::Contiguous { bound } => {
                 let used = (problems as usize).min(bound);
-                [used as u32, bound.div_ceil(used.max(1)) as u32]
+                // Counts scatter around their mean: where few tokens just fill a tile, many groups
+                // would take two.
+                let mean = bound.div_ceil(used.max(1)) as u32;
+                let scattered = used > 1 && mean < SCATTERED;
+                [used as u32, mean + if scattered { mean.isqrt() } else { 0 }]
             }
             Grouping::Slots { tokens } => [problems, tokens as u32],
         };

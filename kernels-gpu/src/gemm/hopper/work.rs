@@ -110,9 +110,12 @@ impl Work for GroupTable<'_> {
 
     #[inline(always)]
     fn run(self, _: &HopperConfig, _: &HopperParams) -> Run {
-        let steps = self.total();
-        let share = self.groups.runs.share(steps);
-        EvenRuns::run(share, steps, marker::pin(thread::block_idx_x()))
+        let (steps, runs) = (self.total(), &self.groups.runs);
+        let (share, cta) = (runs.share(steps), marker::pin(thread::block_idx_x()));
+        match runs.whole(share) {
+            0 => EvenRuns::run(share, steps, cta),
+            whole => runs.whole_run(whole, steps, cta),
+        }
     }
 
     #[inline(always)]
@@ -123,7 +126,11 @@ impl Work for GroupTable<'_> {
 
     #[inline(always)]
     fn tile(self, _: &HopperConfig, _: &HopperParams, index: u32) -> WorkTile {
-        self.tile(index)
+        let runs = &self.groups.runs;
+        match runs.whole(runs.share(self.total())) {
+            0 => self.tile(index),
+            whole => self.tile(runs.whole_tile(whole, index, thread::block_idx_x())),
+        }
     }
 
     #[inline(always)]
