@@ -296,10 +296,7 @@ impl Layer {
         assert!(results[0] == results[1], "{shape:?}: two launches differ");
 
         // Each choice of each token, one after the other.
-        let of_type = match half {
-            HalfType::F16 => FloatType::F16,
-            HalfType::Bf16 => FloatType::Bf16,
-        };
+        let of_type = half.float();
         let got = floats::decode(self.options.output, &results[0]);
         let shared = floats::decode(self.options.output, &encoded);
         for token in 0..shape.tokens {

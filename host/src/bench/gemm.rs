@@ -14,7 +14,7 @@ use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
     ActivationKind, Activations, Candidate, GatedWeights, GemmOptions, GemmOverrides, GemmPlan,
-    GemmResult, GemmRun, Output, Repacked, Weights, reference,
+    GemmResult, GemmRun, HalfMatrix, Output, Repacked, Weights, reference,
 };
 use crate::generate::Generator;
 use crate::oracle::{Reference, Verification};
@@ -68,6 +68,21 @@ impl ActivationInput {
     }
 }
 
+/// A matrix of activations in either form.
+pub(super) enum TokenMatrix<F> {
+    Halves(HalfMatrix),
+    Blocks(BlockScaled<F>),
+}
+
+impl<F> TokenMatrix<F> {
+    pub fn view(&self) -> Activations<'_, F> {
+        match self {
+            Self::Halves(halves) => Activations::Halves(halves),
+            Self::Blocks(blocks) => Activations::Blocks(blocks),
+        }
+    }
+}
+
 /// What to run besides the shape.
 #[derive(Clone, Debug)]
 pub struct GemmBench {
@@ -102,9 +117,48 @@ impl GemmBench {
         self.options.up.is_some()
     }
 
-    /// Rows of the weights of a batch entry.
-    fn weight_rows(&self, shape: GemmShape) -> usize {
-        if self.is_gated() { 2 * shape.n } else { shape.n }
+    /// Rows of the weights for a result of `n` columns.
+    pub(super) fn weight_rows(&self, n: usize) -> usize {
+        if self.is_gated() { 2 * n } else { n }
+    }
+
+    /// Random activations.
+    pub(super) fn tokens<F: BlockFormat>(
+        &self,
+        dims: Dims,
+        rng: &mut SplitMix64,
+    ) -> Result<TokenMatrix<F>> {
+        Ok(match self.activations {
+            ActivationInput::Fp4 => {
+                TokenMatrix::Blocks(self.generator.blocks("a", dims, self.layout, rng)?)
+            }
+            ActivationInput::Halves(operand) => {
+                TokenMatrix::Halves(self.generator.halves("a", dims, operand, rng)?)
+            }
+        })
+    }
+
+    /// Bytes that a product must read and write at least once: activations with K = `k`, `matrices`
+    /// matrices of weights, and a result with the dimensions `result`.
+    pub(super) fn bytes<F: BlockFormat>(
+        &self,
+        result: Dims,
+        matrices: usize,
+        k: usize,
+    ) -> Result<u64> {
+        let block_row = k / 2 + k / F::BLOCK;
+        let activation_row = match self.activations {
+            ActivationInput::Fp4 => block_row,
+            ActivationInput::Halves(_) => 2 * k,
+        };
+        let output = match self.quantized {
+            Some(layout) => Output::Nvfp4 { scale: 1.0, layout },
+            None => self.options.output,
+        };
+        let [elements, scales] = output.bytes(result)?;
+        let tokens = result.batch() * result.rows();
+        let rows = matrices * self.weight_rows(result.cols());
+        Ok((tokens * activation_row + rows * block_row + elements + scales) as u64)
     }
 
     /// Whether a verified run is timed on this device.
@@ -242,29 +296,20 @@ fn run<F: BlockFormat>(
     bench: &GemmBench,
 ) -> Result<GemmReport> {
     let device = kernels.device();
-    let bytes = bytes::<F>(shape, bench)?;
+    let bytes = bench.bytes::<F>(Dims::new(shape.l, shape.m, shape.n)?, shape.l, shape.k)?;
     // Operands, their repacked and decoded forms, and on the emulator its own memory.
     let name = shape.text(bench.is_gated());
     require_memory(&format!("running {name}"), bytes.saturating_mul(6))?;
     let mut rng = SplitMix64::new(bench.seed);
     let GemmShape { m, k, l, .. } = shape;
-    let rows = Dims::new(l, bench.weight_rows(shape), k)?;
+    let rows = Dims::new(l, bench.weight_rows(shape.n), k)?;
     let tensor: BlockScaled<F> =
         bench.generator.blocks("b", rows, ScaleLayout::Linear, &mut rng)?;
     let b: Weights<'_, F> =
         if bench.is_gated() { GatedWeights::stacked(&tensor)?.into() } else { (&tensor).into() };
     let dims = Dims::new(l, m, k)?;
-    let (blocks, halves);
-    let a = match bench.activations {
-        ActivationInput::Fp4 => {
-            blocks = bench.generator.blocks::<F>("a", dims, bench.layout, &mut rng)?;
-            Activations::Blocks(&blocks)
-        }
-        ActivationInput::Halves(operand) => {
-            halves = bench.generator.halves("a", dims, operand, &mut rng)?;
-            Activations::Halves(&halves)
-        }
-    };
+    let a = bench.tokens::<F>(dims, &mut rng)?;
+    let a = a.view();
     let weights = match &b {
         Weights::Plain(b) => Repacked::for_device(device, b, a.kind())?,
         Weights::Gated(b) => Repacked::gated(device, b, a.kind())?,
@@ -301,23 +346,6 @@ fn run<F: BlockFormat>(
     let mut report = bench.report::<F>(kernels, name, result, &reference, bytes);
     (report.times, report.sweep) = (times, sweep);
     Ok(report)
-}
-
-/// Bytes that the operation must read and write at least once.
-fn bytes<F: BlockFormat>(shape: GemmShape, bench: &GemmBench) -> Result<u64> {
-    let GemmShape { m, n, k, l } = shape;
-    let block_row = k / 2 + k / F::BLOCK;
-    let activation_row = match bench.activations {
-        ActivationInput::Fp4 => block_row,
-        ActivationInput::Halves(_) => 2 * k,
-    };
-    let output = match bench.quantized {
-        Some(layout) => Output::Nvfp4 { scale: 1.0, layout },
-        None => bench.options.output,
-    };
-    let [elements, scales] = output.bytes(Dims::new(l, m, n)?)?;
-    let rows = bench.weight_rows(shape);
-    Ok((l * (m * activation_row + rows * block_row) + elements + scales) as u64)
 }
 
 /// Times a GEMM over as many input sets as make the caches cold, and verifies each of them.
@@ -359,7 +387,7 @@ fn time<F: BlockFormat>(
     let device = kernels.device();
     let gpu = device.gpu("timing")?;
     let (protocol, l2) = (bench.protocol, device.properties().l2_bytes);
-    let bytes = bytes::<F>(shape, bench)?;
+    let bytes = bench.bytes::<F>(Dims::new(shape.l, shape.m, shape.n)?, shape.l, shape.k)?;
     let measured = time_sets(kernels, a, weights, &bench.options, bench, reference, bytes)?;
     let median = measured.times.median;
     let read = ReadCeiling::measure(kernels, bytes, protocol, &measured.times)?;
@@ -367,7 +395,7 @@ fn time<F: BlockFormat>(
     if protocol.cublas {
         let GemmShape { m, k, l, .. } = shape;
         // Of a gated product the sums of both halves, without what follows.
-        let product = HalfProduct { m: bench.weight_rows(shape), n: m, k, batch: l };
+        let product = HalfProduct { m: bench.weight_rows(shape.n), n: m, k, batch: l };
         let matrix = gpu::halves(b)?;
         let tokens = match a {
             Activations::Blocks(blocks) => gpu::halves(blocks)?,
@@ -377,7 +405,7 @@ fn time<F: BlockFormat>(
         peers = gpu::peer_or_reason(peer)?;
         tensor_ceiling = if peers.cublas.is_some() { tensor_rate(gpu, protocol)? } else { None };
     }
-    let sums = GemmShape { n: bench.weight_rows(shape), ..shape };
+    let sums = GemmShape { n: bench.weight_rows(shape.n), ..shape };
     let flops_per_second = sums.flops() / median;
     Ok(GemmTiming { measured, flops_per_second, read, tensor_ceiling, peers })
 }

@@ -8,7 +8,7 @@ use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
 use super::experts::Experts;
 use super::gemm::tensor_rate;
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets};
-use super::{ActivationInput, GemmBench, GemmReport, GemmTiming, gpu};
+use super::{GemmBench, GemmReport, GemmTiming, gpu};
 use crate::cuda::HalfProduct;
 use crate::device::Kernels;
 use crate::error::{Result, require_memory};
@@ -50,24 +50,17 @@ fn run<F: BlockFormat>(
     let device = kernels.device();
     let name = shape.text(bench.is_gated());
     let (tokens, &GroupedShape { n, k, .. }) = (shape.tokens(), shape);
-    let bytes = bytes::<F>(shape, bench)?;
+    // The weights of groups without tokens need not be read.
+    let used = shape.counts.iter().filter(|count| **count > 0).count();
+    let bytes = bench.bytes::<F>(Dims::new(1, tokens, n)?, used, k)?;
     require_memory(&format!("running {name}"), bytes.saturating_mul(6))?;
     let mut rng = SplitMix64::new(bench.seed);
     let groups = shape.counts.len();
     let experts: Experts<F> =
         Experts::generate(bench.generator, groups, [n, k], bench.is_gated(), &mut rng)?;
     let dims = Dims::new(1, tokens, k)?;
-    let (blocks, halves);
-    let a = match bench.activations {
-        ActivationInput::Fp4 => {
-            blocks = bench.generator.blocks::<F>("a", dims, bench.layout, &mut rng)?;
-            Activations::Blocks(&blocks)
-        }
-        ActivationInput::Halves(operand) => {
-            halves = bench.generator.halves("a", dims, operand, &mut rng)?;
-            Activations::Halves(&halves)
-        }
-    };
+    let a = bench.tokens::<F>(dims, &mut rng)?;
+    let a = a.view();
     let weights = experts.repack(device, a.kind())?;
     let options = experts.options(&bench.options);
     let reference = reference_grouped(&a, &experts.weights()?, &ranges(shape), &options)?;
@@ -84,25 +77,6 @@ fn run<F: BlockFormat>(
     let mut report = bench.report::<F>(kernels, name, result, &reference, bytes);
     report.times = times;
     Ok(report)
-}
-
-/// Bytes that the operation must read and write at least once: the weights of groups without tokens
-/// are not among them.
-fn bytes<F: BlockFormat>(shape: &GroupedShape, bench: &GemmBench) -> Result<u64> {
-    let (tokens, GroupedShape { counts, n, k }) = (shape.tokens(), shape);
-    let block_row = k / 2 + k / F::BLOCK;
-    let activation_row = match bench.activations {
-        ActivationInput::Fp4 => block_row,
-        ActivationInput::Halves(_) => 2 * k,
-    };
-    let output = match bench.quantized {
-        Some(layout) => Output::Nvfp4 { scale: 1.0, layout },
-        None => bench.options.output,
-    };
-    let [elements, scales] = output.bytes(Dims::new(1, tokens, *n)?)?;
-    let used = counts.iter().filter(|count| **count > 0).count();
-    let rows = used * n * if bench.is_gated() { 2 } else { 1 };
-    Ok((tokens * activation_row + rows * block_row + elements + scales) as u64)
 }
 
 /// What a timed run needs.
@@ -147,7 +121,7 @@ impl<F: BlockFormat> Inputs<'_, F> {
             tensor_ceiling =
                 if peers.cublas.is_some() { tensor_rate(gpu, bench.protocol)? } else { None };
         }
-        let rows = if bench.is_gated() { 2 } else { 1 } * self.shape.n;
+        let rows = bench.weight_rows(self.shape.n);
         let flops = 2.0 * self.shape.tokens() as f64 * rows as f64 * self.shape.k as f64;
         Ok(GemmTiming { measured, flops_per_second: flops / median, read, tensor_ceiling, peers })
     }
@@ -158,7 +132,7 @@ impl<F: BlockFormat> Inputs<'_, F> {
         let device = kernels.device();
         let (gpu, l2) = (device.gpu("timing")?, device.properties().l2_bytes);
         let GroupedShape { counts, n, k } = shape;
-        let rows = if bench.is_gated() { 2 * n } else { *n };
+        let rows = bench.weight_rows(*n);
         let used: Vec<HalfProduct> = counts
             .iter()
             .filter(|count| **count > 0)

@@ -9,12 +9,11 @@ use fp4_formats::{BlockFormat, FloatType, HalfType};
 use serde::Serialize;
 
 use super::experts::Experts;
+use super::gemm::TokenMatrix;
 use crate::buffer::DeviceBuffer;
 use crate::error::{Error, Result, filled};
 use crate::floats;
-use crate::gemm::{
-    Activations, GemmOptions, GemmResult, HalfMatrix, Output, UpOptions, reference_grouped,
-};
+use crate::gemm::{GemmOptions, GemmResult, HalfMatrix, Output, UpOptions, reference_grouped};
 use crate::moe::{MoeLayer, MoeMemory, MoeStep, Tokens};
 use crate::oracle::{Reference, Verification};
 use crate::quantize::{QuantizeOptions, QuantizedMatrix, quantize_matrix};
@@ -65,21 +64,6 @@ impl Choices {
     }
 }
 
-/// A matrix of activations in either form.
-enum Matrix<F> {
-    Halves(HalfMatrix),
-    Blocks(BlockScaled<F>),
-}
-
-impl<F> Matrix<F> {
-    fn view(&self) -> Activations<'_, F> {
-        match self {
-            Self::Halves(halves) => Activations::Halves(halves),
-            Self::Blocks(blocks) => Activations::Blocks(blocks),
-        }
-    }
-}
-
 impl<F: BlockFormat> Layer<F> {
     fn half(&self) -> HalfType {
         self.tokens.operand()
@@ -96,7 +80,11 @@ impl<F: BlockFormat> Layer<F> {
     }
 
     /// The rows of each slot's token, in `order`.
-    fn gathered(&self, order: &[usize], tokens: Option<&QuantizedMatrix>) -> Result<Matrix<F>> {
+    fn gathered(
+        &self,
+        order: &[usize],
+        tokens: Option<&QuantizedMatrix>,
+    ) -> Result<TokenMatrix<F>> {
         let MixtureShape { top_k, hidden, .. } = self.shape;
         let dims = Dims::new(1, order.len(), hidden)?;
         let rows = |bytes: &[u8], row: usize| -> Vec<u8> {
@@ -105,12 +93,12 @@ impl<F: BlockFormat> Layer<F> {
         Ok(match tokens {
             None => {
                 let bytes = rows(self.tokens.bytes(), 2 * hidden);
-                Matrix::Halves(HalfMatrix::new("gathered", dims, self.half(), bytes)?)
+                TokenMatrix::Halves(HalfMatrix::new("gathered", dims, self.half(), bytes)?)
             }
             Some(QuantizedMatrix { options, codes, scales, parameters, .. }) => {
                 let scale = parameters.first().copied().unwrap_or(1.0);
                 let (codes, scales) = (rows(codes, hidden / 2), rows(scales, hidden / F::BLOCK));
-                Matrix::Blocks(BlockScaled::new(
+                TokenMatrix::Blocks(BlockScaled::new(
                     "gathered",
                     dims,
                     options.layout,
@@ -123,7 +111,7 @@ impl<F: BlockFormat> Layer<F> {
     }
 
     /// The first product of these activations.
-    fn first_product(&self, a: &Matrix<F>, ranges: &[Range<usize>]) -> Result<Reference> {
+    fn first_product(&self, a: &TokenMatrix<F>, ranges: &[Range<usize>]) -> Result<Reference> {
         let up = Some(UpOptions::default());
         let options = GemmOptions { activation: self.activation, up, ..GemmOptions::default() };
         let options = self.first.options(&options);
@@ -176,14 +164,14 @@ impl<F: BlockFormat> Layer<F> {
                 }
                 MoeStep::Gather => {
                     let equal = match (&gathered, &memory.gathered) {
-                        (Matrix::Halves(right), Tokens::Halves(got)) => {
+                        (TokenMatrix::Halves(right), Tokens::Halves(got)) => {
                             got.read()? == right.bytes()
                         }
-                        (Matrix::Blocks(right), Tokens::Blocks { codes, scales }) => {
+                        (TokenMatrix::Blocks(right), Tokens::Blocks { codes, scales }) => {
                             codes.read()? == right.codes() && scales.read()? == right.scales()
                         }
-                        (Matrix::Halves(_), Tokens::Blocks { .. })
-                        | (Matrix::Blocks(_), Tokens::Halves(_)) => false,
+                        (TokenMatrix::Halves(_), Tokens::Blocks { .. })
+                        | (TokenMatrix::Blocks(_), Tokens::Halves(_)) => false,
                     };
                     exact(step, equal)
                 }
@@ -235,15 +223,15 @@ impl<F: BlockFormat> Layer<F> {
     }
 
     /// A result as the next product's activations.
-    fn activations_of(&self, result: GemmResult) -> Result<Matrix<F>> {
+    fn activations_of(&self, result: GemmResult) -> Result<TokenMatrix<F>> {
         let GemmResult { bytes, scales, dims, output, .. } = result;
         Ok(match output {
             Output::Floats(_) => {
-                Matrix::Halves(HalfMatrix::new("between", dims, self.half(), bytes)?)
+                TokenMatrix::Halves(HalfMatrix::new("between", dims, self.half(), bytes)?)
             }
-            Output::Nvfp4 { scale, layout } => {
-                Matrix::Blocks(BlockScaled::new("between", dims, layout, bytes, scales, scale)?)
-            }
+            Output::Nvfp4 { scale, layout } => TokenMatrix::Blocks(BlockScaled::new(
+                "between", dims, layout, bytes, scales, scale,
+            )?),
         })
     }
 

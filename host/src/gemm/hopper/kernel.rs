@@ -1,11 +1,11 @@
 //! A kernel of sm_90a with a schedule for one problem.
 
+use fp4_formats::TensorFamily;
 use fp4_formats::gemm::hopper::Scheme;
 use fp4_formats::gemm::hopper::config::{self, K_STEP, MAX_BLOCKS, THREADS};
 use fp4_formats::gemm::hopper::estimate::{self, Estimate};
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::{Format, dequantize_config};
-use fp4_formats::{FloatType, HalfType, TensorFamily};
 use ptx_emu::LaunchReport;
 
 use crate::error::{Error, Result};
@@ -169,11 +169,7 @@ impl Kernel for HopperKernel {
         let ActivationKind::Blocks { format, layout } = kind else {
             return Ok(Vec::new());
         };
-        let output = match kind.operand() {
-            HalfType::F16 => FloatType::F16,
-            HalfType::Bf16 => FloatType::Bf16,
-        };
-        let config = dequantize_config(format, output);
+        let config = dequantize_config(format, kind.operand().float());
         let (launches, rows) = launches(&self.problem, layout, entries);
         if rows > MAX_DIM {
             return Err(Error::shape("rows of activations", format!("at most {MAX_DIM}"), rows));
