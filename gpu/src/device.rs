@@ -1,5 +1,6 @@
 //! An open GPU: its primary context, its stream, and a cache of modules.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
@@ -15,7 +16,7 @@ use super::memory::CudaMemory;
 use super::module::{CudaModule, LoadedModule};
 use super::owned::{Chosen, OwnedContext, OwnedMemory, OwnedStream, Owner};
 use super::probe::{DeviceInfo, probe};
-use super::queue::{Queue, Relaxed, Turn};
+use super::queue::{Queue, Relaxed, StreamId, Turn};
 
 /// A supported GPU, ready to allocate, load and launch. Clones share it.
 ///
@@ -28,6 +29,15 @@ use super::queue::{Queue, Relaxed, Turn};
 pub struct CudaDevice {
     inner: Arc<Inner>,
     queue: Arc<Queue>,
+    lent: Option<Lent>,
+}
+
+/// What keeps a stream of the caller's alive.
+#[derive(Debug, Clone)]
+struct Lent {
+    owner: Arc<dyn Any + Send + Sync>,
+    /// Whether work may be queued while the caller records the stream into a graph.
+    recordable: bool,
 }
 
 /// A module by the image that it is loaded from; nothing until it is loaded.
@@ -118,12 +128,15 @@ impl CudaDevice {
             clusters,
         });
         let queue = inner.queue(Chosen::stream(&inner.stream));
-        Ok(Self { inner, queue })
+        Ok(Self { inner, queue, lent: None })
     }
 
     /// A handle of the same device whose launches, copies and fills are queued on the caller's
     /// `stream` (a `CUstream`; null is the legacy default stream). Modules are shared, and
     /// memory of either handle can be used with both.
+    ///
+    /// With `CU_STREAM_PER_THREAD` a call queues on the stream of its thread, and what is to happen
+    /// in order is called by one thread, or ordered by the caller ([`stream_id`](Self::stream_id)).
     ///
     /// Every call makes the device's primary context current on its thread and leaves it
     /// current. The caller orders this stream with others. Memory is copied and filled on the
@@ -131,8 +144,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] for a stream of another context than the device's
-    /// primary one, and for the handle that means another stream on each thread
-    /// (`CU_STREAM_PER_THREAD`), because this handle may be used on several; or a failed call.
+    /// primary one; or a failed call.
     ///
     /// # Safety
     /// * `stream` is null, the handle of the legacy default stream, or a stream that has not been
@@ -143,15 +155,6 @@ impl CudaDevice {
     ///   are not unloaded (a handle of this GPU is kept). Freeing waits for what runs, but does not
     ///   know what a graph will run.
     pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self, CudaError> {
-        const PER_THREAD: usize = 2;
-        if stream.addr() == PER_THREAD {
-            return Err(CudaError::BadArgument {
-                operation: "launching on a stream of the caller's",
-                field: "the stream",
-                required: "the same on every thread".to_owned(),
-                actual: "CU_STREAM_PER_THREAD".to_owned(),
-            });
-        }
         self.bind()?;
         let mut context = ptr::null_mut();
         // SAFETY: `context` is writable, and the caller guarantees that the stream is alive.
@@ -164,7 +167,53 @@ impl CudaDevice {
                 actual: "another".to_owned(),
             });
         }
-        Ok(Self { inner: self.inner.clone(), queue: self.inner.queue(stream) })
+        Ok(Self { inner: self.inner.clone(), queue: self.inner.queue(stream), lent: None })
+    }
+
+    /// [`with_stream`](Self::with_stream) of a stream that lives as long as `owner`, which this
+    /// handle and all that is made from it keep. Nothing can be queued while somebody else than
+    /// [`capture`](Self::capture) records the stream, unless the handle is made
+    /// [`recordable`](Self::recordable).
+    ///
+    /// # Errors
+    /// As [`with_stream`](Self::with_stream).
+    ///
+    /// # Safety
+    /// `stream` is a stream until `owner` is dropped.
+    pub unsafe fn with_owned_stream(
+        &self,
+        stream: *mut c_void,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, CudaError> {
+        // SAFETY: the caller says that the stream is alive as long as its owner, which the handle
+        // keeps; and no graph of the caller's gets this handle's work.
+        let device = unsafe { self.with_stream(stream)? };
+        Ok(Self { lent: Some(Lent { owner, recordable: false }), ..device })
+    }
+
+    /// The same handle, which may queue while the owner of its stream records it.
+    ///
+    /// # Safety
+    /// What is queued meanwhile stays valid as long as the graph may be replayed, as for
+    /// [`with_stream`](Self::with_stream).
+    #[must_use]
+    pub unsafe fn recordable(mut self) -> Self {
+        if let Some(lent) = &mut self.lent {
+            lent.recordable = true;
+        }
+        self
+    }
+
+    /// The owner of a stream that was [given with one](Self::with_owned_stream).
+    #[must_use]
+    pub fn stream_owner(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.lent.as_ref().map(|lent| &lent.owner)
+    }
+
+    /// The stream that a call of this thread queues on.
+    #[must_use]
+    pub fn stream_id(&self) -> StreamId {
+        StreamId::here(self.stream())
     }
 
     /// Whether memory of `other` can be used with this handle, because both have the same context.
@@ -172,7 +221,7 @@ impl CudaDevice {
         self.context() == other.context()
     }
 
-    /// Whether work of both handles is queued on one stream.
+    /// Whether work that this thread gives to both handles is queued on one stream.
     pub fn shares_stream_with(&self, other: &Self) -> bool {
         self.shares_memory_with(other) && self.stream() == other.stream()
     }
@@ -309,9 +358,16 @@ impl CudaDevice {
     /// The right to queue on the stream.
     ///
     /// # Errors
-    /// [`CudaError::BadArgument`] while another thread records it.
+    /// [`CudaError::BadArgument`] while another thread records it, or the owner of a stream that is
+    /// not [`recordable`](Self::recordable).
     pub(crate) fn turn(&self, operation: &'static str) -> Result<Turn<'_>, CudaError> {
-        self.queue.turn(operation)
+        let turn = self.queue.turn(operation)?;
+        // A graph that the stream's owner records knows nothing of the memory that work here uses.
+        let unknown = self.lent.as_ref().is_some_and(|lent| !lent.recordable);
+        if unknown && !Queue::is_recorded_here(&turn) {
+            self.refuse_recording(operation)?;
+        }
+        Ok(turn)
     }
 
     /// The stream with its recorder.

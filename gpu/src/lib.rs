@@ -60,6 +60,7 @@ pub use memory::CudaMemory;
 pub use module::{CudaModule, KernelLimits};
 pub use parameters::{KernelParameter, parameter_counts};
 pub use probe::{CudaVersion, DeviceInfo, DriverInfo, MIN_DRIVER, probe};
+pub use queue::StreamId;
 pub use run::{PtxLaunch, run_ptx};
 pub use tensor_map::{TENSOR_MAP_BYTES, TensorMapArguments};
 pub use times::Times;

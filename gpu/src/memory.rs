@@ -20,6 +20,8 @@ pub struct CudaMemory {
     len: usize,
     /// The allocation, if this is not a view.
     owned: Option<OwnedMemory>,
+    /// Whether only the device handle's stream may use it.
+    of_one_stream: bool,
     device: CudaDevice,
 }
 
@@ -41,6 +43,7 @@ impl CudaMemory {
             address: Chosen::address(&memory),
             len: bytes,
             owned: Some(memory),
+            of_one_stream: false,
             device: device.clone(),
         })
     }
@@ -53,7 +56,25 @@ impl CudaMemory {
     ///   dropped and all work on it has finished.
     /// * Other work on the bytes is ordered with the work of the device's stream.
     pub unsafe fn view(device: &CudaDevice, address: u64, len: usize) -> Self {
-        Self { address, len, owned: None, device: device.clone() }
+        Self { address, len, owned: None, of_one_stream: false, device: device.clone() }
+    }
+
+    /// A [`view`](Self::view) that only work on the stream of `device` may be given, because its
+    /// owner knows of no other.
+    ///
+    /// # Safety
+    /// As [`view`](Self::view).
+    pub unsafe fn view_for_stream(device: &CudaDevice, address: u64, len: usize) -> Self {
+        // SAFETY: passed on to the caller.
+        let mut view = unsafe { Self::view(device, address, len) };
+        view.of_one_stream = true;
+        view
+    }
+
+    /// Whether work on the stream of `device` may use it, which is on its GPU.
+    #[must_use]
+    pub fn is_for_stream_of(&self, device: &CudaDevice) -> bool {
+        !self.of_one_stream || self.device.shares_stream_with(device)
     }
 
     /// The device address; 0 for an empty allocation.

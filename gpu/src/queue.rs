@@ -1,6 +1,7 @@
 //! The stream that a handle queues on, and who records it; calls that a recording would refuse.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
@@ -8,12 +9,42 @@ use cuda_lazy::raw;
 
 use super::error::{CudaError, check};
 
-/// A stream. All handles of a GPU that queue on the same stream share one of these.
+/// `CU_STREAM_PER_THREAD`: the handle of each thread's own default stream.
+const PER_THREAD: usize = 2;
+
+/// Which stream a call of this thread queues on. Equal values mean work in one order.
+///
+/// The handle `CU_STREAM_PER_THREAD` is another stream on each thread, so that its value has the
+/// thread, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamId {
+    handle: usize,
+    thread: Option<ThreadId>,
+}
+
+impl StreamId {
+    /// The stream that `handle` is on this thread.
+    pub(crate) fn here(handle: *mut c_void) -> Self {
+        let handle = handle.addr();
+        Self { handle, thread: (handle == PER_THREAD).then(|| thread::current().id()) }
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.handle)?;
+        self.thread.map_or(Ok(()), |thread| write!(f, " of {thread:?}"))
+    }
+}
+
+/// A stream, or with the handle `CU_STREAM_PER_THREAD` the streams of all threads. All handles of a
+/// GPU that queue on the same stream share one of these.
 #[derive(Debug)]
 pub(crate) struct Queue {
     handle: *mut c_void,
-    /// The thread that records the stream into a graph by [`CudaDevice::capture`](super::CudaDevice::capture).
-    recorder: Mutex<Option<ThreadId>>,
+    /// The threads that record their stream into a graph by
+    /// [`CudaDevice::capture`](super::CudaDevice::capture): one at most, unless each has its own.
+    recorders: Mutex<Vec<ThreadId>>,
 }
 
 // SAFETY: the driver may be called with a stream's handle from every thread.
@@ -22,11 +53,11 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 /// The right to queue on a stream: while it lasts, no recording begins or ends.
-pub(crate) type Turn<'a> = MutexGuard<'a, Option<ThreadId>>;
+pub(crate) type Turn<'a> = MutexGuard<'a, Vec<ThreadId>>;
 
 impl Queue {
     pub(crate) fn new(handle: *mut c_void) -> Self {
-        Self { handle, recorder: Mutex::new(None) }
+        Self { handle, recorders: Mutex::default() }
     }
 
     /// The `CUstream`.
@@ -40,16 +71,22 @@ impl Queue {
     /// # Errors
     /// [`CudaError::BadArgument`] while another thread records the stream.
     pub(crate) fn turn(&self, operation: &'static str) -> Result<Turn<'_>, CudaError> {
-        let recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
-        match *recorder {
-            Some(thread) if thread != thread::current().id() => Err(CudaError::BadArgument {
-                operation,
-                field: "the stream",
-                required: "recorded by this thread, or by none".to_owned(),
-                actual: "recorded by another".to_owned(),
-            }),
-            Some(_) | None => Ok(recorder),
+        let recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner);
+        let own_stream = self.handle.addr() == PER_THREAD;
+        if own_stream || recorders.iter().all(|recorder| *recorder == thread::current().id()) {
+            return Ok(recorders);
         }
+        Err(CudaError::BadArgument {
+            operation,
+            field: "the stream",
+            required: "recorded by this thread, or by none".to_owned(),
+            actual: "recorded by another".to_owned(),
+        })
+    }
+
+    /// Whether this thread records the stream by [`begin`](Self::begin).
+    pub(crate) fn is_recorded_here(recorders: &Turn<'_>) -> bool {
+        recorders.contains(&thread::current().id())
     }
 
     /// Begins a recording by this thread.
@@ -57,19 +94,19 @@ impl Queue {
         /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: this thread may not make calls that would wait
         /// for, or change, what is being recorded; other threads may.
         const THREAD_LOCAL: u32 = 1;
-        let mut recorder = self.turn("recording a stream")?;
+        let mut recorders = self.turn("recording a stream")?;
         // SAFETY: the stream is alive.
         check("cuStreamBeginCapture", unsafe {
             raw::cuStreamBeginCapture_v2(self.handle, THREAD_LOCAL)
         })?;
-        *recorder = Some(thread::current().id());
+        recorders.push(thread::current().id());
         Ok(())
     }
 
     /// Ends this thread's recording; returns the graph.
     pub(crate) fn end(&self) -> Result<*mut c_void, CudaError> {
-        let mut recorder = self.turn("recording a stream")?;
-        *recorder = None;
+        let mut recorders = self.turn("recording a stream")?;
+        recorders.retain(|recorder| *recorder != thread::current().id());
         let mut graph = std::ptr::null_mut();
         // SAFETY: `graph` is writable; the stream is being recorded.
         check("cuStreamEndCapture", unsafe { raw::cuStreamEndCapture(self.handle, &mut graph) })?;

@@ -190,6 +190,29 @@ impl DeviceBuffer {
         Ok(Self { place })
     }
 
+    /// [`from_raw`](Self::from_raw) of memory whose owner knows of work on the stream of `device`
+    /// only: launches on another are refused.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    #[cfg(feature = "cudarc")]
+    pub(crate) unsafe fn lent(
+        device: &Device,
+        name: &str,
+        address: u64,
+        len: usize,
+    ) -> Result<Self> {
+        // SAFETY: passed on to the caller.
+        let view = unsafe { Self::from_raw(device, name, address, len)? };
+        let Backend::Cuda(gpu) = device.backend() else { return Ok(view) };
+        // SAFETY: as above.
+        let memory = unsafe { CudaMemory::view_for_stream(gpu, address, len) };
+        Ok(Self { place: Place::on_gpu(device, name, memory) })
+    }
+
     /// The address, if the buffer has exactly `bytes` bytes that kernels of `device` can use.
     /// Errors name it `what`.
     ///
@@ -224,7 +247,13 @@ impl DeviceBuffer {
         let found = match (&self.place, device.backend()) {
             (Place::Cuda(memory), Backend::Cuda(gpu)) => {
                 if memory.device().shares_memory_with(gpu) {
-                    return Ok(());
+                    if memory.is_for_stream_of(gpu) {
+                        return Ok(());
+                    }
+                    let field = format!("stream of {what}");
+                    let required = format!("{}, as the kernels", gpu.stream_id());
+                    let actual = memory.device().stream_id().to_string();
+                    return Err(Error::WrongDevice { field, required, actual });
                 }
                 format!("on cuda:{}", memory.device().info().ordinal)
             }

@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::capture::Capture;
 use crate::cuda::{
-    self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError, TensorMapArguments,
+    self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError, StreamId, TensorMapArguments,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels::{KernelFiles, KernelsError, Place};
@@ -296,7 +296,7 @@ impl Device {
         }
     }
 
-    fn cuda(ordinal: u32, reason: String) -> Result<Self> {
+    pub(crate) fn cuda(ordinal: u32, reason: String) -> Result<Self> {
         let device = CudaDevice::open(ordinal)?;
         let choice = Choice {
             device: format!("cuda:{ordinal}"),
@@ -347,11 +347,14 @@ impl Device {
     ///   queued. What comes after in the stream needs no care.
     /// - Every call makes the GPU's primary context current on its thread and leaves it so.
     /// - A [`Workspace`](crate::gemm::Workspace) belongs to the stream that it is first used on.
+    /// - `CU_STREAM_PER_THREAD` is the stream of the thread that calls. What has memory of its own
+    ///   (workspaces, quantisers, [`MoeMemory`](crate::moe::MoeMemory)) then belongs to the thread
+    ///   that first launches with it. Work of several threads is in no order: one of them reads what
+    ///   another computed only after that one has waited for it.
     ///
     /// # Errors
     /// [`DeviceError::NeedsGpu`] on the emulator, which has no streams: it runs each launch to its
-    /// end. [`DeviceError::Cuda`] for a stream of another context than the GPU's primary one, and
-    /// for `CU_STREAM_PER_THREAD`, which is another stream on another thread.
+    /// end. [`DeviceError::Cuda`] for a stream of another context than the GPU's primary one.
     ///
     /// # Safety
     /// * `stream` is null, the handle of the legacy default stream, or a stream that has not been
@@ -373,6 +376,21 @@ impl Device {
     #[must_use]
     pub fn allocations(&self) -> usize {
         self.allocations.load(Ordering::Relaxed)
+    }
+
+    /// The stream that a call of this thread queues on; none on the emulator.
+    #[must_use]
+    pub fn stream_id(&self) -> Option<StreamId> {
+        match &self.backend {
+            Backend::Cuda(gpu) => Some(gpu.stream_id()),
+            Backend::Emulator(_) => None,
+        }
+    }
+
+    /// The same device, whose work is queued on a handle of its GPU.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn on(&self, gpu: CudaDevice) -> Self {
+        Self { backend: Backend::Cuda(gpu), ..self.clone() }
     }
 
     pub(crate) fn count_allocation(&self) {
@@ -628,6 +646,12 @@ impl Kernels {
         // SAFETY: passed on to the caller.
         let device = unsafe { self.device.with_stream(stream)? };
         Ok(Self { device, ..self.clone() })
+    }
+
+    /// The same kernels, launched by a handle of the same GPU.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn on(&self, gpu: CudaDevice) -> Self {
+        Self { device: self.device.on(gpu), ..self.clone() }
     }
 
     /// The folder they are in; no path if they are in none.

@@ -28,6 +28,7 @@
 //! | --- | --- | --- |
 //! | `embed` | yes | the compiled kernels in the program; without it they are read from a folder |
 //! | `cli` | no | the program `nvfp4`, and the packages that only it needs |
+//! | `cudarc` | no | devices from streams of the crate `cudarc`, operands from its slices |
 //! | `cust` | no | contexts, streams and memory through the crate `cust`, whose build needs a variable |
 //!
 //! | architecture | kernels | where results and times come from |
@@ -134,6 +135,8 @@ pub mod bench;
 pub mod buffer;
 pub mod capture;
 pub mod checkpoint;
+#[cfg(feature = "cudarc")]
+pub mod cudarc;
 pub mod dequantize;
 pub mod device;
 pub mod doctor;
@@ -150,6 +153,7 @@ pub mod oracle;
 pub mod quantize;
 pub mod rng;
 pub mod shape;
+mod stream;
 pub mod tensor;
 pub mod tune;
 

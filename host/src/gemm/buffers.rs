@@ -1,16 +1,14 @@
 //! The device memory of a launch besides weights, result and vectors: activations and workspace; and
 //! whether it is what was planned for.
 
-use std::cell::RefCell;
-
 use fp4_formats::ScaleLayout;
 
 use super::ActivationKind;
 use super::strides::Strides;
 use crate::buffer::{ALIGNMENT, DeviceBuffer};
-use crate::cuda::CudaDevice;
-use crate::device::{Backend, Device};
+use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::stream::FirstStream;
 
 /// The activations on a device. Buffers start at multiples of 16 bytes. The matrices of a batch
 /// follow each other, unless [`BatchStrides`](super::BatchStrides) say otherwise.
@@ -76,6 +74,9 @@ impl ActivationBuffers<'_> {
     }
 }
 
+/// What errors call it.
+const WORKSPACE: &str = "workspace";
+
 /// Device memory that a GEMM needs besides its operands and its result.
 ///
 /// One serves all launches of a stream, one after the other, of any plan that it is large enough
@@ -91,9 +92,7 @@ impl ActivationBuffers<'_> {
 #[derive(Debug)]
 pub struct Workspace {
     buffer: DeviceBuffer,
-    /// The GPU's handle that it was first used with, which keeps the stream alive. Of no use to
-    /// other threads: launches of two threads on one workspace would mingle.
-    stream: RefCell<Option<CudaDevice>>,
+    stream: FirstStream,
 }
 
 impl Workspace {
@@ -104,7 +103,7 @@ impl Workspace {
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn new(device: &Device, bytes: usize) -> Result<Self> {
         let buffer = DeviceBuffer::zeroed(device, "workspace", bytes.max(1))?;
-        Ok(Self { buffer, stream: RefCell::new(None) })
+        Ok(Self { buffer, stream: FirstStream::default() })
     }
 
     /// Takes memory that is there: a buffer, or a view of the caller's, at a multiple of
@@ -118,7 +117,7 @@ impl Workspace {
             let address = format!("{:#x}", buffer.address());
             return Err(Error::shape("address of the workspace", required, address));
         }
-        let stream = RefCell::new(buffer.gpu().cloned());
+        let stream = FirstStream::of(buffer.gpu());
         let workspace = Self { buffer, stream };
         workspace.reset()?;
         Ok(workspace)
@@ -129,11 +128,11 @@ impl Workspace {
     /// launch that was stopped.
     ///
     /// # Errors
+    /// [`Error::Shape`] where the workspace belongs to another thread's own stream;
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn reset(&self) -> Result<()> {
         let Some(memory) = self.buffer.gpu() else { return self.buffer.fill(0) };
-        let stream = self.stream.borrow_mut().get_or_insert_with(|| memory.clone()).clone();
-        self.buffer.fill_on(&stream, 0)
+        self.buffer.fill_on(&self.stream.handle_or(WORKSPACE, memory)?, 0)
     }
 
     /// The same workspace, which belongs to no stream until it is used again.
@@ -144,7 +143,7 @@ impl Workspace {
     /// another such graph.
     #[must_use]
     pub unsafe fn for_another_stream(self) -> Self {
-        Self { stream: RefCell::new(None), ..self }
+        Self { stream: FirstStream::default(), ..self }
     }
 
     /// Its size.
@@ -179,14 +178,6 @@ impl Workspace {
     /// # Errors
     /// [`Error::Shape`] where it belongs to another.
     pub fn require_stream(&self, device: &Device) -> Result<()> {
-        let Backend::Cuda(gpu) = device.backend() else { return Ok(()) };
-        let mut stream = self.stream.borrow_mut();
-        let stream = stream.get_or_insert_with(|| gpu.clone());
-        if stream.shares_stream_with(gpu) {
-            return Ok(());
-        }
-        let field = "the workspace's stream";
-        let required = format!("{:?}, as the launch's", gpu.stream());
-        Err(Error::shape(field, required, format!("{:?}", stream.stream())))
+        self.stream.require(WORKSPACE, device)
     }
 }

@@ -15,6 +15,7 @@ use crate::gemm::{
 };
 use crate::quantize::device::{Input, Quantizer};
 use crate::quantize::{QuantizeOptions, TensorScale};
+use crate::stream::FirstStream;
 
 /// A whole layer, planned once and launched any number of times.
 ///
@@ -177,7 +178,7 @@ pub struct MoeBiases<'a> {
     pub down: Option<&'a DeviceBuffer>,
 }
 
-/// Device memory of a layer, for one stream.
+/// Device memory of a layer, for one stream: the one that it is first used on.
 #[derive(Debug)]
 pub struct MoeMemory {
     /// Who goes where, with the status word.
@@ -188,6 +189,7 @@ pub struct MoeMemory {
     pub(crate) between: Tokens,
     pub(crate) rows: DeviceBuffer,
     workspace: Option<Workspace>,
+    stream: FirstStream,
 }
 
 impl MoeMemory {
@@ -359,6 +361,7 @@ impl MoeLayer {
             between: Tokens::zeroed(device, "between", self.first.out_bytes()?)?,
             rows: DeviceBuffer::poisoned(device, "rows", self.second.out_bytes()?[0])?,
             workspace,
+            stream: FirstStream::default(),
         })
     }
 
@@ -385,7 +388,7 @@ impl MoeLayer {
     ///
     /// # Errors
     /// As [`Routing`]'s, [`Quantizer::launch`] and [`Gemm::launch_grouped`]; [`Error::Shape`] for
-    /// memory of a layer that has other steps.
+    /// memory of a layer that has other steps, and for memory that was used on another stream.
     pub fn launch_step(
         &self,
         step: MoeStep,
@@ -396,7 +399,8 @@ impl MoeLayer {
         biases: MoeBiases<'_>,
     ) -> Result<Vec<LaunchReport>> {
         let MoeInputs { activations, ids, weights, shared } = *inputs;
-        let MoeMemory { routes, quantizer, gathered, between, rows, workspace } = memory;
+        let MoeMemory { routes, quantizer, gathered, between, rows, workspace, stream } = memory;
+        stream.require("layer's memory", self.routing.kernels().device())?;
         let workspace = workspace.as_ref();
         let groups = GroupBuffers {
             status: Some(&routes.status),

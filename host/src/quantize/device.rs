@@ -35,6 +35,7 @@
 //! ```
 
 use std::fmt;
+use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use fp4_formats::Arch;
@@ -52,6 +53,7 @@ use crate::device::{Kernels, LaunchSpec};
 use crate::error::{Error, Result, filled};
 use crate::floats;
 use crate::shape::MAX_DIM;
+use crate::stream::FirstStream;
 use crate::tensor::Dims;
 
 /// One kernel of an operation.
@@ -123,8 +125,9 @@ pub struct Quantizer {
     maxima: Option<DeviceBuffer>,
     parameters: Option<DeviceBuffer>,
     errors: DeviceBuffer,
-    /// Held while the kernels of a launch are queued, so that those of two threads do not mingle.
-    launching: Mutex<()>,
+    /// Held while the kernels of a launch are queued, so that those of two threads do not mingle. The
+    /// stream that the memory above belongs to.
+    launching: Mutex<FirstStream>,
 }
 
 /// Rows and columns as the kernels take them.
@@ -228,7 +231,7 @@ impl Quantizer {
                 .then(|| f32s("parameters"))
                 .transpose()?,
             errors,
-            launching: Mutex::new(()),
+            launching: Mutex::default(),
         })
     }
 
@@ -267,7 +270,8 @@ impl Quantizer {
     ///
     /// # Errors
     /// [`Error::Shape`] for an input of another size or on another device, or if `up` is given to a
-    /// quantiser that is not gated or is missing for one that is;
+    /// quantiser that is not gated or is missing for one that is, and where kernels of another thread's
+    /// own stream use the quantiser's memory;
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
@@ -300,11 +304,16 @@ impl Quantizer {
             let found = if is_gated { "given" } else { "absent" };
             return Err(Error::shape("the second input", required, found));
         }
+        let own_memory =
+            self.maxima.is_some() || self.parameters.is_some() || ptr::eq(codes, &self.codes);
         let codes = codes.checked("the codes", self.codes.len(), device)?;
         let scales = scales.checked("the scales", self.scales.len(), device)?;
         let source = scale_source(&self.options);
         let address = |buffer: Option<&DeviceBuffer>| buffer.map_or(0, DeviceBuffer::address);
-        let _launching = self.launching.lock().unwrap_or_else(PoisonError::into_inner);
+        let launching = self.launching.lock().unwrap_or_else(PoisonError::into_inner);
+        if own_memory {
+            launching.require("quantiser", device)?;
+        }
         let mut reports = Vec::new();
         if let (Some(maxima), [amax, _]) = (&self.maxima, self.plan.steps.as_slice()) {
             let per_row = source == ScaleSource::RowAmax;

@@ -134,6 +134,48 @@ pub extern "C" fn cuCtxSetCurrent(_: usize) -> u32 {
     0
 }
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut usize) -> u32 {
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *context = PRIMARY };
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut usize, _: u32) -> u32 {
+    // SAFETY: passed on to the caller.
+    unsafe { cuStreamCreateWithPriority(stream, 0, 0) }
+}
+/// Events are numbered from 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventCreate(event: *mut usize, _: u32) -> u32 {
+    static EVENTS: AtomicUsize = AtomicUsize::new(1);
+    // SAFETY: callers of the driver pass writable pointers.
+    unsafe { *event = EVENTS.fetch_add(1, Ordering::Relaxed) };
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> u32 {
+    println!("call: cuEventRecord {event} {stream:#x}");
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventDestroy_v2(_: usize) -> u32 {
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _: u32) -> u32 {
+    println!("call: cuStreamWaitEvent {event} {stream:#x}");
+    0
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, bytes: usize, _: usize) -> u32 {
+    // SAFETY: passed on to the caller.
+    unsafe { cuMemAlloc_v2(address, bytes) }
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeAsync(address: u64, _: usize) -> u32 {
+    cuMemFree_v2(address)
+}
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut usize, _: u32, _: i32) -> u32 {
     // SAFETY: callers of the driver pass writable pointers.
     unsafe { *stream = STREAMS.fetch_add(1, Ordering::Relaxed) };
@@ -154,7 +196,10 @@ pub unsafe extern "C" fn cuStreamGetCtx(stream: usize, context: *mut usize) -> u
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamIsCapturing(stream: usize, status: *mut u32) -> u32 {
     let recording = RECORDING.lock().expect("no panic before");
-    let found = recording.filter(|(recorded, ..)| *recorded == stream).map_or(0, |(.., s)| s);
+    // `CU_STREAM_PER_THREAD` is another stream on each thread.
+    let here = |thread| stream != 2 || thread == std::thread::current().id();
+    let found = recording.filter(|(recorded, thread, _)| *recorded == stream && here(*thread));
+    let found = found.map_or(0, |(.., status)| status);
     // SAFETY: callers of the driver pass writable pointers.
     unsafe { *status = found };
     0

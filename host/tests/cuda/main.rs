@@ -3,6 +3,7 @@
 //! as skipped.
 
 mod checks;
+mod engines;
 mod fake_driver;
 mod modules;
 mod recordings;

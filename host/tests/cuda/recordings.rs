@@ -140,17 +140,47 @@ fn record_on_one_of_two_threads() {
 }
 
 #[test]
-fn a_stream_per_thread_is_refused() {
-    said("take_a_stream_per_thread", [0, 0]);
+fn a_stream_per_thread_is_each_threads_own() {
+    let Some(text) = said("use_a_stream_per_thread", [0, 0]) else { return };
+    // A new workspace, its reset, and three fills.
+    assert_eq!(text.matches("call: cuMemsetD8Async 0x2\n").count(), 5, "{text}");
+}
+
+/// Runs on another thread.
+fn elsewhere<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| scope.spawn(work).join().expect("no panic"))
 }
 
 #[test]
 #[ignore = "a child"]
-fn take_a_stream_per_thread() {
-    let device = CudaDevice::open(0).expect("opens");
-    // SAFETY: the driver takes any number for a stream.
-    let error = unsafe { device.with_stream(stream(PER_THREAD)) }.expect_err("refused");
-    assert!(error.to_string().contains("the same on every thread"), "{error}");
+fn use_a_stream_per_thread() {
+    let device = Device::open(&DeviceRequest::Cuda(0)).expect("opens");
+    // SAFETY: the handle is no stream's that could be destroyed.
+    let device = unsafe { device.with_stream(stream(PER_THREAD)) }.expect("any stream");
+    let gpu = device.gpu("streams").expect("a GPU");
+    assert_eq!(gpu.stream_id(), gpu.stream_id());
+    assert_ne!(gpu.stream_id(), elsewhere(|| gpu.stream_id()), "another stream");
+
+    // What has flags in memory stays with the thread that used it first.
+    let workspace = Workspace::new(&device, 64).expect("allocated");
+    workspace.require_stream(&device).expect("the first stream");
+    let workspace = elsewhere(|| {
+        let workspace = workspace;
+        let error = workspace.require_stream(&device).expect_err("another thread's").to_string();
+        assert!(error.starts_with("the workspace's stream must be 0x2 of ThreadId"), "{error}");
+        workspace.reset().expect_err("the flags are in use");
+        workspace
+    });
+    workspace.require_stream(&device).expect("the first stream again");
+    workspace.reset().expect("the same thread");
+
+    // A thread records its own stream, and all others go on.
+    let memory = gpu.upload(&[1]).expect("uploaded");
+    let _ = gpu.capture(|| {
+        elsewhere(|| memory.queue_fill(1).expect("this thread's stream is not recorded"));
+        memory.queue_fill(2)
+    });
+    elsewhere(|| memory.queue_fill(3).expect("nobody records"));
 }
 
 #[test]

@@ -1,0 +1,51 @@
+//! What belongs to the stream that it is first used on.
+
+use std::cell::RefCell;
+
+use crate::cuda::{CudaDevice, StreamId};
+use crate::device::{Backend, Device};
+use crate::error::{Error, Result};
+
+/// The stream that something was first used on; on the emulator none ever.
+///
+/// It keeps the handle, so that a stream of the library's own lives as long. Threads do not share it:
+/// launches of two threads on one workspace would mingle.
+#[derive(Debug, Default)]
+pub(crate) struct FirstStream(RefCell<Option<(CudaDevice, StreamId)>>);
+
+impl FirstStream {
+    /// The stream that this thread queues on with a handle.
+    pub fn of(gpu: Option<&CudaDevice>) -> Self {
+        Self(RefCell::new(gpu.map(|gpu| (gpu.clone(), gpu.stream_id()))))
+    }
+
+    /// Makes it the stream that this thread queues on with `device`, unless it is one already.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where it is another. The message calls what belongs to it `what`.
+    pub fn require(&self, what: &str, device: &Device) -> Result<()> {
+        let Backend::Cuda(gpu) = device.backend() else { return Ok(()) };
+        self.handle_here(what, gpu).map(drop)
+    }
+
+    /// [`require`](Self::require) for a handle; returns the one that it was first used with.
+    pub fn handle_here(&self, what: &str, gpu: &CudaDevice) -> Result<CudaDevice> {
+        let mut first = self.0.borrow_mut();
+        let here = gpu.stream_id();
+        let (handle, id) = first.get_or_insert_with(|| (gpu.clone(), here));
+        if handle.shares_memory_with(gpu) && *id == here {
+            return Ok(handle.clone());
+        }
+        let field = format!("the {what}'s stream");
+        Err(Error::shape(field, format!("{here}, as the launch's"), *id))
+    }
+
+    /// The handle that it was first used with, if this thread queues on that stream with it.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where another thread's stream is meant.
+    pub fn handle_or(&self, what: &str, gpu: &CudaDevice) -> Result<CudaDevice> {
+        let first = self.0.borrow().as_ref().map(|(handle, _)| handle.clone());
+        self.handle_here(what, &first.unwrap_or_else(|| gpu.clone()))
+    }
+}
