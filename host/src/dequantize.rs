@@ -37,7 +37,6 @@
 use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::{self as contract, DequantizeParams, Format, ScaleSource};
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e2m1, pack};
-use ptx_emu::LaunchReport;
 use rayon::prelude::*;
 
 use crate::buffer::DeviceBuffer;
@@ -134,7 +133,7 @@ impl Dequantizer {
     }
 
     /// Queues the launch without waiting for the result; it may be called while a CUDA graph is
-    /// recorded. On the emulator the launch is complete, and has a report, when it returns.
+    /// recorded. On the emulator the launch is complete when it returns.
     ///
     /// # Errors
     /// [`Error::Shape`] for buffers of other sizes or on another device,
@@ -144,7 +143,7 @@ impl Dequantizer {
         codes: &DeviceBuffer,
         scales: &DeviceBuffer,
         multiplier: Multiplier<'_>,
-    ) -> Result<Vec<LaunchReport>> {
+    ) -> Result<()> {
         self.launch_into(codes, scales, multiplier, &self.out)
     }
 
@@ -159,7 +158,7 @@ impl Dequantizer {
         scales: &DeviceBuffer,
         multiplier: Multiplier<'_>,
         out: &DeviceBuffer,
-    ) -> Result<Vec<LaunchReport>> {
+    ) -> Result<()> {
         let (code_bytes, scale_bytes) = self.input_bytes()?;
         let (source, tensor, given, levels) = match multiplier {
             Multiplier::Given(given) => (ScaleSource::Given, None, given, 0),
@@ -185,14 +184,13 @@ impl Dequantizer {
             source: source as u32,
             blocked: u32::from(self.layout == ScaleLayout::Blocked128x4),
         };
-        let mut reports = Vec::new();
         for step in &self.plan.steps {
             // SAFETY: the buffers have the sizes that the parameters state, as checked above. They
             // are alive until the launch is complete, because freeing device memory waits for
             // launches.
-            reports.extend(unsafe { launch_step(&self.kernels, step, true, &params.to_bytes())? });
+            unsafe { launch_step(&self.kernels, step, true, &params.to_bytes())? };
         }
-        Ok(reports)
+        Ok(())
     }
 
     /// Copies the result of the last launch to the host: little-endian elements, row-major.

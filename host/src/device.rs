@@ -23,6 +23,7 @@ use crate::cuda::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels::{KernelFiles, KernelsError, Place};
 use crate::modules::{CODE_VARIABLE, CodeRequest, LoadedModule, Modules};
+use crate::observe::LaunchObserver;
 use crate::tune::{DeviceKey, Location, Tuned, Tuning};
 
 /// The failure of a call that speaks about the problem's size (CUDA Driver API, `CUresult`).
@@ -525,7 +526,7 @@ impl Device {
         let tuning = Tuning::at(&Location::find(&key.name));
         let tuned = Tuned::new(key, tuning);
         let modules = Arc::new(Modules::new(files, code));
-        Ok(Kernels { device, modules, overlapping: true, tuned })
+        Ok(Kernels { device, modules, overlapping: true, observer: None, tuned })
     }
 
     /// The kernels of the first architecture that the device runs and that has kernels; else why the
@@ -567,12 +568,14 @@ fn first_supported() -> Result<(u32, String), String> {
 }
 
 /// The kernels of a device, loaded as they are used. Clones share them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Kernels {
     device: Device,
     modules: Arc<Modules>,
     /// Whether launches may overlap at all.
     overlapping: bool,
+    /// What is told of launches on the emulator.
+    observer: Option<Arc<dyn LaunchObserver>>,
     /// What planning looks up.
     pub(crate) tuned: Arc<Tuned>,
 }
@@ -594,6 +597,14 @@ pub struct LaunchSpec<'a> {
     pub overlaps: bool,
     /// The whole parameter block as the PTX lays it out.
     pub params: &'a [u8],
+}
+
+impl fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, modules, overlapping, .. } = self;
+        let (device, files) = (&device.choice.device, modules.files().place());
+        write!(f, "Kernels({device}, {files}, overlapping: {overlapping})")
+    }
 }
 
 impl Kernels {
@@ -654,6 +665,12 @@ impl Kernels {
         Self { device: self.device.on(gpu), ..self.clone() }
     }
 
+    /// The same kernels, of whose launches on the emulator `observer` is told, instead of another.
+    #[must_use]
+    pub fn with_observer(&self, observer: Arc<dyn LaunchObserver>) -> Self {
+        Self { observer: Some(observer), ..self.clone() }
+    }
+
     /// The folder they are in; no path if they are in none.
     #[must_use]
     pub fn folder(&self) -> &Path {
@@ -696,7 +713,8 @@ impl Kernels {
     }
 
     /// Launches a kernel. A GPU only queues it (errors of the kernel show at the next copy or
-    /// synchronisation) and there is no report; the emulator runs it to its end and reports.
+    /// synchronisation); the emulator runs it to its end and tells the observer
+    /// ([`with_observer`](Self::with_observer)).
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -705,7 +723,7 @@ impl Kernels {
     /// On a GPU the kernel accesses memory through the addresses in `params`: they must be
     /// allocations of this device that are large enough for what the kernel does with them and
     /// stay alive until it has finished. (The emulator checks every access.)
-    pub unsafe fn launch(&self, spec: &LaunchSpec<'_>) -> Result<Option<ptx_emu::LaunchReport>> {
+    pub unsafe fn launch(&self, spec: &LaunchSpec<'_>) -> Result<()> {
         let Some(capture) = self.device.capture() else {
             // SAFETY: passed on to the caller.
             return unsafe { self.launch_only(spec) };
@@ -729,7 +747,7 @@ impl Kernels {
     ///
     /// # Safety
     /// As [`launch`](Self::launch).
-    unsafe fn launch_only(&self, spec: &LaunchSpec<'_>) -> Result<Option<ptx_emu::LaunchReport>> {
+    unsafe fn launch_only(&self, spec: &LaunchSpec<'_>) -> Result<()> {
         let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, overlaps, params } = spec;
         match &self.device.backend {
             Backend::Cuda(gpu) => {
@@ -739,7 +757,6 @@ impl Kernels {
                     CudaLaunch { entry, grid, block, cluster, dynamic_shared, overlaps, params };
                 // SAFETY: passed on to the caller.
                 unsafe { module.launch(&launch)? };
-                Ok(None)
             }
             Backend::Emulator(emulator) => {
                 let module = self.modules.emulated(entry, &emulator.gpu)?;
@@ -755,8 +772,12 @@ impl Kernels {
                     instruction_limit: None,
                     checks: Checks::default(),
                 };
-                Ok(Some(module.launch(&mut emulator.memory(), &launch)?))
+                let report = module.launch(&mut emulator.memory(), &launch)?;
+                if let Some(observer) = &self.observer {
+                    observer.launched(&report);
+                }
             }
         }
+        Ok(())
     }
 }

@@ -18,6 +18,7 @@
 //! | [`mod@bench`] | one verified run of a shape, with times or counters |
 //! | [`shape`], [`generate`], [`rng`] | shape strings, test inputs from a seed |
 //! | [`checkpoint`] | safetensors files, whole models, and four projects' layouts of quantised weights |
+//! | [`observe`] | what the emulator reports of launches |
 //! | [`operands`] | operands of a GEMV or a GEMM in a safetensors file |
 //! | [`floats`] | floats of several types as bytes |
 //! | [`doctor`] | the driver, GPUs and kernels of this machine, and which of them will be used |
@@ -93,7 +94,7 @@
 //!         let device = kernels.device();
 //!         let weights = Repacked::for_device(device, weight, KIND)?.upload(device)?;
 //!         let options = GemmOptions::default();
-//!         let plan = Gemm::new(kernels, &weights, [1, tokens], KIND, 1.0, &options)?;
+//!         let plan = Gemm::new(kernels, &weights, [1, tokens], KIND, &options)?;
 //!         let workspace = Workspace::new(device, plan.workspace_bytes())?;
 //!         Ok(Self { weights, plan, workspace })
 //!     }
@@ -148,10 +149,12 @@ pub mod generate;
 pub mod kernels;
 pub mod modules;
 pub mod moe;
+pub mod observe;
 pub mod operands;
 pub mod oracle;
 pub mod quantize;
 pub mod rng;
+mod setters;
 pub mod shape;
 mod stream;
 pub mod tensor;
@@ -173,6 +176,7 @@ pub use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
 pub use fp4_formats::{
     Arch, BlockFormat, Family, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout, TensorFamily,
 };
+pub use observe::{LaunchObserver, Reports};
 pub use ptx_emu::{Gpu, LaunchReport, Schedule};
 
 /// What may be sent to other threads, and what may be shared with them.

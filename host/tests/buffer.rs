@@ -152,11 +152,9 @@ fn operands_of_another_device_are_refused() {
         };
         let (ours, theirs) = (|bytes| buffer(device, bytes), |bytes| buffer(&other, bytes));
 
-        let options = QuantizeOptions {
-            recipe: Recipe::Nvfp4(Nvfp4Recipe::TorchAo),
-            scale: TensorScale::FromAmax,
-            layout: ScaleLayout::Linear,
-        };
+        let options = QuantizeOptions::new(Recipe::Nvfp4(Nvfp4Recipe::TorchAo))
+            .scale(TensorScale::FromAmax)
+            .layout(ScaleLayout::Linear);
         let input = Input { element: FloatType::F32, gated: true };
         let quantizer = Quantizer::new(&kernels, 2, 32, input, &options).expect("planned");
         quantizer.launch(&ours(256), Some(&ours(256))).expect("runs");
@@ -203,14 +201,12 @@ fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
         let kind = ActivationKind::Blocks { format: Format::Nvfp4, layout };
         let weights = Repacked::for_device(&device, &b, kind).expect("repacked");
         let weights = weights.upload(&device).expect("uploaded");
-        let options = GemmOptions {
-            output: FloatType::F32.into(),
-            overrides: GemmOverrides { kernel: None, split },
-            ..GemmOptions::default()
-        };
+        let options =
+            GemmOptions::new().output(FloatType::F32).overrides(GemmOverrides::new().split(split));
         let scale = a.global_scale();
         let product =
-            Gemm::new(&kernels, &weights, [1, m], kind, scale, &options).expect("planned");
+            Gemm::new(&kernels, &weights, [1, m], kind, &options.clone().activation_scale(scale))
+                .expect("planned");
         let bytes = product.workspace_bytes();
         assert!(bytes > 0, "{name}: this test is about a workspace");
         let memory = DeviceBuffer::poisoned(&device, "memory", bytes).expect("memory");

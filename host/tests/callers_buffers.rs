@@ -45,19 +45,17 @@ impl Layer {
         let weight = quantize("w", &weight, Dims::new(l, m, k)?, given, layout)?;
         let input: Vec<f32> = (0..l * k).map(|at| value(at + 2)).collect();
         let activations = quantize("x", &input, Dims::new(l, 1, k)?, given, linear)?;
-        let output = GemvOptions { output: FloatType::F32, ..GemvOptions::default() };
+        let output = GemvOptions::new().output(FloatType::F32);
         let expected = gemv(kernels, &activations, &weight, output.clone())?.values();
 
-        let options = QuantizeOptions {
-            recipe: Recipe::Nvfp4(Nvfp4Recipe::TorchAo),
-            scale: given,
-            layout: linear,
-        };
+        let options =
+            QuantizeOptions::new(Recipe::Nvfp4(Nvfp4Recipe::TorchAo)).scale(given).layout(linear);
         let input: Vec<u8> = input.iter().flat_map(|value| value.to_le_bytes()).collect();
         // A row for each batch entry, which linear scales allow.
         let quantizer = Quantizer::new(kernels, l, k, Input::plain(FloatType::F32), &options)?;
         let layouts = GemvLayouts { activations: linear, weights: layout };
-        let product = Gemv::new(kernels, SHAPE, layouts, SCALE * SCALE, output)?;
+        let scaled = output.activation_scale(SCALE).weight_scale(SCALE);
+        let product = Gemv::new(kernels, SHAPE, layouts, scaled)?;
         let dequantizer = Dequantizer::new(kernels, l, k, Format::Nvfp4, linear, FloatType::F32)?;
         let memory = |name: &str, bytes: usize| DeviceBuffer::poisoned(device, name, bytes);
         Ok(Self {

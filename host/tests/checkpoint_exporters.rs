@@ -323,7 +323,7 @@ fn mixed_precision_is_described_or_refused() {
 
     let message = refused(&model, &folder, Layout::TorchAo);
     assert!(message.contains("`m.attn.weight`") && message.contains("FP8"), "{message}");
-    let options = DequantizeOptions { dtype: None, force: false, shard_bytes: 1 << 20 };
+    let options = DequantizeOptions::new().shard_bytes(1 << 20);
     let error = dequantize_model(&model, &options, &folder.file("floats"), &mut ());
     let message = error.expect_err("refused").to_string();
     assert!(message.contains("`m.attn.weight`: it is in FP8"), "{message}");
@@ -545,7 +545,7 @@ fn side_data_is_folded_kept_or_refused() {
         assert_eq!(listed.side_data.len(), if low_rank { 3 } else { 1 });
         // As floats, it is what the original is.
         let out = folder.file(&format!("{name} floats"));
-        let options = DequantizeOptions { dtype: None, force: false, shard_bytes: 1 << 20 };
+        let options = DequantizeOptions::new().shard_bytes(1 << 20);
         let report = dequantize_model(&model, &options, &out, &mut ()).expect("dequantised");
         assert_eq!(report.folded.len(), listed.side_data.len(), "{report}");
         let floats = Model::open(&out).expect("a model");

@@ -175,7 +175,7 @@ fn scales_are_shared_on_request() {
     let model = unshared(&folder, &original);
     for layout in [Layout::ModelOpt, Layout::CompressedTensors] {
         let out = folder.file(&format!("shared {layout}"));
-        let options = SaveOptions { share_scales: true, ..SaveOptions::new(layout) };
+        let options = SaveOptions::new(layout).share_scales(true);
         let report = convert_model(&model, None, &options, &out, &mut ()).expect("convertible");
         assert!(report.unshared.is_empty(), "{report}");
         assert_eq!(report.shared.len(), 2, "{report}");
@@ -191,7 +191,7 @@ fn scales_are_shared_on_request() {
         let report = verify(&shared, Some(&original), &mut ()).expect("verifiable");
         assert!(report.verified && !report.findings.is_empty(), "{report}");
         assert!(report.findings.iter().all(|x| x.kind == "rounded-twice"), "{report}");
-        let bound = VerifyOptions { block_bound: 2.5, ..VerifyOptions::default() };
+        let bound = VerifyOptions::new().block_bound(2.5);
         let report = verify_with(&shared, Some(&original), bound, &mut ()).expect("verifiable");
         assert!(report.verified && report.findings.is_empty(), "{report}");
         assert!(report.least_sqnr_db.expect("compared") > 16.0, "{report}");
@@ -225,7 +225,7 @@ fn powers_of_two_are_exact() {
     });
     let before = Model::open(folder.file("modelopt 1")).expect("a checkpoint");
     let out = folder.file("out");
-    let options = SaveOptions { share_scales: true, ..SaveOptions::new(Layout::ModelOpt) };
+    let options = SaveOptions::new(Layout::ModelOpt).share_scales(true);
     let report = convert_model(&before, None, &options, &out, &mut ()).expect("convertible");
     assert_eq!(report.shared.len(), 1, "{report}");
     assert_eq!(report.shared[0].least_db, None, "{report}");

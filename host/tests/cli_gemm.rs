@@ -62,13 +62,11 @@ fn operands<F: BlockFormat>(
     let dims = Dims::new(if shared { 1 } else { l }, n, k).expect("dims");
     let b = Generator::FullRange.blocks("b", dims, layout, &mut rng).expect("b");
     let ramp = |count: usize, step: f32| Some((0..count).map(|i| 1.0 + step * i as f32).collect());
-    let options = GemmOptions {
-        alpha: -0.375,
-        row_factors: ramp(m, 0.25),
-        column_factors: if shared { None } else { ramp(n, -0.125) },
-        bias: ramp(n, 0.5),
-        ..GemmOptions::default()
-    };
+    let options = GemmOptions::new()
+        .alpha(-0.375)
+        .row_factors(ramp(m, 0.25))
+        .column_factors(if shared { None } else { ramp(n, -0.125) })
+        .bias(ramp(n, 0.5));
     GemmOperands { a, b, halves: Halves::None, options }
 }
 
@@ -116,9 +114,11 @@ fn gated_operands_come_back_as_they_were_written() {
         for halves in [Halves::Pair(other), Halves::Stacked, Halves::Interleaved] {
             let n = if matches!(halves, Halves::Pair(_)) { 10 } else { 5 };
             let column_factors = (!shared).then(|| vec![2.0; n]);
-            let up = Some(UpOptions { alpha: 0.5, column_factors, bias: Some(vec![-1.0; n]) });
+            let up = Some(
+                UpOptions::new().alpha(0.5).column_factors(column_factors).bias(vec![-1.0; n]),
+            );
             let bias = Some(vec![3.0; n]);
-            let options = GemmOptions { column_factors: None, bias, up, ..plain.options.clone() };
+            let options = plain.options.clone().column_factors(None::<Vec<f32>>).bias(bias).up(up);
             let operands = GemmOperands { halves, options, ..plain.clone() };
             assert_eq!((operands.is_gated(), operands.shape().n), (true, n));
             write(&path, &operands).expect("written");
@@ -281,7 +281,7 @@ fn runs<F: BlockFormat>(
     let GemmShape { m, n, l, .. } = operands.shape();
     let c = file.raw("c").expect("written");
     assert_eq!(c.shape, [l, m, n]);
-    let mut options = GemmOptions { output: output.into(), ..operands.options.clone() };
+    let mut options = operands.options.clone().output(output);
     if operands.is_gated() {
         assert_eq!(json["activation"], "silu");
         options.activation = gemm::Activation::Silu;
@@ -315,7 +315,7 @@ fn runs_in_nvfp4<F: BlockFormat>(
     }
     let opened = Device::open(&device.parse().expect("known")).expect("opens");
     let kernels = opened.kernels(Some(&kernels_dir())).expect("loads");
-    let options = GemmOptions { output, ..operands.options.clone() };
+    let options = operands.options.clone().output(output);
     let expected = gemm(&kernels, &a, b, &options).unwrap_or_else(|error| panic!("{error}"));
     let check = expected.verify(&reference);
     assert!(check.passed(), "{device}: {}", check.summary());
@@ -363,9 +363,9 @@ fn gated_products_are_right_and_their_launches_replay() {
         for halves in [Halves::Pair(other.expect("b_up")), Halves::Stacked, Halves::Interleaved] {
             let n = if matches!(halves, Halves::Pair(_)) { 34 } else { 17 };
             let ramp = |step: f32| Some((0..n).map(|i| 1.0 + step * i as f32).collect());
-            let up = Some(UpOptions { alpha: 0.5, column_factors: ramp(0.25), bias: ramp(-0.5) });
+            let up = Some(UpOptions::new().alpha(0.5).column_factors(ramp(0.25)).bias(ramp(-0.5)));
             let (column_factors, bias) = (ramp(-0.125), ramp(0.5));
-            let options = GemmOptions { column_factors, bias, up, ..plain.options.clone() };
+            let options = plain.options.clone().column_factors(column_factors).bias(bias).up(up);
             let operands = GemmOperands { halves, options, ..plain.clone() };
             runs(&folder, device, &operands, FloatType::F32);
         }

@@ -168,7 +168,7 @@ fn dequantized_checkpoints() {
     }
     // The type is that of the model before.
     let (path, out) = (folder.file("torchao-nvfp4"), folder.file("again"));
-    let options = DequantizeOptions { dtype: None, force: false, shard_bytes: 20_000 };
+    let options = DequantizeOptions::new().shard_bytes(20_000);
     let model = Model::open(&path).expect("a checkpoint");
     let report = dequantize_model(&model, &options, &out, &mut ()).expect("dequantised");
     assert_eq!((report.dtype, report.weights), ("f32", 3));
@@ -227,7 +227,7 @@ fn damage_to_few_blocks_is_found() {
         let options = options(format, layout);
         checkpoint::quantize_model(&original, &options, &out, None, &mut ()).expect("quantised");
         let check = |bound: f64| {
-            let options = VerifyOptions { block_bound: bound, seed: 3 };
+            let options = VerifyOptions::new().block_bound(bound).seed(3);
             let model = Model::open(&out).expect("a checkpoint");
             verify_with(&model, Some(&original), options, &mut ()).expect("verifiable")
         };

@@ -139,11 +139,11 @@ fn operands_that_do_not_fit_each_other() {
         let three = zeros::<Nvfp4>("w", [3, 32, 64]);
         both(&a, &three, &plain, ["batch of `w`", "1 or 2, the batch of `x`", "3"]);
         let short = |len: usize| Some(vec![1.0; len]);
-        let options = GemmOptions { row_factors: short(4), ..plain.clone() };
+        let options = plain.clone().row_factors(short(4));
         both(&a, &b, &options, ["length of the row factors", "M = 3", "4"]);
-        let options = GemmOptions { column_factors: short(31), ..plain.clone() };
+        let options = plain.clone().column_factors(short(31));
         both(&a, &b, &options, ["length of the column factors", "N = 32", "31"]);
-        let options = GemmOptions { bias: short(0), ..plain.clone() };
+        let options = plain.clone().bias(short(0));
         both(&a, &b, &options, ["length of the bias", "N = 32", "0"]);
 
         let dims = Dims::new(2, 3, 64).expect("dims");
@@ -161,11 +161,11 @@ fn results_and_scalars() {
         let run =
             |options: &GemmOptions| gemm(kernels, &Activations::<Nvfp4>::Halves(&a), &b, options);
         let output = Output::Nvfp4 { scale: 1.0, layout: Blocked128x4 };
-        let options = GemmOptions { output, ..GemmOptions::default() };
+        let options = GemmOptions::new().output(output);
         refused(run(&options), "N", "a multiple of 16 for a result in nvfp4", "40");
         for scale in [0.0, -1.0, f32::NAN, f32::INFINITY, f32::MIN_POSITIVE / 2.0] {
             let output = Output::Nvfp4 { scale, layout: Linear };
-            let options = GemmOptions { output, ..GemmOptions::default() };
+            let options = GemmOptions::new().output(output);
             let Err(Error::Scalar { field, required, actual }) = run(&options) else {
                 panic!("a scale of {scale}");
             };
@@ -174,7 +174,7 @@ fn results_and_scalars() {
             assert_eq!(actual.to_bits(), f64::from(scale).to_bits());
         }
         for alpha in [f32::INFINITY, f32::NAN, f32::MIN_POSITIVE / 2.0] {
-            let options = GemmOptions { alpha, ..GemmOptions::default() };
+            let options = GemmOptions::new().alpha(alpha);
             let Err(Error::Scalar { field, required, actual }) = run(&options) else {
                 panic!("alpha = {alpha}");
             };
@@ -192,7 +192,7 @@ fn parameters_of_activations() {
         let a = Activations::<Nvfp4>::Halves(&a);
         let bad = |field: &str, required: &str, value: f32, limit: f32, slope: f32| {
             let activation = Activation::ClampedSwiglu { limit, slope };
-            let options = GemmOptions { activation, ..GemmOptions::default() };
+            let options = GemmOptions::new().activation(activation);
             let results =
                 [gemm(kernels, &a, &b, &options).map(drop), reference(&a, &b, &options).map(drop)];
             for result in results {
@@ -225,17 +225,17 @@ fn gated_operands_that_do_not_fit_each_other() {
         };
         let plain = GemmOptions::default();
         both(&plain, ["options for up", "there for gated weights", "absent"]);
-        let gated = GemmOptions { up: Some(UpOptions::default()), ..GemmOptions::default() };
+        let gated = GemmOptions::new().up(UpOptions::default());
         let required = "gated, as there are options for up";
         refused(gemm(kernels, &a, &gate, &gated), "weights", required, "not gated");
         refused(reference(&a, &gate, &gated), "weights", required, "not gated");
         let short = Some(vec![1.0; 80]);
-        let options = GemmOptions { column_factors: short.clone(), ..gated.clone() };
+        let options = gated.clone().column_factors(short.clone());
         both(&options, ["length of the column factors", "N = 40", "80"]);
-        let with = |up| GemmOptions { up: Some(up), ..GemmOptions::default() };
-        let up = UpOptions { column_factors: short.clone(), ..UpOptions::default() };
+        let with = |up| GemmOptions::new().up(up);
+        let up = UpOptions::new().column_factors(short.clone());
         both(&with(up), ["length of the column factors of up", "N = 40", "80"]);
-        let up = UpOptions { bias: short, ..UpOptions::default() };
+        let up = UpOptions::new().bias(short);
         both(&with(up), ["length of the bias of up", "N = 40", "80"]);
 
         let kind = ActivationKind::Halves(HalfType::F16);
@@ -245,15 +245,15 @@ fn gated_operands_that_do_not_fit_each_other() {
         assert_eq!((repacked.form().rows, repacked.form().result_columns()), (80, 40));
         let on_device = repacked.upload(device).expect("uploaded");
         let new = |weights: &DeviceWeights, options: &GemmOptions| {
-            Gemm::new(kernels, weights, [2, 3], kind, 1.0, options)
+            Gemm::new(kernels, weights, [2, 3], kind, options)
         };
         refused(new(&on_device, &plain), "options for up", "there for gated weights", "absent");
         let output = Output::Nvfp4 { scale: 1.0, layout: Linear };
-        let blocks = GemmOptions { output, ..gated.clone() };
+        let blocks = gated.clone().output(output);
         let required = "a multiple of 16 for a result in nvfp4";
         refused(new(&on_device, &blocks), "N", required, "40");
         for alpha in [f32::INFINITY, f32::NAN, f32::MIN_POSITIVE / 2.0] {
-            let error = new(&on_device, &with(UpOptions { alpha, ..UpOptions::default() }));
+            let error = new(&on_device, &with(UpOptions::new().alpha(alpha)));
             assert!(matches!(error, Err(Error::Scalar { .. })), "{alpha}");
         }
 
@@ -334,7 +334,7 @@ impl Planned {
     fn new(kernels: &Kernels, kind: ActivationKind) -> Self {
         let weights = Self::weights(kernels, [2, 40, 48], kind);
         let options = GemmOptions::default();
-        let gemm = Gemm::new(kernels, &weights, [2, 3], kind, 1.0, &options).expect("planned");
+        let gemm = Gemm::new(kernels, &weights, [2, 3], kind, &options).expect("planned");
         let [bytes, _] = gemm.out_bytes().expect("small");
         let workspace = match gemm.workspace_bytes() {
             0 => None,
@@ -353,7 +353,7 @@ impl Planned {
     fn launch(&self, a: ActivationBuffers<'_>) -> Result<()> {
         let (out, workspace) = (ResultBuffers::Floats(&self.out), self.workspace.as_ref());
         let vectors = Vectors::default();
-        self.gemm.launch(a, &self.weights, out, workspace, vectors).map(drop)
+        self.gemm.launch(a, &self.weights, out, workspace, vectors)
     }
 }
 
@@ -422,8 +422,8 @@ fn results_that_were_not_planned_for() {
 
         let weights = Planned::weights(kernels, [1, 48, 48], HALVES);
         let output = Output::Nvfp4 { scale: 1.0, layout: Blocked128x4 };
-        let options = GemmOptions { output, ..GemmOptions::default() };
-        let gemm = Gemm::new(kernels, &weights, [2, 3], HALVES, 1.0, &options).expect("planned");
+        let options = GemmOptions::new().output(output);
+        let gemm = Gemm::new(kernels, &weights, [2, 3], HALVES, &options).expect("planned");
         assert_eq!(gemm.out_bytes().expect("small"), [2 * 3 * 24, 2 * 128 * 4]);
         let blocks = Planned { gemm, weights, ..Planned::new(kernels, HALVES) };
         let (codes, scales) = (buffer(kernels, 144), buffer(kernels, 1024));
@@ -472,15 +472,15 @@ fn weights_that_were_not_planned_for() {
         let three = Planned::weights(kernels, [3, 40, 48], HALVES);
         refused(launch(&three), "matrices of weights", required, "3");
         let options = GemmOptions::default();
-        let gemm = Gemm::new(kernels, &three, [2, 3], HALVES, 1.0, &options);
+        let gemm = Gemm::new(kernels, &three, [2, 3], HALVES, &options);
         refused(gemm, "matrices of weights", required, "3");
-        let options = GemmOptions { output: FloatType::F32.into(), ..options };
-        let gemm = Gemm::new(kernels, &three, [3, 0], HALVES, 1.0, &options);
+        let options = options.output(FloatType::F32);
+        let gemm = Gemm::new(kernels, &three, [3, 0], HALVES, &options);
         refused(gemm, "M", LONGEST, "0");
         // The other machine's kernels take others.
         if arch.tensor() == TensorFamily::Wgmma {
             let bf16 = ActivationKind::Halves(HalfType::Bf16);
-            let gemm = Gemm::new(kernels, &planned.weights, [2, 3], bf16, 1.0, &options);
+            let gemm = Gemm::new(kernels, &planned.weights, [2, 3], bf16, &options);
             let required = "f16, which the weights were repacked for";
             refused(gemm, "type of activations", required, "bf16");
         } else {
@@ -499,7 +499,7 @@ fn overrides_that_do_not_suit() {
     on_machines("refused-overrides", |kernels, arch| {
         let machine = kernels.device().properties();
         let plan = |kernel: Option<&str>, split| {
-            let overrides = GemmOverrides { kernel: kernel.map(Into::into), split };
+            let overrides = GemmOverrides::new().kernel(kernel.map(String::from)).split(split);
             plan(GemmShape::of(3, 40, 256), Format::Nvfp4, HALVES, arch, machine, &overrides)
         };
         let Err(Error::Shape { field, required, actual }) = plan(Some("gemm"), None) else {

@@ -53,7 +53,7 @@ fn ragged_shapes_in_every_layout_and_type() {
             for a in ScaleLayout::ALL {
                 for b in ScaleLayout::ALL {
                     let output = FloatType::ALL[index % FloatType::ALL.len()];
-                    let options = GemvOptions { output, alpha: 0.75, ..GemvOptions::default() };
+                    let options = GemvOptions::new().output(output).alpha(0.75);
                     check(machine, shape, Generator::FullRange, [a, b], options);
                 }
             }
@@ -84,8 +84,8 @@ fn every_kernel_of_the_table() {
                 let shape = GemvShape { m, k, l: 2 };
                 let kernel = Some(config.name.to_owned());
                 for ctas in [None, Some(1), Some(3)] {
-                    let overrides = GemvOverrides { kernel: kernel.clone(), ctas };
-                    let options = GemvOptions { overrides, ..GemvOptions::default() };
+                    let overrides = GemvOverrides::new().kernel(kernel.clone()).ctas(ctas);
+                    let options = GemvOptions::new().overrides(overrides);
                     let layouts = [Linear, config.scale_layout];
                     check(machine, shape, Generator::FullRange, layouts, options);
                 }
@@ -114,7 +114,7 @@ fn exact_inputs_give_exactly_the_rounded_reference() {
         for dtype in FloatType::ALL {
             let shape = GemvShape { m: 67, k: 1024 + 16, l: 3 };
             let (a, b) = Generator::Exact.gemv(shape, [Blocked128x4, Linear], 3).expect("small");
-            let options = GemvOptions { output: dtype, ..GemvOptions::default() };
+            let options = GemvOptions::new().output(dtype);
             let got = gemv(kernels, &a, &b, options).expect("runs").values();
             let want = oracle::gemv(&a, &b, 1.0).expect("operands fit").values;
             let want = floats::decode(dtype, &floats::encode(dtype, want));
@@ -155,7 +155,7 @@ fn global_scales_and_alpha_multiply_the_result() {
         };
         let (a, b) = (scaled(&a, 0.37), scaled(&b, 1.9));
         let output = FloatType::F32;
-        let options = GemvOptions { alpha: -2.5, output, ..GemvOptions::default() };
+        let options = GemvOptions::new().alpha(-2.5).output(output);
         let result = gemv(kernels, &a, &b, options).expect("runs");
         let reference = oracle::gemv(&a, &b, -2.5).expect("operands fit");
         let report = reference.verify(&result.values(), output);
@@ -171,7 +171,7 @@ fn one_row_of_weights_and_the_activations_can_be_exchanged() {
         let (a, b) = Generator::FullRange.gemv(shape, [Linear; 2], 5).expect("small");
         let output = FloatType::F32;
         let run = |a, b| {
-            let options = GemvOptions { output, ..GemvOptions::default() };
+            let options = GemvOptions::new().output(output);
             gemv(kernels, a, b, options).expect("runs").bytes
         };
         assert_eq!(run(&a, &b), run(&b, &a), "{}", name(kernels));
@@ -181,11 +181,12 @@ fn one_row_of_weights_and_the_activations_can_be_exchanged() {
 #[test]
 fn a_prepared_gemv_can_run_again() {
     for kernels in &machines() {
+        let (kernels, reports) = kernels.observed();
         let shape = GemvShape { m: 33, k: 96, l: 2 };
         let (a, b) = Generator::FullRange.gemv(shape, [Linear; 2], 5).expect("small");
-        let prepared = GemvRun::new(kernels, &a, &b, GemvOptions::default()).expect("fits");
+        let prepared = GemvRun::new(&kernels, &a, &b, GemvOptions::default()).expect("fits");
         let first = prepared.run().expect("runs");
-        assert_eq!(first.reports.len(), 1);
+        assert_eq!(reports.take().len(), 1);
         assert_eq!(prepared.run().expect("runs again").bytes, first.bytes);
     }
 }

@@ -59,7 +59,7 @@ fn contest_shapes_keep_most_of_the_machine_busy() {
 fn overrides_are_obeyed_or_refused() {
     let shape = GEMV_CONTEST[0];
     let with = |kernel: Option<&str>, ctas, layout| {
-        let overrides = GemvOverrides { kernel: kernel.map(Into::into), ctas };
+        let overrides = GemvOverrides::new().kernel(kernel.map(String::from)).ctas(ctas);
         gemv::plan(shape, layout, Arch::Sm90a, H200, &overrides)
     };
     for config in &CONFIGS {

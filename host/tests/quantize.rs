@@ -311,7 +311,7 @@ fn bytes_are_quantised_like_numbers() {
         let others = [Recipe::Adaptive(AdaptiveRecipe::ModelOpt), Recipe::Mxfp4(Mxfp4Recipe::Even)];
         let scales = [TensorScale::FromAmax, TensorScale::PerRow, TensorScale::Given(0.25)];
         for (recipe, scale) in recipes.into_iter().chain(others).zip(scales.into_iter().cycle()) {
-            let options = QuantizeOptions { scale, ..QuantizeOptions::new(recipe) };
+            let options = QuantizeOptions::new(recipe).scale(scale);
             let quantize = |bytes: &[u8]| quantize_bytes("x", dtype, bytes, dims, &options);
             let expected = quantize_matrix("x", &values, dims, &options).expect("finite");
             let got = quantize(&bytes).expect("finite");

@@ -42,7 +42,7 @@ fn every_recipe_type_and_layout_equals_the_cpu() {
                     let layout = ScaleLayout::ALL[seed as usize % 2];
                     let direction =
                         if seed % 4 == 3 { Direction::Dequantize } else { Direction::Quantize };
-                    let options = QuantizeOptions { recipe, scale, layout };
+                    let options = QuantizeOptions::new(recipe).scale(scale).layout(layout);
                     let protocol = Protocol::default();
                     let bench = QuantizeBench { direction, element, options, seed, protocol };
                     let shape = QuantizeShape { m: rows, k: cols };
@@ -67,7 +67,7 @@ fn elements_that_are_not_finite_are_found() {
     for kernels in machines() {
         for recipe in [Recipe::Nvfp4(Nvfp4Recipe::TorchAo), Recipe::Mxfp4(Mxfp4Recipe::Floor)] {
             for scale in [TensorScale::FromAmax, TensorScale::OneLevel] {
-                let options = QuantizeOptions { scale, ..QuantizeOptions::new(recipe) };
+                let options = QuantizeOptions::new(recipe).scale(scale);
                 for (at, bad) in [(0, f32::NAN), (5 * 96 + 17, f32::INFINITY), (671, f32::NAN)] {
                     let mut values = normal(7, 96, 1);
                     values[at] = bad;

@@ -47,7 +47,7 @@ fn share(kernels: [&Kernels; 2]) {
     let weight = quantize("w", &[0.5; N * K], dims, scale, layout).expect("finite");
     let repacked = Repacked::for_device(device, &weight, KIND).expect("repacked");
     let weights = repacked.upload(device).expect("uploaded");
-    let options = GemmOptions { output: FloatType::F32.into(), ..GemmOptions::default() };
+    let options = GemmOptions::new().output(FloatType::F32);
     let start = Barrier::new(2);
     // Both threads want the module at once.
     let plans = thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn share(kernels: [&Kernels; 2]) {
             let (weights, options, start) = (&weights, &options, &start);
             scope.spawn(move || {
                 start.wait();
-                Gemm::new(kernels, weights, [1, M], KIND, 1.0, options).expect("planned")
+                Gemm::new(kernels, weights, [1, M], KIND, options).expect("planned")
             })
         });
         threads.map(|thread| thread.join().expect("no panic"))

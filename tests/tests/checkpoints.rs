@@ -146,7 +146,7 @@ fn the_real_model_with_swizzled_scales() {
             (ScaleLayout::Blocked128x4, &linear, &swizzled),
             (ScaleLayout::Linear, &swizzled, &back),
         ] {
-            let save = SaveOptions { scales, ..options.save.clone() };
+            let save = options.save.clone().scales(scales);
             let from = Model::open(from).expect("a checkpoint");
             convert_model(&from, None, &save, to, &mut ()).expect("convertible");
         }

@@ -173,7 +173,7 @@ fn quantisers_wait_for_the_largest_magnitude() {
                 let values = (0..rows * columns).flat_map(|_| (rng.normal() as f32).to_le_bytes());
                 let values: Vec<u8> = values.collect();
                 let recipe = Recipe::Nvfp4(Nvfp4Recipe::TorchAo);
-                let options = QuantizeOptions { recipe, scale, layout: Linear };
+                let options = QuantizeOptions::new(recipe).scale(scale).layout(Linear);
                 let kind = Input::plain(FloatType::F32);
                 let quantizer =
                     Quantizer::new(kernels, rows, columns, kind, &options).expect("planned");

@@ -186,8 +186,8 @@ fn planned(
     let weights = BlockScaled::<Nvfp4>::new("w", dims, Linear, codes, scales, 1.0).expect("fits");
     let repacked = Repacked::for_device(kernels.device(), &weights, kind).expect("repacked");
     let weights = repacked.upload(kernels.device()).expect("uploaded");
-    let options = GemmOptions { output, ..GemmOptions::default() };
-    let gemm = Gemm::new(kernels, &weights, [l, m], kind, 1.0, &options).expect("planned");
+    let options = GemmOptions::new().output(output);
+    let gemm = Gemm::new(kernels, &weights, [l, m], kind, &options).expect("planned");
     Planned { gemm, weights }
 }
 
@@ -214,11 +214,7 @@ fn launches_before_a_product() {
             let Planned { gemm, .. } =
                 planned(kernels, SIZES, ActivationType::Blocks(layout), Output::default());
             let dense = gemm.plan().clone();
-            let strides = BatchStrides {
-                activations: codes,
-                activation_scales: scales,
-                ..BatchStrides::default()
-            };
+            let strides = BatchStrides::new().activations(codes).activation_scales(scales);
             let gemm = gemm.with_strides(strides).expect("allowed");
             assert_eq!(gemm.plan().before.len(), expected, "{strides:?}\n{}", gemm.plan());
             let again = gemm.with_strides(BatchStrides::default()).expect("allowed");
@@ -234,7 +230,7 @@ fn the_plan_knows_who_stores_results() {
     let Planned { mut gemm, .. } = planned(&kernels, [4, 24, 48, 3], F16, Output::default());
     for (between, said) in [(0, "copy engine stores"), (1, "threads store"), (8, "copy engine")] {
         let result = Some(4 * 24 + between);
-        gemm = gemm.with_strides(BatchStrides { result, ..BatchStrides::default() }).expect("fits");
+        gemm = gemm.with_strides(BatchStrides::new().result(result)).expect("fits");
         assert!(gemm.plan().to_string().contains(said), "{between}\n{}", gemm.plan());
     }
 }
@@ -255,10 +251,10 @@ fn strides_that_no_kernel_takes() {
     const C_CODES: &str = "batch stride of the result's codes";
     const C_SCALES: &str = "batch stride of the result's scales";
     let none = BatchStrides::default();
-    let a = |stride| BatchStrides { activations: Some(stride), ..none };
-    let a_scales = |stride| BatchStrides { activation_scales: Some(stride), ..none };
-    let c = |stride| BatchStrides { result: Some(stride), ..none };
-    let c_scales = |stride| BatchStrides { result_scales: Some(stride), ..none };
+    let a = |stride| none.activations(stride);
+    let a_scales = |stride| none.activation_scales(stride);
+    let c = |stride| none.result(stride);
+    let c_scales = |stride| none.result_scales(stride);
     let (linear, tiles) = (LINEAR, BLOCKED);
     let floats = Output::default();
     let blocks = Output::Nvfp4 { scale: 1.0, layout: Linear };
@@ -323,7 +319,7 @@ fn buffers_must_hold_all_matrices() {
             gemm.launch(a, &weights, c, None, Vectors::default())
         };
         let (a, c) = ("bytes of the activations", "bytes of the result");
-        let given = BatchStrides { activations: Some(160), ..BatchStrides::default() };
+        let given = BatchStrides::new().activations(160);
         let gemm = gemm.with_strides(given).expect("allowed");
         assert_eq!(gemm.out_bytes().expect("small"), [576, 0]);
         launch(&gemm, [608, 576]).expect("just enough");
@@ -331,7 +327,7 @@ fn buffers_must_hold_all_matrices() {
         refused(launch(&gemm, [607, 576]), [a, "at least 608", "607"]);
         refused(launch(&gemm, [608, 577]), [c, "576", "577"]);
 
-        let given = BatchStrides { activations: Some(0), result: Some(145), ..given };
+        let given = given.activations(0).result(145);
         let gemm = gemm.with_strides(given).expect("allowed");
         assert_eq!(gemm.out_bytes().expect("small"), [578, 0]);
         launch(&gemm, [288, 578]).expect("just enough");

@@ -18,21 +18,39 @@ use nvfp4::shape::{GEMM_CONTEST, GemmShape};
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case};
 use nvfp4_tests::{DEVICES, b200, emulated, emulated_on};
 use ptx_emu::{Counters, Gpu, Schedule};
+use std::ops::Deref;
 
 /// Runs a contest problem: NVFP4 by NVFP4 to f16, 128x4 scales. Its results are compared elsewhere.
 fn run(
     kernels: &Kernels,
     GemmShape { m, n, k, l }: GemmShape,
     overrides: GemmOverrides,
-) -> GemmResult {
+) -> Counted {
     let case = Case::new([m, n, k, l]).activations(BLOCKED).result(FloatType::F16);
     let (layout, generator) = (Blocked128x4, Generator::ContestGemm);
-    Case { layout, generator, overrides, ..case }.product(kernels)
+    counted(kernels, &Case { layout, generator, overrides, ..case })
 }
 
-/// Of the product, which is the last launch.
-fn counters(result: &GemmResult) -> &Counters {
-    &result.reports.last().expect("a launch").counters
+/// A result, and what the emulator counted.
+struct Counted {
+    result: GemmResult,
+    /// Of the product, which is the last launch.
+    counters: Counters,
+}
+
+impl Deref for Counted {
+    type Target = GemmResult;
+
+    fn deref(&self) -> &GemmResult {
+        &self.result
+    }
+}
+
+fn counted(kernels: &Kernels, case: &Case) -> Counted {
+    let (kernels, reports) = kernels.observed();
+    let result = case.product(&kernels);
+    let counters = reports.take().pop().expect("a launch").counters;
+    Counted { result, counters }
 }
 
 /// Bytes of rows of codes and scales in NVFP4.
@@ -57,7 +75,7 @@ fn contest_shapes_are_within_budget() {
         let kernels = emulated(device, Schedule::Eager);
         for shape in GEMM_CONTEST {
             let result = run(&kernels, shape, GemmOverrides::default());
-            let (plan, counters) = (&result.plan, counters(&result));
+            let (plan, counters) = (&result.plan, &result.counters);
             let reads = plan.reads;
             let [a, b] = [activations(shape, plan.arch), blocks(shape.n, shape.k)];
             let what = format!("{device} {shape}: {plan}\n{:?}", counters.asynchronous);
@@ -108,11 +126,10 @@ fn four_stages_are_in_flight() {
                 Split::StreamK => Split::None,
                 split => split,
             };
-            let overrides =
-                GemmOverrides { kernel: Some(planned.kernel.into()), split: Some(split) };
+            let overrides = GemmOverrides::new().kernel(planned.kernel.to_string()).split(split);
             let result = run(&kernels, few, overrides);
             let stage = stage_bytes(&result.plan);
-            let most = counters(&result).asynchronous.most_bytes_in_flight;
+            let most = result.counters.asynchronous.most_bytes_in_flight;
             let stages = most / stage;
             let what = format!("{device} {few}: {most} bytes, {}", result.plan);
             assert!((4..=u64::from(planned.stages)).contains(&stages), "{stages} stages: {what}");
@@ -160,8 +177,8 @@ fn plans_state_what_is_copied() {
             let mut case = Case::new([m, n, k as usize, l]).result(FloatType::F16);
             case.layout = Blocked128x4;
             case.activations = if of_halves { ActivationType::Halves(operand) } else { BLOCKED };
-            let result = case.kernel(name, split).product(&kernels);
-            let asynchronous = counters(&result).asynchronous;
+            let result = counted(&kernels, &case.kernel(name, split));
+            let asynchronous = result.counters.asynchronous;
             let copied = asynchronous.tensor_loads.bytes + asynchronous.bulk_loads.bytes;
             let Reads { activation_passes, weight_passes, bytes } = result.plan.reads;
             assert_eq!(copied, bytes, "{}", result.plan);
@@ -187,7 +204,7 @@ fn plans_state_their_passes() {
     {
         let kernels = emulated(device, Schedule::Eager);
         let (device, kernel) = (kernels.device(), Some(kernel.to_owned()));
-        let overrides = GemmOverrides { kernel, split: Some(Split::None) };
+        let overrides = GemmOverrides::new().kernel(kernel).split(Split::None);
         let (arch, machine) = (device.choice().arch, device.properties());
         let plan = plan(shape, Format::Nvfp4, kind, arch, machine, &overrides).expect("planned");
         let [rows, tokens] = plan.tile.map(|size| size as usize);
@@ -209,8 +226,8 @@ fn plans_state_their_passes() {
 /// NVFP4 products of every sm_100a configuration, six K steps in each CTA, with two tiles more than
 /// the machine holds clusters, which ask for tiles while they run: how many it holds, and the
 /// product.
-fn few_more_tiles_than_clusters()
--> impl Iterator<Item = (&'static BlackwellConfig, u32, GemmResult)> {
+fn few_more_tiles_than_clusters() -> impl Iterator<Item = (&'static BlackwellConfig, u32, Counted)>
+{
     let configs = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
     configs.map(|config| {
         // Plans are for eight SMs at least.
@@ -221,7 +238,7 @@ fn few_more_tiles_than_clusters()
         let mut case = Case::new([16, 64, k, resident as usize + 2]);
         case.layout = Blocked128x4;
         case.activations = config.activations.map_or(BLOCKED, ActivationType::Halves);
-        let result = case.kernel(config.name, config.split).product(&kernels);
+        let result = counted(&kernels, &case.kernel(config.name, config.split));
         let clusters = [result.plan.grid[0] / result.plan.cluster, result.plan.cluster];
         assert_eq!(clusters, [resident + 2, config.cluster()], "{}", result.plan);
         (config, resident, result)
@@ -235,7 +252,7 @@ fn few_more_tiles_than_clusters()
 fn only_sums_are_released_for_the_cluster() {
     for (config, resident, result) in few_more_tiles_than_clusters() {
         let warps = (resident + 2) * config.cluster() * STORE_WARPS;
-        let found = counters(&result).asynchronous.cluster_releases;
+        let found = result.counters.asynchronous.cluster_releases;
         assert_eq!(found, u64::from(warps * (config.k_parts() - 1)), "{}", config.name);
     }
 }
@@ -245,7 +262,7 @@ fn only_sums_are_released_for_the_cluster() {
 #[test]
 fn clusters_take_their_share_of_the_tiles() {
     for (config, resident, result) in few_more_tiles_than_clusters() {
-        let most = 1 + counters(&result).asynchronous.most_taken_over;
+        let most = 1 + result.counters.asynchronous.most_taken_over;
         let share = (resident + 2).div_ceil(resident);
         assert_eq!(most, u64::from(share), "{}", config.name);
     }

@@ -60,15 +60,13 @@ impl Variant {
         let vector = |wanted: bool, count: usize, step: f32| {
             wanted.then(|| (0..count).map(|i| 0.75 + step * (i % 11) as f32).collect())
         };
-        GemmOptions {
-            alpha: self.alpha,
-            output: self.output,
-            row_factors: vector(rows, shape.m, -0.37),
-            column_factors: vector(columns, shape.n, 0.23),
-            bias: vector(bias, shape.n, 1.19),
-            overrides,
-            ..GemmOptions::default()
-        }
+        GemmOptions::new()
+            .alpha(self.alpha)
+            .output(self.output)
+            .row_factors(vector(rows, shape.m, -0.37))
+            .column_factors(vector(columns, shape.n, 0.23))
+            .bias(vector(bias, shape.n, 1.19))
+            .overrides(overrides)
     }
 
     fn key(&self) -> String {
@@ -224,7 +222,7 @@ fn sm_90a(format: Format) {
                 Split::Cluster(ctas) => (ctas, 1),
             };
             let of = |i: usize| &VARIANTS[(i + number as usize * 2) % VARIANTS.len()];
-            let overrides = GemmOverrides { kernel: Some(tile.kernel.into()), split: Some(split) };
+            let overrides = GemmOverrides::new().kernel(tile.kernel.to_string()).split(split);
             let k = ragged_k(hopper::config::K_STEP, number.max(5));
             let mut add = |kernels, i: usize, variant, [m, n, l]: [usize; 3]| {
                 let shape = GemmShape { m, n, k, l };
@@ -261,8 +259,7 @@ fn sm_100a() {
             None => &[ActivationType::Blocks(Linear), ActivationType::Blocks(Blocked128x4)],
         };
         let [rows, columns] = tile.sizes;
-        let overrides =
-            GemmOverrides { kernel: Some(tile.kernel.into()), split: Some(config.split) };
+        let overrides = GemmOverrides::new().kernel(tile.kernel.to_string()).split(config.split);
         let k = ragged_k(config.step(), config.k_parts().max(2));
         let mut add = |kernels, i: usize, variant, [m, n, l]: [usize; 3]| {
             let shape = GemmShape { m, n, k, l };

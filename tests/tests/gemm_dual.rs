@@ -192,10 +192,10 @@ fn values() -> Vec<f32> {
 /// The bias alone makes the results: every pair of values through every activation.
 fn of_biases(activation: Activation, pairs: &[(f32, f32)]) -> GemmOptions {
     let (gate, up): (Vec<f32>, Vec<f32>) = pairs.iter().copied().unzip();
-    let up = UpOptions { alpha: 0.0, bias: Some(up), ..UpOptions::default() };
-    let output = FloatType::F32.into();
+    let up = UpOptions::new().alpha(0.0).bias(up);
+    let output = FloatType::F32;
     let (bias, up) = (Some(gate), Some(up));
-    GemmOptions { alpha: 0.0, bias, up, activation, output, ..GemmOptions::default() }
+    GemmOptions::new().alpha(0.0).bias(bias).up(up).activation(activation).output(output)
 }
 
 fn verified(what: &str, result: &GemmResult, reference: &nvfp4::oracle::Reference) {
@@ -220,7 +220,7 @@ fn near_zero_at_the_clamp_and_at_the_ends_of_f32() {
             let options = of_biases(activation, &pairs);
             let result = gemm_gated(&kernels, &a, &weights, &options).expect("runs");
             verified(&what, &result, &reference(&a, weights, &options).expect("the oracle"));
-            let plain = GemmOptions { up: None, ..options };
+            let plain = options.up(None::<UpOptions>);
             let result = gemm(&kernels, &a, &gate, &plain).expect("runs");
             verified(&what, &result, &reference(&a, &gate, &plain).expect("the oracle"));
         }

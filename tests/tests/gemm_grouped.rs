@@ -62,7 +62,7 @@ fn every_configuration_of_sm_90a() {
             if let ResultKind::Nvfp4(_) = case.result {
                 case.sizes[0] = case.sizes[0].next_multiple_of(16);
             }
-            case.overrides = GemmOverrides { kernel: Some(config.name.into()), split: None };
+            case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
             case.check(&machines[index % 5]);
         }
     }
@@ -96,7 +96,7 @@ fn every_configuration_of_sm_100a() {
             if i >= 4 {
                 case.slot = Some(counts.iter().max().expect("groups") + 3);
             }
-            case.overrides = GemmOverrides { kernel: Some(config.name.into()), split: None };
+            case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
             tiles.push(case.check(&machines[index % 5]));
         }
         let [rows, columns] = [config.rows(), config.columns];

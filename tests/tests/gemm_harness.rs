@@ -13,7 +13,7 @@ fn right(case: &Case) -> (Expected, GemmResult) {
     let kernels = emulated(DEVICES[0], Schedule::Eager);
     let inputs = case.inputs::<Nvfp4>();
     let expected = case.expected(&inputs);
-    let options = GemmOptions { output: expected.output, ..inputs.options.clone() };
+    let options = inputs.options.clone().output(expected.output);
     let result = gemm(&kernels, &inputs.activations(), &inputs.weights, &options).expect("runs");
     (expected, result)
 }
@@ -126,16 +126,16 @@ fn gated_references_are_made_of_two() {
                 None => every(weights, n, rows[1], scale),
             };
             let options = &inputs.options;
-            let UpOptions { alpha, column_factors, bias } = options.up.clone().expect("gated");
-            let of_gate = GemmOptions { up: None, ..options.clone() };
-            let of_up = GemmOptions { alpha, column_factors, bias, ..of_gate.clone() };
+            let UpOptions { alpha, column_factors, bias, .. } = options.up.clone().expect("gated");
+            let of_gate = options.clone().up(None::<UpOptions>);
+            let of_up = of_gate.clone().alpha(alpha).column_factors(column_factors).bias(bias);
             let sums = |half: &BlockScaled<Nvfp4>, options: &GemmOptions| {
                 reference(&inputs.activations(), half, options).expect("the oracle").values
             };
             let (gates, ups) = (sums(&gate, &of_gate), sums(&up, &of_up));
             let pair = GatedWeights::pair(&gate, &up).expect("as many rows");
             for activation in [Activation::Identity, Activation::ReluSquared] {
-                let options = GemmOptions { activation, ..options.clone() };
+                let options = options.clone().activation(activation);
                 let a = inputs.activations();
                 let got = reference(&a, inputs.all_weights(), &options).expect("the oracle");
                 let of_pair = reference(&a, pair, &options).expect("the oracle");

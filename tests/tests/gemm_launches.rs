@@ -17,7 +17,7 @@ use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::BlockScaled;
 use nvfp4_tests::gemm::{self, Case, F16, LINEAR, refused};
 use nvfp4_tests::{DEVICES, emulated};
-use ptx_emu::{LaunchReport, Schedule};
+use ptx_emu::Schedule;
 
 const M: usize = 5;
 const N: usize = 40;
@@ -47,7 +47,7 @@ fn upload<F: BlockFormat>(
 }
 
 fn options() -> GemmOptions {
-    GemmOptions { alpha: 0.75, output: FloatType::F32.into(), ..GemmOptions::default() }
+    GemmOptions::new().alpha(0.75).output(FloatType::F32)
 }
 
 /// What a launch needs besides weights, on a device.
@@ -72,7 +72,7 @@ impl Buffers {
         }
     }
 
-    fn launch(&self, gemm: &Gemm, weights: &DeviceWeights) -> Result<Vec<LaunchReport>, Error> {
+    fn launch(&self, gemm: &Gemm, weights: &DeviceWeights) -> Result<(), Error> {
         let a = ActivationBuffers::Blocks { codes: &self.codes, scales: &self.scales };
         let out = ResultBuffers::Floats(&self.out);
         gemm.launch(a, weights, out, Some(&self.workspace), Vectors::default())
@@ -95,7 +95,13 @@ fn each_launch_takes_the_scale_of_its_weights() {
         let layers = scales.map(|scale| blocks::<F>(1, N, scale));
         let weights = layers.each_ref().map(|layer| upload(kernels, layer, kind::<F>()));
         let scale = a.global_scale();
-        let gemm = Gemm::new(kernels, &weights[0], [1, M], kind::<F>(), scale, &options());
+        let gemm = Gemm::new(
+            kernels,
+            &weights[0],
+            [1, M],
+            kind::<F>(),
+            &options().activation_scale(scale),
+        );
         let gemm = gemm.expect("planned");
         let buffers = Buffers::new(kernels, &a);
         for (layer, weights) in layers.iter().zip(&weights) {
@@ -120,7 +126,7 @@ fn weights_take_turns_beside_halves() {
         let inputs = cases.each_ref().map(|case| case.inputs::<Nvfp4>());
         let kind = F16.kind(Format::Nvfp4);
         let weights = inputs.each_ref().map(|inputs| upload(&kernels, &inputs.weights, kind));
-        let gemm = Gemm::new(&kernels, &weights[0], [1, 3], kind, 1.0, &GemmOptions::default());
+        let gemm = Gemm::new(&kernels, &weights[0], [1, 3], kind, &GemmOptions::default());
         let gemm = gemm.expect("planned");
         assert_eq!(gemm.workspace_bytes(), 0);
         let [elements, _] = inputs[0].activation_bytes();
@@ -143,7 +149,13 @@ fn a_scale_that_cannot_be_combined_is_refused_at_launch() {
         let [usual, tiny] = [1.0, 1e-30]
             .map(|scale| upload(&kernels, &blocks::<Nvfp4>(1, N, scale), kind::<Nvfp4>()));
         let plan = |weights| {
-            Gemm::new(&kernels, weights, [1, M], kind::<Nvfp4>(), a.global_scale(), &options())
+            Gemm::new(
+                &kernels,
+                weights,
+                [1, M],
+                kind::<Nvfp4>(),
+                &options().activation_scale(a.global_scale()),
+            )
         };
         assert!(matches!(plan(&tiny), Err(Error::Scalar { .. })));
         let gemm = plan(&usual).expect("planned");
@@ -163,7 +175,13 @@ fn weights_of_another_batch_are_refused() {
         let layers = [1, 2, 3, 4].map(|batch| blocks::<Nvfp4>(batch, N, 1.0));
         let weights = layers.each_ref().map(|layer| upload(&kernels, layer, kind::<Nvfp4>()));
         let plan = |weights| {
-            Gemm::new(&kernels, weights, [3, M], kind::<Nvfp4>(), a.global_scale(), &options())
+            Gemm::new(
+                &kernels,
+                weights,
+                [3, M],
+                kind::<Nvfp4>(),
+                &options().activation_scale(a.global_scale()),
+            )
         };
         let buffers = Buffers::new(&kernels, &a);
         for planned in [0, 2] {
@@ -195,7 +213,13 @@ fn weights_of_other_sizes_and_orders_are_refused() {
         let b = blocks::<Nvfp4>(1, N, 1.0);
         let weights = upload(kernels, &b, kind::<Nvfp4>());
         let scale = a.global_scale();
-        let gemm = Gemm::new(kernels, &weights, [1, M], kind::<Nvfp4>(), scale, &options());
+        let gemm = Gemm::new(
+            kernels,
+            &weights,
+            [1, M],
+            kind::<Nvfp4>(),
+            &options().activation_scale(scale),
+        );
         let gemm = gemm.expect("planned");
         let buffers = Buffers::new(kernels, &a);
         let launch =
@@ -220,7 +244,13 @@ fn weights_of_other_sizes_and_orders_are_refused() {
         let repacked = Repacked::for_device(other.device(), &b, kind::<Nvfp4>());
         let elsewhere = repacked.expect("repacked").upload(kernels.device()).expect("uploaded");
         assert_eq!(launch("of the other architecture", &elsewhere), order(theirs));
-        let planned = Gemm::new(kernels, &elsewhere, [1, M], kind::<Nvfp4>(), scale, &options());
+        let planned = Gemm::new(
+            kernels,
+            &elsewhere,
+            [1, M],
+            kind::<Nvfp4>(),
+            &options().activation_scale(scale),
+        );
         assert_eq!(refused("of the other architecture", planned), order(theirs));
 
         let repacked =
@@ -267,9 +297,14 @@ fn every_buffer_must_fit_and_be_on_the_device() {
         let b = blocks::<Nvfp4>(1, N, 1.0);
         let weights = upload(&kernels, &b, kind::<Nvfp4>());
         let layout = ScaleLayout::Linear;
-        let options = GemmOptions { output: Output::Nvfp4 { scale: 1.0, layout }, ..options() };
-        let gemm =
-            Gemm::new(&kernels, &weights, [1, M], kind::<Nvfp4>(), a.global_scale(), &options);
+        let options = options().output(Output::Nvfp4 { scale: 1.0, layout });
+        let gemm = Gemm::new(
+            &kernels,
+            &weights,
+            [1, M],
+            kind::<Nvfp4>(),
+            &options.clone().activation_scale(a.global_scale()),
+        );
         let gemm = gemm.expect("planned");
         let [codes, scales] = gemm.out_bytes().expect("sizes");
         let sizes = [a.codes().len(), a.scales().len(), codes, scales, M * 4, N * 4, N * 4];
@@ -314,8 +349,13 @@ fn every_buffer_must_fit_and_be_on_the_device() {
         let theirs = upload(&other, &b, kind::<Nvfp4>());
         let message = refused("weights", launch(&right, &theirs, Some(&workspace)));
         assert_eq!(message, elsewhere("the weights"));
-        let planned =
-            Gemm::new(&kernels, &theirs, [1, M], kind::<Nvfp4>(), a.global_scale(), &options);
+        let planned = Gemm::new(
+            &kernels,
+            &theirs,
+            [1, M],
+            kind::<Nvfp4>(),
+            &options.clone().activation_scale(a.global_scale()),
+        );
         assert_eq!(refused("weights", planned), elsewhere("the weights"));
 
         let needed = gemm.workspace_bytes();
@@ -341,7 +381,7 @@ fn halves_and_floats_must_fit_and_be_on_the_device() {
             (&device.choice().device, emulated(&device.choice().device, Schedule::Eager));
         let kind = ActivationKind::Halves(HalfType::Bf16);
         let weights = upload(&kernels, &blocks::<Nvfp4>(1, N, 1.0), kind);
-        let gemm = Gemm::new(&kernels, &weights, [1, M], kind, 1.0, &options()).expect("planned");
+        let gemm = Gemm::new(&kernels, &weights, [1, M], kind, &options()).expect("planned");
         let launch = |input: &DeviceBuffer, out: &DeviceBuffer| {
             let (a, out) = (ActivationBuffers::Halves(input), ResultBuffers::Floats(out));
             gemm.launch(a, &weights, out, None, Vectors::default())

@@ -39,7 +39,7 @@ fn shared_activations() {
 /// Shared activations are read once for two CTAs, and are the same results.
 #[test]
 fn sharing_halves_what_is_read() {
-    let kernels = emulated(DEVICES[0], SCHEDULES[3]);
+    let (kernels, reports) = emulated(DEVICES[0], SCHEDULES[3]).observed();
     for (name, pair, tokens) in [
         ("gemm_sm90_nvfp4_f16_128x64", "gemm_sm90_nvfp4_f16_128x64_multicast2", 64),
         ("gemm_sm90_nvfp4_f16_128x128", "gemm_sm90_nvfp4_f16_128x128_multicast2", 128),
@@ -49,12 +49,13 @@ fn sharing_halves_what_is_read() {
             let [one, two] = [name, pair].map(|name| {
                 let case = Case::new([tokens, 384, 1280, 1]).activations(F16);
                 let case = Case { generator: Generator::FullRange, ..case };
-                case.kernel(name, split).check(&kernels)
+                let result = case.kernel(name, split).check(&kernels);
+                (result, reports.take()[0].counters.asynchronous)
             });
             if split == Split::None {
-                assert_eq!(one.bytes, two.bytes, "{pair}");
+                assert_eq!(one.0.bytes, two.0.bytes, "{pair}");
             }
-            let [one, two] = [one, two].map(|result| result.reports[0].counters.asynchronous);
+            let [one, two] = [one.1, two.1];
             let each = (tokens * 1280 * 2) as u64;
             assert_eq!((one.tensor_loads.bytes, one.multicast_bytes), (3 * each, 0), "{name}");
             assert_eq!(two.tensor_loads.bytes, 2 * each, "{pair}");

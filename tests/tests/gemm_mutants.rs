@@ -107,7 +107,7 @@ fn grouped(
     result: ResultKind,
     input: &'static str,
 ) -> Experiment {
-    let overrides = GemmOverrides { kernel: Some(kernel.into()), split: None };
+    let overrides = GemmOverrides::new().kernel(kernel.to_string()).split(None);
     let case = GroupedCase::new(counts, sizes);
     let case = GroupedCase { activations, result, overrides, spare: 1, ..case };
     captured(kernel, &format!("{counts:?}-{input}"), gpu, result, |kernels| {

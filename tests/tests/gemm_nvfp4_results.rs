@@ -120,13 +120,10 @@ fn given_values() {
         let kernels = emulated(device, SCHEDULES[3]);
         for scale in [1.0, 2f32.powi(-121), 0.37, 3e38] {
             for layout in ScaleLayout::ALL {
-                let options = GemmOptions {
-                    output: Output::Nvfp4 { scale, layout },
-                    // A sum of -0 leaves a bias of either zero as it is.
-                    alpha: -1.0,
-                    bias: Some(bias.clone()),
-                    ..GemmOptions::default()
-                };
+                let options = GemmOptions::new()
+                    .output(Output::Nvfp4 { scale, layout })
+                    .alpha(-1.0)
+                    .bias(bias.clone());
                 let result = gemm(&kernels, &Activations::Blocks(&a), &b, &options);
                 let result = result.unwrap_or_else(|e| panic!("{device} {scale:e}: {e}"));
                 let tensor = Nvfp4Tensor::new(OUT_RECIPE, scale);
@@ -208,7 +205,7 @@ fn results_are_written_as_operands() {
     let path = std::env::temp_dir().join(format!("nvfp4-result-{}", std::process::id()));
     for layout in ScaleLayout::ALL {
         let output = Output::Nvfp4 { scale: 0.25, layout };
-        let options = GemmOptions { output, ..GemmOptions::default() };
+        let options = GemmOptions::new().output(output);
         let result = gemm(&kernels, &Activations::Blocks(&a), &b, &options).expect("runs");
         write_result(&path, &result, GemmShape { m: 5, n: 48, k: 32, l: 2 }).expect("written");
         let file = Checkpoint::open(&path).expect("a file");
@@ -263,10 +260,10 @@ fn results_feed_products() {
         };
         let (x, first, second) = (operand(19, 64), operand(96, 64), operand(40, 96));
         let output = Output::Nvfp4 { scale: 0.125, layout: Blocked128x4 };
-        let options = GemmOptions { output, ..GemmOptions::default() };
+        let options = GemmOptions::new().output(output);
         let hidden = gemm(&kernels, &Activations::Blocks(&x), &first, &options).expect("runs");
         let hidden = hidden.into_blocks("hidden").expect("finite");
-        let options = GemmOptions { output: FloatType::F32.into(), ..GemmOptions::default() };
+        let options = GemmOptions::new().output(FloatType::F32);
         let a = Activations::Blocks(&hidden);
         let weights = Repacked::for_device(kernels.device(), &second, a.kind()).expect("weights");
         let run = GemmRun::new(&kernels, &a, &weights, &options).expect("planned");

@@ -37,7 +37,7 @@ fn operands_that_do_not_fit() {
         let plain = GemmOptions::default();
         let text = refused("K", gemm(&kernels, &inputs.activations(), &other, &plain));
         assert!(text.contains("must be 64"), "{text}");
-        let bias = GemmOptions { bias: Some(vec![0.0; 7]), ..plain };
+        let bias = plain.bias(vec![0.0; 7]);
         let text = message(&kernels, [3, 8, 64, 1], &bias);
         assert!(text.contains("length of the bias must be N = 8"), "{text}");
     }
@@ -81,8 +81,8 @@ fn unsuitable_overrides() {
         (&b200, small, Some("gemm_nvfp4_128x64_split2"), None, "configuration"),
         (&b200, small, None, Some(Split::Cluster(3)), "configuration"),
     ] {
-        let overrides = GemmOverrides { kernel: kernel.map(Into::into), split };
-        let options = GemmOptions { overrides, ..GemmOptions::default() };
+        let overrides = GemmOverrides::new().kernel(kernel.map(String::from)).split(split);
+        let options = GemmOptions::new().overrides(overrides);
         let text = message(kernels, sizes, &options);
         assert!(text.contains(named), "{text}");
     }
@@ -95,7 +95,7 @@ fn results_that_cannot_be_made() {
         let inputs = Case::new([3, 40, 16, 1]).inputs::<Nvfp4>();
         let run = |scale: f32| {
             let output = Output::Nvfp4 { scale, layout: Blocked128x4 };
-            let options = GemmOptions { output, ..GemmOptions::default() };
+            let options = GemmOptions::new().output(output);
             gemm(&kernels, &inputs.activations(), &inputs.weights, &options).map(|_| ())
         };
         let text = refused("N", run(1.0));

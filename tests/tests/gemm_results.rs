@@ -144,7 +144,7 @@ fn as_planned_on_sm_100a() {
     let layouts = |i: usize| [ScaleLayout::ALL[i % 2], ScaleLayout::ALL[i / 2 % 2]];
     let mut seed = 0;
     for schedule in [SCHEDULES[0], SCHEDULES[1], SCHEDULES[4]] {
-        let kernels = emulated(DEVICES[1], schedule);
+        let (kernels, reports) = emulated(DEVICES[1], schedule).observed();
         for sizes in [[128, 256, 512, 1], [1, 301, 1040, 2], [130, 40, 272, 3], [17, 1000, 2048, 1]]
         {
             seed += 1;
@@ -162,7 +162,8 @@ fn as_planned_on_sm_100a() {
                 case.vectors = [seed % 2 == 1, seed % 3 == 1, seed % 5 < 3];
                 let result = case.check(&kernels);
 
-                let counters = &result.reports.last().expect("a report").counters;
+                let reports = reports.take();
+                let counters = &reports.last().expect("a report").counters;
                 let copied = counters.asynchronous.tensor_stores.operations > 0;
                 let plan = &result.plan;
                 let says = |text| plan.why.iter().any(|reason: &String| reason.contains(text));
@@ -181,7 +182,7 @@ fn as_planned_on_sm_100a() {
                 let launched = [blackwell::prepare::CODES_NAME, blackwell::prepare::SCALES_NAME]
                     .map(|name| plan.before.iter().any(|step| step.kernel == name));
                 assert_eq!(launched, laid_out, "{case:?}\n{plan}");
-                assert_eq!(result.reports.len(), plan.before.len() + 1, "{case:?}");
+                assert_eq!(reports.len(), plan.before.len() + 1, "{case:?}");
                 let meanwhile = says("the product begins to copy weights while that is done");
                 assert_eq!(meanwhile, laid_out.contains(&true), "{case:?}\n{plan}");
             }
@@ -227,7 +228,7 @@ fn results_do_not_depend_on_timing() {
             for &split in splits {
                 let mut case = Case::new([20, 144, 1040, 1]);
                 case.generator = generator;
-                case.overrides = GemmOverrides { kernel: None, split: Some(split) };
+                case.overrides = GemmOverrides::new().split(split);
                 let bytes = case.check(&kernels).bytes;
                 let expected = first.get_or_insert_with(|| bytes.clone());
                 assert_eq!(*expected, bytes, "{generator} {schedule}, split {split}");
@@ -258,7 +259,7 @@ fn every_code<F: BlockFormat>(device: &str, operands: &[HalfType], one: u8) {
     let all = BlockScaled::<F>::new("all", dims, linear, codes, scales.clone(), 1.0);
     let all = all.expect("every code");
     let run = |a: &Activations<'_, F>, b: &BlockScaled<F>| {
-        let options = GemmOptions { output: FloatType::F32.into(), ..GemmOptions::default() };
+        let options = GemmOptions::new().output(FloatType::F32);
         gemm(&kernels, a, b, &options).expect("runs").values()
     };
     let expect = |got: f32, code: usize, row: usize, what: &str| {

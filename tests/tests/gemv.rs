@@ -73,7 +73,7 @@ fn every_configuration() {
                     case.layouts = [Linear, config.scale_layout];
                     case.options.output = FloatType::F32;
                     case.options.overrides =
-                        GemvOverrides { kernel: Some(config.name.into()), ctas };
+                        GemvOverrides::new().kernel(config.name.to_string()).ctas(ctas);
                     let result = case.check(&kernels);
                     assert_eq!(result.plan.kernel, config.name);
                 }
@@ -199,7 +199,7 @@ fn every_code_and_every_scale() {
                 1.0,
             )
             .unwrap();
-            let options = GemvOptions { output: FloatType::F32, ..GemvOptions::default() };
+            let options = GemvOptions::new().output(FloatType::F32);
             let got = gemv(&kernels, &a, &b, options).unwrap().values();
             for (s, got) in got.into_iter().enumerate() {
                 let expected = 16.0 * e4m3::decode(s as u8) * e4m3::decode(t);

@@ -22,11 +22,10 @@ fn gemv() {
                 for ctas in [None, Some(3)] {
                     let shape = GemvShape { m, k: k + config.load_bytes as usize % 16 * 2, l: 2 };
                     let activations = ScaleLayout::ALL[seed as usize % 2];
-                    let options = GemvOptions {
-                        alpha: [1.0, -0.375][seed as usize / 2 % 2],
-                        output: FloatType::ALL[seed as usize % 3],
-                        overrides: GemvOverrides { kernel: Some(config.name.into()), ctas },
-                    };
+                    let options = GemvOptions::new()
+                        .alpha([1.0, -0.375][seed as usize / 2 % 2])
+                        .output(FloatType::ALL[seed as usize % 3])
+                        .overrides(GemvOverrides::new().kernel(config.name.to_string()).ctas(ctas));
                     let layouts = [activations, config.scale_layout];
                     let (a, b) = Generator::FullRange.gemv(shape, layouts, seed).expect("inputs");
                     let prepared = GemvRun::new(&kernels, &a, &b, options.clone());

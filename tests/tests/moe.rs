@@ -312,12 +312,10 @@ impl Layer {
                 let part = |bias: &[f32], columns: usize| {
                     self.biases.then(|| bias[expert * columns..][..columns].to_vec())
                 };
-                let options = GemmOptions {
-                    activation: self.options.activation,
-                    bias: part(&biases[0], between),
-                    up: Some(UpOptions { bias: part(&biases[1], between), ..UpOptions::default() }),
-                    ..GemmOptions::default()
-                };
+                let options = GemmOptions::new()
+                    .activation(self.options.activation)
+                    .bias(part(&biases[0], between))
+                    .up(UpOptions::new().bias(part(&biases[1], between)));
                 let pair = GatedWeights::pair(&gates[expert], &ups[expert]).expect("a pair");
                 let inner = reference(&Activations::Halves(&own), pair, &options).expect("fits");
                 let rounded =
@@ -325,8 +323,7 @@ impl Layer {
                 let inner_matrix =
                     HalfMatrix::round("h", Dims::new(1, 1, between).unwrap(), half, &rounded)
                         .expect("finite");
-                let options =
-                    GemmOptions { bias: part(&biases[2], hidden), ..GemmOptions::default() };
+                let options = GemmOptions::new().bias(part(&biases[2], hidden));
                 let weights_of: Weights<'_, Nvfp4> = (&downs[expert]).into();
                 let outer = reference(&Activations::Halves(&inner_matrix), weights_of, &options);
                 let outer = outer.expect("fits");
@@ -379,12 +376,11 @@ fn layers() {
                 hidden: [64, 96, 160, 48][at],
                 between: [96, 32, 80, 16][at],
                 half,
-                options: MoeOptions {
-                    activation: Activation::ALL[at + usize::from(half == HalfType::Bf16)],
-                    output: FloatType::ALL[at % 3],
-                    rows: FloatType::F32,
-                    quantized: None,
-                },
+                options: MoeOptions::new()
+                    .activation(Activation::ALL[at + usize::from(half == HalfType::Bf16)])
+                    .output(FloatType::ALL[at % 3])
+                    .rows(FloatType::F32)
+                    .quantized(None),
                 biases: at % 2 == 0,
                 shared: at % 3 == 0,
             };

@@ -42,11 +42,7 @@ fn steps_of_layers() {
                 generator: Generator::FullRange,
                 seed: at as u64,
                 layout: ScaleLayout::Linear,
-                options: GemmOptions {
-                    activation: Activation::Silu,
-                    up: Some(UpOptions::default()),
-                    ..GemmOptions::default()
-                },
+                options: GemmOptions::new().activation(Activation::Silu).up(UpOptions::default()),
                 quantized: None,
                 protocol: Protocol::default(),
                 explain: false,
@@ -79,7 +75,7 @@ fn activations_that_are_not_finite() {
     let [first, second] = [first, second]
         .map(|parts| Repacked::stack(&parts).expect("one").upload(device).expect("memory"));
     let scales = TokenScales { tokens: 1.0, between: 1.0 };
-    let options = MoeOptions { quantized: Some(scales), ..MoeOptions::default() };
+    let options = MoeOptions::new().quantized(scales);
     let layer = MoeLayer::new(&kernels, shape, &first, &second, HalfType::Bf16, &options);
     let layer = layer.expect("a layer");
     let memory = layer.memory().expect("memory");

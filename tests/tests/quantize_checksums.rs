@@ -52,7 +52,7 @@ fn quantize() {
                     for layout in ScaleLayout::ALL {
                         let (name, scale) = scales[i % scales.len()];
                         let [rows, cols] = [[37, 352], [130, 96], [3, 1056]][i % 3];
-                        let options = QuantizeOptions { recipe, scale, layout };
+                        let options = QuantizeOptions::new(recipe).scale(scale).layout(layout);
                         let (from, count) = (Input { element, gated }, rows * cols);
                         let quantizer = Quantizer::new(&kernels, rows, cols, from, &options);
                         let quantizer = quantizer.expect("planned");

@@ -12,7 +12,7 @@ use nvfp4_tests::golden::{self, COLUMNS, Golden};
 /// Quantises the input on each device and compares with what is recorded.
 fn check(devices: &[Kernels], golden: &Golden) {
     let Golden { name, recipe, scale, input, scales, codes, nan } = golden;
-    let options = QuantizeOptions { recipe: *recipe, scale: *scale, layout: ScaleLayout::Linear };
+    let options = QuantizeOptions::new(*recipe).scale(*scale).layout(ScaleLayout::Linear);
     for kernels in devices {
         let device = kernels.device().choice();
         let rows = input.len() / (COLUMNS * size_of::<f32>());

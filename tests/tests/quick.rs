@@ -125,7 +125,7 @@ fn dequantise_both_formats() {
     let dims = Dims::new(1, rows, cols).expect("dims");
     for recipe in RECIPES {
         for layout in ScaleLayout::ALL {
-            let options = QuantizeOptions { recipe, scale: TensorScale::OneLevel, layout };
+            let options = QuantizeOptions::new(recipe).scale(TensorScale::OneLevel).layout(layout);
             let matrix = quantize_matrix("x", &values, dims, &options).expect("finite");
             for device in DEVICES {
                 for (schedule, output) in schedules().zip([FloatType::F32, FloatType::Bf16]) {

@@ -33,11 +33,9 @@ use nvfp4::tensor::{BlockScaled, Dims};
 const SCALE: f32 = 0.0625;
 
 fn quantisation() -> QuantizeOptions {
-    QuantizeOptions {
-        recipe: Recipe::Nvfp4(Nvfp4Recipe::TorchAo),
-        scale: TensorScale::Given(SCALE),
-        layout: ScaleLayout::Linear,
-    }
+    QuantizeOptions::new(Recipe::Nvfp4(Nvfp4Recipe::TorchAo))
+        .scale(TensorScale::Given(SCALE))
+        .layout(ScaleLayout::Linear)
 }
 
 /// One layer: its weights on the device, and buffers for the rest that someone else may own.
@@ -73,11 +71,8 @@ impl Layer {
         let dims = Dims::new(1, n, k).expect("dims");
         let weight = quantize("w", &values, dims, TensorScale::FromAmax, ScaleLayout::Linear)
             .expect("finite");
-        let options = GemmOptions {
-            output: FloatType::F32.into(),
-            overrides: GemmOverrides { kernel: None, split },
-            ..GemmOptions::default()
-        };
+        let options =
+            GemmOptions::new().output(FloatType::F32).overrides(GemmOverrides::new().split(split));
         let weights = [FP4, BF16].map(|kind| {
             let repacked = Repacked::for_device(device, &weight, kind).expect("repacked");
             repacked.upload_to(memory("weights", repacked.bytes().len())).expect("uploaded")
@@ -158,7 +153,8 @@ fn plans(
     options: &GemmOptions,
 ) -> [Gemm; 2] {
     let plan = |kind, scale, weights| {
-        Gemm::new(kernels, weights, [1, m], kind, scale, options).expect("planned")
+        Gemm::new(kernels, weights, [1, m], kind, &options.clone().activation_scale(scale))
+            .expect("planned")
     };
     [plan(FP4, SCALE, &weights[0]), plan(BF16, 1.0, &weights[1])]
 }

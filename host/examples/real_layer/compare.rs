@@ -57,8 +57,7 @@ pub fn compare(kernels: &Kernels, model: &Checkpoint, tokens: usize) -> Result<V
     let dims = Dims::new(1, tokens, k)?;
     let halves = HalfMatrix::round("input", dims, HalfType::Bf16, &input)?;
     let blocks = quantize("input", &input, dims, scale, layout)?;
-    let options =
-        GemmOptions { output: FloatType::F32.into(), bias: Some(bias), ..GemmOptions::default() };
+    let options = GemmOptions::new().output(FloatType::F32).bias(bias);
     let products =
         [("W4A16", Activations::Halves(&halves)), ("W4A4", Activations::Blocks(&blocks))];
     let compared = products.into_iter().map(|(name, a)| {

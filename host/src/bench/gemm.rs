@@ -17,6 +17,7 @@ use crate::gemm::{
     GemmResult, GemmRun, HalfMatrix, Output, Repacked, Weights, reference,
 };
 use crate::generate::Generator;
+use crate::observe::Reports;
 use crate::oracle::{Reference, Verification};
 use crate::rng::SplitMix64;
 use crate::shape::GemmShape;
@@ -171,17 +172,13 @@ impl GemmBench {
         &self,
         kernels: &Kernels,
         shape: String,
-        result: GemmResult,
+        (result, reports): (GemmResult, &Reports),
         reference: &Reference,
         bytes: u64,
     ) -> GemmReport {
         let device = kernels.device();
         let verification = result.verify(reference);
-        let emulated = result
-            .reports
-            .iter()
-            .filter_map(|report| Emulated::of(device, std::slice::from_ref(report)))
-            .collect();
+        let emulated = Emulated::each(device, &reports.take());
         GemmReport {
             op: result.plan.op,
             shape,
@@ -320,8 +317,8 @@ fn run<F: BlockFormat>(
         bench.options.output = Output::nvfp4_of(&reference, layout);
     }
     let bench = &bench;
-    let prepared = GemmRun::new(kernels, &a, &weights, &bench.options)?;
-    let result = prepared.run()?;
+    let (observed, reports) = kernels.observed();
+    let result = GemmRun::new(&observed, &a, &weights, &bench.options)?.run()?;
     let (mut times, mut sweep) = (None, Vec::new());
     if bench.times_on(device) && result.verify(&reference).passed() {
         times = Some(time(kernels, shape, &a, &tensor, &weights, bench, &reference)?);
@@ -343,7 +340,7 @@ fn run<F: BlockFormat>(
             sweep.push(Swept { candidate: candidate.clone(), times, error });
         }
     }
-    let mut report = bench.report::<F>(kernels, name, result, &reference, bytes);
+    let mut report = bench.report::<F>(kernels, name, (result, &reports), &reference, bytes);
     (report.times, report.sweep) = (times, sweep);
     Ok(report)
 }
@@ -369,7 +366,7 @@ fn time_sets<F: BlockFormat>(
         let check = result.verify(reference);
         Ok((!check.passed()).then(|| format!(" by {}", result.plan.kernel)))
     };
-    let launch = |set: &GemmRun| set.launch().map(drop);
+    let launch = |set: &GemmRun| set.launch();
     // SAFETY: operands and workspaces are the sets', and `kernels` has the module.
     unsafe { SetTimes::measure(gpu, (&sets, cold), bench.protocol, launch, wrong) }
 }

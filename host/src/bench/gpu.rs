@@ -76,9 +76,8 @@ pub(super) fn time(
         Ok((!check.passed()).then(String::new))
     };
     // SAFETY: the operands belong to the sets, and `kernels` has the module.
-    let measured = unsafe {
-        SetTimes::measure(gpu, (&sets, cold), protocol, |set| set.launch().map(drop), wrong)?
-    };
+    let measured =
+        unsafe { SetTimes::measure(gpu, (&sets, cold), protocol, |set| set.launch(), wrong)? };
     let median = measured.times.median;
     let read = ReadCeiling::measure(kernels, bytes, protocol, &measured.times)?;
     let peers = if protocol.cublas {

@@ -68,13 +68,15 @@ fn run<F: BlockFormat>(
     if let Some(layout) = bench.quantized {
         bench.options.output = Output::nvfp4_of(&reference, layout);
     }
+    let (observed, reports) = kernels.observed();
+    let kernels = &observed;
     let inputs = Inputs { kernels, shape, a: &a, weights: &weights, bench: &bench };
     let result = inputs.set()?.run()?;
     let times = match bench.times_on(device) && result.verify(&reference).passed() {
         true => Some(inputs.time(&reference, bytes)?),
         false => None,
     };
-    let mut report = bench.report::<F>(kernels, name, result, &reference, bytes);
+    let mut report = bench.report::<F>(kernels, name, (result, &reports), &reference, bytes);
     report.times = times;
     Ok(report)
 }
@@ -108,7 +110,7 @@ impl<F: BlockFormat> Inputs<'_, F> {
             let check = result.verify(reference);
             Ok((!check.passed()).then(|| format!(" by {}", result.plan.kernel)))
         };
-        let launch = |set: &GroupedRun| set.launch().map(drop);
+        let launch = |set: &GroupedRun| set.launch();
         // SAFETY: operands and workspaces are the sets', and `kernels` has the module.
         let measured =
             unsafe { SetTimes::measure(gpu, (&sets, cold), bench.protocol, launch, wrong)? };

@@ -91,6 +91,14 @@ impl Emulated {
     }
 }
 
+impl Emulated {
+    /// The counts of each launch.
+    #[must_use]
+    pub fn each(device: &Device, reports: &[LaunchReport]) -> Vec<Self> {
+        reports.chunks(1).filter_map(|report| Self::of(device, report)).collect()
+    }
+}
+
 impl fmt::Display for Emulated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { schedule, counters, lower_bound } = self;
@@ -179,13 +187,13 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
     require_memory(&format!("running {shape}"), bytes.saturating_mul(copies))?;
     let (a, b) = bench.generator.gemv(shape, bench.layouts, bench.seed)?;
     let reference = oracle::gemv(&a, &b, bench.options.alpha)?;
-    let prepared = GemvRun::new(kernels, &a, &b, bench.options.clone())?;
-    let result = prepared.run()?;
+    let (observed, reports) = kernels.observed();
+    let result = GemvRun::new(&observed, &a, &b, bench.options.clone())?.run()?;
     let reference = reference.with_additions(result.plan.additions);
     let verification = reference.verify(&result.values(), result.output);
 
     let mut times = None;
-    let emulated = Emulated::of(device, &result.reports);
+    let emulated = Emulated::of(device, &reports.take());
     if matches!(device.backend(), Backend::Cuda(_))
         && verification.passed()
         && bench.protocol.replays > 0

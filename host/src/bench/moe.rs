@@ -177,21 +177,19 @@ fn run<F: BlockFormat>(
     ];
     let options = MoeOptions { activation, output, rows: FloatType::F32, quantized: scales };
     let sizes = MoeShape { tokens, top_k: shape.top_k, experts, first: 0, count: experts };
-    let planned = MoeLayer::new(kernels, sizes, &weights[0], &weights[1], half, &options)?;
+    let (observed, reports) = kernels.observed();
+    let planned = MoeLayer::new(&observed, sizes, &weights[0], &weights[1], half, &options)?;
     let mixture = Mixture { kernels, bench, layer: &layer, planned: &planned, weights: &weights };
 
     let set = mixture.set(own)?;
-    let reports = mixture.launch(&set)?;
+    mixture.launch(&set)?;
     let steps = mixture.check(&set)?;
     let verified = steps.iter().all(|step| step.verified);
     let hit = set.choices.ids.iter().collect::<BTreeSet<_>>().len();
     let ends = tokens * hidden * (half.float().bytes() + output.bytes()) as usize;
     let bytes = matrices(hit) + ends as u64;
     let times = if bench.times_on(device) && verified { Some(mixture.time(bytes)?) } else { None };
-    let emulated = reports
-        .iter()
-        .filter_map(|report| Emulated::of(device, std::slice::from_ref(report)))
-        .collect();
+    let emulated = Emulated::each(device, &reports.take());
     Ok(MoeReport {
         op: "moe",
         shape: shape.to_string(),
@@ -248,7 +246,7 @@ impl<F: BlockFormat> Mixture<'_, F> {
         })
     }
 
-    fn step(&self, set: &Set, step: MoeStep) -> Result<Vec<ptx_emu::LaunchReport>> {
+    fn step(&self, set: &Set, step: MoeStep) -> Result<()> {
         let inputs = MoeInputs {
             activations: &set.activations,
             ids: &set.ids,
@@ -260,12 +258,8 @@ impl<F: BlockFormat> Mixture<'_, F> {
         self.planned.launch_step(step, &inputs, weights, memory, out, Default::default())
     }
 
-    fn launch(&self, set: &Set) -> Result<Vec<ptx_emu::LaunchReport>> {
-        let mut reports = Vec::new();
-        for step in self.planned.steps() {
-            reports.extend(self.step(set, step)?);
-        }
-        Ok(reports)
+    fn launch(&self, set: &Set) -> Result<()> {
+        self.planned.steps().try_for_each(|step| self.step(set, step))
     }
 
     fn check(&self, set: &Set) -> Result<Vec<StepCheck>> {
@@ -287,13 +281,13 @@ impl<F: BlockFormat> Mixture<'_, F> {
             Ok(bad.map(|check| format!(", step {}", check.step)))
         };
         let right = |_: &Set| Ok(None);
-        let launch = |set: &Set| self.launch(set).map(drop);
+        let launch = |set: &Set| self.launch(set);
         // SAFETY: operands and workspaces are the sets' and this layer's, and `kernels` has the
         // modules.
         let measured = unsafe { SetTimes::measure(gpu, (&sets, cold), protocol, launch, wrong)? };
         let mut steps = Vec::new();
         for step in self.planned.steps() {
-            let launch = |set: &Set| self.step(set, step).map(drop);
+            let launch = |set: &Set| self.step(set, step);
             // SAFETY: as above.
             let times = unsafe { SetTimes::measure(gpu, (&sets, cold), protocol, launch, right)? };
             steps.push(StepTime { step: step.name(), times: times.times });

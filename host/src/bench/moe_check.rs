@@ -192,7 +192,6 @@ impl<F: BlockFormat> Layer<F> {
                         dims: layer.products()[1].result_dims()?,
                         output: FloatType::F32.into(),
                         plan: plan_of_second.clone(),
-                        reports: Vec::new(),
                     };
                     within(step, result.verify(&reference))
                 }
@@ -219,7 +218,7 @@ impl<F: BlockFormat> Layer<F> {
         };
         let [first, _] = layer.products();
         let (dims, output) = (first.result_dims()?, first.output());
-        Ok(GemmResult { bytes, scales, dims, output, plan, reports: Vec::new() })
+        Ok(GemmResult { bytes, scales, dims, output, plan })
     }
 
     /// A result as the next product's activations.

@@ -208,7 +208,7 @@ impl Prepared {
         }
     }
 
-    fn launch(&self) -> Result<Vec<ptx_emu::LaunchReport>> {
+    fn launch(&self) -> Result<()> {
         match self {
             Self::Quantize(prepared) => prepared.0.launch(&prepared.1, None),
             Self::Dequantize(prepared) => {
@@ -258,8 +258,10 @@ pub fn quantize(
     let copies = if matches!(device.backend(), Backend::Emulator(_)) { 16 } else { 12 };
     require_memory(&format!("running {shape}"), elements.saturating_mul(copies))?;
     let data = Data::new(shape.m, shape.k, bench)?;
-    let prepared = Prepared::new(kernels, &data, bench)?;
-    let reports = prepared.launch()?;
+    let (observed, reports) = kernels.observed();
+    let prepared = Prepared::new(&observed, &data, bench)?;
+    prepared.launch()?;
+    let reports = reports.take();
     let difference = prepared.difference(&data)?;
     let on_gpu = matches!(device.backend(), Backend::Cuda(_));
     let times = if on_gpu && difference.is_none() && bench.protocol.replays > 0 {
@@ -299,7 +301,7 @@ fn time(kernels: &Kernels, data: &Data, bench: &QuantizeBench) -> Result<CopyTim
     let wrong = |set: &Prepared| -> Result<_> {
         Ok(set.difference(data)?.map(|difference| format!(" ({difference})")))
     };
-    let launch = |set: &Prepared| set.launch().map(drop);
+    let launch = |set: &Prepared| set.launch();
     // SAFETY: inputs and results belong to the sets, and `kernels` has the module.
     let measured = unsafe { SetTimes::measure(gpu, (&sets, cold), bench.protocol, launch, wrong)? };
     let median = measured.times.median;
@@ -308,7 +310,7 @@ fn time(kernels: &Kernels, data: &Data, bench: &QuantizeBench) -> Result<CopyTim
     let block = bench.options.recipe.format().block() as usize;
     let tiny_data = Data::new(1, block, bench)?;
     let tiny = Prepared::new(kernels, &tiny_data, bench)?;
-    let graph = gpu.capture(|| (0..FLOOR_LAUNCHES).try_for_each(|_| tiny.launch().map(drop)))?;
+    let graph = gpu.capture(|| (0..FLOOR_LAUNCHES).try_for_each(|_| tiny.launch()))?;
     // SAFETY: inputs and results belong to `tiny`; the call waits for its replays.
     let launch_floor = unsafe { graph.time(FLOOR_LAUNCHES, warmup, replays)? };
     let copy = ceiling.then(|| gpu.time_copies(bytes, warmup, replays)).transpose()?;

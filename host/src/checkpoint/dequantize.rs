@@ -16,7 +16,7 @@ use super::model::Model;
 use super::orientation::{Orientation, transposed};
 use super::others;
 use super::plan::Item;
-use super::save::{Observer, Save, SaveOptions, Saved};
+use super::save::{Observer, SHARD_BYTES, Save, SaveOptions, Saved};
 use super::side;
 use super::weight::Order;
 use super::write::TensorSpec;
@@ -28,6 +28,7 @@ const TOGETHER: usize = 1 << 16;
 
 /// How a checkpoint is dequantised.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DequantizeOptions {
     /// Type of the weights; that of the model before it was quantised, or bf16 if it is not known.
     pub dtype: Option<FloatType>,
@@ -36,6 +37,26 @@ pub struct DequantizeOptions {
     /// Size of a shard.
     pub shard_bytes: u64,
 }
+
+impl Default for DequantizeOptions {
+    fn default() -> Self {
+        Self { dtype: None, force: false, shard_bytes: SHARD_BYTES }
+    }
+}
+
+impl DequantizeOptions {
+    /// The type of the model, shards of [`SHARD_BYTES`], and no replacement.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+crate::setters::setters!(DequantizeOptions {
+    dtype: impl Into<Option<FloatType>>,
+    force: bool,
+    shard_bytes: u64,
+});
 
 /// What was dequantised, as `--json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -34,6 +34,7 @@ pub const DEFAULT_EXCLUDES: [&str; 5] =
 
 /// How to quantise a model.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ModelOptions {
     /// Whose arithmetic.
     pub recipe: Recipe,
@@ -61,6 +62,13 @@ impl ModelOptions {
         }
     }
 }
+
+crate::setters::setters!(ModelOptions {
+    scale: TensorScale,
+    exclude: impl Into<Vec<String>>,
+    experts_only: bool,
+    save: SaveOptions,
+});
 
 /// A tensor that was left as it is, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

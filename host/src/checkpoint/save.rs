@@ -28,6 +28,7 @@ pub const SHARD_BYTES: u64 = 5_000_000_000;
 
 /// Options of writing a checkpoint.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SaveOptions {
     /// Names, types and conventions.
     pub layout: Layout,
@@ -55,6 +56,13 @@ impl SaveOptions {
         }
     }
 }
+
+crate::setters::setters!(SaveOptions {
+    scales: ScaleLayout,
+    force: bool,
+    shard_bytes: u64,
+    share_scales: bool,
+});
 
 /// Observes the progress of a long operation, and may stop it.
 pub trait Observer {

@@ -38,6 +38,7 @@ const PLAUSIBLE: std::ops::RangeInclusive<f32> = 1e-6..=1e3;
 
 /// What is measured against the original.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct VerifyOptions {
     /// Largest error of a code, in multiples of what rounding to the nearest explains.
     pub block_bound: f64,
@@ -50,6 +51,16 @@ impl Default for VerifyOptions {
         Self { block_bound: 1.0, seed: 1 }
     }
 }
+
+impl VerifyOptions {
+    /// Codes as rounded to the nearest.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+crate::setters::setters!(VerifyOptions { block_bound: f64, seed: u64 });
 
 /// Checks a checkpoint, also against the unquantised model that it was made from.
 ///

@@ -20,6 +20,8 @@ pub(super) struct Steps {
     /// What the result is.
     pub output: Output,
     activation: Activation,
+    /// Scale of all activations.
+    pub activation_scale: f32,
     alpha: f32,
     /// Alpha of the other half of a gated product.
     up_alpha: Option<f32>,
@@ -31,13 +33,14 @@ impl Steps {
     /// # Errors
     /// [`Error::Scalar`].
     pub fn new(options: &GemmOptions) -> Result<Self> {
-        let &GemmOptions { alpha, output, activation, ref up, .. } = options;
+        let &GemmOptions { alpha, activation_scale, output, activation, ref up, .. } = options;
         output.check()?;
         if let Activation::ClampedSwiglu { limit, slope } = activation {
             scalar("limit of the activation", limit, limit > 0.0, "positive and finite")?;
             scalar("slope of the activation", slope, true, "finite")?;
         }
-        Ok(Self { output, activation, alpha, up_alpha: up.as_ref().map(|up| up.alpha) })
+        let up_alpha = up.as_ref().map(|up| up.alpha);
+        Ok(Self { output, activation, activation_scale, alpha, up_alpha })
     }
 
     /// Whether two sums make a result.

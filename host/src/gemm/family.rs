@@ -8,7 +8,6 @@ use fp4_formats::gemm::{Epilogue, EvenRuns, Groups, Problem, ResultType};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
 use fp4_formats::{Arch, Divisor, ScaleLayout, Swizzle, TensorFamily};
-use ptx_emu::LaunchReport;
 use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
 
 use super::plan::{Candidate, Reads, Request};
@@ -171,7 +170,7 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`Gemm::launch`].
-    fn launch(&self, launch: Launch<'_>) -> Result<Vec<LaunchReport>>;
+    fn launch(&self, launch: Launch<'_>) -> Result<()>;
 }
 
 /// The arguments of a product's launch. Sizes of weights, result and vectors are checked; those of the

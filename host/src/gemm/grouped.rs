@@ -3,7 +3,6 @@
 
 use fp4_formats::gemm::Groups;
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
-use ptx_emu::LaunchReport;
 
 use super::check::{check_gated, size};
 use super::epilogue::Steps;
@@ -127,7 +126,7 @@ impl Gemm {
     /// let experts = Repacked::for_device(&device, &experts, kind)?.upload(&device)?;
     /// let grouping = Grouping::Contiguous { bound: 5 };
     /// let product =
-    ///     Gemm::grouped(&kernels, &experts, grouping, kind, 1.0, &GemmOptions::default())?;
+    ///     Gemm::grouped(&kernels, &experts, grouping, kind, &GemmOptions::default())?;
     ///
     /// let offsets: Vec<u8> =
     ///     group_offsets(&[2, 0, 3])?.iter().flat_map(|at| at.to_le_bytes()).collect();
@@ -160,7 +159,6 @@ impl Gemm {
         weights: &DeviceWeights,
         grouping: Grouping,
         kind: ActivationKind,
-        a_scale: f32,
         options: &GemmOptions,
     ) -> Result<Self> {
         check_kind(weights, kind)?;
@@ -190,7 +188,7 @@ impl Gemm {
         let request = GroupRequest { problems, grouping, expected };
         let plan = plan(kernels, shape, &request, form.format, kind, options, &steps)?;
         let groups = Some(PlannedGroups { request });
-        Self::planned(kernels, weights, plan, groups, kind, a_scale, steps)
+        Self::planned(kernels, weights, plan, groups, kind, steps)
     }
 
     /// Queues a grouped product; see [`Gemm::launch`]. Activations that belong to no group may be read,
@@ -209,7 +207,7 @@ impl Gemm {
         out: ResultBuffers<'_>,
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
-    ) -> Result<Vec<LaunchReport>> {
+    ) -> Result<()> {
         let Some(PlannedGroups { request }) = self.groups else {
             return Err(Error::shape("product", "grouped", "not grouped"));
         };

@@ -2,11 +2,10 @@
 
 use fp4_formats::BlockFormat;
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
-use ptx_emu::LaunchReport;
 
 use super::check::same_columns;
 use super::epilogue::OwnedVectors;
-use super::run::{OwnedActivations, OwnedResult, owned_workspace};
+use super::run::{OwnedActivations, OwnedResult, owned_workspace, scaled};
 use super::{
     Activations, DeviceWeights, Gemm, GemmOptions, GemmPlan, GemmResult, GroupBuffers, Grouping,
     Repacked, Workspace, group_offsets,
@@ -65,7 +64,7 @@ impl GroupedRun {
         let offsets: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect();
         let weights = weights.upload(device)?;
         let grouping = Grouping::Contiguous { bound: tokens };
-        let gemm = Gemm::grouped(kernels, &weights, grouping, a.kind(), a.global_scale(), options)?;
+        let gemm = Gemm::grouped(kernels, &weights, grouping, a.kind(), &scaled(a, options))?;
         Ok(Self {
             activations: OwnedActivations::upload(device, a)?,
             vectors: OwnedVectors::upload(device, options)?,
@@ -88,7 +87,7 @@ impl GroupedRun {
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
-    pub fn launch(&self) -> Result<Vec<LaunchReport>> {
+    pub fn launch(&self) -> Result<()> {
         self.gemm.launch_grouped(
             GroupBuffers { status: Some(&self.status), ..GroupBuffers::of(&self.offsets) },
             self.activations.buffers(),
@@ -105,8 +104,8 @@ impl GroupedRun {
     /// [`DeviceError`](crate::device::DeviceError): also what the emulator diagnoses, and on it a
     /// result that the kernel did not write.
     pub fn run(&self) -> Result<GemmResult> {
-        let reports = self.launch()?;
-        Ok(GemmResult { reports, ..self.result()? })
+        self.launch()?;
+        self.result()
     }
 
     /// Brings back the result of what was launched before, without launching.

@@ -36,7 +36,7 @@
 //! let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
 //! let weight = quantize("w", &[0.5; 64 * 256], Dims::new(1, 64, 256)?, scale, layout)?;
 //! let input = quantize("x", &[1.0; 3 * 256], Dims::new(1, 3, 256)?, scale, layout)?;
-//! let options = GemmOptions { bias: Some(vec![2.0; 64]), ..GemmOptions::default() };
+//! let options = GemmOptions::new().bias(vec![2.0; 64]);
 //! let result = gemm(&kernels, &Activations::Blocks(&input), &weight, &options)?;
 //! println!("{}", result.plan);
 //! assert_eq!(result.values().len(), 3 * 64);
@@ -85,11 +85,25 @@ pub use weights::{DeviceWeights, Repacked, WeightForm};
 use fp4_formats::BlockFormat;
 use fp4_formats::quantize::Format;
 
+use crate::setters::setters;
+
 /// Choices of a GEMM besides its operands.
+///
+/// ```
+/// use nvfp4::FloatType;
+/// use nvfp4::gemm::{Activation, GemmOptions};
+///
+/// let options = GemmOptions::new().output(FloatType::Bf16).activation(Activation::Silu).alpha(0.5);
+/// assert_eq!(options.alpha, 0.5);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct GemmOptions {
     /// Factor of the sums; of a gated product, of the gate's.
     pub alpha: f32,
+    /// Scale of the whole tensor of activations, of both halves' sums; 1 where the activations are a
+    /// tensor of this crate's, which has its own.
+    pub activation_scale: f32,
     /// Type of the result.
     pub output: Output,
     /// A factor for each row of `A`, `[M]`.
@@ -110,6 +124,7 @@ impl Default for GemmOptions {
     fn default() -> Self {
         Self {
             alpha: 1.0,
+            activation_scale: 1.0,
             output: Output::default(),
             row_factors: None,
             column_factors: None,
@@ -124,6 +139,7 @@ impl Default for GemmOptions {
 /// Choices for the half of a gated product that the gate is multiplied with. Row factors are those
 /// of [`GemmOptions`].
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct UpOptions {
     /// Factor of its sums.
     pub alpha: f32,
@@ -138,6 +154,40 @@ impl Default for UpOptions {
         Self { alpha: 1.0, column_factors: None, bias: None }
     }
 }
+
+impl GemmOptions {
+    /// The usual choices: f16, and nothing but the product.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl UpOptions {
+    /// The usual choices: nothing but the product.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(GemmOptions {
+    alpha: f32,
+    activation_scale: f32,
+    output: impl Into<Output>,
+    row_factors: impl Into<Option<Vec<f32>>>,
+    column_factors: impl Into<Option<Vec<f32>>>,
+    bias: impl Into<Option<Vec<f32>>>,
+    activation: Activation,
+    up: impl Into<Option<UpOptions>>,
+    overrides: GemmOverrides,
+});
+
+setters!(UpOptions {
+    alpha: f32,
+    column_factors: impl Into<Option<Vec<f32>>>,
+    bias: impl Into<Option<Vec<f32>>>,
+});
 
 /// The value that names a format's type.
 #[must_use]

@@ -41,7 +41,7 @@ pub fn reference<'b, F: BlockFormat>(
     let outputs = da.batch() * m * n;
     let mut values = filled("reference", outputs, 0f64)?;
     let mut magnitudes = filled("reference", outputs, 0f64)?;
-    let scale = f64::from(a.global_scale());
+    let scale = f64::from(a.global_scale()) * f64::from(options.activation_scale);
     let scales = b.global_scales().map(|of_weights| scale * f64::from(of_weights));
     let exact = Exact::new(options, scales, k);
     for batch in 0..da.batch() {
@@ -94,7 +94,7 @@ pub fn reference_grouped<F: BlockFormat>(
             let required = format!("within the {total} tokens");
             return Err(Error::shape("tokens of a group", required, format!("{range:?}")));
         }
-        let scale = f64::from(a.global_scale());
+        let scale = f64::from(a.global_scale()) * f64::from(options.activation_scale);
         let scales = weights.global_scales().map(|of_weights| scale * f64::from(of_weights));
         let exact = Exact::new(options, scales, k);
         let results = Results { values: &mut values, magnitudes: &mut magnitudes, rows: n };

@@ -15,6 +15,7 @@ use super::{ActivationKind, Output};
 use crate::device::DeviceProperties;
 use crate::error::{Error, Result};
 use crate::quantize::device::Step;
+use crate::setters::setters;
 use crate::shape::GemmShape;
 use crate::tensor::Dims;
 use crate::tune::{ResultKind, TuneProblem};
@@ -24,6 +25,7 @@ pub(super) const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 
 /// Choices that override the plan's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GemmOverrides {
     /// Kernel by name.
     pub kernel: Option<String>,
@@ -31,6 +33,19 @@ pub struct GemmOverrides {
     /// `none` and `stream-k`.
     pub split: Option<Split>,
 }
+
+impl GemmOverrides {
+    /// None.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(GemmOverrides {
+    kernel: impl Into<Option<String>>,
+    split: impl Into<Option<Split>>,
+});
 
 /// Who chose the kernel of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,7 +1,6 @@
 //! A GEMM of one shape: checked and planned once, launched any number of times.
 
 use fp4_formats::gemm::{Groups, Problem, Sink};
-use ptx_emu::LaunchReport;
 
 use super::check::{check_gated, formats};
 use super::epilogue::Steps;
@@ -46,7 +45,7 @@ use crate::tensor::Dims;
 /// let weights = Repacked::for_device(&device, &weight, kind)?.upload(&device)?;
 ///
 /// // Once per shape: one matrix of 5 tokens.
-/// let product = Gemm::new(&kernels, &weights, [1, 5], kind, 1.0, &GemmOptions::default())?;
+/// let product = Gemm::new(&kernels, &weights, [1, 5], kind, &GemmOptions::default())?;
 /// let [bytes, _] = product.out_bytes()?;
 /// let out = DeviceBuffer::poisoned(&device, "c", bytes)?;
 /// assert_eq!(product.workspace_bytes(), 0);
@@ -71,15 +70,12 @@ pub struct Gemm {
     pub(super) strides: Strides,
     /// The groups of a grouped product.
     pub(super) groups: Option<PlannedGroups>,
-    /// Scale of all activations.
-    a_scale: f32,
 }
 
 impl Gemm {
     /// Checks and plans the product of `batch` matrices of `m` tokens with `weights`, or with others
     /// of their sizes, format and order, and takes alphas, activation, output type and overrides from
-    /// `options`.
-    /// `a_scale` is the scale of all activations. Loads the kernels; launches and allocates
+    /// `options`. Loads the kernels; launches and allocates
     /// nothing.
     ///
     /// # Errors
@@ -94,7 +90,6 @@ impl Gemm {
         weights: &DeviceWeights,
         [batch, m]: [usize; 2],
         kind: ActivationKind,
-        a_scale: f32,
         options: &GemmOptions,
     ) -> Result<Self> {
         let form = weights.form();
@@ -105,7 +100,7 @@ impl Gemm {
         check_gated(form.is_gated(), options)?;
         let epilogue = Steps::new(options)?;
         let plan = tuned::plan_for(kernels, shape, form.format, kind, options)?;
-        Self::planned(kernels, weights, plan, None, kind, a_scale, epilogue)
+        Self::planned(kernels, weights, plan, None, kind, epilogue)
     }
 
     /// The product of a plan.
@@ -118,7 +113,6 @@ impl Gemm {
         plan: GemmPlan,
         groups: Option<PlannedGroups>,
         kind: ActivationKind,
-        a_scale: f32,
         epilogue: Steps,
     ) -> Result<Self> {
         let result = plan.result_dims()?;
@@ -126,7 +120,7 @@ impl Gemm {
         let strides =
             Strides::new(BatchStrides::default(), &plan.problem, result, kind, epilogue.output)?;
         let kernels = kernels.clone();
-        let mut product = Self { kernels, plan, kind, epilogue, strides, groups, a_scale };
+        let mut product = Self { kernels, plan, kind, epilogue, strides, groups };
         product.plan.why.extend(product.store_path().map(String::from));
         product.check_weights(weights)?;
         product.factors(weights)?;
@@ -170,12 +164,9 @@ impl Gemm {
     /// let slots = DeviceBuffer::upload(&device, "x", slots.bytes())?;
     /// let out = DeviceBuffer::upload(&device, "c", &[0; 2 * 8 * 40 * 2])?;
     ///
-    /// let product = Gemm::new(&kernels, &weights, [2, 5], kind, 1.0, &GemmOptions::default())?;
-    /// let product = product.with_strides(BatchStrides {
-    ///     activations: Some(8 * 64),
-    ///     result: Some(8 * 40),
-    ///     ..BatchStrides::default()
-    /// })?;
+    /// let product = Gemm::new(&kernels, &weights, [2, 5], kind, &GemmOptions::default())?;
+    /// let strides = BatchStrides::new().activations(8 * 64).result(8 * 40);
+    /// let product = product.with_strides(strides)?;
     /// let (input, result) = (ActivationBuffers::Halves(&slots), ResultBuffers::Floats(&out));
     /// product.launch(input, &weights, result, None, Vectors::default())?;
     /// for slot in out.read()?.chunks_exact(8 * 40 * 2) {
@@ -220,7 +211,8 @@ impl Gemm {
     fn factors(&self, weights: &DeviceWeights) -> Result<[f32; 2]> {
         let decoded = self.kernel().decoded_scale(self.kind);
         self.epilogue.factors(|alpha, half| {
-            let factor = combined_scale(alpha, self.a_scale, weights.half_scale(half))?;
+            let factor =
+                combined_scale(alpha, self.epilogue.activation_scale, weights.half_scale(half))?;
             if decoded == 1.0 { Ok(factor) } else { combined_scale(factor, decoded.recip(), 1.0) }
         })
     }
@@ -261,8 +253,8 @@ impl Gemm {
     }
 
     /// Queues the product `out = A weights^T` on the kernels' stream without waiting for it, also
-    /// while a CUDA graph is recorded; allocates no device memory. The emulator's reports come back
-    /// at once. `workspace` holds at least [`workspace_bytes`](Self::workspace_bytes); see there
+    /// while a CUDA graph is recorded; allocates no device memory. The emulator runs it to its
+    /// end. `workspace` holds at least [`workspace_bytes`](Self::workspace_bytes); see there
     /// who can share one.
     ///
     /// On a GPU all arguments must live until the product is done, and those that a recorded graph
@@ -283,7 +275,7 @@ impl Gemm {
         out: ResultBuffers<'_>,
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
-    ) -> Result<Vec<LaunchReport>> {
+    ) -> Result<()> {
         if self.groups.is_some() {
             return Err(Error::shape("product", "not grouped", "grouped"));
         }
@@ -300,7 +292,7 @@ impl Gemm {
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
         groups: Option<(Groups, Option<usize>)>,
-    ) -> Result<Vec<LaunchReport>> {
+    ) -> Result<()> {
         self.check_weights(weights)?;
         let device = self.kernels.device();
         let output = self.epilogue.output;

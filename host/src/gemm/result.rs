@@ -3,7 +3,6 @@
 use fp4_formats::gemm::{OUT_NVFP4, OUT_RECIPE, ResultScales};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
-use ptx_emu::LaunchReport;
 
 use super::strides::Strides;
 use super::{GemmPlan, verify};
@@ -202,8 +201,6 @@ pub struct GemmResult {
     pub output: Output,
     /// How it was computed.
     pub plan: GemmPlan,
-    /// What the emulator counted, one report per launch; empty on a GPU.
-    pub reports: Vec<LaunchReport>,
 }
 
 impl GemmResult {

@@ -1,7 +1,6 @@
 //! A GEMM with device memory of its own.
 
 use fp4_formats::BlockFormat;
-use ptx_emu::LaunchReport;
 
 use super::check::{check_operands, same_columns};
 use super::epilogue::OwnedVectors;
@@ -106,13 +105,17 @@ impl OwnedResult {
             dims: gemm.result_dims()?,
             output: gemm.epilogue.output,
             plan: gemm.plan.clone(),
-            reports: Vec::new(),
         })
     }
 
     fn bytes(&self) -> usize {
         self.elements.len() + self.scales.as_ref().map_or(0, DeviceBuffer::len)
     }
+}
+
+/// The options of a product of `a`, which has a scale of its own.
+pub(super) fn scaled<F: BlockFormat>(a: &Activations<'_, F>, options: &GemmOptions) -> GemmOptions {
+    options.clone().activation_scale(options.activation_scale * a.global_scale())
 }
 
 /// The workspace of a product, if it takes one.
@@ -165,9 +168,8 @@ pub fn gemm<F: BlockFormat>(
 ///
 /// // gpt-oss has both in one tensor: `GatedWeights::interleaved(&gate_up)`.
 /// let weights = GatedWeights::pair(&gate, &up)?;
-/// let up = UpOptions { bias: Some(vec![-28.0; 40]), ..UpOptions::default() };
-/// let options =
-///     GemmOptions { activation: Activation::Silu, up: Some(up), ..GemmOptions::default() };
+/// let up = UpOptions::new().bias(vec![-28.0; 40]);
+/// let options = GemmOptions::new().activation(Activation::Silu).up(up);
 /// let result = gemm_gated(&kernels, &Activations::Blocks(&input), &weights, &options)?;
 /// // silu(4) * (128 - 28)
 /// assert_eq!(result.values().len(), 3 * 40);
@@ -208,7 +210,7 @@ impl GemmRun {
         same_columns(a.name(), dims.cols(), required, columns as usize)?;
         let weights = weights.upload(device)?;
         let rows = [dims.batch(), dims.rows()];
-        let gemm = Gemm::new(kernels, &weights, rows, a.kind(), a.global_scale(), options)?;
+        let gemm = Gemm::new(kernels, &weights, rows, a.kind(), &scaled(a, options))?;
         Ok(Self {
             activations: OwnedActivations::upload(device, a)?,
             vectors: OwnedVectors::upload(device, options)?,
@@ -229,7 +231,7 @@ impl GemmRun {
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
-    pub fn launch(&self) -> Result<Vec<LaunchReport>> {
+    pub fn launch(&self) -> Result<()> {
         let (a, out) = (self.activations.buffers(), self.out.buffers());
         self.gemm.launch(a, &self.weights, out, self.workspace.as_ref(), self.vectors.vectors())
     }
@@ -240,8 +242,8 @@ impl GemmRun {
     /// [`DeviceError`](crate::device::DeviceError): also what the emulator diagnoses, and on it a
     /// result that the kernel did not write.
     pub fn run(&self) -> Result<GemmResult> {
-        let reports = self.launch()?;
-        Ok(GemmResult { reports, ..self.result()? })
+        self.launch()?;
+        self.result()
     }
 
     /// Brings back the result of what was launched before, without launching.

@@ -8,6 +8,7 @@ use crate::buffer::DeviceBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::quantize::device::scale_bytes;
+use crate::setters::setters;
 use crate::tensor::Dims;
 
 /// Tensor maps have 40 bits for a stride in bytes, the lowest four of them 0.
@@ -33,6 +34,7 @@ const MAP_STRIDE_UNIT: usize = 16;
 ///
 /// [`Gemm::with_strides`]: super::Gemm::with_strides
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BatchStrides {
     /// Elements from one entry's activations to the next's.
     pub activations: Option<usize>,
@@ -43,6 +45,21 @@ pub struct BatchStrides {
     /// Bytes from one entry's scales of a result in NVFP4 to the next's.
     pub result_scales: Option<usize>,
 }
+
+impl BatchStrides {
+    /// Matrices follow each other.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(BatchStrides {
+    activations: impl Into<Option<usize>>,
+    activation_scales: impl Into<Option<usize>>,
+    result: impl Into<Option<usize>>,
+    result_scales: impl Into<Option<usize>>,
+});
 
 /// How the activations of a batch lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -114,7 +114,8 @@ pub fn run(
     let scale = TensorScale::FromAmax;
     let a = quantize(&vector, &input, Dims::new(1, 1, k)?, scale, layout)?;
     let alpha = options.alpha;
-    let result = gemv(kernels, &a, &b, options)?;
+    let (observed, reports) = kernels.observed();
+    let result = gemv(&observed, &a, &b, options)?;
 
     let device = kernels.device();
     let values = result.values();
@@ -138,7 +139,7 @@ pub fn run(
         max_error: verification.max_abs_error,
         verification,
         sqnr_db: oracle::sqnr_db(&exact, &values),
-        emulated: Emulated::of(device, &result.reports),
+        emulated: Emulated::of(device, &reports.take()),
     };
     Ok((report, result))
 }

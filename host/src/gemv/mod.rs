@@ -19,19 +19,25 @@ pub use product::{Gemv, GemvBuffers, GemvLayouts};
 pub use run::GemvRun;
 
 use fp4_formats::{BlockFormat, FloatType, Nvfp4};
-use ptx_emu::LaunchReport;
 
 use crate::device::Kernels;
 use crate::error::{Error, Result};
 use crate::floats;
+use crate::setters::setters;
 use crate::shape::GemvShape;
 use crate::tensor::BlockScaled;
 
 /// Options of a GEMV.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct GemvOptions {
     /// Factor of the result.
     pub alpha: f32,
+    /// Scale of the whole tensor of activations; 1 where they are a tensor of this crate's, which has
+    /// its own.
+    pub activation_scale: f32,
+    /// The same of the weights.
+    pub weight_scale: f32,
     /// Element type of the result.
     pub output: FloatType,
     /// Choices made instead of the plan's.
@@ -40,9 +46,31 @@ pub struct GemvOptions {
 
 impl Default for GemvOptions {
     fn default() -> Self {
-        Self { alpha: 1.0, output: FloatType::F16, overrides: GemvOverrides::default() }
+        Self {
+            alpha: 1.0,
+            activation_scale: 1.0,
+            weight_scale: 1.0,
+            output: FloatType::F16,
+            overrides: GemvOverrides::default(),
+        }
     }
 }
+
+impl GemvOptions {
+    /// The usual choices: f16, and nothing but the product.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(GemvOptions {
+    alpha: f32,
+    activation_scale: f32,
+    weight_scale: f32,
+    output: FloatType,
+    overrides: GemvOverrides,
+});
 
 /// The result `[L, M]` of a GEMV.
 #[derive(Clone, Debug)]
@@ -53,8 +81,6 @@ pub struct GemvResult {
     pub output: FloatType,
     /// How it was computed.
     pub plan: GemvPlan,
-    /// The emulator's counts, one report per launch; empty on a GPU.
-    pub reports: Vec<LaunchReport>,
 }
 
 impl GemvResult {

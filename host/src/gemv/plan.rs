@@ -69,12 +69,26 @@ impl fmt::Display for GemvPlan {
 
 /// Choices that the caller makes instead of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GemvOverrides {
     /// Kernel by name.
     pub kernel: Option<String>,
     /// CTAs that share a batch entry.
     pub ctas: Option<u32>,
 }
+
+impl GemvOverrides {
+    /// None.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+crate::setters::setters!(GemvOverrides {
+    kernel: impl Into<Option<String>>,
+    ctas: impl Into<Option<u32>>,
+});
 
 /// Plans a GEMV with the weights' scales in `layout` for a machine that runs kernels of `arch`.
 ///

@@ -3,7 +3,6 @@
 use fp4_formats::gemv::GemvParams;
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, ScaleLayout};
-use ptx_emu::LaunchReport;
 
 use super::{GemvOptions, GemvPlan, combined_scale, plan};
 use crate::buffer::DeviceBuffer;
@@ -59,9 +58,11 @@ pub struct GemvBuffers<'a> {
 /// // Once per shape.
 /// let shape = GemvShape { m: 40, k: 64, l: 1 };
 /// let layouts = GemvLayouts { activations: layout, weights: layout };
-/// let scale = input.global_scale() * weight.global_scale();
-/// let options = GemvOptions { output: FloatType::F32, ..GemvOptions::default() };
-/// let product = Gemv::new(&kernels, shape, layouts, scale, options)?;
+/// let options = GemvOptions::new()
+///     .output(FloatType::F32)
+///     .activation_scale(input.global_scale())
+///     .weight_scale(weight.global_scale());
+/// let product = Gemv::new(&kernels, shape, layouts, options)?;
 ///
 /// // Once per tensor.
 /// let a_codes = DeviceBuffer::upload(&device, "a codes", input.codes())?;
@@ -93,30 +94,17 @@ pub struct Gemv {
 }
 
 impl Gemv {
-    /// Plans the product of `shape` and loads its kernel. `global_scale` is the product of both
-    /// operands' global scales. It launches and allocates nothing.
+    /// Plans the product of `shape` and loads its kernel. The scales of the operands' tensors are in
+    /// the options. It launches and allocates nothing.
     ///
     /// # Errors
     /// [`Error::Shape`] for a shape that no kernel takes, [`Error::Scalar`] if the product of alpha
-    /// and the global scale is not representable, [`Error::Overflow`], and
+    /// and the scales is not representable, [`Error::Overflow`], and
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn new(
         kernels: &Kernels,
         shape: GemvShape,
         layouts: GemvLayouts,
-        global_scale: f32,
-        options: GemvOptions,
-    ) -> Result<Self> {
-        Self::with_scales(kernels, shape, layouts, [global_scale, 1.0], options)
-    }
-
-    /// [`new`](Self::new) with the global scale of each operand: their product with alpha is rounded
-    /// once.
-    pub(super) fn with_scales(
-        kernels: &Kernels,
-        shape: GemvShape,
-        layouts: GemvLayouts,
-        [b_scale, a_scale]: [f32; 2],
         options: GemvOptions,
     ) -> Result<Self> {
         let device = kernels.device();
@@ -133,7 +121,7 @@ impl Gemv {
             scale_bytes(Format::Nvfp4, 1, k, layouts.activations)?,
             scale_bytes(Format::Nvfp4, m, k, layouts.weights)?,
         ];
-        let alpha = combined_scale(options.alpha, b_scale, a_scale)?;
+        let alpha = combined_scale(options.alpha, options.weight_scale, options.activation_scale)?;
         kernels.load([plan.kernel])?;
         let (kernels, output) = (kernels.clone(), options.output);
         Ok(Self { kernels, plan, shape, layouts, output, alpha, scale_strides, out_bytes })
@@ -158,14 +146,13 @@ impl Gemv {
     }
 
     /// Queues the product on the kernels' stream without waiting for it. On the emulator it is
-    /// complete, and has reports, when this returns.
+    /// complete when this returns.
     ///
     /// # Errors
     /// [`Error::Shape`] for buffers of other sizes or on another device;
     /// [`DeviceError`](crate::device::DeviceError).
-    pub fn launch(&self, buffers: GemvBuffers<'_>) -> Result<Vec<LaunchReport>> {
+    pub fn launch(&self, buffers: GemvBuffers<'_>) -> Result<()> {
         let params = self.params(buffers)?;
-        let mut reports = Vec::new();
         for first in (0..self.shape.l).step_by(MAX_GRID_Y) {
             let batches = (self.shape.l - first).min(MAX_GRID_Y) as u32;
             let params = self.part(&params, first as u64, batches).to_bytes();
@@ -181,9 +168,9 @@ impl Gemv {
             // SAFETY: the buffers have the sizes that the parameters state, as checked; by its
             // contract the kernel reads and writes only within them. Freeing device memory waits
             // for launches, so one that is running when they are dropped completes first.
-            reports.extend(unsafe { self.kernels.launch(&spec)? });
+            unsafe { self.kernels.launch(&spec)? };
         }
-        Ok(reports)
+        Ok(())
     }
 
     /// The parameters for all batch entries.

@@ -1,7 +1,6 @@
 //! A GEMV of tensors in host memory.
 
 use fp4_formats::Nvfp4;
-use ptx_emu::LaunchReport;
 
 use super::{Gemv, GemvBuffers, GemvLayouts, GemvOptions, GemvPlan, GemvResult, shape};
 use crate::buffer::DeviceBuffer;
@@ -36,8 +35,12 @@ impl GemvRun {
         let device = kernels.device();
         let shape = shape(a, b)?;
         let layouts = GemvLayouts { activations: a.layout(), weights: b.layout() };
-        let scales = [b.global_scale(), a.global_scale()];
-        let product = Gemv::with_scales(kernels, shape, layouts, scales, options)?;
+        let options = GemvOptions {
+            activation_scale: options.activation_scale * a.global_scale(),
+            weight_scale: options.weight_scale * b.global_scale(),
+            ..options
+        };
+        let product = Gemv::new(kernels, shape, layouts, options)?;
         let a_codes = DeviceBuffer::upload(device, "a codes", a.codes())?;
         let a_scales = DeviceBuffer::upload(device, "a scales", a.scales())?;
         let b_codes = DeviceBuffer::upload(device, "b codes", b.codes())?;
@@ -56,7 +59,7 @@ impl GemvRun {
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
-    pub fn launch(&self) -> Result<Vec<LaunchReport>> {
+    pub fn launch(&self) -> Result<()> {
         let Self { a_codes, a_scales, b_codes, b_scales, out, product } = self;
         product.launch(GemvBuffers { a_codes, a_scales, b_codes, b_scales, out })
     }
@@ -67,8 +70,8 @@ impl GemvRun {
     /// [`DeviceError`](crate::device::DeviceError), which includes the emulator's diagnostics, among
     /// them a result that the kernel did not write.
     pub fn run(&self) -> Result<GemvResult> {
-        let reports = self.launch()?;
-        Ok(GemvResult { reports, ..self.result()? })
+        self.launch()?;
+        self.result()
     }
 
     /// Waits for the launches so far and copies the result to the host.
@@ -78,7 +81,7 @@ impl GemvRun {
     pub fn result(&self) -> Result<GemvResult> {
         let bytes = self.out.read()?;
         let (output, plan) = (self.product.output(), self.plan().clone());
-        Ok(GemvResult { bytes, output, plan, reports: Vec::new() })
+        Ok(GemvResult { bytes, output, plan })
     }
 
     /// Bytes of operands and result on the device, padding included.

@@ -3,7 +3,6 @@
 use fp4_formats::gemm::OUT_RECIPE;
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
-use ptx_emu::LaunchReport;
 
 use super::{HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
 use crate::buffer::DeviceBuffer;
@@ -15,6 +14,7 @@ use crate::gemm::{
 };
 use crate::quantize::device::{Input, Quantizer};
 use crate::quantize::{QuantizeOptions, TensorScale};
+use crate::setters::setters;
 use crate::stream::FirstStream;
 
 /// A whole layer, planned once and launched any number of times.
@@ -51,7 +51,7 @@ use crate::stream::FirstStream;
 ///
 /// // Three tokens choose one expert each.
 /// let shape = MoeShape { tokens: 3, top_k: 1, experts: 2, first: 0, count: 2 };
-/// let options = MoeOptions { activation: Activation::Silu, ..MoeOptions::default() };
+/// let options = MoeOptions::new().activation(Activation::Silu);
 /// let layer = MoeLayer::new(&kernels, shape, &first, &second, HalfType::Bf16, &options)?;
 /// let memory = layer.memory()?;
 /// let words = |words: [u32; 3]| words.map(u32::to_le_bytes).concat();
@@ -89,6 +89,7 @@ pub struct MoeLayer {
 
 /// Choices of a layer.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct MoeOptions {
     /// What becomes of the gate.
     pub activation: Activation,
@@ -107,6 +108,21 @@ impl Default for MoeOptions {
         Self { activation: Activation::Silu, output, rows, quantized: None }
     }
 }
+
+impl MoeOptions {
+    /// The usual choices: SiLU of the gate, f32.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters!(MoeOptions {
+    activation: Activation,
+    output: FloatType,
+    rows: FloatType,
+    quantized: impl Into<Option<TokenScales>>,
+});
 
 /// Tensor scales of activations in NVFP4: a value is code times block scale times this. Checkpoints
 /// have them as input scales; of values up to `amax` it is `amax / (6 * 448)`.
@@ -293,14 +309,15 @@ impl MoeLayer {
         let grouping = Grouping::Contiguous { bound: routing.slots() };
         let of_first = GemmOptions {
             activation: options.activation,
+            activation_scale: scales[0],
             output: of_between,
             up: Some(UpOptions::default()),
             ..GemmOptions::default()
         };
-        let of_second = GemmOptions { output: options.rows.into(), ..GemmOptions::default() };
+        let of_second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
         Ok(Self {
-            first: Gemm::grouped(kernels, first, grouping, kind, scales[0], &of_first)?,
-            second: Gemm::grouped(kernels, second, grouping, kind, scales[1], &of_second)?,
+            first: Gemm::grouped(kernels, first, grouping, kind, &of_first)?,
+            second: Gemm::grouped(kernels, second, grouping, kind, &of_second)?,
             routing,
             hidden: hidden as usize,
             half,
@@ -376,12 +393,9 @@ impl MoeLayer {
         memory: &MoeMemory,
         out: &DeviceBuffer,
         biases: MoeBiases<'_>,
-    ) -> Result<Vec<LaunchReport>> {
-        let mut reports = Vec::new();
-        for step in self.steps() {
-            reports.extend(self.launch_step(step, inputs, weights, memory, out, biases)?);
-        }
-        Ok(reports)
+    ) -> Result<()> {
+        self.steps()
+            .try_for_each(|step| self.launch_step(step, inputs, weights, memory, out, biases))
     }
 
     /// Queues one step of a launch; those before it have been queued.
@@ -397,7 +411,7 @@ impl MoeLayer {
         memory: &MoeMemory,
         out: &DeviceBuffer,
         biases: MoeBiases<'_>,
-    ) -> Result<Vec<LaunchReport>> {
+    ) -> Result<()> {
         let MoeInputs { activations, ids, weights, shared } = *inputs;
         let MoeMemory { routes, quantizer, gathered, between, rows, workspace, stream } = memory;
         stream.require("layer's memory", self.routing.kernels().device())?;
@@ -408,24 +422,20 @@ impl MoeLayer {
             ..GroupBuffers::of(&routes.offsets)
         };
         let other = || Error::shape("memory", "of this layer", "of another one");
-        let one = |report: Option<LaunchReport>| report.into_iter().collect();
         match step {
-            MoeStep::Route => self.routing.route(ids, routes).map(one),
+            MoeStep::Route => self.routing.route(ids, routes),
             MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.launch(activations, None),
             MoeStep::Gather => match (gathered, quantizer) {
                 (Tokens::Halves(gathered), None) => {
-                    self.routing.gather(activations, routes, gathered, self.hidden).map(one)
+                    self.routing.gather(activations, routes, gathered, self.hidden)
                 }
-                (Tokens::Blocks { codes, scales }, Some(quantizer)) => self
-                    .routing
-                    .gather_blocks(
-                        Format::Nvfp4,
-                        [quantizer.codes(), codes],
-                        [quantizer.scales(), scales],
-                        routes,
-                        self.hidden,
-                    )
-                    .map(one),
+                (Tokens::Blocks { codes, scales }, Some(quantizer)) => self.routing.gather_blocks(
+                    Format::Nvfp4,
+                    [quantizer.codes(), codes],
+                    [quantizer.scales(), scales],
+                    routes,
+                    self.hidden,
+                ),
                 (Tokens::Halves(_), Some(_)) | (Tokens::Blocks { .. }, None) => Err(other()),
             },
             MoeStep::First => {
@@ -441,7 +451,7 @@ impl MoeLayer {
             }
             MoeStep::Combine => {
                 let columns = (self.hidden, self.types);
-                self.routing.combine(rows, routes, weights, shared, out, columns).map(one)
+                self.routing.combine(rows, routes, weights, shared, out, columns)
             }
         }
     }

@@ -8,7 +8,6 @@ use fp4_formats::moe::{
 use fp4_formats::pack::packed_len;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, FloatType};
-use ptx_emu::LaunchReport;
 
 use super::{HALF_BYTES, WORD};
 use crate::buffer::DeviceBuffer;
@@ -164,7 +163,7 @@ impl Routing {
     /// # Errors
     /// [`Error::Shape`] for buffers of other sizes or elsewhere,
     /// [`DeviceError`](crate::device::DeviceError).
-    pub fn route(&self, ids: &DeviceBuffer, routes: &Routes) -> Result<Option<LaunchReport>> {
+    pub fn route(&self, ids: &DeviceBuffer, routes: &Routes) -> Result<()> {
         let MoeShape { experts, first, count, .. } = self.shape;
         let slots = self.slots();
         let places = self.place(routes)?;
@@ -194,7 +193,7 @@ impl Routing {
         routes: &Routes,
         to: &DeviceBuffer,
         columns: usize,
-    ) -> Result<Option<LaunchReport>> {
+    ) -> Result<()> {
         let row = columns.saturating_mul(HALF_BYTES);
         if !row.is_multiple_of(GATHER_BYTES as usize) {
             let required = format!("a multiple of {}", GATHER_BYTES as usize / HALF_BYTES);
@@ -216,7 +215,7 @@ impl Routing {
         scales: [&DeviceBuffer; 2],
         routes: &Routes,
         columns: usize,
-    ) -> Result<Option<LaunchReport>> {
+    ) -> Result<()> {
         let block = format.block() as usize;
         if !columns.is_multiple_of(block) {
             let required = format!("a multiple of {block}");
@@ -233,7 +232,7 @@ impl Routing {
         matrices: [(&DeviceBuffer, &DeviceBuffer, usize); N],
         routes: &Routes,
         columns: usize,
-    ) -> Result<Option<LaunchReport>> {
+    ) -> Result<()> {
         const { assert!(N <= 2, "as many as the kernel takes") };
         let device = self.kernels.device();
         if columns == 0 || columns > MAX_SLOTS / HALF_BYTES {
@@ -280,7 +279,7 @@ impl Routing {
         shared: Option<&DeviceBuffer>,
         out: &DeviceBuffer,
         (columns, [from_type, out_type]): (usize, [FloatType; 2]),
-    ) -> Result<Option<LaunchReport>> {
+    ) -> Result<()> {
         let device = self.kernels.device();
         let most = CombineParams::MAX_COLUMNS as usize;
         if !columns.is_multiple_of(COMBINE_COLUMNS as usize) || !(1..=most).contains(&columns) {
@@ -346,7 +345,7 @@ impl Routing {
         threads: u32,
         dynamic_shared: u32,
         params: &[u8],
-    ) -> Result<Option<LaunchReport>> {
+    ) -> Result<()> {
         let spec = LaunchSpec {
             entry,
             grid: [ctas, row_ctas, 1],

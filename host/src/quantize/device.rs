@@ -43,7 +43,6 @@ use fp4_formats::quantize::{
     self as contract, AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
 };
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
-use ptx_emu::LaunchReport;
 use safetensors::Dtype;
 use serde::Serialize;
 
@@ -266,18 +265,14 @@ impl Quantizer {
 
     /// Queues the quantisation of `input`, or with `up` of `silu(input) * up`, without waiting for
     /// the result; it may be called while a CUDA graph is recorded. On the emulator the launches
-    /// are complete, and have reports, when it returns.
+    /// are complete when it returns.
     ///
     /// # Errors
     /// [`Error::Shape`] for an input of another size or on another device, or if `up` is given to a
     /// quantiser that is not gated or is missing for one that is, and where kernels of another thread's
     /// own stream use the quantiser's memory;
     /// [`DeviceError`](crate::device::DeviceError).
-    pub fn launch(
-        &self,
-        input: &DeviceBuffer,
-        up: Option<&DeviceBuffer>,
-    ) -> Result<Vec<LaunchReport>> {
+    pub fn launch(&self, input: &DeviceBuffer, up: Option<&DeviceBuffer>) -> Result<()> {
         self.launch_into(input, up, &self.codes, &self.scales)
     }
 
@@ -293,7 +288,7 @@ impl Quantizer {
         up: Option<&DeviceBuffer>,
         codes: &DeviceBuffer,
         scales: &DeviceBuffer,
-    ) -> Result<Vec<LaunchReport>> {
+    ) -> Result<()> {
         let required = usize::try_from(self.input_bytes()).unwrap_or(usize::MAX);
         let is_gated = up.is_some();
         let device = self.kernels.device();
@@ -314,7 +309,6 @@ impl Quantizer {
         if own_memory {
             launching.require("quantiser", device)?;
         }
-        let mut reports = Vec::new();
         if let (Some(maxima), [amax, _]) = (&self.maxima, self.plan.steps.as_slice()) {
             let per_row = source == ScaleSource::RowAmax;
             if !per_row {
@@ -331,8 +325,7 @@ impl Quantizer {
             // SAFETY: the buffers have the sizes that the parameters state (the input's was
             // checked above). They are alive until the launch is complete, because freeing device
             // memory waits for launches.
-            reports
-                .extend(unsafe { launch_step(&self.kernels, amax, per_row, &params.to_bytes())? });
+            unsafe { launch_step(&self.kernels, amax, per_row, &params.to_bytes())? };
         }
         let params = QuantizeParams {
             input,
@@ -357,10 +350,9 @@ impl Quantizer {
         if let Some(quantize) = self.plan.steps.last() {
             // SAFETY: the buffers have the sizes that the parameters state and are alive until the
             // launch is complete, because freeing device memory waits for launches.
-            reports
-                .extend(unsafe { launch_step(&self.kernels, quantize, true, &params.to_bytes())? });
+            unsafe { launch_step(&self.kernels, quantize, true, &params.to_bytes())? };
         }
-        Ok(reports)
+        Ok(())
     }
 
     /// Copies the result of the last launch to the host. Errors name the input `name`.
@@ -422,7 +414,7 @@ pub(crate) unsafe fn launch_step(
     step: &Step,
     overlaps: bool,
     params: &[u8],
-) -> Result<Option<LaunchReport>> {
+) -> Result<()> {
     let spec = LaunchSpec {
         entry: step.kernel,
         grid: [step.ctas, 1, 1],

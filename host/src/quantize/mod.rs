@@ -67,6 +67,7 @@ pub enum TensorScale {
 
 /// Options of quantisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct QuantizeOptions {
     /// The recipe.
     pub recipe: Recipe,
@@ -79,8 +80,22 @@ pub struct QuantizeOptions {
 impl QuantizeOptions {
     /// A recipe with the usual options: two levels, linear scales.
     #[must_use]
-    pub fn new(recipe: Recipe) -> Self {
+    pub const fn new(recipe: Recipe) -> Self {
         Self { recipe, scale: TensorScale::FromAmax, layout: ScaleLayout::Linear }
+    }
+
+    /// The same with another [`scale`](Self#structfield.scale).
+    #[must_use]
+    pub const fn scale(mut self, scale: TensorScale) -> Self {
+        self.scale = scale;
+        self
+    }
+
+    /// The same with another [`layout`](Self#structfield.layout).
+    #[must_use]
+    pub const fn layout(mut self, layout: ScaleLayout) -> Self {
+        self.layout = layout;
+        self
     }
 
     /// Checks a given parameter. Errors name the tensor `name`.

@@ -148,14 +148,12 @@ fn child() -> Result<()> {
         quantize("w", &vec![0.5; n * k], dims, TensorScale::FromAmax, ScaleLayout::Linear)?;
     let kind = ActivationKind::Blocks { format: Format::Nvfp4, layout: ScaleLayout::Linear };
     let weights = Repacked::for_device(device, &weight, kind)?.upload(device)?;
-    let options = QuantizeOptions {
-        recipe: Recipe::Nvfp4(Nvfp4Recipe::TorchAo),
-        scale: TensorScale::FromAmax,
-        layout: ScaleLayout::Linear,
-    };
+    let options = QuantizeOptions::new(Recipe::Nvfp4(Nvfp4Recipe::TorchAo))
+        .scale(TensorScale::FromAmax)
+        .layout(ScaleLayout::Linear);
     let plain = Input::plain(FloatType::Bf16);
     let quantizer = Quantizer::new(&kernels, m, k, plain, &options)?;
-    let product = Gemm::new(&kernels, &weights, [1, m], kind, 1.0, &GemmOptions::default())?;
+    let product = Gemm::new(&kernels, &weights, [1, m], kind, &GemmOptions::default())?;
     assert!((1..=workspace.len()).contains(&product.workspace_bytes()));
     let before = device.allocations();
     marked("launches", || {

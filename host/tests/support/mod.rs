@@ -180,7 +180,7 @@ pub const WEIGHTS: [&str; 3] = [
 /// Options under which all of [`WEIGHTS`] are quantised, whatever the layout.
 pub fn options(format: Format, layout: Layout) -> ModelOptions {
     let recipe = recipe_by_name(format, "torchao").expect("known");
-    ModelOptions { experts_only: false, ..ModelOptions::new(recipe, layout) }
+    ModelOptions::new(recipe, layout).experts_only(false)
 }
 
 /// Every layout with every format that it has.

@@ -20,7 +20,7 @@ use crate::{MACHINES, floats, kernels, measured, nvfp4, problems, splits};
 fn options(problem: &TuneProblem) -> GemmOptions {
     let ResultKind::Floats(output) = problem.output else { panic!("{problem}") };
     let up = problem.gated.then(UpOptions::default);
-    GemmOptions { output: output.into(), up, ..GemmOptions::default() }
+    GemmOptions::new().output(output).up(up)
 }
 
 fn planned(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
@@ -71,7 +71,7 @@ fn results_are_part_of_the_cost() {
             let problem = nvfp4(m, n, k);
             let plan = |output: Output| {
                 let TuneProblem { shape, format, activations, .. } = problem;
-                let options = GemmOptions { output, ..GemmOptions::default() };
+                let options = GemmOptions::new().output(output);
                 plan_for(&kernels, shape, format, activations, &options)
             };
             let floats = FloatType::ALL.map(|floats| plan(floats.into()).expect("a plan"));
@@ -96,7 +96,7 @@ fn results_are_part_of_the_cost() {
         }
         let TuneProblem { shape, format, activations, .. } = nvfp4(8, 24, 64);
         let output = Output::Nvfp4 { scale: 1.0, layout: ScaleLayout::Linear };
-        let options = GemmOptions { output, ..GemmOptions::default() };
+        let options = GemmOptions::new().output(output);
         let error = plan_for(&kernels, shape, format, activations, &options);
         let text = error.expect_err("half a block").to_string();
         assert_eq!(text, "N must be a multiple of 16 for a result in nvfp4, but is 24");
@@ -136,8 +136,8 @@ fn an_entry_is_taken() {
 }
 
 fn by_override(kernels: &Kernels, problem: &TuneProblem, kernel: &str, split: Split) -> GemmPlan {
-    let overrides = GemmOverrides { kernel: Some(kernel.into()), split: Some(split) };
-    let options = GemmOptions { overrides, ..options(problem) };
+    let overrides = GemmOverrides::new().kernel(kernel.to_string()).split(split);
+    let options = options(problem).overrides(overrides);
     let TuneProblem { shape, format, activations, .. } = *problem;
     plan_for(kernels, shape, format, activations, &options).expect("a plan")
 }

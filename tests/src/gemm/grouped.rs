@@ -209,17 +209,15 @@ impl GroupedCase {
                 true => shared.clone().map(|shared| vector(shared.is_some(), n)),
                 false => shared.clone(),
             };
-            let up = UpOptions { alpha: -1.5, column_factors: up_factors, bias: up_bias };
-            GemmOptions {
-                alpha: self.alpha,
-                row_factors: row_factors.clone(),
-                column_factors,
-                bias,
-                activation: self.activation,
-                up: self.gated.then_some(up),
-                overrides: self.overrides.clone(),
-                ..GemmOptions::default()
-            }
+            let up = UpOptions::new().alpha(-1.5).column_factors(up_factors).bias(up_bias);
+            GemmOptions::new()
+                .alpha(self.alpha)
+                .row_factors(row_factors.clone())
+                .column_factors(column_factors)
+                .bias(bias)
+                .activation(self.activation)
+                .up(self.gated.then_some(up))
+                .overrides(self.overrides.clone())
         });
         let options = options.collect();
         GroupedInputs { activations, experts, ups, options, factors }
@@ -265,6 +263,7 @@ impl GroupedCase {
         counts: &[i32],
         output: Output,
     ) -> Result<GroupedResult> {
+        let (kernels, reports) = &kernels.observed();
         let device = kernels.device();
         let upload = |name: &str, bytes: &[u8]| DeviceBuffer::upload(device, name, bytes);
         let a = inputs.activations.view();
@@ -278,9 +277,8 @@ impl GroupedCase {
             })
             .collect();
         let weights = Repacked::stack(&parts?)?.upload(device)?;
-        let options = GemmOptions { output, ..inputs.options[0].clone() };
-        let scale = a.global_scale();
-        let product = Gemm::grouped(kernels, &weights, self.grouping(), kind, scale, &options)?;
+        let options = inputs.options[0].clone().output(output).activation_scale(a.global_scale());
+        let product = Gemm::grouped(kernels, &weights, self.grouping(), kind, &options)?;
         let floats = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
         let vector = |name: &str, of: &dyn Fn(&GemmOptions) -> Option<Vec<f32>>, own: bool| {
             let groups = if own { inputs.options.len() } else { 1 };
@@ -319,7 +317,7 @@ impl GroupedCase {
             }
             ActivationType::Halves(_) => ActivationBuffers::Halves(&codes),
         };
-        let reports = product.launch_grouped(
+        product.launch_grouped(
             GroupBuffers {
                 counts: &counts,
                 status: Some(&status),
@@ -345,7 +343,7 @@ impl GroupedCase {
             scales: if scale_bytes == 0 { Vec::new() } else { out_scales.read()? },
             status: u32::from_le_bytes([status[0], status[1], status[2], status[3]]),
             plan: product.plan().clone(),
-            reports,
+            reports: reports.take(),
         })
     }
 

@@ -239,7 +239,7 @@ impl Case {
     /// The same by the kernel `name` with so many parts of K.
     #[must_use]
     pub fn kernel(mut self, name: &str, split: Split) -> Self {
-        self.overrides = GemmOverrides { kernel: Some(name.into()), split: Some(split) };
+        self.overrides = GemmOverrides::new().kernel(name.to_string()).split(split);
         self
     }
 
@@ -384,18 +384,16 @@ impl Case {
         };
         let [rows, columns, bias] = self.vectors;
         let (row_factors, column_factors) = (vector(rows, m), vector(columns, n));
-        let options = GemmOptions {
-            alpha: self.alpha,
-            row_factors,
-            column_factors,
-            bias: vector(bias, n),
-            activation: self.activation,
-            up: self.gated.map(|Gated { alpha, vectors: [columns, bias], .. }| {
+        let options = GemmOptions::new()
+            .alpha(self.alpha)
+            .row_factors(row_factors)
+            .column_factors(column_factors)
+            .bias(vector(bias, n))
+            .activation(self.activation)
+            .up(self.gated.map(|Gated { alpha, vectors: [columns, bias], .. }| {
                 let column_factors = vector(columns, n);
-                UpOptions { alpha, column_factors, bias: vector(bias, n) }
-            }),
-            ..GemmOptions::default()
-        };
+                UpOptions::new().alpha(alpha).column_factors(column_factors).bias(vector(bias, n))
+            }));
         let form = self.gated.map(|gated| gated.form);
         Inputs { activations, weights, up_weights, form, options }
     }

@@ -69,7 +69,7 @@ impl Case {
             let overrides = self.overrides_on(choice.arch);
             let run = |output, overrides: &GemmOverrides| {
                 let overrides = overrides.clone();
-                let options = GemmOptions { output, overrides, ..inputs.options.clone() };
+                let options = inputs.options.clone().output(output).overrides(overrides);
                 let run = self.run(kernels, &inputs, &options);
                 run.unwrap_or_else(|e| panic!("{what}\n{e}"))
             };
@@ -83,10 +83,9 @@ impl Case {
             {
                 // The same kernel for floats. On sm_100a its plan may have the operands change
                 // places, which changes nothing but the sign of zeros.
-                let overrides = GemmOverrides {
-                    kernel: Some(result.plan.kernel.into()),
-                    split: Some(result.plan.split),
-                };
+                let overrides = GemmOverrides::new()
+                    .kernel(result.plan.kernel.to_string())
+                    .split(result.plan.split);
                 let floats = run(FloatType::F32.into(), &overrides);
                 assert_eq!(floats.plan.kernel, result.plan.kernel, "{what}");
                 assert_eq!(floats.plan.split, result.plan.split, "{what}");
@@ -122,7 +121,7 @@ impl Case {
             ResultKind::Nvfp4(layout) => Output::Nvfp4 { scale: self.result_scale, layout },
         };
         let overrides = self.overrides.clone();
-        let options = GemmOptions { output, overrides, ..inputs.options.clone() };
+        let options = inputs.options.clone().output(output).overrides(overrides);
         self.run(kernels, &inputs, &options).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
     }
 
@@ -163,7 +162,7 @@ impl Case {
         assert_eq!(self.format, Format::Nvfp4);
         let inputs = self.inputs::<Nvfp4>();
         let expected = self.expected(&inputs);
-        let options = GemmOptions { output: expected.output, ..inputs.options.clone() };
+        let options = inputs.options.clone().output(expected.output);
         let result = self.run_placed(kernels, &inputs, &options, false).expect("runs");
         (expected, result)
     }
@@ -189,7 +188,8 @@ impl Case {
         let weights: DeviceWeights = weights?.upload(device)?;
         let parts = self.parts(inputs, options.output);
         let [a_part, a_scale_part, c_part, c_scale_part] = &parts;
-        let product = Gemm::new(kernels, &weights, [l, m], a.kind(), a.global_scale(), options)?;
+        let scaled = options.clone().activation_scale(a.global_scale());
+        let product = Gemm::new(kernels, &weights, [l, m], a.kind(), &scaled)?;
         let product = if strided { product.with_strides(strides(&parts))? } else { product };
         let input = |part: &Part, matrices: &[u8]| {
             let bytes = part.spread(matrices);
@@ -209,7 +209,7 @@ impl Case {
             [codes, scales] => ResultBuffers::Blocks { codes, scales },
         };
         let workspace = Workspace::new(device, product.workspace_bytes().max(1))?;
-        let reports = product.launch(from, &weights, to, Some(&workspace), Vectors::default())?;
+        product.launch(from, &weights, to, Some(&workspace), Vectors::default())?;
         let matrices = |part: &Part, bytes: &[u8]| {
             part.gather(bytes).unwrap_or_else(|e| panic!("{self:?}\n{part:?}: {e}"))
         };
@@ -219,7 +219,6 @@ impl Case {
             dims: product.result_dims()?,
             output: options.output,
             plan: product.plan().clone(),
-            reports,
         })
     }
 
@@ -246,5 +245,9 @@ impl Case {
 
 fn strides(parts: &[Part; 4]) -> BatchStrides {
     let [activations, activation_scales, result, result_scales] = parts.map(|part| part.stride());
-    BatchStrides { activations, activation_scales, result, result_scales }
+    BatchStrides::new()
+        .activations(activations)
+        .activation_scales(activation_scales)
+        .result(result)
+        .result_scales(result_scales)
 }

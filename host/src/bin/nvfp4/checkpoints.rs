@@ -13,12 +13,10 @@ use crate::progress::Bar;
 
 fn save_options(output: &CheckpointOutput) -> SaveOptions {
     let scales = if output.swizzled { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
-    SaveOptions {
-        scales,
-        force: output.folder.force,
-        shard_bytes: output.folder.shard_bytes,
-        ..SaveOptions::new(output.layout)
-    }
+    SaveOptions::new(output.layout)
+        .scales(scales)
+        .force(output.folder.force)
+        .shard_bytes(output.folder.shard_bytes)
 }
 
 pub fn quantize(args: &Quantize) -> anyhow::Result<ExitCode> {
@@ -63,7 +61,8 @@ pub fn convert(args: &Convert) -> anyhow::Result<ExitCode> {
 pub fn dequantize(args: &Dequantize) -> anyhow::Result<ExitCode> {
     let model = Model::open(&args.checkpoint)?;
     let OutputFolder { out, force, shard_bytes, json } = &args.output;
-    let options = DequantizeOptions { dtype: args.dtype, force: *force, shard_bytes: *shard_bytes };
+    let options =
+        DequantizeOptions::new().dtype(args.dtype).force(*force).shard_bytes(*shard_bytes);
     let mut bar = Bar::new();
     let report = checkpoint::dequantize_model(&model, &options, out, &mut bar)?;
     drop(bar);
@@ -74,7 +73,7 @@ pub fn dequantize(args: &Dequantize) -> anyhow::Result<ExitCode> {
 pub fn verify(args: &Verify) -> anyhow::Result<ExitCode> {
     let model = Model::open(&args.checkpoint)?;
     let original = args.against.as_ref().map(Model::open).transpose()?;
-    let options = VerifyOptions { block_bound: args.block_bound, seed: args.seed };
+    let options = VerifyOptions::new().block_bound(args.block_bound).seed(args.seed);
     let mut bar = Bar::new();
     let report = checkpoint::verify_with(&model, original.as_ref(), options, &mut bar)?;
     drop(bar);

@@ -100,7 +100,7 @@ fn run_checkpoint(args: &Gemv, model: &Model, tensor: &str) -> anyhow::Result<Ex
     };
     let progress = Progress::new();
     let kernels = open(&args.target, args.results.capture.as_deref(), &progress)?;
-    let options = GemvOptions { output: args.dtype, ..GemvOptions::default() };
+    let options = GemvOptions::new().output(args.dtype);
     progress.step(format!("multiplying {tensor}"));
     let weight = Weight { tensor, expert: args.weight.expert };
     let (report, result) = layer::run(&kernels, model, weight, &source, args.layout, options)?;
@@ -144,8 +144,9 @@ fn run_inputs(args: &Gemv, path: &Path) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
     progress.step("reading operands");
     let operands::GemvOperands { a, b, alpha } = operands::read(&Checkpoint::open(path)?)?;
-    let kernels = open(&args.target, args.results.capture.as_deref(), &progress)?;
-    let options = GemvOptions { alpha, output: args.dtype, ..GemvOptions::default() };
+    let (kernels, reports) =
+        open(&args.target, args.results.capture.as_deref(), &progress)?.observed();
+    let options = GemvOptions::new().alpha(alpha).output(args.dtype);
     progress.step("multiplying");
     let result = gemv::gemv(&kernels, &a, &b, options)?;
     progress.step("verifying");
@@ -163,7 +164,7 @@ fn run_inputs(args: &Gemv, path: &Path) -> anyhow::Result<ExitCode> {
         shape: shape.to_string(),
         output: result.output.name(),
         device: kernels.device().choice().clone(),
-        emulated: Emulated::of(kernels.device(), &result.reports),
+        emulated: Emulated::of(kernels.device(), &reports.take()),
         plan: result.plan,
         verified,
         max_error: verification.max_abs_error,
@@ -193,11 +194,9 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         generator: args.generator,
         seed: args.seed,
         layouts: [ScaleLayout::Linear, args.layout],
-        options: GemvOptions {
-            output: ResultType::floats(args.dtype, FloatType::F16),
-            overrides: GemvOverrides { kernel: args.kernel.clone(), ctas: args.ctas },
-            ..GemvOptions::default()
-        },
+        options: GemvOptions::new()
+            .output(ResultType::floats(args.dtype, FloatType::F16))
+            .overrides(GemvOverrides::new().kernel(args.kernel.clone()).ctas(args.ctas)),
         protocol: protocol(args),
     };
     let quantize = quantize_bench(args)?;
@@ -252,7 +251,7 @@ fn protocol(args: &Bench) -> Protocol {
 }
 
 fn gemm_bench(args: &Bench) -> GemmBench {
-    let overrides = GemmOverrides { kernel: args.kernel.clone(), split: args.gemm.split };
+    let overrides = GemmOverrides::new().kernel(args.kernel.clone()).split(args.gemm.split);
     let (output, quantized) = match args.dtype {
         None => (Output::default(), None),
         Some(ResultType::Floats(floats)) => (floats.into(), None),
@@ -264,12 +263,10 @@ fn gemm_bench(args: &Bench) -> GemmBench {
         generator: args.generator,
         seed: args.seed,
         layout: args.layout,
-        options: GemmOptions {
-            output,
-            overrides,
-            activation: args.gemm.activation.unwrap_or_default(),
-            ..GemmOptions::default()
-        },
+        options: GemmOptions::new()
+            .output(output)
+            .overrides(overrides)
+            .activation(args.gemm.activation.unwrap_or_default()),
         quantized,
         protocol: protocol(args),
         explain: args.gemm.explain,
@@ -281,7 +278,7 @@ fn gemm_bench(args: &Bench) -> GemmBench {
 pub fn gated(bench: &GemmBench, asked: Option<Activation>) -> GemmBench {
     let up = Some(UpOptions::default());
     let activation = asked.unwrap_or(GATE);
-    let options = GemmOptions { up, activation, ..bench.options.clone() };
+    let options = bench.options.clone().up(up).activation(activation);
     GemmBench { options, ..bench.clone() }
 }
 
@@ -299,7 +296,7 @@ fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
     Ok(QuantizeBench {
         direction: args.quantize.direction,
         element: ResultType::floats(args.dtype, FloatType::Bf16),
-        options: QuantizeOptions { recipe, scale, layout: args.layout },
+        options: QuantizeOptions::new(recipe).scale(scale).layout(args.layout),
         seed: args.seed,
         protocol: protocol(args),
     })

@@ -8,7 +8,7 @@ use nvfp4::bench::Emulated;
 use nvfp4::checkpoint::{Checkpoint, Model};
 use nvfp4::device::Choice;
 use nvfp4::gemm::{
-    Activation, GemmOptions, GemmOverrides, GemmPlan, Output, Weights, gemm, gemm_gated, reference,
+    Activation, GemmOverrides, GemmPlan, Output, Weights, gemm, gemm_gated, reference,
 };
 use nvfp4::operands::gemm::{AnyOperands, GemmOperands, read, write_result};
 use nvfp4::operands::layer::{self, Context, Values};
@@ -131,12 +131,13 @@ fn multiply<F: BlockFormat>(
         }
     }
     output.bytes(Dims::new(shape.l, shape.m, shape.n)?)?;
-    let kernels = open(&args.target, args.results.capture.as_deref(), &progress)?;
+    let (kernels, reports) =
+        open(&args.target, args.results.capture.as_deref(), &progress)?.observed();
     let GemmOperands { a, options, .. } = &operands;
     let (a, b) = (a.activations(), operands.weights()?);
-    let overrides = GemmOverrides { kernel: args.kernel.clone(), split: args.split };
+    let overrides = GemmOverrides::new().kernel(args.kernel.clone()).split(args.split);
     let activation = args.activation.unwrap_or(if gated { GATE } else { Activation::default() });
-    let mut options = GemmOptions { output, overrides, activation, ..options.clone() };
+    let mut options = options.clone().output(output).overrides(overrides).activation(activation);
     let mut expected = None;
     if let (Output::Nvfp4 { layout, .. }, None) = (output, args.out_scale) {
         progress.step("looking for the largest magnitude");
@@ -164,7 +165,6 @@ fn multiply<F: BlockFormat>(
         }
     };
     let device = kernels.device();
-    let reports = result.reports.iter();
     let report = Report {
         op: result.plan.op,
         source,
@@ -178,9 +178,7 @@ fn multiply<F: BlockFormat>(
             Output::Floats(_) => None,
         },
         device: device.choice().clone(),
-        emulated: reports
-            .filter_map(|report| Emulated::of(device, std::slice::from_ref(report)))
-            .collect(),
+        emulated: Emulated::each(device, &reports.take()),
         plan: result.plan,
         verified,
         max_error: verification.max_abs_error,

@@ -3,7 +3,6 @@
 use fp4_formats::TensorFamily;
 use fp4_formats::gemm::blackwell::choose::{self, Estimate, Limit};
 use fp4_formats::gemm::{Problem, ResultType};
-use ptx_emu::LaunchReport;
 
 use super::launch;
 use super::prepare::Preparation;
@@ -153,7 +152,7 @@ impl Kernel for BlackwellKernel {
         Some(launch::store_path(gemm, &self.choice))
     }
 
-    fn launch(&self, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
+    fn launch(&self, launch: Launch<'_>) -> Result<()> {
         launch::queue(self, launch)
     }
 }

@@ -10,7 +10,6 @@ use fp4_formats::gemm::blackwell::{
 };
 use fp4_formats::gemm::{EvenRuns, Groups, Problem};
 use fp4_formats::tensor_map::{TensorMap, TensorMapShape};
-use ptx_emu::LaunchReport;
 
 use super::kernel::BlackwellKernel;
 use super::prepared;
@@ -82,11 +81,11 @@ pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
 ///
 /// # Errors
 /// As [`Gemm::launch`].
-pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
+pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<()> {
     let Launch { gemm, activations, weights, workspace, epilogue, groups } = launch;
     let choice = &kernel.choice;
     let (config, problem) = (choice.config, gemm.plan.problem);
-    let (activations, mut reports) = place(kernel, gemm, activations, workspace, groups)?;
+    let activations = place(kernel, gemm, activations, workspace, groups)?;
     // The batch was checked when the weights were repacked.
     let blocks = prepared(&weights.form(), weights.batch() as u32);
     let base = weights.address();
@@ -175,8 +174,7 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<Vec<
     };
     // SAFETY: the maps name the operands, whose sizes were checked here and at repacking; result
     // and vectors were checked by `Gemm::launch`; all are alive, and freeing waits for launches.
-    reports.extend(unsafe { gemm.kernels.launch(&spec)? });
-    Ok(reports)
+    unsafe { gemm.kernels.launch(&spec) }
 }
 
 /// The activations in device memory.
@@ -193,13 +191,13 @@ fn place(
     a: ActivationBuffers<'_>,
     workspace: Option<&Workspace>,
     groups: Option<Groups>,
-) -> Result<(PlacedActivations, Vec<LaunchReport>)> {
+) -> Result<PlacedActivations> {
     let device = gemm.kernels.device();
     let preparation = kernel.preparation(gemm.kind, gemm.strides.entries());
     let (codes, scales, preparation) =
         match (a.check(gemm.kind, &gemm.strides, device)?, preparation) {
             (CheckedActivations::Halves(address), _) => {
-                return Ok((PlacedActivations::Halves(address), Vec::new()));
+                return Ok(PlacedActivations::Halves(address));
             }
             (CheckedActivations::Blocks { codes, scales, .. }, Some(preparation)) => {
                 (codes, scales, preparation)
@@ -214,12 +212,11 @@ fn place(
     let (code_stride, scale_stride) = (activations.stride as u64, activation_scales.stride as u64);
     let scale_sizes = preparation.scale_sizes();
     let mut placed = Placed { blocks, codes, scales, code_stride, scale_stride, scale_sizes };
-    let mut reports = Vec::new();
     if let Some(at) = preparation.codes {
         for (index, step) in (0..).zip(preparation.code_steps()) {
             let params = preparation.code_params(index, codes, code_stride, base + at).to_bytes();
             // SAFETY: source and workspace have the sizes that the parameters state.
-            reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, &params)? });
+            unsafe { launch_step(&gemm.kernels, &step, true, &params)? };
         }
         (placed.codes, placed.code_stride) = (base + at, blocks.code_bytes());
     }
@@ -237,8 +234,8 @@ fn place(
             }
         };
         // SAFETY: as above.
-        reports.extend(unsafe { launch_step(&gemm.kernels, &step, true, params)? });
+        unsafe { launch_step(&gemm.kernels, &step, true, params)? };
         (placed.scales, placed.scale_stride) = (base + at, blocks.scale_bytes());
     }
-    Ok((PlacedActivations::Blocks(placed), reports))
+    Ok(PlacedActivations::Blocks(placed))
 }

@@ -6,7 +6,6 @@ use fp4_formats::gemm::hopper::config::{self, K_STEP, MAX_BLOCKS, THREADS};
 use fp4_formats::gemm::hopper::estimate::{self, Estimate};
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::{Format, dequantize_config};
-use ptx_emu::LaunchReport;
 
 use crate::error::{Error, Result};
 use crate::gemm::family::{Kernel, Launch, LaunchShape, launches};
@@ -234,7 +233,7 @@ impl Kernel for HopperKernel {
         None
     }
 
-    fn launch(&self, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
+    fn launch(&self, launch: Launch<'_>) -> Result<()> {
         self.queue(launch)
     }
 }

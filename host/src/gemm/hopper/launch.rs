@@ -4,7 +4,6 @@ use fp4_formats::gemm::hopper::{HopperGroupedParams, HopperParams, activations_m
 use fp4_formats::gemm::{EvenRuns, Groups, Problem};
 use fp4_formats::quantize::{DequantizeParams, ScaleSource};
 use fp4_formats::{Divisor, ScaleLayout};
-use ptx_emu::LaunchReport;
 
 use super::kernel::{GroupedRuns, HopperKernel};
 use super::layout;
@@ -21,19 +20,18 @@ impl HopperKernel {
     ///
     /// # Errors
     /// As [`Gemm::launch`].
-    pub fn queue(&self, launch: Launch<'_>) -> Result<Vec<LaunchReport>> {
+    pub fn queue(&self, launch: Launch<'_>) -> Result<()> {
         let Launch { gemm, activations, weights, workspace, epilogue, groups } = launch;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
         let device = gemm.kernels.device();
         let parts = self.workspace(gemm.kind)?;
         let workspace = Workspace::place(workspace, parts.bytes, device)?;
-        let mut reports = Vec::new();
         let spacing = gemm.strides.activations;
         let (activations, stride) = match activations.check(gemm.kind, &gemm.strides, device)? {
             CheckedActivations::Halves(address) => (address, spacing.stride as u64),
             CheckedActivations::Blocks { codes, scales, layout, .. } => {
                 let decoded = workspace + parts.activations as u64;
-                reports = self.decode(gemm, [codes, scales], layout, decoded)?;
+                self.decode(gemm, [codes, scales], layout, decoded)?;
                 (decoded, if spacing.stride == 0 { 0 } else { decoded_bytes(&self.problem) })
             }
         };
@@ -82,8 +80,7 @@ impl HopperKernel {
         // state: those of the activations and the workspace were checked above, the others by
         // `Gemm::launch` and when the weights were repacked. Freeing device memory waits for
         // launches.
-        reports.extend(unsafe { gemm.kernels.launch(&spec)? });
-        Ok(reports)
+        unsafe { gemm.kernels.launch(&spec) }
     }
 
     /// Queues decoding block-scaled activations to 16-bit floats at `out`, `[L, M, K]`, or `[M, K]`
@@ -94,11 +91,10 @@ impl HopperKernel {
         [codes, scales]: [u64; 2],
         layout: ScaleLayout,
         out: u64,
-    ) -> Result<Vec<LaunchReport>> {
+    ) -> Result<()> {
         let Strides { activations, activation_scales, .. } = &gemm.strides;
         // The rows fit: they were checked when the launches were planned.
         let (_, rows) = launches(&self.problem, layout, gemm.strides.entries());
-        let mut reports = Vec::new();
         for (index, step) in (0u64..).zip(&gemm.plan.before) {
             let params = DequantizeParams {
                 codes: codes + index * activations.stride as u64,
@@ -113,9 +109,9 @@ impl HopperKernel {
             };
             // SAFETY: codes and scales have the sizes that the parameters state, as checked by
             // the caller; `out` is the workspace, which is large enough.
-            reports.extend(unsafe { launch_step(&gemm.kernels, step, true, &params.to_bytes())? });
+            unsafe { launch_step(&gemm.kernels, step, true, &params.to_bytes())? };
         }
-        Ok(reports)
+        Ok(())
     }
 }
 
