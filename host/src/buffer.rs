@@ -21,12 +21,17 @@
 //! # }
 //! ```
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+#[cfg(feature = "emulator")]
+use std::sync::Mutex;
 
+#[cfg(feature = "emulator")]
 use ptx_emu::{GlobalMemory, MemoryError};
 
 use crate::cuda::{CudaDevice, CudaMemory};
-use crate::device::{Backend, Device, lock};
+#[cfg(feature = "emulator")]
+use crate::device::lock;
+use crate::device::{Backend, Device};
 use crate::error::{Error, Result};
 
 /// Alignment of every allocation, bytes, which the driver guarantees and which suffices for all
@@ -53,6 +58,7 @@ pub struct DeviceBuffer {
 enum Place {
     /// Shared only with a capture of launches, which has a weak reference.
     Cuda(Arc<CudaMemory>),
+    #[cfg(feature = "emulator")]
     Emulator {
         memory: Arc<Mutex<GlobalMemory>>,
         address: u64,
@@ -62,6 +68,7 @@ enum Place {
     },
 }
 
+#[cfg(feature = "emulator")]
 impl Drop for Place {
     fn drop(&mut self) {
         if let Self::Emulator { memory, address, owned: true, .. } = self {
@@ -74,9 +81,12 @@ impl Drop for Place {
 impl Place {
     fn on_gpu(device: &Device, name: &str, memory: CudaMemory) -> Self {
         let memory = Arc::new(memory);
+        #[cfg(feature = "emulator")]
         if let Some(capture) = device.capture() {
             capture.made(name, &memory);
         }
+        #[cfg(not(feature = "emulator"))]
+        let _ = (device, name);
         Self::Cuda(memory)
     }
 }
@@ -90,6 +100,7 @@ impl DeviceBuffer {
     pub fn upload(device: &Device, name: &str, bytes: &[u8]) -> Result<Self> {
         let place = match device.backend() {
             Backend::Cuda(gpu) => Place::on_gpu(device, name, gpu.upload(bytes)?),
+            #[cfg(feature = "emulator")]
             Backend::Emulator(emulator) => {
                 let address = emulator.memory().alloc_from(name, bytes)?;
                 Place::Emulator {
@@ -128,6 +139,7 @@ impl DeviceBuffer {
                 memory.fill(value.unwrap_or(POISON))?;
                 Place::on_gpu(device, name, memory)
             }
+            #[cfg(feature = "emulator")]
             Backend::Emulator(emulator) => {
                 let mut memory = emulator.memory();
                 let address = memory.alloc(name, len as u64, ALIGNMENT)?;
@@ -175,6 +187,7 @@ impl DeviceBuffer {
                 let memory = unsafe { CudaMemory::view(gpu, address, len) };
                 Place::on_gpu(device, name, memory)
             }
+            #[cfg(feature = "emulator")]
             Backend::Emulator(emulator) => {
                 let bytes = len as u64;
                 let inside = emulator.memory().allocations().any(|(_, start, size)| {
@@ -207,6 +220,7 @@ impl DeviceBuffer {
     ) -> Result<Self> {
         // SAFETY: passed on to the caller.
         let view = unsafe { Self::from_raw(device, name, address, len)? };
+        #[cfg_attr(not(feature = "emulator"), allow(irrefutable_let_patterns))]
         let Backend::Cuda(gpu) = device.backend() else { return Ok(view) };
         // SAFETY: as above.
         let memory = unsafe { CudaMemory::view_for_stream(gpu, address, len) };
@@ -257,15 +271,18 @@ impl DeviceBuffer {
                 }
                 format!("on cuda:{}", memory.device().info().ordinal)
             }
+            #[cfg(feature = "emulator")]
             (Place::Emulator { memory, .. }, Backend::Emulator(emulator)) => {
                 if Arc::ptr_eq(memory, &emulator.memory) {
                     return Ok(());
                 }
                 "on another emulated device".into()
             }
+            #[cfg(feature = "emulator")]
             (Place::Cuda(memory), Backend::Emulator(_)) => {
                 format!("on cuda:{}", memory.device().info().ordinal)
             }
+            #[cfg(feature = "emulator")]
             (Place::Emulator { .. }, Backend::Cuda(_)) => "on an emulated device".into(),
         };
         let required = format!("on {}, as the kernels", device.choice().device);
@@ -276,6 +293,7 @@ impl DeviceBuffer {
     pub(crate) fn gpu(&self) -> Option<&CudaDevice> {
         match &self.place {
             Place::Cuda(memory) => Some(memory.device()),
+            #[cfg(feature = "emulator")]
             Place::Emulator { .. } => None,
         }
     }
@@ -285,6 +303,7 @@ impl DeviceBuffer {
     pub fn address(&self) -> u64 {
         match &self.place {
             Place::Cuda(memory) => memory.address(),
+            #[cfg(feature = "emulator")]
             Place::Emulator { address, .. } => *address,
         }
     }
@@ -294,6 +313,7 @@ impl DeviceBuffer {
     pub fn len(&self) -> usize {
         match &self.place {
             Place::Cuda(memory) => memory.len(),
+            #[cfg(feature = "emulator")]
             Place::Emulator { len, .. } => *len,
         }
     }
@@ -312,6 +332,7 @@ impl DeviceBuffer {
     pub fn fill(&self, value: u8) -> Result<()> {
         match &self.place {
             Place::Cuda(memory) => memory.queue_fill(value)?,
+            #[cfg(feature = "emulator")]
             Place::Emulator { memory, address, len, .. } => {
                 lock(memory).fill(*address, *len as u64, value)?;
             }
@@ -323,6 +344,7 @@ impl DeviceBuffer {
     pub(crate) fn fill_on(&self, stream: &CudaDevice, value: u8) -> Result<()> {
         match &self.place {
             Place::Cuda(memory) => Ok(memory.queue_fill_on(stream, value)?),
+            #[cfg(feature = "emulator")]
             Place::Emulator { .. } => self.fill(value),
         }
     }
@@ -340,6 +362,7 @@ impl DeviceBuffer {
         }
         match &self.place {
             Place::Cuda(memory) => memory.write(0, bytes)?,
+            #[cfg(feature = "emulator")]
             Place::Emulator { memory, address, .. } => {
                 lock(memory).write(*address, bytes)?;
             }
@@ -355,6 +378,7 @@ impl DeviceBuffer {
     pub fn read(&self) -> Result<Vec<u8>> {
         Ok(match &self.place {
             Place::Cuda(memory) => memory.to_vec()?,
+            #[cfg(feature = "emulator")]
             Place::Emulator { memory, address, len, .. } => {
                 lock(memory).read(*address, *len as u64)?
             }

@@ -91,6 +91,7 @@ impl Device {
         match self.backend() {
             // SAFETY: passed on to the caller.
             Backend::Cuda(gpu) => self.on(unsafe { gpu.clone().recordable() }),
+            #[cfg(feature = "emulator")]
             Backend::Emulator(_) => self.clone(),
         }
     }
@@ -100,6 +101,7 @@ impl Device {
     pub fn cudarc_stream(&self) -> Option<&CudaStream> {
         match self.backend() {
             Backend::Cuda(gpu) => gpu.stream_owner()?.downcast_ref(),
+            #[cfg(feature = "emulator")]
             Backend::Emulator(_) => None,
         }
     }
@@ -125,6 +127,7 @@ impl Kernels {
         match self.device().backend() {
             // SAFETY: passed on to the caller.
             Backend::Cuda(gpu) => self.on(unsafe { gpu.clone().recordable() }),
+            #[cfg(feature = "emulator")]
             Backend::Emulator(_) => self.clone(),
         }
     }

@@ -1,21 +1,33 @@
 //! Choosing and opening what kernels run on: a GPU through the CUDA driver, or the emulator.
 
+#[cfg(feature = "emulator")]
+mod emulator;
+
 use std::ffi::c_void;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fp4_formats::arch::Targets;
 use fp4_formats::gemm::ResidentClusters;
-use fp4_formats::{Arch, Family};
-use ptx_emu::bundle::BundleError;
-use ptx_emu::tensor_map::{TENSOR_MAP_BYTES, TensorMap, TensorMapError};
-use ptx_emu::{Checks, GlobalMemory, Gpu, LaunchError, LoadError, MemoryError, Schedule};
+use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
+use fp4_formats::{Arch, Family, Swizzle};
+#[cfg(feature = "emulator")]
+use ptx_emu::Gpu;
+#[cfg(feature = "emulator")]
+use ptx_emu::{
+    LaunchError, LoadError, MemoryError, bundle::BundleError, tensor_map::TensorMapError,
+};
 use serde::Serialize;
 use thiserror::Error;
 
+#[cfg(feature = "emulator")]
+pub use self::emulator::Emulator;
+#[cfg(feature = "emulator")]
+pub(crate) use self::emulator::lock;
+#[cfg(feature = "emulator")]
 use crate::capture::Capture;
 use crate::cuda::{
     self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError, StreamId, TensorMapArguments,
@@ -23,6 +35,7 @@ use crate::cuda::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels::{KernelFiles, KernelsError, Place};
 use crate::modules::{CODE_VARIABLE, CodeRequest, LoadedModule, Modules};
+#[cfg(feature = "emulator")]
 use crate::observe::LaunchObserver;
 use crate::tune::{DeviceKey, Location, Tuned, Tuning};
 
@@ -33,7 +46,7 @@ const CUDA_ERROR_OUT_OF_MEMORY: u32 = 2;
 #[derive(Debug, Error)]
 pub enum DeviceError {
     /// The request is none of the known forms.
-    #[error("unknown device `{text}`; known: auto, cuda:N, emu:h200, emu:b200, emu:b300")]
+    #[error("unknown device `{text}`; known: {}", DeviceRequest::FORMS)]
     UnknownRequest {
         /// The request.
         text: String,
@@ -42,21 +55,27 @@ pub enum DeviceError {
     #[error(transparent)]
     Cuda(#[from] CudaError),
     /// The emulator cannot load the kernels.
+    #[cfg(feature = "emulator")]
     #[error("the emulator cannot load the kernels: {0}")]
     Load(#[from] LoadError),
     /// The emulator stopped a kernel.
+    #[cfg(feature = "emulator")]
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The emulator's memory.
+    #[cfg(feature = "emulator")]
     #[error("emulated memory: {0}")]
     Memory(#[from] MemoryError),
     /// A launch that cannot be written as a bundle.
+    #[cfg(feature = "emulator")]
     #[error("capture: {0}")]
     Capture(#[source] Box<BundleError>),
     /// A tensor map that cannot be encoded.
+    #[cfg(feature = "emulator")]
     #[error("tensor map: {0}")]
     TensorMap(#[from] TensorMapError),
     /// A described machine without kernels.
+    #[cfg(feature = "emulator")]
     #[error(
         "emulated {machine}: compute capability {}.{}; there are kernels for {}",
         capability.0, capability.1, Targets
@@ -82,6 +101,14 @@ pub enum DeviceError {
         /// The kernels.
         family: Family,
     },
+    /// There is no supported GPU, and this build has no emulator.
+    #[error(
+        "no GPU: {reason}; the emulator is a feature of the crate nvfp4 that this program lacks"
+    )]
+    NoGpu {
+        /// Why there is none.
+        reason: String,
+    },
     /// The operation needs a GPU, and the device is the emulator.
     #[error("{operation} needs a GPU; the device is {device}")]
     NeedsGpu {
@@ -97,13 +124,14 @@ impl DeviceError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::UnknownRequest { .. } | Self::UnknownCode { .. } | Self::TensorMap(_) => {
-                ErrorKind::InvalidArgument
+            Self::UnknownRequest { .. } | Self::UnknownCode { .. } => ErrorKind::InvalidArgument,
+            #[cfg(feature = "emulator")]
+            Self::TensorMap(_) => ErrorKind::InvalidArgument,
+            Self::NoMachineCode { .. } | Self::NeedsGpu { .. } | Self::NoGpu { .. } => {
+                ErrorKind::Unsupported
             }
-            Self::UnsupportedMachine { .. }
-            | Self::NoMachineCode { .. }
-            | Self::NeedsGpu { .. }
-            | Self::Load(_) => ErrorKind::Unsupported,
+            #[cfg(feature = "emulator")]
+            Self::UnsupportedMachine { .. } | Self::Load(_) => ErrorKind::Unsupported,
             Self::Cuda(error) => match error {
                 CudaError::Driver(_)
                 | CudaError::NoSuchDevice { .. }
@@ -118,7 +146,9 @@ impl DeviceError {
                 | CudaError::Module { .. }
                 | CudaError::NoSuchKernel { .. } => ErrorKind::Driver,
             },
+            #[cfg(feature = "emulator")]
             Self::Launch(_) | Self::Memory(_) => ErrorKind::Driver,
+            #[cfg(feature = "emulator")]
             Self::Capture(_) => ErrorKind::File,
         }
     }
@@ -131,16 +161,20 @@ impl DeviceError {
             Self::Cuda(CudaError::Call { code, .. }) => {
                 code.value != CUDA_ERROR_OUT_OF_MEMORY && !code.is_of_recording()
             }
+            #[cfg(feature = "emulator")]
             Self::Launch(error) => matches!(error, LaunchError::Diagnostic(_)),
+            #[cfg(feature = "emulator")]
             Self::Memory(error) => matches!(error, MemoryError::Uninitialised { .. }),
-            Self::Cuda(_)
-            | Self::UnknownRequest { .. }
-            | Self::Load(_)
+            #[cfg(feature = "emulator")]
+            Self::Load(_)
             | Self::Capture(_)
             | Self::TensorMap(_)
-            | Self::UnsupportedMachine { .. }
+            | Self::UnsupportedMachine { .. } => false,
+            Self::Cuda(_)
+            | Self::UnknownRequest { .. }
             | Self::UnknownCode { .. }
             | Self::NoMachineCode { .. }
+            | Self::NoGpu { .. }
             | Self::NeedsGpu { .. } => false,
         }
     }
@@ -155,18 +189,30 @@ macro_rules! from_device_error {
         })*
     };
 }
-from_device_error!(CudaError, LoadError, LaunchError, MemoryError, TensorMapError);
+from_device_error!(CudaError);
+#[cfg(feature = "emulator")]
+from_device_error!(LoadError, LaunchError, MemoryError, TensorMapError);
 
 /// Which device is wanted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum DeviceRequest {
-    /// A supported GPU if there is one, else the emulated H200.
+    /// A supported GPU if there is one, else, with the feature `emulator`, the emulated H200.
     #[default]
     Auto,
     /// The GPU with this ordinal.
     Cuda(u32),
     /// The emulator of this machine.
+    #[cfg(feature = "emulator")]
     Emulator(Gpu),
+}
+
+impl DeviceRequest {
+    /// What it can be parsed from.
+    pub const FORMS: &'static str = if cfg!(feature = "emulator") {
+        "auto, cuda:N, emu:h200, emu:b200, emu:b300"
+    } else {
+        "auto, cuda:N"
+    };
 }
 
 impl FromStr for DeviceRequest {
@@ -176,6 +222,7 @@ impl FromStr for DeviceRequest {
         let request = match text.split_once(':') {
             None if text == "auto" => Some(Self::Auto),
             Some(("cuda", ordinal)) => ordinal.parse().ok().map(Self::Cuda),
+            #[cfg(feature = "emulator")]
             Some(("emu", name)) => Gpu::by_name(name).map(Self::Emulator),
             _ => None,
         };
@@ -188,6 +235,7 @@ impl fmt::Display for DeviceRequest {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            #[cfg(feature = "emulator")]
             Self::Emulator(gpu) => write!(f, "emu:{}", gpu.name),
         }
     }
@@ -234,37 +282,8 @@ pub enum Backend {
     /// A GPU.
     Cuda(CudaDevice),
     /// The emulator.
+    #[cfg(feature = "emulator")]
     Emulator(Emulator),
-}
-
-/// An emulated GPU: a machine description and its memory. Clones share the memory.
-#[derive(Clone)]
-pub struct Emulator {
-    /// The machine.
-    pub gpu: Gpu,
-    /// The order in which it interleaves.
-    pub schedule: Schedule,
-    pub(crate) memory: Arc<Mutex<GlobalMemory>>,
-}
-
-impl Emulator {
-    /// The memory. A launch has it for itself until it ends.
-    pub(crate) fn memory(&self) -> MutexGuard<'_, GlobalMemory> {
-        lock(&self.memory)
-    }
-}
-
-/// The memory of an emulated device, whatever happened to a thread that had it.
-pub(crate) fn lock(memory: &Mutex<GlobalMemory>) -> MutexGuard<'_, GlobalMemory> {
-    memory.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl fmt::Debug for Emulator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The memory is megabytes that nobody wants to see.
-        let Self { gpu, schedule, .. } = self;
-        write!(f, "Emulator({}, {schedule:?})", gpu.name)
-    }
 }
 
 /// An open device. Clones share it.
@@ -275,6 +294,7 @@ impl fmt::Debug for Emulator {
 pub struct Device {
     backend: Backend,
     choice: Choice,
+    #[cfg(feature = "emulator")]
     capture: Option<Arc<Capture>>,
     allocations: Arc<AtomicUsize>,
 }
@@ -289,10 +309,14 @@ impl Device {
     pub fn open(request: &DeviceRequest) -> Result<Self> {
         match request {
             DeviceRequest::Cuda(ordinal) => Self::cuda(*ordinal, "asked for".into()),
+            #[cfg(feature = "emulator")]
             DeviceRequest::Emulator(gpu) => Self::emulator(gpu.clone(), "asked for".into()),
             DeviceRequest::Auto => match first_supported() {
                 Ok((ordinal, reason)) => Self::cuda(ordinal, reason),
+                #[cfg(feature = "emulator")]
                 Err(reason) => Self::emulator(Gpu::h200(), reason),
+                #[cfg(not(feature = "emulator"))]
+                Err(reason) => Err(DeviceError::NoGpu { reason }.into()),
             },
         }
     }
@@ -308,25 +332,14 @@ impl Device {
         Ok(Self::new(Backend::Cuda(device), choice))
     }
 
-    fn emulator(gpu: Gpu, reason: String) -> Result<Self> {
-        let capability = gpu.compute_capability();
-        let Some(arch) = Arch::of_capability(capability).next() else {
-            let machine = gpu.name.into();
-            return Err(DeviceError::UnsupportedMachine { machine, capability }.into());
-        };
-        let choice = Choice {
-            device: format!("emu:{}", gpu.name),
-            name: format!("emulated {}", gpu.name.to_uppercase()),
-            arch,
-            reason,
-        };
-        let memory = Arc::new(Mutex::new(GlobalMemory::new()));
-        let emulator = Emulator { gpu, schedule: Schedule::default(), memory };
-        Ok(Self::new(Backend::Emulator(emulator), choice))
-    }
-
     fn new(backend: Backend, choice: Choice) -> Self {
-        Self { backend, choice, capture: None, allocations: Arc::default() }
+        Self {
+            backend,
+            choice,
+            #[cfg(feature = "emulator")]
+            capture: None,
+            allocations: Arc::default(),
+        }
     }
 
     /// The same GPU, whose launches, copies and fills go to the caller's `stream` (a `CUstream`;
@@ -384,6 +397,7 @@ impl Device {
     pub fn stream_id(&self) -> Option<StreamId> {
         match &self.backend {
             Backend::Cuda(gpu) => Some(gpu.stream_id()),
+            #[cfg(feature = "emulator")]
             Backend::Emulator(_) => None,
         }
     }
@@ -396,29 +410,6 @@ impl Device {
 
     pub(crate) fn count_allocation(&self) {
         self.allocations.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The same device with another schedule. A GPU has none of its own choosing, and stays as
-    /// it is.
-    #[must_use]
-    pub fn with_schedule(mut self, schedule: Schedule) -> Self {
-        if let Backend::Emulator(emulator) = &mut self.backend {
-            emulator.schedule = schedule;
-        }
-        self
-    }
-
-    /// The same device, which writes every launch from now on as a bundle in a folder.
-    #[must_use]
-    pub fn with_capture(mut self, folder: &Path) -> Self {
-        self.capture = Some(Capture::new(folder));
-        self
-    }
-
-    /// What writes launches as bundles, if something does.
-    #[must_use]
-    pub fn capture(&self) -> Option<&Capture> {
-        self.capture.as_deref()
     }
 
     /// What was opened and why.
@@ -446,14 +437,8 @@ impl Device {
                     l2_bytes: info.l2_bytes,
                 }
             }
-            Backend::Emulator(Emulator { gpu, .. }) => DeviceProperties {
-                sms: gpu.sms,
-                clusters: ResidentClusters::new(
-                    ResidentClusters::SIZES.map(|size| gpu.resident_clusters(size, 1)),
-                ),
-                shared_per_sm: gpu.shared_per_sm,
-                l2_bytes: gpu.l2_bytes,
-            },
+            #[cfg(feature = "emulator")]
+            Backend::Emulator(emulator) => emulator.properties(),
         }
     }
 
@@ -461,9 +446,11 @@ impl Device {
     ///
     /// # Errors
     /// [`DeviceError::NeedsGpu`] on the emulator.
+    #[cfg_attr(not(feature = "emulator"), allow(unused_variables))]
     pub fn gpu(&self, operation: &'static str) -> Result<&CudaDevice> {
         match &self.backend {
             Backend::Cuda(device) => Ok(device),
+            #[cfg(feature = "emulator")]
             Backend::Emulator(_) => {
                 let device = self.choice.device.clone();
                 Err(DeviceError::NeedsGpu { operation, device }.into())
@@ -471,27 +458,46 @@ impl Device {
         }
     }
 
-    /// The 128 bytes of a tensor map for kernels of this device.
+    /// The map of a tensor at `address` for kernels of this device.
     ///
     /// # Errors
-    /// [`DeviceError::TensorMap`] on the emulator and [`DeviceError::Cuda`] on a GPU for what
-    /// cannot be encoded.
-    pub fn encode_tensor_map(&self, map: &TensorMap) -> Result<[u8; TENSOR_MAP_BYTES]> {
-        match &self.backend {
-            Backend::Cuda(device) => Ok(device.encode_tensor_map(&TensorMapArguments {
-                element: map.element.number(),
-                address: map.address,
-                dims: &map.dims,
-                strides: &map.strides,
-                box_dims: &map.box_dims,
-                element_strides: &map.element_strides,
-                interleave: map.interleave.number(),
-                swizzle: map.swizzle.number(),
-                l2_promotion: map.l2_promotion.number(),
-                fill: map.fill.number(),
-            })?),
-            Backend::Emulator(emulator) => Ok(map.encode_for(&emulator.gpu)?),
-        }
+    /// [`DeviceError`] for what cannot be encoded.
+    pub(crate) fn encode_tensor_map(
+        &self,
+        shape: &TensorMapShape,
+        address: u64,
+    ) -> Result<TensorMap> {
+        /// `CU_TENSOR_MAP_L2_PROMOTION_L2_256B`.
+        const L2_256B: u32 = 3;
+        let rank = shape.rank;
+        let bytes = match &self.backend {
+            Backend::Cuda(device) => device.encode_tensor_map(&TensorMapArguments {
+                // `CUtensorMapDataType`.
+                element: match shape.element {
+                    MapElement::U8 => 0,
+                    MapElement::U16 => 1,
+                    MapElement::U32 => 2,
+                },
+                address,
+                dims: &shape.dims[..rank],
+                strides: &shape.strides[..rank - 1],
+                box_dims: &shape.box_dims[..rank],
+                element_strides: &[1; 5][..rank],
+                interleave: 0,
+                // `CUtensorMapSwizzle`.
+                swizzle: match shape.swizzle {
+                    Swizzle::None => 0,
+                    Swizzle::B32 => 1,
+                    Swizzle::B64 => 2,
+                    Swizzle::B128 => 3,
+                },
+                l2_promotion: L2_256B,
+                fill: 0,
+            })?,
+            #[cfg(feature = "emulator")]
+            Backend::Emulator(emulator) => emulator.encode_tensor_map(shape, address)?,
+        };
+        Ok(TensorMap::from_bytes(&bytes))
     }
 
     /// Finds the kernels for this device, see [`KernelFiles::find`] for `dir`, of the first
@@ -520,13 +526,21 @@ impl Device {
         let device = Self { choice: Choice { arch, ..self.choice.clone() }, ..self.clone() };
         let machine_code = match &self.backend {
             Backend::Cuda(_) => code != CodeRequest::Ptx,
+            #[cfg(feature = "emulator")]
             Backend::Emulator(_) => false,
         };
         let key = DeviceKey::of(self, files.fingerprint(machine_code))?;
         let tuning = Tuning::at(&Location::find(&key.name));
         let tuned = Tuned::new(key, tuning);
         let modules = Arc::new(Modules::new(files, code));
-        Ok(Kernels { device, modules, overlapping: true, observer: None, tuned })
+        Ok(Kernels {
+            device,
+            modules,
+            overlapping: true,
+            #[cfg(feature = "emulator")]
+            observer: None,
+            tuned,
+        })
     }
 
     /// The kernels of the first architecture that the device runs and that has kernels; else why the
@@ -546,6 +560,7 @@ impl Device {
     pub fn compute_capability(&self) -> (u32, u32) {
         match &self.backend {
             Backend::Cuda(gpu) => gpu.info().compute_capability,
+            #[cfg(feature = "emulator")]
             Backend::Emulator(emulator) => emulator.gpu.compute_capability(),
         }
     }
@@ -575,6 +590,7 @@ pub struct Kernels {
     /// Whether launches may overlap at all.
     overlapping: bool,
     /// What is told of launches on the emulator.
+    #[cfg(feature = "emulator")]
     observer: Option<Arc<dyn LaunchObserver>>,
     /// What planning looks up.
     pub(crate) tuned: Arc<Tuned>,
@@ -665,12 +681,6 @@ impl Kernels {
         Self { device: self.device.on(gpu), ..self.clone() }
     }
 
-    /// The same kernels, of whose launches on the emulator `observer` is told, instead of another.
-    #[must_use]
-    pub fn with_observer(&self, observer: Arc<dyn LaunchObserver>) -> Self {
-        Self { observer: Some(observer), ..self.clone() }
-    }
-
     /// The folder they are in; no path if they are in none.
     #[must_use]
     pub fn folder(&self) -> &Path {
@@ -694,6 +704,7 @@ impl Kernels {
     pub fn load<'a>(&self, entries: impl IntoIterator<Item = &'a str>) -> Result<()> {
         entries.into_iter().try_for_each(|entry| match &self.device.backend {
             Backend::Cuda(gpu) => self.modules.cuda(entry, gpu).map(drop),
+            #[cfg(feature = "emulator")]
             Backend::Emulator(emulator) => self.modules.emulated(entry, &emulator.gpu).map(drop),
         })
     }
@@ -724,23 +735,13 @@ impl Kernels {
     /// allocations of this device that are large enough for what the kernel does with them and
     /// stay alive until it has finished. (The emulator checks every access.)
     pub unsafe fn launch(&self, spec: &LaunchSpec<'_>) -> Result<()> {
-        let Some(capture) = self.device.capture() else {
+        #[cfg(feature = "emulator")]
+        if let Some(capture) = self.device.capture() {
             // SAFETY: passed on to the caller.
-            return unsafe { self.launch_only(spec) };
-        };
-        let before = capture.before(&self.device)?;
+            return unsafe { self.launch_captured(spec, capture) };
+        }
         // SAFETY: passed on to the caller.
-        let result = unsafe { self.launch_only(spec) };
-        // A kernel that went wrong is worth a bundle too, without outputs.
-        let launched = match &result {
-            Ok(_) => true,
-            Err(Error::Device(error)) if error.happened_while_running() => false,
-            Err(_) => return result,
-        };
-        let files = self.modules.files();
-        let ptx = files.ptx(files.module_of(spec.entry)?)?;
-        capture.after(&self.device, ptx, spec, before, launched)?;
-        result
+        unsafe { self.launch_only(spec) }
     }
 
     /// Launches without writing a bundle.
@@ -748,36 +749,20 @@ impl Kernels {
     /// # Safety
     /// As [`launch`](Self::launch).
     unsafe fn launch_only(&self, spec: &LaunchSpec<'_>) -> Result<()> {
-        let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, overlaps, params } = spec;
         match &self.device.backend {
             Backend::Cuda(gpu) => {
+                let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, overlaps, params } =
+                    spec;
                 let module = self.modules.cuda(entry, gpu)?;
                 let overlaps = overlaps && self.overlapping;
                 let launch =
                     CudaLaunch { entry, grid, block, cluster, dynamic_shared, overlaps, params };
                 // SAFETY: passed on to the caller.
                 unsafe { module.launch(&launch)? };
+                Ok(())
             }
-            Backend::Emulator(emulator) => {
-                let module = self.modules.emulated(entry, &emulator.gpu)?;
-                let launch = ptx_emu::Launch {
-                    entry,
-                    grid,
-                    block,
-                    cluster,
-                    dynamic_shared,
-                    params,
-                    schedule: emulator.schedule,
-                    threads: None,
-                    instruction_limit: None,
-                    checks: Checks::default(),
-                };
-                let report = module.launch(&mut emulator.memory(), &launch)?;
-                if let Some(observer) = &self.observer {
-                    observer.launched(&report);
-                }
-            }
+            #[cfg(feature = "emulator")]
+            Backend::Emulator(emulator) => self.launch_emulated(emulator, spec),
         }
-        Ok(())
     }
 }

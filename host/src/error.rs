@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use fp4_formats::SizeOverflow;
 use thiserror::Error;
 
+#[cfg(feature = "checkpoint")]
 use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::kernels::KernelsError;
@@ -126,6 +127,7 @@ pub enum Error {
     #[error(transparent)]
     ShapeString(#[from] ShapeError),
     /// A safetensors file could not be used.
+    #[cfg(feature = "checkpoint")]
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// No PTX was found.
@@ -197,6 +199,7 @@ impl Error {
             Self::Memory { .. } => ErrorKind::OutOfMemory,
             Self::Kernels(_) => ErrorKind::Unsupported,
             Self::Device(error) => error.kind(),
+            #[cfg(feature = "checkpoint")]
             Self::Checkpoint(_) => ErrorKind::Checkpoint,
             Self::Tune(_) | Self::Io { .. } => ErrorKind::File,
             Self::Wrong { .. } => ErrorKind::Wrong,
@@ -223,6 +226,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Wrong { .. } => 1,
+            #[cfg(feature = "checkpoint")]
             Self::Checkpoint(CheckpointError::Interrupted { .. }) => 1,
             Self::Device(error) if error.happened_while_running() => 1,
             _ => 2,

@@ -27,6 +27,8 @@
 //!
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
+//! | `checkpoint` | yes | [`checkpoint`], [`operands`], layers of checkpoints as operands |
+//! | `emulator` | yes | devices without a GPU, [`mod@bench`], [`capture`], [`observe`] |
 //! | `embed` | yes | the compiled kernels in the program; without it they are read from a folder |
 //! | `cli` | no | the program `nvfp4`, and the packages that only it needs |
 //! | `cudarc` | no | devices from streams of the crate `cudarc`, operands from its slices |
@@ -132,9 +134,12 @@
 //! # }
 //! ```
 
+#[cfg(feature = "emulator")]
 pub mod bench;
 pub mod buffer;
+#[cfg(feature = "emulator")]
 pub mod capture;
+#[cfg(feature = "checkpoint")]
 pub mod checkpoint;
 #[cfg(feature = "cudarc")]
 pub mod cudarc;
@@ -149,7 +154,9 @@ pub mod generate;
 pub mod kernels;
 pub mod modules;
 pub mod moe;
+#[cfg(feature = "emulator")]
 pub mod observe;
+#[cfg(feature = "checkpoint")]
 pub mod operands;
 pub mod oracle;
 pub mod quantize;
@@ -159,12 +166,14 @@ pub mod shape;
 mod stream;
 pub mod tensor;
 pub mod tune;
+mod whole;
 
 pub use nvfp4_cuda as cuda;
 
 /// The contract crate, of which a dependent needs no entry of its own in its manifest.
 pub use fp4_formats as formats;
 /// The emulator.
+#[cfg(feature = "emulator")]
 pub use ptx_emu as emulator;
 
 // What signatures of this crate are made of.
@@ -176,7 +185,9 @@ pub use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
 pub use fp4_formats::{
     Arch, BlockFormat, Family, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout, TensorFamily,
 };
+#[cfg(feature = "emulator")]
 pub use observe::{LaunchObserver, Reports};
+#[cfg(feature = "emulator")]
 pub use ptx_emu::{Gpu, LaunchReport, Schedule};
 
 /// What may be sent to other threads, and what may be shared with them.

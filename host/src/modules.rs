@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fp4_formats::Family;
+#[cfg(feature = "emulator")]
 use ptx_emu::Gpu;
 use serde::Serialize;
 
@@ -87,6 +88,7 @@ pub(crate) struct Modules {
     files: KernelFiles,
     request: CodeRequest,
     cuda: Cache<CudaModule>,
+    #[cfg(feature = "emulator")]
     emulated: Cache<Arc<ptx_emu::Module>>,
     loaded: Mutex<Vec<LoadedModule>>,
 }
@@ -120,8 +122,14 @@ impl fmt::Debug for Modules {
 
 impl Modules {
     pub fn new(files: KernelFiles, request: CodeRequest) -> Self {
-        let (cuda, emulated, loaded) = Default::default();
-        Self { files, request, cuda, emulated, loaded }
+        Self {
+            files,
+            request,
+            cuda: Cache::default(),
+            #[cfg(feature = "emulator")]
+            emulated: Cache::default(),
+            loaded: Mutex::default(),
+        }
     }
 
     pub fn files(&self) -> &KernelFiles {
@@ -140,6 +148,7 @@ impl Modules {
     }
 
     /// The module that has the kernel `entry`, for the emulator of `gpu`.
+    #[cfg(feature = "emulator")]
     pub fn emulated(&self, entry: &str, gpu: &Gpu) -> Result<Arc<ptx_emu::Module>> {
         self.get(&self.emulated, entry, |listed| {
             let module = ptx_emu::Module::load(&self.files.ptx(listed)?, gpu)?;

@@ -24,6 +24,7 @@ impl FirstStream {
     /// # Errors
     /// [`Error::Shape`] where it is another. The message calls what belongs to it `what`.
     pub fn require(&self, what: &str, device: &Device) -> Result<()> {
+        #[cfg_attr(not(feature = "emulator"), allow(irrefutable_let_patterns))]
         let Backend::Cuda(gpu) = device.backend() else { return Ok(()) };
         self.handle_here(what, gpu).map(drop)
     }

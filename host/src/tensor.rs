@@ -1,10 +1,13 @@
 //! Block-scaled matrices in host memory.
 
+mod blocks;
+
 use std::marker::PhantomData;
 
 use fp4_formats::{BlockFormat, ScaleLayout, e2m1, pack};
 use rayon::prelude::*;
 
+pub use self::blocks::{Blocks, Convention, GlobalScale};
 use crate::error::{Error, Position, Result, filled};
 
 /// Shape of a batch of matrices; no dimension is zero and the element count fits `usize`.

@@ -9,6 +9,9 @@ use std::process::{Command, ExitCode};
 /// Packages outside the workspace, which `cargo fmt` does not reach from it.
 const GPU_CRATES: [&str; 2] = ["cuda_std", "kernels-gpu"];
 
+/// Features of the library that dependents are expected to choose, besides those of the workspace.
+const LIBRARY_FEATURES: [&str; 5] = ["", "embed", "emulator", "checkpoint", "cudarc"];
+
 /// Runs everything; exit code 1 if anything complains.
 pub fn run() -> Result<ExitCode> {
     let mut clean = true;
@@ -34,6 +37,12 @@ pub fn each(mut done: impl FnMut(&str, Result<()>)) -> Result<()> {
     let mut clippy = run::cargo();
     let all = ["--workspace", "--all-targets", "--release", "--quiet", "--", "-Dwarnings"];
     done("cargo clippy", step(clippy.arg("clippy").args(all)));
+    for features in LIBRARY_FEATURES {
+        let mut clippy = run::cargo();
+        clippy.args(["clippy", "-p", "nvfp4", "--lib", "--release", "--quiet"]);
+        clippy.args(["--no-default-features", "--features", features, "--", "-Dwarnings"]);
+        done(&format!("cargo clippy of nvfp4 with features `{features}`"), step(&mut clippy));
+    }
     let mut doc = run::cargo();
     doc.args(["doc", "--workspace", "--exclude", "xtask", "--no-deps", "--release", "--quiet"]);
     done("cargo doc", step(doc.env("RUSTDOCFLAGS", "-Dwarnings")));

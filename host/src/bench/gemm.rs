@@ -1,20 +1,19 @@
 //! One verified GEMM, with times from a GPU or counters from the emulator.
 
 use std::fmt;
-use std::str::FromStr;
 
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use serde::Serialize;
 
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets, microseconds};
-use super::{Emulated, Protocol, gpu};
+use super::{ActivationInput, Emulated, Protocol, gpu};
 use crate::cuda::{CudaDevice, HalfProduct, Times};
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
-    ActivationKind, Activations, Candidate, GatedWeights, GemmOptions, GemmOverrides, GemmPlan,
-    GemmResult, GemmRun, HalfMatrix, Output, Repacked, Weights, reference,
+    Activations, Candidate, GatedWeights, GemmOptions, GemmOverrides, GemmPlan, GemmResult,
+    GemmRun, HalfMatrix, Output, Repacked, Weights, reference,
 };
 use crate::generate::Generator;
 use crate::observe::Reports;
@@ -25,49 +24,6 @@ use crate::tensor::{BlockScaled, Dims};
 
 /// Rows and columns of the operands of the product that shows the tensor cores' ceiling.
 const CEILING_SIZE: usize = 8192;
-
-/// What the activations are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ActivationInput {
-    /// In the weights' format (W4A4).
-    #[default]
-    Fp4,
-    /// 16-bit floats (W4A16).
-    Halves(HalfType),
-}
-
-impl FromStr for ActivationInput {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "fp4" => Ok(Self::Fp4),
-            "f16" => Ok(Self::Halves(HalfType::F16)),
-            "bf16" => Ok(Self::Halves(HalfType::Bf16)),
-            _ => Err(Error::shape("activations", "fp4, f16 or bf16", text)),
-        }
-    }
-}
-
-impl fmt::Display for ActivationInput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Fp4 => "fp4",
-            Self::Halves(operand) => operand.name(),
-        })
-    }
-}
-
-impl ActivationInput {
-    /// What a plan depends on, for weights in `format` and scales in `layout`.
-    #[must_use]
-    pub fn kind(self, format: Format, layout: ScaleLayout) -> ActivationKind {
-        match self {
-            Self::Fp4 => ActivationKind::Blocks { format, layout },
-            Self::Halves(operand) => ActivationKind::Halves(operand),
-        }
-    }
-}
 
 /// A matrix of activations in either form.
 pub(super) enum TokenMatrix<F> {

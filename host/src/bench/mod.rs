@@ -20,7 +20,8 @@ use fp4_formats::ScaleLayout;
 use ptx_emu::{Counters, LaunchReport, LowerBound};
 use serde::Serialize;
 
-pub use gemm::{ActivationInput, GemmBench, GemmReport, GemmTiming, Swept, gemm};
+pub use crate::gemm::ActivationInput;
+pub use gemm::{GemmBench, GemmReport, GemmTiming, Swept, gemm};
 pub use gpu::{Protocol, Timing};
 pub use grouped::grouped;
 pub use moe::{MoeReport, MoeTiming, StepTime, moe};

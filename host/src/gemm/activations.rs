@@ -1,5 +1,8 @@
 //! The activations of a GEMM: block-scaled, or 16-bit floats.
 
+use std::fmt;
+use std::str::FromStr;
+
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, HalfType, ScaleLayout};
 use half::{bf16, f16};
@@ -178,6 +181,49 @@ impl ActivationKind {
         match self {
             Self::Blocks { format, .. } => format.name(),
             Self::Halves(operand) => operand.name(),
+        }
+    }
+}
+
+/// What activations are asked for by name, whatever the weights' format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ActivationInput {
+    /// In the weights' format (W4A4).
+    #[default]
+    Fp4,
+    /// 16-bit floats (W4A16).
+    Halves(HalfType),
+}
+
+impl FromStr for ActivationInput {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "fp4" => Ok(Self::Fp4),
+            "f16" => Ok(Self::Halves(HalfType::F16)),
+            "bf16" => Ok(Self::Halves(HalfType::Bf16)),
+            _ => Err(Error::shape("activations", "fp4, f16 or bf16", text)),
+        }
+    }
+}
+
+impl fmt::Display for ActivationInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fp4 => "fp4",
+            Self::Halves(operand) => operand.name(),
+        })
+    }
+}
+
+impl ActivationInput {
+    /// What a plan depends on, for weights in `format` and scales in `layout`.
+    #[must_use]
+    pub fn kind(self, format: Format, layout: ScaleLayout) -> ActivationKind {
+        match self {
+            Self::Fp4 => ActivationKind::Blocks { format, layout },
+            Self::Halves(operand) => ActivationKind::Halves(operand),
         }
     }
 }

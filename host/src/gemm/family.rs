@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use fp4_formats::gemm::{Epilogue, EvenRuns, Groups, Problem, ResultType};
 use fp4_formats::quantize::Format;
-use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
-use fp4_formats::{Arch, Divisor, ScaleLayout, Swizzle, TensorFamily};
-use ptx_emu::tensor_map::{self, ElementType, L2Promotion};
+use fp4_formats::{Arch, Divisor, ScaleLayout, TensorFamily};
 
 use super::plan::{Candidate, Reads, Request};
 use super::strides::Entries;
@@ -17,7 +15,6 @@ use super::{
     ActivationBuffers, ActivationKind, DeviceWeights, Gemm, Grouping, WeightForm, Workspace,
     blackwell, hopper,
 };
-use crate::device::Device;
 use crate::error::Result;
 use crate::quantize::device::Step;
 
@@ -183,40 +180,6 @@ pub(super) struct Launch<'a> {
     pub epilogue: Epilogue,
     /// Of a grouped product: what is in memory of its problems. Row tiles and runs are not set.
     pub groups: Option<Groups>,
-}
-
-/// Encodes the map of a tensor at `address`.
-///
-/// # Errors
-/// [`DeviceError`](crate::device::DeviceError).
-pub(super) fn encode_map(
-    device: &Device,
-    shape: &TensorMapShape,
-    address: u64,
-) -> Result<TensorMap> {
-    let element = match shape.element {
-        MapElement::U8 => ElementType::U8,
-        MapElement::U16 => ElementType::U16,
-        MapElement::U32 => ElementType::U32,
-    };
-    let rank = shape.rank;
-    let map = tensor_map::TensorMap {
-        swizzle: match shape.swizzle {
-            Swizzle::None => tensor_map::Swizzle::None,
-            Swizzle::B32 => tensor_map::Swizzle::B32,
-            Swizzle::B64 => tensor_map::Swizzle::B64,
-            Swizzle::B128 => tensor_map::Swizzle::B128,
-        },
-        l2_promotion: L2Promotion::B256,
-        ..tensor_map::TensorMap::tiled(
-            element,
-            address,
-            &shape.dims[..rank],
-            &shape.strides[..rank - 1],
-            &shape.box_dims[..rank],
-        )
-    };
-    Ok(TensorMap::from_bytes(&device.encode_tensor_map(&map)?))
 }
 
 /// Rows that one launch before the product takes, and how many launches there are: one for all

@@ -65,8 +65,9 @@ mod tuned;
 mod verify;
 mod weights;
 
-pub use activations::{ActivationKind, Activations, HalfMatrix};
+pub use activations::{ActivationInput, ActivationKind, Activations, HalfMatrix};
 pub use buffers::{ActivationBuffers, Workspace};
+#[cfg(feature = "checkpoint")]
 pub(crate) use check::check_operands;
 pub use epilogue::Vectors;
 pub use fp4_formats::gemm::Activation;

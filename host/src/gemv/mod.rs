@@ -9,6 +9,7 @@
 //! [`gemv`] does all in one call. An engine makes a [`Gemv`] once for a shape, and launches it on
 //! its own buffers, on its stream and in its graph.
 
+#[cfg(all(feature = "checkpoint", feature = "emulator"))]
 pub mod layer;
 mod plan;
 mod product;

@@ -19,6 +19,7 @@
 mod layer;
 mod routing;
 
+#[cfg(feature = "emulator")]
 pub(crate) use layer::Tokens;
 pub use layer::{MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeStep, TokenScales};
 pub use routing::{MoeProblem, MoeShape, Routes, Routing};

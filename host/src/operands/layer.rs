@@ -8,9 +8,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::gemm::{AnyOperands, GemmActivations, GemmOperands, Halves};
-use crate::bench::ActivationInput;
 use crate::checkpoint::{Blocks, Checkpoint, Layout, Matrix, Model, matrix};
 use crate::error::{Error, Result};
+use crate::gemm::ActivationInput;
 use crate::gemm::{GemmOptions, HalfMatrix};
 use crate::oracle;
 use crate::quantize::{QuantizeOptions, TensorScale, quantize_matrix, recipe_by_name};

@@ -43,6 +43,7 @@ use fp4_formats::quantize::{
     self as contract, AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
 };
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
+#[cfg(feature = "checkpoint")]
 use safetensors::Dtype;
 use serde::Serialize;
 
@@ -432,6 +433,7 @@ pub(crate) unsafe fn launch_step(
 ///
 /// # Errors
 /// [`Error::Shape`] for a type that the kernels do not take.
+#[cfg(feature = "checkpoint")]
 pub fn float_type(dtype: Dtype) -> Result<FloatType> {
     match dtype {
         Dtype::F32 => Ok(FloatType::F32),
@@ -446,6 +448,7 @@ pub fn float_type(dtype: Dtype) -> Result<FloatType> {
 ///
 /// # Errors
 /// The errors of [`Quantizer`], and [`Error::Shape`] if the length disagrees with `dims`.
+#[cfg(feature = "checkpoint")]
 pub fn quantize_once(
     kernels: &Kernels,
     data: &[u8],

@@ -43,9 +43,8 @@ use rayon::prelude::*;
 
 use self::rows::{Maxima, quantize_rows};
 use self::source::Source;
-use crate::checkpoint::{Blocks, Convention, GlobalScale};
 use crate::error::{Error, Result, filled};
-use crate::tensor::{BlockScaled, Dims, byte_counts};
+use crate::tensor::{BlockScaled, Blocks, Convention, Dims, GlobalScale, byte_counts};
 
 /// Smallest tensor scale of TorchAO's recipe, 2^-121.
 pub const MIN_TENSOR_SCALE: f32 = MIN_TORCHAO_PARAMETER;

@@ -50,6 +50,7 @@ impl Source<'_> {
     }
 
     /// The same by all threads.
+    #[cfg(feature = "checkpoint")]
     pub fn par_load(self, values: &mut [f32]) {
         let parts = values.par_chunks_mut(CHUNK).enumerate();
         parts.for_each(|(at, values)| {

@@ -7,8 +7,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::{DeviceKey, Measured, Table, TuneError, TuneProblem, VARIABLE};
-use crate::checkpoint::write_whole;
 use crate::error::{Error, Result};
+use crate::whole::write_whole;
 
 /// Largest file that is read, about 80,000 entries.
 pub const MAX_BYTES: u64 = 16 << 20;

@@ -49,6 +49,7 @@ impl DeviceKey {
                     None => version.to_string(),
                 }
             }
+            #[cfg(feature = "emulator")]
             Backend::Emulator(_) => "emulator".into(),
         };
         let (major, minor) = device.compute_capability();

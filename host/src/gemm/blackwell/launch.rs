@@ -16,7 +16,7 @@ use super::prepared;
 use crate::device::{Device, LaunchSpec};
 use crate::error::{Error, Result};
 use crate::gemm::buffers::CheckedActivations;
-use crate::gemm::family::{Launch, encode_map};
+use crate::gemm::family::Launch;
 use crate::gemm::strides::{Entries, Strides};
 use crate::gemm::{ActivationBuffers, Gemm, Output, Workspace};
 use crate::quantize::device::launch_step;
@@ -45,7 +45,10 @@ impl Placed {
         let [rows, batch] = self.scale_sizes;
         let sizes = [rows, columns, batch];
         let scales = scales_map(choice.config, side, sizes, self.scale_stride);
-        Ok([encode_map(device, &codes, self.codes)?, encode_map(device, &scales, self.scales)?])
+        Ok([
+            device.encode_tensor_map(&codes, self.codes)?,
+            device.encode_tensor_map(&scales, self.scales)?,
+        ])
     }
 }
 
@@ -106,7 +109,7 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<()> 
             let Problem { m, k, l, .. } = problem;
             let stride = gemm.strides.activations.stride as u64;
             let shape = halves_map(config, [m, k, if stride == 0 { 1 } else { l }], stride);
-            [encode_map(device, &shape, address)?, TensorMap::NONE]
+            [device.encode_tensor_map(&shape, address)?, TensorMap::NONE]
         }
     };
     // Each problem of a grouped product has a matrix.
@@ -126,7 +129,7 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<()> 
     };
     let result = result_shape(gemm, choice)
         .filter(|_| epilogue.sink.out.is_multiple_of(RESULT_ALIGN))
-        .map(|shape| encode_map(device, &shape, epilogue.sink.out))
+        .map(|shape| device.encode_tensor_map(&shape, epilogue.sink.out))
         .transpose()?;
     let params = BlackwellParams {
         x_codes,

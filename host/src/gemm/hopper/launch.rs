@@ -10,7 +10,7 @@ use super::layout;
 use crate::device::LaunchSpec;
 use crate::error::Result;
 use crate::gemm::buffers::CheckedActivations;
-use crate::gemm::family::{Kernel, Launch, encode_map, launches};
+use crate::gemm::family::{Kernel, Launch, launches};
 use crate::gemm::strides::Strides;
 use crate::gemm::{Gemm, Workspace};
 use crate::quantize::device::launch_step;
@@ -38,7 +38,7 @@ impl HopperKernel {
         let map = activations_map(config, &self.problem, stride);
         let matrix = layout(&weights.form()).bytes().unwrap_or(0);
         let params = HopperParams {
-            activations: encode_map(device, &map, activations)?,
+            activations: device.encode_tensor_map(&map, activations)?,
             weights: weights.address(),
             weight_stride: if weights.batch() == 1 { 0 } else { matrix },
             partials: workspace + parts.partials as u64,

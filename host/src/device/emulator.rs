@@ -1,0 +1,185 @@
+//! The emulator as a device.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fp4_formats::gemm::ResidentClusters;
+use fp4_formats::tensor_map::{MapElement, TensorMapShape};
+use fp4_formats::{Arch, Swizzle};
+use ptx_emu::tensor_map::{self, ElementType, L2Promotion, TENSOR_MAP_BYTES};
+use ptx_emu::{Checks, GlobalMemory, Gpu, Schedule};
+
+use super::{Backend, Choice, Device, DeviceError, DeviceProperties, Kernels, LaunchSpec};
+use crate::capture::Capture;
+use crate::error::{Error, Result};
+use crate::observe::LaunchObserver;
+
+/// An emulated GPU: a machine description and its memory. Clones share the memory.
+#[derive(Clone)]
+pub struct Emulator {
+    /// The machine.
+    pub gpu: Gpu,
+    /// The order in which it interleaves.
+    pub schedule: Schedule,
+    pub(crate) memory: Arc<Mutex<GlobalMemory>>,
+}
+
+impl Emulator {
+    pub(super) fn properties(&self) -> DeviceProperties {
+        let gpu = &self.gpu;
+        DeviceProperties {
+            sms: gpu.sms,
+            clusters: ResidentClusters::new(
+                ResidentClusters::SIZES.map(|size| gpu.resident_clusters(size, 1)),
+            ),
+            shared_per_sm: gpu.shared_per_sm,
+            l2_bytes: gpu.l2_bytes,
+        }
+    }
+
+    pub(super) fn encode_tensor_map(
+        &self,
+        shape: &TensorMapShape,
+        address: u64,
+    ) -> Result<[u8; TENSOR_MAP_BYTES]> {
+        let element = match shape.element {
+            MapElement::U8 => ElementType::U8,
+            MapElement::U16 => ElementType::U16,
+            MapElement::U32 => ElementType::U32,
+        };
+        let rank = shape.rank;
+        let map = tensor_map::TensorMap {
+            swizzle: match shape.swizzle {
+                Swizzle::None => tensor_map::Swizzle::None,
+                Swizzle::B32 => tensor_map::Swizzle::B32,
+                Swizzle::B64 => tensor_map::Swizzle::B64,
+                Swizzle::B128 => tensor_map::Swizzle::B128,
+            },
+            l2_promotion: L2Promotion::B256,
+            ..tensor_map::TensorMap::tiled(
+                element,
+                address,
+                &shape.dims[..rank],
+                &shape.strides[..rank - 1],
+                &shape.box_dims[..rank],
+            )
+        };
+        Ok(map.encode_for(&self.gpu)?)
+    }
+
+    /// The memory. A launch has it for itself until it ends.
+    pub(crate) fn memory(&self) -> MutexGuard<'_, GlobalMemory> {
+        lock(&self.memory)
+    }
+}
+
+/// The memory of an emulated device, whatever happened to a thread that had it.
+pub(crate) fn lock(memory: &Mutex<GlobalMemory>) -> MutexGuard<'_, GlobalMemory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Emulator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The memory is megabytes that nobody wants to see.
+        let Self { gpu, schedule, .. } = self;
+        write!(f, "Emulator({}, {schedule:?})", gpu.name)
+    }
+}
+
+impl Device {
+    pub(super) fn emulator(gpu: Gpu, reason: String) -> Result<Self> {
+        let capability = gpu.compute_capability();
+        let Some(arch) = Arch::of_capability(capability).next() else {
+            let machine = gpu.name.into();
+            return Err(DeviceError::UnsupportedMachine { machine, capability }.into());
+        };
+        let choice = Choice {
+            device: format!("emu:{}", gpu.name),
+            name: format!("emulated {}", gpu.name.to_uppercase()),
+            arch,
+            reason,
+        };
+        let memory = Arc::new(Mutex::new(GlobalMemory::new()));
+        let emulator = Emulator { gpu, schedule: Schedule::default(), memory };
+        Ok(Self::new(Backend::Emulator(emulator), choice))
+    }
+
+    /// The same device with another schedule. A GPU has none of its own choosing, and stays as
+    /// it is.
+    #[must_use]
+    pub fn with_schedule(mut self, schedule: Schedule) -> Self {
+        if let Backend::Emulator(emulator) = &mut self.backend {
+            emulator.schedule = schedule;
+        }
+        self
+    }
+
+    /// The same device, which writes every launch from now on as a bundle in a folder.
+    #[must_use]
+    pub fn with_capture(mut self, folder: &Path) -> Self {
+        self.capture = Some(Capture::new(folder));
+        self
+    }
+
+    /// What writes launches as bundles, if something does.
+    #[must_use]
+    pub fn capture(&self) -> Option<&Capture> {
+        self.capture.as_deref()
+    }
+}
+
+impl Kernels {
+    /// The same kernels, of whose launches on the emulator `observer` is told, instead of another.
+    #[must_use]
+    pub fn with_observer(&self, observer: Arc<dyn LaunchObserver>) -> Self {
+        Self { observer: Some(observer), ..self.clone() }
+    }
+
+    /// Runs a kernel to its end, and tells the observer.
+    pub(super) fn launch_emulated(&self, emulator: &Emulator, spec: &LaunchSpec<'_>) -> Result<()> {
+        let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, params, .. } = spec;
+        let module = self.modules.emulated(entry, &emulator.gpu)?;
+        let launch = ptx_emu::Launch {
+            entry,
+            grid,
+            block,
+            cluster,
+            dynamic_shared,
+            params,
+            schedule: emulator.schedule,
+            threads: None,
+            instruction_limit: None,
+            checks: Checks::default(),
+        };
+        let report = module.launch(&mut emulator.memory(), &launch)?;
+        if let Some(observer) = &self.observer {
+            observer.launched(&report);
+        }
+        Ok(())
+    }
+
+    /// Launches and writes a bundle.
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch).
+    pub(super) unsafe fn launch_captured(
+        &self,
+        spec: &LaunchSpec<'_>,
+        capture: &Capture,
+    ) -> Result<()> {
+        let before = capture.before(&self.device)?;
+        // SAFETY: passed on to the caller.
+        let result = unsafe { self.launch_only(spec) };
+        // A kernel that went wrong is worth a bundle too, without outputs.
+        let launched = match &result {
+            Ok(()) => true,
+            Err(Error::Device(error)) if error.happened_while_running() => false,
+            Err(_) => return result,
+        };
+        let files = self.modules.files();
+        let ptx = files.ptx(files.module_of(spec.entry)?)?;
+        capture.after(&self.device, ptx, spec, before, launched)?;
+        result
+    }
+}
