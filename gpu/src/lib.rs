@@ -65,6 +65,18 @@ pub use run::{PtxLaunch, run_ptx};
 pub use tensor_map::{TENSOR_MAP_BYTES, TensorMapArguments};
 pub use times::Times;
 
+/// Opens a library as a program would that uses it later, and closes it again.
+///
+/// # Errors
+/// The loader's message.
+///
+/// # Safety
+/// The library's initialisation does nothing that this program must not do.
+pub unsafe fn probe_library(name: &str) -> Result<(), String> {
+    // SAFETY: passed on to the caller.
+    unsafe { libloading::Library::new(name) }.map(drop).map_err(|error| error.to_string())
+}
+
 /// What may be sent to other threads, and what may be shared with them.
 #[cfg(test)]
 mod threads {

@@ -34,7 +34,7 @@
 //!     cudarc::read(device, "x", x, |x| {
 //!         cudarc::write(device, "y", y, |y| {
 //!             let (x, y) = (ActivationBuffers::Halves(x), ResultBuffers::Floats(y));
-//!             plan.launch(x, weights, y, Some(workspace), Vectors::default()).map(drop)
+//!             plan.launch(x, weights, y, Some(workspace), Vectors::default())
 //!         })
 //!     })
 //! }
@@ -55,6 +55,9 @@ use crate::buffer::DeviceBuffer;
 use crate::cuda::CudaDevice;
 use crate::device::{Backend, Device, Kernels};
 use crate::error::{Error, Result};
+
+#[cfg(feature = "nccl")]
+pub mod nccl;
 
 /// A handle of `gpu` that queues on `stream` and keeps it.
 fn on(gpu: &CudaDevice, stream: &Arc<CudaStream>) -> Result<CudaDevice> {

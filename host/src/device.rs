@@ -109,6 +109,14 @@ pub enum DeviceError {
         /// Why there is none.
         reason: String,
     },
+    /// A library that is opened when it is first used is not on this machine.
+    #[error("{library} is not on this machine: {reason}")]
+    NoLibrary {
+        /// Its name.
+        library: &'static str,
+        /// The loader's message.
+        reason: String,
+    },
     /// The operation needs a GPU, and the device is the emulator.
     #[error("{operation} needs a GPU; the device is {device}")]
     NeedsGpu {
@@ -132,6 +140,7 @@ impl DeviceError {
             }
             #[cfg(feature = "emulator")]
             Self::UnsupportedMachine { .. } | Self::Load(_) => ErrorKind::Unsupported,
+            Self::NoLibrary { .. } => ErrorKind::Unsupported,
             Self::Cuda(error) => match error {
                 CudaError::Driver(_)
                 | CudaError::NoSuchDevice { .. }
@@ -175,6 +184,7 @@ impl DeviceError {
             | Self::UnknownCode { .. }
             | Self::NoMachineCode { .. }
             | Self::NoGpu { .. }
+            | Self::NoLibrary { .. }
             | Self::NeedsGpu { .. } => false,
         }
     }

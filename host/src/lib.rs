@@ -13,6 +13,7 @@
 //! | [`kernels`], [`modules`] | where the compiled kernels are, and how they are loaded |
 //! | [`gemv`] | batched matrix-vector products: plans, launches, and a layer of a checkpoint as a GEMV |
 //! | [`gemm`] | matrix products with block-scaled weights: plans and launches |
+//! | [`parallel`] | parts of weights for several devices |
 //! | [`tune`] | measured choices of GEMM kernels |
 //! | [`oracle`] | the f64 reference and the tolerance |
 //! | [`mod@bench`] | one verified run of a shape, with times or counters |
@@ -32,6 +33,7 @@
 //! | `embed` | yes | the compiled kernels in the program; without it they are read from a folder |
 //! | `cli` | no | the program `nvfp4`, and the packages that only it needs |
 //! | `cudarc` | no | devices from streams of the crate `cudarc`, operands from its slices |
+//! | `nccl` | no | NCCL's all-reduce through `cudarc` |
 //! | `cust` | no | contexts, streams and memory through the crate `cust`, whose build needs a variable |
 //!
 //! | architecture | kernels | where results and times come from |
@@ -159,6 +161,7 @@ pub mod observe;
 #[cfg(feature = "checkpoint")]
 pub mod operands;
 pub mod oracle;
+pub mod parallel;
 pub mod quantize;
 pub mod rng;
 mod setters;
