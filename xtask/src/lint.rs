@@ -1,4 +1,5 @@
-//! `lint`: formatting, clippy and documentation, for the host's crates and for the GPU's.
+//! `lint`: formatting, clippy and documentation, for the host's crates and for the GPU's. `test` lints
+//! the adapter to candle, for which candle has to be compiled.
 
 use crate::{build_kernels, run};
 use anyhow::{Context, Result, ensure};
@@ -7,7 +8,7 @@ use fp4_formats::Arch;
 use std::process::{Command, ExitCode};
 
 /// Packages outside the workspace, which `cargo fmt` does not reach from it.
-const GPU_CRATES: [&str; 2] = ["cuda_std", "kernels-gpu"];
+const OUTSIDE: [&str; 3] = ["cuda_std", "kernels-gpu", "candle"];
 
 /// Features of the library that dependents are expected to choose, besides those of the workspace.
 const LIBRARY_FEATURES: [&str; 5] = ["", "embed", "emulator", "checkpoint", "cudarc"];
@@ -28,7 +29,7 @@ pub fn run() -> Result<ExitCode> {
 /// Gives `done` the name of each check and what came of it.
 pub fn each(mut done: impl FnMut(&str, Result<()>)) -> Result<()> {
     done("cargo fmt", step(run::cargo().args(["fmt", "--all", "--check"])));
-    for name in GPU_CRATES {
+    for name in OUTSIDE {
         let manifest = run::root().join(name).join("Cargo.toml");
         let mut fmt = run::cargo();
         fmt.args(["fmt", "--check", "--manifest-path"]).arg(manifest);

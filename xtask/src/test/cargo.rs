@@ -60,6 +60,13 @@ impl Cargo {
         Ok(tally.outcomes() > before)
     }
 
+    /// Runs all tests of a package outside the workspace.
+    pub fn run_manifest(&self, tally: &mut Tally, manifest: &str) -> Result<()> {
+        let mut command = self.command();
+        command.args(["--no-fail-fast", "--manifest-path", manifest]);
+        outcome(tally, command)
+    }
+
     /// Runs the examples in documentation.
     pub fn run_documentation(&self, tally: &mut Tally) -> Result<()> {
         let mut command = self.command();

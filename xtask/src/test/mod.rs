@@ -4,6 +4,7 @@
 //! Steps that need something this machine lacks are skipped by name, with the
 //! reason, and counted in the last line.
 
+mod candle;
 mod cargo;
 mod exporters;
 mod targets;
@@ -138,6 +139,7 @@ fn everything(options: &Options) -> Result<ExitCode> {
     let cargo = Cargo { model: model(&mut tally, options.offline) };
     cargo.run(&mut tally, &["--workspace"], None)?;
     cargo.run_documentation(&mut tally)?;
+    candle::run(&mut tally, &cargo)?;
     tally.skip("exporters and their loaders", "only with --exporters: 6 GB of Python packages");
     Ok(tally.finish())
 }
@@ -159,6 +161,7 @@ fn quick(filter: Option<&str>) -> Result<ExitCode> {
         "kernels by every accepted compiler, and their synchronising instructions",
         "machine code by ptxas",
         "real model",
+        candle::NAME,
         "exporters and their loaders",
     ] {
         tally.skip(name, "--quick");
@@ -168,6 +171,13 @@ fn quick(filter: Option<&str>) -> Result<ExitCode> {
 
 /// The tests of a name.
 fn filtered(filter: &str, offline: bool) -> Result<ExitCode> {
+    if filter == candle::NAME {
+        let mut tally = Tally::default();
+        build_kernels::refresh()?;
+        let cargo = Cargo { model: model(&mut tally, offline) };
+        candle::run(&mut tally, &cargo)?;
+        return Ok(tally.finish());
+    }
     let nothing_named = || UsageError::NothingNamed { actual: filter.to_owned() };
     let mut tally = Tally::default();
     let needed = targets::needed(filter)?;

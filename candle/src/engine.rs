@@ -1,0 +1,170 @@
+//! What computes: the reference on the CPU, the emulator, or a GPU.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+use candle_core::{DType, Device, Result};
+use nvfp4::device::{Backend, Kernels};
+use nvfp4::gemm::{ActivationKind, Workspace};
+use nvfp4::{FloatType, HalfType};
+
+use crate::error::shape;
+#[cfg(feature = "cuda")]
+use crate::error::wrap;
+
+/// What layers compute on. Layers of a model share one.
+///
+/// | engine | tensors | what computes |
+/// | --- | --- | --- |
+/// | [`reference`](Self::reference) | on the CPU | products of the dequantised weights in f32 |
+/// | [`emulated`](Self::emulated) | on the CPU | the kernels, on the emulator |
+/// | [`for_device`](Self::for_device) of a GPU | on the GPU | the kernels, on the stream of candle's device |
+///
+/// Kernels take 16-bit activations, of the type that the engine is made with; others are converted. The
+/// reference takes activations as they are.
+pub struct Engine {
+    place: Place,
+    half: HalfType,
+    device: Device,
+    /// Candle's devices queue on each thread's own stream, to which a workspace belongs.
+    workspaces: Mutex<HashMap<ThreadId, Workspace>>,
+}
+
+/// Where products are made.
+pub(crate) enum Place {
+    Reference,
+    Kernels(Box<Kernels>),
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Reference => f.write_str("Engine(reference)"),
+            Place::Kernels(kernels) => write!(f, "Engine({})", kernels.device().choice()),
+        }
+    }
+}
+
+impl Engine {
+    fn new(place: Place, half: HalfType, device: Device) -> Arc<Self> {
+        Arc::new(Self { place, half, device, workspaces: Mutex::default() })
+    }
+
+    /// The reference: weights are dequantised when a layer is made, which takes eight times their
+    /// memory.
+    #[must_use]
+    pub fn reference() -> Arc<Self> {
+        Self::new(Place::Reference, HalfType::F16, Device::Cpu)
+    }
+
+    /// Kernels on the emulator, for tensors on the CPU and 16-bit activations of type `half`.
+    ///
+    /// # Errors
+    /// For kernels of a GPU.
+    pub fn emulated(kernels: Kernels, half: HalfType) -> Result<Arc<Self>> {
+        match kernels.device().backend() {
+            Backend::Emulator(_) => {
+                Ok(Self::new(Place::Kernels(Box::new(kernels)), half, Device::Cpu))
+            }
+            Backend::Cuda(_) => Err(shape(
+                "the kernels",
+                "on an emulated device",
+                &kernels.device().choice().device,
+            )),
+        }
+    }
+
+    /// For tensors on `device`: the [reference](Self::reference) for the CPU; for a GPU the kernels in
+    /// the program or beside it ([`nvfp4::device::Device::kernels`]), queued on the stream of `device`.
+    ///
+    /// # Errors
+    /// For a GPU without kernels, and for devices of other makers.
+    pub fn for_device(device: &Device, half: HalfType) -> Result<Arc<Self>> {
+        match device {
+            Device::Cpu => Ok(Self::new(Place::Reference, half, Device::Cpu)),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(gpu) => {
+                let stream = gpu.cuda_stream();
+                let kernels = nvfp4::device::Device::from_cudarc(&stream)
+                    .and_then(|device| device.kernels(None))
+                    .map_err(wrap)?;
+                Ok(Self::new(Place::Kernels(Box::new(kernels)), half, device.clone()))
+            }
+            other => {
+                Err(shape("the device", "the CPU, or with feature `cuda` a GPU", other.location()))
+            }
+        }
+    }
+
+    /// The device of the tensors.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Type of the activations that kernels take.
+    #[must_use]
+    pub fn half(&self) -> HalfType {
+        self.half
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Refuses tensors on the CPU where weights are on a GPU.
+    pub(crate) fn require_cpu(&self) -> Result<()> {
+        match &self.device {
+            Device::Cpu => Ok(()),
+            other => {
+                Err(shape("place of the activations", format!("{:?}", other.location()), "Cpu"))
+            }
+        }
+    }
+
+    pub(crate) fn kind(&self) -> ActivationKind {
+        ActivationKind::Halves(self.half)
+    }
+
+    /// Lends this thread's workspace, with room for `bytes`.
+    pub(crate) fn with_workspace<R>(
+        &self,
+        kernels: &Kernels,
+        bytes: usize,
+        launch: impl FnOnce(Option<&Workspace>) -> nvfp4::Result<R>,
+    ) -> nvfp4::Result<R> {
+        if bytes == 0 {
+            return launch(None);
+        }
+        let mut workspaces = lock(&self.workspaces);
+        let thread = thread::current().id();
+        // A smaller one is freed, for which the device waits.
+        let mut own = match workspaces.remove(&thread) {
+            Some(workspace) if workspace.len() >= bytes => workspace,
+            Some(_) | None => Workspace::new(kernels.device(), bytes.next_power_of_two())?,
+        };
+        let result = launch(Some(&own));
+        if result.is_err() && own.reset().is_err() {
+            own = Workspace::new(kernels.device(), bytes.next_power_of_two())?;
+        }
+        workspaces.insert(thread, own);
+        result
+    }
+}
+
+/// What a lock guards, whatever happened to a thread that had it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The type of elements.
+pub(crate) fn float_type(dtype: DType, what: &str) -> Result<FloatType> {
+    match dtype {
+        DType::F32 => Ok(FloatType::F32),
+        DType::F16 => Ok(FloatType::F16),
+        DType::BF16 => Ok(FloatType::Bf16),
+        other => Err(shape(format!("type of {what}"), "f32, f16 or bf16", other.as_str())),
+    }
+}

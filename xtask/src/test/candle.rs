@@ -1,0 +1,51 @@
+//! The adapter to candle, which is outside the workspace: its lints, its tests, and its example.
+
+use super::Tally;
+use super::cargo::Cargo;
+use crate::run;
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+use std::process::Command;
+
+/// What the steps are called, and the filter that names them.
+pub const NAME: &str = "nvfp4-candle";
+
+/// Its manifest.
+const MANIFEST: &str = "candle/Cargo.toml";
+
+/// Runs all steps. The example takes the real model if it is here, and a random one otherwise.
+pub fn run(tally: &mut Tally, cargo: &Cargo) -> Result<()> {
+    let mut clippy = run::cargo();
+    clippy.args(["clippy", "--release", "--quiet", "--all-targets", "--manifest-path", MANIFEST]);
+    tally.step(&format!("{NAME}: clippy"), succeeds(clippy.args(["--", "-Dwarnings"])));
+    let mut doc = run::cargo();
+    doc.args(["doc", "--release", "--quiet", "--no-deps", "--manifest-path", MANIFEST]);
+    let doc = succeeds(doc.env("RUSTDOCFLAGS", "-Dwarnings"));
+    tally.step(&format!("{NAME}: documentation"), doc);
+    cargo.run_manifest(tally, MANIFEST)?;
+    let folder = cargo.model.as_deref().and_then(Path::parent);
+    let mut example = run::cargo();
+    example.args([
+        "run",
+        "--release",
+        "--quiet",
+        "--manifest-path",
+        MANIFEST,
+        "--example",
+        "embed",
+    ]);
+    match folder {
+        Some(folder) => {
+            example.arg("--").arg(folder);
+        }
+        None => tally.skip(&format!("{NAME}: sentences through the real model"), "it is not here"),
+    }
+    tally.step(&format!("{NAME}: example embed"), succeeds(&mut example));
+    Ok(())
+}
+
+fn succeeds(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("running {command:?}"))?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}
