@@ -370,18 +370,30 @@ impl DeviceBuffer {
         Ok(())
     }
 
+    /// The first `len` bytes, after all earlier launches; the rest need not be written.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_first(&self, len: usize) -> Result<Vec<u8>> {
+        Ok(match &self.place {
+            Place::Cuda(memory) => {
+                let mut bytes = memory.to_vec()?;
+                bytes.truncate(len);
+                bytes
+            }
+            #[cfg(feature = "emulator")]
+            Place::Emulator { memory, address, len: all, .. } => {
+                lock(memory).read(*address, len.min(*all) as u64)?
+            }
+        })
+    }
+
     /// The whole contents, after all earlier launches.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError): on a GPU also an error of an earlier kernel, on
     /// the emulator also a byte that was not written.
     pub fn read(&self) -> Result<Vec<u8>> {
-        Ok(match &self.place {
-            Place::Cuda(memory) => memory.to_vec()?,
-            #[cfg(feature = "emulator")]
-            Place::Emulator { memory, address, len, .. } => {
-                lock(memory).read(*address, *len as u64)?
-            }
-        })
+        self.read_first(self.len())
     }
 }

@@ -236,12 +236,12 @@ fn benches_verify() {
             sweep: 0,
         };
         let report = bench::gemm(&kernels, GemmShape::of(5, 48, 272), &bench).expect("runs");
-        assert!(report.verified, "{report}");
+        assert!(report.head.verified, "{report}");
         assert_eq!(report.verification.overflowed, 0, "{report}");
-        assert_eq!(report.output, "nvfp4");
+        assert_eq!(report.head.output, "nvfp4");
         // Rows of codes and scales of both operands, then of the result.
         let scales = layout.bytes(5, 3).expect("small");
-        assert_eq!(report.bytes as usize, (5 + 48) * (136 + 17) + 5 * 24 + scales);
+        assert_eq!(report.head.bytes as usize, (5 + 48) * (136 + 17) + 5 * 24 + scales);
         let ragged = bench::gemm(&kernels, GemmShape::of(5, 40, 272), &bench);
         let text = ragged.expect_err("no whole blocks").to_string();
         assert!(text.starts_with("N must be a multiple of 16"), "{text}");

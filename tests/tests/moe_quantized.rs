@@ -50,7 +50,7 @@ fn steps_of_layers() {
             };
             let report = bench::moe(&kernels, shape, &bench);
             let report = report.unwrap_or_else(|error| panic!("{shape}: {error}"));
-            assert!(report.verified, "{report}");
+            assert!(report.head.verified, "{report}");
             assert_eq!(report.steps.len(), if activations == ActivationInput::Fp4 { 6 } else { 5 });
         }
     }

@@ -4,7 +4,7 @@ use fp4_formats::{BlockFormat, ScaleLayout};
 
 use crate::device::Device;
 use crate::error::Result;
-use crate::gemm::{ActivationKind, GatedWeights, GemmOptions, Repacked, Weights};
+use crate::gemm::{ActivationKind, GatedWeights, Repacked, Weights};
 use crate::generate::Generator;
 use crate::rng::SplitMix64;
 use crate::tensor::{BlockScaled, Dims};
@@ -49,24 +49,16 @@ impl<F: BlockFormat> Experts<F> {
     /// # Errors
     /// As [`GatedWeights::stacked`].
     pub fn weights(&self) -> Result<Vec<Weights<'_, F>>> {
-        let weights = |index: usize| {
-            let tensor = &self.tensors[index % DISTINCT];
-            Ok(if self.gated { GatedWeights::stacked(tensor)?.into() } else { tensor.into() })
-        };
-        (0..self.count).map(weights).collect()
+        (0..self.count).map(|index| self.view(&self.tensors[index % DISTINCT])).collect()
     }
 
-    /// The oracle's options of each matrix, with what its tensor is multiplied with.
-    pub fn options(&self, options: &GemmOptions) -> Vec<GemmOptions> {
-        let own = |index| {
-            let mut own = options.clone();
-            own.alpha *= Self::factor(index);
-            if let Some(up) = &mut own.up {
-                up.alpha *= Self::factor(index);
-            }
-            own
-        };
-        (0..self.count).map(own).collect()
+    fn view<'a>(&self, tensor: &'a BlockScaled<F>) -> Result<Weights<'a, F>> {
+        Ok(if self.gated { GatedWeights::stacked(tensor)?.into() } else { tensor.into() })
+    }
+
+    /// What each matrix is multiplied with besides its tensor's scale.
+    pub fn factors(&self) -> Vec<f32> {
+        (0..self.count).map(Self::factor).collect()
     }
 
     /// All matrices in the order of the device's kernels.
@@ -77,12 +69,8 @@ impl<F: BlockFormat> Experts<F> {
         let parts: Vec<Repacked> = self
             .tensors
             .iter()
-            .map(|tensor| match self.gated {
-                true => Repacked::gated(device, &GatedWeights::stacked(tensor)?, kind),
-                false => Repacked::for_device(device, tensor, kind),
-            })
+            .map(|tensor| Repacked::of_weights(device, self.view(tensor)?, kind))
             .collect::<Result<_>>()?;
-        let all = (0..self.count).map(|at| parts[at % DISTINCT].clone().scaled(Self::factor(at)));
-        Repacked::stack(&all.collect::<Vec<_>>())
+        Repacked::stack_scaled((0..self.count).map(|at| (&parts[at % DISTINCT], Self::factor(at))))
     }
 }

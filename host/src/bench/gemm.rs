@@ -4,6 +4,7 @@ use std::fmt;
 
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
+use ptx_emu::LaunchReport;
 use serde::Serialize;
 
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets, microseconds};
@@ -12,8 +13,8 @@ use crate::cuda::{CudaDevice, HalfProduct, Times};
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
-    Activations, Candidate, GatedWeights, GemmOptions, GemmOverrides, GemmPlan, GemmResult,
-    GemmRun, HalfMatrix, Output, Repacked, Weights, reference,
+    Activation, Activations, Candidate, GatedWeights, GemmActivations, GemmOptions, GemmOverrides,
+    GemmPlan, GemmResult, GemmRun, Output, Repacked, Weights, reference,
 };
 use crate::generate::Generator;
 use crate::observe::Reports;
@@ -24,21 +25,6 @@ use crate::tensor::{BlockScaled, Dims};
 
 /// Rows and columns of the operands of the product that shows the tensor cores' ceiling.
 const CEILING_SIZE: usize = 8192;
-
-/// A matrix of activations in either form.
-pub(super) enum TokenMatrix<F> {
-    Halves(HalfMatrix),
-    Blocks(BlockScaled<F>),
-}
-
-impl<F> TokenMatrix<F> {
-    pub fn view(&self) -> Activations<'_, F> {
-        match self {
-            Self::Halves(halves) => Activations::Halves(halves),
-            Self::Blocks(blocks) => Activations::Blocks(blocks),
-        }
-    }
-}
 
 /// What to run besides the shape.
 #[derive(Clone, Debug)]
@@ -84,13 +70,13 @@ impl GemmBench {
         &self,
         dims: Dims,
         rng: &mut SplitMix64,
-    ) -> Result<TokenMatrix<F>> {
+    ) -> Result<GemmActivations<F>> {
         Ok(match self.activations {
             ActivationInput::Fp4 => {
-                TokenMatrix::Blocks(self.generator.blocks("a", dims, self.layout, rng)?)
+                GemmActivations::Blocks(self.generator.blocks("a", dims, self.layout, rng)?)
             }
             ActivationInput::Halves(operand) => {
-                TokenMatrix::Halves(self.generator.halves("a", dims, operand, rng)?)
+                GemmActivations::Halves(self.generator.halves("a", dims, operand, rng)?)
             }
         })
     }
@@ -123,6 +109,32 @@ impl GemmBench {
         matches!(device.backend(), Backend::Cuda(_)) && self.protocol.replays > 0
     }
 
+    /// What a report begins with; `what` are the operation, the shape and the result's type.
+    pub(super) fn head<F: BlockFormat>(
+        &self,
+        kernels: &Kernels,
+        (op, shape, output): (&'static str, String, &'static str),
+        reports: &[LaunchReport],
+        (verified, bytes): (bool, u64),
+    ) -> Head {
+        let device = kernels.device();
+        Head {
+            op,
+            shape,
+            format: F::NAME,
+            activations: self.activations.to_string(),
+            activation: self.options.activation.to_string(),
+            device: device.choice().clone(),
+            kernels: kernels.folder().display().to_string(),
+            generator: self.generator.to_string(),
+            seed: self.seed,
+            output,
+            verified,
+            bytes,
+            emulated: Emulated::each(device, reports),
+        }
+    }
+
     /// What a run came to, without times.
     pub(super) fn report<F: BlockFormat>(
         &self,
@@ -132,28 +144,16 @@ impl GemmBench {
         reference: &Reference,
         bytes: u64,
     ) -> GemmReport {
-        let device = kernels.device();
         let verification = result.verify(reference);
-        let emulated = Emulated::each(device, &reports.take());
+        let what = (result.plan.op, shape, result.output.name());
+        let verified = verification.passed();
         GemmReport {
-            op: result.plan.op,
-            shape,
-            format: F::NAME,
-            activations: self.activations.to_string(),
-            activation: self.options.activation.to_string(),
-            device: device.choice().clone(),
+            head: self.head::<F>(kernels, what, &reports.take(), (verified, bytes)),
             plan: result.plan,
-            kernels: kernels.folder().display().to_string(),
-            generator: self.generator.to_string(),
-            seed: self.seed,
-            output: result.output.name(),
-            verified: verification.passed(),
             max_error: verification.max_abs_error,
-            bytes,
             verification,
             times: None,
             sweep: Vec::new(),
-            emulated,
             explain: self.explain,
         }
     }
@@ -188,9 +188,9 @@ pub struct Swept {
     pub error: Option<String>,
 }
 
-/// A verified run, as `--json` prints it.
+/// What reports of products and of mixtures of experts begin with.
 #[derive(Clone, Debug, Serialize)]
-pub struct GemmReport {
+pub struct Head {
     /// The operation.
     pub op: &'static str,
     /// The shape as a string.
@@ -203,9 +203,7 @@ pub struct GemmReport {
     pub activation: String,
     /// What it ran on, and why.
     pub device: Choice,
-    /// How it ran.
-    pub plan: GemmPlan,
-    /// The PTX file.
+    /// The folder of kernels.
     pub kernels: String,
     /// How the inputs were made.
     pub generator: String,
@@ -213,20 +211,41 @@ pub struct GemmReport {
     pub seed: u64,
     /// Element type of the result.
     pub output: &'static str,
-    /// Whether every result is within its bound.
+    /// Whether every result is as it must be.
     pub verified: bool,
+    /// Bytes that must move at least once.
+    pub bytes: u64,
+    /// Counters of each launch; only from the emulator.
+    pub emulated: Vec<Emulated>,
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shape, format, activations, output, activation, device, .. } = self;
+        write!(f, "{shape}, {format} weights, {activations} activations")?;
+        if *activation != Activation::default().to_string() {
+            write!(f, ", {activation}")?;
+        }
+        writeln!(f, ", result {output}\n  device    {device}")
+    }
+}
+
+/// A verified run, as `--json` prints it.
+#[derive(Clone, Debug, Serialize)]
+pub struct GemmReport {
+    /// What was run.
+    #[serde(flatten)]
+    pub head: Head,
+    /// How it ran.
+    pub plan: GemmPlan,
     /// Largest absolute error against the f64 oracle.
     pub max_error: f64,
     /// The whole comparison.
     pub verification: Verification,
-    /// Bytes that must move at least once.
-    pub bytes: u64,
     /// Times; only from a GPU, and only if verified.
     pub times: Option<GemmTiming>,
     /// Times of the plan's candidates, where they were asked for.
     pub sweep: Vec<Swept>,
-    /// Counters of each launch; only from the emulator.
-    pub emulated: Vec<Emulated>,
     #[serde(skip)]
     explain: bool,
 }
@@ -262,11 +281,8 @@ fn run<F: BlockFormat>(
         if bench.is_gated() { GatedWeights::stacked(&tensor)?.into() } else { (&tensor).into() };
     let dims = Dims::new(l, m, k)?;
     let a = bench.tokens::<F>(dims, &mut rng)?;
-    let a = a.view();
-    let weights = match &b {
-        Weights::Plain(b) => Repacked::for_device(device, b, a.kind())?,
-        Weights::Gated(b) => Repacked::gated(device, b, a.kind())?,
-    };
+    let a = a.activations();
+    let weights = Repacked::of_weights(device, b, a.kind())?;
     let reference = reference(&a, b, &bench.options)?;
     let mut bench = bench.clone();
     if let Some(layout) = bench.quantized {
@@ -384,9 +400,7 @@ pub(super) fn noise(count: usize) -> Vec<u8> {
 
 impl fmt::Display for GemmReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shape, format, activations, output, .. } = self;
-        writeln!(f, "{shape}, {format} weights, {activations} activations, result {output}")?;
-        writeln!(f, "  device    {}", self.device)?;
+        write!(f, "{}", self.head)?;
         writeln!(f, "  plan      {}", self.plan.to_string().replace('\n', "\n          "))?;
         if self.explain {
             writeln!(
@@ -414,7 +428,7 @@ impl fmt::Display for GemmReport {
                 }
             }
         }
-        self.emulated.iter().try_for_each(|emulated| write!(f, "{emulated}"))
+        self.head.emulated.iter().try_for_each(|emulated| write!(f, "{emulated}"))
     }
 }
 

@@ -1,7 +1,5 @@
 //! One verified grouped product, with times from a GPU or counters from the emulator.
 
-use std::ops::Range;
-
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
 
@@ -12,7 +10,7 @@ use super::{GemmBench, GemmReport, GemmTiming, gpu};
 use crate::cuda::HalfProduct;
 use crate::device::Kernels;
 use crate::error::{Result, require_memory};
-use crate::gemm::{Activations, GroupedRun, Output, Repacked, reference_grouped};
+use crate::gemm::{Activations, GroupedRun, Output, Repacked, reference_grouped, scale_options};
 use crate::oracle::Reference;
 use crate::rng::SplitMix64;
 use crate::shape::GroupedShape;
@@ -29,17 +27,6 @@ pub fn grouped(kernels: &Kernels, shape: &GroupedShape, bench: &GemmBench) -> Re
         Format::Nvfp4 => run::<Nvfp4>(kernels, shape, bench),
         Format::Mxfp4 => run::<Mxfp4>(kernels, shape, bench),
     }
-}
-
-/// The tokens of each group.
-fn ranges(shape: &GroupedShape) -> Vec<Range<usize>> {
-    let mut next = 0;
-    let range = |&count: &usize| {
-        let first = next;
-        next += count;
-        first..next
-    };
-    shape.counts.iter().map(range).collect()
 }
 
 fn run<F: BlockFormat>(
@@ -60,10 +47,11 @@ fn run<F: BlockFormat>(
         Experts::generate(bench.generator, groups, [n, k], bench.is_gated(), &mut rng)?;
     let dims = Dims::new(1, tokens, k)?;
     let a = bench.tokens::<F>(dims, &mut rng)?;
-    let a = a.view();
+    let a = a.activations();
     let weights = experts.repack(device, a.kind())?;
-    let options = experts.options(&bench.options);
-    let reference = reference_grouped(&a, &experts.weights()?, &ranges(shape), &options)?;
+    let mut options = vec![bench.options.clone(); groups];
+    scale_options(&mut options, &experts.factors());
+    let reference = reference_grouped(&a, &experts.weights()?, &shape.ranges(), &options)?;
     let mut bench = bench.clone();
     if let Some(layout) = bench.quantized {
         bench.options.output = Output::nvfp4_of(&reference, layout);

@@ -3,23 +3,19 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use fp4_formats::gemm::OUT_RECIPE;
-use fp4_formats::quantize::{Format, Recipe};
-use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4};
 use serde::Serialize;
 
 use super::experts::Experts;
 use super::gemm::tensor_rate;
-use super::moe_check::{Choices, Layer, StepCheck};
 use super::timing::{ReadCeiling, SetTimes, input_sets, microseconds};
-use super::{ActivationInput, Emulated, GemmBench};
-use crate::buffer::DeviceBuffer;
+use super::{ActivationInput, GemmBench, Head};
 use crate::cuda::Times;
-use crate::device::{Choice, Kernels};
+use crate::device::Kernels;
 use crate::error::{Error, Result, require_memory};
-use crate::gemm::{ActivationKind, DeviceWeights, GemmPlan, Output};
-use crate::moe::{MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeShape, MoeStep, TokenScales};
-use crate::quantize::{QuantizeOptions, TensorScale};
+use crate::gemm::{GemmPlan, Output};
+use crate::moe::{HostBiases, MoeOperands, MoeOptions, MoeRun, MoeShape, StepCheck};
 use crate::rng::SplitMix64;
 use crate::shape::MixtureShape;
 use crate::tensor::Dims;
@@ -27,41 +23,17 @@ use crate::tensor::Dims;
 /// A verified run, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
 pub struct MoeReport {
-    /// The operation.
-    pub op: &'static str,
-    /// The shape as a string.
-    pub shape: String,
-    /// Format of the weights.
-    pub format: &'static str,
-    /// What the activations are.
-    pub activations: String,
-    /// What becomes of the gate.
-    pub activation: String,
-    /// What it ran on, and why.
-    pub device: Choice,
+    /// What was run. `bytes` are the weights of the experts that some token took, tokens and results.
+    #[serde(flatten)]
+    pub head: Head,
     /// How the products ran.
     pub plans: [GemmPlan; 2],
-    /// The folder of kernels.
-    pub kernels: String,
-    /// How the inputs were made.
-    pub generator: String,
-    /// Their seed.
-    pub seed: u64,
-    /// Element type of the result.
-    pub output: &'static str,
-    /// Whether every step's results are as they must be.
-    pub verified: bool,
     /// The comparison of each step on its own inputs.
     pub steps: Vec<StepCheck>,
     /// Experts that some token took.
     pub experts_hit: usize,
-    /// Bytes that must be read and written at least once: the weights of those experts, tokens and
-    /// results.
-    pub bytes: u64,
     /// Times; only from a GPU, and only if verified.
     pub times: Option<MoeTiming>,
-    /// Counters of each launch; only from the emulator.
-    pub emulated: Vec<Emulated>,
 }
 
 /// Measured times of a layer.
@@ -124,13 +96,29 @@ fn choices(shape: MixtureShape, set: usize, seed: u64) -> Choices {
     Choices { ids, weights }
 }
 
+/// Who goes where, in one launch.
+struct Choices {
+    /// `[T, K]`.
+    ids: Vec<i32>,
+    /// `[T, K]`.
+    weights: Vec<f32>,
+}
+
+impl Choices {
+    /// The same operands with these choices.
+    fn of<'a, F: Clone>(&'a self, operands: &MoeOperands<'a, F>) -> MoeOperands<'a, F> {
+        let (ids, weights) = (self.ids.as_slice(), self.weights.as_slice());
+        MoeOperands { ids, weights, ..operands.clone() }
+    }
+}
+
 fn run<F: BlockFormat>(
     kernels: &Kernels,
     shape: MixtureShape,
     bench: &GemmBench,
 ) -> Result<MoeReport> {
     let device = kernels.device();
-    let MixtureShape { tokens, experts, hidden, between, .. } = shape;
+    let MixtureShape { tokens, experts, top_k, hidden, between } = shape;
     let matrices = |count: usize| {
         let row = |columns: usize| columns / 2 + columns / F::BLOCK;
         (count * (2 * between * row(hidden) + hidden * row(between))) as u64
@@ -146,186 +134,105 @@ fn run<F: BlockFormat>(
     let mut rng = SplitMix64::new(bench.seed);
     let of = bench.generator;
     let first = Experts::<F>::generate(of, experts, [between, hidden], true, &mut rng)?;
-    let second = Experts::generate(of, experts, [hidden, between], false, &mut rng)?;
+    let second = Experts::<F>::generate(of, experts, [hidden, between], false, &mut rng)?;
     let x = of.halves("x", Dims::new(1, tokens, hidden)?, half, &mut rng)?;
-    let (activation, layout) = (bench.options.activation, ScaleLayout::Linear);
-    let quantized = match bench.activations {
-        ActivationInput::Halves(_) => None,
-        ActivationInput::Fp4 => {
-            let values = crate::floats::decode(half.float(), x.bytes());
-            let amax = values.iter().fold(0f32, |amax, value| amax.max(value.abs()));
-            let scale = TensorScale::Given(OUT_RECIPE.tensor_parameter(amax));
-            Some(QuantizeOptions { recipe: Recipe::Nvfp4(OUT_RECIPE), scale, layout })
-        }
-    };
-    let layer = Layer { shape, first, second, activation, tokens: x, quantized, output };
     let own = choices(shape, 0, bench.seed);
-    let scales = match layer.quantized.map(|options| options.scale) {
-        Some(TensorScale::Given(tokens)) => {
-            let amax = layer.largest_between(&own)?;
-            Some(TokenScales { tokens, between: OUT_RECIPE.tensor_parameter(amax as f32) })
-        }
-        _ => None,
+    let mut operands = MoeOperands {
+        shape: MoeShape { tokens, top_k, experts, first: 0, count: experts },
+        tokens: &x,
+        ids: &own.ids,
+        weights: &own.weights,
+        first: first.weights()?,
+        second: second.weights()?,
+        factors: Some(first.factors()),
+        biases: HostBiases::default(),
+        shared: None,
+        options: MoeOptions::new().activation(bench.options.activation).output(output),
     };
-    let kind = match bench.activations {
-        ActivationInput::Fp4 => ActivationKind::Blocks { format: bench.format, layout },
-        ActivationInput::Halves(half) => ActivationKind::Halves(half),
-    };
-    let weights = [
-        layer.first.repack(device, kind)?.upload(device)?,
-        layer.second.repack(device, kind)?.upload(device)?,
-    ];
-    let options = MoeOptions { activation, output, rows: FloatType::F32, quantized: scales };
-    let sizes = MoeShape { tokens, top_k: shape.top_k, experts, first: 0, count: experts };
+    if bench.activations == ActivationInput::Fp4 {
+        operands.options.quantized = Some(operands.token_scales()?);
+    }
+    let kind = operands.options.activations(half);
+    let weights = [first.repack(device, kind)?, second.repack(device, kind)?];
     let (observed, reports) = kernels.observed();
-    let planned = MoeLayer::new(&observed, sizes, &weights[0], &weights[1], half, &options)?;
-    let mixture = Mixture { kernels, bench, layer: &layer, planned: &planned, weights: &weights };
-
-    let set = mixture.set(own)?;
-    mixture.launch(&set)?;
-    let steps = mixture.check(&set)?;
+    let set = MoeRun::new(&observed, &operands, weights.each_ref())?;
+    drop(weights);
+    set.launch()?;
+    let reports = reports.take();
+    let steps = set.check(&operands)?;
     let verified = steps.iter().all(|step| step.verified);
-    let hit = set.choices.ids.iter().collect::<BTreeSet<_>>().len();
+    let hit = own.ids.iter().collect::<BTreeSet<_>>().len();
     let ends = tokens * hidden * (half.float().bytes() + output.bytes()) as usize;
     let bytes = matrices(hit) + ends as u64;
-    let times = if bench.times_on(device) && verified { Some(mixture.time(bytes)?) } else { None };
-    let emulated = Emulated::each(device, &reports.take());
+    let times = match bench.times_on(device) && verified {
+        true => Some(time(kernels, shape, bench, &operands, &set, bytes)?),
+        false => None,
+    };
+    let what = ("moe", shape.to_string(), output.name());
     Ok(MoeReport {
-        op: "moe",
-        shape: shape.to_string(),
-        format: F::NAME,
-        activations: bench.activations.to_string(),
-        activation: activation.to_string(),
-        device: device.choice().clone(),
-        plans: planned.products().map(|product| product.plan().clone()),
-        kernels: kernels.folder().display().to_string(),
-        generator: bench.generator.to_string(),
-        seed: bench.seed,
-        output: output.name(),
-        verified,
+        head: bench.head::<F>(kernels, what, &reports, (verified, bytes)),
+        plans: set.layer().products().map(|product| product.plan().clone()),
         steps,
         experts_hit: hit,
-        bytes,
         times,
-        emulated,
     })
 }
 
-/// A layer with its weights on a device.
-struct Mixture<'a, F> {
-    kernels: &'a Kernels,
-    bench: &'a GemmBench,
-    layer: &'a Layer<F>,
-    planned: &'a MoeLayer,
-    weights: &'a [DeviceWeights; 2],
-}
-
-/// Everything of a launch but the weights, on a device.
-struct Set {
-    choices: Choices,
-    activations: DeviceBuffer,
-    ids: DeviceBuffer,
-    weights: DeviceBuffer,
-    memory: MoeMemory,
-    out: DeviceBuffer,
-}
-
-impl<F: BlockFormat> Mixture<'_, F> {
-    fn set(&self, choices: Choices) -> Result<Set> {
-        let device = self.kernels.device();
-        let upload = |name: &str, bytes: &[u8]| DeviceBuffer::upload(device, name, bytes);
-        let ids: Vec<u8> = choices.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-        let weights: Vec<u8> = choices.weights.iter().flat_map(|w| w.to_le_bytes()).collect();
-        Ok(Set {
-            activations: upload("x", self.layer.tokens.bytes())?,
-            ids: upload("ids", &ids)?,
-            weights: upload("weights", &weights)?,
-            memory: self.planned.memory()?,
-            out: DeviceBuffer::poisoned(device, "out", self.planned.out_bytes())?,
-            choices,
-        })
+/// Times a layer that has been verified once, each input set with other choices, and verifies each.
+fn time<F: BlockFormat>(
+    kernels: &Kernels,
+    shape: MixtureShape,
+    bench: &GemmBench,
+    operands: &MoeOperands<'_, F>,
+    first: &MoeRun,
+    bytes: u64,
+) -> Result<MoeTiming> {
+    let protocol = bench.protocol;
+    let gpu = kernels.device().gpu("timing")?;
+    let index = std::cell::Cell::new(0);
+    let (sets, cold) = input_sets(kernels, bytes, || {
+        index.set(index.get() + 1);
+        let choices = choices(shape, index.get(), bench.seed);
+        let run = first.beside(&choices.of(operands))?;
+        Ok((choices, run))
+    })?;
+    let wrong = |(choices, run): &(Choices, MoeRun)| -> Result<_> {
+        let checks = run.check(&choices.of(operands))?;
+        let bad = checks.iter().find(|check| !check.verified);
+        Ok(bad.map(|check| format!(", step {}", check.step)))
+    };
+    let right = |_: &(Choices, MoeRun)| Ok(None);
+    let launch = |(_, run): &(Choices, MoeRun)| run.launch();
+    // SAFETY: operands and workspaces are the sets' and this layer's, and `kernels` has the modules.
+    let measured = unsafe { SetTimes::measure(gpu, (&sets, cold), protocol, launch, wrong)? };
+    let mut steps = Vec::new();
+    for step in first.layer().steps() {
+        let launch = |(_, run): &(Choices, MoeRun)| run.launch_step(step);
+        // SAFETY: as above.
+        let times = unsafe { SetTimes::measure(gpu, (&sets, cold), protocol, launch, right)? };
+        steps.push(StepTime { step: step.name(), times: times.times });
     }
-
-    fn step(&self, set: &Set, step: MoeStep) -> Result<()> {
-        let inputs = MoeInputs {
-            activations: &set.activations,
-            ids: &set.ids,
-            weights: &set.weights,
-            shared: None,
-        };
-        let weights = self.weights.each_ref();
-        let (memory, out) = (&set.memory, &set.out);
-        self.planned.launch_step(step, &inputs, weights, memory, out, Default::default())
-    }
-
-    fn launch(&self, set: &Set) -> Result<()> {
-        self.planned.steps().try_for_each(|step| self.step(set, step))
-    }
-
-    fn check(&self, set: &Set) -> Result<Vec<StepCheck>> {
-        self.layer.check(&set.choices, self.planned, &set.memory, &set.out)
-    }
-
-    /// Times a layer that has been verified once, and verifies each input set again.
-    fn time(&self, bytes: u64) -> Result<MoeTiming> {
-        let (kernels, protocol) = (self.kernels, self.bench.protocol);
-        let gpu = kernels.device().gpu("timing")?;
-        let index = std::cell::Cell::new(0);
-        let (sets, cold) = input_sets(kernels, bytes, || {
-            index.set(index.get() + 1);
-            self.set(choices(self.layer.shape, index.get(), self.bench.seed))
-        })?;
-        let wrong = |set: &Set| -> Result<_> {
-            let checks = self.check(set)?;
-            let bad = checks.iter().find(|check| !check.verified);
-            Ok(bad.map(|check| format!(", step {}", check.step)))
-        };
-        let right = |_: &Set| Ok(None);
-        let launch = |set: &Set| self.launch(set);
-        // SAFETY: operands and workspaces are the sets' and this layer's, and `kernels` has the
-        // modules.
-        let measured = unsafe { SetTimes::measure(gpu, (&sets, cold), protocol, launch, wrong)? };
-        let mut steps = Vec::new();
-        for step in self.planned.steps() {
-            let launch = |set: &Set| self.step(set, step);
-            // SAFETY: as above.
-            let times = unsafe { SetTimes::measure(gpu, (&sets, cold), protocol, launch, right)? };
-            steps.push(StepTime { step: step.name(), times: times.times });
-        }
-        drop(sets);
-        let MixtureShape { tokens, top_k, hidden, between, .. } = self.layer.shape;
-        let flops = 6.0 * (tokens * top_k) as f64 * hidden as f64 * between as f64;
-        let read = ReadCeiling::measure(kernels, bytes, protocol, &measured.times)?;
-        let tensor_ceiling = if protocol.cublas { tensor_rate(gpu, protocol)? } else { None };
-        let flops_per_second = flops / measured.times.median;
-        Ok(MoeTiming { measured, steps, flops_per_second, read, tensor_ceiling })
-    }
+    drop(sets);
+    let MixtureShape { tokens, top_k, hidden, between, .. } = shape;
+    let flops = 6.0 * (tokens * top_k) as f64 * hidden as f64 * between as f64;
+    let read = ReadCeiling::measure(kernels, bytes, protocol, &measured.times)?;
+    let tensor_ceiling = if protocol.cublas { tensor_rate(gpu, protocol)? } else { None };
+    let flops_per_second = flops / measured.times.median;
+    Ok(MoeTiming { measured, steps, flops_per_second, read, tensor_ceiling })
 }
 
 impl fmt::Display for MoeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shape, format, activations, output, activation, .. } = self;
-        writeln!(
-            f,
-            "{shape}, {format} weights, {activations} activations, {activation}, result {output}"
-        )?;
-        writeln!(f, "  device    {}", self.device)?;
+        write!(f, "{}", self.head)?;
         for (name, plan) in ["first", "second"].into_iter().zip(&self.plans) {
             writeln!(f, "  {name:<9} {}", plan.to_string().replace('\n', "\n            "))?;
         }
         writeln!(f, "  experts   {} of them taken", self.experts_hit)?;
-        for StepCheck { step, verified, verification } in &self.steps {
-            let verdict = match (verified, verification) {
-                (_, Some(verification)) => verification.summary(),
-                (true, None) => "verified  all bytes".into(),
-                (false, None) => "WRONG     some bytes".into(),
-            };
-            writeln!(f, "  {verdict} ({step})")?;
-        }
+        self.steps.iter().try_for_each(|check| writeln!(f, "  {check}"))?;
         if let Some(times) = &self.times {
             write!(f, "{times}")?;
         }
-        self.emulated.iter().try_for_each(|emulated| write!(f, "{emulated}"))
+        self.head.emulated.iter().try_for_each(|emulated| write!(f, "{emulated}"))
     }
 }
 

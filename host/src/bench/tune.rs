@@ -65,7 +65,7 @@ pub fn tune(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<Tu
 
 /// Picks from what was measured.
 fn report(problem: TuneProblem, bench: GemmReport) -> Result<TuneReport> {
-    if !bench.verified {
+    if !bench.head.verified {
         let what = format!("the result of {problem} by {}", bench.plan.kernel);
         return Err(Error::Wrong { what });
     }

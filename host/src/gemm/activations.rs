@@ -150,6 +150,35 @@ impl<F: BlockFormat> Activations<'_, F> {
     }
 }
 
+/// The activations of a GEMM, owned.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GemmActivations<F> {
+    /// In the weights' format.
+    Blocks(BlockScaled<F>),
+    /// 16-bit floats.
+    Halves(HalfMatrix),
+}
+
+impl<F: BlockFormat> GemmActivations<F> {
+    /// As a GEMM takes it.
+    #[must_use]
+    pub fn activations(&self) -> Activations<'_, F> {
+        match self {
+            Self::Blocks(blocks) => Activations::Blocks(blocks),
+            Self::Halves(halves) => Activations::Halves(halves),
+        }
+    }
+
+    /// Codes and scales, or elements and nothing.
+    #[must_use]
+    pub fn bytes(&self) -> [&[u8]; 2] {
+        match self {
+            Self::Blocks(blocks) => [blocks.codes(), blocks.scales()],
+            Self::Halves(halves) => [halves.bytes(), &[]],
+        }
+    }
+}
+
 /// What activations are, without their values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ActivationKind {

@@ -232,3 +232,47 @@ pub(super) fn check_vectors(options: &GemmOptions, m: usize, n: usize) -> Result
     }
     Ok(())
 }
+
+/// The column vectors of these options.
+fn column_vectors(options: &mut GemmOptions) -> impl Iterator<Item = &mut Vec<f32>> {
+    let GemmOptions { column_factors, bias, up, .. } = options;
+    let of_up = up.as_mut().map(|up| [&mut up.column_factors, &mut up.bias]);
+    [column_factors, bias].into_iter().chain(of_up.into_iter().flatten()).flatten()
+}
+
+/// Options of `groups` groups of `n` columns whose column vectors are all of one length, and whether
+/// that is `[G, N]`: where one of them is, those of `[N]` are repeated. Other lengths stay.
+pub(super) fn of_groups(options: &GemmOptions, groups: usize, n: usize) -> (GemmOptions, bool) {
+    let mut all = options.clone();
+    let own = groups > 1 && column_vectors(&mut all).any(|vector| vector.len() == groups * n);
+    for vector in column_vectors(&mut all).filter(|vector| own && vector.len() == n) {
+        *vector = vector.repeat(groups);
+    }
+    (all, own)
+}
+
+/// The options of each of `groups` groups of `n` columns, as the oracle takes them: of column factors
+/// and biases that are `[G, N]`, the group's.
+#[must_use]
+pub fn group_options(options: &GemmOptions, groups: usize, n: usize) -> Vec<GemmOptions> {
+    let (all, own) = of_groups(options, groups, n);
+    let of_group = |group: usize| {
+        let mut options = all.clone();
+        for vector in column_vectors(&mut options).filter(|_| own) {
+            *vector = vector.iter().skip(group * n).take(n).copied().collect();
+        }
+        options
+    };
+    (0..groups).map(of_group).collect()
+}
+
+/// Multiplies the sums of each group with a factor, as
+/// [`Repacked::stack_scaled`](super::Repacked::stack_scaled) multiplies its weights.
+pub(crate) fn scale_options(options: &mut [GemmOptions], factors: &[f32]) {
+    for (options, factor) in options.iter_mut().zip(factors) {
+        options.alpha *= factor;
+        if let Some(up) = &mut options.up {
+            up.alpha *= factor;
+        }
+    }
+}

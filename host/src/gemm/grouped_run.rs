@@ -3,12 +3,11 @@
 use fp4_formats::BlockFormat;
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
 
-use super::check::same_columns;
-use super::epilogue::OwnedVectors;
-use super::run::{OwnedActivations, OwnedResult, owned_workspace, scaled};
+use super::epilogue::{check_vectors, of_groups};
+use super::run::{Owned, scaled};
 use super::{
     Activations, DeviceWeights, Gemm, GemmOptions, GemmPlan, GemmResult, GroupBuffers, Grouping,
-    Repacked, Workspace, group_offsets,
+    Repacked, group_offsets,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::Kernels;
@@ -20,24 +19,21 @@ use crate::error::{Error, Result};
 /// The token counts are on the device: the plan knows their sum alone.
 #[derive(Debug)]
 pub struct GroupedRun {
-    gemm: Gemm,
-    weights: DeviceWeights,
-    activations: OwnedActivations,
-    vectors: OwnedVectors,
+    owned: Owned,
     offsets: DeviceBuffer,
     status: DeviceBuffer,
-    workspace: Option<Workspace>,
-    out: OwnedResult,
+    /// Whether column factors and biases are each group's own.
+    own_vectors: bool,
 }
 
 impl GroupedRun {
     /// Checks, plans, and copies the operands to the device; launches nothing. Group `g` has
-    /// `counts[g]` tokens. Row factors are those of all tokens; column factors and biases are shared
-    /// by all groups.
+    /// `counts[g]` tokens. Row factors are those of all tokens. Column factors and biases are `[N]`,
+    /// for all groups, or `[G, N]`, one after another in one vector.
     ///
     /// # Errors
     /// As [`Gemm::grouped`]; [`Error::Shape`] where the counts are not the activations' or not the
-    /// weights'; [`DeviceError`](crate::device::DeviceError).
+    /// weights', and for vectors of other lengths; [`DeviceError`](crate::device::DeviceError).
     pub fn new<F: BlockFormat>(
         kernels: &Kernels,
         a: &Activations<'_, F>,
@@ -47,9 +43,6 @@ impl GroupedRun {
     ) -> Result<Self> {
         let device = kernels.device();
         let dims = a.dims();
-        let columns = weights.form().columns;
-        let required = format_args!("{columns}, the weights' K");
-        same_columns(a.name(), dims.cols(), required, columns as usize)?;
         let tokens: usize = counts.iter().fold(0, |sum, count| sum.saturating_add(*count));
         if [dims.batch(), dims.rows()] != [1, tokens] {
             let required = format!("1 x {tokens}, as the groups' tokens");
@@ -60,27 +53,27 @@ impl GroupedRun {
             let required = format!("{}, one for each group", counts.len());
             return Err(Error::shape("matrices of weights", required, weights.batch()));
         }
+        let n = weights.form().result_columns() as usize;
+        let (options, own_vectors) = of_groups(options, counts.len(), n);
+        check_vectors(&options, tokens, if own_vectors { counts.len() * n } else { n })?;
         let offsets = group_offsets(counts)?;
         let offsets: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect();
-        let weights = weights.upload(device)?;
         let grouping = Grouping::Contiguous { bound: tokens };
-        let gemm = Gemm::grouped(kernels, &weights, grouping, a.kind(), &scaled(a, options))?;
+        let plan = |weights: &DeviceWeights| {
+            Gemm::grouped(kernels, weights, grouping, a.kind(), &scaled(a, &options))
+        };
         Ok(Self {
-            activations: OwnedActivations::upload(device, a)?,
-            vectors: OwnedVectors::upload(device, options)?,
+            owned: Owned::new(device, a, weights, &options, plan)?,
             offsets: DeviceBuffer::upload(device, "offsets", &offsets)?,
             status: DeviceBuffer::zeroed(device, "status", size_of::<u32>())?,
-            workspace: owned_workspace(device, &gemm)?,
-            out: OwnedResult::new(device, &gemm)?,
-            gemm,
-            weights,
+            own_vectors,
         })
     }
 
     /// How it will be run.
     #[must_use]
     pub fn plan(&self) -> &GemmPlan {
-        self.gemm.plan()
+        self.owned.gemm.plan()
     }
 
     /// Launches without waiting for the result, also while a CUDA graph is recorded.
@@ -88,14 +81,11 @@ impl GroupedRun {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(&self) -> Result<()> {
-        self.gemm.launch_grouped(
-            GroupBuffers { status: Some(&self.status), ..GroupBuffers::of(&self.offsets) },
-            self.activations.buffers(),
-            &self.weights,
-            self.out.buffers(),
-            self.workspace.as_ref(),
-            self.vectors.vectors(),
-        )
+        self.owned.launch(Some(GroupBuffers {
+            status: Some(&self.status),
+            own_vectors: self.own_vectors,
+            ..GroupBuffers::of(&self.offsets)
+        }))
     }
 
     /// Launches and brings the result back.
@@ -117,6 +107,6 @@ impl GroupedRun {
         if status == STATUS_BAD_COUNTS.to_le_bytes() {
             return Err(Error::Wrong { what: "the kernel's reading of the token counts".into() });
         }
-        self.out.read(&self.gemm)
+        self.owned.result()
     }
 }

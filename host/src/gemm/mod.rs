@@ -61,15 +61,17 @@ mod product;
 mod result;
 mod run;
 mod strides;
+mod tokens;
 mod tuned;
 mod verify;
 mod weights;
 
-pub use activations::{ActivationInput, ActivationKind, Activations, HalfMatrix};
+pub use activations::{ActivationInput, ActivationKind, Activations, GemmActivations, HalfMatrix};
 pub use buffers::{ActivationBuffers, Workspace};
 #[cfg(feature = "checkpoint")]
 pub(crate) use check::check_operands;
-pub use epilogue::Vectors;
+pub(crate) use epilogue::scale_options;
+pub use epilogue::{Vectors, group_options};
 pub use fp4_formats::gemm::Activation;
 pub use gated::{GatedWeights, Weights};
 pub use grouped::{GroupBuffers, Grouping, group_offsets};
@@ -80,6 +82,7 @@ pub use product::Gemm;
 pub use result::{GemmResult, Output, ResultBuffers};
 pub use run::{GemmRun, gemm, gemm_gated};
 pub use strides::BatchStrides;
+pub(crate) use tokens::TokenBuffers;
 pub use tuned::{check_table, plan_for};
 pub use weights::{DeviceWeights, Repacked, WeightForm};
 

@@ -4,112 +4,82 @@ use fp4_formats::BlockFormat;
 
 use super::check::{check_operands, same_columns};
 use super::epilogue::OwnedVectors;
+use super::tokens::TokenBuffers;
 use super::{
-    ActivationBuffers, Activations, DeviceWeights, GatedWeights, Gemm, GemmOptions, GemmPlan,
-    GemmResult, Output, Repacked, ResultBuffers, Workspace,
+    Activations, DeviceWeights, GatedWeights, Gemm, GemmOptions, GemmPlan, GemmResult,
+    GroupBuffers, Repacked, Workspace,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::{Device, Kernels};
 use crate::error::Result;
 use crate::tensor::BlockScaled;
 
-/// A GEMM with operands, result and workspace of its own on a device, ready to launch any number
-/// of times.
+/// A product with operands, result and workspace of its own on a device.
 #[derive(Debug)]
-pub struct GemmRun {
-    gemm: Gemm,
+pub(super) struct Owned {
+    pub gemm: Gemm,
     weights: DeviceWeights,
-    activations: OwnedActivations,
+    activations: TokenBuffers,
     vectors: OwnedVectors,
     workspace: Option<Workspace>,
-    out: OwnedResult,
+    out: TokenBuffers,
 }
 
-/// Activations on a device.
-#[derive(Debug)]
-pub(super) enum OwnedActivations {
-    Blocks { codes: DeviceBuffer, scales: DeviceBuffer },
-    Halves(DeviceBuffer),
-}
-
-impl OwnedActivations {
-    /// Copies them.
+impl Owned {
+    /// Checks K, makes a plan by `plan`, and copies the operands.
     ///
     /// # Errors
+    /// As `plan`; [`Error::Shape`](crate::error::Error::Shape) for another K than the weights',
     /// [`DeviceError`](crate::device::DeviceError).
-    pub fn upload<F: BlockFormat>(device: &Device, a: &Activations<'_, F>) -> Result<Self> {
-        let upload = |name: &str, bytes: &[u8]| DeviceBuffer::upload(device, name, bytes);
-        Ok(match a {
-            Activations::Blocks(blocks) => Self::Blocks {
-                codes: upload("a codes", blocks.codes())?,
-                scales: upload("a scales", blocks.scales())?,
-            },
-            Activations::Halves(halves) => Self::Halves(upload("a", halves.bytes())?),
-        })
-    }
-
-    /// For a launch.
-    pub fn buffers(&self) -> ActivationBuffers<'_> {
-        match self {
-            Self::Blocks { codes, scales } => ActivationBuffers::Blocks { codes, scales },
-            Self::Halves(halves) => ActivationBuffers::Halves(halves),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Blocks { codes, scales } => codes.len() + scales.len(),
-            Self::Halves(halves) => halves.len(),
-        }
-    }
-}
-
-/// Memory of a product's result.
-#[derive(Debug)]
-pub(super) struct OwnedResult {
-    elements: DeviceBuffer,
-    /// Of a result in NVFP4.
-    scales: Option<DeviceBuffer>,
-}
-
-impl OwnedResult {
-    /// Of a product, poisoned.
-    ///
-    /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError).
-    pub fn new(device: &Device, gemm: &Gemm) -> Result<Self> {
-        let [bytes, scale_bytes] = gemm.out_bytes()?;
-        let scales = match gemm.epilogue.output {
-            Output::Floats(_) => None,
-            Output::Nvfp4 { .. } => Some(DeviceBuffer::poisoned(device, "c scales", scale_bytes)?),
+    pub fn new<F: BlockFormat>(
+        device: &Device,
+        a: &Activations<'_, F>,
+        weights: &Repacked,
+        options: &GemmOptions,
+        plan: impl FnOnce(&DeviceWeights) -> Result<Gemm>,
+    ) -> Result<Self> {
+        let columns = weights.form().columns;
+        let required = format_args!("{columns}, the weights' K");
+        same_columns(a.name(), a.dims().cols(), required, columns as usize)?;
+        let weights = weights.upload(device)?;
+        let gemm = plan(&weights)?;
+        let workspace = match gemm.workspace_bytes() {
+            0 => None,
+            bytes => Some(Workspace::new(device, bytes)?),
         };
-        Ok(Self { elements: DeviceBuffer::poisoned(device, "c", bytes)?, scales })
-    }
-
-    /// For a launch.
-    pub fn buffers(&self) -> ResultBuffers<'_> {
-        match &self.scales {
-            Some(scales) => ResultBuffers::Blocks { codes: &self.elements, scales },
-            None => ResultBuffers::Floats(&self.elements),
-        }
-    }
-
-    /// Brings back what `gemm` left in it.
-    ///
-    /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError).
-    pub fn read(&self, gemm: &Gemm) -> Result<GemmResult> {
-        Ok(GemmResult {
-            bytes: self.elements.read()?,
-            scales: self.scales.as_ref().map_or(Ok(Vec::new()), DeviceBuffer::read)?,
-            dims: gemm.result_dims()?,
-            output: gemm.epilogue.output,
-            plan: gemm.plan.clone(),
+        let poisoned = |bytes| DeviceBuffer::poisoned(device, "c", bytes);
+        Ok(Self {
+            activations: TokenBuffers::upload(device, a)?,
+            vectors: OwnedVectors::upload(device, options)?,
+            workspace,
+            out: TokenBuffers::of(gemm.out_bytes()?, poisoned)?,
+            gemm,
+            weights,
         })
     }
 
-    fn bytes(&self) -> usize {
-        self.elements.len() + self.scales.as_ref().map_or(0, DeviceBuffer::len)
+    /// Launches, a grouped product with `groups`, without waiting for the result.
+    ///
+    /// # Errors
+    /// As [`Gemm::launch`] and [`Gemm::launch_grouped`].
+    pub fn launch(&self, groups: Option<GroupBuffers<'_>>) -> Result<()> {
+        let Self { gemm, weights, .. } = self;
+        let (a, out) = (self.activations.activations(), self.out.result());
+        let (workspace, vectors) = (self.workspace.as_ref(), self.vectors.vectors());
+        match groups {
+            None => gemm.launch(a, weights, out, workspace, vectors),
+            Some(groups) => gemm.launch_grouped(groups, a, weights, out, workspace, vectors),
+        }
+    }
+
+    /// Brings back the result of what was launched before.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn result(&self) -> Result<GemmResult> {
+        let [bytes, scales] = self.out.read()?;
+        let (dims, output) = (self.gemm.result_dims()?, self.gemm.epilogue.output);
+        Ok(GemmResult { bytes, scales, dims, output, plan: self.gemm.plan.clone() })
     }
 }
 
@@ -118,16 +88,10 @@ pub(super) fn scaled<F: BlockFormat>(a: &Activations<'_, F>, options: &GemmOptio
     options.clone().activation_scale(options.activation_scale * a.global_scale())
 }
 
-/// The workspace of a product, if it takes one.
-///
-/// # Errors
-/// [`DeviceError`](crate::device::DeviceError).
-pub(super) fn owned_workspace(device: &Device, gemm: &Gemm) -> Result<Option<Workspace>> {
-    match gemm.workspace_bytes() {
-        0 => Ok(None),
-        bytes => Workspace::new(device, bytes).map(Some),
-    }
-}
+/// A GEMM with operands, result and workspace of its own on a device, ready to launch any number
+/// of times.
+#[derive(Debug)]
+pub struct GemmRun(Owned);
 
 /// Runs one GEMM: repacks the weights, copies, launches and brings the result back.
 ///
@@ -203,28 +167,17 @@ impl GemmRun {
         weights: &Repacked,
         options: &GemmOptions,
     ) -> Result<Self> {
-        let device = kernels.device();
-        let dims = a.dims();
-        let columns = weights.form().columns;
-        let required = format_args!("{columns}, the weights' K");
-        same_columns(a.name(), dims.cols(), required, columns as usize)?;
-        let weights = weights.upload(device)?;
-        let rows = [dims.batch(), dims.rows()];
-        let gemm = Gemm::new(kernels, &weights, rows, a.kind(), &scaled(a, options))?;
-        Ok(Self {
-            activations: OwnedActivations::upload(device, a)?,
-            vectors: OwnedVectors::upload(device, options)?,
-            workspace: owned_workspace(device, &gemm)?,
-            out: OwnedResult::new(device, &gemm)?,
-            gemm,
-            weights,
-        })
+        let rows = [a.dims().batch(), a.dims().rows()];
+        let plan = |weights: &DeviceWeights| {
+            Gemm::new(kernels, weights, rows, a.kind(), &scaled(a, options))
+        };
+        Owned::new(kernels.device(), a, weights, options, plan).map(Self)
     }
 
     /// How it will be run.
     #[must_use]
     pub fn plan(&self) -> &GemmPlan {
-        self.gemm.plan()
+        self.0.gemm.plan()
     }
 
     /// Launches without waiting for the result, also while a CUDA graph is recorded.
@@ -232,8 +185,7 @@ impl GemmRun {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(&self) -> Result<()> {
-        let (a, out) = (self.activations.buffers(), self.out.buffers());
-        self.gemm.launch(a, &self.weights, out, self.workspace.as_ref(), self.vectors.vectors())
+        self.0.launch(None)
     }
 
     /// Launches and brings the result back.
@@ -251,13 +203,13 @@ impl GemmRun {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn result(&self) -> Result<GemmResult> {
-        self.out.read(&self.gemm)
+        self.0.result()
     }
 
     /// Bytes of operands and result on the device, padding included, workspace left out.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
-        let bytes = self.activations.bytes() + self.weights.len() + self.out.bytes();
-        self.vectors.bytes() + bytes as u64
+        let Owned { activations, weights, out, vectors, .. } = &self.0;
+        vectors.bytes() + (activations.bytes() + weights.len() + out.bytes()) as u64
     }
 }

@@ -9,7 +9,7 @@ use fp4_formats::{Arch, BlockFormat, HalfType, ScaleLayout, TensorFamily};
 use super::check::{size, weight_rows};
 use super::family::family;
 use super::gated::Paired;
-use super::{ActivationKind, GatedWeights, format_of};
+use super::{ActivationKind, GatedWeights, Weights, format_of};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result, filled};
@@ -170,6 +170,21 @@ impl Repacked {
         Self::new(arch, &paired, (weights.name(), Some(n as u32)), scales, kind)
     }
 
+    /// Weights of either kind in the order that `device`'s kernels read.
+    ///
+    /// # Errors
+    /// As [`for_arch`](Self::for_arch).
+    pub fn of_weights<F: BlockFormat>(
+        device: &Device,
+        weights: Weights<'_, F>,
+        kind: ActivationKind,
+    ) -> Result<Self> {
+        match weights {
+            Weights::Plain(weights) => Self::for_device(device, weights, kind),
+            Weights::Gated(weights) => Self::gated(device, &weights, kind),
+        }
+    }
+
     fn new(
         arch: Arch,
         weights: &dyn BlockRows,
@@ -197,7 +212,16 @@ impl Repacked {
     /// # Errors
     /// [`Error::Shape`] where there are none, or their sizes or formats differ; [`Error::Memory`].
     pub fn stack(parts: &[impl Borrow<Self>]) -> Result<Self> {
-        let parts = || parts.iter().map(Borrow::<Self>::borrow);
+        Self::stack_scaled(parts.iter().map(|part| (part.borrow(), 1.0)))
+    }
+
+    /// The same, each part [`scaled`](Self::scaled) by the factor beside it.
+    ///
+    /// # Errors
+    /// As [`stack`](Self::stack).
+    pub fn stack_scaled<'a>(parts: impl Iterator<Item = (&'a Self, f32)> + Clone) -> Result<Self> {
+        let scaled = parts.clone();
+        let parts = || parts.clone().map(|(part, _)| part);
         let Some(first) = parts().next() else {
             return Err(Error::shape("matrices to stack", "at least one", 0));
         };
@@ -207,7 +231,7 @@ impl Repacked {
         let mut all = filled("repacked weights", bytes, 0u8)?;
         let mut at = 0;
         let mut matrix_scales = [Vec::new(), Vec::new()];
-        for (index, part) in parts().enumerate() {
+        for (index, (part, factor)) in scaled.enumerate() {
             if part.form != first.form {
                 let what = format!("matrix {index} to stack");
                 let text = |form: &WeightForm| {
@@ -220,11 +244,10 @@ impl Repacked {
             all[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
             for (half, scales) in matrix_scales.iter_mut().enumerate() {
+                let all = part.global_scales[half] * factor;
                 match &part.matrix_scales {
-                    Some(own) => {
-                        scales.extend(own[half].iter().map(|own| own * part.global_scales[half]));
-                    }
-                    None => scales.extend(vec![part.global_scales[half]; part.batch]),
+                    Some(own) => scales.extend(own[half].iter().map(|own| own * all)),
+                    None => scales.extend(vec![all; part.batch]),
                 }
             }
         }

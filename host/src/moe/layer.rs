@@ -6,11 +6,11 @@ use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
 use super::{HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
 use crate::buffer::DeviceBuffer;
-use crate::device::{Device, Kernels};
+use crate::device::Kernels;
 use crate::error::{Error, Result};
 use crate::gemm::{
     Activation, ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, GroupBuffers,
-    Grouping, Output, ResultBuffers, UpOptions, Vectors, Workspace,
+    Grouping, Output, ResultBuffers, TokenBuffers, UpOptions, Vectors, Workspace,
 };
 use crate::quantize::device::{Input, Quantizer};
 use crate::quantize::{QuantizeOptions, TensorScale};
@@ -115,6 +115,15 @@ impl MoeOptions {
     pub fn new() -> Self {
         Self::default()
     }
+
+    /// What the products take of a layer whose activations are `half`.
+    #[must_use]
+    pub fn activations(&self, half: HalfType) -> ActivationKind {
+        match self.quantized {
+            None => ActivationKind::Halves(half),
+            Some(_) => ActivationKind::Blocks { format: Format::Nvfp4, layout: LAYOUT },
+        }
+    }
 }
 
 setters!(MoeOptions {
@@ -132,6 +141,19 @@ pub struct TokenScales {
     pub tokens: f32,
     /// Of what is between the products.
     pub between: f32,
+}
+
+impl TokenScales {
+    /// How the layer's activations are quantised.
+    pub(crate) fn of_tokens(&self) -> QuantizeOptions {
+        let (recipe, scale) = (Recipe::Nvfp4(OUT_RECIPE), TensorScale::Given(self.tokens));
+        QuantizeOptions { recipe, scale, layout: LAYOUT }
+    }
+
+    /// The scale for values of at most this magnitude.
+    pub(crate) fn of_largest(amax: f32) -> f32 {
+        OUT_RECIPE.tensor_parameter(amax)
+    }
 }
 
 /// A step of a layer, in order.
@@ -201,8 +223,8 @@ pub struct MoeMemory {
     pub routes: Routes,
     /// Of a layer that quantises its activations.
     pub(crate) quantizer: Option<Quantizer>,
-    pub(crate) gathered: Tokens,
-    pub(crate) between: Tokens,
+    pub(crate) gathered: TokenBuffers,
+    pub(crate) between: TokenBuffers,
     pub(crate) rows: DeviceBuffer,
     workspace: Option<Workspace>,
     stream: FirstStream,
@@ -221,38 +243,6 @@ impl MoeMemory {
             None | Some(Ok(())) => Ok(None),
             Some(Err(Error::NonFiniteAt { .. })) => Ok(Some(MoeProblem::NotFinite)),
             Some(Err(error)) => Err(error),
-        }
-    }
-}
-
-/// Tokens on a device, as a product takes them and as one leaves them.
-#[derive(Debug)]
-pub(crate) enum Tokens {
-    Halves(DeviceBuffer),
-    Blocks { codes: DeviceBuffer, scales: DeviceBuffer },
-}
-
-impl Tokens {
-    /// Memory for elements or codes, and for scales where there are any, zeros in all of it.
-    fn zeroed(device: &Device, name: &str, [bytes, scale_bytes]: [usize; 2]) -> Result<Self> {
-        let buffer = |bytes| DeviceBuffer::zeroed(device, name, bytes);
-        Ok(match scale_bytes {
-            0 => Self::Halves(buffer(bytes)?),
-            _ => Self::Blocks { codes: buffer(bytes)?, scales: buffer(scale_bytes)? },
-        })
-    }
-
-    fn activations(&self) -> ActivationBuffers<'_> {
-        match self {
-            Self::Halves(halves) => ActivationBuffers::Halves(halves),
-            Self::Blocks { codes, scales } => ActivationBuffers::Blocks { codes, scales },
-        }
-    }
-
-    fn result(&self) -> ResultBuffers<'_> {
-        match self {
-            Self::Halves(halves) => ResultBuffers::Floats(halves),
-            Self::Blocks { codes, scales } => ResultBuffers::Blocks { codes, scales },
         }
     }
 }
@@ -290,22 +280,14 @@ impl MoeLayer {
                 return Err(Error::shape(what, required.to_string(), found));
             }
         }
-        let (kind, scales, of_between) = match options.quantized {
-            None => {
-                let output = Output::Floats(half.float());
-                (ActivationKind::Halves(half), [1.0; 2], output)
+        let kind = options.activations(half);
+        let (scales, of_between) = match options.quantized {
+            None => ([1.0; 2], Output::Floats(half.float())),
+            Some(TokenScales { tokens, between }) => {
+                ([tokens, between], Output::Nvfp4 { scale: between, layout: LAYOUT })
             }
-            Some(TokenScales { tokens, between }) => (
-                ActivationKind::Blocks { format: Format::Nvfp4, layout: LAYOUT },
-                [tokens, between],
-                Output::Nvfp4 { scale: between, layout: LAYOUT },
-            ),
         };
-        let quantized = options.quantized.map(|TokenScales { tokens, .. }| QuantizeOptions {
-            recipe: Recipe::Nvfp4(OUT_RECIPE),
-            scale: TensorScale::Given(tokens),
-            layout: LAYOUT,
-        });
+        let quantized = options.quantized.map(|scales| scales.of_tokens());
         let grouping = Grouping::Contiguous { bound: routing.slots() };
         let of_first = GemmOptions {
             activation: options.activation,
@@ -344,6 +326,12 @@ impl MoeLayer {
         self.routing.shape().tokens * self.hidden * self.types[1].bytes() as usize
     }
 
+    /// Type of the result.
+    #[must_use]
+    pub fn output(&self) -> FloatType {
+        self.types[1]
+    }
+
     /// Allocates what launches need besides weights, inputs and result.
     ///
     /// # Errors
@@ -369,13 +357,14 @@ impl MoeLayer {
             0 => None,
             bytes => Some(Workspace::new(device, bytes)?),
         };
+        let zeroed = |name| move |bytes| DeviceBuffer::zeroed(device, name, bytes);
         Ok(MoeMemory {
             routes: self.routing.routes()?,
             quantizer,
-            gathered: Tokens::zeroed(device, "gathered", of_tokens)?,
+            gathered: TokenBuffers::of(of_tokens, zeroed("gathered"))?,
             // Copies of the second product reach over rows that no expert has; what they bring is not
             // used, but the emulator asks that it was written.
-            between: Tokens::zeroed(device, "between", self.first.out_bytes()?)?,
+            between: TokenBuffers::of(self.first.out_bytes()?, zeroed("between"))?,
             rows: DeviceBuffer::poisoned(device, "rows", self.second.out_bytes()?[0])?,
             workspace,
             stream: FirstStream::default(),
@@ -425,18 +414,21 @@ impl MoeLayer {
         match step {
             MoeStep::Route => self.routing.route(ids, routes),
             MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.launch(activations, None),
-            MoeStep::Gather => match (gathered, quantizer) {
-                (Tokens::Halves(gathered), None) => {
+            MoeStep::Gather => match (gathered.activations(), quantizer) {
+                (ActivationBuffers::Halves(gathered), None) => {
                     self.routing.gather(activations, routes, gathered, self.hidden)
                 }
-                (Tokens::Blocks { codes, scales }, Some(quantizer)) => self.routing.gather_blocks(
-                    Format::Nvfp4,
-                    [quantizer.codes(), codes],
-                    [quantizer.scales(), scales],
-                    routes,
-                    self.hidden,
-                ),
-                (Tokens::Halves(_), Some(_)) | (Tokens::Blocks { .. }, None) => Err(other()),
+                (ActivationBuffers::Blocks { codes, scales }, Some(quantizer)) => {
+                    self.routing.gather_blocks(
+                        Format::Nvfp4,
+                        [quantizer.codes(), codes],
+                        [quantizer.scales(), scales],
+                        routes,
+                        self.hidden,
+                    )
+                }
+                (ActivationBuffers::Halves(_), Some(_))
+                | (ActivationBuffers::Blocks { .. }, None) => Err(other()),
             },
             MoeStep::First => {
                 let vectors =

@@ -34,6 +34,37 @@ pub struct MoeShape {
     pub count: usize,
 }
 
+impl MoeShape {
+    /// Checks the sizes.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for sizes of 0 or beyond their limits, and for experts of this device that
+    /// are not among all.
+    pub fn check(self) -> Result<()> {
+        let MoeShape { tokens, top_k, experts, first, count } = self;
+        for (field, value, most) in [
+            ("tokens", tokens, MAX_SLOTS),
+            ("experts of a token", top_k, MAX_TOP_K as usize),
+            ("experts", experts, i32::MAX as usize),
+            ("experts of this device", count, MAX_PROBLEMS as usize),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(Error::shape(field, format!("from 1 to {most}"), value));
+            }
+        }
+        if tokens.saturating_mul(top_k) > MAX_SLOTS {
+            let required = format!("at most {MAX_SLOTS}");
+            return Err(Error::shape("tokens times their experts", required, tokens * top_k));
+        }
+        if first.saturating_add(count) > experts {
+            let required = format!("within {experts}");
+            let found = format!("{count} from {first} on");
+            return Err(Error::shape("experts of this device", required, found));
+        }
+        Ok(())
+    }
+}
+
 /// Who goes where: what [`Routing::route`] writes.
 #[derive(Debug)]
 pub struct Routes {
@@ -97,29 +128,9 @@ impl Routing {
     /// Checks the shape and loads the kernels.
     ///
     /// # Errors
-    /// [`Error::Shape`] for sizes of 0 or beyond their limits, and for experts of this device that
-    /// are not among all.
+    /// As [`MoeShape::check`].
     pub fn new(kernels: &Kernels, shape: MoeShape) -> Result<Self> {
-        let MoeShape { tokens, top_k, experts, first, count } = shape;
-        for (field, value, most) in [
-            ("tokens", tokens, MAX_SLOTS),
-            ("experts of a token", top_k, MAX_TOP_K as usize),
-            ("experts", experts, i32::MAX as usize),
-            ("experts of this device", count, MAX_PROBLEMS as usize),
-        ] {
-            if !(1..=most).contains(&value) {
-                return Err(Error::shape(field, format!("from 1 to {most}"), value));
-            }
-        }
-        if tokens.saturating_mul(top_k) > MAX_SLOTS {
-            let required = format!("at most {MAX_SLOTS}");
-            return Err(Error::shape("tokens times their experts", required, tokens * top_k));
-        }
-        if first.saturating_add(count) > experts {
-            let required = format!("within {experts}");
-            let found = format!("{count} from {first} on");
-            return Err(Error::shape("experts of this device", required, found));
-        }
+        shape.check()?;
         kernels.load(contract::NAMES)?;
         Ok(Self { kernels: kernels.clone(), shape })
     }

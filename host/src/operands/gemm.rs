@@ -28,36 +28,17 @@ use std::path::Path;
 use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4};
 use safetensors::Dtype;
 
-use super::{operand, result_type, scalar, scalar_tensor, scale_tensor, tensor};
-use crate::checkpoint::{self, Checkpoint, NewTensor};
+use super::written::Written;
+use super::{format, operand, result_type, scalar, scalar_tensor, scale_tensor, tensor};
+use crate::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
+pub use crate::gemm::GemmActivations;
 use crate::gemm::{
-    Activations, GatedWeights, GemmOptions, GemmResult, HalfMatrix, Output, UpOptions, Weights,
-    check_operands,
+    GatedWeights, GemmOptions, GemmResult, HalfMatrix, Output, UpOptions, Weights, check_operands,
 };
 use crate::quantize::Format;
 use crate::shape::GemmShape;
 use crate::tensor::{BlockScaled, Dims};
-
-/// The activations of a GEMM, owned.
-#[derive(Clone, Debug, PartialEq)]
-pub enum GemmActivations<F> {
-    /// In the weights' format.
-    Blocks(BlockScaled<F>),
-    /// 16-bit floats.
-    Halves(HalfMatrix),
-}
-
-impl<F: BlockFormat> GemmActivations<F> {
-    /// As a GEMM takes it.
-    #[must_use]
-    pub fn activations(&self) -> Activations<'_, F> {
-        match self {
-            Self::Blocks(blocks) => Activations::Blocks(blocks),
-            Self::Halves(halves) => Activations::Halves(halves),
-        }
-    }
-}
 
 /// How the weights of a product are in a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,8 +53,8 @@ pub enum Halves<F> {
     Interleaved,
 }
 
-/// The metadata key that says how `b` has both halves.
-const HALVES: &str = "b_halves";
+/// What follows the name of weights in the metadata key that says how they have both halves.
+pub(super) const HALVES: &str = "_halves";
 
 /// Operands of a GEMM with weights in format `F`.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +67,25 @@ pub struct GemmOperands<F> {
     pub halves: Halves<F>,
     /// alpha, factors and bias; the rest as by default.
     pub options: GemmOptions,
+}
+
+impl<F> Halves<F> {
+    /// The second of a pair.
+    pub(super) fn up(&self) -> Option<&BlockScaled<F>> {
+        match self {
+            Self::Pair(up) => Some(up),
+            Self::None | Self::Stacked | Self::Interleaved => None,
+        }
+    }
+
+    /// The metadata's word; none where there is none.
+    pub(super) fn word(&self) -> Option<&'static str> {
+        match self {
+            Self::None | Self::Pair(_) => None,
+            Self::Stacked => Some("stacked"),
+            Self::Interleaved => Some("interleaved"),
+        }
+    }
 }
 
 impl<F: BlockFormat> GemmOperands<F> {
@@ -120,7 +120,8 @@ impl<F: BlockFormat> GemmOperands<F> {
     }
 }
 
-fn weights<'a, F: BlockFormat>(
+/// Weights of either kind from a file's.
+pub(super) fn weights<'a, F: BlockFormat>(
     b: &'a BlockScaled<F>,
     halves: &'a Halves<F>,
 ) -> Result<Weights<'a, F>> {
@@ -148,58 +149,89 @@ pub enum AnyOperands {
 /// that are not finite, [`Error::Shape`] for metadata and operands that do not fit each other,
 /// and what [`BlockScaled::new`] checks.
 pub fn read(file: &Checkpoint) -> Result<AnyOperands> {
-    match file.metadata("format").unwrap_or(Format::Nvfp4.name()) {
-        name if name == Format::Nvfp4.name() => Ok(AnyOperands::Nvfp4(read_as(file)?)),
-        name if name == Format::Mxfp4.name() => Ok(AnyOperands::Mxfp4(read_as(file)?)),
-        other => {
-            Err(Error::shape("metadata `format`", "nvfp4 or mxfp4", format_args!("`{other}`")))
-        }
+    match format(file)? {
+        Format::Nvfp4 => Ok(AnyOperands::Nvfp4(read_as(file)?)),
+        Format::Mxfp4 => Ok(AnyOperands::Mxfp4(read_as(file)?)),
     }
 }
 
 fn read_as<F: BlockFormat>(file: &Checkpoint) -> Result<GemmOperands<F>> {
-    let a = match file.raw("a")?.dtype {
-        Dtype::U8 => GemmActivations::Blocks(operand(file, "a", packed_dims(file, "a", "M")?)?),
-        Dtype::F16 => GemmActivations::Halves(halves(file, HalfType::F16)?),
-        Dtype::BF16 => GemmActivations::Halves(halves(file, HalfType::Bf16)?),
-        other => return Err(file.wrong_type("a", "U8, F16 or BF16", other).into()),
-    };
+    let a = read_activations(file, "a")?;
     let b = operand(file, "b", packed_dims(file, "b", "N")?)?;
-    let halves = match (file.contains("b_up"), file.metadata(HALVES)) {
-        (false, None) => Halves::None,
-        (true, None) => Halves::Pair(operand(file, "b_up", packed_dims(file, "b_up", "N")?)?),
-        (false, Some("stacked")) => Halves::Stacked,
-        (false, Some("interleaved")) => Halves::Interleaved,
-        (in_two, Some(other)) => {
-            let field = format!("metadata `{HALVES}`");
-            let required = if in_two { "absent beside `b_up`" } else { "stacked or interleaved" };
-            return Err(Error::shape(field, required, format_args!("`{other}`")));
+    let halves = match halves_metadata(file, "b")? {
+        Some(halves) => halves,
+        None if file.contains("b_up") => {
+            Halves::Pair(operand(file, "b_up", packed_dims(file, "b_up", "N")?)?)
         }
+        None => Halves::None,
     };
     let all = weights(&b, &halves)?;
     let (m, n) = (a.activations().dims().rows(), all.dims().rows());
+    let required = (format!("[N = {n}]"), &[vec![n]][..]);
+    let options = read_options(file, all.is_gated(), ("M", m), required)?;
+    check_operands(&a.activations(), all, &options)?;
+    Ok(GemmOperands { a, b, halves, options })
+}
+
+/// Activations in either form.
+pub(super) fn read_activations<F: BlockFormat>(
+    file: &Checkpoint,
+    name: &str,
+) -> Result<GemmActivations<F>> {
+    Ok(match file.raw(name)?.dtype {
+        Dtype::U8 => GemmActivations::Blocks(operand(file, name, packed_dims(file, name, "M")?)?),
+        Dtype::F16 => GemmActivations::Halves(halves(file, name, HalfType::F16)?),
+        Dtype::BF16 => GemmActivations::Halves(halves(file, name, HalfType::Bf16)?),
+        other => return Err(file.wrong_type(name, "U8, F16 or BF16", other).into()),
+    })
+}
+
+/// How the weights `name` have both halves, if they do.
+pub(super) fn halves_metadata<F>(file: &Checkpoint, name: &str) -> Result<Option<Halves<F>>> {
+    let key = format!("{name}{HALVES}");
+    let up = format!("{name}_up");
+    Ok(match (file.contains(&up), file.metadata(&key)) {
+        (_, None) => None,
+        (false, Some("stacked")) => Some(Halves::Stacked),
+        (false, Some("interleaved")) => Some(Halves::Interleaved),
+        (in_two, Some(other)) => {
+            let required = match in_two {
+                true => format!("absent beside `{up}`"),
+                false => "stacked or interleaved".into(),
+            };
+            let field = format!("metadata `{key}`");
+            return Err(Error::shape(field, required, format_args!("`{other}`")));
+        }
+    })
+}
+
+/// alpha, factors and bias of a result of `m` rows; `required` are the shapes of column factors and
+/// biases, in words and numbers.
+pub(super) fn read_options(
+    file: &Checkpoint,
+    gated: bool,
+    (letter, m): (&str, usize),
+    (required, shapes): (String, &[Vec<usize>]),
+) -> Result<GemmOptions> {
     let of_up = ["up_alpha", "up_column_factors", "up_bias"];
-    if let (false, Some(name)) =
-        (all.is_gated(), of_up.into_iter().find(|name| file.contains(name)))
-    {
+    if let (false, Some(name)) = (gated, of_up.into_iter().find(|name| file.contains(name))) {
         let field = format!("tensor `{name}`");
         return Err(Error::shape(field, "absent, as there is no other half", "there"));
     }
+    let columns = |name: &str| vector(file, name, &required, shapes);
     let up = UpOptions {
         alpha: scalar(file, "up_alpha")?,
-        column_factors: vector(file, "up_column_factors", "N", n)?,
-        bias: vector(file, "up_bias", "N", n)?,
+        column_factors: columns("up_column_factors")?,
+        bias: columns("up_bias")?,
     };
-    let options = GemmOptions {
+    Ok(GemmOptions {
         alpha: scalar(file, "alpha")?,
-        row_factors: vector(file, "row_factors", "M", m)?,
-        column_factors: vector(file, "column_factors", "N", n)?,
-        bias: vector(file, "bias", "N", n)?,
-        up: all.is_gated().then_some(up),
+        row_factors: vector(file, "row_factors", &format!("[{letter} = {m}]"), &[vec![m]])?,
+        column_factors: columns("column_factors")?,
+        bias: columns("bias")?,
+        up: gated.then_some(up),
         ..GemmOptions::default()
-    };
-    check_operands(&a.activations(), all, &options)?;
-    Ok(GemmOperands { a, b, halves, options })
+    })
 }
 
 /// Batch, rows and the last dimension of a tensor.
@@ -220,27 +252,33 @@ fn packed_dims(file: &Checkpoint, name: &str, letter: &str) -> Result<Dims> {
 }
 
 /// Activations of 16-bit floats.
-fn halves(file: &Checkpoint, operand: HalfType) -> Result<HalfMatrix> {
-    for name in ["a_scale", "a_global_scale"] {
-        if file.contains(name) {
-            let field = format!("tensor `{name}`");
-            return Err(Error::shape(field, "absent, as `a` has 16-bit floats", "there"));
+pub(super) fn halves(file: &Checkpoint, name: &str, operand: HalfType) -> Result<HalfMatrix> {
+    for part in ["scale", "global_scale"] {
+        let scale = format!("{name}_{part}");
+        if file.contains(&scale) {
+            let field = format!("tensor `{scale}`");
+            let required = format!("absent, as `{name}` has 16-bit floats");
+            return Err(Error::shape(field, required, "there"));
         }
     }
-    let [batch, rows, k] = sizes(file, "a", "[L, M, K] or [M, K]".into())?;
+    let [batch, rows, k] = sizes(file, name, "[L, M, K] or [M, K]".into())?;
     // That the values are finite is checked with the conversion.
-    file.floats("a")?;
-    HalfMatrix::new("a", Dims::new(batch, rows, k)?, operand, file.raw("a")?.data.to_vec())
+    file.floats(name)?;
+    HalfMatrix::new(name, Dims::new(batch, rows, k)?, operand, file.raw(name)?.data.to_vec())
 }
 
-/// A vector of the epilogue, if it is there.
-fn vector(file: &Checkpoint, name: &str, letter: &str, len: usize) -> Result<Option<Vec<f32>>> {
+/// Floats of one of `shapes`, if they are there; `required` are those in words.
+pub(super) fn vector(
+    file: &Checkpoint,
+    name: &str,
+    required: &str,
+    shapes: &[Vec<usize>],
+) -> Result<Option<Vec<f32>>> {
     if !file.contains(name) {
         return Ok(None);
     }
     let tensor = file.floats(name)?;
-    if tensor.shape != [len] {
-        let required = format!("[{letter} = {len}]");
+    if !shapes.contains(&tensor.shape) {
         return Err(file.wrong_shape(name, required, &tensor.shape).into());
     }
     Ok(Some(tensor.values))
@@ -252,61 +290,16 @@ fn vector(file: &Checkpoint, name: &str, letter: &str, len: usize) -> Result<Opt
 /// [`Error::Io`].
 pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<()> {
     let GemmOperands { a, b, halves, options } = operands;
-    let mut tensors: Vec<(&str, NewTensor)> = Vec::new();
-    let mut metadata = vec![("format", F::NAME.to_owned())];
-    let codes = |x: &BlockScaled<F>| {
-        let dims = x.dims();
-        let shape = vec![dims.batch(), dims.rows(), dims.cols() / 2];
-        tensor(Dtype::U8, shape, x.codes().to_vec())
-    };
-    match a {
-        GemmActivations::Blocks(a) => {
-            tensors.push(("a", codes(a)));
-            tensors.push(("a_scale", scale_tensor(a)));
-            tensors.push(("a_global_scale", scalar_tensor(a.global_scale())));
-            metadata.push(("a_scale_layout", a.layout().name().into()));
-        }
-        GemmActivations::Halves(a) => {
-            let (dims, dtype) = match a.operand() {
-                HalfType::F16 => (a.dims(), Dtype::F16),
-                HalfType::Bf16 => (a.dims(), Dtype::BF16),
-            };
-            let shape = vec![dims.batch(), dims.rows(), dims.cols()];
-            tensors.push(("a", tensor(dtype, shape, a.bytes().to_vec())));
-        }
-    }
-    tensors.push(("b", codes(b)));
-    tensors.push(("b_scale", scale_tensor(b)));
-    tensors.push(("b_global_scale", scalar_tensor(b.global_scale())));
-    metadata.push(("b_scale_layout", b.layout().name().into()));
+    let mut written = Written::of::<F>();
+    written.activations("a", a, true);
+    written.matrix("b", b);
     match halves {
         Halves::None => {}
-        Halves::Pair(up) => {
-            tensors.push(("b_up", codes(up)));
-            tensors.push(("b_up_scale", scale_tensor(up)));
-            tensors.push(("b_up_global_scale", scalar_tensor(up.global_scale())));
-            metadata.push(("b_up_scale_layout", up.layout().name().into()));
-        }
-        Halves::Stacked => metadata.push((HALVES, "stacked".into())),
-        Halves::Interleaved => metadata.push((HALVES, "interleaved".into())),
+        Halves::Pair(up) => written.matrix("b_up", up),
+        Halves::Stacked | Halves::Interleaved => written.halves("b", halves),
     }
-    tensors.push(("alpha", scalar_tensor(options.alpha)));
-    let mut vectors = vec![
-        ("row_factors", &options.row_factors),
-        ("column_factors", &options.column_factors),
-        ("bias", &options.bias),
-    ];
-    if let Some(UpOptions { alpha, column_factors, bias }) = &options.up {
-        tensors.push(("up_alpha", scalar_tensor(*alpha)));
-        vectors.extend([("up_column_factors", column_factors), ("up_bias", bias)]);
-    }
-    for (name, vector) in vectors {
-        if let Some(vector) = vector {
-            let bytes = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-            tensors.push((name, tensor(Dtype::F32, vec![vector.len()], bytes)));
-        }
-    }
-    checkpoint::write(path, &tensors, &metadata)
+    written.options(options, |_, vector| vec![vector.len()]);
+    written.save(path)
 }
 
 /// Writes a result as the tensor `c` of shape `[L, M, N]`; in NVFP4 as `c`, `c_scale` and

@@ -1,4 +1,5 @@
-//! Operands in a safetensors file, and the result in another: a GEMV's here, a GEMM's in [`gemm`].
+//! Operands in a safetensors file, and the result in another: a GEMV's here, a GEMM's in [`gemm`], a
+//! grouped GEMM's in [`grouped`], a mixture of experts' in [`moe`].
 //!
 //! `a` are the activations, one vector per batch entry, and `b` the weights.
 //!
@@ -19,12 +20,18 @@
 //! that says so. The shapes fit both orders only for M = L = 1, where both give the same product.
 
 pub mod gemm;
+pub mod grouped;
 pub mod layer;
+pub mod moe;
+mod stack;
+mod written;
 
 use std::path::Path;
 
 use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout};
 use safetensors::Dtype;
+
+pub use stack::GroupWeights;
 
 use crate::checkpoint::{self, Checkpoint, NewTensor};
 use crate::error::{Error, Result};
@@ -106,8 +113,33 @@ fn exchanged(a: &[usize], b: &[usize]) -> bool {
     }
 }
 
+/// The format that a file's metadata names.
+///
+/// # Errors
+/// [`Error::Shape`] for another name.
+fn format(file: &Checkpoint) -> Result<Format> {
+    match file.metadata("format").unwrap_or(Format::Nvfp4.name()) {
+        name if name == Format::Nvfp4.name() => Ok(Format::Nvfp4),
+        name if name == Format::Mxfp4.name() => Ok(Format::Mxfp4),
+        other => {
+            Err(Error::shape("metadata `format`", "nvfp4 or mxfp4", format_args!("`{other}`")))
+        }
+    }
+}
+
 /// The codes, scales and global scale of an operand in format `F`.
 fn operand<F: BlockFormat>(file: &Checkpoint, name: &str, dims: Dims) -> Result<BlockScaled<F>> {
+    let (layout, codes, scales) = parts::<F>(file, name, dims)?;
+    let global = scalar(file, &format!("{name}_global_scale"))?;
+    BlockScaled::new(name, dims, layout, codes.to_vec(), scales.to_vec(), global)
+}
+
+/// The layout of an operand's scales, its codes and its scales, of the right types.
+fn parts<'a, F: BlockFormat>(
+    file: &'a Checkpoint,
+    name: &str,
+    dims: Dims,
+) -> Result<(ScaleLayout, &'a [u8], &'a [u8])> {
     let codes = file.raw(name)?;
     if codes.dtype != Dtype::U8 {
         return Err(file.wrong_type(name, "U8", codes.dtype).into());
@@ -131,8 +163,7 @@ fn operand<F: BlockFormat>(file: &Checkpoint, name: &str, dims: Dims) -> Result<
         let required = format!("[.., K/{} = {}]", F::BLOCK, dims.cols() / F::BLOCK);
         return Err(file.wrong_shape(&scale_name, required, &scales.shape).into());
     }
-    let global = scalar(file, &format!("{name}_global_scale"))?;
-    BlockScaled::new(name, dims, layout, codes.data.to_vec(), scales.data.to_vec(), global)
+    Ok((layout, codes.data, scales.data))
 }
 
 /// The type that scales of format `F` are written as.

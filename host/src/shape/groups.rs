@@ -1,6 +1,7 @@
 //! Shapes of grouped products and of mixtures of experts.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::Serialize;
 
@@ -22,6 +23,18 @@ impl GroupedShape {
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.counts.iter().sum()
+    }
+
+    /// The tokens of each group, counted over all.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<Range<usize>> {
+        let mut next = 0;
+        let range = |&count: &usize| {
+            let first = next;
+            next += count;
+            first..next
+        };
+        self.counts.iter().map(range).collect()
     }
 
     /// The shape as text, of a product that is gated or not.

@@ -1,6 +1,6 @@
 //! Grouped products: a case, its inputs and the comparison with the oracle, row by row of each group.
 
-use super::{ActivationType, LINEAR, Matrices, POISON, blocks};
+use super::{ActivationType, LINEAR, POISON, blocks};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
@@ -13,6 +13,7 @@ use nvfp4::gemm::{
     Workspace, group_offsets, reference_grouped,
 };
 use nvfp4::generate::Generator;
+use nvfp4::operands::gemm::GemmActivations;
 use nvfp4::oracle::Reference;
 use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
@@ -77,7 +78,7 @@ pub struct GroupedResult {
 const STATUS: u32 = 77;
 
 struct GroupedInputs<F> {
-    activations: Matrices<F>,
+    activations: GemmActivations<F>,
     experts: Vec<BlockScaled<F>>,
     ups: Vec<BlockScaled<F>>,
     /// For each group.
@@ -176,7 +177,7 @@ impl GroupedCase {
         let ups = if self.gated { groups } else { 0 };
         let ups = (0..ups).map(|group| expert(&mut rng, group + 1)).collect();
         let activations = match self.activations {
-            ActivationType::Blocks(layout) => Matrices::Blocks(blocks::<F>(
+            ActivationType::Blocks(layout) => GemmActivations::Blocks(blocks::<F>(
                 self.generator,
                 [matrices, rows, k],
                 layout,
@@ -185,7 +186,9 @@ impl GroupedCase {
             )),
             ActivationType::Halves(operand) => {
                 let dims = Dims::new(matrices, rows, k).expect("dims");
-                Matrices::Halves(self.generator.halves("a", dims, operand, &mut rng).expect("a"))
+                GemmActivations::Halves(
+                    self.generator.halves("a", dims, operand, &mut rng).expect("a"),
+                )
             }
         };
         let exact = self.generator == Generator::Exact;
@@ -266,15 +269,12 @@ impl GroupedCase {
         let (kernels, reports) = &kernels.observed();
         let device = kernels.device();
         let upload = |name: &str, bytes: &[u8]| DeviceBuffer::upload(device, name, bytes);
-        let a = inputs.activations.view();
+        let a = inputs.activations.activations();
         let kind = a.kind();
         let parts: Result<Vec<Repacked>> = inputs
             .weights()
             .iter()
-            .map(|weights| match weights {
-                Weights::Plain(weights) => Repacked::for_device(device, weights, kind),
-                Weights::Gated(weights) => Repacked::gated(device, weights, kind),
-            })
+            .map(|weights| Repacked::of_weights(device, *weights, kind))
             .collect();
         let weights = Repacked::stack(&parts?)?.upload(device)?;
         let options = inputs.options[0].clone().output(output).activation_scale(a.global_scale());
@@ -371,7 +371,7 @@ impl GroupedCase {
                 up.alpha *= inputs.factors[1][group];
             }
         }
-        let a = inputs.activations.view();
+        let a = inputs.activations.activations();
         let reference = reference_grouped(&a, &inputs.weights(), &self.ranges(), &exact);
         let reference = reference.unwrap_or_else(|error| panic!("{what}\n{error}"));
         let counts = self.counts_on_device();

@@ -25,6 +25,7 @@ use nvfp4::gemm::{
     Output, UpOptions, Weights, reference,
 };
 use nvfp4::generate::Generator;
+use nvfp4::operands::gemm::GemmActivations;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
@@ -366,13 +367,13 @@ impl Case {
                 let (codes, scales) = (one.codes().repeat(copies), one.scales().repeat(copies));
                 let scale = one.global_scale();
                 let all = BlockScaled::new("a", all, layout, codes, scales, scale);
-                Matrices::Blocks(all.expect("a"))
+                GemmActivations::Blocks(all.expect("a"))
             }
             ActivationType::Halves(operand) => {
                 let dims = Dims::new(matrices, m, k).expect("dims");
                 let one = self.generator.halves("a", dims, operand, &mut rng).expect("a");
                 let bytes = one.bytes().repeat(copies);
-                Matrices::Halves(HalfMatrix::new("a", all, operand, bytes).expect("a"))
+                GemmActivations::Halves(HalfMatrix::new("a", all, operand, bytes).expect("a"))
             }
         };
         let mut vector = |wanted: bool, count: usize| {
@@ -447,7 +448,7 @@ impl Case {
 /// The operands of a product.
 #[derive(Debug)]
 pub struct Inputs<F> {
-    activations: Matrices<F>,
+    activations: GemmActivations<F>,
     /// Weights, of each batch entry or shared; of a gated product, the gate's or those of both
     /// halves.
     pub weights: BlockScaled<F>,
@@ -459,34 +460,11 @@ pub struct Inputs<F> {
     pub options: GemmOptions,
 }
 
-#[derive(Debug)]
-enum Matrices<F> {
-    Blocks(BlockScaled<F>),
-    Halves(HalfMatrix),
-}
-
-impl<F: BlockFormat> Matrices<F> {
-    fn view(&self) -> Activations<'_, F> {
-        match self {
-            Self::Blocks(blocks) => Activations::Blocks(blocks),
-            Self::Halves(halves) => Activations::Halves(halves),
-        }
-    }
-
-    /// Bytes of elements or codes, and of scales.
-    fn bytes(&self) -> [&[u8]; 2] {
-        match self {
-            Self::Blocks(blocks) => [blocks.codes(), blocks.scales()],
-            Self::Halves(halves) => [halves.bytes(), &[]],
-        }
-    }
-}
-
 impl<F: BlockFormat> Inputs<F> {
     /// Activations of every batch entry.
     #[must_use]
     pub fn activations(&self) -> Activations<'_, F> {
-        self.activations.view()
+        self.activations.activations()
     }
 
     /// The weights, gated or not.

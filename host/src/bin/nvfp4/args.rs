@@ -56,6 +56,8 @@ pub enum Run {
     ///
     /// --out writes the result as `run gemm` does.
     Dual(Gemm),
+    Grouped(Grouped),
+    Moe(Moe),
 }
 
 /// Where and how to run.
@@ -194,6 +196,13 @@ pub struct Gemm {
     /// Activations in the weights' format (fp4), or f16 or bf16.
     #[arg(long, default_value = "fp4")]
     pub activations: ActivationInput,
+    #[command(flatten)]
+    pub product: Product,
+}
+
+/// Options of gemm, dual and grouped.
+#[derive(Debug, ClapArgs)]
+pub struct Product {
     /// Type of the result: f16, bf16, f32, or nvfp4 with scales, N a multiple of 16.
     #[arg(long, default_value = "f16", value_parser = parse_result)]
     pub dtype: ResultType,
@@ -210,9 +219,71 @@ pub struct Gemm {
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
     /// What becomes of each value, or of the gate's: identity, silu, gelu-tanh, gelu, relu2 or
-    /// clamped-swiglu (gpt-oss's) [default: identity, of dual silu].
+    /// clamped-swiglu (gpt-oss's) [default: identity, of gated products silu].
     #[arg(long, value_name = "NAME", value_parser = parse_activation)]
     pub activation: Option<Activation>,
+    #[command(flatten)]
+    pub results: Results,
+    #[command(flatten)]
+    pub target: Target,
+}
+
+/// The tokens of several groups, each times the group's own weights in NVFP4 or MXFP4, in one launch.
+///
+/// Operands come from a file with the tensors a (activations, the tokens of one group after those of
+/// another: U8 [T, K/2] in the weights' format with a_scale and a_global_scale, or F16 or BF16 [T, K]),
+/// counts (I32 [G]: the tokens of each group, 0 too, whose sum is T), b (U8 [G, N, K/2]), b_scale
+/// ([G, N, K/block]), b_global_scale (one value or [G]), alpha, row_factors ([T]), column_factors and
+/// bias ([N] for all groups, or [G, N]). Scalars are 1 and vectors do nothing if absent.
+///
+/// With b_up, b_up_scale and b_up_global_scale, or with both halves in b (U8 [G, 2N, K/2], the
+/// metadata key b_halves says stacked or interleaved), products are gated as those of `run dual`, with
+/// up_alpha, up_column_factors and up_bias. The metadata keys format, a_scale_layout and
+/// b_scale_layout are as for `run gemm`.
+///
+/// --out writes the result as `run gemm` does, c ([1, T, N]), only once it is verified.
+#[derive(Debug, ClapArgs)]
+pub struct Grouped {
+    /// Operands.
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    #[command(flatten)]
+    pub product: Product,
+}
+
+/// A mixture of experts, from tokens and the experts that they chose to the layer's result.
+///
+/// Operands come from a file with the tensors x (activations, F16 or BF16 [T, H]), ids (I32 [T, k]:
+/// each token's experts), weights ([T, k]: their weights), gate and gate_up (U8 [count, I, H/2]; or
+/// gate alone with both, U8 [count, 2I, H/2], where the metadata key gate_halves says stacked or
+/// interleaved), down (U8 [count, H, I/2]), each with _scale ([.., K/block]) and _global_scale (one
+/// value or [count]), gate_bias and gate_up_bias ([count, I]), down_bias ([count, H]) and shared
+/// ([T, H], added to the result). Scales are 1 and the others are nothing if absent.
+///
+/// The metadata keys experts and first say how many experts there are on all devices (count if
+/// absent) and which is the first in the file (0): those that are not in the file add nothing. format
+/// and the layouts of scales are as for `run gemm`.
+///
+/// Activations are quantised to NVFP4 before each product where the file has x_global_scale and
+/// between_global_scale, or with --quantize.
+///
+/// Each step is compared with the oracle on what the steps before it left. --out writes the result as
+/// the tensor c ([T, H]), only once all of them are verified.
+#[derive(Debug, ClapArgs)]
+pub struct Moe {
+    /// Operands.
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    /// Quantise activations; scales that the file lacks are those of the largest magnitudes.
+    #[arg(long)]
+    pub quantize: bool,
+    /// Type of the result: f16, bf16 or f32.
+    #[arg(long, default_value = "f32", value_parser = parse_output)]
+    pub dtype: FloatType,
+    /// What becomes of the gate's values: identity, silu, gelu-tanh, gelu, relu2 or clamped-swiglu
+    /// (gpt-oss's).
+    #[arg(long, value_name = "NAME", default_value = "silu", value_parser = parse_activation)]
+    pub activation: Activation,
     #[command(flatten)]
     pub results: Results,
     #[command(flatten)]
@@ -645,6 +716,11 @@ mod tests {
         assert!(!parse("nvfp4 dequantize m --dtype nvfp4 --out o"));
         assert!(parse("nvfp4 run gemm --checkpoint m --tensor t --expert 3 --activations bf16"));
         assert!(parse("nvfp4 run gemm --checkpoint m --tensor t --rows 4 --seed 9"));
+        assert!(parse("nvfp4 run grouped --inputs i --dtype nvfp4 --out-layout 128x4 --out o"));
+        assert!(!parse("nvfp4 run grouped --dtype f16"));
+        assert!(!parse("nvfp4 run grouped --checkpoint m --tensor t"));
+        assert!(parse("nvfp4 run moe --inputs i --quantize --activation clamped-swiglu"));
+        assert!(!parse("nvfp4 run moe --inputs i --dtype nvfp4"));
         assert!(!parse("nvfp4 run gemm --checkpoint m"));
         assert!(!parse("nvfp4 run gemm --inputs i --rows 4"));
         assert!(!parse("nvfp4 run gemm --inputs i --checkpoint m --tensor t"));

@@ -22,6 +22,7 @@ use serde::Serialize;
 use crate::args::{Args, Bench, Command, Doctor, Gemv, ResultType, Run, Target};
 use crate::checkpoints;
 use crate::gemm;
+use crate::moe;
 use crate::progress::Progress;
 use crate::tune;
 
@@ -43,6 +44,8 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Run(Run::Gemm(args)) => gemm::run(&args, false),
         Command::Run(Run::Dual(args)) => gemm::run(&args, true),
+        Command::Run(Run::Grouped(args)) => gemm::run_grouped(&args),
+        Command::Run(Run::Moe(args)) => moe::run(&args),
         Command::Bench(args) => run_bench(&args),
         Command::Quantize(args) => checkpoints::quantize(&args),
         Command::Dequantize(args) => checkpoints::dequantize(&args),
@@ -316,8 +319,8 @@ impl BenchReport {
     fn verified(&self) -> bool {
         match self {
             Self::Gemv(report) => report.verified,
-            Self::Gemm(report) => report.verified,
-            Self::Moe(report) => report.verified,
+            Self::Gemm(report) => report.head.verified,
+            Self::Moe(report) => report.head.verified,
             Self::Quantize(report) => report.verified,
         }
     }

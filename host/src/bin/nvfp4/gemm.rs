@@ -1,4 +1,4 @@
-//! `run gemm` and `run dual`: a product of operands from a file.
+//! `run gemm`, `run dual` and `run grouped`: a product of operands from a file.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -6,18 +6,22 @@ use std::process::ExitCode;
 use fp4_formats::BlockFormat;
 use nvfp4::bench::Emulated;
 use nvfp4::checkpoint::{Checkpoint, Model};
-use nvfp4::device::Choice;
+use nvfp4::device::{Choice, Kernels};
+use nvfp4::error::Result;
 use nvfp4::gemm::{
-    Activation, GemmOverrides, GemmPlan, Output, Weights, gemm, gemm_gated, reference,
+    Activation, Activations, GemmOptions, GemmOverrides, GemmPlan, GemmResult, GroupedRun, Output,
+    Repacked, Weights, gemm, gemm_gated, group_options, reference, reference_grouped,
 };
+use nvfp4::observe::Reports;
 use nvfp4::operands::gemm::{AnyOperands, GemmOperands, read, write_result};
+use nvfp4::operands::grouped::{self, AnyGroupedOperands, GroupedOperands};
 use nvfp4::operands::layer::{self, Context, Values};
-use nvfp4::oracle::Verification;
-use nvfp4::shape::Shape;
+use nvfp4::oracle::{Reference, Verification};
+use nvfp4::shape::{GemmShape, Shape};
 use nvfp4::tensor::Dims;
 use serde::Serialize;
 
-use crate::args::{Gemm, ResultType};
+use crate::args::{Gemm, Grouped, Product, ResultType};
 use crate::commands::{GATE, exit, open, print};
 use crate::progress::Progress;
 
@@ -93,14 +97,26 @@ pub fn run(args: &Gemm, gated: bool) -> anyhow::Result<ExitCode> {
         }
         (None, ..) => anyhow::bail!("either --checkpoint with --tensor or --inputs is required"),
     };
+    let args = &args.product;
     match operands {
         AnyOperands::Nvfp4(operands) => multiply(args, gated, operands, layer, progress),
         AnyOperands::Mxfp4(operands) => multiply(args, gated, operands, layer, progress),
     }
 }
 
+/// A grouped product, gated where its weights are.
+pub fn run_grouped(args: &Grouped) -> anyhow::Result<ExitCode> {
+    let progress = Progress::new();
+    progress.step("reading operands");
+    let args_of = &args.product;
+    match grouped::read(&Checkpoint::open(&args.inputs)?)? {
+        AnyGroupedOperands::Nvfp4(operands) => multiply_groups(args_of, operands, progress),
+        AnyGroupedOperands::Mxfp4(operands) => multiply_groups(args_of, operands, progress),
+    }
+}
+
 /// What is asked for; of a result in NVFP4 the scale may be left open, and is 1 then.
-fn asked(args: &Gemm) -> anyhow::Result<Output> {
+fn asked(args: &Product) -> anyhow::Result<Output> {
     match (args.dtype, args.out_scale) {
         (ResultType::Nvfp4, scale) => {
             Ok(Output::Nvfp4 { scale: scale.unwrap_or(1.0), layout: args.out_layout })
@@ -113,8 +129,18 @@ fn asked(args: &Gemm) -> anyhow::Result<Output> {
     }
 }
 
+impl Product {
+    /// The options of a file's operands with what is asked for.
+    fn options(&self, of_file: &GemmOptions, output: Output) -> GemmOptions {
+        let overrides = GemmOverrides::new().kernel(self.kernel.clone()).split(self.split);
+        let default = if of_file.up.is_some() { GATE } else { Activation::default() };
+        let activation = self.activation.unwrap_or(default);
+        of_file.clone().output(output).overrides(overrides).activation(activation)
+    }
+}
+
 fn multiply<F: BlockFormat>(
-    args: &Gemm,
+    args: &Product,
     gated: bool,
     operands: GemmOperands<F>,
     layer: Option<Context>,
@@ -131,59 +157,133 @@ fn multiply<F: BlockFormat>(
         }
     }
     output.bytes(Dims::new(shape.l, shape.m, shape.n)?)?;
-    let (kernels, reports) =
-        open(&args.target, args.results.capture.as_deref(), &progress)?.observed();
-    let GemmOperands { a, options, .. } = &operands;
-    let (a, b) = (a.activations(), operands.weights()?);
-    let overrides = GemmOverrides::new().kernel(args.kernel.clone()).split(args.split);
-    let activation = args.activation.unwrap_or(if gated { GATE } else { Activation::default() });
-    let mut options = options.clone().output(output).overrides(overrides).activation(activation);
-    let mut expected = None;
-    if let (Output::Nvfp4 { layout, .. }, None) = (output, args.out_scale) {
-        progress.step("looking for the largest magnitude");
-        let reference = expected.insert(reference(&a, b, &options)?);
-        options.output = Output::nvfp4_of(reference, layout);
-    }
-    progress.step("multiplying");
-    let result = match &b {
-        Weights::Plain(b) => gemm(&kernels, &a, b, &options)?,
-        Weights::Gated(b) => gemm_gated(&kernels, &a, b, &options)?,
+    let opened = open(&args.target, args.results.capture.as_deref(), &progress)?.observed();
+    let (a, b) = (operands.a.activations(), operands.weights()?);
+    let run = Run::<F> {
+        args,
+        shape,
+        name: if gated { Shape::Dual(shape) } else { Shape::Gemm(shape) }.to_string(),
+        opened,
+        a: &a,
+        options: args.options(&operands.options, output),
+        layer,
     };
-    progress.step("verifying");
-    let expected = expected.map_or_else(|| reference(&a, b, &options), Ok)?;
-    let verification = result.verify(&expected);
-    let verified = verification.passed();
-    if let (true, Some(path)) = (verified, &args.results.out) {
-        write_result(path, &result, shape)?;
-    }
-    drop(progress);
-    let source = match &layer {
-        None => None,
-        Some(layer) => {
-            let values = layer.product(&result.values())?;
-            Some(Source { layer: layer.clone(), sqnr_db: values })
-        }
-    };
-    let device = kernels.device();
-    let report = Report {
-        op: result.plan.op,
-        source,
-        shape: if gated { Shape::Dual(shape) } else { Shape::Gemm(shape) }.to_string(),
-        format: F::NAME,
-        activations: a.kind().name(),
-        activation: activation.to_string(),
-        output: result.output.name(),
-        output_scale: match result.output {
-            Output::Nvfp4 { scale, .. } => Some(scale),
-            Output::Floats(_) => None,
+    run.verified(
+        progress,
+        |options| reference(&a, b, options),
+        |kernels, options| match &b {
+            Weights::Plain(b) => gemm(kernels, &a, b, options),
+            Weights::Gated(b) => gemm_gated(kernels, &a, b, options),
         },
-        device: device.choice().clone(),
-        emulated: Emulated::each(device, &reports.take()),
-        plan: result.plan,
-        verified,
-        max_error: verification.max_abs_error,
-        verification,
+    )
+}
+
+fn multiply_groups<F: BlockFormat>(
+    args: &Product,
+    operands: GroupedOperands<F>,
+    progress: Progress,
+) -> anyhow::Result<ExitCode> {
+    let output = asked(args)?;
+    let shape = operands.shape()?;
+    let tokens = shape.tokens();
+    output.bytes(Dims::new(1, tokens, shape.n)?)?;
+    let opened = open(&args.target, args.results.capture.as_deref(), &progress)?.observed();
+    let (a, weights) = (operands.a.activations(), operands.weights()?);
+    let gated = operands.is_gated();
+    let (groups, ranges) = (shape.counts.len(), shape.ranges());
+    let run = Run::<F> {
+        args,
+        shape: GemmShape::of(tokens, shape.n, shape.k),
+        name: if gated { Shape::GroupedDual(shape.clone()) } else { Shape::Grouped(shape.clone()) }
+            .to_string(),
+        opened,
+        a: &a,
+        options: args.options(&operands.options, output),
+        layer: None,
     };
-    print(&report, args.target.json)?;
-    Ok(exit(verified))
+    run.verified(
+        progress,
+        |options| {
+            let options = group_options(options, groups, shape.n);
+            reference_grouped(&a, &weights, &ranges, &options)
+        },
+        |kernels, options| {
+            let part = |weights: &Weights<'_, F>| {
+                Repacked::of_weights(kernels.device(), *weights, a.kind())
+            };
+            let parts: Vec<Repacked> = weights.iter().map(part).collect::<Result<_>>()?;
+            let weights = Repacked::stack(&parts)?;
+            GroupedRun::new(kernels, &a, &weights, &shape.counts, options)?.run()
+        },
+    )
+}
+
+/// A product on the way to its result.
+struct Run<'a, F> {
+    args: &'a Product,
+    /// Sizes of the result, and K.
+    shape: GemmShape,
+    name: String,
+    /// With what is reported of launches.
+    opened: (Kernels, Reports),
+    a: &'a Activations<'a, F>,
+    options: GemmOptions,
+    layer: Option<Context>,
+}
+
+impl<F: BlockFormat> Run<'_, F> {
+    /// Makes the product, compares it with the reference, writes it, and prints the report.
+    fn verified(
+        self,
+        progress: Progress,
+        reference: impl Fn(&GemmOptions) -> Result<Reference>,
+        product: impl Fn(&Kernels, &GemmOptions) -> Result<GemmResult>,
+    ) -> anyhow::Result<ExitCode> {
+        let Self { args, shape, name, opened: (kernels, reports), a, mut options, layer } = self;
+        let mut expected = None;
+        if let (Output::Nvfp4 { layout, .. }, None) = (options.output, args.out_scale) {
+            progress.step("looking for the largest magnitude");
+            let reference = expected.insert(reference(&options)?);
+            options.output = Output::nvfp4_of(reference, layout);
+        }
+        progress.step("multiplying");
+        let result = product(&kernels, &options)?;
+        progress.step("verifying");
+        let expected = expected.map_or_else(|| reference(&options), Ok)?;
+        let verification = result.verify(&expected);
+        let verified = verification.passed();
+        if let (true, Some(path)) = (verified, &args.results.out) {
+            write_result(path, &result, shape)?;
+        }
+        drop(progress);
+        let source = match &layer {
+            None => None,
+            Some(layer) => {
+                let values = layer.product(&result.values())?;
+                Some(Source { layer: layer.clone(), sqnr_db: values })
+            }
+        };
+        let device = kernels.device();
+        let report = Report {
+            op: result.plan.op,
+            source,
+            shape: name,
+            format: F::NAME,
+            activations: a.kind().name(),
+            activation: options.activation.to_string(),
+            output: result.output.name(),
+            output_scale: match result.output {
+                Output::Nvfp4 { scale, .. } => Some(scale),
+                Output::Floats(_) => None,
+            },
+            device: device.choice().clone(),
+            emulated: Emulated::each(device, &reports.take()),
+            plan: result.plan,
+            verified,
+            max_error: verification.max_abs_error,
+            verification,
+        };
+        print(&report, args.target.json)?;
+        Ok(exit(verified))
+    }
 }

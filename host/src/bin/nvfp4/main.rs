@@ -10,6 +10,7 @@ mod args;
 mod checkpoints;
 mod commands;
 mod gemm;
+mod moe;
 mod progress;
 mod tune;
 

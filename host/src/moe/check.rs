@@ -1,0 +1,174 @@
+//! What each step of a layer must leave in memory.
+//!
+//! Every step is compared on its own inputs, as the steps before left them: bounds stay those of one
+//! product, and an error is named with its step.
+
+use fp4_formats::BlockFormat;
+use serde::Serialize;
+
+use super::operands::HostRoutes;
+use super::{MoeLayer, MoeMemory, MoeOperands, MoeStep};
+use crate::buffer::DeviceBuffer;
+use crate::error::{Error, Result};
+use crate::floats;
+use crate::gemm::{Gemm, GemmActivations, GemmResult, HalfMatrix, Output};
+use crate::oracle::Verification;
+use crate::tensor::{BlockScaled, Dims};
+
+/// Where there is no row, or no choice.
+const NOWHERE: usize = u32::MAX as usize;
+
+/// A comparison of one step.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepCheck {
+    /// The step.
+    pub step: &'static str,
+    /// Whether all is as it must be.
+    pub verified: bool,
+    /// Of steps that round: how far results are from the f64 oracle. None where no token chose an
+    /// expert of this device, and nothing is multiplied.
+    pub verification: Option<Verification>,
+}
+
+impl std::fmt::Display for StepCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { step, verified, verification } = self;
+        let verdict = match (verified, verification) {
+            (_, Some(verification)) => verification.summary(),
+            (true, None) => "verified  all bytes".into(),
+            (false, None) => "WRONG     some bytes".into(),
+        };
+        write!(f, "{verdict} ({step})")
+    }
+}
+
+impl MoeLayer {
+    /// Compares what a launch with these operands left in `memory` and `out`, step by step.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError), [`Error::Memory`], [`Error::Shape`] for memory of
+    /// another layer.
+    pub fn check<F: BlockFormat>(
+        &self,
+        operands: &MoeOperands<'_, F>,
+        memory: &MoeMemory,
+        out: &DeviceBuffer,
+    ) -> Result<Vec<StepCheck>> {
+        let routes = operands.route();
+        let HostRoutes { order, ranges } = &routes;
+        let tokens = operands.quantized_tokens()?;
+        let any = !order.is_empty();
+        let gathered = any.then(|| operands.gathered(order, tokens.as_ref())).transpose()?;
+        let [_, second] = self.products();
+        let row_bytes = operands.hidden() * operands.options.rows.bytes() as usize;
+        let rows = || match any {
+            true => memory.rows.read_first(order.len() * row_bytes),
+            false => Ok(Vec::new()),
+        };
+        let mut checks = Vec::new();
+        for step in self.steps() {
+            let (verified, verification) = match (step, &gathered) {
+                (MoeStep::Route, _) => (routed(&routes, operands, memory)?, None),
+                (MoeStep::Quantize, _) => {
+                    let (Some(right), Some(quantizer)) = (&tokens, &memory.quantizer) else {
+                        return Err(Error::shape("memory", "of this layer", "of another one"));
+                    };
+                    (quantizer.result("x")?.difference(right).is_none(), None)
+                }
+                (MoeStep::Gather, gathered) => {
+                    let got = memory.gathered.read()?;
+                    let right = gathered.as_ref().map_or([&[][..]; 2], GemmActivations::bytes);
+                    // Rows behind the last choice are zeros.
+                    let same = |got: &[u8], right: &[u8]| {
+                        let (rows, rest) = got.split_at(right.len().min(got.len()));
+                        rows == right && rest.iter().all(|&byte| byte == 0)
+                    };
+                    (same(&got[0], right[0]) && same(&got[1], right[1]), None)
+                }
+                (MoeStep::First | MoeStep::Second, None) => (true, None),
+                (MoeStep::First, Some(gathered)) => {
+                    let reference = operands.first_product(gathered, ranges)?;
+                    let found = self.between(memory, order.len())?.verify(&reference);
+                    (found.passed(), Some(found))
+                }
+                (MoeStep::Second, Some(_)) => {
+                    let a = self.next_activations(operands, memory, order.len())?;
+                    let reference = operands.second_product(&a, ranges)?;
+                    let found = result(second, [rows()?, Vec::new()], order.len())?;
+                    let found = found.verify(&reference);
+                    (found.passed(), Some(found))
+                }
+                (MoeStep::Combine, _) => {
+                    let rows = floats::decode(operands.options.rows, &rows()?);
+                    let output = operands.options.output;
+                    let got = floats::decode(output, &out.read()?);
+                    let found = operands.combined(order, &rows).verify(&got, output);
+                    (found.passed(), Some(found))
+                }
+            };
+            checks.push(StepCheck { step: step.name(), verified, verification });
+        }
+        Ok(checks)
+    }
+
+    /// What the first product left in its first `rows` rows.
+    fn between(&self, memory: &MoeMemory, rows: usize) -> Result<GemmResult> {
+        let [first, _] = self.products();
+        result(first, memory.between.read()?, rows)
+    }
+
+    /// The same as the next product's activations.
+    fn next_activations<F: BlockFormat>(
+        &self,
+        operands: &MoeOperands<'_, F>,
+        memory: &MoeMemory,
+        rows: usize,
+    ) -> Result<GemmActivations<F>> {
+        const NAME: &str = "between";
+        let GemmResult { bytes, scales, dims, output, .. } = self.between(memory, rows)?;
+        Ok(match output {
+            Output::Floats(_) => {
+                let half = operands.tokens.operand();
+                GemmActivations::Halves(HalfMatrix::new(NAME, dims, half, bytes)?)
+            }
+            Output::Nvfp4 { scale, layout } => {
+                let blocks = BlockScaled::new(NAME, dims, layout, bytes, scales, scale)?;
+                GemmActivations::Blocks(blocks)
+            }
+        })
+    }
+}
+
+/// The first `rows` rows of what a product left.
+fn result(product: &Gemm, parts: [Vec<u8>; 2], rows: usize) -> Result<GemmResult> {
+    let (dims, output) = (product.result_dims()?, product.output());
+    let dims = Dims::new(1, rows, dims.cols())?;
+    let lengths = output.bytes(dims)?;
+    let [mut bytes, mut scales] = parts;
+    bytes.truncate(lengths[0]);
+    scales.truncate(lengths[1]);
+    Ok(GemmResult { bytes, scales, dims, output, plan: product.plan().clone() })
+}
+
+/// Whether choices were routed as on the host.
+fn routed<F: BlockFormat>(
+    HostRoutes { order, ranges }: &HostRoutes,
+    operands: &MoeOperands<'_, F>,
+    memory: &MoeMemory,
+) -> Result<bool> {
+    let words = |buffer: &DeviceBuffer| -> Result<Vec<usize>> {
+        let bytes = buffer.read()?;
+        Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word) as usize).collect())
+    };
+    let slots = operands.ids.len();
+    let (mut positions, mut sources) = (vec![NOWHERE; slots], order.clone());
+    for (row, &slot) in order.iter().enumerate() {
+        positions[slot] = row;
+    }
+    sources.resize(slots, NOWHERE);
+    let offsets: Vec<usize> = ranges.iter().map(|range| range.start).chain([order.len()]).collect();
+    let routes = &memory.routes;
+    Ok(words(&routes.sources)? == sources
+        && words(&routes.positions)? == positions
+        && words(&routes.offsets)? == offsets)
+}
