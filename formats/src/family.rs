@@ -30,6 +30,8 @@ pub enum Family {
     Gemm(GemmTypes, TileWidth),
     /// Grouped GEMM of weights and activations of these types, with tiles of this width.
     Grouped(GemmTypes, TileWidth),
+    /// Products of sizes of their own in one launch, of weights and activations of these types.
+    Mixed(GemmTypes),
 }
 
 /// Types of the weights and the activations that a GEMM kernel takes.
@@ -81,6 +83,28 @@ impl TileWidth {
     }
 }
 
+/// What the products of a launch have in common.
+#[derive(Clone, Copy)]
+enum Products {
+    /// All sizes.
+    Uniform,
+    /// N and K.
+    Grouped,
+    /// Types alone.
+    Mixed,
+}
+
+impl Products {
+    /// The family of the kernels with this second extent of a tile.
+    const fn family(self, types: GemmTypes, extent: u32) -> Family {
+        match self {
+            Self::Uniform => Family::Gemm(types, TileWidth::of(extent)),
+            Self::Grouped => Family::Grouped(types, TileWidth::of(extent)),
+            Self::Mixed => Family::Mixed(types),
+        }
+    }
+}
+
 /// The folder of the kernels' source that a family's kernels are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
@@ -115,7 +139,7 @@ impl Operation {
 
 impl Family {
     /// All families, of whatever architecture.
-    pub const ALL: [Self; 27] = {
+    pub const ALL: [Self; 32] = {
         use GemmTypes::{Mxfp4, Mxfp4Bf16, Nvfp4, Nvfp4Bf16, Nvfp4F16};
         use TileWidth::{Narrow, Wide};
         [
@@ -146,6 +170,11 @@ impl Family {
             Self::Grouped(Nvfp4Bf16, Wide),
             Self::Grouped(Mxfp4Bf16, Narrow),
             Self::Grouped(Mxfp4Bf16, Wide),
+            Self::Mixed(Nvfp4),
+            Self::Mixed(Mxfp4),
+            Self::Mixed(Nvfp4F16),
+            Self::Mixed(Nvfp4Bf16),
+            Self::Mixed(Mxfp4Bf16),
         ]
     };
 
@@ -180,6 +209,11 @@ impl Family {
             Self::Grouped(GemmTypes::Nvfp4Bf16, TileWidth::Wide) => "grouped_nvfp4_bf16_wide",
             Self::Grouped(GemmTypes::Mxfp4Bf16, TileWidth::Narrow) => "grouped_mxfp4_bf16_narrow",
             Self::Grouped(GemmTypes::Mxfp4Bf16, TileWidth::Wide) => "grouped_mxfp4_bf16_wide",
+            Self::Mixed(GemmTypes::Nvfp4) => "mixed_nvfp4",
+            Self::Mixed(GemmTypes::Mxfp4) => "mixed_mxfp4",
+            Self::Mixed(GemmTypes::Nvfp4F16) => "mixed_nvfp4_f16",
+            Self::Mixed(GemmTypes::Nvfp4Bf16) => "mixed_nvfp4_bf16",
+            Self::Mixed(GemmTypes::Mxfp4Bf16) => "mixed_mxfp4_bf16",
         }
     }
 
@@ -192,7 +226,9 @@ impl Family {
             Self::QuantizeNvfp4 | Self::QuantizeMxfp4 => Operation::Quantize,
             Self::Dequantize => Operation::Dequantize,
             Self::Moe => Operation::Moe,
-            Self::GemmPrepare | Self::Gemm(..) | Self::Grouped(..) => Operation::Gemm,
+            Self::GemmPrepare | Self::Gemm(..) | Self::Grouped(..) | Self::Mixed(..) => {
+                Operation::Gemm
+            }
         }
     }
 
@@ -212,22 +248,32 @@ impl Family {
         // MXFP4 has no scale of a whole tensor or row.
         let amax = AMAX.iter().map(|config| (Self::QuantizeNvfp4, config.name));
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
-        let (hopper, blackwell, prepare): ([&[_]; 2], [&[_]; 2], &[_]) = match arch.tensor() {
-            TensorFamily::Wgmma => ([&hopper::CONFIGS, &hopper::GROUPED], [&[]; 2], &[]),
-            TensorFamily::Tcgen05 => {
-                let products = [&blackwell::CONFIGS[..], &blackwell::GROUPED];
-                ([&[]; 2], products, &blackwell::prepare::NAMES)
-            }
+        type Tables<C> = [(Products, &'static [C]); 3];
+        const HOPPER: Tables<hopper::HopperConfig> = [
+            (Products::Uniform, &hopper::CONFIGS),
+            (Products::Grouped, &hopper::GROUPED),
+            (Products::Mixed, &hopper::MIXED),
+        ];
+        const BLACKWELL: Tables<blackwell::BlackwellConfig> = [
+            (Products::Uniform, &blackwell::CONFIGS),
+            (Products::Grouped, &blackwell::GROUPED),
+            (Products::Mixed, &blackwell::MIXED),
+        ];
+        let (hopper, blackwell, prepare): (&[_], &[_], &[_]) = match arch.tensor() {
+            TensorFamily::Wgmma => (&HOPPER, &[], &[]),
+            TensorFamily::Tcgen05 => (&[], &BLACKWELL, &blackwell::prepare::NAMES),
         };
-        let hopper = hopper.into_iter().flatten().filter_map(|config| {
-            let types = GemmTypes::of(config.scheme.format, Some(config.scheme.operand))?;
-            let family = if config.grouped { Self::Grouped } else { Self::Gemm };
-            Some((family(types, TileWidth::of(config.tokens)), config.name))
+        let hopper = hopper.iter().flat_map(|&(products, configs)| {
+            configs.iter().filter_map(move |config| {
+                let types = GemmTypes::of(config.scheme.format, Some(config.scheme.operand))?;
+                Some((products.family(types, config.tokens), config.name))
+            })
         });
-        let blackwell = blackwell.into_iter().flatten().filter_map(|config| {
-            let types = GemmTypes::of(config.format, config.activations)?;
-            let family = if config.grouped { Self::Grouped } else { Self::Gemm };
-            Some((family(types, TileWidth::of(config.columns)), config.name))
+        let blackwell = blackwell.iter().flat_map(|&(products, configs)| {
+            configs.iter().filter_map(move |config| {
+                let types = GemmTypes::of(config.format, config.activations)?;
+                Some((products.family(types, config.columns), config.name))
+            })
         });
         core::iter::once((Self::Ceiling, ceiling::NAME))
             .chain(gemv)
@@ -302,10 +348,13 @@ mod tests {
                 + DEQUANTIZE.len()
                 + moe::NAMES.len()
                 + match arch.tensor() {
-                    TensorFamily::Wgmma => hopper::CONFIGS.len() + hopper::GROUPED.len(),
+                    TensorFamily::Wgmma => {
+                        let products = hopper::CONFIGS.len() + hopper::GROUPED.len();
+                        products + hopper::MIXED.len()
+                    }
                     TensorFamily::Tcgen05 => {
                         let products = blackwell::CONFIGS.len() + blackwell::GROUPED.len();
-                        products + blackwell::prepare::NAMES.len()
+                        products + blackwell::MIXED.len() + blackwell::prepare::NAMES.len()
                     }
                 };
             assert_eq!(Family::kernels(arch).count(), configured, "{arch}");

@@ -217,6 +217,7 @@ const _: () = {
     send::<dequantize::Dequantizer>();
     sync::<dequantize::Dequantizer>();
     send::<gemm::Workspace>();
+    send::<gemm::MixedGemm<'_>>();
     send::<moe::MoeLayer>();
     send::<moe::MoeMemory>();
 };

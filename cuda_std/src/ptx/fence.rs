@@ -36,16 +36,30 @@ fences! {
     fence_acq_rel_cluster = "fence.acq_rel.cluster";
 }
 
-/// `fence.proxy.tensormap::generic.acquire.gpu [map], 128;` ISA 9.7.13.4. sm_90+.
-/// One thread. Before a copy with a map that was written in global memory.
-///
-/// # Safety
-/// `map` is the generic address of a tensor map in global memory.
-#[inline(always)]
-pub unsafe fn fence_proxy_tensormap_generic_acquire_gpu(map: u64) {
-    // SAFETY: the caller guarantees the address.
-    unsafe {
-        asm!("fence.proxy.tensormap::generic.acquire.gpu [{}], 128;", in(reg64) map,
-            options(nostack, preserves_flags));
-    }
+macro_rules! map_fences {
+    ($($(#[$doc:meta])* $name:ident = $scope:literal;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// `map` is the generic address of a tensor map in global memory.
+            #[inline(always)]
+            pub unsafe fn $name(map: u64) {
+                // SAFETY: the caller guarantees the address.
+                unsafe {
+                    asm!(concat!("fence.proxy.tensormap::generic.acquire.", $scope, " [{}], 128;"),
+                        in(reg64) map, options(nostack, preserves_flags));
+                }
+            }
+        )*
+    };
+}
+
+map_fences! {
+    /// `fence.proxy.tensormap::generic.acquire.gpu [map], 128;` ISA 9.7.13.4. sm_90+.
+    /// One thread. Before a copy with a map that a kernel wrote in global memory.
+    fence_proxy_tensormap_generic_acquire_gpu = "gpu";
+    /// `fence.proxy.tensormap::generic.acquire.sys [map], 128;` ISA 9.7.13.4. sm_90+.
+    /// One thread. Before a copy with a map that the host copied to global memory.
+    fence_proxy_tensormap_generic_acquire_sys = "sys";
 }

@@ -94,12 +94,7 @@ impl Groups {
     /// tiles precede a problem; there are more than `tile`.
     #[inline(always)]
     pub fn problem_of(&self, tile: u32, before: impl Fn(u32) -> u32) -> u32 {
-        let (mut low, mut high) = (0, self.problems);
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            if before(middle) <= tile { low = middle } else { high = middle }
-        }
-        low
+        last_at_most(self.problems, tile, before)
     }
 
     /// Tile number `index`: its problem and its place there. `before` is as for
@@ -203,6 +198,18 @@ impl Groups {
         }
         words
     }
+}
+
+/// The last index below `count` whose `value`, which does not decrease, is at most `most`; 0 where none
+/// is.
+#[inline(always)]
+pub fn last_at_most(count: u32, most: u32, value: impl Fn(u32) -> u32) -> u32 {
+    let (mut low, mut high) = (0, count);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if value(middle) <= most { low = middle } else { high = middle }
+    }
+    low
 }
 
 /// Tokens whose scales are in one tile of the 128x4 layout.

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`work`], [`schedule`], [`split`] | the work list: which CTA computes which tiles and K steps |
 //! | [`groups`] | the same where problems have token counts of their own |
+//! | [`mixed`] | the same where they have N and K of their own, too |
 //! | [`epilogue`] | from a sum to a result in memory |
 //! | [`combine`] | activations, and pairs of sums that make one result |
 //! | [`clusters`] | how many clusters a machine runs at a time |
@@ -20,6 +21,7 @@ pub mod combine;
 pub mod epilogue;
 pub mod groups;
 pub mod hopper;
+pub mod mixed;
 pub mod schedule;
 pub mod split;
 pub mod work;
@@ -28,6 +30,7 @@ pub use clusters::ResidentClusters;
 pub use combine::{Activation, Combine, Half, PairedRows};
 pub use epilogue::{Affine, Epilogue, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType, Sink};
 pub use groups::{EvenRuns, Groups};
+pub use mixed::Mixed;
 pub use schedule::{Item, Run, Schedule};
 pub use split::Split;
 pub use work::{Dimension, TileOrder, TileShape, Tiles, Uniform, Walk};

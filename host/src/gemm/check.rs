@@ -4,12 +4,12 @@ use std::fmt;
 
 use fp4_formats::gemm::combine::GATE_ROWS;
 use fp4_formats::gemm::hopper::Scheme;
-use fp4_formats::gemm::{PairedRows, Problem};
+use fp4_formats::gemm::{PairedRows, Problem, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, HalfType};
 
 use super::epilogue::check_vectors;
-use super::{ActivationKind, Activations, GemmOptions, Weights};
+use super::{ActivationKind, Activations, GemmOptions, GemmOverrides, Weights};
 use crate::device::MAX_GRID_Y;
 use crate::error::{Error, Result};
 use crate::shape::{GemmShape, MAX_DIM};
@@ -42,6 +42,17 @@ pub(super) fn check_gated(gated: bool, options: &GemmOptions) -> Result<()> {
         (false, true) => {
             Err(Error::shape("weights", "gated, as there are options for up", "not gated"))
         }
+    }
+}
+
+/// Checks that nothing is asked of the split of K of a product of which CTAs take whole tiles.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub(super) fn check_unsplit(overrides: &GemmOverrides) -> Result<()> {
+    match overrides.split {
+        None | Some(Split::None) => Ok(()),
+        Some(split) => Err(Error::shape("split of K", "none, for mixed products", split)),
     }
 }
 

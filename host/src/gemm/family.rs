@@ -34,6 +34,13 @@ pub(super) trait Family: Sync {
     fn grouped(&self, request: &Request<'_>, groups: &GroupRequest)
     -> Result<Vec<Arc<dyn Kernel>>>;
 
+    /// The kernels of several products of sizes of their own in one launch, one for each request; all
+    /// are the same but for the sizes.
+    ///
+    /// # Errors
+    /// As [`candidates`](Self::candidates).
+    fn mixed(&self, requests: &[Request<'_>]) -> Result<Vec<Arc<dyn Kernel>>>;
+
     /// Tokens of the tiles of all kernels that take these formats, in any order.
     fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize>;
 
@@ -163,11 +170,28 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     /// How results get to memory, where that depends on the result's place.
     fn store_path(&self, gemm: &Gemm) -> Option<&'static str>;
 
+    /// Tiles of the product; of a cluster, those that its CTAs compute together count as one. Not of
+    /// grouped ones.
+    fn tiles(&self) -> u64;
+
     /// Queues the launches of a product.
     ///
     /// # Errors
     /// As [`Gemm::launch`].
-    fn launch(&self, launch: Launch<'_>) -> Result<()>;
+    fn launch(&self, launch: &Launch<'_>) -> Result<()>;
+
+    /// Queues the launches before a product, [`before`](Self::before)'s. `workspace` is the address of
+    /// one that is large enough.
+    ///
+    /// # Errors
+    /// As [`Gemm::launch`].
+    fn prepare(&self, launch: &Launch<'_>, workspace: u64) -> Result<()>;
+
+    /// The parameter block that the product itself is launched with.
+    ///
+    /// # Errors
+    /// As [`Gemm::launch`].
+    fn block(&self, launch: &Launch<'_>, workspace: u64) -> Result<Vec<u8>>;
 }
 
 /// The arguments of a product's launch. Sizes of weights, result and vectors are checked; those of the

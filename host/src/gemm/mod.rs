@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | once per weight | [`Repacked`], [`DeviceWeights`]: rearranged for the kernels, on the device |
 //! | once per shape | [`Gemm`]: checked and planned ([`plan_for`]: with what was measured, if anything was); knows its workspace, and where the matrices of a batch are ([`BatchStrides`]) |
+//! | or once per set of products | [`MixedGemm`]: several products of any sizes in one launch, on buffers that it remembers |
 //! | once per product | [`Gemm::launch`]: on buffers of the caller, allocates nothing and waits for nothing |
 //!
 //! [`gemm`] and [`gemm_gated`] do all three.
@@ -55,6 +56,7 @@ mod gated;
 mod grouped;
 mod grouped_run;
 mod hopper;
+mod mixed;
 mod oracle;
 mod plan;
 mod product;
@@ -76,6 +78,7 @@ pub use fp4_formats::gemm::Activation;
 pub use gated::{GatedWeights, Weights};
 pub use grouped::{GroupBuffers, Grouping, group_offsets};
 pub use grouped_run::GroupedRun;
+pub use mixed::{MixedGemm, MixedProduct};
 pub use oracle::{reference, reference_grouped};
 pub use plan::{Candidate, GemmOverrides, GemmPlan, Reads, Source, plan};
 pub use product::Gemm;

@@ -1,6 +1,6 @@
 //! A GEMM of one shape: checked and planned once, launched any number of times.
 
-use fp4_formats::gemm::{Groups, Problem, Sink};
+use fp4_formats::gemm::{Epilogue, Groups, Problem, Sink};
 
 use super::check::{check_gated, formats};
 use super::epilogue::Steps;
@@ -195,7 +195,7 @@ impl Gemm {
     }
 
     /// The plan's kernel.
-    fn kernel(&self) -> &dyn Kernel {
+    pub(super) fn kernel(&self) -> &dyn Kernel {
         &*self.plan.chosen.0
     }
 
@@ -294,6 +294,25 @@ impl Gemm {
         groups: Option<(Groups, Option<usize>)>,
     ) -> Result<()> {
         self.check_weights(weights)?;
+        let epilogue = self.epilogue(weights, out, vectors, groups.map(|(_, own)| own))?;
+        let groups = groups.map(|(groups, _)| groups);
+        let launch = Launch { gemm: self, activations: a, weights, workspace, epilogue, groups };
+        self.kernel().launch(&launch)
+    }
+
+    /// What happens to the sums of a launch, with buffers and weights checked but for the weights'
+    /// sizes. `groups` are a grouped product's: their number where column factors and biases are each
+    /// group's own.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub(super) fn epilogue(
+        &self,
+        weights: &DeviceWeights,
+        out: ResultBuffers<'_>,
+        vectors: Vectors<'_>,
+        groups: Option<Option<usize>>,
+    ) -> Result<Epilogue> {
         let device = self.kernels.device();
         let output = self.epilogue.output;
         let (out, scales) = out.place(output, &self.strides, device)?;
@@ -306,21 +325,18 @@ impl Gemm {
             scales,
         };
         let factors = self.factors(weights)?;
-        let own = groups.and_then(|(_, own)| own).unwrap_or(1);
+        let own = groups.flatten().unwrap_or(1);
         // The problems of a uniform product share row factors; tokens of groups have their own.
         let rows = if groups.is_some() { dims.batch() * dims.rows() } else { dims.rows() };
         let lengths = [rows, own * dims.cols()];
-        let epilogue = self.epilogue.place(factors, vectors, lengths, sink, device)?;
-        let groups = groups.map(|(groups, _)| groups);
-        let launch = Launch { gemm: self, activations: a, weights, workspace, epilogue, groups };
-        self.kernel().launch(launch)
+        self.epilogue.place(factors, vectors, lengths, sink, device)
     }
 
     /// Checks that the plan is one for these weights.
     ///
     /// # Errors
     /// [`Error::Shape`].
-    fn check_weights(&self, weights: &DeviceWeights) -> Result<()> {
+    pub(super) fn check_weights(&self, weights: &DeviceWeights) -> Result<()> {
         let form = weights.form();
         let (Problem { k, l, .. }, columns) = (self.plan.problem, self.plan.columns);
         if form.is_gated() != self.epilogue.is_gated() {

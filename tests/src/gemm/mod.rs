@@ -12,6 +12,7 @@
 
 mod expected;
 pub mod grouped;
+pub mod mixed;
 mod placement;
 mod run;
 pub mod tcgen05;

@@ -7,7 +7,7 @@
 //! operands and take the result once, and a result in NVFP4 be quantised. Its constants are
 //! published rates and counts of instructions, not measurements.
 
-use super::{BlackwellConfig, CONFIGS, GROUPED};
+use super::{BlackwellConfig, CONFIGS, GROUPED, MIXED};
 use crate::HalfType;
 use crate::gemm::{Problem, ResidentClusters, ResultType, Tiles};
 use crate::quantize::Format;
@@ -245,6 +245,25 @@ pub fn grouped<'a>(
         .flat_map(|config| [(config, false), (config, true)])
         .filter_map(move |(config, swapped)| {
             let found = Estimate::new(config, swapped, expected, result, rates)?;
+            Some(Estimate { dynamic: false, clusters: found.resident, ..found })
+        })
+}
+
+/// The candidates for one of several products of sizes of their own: both orientations of the tile, with
+/// all clusters that the machine holds.
+pub fn mixed<'a>(
+    format: Format,
+    activations: Option<HalfType>,
+    problem: &'a Problem,
+    result: ResultType,
+    rates: &'a Rates,
+) -> impl Iterator<Item = Estimate> + 'a {
+    MIXED
+        .iter()
+        .filter(move |config| config.format == format && config.activations == activations)
+        .flat_map(|config| [(config, false), (config, true)])
+        .filter_map(move |(config, swapped)| {
+            let found = Estimate::new(config, swapped, problem, result, rates)?;
             Some(Estimate { dynamic: false, clusters: found.resident, ..found })
         })
 }

@@ -83,7 +83,8 @@ pub struct BlackwellConfig {
     /// Tiles of a cluster, neighbours along `Y`: each part copies a share of the rows of
     /// `X` to all.
     pub multicast: u32,
-    /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)).
+    /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)), and perhaps
+    /// all other sizes, too ([`mixed`](crate::gemm::mixed)).
     pub grouped: bool,
 }
 
@@ -466,6 +467,22 @@ macro_rules! sm100a_grouped_configs {
     };
 }
 
+/// The table of the sm_100a configurations of products of sizes of their own
+/// ([`mixed`](crate::gemm::mixed)), like [`sm100a_grouped_configs`](crate::sm100a_grouped_configs). There is
+/// one for each pair of types, so that the PTX stays small.
+#[macro_export]
+macro_rules! sm100a_mixed_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_nvfp4_256x128_mixed: Nvfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_256x128_mixed: Mxfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_f16_256x128_mixed: Nvfp4 x F16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_256x128_mixed: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_256x128_mixed: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+        }
+    };
+}
+
 /// The type of 16-bit activations that a row of the table names.
 macro_rules! halves {
     (blocks) => {
@@ -517,11 +534,25 @@ macro_rules! grouped_configs {
 }
 sm100a_grouped_configs!(grouped_configs);
 
+macro_rules! mixed_configs {
+    ($($row:tt)*) => {
+        /// The configurations of mixed products by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named_mixed {
+            rows!(true, $($row)*);
+        }
+    };
+}
+sm100a_mixed_configs!(mixed_configs);
+
 /// All configurations of dense and batched products; the PTX of sm_100a has a kernel for each.
 pub const CONFIGS: [BlackwellConfig; named::ALL.len()] = named::ALL;
 
 /// All configurations of grouped products; the PTX of sm_100a has a kernel for each.
 pub const GROUPED: [BlackwellConfig; named_grouped::ALL.len()] = named_grouped::ALL;
+
+/// All configurations of mixed products; the PTX of sm_100a has a kernel for each.
+pub const MIXED: [BlackwellConfig; named_mixed::ALL.len()] = named_mixed::ALL;
 
 #[cfg(test)]
 mod tests {
@@ -529,7 +560,7 @@ mod tests {
 
     #[test]
     fn what_follows_fits() {
-        for config in CONFIGS.iter().chain(&GROUPED) {
+        for config in CONFIGS.iter().chain(&GROUPED).chain(&MIXED) {
             assert!(config.shared_bytes() <= SHARED_LIMIT, "{}", config.name);
             let used = config.buffer_base() + config.buffers() * config.buffer_columns();
             assert!(used <= TENSOR_COLUMNS, "{}: {used} columns", config.name);

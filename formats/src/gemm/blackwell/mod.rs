@@ -27,7 +27,7 @@ pub mod params;
 pub mod prepare;
 pub mod store;
 
-pub use config::{BlackwellConfig, CONFIGS, GROUPED, STEP, STEP_BYTES};
+pub use config::{BlackwellConfig, CONFIGS, GROUPED, MIXED, STEP, STEP_BYTES};
 pub use params::{
     BlackwellGroupedParams, BlackwellParams, Side, codes_map, halves_map, scales_map,
 };

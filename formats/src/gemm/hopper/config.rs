@@ -69,7 +69,8 @@ pub struct HopperConfig {
     /// neighbouring rows and the same tokens in lockstep, and each copies its part of the tokens
     /// to all.
     pub multicast: u32,
-    /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)).
+    /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)), and perhaps
+    /// all other sizes, too ([`mixed`](crate::gemm::mixed)).
     pub grouped: bool,
 }
 
@@ -374,6 +375,21 @@ macro_rules! sm90a_grouped_configs {
     };
 }
 
+/// The table of the sm_90a configurations of products of sizes of their own
+/// ([`mixed`](crate::gemm::mixed)), like [`sm90a_grouped_configs`](crate::sm90a_grouped_configs). There is
+/// one for each scheme, so that the PTX stays small: of 64 tokens, which reads weights nearly as fast as
+/// memory gives them, and multiplies at four fifths of the rate of 128.
+#[macro_export]
+macro_rules! sm90a_mixed_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_sm90_nvfp4_f16_128x64_mixed: NVFP4_F16, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x64_mixed: NVFP4_BF16, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x64_mixed: MXFP4_BF16, 128 x 64, 1 per SM, multicast 1;
+        }
+    };
+}
+
 /// The configurations of a table's rows, by the names of their kernels.
 macro_rules! rows {
     ($grouped:literal, $($name:ident: $scheme:ident, $rows:literal x $tokens:literal,
@@ -417,11 +433,25 @@ macro_rules! grouped_configs {
 }
 sm90a_grouped_configs!(grouped_configs);
 
+macro_rules! mixed_configs {
+    ($($row:tt)*) => {
+        /// The configurations of mixed products by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named_mixed {
+            rows!(true, $($row)*);
+        }
+    };
+}
+sm90a_mixed_configs!(mixed_configs);
+
 /// All configurations of dense and batched products; the PTX of sm_90a has a kernel for each.
 pub const CONFIGS: [HopperConfig; named::ALL.len()] = named::ALL;
 
 /// All configurations of grouped products; the PTX of sm_90a has a kernel for each.
 pub const GROUPED: [HopperConfig; named_grouped::ALL.len()] = named_grouped::ALL;
+
+/// All configurations of mixed products; the PTX of sm_90a has a kernel for each.
+pub const MIXED: [HopperConfig; named_mixed::ALL.len()] = named_mixed::ALL;
 
 #[cfg(test)]
 mod tests {
@@ -429,7 +459,7 @@ mod tests {
 
     #[test]
     fn tiles_fit_an_sm() {
-        for config in CONFIGS.iter().chain(&GROUPED) {
+        for config in CONFIGS.iter().chain(&GROUPED).chain(&MIXED) {
             let cta = config.shared_bytes() + SYSTEM_SHARED_BYTES;
             assert!(cta * config.min_blocks <= SM_SHARED_BYTES, "{}: {cta}", config.name);
             assert!(config.min_blocks <= MAX_BLOCKS, "{}", config.name);
@@ -463,7 +493,7 @@ mod tests {
     /// Sums of a warp's lanes, tokens 2t and rows g, are in different banks.
     #[test]
     fn sums_meet_no_bank_twice() {
-        for config in CONFIGS.iter().chain(&GROUPED) {
+        for config in CONFIGS.iter().chain(&GROUPED).chain(&MIXED) {
             let mut banks = [false; 32];
             for (t, g) in (0..4).flat_map(|t| (0..8).map(move |g| (t, g))) {
                 let bank = (2 * t * config.sum_pitch() + g) % 32;

@@ -1,6 +1,6 @@
 //! The cost model of configurations and schedules, and the choice by it.
 
-use super::config::{CONFIGS, GROUPED, HopperConfig, K_STEP, PARTITIONS};
+use super::config::{CONFIGS, GROUPED, HopperConfig, K_STEP, MIXED, PARTITIONS};
 use super::repack::Scheme;
 use crate::WARP;
 use crate::gemm::{Problem, ResultType, Schedule, Split};
@@ -190,19 +190,36 @@ pub fn grouped(
     sms: u32,
     result: ResultType,
 ) -> impl Iterator<Item = Estimate> {
-    GROUPED.iter().filter(move |config| config.scheme == scheme).filter_map(move |config| {
-        let same_tile = |other: &&HopperConfig| {
-            let HopperConfig { name, min_blocks, .. } = *config;
-            HopperConfig { name, min_blocks, grouped: true, ..**other } == *config
-        };
-        let dense = CONFIGS.iter().find(same_tile)?;
-        let found = estimate(dense, Split::None, expected, sms, result)?;
-        let resident = config.min_blocks;
-        let ctas = clusters(sms, 1, resident);
-        let steps = expected.k.div_ceil(K_STEP);
-        let schedule = Schedule::stream_k(1, steps, 1)?;
-        Some(Estimate { config, ctas, waves: 1, resident, schedule, ..found })
-    })
+    let configs = GROUPED.iter().filter(move |config| config.scheme == scheme);
+    configs.filter_map(move |config| found_on_device(config, expected, sms, result))
+}
+
+/// The estimate of `scheme` for one of several products of sizes of their own, with all CTAs that are
+/// resident; they take whole tiles. `None` for sizes that no launch takes.
+pub fn mixed(scheme: Scheme, problem: &Problem, sms: u32, result: ResultType) -> Option<Estimate> {
+    let config = MIXED.iter().find(|config| config.scheme == scheme)?;
+    found_on_device(config, problem, sms, result)
+}
+
+/// The estimate for a configuration whose work list is made on the device: what the same tiles cost in
+/// a batch.
+fn found_on_device(
+    config: &'static HopperConfig,
+    expected: &Problem,
+    sms: u32,
+    result: ResultType,
+) -> Option<Estimate> {
+    let same_tile = |other: &&HopperConfig| {
+        let HopperConfig { name, min_blocks, .. } = *config;
+        HopperConfig { name, min_blocks, grouped: true, ..**other } == *config
+    };
+    let dense = CONFIGS.iter().find(same_tile)?;
+    let found = estimate(dense, Split::None, expected, sms, result)?;
+    let resident = config.min_blocks;
+    let ctas = clusters(sms, 1, resident);
+    let steps = expected.k.div_ceil(K_STEP);
+    let schedule = Schedule::stream_k(1, steps, 1)?;
+    Some(Estimate { config, ctas, waves: 1, resident, schedule, ..found })
 }
 
 #[cfg(test)]

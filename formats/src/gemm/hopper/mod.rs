@@ -17,6 +17,6 @@ pub mod params;
 pub mod repack;
 pub mod word;
 
-pub use config::{CONFIGS, GROUPED, HopperConfig};
+pub use config::{CONFIGS, GROUPED, HopperConfig, MIXED};
 pub use params::{HopperGroupedParams, HopperParams, activations_map};
 pub use repack::{Scheme, WeightLayout};

@@ -40,7 +40,6 @@ pub enum Command {
     Inspect(Inspect),
     /// Say what this machine has and what will be used.
     Doctor(Doctor),
-    Selftest(crate::selftest::Options),
 }
 
 #[derive(Debug, Subcommand)]
@@ -62,7 +61,7 @@ pub enum Run {
 }
 
 /// Where and how to run.
-#[derive(Clone, Debug, ClapArgs)]
+#[derive(Debug, ClapArgs)]
 pub struct Target {
     /// auto (a supported GPU, else the emulated H200), cuda:N, emu:h200, emu:b200 or emu:b300.
     #[arg(long, default_value = "auto")]

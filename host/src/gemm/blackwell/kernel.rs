@@ -20,6 +20,8 @@ pub(super) struct BlackwellKernel {
     pub problem: Problem,
     /// Of a grouped product.
     pub groups: Option<GroupRequest>,
+    /// Whether it is one of several products of sizes of their own.
+    pub mixed: bool,
     /// Of a grouped product, for the tokens that are expected.
     pub choice: Estimate,
 }
@@ -123,6 +125,10 @@ impl Kernel for BlackwellKernel {
                  bound by {}; the kernel finds out how many there are",
                 limit.name()
             ),
+            None if self.mixed => format!(
+                "{count} tiles beside those of other products, {order}, the longest first; bound by {}",
+                limit.name()
+            ),
             None => format!("{chosen}: {count} tiles {order}, bound by {}", limit.name()),
         };
         let mut why = vec![first, format!("weights are the {weights} of the tensor core's tiles")];
@@ -152,7 +158,19 @@ impl Kernel for BlackwellKernel {
         Some(launch::store_path(gemm, &self.choice))
     }
 
-    fn launch(&self, launch: Launch<'_>) -> Result<()> {
+    fn tiles(&self) -> u64 {
+        self.choice.count.into()
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         launch::queue(self, launch)
+    }
+
+    fn prepare(&self, launch: &Launch<'_>, workspace: u64) -> Result<()> {
+        launch::lay_out(self, launch, workspace)
+    }
+
+    fn block(&self, launch: &Launch<'_>, workspace: u64) -> Result<Vec<u8>> {
+        Ok(launch::params(self, launch, workspace)?.to_bytes().to_vec())
     }
 }

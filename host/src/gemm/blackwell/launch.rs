@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::gemm::buffers::CheckedActivations;
 use crate::gemm::family::Launch;
 use crate::gemm::strides::{Entries, Strides};
-use crate::gemm::{ActivationBuffers, Gemm, Output, Workspace};
+use crate::gemm::{Gemm, Output, Workspace};
 use crate::quantize::device::launch_step;
 
 /// One operand's place in device memory.
@@ -84,11 +84,56 @@ pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
 ///
 /// # Errors
 /// As [`Gemm::launch`].
-pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<()> {
-    let Launch { gemm, activations, weights, workspace, epilogue, groups } = launch;
+pub(super) fn queue(kernel: &BlackwellKernel, launch: &Launch<'_>) -> Result<()> {
+    let (gemm, choice) = (launch.gemm, &kernel.choice);
+    let config = choice.config;
+    let device = gemm.kernels.device();
+    let workspace = Workspace::place(launch.workspace, gemm.workspace_bytes(), device)?;
+    let params = params(kernel, launch, workspace)?;
+    lay_out(kernel, launch, workspace)?;
+    let ctas = choice.clusters * config.cluster();
+    let (uniform, grouped);
+    let params: &[u8] = match launch.groups {
+        Some(groups) => {
+            let row_tiles = gemm.plan.problem.n.div_ceil(config.work_shape(choice.swapped).rows);
+            // The unit of work is a tile.
+            let (ctas, tile) = (Divisor::nearest(ctas), Divisor::ONE);
+            let runs = EvenRuns { ctas, tile, least: 1, slack: 0, reserved: 0 };
+            let groups = Groups { row_tiles: Divisor::nearest(row_tiles), runs, ..groups };
+            grouped = BlackwellGroupedParams { gemm: params, groups }.to_bytes();
+            &grouped
+        }
+        None => {
+            uniform = params.to_bytes();
+            &uniform
+        }
+    };
+    let spec = LaunchSpec {
+        entry: config.name,
+        grid: [ctas, 1, 1],
+        block: [config.threads(), 1, 1],
+        cluster: None,
+        overlaps: true,
+        dynamic_shared: config.shared_bytes(),
+        params,
+    };
+    // SAFETY: the maps name the operands, whose sizes were checked here and at repacking; result
+    // and vectors were checked by `Gemm::launch`; all are alive, and freeing waits for launches.
+    unsafe { gemm.kernels.launch(&spec) }
+}
+
+/// The parameters that all kernels take, with the workspace at this address.
+///
+/// # Errors
+/// As [`Gemm::launch`].
+pub(super) fn params(
+    kernel: &BlackwellKernel,
+    launch: &Launch<'_>,
+    workspace: u64,
+) -> Result<BlackwellParams> {
+    let &Launch { gemm, weights, epilogue, groups, .. } = launch;
     let choice = &kernel.choice;
     let (config, problem) = (choice.config, gemm.plan.problem);
-    let activations = place(kernel, gemm, activations, workspace, groups)?;
     // The batch was checked when the weights were repacked.
     let blocks = prepared(&weights.form(), weights.batch() as u32);
     let base = weights.address();
@@ -103,7 +148,7 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<()> 
     let device = gemm.kernels.device();
     let (side, other) = if choice.swapped { (Side::X, Side::Y) } else { (Side::Y, Side::X) };
     let weight_maps = weights.maps(device, choice, side)?;
-    let activation_maps = match activations {
+    let activation_maps = match place(kernel, launch, workspace)? {
         PlacedActivations::Blocks(placed) => placed.maps(device, choice, other)?,
         PlacedActivations::Halves(address) => {
             let Problem { m, k, l, .. } = problem;
@@ -131,7 +176,9 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<()> 
         .filter(|_| epilogue.sink.out.is_multiple_of(RESULT_ALIGN))
         .map(|shape| device.encode_tensor_map(&shape, epilogue.sink.out))
         .transpose()?;
-    let params = BlackwellParams {
+    // A mixed product's number is no matrix: the maps of its block have one each.
+    let one_matrix = u32::from(kernel.mixed);
+    Ok(BlackwellParams {
         x_codes,
         y_codes,
         x_scales,
@@ -143,41 +190,12 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: Launch<'_>) -> Result<()> 
         dynamic: u32::from(choice.dynamic),
         x_once: u32::from(x_passes == 1 && x_shared == 0),
         y_once: u32::from(y_passes == 1 && y_shared == 0),
-        x_shared,
-        y_shared,
+        x_shared: x_shared | one_matrix,
+        y_shared: y_shared | one_matrix,
         copied: u32::from(result.is_some()),
         reserved: 0,
         walk: choice.tiles.counts.walk,
-    };
-    let ctas = choice.clusters * config.cluster();
-    let (uniform, grouped);
-    let params: &[u8] = match groups {
-        Some(groups) => {
-            let row_tiles = problem.n.div_ceil(config.work_shape(choice.swapped).rows);
-            // The unit of work is a tile.
-            let (ctas, tile) = (Divisor::nearest(ctas), Divisor::ONE);
-            let runs = EvenRuns { ctas, tile, least: 1, slack: 0, reserved: 0 };
-            let groups = Groups { row_tiles: Divisor::nearest(row_tiles), runs, ..groups };
-            grouped = BlackwellGroupedParams { gemm: params, groups }.to_bytes();
-            &grouped
-        }
-        None => {
-            uniform = params.to_bytes();
-            &uniform
-        }
-    };
-    let spec = LaunchSpec {
-        entry: config.name,
-        grid: [ctas, 1, 1],
-        block: [config.threads(), 1, 1],
-        cluster: None,
-        overlaps: true,
-        dynamic_shared: config.shared_bytes(),
-        params,
-    };
-    // SAFETY: the maps name the operands, whose sizes were checked here and at repacking; result
-    // and vectors were checked by `Gemm::launch`; all are alive, and freeing waits for launches.
-    unsafe { gemm.kernels.launch(&spec) }
+    })
 }
 
 /// The activations in device memory.
@@ -187,46 +205,63 @@ enum PlacedActivations {
     Halves(u64),
 }
 
-/// Checks the activations and lays them out where they must be.
+/// Checks the activations. Where they are when [`lay_out`] is done.
 fn place(
     kernel: &BlackwellKernel,
-    gemm: &Gemm,
-    a: ActivationBuffers<'_>,
-    workspace: Option<&Workspace>,
-    groups: Option<Groups>,
+    launch: &Launch<'_>,
+    workspace: u64,
 ) -> Result<PlacedActivations> {
+    let gemm = launch.gemm;
     let device = gemm.kernels.device();
-    let preparation = kernel.preparation(gemm.kind, gemm.strides.entries());
-    let (codes, scales, preparation) =
-        match (a.check(gemm.kind, &gemm.strides, device)?, preparation) {
-            (CheckedActivations::Halves(address), _) => {
-                return Ok(PlacedActivations::Halves(address));
-            }
-            (CheckedActivations::Blocks { codes, scales, .. }, Some(preparation)) => {
-                (codes, scales, preparation)
-            }
-            (CheckedActivations::Blocks { .. }, None) => {
-                return Err(Error::shape("activations", gemm.kind.name(), "codes and scales"));
-            }
-        };
+    let (codes, scales) = match launch.activations.check(gemm.kind, &gemm.strides, device)? {
+        CheckedActivations::Halves(address) => return Ok(PlacedActivations::Halves(address)),
+        CheckedActivations::Blocks { codes, scales, .. } => (codes, scales),
+    };
+    let Some(preparation) = kernel.preparation(gemm.kind, gemm.strides.entries()) else {
+        return Err(Error::shape("activations", gemm.kind.name(), "codes and scales"));
+    };
     let blocks = preparation.blocks;
-    let base = Workspace::place(workspace, gemm.workspace_bytes(), device)?;
     let Strides { activations, activation_scales, .. } = &gemm.strides;
     let (code_stride, scale_stride) = (activations.stride as u64, activation_scales.stride as u64);
     let scale_sizes = preparation.scale_sizes();
     let mut placed = Placed { blocks, codes, scales, code_stride, scale_stride, scale_sizes };
     if let Some(at) = preparation.codes {
+        (placed.codes, placed.code_stride) = (workspace + at, blocks.code_bytes());
+    }
+    if let Some(at) = preparation.scales {
+        (placed.scales, placed.scale_stride) = (workspace + at, blocks.scale_bytes());
+    }
+    Ok(PlacedActivations::Blocks(placed))
+}
+
+/// Queues laying out the activations in the workspace at this address, where they must be.
+///
+/// # Errors
+/// As [`Gemm::launch`].
+pub(super) fn lay_out(kernel: &BlackwellKernel, launch: &Launch<'_>, workspace: u64) -> Result<()> {
+    let gemm = launch.gemm;
+    let preparation = kernel.preparation(gemm.kind, gemm.strides.entries());
+    let activations = launch.activations;
+    let checked = activations.check(gemm.kind, &gemm.strides, gemm.kernels.device())?;
+    let (CheckedActivations::Blocks { codes, scales, .. }, Some(preparation)) =
+        (checked, preparation)
+    else {
+        return Ok(());
+    };
+    let Strides { activations, activation_scales, .. } = &gemm.strides;
+    let (code_stride, scale_stride) = (activations.stride as u64, activation_scales.stride as u64);
+    if let Some(at) = preparation.codes {
         for (index, step) in (0..).zip(preparation.code_steps()) {
-            let params = preparation.code_params(index, codes, code_stride, base + at).to_bytes();
+            let to = workspace + at;
+            let params = preparation.code_params(index, codes, code_stride, to).to_bytes();
             // SAFETY: source and workspace have the sizes that the parameters state.
             unsafe { launch_step(&gemm.kernels, &step, true, &params)? };
         }
-        (placed.codes, placed.code_stride) = (base + at, blocks.code_bytes());
     }
     if let (Some(step), Some(at)) = (preparation.scale_step(), preparation.scales) {
-        let scales = preparation.scale_params(scales, scale_stride, base + at);
+        let scales = preparation.scale_params(scales, scale_stride, workspace + at);
         let (uniform, grouped);
-        let params: &[u8] = match groups {
+        let params: &[u8] = match launch.groups {
             Some(groups) => {
                 grouped = PrepareGroupedScales { scales, groups }.to_bytes();
                 &grouped
@@ -238,7 +273,6 @@ fn place(
         };
         // SAFETY: as above.
         unsafe { launch_step(&gemm.kernels, &step, true, params)? };
-        (placed.scales, placed.scale_stride) = (base + at, blocks.scale_bytes());
     }
-    Ok(PlacedActivations::Blocks(placed))
+    Ok(())
 }

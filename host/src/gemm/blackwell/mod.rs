@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use fp4_formats::gemm::blackwell::choose::{self, Estimate, Rates};
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
-use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS, GROUPED};
+use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS, GROUPED, MIXED};
 use fp4_formats::gemm::{Problem, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, HalfType, TensorFamily};
 
-use super::check::formats;
+use super::check::{check_unsplit, formats};
 use super::family::{Family, GroupRequest, Kernel};
 use super::plan::Request;
 use super::weights::BlockRows;
@@ -76,7 +76,8 @@ impl Family for Blackwell {
             .filter(|found| overrides.split.is_none_or(|split| split == found.config.split))
             .collect();
         best_first(&mut found);
-        let kernel = |choice| BlackwellKernel { problem: *problem, groups: None, choice };
+        let kernel =
+            |choice| BlackwellKernel { problem: *problem, groups: None, mixed: false, choice };
         Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
     }
 
@@ -116,8 +117,47 @@ impl Family for Blackwell {
             }
             choice.clusters = choice.clusters.min(tiles.max(1) as u32);
         }
-        let kernel = |choice| BlackwellKernel { problem: *problem, groups: Some(*groups), choice };
+        let kernel = |choice| BlackwellKernel {
+            problem: *problem,
+            groups: Some(*groups),
+            mixed: false,
+            choice,
+        };
         Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
+    }
+
+    fn mixed(&self, requests: &[Request<'_>]) -> Result<Vec<Arc<dyn Kernel>>> {
+        let mut found: [Vec<BlackwellKernel>; 2] = Default::default();
+        for request in requests {
+            let Request { problem, asked, machine, overrides } = request;
+            let (format, kind) = (asked.format, asked.activations);
+            formats(format, kind)?;
+            let configs = MIXED
+                .iter()
+                .filter(|config| config.format == format && config.activations == halves(kind));
+            request.check_kernel(configs.map(|config| config.name))?;
+            check_unsplit(overrides)?;
+            let machine = Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 };
+            let result = asked.output.planned();
+            let choices = choose::mixed(format, halves(kind), problem, result, &machine);
+            for choice in choices {
+                if !asked.gated || choice.config.stores_gated(choice.swapped) {
+                    let (problem, groups) = (*problem, None);
+                    let kernel = BlackwellKernel { problem, groups, mixed: true, choice };
+                    found[usize::from(choice.swapped)].push(kernel);
+                }
+            }
+        }
+        // All have the same orientation: the one in which they take least time.
+        let takes_all = found.into_iter().filter(|kernels| kernels.len() == requests.len());
+        let clocks = |kernels: &Vec<BlackwellKernel>| -> u64 {
+            kernels.iter().map(|kernel| kernel.choice.clocks).sum()
+        };
+        let best = takes_all.min_by_key(clocks).ok_or_else(|| {
+            let sizes: Vec<_> = requests.iter().map(|request| request.problem).collect();
+            Error::shape("GEMM", "a configuration that takes it", format!("{sizes:?}"))
+        })?;
+        Ok(best.into_iter().map(|kernel| Arc::new(kernel) as Arc<dyn Kernel>).collect())
     }
 
     fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {

@@ -26,6 +26,8 @@ pub(super) struct HopperKernel {
     pub problem: Problem,
     /// Of a grouped product.
     pub groups: Option<GroupedRuns>,
+    /// Whether it is one of several products of sizes of their own.
+    pub mixed: bool,
     /// Streaming multiprocessors that the estimate was made for.
     pub sms: u32,
     pub estimate: Estimate,
@@ -198,6 +200,19 @@ impl Kernel for HopperKernel {
             }
             return why;
         }
+        if self.mixed {
+            let mut why = vec![format!(
+                "{} tiles of {} steps of K = {K_STEP} beside those of other products: {ctas} CTAs \
+                 or fewer on {} SMs take whole tiles in turn, the longest first",
+                self.tiles(),
+                schedule.steps(),
+                self.sms,
+            )];
+            if let ActivationKind::Blocks { .. } = kind {
+                why.push(decoded(kind));
+            }
+            return why;
+        }
         let mut why = vec![format!(
             "{chosen}: {} {} of {} steps of K = {K_STEP}, at most {} steps per CTA, {ctas} CTAs in \
              {waves} waves on {} SMs, the main loop bound by {bound}",
@@ -233,8 +248,20 @@ impl Kernel for HopperKernel {
         None
     }
 
-    fn launch(&self, launch: Launch<'_>) -> Result<()> {
+    fn tiles(&self) -> u64 {
+        self.estimate.config.tiles(&self.problem).count()
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         self.queue(launch)
+    }
+
+    fn prepare(&self, launch: &Launch<'_>, workspace: u64) -> Result<()> {
+        self.decode_before(launch, workspace)
+    }
+
+    fn block(&self, launch: &Launch<'_>, workspace: u64) -> Result<Vec<u8>> {
+        Ok(self.params(launch, workspace)?.to_bytes().to_vec())
     }
 }
 

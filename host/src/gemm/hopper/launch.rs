@@ -20,38 +20,16 @@ impl HopperKernel {
     ///
     /// # Errors
     /// As [`Gemm::launch`].
-    pub fn queue(&self, launch: Launch<'_>) -> Result<()> {
-        let Launch { gemm, activations, weights, workspace, epilogue, groups } = launch;
+    pub fn queue(&self, launch: &Launch<'_>) -> Result<()> {
+        let gemm = launch.gemm;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
-        let device = gemm.kernels.device();
-        let parts = self.workspace(gemm.kind)?;
-        let workspace = Workspace::place(workspace, parts.bytes, device)?;
-        let spacing = gemm.strides.activations;
-        let (activations, stride) = match activations.check(gemm.kind, &gemm.strides, device)? {
-            CheckedActivations::Halves(address) => (address, spacing.stride as u64),
-            CheckedActivations::Blocks { codes, scales, layout, .. } => {
-                let decoded = workspace + parts.activations as u64;
-                self.decode(gemm, [codes, scales], layout, decoded)?;
-                (decoded, if spacing.stride == 0 { 0 } else { decoded_bytes(&self.problem) })
-            }
-        };
-        let map = activations_map(config, &self.problem, stride);
-        let matrix = layout(&weights.form()).bytes().unwrap_or(0);
-        let params = HopperParams {
-            activations: device.encode_tensor_map(&map, activations)?,
-            weights: weights.address(),
-            weight_stride: if weights.batch() == 1 { 0 } else { matrix },
-            partials: workspace + parts.partials as u64,
-            flags: workspace,
-            epilogue,
-            problem: self.problem,
-            schedule,
-            reserved: 0,
-            walk: config.tiles(&self.problem).counts.walk,
-        };
+        let bytes = self.workspace(gemm.kind)?.bytes;
+        let workspace = Workspace::place(launch.workspace, bytes, gemm.kernels.device())?;
+        let params = self.params(launch, workspace)?;
+        self.decode_before(launch, workspace)?;
         let shape = self.shape();
         let (uniform, grouped);
-        let params: &[u8] = match (groups, self.groups) {
+        let params: &[u8] = match (launch.groups, self.groups) {
             (Some(groups), Some(GroupedRuns { least, .. })) => {
                 let ctas = Divisor::nearest(gemm.plan.grid[0]);
                 let tile = Divisor::nearest(schedule.steps());
@@ -81,6 +59,54 @@ impl HopperKernel {
         // `Gemm::launch` and when the weights were repacked. Freeing device memory waits for
         // launches.
         unsafe { gemm.kernels.launch(&spec) }
+    }
+
+    /// The parameters that all kernels take, with the workspace at this address.
+    ///
+    /// # Errors
+    /// As [`Gemm::launch`].
+    pub fn params(&self, launch: &Launch<'_>, workspace: u64) -> Result<HopperParams> {
+        let &Launch { gemm, activations, weights, epilogue, .. } = launch;
+        let (config, schedule) = (self.estimate.config, self.estimate.schedule);
+        let device = gemm.kernels.device();
+        let parts = self.workspace(gemm.kind)?;
+        let spacing = gemm.strides.activations;
+        let (activations, stride) = match activations.check(gemm.kind, &gemm.strides, device)? {
+            CheckedActivations::Halves(address) => (address, spacing.stride as u64),
+            CheckedActivations::Blocks { .. } => {
+                let stride = if spacing.stride == 0 { 0 } else { decoded_bytes(&self.problem) };
+                (workspace + parts.activations as u64, stride)
+            }
+        };
+        let map = activations_map(config, &self.problem, stride);
+        let matrix = layout(&weights.form()).bytes().unwrap_or(0);
+        Ok(HopperParams {
+            activations: device.encode_tensor_map(&map, activations)?,
+            weights: weights.address(),
+            weight_stride: if weights.batch() == 1 { 0 } else { matrix },
+            partials: workspace + parts.partials as u64,
+            flags: workspace,
+            epilogue,
+            problem: self.problem,
+            schedule,
+            reserved: 0,
+            walk: config.tiles(&self.problem).counts.walk,
+        })
+    }
+
+    /// Queues decoding block-scaled activations to the workspace at this address; nothing for others.
+    ///
+    /// # Errors
+    /// As [`Gemm::launch`].
+    pub fn decode_before(&self, launch: &Launch<'_>, workspace: u64) -> Result<()> {
+        let &Launch { gemm, activations, .. } = launch;
+        match activations.check(gemm.kind, &gemm.strides, gemm.kernels.device())? {
+            CheckedActivations::Halves(_) => Ok(()),
+            CheckedActivations::Blocks { codes, scales, layout, .. } => {
+                let decoded = workspace + self.workspace(gemm.kind)?.activations as u64;
+                self.decode(gemm, [codes, scales], layout, decoded)
+            }
+        }
     }
 
     /// Queues decoding block-scaled activations to 16-bit floats at `out`, `[L, M, K]`, or `[M, K]`

@@ -5,7 +5,7 @@ mod launch;
 
 use std::sync::Arc;
 
-use fp4_formats::gemm::hopper::config::{CONFIGS, GROUPED, HopperConfig, K_STEP};
+use fp4_formats::gemm::hopper::config::{CONFIGS, GROUPED, HopperConfig, K_STEP, MIXED};
 use fp4_formats::gemm::hopper::estimate::{self, Estimate};
 use fp4_formats::gemm::hopper::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
 use fp4_formats::gemm::hopper::{Scheme, WeightLayout};
@@ -15,7 +15,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, TensorFamily};
 use rayon::prelude::*;
 
-use super::check::formats;
+use super::check::{check_unsplit, formats};
 use super::family::{Family, GroupRequest, Kernel};
 use super::plan::Request;
 use super::weights::BlockRows;
@@ -62,7 +62,13 @@ impl Family for Hopper {
             .filter(|found| overrides.split.is_none_or(|split| split == found.split))
             .collect();
         found.sort_by_key(|found| found.cycles);
-        let kernel = |estimate| HopperKernel { problem: *problem, groups: None, sms, estimate };
+        let kernel = |estimate| HopperKernel {
+            problem: *problem,
+            groups: None,
+            mixed: false,
+            sms,
+            estimate,
+        };
         Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
     }
 
@@ -99,9 +105,33 @@ impl Family for Hopper {
         // A tile's partial sums are added one after the other: at most so many.
         const MOST_PARTS: u32 = 8;
         let runs = GroupedRuns { expected: groups.expected, least: steps.div_ceil(MOST_PARTS) };
-        let kernel =
-            |estimate| HopperKernel { problem: *problem, groups: Some(runs), sms, estimate };
+        let kernel = |estimate| HopperKernel {
+            problem: *problem,
+            groups: Some(runs),
+            mixed: false,
+            sms,
+            estimate,
+        };
         Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
+    }
+
+    fn mixed(&self, requests: &[Request<'_>]) -> Result<Vec<Arc<dyn Kernel>>> {
+        let kernel = |request: &Request<'_>| {
+            let Request { problem, asked, machine, overrides } = request;
+            let scheme = formats(asked.format, asked.activations)?;
+            let configs = MIXED.iter().filter(|config| config.scheme == scheme);
+            request.check_kernel(configs.map(|config| config.name))?;
+            check_unsplit(overrides)?;
+            let sms = machine.sms.max(1);
+            let found = estimate::mixed(scheme, problem, sms, asked.output.planned());
+            let estimate = found.ok_or_else(|| {
+                Error::shape("GEMM", "a configuration that takes it", format!("{problem:?}"))
+            })?;
+            let kernel =
+                HopperKernel { problem: *problem, groups: None, mixed: true, sms, estimate };
+            Ok(Arc::new(kernel) as Arc<dyn Kernel>)
+        };
+        requests.iter().map(kernel).collect()
     }
 
     fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {

@@ -5,7 +5,7 @@ use super::control::Control;
 use super::results::{PART_COLUMNS, Part, each_eight};
 use super::store::Place;
 use super::work::List;
-use super::{RESULT, Work, map};
+use super::{RESULT, Work};
 use crate::gemm::epilogue::direct::Bits;
 use crate::gemm::epilogue::{self, COLUMNS};
 use cuda_std::ptx::{bulk, fence, memory, tensor_copy};
@@ -64,7 +64,7 @@ impl Boxes {
     /// of their own token counts, one that reaches over a problem's last token is not.
     #[inline(always)]
     pub fn take<L: List>(work: &Work<'_, L>, place: &Place<L>, column: u32) -> bool {
-        if work.params.copied == 0 || !L::GROUPED {
+        if work.params.copied == 0 || !L::GROUPED || L::MIXED {
             return work.params.copied != 0;
         }
         let end = L::end(work.params, &place.group);
@@ -187,7 +187,11 @@ impl Boxes {
             if warp::lane_id() == 0 {
                 if x < work.x_rows() && y < work.y_rows() {
                     let from = self.base + self.offset;
-                    tensor_copy::cp_async_bulk_tensor_3d_global_shared_cta(map(RESULT), at, from);
+                    tensor_copy::cp_async_bulk_tensor_3d_global_shared_cta(
+                        work.map(RESULT),
+                        at,
+                        from,
+                    );
                 }
                 bulk::cp_async_bulk_commit_group();
             }

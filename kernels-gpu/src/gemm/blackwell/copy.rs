@@ -5,10 +5,10 @@
 use super::control::Control;
 use super::schedule::Tiles;
 use super::work::List;
-use super::{Work, map};
+use super::{RESULT, Work};
 use cuda_std::ptx::{bulk, cluster, grid, tensor_copy};
+use fp4_formats::gemm::blackwell::STEP_BYTES;
 use fp4_formats::gemm::blackwell::config::HALF_BOX;
-use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP_BYTES};
 use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
 
 /// Indices of the maps in the parameter block.
@@ -23,15 +23,15 @@ const Y_SCALES: u32 = 3;
 /// # Safety
 /// The parameter block holds the maps of a kernel of this configuration.
 #[inline(always)]
-pub unsafe fn prefetch_maps(config: &BlackwellConfig) {
+pub unsafe fn prefetch_maps(work: &Work<'_, impl List>) {
     // SAFETY: these maps are in the parameter block; that of scales of `Y` is left out where there
     // are none.
     unsafe {
-        tensor_copy::prefetch_tensormap(map(X_CODES));
-        tensor_copy::prefetch_tensormap(map(Y_CODES));
-        tensor_copy::prefetch_tensormap(map(X_SCALES));
-        if config.activations.is_none() {
-            tensor_copy::prefetch_tensormap(map(Y_SCALES));
+        tensor_copy::prefetch_tensormap(work.map(X_CODES));
+        tensor_copy::prefetch_tensormap(work.map(Y_CODES));
+        tensor_copy::prefetch_tensormap(work.map(X_SCALES));
+        if work.config.activations.is_none() {
+            tensor_copy::prefetch_tensormap(work.map(Y_SCALES));
         }
     }
 }
@@ -52,7 +52,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
             bulk::createpolicy_fractional_l2_evict_last_b64()
         }
     };
-    let (x_policy, y_policy) = (policy(work.params.x_once), policy(work.params.y_once));
+    let (mut x_policy, mut y_policy) = (policy(work.params.x_once), policy(work.params.y_once));
     let targets = Targets::new(work);
     // The CTA's part of what is copied to several: rows and scale tiles of `X` by share,
     // scale tiles of `Y` by place in the pair.
@@ -61,7 +61,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     let y_tile_part = work.pair_rank() * config.y_box_tiles();
     let y_part_bytes = config.y_scale_bytes() / config.cta_group;
     let mut tiles = Tiles::new(work, control);
-    let (first, end) = work.steps();
+    let (mut first, mut end) = work.steps();
     let x_is_weights = work.params.swapped != 0;
     // K steps of the tile whose weights are copied before all activations.
     let mut early = (end - first).min(config.stages());
@@ -69,9 +69,19 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
         // The counts are known, so the kernel before has ended: nothing is gained.
         early = 0;
     }
+    let mut known = u32::MAX;
     while let Some(tile) = tiles.current() {
-        // SAFETY: this is the copying lane, and each tile comes by here once.
-        unsafe { tiles.begin() };
+        // SAFETY: this is the copying lane, and each tile comes by here once; its problem exists.
+        let work = unsafe {
+            tiles.begin();
+            let work = work.at(&tile);
+            work.list.acquire(work.params, &tile, [X_CODES, RESULT], &mut known);
+            work
+        };
+        if L::MIXED {
+            (first, end) = work.steps();
+            (x_policy, y_policy) = (policy(work.params.x_once), policy(work.params.y_once));
+        }
         let x_row = work.x_row(tile);
         let y_row = work.y_row(tile);
         let (weights, activations) = (tile.problem, tile.tokens.matrix);
@@ -127,22 +137,22 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
                 if copy_x {
                     let to = x + x_part * config.step() / 2;
                     let at = [byte, x_at, x_batch];
-                    targets.codes(targets.receivers, to, X_CODES, at, x_full, x_policy);
+                    targets.codes(targets.receivers, to, work.map(X_CODES), at, x_full, x_policy);
                     let to = x_scales + x_tile_part * TILE_BYTES as u32;
                     let at = [0, (scale + x_tile_part) as i32, x_group, x_matrix];
-                    targets.scales(targets.receivers, to, X_SCALES, at, x_full, x_policy);
+                    targets.scales(targets.receivers, to, work.map(X_SCALES), at, x_full, x_policy);
                 }
                 if copy_y && config.activations.is_none() {
                     let at = [byte, y_at, y_batch];
-                    targets.codes(targets.own, y, Y_CODES, at, full, y_policy);
+                    targets.codes(targets.own, y, work.map(Y_CODES), at, full, y_policy);
                     let to = y_scales + work.pair_rank() * y_part_bytes;
                     let at = [0, (scale + y_tile_part) as i32, y_group, y_matrix];
-                    targets.scales(targets.pair, to, Y_SCALES, at, full, y_policy);
+                    targets.scales(targets.pair, to, work.map(Y_SCALES), at, full, y_policy);
                 } else if copy_y {
                     for i in 0..config.step() / HALF_BOX {
                         let to = y + i * config.cta_columns() * STEP_BYTES;
                         let at = [(step * config.step() + i * HALF_BOX) as i32, y_at, y_batch];
-                        targets.codes(targets.own, to, Y_CODES, at, full, y_policy);
+                        targets.codes(targets.own, to, work.map(Y_CODES), at, full, y_policy);
                     }
                 }
             }
@@ -200,16 +210,8 @@ impl Targets {
     /// # Safety
     /// As the copies'.
     #[inline(always)]
-    unsafe fn codes(
-        &self,
-        ctas: u16,
-        to: u32,
-        index: u32,
-        at: [i32; 3],
-        barrier: u32,
-        policy: u64,
-    ) {
-        let (to, map) = (self.own_address(to), map(index));
+    unsafe fn codes(&self, ctas: u16, to: u32, map: u64, at: [i32; 3], barrier: u32, policy: u64) {
+        let to = self.own_address(to);
         // SAFETY: the caller's.
         unsafe {
             match (self.cta_group, ctas == self.own) {
@@ -236,16 +238,8 @@ impl Targets {
     /// # Safety
     /// As the copies'.
     #[inline(always)]
-    unsafe fn scales(
-        &self,
-        ctas: u16,
-        to: u32,
-        index: u32,
-        at: [i32; 4],
-        barrier: u32,
-        policy: u64,
-    ) {
-        let (to, map) = (self.own_address(to), map(index));
+    unsafe fn scales(&self, ctas: u16, to: u32, map: u64, at: [i32; 4], barrier: u32, policy: u64) {
+        let to = self.own_address(to);
         // SAFETY: the caller's.
         unsafe {
             match (self.cta_group, ctas == self.own) {

@@ -40,7 +40,7 @@ pub fn unit(config: &BlackwellConfig) -> f32 {
 /// # Safety
 /// The four decoding warps of each CTA; `tensor` is the allocation.
 #[inline(always)]
-pub unsafe fn run(work: &Work<'_, impl List>, control: &Control, tensor: u32) {
+pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let config = work.config;
     let (ring, decoded) = (control.ring(), control.decoded());
     let mut cursor = ring.consumer();
@@ -48,8 +48,10 @@ pub unsafe fn run(work: &Work<'_, impl List>, control: &Control, tensor: u32) {
     let mut tiles = Tiles::new(work, control);
     let quarter = thread::thread_idx_x() / warp::LANES % 4;
     let lanes = tensor + config.buffer_base() + ((quarter * warp::LANES) << 16);
-    let (first, end) = work.steps();
+    let common = work.steps();
     while tiles.is_at_tile() {
+        let work = tiles.work(work);
+        let (first, end) = if L::MIXED { work.steps() } else { common };
         for _ in first..end {
             // SAFETY: the stage is full and the columns are free; all lanes of the warp
             // stay together.

@@ -1,13 +1,15 @@
 //! The entry points: one kernel for each row of the tables of configurations.
 
 use cuda_std::{kernel, shared};
-use fp4_formats::gemm::blackwell::config::{BlackwellConfig, named, named_grouped};
+use fp4_formats::gemm::Mixed;
+use fp4_formats::gemm::blackwell::config::{BlackwellConfig, named, named_grouped, named_mixed};
 use fp4_formats::gemm::blackwell::{BlackwellGroupedParams, BlackwellParams};
 
 use super::control::Control;
 use super::work::Uniform;
 use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;
+use crate::gemm::mixed::MixedTable;
 
 /// The entry points of a table of configurations, `$named`, one for each row. A kernel of it has the
 /// parameters `$Params`, from which `$arguments` makes those of [`gemm`].
@@ -65,6 +67,14 @@ macro_rules! grouped_entries {
 }
 fp4_formats::sm100a_grouped_configs!(grouped_entries);
 
+/// Entry points of mixed products.
+macro_rules! mixed_entries {
+    ($($row:tt)*) => {
+        entries! { mixed_kernels, named_mixed, Mixed, mixed; $($row)* }
+    };
+}
+fp4_formats::sm100a_mixed_configs!(mixed_entries);
+
 /// The arguments of [`gemm`] for dense and batched products.
 #[inline(always)]
 fn uniform<'a>(_: &BlackwellConfig, params: &'a BlackwellParams) -> (&'a BlackwellParams, Uniform) {
@@ -79,4 +89,14 @@ fn grouped<'a>(
 ) -> (&'a BlackwellParams, GroupTable<'a>) {
     let table = Control::new(config, shared::dynamic::<1024>()).table();
     (&params.gemm, GroupTable { groups: &params.groups, table })
+}
+
+/// The arguments of [`gemm`] for mixed products. Where a launch's parameters are asked for and no
+/// product's, the first product's serve: they have all in common that is looked at.
+#[inline(always)]
+fn mixed<'a>(config: &BlackwellConfig, mixed: &'a Mixed) -> (&'a BlackwellParams, MixedTable<'a>) {
+    let table = Control::new(config, shared::dynamic::<1024>()).table();
+    let table = MixedTable { mixed, table };
+    // SAFETY: there is a first product.
+    (unsafe { table.block(0) }, table)
 }

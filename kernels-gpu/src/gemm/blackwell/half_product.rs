@@ -18,7 +18,7 @@ const BOX_PRODUCTS: u32 = HALF_BOX / HALF_PRODUCT_K;
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
 /// allocation.
 #[inline(always)]
-pub unsafe fn run(work: &Work<'_, impl List>, control: &Control, tensor: u32) {
+pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let config = work.config;
     let (ring, accumulators) = (control.ring(), control.accumulators());
     let decoded = control.decoded();
@@ -28,8 +28,10 @@ pub unsafe fn run(work: &Work<'_, impl List>, control: &Control, tensor: u32) {
     let mut tiles = Tiles::new(work, control);
     let mut which = 0;
     let pair = ((1 << config.cta_group) - 1) << work.leader();
-    let (first, end) = work.steps();
+    let common = work.steps();
     while tiles.is_at_tile() {
+        let work = tiles.work(work);
+        let (first, end) = if L::MIXED { work.steps() } else { common };
         let d = tensor + which * config.accumulator_step();
         // SAFETY: the accumulator is free, the stage full, its `X` decoded; all before
         // the products.

@@ -10,8 +10,11 @@
 //! outside the operands and writes each element of the result once. Of grouped products the grid has
 //! as many clusters as are resident, the scales of 4-bit activations are laid out
 //! ([`fp4_formats::gemm::blackwell::prepare`]), and elements of no problem are left alone; the tokens
-//! of each problem, whose counts the kernel reads, are tiles of their own ([`work`]).
+//! of each problem, whose counts the kernel reads, are tiles of their own ([`work`]). Mixed products, whose
+//! parameter is [`Mixed`], have a [`BlackwellParams`] in memory each
+//! ([`mixed`](crate::gemm::mixed)); they have `swapped` in common.
 //!
+//! [`Mixed`]: fp4_formats::gemm::Mixed
 //! [`BlackwellGroupedParams`]: fp4_formats::gemm::blackwell::BlackwellGroupedParams
 //!
 //! # Tile
@@ -29,7 +32,7 @@
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`] |
 //! | 8-11 | decode: `X` of a K step to tensor memory, with 16-bit `Y` only | [`decode`] |
-//! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. Of a grouped product: makes the table of groups | [`schedule`], [`work`] |
+//! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. Of a grouped product: makes the table of groups, of mixed ones that of products | | [`schedule`], [`work`] |
 //!
 //! # Shared memory
 //! From the first multiple of 1024; the same in each CTA of a cluster.
@@ -110,7 +113,7 @@ use fp4_formats::gemm::blackwell::config::{
 };
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 use fp4_formats::gemm::work::Tile;
-use fp4_formats::tensor_map::{TENSOR_MAP_ALIGN, TENSOR_MAP_BYTES};
+use fp4_formats::tensor_map::TENSOR_MAP_BYTES;
 use work::List;
 
 /// What every role needs: the problem and the CTA's place.
@@ -124,6 +127,27 @@ struct Work<'a, L> {
 }
 
 impl<L: List> Work<'_, L> {
+    /// The same with the parameters of a tile's problem.
+    ///
+    /// # Safety
+    /// There is such a problem.
+    #[inline(always)]
+    unsafe fn at(&self, tile: &Tile) -> Self {
+        // SAFETY: the caller's.
+        Self { params: unsafe { self.list.params(self.params, tile) }, ..*self }
+    }
+
+    /// Generic address of tensor map `index` of the parameter block.
+    #[inline(always)]
+    fn map(&self, index: u32) -> u64 {
+        const { assert!(core::mem::offset_of!(BlackwellParams, x_codes) == 0) };
+        const {
+            let result = core::mem::offset_of!(BlackwellParams, result);
+            assert!(result == RESULT as usize * TENSOR_MAP_BYTES);
+        }
+        self.list.maps(self.params) + u64::from(index) * TENSOR_MAP_BYTES as u64
+    }
+
     /// Rows of `X`.
     #[inline(always)]
     fn x_rows(&self) -> u32 {
@@ -224,18 +248,6 @@ impl<L: List> Work<'_, L> {
 /// Index of the result's map in the parameter block, behind the operands'.
 const RESULT: u32 = 4;
 
-/// Generic address of tensor map `index` of the parameter block.
-#[inline(always)]
-fn map(index: u32) -> u64 {
-    const { assert!(core::mem::offset_of!(BlackwellParams, x_codes) == 0) };
-    const {
-        let result = core::mem::offset_of!(BlackwellParams, result);
-        assert!(result == RESULT as usize * TENSOR_MAP_BYTES);
-    }
-    marker::kernel_parameter::<0, { TENSOR_MAP_ALIGN as u32 }>()
-        + u64::from(index) * TENSOR_MAP_BYTES as u64
-}
-
 /// A kernel: its configuration.
 trait Kernel {
     const CONFIG: BlackwellConfig;
@@ -263,9 +275,11 @@ unsafe fn gemm<K: Kernel, L: List>(params: &BlackwellParams, list: L) {
     unsafe {
         if role == COPY_WARP && warp::elect() {
             control.init(config);
-            copy::prefetch_maps(config);
-            if params.copied != 0 {
-                tensor_copy::prefetch_tensormap(map(RESULT));
+            if !L::MIXED {
+                copy::prefetch_maps(&work);
+                if params.copied != 0 {
+                    tensor_copy::prefetch_tensormap(work.map(RESULT));
+                }
             }
         }
         if L::GROUPED && role == SCHEDULE_WARP {

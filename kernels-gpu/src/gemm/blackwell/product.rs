@@ -22,7 +22,7 @@ const PRODUCT_BYTES: u32 = PRODUCT_K / 2;
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
 /// allocation.
 #[inline(always)]
-pub unsafe fn run(work: &Work<'_, impl List>, control: &Control, tensor: u32) {
+pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let config = work.config;
     let (ring, accumulators) = (control.ring(), control.accumulators());
     let mut cursor = ring.consumer();
@@ -32,8 +32,11 @@ pub unsafe fn run(work: &Work<'_, impl List>, control: &Control, tensor: u32) {
     let pair = PAIR_MASK[config.cta_group as usize - 1] << work.leader();
     let readers = if config.multicast > 1 { (1 << config.cluster()) - 1 } else { pair };
     let mut scales = ScaleBuffers::new(config, tensor, ring.consumer());
-    let (first, end) = work.steps();
+    let common = work.steps();
     while let Some(tile) = tiles.current() {
+        // SAFETY: the tile's problem exists.
+        let work = unsafe { work.at(&tile) };
+        let (first, end) = if L::MIXED { work.steps() } else { common };
         let d = tensor + which * config.accumulator_step();
         // A tile may begin in the middle of a 128-row group of scales.
         let offset = work.y_scale_row(tile) % TILE_ROWS as u32 / 32;

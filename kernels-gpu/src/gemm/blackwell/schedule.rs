@@ -59,6 +59,16 @@ impl<L: List> Tiles<L> {
         (self.index < self.count).then(|| self.list.tile(&self.numbers, self.index))
     }
 
+    /// What the role needs for the tile, which there is.
+    #[inline(always)]
+    pub fn work<'a>(&self, work: &Work<'a, L>) -> Work<'a, L> {
+        if !L::MIXED {
+            return *work;
+        }
+        // SAFETY: the tile's problem exists.
+        unsafe { work.at(&self.list.tile(&self.numbers, self.index)) }
+    }
+
     /// Whether there is a tile.
     #[inline(always)]
     pub fn is_at_tile(&self) -> bool {

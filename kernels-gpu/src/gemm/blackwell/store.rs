@@ -1,11 +1,11 @@
 //! The storing warps: sums from tensor memory, what the epilogue does to them, and the
 //! result to global memory. Warp `w` holds rows `32 w ..` of the CTA's 128.
 
-use super::Work;
 use super::control::{Control, arrive_at};
 use super::results::{PART, PART_COLUMNS, Results, each_eight, results, values};
 use super::schedule::Tiles;
 use super::work::List;
+use super::{RESULT, Work};
 use super::{boxes, exchange, store_blocks};
 use crate::gemm::epilogue::{self, COLUMNS, direct};
 use cuda_std::ptx::{grid, marker, tcgen05};
@@ -37,7 +37,14 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     }
     // SAFETY: all storing threads are here, behind the kernels before.
     unsafe { work.list.refuse(work.params) };
+    let mut known = u32::MAX;
     while let Some(tile) = tiles.current() {
+        // SAFETY: the tile is one of a problem, which has a map of the result.
+        let work = &unsafe {
+            let work = work.at(&tile);
+            work.list.acquire(work.params, &tile, [RESULT, RESULT + 1], &mut known);
+            work
+        };
         let place = Place::<L> {
             x: work.x_row(tile) + thread::thread_idx_x(),
             y: work.y_row(tile),

@@ -1,27 +1,57 @@
-//! The work list as a CTA's roles see it: of dense and batched products, whose sizes the host knows,
-//! or of grouped ones, whose token counts only the device knows.
+//! The work list as a CTA's roles see it: of dense and batched products, whose sizes the host knows, of
+//! grouped ones, whose token counts only the device knows, or of several products of sizes of their
+//! own.
 
+use cuda_std::ptx::{grid, marker};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm;
 use fp4_formats::gemm::blackwell::config::STORE_WARPS;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 use fp4_formats::gemm::work::Tile;
-use fp4_formats::gemm::{Affine, Epilogue};
+use fp4_formats::gemm::{Affine, Epilogue, Problem, TileOrder, TileShape};
 use fp4_formats::layout::TILE_ROWS;
+use fp4_formats::tensor_map::TENSOR_MAP_ALIGN;
 
 use crate::gemm::epilogue::combine::affine_of;
 use crate::gemm::groups::GroupTable;
+use crate::gemm::mixed::{self, MixedTable};
 
 /// A work list. All threads of a cluster get the same answers.
 pub trait List: Copy {
-    /// Whether problems have token counts of their own.
+    /// Whether a table in shared memory says which tiles there are.
     const GROUPED: bool;
+
+    /// Whether problems have parameters of their own.
+    const MIXED: bool = false;
 
     /// What numbers tiles.
     type Numbers: Copy;
 
     /// What a storing thread keeps of a tile's problem.
     type Group: Copy;
+
+    /// The parameters of a tile's problem; `params` are those of the launch.
+    ///
+    /// # Safety
+    /// There is such a problem.
+    #[inline(always)]
+    unsafe fn params<'a>(self, params: &'a BlackwellParams, _: &Tile) -> &'a BlackwellParams {
+        params
+    }
+
+    /// Generic address of the tensor maps, where `params` are the tile's parameters.
+    #[inline(always)]
+    fn maps(self, _: &BlackwellParams) -> u64 {
+        marker::kernel_parameter::<0, { TENSOR_MAP_ALIGN as u32 }>()
+    }
+
+    /// Makes maps `first..end` of a tile's problem known to copies of this thread. `known` is the
+    /// problem whose maps are.
+    ///
+    /// # Safety
+    /// There are such maps.
+    #[inline(always)]
+    unsafe fn acquire(self, _: &BlackwellParams, _: &Tile, _: [u32; 2], _: &mut u32) {}
 
     /// Makes what the other functions need.
     ///
@@ -204,5 +234,99 @@ impl List for GroupTable<'_> {
         let [gate, up] = group.alphas;
         let alpha = if half == 0 { gate } else { up };
         self.vectors(Affine { alpha, ..affine_of(epilogue, half) }, group.problem)
+    }
+}
+
+/// Products of sizes of their own. Their table in shared memory is
+/// [`Control::table`](super::control::Control)'s.
+impl List for MixedTable<'_> {
+    const GROUPED: bool = true;
+    const MIXED: bool = true;
+
+    type Numbers = (TileShape, TileOrder);
+
+    type Group = ();
+
+    #[inline(always)]
+    unsafe fn params<'a>(self, _: &'a BlackwellParams, tile: &Tile) -> &'a BlackwellParams {
+        // SAFETY: the caller's; the blocks are an sm_100a kernel's.
+        unsafe { self.block(tile.problem) }
+    }
+
+    #[inline(always)]
+    fn maps(self, params: &BlackwellParams) -> u64 {
+        core::ptr::from_ref(params) as u64
+    }
+
+    #[inline(always)]
+    unsafe fn acquire(
+        self,
+        params: &BlackwellParams,
+        tile: &Tile,
+        [first, end]: [u32; 2],
+        known: &mut u32,
+    ) {
+        if *known != tile.problem {
+            *known = tile.problem;
+            // SAFETY: the caller's.
+            unsafe { mixed::acquire_maps(self.maps(params), [first, end]) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn begin(self, _: &BlackwellConfig, _: bool) {
+        // What the kernel before writes is read, and its memory written, by threads that meet this
+        // warp behind here.
+        grid::griddepcontrol_wait();
+        // SAFETY: the caller's.
+        unsafe { self.make() };
+    }
+
+    #[inline(always)]
+    unsafe fn refuse(self, _: &BlackwellParams) {}
+
+    #[inline(always)]
+    fn numbers(self, config: &BlackwellConfig, params: &BlackwellParams) -> Self::Numbers {
+        let swapped = params.swapped != 0;
+        (config.work_shape(swapped), BlackwellConfig::order(swapped))
+    }
+
+    #[inline(always)]
+    fn count(self, _: &Self::Numbers) -> u32 {
+        self.mixed.tiles
+    }
+
+    #[inline(always)]
+    fn tile(self, &(shape, order): &Self::Numbers, index: u32) -> Tile {
+        // Roles walk upwards; the longest tiles have the highest numbers.
+        let (problem, index) = self.locate(self.mixed.tiles - 1 - index);
+        // SAFETY: the tile's problem exists.
+        let own: &BlackwellParams = unsafe { self.block(problem) };
+        let sizes = Problem { l: 1, ..own.problem };
+        let tiles = gemm::Tiles::walked(&sizes, shape, order, own.walk);
+        Tile { problem, ..tiles.tile(index) }
+    }
+
+    #[inline(always)]
+    fn scales(self, tile: &Tile) -> (u32, u32) {
+        (tile.tokens.matrix, tile.tokens.first)
+    }
+
+    #[inline(always)]
+    unsafe fn group(self, _: &Epilogue, _: &Tile) -> Self::Group {}
+
+    #[inline(always)]
+    fn end(params: &BlackwellParams, (): &Self::Group) -> u32 {
+        params.problem.m
+    }
+
+    #[inline(always)]
+    fn rows(params: &BlackwellParams, (): &Self::Group) -> u32 {
+        params.problem.m
+    }
+
+    #[inline(always)]
+    fn affine(self, epilogue: &Epilogue, half: u32, (): &Self::Group) -> Affine {
+        affine_of(epilogue, half)
     }
 }

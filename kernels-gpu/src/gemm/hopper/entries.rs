@@ -2,13 +2,15 @@
 
 use cuda_std::ptx::registers;
 use cuda_std::{kernel, shared};
-use fp4_formats::gemm::hopper::config::{HopperConfig, THREADS, named, named_grouped};
+use fp4_formats::gemm::Mixed;
+use fp4_formats::gemm::hopper::config::{HopperConfig, THREADS, named, named_grouped, named_mixed};
 use fp4_formats::gemm::hopper::params::{HopperGroupedParams, HopperParams};
 
 use super::decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
 use super::work::Uniform;
 use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;
+use crate::gemm::mixed::MixedTable;
 
 /// The decoder of a scheme.
 macro_rules! decoder {
@@ -85,6 +87,14 @@ macro_rules! grouped_entries {
 }
 fp4_formats::sm90a_grouped_configs!(grouped_entries);
 
+/// Entry points of mixed products.
+macro_rules! mixed_entries {
+    ($($row:tt)*) => {
+        entries! { mixed_kernels, named_mixed, Mixed, mixed; $($row)* }
+    };
+}
+fp4_formats::sm90a_mixed_configs!(mixed_entries);
+
 /// The arguments of [`gemm`] for dense and batched products.
 #[inline(always)]
 fn uniform<'a>(_: &HopperConfig, params: &'a HopperParams) -> (&'a HopperParams, Uniform) {
@@ -99,4 +109,14 @@ fn grouped<'a>(
 ) -> (&'a HopperParams, GroupTable<'a>) {
     let table = shared::dynamic::<1024>() + config.table_offset();
     (&params.gemm, GroupTable { groups: &params.groups, table })
+}
+
+/// The arguments of [`gemm`] for mixed products. Where a launch's parameters are asked for and no
+/// product's, the first product's serve: they have all in common that is looked at.
+#[inline(always)]
+fn mixed<'a>(config: &HopperConfig, mixed: &'a Mixed) -> (&'a HopperParams, MixedTable<'a>) {
+    let table = shared::dynamic::<1024>() + config.table_offset();
+    let table = MixedTable { mixed, table };
+    // SAFETY: there is a first product.
+    (unsafe { table.block(0) }, table)
 }

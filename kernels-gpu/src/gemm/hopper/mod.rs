@@ -1,7 +1,7 @@
 //! sm_90a GEMM: weights are decoded into `wgmma`'s register operand.
 //!
 //! # Contract
-//! Parameters: [`HopperParams`], of grouped products [`HopperGroupedParams`]. Any M, N, L of at least
+//! Parameters: [`HopperParams`], of grouped products [`HopperGroupedParams`], of mixed ones [`Mixed`]. Any M, N, L of at least
 //! 1, K a multiple of the block. CTAs compute tiles of C^T, or parts of tiles along K, as the
 //! [`Schedule`] says, or of grouped products the work list that each CTA makes of the token counts
 //! ([`work`]). The grid depends on it:
@@ -11,6 +11,7 @@
 //! | whole tiles, stream-K | one CTA per run, all resident at a time, so that a CTA may wait for one with a lower number | global memory ([`fix_up`]) |
 //! | split-K | one cluster per tile | the cluster's shared memory ([`split_k`]) |
 //! | grouped | as many CTAs as are resident | global memory |
+//! | mixed: [`HopperParams`] for each product, in memory ([`mixed`](crate::gemm::mixed)) | likewise, or as many as there are tiles | - |
 //! | either of the first, with multicast | one cluster of two CTAs per run ([`multicast`]) | global memory |
 //!
 //! # Pipeline
@@ -38,7 +39,7 @@
 //! | `barriers_offset` | the ring's barriers |
 //! | `sums_stored_offset` | the barrier `sums_stored` |
 //! | `sums_received_offset` | the barrier `sums_received` |
-//! | `table_offset` | of a grouped product, the table of groups |
+//! | `table_offset` | of a grouped product, the table of groups; of mixed ones, that of products |
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
@@ -71,6 +72,7 @@
 //! the order of their CTAs, so that results do not depend on timing.
 //!
 //! [`Schedule`]: fp4_formats::gemm::Schedule
+//! [`Mixed`]: fp4_formats::gemm::Mixed
 
 mod consumer;
 mod decode;
@@ -158,7 +160,9 @@ unsafe fn gemm<
             if config.multicast == 1 && !W::GROUPED {
                 begun = Some(producer::begin(work, config, p, map, memory, ring));
             }
-            tensor_copy::prefetch_tensormap(map);
+            if !W::MIXED {
+                tensor_copy::prefetch_tensormap(map);
+            }
         }
     }
     // SAFETY: all threads of the CTA are here, or of the cluster.
@@ -230,7 +234,7 @@ unsafe fn consume<
     let mut end = run.end;
     loop {
         let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new();
-        let count = work.rest(config, p, end).take(&p.schedule).count();
+        let count = work.take(p, &mut work.rest(config, p, end)).count();
         // SAFETY: the consumers are converged, and the ring is known to them.
         unsafe {
             if const { K::CONFIG.uses_mma_sync() } {
@@ -240,7 +244,7 @@ unsafe fn consume<
             }
         }
         let mut run = work.rest(config, p, marker::pin(end));
-        let item = run.take(&p.schedule);
+        let item = work.take(p, &mut run);
         let multicast = const { K::CONFIG.multicast > 1 };
         if !multicast && !W::GROUPED && p.schedule.is_split() {
             let tile = Tile::of(work, config, p, item.tile);
@@ -266,7 +270,7 @@ unsafe fn consume<
                 clusters::barrier_cluster_arrive_release_aligned();
             }
         }
-        let owned = item.owned(&p.schedule);
+        let owned = work.owned(p, &item);
         // SAFETY: all consumers are here. No copy is in flight when a tile is complete: the
         // producer waits for `sums_stored` before it begins another.
         unsafe {
@@ -281,6 +285,7 @@ unsafe fn consume<
                 // Here, and not above: the fix-up has no register left.
                 let tile = Tile::of(work, config, p, item.tile);
                 let part = Part::whole(tile.tokens(config));
+                let p = work.params(p, tile.problem);
                 store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
             } else {
                 fix_up::send(config, p, consumer.sums());

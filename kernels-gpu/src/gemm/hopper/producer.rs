@@ -30,6 +30,24 @@ struct Copies<'a> {
 }
 
 impl<'a> Copies<'a> {
+    /// The copies of a tile of the launch.
+    ///
+    /// # Safety
+    /// The tile's problem exists.
+    #[inline(always)]
+    unsafe fn of(
+        work: impl Work,
+        config: &'a HopperConfig,
+        p: &'a HopperParams,
+        map: u64,
+        memory: Memory,
+        tile: &Tile,
+    ) -> Self {
+        // SAFETY: the caller's.
+        let (p, map) = unsafe { (work.params(p, tile.problem), work.map(map, tile.problem)) };
+        Self::new(config, p, map, memory)
+    }
+
     #[inline(always)]
     fn new(config: &'a HopperConfig, p: &'a HopperParams, map: u64, memory: Memory) -> Self {
         Self {
@@ -154,9 +172,14 @@ pub unsafe fn begin<W: Work>(
     memory: Memory,
     ring: Ring,
 ) -> Begun<W> {
-    let item = work.run(config, p).take(&p.schedule);
+    let item = work.take(p, &mut work.run(config, p));
     let tile = Tile::of(work, config, p, item.tile);
-    let copies = Copies::new(config, p, map, memory);
+    // SAFETY: the tile is one of the launch's.
+    let copies = unsafe {
+        let copies = Copies::of(work, config, p, map, memory, &tile);
+        work.acquire(copies.map);
+        copies
+    };
     let mut chunk = copies.chunk(&tile, item.first);
     let early = item.count().min(config.stages());
     for stage in 0..early {
@@ -185,7 +208,8 @@ pub unsafe fn produce<W: Work>(
     begun: Begun<W>,
 ) {
     let Begun { work, mut item, mut tile, mut chunk } = begun;
-    let copies = Copies::new(config, p, map, memory);
+    // SAFETY: the tile is one of the launch's.
+    let mut copies = unsafe { Copies::of(work, config, p, map, memory, &tile) };
     // Steps whose weights are in flight.
     let mut early = item.count().min(config.stages());
     let chunk_bytes = u64::from(config.scheme.chunk_bytes());
@@ -211,18 +235,22 @@ pub unsafe fn produce<W: Work>(
                 step += 1;
                 cursor.advance();
             }
-            let end = item.tile * p.schedule.steps() + item.first;
-            let mut run = work.rest(config, p, end);
+            let mut run = work.rest(config, p, work.end(p, &item));
             if run.is_empty() {
                 return;
             }
-            let overlaid = item.owned(&p.schedule) && !config.sums_apart();
+            let overlaid = work.owned(p, &item) && !config.sums_apart();
             if overlaid && !W::GROUPED {
                 multicast::wait_sums_stored(config, sums_stored, parity);
                 parity ^= 1;
             }
-            item = run.take(&p.schedule);
+            item = work.take(p, &mut run);
+            let last = tile.problem;
             tile = Tile::of(work, config, p, item.tile);
+            if W::MIXED && tile.problem != last {
+                copies = Copies::of(work, config, p, map, memory, &tile);
+                work.acquire(copies.map);
+            }
             chunk = copies.chunk(&tile, item.first);
             step = item.first;
             // To find a tile in a table takes time, which passes while the sums are stored.

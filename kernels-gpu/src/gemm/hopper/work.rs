@@ -1,21 +1,52 @@
-//! The work list as a CTA's roles see it: of dense and batched products, whose sizes the host knows,
-//! or of grouped ones, whose token counts only the device knows.
+//! The work list as a CTA's roles see it: of dense and batched products, whose sizes the host knows, of
+//! grouped ones, whose token counts only the device knows, or of several products of sizes of their
+//! own.
 
 use cuda_std::ptx::marker;
 use cuda_std::thread;
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::work::Tile as WorkTile;
-use fp4_formats::gemm::{Affine, Epilogue, EvenRuns, Item, Run, Tiles};
+use fp4_formats::gemm::{Affine, Epilogue, EvenRuns, Item, Problem, Run, Tiles};
 
 use super::multicast;
 use crate::gemm::epilogue::combine::affine_of;
 use crate::gemm::groups::GroupTable;
+use crate::gemm::mixed::{self, MixedTable};
 
 /// A work list. All threads of a CTA get the same answers.
 pub trait Work: Copy {
-    /// Whether problems have token counts of their own.
+    /// Whether a table in shared memory says which tiles there are, so that nothing can be copied
+    /// before it is made.
     const GROUPED: bool;
+
+    /// Whether problems have parameters of their own.
+    const MIXED: bool = false;
+
+    /// The parameters of problem `problem`; `p` are those of the launch.
+    ///
+    /// # Safety
+    /// There is such a problem.
+    #[inline(always)]
+    unsafe fn params<'a>(self, p: &'a HopperParams, _: u32) -> &'a HopperParams {
+        p
+    }
+
+    /// The address of the activations' tensor map of problem `problem`; `map` is that of the launch.
+    ///
+    /// # Safety
+    /// As [`params`](Self::params).
+    #[inline(always)]
+    unsafe fn map(self, map: u64, _: u32) -> u64 {
+        map
+    }
+
+    /// Makes the tensor map at this [address](Self::map) known to copies of this thread.
+    ///
+    /// # Safety
+    /// There is one.
+    #[inline(always)]
+    unsafe fn acquire(self, _: u64) {}
 
     /// Makes what the other functions need.
     ///
@@ -38,6 +69,24 @@ pub trait Work: Copy {
     #[inline(always)]
     fn rest(self, config: &HopperConfig, p: &HopperParams, end: u32) -> Run {
         Run { end, ..self.run(config, p) }
+    }
+
+    /// Takes what is left of a run's last tile. Something is left.
+    #[inline(always)]
+    fn take(self, p: &HopperParams, run: &mut Run) -> Item {
+        run.take(&p.schedule)
+    }
+
+    /// Where the rest of the run ends when `item`, which was its last, is done.
+    #[inline(always)]
+    fn end(self, p: &HopperParams, item: &Item) -> u32 {
+        item.tile * p.schedule.steps() + item.first
+    }
+
+    /// Whether this CTA stores the tile of an item.
+    #[inline(always)]
+    fn owned(self, p: &HopperParams, item: &Item) -> bool {
+        item.owned(&p.schedule)
     }
 
     /// The first CTA that computes steps of an item's tile; this CTA computes the last.
@@ -144,5 +193,87 @@ impl Work for GroupTable<'_> {
         let [gate, up] = alphas;
         let alpha = if half == 0 { gate } else { up };
         self.vectors(Affine { alpha, ..affine_of(epilogue, half) }, problem)
+    }
+}
+
+/// Products of sizes of their own. CTAs take whole tiles. The table in shared memory is
+/// [`HopperConfig::table_offset`]'s.
+impl Work for MixedTable<'_> {
+    const GROUPED: bool = true;
+    const MIXED: bool = true;
+
+    #[inline(always)]
+    unsafe fn params<'a>(self, _: &'a HopperParams, problem: u32) -> &'a HopperParams {
+        // SAFETY: the caller's; the blocks are an sm_90a kernel's.
+        unsafe { self.block(problem) }
+    }
+
+    #[inline(always)]
+    unsafe fn map(self, _: u64, problem: u32) -> u64 {
+        // SAFETY: the caller's; a block begins with the map.
+        let own: &HopperParams = unsafe { self.block(problem) };
+        core::ptr::from_ref(own) as u64
+    }
+
+    #[inline(always)]
+    unsafe fn acquire(self, map: u64) {
+        // SAFETY: the caller's.
+        unsafe { mixed::acquire_maps(map, [0, 1]) };
+    }
+
+    #[inline(always)]
+    unsafe fn begin(self, _: &HopperConfig, _: &HopperParams) {
+        // SAFETY: the caller's.
+        unsafe { self.make() };
+    }
+
+    #[inline(always)]
+    fn run(self, _: &HopperConfig, _: &HopperParams) -> Run {
+        self.mixed.run(marker::pin(thread::block_idx_x()))
+    }
+
+    #[inline(always)]
+    fn take(self, p: &HopperParams, run: &mut Run) -> Item {
+        let tile = run.end - 1;
+        run.end = self.mixed.end(tile);
+        let (problem, _) = self.locate(tile);
+        // SAFETY: the tile's problem exists.
+        let own = unsafe { self.params(p, problem) };
+        Item { tile, first: 0, end: own.schedule.steps() }
+    }
+
+    #[inline(always)]
+    fn end(self, _: &HopperParams, item: &Item) -> u32 {
+        self.mixed.end(item.tile)
+    }
+
+    #[inline(always)]
+    fn owned(self, _: &HopperParams, _: &Item) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn first_cta(self, _: &HopperParams, _: &Item) -> u32 {
+        thread::block_idx_x()
+    }
+
+    #[inline(always)]
+    fn tile(self, config: &HopperConfig, p: &HopperParams, index: u32) -> WorkTile {
+        let (problem, index) = self.locate(index);
+        // SAFETY: the tile's problem exists.
+        let own = unsafe { self.params(p, problem) };
+        let sizes = Problem { l: 1, ..own.problem };
+        let tiles = Tiles::walked(&sizes, config.work_shape(), HopperConfig::ORDER, own.walk);
+        WorkTile { problem, ..tiles.tile(index) }
+    }
+
+    #[inline(always)]
+    unsafe fn alphas(self, epilogue: &Epilogue, _: u32) -> [f32; 2] {
+        [affine_of(epilogue, 0).alpha, affine_of(epilogue, 1).alpha]
+    }
+
+    #[inline(always)]
+    fn affine(self, epilogue: &Epilogue, half: u32, _: u32, _: [f32; 2]) -> Affine {
+        affine_of(epilogue, half)
     }
 }

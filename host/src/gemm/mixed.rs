@@ -1,0 +1,329 @@
+//! Several products of sizes of their own in one launch.
+
+use fp4_formats::Divisor;
+use fp4_formats::gemm::groups::MAX_PROBLEMS;
+use fp4_formats::gemm::mixed::{BLOCK_ALIGN, Mixed};
+use fp4_formats::gemm::{Epilogue, Groups};
+
+use super::check::{self, check_gated};
+use super::epilogue::Steps;
+use super::family::{Launch, LaunchShape, family};
+use super::plan::{Request, Source, finish};
+use super::product::check_kind;
+use super::{
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, GemmPlan, ResultBuffers,
+    Vectors, Workspace,
+};
+use crate::buffer::{ALIGNMENT, DeviceBuffer};
+use crate::device::{Device, Kernels, LaunchSpec};
+use crate::error::{Error, Result};
+use crate::shape::GemmShape;
+use crate::tune::TuneProblem;
+
+/// One product of a [`MixedGemm`]: `out = activations weights^T`.
+#[derive(Clone, Copy, Debug)]
+pub struct MixedProduct<'a> {
+    /// Rows of the activations and of the result, M; 0 for a product that is left out, whose buffers
+    /// are not looked at.
+    pub tokens: usize,
+    /// Activations `[M, K]`.
+    pub activations: ActivationBuffers<'a>,
+    /// Weights, one matrix.
+    pub weights: &'a DeviceWeights,
+    /// Result `[M, N]`.
+    pub out: ResultBuffers<'a>,
+    /// Row factors, column factors and biases on the device.
+    pub vectors: Vectors<'a>,
+    /// Alphas, scale of the activations, activation and type of the result, which may be this product's
+    /// own. Vectors are those above; of the overrides, only what all products may have.
+    pub options: &'a GemmOptions,
+}
+
+/// Several products in one launch: a grouped GEMM whose M, N and K all differ, which the host knows.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use fp4_formats::{HalfType, ScaleLayout};
+/// use nvfp4::buffer::DeviceBuffer;
+/// use nvfp4::device::{Device, DeviceRequest};
+/// use nvfp4::gemm::{
+///     ActivationBuffers, ActivationKind, GemmOptions, HalfMatrix, MixedGemm, MixedProduct, Repacked,
+///     ResultBuffers, Vectors,
+/// };
+/// use nvfp4::quantize::{TensorScale, quantize};
+/// use nvfp4::tensor::Dims;
+///
+/// # fn main() -> nvfp4::error::Result<()> {
+/// let device = Device::open(&"emu:h200".parse::<DeviceRequest>()?)?;
+/// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
+/// let kind = ActivationKind::Halves(HalfType::F16);
+///
+/// // M, N and K of each.
+/// let sizes = [[3, 40, 64], [5, 16, 128]];
+/// let mut operands = Vec::new();
+/// for [m, n, k] in sizes {
+///     let (values, dims) = (vec![0.5; n * k], Dims::new(1, n, k)?);
+///     let weight = quantize("w", &values, dims, TensorScale::Given(1.0), ScaleLayout::Linear)?;
+///     let weight = Repacked::for_device(&device, &weight, kind)?.upload(&device)?;
+///     let x = HalfMatrix::round("x", Dims::new(1, m, k)?, HalfType::F16, &vec![1.0; m * k])?;
+///     let x = DeviceBuffer::upload(&device, "x", x.bytes())?;
+///     operands.push((m, x, weight, DeviceBuffer::poisoned(&device, "c", m * n * 2)?));
+/// }
+/// let options = GemmOptions::default();
+/// let products: Vec<_> = operands
+///     .iter()
+///     .map(|(tokens, x, weights, out)| MixedProduct {
+///         tokens: *tokens,
+///         activations: ActivationBuffers::Halves(x),
+///         weights,
+///         out: ResultBuffers::Floats(out),
+///         vectors: Vectors::default(),
+///         options: &options,
+///     })
+///     .collect();
+/// let product = MixedGemm::new(&kernels, &products, kind)?;
+/// product.launch()?;
+/// for ([_, _, k], (.., out)) in sizes.into_iter().zip(&operands) {
+///     let bytes = out.read()?;
+///     let halves = bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32());
+///     assert!(halves.into_iter().all(|value| value == k as f32 / 2.0));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct MixedGemm<'a> {
+    kernels: Kernels,
+    /// In the order of the caller; none for those without tokens.
+    parts: Vec<Option<Part<'a>>>,
+    /// First tiles and parameter blocks, and the kernel's parameters; none where there are no tokens.
+    placed: Option<Placed>,
+    /// Laid out or decoded activations.
+    workspace: Option<Workspace>,
+}
+
+/// One product with tokens.
+#[derive(Debug)]
+struct Part<'a> {
+    product: MixedProduct<'a>,
+    gemm: Gemm,
+    epilogue: Epilogue,
+    /// Offset in the workspace.
+    at: usize,
+}
+
+impl Part<'_> {
+    fn launch(&self) -> Launch<'_> {
+        let MixedProduct { activations, weights, .. } = self.product;
+        let groups = None::<Groups>;
+        let (gemm, epilogue) = (&self.gemm, self.epilogue);
+        Launch { gemm, activations, weights, workspace: None, epilogue, groups }
+    }
+}
+
+/// The launch, and what is in device memory for it.
+#[derive(Debug)]
+struct Placed {
+    params: Mixed,
+    shape: LaunchShape,
+    kernel: &'static str,
+    /// What `params` points to.
+    _table: DeviceBuffer,
+}
+
+impl<'a> MixedGemm<'a> {
+    /// Checks and plans the products, and copies what the kernel must know of them to the device. All
+    /// have activations of `kind` and weights in one format; sizes, factors, activations, results and
+    /// whether they are gated may be each one's own.
+    ///
+    /// # Errors
+    /// As [`Gemm::new`] and [`Gemm::launch`], for each product; [`Error::Shape`] for no products, more
+    /// than 1024 or weights of several matrices, and for more tiles than can be numbered;
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn new(
+        kernels: &Kernels,
+        products: &[MixedProduct<'a>],
+        kind: ActivationKind,
+    ) -> Result<Self> {
+        check::size("products", products.len(), MAX_PROBLEMS.into())?;
+        let device = kernels.device();
+        let mut parts = plan(kernels, products, kind)?;
+        let mut bytes = 0usize;
+        for part in parts.iter_mut().flatten() {
+            part.at = bytes;
+            let end = bytes.checked_add(part.gemm.workspace_bytes());
+            let end = end.and_then(|end| end.checked_next_multiple_of(ALIGNMENT as usize));
+            bytes = end.ok_or_else(|| Error::Overflow {
+                what: "workspace".into(),
+                detail: format!("{} products", products.len()),
+            })?;
+        }
+        let workspace = (bytes > 0).then(|| Workspace::new(device, bytes)).transpose()?;
+        let base = address(workspace.as_ref(), device)?;
+        let placed = place(kernels, &parts, base)?;
+        if let Some(placed) = &placed {
+            for part in parts.iter_mut().flatten() {
+                part.gemm.plan.grid[0] = placed.shape.ctas as u32;
+            }
+        }
+        Ok(Self { kernels: kernels.clone(), parts, placed, workspace })
+    }
+
+    /// How each product will be run, in their order: all by the same CTAs. None for products without
+    /// tokens.
+    pub fn plans(&self) -> impl Iterator<Item = Option<&GemmPlan>> {
+        self.parts.iter().map(|part| part.as_ref().map(|part| part.gemm.plan()))
+    }
+
+    /// Queues all products on the kernels' stream without waiting for them, also while a CUDA graph is
+    /// recorded, on the buffers that they were planned with: one launch, behind one or two small ones for
+    /// each product whose block-scaled activations must be decoded or laid out. Allocates nothing.
+    /// Queues nothing where there are no tokens.
+    ///
+    /// On a GPU this value and all buffers must live until the products are done, and those that a
+    /// recorded graph uses as long as it is replayed. Launches of one value run one after the other:
+    /// they share a workspace.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn launch(&self) -> Result<()> {
+        let Some(Placed { params, shape, kernel, .. }) = &self.placed else {
+            return Ok(());
+        };
+        let base = address(self.workspace.as_ref(), self.kernels.device())?;
+        for part in self.parts.iter().flatten() {
+            let workspace = base + part.at as u64;
+            part.gemm.kernel().prepare(&part.launch(), workspace)?;
+        }
+        let spec = LaunchSpec {
+            entry: kernel,
+            grid: [shape.ctas as u32, 1, 1],
+            block: [shape.threads, 1, 1],
+            cluster: None,
+            dynamic_shared: shape.dynamic_shared,
+            overlaps: true,
+            params: &params.to_bytes(),
+        };
+        // SAFETY: the blocks name buffers of this device, whose sizes were checked when they were
+        // made, and which the borrows of the products keep alive; so does this value what it owns.
+        // Freeing device memory waits for launches.
+        unsafe { self.kernels.launch(&spec) }
+    }
+}
+
+/// The address of a workspace, which becomes that of the device's stream; 0 where there is none.
+///
+/// # Errors
+/// [`Error::Shape`] where it is another stream's.
+fn address(workspace: Option<&Workspace>, device: &Device) -> Result<u64> {
+    let bytes = workspace.map_or(0, Workspace::len);
+    Workspace::place(workspace, bytes, device)
+}
+
+/// Checks and plans the products that have tokens.
+fn plan<'a>(
+    kernels: &Kernels,
+    products: &[MixedProduct<'a>],
+    kind: ActivationKind,
+) -> Result<Vec<Option<Part<'a>>>> {
+    let device = kernels.device();
+    let (arch, machine) = (device.choice().arch, device.properties());
+    let Some(first) = products.first() else { return Ok(Vec::new()) };
+    let format = first.weights.form().format;
+    let mut asked = Vec::new();
+    for (index, product) in products.iter().enumerate() {
+        let MixedProduct { weights, options, tokens, .. } = *product;
+        let form = weights.form();
+        check_kind(weights, kind)?;
+        if form.format != format {
+            let what = format!("format of the weights of product {index}");
+            let required = format!("{}, as of the first", format.name());
+            return Err(Error::shape(what, required, form.format.name()));
+        }
+        if weights.batch() != 1 {
+            let what = format!("matrices of weights of product {index}");
+            return Err(Error::shape(what, "1", weights.batch()));
+        }
+        check_gated(form.is_gated(), options)?;
+        let steps = Steps::new(options)?;
+        if tokens == 0 {
+            asked.push(None);
+            continue;
+        }
+        let (n, k) = (form.result_columns() as usize, form.columns as usize);
+        let shape = GemmShape { m: tokens, n, k, l: 1 };
+        let (gated, output) = (form.is_gated(), options.output.into());
+        let problem = check::problem(shape, gated, format)?;
+        asked.push(Some((
+            TuneProblem { format, activations: kind, output, gated, shape },
+            problem,
+            steps,
+        )));
+    }
+    let requests: Vec<Request<'_>> = asked
+        .iter()
+        .zip(products)
+        .filter_map(|(asked, product)| {
+            let (asked, problem, _) = asked.as_ref()?;
+            let overrides = &product.options.overrides;
+            Some(Request { problem: *problem, asked, machine, overrides })
+        })
+        .collect();
+    let mut found = if requests.is_empty() {
+        Vec::new().into_iter()
+    } else {
+        family(arch).mixed(&requests)?.into_iter()
+    };
+    let mut requests = requests.iter();
+    let part = |(asked, product): (&Option<(TuneProblem, _, Steps)>, &MixedProduct<'a>)| {
+        let Some((asked, _, steps)) = asked else { return Ok(None) };
+        let (Some(request), Some(kernel)) = (requests.next(), found.next()) else {
+            return Ok(None);
+        };
+        let mut plan = finish(request, arch, vec![kernel], Source::Model)?;
+        plan.op = if asked.gated { "mixed dual" } else { "mixed" };
+        plan.why.extend(steps.reason());
+        let MixedProduct { weights, out, vectors, .. } = *product;
+        let gemm = Gemm::planned(kernels, weights, plan, None, kind, *steps)?;
+        let epilogue = gemm.epilogue(weights, out, vectors, None)?;
+        Ok(Some(Part { product: *product, gemm, epilogue, at: 0 }))
+    };
+    asked.iter().zip(products).map(part).collect()
+}
+
+/// Makes the table of the products with tokens, whose workspaces are behind `base`, and copies it to the
+/// device.
+fn place(kernels: &Kernels, parts: &[Option<Part<'_>>], base: u64) -> Result<Option<Placed>> {
+    let mut parts: Vec<&Part<'_>> = parts.iter().flatten().collect();
+    let Some(first) = parts.first() else { return Ok(None) };
+    let (mut shape, kernel) = (first.gemm.kernel().shape(), first.gemm.plan.kernel);
+    // The highest numbers are begun first: those of the longest tiles.
+    parts.sort_by_key(|part| part.gemm.plan.problem.k);
+    let clusters = shape.ctas / u64::from(shape.cluster);
+    let (mut tiles, mut firsts, mut blocks) = (0u64, Vec::new(), Vec::new());
+    for part in &parts {
+        firsts.extend((tiles as u32).to_le_bytes());
+        tiles = tiles.saturating_add(part.gemm.kernel().tiles());
+        blocks.extend(part.gemm.kernel().block(&part.launch(), base + part.at as u64)?);
+        blocks.resize(blocks.len().next_multiple_of(BLOCK_ALIGN), 0);
+    }
+    let most = u64::from(Divisor::DIVIDENDS) - clusters;
+    if tiles >= most {
+        return Err(Error::shape("tiles of all products", format!("fewer than {most}"), tiles));
+    }
+    let clusters = clusters.min(tiles);
+    shape.ctas = clusters * u64::from(shape.cluster);
+    let firsts_at = blocks.len() as u64;
+    blocks.extend(firsts);
+    let table = DeviceBuffer::upload(kernels.device(), "table of products", &blocks)?;
+    let params = Mixed {
+        blocks: table.address(),
+        firsts: table.address() + firsts_at,
+        products: parts.len() as u32,
+        tiles: tiles as u32,
+        ctas: Divisor::nearest(clusters as u32),
+        reserved: 0,
+    };
+    Ok(Some(Placed { params, shape, kernel, _table: table }))
+}
