@@ -1,4 +1,5 @@
-//! Output that nobody reads any more ends every command quietly.
+//! Output that nobody reads any more ends every command quietly; output that cannot be written is an
+//! error of every command.
 //!
 //! What runs kernels needs them compiled (`cargo xtask build-kernels`); where there are none, it
 //! says on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
@@ -7,6 +8,7 @@
 mod pipes;
 mod support;
 
+use std::fs::File;
 use std::process::Command;
 
 use fp4_formats::{Nvfp4, ScaleLayout};
@@ -89,6 +91,27 @@ fn messages_without_a_reader() {
         let status = pipes::without_a_reader(nvfp4(&args), true).status;
         let expected = if args[0] == "inspect" && args[1] == "nowhere" { 2 } else { CLOSED_PIPE };
         assert_eq!(status.code(), Some(expected), "{args:?}");
+    }
+}
+
+/// `nvfp4 .. >/dev/full`, as on a full disk.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_of_every_command() {
+    let folder = Folder::new("full-disk");
+    let mut all = commands(&folder);
+    let help: [&[&str]; 4] = [&["--help"], &["--version"], &["bench", "--help"], &["help"]];
+    all.extend(help.map(|args| args.iter().map(|arg| (*arg).to_owned()).collect()));
+    if let Some((device, _)) = compiled().first() {
+        let selftest = ["selftest", "--quick", "--device", device];
+        all.push(selftest.map(str::to_owned).to_vec());
+    }
+    for args in all {
+        let full = File::options().write(true).open("/dev/full").expect("a device");
+        let output = nvfp4(&args).stdout(full).output().expect("it starts");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains("error: No space left on device"), "{args:?}: {stderr}");
     }
 }
 

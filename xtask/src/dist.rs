@@ -11,6 +11,7 @@ Everything needed on a machine with an NVIDIA driver (580 or later):
 
     ./nvfp4 doctor
     ./nvfp4 bench --shape gemv:7168x16384x1 --vs cublas
+    ./nvfp4 selftest --report selftest.json
     ./cuda_selftest
 
 The kernels are found in kernels/ beside the program. cuBLAS, for --vs cublas,

@@ -81,7 +81,20 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => error.exit(),
+        // Help: clap would not say that it could not be written.
+        Err(text) => {
+            say!("{}", text.render().to_string().trim_end());
+            return ExitCode::SUCCESS;
+        }
+    };
+    if let Err(error) = run::enter_checkout() {
+        note!("error: {error:#}");
+        return ExitCode::from(2);
+    }
+    let result = match cli.command {
         Command::BuildKernels(options) => build_kernels::run(&options),
         Command::Bench { arguments } => bench(&arguments),
         Command::Test(options) => test::run(&options),

@@ -3,10 +3,36 @@
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::OnceLock;
+
+/// The checkout that the program works on.
+static ROOT: OnceLock<PathBuf> = OnceLock::new();
+
+/// Finds the checkout that this program is run in, which need not be the one that it was built in: that
+/// of cargo, if cargo runs it, else the one around the working folder.
+pub fn enter_checkout() -> Result<()> {
+    let by_cargo = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let working = std::env::current_dir().context("the working folder")?;
+    let found = by_cargo.as_deref().and_then(checkout_around).or_else(|| checkout_around(&working));
+    let Some(root) = found else {
+        bail!("{} is not in a checkout: no folder above it has {MARK}", working.display())
+    };
+    ROOT.get_or_init(|| root);
+    Ok(())
+}
+
+/// The file that a checkout's root has.
+const MARK: &str = "xtask/Cargo.toml";
+
+/// The nearest folder at or above `folder` that is a checkout's root.
+fn checkout_around(folder: &Path) -> Option<PathBuf> {
+    folder.ancestors().find(|folder| folder.join(MARK).is_file()).map(Path::to_path_buf)
+}
 
 /// The workspace's root.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
+    let built_in = || Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    ROOT.get().map_or_else(|| built_in().to_path_buf(), PathBuf::clone)
 }
 
 /// Cargo's target folder.
@@ -83,4 +109,27 @@ pub fn nvfp4(arguments: &[&str]) -> Result<ExitCode> {
     Program::Nvfp4.run(|command| {
         command.args(arguments).env("NVFP4_KERNELS_DIR", kernels());
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkout_is_the_nearest_one_above() {
+        let scratch = std::env::temp_dir().join(format!("xtask-checkout-{}", std::process::id()));
+        let inner = scratch.join("other");
+        for root in [&scratch, &inner] {
+            std::fs::create_dir_all(root.join("xtask")).expect("a folder");
+            std::fs::write(root.join(MARK), "").expect("a file");
+        }
+        let deep = inner.join("host/src");
+        std::fs::create_dir_all(&deep).expect("a folder");
+        assert_eq!(checkout_around(&deep), Some(inner.clone()));
+        assert_eq!(checkout_around(&scratch), Some(scratch.clone()));
+        std::fs::remove_file(inner.join(MARK)).expect("removed");
+        assert_eq!(checkout_around(&deep), Some(scratch.clone()));
+        assert_eq!(checkout_around(Path::new("/")), None);
+        std::fs::remove_dir_all(&scratch).expect("removed");
+    }
 }

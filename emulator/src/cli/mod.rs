@@ -46,7 +46,15 @@ enum Command {
 
 /// Runs the program with the process's arguments.
 pub(crate) fn main() -> ExitCode {
-    let (report, code) = match Program::parse().command {
+    let program = match Program::try_parse() {
+        Ok(program) => program,
+        Err(error) if error.use_stderr() => error.exit(),
+        // Help, and the version: clap would not say that they could not be written.
+        Err(text) => {
+            return ExitCode::from(console::report(text.render().to_string().trim_end(), 0));
+        }
+    };
+    let (report, code) = match program.command {
         Command::Run(args) => run_kernel(&args),
         Command::Check(args) => check::run(&args),
         Command::Replay(args) => replay::run(&args),

@@ -40,6 +40,7 @@ pub enum Command {
     Inspect(Inspect),
     /// Say what this machine has and what will be used.
     Doctor(Doctor),
+    Selftest(crate::selftest::Options),
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,7 +62,7 @@ pub enum Run {
 }
 
 /// Where and how to run.
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 pub struct Target {
     /// auto (a supported GPU, else the emulated H200), cuda:N, emu:h200, emu:b200 or emu:b300.
     #[arg(long, default_value = "auto")]

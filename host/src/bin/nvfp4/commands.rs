@@ -24,6 +24,7 @@ use crate::checkpoints;
 use crate::gemm;
 use crate::moe;
 use crate::progress::Progress;
+use crate::selftest;
 use crate::tune;
 
 /// The activation of a gated product, where none is asked for.
@@ -53,6 +54,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => checkpoints::verify(&args),
         Command::Inspect(args) => checkpoints::inspect(&args),
         Command::Doctor(args) => diagnose(&args),
+        Command::Selftest(args) => selftest::run(&args),
     }
 }
 
@@ -76,6 +78,13 @@ pub fn print(report: &(impl Serialize + Display), json: bool) -> anyhow::Result<
     } else {
         write!(out, "{}", printable(&report.to_string()))?;
     }
+    Ok(out.flush()?)
+}
+
+/// Writes text to standard output.
+pub fn write_out(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout();
+    write!(out, "{text}")?;
     Ok(out.flush()?)
 }
 

@@ -12,6 +12,7 @@ mod commands;
 mod gemm;
 mod moe;
 mod progress;
+mod selftest;
 mod tune;
 
 use std::io::{self, Write};
@@ -37,7 +38,13 @@ fn message(error: &anyhow::Error) -> String {
 }
 
 fn main() -> ExitCode {
-    let error = match commands::execute(args::Args::parse()) {
+    let parsed = match args::Args::try_parse() {
+        Ok(args) => commands::execute(args),
+        Err(error) if error.use_stderr() => error.exit(),
+        // Help, and the version: clap would not say that they could not be written.
+        Err(text) => commands::write_out(&text.render().to_string()).map(|()| ExitCode::SUCCESS),
+    };
+    let error = match parsed {
         Ok(code) => return code,
         Err(error) => error,
     };

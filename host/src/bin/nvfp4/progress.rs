@@ -1,5 +1,7 @@
-//! A line on the terminal with the progress of a long command; nothing if stderr is not a terminal.
+//! The progress of commands, on stderr.
 
+use std::cell::Cell;
+use std::io::{self, Write};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
@@ -29,6 +31,47 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+/// The progress of long work of a known number of steps: a bar if stderr is a terminal, else a line for
+/// each step.
+pub struct Steps {
+    bar: ProgressBar,
+    begun: Cell<usize>,
+    total: usize,
+}
+
+impl Steps {
+    pub fn new(total: usize) -> Self {
+        let bar = ProgressBar::new(total as u64);
+        if let Ok(style) = ProgressStyle::with_template("[{bar:30}] {pos} of {len} {wide_msg}") {
+            bar.set_style(style);
+        }
+        Self { bar, begun: Cell::new(0), total }
+    }
+
+    /// A step begins; the one before has ended.
+    pub fn step(&self, what: impl Into<String>) {
+        let (what, begun) = (what.into(), self.begun.get() + 1);
+        self.begun.set(begun);
+        if self.bar.is_hidden() {
+            // Nobody may be reading.
+            let _ = writeln!(io::stderr(), "{begun} of {}: {what}", self.total);
+        }
+        self.bar.set_position(begun as u64 - 1);
+        self.bar.set_message(what);
+    }
+
+    /// Hides the bar while `f` prints.
+    pub fn suspend<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.bar.suspend(f)
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }
 

@@ -11,7 +11,7 @@ use nvfp4::tune::{self, Location};
 
 use crate::args::Bench;
 use crate::commands::{gated, print};
-use crate::progress::Progress;
+use crate::progress::{Progress, Steps};
 
 /// The table is written after each shape, so that measurements survive an interruption.
 pub fn run(
@@ -38,6 +38,8 @@ pub fn run(
     }
 
     let (mut reports, mut entries) = (Vec::new(), 0);
+    drop(progress);
+    let progress = Steps::new(problems.len());
     for (shape, (sizes, bench)) in shapes.iter().zip(problems) {
         progress.step(format!("tuning {shape}"));
         let report = bench::tune(kernels, sizes, &bench)?;
