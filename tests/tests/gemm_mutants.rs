@@ -12,6 +12,7 @@ use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemm::GemmOverrides;
 use nvfp4::tune::ResultKind;
 use nvfp4_tests::gemm::grouped::GroupedCase;
+use nvfp4_tests::gemm::mixed::check_mixed;
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, F16};
 use nvfp4_tests::mutation::{self, Effort};
 use ptx_emu::Gpu;
@@ -271,6 +272,62 @@ fn blackwell_groups() {
         on(&[150, 0, 33], [520, 2288], FLOATS, "workspace"),
         on(&[300, 17], [100, 1024], FLOATS, "counts"),
         on(&[300, 17], [112, 768], BLOCKS, "counts"),
+    ]);
+}
+
+/// Products of sizes of their own, of types of `activations`, with results of type `result`.
+fn mixed(
+    kernel: &str,
+    gpu: &Gpu,
+    sizes: &[[usize; 3]],
+    activations: ActivationType,
+    result: ResultKind,
+    input: &'static str,
+) -> Experiment {
+    let case = |&[m, n, k]: &[usize; 3]| {
+        let case = Case::new([m, n, k, 1]).activations(activations).result(result);
+        Case { layout: Blocked128x4, ..case }
+    };
+    let cases: Vec<Case> = sizes.iter().map(case).collect();
+    captured(kernel, &format!("{}-{input}", sizes.len()), gpu, result, |kernels| {
+        check_mixed(kernels, &cases);
+        input
+    })
+}
+
+/// One CTA makes the tiles of two products, of which the second has a longer K: each of the six stages
+/// is `free` eight times and more.
+#[test]
+fn hopper_mixed() {
+    let kernel = "gemm_sm90_nvfp4_f16_128x64_mixed";
+    let gpu = Gpu { sms: 1, ..Gpu::h200() };
+    let on = |sizes: &[[usize; 3]]| {
+        let mut experiment = mixed(kernel, &gpu, sizes, F16, FLOATS, "a");
+        // Beside the kernel there is room for the one before.
+        experiment.gpu.sms = 2;
+        experiment
+    };
+    check(&[
+        on(&[[36, 332, 1904], [70, 140, 2160]]),
+        on(&[[9, 260, 1136], [40, 100, 1392], [1, 24, 144]]),
+    ]);
+}
+
+/// One cluster makes the tiles of two products: results by the copy engine, by threads and as blocks.
+#[test]
+fn blackwell_mixed() {
+    let kernel = "gemm_nvfp4_256x128_mixed";
+    let gpu = Gpu { sms: 4, ..nvfp4_tests::b200() };
+    let on = |sizes: &[[usize; 3]], result, input| {
+        let mut experiment = mixed(kernel, &gpu, sizes, BLOCKED, result, input);
+        // Beside the cluster there is room for the kernel before.
+        experiment.grid = [2, 1, 1];
+        experiment
+    };
+    check(&[
+        on(&[[300, 520, 2288], [256, 264, 1024]], FLOATS, "workspace"),
+        on(&[[300, 101, 1024], [128, 246, 768]], FLOATS, "a"),
+        on(&[[300, 112, 768], [17, 528, 1264]], BLOCKS, "workspace"),
     ]);
 }
 
