@@ -86,16 +86,34 @@ impl Engine {
             Device::Cpu => Ok(Self::new(Place::Reference, half, Device::Cpu)),
             #[cfg(feature = "cuda")]
             Device::Cuda(gpu) => {
-                let stream = gpu.cuda_stream();
-                let kernels = nvfp4::device::Device::from_cudarc(&stream)
-                    .and_then(|device| device.kernels(None))
-                    .map_err(wrap)?;
+                let kernels = on_gpu(gpu)?;
                 Ok(Self::new(Place::Kernels(Box::new(kernels)), half, device.clone()))
             }
             other => {
                 Err(shape("the device", "the CPU, or with feature `cuda` a GPU", other.location()))
             }
         }
+    }
+
+    /// [`for_device`](Self::for_device) of a GPU whose stream may be recorded into a graph meanwhile.
+    /// Without it, launches are refused then. A layer is to have run before with the same number of tokens
+    /// on the same thread, so that nothing is allocated in the recording.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// The engine, its layers, and the tensors that they are given while the stream is being recorded are
+    /// kept as long as the graph may be replayed. Layers are run with no more than 16 numbers of tokens,
+    /// as they free the memory of others.
+    #[cfg(feature = "cuda")]
+    pub unsafe fn for_recorded_device(device: &Device, half: HalfType) -> Result<Arc<Self>> {
+        let Device::Cuda(gpu) = device else {
+            return Err(shape("the device", "a GPU", device.location()));
+        };
+        // SAFETY: passed on to the caller.
+        let kernels = unsafe { on_gpu(gpu)?.recordable() };
+        Ok(Self::new(Place::Kernels(Box::new(kernels)), half, device.clone()))
     }
 
     /// The device of the tensors.
@@ -152,6 +170,13 @@ impl Engine {
         workspaces.insert(thread, own);
         result
     }
+}
+
+/// The kernels in the program or beside it, on the stream of a GPU.
+#[cfg(feature = "cuda")]
+fn on_gpu(gpu: &candle_core::CudaDevice) -> Result<Kernels> {
+    let device = nvfp4::device::Device::from_cudarc(&gpu.cuda_stream());
+    device.and_then(|device| device.kernels(None)).map_err(wrap)
 }
 
 /// What a lock guards, whatever happened to a thread that had it.

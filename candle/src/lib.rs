@@ -36,8 +36,9 @@
 //!
 //! # On a GPU
 //! Work is queued on the stream of candle's device. `Device::new_cuda` uses each thread's own default
-//! stream, so that workspaces and plans with memory are kept for each thread. Graphs: launches on a stream
-//! that is being recorded are refused, as [`nvfp4::cudarc`](https://docs.rs/nvfp4) explains.
+//! stream, so that workspaces and plans with memory are kept for each thread. Launches on a stream that is
+//! being recorded into a graph are refused, because nothing would keep the memory that the graph uses;
+//! `Engine::for_recorded_device` is the unsafe way to have them recorded.
 
 mod builder;
 #[cfg(feature = "cuda")]
