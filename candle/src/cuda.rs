@@ -5,6 +5,7 @@ use candle_core::cuda_backend::{CudaDType, CudaStorage};
 use candle_core::{DType, Layout};
 use half::{bf16, f16};
 use nvfp4::buffer::{DeviceBuffer, VIEW_ALIGNMENT};
+use nvfp4::cudarc::driver::DeviceRepr;
 use nvfp4::cudarc::{Element, read, write};
 use nvfp4::device::Device;
 use nvfp4::{FloatType, HalfType};
@@ -145,7 +146,7 @@ pub(crate) fn result(
     result.map_err(|Failed(error)| error)
 }
 
-fn new<T: CudaDType + Element>(
+fn new<T: CudaDType + DeviceRepr + Element>(
     engine: &Engine,
     like: &CudaStorage,
     elements: usize,
