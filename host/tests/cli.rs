@@ -129,7 +129,7 @@ fn a_gpu_that_is_not_there_is_refused() {
     refused(&["bench", "--shape", "gemv:1x16x1", "--device", "cuda:999"], message);
 }
 
-/// Times never come from the emulator, and nothing else than a GEMM has a table.
+/// Times never come from the emulator, and nothing else than products has a table.
 #[test]
 fn tuning_without_a_gpu_is_refused_and_nothing_is_written() {
     let folder = Folder::new("tune");
@@ -143,8 +143,11 @@ fn tuning_without_a_gpu_is_refused_and_nothing_is_written() {
     };
     run(["--shape", "gemm:8x64x64"], "tuning needs a GPU; the device is emu:h200");
     run(["--set", "decode"], "tuning needs a GPU; the device is emu:h200");
-    run(["--shape", "gemv:8x64x1"], "shape to tune must be a GEMM");
-    run(["--set", "all"], "shape to tune must be a GEMM");
+    run(["--shape", "dual:8x64x64"], "tuning needs a GPU; the device is emu:h200");
+    run(["--shape", "grouped:3,5x64x64"], "tuning needs a GPU; the device is emu:h200");
+    run(["--shape", "moe:3x4x2x64x32"], "tuning needs a GPU; the device is emu:h200");
+    run(["--shape", "gemv:8x64x1"], "shape to tune must be a product");
+    run(["--set", "all"], "shape to tune must be a product");
     refused(&["bench", "--shape", "gemm:8x64x64", "--tune-out", &out], "--tune");
 }
 

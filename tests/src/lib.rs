@@ -1,9 +1,11 @@
 //! What the tests across crates share.
 
 pub mod checksums;
+pub mod engine;
 pub mod gemm;
 pub mod gemv;
 pub mod golden;
+pub mod mixture;
 pub mod mutation;
 pub mod quantize;
 

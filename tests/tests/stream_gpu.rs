@@ -5,19 +5,15 @@
 //! On cuda:0 where there is one, on a stream of the driver's that is ordered with no other; on the
 //! emulated machines, which have no streams, the same layer without a graph.
 
-use fp4_formats::arch::TensorFamily;
-use std::ffi::c_void;
-use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use cuda_lazy::raw;
+use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::Split;
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::recipe::Nvfp4Recipe;
 use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::checkpoint::Blocks;
-use nvfp4::device::{Device, DeviceRequest, Kernels};
+use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions,
@@ -28,6 +24,7 @@ use nvfp4::quantize::{QuantizeOptions, TensorScale, quantize, quantize_matrix};
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_tests::engine::{Engine, KERNEL, MEMCPY, gpu, ok};
 
 /// The activations' scale, as calibration gives it.
 const SCALE: f32 = 0.0625;
@@ -200,129 +197,6 @@ fn emulated_layers_in_memory_of_the_callers() {
         arena.fill(0).expect("still there");
     }
 }
-
-/// The kernels of cuda:0, for one test at a time, since a recording of the kind below is disturbed
-/// by allocations of any thread (the lock comes first so that it goes last); none, with a note, where there is no such device.
-fn gpu() -> Option<(MutexGuard<'static, ()>, Kernels)> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    match Device::open(&DeviceRequest::Cuda(0)) {
-        Ok(device) => {
-            let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir()));
-            Some((alone, kernels.expect("kernels are built")))
-        }
-        Err(error) => {
-            println!("skipped cuda:0: {error}");
-            None
-        }
-    }
-}
-
-fn ok(call: &str, code: u32) {
-    assert_eq!(code, 0, "{call} returned {code}");
-}
-
-/// What an engine has of its own: a stream in the primary context, memory, graphs.
-struct Engine {
-    stream: *mut c_void,
-    memory: Vec<u64>,
-    graphs: Vec<*mut c_void>,
-}
-
-impl Engine {
-    fn new() -> Self {
-        const NON_BLOCKING: u32 = 1;
-        let (mut context, mut stream) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the driver is initialised, since a device is open; results are writable. The
-        // context is retained until the process ends.
-        unsafe {
-            ok("retain", raw::cuDevicePrimaryCtxRetain(&mut context, 0));
-            ok("bind", raw::cuCtxSetCurrent(context));
-            ok("stream", raw::cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, 0));
-        }
-        Self { stream, memory: Vec::new(), graphs: Vec::new() }
-    }
-
-    fn alloc(&mut self, bytes: usize) -> u64 {
-        let mut address = 0;
-        // SAFETY: the context is current and the result writable.
-        ok("alloc", unsafe { raw::cuMemAlloc_v2(&mut address, bytes) });
-        self.memory.push(address);
-        address
-    }
-
-    /// Memory of the engine's as a buffer of `device`.
-    fn view(&mut self, device: &Device, name: &str, bytes: usize) -> DeviceBuffer {
-        let address = self.alloc(bytes);
-        // SAFETY: allocated above, and freed after everything else.
-        unsafe { DeviceBuffer::from_raw(device, name, address, bytes) }.expect("aligned")
-    }
-
-    /// The engine's own way of bringing new activations.
-    fn copy(&self, to: u64, bytes: &[u8]) {
-        // SAFETY: the caller names memory of the engine's with so many bytes; the source lives
-        // until the copy is waited for.
-        unsafe {
-            let from = bytes.as_ptr().cast_mut().cast();
-            ok("copy", raw::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.stream));
-            ok("wait", raw::cuStreamSynchronize(self.stream));
-        }
-    }
-
-    /// Records in the mode that refuses whatever waits or allocates, on any thread, and gives the
-    /// graph with the types of its nodes.
-    fn record(&mut self, work: impl FnOnce()) -> (*mut c_void, Vec<u32>) {
-        const GLOBAL: u32 = 0;
-        let (mut graph, mut executable) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the stream is alive.
-        ok("begin", unsafe { raw::cuStreamBeginCapture_v2(self.stream, GLOBAL) });
-        work();
-        let mut types = Vec::new();
-        // SAFETY: stream and graph are alive, results are writable, and there is room for as many
-        // nodes as the driver says there are.
-        unsafe {
-            ok("end", raw::cuStreamEndCapture(self.stream, &mut graph));
-            let mut count = 0;
-            ok("nodes", raw::cuGraphGetNodes(graph, ptr::null_mut(), &mut count));
-            let mut nodes = vec![ptr::null_mut(); count];
-            ok("nodes", raw::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count));
-            for node in nodes {
-                let mut kind = 0_u32;
-                ok("type", raw::cuGraphNodeGetType(node, (&raw mut kind).cast()));
-                types.push(kind);
-            }
-            ok("make", raw::cuGraphInstantiateWithFlags(&mut executable, graph, 0));
-            ok("destroy", raw::cuGraphDestroy(graph));
-        }
-        self.graphs.push(executable);
-        (executable, types)
-    }
-
-    fn replay(&self, graph: *mut c_void) {
-        // SAFETY: the graph is one of `graphs`; what it uses is alive.
-        ok("replay", unsafe { raw::cuGraphLaunch(graph, self.stream) });
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses them any more; a failed test may leave errors, which are no news.
-        unsafe {
-            raw::cuStreamSynchronize(self.stream);
-            for &graph in &self.graphs {
-                raw::cuGraphExecDestroy(graph);
-            }
-            for &address in &self.memory {
-                raw::cuMemFree_v2(address);
-            }
-            raw::cuStreamDestroy_v2(self.stream);
-        }
-    }
-}
-
-/// `CUgraphNodeType`.
-const KERNEL: u32 = 0;
-const MEMCPY: u32 = 1;
 
 #[test]
 fn a_layer_in_an_engines_graph() {

@@ -104,6 +104,35 @@ impl GemmBench {
         Ok((tokens * activation_row + rows * block_row + elements + scales) as u64)
     }
 
+    /// The plan's candidates as `time` times them with the options that it is given.
+    ///
+    /// # Errors
+    /// [`Error::Wrong`] for a wrong result, and a device that is not usable any more.
+    pub(super) fn swept(
+        &self,
+        device: &Device,
+        plan: &GemmPlan,
+        time: impl Fn(&GemmOptions) -> Result<SetTimes>,
+    ) -> Result<Vec<Swept>> {
+        let candidates = plan.candidates.iter().take(self.sweep);
+        let swept = candidates.map(|candidate| {
+            let overrides =
+                GemmOverrides::new().kernel(candidate.kernel.to_string()).split(candidate.split);
+            let (times, error) = match time(&self.options.clone().overrides(overrides)) {
+                Ok(measured) => (Some(measured.times), None),
+                Err(error @ Error::Wrong { .. }) => return Err(error),
+                Err(error) => {
+                    // A launch that was refused leaves the device usable; a kernel that went
+                    // wrong does not, and nothing timed after it would be worth anything.
+                    device.gpu("timing")?.synchronize()?;
+                    (None, Some(error.to_string()))
+                }
+            };
+            Ok(Swept { candidate: candidate.clone(), times, error })
+        });
+        swept.collect()
+    }
+
     /// Whether a verified run is timed on this device.
     pub(super) fn times_on(&self, device: &Device) -> bool {
         matches!(device.backend(), Backend::Cuda(_)) && self.protocol.replays > 0
@@ -294,23 +323,10 @@ fn run<F: BlockFormat>(
     let (mut times, mut sweep) = (None, Vec::new());
     if bench.times_on(device) && result.verify(&reference).passed() {
         times = Some(time(kernels, shape, &a, &tensor, &weights, bench, &reference)?);
-        for candidate in result.plan.candidates.iter().take(bench.sweep) {
-            let (kernel, split) = (Some(candidate.kernel.into()), Some(candidate.split));
-            let options =
-                GemmOptions { overrides: GemmOverrides { kernel, split }, ..bench.options.clone() };
-            let timed = time_sets(kernels, &a, &weights, &options, bench, &reference, bytes);
-            let (times, error) = match timed {
-                Ok(measured) => (Some(measured.times), None),
-                Err(error @ Error::Wrong { .. }) => return Err(error),
-                Err(error) => {
-                    // A launch that was refused leaves the device usable; a kernel that went
-                    // wrong does not, and nothing timed after it would be worth anything.
-                    device.gpu("timing")?.synchronize()?;
-                    (None, Some(error.to_string()))
-                }
-            };
-            sweep.push(Swept { candidate: candidate.clone(), times, error });
-        }
+        let time = |options: &GemmOptions| {
+            time_sets(kernels, &a, &weights, options, bench, &reference, bytes)
+        };
+        sweep = bench.swept(device, &result.plan, time)?;
     }
     let mut report = bench.report::<F>(kernels, name, (result, &reports), &reference, bytes);
     (report.times, report.sweep) = (times, sweep);

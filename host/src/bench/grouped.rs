@@ -10,7 +10,9 @@ use super::{GemmBench, GemmReport, GemmTiming, gpu};
 use crate::cuda::HalfProduct;
 use crate::device::Kernels;
 use crate::error::{Result, require_memory};
-use crate::gemm::{Activations, GroupedRun, Output, Repacked, reference_grouped, scale_options};
+use crate::gemm::{
+    Activations, GemmOptions, GroupedRun, Output, Repacked, reference_grouped, scale_options,
+};
 use crate::oracle::Reference;
 use crate::rng::SplitMix64;
 use crate::shape::GroupedShape;
@@ -59,13 +61,15 @@ fn run<F: BlockFormat>(
     let (observed, reports) = kernels.observed();
     let kernels = &observed;
     let inputs = Inputs { kernels, shape, a: &a, weights: &weights, bench: &bench };
-    let result = inputs.set()?.run()?;
-    let times = match bench.times_on(device) && result.verify(&reference).passed() {
-        true => Some(inputs.time(&reference, bytes)?),
-        false => None,
-    };
+    let result = inputs.set(&bench.options)?.run()?;
+    let (mut times, mut sweep) = (None, Vec::new());
+    if bench.times_on(device) && result.verify(&reference).passed() {
+        times = Some(inputs.time(&reference, bytes)?);
+        let time = |options: &GemmOptions| inputs.time_sets(options, &reference, bytes);
+        sweep = bench.swept(device, &result.plan, time)?;
+    }
     let mut report = bench.report::<F>(kernels, name, (result, &reports), &reference, bytes);
-    report.times = times;
+    (report.times, report.sweep) = (times, sweep);
     Ok(report)
 }
 
@@ -80,16 +84,22 @@ struct Inputs<'a, F> {
 
 impl<F: BlockFormat> Inputs<'_, F> {
     /// A copy of all operands on the device.
-    fn set(&self) -> Result<GroupedRun> {
-        let Self { kernels, shape, a, weights, bench } = self;
-        GroupedRun::new(kernels, a, weights, &shape.counts, &bench.options)
+    fn set(&self, options: &GemmOptions) -> Result<GroupedRun> {
+        let Self { kernels, shape, a, weights, .. } = self;
+        GroupedRun::new(kernels, a, weights, &shape.counts, options)
     }
 
-    /// Times a product that has been verified once, its ceilings and its peer.
-    fn time(&self, reference: &Reference, bytes: u64) -> Result<GemmTiming> {
+    /// Times a product over as many input sets as make the caches cold, and verifies each of them.
+    fn time_sets(
+        &self,
+        options: &GemmOptions,
+        reference: &Reference,
+        bytes: u64,
+    ) -> Result<SetTimes> {
         let Self { kernels, bench, .. } = self;
         let gpu = kernels.device().gpu("timing")?;
-        let (sets, cold) = input_sets(kernels, bytes, || self.set())?;
+        let (sets, cold) = input_sets(kernels, bytes, || self.set(options))?;
+        // Once outside the graph: a refused launch would end the recording with another error.
         if let Some(set) = sets.first() {
             set.launch()?;
         }
@@ -98,11 +108,15 @@ impl<F: BlockFormat> Inputs<'_, F> {
             let check = result.verify(reference);
             Ok((!check.passed()).then(|| format!(" by {}", result.plan.kernel)))
         };
-        let launch = |set: &GroupedRun| set.launch();
         // SAFETY: operands and workspaces are the sets', and `kernels` has the module.
-        let measured =
-            unsafe { SetTimes::measure(gpu, (&sets, cold), bench.protocol, launch, wrong)? };
-        drop(sets);
+        unsafe { SetTimes::measure(gpu, (&sets, cold), bench.protocol, GroupedRun::launch, wrong) }
+    }
+
+    /// Times a product that has been verified once, its ceilings and its peer.
+    fn time(&self, reference: &Reference, bytes: u64) -> Result<GemmTiming> {
+        let Self { kernels, bench, .. } = self;
+        let gpu = kernels.device().gpu("timing")?;
+        let measured = self.time_sets(&bench.options, reference, bytes)?;
         let median = measured.times.median;
         let read = ReadCeiling::measure(kernels, bytes, bench.protocol, &measured.times)?;
         let (mut peers, mut tensor_ceiling) = (Peers::default(), None);

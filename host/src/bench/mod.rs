@@ -26,7 +26,7 @@ pub use grouped::grouped;
 pub use moe::{MoeReport, MoeTiming, StepTime, moe};
 pub use quantize::{CopyTiming, Direction, QuantizeBench, QuantizeBenchReport, quantize};
 pub use timing::{Peer, Peers, ReadCeiling, SetTimes};
-pub use tune::{TuneReport, TuneSummary, fastest, tune};
+pub use tune::{TuneReport, TuneSummary, TuneTarget, fastest, tune};
 
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Result, require_memory};

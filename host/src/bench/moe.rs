@@ -96,6 +96,13 @@ fn choices(shape: MixtureShape, set: usize, seed: u64) -> Choices {
     Choices { ids, weights }
 }
 
+/// Choices of each expert.
+pub(super) fn token_counts(shape: MixtureShape, seed: u64) -> Vec<usize> {
+    let mut counts = vec![0; shape.experts];
+    choices(shape, 0, seed).ids.iter().for_each(|&id| counts[id as usize] += 1);
+    counts
+}
+
 /// Who goes where, in one launch.
 struct Choices {
     /// `[T, K]`.

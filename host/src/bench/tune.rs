@@ -1,15 +1,19 @@
-//! Tuning: the plan's candidates for a GEMM timed on a GPU, and the fastest of them.
+//! Tuning: the plan's candidates for a product timed on a GPU, and the fastest of them.
 
 use std::fmt;
 
+use fp4_formats::{FloatType, ScaleLayout};
 use serde::Serialize;
 
-use super::{GemmBench, GemmReport, Protocol, Swept, gemm};
+use super::moe::token_counts;
+use super::{ActivationInput, GemmBench, GemmReport, Protocol, Swept, gemm, grouped};
 use crate::cuda::Times;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
-use crate::shape::GemmShape;
-use crate::tune::{DeviceKey, Measured, ResultKind, TuneError, TuneProblem, Tuning};
+use crate::gemm::GemmOptions;
+use crate::moe::MoeOptions;
+use crate::shape::{GemmShape, GroupedShape, MixtureShape, Shape};
+use crate::tune::{DeviceKey, Measured, ResultKind, TuneError, TuneGroups, TuneProblem, Tuning};
 
 /// What was measured for one shape, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
@@ -34,16 +38,97 @@ impl TuneReport {
     }
 }
 
-/// Times the candidates for a GEMM of `shape` on random inputs, each verified, with the bench
-/// protocol: `bench.sweep` of them, the best by the model first, or all if that is 0. Candidates
-/// that the machine refuses are left out. No table has a say.
+/// A product to tune, and how it is measured.
+#[derive(Clone, Debug)]
+pub struct TuneTarget {
+    sizes: Sizes,
+    bench: GemmBench,
+}
+
+#[derive(Clone, Debug)]
+enum Sizes {
+    Dense(GemmShape),
+    /// Groups whose tokens follow each other.
+    Grouped(GroupedShape),
+}
+
+impl TuneTarget {
+    /// The products of `shape`, one or, of a mixture of experts, two; `bench` is as for
+    /// [`gemm`], [`grouped`] and [`moe`](super::moe). A mixture is measured with random choices.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another operation.
+    pub fn of(shape: &Shape, bench: &GemmBench) -> Result<Vec<Self>> {
+        let one = |sizes, bench: &GemmBench| Ok(vec![Self { sizes, bench: bench.clone() }]);
+        match shape {
+            Shape::Gemm(sizes) | Shape::Dual(sizes) => one(Sizes::Dense(*sizes), bench),
+            Shape::Grouped(sizes) | Shape::GroupedDual(sizes) => {
+                one(Sizes::Grouped(sizes.clone()), bench)
+            }
+            Shape::Moe(sizes) => Ok(Self::of_mixture(*sizes, bench)),
+            Shape::Gemv(_) | Shape::Quantize(_) => {
+                let required = "a product (gemm, dual, grouped, grouped-dual or moe)";
+                Err(Error::shape("shape to tune", required, shape))
+            }
+        }
+    }
+
+    /// Both products, as [`MoeLayer`](crate::moe::MoeLayer) makes them.
+    fn of_mixture(shape: MixtureShape, bench: &GemmBench) -> Vec<Self> {
+        let MixtureShape { hidden, between, .. } = shape;
+        let sizes = |n, k| {
+            let counts = token_counts(shape, bench.seed);
+            Sizes::Grouped(GroupedShape { counts, n, k })
+        };
+        let layout = ScaleLayout::Linear;
+        let (first_output, quantized) = match bench.activations {
+            ActivationInput::Halves(half) => (half.float(), None),
+            ActivationInput::Fp4 => (FloatType::F32, Some(layout)),
+        };
+        let first = bench.options.clone().output(first_output);
+        let rows = MoeOptions::new().rows;
+        let second = GemmOptions::new().overrides(bench.options.overrides.clone()).output(rows);
+        let with = |options, quantized| GemmBench { options, quantized, layout, ..bench.clone() };
+        vec![
+            Self { sizes: sizes(between, hidden), bench: with(first, quantized) },
+            Self { sizes: sizes(hidden, between), bench: with(second, None) },
+        ]
+    }
+
+    /// The problem whose entry is measured.
+    #[must_use]
+    pub fn problem(&self) -> TuneProblem {
+        let Self { sizes, bench } = self;
+        let (shape, groups) = match sizes {
+            Sizes::Dense(shape) => (*shape, None),
+            Sizes::Grouped(shape) => {
+                let count = shape.counts.len();
+                let sizes = GemmShape::of(shape.tokens(), shape.n, shape.k);
+                (sizes, Some(TuneGroups { count, slots: false }))
+            }
+        };
+        TuneProblem {
+            format: bench.format,
+            activations: bench.activations.kind(bench.format, bench.layout),
+            output: bench.quantized.map_or(bench.options.output.into(), ResultKind::Nvfp4),
+            gated: bench.is_gated(),
+            shape,
+            groups,
+        }
+    }
+}
+
+/// Times the candidates for a product on random inputs, each verified, with the bench protocol:
+/// `sweep` of them, the best by the model first, or all if that is 0. Candidates that the machine
+/// refuses are left out. No table has a say.
 ///
 /// # Errors
 /// [`DeviceError::NeedsGpu`](crate::device::DeviceError::NeedsGpu) on the emulator, before
 /// anything runs: times never come from there. [`Error::Wrong`] where a candidate's result is
 /// wrong, [`Error::Shape`] for a protocol without replays or with a kernel asked for,
-/// [`TuneError::NothingTimed`], and what [`gemm`] says.
-pub fn tune(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<TuneReport> {
+/// [`TuneError::NothingTimed`], and what [`gemm`] and [`grouped`] say.
+pub fn tune(kernels: &Kernels, target: &TuneTarget) -> Result<TuneReport> {
+    let TuneTarget { sizes, bench } = target;
     kernels.device().gpu("tuning")?;
     if bench.protocol.replays == 0 {
         return Err(Error::shape("replays for tuning", "at least 1", 0));
@@ -54,13 +139,12 @@ pub fn tune(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<Tu
     let kernels = kernels.clone().with_tuning(Tuning::off());
     let sweep = if bench.sweep == 0 { usize::MAX } else { bench.sweep };
     let protocol = Protocol { ceiling: false, cublas: false, ..bench.protocol };
-    let swept = gemm(&kernels, shape, &GemmBench { sweep, protocol, ..bench.clone() })?;
-    let output = bench.quantized.map_or(bench.options.output.into(), ResultKind::Nvfp4);
-    let format = bench.format;
-    let activations = bench.activations.kind(format, bench.layout);
-    let gated = bench.is_gated();
-    let problem = TuneProblem { format, activations, output, gated, shape };
-    report(problem, swept)
+    let bench = GemmBench { sweep, protocol, ..bench.clone() };
+    let swept = match sizes {
+        Sizes::Dense(shape) => gemm(&kernels, *shape, &bench)?,
+        Sizes::Grouped(shape) => grouped(&kernels, shape, &bench)?,
+    };
+    report(target.problem(), swept)
 }
 
 /// Picks from what was measured.
@@ -163,7 +247,7 @@ mod tests {
         let activations = ActivationKind::Halves(HalfType::F16);
         let (format, output) = (Format::Nvfp4, FloatType::F16.into());
         let shape = GemmShape::of(1, 8, 16);
-        TuneProblem { format, activations, output, gated: false, shape }
+        TuneProblem { format, activations, output, gated: false, shape, groups: None }
     }
 
     proptest! {

@@ -6,18 +6,18 @@ use fp4_formats::gemm::groups::MAX_PROBLEMS;
 
 use super::check::{check_gated, size};
 use super::epilogue::Steps;
-use super::family::{GroupRequest, family};
-use super::plan::{Request, Source, finish};
+use super::family::GroupRequest;
 use super::product::check_kind;
+use super::tuned::plan_problem;
 use super::{
-    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan,
-    ResultBuffers, Vectors, Workspace,
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, ResultBuffers, Vectors,
+    Workspace,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::{Device, Kernels};
 use crate::error::{Error, Result};
 use crate::shape::{GemmShape, MAX_DIM};
-use crate::tune::TuneProblem;
+use crate::tune::{TuneGroups, TuneProblem};
 
 /// Tokens of a group from which on one more tile costs less than a wider one.
 const SCATTERED: u32 = 64;
@@ -174,19 +174,13 @@ impl Gemm {
         size("tokens", batch.saturating_mul(m), MAX_DIM)?;
         check_gated(form.is_gated(), options)?;
         let steps = Steps::new(options)?;
-        let expected = match grouping {
-            Grouping::Contiguous { bound } => {
-                let used = (problems as usize).min(bound);
-                // Counts scatter around their mean: where few tokens just fill a tile, many groups
-                // would take two.
-                let mean = bound.div_ceil(used.max(1)) as u32;
-                let scattered = used > 1 && mean < SCATTERED;
-                [used as u32, mean + if scattered { mean.isqrt() } else { 0 }]
-            }
-            Grouping::Slots { tokens } => [problems, tokens as u32],
-        };
-        let request = GroupRequest { problems, grouping, expected };
-        let plan = plan(kernels, shape, &request, form.format, kind, options, &steps)?;
+        let slots = matches!(grouping, Grouping::Slots { .. });
+        let groups = Some(TuneGroups { count: problems as usize, slots });
+        let (format, gated) = (form.format, steps.is_gated());
+        let output = options.output.into();
+        let asked = TuneProblem { format, activations: kind, output, gated, shape, groups };
+        let request = GroupRequest::of(&asked)?.ok_or_else(not_grouped)?;
+        let plan = plan_problem(kernels, asked, &options.overrides, &steps)?;
         let groups = Some(PlannedGroups { request });
         Self::planned(kernels, weights, plan, groups, kind, steps)
     }
@@ -209,7 +203,7 @@ impl Gemm {
         vectors: Vectors<'_>,
     ) -> Result<()> {
         let Some(PlannedGroups { request }) = self.groups else {
-            return Err(Error::shape("product", "grouped", "not grouped"));
+            return Err(not_grouped());
         };
         let placed = self.place_groups(&request, &groups, weights)?;
         let own = groups.own_vectors.then_some(request.problems as usize);
@@ -251,28 +245,32 @@ impl Gemm {
     }
 }
 
-/// Plans a grouped product, by the model or as asked.
-fn plan(
-    kernels: &Kernels,
-    shape: GemmShape,
-    groups: &GroupRequest,
-    format: fp4_formats::quantize::Format,
-    kind: ActivationKind,
-    options: &GemmOptions,
-    steps: &Steps,
-) -> Result<GemmPlan> {
-    let device = kernels.device();
-    let (arch, machine) = (device.choice().arch, device.properties());
-    let gated = steps.is_gated();
-    let output = options.output.into();
-    let asked = TuneProblem { format, activations: kind, output, gated, shape };
-    let problem = super::check::problem(shape, gated, format)?;
-    let overrides = &options.overrides;
-    let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
-    let request = Request { problem, asked: &asked, machine, overrides };
-    let found = family(arch).grouped(&request, groups)?;
-    let mut plan = finish(&request, arch, found, source)?;
-    plan.op = if gated { "grouped dual" } else { "grouped" };
-    plan.why.extend(steps.reason());
-    Ok(plan)
+/// What is wrong with a product that has no groups.
+fn not_grouped() -> Error {
+    Error::shape("product", "grouped", "not grouped")
+}
+
+impl GroupRequest {
+    /// The groups of a problem, if it has any.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for more groups, or more tokens, than can be numbered.
+    pub fn of(asked: &TuneProblem) -> Result<Option<Self>> {
+        let Some(TuneGroups { count, slots }) = asked.groups else { return Ok(None) };
+        let problems = size("groups", count, MAX_PROBLEMS.into())?;
+        // Token counts and their sum are i32.
+        let GemmShape { m, l, .. } = asked.shape;
+        size("tokens", l.saturating_mul(m), MAX_DIM)?;
+        if slots {
+            let grouping = Grouping::Slots { tokens: m };
+            return Ok(Some(Self { problems, grouping, expected: [problems, m as u32] }));
+        }
+        let used = count.min(m);
+        // Counts scatter around their mean: where few tokens just fill a tile, many groups would take
+        // two.
+        let mean = m.div_ceil(used.max(1)) as u32;
+        let scattered = used > 1 && mean < SCATTERED;
+        let expected = [used as u32, mean + if scattered { mean.isqrt() } else { 0 }];
+        Ok(Some(Self { problems, grouping: Grouping::Contiguous { bound: m }, expected }))
+    }
 }

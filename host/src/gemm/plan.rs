@@ -9,7 +9,7 @@ use fp4_formats::{Arch, FloatType};
 use serde::{Serialize, Serializer};
 
 use super::check::problem;
-use super::family::{Kernel, LaunchShape, family};
+use super::family::{GroupRequest, Kernel, LaunchShape, family};
 use super::strides::Entries;
 use super::{ActivationKind, Output};
 use crate::device::DeviceProperties;
@@ -282,7 +282,8 @@ pub fn plan(
 ) -> Result<GemmPlan> {
     let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
     let output = FloatType::F16.into();
-    let problem = TuneProblem { format, activations: kind, output, gated: false, shape };
+    let problem =
+        TuneProblem { format, activations: kind, output, gated: false, shape, groups: None };
     plan_from(&problem, arch, machine, overrides, source)
 }
 
@@ -326,14 +327,18 @@ pub(super) fn plan_from(
 ) -> Result<GemmPlan> {
     let problem = problem(asked.shape, asked.gated, asked.format)?;
     let request = Request { problem, asked, machine, overrides };
-    finish(&request, arch, family(arch).candidates(&request)?, source)
+    let found = match GroupRequest::of(asked)? {
+        None => family(arch).candidates(&request)?,
+        Some(groups) => family(arch).grouped(&request, &groups)?,
+    };
+    finish(&request, arch, found, source)
 }
 
 /// The plan of a request: the first of `kernels`, which take it.
 ///
 /// # Errors
 /// As [`plan`].
-pub(super) fn finish(
+fn finish(
     request: &Request<'_>,
     arch: Arch,
     kernels: Vec<Arc<dyn Kernel>>,

@@ -1,5 +1,6 @@
 //! Planning with what was measured: the tuning table first, then the comparator's model.
 
+use std::cmp::Reverse;
 use std::ops::RangeInclusive;
 
 use fp4_formats::Arch;
@@ -25,7 +26,8 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// 2. the nearest M (of two the larger) that was measured in the same *class of tokens*: those
 ///    for which the smallest tile that holds them all is the same, and beyond the largest tile
 ///    those that take as many of it. Within a class, kernels of that tile and larger ones make
-///    the same tiles, read the same weights and multiply as often, whatever M is.
+///    the same tiles, read the same weights and multiply as often, whatever M is. A grouped
+///    product's class is that of the mean of its groups' tokens.
 ///
 /// Where there is no such entry, or it names a kernel that does not take the problem, the
 /// comparator's model decides, as in [`plan`](super::plan). [`GemmPlan::source`] and
@@ -54,7 +56,7 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// let mut table = Table::new(kernels.tune_key().clone());
 /// let kernel = "gemm_sm90_nvfp4_bf16_128x64".into();
 /// let measured = Measured { kernel, split: Split::Cluster(2), median_ns: 12_300 };
-/// let problem = TuneProblem { format, activations, output, gated: false, shape };
+/// let problem = TuneProblem { format, activations, output, gated: false, shape, groups: None };
 /// table.insert(problem, measured);
 /// let kernels = kernels.with_tuning(Tuning::new(table));
 ///
@@ -76,15 +78,25 @@ pub fn plan_for(
     kind: ActivationKind,
     options: &GemmOptions,
 ) -> Result<GemmPlan> {
+    let (output, steps) = (options.output.into(), Steps::new(options)?);
+    let (activations, gated, groups) = (kind, steps.is_gated(), None);
+    let problem = TuneProblem { format, activations, output, gated, shape, groups };
+    plan_problem(kernels, problem, &options.overrides, &steps)
+}
+
+/// [`plan_for`] for any product, grouped or not.
+pub(super) fn plan_problem(
+    kernels: &Kernels,
+    problem: TuneProblem,
+    overrides: &GemmOverrides,
+    steps: &Steps,
+) -> Result<GemmPlan> {
     let device = kernels.device();
     let (arch, machine) = (device.choice().arch, device.properties());
-    let output = options.output.into();
-    let steps = Steps::new(options)?;
-    let problem = TuneProblem { format, activations: kind, output, gated: steps.is_gated(), shape };
-    let mut plan = if options.overrides == GemmOverrides::default() {
+    let mut plan = if *overrides == GemmOverrides::default() {
         kernels.tuned.plan(problem, || look_up(kernels, &problem, arch, machine))?
     } else {
-        plan_from(&problem, arch, machine, &options.overrides, Source::Asked)?
+        plan_from(&problem, arch, machine, overrides, Source::Asked)?
     };
     plan.why.extend(steps.reason());
     Ok(plan)
@@ -168,26 +180,28 @@ fn nearest<'a>(
 ) -> Option<(usize, &'a Measured)> {
     let m = problem.shape.m;
     let class = token_class(problem, arch);
-    let furthest = (class.end() - m).max(m - class.start());
-    (0..=furthest)
-        .flat_map(|distance| [m.checked_add(distance), m.checked_sub(distance)])
-        .flatten()
-        .filter(|other| class.contains(other))
-        .find_map(|other| Some((other, table.get(&problem.with_tokens(other))?)))
+    table
+        .entries()
+        .filter(|(entry, _)| entry.with_tokens(m) == *problem && class.contains(&entry.shape.m))
+        .map(|(entry, measured)| (entry.shape.m, measured))
+        .min_by_key(|&(other, _)| (other.abs_diff(m), Reverse(other)))
 }
 
 /// The numbers of tokens that are in one class with those of a problem.
 fn token_class(problem: &TuneProblem, arch: Arch) -> RangeInclusive<usize> {
-    let TuneProblem { format, activations, shape, .. } = *problem;
+    let TuneProblem { format, activations, shape, groups, .. } = *problem;
     let mut tiles = family(arch).token_tiles(format, activations);
     tiles.sort_unstable();
-    let m = shape.m;
-    match tiles.iter().position(|&tile| m <= tile) {
+    // Groups that share a matrix: the mean of those that have tokens is looked at.
+    let groups = groups.filter(|groups| !groups.slots).map_or(1, |groups| groups.count.max(1));
+    let m = shape.m.div_ceil(groups);
+    let class = match tiles.iter().position(|&tile| m <= tile) {
         Some(at) => at.checked_sub(1).map_or(1, |below| tiles[below] + 1)..=tiles[at],
         None => {
             let tile = tiles.last().copied().unwrap_or(1);
-            let before = (m - 1) / tile * tile;
+            let before = m.saturating_sub(1) / tile * tile;
             before + 1..=before.saturating_add(tile)
         }
-    }
+    };
+    (class.start() - 1).saturating_mul(groups) + 1..=class.end().saturating_mul(groups)
 }

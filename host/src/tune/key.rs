@@ -141,8 +141,20 @@ pub struct TuneProblem {
     pub output: ResultKind,
     /// Whether two matrices of weights make the result.
     pub gated: bool,
-    /// M, N, K and L; N is the result's.
+    /// M, N, K and L; N is the result's. Of a grouped product see [`groups`](Self::groups).
     pub shape: GemmShape,
+    /// The groups of a grouped product.
+    pub groups: Option<TuneGroups>,
+}
+
+/// How a grouped product's tokens lie: all that the host knows of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TuneGroups {
+    /// Groups.
+    pub count: usize,
+    /// Whether each has a matrix of its own, of M tokens, and L is their number. Otherwise M is the most
+    /// tokens of all, and L is 1.
+    pub slots: bool,
 }
 
 impl TuneProblem {
@@ -155,15 +167,27 @@ impl TuneProblem {
     /// The operation's name.
     #[must_use]
     pub fn op(&self) -> &'static str {
-        if self.gated { "dual" } else { "gemm" }
+        match (self.groups, self.gated) {
+            (None, false) => "gemm",
+            (None, true) => "dual",
+            (Some(_), false) => "grouped",
+            (Some(_), true) => "grouped dual",
+        }
     }
 }
 
 impl fmt::Display for TuneProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { format, activations, output, shape, .. } = self;
-        let shape = shape.text(self.gated);
-        write!(f, "{shape}, {} weights, {} activations", format.name(), activations.name())?;
+        let GemmShape { m, n, k, .. } = *shape;
+        match self.groups {
+            None => f.write_str(&shape.text(self.gated))?,
+            Some(TuneGroups { count, slots }) => {
+                let of = if slots { "of" } else { "with" };
+                write!(f, "{} {n}x{k}, {count} groups {of} at most {m} tokens", self.op())?;
+            }
+        }
+        write!(f, ", {} weights, {} activations", format.name(), activations.name())?;
         if let ActivationKind::Blocks { layout, .. } = activations {
             write!(f, " ({layout} scales)")?;
         }

@@ -17,7 +17,7 @@
 //!
 //! ```json
 //! {
-//!   "version": 3,
+//!   "version": 4,
 //!   "device": {
 //!     "name": "NVIDIA H200",
 //!     "compute_capability": "9.0",
@@ -31,9 +31,12 @@
 //! }
 //! ```
 //!
+//! Entries of grouped products have `groups`, their number, and then `m` is the most tokens of all; with
+//! `slots`, the most of each group. A mixture of experts is two grouped products.
+//!
 //! | file | topic |
 //! | --- | --- |
-//! | `key` | [`DeviceKey`], [`TuneProblem`], [`ResultKind`]: what a measurement belongs to |
+//! | `key` | [`DeviceKey`], [`TuneProblem`], [`TuneGroups`], [`ResultKind`]: what a measurement belongs to |
 //! | `table` | [`Table`], [`Measured`]: entries, text, merging |
 //! | `file` | [`Location`], [`read`], [`open`], [`add`], [`write`](write()): places and files |
 //! | `handle` | what opened kernels keep: the table in use, and plans made before |
@@ -53,11 +56,11 @@ pub use error::TuneError;
 pub use file::{Location, MAX_BYTES, add, open, read, write};
 pub use handle::MAX_PLANS;
 pub(crate) use handle::Tuned;
-pub use key::{DeviceKey, ResultKind, TuneProblem};
+pub use key::{DeviceKey, ResultKind, TuneGroups, TuneProblem};
 pub use table::{Measured, Table};
 
 /// Version of the file's form.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// Environment variable that names the table's file, or is `off`.
 pub const VARIABLE: &str = "NVFP4_TUNE";

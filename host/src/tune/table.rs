@@ -9,7 +9,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceKey, ResultKind, TuneError, TuneProblem, VERSION};
+use super::{DeviceKey, ResultKind, TuneError, TuneGroups, TuneProblem, VERSION};
 use crate::gemm::ActivationKind;
 use crate::shape::GemmShape;
 
@@ -63,6 +63,12 @@ struct Line {
     /// Whether two matrices of weights make the result; left out where it is one.
     #[serde(default, skip_serializing_if = "is_false")]
     gated: bool,
+    /// Groups of a grouped product.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    groups: Option<usize>,
+    /// Whether each of them has a matrix of its own; left out where they share one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    slots: bool,
     n: usize,
     k: usize,
     l: usize,
@@ -89,7 +95,7 @@ fn layout(name: &str) -> Result<ScaleLayout, String> {
 
 impl Line {
     fn new(problem: &TuneProblem, measured: &Measured) -> Self {
-        let TuneProblem { format, activations, output, gated, shape } = *problem;
+        let TuneProblem { format, activations, output, gated, shape, groups } = *problem;
         let (activations, scales) = match activations {
             ActivationKind::Blocks { layout, .. } => (BLOCKS, Some(layout.name().to_owned())),
             ActivationKind::Halves(operand) => (operand.name(), None),
@@ -107,6 +113,8 @@ impl Line {
             output: output.name().to_owned(),
             output_scales,
             gated,
+            groups: groups.map(|groups| groups.count),
+            slots: groups.is_some_and(|groups| groups.slots),
             n,
             k,
             l,
@@ -120,7 +128,7 @@ impl Line {
     /// The entry, or what is wrong with it.
     fn check(self) -> Result<(TuneProblem, Measured), String> {
         let Self { format, activations, scales, output, output_scales, .. } = self;
-        let Self { gated, n, k, l, m, kernel, split, median_ns, .. } = self;
+        let Self { gated, groups, slots, n, k, l, m, kernel, split, median_ns, .. } = self;
         let unknown = |field: &str, name: &str| format!("unknown {field} `{name}`");
         let known = [Format::Nvfp4, Format::Mxfp4].into_iter().find(|known| known.name() == format);
         let format = known.ok_or_else(|| unknown("format", &format))?;
@@ -151,13 +159,24 @@ impl Line {
             ("k", k == 0),
             ("l", l == 0),
             ("median_ns", median_ns == 0),
+            ("groups", groups == Some(0)),
         ] {
             if is_zero {
                 return Err(format!("`{field}` is 0"));
             }
         }
         let shape = GemmShape { m, n, k, l };
-        let problem = TuneProblem { format, activations, output, gated, shape };
+        let required = match (groups, slots) {
+            (None, true) => return Err("`slots` without `groups`".into()),
+            (None, false) => l,
+            (Some(_), false) => 1,
+            (Some(count), true) => count,
+        };
+        if l != required {
+            return Err(format!("`l` is {l} for groups that need {required}"));
+        }
+        let groups = groups.map(|count| TuneGroups { count, slots });
+        let problem = TuneProblem { format, activations, output, gated, shape, groups };
         let split = split.parse().map_err(|error: UnknownSplit| error.to_string())?;
         Ok((problem, Measured { kernel, split, median_ns }))
     }

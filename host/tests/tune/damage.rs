@@ -24,11 +24,11 @@ fn each_kind_has_its_error() {
         assert!(error.contains("t.json is no tuning table: "), "{error}");
         assert!(error.contains(message), "{from:?} to {to:?}: {error:?} lacks {message:?}");
     };
-    damaged("\"version\": 3,", "", "missing field `version`");
-    damaged("\"version\": 3,", "\"version\": \"2\",", "invalid type: string");
-    damaged("\"version\": 3,", "\"version\": -1,", "invalid value");
-    damaged("\"version\": 3,", "\"version\": 3, \"version\": 3,", "duplicate field `version`");
-    damaged("\"version\": 3,", "\"version\": 3, \"x\": 0,", "unknown field `x`");
+    damaged("\"version\": 4,", "", "missing field `version`");
+    damaged("\"version\": 4,", "\"version\": \"2\",", "invalid type: string");
+    damaged("\"version\": 4,", "\"version\": -1,", "invalid value");
+    damaged("\"version\": 4,", "\"version\": 4, \"version\": 4,", "duplicate field `version`");
+    damaged("\"version\": 4,", "\"version\": 4, \"x\": 0,", "unknown field `x`");
     damaged("\"sms\": 132,", "", "missing field `sms`");
     damaged("\"sms\": 132,", "\"sms\": 4294967296,", "invalid value");
     damaged("\"sms\": 132,", "\"sms\": 132, \"gpcs\": 8,", "unknown field `gpcs`");
@@ -61,13 +61,19 @@ fn each_kind_has_its_error() {
     damaged("\"median_ns\":900", "\"median_ns\":NaN", "expected value");
     damaged("\"m\":8,", "", "missing field `m`");
     damaged("\"m\":128", "\"m\":8", "entry 2: a second one for gemm:8x7168x2048");
+    let groups = |fields: &str| format!("{fields},\"n\":7168");
+    entry("\"n\":7168", &groups("\"groups\":0"), "`groups` is 0");
+    entry("\"n\":7168", &groups("\"slots\":true"), "`slots` without `groups`");
+    let slots = groups("\"groups\":4,\"slots\":true");
+    entry("\"n\":7168", &slots, "`l` is 1 for groups that need 4");
+    damaged("\"n\":7168", &groups("\"groups\":-1"), "invalid value");
     let gated = "\"gated\":1,\"n\":7168";
     damaged("\"n\":7168", gated, "invalid type: integer `1`, expected a boolean");
 }
 
 #[test]
 fn other_versions_are_told_from_damage() {
-    for version in ["0", "1", "2", "4", "18446744073709551615"] {
+    for version in ["0", "1", "2", "3", "5", "18446744073709551615"] {
         // What another version's file has is none of our business.
         let text = format!("{{\"version\": {version}, \"devices\": [1, 2]}}");
         match Table::parse(&text, "t.json") {

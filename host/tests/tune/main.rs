@@ -12,7 +12,7 @@ use nvfp4::device::Kernels;
 use nvfp4::gemm::ActivationKind;
 use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
-use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneProblem, Tuning};
+use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneGroups, TuneProblem, Tuning};
 
 use fp4_formats::gemm::Split;
 use fp4_formats::{Arch, FloatType, HalfType, ScaleLayout};
@@ -43,7 +43,7 @@ fn nvfp4(m: usize, n: usize, k: usize) -> TuneProblem {
     let activations = ActivationKind::Blocks { format: Format::Nvfp4, layout };
     let (format, output) = (Format::Nvfp4, FloatType::F16.into());
     let shape = GemmShape { m, n, k, l: 1 };
-    TuneProblem { format, activations, output, gated: false, shape }
+    TuneProblem { format, activations, output, gated: false, shape, groups: None }
 }
 
 /// Results of floats.
@@ -77,8 +77,14 @@ fn problems(
             _ => (Format::Mxfp4, ActivationKind::Halves(HalfType::Bf16)),
         };
         let shape = GemmShape { m, n, k: blocks * 32, l };
-        TuneProblem { format, activations, output, gated, shape }
+        TuneProblem { format, activations, output, gated, shape, groups: None }
     })
+}
+
+/// The same of `count` groups.
+fn grouped(problem: TuneProblem, count: usize, slots: bool) -> TuneProblem {
+    let shape = GemmShape { l: if slots { count } else { 1 }, ..problem.shape };
+    TuneProblem { shape, groups: Some(TuneGroups { count, slots }), ..problem }
 }
 
 /// All splits of K, in clusters of up to `most` CTAs.
@@ -92,15 +98,17 @@ fn splits(most: u32) -> impl Strategy<Value = Split> {
 
 /// Tables of any problems, their kernels' names as they come.
 fn tables() -> impl Strategy<Value = Table> {
+    let groups = prop::option::of((1usize..5, any::<bool>()));
     let entry = (
-        problems(1usize..9, 1usize..4, 1usize..4, results()),
+        (problems(1usize..9, 1usize..4, 1usize..4, results()), groups),
         "[a-z\"\\\\é_0-9]{0,12}",
         splits(u32::MAX),
         1u64..,
     );
     prop::collection::vec(entry, 0..30).prop_map(|entries| {
         let mut table = Table::new(key());
-        for (problem, kernel, split, median_ns) in entries {
+        for ((problem, groups), kernel, split, median_ns) in entries {
+            let problem = groups.map_or(problem, |(count, slots)| grouped(problem, count, slots));
             table.insert(problem, Measured { kernel, split, median_ns });
         }
         table

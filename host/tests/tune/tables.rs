@@ -2,11 +2,11 @@
 
 use fp4_formats::gemm::Split;
 use nvfp4::error::Error;
-use nvfp4::tune::{self, DeviceKey, MAX_BYTES, Table, TuneError};
+use nvfp4::tune::{self, DeviceKey, MAX_BYTES, Table, TuneError, TuneProblem};
 use proptest::prelude::*;
 
 use crate::support::Folder;
-use crate::{key, measured, nvfp4, tables};
+use crate::{grouped, key, measured, nvfp4, tables};
 
 #[test]
 fn the_text_of_a_table() {
@@ -14,8 +14,11 @@ fn the_text_of_a_table() {
     assert!(Table::parse(&table.text(), "t").expect("valid").is_empty());
     table.insert(nvfp4(128, 7168, 2048), measured("b", Split::Cluster(2), 15_300));
     table.insert(nvfp4(8, 7168, 2048), measured("a", Split::Cluster(4), 900));
+    table.insert(grouped(nvfp4(64, 7168, 2048), 32, false), measured("c", Split::StreamK, 800));
+    let slots = TuneProblem { gated: true, ..grouped(nvfp4(20, 7168, 2048), 4, true) };
+    table.insert(slots, measured("d", Split::None, 700));
     let expected = r#"{
-  "version": 3,
+  "version": 4,
   "device": {
     "name": "NVIDIA \"H200\"",
     "compute_capability": "9.0",
@@ -25,7 +28,9 @@ fn the_text_of_a_table() {
   },
   "entries": [
     {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":8,"kernel":"a","split":"cluster:4","median_ns":900},
-    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":128,"kernel":"b","split":"cluster:2","median_ns":15300}
+    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","n":7168,"k":2048,"l":1,"m":128,"kernel":"b","split":"cluster:2","median_ns":15300},
+    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","groups":32,"n":7168,"k":2048,"l":1,"m":64,"kernel":"c","split":"stream-k","median_ns":800},
+    {"format":"nvfp4","activations":"fp4","scales":"linear","output":"f16","gated":true,"groups":4,"slots":true,"n":7168,"k":2048,"l":4,"m":20,"kernel":"d","split":"none","median_ns":700}
   ]
 }
 "#;

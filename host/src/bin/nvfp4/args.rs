@@ -362,7 +362,7 @@ pub struct BenchGemm {
     /// gemm, dual: how K is split, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
-    /// gemm, dual: time this many of the plan's candidates too, the cheapest by its model first.
+    /// gemm, dual, grouped: time this many of the plan's candidates too, the cheapest by its model first.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub sweep: usize,
     /// gemm, dual: print the candidates that the plan chose from.
@@ -370,12 +370,12 @@ pub struct BenchGemm {
     pub explain: bool,
 }
 
-/// Tuning of gemm and dual shapes.
+/// Tuning of products: gemm, dual, grouped, grouped-dual and moe shapes.
 #[derive(Debug, ClapArgs)]
 pub struct BenchTune {
-    /// gemm, dual: time the plan's candidates (all, or --sweep N of them), each verified, and write the
-    /// fastest of each shape into the device's tuning table, which plans are made with from then
-    /// on. Needs a GPU.
+    /// gemm, dual, grouped, moe: time the plan's candidates (all, or --sweep N of them), each verified,
+    /// and write the fastest of each shape, of moe those of both products, into the device's tuning
+    /// table, which plans are made with from then on. Needs a GPU.
     #[arg(long, conflicts_with_all = ["kernel", "split", "vs", "serial"])]
     pub tune: bool,
     /// The table to add to [default: what NVFP4_TUNE names, or nvfp4/tune-<device>.json in

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use nvfp4::bench::{self, GemmBench, TuneSummary};
+use nvfp4::bench::{self, GemmBench, TuneSummary, TuneTarget};
 use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::check_table;
-use nvfp4::shape::{GemmShape, Shape};
+use nvfp4::shape::Shape;
 use nvfp4::tune::{self, Location};
 
 use crate::args::Bench;
@@ -21,8 +21,8 @@ pub fn run(
     bench: &GemmBench,
     progress: Progress,
 ) -> anyhow::Result<ExitCode> {
-    let problems: Vec<(GemmShape, GemmBench)> =
-        shapes.iter().map(|shape| problem(shape, args, bench)).collect::<Result<_>>()?;
+    let targets: Vec<Vec<TuneTarget>> =
+        shapes.iter().map(|shape| targets(shape, args, bench)).collect::<Result<_>>()?;
     // This is checked before the table is read, because without a GPU there are no measurements.
     kernels.device().gpu("tuning")?;
     let key = kernels.tune_key();
@@ -39,10 +39,10 @@ pub fn run(
 
     let (mut reports, mut entries) = (Vec::new(), 0);
     drop(progress);
-    let progress = Steps::new(problems.len());
-    for (shape, (sizes, bench)) in shapes.iter().zip(problems) {
-        progress.step(format!("tuning {shape}"));
-        let report = bench::tune(kernels, sizes, &bench)?;
+    let progress = Steps::new(targets.iter().flatten().count());
+    for target in targets.iter().flatten() {
+        progress.step(format!("tuning {}", target.problem()));
+        let report = bench::tune(kernels, target)?;
         entries = tune::add(&path, key, report.entry(), replace)?;
         replace = false;
         if !args.target.json {
@@ -56,19 +56,14 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The sizes of a product, and how it is measured.
-fn problem(shape: &Shape, args: &Bench, bench: &GemmBench) -> Result<(GemmShape, GemmBench)> {
+/// The products of a shape, and how they are measured.
+fn targets(shape: &Shape, args: &Bench, bench: &GemmBench) -> Result<Vec<TuneTarget>> {
     match shape {
-        Shape::Gemm(sizes) => Ok((*sizes, bench.clone())),
-        Shape::Dual(sizes) => Ok((*sizes, gated(bench, args.gemm.activation))),
-        Shape::Gemv(_)
-        | Shape::Grouped(_)
-        | Shape::GroupedDual(_)
-        | Shape::Moe(_)
-        | Shape::Quantize(_) => Err(Error::Shape {
-            field: "shape to tune".into(),
-            required: "a GEMM (gemm:MxNxK, dual:MxNxK, --set gemm, dual or decode)".into(),
-            actual: shape.to_string(),
-        }),
+        Shape::Dual(_) | Shape::GroupedDual(_) | Shape::Moe(_) => {
+            TuneTarget::of(shape, &gated(bench, args.gemm.activation))
+        }
+        Shape::Gemm(_) | Shape::Grouped(_) | Shape::Gemv(_) | Shape::Quantize(_) => {
+            TuneTarget::of(shape, bench)
+        }
     }
 }
