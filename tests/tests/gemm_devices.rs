@@ -7,17 +7,21 @@ use fp4_formats::gemm::Split;
 use std::collections::BTreeSet;
 
 use fp4_formats::gemm::hopper::config::K_STEP;
-use fp4_formats::gemm::hopper::{CONFIGS, HopperConfig, Scheme};
+use fp4_formats::gemm::hopper::{CONFIGS, GROUPED, HopperConfig, Scheme};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, FloatType, HalfType, Nvfp4, ScaleLayout};
+use fp4_formats::{Arch, BlockFormat, FloatType, HalfType, Nvfp4, ScaleLayout, TensorFamily};
+use nvfp4::device::Kernels;
 use nvfp4::gemm::GemmOverrides;
 use nvfp4::generate::Generator;
+use nvfp4::moe::MoeRun;
 use nvfp4::rng::SplitMix64;
-use nvfp4::shape::{GEMM_CONTEST, GEMM_CORRECTNESS, GemmShape};
+use nvfp4::shape::{GEMM_CONTEST, GEMM_CORRECTNESS, GemmShape, grouped_contest};
 use nvfp4::tune::ResultKind;
+use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::{
     ActivationType, BF16, BLOCKED, Case, DEPTHS, F16, LINEAR, RESULTS, ROWS, TOKENS,
 };
+use nvfp4_tests::mixture::{self, Mixture, MixtureCase};
 use nvfp4_tests::{devices, gpu};
 
 /// Products of a case that the emulators run too.
@@ -252,4 +256,87 @@ fn large_full_range_on_a_gpu() {
             case.check_on(&devices);
         }
     }
+}
+
+/// Every grouped configuration of sm_90a, on ragged groups, empty ones too: each against the oracle,
+/// and where sums are exact a GPU's bytes are those of the emulator of its architecture.
+#[test]
+fn every_grouped_configuration() {
+    let devices = devices();
+    for (at, config) in GROUPED.iter().enumerate() {
+        let Scheme { format, operand } = config.scheme;
+        let tokens = config.tokens as usize;
+        for (index, generator) in [Generator::Exact, Generator::FullRange].into_iter().enumerate() {
+            let counts = [[tokens + 3, 0, 1], [2, tokens, 5]][(at + index) % 2];
+            let mut case = GroupedCase::new(&counts, [config.rows as usize / 2 + 40, 160]);
+            case.generator = generator;
+            case.format = format;
+            case.activations = ActivationType::Halves(operand);
+            case.gated = generator == Generator::FullRange && at % 2 == 0;
+            case.factors = at % 2 == 1;
+            case.seed = at as u64;
+            let mut seen: Vec<(Arch, Vec<u8>)> = Vec::new();
+            for kernels in &devices {
+                let arch = kernels.device().choice().arch;
+                // Other machines plan.
+                let named = arch.tensor() == TensorFamily::Wgmma;
+                let kernel = named.then(|| config.name.to_string());
+                let case =
+                    GroupedCase { overrides: GemmOverrides::new().kernel(kernel), ..case.clone() };
+                case.check(kernels);
+                if generator == Generator::Exact {
+                    let bytes = case.run(kernels).bytes;
+                    if let Some((_, other)) = seen.iter().find(|(other, _)| *other == arch) {
+                        assert!(*other == bytes, "{}: {case:?}", kernels.device().choice());
+                    }
+                    seen.push((arch, bytes));
+                }
+            }
+        }
+    }
+}
+
+/// Layers of every kind: each step against the oracle, and two launches give the same bytes.
+#[test]
+fn mixtures_of_experts() {
+    for kernels in devices() {
+        for case in mixture::small() {
+            check_mixture(&kernels, case);
+        }
+    }
+}
+
+fn check_mixture(kernels: &Kernels, case: MixtureCase) {
+    let what = format!("{}: {case:?}", kernels.device().choice());
+    let mixture = Mixture::<Nvfp4>::new(case, 3);
+    let step = mixture.step(4);
+    let operands = mixture.operands(&step);
+    let weights = operands.repack(kernels.device()).expect("weights");
+    let run = MoeRun::new(kernels, &operands, weights.each_ref()).expect("a layer");
+    let mut results = Vec::new();
+    for _ in 0..2 {
+        run.launch().expect("a launch");
+        for check in run.check(&operands).expect("readable") {
+            assert!(check.verified, "{what}\n{check}");
+        }
+        assert_eq!(run.problem().expect("readable"), None, "{what}");
+        results.push(run.result().expect("readable"));
+    }
+    assert!(results[0] == results[1], "{what}: two launches differ");
+}
+
+/// The contest's grouped shapes and a larger mixture, on a GPU.
+#[test]
+fn large_groups_on_a_gpu() {
+    let Some(kernels) = gpu() else { return };
+    for (index, shape) in grouped_contest().into_iter().enumerate() {
+        let mut case = GroupedCase::new(&shape.counts, [shape.n, shape.k]);
+        case.generator = Generator::FullRange;
+        case.activations = [F16, LINEAR][index % 2];
+        case.result = FloatType::F16.into();
+        case.check(&kernels);
+    }
+    let large = MixtureCase::new([64, 32, 4], [2048, 1024], HalfType::Bf16);
+    check_mixture(&kernels, large);
+    check_mixture(&kernels, MixtureCase { quantized: true, ..large });
 }

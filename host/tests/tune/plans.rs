@@ -344,7 +344,7 @@ fn tables_that_cannot_be_used_are_ignored_with_the_reason() {
         let good = text(key.clone()).text();
         for (bytes, words) in [
             (good[..good.len() / 2].to_owned(), "is no tuning table"),
-            (good.replacen("\"version\": 3", "\"version\": 7", 1), "of version 7"),
+            (good.replacen("\"version\": 4", "\"version\": 7", 1), "of version 7"),
             (good.replacen("linear", "4x128", 1), "unknown layout of scales"),
         ] {
             std::fs::write(&path, bytes).expect("written");
