@@ -256,7 +256,7 @@ fn plan<'a>(
         let (gated, output) = (form.is_gated(), options.output.into());
         let problem = check::problem(shape, gated, format)?;
         asked.push(Some((
-            TuneProblem { format, activations: kind, output, gated, shape },
+            TuneProblem { format, activations: kind, output, gated, shape, groups: None },
             problem,
             steps,
         )));

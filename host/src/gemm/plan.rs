@@ -338,7 +338,7 @@ pub(super) fn plan_from(
 ///
 /// # Errors
 /// As [`plan`].
-fn finish(
+pub(super) fn finish(
     request: &Request<'_>,
     arch: Arch,
     kernels: Vec<Arc<dyn Kernel>>,
