@@ -74,7 +74,10 @@ pub use times::Times;
 /// The library's initialisation does nothing that this program must not do.
 pub unsafe fn probe_library(name: &str) -> Result<(), String> {
     // SAFETY: passed on to the caller.
-    unsafe { libloading::Library::new(name) }.map(drop).map_err(|error| error.to_string())
+    unsafe { libloading::Library::new(name) }.map(drop).map_err(|error| {
+        // The error says that it failed, its source why.
+        std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
+    })
 }
 
 /// What may be sent to other threads, and what may be shared with them.
