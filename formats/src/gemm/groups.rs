@@ -20,7 +20,6 @@
 //! [`STATUS_BAD_COUNTS`], and all results become NaN, so that nobody takes memory's old contents
 //! for results.
 
-use super::schedule::Run;
 use super::work::TokenRange;
 use crate::Divisor;
 use crate::layout::TILE_ROWS;
@@ -28,9 +27,10 @@ use crate::layout::TILE_ROWS;
 /// The most problems of a launch: a CTA keeps two words for each in shared memory.
 pub const MAX_PROBLEMS: u32 = 1024;
 
-/// Bytes of a CTA's table in shared memory: the work of all tiles; for each problem, how many token
-/// tiles precede it; the token counts.
-pub const TABLE_BYTES: u32 = (2 * MAX_PROBLEMS + 2) * size_of::<u32>() as u32;
+/// Bytes of a CTA's table in shared memory: how many tiles there are; the CTA's [`OwnRun`]; for each
+/// problem, how many token tiles precede it; the token counts, of which there may be one more.
+pub const TABLE_BYTES: u32 =
+    (1 + MAX_PROBLEMS + MAX_PROBLEMS + 1) * size_of::<u32>() as u32 + size_of::<OwnRun>() as u32;
 
 /// What a kernel writes to the status word where token counts are not what [`groups`](self) asks.
 pub const STATUS_BAD_COUNTS: u32 = 1;
@@ -68,25 +68,30 @@ impl Groups {
         if self.slot == 0 { self.problems + 1 } else { self.problems }
     }
 
+    /// How many tokens a problem has whose count, or offset, is the first of these, and the next one's
+    /// the second; `None` where they are bad.
+    #[inline(always)]
+    pub const fn tokens(&self, [own, next]: [i32; 2]) -> Option<u32> {
+        let (first, end, most) =
+            if self.slot == 0 { (own, next, self.bound) } else { (0, own, self.slot) };
+        if first < 0 || end < first || end as u32 > most {
+            return None;
+        }
+        Some((end - first) as u32)
+    }
+
     /// The tokens of problem `problem`, where `count` reads from the counts; `None` where its own
     /// are bad.
     #[inline(always)]
     pub fn range(&self, problem: u32, count: impl Fn(u32) -> i32) -> Option<TokenRange> {
         if self.slot == 0 {
-            let (first, end) = (count(problem), count(problem + 1));
-            if first < 0 || end < first || end as u32 > self.bound {
-                return None;
-            }
-            let (first, end) = (first as u32, end as u32);
+            let own = [count(problem), count(problem + 1)];
+            let tokens = self.tokens(own)?;
             let rows = count(self.problems) as u32;
-            Some(TokenRange { matrix: 0, first, count: end - first, rows })
+            Some(TokenRange { matrix: 0, first: own[0] as u32, count: tokens, rows })
         } else {
-            let count = count(problem);
-            if count < 0 || count as u32 > self.slot {
-                return None;
-            }
-            let count = count as u32;
-            Some(TokenRange { matrix: problem, first: 0, count, rows: count })
+            let tokens = self.tokens([count(problem), 0])?;
+            Some(TokenRange { matrix: problem, first: 0, count: tokens, rows: tokens })
         }
     }
 
@@ -234,8 +239,120 @@ pub struct Located {
     pub token_tile: u32,
 }
 
-/// The K steps of all tiles in even runs, one for each CTA: stream-K
-/// ([`schedule`](super::schedule)) for a number of tiles that the kernel finds out.
+/// How the tokens of a problem become tiles: as few as hold them, and no wider than they need be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tiling {
+    /// Tokens that a tile holds, a power of two.
+    pub most: u32,
+    /// Widths of tiles are multiples of this, a power of two; [`most`](Self::most) where all tiles
+    /// are as wide as can be.
+    pub unit: u32,
+    /// A narrower tile takes as long as one of this width.
+    pub floor: u32,
+    /// A step of a tile takes as long as so many tokens, and one for each token it has room for.
+    pub fixed: u32,
+}
+
+impl Tiling {
+    /// Tiles that all have room for `tokens` tokens.
+    pub const fn of(tokens: u32) -> Self {
+        Self { most: tokens, unit: tokens, floor: tokens, fixed: 0 }
+    }
+
+    /// Whether all tiles are equally wide, and a step of each weighs 1.
+    #[inline(always)]
+    pub const fn is_even(&self) -> bool {
+        self.unit == self.most
+    }
+
+    /// Tiles of `count` tokens.
+    #[inline(always)]
+    pub const fn tiles(&self, count: u32) -> u32 {
+        count.div_ceil(self.most)
+    }
+
+    /// Tokens of each of these tiles but the last, which may have fewer, at least one.
+    #[inline(always)]
+    pub const fn width(&self, count: u32) -> u32 {
+        let tiles = self.tiles(count);
+        let spare = tiles * self.most - count;
+        let (mut narrower, mut by) = (0, self.most / 2);
+        while by >= self.unit {
+            if (narrower + by) * tiles <= spare {
+                narrower += by;
+            }
+            by /= 2;
+        }
+        self.most - narrower
+    }
+
+    /// How long a step of a tile of `width` tokens takes, in units of tokens.
+    #[inline(always)]
+    pub const fn weight(&self, width: u32) -> u32 {
+        let counted = if width < self.floor { self.floor } else { width };
+        (counted + self.fixed) / self.unit
+    }
+
+    /// The largest of these weights, at most [`MAX_WEIGHT`].
+    pub const fn most_weight(&self) -> u32 {
+        self.weight(self.most)
+    }
+}
+
+/// The most that a step may weigh.
+pub const MAX_WEIGHT: u32 = 16;
+
+/// `work` by `weight`, which is one of a [`Tiling`]: 1, or from 14 on up to [`MAX_WEIGHT`].
+#[inline(always)]
+const fn steps_of(work: u32, weight: u32) -> u32 {
+    // A division by a constant is a multiplication.
+    match weight {
+        14 => work / 14,
+        15 => work / 15,
+        MAX_WEIGHT => work / MAX_WEIGHT,
+        _ => work,
+    }
+}
+
+/// The tiles of some problems.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// How many there are.
+    pub tiles: u32,
+    /// K steps of all of them, each counted by its [weight](Tiling::weight).
+    pub total: u32,
+    /// The largest weight.
+    pub most: u32,
+}
+
+/// The work of a CTA: K steps, numbered tile after tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnRun {
+    /// First step.
+    pub first: u32,
+    /// The step after the last.
+    pub end: u32,
+    /// The tile that number 0 means.
+    pub base: u32,
+    /// The distance to the one that number 1 means.
+    pub stride: u32,
+    /// The first CTA that computes steps of the tile in which the run begins.
+    pub first_cta: u32,
+}
+
+/// How the tiles are divided among CTAs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shares {
+    /// CTAs take whole tiles in turn, `cta`, `cta + ctas`, ..., so that nobody has to add up sums,
+    /// and neighbouring tiles, which have operands in common, are computed at the same time.
+    InTurn,
+    /// Each CTA has so much of the work, wherever tiles end: stream-K
+    /// ([`schedule`](super::schedule)).
+    Even(u32),
+}
+
+/// The K steps of all tiles in runs that take equally long, one for each CTA, for tiles that only
+/// the kernel knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct EvenRuns {
@@ -243,71 +360,70 @@ pub struct EvenRuns {
     pub ctas: Divisor,
     /// Steps of a tile.
     pub tile: Divisor,
-    /// The least steps of a run, but for the last one: shorter ones would cost more to add up than
-    /// they save.
+    /// The least work of a run, but for the last one: shorter ones would cost more to add up than
+    /// they save. No less than a step weighs.
     pub least: u32,
-    /// Steps that runs may be longer where they are [whole tiles](Self::whole) then, whose sums nobody
-    /// has to add up; a sixteenth longer they may be in any case.
+    /// Work by which the longest run may exceed an even one where tiles are
+    /// [whole](Shares::InTurn) then; a sixteenth it may in any case.
     pub slack: u32,
     /// 0; keeps the size of [`Groups`] a multiple of 8.
     pub reserved: u32,
 }
 
 impl EvenRuns {
-    /// Steps of a run where all tiles have `total`; the last CTAs may have fewer, or none.
-    /// `total` and the CTAs together are below [`Divisor::DIVIDENDS`].
+    /// The most that a CTA has in even runs may differ from its part, as one in so many.
+    const UNEVEN: u32 = 16;
+
+    /// How `work` is divided. Its total and its tiles, with the CTAs added, are below
+    /// [`Divisor::DIVIDENDS`].
     #[inline(always)]
-    pub const fn share(&self, total: u32) -> u32 {
-        let even = self.ctas.div_ceil(total);
+    pub const fn shares(&self, work: &Work) -> Shares {
+        let even = self.ctas.div_ceil(work.total);
         let even = if even < self.least { self.least } else { even };
-        let whole = self.tile.div_ceil(even) * self.tile.value();
-        if whole - even <= self.slack || whole - even <= even / 16 { whole } else { even }
-    }
-
-    /// The tiles of a run of whole tiles, where `share` is [`share`](Self::share) for `total` steps;
-    /// 0 where runs may begin inside of tiles. CTAs take whole tiles in turn, `cta`, `cta + ctas`,
-    /// ..., so that neighbouring tiles, which have operands in common, are computed at the same
-    /// time.
-    #[inline(always)]
-    pub const fn whole(&self, share: u32) -> u32 {
-        let (tiles, rest) = self.tile.divide(share);
-        if rest == 0 { tiles } else { 0 }
-    }
-
-    /// The run of CTA `cta` of whole tiles. Its tiles are numbered from `cta * whole` on.
-    #[inline(always)]
-    pub const fn whole_run(&self, whole: u32, total: u32, cta: u32) -> Run {
-        let tiles = self.tile.divide(total).0;
-        let own = self.ctas.div_ceil(tiles.saturating_sub(cta));
-        let first = cta * whole * self.tile.value();
-        Run { first, end: first + own * self.tile.value() }
-    }
-
-    /// The tile that number `index` of CTA `cta`'s [`whole_run`](Self::whole_run) means.
-    #[inline(always)]
-    pub const fn whole_tile(&self, whole: u32, index: u32, cta: u32) -> u32 {
-        (index - cta * whole) * self.ctas.value() + cta
-    }
-
-    /// The run of CTA `cta`, where `share` is [`share`](Self::share).
-    #[inline(always)]
-    pub const fn run(share: u32, total: u32, cta: u32) -> Run {
-        let first = cta.saturating_mul(share);
-        let end = first.saturating_add(share);
-        Run {
-            first: if first < total { first } else { total },
-            end: if end < total { end } else { total },
+        let each = self.ctas.div_ceil(work.tiles);
+        let whole = each * self.tile.value() * work.most;
+        let spare = if self.slack < even / Self::UNEVEN { even / Self::UNEVEN } else { self.slack };
+        if each > Self::UNEVEN || whole <= even + spare {
+            Shares::InTurn
+        } else {
+            Shares::Even(even)
         }
     }
 
-    /// The first CTA that computes steps of the tile whose first step is `start`; CTA `cta` computes
-    /// its last one.
+    /// The work of CTA `cta` where tiles are taken [in turn](Shares::InTurn).
     #[inline(always)]
-    pub const fn first_cta(share: u32, start: u32, mut cta: u32) -> u32 {
-        while cta > 0 && cta * share > start {
-            cta -= 1;
+    pub const fn in_turn(&self, work: &Work, cta: u32) -> OwnRun {
+        let own = self.ctas.div_ceil(work.tiles.saturating_sub(cta));
+        let stride = self.ctas.value();
+        OwnRun { first: 0, end: own * self.tile.value(), base: cta, stride, first_cta: cta }
+    }
+
+    /// Where the share of CTA `cta` begins; that of the next one is its end.
+    #[inline(always)]
+    pub const fn boundary(share: u32, work: &Work, cta: u32) -> u32 {
+        let start = cta.saturating_mul(share);
+        if start < work.total { start } else { work.total }
+    }
+
+    /// The step at which a share begins, and the first CTA that computes steps of its tile. The
+    /// boundary of CTA `cta` is in a problem with this `weight`; before that there is work `before`,
+    /// of `steps` steps.
+    #[inline(always)]
+    pub const fn begin(
+        &self,
+        share: u32,
+        cta: u32,
+        boundary: u32,
+        [before, steps, weight]: [u32; 3],
+    ) -> (u32, u32) {
+        let own = steps_of(boundary - before, weight);
+        let tile = before + self.tile.divide(own).0 * self.tile.value() * weight;
+        let mut first_cta = cta;
+        // A CTA has steps of the tile if the next one's share begins behind its first step.
+        while first_cta > 0 && first_cta * share >= tile + weight {
+            first_cta -= 1;
         }
-        cta
+        (steps + own, first_cta)
     }
 }
 
@@ -450,45 +566,110 @@ mod tests {
         }
     }
 
-    /// Every step is in one run, runs of all but the last are as long as asked, and a tile's first
-    /// CTA is found.
+    /// Tiles hold all tokens of a problem, none is empty, and they are no wider than need be.
+    #[test]
+    fn widths_are_even() {
+        let narrow = Tiling { most: 128, unit: 16, floor: 96, fixed: 128 };
+        for count in 1..2000u32 {
+            let (tiles, width) = (narrow.tiles(count), narrow.width(count));
+            assert!(tiles == count.div_ceil(128) && width.is_multiple_of(16) && width <= 128);
+            assert!(tiles * width >= count && (tiles - 1) * width < count, "{count}: {width}");
+            assert!(width == 16 || tiles * (width - 16) < count, "{count}: {width}");
+            assert_eq!(narrow.weight(width), 8 + width.max(96) / 16);
+            let full = Tiling::of(64);
+            assert_eq!([full.tiles(count), full.width(count)], [count.div_ceil(64), 64]);
+            assert_eq!([full.weight(64), full.most_weight()], [1, 1]);
+        }
+        assert_eq!([176, 320, 80, 1, 129].map(|count| narrow.width(count)), [96, 112, 80, 16, 80]);
+        assert!(narrow.most_weight() <= MAX_WEIGHT);
+        for work in 0..1000 {
+            for weight in [1, 14, 15, 16] {
+                assert_eq!(steps_of(work, weight), work / weight);
+            }
+        }
+    }
+
+    /// Every step is in one run, runs take equally long or are whole tiles, and the first CTA of a
+    /// tile is found.
     #[test]
     fn runs_are_even() {
-        for ctas in [1, 2, 7, 132, 264] {
-            let (tile, ctas_of) = (Divisor::nearest(6), Divisor::nearest(ctas));
-            let runs = EvenRuns { ctas: ctas_of, tile, least: 4, slack: 2, reserved: 0 };
-            for total in [0, 1, 3, 4, 6, 9, 100, 600, 1000, 1584, 4752, 14336, 86016] {
-                let share = runs.share(total);
-                assert!(share >= 4 && u64::from(share) * u64::from(ctas) >= total.into());
-                let even = total.div_ceil(ctas).max(4);
-                let longer = even.next_multiple_of(6);
-                let is_whole = longer - even <= 2 || longer - even <= even / 16;
-                assert_eq!(share, if is_whole { longer } else { even });
-                let whole = runs.whole(share);
-                assert_eq!(whole > 0, share.is_multiple_of(6));
-                if whole > 0 && total.is_multiple_of(6) {
-                    let mut taken = vec![0; (total / 6) as usize];
-                    for cta in 0..ctas {
-                        let Run { first, end } = runs.whole_run(whole, total, cta);
-                        assert!(first.is_multiple_of(6) && end.is_multiple_of(6));
-                        assert!(first >= cta * share && end <= (cta + 1) * share);
-                        for index in first / 6..end / 6 {
-                            taken[runs.whole_tile(whole, index, cta) as usize] += 1;
-                        }
+        const STEPS: u32 = 6;
+        let narrow = Tiling { most: 128, unit: 16, floor: 96, fixed: 128 };
+        let few = vec![5u32, 0, 176, 128, 300, 0];
+        let all = [vec![], vec![0, 0], vec![1], few, vec![80; 40], (0..300).collect()];
+        for (counts, ctas, rows) in all.iter().flat_map(|counts| {
+            [1, 2, 7, 132].into_iter().flat_map(move |ctas| [(counts, ctas, 1), (counts, ctas, 3)])
+        }) {
+            let least = 2 * narrow.most_weight();
+            let runs = EvenRuns {
+                ctas: Divisor::nearest(ctas),
+                tile: Divisor::nearest(STEPS),
+                least,
+                slack: 8,
+                reserved: 0,
+            };
+            // Of each problem: work and steps before it, its weight, its work.
+            let mut problems = vec![];
+            let mut work = Work { tiles: 0, total: 0, most: 1 };
+            for &count in counts.iter().filter(|count| **count > 0) {
+                let weight = narrow.weight(narrow.width(count));
+                let steps = narrow.tiles(count) * rows * STEPS;
+                problems.push(([work.total, work.tiles * STEPS, weight], steps * weight));
+                work.tiles += narrow.tiles(count) * rows;
+                work.total += steps * weight;
+                work.most = work.most.max(weight);
+            }
+            let weight_of = |step: u32| {
+                let problem = problems.iter().rev().find(|([_, before, _], _)| *before <= step);
+                problem.map(|([_, _, weight], _)| *weight).unwrap()
+            };
+            let shares = runs.shares(&work);
+            let mut owners = vec![u32::MAX; (work.tiles * STEPS) as usize];
+            let mut begins = vec![];
+            for cta in 0..ctas {
+                let own = match shares {
+                    Shares::InTurn => runs.in_turn(&work, cta),
+                    Shares::Even(share) => {
+                        let find = |of| {
+                            let at = EvenRuns::boundary(share, &work, of);
+                            let found = problems
+                                .iter()
+                                .find(|([before, ..], own)| (*before..before + own).contains(&at));
+                            match found {
+                                Some((place, _)) => runs.begin(share, of, at, *place),
+                                None => (work.tiles * STEPS, of),
+                            }
+                        };
+                        let ((first, first_cta), (end, _)) = (find(cta), find(cta + 1));
+                        OwnRun { first, end, base: 0, stride: 1, first_cta }
                     }
-                    assert!(taken.iter().all(|times| *times == 1), "{taken:?}");
+                };
+                let mut took = 0;
+                for step in own.first..own.end {
+                    let tile = own.base + step / STEPS * own.stride;
+                    let step = tile * STEPS + step % STEPS;
+                    assert_eq!(core::mem::replace(&mut owners[step as usize], cta), u32::MAX);
+                    took += weight_of(step);
                 }
-                let mut next = 0;
-                for cta in 0..ctas {
-                    let Run { first, end } = EvenRuns::run(share, total, cta);
-                    assert_eq!(first, next);
-                    assert!(end - first == share || end == total);
-                    for start in next..end {
-                        assert_eq!(EvenRuns::first_cta(share, start, ctas - 1), cta);
-                    }
-                    next = end;
+                begins.push((own.first, own.first_cta));
+                if let Shares::Even(share) = shares {
+                    assert!(took <= share + work.most, "{took} of {share}");
+                    assert!(share >= least && share <= least.max(work.total / ctas + 1));
+                    let is_last = own.end == work.tiles * STEPS;
+                    assert!(is_last || took + work.most > share, "{took} of {share}");
+                } else {
+                    let even = (work.total / ctas).max(least);
+                    let longest = work.tiles.div_ceil(ctas) * STEPS * work.most;
+                    let short = longest <= even + 1 + (even / 16).max(8);
+                    assert!(short || work.tiles > 16 * ctas);
                 }
-                assert_eq!(next, total);
+            }
+            assert!(owners.iter().all(|cta| *cta != u32::MAX), "{shares:?}");
+            if let Shares::Even(_) = shares {
+                for (first, first_cta) in begins.into_iter().filter(|(first, _)| first % STEPS > 0)
+                {
+                    assert_eq!(owners[(first / STEPS * STEPS) as usize], first_cta);
+                }
             }
         }
     }

@@ -4,16 +4,20 @@
 //! | function | who | when |
 //! |---|---|---|
 //! | [`make`](GroupTable::make) | one warp of each CTA | at the start, behind the kernels before |
-//! | [`total`](GroupTable::total), [`tile`](GroupTable::tile) | any thread | behind a barrier after that |
+//! | [`tiles`](GroupTable::tiles), [`own`](GroupTable::own), [`tile`](GroupTable::tile) | any thread | behind a barrier after that |
 //! | [`refuse`](GroupTable::refuse) | the storing threads of all CTAs | likewise |
 //! | [`affine`](GroupTable::affine), [`vectors`](GroupTable::vectors) | storing threads | for each tile |
 //!
-//! The table in shared memory has a word for the work of all tiles; for each problem, how many token
-//! tiles precede it; and a copy of the token counts, so that nobody waits for memory at every tile.
+//! The table in shared memory has a word for the number of tiles; which work is this CTA's; for each
+//! problem, how many token tiles precede it; and a copy of the token counts, so that nobody waits for
+//! memory at every tile.
 
-use cuda_std::ptx::{grid, memory};
+use cuda_std::ptx::{grid, marker, memory};
+use cuda_std::thread;
 use cuda_std::warp;
-use fp4_formats::gemm::groups::{Groups, STATUS_BAD_COUNTS};
+use fp4_formats::gemm::groups::{
+    EvenRuns, Groups, OwnRun, STATUS_BAD_COUNTS, Shares, Tiling, Work,
+};
 use fp4_formats::gemm::work::{Tile, TokenRange};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, Sink};
 
@@ -22,8 +26,44 @@ use super::epilogue::{affine, nan};
 
 /// Bytes of a word, of a factor and of a column factor.
 const WORD: u32 = size_of::<u32>() as u32;
-/// In place of the work of all tiles, where token counts are bad.
+/// Counts that a lane loads at a time.
+const AHEAD: usize = 8;
+/// In place of the number of tiles, where token counts are bad.
 const BAD: u32 = u32::MAX;
+/// Where the table has the CTA's run, and how many token tiles precede the first problem.
+const RUN: u32 = WORD;
+const PLACES: u32 = RUN + size_of::<OwnRun>() as u32;
+
+/// What precedes a problem: token tiles, and their work.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    tiles: u32,
+    work: u32,
+}
+
+impl Place {
+    /// Behind so many more tiles of this weight.
+    #[inline(always)]
+    fn after(self, tiles: u32, weight: u32) -> Self {
+        Self { tiles: self.tiles + tiles, work: self.work + tiles * weight }
+    }
+}
+
+/// The share of each CTA, and where this CTA's begins and ends; [`u32::MAX`] where that is nowhere.
+#[derive(Clone, Copy)]
+struct Boundaries {
+    share: u32,
+    first: u32,
+    end: u32,
+}
+
+/// The problems with the boundaries, as [`EvenRuns::begin`] takes them; a weight of 0 where they are
+/// not found.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    first: [u32; 3],
+    end: [u32; 3],
+}
 
 /// The groups of a launch, and where a CTA's table of them is.
 #[derive(Clone, Copy)]
@@ -35,13 +75,37 @@ pub struct GroupTable<'a> {
 }
 
 impl GroupTable<'_> {
-    /// Makes the table for tiles of `tokens` tokens, each of which is so many `steps` of work.
+    /// Makes the table for tiles of `tiling`; with `RUNS` also this CTA's run.
     ///
     /// # Safety
     /// One whole warp of the CTA; the other threads use the table behind a barrier.
     #[inline(always)]
-    pub unsafe fn make(self, tokens: u32, steps: u32) {
-        let lane = warp::lane_id();
+    pub unsafe fn make<const RUNS: bool>(self, tiling: Tiling) {
+        let (lane, cta) = (warp::lane_id(), thread::block_idx_x());
+        // SAFETY: the caller's.
+        unsafe {
+            // Problems of even tiles are many, and each is little work; of others a lane has few.
+            if tiling.is_even() {
+                // Pinned: what follows from these would otherwise stay in registers of other roles.
+                let table = Self { table: marker::pin(self.table), ..self };
+                table.make_of::<RUNS, AHEAD>(tiling, marker::pin(lane), marker::pin(cta));
+            } else {
+                self.make_of::<RUNS, 1>(tiling, lane, cta);
+            }
+        }
+    }
+
+    /// [`make`](Self::make) by lane `lane` of CTA `cta`, which looks at `EACH` problems at a time.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn make_of<const RUNS: bool, const EACH: usize>(
+        self,
+        tiling: Tiling,
+        lane: u32,
+        cta: u32,
+    ) {
         // The kernel before may make the counts.
         grid::griddepcontrol_wait();
         // SAFETY: the warp is whole; the table has a word for each problem and each count.
@@ -52,30 +116,197 @@ impl GroupTable<'_> {
             let each = self.groups.problems.div_ceil(warp::LANES);
             let first = lane * each;
             let end = (first + each).min(self.groups.problems);
-            let tiles_of = |problem: u32| {
-                let range = self.groups.range(problem, |at| self.count(at));
-                range.map(|range| range.count.div_ceil(tokens))
+            let (mut own, mut most, mut bad) = (Place::default(), 1, 0);
+            let mut at = first;
+            while at < end {
+                let words = self.words::<EACH>(at);
+                for i in 0..EACH {
+                    let tokens = self.tokens(at, end, &words, i);
+                    bad |= u32::from(tokens.is_none());
+                    let tokens = tokens.unwrap_or(0);
+                    let weight = tiling.weight(tiling.width(tokens));
+                    own = own.after(tiling.tiles(tokens), weight);
+                    most = if tokens == 0 { most } else { weight.max(most) };
+                }
+                at += EACH as u32;
+            }
+            warp::sync();
+            let through = Place {
+                tiles: warp::prefix_sum_u32(own.tiles),
+                // Where all tiles weigh the same, they weigh 1.
+                work: if tiling.is_even() { 0 } else { warp::prefix_sum_u32(own.work) },
             };
-            let (mut tiles, mut bad) = (0, 0);
-            for problem in first..end {
-                match tiles_of(problem) {
-                    Some(own) => tiles += own,
-                    None => bad = 1,
+            let through =
+                if tiling.is_even() { Place { work: through.tiles, ..through } } else { through };
+            let is_bad = warp::max_u32(bad) != 0;
+            let rows = self.groups.row_tiles.value();
+            if lane == warp::LANES - 1 {
+                let tiles = if is_bad { BAD } else { through.tiles * rows };
+                memory::st_shared_b32(self.table, tiles);
+            }
+            let mut boundaries = Boundaries { share: 0, first: u32::MAX, end: u32::MAX };
+            if RUNS {
+                let last = warp::LANES - 1;
+                let steps = rows * self.groups.runs.tile.value();
+                let tiles = warp::broadcast_u32(through.tiles, last);
+                let (work, most) = if tiling.is_even() {
+                    (tiles, 1)
+                } else {
+                    (warp::broadcast_u32(through.work, last), warp::max_u32(most))
+                };
+                let all = Work { tiles: tiles * rows, total: work * steps, most };
+                boundaries = self.begin_run(&all, is_bad, lane, cta);
+            }
+            let mut place =
+                Place { tiles: through.tiles - own.tiles, work: through.work - own.work };
+            let mut at = first;
+            while at < end {
+                let mut found = Found::default();
+                let words = self.words::<EACH>(at);
+                for i in 0..EACH {
+                    let problem = at + i as u32;
+                    if problem < end {
+                        memory::st_shared_b32(self.place(problem), place.tiles);
+                    }
+                    let tokens = self.tokens(at, end, &words, i).unwrap_or(0);
+                    let weight = tiling.weight(tiling.width(tokens));
+                    let next = place.after(tiling.tiles(tokens), weight);
+                    if RUNS {
+                        self.look(&mut found, boundaries, place, next, weight);
+                    }
+                    place = next;
+                }
+                if RUNS {
+                    self.end_run(boundaries, found, cta);
+                }
+                at += EACH as u32;
+            }
+            warp::sync();
+        }
+    }
+
+    /// The counts of some problems from `first` on, all loaded at a time, each with the one after it:
+    /// where a problem ends, the next one begins. Those that there are not are 0.
+    ///
+    /// # Safety
+    /// The counts are in the table, visible to this thread.
+    #[inline(always)]
+    unsafe fn words<const EACH: usize>(self, first: u32) -> [[i32; 2]; EACH] {
+        if EACH == 1 {
+            return [[0; 2]; EACH];
+        }
+        let counts = self.groups.counts_len();
+        let word = |at: u32| if at < counts { self.count(at) } else { 0 };
+        let mut words = [[word(first), 0]; EACH];
+        for i in 0..EACH {
+            words[i][1] = word(first + i as u32 + 1);
+            if i + 1 < EACH {
+                words[i + 1][0] = words[i][1];
+            }
+        }
+        words
+    }
+
+    /// Tokens of problem `first + i`, of those before `end`, whose [`words`](Self::words) these are;
+    /// `None` where its counts are bad.
+    #[inline(always)]
+    fn tokens<const EACH: usize>(
+        self,
+        first: u32,
+        end: u32,
+        words: &[[i32; 2]; EACH],
+        i: usize,
+    ) -> Option<u32> {
+        if EACH == 1 {
+            self.groups.range(first, |at| self.count(at)).map(|range| range.count)
+        } else if first + (i as u32) < end {
+            self.groups.tokens(words[i])
+        } else {
+            Some(0)
+        }
+    }
+
+    /// Writes what of this CTA's run does not depend on where its work is, and returns the share of
+    /// all CTAs and the boundaries of this one's; `bad` says that there is no work. Of tiles in turn,
+    /// shares are 0.
+    ///
+    /// # Safety
+    /// As [`make`](Self::make); `work` is the same in all lanes.
+    #[inline(always)]
+    unsafe fn begin_run(self, work: &Work, bad: bool, lane: u32, cta: u32) -> Boundaries {
+        let runs = &self.groups.runs;
+        let none = Boundaries { share: 0, first: u32::MAX, end: u32::MAX };
+        let steps = work.tiles * runs.tile.value();
+        let (run, boundaries) = if bad {
+            (OwnRun { first: 0, end: 0, base: 0, stride: 0, first_cta: 0 }, none)
+        } else {
+            match runs.shares(work) {
+                Shares::InTurn => (runs.in_turn(work, cta), none),
+                Shares::Even(share) => {
+                    let first = EvenRuns::boundary(share, work, cta);
+                    let end = EvenRuns::boundary(share, work, cta + 1);
+                    // Boundaries behind all work are in no problem.
+                    let run =
+                        OwnRun { first: steps, end: steps, base: 0, stride: 1, first_cta: cta };
+                    (run, Boundaries { share, first, end })
                 }
             }
-            warp::sync();
-            let through = warp::prefix_sum_u32(tiles);
-            bad = warp::max_u32(bad);
-            let mut before = through - tiles;
-            for problem in first..end {
-                memory::st_shared_b32(self.place(problem), before);
-                before += tiles_of(problem).unwrap_or(0);
+        };
+        let OwnRun { first, end, base, stride, first_cta } = run;
+        if lane == 0 {
+            // SAFETY: inside the table.
+            unsafe { self.put_run([first, end, base, stride, first_cta]) };
+        }
+        // SAFETY: the warp is whole.
+        unsafe { warp::sync() };
+        boundaries
+    }
+
+    /// Notes the problem between `place` and `next`, whose steps have this `weight`, where a boundary
+    /// is in it.
+    #[inline(always)]
+    fn look(self, found: &mut Found, at: Boundaries, place: Place, next: Place, weight: u32) {
+        let steps = self.groups.row_tiles.value() * self.groups.runs.tile.value();
+        let (from, to) = (place.work * steps, next.work * steps);
+        let here = [from, place.tiles * steps, weight];
+        if from <= at.first && at.first < to {
+            found.first = here;
+        }
+        if from <= at.end && at.end < to {
+            found.end = here;
+        }
+    }
+
+    /// Writes where this CTA's run begins and ends, if that was found.
+    ///
+    /// # Safety
+    /// As [`make`](Self::make), behind [`begin_run`](Self::begin_run); no other lane finds the same.
+    #[inline(always)]
+    unsafe fn end_run(self, at: Boundaries, found: Found, cta: u32) {
+        let runs = &self.groups.runs;
+        // SAFETY: inside the table.
+        unsafe {
+            if found.first[2] > 0 {
+                let (step, first_cta) = runs.begin(at.share, cta, at.first, found.first);
+                memory::st_shared_b32(self.table + RUN, step);
+                memory::st_shared_b32(self.table + RUN + 4 * WORD, first_cta);
             }
-            if lane == warp::LANES - 1 {
-                let total = through * self.groups.row_tiles.value() * steps;
-                memory::st_shared_b32(self.table, if bad == 0 { total } else { BAD });
+            if found.end[2] > 0 {
+                let (step, _) = runs.begin(at.share, 0, at.end, found.end);
+                memory::st_shared_b32(self.table + RUN + WORD, step);
             }
-            warp::sync();
+        }
+    }
+
+    /// Writes the CTA's run.
+    ///
+    /// # Safety
+    /// One thread; the others read it behind a barrier.
+    #[inline(always)]
+    unsafe fn put_run(self, words: [u32; size_of::<OwnRun>() / size_of::<u32>()]) {
+        for (i, word) in words.into_iter().enumerate() {
+            // SAFETY: inside the table.
+            unsafe { memory::st_shared_b32(self.table + RUN + i as u32 * WORD, word) };
         }
     }
 
@@ -85,7 +316,6 @@ impl GroupTable<'_> {
     /// As [`make`](Self::make), behind the kernels before.
     #[inline(always)]
     unsafe fn copy_counts(self, lane: u32) {
-        const AHEAD: usize = 8;
         let counts = self.groups.counts_len();
         let mut at = lane;
         while at < counts {
@@ -136,14 +366,22 @@ impl GroupTable<'_> {
         }
     }
 
-    /// The work of all tiles; 0 where counts are bad.
+    /// How many tiles there are; 0 where counts are bad.
     #[inline(always)]
-    pub fn total(self) -> u32 {
+    pub fn tiles(self) -> u32 {
         // SAFETY: the table is made.
         match unsafe { memory::ld_shared_b32(self.table) } {
             BAD => 0,
-            total => total,
+            tiles => tiles,
         }
+    }
+
+    /// This CTA's run, where the table was made with runs. What is not used is not loaded.
+    #[inline(always)]
+    pub fn own(self) -> OwnRun {
+        // SAFETY: the table is made, with runs.
+        let word = |at: u32| unsafe { memory::ld_shared_b32(self.table + RUN + at * WORD) };
+        OwnRun { first: word(0), end: word(1), base: word(2), stride: word(3), first_cta: word(4) }
     }
 
     /// Tile number `index`.
@@ -212,7 +450,7 @@ impl GroupTable<'_> {
     /// Where the table says how many token tiles precede `problem`.
     #[inline(always)]
     fn place(self, problem: u32) -> u32 {
-        self.table + (1 + problem) * WORD
+        self.table + PLACES + problem * WORD
     }
 
     /// How many token tiles precede `problem`.

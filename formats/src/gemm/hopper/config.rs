@@ -8,7 +8,7 @@ use super::estimate::clusters;
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::Divisor;
 use crate::WARP;
-use crate::gemm::groups::TABLE_BYTES;
+use crate::gemm::groups::{TABLE_BYTES, Tiling};
 use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles};
 
 /// Columns of K that a stage of the pipeline holds.
@@ -42,13 +42,22 @@ const PARTITION_REGISTERS: u32 = 16384;
 const REGISTER_UNIT: u32 = 8;
 /// The most registers that a thread can have, and that `setmaxnreg` is asked for.
 const MAX_REGISTERS: u32 = 240;
-/// Registers that a producer's thread keeps.
-pub const PRODUCER_REGISTERS: u32 = 40;
+/// Registers that a producer's thread keeps, and where it copies to tiles of several widths.
+const PRODUCER_REGISTERS: u32 = 40;
+const WIDTHS_REGISTERS: u32 = 56;
 /// More stages than this are no faster: the copies of eight cover the latency of memory.
 const MAX_STAGES: u32 = 8;
 /// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
 /// eight rows, access different banks.
 const SUM_PADDING: u32 = 4;
+
+/// Tokens of the tiles that may be narrower, and what their widths are multiples of; the narrowest
+/// product that there is, and the tokens that a step costs besides its own, which reproduces what
+/// steps take on an H200 (0.68 us of 128 tokens, 0.635 of 112, 0.58 of 96).
+const NARROW_TOKENS: u32 = 128;
+const NARROW_UNIT: u32 = 16;
+const NARROW_FLOOR: u32 = 96;
+const NARROW_FIXED: u32 = 128;
 
 const _: () = assert!(BOX_COLUMNS == BLOCK_COLUMNS);
 
@@ -81,10 +90,15 @@ impl HopperConfig {
         PARTITION_REGISTERS / (warps * WARP) / REGISTER_UNIT * REGISTER_UNIT
     }
 
+    /// Registers that a producer's thread keeps.
+    pub const fn producer_registers(&self) -> u32 {
+        if self.narrows() { WIDTHS_REGISTERS } else { PRODUCER_REGISTERS }
+    }
+
     /// Registers of a consumer's thread, once the producer has released all but
-    /// [`PRODUCER_REGISTERS`].
+    /// [`producer_registers`](Self::producer_registers).
     pub const fn consumer_registers(&self) -> u32 {
-        let pool = (CONSUMERS + 1) * self.registers() - PRODUCER_REGISTERS;
+        let pool = (CONSUMERS + 1) * self.registers() - self.producer_registers();
         let share = pool / CONSUMERS / REGISTER_UNIT * REGISTER_UNIT;
         if share < MAX_REGISTERS { share } else { MAX_REGISTERS }
     }
@@ -110,9 +124,29 @@ impl HopperConfig {
         (self.tokens * BLOCK_ROWS / WARPGROUP) as usize
     }
 
-    /// Tokens that one copy brings, to all CTAs of a multicast.
+    /// Whether tiles of a grouped product have no more room than they need: products of as many
+    /// tokens as this configuration's take longer than decoding the weights.
+    pub const fn narrows(&self) -> bool {
+        self.grouped && self.tokens == NARROW_TOKENS
+    }
+
+    /// How the tokens of a grouped product's problems become tiles.
+    pub const fn tiling(&self) -> Tiling {
+        if self.narrows() {
+            Tiling {
+                most: NARROW_TOKENS,
+                unit: NARROW_UNIT,
+                floor: NARROW_FLOOR,
+                fixed: NARROW_FIXED,
+            }
+        } else {
+            Tiling::of(self.tokens)
+        }
+    }
+
+    /// Tokens that one copy brings, to all CTAs of a multicast. Narrower tiles take fewer copies.
     pub const fn box_tokens(&self) -> u32 {
-        self.tokens / self.multicast
+        if self.narrows() { 2 * NARROW_UNIT } else { self.tokens / self.multicast }
     }
 
     /// Bytes of a stage's codes and scales.
@@ -127,9 +161,18 @@ impl HopperConfig {
         CONSUMER_THREADS + (self.multicast - 1) * (CONSUMER_THREADS / WARP)
     }
 
-    /// Bytes that a stage's copies bring. Boxes count in full where they reach out of bounds.
+    /// Bytes of a stage: what its copies bring for a tile with room for all its tokens.
     pub const fn stage_bytes(&self) -> u32 {
-        self.activation_bytes() + self.weight_bytes()
+        self.copied_bytes(self.tokens)
+    }
+
+    /// Bytes that the copies of a step bring for a tile of `width` tokens. Boxes count in full where
+    /// they reach out of bounds.
+    #[inline(always)]
+    pub const fn copied_bytes(&self, width: u32) -> u32 {
+        let tokens = width.next_multiple_of(self.box_tokens());
+        let tokens = if self.multicast > 1 { self.tokens } else { tokens };
+        K_STEP * OPERAND_BYTES * tokens + self.weight_bytes()
     }
 
     /// Stages of the pipeline: as many as fit, up to what memory latency needs.
@@ -220,7 +263,7 @@ impl HopperConfig {
     /// of sending them: of few tokens there is little to load, and sending takes one more cluster
     /// barrier.
     pub const fn loads_remote(&self) -> bool {
-        self.tokens <= 32
+        self.tokens <= 48
     }
 
     /// Tokens, of the tile's `tokens`, that CTA `rank` of a split-K cluster of `cluster` CTAs
@@ -361,15 +404,18 @@ macro_rules! sm90a_grouped_configs {
         $with! {
             gemm_sm90_nvfp4_f16_128x8_grouped: NVFP4_F16, 128 x 8, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_f16_128x16_grouped: NVFP4_F16, 128 x 16, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x64_grouped: NVFP4_F16, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x32_grouped: NVFP4_F16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x48_grouped: NVFP4_F16, 128 x 48, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_f16_128x128_grouped: NVFP4_F16, 128 x 128, 1 per SM, multicast 1;
             gemm_sm90_nvfp4_bf16_128x8_grouped: NVFP4_BF16, 128 x 8, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_bf16_128x16_grouped: NVFP4_BF16, 128 x 16, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x64_grouped: NVFP4_BF16, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x32_grouped: NVFP4_BF16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x48_grouped: NVFP4_BF16, 128 x 48, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_bf16_128x128_grouped: NVFP4_BF16, 128 x 128, 1 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x8_grouped: MXFP4_BF16, 128 x 8, 2 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x16_grouped: MXFP4_BF16, 128 x 16, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x64_grouped: MXFP4_BF16, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x32_grouped: MXFP4_BF16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x48_grouped: MXFP4_BF16, 128 x 48, 2 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x128_grouped: MXFP4_BF16, 128 x 128, 1 per SM, multicast 1;
         }
     };
@@ -480,12 +526,13 @@ mod tests {
             assert!(config.rows.is_multiple_of(CHUNK_ROWS), "{}", config.name);
             // The swizzle moves pieces among eight rows.
             assert!(config.box_tokens().is_multiple_of(8), "{}", config.name);
-            assert_eq!(config.box_tokens() * config.multicast, config.tokens, "{}", config.name);
+            let boxes = config.box_tokens() * config.multicast;
+            assert!(config.tokens.is_multiple_of(boxes), "{}", config.name);
             // Registers are a partition's: of 288 threads, say, one gets three warps of nine.
             let warps = (THREADS / WARP).div_ceil(PARTITIONS);
             let registers = warps * config.min_blocks * WARP * config.registers();
             assert!(registers <= PARTITION_REGISTERS, "{}: {registers}", config.name);
-            let roles = CONSUMERS * config.consumer_registers() + PRODUCER_REGISTERS;
+            let roles = CONSUMERS * config.consumer_registers() + config.producer_registers();
             assert!(roles <= (CONSUMERS + 1) * config.registers(), "{}: {roles}", config.name);
         }
     }

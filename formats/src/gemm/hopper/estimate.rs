@@ -35,15 +35,16 @@ const fn product_cycles(config: &HopperConfig) -> u32 {
         (_, 8) => 330,
         (_, 16) => 430,
         (_, 32) => 550,
+        (_, 48) => 600,
         (_, 64) => 650,
         (128, _) => 1060,
         _ => 2100,
     }
 }
-/// Steps that take as long as a contributor's partial sums: runs of a grouped product may be so much
-/// longer where that spares the fix-up.
+/// Steps that take as long as sending partial sums, waiting for them and adding them: runs of a
+/// grouped product may be so much longer where that spares the fix-up.
 pub const fn whole_tile_slack(config: &HopperConfig) -> u32 {
-    let fix_up = config.sum_bytes() as u64 / FIX_UP_BYTES;
+    let fix_up = 2 * (config.sum_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
     (fix_up / product_cycles(config) as u64) as u32 + 1
 }
 
@@ -67,6 +68,8 @@ const MEMBER_CYCLES: u64 = 1300;
 /// and for each step.
 const MEETING_CYCLES: u64 = 1500;
 const SHARE_CYCLES: u64 = 20;
+/// Cycles from a contributor's last store of partial sums to the owner's first load.
+const HANDOVER_CYCLES: u64 = 2500;
 /// Bytes of partial sums per cycle from each contributor of a fix-up.
 const FIX_UP_BYTES: u64 = 30;
 /// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
@@ -120,7 +123,10 @@ pub fn estimate(
         resident += 1;
     }
     let waves = groups.div_ceil(clusters(sms, cluster, resident));
-    let (step, mut bound) = (product_cycles(config) * resident, "products");
+    let tiling = config.tiling();
+    let step =
+        product_cycles(config) * tiling.weight(tiling.width(problem.m)) / tiling.most_weight();
+    let (step, mut bound) = (step * resident, "products");
     let wait = if config.multicast > 1 { SHARE_CYCLES } else { 0 };
     let mut body = waves * schedule.most() as u64 * (step as u64 + wait);
     let weights = problem.n.div_ceil(config.rows) as u64
@@ -209,12 +215,7 @@ fn found_on_device(
     sms: u32,
     result: ResultType,
 ) -> Option<Estimate> {
-    let same_tile = |other: &&HopperConfig| {
-        let HopperConfig { name, min_blocks, .. } = *config;
-        HopperConfig { name, min_blocks, grouped: true, ..**other } == *config
-    };
-    let dense = CONFIGS.iter().find(same_tile)?;
-    let found = estimate(dense, Split::None, expected, sms, result)?;
+    let found = estimate(config, Split::None, expected, sms, result)?;
     let resident = config.min_blocks;
     let ctas = clusters(sms, 1, resident);
     let steps = expected.k.div_ceil(K_STEP);
@@ -260,7 +261,7 @@ mod tests {
         for scheme in Scheme::ALL {
             let pick = |m, l| {
                 let expected = Problem { m, n: 4096, k: 7168, l };
-                assert_eq!(grouped(scheme, &expected, 132, result).count(), 4);
+                assert_eq!(grouped(scheme, &expected, 132, result).count(), 5);
                 let best = grouped(scheme, &expected, 132, result).min_by_key(|found| found.cycles);
                 best.unwrap().config.tokens
             };

@@ -33,7 +33,9 @@ impl HopperKernel {
             (Some(groups), Some(GroupedRuns { least, .. })) => {
                 let ctas = Divisor::nearest(gemm.plan.grid[0]);
                 let tile = Divisor::nearest(schedule.steps());
-                let slack = estimate::whole_tile_slack(config);
+                let weight = config.tiling().most_weight();
+                let slack = estimate::whole_tile_slack(config) * weight;
+                let least = least * weight;
                 let runs = EvenRuns { ctas, tile, least, slack, reserved: 0 };
                 let row_tiles = Divisor::nearest(self.problem.n.div_ceil(config.rows));
                 let groups = Groups { row_tiles, runs, ..groups };

@@ -97,9 +97,11 @@ impl Family for Hopper {
             let row_tiles = u64::from(problem.n.div_ceil(config.rows));
             let tiles = groups.most_token_tiles(problem, config.tokens) * row_tiles;
             let most = u64::from(Divisor::DIVIDENDS) - ctas;
-            if tiles.saturating_mul(steps.into()) >= most {
-                let required = format!("fewer than {most}");
-                return Err(Error::shape("K steps of all tiles", required, tiles));
+            let weight = u64::from(config.tiling().most_weight());
+            let work = tiles.saturating_mul(u64::from(steps) * weight);
+            if work >= most {
+                let required = format!("less than {most}");
+                return Err(Error::shape("work of all tiles", required, work));
             }
         }
         // A tile's partial sums are added one after the other: at most so many.

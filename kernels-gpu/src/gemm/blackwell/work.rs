@@ -7,6 +7,7 @@ use cuda_std::{thread, warp};
 use fp4_formats::gemm;
 use fp4_formats::gemm::blackwell::config::STORE_WARPS;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
+use fp4_formats::gemm::groups::Tiling;
 use fp4_formats::gemm::work::Tile;
 use fp4_formats::gemm::{Affine, Epilogue, Problem, TileOrder, TileShape};
 use fp4_formats::layout::TILE_ROWS;
@@ -175,7 +176,7 @@ impl List for GroupTable<'_> {
     #[inline(always)]
     unsafe fn begin(self, config: &BlackwellConfig, swapped: bool) {
         // SAFETY: the caller's.
-        unsafe { self.make(config.work_shape(swapped).tokens, 1) };
+        unsafe { self.make::<false>(Tiling::of(config.work_shape(swapped).tokens)) };
     }
 
     #[inline(always)]
@@ -188,7 +189,7 @@ impl List for GroupTable<'_> {
 
     #[inline(always)]
     fn numbers(self, _: &BlackwellConfig, _: &BlackwellParams) -> Self::Numbers {
-        self.total()
+        self.tiles()
     }
 
     #[inline(always)]

@@ -11,7 +11,7 @@ use fp4_formats::gemm::hopper::repack::{
     BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_K, word_offset,
 };
 
-use super::decode::{Product, STEPS};
+use super::decode::{Narrow, Product, STEPS};
 use super::multicast::release;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
@@ -49,25 +49,53 @@ fn first_block<const BLOCKS: usize>() -> u32 {
     thread::thread_idx_x() / WARPGROUP * BLOCKS as u32
 }
 
-impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
+impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
     #[inline(always)]
     pub fn new() -> Self {
         Self { sums: [[0.0; SUMS]; BLOCKS], weights: core::marker::PhantomData }
     }
 
-    /// Sums the products of the next `count` steps, at least one.
+    /// Sums the products of the next `count` steps, at least one, of a tile of `width` tokens: by
+    /// the narrowest product that has room for them.
+    ///
+    /// # Safety
+    /// As [`multiply`](Self::multiply).
+    #[inline(always)]
+    pub unsafe fn multiply_width(
+        &mut self,
+        config: &HopperConfig,
+        width: u32,
+        count: u32,
+        memory: Memory,
+        ring: Ring,
+        cursor: &mut Cursor,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            match width {
+                ..=96 => self.multiply::<48>(config, count, memory, ring, cursor),
+                97..=112 => self.multiply::<56>(config, count, memory, ring, cursor),
+                113.. => self.multiply::<64>(config, count, memory, ring, cursor),
+            }
+        }
+    }
+
+    /// Sums the products of the next `count` steps, at least one, into the first `N` sums of each
+    /// block.
     ///
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
     #[inline(always)]
-    pub unsafe fn multiply(
+    pub unsafe fn multiply<const N: usize>(
         &mut self,
         config: &HopperConfig,
         count: u32,
         memory: Memory,
         ring: Ring,
         cursor: &mut Cursor,
-    ) {
+    ) where
+        W: Product<N>,
+    {
         let mut last = *cursor;
         let mut step = 0;
         // There is a first step. A path around the loop would join it with sums that no
@@ -77,7 +105,7 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
             // products are finished where `stage` says so, and its codes were decoded before.
             unsafe {
                 ring.wait_full(cursor);
-                self.stage(config, memory, cursor.stage, || {
+                self.stage::<N>(config, memory, cursor.stage, || {
                     release(config, ring.empty(last.stage), step > 0);
                 });
             }
@@ -118,13 +146,15 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
     /// # Safety
     /// As [`multiply`](Self::multiply); stage `stage` has arrived.
     #[inline(always)]
-    unsafe fn stage(
+    unsafe fn stage<const N: usize>(
         &mut self,
         config: &HopperConfig,
         memory: Memory,
         stage: u32,
         mut release: impl FnMut(),
-    ) {
+    ) where
+        W: Product<N>,
+    {
         let activations = memory.activations(config, stage);
         let weights = memory.weights(config, stage);
         let mut words = [[[0; STEPS]; BLOCKS]; CHUNK_BLOCKS as usize];
@@ -157,7 +187,10 @@ impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS,
                     wgmma::wgmma_fence();
                     for k in 0..STEPS {
                         let b = descriptor(activations, tile + k as u32 * WGMMA_K * OPERAND_BYTES);
-                        W::multiply(&mut self.sums[block], fragments[k], b);
+                        // The compiler knows that there are so many.
+                        if let Some(sums) = self.sums[block].first_chunk_mut::<N>() {
+                            W::multiply(sums, fragments[k], b);
+                        }
                     }
                     wgmma::wgmma_commit_group();
                 }

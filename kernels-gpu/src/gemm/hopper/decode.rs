@@ -54,6 +54,11 @@ pub trait Product<const SUMS: usize>: Weights {
     unsafe fn multiply(sums: &mut [f32; SUMS], a: [u32; 4], b: u64);
 }
 
+/// Weights whose tiles of 128 tokens may be narrower.
+pub trait Narrow: Product<48> + Product<56> + Product<64> {}
+
+impl<W: Product<48> + Product<56> + Product<64>> Narrow for W {}
+
 macro_rules! products {
     ($weights:ty: $($sums:literal = $multiply:ident),*) => {
         $(
@@ -72,7 +77,10 @@ macro_rules! products {
             4 = wgmma_m64n8k16_f32_bf16_bf16,
             8 = wgmma_m64n16k16_f32_bf16_bf16,
             16 = wgmma_m64n32k16_f32_bf16_bf16,
+            24 = wgmma_m64n48k16_f32_bf16_bf16,
             32 = wgmma_m64n64k16_f32_bf16_bf16,
+            48 = wgmma_m64n96k16_f32_bf16_bf16,
+            56 = wgmma_m64n112k16_f32_bf16_bf16,
             64 = wgmma_m64n128k16_f32_bf16_bf16
         })*
     };
@@ -82,7 +90,10 @@ products! { Nvfp4F16:
     4 = wgmma_m64n8k16_f32_f16_f16,
     8 = wgmma_m64n16k16_f32_f16_f16,
     16 = wgmma_m64n32k16_f32_f16_f16,
+    24 = wgmma_m64n48k16_f32_f16_f16,
     32 = wgmma_m64n64k16_f32_f16_f16,
+    48 = wgmma_m64n96k16_f32_f16_f16,
+    56 = wgmma_m64n112k16_f32_f16_f16,
     64 = wgmma_m64n128k16_f32_f16_f16
 }
 products! { Nvfp4Bf16, Mxfp4Bf16 }

@@ -48,6 +48,13 @@ macro_rules! entries {
                     // SAFETY: whole warpgroups, for whom the registers are released.
                     unsafe { registers::setmaxnreg_inc::<REGISTERS>() };
                 }
+
+                #[inline(always)]
+                unsafe fn release_registers() {
+                    const REGISTERS: u32 = $named::$name.producer_registers();
+                    // SAFETY: a whole warpgroup, which has more.
+                    unsafe { registers::setmaxnreg_dec::<REGISTERS>() };
+                }
             }
 
             #[doc = concat!("The GEMM of the configuration `", stringify!($name), "`.")]

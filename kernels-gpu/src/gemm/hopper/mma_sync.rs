@@ -9,7 +9,7 @@ use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, OPERAND_BYTES
 use fp4_formats::gemm::hopper::repack::CHUNK_BLOCKS;
 
 use super::consumer::{Consumer, load};
-use super::decode::{Product, STEPS};
+use super::decode::{Narrow, STEPS};
 use super::multicast::release;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
@@ -27,7 +27,7 @@ const SUMS_EACH: usize = 4;
 /// A thread's operands of eight tokens by 64 columns, for each product of 16 columns.
 type Tokens = [[u32; 2]; STEPS];
 
-impl<W: Product<SUMS>, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
+impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
     /// As [`multiply`](Self::multiply), for one block of rows and few tokens.
     ///
     /// # Safety

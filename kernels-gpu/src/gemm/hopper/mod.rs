@@ -88,12 +88,10 @@ mod tile;
 mod work;
 
 use consumer::Consumer;
-use cuda_std::ptx::{
-    barrier, cluster as clusters, fence, grid, marker, mbarrier, registers, tensor_copy,
-};
+use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, marker, mbarrier, tensor_copy};
 use cuda_std::{shared, thread, warp};
-use decode::{Product, Weights};
-use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig, PRODUCER_REGISTERS};
+use decode::{Narrow, Product, Weights};
+use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use split_k::Part;
 use tile::{Memory, Tile};
@@ -111,6 +109,12 @@ trait Kernel {
     /// # Safety
     /// A whole consumer warpgroup; the producer's releases the registers.
     unsafe fn take_registers();
+
+    /// Keeps [`HopperConfig::producer_registers`].
+    ///
+    /// # Safety
+    /// The whole producer warpgroup.
+    unsafe fn release_registers();
 }
 
 /// The kernel body of `K`. A thread has `BLOCKS` arrays of `SUMS` sums: the configuration knows both,
@@ -120,7 +124,7 @@ trait Kernel {
 /// As the module's contract; launched with the configuration's threads and shared memory.
 #[inline(always)]
 unsafe fn gemm<
-    K: Kernel<Weights: Product<SUMS>>,
+    K: Kernel<Weights: Product<SUMS> + Narrow>,
     W: Work,
     const SUMS: usize,
     const BLOCKS: usize,
@@ -169,7 +173,7 @@ unsafe fn gemm<
     unsafe {
         if W::GROUPED && thread / warp::LANES == CONSUMER_THREADS / warp::LANES {
             warp::sync();
-            work.begin(config, p);
+            work.begin(config);
         }
         if config.multicast > 1 {
             warp::sync();
@@ -182,7 +186,7 @@ unsafe fn gemm<
 
     if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup takes this branch, and whole warpgroups the other.
-        unsafe { registers::setmaxnreg_dec::<PRODUCER_REGISTERS>() };
+        unsafe { K::release_registers() };
         if (config.multicast > 1 || W::GROUPED) && thread == CONSUMER_THREADS {
             if W::GROUPED && work.run(config, p).is_empty() {
                 return;
@@ -208,7 +212,7 @@ unsafe fn gemm<
 /// All consumers, converged; the barriers are initialised and known to them.
 #[inline(always)]
 unsafe fn consume<
-    K: Kernel<Weights: Product<SUMS>>,
+    K: Kernel<Weights: Product<SUMS> + Narrow>,
     W: Work,
     const SUMS: usize,
     const BLOCKS: usize,
@@ -234,13 +238,17 @@ unsafe fn consume<
     let mut end = run.end;
     loop {
         let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new();
-        let count = work.take(p, &mut work.rest(config, p, end)).count();
+        let item = work.take(p, &mut work.rest(config, p, end));
+        let count = item.count();
         // SAFETY: the consumers are converged, and the ring is known to them.
         unsafe {
             if const { K::CONFIG.uses_mma_sync() } {
                 consumer.multiply_mma_sync(config, count, memory, ring, &mut cursor);
+            } else if const { K::CONFIG.narrows() } {
+                let width = Tile::of(work, config, p, item.tile).width;
+                consumer.multiply_width(config, width, count, memory, ring, &mut cursor);
             } else {
-                consumer.multiply(config, count, memory, ring, &mut cursor);
+                consumer.multiply::<SUMS>(config, count, memory, ring, &mut cursor);
             }
         }
         let mut run = work.rest(config, p, marker::pin(end));
@@ -248,7 +256,7 @@ unsafe fn consume<
         let multicast = const { K::CONFIG.multicast > 1 };
         if !multicast && !W::GROUPED && p.schedule.is_split() {
             let tile = Tile::of(work, config, p, item.tile);
-            let part = Part::of_cluster(p.schedule.cluster(), tile.tokens(config));
+            let part = Part::of_cluster(p.schedule.cluster(), tile.tokens());
             let received = memory.base + config.sums_received_offset();
             // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
             unsafe {
@@ -284,7 +292,7 @@ unsafe fn consume<
                 sync_consumers();
                 // Here, and not above: the fix-up has no register left.
                 let tile = Tile::of(work, config, p, item.tile);
-                let part = Part::whole(tile.tokens(config));
+                let part = Part::whole(tile.tokens());
                 let p = work.params(p, tile.problem);
                 store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
             } else {

@@ -11,6 +11,9 @@ use super::tile::{Memory, Tile};
 use super::work::Work;
 use crate::pipeline::Ring;
 
+/// Boxes along K that a step takes.
+const HALVES: u32 = K_STEP / BOX_COLUMNS;
+
 /// Chunks of 128 rows of weights, along K.
 #[inline(always)]
 fn row_chunks(p: &HopperParams) -> u32 {
@@ -117,30 +120,39 @@ impl<'a> Copies<'a> {
     #[inline(always)]
     unsafe fn activations(&self, tile: &Tile, step: u32, stage: u32, full: u32) {
         let row_bytes = BOX_COLUMNS * OPERAND_BYTES;
-        let own = multicast::rank(self.config) * self.config.box_tokens();
-        for half in 0..K_STEP / BOX_COLUMNS {
-            let column = step * K_STEP + half * BOX_COLUMNS;
-            let at = [column as i32, (tile.token + own) as i32, tile.matrix as i32];
-            let to = self.memory.activations(self.config, stage)
-                + (half * self.config.tokens + own) * row_bytes;
-            let (map, policy) = (self.map, self.activations_policy);
-            // SAFETY: the stages are the copies', and the activations are written; boxes may
-            // leave the tensor.
-            unsafe {
-                if self.config.multicast > 1 {
-                    tensor_copy::cp_async_bulk_tensor_3d_shared_cluster_global_multicast(
-                        to,
-                        map,
-                        at,
-                        full,
-                        multicast::all(self.config),
-                        policy,
-                    );
-                } else {
-                    tensor_copy::cp_async_bulk_tensor_3d_shared_cta_global(
-                        to, map, at, full, policy,
-                    );
-                }
+        let mut own = multicast::rank(self.config) * self.config.box_tokens();
+        let end = own + if self.config.narrows() { tile.width } else { self.config.box_tokens() };
+        // How many there are is known where tiles do not narrow.
+        while own < end {
+            for half in 0..HALVES {
+                let column = step * K_STEP + half * BOX_COLUMNS;
+                let at = [column as i32, (tile.token + own) as i32, tile.matrix as i32];
+                let to = self.memory.activations(self.config, stage)
+                    + (half * self.config.tokens + own) * row_bytes;
+                // SAFETY: the caller's.
+                unsafe { self.activation_box(to, at, full) };
+            }
+            own += self.config.box_tokens();
+        }
+    }
+
+    /// Copies one box of activations to shared address `to`.
+    ///
+    /// # Safety
+    /// As [`activations`](Self::activations).
+    #[inline(always)]
+    unsafe fn activation_box(&self, to: u32, at: [i32; 3], full: u32) {
+        let (map, policy) = (self.map, self.activations_policy);
+        // SAFETY: the stages are the copies', and the activations are written; boxes may leave the
+        // tensor.
+        unsafe {
+            if self.config.multicast > 1 {
+                let all = multicast::all(self.config);
+                tensor_copy::cp_async_bulk_tensor_3d_shared_cluster_global_multicast(
+                    to, map, at, full, all, policy,
+                );
+            } else {
+                tensor_copy::cp_async_bulk_tensor_3d_shared_cta_global(to, map, at, full, policy);
             }
         }
     }
@@ -185,7 +197,7 @@ pub unsafe fn begin<W: Work>(
     for stage in 0..early {
         // SAFETY: all stages are empty at first.
         unsafe {
-            ring.expect_bytes(stage, config.stage_bytes());
+            ring.expect_bytes(stage, config.copied_bytes(tile.width));
             copies.weights(&tile, chunk, stage, ring.full(stage));
         }
         chunk += u64::from(config.scheme.chunk_bytes());
@@ -227,7 +239,7 @@ pub unsafe fn produce<W: Work>(
                     early -= 1;
                 } else {
                     ring.wait_empty(&cursor);
-                    ring.expect_bytes(cursor.stage, config.stage_bytes());
+                    ring.expect_bytes(cursor.stage, config.copied_bytes(tile.width));
                     copies.weights(&tile, chunk, cursor.stage, full);
                     chunk += chunk_bytes;
                 }
@@ -253,8 +265,21 @@ pub unsafe fn produce<W: Work>(
             }
             chunk = copies.chunk(&tile, item.first);
             step = item.first;
-            // To find a tile in a table takes time, which passes while the sums are stored.
+            // To find a tile in a table takes time, which passes while the sums are stored. So does the
+            // time to copy weights, which nothing overlays; where there are several widths, the
+            // thread has no registers for that.
             if overlaid && W::GROUPED {
+                if !config.narrows() {
+                    early = item.count().min(config.stages());
+                    let mut ahead = cursor;
+                    for _ in 0..early {
+                        ring.wait_empty(&ahead);
+                        ring.expect_bytes(ahead.stage, config.copied_bytes(tile.width));
+                        copies.weights(&tile, chunk, ahead.stage, ring.full(ahead.stage));
+                        chunk += chunk_bytes;
+                        ahead.advance();
+                    }
+                }
                 multicast::wait_sums_stored(config, sums_stored, parity);
                 parity ^= 1;
             }

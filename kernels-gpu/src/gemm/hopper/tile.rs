@@ -21,6 +21,8 @@ pub struct Tile {
     pub token: u32,
     pub end: u32,
     pub rows: u32,
+    /// Tokens that it has room for.
+    pub width: u32,
 }
 
 impl Tile {
@@ -28,22 +30,24 @@ impl Tile {
     #[inline(always)]
     pub fn of<W: Work>(work: W, config: &HopperConfig, p: &HopperParams, index: u32) -> Self {
         // Pinned: where the tile is would otherwise stay in registers from before its main loop.
-        let index = marker::pin(index);
-        let tile = work.tile(config, p, index);
+        let tile = work.tile(config, p, marker::pin(index));
+        let width =
+            if config.narrows() { config.tiling().width(tile.tokens.count) } else { config.tokens };
         Self {
             problem: tile.problem,
             matrix: tile.tokens.matrix,
             row_tile: tile.row_tile * config.multicast + multicast::rank(config),
-            token: tile.tokens.first + tile.token_tile * config.tokens,
+            token: tile.tokens.first + tile.token_tile * width,
             end: tile.tokens.first + tile.tokens.count,
             rows: tile.tokens.rows,
+            width,
         }
     }
 
     /// Tokens of the tile that exist.
     #[inline(always)]
-    pub fn tokens(&self, config: &HopperConfig) -> u32 {
-        (self.end - self.token).min(config.tokens)
+    pub fn tokens(&self) -> u32 {
+        (self.end - self.token).min(self.width)
     }
 }
 

@@ -4,10 +4,11 @@
 
 use cuda_std::ptx::marker;
 use cuda_std::thread;
+use fp4_formats::gemm::groups::OwnRun;
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::work::Tile as WorkTile;
-use fp4_formats::gemm::{Affine, Epilogue, EvenRuns, Item, Problem, Run, Tiles};
+use fp4_formats::gemm::{Affine, Epilogue, Item, Problem, Run, Tiles};
 
 use super::multicast;
 use crate::gemm::epilogue::combine::affine_of;
@@ -53,7 +54,7 @@ pub trait Work: Copy {
     /// # Safety
     /// One whole warp of the CTA; the other threads use the work list behind a barrier.
     #[inline(always)]
-    unsafe fn begin(self, _: &HopperConfig, _: &HopperParams) {}
+    unsafe fn begin(self, _: &HopperConfig) {}
 
     /// If the work list is bad: says so, and makes all results NaN. There are no tiles then.
     ///
@@ -144,9 +145,9 @@ impl Work for GroupTable<'_> {
     const GROUPED: bool = true;
 
     #[inline(always)]
-    unsafe fn begin(self, config: &HopperConfig, p: &HopperParams) {
+    unsafe fn begin(self, config: &HopperConfig) {
         // SAFETY: the caller's.
-        unsafe { self.make(config.tokens, p.schedule.steps()) };
+        unsafe { self.make::<true>(config.tiling()) };
     }
 
     #[inline(always)]
@@ -159,27 +160,20 @@ impl Work for GroupTable<'_> {
 
     #[inline(always)]
     fn run(self, _: &HopperConfig, _: &HopperParams) -> Run {
-        let (steps, runs) = (self.total(), &self.groups.runs);
-        let (share, cta) = (runs.share(steps), marker::pin(thread::block_idx_x()));
-        match runs.whole(share) {
-            0 => EvenRuns::run(share, steps, cta),
-            whole => runs.whole_run(whole, steps, cta),
-        }
+        let OwnRun { first, end, .. } = self.own();
+        Run { first, end }
     }
 
     #[inline(always)]
-    fn first_cta(self, p: &HopperParams, item: &Item) -> u32 {
-        let share = self.groups.runs.share(self.total());
-        EvenRuns::first_cta(share, item.tile * p.schedule.steps(), thread::block_idx_x())
+    fn first_cta(self, _: &HopperParams, _: &Item) -> u32 {
+        // Only where the run begins can steps of a tile be another CTA's.
+        self.own().first_cta
     }
 
     #[inline(always)]
     fn tile(self, _: &HopperConfig, _: &HopperParams, index: u32) -> WorkTile {
-        let runs = &self.groups.runs;
-        match runs.whole(runs.share(self.total())) {
-            0 => self.tile(index),
-            whole => self.tile(runs.whole_tile(whole, index, thread::block_idx_x())),
-        }
+        let OwnRun { base, stride, .. } = self.own();
+        self.tile(base + index * stride)
     }
 
     #[inline(always)]
@@ -222,7 +216,7 @@ impl Work for MixedTable<'_> {
     }
 
     #[inline(always)]
-    unsafe fn begin(self, _: &HopperConfig, _: &HopperParams) {
+    unsafe fn begin(self, _: &HopperConfig) {
         // SAFETY: the caller's.
         unsafe { self.make() };
     }
