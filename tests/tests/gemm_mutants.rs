@@ -228,12 +228,13 @@ fn blackwell(
     experiment
 }
 
-/// Two CTAs share tiles, the middle one's sums meet in the workspace; each of the eight stages is
-/// `free` nine times; an empty group. One tile of two CTAs: the flag is set when its reader waits for
-/// it. The counts are late in one launch, the activations in the others.
+/// Two CTAs with whole tiles of two widths and an empty group, whose stages are `free` several times;
+/// three tiles of each width, of which the middle one's sums meet in the workspace. One tile of two
+/// CTAs: the flag is set when its reader waits for it. The counts are late in one launch, the
+/// activations in the others.
 #[test]
 fn hopper_groups() {
-    let kernel = "gemm_sm90_nvfp4_f16_128x64_grouped";
+    let kernel = "gemm_sm90_nvfp4_f16_128x128_grouped";
     let gpu = Gpu { sms: 2, ..Gpu::h200() };
     let on = |counts: &[usize], sizes, input| {
         let mut experiment = grouped(kernel, &gpu, counts, sizes, F16, FLOATS, input);
@@ -248,11 +249,13 @@ fn hopper_groups() {
         experiment
     };
     check(&[
-        on(&[36, 0, 70], [332, 2160], "counts"),
-        on(&[36, 33], [140, 2160], "a"),
-        on(&[60], [128, 1136], "a"),
-        alone(&[36], [100, 1136]),
-        alone(&[60], [128, 1392]),
+        on(&[36, 0, 128], [332, 1328], "counts"),
+        on(&[300], [128, 2160], "a"),
+        on(&[276], [128, 2160], "a"),
+        on(&[384], [128, 2160], "a"),
+        on(&[60], [128, 2800], "a"),
+        alone(&[36], [100, 2800]),
+        alone(&[60], [128, 2960]),
     ]);
 }
 

@@ -170,9 +170,18 @@ impl HopperConfig {
     /// they reach out of bounds.
     #[inline(always)]
     pub const fn copied_bytes(&self, width: u32) -> u32 {
-        let tokens = width.next_multiple_of(self.box_tokens());
-        let tokens = if self.multicast > 1 { self.tokens } else { tokens };
-        K_STEP * OPERAND_BYTES * tokens + self.weight_bytes()
+        K_STEP * OPERAND_BYTES * self.copied_tokens(width) + self.weight_bytes()
+    }
+
+    /// Tokens in the boxes that a tile of `width` tokens takes, those of all CTAs of a multicast: no
+    /// fewer than the narrowest product reads.
+    #[inline(always)]
+    pub const fn copied_tokens(&self, width: u32) -> u32 {
+        if !self.narrows() {
+            return self.tokens;
+        }
+        let read = if width < NARROW_FLOOR { NARROW_FLOOR } else { width };
+        read.next_multiple_of(self.box_tokens())
     }
 
     /// Stages of the pipeline: as many as fit, up to what memory latency needs.

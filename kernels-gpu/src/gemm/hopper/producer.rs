@@ -121,7 +121,7 @@ impl<'a> Copies<'a> {
     unsafe fn activations(&self, tile: &Tile, step: u32, stage: u32, full: u32) {
         let row_bytes = BOX_COLUMNS * OPERAND_BYTES;
         let mut own = multicast::rank(self.config) * self.config.box_tokens();
-        let end = own + if self.config.narrows() { tile.width } else { self.config.box_tokens() };
+        let end = own + self.config.copied_tokens(tile.width) / self.config.multicast;
         // How many there are is known where tiles do not narrow.
         while own < end {
             for half in 0..HALVES {
