@@ -29,7 +29,7 @@ pub trait Work: Copy {
     /// # Safety
     /// There is such a problem.
     #[inline(always)]
-    unsafe fn params<'a>(self, p: &'a HopperParams, _: u32) -> &'a HopperParams {
+    unsafe fn params(self, p: &HopperParams, _: u32) -> &HopperParams {
         p
     }
 
@@ -197,7 +197,7 @@ impl Work for MixedTable<'_> {
     const MIXED: bool = true;
 
     #[inline(always)]
-    unsafe fn params<'a>(self, _: &'a HopperParams, problem: u32) -> &'a HopperParams {
+    unsafe fn params(self, _: &HopperParams, problem: u32) -> &HopperParams {
         // SAFETY: the caller's; the blocks are an sm_90a kernel's.
         unsafe { self.block(problem) }
     }
