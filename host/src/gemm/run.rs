@@ -47,12 +47,12 @@ impl Owned {
             0 => None,
             bytes => Some(Workspace::new(device, bytes)?),
         };
-        let poisoned = |bytes| DeviceBuffer::poisoned(device, "c", bytes);
+        let poisoned = |name: &str, bytes| DeviceBuffer::poisoned(device, name, bytes);
         Ok(Self {
             activations: TokenBuffers::upload(device, a)?,
             vectors: OwnedVectors::upload(device, options)?,
             workspace,
-            out: TokenBuffers::of(gemm.out_bytes()?, poisoned)?,
+            out: TokenBuffers::of("c", gemm.out_bytes()?, poisoned)?,
             gemm,
             weights,
         })

@@ -34,16 +34,17 @@ impl TokenBuffers {
         })
     }
 
-    /// Memory for elements and, where they have bytes, for scales, each made by `allocate`.
+    /// Memory of this name for elements and, where they have bytes, for scales, each made by `allocate`.
     ///
     /// # Errors
     /// As `allocate`.
     pub fn of(
+        name: &str,
         [bytes, scale_bytes]: [usize; 2],
-        allocate: impl Fn(usize) -> Result<DeviceBuffer>,
+        allocate: impl Fn(&str, usize) -> Result<DeviceBuffer>,
     ) -> Result<Self> {
-        let scales = (scale_bytes > 0).then(|| allocate(scale_bytes)).transpose()?;
-        Ok(Self { elements: allocate(bytes)?, scales })
+        let scales = (scale_bytes > 0).then(|| allocate(&format!("{name} scales"), scale_bytes));
+        Ok(Self { elements: allocate(name, bytes)?, scales: scales.transpose()? })
     }
 
     /// As a product takes them.

@@ -357,14 +357,14 @@ impl MoeLayer {
             0 => None,
             bytes => Some(Workspace::new(device, bytes)?),
         };
-        let zeroed = |name| move |bytes| DeviceBuffer::zeroed(device, name, bytes);
+        let zeroed = |name: &str, bytes| DeviceBuffer::zeroed(device, name, bytes);
         Ok(MoeMemory {
             routes: self.routing.routes()?,
             quantizer,
-            gathered: TokenBuffers::of(of_tokens, zeroed("gathered"))?,
+            gathered: TokenBuffers::of("gathered", of_tokens, zeroed)?,
             // Copies of the second product reach over rows that no expert has; what they bring is not
             // used, but the emulator asks that it was written.
-            between: TokenBuffers::of(self.first.out_bytes()?, zeroed("between"))?,
+            between: TokenBuffers::of("between", self.first.out_bytes()?, zeroed)?,
             rows: DeviceBuffer::poisoned(device, "rows", self.second.out_bytes()?[0])?,
             workspace,
             stream: FirstStream::default(),

@@ -266,10 +266,10 @@ pub unsafe fn produce<W: Work>(
             chunk = copies.chunk(&tile, item.first);
             step = item.first;
             // To find a tile in a table takes time, which passes while the sums are stored. So does the
-            // time to copy weights, which nothing overlays; where there are several widths, the
-            // thread has no registers for that.
+            // time to copy weights, which nothing overlays; where there are several widths or
+            // parameters, the thread has no registers for that.
             if overlaid && W::GROUPED {
-                if !config.narrows() {
+                if !config.narrows() && !W::MIXED {
                     early = item.count().min(config.stages());
                     let mut ahead = cursor;
                     for _ in 0..early {
