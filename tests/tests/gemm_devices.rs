@@ -18,6 +18,7 @@ use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMM_CONTEST, GEMM_CORRECTNESS, GemmShape, grouped_contest};
 use nvfp4::tune::ResultKind;
 use nvfp4_tests::gemm::grouped::GroupedCase;
+use nvfp4_tests::gemm::mixed::check_mixed;
 use nvfp4_tests::gemm::{
     ActivationType, BF16, BLOCKED, Case, DEPTHS, F16, LINEAR, RESULTS, ROWS, TOKENS,
 };
@@ -292,6 +293,33 @@ fn every_grouped_configuration() {
                     seen.push((arch, bytes));
                 }
             }
+        }
+    }
+}
+
+/// Ragged products of sizes of their own in one launch, of each pair of types: against the oracle.
+#[test]
+fn products_of_sizes_of_their_own() {
+    let pairs = [
+        (Format::Nvfp4, F16),
+        (Format::Nvfp4, BF16),
+        (Format::Nvfp4, LINEAR),
+        (Format::Mxfp4, BF16),
+        (Format::Mxfp4, BLOCKED),
+    ];
+    let sizes = [[67, 168, 160], [1, 24, 32], [64, 128, 1056], [131, 8, 416], [33, 272, 2080]];
+    for kernels in devices() {
+        for (at, (format, activations)) in pairs.into_iter().enumerate() {
+            let case = |(index, [m, n, k]): (usize, [usize; 3])| {
+                let mut case = Case::new([m, n, k, 1]).format(format).activations(activations);
+                case.generator = Generator::FullRange;
+                case.seed = (7 * at + index) as u64;
+                case.alpha = [4.0, -0.75, 16.0][index % 3];
+                case.vectors = [index % 2 == 0, index % 3 == 0, index % 4 > 1];
+                case
+            };
+            let cases: Vec<Case> = sizes.into_iter().enumerate().map(case).collect();
+            check_mixed(&kernels, &cases);
         }
     }
 }
