@@ -1,0 +1,304 @@
+//! How the table of groups is made, by one warp of each CTA.
+
+use cuda_std::ptx::{grid, marker, memory};
+use cuda_std::{thread, warp};
+use fp4_formats::gemm::groups::{EvenRuns, OwnRun, Shares, Tiling, Work};
+
+use super::{AHEAD, BAD, GroupTable, RUN, WORD};
+
+/// What precedes a problem: token tiles, and their work.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    tiles: u32,
+    work: u32,
+}
+
+impl Place {
+    /// Behind so many more tiles of this weight.
+    #[inline(always)]
+    fn after(self, tiles: u32, weight: u32) -> Self {
+        Self { tiles: self.tiles + tiles, work: self.work + tiles * weight }
+    }
+}
+
+/// The share of each CTA, and where this CTA's begins and ends; [`u32::MAX`] where that is nowhere.
+#[derive(Clone, Copy)]
+struct Boundaries {
+    share: u32,
+    first: u32,
+    end: u32,
+}
+
+/// The problems with the boundaries, as [`EvenRuns::begin`] takes them; a weight of 0 where they are
+/// not found.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    first: [u32; 3],
+    end: [u32; 3],
+}
+
+impl GroupTable<'_> {
+    /// Makes the table for tiles of `tiling`; with `RUNS` also this CTA's run.
+    ///
+    /// # Safety
+    /// One whole warp of the CTA; the other threads use the table behind a barrier.
+    #[inline(always)]
+    pub unsafe fn make<const RUNS: bool>(self, tiling: Tiling) {
+        let (lane, cta) = (warp::lane_id(), thread::block_idx_x());
+        // SAFETY: the caller's.
+        unsafe {
+            // Problems of even tiles are many, and each is little work; of others a lane has few.
+            if tiling.is_even() {
+                // Pinned: what follows from these would otherwise stay in registers of other roles.
+                let table = Self { table: marker::pin(self.table), ..self };
+                table.make_of::<RUNS, AHEAD>(tiling, marker::pin(lane), marker::pin(cta));
+            } else {
+                self.make_of::<RUNS, 1>(tiling, lane, cta);
+            }
+        }
+    }
+
+    /// [`make`](Self::make) by lane `lane` of CTA `cta`, which looks at `EACH` problems at a time.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn make_of<const RUNS: bool, const EACH: usize>(
+        self,
+        tiling: Tiling,
+        lane: u32,
+        cta: u32,
+    ) {
+        // The kernel before may make the counts.
+        grid::griddepcontrol_wait();
+        // SAFETY: the warp is whole; the table has a word for each problem and each count.
+        unsafe {
+            self.copy_counts(lane);
+            warp::sync();
+            // Each lane has problems that follow each other: one sum over the lanes is enough.
+            let each = self.groups.problems.div_ceil(warp::LANES);
+            let first = lane * each;
+            let end = (first + each).min(self.groups.problems);
+            let (mut own, mut most, mut bad) = (Place::default(), 1, 0);
+            let mut at = first;
+            while at < end {
+                let words = self.words::<EACH>(at);
+                for i in 0..EACH {
+                    let tokens = self.tokens(at, end, &words, i);
+                    bad |= u32::from(tokens.is_none());
+                    let tokens = tokens.unwrap_or(0);
+                    let weight = tiling.weight(tiling.width(tokens));
+                    own = own.after(tiling.tiles(tokens), weight);
+                    most = if tokens == 0 { most } else { weight.max(most) };
+                }
+                at += EACH as u32;
+            }
+            warp::sync();
+            let through = Place {
+                tiles: warp::prefix_sum_u32(own.tiles),
+                // Where all tiles weigh the same, they weigh 1.
+                work: if tiling.is_even() { 0 } else { warp::prefix_sum_u32(own.work) },
+            };
+            let through =
+                if tiling.is_even() { Place { work: through.tiles, ..through } } else { through };
+            let is_bad = warp::max_u32(bad) != 0;
+            let rows = self.groups.row_tiles.value();
+            if lane == warp::LANES - 1 {
+                let tiles = if is_bad { BAD } else { through.tiles * rows };
+                memory::st_shared_b32(self.table, tiles);
+            }
+            let mut boundaries = Boundaries { share: 0, first: u32::MAX, end: u32::MAX };
+            if RUNS {
+                let last = warp::LANES - 1;
+                let steps = rows * self.groups.runs.tile.value();
+                let tiles = warp::broadcast_u32(through.tiles, last);
+                let (work, most) = if tiling.is_even() {
+                    (tiles, 1)
+                } else {
+                    (warp::broadcast_u32(through.work, last), warp::max_u32(most))
+                };
+                let all = Work { tiles: tiles * rows, total: work * steps, most };
+                boundaries = self.begin_run(&all, is_bad, lane, cta);
+            }
+            let mut place =
+                Place { tiles: through.tiles - own.tiles, work: through.work - own.work };
+            let mut at = first;
+            while at < end {
+                let mut found = Found::default();
+                let words = self.words::<EACH>(at);
+                for i in 0..EACH {
+                    let problem = at + i as u32;
+                    if problem < end {
+                        memory::st_shared_b32(self.place(problem), place.tiles);
+                    }
+                    let tokens = self.tokens(at, end, &words, i).unwrap_or(0);
+                    let weight = tiling.weight(tiling.width(tokens));
+                    let next = place.after(tiling.tiles(tokens), weight);
+                    if RUNS {
+                        self.look(&mut found, boundaries, place, next, weight);
+                    }
+                    place = next;
+                }
+                if RUNS {
+                    self.end_run(boundaries, found, cta);
+                }
+                at += EACH as u32;
+            }
+            warp::sync();
+        }
+    }
+
+    /// The counts of some problems from `first` on, all loaded at a time, each with the one after it:
+    /// where a problem ends, the next one begins. Those that there are not are 0.
+    ///
+    /// # Safety
+    /// The counts are in the table, visible to this thread.
+    #[inline(always)]
+    unsafe fn words<const EACH: usize>(self, first: u32) -> [[i32; 2]; EACH] {
+        if EACH == 1 {
+            return [[0; 2]; EACH];
+        }
+        let counts = self.groups.counts_len();
+        let word = |at: u32| if at < counts { self.count(at) } else { 0 };
+        let mut words = [[word(first), 0]; EACH];
+        for i in 0..EACH {
+            words[i][1] = word(first + i as u32 + 1);
+            if i + 1 < EACH {
+                words[i + 1][0] = words[i][1];
+            }
+        }
+        words
+    }
+
+    /// Tokens of problem `first + i`, of those before `end`, whose [`words`](Self::words) these are;
+    /// `None` where its counts are bad.
+    #[inline(always)]
+    fn tokens<const EACH: usize>(
+        self,
+        first: u32,
+        end: u32,
+        words: &[[i32; 2]; EACH],
+        i: usize,
+    ) -> Option<u32> {
+        if EACH == 1 {
+            self.groups.range(first, |at| self.count(at)).map(|range| range.count)
+        } else if first + (i as u32) < end {
+            self.groups.tokens(words[i])
+        } else {
+            Some(0)
+        }
+    }
+
+    /// Writes what of this CTA's run does not depend on where its work is, and returns the share of
+    /// all CTAs and the boundaries of this one's; `bad` says that there is no work. Of tiles in turn,
+    /// shares are 0.
+    ///
+    /// # Safety
+    /// As [`make`](Self::make); `work` is the same in all lanes.
+    #[inline(always)]
+    unsafe fn begin_run(self, work: &Work, bad: bool, lane: u32, cta: u32) -> Boundaries {
+        let runs = &self.groups.runs;
+        let none = Boundaries { share: 0, first: u32::MAX, end: u32::MAX };
+        let steps = work.tiles * runs.tile.value();
+        let (run, boundaries) = if bad {
+            (OwnRun { first: 0, end: 0, base: 0, stride: 0, first_cta: 0 }, none)
+        } else {
+            match runs.shares(work) {
+                Shares::InTurn => (runs.in_turn(work, cta), none),
+                Shares::Even(share) => {
+                    let first = EvenRuns::boundary(share, work, cta);
+                    let end = EvenRuns::boundary(share, work, cta + 1);
+                    // Boundaries behind all work are in no problem.
+                    let run =
+                        OwnRun { first: steps, end: steps, base: 0, stride: 1, first_cta: cta };
+                    (run, Boundaries { share, first, end })
+                }
+            }
+        };
+        let OwnRun { first, end, base, stride, first_cta } = run;
+        if lane == 0 {
+            // SAFETY: inside the table.
+            unsafe { self.put_run([first, end, base, stride, first_cta]) };
+        }
+        // SAFETY: the warp is whole.
+        unsafe { warp::sync() };
+        boundaries
+    }
+
+    /// Notes the problem between `place` and `next`, whose steps have this `weight`, where a boundary
+    /// is in it.
+    #[inline(always)]
+    fn look(self, found: &mut Found, at: Boundaries, place: Place, next: Place, weight: u32) {
+        let steps = self.groups.row_tiles.value() * self.groups.runs.tile.value();
+        let (from, to) = (place.work * steps, next.work * steps);
+        let here = [from, place.tiles * steps, weight];
+        if from <= at.first && at.first < to {
+            found.first = here;
+        }
+        if from <= at.end && at.end < to {
+            found.end = here;
+        }
+    }
+
+    /// Writes where this CTA's run begins and ends, if that was found.
+    ///
+    /// # Safety
+    /// As [`make`](Self::make), behind [`begin_run`](Self::begin_run); no other lane finds the same.
+    #[inline(always)]
+    unsafe fn end_run(self, at: Boundaries, found: Found, cta: u32) {
+        let runs = &self.groups.runs;
+        // SAFETY: inside the table.
+        unsafe {
+            if found.first[2] > 0 {
+                let (step, first_cta) = runs.begin(at.share, cta, at.first, found.first);
+                memory::st_shared_b32(self.table + RUN, step);
+                memory::st_shared_b32(self.table + RUN + 4 * WORD, first_cta);
+            }
+            if found.end[2] > 0 {
+                let (step, _) = runs.begin(at.share, 0, at.end, found.end);
+                memory::st_shared_b32(self.table + RUN + WORD, step);
+            }
+        }
+    }
+
+    /// Writes the CTA's run.
+    ///
+    /// # Safety
+    /// One thread; the others read it behind a barrier.
+    #[inline(always)]
+    unsafe fn put_run(self, words: [u32; size_of::<OwnRun>() / size_of::<u32>()]) {
+        for (i, word) in words.into_iter().enumerate() {
+            // SAFETY: inside the table.
+            unsafe { memory::st_shared_b32(self.table + RUN + i as u32 * WORD, word) };
+        }
+    }
+
+    /// Copies a lane's part of the token counts to the table, several at a time.
+    ///
+    /// # Safety
+    /// As [`make`](Self::make), behind the kernels before.
+    #[inline(always)]
+    unsafe fn copy_counts(self, lane: u32) {
+        let counts = self.groups.counts_len();
+        let mut at = lane;
+        while at < counts {
+            let place = |i: usize| at + i as u32 * warp::LANES;
+            // SAFETY: the counts are there, and the table has a word for each.
+            unsafe {
+                let words: [u32; AHEAD] = core::array::from_fn(|i| {
+                    if place(i) < counts {
+                        memory::ld_global_b32(self.groups.counts + u64::from(place(i) * WORD))
+                    } else {
+                        0
+                    }
+                });
+                for i in 0..AHEAD {
+                    if place(i) < counts {
+                        memory::st_shared_b32(self.count_place(place(i)), words[i]);
+                    }
+                }
+            }
+            at += AHEAD as u32 * warp::LANES;
+        }
+    }
+}
