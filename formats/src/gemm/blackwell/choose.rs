@@ -222,11 +222,7 @@ pub fn candidates<'a>(
     result: ResultType,
     rates: &'a Rates,
 ) -> impl Iterator<Item = Estimate> + 'a {
-    CONFIGS
-        .iter()
-        .filter(move |config| config.format == format && config.activations == activations)
-        .flat_map(|config| [(config, false), (config, true)])
-        .filter_map(move |(config, swapped)| Estimate::new(config, swapped, problem, result, rates))
+    of_table(&CONFIGS, format, activations, problem, result, rates)
 }
 
 /// All candidates for a grouped product, in the table's order, when `expected` are the problems that
@@ -239,14 +235,7 @@ pub fn grouped<'a>(
     result: ResultType,
     rates: &'a Rates,
 ) -> impl Iterator<Item = Estimate> + 'a {
-    GROUPED
-        .iter()
-        .filter(move |config| config.format == format && config.activations == activations)
-        .flat_map(|config| [(config, false), (config, true)])
-        .filter_map(move |(config, swapped)| {
-            let found = Estimate::new(config, swapped, expected, result, rates)?;
-            Some(Estimate { dynamic: false, clusters: found.resident, ..found })
-        })
+    persistent(&GROUPED, format, activations, expected, result, rates)
 }
 
 /// The candidates for one of several products of sizes of their own: both orientations of the tile, with
@@ -258,14 +247,40 @@ pub fn mixed<'a>(
     result: ResultType,
     rates: &'a Rates,
 ) -> impl Iterator<Item = Estimate> + 'a {
-    MIXED
+    persistent(&MIXED, format, activations, problem, result, rates)
+}
+
+/// The candidates of a table whose work lists are made on the device: as many clusters as the machine
+/// holds, which take tiles one after the other.
+fn persistent<'a>(
+    table: &'static [BlackwellConfig],
+    format: Format,
+    activations: Option<HalfType>,
+    problem: &'a Problem,
+    result: ResultType,
+    rates: &'a Rates,
+) -> impl Iterator<Item = Estimate> + 'a {
+    of_table(table, format, activations, problem, result, rates).map(|found| Estimate {
+        dynamic: false,
+        clusters: found.resident,
+        ..found
+    })
+}
+
+/// The estimates of a table's kernels for these types, in both orientations.
+fn of_table<'a>(
+    table: &'static [BlackwellConfig],
+    format: Format,
+    activations: Option<HalfType>,
+    problem: &'a Problem,
+    result: ResultType,
+    rates: &'a Rates,
+) -> impl Iterator<Item = Estimate> + 'a {
+    table
         .iter()
         .filter(move |config| config.format == format && config.activations == activations)
         .flat_map(|config| [(config, false), (config, true)])
-        .filter_map(move |(config, swapped)| {
-            let found = Estimate::new(config, swapped, problem, result, rates)?;
-            Some(Estimate { dynamic: false, clusters: found.resident, ..found })
-        })
+        .filter_map(move |(config, swapped)| Estimate::new(config, swapped, problem, result, rates))
 }
 
 /// The candidate with the shortest estimate, of equals the one that reads least. None for

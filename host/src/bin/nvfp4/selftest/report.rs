@@ -13,13 +13,13 @@ const MOST_LINES: usize = 30;
 const MOST_DETAIL: usize = 300;
 
 impl StepReport {
-    /// Of a step that its process did not survive.
-    pub fn lost(stage: &str, name: &str, outcome: Outcome, detail: String) -> Self {
+    /// Of a step with this outcome, of which nothing was measured.
+    pub fn new(stage: &str, name: &str, outcome: Outcome) -> Self {
         Self {
             stage: stage.into(),
             name: name.into(),
             outcome,
-            detail: Some(detail),
+            detail: None,
             kernel: None,
             max_error: None,
             microseconds: None,
@@ -28,6 +28,11 @@ impl StepReport {
             report: None,
             seconds: 0.0,
         }
+    }
+
+    /// Of a step that its process did not survive.
+    pub fn lost(stage: &str, name: &str, outcome: Outcome, detail: String) -> Self {
+        Self { detail: Some(detail), ..Self::new(stage, name, outcome) }
     }
 }
 

@@ -142,19 +142,7 @@ pub fn work(options: &Options, first: usize) -> anyhow::Result<ExitCode> {
 fn run(kernels: &Kernels, arch: Arch, step: Step) -> (StepReport, bool) {
     let start = Instant::now();
     let Step { stage, name, work } = step;
-    let mut report = StepReport {
-        stage: stage.into(),
-        name,
-        outcome: Outcome::Passed,
-        detail: None,
-        kernel: None,
-        max_error: None,
-        microseconds: None,
-        ratio_to_ceiling: None,
-        ratio_to_peer: None,
-        report: None,
-        seconds: 0.0,
-    };
+    let mut report = StepReport::new(stage, &name, Outcome::Passed);
     let mut broken = false;
     if let Err(error) = perform(kernels, arch, work, &mut report) {
         broken = error.exit_code() == 1 && error.kind() != ErrorKind::Wrong;
