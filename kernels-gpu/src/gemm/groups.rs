@@ -15,7 +15,6 @@
 mod make;
 
 use cuda_std::ptx::memory;
-use cuda_std::warp;
 use fp4_formats::gemm::groups::{Groups, OwnRun, STATUS_BAD_COUNTS};
 use fp4_formats::gemm::work::{Tile, TokenRange};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, Sink};
