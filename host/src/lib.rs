@@ -14,6 +14,7 @@
 //! | [`gemv`] | batched matrix-vector products: plans, launches, and a layer of a checkpoint as a GEMV |
 //! | [`gemm`] | matrix products with block-scaled weights: plans and launches |
 //! | [`parallel`] | parts of weights for several devices |
+//! | [`threads`] | what threads may share, streams, and recordings |
 //! | [`tune`] | measured choices of GEMM kernels |
 //! | [`oracle`] | the f64 reference and the tolerance |
 //! | [`mod@bench`] | one verified run of a shape, with times or counters |
@@ -41,8 +42,8 @@
 //! | sm_90a (H100, H200) | all | results on the emulator and on H200; times on H200 |
 //! | sm_100a, sm_100f (B200, B300) | all | results on the emulator; no times |
 //!
-//! `docs/CONTRACTS.md` in the repository says which types may be shared by threads, what calls check,
-//! and what remains `unsafe`.
+//! [`threads`] says what may be shared by threads, and `docs/CONTRACTS.md` in the repository what calls
+//! check and what remains `unsafe`.
 //!
 //! # One call
 //! Without a GPU, this runs on the emulator. The kernels are in the program, unless a folder is
@@ -168,6 +169,7 @@ mod setters;
 pub mod shape;
 mod stream;
 pub mod tensor;
+pub mod threads;
 pub mod tune;
 mod whole;
 

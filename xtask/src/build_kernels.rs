@@ -1,5 +1,6 @@
 //! `build-kernels`: the kernels of this checkout in `target/kernels`.
 
+use crate::progress::Bar;
 use crate::run;
 use anyhow::Result;
 use clap::Args;
@@ -29,7 +30,8 @@ pub struct Options {
 
 /// The checkout that this program was built in.
 fn workshop() -> Workshop {
-    Workshop::of_checkout(&run::root(), |line| note!("{line}"))
+    let bar = Bar::default();
+    Workshop::of_checkout(&run::root(), move |progress| bar.show(progress))
 }
 
 /// Runs the command.

@@ -20,6 +20,7 @@ mod fetch_model;
 mod lint;
 mod mutate;
 mod package;
+mod progress;
 mod run;
 mod test;
 #[cfg(test)]

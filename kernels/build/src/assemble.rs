@@ -1,6 +1,6 @@
 //! Machine code of modules: ptxas.
 
-use super::{Entry, Manifest, Workshop, is_clean, jobs};
+use super::{Entry, Manifest, Progress, Workshop, is_clean, jobs};
 use anyhow::{Context, Result, bail};
 use cuda_builder::ptxas;
 use fp4_formats::Arch;
@@ -70,10 +70,16 @@ pub fn complete(
     if count == 0 {
         return Ok(());
     }
-    let results: Vec<Result<()>> =
-        jobs::parallel(missing, |(arch, module)| assemble(workshop, assembler, arch, module));
+    let stage = format!("assembling with {}", assembler.name);
+    (workshop.observer)(Progress::Begin { stage: &stage, modules: count });
+    let results: Vec<Result<()>> = jobs::parallel(missing, |(arch, module)| {
+        let result = assemble(workshop, assembler, arch, module);
+        (workshop.observer)(Progress::Ready { arch, family: module.family });
+        result
+    });
     let seconds = start.elapsed().as_secs_f32();
-    (workshop.note)(&format!("assembled {count} modules in {seconds:.1} s"));
+    let summary = format!("assembled {count} modules in {seconds:.1} s");
+    (workshop.observer)(Progress::End { summary: &summary });
     results.into_iter().collect()
 }
 

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use sources::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What a manifest says of a kernel.
@@ -54,8 +55,32 @@ fn is_clean(usage: &cuda_builder::ptxas::Usage) -> bool {
     usage.is_clean() || (is_short && usage.stack <= FRAME)
 }
 
+/// What a build tells its observer, as it goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress<'a> {
+    /// So many modules are going to be made into this. The stages of a build come one after the other.
+    Begin {
+        /// What is done to the modules.
+        stage: &'a str,
+        /// How many there are.
+        modules: usize,
+    },
+    /// A module of the stage is ready, or has failed.
+    Ready {
+        /// Its architecture.
+        arch: Arch,
+        /// Its family.
+        family: Family,
+    },
+    /// The stage is over.
+    End {
+        /// What it did and how long it took.
+        summary: &'a str,
+    },
+}
+
 /// Where sources are found and where results go.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Workshop {
     /// The repository's root.
     pub root: PathBuf,
@@ -63,18 +88,24 @@ pub struct Workshop {
     pub kernels: PathBuf,
     /// The folder for intermediate files.
     pub intermediate: PathBuf,
-    /// Takes a line about progress.
-    pub note: fn(&str),
+    /// Is told of progress, by any thread.
+    pub observer: Observer,
 }
+
+/// What is told of the progress of a build.
+pub type Observer = Arc<dyn Fn(Progress<'_>) + Send + Sync>;
 
 impl Workshop {
     /// The workshop of a checkout at `root`, whose results are below `target/`.
-    pub fn of_checkout(root: &Path, note: fn(&str)) -> Self {
+    pub fn of_checkout(
+        root: &Path,
+        observer: impl Fn(Progress<'_>) + Send + Sync + 'static,
+    ) -> Self {
         Self {
             root: root.to_owned(),
             kernels: root.join("target/kernels"),
             intermediate: root.join("target/gpu"),
-            note,
+            observer: Arc::new(observer),
         }
     }
 
@@ -133,6 +164,7 @@ impl Workshop {
                 cfgs: vec![("gpu_operation".into(), family.operation().name().into())],
             };
             let built = prepared[&arch].module(&spec).map_err(anyhow::Error::from);
+            (self.observer)(Progress::Ready { arch, family });
             ((arch, family), built)
         }))
     }
@@ -181,8 +213,8 @@ impl Workshop {
         let count = stale.len();
         if count > 0 {
             let compiler = Compiler::find(Fetch::Allowed)?;
-            let names: Vec<String> = stale.iter().map(|(arch, f)| format!("{arch}/{f}")).collect();
-            (self.note)(&format!("compiling {} with {}", names.join(", "), compiler.describe()));
+            let stage = format!("compiling with {}", compiler.describe());
+            (self.observer)(Progress::Begin { stage: &stage, modules: count });
             for ((arch, family), built) in self.compile(stale, &compiler)? {
                 let module = built.and_then(|built| {
                     let sources = shared.sources_of(&built.sources)?;
@@ -195,10 +227,9 @@ impl Workshop {
                     Err(error) => failed = failed.or(Some(error)),
                 }
             }
-            (self.note)(&format!(
-                "compiled {count} modules in {:.1} s",
-                start.elapsed().as_secs_f32()
-            ));
+            let seconds = start.elapsed().as_secs_f32();
+            let summary = format!("compiled {count} modules in {seconds:.1} s");
+            (self.observer)(Progress::End { summary: &summary });
         }
         for &arch in archs {
             if let Some(respelling) = arch.respelled() {

@@ -5,7 +5,7 @@
 //! Thread i of the owner holds the same sums as thread i of a contributor, so partial sums need no
 //! rearrangement: each thread sends vectors of four, 256 threads side by side.
 
-use cuda_std::ptx::{marker, memory, scoped};
+use cuda_std::ptx::{control, marker, memory, scoped};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
@@ -19,6 +19,9 @@ const VECTOR_BYTES: u32 = VECTOR as u32 * size_of::<f32>() as u32;
 const BATCH: usize = 8;
 /// Bytes of a flag.
 const FLAG_BYTES: u64 = size_of::<u32>() as u64;
+/// Polls of a flag after which the launch ends with an error. A poll that goes to L2 takes about 0.7 us,
+/// so that this is some 45 seconds, and no product takes as long.
+const MOST_POLLS: u32 = 1 << 26;
 
 /// Address of this thread's first vector of the partial sums of `cta`.
 #[inline(always)]
@@ -82,7 +85,7 @@ pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
             let flag = p.flags + u64::from(multicast::cta_of(config, contributor)) * FLAG_BYTES;
             // SAFETY: the contributor's flag.
             unsafe {
-                while scoped::ld_acquire_gpu_global_b32(flag) == 0 {}
+                wait_for(flag);
                 memory::st_global_b32(flag, 0);
             }
             contributor += warp::LANES;
@@ -134,6 +137,25 @@ pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
                 }
             }
             contributor += together as u32;
+        }
+    }
+}
+
+/// Waits until a contributor has raised its flag. One that never does (another stream changed the token
+/// counts during the launch, so that CTAs disagree about the work) ends the launch with an error in
+/// place of a GPU that hangs.
+///
+/// # Safety
+/// `flag` is the address of a flag.
+#[inline(always)]
+unsafe fn wait_for(flag: u64) {
+    let mut polls = 0;
+    // SAFETY: the caller's promise.
+    while unsafe { scoped::ld_acquire_gpu_global_b32(flag) } == 0 {
+        // Pinned, so that the loop is not unrolled.
+        polls = marker::pin(polls + 1);
+        if polls == MOST_POLLS {
+            control::trap();
         }
     }
 }
