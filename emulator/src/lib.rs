@@ -117,7 +117,7 @@ pub use machine::{Launch, LaunchError, LaunchReport, Step, launch_sequence};
 pub use memory::{GlobalMemory, MemoryError};
 pub use module::{
     Examination, Examined, KernelInfo, LoadError, Module, ParamInfo, SourceLine, Unsupported,
-    entry_names, examine,
+    VariableInfo, entry_names, examine,
 };
 pub use readable::readable_name;
 pub use schedule::{ParseScheduleError, Schedule};

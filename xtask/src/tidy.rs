@@ -188,6 +188,24 @@ fn the_emulator_has_one_unsafe_call() {
     );
 }
 
+/// What stands in for CUDA's libraries follows the program's pointers in one file.
+#[test]
+fn the_stand_in_follows_pointers_in_one_file() {
+    let mut seen = 0;
+    let offences = sources()
+        .into_iter()
+        .filter(|(path, _)| path.starts_with("emulator-cuda"))
+        .inspect(|_| seen += 1)
+        .filter(|(path, text)| {
+            let blocks = text.contains("unsafe {") || text.contains("unsafe impl");
+            blocks && path != Path::new("emulator-cuda/src/abi.rs")
+        })
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    assert!(seen > 10, "found only {seen} files");
+    none("unsafe blocks outside emulator-cuda/src/abi.rs", offences);
+}
+
 #[test]
 fn unsafe_blocks_say_why() {
     let mut offences = Vec::new();

@@ -37,6 +37,20 @@ impl ChecksArgs {
         checks.collecting(self.max_findings)
     }
 
+    /// The levels that were asked for, in the order in which they count, by name.
+    pub(crate) fn named(&self) -> Vec<(&'static str, String)> {
+        let levels =
+            [(&self.allow, Level::Allow), (&self.warn, Level::Warn), (&self.deny, Level::Deny)];
+        let named = |(kinds, level): (&'_ Vec<Kind>, Level)| {
+            kinds.iter().map(|kind| (kind.name(), level.to_string())).collect::<Vec<_>>()
+        };
+        levels.into_iter().flat_map(named).collect()
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.max_findings
+    }
+
     pub(crate) fn model(&self) -> Model {
         self.model
     }

@@ -11,6 +11,8 @@ mod checks;
 mod conformance;
 mod console;
 mod error;
+#[cfg(target_os = "linux")]
+mod exec;
 mod explain;
 mod explore;
 mod mutate;
@@ -42,6 +44,8 @@ enum Command {
     Mutate(mutate::MutateArgs),
     Conformance(conformance::ConformanceArgs),
     Explain(explain::ExplainArgs),
+    #[cfg(target_os = "linux")]
+    Exec(exec::ExecArgs),
 }
 
 /// Runs the program with the process's arguments.
@@ -60,6 +64,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Mutate(args) => mutate::run(&args),
         Command::Explain(args) => (Some(explain::run(&args)), 0),
+        #[cfg(target_os = "linux")]
+        Command::Exec(args) => (None, exec::run(&args)),
         Command::Conformance(args) => match conformance::run(&args) {
             Ok((text, code)) => (Some(text), code),
             Err(error) => {

@@ -76,6 +76,11 @@ pub(crate) struct MachineArgs {
 }
 
 impl MachineArgs {
+    /// The machine that was asked for.
+    pub(crate) fn named(&self) -> Option<&Gpu> {
+        self.gpu.as_ref()
+    }
+
     /// The machine for a module.
     pub(crate) fn machine(&self, ptx: &str) -> Gpu {
         self.gpu.clone().unwrap_or_else(|| Gpu::for_module(ptx))

@@ -232,6 +232,30 @@ impl Module {
         Ok(reports.pop().unwrap_or_default())
     }
 
+    /// Whether a launch fits the kernel and the machine; nothing runs.
+    ///
+    /// # Errors
+    /// [`LaunchError::BadLaunch`].
+    pub fn check_launch(&self, launch: &Launch<'_>) -> Result<(), LaunchError> {
+        let checked = self.check(launch)?;
+        self.check_shared(launch, self.shared_layout(checked.entry).end).map(drop)
+    }
+
+    /// The size of a CTA's shared window, `static_bytes` and the dynamic ones, if it fits.
+    fn check_shared(&self, launch: &Launch<'_>, static_bytes: u32) -> Result<u32, LaunchError> {
+        let shared_bytes =
+            SHARED_BASE.saturating_add(static_bytes).saturating_add(launch.dynamic_shared);
+        if shared_bytes - SHARED_BASE > self.gpu.shared_per_cta {
+            return Err(bad(
+                launch,
+                "shared memory",
+                format!("at most {} bytes", self.gpu.shared_per_cta),
+                format!("{static_bytes} static + {} dynamic", launch.dynamic_shared),
+            ));
+        }
+        Ok(shared_bytes)
+    }
+
     /// Checks a request and places the module's variables.
     pub(super) fn prepare(
         &self,
@@ -242,16 +266,7 @@ impl Module {
         let failed = |source| LaunchError::Memory { kernel: launch.entry.to_owned(), source };
         let globals = self.place_globals(memory).map_err(failed)?;
         let shared = self.shared_layout(checked.entry);
-        let shared_bytes =
-            SHARED_BASE.saturating_add(shared.end).saturating_add(launch.dynamic_shared);
-        if shared_bytes - SHARED_BASE > self.gpu.shared_per_cta {
-            return Err(bad(
-                launch,
-                "shared memory",
-                format!("at most {} bytes", self.gpu.shared_per_cta),
-                format!("{} static + {} dynamic", shared.end, launch.dynamic_shared),
-            ));
-        }
+        let shared_bytes = self.check_shared(launch, shared.end)?;
         Ok(Prepared { checked, globals, shared, shared_bytes })
     }
 

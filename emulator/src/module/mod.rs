@@ -15,10 +15,12 @@ mod sources;
 mod text;
 mod touches;
 mod types;
+mod variables;
 
 pub use error::{LoadError, Unsupported};
 pub use examine::{Examination, Examined, entry_names, examine};
 pub use sources::SourceLine;
+pub use variables::VariableInfo;
 
 pub(crate) use decode::{AddressBase, Decode, Destination, Source};
 pub(crate) use error::{Decoded, Reject};
@@ -119,6 +121,8 @@ pub struct Module {
     globals: Vec<GlobalVariable>,
     shared: Vec<SharedVariable>,
     consts: Vec<u8>,
+    /// Names and sizes of `.const` variables.
+    constants: Vec<(String, u64)>,
     const_patches: Vec<Patch>,
     symbols: HashMap<String, Symbol>,
     /// Some instruction reads memory through the async proxy.
@@ -215,6 +219,7 @@ impl Module {
             globals: Vec::new(),
             shared: Vec::new(),
             consts: Vec::new(),
+            constants: Vec::new(),
             const_patches: Vec::new(),
             symbols: HashMap::new(),
             async_proxy: false,
@@ -281,6 +286,7 @@ impl Module {
                 self.consts.resize(start, 0);
                 self.consts.extend(image);
                 self.consts.resize(start + size as usize, 0);
+                self.constants.push((variable.name.clone(), size));
                 self.const_patches.extend(
                     patches
                         .into_iter()

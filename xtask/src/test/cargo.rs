@@ -21,6 +21,8 @@ pub const MODEL_VARIABLE: &str = "NVFP4_TEST_MODEL";
 pub struct Cargo {
     /// The real model, if it is there.
     pub model: Option<PathBuf>,
+    /// nvcc, if it is here.
+    pub nvcc: Option<PathBuf>,
 }
 
 impl Cargo {
@@ -34,6 +36,9 @@ impl Cargo {
             .env("NVFP4_TUNE", "off");
         if let Some(model) = &self.model {
             tests.env(MODEL_VARIABLE, model);
+        }
+        if let Some(nvcc) = &self.nvcc {
+            tests.env(super::nvcc::VARIABLE, nvcc);
         }
         tests
     }

@@ -7,6 +7,7 @@
 mod candle;
 mod cargo;
 mod exporters;
+mod nvcc;
 mod targets;
 
 use crate::build_kernels::{self, Assembler};
@@ -34,7 +35,7 @@ pub struct Options {
     /// Lint, unit tests, and one configuration of each family of kernels; says what it leaves out
     #[arg(long)]
     quick: bool,
-    /// Leave out what needs the network: the real model and ptxas, unless they are here
+    /// Leave out what needs the network: the real model, ptxas and nvcc, unless they are here
     #[arg(long)]
     offline: bool,
     /// Only this: what ModelOpt, llmcompressor and TorchAO write is converted, and their loaders read
@@ -136,7 +137,10 @@ fn everything(options: &Options) -> Result<ExitCode> {
     build_kernels::refresh()?;
     compilers(&mut tally, &compiler);
     machine_code(&mut tally, options);
-    let cargo = Cargo { model: model(&mut tally, options.offline) };
+    let cargo = Cargo {
+        model: model(&mut tally, options.offline),
+        nvcc: nvcc::find(&mut tally, options.offline),
+    };
     cargo.run(&mut tally, &["--workspace"], None)?;
     cargo.run_documentation(&mut tally)?;
     candle::run(&mut tally, &cargo)?;
@@ -174,7 +178,7 @@ fn filtered(filter: &str, offline: bool) -> Result<ExitCode> {
     if filter == candle::NAME {
         let mut tally = Tally::default();
         build_kernels::refresh()?;
-        let cargo = Cargo { model: model(&mut tally, offline) };
+        let cargo = Cargo { model: model(&mut tally, offline), nvcc: None };
         candle::run(&mut tally, &cargo)?;
         return Ok(tally.finish());
     }
@@ -190,7 +194,11 @@ fn filtered(filter: &str, offline: bool) -> Result<ExitCode> {
     }
     let with_model =
         needed.iter().filter(launches).any(|need| need.target.mentions(MODEL_VARIABLE));
-    let cargo = Cargo { model: with_model.then(|| model(&mut tally, offline)).flatten() };
+    let with_nvcc = needed.iter().any(|need| need.target.mentions(nvcc::VARIABLE));
+    let cargo = Cargo {
+        model: with_model.then(|| model(&mut tally, offline)).flatten(),
+        nvcc: with_nvcc.then(|| nvcc::find(&mut tally, offline)).flatten(),
+    };
     let mut ran = false;
     for Selection { arguments, whole } in targets::selections(&needed) {
         let filter = Some(filter).filter(|_| !whole);

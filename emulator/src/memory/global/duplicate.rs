@@ -41,6 +41,29 @@ impl GlobalMemory {
         })
     }
 
+    /// Copies `bytes` bytes from one place to another. Those that were never written at `from`
+    /// count as never written at `to` afterwards.
+    ///
+    /// # Errors
+    /// A range is not inside one allocation.
+    pub fn copy(&mut self, to: u64, from: u64, bytes: u64) -> Result<(), MemoryError> {
+        let parts = self.written(from, bytes)?;
+        let contents = self.read_raw(from, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let target = self.holding(to, bytes)?;
+        if parts.len() != 1 || parts[0] != (from..from + bytes) {
+            target.forget(to, bytes);
+        }
+        for part in parts {
+            let offset = part.start - from;
+            let length = (part.end - part.start) as usize;
+            target.write_bytes(to + offset, &contents[offset as usize..][..length]);
+        }
+        Ok(())
+    }
+
     /// Bytes of the host's memory that a copy takes, about.
     pub(crate) fn footprint(&self) -> u64 {
         self.blocks.iter().map(|block| block.len / 4 * 5 + 4096).sum()

@@ -1,0 +1,135 @@
+//! Graphs: operations in the order in which they were captured or added, which is one that their
+//! dependencies allow.
+
+use crate::abi::Callback;
+use crate::errors::Failure;
+use crate::launch::Launch;
+use crate::memory::Direction;
+use crate::modules::unknown;
+use crate::state::{self, State};
+
+/// What a stream or a graph does.
+#[derive(Debug, Clone)]
+pub(crate) enum Operation {
+    Launch(Launch),
+    /// Rows of bytes; one row for a plain copy.
+    Copy {
+        to: Rows,
+        from: Rows,
+        direction: Direction,
+    },
+    /// A pattern, so many times in each row.
+    Fill {
+        to: Rows,
+        pattern: Vec<u8>,
+    },
+    Host(Callback),
+}
+
+/// Rows of memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) address: u64,
+    /// Distance of rows, bytes.
+    pub(crate) pitch: u64,
+    /// Bytes of a row; elements of one for a pattern.
+    pub(crate) width: u64,
+    pub(crate) height: u64,
+}
+
+impl Rows {
+    /// One row.
+    pub(crate) fn one(address: u64, width: u64) -> Self {
+        Self { address, pitch: width, width, height: 1 }
+    }
+
+    fn addresses(self) -> impl Iterator<Item = u64> {
+        (0..self.height).map(move |row| self.address + row * self.pitch)
+    }
+}
+
+/// A graph, or a graph that can be launched.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Graph {
+    pub(crate) operations: Vec<Operation>,
+}
+
+impl State {
+    /// Adds an operation to a graph.
+    pub(crate) fn record(&mut self, graph: u64, operation: Operation) -> Result<(), Failure> {
+        let graph = self.graphs.get_mut(&graph).ok_or_else(|| unknown("graph", graph))?;
+        graph.operations.push(operation);
+        Ok(())
+    }
+
+    /// Runs an operation that needs no call of the program's functions.
+    pub(crate) fn perform(&mut self, operation: &Operation) -> Result<(), Failure> {
+        if let Operation::Launch(launch) = operation {
+            return self.run(launch.clone());
+        }
+        self.settle()?;
+        match operation {
+            Operation::Launch(_) => Ok(()),
+            Operation::Copy { to, from, direction } => {
+                // One copy where rows follow each other: fewer checks.
+                if to.pitch == to.width && from.pitch == from.width {
+                    let bytes = to.width * to.height;
+                    return self.memory.copy(to.address, from.address, bytes, *direction);
+                }
+                for (to_row, from_row) in to.addresses().zip(from.addresses()) {
+                    self.memory.copy(to_row, from_row, to.width, *direction)?;
+                }
+                Ok(())
+            }
+            Operation::Fill { to, pattern } => {
+                to.addresses().try_for_each(|row| self.memory.fill(row, pattern, to.width))
+            }
+            Operation::Host(_) => Err(Failure::not_modelled("a host function here")),
+        }
+    }
+
+    /// A copy of a graph that can be launched.
+    pub(crate) fn instantiate(&mut self, graph: u64) -> Result<u64, Failure> {
+        let copy = self.graphs.get(&graph).ok_or_else(|| unknown("graph", graph))?.clone();
+        let handle = self.handle();
+        self.graphs.insert(handle, copy);
+        Ok(handle)
+    }
+}
+
+/// Launches a graph. The state must not be locked: the graph may have functions of the program.
+pub(crate) fn launch(graph: u64, stream: u64) -> Result<(), Failure> {
+    let operations = {
+        let mut state = state::lock();
+        state.settle()?;
+        let found = state.graphs.get(&graph).ok_or_else(|| unknown("graph", graph))?;
+        let operations = found.operations.clone();
+        if let Some(outer) = state.capturing(stream)? {
+            return operations.into_iter().try_for_each(|one| state.record(outer, one));
+        }
+        operations
+    };
+    for operation in operations {
+        match operation {
+            Operation::Host(callback) => {
+                state::lock().settle()?;
+                callback.call();
+            }
+            other => state::lock().perform(&other)?,
+        }
+    }
+    Ok(())
+}
+
+/// Calls a function of the program after what the stream was given before, or records it.
+pub(crate) fn host_function(stream: u64, callback: Callback) -> Result<(), Failure> {
+    {
+        let mut state = state::lock();
+        state.settle()?;
+        if let Some(graph) = state.capturing(stream)? {
+            return state.record(graph, Operation::Host(callback));
+        }
+    }
+    callback.call();
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Streams and events. What a stream is given runs in the order of the calls, over all streams.
+
+use crate::errors::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Failure};
+use crate::graphs::{Graph, Operation};
+use crate::modules::unknown;
+use crate::state::State;
+
+/// A stream.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stream {
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    /// The graph that it is captured in.
+    pub(crate) graph: Option<u64>,
+    /// The capture was begun here, not joined.
+    pub(crate) origin: bool,
+}
+
+/// An event.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Event {
+    pub(crate) flags: u32,
+    pub(crate) recorded: bool,
+    /// It was recorded in a stream that was captured in this graph.
+    pub(crate) graph: Option<u64>,
+}
+
+/// `CU_EVENT_DISABLE_TIMING`
+pub(crate) const DISABLE_TIMING: u32 = 2;
+
+/// A stream that every program has: the default one, the legacy one, a thread's.
+fn is_default(stream: u64) -> bool {
+    stream <= 2
+}
+
+impl State {
+    pub(crate) fn create_stream(&mut self, flags: u32, priority: i32) -> u64 {
+        let handle = self.handle();
+        self.streams.insert(handle, Stream { flags, priority, ..Stream::default() });
+        handle
+    }
+
+    pub(crate) fn stream(&self, handle: u64) -> Result<Stream, Failure> {
+        if is_default(handle) {
+            return Ok(self.streams.get(&handle).copied().unwrap_or_default());
+        }
+        self.streams.get(&handle).copied().ok_or_else(|| unknown("stream", handle))
+    }
+
+    pub(crate) fn event(&mut self, handle: u64) -> Result<&mut Event, Failure> {
+        self.events.get_mut(&handle).ok_or_else(|| unknown("event", handle))
+    }
+
+    /// The graph that a stream is captured in.
+    pub(crate) fn capturing(&self, stream: u64) -> Result<Option<u64>, Failure> {
+        Ok(self.stream(stream)?.graph)
+    }
+
+    /// Runs an operation, or records it in the graph that the stream is captured in.
+    pub(crate) fn enqueue(&mut self, stream: u64, operation: Operation) -> Result<(), Failure> {
+        match self.capturing(stream)? {
+            Some(graph) => self.record(graph, operation),
+            None => self.perform(&operation),
+        }
+    }
+
+    /// A call that may not be made of a stream while it is captured.
+    pub(crate) fn not_captured(&self, stream: u64) -> Result<(), Failure> {
+        match self.capturing(stream)? {
+            None => Ok(()),
+            Some(_) => Err(Failure::new(CAPTURE_UNSUPPORTED, "the stream is being captured")),
+        }
+    }
+
+    pub(crate) fn begin_capture(&mut self, stream: u64) -> Result<(), Failure> {
+        self.not_captured(stream)?;
+        if stream < 2 {
+            let message = "the default stream cannot be captured";
+            return Err(Failure::new(CAPTURE_UNSUPPORTED, message));
+        }
+        let graph = self.handle();
+        self.graphs.insert(graph, Graph::default());
+        let captured = self.streams.entry(stream).or_default();
+        (captured.graph, captured.origin) = (Some(graph), true);
+        Ok(())
+    }
+
+    pub(crate) fn end_capture(&mut self, stream: u64) -> Result<u64, Failure> {
+        let Stream { graph: Some(graph), origin: true, .. } = self.stream(stream)? else {
+            let message = "the stream is not one in which a capture was begun";
+            return Err(Failure::new(CAPTURE_UNMATCHED, message));
+        };
+        for other in self.streams.values_mut().filter(|other| other.graph == Some(graph)) {
+            (other.graph, other.origin) = (None, false);
+        }
+        Ok(graph)
+    }
+
+    pub(crate) fn record_event(&mut self, event: u64, stream: u64) -> Result<(), Failure> {
+        let graph = self.capturing(stream)?;
+        let event = self.event(event)?;
+        (event.recorded, event.graph) = (true, graph);
+        Ok(())
+    }
+
+    /// Later work of a stream comes after an event, which it does anyhow. Captures spread.
+    pub(crate) fn wait_event(&mut self, stream: u64, event: u64) -> Result<(), Failure> {
+        let Some(graph) = self.event(event)?.graph else { return Ok(()) };
+        if self.streams.values().any(|other| other.origin && other.graph == Some(graph)) {
+            self.stream(stream)?;
+            self.streams.entry(stream).or_default().graph = Some(graph);
+        }
+        Ok(())
+    }
+
+    /// Two events whose elapsed time a program may ask for.
+    pub(crate) fn timed(&mut self, events: [u64; 2]) -> Result<(), Failure> {
+        for event in events {
+            let Event { flags, recorded, .. } = *self.event(event)?;
+            if flags & DISABLE_TIMING != 0 || !recorded {
+                return Err(Failure::new(
+                    crate::errors::INVALID_HANDLE,
+                    "required two events that take the time and were recorded",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Says once that there are no times.
+pub(crate) fn no_time() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        crate::report::complain(
+            "elapsed times of events are NaN: an emulator has no times of a GPU",
+        );
+    });
+}

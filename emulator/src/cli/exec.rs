@@ -1,0 +1,195 @@
+//! `ptx-emu exec`: a CUDA program on the emulator.
+//!
+//! The program finds the stand-in library (package `emulator-cuda`) instead of the driver's and
+//! the runtime's: a folder with their names comes first on `LD_LIBRARY_PATH`. The stand-in is told
+//! what to do in `PTX_EMU_EXEC`, and tells what came of launches in a file of that folder.
+
+mod stub;
+
+use super::checks::ChecksArgs;
+use super::console;
+use super::run::MachineArgs;
+use clap::Args;
+use ptx_emu::Schedule;
+use serde_json::json;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+/// The stand-in library.
+const LIBRARY: &str = "libptx_emu_cuda.so";
+/// The runtime libraries that it stands in for.
+const RUNTIMES: [&str; 1] = ["libcudart.so.13"];
+
+/// Runs a CUDA program on the emulator: no GPU, no driver.
+///
+/// The program has its kernels as PTX and the CUDA runtime as a shared library:
+/// nvcc -cudart shared -gencode arch=compute_100a,code=compute_100a. A launch with a denied
+/// finding makes the program's later calls fail. The exit code is 1 if there was one, 2 if a
+/// launch is not modelled and the program did not mind, else the program's.
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// Interleaving of warps and completion of asynchronous operations.
+    #[arg(long, value_name = "eager|lazy|random:SEED", default_value = "eager")]
+    schedule: Schedule,
+    #[command(flatten)]
+    checks: ChecksArgs,
+    /// Write each launch as a bundle below this folder, for `ptx-emu replay`.
+    #[arg(long, value_name = "DIR")]
+    capture: Option<PathBuf>,
+    /// The library that stands in for CUDA's; by default the one beside this program.
+    #[arg(long, value_name = "FILE")]
+    stand_in: Option<PathBuf>,
+    /// The program, and its arguments.
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Why a program could not be run.
+#[derive(Debug, thiserror::Error)]
+enum ExecError {
+    /// The stand-in library was not built, or is elsewhere.
+    #[error(
+        "{}: required the library that stands in for CUDA's, actual no file; \
+         cargo build --release -p emulator-cuda", .path.display()
+    )]
+    Library { path: PathBuf },
+    /// The folder with the libraries' names.
+    #[error("{}: cannot be made: {source}", .path.display())]
+    Folder { path: PathBuf, source: io::Error },
+    /// The program itself.
+    #[error("{}: cannot be run: {source}", .program.display())]
+    Program { program: PathBuf, source: io::Error },
+}
+
+/// What the stand-in told.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Told {
+    launches: usize,
+    refused: usize,
+    denied: usize,
+    warned: usize,
+}
+
+impl Told {
+    fn parse(text: &str) -> Self {
+        let count = |word: &str| text.lines().filter(|line| *line == word).count();
+        Self {
+            launches: count("launch"),
+            refused: count("refused"),
+            denied: count("denied"),
+            warned: count("warned"),
+        }
+    }
+}
+
+/// Runs the program; the exit code.
+pub(crate) fn run(args: &ExecArgs) -> u8 {
+    match execute(args) {
+        Ok((status, told)) => {
+            console::complain(format_args!(
+                "{} launches emulated, {} not modelled; findings: {} errors, {} warnings",
+                told.launches, told.refused, told.denied, told.warned
+            ));
+            exit_code(status, &told)
+        }
+        Err(error) => {
+            console::complain(error);
+            2
+        }
+    }
+}
+
+fn exit_code(status: ExitStatus, told: &Told) -> u8 {
+    if told.denied > 0 {
+        return 1;
+    }
+    // As a shell has it for a program that a signal ended.
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    match code {
+        0 if told.refused > 0 => 2,
+        code => u8::try_from(code).unwrap_or(1),
+    }
+}
+
+/// The stand-in: the one that was named, or that beside this program.
+fn library(named: Option<&Path>) -> Result<PathBuf, ExecError> {
+    let beside = || {
+        let program = std::env::current_exe().unwrap_or_default();
+        program.with_file_name(LIBRARY)
+    };
+    let path = named.map_or_else(beside, Path::to_owned);
+    // The dynamic linker opens it by way of another folder.
+    let found = std::path::absolute(&path).ok().filter(|path| path.is_file());
+    found.ok_or(ExecError::Library { path })
+}
+
+fn execute(args: &ExecArgs) -> Result<(ExitStatus, Told), ExecError> {
+    let library = library(args.stand_in.as_deref())?;
+    let folder = std::env::temp_dir().join(format!("ptx-emu-exec-{}", std::process::id()));
+    let failed = |source| ExecError::Folder { path: folder.clone(), source };
+    std::fs::create_dir(&folder).map_err(failed)?;
+    let result = in_folder(args, &library, &folder);
+    // What stays is a few kilobytes in a folder for such things.
+    let _ = std::fs::remove_dir_all(&folder);
+    result
+}
+
+fn in_folder(
+    args: &ExecArgs,
+    library: &Path,
+    folder: &Path,
+) -> Result<(ExitStatus, Told), ExecError> {
+    let failed = |source| ExecError::Folder { path: folder.to_owned(), source };
+    std::os::unix::fs::symlink(library, folder.join(stub::DRIVER)).map_err(failed)?;
+    for runtime in RUNTIMES {
+        std::fs::write(folder.join(runtime), stub::library(runtime)).map_err(failed)?;
+    }
+    let report = folder.join("report");
+    let capture = match &args.capture {
+        Some(capture) => Some(std::path::absolute(capture).map_err(failed)?),
+        None => None,
+    };
+    let settings = json!({
+        "gpu": args.machine.named().map(|gpu| gpu.name),
+        "schedule": args.schedule.to_string(),
+        "model": args.checks.model().to_string(),
+        "levels": args.checks.named(),
+        "max_findings": args.checks.most(),
+        "capture": capture,
+        "report": report,
+    });
+    let mut paths = vec![folder.to_owned()];
+    let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    paths.extend(std::env::split_paths(&inherited));
+    let paths = std::env::join_paths(paths).unwrap_or_else(|_| folder.as_os_str().to_owned());
+    let status = Command::new(&args.program[0])
+        .args(&args.program[1..])
+        .env("PTX_EMU_EXEC", settings.to_string())
+        .env("LD_LIBRARY_PATH", paths)
+        .status()
+        .map_err(|source| ExecError::Program { program: (&args.program[0]).into(), source })?;
+    let told = Told::parse(&std::fs::read_to_string(report).unwrap_or_default());
+    Ok((status, told))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_say_the_worst() {
+        let ended = |code: i32| ExitStatus::from_raw(code << 8);
+        let told = |text| Told::parse(text);
+        assert_eq!(exit_code(ended(0), &told("launch\nwarned\n")), 0);
+        assert_eq!(exit_code(ended(3), &told("launch\n")), 3);
+        assert_eq!(exit_code(ended(3), &told("launch\ndenied\n")), 1);
+        assert_eq!(exit_code(ended(0), &told("refused\n")), 2);
+        assert_eq!(exit_code(ended(7), &told("refused\n")), 7);
+        assert_eq!(exit_code(ExitStatus::from_raw(11), &told("")), 139);
+    }
+}
