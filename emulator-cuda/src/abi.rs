@@ -92,17 +92,22 @@ impl Text {
     }
 }
 
-/// A function of the program, with the argument that it wants.
+/// A function of the program, with the arguments that it wants.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Callback {
-    pub(crate) function: extern "C" fn(u64),
-    pub(crate) argument: u64,
+pub(crate) enum Callback {
+    /// Of `cudaLaunchHostFunc`.
+    Host { function: extern "C" fn(u64), argument: u64 },
+    /// Of `cudaStreamAddCallback`: the stream and the code of what came before it, too.
+    Stream { function: extern "C" fn(u64, Code, u64), stream: u64, argument: u64 },
 }
 
 impl Callback {
     /// Calls it. The state must not be locked: it may call functions of CUDA.
     pub(crate) fn call(self) {
-        (self.function)(self.argument);
+        match self {
+            Self::Host { function, argument } => function(argument),
+            Self::Stream { function, stream, argument } => function(stream, SUCCESS, argument),
+        }
     }
 }
 
@@ -148,6 +153,7 @@ pub(crate) fn host_text(address: u64) -> Vec<u8> {
 }
 
 unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> i32;
     fn printf(format: *const c_char, ...) -> i32;
 }
 
@@ -158,6 +164,15 @@ pub(crate) fn print(text: &str) {
         // SAFETY: the format takes a length and text of at least that length.
         unsafe { printf(c"%.*s".as_ptr(), length, line.as_ptr()) };
     }
+}
+
+/// Has launches that wait run when the program ends.
+pub(crate) fn flush_at_exit() {
+    extern "C" fn flush() {
+        state::lock().flush();
+    }
+    // SAFETY: the function takes nothing, and what it uses is never dropped.
+    unsafe { atexit(flush) };
 }
 
 /// The address of an exported function.

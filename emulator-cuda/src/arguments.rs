@@ -75,9 +75,20 @@ impl State {
         attributes: Attributes,
         pointers: In<u64>,
     ) -> Result<(), Failure> {
-        let params = self.parameters(kernel, pointers);
-        let params = params.inspect_err(|failure| self.note_refusal(failure))?;
-        self.launch(launch(kernel, shape, attributes, params))
+        let launch = self.launch_of(kernel, shape, attributes, pointers);
+        self.launch(launch.inspect_err(|failure| self.note_refusal(failure))?)
+    }
+
+    /// The launch itself.
+    pub(crate) fn launch_of(
+        &mut self,
+        kernel: u64,
+        shape: Shape,
+        attributes: Attributes,
+        pointers: In<u64>,
+    ) -> Result<Launch, Failure> {
+        let params = self.parameters(kernel, pointers)?;
+        Ok(launch(kernel, shape, attributes, params))
     }
 
     /// The parameter block.

@@ -24,6 +24,8 @@ pub(crate) enum Operation {
         pattern: Vec<u8>,
     },
     Host(Callback),
+    /// Of an empty node.
+    Nothing,
 }
 
 /// Rows of memory.
@@ -52,13 +54,47 @@ impl Rows {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Graph {
     pub(crate) operations: Vec<Operation>,
+    /// Their handles.
+    pub(crate) nodes: Vec<u64>,
+}
+
+impl Graph {
+    fn place(&self, node: u64) -> Result<usize, Failure> {
+        let found = self.nodes.iter().position(|known| *known == node);
+        found.ok_or_else(|| unknown("node of the graph", node))
+    }
 }
 
 impl State {
     /// Adds an operation to a graph.
     pub(crate) fn record(&mut self, graph: u64, operation: Operation) -> Result<(), Failure> {
+        self.add_node(graph, operation).map(drop)
+    }
+
+    /// As [`record`](Self::record); the handle of the operation.
+    pub(crate) fn add_node(&mut self, graph: u64, operation: Operation) -> Result<u64, Failure> {
+        let node = self.handle();
         let graph = self.graphs.get_mut(&graph).ok_or_else(|| unknown("graph", graph))?;
         graph.operations.push(operation);
+        graph.nodes.push(node);
+        Ok(node)
+    }
+
+    /// Notes that one node comes after another, which it must do anyhow.
+    pub(crate) fn depend(&self, graph: u64, before: u64, after: u64) -> Result<(), Failure> {
+        let graph = self.graphs.get(&graph).ok_or_else(|| unknown("graph", graph))?;
+        let [before, after] = [before, after].map(|node| graph.place(node));
+        if before? < after? {
+            return Ok(());
+        }
+        Err(Failure::not_modelled("a dependency on a node that was added later"))
+    }
+
+    /// Replaces the launch of a node.
+    pub(crate) fn replace(&mut self, graph: u64, node: u64, launch: Launch) -> Result<(), Failure> {
+        let graph = self.graphs.get_mut(&graph).ok_or_else(|| unknown("graph", graph))?;
+        let place = graph.place(node)?;
+        graph.operations[place] = Operation::Launch(launch);
         Ok(())
     }
 
@@ -69,7 +105,7 @@ impl State {
         }
         self.settle()?;
         match operation {
-            Operation::Launch(_) => Ok(()),
+            Operation::Launch(_) | Operation::Nothing => Ok(()),
             Operation::Copy { to, from, direction } => {
                 // One copy where rows follow each other: fewer checks.
                 if to.pitch == to.width && from.pitch == from.width {

@@ -87,7 +87,7 @@ impl State {
     }
 
     /// Whether a launch fits its kernel and the machine.
-    fn check_launch(&mut self, launch: &Launch) -> Result<(), Failure> {
+    pub(crate) fn check_launch(&mut self, launch: &Launch) -> Result<(), Failure> {
         if let Some(code) = self.failed {
             return Err(Failure::silent(code));
         }

@@ -16,7 +16,7 @@
 //! | modules | PTX, and PTX in fat binaries, whatever their compression; machine code is refused |
 //! | memory | device, pinned, registered, managed (see `memory`); the device's size is what the host has |
 //! | launches | all forms; clusters, programmatic dependence, cooperative grids |
-//! | graphs | captured ones: launches, copies, fills and host functions in the order of their capture |
+//! | graphs | launches, copies, fills and host functions, captured or added, in that order |
 //! | tensor maps | tiled ones |
 //! | attributes of kernels | registers and local memory are 0 unless PTX states them |
 //! | occupancy | by threads, shared memory, CTAs, and registers where PTX states them |

@@ -243,10 +243,30 @@ impl State {
                 format!("target: required {} ({}), actual {target}", gpu.targets(), gpu.name);
             return Err(Failure::new(NO_BINARY_FOR_GPU, message));
         }
+        let text = self.with_grid_workspace(text)?;
         let loaded = Loaded::new(text)?;
         let handle = self.handle();
         self.modules.insert(handle, loaded);
         Ok(handle)
+    }
+
+    /// The text with the address of the memory in which the CTAs of a cooperative grid meet. Its
+    /// halves are in special registers, which the driver sets.
+    fn with_grid_workspace(&mut self, text: String) -> Result<String, Failure> {
+        if !text.contains("%envreg1;") && !text.contains("%envreg2;") {
+            return Ok(text);
+        }
+        let address = match self.grid_workspace {
+            Some(address) => address,
+            None => {
+                // A size, and the barrier.
+                let address = self.memory.allocate("barrier of grids", 8)?;
+                self.memory.fill(address, &[0], 8)?;
+                *self.grid_workspace.insert(address)
+            }
+        };
+        let (high, low) = (address >> 32, address & 0xffff_ffff);
+        Ok(text.replace("%envreg1;", &format!("{high};")).replace("%envreg2;", &format!("{low};")))
     }
 
     pub(crate) fn module(&mut self, handle: u64) -> Result<&mut Loaded, Failure> {

@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub(crate) failed: Option<Code>,
     /// Launches that ran.
     pub(crate) launches: u64,
+    /// Where the barrier of cooperative grids is.
+    pub(crate) grid_workspace: Option<u64>,
 }
 
 /// A context. All of them share the device's memory.
@@ -74,7 +76,10 @@ pub(crate) struct Context {
 /// The primary context.
 pub(crate) const PRIMARY: u64 = 0x10;
 
-static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| Mutex::new(State::new()));
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
+    crate::abi::flush_at_exit();
+    Mutex::new(State::new())
+});
 
 /// The state, whatever happened to a thread that had it.
 pub(crate) fn lock() -> MutexGuard<'static, State> {
@@ -102,6 +107,7 @@ impl State {
             pending: Vec::new(),
             failed: None,
             launches: 0,
+            grid_workspace: None,
         }
     }
 

@@ -156,6 +156,16 @@ fn graph() {
 }
 
 #[test]
+fn graph_of_nodes() {
+    right("nodes", SM_100A, &[]);
+}
+
+#[test]
+fn cooperative_grid() {
+    right("cooperative", SM_100A, &[]);
+}
+
+#[test]
 fn driver_interface() {
     right("driver", SM_100A, &["-lcuda"]);
 }

@@ -284,7 +284,8 @@ exports! { driver;
     }
 
     query cuGetExportTable(_table: u64, _id: u64) |_state| {
-        let message = "the CUDA runtime is linked into the program; build it with nvcc -cudart shared";
+        let message = "the CUDA runtime is linked into the program or a library of it (cuBLAS has \
+             one); build it with nvcc -cudart shared";
         Err(Failure::new(NOT_SUPPORTED, message))
     }
 

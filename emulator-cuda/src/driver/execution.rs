@@ -57,7 +57,7 @@ exports! { driver;
     free cuLaunchHostFunc | cuLaunchHostFunc_ptsz(
         stream: u64, function: extern "C" fn(u64), argument: u64,
     ) |_state| {
-        graphs::host_function(stream, Callback { function, argument })
+        graphs::host_function(stream, Callback::Host { function, argument })
     }
 
     query cuOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -2,9 +2,9 @@
 
 use crate::abi::{Callback, Dim3, In, Out, Text, exports};
 use crate::arguments::{Attribute, Attributes, Shape};
-use crate::errors::{Failure, INVALID_VALUE, MISSING_CONFIGURATION};
+use crate::errors::{Code, Failure, INVALID_VALUE, MISSING_CONFIGURATION};
 use crate::graphs;
-use crate::occupancy::resident_ctas;
+use crate::occupancy::{RESERVED_SHARED, resident_ctas};
 use crate::state::{Configuration, State};
 use std::cell::RefCell;
 
@@ -218,7 +218,13 @@ exports! { runtime;
     free cudaLaunchHostFunc | cudaLaunchHostFunc_ptsz(
         stream: u64, function: extern "C" fn(u64), argument: u64,
     ) |_state| {
-        graphs::host_function(stream, Callback { function, argument })
+        graphs::host_function(stream, Callback::Host { function, argument })
+    }
+
+    free cudaStreamAddCallback | cudaStreamAddCallback_ptsz(
+        stream: u64, function: extern "C" fn(u64, Code, u64), argument: u64, _flags: u32,
+    ) |_state| {
+        graphs::host_function(stream, Callback::Stream { function, stream, argument })
     }
 
     query cudaFuncSetAttribute(function: u64, number: i32, value: i32) |state| {
@@ -262,6 +268,20 @@ exports! { runtime;
     ) |state| {
         let kernel = state.registered_kernel(function)?;
         count.set(state.resident(kernel, threads, dynamic)?)
+    }
+
+    query cudaOccupancyAvailableDynamicSMemPerBlock(
+        bytes: Out<u64>, function: u64, ctas: i32, threads: i32,
+    ) |state| {
+        let kernel = state.registered_kernel(function)?;
+        let info = state.kernel_info(kernel)?;
+        let gpu = state.gpu();
+        let ctas = u32::try_from(ctas).ok().filter(|ctas| *ctas != 0);
+        let Some(ctas) = ctas.filter(|_| threads > 0) else {
+            return Err(Failure::new(INVALID_VALUE, "required at least one CTA of at least one thread"));
+        };
+        let each = (gpu.shared_per_sm / ctas).saturating_sub(RESERVED_SHARED);
+        bytes.set(each.min(gpu.shared_per_cta).saturating_sub(info.static_shared).into())
     }
 
     query cudaOccupancyMaxActiveClusters(count: Out<i32>, function: u64, config: In<Config>) |state| {
