@@ -26,6 +26,7 @@ fn varied(sizes: [usize; 4], index: usize) -> Case {
     case.seed = index as u64;
     case.alpha = [4.0, -0.75, 16.0][index / 3 % 3];
     case.layout = ScaleLayout::ALL[index / 2 % 2];
+    case.magnitude = index % 4 > 1;
     case.activation = ACTIVATIONS[index % 6];
     case.vectors = [index.is_multiple_of(2), index.is_multiple_of(5), index / 3 % 2 == 1];
     case.up([1.0, -2.5][index / 2 % 2], [index / 5 % 2 == 1, index % 4 == 1])
@@ -118,7 +119,7 @@ fn batches() {
     let machines = DEVICES.map(|device| emulated(device, SCHEDULES[3]));
     for (index, form) in GatedForm::ALL.into_iter().cycle().take(12).enumerate() {
         let mut case = varied([5, 48, 192, 3], index).gated_as(form).up(-1.5, [false; 2]);
-        case.vectors = [false; 3];
+        (case.vectors, case.magnitude) = ([false; 3], false);
         case.shared_weights = index % 2 == 1;
         case.result = RESULTS[index % 5];
         case.activations = [LINEAR, F16, BLOCKED][index / 4];

@@ -26,6 +26,7 @@ fn varied(counts: &[usize], sizes: [usize; 2], index: usize) -> GroupedCase {
     case.gated = index / 2 % 3 == 1;
     case.activation = Activation::ALL[index % 6];
     case.spare = index % 4;
+    case.magnitude = index % 5 < 3;
     case
 }
 
@@ -192,9 +193,11 @@ fn bad_counts(machine: &Kernels, activations: ActivationType) {
         let mut case = GroupedCase::new(&[3, 3, 3], [48, 96]);
         case.result = result;
         case.activations = activations;
+        case.magnitude = true;
         let check = |case: &GroupedCase, counts: &[i32]| {
             let got = case.run_with(machine, counts);
             assert_eq!(got.status, STATUS_BAD_COUNTS, "{counts:?}");
+            assert!(got.magnitude.is_some_and(f32::is_nan), "{counts:?}");
             match case.result {
                 ResultKind::Floats(of) => {
                     let values = floats::decode(of, &got.bytes);

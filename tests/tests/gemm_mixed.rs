@@ -44,6 +44,7 @@ fn varied(
     case.alpha = [4.0, -0.75, 16.0][index % 3];
     case.vectors = [index.is_multiple_of(2), index.is_multiple_of(3), index / 2 % 2 == 1];
     case.activation = Activation::ALL[index % Activation::ALL.len()];
+    case.magnitude = index % 3 != 2;
     if index % 4 == 1 {
         case =
             case.gated_as(GatedForm::ALL[index / 4 % 3]).up(-2.0, [true, index.is_multiple_of(3)]);

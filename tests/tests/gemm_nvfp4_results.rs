@@ -42,6 +42,7 @@ fn ragged_shapes() {
                 if index % 6 == 2 {
                     case = case.format(Format::Mxfp4);
                 }
+                case.magnitude = index / 2 % 2 == 1;
                 case.alpha = [1.0, -0.375, 3.0][index / 7 % 3];
                 case.vectors = [index % 3 == 1, index % 5 == 2, index % 7 < 3];
                 case.check_on(&machines[index % 5]);
@@ -66,6 +67,7 @@ fn every_configuration() {
                 .result(ResultKind::Nvfp4(layout))
                 .kernel(config.name, split);
             case.generator = Generator::FullRange;
+            case.magnitude = k != 672;
             case.check(&h200[index % 5]);
         }
     }
@@ -83,6 +85,7 @@ fn every_configuration() {
                 case.activations = ActivationType::Halves(operand);
             }
             case.generator = Generator::FullRange;
+            case.magnitude = true;
             case.check(&b200[index % 5]);
         }
     }

@@ -26,10 +26,11 @@ fn every_configuration_of_sm_90a() {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 72);
         for (k, split) in [(160, Split::None), (672, Split::Cluster(3)), (672, Split::StreamK)] {
             let split = split.at_most(config.max_split());
-            Case::new([m, n, k, 1])
+            let mut case = Case::new([m, n, k, 1])
                 .decoded_to(config.scheme.format, config.scheme.operand, 0)
-                .kernel(config.name, split)
-                .check(kernels);
+                .kernel(config.name, split);
+            case.magnitude = k == 672;
+            case.check(kernels);
         }
     }
 }
@@ -56,6 +57,7 @@ fn every_configuration_of_sm_100a() {
                 case.alpha = -0.75;
                 case.vectors = [i.is_multiple_of(2), i.is_multiple_of(3), shared];
                 case.result = result;
+                case.magnitude = shared;
                 let case = case.kernel(config.name, config.split);
                 case.check(&machines[(i + 2 * at + usize::from(shared)) % 5]);
             }
@@ -81,6 +83,7 @@ fn ragged_shapes() {
                 case.generator = Generator::ALL[index % 3];
                 case.layout = ScaleLayout::ALL[index / 2 % 2];
                 case.result = FLOATS[index / 5 % 3].into();
+                case.magnitude = index % 2 == 0;
                 case.alpha = ALPHAS[index / 7 % 3];
                 let devices = &machines[index / 3 % 5];
                 case.check_on(if index % 5 == 4 { devices } else { &devices[..1] });
@@ -285,5 +288,52 @@ fn every_code<F: BlockFormat>(device: &str, operands: &[HalfType], one: u8) {
     }
     for (i, got) in run(&Activations::Blocks(&all), &unit).into_iter().enumerate() {
         expect(got, i % k, i / k, "activations");
+    }
+}
+
+/// The largest magnitude is that of results in f32, beyond the range of the result's type too, and NaN
+/// if one result is: by the bias of zero products, with the largest value in each place in turn.
+#[test]
+fn largest_magnitudes() {
+    let zeros = |rows: usize| {
+        let dims = Dims::new(1, rows, 16).expect("dims");
+        BlockScaled::<Nvfp4>::new(
+            "zeros",
+            dims,
+            ScaleLayout::Linear,
+            vec![0; rows * 8],
+            vec![0x38; rows],
+            1.0,
+        )
+        .expect("an operand")
+    };
+    for (device, schedule) in DEVICES.into_iter().zip([SCHEDULES[1], SCHEDULES[4]]) {
+        let kernels = emulated(device, schedule);
+        for (index, n) in [7, 8, 40, 129, 136, 160].into_iter().enumerate() {
+            let (a, b) = (zeros([1, 5, 70][index % 3]), zeros(n));
+            for (at, value) in [
+                (0, -70000.0),
+                (n - 1, 70000.0),
+                (n / 2, -f32::MAX),
+                (n - 1, f32::NEG_INFINITY),
+                (n / 3, f32::INFINITY),
+                (n - 1, f32::NAN),
+                (0, -f32::NAN),
+                (0, 0.0),
+            ] {
+                let mut bias: Vec<f32> = (0..n).map(|column| -(column as f32)).collect();
+                bias[at] = value;
+                let nan = bias.iter().any(|x| x.is_nan());
+                let right = bias.iter().fold(0f32, |right, x| right.max(x.abs()));
+                for floats in FLOATS {
+                    let options =
+                        GemmOptions::new().output(floats).bias(bias.clone()).magnitude(true);
+                    let result = gemm(&kernels, &Activations::Blocks(&a), &b, &options);
+                    let found = result.expect("runs").magnitude.expect("it was asked for");
+                    let same = found == right || nan && found.is_nan();
+                    assert!(same, "{device} {floats:?} {n} {at}: {found:e}, not {right:e}");
+                }
+            }
+        }
     }
 }

@@ -19,6 +19,13 @@
 //! that are not specified. An infinity becomes the largest magnitude that the tensor scale
 //! leaves, 6 * 448 times it, as does any f32 beyond that; the block's other elements are
 //! those of a block with the scale 448. Neither is reported as an error.
+//!
+//! # Largest magnitude
+//! A launch raises the word at [`Sink::magnitude`] to the bits of the largest magnitude of the
+//! results, each as it is in f32 before it is rounded or quantised. Bits of magnitudes are ordered
+//! as the magnitudes are, and those of NaN are above that of infinity, so that one NaN makes the
+//! word NaN. A product that is refused on the device, whose results are NaN, makes it NaN, too.
+//! Launches only raise the word: whoever reads it sets it to 0 before the first of them.
 
 use super::combine::Combine;
 use crate::recipe::Nvfp4Recipe;
@@ -118,6 +125,8 @@ pub struct Sink {
     pub columns: u32,
     /// Where the scales of a result in NVFP4 go.
     pub scales: ResultScales,
+    /// Device address of a word for the [largest magnitude](self#largest-magnitude), or 0.
+    pub magnitude: u64,
 }
 
 /// The scales of a result in NVFP4.
@@ -159,6 +168,7 @@ impl Epilogue {
         at = put(&mut words, at, &[sink.out_type, sink.columns]);
         at = put_wide(&mut words, at, &[scales.out, scales.stride]);
         at = put(&mut words, at, &[scales.parameter.to_bits(), scales.blocked]);
+        at = put_wide(&mut words, at, &[sink.magnitude]);
         assert!(at == words.len());
         words
     }
@@ -230,6 +240,7 @@ pub(crate) mod sample {
                     parameter: float(32),
                     blocked: word(33),
                 },
+                magnitude: wide(34),
             },
         }
     }
@@ -289,8 +300,10 @@ mod tests {
             offset_of!(Epilogue, sink)
                 + offset_of!(Sink, scales)
                 + offset_of!(ResultScales, blocked),
+            offset_of!(Epilogue, sink) + offset_of!(Sink, magnitude),
         ];
-        let expected = [0, 2, 4, 6, 7, 8, 16, 17, 18, 19, 20, 21, 22, 24, 26, 27, 28, 30, 32, 33];
+        let expected =
+            [0, 2, 4, 6, 7, 8, 16, 17, 18, 19, 20, 21, 22, 24, 26, 27, 28, 30, 32, 33, 34];
         assert_eq!(offsets, expected.map(|word| 4 * word));
     }
 }

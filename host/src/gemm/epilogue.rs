@@ -126,7 +126,8 @@ fn scalar(field: &str, value: f32, valid: bool, required: &'static str) -> Resul
     Err(Error::Scalar { field: field.into(), required, actual: value.into() })
 }
 
-/// Vectors of the epilogue on a device, f32. `N` is the number of the result's columns.
+/// Vectors of the epilogue on a device, f32, and what it finds besides the result. `N` is the number of
+/// the result's columns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Vectors<'a> {
     /// A factor for each row of `A`, `[M]`.
@@ -139,6 +140,23 @@ pub struct Vectors<'a> {
     pub up_column_factors: Option<&'a DeviceBuffer>,
     /// The bias of the other half of a gated product, `[N]`.
     pub up_bias: Option<&'a DeviceBuffer>,
+    /// One number, which the launch raises to the largest magnitude of its results, each as it is in
+    /// f32 before it is rounded or quantised; NaN if one of them is, and of a grouped product whose
+    /// token counts are bad. A launch never lowers it: it is set to zero by whoever reads it.
+    pub magnitude: Option<&'a DeviceBuffer>,
+}
+
+impl Vectors<'_> {
+    /// Address of the place of the largest magnitude, or 0.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a buffer of another size, or elsewhere than on `device`.
+    pub(super) fn magnitude(&self, device: &Device) -> Result<u64> {
+        let place = |buffer: &DeviceBuffer| {
+            buffer.checked("the largest magnitude", size_of::<f32>(), device)
+        };
+        self.magnitude.map_or(Ok(0), place)
+    }
 }
 
 /// The options' vectors on a device.
@@ -149,6 +167,7 @@ pub(super) struct OwnedVectors {
     bias: Option<DeviceBuffer>,
     up_column_factors: Option<DeviceBuffer>,
     up_bias: Option<DeviceBuffer>,
+    magnitude: Option<DeviceBuffer>,
 }
 
 impl OwnedVectors {
@@ -169,6 +188,10 @@ impl OwnedVectors {
             bias: bias?,
             up_column_factors: up_column_factors?,
             up_bias: up_bias?,
+            magnitude: options
+                .magnitude
+                .then(|| DeviceBuffer::zeroed(device, "magnitude", size_of::<f32>()))
+                .transpose()?,
         })
     }
 
@@ -180,12 +203,23 @@ impl OwnedVectors {
             bias: self.bias.as_ref(),
             up_column_factors: self.up_column_factors.as_ref(),
             up_bias: self.up_bias.as_ref(),
+            magnitude: self.magnitude.as_ref(),
         }
+    }
+
+    /// The largest magnitude of the results of all launches, if it was asked for.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn largest(&self) -> Result<Option<f32>> {
+        let Some(buffer) = &self.magnitude else { return Ok(None) };
+        let bytes = buffer.read()?;
+        Ok(bytes.first_chunk().map(|bytes| f32::from_le_bytes(*bytes)))
     }
 
     /// Bytes of all.
     pub fn bytes(&self) -> u64 {
-        let Self { row_factors, column_factors, bias, up_column_factors, up_bias } = self;
+        let Self { row_factors, column_factors, bias, up_column_factors, up_bias, .. } = self;
         let all = [row_factors, column_factors, bias, up_column_factors, up_bias];
         all.into_iter().flatten().map(|buffer| buffer.len() as u64).sum()
     }

@@ -123,6 +123,9 @@ pub struct GemmOptions {
     pub activation: Activation,
     /// For gated weights: the other half.
     pub up: Option<UpOptions>,
+    /// Whether a [`GemmRun`] or [`GroupedRun`] finds the [largest magnitude](GemmResult::magnitude) of
+    /// the results. Launches on buffers of the caller's name its place, [`Vectors::magnitude`].
+    pub magnitude: bool,
     /// Choices that override the plan's.
     pub overrides: GemmOverrides,
 }
@@ -138,6 +141,7 @@ impl Default for GemmOptions {
             bias: None,
             activation: Activation::default(),
             up: None,
+            magnitude: false,
             overrides: GemmOverrides::default(),
         }
     }
@@ -187,6 +191,7 @@ setters!(GemmOptions {
     bias: impl Into<Option<Vec<f32>>>,
     activation: Activation,
     up: impl Into<Option<UpOptions>>,
+    magnitude: bool,
     overrides: GemmOverrides,
 });
 

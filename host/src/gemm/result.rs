@@ -199,6 +199,10 @@ pub struct GemmResult {
     pub dims: Dims,
     /// Their type.
     pub output: Output,
+    /// The largest magnitude of the results, each as it is in f32 before it is rounded or quantised,
+    /// where [`GemmOptions::magnitude`](super::GemmOptions::magnitude) asks for it. NaN if one of them
+    /// is.
+    pub magnitude: Option<f32>,
     /// How it was computed.
     pub plan: GemmPlan,
 }
@@ -249,13 +253,18 @@ impl GemmResult {
         }
     }
 
-    /// Compares with the f64 oracle, within the bound of the plan's kernel.
+    /// Compares with the f64 oracle, within the bound of the plan's kernel: the result, and the largest
+    /// magnitude, if there is one.
     #[must_use]
     pub fn verify(&self, reference: &Reference) -> Verification {
         let reference = reference.clone().with_additions(self.plan.additions);
-        match self.output {
+        let mut report = match self.output {
             Output::Floats(floats) => reference.verify(&self.values(), floats),
             Output::Nvfp4 { scale, layout } => verify::blocks(&reference, self, scale, layout),
+        };
+        if let Some(found) = self.magnitude {
+            verify::magnitude(&reference, found, &mut report);
         }
+        report
     }
 }

@@ -79,7 +79,8 @@ impl Owned {
     pub fn result(&self) -> Result<GemmResult> {
         let [bytes, scales] = self.out.read()?;
         let (dims, output) = (self.gemm.result_dims()?, self.gemm.epilogue.output);
-        Ok(GemmResult { bytes, scales, dims, output, plan: self.gemm.plan.clone() })
+        let (plan, magnitude) = (self.gemm.plan.clone(), self.vectors.largest()?);
+        Ok(GemmResult { bytes, scales, dims, output, magnitude, plan })
     }
 }
 

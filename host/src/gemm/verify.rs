@@ -1,4 +1,4 @@
-//! Results in NVFP4 against the f64 oracle.
+//! Results in NVFP4, and the largest magnitude of results, against the f64 oracle.
 //!
 //! What is quantised is known up to the bound `a` of an f32 result (see [`crate::oracle`]). Both
 //! the scale of a block and, for a given scale, each code follow their argument monotonically:
@@ -107,4 +107,30 @@ pub(super) fn blocks(
         }
     }
     report
+}
+
+/// Compares the largest magnitude of the results with those that results within the bound may have; a
+/// mismatch is one of the element that is largest in the reference.
+pub(super) fn magnitude(reference: &Reference, found: f32, report: &mut Verification) {
+    let (mut least, mut most, mut largest) = (0f64, 0f64, 0);
+    for (index, value) in reference.values.iter().enumerate() {
+        let slack = reference.allowed(index, FloatType::F32);
+        least = least.max(value.abs() - slack);
+        most = most.max(value.abs() + slack);
+        if value.abs() > reference.values[largest].abs() {
+            largest = index;
+        }
+    }
+    if (below(least).max(0.0)..=above(most)).contains(&found) {
+        return;
+    }
+    let expected = reference.values.get(largest).map_or(0.0, |value| value.abs());
+    report.mismatches += 1;
+    report.first_mismatch.get_or_insert(Mismatch {
+        batch: largest / reference.rows.max(1),
+        row: largest % reference.rows.max(1),
+        got: found,
+        expected,
+        allowed: most - expected,
+    });
 }

@@ -147,7 +147,8 @@ fn result(product: &Gemm, parts: [Vec<u8>; 2], rows: usize) -> Result<GemmResult
     let [mut bytes, mut scales] = parts;
     bytes.truncate(lengths[0]);
     scales.truncate(lengths[1]);
-    Ok(GemmResult { bytes, scales, dims, output, plan: product.plan().clone() })
+    let plan = product.plan().clone();
+    Ok(GemmResult { bytes, scales, dims, output, magnitude: None, plan })
 }
 
 /// Whether choices were routed as on the host.

@@ -58,6 +58,21 @@ fn passed(check: &Verification) -> Comparison {
     Err(format!("{}\n{:?}", check.summary(), check.first_mismatch))
 }
 
+/// Compares the largest magnitude that a launch found with that of its results `values`, of type `of`.
+///
+/// # Errors
+/// Both numbers, in words.
+pub fn compare_largest(found: f32, of: FloatType, values: &[f32]) -> Comparison {
+    let nan = values.iter().any(|x| x.is_nan());
+    let right = values.iter().fold(0f32, |right, x| right.max(x.abs()));
+    let right = if nan { f32::NAN } else { right };
+    let rounded = floats::decode(of, &floats::encode(of, [f64::from(found)].into_iter()))[0];
+    if rounded == right || rounded.is_nan() && right.is_nan() {
+        return Ok(());
+    }
+    Err(format!("the largest magnitude is {found:e}, not {right:e}"))
+}
+
 impl Expected {
     pub(super) fn new(shape: GemmShape, reference: Reference, output: Output, exact: bool) -> Self {
         let exact = exact.then(|| match output {
@@ -152,6 +167,21 @@ impl Expected {
         };
         let right = quantized(self.shape, floats, scale, layout);
         self.compare_blocks(got, right.each_ref().map(Vec::as_slice), signed)
+    }
+
+    /// Compares the largest magnitude, if there is one: with that of a result in floats, to whose type
+    /// it is rounded, or with that of `floats`, the result of the same kernel in f32.
+    ///
+    /// # Errors
+    /// Both numbers, in words.
+    pub fn compare_magnitude(&self, result: &GemmResult, floats: Option<&[f32]>) -> Comparison {
+        let Some(found) = result.magnitude else { return Ok(()) };
+        let (of, values) = match (self.output, floats) {
+            (Output::Floats(of), None) => (of, &result.values()[..]),
+            (_, Some(floats)) => (FloatType::F32, floats),
+            (Output::Nvfp4 { .. }, None) => return Ok(()),
+        };
+        compare_largest(found, of, values)
     }
 
     fn compare_blocks(

@@ -1,5 +1,6 @@
 //! Grouped products: a case, its inputs and the comparison with the oracle, row by row of each group.
 
+use super::expected::compare_largest;
 use super::{ActivationType, LINEAR, POISON, blocks};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
@@ -55,6 +56,8 @@ pub struct GroupedCase {
     pub activation: Activation,
     /// Whether the product is gated.
     pub gated: bool,
+    /// Whether the largest magnitude of the results is asked for.
+    pub magnitude: bool,
     /// What is not left to the plan.
     pub overrides: GemmOverrides,
 }
@@ -68,6 +71,8 @@ pub struct GroupedResult {
     pub scales: Vec<u8>,
     /// The status word.
     pub status: u32,
+    /// The largest magnitude, if it was asked for.
+    pub magnitude: Option<f32>,
     /// How it was run.
     pub plan: GemmPlan,
     /// The launches' reports.
@@ -96,6 +101,13 @@ impl<F: BlockFormat> GroupedInputs<F> {
     }
 }
 
+/// Compares the largest magnitude, if there is one, with that of `values`, the results.
+fn compare_magnitude(result: &GroupedResult, of: FloatType, values: &[f32], what: &str) {
+    if let Some(found) = result.magnitude {
+        compare_largest(found, of, values).unwrap_or_else(|error| panic!("{what}\n{error}"));
+    }
+}
+
 impl GroupedCase {
     /// NVFP4 operands with exact sums, an f32 result, and a plan of the host library's.
     #[must_use]
@@ -116,6 +128,7 @@ impl GroupedCase {
             own_vectors: false,
             activation: Activation::Identity,
             gated: false,
+            magnitude: false,
             overrides: GemmOverrides::default(),
         }
     }
@@ -305,6 +318,7 @@ impl GroupedCase {
             Output::Floats(_) => ResultBuffers::Floats(&out),
             Output::Nvfp4 { .. } => ResultBuffers::Blocks { codes: &out, scales: &out_scales },
         };
+        let magnitude = DeviceBuffer::zeroed(device, "magnitude", size_of::<f32>())?;
         let workspace = Workspace::new(device, product.workspace_bytes())?;
         let [codes, scales] = inputs
             .activations
@@ -335,13 +349,16 @@ impl GroupedCase {
                 bias: bias.as_ref(),
                 up_column_factors: up_columns.as_ref(),
                 up_bias: up_bias.as_ref(),
+                magnitude: self.magnitude.then_some(&magnitude),
             },
         )?;
-        let status = status.read()?;
+        let (status, magnitude) =
+            (status.read()?, floats::decode(FloatType::F32, &magnitude.read()?));
         Ok(GroupedResult {
             bytes: out.read()?,
             scales: if scale_bytes == 0 { Vec::new() } else { out_scales.read()? },
             status: u32::from_le_bytes([status[0], status[1], status[2], status[3]]),
+            magnitude: self.magnitude.then(|| magnitude[0]),
             plan: product.plan().clone(),
             reports: reports.take(),
         })
@@ -390,10 +407,13 @@ impl GroupedCase {
         };
         let result = run(of.into());
         let values = self.compare(&reference, &result, of, &what);
+        compare_magnitude(&result, of, &values, &what);
         if let ResultKind::Nvfp4(layout) = self.result {
             let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
             let scale = fp4_formats::gemm::OUT_RECIPE.tensor_parameter(amax);
-            self.compare_blocks(&values, &run(self.output(scale)), scale, layout, &what);
+            let result = run(self.output(scale));
+            self.compare_blocks(&values, &result, scale, layout, &what);
+            compare_magnitude(&result, FloatType::F32, &values, &what);
         }
         result.plan.tile
     }

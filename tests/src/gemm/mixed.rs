@@ -6,6 +6,7 @@ use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error;
+use nvfp4::floats;
 use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, DeviceWeights, GemmOptions, GemmResult, MixedGemm,
     MixedProduct, Output, Repacked, ResultBuffers, Vectors, Weights,
@@ -23,6 +24,8 @@ pub struct MixedOperands {
     /// Elements or codes; scales.
     pub out: [Option<DeviceBuffer>; 2],
     vectors: [Option<DeviceBuffer>; 5],
+    /// Of the largest magnitude, if it is asked for.
+    magnitude: Option<DeviceBuffer>,
 }
 
 impl MixedOperands {
@@ -79,6 +82,10 @@ impl MixedOperands {
             weights: weights?.upload(device)?,
             out: [out, out_scales],
             vectors: [row?, column?, bias?, up_column?, up_bias?],
+            magnitude: case
+                .magnitude
+                .then(|| DeviceBuffer::zeroed(device, "magnitude", size_of::<f32>()))
+                .transpose()?,
         })
     }
 
@@ -106,6 +113,7 @@ impl MixedOperands {
                 bias,
                 up_column_factors: up_column,
                 up_bias,
+                magnitude: self.magnitude.as_ref(),
             },
             options: &self.options,
         }
@@ -134,7 +142,8 @@ fn check_as<F: BlockFormat>(kernels: &Kernels, cases: &[Case]) -> Vec<GemmResult
     let results = run(kernels, cases, &inputs, &outputs, kind);
     let what = |at: usize| format!("{}: {:?}", kernels.device().choice(), cases[at]);
     for (at, (expected, result)) in expected.iter().zip(&results).enumerate() {
-        let right = expected.compare(result);
+        let right =
+            expected.compare(result).and_then(|()| expected.compare_magnitude(result, None));
         right.unwrap_or_else(|e| panic!("{}\n{}\n{e}", what(at), result.plan));
     }
     let quantized =
@@ -148,7 +157,9 @@ fn check_as<F: BlockFormat>(kernels: &Kernels, cases: &[Case]) -> Vec<GemmResult
             }
             let got = [&results[at].bytes, &results[at].scales].map(Vec::as_slice);
             // The tile may have the other orientation: zeros of the other sign.
-            let same = expected.compare_quantized(got, &floats[at].values(), false);
+            let floats = floats[at].values();
+            let same = expected.compare_quantized(got, &floats, false);
+            let same = same.and_then(|()| expected.compare_magnitude(&results[at], Some(&floats)));
             same.unwrap_or_else(|e| panic!("{}\n{}\n{e}", what(at), results[at].plan));
         }
     }
@@ -180,6 +191,10 @@ fn run<F: BlockFormat>(
             scales: read(&operands.out[1])?,
             dims: operands.dims,
             output: *output,
+            magnitude: match &operands.magnitude {
+                Some(buffer) => Some(floats::decode(FloatType::F32, &buffer.read()?)[0]),
+                None => None,
+            },
             plan: plan.expect("tokens").clone(),
         })
     });

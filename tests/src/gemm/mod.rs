@@ -204,6 +204,8 @@ pub struct Case {
     pub activation: Activation,
     /// The other half, where the product is gated.
     pub gated: Option<Gated>,
+    /// Whether the largest magnitude of the results is asked for.
+    pub magnitude: bool,
     /// Where activations and their scales are.
     pub activations_at: [Placement; 2],
     /// Where the result and its scales are.
@@ -232,6 +234,7 @@ impl Case {
             vectors: [false; 3],
             activation: Activation::Identity,
             gated: None,
+            magnitude: false,
             activations_at: [Placement::Dense; 2],
             result_at: [Placement::Dense; 2],
             overrides: GemmOverrides::default(),
@@ -392,6 +395,7 @@ impl Case {
             .column_factors(column_factors)
             .bias(vector(bias, n))
             .activation(self.activation)
+            .magnitude(self.magnitude)
             .up(self.gated.map(|Gated { alpha, vectors: [columns, bias], .. }| {
                 let column_factors = vector(columns, n);
                 UpOptions::new().alpha(alpha).column_factors(column_factors).bias(vector(bias, n))

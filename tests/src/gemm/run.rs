@@ -78,6 +78,7 @@ impl Case {
                 comparison.unwrap_or_else(|e| panic!("{what}\n{}\n{e}", result.plan));
             };
             right(expected.compare(&result));
+            right(expected.compare_magnitude(&result, None));
             if let Output::Nvfp4 { .. } = expected.output
                 && !self.exact()
             {
@@ -92,6 +93,7 @@ impl Case {
                 let signed = weights_are(&result.plan) == weights_are(&floats.plan);
                 let got = [&result.bytes, &result.scales].map(Vec::as_slice);
                 right(expected.compare_quantized(got, &floats.values(), signed));
+                right(expected.compare_magnitude(&result, Some(&floats.values())));
             }
             let same = results.iter().find(|other| other.plan.arch == result.plan.arch);
             if let Some(other) = same.filter(|_| self.exact()) {
@@ -179,6 +181,7 @@ impl Case {
         assert_eq!(self.vectors, [false; 3], "vectors are not uploaded here");
         let of_up = self.gated.map(|gated| gated.vectors);
         assert_eq!(of_up.unwrap_or_default(), [false; 2], "vectors are not uploaded here");
+        assert!(!self.magnitude, "it has no place here");
         let GemmShape { m, l, .. } = self.shape;
         let (device, a) = (kernels.device(), inputs.activations());
         let weights = match inputs.all_weights() {
@@ -214,6 +217,7 @@ impl Case {
             part.gather(bytes).unwrap_or_else(|e| panic!("{self:?}\n{part:?}: {e}"))
         };
         Ok(GemmResult {
+            magnitude: None,
             bytes: matrices(c_part, &outputs[0].read()?),
             scales: matrices(c_scale_part, &outputs[1].read()?),
             dims: product.result_dims()?,

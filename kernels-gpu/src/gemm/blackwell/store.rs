@@ -7,9 +7,10 @@ use super::schedule::Tiles;
 use super::work::List;
 use super::{RESULT, Work};
 use super::{boxes, exchange, store_blocks};
-use crate::gemm::epilogue::{self, COLUMNS, direct};
+use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
 use cuda_std::ptx::{grid, marker, tcgen05};
 use cuda_std::{thread, warp};
+use fp4_formats::gemm::Problem;
 
 /// Columns that a warp reads at a time where it reads ahead.
 const CHUNK: usize = 32;
@@ -76,7 +77,8 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                 }
             };
             let order = Order::new(work, which);
-            let mut sinks = Sinks { exchange: &mut exchange, boxes: &mut boxes };
+            let (exchange, boxes) = (&mut exchange, &mut boxes);
+            let mut sinks = Sinks { exchange, boxes, found: 0.0 };
             if config.accumulators_overlap() && config.activations.is_none() {
                 sinks.drain::<L, HELD>(work, d, &place, &order, give_back);
             } else {
@@ -154,6 +156,8 @@ impl Order {
 struct Sinks<'a> {
     exchange: &'a mut exchange::Exchange,
     boxes: &'a mut boxes::Boxes,
+    /// The thread's largest magnitude of a tile, if it is asked for.
+    found: f32,
 }
 
 impl Sinks<'_> {
@@ -219,6 +223,8 @@ impl Sinks<'_> {
             }
             i = marker::pin(i + 1);
         }
+        // SAFETY: whole warps.
+        unsafe { largest::raise(&work.params.epilogue.sink, || self.found) };
         if split {
             // SAFETY: the lanes have met behind what each read.
             unsafe { self.exchange.end(work) };
@@ -231,6 +237,12 @@ impl Sinks<'_> {
     /// Whole warps; `place` and `results` are of a tile of the problem; each element is stored once.
     #[inline(always)]
     unsafe fn put<L: List>(&mut self, work: &Work<'_, L>, place: &Place<L>, results: &Results) {
+        if largest::is_wanted(&work.params.epilogue.sink) {
+            let (exist, _) = extent(work, place, results);
+            each_eight(results.results, |i, results| {
+                self.found = largest::with(self.found, results, exist.saturating_sub(i));
+            });
+        }
         // SAFETY: the caller's; the branches are the same for all lanes.
         unsafe {
             if epilogue::is_nvfp4(&work.params.epilogue.sink) {
@@ -252,6 +264,17 @@ pub fn own_row(place: &Place<impl List>) -> u32 {
     marker::pin(place.x)
 }
 
+/// How many of a thread's results lie inside the result, whose sizes are the other value.
+#[inline(always)]
+fn extent<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) -> (u32, Problem) {
+    let result = work.result(L::end(work.params, &place.group));
+    // A row of `X` is a row of the result, or swapped a column.
+    let swapped = work.params.swapped != 0;
+    let (rows, columns) = if swapped { (result.n, result.m) } else { (result.m, result.n) };
+    let exist = columns.saturating_sub(place.result_y(work) + results.column);
+    (if results.x < rows { exist } else { 0 }, result)
+}
+
 /// Stores those of a thread's results that lie inside the result.
 ///
 /// # Safety
@@ -259,18 +282,16 @@ pub fn own_row(place: &Place<impl List>) -> u32 {
 #[inline(always)]
 unsafe fn store<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) {
     let (x, y) = (results.x, place.result_y(work) + results.column);
-    let result = work.result(L::end(work.params, &place.group));
-    // A row of `X` is a row of the result, or swapped a column.
-    let swapped = work.params.swapped != 0;
-    let (rows, columns) = if swapped { (result.n, result.m) } else { (result.m, result.n) };
-    if x >= rows {
+    let (exist, result) = extent(work, place, results);
+    if exist == 0 {
         return;
     }
+    let swapped = work.params.swapped != 0;
     let step = if swapped { result.n } else { 1 };
     each_eight(results.results, |i, results| {
         let y = y + i;
         let at = if swapped { [y, x] } else { [x, y] };
-        let exist = columns.saturating_sub(y);
+        let exist = exist.saturating_sub(i);
         let sink = &work.params.epilogue.sink;
         // SAFETY: the row, and those of the columns that exist, are inside the result.
         unsafe { direct::store_line(sink, &result, place.matrix, at, step, exist, results) };

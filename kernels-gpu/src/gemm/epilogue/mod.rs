@@ -11,6 +11,7 @@
 //! | [`direct`] | sink: threads convert and store floats |
 //! | [`blocks`] | sink: threads quantise blocks of 16 columns to NVFP4 and store codes and scales |
 //!
+//! [`largest`] finds the largest magnitude of all results, where a launch asks for it.
 //! [`nan`] makes all results NaN where a grouped product's token counts are bad.
 //!
 //! sm_100a has one more sink for floats, boxes of results that the copy engine stores; it converts
@@ -22,6 +23,7 @@ pub mod affine;
 pub mod blocks;
 pub mod combine;
 pub mod direct;
+pub mod largest;
 pub mod nan;
 
 use fp4_formats::FloatType;

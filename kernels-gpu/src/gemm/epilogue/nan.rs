@@ -1,10 +1,12 @@
 //! Results of a product that is refused on the device.
 
+use cuda_std::ptx::reduce;
 use fp4_formats::gemm::{Problem, Sink};
 
-use super::{blocks, direct, is_nvfp4};
+use super::{blocks, direct, is_nvfp4, largest};
 
-/// Makes all elements of a result NaN; of one in NVFP4, by its scales. Row `ctas[0]` and every
+/// Makes all elements of a result NaN; of one in NVFP4, by its scales; and the largest magnitude, if it
+/// is asked for. Row `ctas[0]` and every
 /// `ctas[1]`-th after it are this CTA's, and of their columns, or blocks, `threads[0]` and every
 /// `threads[1]`-th this thread's.
 ///
@@ -13,6 +15,10 @@ use super::{blocks, direct, is_nvfp4};
 /// what its documentation says.
 #[inline(always)]
 pub unsafe fn fill(sink: &Sink, sizes: &Problem, ctas: [u32; 2], threads: [u32; 2]) {
+    if largest::is_wanted(sink) && ctas[0] == 0 && threads[0] == 0 {
+        // SAFETY: the word of the launch's largest magnitude.
+        unsafe { reduce::red_relaxed_gpu_global_max_u32(sink.magnitude, f32::NAN.to_bits()) };
+    }
     let is_nvfp4 = is_nvfp4(sink);
     let columns = if is_nvfp4 { sizes.n / blocks::BLOCK as u32 } else { sizes.n };
     for matrix in 0..sizes.l {

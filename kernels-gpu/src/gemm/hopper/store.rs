@@ -5,7 +5,7 @@
 //!
 //! | results | a thread stores |
 //! |---|---|
-//! | floats in aligned rows, with neither column factors nor a bias nor an activation | eight columns of every so many tokens, the sums of several tokens in flight |
+//! | floats in aligned rows, with neither column factors nor a bias nor an activation, without their largest magnitude | eight columns of every so many tokens, the sums of several tokens in flight |
 //! | other floats in aligned rows, NVFP4 | eight columns, or a block, of every so many tokens ([`store_any`](super::store_any)) |
 //! | floats in other rows | one column of every so many tokens |
 //!
@@ -27,7 +27,7 @@ use super::tile::{Memory, Tile};
 use super::work::Work;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::combine;
-use crate::gemm::epilogue::{self, COLUMNS, direct};
+use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
 
 /// Stores the CTA's part of the results of the tile whose sums are in shared memory. A thread uses
 /// all sums that it loads from other CTAs, so that its loads have returned afterwards.
@@ -57,34 +57,35 @@ pub unsafe fn store_tile<W: Weights>(
     let is_nvfp4 = epilogue::is_nvfp4(sink);
     // SAFETY: all consumers are here, and the sums are visible to them.
     unsafe {
-        if is_nvfp4 || aligned && direct::rows_aligned(sink, &result) {
+        let found = if is_nvfp4 || aligned && direct::rows_aligned(sink, &result) {
             if is_nvfp4 || !is_plain(&p.epilogue) {
                 if config.loads_remote() {
-                    store.store_halves();
-                } else {
-                    store.store_blocks();
+                    return store.store_halves();
                 }
+                store.store_blocks()
             } else if config.loads_remote() {
                 // A thread stores one or two tokens, whose sums are in up to eight CTAs. In a batch
                 // of several it would load some that it does not use.
-                store.store_floats::<1, 4>();
+                return store.store_floats::<1, 4>();
             } else if config.min_blocks > 1 {
-                store.store_floats::<2, 1>();
+                return store.store_floats::<2, 1>();
             } else {
-                store.store_floats::<4, 1>();
+                return store.store_floats::<4, 1>();
             }
         } else if config.loads_remote() {
-            store.store_columns::<1>();
+            store.store_columns::<1>()
         } else {
-            store.store_columns::<2>();
-        }
+            store.store_columns::<2>()
+        };
+        largest::raise(sink, || found);
     }
 }
 
-/// Whether a result is a sum times alpha and a row factor.
+/// Whether a result is a sum times alpha and a row factor, and nothing is asked of it.
 #[inline(always)]
 pub(super) fn is_plain(epilogue: &Epilogue) -> bool {
-    epilogue.combine.is_none() && !affine::has_columns(&epilogue.affine)
+    let wanted = epilogue.sink.magnitude != 0;
+    epilogue.combine.is_none() && !affine::has_columns(&epilogue.affine) && !wanted
 }
 
 /// What a thread needs to store its part of a tile.
@@ -277,18 +278,19 @@ impl<W: Work> Store<'_, W> {
     }
 
     /// Floats in rows that are not aligned. Each thread stores elements of one column. `BATCH`:
-    /// tokens whose sums are in flight at a time.
+    /// tokens whose sums are in flight at a time. The largest magnitude, if it is asked for.
     ///
     /// # Safety
     /// As [`store_tile`].
     #[inline(always)]
-    unsafe fn store_columns<const BATCH: usize>(&self) {
+    unsafe fn store_columns<const BATCH: usize>(&self) -> f32 {
+        let mut found = 0.0;
         let (tile, epilogue, gated) = (self.tile, &self.p.epilogue, self.gated());
         let log2 = self.config.rows.ilog2() - gated;
         let index = self.thread & ((1 << log2) - 1);
         let n = ((tile.row_tile * self.config.rows) >> gated) + index;
         if n >= self.result.n {
-            return;
+            return found;
         }
         // Behind every eight sums of a gate are those of `up`.
         let column = if gated == 0 { index } else { index + index / GATE_ROWS * GATE_ROWS };
@@ -323,12 +325,14 @@ impl<W: Work> Store<'_, W> {
                 if token < end {
                     let place = [tile.token + token, n];
                     let (sink, matrix) = (&epilogue.sink, tile.matrix);
+                    found = largest::wanted(sink, found, [results[i]]);
                     // SAFETY: the element is inside the result.
                     unsafe { direct::store_element(sink, self.result, matrix, place, results[i]) };
                 }
             }
             token += step * BATCH as u32;
         }
+        found
     }
 
     /// Adds all CTAs' sums of one column of each of some tokens, in the order of their ranks.

@@ -11,7 +11,7 @@ use super::store::{Piece, Store, is_plain};
 use super::work::Work;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::combine;
-use crate::gemm::epilogue::{self, COLUMNS, blocks, direct};
+use crate::gemm::epilogue::{self, COLUMNS, blocks, direct, largest};
 
 /// Bytes of a sum.
 const F32_BYTES: u32 = size_of::<f32>() as u32;
@@ -50,6 +50,9 @@ impl<W: Work> Store<'_, W> {
                 // SAFETY: the token's factor, all eight columns' and the sums.
                 results = unsafe { self.eight(&piece, token, place, 0) };
             }
+            // Of each round: the largest of all rounds would take a register from one to the next.
+            // SAFETY: all lanes are here.
+            unsafe { largest::raise(sink, || blocks::magnitude(results)) };
             if epilogue::is_nvfp4(sink) {
                 let amax = blocks::magnitude(results);
                 // SAFETY: all lanes are here. The other half of a block is in the next lane.
@@ -68,12 +71,13 @@ impl<W: Work> Store<'_, W> {
         }
     }
 
-    /// Floats in aligned rows, or NVFP4, of which a thread has whole blocks.
+    /// Floats in aligned rows, or NVFP4, of which a thread has whole blocks. The largest magnitude, if
+    /// it is asked for.
     ///
     /// # Safety
     /// As [`store_tile`](super::store::store_tile).
     #[inline(always)]
-    pub(super) unsafe fn store_blocks(&self) {
+    pub(super) unsafe fn store_blocks(&self) -> f32 {
         let (tile, part, result, gated) = (self.tile, self.part, self.result, self.gated());
         let sink = &self.p.epilogue.sink;
         let is_nvfp4 = epilogue::is_nvfp4(sink);
@@ -90,7 +94,7 @@ impl<W: Work> Store<'_, W> {
         // All threads do as many rounds as the one with most tokens. The lanes of a warp stay
         // together, and ptxas knows it: otherwise no address of the main loop would be in a
         // uniform register.
-        let (mut first, end) = part.range(part.rank);
+        let ((mut first, end), mut found) = (part.range(part.rank), 0.0);
         while first < end {
             // Pinned, so that what follows from it takes no registers from one token to the next.
             let piece =
@@ -103,7 +107,7 @@ impl<W: Work> Store<'_, W> {
                     let results = if plain_blocks {
                         self.plain_block(&piece, token, place[0])
                     } else {
-                        self.any(&piece, token, place, eights)
+                        self.any(&piece, token, place, eights, &mut found)
                     };
                     if is_nvfp4 {
                         blocks::store(sink, result, tile.matrix, place, results);
@@ -113,6 +117,7 @@ impl<W: Work> Store<'_, W> {
             // Pinned, so that the loop is not unrolled: it would run out of registers.
             first = marker::pin(first + piece.step);
         }
+        found
     }
 
     /// A block of results of an epilogue that [`is_plain`].
@@ -135,7 +140,8 @@ impl<W: Work> Store<'_, W> {
     }
 
     /// `eights` times eight results of a token of the piece, which begins at `place` of the result.
-    /// Eight are stored, as floats; a block is given back.
+    /// Eight are stored, as floats; a block is given back. `found` is raised to their largest magnitude,
+    /// if that is asked for.
     ///
     /// # Safety
     /// Their sums, factors and biases exist; floats are aligned.
@@ -146,20 +152,23 @@ impl<W: Work> Store<'_, W> {
         token: u32,
         place: [u32; 2],
         eights: u32,
+        found: &mut f32,
     ) -> [[f32; COLUMNS]; 2] {
         // Halves of a block wait in shared memory: registers are few. Their place is that of sums
         // that only this thread needs.
         let block = self.memory.sums(self.config, token) + piece.column * F32_BYTES;
+        let sink = &self.p.epilogue.sink;
         let half = |eight: u32| block + eight * COLUMNS as u32 * F32_BYTES;
         let mut eight = 0;
         while eight < eights {
             // SAFETY: the token and the columns exist; floats are aligned.
             unsafe {
                 let results = self.eight(piece, token, place, eight);
+                *found = largest::wanted(sink, *found, results);
                 if eights > 1 {
                     put_eight(half(eight), results);
                 } else {
-                    let (sink, matrix) = (&self.p.epilogue.sink, self.tile.matrix);
+                    let matrix = self.tile.matrix;
                     direct::store_aligned_row(sink, self.result, matrix, place, results);
                 }
             }

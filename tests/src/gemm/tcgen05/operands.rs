@@ -109,6 +109,7 @@ impl Product {
                     out_type: 0,
                     columns: n,
                     scales: ResultScales::NONE,
+                    magnitude: 0,
                 },
             ),
             problem,
