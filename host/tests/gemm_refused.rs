@@ -452,6 +452,8 @@ fn vectors_of_other_lengths() {
         refused(launch(vectors), "bytes of the column factors", "160", "164");
         let vectors = Vectors { bias: other, ..Vectors::default() };
         refused(launch(vectors), "bytes of the bias", "160", "164");
+        let vectors = Vectors { magnitude: other, ..Vectors::default() };
+        refused(launch(vectors), "bytes of the largest magnitude", "4", "164");
     });
 }
 

@@ -66,7 +66,7 @@ pub fn compare_largest(found: f32, of: FloatType, values: &[f32]) -> Comparison 
     let nan = values.iter().any(|x| x.is_nan());
     let right = values.iter().fold(0f32, |right, x| right.max(x.abs()));
     let right = if nan { f32::NAN } else { right };
-    let rounded = floats::decode(of, &floats::encode(of, [f64::from(found)].into_iter()))[0];
+    let rounded = floats::decode(of, &floats::encode(of, [f64::from(found)]))[0];
     if rounded == right || rounded.is_nan() && right.is_nan() {
         return Ok(());
     }
