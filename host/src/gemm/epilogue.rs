@@ -151,7 +151,7 @@ impl Vectors<'_> {
     ///
     /// # Errors
     /// [`Error::Shape`] for a buffer of another size, or elsewhere than on `device`.
-    pub(super) fn magnitude(&self, device: &Device) -> Result<u64> {
+    pub(super) fn place_magnitude(&self, device: &Device) -> Result<u64> {
         let place = |buffer: &DeviceBuffer| {
             buffer.checked("the largest magnitude", size_of::<f32>(), device)
         };

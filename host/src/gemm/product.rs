@@ -323,7 +323,7 @@ impl Gemm {
             out_type: output.code(),
             columns: dims.cols() as u32,
             scales,
-            magnitude: vectors.magnitude(device)?,
+            magnitude: vectors.place_magnitude(device)?,
         };
         let factors = self.factors(weights)?;
         let own = groups.flatten().unwrap_or(1);
