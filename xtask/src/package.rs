@@ -59,14 +59,14 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         .with_context(|| format!("copying {} to {}", from.display(), to.display()))
 }
 
-/// Builds the kernels, puts them beside `nvfp4-kernels`, and packages all crates into
-/// `target/package`.
+/// Builds the kernels, puts them beside `nvfp4-kernels`, packages all crates into `target/package`, and
+/// builds each from its package and those of the others.
 pub fn run() -> Result<ExitCode> {
     build_kernels::refresh()?;
     let _compiled = Compiled::new()?;
     let mut cargo = run::cargo();
     // The kernels are not under version control.
-    cargo.args(["package", "--no-verify", "--allow-dirty"]);
+    cargo.args(["package", "--allow-dirty"]);
     cargo.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
     let status = cargo.status().context("running cargo")?;
     ensure!(status.success(), "cargo package failed ({status})");

@@ -5,6 +5,8 @@
 //! cargo run --release --manifest-path candle/Cargo.toml --example embed -- [FOLDER] [cpu|emu:h200|cuda:0]
 //! ```
 //!
+//! For `cuda:0` it is built with `--features cuda,candle-nn/cuda`, which takes nvcc.
+//!
 //! FOLDER has `model.safetensors` and `vocab.txt`; without it, or where they are missing, a random model of
 //! the same architecture and smaller size embeds random words. Ends with an error if the embeddings in
 //! NVFP4 are not those of f32 but for what four bits lose.
