@@ -1,6 +1,7 @@
 //! Launches as bundles, which `ptx-emu replay` runs.
 
 use crate::errors::{Failure, NOT_SUPPORTED};
+use crate::initial::with_values;
 use crate::launch::Launch;
 use crate::memory::{Kind, Memory};
 use crate::modules::unknown;
@@ -24,13 +25,13 @@ pub(crate) fn before(state: &State, folder: &Path, launch: &Launch) -> Result<Ca
         state.kernels.get(&launch.kernel).ok_or_else(|| unknown("kernel", launch.kernel))?;
     let module = state.modules.get(&kernel.module);
     let module = module.ok_or_else(|| unknown("module", kernel.module))?;
-    if module.has_variables() {
+    let memory = &state.memory;
+    let (ptx, missing) = with_values(&module.ptx, &module.changed(memory));
+    for variable in missing {
         crate::report::complain(format_args!(
-            "warning: --capture: `{}`: variables of the module have their first values in the bundle",
-            readable_name(&kernel.name)
+            "warning: --capture: variable `{variable}` has its first value in the bundle"
         ));
     }
-    let memory = &state.memory;
     let ranges = memory.ranges.iter().filter(|(_, range)| range.kind != Kind::Variable);
     let allocations = ranges.map(|(&addr, range)| allocation(memory, addr, range.bytes));
     let name: String = readable_name(&kernel.name)
@@ -41,7 +42,7 @@ pub(crate) fn before(state: &State, folder: &Path, launch: &Launch) -> Result<Ca
     Ok(Captured {
         folder: folder.join(format!("{:04}-{name}", state.launches)),
         bundle: Bundle {
-            ptx: module.ptx.clone(),
+            ptx,
             entry: kernel.name.clone(),
             grid: launch.grid,
             block: launch.block,

@@ -47,6 +47,7 @@ mod driver;
 mod errors;
 mod fatbin;
 mod graphs;
+mod initial;
 mod launch;
 mod lookup;
 mod memory;

@@ -22,6 +22,8 @@ pub(crate) struct Loaded {
     constants: Vec<(String, u64, u64)>,
     /// Decoded for one kernel each.
     decoded: HashMap<String, Decoded>,
+    /// What the variables held before anything ran.
+    initial: HashMap<String, Vec<u8>>,
 }
 
 /// A kernel's part of a module.
@@ -146,7 +148,14 @@ fn no_room(error: MemoryError) -> Failure {
 impl Loaded {
     fn new(ptx: String) -> Result<Self, Failure> {
         let names = entry_names(&ptx).map_err(|error| refused(&error.into()))?;
-        Ok(Self { ptx, names, variables: None, constants: Vec::new(), decoded: HashMap::new() })
+        Ok(Self {
+            ptx,
+            names,
+            variables: None,
+            constants: Vec::new(),
+            decoded: HashMap::new(),
+            initial: HashMap::new(),
+        })
     }
 
     /// A kernel's part of the module.
@@ -219,9 +228,36 @@ impl Loaded {
         Ok(())
     }
 
-    /// Whether the program may have written variables, which a bundle does not hold.
-    pub(crate) fn has_variables(&self) -> bool {
-        self.variables.as_ref().is_some_and(|by_name| !by_name.is_empty())
+    /// Variables that hold something else than when [`note_initial`] was called.
+    ///
+    /// [`note_initial`]: Self::note_initial
+    pub(crate) fn changed(&self, memory: &Memory) -> Vec<(String, Vec<u8>)> {
+        let all = self.variables.iter().flatten();
+        let mut changed: Vec<(String, Vec<u8>)> = all
+            .filter_map(|(name, (address, bytes))| {
+                let now = memory.global.read_raw(*address, *bytes).ok()?;
+                (self.initial.get(name) != Some(&now)).then(|| (name.clone(), now))
+            })
+            .collect();
+        changed.sort();
+        changed
+    }
+
+    /// Notes what the variables hold, the first time that it is called.
+    pub(crate) fn note_initial(&mut self, gpu: &Gpu, memory: &mut Memory) -> Result<(), Failure> {
+        if !self.initial.is_empty() {
+            return Ok(());
+        }
+        // No variable has that name; all are placed to look for it.
+        match self.variable("", gpu, memory) {
+            Err(failure) if failure.code != NOT_FOUND => return Err(failure),
+            _ => {}
+        }
+        for (name, (address, bytes)) in self.variables.iter().flatten() {
+            let contents = memory.global.read_raw(*address, *bytes).map_err(no_room)?;
+            self.initial.insert(name.clone(), contents);
+        }
+        Ok(())
     }
 }
 
@@ -305,6 +341,9 @@ impl State {
         let gpu = self.gpu();
         let loaded = self.modules.get_mut(&module).ok_or_else(|| unknown("module", module))?;
         loaded.decode(&name, &gpu, &mut self.memory)?;
+        if self.settings.capture.is_some() {
+            loaded.note_initial(&gpu, &mut self.memory)?;
+        }
         let decoded = loaded.decoded(&name).ok_or_else(|| unknown("kernel", handle))?;
         Ok(decoded.info.clone())
     }
@@ -313,6 +352,9 @@ impl State {
     pub(crate) fn variable(&mut self, module: u64, name: &str) -> Result<(u64, u64), Failure> {
         let gpu = self.gpu();
         let loaded = self.modules.get_mut(&module).ok_or_else(|| unknown("module", module))?;
+        if self.settings.capture.is_some() {
+            loaded.note_initial(&gpu, &mut self.memory)?;
+        }
         loaded.variable(name, &gpu, &mut self.memory)
     }
 }

@@ -237,6 +237,24 @@ fn launches_are_captured() {
     assert!(bundle.contains("\"FLOAT32\""), "the tensor map's arguments are in the bundle");
 }
 
+/// Constants that the program wrote, and a counter that earlier launches raised.
+#[test]
+fn variables_are_captured() {
+    let arguments = documented(SM_100A);
+    let Some(program) = compile("variables.cu", "variables-captured", &arguments) else { return };
+    let bundles = folder().join("bundles-of-variables");
+    let _ = std::fs::remove_dir_all(&bundles);
+    let out = exec(&["--capture", bundles.to_str().expect("UTF-8")], &program);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let replay = Command::new(env!("CARGO_BIN_EXE_ptx-emu"))
+        .arg("replay")
+        .arg(&bundles)
+        .output()
+        .expect("ptx-emu runs");
+    assert_eq!(replay.status.code(), Some(0), "{}", text(&replay.stderr));
+    assert_eq!(text(&replay.stdout).matches("128 elements as expected").count(), 3);
+}
+
 #[test]
 fn what_cannot_run_says_why() {
     // The runtime in the program has an interface to the driver that nobody documents.
