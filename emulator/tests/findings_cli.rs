@@ -78,6 +78,17 @@ fn findings_have_levels_and_do_not_end_the_run() {
         allowed["not_looked_for"],
         format!("not looked for under lazy: {races}; try --explore 10")
     );
+    // Also where the run cannot go on.
+    let (code, trapped) = {
+        let output = run("trapped", Kind::Trap, &["--json", "--model", "ptx"]);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.code(), report)
+    };
+    assert_eq!(
+        (code, &trapped["kind"], &trapped["model"]),
+        (Some(1), &"trap".into(), &"ptx".into())
+    );
+    assert_eq!(trapped["findings"][0]["kind"], "trap");
     let said = text(&run("said", Kind::DataRace, &["--schedule", "lazy"]).stderr);
     assert!(said.contains("error[data-race]: data race: "), "{said}");
     assert!(said.contains("(see `ptx-emu explain data-race`)"), "{said}");

@@ -104,6 +104,8 @@ kinds! {
     InstructionLimit "instruction-limit" Class::Fatal;
     /// Two accesses to shared memory that nothing orders.
     DataRace "data-race" Class::Denied;
+    /// The same, but the later one stores what is there already.
+    SameValueRace "same-value-race" Class::Hardware(Level::Allow);
     /// Two accesses to tensor memory that nothing orders.
     TensorMemoryRace "tensor-memory-race" Class::Denied;
     /// An access to memory that an operation in flight uses.
@@ -112,6 +114,8 @@ kinds! {
     TensorMemoryInFlight "tensor-memory-in-flight" Class::Denied;
     /// No proxy fence between generic and asynchronous accesses.
     MissingProxyFence "missing-proxy-fence" Class::Denied;
+    /// No proxy fence between generic reads and a copy over what they read.
+    UnfencedRead "missing-proxy-fence-after-read" Class::Hardware(Level::Warn);
     /// A tensor map of the device's own making that is not acquired.
     MissingTensormapFence "missing-tensormap-fence" Class::Denied;
     /// No mbarrier there.

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &CheckArgs) -> (Option<String>, u8) {
         }
         Err(error) => {
             console::complain(&error);
-            (args.json.then(|| report::failure(&error)), error.exit_code())
+            (args.json.then(|| report::failure(&error, None)), error.exit_code())
         }
     }
 }

@@ -80,10 +80,11 @@ pub(crate) fn report(tried: &Tried, model: Model, json: bool) -> (Option<String>
     let replay = replay(failure);
     let text = if json {
         let mut text = match &failure.finding {
-            Finding::Diagnostic(diagnostic) => report::failed(diagnostic),
+            Finding::Diagnostic(diagnostic) => report::failed(diagnostic, None),
             Finding::Wrong(output) => wrong(experiment, failure, output, "different"),
             Finding::Different(output) => wrong(experiment, failure, output, "differs from eager"),
         };
+        text["model"] = json!(model.to_string());
         text["passed"] = json!(found.passed);
         text["replay"] = json!(replay);
         if let Some(output) = &failure.output {

@@ -82,7 +82,7 @@ fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
     if let Some(seeds) = args.explore.seeds() {
         return match run::explore(args, seeds) {
             Ok(tried) => explore::report(&tried, args.checks.model(), args.json),
-            Err(error) => failed(&error, args.json),
+            Err(error) => failed(&error, args),
         };
     }
     match run::run(args) {
@@ -94,11 +94,11 @@ fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
             let text = if args.json { report::json(&done) } else { report::text(&done) };
             (Some(text), u8::from(done.denied().is_some()))
         }
-        Err(error) => failed(&error, args.json),
+        Err(error) => failed(&error, args),
     }
 }
 
-fn failed(error: &error::CliError, json: bool) -> (Option<String>, u8) {
+fn failed(error: &error::CliError, args: &run::RunArgs) -> (Option<String>, u8) {
     match error {
         error::CliError::Launch(ptx_emu::LaunchError::Diagnostic(found)) => {
             console::complain(checks::line(found));
@@ -106,5 +106,6 @@ fn failed(error: &error::CliError, json: bool) -> (Option<String>, u8) {
         }
         error => console::complain(error),
     }
-    (json.then(|| report::failure(error)), error.exit_code())
+    let json = || report::failure(error, Some(args.checks.model()));
+    (args.json.then(json), error.exit_code())
 }

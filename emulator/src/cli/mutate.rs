@@ -90,8 +90,8 @@ impl Failed {
 
     fn json(&self) -> String {
         match self {
-            Self::Module(error) => report::failure(error),
-            Self::Bundle(error) => replay::failure(error),
+            Self::Module(error) => report::failure(error, None),
+            Self::Bundle(error) => replay::failure(error, None),
             Self::Mutate(MutateError::Original(_)) => {
                 json!({ "status": "wrong without mutation", "error": self.to_string() }).to_string()
             }

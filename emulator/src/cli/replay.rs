@@ -8,7 +8,7 @@ use super::trace::TraceArgs;
 use super::{checks, console, report, sequence};
 use clap::Args;
 use ptx_emu::bundle::{self, Bundle, BundleError, OutputReport, Replay, ReplayOptions};
-use ptx_emu::{LaunchError, Level, LoadError, Schedule, readable_name};
+use ptx_emu::{LaunchError, Level, LoadError, Model, Schedule, readable_name};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -85,7 +85,8 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
 
 fn unwritable(args: &ReplayArgs, error: &CliError) -> (Option<String>, u8) {
     console::complain(error);
-    (args.json.then(|| report::failure(error)), error.exit_code())
+    let json = || report::failure(error, Some(args.checks.model()));
+    (args.json.then(json), error.exit_code())
 }
 
 fn failed(args: &ReplayArgs, error: &BundleError) -> (Option<String>, u8) {
@@ -97,7 +98,7 @@ fn failed(args: &ReplayArgs, error: &BundleError) -> (Option<String>, u8) {
         error => console::complain(error),
     }
     let code = if error.happened_while_running() { 1 } else { 2 };
-    (args.json.then(|| failure(error)), code)
+    (args.json.then(|| failure(error, Some(args.checks.model()))), code)
 }
 
 fn try_schedules(args: &ReplayArgs, seeds: u64) -> Result<explore::Tried, BundleError> {
@@ -109,9 +110,11 @@ fn try_schedules(args: &ReplayArgs, seeds: u64) -> Result<explore::Tried, Bundle
     Ok(explore::Tried { experiment, found })
 }
 
-pub(crate) fn failure(error: &BundleError) -> String {
+pub(crate) fn failure(error: &BundleError, model: Option<Model>) -> String {
     match error {
-        BundleError::Launch(LaunchError::Diagnostic(diagnostic)) => report::failed(diagnostic),
+        BundleError::Launch(LaunchError::Diagnostic(diagnostic)) => {
+            report::failed(diagnostic, model)
+        }
         BundleError::Load { source: LoadError::Unsupported(items), .. } => {
             report::unsupported(&error.to_string(), items)
         }

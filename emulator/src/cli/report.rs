@@ -4,7 +4,7 @@ use super::checks::{Tried, not_looked_for};
 use super::error::CliError;
 use super::run::Done;
 use ptx_emu::bundle::OutputReport;
-use ptx_emu::{Diagnostic, LaunchError, LoadError, Unsupported, readable_name};
+use ptx_emu::{Diagnostic, LaunchError, LoadError, Model, Unsupported, readable_name};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -47,10 +47,10 @@ pub(crate) fn json(done: &Done) -> String {
     value.to_string()
 }
 
-/// A failed run, as JSON.
-pub(crate) fn failure(error: &CliError) -> String {
+/// A failed run by a model, as JSON; without one, a command that has none.
+pub(crate) fn failure(error: &CliError, model: Option<Model>) -> String {
     match error {
-        CliError::Launch(LaunchError::Diagnostic(found)) => failed(found),
+        CliError::Launch(LaunchError::Diagnostic(found)) => failed(found, model),
         CliError::Load { source: LoadError::Unsupported(items), .. } => {
             unsupported(&error.to_string(), items)
         }
@@ -64,10 +64,11 @@ pub(crate) fn findings(all: &[Diagnostic]) -> Vec<Value> {
     all.iter().map(finding).collect()
 }
 
-/// A run that went wrong with a diagnostic, and perhaps others.
-pub(crate) fn failed(diagnostic: &Diagnostic) -> Value {
+/// A run by a model that went wrong with a diagnostic, and perhaps others.
+pub(crate) fn failed(diagnostic: &Diagnostic, model: Option<Model>) -> Value {
     let mut value = finding(diagnostic);
     value["status"] = json!("diagnostic");
+    value["model"] = json!(model.map(|model| model.to_string()));
     let mut all = findings(std::slice::from_ref(diagnostic));
     all.extend(findings(&diagnostic.others));
     value["findings"] = json!(all);

@@ -160,6 +160,16 @@ pub enum AsyncFault {
         /// Address of the map.
         address: u64,
     },
+    /// Shared memory written through the async proxy that was read through the generic proxy
+    /// before, without a proxy fence between.
+    UnfencedRead {
+        /// What writes it.
+        operation: &'static str,
+        /// First byte that it writes.
+        address: u64,
+        /// The read.
+        other: OperationSite,
+    },
     /// An mbarrier misused.
     Mbarrier {
         /// Its `shared::cluster` address.
@@ -239,6 +249,10 @@ impl fmt::Display for AsyncFault {
                 "missing proxy fence: {operation} {} {address:#x} through the async proxy, {} through the generic proxy by {other} without fence.proxy.async since",
                 if *write { "writes" } else { "reads" },
                 if *read_before { "read" } else { "written" }
+            ),
+            Self::UnfencedRead { operation, address, other } => write!(
+                f,
+                "missing proxy fence after a read: {operation} writes from {address:#x} on through the async proxy, over what {other} read through the generic proxy, without fence.proxy.async since"
             ),
             Self::MissingTensormapFence { address } => write!(
                 f,

@@ -25,6 +25,7 @@ impl DiagnosticKind {
             Self::StackOverflow { .. } => Kind::StackOverflow,
             Self::Async(fault) => fault.kind(),
             Self::Race(race) if race.tensor => Kind::TensorMemoryRace,
+            Self::Race(race) if race.unchanged => Kind::SameValueRace,
             Self::Race(_) => Kind::DataRace,
             Self::InstructionLimit { .. } => Kind::InstructionLimit,
         }
@@ -46,6 +47,7 @@ impl AsyncFault {
         match self {
             Self::InFlight { .. } => Kind::MemoryInFlight,
             Self::MissingProxyFence { .. } => Kind::MissingProxyFence,
+            Self::UnfencedRead { .. } => Kind::UnfencedRead,
             Self::MissingTensormapFence { .. } => Kind::MissingTensormapFence,
             Self::Mbarrier { fault, .. } => fault.kind(),
             Self::ClusterBarrier { .. } => Kind::ClusterBarrier,
@@ -67,6 +69,7 @@ impl AsyncFault {
         match self {
             Self::InFlight { operation, .. }
             | Self::MissingProxyFence { other: operation, .. }
+            | Self::UnfencedRead { other: operation, .. }
             | Self::Outlasts { operation }
             | Self::LeftInFlight { operation, .. }
             | Self::Tensor(

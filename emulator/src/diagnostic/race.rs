@@ -108,6 +108,8 @@ pub struct DataRace {
     pub tensor: bool,
     /// How the later access was made.
     pub kind: RaceAccess,
+    /// The later access stores what is there already.
+    pub unchanged: bool,
     /// The earlier access.
     pub earlier: RaceSite,
     /// What is missing.
@@ -116,7 +118,7 @@ pub struct DataRace {
 
 impl fmt::Display for DataRace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, tensor, kind, earlier, missing } = self;
+        let Self { address, tensor, kind, unchanged, earlier, missing } = self;
         let space = if *tensor { "tensor memory" } else { "shared" };
         let [x, y, z] = earlier.cta;
         write!(
@@ -128,6 +130,7 @@ impl fmt::Display for DataRace {
             from(&earlier.source),
             earlier.warp,
             earlier.lane
-        )
+        )?;
+        if *unchanged { write!(f, "; it stores what is there already") } else { Ok(()) }
     }
 }

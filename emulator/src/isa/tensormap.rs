@@ -224,6 +224,9 @@ pub(super) fn fence(d: &mut Decode<'_>) -> Decoded<Op> {
         if !global {
             cx.units.proxies.fence(Fenced::Shared, warp, syncs);
             cx.units.fence_responses(warp, mask);
+            if let Some(races) = &mut cx.units.races {
+                races.fence_reads(warp, mask);
+            }
         }
         if !shared {
             cx.units.proxies.fence(Fenced::Global, warp, syncs);

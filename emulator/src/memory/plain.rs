@@ -69,6 +69,15 @@ impl Plain {
         value
     }
 
+    /// Whether an aligned, in-bounds write would change nothing.
+    pub(crate) fn holds(&self, offset: usize, bytes: usize, value: &Value) -> bool {
+        let there = self.load(offset, bytes);
+        if bytes <= 8 {
+            return there[0] == value[0] & byte_mask(bytes);
+        }
+        there[..bytes / 8] == value[..bytes / 8]
+    }
+
     /// An aligned, in-bounds write.
     #[inline(always)]
     pub(crate) fn store(&mut self, offset: usize, bytes: usize, value: &Value) {

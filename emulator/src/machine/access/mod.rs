@@ -106,12 +106,12 @@ impl Context<'_> {
             }
             AddressSpace::One(Space::Shared) => {
                 self.load_shared(self.place.rank, addrs, mask, bytes, out)?;
-                self.race_shared(addrs, mask, bytes, false)
+                self.race_shared(addrs, mask, bytes, None)
             }
             AddressSpace::Cluster => {
                 self.by_rank(addrs, mask, bytes, AccessKind::Read, |cx, rank, mask| {
                     cx.load_shared(rank, addrs, mask, bytes, out)?;
-                    cx.race_shared(addrs, mask, bytes, false)
+                    cx.race_shared(addrs, mask, bytes, None)
                 })
             }
             AddressSpace::One(space) => self.load_other(space, addrs, mask, bytes, out),
@@ -139,13 +139,11 @@ impl Context<'_> {
                 self.store_global(addrs, mask, bytes, values)
             }
             AddressSpace::One(Space::Shared) => {
-                self.store_shared(self.place.rank, addrs, mask, bytes, values)?;
-                self.race_shared(addrs, mask, bytes, true)
+                self.store_shared(self.place.rank, addrs, mask, bytes, values)
             }
             AddressSpace::Cluster => {
                 self.by_rank(addrs, mask, bytes, AccessKind::Write, |cx, rank, mask| {
-                    cx.store_shared(rank, addrs, mask, bytes, values)?;
-                    cx.race_shared(addrs, mask, bytes, true)
+                    cx.store_shared(rank, addrs, mask, bytes, values)
                 })
             }
             AddressSpace::One(Space::Local) => self.store_local(addrs, mask, bytes, values),

@@ -170,6 +170,13 @@ impl Context<'_> {
         if self.units.busy() {
             self.check_flight(Some(rank), addrs, mask, bytes, true)?;
         }
+        if self.units.races.is_some() {
+            // Races are looked for only where all lanes are in bounds, and see what is there before.
+            for lane in lanes(mask) {
+                self.shared_offset(rank, addrs[lane], bytes, AccessKind::Write, lane)?;
+            }
+            self.race_shared(addrs, mask, bytes, Some(values))?;
+        }
         for lane in lanes(mask) {
             let offset = self.shared_offset(rank, addrs[lane], bytes, AccessKind::Write, lane)?;
             let value = [values[0][lane], values[1][lane], values[2][lane], values[3][lane]];
@@ -179,6 +186,25 @@ impl Context<'_> {
             self.note_stores(Some(rank), addrs, mask, bytes);
         }
         Ok(())
+    }
+
+    /// Whether a store, which is in bounds, writes what is there already.
+    #[cold]
+    pub(in crate::machine) fn changes_nothing(
+        &self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        values: &Words,
+    ) -> bool {
+        lanes(mask).all(|lane| {
+            let Some(memory) = self.shared.get((addrs[lane] >> RANK_SHIFT) as usize) else {
+                return false;
+            };
+            let offset = (addrs[lane] & ((1 << RANK_SHIFT) - 1)) as usize;
+            let new = [values[0][lane], values[1][lane], values[2][lane], values[3][lane]];
+            memory.first_uninitialised(offset, bytes).is_none() && memory.holds(offset, bytes, &new)
+        })
     }
 
     #[inline(always)]

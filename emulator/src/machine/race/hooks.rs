@@ -5,7 +5,7 @@ use crate::diagnostic::{
     AsyncFault, DataRace, DiagnosticKind, Exec, Fault, MissingOrder, RaceAccess, RaceSite,
     TensorFault,
 };
-use crate::machine::access::lanes;
+use crate::machine::access::{Words, lanes};
 use crate::machine::code::BarrierOp;
 use crate::machine::launch::Env;
 use crate::machine::regs::LANES;
@@ -147,21 +147,28 @@ impl Context<'_> {
         result
     }
 
-    /// Looks for races of an access to shared memory that was in bounds.
+    /// Looks for races of an access to shared memory that is in bounds: of a load, or of a store
+    /// of `stored` that is still to be done.
     #[inline(always)]
     pub(in crate::machine) fn race_shared(
         &mut self,
         addrs: &[u64; LANES],
         mask: u32,
         bytes: usize,
-        write: bool,
+        stored: Option<&Words>,
     ) -> Exec {
-        if self.units.races.is_none() { Ok(()) } else { self.look(addrs, mask, bytes, write) }
+        if self.units.races.is_none() { Ok(()) } else { self.look(addrs, mask, bytes, stored) }
     }
 
     #[inline(never)]
-    fn look(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, write: bool) -> Exec {
-        let (warp, order) = (self.warp(), self.order);
+    fn look(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        stored: Option<&Words>,
+    ) -> Exec {
+        let (warp, order, write) = (self.warp(), self.order, stored.is_some());
         let Some(races) = &mut self.units.races else {
             return Ok(());
         };
@@ -184,6 +191,12 @@ impl Context<'_> {
         if order != Order::Weak {
             races.flags(warp, order, write, addrs, (mask, bytes));
         }
+        let looked = looked.map_err(|found| match stored {
+            Some(values) if found.is_of_warps() => {
+                Found { unchanged: self.changes_nothing(addrs, mask, bytes, values), ..found }
+            }
+            _ => found,
+        });
         self.units.race_result(self.env, (self.pc, warp), looked)
     }
 
@@ -331,6 +344,7 @@ impl Units {
     ) -> Exec {
         let kind = match (found.fence, found.place) {
             (Some(_), _) => crate::checks::Kind::MissingTcgen05Fence,
+            (None, Place::Shared(_)) if found.unchanged => crate::checks::Kind::SameValueRace,
             (None, Place::Shared(_)) => crate::checks::Kind::DataRace,
             (None, Place::Tensor(_)) => crate::checks::Kind::TensorMemoryRace,
         };
@@ -391,8 +405,14 @@ impl Units {
                 (u64::from(lane << 16 | column), true)
             }
         };
-        let race =
-            DataRace { address, tensor, kind: access(new, found.asynchronous.1), earlier, missing };
+        let race = DataRace {
+            address,
+            tensor,
+            kind: access(new, found.asynchronous.1),
+            unchanged: found.unchanged,
+            earlier,
+            missing,
+        };
         Fault::lane(DiagnosticKind::Race(Box::new(race)), found.clash.lanes.1)
     }
     /// The fault that a missing fence of `tcgen05` is.

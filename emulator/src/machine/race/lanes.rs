@@ -7,8 +7,9 @@
 //! too little of the warp, the lanes of the access are looked up.
 
 use super::clock::Clock;
-use super::shadow::Record;
+use super::shadow::{Kind, Record};
 use super::{AgentId, Object, Races, STARTED};
+use std::cell::Cell;
 
 /// Most lanes that publish on their own; more are taken for the whole warp.
 const MOST: usize = 4;
@@ -22,7 +23,8 @@ pub(super) struct Lanes {
     live: Vec<u32>,
     /// Epoch of the warp up to which each lane knows of all.
     together: Vec<u32>,
-    /// Agents of lanes that have published alone; 0: none.
+    /// Agents of lanes that have published alone; 0: none. The next agent stands for their
+    /// fenced reads.
     agents: Vec<u16>,
     /// There are such.
     any: bool,
@@ -87,17 +89,41 @@ impl Part {
 pub(super) struct Known<'a> {
     pub(super) clock: &'a Clock,
     pub(super) lanes: &'a Lanes,
+    /// Of a write through the async proxy: number of warps, and a generic read there that no
+    /// proxy fence follows.
+    pub(super) unfenced: Option<(usize, &'a Cell<Option<Record>>)>,
 }
 
 impl Known<'_> {
     /// Whether an access to these bytes comes before.
     #[inline(always)]
     pub(super) fn knows(&self, old: &Record, bytes: impl Iterator<Item = usize>) -> bool {
-        self.clock.get(old.agent.into()) >= old.epoch || self.lanes.any && self.by_lane(old, bytes)
+        self.clock.get(old.agent.into()) >= old.epoch
+            || self.lanes.any && self.by_lane(old, 0, bytes)
     }
 
+    /// Notes an access that comes before if it is a generic read that needs a proxy fence and
+    /// has none.
+    #[inline(always)]
+    pub(super) fn check_fenced(&self, old: &Record, bytes: impl Iterator<Item = usize>) {
+        if let Some((warps, unfenced)) = self.unfenced
+            && matches!(old.kind, Kind::Read | Kind::StrongRead)
+            && usize::from(old.agent) < warps
+            && self.clock.get(usize::from(old.agent) + warps) < old.epoch
+            && !(self.lanes.any && self.by_lane(old, 1, bytes))
+        {
+            unfenced.set(Some(*old));
+        }
+    }
+
+    /// The same of agents of lanes, or with `beside` 1, of those for their fenced reads.
     #[cold]
-    fn by_lane(&self, old: &Record, mut bytes: impl Iterator<Item = usize>) -> bool {
+    fn by_lane(
+        &self,
+        old: &Record,
+        beside: AgentId,
+        mut bytes: impl Iterator<Item = usize>,
+    ) -> bool {
         let first = usize::from(old.agent) * LANES;
         let Some(agents) = self.lanes.agents.get(first..first + LANES) else {
             return false;
@@ -105,7 +131,7 @@ impl Known<'_> {
         bytes.all(|byte| {
             old.only_lane_at(byte).is_some_and(|lane| {
                 let agent = agents[lane as usize % LANES];
-                agent != 0 && self.clock.get(agent.into()) >= old.epoch
+                agent != 0 && self.clock.get(usize::from(agent) + beside) >= old.epoch
             })
         })
     }
@@ -124,7 +150,7 @@ impl Races {
             if self.lanes.agents[at] == 0 {
                 // Without numbers for it the lane stands for its warp.
                 let Ok(new) = u16::try_from(self.agents.len()) else { return part };
-                self.agents.push(Clock::default());
+                self.agents.extend([Clock::default(), Clock::default()]);
                 self.lanes.agents[at] = new;
                 self.lanes.any = true;
             }
@@ -149,6 +175,26 @@ impl Races {
             }
         });
         self.lanes.together[warp] = by_lane.min().unwrap_or(0).max(together);
+    }
+
+    /// A `fence.proxy.async` of lanes of a warp: generic reads that they know of come before
+    /// what the async proxy does behind it. An agent beside each warp, and beside each lane that
+    /// publishes alone, stands for those reads, so that whoever learns of the fence knows them.
+    pub(crate) fn fence_reads(&mut self, warp: AgentId, mask: u32) {
+        let part = self.part(warp, mask);
+        let mut known = Clock::default();
+        part.join(&self.agents[warp], &mut known);
+        let lanes = self.lanes.agents.iter().filter(|&&agent| agent != 0);
+        let lanes = lanes.map(|&agent| (usize::from(agent), usize::from(agent) + 1));
+        let pairs = (0..self.warp_agents).map(|of| (of, of + self.warp_agents)).chain(lanes);
+        let clock = &mut self.agents[warp];
+        for (of, beside) in pairs {
+            let epoch = known.get(of);
+            if epoch > clock.get(beside) {
+                clock.set(beside, epoch);
+            }
+        }
+        self.advance(warp);
     }
 
     /// Lanes of a warp met: each knows what all did.

@@ -57,6 +57,7 @@ pub(crate) use objects::{Flag, Object};
 use objects::{Meeting, Published};
 pub(crate) use shadow::Kind;
 use shadow::{Clash, Record, Shadow};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 pub(crate) use tensor::Fence;
 use tensor::TensorOrder;
@@ -100,12 +101,22 @@ pub(crate) struct Found {
     asynchronous: (bool, bool),
     /// The `tcgen05` fence that would order them.
     fence: Option<Fence>,
+    /// The later one stores what is there already.
+    unchanged: bool,
+}
+
+impl Found {
+    /// Both accesses are a warp's own.
+    fn is_of_warps(&self) -> bool {
+        self.asynchronous == (false, false)
+    }
 }
 
 /// Accesses to the shared memory of a cluster, and what orders them.
 #[derive(Debug, Default)]
 pub(crate) struct Races {
-    /// Number of warps. Agents with lower numbers are warps, the others are asynchronous operations.
+    /// Number of warps. Agents with lower numbers are warps, those with the next numbers stand for
+    /// their reads that a proxy fence follows, the others are asynchronous operations or lanes.
     warp_agents: usize,
     warps_per_cta: usize,
     /// What each agent knows. Its own entry is the epoch it is in.
@@ -157,7 +168,7 @@ impl Races {
         self.warp_agents = ctas * warps_per_cta;
         self.warps_per_cta = warps_per_cta;
         self.agents.clear();
-        self.agents.resize(self.warp_agents, Clock::default());
+        self.agents.resize(2 * self.warp_agents, Clock::default());
         for clocks in [&mut self.fenced, &mut self.seen] {
             clocks.clear();
             clocks.resize(self.warp_agents, Clock::default());
@@ -202,7 +213,7 @@ impl Races {
         // An ended agent's number is used again in its next epoch: whoever
         // knows that one is taken to know the old one too.
         const ENOUGH: usize = 512;
-        let agent = if self.agents.len() - self.warp_agents < ENOUGH {
+        let agent = if self.agents.len() - 2 * self.warp_agents < ENOUGH {
             None
         } else {
             self.idle.pop_front()
@@ -262,6 +273,28 @@ impl Races {
         self.touch(rank, offset as usize, bytes as usize, record)
     }
 
+    /// The same of an operation that writes through the async proxy; also a generic read there
+    /// that comes before, but that no proxy fence follows.
+    pub(crate) fn proxy_write(
+        &mut self,
+        agent: AgentId,
+        origin: Origin,
+        kind: Kind,
+        rank: u32,
+        (offset, bytes): (u64, u64),
+    ) -> (Result<(), Found>, Option<Origin>) {
+        let record = self.record(agent, origin, kind);
+        let unfenced = Cell::new(None);
+        let watch = Some((self.warp_agents, &unfenced));
+        let looked = self.touch_noting(rank, offset as usize, bytes as usize, record, watch);
+        let read = unfenced.get().map(|read: Record| Origin {
+            pc: read.pc as usize,
+            warp: read.warp.into(),
+            lane: 0,
+        });
+        (looked, read)
+    }
+
     fn record(&self, agent: AgentId, origin: Origin, kind: Kind) -> Record {
         let Origin { pc, warp, lane } = origin;
         let epoch = self.agents[agent].get(agent);
@@ -276,16 +309,25 @@ impl Races {
         bytes: usize,
         record: Record,
     ) -> Result<(), Found> {
+        self.touch_noting(rank, offset, bytes, record, None)
+    }
+
+    #[inline]
+    fn touch_noting(
+        &mut self,
+        rank: u32,
+        offset: usize,
+        bytes: usize,
+        record: Record,
+        unfenced: Option<(usize, &Cell<Option<Record>>)>,
+    ) -> Result<(), Found> {
         let Some(shadow) = self.shadows.get_mut(rank as usize) else {
             return Ok(());
         };
+        let clock = &self.agents[usize::from(record.agent)];
+        let known = Known { clock, lanes: &self.lanes, unfenced };
         shadow
-            .access(
-                offset,
-                bytes,
-                record,
-                &Known { clock: &self.agents[usize::from(record.agent)], lanes: &self.lanes },
-            )
+            .access(offset, bytes, record, &known)
             .map_err(|clash| self.found(Place::Shared(rank), clash))
     }
 
@@ -318,6 +360,6 @@ impl Races {
     fn found(&self, place: Place, clash: Clash) -> Found {
         let asynchronous = |record: &Record| usize::from(record.agent) >= self.warp_agents;
         let asynchronous = (asynchronous(&clash.old), asynchronous(&clash.new));
-        Found { place, clash, asynchronous, fence: None }
+        Found { place, clash, asynchronous, fence: None, unchanged: false }
     }
 }

@@ -184,8 +184,9 @@ impl History {
                 return None;
             }
             let both = old.mask & new.mask;
-            let shared = (0..bytes).filter(|byte| bytes == LINE || both >> byte & 1 != 0);
-            if old.agent == new.agent || known.knows(old, shared) {
+            let shared = (0..bytes).filter(move |byte| bytes == LINE || both >> byte & 1 != 0);
+            if old.agent == new.agent || known.knows(old, shared.clone()) {
+                known.check_fenced(old, shared);
                 if covers & old.kind.bit() != 0 {
                     old.mask &= !new.mask;
                 }

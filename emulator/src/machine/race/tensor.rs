@@ -164,7 +164,7 @@ impl Races {
         }
         let found = match self.tensors.get_mut(rank as usize) {
             Some(shadow) => {
-                let known = Known { clock: &clock, lanes: &self.lanes };
+                let known = Known { clock: &clock, lanes: &self.lanes, unfenced: None };
                 shadow.access(start as usize, units as usize, record, &known)
             }
             None => Ok(()),

@@ -242,7 +242,7 @@ impl Units {
         if let Some(agent) = queued.agent {
             let reads = std::mem::take(&mut queued.operation.reads);
             let group = queued.operation.group;
-            let looked = self.look(context.env, agent, site, &reads, Kind::Read);
+            let looked = self.look(context.env, (agent, None), site, &reads, Kind::Read);
             self.publish_group(agent, site.warp, group);
             self.queue[index].operation.reads = reads;
             looked?;
@@ -280,9 +280,11 @@ impl Units {
         let site = operation.site;
         operation.work.write(context).map_err(|fault| fault.at(site))?;
         self.report_step(context, site)?;
+        let kind = operation.group.map(|group| group.kind);
         if let Some(agent) = agent {
-            let kind = if operation.atomic { Kind::StrongWrite } else { Kind::Write };
-            self.look(context.env, agent, site, &operation.writes, kind)?;
+            let access = if operation.atomic { Kind::StrongWrite } else { Kind::Write };
+            let proxy = operation.async_proxy.then_some(operation.name);
+            self.look(context.env, (agent, proxy), site, &operation.writes, access)?;
             self.publish_group(agent, site.warp, operation.group);
         }
         for range in &operation.writes {
@@ -303,7 +305,7 @@ impl Units {
             if let Some(agent) = agent {
                 let home = Home::Shared(at.rank);
                 let object = Range { home, start: at.offset.into(), bytes: BYTES as u64 };
-                self.look(context.env, agent, site, &[object], Kind::StrongWrite)?;
+                self.look(context.env, (agent, None), site, &[object], Kind::StrongWrite)?;
             }
             self.with_barrier(at, publisher, |barriers| match signal {
                 Signal::Transaction(at, bytes) => {
@@ -314,6 +316,10 @@ impl Units {
                 }
             })
             .map_err(|kind| Fault::lane(kind, site.lane).at(site))?;
+        }
+        if let (Some(agent), Some(GroupKind::TensorCommit)) = (agent, kind) {
+            // Its arrivals too come before those of a commit that is ordered behind it.
+            self.publish_group(agent, site.warp, operation.group);
         }
         if let (Some(agent), Some(races)) = (agent, &mut self.races) {
             for later in self.queue.iter().filter(|q| q.operation.after.contains(&id)) {
@@ -326,11 +332,12 @@ impl Units {
         Ok(())
     }
 
-    /// Tells race detection about accesses of an operation.
+    /// Tells race detection about accesses of an operation; `proxy`, the name of one that writes
+    /// through the async proxy.
     fn look(
         &mut self,
         env: &Env<'_>,
-        agent: AgentId,
+        (agent, proxy): (AgentId, Option<&'static str>),
         site: Site,
         ranges: &[Range],
         kind: Kind,
@@ -342,6 +349,15 @@ impl Units {
         for range in ranges {
             let span = (range.start, range.bytes);
             let looked = match range.home {
+                Home::Shared(rank) if proxy.is_some() => {
+                    let (looked, read) = races.proxy_write(agent, origin, kind, rank, span);
+                    if let (Some(read), Some(name)) = (read, proxy) {
+                        self.read_unfenced(env, (site, name), (rank, range.start), read)?;
+                        let Some(again) = &mut self.races else { break };
+                        races = again;
+                    }
+                    looked
+                }
                 Home::Shared(rank) => races.access(agent, origin, kind, rank, span),
                 Home::Tensor(rank) => races.tensor_access(agent, origin, kind, rank, span),
                 Home::Global => Ok(()),

@@ -43,7 +43,8 @@ impl GroupKind {
 
     /// Of `tcgen05`, and in some order with others of the same thread.
     pub(super) fn in_order(self) -> bool {
-        matches!(self, Self::TensorProduct | Self::TensorCopy | Self::TensorShift)
+        use GroupKind::{TensorCommit, TensorCopy, TensorProduct, TensorShift};
+        matches!(self, TensorProduct | TensorCopy | TensorShift | TensorCommit)
     }
 
     /// Kinds whose operations come before a later one of the same thread (PTX ISA

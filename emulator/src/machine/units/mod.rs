@@ -57,7 +57,7 @@ pub(crate) use wgmma_watch::{Touch as RegisterTouch, Touches, Watch};
 use super::dependency::Advance;
 use super::findings::Findings;
 use super::launch::Env;
-use super::race::{AgentId, Object, Races, Remote};
+use super::race::{AgentId, Object, Origin, Races, Remote};
 use crate::Schedule;
 use crate::checks::Kind;
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault, OperationSite, TensorFault};
@@ -579,6 +579,29 @@ impl Units {
             asker.lane,
         );
         self.report(env, (asker.pc, asker.warp), fault)
+    }
+
+    /// An operation writes through the async proxy to a place of shared memory that `read` read
+    /// before, without a proxy fence between.
+    #[cold]
+    pub(super) fn read_unfenced(
+        &self,
+        env: &Env<'_>,
+        (site, operation): (Site, &'static str),
+        (rank, offset): (u32, u64),
+        read: Origin,
+    ) -> Exec {
+        let at = (site.pc, site.warp);
+        if self.is_known(env, Kind::UnfencedRead, site.pc, env.code[read.pc].line) {
+            return Ok(());
+        }
+        let fault = AsyncFault::UnfencedRead {
+            operation,
+            address: u64::from(rank) << super::RANK_SHIFT | offset,
+            other: self.site(env, "the read", Site { pc: read.pc, warp: read.warp, lane: 0 }),
+        };
+        let fault = Fault::lane(DiagnosticKind::Async(fault), site.lane);
+        self.report(env, at, fault.at(site))
     }
 
     /// Whether all that was written where an operation reads or writes through the
