@@ -11,6 +11,8 @@ enum Class {
     Fatal,
     /// It does; denied by both models.
     Denied,
+    /// It does; both models warn.
+    Warned,
     /// It does; denied by the model of PTX, of the level by that of hardware.
     Hardware(Level),
 }
@@ -115,7 +117,7 @@ kinds! {
     /// No proxy fence between generic and asynchronous accesses.
     MissingProxyFence "missing-proxy-fence" Class::Denied;
     /// No proxy fence between generic reads and a copy over what they read.
-    UnfencedRead "missing-proxy-fence-after-read" Class::Hardware(Level::Warn);
+    UnfencedRead "missing-proxy-fence-after-read" Class::Warned;
     /// A tensor map of the device's own making that is not acquired.
     MissingTensormapFence "missing-tensormap-fence" Class::Denied;
     /// No mbarrier there.
@@ -192,6 +194,7 @@ impl Kind {
     pub const fn level(self, model: Model) -> Level {
         match (self.class(), model) {
             (Class::Fatal | Class::Denied, _) | (Class::Hardware(_), Model::Ptx) => Level::Deny,
+            (Class::Warned, _) => Level::Warn,
             (Class::Hardware(level), Model::Hardware) => level,
         }
     }

@@ -18,7 +18,8 @@ pub enum Model {
     /// - a `tcgen05.cp` comes after the earlier `tcgen05.mma` of its thread;
     /// - commits of one thread report in the order in which they were issued;
     /// - what releases or acquires orders `tcgen05` operations as their fences do;
-    /// - a copy out of shared memory may end after its CTA.
+    /// - a copy out of shared memory may end after its CTA;
+    /// - warps may store one value to the same place of shared memory in any order.
     Hardware,
 }
 

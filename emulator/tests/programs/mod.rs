@@ -3,7 +3,8 @@
 //! A program is a module with a kernel `k(out, in, map)`: 4 KiB that were
 //! never written, 16 KiB of data, and the tensor map of an 8 by 8 tile of `in`.
 //! Its head says which kind of finding it has, parts of the text, how it is launched,
-//! under which schedules it must fail, and by which models (both, if it does not say); it runs
+//! under which schedules it must fail, and by which models (both, if it does not say; with
+//! `level: warn`, both warn, and it must fail where the kind is denied); it runs
 //! without a finding under all schedules and by both models without the lines that end in `//-`
 //! and with those that begin with `//+`.
 
@@ -20,6 +21,8 @@ pub struct Program {
     pub file: String,
     pub kind: Option<Kind>,
     pub models: Vec<Model>,
+    /// Both models only warn.
+    pub warned: bool,
     pub says: Vec<String>,
     pub schedules: Vec<Schedule>,
     pub blackwell: bool,
@@ -45,6 +48,10 @@ impl Program {
                 "models" => {
                     let model = |text: &str| text.parse().expect("a model");
                     program.models = value.split(' ').map(model).collect();
+                }
+                "level" => {
+                    assert_eq!(value, "warn", "{}", program.file);
+                    program.warned = true;
                 }
                 "says" => program.says.push(value.to_owned()),
                 "schedules" => {
@@ -132,7 +139,19 @@ pub fn check_failures(programs: &[Program]) {
             .zip(MODELS.into_iter().cycle())
             .chain(program.schedules.iter().zip(MODELS.into_iter().rev().cycle()))
         {
-            let checks = Checks::new(model);
+            let mut checks = Checks::new(model);
+            if program.warned {
+                let report = program.launch(&program.text, schedule, checks);
+                let findings =
+                    report.unwrap_or_else(|e| panic!("{file}, {schedule}: {e}")).findings;
+                let warned =
+                    |found: &Diagnostic| (found.kind(), found.level) == (kind, Level::Warn);
+                assert!(
+                    !findings.is_empty() && findings.iter().all(warned),
+                    "{file}: {findings:?}"
+                );
+                checks = checks.with(kind, Level::Deny);
+            }
             let result = program.launch(&program.text, schedule, checks);
             if !program.models.contains(&model) {
                 // It is no error there, or something else is found before it.

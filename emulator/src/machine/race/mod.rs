@@ -21,6 +21,11 @@
 //! | `tensor` | what orders operations on tensor memory |
 //! | `hooks` | how executing instructions reach all this, reports |
 //!
+//! A store of what is there already is told apart from other races: hardware gives the same result
+//! in either order. It is not remembered, so that later accesses are compared with the earlier
+//! store. A `fence.proxy.async` publishes which generic reads come before it, and a bulk copy over
+//! what was read asks for that.
+//!
 //! The start of a CTA comes before all that its warps do. A warp that uses memory of another
 //! CTA must have learned of its start; relaxed arrivals and waits are enough for that.
 //!

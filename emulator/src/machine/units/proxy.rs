@@ -12,13 +12,14 @@
 //! Where `clusterlaunchcontrol.try_cancel` writes a response, a later one may only write
 //! again behind a proxy fence between it and every generic read: by any warp that knows of
 //! the read, if the asking one knows of the fence. That is asked where vector clocks are
-//! (`machine::race`). Bulk copies over what was read generically are taken to need no more
-//! than a barrier, on which many kernels rely.
+//! (`machine::race`). Bulk copies over what was read generically need such a fence too; most
+//! kernels have none, so that is only a warning, and kept apart: vector clocks remember the
+//! reads that a fence follows (`Races::fence_reads`).
 //!
 //! What it can miss: an earlier writer of a granule that another warp wrote
 //! later; a fence by lanes that are not the writing ones of a warp; a barrier
 //! that the writer took no part in; generic writes to global memory that an async
-//! write follows; generic reads that one follows, but for responses; writes of other
+//! write follows; generic reads of global memory that one follows; writes of other
 //! clusters; tensor maps changed by plain stores.
 
 use super::engine::Site;
