@@ -241,7 +241,8 @@ impl Experiment {
 
     /// The outputs compared with what is expected of them; those of which
     /// nothing is known are left out.
-    pub(crate) fn compare(&self, outputs: &[Contents]) -> Vec<OutputReport> {
+    #[must_use]
+    pub fn compare(&self, outputs: &[Contents]) -> Vec<OutputReport> {
         let pairs = self.outputs.iter().zip(outputs);
         pairs
             .filter_map(|(watched, actual)| {

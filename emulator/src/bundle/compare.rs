@@ -70,6 +70,13 @@ impl CompareType {
 pub enum Compare {
     /// The same bytes.
     Exact,
+    /// The same integers.
+    Integers {
+        /// Size of one, bytes: 1, 2, 4 or 8.
+        bytes: usize,
+        /// Whether they have a sign.
+        signed: bool,
+    },
     /// Each element within `atol + rtol * |expected|`; NaN where NaN is expected,
     /// and the same infinities.
     Close {
@@ -120,6 +127,7 @@ impl OutputReport {
     ) -> Self {
         let size = match compare {
             Compare::Exact => 1,
+            Compare::Integers { bytes, .. } => bytes,
             Compare::Close { dtype, .. } => dtype.bytes(),
         };
         let mut report = Self {
@@ -134,6 +142,9 @@ impl OutputReport {
             let missing = unwritten.is_some_and(|byte| byte / size == index);
             let (right, texts) = match compare {
                 Compare::Exact => (want == got, [want, got].map(|x| format!("{:#04x}", x[0]))),
+                Compare::Integers { signed, .. } => {
+                    (want == got, [want, got].map(|x| integer(x, signed).to_string()))
+                }
                 Compare::Close { dtype, rtol, atol } => {
                     let (want, got) = (dtype.value(want), dtype.value(got));
                     let error = (got - want).abs();
@@ -160,9 +171,30 @@ impl OutputReport {
     }
 }
 
+/// A little-endian integer of at most 8 bytes.
+fn integer(bytes: &[u8], signed: bool) -> i128 {
+    let negative = signed && bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+    let mut wide = if negative { [0xff; 16] } else { [0; 16] };
+    wide[..bytes.len()].copy_from_slice(bytes);
+    i128::from_le_bytes(wide)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn integers_are_compared_whole() {
+        let (want, got) = ([1, 0, 0xff, 0xff, 2, 0], [1, 0, 0xfe, 0xff, 3, 0]);
+        let shown = |signed| {
+            let compare = Compare::Integers { bytes: 2, signed };
+            let report = OutputReport::new("o", compare, &want, &got, None);
+            assert_eq!((report.elements, report.mismatches), (3, 2));
+            report.first.map(|first| (first.index, first.expected, first.actual))
+        };
+        assert_eq!(shown(true), Some((1, "-1".into(), "-2".into())));
+        assert_eq!(shown(false), Some((1, "65535".into(), "65534".into())));
+    }
 
     fn f32s(values: &[f32]) -> Vec<u8> {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()

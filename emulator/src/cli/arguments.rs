@@ -1,26 +1,17 @@
-//! The argument file: a JSON list with one item per kernel parameter.
-//!
-//! | item | value |
-//! | --- | --- |
-//! | `{"u32": 5}` | integer; `u8` `u16` `u32` `u64` `s8` `s16` `s32` `s64` (`i8`... mean the same), a number or a string such as `"0xff"` |
-//! | `{"f32": 1.5}` | float; `f32` `f64`, a number, `"nan"`, `"inf"` or `"-inf"` |
-//! | `{"f16": 15360}` | the bits of a half; `f16` `bf16` |
-//! | `{"buffer": {"file": "a.bin"}}` | pointer to a copy of the file |
-//! | `{"buffer": {"bytes": 4096, "fill": "zero"}}` | pointer to new memory; fill `"poison"` (uninitialised, the default), `"zero"` or a byte value |
-//! | `{"buffer": "x"}`, `{"buffer": {"name": "x"}}` | pointer to the buffer that another item defines with `"name": "x"` |
-//! | `{"tensor_map": {"dtype": "FLOAT16", "dims": [64, 8], "strides": [128], "box": [64, 8], "buffer": "x"}}` | the 128 bytes of a tensor map, see [`tensor_map`] |
-//! | `{"struct": {"bytes": 16, "fields": [{"offset": 0, "u64": 7}, {"offset": 8, "buffer": "x"}]}}` | a parameter passed by value, zero where no field is |
-//!
-//! `"out": "c.bin"` next to a `"buffer"` writes that buffer's final contents to
-//! a file. Paths are relative to the folder of the argument file.
+//! The argument file: a JSON list with one item per kernel parameter. `emulator/docs/arguments.md`
+//! describes it.
 
+mod elements;
+mod expect;
 mod tensor_map;
 
 use super::error::ArgumentError;
+use elements::Element;
+pub(crate) use expect::{Expect, Expected};
 use ptx_emu::tensor_map::TENSOR_MAP_BYTES;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
-pub(crate) use tensor_map::MapArgument;
+pub(crate) use tensor_map::{MapArgument, MapSource};
 
 /// One item of the list.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,8 +42,12 @@ pub(crate) struct Buffer {
     pub(crate) name: Option<String>,
     /// Contents.
     pub(crate) source: Option<Source>,
+    /// Address, where it is given.
+    pub(crate) at: Option<u64>,
     /// File that receives the final contents.
     pub(crate) out: Option<PathBuf>,
+    /// What it must hold afterwards.
+    pub(crate) expect: Option<Expect>,
 }
 
 /// Initial contents of a buffer.
@@ -60,6 +55,8 @@ pub(crate) struct Buffer {
 pub(crate) enum Source {
     /// The contents of a file.
     File(PathBuf),
+    /// These bytes.
+    Bytes(Vec<u8>),
     /// `bytes` bytes, each of that value, or uninitialised for `None`.
     Fill { bytes: u64, value: Option<u8> },
 }
@@ -94,34 +91,6 @@ impl FieldValue {
         }
     }
 }
-
-/// How a scalar is written.
-#[derive(Clone, Copy)]
-enum Format {
-    Unsigned,
-    Signed,
-    Float,
-}
-
-/// Key, size in bytes and format of the scalars.
-const SCALARS: [(&str, usize, Format); 16] = [
-    ("u8", 1, Format::Unsigned),
-    ("u16", 2, Format::Unsigned),
-    ("u32", 4, Format::Unsigned),
-    ("u64", 8, Format::Unsigned),
-    ("s8", 1, Format::Signed),
-    ("s16", 2, Format::Signed),
-    ("s32", 4, Format::Signed),
-    ("s64", 8, Format::Signed),
-    ("i8", 1, Format::Signed),
-    ("i16", 2, Format::Signed),
-    ("i32", 4, Format::Signed),
-    ("i64", 8, Format::Signed),
-    ("f16", 2, Format::Unsigned),
-    ("bf16", 2, Format::Unsigned),
-    ("f32", 4, Format::Float),
-    ("f64", 8, Format::Float),
-];
 
 /// Reads the list; `parameters` are the kernel's, for errors.
 pub(crate) fn read(json: &Value, parameters: &[&str]) -> Result<Vec<Argument>, ArgumentError> {
@@ -191,80 +160,34 @@ impl Item {
             if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
         };
         if let Some(value) = object.get("tensor_map") {
-            let mut keys = vec!["tensor_map", "buffer", "out"];
+            let mut keys = vec!["tensor_map", "buffer", "out", "expect"];
             keys.extend(beside);
             self.only(whole, object, &keys)?;
             let map = self.tensor_map(&key("tensor_map"), value, object)?;
             return Ok(FieldValue::TensorMap(Box::new(map)));
         }
         if let Some(value) = object.get("buffer") {
-            let mut keys = vec!["buffer", "out"];
+            let mut keys = vec!["buffer", "out", "expect"];
             keys.extend(beside);
             self.only(whole, object, &keys)?;
-            let out = object.get("out").map(|out| self.string(&key("out"), out)).transpose()?;
-            return Ok(FieldValue::Buffer(self.buffer(
-                &key("buffer"),
-                value,
-                out.map(PathBuf::from),
-            )?));
+            let prefix = key("");
+            return Ok(FieldValue::Buffer(self.buffer(&prefix, &key("buffer"), value, object)?));
         }
-        for (kind, bytes, format) in SCALARS {
-            if let Some(value) = object.get(kind) {
-                let mut keys = vec![kind];
+        for element in Element::ALL {
+            if let Some(value) = object.get(element.name) {
+                let mut keys = vec![element.name];
                 keys.extend(beside);
                 self.only(whole, object, &keys)?;
-                let bytes = self.scalar(&key(kind), value, bytes, format)?;
-                return Ok(FieldValue::Scalar(Scalar { kind, bytes }));
+                let bytes = self.element(&key(element.name), value, element)?;
+                return Ok(FieldValue::Scalar(Scalar { kind: element.name, bytes }));
             }
         }
-        let kinds: Vec<&str> = SCALARS.iter().map(|(kind, ..)| *kind).collect();
         let keys: Vec<&str> = object.keys().map(String::as_str).collect();
         Err(self.error(
             whole,
-            format!("one of buffer, tensor_map, struct, {}", kinds.join(", ")),
+            format!("one of buffer, tensor_map, struct, {}", Element::names()),
             format!("keys [{}]", keys.join(", ")),
         ))
-    }
-
-    fn scalar(
-        &self,
-        field: &str,
-        value: &Value,
-        bytes: usize,
-        format: Format,
-    ) -> Result<Vec<u8>, ArgumentError> {
-        let bits = 8 * bytes as u32;
-        let integer = match format {
-            Format::Unsigned => self.integer(field, value, 0, i128::MAX >> (127 - bits))?,
-            Format::Signed => {
-                let limit = 1i128 << (bits - 1);
-                self.integer(field, value, -limit, limit - 1)?
-            }
-            Format::Float if bytes == 4 => {
-                let wide = self.float(field, value)?;
-                let narrow = wide as f32;
-                if wide.is_finite() && narrow.is_infinite() {
-                    return Err(self.error(field, "a number within f32's range", show(value)));
-                }
-                return Ok(narrow.to_le_bytes().to_vec());
-            }
-            Format::Float => return Ok(self.float(field, value)?.to_le_bytes().to_vec()),
-        };
-        Ok(integer.to_le_bytes()[..bytes].to_vec())
-    }
-
-    fn float(&self, field: &str, value: &Value) -> Result<f64, ArgumentError> {
-        match value {
-            Value::Number(number) => number.as_f64(),
-            Value::String(text) => match text.as_str() {
-                "nan" => Some(f64::NAN),
-                "inf" => Some(f64::INFINITY),
-                "-inf" => Some(f64::NEG_INFINITY),
-                _ => None,
-            },
-            _ => None,
-        }
-        .ok_or_else(|| self.error(field, "a number, \"nan\", \"inf\" or \"-inf\"", show(value)))
     }
 
     fn integer(
@@ -288,45 +211,76 @@ impl Item {
         .ok_or_else(|| self.error(field, format!("an integer from {least} to {most}"), show(value)))
     }
 
+    /// A buffer at `path`; `out` and `expect` stand beside it in `around`, whose keys begin with
+    /// `prefix` in messages.
     fn buffer(
         &self,
+        prefix: &str,
         path: &str,
         value: &Value,
-        out: Option<PathBuf>,
+        around: &Map<String, Value>,
     ) -> Result<Buffer, ArgumentError> {
+        let out = around.get("out").map(|out| self.string(&format!("{prefix}out"), out));
+        let out = out.transpose()?.map(PathBuf::from);
+        let expect = around.get("expect").map(|it| self.expect(&format!("{prefix}expect"), it));
+        let expect = expect.transpose()?;
         if let Value::String(name) = value {
-            return Ok(Buffer { name: Some(name.clone()), source: None, out });
+            return Ok(Buffer { name: Some(name.clone()), source: None, at: None, out, expect });
         }
         let object = self.object(path, value)?;
-        self.only(path, object, &["name", "file", "bytes", "fill"])?;
+        let element = Element::ALL.iter().find(|element| object.contains_key(element.name));
+        let mut keys = vec!["name", "file", "bytes", "fill", "at"];
+        keys.extend(element.map(|element| element.name));
+        self.only(path, object, &keys)?;
         let name = object
             .get("name")
             .map(|name| self.string(&format!("{path}.name"), name))
             .transpose()?;
-        let source = match (object.get("file"), object.get("bytes")) {
-            (Some(_), Some(_)) => {
-                return Err(self.error(path, "either file or bytes", "both"));
+        let source = match (object.get("file"), object.get("bytes"), element) {
+            (None, None, None) if name.is_none() => {
+                return Err(self.error(path, "elements, file, bytes or name", show(value)));
             }
-            (None, None) if name.is_none() => {
-                return Err(self.error(path, "file, bytes or name", show(value)));
-            }
-            (None, None) => None,
-            (Some(file), None) => {
+            (None, None, None) => None,
+            (Some(file), None, None) => {
                 let file = self.string(&format!("{path}.file"), file)?;
                 Some(Source::File(PathBuf::from(file)))
             }
-            (None, Some(bytes)) => {
+            (None, Some(bytes), None) => {
                 let field = format!("{path}.bytes");
                 Some(Source::Fill {
                     bytes: self.integer(&field, bytes, 1, 1 << 56)? as u64,
                     value: self.fill(path, object.get("fill"))?,
                 })
             }
+            (None, None, Some(element)) => {
+                let field = format!("{path}.{}", element.name);
+                Some(Source::Bytes(self.elements(&field, &object[element.name], element)?))
+            }
+            (file, bytes, element) => {
+                let given = [
+                    file.map(|_| "file"),
+                    bytes.map(|_| "bytes"),
+                    element.map(|element| element.name),
+                ];
+                let given: Vec<&str> = given.into_iter().flatten().collect();
+                return Err(self.error(
+                    path,
+                    "either elements, file or bytes",
+                    given.join(" and "),
+                ));
+            }
         };
         if object.contains_key("fill") && !matches!(source, Some(Source::Fill { .. })) {
             return Err(self.error(path, "fill only beside bytes", show(value)));
         }
-        Ok(Buffer { name, source, out })
+        let at = object.get("at").map(|at| {
+            self.integer(&format!("{path}.at"), at, 0, u64::MAX.into()).map(|at| at as u64)
+        });
+        let at = at.transpose()?;
+        if at.is_some() && source.is_none() {
+            return Err(self.error(path, "at only where the buffer is defined", show(value)));
+        }
+        Ok(Buffer { name, source, at, out, expect })
     }
 
     fn fill(&self, path: &str, fill: Option<&Value>) -> Result<Option<u8>, ArgumentError> {

@@ -92,7 +92,7 @@ fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
             }
             checks::complain(&done.findings, done.findings_left_out);
             let text = if args.json { report::json(&done) } else { report::text(&done) };
-            (Some(text), u8::from(done.denied().is_some()))
+            (Some(text), u8::from(!done.is_right()))
         }
         Err(error) => failed(&error, args),
     }

@@ -1,10 +1,13 @@
 //! Converts arguments to device memory and a parameter block.
 
-use super::arguments::{Argument, Buffer, Field, FieldValue, MapArgument, Source};
+use super::arguments::{
+    Argument, Buffer, Expected, Field, FieldValue, MapArgument, MapSource, Source,
+};
 use super::error::{ArgumentError, CliError};
 use super::output::{self, Output};
+use ptx_emu::experiment::Watched;
 use ptx_emu::explore::available_memory;
-use ptx_emu::tensor_map::{TENSOR_MAP_BYTES, TensorMapError};
+use ptx_emu::tensor_map::{TENSOR_MAP_BYTES, TensorMap, TensorMapError};
 use ptx_emu::{GlobalMemory, Gpu, KernelInfo};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,6 +27,8 @@ pub(crate) struct Bound {
     pub(crate) memory: GlobalMemory,
     /// Buffers to write to files afterwards.
     pub(crate) outputs: Vec<Output>,
+    /// Buffers of which it is known what they must hold afterwards.
+    pub(crate) expected: Vec<Watched>,
 }
 
 /// An allocated buffer.
@@ -58,12 +63,15 @@ pub(crate) fn bind(
         named: BTreeMap::new(),
         unnamed: BTreeMap::new(),
         outputs: Vec::new(),
+        expected: Vec::new(),
     };
     binder.check_sizes(arguments)?;
     binder.allocate(arguments)?;
     binder.collect_outputs(arguments)?;
+    binder.collect_expected(arguments)?;
     let params = binder.layout(arguments)?;
-    Ok(Bound { params, memory: binder.memory, outputs: binder.outputs })
+    let Binder { memory, outputs, expected, .. } = binder;
+    Ok(Bound { params, memory, outputs, expected })
 }
 
 struct Binder<'a> {
@@ -75,6 +83,7 @@ struct Binder<'a> {
     /// By the place of the definition, see [`buffers`].
     unnamed: BTreeMap<Place, Allocation>,
     outputs: Vec<Output>,
+    expected: Vec<Watched>,
 }
 
 /// Argument, and field of a struct.
@@ -153,27 +162,33 @@ impl Binder<'_> {
             };
             let param = &self.kernel.params[place.0].name;
             let name = buffer.name.as_deref().unwrap_or(param);
-            let allocation = match source {
+            let contents = match source {
                 Source::File(file) => {
-                    let path = self.folder.join(file);
-                    let contents =
-                        std::fs::read(&path).map_err(|source| CliError::Read { path, source })?;
+                    let contents = self.read(file)?;
                     if contents.is_empty() {
                         return Err(self.error(place, "buffer.file", "at least 1 byte", "0 bytes"));
                     }
-                    Allocation {
-                        addr: self.memory.alloc_from(name, &contents)?,
-                        bytes: contents.len() as u64,
-                    }
+                    Some(contents)
                 }
-                Source::Fill { bytes, value } => {
-                    let addr = self.memory.alloc(name, *bytes, 256)?;
-                    if let Some(value) = value {
-                        self.memory.fill(addr, *bytes, *value)?;
-                    }
-                    Allocation { addr, bytes: *bytes }
-                }
+                Source::Bytes(contents) => Some(contents.clone()),
+                Source::Fill { .. } => None,
             };
+            let bytes = match (&contents, source) {
+                (None, Source::Fill { bytes, .. }) => *bytes,
+                (contents, _) => contents.as_ref().map_or(0, |contents| contents.len() as u64),
+            };
+            let addr = match buffer.at {
+                Some(at) => self.memory.alloc_at(at, name, bytes)?,
+                None => self.memory.alloc(name, bytes, 256)?,
+            };
+            match (contents, source) {
+                (Some(contents), _) => self.memory.write(addr, &contents)?,
+                (None, Source::Fill { value: Some(value), .. }) => {
+                    self.memory.fill(addr, bytes, *value)?;
+                }
+                (None, Source::Fill { value: None, .. } | Source::File(_) | Source::Bytes(_)) => {}
+            }
+            let allocation = Allocation { addr, bytes };
             let Some(name) = &buffer.name else {
                 self.unnamed.insert(place, allocation);
                 continue;
@@ -219,6 +234,51 @@ impl Binder<'_> {
         Ok(())
     }
 
+    /// Collects what buffers must hold afterwards.
+    fn collect_expected(&mut self, arguments: &[Argument]) -> Result<(), CliError> {
+        for (place, buffer) in buffers(arguments) {
+            let Some(expect) = &buffer.expect else {
+                continue;
+            };
+            let Allocation { addr, bytes } = self.allocation(place, buffer)?;
+            let contents = match &expect.contents {
+                Expected::Bytes(contents) => contents.clone(),
+                Expected::File(file) => self.read(file)?,
+            };
+            if contents.len() as u64 != bytes {
+                let required = format!("{bytes} bytes, the size of the buffer");
+                return Err(self.error(
+                    place,
+                    "expect",
+                    required,
+                    format!("{} bytes", contents.len()),
+                ));
+            }
+            let param = &self.kernel.params[place.0].name;
+            if self.expected.iter().any(|other| other.addr == addr) {
+                return Err(self.error(
+                    place,
+                    "expect",
+                    "one for each buffer",
+                    format!("another of `{param}`'s buffer"),
+                ));
+            }
+            self.expected.push(Watched {
+                name: buffer.name.as_ref().unwrap_or(param).clone(),
+                addr,
+                bytes,
+                expected: Some((contents, expect.compare)),
+            });
+        }
+        Ok(())
+    }
+
+    /// A file, relative to the folder of the argument file.
+    fn read(&self, file: &Path) -> Result<Vec<u8>, CliError> {
+        let path = self.folder.join(file);
+        std::fs::read(&path).map_err(|source| CliError::Read { path, source })
+    }
+
     /// Device memory takes the buffers' size and a quarter more for its
     /// bookkeeping.
     fn check_host_memory(&self, arguments: &[Argument]) -> Result<(), CliError> {
@@ -227,6 +287,7 @@ impl Binder<'_> {
             let bytes = match &buffer.source {
                 None => 0,
                 Some(Source::Fill { bytes, .. }) => *bytes,
+                Some(Source::Bytes(contents)) => contents.len() as u64,
                 Some(Source::File(file)) => {
                     let path: PathBuf = self.folder.join(file);
                     match std::fs::metadata(&path) {
@@ -310,18 +371,33 @@ impl Binder<'_> {
                 format!("byte {start}"),
             ));
         }
-        let mut map = argument.map.clone();
-        if let Some(buffer) = &argument.buffer {
-            map.address = map.address.wrapping_add(self.allocation(place, buffer)?.addr);
-        }
-        map.encode_for(self.gpu).map_err(|error| match error {
+        let buffer = argument.buffer.as_ref().map(|buffer| self.allocation(place, buffer));
+        let buffer = buffer.transpose()?.map(|allocation| allocation.addr);
+        let refused = |error: TensorMapError| match error {
             TensorMapError::Field { field, required, actual } => {
                 self.error(place, &format!("tensor_map.{field}"), required, actual)
             }
             other => {
                 self.error(place, "tensor_map", "a map that the driver takes", other.to_string())
             }
-        })
+        };
+        let map = match &argument.map {
+            MapSource::Fields(map) => {
+                let address = map.address.wrapping_add(buffer.unwrap_or(0));
+                TensorMap { address, ..map.clone() }
+            }
+            MapSource::File(file) => {
+                let contents = self.read(file)?;
+                let Ok(bytes) = <&[u8; TENSOR_MAP_BYTES]>::try_from(contents.as_slice()) else {
+                    let required = format!("{TENSOR_MAP_BYTES} bytes");
+                    let actual = format!("{} bytes", contents.len());
+                    return Err(self.error(place, "tensor_map.file", required, actual));
+                };
+                let map = TensorMap::decode(bytes).map_err(refused)?;
+                TensorMap { address: buffer.unwrap_or(map.address), ..map }
+            }
+        };
+        map.encode_for(self.gpu).map_err(refused)
     }
 }
 

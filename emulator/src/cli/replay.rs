@@ -7,7 +7,7 @@ use super::run::MachineArgs;
 use super::trace::TraceArgs;
 use super::{checks, console, report, sequence};
 use clap::Args;
-use ptx_emu::bundle::{self, Bundle, BundleError, OutputReport, Replay, ReplayOptions};
+use ptx_emu::bundle::{self, Bundle, BundleError, Replay, ReplayOptions};
 use ptx_emu::{LaunchError, Level, LoadError, Model, Schedule, readable_name};
 use serde_json::json;
 use std::fmt::Write as _;
@@ -165,20 +165,7 @@ fn as_text(args: &ReplayArgs, bundle: &Bundle, replay: &Replay) -> String {
     if replay.outputs.is_empty() {
         text.push_str("\nthe bundle expects no outputs: nothing was compared");
     }
-    for output in &replay.outputs {
-        let OutputReport { name, elements, mismatches, first, max_error } = output;
-        let _ = match first {
-            None => write!(text, "\n{name}: {elements} elements as expected"),
-            Some(first) => write!(
-                text,
-                "\n{name}: {mismatches} of {elements} elements differ, first [{}]: expected {}, got {}",
-                first.index, first.expected, first.actual
-            ),
-        };
-        if *max_error > 0.0 {
-            let _ = write!(text, ", largest error {max_error:.3e}");
-        }
-    }
+    replay.outputs.iter().for_each(|output| report::comparison(&mut text, output));
     if replay.is_right() {
         let _ = write!(text, "\n{}", not_looked_for(args));
     }

@@ -35,11 +35,15 @@ pub(crate) fn json(done: &Done) -> String {
         "counters": done.counters,
         "lower_bound": done.lower_bound,
         "outputs": outputs,
+        "compared": done.compared.iter().map(output).collect::<Vec<_>>(),
         "model": done.model.to_string(),
         "findings": findings(&done.findings),
         "findings_left_out": done.findings_left_out,
         "not_looked_for": not_looked_for(Tried::One(done.schedule), done.model),
     });
+    if !done.is_right() {
+        value["status"] = json!("different");
+    }
     if let Some(denied) = done.denied() {
         value["status"] = json!("diagnostic");
         value["error"] = json!(denied.to_string());
@@ -108,6 +112,22 @@ pub(crate) fn output(output: &OutputReport) -> Value {
     })
 }
 
+/// Appends a line about an output: how it compares.
+pub(crate) fn comparison(text: &mut String, output: &OutputReport) {
+    let OutputReport { name, elements, mismatches, first, max_error } = output;
+    let _ = match first {
+        None => write!(text, "\n{name}: {elements} elements as expected"),
+        Some(first) => write!(
+            text,
+            "\n{name}: {mismatches} of {elements} elements differ, first [{}]: expected {}, got {}",
+            first.index, first.expected, first.actual
+        ),
+    };
+    if *max_error > 0.0 {
+        let _ = write!(text, ", largest error {max_error:.3e}");
+    }
+}
+
 /// A module with instructions that are not modelled.
 pub(crate) fn unsupported(message: &str, items: &[Unsupported]) -> Value {
     let items: Vec<Value> = items
@@ -153,7 +173,8 @@ pub(crate) fn text(done: &Done) -> String {
             written.output.bytes
         );
     }
-    if done.denied().is_none() {
+    done.compared.iter().for_each(|output| comparison(&mut text, output));
+    if done.is_right() {
         let _ = write!(text, "\n{}", not_looked_for(Tried::One(done.schedule), done.model));
     }
     text

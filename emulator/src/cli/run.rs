@@ -8,6 +8,7 @@ use super::output::Written;
 use super::trace::TraceArgs;
 use super::{arguments, console, output, parameters};
 use clap::Args;
+use ptx_emu::bundle::OutputReport;
 use ptx_emu::experiment::{Conditions, Experiment, Watched};
 use ptx_emu::{
     Counters, Diagnostic, GlobalMemory, Gpu, Level, LoadError, LowerBound, Model, Module, Schedule,
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Runs a kernel of a PTX module.
 #[derive(Debug, Args)]
+#[command(after_long_help = include_str!("../../docs/arguments.md"))]
 pub(crate) struct RunArgs {
     /// PTX module.
     pub(crate) module: PathBuf,
@@ -108,6 +110,8 @@ pub(crate) struct Done {
     pub(crate) lower_bound: LowerBound,
     /// Files.
     pub(crate) outputs: Vec<Written>,
+    /// Buffers, compared with what they must hold.
+    pub(crate) compared: Vec<OutputReport>,
     /// What was found that did not end the run, the denied ones first.
     pub(crate) findings: Vec<Diagnostic>,
     /// Findings beyond those.
@@ -118,6 +122,11 @@ impl Done {
     /// The first denied finding.
     pub(crate) fn denied(&self) -> Option<&Diagnostic> {
         self.findings.iter().find(|found| found.level == Level::Deny)
+    }
+
+    /// Whether nothing is wrong.
+    pub(crate) fn is_right(&self) -> bool {
+        self.denied().is_none() && self.compared.iter().all(|output| output.mismatches == 0)
     }
 
     /// What the user should know although all went well.
@@ -238,21 +247,28 @@ pub(crate) fn prepare(
         cluster: shape.cluster,
         dynamic_shared: shape.dynamic_smem,
         params: bound.params,
-        outputs: watched(&bound.outputs, &bound.memory),
+        outputs: watched(&bound.outputs, bound.expected, &bound.memory),
         memory: bound.memory,
         earlier: None,
     };
     Ok(Prepared { experiment, module, files: bound.outputs })
 }
 
-/// The buffers that go to files; all buffers if none does.
-fn watched(files: &[Output], memory: &GlobalMemory) -> Vec<Watched> {
+/// The buffers that go to files, and those of which something is expected; all buffers if there is
+/// neither.
+fn watched(files: &[Output], expected: Vec<Watched>, memory: &GlobalMemory) -> Vec<Watched> {
     let watch =
         |name: &str, addr, bytes| Watched { name: name.to_owned(), addr, bytes, expected: None };
-    if files.is_empty() {
+    if files.is_empty() && expected.is_empty() {
         return memory.allocations().map(|(name, addr, bytes)| watch(name, addr, bytes)).collect();
     }
-    files.iter().map(|file| watch(&file.parameter, file.addr, file.bytes)).collect()
+    let mut all = expected;
+    for file in files {
+        if all.iter().all(|known| known.addr != file.addr) {
+            all.push(watch(&file.parameter, file.addr, file.bytes));
+        }
+    }
+    all
 }
 
 /// Loads, binds, launches, writes the outputs.
@@ -276,6 +292,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
     if !outcome.report.printed.is_empty() {
         console::printed(&outcome.report.printed);
     }
+    let compared = experiment.compare(&outcome.outputs);
     let outputs = output::write_all(files, &outcome.memory)?;
     let ptx_emu::LaunchReport { counters, findings, findings_left_out, .. } = outcome.report;
     Ok(Done {
@@ -288,6 +305,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
         lower_bound: counters.lower_bound(&experiment.gpu),
         counters,
         outputs,
+        compared,
         findings,
         findings_left_out,
     })

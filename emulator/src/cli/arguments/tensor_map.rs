@@ -1,7 +1,8 @@
-//! Tensor maps among the arguments: those of `cuTensorMapEncodeTiled`.
+//! Tensor maps among the arguments: those of `cuTensorMapEncodeTiled`, or their 128 bytes.
 //!
 //! | key | value |
 //! | --- | --- |
+//! | `file` | the 128 bytes, instead of all other keys but `buffer`, which gives another address |
 //! | `dtype` | name of the element type, e.g. `FLOAT16` |
 //! | `rank` | number of dimensions, if given that of `dims` |
 //! | `dims`, `strides`, `box` | lists, innermost dimension first; strides in bytes, one fewer |
@@ -23,11 +24,19 @@ use std::str::FromStr;
 /// A tensor map and the buffer it is of.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MapArgument {
-    /// The map; its address counts from the start of the buffer, if there is
-    /// one.
-    pub(crate) map: TensorMap,
+    /// The map.
+    pub(crate) map: MapSource,
     /// Buffer that holds the tensor.
     pub(crate) buffer: Option<Buffer>,
+}
+
+/// Where a tensor map is from.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum MapSource {
+    /// Its fields. The address counts from the start of the buffer, if there is one.
+    Fields(TensorMap),
+    /// A file with the 128 bytes. A buffer's address takes the place of the address in them.
+    File(PathBuf),
 }
 
 type Number<T> = fn(u32) -> Option<T>;
@@ -56,6 +65,12 @@ impl Item {
             "addr",
         ];
         let object = self.object(path, value)?;
+        if let Some(file) = object.get("file") {
+            self.only(path, object, &["file", "buffer"])?;
+            let file = self.string(&format!("{path}.file"), file)?;
+            let buffer = self.map_buffer(path, object, around)?;
+            return Ok(MapArgument { map: MapSource::File(PathBuf::from(file)), buffer });
+        }
         self.only(path, object, &KEYS)?;
         let field = |key: &str| format!("{path}.{key}");
         let dims = self.integers(&field("dims"), object.get("dims"), u64::MAX)?;
@@ -88,7 +103,30 @@ impl Item {
             l2_promotion: self.choice(path, object, "l2", L2Promotion::from_number)?,
             fill: self.choice(path, object, "oob", Fill::from_number)?,
         };
-        Ok(MapArgument { map, buffer })
+        Ok(MapArgument { map: MapSource::Fields(map), buffer })
+    }
+
+    /// The buffer, in the map's object or beside it.
+    fn map_buffer(
+        &self,
+        path: &str,
+        object: &Map<String, Value>,
+        around: &Map<String, Value>,
+    ) -> Result<Option<Buffer>, ArgumentError> {
+        let prefix = path.strip_suffix("tensor_map").unwrap_or_default();
+        let beside = ["out", "expect"].into_iter().find(|key| around.contains_key(*key));
+        let (place, buffer) = match (object.get("buffer"), around.get("buffer"), beside) {
+            (Some(_), Some(_), _) => {
+                return Err(self.error(path, "one buffer, in it or next to it", "both"));
+            }
+            (Some(buffer), None, _) => (format!("{path}.buffer"), buffer),
+            (None, Some(buffer), _) => (format!("{prefix}buffer"), buffer),
+            (None, None, Some(key)) => {
+                return Err(self.error(path, format!("a buffer beside {key}"), show(&Value::Null)));
+            }
+            (None, None, None) => return Ok(None),
+        };
+        self.buffer(prefix, &place, buffer, around).map(Some)
     }
 
     /// Address, or offset and buffer.
@@ -102,20 +140,7 @@ impl Item {
             let value = object.get(key).unwrap_or(&Value::Null);
             self.integer(&format!("{path}.{key}"), value, 0, u64::MAX.into())
         };
-        let prefix = path.strip_suffix("tensor_map").unwrap_or_default();
-        let out = around.get("out").map(|out| self.string(&format!("{prefix}out"), out));
-        let out = out.transpose()?.map(PathBuf::from);
-        let buffer = match (object.get("buffer"), around.get("buffer")) {
-            (Some(_), Some(_)) => {
-                return Err(self.error(path, "one buffer, in it or next to it", "both"));
-            }
-            (Some(buffer), None) => Some(self.buffer(&format!("{path}.buffer"), buffer, out)?),
-            (None, Some(buffer)) => Some(self.buffer(&format!("{prefix}buffer"), buffer, out)?),
-            (None, None) if out.is_some() => {
-                return Err(self.error(path, "a buffer beside out", show(&Value::Null)));
-            }
-            (None, None) => None,
-        };
+        let buffer = self.map_buffer(path, object, around)?;
         match (buffer, object.contains_key("addr"), object.contains_key("offset")) {
             (Some(buffer), false, true) => Ok((number("offset")? as u64, Some(buffer))),
             (Some(buffer), false, false) => Ok((0, Some(buffer))),

@@ -1,6 +1,7 @@
 //! Argument files, good and bad.
 
 use super::*;
+use ptx_emu::bundle::{Compare, CompareType};
 use serde_json::json;
 
 fn one(item: &Value) -> Result<Argument, String> {
@@ -25,7 +26,15 @@ fn scalars_are_little_endian() {
         (json!({"i32": -2}), vec![254, 255, 255, 255]),
         (json!({"s64": i64::MIN}), vec![0, 0, 0, 0, 0, 0, 0, 128]),
         (json!({"s8": "-128"}), vec![128]),
-        (json!({"f16": 15360}), vec![0, 0x3c]),
+        (json!({"f16": 1}), vec![0, 0x3c]),
+        (json!({"f16": "0x3c00"}), vec![0, 0x3c]),
+        // Ties to even, of the number itself: rounded to f32 first, this would be a tie.
+        (json!({"f16": 1.000_488_281_25}), vec![0, 0x3c]),
+        (json!({"f16": 1.000_488_281_250_000_2}), vec![1, 0x3c]),
+        (json!({"f16": "-inf"}), vec![0, 0xfc]),
+        (json!({"bf16": -2.5}), vec![0x20, 0xc0]),
+        (json!({"bf16": "nan"}), vec![0xc0, 0x7f]),
+        (json!({"f32": "0x7fc00001"}), vec![1, 0, 0xc0, 0x7f]),
         (json!({"f32": 1.0}), vec![0, 0, 0x80, 0x3f]),
         (json!({"f32": 1}), vec![0, 0, 0x80, 0x3f]),
         (json!({"f32": "-inf"}), vec![0, 0, 0x80, 0xff]),
@@ -46,7 +55,6 @@ fn scalar_limits_are_exact() {
         ("i32", i32::MIN.into(), i32::MAX.into()),
         ("i64", i64::MIN.into(), i64::MAX.into()),
         ("u64", 0, u64::MAX.into()),
-        ("f16", 0, 65_535),
     ] {
         for (value, ok) in [(least, true), (most, true), (least - 1, false), (most + 1, false)] {
             let item = json!({kind: value.to_string()});
@@ -61,7 +69,9 @@ fn buffers() {
         Ok(Argument::Buffer(Buffer {
             name: name.map(str::to_owned),
             source,
+            at: None,
             out: out.map(PathBuf::from),
+            expect: None,
         }))
     };
     let fill = |bytes, value| Some(Source::Fill { bytes, value });
@@ -72,12 +82,38 @@ fn buffers() {
         buffer(Some("x"), None, Some("o"))
     );
     assert_eq!(one(&json!({"buffer": {"name": "x", "file": "a"}})), buffer(Some("x"), file, None));
+    let inline = Some(Source::Bytes(vec![1, 0, 0xfe, 0xff]));
+    assert_eq!(one(&json!({"buffer": {"s16": [1, -2]}})), buffer(None, inline, None));
+    let Ok(Argument::Buffer(placed)) = one(&json!({"buffer": {"bytes": 5, "at": "0x7f00"}})) else {
+        panic!("not a buffer");
+    };
+    assert_eq!(placed.at, Some(0x7f00));
     for (given, value) in [(json!("poison"), None), (json!("zero"), Some(0)), (json!(7), Some(7))] {
         assert_eq!(
             one(&json!({"buffer": {"bytes": 5, "fill": given}})),
             buffer(None, fill(5, value), None)
         );
     }
+}
+
+#[test]
+fn expectations() {
+    let expect = |given: Value| match one(&json!({"buffer": "x", "expect": given})) {
+        Ok(Argument::Buffer(buffer)) => buffer.expect.expect("it is given"),
+        other => panic!("{other:?}"),
+    };
+    let bytes = |bytes: &[u8]| Expected::Bytes(bytes.to_vec());
+    let halves = expect(json!({"f16": [1, "nan"], "rtol": 0.5}));
+    assert_eq!(halves.contents, bytes(&[0, 0x3c, 0, 0x7e]));
+    let close = Compare::Close { dtype: CompareType::F16, rtol: 0.5, atol: 0.0 };
+    assert_eq!(halves.compare, close);
+    let words = expect(json!({"u16": [258]}));
+    assert_eq!(words.contents, bytes(&[2, 1]));
+    assert_eq!(words.compare, Compare::Integers { bytes: 2, signed: false });
+    let file = expect(json!({"file": "a", "dtype": "i8"}));
+    assert_eq!(file.contents, Expected::File("a".into()));
+    assert_eq!(file.compare, Compare::Integers { bytes: 1, signed: true });
+    assert_eq!(expect(json!({"file": "a"})).compare, Compare::Exact);
 }
 
 #[test]
@@ -98,13 +134,46 @@ fn refusals_name_the_parameter_and_the_field() {
         (json!({"u32": -1}), "u32: required an integer from 0 to 4294967295, actual -1"),
         (json!({"u32": 1.5}), "u32: required an integer from 0 to 4294967295, actual 1.5"),
         (json!({"f32": 1e39}), "f32: required a number within f32's range, actual 1e+39"),
-        (json!({"f64": true}), "f64: required a number, \"nan\", \"inf\" or \"-inf\", actual true"),
+        (
+            json!({"f64": true}),
+            "f64: required a number, \"nan\", \"inf\", \"-inf\" or bits such as \"0x3c00\", actual true",
+        ),
+        (json!({"f16": 65520}), "f16: required a number within f16's range, actual 65520"),
+        (json!({"f16": "0x10000"}), "f16: required an integer from 0 to 65535, actual \"0x10000\""),
+        (
+            json!({"buffer": {"f32": []}}),
+            "buffer.f32: required a list of at least one number, actual []",
+        ),
+        (
+            json!({"buffer": {"u8": [1, 256]}}),
+            "buffer.u8[1]: required an integer from 0 to 255, actual 256",
+        ),
+        (
+            json!({"buffer": {"name": "x", "at": 4096}}),
+            "buffer: required at only where the buffer is defined, actual {\"at\":4096,\"name\":\"x\"}",
+        ),
+        (
+            json!({"buffer": "x", "expect": {"u8": [1], "atol": 1}}),
+            "expect: required elements of a float type beside rtol and atol, actual u8",
+        ),
+        (
+            json!({"buffer": "x", "expect": {"file": "a", "rtol": 1}}),
+            "expect: required elements of a float type beside rtol and atol, actual bytes",
+        ),
+        (
+            json!({"buffer": "x", "expect": {"f32": [1], "rtol": -1}}),
+            "expect.rtol: required a number of at least 0, actual -1",
+        ),
+        (
+            json!({"buffer": "x", "expect": {"f32": [1], "file": "a"}}),
+            "expect: required either elements or file, actual file and f32",
+        ),
         (json!({"u32": 1, "out": "x"}), "item: required no keys but u32, actual key `out`"),
         (
             json!({"buffer": {"file": "a", "bytes": 1}}),
-            "buffer: required either file or bytes, actual both",
+            "buffer: required either elements, file or bytes, actual file and bytes",
         ),
-        (json!({"buffer": {}}), "buffer: required file, bytes or name, actual {}"),
+        (json!({"buffer": {}}), "buffer: required elements, file, bytes or name, actual {}"),
         (
             json!({"buffer": {"bytes": 0}}),
             "buffer.bytes: required an integer from 1 to 72057594037927936, actual 0",

@@ -12,6 +12,27 @@ fn one(item: &Value) -> Result<MapArgument, String> {
     }
 }
 
+/// The fields of a map that is given by them.
+fn fields(argument: &MapArgument) -> &TensorMap {
+    match &argument.map {
+        MapSource::Fields(map) => map,
+        MapSource::File(file) => panic!("a file, {}", file.display()),
+    }
+}
+
+#[test]
+fn maps_may_be_files() {
+    let item = json!({"tensor_map": {"file": "map.bin"}, "buffer": "x", "out": "o"});
+    let read = one(&item).unwrap();
+    assert_eq!(read.map, MapSource::File("map.bin".into()));
+    assert_eq!(read.buffer.and_then(|buffer| buffer.out), Some("o".into()));
+    let error = one(&json!({"tensor_map": {"file": "map.bin", "offset": 1}})).unwrap_err();
+    assert!(error.ends_with("required no keys but file, buffer, actual key `offset`"), "{error}");
+    let error =
+        one(&json!({"tensor_map": {"file": "map.bin"}, "expect": {"u8": [1]}})).unwrap_err();
+    assert!(error.ends_with("required a buffer beside expect, actual null"), "{error}");
+}
+
 #[test]
 fn names_numbers_and_defaults_mean_the_same() {
     let short = json!({"tensor_map": {"dtype": "FLOAT16", "dims": [64, 8], "strides": [128],
@@ -21,24 +42,25 @@ fn names_numbers_and_defaults_mean_the_same() {
         "l2": "NONE", "oob": 0, "offset": 0}, "buffer": "x"});
     let expected = TensorMap::tiled(ElementType::F16, 0, &[64, 8], &[128], &[64, 4]);
     let read = one(&short).unwrap();
-    assert_eq!(read.map, expected);
+    assert_eq!(*fields(&read), expected);
     assert_eq!(read.buffer.as_ref().unwrap().name.as_deref(), Some("x"));
     assert_eq!(one(&long).unwrap(), read);
     let rich = one(&json!({"tensor_map": {"dtype": "16U4_ALIGN8B", "dims": [256], "box": [256],
         "swizzle": "128B", "l2": 2, "oob": "NAN_REQUEST_ZERO_FMA", "addr": 4096}}))
     .unwrap();
-    assert_eq!((rich.map.element, rich.map.address), (ElementType::U4Align8, 4096));
-    assert_eq!((rich.map.swizzle, rich.map.fill), (Swizzle::B128, Fill::Nan));
-    assert_eq!((rich.map.l2_promotion, rich.buffer), (L2Promotion::B128, None));
+    let map = fields(&rich);
+    assert_eq!((map.element, map.address), (ElementType::U4Align8, 4096));
+    assert_eq!((map.swizzle, map.fill), (Swizzle::B128, Fill::Nan));
+    assert_eq!((map.l2_promotion, &rich.buffer), (L2Promotion::B128, &None));
 }
 
 #[test]
 fn buffers_are_defined_and_written_too() {
     let item = json!({"tensor_map": {"dtype": "UINT8", "dims": [64], "box": [64], "offset": 32},
         "buffer": {"bytes": 96, "fill": "zero"}, "out": "o"});
-    let MapArgument { map, buffer } = one(&item).unwrap();
-    assert_eq!(map.address, 32);
-    let buffer = buffer.unwrap();
+    let argument = one(&item).unwrap();
+    assert_eq!(fields(&argument).address, 32);
+    let buffer = argument.buffer.unwrap();
     assert_eq!(buffer.source, Some(Source::Fill { bytes: 96, value: Some(0) }));
     assert_eq!(buffer.out, Some("o".into()));
 }
