@@ -63,7 +63,8 @@ pub struct MixedProduct<'a> {
 /// let sizes = [[3, 40, 64], [5, 16, 128]];
 /// let mut operands = Vec::new();
 /// for [m, n, k] in sizes {
-///     let (values, dims) = (vec![0.5; n * k], Dims::new(1, n, k)?);
+///     // Exact in NVFP4: six times a block scale of a quarter.
+///     let (values, dims) = (vec![1.5; n * k], Dims::new(1, n, k)?);
 ///     let weight = quantize("w", &values, dims, TensorScale::Given(1.0), ScaleLayout::Linear)?;
 ///     let weight = Repacked::for_device(&device, &weight, kind)?.upload(&device)?;
 ///     let x = HalfMatrix::round("x", Dims::new(1, m, k)?, HalfType::F16, &vec![1.0; m * k])?;
@@ -87,7 +88,7 @@ pub struct MixedProduct<'a> {
 /// for ([_, _, k], (.., out)) in sizes.into_iter().zip(&operands) {
 ///     let bytes = out.read()?;
 ///     let halves = bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32());
-///     assert!(halves.into_iter().all(|value| value == k as f32 / 2.0));
+///     assert!(halves.into_iter().all(|value| value == 1.5 * k as f32));
 /// }
 /// # Ok(())
 /// # }
