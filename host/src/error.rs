@@ -31,8 +31,9 @@ impl fmt::Display for Position {
     }
 }
 
-/// Any error of this crate.
-#[derive(Debug, Error)]
+/// Any error of this crate. `Debug` is the message, too, so that a `main` that returns this error prints
+/// it.
+#[derive(Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A size, length or shape does not fit the operation.
@@ -155,6 +156,12 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// What happened, for a program that acts on it. [`enum@Error`] has the details.
@@ -297,6 +304,7 @@ mod tests {
         ];
         for (error, kind) in kinds {
             assert_eq!(error.kind(), kind, "{error}");
+            assert_eq!(format!("{error:?}"), error.to_string(), "what `main` prints");
         }
     }
 }
