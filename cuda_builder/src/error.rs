@@ -82,6 +82,14 @@ pub enum BuildError {
         /// The rule.
         message: String,
     },
+    /// Packages of programs could not be installed.
+    #[error("installing {packages} failed:\n{message}")]
+    Install {
+        /// The packages.
+        packages: String,
+        /// What pip said.
+        message: String,
+    },
     /// ptxas rejected the PTX or its report could not be read.
     #[error("ptxas: {0}")]
     Ptxas(String),

@@ -1,7 +1,7 @@
 //! What ptxas says about a module: registers, spills, shared memory.
 
 use crate::error::BuildError;
-use crate::note;
+use crate::{note, toolkit};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -35,47 +35,19 @@ impl Usage {
     }
 }
 
-/// Looks for ptxas in `CUDA_HOME`, on `PATH`, in the usual folder, and where
-/// [`install`] puts it.
+/// The first ptxas of those that [`toolkit::candidates`] finds.
 pub fn find(tools: &Path) -> Option<PathBuf> {
-    let home = std::env::var_os("CUDA_HOME").map(|h| PathBuf::from(h).join("bin"));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    home.into_iter()
-        .chain(std::env::split_paths(&path))
-        .chain([PathBuf::from("/usr/local/cuda/bin"), tools.join("nvidia/cu13/bin")])
-        .map(|folder| folder.join("ptxas"))
-        .find(|candidate| candidate.is_file())
+    toolkit::candidates("ptxas", tools).next()
 }
 
 /// Installs ptxas from PyPI into `tools`.
 ///
 /// # Errors
-/// [`BuildError::Ptxas`] with pip's message.
+/// As [`toolkit::install`]; [`BuildError::Ptxas`] if the package brought none.
 pub fn install(tools: &Path) -> Result<PathBuf, BuildError> {
-    let tools_folder = tools.display();
-    note(format_args!("ptxas is not here, installing {PACKAGE} from PyPI into {tools_folder}"));
-    let out = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
-        .args(["--upgrade", "--target"])
-        .arg(tools)
-        .arg(PACKAGE)
-        .output()
-        .map_err(|source| BuildError::Spawn { program: "python3 -m pip".into(), source })?;
-    if !out.status.success() {
-        return Err(BuildError::Ptxas(format!(
-            "installing {PACKAGE} failed:\n{}",
-            String::from_utf8_lossy(&out.stderr)
-        )));
-    }
-    let binary = tools.join("nvidia/cu13/bin/ptxas");
-    // pip keeps the execute bit only for scripts it knows.
-    #[cfg(unix)]
-    if let Ok(metadata) = std::fs::metadata(&binary) {
-        use std::os::unix::fs::PermissionsExt;
-        let mut permissions = metadata.permissions();
-        permissions.set_mode(permissions.mode() | 0o111);
-        let _ = std::fs::set_permissions(&binary, permissions);
-    }
+    let folder = tools.display();
+    note(format_args!("ptxas is not here, installing {PACKAGE} from PyPI into {folder}"));
+    toolkit::install(tools, &[PACKAGE], &["bin"])?;
     find(tools).ok_or_else(|| BuildError::Ptxas(format!("{PACKAGE} brought no ptxas")))
 }
 

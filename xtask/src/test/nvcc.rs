@@ -2,16 +2,17 @@
 
 use super::Tally;
 use crate::run;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use cuda_builder::{ptxas, toolkit};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Tells the tests where it is.
 pub const VARIABLE: &str = "PTX_EMU_NVCC";
 
-/// What it is made of, in versions that fit each other and ptxas.
+/// What it is made of, in versions that fit each other. ptxas comes in the package of nvcc.
 const PACKAGES: [&str; 5] = [
-    "nvidia-cuda-nvcc==13.0.88",
+    ptxas::PACKAGE,
     "nvidia-nvvm==13.0.88",
     "nvidia-cuda-crt==13.0.88",
     "nvidia-cuda-runtime==13.0.96",
@@ -29,15 +30,9 @@ pub fn find(tally: &mut Tally, offline: bool) -> Option<PathBuf> {
     found.map_err(|error| tally.skip("programs that nvcc compiles", &format!("{error:#}"))).ok()
 }
 
-/// That of CUDA 13 in `CUDA_HOME`, on `PATH`, in the usual folder, or installed here.
+/// The first nvcc of CUDA 13 of those that are here.
 fn present(folder: &Path) -> Option<PathBuf> {
-    let home = std::env::var_os("CUDA_HOME").map(|home| PathBuf::from(home).join("bin"));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    home.into_iter()
-        .chain(std::env::split_paths(&path))
-        .chain([PathBuf::from("/usr/local/cuda/bin"), folder.join("nvidia/cu13/bin")])
-        .map(|folder| folder.join("nvcc"))
-        .find(|nvcc| nvcc.is_file() && works(nvcc))
+    toolkit::candidates("nvcc", folder).find(|nvcc| works(nvcc))
 }
 
 /// Whether it runs, and is of CUDA 13.
@@ -48,34 +43,6 @@ fn works(nvcc: &Path) -> bool {
 
 fn install(folder: &Path) -> Result<PathBuf> {
     say!("nvcc is not here, installing it from PyPI into {}", folder.display());
-    let out = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
-        .args(["--upgrade", "--target"])
-        .arg(folder)
-        .args(PACKAGES)
-        .output()
-        .context("running python3 -m pip")?;
-    if !out.status.success() {
-        bail!("installing nvcc failed: {}", String::from_utf8_lossy(&out.stderr).trim());
-    }
-    let root = folder.join("nvidia/cu13");
-    for programs in ["bin", "nvvm/bin"] {
-        executable(&root.join(programs))?;
-    }
+    toolkit::install(folder, &PACKAGES, &["bin", "nvvm/bin"])?;
     present(folder).context("the packages brought no nvcc that runs")
-}
-
-/// pip keeps the execute bit only for scripts that it knows.
-fn executable(folder: &Path) -> Result<()> {
-    #[cfg(unix)]
-    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
-        use std::os::unix::fs::PermissionsExt;
-        let path = entry?.path();
-        let mut permissions = std::fs::metadata(&path)?.permissions();
-        permissions.set_mode(permissions.mode() | 0o111);
-        std::fs::set_permissions(&path, permissions)?;
-    }
-    #[cfg(not(unix))]
-    let _ = folder;
-    Ok(())
 }
