@@ -66,6 +66,21 @@ impl Graph {
 }
 
 impl State {
+    /// A graph without operations.
+    pub(crate) fn create_graph(&mut self) -> u64 {
+        let handle = self.handle();
+        self.graphs.insert(handle, Graph::default());
+        handle
+    }
+
+    pub(crate) fn destroy_graph(&mut self, handle: u64) -> Result<(), Failure> {
+        self.graphs.remove(&handle).map(drop).ok_or_else(|| unknown("graph", handle))
+    }
+
+    pub(crate) fn graph(&self, handle: u64) -> Result<&Graph, Failure> {
+        self.graphs.get(&handle).ok_or_else(|| unknown("graph", handle))
+    }
+
     /// Adds an operation to a graph.
     pub(crate) fn record(&mut self, graph: u64, operation: Operation) -> Result<(), Failure> {
         self.add_node(graph, operation).map(drop)
@@ -82,7 +97,7 @@ impl State {
 
     /// Notes that one node comes after another, which it must do anyhow.
     pub(crate) fn depend(&self, graph: u64, before: u64, after: u64) -> Result<(), Failure> {
-        let graph = self.graphs.get(&graph).ok_or_else(|| unknown("graph", graph))?;
+        let graph = self.graph(graph)?;
         let [before, after] = [before, after].map(|node| graph.place(node));
         if before? < after? {
             return Ok(());
@@ -126,7 +141,7 @@ impl State {
 
     /// A copy of a graph that can be launched.
     pub(crate) fn instantiate(&mut self, graph: u64) -> Result<u64, Failure> {
-        let copy = self.graphs.get(&graph).ok_or_else(|| unknown("graph", graph))?.clone();
+        let copy = self.graph(graph)?.clone();
         let handle = self.handle();
         self.graphs.insert(handle, copy);
         Ok(handle)
@@ -138,8 +153,7 @@ pub(crate) fn launch(graph: u64, stream: u64) -> Result<(), Failure> {
     let operations = {
         let mut state = state::lock();
         state.settle()?;
-        let found = state.graphs.get(&graph).ok_or_else(|| unknown("graph", graph))?;
-        let operations = found.operations.clone();
+        let operations = state.graph(graph)?.operations.clone();
         if let Some(outer) = state.capturing(stream)? {
             return operations.into_iter().try_for_each(|one| state.record(outer, one));
         }

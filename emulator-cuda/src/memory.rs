@@ -174,6 +174,14 @@ impl Memory {
         (address - start < range.bytes).then_some((*start, range))
     }
 
+    /// Checks that the program and the device both use the memory at an address.
+    pub(crate) fn check_pinned(&self, address: u64) -> Result<(), Failure> {
+        match self.find(address) {
+            Some((_, range)) if range.kind.is_host() => Ok(()),
+            _ => Err(Failure::new(INVALID_VALUE, format!("{address:#x} is not pinned memory"))),
+        }
+    }
+
     /// Whether a range is in the emulator's memory; the program's otherwise. `said`: what the
     /// call said of it.
     fn on_device(&self, address: u64, bytes: u64, said: Option<bool>) -> Result<bool, Failure> {

@@ -1,7 +1,7 @@
 //! Streams and events. What a stream is given runs in the order of the calls, over all streams.
 
 use crate::errors::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Failure};
-use crate::graphs::{Graph, Operation};
+use crate::graphs::Operation;
 use crate::modules::unknown;
 use crate::state::State;
 
@@ -38,6 +38,20 @@ impl State {
         let handle = self.handle();
         self.streams.insert(handle, Stream { flags, priority, ..Stream::default() });
         handle
+    }
+
+    pub(crate) fn destroy_stream(&mut self, handle: u64) -> Result<(), Failure> {
+        self.streams.remove(&handle).map(drop).ok_or_else(|| unknown("stream", handle))
+    }
+
+    pub(crate) fn create_event(&mut self, flags: u32) -> u64 {
+        let handle = self.handle();
+        self.events.insert(handle, Event { flags, ..Event::default() });
+        handle
+    }
+
+    pub(crate) fn destroy_event(&mut self, handle: u64) -> Result<(), Failure> {
+        self.events.remove(&handle).map(drop).ok_or_else(|| unknown("event", handle))
     }
 
     pub(crate) fn stream(&self, handle: u64) -> Result<Stream, Failure> {
@@ -78,8 +92,7 @@ impl State {
             let message = "the default stream cannot be captured";
             return Err(Failure::new(CAPTURE_UNSUPPORTED, message));
         }
-        let graph = self.handle();
-        self.graphs.insert(graph, Graph::default());
+        let graph = self.create_graph();
         let captured = self.streams.entry(stream).or_default();
         (captured.graph, captured.origin) = (Some(graph), true);
         Ok(())
@@ -113,8 +126,9 @@ impl State {
         Ok(())
     }
 
-    /// Two events whose elapsed time a program may ask for.
-    pub(crate) fn timed(&mut self, events: [u64; 2]) -> Result<(), Failure> {
+    /// The time between two events, if a program may ask for it: NaN, which is said once.
+    pub(crate) fn elapsed(&mut self, events: [u64; 2]) -> Result<f32, Failure> {
+        static SAID: std::sync::Once = std::sync::Once::new();
         for event in events {
             let Event { flags, recorded, .. } = *self.event(event)?;
             if flags & DISABLE_TIMING != 0 || !recorded {
@@ -124,16 +138,11 @@ impl State {
                 ));
             }
         }
-        Ok(())
+        SAID.call_once(|| {
+            crate::report::complain(
+                "elapsed times of events are NaN: an emulator has no times of a GPU",
+            );
+        });
+        Ok(f32::NAN)
     }
-}
-
-/// Says once that there are no times.
-pub(crate) fn no_time() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        crate::report::complain(
-            "elapsed times of events are NaN: an emulator has no times of a GPU",
-        );
-    });
 }

@@ -2,13 +2,10 @@
 
 use crate::abi::{Out, exports};
 use crate::graphs;
-use crate::modules::unknown;
 
 exports! { driver;
     call cuGraphCreate(graph: Out<u64>, _flags: u32) |state| {
-        let handle = state.handle();
-        state.graphs.insert(handle, graphs::Graph::default());
-        graph.set(handle)
+        graph.set(state.create_graph())
     }
 
     call cuGraphInstantiateWithFlags(executable: Out<u64>, graph: u64, _flags: u64) |state| {
@@ -24,10 +21,10 @@ exports! { driver;
     }
 
     call cuGraphUpload | cuGraphUpload_ptsz(executable: u64, _stream: u64) |state| {
-        state.graphs.get(&executable).map(drop).ok_or_else(|| unknown("graph", executable))
+        state.graph(executable).map(drop)
     }
 
     call cuGraphDestroy | cuGraphExecDestroy(graph: u64) |state| {
-        state.graphs.remove(&graph).map(drop).ok_or_else(|| unknown("graph", graph))
+        state.destroy_graph(graph)
     }
 }

@@ -149,10 +149,8 @@ exports! { driver;
     }
 
     query cuMemHostGetDevicePointer_v2(device: Out<u64>, host: u64, _flags: u32) |state| {
-        match state.memory.find(host) {
-            Some((_, range)) if range.kind.is_host() => device.set(host),
-            _ => Err(Failure::new(INVALID_VALUE, format!("{host:#x} is not pinned memory"))),
-        }
+        state.memory.check_pinned(host)?;
+        device.set(host)
     }
 
     call cuMemFree_v2(address: u64) |state| {

@@ -1,8 +1,6 @@
 //! Streams and events.
 
 use crate::abi::{Out, exports};
-use crate::modules::unknown;
-use crate::streams::Event;
 
 exports! { driver;
     query cuStreamCreate(stream: Out<u64>, flags: u32) |state| {
@@ -14,7 +12,7 @@ exports! { driver;
     }
 
     call cuStreamDestroy_v2(stream: u64) |state| {
-        state.streams.remove(&stream).map(drop).ok_or_else(|| unknown("stream", stream))
+        state.destroy_stream(stream)
     }
 
     call cuStreamSynchronize | cuStreamSynchronize_ptsz | cuStreamQuery | cuStreamQuery_ptsz(stream: u64) |state| {
@@ -55,13 +53,11 @@ exports! { driver;
     }
 
     query cuEventCreate(event: Out<u64>, flags: u32) |state| {
-        let handle = state.handle();
-        state.events.insert(handle, Event { flags, ..Event::default() });
-        event.set(handle)
+        event.set(state.create_event(flags))
     }
 
     call cuEventDestroy_v2(event: u64) |state| {
-        state.events.remove(&event).map(drop).ok_or_else(|| unknown("event", event))
+        state.destroy_event(event)
     }
 
     call cuEventRecord | cuEventRecord_ptsz(event: u64, stream: u64) |state| {
@@ -73,8 +69,6 @@ exports! { driver;
     }
 
     call cuEventElapsedTime | cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) |state| {
-        state.timed([start, end])?;
-        crate::streams::no_time();
-        milliseconds.set(f32::NAN)
+        milliseconds.set(state.elapsed([start, end])?)
     }
 }

@@ -6,7 +6,6 @@ use crate::errors::{Failure, INVALID_VALUE};
 use crate::graphs::{self, Operation, Rows};
 use crate::launch::Launch;
 use crate::memory::Direction;
-use crate::modules::unknown;
 use crate::state::State;
 
 /// `cudaKernelNodeParams`
@@ -69,9 +68,7 @@ fn add(
 
 exports! { runtime;
     call cudaGraphCreate(graph: Out<u64>, _flags: u32) |state| {
-        let handle = state.handle();
-        state.graphs.insert(handle, graphs::Graph::default());
-        graph.set(handle)
+        graph.set(state.create_graph())
     }
 
     call cudaGraphInstantiate | cudaGraphInstantiateWithFlags(
@@ -89,19 +86,18 @@ exports! { runtime;
     }
 
     call cudaGraphUpload | cudaGraphUpload_ptsz(executable: u64, _stream: u64) |state| {
-        state.graphs.get(&executable).map(drop).ok_or_else(|| unknown("graph", executable))
+        state.graph(executable).map(drop)
     }
 
     call cudaGraphDestroy | cudaGraphExecDestroy(graph: u64) |state| {
-        state.graphs.remove(&graph).map(drop).ok_or_else(|| unknown("graph", graph))
+        state.destroy_graph(graph)
     }
 
     call cudaGraphGetNodes(graph: u64, nodes: u64, count: Out<u64>) |state| {
         if nodes != 0 {
             return Err(Failure::not_modelled("a list of a graph's nodes"));
         }
-        let found = state.graphs.get(&graph).ok_or_else(|| unknown("graph", graph))?;
-        count.set(found.operations.len() as u64)
+        count.set(state.graph(graph)?.operations.len() as u64)
     }
 
     call cudaGraphAddKernelNode(

@@ -181,18 +181,14 @@ exports! { runtime;
     }
 
     query cudaHostGetDevicePointer(device: Out<u64>, host: u64, _flags: u32) |state| {
-        match state.memory.find(host) {
-            Some((_, range)) if range.kind.is_host() => device.set(host),
-            _ => Err(Failure::new(INVALID_VALUE, format!("{host:#x} is not pinned memory"))),
-        }
+        state.memory.check_pinned(host)?;
+        device.set(host)
     }
 
     query cudaHostGetFlags(flags: Out<u32>, host: u64) |state| {
-        match state.memory.find(host) {
-            // Mapped.
-            Some((_, range)) if range.kind.is_host() => flags.set(2),
-            _ => Err(Failure::new(INVALID_VALUE, format!("{host:#x} is not pinned memory"))),
-        }
+        state.memory.check_pinned(host)?;
+        // Mapped.
+        flags.set(2)
     }
 
     call cudaFree(address: u64) |state| {

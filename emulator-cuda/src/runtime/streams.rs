@@ -2,18 +2,9 @@
 
 use crate::abi::{Out, exports};
 use crate::errors::{Failure, INVALID_VALUE};
-use crate::modules::unknown;
-use crate::state::State;
-use crate::streams::Event;
 
 /// `cudaEventRecordExternal`
 const RECORD_EXTERNAL: u32 = 1;
-
-fn create_event(state: &mut State, event: Out<u64>, flags: u32) -> Result<(), Failure> {
-    let handle = state.handle();
-    state.events.insert(handle, Event { flags, ..Event::default() });
-    event.set(handle)
-}
 
 exports! { runtime;
     query cudaStreamCreate(stream: Out<u64>) |state| {
@@ -29,7 +20,7 @@ exports! { runtime;
     }
 
     call cudaStreamDestroy(stream: u64) |state| {
-        state.streams.remove(&stream).map(drop).ok_or_else(|| unknown("stream", stream))
+        state.destroy_stream(stream)
     }
 
     call cudaStreamSynchronize | cudaStreamSynchronize_ptsz | cudaStreamQuery | cudaStreamQuery_ptsz(
@@ -103,15 +94,15 @@ exports! { runtime;
     }
 
     query cudaEventCreate(event: Out<u64>) |state| {
-        create_event(state, event, 0)
+        event.set(state.create_event(0))
     }
 
     query cudaEventCreateWithFlags(event: Out<u64>, flags: u32) |state| {
-        create_event(state, event, flags)
+        event.set(state.create_event(flags))
     }
 
     call cudaEventDestroy(event: u64) |state| {
-        state.events.remove(&event).map(drop).ok_or_else(|| unknown("event", event))
+        state.destroy_event(event)
     }
 
     call cudaEventRecord | cudaEventRecord_ptsz(event: u64, stream: u64) |state| {
@@ -130,8 +121,6 @@ exports! { runtime;
     }
 
     call cudaEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) |state| {
-        state.timed([start, end])?;
-        crate::streams::no_time();
-        milliseconds.set(f32::NAN)
+        milliseconds.set(state.elapsed([start, end])?)
     }
 }
