@@ -1,16 +1,15 @@
 //! Which values threads may share, and in what order their work is done. There is nothing but this
 //! page here.
 //!
-//! | value | moves to another thread | is shared by threads |
-//! | --- | --- | --- |
-//! | [`Device`](crate::device::Device), [`Kernels`](crate::device::Kernels) | yes | yes |
-//! | [`DeviceBuffer`](crate::buffer::DeviceBuffer), [`DeviceWeights`](crate::gemm::DeviceWeights) | yes | yes |
-//! | plans: [`Gemm`](crate::gemm::Gemm), [`Gemv`](crate::gemv::Gemv), [`Quantizer`](crate::quantize::device::Quantizer), [`Dequantizer`](crate::dequantize::Dequantizer) | yes | yes |
-//! | [`Workspace`](crate::gemm::Workspace), [`MixedGemm`](crate::gemm::MixedGemm), [`MoeLayer`](crate::moe::MoeLayer), [`MoeMemory`](crate::moe::MoeMemory) | yes | no |
-//! | [`CudaGraph`](crate::cuda::CudaGraph) | yes | no |
+//! | value | `Send` | `Sync` | why |
+//! | --- | --- | --- | --- |
+//! | [`Device`](crate::device::Device), [`Kernels`](crate::device::Kernels), [`DeviceBuffer`](crate::buffer::DeviceBuffer), [`DeviceWeights`](crate::gemm::DeviceWeights) | yes | yes | the driver takes calls of every thread; the emulator's memory has a lock |
+//! | plans: [`Gemm`](crate::gemm::Gemm), [`Gemv`](crate::gemv::Gemv), [`Quantizer`](crate::quantize::device::Quantizer), [`Dequantizer`](crate::dequantize::Dequantizer) | yes | yes | a launch queues all of its kernels before another thread's launch of the same plan |
+//! | [`Workspace`](crate::gemm::Workspace), [`MixedGemm`](crate::gemm::MixedGemm), [`MoeLayer`](crate::moe::MoeLayer), [`MoeMemory`](crate::moe::MoeMemory) | yes | no | the kernels of two threads' launches would mingle in it |
+//! | [`CudaGraph`](crate::cuda::CudaGraph) | yes | no | the driver wants one thread at a time |
 //!
-//! The compiler refuses what the table does not allow; `docs/CONTRACTS.md` in the repository has the
-//! reasons, and what a caller promises where a function is `unsafe`.
+//! The compiler refuses what the table does not allow. `docs/CONTRACTS.md` in the repository says what a
+//! caller promises where a function is `unsafe`.
 //!
 //! # One model, several threads
 //! Weights are uploaded once and plans are made once. Each thread has activations, results and a
@@ -76,9 +75,10 @@
 //! # Recording a graph
 //! Launches allocate nothing and wait for nothing, so that a thread can record them
 //! ([`CudaDevice::capture`](crate::cuda::CudaDevice::capture), or the engine's own recording). Meanwhile
-//! that thread may copy, allocate and free on other streams, and other threads' launches on the recorded
-//! stream are errors. A [`CudaGraph`](crate::cuda::CudaGraph) is replayed by one thread at a time.
+//! that thread may copy, allocate and free on other streams, and calls of other threads that would queue on
+//! the recorded stream are errors. A [`CudaGraph`](crate::cuda::CudaGraph) is replayed by one thread at a time.
 //!
 //! # The emulator
 //! It has no streams: each launch runs to its end before the call returns, and has the device's memory
-//! for itself until then. Threads that launch at once take turns.
+//! for itself until then. Threads that launch at once take turns, and a buffer that another thread drops is
+//! freed after the launch.
