@@ -13,6 +13,7 @@ use clap::Args;
 use ptx_emu::Schedule;
 use serde_json::json;
 use std::ffi::OsString;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -130,7 +131,10 @@ fn library(named: Option<&Path>) -> Result<PathBuf, ExecError> {
 
 fn execute(args: &ExecArgs) -> Result<(ExitStatus, Told), ExecError> {
     let library = library(args.stand_in.as_deref())?;
-    let folder = std::env::temp_dir().join(format!("ptx-emu-exec-{}", std::process::id()));
+    // Process numbers of containers and of runs that were killed are the same: random bits tell the
+    // folders apart.
+    let random = RandomState::new().hash_one(std::process::id());
+    let folder = std::env::temp_dir().join(format!("ptx-emu-exec-{random:016x}"));
     let failed = |source| ExecError::Folder { path: folder.clone(), source };
     std::fs::create_dir(&folder).map_err(failed)?;
     let result = in_folder(args, &library, &folder);

@@ -162,33 +162,23 @@ impl Binder<'_> {
             };
             let param = &self.kernel.params[place.0].name;
             let name = buffer.name.as_deref().unwrap_or(param);
-            let contents = match source {
+            let allocation = match source {
                 Source::File(file) => {
                     let contents = self.read(file)?;
                     if contents.is_empty() {
                         return Err(self.error(place, "buffer.file", "at least 1 byte", "0 bytes"));
                     }
-                    Some(contents)
+                    self.hold(name, buffer.at, &contents)?
                 }
-                Source::Bytes(contents) => Some(contents.clone()),
-                Source::Fill { .. } => None,
-            };
-            let bytes = match (&contents, source) {
-                (None, Source::Fill { bytes, .. }) => *bytes,
-                (contents, _) => contents.as_ref().map_or(0, |contents| contents.len() as u64),
-            };
-            let addr = match buffer.at {
-                Some(at) => self.memory.alloc_at(at, name, bytes)?,
-                None => self.memory.alloc(name, bytes, 256)?,
-            };
-            match (contents, source) {
-                (Some(contents), _) => self.memory.write(addr, &contents)?,
-                (None, Source::Fill { value: Some(value), .. }) => {
-                    self.memory.fill(addr, bytes, *value)?;
+                Source::Bytes(contents) => self.hold(name, buffer.at, contents)?,
+                Source::Fill { bytes, value } => {
+                    let allocation = self.reserve(name, buffer.at, *bytes)?;
+                    if let Some(value) = value {
+                        self.memory.fill(allocation.addr, *bytes, *value)?;
+                    }
+                    allocation
                 }
-                (None, Source::Fill { value: None, .. } | Source::File(_) | Source::Bytes(_)) => {}
-            }
-            let allocation = Allocation { addr, bytes };
+            };
             let Some(name) = &buffer.name else {
                 self.unnamed.insert(place, allocation);
                 continue;
@@ -203,6 +193,27 @@ impl Binder<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Allocates a buffer, at an address if one is given.
+    fn reserve(&mut self, name: &str, at: Option<u64>, bytes: u64) -> Result<Allocation, CliError> {
+        let addr = match at {
+            Some(at) => self.memory.alloc_at(at, name, bytes)?,
+            None => self.memory.alloc(name, bytes, 256)?,
+        };
+        Ok(Allocation { addr, bytes })
+    }
+
+    /// Allocates a buffer with these contents.
+    fn hold(
+        &mut self,
+        name: &str,
+        at: Option<u64>,
+        contents: &[u8],
+    ) -> Result<Allocation, CliError> {
+        let allocation = self.reserve(name, at, contents.len() as u64)?;
+        self.memory.write(allocation.addr, contents)?;
+        Ok(allocation)
     }
 
     /// Collects the buffers to write. Their files are checked here, so that a
@@ -256,12 +267,8 @@ impl Binder<'_> {
             }
             let param = &self.kernel.params[place.0].name;
             if self.expected.iter().any(|other| other.addr == addr) {
-                return Err(self.error(
-                    place,
-                    "expect",
-                    "one for each buffer",
-                    format!("another of `{param}`'s buffer"),
-                ));
+                let actual = format!("another of `{param}`'s buffer");
+                return Err(self.error(place, "expect", "one for each buffer", actual));
             }
             self.expected.push(Watched {
                 name: buffer.name.as_ref().unwrap_or(param).clone(),

@@ -32,7 +32,7 @@ use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::tune::ResultKind;
 
-pub use expected::Expected;
+pub use expected::{Expected, compare_largest};
 pub use placement::{GUARD, POISON, Part, Placement};
 
 /// Ragged numbers of tokens.

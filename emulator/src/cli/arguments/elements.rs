@@ -140,7 +140,7 @@ impl Item {
         Ok(bytes)
     }
 
-    pub(super) fn float(&self, field: &str, value: &Value) -> Result<f64, ArgumentError> {
+    fn float(&self, field: &str, value: &Value) -> Result<f64, ArgumentError> {
         match value {
             Value::Number(number) => number.as_f64(),
             Value::String(text) => match text.as_str() {

@@ -96,6 +96,8 @@ const TENSOR_UNITS: usize = 8 * 512;
 
 /// The epoch of a warp that is its CTA's start: nothing is accessed in it.
 const STARTED: u32 = 1;
+/// Agents of asynchronous operations and lanes from which on numbers of ended ones are used again.
+const ENOUGH: usize = 512;
 
 /// A race: its place, and the earlier and the later access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +219,6 @@ impl Races {
     pub(crate) fn new_agent(&mut self, after: AgentId, lanes: u32, of_tensor: bool) -> AgentId {
         // An ended agent's number is used again in its next epoch: whoever
         // knows that one is taken to know the old one too.
-        const ENOUGH: usize = 512;
         let agent = if self.agents.len() - 2 * self.warp_agents < ENOUGH {
             None
         } else {

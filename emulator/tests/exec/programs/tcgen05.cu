@@ -1,20 +1,11 @@
 // A product of 128 x 16 and 16 x 16 by tcgen05 (sm_100a).
-#include "check.h"
-#include <cstdint>
-#include <cuda_fp16.h>
-#include <vector>
+#include "product.h"
 
 const int M = 128, N = 16, K = 16;
 
-// Core matrices of 8 rows of 16 bytes, one behind the other along the rows first.
-__device__ int place(int row, int k, int rows) {
-    return k / 8 * rows * 8 + row / 8 * 64 + row % 8 * 8 + k % 8;
-}
-
-__device__ uint64_t descriptor(const void* matrix, int rows) {
-    uint64_t start = __cvta_generic_to_shared(matrix);
-    uint64_t along_k = rows * 16, along_rows = 128, version = 1;
-    return start >> 4 | along_k >> 4 << 16 | along_rows >> 4 << 32 | version << 46;
+// A descriptor of tcgen05, which has a version besides.
+__device__ uint64_t versioned(const void* matrix, int rows) {
+    return descriptor(matrix, rows) | uint64_t(1) << 46;
 }
 
 __global__ void product(const half* a, const half* b, float* d) {
@@ -44,7 +35,7 @@ __global__ void product(const half* a, const half* b, float* d) {
         asm volatile(
             "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
             "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, add;\n}" ::"r"(column),
-            "l"(descriptor(sa, M)), "l"(descriptor(sb, N)), "r"(instruction)
+            "l"(versioned(sa, M)), "l"(versioned(sb, N)), "r"(instruction)
             : "memory");
         asm volatile(
             "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"l"(
@@ -76,26 +67,6 @@ __global__ void product(const half* a, const half* b, float* d) {
 }
 
 int main() {
-    std::vector<half> a(M * K), b(N * K);
-    std::vector<float> result(M * N);
-    for (int i = 0; i < M * K; i++) a[i] = __float2half(i % 7 - 3);
-    for (int i = 0; i < N * K; i++) b[i] = __float2half(i % 5 - 2);
-    half *da, *db;
-    float* d;
-    CHECK(cudaMalloc(&da, a.size() * sizeof(half)));
-    CHECK(cudaMalloc(&db, b.size() * sizeof(half)));
-    CHECK(cudaMalloc(&d, result.size() * sizeof(float)));
-    CHECK(cudaMemcpy(da, a.data(), a.size() * sizeof(half), cudaMemcpyHostToDevice));
-    CHECK(cudaMemcpy(db, b.data(), b.size() * sizeof(half), cudaMemcpyHostToDevice));
-    product<<<1, 128>>>(da, db, d);
-    CHECK(cudaDeviceSynchronize());
-    CHECK(cudaMemcpy(result.data(), d, result.size() * sizeof(float), cudaMemcpyDeviceToHost));
-    for (int row = 0; row < M; row++)
-        for (int n = 0; n < N; n++) {
-            float sum = 0;
-            for (int k = 0; k < K; k++)
-                sum += __half2float(a[row * K + k]) * __half2float(b[n * K + k]);
-            require(result[row * N + n] == sum, "product");
-        }
+    check_product(product, M, N, K);
     std::puts("tcgen05: right");
 }

@@ -1,21 +1,7 @@
 // A product of 64 x 16 and 16 x 8 by wgmma (sm_90a).
-#include "check.h"
-#include <cstdint>
-#include <cuda_fp16.h>
-#include <vector>
+#include "product.h"
 
 const int M = 64, N = 8, K = 16;
-
-// Core matrices of 8 rows of 16 bytes, one behind the other along the rows first.
-__device__ int place(int row, int k, int rows) {
-    return k / 8 * rows * 8 + row / 8 * 64 + row % 8 * 8 + k % 8;
-}
-
-__device__ uint64_t descriptor(const void* matrix, int rows) {
-    uint64_t start = __cvta_generic_to_shared(matrix);
-    uint64_t along_k = rows * 16, along_rows = 128;
-    return start >> 4 | along_k >> 4 << 16 | along_rows >> 4 << 32;
-}
 
 __global__ void product(const half* a, const half* b, float* d) {
     __shared__ alignas(128) half sa[M * K], sb[N * K];
@@ -40,26 +26,6 @@ __global__ void product(const half* a, const half* b, float* d) {
 }
 
 int main() {
-    std::vector<half> a(M * K), b(N * K);
-    std::vector<float> result(M * N);
-    for (int i = 0; i < M * K; i++) a[i] = __float2half(i % 7 - 3);
-    for (int i = 0; i < N * K; i++) b[i] = __float2half(i % 5 - 2);
-    half *da, *db;
-    float* d;
-    CHECK(cudaMalloc(&da, a.size() * sizeof(half)));
-    CHECK(cudaMalloc(&db, b.size() * sizeof(half)));
-    CHECK(cudaMalloc(&d, result.size() * sizeof(float)));
-    CHECK(cudaMemcpy(da, a.data(), a.size() * sizeof(half), cudaMemcpyHostToDevice));
-    CHECK(cudaMemcpy(db, b.data(), b.size() * sizeof(half), cudaMemcpyHostToDevice));
-    product<<<1, 128>>>(da, db, d);
-    CHECK(cudaDeviceSynchronize());
-    CHECK(cudaMemcpy(result.data(), d, result.size() * sizeof(float), cudaMemcpyDeviceToHost));
-    for (int row = 0; row < M; row++)
-        for (int column = 0; column < N; column++) {
-            float sum = 0;
-            for (int k = 0; k < K; k++)
-                sum += __half2float(a[row * K + k]) * __half2float(b[column * K + k]);
-            require(result[row * N + column] == sum, "product");
-        }
+    check_product(product, M, N, K);
     std::puts("wgmma: right");
 }
