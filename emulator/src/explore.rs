@@ -42,6 +42,8 @@ pub struct Exploration {
     pub failure: Option<Failure>,
     /// What is no more than a warning, of all that went well: one of each kind and pair of lines.
     pub warnings: Vec<Diagnostic>,
+    /// Distinct warnings beyond those, at least: each run leaves out some of its own.
+    pub warnings_left_out: usize,
     /// Warp and lane executions of each instruction, over all that went well.
     pub(crate) executed: Vec<(u64, u64)>,
     /// Most warp instructions of a run that went well.
@@ -188,6 +190,7 @@ pub fn explore(
                 passed: 0,
                 failure,
                 warnings: Vec::new(),
+                warnings_left_out: 0,
                 executed,
                 most_instructions,
             });
@@ -204,6 +207,7 @@ pub fn explore(
             executed: eager.report.executed.clone(),
             most_instructions: eager.report.counters.warp_instructions,
             warnings: eager.report.findings.iter().map(|one| (0, one.clone())).collect(),
+            most_warnings: found_by(&eager),
             failure: None,
             error: None,
         }),
@@ -228,23 +232,32 @@ pub fn explore(
         return Err(error);
     }
     let passed = 1 + found.failure.as_ref().map_or(count, |(at, _)| *at);
+    let (warnings, left_out) = distinct(found.warnings, checks.most);
     Ok(Exploration {
         eager: Some(eager),
         passed,
         failure: found.failure.map(|(_, failure)| failure),
-        warnings: distinct(found.warnings, checks.most),
+        warnings_left_out: left_out.max(found.most_warnings.saturating_sub(warnings.len())),
+        warnings,
         executed: found.executed,
         most_instructions: found.most_instructions,
     })
 }
 
-/// Warnings in the order of their schedules, each kind and pair of lines once.
-fn distinct(mut all: Vec<(u64, Diagnostic)>, most: usize) -> Vec<Diagnostic> {
+/// Distinct warnings of a run, whether or not they are among its findings.
+fn found_by(outcome: &Outcome) -> usize {
+    outcome.report.findings.len() + outcome.report.findings_left_out
+}
+
+/// Warnings in the order of their schedules, each kind and pair of lines once; and how many are
+/// beyond `most`.
+fn distinct(mut all: Vec<(u64, Diagnostic)>, most: usize) -> (Vec<Diagnostic>, usize) {
     all.sort_by_key(|(at, _)| *at);
     let mut seen = std::collections::BTreeSet::new();
     all.retain(|(_, found)| seen.insert((found.kind(), found.line, found.kind.other_line())));
+    let left_out = all.len().saturating_sub(most);
     all.truncate(most);
-    all.into_iter().map(|(_, found)| found).collect()
+    (all.into_iter().map(|(_, found)| found).collect(), left_out)
 }
 
 /// What the workers share. Every schedule before the first failure is tried, so
@@ -261,6 +274,8 @@ struct Found {
     most_instructions: u64,
     /// With the place of their schedule.
     warnings: Vec<(u64, Diagnostic)>,
+    /// Most warnings of a run, those that it left out included.
+    most_warnings: usize,
     failure: Option<(u64, Failure)>,
     error: Option<(u64, LaunchError)>,
 }
@@ -279,6 +294,7 @@ impl Search {
             Ok(Ok(outcome)) => {
                 let Counters { warp_instructions, .. } = outcome.report.counters;
                 found.most_instructions = found.most_instructions.max(warp_instructions);
+                found.most_warnings = found.most_warnings.max(found_by(&outcome));
                 found.warnings.extend(outcome.report.findings.into_iter().map(|one| (at + 1, one)));
                 for (sum, more) in found.executed.iter_mut().zip(&outcome.report.executed) {
                     sum.0 += more.0;

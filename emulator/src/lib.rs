@@ -52,6 +52,7 @@
 //! |---|---|---|
 //! | does any of N schedules give an error or another result? | [`explore`] | `ptx-emu run --explore N`, `replay --explore N` |
 //! | would the loss or weakening of a synchronisation be noticed? | [`mutate`] | `ptx-emu mutate` |
+//! | which instructions did launches reach? | [`coverage`] | `--coverage FILE`, `ptx-emu coverage` |
 //! | which thread waits for which, and what is in flight at that time? | [`trace`] | `--trace out.json` |
 //! | how much was copied and computed, and what is the least time for it? | [`Counters`], [`LowerBound`] | `--json` |
 //!
@@ -78,6 +79,7 @@
 //! | `memory` | memories tracked per byte |
 //! | [`bundle`] | launches with their memory, as folders |
 //! | [`experiment`], [`explore`], [`mutate`] | launches repeated: under other schedules, with mutated synchronisation |
+//! | [`coverage`] | which instructions launches reached |
 //! | [`trace`] | timelines |
 //! | [`conformance`] | probes, and recordings of them on real hardware |
 //! | [`tensor_map`] | tensor maps and the geometry of tile copies |
@@ -86,6 +88,7 @@ pub mod bundle;
 mod checks;
 pub mod conformance;
 mod counters;
+pub mod coverage;
 mod diagnostic;
 pub mod experiment;
 pub mod explore;

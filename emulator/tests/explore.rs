@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// Two warps; `k` gives each thread's number, `ticket` the order in which warps
-/// came, `early` reads what `cp.async` may not have brought.
+/// came, `early` reads what `cp.async` may not have brought, `reads` what nobody wrote.
 const PTX: &str = "
 .version 9.0
 .target sm_90a
@@ -38,6 +38,14 @@ const PTX: &str = "
     mov.u32 %a, s; mad.lo.u32 %a, %t, 4, %a; st.global.u32 [%o], %t;
     cp.async.ca.shared.global [%a], [%o], 4;
     ld.shared.u32 %v, [%a]; st.global.u32 [%o], %v; ret;
+}
+.visible .entry reads(.param .u64 out) {
+    .reg .b64 %o; .reg .b32 %v;
+    ld.param.u64 %o, [out];
+    ld.global.u32 %v, [%o];
+    ld.global.u32 %v, [%o+4];
+    ld.global.u32 %v, [%o+8];
+    ret;
 }";
 
 fn bundle(entry: &str) -> Bundle {
@@ -178,5 +186,46 @@ fn bad_input() {
     ] {
         let (_, output) = program("bad", "k", &words);
         assert_eq!(output.status.code(), Some(2), "{words}: {output:?}");
+    }
+}
+
+#[test]
+fn the_first_failure_is_traced() {
+    for (name, words) in [
+        ("trace", format!("{RUN} --entry early --explore 2 --trace")),
+        ("trace-bundle", "replay bundle --explore 2 --trace".to_owned()),
+    ] {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("explore-{name}.json"));
+        let _ = std::fs::remove_file(&path);
+        let (_, output) = program(name, "early", &format!("{words} {}", path.display()));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let text = std::fs::read_to_string(&path).expect("a timeline");
+        let trace: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(trace["otherData"]["schedule"], "lazy", "{trace}");
+        assert!(text.contains("cp.async"), "{trace}");
+    }
+    // Nothing goes wrong: no timeline, which is said.
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("explore-no-trace.json");
+    let words = format!("{RUN} --entry k --explore 2 --trace {}", path.display());
+    let (_, output) = program("no-trace", "k", &words);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no timeline was written") && !path.exists(), "{said}");
+}
+
+#[test]
+fn warnings_that_are_not_shown_are_counted() {
+    let warned = format!("{RUN} --entry reads --explore 2 --json --model ptx --allow-different");
+    let warned = format!("{warned} --warn uninitialised-read");
+    for (most, shown, left_out) in [(20, 3, 0), (1, 1, 2), (0, 0, 3)] {
+        let words = format!("{warned} --max-findings {most}");
+        let (_, output) = program("warnings", "reads", &words);
+        let json: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+        assert_eq!(output.status.code(), Some(0), "{json}");
+        assert_eq!(json["findings"].as_array().map(Vec::len), Some(shown), "{json}");
+        assert_eq!(json["findings_left_out"], left_out, "{json}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let counted = said.contains(&format!("{left_out} more findings"));
+        assert_eq!(counted, left_out != 0, "{said}");
     }
 }

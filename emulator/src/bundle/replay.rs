@@ -44,7 +44,9 @@ pub struct Replay {
 }
 
 impl Replay {
-    fn new(experiment: Experiment, outcome: Outcome) -> Self {
+    /// What a run of a bundle's experiment came to.
+    #[must_use]
+    pub fn new(experiment: Experiment, outcome: Outcome) -> Self {
         Self {
             outputs: experiment.compare(&outcome.outputs),
             counters: outcome.report.counters,

@@ -1,5 +1,6 @@
 //! Errors that end a run without a result.
 
+use ptx_emu::coverage::{ParseCoverageError, ReadReachedError};
 use ptx_emu::{LaunchError, LoadError, MemoryError};
 use std::io;
 use std::path::PathBuf;
@@ -40,6 +41,12 @@ pub(crate) enum CliError {
     /// A timeline of more than one launch.
     #[error("--trace: required one launch, actual {launches}: name one of the folders")]
     TraceOfSeveral { launches: usize },
+    /// A file that coverage cannot be added to.
+    #[error("{}: {source}", .path.display())]
+    Coverage { path: PathBuf, source: ParseCoverageError },
+    /// What test runs reached cannot be read.
+    #[error(transparent)]
+    Reached(#[from] ReadReachedError),
     /// An output that cannot be written.
     #[error("{}: cannot be written: {source}", .path.display())]
     Write { path: PathBuf, source: io::Error },

@@ -49,7 +49,7 @@ pub(crate) fn report(tried: &Tried, model: Model, json: bool) -> (Option<String>
     let words = std::env::args();
     let replay = |failure: &Failure| command_line(words, failure.schedule);
     let Tried { experiment, found } = tried;
-    checks::complain(&found.warnings, 0);
+    checks::complain(&found.warnings, found.warnings_left_out);
     let Some(failure) = &found.failure else {
         let counters = found.eager.as_ref().map(|eager| &eager.report.counters);
         let not = checks::not_looked_for(checks::Tried::Many(found.passed), model);
@@ -63,6 +63,7 @@ pub(crate) fn report(tried: &Tried, model: Model, json: bool) -> (Option<String>
                 "model": model.to_string(),
                 "not_looked_for": not,
                 "findings": report::findings(&found.warnings),
+                "findings_left_out": found.warnings_left_out,
                 "counters": counters,
                 "lower_bound": counters.map(|counters| counters.lower_bound(&experiment.gpu)),
             })

@@ -10,6 +10,7 @@ mod check;
 mod checks;
 mod conformance;
 mod console;
+mod coverage;
 mod error;
 #[cfg(target_os = "linux")]
 mod exec;
@@ -41,6 +42,7 @@ enum Command {
     Run(run::RunArgs),
     Check(check::CheckArgs),
     Replay(replay::ReplayArgs),
+    Coverage(coverage::CoverageCommand),
     Mutate(mutate::MutateArgs),
     Conformance(conformance::ConformanceArgs),
     Explain(explain::ExplainArgs),
@@ -62,6 +64,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(args) => run_kernel(&args),
         Command::Check(args) => check::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Coverage(args) => coverage::run(&args),
         Command::Mutate(args) => mutate::run(&args),
         Command::Explain(args) => (Some(explain::run(&args)), 0),
         #[cfg(target_os = "linux")]

@@ -1,15 +1,17 @@
 //! `ptx-emu replay`.
 
 use super::checks::ChecksArgs;
+use super::coverage::CoverageArgs;
 use super::error::CliError;
 use super::explore::{self, ExploreArgs};
 use super::run::MachineArgs;
 use super::trace::TraceArgs;
 use super::{checks, console, report, sequence};
 use clap::Args;
-use ptx_emu::bundle::{self, Bundle, BundleError, Replay, ReplayOptions};
-use ptx_emu::{LaunchError, Level, LoadError, Model, Schedule, readable_name};
-use serde_json::json;
+use ptx_emu::bundle::{self, BUNDLE_FILE, Bundle, BundleError, Replay};
+use ptx_emu::experiment::{Conditions, Experiment};
+use ptx_emu::{LaunchError, Level, LoadError, Model, Module, Schedule, readable_name};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -33,6 +35,8 @@ pub(crate) struct ReplayArgs {
     pub(super) explore: ExploreArgs,
     #[command(flatten)]
     pub(super) trace: TraceArgs,
+    #[command(flatten)]
+    pub(super) coverage: CoverageArgs,
     /// Print the report as JSON.
     #[arg(long)]
     pub(super) json: bool,
@@ -43,7 +47,7 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
     if let Some(folders) = sequence::folders(&args.bundle) {
         return match args.trace.check_single(folders.len()) {
             Ok(()) => sequence::run(args, folders),
-            Err(error) => unwritable(args, &error),
+            Err(error) => failed(args, &error.into()),
         };
     }
     if let Some(seeds) = args.explore.seeds() {
@@ -52,29 +56,8 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
             Err(error) => failed(args, &error),
         };
     }
-    let limit = match args.trace.wanted() {
-        Ok(limit) => limit,
-        Err(error) => return unwritable(args, &error),
-    };
-    let done = Bundle::read(&args.bundle).and_then(|bundle| {
-        let options = ReplayOptions {
-            gpu: Some(args.machine.machine(&bundle.ptx)),
-            schedule: args.schedule,
-            instruction_limit: args.instruction_limit,
-            checks: args.checks.checks(),
-        };
-        let Some(limit) = limit else {
-            return bundle.replay(&options).map(|replay| (bundle, replay, None));
-        };
-        let (replay, trace) = bundle.replay_traced(&options, limit)?;
-        if let Err(error) = args.trace.write(&trace) {
-            return Ok((bundle, replay?, Some(error)));
-        }
-        Ok((bundle, replay?, None))
-    });
-    match done {
-        Ok((.., Some(error))) => unwritable(args, &error),
-        Ok((bundle, replay, None)) => {
+    match replay(args) {
+        Ok((bundle, replay)) => {
             checks::complain(&replay.findings, replay.findings_left_out);
             let show = if args.json { as_json } else { as_text };
             (Some(show(args, &bundle, &replay)), u8::from(!replay.is_right()))
@@ -83,13 +66,41 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
     }
 }
 
-fn unwritable(args: &ReplayArgs, error: &CliError) -> (Option<String>, u8) {
-    console::complain(error);
-    let json = || report::failure(error, Some(args.checks.model()));
-    (args.json.then(json), error.exit_code())
+/// Why there is no replay.
+enum Failure {
+    /// The bundle, or its run.
+    Bundle(BundleError),
+    /// Another file.
+    File(CliError),
 }
 
-fn failed(args: &ReplayArgs, error: &BundleError) -> (Option<String>, u8) {
+impl From<BundleError> for Failure {
+    fn from(error: BundleError) -> Self {
+        Self::Bundle(error)
+    }
+}
+
+impl From<LaunchError> for Failure {
+    fn from(error: LaunchError) -> Self {
+        Self::Bundle(error.into())
+    }
+}
+
+impl From<CliError> for Failure {
+    fn from(error: CliError) -> Self {
+        Self::File(error)
+    }
+}
+
+fn failed(args: &ReplayArgs, failure: &Failure) -> (Option<String>, u8) {
+    let model = Some(args.checks.model());
+    let error = match failure {
+        Failure::Bundle(error) => error,
+        Failure::File(error) => {
+            console::complain(error);
+            return (args.json.then(|| report::failure(error, model)), error.exit_code());
+        }
+    };
     match error {
         BundleError::Launch(LaunchError::Diagnostic(found)) => {
             console::complain(checks::line(found));
@@ -98,16 +109,54 @@ fn failed(args: &ReplayArgs, error: &BundleError) -> (Option<String>, u8) {
         error => console::complain(error),
     }
     let code = if error.happened_while_running() { 1 } else { 2 };
-    (args.json.then(|| failure(error, Some(args.checks.model()))), code)
+    (args.json.then(|| self::failure(error, model)), code)
 }
 
-fn try_schedules(args: &ReplayArgs, seeds: u64) -> Result<explore::Tried, BundleError> {
+/// Reads the bundle and its module, which is ready to run.
+fn prepare(args: &ReplayArgs) -> Result<(Bundle, Experiment, Module), Failure> {
+    args.trace.wanted()?;
     let bundle = Bundle::read(&args.bundle)?;
     let experiment = bundle.experiment(Some(&args.machine.machine(&bundle.ptx)))?;
-    let module = bundle::load(&experiment)?;
+    let mut module = bundle::load(&experiment)?;
+    args.coverage.begin(&mut module)?;
+    Ok((bundle, experiment, module))
+}
+
+fn replay(args: &ReplayArgs) -> Result<(Bundle, Replay), Failure> {
+    let (bundle, mut experiment, module) = prepare(args)?;
+    let conditions = Conditions {
+        schedule: args.schedule,
+        threads: None,
+        instruction_limit: args.instruction_limit,
+        checks: args.checks.checks(),
+    };
+    let outcome = match args.trace.wanted()? {
+        None => experiment.run_once(&module, &conditions),
+        Some(limit) => {
+            let (outcome, trace) = experiment.run_traced(&module, &conditions, limit);
+            args.trace.write(&trace)?;
+            outcome
+        }
+    };
+    args.coverage.write(&module, &module_file(args))?;
+    Ok((bundle, Replay::new(experiment, outcome?)))
+}
+
+fn try_schedules(args: &ReplayArgs, seeds: u64) -> Result<explore::Tried, Failure> {
+    let (_, mut experiment, module) = prepare(args)?;
     let options = args.explore.options(seeds, args.instruction_limit, args.checks.checks());
-    let found = ptx_emu::explore::explore(&experiment, &module, &options)?;
+    let found = ptx_emu::explore::explore(&experiment, &module, &options);
+    args.coverage.write(&module, &module_file(args))?;
+    let found = found?;
+    args.trace.write_failure(&mut experiment, &module, &options, found.failure.as_ref())?;
     Ok(explore::Tried { experiment, found })
+}
+
+/// The file of the bundle's module.
+fn module_file(args: &ReplayArgs) -> PathBuf {
+    let text = std::fs::read_to_string(args.bundle.join(BUNDLE_FILE)).unwrap_or_default();
+    let json: Value = serde_json::from_str(&text).unwrap_or_default();
+    args.bundle.join(json["ptx"].as_str().unwrap_or_default())
 }
 
 pub(crate) fn failure(error: &BundleError, model: Option<Model>) -> String {

@@ -1,6 +1,7 @@
 //! `ptx-emu run`.
 
 use super::checks::ChecksArgs;
+use super::coverage::CoverageArgs;
 use super::error::CliError;
 use super::explore::ExploreArgs;
 use super::output::Output;
@@ -41,6 +42,8 @@ pub(crate) struct RunArgs {
     pub(crate) explore: ExploreArgs,
     #[command(flatten)]
     trace: TraceArgs,
+    #[command(flatten)]
+    coverage: CoverageArgs,
     /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -273,8 +276,9 @@ fn watched(files: &[Output], expected: Vec<Watched>, memory: &GlobalMemory) -> V
 
 /// Loads, binds, launches, writes the outputs.
 pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
-    let Prepared { mut experiment, module, files } =
+    let Prepared { mut experiment, mut module, files } =
         prepare(&args.module, args.entry.as_deref(), &args.shape)?;
+    args.coverage.begin(&mut module)?;
     let conditions = Conditions {
         schedule: args.schedule,
         threads: None,
@@ -282,13 +286,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
         checks: args.checks.checks(),
     };
     let outcome = match args.trace.wanted()? {
-        None => experiment.run_once(&module, &conditions)?,
+        None => experiment.run_once(&module, &conditions),
         Some(limit) => {
             let (outcome, trace) = experiment.run_traced(&module, &conditions, limit);
             args.trace.write(&trace)?;
-            outcome?
+            outcome
         }
     };
+    args.coverage.write(&module, &args.module)?;
+    let outcome = outcome?;
     if !outcome.report.printed.is_empty() {
         console::printed(&outcome.report.printed);
     }
@@ -313,10 +319,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<Done, CliError> {
 
 /// Tries schedules; writes the outputs of `eager` if all went well.
 pub(crate) fn explore(args: &RunArgs, seeds: u64) -> Result<super::explore::Tried, CliError> {
-    let Prepared { experiment, module, files } =
+    let Prepared { mut experiment, mut module, files } =
         prepare(&args.module, args.entry.as_deref(), &args.shape)?;
+    args.trace.wanted()?;
+    args.coverage.begin(&mut module)?;
     let options = args.explore.options(seeds, args.instruction_limit, args.checks.checks());
-    let found = ptx_emu::explore::explore(&experiment, &module, &options)?;
+    let found = ptx_emu::explore::explore(&experiment, &module, &options);
+    args.coverage.write(&module, &args.module)?;
+    let found = found?;
+    args.trace.write_failure(&mut experiment, &module, &options, found.failure.as_ref())?;
     if let (None, Some(eager)) = (&found.failure, &found.eager) {
         output::write_all(files, &eager.memory)?;
     }

@@ -3,6 +3,9 @@
 use super::error::CliError;
 use super::{console, output};
 use clap::Args;
+use ptx_emu::Module;
+use ptx_emu::experiment::{Conditions, Experiment};
+use ptx_emu::explore::{ExploreOptions, Failure};
 use ptx_emu::trace::Trace;
 use std::path::PathBuf;
 
@@ -11,8 +14,9 @@ use std::path::PathBuf;
 pub(crate) struct TraceArgs {
     /// Write a timeline for Perfetto or chrome://tracing: what each warp did
     /// and waited for, asynchronous operations, phases of barriers. Its axis
-    /// counts steps of the emulator, not time.
-    #[arg(long, value_name = "OUT.JSON", conflicts_with = "explore")]
+    /// counts steps of the emulator, not time. With --explore it is of the first schedule that
+    /// goes wrong, if one does.
+    #[arg(long, value_name = "OUT.JSON")]
     trace: Option<PathBuf>,
     /// Events that the timeline has at most, about.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "trace")]
@@ -32,6 +36,30 @@ impl TraceArgs {
             return Err(CliError::TraceOfSeveral { launches });
         }
         Ok(())
+    }
+
+    /// Writes the timeline of the schedule that went wrong: it is run again. The experiment's
+    /// memory is used up.
+    pub(crate) fn write_failure(
+        &self,
+        experiment: &mut Experiment,
+        module: &Module,
+        options: &ExploreOptions,
+        failure: Option<&Failure>,
+    ) -> Result<(), CliError> {
+        let Some(limit) = self.wanted()? else { return Ok(()) };
+        let Some(failure) = failure else {
+            console::complain("nothing went wrong: no timeline was written");
+            return Ok(());
+        };
+        let conditions = Conditions {
+            schedule: failure.schedule,
+            threads: Some(1),
+            instruction_limit: options.instruction_limit,
+            checks: options.checks,
+        };
+        let (_, trace) = experiment.run_traced(module, &conditions, limit);
+        self.write(&trace)
     }
 
     /// Writes the timeline.

@@ -116,21 +116,26 @@ pub(super) fn overlapped(
         envs.push(env);
     }
     let alone = envs.len() == 1 && !envs[0].turns;
-    let ended = match envs.pop() {
-        Some(env) if alone => {
-            let clusters = env.clusters;
-            in_parallel(env, clusters, steps[0].launch.threads).map(|ended| vec![ended])
-        }
-        last => {
-            envs.extend(last);
-            envs.iter_mut().for_each(|env| env.turns = true);
-            take_turns(&envs)
-        }
+    let Ended { stats, fault } = if alone {
+        in_parallel(&mut envs[0], steps[0].launch.threads)
+    } else {
+        envs.iter_mut().for_each(|env| env.turns = true);
+        take_turns(&envs)
     };
-    let ended = ended.map_err(LaunchError::Diagnostic)?;
+    for (stats, step) in stats.iter().zip(steps) {
+        let kernel = step.launch.entry;
+        let noted = step.module.note_executed(&stats.executed);
+        noted.map_err(|why| LaunchError::Coverage { kernel: kernel.to_owned(), why })?;
+    }
+    if let Some(fault) = fault {
+        return Err(LaunchError::Diagnostic(fault));
+    }
+    let findings: Vec<_> =
+        envs.iter().map(|env| env.collected.finish(u64::MAX, env.checks.most)).collect();
+    drop(envs);
     let touched = memory.touched_bytes();
-    let reports = ended.into_iter().zip(steps).map(|(ended, step)| {
-        let Ended { mut stats, findings, left_out } = ended;
+    let reports = stats.into_iter().zip(findings).zip(steps).map(|((mut stats, found), step)| {
+        let (findings, left_out) = found;
         let printed = stats.printed();
         let counters = stats.fold(&step.module.code, touched);
         LaunchReport {

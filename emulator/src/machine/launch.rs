@@ -66,6 +66,14 @@ pub enum LaunchError {
         /// Why.
         source: MemoryError,
     },
+    /// What it reached cannot be noted where [`coverage::FOLDER`](crate::coverage::FOLDER) says.
+    #[error("launch of `{kernel}`: {why}")]
+    Coverage {
+        /// Kernel asked for.
+        kernel: String,
+        /// Why.
+        why: String,
+    },
     /// The kernel did something wrong.
     #[error(transparent)]
     Diagnostic(Box<Diagnostic>),

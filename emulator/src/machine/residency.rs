@@ -78,19 +78,12 @@ fn share(env: &Env<'_>) -> u64 {
     (1 << 32) / clusters
 }
 
-/// What a grid leaves that came to its end.
+/// What grids leave that ran.
 pub(super) struct Ended {
-    pub(super) stats: Stats,
-    pub(super) findings: Vec<Diagnostic>,
-    /// Findings beyond those.
-    pub(super) left_out: usize,
-}
-
-impl Ended {
-    fn new(stats: Stats, env: &Env<'_>) -> Self {
-        let (findings, left_out) = env.collected.finish(u64::MAX, env.checks.most);
-        Self { stats, findings, left_out }
-    }
+    /// What each did.
+    pub(super) stats: Vec<Stats>,
+    /// What ended them early, with other findings.
+    pub(super) fault: Option<Box<Diagnostic>>,
 }
 
 /// What a run went wrong with that a diagnostic ends in the cluster that began at a place: the
@@ -128,7 +121,7 @@ struct Residents<'a> {
 
 /// One host thread, live clusters take turns. Each grid may begin when the one
 /// before it lets it, and ends in its own time.
-pub(super) fn take_turns(envs: &[Env<'_>]) -> Result<Vec<Ended>, Box<Diagnostic>> {
+pub(super) fn take_turns(envs: &[Env<'_>]) -> Ended {
     let schedule = envs[0].schedule;
     let seed = match schedule {
         Schedule::Random(seed) => seed,
@@ -156,10 +149,11 @@ pub(super) fn take_turns(envs: &[Env<'_>]) -> Result<Vec<Ended>, Box<Diagnostic>
             for (grid, cluster) in &mut residents.live {
                 cluster.hand_over_findings(&envs[*grid]);
             }
-            return Err(with_others(diagnostic, &envs[grid], u64::MAX));
+            let fault = Some(with_others(diagnostic, &envs[grid], u64::MAX));
+            return Ended { stats: residents.stats, fault };
         }
     }
-    Ok(residents.stats.into_iter().zip(envs).map(|(stats, env)| Ended::new(stats, env)).collect())
+    Ended { stats: residents.stats, fault: None }
 }
 
 impl Residents<'_> {
@@ -268,11 +262,8 @@ fn run_alone(
 }
 
 /// Host threads take clusters one after the other.
-pub(super) fn in_parallel(
-    mut env: Env<'_>,
-    clusters: u64,
-    threads: Option<usize>,
-) -> Result<Ended, Box<Diagnostic>> {
+pub(super) fn in_parallel(env: &mut Env<'_>, threads: Option<usize>) -> Ended {
+    let clusters = env.clusters;
     let available = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.unwrap_or_else(available).clamp(1, clusters.min(256) as usize);
     env.exclusive = threads == 1;
@@ -282,7 +273,7 @@ pub(super) fn in_parallel(
     // their end, so it does not depend on the threads.
     let fault: Mutex<Option<(u64, Box<Diagnostic>)>> = Mutex::new(None);
     let total = Mutex::new(Stats::new(env.code.len()));
-    let env = &env;
+    let env = &*env;
     let work = || {
         let mut stats = Stats::new(env.code.len());
         let mut cluster = Cluster::new();
@@ -314,8 +305,7 @@ pub(super) fn in_parallel(
             }
         });
     }
-    if let Ok(Some((position, diagnostic))) = fault.into_inner() {
-        return Err(with_others(diagnostic, env, position));
-    }
-    Ok(Ended::new(total.into_inner().unwrap_or_default(), env))
+    let fault = fault.into_inner().unwrap_or_default();
+    let fault = fault.map(|(position, diagnostic)| with_others(diagnostic, env, position));
+    Ended { stats: vec![total.into_inner().unwrap_or_default()], fault }
 }

@@ -28,6 +28,7 @@ pub(crate) use shapes::unary;
 pub(crate) use types::Type;
 
 use crate::Gpu;
+use crate::coverage::Counting;
 use crate::machine::code::{FunctionCode, Instr};
 use crate::machine::units::Touches;
 use crate::syntax::{self, ast};
@@ -136,6 +137,8 @@ pub struct Module {
     /// one undefined.
     pub(crate) touches: Vec<Touches>,
     watched: bool,
+    /// What is kept of its launches.
+    pub(crate) counting: Counting,
 }
 
 impl fmt::Debug for Module {
@@ -155,7 +158,9 @@ impl Module {
     /// Text that is not PTX, a target that the machine does not run, or a list
     /// of everything in the module that is not modelled.
     pub fn load(text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
-        Self::decode(&syntax::parse(text)?, text, gpu)
+        let mut module = Self::decode(&syntax::parse(text)?, text, gpu)?;
+        module.keep_journal();
+        Ok(module)
     }
 
     /// As [`load`](Self::load), with one kernel alone: the bodies of functions that it does not
@@ -164,7 +169,10 @@ impl Module {
     /// # Errors
     /// As [`load`](Self::load), but of the kernel's part of the module.
     pub fn load_entry(text: &str, gpu: &Gpu, entry: &str) -> Result<Self, LoadError> {
-        Self::decode(&Self::reached(syntax::Outline::new(text)?, entry)?, text, gpu)
+        let mut module =
+            Self::decode(&Self::reached(syntax::Outline::new(text)?, entry)?, text, gpu)?;
+        module.keep_journal();
+        Ok(module)
     }
 
     /// What of a module a kernel reaches.
@@ -227,6 +235,7 @@ impl Module {
             wgmma: used.wgmma,
             touches: Vec::new(),
             watched: used.watched,
+            counting: Counting::default(),
         };
         for item in &tree.items {
             if let ast::Item::Variable(variable) = item {

@@ -23,6 +23,8 @@ pub struct Cargo {
     pub model: Option<PathBuf>,
     /// nvcc, if it is here.
     pub nvcc: Option<PathBuf>,
+    /// Variables that name folders.
+    pub variables: Vec<(&'static str, PathBuf)>,
 }
 
 impl Cargo {
@@ -34,6 +36,9 @@ impl Cargo {
             .env("NVFP4_KERNELS_DIR", run::kernels())
             // What this machine was tuned for is no part of what is tested.
             .env("NVFP4_TUNE", "off");
+        for (name, folder) in &self.variables {
+            tests.env(name, folder);
+        }
         if let Some(model) = &self.model {
             tests.env(MODEL_VARIABLE, model);
         }

@@ -6,6 +6,7 @@
 
 mod candle;
 mod cargo;
+mod coverage;
 mod exporters;
 mod nvcc;
 mod targets;
@@ -42,6 +43,11 @@ pub struct Options {
     /// what is written here; installs 6 GB of Python packages in target/exporters
     #[arg(long, conflicts_with_all = ["quick", "filter"])]
     exporters: bool,
+    /// At the end, say for each kernel which share of its instructions the tests reached on the
+    /// emulator, and list the others; with a filter, of kernels that were launched. The launches on
+    /// a GPU do not count
+    #[arg(long, conflicts_with = "exporters")]
+    coverage: bool,
     /// Only tests of this package, of test files whose name contains this, or whose own name
     /// contains this; only what has them is built
     #[arg(value_parser = NonEmptyStringValueParser::new())]
@@ -124,14 +130,22 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         exporters::run(&mut tally, options.offline)?;
         return Ok(tally.finish());
     }
-    match (&options.filter, options.quick) {
-        (filter, true) => quick(filter.as_deref()),
-        (Some(filter), false) => filtered(filter, options.offline),
-        (None, false) => everything(options),
+    let mut cargo = Cargo::default();
+    if options.coverage {
+        coverage::begin(&mut cargo)?;
     }
+    let (tally, whole) = match (&options.filter, options.quick) {
+        (filter, true) => (quick(filter.as_deref(), cargo)?, false),
+        (Some(filter), false) => (filtered(filter, options.offline, cargo)?, false),
+        (None, false) => (everything(options, cargo)?, true),
+    };
+    if options.coverage {
+        coverage::report(whole)?;
+    }
+    Ok(tally.finish())
 }
 
-fn everything(options: &Options) -> Result<ExitCode> {
+fn everything(options: &Options, cargo: Cargo) -> Result<Tally> {
     let mut tally = Tally::default();
     let compiler = Compiler::find(Fetch::Allowed)?;
     build_kernels::refresh()?;
@@ -140,20 +154,20 @@ fn everything(options: &Options) -> Result<ExitCode> {
     let cargo = Cargo {
         model: model(&mut tally, options.offline),
         nvcc: nvcc::find(&mut tally, options.offline),
+        ..cargo
     };
     cargo.run(&mut tally, &["--workspace"], None)?;
     cargo.run_documentation(&mut tally)?;
     candle::run(&mut tally, &cargo)?;
     tally.skip("exporters and their loaders", "only with --exporters: 6 GB of Python packages");
-    Ok(tally.finish())
+    Ok(tally)
 }
 
 /// What finds most mistakes in the least time.
-fn quick(filter: Option<&str>) -> Result<ExitCode> {
+fn quick(filter: Option<&str>, cargo: Cargo) -> Result<Tally> {
     let mut tally = Tally::default();
     lint::each(|name, result| tally.step(&format!("lint {name}"), result))?;
     build_kernels::refresh()?;
-    let cargo = Cargo::default();
     let unit = ["--workspace", "--lib", "--bins"];
     cargo.run(&mut tally, &unit, filter)?;
     cargo.run(&mut tally, &["--workspace", "--test", QUICK], filter)?;
@@ -170,17 +184,17 @@ fn quick(filter: Option<&str>) -> Result<ExitCode> {
     ] {
         tally.skip(name, "--quick");
     }
-    Ok(tally.finish())
+    Ok(tally)
 }
 
 /// The tests of a name.
-fn filtered(filter: &str, offline: bool) -> Result<ExitCode> {
+fn filtered(filter: &str, offline: bool, cargo: Cargo) -> Result<Tally> {
     if filter == candle::NAME {
         let mut tally = Tally::default();
         build_kernels::refresh()?;
-        let cargo = Cargo { model: model(&mut tally, offline), nvcc: None };
+        let cargo = Cargo { model: model(&mut tally, offline), ..cargo };
         candle::run(&mut tally, &cargo)?;
-        return Ok(tally.finish());
+        return Ok(tally);
     }
     let nothing_named = || UsageError::NothingNamed { actual: filter.to_owned() };
     let mut tally = Tally::default();
@@ -198,6 +212,7 @@ fn filtered(filter: &str, offline: bool) -> Result<ExitCode> {
     let cargo = Cargo {
         model: with_model.then(|| model(&mut tally, offline)).flatten(),
         nvcc: with_nvcc.then(|| nvcc::find(&mut tally, offline)).flatten(),
+        ..cargo
     };
     let mut ran = false;
     for Selection { arguments, whole } in targets::selections(&needed) {
@@ -208,7 +223,7 @@ fn filtered(filter: &str, offline: bool) -> Result<ExitCode> {
     if !ran {
         return Err(nothing_named().into());
     }
-    Ok(tally.finish())
+    Ok(tally)
 }
 
 /// The real model, if it is there or may be fetched.

@@ -1,0 +1,70 @@
+//! `test --coverage`: how many of our kernels' instructions the tests reach on the emulator.
+
+use super::cargo::Cargo;
+use crate::run::{self, Program};
+use anyhow::{Context, Result, ensure};
+use fp4_formats::Arch;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The variable that tells the emulator's library where to note what launches reach:
+/// `ptx_emu::coverage::FOLDER`.
+const VARIABLE: &str = "PTX_EMU_COVERAGE";
+/// The share of instructions to aim at, in percent.
+const AIM: u32 = 97;
+
+/// Where test programs note what they reach.
+fn folder() -> PathBuf {
+    run::target().join("coverage")
+}
+
+/// Has the tests' processes note what they reach. What earlier ones noted is removed.
+pub fn begin(cargo: &mut Cargo) -> Result<()> {
+    let folder = folder();
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+    }
+    std::fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+    cargo.variables.push((VARIABLE, folder));
+    Ok(())
+}
+
+/// Prints the share of each kernel, and what no test reached. `whole`: all tests have run, so that
+/// kernels without a launch are shown, too.
+pub fn report(whole: bool) -> Result<()> {
+    let program = Program::PtxEmu.build()?;
+    let mut command = Command::new(program);
+    command.arg("coverage").arg(folder());
+    if !whole {
+        command.arg("--launched");
+    }
+    for arch in Arch::compiled() {
+        command.args(modules(&run::kernels().join(arch.name()))?);
+    }
+    let output = command.output().with_context(|| format!("running {command:?}"))?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    say!("\n{}(the aim is {AIM} %)", String::from_utf8_lossy(&output.stdout));
+    Ok(())
+}
+
+/// The modules in a folder, by name.
+fn modules(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == "ptx")).collect();
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_is_the_emulators() {
+        let source = run::root().join("emulator/src/coverage/journal.rs");
+        let text = std::fs::read_to_string(&source).expect("the emulator's source");
+        assert!(text.contains(&format!("FOLDER: &str = \"{VARIABLE}\"")), "{}", source.display());
+    }
+}
