@@ -136,6 +136,12 @@ fn wgmma() {
 }
 
 #[test]
+fn wmma() {
+    right("wmma", SM_90A, &[]);
+    right("wmma", SM_100A, &[]);
+}
+
+#[test]
 fn tcgen05() {
     right("tcgen05", SM_100A, &[]);
 }

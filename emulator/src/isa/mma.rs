@@ -11,7 +11,7 @@
 //! padding bits of 4- and 6-bit operands that are not zero.
 
 mod float;
-mod form;
+pub(super) mod form;
 mod integer;
 mod quad;
 

@@ -31,6 +31,7 @@ mod tensormap;
 mod tma;
 mod warp;
 mod wgmma;
+mod wmma;
 
 use crate::Family;
 use crate::machine::code::Op;
@@ -66,6 +67,7 @@ pub(crate) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
             Ok((Family::Control, control::decode(d)?))
         }
         "mma" => Ok((Family::Matrix, mma::decode(d)?)),
+        "wmma" => Ok((Family::Matrix, wmma::decode(d)?)),
         "ldmatrix" | "stmatrix" | "movmatrix" => Ok((Family::Matrix, matrix::decode(d)?)),
         "nanosleep" | "prefetch" | "prefetchu" | "createpolicy" | "applypriority" | "discard"
         | "pmevent" => Ok((Family::Hint, hint::decode(d)?)),

@@ -208,6 +208,11 @@ impl<'a> Decode<'a> {
         )))
     }
 
+    /// A 32-bit constant row.
+    pub(crate) fn constant_row32(&mut self, value: u32) -> Slot {
+        self.module.pool.u32(value)
+    }
+
     /// A 64-bit constant row.
     pub(crate) fn constant_row64(&mut self, value: u64) -> Slot {
         self.module.pool.u64(value)

@@ -4,7 +4,8 @@
 //! All shapes but `m8n8k4` of f16 follow one rule. A register holds `E` elements of
 //! consecutive k, lowest bits first; lane `l` has row `l / 4` (of `A`, or column of
 //! `B`) and k from `E * (l % 4)`. The next register of `A` is 8 rows down if the
-//! matrix has 16 rows, and the one after that `4 E` further along K.
+//! matrix has 16 rows, and the one after that `4 E` further along K. Those of `wmma` with 32 rows go
+//! on downwards first, too.
 
 /// Row (or column of `B`) and k, or row and column of `D`.
 pub type Place = (usize, usize);
@@ -12,7 +13,7 @@ pub type Place = (usize, usize);
 /// The registers of one lane that hold `A` or `B`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fragment {
-    /// Rows of `A` or columns of `B`: 8 or 16.
+    /// Rows of `A` or columns of `B`: 8 or 16, of `wmma` also 32.
     pub rows: usize,
     /// Elements along K.
     pub k: usize,
@@ -111,6 +112,27 @@ pub mod quad {
     pub const fn single(lane: usize, index: usize) -> Place {
         let row = (lane & 1) + (index & 2) + lane / 16 * 4;
         (row, (index & 4) + (lane & 2) + (index & 1))
+    }
+}
+
+/// Layouts of `wmma` (PTX ISA 9.7.14.4), which PTX leaves open. `A` and `B` are [`Fragment`]s, of up
+/// to 32 rows or columns.
+pub mod wmma {
+    use super::{Place, accumulator};
+
+    /// Row and column of element `index` of a `C` or `D` of `m` rows: the tiles of `mma.sync` beside
+    /// each other, or below each other if there are 32 rows.
+    #[inline(always)]
+    #[must_use]
+    pub const fn result(m: usize, lane: usize, index: usize) -> Place {
+        match m {
+            8 => (lane / 4, index / 2 * 8 + lane % 4 * 2 + index % 2),
+            32 => {
+                let (row, column) = accumulator(lane, index % 4);
+                (row + index / 4 * 16, column)
+            }
+            _ => accumulator(lane, index),
+        }
     }
 }
 

@@ -6,11 +6,22 @@ use crate::tensor::element::{Element, ScaleType, ScaleVec};
 
 /// Type of `C` or `D`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Accumulator {
+pub(in crate::isa) enum Accumulator {
     F16,
     F32,
     F64,
     S32,
+}
+
+impl Accumulator {
+    /// Width of an element in bits.
+    pub(in crate::isa) const fn bits(self) -> usize {
+        match self {
+            Self::F16 => 16,
+            Self::F32 | Self::S32 => 32,
+            Self::F64 => 64,
+        }
+    }
 }
 
 /// What kind of product.
@@ -213,7 +224,8 @@ fn take<T>(d: &mut Decode<'_>, parse: impl Fn(&str) -> Option<T>, what: &str) ->
     d.pick(parse).ok_or_else(|| Reject::unsupported(format!("no known {what}")))
 }
 
-fn accumulator(name: &str) -> Option<Accumulator> {
+/// The type of `C` or `D` that a modifier names.
+pub(in crate::isa) fn accumulator(name: &str) -> Option<Accumulator> {
     Some(match name {
         "f16" => Accumulator::F16,
         "f32" => Accumulator::F32,
@@ -233,7 +245,7 @@ fn scale_vec(name: &str) -> Option<ScaleVec> {
 }
 
 /// `m16n8k32`
-fn shape(name: &str) -> Option<(usize, usize, usize)> {
+pub(in crate::isa) fn shape(name: &str) -> Option<(usize, usize, usize)> {
     let (m, rest) = name.strip_prefix('m')?.split_once('n')?;
     let (n, k) = rest.split_once('k')?;
     Some((m.parse().ok()?, n.parse().ok()?, k.parse().ok()?))
