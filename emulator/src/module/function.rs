@@ -30,11 +30,41 @@ pub(crate) struct FunctionBuilder {
     error: Option<LoadError>,
 }
 
-/// Decodes all functions; returns what is not modelled.
+/// What keeps a function from running.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Obstacles {
+    /// Its parameters are wrong: it was not decoded.
+    pub(super) signature: Option<LoadError>,
+    /// What is not modelled.
+    pub(super) unsupported: Vec<Unsupported>,
+    /// The first error other than something unsupported.
+    pub(super) error: Option<LoadError>,
+}
+
+impl Obstacles {
+    /// Those of several functions: what is not modelled, or an error.
+    pub(super) fn of_all(all: Vec<Self>) -> Result<Vec<Unsupported>, LoadError> {
+        if let Some(error) = all.iter().find_map(|one| one.signature.clone()) {
+            return Err(error);
+        }
+        let mut unsupported = Vec::new();
+        let mut error = None;
+        for one in all {
+            unsupported.extend(one.unsupported);
+            error = error.or(one.error);
+        }
+        match error {
+            Some(error) if unsupported.is_empty() => Err(error),
+            _ => Ok(unsupported),
+        }
+    }
+}
+
+/// Decodes all functions; what keeps each from running, in the order of their indices.
 pub(super) fn decode_all(
     module: &mut Module,
     tree: &ast::Module,
-) -> Result<Vec<Unsupported>, LoadError> {
+) -> Result<Vec<Obstacles>, LoadError> {
     let functions = || {
         tree.items.iter().filter_map(|item| match item {
             ast::Item::Function(function) => Some(function),
@@ -69,19 +99,28 @@ pub(super) fn decode_all(
             module.symbols.insert(name.clone(), Symbol::Function(index));
         }
     }
-    let mut builders = Vec::new();
+    let mut all = Vec::with_capacity(chosen.len());
     for function in &chosen {
-        let builder = signature(module, function)?;
-        builders.push(builder);
+        let signature = match formals(function) {
+            Ok(formals) => {
+                module.add(function, formals);
+                None
+            }
+            Err(error) => {
+                module.add(function, Formals::default());
+                Some(error)
+            }
+        };
+        all.push(Obstacles { signature, ..Obstacles::default() });
     }
-    let mut unsupported = Vec::new();
-    let mut error = None;
-    for (index, (function, mut builder)) in chosen.iter().zip(builders).enumerate() {
+    for (index, (function, obstacles)) in chosen.iter().zip(&mut all).enumerate() {
         let start = module.code.len();
         module.functions[index].start = start;
-        let Some(body) = &function.body else {
+        let (Some(body), Ok(Formals { scopes, .. })) = (&function.body, formals(function)) else {
             continue;
         };
+        count_decoded();
+        let mut builder = FunctionBuilder::new(scopes, function.is_entry);
         module.sources.function(function.pos.line);
         block(module, &mut builder, body);
         // The end of a body returns (PTX ISA 9.7.12 `ret`).
@@ -100,35 +139,83 @@ pub(super) fn decode_all(
         code.shared = builder.shared;
         code.global_sync = builder.global_sync;
         code.takes_over = builder.takes_over;
-        unsupported.extend(builder.unsupported);
-        error = error.or(builder.error);
+        obstacles.unsupported = builder.unsupported;
+        obstacles.error = builder.error;
     }
-    match error {
-        Some(error) if unsupported.is_empty() => Err(error),
-        _ => Ok(unsupported),
+    Ok(all)
+}
+
+/// The parameters and results of a function.
+#[derive(Debug, Default)]
+struct Formals {
+    /// The scope in which they are.
+    scopes: Scopes,
+    /// What a launch must know of a kernel.
+    info: Option<KernelInfo>,
+    params: Vec<Passed>,
+    returns: Vec<Passed>,
+}
+
+impl Module {
+    /// Registers a function, without its body.
+    fn add(&mut self, function: &ast::Function, formals: Formals) {
+        let index = self.functions.len();
+        self.kernels.extend(formals.info.map(|info| KernelInfo { function: index, ..info }));
+        self.functions.push(FunctionCode {
+            name: function.name.clone(),
+            defined: function.body.is_some(),
+            start: 0,
+            frame: FrameSize::default(),
+            local: 0,
+            params: formals.params.into(),
+            returns: formals.returns.into(),
+            calls: Vec::new(),
+            calls_any: false,
+            shared: Vec::new(),
+            global_sync: false,
+            takes_over: false,
+        });
     }
 }
 
-/// Lays out the parameters, registers the function, opens its scope.
-fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBuilder, LoadError> {
+impl FunctionBuilder {
+    fn new(scopes: Scopes, is_entry: bool) -> Self {
+        Self {
+            scopes,
+            is_entry,
+            calls: Vec::new(),
+            calls_any: false,
+            shared: Vec::new(),
+            global_sync: false,
+            takes_over: false,
+            carry: None,
+            unsupported: Vec::new(),
+            error: None,
+        }
+    }
+}
+
+/// Lays out the parameters in a scope.
+fn formals(function: &ast::Function) -> Result<Formals, LoadError> {
     let mut scopes = Scopes::default();
     scopes.push();
-    let mut info = KernelInfo {
-        name: function.name.clone(),
-        reqntid: None,
-        maxntid: None,
-        cluster: None,
-        maxnreg: None,
-        min_ctas_per_sm: None,
-        param_bytes: 0,
-        params: Vec::new(),
-        static_shared: 0,
-        dynamic_shared: false,
-        function: module.functions.len(),
-    };
     let mut params = Vec::new();
     let mut returns = Vec::new();
+    let mut kernel = None;
     if function.is_entry {
+        let mut info = KernelInfo {
+            name: function.name.clone(),
+            reqntid: None,
+            maxntid: None,
+            cluster: None,
+            maxnreg: None,
+            min_ctas_per_sm: None,
+            param_bytes: 0,
+            params: Vec::new(),
+            static_shared: 0,
+            dynamic_shared: false,
+            function: 0,
+        };
         for param in &function.params {
             let (size, align) = param_size(param)?;
             let offset = info.param_bytes.next_multiple_of(align);
@@ -162,7 +249,7 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
                 _ => {}
             }
         }
-        module.kernels.push(info);
+        kernel = Some(info);
     } else {
         for param in &function.returns {
             returns.push(formal(&mut scopes, param)?);
@@ -171,32 +258,13 @@ fn signature(module: &mut Module, function: &ast::Function) -> Result<FunctionBu
             params.push(formal(&mut scopes, param)?);
         }
     }
-    module.functions.push(FunctionCode {
-        name: function.name.clone(),
-        defined: function.body.is_some(),
-        start: 0,
-        frame: FrameSize::default(),
-        local: 0,
-        params: params.into(),
-        returns: returns.into(),
-        calls: Vec::new(),
-        calls_any: false,
-        shared: Vec::new(),
-        global_sync: false,
-        takes_over: false,
-    });
-    Ok(FunctionBuilder {
-        scopes,
-        is_entry: function.is_entry,
-        calls: Vec::new(),
-        calls_any: false,
-        shared: Vec::new(),
-        global_sync: false,
-        takes_over: false,
-        carry: None,
-        unsupported: Vec::new(),
-        error: None,
-    })
+    Ok(Formals { scopes, info: kernel, params, returns })
+}
+
+/// A body is decoded: tests bound how many are.
+fn count_decoded() {
+    #[cfg(test)]
+    tests::DECODED.with(|count| count.set(count.get() + 1));
 }
 
 /// Type and dimensions as declared.
@@ -386,5 +454,15 @@ fn resolve(module: &mut Module, labels: &[Option<usize>], start: usize) {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Bodies that this thread has decoded.
+        pub(in crate::module) static DECODED: Cell<usize> = const { Cell::new(0) };
     }
 }

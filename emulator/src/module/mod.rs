@@ -32,13 +32,13 @@ use crate::coverage::Counting;
 use crate::machine::code::{FunctionCode, Instr};
 use crate::machine::units::Touches;
 use crate::syntax::{self, ast};
+use function::Obstacles;
 pub(crate) use layout::SharedLayout;
 use layout::{GlobalVariable, Patch, SharedVariable, Symbol};
 use pool::PoolBuilder;
 use sources::Sources;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use text::Text;
 
@@ -107,7 +107,7 @@ impl KernelInfo {
 pub struct Module {
     /// Distinguishes modules that share a memory.
     id: u64,
-    text: Arc<Text>,
+    text: Text,
     sources: Sources,
     pub(crate) gpu: Gpu,
     /// The module's `.target`.
@@ -186,19 +186,20 @@ impl Module {
 
     /// Decodes a tree that was made of `text`, which messages quote.
     pub(crate) fn decode(tree: &ast::Module, text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
-        match Self::decode_some(tree, &Arc::new(Text::new(text)), gpu)? {
-            (module, unsupported) if unsupported.is_empty() => Ok(module),
-            (_, unsupported) => Err(LoadError::Unsupported(unsupported)),
+        let (module, obstacles) = Self::decode_each(tree, Text::new(text), gpu)?;
+        match Obstacles::of_all(obstacles)? {
+            unsupported if unsupported.is_empty() => Ok(module),
+            unsupported => Err(LoadError::Unsupported(unsupported)),
         }
     }
 
-    /// As [`decode`](Self::decode), with what is not modelled besides the module, which then
-    /// lacks it and must not run.
-    fn decode_some(
+    /// As [`decode`](Self::decode), with what keeps each function from running besides the module:
+    /// a kernel that reaches such a function must not run.
+    fn decode_each(
         tree: &ast::Module,
-        text: &Arc<Text>,
+        text: Text,
         gpu: &Gpu,
-    ) -> Result<(Self, Vec<Unsupported>), LoadError> {
+    ) -> Result<(Self, Vec<Obstacles>), LoadError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         if let Some(target) = tree.targets.first()
             && !gpu.accepts(target)
@@ -215,7 +216,7 @@ impl Module {
         let used = reach::used(tree);
         let mut module = Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            text: text.clone(),
+            text,
             sources: Sources::new(&tree.files),
             gpu: gpu.clone(),
             target: tree.targets.first().cloned().unwrap_or_default(),
@@ -243,14 +244,14 @@ impl Module {
                 module.symbols.insert(variable.name.clone(), symbol);
             }
         }
-        let unsupported = function::decode_all(&mut module, tree)?;
+        let obstacles = function::decode_all(&mut module, tree)?;
         module.sources.finish();
         for kernel in 0..module.kernels.len() {
             let entry = module.kernels[kernel].function;
             module.kernels[kernel].static_shared = module.shared_layout(entry).end;
             module.kernels[kernel].dynamic_shared = module.uses_dynamic(entry);
         }
-        Ok((module, unsupported))
+        Ok((module, obstacles))
     }
 
     /// Kernels in source order.

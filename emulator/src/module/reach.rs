@@ -60,6 +60,102 @@ pub(super) fn read_reached(mut outline: Outline<'_>, entry: &str) -> Result<Modu
     Ok(module)
 }
 
+/// Which functions a module's functions name.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    /// By function or alias.
+    named: HashMap<String, Vec<String>>,
+    /// What variables hold the addresses of.
+    held: Vec<String>,
+    /// Functions whose bodies are not PTX.
+    broken: HashMap<String, SyntaxError>,
+    /// Functions that no kernel reaches.
+    unread: HashSet<String>,
+}
+
+impl Graph {
+    /// That of what some kernels reach, whose bodies are read.
+    pub(super) fn read(outline: &mut Outline<'_>, entries: &[String]) -> Self {
+        let mut graph = Self::default();
+        let mut places: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, item) in outline.module.items.iter().enumerate() {
+            match item {
+                Item::Function(function) => {
+                    graph.named.entry(function.name.clone()).or_default();
+                    places.entry(function.name.clone()).or_default().push(at);
+                }
+                Item::Alias { name, target, .. } => {
+                    graph.named.entry(name.clone()).or_default().push(target.clone());
+                }
+                Item::Variable(variable) => {
+                    if let Some(init) = &variable.init {
+                        symbols(init, &mut graph.held);
+                    }
+                }
+            }
+        }
+        let mut seen: HashSet<String> = HashSet::new();
+        let mut work: Vec<String> = entries.iter().chain(&graph.held).cloned().collect();
+        while let Some(name) = work.pop() {
+            if seen.contains(&name) {
+                continue;
+            }
+            for at in places.remove(&name).unwrap_or_default() {
+                if let Err(error) = outline.read_body(at) {
+                    graph.broken.insert(name.clone(), error);
+                    continue;
+                }
+                let mut found = Vec::new();
+                if let Item::Function(function) = &outline.module.items[at]
+                    && let Some(body) = &function.body
+                {
+                    names(body, &mut found);
+                }
+                found.sort_unstable();
+                found.dedup();
+                found.retain(|name| graph.named.contains_key(*name));
+                let found: Vec<String> = found.into_iter().map(str::to_owned).collect();
+                graph.named.entry(name.clone()).or_default().extend(found);
+            }
+            work.extend(graph.named.get(&name).into_iter().flatten().cloned());
+            seen.insert(name);
+        }
+        graph.unread = places.into_keys().collect();
+        graph
+    }
+
+    /// Whether a function's body is among those that no kernel reaches.
+    pub(super) fn is_unread(&self, name: &str) -> bool {
+        self.unread.contains(name)
+    }
+
+    /// Why a function's body is not PTX.
+    pub(super) fn broken(&self, name: &str) -> Option<&SyntaxError> {
+        self.broken.get(name)
+    }
+
+    /// Whether the module has a function or an alias of that name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.named.contains_key(name)
+    }
+
+    /// Functions and aliases that a kernel reaches, itself included.
+    pub(super) fn reached<'g>(&'g self, entry: &str) -> Vec<&'g str> {
+        let mut reached: HashSet<&str> = HashSet::new();
+        let mut work: Vec<&str> = self.held.iter().map(String::as_str).chain([entry]).collect();
+        let mut found = Vec::new();
+        while let Some(name) = work.pop() {
+            if let Some((name, named)) = self.named.get_key_value(name)
+                && reached.insert(name)
+            {
+                found.push(name.as_str());
+                work.extend(named.iter().map(String::as_str));
+            }
+        }
+        found
+    }
+}
+
 /// Instructions of some families that are among a module's.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Used {
