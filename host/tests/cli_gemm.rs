@@ -319,7 +319,7 @@ fn runs_in_nvfp4<F: BlockFormat>(
     let expected = gemm(&kernels, &a, b, &options).unwrap_or_else(|error| panic!("{error}"));
     let check = expected.verify(&reference);
     assert!(check.passed(), "{device}: {}", check.summary());
-    let expected = expected.into_blocks("c").expect("finite");
+    let expected = expected.into_blocks::<Nvfp4>("c").expect("finite");
 
     let GemmShape { m, n, l, .. } = operands.shape();
     let (c, scales) = (file.raw("c").expect("codes"), file.raw("c_scale").expect("scales"));

@@ -109,19 +109,19 @@ fn padded_blocks() {
 fn padded_results_in_nvfp4() {
     check_all(&[
         case([5, 48, 96, 2], F16)
-            .result(ResultKind::Nvfp4(Linear))
+            .result(ResultKind::Blocks(Format::Nvfp4, Linear))
             .activations_at([Padded(8), Dense])
             .result_at([Padded(16), Padded(1)]),
         case([19, 80, 64, 3], BF16)
-            .result(ResultKind::Nvfp4(Blocked128x4))
+            .result(ResultKind::Blocks(Format::Nvfp4, Blocked128x4))
             .activations_at([Shared, Dense])
             .result_at([Padded(3 * 80), Padded(512)]),
         case([3, 32, 48, 3], LINEAR)
-            .result(ResultKind::Nvfp4(Blocked128x4))
+            .result(ResultKind::Blocks(Format::Nvfp4, Blocked128x4))
             .activations_at([Padded(48), Padded(3)])
             .result_at([Dense, Padded(7)]),
         case([6, 48, 64, 2], BLOCKED)
-            .result(ResultKind::Nvfp4(Linear))
+            .result(ResultKind::Blocks(Format::Nvfp4, Linear))
             .result_at([Padded(32), Dense]),
     ]);
 }

@@ -41,7 +41,7 @@ const LINEAR: Output = Output::Nvfp4 { scale: 0.015625, layout: Linear };
 const BLOCKED: Output = Output::Nvfp4 { scale: 0.015625, layout: Blocked128x4 };
 
 /// Every type of result, alone and with each of the factors.
-const VARIANTS: [Variant; 10] = [
+const VARIANTS: [Variant; 12] = [
     variant(F32, 1.0, [false, false, false]),
     variant(F16, -1.5, [true, false, false]),
     variant(BF16, 1.0, [false, true, true]),
@@ -52,6 +52,8 @@ const VARIANTS: [Variant; 10] = [
     variant(BF16, 1.0, [true, false, false]),
     variant(LINEAR, 1.0, [false, true, false]),
     variant(BLOCKED, -1.5, [false, false, true]),
+    variant(Output::Mxfp4 { layout: Linear }, 1.0, [false, false, false]),
+    variant(Output::Mxfp4 { layout: Blocked128x4 }, 0.375, [true, true, true]),
 ];
 
 impl Variant {
@@ -72,7 +74,9 @@ impl Variant {
     fn key(&self) -> String {
         let mut text = match self.output {
             Output::Floats(_) => self.output.name().to_owned(),
-            Output::Nvfp4 { layout, .. } => format!("nvfp4 {layout}"),
+            Output::Nvfp4 { layout, .. } | Output::Mxfp4 { layout } => {
+                format!("{} {layout}", self.output.name())
+            }
         };
         if self.alpha != 1.0 {
             text += &format!(" alpha {}", self.alpha);
@@ -184,6 +188,7 @@ fn ragged(rows: usize, variant: &Variant) -> usize {
     match variant.output {
         Output::Floats(_) => rows + 75,
         Output::Nvfp4 { .. } => rows + 80,
+        Output::Mxfp4 { .. } => rows + 96,
     }
 }
 

@@ -117,8 +117,7 @@ impl Dealer {
             [m, self.rows.deal_where(rng, |n| l * m * n * k <= most), k]
         });
         let result = self.results.deal(rng);
-        let n =
-            if let ResultKind::Nvfp4(_) = result { n.next_multiple_of(Nvfp4::BLOCK) } else { n };
+        let n = n.next_multiple_of(result.block());
         let only_halves = (format, operand) == (Format::Nvfp4, HalfType::Bf16);
         let activations = if only_halves || self.halves.deal(rng) {
             ActivationType::Halves(operand)

@@ -102,10 +102,11 @@ fn every_activation_and_result() {
     let machines = DEVICES.map(|device| emulated(device, Schedule::Eager));
     for (i, activation) in ACTIVATIONS.into_iter().enumerate() {
         for (j, result) in RESULTS.into_iter().enumerate() {
-            let index = 5 * i + j;
-            let case = varied([37, 80, 160, 1], index).activation(activation).result(result);
+            let index = RESULTS.len() * i + j;
+            let n = [80, 112].map(|n: usize| n.next_multiple_of(result.block()));
+            let case = varied([37, n[0], 160, 1], index).activation(activation).result(result);
             case.activations([LINEAR, F16, BLOCKED, BF16][index % 4]).check_on(&machines);
-            let mut plain = Case { gated: None, ..varied([20, 112, 96, 1], index) };
+            let mut plain = Case { gated: None, ..varied([20, n[1], 96, 1], index) };
             (plain.activation, plain.result) = (activation, result);
             plain.check_on(&machines);
         }
@@ -118,18 +119,20 @@ fn every_activation_and_result() {
 fn batches() {
     let machines = DEVICES.map(|device| emulated(device, SCHEDULES[3]));
     for (index, form) in GatedForm::ALL.into_iter().cycle().take(12).enumerate() {
-        let mut case = varied([5, 48, 192, 3], index).gated_as(form).up(-1.5, [false; 2]);
+        let result = RESULTS[index % RESULTS.len()];
+        let n = 48usize.next_multiple_of(result.block());
+        let mut case = varied([5, n, 192, 3], index).gated_as(form).up(-1.5, [false; 2]);
         (case.vectors, case.magnitude) = ([false; 3], false);
         case.shared_weights = index % 2 == 1;
-        case.result = RESULTS[index % 5];
+        case.result = result;
         case.activations = [LINEAR, F16, BLOCKED][index / 4];
         let case = match index / 3 {
             0 => case,
             1 => case.result_at([
-                Placement::Padded(48),
-                match RESULTS[index % 5] {
+                Placement::Padded(n),
+                match result {
                     ResultKind::Floats(_) => Placement::Dense,
-                    ResultKind::Nvfp4(_) => Placement::Padded(16),
+                    ResultKind::Blocks(..) => Placement::Padded(16),
                 },
             ]),
             2 if case.activations == F16 => {

@@ -8,6 +8,7 @@ use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::gemm::Split;
 use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
+use fp4_formats::quantize::Format;
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemm::GemmOverrides;
 use nvfp4::tune::ResultKind;
@@ -75,7 +76,7 @@ fn captured(
     };
     // The padding of scales is written first of all.
     let result = match result {
-        ResultKind::Nvfp4(_) => "c scales",
+        ResultKind::Blocks(..) => "c scales",
         ResultKind::Floats(_) => "c",
     };
     let (input, result) = (find(input), find(result));
@@ -335,7 +336,7 @@ fn blackwell_mixed() {
 }
 
 const FLOATS: ResultKind = ResultKind::Floats(FloatType::F32);
-const BLOCKS: ResultKind = ResultKind::Nvfp4(Blocked128x4);
+const BLOCKS: ResultKind = ResultKind::Blocks(Format::Nvfp4, Blocked128x4);
 
 /// Both orders of tiles; the ring of eight stages wraps. Results are stored by the copy engine,
 /// by threads (rows are not multiples of 16 bytes), and as blocks.

@@ -1,6 +1,7 @@
 //! Every order of tiles and every place of the operands on sm_100a, whatever the plan would choose.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemm::ResultType;
 use fp4_formats::gemm::blackwell::CONFIGS;
 use fp4_formats::quantize::Format;
 use nvfp4::tune::ResultKind;
@@ -123,13 +124,15 @@ fn ragged_halves() {
 /// schedules, in both layouts, with factors and bias; tiles that are not full, several of
 /// them, and such that end inside the padding of 128x4 scales or before it.
 #[test]
-fn results_in_nvfp4() {
+fn results_in_blocks() {
     let mut i = 0;
     for config in &CONFIGS {
         let tiles = [config.rows() + 40, config.cluster_columns() + 16];
         let shapes = [tiles, [config.columns, 272], [config.columns + 3, 80], [1, 16], [129, 48]];
         for [m, n] in shapes {
             let k = config.step() * config.k_parts() + 64;
+            let of = Format::ALL[i / 3 % 2];
+            let n = n.next_multiple_of(of.block());
             let mut product = Product::new(config, [m, n, k, 1 + i as u32 / 4 % 3]);
             if i % 3 / 2 == 0 {
                 product = product.full_range();
@@ -137,7 +140,8 @@ fn results_in_nvfp4() {
             product.schedule = SCHEDULES[i / 2 % 5];
             product.swapped |= i % 2 == 1;
             product.dynamic = i / 3 % 2 == 1;
-            product.case.result = ResultKind::Nvfp4(ScaleLayout::ALL[i / 7 % 2]);
+            product.case.result = ResultKind::Blocks(of, ScaleLayout::ALL[i / 7 % 2]);
+            product.swapped |= !config.stores(ResultType::Blocks(of), false, false);
             product.case.vectors = [i % 4 == 1, i % 5 == 1, i % 3 == 1];
             product.case.alpha = -1.5;
             product.case.seed = i as u64;

@@ -51,7 +51,7 @@ fn gemm_of_sm_90a() {
                 .decoded_to(config.scheme.format, config.scheme.operand, i)
                 .kernel(config.name, Split::StreamK.at_most(config.max_split()));
             if i % 3 == 0 {
-                case.result = ResultKind::Nvfp4(ScaleLayout::ALL[i / 3 % 2]);
+                case.result = ResultKind::Blocks(Format::Nvfp4, ScaleLayout::ALL[i / 3 % 2]);
             }
             case.check(&kernels);
         }
@@ -77,7 +77,7 @@ fn gemm_of_sm_100a() {
                 case.activations = ActivationType::Halves(operand);
             }
             if i % 3 == 0 {
-                case.result = ResultKind::Nvfp4(ScaleLayout::ALL[i / 3 % 2]);
+                case.result = ResultKind::Blocks(Format::Nvfp4, ScaleLayout::ALL[i / 3 % 2]);
             }
             case.check(&kernels);
         }

@@ -8,17 +8,19 @@
 //! |---|---|
 //! | affine | factors and bias in f32, in the order of the formula; an absent factor or bias changes nothing |
 //! | combine | an activation of one value, or of two where the product is gated ([`combine`](super::combine)) |
-//! | sink | rounds to f16, bf16 or f32, or quantises to NVFP4, and stores |
+//! | sink | rounds to f16, bf16 or f32, or quantises to NVFP4 or MXFP4, and stores |
 //!
-//! # Results in NVFP4
-//! Where [`Sink::out_type`] is [`OUT_NVFP4`], what would be stored as f32 is quantised
-//! by [`OUT_RECIPE`] with a given tensor scale, in blocks of 16 columns of a row: codes
-//! and scales are the recipe's for those f32 in every bit. N is a multiple of 16.
+//! # Results in NVFP4 and MXFP4
+//! Where [`Sink::out_type`] is [`OUT_NVFP4`] or [`OUT_MXFP4`], what would be stored as f32 is
+//! quantised in blocks of 16 or 32 columns of a row, of which N is a multiple: by [`OUT_RECIPE`] with
+//! a given tensor scale, or by [`OUT_MX_RECIPE`]. Codes and scales are the recipe's for those f32 in
+//! every bit.
 //!
-//! A block that has a NaN gets the scale NaN (0x7f), so that all of it is NaN, and codes
-//! that are not specified. An infinity becomes the largest magnitude that the tensor scale
-//! leaves, 6 * 448 times it, as does any f32 beyond that; the block's other elements are
-//! those of a block with the scale 448. Neither is reported as an error.
+//! A block that has a NaN gets the scale NaN (0x7f, of MXFP4 0xff), so that all of it is NaN, and
+//! codes that are not specified. In NVFP4 an infinity becomes the largest magnitude that the tensor
+//! scale leaves, 6 * 448 times it, as does any f32 beyond that; the block's other elements are
+//! those of a block with the scale 448. In MXFP4 it makes its block NaN. None of it is reported as
+//! an error.
 //!
 //! # Largest magnitude
 //! A launch raises the word at [`Sink::magnitude`] to the bits of the largest magnitude of the
@@ -28,32 +30,38 @@
 //! Launches only raise the word: whoever reads it sets it to 0 before the first of them.
 
 use super::combine::Combine;
-use crate::recipe::Nvfp4Recipe;
-use crate::{BlockFormat, FloatType, Nvfp4};
+use crate::quantize::Format;
+use crate::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use crate::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 
-/// What [`Sink::out_type`] says of a result in NVFP4; of others, a [`FloatType`].
-pub const OUT_NVFP4: u32 = 3;
+/// What [`Sink::out_type`] says of a result in NVFP4, and of one in MXFP4: the base-2 logarithm of a
+/// block's columns. Of others it says a [`FloatType`].
+pub const OUT_NVFP4: u32 = Nvfp4::BLOCK.ilog2();
+/// See [`OUT_NVFP4`].
+pub const OUT_MXFP4: u32 = Mxfp4::BLOCK.ilog2();
 
 const _: () = {
     let types = [FloatType::F16, FloatType::Bf16, FloatType::F32];
     let mut i = 0;
     while i < types.len() {
-        assert!(types[i] as u32 != OUT_NVFP4);
+        assert!((types[i] as u32) < OUT_NVFP4);
         i += 1;
     }
+    assert!(OUT_NVFP4 < OUT_MXFP4);
 };
 
 /// How results in NVFP4 are quantised.
 pub const OUT_RECIPE: Nvfp4Recipe = Nvfp4Recipe::TorchAo;
+/// How results in MXFP4 are quantised: as the OCP MX specification says.
+pub const OUT_MX_RECIPE: Mxfp4Recipe = Mxfp4Recipe::Floor;
 
 /// The type of a result, as far as the cost of a product depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultType {
     /// Floats.
     Floats(FloatType),
-    /// NVFP4 by [`OUT_RECIPE`]. Every configuration makes it: no tile, and no part of one that a
-    /// CTA stores, cuts a block.
-    Nvfp4,
+    /// 4-bit codes with block scales: NVFP4 by [`OUT_RECIPE`], MXFP4 by [`OUT_MX_RECIPE`].
+    Blocks(Format),
 }
 
 impl ResultType {
@@ -61,7 +69,15 @@ impl ResultType {
     pub const fn bytes(self, elements: u64) -> u64 {
         match self {
             Self::Floats(floats) => elements * floats.bytes() as u64,
-            Self::Nvfp4 => elements.div_ceil(2) + elements.div_ceil(Nvfp4::BLOCK as u64),
+            Self::Blocks(format) => elements.div_ceil(2) + elements.div_ceil(format.block() as u64),
+        }
+    }
+
+    /// Neighbouring columns of a row that are stored together, of which N is a multiple.
+    pub const fn block(self) -> u32 {
+        match self {
+            Self::Floats(_) => 1,
+            Self::Blocks(format) => format.block(),
         }
     }
 }
@@ -108,10 +124,10 @@ pub struct Affine {
 ///
 /// | field | shape | type |
 /// |---|---|---|
-/// | `out` | `[L, M, N]`, matrices `out_stride` elements apart | `out_type`; packed codes for NVFP4 |
-/// | `scales` | L matrices of `[M, N/16]` | e4m3; NVFP4 only |
+/// | `out` | `[L, M, N]`, matrices `out_stride` elements apart | `out_type`; packed codes for NVFP4 and MXFP4 |
+/// | `scales` | L matrices of `[M, N/16]`, or `[M, N/32]` | e4m3 for NVFP4, ue8m0 for MXFP4 |
 ///
-/// Floats are aligned to their size, codes to a block's 8 bytes.
+/// Floats are aligned to their size, codes to a block's 8 or 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Sink {
@@ -119,17 +135,17 @@ pub struct Sink {
     pub out: u64,
     /// Elements from one matrix of the result to the next.
     pub out_stride: u64,
-    /// A [`FloatType`], or [`OUT_NVFP4`].
+    /// A [`FloatType`], [`OUT_NVFP4`] or [`OUT_MXFP4`].
     pub out_type: u32,
     /// Columns of the result: N, or half as many where the product is gated.
     pub columns: u32,
-    /// Where the scales of a result in NVFP4 go.
+    /// Where the scales of a result in NVFP4 or MXFP4 go.
     pub scales: ResultScales,
     /// Device address of a word for the [largest magnitude](self#largest-magnitude), or 0.
     pub magnitude: u64,
 }
 
-/// The scales of a result in NVFP4.
+/// The scales of a result in NVFP4 or MXFP4.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct ResultScales {
@@ -138,7 +154,7 @@ pub struct ResultScales {
     pub out: u64,
     /// Bytes from one batch entry's scales to the next, padding included.
     pub stride: u64,
-    /// The tensor parameter, which [`OUT_RECIPE`] accepts: values are
+    /// The tensor parameter of NVFP4, which [`OUT_RECIPE`] accepts: values are
     /// `code * scale * parameter`.
     pub parameter: f32,
     /// 1 for the 128x4 layout, 0 for the linear one.
@@ -264,8 +280,10 @@ mod tests {
     fn bytes_of_results() {
         let floats = [FloatType::F16, FloatType::Bf16, FloatType::F32].map(ResultType::Floats);
         assert_eq!(floats.map(|result| result.bytes(4096)), [8192, 8192, 16384]);
-        assert_eq!(ResultType::Nvfp4.bytes(4096), 2048 + 256);
-        assert_eq!(ResultType::Nvfp4.bytes(16), 9);
+        let [nv, mx] = [Format::Nvfp4, Format::Mxfp4].map(ResultType::Blocks);
+        assert_eq!([nv, mx].map(|result| result.bytes(4096)), [2048 + 256, 2048 + 128]);
+        assert_eq!([nv.bytes(16), mx.bytes(32)], [9, 17]);
+        assert_eq!([nv.block(), mx.block()], [1 << OUT_NVFP4, 1 << OUT_MXFP4]);
     }
 
     /// Words are in the order of the sample, which is that of the fields.

@@ -28,7 +28,10 @@ pub mod work;
 
 pub use clusters::ResidentClusters;
 pub use combine::{Activation, Combine, Half, PairedRows};
-pub use epilogue::{Affine, Epilogue, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType, Sink};
+pub use epilogue::{
+    Affine, Epilogue, OUT_MX_RECIPE, OUT_MXFP4, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType,
+    Sink,
+};
 pub use groups::{EvenRuns, Groups};
 pub use mixed::Mixed;
 pub use schedule::{Item, Run, Schedule};

@@ -117,6 +117,9 @@ pub enum Format {
 }
 
 impl Format {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Nvfp4, Self::Mxfp4];
+
     /// Elements that share a scale.
     #[must_use]
     pub const fn block(self) -> u32 {

@@ -148,6 +148,21 @@ impl BlockScale {
     /// The scale 0, with which all codes are 0.
     pub const ZERO: Self = Self { byte: 0, rule: Rule::MultiplyUnsignedZero, operand: 0.0 };
 
+    /// The same scale, and the same codes by a `C` whose [`Convert::scaled`] is the one that the trait
+    /// provides, where the rule is [`Rule::Scale`]: for code that quantises to either format and has
+    /// one way to do so.
+    #[inline(always)]
+    #[must_use]
+    pub const fn as_product(self) -> Self {
+        match self.rule {
+            Rule::Scale => Self { rule: Rule::Multiply, ..self },
+            Rule::Multiply
+            | Rule::MultiplyUnsignedZero
+            | Rule::DivideUnsignedZero
+            | Rule::MultiplyTiesDown => self,
+        }
+    }
+
     /// Whether [`codes`](Self::codes) by `C` are exact for all elements of the block, whose
     /// largest magnitude is `amax`.
     #[inline(always)]

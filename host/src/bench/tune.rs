@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, ScaleLayout};
 use serde::Serialize;
 
@@ -110,7 +111,9 @@ impl TuneTarget {
         TuneProblem {
             format: bench.format,
             activations: bench.activations.kind(bench.format, bench.layout),
-            output: bench.quantized.map_or(bench.options.output.into(), ResultKind::Nvfp4),
+            output: bench.quantized.map_or(bench.options.output.into(), |layout| {
+                ResultKind::Blocks(Format::Nvfp4, layout)
+            }),
             gated: bench.is_gated(),
             shape,
             groups,

@@ -390,16 +390,16 @@ pub(super) fn finish(
     })
 }
 
-/// A description of the memory that a result in NVFP4 takes; none for floats.
+/// A description of the memory that a result in NVFP4 or MXFP4 takes; none for floats.
 ///
 /// # Errors
-/// [`Error::Shape`] for an N that is no multiple of 16, [`Error::Overflow`].
+/// [`Error::Shape`] for an N that is no multiple of a block, [`Error::Overflow`].
 fn stored(dims: Dims, output: ResultKind) -> Result<Option<String>> {
-    let ResultKind::Nvfp4(layout) = output else { return Ok(None) };
+    if let ResultKind::Floats(_) = output {
+        return Ok(None);
+    }
     let bytes = |output: Output| Ok::<_, Error>(output.bytes(dims)?.iter().sum::<usize>());
-    let blocks = bytes(Output::Nvfp4 { scale: 1.0, layout })?;
-    let floats = bytes(FloatType::F16.into())?;
-    Ok(Some(format!(
-        "a result in nvfp4, which all configurations make: {blocks} bytes instead of {floats} in f16"
-    )))
+    let (blocks, floats) = (bytes(output.output(1.0))?, bytes(FloatType::F16.into())?);
+    let name = output.name();
+    Ok(Some(format!("a result in {name}: {blocks} bytes instead of {floats} in f16")))
 }

@@ -1,8 +1,9 @@
 //! What a GEMM gives: its type, where it goes, and how it comes back.
 
-use fp4_formats::gemm::{OUT_NVFP4, OUT_RECIPE, ResultScales};
+use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_MXFP4, OUT_NVFP4, OUT_RECIPE, ResultScales};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
+use fp4_formats::recipe::{Nvfp4Tensor, Software};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, e2m1, pack};
 
 use super::strides::Strides;
 use super::{GemmPlan, verify};
@@ -34,6 +35,15 @@ pub enum Output {
         /// Order of the block scales, a matrix per batch entry.
         layout: ScaleLayout,
     },
+    /// MXFP4, in blocks of 32 columns, of which N is a multiple: what the OCP MX specification makes of
+    /// the result in f32 of the same kernel and split of K, bit for bit but for the sign of zeros.
+    ///
+    /// There is no error for results that are not finite: a block with a NaN or an infinity has the
+    /// scale NaN.
+    Mxfp4 {
+        /// Order of the block scales, a matrix per batch entry.
+        layout: ScaleLayout,
+    },
 }
 
 impl Default for Output {
@@ -52,7 +62,8 @@ impl From<Output> for ResultKind {
     fn from(output: Output) -> Self {
         match output {
             Output::Floats(floats) => Self::Floats(floats),
-            Output::Nvfp4 { layout, .. } => Self::Nvfp4(layout),
+            Output::Nvfp4 { layout, .. } => Self::Blocks(Format::Nvfp4, layout),
+            Output::Mxfp4 { layout } => Self::Blocks(Format::Mxfp4, layout),
         }
     }
 }
@@ -71,6 +82,18 @@ impl Output {
         match self {
             Self::Floats(floats) => floats.name(),
             Self::Nvfp4 { .. } => Format::Nvfp4.name(),
+            Self::Mxfp4 { .. } => Format::Mxfp4.name(),
+        }
+    }
+
+    /// A result in a block format, as one of any such type: the format, the factor of all values, and
+    /// the layout of the scales.
+    #[must_use]
+    pub fn blocks(self) -> Option<(Format, f32, ScaleLayout)> {
+        match self {
+            Self::Floats(_) => None,
+            Self::Nvfp4 { scale, layout } => Some((Format::Nvfp4, scale, layout)),
+            Self::Mxfp4 { layout } => Some((Format::Mxfp4, 1.0, layout)),
         }
     }
 
@@ -88,15 +111,8 @@ impl Output {
                 })?;
                 Ok([bytes, 0])
             }
-            Self::Nvfp4 { layout, .. } => {
-                if !dims.cols().is_multiple_of(Nvfp4::BLOCK) {
-                    let required =
-                        format!("a multiple of {} for a result in {}", Nvfp4::BLOCK, Nvfp4::NAME);
-                    return Err(Error::shape("N", required, dims.cols()));
-                }
-                let (codes, scales) = byte_counts::<Nvfp4>("result", dims, layout)?;
-                Ok([codes, scales])
-            }
+            Self::Nvfp4 { layout, .. } => block_bytes::<Nvfp4>(dims, layout),
+            Self::Mxfp4 { layout } => block_bytes::<Mxfp4>(dims, layout),
         }
     }
 
@@ -104,7 +120,7 @@ impl Output {
     pub(super) fn element_bits(self) -> usize {
         match self {
             Self::Floats(floats) => 8 * floats.bytes() as usize,
-            Self::Nvfp4 { .. } => 4,
+            Self::Nvfp4 { .. } | Self::Mxfp4 { .. } => 4,
         }
     }
 
@@ -113,6 +129,7 @@ impl Output {
         match self {
             Self::Floats(_) => 1,
             Self::Nvfp4 { .. } => Nvfp4::BLOCK,
+            Self::Mxfp4 { .. } => Mxfp4::BLOCK,
         }
     }
 
@@ -124,7 +141,7 @@ impl Output {
                 required: "finite and at least 2^-121",
                 actual: f64::from(scale),
             }),
-            _ => Ok(()),
+            Self::Floats(_) | Self::Nvfp4 { .. } | Self::Mxfp4 { .. } => Ok(()),
         }
     }
 
@@ -133,8 +150,19 @@ impl Output {
         match self {
             Self::Floats(floats) => floats as u32,
             Self::Nvfp4 { .. } => OUT_NVFP4,
+            Self::Mxfp4 { .. } => OUT_MXFP4,
         }
     }
+}
+
+/// Bytes of codes and of scales of a result in blocks of `F`.
+fn block_bytes<F: BlockFormat>(dims: Dims, layout: ScaleLayout) -> Result<[usize; 2]> {
+    if !dims.cols().is_multiple_of(F::BLOCK) {
+        let required = format!("a multiple of {} for a result in {}", F::BLOCK, F::NAME);
+        return Err(Error::shape("N", required, dims.cols()));
+    }
+    let (codes, scales) = byte_counts::<F>("result", dims, layout)?;
+    Ok([codes, scales])
 }
 
 /// The result on a device. Buffers start at multiples of 16 bytes. The matrices of a batch follow
@@ -143,7 +171,7 @@ impl Output {
 pub enum ResultBuffers<'a> {
     /// `[L, M, N]` floats.
     Floats(&'a DeviceBuffer),
-    /// NVFP4.
+    /// NVFP4 or MXFP4.
     Blocks {
         /// Packed codes `[L, M, N/2]`.
         codes: &'a DeviceBuffer,
@@ -168,11 +196,11 @@ impl ResultBuffers<'_> {
         device: &Device,
     ) -> Result<(u64, ResultScales)> {
         let Strides { result, result_scales, .. } = strides;
-        match (self, output) {
-            (Self::Floats(floats), Output::Floats(_)) => {
+        match (self, output.blocks()) {
+            (Self::Floats(floats), None) => {
                 Ok((result.place("the result", floats, device)?, ResultScales::NONE))
             }
-            (Self::Blocks { codes, scales }, Output::Nvfp4 { scale, layout }) => {
+            (Self::Blocks { codes, scales }, Some((_, scale, layout))) => {
                 let codes = result.place("the result's codes", codes, device)?;
                 let scales = ResultScales {
                     out: result_scales.place("the result's scales", scales, device)?,
@@ -182,8 +210,8 @@ impl ResultBuffers<'_> {
                 };
                 Ok((codes, scales))
             }
-            (Self::Floats(_), _) => Err(Error::shape("result", output.name(), "floats")),
-            (Self::Blocks { .. }, _) => Err(Error::shape("result", output.name(), "blocks")),
+            (Self::Floats(_), Some(_)) => Err(Error::shape("result", output.name(), "floats")),
+            (Self::Blocks { .. }, None) => Err(Error::shape("result", output.name(), "blocks")),
         }
     }
 }
@@ -193,7 +221,7 @@ impl ResultBuffers<'_> {
 pub struct GemmResult {
     /// Little-endian elements of [`output`](Self::output), or packed codes; row-major.
     pub bytes: Vec<u8>,
-    /// Block scales of a result in NVFP4, padding included; else empty.
+    /// Block scales of a result in NVFP4 or MXFP4, padding included; else empty.
     pub scales: Vec<u8>,
     /// Batch, M, N.
     pub dims: Dims,
@@ -208,16 +236,18 @@ pub struct GemmResult {
 }
 
 impl GemmResult {
-    /// The elements as f32; of NVFP4 `code * (scale * block scale)`, NaN where the block's scale
+    /// The elements as f32; of blocks `code * (scale * block scale)`, NaN where the block's scale
     /// is.
     #[must_use]
     pub fn values(&self) -> Vec<f32> {
-        let (scale, layout) = match self.output {
+        let (decode, block_bytes): (fn(u8) -> f32, _) = match self.output {
             Output::Floats(floats) => return floats::decode(floats, &self.bytes),
-            Output::Nvfp4 { scale, layout } => (scale, layout),
+            Output::Nvfp4 { .. } => (Nvfp4::decode_scale, Nvfp4::BLOCK_BYTES),
+            Output::Mxfp4 { .. } => (Mxfp4::decode_scale, Mxfp4::BLOCK_BYTES),
         };
-        let multipliers = self.block_scales(layout).map(|byte| scale * e4m3::decode(byte));
-        let blocks = self.bytes.chunks_exact(Nvfp4::BLOCK_BYTES).zip(multipliers);
+        let Some((_, scale, _)) = self.output.blocks() else { return Vec::new() };
+        let multipliers = self.block_scales().map(|byte| scale * decode(byte));
+        let blocks = self.bytes.chunks_exact(block_bytes).zip(multipliers);
         let values = blocks.flat_map(|(codes, multiplier)| {
             let codes = codes.iter().flat_map(|&byte| <[u8; 2]>::from(pack::unpair(byte)));
             codes.map(move |code| e2m1::decode(code) * multiplier)
@@ -225,9 +255,16 @@ impl GemmResult {
         values.collect()
     }
 
-    /// The scale of each block, row-major.
-    pub(super) fn block_scales(&self, layout: ScaleLayout) -> impl Iterator<Item = u8> + '_ {
-        let (dims, blocks) = (self.dims, self.dims.cols() / Nvfp4::BLOCK);
+    /// The scale of each block, row-major; none of floats.
+    pub(super) fn block_scales(&self) -> impl Iterator<Item = u8> + '_ {
+        self.output
+            .blocks()
+            .into_iter()
+            .flat_map(|(format, _, layout)| self.scales_of_blocks(format.block() as usize, layout))
+    }
+
+    fn scales_of_blocks(&self, block: usize, layout: ScaleLayout) -> impl Iterator<Item = u8> + '_ {
+        let (dims, blocks) = (self.dims, self.dims.cols() / block);
         let stride = self.scales.len() / dims.batch();
         let rows =
             (0..dims.batch()).flat_map(move |batch| (0..dims.rows()).map(move |m| (batch, m)));
@@ -237,19 +274,17 @@ impl GemmResult {
         .map(|at| self.scales[at])
     }
 
-    /// A result in NVFP4 as a tensor called `name`: another product's activations, for example.
+    /// A result in the format `F` as a tensor called `name`: another product's activations, for example.
     ///
     /// # Errors
-    /// [`Error::Shape`] where the result is of floats, [`Error::ScaleNotFinite`] where it has a
+    /// [`Error::Shape`] where the result is of another type, [`Error::ScaleNotFinite`] where it has a
     /// NaN.
-    pub fn into_blocks(self, name: &str) -> Result<BlockScaled<Nvfp4>> {
-        match self.output {
-            Output::Nvfp4 { scale, layout } => {
+    pub fn into_blocks<F: BlockFormat>(self, name: &str) -> Result<BlockScaled<F>> {
+        match self.output.blocks() {
+            Some((format, scale, layout)) if format.name() == F::NAME => {
                 BlockScaled::new(name, self.dims, layout, self.bytes, self.scales, scale)
             }
-            Output::Floats(_) => {
-                Err(Error::shape("type of the result", Nvfp4::NAME, self.output.name()))
-            }
+            _ => Err(Error::shape("type of the result", F::NAME, self.output.name())),
         }
     }
 
@@ -260,7 +295,15 @@ impl GemmResult {
         let reference = reference.clone().with_additions(self.plan.additions);
         let mut report = match self.output {
             Output::Floats(floats) => reference.verify(&self.values(), floats),
-            Output::Nvfp4 { scale, layout } => verify::blocks(&reference, self, scale, layout),
+            Output::Nvfp4 { scale, .. } => {
+                let tensor = Nvfp4Tensor::new(OUT_RECIPE, scale);
+                let block = |amax| tensor.block::<Software>(amax).byte;
+                verify::blocks::<Nvfp4>(&reference, self, scale, block)
+            }
+            Output::Mxfp4 { .. } => {
+                let block = |amax| OUT_MX_RECIPE.block(amax).byte;
+                verify::blocks::<Mxfp4>(&reference, self, 1.0, block)
+            }
         };
         if let Some(found) = self.magnitude {
             verify::magnitude(&reference, found, &mut report);

@@ -271,7 +271,7 @@ fn of_result(given: BatchStrides, dims: Dims, output: Output) -> Result<[Spacing
     let elements = Rule {
         what: match output {
             Output::Floats(_) => "the result",
-            Output::Nvfp4 { .. } => "the result's codes",
+            Output::Nvfp4 { .. } | Output::Mxfp4 { .. } => "the result's codes",
         },
         unit: "elements",
         bits: output.element_bits(),

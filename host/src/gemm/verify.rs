@@ -1,4 +1,4 @@
-//! Results in NVFP4, and the largest magnitude of results, against the f64 oracle.
+//! Results in NVFP4 and MXFP4, and the largest magnitude of results, against the f64 oracle.
 //!
 //! What is quantised is known up to the bound `a` of an f32 result (see [`crate::oracle`]). Both
 //! the scale of a block and, for a given scale, each code follow their argument monotonically:
@@ -6,15 +6,10 @@
 //! have, and a right element between the codes of `v - a` and `v + a`. Nothing is left for the
 //! quantisation itself: this is as narrow as a check of the values alone can be.
 
-use fp4_formats::gemm::OUT_RECIPE;
-use fp4_formats::recipe::{Nvfp4Tensor, Software};
-use fp4_formats::{BlockFormat, FloatType, Nvfp4, ScaleLayout, e2m1, e4m3};
+use fp4_formats::{BlockFormat, FloatType, e2m1};
 
 use super::GemmResult;
-use super::result::Output;
 use crate::oracle::{Mismatch, Reference, Verification};
-
-const BLOCK: usize = Nvfp4::BLOCK;
 
 /// An f32 that is at most `x`.
 fn below(x: f64) -> f32 {
@@ -31,27 +26,24 @@ fn nearest(x: f32, operand: f32, multiplier: f32) -> f64 {
     f64::from(e2m1::decode(e2m1::encode(x * operand)) * multiplier)
 }
 
-/// The values that quantising the reference itself gives.
-fn rounded(tensor: &Nvfp4Tensor, scale: f32, values: &[f64]) -> [f64; BLOCK] {
-    let amax = values.iter().fold(0f32, |amax, &x| amax.max((x as f32).abs()));
-    let block = tensor.block::<Software>(amax);
-    let operand = (1.0 / scale) / e4m3::decode(block.byte);
-    let multiplier = scale * e4m3::decode(block.byte);
-    std::array::from_fn(|i| nearest(values[i] as f32, operand, multiplier))
+/// Factors of the elements of a block whose scale has this byte: before rounding, and back.
+fn factors<F: BlockFormat>(scale: f32, byte: u8) -> [f32; 2] {
+    let value = F::decode_scale(byte);
+    [(1.0 / scale) / value, scale * value]
 }
 
-/// Compares block by block; see the module's head.
+/// Compares a result in `F` block by block; see the module's head. `scale` is the factor of all values,
+/// and `recipe` gives the scale of a block from its largest magnitude.
 ///
 /// `overflowed` counts the elements beyond the largest magnitude, which are right at that.
-pub(super) fn blocks(
+pub(super) fn blocks<F: BlockFormat>(
     reference: &Reference,
     result: &GemmResult,
     scale: f32,
-    layout: ScaleLayout,
+    recipe: impl Fn(f32) -> u8,
 ) -> Verification {
-    debug_assert!(matches!(result.output, Output::Nvfp4 { .. }));
     let got = result.values();
-    let tensor = Nvfp4Tensor::new(OUT_RECIPE, scale);
+    let largest_scaled = f64::from(e2m1::MAX * F::MAX_SCALE) * f64::from(scale);
     let mut report = Verification {
         outputs: reference.values.len(),
         mismatches: reference.values.len().abs_diff(got.len()),
@@ -62,26 +54,27 @@ pub(super) fn blocks(
         max_bound_fraction: 0.0,
         contest_criterion: reference.values.len() == got.len(),
     };
-    let blocks = got.chunks_exact(BLOCK).zip(reference.values.chunks_exact(BLOCK));
-    for (block, ((got, values), byte)) in blocks.zip(result.block_scales(layout)).enumerate() {
-        let slack: [f64; BLOCK] =
-            std::array::from_fn(|i| reference.allowed(block * BLOCK + i, FloatType::F32));
+    let blocks = got.chunks_exact(F::BLOCK).zip(reference.values.chunks_exact(F::BLOCK));
+    for (block, ((got, values), byte)) in blocks.zip(result.block_scales()).enumerate() {
+        let allowed = |i| reference.allowed(block * F::BLOCK + i, FloatType::F32);
+        let slack: Vec<f64> = (0..F::BLOCK).map(allowed).collect();
         let largest = |sign: f64| {
-            values.iter().zip(slack).fold(0f64, |amax, (v, a)| amax.max(v.abs() + sign * a))
+            values.iter().zip(&slack).fold(0f64, |amax, (v, a)| amax.max(v.abs() + sign * a))
         };
         let (least, most) = (below(largest(-1.0)).max(0.0), above(largest(1.0)));
-        let scales = [least, most].map(|amax| tensor.block::<Software>(amax).byte);
-        let right_scale = (scales[0]..=scales[1]).contains(&byte);
-        let value = e4m3::decode(byte);
-        let (operand, multiplier) = ((1.0 / scale) / value, scale * value);
-        let near = rounded(&tensor, scale, values);
-        for i in 0..BLOCK {
+        let right_scale = (recipe(least)..=recipe(most)).contains(&byte);
+        let [operand, multiplier] = factors::<F>(scale, byte);
+        // What quantising the reference itself gives.
+        let amax = values.iter().fold(0f32, |amax, &x| amax.max((x as f32).abs()));
+        let [near_operand, near_multiplier] = factors::<F>(scale, recipe(amax));
+        for i in 0..F::BLOCK {
+            let near = nearest(values[i] as f32, near_operand, near_multiplier);
             let (value, expected) = (f64::from(got[i]), values[i]);
             let low = nearest(below(expected - slack[i]), operand, multiplier);
             let high = nearest(above(expected + slack[i]), operand, multiplier);
             let allowed = (high - expected).abs().max((expected - low).abs());
             let error = (value - expected).abs();
-            let contest = (value - near[i]).abs() <= 1e-3 + 1e-3 * near[i].abs();
+            let contest = (value - near).abs() <= 1e-3 + 1e-3 * near.abs();
             report.contest_criterion &= contest;
             if value.is_finite() {
                 report.max_abs_error = report.max_abs_error.max(error);
@@ -91,12 +84,11 @@ pub(super) fn blocks(
                 }
             }
             if right_scale && low <= value && value <= high {
-                let most = f64::from(Nvfp4::MAX_SCALED) * f64::from(scale);
-                report.overflowed += usize::from(expected.abs() - slack[i] > most);
+                report.overflowed += usize::from(expected.abs() - slack[i] > largest_scaled);
                 continue;
             }
             report.mismatches += 1;
-            let index = block * BLOCK + i;
+            let index = block * F::BLOCK + i;
             report.first_mismatch.get_or_insert(Mismatch {
                 batch: index / reference.rows,
                 row: index % reference.rows,

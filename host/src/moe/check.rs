@@ -11,7 +11,7 @@ use super::{MoeLayer, MoeMemory, MoeOperands, MoeStep};
 use crate::buffer::DeviceBuffer;
 use crate::error::{Error, Result};
 use crate::floats;
-use crate::gemm::{Gemm, GemmActivations, GemmResult, HalfMatrix, Output};
+use crate::gemm::{Gemm, GemmActivations, GemmResult, HalfMatrix};
 use crate::oracle::Verification;
 use crate::tensor::{BlockScaled, Dims};
 
@@ -126,12 +126,12 @@ impl MoeLayer {
     ) -> Result<GemmActivations<F>> {
         const NAME: &str = "between";
         let GemmResult { bytes, scales, dims, output, .. } = self.between(memory, rows)?;
-        Ok(match output {
-            Output::Floats(_) => {
+        Ok(match output.blocks() {
+            None => {
                 let half = operands.tokens.operand();
                 GemmActivations::Halves(HalfMatrix::new(NAME, dims, half, bytes)?)
             }
-            Output::Nvfp4 { scale, layout } => {
+            Some((_, scale, layout)) => {
                 let blocks = BlockScaled::new(NAME, dims, layout, bytes, scales, scale)?;
                 GemmActivations::Blocks(blocks)
             }

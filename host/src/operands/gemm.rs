@@ -20,8 +20,8 @@
 //!
 //! The file's metadata says what the bytes are: `format` is `nvfp4` (also if absent; blocks of
 //! 16) or `mxfp4` (blocks of 32), `a_scale_layout` and `b_scale_layout` are `linear` (also if
-//! absent) or `128x4`. The result is the tensor `c`, `[L, M, N]`; in NVFP4 `c`, `c_scale` and
-//! `c_global_scale` with the metadata `c_scale_layout`, as an operand.
+//! absent) or `128x4`. The result is the tensor `c`, `[L, M, N]`; in NVFP4 or MXFP4 `c`, `c_scale` and,
+//! of NVFP4, `c_global_scale` with the metadata `c_scale_layout`, as an operand.
 
 use std::path::Path;
 
@@ -302,11 +302,11 @@ pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<
     written.save(path)
 }
 
-/// Writes a result as the tensor `c` of shape `[L, M, N]`; in NVFP4 as `c`, `c_scale` and
-/// `c_global_scale`, in the form of an operand.
+/// Writes a result as the tensor `c` of shape `[L, M, N]`; in NVFP4 or MXFP4 as `c`, `c_scale` and, of
+/// NVFP4, `c_global_scale`, in the form of an operand.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::ScaleNotFinite`] for a result in NVFP4 with a NaN.
+/// [`Error::Io`]; [`Error::ScaleNotFinite`] for a result in NVFP4 or MXFP4 with a NaN.
 pub fn write_result(path: &Path, result: &GemmResult, shape: GemmShape) -> Result<()> {
     let GemmShape { m, n, l, .. } = shape;
     let mut metadata = vec![("kernel", result.plan.kernel.to_owned())];
@@ -315,12 +315,20 @@ pub fn write_result(path: &Path, result: &GemmResult, shape: GemmShape) -> Resul
             vec![("c", tensor(result_type(floats), vec![l, m, n], result.bytes.clone()))]
         }
         Output::Nvfp4 { layout, .. } => {
-            let c = result.clone().into_blocks("c")?;
+            let c = result.clone().into_blocks::<Nvfp4>("c")?;
             metadata.push(("c_scale_layout", layout.name().into()));
             vec![
                 ("c", tensor(Dtype::U8, vec![l, m, n / 2], c.codes().to_vec())),
                 ("c_scale", scale_tensor(&c)),
                 ("c_global_scale", scalar_tensor(c.global_scale())),
+            ]
+        }
+        Output::Mxfp4 { layout } => {
+            let c = result.clone().into_blocks::<Mxfp4>("c")?;
+            metadata.push(("c_scale_layout", layout.name().into()));
+            vec![
+                ("c", tensor(Dtype::U8, vec![l, m, n / 2], c.codes().to_vec())),
+                ("c_scale", scale_tensor(&c)),
             ]
         }
     };

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cuda;
 use crate::device::{Backend, Device};
 use crate::error::Result;
-use crate::gemm::ActivationKind;
+use crate::gemm::{ActivationKind, Output};
 use crate::shape::GemmShape;
 
 /// The file in which Linux reports the release of NVIDIA's driver.
@@ -100,8 +100,8 @@ fn release(text: &str) -> Option<&str> {
 pub enum ResultKind {
     /// Floats of a type.
     Floats(FloatType),
-    /// NVFP4 with scales in a layout.
-    Nvfp4(ScaleLayout),
+    /// NVFP4 or MXFP4 with scales in a layout.
+    Blocks(Format, ScaleLayout),
 }
 
 impl ResultKind {
@@ -110,7 +110,23 @@ impl ResultKind {
     pub(crate) fn planned(self) -> ResultType {
         match self {
             Self::Floats(_) => ResultType::Floats(FloatType::F16),
-            Self::Nvfp4(_) => ResultType::Nvfp4,
+            Self::Blocks(format, _) => ResultType::Blocks(format),
+        }
+    }
+
+    /// Neighbouring columns of a row that are stored together, of which N is a multiple.
+    #[must_use]
+    pub fn block(self) -> usize {
+        self.planned().block() as usize
+    }
+
+    /// The result of this kind, in NVFP4 with the tensor scale `scale`.
+    #[must_use]
+    pub fn output(self, scale: f32) -> Output {
+        match self {
+            Self::Floats(dtype) => dtype.into(),
+            Self::Blocks(Format::Nvfp4, layout) => Output::Nvfp4 { scale, layout },
+            Self::Blocks(Format::Mxfp4, layout) => Output::Mxfp4 { layout },
         }
     }
 
@@ -119,7 +135,7 @@ impl ResultKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Floats(dtype) => dtype.name(),
-            Self::Nvfp4(_) => Format::Nvfp4.name(),
+            Self::Blocks(format, _) => format.name(),
         }
     }
 }
@@ -192,7 +208,7 @@ impl fmt::Display for TuneProblem {
             write!(f, " ({layout} scales)")?;
         }
         write!(f, ", result {}", output.name())?;
-        if let ResultKind::Nvfp4(layout) = output {
+        if let ResultKind::Blocks(_, layout) = output {
             write!(f, " ({layout} scales)")?;
         }
         Ok(())

@@ -102,7 +102,7 @@ impl Line {
         };
         let output_scales = match output {
             ResultKind::Floats(_) => None,
-            ResultKind::Nvfp4(layout) => Some(layout.name().to_owned()),
+            ResultKind::Blocks(_, layout) => Some(layout.name().to_owned()),
         };
         let GemmShape { m, n, k, l } = shape;
         let Measured { kernel, split, median_ns } = measured.clone();
@@ -130,8 +130,8 @@ impl Line {
         let Self { format, activations, scales, output, output_scales, .. } = self;
         let Self { gated, groups, slots, n, k, l, m, kernel, split, median_ns, .. } = self;
         let unknown = |field: &str, name: &str| format!("unknown {field} `{name}`");
-        let known = [Format::Nvfp4, Format::Mxfp4].into_iter().find(|known| known.name() == format);
-        let format = known.ok_or_else(|| unknown("format", &format))?;
+        let known = |name: &str| Format::ALL.into_iter().find(|known| known.name() == name);
+        let format = known(&format).ok_or_else(|| unknown("format", &format))?;
         let activations = match (activations.as_str(), scales) {
             (BLOCKS, Some(name)) => ActivationKind::Blocks { format, layout: layout(&name)? },
             (BLOCKS, None) => return Err(format!("{BLOCKS} activations without `scales`")),
@@ -142,16 +142,14 @@ impl Line {
             }
             (name, Some(_)) => return Err(format!("{name} activations with `scales`")),
         };
-        let output = match (FloatType::by_name(&output), output_scales) {
-            (Some(dtype), None) => ResultKind::Floats(dtype),
-            (Some(_), Some(_)) => return Err(format!("output {output} with `output_scales`")),
-            (None, Some(name)) if output == Format::Nvfp4.name() => {
-                ResultKind::Nvfp4(layout(&name)?)
-            }
-            (None, None) if output == Format::Nvfp4.name() => {
+        let output = match (FloatType::by_name(&output), known(&output), output_scales) {
+            (Some(dtype), _, None) => ResultKind::Floats(dtype),
+            (Some(_), _, Some(_)) => return Err(format!("output {output} with `output_scales`")),
+            (None, Some(format), Some(name)) => ResultKind::Blocks(format, layout(&name)?),
+            (None, Some(_), None) => {
                 return Err(format!("output {output} without `output_scales`"));
             }
-            (None, _) => return Err(unknown("output", &output)),
+            (None, None, _) => return Err(unknown("output", &output)),
         };
         for (field, is_zero) in [
             ("m", m == 0),

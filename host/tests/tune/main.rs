@@ -54,7 +54,9 @@ fn floats() -> impl Strategy<Value = ResultKind> {
 /// All results that a table can have.
 fn results() -> impl Strategy<Value = ResultKind> {
     let layouts = prop::sample::select(ScaleLayout::ALL.to_vec());
-    prop_oneof![2 => floats(), 1 => layouts.prop_map(ResultKind::Nvfp4)]
+    let blocks = (prop::sample::select(Format::ALL.to_vec()), layouts);
+    let blocks = blocks.prop_map(|(format, layout)| ResultKind::Blocks(format, layout));
+    prop_oneof![2 => floats(), 1 => blocks]
 }
 
 /// Problems with what varies in them, sizes from the strategies given.

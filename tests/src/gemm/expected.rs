@@ -1,13 +1,14 @@
 //! The right results of a product, and the comparison with what a kernel wrote.
 
-use fp4_formats::gemm::OUT_RECIPE;
-use fp4_formats::{FloatType, ScaleLayout, pack};
+use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE};
+use fp4_formats::quantize::{Format, Recipe};
+use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, pack};
 use nvfp4::floats;
 use nvfp4::gemm::{GemmResult, Output};
 use nvfp4::oracle::{Reference, Verification};
-use nvfp4::quantize::{TensorScale, quantize};
+use nvfp4::quantize::{QuantizeOptions, TensorScale, quantize_matrix};
 use nvfp4::shape::GemmShape;
-use nvfp4::tensor::Dims;
+use nvfp4::tensor::{BlockScaled, Blocks, Dims};
 
 /// A product's right results.
 #[derive(Debug)]
@@ -21,15 +22,29 @@ pub struct Expected {
     exact: Option<[Vec<u8>; 2]>,
 }
 
-/// Codes and scales that the CPU's quantiser makes of f32 results.
-fn quantized(
-    GemmShape { m, n, l, .. }: GemmShape,
+/// Codes and scales that the CPU's quantiser makes of f32 results, for a kind of blocks as of
+/// [`Output::blocks`].
+pub(super) fn quantized(
+    [l, m, n]: [usize; 3],
     values: &[f32],
-    scale: f32,
-    layout: ScaleLayout,
+    (format, scale, layout): (Format, f32, ScaleLayout),
 ) -> [Vec<u8>; 2] {
     let dims = Dims::new(l, m, n).expect("dims");
-    let blocks = quantize("c", values, dims, TensorScale::Given(scale), layout).expect("finite");
+    let (recipe, scale) = match format {
+        Format::Nvfp4 => (Recipe::Nvfp4(OUT_RECIPE), TensorScale::Given(scale)),
+        Format::Mxfp4 => (Recipe::Mxfp4(OUT_MX_RECIPE), TensorScale::default()),
+    };
+    let options = QuantizeOptions::new(recipe).scale(scale);
+    let made = quantize_matrix("c", values, dims, &options).expect("finite");
+    match made.into_blocks("c", dims).expect("one scale") {
+        Blocks::Nvfp4(blocks) => in_layout(&blocks, layout),
+        Blocks::Mxfp4(blocks) => in_layout(&blocks, layout),
+    }
+}
+
+/// Codes and scales with the scales in a layout, padding included.
+fn in_layout<F: BlockFormat>(blocks: &BlockScaled<F>, layout: ScaleLayout) -> [Vec<u8>; 2] {
+    let blocks = blocks.to_layout(layout).expect("small");
     [blocks.codes().to_vec(), blocks.scales().to_vec()]
 }
 
@@ -79,19 +94,23 @@ impl Expected {
             Output::Floats(floats) => {
                 [floats::encode(floats, reference.values.iter().copied()), Vec::new()]
             }
-            Output::Nvfp4 { scale, layout } => {
+            Output::Nvfp4 { .. } | Output::Mxfp4 { .. } => {
                 let values: Vec<f32> = reference.values.iter().map(|&x| x as f32).collect();
-                quantized(shape, &values, scale, layout)
+                let GemmShape { m, n, l, .. } = shape;
+                quantized([l, m, n], &values, output.blocks().expect("blocks"))
             }
         });
         Self { shape, reference, output, exact }
     }
 
-    /// The same product in NVFP4 with the scale that its f32 results ask for.
+    /// The same product in a format, NVFP4 with the scale that its f32 results ask for.
     #[must_use]
-    pub fn quantized(&self, layout: ScaleLayout, floats: &[f32]) -> Self {
+    pub(super) fn quantized(&self, format: Format, layout: ScaleLayout, floats: &[f32]) -> Self {
         let amax = floats.iter().fold(0f32, |amax, x| amax.max(x.abs()));
-        let output = Output::Nvfp4 { scale: OUT_RECIPE.tensor_parameter(amax), layout };
+        let output = match format {
+            Format::Nvfp4 => Output::Nvfp4 { scale: OUT_RECIPE.tensor_parameter(amax), layout },
+            Format::Mxfp4 => Output::Mxfp4 { layout },
+        };
         Self { shape: self.shape, reference: self.reference.clone(), output, exact: None }
     }
 
@@ -100,7 +119,7 @@ impl Expected {
         let GemmShape { m, n, .. } = self.shape;
         let index = match self.output {
             Output::Floats(floats) => byte / floats.bytes() as usize,
-            Output::Nvfp4 { .. } => byte * 2,
+            Output::Nvfp4 { .. } | Output::Mxfp4 { .. } => byte * 2,
         };
         format!("[l, m, n] = {:?}", [index / (m * n), index / n % m, index % n])
     }
@@ -118,9 +137,16 @@ impl Expected {
             return Err(format!("{} results were compared, not {}", check.outputs, l * m * n));
         }
         self.compare_exact([&result.bytes, &result.scales])?;
-        let Output::Nvfp4 { .. } = self.output else { return Ok(()) };
-        let blocks = result.clone().into_blocks("c").map_err(|error| error.to_string())?;
-        if blocks.dequantize().map_err(|error| error.to_string())? != result.values() {
+        let dequantized = match self.output {
+            Output::Floats(_) => return Ok(()),
+            Output::Nvfp4 { .. } => {
+                result.clone().into_blocks::<Nvfp4>("c").and_then(|c| c.dequantize())
+            }
+            Output::Mxfp4 { .. } => {
+                result.clone().into_blocks::<Mxfp4>("c").and_then(|c| c.dequantize())
+            }
+        };
+        if dequantized.map_err(|error| error.to_string())? != result.values() {
             return Err("as an operand it stands for other values".into());
         }
         Ok(())
@@ -152,20 +178,23 @@ impl Expected {
                     }
                 }
             }
-            Output::Nvfp4 { .. } => self.compare_blocks(got, [right, right_scales], false),
+            Output::Nvfp4 { .. } | Output::Mxfp4 { .. } => {
+                self.compare_blocks(got, [right, right_scales], false)
+            }
         }
     }
 
-    /// Compares a result in NVFP4 with what the CPU's quantiser makes of `floats`, the result of
+    /// Compares a result in NVFP4 or MXFP4 with what the CPU's quantiser makes of `floats`, the result of
     /// the same kernel in f32. `signed` says whether zeros have the same signs.
     ///
     /// # Errors
     /// The first mismatch, in words.
     pub fn compare_quantized(&self, got: [&[u8]; 2], floats: &[f32], signed: bool) -> Comparison {
-        let Output::Nvfp4 { scale, layout } = self.output else {
-            return Err("it is not in NVFP4".into());
+        let Some(blocks) = self.output.blocks() else {
+            return Err("it is in floats".into());
         };
-        let right = quantized(self.shape, floats, scale, layout);
+        let GemmShape { m, n, l, .. } = self.shape;
+        let right = quantized([l, m, n], floats, blocks);
         self.compare_blocks(got, right.each_ref().map(Vec::as_slice), signed)
     }
 
@@ -179,7 +208,7 @@ impl Expected {
         let (of, values) = match (self.output, floats) {
             (Output::Floats(of), None) => (of, &result.values()[..]),
             (_, Some(floats)) => (FloatType::F32, floats),
-            (Output::Nvfp4 { .. }, None) => return Ok(()),
+            (Output::Nvfp4 { .. } | Output::Mxfp4 { .. }, None) => return Ok(()),
         };
         compare_largest(found, of, values)
     }

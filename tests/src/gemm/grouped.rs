@@ -1,6 +1,6 @@
 //! Grouped products: a case, its inputs and the comparison with the oracle, row by row of each group.
 
-use super::expected::compare_largest;
+use super::expected::{compare_largest, quantized};
 use super::{ActivationType, LINEAR, POISON, blocks};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
@@ -16,7 +16,6 @@ use nvfp4::gemm::{
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::GemmActivations;
 use nvfp4::oracle::Reference;
-use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::tune::ResultKind;
@@ -247,10 +246,10 @@ impl GroupedCase {
     pub fn run_with(&self, kernels: &Kernels, counts: &[i32]) -> GroupedResult {
         let result = match self.format {
             Format::Nvfp4 => {
-                self.run_on::<Nvfp4>(kernels, &self.inputs(), counts, self.output(1.0))
+                self.run_on::<Nvfp4>(kernels, &self.inputs(), counts, self.result.output(1.0))
             }
             Format::Mxfp4 => {
-                self.run_on::<Mxfp4>(kernels, &self.inputs(), counts, self.output(1.0))
+                self.run_on::<Mxfp4>(kernels, &self.inputs(), counts, self.result.output(1.0))
             }
         };
         result.unwrap_or_else(|error| panic!("{self:?}\n{error}"))
@@ -263,13 +262,6 @@ impl GroupedCase {
     #[must_use]
     pub fn run(&self, kernels: &Kernels) -> GroupedResult {
         self.run_with(kernels, &self.counts_on_device())
-    }
-
-    fn output(&self, scale: f32) -> Output {
-        match self.result {
-            ResultKind::Floats(floats) => floats.into(),
-            ResultKind::Nvfp4(layout) => Output::Nvfp4 { scale, layout },
-        }
     }
 
     fn run_on<F: BlockFormat>(
@@ -316,7 +308,9 @@ impl GroupedCase {
         let out_scales = upload("c scales", &vec![POISON; scale_bytes.max(1)])?;
         let out_buffers = match output {
             Output::Floats(_) => ResultBuffers::Floats(&out),
-            Output::Nvfp4 { .. } => ResultBuffers::Blocks { codes: &out, scales: &out_scales },
+            Output::Nvfp4 { .. } | Output::Mxfp4 { .. } => {
+                ResultBuffers::Blocks { codes: &out, scales: &out_scales }
+            }
         };
         let magnitude = DeviceBuffer::zeroed(device, "magnitude", size_of::<f32>())?;
         let workspace = Workspace::new(device, product.workspace_bytes())?;
@@ -403,16 +397,16 @@ impl GroupedCase {
         };
         let of = match self.result {
             ResultKind::Floats(floats) => floats,
-            ResultKind::Nvfp4(_) => FloatType::F32,
+            ResultKind::Blocks(..) => FloatType::F32,
         };
         let result = run(of.into());
         let values = self.compare(&reference, &result, of, &what);
         compare_magnitude(&result, of, &values, &what);
-        if let ResultKind::Nvfp4(layout) = self.result {
+        if let ResultKind::Blocks(format, layout) = self.result {
             let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
             let scale = fp4_formats::gemm::OUT_RECIPE.tensor_parameter(amax);
-            let result = run(self.output(scale));
-            self.compare_blocks(&values, &result, scale, layout, &what);
+            let result = run(self.result.output(scale));
+            self.compare_blocks(&values, &result, (format, scale, layout), &what);
             compare_magnitude(&result, FloatType::F32, &values, &what);
         }
         result.plan.tile
@@ -456,26 +450,22 @@ impl GroupedCase {
         &self,
         values: &[f32],
         result: &GroupedResult,
-        scale: f32,
-        layout: ScaleLayout,
+        blocks @ (format, _, layout): (Format, f32, ScaleLayout),
         what: &str,
     ) {
         let ([n, _], [matrices, rows]) = (self.sizes, self.matrices());
-        let dims = Dims::new(matrices, rows, n).expect("dims");
-        let right = quantize("c", values, dims, TensorScale::Given(scale), layout);
-        let right = right.expect("finite");
-        let row_bytes = n / 2;
+        let [right, right_scales] = quantized([matrices, rows, n], values, blocks);
+        let (columns, stride) = (format.block() as usize, right_scales.len() / matrices);
         for (group, range) in self.ranges().iter().enumerate() {
             for row in range.clone() {
                 let (matrix, within) = (row / rows, row % rows);
-                for block in 0..n / 16 {
+                for block in 0..n / columns {
                     let place = format!("{what}\ngroup {group}, row {row}, block {block}");
-                    let stride = right.scale_stride();
-                    let at = matrix * stride + layout.offset(within, block, n / 16);
-                    let byte = right.scale_byte(matrix, within, block);
-                    assert_eq!(result.scales[at], byte, "{place}");
-                    let codes = &result.bytes[row * row_bytes + block * 8..][..8];
-                    let right = &right.row_codes(matrix, within)[block * 8..][..8];
+                    let at = matrix * stride + layout.offset(within, block, n / columns);
+                    assert_eq!(result.scales[at], right_scales[at], "{place}");
+                    let codes = (row * n + block * columns) / 2;
+                    let codes = codes..codes + columns / 2;
+                    let (codes, right) = (&result.bytes[codes.clone()], &right[codes]);
                     let same = |x: &u8, y: &u8| {
                         [x & 15, x >> 4]
                             .into_iter()

@@ -17,13 +17,13 @@ mod placement;
 mod run;
 pub mod tcgen05;
 
-use fp4_formats::gemm::Split;
+use fp4_formats::gemm::{OUT_RECIPE, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, HalfType, ScaleLayout};
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::{
     Activation, ActivationKind, Activations, GatedWeights, GemmOptions, GemmOverrides, HalfMatrix,
-    Output, UpOptions, Weights, reference,
+    UpOptions, Weights, reference,
 };
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::GemmActivations;
@@ -44,12 +44,14 @@ pub const DEPTHS: [usize; 9] = [16, 32, 48, 144, 160, 416, 1040, 2064, 7184];
 /// Every type of float that a result can be.
 pub const FLOATS: [FloatType; 3] = FloatType::ALL;
 /// Everything that a result can be.
-pub const RESULTS: [ResultKind; 5] = [
+pub const RESULTS: [ResultKind; 7] = [
     ResultKind::Floats(FloatType::F16),
     ResultKind::Floats(FloatType::Bf16),
     ResultKind::Floats(FloatType::F32),
-    ResultKind::Nvfp4(ScaleLayout::Linear),
-    ResultKind::Nvfp4(ScaleLayout::Blocked128x4),
+    ResultKind::Blocks(Format::Nvfp4, ScaleLayout::Linear),
+    ResultKind::Blocks(Format::Nvfp4, ScaleLayout::Blocked128x4),
+    ResultKind::Blocks(Format::Mxfp4, ScaleLayout::Linear),
+    ResultKind::Blocks(Format::Mxfp4, ScaleLayout::Blocked128x4),
 ];
 
 /// The message of an error that is bad input.
@@ -437,15 +439,9 @@ impl Case {
         let weights = inputs.all_weights();
         let reference =
             reference(&inputs.activations(), weights, &inputs.options).expect("the oracle");
-        let output = match self.result {
-            ResultKind::Floats(floats) => Output::Floats(floats),
-            ResultKind::Nvfp4(layout) => match Output::nvfp4_of(&reference, layout) {
-                Output::Nvfp4 { scale, layout } => {
-                    Output::Nvfp4 { scale: scale * self.result_scale, layout }
-                }
-                Output::Floats(_) => unreachable!("it is NVFP4"),
-            },
-        };
+        let largest = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs())) as f32;
+        let scale = OUT_RECIPE.tensor_parameter(largest) * self.result_scale;
+        let output = self.result.output(scale);
         Expected::new(self.shape, reference, output, self.exact())
     }
 }

@@ -42,7 +42,7 @@ impl Rates {
 const ENDS: u64 = 3000;
 /// Clocks to store a column of a tile of floats, the others' work aside.
 const STORE: u64 = 8;
-/// Clocks more for a column of NVFP4: instructions that a storing warp, one to a quarter of an
+/// Clocks more for a column of NVFP4 or MXFP4: instructions that a storing warp, one to a quarter of an
 /// SM, issues more for sixteen columns, of them; and where lanes exchange theirs first, because
 /// blocks lie across them.
 const QUANTIZE: u64 = 93_u64.div_ceil(16);
@@ -67,8 +67,8 @@ const fn decode_clocks(config: &BlackwellConfig) -> u64 {
 pub const fn store_clocks(config: &BlackwellConfig, swapped: bool, result: ResultType) -> u64 {
     let column = match (result, swapped) {
         (ResultType::Floats(_), _) => STORE,
-        (ResultType::Nvfp4, false) => STORE + QUANTIZE,
-        (ResultType::Nvfp4, true) => STORE + QUANTIZE_SWAPPED,
+        (ResultType::Blocks(_), false) => STORE + QUANTIZE,
+        (ResultType::Blocks(_), true) => STORE + QUANTIZE_SWAPPED,
     };
     config.columns as u64 / config.k_parts() as u64 * column
 }
@@ -182,7 +182,7 @@ impl Estimate {
             (clocks, limit) = (dram, Limit::Dram);
         }
         let store = store_clocks(config, swapped, result);
-        if let ResultType::Nvfp4 = result {
+        if let ResultType::Blocks(_) = result {
             // A tile's results are stored while the next one is multiplied.
             let stored = (waves - 1) * store + steps * step;
             if stored > clocks {
@@ -303,6 +303,7 @@ mod tests {
     use crate::FloatType;
 
     const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
+    const BLOCKS: ResultType = ResultType::Blocks(Format::Nvfp4);
 
     fn pick(m: u32, n: u32, k: u32) -> Estimate {
         let problem = Problem { m, n, k, l: 1 };
@@ -362,7 +363,7 @@ mod tests {
         };
         for config in CONFIGS.iter().filter(|config| config.activations.is_none()) {
             for swapped in [false, true] {
-                let (quantized, floats) = (ResultType::Nvfp4, FLOATS);
+                let (quantized, floats) = (BLOCKS, FLOATS);
                 let more = store_clocks(config, swapped, quantized)
                     - store_clocks(config, swapped, floats);
                 let long = [4096, 4096, 32768];
@@ -376,7 +377,7 @@ mod tests {
             }
         }
         let wide = [1, 1 << 24, 64];
-        let [one, other] = [FLOATS, ResultType::Nvfp4].map(|result| {
+        let [one, other] = [FLOATS, BLOCKS].map(|result| {
             let problem = Problem { m: wide[0], n: wide[1], k: wide[2], l: 1 };
             let slow = Rates { dram_rate: 64, ..Rates::B200 };
             choose(Format::Nvfp4, None, &problem, result, &slow).unwrap()

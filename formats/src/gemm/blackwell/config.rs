@@ -3,7 +3,7 @@
 use super::store::BOX_BYTES;
 use crate::gemm::combine::GATE_ROWS;
 use crate::gemm::groups::TABLE_BYTES;
-use crate::gemm::{Dimension, Problem, Split, TileOrder, TileShape, Tiles};
+use crate::gemm::{Dimension, Problem, ResultType, Split, TileOrder, TileShape, Tiles};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
 use crate::{Divisor, HalfType};
@@ -144,10 +144,17 @@ impl BlackwellConfig {
         self.columns * self.multicast
     }
 
-    /// Whether a gated product can be stored: where the weights are `Y`, a CTA has both halves of
-    /// sixteen results, a block, in the columns that it stores.
-    pub const fn stores_gated(&self, swapped: bool) -> bool {
-        swapped || self.columns / self.k_parts() >= 4 * GATE_ROWS
+    /// Whether results of this type can be stored. Where the weights are `Y`, a CTA has whole blocks
+    /// of them, and at least the sixteen that it stores together, in the columns that it stores; a
+    /// gated product takes two columns for each. It reads them in the order of
+    /// [accumulators that overlap](Self::accumulators_overlap), which must not cut a block either.
+    pub const fn stores(&self, result: ResultType, gated: bool, swapped: bool) -> bool {
+        let block = result.block();
+        let least = if block < 2 * GATE_ROWS { 2 * GATE_ROWS } else { block };
+        let columns = least << gated as u32;
+        swapped
+            || (self.columns / self.k_parts()).is_multiple_of(columns)
+                && self.accumulator_step().is_multiple_of(columns)
     }
 
     /// Rows of `X` codes that one copy brings.

@@ -59,8 +59,8 @@ const LAUNCH_CYCLES: u64 = 4800;
 const CTA_CYCLES: u64 = 30;
 /// Bytes of sums per cycle from registers to float results, including the store to memory.
 const STORE_BYTES: u64 = 40;
-/// Instructions in which a thread stores a block of a result in NVFP4, counted in the machine
-/// code: each quarter of an SM issues one per cycle, for a warp.
+/// Instructions in which a thread stores sixteen columns of a result in NVFP4 or MXFP4, counted in the
+/// machine code of NVFP4: each quarter of an SM issues one per cycle, for a warp.
 const BLOCK_CYCLES: u64 = 340;
 /// More for each CTA of a cluster after the first.
 const MEMBER_CYCLES: u64 = 1300;
@@ -95,7 +95,7 @@ pub const fn store_cycles(config: &HopperConfig, parts: u32, result: ResultType)
     let parts = parts as u64;
     match result {
         ResultType::Floats(_) => config.sum_bytes() as u64 / parts / STORE_BYTES,
-        ResultType::Nvfp4 => {
+        ResultType::Blocks(_) => {
             let blocks = (config.rows * config.tokens / Format::Nvfp4.block()) as u64;
             blocks.div_ceil(parts * (WARP * PARTITIONS) as u64) * BLOCK_CYCLES
         }
@@ -137,7 +137,9 @@ pub fn estimate(
     let early = ctas * config.stages() as u64 * config.weight_bytes() as u64;
     let stored = match result {
         ResultType::Floats(_) => 0,
-        ResultType::Nvfp4 => result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64),
+        ResultType::Blocks(_) => {
+            result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64)
+        }
     };
     let activations = config.token_tiles(problem.m) as u64
         * problem.k.div_ceil(K_STEP) as u64
@@ -244,9 +246,9 @@ mod tests {
                 };
                 let [one, others @ ..] = [F16, Bf16, F32].map(|t| cycles(ResultType::Floats(t)));
                 assert_eq!(others, [one; 2], "{} {split}", config.name);
-                assert!(cycles(ResultType::Nvfp4) > one, "{} {split}", config.name);
+                assert!(cycles(ResultType::Blocks(Format::Nvfp4)) > one, "{} {split}", config.name);
             }
-            let store = |parts| store_cycles(config, parts, ResultType::Nvfp4);
+            let store = |parts| store_cycles(config, parts, ResultType::Blocks(Format::Nvfp4));
             let blocks = u64::from(config.tokens.div_ceil(16) * (config.rows / CHUNK_ROWS));
             assert_eq!(store(1), blocks * BLOCK_CYCLES);
             let most = blocks.div_ceil(MAX_SPLIT.into());

@@ -171,9 +171,9 @@ pub struct Results {
 /// that with the weight as the checkpoint has it.
 ///
 /// --out writes the result as the tensor c ([L, M, N]), only once it is verified against the f64
-/// oracle. A result in nvfp4 is written in the form of an operand: c (U8 [L, M, N/2]), c_scale
-/// ([L, M, N/16], or L padded matrices for 128x4), c_global_scale, and the metadata key
-/// c_scale_layout.
+/// oracle. A result in nvfp4 or mxfp4 is written in the form of an operand: c (U8 [L, M, N/2]), c_scale
+/// ([L, M, N/16], of mxfp4 [L, M, N/32], or L padded matrices for 128x4), c_global_scale of nvfp4, and
+/// the metadata key c_scale_layout.
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("input").required(true))]
 pub struct Gemm {
@@ -204,10 +204,10 @@ pub struct Gemm {
 /// Options of gemm, dual and grouped.
 #[derive(Debug, ClapArgs)]
 pub struct Product {
-    /// Type of the result: f16, bf16, f32, or nvfp4 with scales, N a multiple of 16.
+    /// Type of the result: f16, bf16, f32, or nvfp4 or mxfp4 with scales, N a multiple of 16 or 32.
     #[arg(long, default_value = "f16", value_parser = parse_result)]
     pub dtype: ResultType,
-    /// Layout of the scales of a result in nvfp4: linear or 128x4.
+    /// Layout of the scales of a result in nvfp4 or mxfp4: linear or 128x4.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub out_layout: ScaleLayout,
     /// Scale of the whole result in nvfp4 [default: that of the oracle's largest magnitude].
@@ -316,7 +316,7 @@ pub struct Bench {
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub layout: ScaleLayout,
     /// f16, bf16 or f32: type of gemv's and gemm's result [default: f16], of the floats that are quantised or
-    /// dequantised [default: bf16]. gemm: also nvfp4, with scales, N a multiple of 16.
+    /// dequantised [default: bf16]. gemm: also nvfp4 and mxfp4, with scales, N a multiple of 16 or 32.
     #[arg(long, value_parser = parse_result)]
     pub dtype: Option<ResultType>,
     #[command(flatten)]
@@ -356,7 +356,7 @@ pub struct BenchGemm {
     /// takes bf16 and quantises before each product.
     #[arg(long, default_value = "fp4")]
     pub activations: ActivationInput,
-    /// gemm, dual, grouped: layout of the scales of a result in nvfp4: linear or 128x4.
+    /// gemm, dual, grouped: layout of the scales of a result in nvfp4 or mxfp4: linear or 128x4.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub out_layout: ScaleLayout,
     /// gemm, dual: how K is split, instead of the plan's choice: none, cluster:N or stream-k.
@@ -631,25 +631,33 @@ fn parse_output(text: &str) -> Result<FloatType, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultType {
     Floats(FloatType),
-    Nvfp4,
+    Blocks(Format),
 }
 
 impl ResultType {
+    /// The name in commands and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Floats(floats) => floats.name(),
+            Self::Blocks(format) => format.name(),
+        }
+    }
+
     /// The floats, `default` if none were asked for.
     pub fn floats(asked: Option<Self>, default: FloatType) -> FloatType {
         match asked {
             Some(Self::Floats(floats)) => floats,
-            _ => default,
+            Some(Self::Blocks(_)) | None => default,
         }
     }
 }
 
 fn parse_result(text: &str) -> Result<ResultType, String> {
-    if text == Format::Nvfp4.name() {
-        return Ok(ResultType::Nvfp4);
+    if let Some(format) = Format::ALL.into_iter().find(|format| format.name() == text) {
+        return Ok(ResultType::Blocks(format));
     }
     let floats = FloatType::by_name(text).map(ResultType::Floats);
-    floats.ok_or_else(|| format!("`{text}` is none of f16, bf16, f32, nvfp4"))
+    floats.ok_or_else(|| format!("`{text}` is none of f16, bf16, f32, nvfp4, mxfp4"))
 }
 
 #[cfg(test)]

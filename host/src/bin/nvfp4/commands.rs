@@ -14,7 +14,7 @@ use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, Output, UpOptions};
 use nvfp4::gemv::layer::{self, ActivationSource, Weight};
 use nvfp4::gemv::{self, GemvOptions, GemvOverrides, GemvPlan};
 use nvfp4::oracle::{self, Verification};
-use nvfp4::quantize::{self, QuantizeOptions, TensorScale};
+use nvfp4::quantize::{self, Format, QuantizeOptions, TensorScale};
 use nvfp4::shape::{self, Shape};
 use nvfp4::{doctor, operands};
 use serde::Serialize;
@@ -192,12 +192,12 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         None => args.shape.iter().map(|text| text.parse()).collect(),
     }
     .map_err(nvfp4::error::Error::from)?;
-    if args.dtype == Some(ResultType::Nvfp4)
+    if let Some(ResultType::Blocks(format)) = args.dtype
         && let Some(shape) = shapes
             .iter()
             .find(|shape| matches!(shape, Shape::Gemv(_) | Shape::Moe(_) | Shape::Quantize(_)))
     {
-        anyhow::bail!("--dtype of {shape} must be f16, bf16 or f32, but is nvfp4");
+        anyhow::bail!("--dtype of {shape} must be f16, bf16 or f32, but is {}", format.name());
     }
     let progress = Progress::new();
     let kernels = open(&args.target, None, &progress)?;
@@ -267,7 +267,10 @@ fn gemm_bench(args: &Bench) -> GemmBench {
     let (output, quantized) = match args.dtype {
         None => (Output::default(), None),
         Some(ResultType::Floats(floats)) => (floats.into(), None),
-        Some(ResultType::Nvfp4) => (Output::default(), Some(args.gemm.out_layout)),
+        Some(ResultType::Blocks(Format::Nvfp4)) => (Output::default(), Some(args.gemm.out_layout)),
+        Some(ResultType::Blocks(Format::Mxfp4)) => {
+            (Output::Mxfp4 { layout: args.gemm.out_layout }, None)
+        }
     };
     GemmBench {
         format: args.quantize.format,

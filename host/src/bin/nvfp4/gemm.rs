@@ -17,6 +17,7 @@ use nvfp4::operands::gemm::{AnyOperands, GemmOperands, read, write_result};
 use nvfp4::operands::grouped::{self, AnyGroupedOperands, GroupedOperands};
 use nvfp4::operands::layer::{self, Context, Values};
 use nvfp4::oracle::{Reference, Verification};
+use nvfp4::quantize::Format;
 use nvfp4::shape::{GemmShape, Shape};
 use nvfp4::tensor::Dims;
 use serde::Serialize;
@@ -118,12 +119,13 @@ pub fn run_grouped(args: &Grouped) -> anyhow::Result<ExitCode> {
 /// What is asked for; of a result in NVFP4 the scale may be left open, and is 1 then.
 fn asked(args: &Product) -> anyhow::Result<Output> {
     match (args.dtype, args.out_scale) {
-        (ResultType::Nvfp4, scale) => {
+        (ResultType::Blocks(Format::Nvfp4), scale) => {
             Ok(Output::Nvfp4 { scale: scale.unwrap_or(1.0), layout: args.out_layout })
         }
+        (ResultType::Blocks(Format::Mxfp4), None) => Ok(Output::Mxfp4 { layout: args.out_layout }),
         (ResultType::Floats(floats), None) => Ok(floats.into()),
-        (ResultType::Floats(floats), Some(scale)) => {
-            let name = Output::from(floats).name();
+        (other, Some(scale)) => {
+            let name = other.name();
             anyhow::bail!("--out-scale must be absent for a result in {name}, but is {scale}")
         }
     }
@@ -274,7 +276,7 @@ impl<F: BlockFormat> Run<'_, F> {
             output: result.output.name(),
             output_scale: match result.output {
                 Output::Nvfp4 { scale, .. } => Some(scale),
-                Output::Floats(_) => None,
+                Output::Floats(_) | Output::Mxfp4 { .. } => None,
             },
             device: device.choice().clone(),
             emulated: Emulated::each(device, &reports.take()),

@@ -71,7 +71,7 @@ pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
          group, threads the others"
     } else if is_boxed {
         "results go through shared memory; the copy engine stores boxes of them"
-    } else if matches!(gemm.epilogue.output, Output::Nvfp4 { .. }) {
+    } else if gemm.epilogue.output.blocks().is_some() {
         "threads store the blocks of the result"
     } else if gemm.epilogue.is_gated() {
         "two columns of a tile make one of the result: threads store it"

@@ -72,7 +72,7 @@ impl Family for Blackwell {
         let result = asked.output.planned();
         let mut found: Vec<_> = choose::candidates(format, halves(kind), problem, result, &machine)
             .filter(|found| request.may_be(found.config.name))
-            .filter(|found| !asked.gated || found.config.stores_gated(found.swapped))
+            .filter(|found| found.config.stores(result, asked.gated, found.swapped))
             .filter(|found| overrides.split.is_none_or(|split| split == found.config.split))
             .collect();
         best_first(&mut found);
@@ -103,7 +103,7 @@ impl Family for Blackwell {
         let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..*problem };
         let mut found: Vec<_> = choose::grouped(format, halves(kind), &expected, result, &machine)
             .filter(|found| request.may_be(found.config.name))
-            .filter(|found| !asked.gated || found.config.stores_gated(found.swapped))
+            .filter(|found| found.config.stores(result, asked.gated, found.swapped))
             .collect();
         best_first(&mut found);
         for choice in &mut found {
@@ -141,7 +141,7 @@ impl Family for Blackwell {
             let result = asked.output.planned();
             let choices = choose::mixed(format, halves(kind), problem, result, &machine);
             for choice in choices {
-                if !asked.gated || choice.config.stores_gated(choice.swapped) {
+                if choice.config.stores(result, asked.gated, choice.swapped) {
                     let (problem, groups) = (*problem, None);
                     let kernel = BlackwellKernel { problem, groups, mixed: true, choice };
                     found[usize::from(choice.swapped)].push(kernel);

@@ -60,6 +60,12 @@ impl Boxes {
         Self { base, offset: 0, last: (config.boxes() - 1) * BOX_BYTES }
     }
 
+    /// Shared address of the first box.
+    #[inline(always)]
+    pub fn start(&self) -> u32 {
+        self.base
+    }
+
     /// Whether the box with columns `column ..` of each thread's row is stored as a whole: with problems
     /// of their own token counts, one that reaches over a problem's last token is not.
     #[inline(always)]

@@ -11,14 +11,14 @@ use super::work::List;
 use super::{Work, decode};
 use crate::gemm::epilogue::COLUMNS;
 use crate::gemm::epilogue::affine::{self, Column};
-use crate::gemm::epilogue::blocks::BLOCK;
+use crate::gemm::epilogue::blocks::GROUP;
 use crate::gemm::epilogue::combine::combine;
 use cuda_std::ptx::marker;
 use cuda_std::warp;
 use fp4_formats::gemm::combine::{GATE_ROWS, Half, PairedRows};
 
-/// Columns that a thread has at a time: a block of a result in NVFP4.
-pub const PART: usize = BLOCK;
+/// Columns that a thread has at a time: those that are quantised together.
+pub const PART: usize = GROUP;
 /// [`PART`] as a number of columns of a tile.
 pub const PART_COLUMNS: u32 = PART as u32;
 /// A thread's sums or results of neighbouring columns, two times eight.
@@ -128,7 +128,7 @@ pub unsafe fn results<L: List>(
     if !work.gated() {
         return Some(Results { x, column, results: values });
     }
-    let lane = warp::lane_id() % BLOCK as u32;
+    let lane = warp::lane_id() % GROUP as u32;
     if swapped {
         // The lane of the gate's row of result `lane`.
         let gate = lane + lane / GATE_ROWS * GATE_ROWS;

@@ -30,6 +30,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let mut which = 0;
     let mut exchange = exchange::Exchange::new(control);
     let mut boxes = boxes::Boxes::new(config, control);
+    let mut blocks = store_blocks::Blocks::new();
     let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
     // The kernel before may make the vectors, and use the memory of the result. The counts of groups
     // were read behind its end.
@@ -54,9 +55,9 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
             group: unsafe { work.list.group(&work.params.epilogue, &tile) },
         };
         let d = tensor + which * config.accumulator_step() + lanes;
-        if epilogue::is_nvfp4(&work.params.epilogue.sink) {
+        if epilogue::is_blocks(&work.params.epilogue.sink) {
             let columns = config.columns / config.k_parts();
-            // SAFETY: called once per tile; the result is NVFP4, and these are the CTA's columns.
+            // SAFETY: called once per tile; the result has blocks, and these are the CTA's columns.
             unsafe { store_blocks::pad(work, &place, [work.split() * columns, columns]) };
         }
         // SAFETY: the sums are complete; each is read before the accumulator is given
@@ -77,8 +78,8 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                 }
             };
             let order = Order::new(work, which);
-            let (exchange, boxes) = (&mut exchange, &mut boxes);
-            let mut sinks = Sinks { exchange, boxes, found: 0.0 };
+            let (exchange, boxes, blocks) = (&mut exchange, &mut boxes, &mut blocks);
+            let mut sinks = Sinks { exchange, boxes, blocks, found: 0.0 };
             if config.accumulators_overlap() && config.activations.is_none() {
                 sinks.drain::<L, HELD>(work, d, &place, &order, give_back);
             } else {
@@ -156,6 +157,7 @@ impl Order {
 struct Sinks<'a> {
     exchange: &'a mut exchange::Exchange,
     boxes: &'a mut boxes::Boxes,
+    blocks: &'a mut store_blocks::Blocks,
     /// The thread's largest magnitude of a tile, if it is asked for.
     found: f32,
 }
@@ -245,8 +247,8 @@ impl Sinks<'_> {
         }
         // SAFETY: the caller's; the branches are the same for all lanes.
         unsafe {
-            if epilogue::is_nvfp4(&work.params.epilogue.sink) {
-                store_blocks::store(work, place, results);
+            if epilogue::is_blocks(&work.params.epilogue.sink) {
+                self.blocks.store(work, self.boxes, place, results);
             } else if boxes::Boxes::take(work, place, results.column) {
                 self.boxes.put(work, place, results.column, results.results);
             } else {

@@ -9,7 +9,7 @@
 //! | [`affine`] | factors and bias; the only place that computes the formula |
 //! | [`combine`] | values to results: activations, and pairs of values that make one result |
 //! | [`direct`] | sink: threads convert and store floats |
-//! | [`blocks`] | sink: threads quantise blocks of 16 columns to NVFP4 and store codes and scales |
+//! | [`blocks`] | sink: threads quantise blocks of 16 columns to NVFP4, or 32 to MXFP4, and store codes and scales |
 //!
 //! [`largest`] finds the largest magnitude of all results, where a launch asks for it.
 //! [`nan`] makes all results NaN where a grouped product's token counts are bad.
@@ -26,16 +26,24 @@ pub mod direct;
 pub mod largest;
 pub mod nan;
 
+use cuda_std::ptx::marker;
 use fp4_formats::FloatType;
-use fp4_formats::gemm::{OUT_NVFP4, Sink};
+use fp4_formats::gemm::{OUT_MXFP4, OUT_NVFP4, Sink};
 
 /// Neighbouring columns that a thread stores together: 16 bytes of 16-bit results.
 pub const COLUMNS: usize = 8;
 
-/// Whether the result is NVFP4.
+/// Whether the result is NVFP4 or MXFP4.
 #[inline(always)]
-pub fn is_nvfp4(sink: &Sink) -> bool {
-    sink.out_type == OUT_NVFP4
+pub fn is_blocks(sink: &Sink) -> bool {
+    // Pinned, like the other one, so that the answer takes no register during the main loop.
+    marker::pin(sink.out_type) >= OUT_NVFP4
+}
+
+/// Whether the result is MXFP4.
+#[inline(always)]
+pub fn is_mxfp4(sink: &Sink) -> bool {
+    marker::pin(sink.out_type) == OUT_MXFP4
 }
 
 /// Whether results are f32: elements of 4 bytes. All other floats have 2.

@@ -3,15 +3,15 @@
 use cuda_std::ptx::reduce;
 use fp4_formats::gemm::{Problem, Sink};
 
-use super::{blocks, direct, is_nvfp4, largest};
+use super::{blocks, direct, is_blocks, largest};
 
-/// Makes all elements of a result NaN; of one in NVFP4, by its scales; and the largest magnitude, if it
+/// Makes all elements of a result NaN; of one in NVFP4 or MXFP4, by its scales; and the largest magnitude, if it
 /// is asked for. Row `ctas[0]` and every
 /// `ctas[1]`-th after it are this CTA's, and of their columns, or blocks, `threads[0]` and every
 /// `threads[1]`-th this thread's.
 ///
 /// # Safety
-/// `sizes` are those of the result, `n` a multiple of 16 if it is NVFP4; the pointers of `sink` are
+/// `sizes` are those of the result, `n` a multiple of a block if it is NVFP4 or MXFP4; the pointers of `sink` are
 /// what its documentation says.
 #[inline(always)]
 pub unsafe fn fill(sink: &Sink, sizes: &Problem, ctas: [u32; 2], threads: [u32; 2]) {
@@ -19,8 +19,8 @@ pub unsafe fn fill(sink: &Sink, sizes: &Problem, ctas: [u32; 2], threads: [u32; 
         // SAFETY: the word of the launch's largest magnitude.
         unsafe { reduce::red_relaxed_gpu_global_max_u32(sink.magnitude, f32::NAN.to_bits()) };
     }
-    let is_nvfp4 = is_nvfp4(sink);
-    let columns = if is_nvfp4 { sizes.n / blocks::BLOCK as u32 } else { sizes.n };
+    let is_blocks = is_blocks(sink);
+    let columns = if is_blocks { blocks::count(sink, sizes.n) } else { sizes.n };
     for matrix in 0..sizes.l {
         let mut row = ctas[0];
         while row < sizes.m {
@@ -29,7 +29,7 @@ pub unsafe fn fill(sink: &Sink, sizes: &Problem, ctas: [u32; 2], threads: [u32; 
                 let place = [row, column];
                 // SAFETY: the element, or the block, exists.
                 unsafe {
-                    if is_nvfp4 {
+                    if is_blocks {
                         blocks::store_nan(sink, sizes, matrix, place);
                     } else {
                         direct::store_element(sink, sizes, matrix, place, f32::NAN);

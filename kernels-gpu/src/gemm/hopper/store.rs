@@ -6,7 +6,7 @@
 //! | results | a thread stores |
 //! |---|---|
 //! | floats in aligned rows, with neither column factors nor a bias nor an activation, without their largest magnitude | eight columns of every so many tokens, the sums of several tokens in flight |
-//! | other floats in aligned rows, NVFP4 | eight columns, or a block, of every so many tokens ([`store_any`](super::store_any)) |
+//! | other floats in aligned rows, NVFP4, MXFP4 | eight columns, or a block, of every so many tokens ([`store_any`](super::store_any)) |
 //! | floats in other rows | one column of every so many tokens |
 //!
 //! Of a gated product, a thread has eight sums of the gate and the eight of `up` behind them, or one
@@ -19,7 +19,7 @@ use cuda_std::thread;
 use fp4_formats::gemm::combine::GATE_ROWS;
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
-use fp4_formats::gemm::{Affine, Epilogue, Problem};
+use fp4_formats::gemm::{Affine, Epilogue, Problem, Sink};
 
 use super::decode::Weights;
 use super::split_k::Part;
@@ -52,13 +52,13 @@ pub unsafe fn store_tile<W: Weights>(
     // SAFETY: the tile's problem exists.
     let alphas = unsafe { work.alphas(&p.epilogue, tile.problem) };
     let store =
-        Store { work, config, p, result: &result, tile, part, memory, unit, thread, alphas };
+        Store { work, config, p, sink, result: &result, tile, part, memory, unit, thread, alphas };
     let aligned = result.n.is_multiple_of(COLUMNS as u32);
-    let is_nvfp4 = epilogue::is_nvfp4(sink);
+    let is_blocks = epilogue::is_blocks(sink);
     // SAFETY: all consumers are here, and the sums are visible to them.
     unsafe {
-        let found = if is_nvfp4 || aligned && direct::rows_aligned(sink, &result) {
-            if is_nvfp4 || !is_plain(&p.epilogue) {
+        let found = if is_blocks || aligned && direct::rows_aligned(sink, &result) {
+            if is_blocks || !is_plain(&p.epilogue) {
                 if config.loads_remote() {
                     return store.store_halves();
                 }
@@ -94,6 +94,8 @@ pub(super) struct Store<'a, W> {
     pub work: W,
     pub config: &'a HopperConfig,
     pub p: &'a HopperParams,
+    /// Where results go, and their type.
+    pub sink: &'a Sink,
     /// Sizes of the result.
     pub result: &'a Problem,
     pub tile: &'a Tile,
@@ -244,7 +246,7 @@ impl<W: Work> Store<'_, W> {
         } else {
             &self.p.epilogue.affine
         };
-        let sink = &self.p.epilogue.sink;
+        let sink = self.sink;
         let (first, end) = self.part.range(self.part.rank);
         let mut token = first + piece.ahead;
         while token < end {
@@ -324,7 +326,7 @@ impl<W: Work> Store<'_, W> {
                 let token = token + i as u32 * step;
                 if token < end {
                     let place = [tile.token + token, n];
-                    let (sink, matrix) = (&epilogue.sink, tile.matrix);
+                    let (sink, matrix) = (self.sink, tile.matrix);
                     found = largest::wanted(sink, found, [results[i]]);
                     // SAFETY: the element is inside the result.
                     unsafe { direct::store_element(sink, self.result, matrix, place, results[i]) };

@@ -1,4 +1,4 @@
-//! The store of tiles whose results are more than sums times factors of rows, or NVFP4.
+//! The store of tiles whose results are more than sums times factors of rows, or NVFP4 or MXFP4.
 //!
 //! Eight results of a token are made at a time, by the same code for all: of a gated product, from the
 //! eight sums of the gate and then from those of `up`.
@@ -17,7 +17,7 @@ use crate::gemm::epilogue::{self, COLUMNS, blocks, direct, largest};
 const F32_BYTES: u32 = size_of::<f32>() as u32;
 
 impl<W: Work> Store<'_, W> {
-    /// Floats in aligned rows, or NVFP4, of which two neighbouring lanes have the halves of a block.
+    /// Floats in aligned rows, or NVFP4 or MXFP4, of which two or four neighbouring lanes have a block.
     /// For kernels of few tokens, whose main loops this leaves alone; of more tokens
     /// [`Self::store_blocks`] is faster.
     ///
@@ -26,16 +26,9 @@ impl<W: Work> Store<'_, W> {
     #[inline(always)]
     pub(super) unsafe fn store_halves(&self) {
         let (tile, part, result, gated) = (self.tile, self.part, self.result, self.gated());
-        let epilogue = &self.p.epilogue;
-        let sink = &epilogue.sink;
-        if epilogue::is_nvfp4(sink) && tile.token + part.tokens == result.m {
-            let count = (self.config.rows / blocks::BLOCK as u32) >> gated;
-            let columns = [tile.row_tile * count, count];
-            let threads =
-                [part.rank * CONSUMER_THREADS + self.thread, part.ctas() * CONSUMER_THREADS];
-            // SAFETY: the result is NVFP4, and these are its columns of blocks.
-            unsafe { blocks::pad_rows(sink, result, tile.matrix, columns, threads) };
-        }
+        let sink = self.sink;
+        // SAFETY: all consumers are here.
+        unsafe { self.pad() };
         let piece = self.piece(gated, 0);
         let (first, end) = part.range(part.rank);
         // As in `store_blocks`.
@@ -53,13 +46,17 @@ impl<W: Work> Store<'_, W> {
             // Of each round: the largest of all rounds would take a register from one to the next.
             // SAFETY: all lanes are here.
             unsafe { largest::raise(sink, || blocks::magnitude(results)) };
-            if epilogue::is_nvfp4(sink) {
-                let amax = blocks::magnitude(results);
-                // SAFETY: all lanes are here. The other half of a block is in the next lane.
+            if epilogue::is_blocks(sink) {
+                let mut amax = blocks::magnitude(results);
+                // SAFETY: all lanes are here. The rest of a block is in the next lane, of MXFP4 in the
+                // next three.
                 unsafe {
-                    let amax = float::max_nan_f32(amax, warp::shuffle_xor_f32(amax, 1));
+                    amax = float::max_nan_f32(amax, warp::shuffle_xor_f32(amax, 1));
+                    if epilogue::is_mxfp4(sink) {
+                        amax = float::max_nan_f32(amax, warp::shuffle_xor_f32(amax, 2));
+                    }
                     if marker::pin(u32::from(exists)) != 0 {
-                        blocks::store_half(sink, result, tile.matrix, place, results, amax);
+                        blocks::store_eight(sink, result, tile.matrix, place, results, amax);
                     }
                 }
             } else if exists {
@@ -71,26 +68,37 @@ impl<W: Work> Store<'_, W> {
         }
     }
 
-    /// Floats in aligned rows, or NVFP4, of which a thread has whole blocks. The largest magnitude, if
-    /// it is asked for.
+    /// Writes the padding of a 128x4 result's scales below the last token, where the CTA has that.
+    ///
+    /// # Safety
+    /// As [`store_tile`](super::store::store_tile).
+    #[inline(always)]
+    unsafe fn pad(&self) {
+        let (tile, part, sink) = (self.tile, self.part, self.sink);
+        if epilogue::is_blocks(sink) && tile.token + part.tokens == self.result.m {
+            let count = blocks::count(sink, self.config.rows) >> self.gated();
+            let columns = [tile.row_tile * count, count];
+            let threads =
+                [part.rank * CONSUMER_THREADS + self.thread, part.ctas() * CONSUMER_THREADS];
+            // SAFETY: the result has blocks, and these are its columns of them.
+            unsafe { blocks::pad_rows(sink, self.result, tile.matrix, columns, threads) };
+        }
+    }
+
+    /// Floats in aligned rows, or NVFP4 or MXFP4, of which a thread has sixteen columns. The
+    /// largest magnitude, if it is asked for.
     ///
     /// # Safety
     /// As [`store_tile`](super::store::store_tile).
     #[inline(always)]
     pub(super) unsafe fn store_blocks(&self) -> f32 {
         let (tile, part, result, gated) = (self.tile, self.part, self.result, self.gated());
-        let sink = &self.p.epilogue.sink;
-        let is_nvfp4 = epilogue::is_nvfp4(sink);
-        if is_nvfp4 && tile.token + part.tokens == result.m {
-            let count = (self.config.rows / blocks::BLOCK as u32) >> gated;
-            let columns = [tile.row_tile * count, count];
-            let threads =
-                [part.rank * CONSUMER_THREADS + self.thread, part.ctas() * CONSUMER_THREADS];
-            // SAFETY: the result is NVFP4, and these are its columns of blocks.
-            unsafe { blocks::pad_rows(sink, result, tile.matrix, columns, threads) };
-        }
-        let eights = if is_nvfp4 { 2 } else { 1 };
-        let plain_blocks = is_nvfp4 && is_plain(&self.p.epilogue);
+        let sink = self.sink;
+        // SAFETY: all consumers are here.
+        unsafe { self.pad() };
+        let is_blocks = epilogue::is_blocks(sink);
+        let eights = if is_blocks { 2 } else { 1 };
+        let plain_blocks = is_blocks && is_plain(&self.p.epilogue);
         // All threads do as many rounds as the one with most tokens. The lanes of a warp stay
         // together, and ptxas knows it: otherwise no address of the main loop would be in a
         // uniform register.
@@ -101,16 +109,28 @@ impl<W: Work> Store<'_, W> {
                 Self { thread: marker::pin(self.thread), ..*self }.piece(gated, eights >> 1);
             let token = first + piece.ahead;
             let place = [tile.token + token, piece.n];
-            if piece.n < result.n && token < end {
+            let exists = piece.n < result.n && token < end;
+            let mut results = [[0.0; COLUMNS]; 2];
+            if exists {
                 // SAFETY: the token and the columns exist; floats are aligned.
                 unsafe {
-                    let results = if plain_blocks {
+                    results = if plain_blocks {
                         self.plain_block(&piece, token, place[0])
                     } else {
                         self.any(&piece, token, place, eights, &mut found)
                     };
-                    if is_nvfp4 {
-                        blocks::store(sink, result, tile.matrix, place, results);
+                }
+            }
+            if is_blocks {
+                let [one, other] = results.map(blocks::magnitude);
+                let mut amax = float::max_nan_f32(one, other);
+                // SAFETY: all lanes are here. The other half of a block of MXFP4 is in the next lane.
+                unsafe {
+                    if epilogue::is_mxfp4(sink) {
+                        amax = float::max_nan_f32(amax, warp::shuffle_xor_f32(amax, 1));
+                    }
+                    if marker::pin(u32::from(exists)) != 0 {
+                        blocks::store(sink, result, tile.matrix, place, results, amax);
                     }
                 }
             }
@@ -120,7 +140,7 @@ impl<W: Work> Store<'_, W> {
         found
     }
 
-    /// A block of results of an epilogue that [`is_plain`].
+    /// Sixteen results of an epilogue that [`is_plain`].
     ///
     /// # Safety
     /// Their sums exist, and the token's factor.
@@ -140,8 +160,8 @@ impl<W: Work> Store<'_, W> {
     }
 
     /// `eights` times eight results of a token of the piece, which begins at `place` of the result.
-    /// Eight are stored, as floats; a block is given back. `found` is raised to their largest magnitude,
-    /// if that is asked for.
+    /// Eight are stored, as floats; sixteen, a block or half of one, are given back. `found` is raised to
+    /// their largest magnitude, if that is asked for.
     ///
     /// # Safety
     /// Their sums, factors and biases exist; floats are aligned.
@@ -154,10 +174,10 @@ impl<W: Work> Store<'_, W> {
         eights: u32,
         found: &mut f32,
     ) -> [[f32; COLUMNS]; 2] {
-        // Halves of a block wait in shared memory: registers are few. Their place is that of sums
+        // Of sixteen, both halves wait in shared memory: registers are few. Their place is that of sums
         // that only this thread needs.
         let block = self.memory.sums(self.config, token) + piece.column * F32_BYTES;
-        let sink = &self.p.epilogue.sink;
+        let sink = self.sink;
         let half = |eight: u32| block + eight * COLUMNS as u32 * F32_BYTES;
         let mut eight = 0;
         while eight < eights {
@@ -177,7 +197,7 @@ impl<W: Work> Store<'_, W> {
         if eights == 1 {
             return [[0.0; COLUMNS]; 2];
         }
-        // SAFETY: the block's results are there.
+        // SAFETY: the results are there.
         unsafe { [take_eight(half(0)), take_eight(half(1))] }
     }
 

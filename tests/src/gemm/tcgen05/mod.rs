@@ -6,12 +6,11 @@ mod operands;
 use super::{ActivationType, Case, Expected, GUARD, POISON};
 use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, CONFIGS, result_map};
-use fp4_formats::gemm::{Epilogue, OUT_NVFP4, Problem, ResultScales, Sink};
+use fp4_formats::gemm::{Epilogue, OUT_MXFP4, OUT_NVFP4, Problem, ResultScales, Sink};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TensorMapShape;
 use fp4_formats::{Arch, BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, TensorMap};
 use nvfp4::floats;
-use nvfp4::gemm::Output;
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::Dims;
@@ -209,7 +208,7 @@ impl Product {
     fn floats(&self) -> FloatType {
         match self.case.result {
             ResultKind::Floats(floats) => floats,
-            ResultKind::Nvfp4(_) => FloatType::F32,
+            ResultKind::Blocks(..) => FloatType::F32,
         }
     }
 
@@ -234,35 +233,36 @@ impl Product {
         // A sum of K / 16 terms in f32, and the epilogue.
         let comparison = expected.compare_floats(&result, floats, k / 16 + 12);
         comparison.unwrap_or_else(|e| panic!("{what}\n{e}"));
-        if let ResultKind::Nvfp4(layout) = self.case.result {
-            self.check_blocks(modules, &mut memory, params, layout, &result, &expected)?;
+        if let ResultKind::Blocks(format, layout) = self.case.result {
+            let right =
+                expected.quantized(format, layout, &floats::decode(FloatType::F32, &result));
+            self.check_blocks(modules, &mut memory, params, &result, &right)?;
         }
         Ok(Outcome { counters, bytes: result })
     }
 
-    /// The same product in NVFP4: what the CPU's quantiser makes of its f32, bit for bit.
+    /// The same product in NVFP4 or MXFP4: what the CPU's quantiser makes of its f32, bit for bit.
     fn check_blocks(
         &self,
         modules: &Modules,
         memory: &mut GlobalMemory,
         params: BlackwellParams,
-        layout: ScaleLayout,
         floats: &[u8],
         expected: &Expected,
     ) -> Result<(), LaunchError> {
         let what = format!("{self:?}");
         let floats = floats::decode(FloatType::F32, floats);
-        let expected = expected.quantized(layout, &floats);
-        let Output::Nvfp4 { scale: parameter, .. } = expected.output else {
-            unreachable!("{what}: it is in NVFP4");
-        };
+        let (format, parameter, layout) = expected.output.blocks().expect("blocks");
         let GemmShape { m, n, l, .. } = self.case.shape;
         let [codes, scales] =
             expected.output.bytes(Dims::new(l, m, n).expect("dims")).expect("small");
         let [codes, scales] = [codes, scales].map(|bytes| bytes as u64);
         let sink = Sink {
             out: poisoned(memory, "C codes", codes),
-            out_type: OUT_NVFP4,
+            out_type: match format {
+                Format::Nvfp4 => OUT_NVFP4,
+                Format::Mxfp4 => OUT_MXFP4,
+            },
             scales: ResultScales {
                 out: poisoned(memory, "C scales", scales),
                 stride: scales / l as u64,
