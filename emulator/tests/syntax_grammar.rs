@@ -1,7 +1,7 @@
 //! Every operand shape, statement, declaration and initialiser of the grammar.
 
 use ptx_emu::syntax::ast::{
-    Function, Imm, Init, Instruction, Item, Linkage, Module, Operand, Pos, Space, Statement,
+    Call, Function, Imm, Init, Instruction, Item, Linkage, Module, Operand, Pos, Space, Statement,
     Variable,
 };
 use ptx_emu::syntax::parse;
@@ -228,12 +228,12 @@ fn constant_expressions_beyond_the_assembler() {
 fn calls_in_all_forms() {
     let call = |returns: &[&str], target: &str, args: &[&str], prototype: Option<&str>| {
         let idents = |names: &[&str]| names.iter().map(|n| ident(n)).collect();
-        Operand::Call {
+        Operand::Call(Box::new(Call {
             returns: idents(returns),
             target: target.to_owned(),
             args: idents(args),
             prototype: prototype.map(str::to_owned),
-        }
+        }))
     };
     for (text, expected) in [
         ("call f;", call(&[], "f", &[], None)),

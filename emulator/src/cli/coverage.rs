@@ -142,7 +142,18 @@ fn report(shares: &[FunctionShare], launched: bool) -> (String, f64) {
     let all: usize = shown.iter().map(|share| share.instructions).sum();
     let percent = percent(reached, all);
     let _ = write!(text, "coverage: {percent:.2} %, {reached} of {all} instructions");
+    let missed = shown.iter().flat_map(|share| &share.unreached);
+    let branches = missed.filter(|one| is_guarded_branch(&one.instruction)).count();
+    if branches != 0 {
+        let _ = write!(text, "; guarded branches among the others: {branches}");
+    }
     (text, percent)
+}
+
+/// Whether a line is a branch under a guard, which must be true for the branch to count.
+fn is_guarded_branch(line: &str) -> bool {
+    let behind = line.strip_prefix('@').and_then(|rest| rest.split_once(char::is_whitespace));
+    behind.is_some_and(|(_, rest)| rest.trim_start().starts_with("bra"))
 }
 
 fn percent(reached: usize, all: usize) -> f64 {

@@ -9,7 +9,7 @@ use super::system_call;
 use crate::machine::code::{CallSite, Callee, Op, Passed};
 use crate::machine::regs::Class;
 use crate::module::{Decode, Decoded, Reject};
-use crate::syntax::ast::Operand;
+use crate::syntax::ast::{Call, Operand};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     let _ = d.has("uni");
@@ -55,9 +55,10 @@ fn branch_index(d: &mut Decode<'_>) -> Decoded<Op> {
 }
 
 fn call(d: &mut Decode<'_>) -> Decoded<Op> {
-    let Operand::Call { returns, target, args, prototype } = d.operand(0)? else {
+    let Operand::Call(operands) = d.operand(0)? else {
         return Err(Reject::operand("required a call's operands"));
     };
+    let Call { returns, target, args, prototype } = &**operands;
     let returns =
         returns.iter().map(|operand| passed(d, operand, true)).collect::<Decoded<Vec<_>>>()?;
     let callee = match d.function_named(target) {

@@ -247,9 +247,9 @@ fn operand_names<'a>(operand: &'a Operand, found: &mut Vec<&'a str>) {
             operand_names(first, found);
             operand_names(second, found);
         }
-        Operand::Call { target, args, .. } => {
-            found.push(target);
-            args.iter().for_each(|item| operand_names(item, found));
+        Operand::Call(call) => {
+            found.push(&call.target);
+            call.args.iter().for_each(|item| operand_names(item, found));
         }
         _ => {}
     }

@@ -210,8 +210,9 @@ pub struct Block {
 pub enum Statement {
     /// `.reg .b32 %r<10>, %x;`
     Registers(RegDecl),
-    /// `.local`, `.shared`, `.param`, `.const`, `.global` variable.
-    Variable(Variable),
+    /// `.local`, `.shared`, `.param`, `.const`, `.global` variable; boxed, so that other statements
+    /// are small.
+    Variable(Box<Variable>),
     /// `name:`
     Label {
         /// Name.
@@ -379,15 +380,19 @@ pub enum Operand {
     },
     /// `_`
     Sink,
-    /// Whole operand list of a `call`.
-    Call {
-        /// `(r0, r1)`, else empty.
-        returns: Vec<Operand>,
-        /// Function name or register.
-        target: String,
-        /// Arguments.
-        args: Vec<Operand>,
-        /// Prototype or target-list label of an indirect call.
-        prototype: Option<String>,
-    },
+    /// Whole operand list of a `call`; boxed, so that other operands are small.
+    Call(Box<Call>),
+}
+
+/// The operands of a `call`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// `(r0, r1)`, else empty.
+    pub returns: Vec<Operand>,
+    /// Function name or register.
+    pub target: String,
+    /// Arguments.
+    pub args: Vec<Operand>,
+    /// Prototype or target-list label of an indirect call.
+    pub prototype: Option<String>,
 }

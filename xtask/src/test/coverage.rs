@@ -43,7 +43,7 @@ pub fn report(whole: bool) -> Result<()> {
     }
     let output = command.output().with_context(|| format!("running {command:?}"))?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    say!("\n{}(the aim is {AIM} %)", String::from_utf8_lossy(&output.stdout));
+    say!("\n{}the aim is {AIM} %", String::from_utf8_lossy(&output.stdout));
     Ok(())
 }
 

@@ -134,13 +134,13 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if options.coverage {
         coverage::begin(&mut cargo)?;
     }
-    let (tally, whole) = match (&options.filter, options.quick) {
+    let (mut tally, whole) = match (&options.filter, options.quick) {
         (filter, true) => (quick(filter.as_deref(), cargo)?, false),
         (Some(filter), false) => (filtered(filter, options.offline, cargo)?, false),
         (None, false) => (everything(options, cargo)?, true),
     };
     if options.coverage {
-        coverage::report(whole)?;
+        tally.step("coverage of the kernels", coverage::report(whole));
     }
     Ok(tally.finish())
 }

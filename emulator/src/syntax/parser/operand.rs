@@ -1,6 +1,6 @@
 //! Instruction operands (PTX ISA 6), without knowledge of the instruction.
 
-use super::super::ast::Operand;
+use super::super::ast::{Call, Operand};
 use super::{Parser, Result, Token};
 
 impl Parser<'_> {
@@ -112,6 +112,6 @@ impl Parser<'_> {
         if more {
             prototype = Some(self.word("a prototype or a list of targets")?.to_owned());
         }
-        Ok(Operand::Call { returns, target, args, prototype })
+        Ok(Operand::Call(Box::new(Call { returns, target, args, prototype })))
     }
 }

@@ -125,7 +125,8 @@ impl Parser<'_> {
                 };
                 self.bump()?;
                 let variables = self.variables(link, space)?;
-                statements.extend(variables.into_iter().map(Statement::Variable));
+                let boxed = variables.into_iter().map(Box::new);
+                statements.extend(boxed.map(Statement::Variable));
             }
         }
         Ok(())
