@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use fp4_formats::gemm::hopper::config::K_STEP;
 use fp4_formats::gemm::hopper::{CONFIGS, GROUPED, HopperConfig, Scheme};
 use fp4_formats::quantize::Format;
-use fp4_formats::{Arch, BlockFormat, FloatType, HalfType, Nvfp4, ScaleLayout, TensorFamily};
+use fp4_formats::{Arch, FloatType, HalfType, Nvfp4, ScaleLayout, TensorFamily};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::GemmOverrides;
 use nvfp4::generate::Generator;

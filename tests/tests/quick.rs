@@ -2,7 +2,7 @@
 //! what `cargo xtask test --quick` launches.
 
 use fp4_formats::gemm::{Split, blackwell, hopper};
-use fp4_formats::quantize::Recipe;
+use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;

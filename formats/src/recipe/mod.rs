@@ -149,7 +149,7 @@ impl BlockScale {
     pub const ZERO: Self = Self { byte: 0, rule: Rule::MultiplyUnsignedZero, operand: 0.0 };
 
     /// The same scale, and the same codes by a `C` whose [`Convert::scaled`] is the one that the trait
-    /// provides, where the rule is [`Rule::Scale`]: for code that quantises to either format and has
+    /// provides, where the rule is `Rule::Scale`: for code that quantises to either format and has
     /// one way to do so.
     #[inline(always)]
     #[must_use]
