@@ -171,6 +171,8 @@ fn a_branch_that_is_not_taken() {
     let output = scratch.run(RUN);
     assert_eq!(code(&output), Some(0), "{output:?}");
     assert_eq!(scratch.info(), PLAIN_INFO.replace("PTX", "k.ptx"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("out.info: 6 of 9 lines are reached"), "{said}");
 }
 
 #[test]

@@ -45,7 +45,11 @@ impl CoverageArgs {
         let mut coverage = parse(path, &before)?;
         coverage.add(&module.coverage(&ptx.display().to_string()));
         file.rewind().and_then(|()| file.set_len(0)).map_err(failed)?;
-        file.write_all(coverage.to_string().as_bytes()).map_err(failed)
+        file.write_all(coverage.to_string().as_bytes()).map_err(failed)?;
+        let (reached, all) = coverage.lines();
+        let shown = path.display();
+        console::complain(format_args!("{shown}: {reached} of {all} lines are reached"));
+        Ok(())
     }
 }
 

@@ -49,6 +49,7 @@ families! {
     Matrix, "matrix", "`mma.sync`, `ldmatrix`, `stmatrix`, `movmatrix` (9.7.14).";
     Sums, "sums", "Width, order and rounding of tensor-core sums (9.7.14, 9.7.15).";
     Wgmma, "wgmma", "Warpgroup products: types, sizes, layouts, swizzles (9.7.15).";
+    Wmma, "wmma", "`wmma` products of matrices in memory (9.7.14.4).";
     Copy, "copy", "`cp.async` by threads (9.7.9.25.3).";
     Bulk, "bulk", "Bulk copies in all directions, bulk reductions (9.7.9.25.4).";
     Tensor, "tensor", "Tensor copies: tiles, swizzles, edges, reductions (9.7.9.27).";

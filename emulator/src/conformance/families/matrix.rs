@@ -73,20 +73,22 @@ fn quads(set: &mut Set) {
 
 /// How operand registers are filled.
 #[derive(Clone, Copy)]
-enum Values {
+pub(super) enum Values {
     /// Any bits.
     Bits,
     /// Small integers of this type: every sum is exact.
     Small(&'static str),
     /// Numbers of this type from 2^-4 to 2^4.
     Wide(&'static str),
+    /// f64, which take two registers.
+    Double,
 }
 
 impl Values {
     /// A register.
-    fn register(self, rng: &mut SplitMix) -> u32 {
+    pub(super) fn register(self, rng: &mut SplitMix) -> u32 {
         let (ty, wide) = match self {
-            Self::Bits => return rng.next() as u32,
+            Self::Bits | Self::Double => return rng.next() as u32,
             Self::Small(ty) => (ty, false),
             Self::Wide(ty) => (ty, true),
         };
@@ -180,7 +182,7 @@ fn product(set: &mut Set, instruction: &str, which: &str, counts: [usize; 4], va
     let sums = match values[0] {
         Values::Small(_) => Values::Small(sum),
         Values::Wide(_) => Values::Wide(sum),
-        Values::Bits => Values::Bits,
+        Values::Bits | Values::Double => Values::Bits,
     };
     let inputs = [(counts[0], values[0]), (counts[1], values[1]), (counts[2], sums)].map(
         |(count, values)| {

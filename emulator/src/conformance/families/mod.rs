@@ -23,6 +23,7 @@ mod tensor;
 mod tensormap;
 mod warp;
 mod wgmma;
+mod wmma;
 
 use super::builder::Set;
 use super::probe::{Family, Probe};
@@ -47,6 +48,7 @@ pub(super) fn probes(family: Family) -> Vec<Probe> {
         Family::Special => special::probes(&mut set),
         Family::Sums => sums::probes(&mut set),
         Family::Wgmma => wgmma::probes(&mut set),
+        Family::Wmma => wmma::probes(&mut set),
         Family::Copy => copy::probes(&mut set),
         Family::Bulk => bulk::probes(&mut set),
         Family::Tensor => tensor::probes(&mut set),
