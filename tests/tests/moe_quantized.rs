@@ -13,7 +13,7 @@ use nvfp4_tests::gemm::blocks;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
 
-/// Layers whose activations are quantised, and layers of MXFP4: each step on its own inputs, as the
+/// Layers whose activations are quantised, in both formats, and layers of MXFP4 beside bf16: each step on its own inputs, as the
 /// bench compares it.
 #[test]
 fn steps_of_layers() {
@@ -29,6 +29,8 @@ fn steps_of_layers() {
         (shape([1, 40, 3, 96, 48]), ActivationInput::Fp4, Format::Nvfp4),
         (shape([70, 3, 2, 272, 144]), ActivationInput::Fp4, Format::Nvfp4),
         (shape([9, 12, 4, 160, 64]), ActivationInput::Halves(HalfType::Bf16), Format::Mxfp4),
+        (shape([5, 6, 2, 64, 96]), ActivationInput::Fp4, Format::Mxfp4),
+        (shape([70, 3, 2, 288, 160]), ActivationInput::Fp4, Format::Mxfp4),
     ];
     for (at, (shape, activations, format)) in cases.into_iter().enumerate() {
         for (device, schedule) in DEVICES

@@ -14,7 +14,7 @@ use super::{ActivationInput, GemmBench, Head};
 use crate::cuda::Times;
 use crate::device::Kernels;
 use crate::error::{Error, Result, require_memory};
-use crate::gemm::{GemmPlan, Output};
+use crate::gemm::{GemmPlan, Output, format_of};
 use crate::moe::{HostBiases, MoeOperands, MoeOptions, MoeRun, MoeShape, StepCheck};
 use crate::rng::SplitMix64;
 use crate::shape::MixtureShape;
@@ -159,7 +159,7 @@ fn run<F: BlockFormat>(
     if bench.activations == ActivationInput::Fp4 {
         operands.options.quantized = Some(operands.token_scales()?);
     }
-    let kind = operands.options.activations(half);
+    let kind = operands.options.activations(half, format_of::<F>());
     let weights = [first.repack(device, kind)?, second.repack(device, kind)?];
     let (observed, reports) = kernels.observed();
     let set = MoeRun::new(&observed, &operands, weights.each_ref())?;

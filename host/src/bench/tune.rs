@@ -11,7 +11,7 @@ use super::{ActivationInput, GemmBench, GemmReport, Protocol, Swept, gemm, group
 use crate::cuda::Times;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
-use crate::gemm::GemmOptions;
+use crate::gemm::{GemmOptions, Output};
 use crate::moe::MoeOptions;
 use crate::shape::{GemmShape, GroupedShape, MixtureShape, Shape};
 use crate::tune::{DeviceKey, Measured, ResultKind, TuneError, TuneGroups, TuneProblem, Tuning};
@@ -83,8 +83,11 @@ impl TuneTarget {
         };
         let layout = ScaleLayout::Linear;
         let (first_output, quantized) = match bench.activations {
-            ActivationInput::Halves(half) => (half.float(), None),
-            ActivationInput::Fp4 => (FloatType::F32, Some(layout)),
+            ActivationInput::Halves(half) => (half.float().into(), None),
+            ActivationInput::Fp4 => match bench.format {
+                Format::Nvfp4 => (FloatType::F32.into(), Some(layout)),
+                Format::Mxfp4 => (Output::Mxfp4 { layout }, None),
+            },
         };
         let first = bench.options.clone().output(first_output);
         let rows = MoeOptions::new().rows;

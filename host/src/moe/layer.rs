@@ -1,6 +1,6 @@
 //! All steps as one layer.
 
-use fp4_formats::gemm::OUT_RECIPE;
+use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
@@ -16,6 +16,7 @@ use crate::quantize::device::{Input, Quantizer};
 use crate::quantize::{QuantizeOptions, TensorScale};
 use crate::setters::setters;
 use crate::stream::FirstStream;
+use crate::tune::ResultKind;
 
 /// A whole layer, planned once and launched any number of times.
 ///
@@ -97,8 +98,8 @@ pub struct MoeOptions {
     pub output: FloatType,
     /// Type of the second product's rows, which are added up in f32.
     pub rows: FloatType,
-    /// Where activations are quantised to NVFP4 before each product (W4A4), their tensor scales. The
-    /// weights are NVFP4 then.
+    /// Where activations are quantised to the weights' format before each product (W4A4), their tensor
+    /// scales.
     pub quantized: Option<TokenScales>,
 }
 
@@ -116,12 +117,12 @@ impl MoeOptions {
         Self::default()
     }
 
-    /// What the products take of a layer whose activations are `half`.
+    /// What the products take of a layer with weights in `format` whose activations are `half`.
     #[must_use]
-    pub fn activations(&self, half: HalfType) -> ActivationKind {
+    pub fn activations(&self, half: HalfType, format: Format) -> ActivationKind {
         match self.quantized {
             None => ActivationKind::Halves(half),
-            Some(_) => ActivationKind::Blocks { format: Format::Nvfp4, layout: LAYOUT },
+            Some(_) => ActivationKind::Blocks { format, layout: LAYOUT },
         }
     }
 }
@@ -134,7 +135,8 @@ setters!(MoeOptions {
 });
 
 /// Tensor scales of activations in NVFP4: a value is code times block scale times this. Checkpoints
-/// have them as input scales; of values up to `amax` it is `amax / (6 * 448)`.
+/// have them as input scales; of values up to `amax` it is `amax / (6 * 448)`. MXFP4 has none: both are
+/// 1 then, see [`TokenScales::ONE`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenScales {
     /// Of the layer's activations.
@@ -144,15 +146,38 @@ pub struct TokenScales {
 }
 
 impl TokenScales {
-    /// How the layer's activations are quantised.
-    pub(crate) fn of_tokens(&self) -> QuantizeOptions {
-        let (recipe, scale) = (Recipe::Nvfp4(OUT_RECIPE), TensorScale::Given(self.tokens));
-        QuantizeOptions { recipe, scale, layout: LAYOUT }
+    /// Block scales alone.
+    pub const ONE: Self = Self { tokens: 1.0, between: 1.0 };
+
+    /// How the activations of a layer with weights in `format` are quantised.
+    ///
+    /// # Errors
+    /// [`Error::Scalar`] for scales other than 1 of MXFP4.
+    pub(crate) fn of_tokens(&self, format: Format) -> Result<QuantizeOptions> {
+        let (recipe, scale) = match format {
+            Format::Nvfp4 => (Recipe::Nvfp4(OUT_RECIPE), TensorScale::Given(self.tokens)),
+            Format::Mxfp4 => {
+                for (name, scale) in [("tokens", self.tokens), ("between", self.between)] {
+                    if scale != 1.0 {
+                        return Err(Error::Scalar {
+                            field: format!("tensor scale `{name}` of activations in mxfp4"),
+                            required: "1",
+                            actual: scale.into(),
+                        });
+                    }
+                }
+                (Recipe::Mxfp4(OUT_MX_RECIPE), TensorScale::default())
+            }
+        };
+        Ok(QuantizeOptions { recipe, scale, layout: LAYOUT })
     }
 
-    /// The scale for values of at most this magnitude.
-    pub(crate) fn of_largest(amax: f32) -> f32 {
-        OUT_RECIPE.tensor_parameter(amax)
+    /// The scale for values of at most this magnitude, in `format`.
+    pub(crate) fn of_largest(format: Format, amax: f32) -> f32 {
+        match format {
+            Format::Nvfp4 => OUT_RECIPE.tensor_parameter(amax),
+            Format::Mxfp4 => 1.0,
+        }
     }
 }
 
@@ -280,14 +305,15 @@ impl MoeLayer {
                 return Err(Error::shape(what, required.to_string(), found));
             }
         }
-        let kind = options.activations(half);
+        let kind = options.activations(half, a.format);
         let (scales, of_between) = match options.quantized {
             None => ([1.0; 2], Output::Floats(half.float())),
             Some(TokenScales { tokens, between }) => {
-                ([tokens, between], Output::Nvfp4 { scale: between, layout: LAYOUT })
+                let output = ResultKind::Blocks(a.format, LAYOUT).output(between);
+                ([tokens, between], output)
             }
         };
-        let quantized = options.quantized.map(|scales| scales.of_tokens());
+        let quantized = options.quantized.map(|scales| scales.of_tokens(a.format)).transpose()?;
         let grouping = Grouping::Contiguous { bound: routing.slots() };
         let of_first = GemmOptions {
             activation: options.activation,
@@ -419,8 +445,9 @@ impl MoeLayer {
                     self.routing.gather(activations, routes, gathered, self.hidden)
                 }
                 (ActivationBuffers::Blocks { codes, scales }, Some(quantizer)) => {
+                    let options = self.quantized.as_ref().ok_or_else(other)?;
                     self.routing.gather_blocks(
-                        Format::Nvfp4,
+                        options.recipe.format(),
                         [quantizer.codes(), codes],
                         [quantizer.scales(), scales],
                         routes,

@@ -4,7 +4,7 @@
 //! | step | what | alone |
 //! | --- | --- | --- |
 //! | route | orders the tokens' choices by expert | [`Routing::route`] |
-//! | quantise | where activations are FP4: to NVFP4, each token once | [`Quantizer`](crate::quantize::device::Quantizer) |
+//! | quantise | where activations are FP4: to the weights' format, each token once | [`Quantizer`](crate::quantize::device::Quantizer) |
 //! | gather | copies each choice's token to the choice's row | [`Routing::gather`], [`Routing::gather_blocks`] |
 //! | first product | grouped and gated, `act(x gate^T) * (x up^T)` | [`Gemm::grouped`](crate::gemm::Gemm::grouped) |
 //! | second product | grouped, back to the hidden size | [`Gemm::grouped`](crate::gemm::Gemm::grouped) |

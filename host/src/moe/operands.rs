@@ -3,14 +3,15 @@
 use std::ops::Range;
 
 use fp4_formats::BlockFormat;
+use fp4_formats::quantize::Format;
 
 use super::{MoeOptions, MoeShape, TokenScales};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::floats;
 use crate::gemm::{
-    GemmActivations, GemmOptions, HalfMatrix, Repacked, UpOptions, Weights, group_options,
-    reference_grouped, scale_options,
+    GemmActivations, GemmOptions, HalfMatrix, Repacked, UpOptions, Weights, format_of,
+    group_options, reference_grouped, scale_options,
 };
 use crate::oracle::Reference;
 use crate::quantize::{QuantizedMatrix, quantize_matrix};
@@ -143,7 +144,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     /// As [`Repacked::for_device`], [`Repacked::gated`] and [`Repacked::stack`].
     pub fn repack(&self, device: &Device) -> Result<[Repacked; 2]> {
         let stack = |weights: &[Weights<'_, F>]| {
-            let kind = self.options.activations(self.tokens.operand());
+            let kind = self.options.activations(self.tokens.operand(), format_of::<F>());
             let part = |weights: &Weights<'_, F>| Repacked::of_weights(device, *weights, kind);
             let parts: Vec<Repacked> = weights.iter().map(part).collect::<Result<_>>()?;
             let factors = self.factors.iter().flatten().copied().chain(std::iter::repeat(1.0));
@@ -172,7 +173,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     pub(crate) fn quantized_tokens(&self) -> Result<Option<QuantizedMatrix>> {
         let quantize = |scales: &TokenScales| {
             let values = floats::decode(self.tokens.operand().float(), self.tokens.bytes());
-            quantize_matrix("x", &values, self.tokens.dims(), &scales.of_tokens())
+            quantize_matrix("x", &values, self.tokens.dims(), &scales.of_tokens(format_of::<F>())?)
         };
         self.options.quantized.as_ref().map(quantize).transpose()
     }
@@ -248,17 +249,18 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     }
 
     /// Tensor scales for the largest magnitudes of the tokens and of what is between the products,
-    /// by the oracle: what calibration on these tokens would find.
+    /// by the oracle: what calibration on these tokens would find. Those of MXFP4 are 1.
     ///
     /// # Errors
     /// As [`reference_grouped`] and [`quantize_matrix`].
     pub fn token_scales(&self) -> Result<TokenScales> {
+        let format = format_of::<F>();
         let values = floats::decode(self.tokens.operand().float(), self.tokens.bytes());
         let amax = values.iter().fold(0f32, |amax, value| amax.max(value.abs()));
-        let tokens = TokenScales::of_largest(amax);
+        let tokens = TokenScales::of_largest(format, amax);
         let HostRoutes { order, ranges } = self.route();
-        if order.is_empty() {
-            return Ok(TokenScales { tokens, between: TokenScales::of_largest(0.0) });
+        if order.is_empty() || format == Format::Mxfp4 {
+            return Ok(TokenScales { tokens, between: TokenScales::of_largest(format, 0.0) });
         }
         let quantized = Some(TokenScales { tokens, between: 1.0 });
         let with =
@@ -266,7 +268,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
         let gathered = with.gathered(&order, with.quantized_tokens()?.as_ref())?;
         let values = with.first_product(&gathered, &ranges)?.values;
         let amax = values.iter().fold(0f64, |amax, value| value.abs().max(amax));
-        Ok(TokenScales { tokens, between: TokenScales::of_largest(amax as f32) })
+        Ok(TokenScales { tokens, between: TokenScales::of_largest(format, amax as f32) })
     }
 
     /// The shared experts' result as the layer takes it.

@@ -13,7 +13,7 @@
 //! | `gate_bias`, `gate_up_bias` | F32, F16 or BF16 | `[count, I]`, or absent |
 //! | `down_bias` | F32, F16 or BF16 | `[count, H]`, or absent |
 //! | `shared` | F32, F16 or BF16 | `[T, H]`: added to the result, or absent |
-//! | `x_global_scale`, `between_global_scale` | F32, F16 or BF16 | one value each: activations are quantised to NVFP4 with these scales before each product; or both absent |
+//! | `x_global_scale`, `between_global_scale` | F32, F16 or BF16 | one value each: activations are quantised to the weights' format with these scales before each product, which are 1 for MXFP4; or both absent |
 //!
 //! The metadata keys `experts` and `first` are E (`count` if absent) and the first expert of the file
 //! (0); `format` and the layouts are as of a GEMM. The result is the tensor `c`, `[T, H]`.

@@ -7,7 +7,7 @@ use fp4_formats::BlockFormat;
 use nvfp4::bench::Emulated;
 use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::Choice;
-use nvfp4::gemm::GemmPlan;
+use nvfp4::gemm::{GemmPlan, format_of};
 use nvfp4::moe::{MoeOptions, MoeProblem, MoeRun, StepCheck, TokenScales};
 use nvfp4::operands::moe::{AnyLayerFile, LayerFile, read, write_result};
 use nvfp4::shape::MixtureShape;
@@ -115,7 +115,7 @@ fn run_layer<F: BlockFormat>(
         op: "moe",
         shape: shape.to_string(),
         format: F::NAME,
-        activations: operands.options.activations(half).name(),
+        activations: operands.options.activations(half, format_of::<F>()).name(),
         activation: activation.to_string(),
         output: output.name(),
         scales: operands.options.quantized.map(|TokenScales { tokens, between }| [tokens, between]),
