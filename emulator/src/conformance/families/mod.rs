@@ -16,6 +16,7 @@ mod matrix;
 mod mbarrier;
 mod memory;
 mod narrow;
+mod release;
 mod single;
 mod special;
 mod sums;

@@ -270,6 +270,7 @@ pub(super) fn probes(set: &mut Set) {
     swizzles(set);
     transposed(set);
     offsets(set);
+    super::release::probes(set);
 }
 
 /// Every N, folded to a word per thread.
