@@ -1,13 +1,14 @@
 //! Launches as bundles, which `ptx-emu replay` runs.
 
 use crate::errors::{Failure, NOT_SUPPORTED};
-use crate::initial::with_values;
 use crate::launch::Launch;
 use crate::memory::{Kind, Memory};
 use crate::modules::unknown;
 use crate::state::State;
-use ptx_emu::bundle::{Allocation, Bundle, Compare, Expected, MapPlace, PlacedMap};
-use ptx_emu::readable_name;
+use ptx_emu::MemoryError;
+use ptx_emu::bundle::{Allocation, Bundle, MapPlace, PlacedMap};
+use ptx_emu_images::folder_name;
+use ptx_emu_images::values::with_values;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -34,13 +35,8 @@ pub(crate) fn before(state: &State, folder: &Path, launch: &Launch) -> Result<Ca
     }
     let ranges = memory.ranges.iter().filter(|(_, range)| range.kind != Kind::Variable);
     let allocations = ranges.map(|(&addr, range)| allocation(memory, addr, range.bytes));
-    let name: String = readable_name(&kernel.name)
-        .chars()
-        .take_while(|c| *c != '(' && *c != '<')
-        .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' })
-        .collect();
     Ok(Captured {
-        folder: folder.join(format!("{:04}-{name}", state.launches)),
+        folder: folder.join(folder_name(state.launches, &kernel.name)),
         bundle: Bundle {
             ptx,
             entry: kernel.name.clone(),
@@ -48,6 +44,8 @@ pub(crate) fn before(state: &State, folder: &Path, launch: &Launch) -> Result<Ca
             block: launch.block,
             cluster: launch.cluster,
             dynamic_shared: u32::try_from(launch.dynamic_shared).unwrap_or(u32::MAX),
+            cooperative: launch.cooperative,
+            programmatic: launch.programmatic,
             params: launch.params.clone(),
             memory: allocations.collect::<Result<_, _>>()?,
             tensor_maps: placed_maps(state, &launch.params),
@@ -93,25 +91,17 @@ impl Captured {
 
     /// Writes the bundle, with what the launch changed as expected outputs.
     pub(crate) fn write(mut self, memory: &Memory) -> Result<(), Failure> {
-        let before = if self.ended { self.bundle.memory.as_slice() } else { &[] };
-        for allocation in before {
-            let after = memory.global.written(allocation.addr, allocation.size);
-            let after = after.map_err(|error| failed(&error))?;
-            for (index, part) in after.into_iter().enumerate() {
-                let bytes = memory.global.read_raw(part.start, part.end - part.start);
-                let bytes = bytes.map_err(|error| failed(&error))?;
-                let offset = (part.start - allocation.addr) as usize;
-                let old = allocation.contents.as_ref();
-                if old.is_some_and(|old| old[offset..][..bytes.len()] == bytes) {
-                    continue;
-                }
-                let name = match index {
-                    0 => allocation.name.clone(),
-                    _ => format!("{} {index}", allocation.name),
-                };
-                let compare = Compare::Exact;
-                self.bundle.expected.insert(name, Expected { addr: part.start, bytes, compare });
-            }
+        if self.ended {
+            let changes = self.bundle.expect_changes(|addr, size| {
+                let written = memory.global.written(addr, size)?.into_iter();
+                written
+                    .map(|part| {
+                        let bytes = memory.global.read_raw(part.start, part.end - part.start)?;
+                        Ok((part.start, bytes))
+                    })
+                    .collect::<Result<_, MemoryError>>()
+            });
+            changes.map_err(|error| failed(&error))?;
         }
         self.bundle.write(&self.folder).map_err(|error| failed(&error))
     }

@@ -48,7 +48,7 @@ pub(crate) fn attribute(gpu: &Gpu, number: i32) -> Result<i32, Failure> {
         13 => int((gpu.clock_hz / 1000.0) as u64),
         14 | 30 => int(PITCH),
         // Copies and kernels overlap; so do kernels, and so may host and device.
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 90 | 91 | 95 | 99 | 115 | 120 | 127 => 1,
+        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 90 | 91 | 95 | 99 | 102 | 115 | 120 | 127 => 1,
         16 => int(gpu.sms),
         17 | 18 | 20 | 32 | 34 | 35 | 50 | 84 | 85 | 86 | 133 => 0,
         33 => 1,
@@ -70,7 +70,6 @@ pub(crate) fn attribute(gpu: &Gpu, number: i32) -> Result<i32, Failure> {
         | 98
         | 100
         | 101
-        | 102
         | 103
         | 104
         | 105

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 pub(crate) enum Kind {
     /// The device's.
     Device,
+    /// The device's, mapped at an address of the program's choice.
+    Mapped,
     /// A variable of a module.
     Variable,
     /// The program's, allocated here.
@@ -73,6 +75,19 @@ impl Direction {
 }
 
 const PAGE: u64 = 4096;
+/// Pages of memory that the program maps itself, bytes.
+pub(crate) const MAPPED_PAGE: u64 = 2 << 20;
+/// Where addresses are reserved that the program leaves open, and where they end.
+const RESERVED_FIRST: u64 = 0x4000_0000_0000;
+const ADDRESSES: u64 = 0x7000_0000_0000;
+
+fn whole_pages(what: &str, bytes: u64) -> Result<(), Failure> {
+    if bytes == 0 || !bytes.is_multiple_of(MAPPED_PAGE) {
+        let message = format!("{what}: required a multiple of {MAPPED_PAGE} bytes, actual {bytes}");
+        return Err(Failure::new(INVALID_VALUE, message));
+    }
+    Ok(())
+}
 
 /// All memory that the device may use.
 #[derive(Debug, Default)]
@@ -80,6 +95,10 @@ pub(crate) struct Memory {
     pub(crate) global: GlobalMemory,
     pub(crate) ranges: BTreeMap<u64, Range>,
     made: u64,
+    /// Addresses that the program reserved: start and size.
+    reserved: BTreeMap<u64, u64>,
+    /// Memory without an address, by its handle: size.
+    unplaced: BTreeMap<u64, u64>,
     /// Copies that took bytes that nobody wrote.
     unwritten: u32,
 }
@@ -134,6 +153,75 @@ impl Memory {
             range.words = words;
         }
         Ok(address)
+    }
+
+    /// Reserves whole pages of addresses, at `wish` if those are free.
+    pub(crate) fn reserve(&mut self, bytes: u64, wish: u64) -> Result<u64, Failure> {
+        whole_pages("size", bytes)?;
+        let free = |start: u64| {
+            let end = start.checked_add(bytes)?;
+            let reserved = self.reserved.iter().any(|(at, size)| *at < end && start < at + size);
+            let used = self.ranges.iter().any(|(at, range)| *at < end && start < at + range.bytes);
+            (start != 0 && !reserved && !used).then_some(start)
+        };
+        let wish = Some(wish).filter(|wish| wish.is_multiple_of(MAPPED_PAGE)).and_then(free);
+        // Behind the addresses that are given out otherwise.
+        let mut places = (RESERVED_FIRST..ADDRESSES).step_by(MAPPED_PAGE as usize);
+        let found = wish.or_else(|| places.find_map(free));
+        let start = found.ok_or_else(|| Failure::new(OUT_OF_MEMORY, "no addresses are free"))?;
+        self.reserved.insert(start, bytes);
+        Ok(start)
+    }
+
+    /// Gives reserved addresses back.
+    pub(crate) fn release_addresses(&mut self, start: u64, bytes: u64) -> Result<(), Failure> {
+        let mapped = self.ranges.range(start..start.saturating_add(bytes)).next().is_some();
+        if self.reserved.get(&start) != Some(&bytes) || mapped {
+            let message = format!(
+                "{bytes} bytes at {start:#x}: required reserved addresses where nothing is mapped"
+            );
+            return Err(Failure::new(INVALID_VALUE, message));
+        }
+        self.reserved.remove(&start);
+        Ok(())
+    }
+
+    /// Memory that is not at any address yet.
+    pub(crate) fn create(&mut self, handle: u64, bytes: u64) -> Result<u64, Failure> {
+        whole_pages("size", bytes)?;
+        if bytes > free_bytes() {
+            let message = format!("{bytes} bytes: the host has {} free", free_bytes());
+            return Err(Failure::new(OUT_OF_MEMORY, message));
+        }
+        self.unplaced.insert(handle, bytes);
+        Ok(handle)
+    }
+
+    /// Gives up a handle of memory; what is mapped stays.
+    pub(crate) fn release(&mut self, handle: u64) -> Result<(), Failure> {
+        let message = || format!("{handle:#x} is no memory");
+        let found = self.unplaced.remove(&handle);
+        found.map(drop).ok_or_else(|| Failure::new(INVALID_VALUE, message()))
+    }
+
+    /// Puts memory at reserved addresses: all of it, at one place.
+    pub(crate) fn map(&mut self, start: u64, bytes: u64, handle: u64) -> Result<(), Failure> {
+        let Some(&size) = self.unplaced.get(&handle) else {
+            return Err(Failure::new(INVALID_VALUE, format!("{handle:#x} is no memory")));
+        };
+        if size != bytes {
+            return Err(Failure::not_modelled("mapping a part of an allocation"));
+        }
+        let reserved = self.reserved.range(..=start).next_back();
+        if reserved.is_none_or(|(at, size)| start + bytes > at + size) {
+            let message = format!("{bytes} bytes at {start:#x}: required reserved addresses");
+            return Err(Failure::new(INVALID_VALUE, message));
+        }
+        self.made += 1;
+        let name = format!("cuMemMap {}", self.made);
+        self.global.alloc_at(start, &name, bytes).map_err(|error| failed(&error))?;
+        self.ranges.insert(start, Range { bytes, kind: Kind::Mapped, words: Vec::new() });
+        Ok(())
     }
 
     /// Lets the device use memory of the program.
@@ -348,6 +436,29 @@ mod tests {
         memory.free(device, &[Kind::Pinned]).expect_err("another kind");
         memory.free(device, &[Kind::Device]).expect("allocated");
         memory.free(device, &[Kind::Device]).expect_err("freed");
+    }
+
+    #[test]
+    fn memory_is_mapped_at_reserved_addresses() {
+        let mut memory = Memory::new();
+        let (wish, bytes) = (0x7f12_3400_0000, MAPPED_PAGE);
+        assert_eq!(memory.reserve(bytes, wish), Ok(wish));
+        let other = memory.reserve(2 * bytes, wish).expect("elsewhere");
+        assert!(other != wish && other.is_multiple_of(bytes));
+        memory.reserve(5, 0).expect_err("no whole pages");
+        memory.create(7, bytes).expect("room");
+        memory.map(wish + bytes, bytes, 7).expect_err("not reserved");
+        memory.map(wish, 2 * bytes, 7).expect_err("another size");
+        memory.map(wish, bytes, 8).expect_err("no memory");
+        memory.map(wish, bytes, 7).expect("reserved");
+        memory.release(7).expect("created");
+        memory.release(7).expect_err("released");
+        memory.fill(wish, &[3], bytes).expect("mapped");
+        memory.release_addresses(wish, bytes).expect_err("mapped");
+        memory.free(wish, &[Kind::Device]).expect_err("mapped by the program");
+        memory.free(wish, &[Kind::Mapped]).expect("mapped");
+        memory.release_addresses(wish, bytes).expect("reserved");
+        memory.release_addresses(wish, bytes).expect_err("released");
     }
 
     #[test]

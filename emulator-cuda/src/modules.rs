@@ -5,10 +5,11 @@ use crate::errors::{
     Failure, INVALID_HANDLE, INVALID_IMAGE, INVALID_PTX, NO_BINARY_FOR_GPU, NOT_FOUND,
     NOT_SUPPORTED, OUT_OF_MEMORY,
 };
-use crate::fatbin::{self, Contents};
 use crate::memory::Memory;
 use crate::state::State;
 use ptx_emu::{Gpu, KernelInfo, LoadError, MemoryError, Module, entry_names, syntax};
+use ptx_emu_images::fatbin::{self, Contents};
+use ptx_emu_images::{latest, target, values};
 use std::collections::HashMap;
 
 /// A module of the program's.
@@ -100,17 +101,8 @@ fn choose(image: Image, gpu: &Gpu) -> Result<String, Failure> {
         Image::Ptx(text) => return Ok(text),
         Image::Fatbin(contents) => contents,
     };
-    let target = |text: &str| syntax::targets(text).unwrap_or_default().into_iter().next();
-    let mut found: Vec<(String, String)> =
-        contents.ptx.into_iter().map(|text| (target(&text).unwrap_or_default(), text)).collect();
-    let all: Vec<String> = found.iter().map(|(target, _)| target.clone()).collect();
-    found.retain(|(target, _)| gpu.accepts(target));
-    let number = |target: &str| {
-        let digits = target.trim_start_matches("sm_").trim_end_matches(char::is_alphabetic);
-        digits.parse::<u32>().unwrap_or(0)
-    };
-    found.sort_by_key(|(target, _)| (number(target), target.len()));
-    if let Some((_, text)) = found.pop() {
+    let all: Vec<String> = contents.ptx.iter().map(|text| target(text)).collect();
+    if let Some(text) = latest(contents.ptx, |target| gpu.accepts(target)) {
         return Ok(text);
     }
     let code: Vec<String> = contents
@@ -289,7 +281,7 @@ impl State {
     /// The text with the address of the memory in which the CTAs of a cooperative grid meet. Its
     /// halves are in special registers, which the driver sets.
     fn with_grid_workspace(&mut self, text: String) -> Result<String, Failure> {
-        if !text.contains("%envreg1;") && !text.contains("%envreg2;") {
+        if !values::meets_in_memory(&text) {
             return Ok(text);
         }
         let address = match self.grid_workspace {
@@ -301,8 +293,7 @@ impl State {
                 *self.grid_workspace.insert(address)
             }
         };
-        let (high, low) = (address >> 32, address & 0xffff_ffff);
-        Ok(text.replace("%envreg1;", &format!("{high};")).replace("%envreg2;", &format!("{low};")))
+        Ok(values::with_meeting_place(&text, address))
     }
 
     pub(crate) fn module(&mut self, handle: u64) -> Result<&mut Loaded, Failure> {

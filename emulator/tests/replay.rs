@@ -63,6 +63,8 @@ fn bundle() -> Bundle {
         block: [64, 1, 1],
         cluster: None,
         dynamic_shared: 0,
+        cooperative: false,
+        programmatic: false,
         params,
         memory: vec![allocation("x", X, 256, Some(x)), allocation("the output: y", Y, 264, None)],
         tensor_maps: vec![PlacedMap { place: MapPlace::Param(64), map }],
@@ -281,4 +283,100 @@ fn folders_of_bundles_are_replayed_one_by_one() {
     std::fs::create_dir_all(&folder).expect("writable");
     assert_eq!(replay(&folder, &[]).status.code(), Some(2));
     std::fs::remove_dir_all(&folder).expect("removable");
+}
+
+/// `--out` writes a bundle that expects what the launch left; the launch wrote 264 bytes of `y`.
+#[test]
+fn what_a_launch_left_is_written() {
+    let (folder, out) = (folder("left"), folder("left-out"));
+    let mut wrong = bundle();
+    wrong.expected.get_mut("close").expect("there").bytes[12..16].copy_from_slice(&[0; 4]);
+    wrong.expected.remove("exact");
+    wrong.write(&folder).expect("writable");
+    let out_text = out.to_str().expect("UTF-8");
+    let output = replay(&folder, &["--out", out_text]);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let left = Bundle::read(&out).expect("a bundle");
+    let names: Vec<&str> = left.expected.keys().map(String::as_str).collect();
+    assert_eq!(names, ["close", "the output: y"]);
+    assert_eq!(left.expected["close"].bytes, bundle().expected["close"].bytes);
+    assert_eq!(left.expected["the output: y"].bytes, bundle().expected["exact"].bytes);
+    assert_eq!(left.expected["close"].compare, wrong.expected["close"].compare);
+    assert_eq!((&left.memory, &left.params), (&wrong.memory, &wrong.params));
+    assert_eq!(replay(&out, &[]).status.code(), Some(0));
+    // What is there is not replaced.
+    let again = replay(&folder, &["--out", out_text]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("cannot be written"));
+    std::fs::remove_dir_all(&folder).expect("removable");
+    std::fs::remove_dir_all(&out).expect("removable");
+    // Of several bundles each has a folder of its own.
+    bundle().write(&folder.join("0-twice")).expect("writable");
+    bundle().write(&folder.join("1-twice")).expect("writable");
+    assert_eq!(replay(&folder, &["--out", out_text]).status.code(), Some(0));
+    for name in ["0-twice", "1-twice"] {
+        assert_eq!(Bundle::read(&out.join(name)).expect("a bundle").expected, bundle().expected);
+    }
+    std::fs::remove_dir_all(&folder).expect("removable");
+    std::fs::remove_dir_all(&out).expect("removable");
+}
+
+/// Outputs may be compared as elements, by the bundle or by `--dtype`.
+#[test]
+fn elements_have_types() {
+    let folder = folder("types");
+    let mut wrong = bundle();
+    wrong.expected.get_mut("exact").expect("there").bytes[8..12].copy_from_slice(&[0, 0, 64, 64]);
+    wrong.write(&folder).expect("writable");
+    let said = |more: &[&str]| {
+        let output = replay(&folder, more);
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).expect("text"))
+    };
+    for (dtype, line) in [
+        ("f32", "exact: 1 of 66 elements differ, first [2]: expected 3, got 2"),
+        ("exact=s16", "exact: 1 of 132 elements differ, first [5]: expected 16448, got 16384"),
+        ("u64", "exact: 1 of 33 elements differ, first [1]: expected 4629700418014806016, got"),
+    ] {
+        let (code, text) = said(&["--dtype", dtype]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(line), "{dtype}: {text}");
+        assert!(text.contains("close: 64 elements as expected"), "{dtype}: {text}");
+    }
+    for (dtype, line) in [
+        ("f8", "required one of u8, u16"),
+        ("other=f32", "--dtype: required the name of an output: close, exact, actual other"),
+    ] {
+        let (code, text) = said(&["--dtype", dtype]);
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains(line), "{dtype}: {text}");
+    }
+    std::fs::remove_dir_all(&folder).expect("removable");
+    for (compare, line) in [
+        (
+            json!({ "dtype": "s32" }),
+            "exact: 1 of 66 elements differ, first [2]: expected 1077936128",
+        ),
+        (json!({ "dtype": "f32" }), "exact: 1 of 66 elements differ, first [2]: expected 3, got 2"),
+        (json!({ "dtype": "u32", "atol": 1 }), "required a type of floats beside rtol and atol"),
+        (json!({ "dtype": "q4" }), "exact.compare.dtype: required one of u8, u16"),
+    ] {
+        wrong.write(&folder).expect("writable");
+        let path = folder.join(BUNDLE_FILE);
+        let mut json: Value =
+            serde_json::from_slice(&std::fs::read(&path).expect("there")).expect("JSON");
+        json["expected"]["exact"]["compare"] = compare;
+        std::fs::write(&path, json.to_string()).expect("writable");
+        let (_, text) = said(&[]);
+        assert!(text.contains(line), "{text}");
+        std::fs::remove_dir_all(&folder).expect("removable");
+    }
+    // Types that are written are read.
+    for (name, compare) in [("s8", Compare::equal("s8")), ("u32", Compare::equal("u32"))] {
+        let mut typed = bundle();
+        typed.expected.get_mut("exact").expect("there").compare = compare.expect("a type");
+        typed.write(&folder).expect("writable");
+        assert_eq!(Bundle::read(&folder).expect("readable"), typed, "{name}");
+        std::fs::remove_dir_all(&folder).expect("removable");
+    }
 }

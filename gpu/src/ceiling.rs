@@ -88,6 +88,7 @@ impl CudaDevice {
                     cluster: None,
                     dynamic_shared: 0,
                     overlaps: false,
+                    cooperative: false,
                     params: &params,
                 };
                 // SAFETY: input and output have the stated sizes, within which the caller

@@ -170,6 +170,17 @@ pub enum CudaError {
         /// The value in the launch.
         actual: String,
     },
+    /// Device memory cannot be put where it must be.
+    #[error(
+        "{bytes} bytes of device memory at {address:#x}: the process uses addresses there already; \
+         another process may have them free"
+    )]
+    AddressTaken {
+        /// Where.
+        address: u64,
+        /// Whole pages that were asked for, bytes.
+        bytes: usize,
+    },
     /// An argument of a memory, timing or library operation is out of range.
     #[error("{operation}: {field} must be {required}, got {actual}")]
     BadArgument {

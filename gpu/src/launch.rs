@@ -28,6 +28,9 @@ pub struct CudaLaunch<'a> {
     /// (programmatic dependent launch). The kernel then waits for it with
     /// `griddepcontrol.wait`.
     pub overlaps: bool,
+    /// Whether all blocks run at the same time, so that they may wait for each other. The driver
+    /// refuses the launch if the GPU does not hold them.
+    pub cooperative: bool,
     /// The whole parameter block: the value of a kernel's single parameter, or several
     /// parameters at the offsets of [`CudaModule::parameters`], up to the end of the last.
     pub params: &'a [u8],
@@ -56,6 +59,7 @@ pub(crate) struct LaunchAttribute {
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribute>() == 72);
 
+const CU_LAUNCH_ATTRIBUTE_COOPERATIVE: u32 = 2;
 const CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: u32 = 4;
 const CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: u32 = 6;
 const CU_LAUNCH_PARAM_BUFFER_POINTER: usize = 1;
@@ -95,6 +99,9 @@ impl CudaModule {
             .chain(launch.overlaps.then(|| {
                 attribute(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0])
             }))
+            .chain(
+                launch.cooperative.then(|| attribute(CU_LAUNCH_ATTRIBUTE_COOPERATIVE, [1, 0, 0])),
+            )
             .collect();
         let mut config = LaunchConfig {
             grid: launch.grid,

@@ -15,6 +15,7 @@
 //! | `clusters` | how many clusters a GPU runs at a time |
 //! | `device` | [`CudaDevice`]: context, stream (its own or the caller's), cache of modules |
 //! | `memory` | [`CudaMemory`]: bytes on the device, allocated or the caller's |
+//! | `fixed` | device memory at addresses of the caller's |
 //! | `owned` | context, stream and memory, through `cust` or directly |
 //! | `queue` | the stream of a handle, and who records it |
 //! | `module` | [`CudaModule`]: PTX text compiled by the driver, its kernels' limits |
@@ -38,6 +39,7 @@ mod clusters;
 mod cublas;
 mod device;
 mod error;
+mod fixed;
 mod graph;
 mod launch;
 mod memory;
@@ -59,9 +61,9 @@ pub use launch::CudaLaunch;
 pub use memory::CudaMemory;
 pub use module::{CudaModule, KernelLimits};
 pub use parameters::{KernelParameter, parameter_counts};
-pub use probe::{CudaVersion, DeviceInfo, DriverInfo, MIN_DRIVER, probe};
+pub use probe::{CudaVersion, DeviceInfo, DriverInfo, MIN_DRIVER, driver_file, probe};
 pub use queue::StreamId;
-pub use run::{PtxLaunch, run_ptx};
+pub use run::{PtxBuffer, PtxLaunch, run_ptx};
 pub use tensor_map::{TENSOR_MAP_BYTES, TensorMapArguments};
 pub use times::Times;
 

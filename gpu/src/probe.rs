@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use cuda_lazy::{CUDA_ERROR_STUB_LIBRARY, CUDA_SUCCESS, raw};
 use fp4_formats::Arch;
@@ -60,7 +61,7 @@ pub struct DeviceInfo {
     pub l2_bytes: u64,
     /// Device memory, bytes.
     pub memory_bytes: u64,
-    /// Width of the memory interface, bits.
+    /// Width of the memory interface, bits. Zero if the driver does not report it.
     pub memory_bus_bits: u32,
     /// Peak SM clock, kHz. Zero if the driver does not report it.
     pub clock_khz: u32,
@@ -141,6 +142,24 @@ pub fn probe() -> Result<DriverInfo, DriverError> {
     Ok(DriverInfo { library: library.path().to_owned(), version, devices })
 }
 
+/// The file of the driver's library, which is opened for it.
+///
+/// # Errors
+/// [`DriverError::Missing`].
+pub fn driver_file() -> Result<PathBuf, DriverError> {
+    let missing = |reason: String| DriverError::Missing { reason };
+    cuda_lazy::library().map_err(|error| missing(error.to_string()))?;
+    // Each line ends with the file that is mapped there.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let files = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    let mut found = files.map(Path::new).filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("libcuda.so"))
+    });
+    let unnamed = || missing("libcuda.so.1 is open, and no file of that name mapped".to_owned());
+    found.next().map(Path::to_owned).ok_or_else(unnamed)
+}
+
 fn started(call: &'static str, code: u32) -> Result<(), DriverError> {
     match code {
         CUDA_SUCCESS => Ok(()),
@@ -205,8 +224,8 @@ fn describe(ordinal: u32) -> Result<DeviceInfo, CudaError> {
         sms: attribute(Attribute::MultiprocessorCount)?,
         l2_bytes: attribute(Attribute::L2CacheSize)?.into(),
         memory_bytes: memory as u64,
-        memory_bus_bits: attribute(Attribute::GlobalMemoryBusWidth)?,
         // Informational, and drivers may drop it, so its absence is not an error.
+        memory_bus_bits: attribute(Attribute::GlobalMemoryBusWidth).unwrap_or(0),
         clock_khz: attribute(Attribute::ClockRate).unwrap_or(0),
         memory_clock_khz: attribute(Attribute::MemoryClockRate).unwrap_or(0),
         shared_per_block: attribute(Attribute::MaxSharedMemoryPerBlockOptin)?,

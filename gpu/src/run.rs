@@ -2,11 +2,12 @@
 
 use super::device::CudaDevice;
 use super::error::CudaError;
+use super::fixed::{FixedMemory, Span};
 use super::launch::CudaLaunch;
 use super::memory::CudaMemory;
 
 /// The shape of a run of [`run_ptx`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PtxLaunch<'a> {
     /// The kernel's name in the PTX.
     pub entry: &'a str,
@@ -18,6 +19,25 @@ pub struct PtxLaunch<'a> {
     pub cluster: Option<[u32; 3]>,
     /// Dynamic shared memory of a block, bytes.
     pub dynamic_shared: u32,
+    /// Whether all blocks run at the same time.
+    pub cooperative: bool,
+    /// Whether the launch has the attribute of programmatic dependence.
+    pub overlaps: bool,
+}
+
+/// A buffer of [`run_ptx`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PtxBuffer<'a> {
+    /// Its contents.
+    pub bytes: &'a [u8],
+    /// Where it must be; `None` where the driver puts it.
+    pub address: Option<u64>,
+}
+
+impl<'a> From<&'a [u8]> for PtxBuffer<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self { bytes, address: None }
+    }
 }
 
 /// Uploads `buffers`, runs a kernel, waits for it, and returns the contents of the buffers.
@@ -25,8 +45,8 @@ pub struct PtxLaunch<'a> {
 ///
 /// # Errors
 /// What `params` returns, [`CudaError::Module`] for text that the driver refuses,
-/// [`CudaError::NoSuchKernel`], [`CudaError::BadLaunch`], or a failed call. After an
-/// error of the kernel itself the device is unusable in this process.
+/// [`CudaError::NoSuchKernel`], [`CudaError::BadLaunch`], [`CudaError::AddressTaken`], or a failed
+/// call. After an error of the kernel itself the device is unusable in this process.
 ///
 /// # Safety
 /// With these parameters the kernel reads and writes device memory in `buffers` only.
@@ -34,12 +54,27 @@ pub unsafe fn run_ptx<E: From<CudaError>>(
     device: &CudaDevice,
     text: &str,
     launch: &PtxLaunch<'_>,
-    buffers: &[&[u8]],
+    buffers: &[PtxBuffer<'_>],
     params: impl FnOnce(&[u64]) -> Result<Vec<Vec<u8>>, E>,
 ) -> Result<Vec<Vec<u8>>, E> {
+    let fixed = buffers.iter().filter_map(|buffer| {
+        let start = buffer.address?;
+        Some(Span { start, end: start.saturating_add(buffer.bytes.len() as u64) })
+    });
+    // Before anything else may be put there.
+    let fixed = FixedMemory::reserve(device, fixed)?;
     let module = device.load(text)?;
-    let memory: Vec<CudaMemory> =
-        buffers.iter().map(|bytes| device.upload(bytes)).collect::<Result<_, _>>()?;
+    let place = |buffer: &PtxBuffer<'_>| match buffer.address {
+        None => device.upload(buffer.bytes),
+        Some(address) => {
+            // SAFETY: the memory was mapped above for this device and for all of the buffer. It is
+            // unmapped after the view has been dropped, which is declared later, and nothing else
+            // knows of it.
+            let memory = unsafe { CudaMemory::view(device, address, buffer.bytes.len()) };
+            memory.write(0, buffer.bytes).map(|()| memory)
+        }
+    };
+    let memory: Vec<CudaMemory> = buffers.iter().map(place).collect::<Result<_, _>>()?;
     let addresses: Vec<u64> = memory.iter().map(CudaMemory::address).collect();
     let params = params(&addresses)?;
     let params = module.kernel(launch.entry)?.parameters.arrange(launch.entry, &params)?;
@@ -49,14 +84,17 @@ pub unsafe fn run_ptx<E: From<CudaError>>(
         block: launch.block,
         cluster: launch.cluster,
         dynamic_shared: launch.dynamic_shared,
-        overlaps: false,
+        overlaps: launch.overlaps,
+        cooperative: launch.cooperative,
         params: &params,
     };
-    // SAFETY: the addresses that `params` was given are allocations of this device,
-    // made above and held in `memory` until the kernel has been waited for below (a
+    // SAFETY: the addresses that `params` was given are memory of this device,
+    // made above and held in `memory` and `fixed` until the kernel has been waited for below (a
     // failed wait leaves a context in which nothing runs any more). The host uses none
     // of them meanwhile. The caller guarantees that the kernel keeps to them.
     unsafe { module.launch(&launch)? };
     device.synchronize()?;
-    Ok(memory.iter().map(CudaMemory::to_vec).collect::<Result<_, _>>()?)
+    let after = memory.iter().map(CudaMemory::to_vec).collect::<Result<_, _>>()?;
+    drop(fixed);
+    Ok(after)
 }

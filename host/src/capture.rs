@@ -119,6 +119,8 @@ impl Capture {
             block: spec.block,
             cluster: spec.cluster,
             dynamic_shared: spec.dynamic_shared,
+            cooperative: false,
+            programmatic: spec.overlaps,
             params: spec.params.to_vec(),
             memory: memory.collect(),
             tensor_maps: Vec::new(),

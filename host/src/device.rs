@@ -153,6 +153,7 @@ impl DeviceError {
                 }
                 CudaError::Call { .. }
                 | CudaError::Module { .. }
+                | CudaError::AddressTaken { .. }
                 | CudaError::NoSuchKernel { .. } => ErrorKind::Driver,
             },
             #[cfg(feature = "emulator")]
@@ -765,8 +766,16 @@ impl Kernels {
                     spec;
                 let module = self.modules.cuda(entry, gpu)?;
                 let overlaps = overlaps && self.overlapping;
-                let launch =
-                    CudaLaunch { entry, grid, block, cluster, dynamic_shared, overlaps, params };
+                let launch = CudaLaunch {
+                    entry,
+                    grid,
+                    block,
+                    cluster,
+                    dynamic_shared,
+                    overlaps,
+                    cooperative: false,
+                    params,
+                };
                 // SAFETY: passed on to the caller.
                 unsafe { module.launch(&launch)? };
                 Ok(())

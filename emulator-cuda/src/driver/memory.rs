@@ -4,7 +4,7 @@ use crate::abi::{In, Out, exports};
 use crate::device::PITCH;
 use crate::errors::{Failure, INVALID_VALUE};
 use crate::graphs::{Operation, Rows};
-use crate::memory::{Direction, Kind, free_bytes};
+use crate::memory::{Direction, Kind, MAPPED_PAGE, free_bytes};
 use crate::state::State;
 
 /// `CUDA_MEMCPY2D`
@@ -266,6 +266,48 @@ exports! { driver;
 
     call cuMemsetD2D32_v2 | cuMemsetD2D32_v2_ptds(to: u64, pitch: u64, value: u32, width: u64, height: u64) |state| {
         fill(state, Rows { address: to, pitch, width, height }, &value.to_le_bytes(), 0)
+    }
+
+    query cuMemGetAllocationGranularity(bytes: Out<u64>, _properties: u64, _option: u32) |_state| {
+        bytes.set(MAPPED_PAGE)
+    }
+
+    query cuMemAddressReserve(
+        address: Out<u64>, bytes: u64, _alignment: u64, wish: u64, _flags: u64,
+    ) |state| {
+        address.set(state.memory.reserve(bytes, wish)?)
+    }
+
+    call cuMemAddressFree(address: u64, bytes: u64) |state| {
+        state.memory.release_addresses(address, bytes)
+    }
+
+    query cuMemCreate(memory: Out<u64>, bytes: u64, _properties: u64, _flags: u64) |state| {
+        let handle = state.handle();
+        memory.set(state.memory.create(handle, bytes)?)
+    }
+
+    query cuMemRelease(memory: u64) |state| {
+        state.memory.release(memory)
+    }
+
+    call cuMemMap(address: u64, bytes: u64, offset: u64, memory: u64, _flags: u64) |state| {
+        if offset != 0 {
+            return Err(Failure::not_modelled("mapping a part of an allocation"));
+        }
+        state.memory.map(address, bytes, memory)
+    }
+
+    call cuMemUnmap(address: u64, _bytes: u64) |state| {
+        state.memory.free(address, &[Kind::Mapped])
+    }
+
+    // The only device may use what is mapped.
+    query cuMemSetAccess(address: u64, _bytes: u64, _access: u64, _count: u64) |state| {
+        match state.memory.find(address) {
+            Some(_) => Ok(()),
+            None => Err(Failure::new(INVALID_VALUE, format!("{address:#x}: nothing is mapped"))),
+        }
     }
 
     query cuDeviceGetDefaultMemPool | cuDeviceGetMemPool(pool: Out<u64>, device: i32) |_state| {

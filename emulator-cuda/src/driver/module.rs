@@ -1,7 +1,7 @@
 //! Modules, libraries, functions.
 
 use crate::abi::{Out, Text, exports};
-use crate::errors::{FILE_NOT_FOUND, Failure};
+use crate::errors::{FILE_NOT_FOUND, Failure, INVALID_VALUE};
 use crate::modules::unknown;
 use crate::state::State;
 
@@ -136,6 +136,16 @@ exports! { driver;
     query cuKernelGetAttribute(value: Out<i32>, number: i32, kernel: u64, device: i32) |state| {
         crate::state::device(device)?;
         attribute(state, value, number, kernel)
+    }
+
+    query cuFuncGetParamInfo(kernel: u64, index: u64, offset: Out<u64>, bytes: Out<u64>) |state| {
+        let info = state.kernel_info(kernel)?;
+        // Callers ask until there are no more.
+        let found = info.params.get(index as usize);
+        let param = found.ok_or(Failure::silent(INVALID_VALUE))?;
+        offset.set(param.offset.into())?;
+        bytes.set_if_wanted(param.size.into());
+        Ok(())
     }
 
     query cuFuncSetAttribute(kernel: u64, number: i32, value: i32) |state| {

@@ -339,7 +339,7 @@ exports! { runtime;
         let (kind, device, device_pointer, host_pointer) = match kind {
             None => (0, -2, 0, 0),
             Some(Kind::Pinned | Kind::Registered) => (1, 0, address, address),
-            Some(Kind::Device | Kind::Variable) => (2, 0, address, 0),
+            Some(Kind::Device | Kind::Mapped | Kind::Variable) => (2, 0, address, 0),
             Some(Kind::Managed) => (3, 0, address, address),
         };
         attributes.set(PointerAttributes {

@@ -65,6 +65,16 @@ impl CompareType {
     }
 }
 
+/// The integer type of a name: its size in bytes, and whether it has a sign.
+pub(super) fn integer_type(name: &str) -> Option<(usize, bool)> {
+    let (signed, digits) = match name.strip_prefix('u') {
+        Some(digits) => (false, digits),
+        None => (true, name.strip_prefix(['s', 'i'])?),
+    };
+    let bits = ["8", "16", "32", "64"].iter().position(|known| *known == digits)?;
+    Some((1 << bits, signed))
+}
+
 /// When an output is right.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Compare {
@@ -87,6 +97,32 @@ pub enum Compare {
         /// Absolute tolerance.
         atol: f64,
     },
+}
+
+impl Compare {
+    /// The names of element types, for messages.
+    pub const TYPES: &str = "u8, u16, u32, u64, s8, s16, s32, s64, f16, bf16, f32, f64";
+
+    /// Equal elements of the type of a name: `u8` to `s64` (`i8` to `i64` mean the same), or a
+    /// float, of which zeros are equal whatever their signs, and NaNs whatever their bits.
+    #[must_use]
+    pub fn equal(name: &str) -> Option<Self> {
+        if let Some((bytes, signed)) = integer_type(name) {
+            return Some(Self::Integers { bytes, signed });
+        }
+        let dtype = CompareType::from_name(name)?;
+        Some(Self::Close { dtype, rtol: 0.0, atol: 0.0 })
+    }
+
+    /// Size of what is compared at a time, bytes.
+    #[must_use]
+    pub const fn element_bytes(self) -> usize {
+        match self {
+            Self::Exact => 1,
+            Self::Integers { bytes, .. } => bytes,
+            Self::Close { dtype, .. } => dtype.bytes(),
+        }
+    }
 }
 
 /// The first element that is not right.
@@ -125,11 +161,7 @@ impl OutputReport {
         actual: &[u8],
         unwritten: Option<usize>,
     ) -> Self {
-        let size = match compare {
-            Compare::Exact => 1,
-            Compare::Integers { bytes, .. } => bytes,
-            Compare::Close { dtype, .. } => dtype.bytes(),
-        };
+        let size = compare.element_bytes();
         let mut report = Self {
             name: name.to_owned(),
             elements: expected.len() / size,
@@ -235,5 +267,13 @@ mod tests {
         }
         assert_eq!(CompareType::from_name("bfloat16"), Some(CompareType::Bf16));
         assert_eq!(CompareType::from_name("int8"), None);
+        for name in Compare::TYPES.split(", ") {
+            assert!(Compare::equal(name).is_some(), "{name}");
+        }
+        assert_eq!(Compare::equal("i16"), Some(Compare::Integers { bytes: 2, signed: true }));
+        assert_eq!(Compare::equal("u64"), Some(Compare::Integers { bytes: 8, signed: false }));
+        for name in ["u", "u24", "32", "f8", ""] {
+            assert_eq!(Compare::equal(name), None, "{name}");
+        }
     }
 }

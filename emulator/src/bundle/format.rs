@@ -1,9 +1,6 @@
 //! `bundle.json` and the files beside it.
 
-use super::{
-    Allocation, BUNDLE_FILE, Bundle, BundleError, Compare, CompareType, Expected, MapPlace,
-    PlacedMap,
-};
+use super::{Allocation, BUNDLE_FILE, Bundle, BundleError, Compare, Expected, MapPlace, PlacedMap};
 use crate::tensor_map::{ElementType, Fill, Interleave, L2Promotion, Swizzle, TensorMap};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -60,6 +57,10 @@ struct Description {
     cluster: Option<[u32; 3]>,
     #[serde(default)]
     dynamic_shared: u32,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    cooperative: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    programmatic: bool,
     params: String,
     #[serde(default)]
     memory: Vec<MemoryEntry>,
@@ -118,12 +119,12 @@ struct ExpectedEntry {
 #[serde(untagged)]
 enum CompareEntry {
     Word(String),
-    Close {
+    Elements {
         dtype: String,
-        #[serde(default)]
-        rtol: f64,
-        #[serde(default)]
-        atol: f64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rtol: Option<f64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        atol: Option<f64>,
     },
 }
 
@@ -176,6 +177,8 @@ impl Bundle {
             block: description.block,
             cluster: description.cluster,
             dynamic_shared: description.dynamic_shared,
+            cooperative: description.cooperative,
+            programmatic: description.programmatic,
             params: unhex(&description.params)?,
             memory,
             tensor_maps: maps.map(|(at, entry)| placed(at, entry)).collect::<Result<_, _>>()?,
@@ -224,11 +227,16 @@ impl Bundle {
             let file = PathBuf::from(format!("expected-{index}-{}.bin", plain(name)));
             put(&folder.join(&file), &output.bytes)?;
             let compare = match output.compare {
-                // Integers are the same if their bytes are.
-                Compare::Exact | Compare::Integers { .. } => CompareEntry::default(),
-                Compare::Close { dtype, rtol, atol } => {
-                    CompareEntry::Close { dtype: dtype.name().into(), rtol, atol }
+                Compare::Exact => CompareEntry::default(),
+                Compare::Integers { bytes, signed } => {
+                    let dtype = format!("{}{}", if signed { 's' } else { 'u' }, 8 * bytes);
+                    CompareEntry::Elements { dtype, rtol: None, atol: None }
                 }
+                Compare::Close { dtype, rtol, atol } => CompareEntry::Elements {
+                    dtype: dtype.name().into(),
+                    rtol: Some(rtol),
+                    atol: Some(atol),
+                },
             };
             let (addr, size) = (Number(output.addr), Number(output.bytes.len() as u64));
             expected.insert(name.clone(), ExpectedEntry { addr, size, file, compare });
@@ -240,6 +248,8 @@ impl Bundle {
             block: self.block,
             cluster: self.cluster,
             dynamic_shared: self.dynamic_shared,
+            cooperative: self.cooperative,
+            programmatic: self.programmatic,
             params: hex(&self.params),
             memory,
             tensor_maps: self.tensor_maps.iter().map(entry).collect(),
@@ -322,23 +332,35 @@ fn compare(entry: &CompareEntry, field: &str, bytes: usize) -> Result<Compare, B
             let required = "\"exact\" or {\"dtype\", \"rtol\", \"atol\"}";
             return Err(BundleError::field(format!("{field}.compare"), required, word));
         }
-        CompareEntry::Close { dtype, rtol, atol } => (dtype, *rtol, *atol),
+        CompareEntry::Elements { dtype, rtol, atol } => (dtype, *rtol, *atol),
     };
-    let Some(ty) = CompareType::from_name(dtype) else {
-        let required = "one of f16, bf16, f32, f64";
+    let Some(equal) = Compare::equal(dtype) else {
+        let required = format!("one of {}", Compare::TYPES);
         return Err(BundleError::field(format!("{field}.compare.dtype"), required, dtype));
     };
     for (part, value) in [("rtol", rtol), ("atol", atol)] {
+        let Some(value) = value else { continue };
         if !(value >= 0.0 && value.is_finite()) {
             let field = format!("{field}.compare.{part}");
             return Err(BundleError::field(field, "a finite number of at least 0", value));
         }
     }
-    if !bytes.is_multiple_of(ty.bytes()) {
-        let required = format!("a multiple of the {} bytes of {}", ty.bytes(), ty.name());
+    let size = equal.element_bytes();
+    if !bytes.is_multiple_of(size) {
+        let required = format!("a multiple of the {size} bytes of {dtype}");
         return Err(BundleError::field(format!("{field}.size"), required, bytes));
     }
-    Ok(Compare::Close { dtype: ty, rtol, atol })
+    match (equal, rtol, atol) {
+        (Compare::Close { dtype, .. }, rtol, atol) => {
+            let [rtol, atol] = [rtol, atol].map(Option::unwrap_or_default);
+            Ok(Compare::Close { dtype, rtol, atol })
+        }
+        (equal, None, None) => Ok(equal),
+        (Compare::Exact | Compare::Integers { .. }, ..) => {
+            let required = "a type of floats beside rtol and atol";
+            Err(BundleError::field(format!("{field}.compare.dtype"), required, dtype))
+        }
+    }
 }
 
 /// A name of one of the driver's enumerations, or its default.

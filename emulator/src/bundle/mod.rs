@@ -15,19 +15,22 @@
 //! | `entry`, `grid`, `block` | kernel, CTAs, threads of a CTA |
 //! | `cluster` | CTAs of a cluster; left out or null: as the kernel requires |
 //! | `dynamic_shared` | bytes; left out: 0 |
+//! | `cooperative`, `programmatic` | left out: false; attributes of the launch, which a GPU is given |
 //! | `params` | the whole parameter block in hexadecimal |
 //! | `memory` | allocations: `addr`, `size`, `name`, and `file` with the contents; without it they are uninitialised |
 //! | `tensor_maps` | `in`: `"param"` or `"global"`; `at`: offset in the block, or address; the arguments of `cuTensorMapEncodeTiled`: `dtype`, `rank`, `addr`, `dims`, `strides`, `box`, `estrides`, `interleave`, `swizzle`, `l2`, `oob`, names as the driver's without prefix |
-//! | `expected` | by name: `addr`, `size`, `file`, `compare`: `"exact"` or `{"dtype", "rtol", "atol"}` |
+//! | `expected` | by name: `addr`, `size`, `file`, `compare`: `"exact"` (byte by byte), `{"dtype"}` (equal elements of `u8` to `s64`, `f16`, `bf16`, `f32`, `f64`) or, of floats, `{"dtype", "rtol", "atol"}` |
 //!
 //! Addresses and sizes are numbers or strings (`"0x7f0000000000"`). Unknown
 //! fields are ignored.
 
+mod changes;
 mod compare;
 mod error;
 mod format;
 mod replay;
 
+pub use changes::Part;
 pub use compare::{Compare, CompareType, FirstMismatch, OutputReport};
 pub use error::BundleError;
 pub use replay::{Replay, ReplayOptions, load};
@@ -50,6 +53,11 @@ pub struct Bundle {
     pub cluster: Option<[u32; 3]>,
     /// Dynamic shared memory of a CTA, bytes.
     pub dynamic_shared: u32,
+    /// The launch is cooperative: a GPU runs all its CTAs at the same time, or refuses it.
+    pub cooperative: bool,
+    /// The launch may begin before the one before it in its stream has ended. A bundle is run by
+    /// itself, so it has no effect but that the kernel may ask for it.
+    pub programmatic: bool,
     /// The whole parameter block. Where tensor maps go, its bytes do not matter.
     pub params: Vec<u8>,
     /// Device allocations.

@@ -4,20 +4,16 @@
 //! the runtime's: a folder with their names comes first on `LD_LIBRARY_PATH`. The stand-in is told
 //! what to do in `PTX_EMU_EXEC`, and tells what came of launches in a file of that folder.
 
-mod stub;
-
 use super::checks::ChecksArgs;
-use super::console;
+use super::program::{self, ProgramError};
 use super::run::MachineArgs;
+use super::{console, stub};
 use clap::Args;
 use ptx_emu::Schedule;
 use serde_json::json;
 use std::ffi::OsString;
-use std::hash::{BuildHasher as _, RandomState};
-use std::io;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 
 /// The stand-in library.
 const LIBRARY: &str = "libptx_emu_cuda.so";
@@ -48,23 +44,6 @@ pub(crate) struct ExecArgs {
     /// The program, and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
-}
-
-/// Why a program could not be run.
-#[derive(Debug, thiserror::Error)]
-enum ExecError {
-    /// The stand-in library was not built, or is elsewhere.
-    #[error(
-        "{}: required the library that stands in for CUDA's, actual no file; \
-         cargo build --release -p emulator-cuda", .path.display()
-    )]
-    Library { path: PathBuf },
-    /// The folder with the libraries' names.
-    #[error("{}: cannot be made: {source}", .path.display())]
-    Folder { path: PathBuf, source: io::Error },
-    /// The program itself.
-    #[error("{}: cannot be run: {source}", .program.display())]
-    Program { program: PathBuf, source: io::Error },
 }
 
 /// What the stand-in told.
@@ -109,49 +88,27 @@ fn exit_code(status: ExitStatus, told: &Told) -> u8 {
     if told.denied > 0 {
         return 1;
     }
-    // As a shell has it for a program that a signal ended.
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    match code {
+    match program::exit_code(status) {
         0 if told.refused > 0 => 2,
-        code => u8::try_from(code).unwrap_or(1),
+        code => code,
     }
 }
 
-/// The stand-in: the one that was named, or that beside this program.
-fn library(named: Option<&Path>) -> Result<PathBuf, ExecError> {
-    let beside = || {
-        let program = std::env::current_exe().unwrap_or_default();
-        program.with_file_name(LIBRARY)
-    };
-    let path = named.map_or_else(beside, Path::to_owned);
-    // The dynamic linker opens it by way of another folder.
-    let found = std::path::absolute(&path).ok().filter(|path| path.is_file());
-    found.ok_or(ExecError::Library { path })
-}
-
-fn execute(args: &ExecArgs) -> Result<(ExitStatus, Told), ExecError> {
-    let library = library(args.stand_in.as_deref())?;
-    // Process numbers of containers and of runs that were killed are the same: random bits tell the
-    // folders apart.
-    let random = RandomState::new().hash_one(std::process::id());
-    let folder = std::env::temp_dir().join(format!("ptx-emu-exec-{random:016x}"));
-    let failed = |source| ExecError::Folder { path: folder.clone(), source };
-    std::fs::create_dir(&folder).map_err(failed)?;
-    let result = in_folder(args, &library, &folder);
-    // What stays is a few kilobytes in a folder for such things.
-    let _ = std::fs::remove_dir_all(&folder);
-    result
+fn execute(args: &ExecArgs) -> Result<(ExitStatus, Told), ProgramError> {
+    let library = program::library(args.stand_in.as_deref(), LIBRARY, "emulator-cuda")?;
+    program::in_folder(|folder| in_folder(args, &library, folder))
 }
 
 fn in_folder(
     args: &ExecArgs,
     library: &Path,
     folder: &Path,
-) -> Result<(ExitStatus, Told), ExecError> {
-    let failed = |source| ExecError::Folder { path: folder.to_owned(), source };
+) -> Result<(ExitStatus, Told), ProgramError> {
+    let failed = |source| ProgramError::Folder { path: folder.to_owned(), source };
     std::os::unix::fs::symlink(library, folder.join(stub::DRIVER)).map_err(failed)?;
     for runtime in RUNTIMES {
-        std::fs::write(folder.join(runtime), stub::library(runtime)).map_err(failed)?;
+        std::fs::write(folder.join(runtime), stub::library(runtime, &[stub::DRIVER]))
+            .map_err(failed)?;
     }
     let report = folder.join("report");
     let capture = match &args.capture {
@@ -167,16 +124,7 @@ fn in_folder(
         "capture": capture,
         "report": report,
     });
-    let mut paths = vec![folder.to_owned()];
-    let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    paths.extend(std::env::split_paths(&inherited));
-    let paths = std::env::join_paths(paths).unwrap_or_else(|_| folder.as_os_str().to_owned());
-    let status = Command::new(&args.program[0])
-        .args(&args.program[1..])
-        .env("PTX_EMU_EXEC", settings.to_string())
-        .env("LD_LIBRARY_PATH", paths)
-        .status()
-        .map_err(|source| ExecError::Program { program: (&args.program[0]).into(), source })?;
+    let status = program::run(&args.program, folder, ("PTX_EMU_EXEC", settings.to_string()))?;
     let told = Told::parse(&std::fs::read_to_string(report).unwrap_or_default());
     Ok((status, told))
 }
@@ -184,6 +132,7 @@ fn in_folder(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt as _;
 
     #[test]
     fn exit_codes_say_the_worst() {

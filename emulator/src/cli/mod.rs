@@ -6,23 +6,32 @@
 //! `--json` one JSON object in every case but a wrong command line.
 
 mod arguments;
+#[cfg(target_os = "linux")]
+mod capture;
 mod check;
 mod checks;
 mod conformance;
 mod console;
 mod coverage;
+#[cfg(feature = "cuda")]
+mod device;
 mod error;
 #[cfg(target_os = "linux")]
 mod exec;
 mod explain;
 mod explore;
+mod hardware;
 mod mutate;
 mod output;
 mod parameters;
+#[cfg(target_os = "linux")]
+mod program;
 mod replay;
 mod report;
 mod run;
 mod sequence;
+#[cfg(target_os = "linux")]
+mod stub;
 mod trace;
 
 use clap::{Parser, Subcommand};
@@ -48,6 +57,8 @@ enum Command {
     Explain(explain::ExplainArgs),
     #[cfg(target_os = "linux")]
     Exec(exec::ExecArgs),
+    #[cfg(target_os = "linux")]
+    Capture(capture::CaptureArgs),
 }
 
 /// Runs the program with the process's arguments.
@@ -69,6 +80,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Explain(args) => (Some(explain::run(&args)), 0),
         #[cfg(target_os = "linux")]
         Command::Exec(args) => (None, exec::run(&args)),
+        #[cfg(target_os = "linux")]
+        Command::Capture(args) => (None, capture::run(&args)),
         Command::Conformance(args) => match conformance::run(&args) {
             Ok((text, code)) => (Some(text), code),
             Err(error) => {

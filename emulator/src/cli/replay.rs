@@ -6,14 +6,14 @@ use super::error::CliError;
 use super::explore::{self, ExploreArgs};
 use super::run::MachineArgs;
 use super::trace::TraceArgs;
-use super::{checks, console, report, sequence};
+use super::{checks, console, hardware, report, sequence};
 use clap::Args;
-use ptx_emu::bundle::{self, BUNDLE_FILE, Bundle, BundleError, Replay};
+use ptx_emu::bundle::{self, BUNDLE_FILE, Bundle, BundleError, Compare, Replay};
 use ptx_emu::experiment::{Conditions, Experiment};
 use ptx_emu::{LaunchError, Level, LoadError, Model, Module, Schedule, readable_name};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Runs a launch bundle and compares with its expected outputs.
 #[derive(Debug, Clone, Args)]
@@ -37,9 +37,94 @@ pub(crate) struct ReplayArgs {
     pub(super) trace: TraceArgs,
     #[command(flatten)]
     pub(super) coverage: CoverageArgs,
+    #[command(flatten)]
+    pub(super) outputs: OutputArgs,
+    /// Run the bundle on a GPU instead of the emulator, with its memory at the same addresses.
+    #[arg(
+        long,
+        value_name = "cuda:N",
+        value_parser = hardware::ordinal,
+        conflicts_with_all = ["gpu", "schedule", "explore", "trace", "instruction_limit"],
+    )]
+    pub(super) on: Option<u32>,
     /// Print the report as JSON.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// What becomes of a bundle's outputs.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OutputArgs {
+    /// Write the bundle to this new folder with what the launch left as its expected outputs:
+    /// those of the bundle, and whatever else it changed. Of several bundles, each to a folder
+    /// below.
+    #[arg(long, value_name = "DIR", conflicts_with = "explore")]
+    pub(super) out: Option<PathBuf>,
+    /// Compare outputs that the bundle compares byte by byte as elements of this type, all or
+    /// those of a name: u8 to u64, s8 to s64, f16, bf16, f32, f64.
+    #[arg(long, value_name = "[NAME=]TYPE", value_parser = elements)]
+    pub(super) dtype: Vec<Typed>,
+}
+
+/// A type of outputs.
+#[derive(Debug, Clone)]
+pub(crate) struct Typed {
+    /// As it was given.
+    pub(super) text: String,
+    /// The output; `None`: all that have none.
+    name: Option<String>,
+    compare: Compare,
+}
+
+/// Parses `--dtype`.
+fn elements(text: &str) -> Result<Typed, String> {
+    let (name, dtype) = match text.rsplit_once('=') {
+        Some((name, dtype)) => (Some(name.to_owned()), dtype),
+        None => (None, text),
+    };
+    let compare = Compare::equal(dtype);
+    let compare = compare.ok_or_else(|| format!("required one of {}", Compare::TYPES))?;
+    Ok(Typed { text: text.to_owned(), name, compare })
+}
+
+impl OutputArgs {
+    /// Gives outputs without a type one.
+    fn type_outputs(&self, bundle: &mut Bundle) -> Result<(), BundleError> {
+        for Typed { name: asked, compare, .. } in &self.dtype {
+            let names: Vec<String> = bundle.expected.keys().cloned().collect();
+            if let Some(asked) = asked
+                && !names.contains(asked)
+            {
+                return Err(BundleError::Field {
+                    field: "--dtype".to_owned(),
+                    required: format!("the name of an output: {}", names.join(", ")),
+                    actual: asked.clone(),
+                });
+            }
+            for (name, output) in &mut bundle.expected {
+                let named = asked.as_ref().is_some_and(|asked| asked == name);
+                let whole = output.bytes.len().is_multiple_of(compare.element_bytes());
+                if named && !whole {
+                    return Err(BundleError::Field {
+                        field: format!("--dtype of {name}"),
+                        required: format!("a type whose size divides {}", output.bytes.len()),
+                        actual: format!("{} bytes", compare.element_bytes()),
+                    });
+                }
+                if named || (asked.is_none() && output.compare == Compare::Exact && whole) {
+                    output.compare = *compare;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a bundle, with types for its outputs.
+    pub(super) fn read(&self, folder: &Path) -> Result<Bundle, BundleError> {
+        let mut bundle = Bundle::read(folder)?;
+        self.type_outputs(&mut bundle)?;
+        Ok(bundle)
+    }
 }
 
 /// Runs the command: what to print on standard output, and the exit code.
@@ -49,6 +134,9 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
             Ok(()) => sequence::run(args, folders),
             Err(error) => failed(args, &error.into()),
         };
+    }
+    if let Some(ordinal) = args.on {
+        return hardware::run(args, ordinal);
     }
     if let Some(seeds) = args.explore.seeds() {
         return match try_schedules(args, seeds) {
@@ -115,7 +203,7 @@ fn failed(args: &ReplayArgs, failure: &Failure) -> (Option<String>, u8) {
 /// Reads the bundle and its module, which is ready to run.
 fn prepare(args: &ReplayArgs) -> Result<(Bundle, Experiment, Module), Failure> {
     args.trace.wanted()?;
-    let bundle = Bundle::read(&args.bundle)?;
+    let bundle = args.outputs.read(&args.bundle)?;
     let experiment = bundle.experiment(Some(&args.machine.machine(&bundle.ptx)))?;
     let mut module = bundle::load(&experiment)?;
     args.coverage.begin(&mut module)?;
@@ -139,7 +227,11 @@ fn replay(args: &ReplayArgs) -> Result<(Bundle, Replay), Failure> {
         }
     };
     args.coverage.write(&module, &module_file(args))?;
-    Ok((bundle, Replay::new(experiment, outcome?)))
+    let outcome = outcome?;
+    if let Some(folder) = &args.outputs.out {
+        bundle.left_in(&outcome.memory)?.write(folder)?;
+    }
+    Ok((bundle, Replay::new(experiment, outcome)))
 }
 
 fn try_schedules(args: &ReplayArgs, seeds: u64) -> Result<explore::Tried, Failure> {

@@ -17,6 +17,8 @@ pub fn thread_indices(ptx: &str, entry: &str) -> Bundle {
         block: [64, 1, 1],
         cluster: None,
         dynamic_shared: 0,
+        cooperative: false,
+        programmatic: false,
         params: OUT.to_le_bytes().to_vec(),
         memory: vec![Allocation { addr: OUT, size: 256, name: "out".into(), contents: None }],
         tensor_maps: Vec::new(),

@@ -231,6 +231,16 @@ driver_functions! {
         fn cuFuncGetName(name: *mut *const c_char, function: Ptr);
         fn cuModuleGetFunctionCount(count: *mut u32, module: Ptr);
         fn cuModuleEnumerateFunctions(functions: *mut Ptr, count: u32, module: Ptr);
+        fn cuMemAddressReserve(
+            ptr: *mut u64, size: usize, alignment: usize, addr: u64, flags: u64,
+        );
+        fn cuMemAddressFree(ptr: u64, size: usize);
+        fn cuMemCreate(handle: *mut u64, size: usize, prop: Ptr, flags: u64);
+        fn cuMemRelease(handle: u64);
+        fn cuMemMap(ptr: u64, size: usize, offset: usize, handle: u64, flags: u64);
+        fn cuMemUnmap(ptr: u64, size: usize);
+        fn cuMemSetAccess(ptr: u64, size: usize, desc: Ptr, count: usize);
+        fn cuMemGetAllocationGranularity(granularity: *mut usize, prop: Ptr, option: u32);
         fn cuLaunchKernelEx(config: Ptr, function: Ptr, params: *mut Ptr, extra: *mut Ptr);
         fn cuOccupancyMaxActiveClusters(num_clusters: *mut i32, func: Ptr, config: Ptr);
         fn cuStreamGetCtx(stream: Ptr, context: *mut Ptr);

@@ -124,6 +124,7 @@ fn plain<'a>(entry: &'a str, blocks: u32, threads: u32, params: &'a [u8]) -> Cud
         cluster: None,
         dynamic_shared: 0,
         overlaps: false,
+        cooperative: false,
         params,
     }
 }

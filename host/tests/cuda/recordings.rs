@@ -231,6 +231,7 @@ fn launch_a_large_cluster() {
         cluster: Some([16, 1, 1]),
         dynamic_shared: 0,
         overlaps: false,
+        cooperative: false,
         params: &[],
     };
     // SAFETY: kernels do nothing on the fake driver.

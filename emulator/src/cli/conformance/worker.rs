@@ -66,7 +66,8 @@ mod device {
     #[cfg(feature = "cuda")]
     mod cuda {
         use super::{Answer, say};
-        use nvfp4_cuda::{CudaDevice, CudaError, PtxLaunch, run_ptx};
+        use crate::cli::device;
+        use nvfp4_cuda::{CudaDevice, CudaError, PtxBuffer, PtxLaunch};
         use ptx_emu::conformance::{Family, Probe, probes};
         use ptx_emu::tensor_map::TensorMapError;
         use std::collections::HashMap;
@@ -126,7 +127,6 @@ mod device {
         }
 
         /// Runs a probe on the GPU.
-        #[allow(unsafe_code)]
         fn run(device: &CudaDevice, probe: &Probe) -> Result<Vec<u8>, Failure> {
             let launch = PtxLaunch {
                 entry: &probe.entry,
@@ -134,12 +134,11 @@ mod device {
                 block: probe.block,
                 cluster: probe.cluster,
                 dynamic_shared: probe.dynamic_shared,
+                ..PtxLaunch::default()
             };
             let params = |addresses: &[u64]| Ok::<_, Failure>(probe.arguments(addresses)?);
-            let (text, buffers) = (probe.text(), probe.buffers());
-            // SAFETY: probes are this crate's own kernels, and keep to their buffers: the emulator,
-            // which checks every access, runs all of them in the tests.
-            let mut after = unsafe { run_ptx(device, &text, &launch, &buffers, params)? };
+            let buffers: Vec<PtxBuffer<'_>> = probe.buffers().into_iter().map(Into::into).collect();
+            let mut after = device::run(device, &probe.text(), &launch, &buffers, params)?;
             Ok(after.pop().unwrap_or_default())
         }
     }

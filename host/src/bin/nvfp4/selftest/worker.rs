@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use nvfp4::bench;
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::cuda::{CudaDevice, PtxLaunch, run_ptx};
+use nvfp4::cuda::{CudaDevice, PtxBuffer, PtxLaunch, run_ptx};
 use nvfp4::device::{Choice, Device, Kernels};
 use nvfp4::error::{Error, ErrorKind, Result};
 use nvfp4::gemm::{
@@ -287,11 +287,13 @@ fn on_gpu(gpu: &CudaDevice, arch: Arch, probe: &Probe) -> Result<Vec<u8>> {
         block: probe.block,
         cluster: probe.cluster,
         dynamic_shared: probe.dynamic_shared,
+        ..PtxLaunch::default()
     };
+    let buffers: Vec<PtxBuffer<'_>> = probe.buffers().into_iter().map(Into::into).collect();
     let arguments = |addresses: &[u64]| probe.arguments(addresses).map_err(Error::from);
     // SAFETY: probes are the emulator's own kernels, and keep to their buffers: the emulator, which
     // checks every access, runs all of them in its tests.
-    let mut after = unsafe { run_ptx(gpu, &text, &launch, &probe.buffers(), arguments)? };
+    let mut after = unsafe { run_ptx(gpu, &text, &launch, &buffers, arguments)? };
     Ok(after.pop().unwrap_or_default())
 }
 

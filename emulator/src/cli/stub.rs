@@ -1,20 +1,27 @@
-//! A shared library without code: it has a name and a version, and needs the stand-in.
+//! A shared library without code: it has a name and a version, and needs other libraries, in which
+//! its symbols are found.
 //!
 //! Programs note the version of the CUDA runtime's symbols, and the dynamic linker warns about a
 //! library of that name which does not define it. A library that Rust makes cannot. This one
-//! does; the symbols themselves are found in the library that it needs.
+//! does.
 
-/// The driver's library, whose name the stand-in has.
+/// The name of the driver's library.
 pub(super) const DRIVER: &str = "libcuda.so.1";
 
 const HEADER: u64 = 64;
 const PROGRAM_HEADER: u64 = 56;
 
-/// An ELF file (64 bits, little endian) with that name, which defines a version of that name.
-pub(super) fn library(name: &str) -> Vec<u8> {
-    // Strings: the empty one, the name, the name of what is needed.
-    let strings = [b"\0", name.as_bytes(), b"\0", DRIVER.as_bytes(), b"\0"].concat();
-    let (name_at, needed_at) = (1u32, 2 + name.len() as u64);
+/// An ELF file (64 bits, little endian) with that name, which defines a version of that name and
+/// needs these libraries, in which symbols are looked for in this order.
+pub(super) fn library(name: &str, needed: &[&str]) -> Vec<u8> {
+    // Strings: the empty one, the name, the names of what is needed.
+    let mut strings = [b"\0", name.as_bytes(), b"\0"].concat();
+    let name_at = 1u32;
+    let mut entries: Vec<[u64; 2]> = Vec::new();
+    for needed in needed {
+        entries.push([1, strings.len() as u64]);
+        strings.extend(needed.bytes().chain([0]));
+    }
     let start = HEADER + 2 * PROGRAM_HEADER;
     // One symbol, the null one.
     let symbols = vec![0u8; 24];
@@ -42,8 +49,7 @@ pub(super) fn library(name: &str) -> Vec<u8> {
     let length = strings.len() as u64;
     let strings = place(&strings);
     let dynamic = start + parts.len() as u64;
-    let entries: [[u64; 2]; 12] = [
-        [1, needed_at],
+    entries.extend([
         [14, u64::from(name_at)],
         [4, hash],
         [5, strings],
@@ -55,7 +61,7 @@ pub(super) fn library(name: &str) -> Vec<u8> {
         [0x6fff_fffd, 2],
         [24, 0],
         [0, 0],
-    ];
+    ]);
     let table: Vec<u8> = entries.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
     let end = dynamic + table.len() as u64;
     let mut file = header();
@@ -119,9 +125,9 @@ mod tests {
 
     #[test]
     fn file_has_its_names() {
-        let file = library("libcudart.so.13");
+        let file = library("libcudart.so.13", &["libcuda.so.1", "/a/b.so"]);
         assert!(file.starts_with(b"\x7fELF"));
         let has = |text: &[u8]| file.windows(text.len()).any(|part| part == text);
-        assert!(has(b"\0libcudart.so.13\0libcuda.so.1\0"));
+        assert!(has(b"\0libcudart.so.13\0libcuda.so.1\0/a/b.so\0"));
     }
 }

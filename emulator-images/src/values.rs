@@ -7,27 +7,45 @@ fn named(c: char) -> bool {
 
 /// A declaration of a variable: name, and its place from its state space to its semicolon.
 #[derive(Debug, PartialEq, Eq)]
-struct Declaration<'a> {
-    name: &'a str,
-    space: &'a str,
+struct Declaration {
+    name: String,
+    space: &'static str,
     align: u32,
     start: usize,
     end: usize,
 }
 
-/// The module's `.global` and `.const` variables.
-fn declarations(text: &str) -> Vec<Declaration<'_>> {
-    let bytes = text.as_bytes();
-    let (mut found, mut depth, mut start, mut at) = (Vec::new(), 0usize, 0, 0);
-    while at < bytes.len() {
-        let rest = &text[at..];
-        let length = match bytes[at] {
-            b'/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
-            b'/' if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |end| end + 2),
-            b'"' => rest[1..].find('"').map_or(rest.len(), |end| end + 2),
-            _ => 1,
+/// The text with spaces for comments and strings.
+fn without_comments(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '/' if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |end| end + 2),
+            '"' => rest[1..].find('"').map_or(rest.len(), |end| end + 2),
+            _ => 0,
         };
-        match bytes[at] {
+        match length {
+            0 => {
+                plain.push(first);
+                rest = &rest[first.len_utf8()..];
+            }
+            _ => {
+                plain.extend(std::iter::repeat_n(' ', length));
+                rest = &rest[length..];
+            }
+        }
+    }
+    plain
+}
+
+/// The module's `.global` and `.const` variables.
+fn declarations(text: &str) -> Vec<Declaration> {
+    let text = &without_comments(text);
+    let (mut found, mut depth, mut start) = (Vec::new(), 0usize, 0);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
             b'{' => depth += 1,
             b'}' => {
                 depth = depth.saturating_sub(1);
@@ -42,14 +60,12 @@ fn declarations(text: &str) -> Vec<Declaration<'_>> {
             }
             _ => {}
         }
-        // Other characters than those of ASCII stand in comments and strings alone.
-        at += length;
     }
     found
 }
 
 /// The declaration in a statement, if it is one of a variable.
-fn declaration(text: &str, start: usize, end: usize) -> Option<Declaration<'_>> {
+fn declaration(text: &str, start: usize, end: usize) -> Option<Declaration> {
     let statement = &text[start..end];
     let spaces = [".global", ".const"].into_iter();
     let (place, space) = spaces.filter_map(|space| Some((statement.find(space)?, space))).min()?;
@@ -72,16 +88,38 @@ fn declaration(text: &str, start: usize, end: usize) -> Option<Declaration<'_>> 
     }
     let length = rest.find(|c: char| !named(c)).unwrap_or(rest.len());
     let name = rest.get(..length).filter(|name| !name.is_empty())?;
-    Some(Declaration { name, space, align, start: start + place, end })
+    Some(Declaration { name: name.to_owned(), space, align, start: start + place, end })
+}
+
+/// The names of the module's variables.
+#[must_use]
+pub fn names(text: &str) -> Vec<String> {
+    declarations(text).into_iter().map(|declaration| declaration.name).collect()
+}
+
+/// Whether the CTAs of a cooperative grid meet in memory whose address the driver puts into
+/// special registers.
+#[must_use]
+pub fn meets_in_memory(text: &str) -> bool {
+    text.contains("%envreg1;") || text.contains("%envreg2;")
+}
+
+/// The text with the address of the memory in which the CTAs of a cooperative grid meet, whose
+/// halves special registers have: a size and the barrier, 8 bytes of zeros.
+#[must_use]
+pub fn with_meeting_place(text: &str, address: u64) -> String {
+    let (high, low) = (address >> 32, address & 0xffff_ffff);
+    text.replace("%envreg1;", &format!("{high};")).replace("%envreg2;", &format!("{low};"))
 }
 
 /// The text with each variable's first value, and the names of those that it does not declare.
-pub(crate) fn with_values(text: &str, values: &[(String, Vec<u8>)]) -> (String, Vec<String>) {
+#[must_use]
+pub fn with_values(text: &str, values: &[(String, Vec<u8>)]) -> (String, Vec<String>) {
     let declarations = declarations(text);
     let mut new = String::with_capacity(text.len());
     let mut copied = 0;
     for declaration in &declarations {
-        let value = values.iter().find(|(name, _)| name == declaration.name);
+        let value = values.iter().find(|(name, _)| *name == declaration.name);
         let Some((name, bytes)) = value else { continue };
         let list: Vec<String> = bytes.iter().map(u8::to_string).collect();
         new.push_str(&text[copied..declaration.start]);
@@ -95,7 +133,7 @@ pub(crate) fn with_values(text: &str, values: &[(String, Vec<u8>)]) -> (String, 
         copied = declaration.end;
     }
     new.push_str(&text[copied..]);
-    let declared = |name: &String| declarations.iter().any(|known| known.name == name);
+    let declared = |name: &String| declarations.iter().any(|known| known.name == *name);
     let missing = values.iter().map(|(name, _)| name.clone()).filter(|name| !declared(name));
     (new, missing.collect())
 }
@@ -121,6 +159,14 @@ mod tests {
 "#;
 
     #[test]
+    fn the_meeting_place_is_written_into_the_text() {
+        let text = "mov.u32 %r1, %envreg2;\nmov.u32 %r2, %envreg1;\n";
+        assert!(meets_in_memory(text) && !meets_in_memory(TEXT));
+        let expected = "mov.u32 %r1, 16;\nmov.u32 %r2, 1;\n";
+        assert_eq!(with_meeting_place(text, 0x1_0000_0010), expected);
+    }
+
+    #[test]
     fn values_replace_initialisers() {
         let values = [("last", 4), ("factor", 4), ("table", 4), ("none", 1)]
             .map(|(name, size)| (name.to_owned(), vec![9; size]));
@@ -136,6 +182,7 @@ mod tests {
             let address = found.and_then(|variable| variable.address).expect("global");
             assert_eq!(memory.read(address, 4), Ok(vec![9; 4]), "{name}");
         }
+        assert_eq!(names(TEXT), ["shared_one", "table", "pointer", "factor", "last"]);
         // The others stay as they are.
         assert!(text.contains("pointer = generic(table);") && text.contains(".u32 shared_one;"));
         assert_eq!(with_values(TEXT, &[]).0, TEXT);

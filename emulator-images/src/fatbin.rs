@@ -7,11 +7,11 @@
 //! in each of its modes of compression. Anything unexpected is an error.
 
 /// First bytes of a fat binary.
-pub(crate) const MAGIC: u32 = 0xba55_ed50;
+pub const MAGIC: u32 = 0xba55_ed50;
 /// First bytes of the structure that a program has instead, which points to a fat binary.
-pub(crate) const WRAPPER_MAGIC: u32 = 0x4662_43b1;
+pub const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 /// Size of the first header, bytes.
-pub(crate) const HEADER: usize = 16;
+pub const HEADER: usize = 16;
 /// Least size of an entry's header.
 const ENTRY: usize = 64;
 const PTX: u16 = 1;
@@ -23,13 +23,25 @@ const LARGEST: u64 = 1 << 30;
 
 /// A fat binary that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum FatbinError {
+pub enum FatbinError {
     /// A field with an unexpected value.
     #[error("fat binary: {field}: required {required}, actual {actual}")]
-    Field { field: &'static str, required: String, actual: String },
+    Field {
+        /// The field.
+        field: &'static str,
+        /// What it must be.
+        required: String,
+        /// What it is.
+        actual: String,
+    },
     /// Compressed data that is not.
     #[error("fat binary: {method}: {problem}")]
-    Compression { method: &'static str, problem: String },
+    Compression {
+        /// How it was compressed.
+        method: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
 }
 
 fn field(field: &'static str, required: impl ToString, actual: impl ToString) -> FatbinError {
@@ -38,18 +50,18 @@ fn field(field: &'static str, required: impl ToString, actual: impl ToString) ->
 
 /// What a fat binary holds.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Contents {
+pub struct Contents {
     /// Its PTX modules.
-    pub(crate) ptx: Vec<String>,
+    pub ptx: Vec<String>,
     /// Architectures of its machine code: 100 for `sm_100`.
-    pub(crate) machine_code: Vec<u32>,
+    pub machine_code: Vec<u32>,
 }
 
 /// Size of a fat binary, from its first [`HEADER`] bytes.
 ///
 /// # Errors
 /// They are no such header.
-pub(crate) fn size(header: &[u8]) -> Result<usize, FatbinError> {
+pub fn size(header: &[u8]) -> Result<usize, FatbinError> {
     let magic = number(header, 0, 4)?;
     if magic != u64::from(MAGIC) {
         return Err(field("magic", format!("{MAGIC:#x}"), format!("{magic:#x}")));
@@ -73,7 +85,7 @@ pub(crate) fn size(header: &[u8]) -> Result<usize, FatbinError> {
 ///
 /// # Errors
 /// A field that does not fit, or compressed data that is not.
-pub(crate) fn read(bytes: &[u8]) -> Result<Contents, FatbinError> {
+pub fn read(bytes: &[u8]) -> Result<Contents, FatbinError> {
     let end = size(bytes)?;
     let bytes = bytes.get(..end).ok_or_else(|| field("size", end, bytes.len()))?;
     let mut at = number(bytes, 6, 2)? as usize;
