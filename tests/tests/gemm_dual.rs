@@ -49,9 +49,10 @@ fn every_configuration_of_sm_90a() {
                 .kernel(config.name, split.at_most(config.max_split()))
                 .result(RESULTS[index % 3]);
             case.check(&machines[index % 5]);
-            let n = n.next_multiple_of(16);
+            let result = RESULTS[3 + index % 4];
+            let n = n.next_multiple_of(result.block());
             let blocks = Case { shape: nvfp4::shape::GemmShape { n, ..case.shape }, ..case };
-            blocks.result(RESULTS[3 + index % 2]).check(&machines[(index + 2) % 5]);
+            blocks.result(result).check(&machines[(index + 2) % 5]);
         }
     }
 }
@@ -61,9 +62,9 @@ fn every_configuration_of_sm_90a() {
 fn every_configuration_of_sm_100a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
     for (i, config) in blackwell::CONFIGS.iter().enumerate() {
-        for (at, result) in [RESULTS[i % 3], RESULTS[3 + i % 2]].into_iter().enumerate() {
-            let (m, n) = ([3, 33, 150][i % 3], [16, 80, 208][i / 3 % 3]);
-            let n = if at == 0 { n - 5 } else { n };
+        for (at, result) in [RESULTS[i % 3], RESULTS[3 + i % 4]].into_iter().enumerate() {
+            let (m, n) = ([3, 33, 150][i % 3], [16usize, 80, 208][i / 3 % 3]);
+            let n = if at == 0 { n - 5 } else { n.next_multiple_of(result.block()) };
             let k = (config.step() * config.k_parts()) as usize + 32;
             let mut case = varied([m, n, k, 2 + i % 2], i).format(config.format).result(result);
             case.activations = match config.activations {

@@ -22,9 +22,9 @@ fn right(case: &Case) -> (Expected, GemmResult) {
 #[test]
 fn one_wrong_bit_is_found() {
     for kind in RESULTS {
-        let (expected, result) = right(&Case::new([3, 48, 64, 2]).result(kind));
+        let (expected, result) = right(&Case::new([3, 96, 64, 2]).result(kind));
         assert_eq!(expected.compare(&result), Ok(()), "{kind:?}");
-        let element = (result.bytes.len() * 8 / (3 * 48 * 2)).div_ceil(8);
+        let element = (result.bytes.len() * 8 / (3 * 96 * 2)).div_ceil(8);
         for at in (0..result.bytes.len()).step_by(element) {
             let mut wrong = result.clone();
             wrong.bytes[at] ^= 1;

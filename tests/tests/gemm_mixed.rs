@@ -36,8 +36,7 @@ fn varied(
     index: usize,
 ) -> Case {
     let result = RESULTS[index % RESULTS.len()];
-    let whole = !matches!(result, nvfp4::tune::ResultKind::Floats(_));
-    let n = if whole { n.next_multiple_of(format.block() as usize) } else { n };
+    let n = n.next_multiple_of(result.block());
     let mut case = Case::new([m, n, k, 1]).format(format).activations(activations).result(result);
     case.generator = Generator::FullRange;
     case.seed = index as u64;
