@@ -15,6 +15,8 @@ use crate::tensor::product::{round_f16, round_f32};
 
 /// Most single bits along K.
 const MOST_BITS: usize = 128;
+/// tf32 along K that are added at a time.
+const TF32_STEP: usize = 4;
 /// Elements of `C` or `D` that a lane has at most.
 const RESULTS: usize = 8;
 
@@ -147,6 +149,8 @@ fn floats(d: &mut Decode<'_>, form: Form) -> Decoded<Op> {
     let halves = (form.c, form.d) == (Accumulator::F16, Accumulator::F16);
     let adder = Adder::new(form.element, form.element, halves);
     let depth = form.shape.k;
+    // An H200 has tf32 products of four along K, and adds those of the first four first.
+    let step = if form.element == Element::Tf32 { TF32_STEP } else { depth };
     whole_warp(d, move |cx| {
         let regs = &mut *cx.regs;
         let mut left = [[0.0; 16]; MOST];
@@ -164,8 +168,15 @@ fn floats(d: &mut Decode<'_>, form: Form) -> Decoded<Op> {
                     _ => f64::from(f32::from_bits(regs.row32(c_slots[index])[lane])),
                 };
                 let (line, column) = form.place(lane, index);
-                let terms = left[line].iter().copied().zip(right[column]).take(depth);
-                *value = adder.result(adder.sum(terms, start));
+                let terms = |from: usize| {
+                    let columns = from..from + step;
+                    left[line][columns.clone()]
+                        .iter()
+                        .copied()
+                        .zip(right[column][columns].iter().copied())
+                };
+                let parts = (0..depth).step_by(step);
+                *value = parts.fold(start, |sum, from| adder.result(adder.sum(terms(from), sum)));
             }
         }
         for (register, slot) in target.iter().enumerate() {
