@@ -735,7 +735,8 @@ mod tests {
         assert!(!parse("nvfp4 run gemm --inputs i --checkpoint m --tensor t"));
         assert!(parse("nvfp4 bench --shape quantize:1x32 --format mxfp4 --direction dequantize"));
         assert!(parse("nvfp4 bench --shape gemm:1x16x16 --dtype nvfp4 --out-layout 128x4"));
-        assert!(!parse("nvfp4 bench --shape gemm:1x16x16 --dtype mxfp4"));
+        assert!(parse("nvfp4 bench --shape gemm:1x16x16 --dtype mxfp4"));
+        assert!(!parse("nvfp4 bench --shape gemm:1x16x16 --dtype mxfp8"));
         assert!(parse("nvfp4 bench --set gemv --device emu:b200 --schedule random:7"));
     }
 }
