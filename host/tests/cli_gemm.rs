@@ -443,7 +443,7 @@ fn products_in_nvfp4_are_right_and_their_launches_replay() {
     }
 }
 
-/// What a result in NVFP4 cannot be, before anything runs; nothing is written.
+/// What a result in NVFP4 or MXFP4 cannot be, before anything runs; nothing is written.
 #[test]
 fn bad_results_are_refused() {
     let folder = Folder::new("gemm-results-refused");
@@ -466,7 +466,10 @@ fn bad_results_are_refused() {
     run("emu:h200", &["--dtype", "nvfp4"], message);
     let message = "--out-scale must be absent for a result in f16, but is 2";
     run("emu:h200", &["--out-scale", "2"], message);
-    run("emu:h200", &["--dtype", "mxfp4"], "`mxfp4` is none of f16, bf16, f32, nvfp4");
+    let message = "N must be a multiple of 32 for a result in mxfp4, but is 3";
+    run("emu:h200", &["--dtype", "mxfp4"], message);
+    let message = "`mxfp8` is none of f16, bf16, f32, nvfp4, mxfp4";
+    run("emu:h200", &["--dtype", "mxfp8"], message);
     let operands = operands::<Nvfp4>(
         [1, 16, 16, 1],
         Activation::Halves(HalfType::F16),

@@ -46,7 +46,8 @@ fn each_kind_has_its_error() {
     entry("\"f16\"", "\"nvfp4\"", "output nvfp4 without `output_scales`");
     let with_scales = |output: &str| format!("\"{output}\",\"output_scales\":\"linear\"");
     entry("\"f16\"", &with_scales("f16"), "output f16 with `output_scales`");
-    entry("\"f16\"", &with_scales("mxfp4"), "unknown output `mxfp4`");
+    entry("\"f16\"", "\"mxfp4\"", "output mxfp4 without `output_scales`");
+    entry("\"f16\"", &with_scales("mxfp8"), "unknown output `mxfp8`");
     entry("\"m\":8", "\"m\":0", "`m` is 0");
     entry("\"n\":7168", "\"n\":0", "`n` is 0");
     entry("\"k\":2048", "\"k\":0", "`k` is 0");
