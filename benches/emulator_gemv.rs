@@ -7,7 +7,7 @@ use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemvShape;
 use nvfp4_tests::ptx;
-use ptx_emu::{Checks, GlobalMemory, Launch, Module, Schedule};
+use ptx_emu_core::{Checks, GlobalMemory, Launch, Module, Schedule};
 
 const SHAPE: GemvShape = GemvShape { m: 512, k: 7168, l: 1 };
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 
 #[cfg(feature = "emulator")]
-use ptx_emu::{GlobalMemory, MemoryError};
+use ptx_emu_core::{GlobalMemory, MemoryError};
 
 use crate::cuda::{CudaDevice, CudaMemory};
 #[cfg(feature = "emulator")]

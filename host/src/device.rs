@@ -15,9 +15,9 @@ use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
 use fp4_formats::{Arch, Family, Swizzle};
 #[cfg(feature = "emulator")]
-use ptx_emu::Gpu;
+use ptx_emu_core::Gpu;
 #[cfg(feature = "emulator")]
-use ptx_emu::{
+use ptx_emu_core::{
     LaunchError, LoadError, MemoryError, bundle::BundleError, tensor_map::TensorMapError,
 };
 use serde::Serialize;

@@ -179,7 +179,7 @@ pub use nvfp4_cuda as cuda;
 pub use fp4_formats as formats;
 /// The emulator.
 #[cfg(feature = "emulator")]
-pub use ptx_emu as emulator;
+pub use ptx_emu_core as emulator;
 
 // What signatures of this crate are made of.
 pub use error::{Error, ErrorKind, Result};
@@ -193,7 +193,7 @@ pub use fp4_formats::{
 #[cfg(feature = "emulator")]
 pub use observe::{LaunchObserver, Reports};
 #[cfg(feature = "emulator")]
-pub use ptx_emu::{Gpu, LaunchReport, Schedule};
+pub use ptx_emu_core::{Gpu, LaunchReport, Schedule};
 
 /// What may be sent to other threads, and what may be shared with them.
 const _: () = {

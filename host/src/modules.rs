@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use fp4_formats::Family;
 #[cfg(feature = "emulator")]
-use ptx_emu::Gpu;
+use ptx_emu_core::Gpu;
 use serde::Serialize;
 
 use crate::cuda::{CudaDevice, CudaModule};
@@ -89,7 +89,7 @@ pub(crate) struct Modules {
     request: CodeRequest,
     cuda: Cache<CudaModule>,
     #[cfg(feature = "emulator")]
-    emulated: Cache<Arc<ptx_emu::Module>>,
+    emulated: Cache<Arc<ptx_emu_core::Module>>,
     loaded: Mutex<Vec<LoadedModule>>,
 }
 
@@ -149,9 +149,9 @@ impl Modules {
 
     /// The module that has the kernel `entry`, for the emulator of `gpu`.
     #[cfg(feature = "emulator")]
-    pub fn emulated(&self, entry: &str, gpu: &Gpu) -> Result<Arc<ptx_emu::Module>> {
+    pub fn emulated(&self, entry: &str, gpu: &Gpu) -> Result<Arc<ptx_emu_core::Module>> {
         self.get(&self.emulated, entry, |listed| {
-            let module = ptx_emu::Module::load(&self.files.ptx(listed)?, gpu)?;
+            let module = ptx_emu_core::Module::load(&self.files.ptx(listed)?, gpu)?;
             Ok((Arc::new(module), Code::Emulated, format!("an emulated {}", gpu.name)))
         })
     }

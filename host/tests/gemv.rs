@@ -19,7 +19,7 @@ use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use nvfp4::tensor::BlockScaled;
 use nvfp4::{bench, floats, oracle};
-use ptx_emu::Schedule;
+use ptx_emu_core::Schedule;
 use safetensors::Dtype;
 use support::{compiled, kernels_dir, machines};
 

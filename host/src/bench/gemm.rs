@@ -4,7 +4,7 @@ use std::fmt;
 
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
-use ptx_emu::LaunchReport;
+use ptx_emu_core::LaunchReport;
 use serde::Serialize;
 
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets, microseconds};

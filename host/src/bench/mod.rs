@@ -16,7 +16,7 @@ mod tune;
 use std::fmt;
 
 use fp4_formats::ScaleLayout;
-use ptx_emu::{Counters, LaunchReport, LowerBound};
+use ptx_emu_core::{Counters, LaunchReport, LowerBound};
 use serde::Serialize;
 
 pub use crate::gemm::ActivationInput;

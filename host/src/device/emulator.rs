@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{Arch, Swizzle};
-use ptx_emu::tensor_map::{self, ElementType, L2Promotion, TENSOR_MAP_BYTES};
-use ptx_emu::{Checks, GlobalMemory, Gpu, Schedule};
+use ptx_emu_core::tensor_map::{self, ElementType, L2Promotion, TENSOR_MAP_BYTES};
+use ptx_emu_core::{Checks, GlobalMemory, Gpu, Schedule};
 
 use super::{Backend, Choice, Device, DeviceError, DeviceProperties, Kernels, LaunchSpec};
 use crate::capture::Capture;
@@ -140,7 +140,7 @@ impl Kernels {
     pub(super) fn launch_emulated(&self, emulator: &Emulator, spec: &LaunchSpec<'_>) -> Result<()> {
         let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, params, .. } = spec;
         let module = self.modules.emulated(entry, &emulator.gpu)?;
-        let launch = ptx_emu::Launch {
+        let launch = ptx_emu_core::Launch {
             entry,
             grid,
             block,

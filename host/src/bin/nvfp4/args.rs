@@ -12,7 +12,7 @@ use nvfp4::gemm::Activation;
 use nvfp4::generate::Generator;
 use nvfp4::operands;
 use nvfp4::quantize::Format;
-use ptx_emu::Schedule;
+use ptx_emu_core::Schedule;
 
 /// Block-scaled 4-bit floating point on Hopper and Blackwell GPUs, or on an emulator of them.
 ///

@@ -11,7 +11,7 @@ use nvfp4::generate::Generator;
 use nvfp4::quantize::{QuantizeOptions, Recipe, TensorScale};
 use nvfp4::shape::{GemmShape, GemvShape, GroupedShape, MixtureShape, QuantizeShape, Shape};
 use nvfp4::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
-use ptx_emu::conformance::Family;
+use ptx_emu_conformance::Family;
 
 /// No times.
 const UNTIMED: Protocol = Protocol { warmup: 0, replays: 0, ceiling: false, cublas: false };

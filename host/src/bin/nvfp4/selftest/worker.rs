@@ -21,7 +21,7 @@ use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GemmShape, GemvShape};
 use nvfp4::tensor::Dims;
 use nvfp4::{Arch, BlockFormat, HalfType, Nvfp4, ScaleLayout};
-use ptx_emu::conformance::{Family, Outcome as Probed, Probe, RecordedProbe, check_probe, probes};
+use ptx_emu_conformance::{Family, Outcome as Probed, Probe, RecordedProbe, check_probe, probes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

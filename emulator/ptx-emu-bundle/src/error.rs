@@ -1,0 +1,85 @@
+//! Errors of bundles.
+
+use ptx_emu_core::tensor_map::TensorMapError;
+use ptx_emu_core::{LaunchError, LoadError, MemoryError};
+use std::io;
+use std::path::PathBuf;
+
+/// A bundle that cannot be read, written or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BundleError {
+    /// A file that cannot be read.
+    #[error("{}: cannot be read: {source}", .path.display())]
+    Read {
+        /// File.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file that cannot be written.
+    #[error("{}: cannot be written: {source}", .path.display())]
+    Write {
+        /// File or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A description that is not JSON or lacks something.
+    #[error("{}: {source}", .path.display())]
+    Json {
+        /// File.
+        path: PathBuf,
+        /// Why, with line and column.
+        source: serde_json::Error,
+    },
+    /// A field with a value that does not fit.
+    #[error("{field}: required {required}, actual {actual}")]
+    Field {
+        /// Field, such as `memory[2].size`.
+        field: String,
+        /// What it must be.
+        required: String,
+        /// What it is.
+        actual: String,
+    },
+    /// A tensor map that the driver would refuse.
+    #[error("tensor_maps[{index}].{source}")]
+    TensorMap {
+        /// Place in the list.
+        index: usize,
+        /// Why.
+        source: TensorMapError,
+    },
+    /// The module is refused.
+    #[error("{}: {source}", .path.display())]
+    Load {
+        /// File, or the name it would have.
+        path: PathBuf,
+        /// Why.
+        source: LoadError,
+    },
+    /// An allocation that does not fit.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The launch is refused, or the kernel did something wrong.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+}
+
+impl BundleError {
+    /// A field with a value that does not fit.
+    pub fn field(
+        field: impl Into<String>,
+        required: impl Into<String>,
+        actual: impl ToString,
+    ) -> Self {
+        Self::Field { field: field.into(), required: required.into(), actual: actual.to_string() }
+    }
+
+    /// Whether the kernel ran, and did something wrong.
+    #[must_use]
+    pub fn happened_while_running(&self) -> bool {
+        matches!(self, Self::Launch(LaunchError::Diagnostic(_)))
+    }
+}

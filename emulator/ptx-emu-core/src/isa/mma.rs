@@ -1,0 +1,123 @@
+//! Matrix products of a warp: PTX ISA 9.7.14.5 (`mma.sync`), with block scales
+//! (9.7.14.3).
+//!
+//! All dense shapes and types, including the `kind::` forms of sm_120a. Arithmetic
+//! is that of [`tensor`](crate::tensor), which states how far hardware may differ.
+//! The warp executes as a whole; lanes that never reach the instruction, or that have exited,
+//! are reported. `mma.sp` is not modelled.
+//!
+//! Not noticed: forms that the target lacks, which ptxas refuses; scale selectors
+//! out of range or different between lanes, of which lane 0's low bits count;
+//! padding bits of 4- and 6-bit operands that are not zero.
+
+mod float;
+pub(super) mod form;
+mod integer;
+mod quad;
+
+use crate::diagnostic::{DiagnosticKind, Exec, Fault};
+use crate::machine::Context;
+use crate::machine::code::Op;
+use crate::machine::regs::{FULL, Scalar, Slot};
+use crate::decode::{Decode, Decoded, Reject};
+use crate::syntax::ast::{Imm, Operand};
+use form::{Form, Kind};
+
+pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
+    if d.ins.modifiers.iter().any(|m| m.starts_with("sp")) {
+        return Err(Reject::unsupported("sparse operands"));
+    }
+    let form = Form::decode(d)?;
+    let op = match form.kind {
+        Kind::Quad { a_row, b_row } => quad::decode(d, &form, a_row, b_row),
+        Kind::Float | Kind::Scaled(_) => float::decode(d, &form),
+        Kind::Double => float::decode_double(d, &form),
+        Kind::Integer { saturate } => integer::decode(d, &form, saturate),
+        Kind::Bits { xor } => integer::decode_bits(d, &form, xor),
+    }?;
+    Ok(counted(op, &form))
+}
+
+/// The operation, its multiply-adds counted.
+fn counted(op: Op, form: &Form) -> Op {
+    let products = if matches!(form.kind, Kind::Quad { .. }) { 4 } else { 1 };
+    let multiplies = (products * form.m * 8 * form.k) as u64;
+    let (element, packed) = (form.a, form.container == 4);
+    match op {
+        Op::Exchange { members, run } => Op::Exchange {
+            members,
+            run: Box::new(move |cx, mask| {
+                cx.stats.tensor.count(element, packed, multiplies);
+                run(cx, mask)
+            }),
+        },
+        other => other,
+    }
+}
+
+/// An operation of the whole warp.
+pub(super) fn whole_warp(
+    d: &mut Decode<'_>,
+    run: impl Fn(&mut Context<'_>) -> Exec + Send + Sync + 'static,
+) -> Decoded<Op> {
+    let everyone = Imm::Int { bits: FULL.into(), unsigned: true };
+    let members = d.src_of::<u32>(&Operand::Imm(everyone))?;
+    Ok(Op::Exchange {
+        members,
+        run: Box::new(move |cx, mask| {
+            if mask != FULL {
+                let kind = DiagnosticKind::MissingMembers { present: mask, members: FULL };
+                return Err(Fault::warp(kind));
+            }
+            run(cx)
+        }),
+    })
+}
+
+/// `.sync.aligned`, which every instruction of a whole warp has.
+pub(super) fn sync_aligned(d: &mut Decode<'_>) -> Decoded<()> {
+    for name in ["sync", "aligned"] {
+        if !d.has(name) {
+            return Err(Reject::unsupported(format!("no .{name}")));
+        }
+    }
+    Ok(())
+}
+
+/// The registers of a vector source.
+pub(super) fn sources<T: Scalar>(
+    d: &mut Decode<'_>,
+    at: usize,
+    count: usize,
+) -> Decoded<Vec<Slot>> {
+    registers(d, at, count, |d, item| d.src_of::<T>(item))
+}
+
+/// The registers of a vector destination.
+pub(super) fn targets<T: Scalar>(
+    d: &mut Decode<'_>,
+    at: usize,
+    count: usize,
+) -> Decoded<Vec<Slot>> {
+    registers(d, at, count, |d, item| d.dst_of::<T>(item))
+}
+
+/// The registers of a vector operand of `count` elements.
+fn registers(
+    d: &mut Decode<'_>,
+    at: usize,
+    count: usize,
+    register: impl Fn(&mut Decode<'_>, &Operand) -> Decoded<Slot>,
+) -> Decoded<Vec<Slot>> {
+    let operand = d.operand(at)?;
+    let items = d.elements(operand);
+    required("registers", at, count, items.len())?;
+    items.iter().map(|item| register(d, item)).collect()
+}
+
+fn required(what: &str, at: usize, required: usize, actual: usize) -> Decoded<()> {
+    if required == actual {
+        return Ok(());
+    }
+    Err(Reject::operand(format!("operand {at}: {what}: required {required}, actual {actual}")))
+}

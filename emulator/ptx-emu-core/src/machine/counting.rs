@@ -1,0 +1,118 @@
+//! How often launches executed each instruction: in counts that a module keeps, and in the
+//! process's [`journal`].
+//!
+//! What it costs: the machine counts executions anyway. Where they are kept, each launch adds its
+//! counts up.
+
+use super::journal::{self, Journal};
+use super::module::Module;
+use crate::sources::SourceLine;
+use std::sync::Mutex;
+
+/// What a module keeps of its launches.
+#[derive(Debug, Default)]
+pub(crate) struct Counting {
+    /// Threads that executed each instruction, over all launches.
+    threads: Option<Mutex<Vec<u64>>>,
+    /// Functions as the journal knows them, if there is one.
+    journal: Option<Journal>,
+}
+
+/// How often an instruction was executed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Executions {
+    /// Line of the PTX.
+    pub line: u32,
+    /// Line of the source that it comes from, if the PTX says so.
+    pub source: Option<SourceLine>,
+    /// Threads that executed it, its guard true, over all launches.
+    pub threads: u64,
+}
+
+/// How often the instructions of a kernel or function were executed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionExecutions {
+    /// Name.
+    pub name: String,
+    /// Its instructions in the order of the text; there is at least one.
+    pub instructions: Vec<Executions>,
+}
+
+/// The instructions of a decoded function's text.
+struct Written<'m> {
+    /// Function.
+    name: &'m str,
+    /// Where in the code they are, in the order of the text.
+    code: &'m [usize],
+}
+
+impl Module {
+    /// Counts executions from now on.
+    pub fn count_executions(&mut self) {
+        self.counting.threads = Some(Mutex::new(vec![0; self.code.len()]));
+    }
+
+    /// How often the launches since [`count_executions`](Self::count_executions) executed the
+    /// instructions of the kernels and functions that are loaded, function by function in the
+    /// order of the text. Nothing, if executions are not counted.
+    #[must_use]
+    pub fn executions(&self) -> Vec<FunctionExecutions> {
+        let Some(threads) = &self.counting.threads else { return Vec::new() };
+        let threads = threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let functions = self.written_functions().map(|Written { name, code }| {
+            let instructions = code.iter().map(|&pc| {
+                let line = self.code[pc].line;
+                Executions { line, source: self.source_of(line), threads: threads[pc] }
+            });
+            FunctionExecutions { name: name.to_owned(), instructions: instructions.collect() }
+        });
+        functions.collect()
+    }
+
+    /// Functions with instructions, in the order of the code.
+    fn written_functions(&self) -> impl Iterator<Item = Written<'_>> {
+        let ends = self.functions.iter().skip(1).map(|function| function.start);
+        let ends = ends.chain([usize::MAX]);
+        self.functions.iter().zip(ends).filter_map(|(function, end)| {
+            let at = |pc: usize| self.written.partition_point(|&written| written < pc);
+            let code = &self.written[at(function.start)..at(end)];
+            (!code.is_empty()).then_some(Written { name: &function.name, code })
+        })
+    }
+
+    /// Where in the decoded code the instructions of a function's text are, in their order. Empty for
+    /// a function without instructions or that the module lacks.
+    #[must_use]
+    pub fn written(&self, function: &str) -> &[usize] {
+        let mut functions = self.written_functions();
+        functions.find(|found| found.name == function).map_or(&[], |found| found.code)
+    }
+
+    /// Lets the launches of a module that is loaded go to the journal, if there is one.
+    pub(crate) fn keep_journal(&mut self) {
+        if journal::is_kept() {
+            let functions = self.written_functions().map(|Written { name, code }| {
+                let lines = code.iter().map(|&pc| self.source_line(self.code[pc].line));
+                (journal::key(&self.target, name, lines), code.to_vec())
+            });
+            self.counting.journal = Some(Journal::new(functions.collect()));
+        }
+    }
+
+    /// Notes how many threads of a launch executed each instruction.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub(crate) fn note_executed(&self, executed: &[(u64, u64)]) -> Result<(), String> {
+        if let Some(threads) = &self.counting.threads {
+            let mut sums = threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            for (sum, (_, threads)) in sums.iter_mut().zip(executed) {
+                *sum += threads;
+            }
+        }
+        match &self.counting.journal {
+            Some(journal) => journal.note(executed),
+            None => Ok(()),
+        }
+    }
+}

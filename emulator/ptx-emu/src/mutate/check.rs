@@ -1,0 +1,207 @@
+//! Runs mutants.
+
+use super::{Edit, Equivalent, Fate, Mutant, Mutants, equivalents, operators, tree};
+use crate::experiment::{Conditions, Contents, Experiment};
+use crate::explore::{self, ExploreOptions, Failure, Wrong, explore};
+use ptx_emu_core::syntax::{self, ast};
+use ptx_emu_core::{Checks, LaunchError, LoadError, Model, Module};
+use std::collections::BTreeMap;
+
+/// How to check.
+#[derive(Debug, Clone)]
+pub struct MutateOptions {
+    /// Seeds besides `eager` and `lazy`.
+    pub seeds: u64,
+    /// Mutants that are known to be no faults.
+    pub equivalents: Vec<Equivalent>,
+    /// Most mutants that are run; `None`: all. Of more, each so many-th.
+    pub at_most: Option<usize>,
+    /// Mutants run at once; `None`: as many as the host has cores and memory
+    /// for. The result does not depend on it.
+    pub workers: Option<usize>,
+    /// Which orders hold.
+    pub model: Model,
+}
+
+impl Default for MutateOptions {
+    fn default() -> Self {
+        Self { seeds: 64, equivalents: Vec::new(), at_most: None, workers: None, model: Model::Ptx }
+    }
+}
+
+/// Why there are no results.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MutateError {
+    /// The module is refused.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The launch is refused.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The kernel goes wrong as it is.
+    #[error("the kernel goes wrong without any mutation, schedule {}: {}", .0.schedule, .0.finding)]
+    Original(Box<Failure>),
+}
+
+/// A mutant to run.
+struct MutantRun {
+    /// Item of the tree and instruction in its body.
+    place: (usize, usize),
+    edit: Edit,
+    mutant: Mutant,
+}
+
+/// What all mutants are compared with.
+struct Baseline<'a> {
+    experiment: &'a Experiment,
+    tree: ast::Module,
+    outputs: Vec<Contents>,
+    limit: u64,
+    threads: Option<usize>,
+    seeds: u64,
+    checks: Checks,
+}
+
+/// Runs every mutant of the kernel.
+///
+/// # Errors
+/// A launch that is refused or that goes wrong unchanged.
+pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutants, MutateError> {
+    let whole = syntax::parse(&experiment.ptx).map_err(LoadError::from)?;
+    let tree = tree::only(&whole, &experiment.entry);
+    let module = Module::decode(&tree, &experiment.ptx, &experiment.gpu)?;
+    let original = ExploreOptions {
+        seeds: options.seeds,
+        allow_different: false,
+        instruction_limit: None,
+        workers: options.workers,
+        checks: Checks::new(options.model),
+    };
+    let found = explore(experiment, &module, &original)?;
+    if let Some(failure) = found.failure {
+        return Err(MutateError::Original(Box::new(failure)));
+    }
+    let outputs = found.eager.map(|eager| eager.outputs).unwrap_or_default();
+    let mut runs = runs(experiment, &module, &tree, &found.executed);
+    for run in &mut runs {
+        run.mutant.equivalent = known(&experiment.entry, &run.mutant, options);
+    }
+    leave_out(&mut runs, options.at_most);
+    let workers = options.workers.unwrap_or_else(|| explore::workers(experiment));
+    let baseline = Baseline {
+        experiment,
+        tree,
+        outputs,
+        // Spinning costs instructions in a right kernel too, but hardly so many.
+        limit: found.most_instructions.saturating_mul(4) + 100_000,
+        threads: (workers > 1).then_some(1),
+        seeds: options.seeds,
+        checks: Checks::new(options.model),
+    };
+    let fates = explore::in_parallel(runs.len(), workers, |at| baseline.fate(&runs[at]));
+    let mut mutants = Vec::with_capacity(runs.len());
+    for (run, fate) in runs.into_iter().zip(fates) {
+        mutants.push(Mutant { fate: fate?, ..run.mutant });
+    }
+    Ok(Mutants { kernel: experiment.entry.clone(), seeds: options.seeds, mutants })
+}
+
+/// All mutants; those whose instruction no lane executed are marked.
+fn runs(
+    experiment: &Experiment,
+    module: &Module,
+    tree: &ast::Module,
+    executed: &[(u64, u64)],
+) -> Vec<MutantRun> {
+    let mut found = Vec::new();
+    let mut alike: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let lines: Vec<&str> = experiment.ptx.lines().collect();
+    for (item, function, body) in tree::functions(tree) {
+        let written = module.written(&function.name);
+        let instructions = tree::instructions(body);
+        let constants = tree::constants(&instructions);
+        for (ordinal, ins) in instructions.into_iter().enumerate() {
+            let pc = written.get(ordinal).copied().unwrap_or(usize::MAX);
+            let reached = executed.get(pc).is_some_and(|&(_, lanes)| lanes != 0);
+            let line = (ins.pos.line as usize).checked_sub(1).and_then(|at| lines.get(at));
+            let instruction = line.map_or("", |line| line.trim()).to_owned();
+            let known = tree::with_constant_count(ins, &constants);
+            for (mutation, edit) in operators::mutants(&known) {
+                let mut count = |text: &String| {
+                    let count = alike.entry((text.clone(), mutation.to_string())).or_default();
+                    *count += 1;
+                    *count
+                };
+                let shape = equivalents::shape(&instruction);
+                let occurrence = count(&instruction);
+                // Without registers in it, it is its own shape.
+                let alike = if shape == instruction { occurrence } else { count(&shape) };
+                found.push(MutantRun {
+                    place: (item, ordinal),
+                    edit,
+                    mutant: Mutant {
+                        function: function.name.clone(),
+                        line: ins.pos.line,
+                        instruction: instruction.clone(),
+                        mutation,
+                        occurrence,
+                        shape,
+                        alike,
+                        fate: if reached { Fate::Survived } else { Fate::NotReached },
+                        equivalent: None,
+                    },
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Marks what is more than `at_most` mutants, evenly over the text; which ones does not
+/// depend on the launch.
+fn leave_out(runs: &mut [MutantRun], at_most: Option<usize>) {
+    let count = runs.len();
+    let Some(most) = at_most.filter(|&most| most < count) else { return };
+    for (at, run) in runs.iter_mut().enumerate() {
+        let taken = at * most / count != (at + 1) * most / count;
+        if !taken && run.mutant.fate == Fate::Survived {
+            run.mutant.fate = Fate::LeftOut;
+        }
+    }
+}
+
+/// The reason for which a mutant is known to be no fault.
+fn known(kernel: &str, mutant: &Mutant, options: &MutateOptions) -> Option<String> {
+    let found = options.equivalents.iter().find(|equivalent| equivalent.covers(kernel, mutant));
+    found.map(|equivalent| equivalent.reason.clone())
+}
+
+impl Baseline<'_> {
+    fn fate(&self, run: &MutantRun) -> Result<Fate, LaunchError> {
+        if run.mutant.fate != Fate::Survived {
+            return Ok(run.mutant.fate.clone());
+        }
+        let (item, ordinal) = run.place;
+        let tree = tree::edited(&self.tree, item, ordinal, &run.edit);
+        let module = match Module::decode(&tree, &self.experiment.ptx, &self.experiment.gpu) {
+            Ok(module) => module,
+            Err(error) => return Ok(Fate::Refused(error.to_string())),
+        };
+        for schedule in explore::schedules(self.seeds) {
+            let conditions = Conditions {
+                schedule,
+                threads: self.threads,
+                instruction_limit: Some(self.limit),
+                checks: self.checks,
+            };
+            let reference = Some(self.outputs.as_slice());
+            if let Err(Wrong { finding, .. }) =
+                explore::attempt(self.experiment, &module, &conditions, reference)?
+            {
+                return Ok(Fate::Caught { schedule, finding });
+            }
+        }
+        Ok(Fate::Survived)
+    }
+}
