@@ -81,11 +81,11 @@ impl Drop for Place {
 impl Place {
     fn on_gpu(device: &Device, name: &str, memory: CudaMemory) -> Self {
         let memory = Arc::new(memory);
-        #[cfg(feature = "emulator")]
+        #[cfg(feature = "capture")]
         if let Some(capture) = device.capture() {
             capture.made(name, &memory);
         }
-        #[cfg(not(feature = "emulator"))]
+        #[cfg(not(feature = "capture"))]
         let _ = (device, name);
         Self::Cuda(memory)
     }

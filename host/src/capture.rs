@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ptx_emu_core::GlobalMemory;
 use ptx_emu_bundle::{Allocation, Bundle, Compare, Expected};
+use ptx_emu_core::GlobalMemory;
 
 use crate::cuda::CudaMemory;
 use crate::device::{Backend, Device, DeviceError, LaunchSpec};

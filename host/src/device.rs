@@ -14,12 +14,12 @@ use fp4_formats::arch::Targets;
 use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
 use fp4_formats::{Arch, Family, Swizzle};
+#[cfg(feature = "capture")]
+use ptx_emu_bundle::BundleError;
 #[cfg(feature = "emulator")]
 use ptx_emu_core::Gpu;
 #[cfg(feature = "emulator")]
-use ptx_emu_core::{
-    LaunchError, LoadError, MemoryError, bundle::BundleError, tensor_map::TensorMapError,
-};
+use ptx_emu_core::{LaunchError, LoadError, MemoryError, tensor_map::TensorMapError};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -27,7 +27,7 @@ use thiserror::Error;
 pub use self::emulator::Emulator;
 #[cfg(feature = "emulator")]
 pub(crate) use self::emulator::lock;
-#[cfg(feature = "emulator")]
+#[cfg(feature = "capture")]
 use crate::capture::Capture;
 use crate::cuda::{
     self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError, StreamId, TensorMapArguments,
@@ -67,7 +67,7 @@ pub enum DeviceError {
     #[error("emulated memory: {0}")]
     Memory(#[from] MemoryError),
     /// A launch that cannot be written as a bundle.
-    #[cfg(feature = "emulator")]
+    #[cfg(feature = "capture")]
     #[error("capture: {0}")]
     Capture(#[source] Box<BundleError>),
     /// A tensor map that cannot be encoded.
@@ -158,7 +158,7 @@ impl DeviceError {
             },
             #[cfg(feature = "emulator")]
             Self::Launch(_) | Self::Memory(_) => ErrorKind::Driver,
-            #[cfg(feature = "emulator")]
+            #[cfg(feature = "capture")]
             Self::Capture(_) => ErrorKind::File,
         }
     }
@@ -176,10 +176,9 @@ impl DeviceError {
             #[cfg(feature = "emulator")]
             Self::Memory(error) => matches!(error, MemoryError::Uninitialised { .. }),
             #[cfg(feature = "emulator")]
-            Self::Load(_)
-            | Self::Capture(_)
-            | Self::TensorMap(_)
-            | Self::UnsupportedMachine { .. } => false,
+            Self::Load(_) | Self::TensorMap(_) | Self::UnsupportedMachine { .. } => false,
+            #[cfg(feature = "capture")]
+            Self::Capture(_) => false,
             Self::Cuda(_)
             | Self::UnknownRequest { .. }
             | Self::UnknownCode { .. }
@@ -305,7 +304,7 @@ pub enum Backend {
 pub struct Device {
     backend: Backend,
     choice: Choice,
-    #[cfg(feature = "emulator")]
+    #[cfg(feature = "capture")]
     capture: Option<Arc<Capture>>,
     allocations: Arc<AtomicUsize>,
 }
@@ -347,7 +346,7 @@ impl Device {
         Self {
             backend,
             choice,
-            #[cfg(feature = "emulator")]
+            #[cfg(feature = "capture")]
             capture: None,
             allocations: Arc::default(),
         }
@@ -746,7 +745,7 @@ impl Kernels {
     /// allocations of this device that are large enough for what the kernel does with them and
     /// stay alive until it has finished. (The emulator checks every access.)
     pub unsafe fn launch(&self, spec: &LaunchSpec<'_>) -> Result<()> {
-        #[cfg(feature = "emulator")]
+        #[cfg(feature = "capture")]
         if let Some(capture) = self.device.capture() {
             // SAFETY: passed on to the caller.
             return unsafe { self.launch_captured(spec, capture) };

@@ -30,7 +30,8 @@
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
 //! | `checkpoint` | yes | [`checkpoint`], [`operands`], layers of checkpoints as operands |
-//! | `emulator` | yes | devices without a GPU, [`mod@bench`], [`capture`], [`observe`] |
+//! | `emulator` | yes | devices without a GPU, [`mod@bench`], [`observe`] |
+//! | `capture` | no | [`capture`]: launches as bundles that the program `ptx-emu` replays |
 //! | `embed` | yes | the compiled kernels in the program; without it they are read from a folder |
 //! | `cli` | no | the program `nvfp4`, and the packages that only it needs |
 //! | `cudarc` | no | devices from streams of the crate `cudarc`, operands from its slices |
@@ -140,7 +141,7 @@
 #[cfg(feature = "emulator")]
 pub mod bench;
 pub mod buffer;
-#[cfg(feature = "emulator")]
+#[cfg(feature = "capture")]
 pub mod capture;
 #[cfg(feature = "checkpoint")]
 pub mod checkpoint;

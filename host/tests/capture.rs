@@ -12,8 +12,8 @@ use nvfp4::device::{Device, Kernels, LaunchSpec};
 use nvfp4::generate::Generator;
 use nvfp4::operands::{self, GemvOperands};
 use nvfp4::shape::GemvShape;
-use ptx_emu_core::Schedule;
 use ptx_emu_bundle::{Bundle, ReplayOptions};
+use ptx_emu_core::Schedule;
 
 const SCHEDULES: [Schedule; 4] =
     [Schedule::Eager, Schedule::Lazy, Schedule::Random(1), Schedule::Random(2)];

@@ -23,8 +23,8 @@ use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::Dims;
 use nvfp4::tune::{self, Measured, Table, TuneProblem};
-use ptx_emu_core::Schedule;
 use ptx_emu_bundle::{Bundle, ReplayOptions};
+use ptx_emu_core::Schedule;
 use safetensors::Dtype;
 use support::{Folder, compiled, kernels_dir, tensor};
 

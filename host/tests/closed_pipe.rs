@@ -4,7 +4,7 @@
 //! What runs kernels needs them compiled (`cargo xtask build-kernels`); where there are none, it
 //! says on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
 
-#[path = "../../emulator/tests/support/pipes.rs"]
+#[path = "../../emulator/ptx-emu/tests/support/pipes.rs"]
 mod pipes;
 mod support;
 

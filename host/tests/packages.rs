@@ -21,7 +21,8 @@ fn without_emulator_and_checkpoints_it_is_small() {
     let all = packages("embed");
     assert!(all.contains("nvfp4-kernels"), "{all:?}");
     assert!(all.len() < 40, "{} packages: {all:?}", all.len());
-    for left_out in ["clap", "indicatif", "ctrlc", "signal-hook", "ptx-emu", "safetensors", "regex"]
+    for left_out in
+        ["clap", "indicatif", "ctrlc", "signal-hook", "ptx-emu-core", "safetensors", "regex"]
     {
         assert!(!all.contains(left_out), "{left_out}");
     }
@@ -34,5 +35,8 @@ fn the_library_has_no_packages_of_the_program() {
     for left_out in ["clap", "indicatif", "ctrlc", "signal-hook", "anyhow", "cust"] {
         assert!(!all.contains(left_out), "{left_out}");
     }
+    // Of the emulator it takes the core alone.
+    let emulator: Vec<&String> = all.iter().filter(|name| name.starts_with("ptx-emu")).collect();
+    assert_eq!(emulator, ["ptx-emu-core"]);
     assert!(packages("cli").contains("clap"));
 }

@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Packages that others depend on, dependencies before dependents.
-const PACKAGES: [&str; 9] = [
+const PACKAGES: [&str; 11] = [
     "fp4-formats",
     "nvfp4-manifest",
     "cuda-lazy",
     "nvfp4-cuda",
-    "ptx-emu",
+    "ptx-emu-core",
+    "ptx-emu-bundle",
+    "ptx-emu-conformance",
     "nvfp4-cuda-builder",
     "nvfp4-kernels-build",
     "nvfp4-kernels",

@@ -133,7 +133,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn test_data_are_kept_once() {
     let root = run::root();
-    let folders = ["tests/data", "emulator/tests/data"].map(|folder| files(&root.join(folder)));
+    let folders =
+        ["tests/data", "emulator/ptx-emu-core/tests/data"].map(|folder| files(&root.join(folder)));
     let mut seen = BTreeMap::new();
     let mut offences = Vec::new();
     for path in folders.into_iter().flatten() {
@@ -169,27 +170,134 @@ fn nothing_is_left_open() {
     none("unfinished work", offences);
 }
 
-/// A GPU runs the conformance probes by one unsafe call; the emulator itself has none.
+/// A GPU runs conformance probes and bundles by one unsafe call of the tools; what runs PTX has none.
 #[test]
 fn the_emulator_has_one_unsafe_call() {
-    let manifest =
-        std::fs::read_to_string(run::root().join("emulator/Cargo.toml")).expect("readable");
-    assert!(manifest.contains("unsafe_code = \"deny\""));
-    let emulator = run::root().join("emulator/src");
-    let allowed = sources().into_iter().filter(|(path, text)| {
-        run::root().join(path).starts_with(&emulator) && text.contains("allow(unsafe_code)")
-    });
+    let emulator = Path::new("emulator");
+    let level = |package: &str| {
+        let manifest = run::root().join(emulator).join(package).join("Cargo.toml");
+        let text = std::fs::read_to_string(manifest).expect("readable");
+        ["forbid", "deny"].into_iter().find(|l| text.contains(&format!("unsafe_code = \"{l}\"")))
+    };
+    for package in ["ptx-emu-core", "ptx-emu-bundle", "ptx-emu-conformance"] {
+        assert_eq!(level(package), Some("forbid"), "{package}");
+    }
+    assert_eq!(level("ptx-emu"), Some("deny"));
+    let tools = emulator.join("ptx-emu/src");
+    let allowed = sources()
+        .into_iter()
+        .filter(|(path, text)| path.starts_with(&tools) && text.contains("allow(unsafe_code)"));
     let allowed: Vec<_> =
         allowed.map(|(path, text)| (path, text.matches("unsafe {").count())).collect();
     assert_eq!(allowed.len(), 1, "{allowed:?}");
     assert!(allowed[0].0.ends_with("cli/device.rs") && allowed[0].1 == 1, "{allowed:?}");
 }
 
+/// Modules of the emulator's core, each using only those before it.
+const LAYERS: [&str; 18] = [
+    "num",
+    "tensor",
+    "syntax",
+    "readable",
+    "sources",
+    "gpu",
+    "tensor_map",
+    "schedule",
+    "checks",
+    "counters",
+    "memory",
+    "load_error",
+    "diagnostic",
+    "trace",
+    "machine",
+    "decode",
+    "isa",
+    "load",
+];
+
+/// The first names of the paths from the crate's root in a text, comments left out: `crate::a::B`,
+/// `crate::{a::B, C}`.
+fn names_from_the_root(text: &str) -> Vec<String> {
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code = code.collect::<Vec<_>>().join("\n");
+    let name = |text: &str| -> String {
+        text.trim_start().chars().take_while(|&c| c.is_alphanumeric() || c == '_').collect()
+    };
+    let mut found = Vec::new();
+    for path in code.split("crate::").skip(1) {
+        match path.strip_prefix('{') {
+            None => found.push(name(path)),
+            Some(list) => {
+                let (mut depth, mut start) = (0, true);
+                for (at, c) in list.char_indices() {
+                    match c {
+                        '{' => depth += 1,
+                        '}' if depth == 0 => break,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => start = true,
+                        _ if start && !c.is_whitespace() => {
+                            found.push(name(&list[at..]));
+                            start = false;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn names_are_found_in_paths() {
+    let text = "use crate::{Gpu, num::{half, int}, syntax};\n// crate::isa\nx(crate::load::f());";
+    assert_eq!(names_from_the_root(text), ["Gpu", "num", "syntax", "load"]);
+}
+
+/// A cycle of imports would make a module of any size one piece with all that it uses.
+#[test]
+fn imports_of_the_emulators_core_go_one_way() {
+    let folder = Path::new("emulator/ptx-emu-core/src");
+    let root = std::fs::read_to_string(run::root().join(folder).join("lib.rs")).expect("readable");
+    // What the root has of its modules, by name.
+    let mut homes: BTreeMap<String, usize> = BTreeMap::new();
+    let layer = |name: &str| LAYERS.iter().position(|known| *known == name);
+    for line in root.split("pub use ").skip(1) {
+        let (path, _) = line.split_once(';').expect("a whole item");
+        let home = path.split("::").next().and_then(layer).expect("of a module");
+        for name in path.split(|c: char| !c.is_alphanumeric() && c != '_').skip(1) {
+            homes.insert(name.to_owned(), home);
+        }
+    }
+    let modules = root.lines().filter_map(|line| line.split_once("mod ")?.1.strip_suffix(';'));
+    for module in modules {
+        assert!(layer(module).is_some(), "{module} has no layer");
+    }
+    let mut seen = 0;
+    let mut offences = Vec::new();
+    for (path, text) in sources() {
+        let Ok(inner) = path.strip_prefix(folder) else { continue };
+        let first = inner.components().next().expect("a name").as_os_str().to_string_lossy();
+        let Some(own) = layer(first.trim_end_matches(".rs")) else { continue };
+        seen += 1;
+        for name in names_from_the_root(&text) {
+            let used = layer(&name).or_else(|| homes.get(&name).copied());
+            match used {
+                Some(used) if used <= own => {}
+                Some(_) => offences.push(format!("{}: crate::{name}", path.display())),
+                None => offences.push(format!("{}: unknown crate::{name}", path.display())),
+            }
+        }
+    }
+    assert!(seen > 150, "found only {seen} files");
+    none("imports against the order of the layers", offences);
+}
+
 /// What stands in for CUDA's libraries, and what comes before the driver's, follows the program's
 /// pointers in one file.
 #[test]
 fn programs_pointers_are_followed_in_one_file() {
-    for package in ["emulator-cuda", "emulator-capture"] {
+    for package in ["emulator/ptx-emu-cuda", "emulator/ptx-emu-capture"] {
         follows_pointers_in_one_file(Path::new(package));
     }
 }

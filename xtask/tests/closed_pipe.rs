@@ -1,6 +1,6 @@
 //! Output that nobody reads any more ends `cargo xtask` quietly.
 
-#[path = "../../emulator/tests/support/pipes.rs"]
+#[path = "../../emulator/ptx-emu/tests/support/pipes.rs"]
 mod pipes;
 
 use pipes::CLOSED_PIPE;

@@ -4,7 +4,7 @@
 //! that `cargo xtask build-kernels` made are measured too where they exist.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ptx_emu::{Checks, GlobalMemory, Gpu, Launch, Module, Schedule};
+use ptx_emu_core::{Checks, GlobalMemory, Gpu, Launch, Module, Schedule};
 use std::path::Path;
 
 struct Case {
@@ -72,7 +72,7 @@ fn gemv_like() -> Case {
 /// A built GEMV kernel on `m` rows of `k` elements with linear scales.
 fn built(gpu: &Gpu, element_bytes: u32) -> Option<Case> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../target/kernels")
+        .join("../../target/kernels")
         .join(gpu.arch)
         .join("gemv.ptx");
     let text = std::fs::read_to_string(file).ok()?;

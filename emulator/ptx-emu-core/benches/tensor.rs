@@ -5,11 +5,11 @@
 //! divide by the figures here for what the products alone take.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ptx_emu::tensor::aligned::Adder;
-use ptx_emu::tensor::element::{Element, ScaleType};
-use ptx_emu::tensor::product::{Addend, FloatColumns, FloatRows, multiply_f32, multiply_i32};
-use ptx_emu::tensor::shared::{Major, Operand, SharedDescriptor, Swizzle};
-use ptx_emu::tensor::tile::{Packing, Tile};
+use ptx_emu_core::tensor::aligned::Adder;
+use ptx_emu_core::tensor::element::{Element, ScaleType};
+use ptx_emu_core::tensor::product::{Addend, FloatColumns, FloatRows, multiply_f32, multiply_i32};
+use ptx_emu_core::tensor::shared::{Major, Operand, SharedDescriptor, Swizzle};
+use ptx_emu_core::tensor::tile::{Packing, Tile};
 use std::convert::Infallible;
 use std::hint::black_box;
 

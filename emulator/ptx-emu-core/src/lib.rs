@@ -64,9 +64,10 @@
 //! |---|---|
 //! | [`num`] | arithmetic on single values |
 //! | [`tensor`] | arithmetic and layouts of tensor cores |
+//! | [`syntax`], `readable`, `sources` | PTX text to syntax tree; names and lines of source in messages |
+//! | `gpu` | machines |
 //! | [`tensor_map`] | tensor maps and the geometry of tile copies |
-//! | [`syntax`] | PTX text to syntax tree |
-//! | `gpu`, `schedule`, `checks`, `counters` | what is described: machines, schedules, kinds of findings, counts |
+//! | `schedule`, `checks`, `counters` | schedules, kinds of findings and their levels, counts |
 //! | `memory` | memories tracked per byte |
 //! | `load_error`, `diagnostic` | what is wrong with a module, and with a launch |
 //! | [`trace`] | what a timeline holds |

@@ -13,7 +13,7 @@ const LONGEST_LIST: usize = 4;
 /// parameters and hashes, template arguments within template arguments as `..`.
 ///
 /// ```
-/// use ptx_emu::readable_name;
+/// use ptx_emu_core::readable_name;
 ///
 /// assert_eq!(readable_name("saxpy"), "saxpy");
 /// assert_eq!(readable_name("_Z5saxpyIfEviT_PKS0_PS0_"), "saxpy<float>");

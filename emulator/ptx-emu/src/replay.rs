@@ -68,10 +68,9 @@ impl Replay {
 /// # Errors
 /// [`BundleError::Load`].
 pub fn load(experiment: &Experiment) -> Result<Module, BundleError> {
-    experiment.load().map_err(|source: LoadError| BundleError::Load {
-        path: PathBuf::from(PTX_FILE),
-        source,
-    })
+    experiment
+        .load()
+        .map_err(|source: LoadError| BundleError::Load { path: PathBuf::from(PTX_FILE), source })
 }
 
 /// What the emulator does with a [`Bundle`].

@@ -47,12 +47,7 @@ pub fn to_json(trace: &Trace) -> Value {
     for (index, [z, y, x]) in ctas.iter().enumerate() {
         let name = format!("CTA ({x}, {y}, {z})");
         names.push(metadata("process_name", index + 1, 0, json!({ "name": name })));
-        names.push(metadata(
-            "process_sort_index",
-            index + 1,
-            0,
-            json!({ "sort_index": index }),
-        ));
+        names.push(metadata("process_sort_index", index + 1, 0, json!({ "sort_index": index })));
     }
     tracks.emit(&mut names, &mut events);
     events.sort_by_key(|event| event["ts"].as_u64().unwrap_or_default());

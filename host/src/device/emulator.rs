@@ -1,6 +1,7 @@
 //! The emulator as a device.
 
 use std::fmt;
+#[cfg(feature = "capture")]
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +12,11 @@ use ptx_emu_core::tensor_map::{self, ElementType, L2Promotion, TENSOR_MAP_BYTES}
 use ptx_emu_core::{Checks, GlobalMemory, Gpu, Schedule};
 
 use super::{Backend, Choice, Device, DeviceError, DeviceProperties, Kernels, LaunchSpec};
+#[cfg(feature = "capture")]
 use crate::capture::Capture;
-use crate::error::{Error, Result};
+#[cfg(feature = "capture")]
+use crate::error::Error;
+use crate::error::Result;
 use crate::observe::LaunchObserver;
 
 /// An emulated GPU: a machine description and its memory. Clones share the memory.
@@ -116,6 +120,7 @@ impl Device {
     }
 
     /// The same device, which writes every launch from now on as a bundle in a folder.
+    #[cfg(feature = "capture")]
     #[must_use]
     pub fn with_capture(mut self, folder: &Path) -> Self {
         self.capture = Some(Capture::new(folder));
@@ -123,6 +128,7 @@ impl Device {
     }
 
     /// What writes launches as bundles, if something does.
+    #[cfg(feature = "capture")]
     #[must_use]
     pub fn capture(&self) -> Option<&Capture> {
         self.capture.as_deref()
@@ -163,6 +169,7 @@ impl Kernels {
     ///
     /// # Safety
     /// As [`launch`](Self::launch).
+    #[cfg(feature = "capture")]
     pub(super) unsafe fn launch_captured(
         &self,
         spec: &LaunchSpec<'_>,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The variable that tells the emulator's library where to note what launches reach:
-/// `ptx_emu::coverage::FOLDER`.
+/// `ptx_emu_core::journal::FOLDER`.
 const VARIABLE: &str = "PTX_EMU_COVERAGE";
 /// The share of instructions to aim at, in percent.
 const AIM: u32 = 97;
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_variable_is_the_emulators() {
-        let source = run::root().join("emulator/src/coverage/journal.rs");
+        let source = run::root().join("emulator/ptx-emu-core/src/machine/journal.rs");
         let text = std::fs::read_to_string(&source).expect("the emulator's source");
         assert!(text.contains(&format!("FOLDER: &str = \"{VARIABLE}\"")), "{}", source.display());
     }

@@ -2,10 +2,10 @@
 //! recorded, and the emulator's correctly rounded results must be within the documented error
 //! of them.
 
+use super::spellings;
 use crate::builder::Set;
 use crate::compare::Comparison;
 use crate::values::{Kind, operands};
-use super::spellings;
 
 /// Elements of a probe.
 const COUNT: usize = 2048;

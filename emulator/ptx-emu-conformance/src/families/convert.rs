@@ -1,8 +1,8 @@
 //! `cvt` between all scalar types, with every rounding that `sm_90a` has.
 
+use super::spellings;
 use crate::builder::Set;
 use crate::values::Kind;
-use super::spellings;
 
 const INTEGERS: [&str; 8] = ["u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"];
 const FLOATS: [&str; 4] = ["f16", "bf16", "f32", "f64"];

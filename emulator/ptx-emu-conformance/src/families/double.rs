@@ -1,8 +1,8 @@
 //! f64 arithmetic: every rounding.
 
+use super::spellings;
 use crate::builder::Set;
 use crate::values::Kind;
-use super::spellings;
 
 pub(super) fn probes(set: &mut Set) {
     const ROUNDINGS: [&str; 4] = [".rn", ".rz", ".rm", ".rp"];

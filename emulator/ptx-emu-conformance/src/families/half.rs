@@ -1,8 +1,8 @@
 //! f16, f16x2, bf16, bf16x2 arithmetic with their modifiers.
 
+use super::spellings;
 use crate::builder::Set;
 use crate::values::{Kind, SplitMix};
-use super::spellings;
 use ptx_emu_core::num::half;
 
 pub(super) fn probes(set: &mut Set) {

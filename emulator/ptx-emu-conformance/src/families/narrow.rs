@@ -1,9 +1,9 @@
 //! `cvt` to tf32, to and from packed halves, e4m3 and e5m2, and `cvt.pack`.
 
+use super::spellings;
 use crate::builder::Set;
 use crate::compare::Element;
 use crate::values::Kind;
-use super::spellings;
 
 pub(super) fn probes(set: &mut Set) {
     for name in spellings(&[&["cvt.rna"], &["", ".satfinite"], &[".tf32.f32"]])

@@ -1,8 +1,8 @@
 //! f32 arithmetic: every rounding, `.ftz`, `.sat`, `.NaN`, `.xorsign.abs`.
 
+use super::spellings;
 use crate::builder::Set;
 use crate::values::{Kind, SplitMix};
-use super::spellings;
 
 /// Elements of the instructions that everything rests on.
 const MORE: usize = 1024;

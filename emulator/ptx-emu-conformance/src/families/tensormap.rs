@@ -1,10 +1,10 @@
 //! `tensormap.replace`: the 128 bytes after each edit, and copies through a map that
 //! was edited in shared memory or in global memory.
 
+use super::tensor::{Tile, load_code};
 use crate::builder::Set;
 use crate::probe::{Buffer, MapParameter};
 use crate::program::Program;
-use super::tensor::{Tile, load_code};
 use ptx_emu_core::tensor_map::{ElementType, ReplaceField, Swizzle, TensorMap};
 
 /// A map of rank 5 that every field of can be seen.

@@ -1,11 +1,11 @@
 //! `wmma`: loads, a product and a store, so that which thread holds what does not matter. Every shape,
 //! type and layout with operands whose sums are exact, and the rounding of sums that are not.
 
+use super::matrix::Values;
 use crate::builder::Set;
 use crate::compare::Element;
 use crate::probe::Input;
 use crate::values::SplitMix;
-use super::matrix::Values;
 use std::fmt::Write as _;
 
 /// CTAs: a warp and a product each.

@@ -1,8 +1,8 @@
 //! A matrix product on the emulator: operands, launch, and what it must give. Sums of
 //! small integers, so that they are exact.
 
-use ptx_emu::tensor_map::{ElementType, Swizzle, TensorMap};
-use ptx_emu::{Checks, GlobalMemory, Gpu, Launch, LaunchError, Module, Schedule};
+use ptx_emu_core::tensor_map::{ElementType, Swizzle, TensorMap};
+use ptx_emu_core::{Checks, GlobalMemory, Gpu, Launch, LaunchError, Module, Schedule};
 
 pub const ROWS: usize = 128;
 /// Rows and columns of a CTA.

@@ -10,7 +10,7 @@ use criterion::{
     BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
 };
 use gemm::{Gemm, ROWS, TCGEN05, WGMMA};
-use ptx_emu::Schedule;
+use ptx_emu_core::Schedule;
 use std::time::Duration;
 
 const COLUMNS: usize = 7168;

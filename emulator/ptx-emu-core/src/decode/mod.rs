@@ -9,9 +9,9 @@ mod shapes;
 mod special;
 pub(crate) mod touches;
 
+pub(crate) use crate::syntax::Type;
 pub(crate) use builder::FunctionBuilder;
 pub(crate) use reject::{Decoded, Reject};
-pub(crate) use crate::syntax::Type;
 pub(crate) use shapes::unary;
 
 use crate::Family;

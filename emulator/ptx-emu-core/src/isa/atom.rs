@@ -6,13 +6,13 @@
 //! `red.async` is in `cluster`.
 
 use super::mem;
+use crate::decode::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::diagnostic::Space;
 use crate::machine::AddressSpace;
 use crate::machine::code::Op;
 use crate::machine::race::Order;
 use crate::machine::regs::{Class, LANES};
 use crate::memory::Value;
-use crate::decode::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::num::{FloatFlags, MinMaxFlags, Rounding, bfloat, double, half, single};
 
 /// New value of one element from old value and operands; the flag says that it

@@ -3,9 +3,9 @@
 
 use super::int::integers;
 use crate::Family;
+use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Pred};
-use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::num::bits::{self, PrmtMode, ShiftMode};
 use crate::syntax::ast::Operand;
 

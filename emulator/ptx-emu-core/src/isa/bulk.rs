@@ -12,6 +12,7 @@
 use super::cp_async::{commit, wait};
 use super::mbarrier::{SharedOperand, semantics, shared_operand};
 use super::{mem, tma};
+use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::diagnostic::{AccessKind, Exec, Space};
 use crate::machine::code::Op;
 use crate::machine::regs::Slot;
@@ -19,7 +20,6 @@ use crate::machine::units::{
     At, GroupKind, Operation, Piece, Reach, Signal, Source, Target, Touch, Transfer, lanes,
 };
 use crate::machine::{AddressSpace, Context};
-use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::tensor_map::{ElementType, ReduceOp, Reduction};
 
 /// Alignment of addresses and sizes, bytes.

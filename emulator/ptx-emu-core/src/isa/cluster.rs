@@ -13,6 +13,7 @@
 use super::bulk::reduce_op;
 use super::mbarrier::{self, shared_operand};
 use super::mem;
+use crate::decode::{self, Decode, Decoded, Reject, Type};
 use crate::diagnostic::AccessKind;
 use crate::machine::code::Op;
 use crate::machine::regs::LANES;
@@ -20,7 +21,6 @@ use crate::machine::units::{
     Awaited, Operation, Piece, Poll, Reach, Signal, Source, Target, Touch, Transfer, lanes,
 };
 use crate::machine::{RANK_SHIFT, window};
-use crate::decode::{self, Decode, Decoded, Reject, Type};
 use crate::syntax::ast::Operand;
 use crate::tensor_map::{ElementType, Reduction};
 

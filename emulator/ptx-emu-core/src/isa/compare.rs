@@ -1,9 +1,9 @@
 //! Comparison and selection: PTX ISA 9.7.6 and 9.7.7 (`set`, `setp`, `selp`,
 //! `slct`), `testp` (9.7.3.1). Complete.
 
+use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
 use crate::machine::regs::{Bits, LANES, Pred, Regs, Scalar, Slot};
-use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::num::compare::{self, FloatCmp, IntCmp, TestOp};
 use crate::num::single;
 

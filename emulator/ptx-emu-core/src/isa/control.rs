@@ -6,9 +6,9 @@
 //! `system_call` are modelled.
 
 use super::system_call;
+use crate::decode::{Decode, Decoded, Reject};
 use crate::machine::code::{CallSite, Callee, Op, Passed};
 use crate::machine::regs::Class;
-use crate::decode::{Decode, Decoded, Reject};
 use crate::syntax::ast::{Call, Operand};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {

@@ -7,6 +7,7 @@
 
 use super::mbarrier::{self, shared_operand};
 use super::{bulk, mem};
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{AccessKind, Space};
 use crate::machine::AddressSpace;
 use crate::machine::code::Op;
@@ -15,7 +16,6 @@ use crate::machine::units::{
     Awaited, GroupKind, GroupWait, Operation, Piece, Poll, Reach, Source, Target, Touch, Transfer,
     lanes,
 };
-use crate::decode::{Decode, Decoded, Reject};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if d.has("reduce") {

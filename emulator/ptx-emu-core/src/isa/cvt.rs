@@ -6,9 +6,9 @@
 //! [`num::narrow`](crate::num::narrow).
 
 use super::float::rounding;
+use crate::decode::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::machine::code::Op;
 use crate::machine::regs::{Class, LANES, map_row};
-use crate::decode::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::num::cvt::{Cvt, NumType};
 use crate::num::minifloat::Minifloat;
 use crate::num::narrow::{self, Narrowing};

@@ -2,8 +2,8 @@
 //! accuracy that [`num::approx`](crate::num::approx) states.
 
 use super::float::rounding;
-use crate::machine::code::Op;
 use crate::decode::{Decode, Decoded, Reject};
+use crate::machine::code::Op;
 use crate::num::{approx, compare, double};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {

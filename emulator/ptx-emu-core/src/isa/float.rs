@@ -4,8 +4,8 @@
 //! Results are correctly rounded except those of `.approx` instructions, see
 //! [`num::approx`](crate::num::approx).
 
-use crate::machine::code::Op;
 use crate::decode::{Decode, Decoded, Reject, Type};
+use crate::machine::code::Op;
 use crate::num::{FloatFlags, MinMaxFlags, Rounding, approx, bfloat, compare, half, single};
 
 /// `.rn` and the other rounding modifiers.

@@ -13,6 +13,7 @@
 
 use super::bulk::Bulk;
 use super::mbarrier::{self, shared_operand};
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::AccessKind;
 use crate::machine::Context;
 use crate::machine::code::Op;
@@ -20,7 +21,6 @@ use crate::machine::regs::{Class, FULL, map_row};
 use crate::machine::units::{
     At, Awaited, Piece, Poll, Reach, Signal, Source, Target, Touch, Transfer, lanes,
 };
-use crate::decode::{Decode, Decoded, Reject};
 
 /// Bytes of a response.
 const RESPONSE: u32 = 16;

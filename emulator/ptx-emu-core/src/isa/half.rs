@@ -4,8 +4,8 @@
 
 use super::float::{min_max_flags, rounding};
 use crate::Family;
-use crate::machine::code::Op;
 use crate::decode::{Decode, Decoded, Reject, Type};
+use crate::machine::code::Op;
 use crate::num::{FloatFlags, Rounding, approx, bfloat, half};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {

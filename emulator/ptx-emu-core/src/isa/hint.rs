@@ -6,9 +6,9 @@
 //! unchanged, although PTX allows its contents to be lost. The cache policy of
 //! `createpolicy` is 0.
 
+use crate::decode::{Decode, Decoded};
 use crate::machine::code::Op;
 use crate::machine::regs::LANES;
-use crate::decode::{Decode, Decoded};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     while d.pick(|_| Some(())).is_some() {}

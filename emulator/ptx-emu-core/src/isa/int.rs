@@ -5,9 +5,9 @@
 //! register of the frame; PTX leaves it undefined across calls, and so it is
 //! here. Division by zero gives all ones, as PTX leaves open.
 
+use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
 use crate::machine::regs::{Bits, LANES, Pred, Scalar};
-use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::num::{int, packed};
 
 /// Runs a body with `$T` as the host type of an integer type.

@@ -10,11 +10,11 @@
 
 use super::mem::{Address, address, space};
 use super::mma::{sources, sync_aligned, targets, whole_warp};
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{AccessKind, DiagnosticKind, Exec, Space};
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Slot};
 use crate::machine::{AddressSpace, Context};
-use crate::decode::{Decode, Decoded, Reject};
 
 /// Bytes of a row.
 const ROW: usize = 16;

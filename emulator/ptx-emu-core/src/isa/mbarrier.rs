@@ -14,6 +14,7 @@
 
 use super::mem;
 use crate::Schedule;
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{Exec, Fault, Space};
 use crate::machine::code::Op;
 use crate::machine::race::Kind;
@@ -23,7 +24,6 @@ use crate::machine::units::{
     Reach, Signal, lanes,
 };
 use crate::machine::{AddressSpace, Context};
-use crate::decode::{Decode, Decoded, Reject};
 use crate::syntax::ast::Operand;
 
 /// An operand that names a place in shared memory.

@@ -7,12 +7,12 @@
 //! nothing more than program order: memory is sequentially consistent here, so
 //! missing fences are not noticed.
 
+use crate::decode::{AddressBase, Decode, Decoded, Destination, Reject, Source, Type};
 use crate::diagnostic::Space;
 use crate::machine::code::Op;
 use crate::machine::race::Order as Semantics;
 use crate::machine::regs::{Class, LANES, Regs, Slot, map_row};
 use crate::machine::{AddressSpace, Context};
-use crate::decode::{AddressBase, Decode, Decoded, Destination, Reject, Source, Type};
 use crate::syntax::ast::{self, Operand};
 
 /// An address operand.

@@ -15,11 +15,11 @@ pub(super) mod form;
 mod integer;
 mod quad;
 
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{DiagnosticKind, Exec, Fault};
 use crate::machine::Context;
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, Scalar, Slot};
-use crate::decode::{Decode, Decoded, Reject};
 use crate::syntax::ast::{Imm, Operand};
 use form::{Form, Kind};
 

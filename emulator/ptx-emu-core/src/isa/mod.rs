@@ -34,8 +34,8 @@ mod wgmma;
 mod wmma;
 
 use crate::Family;
-use crate::machine::code::Op;
 use crate::decode::{Decode, Decoded, Reject, Type};
+use crate::machine::code::Op;
 
 /// Decodes one instruction.
 pub(crate) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {

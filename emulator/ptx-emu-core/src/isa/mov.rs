@@ -4,10 +4,10 @@
 //! `mov` of a variable's name gives its address in its own state space, of a
 //! function's name a value that only an indirect call understands.
 
+use crate::decode::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::machine::code::Op;
 use crate::machine::regs::{Bits, Class, LANES, Slot, map_row};
 use crate::machine::{RANK_SHIFT, window};
-use crate::decode::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::syntax::ast::Operand;
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {

@@ -6,9 +6,9 @@
 //! aligned barrier that a part of the warp cannot reach is reported. Cluster
 //! barriers and proxy fences belong to the asynchronous units.
 
+use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::Reduction;
 use crate::machine::code::{BarrierOp, Op, RedTarget};
-use crate::decode::{Decode, Decoded, Reject, Type};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     match d.ins.opcode.as_str() {

@@ -7,12 +7,12 @@
 //! for a null format. A failed assertion is a diagnostic. What it can miss: the
 //! buffer never overflows here.
 
+use crate::decode::{Decoded, Reject};
 use crate::diagnostic::{DiagnosticKind, Exec, Fault};
 use crate::machine::code::{Op, Passed};
 use crate::machine::regs::{LANES, map_row};
 use crate::machine::units::lanes;
 use crate::machine::{AddressSpace, Context, print};
-use crate::decode::{Decoded, Reject};
 
 /// Longest string that is read.
 const LONGEST: usize = 1 << 16;

@@ -24,6 +24,7 @@ use super::mbarrier::{self, SharedOperand, shared_operand};
 use super::mma::sync_aligned;
 use super::wgmma::aligned;
 use super::{tcgen05_data, tcgen05_mma};
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{AccessKind, Exec, Space};
 use crate::machine::code::Op;
 use crate::machine::race::Fence;
@@ -33,7 +34,6 @@ use crate::machine::units::{
     At, Awaited, GroupKind, GroupWait, Nothing, Operation, Poll, Reach, Signal, Touch, lanes,
 };
 use crate::machine::{AddressSpace, Context};
-use crate::decode::{Decode, Decoded, Reject};
 
 /// Suffix of the target, `a` or `f`, if it is one of the family that has `tcgen05`.
 pub(super) fn target_suffix(d: &Decode<'_>) -> Option<char> {

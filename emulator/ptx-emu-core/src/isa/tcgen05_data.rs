@@ -10,6 +10,7 @@
 use super::mem::{self, Address};
 use super::mma::{sources, sync_aligned, targets};
 use super::tcgen05::{cta_group, issue_ordered, target_suffix, uniform};
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{Exec, Space, TensorFault};
 use crate::machine::code::Op;
 use crate::machine::regs::Slot;
@@ -20,7 +21,6 @@ use crate::machine::units::tensor_memory::{COLUMNS, LANES, region, split};
 use crate::machine::units::wgmma_tile::{SharedTile, fault, invalid};
 use crate::machine::units::{GroupKind, Operation, Poll, Range, Work, lanes};
 use crate::machine::{AddressSpace, Context};
-use crate::decode::{Decode, Decoded, Reject};
 use crate::tensor::shared::{Generation, SharedDescriptor};
 use crate::tensor::tmem::{CopyShape, LoadShape};
 

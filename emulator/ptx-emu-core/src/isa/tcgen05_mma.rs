@@ -11,6 +11,7 @@
 use super::mem::Address;
 use super::tcgen05::{cta_group, issue_ordered, target_suffix};
 use super::tcgen05_data::tensor_address;
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::Exec;
 use crate::machine::Context;
 use crate::machine::code::Op;
@@ -19,7 +20,6 @@ use crate::machine::units::tcgen05_product::{Part, ProductWork, Tcgen05A, tensor
 use crate::machine::units::tensor_memory::{LANES, region, split};
 use crate::machine::units::wgmma_tile::{SharedTile, invalid};
 use crate::machine::units::{GroupKind, lanes};
-use crate::decode::{Decode, Decoded, Reject};
 use crate::syntax::ast;
 use crate::tensor::element::{Element, ScaleVec};
 use crate::tensor::instruction::{InstructionDescriptor, Kind};

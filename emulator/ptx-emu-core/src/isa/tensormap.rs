@@ -12,12 +12,12 @@
 
 use super::mbarrier::{self, SharedOperand, semantics, shared_operand};
 use super::{mem, tma};
+use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::diagnostic::{AccessKind, AsyncFault, DiagnosticKind, Exec, Fault, Space};
 use crate::machine::code::Op;
 use crate::machine::regs::Slot;
 use crate::machine::units::{Fenced, Home, Poll, Range, Reach, Touch, lanes};
 use crate::machine::{AddressSpace, Context, window};
-use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::tensor_map::{ReplaceField, TENSOR_MAP_BYTES, replace as replace_field};
 
 /// Alignment of a tensor map, bytes.

@@ -14,12 +14,12 @@
 use super::bulk::{Bulk, Report, reduce_op};
 use super::mbarrier::shared_operand;
 use super::mem;
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{AccessKind, AsyncFault, DiagnosticKind, Exec, Fault};
 use crate::machine::code::Op;
 use crate::machine::regs::Slot;
 use crate::machine::units::{At, Home, Piece, Reach, Source, Target, Touch, Transfer, lanes};
 use crate::machine::{AddressSpace, Context, window};
-use crate::decode::{Decode, Decoded, Reject};
 use crate::syntax::ast::{self, Operand};
 use crate::tensor_map::{ReduceOp, Reduction, SHARED_ALIGN, TensorMap, Tile};
 

@@ -8,11 +8,11 @@
 //! take part is undefined, and reported where something depends on it. The forms without `.sync` do not exist on `sm_70` and
 //! later.
 
+use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::diagnostic::Exec;
 use crate::machine::Context;
 use crate::machine::code::{Effect, Op};
 use crate::machine::regs::{FULL, LANES, POISONED, Slot, map_row};
-use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::num::{MinMaxFlags, single};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {

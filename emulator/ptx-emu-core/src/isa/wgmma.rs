@@ -14,6 +14,7 @@
 //! lanes' histories.
 
 use super::mma::{sources, sync_aligned, targets};
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::Exec;
 use crate::machine::Context;
 use crate::machine::code::Op;
@@ -23,7 +24,6 @@ use crate::machine::units::wgmma::{
 };
 use crate::machine::units::wgmma_tile::{SharedTile, invalid};
 use crate::machine::units::{Awaited, GroupKind, GroupWait, Operation, Poll};
-use crate::decode::{Decode, Decoded, Reject};
 use crate::tensor::element::Element;
 use crate::tensor::product::Addend;
 use crate::tensor::shared::{Generation, Major, Operand, SharedDescriptor, Swizzle};

@@ -18,8 +18,8 @@ mod product;
 
 use super::mma::form::{Accumulator, shape};
 use super::mma::sync_aligned;
-use crate::machine::code::Op;
 use crate::decode::{Decode, Decoded, Reject};
+use crate::machine::code::Op;
 use crate::tensor::element::Element;
 use crate::tensor::fragment::Fragment;
 

@@ -8,10 +8,10 @@
 //! predecessor's results before it waits finds them missing.
 
 use super::launch::{Launch, LaunchError, LaunchReport, Prepared};
-use super::residency::{Ended, in_parallel, take_turns};
-use crate::memory::GlobalMemory;
 use super::module::Module;
 use super::recorder::Tracer;
+use super::residency::{Ended, in_parallel, take_turns};
+use crate::memory::GlobalMemory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -4,14 +4,14 @@
 use super::code::{FunctionCode, Instr};
 use super::dependency::{Advance, Step, overlapped};
 use super::findings::Collected;
+use super::module::{Module, SharedLayout};
+use super::recorder::Tracer;
 use super::regs::Pool;
 use super::residency::{order, place};
 use super::{RANK_SHIFT, SHARED_BASE};
 use crate::checks::{Checks, Model};
 use crate::diagnostic::Diagnostic;
 use crate::memory::{GlobalMemory, MemoryError, Plain};
-use super::module::{Module, SharedLayout};
-use super::recorder::Tracer;
 use crate::trace::Trace;
 use crate::{Counters, Gpu, Schedule};
 use std::sync::Arc;

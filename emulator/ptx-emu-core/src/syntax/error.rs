@@ -93,7 +93,7 @@ impl SyntaxError {
     ///
     /// ```
     /// let text = ".version 9.0\n.target sm_90a\n.visible entry k() {}\n";
-    /// let error = ptx_emu::syntax::parse(text).unwrap_err();
+    /// let error = ptx_emu_core::syntax::parse(text).unwrap_err();
     /// assert_eq!(
     ///     error.render(text),
     ///     "3:10: expected a directive, found `entry`\n  \

@@ -71,7 +71,7 @@ pub const MAX_RANK: usize = 5;
 /// Dimension 0 is the innermost one; the rank is the length of `dims`.
 ///
 /// ```
-/// use ptx_emu::tensor_map::{ElementType, TensorMap, Tile};
+/// use ptx_emu_core::tensor_map::{ElementType, TensorMap, Tile};
 ///
 /// // 3 rows of 100 bytes, 112 bytes apart; boxes of 2 rows of 64 bytes.
 /// let map = TensorMap::tiled(ElementType::U8, 0x1000, &[100, 3], &[112], &[64, 2]);

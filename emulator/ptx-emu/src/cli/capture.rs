@@ -1,7 +1,7 @@
 //! `ptx-emu capture`: a CUDA program on a GPU, whose launches are written as bundles.
 //!
 //! The program finds an ELF file without code in the driver's place, which needs the library
-//! that watches (package `emulator-capture`) and then the driver's own: each function is the first
+//! that watches (package `ptx-emu-capture`) and then the driver's own: each function is the first
 //! of these two that has it.
 
 use super::program::{self, ProgramError};
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &CaptureArgs) -> u8 {
 }
 
 fn execute(args: &CaptureArgs) -> Result<(ExitStatus, String), ProgramError> {
-    let library = program::library(args.library.as_deref(), LIBRARY, "emulator-capture")?;
+    let library = program::library(args.library.as_deref(), LIBRARY, "ptx-emu-capture")?;
     let driver = match &args.driver {
         Some(driver) => absolute(driver)?,
         None => installed()?,

@@ -1,6 +1,6 @@
 //! `ptx-emu exec`: a CUDA program on the emulator.
 //!
-//! The program finds the stand-in library (package `emulator-cuda`) instead of the driver's and
+//! The program finds the stand-in library (package `ptx-emu-cuda`) instead of the driver's and
 //! the runtime's: a folder with their names comes first on `LD_LIBRARY_PATH`. The stand-in is told
 //! what to do in `PTX_EMU_EXEC`, and tells what came of launches in a file of that folder.
 
@@ -95,7 +95,7 @@ fn exit_code(status: ExitStatus, told: &Told) -> u8 {
 }
 
 fn execute(args: &ExecArgs) -> Result<(ExitStatus, Told), ProgramError> {
-    let library = program::library(args.stand_in.as_deref(), LIBRARY, "emulator-cuda")?;
+    let library = program::library(args.stand_in.as_deref(), LIBRARY, "ptx-emu-cuda")?;
     program::in_folder(|folder| in_folder(args, &library, folder))
 }
 

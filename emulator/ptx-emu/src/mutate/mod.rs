@@ -23,8 +23,8 @@ mod tree;
 pub use check::{MutateError, MutateOptions, mutate};
 pub use equivalents::{Equivalent, EquivalentsError};
 
-use ptx_emu_core::Schedule;
 use crate::explore::Finding;
+use ptx_emu_core::Schedule;
 use ptx_emu_core::syntax::ast::Statement;
 use std::fmt;
 

@@ -1,7 +1,9 @@
 //! Finds and changes instructions in a syntax tree.
 
 use super::Edit;
-use ptx_emu_core::syntax::ast::{Block, Function, Imm, Instruction, Item, Module, Operand, Statement};
+use ptx_emu_core::syntax::ast::{
+    Block, Function, Imm, Instruction, Item, Module, Operand, Statement,
+};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! Kernels of the sums, with `mma.sync` and with `wgmma`.
 
+use super::{COLUMNS, Form, Sums};
 use crate::builder::Set;
 use crate::compare::Element;
 use crate::probe::Input;
 use crate::program::{Program, fill, words};
-use super::{COLUMNS, Form, Sums};
 use ptx_emu_core::num::half;
 use ptx_emu_core::tensor::fragment::{Fragment, accumulator, wgmma_a, wgmma_accumulator};
 use std::fmt::Write as _;

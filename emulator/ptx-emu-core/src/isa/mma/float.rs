@@ -2,9 +2,9 @@
 
 use super::form::{Accumulator, Form, Kind, Scaling};
 use super::{sources, targets, whole_warp};
+use crate::decode::{Decode, Decoded, Reject};
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Regs, Slot};
-use crate::decode::{Decode, Decoded, Reject};
 use crate::num::{Rounding, double, half};
 use crate::syntax::ast::Operand;
 use crate::tensor::aligned::Adder;

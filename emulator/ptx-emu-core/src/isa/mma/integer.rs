@@ -2,9 +2,9 @@
 
 use super::form::Form;
 use super::{sources, targets, whole_warp};
+use crate::decode::{Decode, Decoded};
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Regs, Slot};
-use crate::decode::{Decode, Decoded};
 use crate::tensor::element::Element;
 use crate::tensor::fragment::{Fragment, accumulator};
 

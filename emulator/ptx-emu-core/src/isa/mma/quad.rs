@@ -5,9 +5,9 @@
 
 use super::form::{Accumulator, Form};
 use super::{sources, targets, whole_warp};
+use crate::decode::{Decode, Decoded};
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Regs, Slot};
-use crate::decode::{Decode, Decoded};
 use crate::num::half;
 use crate::tensor::fragment::quad;
 use crate::tensor::product::round_f32;

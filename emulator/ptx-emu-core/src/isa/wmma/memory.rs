@@ -1,6 +1,7 @@
 //! `wmma.load` and `wmma.store`: a matrix in memory, rows or columns a stride apart.
 
 use super::{MOST, Operand, Shape, layout, result_registers};
+use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::Exec;
 use crate::isa::mem::{Address, address, skip_hints, space};
 use crate::isa::mma::form::{Accumulator, accumulator as accumulator_type};
@@ -8,7 +9,6 @@ use crate::isa::mma::{sources, targets, whole_warp};
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Slot};
 use crate::machine::{AddressSpace, Context};
-use crate::decode::{Decode, Decoded, Reject};
 use crate::tensor::element::Element;
 use crate::tensor::fragment::wmma::result;
 

@@ -1,12 +1,12 @@
 //! `wmma.mma`.
 
 use super::{MOST, Operand, Shape, layout, result_registers};
+use crate::decode::{Decode, Decoded, Reject};
 use crate::isa::float::rounding;
 use crate::isa::mma::form::{Accumulator, accumulator as accumulator_type};
 use crate::isa::mma::{sources, targets, whole_warp};
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Regs, Slot};
-use crate::decode::{Decode, Decoded, Reject};
 use crate::num::{Rounding, double, half};
 use crate::tensor::aligned::Adder;
 use crate::tensor::element::Element;

@@ -2,9 +2,9 @@
 
 use super::Cluster;
 use crate::machine::Env;
+use crate::machine::recorder::{Actor, OpenWait, Recorder};
 use crate::machine::units::{Awaited, GroupKind};
 use crate::machine::warp::{Fragment, Wait};
-use crate::machine::recorder::{Actor, OpenWait, Recorder};
 
 impl Cluster {
     /// Warp `index` is about to run: where it is.

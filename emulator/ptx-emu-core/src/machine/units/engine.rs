@@ -16,7 +16,7 @@ use super::interface::flight_kind;
 use super::mbarrier::{At, BYTES};
 use super::{Awaited, Publisher, Units};
 use crate::Schedule;
-use crate::diagnostic::{Site, Exec, Fault, Faults};
+use crate::diagnostic::{Exec, Fault, Faults, Site};
 use crate::machine::Stats;
 use crate::machine::launch::Env;
 use crate::machine::race::{AgentId, Kind, Object, Origin};

@@ -1,8 +1,8 @@
 //! The interface between executing instructions and the asynchronous units: addresses, issue,
 //! checks.
 
-use super::engine::{OpId, Operation, StepContext};
 use super::Site;
+use super::engine::{OpId, Operation, StepContext};
 use super::flight::{Home, Range};
 use super::mbarrier::{At, BYTES};
 use super::proxy::Fenced;

@@ -68,8 +68,8 @@ mod device {
         use super::{Answer, say};
         use crate::cli::device;
         use nvfp4_cuda::{CudaDevice, CudaError, PtxBuffer, PtxLaunch};
-        use ptx_emu_conformance::{Family, Probe, probes};
         use ptx_emu::tensor_map::TensorMapError;
+        use ptx_emu_conformance::{Family, Probe, probes};
         use std::collections::HashMap;
         use std::io::{self, BufRead as _};
 

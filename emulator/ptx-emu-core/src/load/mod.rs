@@ -1,0 +1,96 @@
+//! Loading: syntax tree to decoded code. The families of instructions do the decoding of each one.
+
+mod examine;
+mod function;
+mod reach;
+
+pub use examine::{Examination, Examined, entry_names, examine};
+
+use crate::Gpu;
+use crate::load_error::LoadError;
+use crate::machine::module::{Module, Text};
+use crate::syntax::{self, ast};
+use function::Obstacles;
+
+impl Module {
+    /// Parses and decodes a module for a machine.
+    ///
+    /// # Errors
+    /// Text that is not PTX, a target that the machine does not run, or a list
+    /// of everything in the module that is not modelled.
+    pub fn load(text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
+        let mut module = Self::decode(&syntax::parse(text)?, text, gpu)?;
+        module.keep_journal();
+        Ok(module)
+    }
+
+    /// As [`load`](Self::load), with one kernel alone: the bodies of functions that it does not
+    /// reach are not even read.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), but of the kernel's part of the module.
+    pub fn load_entry(text: &str, gpu: &Gpu, entry: &str) -> Result<Self, LoadError> {
+        let mut module =
+            Self::decode(&Self::reached(syntax::Outline::new(text)?, entry)?, text, gpu)?;
+        module.keep_journal();
+        Ok(module)
+    }
+
+    /// What of a module a kernel reaches.
+    fn reached(outline: syntax::Outline<'_>, entry: &str) -> Result<ast::Module, LoadError> {
+        let names = examine::names(&outline.module);
+        if !names.iter().any(|name| name == entry) {
+            return Err(LoadError::Entry { required: names.join(", "), actual: entry.to_owned() });
+        }
+        Ok(reach::read_reached(outline, entry)?)
+    }
+
+    /// Decodes a tree that was made of `text`, which messages quote, or a variant of such a tree. Its
+    /// launches are not noted in the [`journal`](crate::journal).
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn decode(tree: &ast::Module, text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
+        let (module, obstacles) = Self::decode_each(tree, Text::new(text), gpu)?;
+        match Obstacles::of_all(obstacles)? {
+            unsupported if unsupported.is_empty() => Ok(module),
+            unsupported => Err(LoadError::Unsupported(unsupported)),
+        }
+    }
+
+    /// As [`decode`](Self::decode), with what keeps each function from running besides the module:
+    /// a kernel that reaches such a function must not run.
+    fn decode_each(
+        tree: &ast::Module,
+        text: Text,
+        gpu: &Gpu,
+    ) -> Result<(Self, Vec<Obstacles>), LoadError> {
+        if let Some(target) = tree.targets.first()
+            && !gpu.accepts(target)
+        {
+            return Err(LoadError::Target {
+                gpu: gpu.name,
+                targets: gpu.targets(),
+                actual: target.clone(),
+            });
+        }
+        if tree.address_size != 64 {
+            return Err(LoadError::AddressSize { actual: tree.address_size });
+        }
+        let used = reach::used(tree);
+        let target = tree.targets.first().cloned().unwrap_or_default();
+        let mut module = Self::empty(text, &tree.files, target, gpu);
+        module.parts = !used.activemask;
+        module.wgmma = used.wgmma;
+        module.watched = used.watched;
+        for item in &tree.items {
+            if let ast::Item::Variable(variable) = item {
+                let symbol = module.declare(variable)?;
+                module.symbols.insert(variable.name.clone(), symbol);
+            }
+        }
+        let obstacles = function::decode_all(&mut module, tree)?;
+        module.finish();
+        Ok((module, obstacles))
+    }
+}

@@ -1,0 +1,5 @@
+//! Modules that load, whole or in part, and those that do not.
+
+mod forms;
+mod forms_ptxas;
+mod loading;

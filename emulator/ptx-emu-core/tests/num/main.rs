@@ -1,0 +1,10 @@
+//! Arithmetic on single values.
+
+#[path = "../support/roundings.rs"]
+mod roundings;
+
+mod convert;
+mod float;
+mod int;
+mod narrow;
+mod unrounded;

@@ -1,0 +1,6 @@
+//! Arithmetic and layouts of tensor cores.
+
+mod aligned;
+mod golden;
+mod product;
+mod shared;

@@ -1,0 +1,6 @@
+//! Tensor maps, and the copies that they describe.
+
+mod bytes;
+mod common;
+mod copies;
+mod tiles;

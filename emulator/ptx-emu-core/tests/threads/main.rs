@@ -1,0 +1,11 @@
+//! What single threads and warps do: arithmetic, memory, control flow, exchanges.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod arithmetic;
+mod diagnostics;
+mod flow;
+mod memory;
+mod programs;
+mod warp;
