@@ -12,7 +12,7 @@ use nvfp4::device::{Device, Kernels, LaunchSpec};
 use nvfp4::generate::Generator;
 use nvfp4::operands::{self, GemvOperands};
 use nvfp4::shape::GemvShape;
-use ptx_emu_bundle::{Bundle, ReplayOptions};
+use ptx_emu::bundle::{Bundle, ReplayOptions, RunBundle as _};
 use ptx_emu_core::Schedule;
 
 const SCHEDULES: [Schedule; 4] =

@@ -22,7 +22,7 @@ use nvfp4::operands::grouped::{self, AnyGroupedOperands, GroupedOperands};
 use nvfp4::operands::moe::{self, AnyLayerFile, LayerFile};
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
-use ptx_emu_bundle::{Bundle, ReplayOptions};
+use ptx_emu::bundle::{Bundle, ReplayOptions, RunBundle as _};
 use ptx_emu_core::Schedule;
 use safetensors::Dtype;
 use serde_json::Value;

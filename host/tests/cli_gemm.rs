@@ -23,7 +23,7 @@ use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::Dims;
 use nvfp4::tune::{self, Measured, Table, TuneProblem};
-use ptx_emu_bundle::{Bundle, ReplayOptions};
+use ptx_emu::bundle::{Bundle, ReplayOptions, RunBundle as _};
 use ptx_emu_core::Schedule;
 use safetensors::Dtype;
 use support::{Folder, compiled, kernels_dir, tensor};

@@ -17,7 +17,7 @@ use nvfp4::quantize::{QuantizeOptions, TensorScale};
 use nvfp4::rng::SplitMix64;
 use nvfp4_tests::SCHEDULES;
 use nvfp4_tests::gemm::{ActivationType, Case};
-use ptx_emu::bundle::Bundle;
+use ptx_emu::bundle::{Bundle, RunBundle as _};
 use ptx_emu::{Checks, Gpu, Launch, Module, Schedule, Step, launch_sequence};
 
 /// Captured launches of one stream, in order; the folder goes with them.

@@ -17,7 +17,7 @@ use nvfp4_tests::gemm::mixed::check_mixed;
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, F16};
 use nvfp4_tests::mutation::{self, Effort};
 use ptx_emu::Gpu;
-use ptx_emu::bundle::Bundle;
+use ptx_emu::bundle::{Bundle, RunBundle as _};
 use ptx_emu::experiment::Experiment;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};

@@ -50,7 +50,7 @@ fn the_readme_example_runs_as_printed() {
     let words = commands.find(|words| words.starts_with("run ")).expect("the example is printed");
     let output = Command::new(env!("CARGO_BIN_EXE_ptx-emu"))
         .args(words.split_whitespace())
-        .current_dir(examples().join("../.."))
+        .current_dir(examples().join("../../.."))
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -6,6 +6,8 @@
 //! `red.async` is in `cluster`.
 
 use super::mem;
+use super::{Instructions, first_modifier};
+use crate::Family;
 use crate::decode::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::diagnostic::Space;
 use crate::machine::AddressSpace;
@@ -14,6 +16,15 @@ use crate::machine::race::Order;
 use crate::machine::regs::{Class, LANES};
 use crate::memory::Value;
 use crate::num::{FloatFlags, MinMaxFlags, Rounding, bfloat, double, half, single};
+
+/// Atomics and reductions.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| match ins.opcode.as_str() {
+        "atom" => true,
+        opcode => opcode == "red" && first_modifier(ins) != "async",
+    },
+    decode: |d| Ok((Family::Atomic, decode(d)?)),
+};
 
 /// New value of one element from old value and operands; the flag says that it
 /// is in global memory.

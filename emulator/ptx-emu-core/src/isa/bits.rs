@@ -1,6 +1,7 @@
 //! Bit manipulation, logic and shifts: PTX ISA 9.7.1.14 to 9.7.1.22, 9.7.8 and
 //! 9.7.9.7 (`prmt`). Complete.
 
+use super::Instructions;
 use super::int::integers;
 use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
@@ -8,6 +9,36 @@ use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Pred};
 use crate::num::bits::{self, PrmtMode, ShiftMode};
 use crate::syntax::ast::Operand;
+
+/// Shifts, bit fields, permutations.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| {
+        matches!(
+            ins.opcode.as_str(),
+            "popc"
+                | "clz"
+                | "bfind"
+                | "fns"
+                | "brev"
+                | "bfe"
+                | "bfi"
+                | "bmsk"
+                | "szext"
+                | "prmt"
+                | "lop3"
+                | "shf"
+                | "shl"
+                | "shr"
+        )
+    },
+    decode: |d| Ok((Family::Integer, decode(d)?)),
+};
+
+/// Bitwise logic, also of predicates.
+pub(super) const LOGIC: Instructions = Instructions {
+    accepts: |ins| matches!(ins.opcode.as_str(), "and" | "or" | "xor" | "not" | "cnot"),
+    decode: logic,
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     match d.ins.opcode.as_str() {

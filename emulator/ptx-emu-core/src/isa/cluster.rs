@@ -13,6 +13,8 @@
 use super::bulk::reduce_op;
 use super::mbarrier::{self, shared_operand};
 use super::mem;
+use super::{Instructions, first_modifier};
+use crate::Family;
 use crate::decode::{self, Decode, Decoded, Reject, Type};
 use crate::diagnostic::AccessKind;
 use crate::machine::code::Op;
@@ -23,6 +25,24 @@ use crate::machine::units::{
 use crate::machine::{RANK_SHIFT, window};
 use crate::syntax::ast::Operand;
 use crate::tensor_map::{ElementType, Reduction};
+
+/// `st.async`, `red.async`.
+pub(super) const STORES: Instructions = Instructions {
+    accepts: |ins| matches!(ins.opcode.as_str(), "st" | "red") && first_modifier(ins) == "async",
+    decode: |d| Ok((Family::Copy, decode_async(d)?)),
+};
+
+/// `barrier.cluster`.
+pub(super) const BARRIER: Instructions = Instructions {
+    accepts: |ins| ins.opcode == "barrier" && first_modifier(ins) == "cluster",
+    decode: |d| Ok((Family::Cluster, barrier(d)?)),
+};
+
+/// Addresses in a cluster, and registers of a warpgroup.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| matches!(ins.opcode.as_str(), "mapa" | "getctarank" | "setmaxnreg"),
+    decode: |d| Ok((Family::Cluster, decode(d)?)),
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     match d.ins.opcode.as_str() {

@@ -1,11 +1,19 @@
 //! Comparison and selection: PTX ISA 9.7.6 and 9.7.7 (`set`, `setp`, `selp`,
 //! `slct`), `testp` (9.7.3.1). Complete.
 
+use super::Instructions;
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
 use crate::machine::regs::{Bits, LANES, Pred, Regs, Scalar, Slot};
 use crate::num::compare::{self, FloatCmp, IntCmp, TestOp};
 use crate::num::single;
+
+/// Comparisons and selections.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| matches!(ins.opcode.as_str(), "setp" | "set" | "selp" | "slct"),
+    decode: |d| Ok((Family::Predicate, decode(d)?)),
+};
 
 /// Boolean operator that joins a comparison and a predicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,21 @@
 //! without it. Of the functions that a module only declares, those of
 //! `system_call` are modelled.
 
+use super::Instructions;
 use super::system_call;
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::machine::code::{CallSite, Callee, Op, Passed};
 use crate::machine::regs::Class;
 use crate::syntax::ast::{Call, Operand};
+
+/// Control flow.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| {
+        matches!(ins.opcode.as_str(), "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt")
+    },
+    decode: |d| Ok((Family::Control, decode(d)?)),
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     let _ = d.has("uni");

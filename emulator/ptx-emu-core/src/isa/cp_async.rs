@@ -5,8 +5,10 @@
 //! cache policies have no effect. The copies of one warp instruction read and
 //! write together.
 
+use super::Instructions;
 use super::mbarrier::{self, shared_operand};
 use super::{bulk, mem};
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{AccessKind, Space};
 use crate::machine::AddressSpace;
@@ -16,6 +18,10 @@ use crate::machine::units::{
     Awaited, GroupKind, GroupWait, Operation, Piece, Poll, Reach, Source, Target, Touch, Transfer,
     lanes,
 };
+
+/// `cp`.
+pub(super) const INSTRUCTIONS: Instructions =
+    Instructions { accepts: |ins| ins.opcode == "cp", decode: |d| Ok((Family::Copy, decode(d)?)) };
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if d.has("reduce") {

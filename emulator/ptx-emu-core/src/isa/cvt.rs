@@ -5,7 +5,9 @@
 //! numerics leave open is said in [`num::cvt`](crate::num::cvt) and
 //! [`num::narrow`](crate::num::narrow).
 
+use super::Instructions;
 use super::float::rounding;
+use crate::Family;
 use crate::decode::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::machine::code::Op;
 use crate::machine::regs::{Class, LANES, map_row};
@@ -14,6 +16,12 @@ use crate::num::minifloat::Minifloat;
 use crate::num::narrow::{self, Narrowing};
 use crate::num::{Rounding, half};
 use crate::syntax::ast::Operand;
+
+/// `cvt`.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| ins.opcode == "cvt",
+    decode: |d| Ok((Family::Convert, decode(d)?)),
+};
 
 fn scalar(ty: Type) -> Option<NumType> {
     Some(match ty {

@@ -2,9 +2,17 @@
 //! accuracy that [`num::approx`](crate::num::approx) states.
 
 use super::float::rounding;
-use crate::decode::{Decode, Decoded, Reject};
+use super::{Instructions, is_numeric, last_type};
+use crate::Family;
+use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
 use crate::num::{approx, compare, double};
+
+/// Arithmetic on f64.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| is_numeric(&ins.opcode) && last_type(ins) == Some(Type::F64),
+    decode: |d| Ok((Family::Double, decode(d)?)),
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if d.ins.opcode == "testp" {

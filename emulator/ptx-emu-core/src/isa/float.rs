@@ -4,9 +4,21 @@
 //! Results are correctly rounded except those of `.approx` instructions, see
 //! [`num::approx`](crate::num::approx).
 
+use super::{Instructions, is_function, is_numeric, last_type};
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
 use crate::num::{FloatFlags, MinMaxFlags, Rounding, approx, bfloat, compare, half, single};
+
+/// Arithmetic on f32; functions of other types are refused here.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| match last_type(ins) {
+        Some(Type::F32 | Type::F32x2) => is_numeric(&ins.opcode),
+        Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2 | Type::F64) => false,
+        _ => is_function(&ins.opcode),
+    },
+    decode: |d| Ok((Family::Float, decode(d)?)),
+};
 
 /// `.rn` and the other rounding modifiers.
 pub(super) fn rounding(d: &mut Decode<'_>) -> Option<Rounding> {

@@ -11,8 +11,10 @@
 //! What it can miss: a request behind one that was seen to fail is answered,
 //! where PTX leaves it undefined.
 
+use super::Instructions;
 use super::bulk::Bulk;
 use super::mbarrier::{self, shared_operand};
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::AccessKind;
 use crate::machine::Context;
@@ -20,6 +22,12 @@ use crate::machine::code::Op;
 use crate::machine::regs::{Class, FULL, map_row};
 use crate::machine::units::{
     At, Awaited, Piece, Poll, Reach, Signal, Source, Target, Touch, Transfer, lanes,
+};
+
+/// What concerns other clusters and grids.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| matches!(ins.opcode.as_str(), "griddepcontrol" | "clusterlaunchcontrol"),
+    decode: |d| Ok((Family::Cluster, decode(d)?)),
 };
 
 /// Bytes of a response.

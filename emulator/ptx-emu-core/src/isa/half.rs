@@ -3,10 +3,20 @@
 //! states. Three-operand min and max of half types do not exist.
 
 use super::float::{min_max_flags, rounding};
+use super::{Instructions, is_numeric, last_type};
 use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
 use crate::num::{FloatFlags, Rounding, approx, bfloat, half};
+
+/// Arithmetic on f16 and bf16.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| {
+        is_numeric(&ins.opcode)
+            && matches!(last_type(ins), Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2))
+    },
+    decode,
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
     // `fma.rn.f32.f16` and the like are f32 arithmetic.

@@ -6,9 +6,28 @@
 //! unchanged, although PTX allows its contents to be lost. The cache policy of
 //! `createpolicy` is 0.
 
+use super::Instructions;
+use crate::Family;
 use crate::decode::{Decode, Decoded};
 use crate::machine::code::Op;
 use crate::machine::regs::LANES;
+
+/// Hints.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| {
+        matches!(
+            ins.opcode.as_str(),
+            "nanosleep"
+                | "prefetch"
+                | "prefetchu"
+                | "createpolicy"
+                | "applypriority"
+                | "discard"
+                | "pmevent"
+        )
+    },
+    decode: |d| Ok((Family::Hint, decode(d)?)),
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     while d.pick(|_| Some(())).is_some() {}

@@ -5,10 +5,28 @@
 //! register of the frame; PTX leaves it undefined across calls, and so it is
 //! here. Division by zero gives all ones, as PTX leaves open.
 
+use super::{Instructions, is_arithmetic, last_type};
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
 use crate::machine::regs::{Bits, LANES, Pred, Scalar};
 use crate::num::{int, packed};
+
+/// Arithmetic on integers, and all arithmetic without a known type, which is refused.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| match ins.opcode.as_str() {
+        "addc" | "subc" | "madc" | "rem" | "sad" | "mul24" | "mad24" | "dp4a" | "dp2a" => true,
+        opcode => {
+            let floating = matches!(
+                last_type(ins),
+                Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2)
+                    | Some(Type::F32 | Type::F32x2 | Type::F64)
+            );
+            is_arithmetic(opcode) && !floating
+        }
+    },
+    decode: |d| Ok((Family::Integer, decode(d)?)),
+};
 
 /// Runs a body with `$T` as the host type of an integer type.
 macro_rules! integers {

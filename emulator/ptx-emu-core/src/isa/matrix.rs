@@ -8,13 +8,21 @@
 //! The layout of the transposed 8-bit forms (`m16n16`, `m16n8`) is derived from their
 //! use before `mma` and has no recording.
 
+use super::Instructions;
 use super::mem::{Address, address, space};
 use super::mma::{sources, sync_aligned, targets, whole_warp};
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{AccessKind, DiagnosticKind, Exec, Space};
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Slot};
 use crate::machine::{AddressSpace, Context};
+
+/// Loads, stores and transposes of fragments.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| matches!(ins.opcode.as_str(), "ldmatrix" | "stmatrix" | "movmatrix"),
+    decode: |d| Ok((Family::Matrix, decode(d)?)),
+};
 
 /// Bytes of a row.
 const ROW: usize = 16;

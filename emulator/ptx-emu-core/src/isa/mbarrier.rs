@@ -12,7 +12,9 @@
 //! (memory is sequentially consistent here); remote arrivals are visible at
 //! once; see also `machine::units::mbarrier`.
 
+use super::Instructions;
 use super::mem;
+use crate::Family;
 use crate::Schedule;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{Exec, Fault, Space};
@@ -25,6 +27,12 @@ use crate::machine::units::{
 };
 use crate::machine::{AddressSpace, Context};
 use crate::syntax::ast::Operand;
+
+/// `mbarrier`.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| ins.opcode == "mbarrier",
+    decode: |d| Ok((Family::Mbarrier, decode(d)?)),
+};
 
 /// An operand that names a place in shared memory.
 #[derive(Debug, Clone, Copy)]

@@ -7,6 +7,8 @@
 //! nothing more than program order: memory is sequentially consistent here, so
 //! missing fences are not noticed.
 
+use super::{Instructions, first_modifier};
+use crate::Family;
 use crate::decode::{AddressBase, Decode, Decoded, Destination, Reject, Source, Type};
 use crate::diagnostic::Space;
 use crate::machine::code::Op;
@@ -14,6 +16,15 @@ use crate::machine::race::Order as Semantics;
 use crate::machine::regs::{Class, LANES, Regs, Slot, map_row};
 use crate::machine::{AddressSpace, Context};
 use crate::syntax::ast::{self, Operand};
+
+/// Loads and stores.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| match ins.opcode.as_str() {
+        "ld" | "ldu" => true,
+        opcode => opcode == "st" && first_modifier(ins) != "async",
+    },
+    decode: |d| Ok((Family::Memory, decode(d)?)),
+};
 
 /// An address operand.
 #[derive(Debug, Clone, Copy)]

@@ -15,6 +15,8 @@ pub(super) mod form;
 mod integer;
 mod quad;
 
+use super::Instructions;
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{DiagnosticKind, Exec, Fault};
 use crate::machine::Context;
@@ -22,6 +24,12 @@ use crate::machine::code::Op;
 use crate::machine::regs::{FULL, Scalar, Slot};
 use crate::syntax::ast::{Imm, Operand};
 use form::{Form, Kind};
+
+/// `mma`.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| ins.opcode == "mma",
+    decode: |d| Ok((Family::Matrix, decode(d)?)),
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if d.ins.modifiers.iter().any(|m| m.starts_with("sp")) {

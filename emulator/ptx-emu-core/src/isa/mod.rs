@@ -1,5 +1,5 @@
-//! Instructions, one file per family, with decoding and semantics next to each other. Each
-//! module head states which sections of the PTX ISA it models and which errors it can miss. An
+//! Instructions, one file per family, with decoding and semantics next to each other. A family
+//! says which instructions are its own ([`Instructions`]); each module head states which sections of the PTX ISA it models and which errors it can miss. An
 //! instruction that belongs to no family is reported as unsupported when a module is loaded.
 
 mod atom;
@@ -36,83 +36,107 @@ mod wmma;
 use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
+use crate::syntax::ast::Instruction;
+
+/// Instructions that are decoded in one place.
+struct Instructions {
+    /// Whether an instruction is one of these. No instruction is of two families.
+    accepts: fn(&Instruction) -> bool,
+    /// Decodes one that is.
+    decode: fn(&mut Decode<'_>) -> Decoded<(Family, Op)>,
+}
+
+/// All that are modelled, the frequent ones first.
+const ALL: [Instructions; 28] = [
+    mov::INSTRUCTIONS,
+    mem::INSTRUCTIONS,
+    int::INSTRUCTIONS,
+    bits::INSTRUCTIONS,
+    bits::LOGIC,
+    half::INSTRUCTIONS,
+    float::INSTRUCTIONS,
+    double::INSTRUCTIONS,
+    cvt::INSTRUCTIONS,
+    compare::INSTRUCTIONS,
+    control::INSTRUCTIONS,
+    mbarrier::INSTRUCTIONS,
+    wgmma::INSTRUCTIONS,
+    tcgen05::INSTRUCTIONS,
+    cp_async::INSTRUCTIONS,
+    warp::INSTRUCTIONS,
+    sync::INSTRUCTIONS,
+    cluster::STORES,
+    cluster::BARRIER,
+    cluster::INSTRUCTIONS,
+    tensormap::INSTRUCTIONS,
+    tensormap::FENCE,
+    grid::INSTRUCTIONS,
+    atom::INSTRUCTIONS,
+    mma::INSTRUCTIONS,
+    wmma::INSTRUCTIONS,
+    matrix::INSTRUCTIONS,
+    hint::INSTRUCTIONS,
+];
 
 /// Decodes one instruction.
 pub(crate) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
-    if let Some(found) = asynchronous(d)? {
-        return Ok(found);
-    }
-    match d.ins.opcode.as_str() {
-        "add" | "sub" | "mul" | "fma" | "mad" | "div" | "abs" | "neg" | "min" | "max" => {
-            arithmetic(d)
-        }
-        "addc" | "subc" | "madc" | "rem" | "sad" | "mul24" | "mad24" | "dp4a" | "dp2a" => {
-            Ok((Family::Integer, int::decode(d)?))
-        }
-        "popc" | "clz" | "bfind" | "fns" | "brev" | "bfe" | "bfi" | "bmsk" | "szext" | "prmt"
-        | "lop3" | "shf" | "shl" | "shr" => Ok((Family::Integer, bits::decode(d)?)),
-        "and" | "or" | "xor" | "not" | "cnot" => bits::logic(d),
-        "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh" | "copysign"
-        | "testp" => transcendental(d),
-        "cvt" => Ok((Family::Convert, cvt::decode(d)?)),
-        "setp" | "set" | "selp" | "slct" => Ok((Family::Predicate, compare::decode(d)?)),
-        "mov" | "cvta" | "isspacep" => Ok((Family::Move, mov::decode(d)?)),
-        "ld" | "ldu" | "st" => Ok((Family::Memory, mem::decode(d)?)),
-        "atom" | "red" => Ok((Family::Atomic, atom::decode(d)?)),
-        "shfl" | "vote" | "match" | "redux" | "elect" | "activemask" => {
-            Ok((Family::Warp, warp::decode(d)?))
-        }
-        "bar" | "barrier" | "membar" | "fence" => Ok((Family::Sync, sync::decode(d)?)),
-        "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" => {
-            Ok((Family::Control, control::decode(d)?))
-        }
-        "mma" => Ok((Family::Matrix, mma::decode(d)?)),
-        "wmma" => Ok((Family::Matrix, wmma::decode(d)?)),
-        "ldmatrix" | "stmatrix" | "movmatrix" => Ok((Family::Matrix, matrix::decode(d)?)),
-        "nanosleep" | "prefetch" | "prefetchu" | "createpolicy" | "applypriority" | "discard"
-        | "pmevent" => Ok((Family::Hint, hint::decode(d)?)),
-        other => Err(Reject::unsupported(format!("instruction {other}"))),
+    match ALL.iter().find(|some| (some.accepts)(d.ins)) {
+        Some(some) => (some.decode)(d),
+        None => Err(Reject::unsupported(format!("instruction {}", d.ins.opcode))),
     }
 }
 
-/// Instructions of the asynchronous units.
-fn asynchronous(d: &mut Decode<'_>) -> Decoded<Option<(Family, Op)>> {
-    let first = d.ins.modifiers.first().map(String::as_str).unwrap_or_default();
-    Ok(Some(match (d.ins.opcode.as_str(), first) {
-        ("cp", _) => (Family::Copy, cp_async::decode(d)?),
-        ("mbarrier", _) => (Family::Mbarrier, mbarrier::decode(d)?),
-        ("st" | "red", "async") => (Family::Copy, cluster::decode_async(d)?),
-        ("tensormap", _) => (Family::Copy, tensormap::decode(d)?),
-        ("fence", "proxy") => (Family::Sync, tensormap::fence(d)?),
-        ("barrier", "cluster") => (Family::Cluster, cluster::barrier(d)?),
-        ("mapa" | "getctarank" | "setmaxnreg", _) => (Family::Cluster, cluster::decode(d)?),
-        ("griddepcontrol" | "clusterlaunchcontrol", _) => (Family::Cluster, grid::decode(d)?),
-        ("wgmma", _) => (Family::Tensor, wgmma::decode(d)?),
-        ("tcgen05", _) => (Family::Tensor, tcgen05::decode(d)?),
-        _ => return Ok(None),
-    }))
+/// The first modifier, without its dot; nothing if there is none.
+fn first_modifier(ins: &Instruction) -> &str {
+    ins.modifiers.first().map_or("", String::as_str)
 }
 
 /// The type of an instruction whose last type modifier is that of its operands.
-fn peek_type(d: &Decode<'_>) -> Option<Type> {
-    d.ins.modifiers.iter().rev().find_map(|name| Type::parse(name))
+fn last_type(ins: &Instruction) -> Option<Type> {
+    ins.modifiers.iter().rev().find_map(|name| Type::parse(name))
 }
 
-/// Opcodes that integers and all floating-point types share.
-fn arithmetic(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
-    match peek_type(d) {
-        Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2) => half::decode(d),
-        Some(Type::F32 | Type::F32x2) => Ok((Family::Float, float::decode(d)?)),
-        Some(Type::F64) => Ok((Family::Double, double::decode(d)?)),
-        Some(_) => Ok((Family::Integer, int::decode(d)?)),
-        None => Err(Reject::unsupported("no known type modifier")),
-    }
+/// Arithmetic that integers and all floating-point types share.
+fn is_arithmetic(opcode: &str) -> bool {
+    matches!(opcode, "add" | "sub" | "mul" | "fma" | "mad" | "div" | "abs" | "neg" | "min" | "max")
 }
 
-fn transcendental(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
-    match peek_type(d) {
-        Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2) => half::decode(d),
-        Some(Type::F64) => Ok((Family::Double, double::decode(d)?)),
-        _ => Ok((Family::Float, float::decode(d)?)),
+/// Functions of floating-point types.
+fn is_function(opcode: &str) -> bool {
+    matches!(
+        opcode,
+        "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh" | "copysign" | "testp"
+    )
+}
+
+/// Either.
+fn is_numeric(opcode: &str) -> bool {
+    is_arithmetic(opcode) || is_function(opcode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+    use crate::syntax::ast::{Block, Item, Statement};
+
+    /// Every form that 67 kernels of other projects use is of one family.
+    #[test]
+    fn families_do_not_overlap() {
+        let forms = include_str!("../../../../tests/data/ptx/forms.txt");
+        let mut seen = 0;
+        for line in forms.lines().filter(|line| !line.starts_with('#')) {
+            let Some(form) = line.split_whitespace().nth(2) else { continue };
+            let text = format!(
+                ".version 9.0\n.target sm_100a\n.address_size 64\n.func f() {{ {form} %r1; }}"
+            );
+            let tree = crate::syntax::parse(&text).expect("an instruction");
+            let Some(Item::Function(function)) = tree.items.first() else { panic!("{form}") };
+            let Some(Block { statements, .. }) = &function.body else { panic!("{form}") };
+            let [Statement::Instruction(ins)] = statements.as_slice() else { panic!("{form}") };
+            let families = ALL.iter().filter(|some| (some.accepts)(ins)).count();
+            assert_eq!(families, 1, "{form}");
+            seen += 1;
+        }
+        assert!(seen > 300, "{seen} forms");
     }
 }

@@ -4,11 +4,19 @@
 //! `mov` of a variable's name gives its address in its own state space, of a
 //! function's name a value that only an indirect call understands.
 
+use super::Instructions;
+use crate::Family;
 use crate::decode::{Decode, Decoded, Destination, Reject, Source, Type};
 use crate::machine::code::Op;
 use crate::machine::regs::{Bits, Class, LANES, Slot, map_row};
 use crate::machine::{RANK_SHIFT, window};
 use crate::syntax::ast::Operand;
+
+/// Moves and conversions of addresses.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| matches!(ins.opcode.as_str(), "mov" | "cvta" | "isspacep"),
+    decode: |d| Ok((Family::Move, decode(d)?)),
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     match d.ins.opcode.as_str() {

@@ -6,9 +6,22 @@
 //! aligned barrier that a part of the warp cannot reach is reported. Cluster
 //! barriers and proxy fences belong to the asynchronous units.
 
+use super::{Instructions, first_modifier};
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::Reduction;
 use crate::machine::code::{BarrierOp, Op, RedTarget};
+
+/// Barriers of a CTA, and fences.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| match (ins.opcode.as_str(), first_modifier(ins)) {
+        ("bar" | "membar", _) => true,
+        ("barrier", first) => first != "cluster",
+        ("fence", first) => first != "proxy",
+        _ => false,
+    },
+    decode: |d| Ok((Family::Sync, decode(d)?)),
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     match d.ins.opcode.as_str() {

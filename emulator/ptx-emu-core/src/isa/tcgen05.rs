@@ -20,10 +20,12 @@
 //! different clusters that compete for the columns of an SM; scale factors that differ
 //! between the copies in the quarters of the lanes.
 
+use super::Instructions;
 use super::mbarrier::{self, SharedOperand, shared_operand};
 use super::mma::sync_aligned;
 use super::wgmma::aligned;
 use super::{tcgen05_data, tcgen05_mma};
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{AccessKind, Exec, Space};
 use crate::machine::code::Op;
@@ -34,6 +36,12 @@ use crate::machine::units::{
     At, Awaited, GroupKind, GroupWait, Nothing, Operation, Poll, Reach, Signal, Touch, lanes,
 };
 use crate::machine::{AddressSpace, Context};
+
+/// `tcgen05`.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| ins.opcode == "tcgen05",
+    decode: |d| Ok((Family::Tensor, decode(d)?)),
+};
 
 /// Suffix of the target, `a` or `f`, if it is one of the family that has `tcgen05`.
 pub(super) fn target_suffix(d: &Decode<'_>) -> Option<char> {

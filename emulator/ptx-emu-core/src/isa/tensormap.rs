@@ -11,7 +11,9 @@
 //! are replaced in global memory and used without `cp_fenceproxy`.
 
 use super::mbarrier::{self, SharedOperand, semantics, shared_operand};
+use super::{Instructions, first_modifier};
 use super::{mem, tma};
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::diagnostic::{AccessKind, AsyncFault, DiagnosticKind, Exec, Fault, Space};
 use crate::machine::code::Op;
@@ -19,6 +21,18 @@ use crate::machine::regs::Slot;
 use crate::machine::units::{Fenced, Home, Poll, Range, Reach, Touch, lanes};
 use crate::machine::{AddressSpace, Context, window};
 use crate::tensor_map::{ReplaceField, TENSOR_MAP_BYTES, replace as replace_field};
+
+/// `tensormap`.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| ins.opcode == "tensormap",
+    decode: |d| Ok((Family::Copy, decode(d)?)),
+};
+
+/// `fence.proxy`.
+pub(super) const FENCE: Instructions = Instructions {
+    accepts: |ins| ins.opcode == "fence" && first_modifier(ins) == "proxy",
+    decode: |d| Ok((Family::Sync, fence(d)?)),
+};
 
 /// Alignment of a tensor map, bytes.
 const ALIGN: u64 = 64;

@@ -8,12 +8,22 @@
 //! take part is undefined, and reported where something depends on it. The forms without `.sync` do not exist on `sm_70` and
 //! later.
 
+use super::Instructions;
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::diagnostic::Exec;
 use crate::machine::Context;
 use crate::machine::code::{Effect, Op};
 use crate::machine::regs::{FULL, LANES, POISONED, Slot, map_row};
 use crate::num::{MinMaxFlags, single};
+
+/// What lanes of a warp tell one another.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| {
+        matches!(ins.opcode.as_str(), "shfl" | "vote" | "match" | "redux" | "elect" | "activemask")
+    },
+    decode: |d| Ok((Family::Warp, decode(d)?)),
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if d.ins.opcode == "activemask" {

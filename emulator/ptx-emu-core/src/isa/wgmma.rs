@@ -13,7 +13,9 @@
 //! from hardware as `tensor` says; a `wgmma.fence` that is executed in only some of the
 //! lanes' histories.
 
+use super::Instructions;
 use super::mma::{sources, sync_aligned, targets};
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::Exec;
 use crate::machine::Context;
@@ -28,6 +30,12 @@ use crate::tensor::element::Element;
 use crate::tensor::product::Addend;
 use crate::tensor::shared::{Generation, Major, Operand, SharedDescriptor, Swizzle};
 use crate::tensor::tile::Packing;
+
+/// `wgmma`.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| ins.opcode == "wgmma",
+    decode: |d| Ok((Family::Tensor, decode(d)?)),
+};
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if d.module.target != "sm_90a" {

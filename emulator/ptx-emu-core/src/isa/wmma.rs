@@ -16,12 +16,20 @@
 mod memory;
 mod product;
 
+use super::Instructions;
 use super::mma::form::{Accumulator, shape};
 use super::mma::sync_aligned;
+use crate::Family;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::machine::code::Op;
 use crate::tensor::element::Element;
 use crate::tensor::fragment::Fragment;
+
+/// `wmma`.
+pub(super) const INSTRUCTIONS: Instructions = Instructions {
+    accepts: |ins| ins.opcode == "wmma",
+    decode: |d| Ok((Family::Matrix, decode(d)?)),
+};
 
 /// Most rows, columns and elements along K of a matrix, single bits apart.
 const MOST: usize = 32;
