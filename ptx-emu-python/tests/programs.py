@@ -57,8 +57,7 @@ HALF = kernel(
     """,
 )
 
-#: out[cta] = the sum of the CTA's 64 elements, in dynamic shared memory (256 bytes); `barrier` is
-#: what stands between the steps.
+#: out[cta] = the sum of the CTA's elements, one per thread, in dynamic shared memory.
 REDUCE = """
     .reg .b32 %x; .reg .b32 %s;
     ld.param.u64 %d0, [x]; ld.param.u64 %d1, [out];
@@ -68,7 +67,7 @@ REDUCE = """
     ld.global.u32 %r2, [%d0];
     st.shared.u32 [%s], %r2;
     bar.sync 0;
-    mov.u32 %r3, 32;
+    shr.u32 %r3, %r1, 1;
 NEXT:
     setp.ge.u32 %p0, %x, %r3;
     @%p0 bra DONE;
@@ -91,7 +90,8 @@ DONE:
 
 
 def reduction(barrier="bar.sync 0;"):
-    """The reduction with its barrier, or with something else in its place."""
+    """The reduction with its barrier between steps, or with something else in its place: without it,
+    CTAs of more than two warps have a race."""
     return kernel(
         ".param .u64 x, .param .u64 out",
         REDUCE.replace("BARRIER", barrier),

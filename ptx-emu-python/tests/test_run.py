@@ -165,13 +165,13 @@ def test_arrays_without_dimensions_and_of_records():
 
 
 def test_random_schedules_are_deterministic(random):
-    x = random.integers(0, 9, 64, dtype=numpy.uint32)
+    x = random.integers(0, 9, 256, dtype=numpy.uint32)
 
     def findings(seed):
         out = numpy.zeros(1, numpy.uint32)
         arguments = [x, out]
         result = ptx_emu.run(
-            reduction(""), None, 1, 64, arguments, dynamic_shared=256, check=False,
+            reduction(""), None, 1, 256, arguments, dynamic_shared=1024, check=False,
             schedule=f"random:{seed}",
         )
         return out.tolist(), result.findings, result.counters
@@ -212,7 +212,7 @@ def test_other_threads_run_meanwhile():
     thread.start()
     before = len(counted)
     with pytest.raises(ptx_emu.FindingError, match="instruction limit"):
-        ptx_emu.run(spin, None, 1, 32, [numpy.zeros(32, "u4")], instruction_limit=2_000_000)
+        ptx_emu.run(spin, None, 1, 32, [numpy.zeros(32, "u4")], instruction_limit=20_000_000)
     after = len(counted)
     done.set()
     thread.join()
