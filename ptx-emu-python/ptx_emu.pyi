@@ -3,7 +3,7 @@ wrong with them."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Union
+from typing import Any, Literal, Union, final
 
 import numpy
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ _Extent = Union[int, Sequence[int]]
 _Names = Union[str, Iterable[str]]
 _Ptx = Union[str, os.PathLike[str]]
 _Folder = Union[str, os.PathLike[str]]
-_Field = Union[_Array, Output, numpy.generic, bytes, bytearray, None]
+_Field = Union[_Array, Output, TensorMap, numpy.generic, bytes, bytearray, None]
 _Argument = Union[_Field, int, float, Mapping[int, _Field]]
 
 class Error(Exception):
@@ -75,6 +75,7 @@ class FindingError(Error):
     findings: list[Finding]
     result: Result
 
+@final
 class Output:
     """An array whose device memory begins uninitialised."""
 
@@ -82,12 +83,34 @@ class Output:
     @property
     def array(self) -> _Array: ...
 
+@final
+class TensorMap:
+    """A tensor map of an array, as cuTensorMapEncodeTiled makes it: the innermost dimension first."""
+
+    def __new__(
+        cls,
+        array: _Array | Output,
+        box: Sequence[int],
+        *,
+        dtype: str | None = ...,
+        dims: Sequence[int] | None = ...,
+        strides: Sequence[int] | None = ...,
+        element_strides: Sequence[int] | None = ...,
+        interleave: str = ...,
+        swizzle: str = ...,
+        l2: str = ...,
+        oob: str = ...,
+    ) -> TensorMap: ...
+    @property
+    def array(self) -> _Array | Output: ...
+
 class Record:
     """Read-only values by name, as attributes."""
 
     def __getattr__(self, name: str) -> Any: ...
     def to_dict(self) -> dict[str, Any]: ...
 
+@final
 class Counters(Record):
     """What a launch did."""
 
@@ -111,6 +134,7 @@ class Counters(Record):
     tensor: Record
     levels: Record
 
+@final
 class LowerBound(Record):
     """The time below which the GPU cannot get for the counted work; computed, never measured."""
 
@@ -119,6 +143,7 @@ class LowerBound(Record):
     by: str
     parts: Record
 
+@final
 class Finding:
     """Something that a kernel did wrong, and where."""
 
@@ -163,6 +188,7 @@ class Finding:
     def explain(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
 
+@final
 class OutputReport:
     """How a launch's output compares with what is expected, or with what another schedule gave."""
 
@@ -177,6 +203,7 @@ class OutputReport:
     @property
     def max_error(self) -> float: ...
 
+@final
 class Result:
     """What a launch came to."""
 
@@ -209,6 +236,7 @@ class Result:
     @property
     def not_looked_for(self) -> list[str]: ...
 
+@final
 class Failure:
     """The first schedule that went wrong, and how."""
 
@@ -223,6 +251,7 @@ class Failure:
     @property
     def output(self) -> OutputReport | None: ...
 
+@final
 class Exploration:
     """What an exploration came to."""
 
@@ -251,6 +280,7 @@ class Exploration:
     @property
     def not_looked_for(self) -> list[str]: ...
 
+@final
 class Unsupported:
     """An instruction or declaration that is not modelled."""
 
@@ -261,6 +291,7 @@ class Unsupported:
     @property
     def why(self) -> str: ...
 
+@final
 class Parameter:
     """A parameter of a kernel."""
 
@@ -277,6 +308,7 @@ class Parameter:
     @property
     def align(self) -> int: ...
 
+@final
 class Kernel:
     """A kernel, and whether it can be launched."""
 
@@ -303,6 +335,7 @@ class Kernel:
     @property
     def dynamic_shared(self) -> bool: ...
 
+@final
 class Examination:
     """What a module holds."""
 
@@ -319,6 +352,7 @@ class Examination:
     @property
     def entries(self) -> list[Kernel]: ...
 
+@final
 class Kind:
     """A kind of finding."""
 

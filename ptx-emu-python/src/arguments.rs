@@ -2,9 +2,11 @@
 
 use crate::arrays::{Array, Output, Unfit, is_array, is_scalar};
 use crate::error::{bad, bad_argument, memory as memory_error, shown};
+use crate::maps::TensorMap;
 use crate::options::Given;
-use ptx_emu::bundle::{Allocation, CompareType};
-use ptx_emu::{GlobalMemory, KernelInfo, ParamInfo};
+use ptx_emu::bundle::{Allocation, CompareType, MapPlace, PlacedMap};
+use ptx_emu::tensor_map::{TENSOR_MAP_BYTES, TensorMapError};
+use ptx_emu::{GlobalMemory, Gpu, KernelInfo, ParamInfo};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyString};
 use std::ops::Range;
@@ -13,6 +15,8 @@ use std::ops::Range;
 const POINTER: usize = 8;
 /// Alignment of device memory, as drivers have it.
 const ALIGN: u64 = 256;
+/// Alignment of a tensor map (PTX ISA 5.5.8).
+const MAP_ALIGN: usize = 64;
 
 /// Parameters that are ready for a launch.
 pub struct Parameters {
@@ -20,6 +24,9 @@ pub struct Parameters {
     pub params: Vec<u8>,
     /// Device memory with all buffers.
     pub memory: GlobalMemory,
+    /// Tensor maps in the block.
+    pub maps: Vec<PlacedMap>,
+    gpu: Gpu,
     buffers: Vec<Buffer>,
 }
 
@@ -93,8 +100,13 @@ impl Item<'_> {
     }
 }
 
-/// Allocates the arrays, and lays out the parameters of `kernel`.
-pub fn bind(py: Python<'_>, kernel: &KernelInfo, args: Given<'_, '_>) -> PyResult<Parameters> {
+/// Allocates the arrays, and lays out the parameters of `kernel` on `gpu`.
+pub fn bind(
+    py: Python<'_>,
+    kernel: &KernelInfo,
+    gpu: &Gpu,
+    args: Given<'_, '_>,
+) -> PyResult<Parameters> {
     let args: Vec<Bound<'_, PyAny>> = match args {
         None => Vec::new(),
         Some(args) if args.is_instance_of::<PyString>() || is_array(args)? => {
@@ -113,6 +125,8 @@ pub fn bind(py: Python<'_>, kernel: &KernelInfo, args: Given<'_, '_>) -> PyResul
     let mut bound = Parameters {
         params: vec![0; kernel.param_bytes as usize],
         memory: GlobalMemory::new(),
+        maps: Vec::new(),
+        gpu: gpu.clone(),
         buffers: Vec::new(),
     };
     for (at, (value, param)) in args.iter().zip(&kernel.params).enumerate() {
@@ -142,7 +156,11 @@ impl Parameters {
                 let required = format!("a value of {}, which is no pointer", item.declared());
                 return Err(item.bad("", required, shown(value)));
             }
-            return self.untyped(py, item, "", value);
+            return self.untyped(py, item, None, value);
+        }
+        if value.is_instance_of::<TensorMap>() && size != TENSOR_MAP_BYTES {
+            let required = format!("a value of {}, which is no tensor map", item.declared());
+            return Err(item.bad("", required, shown(value)));
         }
         if let Ok(fields) = value.cast::<PyDict>() {
             return self.structure(py, item, fields);
@@ -153,12 +171,12 @@ impl Parameters {
                 let actual = format!("{} ({})", shown(value), value.getattr("dtype")?);
                 return Err(item.bad("", required, actual));
             }
-            return self.untyped(py, item, "", value);
+            return self.untyped(py, item, None, value);
         }
         if value.is_instance_of::<PyInt>() || value.is_instance_of::<PyFloat>() {
             return number(item, ty, value);
         }
-        let bytes = self.untyped(py, item, "", value)?;
+        let bytes = self.untyped(py, item, None, value)?;
         if bytes.len() != size {
             let required = format!("{size} bytes, the size of {}", item.declared());
             return Err(item.bad("", required, format!("{} bytes", bytes.len())));
@@ -166,14 +184,15 @@ impl Parameters {
         Ok(bytes)
     }
 
-    /// The bytes of a value that says its type itself; `part` is where in the argument it is.
+    /// The bytes of a value that says its type itself; `offset` is that of a struct's field.
     fn untyped(
         &mut self,
         py: Python<'_>,
         item: &Item<'_>,
-        part: &str,
+        offset: Option<usize>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<Vec<u8>> {
+        let part = &offset.map_or_else(String::new, |offset| format!("[{offset}]"));
         if value.is_none() {
             return Ok(vec![0; POINTER]);
         }
@@ -188,6 +207,9 @@ impl Parameters {
             let addr = self.buffer(item, part, array.bind(py), true)?;
             return Ok(addr.to_le_bytes().to_vec());
         }
+        if let Ok(map) = value.cast::<TensorMap>() {
+            return self.tensor_map(py, item, offset, map.get());
+        }
         if is_array(value)? {
             let addr = self.buffer(item, part, value, false)?;
             return Ok(addr.to_le_bytes().to_vec());
@@ -200,13 +222,46 @@ impl Parameters {
             let bytes = value.call_method0("tobytes")?;
             return Ok(bytes.cast::<PyBytes>()?.as_bytes().to_vec());
         }
-        let required = match part {
+        let required = match part.as_str() {
             "" => {
-                "an array, ptx_emu.Output, a number, bytes, None (a null pointer), or a dictionary of a struct's fields"
+                "an array, ptx_emu.Output or TensorMap, a number, bytes, None (a null pointer), or a dictionary of a struct's fields"
             }
-            _ => "an array, ptx_emu.Output, a NumPy scalar, bytes or None (a null pointer)",
+            _ => {
+                "an array, ptx_emu.Output or TensorMap, a NumPy scalar, bytes or None (a null pointer)"
+            }
         };
         Err(item.bad(part, required, shown(value)))
+    }
+
+    /// The bytes of a tensor map.
+    fn tensor_map(
+        &mut self,
+        py: Python<'_>,
+        item: &Item<'_>,
+        offset: Option<usize>,
+        map: &TensorMap,
+    ) -> PyResult<Vec<u8>> {
+        let part = offset.map_or_else(String::new, |offset| format!("[{offset}]"));
+        let start = (item.param.offset as usize).saturating_add(offset.unwrap_or(0));
+        if !start.is_multiple_of(MAP_ALIGN) {
+            let required = format!("a place in the parameters at a multiple of {MAP_ALIGN} bytes");
+            return Err(item.bad(&part, required, format!("byte {start}")));
+        }
+        let array = map.array(py);
+        let array = array.bind(py);
+        let addr = match array.cast::<Output>() {
+            Ok(output) => self.buffer(item, &part, output.get().array(py).bind(py), true)?,
+            Err(_) => self.buffer(item, &part, array, false)?,
+        };
+        let map = map.at(addr);
+        let bytes = map.encode_for(&self.gpu).map_err(|refused| match refused {
+            TensorMapError::Field { field, required, actual } => {
+                item.bad(&format!("{part}.{field}"), required, actual)
+            }
+            other => item.bad(&part, "a map that the driver takes", other.to_string()),
+        })?;
+        self.maps.push(PlacedMap { place: MapPlace::Param(start as u64), map });
+        Ok(bytes.to_vec())
     }
 
     /// A struct by its fields: values by their offsets, zero elsewhere.
@@ -229,7 +284,7 @@ impl Parameters {
                 return Err(item.bad("", required, shown(&offset)));
             };
             let part = format!("[{start}]");
-            let bytes = self.untyped(py, item, &part, &value)?;
+            let bytes = self.untyped(py, item, Some(start), &value)?;
             let end = start.saturating_add(bytes.len());
             let Some(place) = block.get_mut(start..end) else {
                 let required = format!("a field that ends at or before byte {size}");

@@ -16,6 +16,7 @@ mod examination;
 mod exploration;
 mod finding;
 mod kinds;
+mod maps;
 mod options;
 mod record;
 mod run;
@@ -45,6 +46,8 @@ mod ptx_emu_module {
     use crate::finding::Finding;
     #[pymodule_export]
     use crate::kinds::{Kind, explain, kinds};
+    #[pymodule_export]
+    use crate::maps::TensorMap;
     #[pymodule_export]
     use crate::record::{Counters, LowerBound, Record};
     #[pymodule_export]

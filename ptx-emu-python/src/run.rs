@@ -176,7 +176,7 @@ impl Request<'_, '_> {
             let required = "a kernel of the module".to_owned();
             return Err(error::load(&ptx_emu::LoadError::Entry { required, actual: entry }, &ptx));
         };
-        let parameters = arguments::bind(py, kernel, self.args)?;
+        let parameters = arguments::bind(py, kernel, &gpu, self.args)?;
         let experiment = Experiment {
             ptx,
             gpu,
@@ -279,7 +279,7 @@ fn bundle(experiment: &Experiment, parameters: &Parameters) -> PyResult<Bundle> 
         programmatic: false,
         params: experiment.params.clone(),
         memory: parameters.allocations()?,
-        tensor_maps: Vec::new(),
+        tensor_maps: parameters.maps.clone(),
         expected: BTreeMap::new(),
     })
 }
