@@ -120,6 +120,7 @@ class Counters(Record):
     warp_instructions: int
     lane_instructions: int
     families: Record
+    global_: Record
     shared: Record
     local: Record
     constant: Record

@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use serde_json::{Map, Value};
 
-/// Read-only values by name, as attributes. A value that is itself a group of values is a `Record`.
+/// Read-only values by name, as attributes. A value that is itself a group of values is a `Record`. A
+/// name that is a word of Python ends in an underscore as an attribute: `counters.global_`.
 #[pyclass(module = "ptx_emu", frozen, subclass)]
 pub struct Record {
     values: Map<String, Value>,
@@ -51,11 +52,12 @@ impl LowerBound {
 #[pymethods]
 impl Record {
     fn __getattr__(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
-        match self.values.get(name) {
+        let value = self.values.iter().find(|(key, _)| attribute(key) == name);
+        match value.map(|(_, value)| value) {
             Some(value @ Value::Object(_)) => Ok(Py::new(py, Self::new(value.clone()))?.into_any()),
             Some(value) => object(py, value),
             None => {
-                let names: Vec<&str> = self.values.keys().map(String::as_str).collect();
+                let names: Vec<&str> = self.values.keys().map(|key| attribute(key)).collect();
                 let message = format!("required one of {}, actual `{name}`", names.join(", "));
                 Err(PyAttributeError::new_err(message))
             }
@@ -63,7 +65,8 @@ impl Record {
     }
 
     fn __dir__(&self) -> Vec<String> {
-        self.values.keys().cloned().chain(["to_dict".to_owned()]).collect()
+        let names = self.values.keys().map(|key| attribute(key).to_owned());
+        names.chain(["to_dict".to_owned()]).collect()
     }
 
     /// The values as a dictionary of numbers, texts and dictionaries.
@@ -78,6 +81,14 @@ impl Record {
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let name = slf.get_type().name()?;
         Ok(format!("{name}({})", Value::Object(slf.get().values.clone())))
+    }
+}
+
+/// The attribute of a value.
+fn attribute(key: &str) -> &str {
+    match key {
+        "global" => "global_",
+        other => other,
     }
 }
 
