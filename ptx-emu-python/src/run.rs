@@ -6,7 +6,7 @@ use crate::error;
 use crate::finding::Finding;
 use crate::options::{self, Given, Keywords, Options};
 use crate::record::{Counters, LowerBound};
-use ptx_emu::bundle::Bundle;
+use ptx_emu::bundle::{Bundle, BundleError};
 use ptx_emu::experiment::{Conditions, Experiment, Outcome};
 use ptx_emu::{GlobalMemory, LaunchError, Level, Module, not_looked_for};
 use pyo3::prelude::*;
@@ -250,6 +250,11 @@ pub fn run(
     let request = Request { ptx, entry, grid, block, args, cluster, dynamic_shared };
     let Prepared { mut experiment, module, mut parameters } = request.prepare(py, &options)?;
     let capture = match capture {
+        // Writing refuses it, too, but only when the launch is over.
+        Some(path) if path.exists() => {
+            let source = std::io::ErrorKind::AlreadyExists.into();
+            return Err(error::bundle(&BundleError::Write { path, source }, ""));
+        }
         Some(folder) => Some((folder, bundle(&experiment, &parameters)?)),
         None => None,
     };

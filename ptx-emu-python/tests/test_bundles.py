@@ -57,6 +57,11 @@ def test_folders_that_are_no_bundles(tmp_path):
     capture(tmp_path / "launch")
     with pytest.raises(ptx_emu.BundleError, match="cannot be written"):
         capture(tmp_path / "launch")
+    # Nothing ran.
+    out = numpy.zeros(32, "u4")
+    with pytest.raises(ptx_emu.BundleError, match="exists"):
+        ptx_emu.run(INCREMENT, None, 1, 32, [out], capture=tmp_path / "launch")
+    assert (out == 0).all()
     path = tmp_path / "launch/bundle.json"
     description = json.loads(path.read_text())
     path.write_text(json.dumps(description | {"params": "0"}))
