@@ -1,5 +1,5 @@
 //! `lint`: formatting, clippy and documentation, for the host's crates and for the GPU's. `test` lints
-//! the adapter to candle, for which candle has to be compiled.
+//! the adapter to candle, for which candle has to be compiled, and the Python module, which needs Python.
 
 use crate::{build_kernels, run};
 use anyhow::{Context, Result, ensure};
@@ -8,7 +8,7 @@ use fp4_formats::Arch;
 use std::process::{Command, ExitCode};
 
 /// Packages outside the workspace, which `cargo fmt` does not reach from it.
-const OUTSIDE: [&str; 3] = ["cuda_std", "kernels-gpu", "candle"];
+const OUTSIDE: [&str; 4] = ["cuda_std", "kernels-gpu", "candle", "emulator/ptx-emu-python"];
 
 /// Features of the library that dependents are expected to choose, besides those of the workspace.
 const LIBRARY_FEATURES: [&str; 6] = ["", "embed", "emulator", "capture", "checkpoint", "cudarc"];

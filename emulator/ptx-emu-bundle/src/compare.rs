@@ -1,6 +1,8 @@
 //! Comparing outputs with expected ones.
 
 use ptx_emu_core::num::{bfloat, half};
+use rustc_apfloat::ieee::{BFloat, Double, Half};
+use rustc_apfloat::{Float, FloatConvert, Round};
 
 /// Element type of an output compared with a tolerance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +52,29 @@ impl CompareType {
             Self::F32 => 4,
             Self::F64 => 8,
         }
+    }
+
+    /// The bytes of the nearest number of this type, ties to even; `None` for a finite number
+    /// beyond its range.
+    #[must_use]
+    pub fn nearest(self, wide: f64) -> Option<Vec<u8>> {
+        let bits = u128::from(wide.to_bits());
+        let mut loses = false;
+        let (bytes, infinite) = match self {
+            Self::F16 => {
+                let near: Half =
+                    Double::from_bits(bits).convert_r(Round::NearestTiesToEven, &mut loses).value;
+                ((near.to_bits() as u16).to_le_bytes().to_vec(), near.is_infinite())
+            }
+            Self::Bf16 => {
+                let near: BFloat =
+                    Double::from_bits(bits).convert_r(Round::NearestTiesToEven, &mut loses).value;
+                ((near.to_bits() as u16).to_le_bytes().to_vec(), near.is_infinite())
+            }
+            Self::F32 => ((wide as f32).to_le_bytes().to_vec(), (wide as f32).is_infinite()),
+            Self::F64 => (wide.to_le_bytes().to_vec(), wide.is_infinite()),
+        };
+        (wide.is_infinite() || !infinite).then_some(bytes)
     }
 
     fn value(self, bytes: &[u8]) -> f64 {

@@ -234,6 +234,27 @@ impl Diagnostic {
     pub fn kind(&self) -> Kind {
         self.kind.kind()
     }
+
+    /// Kind, level, message, advice and place, as `ptx-emu --json` prints them. What else was found
+    /// in the run is left out.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "kind": self.kind().name(),
+            "level": self.level.to_string(),
+            "error": self.to_string(),
+            "advice": self.kind().advice(),
+            "kernel": self.kernel,
+            "kernel_name": readable_name(&self.kernel),
+            "line": self.line,
+            "source": self.source.as_ref().map(ToString::to_string),
+            "instruction": self.instruction,
+            "cta": self.cta,
+            "warp": self.warp,
+            "lane": self.lane,
+            "schedule": self.schedule.to_string(),
+        })
+    }
 }
 
 impl std::error::Error for Diagnostic {}

@@ -95,7 +95,7 @@ pub mod tensor;
 pub mod tensor_map;
 pub mod trace;
 
-pub use checks::{Checks, Kind, Level, Model, ParseKindError, ParseModelError};
+pub use checks::{Checks, Kind, Level, Model, ParseKindError, ParseModelError, not_looked_for};
 pub use counters::{
     AsyncCount, Counters, Family, FamilyCount, LevelBytes, Levels, Limit, LowerBound, SpaceCount,
     TensorCount, Traffic,

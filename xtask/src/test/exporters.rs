@@ -132,7 +132,8 @@ fn packages(environment: &Path) -> Result<PathBuf> {
     found.into_iter().find(|path| path.is_dir()).context("an environment without site-packages")
 }
 
-fn python(python: &Path, flags: &[&str], last: &Path) -> Result<()> {
+/// Runs Python; what it says goes into the error if it fails.
+pub(super) fn python(python: &Path, flags: &[&str], last: &Path) -> Result<()> {
     let out = Command::new(python)
         .args(flags)
         .arg(last)

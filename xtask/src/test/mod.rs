@@ -9,6 +9,7 @@ mod cargo;
 mod coverage;
 mod exporters;
 mod nvcc;
+mod python;
 mod targets;
 
 use crate::build_kernels::{self, Assembler};
@@ -36,7 +37,8 @@ pub struct Options {
     /// Lint, unit tests, and one configuration of each family of kernels; says what it leaves out
     #[arg(long)]
     quick: bool,
-    /// Leave out what needs the network: the real model, ptxas and nvcc, unless they are here
+    /// Leave out what needs the network: the real model, ptxas, nvcc and what the Python module is
+    /// tested with, unless they are here
     #[arg(long)]
     offline: bool,
     /// Only this: what ModelOpt, llmcompressor and TorchAO write is converted, and their loaders read
@@ -159,6 +161,7 @@ fn everything(options: &Options, cargo: Cargo) -> Result<Tally> {
     cargo.run(&mut tally, &["--workspace"], None)?;
     cargo.run_documentation(&mut tally)?;
     candle::run(&mut tally, &cargo)?;
+    python::run(&mut tally, options.offline)?;
     tally.skip("exporters and their loaders", "only with --exporters: 6 GB of Python packages");
     Ok(tally)
 }
@@ -180,6 +183,7 @@ fn quick(filter: Option<&str>, cargo: Cargo) -> Result<Tally> {
         "machine code by ptxas",
         "real model",
         candle::NAME,
+        python::NAME,
         "exporters and their loaders",
     ] {
         tally.skip(name, "--quick");
@@ -194,6 +198,11 @@ fn filtered(filter: &str, offline: bool, cargo: Cargo) -> Result<Tally> {
         build_kernels::refresh()?;
         let cargo = Cargo { model: model(&mut tally, offline), ..cargo };
         candle::run(&mut tally, &cargo)?;
+        return Ok(tally);
+    }
+    if filter == python::NAME {
+        let mut tally = Tally::default();
+        python::run(&mut tally, offline)?;
         return Ok(tally);
     }
     let nothing_named = || UsageError::NothingNamed { actual: filter.to_owned() };

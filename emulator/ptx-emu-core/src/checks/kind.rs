@@ -199,6 +199,19 @@ impl Kind {
         }
     }
 
+    /// Its page, with the program that goes wrong so and what mends it: what `ptx-emu explain`
+    /// prints.
+    #[must_use]
+    pub fn explanation(self) -> String {
+        let program: Vec<&str> =
+            self.program().lines().filter(|line| !line.starts_with("// ")).collect();
+        format!(
+            "{}\n\n## Program\n\nRight without the lines that end in `//-` and with those that begin with `//+`.\n\n```\n{}\n```",
+            self.page().trim_end(),
+            program.join("\n")
+        )
+    }
+
     /// Its page's title.
     #[must_use]
     pub fn title(self) -> &'static str {

@@ -5,6 +5,7 @@ mod kind;
 
 pub use kind::{Kind, ParseKindError};
 
+use crate::Schedule;
 use std::fmt;
 use std::str::FromStr;
 
@@ -47,6 +48,24 @@ impl FromStr for Model {
             _ => Err(ParseModelError(text.to_owned())),
         }
     }
+}
+
+/// What a run without findings did not look for, in words. `schedule`: the one that was tried;
+/// `None`: many were.
+#[must_use]
+pub fn not_looked_for(schedule: Option<Schedule>, model: Model) -> Vec<&'static str> {
+    let mut what = match schedule {
+        Some(Schedule::Eager) => vec!["data races", "other schedules"],
+        // Accesses to global memory are not put in order.
+        Some(Schedule::Lazy | Schedule::Random(_)) => {
+            vec!["data races in global memory", "other schedules"]
+        }
+        None => vec!["data races in global memory", "schedules beyond these"],
+    };
+    if model == Model::Hardware {
+        what.push("orders that hardware keeps but PTX ISA does not promise");
+    }
+    what
 }
 
 /// What a finding of some kind means for a run.

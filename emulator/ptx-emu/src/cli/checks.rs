@@ -65,30 +65,21 @@ pub(crate) enum Tried {
 
 /// What a clean run did not look for.
 pub(crate) fn not_looked_for(tried: Tried, model: Model) -> String {
-    // Accesses to global memory are not put in order.
-    let mut what = vec!["data races in global memory".to_owned()];
-    let advice = match tried {
-        Tried::One(Schedule::Eager) => {
-            what = vec!["data races".to_owned(), "other schedules".to_owned()];
-            "; try --explore 10"
+    let (schedule, under, advice) = match tried {
+        Tried::One(schedule) => {
+            (Some(schedule), format!(" under {schedule}"), "; try --explore 10")
         }
-        Tried::One(Schedule::Lazy | Schedule::Random(_)) => {
-            what.push("other schedules".to_owned());
-            "; try --explore 10"
-        }
-        Tried::Many(count) => {
-            what.push(format!("schedules beyond these {count}"));
-            ""
-        }
+        Tried::Many(_) => (None, String::new(), ""),
     };
-    let under = match tried {
-        Tried::One(schedule) => format!(" under {schedule}"),
-        Tried::Many(_) => String::new(),
-    };
-    if model == Model::Hardware {
-        what.push(
-            "orders that hardware keeps but PTX ISA does not promise (--model ptx)".to_owned(),
-        );
+    let mut what: Vec<String> =
+        ptx_emu::not_looked_for(schedule, model).into_iter().map(str::to_owned).collect();
+    if model == Model::Hardware
+        && let Some(orders) = what.last_mut()
+    {
+        orders.push_str(" (--model ptx)");
+    }
+    if let (Tried::Many(count), Some(schedules)) = (tried, what.get_mut(1)) {
+        *schedules = format!("{schedules} {count}");
     }
     let last = what.pop().unwrap_or_default();
     format!("not looked for{under}: {} and {last}{advice}", what.join(", "))

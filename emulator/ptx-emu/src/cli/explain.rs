@@ -14,7 +14,7 @@ pub(crate) struct ExplainArgs {
 /// What to print on standard output.
 pub(crate) fn run(args: &ExplainArgs) -> String {
     match args.kind {
-        Some(kind) => page(kind),
+        Some(kind) => kind.explanation(),
         None => list(),
     }
 }
@@ -30,14 +30,4 @@ fn list() -> String {
     }
     text.push_str("ends it: the run cannot go on; the others have the level that --allow, --warn and --deny say");
     text
-}
-
-fn page(kind: Kind) -> String {
-    let program: Vec<&str> =
-        kind.program().lines().filter(|line| !line.starts_with("// ")).collect();
-    format!(
-        "{}\n## Program\n\nRight without the lines that end in `//-` and with those that begin with `//+`.\n\n```\n{}\n```",
-        kind.page().trim_end().to_owned() + "\n",
-        program.join("\n")
-    )
 }

@@ -65,37 +65,18 @@ pub(crate) fn failure(error: &CliError, model: Option<Model>) -> String {
 
 /// Findings of a run.
 pub(crate) fn findings(all: &[Diagnostic]) -> Vec<Value> {
-    all.iter().map(finding).collect()
+    all.iter().map(Diagnostic::to_json).collect()
 }
 
 /// A run by a model that went wrong with a diagnostic, and perhaps others.
 pub(crate) fn failed(diagnostic: &Diagnostic, model: Option<Model>) -> Value {
-    let mut value = finding(diagnostic);
+    let mut value = diagnostic.to_json();
     value["status"] = json!("diagnostic");
     value["model"] = json!(model.map(|model| model.to_string()));
     let mut all = findings(std::slice::from_ref(diagnostic));
     all.extend(findings(&diagnostic.others));
     value["findings"] = json!(all);
     value
-}
-
-/// A finding.
-fn finding(diagnostic: &Diagnostic) -> Value {
-    json!({
-        "kind": diagnostic.kind().name(),
-        "level": diagnostic.level.to_string(),
-        "error": diagnostic.to_string(),
-        "advice": diagnostic.kind().advice(),
-        "kernel": diagnostic.kernel,
-        "kernel_name": readable_name(&diagnostic.kernel),
-        "line": diagnostic.line,
-        "source": diagnostic.source.as_ref().map(ToString::to_string),
-        "instruction": diagnostic.instruction,
-        "cta": diagnostic.cta,
-        "warp": diagnostic.warp,
-        "lane": diagnostic.lane,
-        "schedule": diagnostic.schedule.to_string(),
-    })
 }
 
 /// How an output compares.

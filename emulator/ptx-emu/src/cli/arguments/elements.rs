@@ -3,8 +3,6 @@
 use super::{Item, show};
 use crate::cli::error::ArgumentError;
 use ptx_emu::bundle::{Compare, CompareType};
-use rustc_apfloat::ieee::{BFloat, Double, Half};
-use rustc_apfloat::{Float, FloatConvert, Round};
 use serde_json::Value;
 
 /// How a number is written.
@@ -71,27 +69,6 @@ impl Element {
     }
 }
 
-/// The nearest float of a type, ties to even; `None` for a finite number beyond its range.
-fn round(ty: CompareType, wide: f64) -> Option<Vec<u8>> {
-    let bits = u128::from(wide.to_bits());
-    let mut loses = false;
-    let (bytes, infinite) = match ty {
-        CompareType::F16 => {
-            let near: Half =
-                Double::from_bits(bits).convert_r(Round::NearestTiesToEven, &mut loses).value;
-            ((near.to_bits() as u16).to_le_bytes().to_vec(), near.is_infinite())
-        }
-        CompareType::Bf16 => {
-            let near: BFloat =
-                Double::from_bits(bits).convert_r(Round::NearestTiesToEven, &mut loses).value;
-            ((near.to_bits() as u16).to_le_bytes().to_vec(), near.is_infinite())
-        }
-        CompareType::F32 => ((wide as f32).to_le_bytes().to_vec(), (wide as f32).is_infinite()),
-        CompareType::F64 => (wide.to_le_bytes().to_vec(), wide.is_infinite()),
-    };
-    (wide.is_infinite() || !infinite).then_some(bytes)
-}
-
 impl Item {
     /// The bytes of a number.
     pub(super) fn element(
@@ -113,7 +90,7 @@ impl Item {
             }
             Format::Float(ty) => {
                 let wide = self.float(field, value)?;
-                return round(ty, wide).ok_or_else(|| {
+                return ty.nearest(wide).ok_or_else(|| {
                     let required = format!("a number within {}'s range", element.name);
                     self.error(field, required, show(value))
                 });

@@ -1,0 +1,10 @@
+"""Fixtures of the tests."""
+
+import numpy
+import pytest
+
+
+@pytest.fixture
+def random():
+    """Random numbers, the same in each test."""
+    return numpy.random.default_rng(7)
