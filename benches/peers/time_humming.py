@@ -1,6 +1,6 @@
 """Times Humming's W4A16 NVFP4 products beside ours: shapes as `nvfp4 bench` writes them.
 
-    pip install humming-kernels==0.1.19 && python3 benches/peers/humming.py \
+    pip install humming-kernels==0.1.19 && python3 benches/peers/time_humming.py \
         grouped:80,176,128,72,64,248,96,160x4096x7168 gemm:128x7168x16384
 
 Needs a CUDA GPU, torch and the wheel, which compiles its kernels when they are first used. The
