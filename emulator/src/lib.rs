@@ -101,6 +101,7 @@ pub mod mutate;
 pub mod num;
 mod readable;
 mod schedule;
+mod simd;
 pub mod syntax;
 pub mod tensor;
 pub mod tensor_map;

@@ -13,6 +13,7 @@ use crate::machine::race::Order as Semantics;
 use crate::machine::regs::{Class, LANES, Regs, Slot, map_row};
 use crate::machine::{AddressSpace, Context};
 use crate::module::{AddressBase, Decode, Decoded, Destination, Reject, Source, Type};
+use crate::simd::Host;
 use crate::syntax::ast::{self, Operand};
 
 /// An address operand.
@@ -163,7 +164,7 @@ pub(super) fn vector(d: &mut Decode<'_>) -> usize {
     .unwrap_or(1)
 }
 
-pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
+pub(super) fn decode(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     skip_hints(d);
     let seen = order(d);
     let space = space(d);
@@ -192,7 +193,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if store {
         let sources: Vec<Source> =
             values.iter().map(|value| store_source(d, value, ty)).collect::<Decoded<_>>()?;
-        Ok(store_op(address, space, ty.bytes() as usize, sources, order))
+        Ok(store_op(address, space, ty.bytes() as usize, sources, order, h))
     } else {
         let targets: Vec<Option<Destination>> =
             values.iter().map(|value| d.destination(value)).collect::<Decoded<_>>()?;
@@ -202,7 +203,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
                 ty.bits()
             )));
         }
-        Ok(load_op(address, space, ty, targets, order))
+        Ok(load_op(address, space, ty, targets, order, h))
     }
 }
 
@@ -262,13 +263,16 @@ fn store_op(
     each: usize,
     sources: Vec<Source>,
     order: Semantics,
+    h: impl Host,
 ) -> Op {
     let bytes = each * sources.len();
     Op::Effect(Box::new(move |cx, mask| {
-        let addrs = address.rows(cx);
-        let mut words = [[0; LANES]; 4];
-        gather(cx.regs, &sources, each, &mut words);
-        cx.ordered(order, |cx| cx.store(space, &addrs, mask, bytes, &words))
+        h.run(|| {
+            let addrs = address.rows(cx);
+            let mut words = [[0; LANES]; 4];
+            gather(cx.regs, &sources, each, &mut words);
+            cx.ordered(order, |cx| cx.store(space, &addrs, mask, bytes, &words))
+        })
     }))
 }
 
@@ -327,6 +331,7 @@ fn load_op(
     ty: Type,
     targets: Vec<Option<Destination>>,
     order: Semantics,
+    h: impl Host,
 ) -> Op {
     let each = ty.bytes() as usize;
     let bytes = each * targets.len();
@@ -345,7 +350,7 @@ fn load_op(
         Ok((addrs, words))
     };
     if order == Semantics::Weak {
-        return Op::Effect(Box::new(move |cx, mask| load(cx, mask).map(|_| ())));
+        return Op::Effect(Box::new(move |cx, mask| h.run(|| load(cx, mask).map(|_| ()))));
     }
     Op::Look(Box::new(move |cx, mask| {
         let (addrs, words) = load(cx, mask)?;

@@ -36,6 +36,7 @@ mod wmma;
 use crate::Family;
 use crate::machine::code::Op;
 use crate::module::{Decode, Decoded, Reject, Type};
+use crate::simd::on_host;
 
 /// Decodes one instruction.
 pub(crate) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
@@ -47,17 +48,21 @@ pub(crate) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
             arithmetic(d)
         }
         "addc" | "subc" | "madc" | "rem" | "sad" | "mul24" | "mad24" | "dp4a" | "dp2a" => {
-            Ok((Family::Integer, int::decode(d)?))
+            Ok((Family::Integer, on_host!(h => int::decode(d, h))?))
         }
         "popc" | "clz" | "bfind" | "fns" | "brev" | "bfe" | "bfi" | "bmsk" | "szext" | "prmt"
-        | "lop3" | "shf" | "shl" | "shr" => Ok((Family::Integer, bits::decode(d)?)),
-        "and" | "or" | "xor" | "not" | "cnot" => bits::logic(d),
+        | "lop3" | "shf" | "shl" | "shr" => {
+            Ok((Family::Integer, on_host!(h => bits::decode(d, h))?))
+        }
+        "and" | "or" | "xor" | "not" | "cnot" => on_host!(h => bits::logic(d, h)),
         "rcp" | "sqrt" | "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh" | "copysign"
         | "testp" => transcendental(d),
-        "cvt" => Ok((Family::Convert, cvt::decode(d)?)),
-        "setp" | "set" | "selp" | "slct" => Ok((Family::Predicate, compare::decode(d)?)),
-        "mov" | "cvta" | "isspacep" => Ok((Family::Move, mov::decode(d)?)),
-        "ld" | "ldu" | "st" => Ok((Family::Memory, mem::decode(d)?)),
+        "cvt" => Ok((Family::Convert, on_host!(h => cvt::decode(d, h))?)),
+        "setp" | "set" | "selp" | "slct" => {
+            Ok((Family::Predicate, on_host!(h => compare::decode(d, h))?))
+        }
+        "mov" | "cvta" | "isspacep" => Ok((Family::Move, on_host!(h => mov::decode(d, h))?)),
+        "ld" | "ldu" | "st" => Ok((Family::Memory, on_host!(h => mem::decode(d, h))?)),
         "atom" | "red" => Ok((Family::Atomic, atom::decode(d)?)),
         "shfl" | "vote" | "match" | "redux" | "elect" | "activemask" => {
             Ok((Family::Warp, warp::decode(d)?))
@@ -101,17 +106,21 @@ fn peek_type(d: &Decode<'_>) -> Option<Type> {
 /// Opcodes that integers and all floating-point types share.
 fn arithmetic(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
     match peek_type(d) {
-        Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2) => half::decode(d),
+        Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2) => {
+            on_host!(h => half::decode(d, h))
+        }
         Some(Type::F32 | Type::F32x2) => Ok((Family::Float, float::decode(d)?)),
         Some(Type::F64) => Ok((Family::Double, double::decode(d)?)),
-        Some(_) => Ok((Family::Integer, int::decode(d)?)),
+        Some(_) => Ok((Family::Integer, on_host!(h => int::decode(d, h))?)),
         None => Err(Reject::unsupported("no known type modifier")),
     }
 }
 
 fn transcendental(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
     match peek_type(d) {
-        Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2) => half::decode(d),
+        Some(Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2) => {
+            on_host!(h => half::decode(d, h))
+        }
         Some(Type::F64) => Ok((Family::Double, double::decode(d)?)),
         _ => Ok((Family::Float, float::decode(d)?)),
     }
