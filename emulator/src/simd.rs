@@ -8,7 +8,12 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    _mm256_extract_epi64, _mm256_setr_epi32, _mm256_setr_epi64x, _mm256_shuffle_epi8,
+    _CMP_NEQ_OQ, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_blendv_epi8, _mm_extract_epi64,
+    _mm_packs_epi32, _mm_set1_epi16, _mm_setr_epi32, _mm256_add_ps, _mm256_and_si256,
+    _mm256_castps_si256, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps,
+    _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_extract_epi64, _mm256_extracti128_si256,
+    _mm256_mul_ps, _mm256_or_si256, _mm256_setr_epi32, _mm256_setr_epi64x, _mm256_setzero_ps,
+    _mm256_shuffle_epi8, _mm256_srli_epi32, _mm256_sub_epi32, _mm256_sub_ps, _mm256_xor_si256,
 };
 
 /// Instructions that a loop is compiled for.
@@ -22,6 +27,10 @@ pub(crate) trait Host: Copy + Send + Sync + 'static {
     /// Replaces every byte of the words, which are below 16, by an entry of a table. `None` where
     /// that takes more than an instruction for a vector.
     fn look_up(self, table: [u8; 16], words: &[u32; 32]) -> Option<[u32; 32]>;
+
+    /// `a * b + c` of pairs of f16, each rounded once to nearest even, NaN canonical. `None` where
+    /// the host does not convert f16.
+    fn fma_f16x2(self, factors: [&[u32; 32]; 2], c: &[u32; 32]) -> Option<[u32; 32]>;
 }
 
 /// What the target of the compilation has.
@@ -38,6 +47,11 @@ impl Host for Plain {
 
     #[inline(always)]
     fn look_up(self, _: [u8; 16], _: &[u32; 32]) -> Option<[u32; 32]> {
+        None
+    }
+
+    #[inline(always)]
+    fn fma_f16x2(self, _: [&[u32; 32]; 2], _: &[u32; 32]) -> Option<[u32; 32]> {
         None
     }
 }
@@ -65,10 +79,18 @@ impl Host for Avx2 {
         // SAFETY: as above.
         Some(unsafe { look_up_avx2(table, words) })
     }
+
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    fn fma_f16x2(self, factors: [&[u32; 32]; 2], c: &[u32; 32]) -> Option<[u32; 32]> {
+        // SAFETY: as above.
+        Some(unsafe { fma_f16x2_avx2(factors, c) })
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,f16c,fma,lzcnt,movbe,popcnt")]
+#[inline]
 fn with_avx2<R>(body: impl FnOnce() -> R) -> R {
     body()
 }
@@ -91,6 +113,42 @@ fn look_up_avx2(table: [u8; 16], words: &[u32; 32]) -> [u32; 32] {
             _mm256_extract_epi64::<3>(found),
         ];
         for (out, found) in out.chunks_exact_mut(2).zip(found) {
+            (out[0], out[1]) = (found as u32, (found >> 32) as u32);
+        }
+    }
+    out
+}
+
+/// As `num::half::fma_x2`, which explains the rounding to odd.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,f16c,fma,lzcnt,movbe,popcnt")]
+#[inline]
+fn fma_f16x2_avx2([a, b]: [&[u32; 32]; 2], c: &[u32; 32]) -> [u32; 32] {
+    let widen = |row: &[u32; 32], at: usize| {
+        let [x, y, z, w] = std::array::from_fn(|word| row[at + word] as i32);
+        _mm256_cvtph_ps(_mm_setr_epi32(x, y, z, w))
+    };
+    let mut out = [0; 32];
+    for (at, out) in out.chunks_exact_mut(4).enumerate() {
+        let at = 4 * at;
+        let (product, c) = (_mm256_mul_ps(widen(a, at), widen(b, at)), widen(c, at));
+        let sum = _mm256_add_ps(product, c);
+        let part = _mm256_sub_ps(sum, product);
+        let rest = _mm256_sub_ps(product, _mm256_sub_ps(sum, part));
+        let error = _mm256_add_ps(rest, _mm256_sub_ps(c, part));
+        // All bits of an error that is a number and not zero, then one.
+        let lost = _mm256_cmp_ps::<_CMP_NEQ_OQ>(error, _mm256_setzero_ps());
+        let lost = _mm256_srli_epi32::<31>(_mm256_castps_si256(lost));
+        let bits = _mm256_castps_si256(sum);
+        let away = _mm256_srli_epi32::<31>(_mm256_xor_si256(bits, _mm256_castps_si256(error)));
+        let odd = _mm256_sub_epi32(bits, _mm256_and_si256(lost, away));
+        let odd = _mm256_castsi256_ps(_mm256_or_si256(odd, lost));
+        let code = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(odd);
+        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(odd, odd));
+        let (low, high) = (_mm256_castsi256_si128(nan), _mm256_extracti128_si256::<1>(nan));
+        let code = _mm_blendv_epi8(code, _mm_set1_epi16(0x7fff), _mm_packs_epi32(low, high));
+        let halves = [_mm_extract_epi64::<0>(code), _mm_extract_epi64::<1>(code)];
+        for (out, found) in out.chunks_exact_mut(2).zip(halves) {
             (out[0], out[1]) = (found as u32, (found >> 32) as u32);
         }
     }
@@ -138,3 +196,49 @@ macro_rules! on_host {
     };
 }
 pub(crate) use on_host;
+
+#[cfg(test)]
+mod tests {
+    use super::{Host, on_host};
+    use crate::num::{FloatFlags, half};
+
+    /// Every pattern of f16 as each operand, beside patterns that vary.
+    #[test]
+    fn products_of_halves_are_those_of_num() {
+        let mut random = 1u32;
+        let mut pair = |first: u16| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            u32::from(first) | random & 0xffff_0000
+        };
+        for from in (0..=u16::MAX).step_by(32) {
+            let counted = std::array::from_fn(|lane| pair(from + lane as u16));
+            let [x, y] = [7, 11].map(|step| {
+                std::array::from_fn(|lane| pair((from + lane as u16).wrapping_mul(step) ^ 0x3c5a))
+            });
+            for [a, b, c] in [[counted, x, y], [x, counted, y], [x, y, counted]] {
+                let Some(row) = on_host!(host => host.fma_f16x2([&a, &b], &c)) else { return };
+                for lane in 0..32 {
+                    let expected = half::fma_x2(a[lane], b[lane], c[lane], FloatFlags::NONE);
+                    assert_eq!(
+                        row[lane], expected,
+                        "{:#x} * {:#x} + {:#x}",
+                        a[lane], b[lane], c[lane]
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_are_looked_up() {
+        let table = std::array::from_fn(|at| (at * 17) as u8 ^ 0x80);
+        let words = std::array::from_fn(|lane| {
+            u32::from_le_bytes([0, 5, 10, 15].map(|at| (at + lane as u8) % 16))
+        });
+        let Some(row) = on_host!(host => host.look_up(table, &words)) else { return };
+        for (found, word) in row.iter().zip(words) {
+            let expected = word.to_le_bytes().map(|at| table[usize::from(at)]);
+            assert_eq!(found.to_le_bytes(), expected);
+        }
+    }
+}

@@ -5,6 +5,7 @@
 use super::float::{min_max_flags, rounding};
 use crate::Family;
 use crate::machine::code::Op;
+use crate::machine::regs::LANES;
 use crate::module::{Decode, Decoded, Reject, Type};
 use crate::num::{FloatFlags, Rounding, approx, bfloat, half};
 use crate::simd::Host;
@@ -44,9 +45,7 @@ fn half_only(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
             _ => d.bad_type(ty),
         },
         Type::F16x2 => match opcode {
-            "fma" if flags == FloatFlags::NONE => {
-                d.on(h).map3(|a, b, c| half::fma_x2(a, b, c, FloatFlags::NONE))
-            }
+            "fma" if flags == FloatFlags::NONE => fma_x2(d, h),
             "mul" if flags == FloatFlags::NONE => {
                 d.on(h).map2(|a, b| half::mul_x2(a, b, FloatFlags::NONE))
             }
@@ -87,6 +86,24 @@ fn half_only(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
         },
         _ => d.bad_type(ty),
     }
+}
+
+/// `fma.rn.f16x2` without other modifiers.
+fn fma_x2(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
+    let target = d.dst::<u32>(0)?;
+    let (a, b, c) = (d.src::<u32>(1)?, d.src::<u32>(2)?, d.src::<u32>(3)?);
+    Ok(Op::Alu(Box::new(move |regs, mask| {
+        let rows = [a, b, c].map(|slot| regs.row32(slot));
+        let row = h.fma_f16x2([rows[0], rows[1]], rows[2]).unwrap_or_else(|| {
+            let mut row = [0; LANES];
+            for (lane, out) in row.iter_mut().enumerate() {
+                let [a, b, c] = rows.map(|row| row[lane]);
+                *out = half::fma_x2(a, b, c, FloatFlags::NONE);
+            }
+            row
+        });
+        regs.put(target, mask, &row);
+    })))
 }
 
 fn min_max(d: &mut Decode<'_>, h: impl Host, max: bool) -> Decoded<Op> {
