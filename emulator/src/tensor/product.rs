@@ -38,6 +38,26 @@ impl FloatRows {
         }
     }
 
+    /// The same of elements that come in pairs along K, which is even.
+    pub(super) fn fill_pairs(
+        &mut self,
+        rows: usize,
+        k: usize,
+        pair: impl Fn(usize, usize) -> [f64; 2],
+    ) {
+        (self.rows, self.k) = (rows, k);
+        self.data.clear();
+        self.data.resize(rows.next_multiple_of(STEP) * k, 0.0);
+        if k == 0 {
+            return;
+        }
+        for (row, line) in self.data.chunks_exact_mut(k).take(rows).enumerate() {
+            for (at, out) in line.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                *out = pair(row, at);
+            }
+        }
+    }
+
     pub(super) const fn rows(&self) -> usize {
         self.rows
     }
@@ -91,6 +111,30 @@ impl FloatColumns {
                     for (column, out) in (first..columns).zip(line) {
                         *out = value(column, at);
                     }
+                }
+            }
+        }
+    }
+
+    /// The same of elements that come in pairs along K, which is even.
+    pub(super) fn fill_pairs(
+        &mut self,
+        columns: usize,
+        k: usize,
+        pair: impl Fn(usize, usize) -> [f64; 2],
+    ) {
+        (self.columns, self.k) = (columns, k);
+        self.data.clear();
+        self.data.resize(columns.div_ceil(WIDTH) * k, [0.0; WIDTH]);
+        if k == 0 {
+            return;
+        }
+        for (group, lines) in self.data.chunks_exact_mut(k).enumerate() {
+            let first = group * WIDTH;
+            for (at, two) in lines.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                for (c, column) in (first..columns.min(first + WIDTH)).enumerate() {
+                    let [low, high] = pair(column, at);
+                    (two[0][c], two[1][c]) = (low, high);
                 }
             }
         }
