@@ -7,7 +7,7 @@
 //! nothing more than program order: memory is sequentially consistent here, so
 //! missing fences are not noticed.
 
-use crate::diagnostic::Space;
+use crate::diagnostic::{Exec, Space};
 use crate::machine::code::Op;
 use crate::machine::race::Order as Semantics;
 use crate::machine::regs::{Class, LANES, Regs, Slot, map_row};
@@ -282,7 +282,7 @@ fn scatter(
     mask: u32,
     (target, at): (Destination, usize),
     ty: Type,
-    words: &[[u64; LANES]; 4],
+    words: &[[u64; LANES]],
 ) {
     let each = ty.bytes() as usize;
     let word = &words[at / 8];
@@ -340,22 +340,62 @@ fn load_op(
         .enumerate()
         .filter_map(|(k, target)| Some((target?, k * each)))
         .collect();
-    let load = move |cx: &mut Context<'_>, mask: u32| {
-        let addrs = address.rows(cx);
-        let mut words = [[0; LANES]; 4];
-        cx.ordered(order, |cx| cx.load(space, &addrs, mask, bytes, &mut words))?;
-        for &place in &places {
-            scatter(cx.regs, mask, place, ty, &words);
-        }
-        Ok((addrs, words))
-    };
+    let load = Load { address, space, ty, bytes, places, order };
     if order == Semantics::Weak {
-        return Op::Effect(Box::new(move |cx, mask| h.run(|| load(cx, mask).map(|_| ()))));
+        return match bytes {
+            4 => load.weak::<4, 1>(h),
+            16 => load.weak::<16, 2>(h),
+            ..8 => load.weak::<0, 1>(h),
+            8 => load.weak::<8, 1>(h),
+            _ => load.weak::<0, 4>(h),
+        };
     }
     Op::Look(Box::new(move |cx, mask| {
-        let (addrs, words) = load(cx, mask)?;
+        let addrs = load.address.rows(cx);
+        let mut words = [[0; LANES]; 4];
+        load.run::<0>(cx, mask, &addrs, &mut words)?;
         Ok(cx.looked(&addrs, &words, mask))
     }))
+}
+
+/// A load.
+struct Load {
+    address: Address,
+    space: AddressSpace,
+    ty: Type,
+    bytes: usize,
+    /// Where the elements at these bytes go.
+    places: Vec<(Destination, usize)>,
+    order: Semantics,
+}
+
+impl Load {
+    /// A weak load of `BYTES` bytes, any number if that is 0, in `WORDS` words.
+    fn weak<const BYTES: usize, const WORDS: usize>(self, h: impl Host) -> Op {
+        Op::Effect(Box::new(move |cx, mask| {
+            h.run(|| {
+                let addrs = self.address.rows(cx);
+                let mut words = [[0; LANES]; WORDS];
+                self.run::<BYTES>(cx, mask, &addrs, &mut words)
+            })
+        }))
+    }
+
+    #[inline(always)]
+    fn run<const BYTES: usize>(
+        &self,
+        cx: &mut Context<'_>,
+        mask: u32,
+        addrs: &[u64; LANES],
+        words: &mut [[u64; LANES]],
+    ) -> Exec {
+        let bytes = if BYTES == 0 { self.bytes } else { BYTES };
+        cx.ordered(self.order, |cx| cx.load(self.space, addrs, mask, bytes, words))?;
+        for &place in &self.places {
+            scatter(cx.regs, mask, place, self.ty, words);
+        }
+        Ok(())
+    }
 }
 
 /// A row of words as a register of `bytes` bytes gets it: used by atomics.

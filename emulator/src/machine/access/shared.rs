@@ -83,7 +83,7 @@ impl Context<'_> {
         addrs: &[u64; LANES],
         mask: u32,
         bytes: usize,
-        out: &mut Words,
+        out: &mut [[u64; LANES]],
     ) -> Exec {
         self.count_shared(addrs, mask, bytes, false);
         if self.units.busy() {
@@ -128,7 +128,7 @@ impl Context<'_> {
         rank: u32,
         addrs: &[u64; LANES],
         bytes: usize,
-        out: &mut Words,
+        out: &mut [[u64; LANES]],
     ) -> bool {
         let memory = &self.shared[rank as usize];
         let window = u64::from(rank) << RANK_SHIFT;
@@ -242,7 +242,7 @@ fn load_words<const N: usize>(
     memory: &Plain,
     window: u64,
     addrs: &[u64; LANES],
-    out: &mut Words,
+    out: &mut [[u64; LANES]],
 ) -> bool {
     let mut missing = 0;
     for (lane, addr) in addrs.iter().enumerate() {
