@@ -77,6 +77,7 @@
 //! | [`tensor`] | arithmetic and layouts of tensor cores |
 //! | `machine` | registers, warps, barriers, clusters, launches, memory accesses |
 //! | `memory` | memories tracked per byte |
+//! | `simd` | loops compiled for the host's vector instructions too |
 //! | [`bundle`] | launches with their memory, as folders |
 //! | [`experiment`], [`explore`], [`mutate`] | launches repeated: under other schedules, with mutated synchronisation |
 //! | [`coverage`] | which instructions launches reached |

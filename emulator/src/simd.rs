@@ -199,7 +199,7 @@ pub(crate) use on_host;
 
 #[cfg(test)]
 mod tests {
-    use super::{Host, on_host};
+    use super::Host;
     use crate::num::{FloatFlags, half};
 
     /// Every pattern of f16 as each operand, beside patterns that vary.

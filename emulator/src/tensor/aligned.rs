@@ -425,3 +425,48 @@ fn cut_digits(bits: u32, digits: u32) -> u32 {
         _ => cut,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Adder, Host, WIDTH};
+    use crate::simd::{Plain, on_host};
+    use crate::tensor::element::Element;
+
+    /// Patterns of f16, some of them not numbers.
+    fn halves<const K: usize, const N: usize>(state: &mut u32) -> [[f64; N]; K] {
+        std::array::from_fn(|_| {
+            std::array::from_fn(|_| {
+                *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let code = *state >> 16;
+                // Most exponents near one, so that terms of different sizes meet.
+                let near = code & 0x8fff | 0x3000;
+                Element::F16.value(if *state & 0xff == 0 { code } else { near })
+            })
+        })
+    }
+
+    /// Each sum is the same by the loops of every host, and that of the cell alone.
+    #[test]
+    fn hosts_agree() {
+        let mut state = 1;
+        for half in [false, true] {
+            let adder = Adder::new(Element::F16, Element::F16, half);
+            for _ in 0..2000 {
+                let a: [[f64; 16]; 4] = halves(&mut state);
+                let b: [[f64; WIDTH]; 16] = halves(&mut state);
+                let c: [[f64; WIDTH]; 4] = halves(&mut state);
+                let (mut plain, mut wide) = (c, c);
+                adder.rows(Plain, &a, &b, &mut plain);
+                on_host!(host => host.run(|| adder.rows(host, &a, &b, &mut wide)));
+                for (r, row) in a.iter().enumerate() {
+                    for column in 0..WIDTH {
+                        let terms = row.iter().zip(&b).map(|(x, line)| (*x, line[column]));
+                        let cell = adder.result(adder.sum(terms, c[r][column]));
+                        let found = [plain[r][column], wide[r][column]];
+                        assert_eq!(found.map(f64::to_bits), [cell.to_bits(); 2], "{cell:e}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -350,3 +350,28 @@ pub(super) fn for_rows<D, const N: usize>(
         f(sums, line);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{FloatColumns, FloatRows, float_tiles};
+    use crate::simd::{Host, Plain, on_host};
+
+    /// Sums whose order shows are the same by the loops of every host.
+    #[test]
+    fn hosts_agree() {
+        let (mut rows, mut columns) = (FloatRows::default(), FloatColumns::default());
+        let value = |line: usize, k: usize| {
+            let spread = (line * 7 + k * 13) % 60;
+            (1.0 + ((line * 31 + k * 17) % 1023) as f64 / 1024.0) * 2f64.powi(spread as i32 - 30)
+        };
+        rows.fill(6, 24, value);
+        columns.fill(21, 24, |column, k| -value(column + 3, k));
+        let (mut plain, mut wide) = (Vec::new(), Vec::new());
+        float_tiles(Plain, &rows, &columns, |i, j, sums| plain.push((i, j, *sums)));
+        on_host!(host => host.run(|| {
+            float_tiles(host, &rows, &columns, |i, j, sums| wide.push((i, j, *sums)));
+        }));
+        assert_eq!(plain.len(), 6);
+        assert_eq!(plain, wide);
+    }
+}
