@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Packages that others depend on, dependencies before dependents.
-const PACKAGES: [&str; 11] = [
+const PACKAGES: [&str; 12] = [
     "fp4-formats",
     "nvfp4-manifest",
     "cuda-lazy",
     "nvfp4-cuda",
+    "ptx-emu-simd",
     "ptx-emu-core",
     "ptx-emu-bundle",
     "ptx-emu-conformance",

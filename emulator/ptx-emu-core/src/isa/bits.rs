@@ -6,9 +6,10 @@ use super::int::integers;
 use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
-use crate::machine::regs::{FULL, LANES, Pred};
+use crate::machine::regs::{FULL, LANES, Pred, Regs, map_row};
 use crate::num::bits::{self, PrmtMode, ShiftMode};
 use crate::syntax::ast::Operand;
+use ptx_emu_simd::{Host, on_host};
 
 /// Shifts, bit fields, permutations.
 pub(super) const INSTRUCTIONS: Instructions = Instructions {
@@ -31,73 +32,73 @@ pub(super) const INSTRUCTIONS: Instructions = Instructions {
                 | "shr"
         )
     },
-    decode: |d| Ok((Family::Integer, decode(d)?)),
+    decode: |d| Ok((Family::Integer, on_host!(h => decode(d, h))?)),
 };
 
 /// Bitwise logic, also of predicates.
 pub(super) const LOGIC: Instructions = Instructions {
     accepts: |ins| matches!(ins.opcode.as_str(), "and" | "or" | "xor" | "not" | "cnot"),
-    decode: logic,
+    decode: |d| on_host!(h => logic(d, h)),
 };
 
-pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
+fn decode(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     match d.ins.opcode.as_str() {
         "popc" => match d.ty()? {
-            Type::B32 => d.map1(u32::count_ones),
-            Type::B64 => d.map1(|a: u64| a.count_ones()),
+            Type::B32 => d.on(h).map1(u32::count_ones),
+            Type::B64 => d.on(h).map1(|a: u64| a.count_ones()),
             other => d.bad_type(other),
         },
         "clz" => match d.ty()? {
-            Type::B32 => d.map1(u32::leading_zeros),
-            Type::B64 => d.map1(|a: u64| a.leading_zeros()),
+            Type::B32 => d.on(h).map1(u32::leading_zeros),
+            Type::B64 => d.on(h).map1(|a: u64| a.leading_zeros()),
             other => d.bad_type(other),
         },
         "brev" => match d.ty()? {
-            Type::B32 => d.map1(u32::reverse_bits),
-            Type::B64 => d.map1(u64::reverse_bits),
+            Type::B32 => d.on(h).map1(u32::reverse_bits),
+            Type::B64 => d.on(h).map1(u64::reverse_bits),
             other => d.bad_type(other),
         },
         "bfind" => {
             let amount = d.has("shiftamt");
             match d.ty()? {
-                Type::U32 => d.map1(move |a| bits::bfind_u32(a, amount)),
-                Type::S32 => d.map1(move |a| bits::bfind_s32(a, amount)),
-                Type::U64 => d.map1(move |a| bits::bfind_u64(a, amount)),
-                Type::S64 => d.map1(move |a| bits::bfind_s64(a, amount)),
+                Type::U32 => d.on(h).map1(move |a| bits::bfind_u32(a, amount)),
+                Type::S32 => d.on(h).map1(move |a| bits::bfind_s32(a, amount)),
+                Type::U64 => d.on(h).map1(move |a| bits::bfind_u64(a, amount)),
+                Type::S64 => d.on(h).map1(move |a| bits::bfind_s64(a, amount)),
                 other => d.bad_type(other),
             }
         }
         "fns" => {
             d.ty()?;
-            d.map3(bits::fns)
+            d.on(h).map3(bits::fns)
         }
         "bfe" => match d.ty()? {
-            Type::U32 => d.map3(bits::bfe_u32),
-            Type::S32 => d.map3(bits::bfe_s32),
-            Type::U64 => d.map3(bits::bfe_u64),
-            Type::S64 => d.map3(bits::bfe_s64),
+            Type::U32 => d.on(h).map3(bits::bfe_u32),
+            Type::S32 => d.on(h).map3(bits::bfe_s32),
+            Type::U64 => d.on(h).map3(bits::bfe_u64),
+            Type::S64 => d.on(h).map3(bits::bfe_s64),
             other => d.bad_type(other),
         },
         "bfi" => match d.ty()? {
-            Type::B32 => d.map4(bits::bfi_b32),
-            Type::B64 => d.map4(bits::bfi_b64),
+            Type::B32 => d.on(h).map4(bits::bfi_b32),
+            Type::B64 => d.on(h).map4(bits::bfi_b64),
             other => d.bad_type(other),
         },
         "bmsk" => {
             let mode = shift_mode(d)?;
             d.ty()?;
-            d.map2(move |pos, len| bits::bmsk(pos, len, mode))
+            d.on(h).map2(move |pos, len| bits::bmsk(pos, len, mode))
         }
         "szext" => {
             let mode = shift_mode(d)?;
             match d.ty()? {
-                Type::U32 => d.map2(move |a, n| bits::szext_u32(a, n, mode)),
-                Type::S32 => d.map2(move |a, n| bits::szext_s32(a, n, mode)),
+                Type::U32 => d.on(h).map2(move |a, n| bits::szext_u32(a, n, mode)),
+                Type::S32 => d.on(h).map2(move |a, n| bits::szext_s32(a, n, mode)),
                 other => d.bad_type(other),
             }
         }
-        "prmt" => prmt(d),
-        "lop3" => lop3(d),
+        "prmt" => prmt(d, h),
+        "lop3" => lop3(d, h),
         "shf" => {
             let left = d.has("l");
             if !left && !d.has("r") {
@@ -106,13 +107,13 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
             let mode = shift_mode(d)?;
             d.ty()?;
             if left {
-                d.map3(move |lo, hi, n| bits::shf_l(lo, hi, n, mode))
+                d.on(h).map3(move |lo, hi, n| bits::shf_l(lo, hi, n, mode))
             } else {
-                d.map3(move |lo, hi, n| bits::shf_r(lo, hi, n, mode))
+                d.on(h).map3(move |lo, hi, n| bits::shf_r(lo, hi, n, mode))
             }
         }
-        "shl" => shl(d),
-        "shr" => shr(d),
+        "shl" => shl(d, h),
+        "shr" => shr(d, h),
         other => Err(Reject::unsupported(format!("instruction {other}"))),
     }
 }
@@ -128,33 +129,33 @@ fn shift_mode(d: &mut Decode<'_>) -> Decoded<ShiftMode> {
 
 // A shift by one constant for all lanes vectorises on every host.
 
-fn shl(d: &mut Decode<'_>) -> Decoded<Op> {
+fn shl(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     match (d.ty()?, d.known_u32(2)) {
-        (Type::B16, _) => d.map2(bits::shl_b16),
-        (Type::B32, Some(n)) if n < 32 => d.map1(move |a: u32| a << n),
-        (Type::B64, Some(n)) if n < 64 => d.map1(move |a: u64| a << n),
-        (Type::B32, _) => d.map2(bits::shl_b32),
-        (Type::B64, _) => d.map2(bits::shl_b64),
+        (Type::B16, _) => d.on(h).map2(bits::shl_b16),
+        (Type::B32, Some(n)) if n < 32 => d.on(h).map1(move |a: u32| a << n),
+        (Type::B64, Some(n)) if n < 64 => d.on(h).map1(move |a: u64| a << n),
+        (Type::B32, _) => d.on(h).map2(bits::shl_b32),
+        (Type::B64, _) => d.on(h).map2(bits::shl_b64),
         (other, _) => d.bad_type(other),
     }
 }
 
-fn shr(d: &mut Decode<'_>) -> Decoded<Op> {
+fn shr(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     match (d.ty()?, d.known_u32(2)) {
-        (Type::B16 | Type::U16, _) => d.map2(bits::shr_u16),
-        (Type::S16, _) => d.map2(bits::shr_s16),
-        (Type::B32 | Type::U32, Some(n)) if n < 32 => d.map1(move |a: u32| a >> n),
-        (Type::S32, Some(n)) if n < 32 => d.map1(move |a: i32| a >> n),
-        (Type::B64 | Type::U64, Some(n)) if n < 64 => d.map1(move |a: u64| a >> n),
-        (Type::B32 | Type::U32, _) => d.map2(bits::shr_u32),
-        (Type::S32, _) => d.map2(bits::shr_s32),
-        (Type::B64 | Type::U64, _) => d.map2(bits::shr_u64),
-        (Type::S64, _) => d.map2(bits::shr_s64),
+        (Type::B16 | Type::U16, _) => d.on(h).map2(bits::shr_u16),
+        (Type::S16, _) => d.on(h).map2(bits::shr_s16),
+        (Type::B32 | Type::U32, Some(n)) if n < 32 => d.on(h).map1(move |a: u32| a >> n),
+        (Type::S32, Some(n)) if n < 32 => d.on(h).map1(move |a: i32| a >> n),
+        (Type::B64 | Type::U64, Some(n)) if n < 64 => d.on(h).map1(move |a: u64| a >> n),
+        (Type::B32 | Type::U32, _) => d.on(h).map2(bits::shr_u32),
+        (Type::S32, _) => d.on(h).map2(bits::shr_s32),
+        (Type::B64 | Type::U64, _) => d.on(h).map2(bits::shr_u64),
+        (Type::S64, _) => d.on(h).map2(bits::shr_s64),
         (other, _) => d.bad_type(other),
     }
 }
 
-fn prmt(d: &mut Decode<'_>) -> Decoded<Op> {
+fn prmt(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     d.ty()?;
     let mode = d.pick(|m| match m {
         "f4e" => Some(PrmtMode::F4e),
@@ -166,20 +167,26 @@ fn prmt(d: &mut Decode<'_>) -> Decoded<Op> {
         _ => None,
     });
     if let Some(mode) = mode {
-        return d.map3(move |a, b, c| bits::prmt(a, b, mode.selector(c)));
+        return d.on(h).map3(move |a, b, c| bits::prmt(a, b, mode.selector(c)));
     }
     if let Some(selector) = d.known_u32(3) {
-        return d.map2(move |a, b| bits::prmt(a, b, selector));
+        return d.on(h).map2(move |a, b| bits::prmt(a, b, selector));
     }
     // One table for all lanes, picked from by selectors that vary: a look-up,
     // two result bytes an index.
     let (dst, a, b, c) = (d.dst::<u32>(0)?, d.src::<u32>(1)?, d.src::<u32>(2)?, d.src::<u32>(3)?);
-    Ok(Op::Alu(Box::new(move |regs, mask| {
+    let run = move |regs: &mut Regs, mask: u32| {
         let (table_a, table_b, selectors) = (*regs.row32(a), *regs.row32(b), *regs.row32(c));
         let key = (table_a[0], table_b[0]);
         let mut differ = 0;
         for lane in 0..LANES {
             differ |= (table_a[lane] ^ key.0) | (table_b[lane] ^ key.1);
+        }
+        if differ == 0
+            && let Some(out) = prmt_row(key, &selectors, h)
+        {
+            regs.put(dst, mask, &out);
+            return;
         }
         let mut out = [0; LANES];
         let table = if differ == 0 {
@@ -199,10 +206,30 @@ fn prmt(d: &mut Decode<'_>) -> Decoded<Op> {
             }
         }
         regs.put(dst, mask, &out);
-    })))
+    };
+    Ok(Op::Alu(Box::new(move |regs, mask| h.run(|| run(regs, mask)))))
 }
 
-fn lop3(d: &mut Decode<'_>) -> Decoded<Op> {
+/// `prmt` of one pair of words by the selectors of all lanes, where the host looks up bytes.
+#[inline(always)]
+fn prmt_row(
+    (low, high): (u32, u32),
+    selectors: &[u32; LANES],
+    h: impl Host,
+) -> Option<[u32; LANES]> {
+    // Bit 3 of a selector asks for copies of the byte's sign.
+    let mut table = [0; 16];
+    table[..4].copy_from_slice(&low.to_le_bytes());
+    table[4..8].copy_from_slice(&high.to_le_bytes());
+    for at in 0..8 {
+        table[8 + at] = ((table[at] as i8) >> 7) as u8;
+    }
+    let codes =
+        map_row(selectors, |c| c & 0xf | (c & 0xf0) << 4 | (c & 0xf00) << 8 | (c & 0xf000) << 12);
+    h.look_up(table, &codes)
+}
+
+fn lop3(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let combine = d.pick(|m| match m {
         "or" => Some(false),
         "and" => Some(true),
@@ -211,7 +238,7 @@ fn lop3(d: &mut Decode<'_>) -> Decoded<Op> {
     d.ty()?;
     let lut = d.constant_u32(4)? as u8;
     let Some(and) = combine else {
-        return d.map3(move |a, b, c| bits::lop3(a, b, c, lut));
+        return d.on(h).map3(move |a, b, c| bits::lop3(a, b, c, lut));
     };
     // lop3.BoolOp d|p, a, b, c, lut, q: p is (d != 0) combined with q.
     let (target, pred) = Decode::pair(d.operand(0)?);
@@ -238,18 +265,18 @@ fn lop3(d: &mut Decode<'_>) -> Decoded<Op> {
 }
 
 /// `and`, `or`, `xor`, `not`, `cnot` of bits and predicates.
-pub(super) fn logic(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
+fn logic(d: &mut Decode<'_>, h: impl Host) -> Decoded<(Family, Op)> {
     let ty = d.ty()?;
     let opcode = d.ins.opcode.as_str();
     if ty == Type::Pred {
         return Ok((Family::Predicate, predicate_logic(d, opcode)?));
     }
     let op = match opcode {
-        "and" => integers!(d, ty, T => d.map2(|a: T, b: T| a & b)),
-        "or" => integers!(d, ty, T => d.map2(|a: T, b: T| a | b)),
-        "xor" => integers!(d, ty, T => d.map2(|a: T, b: T| a ^ b)),
-        "not" => integers!(d, ty, T => d.map1(|a: T| !a)),
-        _ => integers!(d, ty, T => d.map1(|a: T| T::from(a == 0))),
+        "and" => integers!(d, ty, T => d.on(h).map2(|a: T, b: T| a & b)),
+        "or" => integers!(d, ty, T => d.on(h).map2(|a: T, b: T| a | b)),
+        "xor" => integers!(d, ty, T => d.on(h).map2(|a: T, b: T| a ^ b)),
+        "not" => integers!(d, ty, T => d.on(h).map1(|a: T| !a)),
+        _ => integers!(d, ty, T => d.on(h).map1(|a: T| T::from(a == 0))),
     }?;
     Ok((Family::Integer, op))
 }

@@ -8,11 +8,12 @@ use crate::machine::code::Op;
 use crate::machine::regs::{Bits, LANES, Pred, Regs, Scalar, Slot};
 use crate::num::compare::{self, FloatCmp, IntCmp, TestOp};
 use crate::num::single;
+use ptx_emu_simd::{Host, Plain, on_host};
 
 /// Comparisons and selections.
 pub(super) const INSTRUCTIONS: Instructions = Instructions {
     accepts: |ins| matches!(ins.opcode.as_str(), "setp" | "set" | "selp" | "slct"),
-    decode: |d| Ok((Family::Predicate, decode(d)?)),
+    decode: |d| Ok((Family::Predicate, on_host!(h => decode(d, h))?)),
 };
 
 /// Boolean operator that joins a comparison and a predicate.
@@ -36,12 +37,12 @@ impl Combine {
 /// A comparison of two rows: a lane mask, or two for packed types.
 type Compare = Box<dyn Fn(&Regs) -> (u32, u32) + Send + Sync>;
 
-pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
+fn decode(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     match d.ins.opcode.as_str() {
-        "setp" => setp(d),
-        "set" => set(d),
-        "selp" => selp(d),
-        _ => slct(d),
+        "setp" => setp(d, h),
+        "set" => set(d, h),
+        "selp" => selp(d, h),
+        _ => slct(d, h),
     }
 }
 
@@ -78,22 +79,32 @@ fn int_op(name: &str) -> Option<IntCmp> {
 }
 
 fn rows<T: Scalar>(
+    h: impl Host,
     a: Slot,
     b: Slot,
     test: impl Fn(T, T) -> bool + Send + Sync + 'static,
 ) -> Compare {
     Box::new(move |regs| {
-        let (a, b) = (T::Bits::row(regs, a), T::Bits::row(regs, b));
-        let mut mask = 0;
-        for lane in 0..LANES {
-            mask |= u32::from(test(T::get(a[lane]), T::get(b[lane]))) << lane;
-        }
-        (mask, 0)
+        h.run(|| {
+            let (a, b) = (T::Bits::row(regs, a), T::Bits::row(regs, b));
+            let mut mask = 0;
+            for lane in 0..LANES {
+                mask |= u32::from(test(T::get(a[lane]), T::get(b[lane]))) << lane;
+            }
+            (mask, 0)
+        })
     })
 }
 
 /// The comparison between operands `at` and `at + 1`.
-fn comparison(d: &mut Decode<'_>, name: &str, ty: Type, ftz: bool, at: usize) -> Decoded<Compare> {
+fn comparison(
+    d: &mut Decode<'_>,
+    h: impl Host,
+    name: &str,
+    ty: Type,
+    ftz: bool,
+    at: usize,
+) -> Decoded<Compare> {
     let unknown = || Reject::unsupported(format!("comparison .{name} of {ty:?}"));
     macro_rules! integer {
         ($T:ty) => {{
@@ -101,12 +112,12 @@ fn comparison(d: &mut Decode<'_>, name: &str, ty: Type, ftz: bool, at: usize) ->
             let (a, b) = (d.src::<$T>(at)?, d.src::<$T>(at + 1)?);
             // One closure an operator, so that none is chosen for each lane.
             Ok(match op {
-                IntCmp::Eq => rows::<$T>(a, b, |a, b| a == b),
-                IntCmp::Ne => rows::<$T>(a, b, |a, b| a != b),
-                IntCmp::Lt => rows::<$T>(a, b, |a, b| a < b),
-                IntCmp::Le => rows::<$T>(a, b, |a, b| a <= b),
-                IntCmp::Gt => rows::<$T>(a, b, |a, b| a > b),
-                IntCmp::Ge => rows::<$T>(a, b, |a, b| a >= b),
+                IntCmp::Eq => rows::<$T>(h, a, b, |a, b| a == b),
+                IntCmp::Ne => rows::<$T>(h, a, b, |a, b| a != b),
+                IntCmp::Lt => rows::<$T>(h, a, b, |a, b| a < b),
+                IntCmp::Le => rows::<$T>(h, a, b, |a, b| a <= b),
+                IntCmp::Gt => rows::<$T>(h, a, b, |a, b| a > b),
+                IntCmp::Ge => rows::<$T>(h, a, b, |a, b| a >= b),
             })
         }};
     }
@@ -114,7 +125,7 @@ fn comparison(d: &mut Decode<'_>, name: &str, ty: Type, ftz: bool, at: usize) ->
         ($T:ty, $f:expr) => {{
             let op = float_op(name).ok_or_else(unknown)?;
             let (a, b) = (d.src::<$T>(at)?, d.src::<$T>(at + 1)?);
-            Ok(rows::<$T>(a, b, move |a, b| $f(op, a, b)))
+            Ok(rows::<$T>(h, a, b, move |a, b| $f(op, a, b)))
         }};
     }
     macro_rules! packed {
@@ -165,7 +176,7 @@ fn combine(d: &mut Decode<'_>) -> Option<Combine> {
     })
 }
 
-fn setp(d: &mut Decode<'_>) -> Decoded<Op> {
+fn setp(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let name = operator(d)?;
     let combine = combine(d);
     let ftz = d.has("ftz");
@@ -173,7 +184,7 @@ fn setp(d: &mut Decode<'_>) -> Decoded<Op> {
     let (p, q) = Decode::pair(d.operand(0)?);
     let p = d.pred_target(p)?;
     let q = q.map(|q| d.pred_target(q)).transpose()?;
-    let compare = comparison(d, &name, ty, ftz, 1)?;
+    let compare = comparison(d, h, &name, ty, ftz, 1)?;
     let other = match combine {
         None => None,
         Some(combine) => {
@@ -203,7 +214,7 @@ fn setp(d: &mut Decode<'_>) -> Decoded<Op> {
     })))
 }
 
-fn set(d: &mut Decode<'_>) -> Decoded<Op> {
+fn set(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let name = operator(d)?;
     let combine = combine(d);
     let ftz = d.has("ftz");
@@ -219,7 +230,7 @@ fn set(d: &mut Decode<'_>) -> Decoded<Op> {
         Type::Bf16x2 => (0x3f80_3f80, d.dst::<u32>(0)?),
         other => return d.bad_type(other),
     };
-    let compare = comparison(d, &name, from, ftz, 1)?;
+    let compare = comparison(d, h, &name, from, ftz, 1)?;
     let other = match combine {
         None => None,
         Some(combine) => {
@@ -247,44 +258,44 @@ fn set(d: &mut Decode<'_>) -> Decoded<Op> {
     })))
 }
 
-fn selp(d: &mut Decode<'_>) -> Decoded<Op> {
+fn selp(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let ty = d.ty()?;
     let p = d.operand(3)?;
     let p = d.pred(p)?;
     match ty {
-        Type::F32 => select::<f32>(d, p),
-        Type::F64 => select::<f64>(d, p),
-        _ if ty.bits() == 64 => select::<u64>(d, p),
-        _ if ty.bits() == 16 => select::<u16>(d, p),
-        _ if ty.bits() == 32 => select::<u32>(d, p),
+        Type::F32 => select::<f32>(d, h, p),
+        Type::F64 => select::<f64>(d, h, p),
+        _ if ty.bits() == 64 => select::<u64>(d, h, p),
+        _ if ty.bits() == 16 => select::<u16>(d, h, p),
+        _ if ty.bits() == 32 => select::<u32>(d, h, p),
         _ => d.bad_type(ty),
     }
 }
 
-fn select<T: Scalar>(d: &mut Decode<'_>, p: Pred) -> Decoded<Op> {
+fn select<T: Scalar>(d: &mut Decode<'_>, h: impl Host, p: Pred) -> Decoded<Op> {
     let (dst, a, b) = (d.dst::<T>(0)?, d.src::<T>(1)?, d.src::<T>(2)?);
     Ok(Op::Alu(Box::new(move |regs, mask| {
-        let chosen = regs.pred(p);
-        let mut out = *T::Bits::row(regs, b);
-        let a = T::Bits::row(regs, a);
-        for lane in 0..LANES {
-            if chosen >> lane & 1 != 0 {
-                out[lane] = a[lane];
+        h.run(|| {
+            let chosen = regs.pred(p);
+            let mut out = *T::Bits::row(regs, b);
+            let a = T::Bits::row(regs, a);
+            for lane in 0..LANES {
+                out[lane] = if chosen >> lane & 1 != 0 { a[lane] } else { out[lane] };
             }
-        }
-        regs.put(dst, mask, &out);
+            regs.put(dst, mask, &out);
+        });
     })))
 }
 
 /// `slct.dtype.stype d, a, b, c`: `a` where `c >= 0`, else `b`; NaN takes `b`.
-fn slct(d: &mut Decode<'_>) -> Decoded<Op> {
+fn slct(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let ftz = d.has("ftz");
     let (ty, by) = (d.ty()?, d.ty()?);
     macro_rules! by {
         ($T:ty) => {
             match by {
-                Type::S32 => d.map3(|a: $T, b: $T, c: i32| if c >= 0 { a } else { b }),
-                Type::F32 => d.map3(
+                Type::S32 => d.on(h).map3(|a: $T, b: $T, c: i32| if c >= 0 { a } else { b }),
+                Type::F32 => d.on(h).map3(
                     move |a: $T, b: $T, c: f32| {
                         if single::flush(c, ftz) >= 0.0 { a } else { b }
                     },
@@ -323,11 +334,11 @@ pub(super) fn testp(d: &mut Decode<'_>) -> Decoded<Op> {
     let test = match d.ty()? {
         Type::F32 => {
             let a = d.src::<f32>(1)?;
-            rows::<f32>(a, a, move |a, _| compare::testp_f32(op, a))
+            rows::<f32>(Plain, a, a, move |a, _| compare::testp_f32(op, a))
         }
         Type::F64 => {
             let a = d.src::<f64>(1)?;
-            rows::<f64>(a, a, move |a, _| compare::testp_f64(op, a))
+            rows::<f64>(Plain, a, a, move |a, _| compare::testp_f64(op, a))
         }
         other => return d.bad_type(other),
     };

@@ -16,11 +16,12 @@ use crate::num::minifloat::Minifloat;
 use crate::num::narrow::{self, Narrowing};
 use crate::num::{Rounding, half};
 use crate::syntax::ast::Operand;
+use ptx_emu_simd::{Host, on_host};
 
 /// `cvt`.
 pub(super) const INSTRUCTIONS: Instructions = Instructions {
     accepts: |ins| ins.opcode == "cvt",
-    decode: |d| Ok((Family::Convert, decode(d)?)),
+    decode: |d| Ok((Family::Convert, on_host!(h => decode(d, h))?)),
 };
 
 fn scalar(ty: Type) -> Option<NumType> {
@@ -68,7 +69,7 @@ struct Modifiers {
     satfinite: bool,
 }
 
-pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
+fn decode(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     if d.has("pack") {
         return pack(d);
     }
@@ -92,12 +93,18 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     };
     let (to, from) = (d.ty()?, d.ty()?);
     match (scalar(to), scalar(from)) {
-        (Some(to), Some(from)) => scalars(d, to, from, &modifiers),
-        _ => packed(d, to, from, &modifiers),
+        (Some(to), Some(from)) => scalars(d, h, to, from, &modifiers),
+        _ => packed(d, h, to, from, &modifiers),
     }
 }
 
-fn scalars(d: &mut Decode<'_>, to: NumType, from: NumType, m: &Modifiers) -> Decoded<Op> {
+fn scalars(
+    d: &mut Decode<'_>,
+    h: impl Host,
+    to: NumType,
+    from: NumType,
+    m: &Modifiers,
+) -> Decoded<Op> {
     if m.stochastic {
         return Err(Reject::unsupported("stochastic rounding of a scalar"));
     }
@@ -119,18 +126,18 @@ fn scalars(d: &mut Decode<'_>, to: NumType, from: NumType, m: &Modifiers) -> Dec
         Some(target) => target,
         None => return Ok(Op::Nop),
     };
-    Ok(special_cases(&cvt, source, target).unwrap_or_else(|| general(cvt, source, target)))
+    Ok(special_cases(&cvt, source, target, h).unwrap_or_else(|| general(cvt, source, target)))
 }
 
 /// Conversions in inner loops, as closures that vectorise or at least do not
 /// interpret their modifiers for each lane.
-fn special_cases(cvt: &Cvt, source: Source, target: Destination) -> Option<Op> {
+fn special_cases(cvt: &Cvt, source: Source, target: Destination, h: impl Host) -> Option<Op> {
     use NumType::{F16, F32, S8, S16, S32, S64, U8, U16, U32, U64};
     let (a, t) = (source.slot, target.slot);
     macro_rules! map {
         ($A:ty, $D:ty, $f:expr) => {
             Some(Op::Alu(Box::new(move |regs, mask| {
-                crate::decode::unary::<$A, $D>(regs, mask, t, a, &$f);
+                h.run(|| crate::decode::unary::<$A, $D>(regs, mask, t, a, &$f));
             })))
         };
     }
@@ -183,7 +190,7 @@ fn general(cvt: Cvt, source: Source, target: Destination) -> Op {
     }))
 }
 
-fn packed(d: &mut Decode<'_>, to: Type, from: Type, m: &Modifiers) -> Decoded<Op> {
+fn packed(d: &mut Decode<'_>, h: impl Host, to: Type, from: Type, m: &Modifiers) -> Decoded<Op> {
     let refuse = || {
         Err(Reject::unsupported(format!("conversion from {from:?} to {to:?} with these modifiers")))
     };
@@ -194,21 +201,23 @@ fn packed(d: &mut Decode<'_>, to: Type, from: Type, m: &Modifiers) -> Decoded<Op
     let narrowing = Narrowing { rounding: m.rounding.unwrap_or_default(), relu, satfinite };
     let nearest = m.rounding == Some(Rounding::Rn);
     match (to, from) {
-        (Type::Tf32, Type::F32) => d.map1(move |a| narrow::tf32_from_f32(a, narrowing)),
-        (Type::F16x2, Type::F32) if m.stochastic => d.map3(move |hi, lo, bits| {
+        (Type::Tf32, Type::F32) => d.on(h).map1(move |a| narrow::tf32_from_f32(a, narrowing)),
+        (Type::F16x2, Type::F32) if m.stochastic => d.on(h).map3(move |hi, lo, bits| {
             narrow::f16x2_from_f32_stochastic(hi, lo, bits, relu, satfinite)
         }),
-        (Type::Bf16x2, Type::F32) if m.stochastic => d.map3(move |hi, lo, bits| {
+        (Type::Bf16x2, Type::F32) if m.stochastic => d.on(h).map3(move |hi, lo, bits| {
             narrow::bf16x2_from_f32_stochastic(hi, lo, bits, relu, satfinite)
         }),
         (Type::F16x2, Type::F32) if nearest && !relu && !satfinite && !m.ftz => {
-            d.map2(|hi: f32, lo: f32| {
+            d.on(h).map2(|hi: f32, lo: f32| {
                 u32::from(half::from_f32(lo)) | u32::from(half::from_f32(hi)) << 16
             })
         }
-        (Type::F16x2, Type::F32) => d.map2(move |hi, lo| narrow::f16x2_from_f32(hi, lo, narrowing)),
+        (Type::F16x2, Type::F32) => {
+            d.on(h).map2(move |hi, lo| narrow::f16x2_from_f32(hi, lo, narrowing))
+        }
         (Type::Bf16x2, Type::F32) => {
-            d.map2(move |hi, lo| narrow::bf16x2_from_f32(hi, lo, narrowing))
+            d.on(h).map2(move |hi, lo| narrow::bf16x2_from_f32(hi, lo, narrowing))
         }
         (Type::Ue8m0x2, Type::F32 | Type::Bf16x2) => {
             let up = match m.rounding {
@@ -217,25 +226,27 @@ fn packed(d: &mut Decode<'_>, to: Type, from: Type, m: &Modifiers) -> Decoded<Op
                 _ => return refuse(),
             };
             if from == Type::F32 {
-                d.map2(move |hi, lo| narrow::ue8m0x2_from_f32(hi, lo, up, satfinite))
+                d.on(h).map2(move |hi, lo| narrow::ue8m0x2_from_f32(hi, lo, up, satfinite))
             } else {
-                d.map1(move |a| narrow::ue8m0x2_from_bf16x2(a, up, satfinite))
+                d.on(h).map1(move |a| narrow::ue8m0x2_from_bf16x2(a, up, satfinite))
             }
         }
-        (Type::Bf16x2, Type::Ue8m0x2) => d.map1(narrow::bf16x2_from_ue8m0x2),
+        (Type::Bf16x2, Type::Ue8m0x2) => d.on(h).map1(narrow::bf16x2_from_ue8m0x2),
         _ => match (minifloat(to), minifloat(from)) {
             (Some((format, true)), None) if from == Type::F32 && m.stochastic => {
                 quad(d, format, relu)
             }
             // Out of range values saturate in every narrow format.
             (Some((format, false)), None) if nearest && satfinite => match from {
-                Type::F32 => d.map2(move |hi, lo| narrow::pair_from_f32(format, hi, lo, relu)),
-                Type::F16x2 => d.map1(move |a| narrow::pair_from_f16x2(format, a, relu)),
-                Type::Bf16x2 => d.map1(move |a| narrow::pair_from_bf16x2(format, a, relu)),
+                Type::F32 => {
+                    d.on(h).map2(move |hi, lo| narrow::pair_from_f32(format, hi, lo, relu))
+                }
+                Type::F16x2 => d.on(h).map1(move |a| narrow::pair_from_f16x2(format, a, relu)),
+                Type::Bf16x2 => d.on(h).map1(move |a| narrow::pair_from_bf16x2(format, a, relu)),
                 _ => refuse(),
             },
             (None, Some((format, false))) if to == Type::F16x2 && nearest => {
-                d.map1(move |codes| narrow::pair_to_f16x2(format, codes, relu))
+                d.on(h).map1(move |codes| narrow::pair_to_f16x2(format, codes, relu))
             }
             _ => refuse(),
         },

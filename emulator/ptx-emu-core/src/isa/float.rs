@@ -9,6 +9,7 @@ use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
 use crate::num::{FloatFlags, MinMaxFlags, Rounding, approx, bfloat, compare, half, single};
+use ptx_emu_simd::{Host, on_host};
 
 /// Arithmetic on f32; functions of other types are refused here.
 pub(super) const INSTRUCTIONS: Instructions = Instructions {
@@ -43,7 +44,7 @@ pub(super) fn min_max_flags(d: &mut Decode<'_>) -> MinMaxFlags {
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     match d.ins.opcode.as_str() {
-        "add" | "sub" | "mul" | "fma" | "mad" | "div" => arithmetic(d),
+        "add" | "sub" | "mul" | "fma" | "mad" | "div" => on_host!(h => arithmetic(d, h)),
         "abs" => {
             let ftz = d.has("ftz");
             d.ty()?;
@@ -97,7 +98,7 @@ fn function(d: &mut Decode<'_>) -> Decoded<Op> {
     }
 }
 
-fn arithmetic(d: &mut Decode<'_>) -> Decoded<Op> {
+fn arithmetic(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let opcode = d.ins.opcode.as_str();
     let explicit = rounding(d);
     let (approximate, full) = (d.has("approx"), d.has("full"));
@@ -108,10 +109,10 @@ fn arithmetic(d: &mut Decode<'_>) -> Decoded<Op> {
     let ftz = rounding == Rounding::Rn && flags == FloatFlags::FTZ;
     if ty == Type::F32x2 {
         return match opcode {
-            "add" => d.map2(move |a, b| single::add_x2(a, b, rounding, flags)),
-            "sub" => d.map2(move |a, b| single::sub_x2(a, b, rounding, flags)),
-            "mul" => d.map2(move |a, b| single::mul_x2(a, b, rounding, flags)),
-            "fma" => d.map3(move |a, b, c| single::fma_x2(a, b, c, rounding, flags)),
+            "add" => d.on(h).map2(move |a, b| single::add_x2(a, b, rounding, flags)),
+            "sub" => d.on(h).map2(move |a, b| single::sub_x2(a, b, rounding, flags)),
+            "mul" => d.on(h).map2(move |a, b| single::mul_x2(a, b, rounding, flags)),
+            "fma" => d.on(h).map3(move |a, b, c| single::fma_x2(a, b, c, rounding, flags)),
             _ => d.bad_type(ty),
         };
     }
@@ -120,7 +121,7 @@ fn arithmetic(d: &mut Decode<'_>) -> Decoded<Op> {
     }
     // A second type modifier: one operand is narrower.
     match d.pick(|m| Type::parse(m).filter(|ty| matches!(ty, Type::F16 | Type::Bf16))) {
-        Some(narrow) => return mixed(d, narrow, rounding, flags),
+        Some(narrow) => return mixed(d, h, narrow, rounding, flags),
         None => {
             // `.f32.f32` is the unmixed form.
             let _ = d.has("f32");
@@ -131,34 +132,40 @@ fn arithmetic(d: &mut Decode<'_>) -> Decoded<Op> {
     const FTZ: FloatFlags = FloatFlags::FTZ;
     match opcode {
         // The usual modifiers as constants, so that the lane loops vectorise.
-        "add" if plain => d.map2(|a, b| single::add(a, b, RN, NONE)),
-        "sub" if plain => d.map2(|a, b| single::sub(a, b, RN, NONE)),
-        "mul" if plain => d.map2(|a, b| single::mul(a, b, RN, NONE)),
-        "fma" | "mad" if plain => d.map3(|a, b, c| single::fma(a, b, c, RN, NONE)),
-        "add" if ftz => d.map2(|a, b| single::add(a, b, RN, FTZ)),
-        "sub" if ftz => d.map2(|a, b| single::sub(a, b, RN, FTZ)),
-        "mul" if ftz => d.map2(|a, b| single::mul(a, b, RN, FTZ)),
-        "fma" | "mad" if ftz => d.map3(|a, b, c| single::fma(a, b, c, RN, FTZ)),
-        "add" => d.map2(move |a, b| single::add(a, b, rounding, flags)),
-        "sub" => d.map2(move |a, b| single::sub(a, b, rounding, flags)),
-        "mul" => d.map2(move |a, b| single::mul(a, b, rounding, flags)),
-        "fma" | "mad" => d.map3(move |a, b, c| single::fma(a, b, c, rounding, flags)),
-        _ if full => d.map2(move |a, b| approx::div_full(a, b, flags.ftz)),
-        _ if approximate => d.map2(move |a, b| approx::div_approx(a, b, flags.ftz)),
-        _ if explicit.is_some() => d.map2(move |a, b| single::div(a, b, rounding, flags)),
+        "add" if plain => d.on(h).map2(|a, b| single::add(a, b, RN, NONE)),
+        "sub" if plain => d.on(h).map2(|a, b| single::sub(a, b, RN, NONE)),
+        "mul" if plain => d.on(h).map2(|a, b| single::mul(a, b, RN, NONE)),
+        "fma" | "mad" if plain => d.on(h).map3(|a, b, c| single::fma(a, b, c, RN, NONE)),
+        "add" if ftz => d.on(h).map2(|a, b| single::add(a, b, RN, FTZ)),
+        "sub" if ftz => d.on(h).map2(|a, b| single::sub(a, b, RN, FTZ)),
+        "mul" if ftz => d.on(h).map2(|a, b| single::mul(a, b, RN, FTZ)),
+        "fma" | "mad" if ftz => d.on(h).map3(|a, b, c| single::fma(a, b, c, RN, FTZ)),
+        "add" => d.on(h).map2(move |a, b| single::add(a, b, rounding, flags)),
+        "sub" => d.on(h).map2(move |a, b| single::sub(a, b, rounding, flags)),
+        "mul" => d.on(h).map2(move |a, b| single::mul(a, b, rounding, flags)),
+        "fma" | "mad" => d.on(h).map3(move |a, b, c| single::fma(a, b, c, rounding, flags)),
+        _ if full => d.on(h).map2(move |a, b| approx::div_full(a, b, flags.ftz)),
+        _ if approximate => d.on(h).map2(move |a, b| approx::div_approx(a, b, flags.ftz)),
+        _ if explicit.is_some() => d.on(h).map2(move |a, b| single::div(a, b, rounding, flags)),
         _ => Err(Reject::unsupported("div.f32 without .approx, .full or a rounding")),
     }
 }
 
 /// `add.f32.f16 d, a, c` and the like: the narrow operands come first.
-fn mixed(d: &mut Decode<'_>, narrow: Type, rounding: Rounding, flags: FloatFlags) -> Decoded<Op> {
+fn mixed(
+    d: &mut Decode<'_>,
+    h: impl Host,
+    narrow: Type,
+    rounding: Rounding,
+    flags: FloatFlags,
+) -> Decoded<Op> {
     match (d.ins.opcode.as_str(), narrow == Type::F16) {
-        ("add", true) => d.map2(move |a, c| half::add_f32(a, c, rounding, flags)),
-        ("sub", true) => d.map2(move |a, c| half::sub_f32(a, c, rounding, flags)),
-        ("fma", true) => d.map3(move |a, b, c| half::fma_f32(a, b, c, rounding, flags)),
-        ("add", false) => d.map2(move |a, c| bfloat::add_f32(a, c, rounding, flags)),
-        ("sub", false) => d.map2(move |a, c| bfloat::sub_f32(a, c, rounding, flags)),
-        ("fma", false) => d.map3(move |a, b, c| bfloat::fma_f32(a, b, c, rounding, flags)),
+        ("add", true) => d.on(h).map2(move |a, c| half::add_f32(a, c, rounding, flags)),
+        ("sub", true) => d.on(h).map2(move |a, c| half::sub_f32(a, c, rounding, flags)),
+        ("fma", true) => d.on(h).map3(move |a, b, c| half::fma_f32(a, b, c, rounding, flags)),
+        ("add", false) => d.on(h).map2(move |a, c| bfloat::add_f32(a, c, rounding, flags)),
+        ("sub", false) => d.on(h).map2(move |a, c| bfloat::sub_f32(a, c, rounding, flags)),
+        ("fma", false) => d.on(h).map3(move |a, b, c| bfloat::fma_f32(a, b, c, rounding, flags)),
         (other, _) => Err(Reject::unsupported(format!("{other} of mixed types"))),
     }
 }

@@ -11,6 +11,7 @@ use crate::decode::{Decode, Decoded, Reject, Type};
 use crate::machine::code::Op;
 use crate::machine::regs::{Bits, LANES, Pred, Scalar};
 use crate::num::{int, packed};
+use ptx_emu_simd::{Host, on_host};
 
 /// Arithmetic on integers, and all arithmetic without a known type, which is refused.
 pub(super) const INSTRUCTIONS: Instructions = Instructions {
@@ -25,7 +26,7 @@ pub(super) const INSTRUCTIONS: Instructions = Instructions {
             is_arithmetic(opcode) && !floating
         }
     },
-    decode: |d| Ok((Family::Integer, decode(d)?)),
+    decode: |d| Ok((Family::Integer, on_host!(h => decode(d, h))?)),
 };
 
 /// Runs a body with `$T` as the host type of an integer type.
@@ -62,58 +63,58 @@ macro_rules! integers {
 }
 pub(super) use integers;
 
-pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
+fn decode(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     match d.ins.opcode.as_str() {
-        "add" | "sub" | "addc" | "subc" => add_sub(d),
-        "mul" | "mad" | "madc" => multiply(d),
-        "mul24" | "mad24" => multiply24(d),
+        "add" | "sub" | "addc" | "subc" => add_sub(d, h),
+        "mul" | "mad" | "madc" => multiply(d, h),
+        "mul24" | "mad24" => multiply24(d, h),
         "div" => match d.ty()? {
-            Type::U16 => d.map2(int::div_u16),
-            Type::S16 => d.map2(int::div_s16),
-            Type::U32 => d.map2(int::div_u32),
-            Type::S32 => d.map2(int::div_s32),
-            Type::U64 => d.map2(int::div_u64),
-            Type::S64 => d.map2(int::div_s64),
+            Type::U16 => d.on(h).map2(int::div_u16),
+            Type::S16 => d.on(h).map2(int::div_s16),
+            Type::U32 => d.on(h).map2(int::div_u32),
+            Type::S32 => d.on(h).map2(int::div_s32),
+            Type::U64 => d.on(h).map2(int::div_u64),
+            Type::S64 => d.on(h).map2(int::div_s64),
             other => d.bad_type(other),
         },
         "rem" => match d.ty()? {
-            Type::U16 => d.map2(int::rem_u16),
-            Type::S16 => d.map2(int::rem_s16),
-            Type::U32 => d.map2(int::rem_u32),
-            Type::S32 => d.map2(int::rem_s32),
-            Type::U64 => d.map2(int::rem_u64),
-            Type::S64 => d.map2(int::rem_s64),
+            Type::U16 => d.on(h).map2(int::rem_u16),
+            Type::S16 => d.on(h).map2(int::rem_s16),
+            Type::U32 => d.on(h).map2(int::rem_u32),
+            Type::S32 => d.on(h).map2(int::rem_s32),
+            Type::U64 => d.on(h).map2(int::rem_u64),
+            Type::S64 => d.on(h).map2(int::rem_s64),
             other => d.bad_type(other),
         },
         "sad" => match d.ty()? {
-            Type::U16 => d.map3(int::sad_u16),
-            Type::S16 => d.map3(int::sad_s16),
-            Type::U32 => d.map3(int::sad_u32),
-            Type::S32 => d.map3(int::sad_s32),
-            Type::U64 => d.map3(int::sad_u64),
-            Type::S64 => d.map3(int::sad_s64),
+            Type::U16 => d.on(h).map3(int::sad_u16),
+            Type::S16 => d.on(h).map3(int::sad_s16),
+            Type::U32 => d.on(h).map3(int::sad_u32),
+            Type::S32 => d.on(h).map3(int::sad_s32),
+            Type::U64 => d.on(h).map3(int::sad_u64),
+            Type::S64 => d.on(h).map3(int::sad_s64),
             other => d.bad_type(other),
         },
         "abs" => match d.ty()? {
-            Type::S16 => d.map1(i16::wrapping_abs),
-            Type::S32 => d.map1(i32::wrapping_abs),
-            Type::S64 => d.map1(i64::wrapping_abs),
+            Type::S16 => d.on(h).map1(i16::wrapping_abs),
+            Type::S32 => d.on(h).map1(i32::wrapping_abs),
+            Type::S64 => d.on(h).map1(i64::wrapping_abs),
             other => d.bad_type(other),
         },
         "neg" => match d.ty()? {
-            Type::S16 => d.map1(i16::wrapping_neg),
-            Type::S32 => d.map1(i32::wrapping_neg),
-            Type::S64 => d.map1(i64::wrapping_neg),
+            Type::S16 => d.on(h).map1(i16::wrapping_neg),
+            Type::S32 => d.on(h).map1(i32::wrapping_neg),
+            Type::S64 => d.on(h).map1(i64::wrapping_neg),
             other => d.bad_type(other),
         },
-        "min" | "max" => min_max(d),
+        "min" | "max" => min_max(d, h),
         "dp4a" => {
             let (a, b) = (signedness(d)?, signedness(d)?);
             match (a, b) {
-                (true, true) => d.map3(|a, b, c| packed::dp4a(a, b, c, true, true)),
-                (true, false) => d.map3(|a, b, c| packed::dp4a(a, b, c, true, false)),
-                (false, true) => d.map3(|a, b, c| packed::dp4a(a, b, c, false, true)),
-                (false, false) => d.map3(|a, b, c| packed::dp4a(a, b, c, false, false)),
+                (true, true) => d.on(h).map3(|a, b, c| packed::dp4a(a, b, c, true, true)),
+                (true, false) => d.on(h).map3(|a, b, c| packed::dp4a(a, b, c, true, false)),
+                (false, true) => d.on(h).map3(|a, b, c| packed::dp4a(a, b, c, false, true)),
+                (false, false) => d.on(h).map3(|a, b, c| packed::dp4a(a, b, c, false, false)),
             }
         }
         "dp2a" => {
@@ -122,7 +123,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
                 return Err(Reject::unsupported("dp2a without .lo or .hi"));
             }
             let (a_signed, b_signed) = (signedness(d)?, signedness(d)?);
-            d.map3(move |a, b, c| packed::dp2a(a, b, c, a_signed, b_signed, hi))
+            d.on(h).map3(move |a, b, c| packed::dp2a(a, b, c, a_signed, b_signed, hi))
         }
         other => Err(Reject::unsupported(format!("instruction {other}"))),
     }
@@ -136,23 +137,23 @@ fn signedness(d: &mut Decode<'_>) -> Decoded<bool> {
     }
 }
 
-fn min_max(d: &mut Decode<'_>) -> Decoded<Op> {
+fn min_max(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let max = d.ins.opcode == "max";
     let relu = d.has("relu");
     match (d.ty()?, relu) {
-        (Type::U16x2, false) if max => d.map2(packed::max_u16x2),
-        (Type::U16x2, false) => d.map2(packed::min_u16x2),
-        (Type::S16x2, _) if max => d.map2(move |a, b| packed::max_s16x2(a, b, relu)),
-        (Type::S16x2, _) => d.map2(move |a, b| packed::min_s16x2(a, b, relu)),
-        (Type::S32, true) if max => d.map2(int::max_relu_s32),
-        (Type::S32, true) => d.map2(int::min_relu_s32),
-        (ty, false) if max => integers!(d, ty, T => d.map2(|a: T, b: T| a.max(b))),
-        (ty, false) => integers!(d, ty, T => d.map2(|a: T, b: T| a.min(b))),
+        (Type::U16x2, false) if max => d.on(h).map2(packed::max_u16x2),
+        (Type::U16x2, false) => d.on(h).map2(packed::min_u16x2),
+        (Type::S16x2, _) if max => d.on(h).map2(move |a, b| packed::max_s16x2(a, b, relu)),
+        (Type::S16x2, _) => d.on(h).map2(move |a, b| packed::min_s16x2(a, b, relu)),
+        (Type::S32, true) if max => d.on(h).map2(int::max_relu_s32),
+        (Type::S32, true) => d.on(h).map2(int::min_relu_s32),
+        (ty, false) if max => integers!(d, ty, T => d.on(h).map2(|a: T, b: T| a.max(b))),
+        (ty, false) => integers!(d, ty, T => d.on(h).map2(|a: T, b: T| a.min(b))),
         (ty, true) => d.bad_type(ty),
     }
 }
 
-fn add_sub(d: &mut Decode<'_>) -> Decoded<Op> {
+fn add_sub(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let subtract = d.ins.opcode.starts_with("sub");
     let carry_in = d.ins.opcode.ends_with('c');
     let carry_out = d.has("cc");
@@ -170,12 +171,12 @@ fn add_sub(d: &mut Decode<'_>) -> Decoded<Op> {
         };
     }
     match (ty, sat, subtract) {
-        (Type::S32, true, false) => d.map2(i32::saturating_add),
-        (Type::S32, true, true) => d.map2(i32::saturating_sub),
+        (Type::S32, true, false) => d.on(h).map2(i32::saturating_add),
+        (Type::S32, true, true) => d.on(h).map2(i32::saturating_sub),
         (_, true, _) => d.bad_type(ty),
-        (Type::U16x2 | Type::S16x2, false, false) => d.map2(packed::add_16x2),
-        (_, false, false) => integers!(d, ty, T => d.map2(T::wrapping_add)),
-        (_, false, true) => integers!(d, ty, T => d.map2(T::wrapping_sub)),
+        (Type::U16x2 | Type::S16x2, false, false) => d.on(h).map2(packed::add_16x2),
+        (_, false, false) => integers!(d, ty, T => d.on(h).map2(T::wrapping_add)),
+        (_, false, true) => integers!(d, ty, T => d.on(h).map2(T::wrapping_sub)),
     }
 }
 
@@ -234,7 +235,7 @@ fn carry_chain<T: Carry>(
     })))
 }
 
-fn multiply(d: &mut Decode<'_>) -> Decoded<Op> {
+fn multiply(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let opcode = d.ins.opcode.as_str();
     let add = opcode != "mul";
     let carry_in = opcode == "madc";
@@ -248,36 +249,44 @@ fn multiply(d: &mut Decode<'_>) -> Decoded<Op> {
     }
     if wide {
         return match (ty, add) {
-            (Type::U16, false) => d.map2(int::mul_wide_u16),
-            (Type::S16, false) => d.map2(int::mul_wide_s16),
-            (Type::U32, false) => d.map2(int::mul_wide_u32),
-            (Type::S32, false) => d.map2(int::mul_wide_s32),
-            (Type::U16, true) => d.map3(|a, b, c: u32| int::mul_wide_u16(a, b).wrapping_add(c)),
-            (Type::S16, true) => d.map3(|a, b, c: i32| int::mul_wide_s16(a, b).wrapping_add(c)),
-            (Type::U32, true) => d.map3(|a, b, c: u64| int::mul_wide_u32(a, b).wrapping_add(c)),
-            (Type::S32, true) => d.map3(|a, b, c: i64| int::mul_wide_s32(a, b).wrapping_add(c)),
+            (Type::U16, false) => d.on(h).map2(int::mul_wide_u16),
+            (Type::S16, false) => d.on(h).map2(int::mul_wide_s16),
+            (Type::U32, false) => d.on(h).map2(int::mul_wide_u32),
+            (Type::S32, false) => d.on(h).map2(int::mul_wide_s32),
+            (Type::U16, true) => {
+                d.on(h).map3(|a, b, c: u32| int::mul_wide_u16(a, b).wrapping_add(c))
+            }
+            (Type::S16, true) => {
+                d.on(h).map3(|a, b, c: i32| int::mul_wide_s16(a, b).wrapping_add(c))
+            }
+            (Type::U32, true) => {
+                d.on(h).map3(|a, b, c: u64| int::mul_wide_u32(a, b).wrapping_add(c))
+            }
+            (Type::S32, true) => {
+                d.on(h).map3(|a, b, c: i64| int::mul_wide_s32(a, b).wrapping_add(c))
+            }
             _ => d.bad_type(ty),
         };
     }
     match (ty, hi, add) {
-        (Type::S32, true, true) if sat => d.map3(int::mad_hi_sat_s32),
+        (Type::S32, true, true) if sat => d.on(h).map3(int::mad_hi_sat_s32),
         _ if sat => d.bad_type(ty),
-        (Type::U16, true, false) => d.map2(int::mul_hi_u16),
-        (Type::S16, true, false) => d.map2(int::mul_hi_s16),
-        (Type::U32, true, false) => d.map2(int::mul_hi_u32),
-        (Type::S32, true, false) => d.map2(int::mul_hi_s32),
-        (Type::U64, true, false) => d.map2(int::mul_hi_u64),
-        (Type::S64, true, false) => d.map2(int::mul_hi_s64),
-        (Type::U16, true, true) => d.map3(|a, b, c| int::mul_hi_u16(a, b).wrapping_add(c)),
-        (Type::S16, true, true) => d.map3(|a, b, c| int::mul_hi_s16(a, b).wrapping_add(c)),
-        (Type::U32, true, true) => d.map3(|a, b, c| int::mul_hi_u32(a, b).wrapping_add(c)),
-        (Type::S32, true, true) => d.map3(|a, b, c| int::mul_hi_s32(a, b).wrapping_add(c)),
-        (Type::U64, true, true) => d.map3(|a, b, c| int::mul_hi_u64(a, b).wrapping_add(c)),
-        (Type::S64, true, true) => d.map3(|a, b, c| int::mul_hi_s64(a, b).wrapping_add(c)),
+        (Type::U16, true, false) => d.on(h).map2(int::mul_hi_u16),
+        (Type::S16, true, false) => d.on(h).map2(int::mul_hi_s16),
+        (Type::U32, true, false) => d.on(h).map2(int::mul_hi_u32),
+        (Type::S32, true, false) => d.on(h).map2(int::mul_hi_s32),
+        (Type::U64, true, false) => d.on(h).map2(int::mul_hi_u64),
+        (Type::S64, true, false) => d.on(h).map2(int::mul_hi_s64),
+        (Type::U16, true, true) => d.on(h).map3(|a, b, c| int::mul_hi_u16(a, b).wrapping_add(c)),
+        (Type::S16, true, true) => d.on(h).map3(|a, b, c| int::mul_hi_s16(a, b).wrapping_add(c)),
+        (Type::U32, true, true) => d.on(h).map3(|a, b, c| int::mul_hi_u32(a, b).wrapping_add(c)),
+        (Type::S32, true, true) => d.on(h).map3(|a, b, c| int::mul_hi_s32(a, b).wrapping_add(c)),
+        (Type::U64, true, true) => d.on(h).map3(|a, b, c| int::mul_hi_u64(a, b).wrapping_add(c)),
+        (Type::S64, true, true) => d.on(h).map3(|a, b, c| int::mul_hi_s64(a, b).wrapping_add(c)),
         (_, true, _) => d.bad_type(ty),
-        (_, false, false) => integers!(d, ty, T => d.map2(T::wrapping_mul)),
+        (_, false, false) => integers!(d, ty, T => d.on(h).map2(T::wrapping_mul)),
         (_, false, true) => {
-            integers!(d, ty, T => d.map3(|a: T, b: T, c: T| a.wrapping_mul(b).wrapping_add(c)))
+            integers!(d, ty, T => d.on(h).map3(|a: T, b: T, c: T| a.wrapping_mul(b).wrapping_add(c)))
         }
     }
 }
@@ -329,22 +338,22 @@ fn multiply_carry(
     }
 }
 
-fn multiply24(d: &mut Decode<'_>) -> Decoded<Op> {
+fn multiply24(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let add = d.ins.opcode == "mad24";
     let hi = d.has("hi");
     let _ = d.has("lo");
     let sat = d.has("sat");
     match (d.ty()?, hi, add) {
-        (Type::S32, true, true) if sat => d.map3(int::mad24_hi_sat_s32),
+        (Type::S32, true, true) if sat => d.on(h).map3(int::mad24_hi_sat_s32),
         (ty, _, _) if sat => d.bad_type(ty),
-        (Type::U32, false, false) => d.map2(int::mul24_lo_u32),
-        (Type::S32, false, false) => d.map2(int::mul24_lo_s32),
-        (Type::U32, true, false) => d.map2(int::mul24_hi_u32),
-        (Type::S32, true, false) => d.map2(int::mul24_hi_s32),
-        (Type::U32, false, true) => d.map3(|a, b, c| int::mul24_lo_u32(a, b).wrapping_add(c)),
-        (Type::S32, false, true) => d.map3(|a, b, c| int::mul24_lo_s32(a, b).wrapping_add(c)),
-        (Type::U32, true, true) => d.map3(|a, b, c| int::mul24_hi_u32(a, b).wrapping_add(c)),
-        (Type::S32, true, true) => d.map3(|a, b, c| int::mul24_hi_s32(a, b).wrapping_add(c)),
+        (Type::U32, false, false) => d.on(h).map2(int::mul24_lo_u32),
+        (Type::S32, false, false) => d.on(h).map2(int::mul24_lo_s32),
+        (Type::U32, true, false) => d.on(h).map2(int::mul24_hi_u32),
+        (Type::S32, true, false) => d.on(h).map2(int::mul24_hi_s32),
+        (Type::U32, false, true) => d.on(h).map3(|a, b, c| int::mul24_lo_u32(a, b).wrapping_add(c)),
+        (Type::S32, false, true) => d.on(h).map3(|a, b, c| int::mul24_lo_s32(a, b).wrapping_add(c)),
+        (Type::U32, true, true) => d.on(h).map3(|a, b, c| int::mul24_hi_u32(a, b).wrapping_add(c)),
+        (Type::S32, true, true) => d.on(h).map3(|a, b, c| int::mul24_hi_s32(a, b).wrapping_add(c)),
         (ty, _, _) => d.bad_type(ty),
     }
 }

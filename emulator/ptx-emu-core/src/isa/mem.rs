@@ -10,12 +10,13 @@
 use super::{Instructions, first_modifier};
 use crate::Family;
 use crate::decode::{AddressBase, Decode, Decoded, Destination, Reject, Source, Type};
-use crate::diagnostic::Space;
+use crate::diagnostic::{Exec, Space};
 use crate::machine::code::Op;
 use crate::machine::race::Order as Semantics;
 use crate::machine::regs::{Class, LANES, Regs, Slot, map_row};
 use crate::machine::{AddressSpace, Context};
 use crate::syntax::ast::{self, Operand};
+use ptx_emu_simd::{Host, on_host};
 
 /// Loads and stores.
 pub(super) const INSTRUCTIONS: Instructions = Instructions {
@@ -23,7 +24,7 @@ pub(super) const INSTRUCTIONS: Instructions = Instructions {
         "ld" | "ldu" => true,
         opcode => opcode == "st" && first_modifier(ins) != "async",
     },
-    decode: |d| Ok((Family::Memory, decode(d)?)),
+    decode: |d| Ok((Family::Memory, on_host!(h => decode(d, h))?)),
 };
 
 /// An address operand.
@@ -174,7 +175,7 @@ pub(super) fn vector(d: &mut Decode<'_>) -> usize {
     .unwrap_or(1)
 }
 
-pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
+fn decode(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     skip_hints(d);
     let seen = order(d);
     let space = space(d);
@@ -203,7 +204,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if store {
         let sources: Vec<Source> =
             values.iter().map(|value| store_source(d, value, ty)).collect::<Decoded<_>>()?;
-        Ok(store_op(address, space, ty.bytes() as usize, sources, order))
+        Ok(store_op(address, space, ty.bytes() as usize, sources, order, h))
     } else {
         let targets: Vec<Option<Destination>> =
             values.iter().map(|value| d.destination(value)).collect::<Decoded<_>>()?;
@@ -213,7 +214,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
                 ty.bits()
             )));
         }
-        Ok(load_op(address, space, ty, targets, order))
+        Ok(load_op(address, space, ty, targets, order, h))
     }
 }
 
@@ -273,13 +274,16 @@ fn store_op(
     each: usize,
     sources: Vec<Source>,
     order: Semantics,
+    h: impl Host,
 ) -> Op {
     let bytes = each * sources.len();
     Op::Effect(Box::new(move |cx, mask| {
-        let addrs = address.rows(cx);
-        let mut words = [[0; LANES]; 4];
-        gather(cx.regs, &sources, each, &mut words);
-        cx.ordered(order, |cx| cx.store(space, &addrs, mask, bytes, &words))
+        h.run(|| {
+            let addrs = address.rows(cx);
+            let mut words = [[0; LANES]; 4];
+            gather(cx.regs, &sources, each, &mut words);
+            cx.ordered(order, |cx| cx.store(space, &addrs, mask, bytes, &words))
+        })
     }))
 }
 
@@ -289,7 +293,7 @@ fn scatter(
     mask: u32,
     (target, at): (Destination, usize),
     ty: Type,
-    words: &[[u64; LANES]; 4],
+    words: &[[u64; LANES]],
 ) {
     let each = ty.bytes() as usize;
     let word = &words[at / 8];
@@ -338,6 +342,7 @@ fn load_op(
     ty: Type,
     targets: Vec<Option<Destination>>,
     order: Semantics,
+    h: impl Host,
 ) -> Op {
     let each = ty.bytes() as usize;
     let bytes = each * targets.len();
@@ -346,22 +351,62 @@ fn load_op(
         .enumerate()
         .filter_map(|(k, target)| Some((target?, k * each)))
         .collect();
-    let load = move |cx: &mut Context<'_>, mask: u32| {
-        let addrs = address.rows(cx);
-        let mut words = [[0; LANES]; 4];
-        cx.ordered(order, |cx| cx.load(space, &addrs, mask, bytes, &mut words))?;
-        for &place in &places {
-            scatter(cx.regs, mask, place, ty, &words);
-        }
-        Ok((addrs, words))
-    };
+    let load = Load { address, space, ty, bytes, places, order };
     if order == Semantics::Weak {
-        return Op::Effect(Box::new(move |cx, mask| load(cx, mask).map(|_| ())));
+        return match bytes {
+            4 => load.weak::<4, 1>(h),
+            16 => load.weak::<16, 2>(h),
+            ..8 => load.weak::<0, 1>(h),
+            8 => load.weak::<8, 1>(h),
+            _ => load.weak::<0, 4>(h),
+        };
     }
     Op::Look(Box::new(move |cx, mask| {
-        let (addrs, words) = load(cx, mask)?;
+        let addrs = load.address.rows(cx);
+        let mut words = [[0; LANES]; 4];
+        load.run::<0>(cx, mask, &addrs, &mut words)?;
         Ok(cx.looked(&addrs, &words, mask))
     }))
+}
+
+/// A load.
+struct Load {
+    address: Address,
+    space: AddressSpace,
+    ty: Type,
+    bytes: usize,
+    /// Where the elements at these bytes go.
+    places: Vec<(Destination, usize)>,
+    order: Semantics,
+}
+
+impl Load {
+    /// A weak load of `BYTES` bytes, any number if that is 0, in `WORDS` words.
+    fn weak<const BYTES: usize, const WORDS: usize>(self, h: impl Host) -> Op {
+        Op::Effect(Box::new(move |cx, mask| {
+            h.run(|| {
+                let addrs = self.address.rows(cx);
+                let mut words = [[0; LANES]; WORDS];
+                self.run::<BYTES>(cx, mask, &addrs, &mut words)
+            })
+        }))
+    }
+
+    #[inline(always)]
+    fn run<const BYTES: usize>(
+        &self,
+        cx: &mut Context<'_>,
+        mask: u32,
+        addrs: &[u64; LANES],
+        words: &mut [[u64; LANES]],
+    ) -> Exec {
+        let bytes = if BYTES == 0 { self.bytes } else { BYTES };
+        cx.ordered(self.order, |cx| cx.load(self.space, addrs, mask, bytes, words))?;
+        for &place in &self.places {
+            scatter(cx.regs, mask, place, self.ty, words);
+        }
+        Ok(())
+    }
 }
 
 /// A row of words as a register of `bytes` bytes gets it: used by atomics.

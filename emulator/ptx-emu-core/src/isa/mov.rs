@@ -11,22 +11,23 @@ use crate::machine::code::Op;
 use crate::machine::regs::{Bits, Class, LANES, Slot, map_row};
 use crate::machine::{RANK_SHIFT, window};
 use crate::syntax::ast::Operand;
+use ptx_emu_simd::{Host, on_host};
 
 /// Moves and conversions of addresses.
 pub(super) const INSTRUCTIONS: Instructions = Instructions {
     accepts: |ins| matches!(ins.opcode.as_str(), "mov" | "cvta" | "isspacep"),
-    decode: |d| Ok((Family::Move, decode(d)?)),
+    decode: |d| Ok((Family::Move, on_host!(h => decode(d, h))?)),
 };
 
-pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
+fn decode(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     match d.ins.opcode.as_str() {
         "cvta" => cvta(d),
         "isspacep" => isspacep(d),
-        _ => mov(d),
+        _ => mov(d, h),
     }
 }
 
-fn mov(d: &mut Decode<'_>) -> Decoded<Op> {
+fn mov(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let ty = d.ty()?;
     let (target, value) = (d.operand(0)?, d.operand(1)?);
     if ty == Type::Pred {
@@ -53,16 +54,16 @@ fn mov(d: &mut Decode<'_>) -> Decoded<Op> {
             }
             match ty.bits() {
                 128 => move128(d, target, value),
-                64 if ty == Type::F64 => d.map1(|a: f64| a),
-                64 => d.map1(|a: u64| a),
-                _ if ty == Type::F32 => d.map1(|a: f32| a),
-                16 => d.map1(|a: u16| a),
-                8 => d.map1(|a: u8| a),
-                _ => d.map1(|a: u32| a),
+                64 if ty == Type::F64 => d.on(h).map1(|a: f64| a),
+                64 => d.on(h).map1(|a: u64| a),
+                _ if ty == Type::F32 => d.on(h).map1(|a: f32| a),
+                16 => d.on(h).map1(|a: u16| a),
+                8 => d.on(h).map1(|a: u8| a),
+                _ => d.on(h).map1(|a: u32| a),
             }
         }
-        (1, _) => pack(d, ty, target, &values),
-        (_, 1) => unpack(d, ty, &targets, value),
+        (1, _) => pack(d, h, ty, target, &values),
+        (_, 1) => unpack(d, h, ty, &targets, value),
         _ => Err(Reject::unsupported("mov from vector to vector")),
     }
 }
@@ -110,7 +111,13 @@ fn move128(d: &mut Decode<'_>, target: &Operand, value: &Operand) -> Decoded<Op>
 }
 
 /// `mov.b32 d, {a, b}`: the first element is the least significant.
-fn pack(d: &mut Decode<'_>, ty: Type, target: &Operand, values: &[Operand]) -> Decoded<Op> {
+fn pack(
+    d: &mut Decode<'_>,
+    h: impl Host,
+    ty: Type,
+    target: &Operand,
+    values: &[Operand],
+) -> Decoded<Op> {
     let each = ty.bits() / values.len() as u32;
     if each < 8 || each * values.len() as u32 != ty.bits() {
         return Err(Reject::operand("vector that does not fit the type"));
@@ -133,14 +140,17 @@ fn pack(d: &mut Decode<'_>, ty: Type, target: &Operand, values: &[Operand]) -> D
     }
     let slots: Vec<Slot> = sources.iter().map(|s| s.slot).collect();
     let gather = move |regs: &crate::machine::regs::Regs, first: usize, count: usize| {
-        let mut out = [0u64; LANES];
-        let keep = (1u64 << each) - 1;
-        for (k, slot) in slots[first..first + count].iter().enumerate() {
-            for (out, a) in out.iter_mut().zip(regs.row32(*slot)) {
-                *out |= (u64::from(*a) & keep) << (k as u32 * each);
+        let slots = &slots[first..first + count];
+        h.run(|| {
+            let mut out = [0u64; LANES];
+            let keep = (1u64 << each) - 1;
+            for (k, slot) in slots.iter().enumerate() {
+                for (out, a) in out.iter_mut().zip(regs.row32(*slot)) {
+                    *out |= (u64::from(*a) & keep) << (k as u32 * each);
+                }
             }
-        }
-        out
+            out
+        })
     };
     let count = values.len();
     match ty.bits() {
@@ -164,16 +174,32 @@ fn pack(d: &mut Decode<'_>, ty: Type, target: &Operand, values: &[Operand]) -> D
         }
         _ => {
             let target = d.dst_of::<u32>(target)?;
+            let slots: Vec<Slot> = sources.iter().map(|s| s.slot).collect();
             Ok(Op::Alu(Box::new(move |regs, mask| {
-                let row = map_row(&gather(regs, 0, count), |value| value as u32);
-                regs.put(target, mask, &row);
+                h.run(|| {
+                    let mut row = [0; LANES];
+                    let keep = (1 << each) - 1;
+                    for (k, slot) in slots.iter().enumerate() {
+                        let up = k as u32 * each;
+                        for (out, a) in row.iter_mut().zip(regs.row32(*slot)) {
+                            *out |= (a & keep) << up;
+                        }
+                    }
+                    regs.put(target, mask, &row);
+                });
             })))
         }
     }
 }
 
 /// `mov.b32 {a, b}, d`
-fn unpack(d: &mut Decode<'_>, ty: Type, targets: &[Operand], value: &Operand) -> Decoded<Op> {
+fn unpack(
+    d: &mut Decode<'_>,
+    h: impl Host,
+    ty: Type,
+    targets: &[Operand],
+    value: &Operand,
+) -> Decoded<Op> {
     let each = ty.bits() / targets.len() as u32;
     if each < 8 || each * targets.len() as u32 != ty.bits() {
         return Err(Reject::operand("vector that does not fit the type"));
@@ -201,9 +227,11 @@ fn unpack(d: &mut Decode<'_>, ty: Type, targets: &[Operand], value: &Operand) ->
         let keep = ((1u64 << each) - 1) as u32;
         return Ok(Op::Alu(Box::new(move |regs, mask| {
             let row = *regs.row32(slot);
-            for &(shift, target) in &places {
-                regs.put(target, mask, &map_row(&row, |value| value >> shift & keep));
-            }
+            h.run(|| {
+                for &(shift, target) in &places {
+                    regs.put(target, mask, &map_row(&row, |value| value >> shift & keep));
+                }
+            });
         })));
     }
     Ok(Op::Alu(Box::new(move |regs, mask| {
@@ -211,16 +239,18 @@ fn unpack(d: &mut Decode<'_>, ty: Type, targets: &[Operand], value: &Operand) ->
             Class::R128 => [*regs.row64(slot), *regs.row64(slot.next())],
             _ => [*regs.row64(slot), [0; LANES]],
         };
-        for &(at, target) in &places {
-            let row = &rows[(at / 64) as usize];
-            if each == 64 {
-                regs.put(target, mask, row);
-            } else {
-                let keep = ((1u64 << each) - 1) as u32;
-                let shift = at % 64;
-                regs.put(target, mask, &map_row(row, |value| (value >> shift) as u32 & keep));
+        h.run(|| {
+            for &(at, target) in &places {
+                let row = &rows[(at / 64) as usize];
+                if each == 64 {
+                    regs.put(target, mask, row);
+                } else {
+                    let keep = ((1u64 << each) - 1) as u32;
+                    let shift = at % 64;
+                    regs.put(target, mask, &map_row(row, |value| (value >> shift) as u32 & keep));
+                }
             }
-        }
+        });
     })))
 }
 

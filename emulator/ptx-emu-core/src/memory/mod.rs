@@ -46,7 +46,14 @@ fn word_of(bytes: &[u8]) -> u64 {
 }
 
 /// Copies bytes out of words; `offset` counts from the first byte of word 0.
+#[inline(always)]
 fn copy_words_out(offset: usize, out: &mut [u8], word: impl Fn(usize) -> u64) {
+    if offset & 7 == 0 && out.len() & 7 == 0 {
+        for (at, out) in out.chunks_exact_mut(8).enumerate() {
+            out.copy_from_slice(&word((offset >> 3) + at).to_le_bytes());
+        }
+        return;
+    }
     let mut at = offset;
     let mut rest = out;
     while !rest.is_empty() {

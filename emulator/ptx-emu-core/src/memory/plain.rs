@@ -69,6 +69,13 @@ impl Plain {
         value
     }
 
+    /// An aligned, in-bounds access of `N` words.
+    #[inline(always)]
+    pub(crate) fn load_words<const N: usize>(&self, offset: usize) -> [u64; N] {
+        let words = &self.words[offset >> 3..][..N];
+        std::array::from_fn(|k| words[k])
+    }
+
     /// Whether an aligned, in-bounds write would change nothing.
     pub(crate) fn holds(&self, offset: usize, bytes: usize, value: &Value) -> bool {
         let there = self.load(offset, bytes);
@@ -117,6 +124,14 @@ impl Plain {
     pub(crate) fn copy_in(&mut self, offset: usize, bytes: &[u8]) {
         let mut at = offset;
         let mut rest = bytes;
+        if offset & 7 == 0 {
+            let (whole, tail) = bytes.as_chunks::<8>();
+            for (word, bytes) in self.words[offset >> 3..][..whole.len()].iter_mut().zip(whole) {
+                *word = u64::from_le_bytes(*bytes);
+            }
+            at += 8 * whole.len();
+            rest = tail;
+        }
         while !rest.is_empty() {
             let room = 8 - (at & 7);
             let (chunk, tail) = rest.split_at(room.min(rest.len()));

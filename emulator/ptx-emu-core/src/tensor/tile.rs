@@ -70,12 +70,35 @@ macro_rules! with_numbers {
 impl Tile<'_> {
     /// Decodes the rows of `A`.
     pub fn float_rows(&self, panel: &mut FloatRows) {
+        if let Some(pairs) = self.pairs() {
+            return panel.fill_pairs(self.rows, self.k, |row, at| pairs[self.pair(row, at)]);
+        }
         with_numbers!(self, value => panel.fill(self.rows, self.k, value));
     }
 
     /// Decodes the columns of `B`.
     pub fn float_columns(&self, panel: &mut FloatColumns) {
+        if let Some(pairs) = self.pairs() {
+            return panel.fill_pairs(self.rows, self.k, |row, at| pairs[self.pair(row, at)]);
+        }
         with_numbers!(self, value => panel.fill(self.rows, self.k, value));
+    }
+
+    /// The numbers of a byte, if each has two and no row ends within one.
+    fn pairs(&self) -> Option<[[f64; 2]; 256]> {
+        if self.container != 4 || !self.k.is_multiple_of(2) {
+            return None;
+        }
+        let sign = if self.negate { -1.0 } else { 1.0 };
+        let table = self.element.table();
+        Some(std::array::from_fn(|byte| [table[byte & 0xf] * sign, table[byte >> 4] * sign]))
+    }
+
+    /// The byte of a pair of elements.
+    #[inline(always)]
+    fn pair(&self, row: usize, at: usize) -> usize {
+        let [byte] = self.at(row * (self.k / 2) + at);
+        byte.into()
     }
 
     #[inline(always)]

@@ -5,6 +5,7 @@ mod roundings;
 
 mod convert;
 mod float;
+mod hosts;
 mod int;
 mod narrow;
 mod unrounded;

@@ -1,5 +1,5 @@
-//! Hopper's sums: the way through exact sums against the one that cuts every term, and
-//! both against arithmetic on integers.
+//! Hopper's sums: those of tiles against that of one cell, and both against arithmetic on
+//! integers.
 
 use proptest::prelude::*;
 use ptx_emu_core::tensor::aligned::{Adder, truncate_f32};

@@ -15,6 +15,8 @@ use crate::tensor::product::{round_f16, round_f32};
 /// Largest M and K of these forms.
 const M: usize = 16;
 const K: usize = 64;
+/// K of most.
+const SHORT: usize = 16;
 /// N of all of them.
 const N: usize = 8;
 
@@ -47,14 +49,31 @@ impl Codes {
 
     /// Calls `put(row, k, value)` for every element.
     #[inline(always)]
-    fn each(&self, regs: &Regs, mut put: impl FnMut(usize, usize, f64)) {
-        let width = 32 / self.fragment.per_register as u32;
+    fn each(&self, regs: &Regs, put: impl FnMut(usize, usize, f64)) {
+        match (self.element, self.fragment.per_register) {
+            (Element::F16, 2) => {
+                self.decoded(regs, 2, |code| half::to_f32(code as u16).into(), put);
+            }
+            (element, count) => self.decoded(regs, count, |code| element.value(code), put),
+        }
+    }
+
+    #[inline(always)]
+    fn decoded(
+        &self,
+        regs: &Regs,
+        count: usize,
+        value: impl Fn(u32) -> f64,
+        mut put: impl FnMut(usize, usize, f64),
+    ) {
+        let width = 32 / count as u32;
         for (register, slot) in self.slots.iter().enumerate() {
+            // Four lanes share a row.
+            let (first, start) = self.fragment.place(0, register);
             for (lane, word) in regs.row32(*slot).iter().enumerate() {
-                let (row, k) = self.fragment.place(lane, register);
-                for e in 0..self.fragment.per_register {
-                    let code = word >> (e as u32 * width + self.shift);
-                    put(row, k + e, self.element.value(code));
+                let (row, k) = (first + lane / 4, start + lane % 4 * count);
+                for e in 0..count {
+                    put(row, k + e, value(word >> (e as u32 * width + self.shift)));
                 }
             }
         }
@@ -146,12 +165,34 @@ impl Addition {
         }
     }
 
-    /// The sum of the products and `c`, which rounding to nearest even turns into `D`.
-    fn sum(&self, terms: &[(f64, f64)], c: f64) -> f64 {
+    /// Adds the products of rows of `A` and the columns of `B` to `C`. Rounding to nearest even
+    /// turns the sums into `D`.
+    fn add<const K: usize>(&self, a: &[[f64; K]], b: &[[f64; N]], c: &mut [[f64; N]]) {
         match self {
-            Self::Aligned(adder) => adder.result(adder.sum(terms.iter().copied(), c)),
-            Self::Split(adder) => adder.split(terms, c),
-            Self::Exact => terms.iter().fold(0.0, |sum, (a, b)| sum + a * b) + c,
+            Self::Aligned(adder) => adder.add_products(a, b, c),
+            Self::Split(adder) => {
+                for (row, c) in a.iter().zip(c) {
+                    for (column, c) in c.iter_mut().enumerate() {
+                        let terms: [(f64, f64); K] = std::array::from_fn(|k| {
+                            (row[k], b.get(k).map_or(0.0, |line| line[column]))
+                        });
+                        *c = adder.split(&terms[..b.len()], *c);
+                    }
+                }
+            }
+            Self::Exact => {
+                for (row, c) in a.iter().zip(c) {
+                    let mut sums = [0.0; N];
+                    for (x, line) in row.iter().zip(b) {
+                        for (sum, y) in sums.iter_mut().zip(line) {
+                            *sum += x * y;
+                        }
+                    }
+                    for (c, sum) in c.iter_mut().zip(sums) {
+                        *c += sum;
+                    }
+                }
+            }
         }
     }
 }
@@ -213,13 +254,39 @@ pub(super) fn decode(d: &mut Decode<'_>, form: &Form) -> Decoded<Op> {
     };
     let (m, k) = (form.m, form.k);
     let add = Addition::of(form);
+    let product = Product { a, b, c, target, scales, m, k, add };
     whole_warp(d, move |cx| {
-        let regs = &mut *cx.regs;
+        if k <= SHORT {
+            product.run::<SHORT>(cx.regs)
+        } else {
+            product.run::<K>(cx.regs)
+        }
+        Ok(())
+    })
+}
+
+/// An instruction's operands.
+struct Product {
+    a: Codes,
+    b: Codes,
+    c: Accumulators,
+    target: Accumulators,
+    scales: Option<(Scales, Scales)>,
+    m: usize,
+    k: usize,
+    add: Addition,
+}
+
+impl Product {
+    /// Computes it; `K` is at least its K.
+    fn run<const K: usize>(&self, regs: &mut Regs) {
+        let Self { a, b, c, target, scales, m, k, add } = self;
+        let (m, k) = (*m, *k);
         let mut left = [[0.0; K]; M];
         let mut right = [[0.0; N]; K];
         a.each(regs, |row, k, value| left[row][k] = value);
         b.each(regs, |column, k, value| right[k][column] = value);
-        if let Some((a, b)) = &scales {
+        if let Some((a, b)) = scales {
             let width = k / a.vec.count();
             for (row, line) in left.iter_mut().enumerate().take(m) {
                 for (block, part) in line[..k].chunks_exact_mut(width).enumerate() {
@@ -235,15 +302,9 @@ pub(super) fn decode(d: &mut Decode<'_>, form: &Form) -> Decoded<Op> {
             }
         }
         let mut values = c.load(regs);
-        for (left, values) in left.iter().zip(&mut values).take(m) {
-            for (column, value) in values.iter_mut().enumerate() {
-                let terms: [(f64, f64); K] = std::array::from_fn(|k| (left[k], right[k][column]));
-                *value = add.sum(&terms[..k], *value);
-            }
-        }
+        add.add(&left[..m], &right[..k], &mut values);
         target.store(regs, &values);
-        Ok(())
-    })
+    }
 }
 
 pub(super) fn decode_double(d: &mut Decode<'_>, form: &Form) -> Decoded<Op> {

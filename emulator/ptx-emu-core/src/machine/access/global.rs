@@ -43,7 +43,7 @@ impl Context<'_> {
         addrs: &[u64; LANES],
         mask: u32,
         bytes: usize,
-        out: &mut Words,
+        out: &mut [[u64; LANES]],
     ) -> Exec {
         let count = self.stats.space(Space::Global);
         count.reads += 1;
@@ -75,7 +75,7 @@ impl Context<'_> {
     }
 
     #[inline(always)]
-    fn load_global_linear(&mut self, addr: u64, bytes: usize, out: &mut Words) -> Exec {
+    fn load_global_linear(&mut self, addr: u64, bytes: usize, out: &mut [[u64; LANES]]) -> Exec {
         let total = (bytes * LANES) as u64;
         let env = self.env;
         // An access that leaves its block fails at its first lane outside.

@@ -35,7 +35,7 @@ pub(crate) type Words = [[u64; LANES]; 4];
 
 /// Whether lane `i` accesses `addrs[0] + i * bytes`.
 #[inline(always)]
-pub(super) fn is_linear(addrs: &[u64; LANES], bytes: u64) -> bool {
+pub(crate) fn is_linear(addrs: &[u64; LANES], bytes: u64) -> bool {
     let mut difference = 0;
     let mut expected = addrs[0];
     for addr in addrs {
@@ -46,7 +46,7 @@ pub(super) fn is_linear(addrs: &[u64; LANES], bytes: u64) -> bool {
 }
 
 #[inline(always)]
-pub(super) fn is_uniform(addrs: &[u64; LANES]) -> bool {
+pub(crate) fn is_uniform(addrs: &[u64; LANES]) -> bool {
     let mut difference = 0;
     for addr in addrs {
         difference |= addr ^ addrs[0];
@@ -97,7 +97,7 @@ impl Context<'_> {
         addrs: &[u64; LANES],
         mask: u32,
         bytes: usize,
-        out: &mut Words,
+        out: &mut [[u64; LANES]],
     ) -> Exec {
         match space {
             AddressSpace::One(Space::Global) => {

@@ -48,7 +48,7 @@ impl Context<'_> {
         addrs: &[u64; LANES],
         mask: u32,
         bytes: usize,
-        out: &mut Words,
+        out: &mut [[u64; LANES]],
     ) -> Exec {
         if space == Space::Local {
             self.count_local(mask, bytes, false);

@@ -5,6 +5,7 @@ use crate::diagnostic::{AccessKind, DiagnosticKind, Exec, Space};
 use crate::machine::context::Context;
 use crate::machine::regs::{FULL, LANES};
 use crate::machine::{RANK_SHIFT, SHARED_BASE};
+use crate::memory::Plain;
 
 impl Context<'_> {
     /// Sorts lanes by the CTA that their shared addresses name.
@@ -82,7 +83,7 @@ impl Context<'_> {
         addrs: &[u64; LANES],
         mask: u32,
         bytes: usize,
-        out: &mut Words,
+        out: &mut [[u64; LANES]],
     ) -> Exec {
         self.count_shared(addrs, mask, bytes, false);
         if self.units.busy() {
@@ -127,7 +128,7 @@ impl Context<'_> {
         rank: u32,
         addrs: &[u64; LANES],
         bytes: usize,
-        out: &mut Words,
+        out: &mut [[u64; LANES]],
     ) -> bool {
         let memory = &self.shared[rank as usize];
         let window = u64::from(rank) << RANK_SHIFT;
@@ -145,16 +146,20 @@ impl Context<'_> {
         if bad != 0 {
             return false;
         }
-        let mut missing = 0;
-        for (lane, addr) in addrs.iter().enumerate() {
-            let offset = (addr ^ window) as usize;
-            missing |= memory.uninitialised_bits(offset, bytes);
-            let value = memory.load(offset, bytes);
-            for (row, word) in out.iter_mut().zip(value).take(bytes.div_ceil(8)) {
-                row[lane] = word;
+        match bytes {
+            8 => load_words::<1>(memory, window, addrs, out),
+            16 => load_words::<2>(memory, window, addrs, out),
+            32 => load_words::<4>(memory, window, addrs, out),
+            _ => {
+                let mut missing = 0;
+                for (lane, addr) in addrs.iter().enumerate() {
+                    let offset = (addr ^ window) as usize;
+                    missing |= memory.uninitialised_bits(offset, bytes);
+                    out[0][lane] = memory.load(offset, bytes)[0];
+                }
+                missing == 0
             }
         }
-        missing == 0
     }
 
     #[inline(always)]
@@ -231,6 +236,26 @@ impl Context<'_> {
     }
 }
 
+/// Loads `N` words a lane, all in bounds. Whether they were initialised.
+#[inline(always)]
+fn load_words<const N: usize>(
+    memory: &Plain,
+    window: u64,
+    addrs: &[u64; LANES],
+    out: &mut [[u64; LANES]],
+) -> bool {
+    let mut missing = 0;
+    for (lane, addr) in addrs.iter().enumerate() {
+        let offset = (addr ^ window) as usize;
+        missing |= memory.uninitialised_bits(offset, 8 * N);
+        let words: [u64; N] = memory.load_words(offset);
+        for (row, word) in out.iter_mut().zip(words) {
+            row[lane] = word;
+        }
+    }
+    missing == 0
+}
+
 /// Passes over the 32 banks that a shared access takes, and how many it would
 /// take without conflicts. Accesses wider than 4 bytes go in groups of lanes
 /// that move 128 bytes; an aligned access of `b` bytes then occupies one of
@@ -247,6 +272,15 @@ fn wavefronts(addrs: &[u64; LANES], mask: u32, bytes: usize) -> (u64, u64) {
             continue;
         }
         ideal += 1;
+        let mut banks = 0u32;
+        for lane in 0..group {
+            let bank = (addrs[first + lane] >> shift) as usize & (group - 1);
+            banks |= (here >> lane & 1) << bank;
+        }
+        if banks.count_ones() == here.count_ones() {
+            passes += 1;
+            continue;
+        }
         let mut owner = [u64::MAX; 32];
         let mut conflicts = 0;
         for lane in 0..group {

@@ -5,10 +5,10 @@ use crate::diagnostic::{
     AsyncFault, DataRace, DiagnosticKind, Exec, Fault, MissingOrder, RaceAccess, RaceSite,
     TensorFault,
 };
-use crate::machine::access::{Words, lanes};
+use crate::machine::access::{Words, is_linear, is_uniform, lanes};
 use crate::machine::code::BarrierOp;
 use crate::machine::launch::Env;
-use crate::machine::regs::LANES;
+use crate::machine::regs::{FULL, LANES};
 use crate::machine::units::{At, MBARRIER_BYTES, Range, Reader, Site, Units, tensor_memory};
 use crate::machine::{Barriers, Context, RANK_SHIFT};
 
@@ -73,6 +73,15 @@ impl Races {
         (mask, bytes): (u32, usize),
     ) -> Result<(), Found> {
         let record = self.record(warp, Origin { pc, warp, lane: 0 }, kind);
+        if mask == FULL && (is_linear(addrs, bytes as u64) || is_uniform(addrs)) {
+            let offset = (addrs[0] & ((1 << RANK_SHIFT) - 1)) as usize;
+            let (total, part) = if addrs[1] == addrs[0] {
+                (bytes, record.by_several(0))
+            } else {
+                (bytes * LANES, record.by_lanes(0, bytes))
+            };
+            return self.touch((addrs[0] >> RANK_SHIFT) as u32, offset, total, part);
+        }
         let mut rest = mask;
         // Lanes whose bytes follow each other are one access; lanes that share
         // an address are too.

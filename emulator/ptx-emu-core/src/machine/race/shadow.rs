@@ -140,6 +140,24 @@ impl Record {
         (self.step != SAME_BYTES).then(|| self.lane_at(byte))
     }
 
+    /// Whether the access races with a later one. Forgets what that one stands for.
+    #[inline(always)]
+    fn compare(&mut self, new: &Self, known: &Known<'_>, bytes: usize) -> bool {
+        let both = self.mask & new.mask;
+        if both == 0 {
+            return false;
+        }
+        let shared = (0..bytes).filter(move |byte| bytes == LINE || both >> byte & 1 != 0);
+        if self.agent == new.agent || known.knows(self, shared.clone()) {
+            known.check_fenced(self, shared);
+            if new.kind.covers() & self.kind.bit() != 0 {
+                self.mask &= !new.mask;
+            }
+            return false;
+        }
+        new.kind.conflicts() & self.kind.bit() != 0
+    }
+
     /// Whether `self` says all that `new` would: the same agent in the same
     /// epoch. Whatever conflicted with it since was compared then.
     #[inline(always)]
@@ -178,32 +196,19 @@ impl History {
     }
 
     fn compare(&mut self, new: &Record, known: &Known<'_>, bytes: usize) -> Option<Record> {
-        let (conflicts, covers) = (new.kind.conflicts(), new.kind.covers());
-        let mut compare = |old: &mut Record| {
-            if old.mask & new.mask == 0 {
-                return None;
-            }
-            let both = old.mask & new.mask;
-            let shared = (0..bytes).filter(move |byte| bytes == LINE || both >> byte & 1 != 0);
-            if old.agent == new.agent || known.knows(old, shared.clone()) {
-                known.check_fenced(old, shared);
-                if covers & old.kind.bit() != 0 {
-                    old.mask &= !new.mask;
-                }
-            } else if conflicts & old.kind.bit() != 0 {
+        for old in &mut self.few {
+            if old.compare(new, known, bytes) {
                 return Some(*old);
             }
-            None
-        };
-        if let Some(race) = self.few.iter_mut().find_map(&mut compare) {
-            return Some(race);
         }
         if !self.more.is_empty() {
             if self.more.iter().any(|old| old.says(new)) {
                 return None;
             }
-            if let Some(race) = self.more.iter_mut().find_map(compare) {
-                return Some(race);
+            for old in &mut self.more {
+                if old.compare(new, known, bytes) {
+                    return Some(*old);
+                }
             }
             self.more.retain(|old| old.mask != 0);
         }

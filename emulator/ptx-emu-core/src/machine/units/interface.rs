@@ -5,7 +5,7 @@ use super::Site;
 use super::engine::{OpId, Operation, StepContext};
 use super::flight::{Home, Range};
 use super::mbarrier::{At, BYTES};
-use super::proxy::Fenced;
+use super::proxy::{Fenced, SECTOR};
 use super::{AsyncFault, Units};
 use crate::checks::Kind;
 use crate::diagnostic::{AccessKind, DiagnosticKind, Exec, Fault, Space};
@@ -204,9 +204,14 @@ impl Context<'_> {
     ) {
         let memory = if rank.is_some() { Fenced::Shared } else { Fenced::Global };
         let mark = self.units.proxies.mark(memory, self.pc, self.warp(), self.syncs());
+        let mut sector = None;
         for lane in lanes(mask) {
             match rank {
-                None => self.units.proxies.wrote_global(addrs[lane], mark),
+                None => {
+                    if sector.replace(addrs[lane] / SECTOR) != Some(addrs[lane] / SECTOR) {
+                        self.units.proxies.wrote_global(addrs[lane], mark);
+                    }
+                }
                 Some(rank) => {
                     let offset = addrs[lane] & ((1 << RANK_SHIFT) - 1);
                     self.units.proxies.wrote_shared(rank, offset, bytes as u64, mark);

@@ -27,7 +27,7 @@ use super::flight::GRANULE;
 use std::collections::BTreeMap;
 
 /// Bytes of a remembered piece of global memory.
-const SECTOR: u64 = 32;
+pub(super) const SECTOR: u64 = 32;
 
 /// Memory that a proxy fence covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -177,23 +177,18 @@ impl ProductWork {
     }
 
     /// One CTA's rows of `D`.
-    fn part(&self, part: &Part, columns: &FloatColumns, faults: &mut Faults) {
+    fn part(&self, part: &Part, columns: &mut FloatColumns, faults: &mut Faults) {
         let InstructionDescriptor { kind, n, .. } = self.descriptor;
         let mut memory = part.memory.borrow_mut();
         let rows = self.path.rows();
         let mut left = FloatRows::default();
         let InstructionDescriptor { a, negate_a, .. } = self.descriptor;
         self.tile(a, rows, negate_a, &part.a_bytes).float_rows(&mut left);
-        let scaled;
-        let mut right = columns;
         if let Some(vec) = kind.scale_vec() {
             let (count, block) = (vec.count(), kind.k() / vec.count());
             let [a, b] = &part.scales;
             left.scale(block, |row, at| a[row * count + at]);
-            let mut own = columns.clone();
-            own.scale(block, |column, at| b[column * count + at]);
-            scaled = own;
-            right = &scaled;
+            columns.scale(block, |column, at| b[column * count + at]);
         }
         let strips = self.strips(part.disabled);
         let mut old = vec![0; rows * n];
@@ -209,18 +204,18 @@ impl ProductWork {
         let new: Vec<u32> = match self.descriptor.d {
             Accumulator::F32 => {
                 let mut d: Vec<f32> = old.into_iter().map(f32::from_bits).collect();
-                multiply_f32(&left, right, self.addend, &mut d);
+                multiply_f32(&left, columns, self.addend, &mut d);
                 d.into_iter().map(f32::to_bits).collect()
             }
             Accumulator::F16 => {
                 let mut d: Vec<u16> = old.into_iter().map(|word| word as u16).collect();
-                multiply_f16(&left, right, self.addend, &mut d);
+                multiply_f16(&left, columns, self.addend, &mut d);
                 d.into_iter().map(u32::from).collect()
             }
             Accumulator::S32 => {
                 let mut d: Vec<i32> = old.into_iter().map(|word| word as i32).collect();
                 let add = self.addend != Addend::Zero;
-                multiply_i32(&left, right, add, self.descriptor.saturate, &mut d);
+                multiply_i32(&left, columns, add, self.descriptor.saturate, &mut d);
                 d.into_iter().map(|value| value as u32).collect()
             }
         };
@@ -252,11 +247,14 @@ impl Work for ProductWork {
     }
 
     fn write(&mut self, context: &mut StepContext<'_>) -> Exec {
-        let InstructionDescriptor { b, n, negate_b, .. } = self.descriptor;
+        let InstructionDescriptor { kind, b, n, negate_b, .. } = self.descriptor;
         let mut columns = FloatColumns::default();
-        self.tile(b, n, negate_b, &self.b_bytes).float_columns(&mut columns);
-        for part in &self.parts {
-            self.part(part, &columns, &mut context.faults);
+        for (at, part) in self.parts.iter().enumerate() {
+            // Each CTA has scales of its own for the columns of `B`.
+            if at == 0 || kind.scale_vec().is_some() {
+                self.tile(b, n, negate_b, &self.b_bytes).float_columns(&mut columns);
+            }
+            self.part(part, &mut columns, &mut context.faults);
         }
         Ok(())
     }

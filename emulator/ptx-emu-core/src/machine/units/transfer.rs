@@ -70,8 +70,21 @@ struct Moving {
 }
 
 /// Sorts ranges and joins those that touch.
-fn merge(mut ranges: Vec<Range>) -> Vec<Range> {
-    ranges.retain(|range| range.bytes != 0);
+fn merge(pieces: impl Iterator<Item = Range>) -> Vec<Range> {
+    // Most follow or precede the piece before, also where a swizzle exchanges them.
+    let mut ranges: Vec<Range> = Vec::new();
+    for range in pieces.filter(|range| range.bytes != 0) {
+        match ranges.last_mut() {
+            Some(last) if last.home == range.home && last.start + last.bytes == range.start => {
+                last.bytes += range.bytes;
+            }
+            Some(last) if last.home == range.home && range.start + range.bytes == last.start => {
+                last.start = range.start;
+                last.bytes += range.bytes;
+            }
+            _ => ranges.push(range),
+        }
+    }
     let key = |range: &Range| {
         let rank = match range.home {
             Home::Global => 0,
@@ -109,24 +122,27 @@ impl Transfer {
             };
             Some(Range { home, start, bytes: piece.bytes.into() })
         };
-        merge(self.pieces.iter().filter_map(range).collect())
+        merge(self.pieces.iter().filter_map(range))
     }
 
     /// Memory that the copy writes.
     pub(crate) fn writes(&self) -> Vec<Range> {
-        let mut ranges = Vec::with_capacity(self.pieces.len());
-        for piece in &self.pieces {
-            let bytes = piece.bytes.into();
-            match piece.target {
-                Target::Global(start) => ranges.push(Range { home: Home::Global, start, bytes }),
-                Target::Shared(offset) => ranges.extend(self.ranks.iter().map(|&rank| Range {
-                    home: Home::Shared(rank),
-                    start: offset.into(),
-                    bytes,
-                })),
+        let global = self.pieces.iter().filter_map(|piece| match piece.target {
+            Target::Global(start) => {
+                Some(Range { home: Home::Global, start, bytes: piece.bytes.into() })
             }
-        }
-        merge(ranges)
+            Target::Shared(_) => None,
+        });
+        let shared = self.ranks.iter().flat_map(|&rank| {
+            self.pieces.iter().filter_map(move |piece| match piece.target {
+                Target::Global(_) => None,
+                Target::Shared(offset) => {
+                    let (home, start) = (Home::Shared(rank), offset.into());
+                    Some(Range { home, start, bytes: piece.bytes.into() })
+                }
+            })
+        });
+        merge(global.chain(shared))
     }
 
     /// Bytes moved, to one destination.
@@ -257,8 +273,23 @@ impl Work for Moving {
         self.data.resize(self.transfer.bytes() as usize, 0);
         let pieces = std::mem::take(&mut self.transfer.pieces);
         let mut start = 0;
-        for piece in pieces.iter().filter(|piece| piece.bytes != 0) {
-            self.gather(piece, start, context);
+        let mut rest = pieces.iter().filter(|piece| piece.bytes != 0).peekable();
+        while let Some(&(mut piece)) = rest.next() {
+            // What follows in the same allocation is read with it.
+            let allocation = match piece.source {
+                Source::Global(addr) => context.env.global.find(addr),
+                _ => None,
+            };
+            let allocation = allocation.map(|id| context.env.global.block(id));
+            while let (Source::Global(addr), Some(next)) = (piece.source, rest.peek())
+                && next.source == Source::Global(addr + u64::from(piece.bytes))
+                && allocation
+                    .is_some_and(|all| all.holds(addr, u64::from(piece.bytes + next.bytes)))
+            {
+                piece.bytes += next.bytes;
+                rest.next();
+            }
+            self.gather(&piece, start, context);
             let end = start + piece.bytes as usize;
             // Pieces are of whole elements, and what fills is not converted.
             if let (Some(element), Source::Global(_)) = (self.transfer.convert, piece.source) {
