@@ -33,16 +33,21 @@ fn ragged_shapes() {
     }
 }
 
-/// Each type with each recipe and source on one shape.
+/// Each type with each recipe, source and layout: tasks that warps take in turn, and fewer than there
+/// are warps.
 #[test]
 fn every_entry() {
     let mut random = SplitMix64::new(2);
     for recipe in recipes() {
         for ty in FloatType::ALL {
-            for source in [ScaleSource::Given, ScaleSource::TensorAmax, ScaleSource::RowAmax] {
-                let mut case = Case::new(recipe, 37, 96);
-                (case.ty, case.source, case.given) = (ty, source, 0.02);
-                check(&case, &values(&mut random, 37 * 96));
+            for layout in ScaleLayout::ALL {
+                for source in [ScaleSource::Given, ScaleSource::TensorAmax, ScaleSource::RowAmax] {
+                    for (m, k, sms) in [(37, 96, None), (300, 96, Some(1)), (2, 32, None)] {
+                        let case = Case::new(recipe, m, k);
+                        let case = Case { ty, layout, source, sms, given: 0.02, ..case };
+                        check(&case, &values(&mut random, m * k));
+                    }
+                }
             }
         }
     }
@@ -79,13 +84,15 @@ fn elements_that_are_not_finite() {
 fn gated_products() {
     let mut random = SplitMix64::new(6);
     for recipe in recipes() {
-        for (turn, (m, blocks)) in [(1, 1), (5, 7), (130, 5)].into_iter().enumerate() {
+        for turn in 0..12 {
+            let (m, blocks) = [(1, 1), (5, 7), (130, 5)][turn / 2 % 3];
             let block = recipe.format().block() as usize;
             let count = m * blocks * block;
             let mut case = Case::new(recipe, m, blocks * block);
-            case.ty = FloatType::ALL[turn];
+            case.ty = FloatType::ALL[turn % 3];
             case.layout = ScaleLayout::ALL[turn % 2];
-            case.source = [ScaleSource::TensorAmax, ScaleSource::RowAmax][turn % 2];
+            case.source = [ScaleSource::TensorAmax, ScaleSource::RowAmax][turn / 6];
+            case.sms = [None, Some(1)][turn / 3 % 2];
             let spread = |random: &mut SplitMix64| {
                 (random.next_u64() >> 40) as f32 / (1 << 24) as f32 * 24.0 - 12.0
             };
