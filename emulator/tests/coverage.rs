@@ -288,7 +288,7 @@ fn a_folder_that_cannot_be_written_is_an_error() {
 fn explained(scratch: &Scratch, list: &str) -> (String, Option<i32>) {
     std::fs::write(scratch.path("list.txt"), list).expect("writable");
     let output = scratch.run("coverage reached k.ptx --explained list.txt");
-    (String::from_utf8_lossy(&output.stdout).into_owned(), code(&output))
+    (String::from_utf8_lossy(&output.stdout).trim_end().to_owned(), code(&output))
 }
 
 #[test]
@@ -312,10 +312,9 @@ fn reasons_are_of_what_was_not_reached() {
     assert!(text.contains("sm_90a k, 27.27 % explained\n"), "{text}");
     assert!(text.ends_with("; explained: 25.00 %, 3; neither: 16.67 %, 2"), "{text}");
     assert_eq!(result, Some(0));
-    // A trap explains its straight-line piece, and not how threads come there.
+    // A trap explains its straight-line piece, and that no branch leads there.
     let (text, _) = explained(&scratch, "* | trap; | it is none\n");
-    assert!(text.starts_with("not reached, nor explained:\nsm_90a k:9: @%p bra $far;\n"), "{text}");
-    assert!(!text.contains("k:14"), "{text}");
+    assert!(text.starts_with(rest), "{text}");
     let (text, _) = explained(&scratch, "k | @*st.global.u32 [%o], *; #2 | all are few\n");
     assert!(!text.contains("k:11:") && text.contains("k:9:"), "{text}");
 

@@ -34,7 +34,7 @@ fn ragged_shapes() {
 }
 
 /// Each type with each recipe, source and layout: tasks that warps take in turn, and fewer than there
-/// are warps.
+/// are warps; blocks of moderate magnitude and others.
 #[test]
 fn every_entry() {
     let mut random = SplitMix64::new(2);
@@ -42,9 +42,14 @@ fn every_entry() {
         for ty in FloatType::ALL {
             for layout in ScaleLayout::ALL {
                 for source in [ScaleSource::Given, ScaleSource::TensorAmax, ScaleSource::RowAmax] {
-                    for (m, k, sms) in [(37, 96, None), (300, 96, Some(1)), (2, 32, None)] {
+                    for (m, k, sms, given) in [
+                        (37, 96, None, 0.02),
+                        (300, 96, Some(1), 0.02),
+                        (2, 32, None, 0.02),
+                        (19, 96, None, 1e-36),
+                    ] {
                         let case = Case::new(recipe, m, k);
-                        let case = Case { ty, layout, source, sms, given: 0.02, ..case };
+                        let case = Case { ty, layout, source, sms, given, ..case };
                         check(&case, &values(&mut random, m * k));
                     }
                 }
@@ -85,14 +90,14 @@ fn gated_products() {
     let mut random = SplitMix64::new(6);
     for recipe in recipes() {
         for turn in 0..12 {
-            let (m, blocks) = [(1, 1), (5, 7), (130, 5)][turn / 2 % 3];
+            // Few blocks, and tasks that warps take in turn.
+            let (m, blocks, sms) = [(5, 7, None), (260, 5, Some(1))][turn / 6];
             let block = recipe.format().block() as usize;
             let count = m * blocks * block;
             let mut case = Case::new(recipe, m, blocks * block);
-            case.ty = FloatType::ALL[turn % 3];
+            (case.ty, case.sms) = (FloatType::ALL[turn % 3], sms);
             case.layout = ScaleLayout::ALL[turn % 2];
-            case.source = [ScaleSource::TensorAmax, ScaleSource::RowAmax][turn / 6];
-            case.sms = [None, Some(1)][turn / 3 % 2];
+            case.source = [ScaleSource::TensorAmax, ScaleSource::RowAmax][turn / 3 % 2];
             let spread = |random: &mut SplitMix64| {
                 (random.next_u64() >> 40) as f32 / (1 << 24) as f32 * 24.0 - 12.0
             };

@@ -14,16 +14,19 @@
 //! `#2` at the end means the second such place of a kernel. Empty lines and lines that begin with `#`
 //! are ignored.
 //!
-//! A place explains those of its instructions that were not reached; of a straight-line piece of
+//! A place that ends in a branch under a guard explains that threads which come to the branch do not
+//! take it. Any other explains those of its instructions that were not reached; of a straight-line piece of
 //! which nothing was reached, the whole piece; and every instruction to which all ways lead through
-//! explained ones. So the ways into unreached code are what has to be listed.
+//! explained ones, or from which all lead to explained ones. So one place of a region that no thread
+//! comes to is enough, if it stands on all ways through the region.
 //!
 //! Where all instructions of a place were reached, the reason is wrong. `~` before the kernel says
 //! that it depends on the place: that some are reached is then no fault.
 
-use super::flow::{Flow, Next};
+use super::flow::{Flow, Next, Step};
 use super::share::FunctionShare;
 use crate::mutate::glob;
+use std::ops::Range;
 
 /// Why the instructions of a place, or of several, are not reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,9 +139,8 @@ impl Explained {
                 }
                 let mut was_reached = false;
                 for place in entry.places(flow) {
-                    let all = place..place + entry.instructions.len();
-                    let missed: Vec<usize> =
-                        all.filter(|&at| !flow.instructions[at].reached).collect();
+                    let missed = flow.missed(place..place + entry.instructions.len());
+                    let Some(missed) = missed else { continue };
                     was_reached |= missed.is_empty();
                     *used |= !missed.is_empty();
                     for at in missed.into_iter().flat_map(|at| flow.piece(at)) {
@@ -149,6 +151,7 @@ impl Explained {
                     explained.reached.push((entry.line, function.name.clone()));
                 }
             }
+            flow.lead_only_there(&mut given);
             let possible = flow.possible(&given);
             for missed in &mut function.unreached {
                 missed.explained = given[missed.at] || !possible[missed.at];
@@ -167,9 +170,21 @@ impl Explained {
 }
 
 impl Flow {
+    /// Those of a place's instructions that were not reached. Of one that ends in a branch under a
+    /// guard, the branch alone; nothing if no thread came to that.
+    fn missed(&self, place: Range<usize>) -> Option<Vec<usize>> {
+        let missed = |at: &usize| !self.instructions[*at].reached;
+        match place.end.checked_sub(1).map(|last| (last, &self.instructions[last])) {
+            Some((last, Step { guarded: true, next: Next::Branch(_), .. })) => {
+                (!self.is_skipped(last)).then(|| Some(last).filter(missed).into_iter().collect())
+            }
+            _ => Some(place.filter(missed).collect()),
+        }
+    }
+
     /// The instruction and, unless it is only its guard that is never true, those around it that
     /// run whenever it does, if none was reached.
-    fn piece(&self, at: usize) -> std::ops::Range<usize> {
+    fn piece(&self, at: usize) -> Range<usize> {
         let all = &self.instructions;
         if all[at].guarded && !self.is_skipped(at) {
             return at..at + 1;
@@ -199,6 +214,29 @@ impl Flow {
         }
         all[at..].iter().skip(1).find(|one| !one.guarded).is_some_and(|next| !next.reached)
             && !all[at].ends_piece()
+    }
+
+    /// Adds those from which all ways lead to instructions that no thread comes to.
+    fn lead_only_there(&self, given: &mut [bool]) {
+        let all = &self.instructions;
+        let mut changed = true;
+        while std::mem::take(&mut changed) {
+            for at in (0..all.len()).rev() {
+                let following = [at + 1];
+                let next: &[usize] = match &all[at].next {
+                    Next::Following if !all[at].guarded && at + 1 < all.len() => &following,
+                    Next::Branch(targets) => targets,
+                    Next::Following | Next::End => &[],
+                };
+                let never = |&to: &usize| {
+                    all.get(to).is_some_and(|step| !step.reached && !step.guarded) && given[to]
+                };
+                if !all[at].reached && !given[at] && !next.is_empty() && next.iter().all(never) {
+                    given[at] = true;
+                    changed = true;
+                }
+            }
+        }
     }
 
     /// Which instructions threads may come to, where the guards of `given` ones are never true and
