@@ -10,7 +10,7 @@ use nvfp4::floats;
 use nvfp4::gemm::GemmOverrides;
 use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::mixed::check_mixed;
-use nvfp4_tests::gemm::{ActivationType, Case, LINEAR, POISON};
+use nvfp4_tests::gemm::{ActivationType, Case, LINEAR, POISON, RESULTS};
 use nvfp4_tests::{SCHEDULES, b200, kernels_dir, module};
 use ptx_emu::bundle::Bundle;
 use ptx_emu::experiment::Experiment;
@@ -144,15 +144,21 @@ fn of_sm_90a() {
     let [epilogue, block] = [offset_of!(HopperParams, epilogue), size_of::<HopperParams>()];
     let gpu = Gpu { sms: 4, ..Gpu::h200() };
     let machine = Captured::new(Arch::Sm90a, gpu, epilogue, block);
-    for n in COLUMNS {
+    let whole = |n| (n, RESULTS[2], Split::None);
+    let divided = |n| (n, RESULTS[2], Split::Cluster(2));
+    let stores = COLUMNS.map(whole).into_iter().chain(COLUMNS.map(divided));
+    for (n, result, split) in stores.chain([(64, RESULTS[4], Split::None)]) {
         for config in &hopper::CONFIGS {
             let activations = ActivationType::Halves(config.scheme.operand);
-            let case = product(n, activations).format(config.scheme.format);
-            let case = case.kernel(config.name, Split::None);
+            let mut case = product(n, activations).format(config.scheme.format).result(result);
+            case.shape.k = 288;
+            let case = case.kernel(config.name, split.at_most(config.max_split()));
             machine.check(config.name, Parameters::Given, |kernels| {
                 case.check(kernels);
             });
         }
+    }
+    for n in COLUMNS {
         for config in &hopper::GROUPED {
             let activations = ActivationType::Halves(config.scheme.operand);
             let mut case = groups(n, activations, config.name);

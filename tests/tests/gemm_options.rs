@@ -58,6 +58,16 @@ fn stores(index: usize) -> Vec<Store> {
     floats.chain(blocks).collect()
 }
 
+/// Sums times factors of rows once more, where [`stores`] has no factors or has them, and as blocks.
+fn sums() -> Vec<Store> {
+    let all = FLOATS.map(ResultKind::Floats).into_iter().chain([RESULTS[3], RESULTS[6]]);
+    let store = |result: ResultKind| {
+        let ragged = if result.block() == 1 { 16 } else { 0 };
+        Store { result, ragged, combined: None }
+    };
+    all.map(store).collect()
+}
+
 /// Everything that becomes of values, in rows of both kinds or as blocks.
 fn combinations(index: usize) -> Vec<Store> {
     let all = [false, true].into_iter().flat_map(|gated| {
@@ -76,8 +86,10 @@ fn combinations(index: usize) -> Vec<Store> {
 
 /// Row factors, column factors and a bias, in turn with and without.
 fn vectors(store: Store, index: usize) -> [bool; 3] {
-    let more = store.combined.is_some();
-    [index % 4 < 2, more && index % 3 == 0, more && index / 2 % 2 == 0]
+    match store.combined {
+        Some(_) => [index % 4 < 2, index.is_multiple_of(3), index % 4 > 1],
+        None => [index.is_multiple_of(2), false, false],
+    }
 }
 
 /// Whether the largest magnitude is asked for.
@@ -100,7 +112,7 @@ fn varied([m, n, k, l]: [usize; 4], store: Store, index: usize) -> Case {
     match gated {
         true => case
             .gated_as(GatedForm::ALL[index / 2 % 3])
-            .up([1.0, -2.5][index / 4 % 2], [index % 3 != 0, index / 4 % 2 == 0]),
+            .up([1.0, -2.5][index / 4 % 2], [!index.is_multiple_of(3), index % 8 < 4]),
         false => case,
     }
 }
@@ -142,7 +154,7 @@ fn small(gpu: Gpu, sms: u32) -> [Kernels; 5] {
 fn with_every_configuration_of_sm_90a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
     for (at, config) in hopper::CONFIGS.iter().enumerate() {
-        let stores = [stores(at), combinations(at)].concat();
+        let stores = [stores(at), combinations(at), sums()].concat();
         for (i, store) in stores.into_iter().enumerate() {
             let index = 5 * at + i;
             let m = config.tokens as usize - 1 + if index % 8 == 3 { 4 } else { 0 };
@@ -157,16 +169,26 @@ fn with_every_configuration_of_sm_90a() {
     }
 }
 
-/// Of sm_90a: K of more steps than there are stages for, in parts of every kind; several tiles per CTA.
+/// Of sm_90a: K of more steps than there are stages for, in parts of every kind; several tiles per CTA;
+/// more tiles in a row than are walked together.
 #[test]
 fn long_k_with_every_configuration_of_sm_90a() {
-    let machines = small(Gpu::h200(), 3);
+    let machines = small(Gpu::h200(), 5);
     for (at, config) in hopper::CONFIGS.iter().enumerate() {
         for (i, split) in [Split::None, Split::StreamK, Split::Cluster(3)].into_iter().enumerate() {
             let m = config.tokens as usize * [1, 2, 1][i] + 3;
             let case = Case::new([m, 2 * config.rows as usize + 40, 1312, 1])
                 .decoded_to(config.scheme.format, config.scheme.operand, at + i)
                 .kernel(config.name, split.at_most(config.max_split()));
+            case.check(&machines[(at + i) % 5]);
+        }
+        let [tokens, rows] = [config.tokens, config.rows].map(|size| size as usize);
+        for (i, [m, n]) in
+            [[17 * tokens - 3, rows], [tokens, 17 * rows - 8]].into_iter().enumerate()
+        {
+            let case = Case::new([m, n, 32, 1])
+                .decoded_to(config.scheme.format, config.scheme.operand, at + i)
+                .kernel(config.name, Split::None);
             case.check(&machines[(at + i) % 5]);
         }
     }
@@ -231,7 +253,7 @@ fn walks_of_every_configuration_of_sm_100a() {
             let [m, n] = if config.activations.is_some() { [sizes[1], sizes[0]] } else { sizes };
             let mut product = Product::new(config, [m, n, k, 1]);
             product.schedule = SCHEDULES[(at + i) % 5];
-            product.dynamic = (at + i) % 2 == 0;
+            product.dynamic = (at + i).is_multiple_of(2);
             product.check();
         }
     }
@@ -245,7 +267,7 @@ fn with_every_grouped_configuration_of_sm_90a() {
     let divided = small(Gpu::h200(), 7);
     for (at, config) in hopper::GROUPED.iter().enumerate() {
         let tokens = config.tokens as usize;
-        let stores = [stores(at), combinations(at)].concat();
+        let stores = [stores(at), combinations(at), sums()].concat();
         let check = |counts: &[usize], sizes, store, index: usize, machine: &Kernels| {
             let mut case = grouped(counts, sizes, store, index);
             case.format = config.scheme.format;
@@ -261,6 +283,9 @@ fn with_every_grouped_configuration_of_sm_90a() {
         }
         let most = [tokens + 3, 0, 2 * tokens, 1];
         check(&most, [2 * config.rows as usize, 1312], stores[at % 13], at, &machines[at % 5]);
+        // Every width of tiles.
+        let widths: Vec<usize> = (1..=8).map(|width| (width * tokens / 8).max(1)).collect();
+        check(&widths, [config.rows as usize, 160], stores[0], at, &machines[(at + 1) % 5]);
         for i in 0..2 {
             let index = 2 * at + i;
             let counts = [[tokens + 3, 0, 1], [5, 1, 2 * tokens]][i];
@@ -333,7 +358,7 @@ fn with_every_mixed_configuration() {
     };
     let machines = [small(Gpu::h200(), 3), small(b200(), 4)];
     for (at, config) in hopper::MIXED.iter().enumerate() {
-        let stores = [stores(at), combinations(at)].concat();
+        let stores = [stores(at), combinations(at), sums()].concat();
         let [tokens, rows] = [config.tokens, config.rows].map(|size| size as usize);
         let activations = activations_of(config, 1);
         let cases = stores.iter().enumerate().map(|(i, &store)| {
@@ -347,7 +372,7 @@ fn with_every_mixed_configuration() {
     for (at, config) in blackwell::MIXED.iter().enumerate() {
         let [rows, columns] = [config.rows(), config.columns].map(|size| size as usize);
         for (turn, [m, n]) in [[columns / 2, rows], [rows, 64]].into_iter().enumerate() {
-            let stores = [stores(at), combinations(at)].concat();
+            let stores = [stores(at), combinations(at), sums()].concat();
             let cases = stores.iter().enumerate().map(|(i, &store)| {
                 let case = varied([m - i % 3, n, [96, 160, 288][i % 3], 1], store, at + i);
                 case.format(config.format).activations(match config.activations {

@@ -77,7 +77,8 @@ pub(crate) struct CoverageCommand {
     /// reason`. Those are not listed. Exit code 1 if a reason is of nothing, or of what was reached
     #[arg(long, value_name = "FILE")]
     explained: Option<PathBuf>,
-    /// Exit code 1 if a smaller share of all instructions that count was reached, in percent.
+    /// Exit code 1 if a smaller share of all instructions that count was reached, or is explained,
+    /// in percent.
     #[arg(long, value_name = "PERCENT")]
     aim: Option<f64>,
 }
@@ -139,7 +140,7 @@ fn shares(
 }
 
 /// The functions by target and share, the instructions that nothing reached and no reason is known
-/// for, and a last line with the share of all, which is returned too.
+/// for, and a last line with the share of all. That is returned too, with what is explained.
 fn report(shares: &[FunctionShare], launched: bool, with_reasons: bool) -> (String, f64) {
     let mut shown: Vec<&FunctionShare> =
         shares.iter().filter(|share| !launched || share.reached() != 0).collect();
@@ -194,7 +195,7 @@ fn report(shares: &[FunctionShare], launched: bool, with_reasons: bool) -> (Stri
         let rest = all - reached - explained;
         let _ = write!(text, "; explained: {:.2} %, {explained}", percent(explained, all));
         let _ = write!(text, "; neither: {:.2} %, {rest}", percent(rest, all));
-        return (text, share);
+        return (text, percent(reached + explained, all));
     }
     let missed = shown.iter().flat_map(|share| &share.unreached);
     let branches = missed.filter(|one| is_guarded_branch(&one.instruction)).count();
