@@ -68,17 +68,25 @@ fn sums() -> Vec<Store> {
     all.map(store).collect()
 }
 
-/// Everything that becomes of values, in rows of both kinds or as blocks.
+/// Values that are gated and otherwise left alone, which [`stores`] need not have.
+fn gated_alone() -> Store {
+    let combined = Some((Activation::Identity, true));
+    Store { result: FloatType::F16.into(), ragged: 24, combined }
+}
+
+/// Everything that becomes of values, in rows of both kinds and as blocks.
 fn combinations(index: usize) -> Vec<Store> {
     let all = [false, true].into_iter().flat_map(|gated| {
         Activation::ALL.into_iter().map(move |activation| Some((activation, gated)))
     });
     let all = all.enumerate().flat_map(|(at, combined)| {
-        let [in_rows, other] = [FLOATS[(index + at) % 3].into(), RESULTS[(index + at) % 7]];
-        let whole = if other.block() == 1 { 8 } else { 0 };
+        let floats = |at: usize| ResultKind::Floats(FLOATS[(index + at) % 3]);
+        let (in_rows, whole) = (floats(at), floats(at + 1));
+        let blocks = RESULTS[FLOATS.len() + (index + at) % (RESULTS.len() - FLOATS.len())];
         [
             Store { result: in_rows, ragged: ragged(in_rows), combined },
-            Store { result: other, ragged: whole, combined },
+            Store { result: whole, ragged: 8, combined },
+            Store { result: blocks, ragged: 0, combined },
         ]
     });
     all.collect()
@@ -206,7 +214,8 @@ fn with_every_configuration_of_sm_100a() {
             if config.activations.is_some() && turn != at % 2 {
                 continue;
             }
-            for (i, store) in stores(at + turn).into_iter().enumerate() {
+            let all = stores(at + turn).into_iter().chain([gated_alone()]);
+            for (i, store) in all.enumerate() {
                 let index = 3 * at + i + 7 * turn;
                 let k = (config.step() * config.k_parts()) as usize + 32;
                 let mut case = varied([m, n, k, 1 + index % 2], store, index).format(config.format);
@@ -305,7 +314,8 @@ fn with_every_grouped_configuration_of_sm_100a() {
             if config.activations.is_some() && turn != 0 {
                 continue;
             }
-            for (i, store) in stores(at + turn).into_iter().enumerate() {
+            let all = stores(at + turn).into_iter().chain([gated_alone()]);
+            for (i, store) in all.enumerate() {
                 let index = 3 * at + i + 7 * turn;
                 let counts = [[tokens - 1, 0, 1], [0, tokens, 0]][index % 2];
                 let mut case = grouped(&counts, [n, [96, 160, 288][index % 3]], store, index);

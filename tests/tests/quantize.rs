@@ -1,8 +1,7 @@
 //! The quantise and amax kernels on the emulator, both architectures, against the CPU reference:
 //! bit for bit, wherever the arithmetic is not approximate by contract.
 
-use fp4_formats::quantize::{NO_ERROR, Recipe, ScaleSource};
-use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use fp4_formats::quantize::{NO_ERROR, ScaleSource};
 use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4::rng::SplitMix64;
 use nvfp4_tests::SCHEDULES;
@@ -63,7 +62,7 @@ fn every_entry() {
 fn elements_that_are_not_finite() {
     let mut random = SplitMix64::new(5);
     let clean = values(&mut random, 131 * 96);
-    for recipe in [Recipe::Nvfp4(Nvfp4Recipe::ModelOpt), Recipe::Mxfp4(Mxfp4Recipe::Floor)] {
+    for recipe in recipes() {
         for (turn, bad) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().enumerate() {
             for places in [&[0][..], &[131 * 96 - 1], &[5000, 4999, 12000], &[97, 96 * 130]] {
                 let mut values = clean.clone();

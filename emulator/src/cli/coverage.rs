@@ -116,10 +116,11 @@ fn faults(path: &Path, explained: &Explained) -> String {
     unused.chain(reached).collect()
 }
 
-/// What was reached of each function, and what the list of reasons explains, if there is one.
-fn shares(
-    args: &CoverageCommand,
-) -> Result<(Vec<FunctionShare>, Option<(&Path, Explained)>), CliError> {
+/// A list of reasons, and what it explains.
+type List<'a> = (&'a Path, Explained);
+
+/// What was reached of each function, and the list of reasons, if there is one.
+fn shares(args: &CoverageCommand) -> Result<(Vec<FunctionShare>, Option<List<'_>>), CliError> {
     let list = match &args.explained {
         Some(path) => {
             let list = Explanation::parse(&run::read_text(path)?);
