@@ -8,13 +8,15 @@ use nvfp4_tests::quantize::{EMULATED_GPUS, encode, same_bytes, value};
 use ptx_emu::GlobalMemory;
 
 /// Every code with every scale, both layouts (padding is uninitialised), one
-/// multiplier or one per row, all types.
+/// multiplier or one per row, all types; more than the CTAs of a wave take at once.
 #[test]
 fn dequantised() {
     let mut random = SplitMix64::new(7);
     for format in [Format::Nvfp4, Format::Mxfp4] {
         let block = format.block() as usize;
-        for (turn, (m, blocks)) in [(1, 1), (3, 7), (131, 5), (64, 16)].into_iter().enumerate() {
+        for (turn, (m, blocks)) in
+            [(1, 1), (3, 7), (131, 5), (64, 16), (150, 65)].into_iter().enumerate()
+        {
             for layout in ScaleLayout::ALL {
                 for ty in FloatType::ALL {
                     let k = blocks * block;
@@ -78,7 +80,7 @@ fn dequantised() {
                             grid,
                             config.threads(),
                             &params.to_bytes(),
-                            SCHEDULES[1 + turn],
+                            SCHEDULES[1 + turn % 4],
                         );
                         let got =
                             memory.read(out, expected.len() as u64).expect("all of it written");

@@ -11,8 +11,8 @@ use nvfp4::generate::Generator;
 use nvfp4::tune::ResultKind;
 use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::{ActivationType, BF16, BLOCKED, F16, LINEAR, RESULTS};
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
-use ptx_emu::Schedule;
+use nvfp4_tests::{DEVICES, SCHEDULES, b200, emulated, emulated_on};
+use ptx_emu::{Gpu, Schedule};
 
 /// Full-range inputs with everything that differs between cases chosen by `index`.
 fn varied(counts: &[usize], sizes: [usize; 2], index: usize) -> GroupedCase {
@@ -171,24 +171,33 @@ fn contest_shapes_scaled_down() {
     }
 }
 
-/// Bad counts: every result is NaN, the status word says so, and nothing is out of bounds.
+/// Bad counts: every configuration makes every result NaN, the status word says so, and nothing is out
+/// of bounds.
 #[test]
 fn bad_counts_make_all_results_nan() {
-    for device in DEVICES {
-        for activations in [F16, BLOCKED] {
-            bad_counts(&emulated(device, SCHEDULES[2]), activations);
-        }
+    // Each CTA has its share of the results, which are few.
+    let hopper = emulated_on(Gpu { sms: 3, ..Gpu::h200() }, SCHEDULES[2]);
+    let blackwell = emulated_on(Gpu { sms: 4, ..b200() }, SCHEDULES[3]);
+    for config in &hopper::GROUPED {
+        let activations = ActivationType::Halves(config.scheme.operand);
+        bad_counts(&hopper, config.name, config.scheme.format, activations);
+    }
+    for config in &blackwell::GROUPED {
+        let activations = config.activations.map_or(BLOCKED, ActivationType::Halves);
+        bad_counts(&blackwell, config.name, config.format, activations);
     }
 }
 
-fn bad_counts(machine: &Kernels, activations: ActivationType) {
+fn bad_counts(machine: &Kernels, name: &str, format: Format, activations: ActivationType) {
+    let overrides = GemmOverrides::new().kernel(name.to_string()).split(None);
     let contiguous: [[i32; 4]; 5] =
         [[0, 5, 3, 9], [-1, 2, 5, 9], [0, 5, 7, 10], [0, i32::MAX, i32::MIN, 9], [9, 8, 9, 9]];
     let slots: [[i32; 3]; 3] = [[1, 4, 2], [-1, 2, 3], [i32::MAX, 0, i32::MIN]];
     for (index, result) in RESULTS.into_iter().enumerate() {
         let mut case = GroupedCase::new(&[3, 3, 3], [3 * result.block().max(16), 96]);
+        (case.format, case.activations) = (format, activations);
         case.result = result;
-        case.activations = activations;
+        case.overrides = overrides.clone();
         case.magnitude = true;
         let check = |case: &GroupedCase, counts: &[i32]| {
             let got = case.run_with(machine, counts);
@@ -222,6 +231,7 @@ fn bad_counts(machine: &Kernels, activations: ActivationType) {
         case.slot = Some(3);
         check(&case, &slots[index % 3]);
     }
-    let good = GroupedCase::new(&[3, 3, 3], [48, 96]);
+    let mut good = GroupedCase::new(&[3, 3, 3], [48, 96]);
+    (good.format, good.activations, good.overrides) = (format, activations, overrides);
     assert_ne!(good.run_with(machine, &[0, 3, 6, 9]).status, STATUS_BAD_COUNTS);
 }

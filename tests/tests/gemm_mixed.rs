@@ -139,6 +139,27 @@ fn tiles_in_turn() {
     }
 }
 
+/// Results of several types follow each other in a CTA. Storing warps of sm_100a use the same shared
+/// memory for boxes of floats and for what blocks of MXFP4 need.
+#[test]
+fn types_in_turn() {
+    for (at, schedule) in SCHEDULES.into_iter().enumerate() {
+        let hopper = emulated_on(Gpu { sms: 1, ..Gpu::h200() }, schedule);
+        let blackwell = emulated_on(Gpu { sms: 2, ..b200() }, schedule);
+        for machine in [hopper, blackwell] {
+            for ([m, n], gated) in [([40, 256], true), ([40, 256], false), ([256, 64], false)] {
+                let results = [RESULTS[at % 3], RESULTS[5 + at % 2], RESULTS[(at + 1) % 3]];
+                let cases = results.into_iter().cycle().take(6).enumerate().map(|(i, result)| {
+                    let mut case = Case::new([m, n, 64, 1]).activations(BLOCKED).result(result);
+                    case.seed = i as u64;
+                    if gated && result.block() > 1 { case.gated() } else { case }
+                });
+                check_mixed(&machine, &cases.collect::<Vec<_>>());
+            }
+        }
+    }
+}
+
 /// Two hundred small products; products without tokens between others.
 #[test]
 fn many_products() {

@@ -131,7 +131,7 @@ fn results_in_blocks() {
         let shapes = [tiles, [config.columns, 272], [config.columns + 3, 80], [1, 16], [129, 48]];
         for [m, n] in shapes {
             let k = config.step() * config.k_parts() + 64;
-            let of = Format::ALL[i / 3 % 2];
+            let of = Format::ALL[i / 2 % 2];
             let n = n.next_multiple_of(of.block());
             let mut product = Product::new(config, [m, n, k, 1 + i as u32 / 4 % 3]);
             if i % 3 / 2 == 0 {

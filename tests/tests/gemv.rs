@@ -1,7 +1,7 @@
 //! GEMV on the emulator, both architectures, against the f64 oracle.
 
 use fp4_formats::FloatType;
-use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
+use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemv::CONFIGS;
 use nvfp4::gemv::{GemvOptions, GemvOverrides};
 use nvfp4::generate::Generator;
@@ -59,18 +59,19 @@ fn ragged_shapes() {
     }
 }
 
-/// Every configuration of the table on a shape it takes, with rows and chunks
-/// that do not fill its tiles, and with fewer CTAs than tiles.
+/// Every configuration of the table on shapes it takes, with rows and chunks that do not fill its
+/// tiles, scales of either operand that end anywhere in their words, and with fewer CTAs than tiles.
 #[test]
 fn every_configuration() {
+    let shapes = [(1, 32), (37, 224), (131, 1056), (261, 2080), (99, 96), (127, 352), (70, 544)];
     for device in DEVICES {
         let kernels = emulated(device, SCHEDULES[2]);
         for config in &CONFIGS {
-            for (m, k) in [(1, 32), (37, 224), (131, 1056), (261, 2080)] {
+            for (at, (m, k)) in shapes.into_iter().enumerate() {
                 let k = if config.load_bytes == 8 { k + 16 } else { k };
-                for ctas in [None, Some(1), Some(3)] {
+                for (turn, ctas) in [None, Some(1), Some(3)].into_iter().enumerate() {
                     let mut case = case(GemvShape { m, k, l: 2 }, Generator::Exact, 11);
-                    case.layouts = [Linear, config.scale_layout];
+                    case.layouts = [ScaleLayout::ALL[(at + turn) % 2], config.scale_layout];
                     case.options.output = FloatType::F32;
                     case.options.overrides =
                         GemvOverrides::new().kernel(config.name.to_string()).ctas(ctas);

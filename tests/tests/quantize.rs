@@ -1,8 +1,7 @@
 //! The quantise and amax kernels on the emulator, both architectures, against the CPU reference:
 //! bit for bit, wherever the arithmetic is not approximate by contract.
 
-use fp4_formats::quantize::{NO_ERROR, Recipe, ScaleSource};
-use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
+use fp4_formats::quantize::{NO_ERROR, ScaleSource};
 use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4::rng::SplitMix64;
 use nvfp4_tests::SCHEDULES;
@@ -33,16 +32,26 @@ fn ragged_shapes() {
     }
 }
 
-/// Each type with each recipe and source on one shape.
+/// Each type with each recipe, source and layout: tasks that warps take in turn, and fewer than there
+/// are warps; blocks of moderate magnitude and others.
 #[test]
 fn every_entry() {
     let mut random = SplitMix64::new(2);
     for recipe in recipes() {
         for ty in FloatType::ALL {
-            for source in [ScaleSource::Given, ScaleSource::TensorAmax, ScaleSource::RowAmax] {
-                let mut case = Case::new(recipe, 37, 96);
-                (case.ty, case.source, case.given) = (ty, source, 0.02);
-                check(&case, &values(&mut random, 37 * 96));
+            for layout in ScaleLayout::ALL {
+                for source in [ScaleSource::Given, ScaleSource::TensorAmax, ScaleSource::RowAmax] {
+                    for (m, k, sms, given) in [
+                        (37, 96, None, 0.02),
+                        (300, 96, Some(1), 0.02),
+                        (2, 32, None, 0.02),
+                        (19, 96, None, 1e-36),
+                    ] {
+                        let case = Case::new(recipe, m, k);
+                        let case = Case { ty, layout, source, sms, given, ..case };
+                        check(&case, &values(&mut random, m * k));
+                    }
+                }
             }
         }
     }
@@ -53,7 +62,7 @@ fn every_entry() {
 fn elements_that_are_not_finite() {
     let mut random = SplitMix64::new(5);
     let clean = values(&mut random, 131 * 96);
-    for recipe in [Recipe::Nvfp4(Nvfp4Recipe::ModelOpt), Recipe::Mxfp4(Mxfp4Recipe::Floor)] {
+    for recipe in recipes() {
         for (turn, bad) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().enumerate() {
             for places in [&[0][..], &[131 * 96 - 1], &[5000, 4999, 12000], &[97, 96 * 130]] {
                 let mut values = clean.clone();
@@ -79,13 +88,15 @@ fn elements_that_are_not_finite() {
 fn gated_products() {
     let mut random = SplitMix64::new(6);
     for recipe in recipes() {
-        for (turn, (m, blocks)) in [(1, 1), (5, 7), (130, 5)].into_iter().enumerate() {
+        for turn in 0..12 {
+            // Few blocks, and tasks that warps take in turn.
+            let (m, blocks, sms) = [(5, 7, None), (260, 5, Some(1))][turn / 6];
             let block = recipe.format().block() as usize;
             let count = m * blocks * block;
             let mut case = Case::new(recipe, m, blocks * block);
-            case.ty = FloatType::ALL[turn];
+            (case.ty, case.sms) = (FloatType::ALL[turn % 3], sms);
             case.layout = ScaleLayout::ALL[turn % 2];
-            case.source = [ScaleSource::TensorAmax, ScaleSource::RowAmax][turn % 2];
+            case.source = [ScaleSource::TensorAmax, ScaleSource::RowAmax][turn / 3 % 2];
             let spread = |random: &mut SplitMix64| {
                 (random.next_u64() >> 40) as f32 / (1 << 24) as f32 * 24.0 - 12.0
             };

@@ -283,3 +283,61 @@ fn a_folder_that_cannot_be_written_is_an_error() {
     assert_eq!(code(&output), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains(FOLDER), "{output:?}");
 }
+
+/// What a list of reasons says of [`PLAIN`] after 16 threads, of which none goes far and all store.
+fn explained(scratch: &Scratch, list: &str) -> (String, Option<i32>) {
+    std::fs::write(scratch.path("list.txt"), list).expect("writable");
+    let output = scratch.run("coverage reached k.ptx --explained list.txt");
+    (String::from_utf8_lossy(&output.stdout).trim_end().to_owned(), code(&output))
+}
+
+#[test]
+fn reasons_are_of_what_was_not_reached() {
+    let scratch = Scratch::new("explained", PLAIN);
+    let run = RUN.replace(" --coverage out.info", "").replace("--block 64", "--block 16");
+    let output = scratch.program(&run).env(FOLDER, "reached").output().expect("it starts");
+    assert_eq!(code(&output), Some(0), "{output:?}");
+    let (text, result) = explained(&scratch, "# nothing\n");
+    let all = "sm_90a k:9: @%p bra $far;\nsm_90a k:11: @!%q st.global.u32 [%o], 7;\n\
+        sm_90a k:14: st.global.u32 [%o], 1;\nsm_90a k:15: trap;\n\n";
+    assert!(text.starts_with(&format!("not reached, nor explained:\n{all}")), "{text}");
+    assert!(text.ends_with("; explained: 0.00 %, 0; neither: 41.67 %, 5"), "{text}");
+    assert_eq!(result, Some(0));
+
+    // Behind a branch that is never taken nothing else is needed, nor behind the store before a trap.
+    let branch = "k | setp.lt.u32 %q, %t, *; @%p bra $; | never so far\n";
+    let (text, result) = explained(&scratch, branch);
+    let rest = "not reached, nor explained:\nsm_90a k:11: @!%q st.global.u32 [%o], 7;\n\n";
+    assert!(text.starts_with(rest), "{text}");
+    assert!(text.contains("sm_90a k, 27.27 % explained\n"), "{text}");
+    assert!(text.ends_with("; explained: 25.00 %, 3; neither: 16.67 %, 2"), "{text}");
+    assert_eq!(result, Some(0));
+    // A trap explains its straight-line piece, and that no branch leads there.
+    let (text, _) = explained(&scratch, "* | trap; | it is none\n");
+    assert!(text.starts_with(rest), "{text}");
+    let (text, _) = explained(&scratch, "k | @*st.global.u32 [%o], *; #2 | all are few\n");
+    assert!(!text.contains("k:11:") && text.contains("k:9:"), "{text}");
+
+    // Reasons of nothing, and of what was reached in one place or in all.
+    for (list, fault) in [
+        (
+            "k | st.global.u64*; | none",
+            Some("\nlist.txt:1: no such place, or none that was not reached"),
+        ),
+        ("g* | trap; | of another", Some("\nlist.txt:1: no such place")),
+        ("k | @%q st*; | reached", Some("\nlist.txt:1: no such place")),
+        ("k | *st*; | a few", Some("\nlist.txt:1: a place of k was reached")),
+        ("~k | *st*; | a few", None),
+    ] {
+        let (text, result) = explained(&scratch, list);
+        assert!(fault.is_none_or(|fault| text.contains(fault)), "{list}: {text}");
+        assert_eq!(text.contains("list.txt:"), fault.is_some(), "{list}: {text}");
+        assert_eq!(result, Some(i32::from(fault.is_some())), "{list}: {text}");
+    }
+    let output = scratch.run("coverage reached k.ptx --launched --explained list.txt");
+    assert_eq!(code(&output), Some(0), "{output:?}");
+    for list in ["k | trap;", "k | trap | no end", " | trap; | no kernel", "k | ; | "] {
+        let (_, result) = explained(&scratch, list);
+        assert_eq!(result, Some(2), "{list}");
+    }
+}

@@ -1,4 +1,4 @@
-//! The argument file: a JSON list with one item per kernel parameter. `emulator/docs/arguments.md`
+//! The argument file: a JSON list with one item per kernel parameter. `emulator/ptx-emu/docs/arguments.md`
 //! describes it.
 
 mod elements;

@@ -3,7 +3,7 @@
 use super::error::CliError;
 use super::{console, output, run};
 use clap::Args;
-use ptx_emu::coverage::{Coverage, FunctionShare, Reached, Unreached};
+use ptx_emu::coverage::{Coverage, Explained, Explanation, FunctionShare, Reached, Unreached};
 use ptx_emu::{Module, readable_name};
 use std::fmt::Write as _;
 use std::io::{Read as _, Seek as _, Write as _};
@@ -73,7 +73,12 @@ pub(crate) struct CoverageCommand {
     /// Leave out functions of which no launch reached anything, but say how many there are.
     #[arg(long)]
     launched: bool,
-    /// Exit code 1 if a smaller share of all instructions that count was reached, in percent.
+    /// A list of reasons why instructions are not reached: one per line, `kernel | instructions |
+    /// reason`. Those are not listed. Exit code 1 if a reason is of nothing, or of what was reached
+    #[arg(long, value_name = "FILE")]
+    explained: Option<PathBuf>,
+    /// Exit code 1 if a smaller share of all instructions that count was reached, or is explained,
+    /// in percent.
     #[arg(long, value_name = "PERCENT")]
     aim: Option<f64>,
 }
@@ -81,9 +86,15 @@ pub(crate) struct CoverageCommand {
 /// What to print on standard output, and the exit code.
 pub(crate) fn run(args: &CoverageCommand) -> (Option<String>, u8) {
     match shares(args) {
-        Ok(shares) => {
-            let (text, percent) = report(&shares, args.launched);
-            (Some(text), u8::from(args.aim.is_some_and(|aim| percent < aim)))
+        Ok((shares, list)) => {
+            let (mut text, percent) = report(&shares, args.launched, list.is_some());
+            let mut good = args.aim.is_none_or(|aim| percent >= aim);
+            // Of what was not launched nothing was reached, whatever the list says.
+            if let Some((path, explained)) = list.filter(|_| !args.launched) {
+                good &= explained.holds();
+                text += &faults(path, &explained);
+            }
+            (Some(text), u8::from(!good))
         }
         Err(error) => {
             console::complain(&error);
@@ -92,7 +103,32 @@ pub(crate) fn run(args: &CoverageCommand) -> (Option<String>, u8) {
     }
 }
 
-fn shares(args: &CoverageCommand) -> Result<Vec<FunctionShare>, CliError> {
+/// What is wrong with a list of reasons, one line each.
+fn faults(path: &Path, explained: &Explained) -> String {
+    let path = path.display();
+    let unused = explained
+        .unused
+        .iter()
+        .map(|line| format!("\n{path}:{line}: no such place, or none that was not reached"));
+    let reached = explained.reached.iter().map(|(line, function)| {
+        format!("\n{path}:{line}: a place of {} was reached", readable_name(function))
+    });
+    unused.chain(reached).collect()
+}
+
+/// A list of reasons, and what it explains.
+type List<'a> = (&'a Path, Explained);
+
+/// What was reached of each function, and the list of reasons, if there is one.
+fn shares(args: &CoverageCommand) -> Result<(Vec<FunctionShare>, Option<List<'_>>), CliError> {
+    let list = match &args.explained {
+        Some(path) => {
+            let list = Explanation::parse(&run::read_text(path)?);
+            let wrong = |source| CliError::Explanations { path: path.clone(), source };
+            Some((path.as_path(), list.map_err(wrong)?))
+        }
+        None => None,
+    };
     let reached = Reached::read(&args.folder)?;
     let mut shares = Vec::new();
     for path in &args.modules {
@@ -100,12 +136,13 @@ fn shares(args: &CoverageCommand) -> Result<Vec<FunctionShare>, CliError> {
         let of = reached.of(&text);
         shares.extend(of.map_err(|error| run::refused(path, &text, error.into()))?);
     }
-    Ok(shares)
+    let list = list.map(|(path, list)| (path, Explained::of(&mut shares, &list)));
+    Ok((shares, list))
 }
 
-/// The functions by target and share, the instructions that nothing reached, and a last line with
-/// the share of all, which is returned too.
-fn report(shares: &[FunctionShare], launched: bool) -> (String, f64) {
+/// The functions by target and share, the instructions that nothing reached and no reason is known
+/// for, and a last line with the share of all. That is returned too, with what is explained.
+fn report(shares: &[FunctionShare], launched: bool, with_reasons: bool) -> (String, f64) {
     let mut shown: Vec<&FunctionShare> =
         shares.iter().filter(|share| !launched || share.reached() != 0).collect();
     let order = |share: &FunctionShare| percent(share.reached(), share.instructions);
@@ -115,7 +152,10 @@ fn report(shares: &[FunctionShare], launched: bool) -> (String, f64) {
     });
     let mut text = String::new();
     for share in shown.iter().filter(|share| share.reached() != 0) {
-        for Unreached { line, instruction, source, .. } in &share.unreached {
+        for Unreached { line, instruction, source, explained, .. } in &share.unreached {
+            if *explained {
+                continue;
+            }
             let place = source.as_ref().map(|(file, line)| format!(" ({file}:{line})"));
             let place = place.unwrap_or_default();
             let name = readable_name(&share.name);
@@ -123,16 +163,21 @@ fn report(shares: &[FunctionShare], launched: bool) -> (String, f64) {
         }
     }
     if !text.is_empty() {
-        text.insert_str(0, "not reached:\n");
+        let head = if with_reasons { "not reached, nor explained:\n" } else { "not reached:\n" };
+        text.insert_str(0, head);
         text.push('\n');
     }
     text.push_str("reached:\n");
     for share in &shown {
         let FunctionShare { target, name, instructions, .. } = share;
         let kind = if share.is_kernel { "" } else { " (function)" };
+        let explained = match share.explained() {
+            0 => String::new(),
+            count => format!(", {:.2} % explained", percent(count, *instructions)),
+        };
         let _ = writeln!(
             text,
-            "{:>6.2} %  {:>6} of {instructions:>6}  {target} {}{kind}",
+            "{:>6.2} %  {:>6} of {instructions:>6}  {target} {}{kind}{explained}",
             order(share),
             share.reached(),
             readable_name(name),
@@ -144,14 +189,21 @@ fn report(shares: &[FunctionShare], launched: bool) -> (String, f64) {
     }
     let reached: usize = shown.iter().map(|share| share.reached()).sum();
     let all: usize = shown.iter().map(|share| share.instructions).sum();
-    let percent = percent(reached, all);
-    let _ = write!(text, "coverage: {percent:.2} %, {reached} of {all} instructions");
+    let share = percent(reached, all);
+    let _ = write!(text, "coverage: {share:.2} %, {reached} of {all} instructions");
+    if with_reasons {
+        let explained: usize = shown.iter().map(|share| share.explained()).sum();
+        let rest = all - reached - explained;
+        let _ = write!(text, "; explained: {:.2} %, {explained}", percent(explained, all));
+        let _ = write!(text, "; neither: {:.2} %, {rest}", percent(rest, all));
+        return (text, percent(reached + explained, all));
+    }
     let missed = shown.iter().flat_map(|share| &share.unreached);
     let branches = missed.filter(|one| is_guarded_branch(&one.instruction)).count();
     if branches != 0 {
         let _ = write!(text, "; guarded branches among the others: {branches}");
     }
-    (text, percent)
+    (text, share)
 }
 
 /// Whether a line is a branch under a guard, which must be true for the branch to count.

@@ -1,6 +1,6 @@
 //! Errors that end a run without a result.
 
-use ptx_emu::coverage::{ParseCoverageError, ReadReachedError};
+use ptx_emu::coverage::{ParseCoverageError, ParseExplanationsError, ReadReachedError};
 use ptx_emu::{LaunchError, LoadError, MemoryError};
 use std::io;
 use std::path::PathBuf;
@@ -44,6 +44,9 @@ pub(crate) enum CliError {
     /// A file that coverage cannot be added to.
     #[error("{}: {source}", .path.display())]
     Coverage { path: PathBuf, source: ParseCoverageError },
+    /// A list of reasons that cannot be read.
+    #[error("{}: {source}", .path.display())]
+    Explanations { path: PathBuf, source: ParseExplanationsError },
     /// What test runs reached cannot be read.
     #[error(transparent)]
     Reached(#[from] ReadReachedError),

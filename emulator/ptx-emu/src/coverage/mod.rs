@@ -13,11 +13,15 @@
 //! kernels appends what it reached to a file of its own there, which [`Reached::read`] sums up.
 //! `ptx-emu coverage FOLDER MODULE...` then says what was reached of modules, function by function.
 //! Functions are known by target, name and text, so that variants of a module count apart.
-//! Launches of mutants (`mutate`) are left out.
+//! Launches of mutants (`mutate`) are left out. A list of [`Explanation`]s says why some are not
+//! reached; one that is wrong is found ([`Explained`]).
 
+mod explained;
+mod flow;
 mod lcov;
 mod share;
 
+pub use explained::{Explained, Explanation, ParseExplanationsError};
 pub use lcov::{Coverage, ParseCoverageError};
 pub use ptx_emu_core::journal::FOLDER;
 pub use share::{FunctionShare, Reached, ReadReachedError, Unreached};

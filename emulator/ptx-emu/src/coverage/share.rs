@@ -1,5 +1,6 @@
 //! What test runs reached of modules, by function.
 
+use super::flow::Flow;
 use ptx_emu_core::journal::{EXTENSION, Entry, Key, key};
 use ptx_emu_core::syntax::ast::{Block, Item, Location, Statement};
 use ptx_emu_core::syntax::{self, SyntaxError};
@@ -49,6 +50,8 @@ pub struct FunctionShare {
     pub instructions: usize,
     /// Instructions that no launch reached, in the order of the text.
     pub unreached: Vec<Unreached>,
+    /// All of them.
+    pub(super) flow: Flow,
 }
 
 impl FunctionShare {
@@ -56,6 +59,13 @@ impl FunctionShare {
     #[must_use]
     pub fn reached(&self) -> usize {
         self.instructions - self.unreached.len()
+    }
+
+    /// Instructions that were not reached, for a reason that [`Explained::of`](super::Explained::of)
+    /// found.
+    #[must_use]
+    pub fn explained(&self) -> usize {
+        self.unreached.iter().filter(|one| one.explained).count()
     }
 }
 
@@ -69,6 +79,10 @@ pub struct Unreached {
     pub instruction: String,
     /// File and line of the source that it comes from, if the text says so.
     pub source: Option<(String, u32)>,
+    /// Why is known; `false` until [`Explained::of`](super::Explained::of) has looked.
+    pub explained: bool,
+    /// Its place among the function's instructions.
+    pub(super) at: usize,
 }
 
 impl Reached {
@@ -114,8 +128,8 @@ impl Reached {
     /// Text that is not PTX.
     pub fn of(&self, module: &str) -> Result<Vec<FunctionShare>, SyntaxError> {
         let tree = syntax::parse(module)?;
-        let lines: Vec<&str> = module.lines().map(str::trim).collect();
-        let text = |line: u32| lines.get(line as usize - 1).copied().unwrap_or_default();
+        let lines: Vec<&str> = module.lines().collect();
+        let text = |line: u32| lines.get(line as usize - 1).map_or("", |line| line.trim());
         let target = tree.targets.first().cloned().unwrap_or_default();
         let files: HashMap<u32, &String> =
             tree.files.iter().map(|(number, name)| (*number, name)).collect();
@@ -125,11 +139,13 @@ impl Reached {
             let Some(body) = &function.body else { continue };
             let mut places = Vec::new();
             collect(body, &mut None, &mut places);
-            let lines = places.iter().map(|(line, _)| text(*line));
-            let reached = self.0.get(&key(&target, &function.name, lines));
+            let keyed = places.iter().map(|(line, _)| text(*line));
+            let reached = self.0.get(&key(&target, &function.name, keyed));
             let missed = |at: usize| reached.is_none_or(|all| !all.get(at).is_some_and(|&yes| yes));
             let unreached = places.iter().enumerate().filter(|(at, _)| missed(*at));
-            let unreached = unreached.map(|(_, &(line, location))| Unreached {
+            let unreached = unreached.map(|(at, &(line, location))| Unreached {
+                at,
+                explained: false,
                 line,
                 instruction: text(line).to_owned(),
                 source: location.and_then(|Location { file, line, .. }| {
@@ -143,6 +159,7 @@ impl Reached {
                 is_kernel: function.is_entry,
                 instructions: places.len(),
                 unreached: unreached.collect(),
+                flow: Flow::new(body, &lines, |at| !missed(at)),
             });
         }
         Ok(shares)

@@ -95,7 +95,7 @@ impl Equivalent {
 }
 
 /// An instruction without the numbers of its registers: `%rd5` is `%rd`.
-pub(super) fn shape(instruction: &str) -> String {
+pub(crate) fn shape(instruction: &str) -> String {
     let mut parts = instruction.split('%');
     let mut shape = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -108,7 +108,7 @@ pub(super) fn shape(instruction: &str) -> String {
 }
 
 /// Whether `text` is `pattern`, in which `*` stands for any text.
-fn glob(pattern: &str, text: &str) -> bool {
+pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
         Some((start, rest)) => text.strip_prefix(start).is_some_and(|text| {

@@ -22,6 +22,7 @@ mod tree;
 
 pub use check::{MutateError, MutateOptions, mutate};
 pub use equivalents::{Equivalent, EquivalentsError};
+pub(crate) use equivalents::{glob, shape};
 
 use crate::explore::Finding;
 use ptx_emu_core::Schedule;
