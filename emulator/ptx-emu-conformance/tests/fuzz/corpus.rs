@@ -47,14 +47,13 @@ fn split(name: &str, text: &str, out: &mut Vec<Program>) {
 /// All programs there are.
 pub fn corpus() -> Vec<Program> {
     let mut programs = Vec::new();
-    let folders = [
-        repository().join("tests/data/ptx"),
-        repository().join("emulator/tests/data"),
-        repository().join("emulator/benches"),
-        repository().join("target/kernels/sm_90a"),
-        repository().join("target/kernels/sm_100a"),
-    ];
-    for file in folders.iter().flat_map(|folder| ptx_files(folder)) {
+    let kept =
+        ["tests/data/ptx", "emulator/ptx-emu-core/tests/data", "emulator/ptx-emu-core/benches"];
+    // Where they were built.
+    let built = ["target/kernels/sm_90a", "target/kernels/sm_100a"];
+    let files = |folder: &str| ptx_files(&repository().join(folder));
+    assert!(kept.iter().all(|folder| !files(folder).is_empty()), "a folder without programs");
+    for file in kept.into_iter().chain(built).flat_map(files) {
         let text = std::fs::read_to_string(&file).expect("a readable sample");
         let name = file.strip_prefix(repository()).unwrap_or(&file).display().to_string();
         split(&name, &text, &mut programs);
