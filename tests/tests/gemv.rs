@@ -2,7 +2,7 @@
 
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemv::CONFIGS;
+use fp4_formats::gemv::{CONFIGS, PANEL};
 use nvfp4::gemv::{GemvOptions, GemvOverrides};
 use nvfp4::generate::Generator;
 use nvfp4::shape::{self, GemvShape};
@@ -94,6 +94,25 @@ fn more_than_one_panel() {
                 case.layouts = [layout, layout];
                 case.options.output = FloatType::F32;
                 case.check(&kernels);
+            }
+        }
+    }
+}
+
+/// A last panel in which few lanes have a chunk, before the next rows' first one: every configuration.
+#[test]
+fn short_last_panels() {
+    for device in DEVICES {
+        let kernels = emulated(device, Schedule::Lazy);
+        for config in &CONFIGS {
+            for (m, more) in [(261, 96), (140, 64)] {
+                let k = PANEL as usize + if config.load_bytes == 8 { more + 16 } else { more };
+                let mut case = case(GemvShape { m, k, l: 1 }, Generator::Exact, 13);
+                case.layouts = [ScaleLayout::ALL[m % 2], config.scale_layout];
+                case.options.output = FloatType::F32;
+                case.options.overrides =
+                    GemvOverrides::new().kernel(config.name.to_string()).ctas(Some(1));
+                assert_eq!(case.check(&kernels).plan.kernel, config.name);
             }
         }
     }
