@@ -40,6 +40,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     // SAFETY: all storing threads are here, behind the kernels before.
     unsafe { work.list.refuse(work.params) };
     let mut known = u32::MAX;
+    let mut in_blocks = false;
     while let Some(tile) = tiles.current() {
         // SAFETY: the tile is one of a problem, which has a map of the result.
         let work = &unsafe {
@@ -55,7 +56,13 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
             group: unsafe { work.list.group(&work.params.epilogue, &tile) },
         };
         let d = tensor + which * config.accumulator_step() + lanes;
-        if epilogue::is_blocks(&work.params.epilogue.sink) {
+        let in_blocks_before = in_blocks;
+        in_blocks = epilogue::is_blocks(&work.params.epilogue.sink);
+        if L::MIXED && in_blocks != in_blocks_before {
+            // SAFETY: all storing warps are here: they have the same tiles.
+            unsafe { blocks.hand_over() };
+        }
+        if in_blocks {
             let columns = config.columns / config.k_parts();
             // SAFETY: called once per tile; the result has blocks, and these are the CTA's columns.
             unsafe { store_blocks::pad(work, &place, [work.split() * columns, columns]) };

@@ -7,7 +7,8 @@
 //! | `X`, swapped | rows of a column of the result | is spread over sixteen lanes, which exchange elements first | two such groups of lanes have the halves, and exchange the largest magnitude |
 //! | `X`, swapped and gated | the same, in sixteen lanes of each warp | is spread over those | two warps have the halves, and exchange the largest magnitude through shared memory |
 //!
-//! The shared memory is that of [`Boxes`](super::boxes::Boxes), which only floats need.
+//! The shared memory is that of [`Boxes`](super::boxes::Boxes), which only floats need. Tiles of a mixed
+//! product may be of either kind: between two kinds it is [handed over](Blocks::hand_over).
 
 use super::Work;
 use super::boxes::Boxes;
@@ -16,13 +17,13 @@ use super::store::Place;
 use super::work::List;
 use crate::gemm::epilogue::blocks::{self, GROUP};
 use crate::gemm::epilogue::{self, COLUMNS};
-use cuda_std::ptx::{barrier, float, marker, memory};
+use cuda_std::ptx::{barrier, bulk, float, marker, memory};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::blackwell::config::{CTA_ROWS, STORE_WARPS};
 use fp4_formats::gemm::blackwell::store::BOX_BYTES;
 use fp4_formats::{BlockFormat, Mxfp4};
 
-/// The barrier at which storing warps exchange magnitudes.
+/// The barrier at which storing warps exchange magnitudes, and the memory changes hands.
 const EXCHANGE_BARRIER: u32 = 2;
 /// Threads that meet there.
 const STORING: u32 = STORE_WARPS * warp::LANES;
@@ -48,6 +49,23 @@ impl Blocks {
     #[inline(always)]
     pub fn new() -> Self {
         Self { turn: 0 }
+    }
+
+    /// Waits until nobody uses the memory that results in blocks and boxes of floats share: the copy
+    /// engine has read the boxes, and each warp the magnitudes of its neighbour.
+    ///
+    /// # Safety
+    /// All storing warps of the CTA, between two tiles.
+    #[inline(always)]
+    pub unsafe fn hand_over(&self) {
+        // SAFETY: lane 0 has the boxes of its warp stored; whole warps meet at the barrier.
+        unsafe {
+            if warp::lane_id() == 0 {
+                bulk::cp_async_bulk_wait_group_read::<0>();
+            }
+            warp::sync();
+            barrier::bar_sync_threads::<EXCHANGE_BARRIER, STORING>();
+        }
     }
 
     /// Quantises a thread's results, and stores what lies inside the result. Of MXFP4 where the weights are
