@@ -147,7 +147,7 @@ fn types_in_turn() {
         let hopper = emulated_on(Gpu { sms: 1, ..Gpu::h200() }, schedule);
         let blackwell = emulated_on(Gpu { sms: 2, ..b200() }, schedule);
         for machine in [hopper, blackwell] {
-            for ([m, n], gated) in [([40, 256], true), ([40, 256], false), ([256, 64], false)] {
+            for ([m, n], gated) in [([40, 256], true), ([40, 256], false), ([512, 128], false)] {
                 let results = [RESULTS[at % 3], RESULTS[5 + at % 2], RESULTS[(at + 1) % 3]];
                 let cases = results.into_iter().cycle().take(6).enumerate().map(|(i, result)| {
                     let mut case = Case::new([m, n, 64, 1]).activations(BLOCKED).result(result);

@@ -61,9 +61,10 @@ fn captured(
     let device = device.with_capture(&folder);
     let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("kernels are built");
     let input = run(&kernels);
-    // Activations may have been laid out before.
-    let last = device.capture().expect("it captures").launches() - 1;
-    let bundle = folder.join(format!("{last:03}-{kernel}"));
+    // Activations may have been laid out before; what is quantised is compared with floats afterwards.
+    let launches = device.capture().expect("it captures").launches();
+    let mut bundles = (0..launches).map(|at| folder.join(format!("{at:03}-{kernel}")));
+    let bundle = bundles.find(|bundle| bundle.is_dir()).expect("a launch of the kernel");
     let bundle = Bundle::read(&bundle).expect("a bundle");
     std::fs::remove_dir_all(&folder).expect("it was there");
     let mut experiment = bundle.experiment(Some(gpu)).expect("it fits");
@@ -293,8 +294,20 @@ fn mixed(
         Case { layout: Blocked128x4, ..case }
     };
     let cases: Vec<Case> = sizes.iter().map(case).collect();
-    captured(kernel, &format!("{}-{input}", sizes.len()), gpu, result, |kernels| {
-        check_mixed(kernels, &cases);
+    products(kernel, gpu, &cases, result, input)
+}
+
+/// Products of sizes of their own, of which one has results of type `result`.
+fn products(
+    kernel: &str,
+    gpu: &Gpu,
+    cases: &[Case],
+    result: ResultKind,
+    input: &'static str,
+) -> Experiment {
+    let label = format!("{}-{}-{input}", cases[0].shape, cases.len());
+    captured(kernel, &label, gpu, result, |kernels| {
+        check_mixed(kernels, cases);
         input
     })
 }
@@ -328,15 +341,34 @@ fn blackwell_mixed() {
         experiment.grid = [2, 1, 1];
         experiment
     };
+    // Floats and blocks in turn, which use the same shared memory.
+    let in_turn = |[m, n]: [usize; 2], floats, gated| {
+        let case = |result: ResultKind| {
+            let case = Case::new([m, n, 64, 1]).activations(BLOCKED).result(result);
+            let case = Case { layout: Blocked128x4, ..case };
+            if gated && result == WIDE_BLOCKS { case.gated() } else { case }
+        };
+        let cases = [floats, WIDE_BLOCKS, floats, floats, WIDE_BLOCKS, floats].map(case);
+        // Planned for a pair of CTAs, with the weights as the rows of tiles where tokens are few.
+        let one = Gpu { sms: 2, ..gpu.clone() };
+        let mut experiment = products(kernel, &one, &cases, floats, "a");
+        experiment.gpu.sms = gpu.sms;
+        experiment.grid = [2, 1, 1];
+        experiment
+    };
     check(&[
         on(&[[300, 520, 2288], [256, 264, 1024]], FLOATS, "workspace"),
         on(&[[300, 101, 1024], [128, 246, 768]], FLOATS, "a"),
         on(&[[300, 112, 768], [17, 528, 1264]], BLOCKS, "workspace"),
+        in_turn([40, 256], HALVES, true),
+        in_turn([512, 128], FLOATS, false),
     ]);
 }
 
 const FLOATS: ResultKind = ResultKind::Floats(FloatType::F32);
+const HALVES: ResultKind = ResultKind::Floats(FloatType::F16);
 const BLOCKS: ResultKind = ResultKind::Blocks(Format::Nvfp4, Blocked128x4);
+const WIDE_BLOCKS: ResultKind = ResultKind::Blocks(Format::Mxfp4, Blocked128x4);
 
 /// Both orders of tiles; the ring of eight stages wraps. Results are stored by the copy engine,
 /// by threads (rows are not multiples of 16 bytes), and as blocks.
