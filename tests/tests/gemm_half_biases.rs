@@ -12,7 +12,7 @@ use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::mixed::check_mixed;
 use nvfp4_tests::gemm::{ActivationType, Case, LINEAR, POISON, RESULTS};
 use nvfp4_tests::{SCHEDULES, b200, kernels_dir, module};
-use ptx_emu::bundle::Bundle;
+use ptx_emu::bundle::{Bundle, RunBundle as _};
 use ptx_emu::experiment::Experiment;
 use ptx_emu::{Checks, Gpu, Launch};
 use std::mem::offset_of;
