@@ -47,13 +47,21 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
-/// The last launch, that of `kernel`, of what `run` does on a machine. A kernel before makes the input
-/// whose name `run` returns.
+/// Which launch of a kernel is meant.
+enum Which {
+    /// Quantised results are compared with floats of a launch behind it.
+    First,
+    /// Floats come before quantised results, which are scaled by their magnitude.
+    Last,
+}
+
+/// A launch of `kernel` in what `run` does on a machine. A kernel before makes the input whose name
+/// `run` returns.
 fn captured(
     kernel: &str,
     name: &str,
     gpu: &Gpu,
-    result: ResultKind,
+    (which, result): (Which, ResultKind),
     run: impl FnOnce(&Kernels) -> &'static str,
 ) -> Experiment {
     let folder = folder(&format!("{kernel}-{name}"));
@@ -61,10 +69,15 @@ fn captured(
     let device = device.with_capture(&folder);
     let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("kernels are built");
     let input = run(&kernels);
-    // Activations may have been laid out before; what is quantised is compared with floats afterwards.
+    // Activations may have been laid out before.
     let launches = device.capture().expect("it captures").launches();
-    let mut bundles = (0..launches).map(|at| folder.join(format!("{at:03}-{kernel}")));
-    let bundle = bundles.find(|bundle| bundle.is_dir()).expect("a launch of the kernel");
+    let bundles = (0..launches).map(|at| folder.join(format!("{at:03}-{kernel}")));
+    let mut bundles = bundles.filter(|bundle| bundle.is_dir());
+    let bundle = match which {
+        Which::First => bundles.next(),
+        Which::Last => bundles.last(),
+    };
+    let bundle = bundle.expect("a launch of the kernel");
     let bundle = Bundle::read(&bundle).expect("a bundle");
     std::fs::remove_dir_all(&folder).expect("it was there");
     let mut experiment = bundle.experiment(Some(gpu)).expect("it fits");
@@ -88,7 +101,7 @@ fn captured(
 /// The launch of `case` on a machine, checked against the oracle.
 fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
     let kernel = case.overrides.kernel.as_deref().expect("a kernel");
-    captured(kernel, &case.shape.to_string(), gpu, case.result, |kernels| {
+    captured(kernel, &case.shape.to_string(), gpu, (Which::Last, case.result), |kernels| {
         let result = case.check(kernels);
         println!("{}", result.plan);
         match case.activations {
@@ -113,7 +126,7 @@ fn grouped(
     let overrides = GemmOverrides::new().kernel(kernel.to_string()).split(None);
     let case = GroupedCase::new(counts, sizes);
     let case = GroupedCase { activations, result, overrides, spare: 1, ..case };
-    captured(kernel, &format!("{counts:?}-{input}"), gpu, result, |kernels| {
+    captured(kernel, &format!("{counts:?}-{input}"), gpu, (Which::Last, result), |kernels| {
         case.check(kernels);
         input
     })
@@ -306,7 +319,7 @@ fn products(
     input: &'static str,
 ) -> Experiment {
     let label = format!("{}-{}-{input}", cases[0].shape, cases.len());
-    captured(kernel, &label, gpu, result, |kernels| {
+    captured(kernel, &label, gpu, (Which::First, result), |kernels| {
         check_mixed(kernels, cases);
         input
     })
