@@ -75,7 +75,7 @@ fn captured(
     let mut bundles = bundles.filter(|bundle| bundle.is_dir());
     let bundle = match which {
         Which::First => bundles.next(),
-        Which::Last => bundles.last(),
+        Which::Last => bundles.next_back(),
     };
     let bundle = bundle.expect("a launch of the kernel");
     let bundle = Bundle::read(&bundle).expect("a bundle");
