@@ -6,8 +6,9 @@ use core::str::FromStr;
 
 use crate::arch::{Arch, TensorFamily};
 use crate::gemm::{blackwell, hopper};
+use crate::quantize::tokens::TOKENS;
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
-use crate::{HalfType, ceiling, gemv, moe};
+use crate::{HalfType, Operand, ceiling, gemv, moe};
 
 /// A family of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,6 +21,8 @@ pub enum Family {
     QuantizeNvfp4,
     /// Quantising to MXFP4.
     QuantizeMxfp4,
+    /// Quantising tokens to e4m3.
+    QuantizeTokens,
     /// Dequantising.
     Dequantize,
     /// What is laid out before a GEMM with block-scaled activations.
@@ -47,19 +50,25 @@ pub enum GemmTypes {
     Nvfp4Bf16,
     /// MXFP4 weights and bf16 activations.
     Mxfp4Bf16,
+    /// NVFP4 weights and e4m3 activations.
+    Nvfp4E4m3,
+    /// MXFP4 weights and e4m3 activations.
+    Mxfp4E4m3,
 }
 
 impl GemmTypes {
-    /// Weights in `format` and activations of a 16-bit type or, with `None`, in the same format;
-    /// none where there are no such kernels.
-    const fn of(format: Format, activations: Option<HalfType>) -> Option<Self> {
+    /// Weights in `format` and activations of a type or, with `None`, in the same format; none where
+    /// there are no such kernels.
+    const fn of(format: Format, activations: Option<Operand>) -> Option<Self> {
         match (format, activations) {
             (Format::Nvfp4, None) => Some(Self::Nvfp4),
-            (Format::Nvfp4, Some(HalfType::F16)) => Some(Self::Nvfp4F16),
-            (Format::Nvfp4, Some(HalfType::Bf16)) => Some(Self::Nvfp4Bf16),
+            (Format::Nvfp4, Some(Operand::Half(HalfType::F16))) => Some(Self::Nvfp4F16),
+            (Format::Nvfp4, Some(Operand::Half(HalfType::Bf16))) => Some(Self::Nvfp4Bf16),
             (Format::Mxfp4, None) => Some(Self::Mxfp4),
-            (Format::Mxfp4, Some(HalfType::F16)) => None,
-            (Format::Mxfp4, Some(HalfType::Bf16)) => Some(Self::Mxfp4Bf16),
+            (Format::Mxfp4, Some(Operand::Half(HalfType::F16))) => None,
+            (Format::Mxfp4, Some(Operand::Half(HalfType::Bf16))) => Some(Self::Mxfp4Bf16),
+            (Format::Nvfp4, Some(Operand::E4m3)) => Some(Self::Nvfp4E4m3),
+            (Format::Mxfp4, Some(Operand::E4m3)) => Some(Self::Mxfp4E4m3),
         }
     }
 }
@@ -139,14 +148,15 @@ impl Operation {
 
 impl Family {
     /// All families, of whatever architecture.
-    pub const ALL: [Self; 32] = {
-        use GemmTypes::{Mxfp4, Mxfp4Bf16, Nvfp4, Nvfp4Bf16, Nvfp4F16};
+    pub const ALL: [Self; 41] = {
+        use GemmTypes::{Mxfp4, Mxfp4Bf16, Mxfp4E4m3, Nvfp4, Nvfp4Bf16, Nvfp4E4m3, Nvfp4F16};
         use TileWidth::{Narrow, Wide};
         [
             Self::Ceiling,
             Self::Gemv,
             Self::QuantizeNvfp4,
             Self::QuantizeMxfp4,
+            Self::QuantizeTokens,
             Self::Dequantize,
             Self::GemmPrepare,
             Self::Moe,
@@ -160,6 +170,10 @@ impl Family {
             Self::Gemm(Nvfp4Bf16, Wide),
             Self::Gemm(Mxfp4Bf16, Narrow),
             Self::Gemm(Mxfp4Bf16, Wide),
+            Self::Gemm(Nvfp4E4m3, Narrow),
+            Self::Gemm(Nvfp4E4m3, Wide),
+            Self::Gemm(Mxfp4E4m3, Narrow),
+            Self::Gemm(Mxfp4E4m3, Wide),
             Self::Grouped(Nvfp4, Narrow),
             Self::Grouped(Nvfp4, Wide),
             Self::Grouped(Mxfp4, Narrow),
@@ -170,6 +184,10 @@ impl Family {
             Self::Grouped(Nvfp4Bf16, Wide),
             Self::Grouped(Mxfp4Bf16, Narrow),
             Self::Grouped(Mxfp4Bf16, Wide),
+            Self::Grouped(Nvfp4E4m3, Narrow),
+            Self::Grouped(Nvfp4E4m3, Wide),
+            Self::Grouped(Mxfp4E4m3, Narrow),
+            Self::Grouped(Mxfp4E4m3, Wide),
             Self::Mixed(Nvfp4),
             Self::Mixed(Mxfp4),
             Self::Mixed(Nvfp4F16),
@@ -186,6 +204,7 @@ impl Family {
             Self::Gemv => "gemv",
             Self::QuantizeNvfp4 => "quantize_nvfp4",
             Self::QuantizeMxfp4 => "quantize_mxfp4",
+            Self::QuantizeTokens => "quantize_tokens",
             Self::Dequantize => "dequantize",
             Self::GemmPrepare => "gemm_prepare",
             Self::Moe => "moe",
@@ -199,6 +218,10 @@ impl Family {
             Self::Gemm(GemmTypes::Nvfp4Bf16, TileWidth::Wide) => "gemm_nvfp4_bf16_wide",
             Self::Gemm(GemmTypes::Mxfp4Bf16, TileWidth::Narrow) => "gemm_mxfp4_bf16_narrow",
             Self::Gemm(GemmTypes::Mxfp4Bf16, TileWidth::Wide) => "gemm_mxfp4_bf16_wide",
+            Self::Gemm(GemmTypes::Nvfp4E4m3, TileWidth::Narrow) => "gemm_nvfp4_e4m3_narrow",
+            Self::Gemm(GemmTypes::Nvfp4E4m3, TileWidth::Wide) => "gemm_nvfp4_e4m3_wide",
+            Self::Gemm(GemmTypes::Mxfp4E4m3, TileWidth::Narrow) => "gemm_mxfp4_e4m3_narrow",
+            Self::Gemm(GemmTypes::Mxfp4E4m3, TileWidth::Wide) => "gemm_mxfp4_e4m3_wide",
             Self::Grouped(GemmTypes::Nvfp4, TileWidth::Narrow) => "grouped_nvfp4_narrow",
             Self::Grouped(GemmTypes::Nvfp4, TileWidth::Wide) => "grouped_nvfp4_wide",
             Self::Grouped(GemmTypes::Mxfp4, TileWidth::Narrow) => "grouped_mxfp4_narrow",
@@ -209,11 +232,17 @@ impl Family {
             Self::Grouped(GemmTypes::Nvfp4Bf16, TileWidth::Wide) => "grouped_nvfp4_bf16_wide",
             Self::Grouped(GemmTypes::Mxfp4Bf16, TileWidth::Narrow) => "grouped_mxfp4_bf16_narrow",
             Self::Grouped(GemmTypes::Mxfp4Bf16, TileWidth::Wide) => "grouped_mxfp4_bf16_wide",
+            Self::Grouped(GemmTypes::Nvfp4E4m3, TileWidth::Narrow) => "grouped_nvfp4_e4m3_narrow",
+            Self::Grouped(GemmTypes::Nvfp4E4m3, TileWidth::Wide) => "grouped_nvfp4_e4m3_wide",
+            Self::Grouped(GemmTypes::Mxfp4E4m3, TileWidth::Narrow) => "grouped_mxfp4_e4m3_narrow",
+            Self::Grouped(GemmTypes::Mxfp4E4m3, TileWidth::Wide) => "grouped_mxfp4_e4m3_wide",
             Self::Mixed(GemmTypes::Nvfp4) => "mixed_nvfp4",
             Self::Mixed(GemmTypes::Mxfp4) => "mixed_mxfp4",
             Self::Mixed(GemmTypes::Nvfp4F16) => "mixed_nvfp4_f16",
             Self::Mixed(GemmTypes::Nvfp4Bf16) => "mixed_nvfp4_bf16",
             Self::Mixed(GemmTypes::Mxfp4Bf16) => "mixed_mxfp4_bf16",
+            Self::Mixed(GemmTypes::Nvfp4E4m3) => "mixed_nvfp4_e4m3",
+            Self::Mixed(GemmTypes::Mxfp4E4m3) => "mixed_mxfp4_e4m3",
         }
     }
 
@@ -223,7 +252,7 @@ impl Family {
         match self {
             Self::Ceiling => Operation::Ceiling,
             Self::Gemv => Operation::Gemv,
-            Self::QuantizeNvfp4 | Self::QuantizeMxfp4 => Operation::Quantize,
+            Self::QuantizeNvfp4 | Self::QuantizeMxfp4 | Self::QuantizeTokens => Operation::Quantize,
             Self::Dequantize => Operation::Dequantize,
             Self::Moe => Operation::Moe,
             Self::GemmPrepare | Self::Gemm(..) | Self::Grouped(..) | Self::Mixed(..) => {
@@ -248,6 +277,7 @@ impl Family {
         // MXFP4 has no scale of a whole tensor or row.
         let amax = AMAX.iter().map(|config| (Self::QuantizeNvfp4, config.name));
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
+        let tokens = TOKENS.iter().map(|config| (Self::QuantizeTokens, config.name));
         type Tables<C> = [(Products, &'static [C]); 3];
         const HOPPER: Tables<hopper::HopperConfig> = [
             (Products::Uniform, &hopper::CONFIGS),
@@ -271,7 +301,7 @@ impl Family {
         });
         let blackwell = blackwell.iter().flat_map(|&(products, configs)| {
             configs.iter().filter_map(move |config| {
-                let types = GemmTypes::of(config.format, config.activations)?;
+                let types = GemmTypes::of(config.format, config.activations.map(Operand::Half))?;
                 Some((products.family(types, config.columns), config.name))
             })
         });
@@ -279,6 +309,7 @@ impl Family {
             .chain(gemv)
             .chain(quantize)
             .chain(amax)
+            .chain(tokens)
             .chain(dequantize)
             .chain(moe::NAMES.iter().map(|name| (Self::Moe, *name)))
             .chain(prepare.iter().map(|name| (Self::GemmPrepare, *name)))
@@ -345,6 +376,7 @@ mod tests {
                 + gemv::CONFIGS.len()
                 + QUANTIZE.len()
                 + AMAX.len()
+                + TOKENS.len()
                 + DEQUANTIZE.len()
                 + moe::NAMES.len()
                 + match arch.tensor() {

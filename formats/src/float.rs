@@ -39,6 +39,50 @@ impl HalfType {
     }
 }
 
+/// What weights are decoded to and activations are multiplied in, where a kernel decodes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Operand {
+    /// A 16-bit float, which holds every weight exactly.
+    Half(HalfType),
+    /// e4m3: activations with a scale for each token, and weights folded with their block scales
+    /// ([`fold`](crate::gemm::hopper::fold)).
+    E4m3,
+}
+
+impl Operand {
+    /// f16.
+    pub const F16: Self = Self::Half(HalfType::F16);
+    /// bf16.
+    pub const BF16: Self = Self::Half(HalfType::Bf16);
+
+    /// The type's name in commands and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Half(half) => half.name(),
+            Self::E4m3 => "fp8",
+        }
+    }
+
+    /// Bytes of an element.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::Half(half) => half.float().bytes(),
+            Self::E4m3 => 1,
+        }
+    }
+
+    /// The 16-bit float that it is, if it is one.
+    #[must_use]
+    pub const fn half(self) -> Option<HalfType> {
+        match self {
+            Self::Half(half) => Some(half),
+            Self::E4m3 => None,
+        }
+    }
+}
+
 impl FloatType {
     /// Every type, for tests and tables.
     pub const ALL: [Self; 3] = [Self::F16, Self::Bf16, Self::F32];

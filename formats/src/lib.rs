@@ -54,7 +54,7 @@ pub use arch::{Arch, TensorFamily};
 pub use block::{BlockFormat, Mxfp4, Nvfp4};
 pub use divisor::Divisor;
 pub use family::Family;
-pub use float::{FloatType, HalfType};
+pub use float::{FloatType, HalfType, Operand};
 pub use layout::{ScaleLayout, SizeOverflow};
 pub use swizzle::Swizzle;
 pub use tensor_map::TensorMap;

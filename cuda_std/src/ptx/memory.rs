@@ -213,6 +213,22 @@ pub unsafe fn ld_shared_b32(address: u32) -> u32 {
     value
 }
 
+/// `ld.shared.u16 d, [a];` ISA 9.7.9.8. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 2-byte aligned and names 2 initialised bytes of the CTA's
+/// shared memory.
+#[inline(always)]
+pub unsafe fn ld_shared_u16(address: u32) -> u16 {
+    let value;
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!("ld.shared.u16 {}, [{}];", out(reg16) value, in(reg32) address,
+            options(readonly, nostack, preserves_flags));
+    }
+    value
+}
+
 /// `st.shared.v4.b32 [a], {v0,v1,v2,v3};` ISA 9.7.9.11. All targets. Any thread.
 ///
 /// # Safety

@@ -16,6 +16,7 @@ mod amax;
 mod dequantize;
 mod kernels;
 pub(crate) mod params;
+pub mod tokens;
 
 pub use amax::{AMAX, AMAX_LOADS, AmaxConfig, amax_config};
 pub use dequantize::{DEQUANTIZE, DEQUANTIZE_UNITS, DequantizeConfig, dequantize_config};

@@ -69,7 +69,7 @@ impl<F: BlockFormat> Experts<F> {
         let parts: Vec<Repacked> = self
             .tensors
             .iter()
-            .map(|tensor| Repacked::of_weights(device, self.view(tensor)?, kind))
+            .map(|tensor| Repacked::rounded(device, self.view(tensor)?, kind))
             .collect::<Result<_>>()?;
         Repacked::stack_scaled((0..self.count).map(|at| (&parts[at % DISTINCT], Self::factor(at))))
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, ScaleLayout};
 use ptx_emu_core::LaunchReport;
 use serde::Serialize;
 
@@ -13,8 +13,8 @@ use crate::cuda::{CudaDevice, HalfProduct, Times};
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
-    Activation, Activations, Candidate, GatedWeights, GemmActivations, GemmOptions, GemmOverrides,
-    GemmPlan, GemmResult, GemmRun, Output, Repacked, Weights, reference,
+    Activation, Activations, Candidate, Fp8Matrix, GatedWeights, GemmActivations, GemmOptions,
+    GemmOverrides, GemmPlan, GemmResult, GemmRun, Output, Repacked, Weights, reference,
 };
 use crate::generate::Generator;
 use crate::observe::Reports;
@@ -78,6 +78,13 @@ impl GemmBench {
             ActivationInput::Halves(operand) => {
                 GemmActivations::Halves(self.generator.halves("a", dims, operand, rng)?)
             }
+            ActivationInput::Fp8(None) => {
+                let values = self.generator.halves("a", dims, HalfType::Bf16, rng)?;
+                GemmActivations::Fp8(Fp8Matrix::quantize(&values)?)
+            }
+            ActivationInput::Fp8(Some(input)) => {
+                GemmActivations::ToFp8(self.generator.halves("a", dims, input, rng)?)
+            }
         })
     }
 
@@ -92,7 +99,8 @@ impl GemmBench {
         let block_row = k / 2 + k / F::BLOCK;
         let activation_row = match self.activations {
             ActivationInput::Fp4 => block_row,
-            ActivationInput::Halves(_) => 2 * k,
+            ActivationInput::Halves(_) | ActivationInput::Fp8(Some(_)) => 2 * k,
+            ActivationInput::Fp8(None) => k + size_of::<f32>(),
         };
         let output = match self.quantized {
             Some(layout) => Output::Nvfp4 { scale: 1.0, layout },
@@ -311,7 +319,7 @@ fn run<F: BlockFormat>(
     let dims = Dims::new(l, m, k)?;
     let a = bench.tokens::<F>(dims, &mut rng)?;
     let a = a.activations();
-    let weights = Repacked::of_weights(device, b, a.kind())?;
+    let weights = Repacked::rounded(device, b, a.kind())?;
     let reference = reference(&a, b, &bench.options)?;
     let mut bench = bench.clone();
     if let Some(layout) = bench.quantized {
@@ -382,10 +390,7 @@ fn time<F: BlockFormat>(
         // Of a gated product the sums of both halves, without what follows.
         let product = HalfProduct { m: bench.weight_rows(shape.n), n: m, k, batch: l };
         let matrix = gpu::halves(b)?;
-        let tokens = match a {
-            Activations::Blocks(blocks) => gpu::halves(blocks)?,
-            Activations::Halves(halves) => halves.bytes().to_vec(),
-        };
+        let tokens = peer_tokens(a)?;
         let peer = gpu::time_cublas(gpu, &[product], &matrix, &tokens, protocol, median, l2);
         peers = gpu::peer_or_reason(peer)?;
         tensor_ceiling = if peers.cublas.is_some() { tensor_rate(gpu, protocol)? } else { None };
@@ -393,6 +398,15 @@ fn time<F: BlockFormat>(
     let sums = GemmShape { n: bench.weight_rows(shape.n), ..shape };
     let flops_per_second = sums.flops() / median;
     Ok(GemmTiming { measured, flops_per_second, read, tensor_ceiling, peers })
+}
+
+/// The activations in f16, or of a type that is as wide, for the peer.
+pub(super) fn peer_tokens<F: BlockFormat>(a: &Activations<'_, F>) -> Result<Vec<u8>> {
+    Ok(match a {
+        Activations::Blocks(blocks) => gpu::halves(blocks)?,
+        Activations::Halves(halves) | Activations::ToFp8(halves) => halves.bytes().to_vec(),
+        Activations::Fp8(bytes) => noise(bytes.dims().elements()),
+    })
 }
 
 /// Operations a second of a large f16 product of cuBLAS, where it can be timed.

@@ -16,7 +16,7 @@ use crate::gemm::{
 use crate::oracle::Reference;
 use crate::rng::SplitMix64;
 use crate::shape::GroupedShape;
-use crate::tensor::{BlockScaled, Dims};
+use crate::tensor::Dims;
 
 /// Runs a grouped product of `shape`, gated or not, on random inputs, verifies it, and on a GPU times
 /// it. Token counts are on the device, one group's tokens behind another's.
@@ -143,10 +143,7 @@ impl<F: BlockFormat> Inputs<'_, F> {
             .map(|&count| HalfProduct { m: rows, n: count, k: *k, batch: 1 })
             .collect();
         let weights = super::gemm::noise(used.len() * rows * k);
-        let tokens = match self.a {
-            Activations::Blocks(blocks) => gpu::halves::<F>(blocks as &BlockScaled<F>)?,
-            Activations::Halves(halves) => halves.bytes().to_vec(),
-        };
+        let tokens = super::gemm::peer_tokens(self.a)?;
         gpu::peer_or_reason(gpu::time_cublas(
             gpu,
             &used,

@@ -137,6 +137,10 @@ fn run<F: BlockFormat>(
     let half = match bench.activations {
         ActivationInput::Fp4 => HalfType::Bf16,
         ActivationInput::Halves(half) => half,
+        ActivationInput::Fp8(_) => {
+            let required = "fp4, f16 or bf16, for a mixture of experts";
+            return Err(Error::shape("activations", required, bench.activations));
+        }
     };
     let mut rng = SplitMix64::new(bench.seed);
     let of = bench.generator;

@@ -66,7 +66,7 @@ impl TuneTarget {
             Shape::Grouped(sizes) | Shape::GroupedDual(sizes) => {
                 one(Sizes::Grouped(sizes.clone()), bench)
             }
-            Shape::Moe(sizes) => Ok(Self::of_mixture(*sizes, bench)),
+            Shape::Moe(sizes) => Self::of_mixture(*sizes, bench),
             Shape::Gemv(_) | Shape::Quantize(_) => {
                 let required = "a product (gemm, dual, grouped, grouped-dual or moe)";
                 Err(Error::shape("shape to tune", required, shape))
@@ -75,7 +75,7 @@ impl TuneTarget {
     }
 
     /// Both products, as [`MoeLayer`](crate::moe::MoeLayer) makes them.
-    fn of_mixture(shape: MixtureShape, bench: &GemmBench) -> Vec<Self> {
+    fn of_mixture(shape: MixtureShape, bench: &GemmBench) -> Result<Vec<Self>> {
         let MixtureShape { hidden, between, .. } = shape;
         let sizes = |n, k| {
             let counts = token_counts(shape, bench.seed);
@@ -88,15 +88,19 @@ impl TuneTarget {
                 Format::Nvfp4 => (FloatType::F32.into(), Some(layout)),
                 Format::Mxfp4 => (Output::Mxfp4 { layout }, None),
             },
+            ActivationInput::Fp8(_) => {
+                let required = "fp4, f16 or bf16, for a mixture of experts";
+                return Err(Error::shape("activations", required, bench.activations));
+            }
         };
         let first = bench.options.clone().output(first_output);
         let rows = MoeOptions::new().rows;
         let second = GemmOptions::new().overrides(bench.options.overrides.clone()).output(rows);
         let with = |options, quantized| GemmBench { options, quantized, layout, ..bench.clone() };
-        vec![
+        Ok(vec![
             Self { sizes: sizes(between, hidden), bench: with(first, quantized) },
             Self { sizes: sizes(hidden, between), bench: with(second, None) },
-        ]
+        ])
     }
 
     /// The problem whose entry is measured.

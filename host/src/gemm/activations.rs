@@ -1,10 +1,12 @@
-//! The activations of a GEMM: block-scaled, or 16-bit floats.
+//! The activations of a GEMM: block-scaled, 16-bit floats, or e4m3 with a scale for each token.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, HalfType, ScaleLayout};
+use fp4_formats::quantize::tokens;
+use fp4_formats::{BlockFormat, HalfType, Operand, ScaleLayout, e4m3};
 use half::{bf16, f16};
 
 use super::format_of;
@@ -101,6 +103,100 @@ impl HalfMatrix {
     }
 }
 
+/// A batch of matrices of e4m3 in host memory, `[batch, rows, columns]`, row-major, with a scale for
+/// each row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fp8Matrix {
+    name: String,
+    dims: Dims,
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+}
+
+impl Fp8Matrix {
+    /// Checks the lengths of elements and scales, `[batch, rows]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for others than `dims` says.
+    pub fn new(
+        name: impl Into<String>,
+        dims: Dims,
+        codes: Vec<u8>,
+        scales: Vec<f32>,
+    ) -> Result<Self> {
+        let name = name.into();
+        for (what, required, found) in [
+            ("elements", dims.elements(), codes.len()),
+            ("scales", dims.batch() * dims.rows(), scales.len()),
+        ] {
+            if required != found {
+                return Err(Error::shape(
+                    format!("{what} of `{name}`"),
+                    required.to_string(),
+                    found,
+                ));
+            }
+        }
+        Ok(Self { name, dims, codes, scales })
+    }
+
+    /// Quantises each row as the kernels do ([`tokens`]).
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn quantize(halves: &HalfMatrix) -> Result<Self> {
+        let dims = halves.dims();
+        let mut codes = reserve("matrix of e4m3", dims.elements())?;
+        let mut scales = reserve("scales of tokens", dims.batch() * dims.rows())?;
+        for row in 0..dims.batch() * dims.rows() {
+            let values = || halves.row(row).map(|x| x as f32);
+            // Bits of magnitudes are ordered as they are, and those of NaN are the largest.
+            let amax = values().map(|x| x.abs().to_bits()).max().map_or(0.0, f32::from_bits);
+            let factor = tokens::to_codes(amax);
+            codes.extend(values().map(|x| e4m3::encode(x * factor)));
+            scales.push(tokens::scale(amax));
+        }
+        Self::new(halves.name(), dims, codes, scales)
+    }
+
+    /// The name given at construction.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Batch, rows, columns.
+    #[must_use]
+    pub fn dims(&self) -> Dims {
+        self.dims
+    }
+
+    /// Elements.
+    #[must_use]
+    pub fn codes(&self) -> &[u8] {
+        &self.codes
+    }
+
+    /// Scales of the rows of all matrices.
+    #[must_use]
+    pub fn scales(&self) -> &[f32] {
+        &self.scales
+    }
+
+    /// The scales in little endian, as a device takes them.
+    #[must_use]
+    pub fn scale_bytes(&self) -> Vec<u8> {
+        self.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect()
+    }
+
+    /// Row `row` of all rows of the batch, its scale included.
+    pub(super) fn row(&self, row: usize) -> impl Iterator<Item = f64> + '_ {
+        let (cols, scale) = (self.dims.cols(), f64::from(self.scales[row]));
+        let codes = &self.codes[row * cols..][..cols];
+        codes.iter().map(move |&code| f64::from(e4m3::decode(code)) * scale)
+    }
+}
+
 /// The activations of a GEMM with weights in format `F`.
 #[derive(Clone, Copy, Debug)]
 pub enum Activations<'a, F> {
@@ -108,6 +204,10 @@ pub enum Activations<'a, F> {
     Blocks(&'a BlockScaled<F>),
     /// 16-bit floats (W4A16).
     Halves(&'a HalfMatrix),
+    /// e4m3 with a scale for each token (W4A8).
+    Fp8(&'a Fp8Matrix),
+    /// 16-bit floats that a kernel quantises to e4m3 before the product.
+    ToFp8(&'a HalfMatrix),
 }
 
 impl<F: BlockFormat> Activations<'_, F> {
@@ -116,7 +216,8 @@ impl<F: BlockFormat> Activations<'_, F> {
     pub fn dims(&self) -> Dims {
         match self {
             Self::Blocks(blocks) => blocks.dims(),
-            Self::Halves(halves) => halves.dims(),
+            Self::Halves(halves) | Self::ToFp8(halves) => halves.dims(),
+            Self::Fp8(bytes) => bytes.dims(),
         }
     }
 
@@ -125,7 +226,8 @@ impl<F: BlockFormat> Activations<'_, F> {
     pub fn name(&self) -> &str {
         match self {
             Self::Blocks(blocks) => blocks.name(),
-            Self::Halves(halves) => halves.name(),
+            Self::Halves(halves) | Self::ToFp8(halves) => halves.name(),
+            Self::Fp8(bytes) => bytes.name(),
         }
     }
 
@@ -134,7 +236,7 @@ impl<F: BlockFormat> Activations<'_, F> {
     pub fn global_scale(&self) -> f32 {
         match self {
             Self::Blocks(blocks) => blocks.global_scale(),
-            Self::Halves(_) => 1.0,
+            Self::Halves(_) | Self::Fp8(_) | Self::ToFp8(_) => 1.0,
         }
     }
 
@@ -146,6 +248,8 @@ impl<F: BlockFormat> Activations<'_, F> {
                 ActivationKind::Blocks { format: format_of::<F>(), layout: blocks.layout() }
             }
             Self::Halves(halves) => ActivationKind::Halves(halves.operand()),
+            Self::Fp8(_) => ActivationKind::Fp8(None),
+            Self::ToFp8(halves) => ActivationKind::Fp8(Some(halves.operand())),
         }
     }
 }
@@ -157,6 +261,10 @@ pub enum GemmActivations<F> {
     Blocks(BlockScaled<F>),
     /// 16-bit floats.
     Halves(HalfMatrix),
+    /// e4m3 with a scale for each token.
+    Fp8(Fp8Matrix),
+    /// 16-bit floats that become e4m3 before the product.
+    ToFp8(HalfMatrix),
 }
 
 impl<F: BlockFormat> GemmActivations<F> {
@@ -166,15 +274,18 @@ impl<F: BlockFormat> GemmActivations<F> {
         match self {
             Self::Blocks(blocks) => Activations::Blocks(blocks),
             Self::Halves(halves) => Activations::Halves(halves),
+            Self::Fp8(bytes) => Activations::Fp8(bytes),
+            Self::ToFp8(halves) => Activations::ToFp8(halves),
         }
     }
 
     /// Codes and scales, or elements and nothing.
     #[must_use]
-    pub fn bytes(&self) -> [&[u8]; 2] {
+    pub fn bytes(&self) -> [Cow<'_, [u8]>; 2] {
         match self {
-            Self::Blocks(blocks) => [blocks.codes(), blocks.scales()],
-            Self::Halves(halves) => [halves.bytes(), &[]],
+            Self::Blocks(blocks) => [blocks.codes().into(), blocks.scales().into()],
+            Self::Halves(halves) | Self::ToFp8(halves) => [halves.bytes().into(), [][..].into()],
+            Self::Fp8(bytes) => [bytes.codes().into(), bytes.scale_bytes().into()],
         }
     }
 }
@@ -191,16 +302,30 @@ pub enum ActivationKind {
     },
     /// 16-bit floats.
     Halves(HalfType),
+    /// e4m3 with a scale for each token, given or, with a type, made of floats of that type before
+    /// the product. Weights are folded to e4m3, which rounds those of NVFP4
+    /// ([`fold`](fp4_formats::gemm::hopper::fold)).
+    Fp8(Option<HalfType>),
 }
 
 impl ActivationKind {
     /// The type in which the product takes them: block-scaled ones are decoded exactly.
     #[must_use]
-    pub fn operand(self) -> HalfType {
+    pub fn operand(self) -> Operand {
         match self {
-            Self::Blocks { format: Format::Nvfp4, .. } => HalfType::F16,
-            Self::Blocks { format: Format::Mxfp4, .. } => HalfType::Bf16,
-            Self::Halves(operand) => operand,
+            Self::Blocks { format: Format::Nvfp4, .. } => Operand::F16,
+            Self::Blocks { format: Format::Mxfp4, .. } => Operand::BF16,
+            Self::Halves(operand) => Operand::Half(operand),
+            Self::Fp8(_) => Operand::E4m3,
+        }
+    }
+
+    /// The 16-bit floats in memory, where it is that.
+    #[must_use]
+    pub fn input(self) -> Option<HalfType> {
+        match self {
+            Self::Blocks { .. } | Self::Fp8(None) => None,
+            Self::Halves(input) | Self::Fp8(Some(input)) => Some(input),
         }
     }
 
@@ -210,6 +335,9 @@ impl ActivationKind {
         match self {
             Self::Blocks { format, .. } => format.name(),
             Self::Halves(operand) => operand.name(),
+            Self::Fp8(None) => "fp8",
+            Self::Fp8(Some(HalfType::F16)) => "fp8-from-f16",
+            Self::Fp8(Some(HalfType::Bf16)) => "fp8-from-bf16",
         }
     }
 }
@@ -222,6 +350,8 @@ pub enum ActivationInput {
     Fp4,
     /// 16-bit floats (W4A16).
     Halves(HalfType),
+    /// e4m3 with a scale for each token (W4A8), given or made of floats before the product.
+    Fp8(Option<HalfType>),
 }
 
 impl FromStr for ActivationInput {
@@ -232,7 +362,13 @@ impl FromStr for ActivationInput {
             "fp4" => Ok(Self::Fp4),
             "f16" => Ok(Self::Halves(HalfType::F16)),
             "bf16" => Ok(Self::Halves(HalfType::Bf16)),
-            _ => Err(Error::shape("activations", "fp4, f16 or bf16", text)),
+            "fp8" => Ok(Self::Fp8(None)),
+            "fp8-from-f16" => Ok(Self::Fp8(Some(HalfType::F16))),
+            "fp8-from-bf16" => Ok(Self::Fp8(Some(HalfType::Bf16))),
+            _ => {
+                let required = "fp4, f16, bf16, fp8, fp8-from-f16 or fp8-from-bf16";
+                Err(Error::shape("activations", required, text))
+            }
         }
     }
 }
@@ -242,6 +378,7 @@ impl fmt::Display for ActivationInput {
         f.write_str(match self {
             Self::Fp4 => "fp4",
             Self::Halves(operand) => operand.name(),
+            Self::Fp8(from) => ActivationKind::Fp8(*from).name(),
         })
     }
 }
@@ -253,6 +390,7 @@ impl ActivationInput {
         match self {
             Self::Fp4 => ActivationKind::Blocks { format, layout },
             Self::Halves(operand) => ActivationKind::Halves(operand),
+            Self::Fp8(from) => ActivationKind::Fp8(from),
         }
     }
 }

@@ -21,14 +21,23 @@ pub enum ActivationBuffers<'a> {
         /// Scales, in the layout that was planned for.
         scales: &'a DeviceBuffer,
     },
-    /// `[L, M, K]` elements.
+    /// `[L, M, K]` elements; of products in e4m3, what is quantised before.
     Halves(&'a DeviceBuffer),
+    /// `[L, M, K]` elements in e4m3, with a scale for each row.
+    Fp8 {
+        /// Elements.
+        codes: &'a DeviceBuffer,
+        /// Scales, f32, `[L, M]`.
+        scales: &'a DeviceBuffer,
+    },
 }
 
 /// [`ActivationBuffers`] of the kind and sizes that a plan is for.
 pub(super) enum CheckedActivations {
     /// Address of 16-bit elements.
     Halves(u64),
+    /// Addresses of elements in e4m3 and of their rows' scales.
+    Fp8([u64; 2]),
     /// Block-scaled.
     Blocks {
         /// Address of the codes.
@@ -53,7 +62,7 @@ impl ActivationBuffers<'_> {
     ) -> Result<CheckedActivations> {
         let Strides { activations, activation_scales, .. } = strides;
         match (self, kind) {
-            (Self::Halves(buffer), ActivationKind::Halves(_)) => {
+            (Self::Halves(buffer), ActivationKind::Halves(_) | ActivationKind::Fp8(Some(_))) => {
                 let address = activations.place("the activations", buffer, device)?;
                 Ok(CheckedActivations::Halves(address))
             }
@@ -63,6 +72,14 @@ impl ActivationBuffers<'_> {
                     scales: activation_scales.place("the activations' scales", scales, device)?,
                     layout,
                 })
+            }
+            (Self::Fp8 { codes, scales }, ActivationKind::Fp8(None)) => {
+                let codes = activations.place("the activations", codes, device)?;
+                let scales = activation_scales.place("the tokens' scales", scales, device)?;
+                Ok(CheckedActivations::Fp8([codes, scales]))
+            }
+            (Self::Fp8 { .. }, _) => {
+                Err(Error::shape("activations", kind.name(), "fp8, elements and scales"))
             }
             (Self::Blocks { .. }, _) => {
                 Err(Error::shape("activations", kind.name(), "codes and scales"))

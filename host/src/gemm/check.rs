@@ -6,7 +6,7 @@ use fp4_formats::gemm::combine::GATE_ROWS;
 use fp4_formats::gemm::hopper::Scheme;
 use fp4_formats::gemm::{PairedRows, Problem, Split};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, HalfType};
+use fp4_formats::{BlockFormat, Operand};
 
 use super::epilogue::check_vectors;
 use super::{ActivationKind, Activations, GemmOptions, GemmOverrides, Weights};
@@ -127,11 +127,11 @@ pub(super) fn formats(format: Format, kind: ActivationKind) -> Result<Scheme> {
 ///
 /// # Errors
 /// [`Error::Shape`] where there is none.
-pub(super) fn scheme(format: Format, operand: HalfType) -> Result<Scheme> {
+pub(super) fn scheme(format: Format, operand: Operand) -> Result<Scheme> {
     let wanted = Scheme { format, operand };
     if Scheme::ALL.contains(&wanted) {
         return Ok(wanted);
     }
     let field = format!("type of activations for {} weights", format.name());
-    Err(Error::shape(field, "bf16, or the weights' own format", operand.name()))
+    Err(Error::shape(field, "bf16, fp8, or the weights' own format", operand.name()))
 }

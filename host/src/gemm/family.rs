@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fp4_formats::gemm::hopper::fold::Lost;
 use fp4_formats::gemm::{Epilogue, EvenRuns, Groups, Problem, ResultType};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, Divisor, ScaleLayout, TensorFamily};
@@ -59,11 +60,11 @@ pub(super) trait Family: Sync {
     fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize>;
 
     /// Fills `bytes`, zeroed and of [`weight_bytes`](Self::weight_bytes), with the matrices of
-    /// `weights`, on all cores.
+    /// `weights`, on all cores. Returns what folding changed of them.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory).
-    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<()>;
+    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<Lost>;
 }
 
 /// The family of a target.

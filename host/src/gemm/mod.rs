@@ -2,7 +2,8 @@
 //!
 //! `C[l, m, n] = alpha * ga * gb * row[m] * column[n] * sum_k A[l, m, k] B[l, n, k] + bias[n]`, for any
 //! M, N and L of at least 1 and K a multiple of the block. The weights `B` are NVFP4 or MXFP4; the
-//! activations `A` are in the same format (W4A4), or f16 or bf16 (W4A16; MXFP4 weights take bf16).
+//! activations `A` are in the same format (W4A4), or f16 or bf16 (W4A16; MXFP4 weights take bf16), or
+//! e4m3 with a scale for each token (W4A8; sm_90a; weights are folded to e4m3, which rounds NVFP4).
 //! The result is f16, bf16, f32, or NVFP4 with scales ([`Output`]).
 //!
 //! With [`GemmOptions::activation`] the result is `act(C)`. Gated ([`GatedWeights`],
@@ -68,7 +69,9 @@ mod tuned;
 mod verify;
 mod weights;
 
-pub use activations::{ActivationInput, ActivationKind, Activations, GemmActivations, HalfMatrix};
+pub use activations::{
+    ActivationInput, ActivationKind, Activations, Fp8Matrix, GemmActivations, HalfMatrix,
+};
 pub use buffers::{ActivationBuffers, Workspace};
 #[cfg(feature = "checkpoint")]
 pub(crate) use check::check_operands;

@@ -7,12 +7,15 @@
 use std::ops::Range;
 
 use fp4_formats::gemm::Half;
-use fp4_formats::{BlockFormat, e2m1, pack};
+use fp4_formats::gemm::hopper::config::FOLDED_ADDITIONS;
+use fp4_formats::gemm::hopper::fold::Folded;
+use fp4_formats::gemm::hopper::repack::CHUNK_COLUMNS;
+use fp4_formats::{BlockFormat, Operand, e2m1, pack};
 use rayon::prelude::*;
 
 use super::check::{check_gated, check_operands};
 use super::epilogue::{Exact, Steps, check_vectors};
-use super::{Activations, GemmOptions, Weights};
+use super::{Activations, Fp8Matrix, GemmOptions, Weights, format_of};
 use crate::error::{Error, Result, filled};
 use crate::oracle::Reference;
 use crate::tensor::BlockScaled;
@@ -43,14 +46,16 @@ pub fn reference<'b, F: BlockFormat>(
     let mut magnitudes = filled("reference", outputs, 0f64)?;
     let scale = f64::from(a.global_scale()) * f64::from(options.activation_scale);
     let scales = b.global_scales().map(|of_weights| scale * f64::from(of_weights));
-    let exact = Exact::new(options, scales, k);
+    let (folded, additions) = products(a);
+    let exact = Exact::new(options, scales, additions);
     for batch in 0..da.batch() {
         let tokens = decode_activations(a, batch)?;
         let shared = if db.batch() == 1 { 0 } else { batch };
         let results = Results { values: &mut values, magnitudes: &mut magnitudes, rows: n };
-        results.fill(&tokens, [batch * m, 0], k, &exact, |row| decode_column(&b, shared, row));
+        results
+            .fill(&tokens, [batch * m, 0], k, &exact, |row| decode_column(&b, shared, row, folded));
     }
-    Ok(Reference { values, magnitudes, rows: n, additions: k })
+    Ok(Reference { values, magnitudes, rows: n, additions })
 }
 
 /// The grouped GEMM: the tokens `groups[g]`, counted over all matrices of `a`, with the weights `b[g]`
@@ -74,6 +79,7 @@ pub fn reference_grouped<F: BlockFormat>(
         }
     }
     let n = b.first().map_or(0, |weights| weights.dims().rows());
+    let (folded, additions) = products(a);
     let mut values = filled("reference", total * n, 0f64)?;
     let mut magnitudes = filled("reference", total * n, 0f64)?;
     let mut tokens = Vec::new();
@@ -96,12 +102,23 @@ pub fn reference_grouped<F: BlockFormat>(
         }
         let scale = f64::from(a.global_scale()) * f64::from(options.activation_scale);
         let scales = weights.global_scales().map(|of_weights| scale * f64::from(of_weights));
-        let exact = Exact::new(options, scales, k);
+        let exact = Exact::new(options, scales, additions);
         let results = Results { values: &mut values, magnitudes: &mut magnitudes, rows: n };
         let own = &tokens[range.start * k..range.end * k];
-        results.fill(own, [range.start; 2], k, &exact, |row| decode_column(weights, 0, row));
+        results
+            .fill(own, [range.start; 2], k, &exact, |row| decode_column(weights, 0, row, folded));
     }
-    Ok(Reference { values, magnitudes, rows: n, additions: k })
+    Ok(Reference { values, magnitudes, rows: n, additions })
+}
+
+/// Whether the product takes folded weights, and the f32 additions, one after the other, that may lead to
+/// a result.
+fn products<F: BlockFormat>(a: &Activations<'_, F>) -> (bool, usize) {
+    let k = a.dims().cols();
+    match a.kind().operand() {
+        Operand::Half(_) => (false, k),
+        Operand::E4m3 => (true, k + FOLDED_ADDITIONS as usize),
+    }
 }
 
 /// Results and bounds, `[rows, N]`.
@@ -152,13 +169,18 @@ impl Results<'_> {
 }
 
 /// The rows of weights that make a column of the result: one, or that of the gate and that of up.
-fn decode_column<F: BlockFormat>(b: &Weights<'_, F>, batch: usize, column: usize) -> Vec<Vec<f64>> {
+fn decode_column<F: BlockFormat>(
+    b: &Weights<'_, F>,
+    batch: usize,
+    column: usize,
+    folded: bool,
+) -> Vec<Vec<f64>> {
     match b {
-        Weights::Plain(weights) => vec![decode_row(weights, batch, column)],
+        Weights::Plain(weights) => vec![weight_row(weights, batch, column, folded)],
         Weights::Gated(weights) => [Half::Gate, Half::Up]
             .map(|half| {
                 let (tensor, row) = weights.row(half, column);
-                decode_row(tensor, batch, row)
+                weight_row(tensor, batch, row, folded)
             })
             .into(),
     }
@@ -180,6 +202,39 @@ fn dot(x: &[f64], y: &[f64]) -> [f64; 2] {
     [sums.iter().sum(), magnitudes.iter().sum()]
 }
 
+/// Values of a row of weights without the tensor's scale, as the product takes them.
+fn weight_row<F: BlockFormat>(
+    x: &BlockScaled<F>,
+    batch: usize,
+    row: usize,
+    folded: bool,
+) -> Vec<f64> {
+    if folded { folded_row(x, batch, row) } else { decode_row(x, batch, row) }
+}
+
+/// Values of a row of weights [folded](Folded) to e4m3, without the tensor's scale.
+pub(super) fn folded_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) -> Vec<f64> {
+    const CHUNK: usize = CHUNK_COLUMNS as usize;
+    let (codes, columns) = (x.row_codes(batch, row), x.dims().cols());
+    let chunks = (0..columns).step_by(CHUNK).flat_map(|first| {
+        let folded = Folded::new(
+            format_of::<F>(),
+            &std::array::from_fn(|column| {
+                let pair =
+                    codes.get((first + column) / 2).map_or((0, 0), |&byte| pack::unpair(byte));
+                if column % 2 == 0 { pair.0 } else { pair.1 }
+            }),
+            |block| {
+                let block = first / F::BLOCK + block as usize;
+                if block < x.kblocks() { x.scale_byte(batch, row, block) } else { 0 }
+            },
+        );
+        (0..CHUNK.min(columns - first))
+            .map(move |column| f64::from(folded.operand(column)) * f64::from(folded.factor()))
+    });
+    chunks.collect()
+}
+
 /// Values of a row without the tensor's scale.
 fn decode_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) -> Vec<f64> {
     let blocks = x.row_codes(batch, row).chunks_exact(F::BLOCK_BYTES).enumerate();
@@ -195,14 +250,19 @@ fn decode_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) -> V
 
 fn decode_activations<F: BlockFormat>(a: &Activations<'_, F>, batch: usize) -> Result<Vec<f64>> {
     let (m, k) = (a.dims().rows(), a.dims().cols());
+    if let Activations::ToFp8(halves) = a {
+        return decode_activations::<F>(&Activations::Fp8(&Fp8Matrix::quantize(halves)?), batch);
+    }
     let mut values = filled("activations", m * k, 0f64)?;
+    let copy = |out: &mut [f64], values: &mut dyn Iterator<Item = f64>| {
+        out.iter_mut().zip(values).for_each(|(out, value)| *out = value);
+    };
     values.par_chunks_exact_mut(k).enumerate().for_each(|(row, out)| match a {
         Activations::Blocks(blocks) => out.copy_from_slice(&decode_row(blocks, batch, row)),
-        Activations::Halves(halves) => {
-            for (out, value) in out.iter_mut().zip(halves.row(batch * m + row)) {
-                *out = value;
-            }
-        }
+        Activations::Halves(halves) => copy(out, &mut halves.row(batch * m + row)),
+        Activations::Fp8(bytes) => copy(out, &mut bytes.row(batch * m + row)),
+        // As it was quantised above.
+        Activations::ToFp8(_) => {}
     });
     Ok(values)
 }

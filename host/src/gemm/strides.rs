@@ -24,6 +24,8 @@ const MAP_STRIDE_UNIT: usize = 16;
 /// | 16-bit activations | elements | `M K`; 0 | 8 |
 /// | activations' codes | elements, two to a byte | `M K`; 0 | 32, or 16 where K is an odd multiple of 16 |
 /// | activations' scales | bytes | a padded matrix; 0, with that of the codes | 16 in the 128x4 layout |
+/// | activations in e4m3 | elements | `M K`; 0 | 16 |
+/// | tokens' scales | bytes | `4 M`; 0, with that of the elements | 4 |
 /// | results in floats | elements | `M N` | 1 |
 /// | codes of results in NVFP4 | elements, two to a byte | `M N` | 16 |
 /// | scales of results in NVFP4 | bytes | a padded matrix | 1 |
@@ -38,7 +40,7 @@ const MAP_STRIDE_UNIT: usize = 16;
 pub struct BatchStrides {
     /// Elements from one entry's activations to the next's.
     pub activations: Option<usize>,
-    /// Bytes from one entry's scales of block-scaled activations to the next's.
+    /// Bytes from one entry's scales of block-scaled activations, or of tokens in e4m3, to the next's.
     pub activation_scales: Option<usize>,
     /// Elements from one entry's result to the next's.
     pub result: Option<usize>,
@@ -237,25 +239,35 @@ fn of_activations(
         let rule = Rule { what, unit: "elements", bits, matrix: elements, multiple, read: true };
         rule.space(l, given.activations)
     };
-    let ActivationKind::Blocks { format, layout } = kind else {
-        absent(SCALES, kind.name(), given.activation_scales)?;
-        return Ok([of_elements("the activations", 16, MAP_STRIDE_UNIT / 2)?, Spacing::NONE]);
+    let of_scales = |matrix, multiple| {
+        let rule = Rule { what: SCALES, unit: "bytes", bits: 8, matrix, multiple, read: true };
+        rule.space(l, given.activation_scales)
+    };
+    let (format, layout) = match kind {
+        ActivationKind::Halves(_) | ActivationKind::Fp8(Some(_)) => {
+            absent(SCALES, kind.name(), given.activation_scales)?;
+            return Ok([of_elements("the activations", 16, MAP_STRIDE_UNIT / 2)?, Spacing::NONE]);
+        }
+        ActivationKind::Fp8(None) => {
+            let codes = of_elements("the activations", 8, MAP_STRIDE_UNIT)?;
+            let scales = of_scales(m * size_of::<f32>(), size_of::<f32>())?;
+            return together(codes, scales);
+        }
+        ActivationKind::Blocks { format, layout } => (format, layout),
     };
     // Rows of half as many bytes are laid out anew, in words of 8 bytes.
     let multiple = if k.is_multiple_of(2 * MAP_STRIDE_UNIT) { 2 } else { 1 } * MAP_STRIDE_UNIT;
     let codes = of_elements("the activations' codes", 4, multiple)?;
-    let scales = Rule {
-        what: SCALES,
-        unit: "bytes",
-        bits: 8,
-        matrix: scale_bytes(format, m, k, layout)?,
-        multiple: match layout {
-            ScaleLayout::Linear => 1,
-            ScaleLayout::Blocked128x4 => MAP_STRIDE_UNIT,
-        },
-        read: true,
+    let multiple = match layout {
+        ScaleLayout::Linear => 1,
+        ScaleLayout::Blocked128x4 => MAP_STRIDE_UNIT,
     };
-    let scales = scales.space(l, given.activation_scales)?;
+    together(codes, of_scales(scale_bytes(format, m, k, layout)?, multiple)?)
+}
+
+/// Elements and scales, both of one matrix for all entries or neither.
+fn together(codes: Spacing, scales: Spacing) -> Result<[Spacing; 2]> {
+    const SCALES: &str = "the activations' scales";
     match (codes.stride, scales.stride) {
         (0, 1..) => Err(refused(SCALES, "0, as that of the codes", scales.stride)),
         (1.., 0) => Err(refused(SCALES, "other than 0, as that of the codes", 0)),

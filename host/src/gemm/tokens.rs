@@ -12,8 +12,26 @@ use crate::error::Result;
 pub(crate) struct TokenBuffers {
     /// Floats or codes.
     elements: DeviceBuffer,
-    /// Of codes.
-    scales: Option<DeviceBuffer>,
+    scales: Scales,
+}
+
+/// What belongs to the elements.
+#[derive(Debug)]
+enum Scales {
+    None,
+    /// Of blocks of codes.
+    Blocks(DeviceBuffer),
+    /// Of rows of e4m3.
+    Rows(DeviceBuffer),
+}
+
+impl Scales {
+    fn buffer(&self) -> Option<&DeviceBuffer> {
+        match self {
+            Self::None => None,
+            Self::Blocks(buffer) | Self::Rows(buffer) => Some(buffer),
+        }
+    }
 }
 
 impl TokenBuffers {
@@ -26,11 +44,15 @@ impl TokenBuffers {
         Ok(match a {
             Activations::Blocks(blocks) => Self {
                 elements: upload("a codes", blocks.codes())?,
-                scales: Some(upload("a scales", blocks.scales())?),
+                scales: Scales::Blocks(upload("a scales", blocks.scales())?),
             },
-            Activations::Halves(halves) => {
-                Self { elements: upload("a", halves.bytes())?, scales: None }
+            Activations::Halves(halves) | Activations::ToFp8(halves) => {
+                Self { elements: upload("a", halves.bytes())?, scales: Scales::None }
             }
+            Activations::Fp8(bytes) => Self {
+                elements: upload("a", bytes.codes())?,
+                scales: Scales::Rows(upload("a scales", &bytes.scale_bytes())?),
+            },
         })
     }
 
@@ -43,21 +65,26 @@ impl TokenBuffers {
         [bytes, scale_bytes]: [usize; 2],
         allocate: impl Fn(&str, usize) -> Result<DeviceBuffer>,
     ) -> Result<Self> {
-        let scales = (scale_bytes > 0).then(|| allocate(&format!("{name} scales"), scale_bytes));
-        Ok(Self { elements: allocate(name, bytes)?, scales: scales.transpose()? })
+        let scales = match scale_bytes {
+            0 => Scales::None,
+            bytes => Scales::Blocks(allocate(&format!("{name} scales"), bytes)?),
+        };
+        Ok(Self { elements: allocate(name, bytes)?, scales })
     }
 
     /// As a product takes them.
     pub fn activations(&self) -> ActivationBuffers<'_> {
+        let elements = &self.elements;
         match &self.scales {
-            Some(scales) => ActivationBuffers::Blocks { codes: &self.elements, scales },
-            None => ActivationBuffers::Halves(&self.elements),
+            Scales::None => ActivationBuffers::Halves(elements),
+            Scales::Blocks(scales) => ActivationBuffers::Blocks { codes: elements, scales },
+            Scales::Rows(scales) => ActivationBuffers::Fp8 { codes: elements, scales },
         }
     }
 
     /// As a product leaves them.
     pub fn result(&self) -> ResultBuffers<'_> {
-        match &self.scales {
+        match self.scales.buffer() {
             Some(scales) => ResultBuffers::Blocks { codes: &self.elements, scales },
             None => ResultBuffers::Floats(&self.elements),
         }
@@ -68,12 +95,12 @@ impl TokenBuffers {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn read(&self) -> Result<[Vec<u8>; 2]> {
-        let scales = self.scales.as_ref().map_or(Ok(Vec::new()), DeviceBuffer::read)?;
+        let scales = self.scales.buffer().map_or(Ok(Vec::new()), DeviceBuffer::read)?;
         Ok([self.elements.read()?, scales])
     }
 
     /// Bytes of both.
     pub fn bytes(&self) -> usize {
-        self.elements.len() + self.scales.as_ref().map_or(0, DeviceBuffer::len)
+        self.elements.len() + self.scales.buffer().map_or(0, DeviceBuffer::len)
     }
 }

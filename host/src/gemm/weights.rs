@@ -3,8 +3,9 @@
 use std::borrow::Borrow;
 
 use fp4_formats::gemm::Half;
+use fp4_formats::gemm::hopper::fold::Lost;
 use fp4_formats::quantize::Format;
-use fp4_formats::{Arch, BlockFormat, HalfType, ScaleLayout, TensorFamily};
+use fp4_formats::{Arch, BlockFormat, Operand, ScaleLayout, TensorFamily};
 
 use super::check::{size, weight_rows};
 use super::family::family;
@@ -25,7 +26,7 @@ pub struct WeightForm {
     pub format: Format,
     /// The type of activations that the order depends on: those that weights are decoded to for
     /// `wgmma`. None where any activations take the same order.
-    pub activations: Option<HalfType>,
+    pub activations: Option<Operand>,
     /// Rows of a matrix: N, or those of both halves of gated weights.
     pub rows: u32,
     /// Columns of a matrix, K.
@@ -113,14 +114,17 @@ pub struct Repacked {
     matrix_scales: Option<[Vec<f32>; 2]>,
     /// The matrices, then those factors.
     bytes: Vec<u8>,
+    /// What folding changed.
+    lost: Lost,
 }
 
 impl Repacked {
     /// Rearranges `weights`, on all cores, for products with activations of `kind` on `device`.
     ///
     /// # Errors
-    /// [`Error::Shape`] where the device has no kernel for these formats and sizes,
-    /// [`Error::Memory`].
+    /// [`Error::Shape`] where the device has no kernel for these formats and sizes, and for MXFP4
+    /// weights that e4m3 does not hold exactly, for products in it ([`rounded`](Self::rounded) takes
+    /// them); [`Error::Memory`].
     pub fn for_device<F: BlockFormat>(
         device: &Device,
         weights: &BlockScaled<F>,
@@ -138,7 +142,47 @@ impl Repacked {
         weights: &BlockScaled<F>,
         kind: ActivationKind,
     ) -> Result<Self> {
+        Self::plain(arch, weights, kind)?.exactly(weights.name())
+    }
+
+    fn plain<F: BlockFormat>(
+        arch: Arch,
+        weights: &BlockScaled<F>,
+        kind: ActivationKind,
+    ) -> Result<Self> {
         Self::new(arch, weights, (weights.name(), None), [weights.global_scale(); 2], kind)
+    }
+
+    /// Weights of either kind in the order that `device`'s kernels read, rounded where activations are
+    /// e4m3 and it does not hold them ([`fold`](fp4_formats::gemm::hopper::fold)): what that changed
+    /// says [`lost`](Self::lost).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where the device has no kernel for these formats and sizes,
+    /// [`Error::Memory`].
+    pub fn rounded<F: BlockFormat>(
+        device: &Device,
+        weights: Weights<'_, F>,
+        kind: ActivationKind,
+    ) -> Result<Self> {
+        let arch = device.choice().arch;
+        match weights {
+            Weights::Plain(weights) => Self::plain(arch, weights, kind),
+            Weights::Gated(weights) => Self::paired(arch, &weights, kind),
+        }
+    }
+
+    /// Refuses MXFP4 weights that folding changed. Those of NVFP4 are rounded by whoever asks for
+    /// products in e4m3: few fit.
+    fn exactly(self, name: &str) -> Result<Self> {
+        match (self.form.format, self.lost.changed) {
+            (Format::Nvfp4, _) | (Format::Mxfp4, 0) => Ok(self),
+            (Format::Mxfp4, changed) => {
+                let what = format!("scales of `{name}`");
+                let required = "within 2^11 in each 128 columns of a row, for products in fp8";
+                Err(Error::shape(what, required, format!("{changed} weights that do not fit")))
+            }
+        }
     }
 
     /// [`for_device`](Self::for_device) of gated weights: rows of both halves by turns
@@ -159,6 +203,14 @@ impl Repacked {
     /// # Errors
     /// As there.
     pub fn gated_for_arch<F: BlockFormat>(
+        arch: Arch,
+        weights: &GatedWeights<'_, F>,
+        kind: ActivationKind,
+    ) -> Result<Self> {
+        Self::paired(arch, weights, kind)?.exactly(weights.name())
+    }
+
+    fn paired<F: BlockFormat>(
         arch: Arch,
         weights: &GatedWeights<'_, F>,
         kind: ActivationKind,
@@ -202,8 +254,8 @@ impl Repacked {
             detail: format!("{batch} x {} x {}", dims.rows(), dims.cols()),
         })?;
         let mut bytes = filled("repacked weights", total, 0u8)?;
-        family.repack(&form, weights, &mut bytes)?;
-        Ok(Self { form, batch, global_scales, matrix_scales: None, bytes })
+        let lost = family.repack(&form, weights, &mut bytes)?;
+        Ok(Self { form, batch, global_scales, matrix_scales: None, bytes, lost })
     }
 
     /// One after the other, for a grouped product: matrices that were tensors with scales of their
@@ -261,6 +313,7 @@ impl Repacked {
             global_scales: [1.0; 2],
             matrix_scales: Some(matrix_scales),
             bytes: all,
+            lost: parts().fold(Lost::default(), |lost, part| lost.and(part.lost)),
         })
     }
 
@@ -281,6 +334,12 @@ impl Repacked {
     #[must_use]
     pub fn batch(&self) -> usize {
         self.batch
+    }
+
+    /// What folding to e4m3 changed of the weights; nothing where they are as they were.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        self.lost
     }
 
     /// The bytes, one matrix after another; behind [stacked](Self::stack) ones their scales.

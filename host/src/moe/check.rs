@@ -77,13 +77,13 @@ impl MoeLayer {
                 }
                 (MoeStep::Gather, gathered) => {
                     let got = memory.gathered.read()?;
-                    let right = gathered.as_ref().map_or([&[][..]; 2], GemmActivations::bytes);
+                    let right = gathered.as_ref().map(GemmActivations::bytes).unwrap_or_default();
                     // Rows behind the last choice are zeros.
                     let same = |got: &[u8], right: &[u8]| {
                         let (rows, rest) = got.split_at(right.len().min(got.len()));
                         rows == right && rest.iter().all(|&byte| byte == 0)
                     };
-                    (same(&got[0], right[0]) && same(&got[1], right[1]), None)
+                    (same(&got[0], &right[0]) && same(&got[1], &right[1]), None)
                 }
                 (MoeStep::First | MoeStep::Second, None) => (true, None),
                 (MoeStep::First, Some(gathered)) => {

@@ -455,7 +455,8 @@ impl MoeLayer {
                     )
                 }
                 (ActivationBuffers::Halves(_), Some(_))
-                | (ActivationBuffers::Blocks { .. }, None) => Err(other()),
+                | (ActivationBuffers::Blocks { .. }, None)
+                | (ActivationBuffers::Fp8 { .. }, _) => Err(other()),
             },
             MoeStep::First => {
                 let vectors =

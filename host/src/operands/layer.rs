@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, ScaleLayout};
+use fp4_formats::{BlockFormat, HalfType, ScaleLayout};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use super::gemm::{AnyOperands, GemmActivations, GemmOperands, Halves};
 use crate::checkpoint::{Blocks, Checkpoint, Layout, Matrix, Model, matrix};
 use crate::error::{Error, Result};
 use crate::gemm::ActivationInput;
-use crate::gemm::{GemmOptions, HalfMatrix};
+use crate::gemm::{Fp8Matrix, GemmOptions, HalfMatrix};
 use crate::oracle;
 use crate::quantize::{QuantizeOptions, TensorScale, quantize_matrix, recipe_by_name};
 use crate::rng::SplitMix64;
@@ -80,6 +80,8 @@ pub fn read(
         Blocks::Nvfp4(b) => {
             let a = match quantised(activations, Format::Nvfp4, dims, &input)? {
                 Made::Halves(halves) => GemmActivations::Halves(halves),
+                Made::Fp8(bytes) => GemmActivations::Fp8(bytes),
+                Made::ToFp8(halves) => GemmActivations::ToFp8(halves),
                 Made::Blocks(Blocks::Nvfp4(a)) => GemmActivations::Blocks(a),
                 Made::Blocks(Blocks::Mxfp4(_)) => return Err(other_format(Format::Nvfp4)),
             };
@@ -88,6 +90,8 @@ pub fn read(
         Blocks::Mxfp4(b) => {
             let a = match quantised(activations, Format::Mxfp4, dims, &input)? {
                 Made::Halves(halves) => GemmActivations::Halves(halves),
+                Made::Fp8(bytes) => GemmActivations::Fp8(bytes),
+                Made::ToFp8(halves) => GemmActivations::ToFp8(halves),
                 Made::Blocks(Blocks::Mxfp4(a)) => GemmActivations::Blocks(a),
                 Made::Blocks(Blocks::Nvfp4(_)) => return Err(other_format(Format::Mxfp4)),
             };
@@ -109,10 +113,12 @@ fn operands<F: BlockFormat>(a: GemmActivations<F>, b: BlockScaled<F>) -> GemmOpe
     GemmOperands { a, b, halves: Halves::None, options: GemmOptions::default() }
 }
 
-/// Activations of either kind.
+/// Activations of any kind.
 enum Made {
     Blocks(Blocks),
     Halves(HalfMatrix),
+    Fp8(Fp8Matrix),
+    ToFp8(HalfMatrix),
 }
 
 fn quantised(
@@ -132,6 +138,13 @@ fn quantised(
         }
         ActivationInput::Halves(half) => {
             Ok(Made::Halves(HalfMatrix::round(NAME, dims, half, input)?))
+        }
+        ActivationInput::Fp8(None) => {
+            let rounded = HalfMatrix::round(NAME, dims, HalfType::Bf16, input)?;
+            Ok(Made::Fp8(Fp8Matrix::quantize(&rounded)?))
+        }
+        ActivationInput::Fp8(Some(half)) => {
+            Ok(Made::ToFp8(HalfMatrix::round(NAME, dims, half, input)?))
         }
     }
 }

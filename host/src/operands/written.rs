@@ -98,7 +98,17 @@ impl Written {
     ) {
         match a {
             GemmActivations::Blocks(a) => self.matrices(name, &[a], with_batch),
-            GemmActivations::Halves(a) => self.halves_matrix(name, a, with_batch),
+            GemmActivations::Halves(a) | GemmActivations::ToFp8(a) => {
+                self.halves_matrix(name, a, with_batch);
+            }
+            GemmActivations::Fp8(a) => {
+                let dims = a.dims();
+                let batch = with_batch.then_some(dims.batch());
+                let rows: Vec<usize> = batch.into_iter().chain([dims.rows()]).collect();
+                let shape = rows.iter().copied().chain([dims.cols()]).collect();
+                self.push(name, tensor(Dtype::F8_E4M3, shape, a.codes().to_vec()));
+                self.push(&format!("{name}_scale"), tensor(Dtype::F32, rows, a.scale_bytes()));
+            }
         }
     }
 

@@ -98,7 +98,7 @@ impl Line {
         let TuneProblem { format, activations, output, gated, shape, groups } = *problem;
         let (activations, scales) = match activations {
             ActivationKind::Blocks { layout, .. } => (BLOCKS, Some(layout.name().to_owned())),
-            ActivationKind::Halves(operand) => (operand.name(), None),
+            ActivationKind::Halves(_) | ActivationKind::Fp8(_) => (activations.name(), None),
         };
         let output_scales = match output {
             ResultKind::Floats(_) => None,
@@ -136,9 +136,12 @@ impl Line {
             (BLOCKS, Some(name)) => ActivationKind::Blocks { format, layout: layout(&name)? },
             (BLOCKS, None) => return Err(format!("{BLOCKS} activations without `scales`")),
             (name, None) => {
-                let mut operands = [HalfType::F16, HalfType::Bf16].into_iter();
-                let operand = operands.find(|operand| operand.name() == name);
-                ActivationKind::Halves(operand.ok_or_else(|| unknown("activations", name))?)
+                let halves = [HalfType::F16, HalfType::Bf16];
+                let bytes = [None, Some(HalfType::F16), Some(HalfType::Bf16)];
+                let kinds = halves.map(ActivationKind::Halves).into_iter();
+                let mut kinds = kinds.chain(bytes.map(ActivationKind::Fp8));
+                let kind = kinds.find(|kind| kind.name() == name);
+                kind.ok_or_else(|| unknown("activations", name))?
             }
             (name, Some(_)) => return Err(format!("{name} activations with `scales`")),
         };

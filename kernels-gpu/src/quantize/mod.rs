@@ -48,6 +48,7 @@ mod place;
 mod recipe;
 mod source;
 mod store;
+mod tokens;
 
 #[cfg(gpu_e2m1 = "hardware")]
 #[path = "e2m1_hardware.rs"]

@@ -6,17 +6,14 @@
 
 use super::estimate::clusters;
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
-use crate::Divisor;
-use crate::WARP;
 use crate::gemm::groups::{TABLE_BYTES, Tiling};
 use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles};
+use crate::{Divisor, HalfType, Operand, WARP};
 
 /// Columns of K that a stage of the pipeline holds.
 pub const K_STEP: u32 = CHUNK_COLUMNS;
-/// Bytes of an operand.
-pub const OPERAND_BYTES: u32 = 2;
-/// Columns of the activations that one copy brings: a row of the 128-byte swizzle.
-pub const BOX_COLUMNS: u32 = 128 / OPERAND_BYTES;
+/// Bytes of a token that one copy brings: a row of the 128-byte swizzle.
+pub const BOX_BYTES: u32 = 128;
 /// Warpgroups that decode and multiply.
 pub const CONSUMERS: u32 = 2;
 /// Threads of the consumer warpgroups.
@@ -59,7 +56,7 @@ const NARROW_UNIT: u32 = 16;
 const NARROW_FLOOR: u32 = 96;
 const NARROW_FIXED: u32 = 128;
 
-const _: () = assert!(BOX_COLUMNS == BLOCK_COLUMNS);
+const _: () = assert!(BOX_BYTES / HalfType::F16.float().bytes() == BLOCK_COLUMNS);
 
 /// How one kernel was compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +103,20 @@ impl HopperConfig {
     /// Whether warps multiply on their own, with `mma.sync`: `wgmma` takes as long for a few tokens
     /// as for many, and a fixed time from one product to the next.
     pub const fn uses_mma_sync(&self) -> bool {
-        self.tokens <= 16
+        match self.scheme.operand {
+            Operand::Half(_) => self.tokens <= 16,
+            Operand::E4m3 => false,
+        }
+    }
+
+    /// Columns of the activations that one copy brings.
+    pub const fn box_columns(&self) -> u32 {
+        BOX_BYTES / self.scheme.operand.bytes()
+    }
+
+    /// Copies of a step along K.
+    pub const fn boxes(&self) -> u32 {
+        K_STEP / self.box_columns()
     }
 
     /// Blocks of 64 rows that a consumer warpgroup computes.
@@ -116,7 +126,7 @@ impl HopperConfig {
 
     /// Bytes of a stage's activations.
     pub const fn activation_bytes(&self) -> u32 {
-        K_STEP * OPERAND_BYTES * self.tokens
+        K_STEP * self.scheme.operand.bytes() * self.tokens
     }
 
     /// f32 sums of a thread for each block of 64 rows.
@@ -170,7 +180,7 @@ impl HopperConfig {
     /// they reach out of bounds.
     #[inline(always)]
     pub const fn copied_bytes(&self, width: u32) -> u32 {
-        K_STEP * OPERAND_BYTES * self.copied_tokens(width) + self.weight_bytes()
+        K_STEP * self.scheme.operand.bytes() * self.copied_tokens(width) + self.weight_bytes()
     }
 
     /// Tokens in the boxes that a tile of `width` tokens takes, those of all CTAs of a multicast: no
@@ -347,15 +357,29 @@ impl HopperConfig {
 
 /// f32 additions, one after the other, that lead to a result. A `wgmma` adds 16 products and
 /// the old sum at once, truncating instead of rounding, which counts twice.
-pub const fn additions(schedule: &Schedule) -> u32 {
-    2 * schedule.longest() * (K_STEP / super::repack::WGMMA_K) + schedule.parts()
+pub const fn additions(operand: Operand, schedule: &Schedule) -> u32 {
+    in_steps(operand, schedule.longest()) + schedule.parts()
+}
+
+/// f32 additions whose roundings sum to the error of products of e4m3 within a step: `wgmma` aligns 32
+/// products and the old sum to the largest of them, and drops what is below 2^-13 of it. 2^-9 of the
+/// sum of magnitudes is more than four such products were seen to lose.
+pub const FOLDED_ADDITIONS: u32 = 1 << 14;
+
+/// Additions within so many steps, one after the other.
+const fn in_steps(operand: Operand, steps: u32) -> u32 {
+    match operand {
+        Operand::Half(_) => 2 * steps * (K_STEP / super::repack::WGMMA_K),
+        // Each step's products are summed from zero; the errors of steps are not one after another.
+        Operand::E4m3 => FOLDED_ADDITIONS + 2 * steps,
+    }
 }
 
 /// [`additions`] of a grouped product in runs of at least `least` steps. The factors of a problem,
 /// which are multiplied on the device, count like additions.
-pub const fn grouped_additions(steps: u32, least: u32) -> u32 {
+pub const fn grouped_additions(operand: Operand, steps: u32, least: u32) -> u32 {
     const FACTORS: u32 = 4;
-    2 * steps * (K_STEP / super::repack::WGMMA_K) + (steps / least + 2) + FACTORS
+    in_steps(operand, steps) + (steps / least + 2) + FACTORS
 }
 
 /// The table of all sm_90a configurations: calls `$with!` with one row for each. A row makes the
@@ -368,6 +392,7 @@ pub const fn grouped_additions(steps: u32, least: u32) -> u32 {
 /// | 128 x 128 | prompts of some hundred tokens |
 /// | multicast | 65 and more tokens where reading activations from L2 is what takes longest |
 /// | 256 x 128 | a thousand tokens and more: activations are read half as often |
+/// | 128 x 256, in e4m3 | the same: weights are decoded half as often, which takes longer beside the faster products |
 #[macro_export]
 macro_rules! sm90a_gemm_configs {
     ($with:ident) => {
@@ -396,6 +421,14 @@ macro_rules! sm90a_gemm_configs {
             gemm_sm90_nvfp4_f16_256x128: NVFP4_F16, 256 x 128, 1 per SM, multicast 1;
             gemm_sm90_nvfp4_bf16_256x128: NVFP4_BF16, 256 x 128, 1 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_256x128: MXFP4_BF16, 256 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x32: NVFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x64: NVFP4_E4M3, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x128: NVFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x256: NVFP4_E4M3, 128 x 256, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x32: MXFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x64: MXFP4_E4M3, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x128: MXFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x256: MXFP4_E4M3, 128 x 256, 1 per SM, multicast 1;
         }
     };
 }
@@ -426,6 +459,10 @@ macro_rules! sm90a_grouped_configs {
             gemm_sm90_mxfp4_bf16_128x32_grouped: MXFP4_BF16, 128 x 32, 2 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x48_grouped: MXFP4_BF16, 128 x 48, 2 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x128_grouped: MXFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x32_grouped: NVFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x128_grouped: NVFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x32_grouped: MXFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x128_grouped: MXFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
         }
     };
 }

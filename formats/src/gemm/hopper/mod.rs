@@ -6,6 +6,7 @@
 //! | file | topic |
 //! | --- | --- |
 //! | [`word`] | eight codes in the bits from which a thread decodes them |
+//! | [`fold`] | weights and their block scales as e4m3 |
 //! | [`repack`] | the order of codes and scales that the copies bring |
 //! | [`config`] | tile configurations and what follows from them |
 //! | [`estimate`] | what they are expected to cost, and the choice |
@@ -13,6 +14,7 @@
 
 pub mod config;
 pub mod estimate;
+pub mod fold;
 pub mod params;
 pub mod repack;
 pub mod word;

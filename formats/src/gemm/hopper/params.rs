@@ -1,10 +1,9 @@
 //! The parameter block of the sm_90a kernels.
 
 use super::HopperConfig;
-use super::config::{BOX_COLUMNS, OPERAND_BYTES};
-use crate::Swizzle;
 use crate::gemm::{Epilogue, Groups, Problem, Schedule, Walk};
 use crate::tensor_map::{MapElement, TENSOR_MAP_BYTES, TensorMap, TensorMapShape};
+use crate::{Operand, Swizzle};
 
 /// Parameter block of every sm_90a GEMM kernel, passed by value. Pointers are device
 /// addresses.
@@ -34,8 +33,9 @@ pub struct HopperParams {
     pub problem: Problem,
     /// Which CTA computes which K steps of which tiles.
     pub schedule: Schedule,
-    /// 0; keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// Of e4m3: row factors from one batch entry's to the next's, which are the tokens' scales; 0 for
+    /// factors that all share. Of other types, which always share them, 0.
+    pub row_factor_stride: u32,
     /// Which tiles have which numbers: that of [`HopperConfig::tiles`].
     pub walk: Walk,
 }
@@ -73,7 +73,7 @@ impl HopperParams {
                 } else if i < sizes.len() + SCHEDULE {
                     schedule[i - sizes.len()]
                 } else if i == sizes.len() + SCHEDULE {
-                    self.reserved
+                    self.row_factor_stride
                 } else {
                     walk[i - sizes.len() - SCHEDULE - 1]
                 }
@@ -123,12 +123,16 @@ pub const fn activations_map(
     stride: u64,
 ) -> TensorMapShape {
     let Problem { m, k, l, .. } = *problem;
+    let element = match config.scheme.operand {
+        Operand::Half(_) => MapElement::U16,
+        Operand::E4m3 => MapElement::U8,
+    };
     TensorMapShape {
-        element: MapElement::U16,
+        element,
         rank: 3,
         dims: [k as u64, m as u64, l as u64, 1, 1],
-        strides: [OPERAND_BYTES as u64 * k as u64, stride, 0, 0],
-        box_dims: [BOX_COLUMNS, config.box_tokens(), 1, 1, 1],
+        strides: [config.scheme.operand.bytes() as u64 * k as u64, stride, 0, 0],
+        box_dims: [config.box_columns(), config.box_tokens(), 1, 1, 1],
         swizzle: Swizzle::B128,
     }
 }
@@ -151,7 +155,7 @@ mod tests {
             epilogue: sample::epilogue(200),
             problem: Problem { m: 12, n: 13, k: 14, l: 15 },
             schedule: Schedule::new(Split::StreamK, 22, 18, 7).unwrap(),
-            reserved: 0,
+            row_factor_stride: 23,
             walk: Walk::new(TileOrder::TOKENS_INNERMOST, 22, 23),
         };
         let bytes = params.to_bytes();

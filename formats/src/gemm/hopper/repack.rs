@@ -6,14 +6,16 @@
 //! | at | what |
 //! |---|---|
 //! | `((rb * 2 + kb) * 128 + thread) * 16 + j * 4` | the [word](super::word) that this thread of a warpgroup decodes for rows `64 rb ..` and columns `64 kb + 16 j ..` |
-//! | `8192 + ((rb * 2 + kb) * 32 + quad) * 2 B + 2 b + h` | the scale of row `64 rb + 16 (quad / 8) + quad % 8 + 8 h`, block `b` of the `B` that 64 columns have |
+//! | `8192 + ((rb * 2 + kb) * 32 + quad) * 2 B + 2 b + h` | the scale of row `64 rb + 16 (quad / 8) + quad % 8 + 8 h`, block `b` of the `B` that 64 columns have; of NVFP4 in e4m3 the two bytes of a [table](super::fold) in its place |
+//! | behind the scales, of weights in e4m3, `(rb * 32 + quad) * 2 + h` | the [factor](super::fold) of that row of the chunk |
 //!
 //! `quad` is a thread's index over four: four threads share their rows. Rows and columns
 //! past the matrix have code 0 and scale byte 0, whose product is 0.
 
+use super::fold::{self, Folded, Lost};
 use super::word::PAIRS;
-use crate::HalfType;
 use crate::quantize::Format;
+use crate::{HalfType, Operand};
 
 /// Rows of a chunk.
 pub const CHUNK_ROWS: u32 = 128;
@@ -25,6 +27,8 @@ pub const BLOCK_ROWS: u32 = 64;
 pub const BLOCK_COLUMNS: u32 = 64;
 /// Columns of one `wgmma` of 16-bit operands.
 pub const WGMMA_K: u32 = 16;
+/// Bytes of the columns of one `wgmma`, of whatever operands.
+pub const WGMMA_BYTES: u32 = 32;
 /// Threads of a warpgroup.
 pub const WARPGROUP: u32 = 128;
 /// Bytes that a thread loads at once.
@@ -42,45 +46,81 @@ pub struct Scheme {
     /// Format of the weights.
     pub format: Format,
     /// What they are decoded to, and the type of the activations.
-    pub operand: HalfType,
+    pub operand: Operand,
 }
 
 impl Scheme {
     /// NVFP4 weights, f16 activations.
-    pub const NVFP4_F16: Self = Self { format: Format::Nvfp4, operand: HalfType::F16 };
+    pub const NVFP4_F16: Self = Self { format: Format::Nvfp4, operand: Operand::F16 };
     /// NVFP4 weights, bf16 activations.
-    pub const NVFP4_BF16: Self = Self { format: Format::Nvfp4, operand: HalfType::Bf16 };
+    pub const NVFP4_BF16: Self = Self { format: Format::Nvfp4, operand: Operand::BF16 };
     /// MXFP4 weights, bf16 activations.
-    pub const MXFP4_BF16: Self = Self { format: Format::Mxfp4, operand: HalfType::Bf16 };
+    pub const MXFP4_BF16: Self = Self { format: Format::Mxfp4, operand: Operand::BF16 };
+    /// NVFP4 weights, e4m3 activations.
+    pub const NVFP4_E4M3: Self = Self { format: Format::Nvfp4, operand: Operand::E4m3 };
+    /// MXFP4 weights, e4m3 activations.
+    pub const MXFP4_E4M3: Self = Self { format: Format::Mxfp4, operand: Operand::E4m3 };
 
     /// Every pair that has kernels. MXFP4's scales exceed f16's range.
-    pub const ALL: [Self; 3] = [Self::NVFP4_F16, Self::NVFP4_BF16, Self::MXFP4_BF16];
+    pub const ALL: [Self; 5] =
+        [Self::NVFP4_F16, Self::NVFP4_BF16, Self::MXFP4_BF16, Self::NVFP4_E4M3, Self::MXFP4_E4M3];
+
+    /// Whether it is `other`, in a constant.
+    pub const fn is(self, other: Self) -> bool {
+        const fn number(scheme: Scheme) -> u32 {
+            match (scheme.format, scheme.operand) {
+                (Format::Nvfp4, Operand::Half(half)) => half as u32,
+                (Format::Mxfp4, Operand::Half(half)) => 2 + half as u32,
+                (Format::Nvfp4, Operand::E4m3) => 4,
+                (Format::Mxfp4, Operand::E4m3) => 5,
+            }
+        }
+        number(self) == number(other)
+    }
 
     /// Scales of a row in 64 columns.
     pub const fn block_scales(self) -> u32 {
         BLOCK_COLUMNS / self.format.block()
     }
 
+    /// Bytes that stand for a block's scale.
+    pub const fn scale_bytes(self) -> u32 {
+        match (self.format, self.operand) {
+            (_, Operand::Half(_)) | (Format::Mxfp4, Operand::E4m3) => 1,
+            (Format::Nvfp4, Operand::E4m3) => fold::TABLE_BYTES,
+        }
+    }
+
     /// Bytes of the scales of 64 rows by 64 columns.
     pub const fn block_scale_bytes(self) -> u32 {
-        BLOCK_ROWS * self.block_scales()
+        BLOCK_ROWS * self.block_scales() * self.scale_bytes()
+    }
+
+    /// Offset in a chunk of the rows' factors, behind the scales.
+    pub const fn factors_offset(self) -> u32 {
+        CHUNK_CODE_BYTES + CHUNK_BLOCKS * CHUNK_BLOCKS * self.block_scale_bytes()
     }
 
     /// Bytes of a chunk.
     pub const fn chunk_bytes(self) -> u32 {
-        CHUNK_CODE_BYTES + CHUNK_BLOCKS * CHUNK_BLOCKS * self.block_scale_bytes()
+        match self.operand {
+            Operand::Half(_) => self.factors_offset(),
+            Operand::E4m3 => self.factors_offset() + CHUNK_ROWS,
+        }
     }
 
     /// log2 of a weight's value over the decoded operand's, scale included.
     ///
     /// NVFP4 in f16: a code's own unit. NVFP4 in bf16: the scale is decoded times 2^119, which
     /// leaves 2^7 of the code's 2^126. MXFP4: 2^3 keep the largest scale inside bf16, and the
-    /// smallest product above its smallest subnormal.
+    /// smallest product above its smallest subnormal. In e4m3, a row's factor is applied to the sums
+    /// of each chunk.
     pub const fn unit_log2(self) -> u32 {
         match (self.format, self.operand) {
-            (_, HalfType::F16) => HalfType::F16.unit_log2(),
-            (Format::Nvfp4, HalfType::Bf16) => 7,
-            (Format::Mxfp4, HalfType::Bf16) => 3,
+            (_, Operand::Half(HalfType::F16)) => HalfType::F16.unit_log2(),
+            (Format::Nvfp4, Operand::Half(HalfType::Bf16)) => 7,
+            (Format::Mxfp4, Operand::Half(HalfType::Bf16)) => 3,
+            (_, Operand::E4m3) => 0,
         }
     }
 }
@@ -126,22 +166,48 @@ pub const fn word_offset(rb: u32, kb: u32, thread: u32, j: u32) -> u32 {
     (rb * CHUNK_BLOCKS + kb) * BLOCK_CODE_BYTES + thread * THREAD_BYTES + j * 4
 }
 
+/// Index over four of the threads whose rows `row` is one of.
+const fn quad(row: u32) -> u32 {
+    row % BLOCK_ROWS / 16 * 8 + row % 8
+}
+
 impl Scheme {
-    /// Offset in a chunk of the scale of `row` and of `block` along K, both within the chunk.
+    /// Offset in a chunk of what stands for the scale of `row` and of `block` along K, both within the
+    /// chunk.
     pub const fn scale_offset(self, row: u32, block: u32) -> u32 {
         let (rb, kb) = (row / BLOCK_ROWS, block / self.block_scales());
-        let quad = row % BLOCK_ROWS / 16 * 8 + row % 8;
+        let of_block = block % self.block_scales() * 2 + row % 16 / 8;
         CHUNK_CODE_BYTES
             + (rb * CHUNK_BLOCKS + kb) * self.block_scale_bytes()
-            + quad * 2 * self.block_scales()
-            + block % self.block_scales() * 2
-            + row % 16 / 8
+            + (quad(row) * 2 * self.block_scales() + of_block) * self.scale_bytes()
+    }
+
+    /// Offset in a chunk of the factor of `row` of the chunk, of weights in e4m3.
+    pub const fn factor_offset(self, row: u32) -> u32 {
+        self.factors_offset() + (row / BLOCK_ROWS * 32 + quad(row)) * 2 + row % 16 / 8
     }
 
     /// Makes one chunk. `code` and `scale` give the code at a row and column and the scale byte
-    /// of a row and block, all within the chunk; 0 past the matrix.
+    /// of a row and block, all within the chunk; 0 past the matrix. Returns what folding changed.
     pub fn fill_chunk(
         self,
+        chunk: &mut [u8],
+        code: impl Fn(u32, u32) -> u8,
+        scale: impl Fn(u32, u32) -> u8,
+    ) -> Lost {
+        match self.operand {
+            Operand::Half(half) => {
+                self.fill_exact(half, chunk, code, scale);
+                Lost::default()
+            }
+            Operand::E4m3 => self.fill_folded(chunk, code, scale),
+        }
+    }
+
+    /// A chunk of codes and scales as they are.
+    fn fill_exact(
+        self,
+        half: HalfType,
         chunk: &mut [u8],
         code: impl Fn(u32, u32) -> u8,
         scale: impl Fn(u32, u32) -> u8,
@@ -158,7 +224,7 @@ impl Scheme {
                             *codes = [code(row, column), code(row, column + 1)];
                         }
                         let at = word_offset(rb, kb, thread, j) as usize;
-                        let word = self.operand.encode(codes);
+                        let word = half.encode(codes);
                         chunk[at..at + 4].copy_from_slice(&word.to_le_bytes());
                     }
                 }
@@ -170,6 +236,59 @@ impl Scheme {
             }
         }
     }
+
+    /// A chunk of folded weights.
+    fn fill_folded(
+        self,
+        chunk: &mut [u8],
+        code: impl Fn(u32, u32) -> u8,
+        scale: impl Fn(u32, u32) -> u8,
+    ) -> Lost {
+        let blocks = CHUNK_COLUMNS / self.format.block();
+        let mut lost = Lost::default();
+        for row in 0..CHUNK_ROWS {
+            let folded = Folded::new(
+                self.format,
+                &core::array::from_fn(|column| code(row, column as u32)),
+                |block| scale(row, block),
+            );
+            for (column, index) in (0..).zip(folded.indices) {
+                let (at, low, sign) = folded_code(row, column);
+                let at = at as usize;
+                let old =
+                    u32::from_le_bytes([chunk[at], chunk[at + 1], chunk[at + 2], chunk[at + 3]]);
+                let cleared = old & !(7 << low | 1 << sign);
+                let word = cleared | u32::from(index & 7) << low | u32::from(index >> 3) << sign;
+                chunk[at..at + 4].copy_from_slice(&word.to_le_bytes());
+            }
+            for block in 0..blocks {
+                let at = self.scale_offset(row, block) as usize;
+                let bytes = folded.tables[block as usize].to_le_bytes();
+                let count = self.scale_bytes() as usize;
+                chunk[at..at + count].copy_from_slice(&bytes[..count]);
+            }
+            chunk[self.factor_offset(row) as usize] = folded.factor;
+            lost = lost.and(folded.lost);
+        }
+        lost
+    }
+}
+
+/// Where the index of a folded weight is in a chunk: the offset of its word, the lowest bit of its
+/// magnitude there, and its sign's bit.
+///
+/// Register `2 h + r` of `wgmma`'s A fragment holds columns `16 h + 4 t ..` of row `g + 8 r`, one byte
+/// each. The word `2 i + h` of a thread has those of both rows for the `i`th `wgmma` of 64 columns:
+/// magnitudes as nibbles, row `g` in the low half, and in the nibbles' highest bits the signs, those of
+/// row `g` in the odd nibbles, where they are the sign bits of bytes, and those of row `g + 8` in the
+/// even ones.
+pub const fn folded_code(row: u32, column: u32) -> (u32, u32, u32) {
+    let (rb, kb) = (row / BLOCK_ROWS, column / BLOCK_COLUMNS);
+    let (word, column) = (column % BLOCK_COLUMNS / 16, column % 16);
+    let thread = row % BLOCK_ROWS / 16 * 32 + row % 8 * 4 + column / 4;
+    let (second, byte) = (row % 16 / 8, column % 4);
+    let sign = 8 * byte + if second == 0 { 7 } else { 3 };
+    (word_offset(rb, kb, thread, word), 16 * second + 4 * byte, sign)
 }
 
 #[cfg(test)]
@@ -182,32 +301,91 @@ mod tests {
     #[test]
     fn a_chunk_is_a_permutation() {
         for scheme in Scheme::ALL {
+            let mut bits = vec![0u32; 8 * scheme.chunk_bytes() as usize];
             let mut rows = vec![0u32; (CHUNK_ROWS * CHUNK_COLUMNS) as usize];
-            for rb in 0..CHUNK_BLOCKS {
-                for kb in 0..CHUNK_BLOCKS {
-                    for thread in 0..WARPGROUP {
-                        for j in 0..4 {
-                            for pair in 0..PAIRS as u32 {
-                                let (row, column) = fragment(thread, pair);
-                                let (row, column) = (rb * 64 + row, kb * 64 + j * 16 + column);
-                                rows[(row * CHUNK_COLUMNS + column) as usize] += 1;
-                                rows[(row * CHUNK_COLUMNS + column + 1) as usize] += 1;
+            match scheme.operand {
+                Operand::Half(_) => {
+                    for (rb, kb, thread, j) in words() {
+                        let word = 8 * word_offset(rb, kb, thread, j) as usize;
+                        bits[word..word + 32].iter_mut().for_each(|bit| *bit += 1);
+                        for pair in 0..PAIRS as u32 {
+                            let (row, column) = fragment(thread, pair);
+                            let (row, column) = (rb * 64 + row, kb * 64 + j * 16 + column);
+                            rows[(row * CHUNK_COLUMNS + column) as usize] += 1;
+                            rows[(row * CHUNK_COLUMNS + column + 1) as usize] += 1;
+                        }
+                    }
+                }
+                Operand::E4m3 => {
+                    for row in 0..CHUNK_ROWS {
+                        bits[8 * scheme.factor_offset(row) as usize..][..8].fill(1);
+                        for column in 0..CHUNK_COLUMNS {
+                            let (word, low, sign) = folded_code(row, column);
+                            for bit in [low, low + 1, low + 2, sign] {
+                                bits[(8 * word + bit) as usize] += 1;
                             }
+                            rows[(row * CHUNK_COLUMNS + column) as usize] += 1;
                         }
                     }
                 }
             }
             assert!(rows.iter().all(|&n| n == 1));
-            let mut bytes = vec![0u32; scheme.chunk_bytes() as usize];
-            for offset in (0..CHUNK_CODE_BYTES as usize).step_by(4) {
-                bytes[offset..offset + 4].fill(1);
-            }
             for row in 0..CHUNK_ROWS {
                 for block in 0..CHUNK_COLUMNS / scheme.format.block() {
-                    bytes[scheme.scale_offset(row, block) as usize] += 1;
+                    let at = 8 * scheme.scale_offset(row, block) as usize;
+                    let of_scale = at..at + 8 * scheme.scale_bytes() as usize;
+                    bits[of_scale].iter_mut().for_each(|bit| *bit += 1);
                 }
             }
-            assert!(bytes.iter().all(|&n| n == 1), "{scheme:?}");
+            assert!(bits.iter().all(|&n| n == 1), "{scheme:?}");
+        }
+    }
+
+    /// Block row, block column, thread and number of every word.
+    fn words() -> impl Iterator<Item = (u32, u32, u32, u32)> {
+        let blocks = (0..CHUNK_BLOCKS).flat_map(|rb| (0..CHUNK_BLOCKS).map(move |kb| (rb, kb)));
+        blocks.flat_map(|(rb, kb)| {
+            (0..WARPGROUP).flat_map(move |thread| (0..4).map(move |j| (rb, kb, thread, j)))
+        })
+    }
+
+    /// A thread's words and tables give the bytes of `wgmma`'s A fragment: register `2 h + r` has
+    /// columns `16 h + 4 t ..` of row `g + 8 r`.
+    #[test]
+    fn folded_words_hold_the_fragments_operands() {
+        for scheme in [Scheme::NVFP4_E4M3, Scheme::MXFP4_E4M3] {
+            let code = |row: u32, column: u32| ((row * 7 + column * 3 + row / 16) % 16) as u8;
+            let scale = |row: u32, block: u32| (0x38 + (row * 5 + block * 3) % 11) as u8;
+            let mut chunk = vec![0xff; scheme.chunk_bytes() as usize];
+            scheme.fill_chunk(&mut chunk, code, scale);
+            let load = |at: u32| {
+                let at = at as usize;
+                u32::from_le_bytes(chunk[at..at + 4].try_into().unwrap())
+            };
+            for (rb, kb, thread, j) in words() {
+                let word = load(word_offset(rb, kb, thread, j));
+                for r in 0..2 {
+                    let row = rb * 64 + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
+                    let folded = Folded::new(
+                        scheme.format,
+                        &core::array::from_fn(|column| code(row, column as u32)),
+                        |block| scale(row, block),
+                    );
+                    assert_eq!(chunk[scheme.factor_offset(row) as usize], folded.factor);
+                    for byte in 0..4 {
+                        let column = kb * 64 + 16 * j + thread % 4 * 4 + byte;
+                        let index = word >> (16 * r + 4 * byte) & 7;
+                        let sign = word << (4 * r) >> (8 * byte + 7) & 1;
+                        let expected = folded.indices[column as usize];
+                        assert_eq!((index | sign << 3) as u8, expected, "{row} {column}");
+                        let block = column / scheme.format.block();
+                        let at = scheme.scale_offset(row, block) as usize;
+                        let table = folded.tables[block as usize].to_le_bytes();
+                        let count = scheme.scale_bytes() as usize;
+                        assert_eq!(chunk[at..at + count], table[..count]);
+                    }
+                }
+            }
         }
     }
 
@@ -221,11 +399,11 @@ mod tests {
         for (rb, kb, thread, j) in [(0, 0, 0, 0), (1, 0, 77, 3), (0, 1, 127, 2), (1, 1, 33, 1)] {
             let at = word_offset(rb, kb, thread, j) as usize;
             let word = u32::from_le_bytes(chunk[at..at + 4].try_into().unwrap());
-            for (pair, operands) in scheme.operand.decode(word).into_iter().enumerate() {
+            for (pair, operands) in HalfType::F16.decode(word).into_iter().enumerate() {
                 let (row, column) = fragment(thread, pair as u32);
                 let (row, column) = (rb * 64 + row, kb * 64 + j * 16 + column);
-                let low = scheme.operand.place(code(row, column));
-                let high = scheme.operand.place(code(row, column + 1));
+                let low = HalfType::F16.place(code(row, column));
+                let high = HalfType::F16.place(code(row, column + 1));
                 assert_eq!(operands, low | high << 16, "thread {thread} pair {pair}");
             }
         }

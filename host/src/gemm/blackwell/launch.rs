@@ -216,6 +216,7 @@ fn place(
     let (codes, scales) = match launch.activations.check(gemm.kind, &gemm.strides, device)? {
         CheckedActivations::Halves(address) => return Ok(PlacedActivations::Halves(address)),
         CheckedActivations::Blocks { codes, scales, .. } => (codes, scales),
+        CheckedActivations::Fp8(_) => return Err(super::no_fp8()),
     };
     let Some(preparation) = kernel.preparation(gemm.kind, gemm.strides.entries()) else {
         return Err(Error::shape("activations", gemm.kind.name(), "codes and scales"));

@@ -14,11 +14,12 @@ use std::sync::Arc;
 use fp4_formats::gemm::blackwell::choose::{self, Estimate, Rates};
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS, GROUPED, MIXED};
+use fp4_formats::gemm::hopper::fold::Lost;
 use fp4_formats::gemm::{Problem, Split};
 use fp4_formats::quantize::Format;
-use fp4_formats::{Divisor, HalfType, TensorFamily};
+use fp4_formats::{Divisor, HalfType, Operand, TensorFamily};
 
-use super::check::{check_unsplit, formats};
+use super::check::check_unsplit;
 use super::family::{Family, GroupRequest, Kernel};
 use super::plan::Request;
 use super::weights::BlockRows;
@@ -33,8 +34,23 @@ pub(super) struct Blackwell;
 fn halves(kind: ActivationKind) -> Option<HalfType> {
     match kind {
         ActivationKind::Halves(operand) => Some(operand),
-        ActivationKind::Blocks { .. } => None,
+        ActivationKind::Blocks { .. } | ActivationKind::Fp8(_) => None,
     }
+}
+
+/// Checks that there are kernels for weights in `format` and activations of `kind`.
+///
+/// # Errors
+/// [`Error::Shape`].
+fn formats(format: Format, kind: ActivationKind) -> Result<()> {
+    super::check::formats(format, kind)?;
+    if let ActivationKind::Fp8(_) = kind { Err(no_fp8()) } else { Ok(()) }
+}
+
+/// What is wrong with activations in e4m3.
+fn no_fp8() -> Error {
+    let required = "f16, bf16 or the weights' own format, on sm_100a";
+    Error::shape("activations", required, Operand::E4m3.name())
 }
 
 /// The kernels that take weights in `format` and activations of `kind`.
@@ -179,7 +195,7 @@ impl Family for Blackwell {
         usize::try_from(prepared(form, u32::try_from(batch).ok()?).bytes()?).ok()
     }
 
-    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<()> {
+    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<Lost> {
         let dims = weights.dims();
         let blocks = prepared(form, dims.batch() as u32);
         let stride = blocks.row_stride() as usize;
@@ -195,6 +211,6 @@ impl Family for Blackwell {
             }
             rest.copy_from_slice(scales);
         }
-        Ok(())
+        Ok(Lost::default())
     }
 }

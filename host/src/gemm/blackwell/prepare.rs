@@ -41,7 +41,7 @@ impl Preparation {
             ActivationKind::Blocks { format, layout } => {
                 Some(Self::new(problem, format, layout, entries, groups))
             }
-            ActivationKind::Halves(_) => None,
+            ActivationKind::Halves(_) | ActivationKind::Fp8(_) => None,
         }
     }
 

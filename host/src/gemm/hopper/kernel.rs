@@ -1,11 +1,12 @@
 //! A kernel of sm_90a with a schedule for one problem.
 
-use fp4_formats::TensorFamily;
 use fp4_formats::gemm::hopper::Scheme;
 use fp4_formats::gemm::hopper::config::{self, K_STEP, MAX_BLOCKS, THREADS};
 use fp4_formats::gemm::hopper::estimate::{self, Estimate};
 use fp4_formats::gemm::{Problem, ResultType};
+use fp4_formats::quantize::tokens::{TokensConfig, tokens_config};
 use fp4_formats::quantize::{Format, dequantize_config};
+use fp4_formats::{HalfType, Operand, ScaleLayout, TensorFamily};
 
 use crate::error::{Error, Result};
 use crate::gemm::family::{Kernel, Launch, LaunchShape, launches};
@@ -43,11 +44,13 @@ pub(super) struct GroupedRuns {
 }
 
 /// Offsets in the workspace. The flags are at its start, whatever the plan, so that plans can
-/// share one; decoded activations or partial sums follow.
+/// share one; decoded or quantised activations and partial sums follow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HopperWorkspace {
-    /// Offset of the decoded activations.
+    /// Offset of the decoded or quantised activations.
     pub activations: usize,
+    /// Offset of the scales of activations in e4m3.
+    pub scales: usize,
     /// Offset of the partial sums.
     pub partials: usize,
     /// Bytes of the workspace; 0 where none is needed.
@@ -65,9 +68,16 @@ impl HopperKernel {
     pub fn workspace(&self, kind: ActivationKind) -> Result<HopperWorkspace> {
         let Estimate { config, schedule, ctas, .. } = &self.estimate;
         let flags = self.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
-        let decoded = match kind {
-            ActivationKind::Blocks { .. } => self.decoded_bytes(),
-            ActivationKind::Halves(_) => Some(0),
+        let made = match kind {
+            ActivationKind::Blocks { .. } => {
+                self.made_bytes(kind.operand()).map(|bytes| [bytes, 0])
+            }
+            ActivationKind::Fp8(Some(_)) => {
+                let scales = size_of::<f32>() * self.problem.m as usize;
+                let scales = scales.checked_mul(self.problem.l as usize);
+                self.made_bytes(kind.operand()).zip(scales).map(<[usize; 2]>::from)
+            }
+            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some([0; 2]),
         };
         let has_fix_up = self.groups.is_some() || schedule.has_fix_up();
         let sums = if has_fix_up { *ctas * u64::from(config.partial_bytes()) } else { 0 };
@@ -77,12 +87,13 @@ impl HopperKernel {
         };
         let align = |bytes: usize| bytes.checked_next_multiple_of(Self::ALIGNMENT);
         let bytes = || {
-            let (decoded, sums) = (decoded?, usize::try_from(sums).ok()?);
+            let ([elements, of_rows], sums) = (made?, usize::try_from(sums).ok()?);
             let activations = align(flags)?;
-            let partials = align(activations.checked_add(decoded)?)?;
+            let scales = align(activations.checked_add(elements)?)?;
+            let partials = align(scales.checked_add(of_rows)?)?;
             let bytes = partials.checked_add(sums)?;
-            let bytes = if decoded + sums == 0 { 0 } else { bytes };
-            Some(HopperWorkspace { activations, partials, bytes })
+            let bytes = if elements + sums == 0 { 0 } else { bytes };
+            Some(HopperWorkspace { activations, scales, partials, bytes })
         };
         bytes().ok_or_else(overflow)
     }
@@ -95,12 +106,16 @@ impl HopperKernel {
         }
     }
 
-    /// Bytes of all decoded activations.
-    fn decoded_bytes(&self) -> Option<usize> {
-        let Problem { m, k, l, .. } = self.problem;
-        let matrix = 2 * u64::from(m) * u64::from(k);
-        usize::try_from(matrix.checked_mul(l.into())?).ok()
+    /// Bytes of all decoded or quantised activations.
+    fn made_bytes(&self, operand: Operand) -> Option<usize> {
+        let matrix = matrix_bytes(&self.problem, operand);
+        usize::try_from(matrix.checked_mul(self.problem.l.into())?).ok()
     }
+}
+
+/// Bytes of one matrix of decoded or quantised activations.
+pub(super) fn matrix_bytes(problem: &Problem, operand: Operand) -> u64 {
+    u64::from(operand.bytes()) * u64::from(problem.m) * u64::from(problem.k)
 }
 
 impl Kernel for HopperKernel {
@@ -135,10 +150,13 @@ impl Kernel for HopperKernel {
     }
 
     fn additions(&self) -> u32 {
-        let schedule = &self.estimate.schedule;
+        let Estimate { config, schedule, .. } = &self.estimate;
+        let operand = config.scheme.operand;
         match self.groups {
-            Some(GroupedRuns { least, .. }) => config::grouped_additions(schedule.steps(), least),
-            None => config::additions(schedule),
+            Some(GroupedRuns { least, .. }) => {
+                config::grouped_additions(operand, schedule.steps(), least)
+            }
+            None => config::additions(operand, schedule),
         }
     }
 
@@ -158,7 +176,9 @@ impl Kernel for HopperKernel {
     fn decoded_scale(&self, kind: ActivationKind) -> f32 {
         match kind {
             ActivationKind::Blocks { format: Format::Mxfp4, .. } => MXFP4_DECODED,
-            ActivationKind::Blocks { format: Format::Nvfp4, .. } | ActivationKind::Halves(_) => 1.0,
+            ActivationKind::Blocks { format: Format::Nvfp4, .. }
+            | ActivationKind::Halves(_)
+            | ActivationKind::Fp8(_) => 1.0,
         }
     }
 
@@ -167,16 +187,30 @@ impl Kernel for HopperKernel {
     }
 
     fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>> {
-        let ActivationKind::Blocks { format, layout } = kind else {
-            return Ok(Vec::new());
+        let (layout, dequantize) = match kind {
+            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => return Ok(Vec::new()),
+            ActivationKind::Fp8(Some(_)) => (ScaleLayout::Linear, None),
+            ActivationKind::Blocks { format, layout } => {
+                let operand = kind.operand().half().unwrap_or(HalfType::F16);
+                (layout, Some(dequantize_config(format, operand.float())))
+            }
         };
-        let config = dequantize_config(format, kind.operand().float());
         let (launches, rows) = launches(&self.problem, layout, entries);
         if rows > MAX_DIM {
             return Err(Error::shape("rows of activations", format!("at most {MAX_DIM}"), rows));
         }
-        let ctas = config.grid(rows as u32, self.problem.k, layout, self.sms);
-        let step = Step { kernel: config.name, ctas, threads: config.threads() };
+        let (rows, k) = (rows as u32, self.problem.k);
+        let step = match (dequantize, kind) {
+            (Some(config), _) => {
+                let ctas = config.grid(rows, k, layout, self.sms);
+                Step { kernel: config.name, ctas, threads: config.threads() }
+            }
+            (None, kind) => {
+                let input = kind.input().unwrap_or(HalfType::F16);
+                let (kernel, threads) = (tokens_config(input).name, TokensConfig::THREADS);
+                Step { kernel, ctas: rows, threads }
+            }
+        };
         Ok(vec![step; launches as usize])
     }
 
@@ -195,9 +229,7 @@ impl Kernel for HopperKernel {
                 schedule.steps(),
                 self.sms,
             )];
-            if let ActivationKind::Blocks { .. } = kind {
-                why.push(decoded(kind));
-            }
+            why.extend(made(kind));
             return why;
         }
         if self.mixed {
@@ -208,9 +240,7 @@ impl Kernel for HopperKernel {
                 schedule.steps(),
                 self.sms,
             )];
-            if let ActivationKind::Blocks { .. } = kind {
-                why.push(decoded(kind));
-            }
+            why.extend(made(kind));
             return why;
         }
         let mut why = vec![format!(
@@ -238,9 +268,7 @@ impl Kernel for HopperKernel {
                 config.tokens
             ));
         }
-        if let ActivationKind::Blocks { .. } = kind {
-            why.push(decoded(kind));
-        }
+        why.extend(made(kind));
         why
     }
 
@@ -265,7 +293,21 @@ impl Kernel for HopperKernel {
     }
 }
 
-/// What a plan says of block-scaled activations.
-fn decoded(kind: ActivationKind) -> String {
-    format!("activations are decoded to {}, exactly", kind.operand().name())
+/// What a plan says of operands that are not multiplied as they are.
+fn made(kind: ActivationKind) -> Vec<String> {
+    let folded = "weights are folded with their block scales to e4m3: those of MXFP4 exactly where the \
+                  scales of 128 columns of a row are within 2^11, those of NVFP4 rounded to a mantissa \
+                  of 3 bits";
+    match kind {
+        ActivationKind::Halves(_) => Vec::new(),
+        ActivationKind::Blocks { .. } => {
+            vec![format!("activations are decoded to {}, exactly", kind.operand().name())]
+        }
+        ActivationKind::Fp8(None) => vec![folded.into()],
+        ActivationKind::Fp8(Some(input)) => {
+            let from = input.name();
+            let how = "with a scale for each token, by a launch before";
+            vec![format!("activations are quantised from {from} to e4m3 {how}"), folded.into()]
+        }
+    }
 }

@@ -1,14 +1,16 @@
-//! Launching on sm_90a: block-scaled activations are decoded first.
+//! Launching on sm_90a: block-scaled activations are decoded first, and floats that become e4m3 are
+//! quantised.
 
 use fp4_formats::gemm::hopper::{HopperGroupedParams, HopperParams, activations_map, estimate};
 use fp4_formats::gemm::{EvenRuns, Groups, Problem};
+use fp4_formats::quantize::tokens::TokensParams;
 use fp4_formats::quantize::{DequantizeParams, ScaleSource};
-use fp4_formats::{Divisor, ScaleLayout};
+use fp4_formats::{Divisor, Operand, ScaleLayout};
 
-use super::kernel::{GroupedRuns, HopperKernel};
+use super::kernel::{GroupedRuns, HopperKernel, matrix_bytes};
 use super::layout;
 use crate::device::LaunchSpec;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gemm::buffers::CheckedActivations;
 use crate::gemm::family::{Kernel, Launch, launches};
 use crate::gemm::strides::Strides;
@@ -73,13 +75,40 @@ impl HopperKernel {
         let device = gemm.kernels.device();
         let parts = self.workspace(gemm.kind)?;
         let spacing = gemm.strides.activations;
+        let operand = config.scheme.operand;
+        let made = workspace + parts.activations as u64;
+        let shared = spacing.stride == 0;
+        let made_stride = if shared { 0 } else { matrix_bytes(&self.problem, operand) };
+        let mut scales = None;
         let (activations, stride) = match activations.check(gemm.kind, &gemm.strides, device)? {
-            CheckedActivations::Halves(address) => (address, spacing.stride as u64),
-            CheckedActivations::Blocks { .. } => {
-                let stride = if spacing.stride == 0 { 0 } else { decoded_bytes(&self.problem) };
-                (workspace + parts.activations as u64, stride)
+            CheckedActivations::Halves(address) if gemm.kind.operand().half().is_some() => {
+                (address, spacing.stride as u64)
+            }
+            CheckedActivations::Halves(_) => {
+                let rows = if shared { 0 } else { self.problem.m };
+                scales = Some((workspace + parts.scales as u64, rows));
+                (made, made_stride)
+            }
+            CheckedActivations::Blocks { .. } => (made, made_stride),
+            CheckedActivations::Fp8([codes, of_rows]) => {
+                if epilogue.affine.row_factors != 0 {
+                    let required = "absent: the tokens' scales take their place";
+                    return Err(Error::shape("row factors", required, "there"));
+                }
+                let stride = gemm.strides.activation_scales.stride / size_of::<f32>();
+                let stride = u32::try_from(stride).map_err(|_| {
+                    Error::shape("batch stride of the tokens' scales", "below 2^34 bytes", stride)
+                })?;
+                scales = Some((of_rows, stride));
+                (codes, spacing.stride as u64)
             }
         };
+        let (mut epilogue, mut row_factor_stride) = (epilogue, 0);
+        if let Some((scales, stride)) = scales {
+            epilogue.affine.row_factors = scales;
+            epilogue.up.row_factors = scales;
+            row_factor_stride = stride;
+        }
         let map = activations_map(config, &self.problem, stride);
         let matrix = layout(&weights.form()).bytes().unwrap_or(0);
         Ok(HopperParams {
@@ -91,24 +120,54 @@ impl HopperKernel {
             epilogue,
             problem: self.problem,
             schedule,
-            reserved: 0,
+            row_factor_stride,
             walk: config.tiles(&self.problem).counts.walk,
         })
     }
 
-    /// Queues decoding block-scaled activations to the workspace at this address; nothing for others.
+    /// Queues decoding block-scaled activations, or quantising floats to e4m3, to the workspace at this
+    /// address; nothing for others.
     ///
     /// # Errors
     /// As [`Gemm::launch`].
     pub fn decode_before(&self, launch: &Launch<'_>, workspace: u64) -> Result<()> {
         let &Launch { gemm, activations, .. } = launch;
+        let parts = self.workspace(gemm.kind)?;
+        let made = workspace + parts.activations as u64;
         match activations.check(gemm.kind, &gemm.strides, gemm.kernels.device())? {
-            CheckedActivations::Halves(_) => Ok(()),
+            CheckedActivations::Halves(_) if gemm.kind.operand().half().is_some() => Ok(()),
+            CheckedActivations::Fp8(_) => Ok(()),
+            CheckedActivations::Halves(input) => {
+                let scales = workspace + parts.scales as u64;
+                self.quantize(launch, input, [made, scales])
+            }
             CheckedActivations::Blocks { codes, scales, layout, .. } => {
-                let decoded = workspace + self.workspace(gemm.kind)?.activations as u64;
-                self.decode(gemm, [codes, scales], layout, decoded)
+                self.decode(gemm, [codes, scales], layout, made)
             }
         }
+    }
+
+    /// Queues quantising floats to e4m3 at `codes`, `[L, M, K]`, or `[M, K]` where entries share them,
+    /// with scales for each row.
+    fn quantize(&self, launch: &Launch<'_>, input: u64, [codes, scales]: [u64; 2]) -> Result<()> {
+        let gemm = launch.gemm;
+        let Problem { m, k, l, .. } = self.problem;
+        let matrix = matrix_bytes(&self.problem, Operand::E4m3);
+        for (index, step) in (0u64..).zip(&gemm.plan.before) {
+            let params = TokensParams {
+                input: input + index * gemm.strides.activations.stride as u64,
+                factors: launch.epilogue.affine.row_factors,
+                codes: codes + index * matrix,
+                scales: scales + index * u64::from(m) * size_of::<f32>() as u64,
+                k,
+                // The problems of a uniform product share row factors.
+                factor_rows: if launch.groups.is_some() { m.saturating_mul(l) } else { m },
+            };
+            // SAFETY: the input has the planned sizes, as checked by the caller, and so have the row
+            // factors; codes and scales are in the workspace, which is large enough.
+            unsafe { launch_step(&gemm.kernels, step, true, &params.to_bytes())? };
+        }
+        Ok(())
     }
 
     /// Queues decoding block-scaled activations to 16-bit floats at `out`, `[L, M, K]`, or `[M, K]`
@@ -128,7 +187,7 @@ impl HopperKernel {
                 codes: codes + index * activations.stride as u64,
                 scales: scales + index * activation_scales.stride as u64,
                 tensor: 0,
-                out: out + index * decoded_bytes(&self.problem),
+                out: out + index * matrix_bytes(&self.problem, gemm.kind.operand()),
                 m: rows as u32,
                 k: self.problem.k,
                 given: self.decoded_scale(gemm.kind),
@@ -141,9 +200,4 @@ impl HopperKernel {
         }
         Ok(())
     }
-}
-
-/// Bytes of one matrix of decoded activations.
-fn decoded_bytes(problem: &Problem) -> u64 {
-    2 * u64::from(problem.m) * u64::from(problem.k)
 }

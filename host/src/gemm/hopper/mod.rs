@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use fp4_formats::gemm::hopper::config::{CONFIGS, GROUPED, HopperConfig, K_STEP, MIXED};
 use fp4_formats::gemm::hopper::estimate::{self, Estimate};
+use fp4_formats::gemm::hopper::fold::Lost;
 use fp4_formats::gemm::hopper::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
 use fp4_formats::gemm::hopper::{Scheme, WeightLayout};
 use fp4_formats::gemm::{Problem, Split};
@@ -163,18 +164,18 @@ impl Family for Hopper {
         usize::try_from(layout(form).bytes()?).ok()?.checked_mul(batch)
     }
 
-    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<()> {
+    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<Lost> {
         let layout = layout(form);
         let chunks = bytes.par_chunks_exact_mut(layout.scheme.chunk_bytes() as usize);
         let across = layout.column_chunks() as usize;
         let down = layout.row_chunks() as usize;
-        chunks.enumerate().for_each(|(index, chunk)| {
+        let lost = chunks.enumerate().map(|(index, chunk)| {
             let (row_chunk, column_chunk) = (index / across, index % across);
             let (batch, row_chunk) = (row_chunk / down, row_chunk % down);
             let corner = [row_chunk * CHUNK_ROWS as usize, column_chunk * CHUNK_COLUMNS as usize];
-            fill(layout.scheme, chunk, weights, batch, corner);
+            fill(layout.scheme, chunk, weights, batch, corner)
         });
-        Ok(())
+        Ok(lost.reduce(Lost::default, Lost::and))
     }
 }
 
@@ -185,7 +186,7 @@ fn fill(
     weights: &dyn BlockRows,
     batch: usize,
     [row, column]: [usize; 2],
-) {
+) -> Lost {
     let dims = weights.dims();
     let block = weights.format().block() as usize;
     let blocks = dims.cols() / block;
@@ -207,5 +208,5 @@ fn fill(
         }
         weights.scale_byte(batch, row, index)
     };
-    scheme.fill_chunk(chunk, code, scale);
+    scheme.fill_chunk(chunk, code, scale)
 }

@@ -6,12 +6,12 @@
 
 use cuda_std::ptx::{marker, memory, wgmma};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, OPERAND_BYTES};
+use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
 use fp4_formats::gemm::hopper::repack::{
-    BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_K, word_offset,
+    BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_BYTES, word_offset,
 };
 
-use super::decode::{Narrow, Product, STEPS};
+use super::decode::{Decoded, Narrow, Product, STEPS};
 use super::multicast::release;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
@@ -26,7 +26,7 @@ const ADDRESS: u32 = 0x3_ffff;
 /// The descriptor of a tile `offset` bytes from the shared address `start`. The descriptors of a
 /// stage differ by a sum in the low half only.
 #[inline(always)]
-fn descriptor(start: u32, offset: u32) -> u64 {
+pub(super) fn descriptor(start: u32, offset: u32) -> u64 {
     let low = ((start & ADDRESS) >> 4 | DESCRIPTOR as u32) + (offset >> 4);
     DESCRIPTOR >> 32 << 32 | u64::from(low)
 }
@@ -39,7 +39,7 @@ pub struct Consumer<W, const SUMS: usize, const BLOCKS: usize> {
 
 /// Index of the thread in its warpgroup.
 #[inline(always)]
-fn lane() -> u32 {
+pub(super) fn lane() -> u32 {
     thread::thread_idx_x() % WARPGROUP
 }
 
@@ -49,12 +49,60 @@ fn first_block<const BLOCKS: usize>() -> u32 {
     thread::thread_idx_x() / WARPGROUP * BLOCKS as u32
 }
 
-impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
+impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
     #[inline(always)]
     pub fn new() -> Self {
         Self { sums: [[0.0; SUMS]; BLOCKS], weights: core::marker::PhantomData }
     }
 
+    /// The sums. The same thread of every CTA holds the same tokens and rows.
+    #[inline(always)]
+    pub fn sums(&self) -> &[[f32; SUMS]; BLOCKS] {
+        &self.sums
+    }
+
+    /// The sums, to add to them.
+    #[inline(always)]
+    pub fn sums_mut(&mut self) -> &mut [[f32; SUMS]; BLOCKS] {
+        &mut self.sums
+    }
+
+    /// Sets sum `i` of the first block.
+    #[inline(always)]
+    pub(super) fn set(&mut self, i: usize, sum: f32) {
+        self.sums[0][i] = sum;
+    }
+
+    /// Sum `i` of the first block.
+    #[inline(always)]
+    pub(super) fn sum_mut(&mut self, i: usize) -> &mut f32 {
+        &mut self.sums[0][i]
+    }
+
+    /// Puts the sums into shared memory, f32, [tokens, rows] with the configuration's pitch.
+    ///
+    /// # Safety
+    /// The products are finished, and nobody uses the stages any more.
+    #[inline(always)]
+    pub unsafe fn put_sums(&self, config: &HopperConfig, memory: Memory) {
+        let lane = lane();
+        let row = lane / warp::LANES * 16 + lane % warp::LANES / 4;
+        let token = lane % 4 * 2;
+        for block in 0..BLOCKS {
+            let row = (first_block::<BLOCKS>() + block as u32) * BLOCK_ROWS + row;
+            for i in 0..SUMS as u32 {
+                let row = row + 8 * (i / 2 % 2);
+                let token = token + 8 * (i / 4) + i % 2;
+                let at = (token * config.sum_pitch() + row) * size_of::<f32>() as u32;
+                let bits = self.sums[block][i as usize].to_bits();
+                // SAFETY: inside the sums.
+                unsafe { memory::st_shared_b32(memory.sums(config, 0) + at, bits) };
+            }
+        }
+    }
+}
+
+impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
     /// Sums the products of the next `count` steps, at least one, of a tile of `width` tokens: by
     /// the narrowest product that has room for them.
     ///
@@ -123,24 +171,6 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         }
     }
 
-    /// The sums. The same thread of every CTA holds the same tokens and rows.
-    #[inline(always)]
-    pub fn sums(&self) -> &[[f32; SUMS]; BLOCKS] {
-        &self.sums
-    }
-
-    /// The sums, to add to them.
-    #[inline(always)]
-    pub fn sums_mut(&mut self) -> &mut [[f32; SUMS]; BLOCKS] {
-        &mut self.sums
-    }
-
-    /// Sets sum `i` of the first block.
-    #[inline(always)]
-    pub(super) fn set(&mut self, i: usize, sum: f32) {
-        self.sums[0][i] = sum;
-    }
-
     /// One step of K. Calls `release` when the products of the step before are finished.
     ///
     /// # Safety
@@ -180,13 +210,13 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
                 for k in 0..STEPS {
                     fragments[k] = W::fragment(words[k], scales, k).map(marker::pin);
                 }
-                let tile = kb as u32 * BOX_COLUMNS * OPERAND_BYTES * config.tokens;
+                let tile = kb as u32 * BOX_BYTES * config.tokens;
                 // SAFETY: the warpgroup is converged; operands are written above the fence and
                 // left alone below; the tile arrived by copies, in the async proxy.
                 unsafe {
                     wgmma::wgmma_fence();
                     for k in 0..STEPS {
-                        let b = descriptor(activations, tile + k as u32 * WGMMA_K * OPERAND_BYTES);
+                        let b = descriptor(activations, tile + k as u32 * WGMMA_BYTES);
                         // The compiler knows that there are so many.
                         if let Some(sums) = self.sums[block].first_chunk_mut::<N>() {
                             W::multiply(sums, fragments[k], b);
@@ -197,28 +227,6 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
             }
         }
     }
-
-    /// Puts the sums into shared memory, f32, [tokens, rows] with the configuration's pitch.
-    ///
-    /// # Safety
-    /// The products are finished, and nobody uses the stages any more.
-    #[inline(always)]
-    pub unsafe fn put_sums(&self, config: &HopperConfig, memory: Memory) {
-        let lane = lane();
-        let row = lane / warp::LANES * 16 + lane % warp::LANES / 4;
-        let token = lane % 4 * 2;
-        for block in 0..BLOCKS {
-            let row = (first_block::<BLOCKS>() + block as u32) * BLOCK_ROWS + row;
-            for i in 0..SUMS as u32 {
-                let row = row + 8 * (i / 2 % 2);
-                let token = token + 8 * (i / 4) + i % 2;
-                let at = (token * config.sum_pitch() + row) * size_of::<f32>() as u32;
-                let bits = self.sums[block][i as usize].to_bits();
-                // SAFETY: inside the sums.
-                unsafe { memory::st_shared_b32(memory.sums(config, 0) + at, bits) };
-            }
-        }
-    }
 }
 
 /// The thread's codes and scales of block `block` of its warpgroup's rows, block column `kb`.
@@ -226,7 +234,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
 /// # Safety
 /// `weights` is the shared address of a stage's weights, which have arrived.
 #[inline(always)]
-pub(super) unsafe fn load<W: super::decode::Weights, const BLOCKS: usize>(
+pub(super) unsafe fn load<W: Decoded, const BLOCKS: usize>(
     config: &HopperConfig,
     weights: u32,
     block: u32,

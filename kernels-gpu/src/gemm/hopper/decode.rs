@@ -4,18 +4,44 @@
 //! [word](fp4_formats::gemm::hopper::word) for each `wgmma` of 16 columns. What the
 //! products are scaled by is `Scheme::unit_log2`, whose tests show that nothing is rounded.
 
-use cuda_std::ptx::{convert, half, integer, memory, mma, wgmma};
+use cuda_std::ptx::{convert, half, integer, memory as words, mma, wgmma};
 use fp4_formats::HalfType;
-use fp4_formats::gemm::hopper::Scheme;
 use fp4_formats::gemm::hopper::repack::{BLOCK_COLUMNS, WGMMA_K};
+use fp4_formats::gemm::hopper::{HopperConfig, Scheme};
+
+use super::consumer::Consumer;
+use super::tile::Memory;
+use crate::pipeline::{Cursor, Ring};
 
 /// `wgmma`s that a thread's 16 bytes of codes are for.
 pub const STEPS: usize = (BLOCK_COLUMNS / WGMMA_K) as usize;
 
-/// How a format's weights become operands.
-pub trait Weights {
+/// Weights as a kernel takes them.
+pub trait Weights: Sized {
     /// Which.
     const SCHEME: Scheme;
+}
+
+/// A main loop with `SUMS` sums per thread for each of `BLOCKS` blocks of rows.
+pub trait MainLoop<const SUMS: usize, const BLOCKS: usize>: Weights {
+    /// Sums the products of the next `count` steps, at least one, of a tile of `width` tokens: by
+    /// the narrowest product that has room for them, where the configuration's tiles may be narrower.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup, converged; the ring is initialised and known to them.
+    unsafe fn multiply(
+        consumer: &mut Consumer<Self, SUMS, BLOCKS>,
+        config: &HopperConfig,
+        width: u32,
+        count: u32,
+        memory: Memory,
+        ring: Ring,
+        cursor: &mut Cursor,
+    );
+}
+
+/// How a format's weights become 16-bit operands.
+pub trait Decoded: Weights {
     /// The scales of a thread's two rows by 64 columns, as loaded.
     type Scales: Copy;
 
@@ -43,7 +69,7 @@ pub trait Weights {
 }
 
 /// The product of a warpgroup with `SUMS` sums per thread: 2 `SUMS` tokens.
-pub trait Product<const SUMS: usize>: Weights {
+pub trait Product<const SUMS: usize>: Decoded {
     /// Adds 64 rows by 16 columns times the tile of `b`.
     ///
     /// # Safety
@@ -58,6 +84,32 @@ pub trait Product<const SUMS: usize>: Weights {
 pub trait Narrow: Product<48> + Product<56> + Product<64> {}
 
 impl<W: Product<48> + Product<56> + Product<64>> Narrow for W {}
+
+impl<W: Narrow + Product<SUMS>, const SUMS: usize, const BLOCKS: usize> MainLoop<SUMS, BLOCKS>
+    for W
+{
+    #[inline(always)]
+    unsafe fn multiply(
+        consumer: &mut Consumer<Self, SUMS, BLOCKS>,
+        config: &HopperConfig,
+        width: u32,
+        count: u32,
+        memory: Memory,
+        ring: Ring,
+        cursor: &mut Cursor,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            if config.uses_mma_sync() {
+                consumer.multiply_mma_sync(config, count, memory, ring, cursor);
+            } else if config.narrows() {
+                consumer.multiply_width(config, width, count, memory, ring, cursor);
+            } else {
+                consumer.multiply::<SUMS>(config, count, memory, ring, cursor);
+            }
+        }
+    }
+}
 
 macro_rules! products {
     ($weights:ty: $($sums:literal = $multiply:ident),*) => {
@@ -107,6 +159,9 @@ pub struct Mxfp4Bf16;
 
 impl Weights for Nvfp4F16 {
     const SCHEME: Scheme = Scheme::NVFP4_F16;
+}
+
+impl Decoded for Nvfp4F16 {
     /// Four blocks of both rows, `g` in the low byte of each half.
     type Scales = [u32; 2];
     const NONE: Self::Scales = [0; 2];
@@ -114,7 +169,7 @@ impl Weights for Nvfp4F16 {
     #[inline(always)]
     unsafe fn scales(address: u32) -> Self::Scales {
         // SAFETY: eight bytes, aligned to their size.
-        unsafe { memory::ld_shared_v2_b32(address) }
+        unsafe { words::ld_shared_v2_b32(address) }
     }
 
     #[inline(always)]
@@ -138,13 +193,16 @@ impl Weights for Nvfp4F16 {
 
 impl Weights for Nvfp4Bf16 {
     const SCHEME: Scheme = Scheme::NVFP4_BF16;
+}
+
+impl Decoded for Nvfp4Bf16 {
     type Scales = [u32; 2];
     const NONE: Self::Scales = [0; 2];
 
     #[inline(always)]
     unsafe fn scales(address: u32) -> Self::Scales {
         // SAFETY: eight bytes, aligned to their size.
-        unsafe { memory::ld_shared_v2_b32(address) }
+        unsafe { words::ld_shared_v2_b32(address) }
     }
 
     #[inline(always)]
@@ -172,6 +230,9 @@ impl Weights for Nvfp4Bf16 {
 
 impl Weights for Mxfp4Bf16 {
     const SCHEME: Scheme = Scheme::MXFP4_BF16;
+}
+
+impl Decoded for Mxfp4Bf16 {
     /// Two blocks of both rows, `g` in the low byte of each half.
     type Scales = u32;
     const NONE: Self::Scales = 0;
@@ -179,7 +240,7 @@ impl Weights for Mxfp4Bf16 {
     #[inline(always)]
     unsafe fn scales(address: u32) -> Self::Scales {
         // SAFETY: four bytes, aligned to their size.
-        unsafe { memory::ld_shared_b32(address) }
+        unsafe { words::ld_shared_b32(address) }
     }
 
     #[inline(always)]

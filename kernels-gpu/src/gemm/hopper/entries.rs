@@ -7,6 +7,7 @@ use fp4_formats::gemm::hopper::config::{HopperConfig, THREADS, named, named_grou
 use fp4_formats::gemm::hopper::params::{HopperGroupedParams, HopperParams};
 
 use super::decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
+use super::folded::{Mxfp4E4m3, Nvfp4E4m3};
 use super::work::Uniform;
 use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;
@@ -22,6 +23,12 @@ macro_rules! decoder {
     };
     (MXFP4_BF16) => {
         Mxfp4Bf16
+    };
+    (NVFP4_E4M3) => {
+        Nvfp4E4m3
+    };
+    (MXFP4_E4M3) => {
+        Mxfp4E4m3
     };
 }
 

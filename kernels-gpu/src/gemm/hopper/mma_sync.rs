@@ -5,7 +5,7 @@
 
 use cuda_std::ptx::mma;
 use cuda_std::warp;
-use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, OPERAND_BYTES};
+use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
 use fp4_formats::gemm::hopper::repack::CHUNK_BLOCKS;
 
 use super::consumer::{Consumer, load};
@@ -17,7 +17,7 @@ use crate::pipeline::{Cursor, Ring};
 /// Block columns of a stage.
 const COLUMNS: usize = CHUNK_BLOCKS as usize;
 /// Bytes of a token's row of a box, and of a piece that the swizzle moves.
-const ROW: u32 = BOX_COLUMNS * OPERAND_BYTES;
+const ROW: u32 = BOX_BYTES;
 const PIECE: u32 = 16;
 /// Tokens of a product.
 const TOKENS: u32 = 8;

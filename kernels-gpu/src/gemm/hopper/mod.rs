@@ -26,7 +26,7 @@
 //! # Roles
 //! | warps | role |
 //! |---|---|
-//! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
+//! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`], for e4m3 [`folded`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
 //! | 8..12 | producer ([`producer`]): of a grouped product, the first warp makes the table of groups; one thread initialises the barriers and copies weights and activations; the others only release registers |
 //!
 //! # Shared memory
@@ -68,7 +68,7 @@
 //! too, and nothing can be copied before.
 //!
 //! # Arithmetic
-//! Operands are exact (see [`decode`]); `wgmma` adds in f32; the parts of a tile are added in
+//! 16-bit operands are exact (see [`decode`]), and `wgmma` adds in f32; of e4m3 see [`folded`]. The parts of a tile are added in
 //! the order of their CTAs, so that results do not depend on timing.
 //!
 //! [`Schedule`]: fp4_formats::gemm::Schedule
@@ -78,6 +78,7 @@ mod consumer;
 mod decode;
 mod entries;
 mod fix_up;
+mod folded;
 mod mma_sync;
 mod multicast;
 mod producer;
@@ -90,7 +91,7 @@ mod work;
 use consumer::Consumer;
 use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, marker, mbarrier, tensor_copy};
 use cuda_std::{shared, thread, warp};
-use decode::{Narrow, Product, Weights};
+use decode::{MainLoop, Weights};
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use split_k::Part;
@@ -124,7 +125,7 @@ trait Kernel {
 /// As the module's contract; launched with the configuration's threads and shared memory.
 #[inline(always)]
 unsafe fn gemm<
-    K: Kernel<Weights: Product<SUMS> + Narrow>,
+    K: Kernel<Weights: MainLoop<SUMS, BLOCKS>>,
     W: Work,
     const SUMS: usize,
     const BLOCKS: usize,
@@ -137,8 +138,7 @@ unsafe fn gemm<
         assert!(config.thread_sums() == SUMS && config.row_blocks() as usize == BLOCKS);
         assert!(config.multicast <= 2);
         assert!(config.grouped == W::GROUPED);
-        assert!(config.scheme.format as u32 == K::Weights::SCHEME.format as u32);
-        assert!(config.scheme.operand as u32 == K::Weights::SCHEME.operand as u32);
+        assert!(config.scheme.is(K::Weights::SCHEME));
         config
     };
     let memory = Memory { base: shared::dynamic::<1024>() };
@@ -212,7 +212,7 @@ unsafe fn gemm<
 /// All consumers, converged; the barriers are initialised and known to them.
 #[inline(always)]
 unsafe fn consume<
-    K: Kernel<Weights: Product<SUMS> + Narrow>,
+    K: Kernel<Weights: MainLoop<SUMS, BLOCKS>>,
     W: Work,
     const SUMS: usize,
     const BLOCKS: usize,
@@ -242,14 +242,13 @@ unsafe fn consume<
         let count = item.count();
         // SAFETY: the consumers are converged, and the ring is known to them.
         unsafe {
-            if const { K::CONFIG.uses_mma_sync() } {
-                consumer.multiply_mma_sync(config, count, memory, ring, &mut cursor);
-            } else if const { K::CONFIG.narrows() } {
-                let width = Tile::of(work, config, p, item.tile).width;
-                consumer.multiply_width(config, width, count, memory, ring, &mut cursor);
+            let width = if const { K::CONFIG.narrows() } {
+                Tile::of(work, config, p, item.tile).width
             } else {
-                consumer.multiply::<SUMS>(config, count, memory, ring, &mut cursor);
-            }
+                config.tokens
+            };
+            let cursor = &mut cursor;
+            K::Weights::multiply(&mut consumer, config, width, count, memory, ring, cursor);
         }
         let mut run = work.rest(config, p, marker::pin(end));
         let item = work.take(p, &mut run);

@@ -2,7 +2,7 @@
 
 use cuda_std::ptx::{bulk, grid, tensor_copy};
 use fp4_formats::gemm::Item;
-use fp4_formats::gemm::hopper::config::{BOX_COLUMNS, HopperConfig, K_STEP, OPERAND_BYTES};
+use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig, K_STEP};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
 
@@ -10,9 +10,6 @@ use super::multicast;
 use super::tile::{Memory, Tile};
 use super::work::Work;
 use crate::pipeline::Ring;
-
-/// Boxes along K that a step takes.
-const HALVES: u32 = K_STEP / BOX_COLUMNS;
 
 /// Chunks of 128 rows of weights, along K.
 #[inline(always)]
@@ -119,16 +116,15 @@ impl<'a> Copies<'a> {
     /// activations have ended.
     #[inline(always)]
     unsafe fn activations(&self, tile: &Tile, step: u32, stage: u32, full: u32) {
-        let row_bytes = BOX_COLUMNS * OPERAND_BYTES;
         let mut own = multicast::rank(self.config) * self.config.box_tokens();
         let end = own + self.config.copied_tokens(tile.width) / self.config.multicast;
         // How many there are is known where tiles do not narrow.
         while own < end {
-            for half in 0..HALVES {
-                let column = step * K_STEP + half * BOX_COLUMNS;
+            for part in 0..self.config.boxes() {
+                let column = step * K_STEP + part * self.config.box_columns();
                 let at = [column as i32, (tile.token + own) as i32, tile.matrix as i32];
                 let to = self.memory.activations(self.config, stage)
-                    + (half * self.config.tokens + own) * row_bytes;
+                    + (part * self.config.tokens + own) * BOX_BYTES;
                 // SAFETY: the caller's.
                 unsafe { self.activation_box(to, at, full) };
             }

@@ -3,7 +3,9 @@
 
 use fp4_formats::gemm::{Split, blackwell, hopper};
 use fp4_formats::quantize::Format;
-use fp4_formats::{Arch, FloatType, HalfType, ScaleLayout, TensorFamily, gemv as contract};
+use fp4_formats::{
+    Arch, FloatType, HalfType, Operand, ScaleLayout, TensorFamily, gemv as contract,
+};
 use nvfp4::bench::{ActivationInput, Direction, GemmBench, GemvBench, Protocol, QuantizeBench};
 use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, UpOptions};
 use nvfp4::gemv::{GemvOptions, GemvOverrides};
@@ -50,8 +52,7 @@ pub enum Work {
 struct Config {
     name: &'static str,
     format: Format,
-    /// None for activations in the weights' format.
-    halves: Option<HalfType>,
+    activations: ActivationInput,
     splits: Vec<Split>,
     /// Rows of the weights and tokens of a tile.
     tile: [usize; 2],
@@ -64,7 +65,10 @@ fn configs(arch: Arch) -> Vec<Config> {
             let of = |config: &'static hopper::config::HopperConfig| Config {
                 name: config.name,
                 format: config.scheme.format,
-                halves: Some(config.scheme.operand),
+                activations: match config.scheme.operand {
+                    Operand::Half(half) => ActivationInput::Halves(half),
+                    Operand::E4m3 => ActivationInput::Fp8(Some(HalfType::Bf16)),
+                },
                 splits: match (config.grouped, config.multicast) {
                     (true, _) => vec![Split::StreamK],
                     (false, 1) => vec![Split::None, Split::Cluster(2), Split::StreamK],
@@ -79,7 +83,9 @@ fn configs(arch: Arch) -> Vec<Config> {
             let of = |config: &'static blackwell::BlackwellConfig| Config {
                 name: config.name,
                 format: config.format,
-                halves: config.activations,
+                activations: config
+                    .activations
+                    .map_or(ActivationInput::Fp4, ActivationInput::Halves),
                 splits: vec![config.split],
                 tile: [128 * config.cta_group as usize, config.columns as usize],
                 grouped: config.grouped,
@@ -97,7 +103,7 @@ impl Config {
     fn bench(&self, generator: Generator, split: Split) -> GemmBench {
         GemmBench {
             format: self.format,
-            activations: self.halves.map_or(ActivationInput::Fp4, ActivationInput::Halves),
+            activations: self.activations,
             generator,
             seed: SEED,
             layout: ScaleLayout::Linear,

@@ -1,0 +1,370 @@
+//! Weights as e4m3: a code times its block's scale, times a power of two for each row of a chunk.
+//!
+//! `wgmma` has no scales, so e4m3 operands must hold them. In a row of a chunk, 128 columns, a weight
+//! is `operand * factor`; the factor, a power of two as its biased exponent, is applied to the sums of
+//! each chunk in f32, exactly. An operand is a sign and one of eight magnitudes of its block, which
+//! a thread looks up by `prmt`. They follow from what stands for the block's scale:
+//!
+//! | index | stands for the code | NVFP4 | MXFP4 |
+//! | --- | --- | --- | --- |
+//! | 0 | 0 | 0 | 0 |
+//! | 1, 3, 4, 6 | 1, 0.5, 2, 4 | the scale's e4m3, and its exponent less or more | powers of two |
+//! | 2, 5, 7 | 1.5, 3, 6 | 1.5 times the scale, rounded to e4m3, and its exponent more | 1.5 times those |
+//!
+//! # What is exact
+//! MXFP4: all blocks of a row of a chunk whose scales are within 2^11 of the largest. In a block
+//! further below, a weight is the nearest that 2^-11 of the largest scale can express.
+//!
+//! NVFP4: magnitudes 0.5, 1, 2 and 4. The others need a mantissa of four bits where the scale's is
+//! odd, or has three bits, and are rounded to three, ties to even: an error of at most 1/17. A scale
+//! below 2^-10 of the power of two in the chunk's largest is taken for that, as above. Nothing exceeds
+//! 448: the largest scale is brought below 64.
+//!
+//! A NaN scale makes all operands of its block NaN.
+
+use super::repack::CHUNK_COLUMNS;
+use crate::quantize::Format;
+use crate::{e2m1, e4m3};
+
+/// Bytes that stand for a scale of NVFP4: those of the magnitudes 1 and 1.5.
+pub const TABLE_BYTES: u32 = 2;
+
+/// Blocks of a row of a chunk, at most.
+const BLOCKS: usize = (CHUNK_COLUMNS / Format::Nvfp4.block()) as usize;
+
+/// Indices of the magnitudes of e2m1.
+const INDICES: [u8; 8] = [0, 3, 1, 2, 4, 5, 6, 7];
+
+/// Exponent of the largest scale of a row of a chunk, without the factor.
+const NVFP4_TOP: i32 = 5;
+const MXFP4_TOP: i32 = 6;
+/// Exponent of the least scale. Half of it is e4m3's least normal number.
+const BOTTOM: i32 = -5;
+/// Bias of an f32's exponent, and the least of a normal number.
+const BIAS: i32 = 127;
+const LEAST_EXPONENT: i32 = -126;
+
+/// A NaN operand, and the index that has it in a table made for one.
+const NAN_INDEX: u8 = 1;
+
+/// One of e4m3's exponents, in its place.
+const EXPONENT: u32 = 8;
+
+/// The magnitudes of NVFP4 by their index, four bytes each, from the e4m3 of 1 and 1.5 times the scale
+/// in the low 16 bits; all others are 0.
+#[inline(always)]
+#[must_use]
+pub const fn nvfp4_magnitudes(table: u32) -> [u32; 2] {
+    // [0, one, half as much again, one], [one, half as much again, one, half as much again].
+    let low = table.wrapping_mul(0x0100_0100).wrapping_add((256 - EXPONENT) << 24);
+    let high = table.wrapping_mul(0x0001_0001);
+    [low, high.wrapping_add(EXPONENT | EXPONENT << 8 | 2 * EXPONENT << 16 | 2 * EXPONENT << 24)]
+}
+
+/// The magnitudes of MXFP4 by their index, four bytes each, from the exponent above the least, in its
+/// place in an e4m3.
+#[inline(always)]
+#[must_use]
+pub const fn mxfp4_magnitudes(table: u32) -> [u32; 2] {
+    // Of the scale 2^-5.
+    const ONE: u32 = 2 * EXPONENT;
+    const HALF_AGAIN: u32 = ONE + EXPONENT / 2;
+    const LOW: u32 = ONE << 8 | HALF_AGAIN << 16 | (ONE - EXPONENT) << 24;
+    const TWO: u32 = ONE | HALF_AGAIN << 8 | ONE << 16 | HALF_AGAIN << 24;
+    const HIGH: u32 = TWO + (EXPONENT | EXPONENT << 8 | 2 * EXPONENT << 16 | 2 * EXPONENT << 24);
+    let low = table.wrapping_mul(0x0101_0100).wrapping_add(LOW);
+    [low, table.wrapping_mul(0x0101_0101).wrapping_add(HIGH)]
+}
+
+/// A row of a chunk, folded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Folded {
+    /// Format of the weights.
+    format: Format,
+    /// For each column, the index of its magnitude, and at 8 its sign.
+    pub indices: [u8; CHUNK_COLUMNS as usize],
+    /// For each block, what stands for its scale.
+    pub tables: [u16; BLOCKS],
+    /// Biased exponent of the factor.
+    pub factor: u8,
+    /// What folding changed.
+    pub lost: Lost,
+}
+
+/// What folding changed of some weights.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Lost {
+    /// Weights that are not what they were.
+    pub changed: u64,
+    /// The sum of the squares of the weights, without a scale of the tensor, and of the changes.
+    pub signal: f64,
+    /// See [`signal`](Self::signal).
+    pub noise: f64,
+}
+
+impl Lost {
+    /// Both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            changed: self.changed + other.changed,
+            signal: self.signal + other.signal,
+            noise: self.noise + other.noise,
+        }
+    }
+}
+
+/// A scale as folding sees it.
+#[derive(Clone, Copy, PartialEq)]
+enum Scale {
+    /// Of a block without a value.
+    Zero,
+    Nan,
+    /// Magnitude and exponent.
+    Value(f32, i32),
+}
+
+impl Folded {
+    /// Folds codes, at places past the matrix 0, and the scale bytes of the blocks.
+    #[must_use]
+    pub fn new(
+        format: Format,
+        codes: &[u8; CHUNK_COLUMNS as usize],
+        scale: impl Fn(u32) -> u8,
+    ) -> Self {
+        let block = format.block() as usize;
+        let count = codes.len() / block;
+        let mut scales = [Scale::Zero; BLOCKS];
+        let mut flips = [0; BLOCKS];
+        let mut top = None;
+        for (index, codes) in codes.chunks_exact(block).enumerate() {
+            let byte = scale(index as u32);
+            flips[index] = if byte & 0x80 != 0 && matches!(format, Format::Nvfp4) { 8 } else { 0 };
+            scales[index] = Self::scale(format, byte, codes);
+            if let Scale::Value(_, exponent) = scales[index] {
+                top = top.max(Some(exponent));
+            }
+        }
+        let most = match format {
+            Format::Nvfp4 => NVFP4_TOP,
+            Format::Mxfp4 => MXFP4_TOP,
+        };
+        let shift = top.map_or(0, |top| (top - most).max(LEAST_EXPONENT));
+        let mut folded = Self {
+            format,
+            indices: [0; CHUNK_COLUMNS as usize],
+            tables: [Self::table(format, 1.0); BLOCKS],
+            factor: (shift + BIAS) as u8,
+            lost: Lost::default(),
+        };
+        for index in 0..count {
+            let columns = index * block..(index + 1) * block;
+            match scales[index] {
+                Scale::Zero => {}
+                Scale::Nan => {
+                    folded.indices[columns].fill(NAN_INDEX);
+                    folded.tables[index] = Self::nan(format);
+                }
+                Scale::Value(value, exponent) => {
+                    let lost = BOTTOM - (exponent - shift);
+                    // By a power of two at a time: f32 holds no power below 2^-149.
+                    let scaled = times_power(value, -shift);
+                    folded.tables[index] =
+                        Self::table(format, if lost > 0 { power(BOTTOM) } else { scaled });
+                    for column in columns {
+                        let code = codes[column] ^ flips[index];
+                        let nearest = if lost > 0 {
+                            let ratio = times_power(scaled, -BOTTOM);
+                            e2m1::encode(e2m1::decode(code) * ratio)
+                        } else {
+                            code
+                        };
+                        folded.indices[column] = INDICES[usize::from(nearest & 7)] | nearest & 8;
+                        let was = f64::from(e2m1::decode(code)) * f64::from(value);
+                        let change = f64::from(folded.operand(column)) * wide_power(shift) - was;
+                        folded.lost = folded.lost.and(Lost {
+                            changed: u64::from(change != 0.0),
+                            signal: was * was,
+                            noise: change * change,
+                        });
+                    }
+                }
+            }
+        }
+        folded
+    }
+
+    /// A block's scale; one that no code multiplies counts for nothing.
+    fn scale(format: Format, byte: u8, codes: &[u8]) -> Scale {
+        let value = match format {
+            Format::Nvfp4 => e4m3::decode(byte & 0x7f),
+            Format::Mxfp4 => crate::ue8m0::decode(byte),
+        };
+        if value.is_nan() {
+            return Scale::Nan;
+        }
+        if value == 0.0 || codes.iter().all(|code| code & 7 == 0) {
+            return Scale::Zero;
+        }
+        let exponent = match format {
+            Format::Nvfp4 => (value.to_bits() >> 23) as i32 - BIAS,
+            // The least is a subnormal f32.
+            Format::Mxfp4 => i32::from(byte) - BIAS,
+        };
+        Scale::Value(value, exponent)
+    }
+
+    /// What stands for a scale without the factor.
+    fn table(format: Format, scale: f32) -> u16 {
+        match format {
+            Format::Nvfp4 => u16::from_le_bytes([e4m3::encode(scale), e4m3::encode(1.5 * scale)]),
+            Format::Mxfp4 => {
+                let exponent = (scale.to_bits() >> 23) as i32 - BIAS;
+                (exponent - BOTTOM) as u16 * EXPONENT as u16
+            }
+        }
+    }
+
+    /// What makes index [`NAN_INDEX`] NaN.
+    fn nan(format: Format) -> u16 {
+        match format {
+            Format::Nvfp4 => u16::from_le_bytes([e4m3::NAN; 2]),
+            Format::Mxfp4 => {
+                let [low, _] = mxfp4_magnitudes(0);
+                u16::from(e4m3::NAN) - (low >> (8 * NAN_INDEX) & 0xff) as u16
+            }
+        }
+    }
+
+    /// The operand of a column, without the factor.
+    #[must_use]
+    pub fn operand(&self, column: usize) -> f32 {
+        let table = u32::from(self.tables[column / self.format.block() as usize]);
+        let magnitudes = match self.format {
+            Format::Nvfp4 => nvfp4_magnitudes(table),
+            Format::Mxfp4 => mxfp4_magnitudes(table),
+        };
+        let index = self.indices[column];
+        let half = magnitudes[usize::from(index / 4 % 2)];
+        e4m3::decode((half >> (8 * (index % 4))) as u8 | (index & 8) << 4)
+    }
+
+    /// The factor of all operands, a power of two.
+    #[must_use]
+    pub fn factor(&self) -> f32 {
+        f32::from_bits(u32::from(self.factor) << 23)
+    }
+}
+
+/// 2 to the power of `exponent`, which a normal f32 has.
+fn power(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + BIAS) as u32) << 23)
+}
+
+/// The same in f64.
+fn wide_power(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
+/// `x` times 2 to the power of `exponent`, from -254 to 254.
+fn times_power(x: f32, exponent: i32) -> f32 {
+    let first = exponent / 2;
+    x * power(first) * power(exponent - first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folded(format: Format, codes: impl Fn(usize) -> u8, scales: impl Fn(u32) -> u8) -> Folded {
+        Folded::new(format, &core::array::from_fn(codes), scales)
+    }
+
+    fn value(folded: &Folded, column: usize) -> f32 {
+        folded.operand(column) * folded.factor()
+    }
+
+    /// Of every scale, alone in its row, every magnitude is the product rounded to e4m3's mantissa,
+    /// and those that the module says are exact.
+    #[test]
+    fn every_scale_of_nvfp4() {
+        for byte in 0..0x7f {
+            let row = folded(Format::Nvfp4, |column| (column % 16) as u8, |_| byte);
+            let scale = e4m3::decode(byte);
+            for column in 0..128 {
+                let code = (column % 16) as u8;
+                let (got, exact) = (value(&row, column), e2m1::decode(code) * scale);
+                match code & 7 {
+                    3 | 5 | 7 => {
+                        assert!((got - exact).abs() <= exact.abs() / 17.0, "{byte:#x} {code}");
+                    }
+                    _ => assert_eq!(got, exact, "{byte:#x} {code}"),
+                }
+            }
+        }
+    }
+
+    /// MXFP4 is exact if the scales of a row of a chunk are within 2^11, whatever the largest.
+    #[test]
+    fn mxfp4_is_exact_in_its_range() {
+        for top in 0..=254u8 {
+            for below in 0..=11u8.min(top) {
+                let scales = [top, top - below, top - below / 2, top];
+                let row = folded(
+                    Format::Mxfp4,
+                    |column| (column * 7 % 16) as u8,
+                    |block| scales[block as usize],
+                );
+                assert!(row.lost.changed == 0, "{top} {below}");
+                for column in [0, 1, 2, 31, 32, 45, 63, 64, 100, 127] {
+                    let code = (column * 7 % 16) as u8;
+                    let exponent = i32::from(scales[column / 32]) - 127;
+                    let exact = f64::from(e2m1::decode(code)) * 2f64.powi(exponent);
+                    let got =
+                        f64::from(row.operand(column)) * 2f64.powi(i32::from(row.factor) - 127);
+                    assert_eq!(got, exact, "{top} {below} {column}");
+                }
+            }
+        }
+    }
+
+    /// What is further below is the nearest that there is, and said not to be exact, unless it is.
+    #[test]
+    fn far_scales_are_rounded() {
+        // The unit of the least scale is 4 of this one.
+        let scales = |block| if block == 0 { 140 } else { 127 };
+        let row = folded(Format::Mxfp4, |_| 5, scales);
+        assert_eq!(
+            (value(&row, 0), value(&row, 32), row.lost.changed == 0),
+            (3.0 * 8192.0, 4.0, false)
+        );
+        let row = folded(Format::Mxfp4, |_| 1, scales);
+        assert_eq!((value(&row, 32), row.lost.changed == 0), (0.0, false));
+        let row = folded(Format::Mxfp4, |c| if c < 32 { 1 } else { 6 }, scales);
+        assert_eq!((value(&row, 32), row.lost.changed == 0), (4.0, true));
+        let row = folded(Format::Nvfp4, |_| 6, |block| if block == 0 { 0x7e } else { 1 });
+        assert!(row.lost.changed != 0 && value(&row, 0) == 4.0 * 448.0);
+        assert!((value(&row, 127) - 4.0 / 512.0).abs() <= 0.25 / 32.0 * row.factor());
+    }
+
+    /// NaN scales, empty blocks, negative scales.
+    #[test]
+    fn special_scales() {
+        for (format, nan) in [(Format::Nvfp4, 0x7f), (Format::Mxfp4, 0xff)] {
+            let row =
+                folded(format, |column| (column % 16) as u8, |b| if b == 1 { nan } else { 0x38 });
+            let block = format.block() as usize;
+            for column in 0..128 {
+                let is_nan = column / block == 1;
+                assert_eq!(value(&row, column).is_nan(), is_nan, "{format:?} {column}");
+            }
+            let row = folded(format, |_| 0, |_| 0xfe);
+            assert!(row.lost.changed == 0 && (0..128).all(|column| value(&row, column) == 0.0));
+            // A block of zeros does not push others out of range.
+            let row = folded(format, |c| u8::from(c >= 64), |b| if b == 0 { 0x7e } else { 0x01 });
+            assert!(row.lost.changed == 0, "{format:?}");
+        }
+        let row = folded(Format::Nvfp4, |column| (column % 16) as u8, |_| 0xb8);
+        assert_eq!([value(&row, 2), value(&row, 10)], [-1.0, 1.0]);
+    }
+}

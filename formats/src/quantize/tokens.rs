@@ -1,0 +1,136 @@
+//! Activations in e4m3 with a scale for each token: the contract of the kernels that quantise them.
+//!
+//! `scale = max |x| / 448`, `code = e4m3(x * (448 / max |x|))`, to nearest even, each operation rounded
+//! to f32. A token of magnitudes below [`LEAST`] is quantised as if that were its largest. A NaN or an
+//! infinity makes the token's scale NaN or infinite and at least one of its codes NaN, so that all
+//! results of the token are NaN.
+
+use super::params;
+use crate::{HalfType, WARP, e4m3};
+
+/// The largest magnitude of a token counts as no less: 2^-100, whose reciprocal times 448 is an f32.
+pub const LEAST: f32 = f32::from_bits((127 - 100) << 23);
+
+/// The factor of a token's elements, of its largest magnitude.
+#[inline(always)]
+#[must_use]
+pub const fn to_codes(amax: f32) -> f32 {
+    e4m3::MAX / at_least(amax)
+}
+
+/// The scale of a token, of its largest magnitude.
+#[inline(always)]
+#[must_use]
+pub const fn scale(amax: f32) -> f32 {
+    at_least(amax) / e4m3::MAX
+}
+
+/// NaN stays NaN.
+#[inline(always)]
+const fn at_least(amax: f32) -> f32 {
+    if amax < LEAST { LEAST } else { amax }
+}
+
+/// The configuration of one kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokensConfig {
+    /// Entry name in the PTX module of either architecture.
+    pub name: &'static str,
+    /// Type of the input.
+    pub input: HalfType,
+}
+
+impl TokensConfig {
+    /// Warps of a CTA, which quantises one token.
+    pub const WARPS: u32 = 8;
+    /// Threads of a CTA.
+    pub const THREADS: u32 = Self::WARPS * WARP;
+    /// CTAs that one SM must hold at the same time; bounds the registers.
+    pub const MIN_BLOCKS: u32 = 4;
+    /// 16-byte words of a token that a thread keeps in registers; it reads further ones twice.
+    pub const KEPT: usize = 8;
+}
+
+/// All configurations.
+pub const TOKENS: [TokensConfig; 2] = [
+    TokensConfig { name: "quantize_tokens_f16", input: HalfType::F16 },
+    TokensConfig { name: "quantize_tokens_bf16", input: HalfType::Bf16 },
+];
+
+/// The configuration for an input type.
+#[must_use]
+pub const fn tokens_config(input: HalfType) -> &'static TokensConfig {
+    match input {
+        HalfType::F16 => &TOKENS[0],
+        HalfType::Bf16 => &TOKENS[1],
+    }
+}
+
+/// Parameter block of the kernels: a CTA for each of [`rows`](Self::rows) tokens. Pointers are device
+/// addresses.
+///
+/// | field | shape | type |
+/// |---|---|---|
+/// | `input` | `[rows, K]` | the configuration's; 16-byte aligned |
+/// | `factors` | `[factor_rows]` | f32; 0 for none |
+/// | `codes` | `[rows, K]` | e4m3; 16-byte aligned |
+/// | `scales` | `[rows]` | f32 |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct TokensParams {
+    /// What is quantised.
+    pub input: u64,
+    /// What the scale of token `m` is multiplied with: factor `m % factor_rows`.
+    pub factors: u64,
+    /// Codes.
+    pub codes: u64,
+    /// Scales.
+    pub scales: u64,
+    /// Columns, a multiple of 16.
+    pub k: u32,
+    /// Rows that have factors of their own; not 0.
+    pub factor_rows: u32,
+}
+
+impl TokensParams {
+    /// The block as the kernel's `.param` space holds it: C layout, little endian.
+    #[must_use]
+    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        params::bytes(
+            [self.input, self.factors, self.codes, self.scales],
+            [self.k, self.factor_rows],
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The largest element has the code 448, and products of code and scale are within half a code.
+    #[test]
+    fn codes_and_scales() {
+        for amax in [1.0f32, 448.0, 3.3e38, 65504.0, 6e-8, 1e-20, 0.7] {
+            assert_eq!(e4m3::encode(amax * to_codes(amax)), e4m3::MAX_CODE, "{amax}");
+            let x = amax / 3.0;
+            let back = e4m3::decode(e4m3::encode(x * to_codes(amax))) * scale(amax);
+            assert!((back - x).abs() <= x / 16.0, "{amax}: {back}");
+        }
+        assert_eq!(e4m3::encode(0.0 * to_codes(0.0)), 0);
+        assert!(scale(0.0) > 0.0 && to_codes(1e-44).is_finite());
+        for amax in [f32::NAN, f32::INFINITY] {
+            let code = e4m3::encode(amax * to_codes(amax));
+            assert!(e4m3::is_nan(code) && !scale(amax).is_finite());
+        }
+    }
+
+    #[test]
+    fn bytes_follow_the_layout() {
+        let params =
+            TokensParams { input: 1, factors: 2, codes: 3, scales: 4, k: 5, factor_rows: 6 };
+        let bytes = params.to_bytes();
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!([0, 8, 16, 24, 32, 36].map(word), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(bytes.len(), 40);
+    }
+}
