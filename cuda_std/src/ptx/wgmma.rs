@@ -108,62 +108,86 @@ products! {
         62 63;
 }
 
-/// Functions for one N of e4m3 operands: names of the one that adds and of the one that does not, shape,
-/// number of sums per thread, their indices.
+/// Functions for one N of e4m3 operands: names of the one that adds and of the one whose caller says
+/// whether, shape, number of sums per thread, their indices.
 macro_rules! bytes {
-    ($($add:ident, $set:ident, $shape:literal, $sums:literal, $first:literal $($rest:literal)*;)*) => {
+    ($($add:ident, $choose:ident, $shape:literal, $sums:literal, $first:literal $($rest:literal)*;)*) => {
         $(
-            bytes!($add, inout, "1", "Adds the product", $shape, $sums, $first $($rest)*);
-            bytes!($set, lateout, "0", "Sets the sums to the product", $shape, $sums, $first $($rest)*);
-        )*
-    };
-    ($name:ident, $direction:ident, $add:literal, $what:literal, $shape:literal, $sums:literal,
-     $first:literal $($rest:literal)*) => {
-        #[doc = concat!("`wgmma.mma_async.sync.aligned.", $shape, ".f32.e4m3.e4m3 {d}, {a}, b, ", $add, ", 1, 1;`")]
-        #[doc = concat!("ISA 9.7.15.5. sm_90a. The warpgroup. ", $what, " of 64 rows in registers, four")]
-        /// columns in each, and a K-major tile of shared memory.
-        ///
-        /// # Safety
-        /// * All threads of the warpgroup reach this same call.
-        /// * `b` is the matrix descriptor of a tile whose writes are visible to the async proxy.
-        /// * Nothing accesses the registers of `sums` and `a` until the product has been waited
-        ///   for.
-        #[inline(always)]
-        pub unsafe fn $name(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
-            // SAFETY: the caller guarantees convergence, tile and registers; no
-            // nomem/readonly/pure.
-            unsafe {
-                asm!(
-                    concat!(
-                        "wgmma.mma_async.sync.aligned.", $shape, ".f32.e4m3.e4m3",
-                        " {{{", $first, "}", $(", {", $rest, "}",)*
-                        "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, ", $add, ", 1, 1;"
-                    ),
-                    $direction(reg32) sums[$first],
-                    $($direction(reg32) sums[$rest],)*
-                    a0 = in(reg32) a[0], a1 = in(reg32) a[1],
-                    a2 = in(reg32) a[2], a3 = in(reg32) a[3],
-                    b = in(reg64) b,
-                    options(nostack, preserves_flags),
-                );
+            #[doc = concat!("`wgmma.mma_async.sync.aligned.", $shape, ".f32.e4m3.e4m3 {d}, {a}, b, 1, 1, 1;`")]
+            /// ISA 9.7.15.5. sm_90a. The warpgroup. Adds the product of 64 rows in registers, four
+            /// columns in each, and a K-major tile of shared memory to the sums.
+            ///
+            /// # Safety
+            /// * All threads of the warpgroup reach this same call.
+            /// * `b` is the matrix descriptor of a tile whose writes are visible to the async proxy.
+            /// * Nothing accesses the registers of `sums` and `a` until the product has been waited
+            ///   for.
+            #[inline(always)]
+            pub unsafe fn $add(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
+                // SAFETY: the caller guarantees convergence, tile and registers; no
+                // nomem/readonly/pure.
+                unsafe {
+                    asm!(
+                        concat!(
+                            "wgmma.mma_async.sync.aligned.", $shape, ".f32.e4m3.e4m3",
+                            " {{{", $first, "}", $(", {", $rest, "}",)*
+                            "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, 1, 1, 1;"
+                        ),
+                        inout(reg32) sums[$first],
+                        $(inout(reg32) sums[$rest],)*
+                        a0 = in(reg32) a[0], a1 = in(reg32) a[1],
+                        a2 = in(reg32) a[2], a3 = in(reg32) a[3],
+                        b = in(reg64) b,
+                        options(nostack, preserves_flags),
+                    );
+                }
             }
-        }
+
+            #[doc = concat!("`wgmma.mma_async.sync.aligned.", $shape, ".f32.e4m3.e4m3 {d}, {a}, b, p, 1, 1;`")]
+            #[doc = concat!("As [`", stringify!($add), "`], where `add` is not 0, and otherwise sets the sums")]
+            /// to the product. The registers of `sums` are those of the old sums in either case.
+            ///
+            /// # Safety
+            /// As there.
+            #[inline(always)]
+            pub unsafe fn $choose(sums: &mut [f32; $sums], a: [u32; 4], b: u64, add: u32) {
+                // SAFETY: the caller guarantees convergence, tile and registers; no
+                // nomem/readonly/pure.
+                unsafe {
+                    asm!(
+                        concat!(
+                            "{{ .reg .pred p; setp.ne.b32 p, {add}, 0; ",
+                            "wgmma.mma_async.sync.aligned.", $shape, ".f32.e4m3.e4m3",
+                            " {{{", $first, "}", $(", {", $rest, "}",)*
+                            "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, p, 1, 1; }}"
+                        ),
+                        inout(reg32) sums[$first],
+                        $(inout(reg32) sums[$rest],)*
+                        a0 = in(reg32) a[0], a1 = in(reg32) a[1],
+                        a2 = in(reg32) a[2], a3 = in(reg32) a[3],
+                        b = in(reg64) b,
+                        add = in(reg32) add,
+                        options(nostack, preserves_flags),
+                    );
+                }
+            }
+        )*
     };
 }
 
 bytes! {
-    wgmma_m64n32k32_f32_e4m3_e4m3, wgmma_m64n32k32_f32_e4m3_e4m3_set, "m64n32k32", 16,
+    wgmma_m64n32k32_f32_e4m3_e4m3, wgmma_m64n32k32_f32_e4m3_e4m3_choose, "m64n32k32", 16,
         0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15;
-    wgmma_m64n64k32_f32_e4m3_e4m3, wgmma_m64n64k32_f32_e4m3_e4m3_set, "m64n64k32", 32,
+    wgmma_m64n64k32_f32_e4m3_e4m3, wgmma_m64n64k32_f32_e4m3_e4m3_choose, "m64n64k32", 32,
         0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30
         31;
-    wgmma_m64n96k32_f32_e4m3_e4m3, wgmma_m64n96k32_f32_e4m3_e4m3_set, "m64n96k32", 48,
+    wgmma_m64n96k32_f32_e4m3_e4m3, wgmma_m64n96k32_f32_e4m3_e4m3_choose, "m64n96k32", 48,
         0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30
         31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47;
-    wgmma_m64n112k32_f32_e4m3_e4m3, wgmma_m64n112k32_f32_e4m3_e4m3_set, "m64n112k32", 56,
+    wgmma_m64n112k32_f32_e4m3_e4m3, wgmma_m64n112k32_f32_e4m3_e4m3_choose, "m64n112k32", 56,
         0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30
         31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55;
-    wgmma_m64n128k32_f32_e4m3_e4m3, wgmma_m64n128k32_f32_e4m3_e4m3_set, "m64n128k32", 64,
+    wgmma_m64n128k32_f32_e4m3_e4m3, wgmma_m64n128k32_f32_e4m3_e4m3_choose, "m64n128k32", 64,
         0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30
         31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57
         58 59 60 61 62 63;

@@ -2,19 +2,22 @@
 //!
 //! `wgmma` keeps fewer bits of sums of e4m3 products than f32 has, so they are promoted: the products of
 //! a step, 128 columns, are summed from zero and then added to the sums in f32, times the factors of the
-//! thread's two rows. Of more than [`PANEL`] tokens the step's products are done a panel of tokens
-//! at a time, so that registers suffice; all take the same operands.
+//! thread's two rows. Of more than 128 tokens the products of a step are done a panel of tokens at a
+//! time, so that registers suffice; all panels take the same operands.
 //!
-//! | while these products run | the warpgroup |
+//! The warpgroups take turns to begin the products of a panel ([`Turns`]):
+//!
+//! | one warpgroup | the other |
 //! |---|---|
-//! | the second 64 columns of the last panel | decodes the first 64 columns of the next step |
-//! | none of its own: the other warpgroup's | promotes the panel |
-//! | the first 64 columns of the first panel | decodes the second 64 columns |
+//! | begins the products of its first 64 columns; decodes the second 64; begins their products | waits for its products, promotes their sums, decodes its next first 64 columns |
+//! | the same as the other before | the same as the one before |
 
-use cuda_std::ptx::{float, integer, marker, memory, wgmma};
+use cuda_std::ptx::{barrier, float, integer, marker, memory, wgmma};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
-use fp4_formats::gemm::hopper::repack::{CHUNK_BLOCKS, CHUNK_CODE_BYTES, WGMMA_BYTES, word_offset};
+use fp4_formats::gemm::hopper::config::{BOX_BYTES, CONSUMER_THREADS, HopperConfig};
+use fp4_formats::gemm::hopper::repack::{
+    CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_BYTES, word_offset,
+};
 use fp4_formats::gemm::hopper::{Scheme, fold};
 
 use super::consumer::{Consumer, descriptor, lane};
@@ -25,10 +28,12 @@ use crate::pipeline::{Cursor, Ring};
 
 /// Products of a block column: 64 columns.
 const PRODUCTS: usize = 2;
+/// Bytes of a token in a block column.
+const HALF: u32 = PRODUCTS as u32 * WGMMA_BYTES;
 /// Words of a block column that a thread decodes: one for each 16 columns.
 const WORDS: usize = 4;
-/// Block columns of a step.
-const COLUMNS: usize = CHUNK_BLOCKS as usize;
+/// The barrier of the first warpgroup's turns; the other's follows.
+const TURN: u32 = 2;
 /// Magnitudes, and signs of a word that are sign bits of bytes.
 const MAGNITUDES: u32 = 0x7777_7777;
 const SIGNS: u32 = 0x8080_8080;
@@ -43,6 +48,9 @@ pub trait Folded: Weights {
     /// # Safety
     /// `address` is the shared address of the first in a chunk that has arrived.
     unsafe fn tables(address: u32) -> Self::Tables;
+
+    /// Ties tables to a place; see `marker::pin`.
+    fn pin(tables: Self::Tables) -> Self::Tables;
 
     /// The magnitudes of row `row` of the two in the word `word`.
     fn magnitudes(tables: Self::Tables, word: usize, row: usize) -> [u32; 2];
@@ -72,8 +80,13 @@ impl Folded for Nvfp4E4m3 {
     }
 
     #[inline(always)]
+    fn pin(tables: Self::Tables) -> Self::Tables {
+        tables.map(marker::pin)
+    }
+
+    #[inline(always)]
     fn magnitudes(tables: Self::Tables, word: usize, row: usize) -> [u32; 2] {
-        let both = marker::pin(tables[word]);
+        let both = tables[word];
         fold::nvfp4_magnitudes(if row == 0 { both & 0xffff } else { both >> 16 })
     }
 }
@@ -89,38 +102,54 @@ impl Folded for Mxfp4E4m3 {
     }
 
     #[inline(always)]
+    fn pin(tables: Self::Tables) -> Self::Tables {
+        marker::pin(tables)
+    }
+
+    #[inline(always)]
     fn magnitudes(tables: Self::Tables, word: usize, row: usize) -> [u32; 2] {
         let byte = word / 2 * 2 + row;
-        fold::mxfp4_magnitudes(marker::pin(tables) >> (8 * byte) & 0xff)
+        fold::mxfp4_magnitudes(tables >> (8 * byte) & 0xff)
     }
 }
 
 /// The product of a warpgroup with `SUMS` sums per thread: 2 `SUMS` tokens.
 trait Product<const SUMS: usize> {
-    /// Sets the sums to, or adds to them, 64 rows by 32 columns times the tile of `b`.
+    /// Adds 64 rows by 32 columns times the tile of `b` to the sums.
     ///
     /// # Safety
     /// * All threads of the warpgroup reach this same call, after a `wgmma.fence`.
     /// * `b` describes a tile of 32 columns by 2 `SUMS` tokens of a stage that has arrived.
     /// * Nothing accesses `sums`, and no copy overwrites the stage, until the group of this
     ///   product has been waited for.
-    unsafe fn multiply<const SET: bool>(sums: &mut [f32; SUMS], a: [u32; 4], b: u64);
+    unsafe fn add(sums: &mut [f32; SUMS], a: [u32; 4], b: u64);
+
+    /// Sets the sums to it; `zero` is 0, which the compiler does not know: it would otherwise take
+    /// other registers for the sums.
+    ///
+    /// # Safety
+    /// As [`add`](Self::add).
+    unsafe fn set(sums: &mut [f32; SUMS], a: [u32; 4], b: u64, zero: u32);
 }
 
 /// The products of e4m3.
 struct Bytes;
 
 macro_rules! products {
-    ($($sums:literal = $add:ident, $set:ident;)*) => {
+    ($($sums:literal = $add:ident, $choose:ident;)*) => {
         $(
             impl Product<$sums> for Bytes {
                 #[inline(always)]
-                unsafe fn multiply<const SET: bool>(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
+                unsafe fn add(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
                     // SAFETY: the warpgroup is converged, the tile has arrived, and nothing accesses
                     // the sums or the tile until the product has been waited for.
-                    unsafe {
-                        if SET { wgmma::$set(sums, a, b) } else { wgmma::$add(sums, a, b) }
-                    }
+                    unsafe { wgmma::$add(sums, a, b) }
+                }
+
+                #[inline(always)]
+                unsafe fn set(sums: &mut [f32; $sums], a: [u32; 4], b: u64, zero: u32) {
+                    // SAFETY: as in `add`.
+                    unsafe { wgmma::$choose(sums, a, b, zero) }
                 }
             }
         )*
@@ -128,16 +157,16 @@ macro_rules! products {
 }
 
 products! {
-    16 = wgmma_m64n32k32_f32_e4m3_e4m3, wgmma_m64n32k32_f32_e4m3_e4m3_set;
-    32 = wgmma_m64n64k32_f32_e4m3_e4m3, wgmma_m64n64k32_f32_e4m3_e4m3_set;
-    48 = wgmma_m64n96k32_f32_e4m3_e4m3, wgmma_m64n96k32_f32_e4m3_e4m3_set;
-    56 = wgmma_m64n112k32_f32_e4m3_e4m3, wgmma_m64n112k32_f32_e4m3_e4m3_set;
-    64 = wgmma_m64n128k32_f32_e4m3_e4m3, wgmma_m64n128k32_f32_e4m3_e4m3_set;
+    16 = wgmma_m64n32k32_f32_e4m3_e4m3, wgmma_m64n32k32_f32_e4m3_e4m3_choose;
+    32 = wgmma_m64n64k32_f32_e4m3_e4m3, wgmma_m64n64k32_f32_e4m3_e4m3_choose;
+    48 = wgmma_m64n96k32_f32_e4m3_e4m3, wgmma_m64n96k32_f32_e4m3_e4m3_choose;
+    56 = wgmma_m64n112k32_f32_e4m3_e4m3, wgmma_m64n112k32_f32_e4m3_e4m3_choose;
+    64 = wgmma_m64n128k32_f32_e4m3_e4m3, wgmma_m64n128k32_f32_e4m3_e4m3_choose;
 }
 
 /// Main loops with as many sums as a tile's tokens take, in panels of so many.
 macro_rules! main_loops {
-    ($($weights:ty: $($sums:literal in $panel:literal),*;)*) => {
+    ($($weights:ty: $($sums:literal in $panels:literal of $panel:literal),*;)*) => {
         $($(
             impl<const BLOCKS: usize> MainLoop<$sums, BLOCKS> for $weights {
                 #[inline(always)]
@@ -150,15 +179,17 @@ macro_rules! main_loops {
                     ring: Ring,
                     cursor: &mut Cursor,
                 ) {
-                    let step = Steps { config, memory, ring };
+                    let steps = Steps { config, memory, ring };
                     // SAFETY: the caller's.
                     unsafe {
                         if config.narrows() && width <= 96 {
-                            step.multiply::<_, $sums, BLOCKS, 48>(consumer, count, cursor);
+                            steps.multiply::<_, $sums, BLOCKS, 1, 48>(consumer, count, cursor);
                         } else if config.narrows() && width <= 112 {
-                            step.multiply::<_, $sums, BLOCKS, 56>(consumer, count, cursor);
+                            steps.multiply::<_, $sums, BLOCKS, 1, 56>(consumer, count, cursor);
                         } else {
-                            step.multiply::<_, $sums, BLOCKS, $panel>(consumer, count, cursor);
+                            steps.multiply::<_, $sums, BLOCKS, $panels, $panel>(
+                                consumer, count, cursor,
+                            );
                         }
                     }
                 }
@@ -168,8 +199,52 @@ macro_rules! main_loops {
 }
 
 main_loops! {
-    Nvfp4E4m3: 16 in 16, 32 in 32, 64 in 64, 128 in 64;
-    Mxfp4E4m3: 16 in 16, 32 in 32, 64 in 64, 128 in 64;
+    Nvfp4E4m3: 16 in 1 of 16, 32 in 1 of 32, 64 in 1 of 64, 128 in 2 of 64;
+    Mxfp4E4m3: 16 in 1 of 16, 32 in 1 of 32, 64 in 1 of 64, 128 in 2 of 64;
+}
+
+/// The warpgroups take turns to begin the products of a panel, so that the tensor cores do one's
+/// while the other promotes its sums. Without turns both would wait for their products at the same time,
+/// and promote at the same time.
+#[derive(Clone, Copy)]
+struct Turns {
+    warpgroup: u32,
+}
+
+impl Turns {
+    /// Gives the first turn to the first warpgroup.
+    ///
+    /// # Safety
+    /// All threads of both warpgroups, converged, before their first [`wait`](Self::wait).
+    #[inline(always)]
+    unsafe fn begin(self) {
+        if self.warpgroup != 0 {
+            // SAFETY: the caller's.
+            unsafe { barrier::bar_arrive_id::<CONSUMER_THREADS>(TURN) };
+        }
+    }
+
+    /// Waits for this warpgroup's turn.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup, converged; the other one passes it.
+    #[inline(always)]
+    unsafe fn wait(self) {
+        // SAFETY: the caller's.
+        unsafe { barrier::bar_sync_id::<CONSUMER_THREADS>(TURN + self.warpgroup) };
+    }
+
+    /// Passes the turn; at the last of all, `ends`, only to a warpgroup that has one left.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup, converged, after [`wait`](Self::wait).
+    #[inline(always)]
+    unsafe fn pass(self, ends: bool) {
+        if !(ends && self.warpgroup != 0) {
+            // SAFETY: the caller's.
+            unsafe { barrier::bar_arrive_id::<CONSUMER_THREADS>(TURN + 1 - self.warpgroup) };
+        }
+    }
 }
 
 /// Where steps are.
@@ -181,14 +256,20 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// Sums the products of the next `count` steps, at least one, into the sums of the warpgroup's
-    /// block, `PANEL` of them at a time; where no whole number of panels has room for all sums, into
-    /// the first.
+    /// Sums the products of the next `count` steps, at least one, into the first `PANELS * PANEL` sums of
+    /// the warpgroup's block, a panel at a time. The products of a panel are two groups, with the first
+    /// 64 columns and with the second.
     ///
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
     #[inline(always)]
-    unsafe fn multiply<W: Folded, const SUMS: usize, const BLOCKS: usize, const PANEL: usize>(
+    unsafe fn multiply<
+        W: Folded,
+        const SUMS: usize,
+        const BLOCKS: usize,
+        const PANELS: usize,
+        const PANEL: usize,
+    >(
         self,
         consumer: &mut Consumer<W, SUMS, BLOCKS>,
         count: u32,
@@ -196,100 +277,112 @@ impl Steps<'_> {
     ) where
         Bytes: Product<PANEL>,
     {
-        const { assert!(BLOCKS == 1 && SUMS / PANEL <= 2) };
+        const { assert!(BLOCKS == 1) };
         let Self { config, memory, ring } = self;
-        let (last_panel, mut last) = (SUMS / PANEL - 1, *cursor);
+        let turns = Turns { warpgroup: thread::thread_idx_x() / WARPGROUP };
+        // SAFETY: both warpgroups sum as many steps.
+        unsafe { turns.begin() };
+        let (mut last, mut step) = (*cursor, 0);
         let mut partial = [0.0; PANEL];
         // Of the step that `partial` is from.
         let mut factors = [0.0; 2];
-        let mut step = 0;
         loop {
-            // SAFETY: the stage has arrived when the wait returns. The warpgroup is converged; the
-            // operands of products that may be unfinished are left alone.
+            let is_last = step + 1 >= count;
+            // SAFETY: the stage has arrived when the wait returns. The warpgroup is converged; operands
+            // and sums of products that may be unfinished are left alone.
             unsafe {
                 ring.wait_full(cursor);
+                let zero = u32::from(marker::pin(step) == u32::MAX);
                 let tokens = memory.activations(config, cursor.stage);
-                let weights = Stage::<W>::load(config, memory.weights(config, cursor.stage));
-                // Of the last step only the last panel's second half may run: the registers of the
-                // operands of the first are free.
+                let rows = Rows { config, weights: memory.weights(config, cursor.stage) };
+                // Of the last step only the last group may run: the operands of the first 64 columns
+                // are free.
                 wgmma::wgmma_wait_group::<1>();
-                let first = weights.operands(0);
+                let first = rows.operands::<W>(0);
                 wgmma::wgmma_wait_group::<0>();
-                promote(consumer, last_panel, &partial, factors);
+                promote(consumer, PANELS - 1, &partial, factors);
                 release(config, ring.empty(last.stage), step > 0);
-                products::<true, PANEL>(&mut partial, first, tokens, 0);
-                let second = weights.operands(1);
-                products::<false, PANEL>(&mut partial, second, tokens, 1);
-                factors = weights.factors;
-                for panel in 1..SUMS / PANEL {
+                turns.wait();
+                products(&mut partial, first, tokens, 0, Some(zero));
+                let second = rows.operands::<W>(1);
+                products(&mut partial, second, tokens, HALF, None);
+                turns.pass(is_last && PANELS == 1);
+                factors = rows.factors();
+                for panel in 1..PANELS {
                     wgmma::wgmma_wait_group::<0>();
                     promote(consumer, panel - 1, &partial, factors);
-                    let tokens = tokens + (panel * PANEL) as u32 * 2 * BOX_BYTES;
-                    products::<true, PANEL>(&mut partial, first, tokens, 0);
-                    products::<false, PANEL>(&mut partial, second, tokens, 1);
+                    let at = (panel * PANEL) as u32 * 2 * BOX_BYTES;
+                    turns.wait();
+                    products(&mut partial, first, tokens, at, Some(zero));
+                    products(&mut partial, second, tokens, at + HALF, None);
+                    turns.pass(is_last && panel == PANELS - 1);
                 }
             }
             last = *cursor;
             cursor.advance();
             step += 1;
-            if step >= count {
+            if is_last {
                 break;
             }
         }
         // SAFETY: the warpgroup is converged; with its products the last stage is read.
         unsafe {
             wgmma::wgmma_wait_group::<0>();
-            promote(consumer, last_panel, &partial, factors);
+            promote(consumer, PANELS - 1, &partial, factors);
             release(config, ring.empty(last.stage), true);
         }
     }
 }
 
-/// The weights of a thread's two rows in a stage.
-struct Stage<W: Folded> {
-    words: [[u32; WORDS]; COLUMNS],
-    tables: [W::Tables; COLUMNS],
-    factors: [f32; 2],
+/// Where a thread's two rows of weights are in a stage.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    config: &'a HopperConfig,
+    /// Shared address of the stage's weights.
+    weights: u32,
 }
 
-impl<W: Folded> Stage<W> {
-    /// Loads them.
+impl Rows<'_> {
+    /// The block of rows that the warpgroup computes.
+    #[inline(always)]
+    fn block(self) -> u32 {
+        thread::thread_idx_x() / WARPGROUP
+    }
+
+    /// The factors of both rows.
     ///
     /// # Safety
-    /// `weights` is the shared address of a stage's weights, which have arrived.
+    /// The weights have arrived.
     #[inline(always)]
-    unsafe fn load(config: &HopperConfig, weights: u32) -> Self {
-        let scheme = config.scheme;
-        let (lane, quad) = (lane(), lane() / 4);
-        let block = thread::thread_idx_x() / (4 * warp::LANES);
-        let tables = |kb: usize| {
-            let at = (block * CHUNK_BLOCKS + kb as u32) * scheme.block_scale_bytes();
-            let of_quad = quad * 2 * scheme.block_scales() * scheme.scale_bytes();
-            weights + CHUNK_CODE_BYTES + at + of_quad
-        };
-        let factors = weights + scheme.factors_offset() + (block * warp::LANES + quad) * 2;
+    unsafe fn factors(self) -> [f32; 2] {
+        let at =
+            self.config.scheme.factors_offset() + (self.block() * warp::LANES + lane() / 4) * 2;
         // SAFETY: inside the chunk.
-        unsafe {
-            let factors = u32::from(memory::ld_shared_u16(factors));
-            Self {
-                words: core::array::from_fn(|kb| {
-                    memory::ld_shared_v4_b32(weights + word_offset(block, kb as u32, lane, 0))
-                }),
-                tables: core::array::from_fn(|kb| W::tables(tables(kb))),
-                factors: [(factors & 0xff) << 23, factors >> 8 << 23].map(f32::from_bits),
-            }
-        }
+        let both = u32::from(unsafe { memory::ld_shared_u16(self.weights + at) });
+        [(both & 0xff) << 23, both >> 8 << 23].map(f32::from_bits)
     }
 
     /// The operands of a block column.
+    ///
+    /// # Safety
+    /// The weights have arrived.
     #[inline(always)]
-    fn operands(&self, kb: usize) -> [[u32; 4]; PRODUCTS] {
+    unsafe fn operands<W: Folded>(self, kb: u32) -> [[u32; 4]; PRODUCTS] {
+        let scheme = self.config.scheme;
+        let tables = (self.block() * CHUNK_BLOCKS + kb) * scheme.block_scale_bytes()
+            + lane() / 4 * 2 * scheme.block_scales() * scheme.scale_bytes();
+        // SAFETY: inside the chunk.
+        let (words, tables) = unsafe {
+            let words = self.weights + word_offset(self.block(), kb, lane(), 0);
+            let tables = W::tables(self.weights + CHUNK_CODE_BYTES + tables);
+            (memory::ld_shared_v4_b32(words), W::pin(tables))
+        };
         let mut operands = [[0; 4]; PRODUCTS];
         for word in 0..WORDS {
-            let bits = marker::pin(self.words[kb][word]);
+            let bits = marker::pin(words[word]);
             let magnitudes = bits & MAGNITUDES;
             for row in 0..2 {
-                let [low, high] = W::magnitudes(self.tables[kb], word, row);
+                let [low, high] = W::magnitudes(tables, word, row);
                 let selected = integer::prmt_b32(low, high, magnitudes >> (16 * row));
                 let operand = selected | bits << (4 * row) & SIGNS;
                 operands[word / 2][word % 2 * 2 + row] = marker::pin(operand);
@@ -299,27 +392,33 @@ impl<W: Folded> Stage<W> {
     }
 }
 
-/// Begins the products of a block column with a panel of tokens, and makes them a group.
+/// Begins the products of a block column with a panel of tokens, and makes them a group: the first sets
+/// the sums where it is told a [`zero`](Product::set).
 ///
 /// # Safety
-/// The warpgroup is converged; `tokens` is the shared address of the panel's tokens, which have arrived,
-/// and nothing accesses `sums` and the operands until the group has been waited for.
+/// The warpgroup is converged; the panel's tokens in the block column are `at` bytes from the shared
+/// address `tokens`, and have arrived, and nothing accesses `sums` and the operands until the group has
+/// been waited for.
 #[inline(always)]
-unsafe fn products<const SET: bool, const PANEL: usize>(
+unsafe fn products<const PANEL: usize>(
     sums: &mut [f32; PANEL],
     operands: [[u32; 4]; PRODUCTS],
     tokens: u32,
-    kb: usize,
+    at: u32,
+    zero: Option<u32>,
 ) where
     Bytes: Product<PANEL>,
 {
-    let tile = |k: usize| descriptor(tokens, (kb * PRODUCTS + k) as u32 * WGMMA_BYTES);
+    let tile = |k: u32| descriptor(tokens, at + k * WGMMA_BYTES);
     // SAFETY: the caller's; operands and sums are written above the fence, and the tokens arrived by
     // copies, in the async proxy.
     unsafe {
         wgmma::wgmma_fence();
-        Bytes::multiply::<SET>(sums, operands[0], tile(0));
-        Bytes::multiply::<false>(sums, operands[1], tile(1));
+        match zero {
+            Some(zero) => Bytes::set(sums, operands[0], tile(0), zero),
+            None => Bytes::add(sums, operands[0], tile(0)),
+        }
+        Bytes::add(sums, operands[1], tile(1));
         wgmma::wgmma_commit_group();
     }
 }
