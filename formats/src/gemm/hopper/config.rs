@@ -65,6 +65,12 @@ pub struct HopperConfig {
     pub name: &'static str,
     /// Format of the weights and operand type.
     pub scheme: Scheme,
+    /// Bytes of an operand, [`Operand::bytes`](crate::Operand::bytes).
+    pub operand_bytes: u32,
+    /// Bytes of a chunk of weights, [`Scheme::chunk_bytes`].
+    pub chunk_bytes: u32,
+    /// Bytes of the scales of 64 rows by 64 columns, [`Scheme::block_scale_bytes`].
+    pub block_scale_bytes: u32,
     /// Weight rows of a tile, a multiple of [`CHUNK_ROWS`].
     pub rows: u32,
     /// Tokens of a tile, `wgmma`'s N.
@@ -101,17 +107,14 @@ impl HopperConfig {
     }
 
     /// Whether warps multiply on their own, with `mma.sync`: `wgmma` takes as long for a few tokens
-    /// as for many, and a fixed time from one product to the next.
+    /// as for many, and a fixed time from one product to the next. No tile in e4m3 has so few.
     pub const fn uses_mma_sync(&self) -> bool {
-        match self.scheme.operand {
-            Operand::Half(_) => self.tokens <= 16,
-            Operand::E4m3 => false,
-        }
+        self.tokens <= 16
     }
 
     /// Columns of the activations that one copy brings.
     pub const fn box_columns(&self) -> u32 {
-        BOX_BYTES / self.scheme.operand.bytes()
+        BOX_BYTES / self.operand_bytes
     }
 
     /// Copies of a step along K.
@@ -126,7 +129,7 @@ impl HopperConfig {
 
     /// Bytes of a stage's activations.
     pub const fn activation_bytes(&self) -> u32 {
-        K_STEP * self.scheme.operand.bytes() * self.tokens
+        K_STEP * self.operand_bytes * self.tokens
     }
 
     /// f32 sums of a thread for each block of 64 rows.
@@ -161,7 +164,7 @@ impl HopperConfig {
 
     /// Bytes of a stage's codes and scales.
     pub const fn weight_bytes(&self) -> u32 {
-        self.rows / CHUNK_ROWS * self.scheme.chunk_bytes()
+        self.rows / CHUNK_ROWS * self.chunk_bytes
     }
 
     /// Arrivals that complete a phase of an `empty` barrier, and of `sums_stored`: one of every
@@ -180,7 +183,7 @@ impl HopperConfig {
     /// they reach out of bounds.
     #[inline(always)]
     pub const fn copied_bytes(&self, width: u32) -> u32 {
-        K_STEP * self.scheme.operand.bytes() * self.copied_tokens(width) + self.weight_bytes()
+        K_STEP * self.operand_bytes * self.copied_tokens(width) + self.weight_bytes()
     }
 
     /// Tokens in the boxes that a tile of `width` tokens takes, those of all CTAs of a multicast: no
@@ -492,6 +495,9 @@ macro_rules! rows {
             pub const $name: HopperConfig = HopperConfig {
                 name: stringify!($name),
                 scheme: Scheme::$scheme,
+                operand_bytes: Scheme::$scheme.operand.bytes(),
+                chunk_bytes: Scheme::$scheme.chunk_bytes(),
+                block_scale_bytes: Scheme::$scheme.block_scale_bytes(),
                 rows: $rows,
                 tokens: $tokens,
                 min_blocks: $blocks,

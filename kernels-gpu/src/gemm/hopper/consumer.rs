@@ -6,7 +6,7 @@
 
 use cuda_std::ptx::{marker, memory, wgmma};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
+use fp4_formats::gemm::hopper::config::{BOX_BYTES, CONSUMERS, HopperConfig};
 use fp4_formats::gemm::hopper::repack::{
     BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_BYTES, word_offset,
 };
@@ -46,7 +46,8 @@ pub(super) fn lane() -> u32 {
 /// First of the warpgroup's blocks of rows.
 #[inline(always)]
 fn first_block<const BLOCKS: usize>() -> u32 {
-    thread::thread_idx_x() / WARPGROUP * BLOCKS as u32
+    // The remainder says that there are no others: chunks and their blocks follow without arithmetic.
+    thread::thread_idx_x() / WARPGROUP % CONSUMERS * BLOCKS as u32
 }
 
 impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
@@ -242,8 +243,8 @@ pub(super) unsafe fn load<W: Decoded, const BLOCKS: usize>(
 ) -> ([u32; STEPS], W::Scales) {
     let block = first_block::<BLOCKS>() + block;
     let (chunk, rb) = (block / CHUNK_BLOCKS, block % CHUNK_BLOCKS);
-    let chunk = weights + chunk * config.scheme.chunk_bytes();
-    let scales = (rb * CHUNK_BLOCKS + kb) * config.scheme.block_scale_bytes()
+    let chunk = weights + chunk * config.chunk_bytes;
+    let scales = (rb * CHUNK_BLOCKS + kb) * config.block_scale_bytes
         + lane() / 4 * 2 * config.scheme.block_scales();
     // SAFETY: the offsets are inside a chunk.
     unsafe {

@@ -9,6 +9,7 @@ use fp4_formats::HalfType;
 use fp4_formats::gemm::hopper::repack::{BLOCK_COLUMNS, WGMMA_K};
 use fp4_formats::gemm::hopper::{HopperConfig, Scheme};
 
+use super::Kernel;
 use super::consumer::Consumer;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
@@ -25,11 +26,11 @@ pub trait Weights: Sized {
 /// A main loop with `SUMS` sums per thread for each of `BLOCKS` blocks of rows.
 pub trait MainLoop<const SUMS: usize, const BLOCKS: usize>: Weights {
     /// Sums the products of the next `count` steps, at least one, of a tile of `width` tokens: by
-    /// the narrowest product that has room for them, where the configuration's tiles may be narrower.
+    /// the narrowest product that has room for them, where the tiles of `K` may be narrower.
     ///
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
-    unsafe fn multiply(
+    unsafe fn multiply<K: Kernel>(
         consumer: &mut Consumer<Self, SUMS, BLOCKS>,
         config: &HopperConfig,
         width: u32,
@@ -89,7 +90,7 @@ impl<W: Narrow + Product<SUMS>, const SUMS: usize, const BLOCKS: usize> MainLoop
     for W
 {
     #[inline(always)]
-    unsafe fn multiply(
+    unsafe fn multiply<K: Kernel>(
         consumer: &mut Consumer<Self, SUMS, BLOCKS>,
         config: &HopperConfig,
         width: u32,
@@ -100,9 +101,9 @@ impl<W: Narrow + Product<SUMS>, const SUMS: usize, const BLOCKS: usize> MainLoop
     ) {
         // SAFETY: the caller's.
         unsafe {
-            if config.uses_mma_sync() {
+            if const { K::CONFIG.uses_mma_sync() } {
                 consumer.multiply_mma_sync(config, count, memory, ring, cursor);
-            } else if config.narrows() {
+            } else if const { K::CONFIG.narrows() } {
                 consumer.multiply_width(config, width, count, memory, ring, cursor);
             } else {
                 consumer.multiply::<SUMS>(config, count, memory, ring, cursor);

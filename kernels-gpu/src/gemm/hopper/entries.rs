@@ -8,7 +8,7 @@ use fp4_formats::gemm::hopper::params::{HopperGroupedParams, HopperParams};
 
 use super::decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
 use super::folded::{Mxfp4E4m3, Nvfp4E4m3};
-use super::work::Uniform;
+use super::work::{Scaled, Uniform};
 use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;
 use crate::gemm::mixed::MixedTable;
@@ -32,10 +32,23 @@ macro_rules! decoder {
     };
 }
 
+/// The function that makes the arguments of [`gemm`] for weights of a scheme.
+macro_rules! arguments {
+    (NVFP4_E4M3, uniform) => {
+        scaled
+    };
+    (MXFP4_E4M3, uniform) => {
+        scaled
+    };
+    ($scheme:ident, $arguments:ident) => {
+        $arguments
+    };
+}
+
 /// The entry points of a table of configurations, `$named`, one for each row. A kernel of it has the
 /// parameters `$Params`, from which `$arguments` makes those of [`gemm`].
 macro_rules! entries {
-    ($kernels:ident, $named:ident, $Params:ty, $arguments:path;
+    ($kernels:ident, $named:ident, $Params:ty, $arguments:ident;
      $($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
        multicast $multicast:literal;)*) => {
         mod $kernels {
@@ -70,7 +83,7 @@ macro_rules! entries {
             /// As the contract of [`hopper`](super).
             #[kernel(threads = THREADS, max_registers = $named::$name.registers())]
             pub unsafe fn $name(params: $Params) {
-                let (p, work) = $arguments(&$named::$name, &params);
+                let (p, work) = arguments!($scheme, $arguments)(&$named::$name, &params);
                 // SAFETY: the caller keeps the contract.
                 unsafe {
                     gemm::<
@@ -113,6 +126,12 @@ fp4_formats::sm90a_mixed_configs!(mixed_entries);
 #[inline(always)]
 fn uniform<'a>(_: &HopperConfig, params: &'a HopperParams) -> (&'a HopperParams, Uniform) {
     (params, Uniform)
+}
+
+/// The arguments of [`gemm`] for dense and batched products in e4m3.
+#[inline(always)]
+fn scaled<'a>(_: &HopperConfig, params: &'a HopperParams) -> (&'a HopperParams, Scaled) {
+    (params, Scaled { row_factor_stride: params.row_factor_stride })
 }
 
 /// The arguments of [`gemm`] for grouped products.

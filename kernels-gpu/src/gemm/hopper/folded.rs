@@ -20,6 +20,7 @@ use fp4_formats::gemm::hopper::repack::{
 };
 use fp4_formats::gemm::hopper::{Scheme, fold};
 
+use super::Kernel;
 use super::consumer::{Consumer, descriptor, lane};
 use super::decode::{MainLoop, Weights};
 use super::multicast::release;
@@ -170,7 +171,7 @@ macro_rules! main_loops {
         $($(
             impl<const BLOCKS: usize> MainLoop<$sums, BLOCKS> for $weights {
                 #[inline(always)]
-                unsafe fn multiply(
+                unsafe fn multiply<K: Kernel>(
                     consumer: &mut Consumer<Self, $sums, BLOCKS>,
                     config: &HopperConfig,
                     width: u32,
@@ -182,9 +183,9 @@ macro_rules! main_loops {
                     let steps = Steps { config, memory, ring };
                     // SAFETY: the caller's.
                     unsafe {
-                        if config.narrows() && width <= 96 {
+                        if const { K::CONFIG.narrows() } && width <= 96 {
                             steps.multiply::<_, $sums, BLOCKS, 1, 48>(consumer, count, cursor);
-                        } else if config.narrows() && width <= 112 {
+                        } else if const { K::CONFIG.narrows() } && width <= 112 {
                             steps.multiply::<_, $sums, BLOCKS, 1, 56>(consumer, count, cursor);
                         } else {
                             steps.multiply::<_, $sums, BLOCKS, $panels, $panel>(

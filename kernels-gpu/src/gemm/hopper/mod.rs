@@ -247,8 +247,8 @@ unsafe fn consume<
             } else {
                 config.tokens
             };
-            let cursor = &mut cursor;
-            K::Weights::multiply(&mut consumer, config, width, count, memory, ring, cursor);
+            let (consumer, cursor) = (&mut consumer, &mut cursor);
+            K::Weights::multiply::<K>(consumer, config, width, count, memory, ring, cursor);
         }
         let mut run = work.rest(config, p, marker::pin(end));
         let item = work.take(p, &mut run);

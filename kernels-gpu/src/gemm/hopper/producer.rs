@@ -78,7 +78,7 @@ impl<'a> Copies<'a> {
         let index = u64::from(row) * u64::from(row_chunks(self.p)) + u64::from(step);
         self.p.weights
             + u64::from(tile.problem) * self.p.weight_stride
-            + index * u64::from(self.config.scheme.chunk_bytes())
+            + index * u64::from(self.config.chunk_bytes)
     }
 
     /// Copies a step's chunks. For rows past the last one, which are not stored, it copies the
@@ -89,7 +89,7 @@ impl<'a> Copies<'a> {
     /// address of the tile's first one of the step.
     #[inline(always)]
     unsafe fn weights(&self, tile: &Tile, chunk: u64, stage: u32, full: u32) {
-        let bytes = self.config.scheme.chunk_bytes();
+        let bytes = self.config.chunk_bytes;
         let to = self.memory.weights(self.config, stage);
         let mut from = chunk;
         for i in 0..self.config.rows / CHUNK_ROWS {
@@ -196,7 +196,7 @@ pub unsafe fn begin<W: Work>(
             ring.expect_bytes(stage, config.copied_bytes(tile.width));
             copies.weights(&tile, chunk, stage, ring.full(stage));
         }
-        chunk += u64::from(config.scheme.chunk_bytes());
+        chunk += u64::from(config.chunk_bytes);
     }
     Begun { work, item, tile, chunk }
 }
@@ -220,7 +220,7 @@ pub unsafe fn produce<W: Work>(
     let mut copies = unsafe { Copies::of(work, config, p, map, memory, &tile) };
     // Steps whose weights are in flight.
     let mut early = item.count().min(config.stages());
-    let chunk_bytes = u64::from(config.scheme.chunk_bytes());
+    let chunk_bytes = u64::from(config.chunk_bytes);
     let mut step = item.first;
     let mut cursor = ring.producer();
     // SAFETY: all stages are empty at first, and later when the wait for `empty` returns, in all

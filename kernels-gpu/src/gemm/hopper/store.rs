@@ -133,12 +133,7 @@ impl<W: Work> Store<'_, W> {
     /// Factors and bias of half `half` of the tile's problem.
     #[inline(always)]
     pub(super) fn affine(&self, half: u32) -> Affine {
-        let mut affine = self.work.affine(&self.p.epilogue, half, self.tile.problem, self.alphas);
-        if !W::GROUPED && self.config.scheme.operand.half().is_none() {
-            let before = u64::from(self.tile.matrix) * u64::from(self.p.row_factor_stride);
-            affine.row_factors += before * size_of::<f32>() as u64;
-        }
-        affine
+        self.work.affine(&self.p.epilogue, half, self.tile.problem, self.alphas)
     }
 
     /// 1 where two sums make a result.
@@ -245,7 +240,7 @@ impl<W: Work> Store<'_, W> {
             return;
         }
         let own;
-        let affine = if W::GROUPED || self.config.scheme.operand.half().is_none() {
+        let affine = if W::OWN_FACTORS {
             own = self.affine(0);
             &own
         } else {

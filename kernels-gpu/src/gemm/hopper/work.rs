@@ -24,6 +24,9 @@ pub trait Work: Copy {
     /// Whether problems have parameters of their own.
     const MIXED: bool = false;
 
+    /// Whether problems have factors of their own.
+    const OWN_FACTORS: bool = Self::GROUPED;
+
     /// The parameters of problem `problem`; `p` are those of the launch.
     ///
     /// # Safety
@@ -137,6 +140,47 @@ impl Work for Uniform {
     #[inline(always)]
     fn affine(self, epilogue: &Epilogue, half: u32, _: u32, _: [f32; 2]) -> Affine {
         affine_of(epilogue, half)
+    }
+}
+
+/// A dense or batched product of activations in e4m3: each batch entry has row factors of its own, the
+/// scales of its tokens, [`HopperParams::row_factor_stride`] apart.
+#[derive(Clone, Copy)]
+pub struct Scaled {
+    pub row_factor_stride: u32,
+}
+
+impl Work for Scaled {
+    const GROUPED: bool = false;
+    const OWN_FACTORS: bool = true;
+
+    #[inline(always)]
+    fn run(self, config: &HopperConfig, p: &HopperParams) -> Run {
+        Uniform.run(config, p)
+    }
+
+    #[inline(always)]
+    fn first_cta(self, p: &HopperParams, item: &Item) -> u32 {
+        Uniform.first_cta(p, item)
+    }
+
+    #[inline(always)]
+    fn tile(self, config: &HopperConfig, p: &HopperParams, index: u32) -> WorkTile {
+        Uniform.tile(config, p, index)
+    }
+
+    #[inline(always)]
+    unsafe fn alphas(self, epilogue: &Epilogue, problem: u32) -> [f32; 2] {
+        // SAFETY: the caller's.
+        unsafe { Uniform.alphas(epilogue, problem) }
+    }
+
+    #[inline(always)]
+    fn affine(self, epilogue: &Epilogue, half: u32, problem: u32, _: [f32; 2]) -> Affine {
+        let affine = affine_of(epilogue, half);
+        let before = u64::from(problem) * u64::from(self.row_factor_stride);
+        let row_factors = affine.row_factors + before * size_of::<f32>() as u64;
+        Affine { row_factors, ..affine }
     }
 }
 
