@@ -15,7 +15,7 @@ use super::{
     Vectors, Workspace,
 };
 use crate::buffer::{ALIGNMENT, DeviceBuffer};
-use crate::device::{Device, Kernels, LaunchSpec};
+use crate::device::{Device, FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
 use crate::shape::GemmShape;
 use crate::tune::TuneProblem;
@@ -128,7 +128,7 @@ impl Part<'_> {
 struct Placed {
     params: Mixed,
     shape: LaunchShape,
-    kernel: &'static str,
+    kernel: FoundKernel,
     /// What `params` points to.
     _table: DeviceBuffer,
 }
@@ -198,7 +198,7 @@ impl<'a> MixedGemm<'a> {
             part.gemm.kernel().prepare(&part.launch(), workspace)?;
         }
         let spec = LaunchSpec {
-            entry: kernel,
+            entry: kernel.name(),
             grid: [shape.ctas as u32, 1, 1],
             block: [shape.threads, 1, 1],
             cluster: None,
@@ -209,7 +209,7 @@ impl<'a> MixedGemm<'a> {
         // SAFETY: the blocks name buffers of this device, whose sizes were checked when they were
         // made, and which the borrows of the products keep alive; so does this value what it owns.
         // Freeing device memory waits for launches.
-        unsafe { self.kernels.launch(&spec) }
+        unsafe { self.kernels.launch_found(kernel, &spec) }
     }
 }
 
@@ -298,7 +298,7 @@ fn plan<'a>(
 fn place(kernels: &Kernels, parts: &[Option<Part<'_>>], base: u64) -> Result<Option<Placed>> {
     let mut parts: Vec<&Part<'_>> = parts.iter().flatten().collect();
     let Some(first) = parts.first() else { return Ok(None) };
-    let (mut shape, kernel) = (first.gemm.kernel().shape(), first.gemm.plan.kernel);
+    let (mut shape, kernel) = (first.gemm.kernel().shape(), first.gemm.found.clone());
     // The highest numbers are begun first: those of the longest tiles.
     parts.sort_by_key(|part| part.gemm.plan.problem.k);
     let clusters = shape.ctas / u64::from(shape.cluster);

@@ -149,8 +149,7 @@ fn quantize(kernels: &Kernels, visit: &mut Visit<'_>) -> Result<()> {
         let quantizer = Quantizer::new(kernels, M, k, bf16, &options)?;
         visit(&format!("quantise {name}"), &|| quantizer.launch(&input, None))?;
         let format = Format::Nvfp4;
-        let dequantizer =
-            Dequantizer::new(kernels, M, k, format, options.layout, FloatType::Bf16)?;
+        let dequantizer = Dequantizer::new(kernels, M, k, format, options.layout, FloatType::Bf16)?;
         let (codes, scales) = (quantizer.codes(), quantizer.scales());
         visit("dequantise", &|| dequantizer.launch(codes, scales, Multiplier::Given(1.0)))?;
     }
