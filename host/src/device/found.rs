@@ -5,8 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Backend, Kernels, LaunchSpec};
+#[cfg(feature = "emulator")]
+use crate::cuda::PreparedLaunch;
 use crate::cuda::{CudaKernel, CudaLaunch};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A kernel as the device of its [`Kernels`] has it. Clones share it.
 #[derive(Clone)]
@@ -110,7 +112,7 @@ impl Kernels {
         match (code, self.device.backend()) {
             (Code::Cuda(kernel), Backend::Cuda(gpu)) => {
                 // SAFETY: passed on to the caller.
-                Ok(unsafe { kernel.launch(gpu, &self.cuda_launch(spec))? })
+                unsafe { kernel.launch(gpu, &self.cuda_launch(spec)) }.map_err(Error::from)
             }
             #[cfg(feature = "emulator")]
             (Code::Emulated(module), Backend::Emulator(emulator)) => {
@@ -126,8 +128,19 @@ impl Kernels {
         }
     }
 
+    /// A checked launch, to measure what the driver's call takes.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch); [`DeviceError::NeedsGpu`](super::DeviceError::NeedsGpu).
+    #[cfg(feature = "emulator")]
+    pub(crate) fn prepare(&self, spec: &LaunchSpec<'_>) -> Result<PreparedLaunch> {
+        let gpu = self.device.gpu("preparing a launch")?;
+        let kernel = self.modules.cuda(spec.entry, gpu)?.find(spec.entry)?;
+        Ok(kernel.prepare(gpu, &self.cuda_launch(spec))?)
+    }
+
     /// A launch as the driver's crate takes it.
-    pub(crate) fn cuda_launch<'a>(&self, spec: &LaunchSpec<'a>) -> CudaLaunch<'a> {
+    fn cuda_launch<'a>(&self, spec: &LaunchSpec<'a>) -> CudaLaunch<'a> {
         let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, overlaps, params } = spec;
         let overlaps = overlaps && self.overlapping;
         CudaLaunch {

@@ -1,4 +1,4 @@
-//! What launching costs on the host: nothing on its heap once an operation has been launched before.
+//! What launching costs on the host: its time, and nothing on its heap once an operation has been launched before.
 //!
 //! The path is the one of a GPU: on a machine without one, this program runs again with a driver
 //! whose calls do nothing (`cuda/driver.rs`), once for each architecture. With a supported GPU
@@ -10,13 +10,16 @@ mod operations;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::env;
 use std::path::Path;
 use std::time::Instant;
 
 use driver::Driver;
 use nvfp4::Arch;
-use nvfp4::device::{Backend, Device, DeviceRequest};
+use nvfp4::bench::HostTimes;
+use nvfp4::device::{Backend, Device, DeviceRequest, Kernels};
 use nvfp4::error::Result;
+use nvfp4::gemm::GemmRun;
 
 const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/kernels");
 
@@ -62,30 +65,70 @@ fn built() -> impl Iterator<Item = (Arch, u32)> {
     })
 }
 
-#[test]
-fn launches_allocate_nothing_on_the_host() {
+/// Runs a test of this program as a child, on each architecture's fake driver.
+fn on_drivers(child: &str) {
     for (arch, capability) in built() {
-        let Some(driver) = Driver::compile(&format!("launch-{arch}")) else { return };
-        let output = driver.run("count_allocations", &format!("13020,0,1,{capability},1,0,0,1"));
+        let Some(driver) = Driver::compile(&format!("{child}-{arch}")) else { return };
+        let output = driver.run(child, &format!("13020,0,1,{capability},1,0,0,1"));
         let text = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arch}:\n{text}\n{errors}");
         assert!(text.contains("the child has run"), "{arch}: {text}");
+        println!("{arch}:\n{text}");
     }
-    match Device::open(&DeviceRequest::Auto).map(|device| device.choice().clone()) {
-        Ok(choice) if choice.device.starts_with("cuda:") => count_allocations(),
-        Ok(choice) => println!("skipped: launches on a GPU, because {}", choice.reason),
-        Err(error) => println!("skipped: launches on a GPU, because {error}"),
+}
+
+/// Whether there is a supported GPU; says why not.
+fn has_gpu() -> bool {
+    match Device::open(&DeviceRequest::Auto) {
+        Ok(device) if matches!(device.backend(), Backend::Cuda(_)) => true,
+        Ok(device) => {
+            println!("skipped: launches on a GPU, because {}", device.choice().reason);
+            false
+        }
+        Err(error) => {
+            println!("skipped: launches on a GPU, because {error}");
+            false
+        }
     }
+}
+
+/// The device of a child, or the GPU of this machine.
+fn kernels() -> Kernels {
+    let device = Device::open(&DeviceRequest::Auto).expect("a device");
+    assert!(matches!(device.backend(), Backend::Cuda(_)), "{}", device.choice());
+    device.kernels(Some(Path::new(KERNELS))).expect("built")
+}
+
+#[test]
+fn launches_allocate_nothing_on_the_host() {
+    on_drivers("count_allocations");
+    if has_gpu() {
+        count_allocations();
+    }
+}
+
+#[test]
+fn launches_are_timed_on_the_host() {
+    on_drivers("time_on_the_host");
+    if has_gpu() {
+        time_on_the_host();
+    }
+    let device = Device::open(&"emu:h200".parse().expect("a device")).expect("the emulator");
+    let Ok(kernels) = device.kernels(Some(Path::new(KERNELS))) else {
+        return println!("skipped: the emulator, whose kernels are not built");
+    };
+    let refused = HostTimes::measure(&kernels, operations::prepared_product, GemmRun::launch);
+    let error = refused.expect_err("no GPU").to_string();
+    assert!(error.contains("timing launches on the host needs a GPU"), "{error}");
 }
 
 /// Allocations of the third launch of each operation.
 #[test]
 #[ignore = "the child of launches_allocate_nothing_on_the_host"]
 fn count_allocations() {
-    let device = Device::open(&DeviceRequest::Auto).expect("a device");
-    assert!(matches!(device.backend(), Backend::Cuda(_)), "{}", device.choice());
-    let kernels = device.kernels(Some(Path::new(KERNELS))).expect("built");
+    let kernels = kernels();
+    let gpu = kernels.device().gpu("launches").expect("a GPU");
     let (mut allocating, mut launched) = (Vec::new(), 0);
     let mut count = |name: &str, launch: &dyn Fn() -> Result<()>| {
         launch()?;
@@ -97,8 +140,7 @@ fn count_allocations() {
         if allocations > 0 {
             allocating.push(format!("{allocations}: {name}"));
         }
-        device.gpu("launches")?.synchronize()?;
-        Ok(())
+        Ok(gpu.synchronize()?)
     };
     operations::all(&kernels, &mut count).expect("launched");
     assert!(launched > 30, "{launched} operations");
@@ -106,35 +148,44 @@ fn count_allocations() {
     println!("\nthe child has run");
 }
 
-/// Time of the library's own part.
+/// The product and what prepares its activations.
 #[test]
-#[ignore = "prints times of a driver that does nothing"]
-fn time_launches() {
-    for (arch, capability) in built() {
-        let Some(driver) = Driver::compile(&format!("launch-times-{arch}")) else { return };
-        let output = driver.run("time_with_a_driver", &format!("13020,0,1,{capability},1,0,0,1"));
-        println!("{arch}:\n{}", String::from_utf8_lossy(&output.stdout));
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+#[ignore = "the child of launches_are_timed_on_the_host"]
+fn time_on_the_host() {
+    let make = operations::prepared_product;
+    let times = HostTimes::measure(&kernels(), make, GemmRun::launch).expect("measured");
+    assert_eq!(times.kernels, 2, "{times}");
+    assert_eq!((times.call.all.len(), times.driver.all.len()), (200, 200));
+    assert_eq!(times.library, times.call.median - times.driver.median);
+    assert!(times.driver.median > 0.0, "{times}");
+    // A driver that does nothing takes no time in which the library's part could be lost.
+    if env::var_os("FAKE_CUDA").is_some() {
+        assert!(times.library > 0.0, "{times}");
     }
+    println!("\nthe child has run");
+}
+
+/// Prints what the library takes of each launch, on drivers whose calls do nothing.
+#[test]
+#[ignore = "prints times"]
+fn time_the_library() {
+    on_drivers("time_launches");
 }
 
 #[test]
-#[ignore = "the child of time_launches"]
-fn time_with_a_driver() {
-    let device = Device::open(&DeviceRequest::Auto).expect("a device");
-    let kernels = device.kernels(Some(Path::new(KERNELS))).expect("built");
+#[ignore = "the child of time_the_library"]
+fn time_launches() {
+    const LAUNCHES: u32 = 2000;
     let mut time = |name: &str, launch: &dyn Fn() -> Result<()>| {
-        const LAUNCHES: u32 = 2000;
-        let mut best = f64::INFINITY;
+        let mut least = f64::INFINITY;
         for _ in 0..10 {
             let start = Instant::now();
-            for _ in 0..LAUNCHES {
-                launch()?;
-            }
-            best = best.min(start.elapsed().as_secs_f64() * 1e9 / f64::from(LAUNCHES));
+            (0..LAUNCHES).try_for_each(|_| launch())?;
+            least = least.min(start.elapsed().as_secs_f64() / f64::from(LAUNCHES));
         }
-        println!("{best:7.0} ns {name}");
+        println!("{:7.0} ns {name}", least * 1e9);
         Ok(())
     };
-    operations::all(&kernels, &mut time).expect("launched");
+    operations::all(&kernels(), &mut time).expect("launched");
+    println!("\nthe child has run");
 }

@@ -49,6 +49,14 @@ pub fn all(kernels: &Kernels, visit: &mut Visit<'_>) -> Result<()> {
     moe(kernels, visit)
 }
 
+/// A product whose activations are prepared by launches of their own.
+pub fn prepared_product(kernels: &Kernels) -> Result<GemmRun> {
+    let (a, b) = (blocks::<Nvfp4>([1, M, 96], Linear)?, blocks::<Nvfp4>([1, N, 96], Linear)?);
+    let a = Activations::Blocks(&a);
+    let weights = Repacked::for_device(kernels.device(), &b, a.kind())?;
+    GemmRun::new(kernels, &a, &weights, &GemmOptions::new())
+}
+
 fn gemv(kernels: &Kernels, visit: &mut Visit<'_>) -> Result<()> {
     let (a, b) = (blocks([2, 1, 96], Linear)?, blocks([2, 72, 96], Blocked128x4)?);
     let run = GemvRun::new(kernels, &a, &b, GemvOptions::new())?;
