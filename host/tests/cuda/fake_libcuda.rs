@@ -416,6 +416,7 @@ pub extern "C" fn cuTensorMapEncodeTiled(
     _: u32,
     _: u32,
 ) -> u32 {
+    call!("cuTensorMapEncodeTiled");
     0
 }
 #[unsafe(no_mangle)]
