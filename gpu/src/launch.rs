@@ -129,8 +129,7 @@ impl CudaKernel {
     }
 }
 
-/// A launch that is checked, on the thread that checked it: what remains is the driver's call, to
-/// measure what that takes.
+/// A launch that is checked, so that only the driver's call remains: to measure what that takes.
 #[derive(Debug)]
 pub struct PreparedLaunch {
     call: Call,
@@ -140,14 +139,15 @@ pub struct PreparedLaunch {
 }
 
 impl PreparedLaunch {
-    /// Calls the driver's launch and nothing else. The context of the thread is still that of the
-    /// device, and nobody else records the stream.
+    /// Calls the driver's launch and nothing else. The context that is current on the thread must be
+    /// that of the device.
     ///
     /// # Errors
     /// A failed call.
     ///
     /// # Safety
-    /// As [`CudaModule::launch`].
+    /// As [`CudaModule::launch`]; and nobody records the stream meanwhile, because a graph would not
+    /// keep what the launch uses.
     pub unsafe fn queue(&mut self) -> Result<(), CudaError> {
         // SAFETY: passed on to the caller.
         unsafe { self.call.make(&self.kernel.kernel, self.device.stream(), &self.params) }
