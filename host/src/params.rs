@@ -1,8 +1,13 @@
-//! Parameter blocks as bytes, without writing them anew: a launch of a large one would take as long to
-//! write its block as to do all else that the library does for it.
+//! Parameter blocks as bytes, without writing them anew: to write a large block byte by byte takes longer
+//! than all else that the library does for a launch.
 
+use fp4_formats::gemm::blackwell::prepare::{PrepareCodes, PrepareGroupedScales, PrepareScales};
 use fp4_formats::gemm::blackwell::{BlackwellGroupedParams, BlackwellParams};
 use fp4_formats::gemm::hopper::{HopperGroupedParams, HopperParams};
+use fp4_formats::gemm::mixed::Mixed;
+use fp4_formats::gemv::GemvParams;
+use fp4_formats::moe::{CombineParams, GatherParams, RouteParams};
+use fp4_formats::quantize::QuantizeParams;
 
 /// A parameter block whose bytes in memory are those of its `to_bytes` on a little-endian machine.
 ///
@@ -46,4 +51,18 @@ macro_rules! blocks {
     };
 }
 
-blocks!(HopperParams, HopperGroupedParams, BlackwellParams, BlackwellGroupedParams);
+blocks!(
+    HopperParams,
+    HopperGroupedParams,
+    BlackwellParams,
+    BlackwellGroupedParams,
+    PrepareCodes,
+    PrepareScales,
+    PrepareGroupedScales,
+    Mixed,
+    GemvParams,
+    QuantizeParams,
+    RouteParams,
+    GatherParams,
+    CombineParams
+);

@@ -17,6 +17,7 @@ use super::{
 use crate::buffer::{ALIGNMENT, DeviceBuffer};
 use crate::device::{Device, FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
+use crate::params::bytes;
 use crate::shape::GemmShape;
 use crate::tune::TuneProblem;
 
@@ -204,7 +205,7 @@ impl<'a> MixedGemm<'a> {
             cluster: None,
             dynamic_shared: shape.dynamic_shared,
             overlaps: true,
-            params: &params.to_bytes(),
+            params: bytes(params),
         };
         // SAFETY: the blocks name buffers of this device, whose sizes were checked when they were
         // made, and which the borrows of the products keep alive; so does this value what it owns.

@@ -8,6 +8,7 @@ use super::{GemvOptions, GemvPlan, combined_scale, plan};
 use crate::buffer::DeviceBuffer;
 use crate::device::{FoundKernel, Kernels, LaunchSpec, MAX_GRID_Y};
 use crate::error::{Error, Result};
+use crate::params::bytes;
 use crate::quantize::device::scale_bytes;
 use crate::shape::GemvShape;
 
@@ -156,7 +157,7 @@ impl Gemv {
         let params = self.params(buffers)?;
         for first in (0..self.shape.l).step_by(MAX_GRID_Y) {
             let batches = (self.shape.l - first).min(MAX_GRID_Y) as u32;
-            let params = self.part(&params, first as u64, batches).to_bytes();
+            let params = self.part(&params, first as u64, batches);
             let spec = LaunchSpec {
                 entry: self.kernel.name(),
                 grid: [self.plan.grid[0], batches, 1],
@@ -164,7 +165,7 @@ impl Gemv {
                 cluster: None,
                 dynamic_shared: self.plan.dynamic_shared,
                 overlaps: false,
-                params: &params,
+                params: bytes(&params),
             };
             // SAFETY: the buffers have the sizes that the parameters state, as checked; by its
             // contract the kernel reads and writes only within them. Freeing device memory waits

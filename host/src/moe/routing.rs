@@ -13,6 +13,7 @@ use super::{HALF_BYTES, WORD};
 use crate::buffer::DeviceBuffer;
 use crate::device::{FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
+use crate::params;
 
 /// The most tokens times choices: offsets are i32.
 const MAX_SLOTS: usize = i32::MAX as usize / 2;
@@ -195,7 +196,7 @@ impl Routing {
             count: count as u32,
         };
         let shared = RouteParams::shared_bytes(params.count);
-        self.launch(&self.route, [1, 1], ROUTE_THREADS, shared, &params.to_bytes())
+        self.launch(&self.route, [1, 1], ROUTE_THREADS, shared, params::bytes(&params))
     }
 
     /// Queues gathering `from`, `[tokens, columns]` of 16 bits, to `to`, `[tokens * top_k, columns]`
@@ -277,7 +278,7 @@ impl Routing {
             params.row_bytes[index] = row as u32;
         }
         let grid = [self.grid(self.slots()), 1];
-        self.launch(&self.gather, grid, contract::THREADS, 0, &params.to_bytes())
+        self.launch(&self.gather, grid, contract::THREADS, 0, params::bytes(&params))
     }
 
     /// Queues combining `from`, rows of `columns` elements of the first of `types`, with `weights`,
@@ -332,7 +333,7 @@ impl Routing {
         };
         let row_ctas = CombineParams::row_ctas(params.columns);
         let grid = [self.grid(tokens), row_ctas];
-        self.launch(&self.combine, grid, contract::THREADS, 0, &params.to_bytes())
+        self.launch(&self.combine, grid, contract::THREADS, 0, params::bytes(&params))
     }
 
     /// Addresses of what is routed.

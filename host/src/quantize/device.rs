@@ -52,6 +52,7 @@ use crate::buffer::DeviceBuffer;
 use crate::device::{FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result, filled};
 use crate::floats;
+use crate::params::bytes;
 use crate::shape::MAX_DIM;
 use crate::stream::FirstStream;
 use crate::tensor::Dims;
@@ -357,7 +358,7 @@ impl Quantizer {
         if let Some(quantize) = steps.next() {
             // SAFETY: the buffers have the sizes that the parameters state and are alive until the
             // launch is complete, because freeing device memory waits for launches.
-            unsafe { launch_step(&self.kernels, quantize, true, &params.to_bytes())? };
+            unsafe { launch_step(&self.kernels, quantize, true, bytes(&params))? };
         }
         Ok(())
     }

@@ -253,9 +253,9 @@ pub(super) fn lay_out(kernel: &BlackwellKernel, launch: &Launch<'_>, workspace: 
     if let Some(at) = preparation.codes {
         for (index, step) in (0..preparation.code_launches()).zip(&mut steps) {
             let to = workspace + at;
-            let params = preparation.code_params(index, codes, code_stride, to).to_bytes();
+            let params = preparation.code_params(index, codes, code_stride, to);
             // SAFETY: source and workspace have the sizes that the parameters state.
-            unsafe { launch_step(&gemm.kernels, step, true, &params)? };
+            unsafe { launch_step(&gemm.kernels, step, true, bytes(&params))? };
         }
     }
     if let (Some(at), Some(step)) = (preparation.scales, steps.next()) {
@@ -263,12 +263,12 @@ pub(super) fn lay_out(kernel: &BlackwellKernel, launch: &Launch<'_>, workspace: 
         let (uniform, grouped);
         let params: &[u8] = match launch.groups {
             Some(groups) => {
-                grouped = PrepareGroupedScales { scales, groups }.to_bytes();
-                &grouped
+                grouped = PrepareGroupedScales { scales, groups };
+                bytes(&grouped)
             }
             None => {
-                uniform = scales.to_bytes();
-                &uniform
+                uniform = scales;
+                bytes(&uniform)
             }
         };
         // SAFETY: as above.
