@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use cuda_lazy::raw;
+use cuda_lazy::{CUDA_SUCCESS, raw};
 use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::{Arch, TensorFamily};
 
@@ -89,9 +89,16 @@ impl Drop for Inner {
     }
 }
 
+/// Makes a context current, unless it is: to ask costs less.
 fn bind(context: &OwnedContext) -> Result<(), CudaError> {
+    let (wanted, mut current) = (Chosen::context(context), ptr::null_mut());
+    // SAFETY: `current` is writable.
+    let asked = unsafe { raw::cuCtxGetCurrent(&mut current) };
+    if asked == CUDA_SUCCESS && current == wanted {
+        return Ok(());
+    }
     // SAFETY: the handle is alive as long as `context`.
-    check("cuCtxSetCurrent", unsafe { raw::cuCtxSetCurrent(Chosen::context(context)) })
+    check("cuCtxSetCurrent", unsafe { raw::cuCtxSetCurrent(wanted) })
 }
 
 impl CudaDevice {

@@ -6,8 +6,9 @@ use std::ptr;
 
 use cuda_lazy::raw;
 
+use super::device::CudaDevice;
 use super::error::{CudaError, check};
-use super::module::{CudaModule, Kernel};
+use super::module::{CudaKernel, CudaModule, Kernel};
 use super::probe::DeviceInfo;
 
 /// One launch of a kernel.
@@ -49,6 +50,7 @@ pub(crate) struct LaunchConfig {
 
 /// `CUlaunchAttribute`: identifier, padding to 8 bytes, a union of 64 bytes, of which a
 /// cluster shape takes the first three words and a flag the first.
+#[derive(Debug, Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct LaunchAttribute {
     id: u32,
@@ -85,48 +87,168 @@ impl CudaModule {
     ///   accesses before that.
     pub unsafe fn launch(&self, launch: &CudaLaunch<'_>) -> Result<(), CudaError> {
         let kernel = self.kernel(launch.entry)?;
-        check_launch(launch, &kernel, self.device().info())?;
-        kernel.allow_dynamic_shared(launch.dynamic_shared)?;
+        // SAFETY: passed on to the caller.
+        unsafe { queue(&kernel, self.device(), launch) }
+    }
+}
 
+impl CudaKernel {
+    /// Queues a launch on the stream of `device`, a handle of the kernel's GPU, and returns without
+    /// waiting for it. Allocates nothing on the host. The launch's name serves messages alone.
+    ///
+    /// # Errors
+    /// [`CudaError::BadArgument`] for a handle of another GPU; [`CudaError::BadLaunch`] before
+    /// anything is launched, or a failed call. Errors of the running kernel are reported by a later
+    /// call.
+    ///
+    /// # Safety
+    /// As [`CudaModule::launch`].
+    pub unsafe fn launch(
+        &self,
+        device: &CudaDevice,
+        launch: &CudaLaunch<'_>,
+    ) -> Result<(), CudaError> {
+        self.module.require_on(device)?;
+        // SAFETY: passed on to the caller.
+        unsafe { queue(&self.kernel, device, launch) }
+    }
+
+    /// Checks a launch and keeps what the driver's call takes, to queue it any number of times.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub fn prepare(
+        &self,
+        device: &CudaDevice,
+        launch: &CudaLaunch<'_>,
+    ) -> Result<PreparedLaunch, CudaError> {
+        self.module.require_on(device)?;
+        let call = Call::checked(&self.kernel, device, launch)?;
+        let (kernel, params) = (self.clone(), launch.params.to_vec());
+        Ok(PreparedLaunch { call, kernel, params, device: device.clone() })
+    }
+}
+
+/// A launch that is checked, so that only the driver's call remains: to measure what that takes.
+#[derive(Debug)]
+pub struct PreparedLaunch {
+    call: Call,
+    kernel: CudaKernel,
+    params: Vec<u8>,
+    device: CudaDevice,
+}
+
+impl PreparedLaunch {
+    /// Calls the driver's launch and nothing else. The context that is current on the thread must be
+    /// that of the device.
+    ///
+    /// # Errors
+    /// A failed call.
+    ///
+    /// # Safety
+    /// As [`CudaModule::launch`]; and nobody records the stream meanwhile, because a graph would not
+    /// keep what the launch uses.
+    pub unsafe fn queue(&mut self) -> Result<(), CudaError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.call.make(&self.kernel.kernel, self.device.stream(), &self.params) }
+    }
+}
+
+/// Checks a launch and queues it.
+///
+/// # Safety
+/// As [`CudaModule::launch`].
+unsafe fn queue(
+    kernel: &Kernel,
+    device: &CudaDevice,
+    launch: &CudaLaunch<'_>,
+) -> Result<(), CudaError> {
+    let mut call = Call::checked(kernel, device, launch)?;
+    let _turn = device.turn("launching a kernel")?;
+    // SAFETY: the caller guarantees the memory that the kernel accesses.
+    unsafe { call.make(kernel, device.stream(), launch.params) }
+}
+
+/// A checked launch as the driver takes it.
+#[derive(Debug)]
+struct Call {
+    grid: [u32; 3],
+    block: [u32; 3],
+    dynamic_shared: u32,
+    attributes: [LaunchAttribute; 3],
+    attribute_count: u32,
+}
+
+impl Call {
+    /// Checks a launch, makes the context current and the driver allow what the launch needs.
+    fn checked(
+        kernel: &Kernel,
+        device: &CudaDevice,
+        launch: &CudaLaunch<'_>,
+    ) -> Result<Self, CudaError> {
+        let &CudaLaunch { grid, block, dynamic_shared, .. } = launch;
+        check_launch(launch, kernel, device.info())?;
+        device.bind()?;
+        kernel.allow_dynamic_shared(dynamic_shared)?;
         // A cluster shape that the PTX fixes need not be repeated in the launch.
         let cluster = launch.cluster.filter(|_| kernel.limits.cluster.is_none());
         if cluster.is_some_and(|cluster| volume(cluster) > PORTABLE_CLUSTER) {
             kernel.allow_large_clusters()?;
         }
-        let mut attributes: Vec<LaunchAttribute> = cluster
-            .map(cluster_attribute)
-            .into_iter()
-            .chain(launch.overlaps.then(|| {
-                attribute(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, [1, 0, 0])
-            }))
-            .chain(
-                launch.cooperative.then(|| attribute(CU_LAUNCH_ATTRIBUTE_COOPERATIVE, [1, 0, 0])),
-            )
-            .collect();
+        let flag = |asked: bool, id| asked.then(|| attribute(id, [1, 0, 0]));
+        let wanted = [
+            cluster.map(cluster_attribute),
+            flag(launch.overlaps, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION),
+            flag(launch.cooperative, CU_LAUNCH_ATTRIBUTE_COOPERATIVE),
+        ];
+        let (mut attributes, mut attribute_count) = ([attribute(0, [0; 3]); 3], 0);
+        for (place, wanted) in attributes.iter_mut().zip(wanted.into_iter().flatten()) {
+            *place = wanted;
+            attribute_count += 1;
+        }
+        Ok(Self { grid, block, dynamic_shared, attributes, attribute_count })
+    }
+
+    /// Calls the driver.
+    ///
+    /// # Safety
+    /// As [`CudaModule::launch`]; `params` are the checked launch's, and the context is current.
+    unsafe fn make(
+        &mut self,
+        kernel: &Kernel,
+        stream: *mut c_void,
+        params: &[u8],
+    ) -> Result<(), CudaError> {
         let mut config = LaunchConfig {
-            grid: launch.grid,
-            block: launch.block,
-            dynamic_shared: launch.dynamic_shared,
-            stream: self.device().stream(),
-            attribute_count: attributes.len() as u32,
-            attributes: attributes.as_mut_ptr(),
+            grid: self.grid,
+            block: self.block,
+            dynamic_shared: self.dynamic_shared,
+            stream,
+            attribute_count: self.attribute_count,
+            attributes: self.attributes.as_mut_ptr(),
         };
-        let params = kernel.parameters.place(launch.params);
+        let block = params.as_ptr().cast_mut().cast::<c_void>();
         let mut size = params.len();
-        let mut extra = [
+        // The block of a single parameter is its value, which the driver puts where it has the
+        // parameter. That of several is the whole of them.
+        let mut single = [block];
+        let mut several = [
             ptr::without_provenance_mut(CU_LAUNCH_PARAM_BUFFER_POINTER),
-            params.as_ptr().cast_mut().cast::<c_void>(),
+            block,
             ptr::without_provenance_mut(CU_LAUNCH_PARAM_BUFFER_SIZE),
             (&raw mut size).cast(),
             ptr::null_mut(),
         ];
-        let extra = if params.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() };
-        let _turn = self.device().turn("launching a kernel")?;
-        // SAFETY: the configuration, its attributes and the parameter block outlive
-        // the call, which copies them; the function belongs to this context. The caller
-        // guarantees the memory that the kernel accesses.
+        let (values, extra) = match kernel.parameters.0.len() {
+            0 => (ptr::null_mut(), ptr::null_mut()),
+            1 => (single.as_mut_ptr(), ptr::null_mut()),
+            _ => (ptr::null_mut(), several.as_mut_ptr()),
+        };
+        // SAFETY: the configuration, its attributes and the parameters outlive the call, which copies
+        // them; the parameters have the kernel's sizes, as checked; the function belongs to this
+        // context. The caller guarantees the memory that the kernel accesses.
         check("cuLaunchKernelEx", unsafe {
-            raw::cuLaunchKernelEx((&raw mut config).cast(), kernel.function, ptr::null_mut(), extra)
+            raw::cuLaunchKernelEx((&raw mut config).cast(), kernel.function, values, extra)
         })
     }
 }

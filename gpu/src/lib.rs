@@ -18,7 +18,7 @@
 //! | `fixed` | device memory at addresses of the caller's |
 //! | `owned` | context, stream and memory, through `cust` or directly |
 //! | `queue` | the stream of a handle, and who records it |
-//! | `module` | [`CudaModule`]: PTX text compiled by the driver, its kernels' limits |
+//! | `module` | [`CudaModule`]: PTX text compiled by the driver; [`CudaKernel`]: one of its kernels, with its limits |
 //! | `parameters` | the offsets of a kernel's parameters |
 //! | `launch` | [`CudaLaunch`]: checked launches, clusters, dynamic shared memory |
 //! | `run` | [`run_ptx`]: runs PTX text once, on buffers of bytes |
@@ -57,9 +57,9 @@ pub use cublas::{CUBLAS_PATH_VARIABLE, Cublas, CublasError, HalfProduct};
 pub use device::CudaDevice;
 pub use error::{CudaCode, CudaError, DriverError};
 pub use graph::CudaGraph;
-pub use launch::CudaLaunch;
+pub use launch::{CudaLaunch, PreparedLaunch};
 pub use memory::CudaMemory;
-pub use module::{CudaModule, KernelLimits};
+pub use module::{CudaKernel, CudaModule, KernelLimits};
 pub use parameters::{KernelParameter, parameter_counts};
 pub use probe::{CudaVersion, DeviceInfo, DriverInfo, MIN_DRIVER, driver_file, probe};
 pub use queue::StreamId;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_lazy::{CUDA_SUCCESS, raw};
@@ -47,15 +48,21 @@ impl CudaModule {
     /// # Errors
     /// [`CudaError::BadArgument`] for a handle of another GPU.
     pub fn on(&self, device: &CudaDevice) -> Result<Self, CudaError> {
-        if !self.device.shares_memory_with(device) {
-            return Err(CudaError::BadArgument {
-                operation: "launching kernels",
-                field: "the device",
-                required: format!("cuda:{}, where they were loaded", self.device.info().ordinal),
-                actual: format!("cuda:{}", device.info().ordinal),
-            });
-        }
+        self.require_on(device)?;
         Ok(Self { loaded: self.loaded.clone(), device: device.clone() })
+    }
+
+    /// Checks that `device` is a handle of its GPU.
+    pub(crate) fn require_on(&self, device: &CudaDevice) -> Result<(), CudaError> {
+        if self.device.shares_memory_with(device) {
+            return Ok(());
+        }
+        Err(CudaError::BadArgument {
+            operation: "launching kernels",
+            field: "the device",
+            required: format!("cuda:{}, where they were loaded", self.device.info().ordinal),
+            actual: format!("cuda:{}", device.info().ordinal),
+        })
     }
 
     /// The device it was compiled for.
@@ -114,10 +121,34 @@ impl CudaModule {
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
+    /// A kernel, found once for any number of launches.
+    ///
+    /// # Errors
+    /// [`CudaError::NoSuchKernel`] or a failed call.
+    pub fn find(&self, name: &str) -> Result<CudaKernel, CudaError> {
+        Ok(CudaKernel { kernel: self.kernel(name)?, module: self.clone() })
+    }
+
     /// The kernel's handle and limits, with the context made current.
     pub(crate) fn kernel(&self, name: &str) -> Result<Arc<Kernel>, CudaError> {
         self.device.bind()?;
         self.loaded.kernel(name)
+    }
+}
+
+/// A kernel of a module, for launches that look up nothing. Clones share it.
+#[derive(Debug, Clone)]
+pub struct CudaKernel {
+    pub(crate) kernel: Arc<Kernel>,
+    /// Keeps the function, and the context that it is in.
+    pub(crate) module: CudaModule,
+}
+
+impl CudaKernel {
+    /// Its limits.
+    #[must_use]
+    pub fn limits(&self) -> KernelLimits {
+        self.kernel.limits
     }
 }
 
@@ -271,15 +302,17 @@ pub(crate) struct Kernel {
     pub(crate) function: *mut c_void,
     pub(crate) limits: KernelLimits,
     pub(crate) parameters: Parameters,
-    raised: Mutex<Raised>,
+    raised: Raised,
 }
 
 /// What the driver was told to allow a kernel. The lock is held while the driver is told, so that no
-/// smaller value replaces a larger one.
+/// smaller value replaces a larger one; values are stored when it has been told, so that launches which
+/// need no more take no lock.
 #[derive(Debug)]
 struct Raised {
-    dynamic_shared: u32,
-    large_clusters: bool,
+    telling: Mutex<()>,
+    dynamic_shared: AtomicU32,
+    large_clusters: AtomicBool,
 }
 
 // SAFETY: the driver may be called with a function's handle from every thread, and its module is kept
@@ -336,31 +369,41 @@ impl Kernel {
             function,
             limits,
             parameters,
-            raised: Mutex::new(Raised {
-                dynamic_shared: DEFAULT_SHARED.saturating_sub(limits.static_shared),
-                large_clusters: false,
-            }),
+            raised: Raised {
+                telling: Mutex::default(),
+                dynamic_shared: DEFAULT_SHARED.saturating_sub(limits.static_shared).into(),
+                large_clusters: false.into(),
+            },
         })
     }
 
     /// Raises the kernel's limit of dynamic shared memory to at least `bytes`.
     pub(crate) fn allow_dynamic_shared(&self, bytes: u32) -> Result<(), CudaError> {
-        let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
-        if bytes > raised.dynamic_shared {
+        let Raised { telling, dynamic_shared, .. } = &self.raised;
+        let suffices = || bytes <= dynamic_shared.load(Ordering::Acquire);
+        if suffices() {
+            return Ok(());
+        }
+        let _telling = telling.lock().unwrap_or_else(PoisonError::into_inner);
+        if !suffices() {
             self.set(Attribute::MaxDynamicSharedSizeBytes, bytes)?;
             // In per cent. The driver's default may allow fewer blocks than fit.
             self.set(Attribute::PreferredSharedMemoryCarveout, 100)?;
-            raised.dynamic_shared = bytes;
+            dynamic_shared.store(bytes, Ordering::Release);
         }
         Ok(())
     }
 
     /// Lets the kernel run in clusters of more than 8 blocks.
     pub(crate) fn allow_large_clusters(&self) -> Result<(), CudaError> {
-        let mut raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner);
-        if !raised.large_clusters {
+        let Raised { telling, large_clusters, .. } = &self.raised;
+        if large_clusters.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _telling = telling.lock().unwrap_or_else(PoisonError::into_inner);
+        if !large_clusters.load(Ordering::Acquire) {
             self.set(Attribute::NonPortableClusterSizeAllowed, 1)?;
-            raised.large_clusters = true;
+            large_clusters.store(true, Ordering::Release);
         }
         Ok(())
     }

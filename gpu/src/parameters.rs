@@ -1,6 +1,5 @@
 //! The offsets of a kernel's parameters, and the parameter block of a launch.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::c_void;
 
@@ -83,19 +82,6 @@ impl Parameters {
         }
     }
 
-    /// A launch's block as the driver takes it, which includes the bytes before a single
-    /// parameter.
-    pub(crate) fn place<'a>(&self, block: &'a [u8]) -> Cow<'a, [u8]> {
-        match self.0[..] {
-            [KernelParameter { offset: before @ 1.., .. }] => {
-                let mut placed = vec![0; before];
-                placed.extend_from_slice(block);
-                placed.into()
-            }
-            _ => block.into(),
-        }
-    }
-
     /// The block of a launch of kernel `entry` with these values, one per parameter.
     pub(crate) fn arrange(&self, entry: &str, values: &[Vec<u8>]) -> Result<Vec<u8>, CudaError> {
         let sizes: Vec<usize> = self.0.iter().map(|parameter| parameter.size).collect();
@@ -164,18 +150,13 @@ mod tests {
         assert_eq!(block[..16], [[1; 8], [2; 8]].concat()[..]);
         assert!(block[16..48].iter().all(|&byte| byte == 0));
         assert!(block[48..].iter().all(|&byte| byte == 3) && block.len() == 176);
-        assert_eq!(*several.place(&block), *block);
         let error = several.arrange("k", &[vec![1; 8], vec![3; 128]]).expect_err("one is missing");
         assert!(error.to_string().contains("values of [8, 8, 128] bytes"), "{error}");
 
         let single = parameters(&[(48, 4)]);
         let block = single.arrange("k", &[vec![7; 4]]).expect("fits");
         assert_eq!(block, [7; 4]);
-        assert_eq!(*single.place(&block), [[0; 48].as_slice(), &[7; 4]].concat());
 
-        let none = parameters(&[]);
-        assert_eq!((none.bytes(), none.place(&[]).len()), (0, 0));
-        let plain = parameters(&[(0, 24)]);
-        assert_eq!(*plain.place(&[5; 24]), [5; 24]);
+        assert_eq!(parameters(&[]).bytes(), 0);
     }
 }

@@ -40,7 +40,7 @@ use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e2m1, pack};
 use rayon::prelude::*;
 
 use crate::buffer::DeviceBuffer;
-use crate::device::Kernels;
+use crate::device::{FoundKernel, Kernels};
 use crate::error::{Error, Result, filled};
 use crate::floats;
 use crate::quantize::QuantizedMatrix;
@@ -65,6 +65,8 @@ pub enum Multiplier<'a> {
 pub struct Dequantizer {
     kernels: Kernels,
     plan: Plan,
+    /// The kernels of the plan's steps.
+    found: Vec<FoundKernel>,
     format: Format,
     layout: ScaleLayout,
     rows: u32,
@@ -97,13 +99,13 @@ impl Dequantizer {
             steps: vec![Step { kernel: config.name, ctas, threads: config.threads() }],
             why: vec![format!("{} to {}, {layout} scales", format.name(), output.name())],
         };
-        kernels.load([config.name])?;
+        let found = kernels.find_all([config.name])?;
         let bytes = rows
             .checked_mul(cols)
             .and_then(|n| n.checked_mul(output.bytes() as usize))
             .ok_or_else(|| Error::shape("result", "addressable", format!("{rows} x {cols}")))?;
         let out = DeviceBuffer::poisoned(device, "out", bytes)?;
-        Ok(Self { kernels: kernels.clone(), plan, format, layout, rows: m, cols: k, out })
+        Ok(Self { kernels: kernels.clone(), plan, found, format, layout, rows: m, cols: k, out })
     }
 
     /// The plan.
@@ -184,7 +186,7 @@ impl Dequantizer {
             source: source as u32,
             blocked: u32::from(self.layout == ScaleLayout::Blocked128x4),
         };
-        for step in &self.plan.steps {
+        for step in self.plan.steps.iter().zip(&self.found) {
             // SAFETY: the buffers have the sizes that the parameters state, as checked above. They
             // are alive until the launch is complete, because freeing device memory waits for
             // launches.

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "emulator")]
 mod emulator;
+mod found;
+mod maps;
 
 use std::ffi::c_void;
 use std::fmt;
@@ -27,10 +29,12 @@ use thiserror::Error;
 pub use self::emulator::Emulator;
 #[cfg(feature = "emulator")]
 pub(crate) use self::emulator::lock;
+pub(crate) use self::found::FoundKernel;
+use self::maps::Maps;
 #[cfg(feature = "capture")]
 use crate::capture::Capture;
 use crate::cuda::{
-    self, CudaDevice, CudaError, CudaLaunch, CudaModule, DriverError, StreamId, TensorMapArguments,
+    self, CudaDevice, CudaError, CudaModule, DriverError, StreamId, TensorMapArguments,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels::{KernelFiles, KernelsError, Place};
@@ -307,6 +311,7 @@ pub struct Device {
     #[cfg(feature = "capture")]
     capture: Option<Arc<Capture>>,
     allocations: Arc<AtomicUsize>,
+    maps: Arc<Maps>,
 }
 
 impl Device {
@@ -349,6 +354,7 @@ impl Device {
             #[cfg(feature = "capture")]
             capture: None,
             allocations: Arc::default(),
+            maps: Arc::default(),
         }
     }
 
@@ -468,15 +474,15 @@ impl Device {
         }
     }
 
-    /// The map of a tensor at `address` for kernels of this device.
+    /// The map of a tensor at `address` for kernels of this device, encoded if it has not been before.
     ///
     /// # Errors
     /// [`DeviceError`] for what cannot be encoded.
-    pub(crate) fn encode_tensor_map(
-        &self,
-        shape: &TensorMapShape,
-        address: u64,
-    ) -> Result<TensorMap> {
+    pub(crate) fn tensor_map(&self, shape: &TensorMapShape, address: u64) -> Result<TensorMap> {
+        self.maps.get(shape, address, || self.encode_tensor_map(shape, address))
+    }
+
+    fn encode_tensor_map(&self, shape: &TensorMapShape, address: u64) -> Result<TensorMap> {
         /// `CU_TENSOR_MAP_L2_PROMOTION_L2_256B`.
         const L2_256B: u32 = 3;
         let rank = shape.rank;
@@ -745,42 +751,8 @@ impl Kernels {
     /// allocations of this device that are large enough for what the kernel does with them and
     /// stay alive until it has finished. (The emulator checks every access.)
     pub unsafe fn launch(&self, spec: &LaunchSpec<'_>) -> Result<()> {
-        #[cfg(feature = "capture")]
-        if let Some(capture) = self.device.capture() {
-            // SAFETY: passed on to the caller.
-            return unsafe { self.launch_captured(spec, capture) };
-        }
+        let code = self.code(spec.entry)?;
         // SAFETY: passed on to the caller.
-        unsafe { self.launch_only(spec) }
-    }
-
-    /// Launches without writing a bundle.
-    ///
-    /// # Safety
-    /// As [`launch`](Self::launch).
-    unsafe fn launch_only(&self, spec: &LaunchSpec<'_>) -> Result<()> {
-        match &self.device.backend {
-            Backend::Cuda(gpu) => {
-                let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, overlaps, params } =
-                    spec;
-                let module = self.modules.cuda(entry, gpu)?;
-                let overlaps = overlaps && self.overlapping;
-                let launch = CudaLaunch {
-                    entry,
-                    grid,
-                    block,
-                    cluster,
-                    dynamic_shared,
-                    overlaps,
-                    cooperative: false,
-                    params,
-                };
-                // SAFETY: passed on to the caller.
-                unsafe { module.launch(&launch)? };
-                Ok(())
-            }
-            #[cfg(feature = "emulator")]
-            Backend::Emulator(emulator) => self.launch_emulated(emulator, spec),
-        }
+        unsafe { self.launch_code(&code, spec) }
     }
 }

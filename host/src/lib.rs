@@ -164,6 +164,7 @@ pub mod observe;
 pub mod operands;
 pub mod oracle;
 pub mod parallel;
+mod params;
 pub mod quantize;
 pub mod rng;
 mod setters;

@@ -1,8 +1,8 @@
-//! What the emulator reports of launches, to whoever asked for it.
+//! What is told of launches, to whoever asked for it.
 //!
 //! Operations return nothing but errors: a GPU has nothing to report when a launch has been queued.
 //! The emulator counts what each launch did, and tells the observer of the [`Kernels`] that it was
-//! launched with.
+//! launched with. On every device the observer is told what is about to be launched.
 //!
 //! ```
 //! use nvfp4::ScaleLayout;
@@ -29,11 +29,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ptx_emu_core::LaunchReport;
 
-use crate::device::Kernels;
+use crate::device::{Kernels, LaunchSpec};
 
-/// What is told of each launch on the emulator when it has ended. Called on the launching thread.
+/// What is told of each launch. Called on the launching thread.
 pub trait LaunchObserver: Send + Sync {
-    /// A launch ended without an error.
+    /// A kernel is about to be launched, on a GPU or on the emulator.
+    fn launching(&self, spec: &LaunchSpec<'_>) {
+        let _ = spec;
+    }
+
+    /// A launch on the emulator ended without an error.
     fn launched(&self, report: &LaunchReport);
 }
 

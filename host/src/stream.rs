@@ -26,16 +26,26 @@ impl FirstStream {
     pub fn require(&self, what: &str, device: &Device) -> Result<()> {
         #[cfg_attr(not(feature = "emulator"), allow(irrefutable_let_patterns))]
         let Backend::Cuda(gpu) = device.backend() else { return Ok(()) };
-        self.handle_here(what, gpu).map(drop)
+        self.here(what, gpu, |_| ())
     }
 
     /// [`require`](Self::require) for a handle; returns the one that it was first used with.
     pub fn handle_here(&self, what: &str, gpu: &CudaDevice) -> Result<CudaDevice> {
+        self.here(what, gpu, CudaDevice::clone)
+    }
+
+    /// What `take` makes of the handle that it was first used with.
+    fn here<T>(
+        &self,
+        what: &str,
+        gpu: &CudaDevice,
+        take: impl FnOnce(&CudaDevice) -> T,
+    ) -> Result<T> {
         let mut first = self.0.borrow_mut();
         let here = gpu.stream_id();
         let (handle, id) = first.get_or_insert_with(|| (gpu.clone(), here));
         if handle.shares_memory_with(gpu) && *id == here {
-            return Ok(handle.clone());
+            return Ok(take(handle));
         }
         let field = format!("the {what}'s stream");
         Err(Error::shape(field, format!("{here}, as the launch's"), *id))

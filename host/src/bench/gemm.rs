@@ -8,7 +8,7 @@ use ptx_emu_core::LaunchReport;
 use serde::Serialize;
 
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets, microseconds};
-use super::{ActivationInput, Emulated, Protocol, gpu};
+use super::{ActivationInput, Emulated, HostCost, Protocol, gpu};
 use crate::cuda::{CudaDevice, HalfProduct, Times};
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Error, Result, require_memory};
@@ -168,6 +168,7 @@ impl GemmBench {
             output,
             verified,
             bytes,
+            host: None,
             emulated: Emulated::each(device, reports),
         }
     }
@@ -252,6 +253,8 @@ pub struct Head {
     pub verified: bool,
     /// Bytes that must move at least once.
     pub bytes: u64,
+    /// What a launch costs on the host, if that was asked for.
+    pub host: Option<HostCost>,
     /// Counters of each launch; only from the emulator.
     pub emulated: Vec<Emulated>,
 }
@@ -338,6 +341,9 @@ fn run<F: BlockFormat>(
     }
     let mut report = bench.report::<F>(kernels, name, (result, &reports), &reference, bytes);
     (report.times, report.sweep) = (times, sweep);
+    let make = |kernels: &Kernels| GemmRun::new(kernels, &a, &weights, &bench.options);
+    report.head.host =
+        HostCost::measure(kernels, bench.protocol, report.head.verified, make, GemmRun::launch)?;
     Ok(report)
 }
 
@@ -442,6 +448,9 @@ impl fmt::Display for GemmReport {
         writeln!(f, "  {}", self.verification.summary())?;
         if let Some(times) = &self.times {
             write!(f, "{times}")?;
+        }
+        if let Some(host) = &self.head.host {
+            write!(f, "{host}")?;
         }
         for Swept { candidate, times, error } in &self.sweep {
             match (times, error) {

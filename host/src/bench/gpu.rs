@@ -32,11 +32,13 @@ pub struct Protocol {
     pub ceiling: bool,
     /// Whether to time cuBLAS on dequantised f16 operands as well.
     pub cublas: bool,
+    /// Whether to time launches on the host as well.
+    pub host: bool,
 }
 
 impl Default for Protocol {
     fn default() -> Self {
-        Self { warmup: 3, replays: 30, ceiling: true, cublas: false }
+        Self { warmup: 3, replays: 30, ceiling: true, cublas: false, host: false }
     }
 }
 

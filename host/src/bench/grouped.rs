@@ -6,7 +6,7 @@ use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
 use super::experts::Experts;
 use super::gemm::tensor_rate;
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets};
-use super::{GemmBench, GemmReport, GemmTiming, gpu};
+use super::{GemmBench, GemmReport, GemmTiming, HostCost, gpu};
 use crate::cuda::HalfProduct;
 use crate::device::Kernels;
 use crate::error::{Result, require_memory};
@@ -70,6 +70,9 @@ fn run<F: BlockFormat>(
     }
     let mut report = bench.report::<F>(kernels, name, (result, &reports), &reference, bytes);
     (report.times, report.sweep) = (times, sweep);
+    let make = |kernels: &Kernels| Inputs { kernels, ..inputs }.set(&bench.options);
+    report.head.host =
+        HostCost::measure(kernels, bench.protocol, report.head.verified, make, GroupedRun::launch)?;
     Ok(report)
 }
 

@@ -8,6 +8,7 @@ mod experts;
 mod gemm;
 mod gpu;
 mod grouped;
+mod host;
 mod moe;
 mod quantize;
 mod timing;
@@ -23,6 +24,7 @@ pub use crate::gemm::ActivationInput;
 pub use gemm::{GemmBench, GemmReport, GemmTiming, Head, Swept, gemm};
 pub use gpu::{Protocol, Timing};
 pub use grouped::grouped;
+pub use host::{HostCost, HostTimes};
 pub use moe::{MoeReport, MoeTiming, StepTime, moe};
 pub use quantize::{CopyTiming, Direction, QuantizeBench, QuantizeBenchReport, quantize};
 pub use timing::{Peer, Peers, ReadCeiling, SetTimes};
@@ -169,6 +171,8 @@ pub struct Report {
     pub bytes: u64,
     /// Times; only from a GPU, and only if verified.
     pub times: Option<Timing>,
+    /// What a launch costs on the host, if that was asked for.
+    pub host: Option<HostCost>,
     /// Counters; only from the emulator.
     pub emulated: Option<Emulated>,
 }
@@ -199,6 +203,9 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
     {
         times = Some(gpu::time(kernels, shape, &a, &b, bench, &reference)?);
     }
+    let verified = verification.passed();
+    let make = |kernels: &Kernels| GemvRun::new(kernels, &a, &b, bench.options.clone());
+    let host = HostCost::measure(kernels, bench.protocol, verified, make, GemvRun::launch)?;
     Ok(Report {
         op: "gemv",
         shape: shape.to_string(),
@@ -210,11 +217,12 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
         a_scale_layout: bench.layouts[0].name(),
         b_scale_layout: bench.layouts[1].name(),
         output: result.output.name(),
-        verified: verification.passed(),
+        verified,
         max_error: verification.max_abs_error,
         bytes,
         verification,
         times,
+        host,
         emulated,
     })
 }
@@ -227,6 +235,9 @@ impl fmt::Display for Report {
         writeln!(f, "  {}", self.verification.summary())?;
         if let Some(times) = &self.times {
             write!(f, "{times}")?;
+        }
+        if let Some(host) = &self.host {
+            write!(f, "{host}")?;
         }
         if let Some(emulated) = &self.emulated {
             write!(f, "{emulated}")?;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::experts::Experts;
 use super::gemm::tensor_rate;
 use super::timing::{ReadCeiling, SetTimes, input_sets, microseconds};
-use super::{ActivationInput, GemmBench, Head};
+use super::{ActivationInput, GemmBench, Head, HostCost};
 use crate::cuda::Times;
 use crate::device::Kernels;
 use crate::error::{Error, Result, require_memory};
@@ -167,7 +167,8 @@ fn run<F: BlockFormat>(
     let weights = [first.repack(device, kind)?, second.repack(device, kind)?];
     let (observed, reports) = kernels.observed();
     let set = MoeRun::new(&observed, &operands, weights.each_ref())?;
-    drop(weights);
+    // They take as much memory as on the device.
+    let weights = bench.protocol.host.then_some(weights);
     set.launch()?;
     let reports = reports.take();
     let steps = set.check(&operands)?;
@@ -180,8 +181,13 @@ fn run<F: BlockFormat>(
         false => None,
     };
     let what = ("moe", shape.to_string(), output.name());
+    let mut head = bench.head::<F>(kernels, what, &reports, (verified, bytes));
+    if let Some(weights) = &weights {
+        let make = |kernels: &Kernels| MoeRun::new(kernels, &operands, weights.each_ref());
+        head.host = HostCost::measure(kernels, bench.protocol, verified, make, MoeRun::launch)?;
+    }
     Ok(MoeReport {
-        head: bench.head::<F>(kernels, what, &reports, (verified, bytes)),
+        head,
         plans: set.layer().products().map(|product| product.plan().clone()),
         steps,
         experts_hit: hit,
@@ -242,6 +248,9 @@ impl fmt::Display for MoeReport {
         self.steps.iter().try_for_each(|check| writeln!(f, "  {check}"))?;
         if let Some(times) = &self.times {
             write!(f, "{times}")?;
+        }
+        if let Some(host) = &self.head.host {
+            write!(f, "{host}")?;
         }
         self.head.emulated.iter().try_for_each(|emulated| write!(f, "{emulated}"))
     }

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::timing::{SetTimes, input_sets, microseconds, write_limit};
-use super::{Emulated, Protocol};
+use super::{Emulated, HostCost, Protocol};
 use crate::buffer::DeviceBuffer;
 use crate::cuda::{ReadRate, Times};
 use crate::dequantize::{Dequantizer, Multiplier, dequantize_matrix};
@@ -102,6 +102,8 @@ pub struct QuantizeBenchReport {
     pub bytes: u64,
     /// Times; only from a GPU, and only if verified.
     pub times: Option<CopyTiming>,
+    /// What a launch costs on the host, if that was asked for.
+    pub host: Option<HostCost>,
     /// Counters of the last kernel; only from the emulator.
     pub emulated: Option<Emulated>,
 }
@@ -269,6 +271,9 @@ pub fn quantize(
     } else {
         None
     };
+    let verified = difference.is_none();
+    let make = |kernels: &Kernels| Prepared::new(kernels, &data, bench);
+    let host = HostCost::measure(kernels, bench.protocol, verified, make, Prepared::launch)?;
     let last = reports.len().saturating_sub(1);
     Ok(QuantizeBenchReport {
         op: prepared.plan().op,
@@ -282,10 +287,11 @@ pub fn quantize(
         plan: prepared.plan().clone(),
         kernels: kernels.files().place().to_string(),
         seed: bench.seed,
-        verified: difference.is_none(),
+        verified,
         difference,
         bytes: prepared.bytes()?,
         times,
+        host,
         emulated: Emulated::of(device, &reports[last..]),
     })
 }
@@ -338,6 +344,9 @@ impl fmt::Display for QuantizeBenchReport {
         }
         if let Some(times) = &self.times {
             write!(f, "{times}")?;
+        }
+        if let Some(host) = &self.host {
+            write!(f, "{host}")?;
         }
         if let Some(emulated) = &self.emulated {
             write!(f, "{emulated}")?;

@@ -11,6 +11,8 @@ use fp4_formats::{Arch, Swizzle};
 use ptx_emu_core::tensor_map::{self, ElementType, L2Promotion, TENSOR_MAP_BYTES};
 use ptx_emu_core::{Checks, GlobalMemory, Gpu, Schedule};
 
+#[cfg(feature = "capture")]
+use super::found::Code;
 use super::{Backend, Choice, Device, DeviceError, DeviceProperties, Kernels, LaunchSpec};
 #[cfg(feature = "capture")]
 use crate::capture::Capture;
@@ -143,9 +145,13 @@ impl Kernels {
     }
 
     /// Runs a kernel to its end, and tells the observer.
-    pub(super) fn launch_emulated(&self, emulator: &Emulator, spec: &LaunchSpec<'_>) -> Result<()> {
+    pub(super) fn launch_emulated(
+        &self,
+        module: &ptx_emu_core::Module,
+        emulator: &Emulator,
+        spec: &LaunchSpec<'_>,
+    ) -> Result<()> {
         let &LaunchSpec { entry, grid, block, cluster, dynamic_shared, params, .. } = spec;
-        let module = self.modules.emulated(entry, &emulator.gpu)?;
         let launch = ptx_emu_core::Launch {
             entry,
             grid,
@@ -172,12 +178,13 @@ impl Kernels {
     #[cfg(feature = "capture")]
     pub(super) unsafe fn launch_captured(
         &self,
+        code: &Code,
         spec: &LaunchSpec<'_>,
         capture: &Capture,
     ) -> Result<()> {
         let before = capture.before(&self.device)?;
         // SAFETY: passed on to the caller.
-        let result = unsafe { self.launch_only(spec) };
+        let result = unsafe { self.launch_only(code, spec) };
         // A kernel that went wrong is worth a bundle too, without outputs.
         let launched = match &result {
             Ok(()) => true,

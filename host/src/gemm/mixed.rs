@@ -15,8 +15,9 @@ use super::{
     Vectors, Workspace,
 };
 use crate::buffer::{ALIGNMENT, DeviceBuffer};
-use crate::device::{Device, Kernels, LaunchSpec};
+use crate::device::{Device, FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
+use crate::params::bytes;
 use crate::shape::GemmShape;
 use crate::tune::TuneProblem;
 
@@ -128,7 +129,7 @@ impl Part<'_> {
 struct Placed {
     params: Mixed,
     shape: LaunchShape,
-    kernel: &'static str,
+    kernel: FoundKernel,
     /// What `params` points to.
     _table: DeviceBuffer,
 }
@@ -198,18 +199,18 @@ impl<'a> MixedGemm<'a> {
             part.gemm.kernel().prepare(&part.launch(), workspace)?;
         }
         let spec = LaunchSpec {
-            entry: kernel,
+            entry: kernel.name(),
             grid: [shape.ctas as u32, 1, 1],
             block: [shape.threads, 1, 1],
             cluster: None,
             dynamic_shared: shape.dynamic_shared,
             overlaps: true,
-            params: &params.to_bytes(),
+            params: bytes(params),
         };
         // SAFETY: the blocks name buffers of this device, whose sizes were checked when they were
         // made, and which the borrows of the products keep alive; so does this value what it owns.
         // Freeing device memory waits for launches.
-        unsafe { self.kernels.launch(&spec) }
+        unsafe { self.kernels.launch_found(kernel, &spec) }
     }
 }
 
@@ -298,7 +299,7 @@ fn plan<'a>(
 fn place(kernels: &Kernels, parts: &[Option<Part<'_>>], base: u64) -> Result<Option<Placed>> {
     let mut parts: Vec<&Part<'_>> = parts.iter().flatten().collect();
     let Some(first) = parts.first() else { return Ok(None) };
-    let (mut shape, kernel) = (first.gemm.kernel().shape(), first.gemm.plan.kernel);
+    let (mut shape, kernel) = (first.gemm.kernel().shape(), first.gemm.found.clone());
     // The highest numbers are begun first: those of the longest tiles.
     parts.sort_by_key(|part| part.gemm.plan.problem.k);
     let clusters = shape.ctas / u64::from(shape.cluster);

@@ -11,9 +11,10 @@ use super::{
     ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan, Output,
     ResultBuffers, Vectors, Workspace, tuned,
 };
-use crate::device::Kernels;
+use crate::device::{FoundKernel, Kernels};
 use crate::error::{Error, Result};
 use crate::gemv::combined_scale;
+use crate::quantize::device::Step;
 use crate::shape::GemmShape;
 use crate::tensor::Dims;
 
@@ -63,6 +64,10 @@ use crate::tensor::Dims;
 pub struct Gemm {
     pub(super) kernels: Kernels,
     pub(super) plan: GemmPlan,
+    /// The plan's kernel.
+    pub(super) found: FoundKernel,
+    /// The kernels of the plan's launches before the product.
+    found_before: Vec<FoundKernel>,
     pub(super) kind: ActivationKind,
     /// What becomes of the sums.
     pub(super) epilogue: Steps,
@@ -119,13 +124,14 @@ impl Gemm {
         epilogue.output.bytes(result)?;
         let strides =
             Strides::new(BatchStrides::default(), &plan.problem, result, kind, epilogue.output)?;
+        let found = kernels.find(plan.kernel)?;
+        let found_before = kernels.find_all(plan.before.iter().map(|step| step.kernel))?;
         let kernels = kernels.clone();
-        let mut product = Self { kernels, plan, kind, epilogue, strides, groups };
+        let mut product =
+            Self { kernels, plan, found, found_before, kind, epilogue, strides, groups };
         product.plan.why.extend(product.store_path().map(String::from));
         product.check_weights(weights)?;
         product.factors(weights)?;
-        let GemmPlan { before, kernel, .. } = &product.plan;
-        product.kernels.load(before.iter().map(|step| step.kernel).chain([*kernel]))?;
         Ok(product)
     }
 
@@ -187,6 +193,8 @@ impl Gemm {
         let (problem, result) = (&self.plan.problem, self.plan.result_dims()?);
         self.strides = Strides::new(strides, problem, result, self.kind, self.epilogue.output)?;
         self.plan.before = self.kernel().before(self.kind, self.strides.entries())?;
+        let names = self.plan.before.iter().map(|step| step.kernel);
+        self.found_before = self.kernels.find_all(names)?;
         if let (Some(before), Some(now)) = (before, self.store_path()) {
             let reasons = self.plan.why.iter_mut().filter(|reason| *reason == before);
             reasons.for_each(|reason| *reason = now.into());
@@ -197,6 +205,11 @@ impl Gemm {
     /// The plan's kernel.
     pub(super) fn kernel(&self) -> &dyn Kernel {
         &*self.plan.chosen.0
+    }
+
+    /// The launches before the product, in order.
+    pub(super) fn before(&self) -> impl Iterator<Item = (&Step, &FoundKernel)> {
+        self.plan.before.iter().zip(&self.found_before)
     }
 
     /// How results get to memory, where plans say so.

@@ -6,8 +6,9 @@ use fp4_formats::{FloatType, ScaleLayout};
 
 use super::{GemvOptions, GemvPlan, combined_scale, plan};
 use crate::buffer::DeviceBuffer;
-use crate::device::{Kernels, LaunchSpec, MAX_GRID_Y};
+use crate::device::{FoundKernel, Kernels, LaunchSpec, MAX_GRID_Y};
 use crate::error::{Error, Result};
+use crate::params::bytes;
 use crate::quantize::device::scale_bytes;
 use crate::shape::GemvShape;
 
@@ -84,6 +85,7 @@ pub struct GemvBuffers<'a> {
 pub struct Gemv {
     kernels: Kernels,
     plan: GemvPlan,
+    kernel: FoundKernel,
     shape: GemvShape,
     layouts: GemvLayouts,
     output: FloatType,
@@ -122,9 +124,9 @@ impl Gemv {
             scale_bytes(Format::Nvfp4, m, k, layouts.weights)?,
         ];
         let alpha = combined_scale(options.alpha, options.weight_scale, options.activation_scale)?;
-        kernels.load([plan.kernel])?;
+        let kernel = kernels.find(plan.kernel)?;
         let (kernels, output) = (kernels.clone(), options.output);
-        Ok(Self { kernels, plan, shape, layouts, output, alpha, scale_strides, out_bytes })
+        Ok(Self { kernels, plan, kernel, shape, layouts, output, alpha, scale_strides, out_bytes })
     }
 
     /// The plan that it runs by.
@@ -155,20 +157,20 @@ impl Gemv {
         let params = self.params(buffers)?;
         for first in (0..self.shape.l).step_by(MAX_GRID_Y) {
             let batches = (self.shape.l - first).min(MAX_GRID_Y) as u32;
-            let params = self.part(&params, first as u64, batches).to_bytes();
+            let params = self.part(&params, first as u64, batches);
             let spec = LaunchSpec {
-                entry: self.plan.kernel,
+                entry: self.kernel.name(),
                 grid: [self.plan.grid[0], batches, 1],
                 block: [self.plan.threads, 1, 1],
                 cluster: None,
                 dynamic_shared: self.plan.dynamic_shared,
                 overlaps: false,
-                params: &params,
+                params: bytes(&params),
             };
             // SAFETY: the buffers have the sizes that the parameters state, as checked; by its
             // contract the kernel reads and writes only within them. Freeing device memory waits
             // for launches, so one that is running when they are dropped completes first.
-            unsafe { self.kernels.launch(&spec)? };
+            unsafe { self.kernels.launch_found(&self.kernel, &spec)? };
         }
         Ok(())
     }

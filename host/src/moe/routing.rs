@@ -11,8 +11,9 @@ use fp4_formats::{Divisor, FloatType};
 
 use super::{HALF_BYTES, WORD};
 use crate::buffer::DeviceBuffer;
-use crate::device::{Kernels, LaunchSpec};
+use crate::device::{FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
+use crate::params;
 
 /// The most tokens times choices: offsets are i32.
 const MAX_SLOTS: usize = i32::MAX as usize / 2;
@@ -122,6 +123,9 @@ pub enum MoeProblem {
 pub struct Routing {
     kernels: Kernels,
     shape: MoeShape,
+    route: FoundKernel,
+    gather: FoundKernel,
+    combine: FoundKernel,
 }
 
 impl Routing {
@@ -131,8 +135,10 @@ impl Routing {
     /// As [`MoeShape::check`].
     pub fn new(kernels: &Kernels, shape: MoeShape) -> Result<Self> {
         shape.check()?;
-        kernels.load(contract::NAMES)?;
-        Ok(Self { kernels: kernels.clone(), shape })
+        let [route, gather, combine] =
+            [contract::ROUTE, contract::GATHER, contract::COMBINE].map(|name| kernels.find(name));
+        let (route, gather, combine) = (route?, gather?, combine?);
+        Ok(Self { kernels: kernels.clone(), shape, route, gather, combine })
     }
 
     /// The kernels.
@@ -190,7 +196,7 @@ impl Routing {
             count: count as u32,
         };
         let shared = RouteParams::shared_bytes(params.count);
-        self.launch(contract::ROUTE, [1, 1], ROUTE_THREADS, shared, &params.to_bytes())
+        self.launch(&self.route, [1, 1], ROUTE_THREADS, shared, params::bytes(&params))
     }
 
     /// Queues gathering `from`, `[tokens, columns]` of 16 bits, to `to`, `[tokens * top_k, columns]`
@@ -272,7 +278,7 @@ impl Routing {
             params.row_bytes[index] = row as u32;
         }
         let grid = [self.grid(self.slots()), 1];
-        self.launch(contract::GATHER, grid, contract::THREADS, 0, &params.to_bytes())
+        self.launch(&self.gather, grid, contract::THREADS, 0, params::bytes(&params))
     }
 
     /// Queues combining `from`, rows of `columns` elements of the first of `types`, with `weights`,
@@ -327,7 +333,7 @@ impl Routing {
         };
         let row_ctas = CombineParams::row_ctas(params.columns);
         let grid = [self.grid(tokens), row_ctas];
-        self.launch(contract::COMBINE, grid, contract::THREADS, 0, &params.to_bytes())
+        self.launch(&self.combine, grid, contract::THREADS, 0, params::bytes(&params))
     }
 
     /// Addresses of what is routed.
@@ -351,14 +357,14 @@ impl Routing {
 
     fn launch(
         &self,
-        entry: &str,
+        kernel: &FoundKernel,
         [ctas, row_ctas]: [u32; 2],
         threads: u32,
         dynamic_shared: u32,
         params: &[u8],
     ) -> Result<()> {
         let spec = LaunchSpec {
-            entry,
+            entry: kernel.name(),
             grid: [ctas, row_ctas, 1],
             block: [threads, 1, 1],
             cluster: None,
@@ -368,7 +374,7 @@ impl Routing {
         };
         // SAFETY: all buffers are of this device, alive, and have the sizes that the parameters
         // state, as checked by the callers. Freeing device memory waits for launches.
-        unsafe { self.kernels.launch(&spec) }
+        unsafe { self.kernels.launch_found(kernel, &spec) }
     }
 }
 

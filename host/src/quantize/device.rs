@@ -49,9 +49,10 @@ use serde::Serialize;
 
 use super::{QuantizeOptions, QuantizedMatrix, TensorScale};
 use crate::buffer::DeviceBuffer;
-use crate::device::{Kernels, LaunchSpec};
+use crate::device::{FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result, filled};
 use crate::floats;
+use crate::params::bytes;
 use crate::shape::MAX_DIM;
 use crate::stream::FirstStream;
 use crate::tensor::Dims;
@@ -113,6 +114,8 @@ impl Input {
 pub struct Quantizer {
     kernels: Kernels,
     plan: Plan,
+    /// The kernels of the plan's steps.
+    found: Vec<FoundKernel>,
     input: Input,
     options: QuantizeOptions,
     rows: u32,
@@ -211,7 +214,7 @@ impl Quantizer {
                 passes.into(),
             ],
         };
-        kernels.load(plan.steps.iter().map(|step| step.kernel))?;
+        let found = kernels.find_all(plan.steps.iter().map(|step| step.kernel))?;
         let levels = if source == ScaleSource::RowAmax { rows } else { 1 };
         let f32s = |name| DeviceBuffer::poisoned(device, name, levels * size_of::<f32>());
         let errors = DeviceBuffer::upload(device, "errors", &NO_ERROR.to_le_bytes())?;
@@ -219,6 +222,7 @@ impl Quantizer {
         Ok(Self {
             kernels: kernels.clone(),
             plan,
+            found,
             input,
             options: *options,
             rows: m,
@@ -310,7 +314,10 @@ impl Quantizer {
         if own_memory {
             launching.require("quantiser", device)?;
         }
-        if let (Some(maxima), [amax, _]) = (&self.maxima, self.plan.steps.as_slice()) {
+        let mut steps = self.plan.steps.iter().zip(&self.found);
+        if let (Some(maxima), 2) = (&self.maxima, steps.len())
+            && let Some(amax) = steps.next()
+        {
             let per_row = source == ScaleSource::RowAmax;
             if !per_row {
                 maxima.fill(0)?;
@@ -348,10 +355,10 @@ impl Quantizer {
             depth: self.depth,
             element: self.input.element as u32,
         };
-        if let Some(quantize) = self.plan.steps.last() {
+        if let Some(quantize) = steps.next() {
             // SAFETY: the buffers have the sizes that the parameters state and are alive until the
             // launch is complete, because freeing device memory waits for launches.
-            unsafe { launch_step(&self.kernels, quantize, true, &params.to_bytes())? };
+            unsafe { launch_step(&self.kernels, quantize, true, bytes(&params))? };
         }
         Ok(())
     }
@@ -405,19 +412,19 @@ fn scale_source(options: &QuantizeOptions) -> ScaleSource {
     }
 }
 
-/// Launches one step. `overlaps` states that the stream's last operation is a kernel and that the
-/// step itself waits for it.
+/// Launches one step by its kernel. `overlaps` states that the stream's last operation is a kernel and
+/// that the step itself waits for it.
 ///
 /// # Safety
 /// The obligations of [`Kernels::launch`] hold.
 pub(crate) unsafe fn launch_step(
     kernels: &Kernels,
-    step: &Step,
+    (step, kernel): (&Step, &FoundKernel),
     overlaps: bool,
     params: &[u8],
 ) -> Result<()> {
     let spec = LaunchSpec {
-        entry: step.kernel,
+        entry: kernel.name(),
         grid: [step.ctas, 1, 1],
         block: [step.threads, 1, 1],
         cluster: None,
@@ -426,7 +433,7 @@ pub(crate) unsafe fn launch_step(
         params,
     };
     // SAFETY: the caller guarantees the obligations of `Kernels::launch`.
-    unsafe { kernels.launch(&spec) }
+    unsafe { kernels.launch_found(kernel, &spec) }
 }
 
 /// The float type of a safetensors type.

@@ -1,6 +1,7 @@
 //! A driver without a GPU, compiled as `libcuda.so.1` by `fake_driver`. It answers from the
-//! environment, `FAKE_CUDA=version,init,count,cc,opens,unfreed,unset`; device memory is the host's, kernels
-//! do nothing, and every call that a launch could make is printed on standard output, one per line.
+//! environment, `FAKE_CUDA=version,init,count,cc,opens,unfreed,unset,silent`; device memory is the host's,
+//! kernels do nothing, and every call that a launch could make is printed on standard output, one per line,
+//! unless it is silent.
 //! The first `unfreed` calls that free memory fail, and the first `unset` that set an attribute. A
 //! thread that records a stream in another than
 //! the relaxed mode is refused what a driver refuses it, and its recording is destroyed.
@@ -8,9 +9,21 @@
 use std::alloc::{Layout, alloc};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread::ThreadId;
+
+/// Whether calls are printed.
+static PRINTS: OnceLock<bool> = OnceLock::new();
+
+/// Prints a call.
+macro_rules! call {
+    ($($text:tt)*) => {
+        if *PRINTS.get_or_init(|| field(7) == 0) {
+            println!("call: {}", format_args!($($text)*));
+        }
+    };
+}
 
 /// The primary context of device 0; streams from this number on belong to another one.
 const PRIMARY: usize = 0x1000;
@@ -154,7 +167,7 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut usize, _: u32) -> u32 {
 }
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> u32 {
-    println!("call: cuEventRecord {event} {stream:#x}");
+    call!("cuEventRecord {event} {stream:#x}");
     0
 }
 #[unsafe(no_mangle)]
@@ -163,7 +176,7 @@ pub extern "C" fn cuEventDestroy_v2(_: usize) -> u32 {
 }
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _: u32) -> u32 {
-    println!("call: cuStreamWaitEvent {event} {stream:#x}");
+    call!("cuStreamWaitEvent {event} {stream:#x}");
     0
 }
 #[unsafe(no_mangle)]
@@ -183,7 +196,7 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut usize, _: u32, 
 }
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: usize) -> u32 {
-    println!("call: cuStreamDestroy {stream:#x}");
+    call!("cuStreamDestroy {stream:#x}");
     0
 }
 #[unsafe(no_mangle)]
@@ -220,17 +233,17 @@ pub unsafe extern "C" fn cuStreamEndCapture(_: usize, graph: *mut usize) -> u32 
 }
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: usize) -> u32 {
-    println!("call: cuStreamSynchronize {stream:#x}");
+    call!("cuStreamSynchronize {stream:#x}");
     disturbs()
 }
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> u32 {
-    println!("call: cuCtxSynchronize");
+    call!("cuCtxSynchronize");
     disturbs()
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {
-    println!("call: cuMemAlloc {bytes}");
+    call!("cuMemAlloc {bytes}");
     if disturbs() != 0 {
         return UNSUPPORTED;
     }
@@ -243,15 +256,15 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: u64) -> u32 {
     if disturbs() != 0 || FREED.fetch_add(1, Ordering::Relaxed) < field(5) as u32 {
-        println!("call: cuMemFree fails");
+        call!("cuMemFree fails");
         return UNSUPPORTED;
     }
-    println!("call: cuMemFree {address:#x}");
+    call!("cuMemFree {address:#x}");
     0
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: usize) -> u32 {
-    println!("call: cuMemsetD8Async {stream:#x}");
+    call!("cuMemsetD8Async {stream:#x}");
     // SAFETY: device memory is the host's, and the caller says that these bytes are its own.
     unsafe { (to as *mut u8).write_bytes(value, bytes) };
     0
@@ -263,7 +276,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     bytes: usize,
     stream: usize,
 ) -> u32 {
-    println!("call: cuMemcpyHtoDAsync {stream:#x}");
+    call!("cuMemcpyHtoDAsync {stream:#x}");
     // SAFETY: as above.
     unsafe { (to as *mut u8).copy_from(from, bytes) };
     0
@@ -275,7 +288,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     bytes: usize,
     stream: usize,
 ) -> u32 {
-    println!("call: cuMemcpyDtoHAsync {stream:#x}");
+    call!("cuMemcpyDtoHAsync {stream:#x}");
     // SAFETY: as above.
     unsafe { to.copy_from(from as *const u8, bytes) };
     0
@@ -301,7 +314,7 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
     _: usize,
     _: usize,
 ) -> u32 {
-    println!("call: cuModuleLoadDataEx");
+    call!("cuModuleLoadDataEx");
     // SAFETY: callers of the driver pass PTX with a nul behind it, or at least an ELF file's head.
     if unsafe { image.read() } == 0x7f {
         // CUDA_ERROR_NO_BINARY_FOR_GPU
@@ -360,7 +373,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
     unsafe {
         let attribute = config.add(ATTRIBUTES).cast::<*const u8>().read();
         let size = attribute.add(VALUE).cast::<i32>().read();
-        println!("call: cuOccupancyMaxActiveClusters {size}");
+        call!("cuOccupancyMaxActiveClusters {size}");
         *clusters = 7 / size;
     }
     0
@@ -369,7 +382,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
 pub extern "C" fn cuFuncSetAttribute(_: usize, attribute: u32, _: i32) -> u32 {
     // Of the attributes, only this one is asked about: clusters of more than 8 blocks.
     if attribute == 14 {
-        println!("call: cuFuncSetAttribute {attribute}");
+        call!("cuFuncSetAttribute {attribute}");
     }
     if SET.fetch_add(1, Ordering::Relaxed) < field(6) as u32 { 1 } else { 0 }
 }
@@ -403,6 +416,7 @@ pub extern "C" fn cuTensorMapEncodeTiled(
     _: u32,
     _: u32,
 ) -> u32 {
+    call!("cuTensorMapEncodeTiled");
     0
 }
 #[unsafe(no_mangle)]
@@ -414,7 +428,6 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
 ) -> u32 {
     // SAFETY: the fifth word of `CUlaunchConfig` is the stream.
     let stream = unsafe { *config.add(4) };
-    let name = &KERNELS.lock().expect("no panic before")[function - 1].0;
-    println!("call: cuLaunchKernelEx {stream:#x} {name}");
+    call!("cuLaunchKernelEx {stream:#x} {}", KERNELS.lock().expect("no panic before")[function - 1].0);
     0
 }

@@ -3,6 +3,7 @@
 //! as skipped.
 
 mod checks;
+mod driver;
 mod engines;
 mod fake_driver;
 mod modules;

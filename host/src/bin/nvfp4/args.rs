@@ -338,6 +338,11 @@ pub struct Bench {
     /// overlap, as the layers of a model do.
     #[arg(long)]
     pub serial: bool,
+    /// Time launches on the host, too: from the call of an operation's launch to its return, beside the
+    /// driver's calls alone for the same kernels (200 batches of 20 launches). Needs a GPU; without one the
+    /// report says that nothing was measured.
+    #[arg(long, conflicts_with = "tune")]
+    pub host: bool,
     /// Compare with a peer on the same GPU.
     #[arg(long, value_parser = ["cublas"])]
     pub vs: Option<String>,
@@ -710,6 +715,8 @@ mod tests {
         assert!(!parse("nvfp4 run gemv --checkpoint m --tensor t --seed 1 --token 2"));
         assert!(!parse("nvfp4 run gemv --inputs i --device tpu:0"));
         assert!(!parse("nvfp4 bench"));
+        assert!(parse("nvfp4 bench --set gemm --host --replays 0"));
+        assert!(!parse("nvfp4 bench --set gemm --host --tune"));
         assert!(parse("nvfp4 bench --set gemm --tune --tune-out t.json --tune-replace --sweep 9"));
         assert!(!parse("nvfp4 bench --set gemm --tune-out t.json"));
         assert!(!parse("nvfp4 bench --set gemm --tune --split cluster:2"));

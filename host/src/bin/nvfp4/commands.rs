@@ -259,7 +259,8 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
 }
 
 fn protocol(args: &Bench) -> Protocol {
-    Protocol { replays: args.replays, cublas: args.vs.is_some(), ..Protocol::default() }
+    let (replays, cublas, host) = (args.replays, args.vs.is_some(), args.host);
+    Protocol { replays, cublas, host, ..Protocol::default() }
 }
 
 fn gemm_bench(args: &Bench) -> GemmBench {

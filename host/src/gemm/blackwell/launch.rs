@@ -19,6 +19,7 @@ use crate::gemm::buffers::CheckedActivations;
 use crate::gemm::family::Launch;
 use crate::gemm::strides::{Entries, Strides};
 use crate::gemm::{Gemm, Output, Workspace};
+use crate::params::bytes;
 use crate::quantize::device::launch_step;
 
 /// One operand's place in device memory.
@@ -45,10 +46,7 @@ impl Placed {
         let [rows, batch] = self.scale_sizes;
         let sizes = [rows, columns, batch];
         let scales = scales_map(choice.config, side, sizes, self.scale_stride);
-        Ok([
-            device.encode_tensor_map(&codes, self.codes)?,
-            device.encode_tensor_map(&scales, self.scales)?,
-        ])
+        Ok([device.tensor_map(&codes, self.codes)?, device.tensor_map(&scales, self.scales)?])
     }
 }
 
@@ -100,16 +98,16 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: &Launch<'_>) -> Result<()>
             let (ctas, tile) = (Divisor::nearest(ctas), Divisor::ONE);
             let runs = EvenRuns { ctas, tile, least: 1, slack: 0, reserved: 0 };
             let groups = Groups { row_tiles: Divisor::nearest(row_tiles), runs, ..groups };
-            grouped = BlackwellGroupedParams { gemm: params, groups }.to_bytes();
-            &grouped
+            grouped = BlackwellGroupedParams { gemm: params, groups };
+            bytes(&grouped)
         }
         None => {
-            uniform = params.to_bytes();
-            &uniform
+            uniform = params;
+            bytes(&uniform)
         }
     };
     let spec = LaunchSpec {
-        entry: config.name,
+        entry: gemm.found.name(),
         grid: [ctas, 1, 1],
         block: [config.threads(), 1, 1],
         cluster: None,
@@ -119,7 +117,7 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: &Launch<'_>) -> Result<()>
     };
     // SAFETY: the maps name the operands, whose sizes were checked here and at repacking; result
     // and vectors were checked by `Gemm::launch`; all are alive, and freeing waits for launches.
-    unsafe { gemm.kernels.launch(&spec) }
+    unsafe { gemm.kernels.launch_found(&gemm.found, &spec) }
 }
 
 /// The parameters that all kernels take, with the workspace at this address.
@@ -154,7 +152,7 @@ pub(super) fn params(
             let Problem { m, k, l, .. } = problem;
             let stride = gemm.strides.activations.stride as u64;
             let shape = halves_map(config, [m, k, if stride == 0 { 1 } else { l }], stride);
-            [device.encode_tensor_map(&shape, address)?, TensorMap::NONE]
+            [device.tensor_map(&shape, address)?, TensorMap::NONE]
         }
     };
     // Each problem of a grouped product has a matrix.
@@ -174,7 +172,7 @@ pub(super) fn params(
     };
     let result = result_shape(gemm, choice)
         .filter(|_| epilogue.sink.out.is_multiple_of(RESULT_ALIGN))
-        .map(|shape| device.encode_tensor_map(&shape, epilogue.sink.out))
+        .map(|shape| device.tensor_map(&shape, epilogue.sink.out))
         .transpose()?;
     // A mixed product's number is no matrix: the maps of its block have one each.
     let one_matrix = u32::from(kernel.mixed);
@@ -251,29 +249,31 @@ pub(super) fn lay_out(kernel: &BlackwellKernel, launch: &Launch<'_>, workspace: 
     };
     let Strides { activations, activation_scales, .. } = &gemm.strides;
     let (code_stride, scale_stride) = (activations.stride as u64, activation_scales.stride as u64);
+    // Those of the codes, then that of the scales.
+    let mut steps = gemm.before();
     if let Some(at) = preparation.codes {
-        for (index, step) in (0..).zip(preparation.code_steps()) {
+        for (index, step) in (0..preparation.code_launches()).zip(&mut steps) {
             let to = workspace + at;
-            let params = preparation.code_params(index, codes, code_stride, to).to_bytes();
+            let params = preparation.code_params(index, codes, code_stride, to);
             // SAFETY: source and workspace have the sizes that the parameters state.
-            unsafe { launch_step(&gemm.kernels, &step, true, &params)? };
+            unsafe { launch_step(&gemm.kernels, step, true, bytes(&params))? };
         }
     }
-    if let (Some(step), Some(at)) = (preparation.scale_step(), preparation.scales) {
+    if let (Some(at), Some(step)) = (preparation.scales, steps.next()) {
         let scales = preparation.scale_params(scales, scale_stride, workspace + at);
         let (uniform, grouped);
         let params: &[u8] = match launch.groups {
             Some(groups) => {
-                grouped = PrepareGroupedScales { scales, groups }.to_bytes();
-                &grouped
+                grouped = PrepareGroupedScales { scales, groups };
+                bytes(&grouped)
             }
             None => {
-                uniform = scales.to_bytes();
-                &uniform
+                uniform = scales;
+                bytes(&uniform)
             }
         };
         // SAFETY: as above.
-        unsafe { launch_step(&gemm.kernels, &step, true, params)? };
+        unsafe { launch_step(&gemm.kernels, step, true, params)? };
     }
     Ok(())
 }

@@ -82,7 +82,7 @@ impl Preparation {
         }
     }
 
-    /// Launch `index` of [`code_steps`](Self::code_steps); matrices are `from_stride` bytes apart.
+    /// Launch `index` of [`code_launches`](Self::code_launches); matrices are `from_stride` bytes apart.
     pub fn code_params(&self, index: u32, from: u64, from_stride: u64, to: u64) -> PrepareCodes {
         let index = u64::from(index);
         PrepareCodes {
@@ -109,14 +109,18 @@ impl Preparation {
         }
     }
 
-    pub fn code_steps(&self) -> Vec<Step> {
-        let ctas = self.code_params(0, 0, 0, 0).grid();
-        let step = Step { kernel: CODES_NAME, ctas, threads: prepare::THREADS };
-        let launches = if self.codes.is_some() { self.code_launches } else { 0 };
-        vec![step; launches as usize]
+    /// Launches that pad codes.
+    pub fn code_launches(&self) -> u32 {
+        if self.codes.is_some() { self.code_launches } else { 0 }
     }
 
-    pub fn scale_step(&self) -> Option<Step> {
+    fn code_steps(&self) -> Vec<Step> {
+        let ctas = self.code_params(0, 0, 0, 0).grid();
+        let step = Step { kernel: CODES_NAME, ctas, threads: prepare::THREADS };
+        vec![step; self.code_launches() as usize]
+    }
+
+    fn scale_step(&self) -> Option<Step> {
         let scales = self.scale_params(0, 0, 0);
         let (kernel, ctas) = match self.groups {
             Some(groups) => (GROUPED_SCALES_NAME, PrepareGroupedScales { scales, groups }.grid()),

@@ -15,6 +15,7 @@ use crate::gemm::buffers::CheckedActivations;
 use crate::gemm::family::{Kernel, Launch, launches};
 use crate::gemm::strides::Strides;
 use crate::gemm::{Gemm, Workspace};
+use crate::params::bytes;
 use crate::quantize::device::launch_step;
 
 impl HopperKernel {
@@ -25,8 +26,8 @@ impl HopperKernel {
     pub fn queue(&self, launch: &Launch<'_>) -> Result<()> {
         let gemm = launch.gemm;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
-        let bytes = self.workspace(gemm.kind)?.bytes;
-        let workspace = Workspace::place(launch.workspace, bytes, gemm.kernels.device())?;
+        let needed = self.workspace(gemm.kind)?.bytes;
+        let workspace = Workspace::place(launch.workspace, needed, gemm.kernels.device())?;
         let params = self.params(launch, workspace)?;
         self.decode_before(launch, workspace)?;
         let shape = self.shape();
@@ -41,16 +42,16 @@ impl HopperKernel {
                 let runs = EvenRuns { ctas, tile, least, slack, reserved: 0 };
                 let row_tiles = Divisor::nearest(self.problem.n.div_ceil(config.rows));
                 let groups = Groups { row_tiles, runs, ..groups };
-                grouped = HopperGroupedParams { gemm: params, groups }.to_bytes();
-                &grouped
+                grouped = HopperGroupedParams { gemm: params, groups };
+                bytes(&grouped)
             }
             (Some(_), None) | (None, _) => {
-                uniform = params.to_bytes();
-                &uniform
+                uniform = params;
+                bytes(&uniform)
             }
         };
         let spec = LaunchSpec {
-            entry: config.name,
+            entry: gemm.found.name(),
             grid: [gemm.plan.grid[0], gemm.plan.grid[1], 1],
             block: [shape.threads, 1, 1],
             cluster: (shape.cluster > 1).then_some([shape.cluster, 1, 1]),
@@ -62,7 +63,7 @@ impl HopperKernel {
         // state: those of the activations and the workspace were checked above, the others by
         // `Gemm::launch` and when the weights were repacked. Freeing device memory waits for
         // launches.
-        unsafe { gemm.kernels.launch(&spec) }
+        unsafe { gemm.kernels.launch_found(&gemm.found, &spec) }
     }
 
     /// The parameters that all kernels take, with the workspace at this address.
@@ -112,7 +113,7 @@ impl HopperKernel {
         let map = activations_map(config, &self.problem, stride);
         let matrix = layout(&weights.form()).bytes().unwrap_or(0);
         Ok(HopperParams {
-            activations: device.encode_tensor_map(&map, activations)?,
+            activations: device.tensor_map(&map, activations)?,
             weights: weights.address(),
             weight_stride: if weights.batch() == 1 { 0 } else { matrix },
             partials: workspace + parts.partials as u64,
@@ -182,7 +183,7 @@ impl HopperKernel {
         let Strides { activations, activation_scales, .. } = &gemm.strides;
         // The rows fit: they were checked when the launches were planned.
         let (_, rows) = launches(&self.problem, layout, gemm.strides.entries());
-        for (index, step) in (0u64..).zip(&gemm.plan.before) {
+        for (index, step) in (0u64..).zip(gemm.before()) {
             let params = DequantizeParams {
                 codes: codes + index * activations.stride as u64,
                 scales: scales + index * activation_scales.stride as u64,

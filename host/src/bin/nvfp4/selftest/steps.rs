@@ -16,9 +16,11 @@ use nvfp4::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
 use ptx_emu_conformance::Family;
 
 /// No times.
-const UNTIMED: Protocol = Protocol { warmup: 0, replays: 0, ceiling: false, cublas: false };
+const UNTIMED: Protocol =
+    Protocol { warmup: 0, replays: 0, ceiling: false, cublas: false, host: false };
 /// Times, ceilings and peers.
-const TIMED: Protocol = Protocol { warmup: 3, replays: 20, ceiling: true, cublas: true };
+const TIMED: Protocol =
+    Protocol { warmup: 3, replays: 20, ceiling: true, cublas: true, host: false };
 /// The stage that an unknown machine meets first.
 const FIRST: &str = "first";
 /// Seed of all inputs.

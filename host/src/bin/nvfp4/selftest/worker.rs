@@ -6,16 +6,13 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nvfp4::bench;
+use nvfp4::bench::{self, HostTimes};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::cuda::{CudaDevice, PtxBuffer, PtxLaunch, run_ptx};
 use nvfp4::device::{Choice, Device, Kernels};
 use nvfp4::error::{Error, ErrorKind, Result};
-use nvfp4::gemm::{
-    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, Repacked, ResultBuffers,
-    Vectors, Workspace,
-};
-use nvfp4::gemv::{Gemv, GemvBuffers, GemvLayouts, GemvOptions};
+use nvfp4::gemm::{Activations, GemmOptions, GemmRun, HalfMatrix, Repacked};
+use nvfp4::gemv::{GemvOptions, GemvRun};
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GemmShape, GemvShape};
@@ -32,8 +29,6 @@ use crate::progress::Progress;
 
 /// Bytes that are copied to the device and back.
 const COPIED: usize = 64 << 20;
-/// Launches whose time on the host is measured.
-const LAUNCHES: u32 = 2000;
 /// Of a probe, how many differences are reported.
 const SHOWN: usize = 2;
 
@@ -297,62 +292,36 @@ fn on_gpu(gpu: &CudaDevice, arch: Arch, probe: &Probe) -> Result<Vec<u8>> {
     Ok(after.pop().unwrap_or_default())
 }
 
-/// Nanoseconds that the calling thread spends on a launch.
+/// What launches cost on the host.
 fn launch_cost(
     kernels: &Kernels,
     gemm: GemmShape,
     gemv: GemvShape,
     report: &mut StepReport,
 ) -> Result<()> {
-    let device = kernels.device();
-    let gpu = device.gpu("timing")?;
     let mut rng = SplitMix64::new(1);
     let linear = ScaleLayout::Linear;
     let mut matrix = |name, rows, columns| {
         let dims = Dims::new(1, rows, columns)?;
         Generator::FullRange.blocks::<Nvfp4>(name, dims, linear, &mut rng)
     };
-    let timed = |launch: &dyn Fn() -> Result<()>| -> Result<f64> {
-        // Once before, so that modules are loaded; waits keep the driver's queue from filling.
-        launch()?;
-        let mut spent = 0.0;
-        for _ in 0..LAUNCHES / 100 {
-            gpu.synchronize()?;
-            let start = Instant::now();
-            (0..100).try_for_each(|_| launch())?;
-            spent += start.elapsed().as_secs_f64();
-        }
-        gpu.synchronize()?;
-        Ok(spent / f64::from(LAUNCHES) * 1e9)
-    };
-
-    let kind = ActivationKind::Halves(HalfType::Bf16);
+    let x = HalfMatrix::round(
+        "x",
+        Dims::new(1, gemm.m, gemm.k)?,
+        HalfType::Bf16,
+        &vec![0.0; gemm.m * gemm.k],
+    )?;
+    let x = Activations::<Nvfp4>::Halves(&x);
     let weights = matrix("b", gemm.n, gemm.k)?;
-    let weights: DeviceWeights = Repacked::for_device(device, &weights, kind)?.upload(device)?;
-    let product = Gemm::new(kernels, &weights, [1, gemm.m], kind, &GemmOptions::new())?;
-    let x = DeviceBuffer::zeroed(device, "x", gemm.m * gemm.k * 2)?;
-    let y = DeviceBuffer::zeroed(device, "y", product.out_bytes()?[0])?;
-    let workspace = Workspace::new(device, product.workspace_bytes())?;
-    let of_gemm = timed(&|| {
-        let (a, out) = (ActivationBuffers::Halves(&x), ResultBuffers::Floats(&y));
-        product.launch(a, &weights, out, Some(&workspace), Vectors::default())
-    })?;
+    let weights = Repacked::for_device(kernels.device(), &weights, x.kind())?;
+    let options = GemmOptions::new();
+    let make = |kernels: &Kernels| GemmRun::new(kernels, &x, &weights, &options);
+    let of_gemm = HostTimes::measure(kernels, make, GemmRun::launch)?;
 
     let (a, b) = (matrix("a", 1, gemv.k)?, matrix("b", gemv.m, gemv.k)?);
-    let layouts = GemvLayouts { activations: linear, weights: linear };
-    let product = Gemv::new(kernels, gemv, layouts, GemvOptions::new())?;
-    let upload = |name, bytes: &[u8]| DeviceBuffer::upload(device, name, bytes);
-    let (a_codes, a_scales) = (upload("a", a.codes())?, upload("a scales", a.scales())?);
-    let (b_codes, b_scales) = (upload("b", b.codes())?, upload("b scales", b.scales())?);
-    let out = DeviceBuffer::zeroed(device, "c", product.out_bytes())?;
-    let (a_codes, a_scales) = (&a_codes, &a_scales);
-    let (b_codes, b_scales) = (&b_codes, &b_scales);
-    let of_gemv =
-        timed(&|| product.launch(GemvBuffers { a_codes, a_scales, b_codes, b_scales, out: &out }))?;
-    let format = Nvfp4::NAME;
-    report.detail = Some(format!(
-        "{format}: {of_gemm:.0} ns a GEMM's launch, {of_gemv:.0} ns a GEMV's, mean of {LAUNCHES}"
-    ));
-    report.report = Some(serde_json::json!({ "gemm_ns": of_gemm, "gemv_ns": of_gemv }));
+    let make = |kernels: &Kernels| GemvRun::new(kernels, &a, &b, GemvOptions::new());
+    let of_gemv = HostTimes::measure(kernels, make, GemvRun::launch)?;
+    report.detail = Some(format!("{}: GEMM {of_gemm}; GEMV {of_gemv}", Nvfp4::NAME));
+    report.report = Some(serde_json::json!({ "gemm": of_gemm, "gemv": of_gemv }));
     Ok(())
 }
