@@ -137,9 +137,7 @@ pub fn set(name: &str) -> Result<Vec<Shape>, ShapeError> {
         "gemm" => Ok(GEMM_CONTEST.map(Shape::Gemm).to_vec()),
         "gemm-correctness" => Ok(GEMM_CORRECTNESS.map(Shape::Gemm).to_vec()),
         "decode" => Ok(decode().into_iter().map(Shape::Gemm).collect()),
-        "all" => {
-            Ok(TIMED.map(set).into_iter().collect::<Result<Vec<_>, _>>()?.concat())
-        }
+        "all" => Ok(TIMED.map(set).into_iter().collect::<Result<Vec<_>, _>>()?.concat()),
         "gemv-correctness" => Ok(GEMV_CORRECTNESS.map(Shape::Gemv).to_vec()),
         "gemv-ragged" => Ok(gemv_ragged().into_iter().map(Shape::Gemv).collect()),
         "dual" => Ok(DUAL_CONTEST.map(Shape::Dual).to_vec()),

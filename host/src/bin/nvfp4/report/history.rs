@@ -109,14 +109,16 @@ impl History {
             let Some(at) = days(day) else { continue };
             let separator = if details.is_empty() { "" } else { ", " };
             let title = format!("{op}{separator}{details}");
-            let panel = find(&mut panels, |panel| panel.title == title, || Panel {
-                title: title.clone(),
-                series: Vec::new(),
-            });
-            let series = find(&mut panel.series, |series| series.sizes == *sizes, || Series {
-                sizes: sizes.clone(),
-                points: Vec::new(),
-            });
+            let panel = find(
+                &mut panels,
+                |panel| panel.title == title,
+                || Panel { title: title.clone(), series: Vec::new() },
+            );
+            let series = find(
+                &mut panel.series,
+                |series| series.sizes == *sizes,
+                || Series { sizes: sizes.clone(), points: Vec::new() },
+            );
             series.points.retain(|(other, ..)| *other != at);
             series.points.push((at, day.clone(), *seconds));
             series.points.sort_by_key(|(at, ..)| *at);
@@ -199,7 +201,8 @@ mod tests {
             assert_eq!(days(day), Some(count), "{day}");
             assert_eq!(utc(count as u64 * 86_400 + 3661), format!("{day} 01:01"));
         }
-        for bad in ["2026-02-29", "2026-00-10", "2026-11-31", "1969-12-31", "2026-1-01", "", "a-b-c"]
+        for bad in
+            ["2026-02-29", "2026-00-10", "2026-11-31", "1969-12-31", "2026-1-01", "", "a-b-c"]
         {
             assert_eq!(days(bad), None, "{bad}");
         }

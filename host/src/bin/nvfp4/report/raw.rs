@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn other_files_are_refused() {
-        for other in [json!(1), json!("gemv"), json!({}), json!({"rows": 1}), json!({"shape": "a"})] {
+        for other in [json!(1), json!("gemv"), json!({}), json!({"rows": 1}), json!({"shape": "a"})]
+        {
             let refused = runs(other.clone());
             assert!(refused.is_err(), "{other}: {refused:?}");
         }

@@ -84,9 +84,10 @@ impl Row {
         }
         let flops = run.shape.parse::<Shape>().ok().and_then(|shape| shape.flops());
         let details = details(&run);
-        let remark = run.error.clone().or_else(|| run.difference.clone()).or_else(|| {
-            run.max_error.map(|error| format!("largest absolute error {error:.3e}"))
-        });
+        let remark =
+            run.error.clone().or_else(|| run.difference.clone()).or_else(|| {
+                run.max_error.map(|error| format!("largest absolute error {error:.3e}"))
+            });
         let mut row = Self {
             details,
             inputs: run.generator,
@@ -112,7 +113,8 @@ impl Row {
     }
 
     fn measured(&mut self, timing: raw::Timing, activations: Option<&str>) {
-        let raw::Timing { times, cold, ceiling, copy, tensor_ceiling, cublas, cublas_error } = timing;
+        let raw::Timing { times, cold, ceiling, copy, tensor_ceiling, cublas, cublas_error } =
+            timing;
         self.time = positive(times.median);
         self.spread = spread(&times);
         self.cold = cold;
@@ -124,9 +126,11 @@ impl Row {
         };
         // Other activations may have faster instructions.
         let halves = matches!(activations, Some("f16" | "bf16"));
-        let products = self.flops.zip(self.tensor_rate).filter(|_| halves).map(|(flops, rate)| {
-            Limit { seconds: flops / rate, by: TENSOR.into() }
-        });
+        let products = self
+            .flops
+            .zip(self.tensor_rate)
+            .filter(|_| halves)
+            .map(|(flops, rate)| Limit { seconds: flops / rate, by: TENSOR.into() });
         self.floor = [limit(ceiling, READING), limit(copy, COPYING), products]
             .into_iter()
             .flatten()
@@ -288,14 +292,18 @@ mod tests {
             all["tensor_ceiling"] = bad;
             let row = gemm(all);
             assert_eq!((row.time, row.floor.clone(), row.peer.clone()), (None, None, None));
-            assert_eq!((row.tensor_rate, row.to_floor(), row.flops_per_second()), (None, None, None));
+            assert_eq!(
+                (row.tensor_rate, row.to_floor(), row.flops_per_second()),
+                (None, None, None)
+            );
         }
         assert_eq!(gemm(Value::Null).time, None);
     }
 
     #[test]
     fn an_emulator_has_bounds_and_never_times() {
-        let launch = |seconds: f64, by: &str| json!({"lower_bound": {"seconds": seconds, "by": by}});
+        let launch =
+            |seconds: f64, by: &str| json!({"lower_bound": {"seconds": seconds, "by": by}});
         let mut run = json!({
             "op": "gemv", "shape": "gemv:4x16x1", "times": times(1e9),
             "device": {"device": "emu:h200", "name": "emulated H200"},

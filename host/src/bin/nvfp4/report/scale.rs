@@ -47,7 +47,8 @@ impl Log {
     pub fn ticks(&self, apart: f64) -> Vec<f64> {
         let mut kept: Vec<(f64, f64)> = Vec::new();
         for step in STEPS {
-            let decades = self.domain[0].log10().floor() as i32..=self.domain[1].log10().ceil() as i32;
+            let decades =
+                self.domain[0].log10().floor() as i32..=self.domain[1].log10().ceil() as i32;
             for value in decades.map(|decade| step * 10_f64.powi(decade)) {
                 let Some(at) = self.at(value) else { continue };
                 if kept.iter().all(|(_, other)| (at - other).abs() >= apart) {
@@ -175,8 +176,9 @@ mod tests {
         let names = |apart| scale.ticks(apart).into_iter().map(time_tick).collect::<Vec<_>>();
         assert_eq!(names(60.0), ["1 us", "10 us", "100 us", "1 ms"]);
         let close = names(25.0);
-        let expected =
-            ["1 us", "2 us", "5 us", "10 us", "20 us", "50 us", "100 us", "200 us", "500 us", "1 ms"];
+        let expected = [
+            "1 us", "2 us", "5 us", "10 us", "20 us", "50 us", "100 us", "200 us", "500 us", "1 ms",
+        ];
         assert!(close.len() > 4 && close.iter().all(|name| expected.contains(&name.as_str())));
         let narrow = Log::new([2e-6, 5e-6], [0.0, 300.0]).expect("values");
         assert_eq!(narrow.ticks(60.0).len(), 2);

@@ -1,0 +1,340 @@
+//! The page: one file without anything from elsewhere.
+
+use std::fmt::Write;
+
+use super::document::{About, Document};
+use super::history::History;
+use super::panels;
+use super::roofline::{self, Roofs};
+use super::row::{Row, plain_inputs};
+use super::scale::{rate, ratio, time};
+use super::svg::{Svg, escape};
+use super::times;
+
+/// Widths of a chart on a desk and on a phone.
+const WIDTHS: [(&str, f64); 2] = [("wide", 920.0), ("narrow", 340.0)];
+/// Styles of the charts, inside a page and in files of their own.
+pub const CHART_STYLE: &str = include_str!("chart.css");
+const PAGE_STYLE: &str = include_str!("page.css");
+/// What stands where nothing is known.
+const UNKNOWN: &str = "not recorded";
+
+/// The page of a document whose rows are `rows`.
+pub fn page(document: &Document, rows: &[(usize, Row)]) -> String {
+    let only: Vec<&Row> = rows.iter().map(|(_, row)| row).collect();
+    let title = format!("nvfp4 bench: {}", document.where_and_when());
+    let mut body = format!("<h1>{}</h1>\n", escape(&title));
+    body.push_str(&notices(&only));
+    body.push_str(&head(document));
+    body.push_str("<h2>Time against floor and peer</h2>\n");
+    body.push_str(&definitions(&only));
+    let label = format!("Chart: {} by shape, against floor and peer", what(&only));
+    body.push_str(&both(&label, |width| times::chart(&only, width, None), NOTHING));
+    body.push_str("<h2>Roofline</h2>\n");
+    body.push_str(&roofline_text(&only));
+    let label = "Chart: operations per second by operations per byte, under the measured limits";
+    let none = "<p>Not drawn: no run has operations and a time.</p>\n";
+    body.push_str(&both(label, |width| roofline::chart(&only, width), none));
+    body.push_str("<h2>History of the record</h2>\n");
+    body.push_str(&history(&document.history));
+    body.push_str("<h2>All runs</h2>\n");
+    body.push_str(&table(document, rows));
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <link rel=\"icon\" href=\"data:,\">\n\
+         <title>{}</title>\n<style>\n{PAGE_STYLE}{CHART_STYLE}</style>\n</head>\n<body>\n\
+         <main>\n{body}</main>\n</body>\n</html>\n",
+        escape(&title)
+    )
+}
+
+/// What stands for the first chart where there is none.
+const NOTHING: &str = "<p>Not drawn: no run has a time or a bound.</p>\n";
+
+fn what(rows: &[&Row]) -> &'static str {
+    let timed = rows.iter().any(|row| row.time.is_some());
+    if timed { "times" } else { "counted lower bounds" }
+}
+
+/// A chart for desks and one for phones, of which the page shows one; or why there is none.
+fn both(label: &str, chart: impl Fn(f64) -> Option<Svg>, none: &str) -> String {
+    let charts = WIDTHS.map(|(class, width)| chart(width).map(|svg| svg.inline(class, label)));
+    match charts {
+        [Some(wide), Some(narrow)] => wide + &narrow,
+        _ => none.to_owned(),
+    }
+}
+
+/// What must be known before any number is read.
+fn notices(rows: &[&Row]) -> String {
+    let mut text = String::new();
+    let mut notice = |line: &str| {
+        let _ = writeln!(text, "<p class=\"notice\" role=\"note\">{}</p>", escape(line));
+    };
+    if rows.is_empty() {
+        notice("There are no runs in this report.");
+    }
+    if rows.iter().any(|row| row.emulated) {
+        notice(
+            "No time was measured of runs on an emulated device. Their lower bounds are computed from \
+             counted instructions and bytes at the machine's peak rates; they are no measurements.",
+        );
+    }
+    let wrong = rows.iter().filter(|row| row.verified == Some(false)).count();
+    if wrong > 0 {
+        notice(&format!("{wrong} of {} runs have a WRONG result.", rows.len()));
+    }
+    let failed = rows.iter().filter(|row| row.verified.is_none() && row.time.is_none()).count();
+    if failed > 0 {
+        notice(&format!("{failed} of {} runs have no result; the table says why.", rows.len()));
+    }
+    if rows.iter().any(|row| row.cold == Some(false)) {
+        notice("Some times were measured with warm caches; the table names them.");
+    }
+    text
+}
+
+/// Fields of a source, in order: names and values.
+fn fields(about: &About) -> Vec<(&'static str, Option<String>)> {
+    let megahertz = |value: Option<u32>| value.map(|mhz| format!("{mhz} MHz"));
+    let clocks = match (megahertz(about.sm_clock_mhz), megahertz(about.memory_clock_mhz)) {
+        (None, None) => None,
+        (sm, memory) => {
+            let or = |clock: Option<String>| clock.unwrap_or_else(|| UNKNOWN.into());
+            Some(format!("SMs {}, memory {} (peak)", or(sm), or(memory)))
+        }
+    };
+    vec![
+        ("file", about.file.clone()),
+        ("date (UTC)", about.date.clone()),
+        ("GPU", about.gpu.clone()),
+        ("device", about.device.clone()),
+        ("architecture", about.arch.clone()),
+        ("SMs", about.sms.map(|sms| sms.to_string())),
+        ("clocks", clocks),
+        ("driver", about.driver.clone()),
+        ("host", about.host.clone()),
+        ("program", about.program.clone()),
+        ("commit", about.commit.clone()),
+        ("kernels", about.kernels.clone()),
+        ("command", about.command.clone()),
+    ]
+}
+
+/// Machine, driver, clocks, commit: a list for one source, a table for several.
+fn head(document: &Document) -> String {
+    let all: Vec<_> = document.sources.iter().map(|source| fields(&source.about)).collect();
+    let mut text = String::new();
+    match all.as_slice() {
+        [] => {}
+        [one] => {
+            text.push_str("<dl>\n");
+            let of_file = document.sources[0].about.file.is_some();
+            for (name, value) in one.iter().filter(|(name, _)| *name != "file" || of_file) {
+                let value = escape(value.as_deref().unwrap_or(UNKNOWN));
+                let _ = writeln!(text, "<dt>{name}</dt><dd>{value}</dd>");
+            }
+            text.push_str("</dl>\n");
+        }
+        several => {
+            let has = |index: usize| several.iter().any(|fields| fields[index].1.is_some());
+            let names: Vec<&str> = several[0].iter().map(|(name, _)| *name).collect();
+            let (known, unknown): (Vec<usize>, Vec<usize>) =
+                (0..names.len()).partition(|index| has(*index));
+            text.push_str(&open_table("Sources"));
+            let cells: String = known
+                .iter()
+                .map(|index| format!("<th scope=\"col\">{}</th>", names[*index]))
+                .collect();
+            let _ = writeln!(text, "<thead><tr>{cells}</tr></thead>\n<tbody>");
+            for fields in several {
+                let cell = |index: &usize| {
+                    let value = escape(fields[*index].1.as_deref().unwrap_or(UNKNOWN));
+                    format!("<td>{value}</td>")
+                };
+                let _ = writeln!(text, "<tr>{}</tr>", known.iter().map(cell).collect::<String>());
+            }
+            text.push_str("</tbody>\n</table></div>\n");
+            if !unknown.is_empty() {
+                let names: Vec<&str> = unknown.into_iter().map(|index| names[index]).collect();
+                let _ = writeln!(text, "<p>Not recorded in these files: {}.</p>", names.join(", "));
+            }
+        }
+    }
+    text
+}
+
+/// The beginning of a table that scrolls by itself where it is wider than the page.
+fn open_table(name: &str) -> String {
+    format!("<div class=\"scroll\" role=\"region\" aria-label=\"{name}\" tabindex=\"0\"><table>\n")
+}
+
+fn definitions(rows: &[&Row]) -> String {
+    let mut text = String::new();
+    if rows.iter().any(|row| row.time.is_some()) {
+        text.push_str(
+            "<p>Every result was compared with the oracle before it was timed. <b>Time</b> is the median \
+             of the replays. <b>Floor</b> is the device's own limit for the same work, measured in the \
+             same run: of products the time of only reading as many bytes as must move, or, where that \
+             is longer and activations are f16 or bf16, their multiply-adds at the rate of a large f16 \
+             product; of quantisers a copy of as many bytes. <b>Peer</b> is a product of f16 operands of \
+             the same sizes; its ratio is its time divided by ours. Without a mark nothing was \
+             measured.</p>\n",
+        );
+    }
+    text
+}
+
+fn roofline_text(rows: &[&Row]) -> String {
+    let Roofs { read, tensor } = Roofs::of(rows);
+    let roof = |rate: Option<String>| rate.unwrap_or_else(|| "not measured".into());
+    let (read, tensor) =
+        (roof(read.map(|read| rate(read, "B/s"))), roof(tensor.map(|flops| rate(flops, "FLOP/s"))));
+    if !rows.iter().any(|row| row.time.is_some()) {
+        return String::new();
+    }
+    format!(
+        "<p>Intensity is additions and multiplications divided by the bytes that must be read or written \
+         at least once. The roof is the highest read rate of these runs ({read}) and the rate of a large \
+         f16 product ({tensor}). Quantisers have no products, and are not shown.</p>\n"
+    )
+}
+
+fn history(history: &History) -> String {
+    let mut text = String::new();
+    if let Some(none) = &history.none {
+        let _ = writeln!(text, "<p>{}</p>", escape(none));
+    }
+    if let Some(folder) = &history.folder {
+        let files = history.files.len();
+        let _ = writeln!(
+            text,
+            "<p>Median times of the record <code>{}</code> ({files} dated files) and of this report.</p>",
+            escape(folder)
+        );
+    }
+    for [name, why] in &history.left_out {
+        let _ = writeln!(text, "<p>Not read: {}: {}</p>", escape(name), escape(why));
+    }
+    let (panels, single) = history.panels();
+    if !panels.is_empty() {
+        text.push_str("<div class=\"panels\">\n");
+        for panel in &panels {
+            let Some(svg) = panels::chart(panel) else { continue };
+            let title = escape(&panel.title);
+            let label = format!("Chart: times by day, {}", panel.title);
+            let _ = writeln!(
+                text,
+                "<section><h3>{title}</h3>\n{}</section>",
+                svg.inline("panel", &label)
+            );
+        }
+        text.push_str("</div>\n");
+    }
+    if single > 0 {
+        let _ = writeln!(text, "<p>{single} more shapes were measured on one day only.</p>");
+    } else if panels.is_empty() && history.folder.is_some() {
+        text.push_str("<p>Nothing in it was measured on this GPU.</p>\n");
+    }
+    text
+}
+
+/// A column of the table of runs.
+struct Column {
+    name: &'static str,
+    /// Whether its values are right-aligned.
+    number: bool,
+    cell: fn(&Document, usize, &Row) -> Option<String>,
+}
+
+const fn column(
+    name: &'static str,
+    number: bool,
+    cell: fn(&Document, usize, &Row) -> Option<String>,
+) -> Column {
+    Column { name, number, cell }
+}
+
+/// All columns; one without a value in any row is left out. The first one is the row's header.
+const COLUMNS: [Column; 16] = [
+    column("shape", false, |_, _, row| Some(row.shape.clone())),
+    column("options", false, |_, _, row| {
+        let inputs = row.inputs.as_ref().filter(|inputs| !plain_inputs(inputs));
+        let inputs = inputs.map(|inputs| format!("{inputs} inputs"));
+        let all = [Some(row.details.clone()).filter(|text| !text.is_empty()), inputs];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }),
+    column("verified", false, |_, _, row| {
+        let text = if row.verified? { "yes" } else { "WRONG" };
+        Some(text.into())
+    }),
+    column("time", true, |_, _, row| row.time.map(time)),
+    column("p10 to p90", true, |_, _, row| {
+        row.spread.map(|[p10, p90]| format!("{} to {}", time(p10), time(p90)))
+    }),
+    column("floor", true, |_, _, row| row.floor.as_ref().map(|floor| time(floor.seconds))),
+    column("floor by", false, |_, _, row| row.floor.as_ref().map(|floor| floor.by.clone())),
+    column("time / floor", true, |_, _, row| row.to_floor().map(ratio)),
+    column("peer", true, |_, _, row| row.peer.as_ref().map(|peer| time(peer.seconds))),
+    column("peer / time", true, |_, _, row| row.peer.as_ref().map(|peer| ratio(peer.ratio))),
+    column("peer is", false, |_, _, row| {
+        row.peer.as_ref().map(|peer| peer.name.clone()).or_else(|| row.no_peer.clone())
+    }),
+    column("counted lower bound", true, |_, _, row| {
+        row.bound.as_ref().map(|bound| format!("{} (by {})", time(bound.seconds), bound.by))
+    }),
+    column("FLOP/s", true, |_, _, row| row.flops_per_second().map(|flops| rate(flops, "FLOP/s"))),
+    column("plan", false, |_, _, row| {
+        let [kernels, how] = row.plan.as_ref()?;
+        let separator = if how.is_empty() { "" } else { ": " };
+        Some(format!("{kernels}{separator}{how}"))
+    }),
+    column("remarks", false, |_, _, row| {
+        let warm = (row.cold == Some(false)).then(|| "warm caches".to_owned());
+        let all: Vec<String> = [warm, row.remark.clone()].into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }),
+    column("source", false, |document, source, _| {
+        document.sources.get(source).and_then(|source| source.about.file.clone())
+    }),
+];
+
+fn table(document: &Document, rows: &[(usize, Row)]) -> String {
+    let filled = |column: &&Column| {
+        rows.iter().any(|(source, row)| (column.cell)(document, *source, row).is_some())
+    };
+    let columns: Vec<&Column> = COLUMNS.iter().filter(filled).collect();
+    if columns.is_empty() {
+        return "<p>None.</p>\n".to_owned();
+    }
+    let class = |column: &Column, text: &str| match (column.number, text) {
+        (_, "WRONG") => " class=\"wrong\"",
+        (true, _) => " class=\"number\"",
+        (false, _) => "",
+    };
+    let mut text = open_table("All runs");
+    let names: String = columns
+        .iter()
+        .map(|column| format!("<th scope=\"col\"{}>{}</th>", class(column, ""), column.name))
+        .collect();
+    let _ = writeln!(text, "<thead><tr>{names}</tr></thead>\n<tbody>");
+    for (source, row) in rows {
+        let mut cells = String::new();
+        for (index, column) in columns.iter().enumerate() {
+            let value = (column.cell)(document, *source, row);
+            // A missing time of an emulated device was not forgotten.
+            let missing = if row.emulated && column.name == "time" { "not measured" } else { "-" };
+            let value = value.unwrap_or_else(|| missing.to_owned());
+            let (class, value) = (class(column, &value), escape(&value));
+            let _ = match index {
+                0 => write!(cells, "<th scope=\"row\">{value}</th>"),
+                _ => write!(cells, "<td{class}>{value}</td>"),
+            };
+        }
+        let _ = writeln!(text, "<tr>{cells}</tr>");
+    }
+    text.push_str("</tbody>\n</table></div>\n");
+    text
+}
