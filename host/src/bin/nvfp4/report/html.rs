@@ -270,7 +270,10 @@ const COLUMNS: [Column; 16] = [
         let text = if row.verified? { "yes" } else { "WRONG" };
         Some(text.into())
     }),
-    column("time", true, |_, _, row| row.time.map(time)),
+    column("time", true, |_, _, row| {
+        // A time that an emulated device lacks was not forgotten.
+        row.time.map(time).or_else(|| row.emulated.then(|| "not measured".into()))
+    }),
     column("p10 to p90", true, |_, _, row| {
         row.spread.map(|[p10, p90]| format!("{} to {}", time(p10), time(p90)))
     }),
@@ -324,9 +327,7 @@ fn table(document: &Document, rows: &[(usize, Row)]) -> String {
         let mut cells = String::new();
         for (index, column) in columns.iter().enumerate() {
             let value = (column.cell)(document, *source, row);
-            // A missing time of an emulated device was not forgotten.
-            let missing = if row.emulated && column.name == "time" { "not measured" } else { "-" };
-            let value = value.unwrap_or_else(|| missing.to_owned());
+            let value = value.unwrap_or_else(|| "-".to_owned());
             let (class, value) = (class(column, &value), escape(&value));
             let _ = match index {
                 0 => write!(cells, "<th scope=\"row\">{value}</th>"),
@@ -337,4 +338,102 @@ fn table(document: &Document, rows: &[(usize, Row)]) -> String {
     }
     text.push_str("</tbody>\n</table></div>\n");
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::document::Source;
+    use serde_json::{Value, json};
+
+    fn page_of(runs: &[Value]) -> String {
+        let about = About {
+            gpu: Some("<b>H200</b>".into()),
+            date: Some("2026-11-22 10:30".into()),
+            command: Some("nvfp4 bench --shape '<i>'".into()),
+            ..About::default()
+        };
+        let document = Document::new(vec![Source { about, runs: runs.to_vec() }]);
+        let rows = document.rows().expect("runs");
+        page(&document, &rows)
+    }
+
+    fn gemm(median: f64) -> Value {
+        json!({
+            "op": "gemm", "shape": "gemm:2x4x16", "activations": "f16", "bytes": 128,
+            "verified": true, "generator": "exact", "plan": {"kernel": "<kernel>", "grid": [4, 1]},
+            "device": {"device": "cuda:0", "name": "H200"},
+            "times": {
+                "times": {"median": median, "p10": median, "p90": median}, "cold": true,
+                "ceiling": {"times": {"median": 1e-6}, "bytes_per_second": 1.28e8},
+            },
+        })
+    }
+
+    #[test]
+    fn all_text_is_escaped() {
+        let page = page_of(&[gemm(2e-6)]);
+        for bad in ["<b>H200", "<i>", "<kernel>"] {
+            assert!(!page.contains(bad), "{bad}");
+        }
+        for good in ["&lt;b&gt;H200", "&lt;i&gt;", "&lt;kernel&gt;: grid 4x1"] {
+            assert!(page.contains(good), "{good}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_from_elsewhere_and_charts_have_names() {
+        let page = page_of(&[gemm(2e-6)]);
+        for elsewhere in ["http:", "https:", "<script", "src=", "@import", "url("] {
+            assert!(!page.contains(elsewhere), "{elsewhere}");
+        }
+        let charts = page.matches("<svg").count();
+        assert_eq!(charts, 4, "two charts, each for a desk and for a phone");
+        assert_eq!(page.matches("role=\"img\" aria-label=\"Chart").count(), charts);
+        let headers = page.matches("<th").count() - page.matches("<thead").count();
+        assert_eq!(page.matches("<th scope=\"").count(), headers);
+    }
+
+    #[test]
+    fn the_table_has_figures_and_says_what_is_missing() {
+        let page = page_of(&[gemm(2e-6), gemm(0.0)]);
+        for cell in [">gemm:2x4x16<", ">f16, exact inputs<", ">2.00 us<", ">1.00 us<", ">yes<"] {
+            assert!(page.contains(cell), "{cell}");
+        }
+        assert!(page.contains("<td class=\"number\">-</td>"), "{page}");
+        assert!(!page.contains("peer / time"), "a column without a value: {page}");
+        assert!(page.contains("<dt>driver</dt><dd>not recorded</dd>"), "{page}");
+    }
+
+    #[test]
+    fn an_empty_report_says_so() {
+        let page = page_of(&[]);
+        assert!(page.contains("There are no runs in this report.") && !page.contains("<svg"));
+    }
+
+    #[test]
+    fn wrong_results_and_failures_are_said_first() {
+        let mut wrong = gemm(2e-6);
+        wrong["verified"] = json!(false);
+        wrong["times"] = Value::Null;
+        let failed = json!({"op": "moe", "shape": "moe:1x1x1x16x16", "error": "no memory"});
+        let page = page_of(&[wrong, failed]);
+        assert!(page.contains("1 of 2 runs have a WRONG result."), "{page}");
+        assert!(page.contains("1 of 2 runs have no result"), "{page}");
+        assert!(page.contains("<td class=\"wrong\">WRONG</td>") && page.contains(">no memory<"));
+    }
+
+    #[test]
+    fn an_emulated_device_has_bounds_and_no_times() {
+        let run = json!({
+            "op": "gemv", "shape": "gemv:4x16x1", "verified": true,
+            "device": {"device": "emu:h200", "name": "emulated H200"},
+            "times": gemm(2e-6)["times"],
+            "emulated": {"lower_bound": {"seconds": 3e-6, "by": "dram"}},
+        });
+        let page = page_of(&[run]);
+        assert!(page.contains("No time was measured of runs on an emulated device."), "{page}");
+        assert!(page.contains(">3.00 us (by dram)<") && !page.contains("2.00 us"), "{page}");
+        assert!(page.contains("Not drawn: no run has operations and a time."), "{page}");
+    }
 }

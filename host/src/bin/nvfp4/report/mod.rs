@@ -30,7 +30,7 @@ use self::row::Row;
 /// Where records of machines are, each in a folder of its name.
 const RECORDS: &str = "benches/record";
 /// Width of the chart that is a file of its own.
-const FILE_WIDTH: f64 = 860.0;
+const FILE_WIDTH: f64 = 840.0;
 
 /// The files of a report.
 const PAGE: &str = "report.html";
@@ -202,10 +202,15 @@ fn write(mut document: Document, record: Option<&Path>, folder: &Path) -> Result
     put(PAGE, &html::page(&document, &rows))?;
     let only: Vec<&Row> = rows.iter().map(|(_, row)| row).collect();
     let caption = document.where_and_when();
-    let chart = times::chart(&only, FILE_WIDTH, Some(&caption));
-    match chart {
+    match times::chart(&only, FILE_WIDTH, Some(&caption)) {
         Some(chart) => put(CHART, &chart.file(&caption, html::CHART_STYLE)),
-        None => Ok(()),
+        // That of an earlier report would be taken for this one's.
+        None => match std::fs::remove_file(folder.join(CHART)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(ReportError::Write { path: folder.join(CHART), source })
+            }
+            _ => Ok(()),
+        },
     }
 }
 

@@ -164,7 +164,7 @@ impl Row {
 
     /// Sizes and details.
     pub fn label(&self) -> String {
-        let separator = if self.details.is_empty() { "" } else { "  " };
+        let separator = if self.details.is_empty() { "" } else { ", " };
         format!("{}{separator}{}", self.sizes(), self.details)
     }
 }

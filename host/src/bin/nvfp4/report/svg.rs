@@ -5,6 +5,9 @@ use std::fmt::Write;
 /// Width of a character of labels, in pixels of the chart: they are set in a monospaced font.
 pub const CHARACTER: f64 = 6.7;
 
+/// Room around a drawing in a file of its own.
+const EDGE: f64 = 10.0;
+
 /// Text as it may stand in HTML and XML, in elements and in quoted attributes.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -186,12 +189,13 @@ impl Svg {
     /// The drawing as a file with a style and a background of its own.
     pub fn file(self, label: &str, style: &str) -> String {
         let Self { width, height, body } = self;
-        let ([width, height], label) = ([width, height].map(number), escape(label));
+        let (size, label) = ([width, height].map(|size| number(size + 2.0 * EDGE)), escape(label));
+        let ([width, height], edge) = (size, number(-EDGE));
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" aria-label=\"{label}\" \
-             width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
-             <title>{label}</title>\n<style>\n{style}</style>\n\
-             <rect class=\"background\" width=\"{width}\" height=\"{height}\" rx=\"6\"/>\n\
+             width=\"{width}\" height=\"{height}\" viewBox=\"{edge} {edge} {width} {height}\">\n\
+             <title>{label}</title>\n<style>\n{style}</style>\n<rect class=\"background\" \
+             x=\"{edge}\" y=\"{edge}\" width=\"{width}\" height=\"{height}\" rx=\"6\"/>\n\
              {body}</svg>\n"
         )
     }

@@ -8,6 +8,8 @@ use super::svg::{Anchor, CHARACTER, Mark, Svg, fitting};
 const ROW: f64 = 20.0;
 /// Height of a row whose label is above its marks.
 const TALL_ROW: f64 = 34.0;
+/// Height of a heading.
+const HEADING: f64 = 26.0;
 /// Room of a time at the right.
 const VALUE: f64 = 70.0;
 /// Widths below this have labels above the marks.
@@ -109,7 +111,8 @@ fn legend(rows: &[&Row]) -> Vec<(Mark, &'static str, String)> {
 /// The chart, `width` pixels wide; `None` if no row has a time or a bound. A `caption` is its first line.
 pub fn chart(rows: &[&Row], width: f64, caption: Option<&str>) -> Option<Svg> {
     let narrow = width < NARROW;
-    let longest = rows.iter().map(|row| row.label().chars().count()).max().unwrap_or(0);
+    let sections = sections(rows);
+    let longest = rows.iter().map(|row| row.sizes().chars().count()).max().unwrap_or(0);
     let room = if narrow { width - VALUE - 8.0 } else { width * 0.45 };
     let label = (CHARACTER * longest as f64).min(room);
     let plot = match narrow {
@@ -124,13 +127,16 @@ pub fn chart(rows: &[&Row], width: f64, caption: Option<&str>) -> Option<Svg> {
         y = 30.0;
     }
     y += svg.legend(y, &legend(rows)) + 4.0;
-    let ticks = scale.ticks(APART);
+    let ticks: Vec<(String, f64)> = scale
+        .ticks(APART)
+        .into_iter()
+        .filter_map(|tick| Some((time_tick(tick), scale.at(tick)?)))
+        .collect();
     let name = |svg: &mut Svg, y: f64| {
-        for (tick, x) in ticks.iter().filter_map(|tick| Some((*tick, scale.at(*tick)?))) {
+        for (tick, x) in &ticks {
             // Labels at the ends stay within the chart.
-            let half = CHARACTER * time_tick(tick).chars().count() as f64 / 2.0;
-            let x = x.clamp(half, width - half);
-            svg.text("tick", Anchor::Middle, [x, y], &time_tick(tick));
+            let half = CHARACTER * tick.chars().count() as f64 / 2.0;
+            svg.text("tick", Anchor::Middle, [x.clamp(half, width - half), y], tick);
         }
     };
     if rows.len() >= LONG {
@@ -138,34 +144,21 @@ pub fn chart(rows: &[&Row], width: f64, caption: Option<&str>) -> Option<Svg> {
         name(&mut svg, y);
         y += 4.0;
     }
-    let top = y;
-    // Where everything is comes first, because the grid is below it.
-    let mut places = Vec::new();
-    let mut last = None;
-    for row in rows {
-        if last != Some(row.op.as_str()) {
-            y += 24.0;
-            places.push((y - 6.0, None));
-            last = Some(row.op.as_str());
+    let height = if narrow { TALL_ROW } else { ROW };
+    let end = y + sections.iter().map(|rows| HEADING + height * rows.len() as f64).sum::<f64>();
+    for (_, x) in &ticks {
+        svg.line("grid", [*x, y], [*x, end]);
+    }
+    for section in &sections {
+        if let [first, ..] = section.as_slice() {
+            let separator = if first.details.is_empty() { "" } else { ", " };
+            let heading = format!("{}{separator}{}", operation(&first.op), first.details);
+            svg.text("heading", Anchor::Start, [0.0, y + HEADING - 6.0], &fitting(&heading, width));
         }
-        places.push((y, Some(*row)));
-        y += if narrow { TALL_ROW } else { ROW };
-    }
-    for x in ticks.iter().filter_map(|tick| scale.at(*tick)) {
-        svg.line("grid", [x, top], [x, y]);
-    }
-    let mut next = rows.iter();
-    for (at, row) in places {
-        match row {
-            // A heading is of the row that follows it.
-            None => {
-                let op = next.as_slice().first().map_or("", |row| row.op.as_str());
-                svg.text("heading", Anchor::Start, [0.0, at], operation(op));
-            }
-            Some(row) => {
-                next.next();
-                draw(&mut svg, row, at, &scale, (label, narrow));
-            }
+        y += HEADING;
+        for row in section {
+            draw(&mut svg, row, y, &scale, (label, narrow));
+            y += height;
         }
     }
     y += 14.0;
@@ -177,6 +170,27 @@ pub fn chart(rows: &[&Row], width: f64, caption: Option<&str>) -> Option<Svg> {
     Some(svg)
 }
 
+/// Rows with the same operation and details, operations in the order of [`OPERATIONS`], the rest in that of
+/// the rows.
+fn sections<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
+    let mut sections: Vec<Vec<&Row>> = Vec::new();
+    for row in rows {
+        let same = |section: &&mut Vec<&Row>| {
+            section.iter().all(|other| (&other.op, &other.details) == (&row.op, &row.details))
+        };
+        match sections.iter_mut().find(same) {
+            Some(section) => section.push(row),
+            None => sections.push(vec![row]),
+        }
+    }
+    let place = |section: &Vec<&Row>| {
+        let op = section.first().map(|row| row.op.as_str());
+        OPERATIONS.iter().position(|(known, _)| Some(*known) == op).unwrap_or(OPERATIONS.len())
+    };
+    sections.sort_by_key(place);
+    sections
+}
+
 fn draw(svg: &mut Svg, row: &Row, top: f64, scale: &Log, (label, narrow): (f64, bool)) {
     let width = svg.width();
     let (height, text, middle) = match narrow {
@@ -185,7 +199,7 @@ fn draw(svg: &mut Svg, row: &Row, top: f64, scale: &Log, (label, narrow): (f64, 
     };
     svg.titled(&title(row), |svg| {
         svg.rectangle("hit", [0.0, top], [width, height]);
-        svg.text("label", Anchor::Start, [0.0, text], &fitting(&row.label(), label));
+        svg.text("label", Anchor::Start, [0.0, text], &fitting(row.sizes(), label));
         let value = match (row.time, &row.bound) {
             (Some(seconds), _) => time(seconds),
             (None, Some(bound)) => format!(">= {}", time(bound.seconds)),
@@ -282,10 +296,18 @@ mod tests {
     }
 
     #[test]
-    fn operations_have_headings() {
-        let rows = [row("gemv", "1x16x1", Some(3e-6)), row("gemm", "1x2x16", Some(4e-6))];
+    fn operations_and_details_have_one_heading_each() {
+        let with =
+            |details: &str| Row { details: details.into(), ..row("gemm", "1x2x16", Some(3e-6)) };
+        let rows = [with("f16"), with("fp4"), row("gemv", "1x16x1", Some(3e-6)), with("f16")];
         let rows: Vec<&Row> = rows.iter().collect();
         let drawn = text(&rows, 900.0).expect("a chart");
-        assert!(drawn.contains("GEMV (MxKxL)") && drawn.contains("GEMM (MxNxK)"), "{drawn}");
+        let at: Vec<usize> = ["GEMV (MxKxL)<", "GEMM (MxNxK), f16<", "GEMM (MxNxK), fp4<"]
+            .map(|heading| {
+                assert_eq!(drawn.matches(heading).count(), 1, "{heading}: {drawn}");
+                drawn.find(heading).expect("found")
+            })
+            .into();
+        assert!(at.is_sorted(), "{drawn}");
     }
 }
