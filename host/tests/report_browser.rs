@@ -67,6 +67,11 @@ fn url(path: &Path) -> String {
     format!("file://{}", path.display())
 }
 
+/// What pages wrote to the console, errors of their own included.
+fn console(messages: &str) -> Vec<&str> {
+    messages.lines().filter(|line| line.contains("CONSOLE")).collect()
+}
+
 /// What the harness measured in frames of both widths.
 fn measured(chromium: &Path, folder: &Folder, page: &str) -> Value {
     let escaped = page.replace('&', "&amp;").replace('"', "&quot;");
@@ -79,7 +84,7 @@ fn measured(chromium: &Path, folder: &Folder, page: &str) -> Value {
     let harness = folder.file("harness.html");
     std::fs::write(&harness, HARNESS.replace("<!-- frames -->", &frames)).expect("written");
     let (dom, messages) = browse(chromium, folder, &["--dump-dom", &url(&harness)]);
-    let said: Vec<&str> = messages.lines().filter(|line| line.contains("CONSOLE")).collect();
+    let said = console(&messages);
     assert!(said.is_empty(), "the console is not silent: {said:?}");
     let found =
         dom.split("<pre id=\"measured\">").nth(1).and_then(|rest| rest.split("</pre>").next());
@@ -186,4 +191,8 @@ fn faults_are_found() {
         assert_eq!(frame["overlapping"].as_array().map(Vec::len), Some(1), "{frame}");
         assert_eq!(frame["wide"].as_array().map(Vec::len), Some(1), "{frame}");
     }
+    let loud = folder.file("loud.html");
+    std::fs::write(&loud, "<script>nothing.there()</script>").expect("written");
+    let (_, messages) = browse(&chromium, &folder, &["--dump-dom", &url(&loud)]);
+    assert_eq!(console(&messages).len(), 1, "{messages}");
 }

@@ -57,6 +57,29 @@ pub fn cargo() -> Command {
     command
 }
 
+/// Tells the build of a program from which commit it is; its reports say so.
+const COMMIT_VARIABLE: &str = "NVFP4_COMMIT";
+
+/// The commit of the checkout, unless the variable names one; whether files differ from it. `None` outside
+/// of git.
+fn commit() -> Option<String> {
+    if let Ok(named) = std::env::var(COMMIT_VARIABLE) {
+        return Some(named);
+    }
+    let git = |arguments: &[&str]| {
+        let out = Command::new("git").current_dir(root()).args(arguments).output().ok()?;
+        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    };
+    // A checkout without git may be in a folder that has.
+    let top = git(&["rev-parse", "--show-toplevel"]).map(PathBuf::from)?;
+    if top.canonicalize().ok()? != root().canonicalize().ok()? {
+        return None;
+    }
+    let commit = git(&["rev-parse", "HEAD"])?;
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    Some(if changed.is_empty() { commit } else { format!("{commit} with changes") })
+}
+
 /// A program of the workspace, in the package of the same name.
 #[derive(Clone, Copy)]
 pub enum Program {
@@ -77,11 +100,14 @@ impl Program {
     /// Builds it and returns its path.
     pub fn build(self) -> Result<PathBuf> {
         let name = self.name();
-        let status = cargo()
+        let mut build = cargo();
+        build
             .args(["build", "--release", "--quiet", "--package", name, "--bin", name])
-            .args(["--features", "cli,cust"])
-            .status()
-            .context("running cargo")?;
+            .args(["--features", "cli,cust"]);
+        if let Some(commit) = commit() {
+            build.env(COMMIT_VARIABLE, commit);
+        }
+        let status = build.status().context("running cargo")?;
         if !status.success() {
             bail!("building {name} failed ({status})");
         }

@@ -6,9 +6,10 @@ use super::document::{About, Document};
 use super::history::History;
 use super::panels;
 use super::roofline::{self, Roofs};
-use super::row::{Row, plain_inputs};
-use super::scale::{rate, ratio, time};
+use super::row::Row;
+use super::scale::rate;
 use super::svg::{Svg, escape};
+use super::table::{open_table, table};
 use super::times;
 
 /// Widths of a chart on a desk and on a phone.
@@ -26,10 +27,19 @@ pub fn page(document: &Document, rows: &[(usize, Row)]) -> String {
     let mut body = format!("<h1>{}</h1>\n", escape(&title));
     body.push_str(&notices(&only));
     body.push_str(&head(document));
-    body.push_str("<h2>Time against floor and peer</h2>\n");
+    let (heading, label) = match only.iter().any(|row| row.time.is_some()) {
+        true => (
+            "Time against floor and peer",
+            "Chart: times by shape, against floor and peer, which the table has, too",
+        ),
+        false => (
+            "Counted lower bounds",
+            "Chart: counted lower bounds by shape, which the table has, too",
+        ),
+    };
+    let _ = writeln!(body, "<h2>{heading}</h2>");
     body.push_str(&definitions(&only));
-    let label = format!("Chart: {} by shape, against floor and peer", what(&only));
-    body.push_str(&both(&label, |width| times::chart(&only, width, None), NOTHING));
+    body.push_str(&both(label, |width| times::chart(&only, width, None), NOTHING));
     body.push_str("<h2>Roofline</h2>\n");
     body.push_str(&roofline_text(&only));
     let label = "Chart: operations per second by operations per byte, under the measured limits";
@@ -51,11 +61,6 @@ pub fn page(document: &Document, rows: &[(usize, Row)]) -> String {
 
 /// What stands for the first chart where there is none.
 const NOTHING: &str = "<p>Not drawn: no run has a time or a bound.</p>\n";
-
-fn what(rows: &[&Row]) -> &'static str {
-    let timed = rows.iter().any(|row| row.time.is_some());
-    if timed { "times" } else { "counted lower bounds" }
-}
 
 /// A chart for desks and one for phones, of which the page shows one; or why there is none.
 fn both(label: &str, chart: impl Fn(f64) -> Option<Svg>, none: &str) -> String {
@@ -165,11 +170,6 @@ fn head(document: &Document) -> String {
     text
 }
 
-/// The beginning of a table that scrolls by itself where it is wider than the page.
-fn open_table(name: &str) -> String {
-    format!("<div class=\"scroll\" role=\"region\" aria-label=\"{name}\" tabindex=\"0\"><table>\n")
-}
-
 fn definitions(rows: &[&Row]) -> String {
     let mut text = String::new();
     if rows.iter().any(|row| row.time.is_some()) {
@@ -237,106 +237,6 @@ fn history(history: &History) -> String {
     } else if panels.is_empty() && history.folder.is_some() {
         text.push_str("<p>Nothing in it was measured on this GPU.</p>\n");
     }
-    text
-}
-
-/// A column of the table of runs.
-struct Column {
-    name: &'static str,
-    /// Whether its values are right-aligned.
-    number: bool,
-    cell: fn(&Document, usize, &Row) -> Option<String>,
-}
-
-const fn column(
-    name: &'static str,
-    number: bool,
-    cell: fn(&Document, usize, &Row) -> Option<String>,
-) -> Column {
-    Column { name, number, cell }
-}
-
-/// All columns; one without a value in any row is left out. The first one is the row's header.
-const COLUMNS: [Column; 16] = [
-    column("shape", false, |_, _, row| Some(row.shape.clone())),
-    column("options", false, |_, _, row| {
-        let inputs = row.inputs.as_ref().filter(|inputs| !plain_inputs(inputs));
-        let inputs = inputs.map(|inputs| format!("{inputs} inputs"));
-        let all = [Some(row.details.clone()).filter(|text| !text.is_empty()), inputs];
-        let all: Vec<String> = all.into_iter().flatten().collect();
-        (!all.is_empty()).then(|| all.join(", "))
-    }),
-    column("verified", false, |_, _, row| {
-        let text = if row.verified? { "yes" } else { "WRONG" };
-        Some(text.into())
-    }),
-    column("time", true, |_, _, row| {
-        // A time that an emulated device lacks was not forgotten.
-        row.time.map(time).or_else(|| row.emulated.then(|| "not measured".into()))
-    }),
-    column("p10 to p90", true, |_, _, row| {
-        row.spread.map(|[p10, p90]| format!("{} to {}", time(p10), time(p90)))
-    }),
-    column("floor", true, |_, _, row| row.floor.as_ref().map(|floor| time(floor.seconds))),
-    column("floor by", false, |_, _, row| row.floor.as_ref().map(|floor| floor.by.clone())),
-    column("time / floor", true, |_, _, row| row.to_floor().map(ratio)),
-    column("peer", true, |_, _, row| row.peer.as_ref().map(|peer| time(peer.seconds))),
-    column("peer / time", true, |_, _, row| row.peer.as_ref().map(|peer| ratio(peer.ratio))),
-    column("peer is", false, |_, _, row| {
-        row.peer.as_ref().map(|peer| peer.name.clone()).or_else(|| row.no_peer.clone())
-    }),
-    column("counted lower bound", true, |_, _, row| {
-        row.bound.as_ref().map(|bound| format!("{} (by {})", time(bound.seconds), bound.by))
-    }),
-    column("FLOP/s", true, |_, _, row| row.flops_per_second().map(|flops| rate(flops, "FLOP/s"))),
-    column("plan", false, |_, _, row| {
-        let [kernels, how] = row.plan.as_ref()?;
-        let separator = if how.is_empty() { "" } else { ": " };
-        Some(format!("{kernels}{separator}{how}"))
-    }),
-    column("remarks", false, |_, _, row| {
-        let warm = (row.cold == Some(false)).then(|| "warm caches".to_owned());
-        let all: Vec<String> = [warm, row.remark.clone()].into_iter().flatten().collect();
-        (!all.is_empty()).then(|| all.join("; "))
-    }),
-    column("source", false, |document, source, _| {
-        document.sources.get(source).and_then(|source| source.about.file.clone())
-    }),
-];
-
-fn table(document: &Document, rows: &[(usize, Row)]) -> String {
-    let filled = |column: &&Column| {
-        rows.iter().any(|(source, row)| (column.cell)(document, *source, row).is_some())
-    };
-    let columns: Vec<&Column> = COLUMNS.iter().filter(filled).collect();
-    if columns.is_empty() {
-        return "<p>None.</p>\n".to_owned();
-    }
-    let class = |column: &Column, text: &str| match (column.number, text) {
-        (_, "WRONG") => " class=\"wrong\"",
-        (true, _) => " class=\"number\"",
-        (false, _) => "",
-    };
-    let mut text = open_table("All runs");
-    let names: String = columns
-        .iter()
-        .map(|column| format!("<th scope=\"col\"{}>{}</th>", class(column, ""), column.name))
-        .collect();
-    let _ = writeln!(text, "<thead><tr>{names}</tr></thead>\n<tbody>");
-    for (source, row) in rows {
-        let mut cells = String::new();
-        for (index, column) in columns.iter().enumerate() {
-            let value = (column.cell)(document, *source, row);
-            let value = value.unwrap_or_else(|| "-".to_owned());
-            let (class, value) = (class(column, &value), escape(&value));
-            let _ = match index {
-                0 => write!(cells, "<th scope=\"row\">{value}</th>"),
-                _ => write!(cells, "<td{class}>{value}</td>"),
-            };
-        }
-        let _ = writeln!(text, "<tr>{cells}</tr>");
-    }
-    text.push_str("</tbody>\n</table></div>\n");
     text
 }
 

@@ -10,6 +10,7 @@ mod roofline;
 mod row;
 mod scale;
 mod svg;
+mod table;
 mod times;
 
 use std::io;

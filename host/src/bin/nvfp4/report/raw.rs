@@ -51,6 +51,8 @@ pub struct Device {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Plan {
+    /// Kernels that are launched first.
+    pub before: Vec<Step>,
     pub kernel: Option<String>,
     pub grid: Option<Vec<u64>>,
     pub threads: Option<u64>,
@@ -61,7 +63,7 @@ pub struct Plan {
     pub source: Option<String>,
 }
 
-/// One kernel of a quantiser.
+/// A kernel that others follow.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Step {

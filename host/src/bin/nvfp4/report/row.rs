@@ -5,7 +5,7 @@ use nvfp4::shape::Shape;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::raw::{self, Plan, Run, Spread};
+use super::raw::{self, Plan, Run, Spread, Step};
 use super::scale::positive;
 
 /// The floor of products, in words.
@@ -214,13 +214,14 @@ fn details(run: &Run) -> String {
 }
 
 /// Names of kernels, and the rest of what a plan says.
-fn plan(products: &[Plan], single: Option<&Plan>) -> Option<[String; 2]> {
+fn plan<'a>(products: &'a [Plan], single: Option<&'a Plan>) -> Option<[String; 2]> {
     let plans: Vec<&Plan> = products.iter().chain(single).collect();
     let mut kernels = Vec::new();
     let mut hows = Vec::new();
     for plan in &plans {
-        kernels.extend(plan.kernel.as_deref());
-        kernels.extend(plan.steps.iter().map(|step| step.kernel.as_str()));
+        let names = |steps: &'a [Step]| steps.iter().map(|step| step.kernel.as_str());
+        kernels.extend(names(&plan.before).chain(plan.kernel.as_deref()));
+        kernels.extend(names(&plan.steps));
         let mut how = Vec::new();
         if let Some(grid) = &plan.grid {
             let sizes: Vec<String> = grid.iter().map(u64::to_string).collect();
@@ -333,6 +334,20 @@ mod tests {
         let quantize = json!({"op": "quantize", "shape": "quantize:4x16", "format": "nvfp4",
             "recipe": "te", "dtype": "bf16", "scale": "amax", "launches": "one by one"});
         assert_eq!(details(quantize), "nvfp4, te, bf16, scale amax, one by one");
+    }
+
+    #[test]
+    fn a_plan_names_its_kernels_in_order() {
+        let run = json!({"op": "gemm", "shape": "gemm:4x16x16", "plan": {
+            "before": [{"kernel": "decode"}], "kernel": "gemm", "grid": [2, 3], "threads": 384,
+            "cluster": 2, "split": "none", "source": "table"}});
+        let [kernels, how] = Row::new(&run).expect("a row").plan.expect("a plan");
+        assert_eq!(kernels, "decode, gemm");
+        assert_eq!(how, "grid 2x3, 384 threads, clusters of 2, chosen by table");
+        let run = json!({"op": "moe", "shape": "moe:1x1x1x16x16",
+            "plans": [{"kernel": "a", "split": "stream-k"}, {"kernel": "b"}]});
+        let plan = Row::new(&run).expect("a row").plan;
+        assert_eq!(plan, Some(["a, b".to_owned(), "stream-k".to_owned()]));
     }
 
     #[test]

@@ -164,7 +164,10 @@ pub fn chart(rows: &[&Row], width: f64, caption: Option<&str>) -> Option<Svg> {
     y += 14.0;
     name(&mut svg, y);
     y += 18.0;
-    let axis = "time, logarithmic; less is better";
+    let axis = match rows.iter().any(|row| row.time.is_some()) {
+        true => "time, logarithmic; less is better",
+        false => "lower bound of the time, logarithmic",
+    };
     svg.text("axis", Anchor::Middle, [(plot[0] + plot[1]) / 2.0, y], axis);
     svg.set_height(y + 8.0);
     Some(svg)
