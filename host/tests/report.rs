@@ -151,7 +151,7 @@ fn a_record_names_what_it_leaves_out() {
     let out = folder.file("out");
     of_records(&out, &[gemv], &["--record", &odd.display().to_string()]);
     let page = read(&out, "report.html");
-    assert!(page.contains("(1 dated files)") && page.contains("Not read: undated.json"), "{page}");
+    assert!(page.contains("(1 dated file)") && page.contains("Not read: undated.json"), "{page}");
     assert!(page.contains("Not read: 2026-11-01-broken.json"));
     // Without a record the page says so.
     of_records(&out, &[gemv], &[]);

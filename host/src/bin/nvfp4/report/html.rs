@@ -207,10 +207,13 @@ fn history(history: &History) -> String {
         let _ = writeln!(text, "<p>{}</p>", escape(none));
     }
     if let Some(folder) = &history.folder {
-        let files = history.files.len();
+        let files = match history.files.len() {
+            1 => "1 dated file".to_owned(),
+            files => format!("{files} dated files"),
+        };
         let _ = writeln!(
             text,
-            "<p>Median times of the record <code>{}</code> ({files} dated files) and of this report.</p>",
+            "<p>Median times of the record <code>{}</code> ({files}) and of this report.</p>",
             escape(folder)
         );
     }
