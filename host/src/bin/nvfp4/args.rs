@@ -302,8 +302,8 @@ pub struct Bench {
     /// be repeated.
     #[arg(long, group = "what")]
     pub shape: Vec<String>,
-    /// Named set of shapes: gemv, gemm, dual, grouped, decode, quantize, grouped-decode, moe, or all of
-    /// these; grouped-decode and moe take gigabytes.
+    /// Named set of shapes: gemv, gemm, dual, grouped, decode, quantize, grouped-decode, moe, or `all`,
+    /// which has all of these; grouped-decode and moe take gigabytes.
     #[arg(long, group = "what")]
     pub set: Option<String>,
     /// Inputs: contest (GEMV's), contest-gemm, contest-dual, full-range or exact.
