@@ -133,10 +133,10 @@ fn sets_hold_valid_shapes() {
     assert_eq!(dual, DUAL_CONTEST.map(Shape::Dual));
     let grouped = set("grouped").expect("built");
     assert_eq!(grouped, grouped_contest().into_iter().map(Shape::Grouped).collect::<Vec<_>>());
-    let all = [contest, gemm, dual, grouped.clone(), decode, quantize].concat();
-    assert_eq!(set("all").expect("built"), all);
-    let [decode, moe] = ["grouped-decode", "moe"].map(|name| set(name).expect("built"));
-    for shape in grouped.into_iter().chain(decode).chain(moe) {
+    let [few, moe] = ["grouped-decode", "moe"].map(|name| set(name).expect("built"));
+    let timed = [contest, gemm, dual, grouped.clone(), decode, quantize, few.clone(), moe.clone()];
+    assert_eq!(set("all").expect("built"), timed.concat());
+    for shape in grouped.into_iter().chain(few).chain(moe) {
         assert_eq!(shape.to_string().parse(), Ok(shape));
     }
     assert_eq!(set("gemv-correctness").expect("built").len(), GEMV_CORRECTNESS.len());
@@ -168,5 +168,22 @@ proptest! {
     #[test]
     fn no_string_panics(text in "(gemv|gemm|grouped|dual|x)?:?[0-9x,]{0,40}.{0,3}") {
         let _ = text.parse::<Shape>();
+    }
+}
+
+#[test]
+fn products_have_operations_and_quantisers_none() {
+    for (text, flops) in [
+        ("gemv:3x16x2", Some(192.0)),
+        ("gemm:2x3x16", Some(192.0)),
+        ("dual:2x3x16", Some(384.0)),
+        ("dual:2x3x16x5", Some(1920.0)),
+        ("grouped:1,2*3x3x16", Some(672.0)),
+        ("grouped-dual:1,2*3x3x16", Some(1344.0)),
+        ("moe:2x4x3x16x32", Some(18432.0)),
+        ("quantize:2x16", None),
+    ] {
+        let shape: Shape = text.parse().expect("a shape");
+        assert_eq!(shape.flops(), flops, "{text}");
     }
 }

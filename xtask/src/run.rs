@@ -57,6 +57,25 @@ pub fn cargo() -> Command {
     command
 }
 
+/// Tells the build of a program from which commit it is; its reports say so.
+const COMMIT_VARIABLE: &str = "NVFP4_COMMIT";
+
+/// The commit of a checkout, and whether files differ from it. `None` outside of git.
+fn commit_of(root: &Path) -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let out = Command::new("git").current_dir(root).args(arguments).output().ok()?;
+        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    };
+    // A checkout without git may be in a folder that has.
+    let top = git(&["rev-parse", "--show-toplevel"]).map(PathBuf::from)?;
+    if top.canonicalize().ok()? != root.canonicalize().ok()? {
+        return None;
+    }
+    let commit = git(&["rev-parse", "HEAD"])?;
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    Some(if changed.is_empty() { commit } else { format!("{commit} with changes") })
+}
+
 /// A program of the workspace, in the package of the same name.
 #[derive(Clone, Copy)]
 pub enum Program {
@@ -77,11 +96,17 @@ impl Program {
     /// Builds it and returns its path.
     pub fn build(self) -> Result<PathBuf> {
         let name = self.name();
-        let status = cargo()
+        let mut build = cargo();
+        build
             .args(["build", "--release", "--quiet", "--package", name, "--bin", name])
-            .args(["--features", "cli,cust"])
-            .status()
-            .context("running cargo")?;
+            .args(["--features", "cli,cust"]);
+        // What the caller says goes before.
+        if std::env::var_os(COMMIT_VARIABLE).is_none()
+            && let Some(commit) = commit_of(&root())
+        {
+            build.env(COMMIT_VARIABLE, commit);
+        }
+        let status = build.status().context("running cargo")?;
         if !status.success() {
             bail!("building {name} failed ({status})");
         }
@@ -130,6 +155,33 @@ mod tests {
         std::fs::remove_file(inner.join(MARK)).expect("removed");
         assert_eq!(checkout_around(&deep), Some(scratch.clone()));
         assert_eq!(checkout_around(Path::new("/")), None);
+        std::fs::remove_dir_all(&scratch).expect("removed");
+    }
+    #[test]
+    fn a_commit_is_that_of_the_checkout_itself() {
+        let git = |folder: &Path, arguments: &[&str]| {
+            let name = ["-c", "user.name=test", "-c", "user.email=test@localhost"];
+            let mut command = Command::new("git");
+            command.current_dir(folder).args(name).args(arguments);
+            command.output().is_ok_and(|out| out.status.success())
+        };
+        let scratch = std::env::temp_dir().join(format!("xtask-commit-{}", std::process::id()));
+        let inner = scratch.join("inner");
+        std::fs::create_dir_all(&inner).expect("a folder");
+        std::fs::write(scratch.join("file"), "1").expect("written");
+        if !git(&scratch, &["init", "--quiet"]) {
+            say!("skipped: git does not run");
+            std::fs::remove_dir_all(&scratch).expect("removed");
+            return;
+        }
+        assert_eq!(commit_of(&scratch), None, "nothing is committed");
+        assert!(git(&scratch, &["add", "file"]));
+        assert!(git(&scratch, &["commit", "--quiet", "--message", "One"]));
+        let commit = commit_of(&scratch).expect("committed");
+        assert!(commit.len() >= 40 && commit.bytes().all(|c| c.is_ascii_hexdigit()), "{commit}");
+        assert_eq!(commit_of(&inner), None);
+        std::fs::write(scratch.join("file"), "2").expect("written");
+        assert_eq!(commit_of(&scratch), Some(format!("{commit} with changes")));
         std::fs::remove_dir_all(&scratch).expect("removed");
     }
 }

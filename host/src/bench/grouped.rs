@@ -129,8 +129,8 @@ impl<F: BlockFormat> Inputs<'_, F> {
                 if peers.cublas.is_some() { tensor_rate(gpu, bench.protocol)? } else { None };
         }
         let rows = bench.weight_rows(self.shape.n);
-        let flops = 2.0 * self.shape.tokens() as f64 * rows as f64 * self.shape.k as f64;
-        Ok(GemmTiming { measured, flops_per_second: flops / median, read, tensor_ceiling, peers })
+        let flops_per_second = self.shape.flops(rows) / median;
+        Ok(GemmTiming { measured, flops_per_second, read, tensor_ceiling, peers })
     }
 
     /// cuBLAS' products of all groups, one after another, without what follows the sums.

@@ -230,11 +230,9 @@ fn time<F: BlockFormat>(
         steps.push(StepTime { step: step.name(), times: times.times });
     }
     drop(sets);
-    let MixtureShape { tokens, top_k, hidden, between, .. } = shape;
-    let flops = 6.0 * (tokens * top_k) as f64 * hidden as f64 * between as f64;
     let read = ReadCeiling::measure(kernels, bytes, protocol, &measured.times)?;
     let tensor_ceiling = if protocol.cublas { tensor_rate(gpu, protocol)? } else { None };
-    let flops_per_second = flops / measured.times.median;
+    let flops_per_second = shape.flops() / measured.times.median;
     Ok(MoeTiming { measured, steps, flops_per_second, read, tensor_ceiling })
 }
 

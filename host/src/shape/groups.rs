@@ -25,6 +25,12 @@ impl GroupedShape {
         self.counts.iter().sum()
     }
 
+    /// Additions and multiplications with weights of `rows` rows: N, of a gated product 2 N.
+    #[must_use]
+    pub fn flops(&self, rows: usize) -> f64 {
+        2.0 * self.tokens() as f64 * rows as f64 * self.k as f64
+    }
+
     /// The tokens of each group, counted over all.
     #[must_use]
     pub fn ranges(&self) -> Vec<Range<usize>> {
@@ -71,6 +77,15 @@ pub struct MixtureShape {
     pub hidden: usize,
     /// Columns between the two products, I, a multiple of the format's block.
     pub between: usize,
+}
+
+impl MixtureShape {
+    /// Additions and multiplications of the two products, of which the first is gated.
+    #[must_use]
+    pub fn flops(self) -> f64 {
+        let Self { tokens, top_k, hidden, between, .. } = self;
+        6.0 * (tokens * top_k) as f64 * hidden as f64 * between as f64
+    }
 }
 
 impl fmt::Display for MixtureShape {

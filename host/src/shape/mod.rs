@@ -106,6 +106,12 @@ impl GemvShape {
         let row = (self.k / 2 + self.k / Nvfp4::BLOCK) as u64;
         self.l as u64 * ((self.m as u64 + 1) * row + (self.m * output_bytes) as u64)
     }
+
+    /// Additions and multiplications.
+    #[must_use]
+    pub fn flops(self) -> f64 {
+        2.0 * self.l as f64 * self.m as f64 * self.k as f64
+    }
 }
 
 impl fmt::Display for GemvShape {
@@ -195,6 +201,21 @@ pub enum Shape {
 }
 
 impl Shape {
+    /// Additions and multiplications of the products; none of what is quantised, where nothing is
+    /// multiplied by a matrix.
+    #[must_use]
+    pub fn flops(&self) -> Option<f64> {
+        match self {
+            Self::Gemv(shape) => Some(shape.flops()),
+            Self::Gemm(shape) => Some(shape.flops()),
+            Self::Dual(shape) => Some(GemmShape { n: 2 * shape.n, ..*shape }.flops()),
+            Self::Grouped(shape) => Some(shape.flops(shape.n)),
+            Self::GroupedDual(shape) => Some(shape.flops(2 * shape.n)),
+            Self::Moe(shape) => Some(shape.flops()),
+            Self::Quantize(_) => None,
+        }
+    }
+
     /// The operation's name.
     #[must_use]
     pub fn op(&self) -> &'static str {

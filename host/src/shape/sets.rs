@@ -112,6 +112,11 @@ const fn mixture(tokens: usize) -> MixtureShape {
     MixtureShape { tokens, experts: 256, top_k: 8, hidden: 7168, between: 2048 }
 }
 
+/// The sets for timing. Those that take gigabytes are last, so that a device without room for them has
+/// run all others.
+const TIMED: [&str; 8] =
+    ["gemv", "gemm", "dual", "grouped", "decode", "quantize", "grouped-decode", "moe"];
+
 /// The shapes of a named set (`--set`).
 ///
 /// | set | what |
@@ -121,7 +126,7 @@ const fn mixture(tokens: usize) -> MixtureShape {
 /// | `decode`, `grouped-decode` | GEMM and grouped GEMM with few tokens |
 /// | `moe` | a mixture of experts; `moe` and `grouped-decode` take gigabytes |
 /// | `quantize` | quantising |
-/// | `all` | `gemv`, `gemm`, `dual`, `grouped`, `decode` and `quantize` |
+/// | `all` | all sets for timing, those that take gigabytes last |
 ///
 /// # Errors
 /// [`ShapeError::UnknownSet`].
@@ -132,10 +137,7 @@ pub fn set(name: &str) -> Result<Vec<Shape>, ShapeError> {
         "gemm" => Ok(GEMM_CONTEST.map(Shape::Gemm).to_vec()),
         "gemm-correctness" => Ok(GEMM_CORRECTNESS.map(Shape::Gemm).to_vec()),
         "decode" => Ok(decode().into_iter().map(Shape::Gemm).collect()),
-        "all" => {
-            let sets = ["gemv", "gemm", "dual", "grouped", "decode", "quantize"];
-            Ok(sets.map(set).into_iter().collect::<Result<Vec<_>, _>>()?.concat())
-        }
+        "all" => Ok(TIMED.map(set).into_iter().collect::<Result<Vec<_>, _>>()?.concat()),
         "gemv-correctness" => Ok(GEMV_CORRECTNESS.map(Shape::Gemv).to_vec()),
         "gemv-ragged" => Ok(gemv_ragged().into_iter().map(Shape::Gemv).collect()),
         "dual" => Ok(DUAL_CONTEST.map(Shape::Dual).to_vec()),

@@ -23,6 +23,8 @@ pub struct Cargo {
     pub model: Option<PathBuf>,
     /// nvcc, if it is here.
     pub nvcc: Option<PathBuf>,
+    /// Chromium, if it is here.
+    pub chromium: Option<PathBuf>,
     /// Variables that name folders.
     pub variables: Vec<(&'static str, PathBuf)>,
 }
@@ -44,6 +46,9 @@ impl Cargo {
         }
         if let Some(nvcc) = &self.nvcc {
             tests.env(super::nvcc::VARIABLE, nvcc);
+        }
+        if let Some(chromium) = &self.chromium {
+            tests.env(super::browser::VARIABLE, chromium);
         }
         tests
     }

@@ -4,6 +4,7 @@
 //! Steps that need something this machine lacks are skipped by name, with the
 //! reason, and counted in the last line.
 
+mod browser;
 mod candle;
 mod cargo;
 mod coverage;
@@ -37,8 +38,8 @@ pub struct Options {
     /// Lint, unit tests, and one configuration of each family of kernels; says what it leaves out
     #[arg(long)]
     quick: bool,
-    /// Leave out what needs the network: the real model, ptxas, nvcc and what the Python module is
-    /// tested with, unless they are here
+    /// Leave out what needs the network: the real model, ptxas, nvcc, Chromium and what the Python
+    /// module is tested with, unless they are here
     #[arg(long)]
     offline: bool,
     /// Only this: what ModelOpt, llmcompressor and TorchAO write is converted, and their loaders read
@@ -156,6 +157,7 @@ fn everything(options: &Options, cargo: Cargo) -> Result<Tally> {
     let cargo = Cargo {
         model: model(&mut tally, options.offline),
         nvcc: nvcc::find(&mut tally, options.offline),
+        chromium: browser::find(&mut tally, options.offline),
         ..cargo
     };
     cargo.run(&mut tally, &["--workspace"], None)?;
@@ -218,9 +220,11 @@ fn filtered(filter: &str, offline: bool, cargo: Cargo) -> Result<Tally> {
     let with_model =
         needed.iter().filter(launches).any(|need| need.target.mentions(MODEL_VARIABLE));
     let with_nvcc = needed.iter().any(|need| need.target.mentions(nvcc::VARIABLE));
+    let with_chromium = needed.iter().any(|need| need.target.mentions(browser::VARIABLE));
     let cargo = Cargo {
         model: with_model.then(|| model(&mut tally, offline)).flatten(),
         nvcc: with_nvcc.then(|| nvcc::find(&mut tally, offline)).flatten(),
+        chromium: with_chromium.then(|| browser::find(&mut tally, offline)).flatten(),
         ..cargo
     };
     let mut ran = false;

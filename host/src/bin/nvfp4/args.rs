@@ -41,6 +41,7 @@ pub enum Command {
     /// Say what this machine has and what will be used.
     Doctor(Doctor),
     Selftest(crate::selftest::Options),
+    Report(crate::report::Options),
 }
 
 #[derive(Debug, Subcommand)]
@@ -301,8 +302,8 @@ pub struct Bench {
     /// be repeated.
     #[arg(long, group = "what")]
     pub shape: Vec<String>,
-    /// Named set of shapes: gemv, gemm, dual, grouped, grouped-decode, moe, decode, quantize or all
-    /// (without grouped-decode and moe, which take gigabytes).
+    /// Named set of shapes: gemv, gemm, dual, grouped, decode, quantize, grouped-decode, moe, or `all`,
+    /// which has all of these; grouped-decode and moe take gigabytes.
     #[arg(long, group = "what")]
     pub set: Option<String>,
     /// Inputs: contest (GEMV's), contest-gemm, contest-dual, full-range or exact.
@@ -347,6 +348,8 @@ pub struct Bench {
     #[arg(long, value_parser = ["cublas"])]
     pub vs: Option<String>,
     #[command(flatten)]
+    pub report: crate::report::BenchOptions,
+    #[command(flatten)]
     pub target: Target,
 }
 
@@ -358,9 +361,9 @@ pub struct BenchGemm {
     #[arg(long, value_name = "NAME", value_parser = parse_activation)]
     pub activation: Option<Activation>,
     /// gemm, dual, grouped, moe: activations in the weights' format (fp4), or f16 or bf16. moe with fp4
-    /// takes bf16 and quantises before each product.
-    #[arg(long, default_value = "fp4")]
-    pub activations: ActivationInput,
+    /// takes bf16 and quantises before each product [default: fp4, of the set all f16].
+    #[arg(long)]
+    pub activations: Option<ActivationInput>,
     /// gemm, dual, grouped: layout of the scales of a result in nvfp4 or mxfp4: linear or 128x4.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub out_layout: ScaleLayout,
@@ -717,6 +720,11 @@ mod tests {
         assert!(!parse("nvfp4 bench"));
         assert!(parse("nvfp4 bench --set gemm --host --replays 0"));
         assert!(!parse("nvfp4 bench --set gemm --host --tune"));
+        assert!(parse("nvfp4 bench --set all --vs cublas --report d --record r"));
+        assert!(!parse("nvfp4 bench --set all --record r"));
+        assert!(!parse("nvfp4 bench --set gemm --tune --report d"));
+        assert!(parse("nvfp4 report --from a b --report d --set gemm --activations f16"));
+        assert!(!parse("nvfp4 report --report d"));
         assert!(parse("nvfp4 bench --set gemm --tune --tune-out t.json --tune-replace --sweep 9"));
         assert!(!parse("nvfp4 bench --set gemm --tune-out t.json"));
         assert!(!parse("nvfp4 bench --set gemm --tune --split cluster:2"));

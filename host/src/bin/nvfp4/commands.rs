@@ -5,11 +5,13 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use fp4_formats::{FloatType, ScaleLayout};
-use nvfp4::bench::{self, Emulated, GemmBench, GemvBench, Protocol, QuantizeBench};
+use fp4_formats::{FloatType, HalfType, ScaleLayout};
+use nvfp4::bench::{
+    self, ActivationInput, Emulated, GemmBench, GemvBench, Protocol, QuantizeBench,
+};
 use nvfp4::checkpoint::{Checkpoint, Model};
 use nvfp4::device::{Choice, Device, Kernels};
-use nvfp4::error::Result as LibraryResult;
+use nvfp4::error::{ErrorKind, Result as LibraryResult};
 use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, Output, UpOptions};
 use nvfp4::gemv::layer::{self, ActivationSource, Weight};
 use nvfp4::gemv::{self, GemvOptions, GemvOverrides, GemvPlan};
@@ -18,12 +20,14 @@ use nvfp4::quantize::{self, Format, QuantizeOptions, TensorScale};
 use nvfp4::shape::{self, Shape};
 use nvfp4::{doctor, operands};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::args::{Args, Bench, Command, Doctor, Gemv, ResultType, Run, Target};
 use crate::checkpoints;
 use crate::gemm;
 use crate::moe;
 use crate::progress::Progress;
+use crate::report;
 use crate::selftest;
 use crate::tune;
 
@@ -55,6 +59,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         Command::Inspect(args) => checkpoints::inspect(&args),
         Command::Doctor(args) => diagnose(&args),
         Command::Selftest(args) => selftest::run(&args),
+        Command::Report(args) => report::run(&args),
     }
 }
 
@@ -216,29 +221,57 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     if args.tune.tune {
         return tune::run(args, &kernels, &shapes, &gemm_bench, progress);
     }
-    let mut reports = Vec::new();
     let gated_bench = gated(&gemm_bench, args.gemm.activation);
-    for shape in shapes {
-        progress.step(format!("running and verifying {shape}"));
-        let report = match shape {
-            Shape::Gemv(shape) => BenchReport::Gemv(bench::gemv(&kernels, shape, &bench)?),
-            Shape::Gemm(shape) => BenchReport::Gemm(bench::gemm(&kernels, shape, &gemm_bench)?),
-            Shape::Dual(shape) => BenchReport::Gemm(bench::gemm(&kernels, shape, &gated_bench)?),
+    let run = |shape: &Shape| -> LibraryResult<BenchReport> {
+        Ok(match shape {
+            Shape::Gemv(shape) => BenchReport::Gemv(bench::gemv(&kernels, *shape, &bench)?),
+            Shape::Gemm(shape) => BenchReport::Gemm(bench::gemm(&kernels, *shape, &gemm_bench)?),
+            Shape::Dual(shape) => BenchReport::Gemm(bench::gemm(&kernels, *shape, &gated_bench)?),
             Shape::Grouped(shape) => {
-                BenchReport::Gemm(bench::grouped(&kernels, &shape, &gemm_bench)?)
+                BenchReport::Gemm(bench::grouped(&kernels, shape, &gemm_bench)?)
             }
             Shape::GroupedDual(shape) => {
-                BenchReport::Gemm(bench::grouped(&kernels, &shape, &gated_bench)?)
+                BenchReport::Gemm(bench::grouped(&kernels, shape, &gated_bench)?)
             }
-            Shape::Moe(shape) => BenchReport::Moe(bench::moe(&kernels, shape, &gated_bench)?),
+            Shape::Moe(shape) => BenchReport::Moe(bench::moe(&kernels, *shape, &gated_bench)?),
             Shape::Quantize(shape) => {
-                BenchReport::Quantize(bench::quantize(&kernels, shape, &quantize)?)
+                BenchReport::Quantize(bench::quantize(&kernels, *shape, &quantize)?)
+            }
+        })
+    };
+    let mut page = args.report.begin(&kernels)?;
+    let launches = if args.serial { "one by one" } else { "overlapping" };
+    let (mut reports, mut failure) = (Vec::new(), None);
+    for shape in &shapes {
+        progress.step(format!("running and verifying {shape}"));
+        let report = match (run(shape), &mut page) {
+            (Ok(report), _) => Benched { launches, report },
+            (Err(error), None) => return Err(error.into()),
+            // The report has what came before. A device without room for one shape is usable.
+            (Err(error), Some(page)) => {
+                let why = error.to_string();
+                page.add(json!({"op": shape.op(), "shape": shape.to_string(), "error": why}));
+                let goes_on = error.kind() == ErrorKind::OutOfMemory;
+                failure.get_or_insert(error);
+                if goes_on {
+                    continue;
+                }
+                break;
             }
         };
+        if let Some(page) = &mut page {
+            page.add(serde_json::to_value(&report)?);
+        }
         if !args.target.json {
             progress.suspend(|| print(&report, false))?;
         }
         reports.push(report);
+    }
+    if let Some(page) = page {
+        page.write()?;
+    }
+    if let Some(error) = failure {
+        return Err(error.into());
     }
     drop(progress);
     if args.target.json {
@@ -249,13 +282,13 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         };
         writeln!(io::stdout(), "{text}")?;
     } else {
-        let verified = reports.iter().filter(|report| report.verified()).count();
+        let verified = reports.iter().filter(|report| report.report.verified()).count();
         let verdict = if verified == reports.len() { "ok" } else { "WRONG" };
         let device = &kernels.device().choice().device;
         let shapes = reports.len();
         writeln!(io::stdout(), "{verdict}: {verified} of {shapes} shapes verified on {device}")?;
     }
-    Ok(exit(reports.iter().all(BenchReport::verified)))
+    Ok(exit(reports.iter().all(|report| report.report.verified())))
 }
 
 fn protocol(args: &Bench) -> Protocol {
@@ -275,7 +308,7 @@ fn gemm_bench(args: &Bench) -> GemmBench {
     };
     GemmBench {
         format: args.quantize.format,
-        activations: args.gemm.activations,
+        activations: args.gemm.activations.unwrap_or_else(|| default_activations(args)),
         generator: args.generator,
         seed: args.seed,
         layout: args.layout,
@@ -287,6 +320,14 @@ fn gemm_bench(args: &Bench) -> GemmBench {
         protocol: protocol(args),
         explain: args.gemm.explain,
         sweep: args.gemm.sweep,
+    }
+}
+
+/// The activations where none are asked for.
+fn default_activations(args: &Bench) -> ActivationInput {
+    match args.set.as_deref() {
+        Some("all") => ActivationInput::Halves(HalfType::F16),
+        _ => ActivationInput::Fp4,
     }
 }
 
@@ -316,6 +357,21 @@ fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
         seed: args.seed,
         protocol: protocol(args),
     })
+}
+
+/// A report of `bench`.
+#[derive(Serialize)]
+struct Benched {
+    /// Whether launches overlap or follow one another one by one.
+    launches: &'static str,
+    #[serde(flatten)]
+    report: BenchReport,
+}
+
+impl Display for Benched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.report.fmt(f)
+    }
 }
 
 /// The report of one shape of any operation.

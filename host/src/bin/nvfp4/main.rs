@@ -12,6 +12,7 @@ mod commands;
 mod gemm;
 mod moe;
 mod progress;
+mod report;
 mod selftest;
 mod tune;
 

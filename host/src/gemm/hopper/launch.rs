@@ -154,7 +154,7 @@ impl HopperKernel {
         let gemm = launch.gemm;
         let Problem { m, k, l, .. } = self.problem;
         let matrix = matrix_bytes(&self.problem, Operand::E4m3);
-        for (index, step) in (0u64..).zip(&gemm.plan.before) {
+        for (index, step) in (0u64..).zip(gemm.before()) {
             let params = TokensParams {
                 input: input + index * gemm.strides.activations.stride as u64,
                 factors: launch.epilogue.affine.row_factors,

@@ -1,0 +1,214 @@
+//! The JSON of `bench --json`, of all operations and of recorded files, as far as a report has it.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// One run. What an operation does not have is absent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Run {
+    pub op: String,
+    pub shape: String,
+    pub format: Option<String>,
+    pub activations: Option<String>,
+    pub activation: Option<String>,
+    pub recipe: Option<String>,
+    pub dtype: Option<String>,
+    pub output: Option<String>,
+    pub scale: Option<String>,
+    /// Layout of the scales of what is quantised.
+    pub layout: Option<String>,
+    /// Layout of the scales of a GEMV's weights.
+    pub b_scale_layout: Option<String>,
+    /// The same in older records: of the weights, of the vector.
+    pub layouts: Option<[String; 2]>,
+    pub generator: Option<String>,
+    /// Whether launches overlap.
+    pub launches: Option<String>,
+    pub device: Option<Device>,
+    pub plan: Option<Plan>,
+    pub plans: Vec<Plan>,
+    pub verified: Option<bool>,
+    pub max_error: Option<f64>,
+    pub difference: Option<String>,
+    pub bytes: Option<f64>,
+    pub times: Option<Timing>,
+    pub emulated: Option<Launches>,
+    /// Why there is no result.
+    pub error: Option<String>,
+}
+
+/// What it ran on.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Device {
+    pub device: String,
+    pub name: String,
+    pub arch: String,
+}
+
+/// How it ran.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Plan {
+    /// Kernels that are launched first.
+    pub before: Vec<Step>,
+    pub kernel: Option<String>,
+    pub grid: Option<Vec<u64>>,
+    pub threads: Option<u64>,
+    pub cluster: Option<u64>,
+    pub split: Option<String>,
+    /// Of a quantiser, whose kernels follow one another.
+    pub steps: Vec<Step>,
+    pub source: Option<String>,
+}
+
+/// A kernel that others follow.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Step {
+    pub kernel: String,
+}
+
+/// Times in seconds; tables have medians only.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Spread {
+    pub median: f64,
+    pub p10: Option<f64>,
+    pub p90: Option<f64>,
+}
+
+/// What was measured.
+#[derive(Debug, Deserialize)]
+pub struct Timing {
+    pub times: Spread,
+    pub cold: Option<bool>,
+    /// Reading the bytes.
+    pub ceiling: Option<Rate>,
+    /// Copying them.
+    pub copy: Option<Rate>,
+    /// Operations per second of a large f16 product.
+    pub tensor_ceiling: Option<f64>,
+    pub cublas: Option<Peer>,
+    pub cublas_error: Option<String>,
+}
+
+/// A limit of the device.
+#[derive(Debug, Deserialize)]
+pub struct Rate {
+    pub times: Spread,
+    pub bytes_per_second: Option<f64>,
+}
+
+/// A peer's time.
+#[derive(Debug, Deserialize)]
+pub struct Peer {
+    pub name: String,
+    pub times: Spread,
+    pub ratio: f64,
+}
+
+/// Counts of one launch, or of each.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Launches {
+    Each(Vec<Emulated>),
+    One(Emulated),
+}
+
+impl Launches {
+    pub fn each(&self) -> &[Emulated] {
+        match self {
+            Self::Each(all) => all,
+            Self::One(one) => std::slice::from_ref(one),
+        }
+    }
+}
+
+/// What the emulator computed.
+#[derive(Debug, Deserialize)]
+pub struct Emulated {
+    pub lower_bound: Bound,
+}
+
+/// A lower bound in seconds.
+#[derive(Debug, Deserialize)]
+pub struct Bound {
+    pub seconds: f64,
+    pub by: String,
+}
+
+/// The runs of a file: a list, a single one, or a table of times in microseconds.
+pub fn runs(file: Value) -> Result<Vec<Value>, String> {
+    match file {
+        Value::Array(runs) => Ok(runs),
+        Value::Object(mut fields) => match fields.remove("rows") {
+            Some(Value::Array(rows)) => rows.iter().map(|row| of_table(row, &fields)).collect(),
+            _ if fields.contains_key("op") => Ok(vec![Value::Object(fields)]),
+            _ => Err("it has neither runs of `bench --json` nor `rows`".into()),
+        },
+        _ => Err("it is neither a list nor an object".into()),
+    }
+}
+
+/// A row of a table, `{"direction": "quantize", "shape": "1024x1024", "us": 2.5, "copy_us": 2.1, ..}`, as
+/// a run. What the table says of all of its rows is in `head`.
+fn of_table(row: &Value, head: &Map<String, Value>) -> Result<Value, String> {
+    let text = |name: &str| {
+        let found = row.get(name).and_then(Value::as_str);
+        found.ok_or_else(|| format!("a row has no text `{name}`: {row}"))
+    };
+    let seconds = |name: &str| row.get(name).and_then(Value::as_f64).map(|us| us * 1e-6);
+    let time = seconds("us").ok_or_else(|| format!("a row has no time `us`: {row}"))?;
+    let copy = seconds("copy_us").map(|copy| json!({"times": {"median": copy}}));
+    let mut run = row.as_object().cloned().unwrap_or_default();
+    for name in ["us", "copy_us", "of_copy", "floor_us", "direction"] {
+        run.remove(name);
+    }
+    let (op, shape) = (text("direction")?, text("shape")?);
+    run.insert("op".into(), op.into());
+    run.insert("shape".into(), format!("quantize:{shape}").into());
+    run.insert("times".into(), json!({"times": {"median": time}, "copy": copy}));
+    if let Some(name) = head.get("device").and_then(Value::as_str) {
+        run.insert("device".into(), json!({"device": "cuda:0", "name": name}));
+    }
+    if let Some(launches) = head.get("launches") {
+        run.insert("launches".into(), launches.clone());
+    }
+    Ok(run.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_a_list_a_run_or_a_table() {
+        let run = json!({"op": "gemv", "shape": "gemv:1x16x1"});
+        assert_eq!(runs(json!([run, run])).map(|all| all.len()), Ok(2));
+        assert_eq!(runs(run.clone()), Ok(vec![run]));
+        let row = json!({"direction": "dequantize", "shape": "2x16", "us": 2.5, "copy_us": 2.0});
+        let table = json!({"device": "NVIDIA H200", "launches": "one by one", "rows": [row]});
+        let rows = runs(table).expect("a table");
+        let read: Run = serde_json::from_value(rows[0].clone()).expect("a run");
+        assert_eq!((read.op.as_str(), read.shape.as_str()), ("dequantize", "quantize:2x16"));
+        assert_eq!(read.device.expect("named").name, "NVIDIA H200");
+        assert_eq!(read.launches.as_deref(), Some("one by one"));
+        let times = read.times.expect("timed");
+        assert!((times.times.median - 2.5e-6).abs() < 1e-12 && times.times.p10.is_none());
+        assert!((times.copy.expect("copied").times.median - 2.0e-6).abs() < 1e-12);
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        for other in [json!(1), json!("gemv"), json!({}), json!({"rows": 1}), json!({"shape": "a"})]
+        {
+            let refused = runs(other.clone());
+            assert!(refused.is_err(), "{other}: {refused:?}");
+        }
+        let timeless = json!({"rows": [{"direction": "quantize", "shape": "2x16"}]});
+        assert!(runs(timeless).is_err_and(|why| why.contains("no time `us`")));
+        let without = json!({"rows": [{"shape": "2x16", "us": 1.0}]});
+        assert!(runs(without).is_err_and(|why| why.contains("no text `direction`")));
+    }
+}
