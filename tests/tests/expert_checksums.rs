@@ -3,7 +3,7 @@
 
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
-use fp4_formats::{FloatType, HalfType, Nvfp4};
+use fp4_formats::{FloatType, Nvfp4, Operand};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{Activation, GemmOverrides};
 use nvfp4::generate::Generator;
@@ -72,8 +72,11 @@ fn grouped() {
     let mut sums = Checksums::default();
     for (at, config) in hopper::GROUPED.iter().enumerate() {
         let format = config.scheme.format;
-        let halves = ActivationType::Halves(config.scheme.operand);
-        let blocks = !matches!((format, config.scheme.operand), (Format::Nvfp4, HalfType::Bf16));
+        let halves = ActivationType::as_they_are(config.scheme.operand);
+        let blocks = match (format, config.scheme.operand) {
+            (Format::Nvfp4, Operand::BF16) | (_, Operand::E4m3) => false,
+            (_, Operand::Half(_)) => true,
+        };
         for i in 0..3 {
             let activations = if blocks { [halves, LINEAR, BLOCKED][i] } else { halves };
             let (tokens, n) = (config.tokens as usize, config.rows as usize / 2 + 40);

@@ -133,7 +133,8 @@ fn every_kernel() {
     let check = |case: Case, name: &str, kernels: &Kernels| {
         let scales = match case.activations {
             ActivationType::Blocks(_) => Padded(3),
-            ActivationType::Halves(_) => Dense,
+            ActivationType::Halves(_) | ActivationType::Fp8(Some(_)) => Dense,
+            ActivationType::Fp8(None) => Padded(8),
         };
         let row = case.shape.n;
         let case = case.activations_at([Padded(32), scales]);
@@ -142,7 +143,7 @@ fn every_kernel() {
         case.check(kernels);
     };
     for config in &hopper::CONFIGS {
-        let activations = ActivationType::Halves(config.scheme.operand);
+        let activations = ActivationType::as_they_are(config.scheme.operand);
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 24);
         let case = case([m, n, 160, 2], activations).format(config.scheme.format);
         check(case, config.name, &h200);

@@ -164,7 +164,8 @@ fn plans_state_what_is_copied() {
         let blackwells = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
         let blackwells = blackwells.map(|config| {
             let tile = [config.rows(), config.columns];
-            let operand = config.activations.unwrap_or(fp4_formats::HalfType::F16);
+            let operand =
+                config.activations.map_or(fp4_formats::Operand::F16, fp4_formats::Operand::Half);
             let k = config.step() * (config.k_parts() + 1) + 16;
             (config.name, tile, operand, config.activations.is_some(), config.split, k)
         });
@@ -176,7 +177,8 @@ fn plans_state_what_is_copied() {
             let (m, n, l) = (tokens as usize + 1, rows as usize + 24, 2);
             let mut case = Case::new([m, n, k as usize, l]).result(FloatType::F16);
             case.layout = Blocked128x4;
-            case.activations = if of_halves { ActivationType::Halves(operand) } else { BLOCKED };
+            case.activations =
+                if of_halves { ActivationType::as_they_are(operand) } else { BLOCKED };
             let result = counted(&kernels, &case.kernel(name, split));
             let asynchronous = result.counters.asynchronous;
             let copied = asynchronous.tensor_loads.bytes + asynchronous.bulk_loads.bytes;

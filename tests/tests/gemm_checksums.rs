@@ -7,9 +7,9 @@ use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::gemm::Split;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4};
+use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand};
 use nvfp4::device::Kernels;
-use nvfp4::gemm::{GemmOptions, GemmOverrides, GemmResult, Output, gemm};
+use nvfp4::gemm::{ActivationKind, GemmOptions, GemmOverrides, GemmResult, Output, gemm};
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemmShape;
 use nvfp4_tests::checksums::{self, Checksums};
@@ -92,6 +92,7 @@ fn name(activations: ActivationType) -> String {
     match activations {
         ActivationType::Blocks(layout) => format!("fp4 {layout}"),
         ActivationType::Halves(operand) => operand.name().to_owned(),
+        ActivationType::Fp8(from) => ActivationKind::Fp8(from).name().to_owned(),
     }
 }
 
@@ -166,20 +167,25 @@ impl Tile {
 }
 
 /// The activations that sm_90a's kernels for weights in `format` decoded to `operand` take.
-fn decoded_to(format: Format, operand: HalfType) -> &'static [ActivationType] {
+fn decoded_to(format: Format, operand: Operand) -> &'static [ActivationType] {
     match (format, operand) {
-        (Format::Nvfp4, HalfType::F16) => &[
+        (Format::Nvfp4, Operand::F16) => &[
             ActivationType::Halves(HalfType::F16),
             ActivationType::Blocks(Linear),
             ActivationType::Blocks(Blocked128x4),
         ],
-        (Format::Mxfp4, HalfType::Bf16) => &[
+        (Format::Mxfp4, Operand::BF16) => &[
             ActivationType::Halves(HalfType::Bf16),
             ActivationType::Blocks(Blocked128x4),
             ActivationType::Blocks(Linear),
         ],
-        (Format::Nvfp4, HalfType::Bf16) => &[ActivationType::Halves(HalfType::Bf16)],
-        (Format::Mxfp4, HalfType::F16) => &[],
+        (Format::Nvfp4, Operand::BF16) => &[ActivationType::Halves(HalfType::Bf16)],
+        (Format::Mxfp4, Operand::F16) => &[],
+        (_, Operand::E4m3) => &[
+            ActivationType::Fp8(None),
+            ActivationType::Fp8(Some(HalfType::F16)),
+            ActivationType::Fp8(Some(HalfType::Bf16)),
+        ],
     }
 }
 
@@ -293,9 +299,9 @@ fn as_planned() {
     for kernels in [machine(Gpu::h200(), 132), machine(nvfp4_tests::b200(), 148)] {
         let mut i = 0;
         for (format, operand) in [
-            (Format::Nvfp4, HalfType::F16),
-            (Format::Nvfp4, HalfType::Bf16),
-            (Format::Mxfp4, HalfType::Bf16),
+            (Format::Nvfp4, Operand::F16),
+            (Format::Nvfp4, Operand::BF16),
+            (Format::Mxfp4, Operand::BF16),
         ] {
             for &activations in decoded_to(format, operand) {
                 for [m, n, l] in [[1usize, 512, 1], [16, 1000, 1], [70, 320, 3], [200, 520, 1]] {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use fp4_formats::gemm::hopper::config::K_STEP;
 use fp4_formats::gemm::hopper::{CONFIGS, GROUPED, HopperConfig, Scheme};
 use fp4_formats::quantize::Format;
-use fp4_formats::{Arch, FloatType, HalfType, Nvfp4, ScaleLayout, TensorFamily};
+use fp4_formats::{Arch, FloatType, HalfType, Nvfp4, Operand, ScaleLayout, TensorFamily};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::GemmOverrides;
 use nvfp4::generate::Generator;
@@ -71,6 +71,7 @@ struct Dealer {
     layouts: Deck<ScaleLayout>,
     blocks: Deck<ActivationType>,
     halves: Deck<bool>,
+    inputs: Deck<HalfType>,
     alphas: Deck<f32>,
     scales: Deck<[f32; 2]>,
     vectors: Deck<[bool; 3]>,
@@ -91,6 +92,7 @@ impl Dealer {
             layouts: Deck::new(&ScaleLayout::ALL),
             blocks: Deck::new(&[LINEAR, BLOCKED]),
             halves: Deck::new(&[false, false, true]),
+            inputs: Deck::new(&[HalfType::F16, HalfType::Bf16]),
             alphas: Deck::new(&[1.0, -0.375, 3.0]),
             scales: Deck::new(&[[1.0, 1.0], [0.5, 4.0], [2.0, 0.125]]),
             vectors: Deck::new(&vectors),
@@ -118,11 +120,13 @@ impl Dealer {
         });
         let result = self.results.deal(rng);
         let n = n.next_multiple_of(result.block());
-        let only_halves = (format, operand) == (Format::Nvfp4, HalfType::Bf16);
-        let activations = if only_halves || self.halves.deal(rng) {
-            ActivationType::Halves(operand)
-        } else {
-            self.blocks.deal(rng)
+        let no_blocks = (format, operand) == (Format::Nvfp4, Operand::BF16);
+        let as_they_are = self.halves.deal(rng);
+        let activations = match operand {
+            Operand::Half(half) if no_blocks || as_they_are => ActivationType::Halves(half),
+            Operand::Half(_) => self.blocks.deal(rng),
+            Operand::E4m3 if as_they_are => ActivationType::Fp8(None),
+            Operand::E4m3 => ActivationType::Fp8(Some(self.inputs.deal(rng))),
         };
         let mut case = Case::new([m, n, k, l]).format(format).activations(activations);
         case.result = result;
@@ -272,13 +276,16 @@ fn every_grouped_configuration() {
             let mut case = GroupedCase::new(&counts, [config.rows as usize / 2 + 40, 160]);
             case.generator = generator;
             case.format = format;
-            case.activations = ActivationType::Halves(operand);
+            case.activations = ActivationType::as_they_are(operand);
             case.gated = generator == Generator::FullRange && at % 2 == 0;
             case.factors = at % 2 == 1;
             case.seed = at as u64;
             let mut seen: Vec<(Arch, Vec<u8>)> = Vec::new();
             for kernels in &devices {
                 let arch = kernels.device().choice().arch;
+                if !case.activations.has_kernels(arch) {
+                    continue;
+                }
                 // Other machines plan.
                 let named = arch.tensor() == TensorFamily::Wgmma;
                 let kernel = named.then(|| config.name.to_string());

@@ -1,9 +1,10 @@
 //! Grouped products on the emulated machines, against the f64 oracle.
 
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
+use fp4_formats::gemm::hopper::Scheme;
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
-use fp4_formats::{FloatType, HalfType, e4m3, ue8m0};
+use fp4_formats::{FloatType, e4m3, ue8m0};
 use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::gemm::{Activation, GemmOverrides};
@@ -51,14 +52,8 @@ fn every_configuration_of_sm_90a() {
             let mut case =
                 varied(&counts, [config.rows as usize / 2 + 40, [160, 672][i % 2]], index);
             case.format = config.scheme.format;
-            case.activations = match (config.scheme.format, config.scheme.operand) {
-                (Format::Nvfp4, HalfType::F16) | (Format::Mxfp4, HalfType::Bf16) => {
-                    [LINEAR, ActivationType::Halves(config.scheme.operand), BLOCKED][i % 3]
-                }
-                (Format::Nvfp4, HalfType::Bf16) | (Format::Mxfp4, HalfType::F16) => {
-                    ActivationType::Halves(config.scheme.operand)
-                }
-            };
+            let Scheme { format, operand } = config.scheme;
+            case.activations = ActivationType::of_operand(format, operand, i);
             case.result = RESULTS[index % RESULTS.len()];
             case.sizes[0] = case.sizes[0].next_multiple_of(case.result.block());
             case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
@@ -179,7 +174,7 @@ fn bad_counts_make_all_results_nan() {
     let hopper = emulated_on(Gpu { sms: 3, ..Gpu::h200() }, SCHEDULES[2]);
     let blackwell = emulated_on(Gpu { sms: 4, ..b200() }, SCHEDULES[3]);
     for config in &hopper::GROUPED {
-        let activations = ActivationType::Halves(config.scheme.operand);
+        let activations = ActivationType::as_they_are(config.scheme.operand);
         bad_counts(&hopper, config.name, config.scheme.format, activations);
     }
     for config in &blackwell::GROUPED {

@@ -149,7 +149,7 @@ fn of_sm_90a() {
     let stores = COLUMNS.map(whole).into_iter().chain(COLUMNS.map(divided));
     for (n, result, split) in stores.chain([(64, RESULTS[4], Split::None)]) {
         for config in &hopper::CONFIGS {
-            let activations = ActivationType::Halves(config.scheme.operand);
+            let activations = ActivationType::as_they_are(config.scheme.operand);
             let mut case = product(n, activations).format(config.scheme.format).result(result);
             case.shape.k = 288;
             let case = case.kernel(config.name, split.at_most(config.max_split()));
@@ -160,7 +160,7 @@ fn of_sm_90a() {
     }
     for n in COLUMNS {
         for config in &hopper::GROUPED {
-            let activations = ActivationType::Halves(config.scheme.operand);
+            let activations = ActivationType::as_they_are(config.scheme.operand);
             let mut case = groups(n, activations, config.name);
             case.format = config.scheme.format;
             machine.check(config.name, Parameters::Given, |kernels| {
@@ -168,7 +168,7 @@ fn of_sm_90a() {
             });
         }
         for config in &hopper::MIXED {
-            let activations = ActivationType::Halves(config.scheme.operand);
+            let activations = ActivationType::as_they_are(config.scheme.operand);
             let case = product(n, activations).format(config.scheme.format);
             machine.check(config.name, Parameters::InMemory, |kernels| {
                 check_mixed(kernels, std::slice::from_ref(&case));

@@ -130,7 +130,7 @@ fn weights_take_turns_beside_halves() {
         let gemm = gemm.expect("planned");
         assert_eq!(gemm.workspace_bytes(), 0);
         let [elements, _] = inputs[0].activation_bytes();
-        let input = DeviceBuffer::upload(kernels.device(), "a", elements).expect("memory");
+        let input = DeviceBuffer::upload(kernels.device(), "a", &elements).expect("memory");
         for (case, weights) in cases.iter().zip(&weights) {
             let [bytes, _] = gemm.out_bytes().expect("small");
             let out = DeviceBuffer::poisoned(kernels.device(), "c", bytes).expect("memory");

@@ -2,7 +2,7 @@
 
 use fp4_formats::gemm::{Split, blackwell, hopper};
 use fp4_formats::quantize::Format;
-use fp4_formats::{FloatType, HalfType, Mxfp4, Nvfp4};
+use fp4_formats::{FloatType, Mxfp4, Nvfp4};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
     Activation, GemmOptions, GemmOverrides, MixedGemm, MixedProduct, Output, ResultBuffers,
@@ -77,14 +77,9 @@ fn every_configuration_of_sm_90a() {
     for (at, config) in hopper::MIXED.iter().enumerate() {
         let size = [config.rows as usize, config.tokens as usize];
         let format = config.scheme.format;
-        let halves = ActivationType::Halves(config.scheme.operand);
         for (i, machine) in machines.iter().enumerate() {
-            let activations = match (format, config.scheme.operand) {
-                (Format::Nvfp4, HalfType::F16) | (Format::Mxfp4, HalfType::Bf16) => {
-                    [halves, LINEAR, BLOCKED][i % 3]
-                }
-                (Format::Nvfp4, HalfType::Bf16) | (Format::Mxfp4, HalfType::F16) => halves,
-            };
+            // 16-bit ones first.
+            let activations = ActivationType::of_operand(format, config.scheme.operand, i + 1);
             check(machine, &launch(size, format, activations, 5 * at + i), config.name);
         }
     }

@@ -106,7 +106,7 @@ fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
         println!("{}", result.plan);
         match case.activations {
             _ if !result.plan.before.is_empty() => "workspace",
-            ActivationType::Halves(_) => "a",
+            ActivationType::Halves(_) | ActivationType::Fp8(_) => "a",
             ActivationType::Blocks(_) => "a codes",
         }
     })

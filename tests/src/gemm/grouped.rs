@@ -9,15 +9,15 @@ use nvfp4::device::Kernels;
 use nvfp4::error::Result;
 use nvfp4::floats;
 use nvfp4::gemm::{
-    Activation, ActivationBuffers, GatedWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan,
-    GroupBuffers, Grouping, Output, Repacked, ResultBuffers, UpOptions, Vectors, Weights,
-    Workspace, group_offsets, reference_grouped,
+    Activation, GatedWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan, GroupBuffers, Grouping,
+    Output, Repacked, ResultBuffers, UpOptions, Vectors, Weights, Workspace, group_offsets,
+    reference_grouped,
 };
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::GemmActivations;
 use nvfp4::oracle::Reference;
 use nvfp4::rng::SplitMix64;
-use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4::tensor::BlockScaled;
 use nvfp4::tune::ResultKind;
 use ptx_emu::LaunchReport;
 use std::ops::Range;
@@ -196,11 +196,8 @@ impl GroupedCase {
                 1.0,
                 &mut rng,
             )),
-            ActivationType::Halves(operand) => {
-                let dims = Dims::new(matrices, rows, k).expect("dims");
-                GemmActivations::Halves(
-                    self.generator.halves("a", dims, operand, &mut rng).expect("a"),
-                )
+            ActivationType::Halves(_) | ActivationType::Fp8(_) => {
+                self.activations.floats(self.generator, [matrices, rows, k], 1, &mut rng)
             }
         };
         let exact = self.generator == Generator::Exact;
@@ -211,7 +208,9 @@ impl GroupedCase {
             };
             wanted.then(|| (0..count).map(|_| choice(&mut rng)).collect())
         };
-        let row_factors = vector(self.vectors[0], matrices * rows);
+        // The scales of tokens take the place of row factors.
+        let has_rows = self.vectors[0] && self.activations != ActivationType::Fp8(None);
+        let row_factors = vector(has_rows, matrices * rows);
         let ones = || vec![1.0; groups];
         let factors = [vector(self.factors, groups), vector(self.factors && self.gated, groups)]
             .map(|factors| factors.unwrap_or_else(ones));
@@ -279,7 +278,7 @@ impl GroupedCase {
         let parts: Result<Vec<Repacked>> = inputs
             .weights()
             .iter()
-            .map(|weights| Repacked::of_weights(device, *weights, kind))
+            .map(|weights| Repacked::rounded(device, *weights, kind))
             .collect();
         let weights = Repacked::stack(&parts?)?.upload(device)?;
         let options = inputs.options[0].clone().output(output).activation_scale(a.global_scale());
@@ -317,14 +316,9 @@ impl GroupedCase {
         let [codes, scales] = inputs
             .activations
             .bytes()
-            .map(|bytes| upload("a", if bytes.is_empty() { &[0] } else { bytes }));
-        let (codes, scales) = (codes?, scales?);
-        let input = match self.activations {
-            ActivationType::Blocks(_) => {
-                ActivationBuffers::Blocks { codes: &codes, scales: &scales }
-            }
-            ActivationType::Halves(_) => ActivationBuffers::Halves(&codes),
-        };
+            .map(|bytes| upload("a", if bytes.is_empty() { &[0] } else { &*bytes }));
+        let buffers = [codes?, scales?];
+        let input = self.activations.buffers(&buffers);
         product.launch_grouped(
             GroupBuffers {
                 counts: &counts,

@@ -78,7 +78,7 @@ impl MixedOperands {
                 .output(output)
                 .overrides(overrides)
                 .activation_scale(a.global_scale()),
-            activations: [upload("a", elements)?, upload("a scales", scales)?],
+            activations: [upload("a", &elements)?, upload("a scales", &scales)?],
             weights: weights?.upload(device)?,
             out: [out, out_scales],
             vectors: [row?, column?, bias?, up_column?, up_bias?],

@@ -17,13 +17,16 @@ mod placement;
 mod run;
 pub mod tcgen05;
 
+use std::borrow::Cow;
+
 use fp4_formats::gemm::{OUT_RECIPE, Split};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, FloatType, HalfType, ScaleLayout};
+use fp4_formats::{Arch, BlockFormat, FloatType, HalfType, Operand, ScaleLayout, TensorFamily};
+use nvfp4::buffer::DeviceBuffer;
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::{
-    Activation, ActivationKind, Activations, GatedWeights, GemmOptions, GemmOverrides, HalfMatrix,
-    UpOptions, Weights, reference,
+    Activation, ActivationBuffers, ActivationKind, Activations, Fp8Matrix, GatedWeights,
+    GemmOptions, GemmOverrides, HalfMatrix, UpOptions, Weights, reference,
 };
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::GemmActivations;
@@ -77,6 +80,8 @@ pub enum ActivationType {
     Blocks(ScaleLayout),
     /// 16-bit floats.
     Halves(HalfType),
+    /// e4m3 with a scale for each token, given or made of floats before the product.
+    Fp8(Option<HalfType>),
 }
 
 /// f16 activations.
@@ -95,10 +100,82 @@ impl ActivationType {
         match self {
             Self::Blocks(layout) => ActivationKind::Blocks { format, layout },
             Self::Halves(operand) => ActivationKind::Halves(operand),
+            Self::Fp8(from) => ActivationKind::Fp8(from),
         }
     }
 
-    /// All types of activations that have kernels for weights in `format`.
+    /// Random activations that are not block-scaled, `[batch, rows, K]`, of which there are `copies`.
+    ///
+    /// # Panics
+    /// If they are block-scaled.
+    #[must_use]
+    pub fn floats<F: BlockFormat>(
+        self,
+        generator: Generator,
+        [batch, rows, k]: [usize; 3],
+        copies: usize,
+        rng: &mut SplitMix64,
+    ) -> GemmActivations<F> {
+        let mut halves = |half: HalfType| {
+            let dims = Dims::new(batch, rows, k).expect("dims");
+            let one = generator.halves("a", dims, half, rng).expect("a");
+            let all = Dims::new(copies * batch, rows, k).expect("dims");
+            HalfMatrix::new("a", all, half, one.bytes().repeat(copies)).expect("a")
+        };
+        match self {
+            Self::Blocks(_) => panic!("{self:?} are block-scaled"),
+            Self::Halves(half) => GemmActivations::Halves(halves(half)),
+            Self::Fp8(Some(half)) => GemmActivations::ToFp8(halves(half)),
+            Self::Fp8(None) => {
+                let quantized = Fp8Matrix::quantize(&halves(HalfType::Bf16));
+                GemmActivations::Fp8(quantized.expect("a"))
+            }
+        }
+    }
+
+    /// The buffers of elements or codes, and of scales, as a product takes them.
+    #[must_use]
+    pub fn buffers(self, [elements, scales]: &[DeviceBuffer; 2]) -> ActivationBuffers<'_> {
+        match self {
+            Self::Blocks(_) => ActivationBuffers::Blocks { codes: elements, scales },
+            Self::Halves(_) | Self::Fp8(Some(_)) => ActivationBuffers::Halves(elements),
+            Self::Fp8(None) => ActivationBuffers::Fp8 { codes: elements, scales },
+        }
+    }
+
+    /// Those that sm_90a's kernels for weights in `format` and operands of this type take: in turn by
+    /// `index`.
+    #[must_use]
+    pub fn of_operand(format: Format, operand: Operand, index: usize) -> Self {
+        match (format, operand) {
+            (Format::Nvfp4, Operand::F16) | (Format::Mxfp4, Operand::BF16) => {
+                let halves = operand.half().map_or(BLOCKED, Self::Halves);
+                [LINEAR, halves, BLOCKED][index % 3]
+            }
+            (_, Operand::Half(half)) => Self::Halves(half),
+            (_, Operand::E4m3) => {
+                [Self::Fp8(None), Self::Fp8(Some(HalfType::Bf16)), Self::Fp8(Some(HalfType::F16))]
+                    [index % 3]
+            }
+        }
+    }
+
+    /// Whether `arch` has kernels for them.
+    #[must_use]
+    pub fn has_kernels(self, arch: Arch) -> bool {
+        match (self, arch.tensor()) {
+            (Self::Blocks(_) | Self::Halves(_), _) | (Self::Fp8(_), TensorFamily::Wgmma) => true,
+            (Self::Fp8(_), TensorFamily::Tcgen05) => false,
+        }
+    }
+
+    /// Those that are multiplied in this type, without anything before.
+    #[must_use]
+    pub fn as_they_are(operand: Operand) -> Self {
+        operand.half().map_or(Self::Fp8(None), Self::Halves)
+    }
+
+    /// All types of activations that have kernels of every architecture for weights in `format`.
     #[must_use]
     pub fn all(format: Format) -> &'static [Self] {
         match format {
@@ -264,19 +341,11 @@ impl Case {
         Self { activations, ..self }
     }
 
-    /// The same with weights in `format` beside 16-bit activations of type `operand`, or ones in
-    /// the weights' format where a kernel for `operand` decodes those: in turn by `index`.
+    /// The same with weights in `format` beside activations of type `operand`, or ones that become it
+    /// before the product: in turn by `index`.
     #[must_use]
-    pub fn decoded_to(self, format: Format, operand: HalfType, index: usize) -> Self {
-        let activations = match (format, operand) {
-            (Format::Nvfp4, HalfType::F16) | (Format::Mxfp4, HalfType::Bf16) => {
-                [LINEAR, ActivationType::Halves(operand), BLOCKED][index % 3]
-            }
-            (Format::Nvfp4, HalfType::Bf16) | (Format::Mxfp4, HalfType::F16) => {
-                ActivationType::Halves(operand)
-            }
-        };
-        self.format(format).activations(activations)
+    pub fn decoded_to(self, format: Format, operand: Operand, index: usize) -> Self {
+        self.format(format).activations(ActivationType::of_operand(format, operand, index))
     }
 
     /// The same with another type of result.
@@ -341,7 +410,9 @@ impl Case {
             Generator::Exact | Generator::Contest | Generator::ContestGemm => true,
             Generator::FullRange | Generator::ContestDual => false,
         };
-        sums && self.activation == Activation::Identity && self.gated.is_none()
+        // Folded weights and sums of e4m3 products are rounded.
+        let bytes = matches!(self.activations, ActivationType::Fp8(_));
+        sums && self.activation == Activation::Identity && self.gated.is_none() && !bytes
     }
 
     /// The operands, vectors and alpha. `F` is the weights' format.
@@ -375,11 +446,9 @@ impl Case {
                 let all = BlockScaled::new("a", all, layout, codes, scales, scale);
                 GemmActivations::Blocks(all.expect("a"))
             }
-            ActivationType::Halves(operand) => {
-                let dims = Dims::new(matrices, m, k).expect("dims");
-                let one = self.generator.halves("a", dims, operand, &mut rng).expect("a");
-                let bytes = one.bytes().repeat(copies);
-                GemmActivations::Halves(HalfMatrix::new("a", all, operand, bytes).expect("a"))
+            ActivationType::Halves(_) | ActivationType::Fp8(_) => {
+                let (kind, dims) = (self.activations, [matrices, m, k]);
+                kind.floats(self.generator, dims, copies, &mut rng)
             }
         };
         let mut vector = |wanted: bool, count: usize| {
@@ -390,6 +459,8 @@ impl Case {
             wanted.then(|| (0..count).map(|_| choice(&mut rng)).collect())
         };
         let [rows, columns, bias] = self.vectors;
+        // The scales of tokens take the place of row factors.
+        let rows = rows && self.activations != ActivationType::Fp8(None);
         let (row_factors, column_factors) = (vector(rows, m), vector(columns, n));
         let options = GemmOptions::new()
             .alpha(self.alpha)
@@ -479,7 +550,7 @@ impl<F: BlockFormat> Inputs<F> {
 
     /// Bytes of the activations: elements or codes, and scales.
     #[must_use]
-    pub fn activation_bytes(&self) -> [&[u8]; 2] {
+    pub fn activation_bytes(&self) -> [Cow<'_, [u8]>; 2] {
         self.activations.bytes()
     }
 }

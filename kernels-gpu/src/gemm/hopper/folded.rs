@@ -235,15 +235,25 @@ impl Turns {
         unsafe { barrier::bar_sync_id::<CONSUMER_THREADS>(TURN + self.warpgroup) };
     }
 
-    /// Passes the turn; at the last of all, `ends`, only to a warpgroup that has one left.
+    /// Passes the turn.
     ///
     /// # Safety
     /// All threads of the warpgroup, converged, after [`wait`](Self::wait).
     #[inline(always)]
-    unsafe fn pass(self, ends: bool) {
-        if !(ends && self.warpgroup != 0) {
+    unsafe fn pass(self) {
+        // SAFETY: the caller's.
+        unsafe { barrier::bar_arrive_id::<CONSUMER_THREADS>(TURN + 1 - self.warpgroup) };
+    }
+
+    /// Takes the turn that the second warpgroup passed last, so that none is left.
+    ///
+    /// # Safety
+    /// All threads of both warpgroups, converged, after their last [`pass`](Self::pass).
+    #[inline(always)]
+    unsafe fn end(self) {
+        if self.warpgroup == 0 {
             // SAFETY: the caller's.
-            unsafe { barrier::bar_arrive_id::<CONSUMER_THREADS>(TURN + 1 - self.warpgroup) };
+            unsafe { self.wait() };
         }
     }
 }
@@ -283,32 +293,31 @@ impl Steps<'_> {
         let turns = Turns { warpgroup: thread::thread_idx_x() / WARPGROUP };
         // SAFETY: both warpgroups sum as many steps.
         unsafe { turns.begin() };
-        let (mut last, mut step) = (*cursor, 0);
+        let mut step = 0;
         let mut partial = [0.0; PANEL];
-        // Of the step that `partial` is from.
-        let mut factors = [0.0; 2];
+        // SAFETY: the stage has arrived when the wait returns.
+        let mut first = unsafe {
+            ring.wait_full(cursor);
+            self.rows(cursor).operands::<W>(0)
+        };
         loop {
-            let is_last = step + 1 >= count;
-            // SAFETY: the stage has arrived when the wait returns. The warpgroup is converged; operands
-            // and sums of products that may be unfinished are left alone.
+            let stage = cursor.stage;
+            let tokens = memory.activations(config, stage);
+            let zero = u32::from(marker::pin(step) == u32::MAX);
+            step += 1;
+            let is_last = step >= count;
+            // SAFETY: the warpgroup is converged, and the stage has arrived; operands and sums of
+            // products that may be unfinished are left alone. The next stage has arrived when its wait
+            // returns; of the products only the last group may run then, so that the operands of the
+            // first 64 columns are free.
             unsafe {
-                ring.wait_full(cursor);
-                let zero = u32::from(marker::pin(step) == u32::MAX);
-                let tokens = memory.activations(config, cursor.stage);
-                let rows = Rows { config, weights: memory.weights(config, cursor.stage) };
-                // Of the last step only the last group may run: the operands of the first 64 columns
-                // are free.
-                wgmma::wgmma_wait_group::<1>();
-                let first = rows.operands::<W>(0);
-                wgmma::wgmma_wait_group::<0>();
-                promote(consumer, PANELS - 1, &partial, factors);
-                release(config, ring.empty(last.stage), step > 0);
+                let rows = self.rows(cursor);
                 turns.wait();
                 products(&mut partial, first, tokens, 0, Some(zero));
                 let second = rows.operands::<W>(1);
                 products(&mut partial, second, tokens, HALF, None);
-                turns.pass(is_last && PANELS == 1);
-                factors = rows.factors();
+                turns.pass();
+                let factors = rows.factors();
                 for panel in 1..PANELS {
                     wgmma::wgmma_wait_group::<0>();
                     promote(consumer, panel - 1, &partial, factors);
@@ -316,22 +325,34 @@ impl Steps<'_> {
                     turns.wait();
                     products(&mut partial, first, tokens, at, Some(zero));
                     products(&mut partial, second, tokens, at + HALF, None);
-                    turns.pass(is_last && panel == PANELS - 1);
+                    turns.pass();
+                }
+                cursor.advance();
+                if PANELS == 1 && !is_last {
+                    ring.wait_full(cursor);
+                    wgmma::wgmma_wait_group::<1>();
+                    first = self.rows(cursor).operands::<W>(0);
+                }
+                wgmma::wgmma_wait_group::<0>();
+                promote(consumer, PANELS - 1, &partial, factors);
+                release(config, ring.empty(stage), true);
+                if is_last {
+                    turns.end();
+                    return;
+                }
+                // Of several panels, before the sums are promoted there is no register for it.
+                if PANELS > 1 {
+                    ring.wait_full(cursor);
+                    first = self.rows(cursor).operands::<W>(0);
                 }
             }
-            last = *cursor;
-            cursor.advance();
-            step += 1;
-            if is_last {
-                break;
-            }
         }
-        // SAFETY: the warpgroup is converged; with its products the last stage is read.
-        unsafe {
-            wgmma::wgmma_wait_group::<0>();
-            promote(consumer, PANELS - 1, &partial, factors);
-            release(config, ring.empty(last.stage), true);
-        }
+    }
+
+    /// The weights of the stage that the cursor is at.
+    #[inline(always)]
+    fn rows(&self, cursor: &Cursor) -> Rows<'_> {
+        Rows { config: self.config, weights: self.memory.weights(self.config, cursor.stage) }
     }
 }
 

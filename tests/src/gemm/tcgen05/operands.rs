@@ -80,6 +80,7 @@ impl Product {
                 let map = halves_map(self.config, [m, k, problem.l], matrix);
                 ([encode(&map, at), TensorMap::NONE], Vec::new(), 1.0)
             }
+            Activations::Fp8(_) | Activations::ToFp8(_) => panic!("no kernel takes e4m3"),
         };
         let [[x_codes, x_scales], [y_codes, y_scales]] =
             if self.swapped { [b_maps, a_maps] } else { [a_maps, b_maps] };
