@@ -8,6 +8,7 @@ use fp4_formats::gemm::mixed::Mixed;
 use fp4_formats::gemv::GemvParams;
 use fp4_formats::moe::{CombineParams, GatherParams, RouteParams};
 use fp4_formats::quantize::QuantizeParams;
+use fp4_formats::quantize::tokens::TokensParams;
 
 /// A parameter block whose bytes in memory are those of its `to_bytes` on a little-endian machine.
 ///
@@ -62,6 +63,7 @@ blocks!(
     Mixed,
     GemvParams,
     QuantizeParams,
+    TokensParams,
     RouteParams,
     GatherParams,
     CombineParams

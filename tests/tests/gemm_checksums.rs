@@ -9,7 +9,9 @@ use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand};
 use nvfp4::device::Kernels;
-use nvfp4::gemm::{ActivationKind, GemmOptions, GemmOverrides, GemmResult, Output, gemm};
+use nvfp4::gemm::{
+    ActivationKind, GemmOptions, GemmOverrides, GemmResult, GemmRun, Output, Repacked, gemm,
+};
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemmShape;
 use nvfp4_tests::checksums::{self, Checksums};
@@ -139,7 +141,21 @@ impl Product<'_> {
         case.seed = (m * n + k + l) as u64;
         let inputs = case.inputs::<F>();
         let options = self.variant.options(self.shape, self.overrides.clone());
-        let result = gemm(self.kernels, &inputs.activations(), &inputs.weights, &options);
+        let (a, weights) = (inputs.activations(), &inputs.weights);
+        let result = match self.activations {
+            ActivationType::Blocks(_) | ActivationType::Halves(_) => {
+                gemm(self.kernels, &a, weights, &options)
+            }
+            ActivationType::Fp8(from) => {
+                // The scales of tokens take the place of row factors.
+                let rows = options.row_factors.clone().filter(|_| from.is_some());
+                let weights = Repacked::rounded(self.kernels.device(), weights.into(), a.kind());
+                let run = weights.and_then(|weights| {
+                    GemmRun::new(self.kernels, &a, &weights, &options.clone().row_factors(rows))
+                });
+                run.and_then(|run| run.run())
+            }
+        };
         result.unwrap_or_else(|e| panic!("{case:?} {options:?}: {e}"))
     }
 }

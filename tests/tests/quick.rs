@@ -37,12 +37,12 @@ fn first_of_each<T, K: PartialEq>(all: &[T], kind: impl Fn(&T) -> K) -> Vec<&T> 
     found
 }
 
-/// Both operand types of each weight format, with `mma` and with `wgmma`, alone and in pairs that
+/// All operand types of each weight format, with `mma` and with `wgmma`, alone and in pairs that
 /// share activations; K divided evenly.
 #[test]
 fn gemm_of_sm_90a() {
     let kinds = first_of_each(&hopper::CONFIGS, |c| (c.scheme, c.uses_mma_sync(), c.multicast));
-    assert_eq!(kinds.len(), 9);
+    assert_eq!(kinds.len(), 11);
     for schedule in schedules() {
         let kernels = emulated(DEVICES[0], schedule);
         for (i, config) in kinds.iter().enumerate() {

@@ -6,7 +6,7 @@
 //! results of the token are NaN.
 
 use super::params;
-use crate::{HalfType, WARP, e4m3};
+use crate::{Divisor, HalfType, WARP, e4m3};
 
 /// The largest magnitude of a token counts as no less: 2^-100, whose reciprocal times 448 is an f32.
 pub const LEAST: f32 = f32::from_bits((127 - 100) << 23);
@@ -88,17 +88,18 @@ pub struct TokensParams {
     pub scales: u64,
     /// Columns, a multiple of 16.
     pub k: u32,
-    /// Rows that have factors of their own; not 0.
-    pub factor_rows: u32,
+    /// Rows that have factors of their own. A token's number is below [`Divisor::DIVIDENDS`].
+    pub factor_rows: Divisor,
 }
 
 impl TokensParams {
     /// The block as the kernel's `.param` space holds it: C layout, little endian.
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        let [value, multiplier, shift] = self.factor_rows.words();
         params::bytes(
             [self.input, self.factors, self.codes, self.scales],
-            [self.k, self.factor_rows],
+            [self.k, value, multiplier, shift],
         )
     }
 }
@@ -126,11 +127,12 @@ mod tests {
 
     #[test]
     fn bytes_follow_the_layout() {
-        let params =
-            TokensParams { input: 1, factors: 2, codes: 3, scales: 4, k: 5, factor_rows: 6 };
+        let factor_rows = Divisor::nearest(6);
+        let params = TokensParams { input: 1, factors: 2, codes: 3, scales: 4, k: 5, factor_rows };
         let bytes = params.to_bytes();
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!([0, 8, 16, 24, 32, 36].map(word), [1, 2, 3, 4, 5, 6]);
-        assert_eq!(bytes.len(), 40);
+        assert_eq!([40, 44].map(word), [factor_rows.words()[1], factor_rows.words()[2]]);
+        assert_eq!(bytes.len(), 48);
     }
 }

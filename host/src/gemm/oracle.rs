@@ -112,12 +112,12 @@ pub fn reference_grouped<F: BlockFormat>(
 }
 
 /// Whether the product takes folded weights, and the f32 additions, one after the other, that may lead to
-/// a result.
+/// a result. Tensor cores truncate where they add, which counts twice.
 fn products<F: BlockFormat>(a: &Activations<'_, F>) -> (bool, usize) {
     let k = a.dims().cols();
     match a.kind().operand() {
-        Operand::Half(_) => (false, k),
-        Operand::E4m3 => (true, k + FOLDED_ADDITIONS as usize),
+        Operand::Half(_) => (false, 2 * k),
+        Operand::E4m3 => (true, 2 * k + FOLDED_ADDITIONS as usize),
     }
 }
 

@@ -90,7 +90,7 @@ unsafe fn quantize<I: Input>(p: &TokensParams) {
         // SAFETY: the token's factor and scale.
         unsafe {
             if p.factors != 0 {
-                let at = p.factors + u64::from(row % p.factor_rows) * 4;
+                let at = p.factors + u64::from(p.factor_rows.divide(row).1) * 4;
                 scale *= f32::from_bits(memory::ld_global_nc_b32(at));
             }
             memory::st_global_b32(p.scales + u64::from(row) * 4, scale.to_bits());

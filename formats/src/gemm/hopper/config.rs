@@ -372,7 +372,8 @@ pub const FOLDED_ADDITIONS: u32 = 1 << 14;
 /// Additions within so many steps, one after the other.
 const fn in_steps(operand: Operand, steps: u32) -> u32 {
     match operand {
-        Operand::Half(_) => 2 * steps * (K_STEP / super::repack::WGMMA_K),
+        // The products of a `wgmma` are truncated each, which counts where a sum has no others.
+        Operand::Half(_) => 2 * steps * (K_STEP / super::repack::WGMMA_K) + super::repack::WGMMA_K,
         // Each step's products are summed from zero; the errors of steps are not one after another.
         Operand::E4m3 => FOLDED_ADDITIONS + 2 * steps,
     }

@@ -6,7 +6,7 @@
 //!
 //! # Bounds
 //! An error is at most `eps (additions + 4)` times a *magnitude* (see [`crate::oracle`]). Below, `e`
-//! is that bound for the largest number of additions, K: a kernel that makes fewer errs by less.
+//! is that bound for the largest number of additions, twice K: a kernel that makes fewer errs by less.
 //!
 //! *Affine.* The magnitude of `factor * sum + bias` is `|factor|` times the sum of the terms'
 //! magnitudes, and `|bias|`.
@@ -68,11 +68,11 @@ struct Bounded {
 }
 
 impl<'a> Exact<'a> {
-    /// Of a product of `k` terms, whose operands' scales multiply to `scales` in both halves.
-    pub fn new(options: &'a GemmOptions, scales: [f64; 2], k: usize) -> Self {
+    /// Of a product of `additions` additions, whose operands' scales multiply to `scales` in both halves.
+    pub fn new(options: &'a GemmOptions, scales: [f64; 2], additions: usize) -> Self {
         let up_alpha = options.up.as_ref().map_or(1.0, |up| up.alpha);
         let factors = [scales[0] * f64::from(options.alpha), scales[1] * f64::from(up_alpha)];
-        Self { options, factors, slack: f64::from(f32::EPSILON) * (k + 4) as f64 }
+        Self { options, factors, slack: f64::from(f32::EPSILON) * (additions + 4) as f64 }
     }
 
     /// The result at `[row, column]` and its magnitude, from the sum and its magnitude of the only

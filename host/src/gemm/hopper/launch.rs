@@ -162,11 +162,14 @@ impl HopperKernel {
                 scales: scales + index * u64::from(m) * size_of::<f32>() as u64,
                 k,
                 // The problems of a uniform product share row factors.
-                factor_rows: if launch.groups.is_some() { m.saturating_mul(l) } else { m },
+                factor_rows: Divisor::nearest(match launch.groups {
+                    Some(_) => m.saturating_mul(l),
+                    None => m,
+                }),
             };
             // SAFETY: the input has the planned sizes, as checked by the caller, and so have the row
             // factors; codes and scales are in the workspace, which is large enough.
-            unsafe { launch_step(&gemm.kernels, step, true, &params.to_bytes())? };
+            unsafe { launch_step(&gemm.kernels, step, true, bytes(&params))? };
         }
         Ok(())
     }
