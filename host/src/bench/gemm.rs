@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout};
 use ptx_emu_core::LaunchReport;
 use serde::Serialize;
 
@@ -190,6 +190,7 @@ impl GemmBench {
             plan: result.plan,
             max_error: verification.max_abs_error,
             verification,
+            folded: None,
             times: None,
             sweep: Vec::new(),
             explain: self.explain,
@@ -270,6 +271,30 @@ impl fmt::Display for Head {
     }
 }
 
+/// What folding to e4m3 did to weights. Results are verified against the folded ones.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FoldedWeights {
+    /// Weights that are not what they were.
+    pub changed: u64,
+    /// All weights.
+    pub weights: u64,
+    /// The ratio of the weights' squares to those of the changes, in dB; none where nothing changed.
+    pub sqnr_db: Option<f64>,
+}
+
+impl FoldedWeights {
+    /// Of weights for products in e4m3; none for others.
+    fn of(weights: &Repacked) -> Option<Self> {
+        let (form, lost) = (weights.form(), weights.lost());
+        let in_bytes = form.activations == Some(Operand::E4m3);
+        in_bytes.then(|| Self {
+            changed: lost.changed,
+            weights: weights.batch() as u64 * u64::from(form.rows) * u64::from(form.columns),
+            sqnr_db: (lost.changed > 0).then(|| 10.0 * (lost.signal / lost.noise).log10()),
+        })
+    }
+}
+
 /// A verified run, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
 pub struct GemmReport {
@@ -282,6 +307,8 @@ pub struct GemmReport {
     pub max_error: f64,
     /// The whole comparison.
     pub verification: Verification,
+    /// What folding to e4m3 did to the weights, of a dense or gated product in it.
+    pub folded: Option<FoldedWeights>,
     /// Times; only from a GPU, and only if verified.
     pub times: Option<GemmTiming>,
     /// Times of the plan's candidates, where they were asked for.
@@ -341,6 +368,7 @@ fn run<F: BlockFormat>(
     }
     let mut report = bench.report::<F>(kernels, name, (result, &reports), &reference, bytes);
     (report.times, report.sweep) = (times, sweep);
+    report.folded = FoldedWeights::of(&weights);
     let make = |kernels: &Kernels| GemmRun::new(kernels, &a, &weights, &bench.options);
     report.head.host =
         HostCost::measure(kernels, bench.protocol, report.head.verified, make, GemmRun::launch)?;
@@ -446,6 +474,11 @@ impl fmt::Display for GemmReport {
             )?;
         }
         writeln!(f, "  {}", self.verification.summary())?;
+        if let Some(FoldedWeights { changed, weights, sqnr_db }) = self.folded {
+            let ratio = sqnr_db
+                .map_or(String::new(), |ratio| format!("; signal over what changed {ratio:.2} dB"));
+            writeln!(f, "  folded    {changed} of {weights} weights changed{ratio}")?;
+        }
         if let Some(times) = &self.times {
             write!(f, "{times}")?;
         }

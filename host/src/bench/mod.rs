@@ -21,7 +21,7 @@ use ptx_emu_core::{Counters, LaunchReport, LowerBound};
 use serde::Serialize;
 
 pub use crate::gemm::ActivationInput;
-pub use gemm::{GemmBench, GemmReport, GemmTiming, Head, Swept, gemm};
+pub use gemm::{FoldedWeights, GemmBench, GemmReport, GemmTiming, Head, Swept, gemm};
 pub use gpu::{Protocol, Timing};
 pub use grouped::grouped;
 pub use host::{HostCost, HostTimes};

@@ -149,7 +149,7 @@ impl<W: Work> Store<'_, W> {
         let columns = [piece.column, piece.column + COLUMNS as u32];
         // SAFETY: as the caller says.
         let (row, sums) = unsafe {
-            let row = if W::GROUPED {
+            let row = if W::OWN_FACTORS {
                 affine::row_factor(&self.affine(0), m)
             } else {
                 affine::row_factor(&self.p.epilogue.affine, m)
