@@ -66,7 +66,7 @@ pub const fn tokens_config(input: HalfType) -> &'static TokensConfig {
     }
 }
 
-/// Parameter block of the kernels: a CTA for each of [`rows`](Self::rows) tokens. Pointers are device
+/// Parameter block of the kernels: a CTA for each of `rows` tokens. Pointers are device
 /// addresses.
 ///
 /// | field | shape | type |

@@ -316,7 +316,7 @@ impl GroupedCase {
         let [codes, scales] = inputs
             .activations
             .bytes()
-            .map(|bytes| upload("a", if bytes.is_empty() { &[0] } else { &*bytes }));
+            .map(|bytes| upload("a", if bytes.is_empty() { &[0] } else { &bytes }));
         let buffers = [codes?, scales?];
         let input = self.activations.buffers(&buffers);
         product.launch_grouped(

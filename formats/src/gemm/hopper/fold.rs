@@ -50,6 +50,9 @@ const NAN_INDEX: u8 = 1;
 /// One of e4m3's exponents, in its place.
 const EXPONENT: u32 = 8;
 
+/// What the magnitudes 2, 3, 4 and 6 have more than 1 and 1.5, in bytes.
+const DOUBLED: u32 = EXPONENT * 0x0202_0101;
+
 /// The magnitudes of NVFP4 by their index, four bytes each, from the e4m3 of 1 and 1.5 times the scale
 /// in the low 16 bits; all others are 0.
 #[inline(always)]
@@ -58,7 +61,7 @@ pub const fn nvfp4_magnitudes(table: u32) -> [u32; 2] {
     // [0, one, half as much again, one], [one, half as much again, one, half as much again].
     let low = table.wrapping_mul(0x0100_0100).wrapping_add((256 - EXPONENT) << 24);
     let high = table.wrapping_mul(0x0001_0001);
-    [low, high.wrapping_add(EXPONENT | EXPONENT << 8 | 2 * EXPONENT << 16 | 2 * EXPONENT << 24)]
+    [low, high.wrapping_add(DOUBLED)]
 }
 
 /// The magnitudes of MXFP4 by their index, four bytes each, from the exponent above the least, in its
@@ -71,7 +74,7 @@ pub const fn mxfp4_magnitudes(table: u32) -> [u32; 2] {
     const HALF_AGAIN: u32 = ONE + EXPONENT / 2;
     const LOW: u32 = ONE << 8 | HALF_AGAIN << 16 | (ONE - EXPONENT) << 24;
     const TWO: u32 = ONE | HALF_AGAIN << 8 | ONE << 16 | HALF_AGAIN << 24;
-    const HIGH: u32 = TWO + (EXPONENT | EXPONENT << 8 | 2 * EXPONENT << 16 | 2 * EXPONENT << 24);
+    const HIGH: u32 = TWO + DOUBLED;
     let low = table.wrapping_mul(0x0101_0100).wrapping_add(LOW);
     [low, table.wrapping_mul(0x0101_0101).wrapping_add(HIGH)]
 }
