@@ -106,7 +106,7 @@ fn formats_without_a_kernel() {
         refused(planned, field, "mxfp4, as the weights", "nvfp4");
         let planned = plan(Format::Mxfp4, ActivationKind::Halves(HalfType::F16));
         let field = "type of activations for mxfp4 weights";
-        let required = "bf16, or the weights' own format";
+        let required = "bf16, fp8, or the weights' own format";
         refused(planned, field, required, "f16");
         let weights = zeros::<Mxfp4>("w", [1, 5, 64]);
         let kind = ActivationKind::Halves(HalfType::F16);

@@ -28,37 +28,6 @@ pub unsafe fn bar_sync_threads<const ID: u32, const THREADS: u32>() {
     unsafe { asm!("bar.sync {}, {};", const ID, const THREADS, options(nostack, preserves_flags)) }
 }
 
-/// `bar.sync id, THREADS;` ISA 9.7.13.1. All targets. Threads of the CTA, each warp converged: waits
-/// until `THREADS` have arrived at barrier `id`, this call's among them.
-///
-/// # Safety
-/// All lanes of the warp name the same barrier, below 16. Exactly `THREADS` threads, a multiple of 32,
-/// reach this call or [`bar_arrive_id`] for each phase of the barrier.
-#[inline(always)]
-pub unsafe fn bar_sync_id<const THREADS: u32>(id: u32) {
-    const { assert!(THREADS.is_multiple_of(32)) };
-    // SAFETY: the caller guarantees convergence; no nomem/readonly/pure, so
-    // memory accesses stay on their side of it.
-    unsafe {
-        asm!("bar.sync {}, {};", in(reg32) id, const THREADS, options(nostack, preserves_flags));
-    }
-}
-
-/// `bar.arrive id, THREADS;` ISA 9.7.13.1. All targets. Threads of the CTA, each warp converged: arrives
-/// at barrier `id` without waiting.
-///
-/// # Safety
-/// As [`bar_sync_id`].
-#[inline(always)]
-pub unsafe fn bar_arrive_id<const THREADS: u32>(id: u32) {
-    const { assert!(THREADS.is_multiple_of(32)) };
-    // SAFETY: the caller guarantees convergence; no nomem/readonly/pure, so
-    // memory accesses stay on their side of it.
-    unsafe {
-        asm!("bar.arrive {}, {};", in(reg32) id, const THREADS, options(nostack, preserves_flags));
-    }
-}
-
 /// `bar.warp.sync mask;` ISA 9.7.13.2. sm_30+. All lanes named in `mask`. Orders
 /// their memory accesses.
 ///

@@ -406,13 +406,17 @@ impl Case {
     /// them is rounded.
     #[must_use]
     pub fn exact(&self) -> bool {
+        // Folded weights and sums of e4m3 products are rounded.
+        self.exact_vectors() && !matches!(self.activations, ActivationType::Fp8(_))
+    }
+
+    /// Whether the vectors are such that nothing would be rounded beside sums that are not.
+    fn exact_vectors(&self) -> bool {
         let sums = match self.generator {
             Generator::Exact | Generator::Contest | Generator::ContestGemm => true,
             Generator::FullRange | Generator::ContestDual => false,
         };
-        // Folded weights and sums of e4m3 products are rounded.
-        let bytes = matches!(self.activations, ActivationType::Fp8(_));
-        sums && self.activation == Activation::Identity && self.gated.is_none() && !bytes
+        sums && self.activation == Activation::Identity && self.gated.is_none()
     }
 
     /// The operands, vectors and alpha. `F` is the weights' format.
@@ -452,7 +456,7 @@ impl Case {
             }
         };
         let mut vector = |wanted: bool, count: usize| {
-            let choice = |rng: &mut SplitMix64| match self.exact() {
+            let choice = |rng: &mut SplitMix64| match self.exact_vectors() {
                 true => [0.5, -1.0, 2.0, 4.0][rng.below(4) as usize],
                 false => rng.normal() as f32,
             };

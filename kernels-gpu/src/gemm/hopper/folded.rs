@@ -5,16 +5,18 @@
 //! thread's two rows. Of more than 128 tokens the products of a step are done a panel of tokens at a
 //! time, so that registers suffice; all panels take the same operands.
 //!
-//! The warpgroups take turns to begin the products of a panel ([`Turns`]):
-//!
-//! | one warpgroup | the other |
+//! | while these products run | the warpgroup |
 //! |---|---|
-//! | begins the products of its first 64 columns; decodes the second 64; begins their products | waits for its products, promotes their sums, decodes its next first 64 columns |
-//! | the same as the other before | the same as the one before |
+//! | the first 64 columns of the first panel | decodes the second 64 columns |
+//! | the second 64 columns, of one panel | decodes the first 64 columns of the next step |
+//! | those of the other warpgroup | promotes a panel |
+//!
+//! No product runs from one step to the next: what the compiler copies at the end of a pass through the
+//! loop must not be in use.
 
-use cuda_std::ptx::{barrier, float, integer, marker, memory, wgmma};
+use cuda_std::ptx::{float, integer, marker, memory, wgmma};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::hopper::config::{BOX_BYTES, CONSUMER_THREADS, HopperConfig};
+use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
 use fp4_formats::gemm::hopper::repack::{
     CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_BYTES, word_offset,
 };
@@ -33,8 +35,6 @@ const PRODUCTS: usize = 2;
 const HALF: u32 = PRODUCTS as u32 * WGMMA_BYTES;
 /// Words of a block column that a thread decodes: one for each 16 columns.
 const WORDS: usize = 4;
-/// The barrier of the first warpgroup's turns; the other's follows.
-const TURN: u32 = 2;
 /// Magnitudes, and signs of a word that are sign bits of bytes.
 const MAGNITUDES: u32 = 0x7777_7777;
 const SIGNS: u32 = 0x8080_8080;
@@ -204,60 +204,6 @@ main_loops! {
     Mxfp4E4m3: 16 in 1 of 16, 32 in 1 of 32, 64 in 1 of 64, 128 in 2 of 64;
 }
 
-/// The warpgroups take turns to begin the products of a panel, so that the tensor cores do one's
-/// while the other promotes its sums. Without turns both would wait for their products at the same time,
-/// and promote at the same time.
-#[derive(Clone, Copy)]
-struct Turns {
-    warpgroup: u32,
-}
-
-impl Turns {
-    /// Gives the first turn to the first warpgroup.
-    ///
-    /// # Safety
-    /// All threads of both warpgroups, converged, before their first [`wait`](Self::wait).
-    #[inline(always)]
-    unsafe fn begin(self) {
-        if self.warpgroup != 0 {
-            // SAFETY: the caller's.
-            unsafe { barrier::bar_arrive_id::<CONSUMER_THREADS>(TURN) };
-        }
-    }
-
-    /// Waits for this warpgroup's turn.
-    ///
-    /// # Safety
-    /// All threads of the warpgroup, converged; the other one passes it.
-    #[inline(always)]
-    unsafe fn wait(self) {
-        // SAFETY: the caller's.
-        unsafe { barrier::bar_sync_id::<CONSUMER_THREADS>(TURN + self.warpgroup) };
-    }
-
-    /// Passes the turn.
-    ///
-    /// # Safety
-    /// All threads of the warpgroup, converged, after [`wait`](Self::wait).
-    #[inline(always)]
-    unsafe fn pass(self) {
-        // SAFETY: the caller's.
-        unsafe { barrier::bar_arrive_id::<CONSUMER_THREADS>(TURN + 1 - self.warpgroup) };
-    }
-
-    /// Takes the turn that the second warpgroup passed last, so that none is left.
-    ///
-    /// # Safety
-    /// All threads of both warpgroups, converged, after their last [`pass`](Self::pass).
-    #[inline(always)]
-    unsafe fn end(self) {
-        if self.warpgroup == 0 {
-            // SAFETY: the caller's.
-            unsafe { self.wait() };
-        }
-    }
-}
-
 /// Where steps are.
 #[derive(Clone, Copy)]
 struct Steps<'a> {
@@ -290,9 +236,6 @@ impl Steps<'_> {
     {
         const { assert!(BLOCKS == 1) };
         let Self { config, memory, ring } = self;
-        let turns = Turns { warpgroup: thread::thread_idx_x() / WARPGROUP };
-        // SAFETY: both warpgroups sum as many steps.
-        unsafe { turns.begin() };
         let mut step = 0;
         let mut partial = [0.0; PANEL];
         // SAFETY: the stage has arrived when the wait returns.
@@ -312,20 +255,16 @@ impl Steps<'_> {
             // first 64 columns are free.
             unsafe {
                 let rows = self.rows(cursor);
-                turns.wait();
                 products(&mut partial, first, tokens, 0, Some(zero));
                 let second = rows.operands::<W>(1);
                 products(&mut partial, second, tokens, HALF, None);
-                turns.pass();
                 let factors = rows.factors();
                 for panel in 1..PANELS {
                     wgmma::wgmma_wait_group::<0>();
                     promote(consumer, panel - 1, &partial, factors);
                     let at = (panel * PANEL) as u32 * 2 * BOX_BYTES;
-                    turns.wait();
                     products(&mut partial, first, tokens, at, Some(zero));
                     products(&mut partial, second, tokens, at + HALF, None);
-                    turns.pass();
                 }
                 cursor.advance();
                 if PANELS == 1 && !is_last {
@@ -337,7 +276,6 @@ impl Steps<'_> {
                 promote(consumer, PANELS - 1, &partial, factors);
                 release(config, ring.empty(stage), true);
                 if is_last {
-                    turns.end();
                     return;
                 }
                 // Of several panels, before the sums are promoted there is no register for it.
