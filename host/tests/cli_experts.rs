@@ -301,7 +301,7 @@ fn bad_grouped_operands_are_refused() {
     with("counts", Some(i32s(&[3], &[1, 1, 1])), "matrices of `b` must be 3, one for each of");
     with("a", Some(bytes(Dtype::BF16, &[1, 3, 32], 0, 2)), "K of `b` must be 32, the K of `a`");
     with("a", Some(bytes(Dtype::BF16, &[3, 1, 16], 0, 2)), "required [T, K/2] or [T, K]");
-    with("a", Some(bytes(Dtype::F32, &[3, 16], 0, 4)), "required U8, F16 or BF16");
+    with("a", Some(bytes(Dtype::F32, &[3, 16], 0, 4)), "required U8, F16, BF16 or F8_E4M3");
     with("b", Some(bytes(Dtype::U8, &[6, 8], 0, 1)), "required [matrices, rows, K/2]");
     with("b", Some(bytes(Dtype::U8, &[2, 0, 8], 0, 1)), "rows must be at least 1");
     with("b_scale", Some(bytes(Dtype::U8, &[2, 2, 1], 0, 1)), "length of `b` scales must be 2 x 3");

@@ -15,7 +15,9 @@ use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::checkpoint::{self, Checkpoint, NewTensor};
 use nvfp4::device::Device;
 use nvfp4::floats;
-use nvfp4::gemm::{self, ActivationKind, GemmOptions, UpOptions, gemm, reference};
+use nvfp4::gemm::{
+    self, ActivationKind, Fp8Matrix, GemmOptions, HalfMatrix, UpOptions, gemm, reference,
+};
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::{AnyOperands, GemmActivations, GemmOperands, Halves, read, write};
 use nvfp4::quantize::Format;
@@ -127,6 +129,37 @@ fn gated_operands_come_back_as_they_were_written() {
     }
 }
 
+/// Activations in e4m3 are read back with their scales, and the program verifies a product of them.
+#[test]
+fn activations_in_e4m3() {
+    let folder = Folder::new("gemm-fp8");
+    let (path, out) = (folder.file("in.safetensors"), folder.file("out.safetensors"));
+    let dims = Dims::new(1, 3, 48).expect("dims");
+    let values: Vec<f32> = (0..3 * 48).map(|at| (at % 23) as f32 - 9.5).collect();
+    let halves = HalfMatrix::round("a", dims, HalfType::Bf16, &values).expect("small");
+    let a = Fp8Matrix::quantize(&halves).expect("small");
+    let mut rng = SplitMix64::new(4);
+    let b = Dims::new(1, 5, 48).expect("dims");
+    let b = Generator::FullRange.operand("b", b, ScaleLayout::Linear, &mut rng).expect("small");
+    let (halves, options) = (Halves::None, GemmOptions::new());
+    let operands = GemmOperands { a: GemmActivations::Fp8(a), b, halves, options };
+    write(&path, &operands).expect("written");
+    assert_eq!(read_back(&path), AnyOperands::Nvfp4(operands));
+    let args = ["run", "gemm", "--device", "emu:h200", "--inputs"].map(OsStr::new);
+    let more = [path.as_os_str(), OsStr::new("--out"), out.as_os_str()];
+    let output = nvfp4(&[&args[..], &more].concat(), OsStr::new("off"));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && out.exists(), "{stdout}{output:?}");
+    assert!(stdout.contains("folded with their block scales"), "{stdout}");
+
+    let mut tensors = small();
+    tensors[0].1 = tensor(Dtype::F8_E4M3, &[2, 16], vec![0x38; 32]);
+    checkpoint::write(&path, &tensors, &[]).expect("written");
+    let output = nvfp4(&[&args[..], &more].concat(), OsStr::new("off"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("a_scale") && output.status.code() == Some(2), "{stderr}");
+}
+
 /// Tensors of a small product with 16-bit activations, M = 2, N = 3, K = 16.
 fn small() -> Vec<(&'static str, NewTensor)> {
     let bytes = |dtype, shape: &[usize], value: u8, each: usize| {
@@ -167,7 +200,7 @@ fn bad_operands_are_refused() {
     };
     with("a", None, "has no tensor `a`");
     with("b_scale", None, "has no tensor `b_scale`");
-    with("a", zeros(Dtype::F32, &[2, 16], 4), "has type F32; required U8, F16 or BF16");
+    with("a", zeros(Dtype::F32, &[2, 16], 4), "has type F32; required U8, F16, BF16 or F8_E4M3");
     with("a", zeros(Dtype::BF16, &[32], 2), "has shape [32]; required [L, M, K] or [M, K]");
     with("a", zeros(Dtype::BF16, &[0, 16], 2), "rows must be at least 1, but is 0");
     with("a", zeros(Dtype::BF16, &[2, 32], 2), "K of `b` must be 32, the K of `a`, but is 16");

@@ -34,7 +34,8 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
 pub use crate::gemm::GemmActivations;
 use crate::gemm::{
-    GatedWeights, GemmOptions, GemmResult, HalfMatrix, Output, UpOptions, Weights, check_operands,
+    Fp8Matrix, GatedWeights, GemmOptions, GemmResult, HalfMatrix, Output, UpOptions, Weights,
+    check_operands,
 };
 use crate::quantize::Format;
 use crate::shape::GemmShape;
@@ -182,8 +183,21 @@ pub(super) fn read_activations<F: BlockFormat>(
         Dtype::U8 => GemmActivations::Blocks(operand(file, name, packed_dims(file, name, "M")?)?),
         Dtype::F16 => GemmActivations::Halves(halves(file, name, HalfType::F16)?),
         Dtype::BF16 => GemmActivations::Halves(halves(file, name, HalfType::Bf16)?),
-        other => return Err(file.wrong_type(name, "U8, F16 or BF16", other).into()),
+        Dtype::F8_E4M3 => GemmActivations::Fp8(bytes(file, name)?),
+        other => return Err(file.wrong_type(name, "U8, F16, BF16 or F8_E4M3", other).into()),
     })
+}
+
+/// Activations in e4m3 with a scale for each token, `[L, M]` or `[M]`.
+fn bytes(file: &Checkpoint, name: &str) -> Result<Fp8Matrix> {
+    let [batch, rows, k] = sizes(file, name, "[L, M, K] or [M, K]".into())?;
+    let scale = format!("{name}_scale");
+    let required = format!("[L = {batch}, M = {rows}], the tokens' scales");
+    let shapes = [vec![batch, rows], vec![rows; usize::from(batch == 1)]];
+    let scales = vector(file, &scale, &required, &shapes)?
+        .ok_or_else(|| Error::shape(format!("tensor `{scale}`"), required.clone(), "absent"))?;
+    let dims = Dims::new(batch, rows, k)?;
+    Fp8Matrix::new(name, dims, file.raw(name)?.data.to_vec(), scales)
 }
 
 /// How the weights `name` have both halves, if they do.

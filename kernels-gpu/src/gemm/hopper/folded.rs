@@ -11,8 +11,7 @@
 //! | the second 64 columns, of one panel | decodes the first 64 columns of the next step |
 //! | those of the other warpgroup | promotes a panel |
 //!
-//! No product runs from one step to the next: what the compiler copies at the end of a pass through the
-//! loop must not be in use.
+//! No product runs from one step to the next, where the compiler may copy its sums.
 
 use cuda_std::ptx::{float, integer, marker, memory, wgmma};
 use cuda_std::{thread, warp};
