@@ -152,7 +152,11 @@ impl Arch {
             // The scale vectors of `tcgen05.mma` by their length, as `f` targets want it.
             Self::Sm100f => Some(Respelling {
                 of: Self::Sm100a,
-                modifiers: &[(".scale_vec::4X", ".block16"), (".scale_vec::2X", ".block32")],
+                modifiers: &[
+                    (".scale_vec::4X", ".block16"),
+                    (".scale_vec::2X", ".block32"),
+                    (".scale_vec::1X", ".block32"),
+                ],
             }),
         }
     }

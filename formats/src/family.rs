@@ -301,7 +301,7 @@ impl Family {
         });
         let blackwell = blackwell.iter().flat_map(|&(products, configs)| {
             configs.iter().filter_map(move |config| {
-                let types = GemmTypes::of(config.format, config.activations.map(Operand::Half))?;
+                let types = GemmTypes::of(config.format, config.activations)?;
                 Some((products.family(types, config.columns), config.name))
             })
         });

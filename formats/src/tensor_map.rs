@@ -46,9 +46,11 @@ impl TensorMap {
     }
 }
 
-/// Element types of the kernels' maps. 4-bit codes are copied as bytes.
+/// Element types of the kernels' maps. 4-bit codes are copied as bytes, but where they are to be padded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapElement {
+    /// 4-bit, of which shared memory gets eight bytes and then a gap of eight: `16U4_ALIGN16B`.
+    PaddedU4,
     /// 8-bit.
     U8,
     /// 16-bit.
@@ -58,13 +60,14 @@ pub enum MapElement {
 }
 
 impl MapElement {
-    /// Bytes of an element.
+    /// Bits of an element in memory.
     #[must_use]
-    pub const fn bytes(self) -> u32 {
+    pub const fn bits(self) -> u32 {
         match self {
-            Self::U8 => 1,
-            Self::U16 => 2,
-            Self::U32 => 4,
+            Self::PaddedU4 => 4,
+            Self::U8 => 8,
+            Self::U16 => 16,
+            Self::U32 => 32,
         }
     }
 }

@@ -5,6 +5,9 @@
 /// Code of the largest value, 2^127.
 pub const MAX_CODE: u8 = 0xfe;
 
+/// Code of 1.
+pub const ONE: u8 = 0x7f;
+
 /// The only NaN.
 pub const NAN: u8 = 0xff;
 

@@ -490,6 +490,8 @@ impl Device {
             Backend::Cuda(device) => device.encode_tensor_map(&TensorMapArguments {
                 // `CUtensorMapDataType`.
                 element: match shape.element {
+                    // `CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B`.
+                    MapElement::PaddedU4 => 14,
                     MapElement::U8 => 0,
                     MapElement::U16 => 1,
                     MapElement::U32 => 2,

@@ -87,7 +87,7 @@ fn grouped() {
     for (at, config) in blackwell::GROUPED.iter().enumerate() {
         for i in 0..3 {
             let activations = match config.activations {
-                Some(operand) => ActivationType::Halves(operand),
+                Some(operand) => ActivationType::as_they_are(operand),
                 None => [LINEAR, BLOCKED][i % 2],
             };
             let (format, tokens) = (config.format, config.columns as usize);

@@ -88,7 +88,7 @@ fn every_configuration() {
                 .result(ResultKind::Blocks(of, layout))
                 .kernel(config.name, config.split);
             if let Some(operand) = config.activations {
-                case.activations = ActivationType::Halves(operand);
+                case.activations = ActivationType::as_they_are(operand);
             }
             case.generator = Generator::FullRange;
             case.magnitude = true;

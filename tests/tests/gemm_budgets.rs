@@ -164,8 +164,7 @@ fn plans_state_what_is_copied() {
         let blackwells = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
         let blackwells = blackwells.map(|config| {
             let tile = [config.rows(), config.columns];
-            let operand =
-                config.activations.map_or(fp4_formats::Operand::F16, fp4_formats::Operand::Half);
+            let operand = config.activations.unwrap_or(fp4_formats::Operand::F16);
             let k = config.step() * (config.k_parts() + 1) + 16;
             (config.name, tile, operand, config.activations.is_some(), config.split, k)
         });
@@ -239,7 +238,7 @@ fn few_more_tiles_than_clusters() -> impl Iterator<Item = (&'static BlackwellCon
         let k = (6 * config.step() * config.k_parts()) as usize;
         let mut case = Case::new([16, 64, k, resident as usize + 2]);
         case.layout = Blocked128x4;
-        case.activations = config.activations.map_or(BLOCKED, ActivationType::Halves);
+        case.activations = config.activations.map_or(BLOCKED, ActivationType::as_they_are);
         let result = counted(&kernels, &case.kernel(config.name, config.split));
         let clusters = [result.plan.grid[0] / result.plan.cluster, result.plan.cluster];
         assert_eq!(clusters, [resident + 2, config.cluster()], "{}", result.plan);

@@ -280,10 +280,9 @@ fn sm_100a() {
             multiplying: config.cta_group,
             multicast: config.multicast,
         };
-        let all: &[ActivationType] = match config.activations {
-            Some(HalfType::F16) => &[ActivationType::Halves(HalfType::F16)],
-            Some(HalfType::Bf16) => &[ActivationType::Halves(HalfType::Bf16)],
-            None => &[ActivationType::Blocks(Linear), ActivationType::Blocks(Blocked128x4)],
+        let all = match config.activations {
+            Some(operand) => vec![ActivationType::as_they_are(operand)],
+            None => vec![ActivationType::Blocks(Linear), ActivationType::Blocks(Blocked128x4)],
         };
         let [rows, columns] = tile.sizes;
         let overrides = GemmOverrides::new().kernel(tile.kernel.to_string()).split(config.split);

@@ -1,14 +1,14 @@
 //! Products in e4m3 (W4A8): exact sums, the quantiser of tokens, what is refused, and what folding costs.
 
-use fp4_formats::gemm::hopper::CONFIGS;
+use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::tokens::TokensConfig;
 use fp4_formats::{
-    BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout, e2m1, e4m3,
+    Arch, BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout, e2m1, e4m3,
 };
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
-    ActivationKind, Activations, Fp8Matrix, GemmOptions, GemmOverrides, GemmRun, HalfMatrix,
-    Repacked, Weights, gemm, reference,
+    ActivationKind, Activations, Fp8Matrix, Gemm, GemmOptions, GemmOverrides, GemmRun, HalfMatrix,
+    Repacked, Weights, gemm, reference, reference_for,
 };
 use nvfp4::oracle::sqnr_db;
 use nvfp4::quantize::{TensorScale, quantize};
@@ -78,17 +78,23 @@ fn exact_sums<F: BlockFormat>(one: u8) {
         })
         .collect();
     let format = nvfp4::gemm::format_of::<F>();
-    let configs =
-        CONFIGS.iter().filter(|c| c.scheme.format == format && c.scheme.operand == Operand::E4m3);
-    for (index, config) in configs.enumerate() {
+    let hopper = hopper::CONFIGS
+        .iter()
+        .filter(|config| config.scheme == hopper::Scheme { format, operand: Operand::E4m3 });
+    let blackwell = blackwell::CONFIGS
+        .iter()
+        .filter(|config| config.format == format && config.activations == Some(Operand::E4m3));
+    let of_hopper = hopper.map(|config| (DEVICES[0], config.name));
+    let of_blackwell = blackwell.map(|config| (DEVICES[1], config.name));
+    for (index, (device, name)) in of_hopper.chain(of_blackwell).enumerate() {
         for schedule in SCHEDULES.iter().skip(index % 2).step_by(2) {
-            let kernels = emulated(DEVICES[0], *schedule);
-            let got = run(&kernels, &Activations::Fp8(&a), &b, Some(config.name));
+            let kernels = emulated(device, *schedule);
+            let got = run(&kernels, &Activations::Fp8(&a), &b, Some(name));
             let wrong = got.iter().zip(&expected).position(|(got, expected)| got != expected);
             if let Some(at) = wrong {
                 let (row, column) = (at / n, at % n);
                 let (got, expected) = (got[at], expected[at]);
-                panic!("{} [{row}, {column}]: {got}, not {expected}", config.name);
+                panic!("{name} [{row}, {column}]: {got}, not {expected}");
             }
         }
     }
@@ -109,8 +115,9 @@ fn mxfp4_sums_are_exact() {
 #[test]
 fn tokens_are_quantised_as_on_the_cpu() {
     let one_pass = TokensConfig::KEPT * TokensConfig::THREADS as usize * 8;
-    let kernels = emulated(DEVICES[0], SCHEDULES[1]);
-    for half in [HalfType::F16, HalfType::Bf16] {
+    let halves = [HalfType::F16, HalfType::Bf16];
+    for (device, half) in DEVICES.into_iter().flat_map(|device| halves.map(|half| (device, half))) {
+        let kernels = emulated(device, SCHEDULES[1]);
         for k in [16, 2064, one_pass + 48] {
             let m = 9;
             let mut rng = SplitMix64::new(k as u64);
@@ -162,8 +169,14 @@ fn refused_and_rounded() {
     let lost = weights_of(&far).expect("rounded").lost();
     assert_eq!(lost.changed, 32);
     let got = run(&hopper, &Activations::Fp8(&a), &far, None);
-    let expected = reference(&Activations::Fp8(&a), &far, &options).expect("fits");
+    let a8 = Activations::Fp8(&a);
+    let expected = reference_for(Arch::Sm90a, &a8, &far, &options).expect("fits");
     assert!(expected.verify(&got, FloatType::F32).passed());
+    // Tensor cores that take scales take these.
+    let result = gemm(&blackwell, &a8, &far, &options).expect("exact");
+    let exact = reference(&a8, &far, &options).expect("fits");
+    let right: Vec<f32> = exact.values.iter().map(|value| *value as f32).collect();
+    assert_eq!(result.values(), right);
     let near = weights::<Mxfp4>(
         [n, k],
         |_, _| 5,
@@ -176,8 +189,17 @@ fn refused_and_rounded() {
     let text = refused("row factors", gemm(&hopper, &Activations::Fp8(&a), &near, &rows));
     assert!(text.contains("row factors"), "{text}");
     gemm(&hopper, &Activations::ToFp8(&x), &near, &rows).expect("multiplied into the scales");
-    let text = refused("sm_100a", gemm(&blackwell, &Activations::Fp8(&a), &near, &options));
-    assert!(text.contains("fp8"), "{text}");
+    for kernels in [&hopper, &blackwell] {
+        let upload = |kind| Repacked::for_device(kernels.device(), &near, kind).expect("fits");
+        let upload = |kind| upload(kind).upload(kernels.device()).expect("room");
+        let [bytes, halves] = [ActivationKind::Fp8(None), ActivationKind::Halves(HalfType::Bf16)]
+            .map(|kind| (kind, upload(kind)));
+        for ((_, weights), (kind, _)) in [(&bytes, &halves), (&halves, &bytes)] {
+            let text =
+                refused("another order", Gemm::new(kernels, weights, [1, 2], *kind, &options));
+            assert!(text.contains("repacked for"), "{text}");
+        }
+    }
     let text = refused("lengths", Fp8Matrix::new("a", dims, vec![0; 2 * k], vec![1.0; 3]));
     assert!(text.contains("scales of `a`"), "{text}");
 }

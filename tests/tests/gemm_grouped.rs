@@ -80,7 +80,7 @@ fn every_configuration_of_sm_100a() {
             // Blocks of MXFP4 are twice as long.
             case.sizes[1] = case.sizes[1].next_multiple_of(config.format.block() as usize);
             case.activations = match config.activations {
-                Some(operand) => ActivationType::Halves(operand),
+                Some(operand) => ActivationType::as_they_are(operand),
                 None => [LINEAR, BLOCKED][i % 2],
             };
             case.result = RESULTS[(index + at) % RESULTS.len()];
@@ -178,7 +178,7 @@ fn bad_counts_make_all_results_nan() {
         bad_counts(&hopper, config.name, config.scheme.format, activations);
     }
     for config in &blackwell::GROUPED {
-        let activations = config.activations.map_or(BLOCKED, ActivationType::Halves);
+        let activations = config.activations.map_or(BLOCKED, ActivationType::as_they_are);
         bad_counts(&blackwell, config.name, config.format, activations);
     }
 }

@@ -183,7 +183,7 @@ fn of_sm_100a() {
     let machine = Captured::new(Arch::Sm100a, Gpu { sms: 8, ..b200() }, epilogue, block);
     let n = COLUMNS[0];
     for config in &blackwell::CONFIGS {
-        let activations = config.activations.map_or(LINEAR, ActivationType::Halves);
+        let activations = config.activations.map_or(LINEAR, ActivationType::as_they_are);
         let mut case = product(n, activations);
         case.shape.k = (config.step() * config.k_parts()) as usize;
         let case = case.format(config.format).kernel(config.name, config.split);
@@ -192,7 +192,7 @@ fn of_sm_100a() {
         });
     }
     for config in &blackwell::GROUPED {
-        let activations = config.activations.map_or(LINEAR, ActivationType::Halves);
+        let activations = config.activations.map_or(LINEAR, ActivationType::as_they_are);
         let mut case = groups(n, activations, config.name);
         case.format = config.format;
         machine.check(config.name, Parameters::Given, |kernels| {
@@ -200,7 +200,7 @@ fn of_sm_100a() {
         });
     }
     for config in &blackwell::MIXED {
-        let activations = config.activations.map_or(LINEAR, ActivationType::Halves);
+        let activations = config.activations.map_or(LINEAR, ActivationType::as_they_are);
         let case = product(n, activations).format(config.format);
         machine.check(config.name, Parameters::InMemory, |kernels| {
             check_mixed(kernels, std::slice::from_ref(&case));

@@ -12,7 +12,7 @@ use ptx_emu::Schedule;
 fn right(case: &Case) -> (Expected, GemmResult) {
     let kernels = emulated(DEVICES[0], Schedule::Eager);
     let inputs = case.inputs::<Nvfp4>();
-    let expected = case.expected(&inputs);
+    let expected = case.expected(&inputs, kernels.device().choice().arch);
     let options = inputs.options.clone().output(expected.output);
     let result = gemm(&kernels, &inputs.activations(), &inputs.weights, &options).expect("runs");
     (expected, result)

@@ -93,7 +93,7 @@ fn every_configuration_of_sm_100a() {
         let size = [config.rows() as usize, config.columns as usize];
         for (i, machine) in machines.iter().enumerate() {
             let activations = match config.activations {
-                Some(operand) => ActivationType::Halves(operand),
+                Some(operand) => ActivationType::as_they_are(operand),
                 None => [LINEAR, BLOCKED][i % 2],
             };
             check(machine, &launch(size, config.format, activations, 5 * at + i), config.name);

@@ -220,7 +220,7 @@ fn with_every_configuration_of_sm_100a() {
                 let k = (config.step() * config.k_parts()) as usize + 32;
                 let mut case = varied([m, n, k, 1 + index % 2], store, index).format(config.format);
                 case.activations = match config.activations {
-                    Some(operand) => ActivationType::Halves(operand),
+                    Some(operand) => ActivationType::as_they_are(operand),
                     None => [LINEAR, BLOCKED][index / 4 % 2],
                 };
                 case.shared_weights = index % 4 == 3;
@@ -241,7 +241,7 @@ fn walks_of_every_configuration_of_sm_100a() {
             let k = (config.step() * config.k_parts()) as usize + 32;
             let mut case = Case::new([m, n, k, 2]).format(config.format);
             case.activations = match config.activations {
-                Some(operand) => ActivationType::Halves(operand),
+                Some(operand) => ActivationType::as_they_are(operand),
                 None => [LINEAR, BLOCKED][at % 2],
             };
             let scales = match config.activations {
@@ -321,7 +321,7 @@ fn with_every_grouped_configuration_of_sm_100a() {
                 let mut case = grouped(&counts, [n, [96, 160, 288][index % 3]], store, index);
                 case.format = config.format;
                 case.activations = match config.activations {
-                    Some(operand) => ActivationType::Halves(operand),
+                    Some(operand) => ActivationType::as_they_are(operand),
                     None => [LINEAR, BLOCKED][index / 4 % 2],
                 };
                 case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
@@ -348,7 +348,7 @@ fn many_groups_with_every_grouped_configuration() {
     }
     for (at, config) in blackwell::GROUPED.iter().enumerate() {
         let activations = match config.activations {
-            Some(operand) => ActivationType::Halves(operand),
+            Some(operand) => ActivationType::as_they_are(operand),
             None => [LINEAR, BLOCKED][at % 2],
         };
         check(&machines[1][at % 5], config.name, config.format, activations);
@@ -386,7 +386,7 @@ fn with_every_mixed_configuration() {
             let cases = stores.iter().enumerate().map(|(i, &store)| {
                 let case = varied([m - i % 3, n, [96, 160, 288][i % 3], 1], store, at + i);
                 case.format(config.format).activations(match config.activations {
-                    Some(operand) => ActivationType::Halves(operand),
+                    Some(operand) => ActivationType::as_they_are(operand),
                     None => [LINEAR, BLOCKED][at % 2],
                 })
             });

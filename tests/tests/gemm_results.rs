@@ -47,7 +47,7 @@ fn every_configuration_of_sm_100a() {
                 let k = (config.step() * config.k_parts()) as usize + 32;
                 let mut case = Case::new([m, n, k, 2 + i % 2]).format(config.format);
                 case.activations = match config.activations {
-                    Some(operand) => ActivationType::Halves(operand),
+                    Some(operand) => ActivationType::as_they_are(operand),
                     None => ActivationType::Blocks(ScaleLayout::ALL[i / 2 % 2]),
                 };
                 case.generator = Generator::FullRange;

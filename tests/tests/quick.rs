@@ -74,7 +74,7 @@ fn gemm_of_sm_100a() {
                 .format(config.format)
                 .kernel(config.name, config.split);
             if let Some(operand) = config.activations {
-                case.activations = ActivationType::Halves(operand);
+                case.activations = ActivationType::as_they_are(operand);
             }
             if i % 3 == 0 {
                 case.result = ResultKind::Blocks(Format::Nvfp4, ScaleLayout::ALL[i / 3 % 2]);

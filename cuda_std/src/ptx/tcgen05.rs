@@ -123,11 +123,11 @@ pub unsafe fn tcgen05_commit_multicast<const GROUP: u32>(barrier: u32, ctas: u16
 
 /// Operands of a block-scaled product.
 #[derive(Clone, Copy)]
-pub struct BlockScaled {
+pub struct BlockScaled<A> {
     /// Accumulator in tensor memory.
     pub d: u32,
-    /// Shared-memory descriptor of A.
-    pub a: u64,
+    /// A: a shared-memory descriptor, or an address in tensor memory.
+    pub a: A,
     /// Shared-memory descriptor of B.
     pub b: u64,
     /// Instruction descriptor.
@@ -140,58 +140,64 @@ pub struct BlockScaled {
     pub accumulate: bool,
 }
 
-/// `tcgen05.mma.cta_group::GROUP.kind::mxf4nvf4.block_scale.scale_vec::4X [d], a, b, idesc,
-/// [sfa], [sfb], p;` ISA 9.7.16.10.9.1. sm_100a, PTX 8.7. One thread; of a pair, of one
-/// CTA. D = (A * sA)(B * sB) + D in f32, K = 64, e2m1 with one ue4m3 scale per 16 elements.
-///
-/// The last operand is a predicate, a class that inline assembly cannot name, so the wrapper
-/// includes a `setp`.
-///
-/// # Safety
-/// The descriptors and addresses are those of initialised operands, and of an allocated
-/// accumulator, with the types and sizes that the instruction descriptor states.
-#[inline(always)]
-pub unsafe fn tcgen05_mma_mxf4nvf4_block_scale_4x<const GROUP: u32>(operands: BlockScaled) {
-    let BlockScaled { d, a, b, instruction, a_scales, b_scales, accumulate } = operands;
-    // SAFETY: the caller guarantees the operands.
-    unsafe {
-        asm!(
-            "{{ .reg .pred add;",
-            "setp.ne.b32 add, {accumulate}, 0;",
-            "tcgen05.mma.cta_group::{group}.kind::mxf4nvf4.block_scale.scale_vec::4X [{d}], {a}, {b}, {i}, [{sa}], [{sb}], add; }}",
-            group = const GROUP, d = in(reg32) d, a = in(reg64) a, b = in(reg64) b,
-            i = in(reg32) instruction, sa = in(reg32) a_scales, sb = in(reg32) b_scales,
-            accumulate = in(reg32) u32::from(accumulate),
-            options(nostack, preserves_flags),
-        );
-    }
+/// Products with scales: name, kind, type and register class of A, A as PTX writes it.
+macro_rules! block_scaled {
+    ($($(#[$doc:meta])* $name:ident, $kind:literal, $A:ty, $class:ident, $a:literal;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// The last operand is a predicate, a class that inline assembly cannot name, so the wrapper
+            /// includes a `setp`.
+            ///
+            /// # Safety
+            /// The descriptors and addresses are those of initialised operands, and of an allocated
+            /// accumulator, with the types and sizes that the instruction descriptor states.
+            #[inline(always)]
+            pub unsafe fn $name<const GROUP: u32>(operands: BlockScaled<$A>) {
+                let BlockScaled { d, a, b, instruction, a_scales, b_scales, accumulate } = operands;
+                // SAFETY: the caller guarantees the operands.
+                unsafe {
+                    asm!(
+                        "{{ .reg .pred add;",
+                        "setp.ne.b32 add, {accumulate}, 0;",
+                        concat!(
+                            "tcgen05.mma.cta_group::{group}.kind::", $kind,
+                            " [{d}], ", $a, ", {b}, {i}, [{sa}], [{sb}], add; }}",
+                        ),
+                        group = const GROUP, d = in(reg32) d, a = in($class) a, b = in(reg64) b,
+                        i = in(reg32) instruction, sa = in(reg32) a_scales,
+                        sb = in(reg32) b_scales, accumulate = in(reg32) u32::from(accumulate),
+                        options(nostack, preserves_flags),
+                    );
+                }
+            }
+        )*
+    };
 }
 
-/// `tcgen05.mma.cta_group::GROUP.kind::mxf4.block_scale.scale_vec::2X [d], a, b, idesc,
-/// [sfa], [sfb], p;` ISA 9.7.16.10.9.1. sm_100a, PTX 8.7. One thread; of a pair, of one
-/// CTA. D = (A * sA)(B * sB) + D in f32, K = 64, e2m1 with one ue8m0 scale per 32 elements.
-///
-/// The last operand is a predicate, a class that inline assembly cannot name, so the wrapper
-/// includes a `setp`.
-///
-/// # Safety
-/// The descriptors and addresses are those of initialised operands, and of an allocated
-/// accumulator, with the types and sizes that the instruction descriptor states.
-#[inline(always)]
-pub unsafe fn tcgen05_mma_mxf4_block_scale_2x<const GROUP: u32>(operands: BlockScaled) {
-    let BlockScaled { d, a, b, instruction, a_scales, b_scales, accumulate } = operands;
-    // SAFETY: the caller guarantees the operands.
-    unsafe {
-        asm!(
-            "{{ .reg .pred add;",
-            "setp.ne.b32 add, {accumulate}, 0;",
-            "tcgen05.mma.cta_group::{group}.kind::mxf4.block_scale.scale_vec::2X [{d}], {a}, {b}, {i}, [{sa}], [{sb}], add; }}",
-            group = const GROUP, d = in(reg32) d, a = in(reg64) a, b = in(reg64) b,
-            i = in(reg32) instruction, sa = in(reg32) a_scales, sb = in(reg32) b_scales,
-            accumulate = in(reg32) u32::from(accumulate),
-            options(nostack, preserves_flags),
-        );
-    }
+block_scaled! {
+    /// `tcgen05.mma.cta_group::GROUP.kind::mxf4nvf4.block_scale.scale_vec::4X [d], a, b, idesc,
+    /// [sfa], [sfb], p;` ISA 9.7.16.10.9.1. sm_100a, PTX 8.7. One thread; of a pair, of one
+    /// CTA. D = (A * sA)(B * sB) + D in f32, K = 64, e2m1 with one ue4m3 scale per 16 elements.
+    tcgen05_mma_mxf4nvf4_block_scale_4x,
+        "mxf4nvf4.block_scale.scale_vec::4X", u64, reg64, "{a}";
+    /// `tcgen05.mma.cta_group::GROUP.kind::mxf4.block_scale.scale_vec::2X [d], a, b, idesc,
+    /// [sfa], [sfb], p;` ISA 9.7.16.10.9.1. sm_100a, PTX 8.7. One thread; of a pair, of one
+    /// CTA. D = (A * sA)(B * sB) + D in f32, K = 64, e2m1 with one ue8m0 scale per 32 elements.
+    tcgen05_mma_mxf4_block_scale_2x,
+        "mxf4.block_scale.scale_vec::2X", u64, reg64, "{a}";
+    /// `tcgen05.mma.cta_group::GROUP.kind::mxf8f6f4.block_scale.scale_vec::1X [d], a, b, idesc,
+    /// [sfa], [sfb], p;` ISA 9.7.16.10.9.1. sm_100a, PTX 8.6. One thread; of a pair, of one
+    /// CTA. D = (A * sA)(B * sB) + D in f32, K = 32, elements of 4, 6 or 8 bits, each type its own,
+    /// with one ue8m0 scale per 32 elements. In shared memory sixteen elements take sixteen bytes.
+    tcgen05_mma_mxf8f6f4_block_scale_1x,
+        "mxf8f6f4.block_scale.scale_vec::1X", u64, reg64, "{a}";
+    /// `tcgen05.mma.cta_group::GROUP.kind::mxf8f6f4.block_scale.scale_vec::1X [d], [a], b, idesc,
+    /// [sfa], [sfb], p;` ISA 9.7.16.10.9.1. sm_100a, PTX 8.6. One thread; of a pair, of one CTA. The
+    /// same as [`tcgen05_mma_mxf8f6f4_block_scale_1x`] with A in tensor memory: one row per lane, four
+    /// elements per column.
+    tcgen05_mma_mxf8f6f4_block_scale_1x_tensor_a,
+        "mxf8f6f4.block_scale.scale_vec::1X", u32, reg32, "[{a}]";
 }
 
 /// `tcgen05.ld.sync.aligned.32x32b.x8.b32 {r}, [taddr]; tcgen05.wait::ld.sync.aligned;`

@@ -14,7 +14,7 @@ use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
     Activation, Activations, Candidate, Fp8Matrix, GatedWeights, GemmActivations, GemmOptions,
-    GemmOverrides, GemmPlan, GemmResult, GemmRun, Output, Repacked, Weights, reference,
+    GemmOverrides, GemmPlan, GemmResult, GemmRun, Output, Repacked, Weights, reference_for,
 };
 use crate::generate::Generator;
 use crate::observe::Reports;
@@ -350,7 +350,7 @@ fn run<F: BlockFormat>(
     let a = bench.tokens::<F>(dims, &mut rng)?;
     let a = a.activations();
     let weights = Repacked::rounded(device, b, a.kind())?;
-    let reference = reference(&a, b, &bench.options)?;
+    let reference = reference_for(device.choice().arch, &a, b, &bench.options)?;
     let mut bench = bench.clone();
     if let Some(layout) = bench.quantized {
         bench.options.output = Output::nvfp4_of(&reference, layout);

@@ -11,7 +11,7 @@ use crate::cuda::HalfProduct;
 use crate::device::Kernels;
 use crate::error::{Result, require_memory};
 use crate::gemm::{
-    Activations, GemmOptions, GroupedRun, Output, Repacked, reference_grouped, scale_options,
+    Activations, GemmOptions, GroupedRun, Output, Repacked, reference_grouped_for, scale_options,
 };
 use crate::oracle::Reference;
 use crate::rng::SplitMix64;
@@ -53,7 +53,13 @@ fn run<F: BlockFormat>(
     let weights = experts.repack(device, a.kind())?;
     let mut options = vec![bench.options.clone(); groups];
     scale_options(&mut options, &experts.factors());
-    let reference = reference_grouped(&a, &experts.weights()?, &shape.ranges(), &options)?;
+    let reference = reference_grouped_for(
+        device.choice().arch,
+        &a,
+        &experts.weights()?,
+        &shape.ranges(),
+        &options,
+    )?;
     let mut bench = bench.clone();
     if let Some(layout) = bench.quantized {
         bench.options.output = Output::nvfp4_of(&reference, layout);

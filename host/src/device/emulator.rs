@@ -50,6 +50,7 @@ impl Emulator {
         address: u64,
     ) -> Result<[u8; TENSOR_MAP_BYTES]> {
         let element = match shape.element {
+            MapElement::PaddedU4 => ElementType::U4Align16,
             MapElement::U8 => ElementType::U8,
             MapElement::U16 => ElementType::U16,
             MapElement::U32 => ElementType::U32,

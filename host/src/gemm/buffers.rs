@@ -34,8 +34,10 @@ pub enum ActivationBuffers<'a> {
 
 /// [`ActivationBuffers`] of the kind and sizes that a plan is for.
 pub(super) enum CheckedActivations {
-    /// Address of 16-bit elements.
+    /// Address of 16-bit elements that are multiplied.
     Halves(u64),
+    /// Address of 16-bit elements that become e4m3 before.
+    ToFp8(u64),
     /// Addresses of elements in e4m3 and of their rows' scales.
     Fp8([u64; 2]),
     /// Block-scaled.
@@ -62,9 +64,13 @@ impl ActivationBuffers<'_> {
     ) -> Result<CheckedActivations> {
         let Strides { activations, activation_scales, .. } = strides;
         match (self, kind) {
-            (Self::Halves(buffer), ActivationKind::Halves(_) | ActivationKind::Fp8(Some(_))) => {
+            (Self::Halves(buffer), ActivationKind::Halves(_)) => {
                 let address = activations.place("the activations", buffer, device)?;
                 Ok(CheckedActivations::Halves(address))
+            }
+            (Self::Halves(buffer), ActivationKind::Fp8(Some(_))) => {
+                let address = activations.place("the activations", buffer, device)?;
+                Ok(CheckedActivations::ToFp8(address))
             }
             (Self::Blocks { codes, scales }, ActivationKind::Blocks { layout, .. }) => {
                 Ok(CheckedActivations::Blocks {

@@ -3,7 +3,8 @@
 //! `C[l, m, n] = alpha * ga * gb * row[m] * column[n] * sum_k A[l, m, k] B[l, n, k] + bias[n]`, for any
 //! M, N and L of at least 1 and K a multiple of the block. The weights `B` are NVFP4 or MXFP4; the
 //! activations `A` are in the same format (W4A4), or f16 or bf16 (W4A16; MXFP4 weights take bf16), or
-//! e4m3 with a scale for each token (W4A8; sm_90a; weights are folded to e4m3, which rounds NVFP4).
+//! e4m3 with a scale for each token (W4A8; weights of NVFP4 are folded to e4m3, which rounds them, and on
+//! sm_90a those of MXFP4, too).
 //! The result is f16, bf16, f32, or NVFP4 with scales ([`Output`]).
 //!
 //! With [`GemmOptions::activation`] the result is `act(C)`. Gated ([`GatedWeights`],
@@ -53,6 +54,7 @@ mod buffers;
 mod check;
 mod epilogue;
 mod family;
+mod fp8;
 mod gated;
 mod grouped;
 mod grouped_run;
@@ -82,7 +84,7 @@ pub use gated::{GatedWeights, Weights};
 pub use grouped::{GroupBuffers, Grouping, group_offsets};
 pub use grouped_run::GroupedRun;
 pub use mixed::{MixedGemm, MixedProduct};
-pub use oracle::{reference, reference_grouped};
+pub use oracle::{reference, reference_for, reference_grouped, reference_grouped_for};
 pub use plan::{Candidate, GemmOverrides, GemmPlan, Reads, Source, plan};
 pub use product::Gemm;
 pub use result::{GemmResult, Output, ResultBuffers};

@@ -8,13 +8,14 @@ use std::ops::Range;
 
 use fp4_formats::gemm::Half;
 use fp4_formats::gemm::hopper::config::FOLDED_ADDITIONS;
-use fp4_formats::gemm::hopper::fold::Folded;
 use fp4_formats::gemm::hopper::repack::CHUNK_COLUMNS;
-use fp4_formats::{BlockFormat, Operand, e2m1, pack};
+use fp4_formats::quantize::Format;
+use fp4_formats::{Arch, BlockFormat, Operand, TensorFamily, e2m1, pack};
 use rayon::prelude::*;
 
 use super::check::{check_gated, check_operands};
 use super::epilogue::{Exact, Steps, check_vectors};
+use super::weights::fold;
 use super::{Activations, Fp8Matrix, GemmOptions, Weights, format_of};
 use crate::error::{Error, Result, filled};
 use crate::oracle::Reference;
@@ -26,7 +27,8 @@ const ROWS: usize = 8;
 const LANES: usize = 8;
 
 /// The GEMM of [`super`]'s formula, `[L, M, N]`, plain or gated. Weights of one batch entry are
-/// shared.
+/// shared. Beside activations in e4m3, weights of NVFP4 are those that are
+/// [folded](fp4_formats::gemm::hopper::fold), and those of MXFP4 as they are.
 ///
 /// # Errors
 /// [`Error::Shape`] where operands or vectors do not fit each other, [`Error::Scalar`] for an
@@ -36,7 +38,38 @@ pub fn reference<'b, F: BlockFormat>(
     b: impl Into<Weights<'b, F>>,
     options: &GemmOptions,
 ) -> Result<Reference> {
-    let b = b.into();
+    of_values(false, a, b.into(), options)
+}
+
+/// [`reference`] with the weights as the kernels of a target take them that
+/// [`Repacked::rounded`](super::Repacked::rounded) has made: on sm_90a, MXFP4 beside activations in e4m3 is
+/// rounded where it is not within what folding holds.
+///
+/// # Errors
+/// As [`reference`].
+pub fn reference_for<'b, F: BlockFormat>(
+    arch: Arch,
+    a: &Activations<'_, F>,
+    b: impl Into<Weights<'b, F>>,
+    options: &GemmOptions,
+) -> Result<Reference> {
+    of_values(folds_all(arch), a, b.into(), options)
+}
+
+/// Whether weights of MXFP4 are folded, too.
+fn folds_all(arch: Arch) -> bool {
+    match arch.tensor() {
+        TensorFamily::Wgmma => true,
+        TensorFamily::Tcgen05 => false,
+    }
+}
+
+fn of_values<F: BlockFormat>(
+    folds_all: bool,
+    a: &Activations<'_, F>,
+    b: Weights<'_, F>,
+    options: &GemmOptions,
+) -> Result<Reference> {
     check_operands(a, b, options)?;
     Steps::new(options)?;
     let (da, db) = (a.dims(), b.dims());
@@ -46,7 +79,7 @@ pub fn reference<'b, F: BlockFormat>(
     let mut magnitudes = filled("reference", outputs, 0f64)?;
     let scale = f64::from(a.global_scale()) * f64::from(options.activation_scale);
     let scales = b.global_scales().map(|of_weights| scale * f64::from(of_weights));
-    let (folded, additions) = products(a);
+    let (folded, additions) = products(a, folds_all);
     let exact = Exact::new(options, scales, additions);
     for batch in 0..da.batch() {
         let tokens = decode_activations(a, batch)?;
@@ -71,6 +104,30 @@ pub fn reference_grouped<F: BlockFormat>(
     groups: &[Range<usize>],
     options: &[GemmOptions],
 ) -> Result<Reference> {
+    grouped_of_values(false, a, b, groups, options)
+}
+
+/// [`reference_grouped`] with the weights as [`reference_for`] takes them.
+///
+/// # Errors
+/// As [`reference_grouped`].
+pub fn reference_grouped_for<F: BlockFormat>(
+    arch: Arch,
+    a: &Activations<'_, F>,
+    b: &[Weights<'_, F>],
+    groups: &[Range<usize>],
+    options: &[GemmOptions],
+) -> Result<Reference> {
+    grouped_of_values(folds_all(arch), a, b, groups, options)
+}
+
+fn grouped_of_values<F: BlockFormat>(
+    folds_all: bool,
+    a: &Activations<'_, F>,
+    b: &[Weights<'_, F>],
+    groups: &[Range<usize>],
+    options: &[GemmOptions],
+) -> Result<Reference> {
     let da = a.dims();
     let (k, total) = (da.cols(), da.batch() * da.rows());
     for (what, found) in [("groups", groups.len()), ("options of groups", options.len())] {
@@ -79,7 +136,7 @@ pub fn reference_grouped<F: BlockFormat>(
         }
     }
     let n = b.first().map_or(0, |weights| weights.dims().rows());
-    let (folded, additions) = products(a);
+    let (folded, additions) = products(a, folds_all);
     let mut values = filled("reference", total * n, 0f64)?;
     let mut magnitudes = filled("reference", total * n, 0f64)?;
     let mut tokens = Vec::new();
@@ -113,11 +170,17 @@ pub fn reference_grouped<F: BlockFormat>(
 
 /// Whether the product takes folded weights, and the f32 additions, one after the other, that may lead to
 /// a result. Tensor cores truncate where they add, which counts twice.
-fn products<F: BlockFormat>(a: &Activations<'_, F>) -> (bool, usize) {
+fn products<F: BlockFormat>(a: &Activations<'_, F>, folds_all: bool) -> (bool, usize) {
     let k = a.dims().cols();
     match a.kind().operand() {
         Operand::Half(_) => (false, 2 * k),
-        Operand::E4m3 => (true, 2 * k + FOLDED_ADDITIONS as usize),
+        Operand::E4m3 => {
+            let folded = match format_of::<F>() {
+                Format::Nvfp4 => true,
+                Format::Mxfp4 => folds_all,
+            };
+            (folded, 2 * k + FOLDED_ADDITIONS as usize)
+        }
     }
 }
 
@@ -212,23 +275,12 @@ fn weight_row<F: BlockFormat>(
     if folded { folded_row(x, batch, row) } else { decode_row(x, batch, row) }
 }
 
-/// Values of a row of weights [folded](Folded) to e4m3, without the tensor's scale.
+/// Values of a row of weights [folded](fp4_formats::gemm::hopper::fold) to e4m3, without the tensor's scale.
 pub(super) fn folded_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) -> Vec<f64> {
     const CHUNK: usize = CHUNK_COLUMNS as usize;
-    let (codes, columns) = (x.row_codes(batch, row), x.dims().cols());
+    let columns = x.dims().cols();
     let chunks = (0..columns).step_by(CHUNK).flat_map(|first| {
-        let folded = Folded::new(
-            format_of::<F>(),
-            &std::array::from_fn(|column| {
-                let pair =
-                    codes.get((first + column) / 2).map_or((0, 0), |&byte| pack::unpair(byte));
-                if column % 2 == 0 { pair.0 } else { pair.1 }
-            }),
-            |block| {
-                let block = first / F::BLOCK + block as usize;
-                if block < x.kblocks() { x.scale_byte(batch, row, block) } else { 0 }
-            },
-        );
+        let folded = fold(x, batch, row, first);
         (0..CHUNK.min(columns - first))
             .map(move |column| f64::from(folded.operand(column)) * f64::from(folded.factor()))
     });

@@ -1,5 +1,6 @@
 //! A GEMM of one shape: checked and planned once, launched any number of times.
 
+use fp4_formats::Operand;
 use fp4_formats::gemm::{Epilogue, Groups, Problem, Sink};
 
 use super::check::{check_gated, formats};
@@ -390,12 +391,13 @@ impl Gemm {
 /// Checks that the weights take activations of `kind`.
 pub(super) fn check_kind(weights: &DeviceWeights, kind: ActivationKind) -> Result<()> {
     let form = weights.form();
-    if let Some(operand) = form.activations
-        && kind.operand() != operand
-    {
-        let field = "type of activations";
-        let required = format!("{}, which the weights were repacked for", operand.name());
-        return Err(Error::shape(field, required, kind.operand().name()));
+    let (fits, wanted) = match form.activations {
+        Some(operand) => (kind.operand() == operand, operand.name()),
+        None => (kind.operand() != Operand::E4m3, "f16, bf16 or the weights' own format"),
+    };
+    if !fits {
+        let required = format!("{wanted}, which the weights were repacked for");
+        return Err(Error::shape("type of activations", required, kind.operand().name()));
     }
     formats(form.format, kind).map(|_| ())
 }

@@ -3,9 +3,9 @@
 use std::borrow::Borrow;
 
 use fp4_formats::gemm::Half;
-use fp4_formats::gemm::hopper::fold::Lost;
+use fp4_formats::gemm::hopper::fold::{Folded, Lost};
 use fp4_formats::quantize::Format;
-use fp4_formats::{Arch, BlockFormat, Operand, ScaleLayout, TensorFamily};
+use fp4_formats::{Arch, BlockFormat, Operand, ScaleLayout, TensorFamily, pack};
 
 use super::check::{size, weight_rows};
 use super::family::family;
@@ -25,7 +25,7 @@ pub struct WeightForm {
     /// Format that the weights were repacked from.
     pub format: Format,
     /// The type of activations that the order depends on: those that weights are decoded to for
-    /// `wgmma`. None where any activations take the same order.
+    /// `wgmma`, and e4m3. None where all but e4m3 take the same order.
     pub activations: Option<Operand>,
     /// Rows of a matrix: N, or those of both halves of gated weights.
     pub rows: u32,
@@ -101,6 +101,24 @@ impl<F: BlockFormat> BlockRows for BlockScaled<F> {
     fn blocked_scales(&self) -> Result<Vec<u8>> {
         Ok(self.to_layout(ScaleLayout::Blocked128x4)?.scales().to_vec())
     }
+}
+
+/// The columns from `first` on of a row of weights, folded to e4m3.
+pub(super) fn fold(weights: &dyn BlockRows, batch: usize, row: usize, first: usize) -> Folded {
+    let (dims, block) = (weights.dims(), weights.format().block() as usize);
+    let codes = weights.row_codes(batch, row);
+    Folded::new(
+        weights.format(),
+        &std::array::from_fn(|column| {
+            let column = first + column;
+            let pair = codes.get(column / 2).map_or((0, 0), |&byte| pack::unpair(byte));
+            if column.is_multiple_of(2) { pair.0 } else { pair.1 }
+        }),
+        |index| {
+            let index = first / block + index as usize;
+            if index < dims.cols() / block { weights.scale_byte(batch, row, index) } else { 0 }
+        },
+    )
 }
 
 /// Weights rearranged in host memory, once, at load.

@@ -11,7 +11,7 @@ use nvfp4::floats;
 use nvfp4::gemm::{
     Activation, GatedWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan, GroupBuffers, Grouping,
     Output, Repacked, ResultBuffers, UpOptions, Vectors, Weights, Workspace, group_offsets,
-    reference_grouped,
+    reference_grouped_for,
 };
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::GemmActivations;
@@ -377,7 +377,8 @@ impl GroupedCase {
             }
         }
         let a = inputs.activations.activations();
-        let reference = reference_grouped(&a, &inputs.weights(), &self.ranges(), &exact);
+        let arch = kernels.device().choice().arch;
+        let reference = reference_grouped_for(arch, &a, &inputs.weights(), &self.ranges(), &exact);
         let reference = reference.unwrap_or_else(|error| panic!("{what}\n{error}"));
         let counts = self.counts_on_device();
         let run = |output| {

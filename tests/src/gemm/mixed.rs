@@ -135,8 +135,9 @@ pub fn check_mixed(kernels: &Kernels, cases: &[Case]) -> Vec<GemmResult> {
 
 fn check_as<F: BlockFormat>(kernels: &Kernels, cases: &[Case]) -> Vec<GemmResult> {
     let inputs: Vec<Inputs<F>> = cases.iter().map(Case::inputs).collect();
+    let arch = kernels.device().choice().arch;
     let expected: Vec<Expected> =
-        cases.iter().zip(&inputs).map(|(case, inputs)| case.expected(inputs)).collect();
+        cases.iter().zip(&inputs).map(|(case, inputs)| case.expected(inputs, arch)).collect();
     let kind = inputs[0].activations().kind();
     let outputs: Vec<Output> = expected.iter().map(|expected| expected.output).collect();
     let results = run(kernels, cases, &inputs, &outputs, kind);

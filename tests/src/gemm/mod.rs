@@ -21,12 +21,12 @@ use std::borrow::Cow;
 
 use fp4_formats::gemm::{OUT_RECIPE, Split};
 use fp4_formats::quantize::Format;
-use fp4_formats::{Arch, BlockFormat, FloatType, HalfType, Operand, ScaleLayout, TensorFamily};
+use fp4_formats::{Arch, BlockFormat, FloatType, HalfType, Operand, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::{
     Activation, ActivationBuffers, ActivationKind, Activations, Fp8Matrix, GatedWeights,
-    GemmOptions, GemmOverrides, HalfMatrix, UpOptions, Weights, reference,
+    GemmOptions, GemmOverrides, HalfMatrix, UpOptions, Weights, reference_for,
 };
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::GemmActivations;
@@ -157,15 +157,6 @@ impl ActivationType {
                 [Self::Fp8(None), Self::Fp8(Some(HalfType::Bf16)), Self::Fp8(Some(HalfType::F16))]
                     [index % 3]
             }
-        }
-    }
-
-    /// Whether `arch` has kernels for them.
-    #[must_use]
-    pub fn has_kernels(self, arch: Arch) -> bool {
-        match (self, arch.tensor()) {
-            (Self::Blocks(_) | Self::Halves(_), _) | (Self::Fp8(_), TensorFamily::Wgmma) => true,
-            (Self::Fp8(_), TensorFamily::Tcgen05) => false,
         }
     }
 
@@ -505,15 +496,15 @@ impl Case {
         BlockScaled::new("x", x.dims(), layout, codes, scales, x.global_scale()).expect("valid")
     }
 
-    /// The oracle's results for `inputs`, and the requested type of the result.
+    /// The oracle's results for `inputs` on a target, and the requested type of the result.
     ///
     /// # Panics
     /// If the inputs do not fit one another.
     #[must_use]
-    pub fn expected<F: BlockFormat>(&self, inputs: &Inputs<F>) -> Expected {
+    pub fn expected<F: BlockFormat>(&self, inputs: &Inputs<F>, arch: Arch) -> Expected {
         let weights = inputs.all_weights();
-        let reference =
-            reference(&inputs.activations(), weights, &inputs.options).expect("the oracle");
+        let reference = reference_for(arch, &inputs.activations(), weights, &inputs.options)
+            .expect("the oracle");
         let largest = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs())) as f32;
         let scale = OUT_RECIPE.tensor_parameter(largest) * self.result_scale;
         let output = self.result.output(scale);

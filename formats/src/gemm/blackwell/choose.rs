@@ -7,10 +7,11 @@
 //! operands and take the result once, and a result in NVFP4 be quantised. Its constants are
 //! published rates and counts of instructions, not measurements.
 
+use super::config::Products;
 use super::{BlackwellConfig, CONFIGS, GROUPED, MIXED};
-use crate::HalfType;
 use crate::gemm::{Problem, ResidentClusters, ResultType, Tiles};
 use crate::quantize::Format;
+use crate::{HalfType, Operand};
 
 /// What a machine does per clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Rates {
     pub l2_rate: u32,
     /// Bytes a clock that one SM takes from L2.
     pub sm_rate: u32,
-    /// 4-bit multiply-adds of one SM a clock; a quarter as many of 16 bits.
+    /// 4-bit multiply-adds of one SM a clock; half as many of 8 bits, a quarter of 16.
     pub product_rate: u32,
 }
 
@@ -54,11 +55,12 @@ const EXCHANGE: u64 = 8;
 /// it, which issues an instruction a clock, and in two clocks one of those on bits and
 /// conversions: as many as ptxas makes of it.
 const fn decode_clocks(config: &BlackwellConfig) -> u64 {
-    match (config.format, config.activations) {
-        (_, None) => 0,
-        (Format::Nvfp4, Some(HalfType::F16)) => 200,
-        (Format::Nvfp4, Some(HalfType::Bf16)) => 580,
-        (Format::Mxfp4, Some(_)) => 560,
+    match (config.products(), config.format) {
+        (Products::Blocks | Products::Bytes, _) => 0,
+        (Products::Halves(HalfType::F16), Format::Nvfp4) => 200,
+        (Products::Halves(HalfType::Bf16), Format::Nvfp4) => 580,
+        (Products::Halves(_), Format::Mxfp4) => 560,
+        (Products::Folded, _) => 200,
     }
 }
 
@@ -140,9 +142,9 @@ impl Estimate {
         result: ResultType,
         rates: &Rates,
     ) -> Option<Self> {
-        let halves = config.activations.is_some();
         let resident = rates.clusters.of(config.cluster());
-        if !config.takes_k(problem.k) || resident == 0 || halves && !swapped {
+        let turned = config.activations.is_some() && !swapped;
+        if !config.takes_k(problem.k) || resident == 0 || turned {
             return None;
         }
         let tiles = config.tiles(problem, swapped);
@@ -156,7 +158,12 @@ impl Estimate {
 
         let bytes = config.stage_bytes() as u64;
         let rows = super::config::CTA_ROWS as u64;
-        let rate = rates.product_rate as u64 / if halves { 4 } else { 1 };
+        let slower = match config.products() {
+            Products::Blocks => 1,
+            Products::Bytes | Products::Folded => 2,
+            Products::Halves(_) => 4,
+        };
+        let rate = rates.product_rate as u64 / slower;
         let products = rows * config.columns as u64 * config.step() as u64 / rate;
         let copies = bytes / rates.sm_rate as u64;
         let l2 = config.read_bytes() as u64 * (clusters * config.cluster()) as u64
@@ -176,7 +183,11 @@ impl Estimate {
         let l = problem.l as u64;
         let (m, n, k) = (problem.m as u64, problem.n as u64, problem.k as u64);
         let row = k / 2 + k / config.format.block() as u64;
-        let operands = (m * if halves { 2 * k } else { row } + n * row) * l;
+        let token = match config.activations {
+            None => row,
+            Some(operand) => operand.bytes() as u64 * k,
+        };
+        let operands = (m * token + n * row) * l;
         let dram = (operands + result.bytes(m * n * l)) / rates.dram_rate as u64;
         if dram > clocks {
             (clocks, limit) = (dram, Limit::Dram);
@@ -217,7 +228,7 @@ impl Estimate {
 /// format, or of the type `activations`; in the table's order.
 pub fn candidates<'a>(
     format: Format,
-    activations: Option<HalfType>,
+    activations: Option<Operand>,
     problem: &'a Problem,
     result: ResultType,
     rates: &'a Rates,
@@ -230,7 +241,7 @@ pub fn candidates<'a>(
 /// problems; the clusters are as many as the machine holds, which take tiles one after the other.
 pub fn grouped<'a>(
     format: Format,
-    activations: Option<HalfType>,
+    activations: Option<Operand>,
     expected: &'a Problem,
     result: ResultType,
     rates: &'a Rates,
@@ -242,7 +253,7 @@ pub fn grouped<'a>(
 /// all clusters that the machine holds.
 pub fn mixed<'a>(
     format: Format,
-    activations: Option<HalfType>,
+    activations: Option<Operand>,
     problem: &'a Problem,
     result: ResultType,
     rates: &'a Rates,
@@ -255,7 +266,7 @@ pub fn mixed<'a>(
 fn persistent<'a>(
     table: &'static [BlackwellConfig],
     format: Format,
-    activations: Option<HalfType>,
+    activations: Option<Operand>,
     problem: &'a Problem,
     result: ResultType,
     rates: &'a Rates,
@@ -271,7 +282,7 @@ fn persistent<'a>(
 fn of_table<'a>(
     table: &'static [BlackwellConfig],
     format: Format,
-    activations: Option<HalfType>,
+    activations: Option<Operand>,
     problem: &'a Problem,
     result: ResultType,
     rates: &'a Rates,
@@ -288,7 +299,7 @@ fn of_table<'a>(
 #[must_use]
 pub fn choose(
     format: Format,
-    activations: Option<HalfType>,
+    activations: Option<Operand>,
     problem: &Problem,
     result: ResultType,
     rates: &Rates,
@@ -343,9 +354,10 @@ mod tests {
     fn choices_of_halves() {
         let tile = |activations, m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
-            choose(Format::Nvfp4, Some(activations), &problem, FLOATS, &Rates::B200).map(|choice| {
-                [choice.config.cta_group, choice.config.columns, choice.config.k_parts()]
-            })
+            choose(Format::Nvfp4, Some(Operand::Half(activations)), &problem, FLOATS, &Rates::B200)
+                .map(|choice| {
+                    [choice.config.cta_group, choice.config.columns, choice.config.k_parts()]
+                })
         };
         assert_eq!(tile(HalfType::F16, 4096, 8192, 4096), Some([2, 128, 1]));
         assert_eq!(tile(HalfType::Bf16, 4096, 8192, 4096), Some([2, 256, 1]));

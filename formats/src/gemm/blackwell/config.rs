@@ -3,10 +3,11 @@
 use super::store::BOX_BYTES;
 use crate::gemm::combine::GATE_ROWS;
 use crate::gemm::groups::TABLE_BYTES;
+use crate::gemm::hopper::fold;
 use crate::gemm::{Dimension, Problem, ResultType, Split, TileOrder, TileShape, Tiles};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
-use crate::{Divisor, HalfType};
+use crate::{Divisor, HalfType, Operand};
 
 /// Bytes of an operand's row in one K step: a row of the 128-byte swizzle.
 pub const STEP_BYTES: u32 = 128;
@@ -14,14 +15,25 @@ pub const STEP_BYTES: u32 = 128;
 pub const STEP: u32 = 2 * STEP_BYTES;
 /// Elements of a row in one K step where `Y` has 16 bits.
 pub const HALF_STEP: u32 = 128;
+/// Elements of a row in one K step where `Y` is e4m3: a row of the swizzle. Weights are folded in as many
+/// columns.
+pub const BYTE_STEP: u32 = STEP_BYTES;
 /// K of one `tcgen05.mma` on packed 4-bit operands.
 pub const PRODUCT_K: u32 = 64;
 /// K of one `tcgen05.mma` on 16-bit operands.
 pub const HALF_PRODUCT_K: u32 = 16;
+/// K of one `tcgen05.mma` on operands of which one has 8 bits.
+pub const BYTE_PRODUCT_K: u32 = 32;
 /// Elements of a row of 16 bits that one copy brings: a row of the 128-byte swizzle.
 pub const HALF_BOX: u32 = STEP_BYTES / 2;
 /// Columns of tensor memory for a row of decoded `X` in one K step, two elements each.
 pub const DECODED_COLUMNS: u32 = HALF_STEP / 2;
+/// Columns of tensor memory for a row of `X` in e4m3 in one K step, four elements each.
+pub const FOLDED_COLUMNS: u32 = BYTE_STEP / 4;
+/// Bytes that stand for the block scales of a row of folded NVFP4 in one K step.
+pub const FOLDED_TABLE_BYTES: u32 = BYTE_STEP / Format::Nvfp4.block() * fold::TABLE_BYTES;
+/// Tiles of 512 bytes in which the tables of 128 such rows are; one with the rows' factors follows.
+pub const FOLDED_TABLE_TILES: u32 = CTA_ROWS * FOLDED_TABLE_BYTES / TILE_BYTES as u32;
 /// Rows of `X` that a CTA holds: the lanes of tensor memory.
 pub const CTA_ROWS: u32 = TILE_ROWS as u32;
 /// Columns of tensor memory. A CTA takes all: its shared memory leaves no room for a
@@ -64,6 +76,19 @@ pub const STORE_WARPS: u32 = 4;
 /// operands in L2.
 pub const BAND: u32 = 8;
 
+/// What the products of a kernel multiply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Products {
+    /// Two operands of 4 bits, with their scales.
+    Blocks,
+    /// Weights decoded to 16-bit floats, and activations of that type.
+    Halves(HalfType),
+    /// Weights in MXFP4 with their scales, and activations in e4m3.
+    Bytes,
+    /// Weights in NVFP4 folded to e4m3 ([`fold`]), the factors of their rows as scales, and activations in e4m3.
+    Folded,
+}
+
 /// How one sm_100a GEMM kernel was compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlackwellConfig {
@@ -71,9 +96,9 @@ pub struct BlackwellConfig {
     pub name: &'static str,
     /// Format of the weights, and of the activations unless `left` says otherwise.
     pub format: Format,
-    /// Type of 16-bit activations: `X` is then the weights, decoded to that type on their
-    /// way to tensor memory.
-    pub activations: Option<HalfType>,
+    /// Type of activations that are not in the weights' format. `X` is then the weights
+    /// ([`products`](Self::products)).
+    pub activations: Option<Operand>,
     /// CTAs that multiply together, 1 or 2: a tile has 128 rows of `X` for each.
     pub cta_group: u32,
     /// Rows of `Y` of a tile.
@@ -92,7 +117,7 @@ impl BlackwellConfig {
     const fn new(
         name: &'static str,
         format: Format,
-        activations: Option<HalfType>,
+        activations: Option<Operand>,
         [cta_group, columns, k_parts, multicast]: [u32; 4],
         grouped: bool,
     ) -> Self {
@@ -118,15 +143,50 @@ impl BlackwellConfig {
         self.split.cluster()
     }
 
+    /// What is multiplied.
+    pub const fn products(&self) -> Products {
+        match (self.activations, self.format) {
+            (None, _) => Products::Blocks,
+            (Some(Operand::Half(half)), _) => Products::Halves(half),
+            (Some(Operand::E4m3), Format::Mxfp4) => Products::Bytes,
+            (Some(Operand::E4m3), Format::Nvfp4) => Products::Folded,
+        }
+    }
+
+    /// Whether warps decode `X` on its way to tensor memory.
+    pub const fn decodes(&self) -> bool {
+        match self.products() {
+            Products::Blocks | Products::Bytes => false,
+            Products::Halves(_) | Products::Folded => true,
+        }
+    }
+
+    /// Whether `Y` is e4m3: the products then take scales of `X` alone, and 1 for those of `Y`.
+    pub const fn takes_bytes(&self) -> bool {
+        match self.products() {
+            Products::Blocks | Products::Halves(_) => false,
+            Products::Bytes | Products::Folded => true,
+        }
+    }
+
     /// Threads of a CTA.
     pub const fn threads(&self) -> u32 {
-        let warps = if self.activations.is_some() { DECODE_WARPS } else { WARPS };
+        let warps = if self.decodes() { DECODE_WARPS } else { WARPS };
         warps * crate::WARP
     }
 
     /// Elements of a row in one K step.
     pub const fn step(&self) -> u32 {
-        if self.activations.is_some() { HALF_STEP } else { STEP }
+        match self.products() {
+            Products::Blocks => STEP,
+            Products::Halves(_) => HALF_STEP,
+            Products::Bytes | Products::Folded => BYTE_STEP,
+        }
+    }
+
+    /// Elements of a row of `Y` that one copy brings, where they are not 4-bit.
+    pub const fn y_box(&self) -> u32 {
+        if self.takes_bytes() { STEP_BYTES } else { HALF_BOX }
     }
 
     /// Rows of `X` of a tile.
@@ -175,7 +235,7 @@ impl BlackwellConfig {
 
     /// Bytes that one CTA reads in a K step; the rest of its stage comes from others'.
     pub const fn read_bytes(&self) -> u32 {
-        (self.x_bytes() + self.x_scale_bytes()) / self.multicast
+        (self.x_code_bytes() + self.x_scale_bytes()) / self.multicast
             + self.y_bytes()
             + self.y_scale_bytes() / self.cta_group
     }
@@ -185,9 +245,25 @@ impl BlackwellConfig {
         self.columns / self.cta_group
     }
 
-    /// Scale tiles along K of one K step.
+    /// Scale tiles along K of one K step; of folded weights, tiles of tables and of factors.
     pub const fn scale_tiles(&self) -> u32 {
-        self.step() / self.format.block() / TILE_BLOCKS as u32
+        match self.products() {
+            Products::Blocks | Products::Halves(_) | Products::Bytes => {
+                self.step() / self.format.block() / TILE_BLOCKS as u32
+            }
+            Products::Folded => FOLDED_TABLE_TILES + 1,
+        }
+    }
+
+    /// Scale tiles along K of rows of `k` elements of the weights, or of either operand where both are
+    /// 4-bit.
+    pub const fn row_scale_tiles(&self, k: u32) -> u32 {
+        match self.products() {
+            Products::Blocks | Products::Halves(_) | Products::Bytes => {
+                k.div_ceil(self.format.block()).div_ceil(TILE_BLOCKS as u32)
+            }
+            Products::Folded => self.steps(k) * self.scale_tiles(),
+        }
     }
 
     /// 128-row groups of scales that a tile's rows of `Y` lie in. Each CTA holds all.
@@ -200,14 +276,27 @@ impl BlackwellConfig {
         STEP / PRODUCT_K / self.scale_tiles()
     }
 
-    /// Bytes of `X` codes of a stage.
-    pub const fn x_bytes(&self) -> u32 {
+    /// Bytes of `X` codes that the copies of a K step bring.
+    pub const fn x_code_bytes(&self) -> u32 {
         CTA_ROWS * self.step() / 2
+    }
+
+    /// Bytes that they take in a stage: beside operands of 8 bits they are padded to as many.
+    pub const fn x_bytes(&self) -> u32 {
+        match self.products() {
+            Products::Blocks | Products::Halves(_) | Products::Folded => self.x_code_bytes(),
+            Products::Bytes => 2 * self.x_code_bytes(),
+        }
     }
 
     /// Bytes of `Y` codes or elements of a stage.
     pub const fn y_bytes(&self) -> u32 {
-        self.cta_columns() * if self.activations.is_some() { 2 * HALF_STEP } else { STEP_BYTES }
+        let row = match self.products() {
+            Products::Blocks => STEP / 2,
+            Products::Halves(half) => HALF_STEP * Operand::Half(half).bytes(),
+            Products::Bytes | Products::Folded => BYTE_STEP,
+        };
+        self.cta_columns() * row
     }
 
     /// Bytes of `X` scales of a stage.
@@ -217,27 +306,37 @@ impl BlackwellConfig {
 
     /// Bytes of `Y` scales of a stage.
     pub const fn y_scale_bytes(&self) -> u32 {
-        if self.activations.is_some() {
-            return 0;
+        match self.products() {
+            Products::Blocks => self.y_groups() * self.scale_tiles() * TILE_BYTES as u32,
+            Products::Halves(_) | Products::Bytes | Products::Folded => 0,
         }
-        self.y_groups() * self.scale_tiles() * TILE_BYTES as u32
     }
 
-    /// Bytes of a stage: what one CTA's copies of a K step bring.
+    /// What one CTA's copies of a K step bring.
     pub const fn stage_bytes(&self) -> u32 {
-        self.x_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_scale_bytes()
+        self.x_code_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_scale_bytes()
+    }
+
+    /// What the second CTA of a pair hears of in a K step: the `X` that it decodes.
+    pub const fn decoded_bytes(&self) -> u32 {
+        if self.decodes() { self.x_code_bytes() + self.x_scale_bytes() } else { 0 }
     }
 
     /// Bytes that the first CTA of a pair hears of in a K step: its own and the other's, but
     /// for the `X` that the other decodes.
     pub const fn leader_bytes(&self) -> u32 {
-        let others = if self.activations.is_some() { self.y_bytes() } else { self.stage_bytes() };
-        self.stage_bytes() + (self.cta_group - 1) * others
+        self.stage_bytes() + (self.cta_group - 1) * (self.stage_bytes() - self.decoded_bytes())
     }
 
     /// Bytes from one stage to the next.
     pub const fn stage_stride(&self) -> u32 {
-        self.stage_bytes().next_multiple_of(STAGE_ALIGN)
+        let bytes = self.x_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_scale_bytes();
+        bytes.next_multiple_of(STAGE_ALIGN)
+    }
+
+    /// Bytes of a tile of scales of 1, where `Y` has none of its own.
+    pub const fn ones_bytes(&self) -> u32 {
+        if self.takes_bytes() { TILE_BYTES as u32 } else { 0 }
     }
 
     /// Bytes in which a CTA receives the sums of the others of its cluster.
@@ -249,6 +348,7 @@ impl BlackwellConfig {
     const fn stages_beside(&self, boxes: u32) -> u32 {
         let boxes = boxes * STORE_WARPS * BOX_BYTES;
         let others = self.exchange_bytes() + boxes + CONTROL_BYTES + self.table_bytes();
+        let others = others + self.ones_bytes();
         let stages = (SHARED_LIMIT - STAGE_ALIGN - others) / self.stage_stride();
         if stages < MAX_STAGES { stages } else { MAX_STAGES }
     }
@@ -275,20 +375,21 @@ impl BlackwellConfig {
         if self.grouped { TABLE_BYTES } else { 0 }
     }
 
-    /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control, table.
+    /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control, table, scales
+    /// of 1.
     pub const fn shared_bytes(&self) -> u32 {
         let stages = self.stages() * self.stage_stride();
         let others = self.boxes_bytes() + self.exchange_bytes();
-        STAGE_ALIGN + stages + others + CONTROL_BYTES + self.table_bytes()
+        STAGE_ALIGN + stages + others + CONTROL_BYTES + self.table_bytes() + self.ones_bytes()
     }
 
     /// Distance of the two accumulators in tensor memory, columns. They overlap if two
     /// do not fit beside the scales: then the second tile's products begin once the
     /// columns that both use have been read.
     pub const fn accumulator_step(&self) -> u32 {
-        match (self.columns, self.activations) {
-            (256, None) => 160,
-            (256, Some(_)) => 128,
+        match (self.columns, self.decodes()) {
+            (256, false) => 160,
+            (256, true) => 128,
             _ => self.columns,
         }
     }
@@ -308,24 +409,31 @@ impl BlackwellConfig {
         self.accumulator_step() + self.columns
     }
 
+    /// Columns of the scales of 1, which follow the accumulators.
+    pub const fn ones_columns(&self) -> u32 {
+        if self.takes_bytes() { SCALE_TILE_COLUMNS * self.y_groups() } else { 0 }
+    }
+
     /// Columns of tensor memory that a K step needs besides the accumulator: scales of
-    /// `X`, then of `Y`; or decoded `X`.
+    /// `X`, then of `Y`; or decoded `X`, then its factors.
     pub const fn buffer_columns(&self) -> u32 {
-        if self.activations.is_some() {
-            return DECODED_COLUMNS;
+        match self.products() {
+            Products::Blocks => SCALE_TILE_COLUMNS * self.scale_tiles() * (1 + self.y_groups()),
+            Products::Halves(_) => DECODED_COLUMNS,
+            Products::Bytes => SCALE_TILE_COLUMNS * self.scale_tiles(),
+            Products::Folded => FOLDED_COLUMNS + SCALE_TILE_COLUMNS,
         }
-        SCALE_TILE_COLUMNS * self.scale_tiles() * (1 + self.y_groups())
     }
 
     /// Sets of those columns: one is filled while products read others.
     pub const fn buffers(&self) -> u32 {
-        let buffers = (TENSOR_COLUMNS - self.accumulator_columns()) / self.buffer_columns();
+        let buffers = (TENSOR_COLUMNS - self.buffer_base()) / self.buffer_columns();
         if buffers < 4 { buffers } else { 4 }
     }
 
     /// First of those columns.
     pub const fn buffer_base(&self) -> u32 {
-        self.accumulator_columns()
+        self.accumulator_columns() + self.ones_columns()
     }
 
     /// K steps of rows of `k` elements.
@@ -394,6 +502,14 @@ pub const EXCHANGE_COLUMNS: u32 = 8;
 /// | 128 x 128 split 2, split 4 | 128 tokens |
 /// | 256 x 128 | prompts |
 /// | 256 x 256, bf16 only | prompts, where decoding takes longest |
+///
+/// Beside activations in e4m3, where weights are the rows of `X`, too:
+///
+/// | tiles | why |
+/// |---|---|
+/// | 128 x 64 | takes every problem |
+/// | 128 x 64 split 4 | few tokens |
+/// | 256 x 128, 256 x 256 | prompts |
 #[macro_export]
 macro_rules! sm100a_gemm_configs {
     ($with:ident) => {
@@ -438,6 +554,14 @@ macro_rules! sm100a_gemm_configs {
             gemm_mxfp4_bf16_128x64_split4: Mxfp4 x Bf16, 1 CTA, 64 columns, split 4, multicast 1;
             gemm_mxfp4_bf16_128x128_split2: Mxfp4 x Bf16, 1 CTA, 128 columns, split 2, multicast 1;
             gemm_mxfp4_bf16_128x128_split4: Mxfp4 x Bf16, 1 CTA, 128 columns, split 4, multicast 1;
+            gemm_nvfp4_e4m3_128x64: Nvfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_e4m3_256x128: Nvfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_e4m3_256x256: Nvfp4 x E4m3, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_nvfp4_e4m3_128x64_split4: Nvfp4 x E4m3, 1 CTA, 64 columns, split 4, multicast 1;
+            gemm_mxfp4_e4m3_128x64: Mxfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_e4m3_256x128: Mxfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_e4m3_256x256: Mxfp4 x E4m3, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_mxfp4_e4m3_128x64_split4: Mxfp4 x E4m3, 1 CTA, 64 columns, split 4, multicast 1;
         }
     };
 }
@@ -470,6 +594,10 @@ macro_rules! sm100a_grouped_configs {
             gemm_nvfp4_bf16_256x128_grouped: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
             gemm_mxfp4_bf16_128x64_grouped: Mxfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
             gemm_mxfp4_bf16_256x128_grouped: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_e4m3_128x64_grouped: Nvfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_e4m3_256x128_grouped: Nvfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_e4m3_128x64_grouped: Mxfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_e4m3_256x128_grouped: Mxfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
         }
     };
 }
@@ -490,13 +618,19 @@ macro_rules! sm100a_mixed_configs {
     };
 }
 
-/// The type of 16-bit activations that a row of the table names.
-macro_rules! halves {
+/// The type of activations that a row of the table names.
+macro_rules! operand {
     (blocks) => {
         None
     };
-    ($operand:ident) => {
-        Some(crate::HalfType::$operand)
+    (F16) => {
+        Some(crate::Operand::F16)
+    };
+    (Bf16) => {
+        Some(crate::Operand::BF16)
+    };
+    (E4m3) => {
+        Some(crate::Operand::E4m3)
     };
 }
 
@@ -510,7 +644,7 @@ macro_rules! rows {
             pub const $name: BlackwellConfig = BlackwellConfig::new(
                 stringify!($name),
                 Format::$format,
-                halves!($activations),
+                operand!($activations),
                 [$cta_group, $columns, $split, $multicast],
                 $grouped,
             );

@@ -39,6 +39,33 @@ pub const fn half_instruction(operand: HalfType, m: u32, n: u32) -> u32 {
     f32 << 4 | kind << 7 | kind << 10 | (n >> 3) << 17 | (m >> 4) << 24
 }
 
+/// Types in the fields of the kind mxf8f6f4.
+const BYTES_E4M3: u32 = 0;
+const BYTES_E2M1: u32 = 5;
+
+/// Instruction descriptor of a block-scaled product of `m` x `n` of weights and activations in e4m3;
+/// scales of the weights are byte `scale_id` of their cells, those of activations byte 0.
+#[must_use]
+pub const fn byte_instruction(weights: ByteWeights, m: u32, n: u32, scale_id: u32) -> u32 {
+    let (ue8m0, kind) = (
+        1,
+        match weights {
+            ByteWeights::E2m1 => BYTES_E2M1,
+            ByteWeights::E4m3 => BYTES_E4M3,
+        },
+    );
+    kind << 7 | BYTES_E4M3 << 10 | (n >> 3) << 17 | ue8m0 << 23 | (m >> 7) << 27 | scale_id << 29
+}
+
+/// The type of the weights' elements beside activations in e4m3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByteWeights {
+    /// Of MXFP4.
+    E2m1,
+    /// Of folded NVFP4.
+    E4m3,
+}
+
 const LEADING: u64 = 16;
 const STRIDE: u64 = 32;
 const VERSION: u64 = 46;
@@ -85,6 +112,9 @@ mod tests {
         assert_eq!(instruction(Format::Nvfp4, 256, 256, 0), 0x1040_0480);
         assert_eq!(half_instruction(HalfType::F16, 128, 256), 0x0840_0010);
         assert_eq!(half_instruction(HalfType::Bf16, 128, 64), 0x0810_0490);
+        // The fields of mxf8f6f4 as PTX lists them; those that it shares with mxf4 as above.
+        assert_eq!(byte_instruction(ByteWeights::E4m3, 128, 256, 0), 0x08c0_0000);
+        assert_eq!(byte_instruction(ByteWeights::E2m1, 256, 64, 3), 0x7090_0280);
         assert_eq!(scales(), 0x0000_4008_0001_0000);
         assert_eq!(codes(), 0x4000_4040_0001_0000);
     }

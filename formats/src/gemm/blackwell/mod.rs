@@ -7,7 +7,9 @@
 //! empty. A K step is [`STEP`] elements, 128 bytes of a row.
 //!
 //! With 16-bit activations, `X` is the weights, which warps decode to the activations'
-//! type ([`decode`]), and a K step is [`config::HALF_STEP`] elements.
+//! type ([`decode`]), and a K step is [`config::HALF_STEP`] elements. With activations in e4m3, `X` is the
+//! weights, too: MXFP4 as it is, or NVFP4 that warps bring to e4m3 ([`folded`]); a K step is
+//! [`config::BYTE_STEP`] elements.
 //!
 //! | file | topic |
 //! | --- | --- |
@@ -15,6 +17,7 @@
 //! | [`config`] | tile configurations and what follows from them |
 //! | [`decode`] | weights as 16-bit floats |
 //! | [`descriptor`] | the bits that describe operands to `tcgen05` |
+//! | [`folded`] | weights as e4m3 |
 //! | [`params`] | the parameter block and its tensor maps |
 //! | [`prepare`] | operands that the copy engine cannot take as they are |
 //! | [`store`] | boxes of results that the copy engine stores |
@@ -23,12 +26,13 @@ pub mod choose;
 pub mod config;
 pub mod decode;
 pub mod descriptor;
+pub mod folded;
 pub mod params;
 pub mod prepare;
 pub mod store;
 
 pub use config::{BlackwellConfig, CONFIGS, GROUPED, MIXED, STEP, STEP_BYTES};
 pub use params::{
-    BlackwellGroupedParams, BlackwellParams, Side, codes_map, halves_map, scales_map,
+    BlackwellGroupedParams, BlackwellParams, Side, codes_map, elements_map, scales_map,
 };
 pub use store::result_map;

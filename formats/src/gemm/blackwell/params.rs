@@ -1,9 +1,9 @@
 //! The parameter block of the sm_100a kernels and the tensor maps in it.
 
-use super::config::HALF_BOX;
-use super::{BlackwellConfig, STEP_BYTES};
+use super::BlackwellConfig;
+use super::config::Products;
 use crate::gemm::{Epilogue, Groups, Problem, Walk};
-use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
+use crate::layout::{TILE_BYTES, TILE_ROWS};
 use crate::swizzle::Swizzle;
 use crate::tensor_map::{MapElement, TensorMap, TensorMapShape};
 
@@ -18,11 +18,11 @@ use crate::tensor_map::{MapElement, TensorMap, TensorMapShape};
 pub struct BlackwellParams {
     /// [`codes_map`] of `X`.
     pub x_codes: TensorMap,
-    /// [`codes_map`] or [`halves_map`] of `Y`.
+    /// [`codes_map`] or [`elements_map`] of `Y`.
     pub y_codes: TensorMap,
     /// [`scales_map`] of `X`.
     pub x_scales: TensorMap,
-    /// [`scales_map`] of `Y`; any if `Y` has 16 bits.
+    /// [`scales_map`] of `Y`; any if `Y` is not 4-bit.
     pub y_scales: TensorMap,
     /// [`result_map`](super::result_map); any if `copied` is 0.
     pub result: TensorMap,
@@ -46,8 +46,9 @@ pub struct BlackwellParams {
     /// 1 if results go through shared memory, from where the copy engine stores boxes of
     /// them; 0 if threads store them.
     pub copied: u32,
-    /// 0; keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// Of activations in e4m3, whose row factors are the tokens' scales: factors from one batch entry to
+    /// the next.
+    pub row_factor_stride: u32,
     /// Which tiles have which numbers: that of [`BlackwellConfig::tiles`].
     pub walk: Walk,
 }
@@ -77,7 +78,7 @@ impl BlackwellParams {
             self.x_shared,
             self.y_shared,
             self.copied,
-            self.reserved,
+            self.row_factor_stride,
         ];
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
@@ -154,33 +155,38 @@ pub const fn codes_map(
         Side::X => config.x_box_rows(),
         Side::Y => config.cta_columns(),
     };
-    let box_bytes = config.step() / 2;
+    let (element, row, swizzle) = match config.products() {
+        Products::Blocks => (MapElement::U8, k / 2, Swizzle::B128),
+        Products::Halves(_) | Products::Folded => (MapElement::U8, k / 2, Swizzle::B64),
+        // Rows are padded, as the type of the elements wants it.
+        Products::Bytes => (MapElement::PaddedU4, k.next_multiple_of(config.step()), Swizzle::B128),
+    };
     TensorMapShape {
-        element: MapElement::U8,
+        element,
         rank: 3,
-        dims: [k as u64 / 2, rows as u64, batch as u64, 1, 1],
+        dims: [row as u64, rows as u64, batch as u64, 1, 1],
         strides: [row_stride, batch_stride, 0, 0],
-        box_dims: [box_bytes, box_rows, 1, 1, 1],
-        swizzle: if box_bytes == STEP_BYTES { Swizzle::B128 } else { Swizzle::B64 },
+        box_dims: [config.step() * 4 / element.bits(), box_rows, 1, 1, 1],
+        swizzle,
     }
 }
 
-/// The map of `Y` of 16 bits an element: rows follow each other, matrices are that many bytes
+/// The map of `Y` whose elements are not 4-bit: rows follow each other, matrices are that many bytes
 /// apart. A box is a row of the swizzle of all rows of a tile.
 #[must_use]
-pub const fn halves_map(
+pub const fn elements_map(
     config: &BlackwellConfig,
     [rows, k, batch]: [u32; 3],
     batch_stride: u64,
 ) -> TensorMapShape {
-    let element = MapElement::U16;
-    let row = k as u64 * element.bytes() as u64;
+    let element = if config.takes_bytes() { MapElement::U8 } else { MapElement::U16 };
+    let row = k as u64 * element.bits() as u64 / 8;
     TensorMapShape {
         element,
         rank: 3,
         dims: [k as u64, rows as u64, batch as u64, 1, 1],
         strides: [row, batch_stride, 0, 0],
-        box_dims: [HALF_BOX, config.cta_columns(), 1, 1, 1],
+        box_dims: [config.y_box(), config.cta_columns(), 1, 1, 1],
         swizzle: Swizzle::B128,
     }
 }
@@ -199,9 +205,9 @@ pub const fn scales_map(
         Side::X => (config.x_box_tiles(), 1),
         Side::Y => (config.y_box_tiles(), config.y_groups()),
     };
-    let tiles = k.div_ceil(config.format.block()).div_ceil(TILE_BLOCKS as u32);
+    let tiles = config.row_scale_tiles(k);
     let element = MapElement::U16;
-    let row = TILE_BYTES as u32 / element.bytes();
+    let row = TILE_BYTES as u32 * 8 / element.bits();
     TensorMapShape {
         element,
         rank: 4,
@@ -236,7 +242,7 @@ mod tests {
             x_shared: 21,
             y_shared: 22,
             copied: 24,
-            reserved: 0,
+            row_factor_stride: 26,
             walk: Walk::new(BlackwellConfig::order(true), 25, 26),
         };
         let bytes = params.to_bytes();
@@ -266,5 +272,6 @@ mod tests {
         assert_eq!(word(offset_of!(BlackwellParams, x_shared)), 21);
         assert_eq!(word(offset_of!(BlackwellParams, y_shared)), 22);
         assert_eq!(word(offset_of!(BlackwellParams, copied)), 24);
+        assert_eq!(word(offset_of!(BlackwellParams, row_factor_stride)), 26);
     }
 }

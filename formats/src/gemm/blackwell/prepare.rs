@@ -8,6 +8,7 @@
 //! | 128x4 scales, ragged | the padding may hold anything | a copy with zeros in the padding |
 //! | scales of grouped activations | a problem's first token may lie inside a tile of 128 rows | the same scales, each problem's first ones at a tile's beginning |
 
+use super::config::{BYTE_STEP, FOLDED_TABLE_TILES};
 use crate::divisor::Divisor;
 use crate::gemm::Groups;
 use crate::layout::{ScaleLayout, SizeOverflow, TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
@@ -241,11 +242,14 @@ pub const fn scale_bytes(format: Format, rows: u32, k: u32) -> Result<usize, Siz
 }
 
 /// Matrices as the GEMM kernel takes them, one after the other in a buffer: of each, rows of codes,
-/// each padded to a multiple of 16 bytes, then 128x4 scales with zeros in the padding.
+/// each padded to a multiple of 16 bytes, then 128x4 scales with zeros in the padding. Weights for products
+/// in e4m3 are different ([`folded`](super::folded)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreparedBlocks {
     /// Format of codes and scales.
     pub format: Format,
+    /// Weights that are multiplied with activations in e4m3.
+    pub beside_bytes: bool,
     /// Rows of a matrix.
     pub rows: u32,
     /// Elements of a row.
@@ -258,6 +262,9 @@ impl PreparedBlocks {
     /// Bytes from one row of codes to the next.
     #[must_use]
     pub const fn row_stride(&self) -> u64 {
+        if self.beside_bytes {
+            return self.columns.next_multiple_of(BYTE_STEP) as u64 / 2;
+        }
         PrepareCodes::padded(self.columns / 2) as u64
     }
 
@@ -270,9 +277,13 @@ impl PreparedBlocks {
     /// Bytes of a matrix' scales.
     #[must_use]
     pub const fn scale_bytes(&self) -> u64 {
-        let tiles = self.rows.div_ceil(TILE_ROWS as u32) as u64
-            * (self.columns / self.format.block()).div_ceil(TILE_BLOCKS as u32) as u64;
-        tiles * TILE_BYTES as u64
+        let along_k = match (self.beside_bytes, self.format) {
+            (true, Format::Nvfp4) => self.columns.div_ceil(BYTE_STEP) * (FOLDED_TABLE_TILES + 1),
+            (false, _) | (true, Format::Mxfp4) => {
+                (self.columns / self.format.block()).div_ceil(TILE_BLOCKS as u32)
+            }
+        };
+        self.rows.div_ceil(TILE_ROWS as u32) as u64 * along_k as u64 * TILE_BYTES as u64
     }
 
     /// Offset of the scales behind `code_bytes` bytes of codes: a multiple of 512.

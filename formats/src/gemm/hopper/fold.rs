@@ -79,6 +79,37 @@ pub const fn mxfp4_magnitudes(table: u32) -> [u32; 2] {
     [low, table.wrapping_mul(0x0101_0101).wrapping_add(HIGH)]
 }
 
+/// The bits of a word of eight folded weights that are indices of magnitudes.
+pub const MAGNITUDES: u32 = 0x7777_7777;
+
+/// The bits of [`signs`].
+pub const SIGNS: u32 = 0x8080_8080;
+
+/// Where weight `byte` of the four in half `half` of a word is: the lowest bit of the index of its
+/// magnitude, and its sign's bit.
+///
+/// Magnitudes are nibbles, the first four weights in the low half, and the nibbles' highest bits the signs:
+/// those of the first four in the odd nibbles, where they are the sign bits of bytes, and those of the
+/// others in the even ones.
+#[must_use]
+pub const fn word_bits(half: u32, byte: u32) -> (u32, u32) {
+    (16 * half + 4 * byte, 8 * byte + if half == 0 { 7 } else { 3 })
+}
+
+/// What `prmt` selects four magnitudes with, of half `half` of a word: in its low 16 bits.
+#[inline(always)]
+#[must_use]
+pub const fn selector(word: u32, half: u32) -> u32 {
+    (word & MAGNITUDES) >> (16 * half)
+}
+
+/// The signs of the four operands of half `half` of a word, in their places.
+#[inline(always)]
+#[must_use]
+pub const fn signs(word: u32, half: u32) -> u32 {
+    word << (4 * half) & SIGNS
+}
+
 /// A row of a chunk, folded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Folded {

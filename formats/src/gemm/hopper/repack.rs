@@ -278,17 +278,14 @@ impl Scheme {
 /// magnitude there, and its sign's bit.
 ///
 /// Register `2 h + r` of `wgmma`'s A fragment holds columns `16 h + 4 t ..` of row `g + 8 r`, one byte
-/// each. The word `2 i + h` of a thread has those of both rows for the `i`th `wgmma` of 64 columns:
-/// magnitudes as nibbles, row `g` in the low half, and in the nibbles' highest bits the signs, those of
-/// row `g` in the odd nibbles, where they are the sign bits of bytes, and those of row `g + 8` in the
-/// even ones.
+/// each. The word `2 i + h` of a thread has those of both rows for the `i`th `wgmma` of 64 columns, row
+/// `g` first ([`fold::word_bits`]).
 pub const fn folded_code(row: u32, column: u32) -> (u32, u32, u32) {
     let (rb, kb) = (row / BLOCK_ROWS, column / BLOCK_COLUMNS);
     let (word, column) = (column % BLOCK_COLUMNS / 16, column % 16);
     let thread = row % BLOCK_ROWS / 16 * 32 + row % 8 * 4 + column / 4;
-    let (second, byte) = (row % 16 / 8, column % 4);
-    let sign = 8 * byte + if second == 0 { 7 } else { 3 };
-    (word_offset(rb, kb, thread, word), 16 * second + 4 * byte, sign)
+    let (low, sign) = fold::word_bits(row % 16 / 8, column % 4);
+    (word_offset(rb, kb, thread, word), low, sign)
 }
 
 #[cfg(test)]

@@ -1,13 +1,16 @@
 //! A kernel of sm_100a for one problem, and which operand is where in its tiles.
 
-use fp4_formats::TensorFamily;
 use fp4_formats::gemm::blackwell::choose::{self, Estimate, Limit};
+use fp4_formats::gemm::blackwell::config::Products;
 use fp4_formats::gemm::{Problem, ResultType};
+use fp4_formats::{Operand, TensorFamily};
 
 use super::launch;
 use super::prepare::Preparation;
+use crate::buffer::ALIGNMENT;
 use crate::error::{Error, Result};
 use crate::gemm::family::{GroupRequest, Kernel, Launch, LaunchShape};
+use crate::gemm::fp8;
 use crate::gemm::plan::{Candidate, Reads};
 use crate::gemm::strides::Entries;
 use crate::gemm::{ActivationKind, Gemm, WeightForm};
@@ -31,6 +34,14 @@ impl BlackwellKernel {
     pub fn preparation(&self, kind: ActivationKind, entries: Entries) -> Option<Preparation> {
         let groups = self.groups.map(|groups| groups.memory(&self.problem));
         Preparation::of(&self.problem, kind, entries, groups)
+    }
+
+    /// Offsets in the workspace of activations that become e4m3 and of their tokens' scales, and its
+    /// bytes; none beyond what memory can hold.
+    pub fn made(&self) -> Option<([usize; 2], usize)> {
+        let [elements, scales] = fp8::made_bytes(&self.problem)?;
+        let at = elements.checked_next_multiple_of(ALIGNMENT as usize)?;
+        Some(([0, at], at.checked_add(scales)?))
     }
 }
 
@@ -89,8 +100,10 @@ impl Kernel for BlackwellKernel {
 
     fn weight_form(&self) -> WeightForm {
         let Problem { n, k, .. } = self.problem;
-        let (tensor, format) = (TensorFamily::Tcgen05, self.choice.config.format);
-        WeightForm { tensor, format, activations: None, rows: n, columns: k, gated: None }
+        let (tensor, config) = (TensorFamily::Tcgen05, self.choice.config);
+        let activations = config.takes_bytes().then_some(Operand::E4m3);
+        let format = config.format;
+        WeightForm { tensor, format, activations, rows: n, columns: k, gated: None }
     }
 
     fn decoded_scale(&self, _: ActivationKind) -> f32 {
@@ -98,15 +111,23 @@ impl Kernel for BlackwellKernel {
     }
 
     fn workspace_bytes(&self, kind: ActivationKind) -> Result<usize> {
-        let preparation = self.preparation(kind, Entries::Dense);
-        let bytes = preparation.map_or(0, |preparation| preparation.bytes);
-        usize::try_from(bytes).map_err(|_| Error::Overflow {
+        let bytes = match kind {
+            ActivationKind::Blocks { .. } => self
+                .preparation(kind, Entries::Dense)
+                .map_or(Some(0), |preparation| usize::try_from(preparation.bytes).ok()),
+            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some(0),
+            ActivationKind::Fp8(Some(_)) => self.made().map(|(_, bytes)| bytes),
+        };
+        bytes.ok_or_else(|| Error::Overflow {
             what: "workspace".into(),
-            detail: format!("{bytes} bytes"),
+            detail: format!("activations of {:?}", self.problem),
         })
     }
 
     fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>> {
+        if let ActivationKind::Fp8(Some(input)) = kind {
+            return fp8::steps(&self.problem, input, entries);
+        }
         let preparation = self.preparation(kind, entries);
         Ok(preparation.map_or(Vec::new(), |preparation| preparation.steps()))
     }
@@ -132,8 +153,19 @@ impl Kernel for BlackwellKernel {
             None => format!("{chosen}: {count} tiles {order}, bound by {}", limit.name()),
         };
         let mut why = vec![first, format!("weights are the {weights} of the tensor core's tiles")];
-        if config.activations.is_some() {
-            why.push("weights are decoded to the activations' type, exactly".into());
+        why.extend(match config.products() {
+            Products::Blocks => None,
+            Products::Halves(_) => {
+                Some("weights are decoded to the activations' type, exactly".into())
+            }
+            Products::Bytes => Some("weights are multiplied with their scales, exactly".into()),
+            Products::Folded => Some(
+                "weights are folded with their block scales to e4m3, rounded to a mantissa of 3 bits"
+                    .into(),
+            ),
+        });
+        if let ActivationKind::Fp8(Some(input)) = kind {
+            why.push(fp8::why(input));
         }
         let Some(preparation) = self.preparation(kind, Entries::Dense) else {
             return why;
@@ -167,10 +199,11 @@ impl Kernel for BlackwellKernel {
     }
 
     fn prepare(&self, launch: &Launch<'_>, workspace: u64) -> Result<()> {
-        launch::lay_out(self, launch, workspace)
+        launch::lay_out(self, launch, &fp8::check(launch)?, workspace)
     }
 
     fn block(&self, launch: &Launch<'_>, workspace: u64) -> Result<Vec<u8>> {
-        Ok(launch::params(self, launch, workspace)?.to_bytes().to_vec())
+        let activations = fp8::check(launch)?;
+        Ok(launch::params(self, launch, &activations, workspace)?.to_bytes().to_vec())
     }
 }

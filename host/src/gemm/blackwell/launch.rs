@@ -6,7 +6,7 @@ use fp4_formats::gemm::blackwell::choose::Estimate;
 use fp4_formats::gemm::blackwell::prepare::{PrepareGroupedScales, PreparedBlocks};
 use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{
-    BlackwellGroupedParams, BlackwellParams, Side, codes_map, halves_map, result_map, scales_map,
+    BlackwellGroupedParams, BlackwellParams, Side, codes_map, elements_map, result_map, scales_map,
 };
 use fp4_formats::gemm::{EvenRuns, Groups, Problem};
 use fp4_formats::tensor_map::{TensorMap, TensorMapShape};
@@ -17,6 +17,7 @@ use crate::device::{Device, LaunchSpec};
 use crate::error::{Error, Result};
 use crate::gemm::buffers::CheckedActivations;
 use crate::gemm::family::Launch;
+use crate::gemm::fp8::{self, PlacedBytes};
 use crate::gemm::strides::{Entries, Strides};
 use crate::gemm::{Gemm, Output, Workspace};
 use crate::params::bytes;
@@ -87,8 +88,9 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: &Launch<'_>) -> Result<()>
     let config = choice.config;
     let device = gemm.kernels.device();
     let workspace = Workspace::place(launch.workspace, gemm.workspace_bytes(), device)?;
-    let params = params(kernel, launch, workspace)?;
-    lay_out(kernel, launch, workspace)?;
+    let activations = fp8::check(launch)?;
+    let params = params(kernel, launch, &activations, workspace)?;
+    lay_out(kernel, launch, &activations, workspace)?;
     let ctas = choice.clusters * config.cluster();
     let (uniform, grouped);
     let params: &[u8] = match launch.groups {
@@ -127,9 +129,10 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: &Launch<'_>) -> Result<()>
 pub(super) fn params(
     kernel: &BlackwellKernel,
     launch: &Launch<'_>,
+    activations: &CheckedActivations,
     workspace: u64,
 ) -> Result<BlackwellParams> {
-    let &Launch { gemm, weights, epilogue, groups, .. } = launch;
+    let &Launch { gemm, weights, mut epilogue, groups, .. } = launch;
     let choice = &kernel.choice;
     let (config, problem) = (choice.config, gemm.plan.problem);
     // The batch was checked when the weights were repacked.
@@ -146,14 +149,28 @@ pub(super) fn params(
     let device = gemm.kernels.device();
     let (side, other) = if choice.swapped { (Side::X, Side::Y) } else { (Side::Y, Side::X) };
     let weight_maps = weights.maps(device, choice, side)?;
-    let activation_maps = match place(kernel, launch, workspace)? {
-        PlacedActivations::Blocks(placed) => placed.maps(device, choice, other)?,
-        PlacedActivations::Halves(address) => {
-            let Problem { m, k, l, .. } = problem;
-            let stride = gemm.strides.activations.stride as u64;
-            let shape = halves_map(config, [m, k, if stride == 0 { 1 } else { l }], stride);
-            [device.tensor_map(&shape, address)?, TensorMap::NONE]
+    let elements = |address: u64, stride: u64| -> Result<[TensorMap; 2]> {
+        let Problem { m, k, l, .. } = problem;
+        let shape = elements_map(config, [m, k, if stride == 0 { 1 } else { l }], stride);
+        Ok([device.tensor_map(&shape, address)?, TensorMap::NONE])
+    };
+    let mut row_factor_stride = 0;
+    let mut scaled = |bytes: PlacedBytes| {
+        epilogue = bytes.scaling(epilogue);
+        row_factor_stride = bytes.scale_stride;
+        elements(bytes.elements, bytes.stride)
+    };
+    let activation_maps = match *activations {
+        CheckedActivations::Blocks { codes, scales, .. } => {
+            place_blocks(kernel, launch, [codes, scales], workspace)?.maps(device, choice, other)?
         }
+        CheckedActivations::Halves(address) => {
+            elements(address, gemm.strides.activations.stride as u64)?
+        }
+        CheckedActivations::ToFp8(_) => {
+            scaled(PlacedBytes::made(launch, &problem, made(kernel, workspace)))?
+        }
+        CheckedActivations::Fp8(addresses) => scaled(PlacedBytes::given(launch, addresses)?)?,
     };
     // Each problem of a grouped product has a matrix.
     let weights_shared = u32::from(groups.is_none() && blocks.batch != problem.l);
@@ -191,31 +208,26 @@ pub(super) fn params(
         x_shared: x_shared | one_matrix,
         y_shared: y_shared | one_matrix,
         copied: u32::from(result.is_some()),
-        reserved: 0,
+        row_factor_stride,
         walk: choice.tiles.counts.walk,
     })
 }
 
-/// The activations in device memory.
-enum PlacedActivations {
-    Blocks(Placed),
-    /// Address of 16-bit elements.
-    Halves(u64),
+/// Where activations that become e4m3, and their tokens' scales, are in the workspace at this address.
+fn made(kernel: &BlackwellKernel, workspace: u64) -> [u64; 2] {
+    // The workspace was counted when the product was planned.
+    let (offsets, _) = kernel.made().unwrap_or_default();
+    offsets.map(|at| workspace + at as u64)
 }
 
-/// Checks the activations. Where they are when [`lay_out`] is done.
-fn place(
+/// Where block-scaled activations at these addresses are when [`lay_out`] is done.
+fn place_blocks(
     kernel: &BlackwellKernel,
     launch: &Launch<'_>,
+    [codes, scales]: [u64; 2],
     workspace: u64,
-) -> Result<PlacedActivations> {
+) -> Result<Placed> {
     let gemm = launch.gemm;
-    let device = gemm.kernels.device();
-    let (codes, scales) = match launch.activations.check(gemm.kind, &gemm.strides, device)? {
-        CheckedActivations::Halves(address) => return Ok(PlacedActivations::Halves(address)),
-        CheckedActivations::Blocks { codes, scales, .. } => (codes, scales),
-        CheckedActivations::Fp8(_) => return Err(super::no_fp8()),
-    };
     let Some(preparation) = kernel.preparation(gemm.kind, gemm.strides.entries()) else {
         return Err(Error::shape("activations", gemm.kind.name(), "codes and scales"));
     };
@@ -230,21 +242,30 @@ fn place(
     if let Some(at) = preparation.scales {
         (placed.scales, placed.scale_stride) = (workspace + at, blocks.scale_bytes());
     }
-    Ok(PlacedActivations::Blocks(placed))
+    Ok(placed)
 }
 
-/// Queues laying out the activations in the workspace at this address, where they must be.
+/// Queues laying out the activations in the workspace at this address, or quantising them to e4m3, where
+/// that must be.
 ///
 /// # Errors
 /// As [`Gemm::launch`].
-pub(super) fn lay_out(kernel: &BlackwellKernel, launch: &Launch<'_>, workspace: u64) -> Result<()> {
+pub(super) fn lay_out(
+    kernel: &BlackwellKernel,
+    launch: &Launch<'_>,
+    activations: &CheckedActivations,
+    workspace: u64,
+) -> Result<()> {
     let gemm = launch.gemm;
-    let preparation = kernel.preparation(gemm.kind, gemm.strides.entries());
-    let activations = launch.activations;
-    let checked = activations.check(gemm.kind, &gemm.strides, gemm.kernels.device())?;
-    let (CheckedActivations::Blocks { codes, scales, .. }, Some(preparation)) =
-        (checked, preparation)
-    else {
+    let (codes, scales) = match *activations {
+        CheckedActivations::Blocks { codes, scales, .. } => (codes, scales),
+        CheckedActivations::ToFp8(input) => {
+            let made = made(kernel, workspace);
+            return fp8::quantize(launch, &kernel.problem, input, made);
+        }
+        CheckedActivations::Halves(_) | CheckedActivations::Fp8(_) => return Ok(()),
+    };
+    let Some(preparation) = kernel.preparation(gemm.kind, gemm.strides.entries()) else {
         return Ok(());
     };
     let Strides { activations, activation_scales, .. } = &gemm.strides;

@@ -1,5 +1,6 @@
 //! GEMM on sm_100a: 4-bit operands stay as they are, multiplied with their scales by the
-//! tensor core; beside 16-bit activations, weights are decoded on the way there.
+//! tensor core; beside 16-bit activations, weights are decoded on the way there. Beside activations in
+//! e4m3, MXFP4 weights stay as they are and NVFP4 weights are folded to e4m3.
 //!
 //! Weights are padded once at load, one matrix after the other: rows of codes to multiples of 16 bytes,
 //! and behind them scales to whole tiles of the 128x4 layout. Activations that need it are laid out in the workspace by
@@ -13,16 +14,18 @@ use std::sync::Arc;
 
 use fp4_formats::gemm::blackwell::choose::{self, Estimate, Rates};
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
-use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS, GROUPED, MIXED};
+use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS, GROUPED, MIXED, STEP_BYTES, folded};
 use fp4_formats::gemm::hopper::fold::Lost;
 use fp4_formats::gemm::{Problem, Split};
+use fp4_formats::layout::TILE_ROWS;
 use fp4_formats::quantize::Format;
-use fp4_formats::{Divisor, HalfType, Operand, TensorFamily};
+use fp4_formats::{Divisor, Operand, TensorFamily};
+use rayon::prelude::*;
 
-use super::check::check_unsplit;
+use super::check::{check_unsplit, formats};
 use super::family::{Family, GroupRequest, Kernel};
 use super::plan::Request;
-use super::weights::BlockRows;
+use super::weights::{BlockRows, fold};
 use super::{ActivationKind, WeightForm};
 use crate::error::{Error, Result};
 use kernel::BlackwellKernel;
@@ -30,32 +33,18 @@ use kernel::BlackwellKernel;
 /// `tcgen05`.
 pub(super) struct Blackwell;
 
-/// The type of 16-bit activations; none for activations in the weights' format.
-fn halves(kind: ActivationKind) -> Option<HalfType> {
+/// The type of the activations that are multiplied; none for those in the weights' format.
+fn operand(kind: ActivationKind) -> Option<Operand> {
     match kind {
-        ActivationKind::Halves(operand) => Some(operand),
-        ActivationKind::Blocks { .. } | ActivationKind::Fp8(_) => None,
+        ActivationKind::Halves(half) => Some(Operand::Half(half)),
+        ActivationKind::Blocks { .. } => None,
+        ActivationKind::Fp8(_) => Some(Operand::E4m3),
     }
-}
-
-/// Checks that there are kernels for weights in `format` and activations of `kind`.
-///
-/// # Errors
-/// [`Error::Shape`].
-fn formats(format: Format, kind: ActivationKind) -> Result<()> {
-    super::check::formats(format, kind)?;
-    if let ActivationKind::Fp8(_) = kind { Err(no_fp8()) } else { Ok(()) }
-}
-
-/// What is wrong with activations in e4m3.
-fn no_fp8() -> Error {
-    let required = "f16, bf16 or the weights' own format, on sm_100a";
-    Error::shape("activations", required, Operand::E4m3.name())
 }
 
 /// The kernels that take weights in `format` and activations of `kind`.
 fn configs(format: Format, kind: ActivationKind) -> impl Iterator<Item = &'static BlackwellConfig> {
-    let activations = halves(kind);
+    let activations = operand(kind);
     CONFIGS
         .iter()
         .filter(move |config| config.format == format && config.activations == activations)
@@ -74,8 +63,36 @@ fn best_first(found: &mut Vec<Estimate>) {
 
 /// `batch` matrices in the order of these kernels.
 fn prepared(form: &WeightForm, batch: u32) -> PreparedBlocks {
-    let &WeightForm { format, rows, columns, .. } = form;
-    PreparedBlocks { format, rows, columns, batch }
+    let &WeightForm { format, activations, rows, columns, .. } = form;
+    PreparedBlocks { format, beside_bytes: activations.is_some(), rows, columns, batch }
+}
+
+/// Folds a matrix of NVFP4 to its rows of codes, `stride` bytes each, and the tiles behind them.
+fn fold_matrix(
+    weights: &dyn BlockRows,
+    batch: usize,
+    (codes, tiles): (&mut [u8], &mut [u8]),
+    stride: usize,
+) -> Lost {
+    let rows = weights.dims().rows();
+    let steps = stride / folded::ROW_BYTES;
+    let groups = codes.par_chunks_mut(TILE_ROWS * stride);
+    let groups = groups.zip(tiles.par_chunks_exact_mut(steps * folded::TILES_BYTES));
+    let lost = groups.enumerate().map(|(group, (codes, tiles))| {
+        let (tiles, _) = tiles.as_chunks_mut();
+        let mut lost = Lost::default();
+        for row in 0..TILE_ROWS.min(rows - group * TILE_ROWS) {
+            let (codes, _) = codes[row * stride..][..stride].as_chunks_mut();
+            for (step, (codes, tiles)) in codes.iter_mut().zip(&mut *tiles).enumerate() {
+                let first = step * STEP_BYTES as usize;
+                let folded = fold(weights, batch, group * TILE_ROWS + row, first);
+                folded::write(&folded, row, codes, tiles);
+                lost = lost.and(folded.lost);
+            }
+        }
+        lost
+    });
+    lost.reduce(Lost::default, Lost::and)
 }
 
 impl Family for Blackwell {
@@ -86,11 +103,12 @@ impl Family for Blackwell {
         request.check_kernel(configs(format, kind).map(|config| config.name))?;
         let machine = Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 };
         let result = asked.output.planned();
-        let mut found: Vec<_> = choose::candidates(format, halves(kind), problem, result, &machine)
-            .filter(|found| request.may_be(found.config.name))
-            .filter(|found| found.config.stores(result, asked.gated, found.swapped))
-            .filter(|found| overrides.split.is_none_or(|split| split == found.config.split))
-            .collect();
+        let mut found: Vec<_> =
+            choose::candidates(format, operand(kind), problem, result, &machine)
+                .filter(|found| request.may_be(found.config.name))
+                .filter(|found| found.config.stores(result, asked.gated, found.swapped))
+                .filter(|found| overrides.split.is_none_or(|split| split == found.config.split))
+                .collect();
         best_first(&mut found);
         let kernel =
             |choice| BlackwellKernel { problem: *problem, groups: None, mixed: false, choice };
@@ -107,7 +125,7 @@ impl Family for Blackwell {
         formats(format, kind)?;
         let configs = GROUPED
             .iter()
-            .filter(|config| config.format == format && config.activations == halves(kind));
+            .filter(|config| config.format == format && config.activations == operand(kind));
         request.check_kernel(configs.map(|config| config.name))?;
         if let Some(split) = overrides.split
             && split != Split::None
@@ -117,7 +135,7 @@ impl Family for Blackwell {
         let machine = Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 };
         let result = asked.output.planned();
         let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..*problem };
-        let mut found: Vec<_> = choose::grouped(format, halves(kind), &expected, result, &machine)
+        let mut found: Vec<_> = choose::grouped(format, operand(kind), &expected, result, &machine)
             .filter(|found| request.may_be(found.config.name))
             .filter(|found| found.config.stores(result, asked.gated, found.swapped))
             .collect();
@@ -150,12 +168,12 @@ impl Family for Blackwell {
             formats(format, kind)?;
             let configs = MIXED
                 .iter()
-                .filter(|config| config.format == format && config.activations == halves(kind));
+                .filter(|config| config.format == format && config.activations == operand(kind));
             request.check_kernel(configs.map(|config| config.name))?;
             check_unsplit(overrides)?;
             let machine = Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 };
             let result = asked.output.planned();
-            let choices = choose::mixed(format, halves(kind), problem, result, &machine);
+            let choices = choose::mixed(format, operand(kind), problem, result, &machine);
             for choice in choices {
                 if choice.config.stores(result, asked.gated, choice.swapped) {
                     let (problem, groups) = (*problem, None);
@@ -188,7 +206,9 @@ impl Family for Blackwell {
     ) -> Result<WeightForm> {
         formats(format, kind)?;
         let tensor = TensorFamily::Tcgen05;
-        Ok(WeightForm { tensor, format, activations: None, rows, columns, gated: None })
+        // All others take weights as they are.
+        let activations = operand(kind).filter(|operand| *operand == Operand::E4m3);
+        Ok(WeightForm { tensor, format, activations, rows, columns, gated: None })
     }
 
     fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {
@@ -200,6 +220,12 @@ impl Family for Blackwell {
         let blocks = prepared(form, dims.batch() as u32);
         let stride = blocks.row_stride() as usize;
         let scales_at = PreparedBlocks::scales_at(blocks.code_bytes()) as usize;
+        if blocks.beside_bytes && form.format == Format::Nvfp4 {
+            let matrices = bytes.chunks_exact_mut(blocks.matrix_bytes() as usize);
+            return Ok(matrices.enumerate().fold(Lost::default(), |lost, (batch, matrix)| {
+                lost.and(fold_matrix(weights, batch, matrix.split_at_mut(scales_at), stride))
+            }));
+        }
         let all = weights.blocked_scales()?;
         let scales = all.chunks_exact(blocks.scale_bytes() as usize);
         let matrices = bytes.chunks_exact_mut(blocks.matrix_bytes() as usize);

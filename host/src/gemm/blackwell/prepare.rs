@@ -30,7 +30,7 @@ pub(super) struct Preparation {
 }
 
 impl Preparation {
-    /// None for 16-bit activations, which are taken as they are.
+    /// None for activations that are not block-scaled.
     pub fn of(
         problem: &Problem,
         kind: ActivationKind,
@@ -58,7 +58,7 @@ impl Preparation {
             Entries::Shared => (1, 1),
             Entries::Apart => (l, l),
         };
-        let blocks = PreparedBlocks { format, rows, columns, batch };
+        let blocks = PreparedBlocks { format, beside_bytes: false, rows, columns, batch };
         let codes = prepare::codes_need_it(columns).then_some(0);
         let code_bytes = if codes.is_some() { blocks.code_bytes() * u64::from(batch) } else { 0 };
         let at = PreparedBlocks::scales_at(code_bytes);

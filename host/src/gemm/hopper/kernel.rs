@@ -4,17 +4,16 @@ use fp4_formats::gemm::hopper::Scheme;
 use fp4_formats::gemm::hopper::config::{self, K_STEP, MAX_BLOCKS, THREADS};
 use fp4_formats::gemm::hopper::estimate::{self, Estimate};
 use fp4_formats::gemm::{Problem, ResultType};
-use fp4_formats::quantize::tokens::{TokensConfig, tokens_config};
 use fp4_formats::quantize::{Format, dequantize_config};
-use fp4_formats::{HalfType, Operand, ScaleLayout, TensorFamily};
+use fp4_formats::{HalfType, Operand, TensorFamily};
 
 use crate::error::{Error, Result};
 use crate::gemm::family::{Kernel, Launch, LaunchShape, launches};
+use crate::gemm::fp8::{self, matrix_bytes};
 use crate::gemm::plan::{Candidate, Reads};
 use crate::gemm::strides::Entries;
 use crate::gemm::{ActivationKind, Gemm, WeightForm};
 use crate::quantize::device::Step;
-use crate::shape::MAX_DIM;
 
 /// Factor of the decoded activations of MXFP4: its largest scales exceed bf16, its
 /// smallest do not need all of bf16's subnormals.
@@ -72,11 +71,7 @@ impl HopperKernel {
             ActivationKind::Blocks { .. } => {
                 self.made_bytes(kind.operand()).map(|bytes| [bytes, 0])
             }
-            ActivationKind::Fp8(Some(_)) => {
-                let scales = size_of::<f32>() * self.problem.m as usize;
-                let scales = scales.checked_mul(self.problem.l as usize);
-                self.made_bytes(kind.operand()).zip(scales).map(<[usize; 2]>::from)
-            }
+            ActivationKind::Fp8(Some(_)) => fp8::made_bytes(&self.problem),
             ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some([0; 2]),
         };
         let has_fix_up = self.groups.is_some() || schedule.has_fix_up();
@@ -106,16 +101,11 @@ impl HopperKernel {
         }
     }
 
-    /// Bytes of all decoded or quantised activations.
+    /// Bytes of all decoded activations.
     fn made_bytes(&self, operand: Operand) -> Option<usize> {
         let matrix = matrix_bytes(&self.problem, operand);
         usize::try_from(matrix.checked_mul(self.problem.l.into())?).ok()
     }
-}
-
-/// Bytes of one matrix of decoded or quantised activations.
-pub(super) fn matrix_bytes(problem: &Problem, operand: Operand) -> u64 {
-    u64::from(operand.bytes()) * u64::from(problem.m) * u64::from(problem.k)
 }
 
 impl Kernel for HopperKernel {
@@ -187,31 +177,19 @@ impl Kernel for HopperKernel {
     }
 
     fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>> {
-        let (layout, dequantize) = match kind {
-            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => return Ok(Vec::new()),
-            ActivationKind::Fp8(Some(_)) => (ScaleLayout::Linear, None),
+        match kind {
+            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Ok(Vec::new()),
+            ActivationKind::Fp8(Some(input)) => fp8::steps(&self.problem, input, entries),
             ActivationKind::Blocks { format, layout } => {
                 let operand = kind.operand().half().unwrap_or(HalfType::F16);
-                (layout, Some(dequantize_config(format, operand.float())))
+                let config = dequantize_config(format, operand.float());
+                let (launches, rows) = launches(&self.problem, layout, entries);
+                let ctas =
+                    config.grid(fp8::rows_of_launch(rows)?, self.problem.k, layout, self.sms);
+                let step = Step { kernel: config.name, ctas, threads: config.threads() };
+                Ok(vec![step; launches as usize])
             }
-        };
-        let (launches, rows) = launches(&self.problem, layout, entries);
-        if rows > MAX_DIM {
-            return Err(Error::shape("rows of activations", format!("at most {MAX_DIM}"), rows));
         }
-        let (rows, k) = (rows as u32, self.problem.k);
-        let step = match (dequantize, kind) {
-            (Some(config), _) => {
-                let ctas = config.grid(rows, k, layout, self.sms);
-                Step { kernel: config.name, ctas, threads: config.threads() }
-            }
-            (None, kind) => {
-                let input = kind.input().unwrap_or(HalfType::F16);
-                let (kernel, threads) = (tokens_config(input).name, TokensConfig::THREADS);
-                Step { kernel, ctas: rows, threads }
-            }
-        };
-        Ok(vec![step; launches as usize])
     }
 
     fn store_cycles(&self, result: ResultType) -> u64 {
@@ -285,11 +263,11 @@ impl Kernel for HopperKernel {
     }
 
     fn prepare(&self, launch: &Launch<'_>, workspace: u64) -> Result<()> {
-        self.decode_before(launch, workspace)
+        self.make_before(launch, &self.place(launch, workspace)?)
     }
 
     fn block(&self, launch: &Launch<'_>, workspace: u64) -> Result<Vec<u8>> {
-        Ok(self.params(launch, workspace)?.to_bytes().to_vec())
+        Ok(self.params(launch, &self.place(launch, workspace)?)?.to_bytes().to_vec())
     }
 }
 
@@ -305,9 +283,7 @@ fn made(kind: ActivationKind) -> Vec<String> {
         }
         ActivationKind::Fp8(None) => vec![folded.into()],
         ActivationKind::Fp8(Some(input)) => {
-            let from = input.name();
-            let how = "with a scale for each token, by a launch before";
-            vec![format!("activations are quantised from {from} to e4m3 {how}"), folded.into()]
+            vec![fp8::why(input), folded.into()]
         }
     }
 }

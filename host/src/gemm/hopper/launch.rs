@@ -2,21 +2,36 @@
 //! quantised.
 
 use fp4_formats::gemm::hopper::{HopperGroupedParams, HopperParams, activations_map, estimate};
-use fp4_formats::gemm::{EvenRuns, Groups, Problem};
-use fp4_formats::quantize::tokens::TokensParams;
+use fp4_formats::gemm::{EvenRuns, Groups};
 use fp4_formats::quantize::{DequantizeParams, ScaleSource};
-use fp4_formats::{Divisor, Operand, ScaleLayout};
+use fp4_formats::{Divisor, ScaleLayout};
 
-use super::kernel::{GroupedRuns, HopperKernel, matrix_bytes};
+use super::kernel::{GroupedRuns, HopperKernel, HopperWorkspace};
 use super::layout;
 use crate::device::LaunchSpec;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gemm::buffers::CheckedActivations;
 use crate::gemm::family::{Kernel, Launch, launches};
+use crate::gemm::fp8::{self, PlacedBytes, matrix_bytes};
 use crate::gemm::strides::Strides;
 use crate::gemm::{Gemm, Workspace};
 use crate::params::bytes;
 use crate::quantize::device::launch_step;
+
+/// The operands of a launch that depend on its activations.
+pub(super) struct Place {
+    parts: HopperWorkspace,
+    /// Address of the workspace.
+    workspace: u64,
+    activations: CheckedActivations,
+}
+
+impl Place {
+    /// Addresses of decoded or quantised activations, and of their tokens' scales.
+    fn made(&self) -> [u64; 2] {
+        [self.parts.activations, self.parts.scales].map(|at| self.workspace + at as u64)
+    }
+}
 
 impl HopperKernel {
     /// Queues the launches of a product.
@@ -26,10 +41,12 @@ impl HopperKernel {
     pub fn queue(&self, launch: &Launch<'_>) -> Result<()> {
         let gemm = launch.gemm;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
-        let needed = self.workspace(gemm.kind)?.bytes;
-        let workspace = Workspace::place(launch.workspace, needed, gemm.kernels.device())?;
-        let params = self.params(launch, workspace)?;
-        self.decode_before(launch, workspace)?;
+        let parts = self.workspace(gemm.kind)?;
+        let device = gemm.kernels.device();
+        let workspace = Workspace::place(launch.workspace, parts.bytes, device)?;
+        let place = Place { parts, workspace, activations: fp8::check(launch)? };
+        let params = self.params(launch, &place)?;
+        self.make_before(launch, &place)?;
         let shape = self.shape();
         let (uniform, grouped);
         let params: &[u8] = match (launch.groups, self.groups) {
@@ -66,58 +83,49 @@ impl HopperKernel {
         unsafe { gemm.kernels.launch_found(&gemm.found, &spec) }
     }
 
-    /// The parameters that all kernels take, with the workspace at this address.
+    /// The activations of a launch, with the workspace at this address.
     ///
     /// # Errors
     /// As [`Gemm::launch`].
-    pub fn params(&self, launch: &Launch<'_>, workspace: u64) -> Result<HopperParams> {
-        let &Launch { gemm, activations, weights, epilogue, .. } = launch;
+    pub fn place(&self, launch: &Launch<'_>, workspace: u64) -> Result<Place> {
+        let parts = self.workspace(launch.gemm.kind)?;
+        Ok(Place { parts, workspace, activations: fp8::check(launch)? })
+    }
+
+    /// The parameters that all kernels take.
+    ///
+    /// # Errors
+    /// As [`Gemm::launch`].
+    pub fn params(&self, launch: &Launch<'_>, place: &Place) -> Result<HopperParams> {
+        let &Launch { gemm, weights, mut epilogue, .. } = launch;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
         let device = gemm.kernels.device();
-        let parts = self.workspace(gemm.kind)?;
         let spacing = gemm.strides.activations;
-        let operand = config.scheme.operand;
-        let made = workspace + parts.activations as u64;
-        let shared = spacing.stride == 0;
-        let made_stride = if shared { 0 } else { matrix_bytes(&self.problem, operand) };
-        let mut scales = None;
-        let (activations, stride) = match activations.check(gemm.kind, &gemm.strides, device)? {
-            CheckedActivations::Halves(address) if gemm.kind.operand().half().is_some() => {
-                (address, spacing.stride as u64)
-            }
-            CheckedActivations::Halves(_) => {
-                let rows = if shared { 0 } else { self.problem.m };
-                scales = Some((workspace + parts.scales as u64, rows));
-                (made, made_stride)
-            }
-            CheckedActivations::Blocks { .. } => (made, made_stride),
-            CheckedActivations::Fp8([codes, of_rows]) => {
-                if epilogue.affine.row_factors != 0 {
-                    let required = "absent: the tokens' scales take their place";
-                    return Err(Error::shape("row factors", required, "there"));
-                }
-                let stride = gemm.strides.activation_scales.stride / size_of::<f32>();
-                let stride = u32::try_from(stride).map_err(|_| {
-                    Error::shape("batch stride of the tokens' scales", "below 2^34 bytes", stride)
-                })?;
-                scales = Some((of_rows, stride));
-                (codes, spacing.stride as u64)
-            }
+        let mut row_factor_stride = 0;
+        let mut scaled = |bytes: PlacedBytes| {
+            epilogue = bytes.scaling(epilogue);
+            row_factor_stride = bytes.scale_stride;
+            (bytes.elements, bytes.stride)
         };
-        let (mut epilogue, mut row_factor_stride) = (epilogue, 0);
-        if let Some((scales, stride)) = scales {
-            epilogue.affine.row_factors = scales;
-            epilogue.up.row_factors = scales;
-            row_factor_stride = stride;
-        }
+        let (activations, stride) = match place.activations {
+            CheckedActivations::Halves(address) => (address, spacing.stride as u64),
+            CheckedActivations::Blocks { .. } => {
+                let matrix = matrix_bytes(&self.problem, config.scheme.operand);
+                (place.made()[0], if spacing.stride == 0 { 0 } else { matrix })
+            }
+            CheckedActivations::ToFp8(_) => {
+                scaled(PlacedBytes::made(launch, &self.problem, place.made()))
+            }
+            CheckedActivations::Fp8(addresses) => scaled(PlacedBytes::given(launch, addresses)?),
+        };
         let map = activations_map(config, &self.problem, stride);
         let matrix = layout(&weights.form()).bytes().unwrap_or(0);
         Ok(HopperParams {
             activations: device.tensor_map(&map, activations)?,
             weights: weights.address(),
             weight_stride: if weights.batch() == 1 { 0 } else { matrix },
-            partials: workspace + parts.partials as u64,
-            flags: workspace,
+            partials: place.workspace + place.parts.partials as u64,
+            flags: place.workspace,
             epilogue,
             problem: self.problem,
             schedule,
@@ -126,52 +134,21 @@ impl HopperKernel {
         })
     }
 
-    /// Queues decoding block-scaled activations, or quantising floats to e4m3, to the workspace at this
-    /// address; nothing for others.
+    /// Queues decoding block-scaled activations, or quantising floats to e4m3, to the workspace; nothing
+    /// for others.
     ///
     /// # Errors
     /// As [`Gemm::launch`].
-    pub fn decode_before(&self, launch: &Launch<'_>, workspace: u64) -> Result<()> {
-        let &Launch { gemm, activations, .. } = launch;
-        let parts = self.workspace(gemm.kind)?;
-        let made = workspace + parts.activations as u64;
-        match activations.check(gemm.kind, &gemm.strides, gemm.kernels.device())? {
-            CheckedActivations::Halves(_) if gemm.kind.operand().half().is_some() => Ok(()),
-            CheckedActivations::Fp8(_) => Ok(()),
-            CheckedActivations::Halves(input) => {
-                let scales = workspace + parts.scales as u64;
-                self.quantize(launch, input, [made, scales])
+    pub fn make_before(&self, launch: &Launch<'_>, place: &Place) -> Result<()> {
+        match place.activations {
+            CheckedActivations::Halves(_) | CheckedActivations::Fp8(_) => Ok(()),
+            CheckedActivations::ToFp8(input) => {
+                fp8::quantize(launch, &self.problem, input, place.made())
             }
-            CheckedActivations::Blocks { codes, scales, layout, .. } => {
-                self.decode(gemm, [codes, scales], layout, made)
+            CheckedActivations::Blocks { codes, scales, layout } => {
+                self.decode(launch.gemm, [codes, scales], layout, place.made()[0])
             }
         }
-    }
-
-    /// Queues quantising floats to e4m3 at `codes`, `[L, M, K]`, or `[M, K]` where entries share them,
-    /// with scales for each row.
-    fn quantize(&self, launch: &Launch<'_>, input: u64, [codes, scales]: [u64; 2]) -> Result<()> {
-        let gemm = launch.gemm;
-        let Problem { m, k, l, .. } = self.problem;
-        let matrix = matrix_bytes(&self.problem, Operand::E4m3);
-        for (index, step) in (0u64..).zip(gemm.before()) {
-            let params = TokensParams {
-                input: input + index * gemm.strides.activations.stride as u64,
-                factors: launch.epilogue.affine.row_factors,
-                codes: codes + index * matrix,
-                scales: scales + index * u64::from(m) * size_of::<f32>() as u64,
-                k,
-                // The problems of a uniform product share row factors.
-                factor_rows: Divisor::nearest(match launch.groups {
-                    Some(_) => m.saturating_mul(l),
-                    None => m,
-                }),
-            };
-            // SAFETY: the input has the planned sizes, as checked by the caller, and so have the row
-            // factors; codes and scales are in the workspace, which is large enough.
-            unsafe { launch_step(&gemm.kernels, step, true, bytes(&params))? };
-        }
-        Ok(())
     }
 
     /// Queues decoding block-scaled activations to 16-bit floats at `out`, `[L, M, K]`, or `[M, K]`

@@ -2,9 +2,12 @@
 
 use crate::pipeline::Ring;
 use crate::pipeline::ring::MBARRIER_BYTES;
-use cuda_std::ptx::{cluster, fence, mbarrier};
+use cuda_std::ptx::{cluster, fence, mbarrier, memory};
+use cuda_std::warp;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::config::{CONTROL_BYTES, STAGE_ALIGN, STORE_WARPS};
+use fp4_formats::layout::TILE_BYTES;
+use fp4_formats::ue8m0;
 
 /// Responses of the scheduler that may be under way or unread.
 pub const RESPONSES: u32 = 2;
@@ -125,6 +128,27 @@ impl Control {
         self.base + CONTROL_BYTES
     }
 
+    /// The tile of scales of 1.
+    #[inline(always)]
+    pub fn ones(&self, config: &BlackwellConfig) -> u32 {
+        self.table() + config.table_bytes()
+    }
+
+    /// Fills it.
+    ///
+    /// # Safety
+    /// One whole warp of each CTA, before all threads of the cluster meet.
+    #[inline(always)]
+    pub unsafe fn fill_ones(&self, config: &BlackwellConfig) {
+        const WORDS: usize = TILE_BYTES / warp::LANES as usize / size_of::<u32>();
+        let at = self.ones(config) + warp::lane_id() * (WORDS * size_of::<u32>()) as u32;
+        let ones = u32::from_le_bytes([ue8m0::ONE; size_of::<u32>()]);
+        // SAFETY: the lane's part of the tile.
+        unsafe { memory::st_shared_v4_b32(at, [ones; WORDS]) };
+        // The tensor core reads it.
+        fence::fence_proxy_async_shared_cta();
+    }
+
     #[inline(always)]
     const fn response_offset(&self, stage: u32) -> u32 {
         let first = (self.ring_offset(5) + MBARRIER_BYTES).next_multiple_of(RESPONSE_BYTES);
@@ -138,7 +162,7 @@ impl Control {
     #[inline(always)]
     pub unsafe fn init(&self, config: &BlackwellConfig) {
         // Copying lane, product lane (one a pair), store and decode warps of each CTA.
-        let decoders = if config.activations.is_some() { QUARTERS } else { 0 };
+        let decoders = if config.decodes() { QUARTERS } else { 0 };
         let listeners =
             config.cluster() * (1 + STORE_WARPS + decoders) + config.cluster() / config.cta_group;
         let others = config.k_parts() - 1;

@@ -8,7 +8,7 @@ use super::work::List;
 use super::{RESULT, Work};
 use cuda_std::ptx::{bulk, cluster, grid, tensor_copy};
 use fp4_formats::gemm::blackwell::STEP_BYTES;
-use fp4_formats::gemm::blackwell::config::HALF_BOX;
+use fp4_formats::gemm::blackwell::config::Products;
 use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
 
 /// Indices of the maps in the parameter block.
@@ -113,15 +113,18 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
             let y = x + config.x_bytes();
             let x_scales = y + config.y_bytes();
             let y_scales = x_scales + config.x_scale_bytes();
-            let byte = (step * config.step() / 2) as i32;
+            // Of codes bytes are counted, but where they are padded.
+            let place = match config.products() {
+                Products::Blocks | Products::Halves(_) | Products::Folded => {
+                    (step * config.step() / 2) as i32
+                }
+                Products::Bytes => (step * config.step()) as i32,
+            };
             let scale = step * config.scale_tiles();
             let full = targets.barrier(ring.full(cursor.stage));
             // Who decodes `X` waits for its own.
-            let x_full = if config.activations.is_none() {
-                full
-            } else {
-                targets.own_address(ring.full(cursor.stage))
-            };
+            let x_full =
+                if !config.decodes() { full } else { targets.own_address(ring.full(cursor.stage)) };
             // SAFETY: the stage is empty in all CTAs that the copies reach, and its
             // barriers expect what the boxes bring; boxes count in full, also where they
             // leave the operand.
@@ -130,28 +133,29 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
                     ring.wait_empty(&cursor);
                     if work.pair_rank() == 0 {
                         ring.expect_bytes(cursor.stage, config.leader_bytes());
-                    } else if config.activations.is_some() {
-                        ring.expect_bytes(cursor.stage, config.x_bytes() + config.x_scale_bytes());
+                    } else if config.decodes() {
+                        ring.expect_bytes(cursor.stage, config.decoded_bytes());
                     }
                 }
                 if copy_x {
                     let to = x + x_part * config.step() / 2;
-                    let at = [byte, x_at, x_batch];
+                    let at = [place, x_at, x_batch];
                     targets.codes(targets.receivers, to, work.map(X_CODES), at, x_full, x_policy);
                     let to = x_scales + x_tile_part * TILE_BYTES as u32;
                     let at = [0, (scale + x_tile_part) as i32, x_group, x_matrix];
                     targets.scales(targets.receivers, to, work.map(X_SCALES), at, x_full, x_policy);
                 }
                 if copy_y && config.activations.is_none() {
-                    let at = [byte, y_at, y_batch];
+                    let at = [place, y_at, y_batch];
                     targets.codes(targets.own, y, work.map(Y_CODES), at, full, y_policy);
                     let to = y_scales + work.pair_rank() * y_part_bytes;
                     let at = [0, (scale + y_tile_part) as i32, y_group, y_matrix];
                     targets.scales(targets.pair, to, work.map(Y_SCALES), at, full, y_policy);
                 } else if copy_y {
-                    for i in 0..config.step() / HALF_BOX {
+                    for i in 0..config.step() / config.y_box() {
                         let to = y + i * config.cta_columns() * STEP_BYTES;
-                        let at = [(step * config.step() + i * HALF_BOX) as i32, y_at, y_batch];
+                        let element = step * config.step() + i * config.y_box();
+                        let at = [element as i32, y_at, y_batch];
                         targets.codes(targets.own, to, work.map(Y_CODES), at, full, y_policy);
                     }
                 }

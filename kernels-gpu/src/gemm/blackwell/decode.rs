@@ -1,15 +1,16 @@
 //! The decoding warps: `X` of one K step after the other from its stage to 16-bit floats
-//! in tensor memory, where products take it from. A thread decodes one row.
+//! in tensor memory, where products take it from, or to e4m3 ([`decode_folded`]). A thread decodes one
+//! row.
 
-use super::Work;
 use super::control::{Control, arrive_at};
 use super::schedule::Tiles;
 use super::work::List;
+use super::{Work, decode_folded};
 use cuda_std::ptx::{convert, half, integer, memory, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::HalfType;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
-use fp4_formats::gemm::blackwell::config::{DECODED_COLUMNS, HALF_STEP};
+use fp4_formats::gemm::blackwell::config::{HALF_STEP, Products};
 use fp4_formats::gemm::blackwell::decode::{BF16_SHIFTED_LOG2, MXFP4_UNIT, shifted};
 use fp4_formats::layout::TILE_BYTES;
 use fp4_formats::quantize::Format;
@@ -31,9 +32,10 @@ const UNSHIFT: u32 = {
 /// What a sum is in units of: decoded weights may be times a power of two.
 #[inline(always)]
 pub fn unit(config: &BlackwellConfig) -> f32 {
-    match (config.activations, config.format) {
-        (Some(_), Format::Mxfp4) => 1.0 / MXFP4_UNIT,
-        _ => 1.0,
+    match (config.products(), config.format) {
+        (Products::Halves(_), Format::Mxfp4) => 1.0 / MXFP4_UNIT,
+        (Products::Halves(_), Format::Nvfp4) => 1.0,
+        (Products::Blocks | Products::Bytes | Products::Folded, _) => 1.0,
     }
 }
 
@@ -60,8 +62,14 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                 decoded.wait_empty(&buffer);
                 warp::sync();
                 tcgen05::tcgen05_fence_after_thread_sync();
-                let columns = lanes + buffer.stage * DECODED_COLUMNS;
-                decode(config, control.stage(cursor.stage), quarter, columns);
+                let columns = lanes + buffer.stage * config.buffer_columns();
+                let stage = control.stage(cursor.stage);
+                match config.products() {
+                    Products::Halves(half) => decode(config, half, stage, quarter, columns),
+                    Products::Folded => decode_folded::decode(config, stage, quarter, columns),
+                    // No warps decode.
+                    Products::Blocks | Products::Bytes => {}
+                }
                 tcgen05::tcgen05_wait_st();
                 tcgen05::tcgen05_fence_before_thread_sync();
                 warp::sync();
@@ -89,7 +97,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
 /// # Safety
 /// Whole warps; the stage is full, the columns are free.
 #[inline(always)]
-unsafe fn decode(config: &BlackwellConfig, stage: u32, quarter: u32, columns: u32) {
+unsafe fn decode(config: &BlackwellConfig, half: HalfType, stage: u32, quarter: u32, columns: u32) {
     let row = quarter * warp::LANES + warp::lane_id();
     let scales = stage + config.x_bytes() + config.y_bytes() + warp::lane_id() * 16 + quarter * 4;
     let block = config.format.block();
@@ -110,7 +118,11 @@ unsafe fn decode(config: &BlackwellConfig, stage: u32, quarter: u32, columns: u3
             for word in 0..WORDS {
                 let at = element + 8 * word;
                 if at.is_multiple_of(block) {
-                    scale = Scale::new(config, scale_word >> (8 * (at / block % 4)) & 0xff);
+                    scale = Scale::new(
+                        config.format,
+                        half,
+                        scale_word >> (8 * (at / block % 4)) & 0xff,
+                    );
                 }
                 let four = halves(words[word as usize]);
                 for i in 0..4 {
@@ -146,15 +158,15 @@ enum Scale {
 
 impl Scale {
     #[inline(always)]
-    fn new(config: &BlackwellConfig, code: u32) -> Self {
-        match (config.format, config.activations) {
-            (Format::Nvfp4, Some(HalfType::Bf16)) => {
+    fn new(format: Format, half: HalfType, code: u32) -> Self {
+        match (format, half) {
+            (Format::Nvfp4, HalfType::Bf16) => {
                 let half = convert::cvt_rn_f16x2_e4m3x2(code as u16) as u16;
                 let unshift = f32::from_bits((127 + BF16_SHIFTED_LOG2) << 23);
                 let scale = convert::cvt_f32_f16(half) * unshift;
                 Self::Bf16(convert::cvt_rn_bf16x2_f32(scale, scale))
             }
-            (Format::Nvfp4, _) => {
+            (Format::Nvfp4, HalfType::F16) => {
                 let pair = convert::cvt_rn_f16x2_e4m3x2(code as u16);
                 Self::F16(integer::prmt_b32(pair, pair, 0x1010))
             }

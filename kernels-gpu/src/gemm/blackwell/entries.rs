@@ -6,7 +6,7 @@ use fp4_formats::gemm::blackwell::config::{BlackwellConfig, named, named_grouped
 use fp4_formats::gemm::blackwell::{BlackwellGroupedParams, BlackwellParams};
 
 use super::control::Control;
-use super::work::Uniform;
+use super::work::{Scaled, Uniform};
 use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;
 use crate::gemm::mixed::MixedTable;
@@ -14,7 +14,7 @@ use crate::gemm::mixed::MixedTable;
 /// The entry points of a table of configurations, `$named`, one for each row. A kernel of it has the
 /// parameters `$Params`, from which `$arguments` makes those of [`gemm`].
 macro_rules! entries {
-    ($kernels:ident, $named:ident, $Params:ty, $arguments:path;
+    ($kernels:ident, $named:ident, $Params:ty, $arguments:ident;
      $($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
        $columns:literal columns, split $split:literal, multicast $multicast:literal;)*) => {
         mod $kernels {
@@ -38,11 +38,21 @@ macro_rules! entries {
                 cluster = cluster(&$named::$name)
             )]
             pub unsafe fn $name(params: $Params) {
-                let (p, list) = $arguments(&$named::$name, &params);
+                let (p, list) = arguments!($activations, $arguments)(&$named::$name, &params);
                 // SAFETY: the caller keeps the contract.
                 unsafe { gemm::<$kernels::$name, _>(p, list) }
             }
         )*
+    };
+}
+
+/// What makes the arguments of [`gemm`]: those of dense products are others where activations have scales.
+macro_rules! arguments {
+    (E4m3, uniform) => {
+        scaled
+    };
+    ($activations:ident, $arguments:ident) => {
+        $arguments
     };
 }
 
@@ -79,6 +89,12 @@ fp4_formats::sm100a_mixed_configs!(mixed_entries);
 #[inline(always)]
 fn uniform<'a>(_: &BlackwellConfig, params: &'a BlackwellParams) -> (&'a BlackwellParams, Uniform) {
     (params, Uniform)
+}
+
+/// The arguments of [`gemm`] for dense and batched products of activations in e4m3.
+#[inline(always)]
+fn scaled<'a>(_: &BlackwellConfig, params: &'a BlackwellParams) -> (&'a BlackwellParams, Scaled) {
+    (params, Scaled { row_factor_stride: params.row_factor_stride })
 }
 
 /// The arguments of [`gemm`] for grouped products.

@@ -7,6 +7,7 @@ use super::product::commit;
 use super::schedule::Tiles;
 use super::work::List;
 use cuda_std::ptx::tcgen05;
+use fp4_formats::HalfType;
 use fp4_formats::gemm::blackwell::config::{DECODED_COLUMNS, HALF_BOX, HALF_PRODUCT_K, HALF_STEP};
 use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP_BYTES, descriptor};
 
@@ -16,9 +17,9 @@ const BOX_PRODUCTS: u32 = HALF_BOX / HALF_PRODUCT_K;
 
 /// # Safety
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
-/// allocation.
+/// allocation, `half` the type of the operands.
 #[inline(always)]
-pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
+pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32, half: HalfType) {
     let config = work.config;
     let (ring, accumulators) = (control.ring(), control.accumulators());
     let decoded = control.decoded();
@@ -44,7 +45,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                 let x = tensor + config.buffer_base() + buffer.stage * DECODED_COLUMNS;
                 let y = control.stage(cursor.stage) + config.x_bytes();
                 let products = (work.params.problem.k - step * HALF_STEP).div_ceil(HALF_PRODUCT_K);
-                multiply(config, x, y, d, products, step > first);
+                multiply(config, half, [x, y], d, products, step > first);
                 commit(config, ring.empty(cursor.stage), pair);
                 commit(config, decoded.empty(buffer.stage), pair);
                 cursor.advance();
@@ -65,13 +66,12 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
 #[inline(always)]
 unsafe fn multiply(
     config: &BlackwellConfig,
-    x: u32,
-    y: u32,
+    half: HalfType,
+    [x, y]: [u32; 2],
     d: u32,
     products: u32,
     accumulate: bool,
 ) {
-    let Some(activations) = config.activations else { return };
     let y = descriptor::codes() + descriptor::start(y);
     for i in 0..PRODUCTS {
         if i < products {
@@ -85,7 +85,7 @@ unsafe fn multiply(
                         d,
                         x + i * HALF_PRODUCT_K / 2,
                         y + descriptor::distance(from),
-                        descriptor::half_instruction(activations, config.rows(), config.columns),
+                        descriptor::half_instruction(half, config.rows(), config.columns),
                         accumulate || i > 0,
                     )
                 );

@@ -1,6 +1,7 @@
 //! GEMM on sm_100a: `C[l] = factors * A[l] B[l]^T + bias`, both operands NVFP4 or MXFP4,
 //! multiplied with their scales by `tcgen05.mma`; or 16-bit activations and weights that
-//! are decoded to their type on the way to tensor memory.
+//! are decoded to their type on the way to tensor memory; or activations in e4m3, with MXFP4 weights as
+//! they are or NVFP4 weights [folded](fp4_formats::gemm::blackwell::folded) to e4m3.
 //!
 //! # Contract
 //! The parameters are [`BlackwellParams`], of grouped products [`BlackwellGroupedParams`]. Any M, N, L >= 1; K is a multiple of the block and has
@@ -30,8 +31,8 @@
 //! |---|---|---|
 //! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`exchange`], [`results`], [`boxes`], [`store_blocks`] |
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
-//! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`] |
-//! | 8-11 | decode: `X` of a K step to tensor memory, with 16-bit `Y` only | [`decode`] |
+//! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`], [`byte_product`] |
+//! | 8-11 | decode: `X` of a K step to tensor memory, where it is [decoded](BlackwellConfig::decodes) | [`decode`], [`decode_folded`] |
 //! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. Of a grouped product: makes the table of groups, of mixed ones that of products | | [`schedule`], [`work`] |
 //!
 //! # Shared memory
@@ -44,10 +45,11 @@
 //! | boxes of results of the storing warps | `boxes_bytes` |
 //! | barriers, scheduler's responses, address of tensor memory | `CONTROL_BYTES` |
 //! | of a grouped product, the table of groups | `table_bytes` |
+//! | scales of 1, where `Y` is e4m3 | `ones_bytes` |
 //!
 //! # Tensor memory
-//! Two accumulators ([`BlackwellConfig::accumulator_step`] apart), then
-//! [`BlackwellConfig::buffers`] sets of columns of scales, or of decoded `X`.
+//! Two accumulators ([`BlackwellConfig::accumulator_step`] apart), then scales of 1 where `Y` is e4m3,
+//! then [`BlackwellConfig::buffers`] sets of columns of scales, or of decoded `X` (and its factors).
 //!
 //! # Barriers
 //! | barrier | arrives | waits | says |
@@ -90,9 +92,11 @@ macro_rules! for_group {
 }
 
 mod boxes;
+mod byte_product;
 mod control;
 mod copy;
 mod decode;
+mod decode_folded;
 mod entries;
 mod exchange;
 mod half_product;
@@ -109,7 +113,8 @@ use cuda_std::ptx::{barrier, cluster, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{shared, thread, warp};
 use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::blackwell::config::{
-    COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
+    COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, Products, SCHEDULE_WARP, STORE_WARPS,
+    TENSOR_COLUMNS,
 };
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 use fp4_formats::gemm::work::Tile;
@@ -262,7 +267,7 @@ unsafe fn gemm<K: Kernel, L: List>(params: &BlackwellParams, list: L) {
     let config: &'static BlackwellConfig = const {
         let config = &K::CONFIG;
         assert!(config.grouped == L::GROUPED);
-        assert!(config.activations.is_none() || config.buffers() <= MAX_BUFFERS);
+        assert!(!config.decodes() || config.buffers() <= MAX_BUFFERS);
         config
     };
     let rank = if config.cluster() > 1 { cuda_std::ptx::special::cluster_ctarank() } else { 0 };
@@ -285,6 +290,9 @@ unsafe fn gemm<K: Kernel, L: List>(params: &BlackwellParams, list: L) {
         if L::GROUPED && role == SCHEDULE_WARP {
             list.begin(config, params.swapped != 0);
         }
+        if config.takes_bytes() && role == SCHEDULE_WARP {
+            control.fill_ones(config);
+        }
         begin(config);
         // As if it changed: a compiler that knows that it does not may give the copying warp
         // instructions of its own above, which all threads must execute together.
@@ -299,13 +307,15 @@ unsafe fn gemm<K: Kernel, L: List>(params: &BlackwellParams, list: L) {
             }
         } else if role == PRODUCT_WARP {
             if work.pair_rank() == 0 && warp::elect() {
-                if config.activations.is_none() {
-                    product::run(&work, &control, tensor);
-                } else {
-                    half_product::run(&work, &control, tensor);
+                match config.products() {
+                    Products::Blocks => product::run(&work, &control, tensor),
+                    Products::Halves(half) => half_product::run(&work, &control, tensor, half),
+                    Products::Bytes | Products::Folded => {
+                        byte_product::run(&work, &control, tensor);
+                    }
                 }
             }
-        } else if config.activations.is_some() && role >= DECODE_WARP {
+        } else if config.decodes() && role >= DECODE_WARP {
             decode::run(&work, &control, tensor);
         } else if !L::GROUPED
             && role == SCHEDULE_WARP
@@ -334,8 +344,8 @@ unsafe fn begin(config: &BlackwellConfig) {
     // SAFETY: the caller's; lanes that a role left behind come together first.
     unsafe {
         warp::sync();
-        if config.cluster() > 1 && config.grouped {
-            // One warp publishes the table of groups.
+        if config.cluster() > 1 && (config.grouped || config.takes_bytes()) {
+            // One warp publishes the table of groups, or scales of 1.
             cluster::barrier_cluster_arrive_release_aligned();
             cluster::barrier_cluster_wait_acquire_aligned();
         } else if config.cluster() > 1 {
@@ -366,7 +376,7 @@ unsafe fn tensor_memory(config: &BlackwellConfig, role: u32, slot: u32) -> u32 {
             for_group!(config, tcgen05::tcgen05_alloc<TENSOR_COLUMNS>(slot));
             for_group!(config, tcgen05::tcgen05_relinquish_alloc_permit());
         }
-        if config.activations.is_none() {
+        if !config.decodes() {
             barrier::bar_sync_threads::<1, USERS>();
         } else {
             barrier::bar_sync_threads::<1, USERS_WITH_DECODING>();

@@ -64,7 +64,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
 
 /// The sets of scale columns in tensor memory, used in turn. A set is free again when
 /// the K step that used it last is multiplied, which its stage's empty barrier says.
-struct ScaleBuffers {
+pub struct ScaleBuffers {
     base: u32,
     index: u32,
     /// K steps until sets are used again.
@@ -76,7 +76,7 @@ struct ScaleBuffers {
 impl ScaleBuffers {
     /// None is used yet; `last_user` is where products begin.
     #[inline(always)]
-    fn new(config: &BlackwellConfig, tensor: u32, last_user: Cursor) -> Self {
+    pub fn new(config: &BlackwellConfig, tensor: u32, last_user: Cursor) -> Self {
         Self { base: tensor + config.buffer_base(), index: 0, unused: config.buffers(), last_user }
     }
 
@@ -85,7 +85,7 @@ impl ScaleBuffers {
     /// # Safety
     /// `empty` gives initialised barriers, whose phases end with the caller's commits.
     #[inline(always)]
-    unsafe fn next(&mut self, config: &BlackwellConfig, empty: impl Fn(u32) -> u32) -> u32 {
+    pub unsafe fn next(&mut self, config: &BlackwellConfig, empty: impl Fn(u32) -> u32) -> u32 {
         if self.unused > 0 {
             self.unused -= 1;
         } else {

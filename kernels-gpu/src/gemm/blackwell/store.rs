@@ -87,7 +87,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
             let order = Order::new(work, which);
             let (exchange, boxes, blocks) = (&mut exchange, &mut boxes, &mut blocks);
             let mut sinks = Sinks { exchange, boxes, blocks, found: 0.0 };
-            if config.accumulators_overlap() && config.activations.is_none() {
+            if config.accumulators_overlap() && !config.decodes() {
                 sinks.drain::<L, HELD>(work, d, &place, &order, give_back);
             } else {
                 sinks.drain::<L, 0>(work, d, &place, &order, give_back);

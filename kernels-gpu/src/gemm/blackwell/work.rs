@@ -153,6 +153,71 @@ impl List for Uniform {
     }
 }
 
+/// A dense or batched product of activations in e4m3: each batch entry has row factors of its own, the
+/// scales of its tokens, [`BlackwellParams::row_factor_stride`] apart.
+#[derive(Clone, Copy)]
+pub struct Scaled {
+    pub row_factor_stride: u32,
+}
+
+impl List for Scaled {
+    const GROUPED: bool = false;
+
+    type Numbers = <Uniform as List>::Numbers;
+
+    /// Its matrix.
+    type Group = u32;
+
+    #[inline(always)]
+    unsafe fn begin(self, _: &BlackwellConfig, _: bool) {}
+
+    #[inline(always)]
+    unsafe fn refuse(self, _: &BlackwellParams) {}
+
+    #[inline(always)]
+    fn numbers(self, config: &BlackwellConfig, params: &BlackwellParams) -> Self::Numbers {
+        Uniform.numbers(config, params)
+    }
+
+    #[inline(always)]
+    fn count(self, numbers: &Self::Numbers) -> u32 {
+        Uniform.count(numbers)
+    }
+
+    #[inline(always)]
+    fn tile(self, numbers: &Self::Numbers, index: u32) -> Tile {
+        Uniform.tile(numbers, index)
+    }
+
+    #[inline(always)]
+    fn scales(self, tile: &Tile) -> (u32, u32) {
+        Uniform.scales(tile)
+    }
+
+    #[inline(always)]
+    unsafe fn group(self, _: &Epilogue, tile: &Tile) -> Self::Group {
+        tile.tokens.matrix
+    }
+
+    #[inline(always)]
+    fn end(params: &BlackwellParams, _: &Self::Group) -> u32 {
+        params.problem.m
+    }
+
+    #[inline(always)]
+    fn rows(params: &BlackwellParams, _: &Self::Group) -> u32 {
+        params.problem.m
+    }
+
+    #[inline(always)]
+    fn affine(self, epilogue: &Epilogue, half: u32, matrix: &Self::Group) -> Affine {
+        let affine = affine_of(epilogue, half);
+        let before = u64::from(*matrix) * u64::from(self.row_factor_stride);
+        let row_factors = affine.row_factors + before * size_of::<f32>() as u64;
+        Affine { row_factors, ..affine }
+    }
+}
+
 /// What a storing thread keeps of a group.
 #[derive(Clone, Copy)]
 pub struct Group {

@@ -34,9 +34,6 @@ const PRODUCTS: usize = 2;
 const HALF: u32 = PRODUCTS as u32 * WGMMA_BYTES;
 /// Words of a block column that a thread decodes: one for each 16 columns.
 const WORDS: usize = 4;
-/// Magnitudes, and signs of a word that are sign bits of bytes.
-const MAGNITUDES: u32 = 0x7777_7777;
-const SIGNS: u32 = 0x8080_8080;
 
 /// How a format's tables become magnitudes.
 pub trait Folded: Weights {
@@ -339,11 +336,11 @@ impl Rows<'_> {
         let mut operands = [[0; 4]; PRODUCTS];
         for word in 0..WORDS {
             let bits = marker::pin(words[word]);
-            let magnitudes = bits & MAGNITUDES;
+            let magnitudes = bits & fold::MAGNITUDES;
             for row in 0..2 {
                 let [low, high] = W::magnitudes(tables, word, row);
                 let selected = integer::prmt_b32(low, high, magnitudes >> (16 * row));
-                let operand = selected | bits << (4 * row) & SIGNS;
+                let operand = selected | bits << (4 * row) & fold::SIGNS;
                 operands[word / 2][word % 2 * 2 + row] = marker::pin(operand);
             }
         }

@@ -78,7 +78,7 @@ pub struct Product {
     pub case: Case,
     /// The kernel.
     pub config: &'static BlackwellConfig,
-    /// Whether the weights are the rows of the tensor core's tiles; with 16-bit activations always.
+    /// Whether the weights are the rows of the tensor core's tiles; beside activations of other types always.
     pub swapped: bool,
     /// Whether clusters ask for tiles.
     pub dynamic: bool,
@@ -138,7 +138,7 @@ impl Product {
         case.format = config.format;
         case.layout = ScaleLayout::Blocked128x4;
         case.activations = match config.activations {
-            Some(operand) => ActivationType::Halves(operand),
+            Some(operand) => ActivationType::as_they_are(operand),
             None => ActivationType::Blocks(ScaleLayout::Blocked128x4),
         };
         Self {
@@ -216,7 +216,8 @@ impl Product {
         let what = format!("{self:?}");
         let inputs = self.case.inputs::<F>();
         let floats = self.floats();
-        let expected = Case { result: floats.into(), ..self.case.clone() }.expected(&inputs);
+        let expected =
+            Case { result: floats.into(), ..self.case.clone() }.expected(&inputs, Arch::Sm100a);
         let mut memory = GlobalMemory::new();
         let (mut params, mut kernels) = self.place_operands(modules, &mut memory, &inputs)?;
         let Problem { m, n, k, l } = self.problem();

@@ -3,13 +3,13 @@
 use super::{Kernel, Modules, Product};
 use crate::gemm::Inputs;
 use fp4_formats::gemm::blackwell::prepare::{
-    self, CODES_NAME, PrepareCodes, PrepareScales, SCALES_NAME,
+    self, CODES_NAME, PrepareCodes, PrepareScales, PreparedBlocks, SCALES_NAME,
 };
-use fp4_formats::gemm::blackwell::{BlackwellParams, Side, codes_map, halves_map, scales_map};
+use fp4_formats::gemm::blackwell::{BlackwellParams, Side, codes_map, elements_map, scales_map};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, Sink};
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{BlockFormat, FloatType, ScaleLayout, Swizzle, TensorMap};
-use nvfp4::gemm::Activations;
+use nvfp4::gemm::{ActivationKind, Activations, Repacked, Weights};
 use nvfp4::tensor::BlockScaled;
 use ptx_emu::tensor_map::{self, ElementType};
 use ptx_emu::{GlobalMemory, LaunchError};
@@ -18,6 +18,7 @@ use ptx_emu::{GlobalMemory, LaunchError};
 struct Placed {
     codes: u64,
     row_stride: u64,
+    code_stride: u64,
     scales: u64,
     scale_stride: u64,
     before: Vec<Kernel>,
@@ -32,6 +33,7 @@ impl Kernel {
 /// The tensor map of a shape at an address.
 pub(super) fn encode(shape: &TensorMapShape, address: u64) -> TensorMap {
     let element = match shape.element {
+        MapElement::PaddedU4 => ElementType::U4Align16,
         MapElement::U8 => ElementType::U8,
         MapElement::U16 => ElementType::U16,
         MapElement::U32 => ElementType::U32,
@@ -64,11 +66,16 @@ impl Product {
     ) -> Result<(BlackwellParams, Vec<Kernel>), LaunchError> {
         let problem @ Problem { m, n, k, .. } = self.problem();
         let [a_side, b_side] = if self.swapped { [Side::Y, Side::X] } else { [Side::X, Side::Y] };
-        let weights = self.place(memory, "B", &inputs.weights);
+        let weights = if self.config.takes_bytes() {
+            self.place_repacked(memory, inputs)
+        } else {
+            self.place(memory, "B", &inputs.weights)
+        };
         for kernel in &weights.before {
             self.launch(modules, memory, std::slice::from_ref(kernel))?;
         }
         let b_maps = self.maps(b_side, n, &weights);
+        let (mut scales_of_rows, mut row_factor_stride) = (0, 0);
         let (a_maps, before, a_scale) = match inputs.activations() {
             Activations::Blocks(blocks) => {
                 let placed = self.place(memory, "A", blocks);
@@ -77,10 +84,18 @@ impl Product {
             Activations::Halves(halves) => {
                 let at = memory.alloc_from("A", halves.bytes()).expect("room");
                 let matrix = 2 * u64::from(m) * u64::from(k);
-                let map = halves_map(self.config, [m, k, problem.l], matrix);
+                let map = elements_map(self.config, [m, k, problem.l], matrix);
                 ([encode(&map, at), TensorMap::NONE], Vec::new(), 1.0)
             }
-            Activations::Fp8(_) | Activations::ToFp8(_) => panic!("no kernel takes e4m3"),
+            Activations::Fp8(bytes) => {
+                let at = memory.alloc_from("A", bytes.codes()).expect("room");
+                scales_of_rows = memory.alloc_from("A scales", &bytes.scale_bytes()).expect("room");
+                row_factor_stride = m;
+                let matrix = u64::from(m) * u64::from(k);
+                let map = elements_map(self.config, [m, k, problem.l], matrix);
+                ([encode(&map, at), TensorMap::NONE], Vec::new(), 1.0)
+            }
+            Activations::ToFp8(_) => panic!("nothing quantises here"),
         };
         let [[x_codes, x_scales], [y_codes, y_scales]] =
             if self.swapped { [b_maps, a_maps] } else { [a_maps, b_maps] };
@@ -98,7 +113,11 @@ impl Product {
             result: TensorMap::NONE,
             epilogue: Epilogue::of(
                 Affine {
-                    row_factors: vector(&options.row_factors),
+                    // The scales of tokens take their place.
+                    row_factors: match scales_of_rows {
+                        0 => vector(&options.row_factors),
+                        scales => scales,
+                    },
                     column_factors: vector(&options.column_factors),
                     bias: vector(&options.bias),
                     alpha: options.alpha * a_scale * inputs.weights.global_scale(),
@@ -121,10 +140,36 @@ impl Product {
             x_shared: 0,
             y_shared: 0,
             copied: 0,
-            reserved: 0,
+            row_factor_stride,
             walk: self.config.tiles(&problem, self.swapped).counts.walk,
         };
         Ok((params, before))
+    }
+
+    /// Puts weights for products in e4m3 into memory, as the host library repacks them.
+    fn place_repacked<F: BlockFormat>(
+        &self,
+        memory: &mut GlobalMemory,
+        inputs: &Inputs<F>,
+    ) -> Placed {
+        let weights = Weights::Plain(&inputs.weights);
+        let kernels = crate::emulated(crate::DEVICES[1], self.schedule);
+        let kind = ActivationKind::Fp8(None);
+        let repacked = Repacked::rounded(kernels.device(), weights, kind).expect("fits");
+        let dims = inputs.weights.dims();
+        let [rows, columns, batch] =
+            [dims.rows(), dims.cols(), dims.batch()].map(|size| size as u32);
+        let format = self.config.format;
+        let blocks = PreparedBlocks { format, beside_bytes: true, rows, columns, batch };
+        let codes = memory.alloc_from("B", repacked.bytes()).expect("room");
+        Placed {
+            codes,
+            row_stride: blocks.row_stride(),
+            code_stride: blocks.matrix_bytes(),
+            scales: codes + PreparedBlocks::scales_at(blocks.code_bytes()),
+            scale_stride: blocks.matrix_bytes(),
+            before: Vec::new(),
+        }
     }
 
     /// Puts an operand into memory; kernels lay it out anew where they must.
@@ -169,14 +214,15 @@ impl Product {
             before.push(Kernel::preparation(SCALES_NAME, few(params.grid()), &params.to_bytes()));
             scales = to;
         }
-        Placed { codes, row_stride, scales, scale_stride: each, before }
+        let code_stride = row_stride * u64::from(rows);
+        Placed { codes, row_stride, code_stride, scales, scale_stride: each, before }
     }
 
     /// Of codes and scales of an operand with so many rows.
     fn maps(&self, side: Side, rows: u32, placed: &Placed) -> [TensorMap; 2] {
         let Problem { k, l, .. } = self.problem();
-        let stride = placed.row_stride * u64::from(rows);
-        let codes = codes_map(self.config, side, [rows, k, l], placed.row_stride, stride);
+        let codes =
+            codes_map(self.config, side, [rows, k, l], placed.row_stride, placed.code_stride);
         let scales = scales_map(self.config, side, [rows, k, l], placed.scale_stride);
         [encode(&codes, placed.codes), encode(&scales, placed.scales)]
     }

@@ -61,16 +61,21 @@ struct Config {
     grouped: bool,
 }
 
+/// The activations that kernels with this operand are tried with.
+fn activations(operand: Operand) -> ActivationInput {
+    match operand {
+        Operand::Half(half) => ActivationInput::Halves(half),
+        Operand::E4m3 => ActivationInput::Fp8(Some(HalfType::Bf16)),
+    }
+}
+
 fn configs(arch: Arch) -> Vec<Config> {
     match arch.tensor() {
         TensorFamily::Wgmma => {
             let of = |config: &'static hopper::config::HopperConfig| Config {
                 name: config.name,
                 format: config.scheme.format,
-                activations: match config.scheme.operand {
-                    Operand::Half(half) => ActivationInput::Halves(half),
-                    Operand::E4m3 => ActivationInput::Fp8(Some(HalfType::Bf16)),
-                },
+                activations: activations(config.scheme.operand),
                 splits: match (config.grouped, config.multicast) {
                     (true, _) => vec![Split::StreamK],
                     (false, 1) => vec![Split::None, Split::Cluster(2), Split::StreamK],
@@ -85,9 +90,7 @@ fn configs(arch: Arch) -> Vec<Config> {
             let of = |config: &'static blackwell::BlackwellConfig| Config {
                 name: config.name,
                 format: config.format,
-                activations: config
-                    .activations
-                    .map_or(ActivationInput::Fp4, ActivationInput::Halves),
+                activations: config.activations.map_or(ActivationInput::Fp4, activations),
                 splits: vec![config.split],
                 tile: [128 * config.cta_group as usize, config.columns as usize],
                 grouped: config.grouped,

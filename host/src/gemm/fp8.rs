@@ -1,0 +1,146 @@
+//! Activations in e4m3 on their way to a product: where elements and tokens' scales are, and the launches
+//! that make them of 16-bit floats.
+
+use fp4_formats::gemm::{Epilogue, Problem};
+use fp4_formats::quantize::tokens::{TokensConfig, TokensParams, tokens_config};
+use fp4_formats::{Divisor, HalfType, Operand, ScaleLayout};
+
+use super::buffers::CheckedActivations;
+use super::family::{Launch, launches};
+use super::strides::Entries;
+use crate::error::{Error, Result};
+use crate::params::bytes;
+use crate::quantize::device::{Step, launch_step};
+use crate::shape::MAX_DIM;
+
+/// Bytes of one matrix of activations of this type.
+pub(super) fn matrix_bytes(problem: &Problem, operand: Operand) -> u64 {
+    u64::from(operand.bytes()) * u64::from(problem.m) * u64::from(problem.k)
+}
+
+/// Bytes of the elements and of the scales of all tokens; none where they do not fit.
+pub(super) fn made_bytes(problem: &Problem) -> Option<[usize; 2]> {
+    let elements = matrix_bytes(problem, Operand::E4m3).checked_mul(problem.l.into())?;
+    let scales = size_of::<f32>().checked_mul(problem.m as usize)?;
+    Some([usize::try_from(elements).ok()?, scales.checked_mul(problem.l as usize)?])
+}
+
+/// The launches that quantise 16-bit floats.
+///
+/// # Errors
+/// [`Error::Shape`] for more tokens than a launch takes.
+pub(super) fn steps(problem: &Problem, input: HalfType, entries: Entries) -> Result<Vec<Step>> {
+    let (launches, rows) = launches(problem, ScaleLayout::Linear, entries);
+    let ctas = rows_of_launch(rows)?;
+    let (kernel, threads) = (tokens_config(input).name, TokensConfig::THREADS);
+    Ok(vec![Step { kernel, ctas, threads }; launches as usize])
+}
+
+/// Rows of activations that one launch takes.
+///
+/// # Errors
+/// [`Error::Shape`] for more than it can.
+pub(super) fn rows_of_launch(rows: u64) -> Result<u32> {
+    if rows > MAX_DIM {
+        return Err(Error::shape("rows of activations", format!("at most {MAX_DIM}"), rows));
+    }
+    Ok(rows as u32)
+}
+
+/// Elements in e4m3 in memory, and the scales of their tokens.
+pub(super) struct PlacedBytes {
+    /// Address of the elements.
+    pub elements: u64,
+    /// Bytes from one matrix to the next; 0 where all batch entries have the same.
+    pub stride: u64,
+    /// Address of the scales.
+    scales: u64,
+    /// Scales from one matrix to the next.
+    pub scale_stride: u32,
+}
+
+impl PlacedBytes {
+    /// Activations in e4m3 that were given, with elements and scales at these addresses.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where the product has row factors, too, and for scales too far apart.
+    pub fn given(launch: &Launch<'_>, [elements, scales]: [u64; 2]) -> Result<Self> {
+        if launch.epilogue.affine.row_factors != 0 {
+            let required = "absent: the tokens' scales take their place";
+            return Err(Error::shape("row factors", required, "there"));
+        }
+        let strides = &launch.gemm.strides;
+        let scale_stride = strides.activation_scales.stride / size_of::<f32>();
+        let scale_stride = u32::try_from(scale_stride).map_err(|_| {
+            let what = "batch stride of the tokens' scales";
+            Error::shape(what, "below 2^34 bytes", strides.activation_scales.stride)
+        })?;
+        Ok(Self { elements, stride: strides.activations.stride as u64, scales, scale_stride })
+    }
+
+    /// Activations that [`quantize`] makes at these addresses.
+    pub fn made(launch: &Launch<'_>, problem: &Problem, [elements, scales]: [u64; 2]) -> Self {
+        let shared = launch.gemm.strides.activations.stride == 0;
+        let (stride, scale_stride) =
+            if shared { (0, 0) } else { (matrix_bytes(problem, Operand::E4m3), problem.m) };
+        Self { elements, stride, scales, scale_stride }
+    }
+
+    /// The epilogue with the scales in the place of row factors.
+    pub fn scaling(&self, mut epilogue: Epilogue) -> Epilogue {
+        epilogue.affine.row_factors = self.scales;
+        epilogue.up.row_factors = self.scales;
+        epilogue
+    }
+}
+
+/// Queues quantising 16-bit floats at `input` to e4m3, `[L, M, K]`, or `[M, K]` where entries share them,
+/// with scales for each row, into which row factors are multiplied.
+///
+/// # Errors
+/// As [`Gemm::launch`](super::Gemm::launch).
+pub(super) fn quantize(
+    launch: &Launch<'_>,
+    problem: &Problem,
+    input: u64,
+    [elements, scales]: [u64; 2],
+) -> Result<()> {
+    let gemm = launch.gemm;
+    let &Problem { m, k, l, .. } = problem;
+    let matrix = matrix_bytes(problem, Operand::E4m3);
+    for (index, step) in (0u64..).zip(gemm.before()) {
+        let params = TokensParams {
+            input: input + index * gemm.strides.activations.stride as u64,
+            factors: launch.epilogue.affine.row_factors,
+            codes: elements + index * matrix,
+            scales: scales + index * u64::from(m) * size_of::<f32>() as u64,
+            k,
+            // The problems of a uniform product share row factors.
+            factor_rows: Divisor::nearest(match launch.groups {
+                Some(_) => m.saturating_mul(l),
+                None => m,
+            }),
+        };
+        // SAFETY: the input has the planned sizes, as checked by the caller, and so have the row
+        // factors; elements and scales are in the workspace, which is large enough.
+        unsafe { launch_step(&gemm.kernels, step, true, bytes(&params))? };
+    }
+    Ok(())
+}
+
+/// What a plan says of activations that become e4m3.
+pub(super) fn why(input: HalfType) -> String {
+    let from = input.name();
+    format!(
+        "activations are quantised from {from} to e4m3 with a scale for each token, by a launch before"
+    )
+}
+
+/// The activations of a launch, checked once for all that is done with them.
+///
+/// # Errors
+/// As [`Gemm::launch`](super::Gemm::launch).
+pub(super) fn check(launch: &Launch<'_>) -> Result<CheckedActivations> {
+    let gemm = launch.gemm;
+    launch.activations.check(gemm.kind, &gemm.strides, gemm.kernels.device())
+}
