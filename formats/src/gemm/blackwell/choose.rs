@@ -60,7 +60,7 @@ const fn decode_clocks(config: &BlackwellConfig) -> u64 {
         (Products::Halves(HalfType::F16), Format::Nvfp4) => 200,
         (Products::Halves(HalfType::Bf16), Format::Nvfp4) => 580,
         (Products::Halves(_), Format::Mxfp4) => 560,
-        (Products::Folded, _) => 200,
+        (Products::Folded, _) => 270,
     }
 }
 

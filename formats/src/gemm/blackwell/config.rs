@@ -375,8 +375,8 @@ impl BlackwellConfig {
         if self.grouped { TABLE_BYTES } else { 0 }
     }
 
-    /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control, table, scales
-    /// of 1.
+    /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control, scales of 1,
+    /// table.
     pub const fn shared_bytes(&self) -> u32 {
         let stages = self.stages() * self.stage_stride();
         let others = self.boxes_bytes() + self.exchange_bytes();

@@ -36,6 +36,8 @@ pub struct Control {
     base: u32,
     /// Numbers of stages, accumulators and sets of decoded `X`.
     depths: [u32; 3],
+    /// Bytes of the tile of scales of 1, if there is one.
+    ones_bytes: u32,
 }
 
 impl Control {
@@ -48,7 +50,8 @@ impl Control {
         let boxes = exchange + config.exchange_bytes();
         let base = boxes + config.boxes_bytes();
         let depths = [config.stages(), config.accumulator_stages(), config.buffers()];
-        let control = Self { stages, stage_stride, exchange, boxes, base, depths };
+        let ones_bytes = config.ones_bytes();
+        let control = Self { stages, stage_stride, exchange, boxes, base, depths, ones_bytes };
         assert!(control.response_offset(RESPONSES) + size_of::<u32>() as u32 <= CONTROL_BYTES);
         control
     }
@@ -122,26 +125,26 @@ impl Control {
         self.response(RESPONSES)
     }
 
-    /// The table of a grouped product's problems.
+    /// The tile of scales of 1.
     #[inline(always)]
-    pub fn table(&self) -> u32 {
+    pub fn ones(&self) -> u32 {
         self.base + CONTROL_BYTES
     }
 
-    /// The tile of scales of 1.
+    /// The table of a grouped product's problems.
     #[inline(always)]
-    pub fn ones(&self, config: &BlackwellConfig) -> u32 {
-        self.table() + config.table_bytes()
+    pub fn table(&self) -> u32 {
+        self.ones() + self.ones_bytes
     }
 
-    /// Fills it.
+    /// Fills the tile of scales of 1.
     ///
     /// # Safety
     /// One whole warp of each CTA, before all threads of the cluster meet.
     #[inline(always)]
-    pub unsafe fn fill_ones(&self, config: &BlackwellConfig) {
+    pub unsafe fn fill_ones(&self) {
         const WORDS: usize = TILE_BYTES / warp::LANES as usize / size_of::<u32>();
-        let at = self.ones(config) + warp::lane_id() * (WORDS * size_of::<u32>()) as u32;
+        let at = self.ones() + warp::lane_id() * (WORDS * size_of::<u32>()) as u32;
         let ones = u32::from_le_bytes([ue8m0::ONE; size_of::<u32>()]);
         // SAFETY: the lane's part of the tile.
         unsafe { memory::st_shared_v4_b32(at, [ones; WORDS]) };

@@ -44,8 +44,8 @@
 //! | sums from the other CTAs of a split | `exchange_bytes` |
 //! | boxes of results of the storing warps | `boxes_bytes` |
 //! | barriers, scheduler's responses, address of tensor memory | `CONTROL_BYTES` |
-//! | of a grouped product, the table of groups | `table_bytes` |
 //! | scales of 1, where `Y` is e4m3 | `ones_bytes` |
+//! | of a grouped product, the table of groups | `table_bytes` |
 //!
 //! # Tensor memory
 //! Two accumulators ([`BlackwellConfig::accumulator_step`] apart), then scales of 1 where `Y` is e4m3,
@@ -291,7 +291,7 @@ unsafe fn gemm<K: Kernel, L: List>(params: &BlackwellParams, list: L) {
             list.begin(config, params.swapped != 0);
         }
         if config.takes_bytes() && role == SCHEDULE_WARP {
-            control.fill_ones(config);
+            control.fill_ones();
         }
         begin(config);
         // As if it changed: a compiler that knows that it does not may give the copying warp
