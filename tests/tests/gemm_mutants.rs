@@ -147,6 +147,15 @@ fn hopper_on(sms: u32, kernel: &'static str, split: Split, shape: [usize; 3]) ->
     experiment(&case(kernel, split, shape, F16, FLOATS), &gpu)
 }
 
+/// A launch on sm_90a in e4m3, of tokens that are given with their scales, on an SM.
+fn folded(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
+    let gpu = Gpu { sms: 1, ..Gpu::h200() };
+    let mut experiment = experiment(&case(kernel, split, shape, FP8, FLOATS), &gpu);
+    // Beside the kernel, or a cluster of it, there is room for the one before.
+    experiment.gpu.sms = 1 + split.cluster();
+    experiment
+}
+
 /// Planned for an SM, where two CTAs fit, or for a cluster.
 fn hopper(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
     let mut experiment = hopper_on(1, kernel, split, shape);
@@ -187,6 +196,24 @@ fn hopper_64_tokens() {
         shared(2, kernel, [36, 100, 1136]),
         hopper(kernel, Split::Cluster(2), [36, 140, 2288]),
     ]);
+}
+
+/// Products in e4m3: six tiles of 17 steps, whose sums are promoted after each. Two CTAs share the steps of
+/// a tile.
+#[test]
+fn hopper_folded() {
+    let kernel = "gemm_sm90_nvfp4_e4m3_128x32";
+    check(&[
+        folded(kernel, Split::None, [20, 740, 2160]),
+        folded(kernel, Split::Cluster(2), [20, 140, 3312]),
+    ]);
+}
+
+/// The same of 256 tokens, in two panels.
+#[test]
+fn hopper_folded_panels() {
+    let kernel = "gemm_sm90_nvfp4_e4m3_128x256";
+    check(&[folded(kernel, Split::None, [200, 332, 1392])]);
 }
 
 /// A launch whose CTAs share activations, planned for so many SMs.
@@ -231,7 +258,8 @@ fn blackwell(
 ) -> Experiment {
     let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
     let gpu = Gpu { sms: 8, ..nvfp4_tests::b200() };
-    let case = case(kernel, config.split, shape, BLOCKED, result);
+    let activations = config.activations.map_or(BLOCKED, ActivationType::as_they_are);
+    let case = case(kernel, config.split, shape, activations, result).format(config.format);
     let mut experiment = experiment(&case, &gpu);
     // Beside a cluster there is room for the kernel before, or for another cluster.
     experiment.gpu.sms = 2 * config.cluster();
@@ -378,6 +406,8 @@ fn blackwell_mixed() {
     ]);
 }
 
+/// Activations in e4m3 as they are given.
+const FP8: ActivationType = ActivationType::Fp8(None);
 const FLOATS: ResultKind = ResultKind::Floats(FloatType::F32);
 const HALVES: ResultKind = ResultKind::Floats(FloatType::F16);
 const BLOCKS: ResultKind = ResultKind::Blocks(Format::Nvfp4, Blocked128x4);
@@ -392,6 +422,26 @@ fn blackwell_tiles() {
         blackwell(kernel, FLOATS, [240, 120, 1264], false),
         blackwell(kernel, FLOATS, [240, 246, 768], true),
         blackwell(kernel, BLOCKS, [240, 160, 768], true),
+    ]);
+}
+
+/// Activations in e4m3 with MXFP4 weights as they are: the ring wraps, and the sets of columns.
+#[test]
+fn blackwell_bytes() {
+    let kernel = "gemm_mxfp4_e4m3_128x64";
+    check(&[
+        blackwell(kernel, FLOATS, [120, 240, 1248], false),
+        blackwell(kernel, FLOATS, [120, 240, 768], true),
+    ]);
+}
+
+/// Pairs of CTAs that fold NVFP4 weights to e4m3 in tensor memory.
+#[test]
+fn blackwell_folded() {
+    let kernel = "gemm_nvfp4_e4m3_256x128";
+    check(&[
+        blackwell(kernel, FLOATS, [240, 500, 1264], false),
+        blackwell(kernel, FLOATS, [240, 500, 768], true),
     ]);
 }
 

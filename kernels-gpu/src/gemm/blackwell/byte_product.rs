@@ -33,8 +33,11 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let mut which = 0;
     let pair = ((1 << config.cta_group) - 1) << work.leader();
     let ones = tensor + config.accumulator_columns();
-    // SAFETY: the tile of scales was filled before the threads of the cluster met.
-    unsafe { copy_ones(config, control.ones(), ones) };
+    // Without a tile nothing would wait for the copies.
+    if tiles.is_at_tile() {
+        // SAFETY: the tile of scales was filled before the threads of the cluster met.
+        unsafe { copy_ones(config, control.ones(), ones) };
+    }
     let common = work.steps();
     while tiles.is_at_tile() {
         let work = tiles.work(work);
