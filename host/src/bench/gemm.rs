@@ -18,7 +18,7 @@ use crate::gemm::{
 };
 use crate::generate::Generator;
 use crate::observe::Reports;
-use crate::oracle::{Reference, Verification};
+use crate::oracle::{Reference, Verification, decibels};
 use crate::rng::SplitMix64;
 use crate::shape::GemmShape;
 use crate::tensor::{BlockScaled, Dims};
@@ -290,7 +290,7 @@ impl FoldedWeights {
         in_bytes.then(|| Self {
             changed: lost.changed,
             weights: weights.batch() as u64 * u64::from(form.rows) * u64::from(form.columns),
-            sqnr_db: (lost.changed > 0).then(|| 10.0 * (lost.signal / lost.noise).log10()),
+            sqnr_db: (lost.changed > 0).then(|| decibels(lost.signal, lost.noise)),
         })
     }
 }
