@@ -12,7 +12,7 @@ use super::timing::{Peer, Peers, ReadCeiling, SetTimes, input_sets};
 use crate::cuda::{Cublas, CublasError, CudaDevice, HalfProduct, rotation};
 use crate::device::Kernels;
 use crate::error::{Error, Result, reserve};
-use crate::gemv::GemvRun;
+use crate::gemv::{GemvRun, Repacked};
 use crate::oracle::Reference;
 use crate::shape::GemvShape;
 use crate::tensor::BlockScaled;
@@ -58,12 +58,12 @@ pub struct Timing {
     pub peers: Peers,
 }
 
-/// Times a GEMV that has been verified once, and verifies every input set again.
+/// Times a GEMV of activations and weights that has been verified once, and verifies every input set
+/// again.
 pub(super) fn time(
     kernels: &Kernels,
     shape: GemvShape,
-    a: &BlockScaled<Nvfp4>,
-    b: &BlockScaled<Nvfp4>,
+    (a, b, weights): (&BlockScaled<Nvfp4>, &BlockScaled<Nvfp4>, &Repacked<'_>),
     bench: &GemvBench,
     reference: &Reference,
 ) -> Result<Timing> {
@@ -71,8 +71,8 @@ pub(super) fn time(
     let gpu = device.gpu("timing")?;
     let protocol = bench.protocol;
     let bytes = shape.bytes(bench.options.output.bytes() as usize);
-    let (sets, cold) =
-        input_sets(kernels, bytes, || GemvRun::new(kernels, a, b, bench.options.clone()))?;
+    let make = || GemvRun::of_weights(kernels, a, weights, bench.options.clone());
+    let (sets, cold) = input_sets(kernels, bytes, make)?;
     let wrong = |set: &GemvRun| -> Result<_> {
         let check = reference.verify(&set.result()?.values(), bench.options.output);
         Ok((!check.passed()).then(String::new))

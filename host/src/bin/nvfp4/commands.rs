@@ -211,6 +211,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         generator: args.generator,
         seed: args.seed,
         layouts: [ScaleLayout::Linear, args.layout],
+        as_stored: args.as_stored,
         options: GemvOptions::new()
             .output(ResultType::floats(args.dtype, FloatType::F16))
             .overrides(GemvOverrides::new().kernel(args.kernel.clone()).ctas(args.ctas)),

@@ -192,7 +192,9 @@ fn details(run: &Run) -> String {
     let recipe = run.recipe.clone().filter(|_| run.op == "quantize");
     let layout = run.layouts.as_ref().map(|[weights, _]| weights.clone());
     let layout = layout.or_else(|| run.b_scale_layout.clone()).or_else(|| run.layout.clone());
-    let layout = other_than(&layout, "linear").map(|layout| format!("{layout} scales"));
+    let repacked = run.op == "gemv" && run.plan.as_ref().is_some_and(Plan::is_repacked);
+    let read = if repacked { ", linear at load" } else { "" };
+    let layout = other_than(&layout, "linear").map(|layout| format!("{layout} scales{read}"));
     let scale = other_than(&run.scale, "given one").map(|scale| format!("scale {scale}"));
     let gated = run.op.ends_with("dual") || run.op == "moe";
     let activation = other_than(&run.activation, if gated { "silu" } else { "identity" });
@@ -328,6 +330,12 @@ mod tests {
         let gemv = json!({"op": "gemv", "shape": "gemv:4x16x1", "output": "f32",
             "layouts": ["128x4", "linear"]});
         assert_eq!(details(gemv), "to f32, 128x4 scales");
+        let repacked = |how: &str| {
+            details(json!({"op": "gemv", "shape": "gemv:4x16x1", "output": "f16",
+                "b_scale_layout": "128x4", "plan": {"kernel": "k", "repack": how}}))
+        };
+        assert_eq!(repacked("none"), "128x4 scales");
+        assert_eq!(repacked("the weights' scales"), "128x4 scales, linear at load");
         let dual = json!({"op": "dual", "shape": "dual:4x16x16", "activations": "fp4",
             "activation": "silu", "format": "mxfp4", "output": "f16"});
         assert_eq!(details(dual), "mxfp4, fp4");
