@@ -100,6 +100,9 @@ pub struct Timing {
     pub tensor_ceiling: Option<f64>,
     pub cublas: Option<Peer>,
     pub cublas_error: Option<String>,
+    /// Of products in e4m3.
+    #[serde(default)]
+    pub cublas_e4m3: Vec<Peer>,
 }
 
 /// A limit of the device.

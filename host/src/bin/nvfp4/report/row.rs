@@ -113,8 +113,7 @@ impl Row {
     }
 
     fn measured(&mut self, timing: raw::Timing, activations: Option<&str>) {
-        let raw::Timing { times, cold, ceiling, copy, tensor_ceiling, cublas, cublas_error } =
-            timing;
+        let raw::Timing { times, cold, ceiling, copy, tensor_ceiling, cublas, .. } = timing;
         self.time = positive(times.median);
         self.spread = spread(&times);
         self.cold = cold;
@@ -135,11 +134,15 @@ impl Row {
             .into_iter()
             .flatten()
             .max_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        self.peer = cublas.and_then(|peer| {
+        let peer = |peer: raw::Peer| {
             let (seconds, ratio) = (positive(peer.times.median)?, positive(peer.ratio)?);
             Some(Peer { name: peer.name, seconds, ratio })
-        });
-        self.no_peer = cublas_error;
+        };
+        // Of e4m3 activations the faster product in e4m3, where there is one.
+        let e4m3 = timing.cublas_e4m3.into_iter().filter_map(peer);
+        let e4m3 = e4m3.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        self.peer = e4m3.or_else(|| cublas.and_then(peer));
+        self.no_peer = timing.cublas_error;
     }
 
     /// The time divided by the floor.
@@ -283,6 +286,22 @@ mod tests {
         // A slower product bounds more than reading.
         let floor = gemm(times(1e8)).floor.expect("a floor");
         assert_eq!((floor.seconds, floor.by.as_str()), (256.0 / 1e8, TENSOR));
+    }
+
+    /// Of several products of the peer the faster one in e4m3, if one was timed.
+    #[test]
+    fn the_peer_of_e4m3_activations_is_in_e4m3() {
+        let peer = |name: &str, median: f64| {
+            let times = json!({"median": median});
+            json!({"name": name, "times": times, "ratio": 1.25})
+        };
+        let mut all = times(1e9);
+        all["cublas_e4m3"] = json!([peer("e4m3", 6e-6), peer("fast", 5e-6), peer("none", 0.0)]);
+        let row = gemm(all.clone()).peer.expect("a peer");
+        assert_eq!((row.name.as_str(), row.seconds, row.ratio), ("fast", 5e-6, 1.25));
+        all["cublas_e4m3"] = json!([]);
+        all["cublas_e4m3_error"] = json!("refused");
+        assert_eq!(gemm(all).peer.expect("a peer").name, "cuBLAS");
     }
 
     #[test]
