@@ -1,7 +1,8 @@
-//! cuBLAS, opened at run time, for the f16 product with which the kernels are compared. Nothing
-//! else in the library needs it.
+//! cuBLAS, opened at run time, for the products with which the kernels are compared. Nothing else in
+//! the library needs it.
 
 mod find;
+mod lt;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -11,6 +12,7 @@ use super::error::CudaError;
 use super::memory::CudaMemory;
 
 pub use find::CUBLAS_PATH_VARIABLE;
+pub use lt::{CublasLt, E4m3Product, E4m3Sums};
 
 /// The reason why there is no cuBLAS to compare with, or a failed call.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -42,19 +44,30 @@ pub enum CublasError {
         /// Its enumerator, if cuBLAS knows it.
         name: String,
     },
+    /// The library has no kernel for the product.
+    #[error(
+        "cuBLAS has no product of e4m3 matrices of {} and {} rows of {} elements, {} times: {reason}",
+        shape.m, shape.n, shape.k, shape.batch
+    )]
+    Refused {
+        /// The product.
+        shape: CublasShape,
+        /// What its heuristic said.
+        reason: String,
+    },
     /// The driver refused the workspace or the context.
     #[error(transparent)]
     Cuda(#[from] CudaError),
 }
 
-/// Shape of a batched product of f16 matrices with f32 accumulation.
+/// Shape of a batched product with f32 accumulation and f16 results.
 ///
 /// For each `l` of `batch`: `c[l][j][i] = sum over p of a[l][i][p] * b[l][j][p]`,
 /// with `a[l]` of `m` rows and `b[l]` of `n` rows, both row-major with `k`
 /// elements per row, and `c[l]` of `n` rows of `m` elements. With `n` = 1 this is
 /// the matrix-vector product `c[l][i]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HalfProduct {
+pub struct CublasShape {
     /// Rows of `a`.
     pub m: usize,
     /// Rows of `b`.
@@ -204,7 +217,7 @@ impl Cublas {
 
     /// Queues one product on the device's stream, which may be recording a graph.
     /// `a`, `b`, `c` are device addresses of f16 elements laid out as
-    /// [`HalfProduct`] says.
+    /// [`CublasShape`] says.
     ///
     /// # Errors
     /// [`CudaError::BadArgument`] for a size that is zero or beyond `i32`, or a
@@ -215,7 +228,7 @@ impl Cublas {
     /// the shape's size, alive until the product has finished.
     pub unsafe fn half_product(
         &self,
-        shape: HalfProduct,
+        shape: CublasShape,
         a: u64,
         b: u64,
         c: u64,
@@ -303,7 +316,7 @@ impl Functions<'_> {
     /// `T` must be the function's type as the cuBLAS documentation gives it.
     fn get<T: Copy>(&self, function: &'static str) -> Result<T, CublasError> {
         // SAFETY: every caller names the documented type of the function; the
-        // result is kept beside the library in `Cublas`.
+        // result is kept beside the library in `Cublas` and in `CublasLt`.
         let symbol = unsafe { self.library.get::<T>(function) };
         symbol
             .map(|symbol| *symbol)

@@ -26,7 +26,7 @@
 //! | `tensor_map` | [`CudaDevice::encode_tensor_map`] |
 //! | `times` | [`Times`]: median and percentiles |
 //! | `ceiling` | [`CudaDevice::time_reads`]: the bandwidth of the memory |
-//! | `cublas` | [`Cublas`]: the f16 product to compare with |
+//! | `cublas` | [`Cublas`], [`CublasLt`]: f16 and e4m3 products to compare with |
 //!
 //! # Threads
 //!
@@ -53,7 +53,9 @@ mod tensor_map;
 mod times;
 
 pub use ceiling::{ReadRate, rotation};
-pub use cublas::{CUBLAS_PATH_VARIABLE, Cublas, CublasError, HalfProduct};
+pub use cublas::{
+    CUBLAS_PATH_VARIABLE, Cublas, CublasError, CublasLt, CublasShape, E4m3Product, E4m3Sums,
+};
 pub use device::CudaDevice;
 pub use error::{CudaCode, CudaError, DriverError};
 pub use graph::CudaGraph;

@@ -216,6 +216,8 @@ const _: () = {
     send::<gemv::Gemv>();
     sync::<gemv::Gemv>();
     send::<gemv::GemvRun>();
+    send::<gemv::DeviceWeights>();
+    sync::<gemv::DeviceWeights>();
     send::<quantize::device::Quantizer>();
     sync::<quantize::device::Quantizer>();
     send::<dequantize::Dequantizer>();

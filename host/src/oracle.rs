@@ -117,8 +117,24 @@ pub fn product(matrix: &[f32], vector: &[f32]) -> Result<Vec<f64>> {
     Ok(matrix.chunks_exact(vector.len()).map(dot).collect())
 }
 
-/// Signal-to-quantisation-noise ratio in dB: `10 log10(sum ref^2 / sum (ref - got)^2)`. Infinite
-/// for equal inputs; NaN where both sums are zero or a result is not finite.
+/// The ratio of two powers, sums of squares, in dB: `10 log10(signal / noise)`.
+///
+/// | signal | noise | dB |
+/// | --- | --- | --- |
+/// | above 0 | 0 | infinite |
+/// | 0 | above 0 | minus infinity |
+/// | 0 | 0 | NaN |
+/// | any | NaN | NaN |
+/// | NaN | any | NaN |
+///
+/// JSON has none of these, so reports leave the number out or limit it.
+#[must_use]
+pub fn decibels(signal: f64, noise: f64) -> f64 {
+    10.0 * (signal / noise).log10()
+}
+
+/// Signal-to-quantisation-noise ratio in dB: [`decibels`] of `sum ref^2` and `sum (ref - got)^2`.
+/// Infinite for equal inputs; NaN where both sums are zero or a result is not finite.
 #[must_use]
 pub fn sqnr_db(reference: &[f64], got: &[f32]) -> f64 {
     let (mut signal, mut noise) = (0f64, 0f64);
@@ -126,7 +142,7 @@ pub fn sqnr_db(reference: &[f64], got: &[f32]) -> f64 {
         signal += r * r;
         noise += (r - f64::from(*g)).powi(2);
     }
-    10.0 * (signal / noise).log10()
+    decibels(signal, noise)
 }
 
 /// A result outside its bound.

@@ -4,6 +4,7 @@ mod blocks;
 
 use std::marker::PhantomData;
 
+use fp4_formats::layout::TILE_ROWS;
 use fp4_formats::{BlockFormat, ScaleLayout, e2m1, pack};
 use rayon::prelude::*;
 
@@ -233,17 +234,7 @@ impl<F: BlockFormat> BlockScaled<F> {
     /// # Errors
     /// [`Error::Overflow`] or [`Error::Memory`] if the padded scales do not fit.
     pub fn to_layout(&self, layout: ScaleLayout) -> Result<Self> {
-        let (_, bytes) = byte_counts::<F>(&self.name, self.dims, layout)?;
-        let mut scales = filled("scales", bytes, 0u8)?;
-        let stride = bytes / self.dims.batch;
-        for batch in 0..self.dims.batch {
-            for row in 0..self.dims.rows {
-                for kb in 0..self.kblocks() {
-                    scales[batch * stride + layout.offset(row, kb, self.kblocks())] =
-                        self.scale_byte(batch, row, kb);
-                }
-            }
-        }
+        let scales = relaid(&self.scales, self.dims, self.kblocks(), [self.layout, layout])?;
         Ok(Self { layout, scales, ..self.clone() })
     }
 
@@ -272,6 +263,44 @@ impl<F: BlockFormat> BlockScaled<F> {
         );
         Ok(values)
     }
+}
+
+/// The scales of a batch of matrices of `dims`, `kblocks` of them per row, from the first layout to the
+/// second, on all cores. Padding is not read; new padding bytes are zero.
+///
+/// # Errors
+/// [`Error::Shape`] where `scales` has another size than the first layout, [`Error::Overflow`] and
+/// [`Error::Memory`] if the second does not fit.
+pub(crate) fn relaid(
+    scales: &[u8],
+    dims: Dims,
+    kblocks: usize,
+    [from, to]: [ScaleLayout; 2],
+) -> Result<Vec<u8>> {
+    let bytes = |layout: ScaleLayout, rows| {
+        layout.bytes(rows, kblocks).map_err(|error| Error::overflow("scales", error))
+    };
+    let [old, new] = [bytes(from, dims.rows)?, bytes(to, dims.rows)?];
+    let overflow = || Error::Overflow { what: "scales".into(), detail: format!("{dims:?}") };
+    let total = |matrix: usize| matrix.checked_mul(dims.batch).ok_or_else(overflow);
+    if scales.len() != total(old)? {
+        return Err(Error::shape("bytes of scales", total(old)?.to_string(), scales.len()));
+    }
+    let mut relaid = filled("scales", total(new)?, 0u8)?;
+    // In both layouts a tile's rows are consecutive bytes.
+    let [old_rows, new_rows] = [bytes(from, TILE_ROWS)?, bytes(to, TILE_ROWS)?];
+    let matrices = relaid.par_chunks_exact_mut(new).zip(scales.par_chunks_exact(old));
+    matrices.for_each(|(relaid, scales)| {
+        let tiles = relaid.par_chunks_mut(new_rows).zip(scales.par_chunks(old_rows));
+        tiles.enumerate().for_each(|(tile, (relaid, scales))| {
+            for row in 0..TILE_ROWS.min(dims.rows - tile * TILE_ROWS) {
+                for kb in 0..kblocks {
+                    relaid[to.offset(row, kb, kblocks)] = scales[from.offset(row, kb, kblocks)];
+                }
+            }
+        });
+    });
+    Ok(relaid)
 }
 
 /// Bytes of codes and of scales of a tensor; checks K and the sizes.

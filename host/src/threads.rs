@@ -3,7 +3,7 @@
 //!
 //! | value | `Send` | `Sync` | why |
 //! | --- | --- | --- | --- |
-//! | [`Device`](crate::device::Device), [`Kernels`](crate::device::Kernels), [`DeviceBuffer`](crate::buffer::DeviceBuffer), [`DeviceWeights`](crate::gemm::DeviceWeights) | yes | yes | the driver takes calls of every thread; the emulator's memory has a lock |
+//! | [`Device`](crate::device::Device), [`Kernels`](crate::device::Kernels), [`DeviceBuffer`](crate::buffer::DeviceBuffer), [`DeviceWeights`](crate::gemm::DeviceWeights) of products and [of GEMVs](crate::gemv::DeviceWeights) | yes | yes | the driver takes calls of every thread; the emulator's memory has a lock |
 //! | plans: [`Gemm`](crate::gemm::Gemm), [`Gemv`](crate::gemv::Gemv), [`Quantizer`](crate::quantize::device::Quantizer), [`Dequantizer`](crate::dequantize::Dequantizer) | yes | yes | a launch queues all of its kernels before another thread's launch of the same plan |
 //! | [`Workspace`](crate::gemm::Workspace), [`MixedGemm`](crate::gemm::MixedGemm), [`MoeLayer`](crate::moe::MoeLayer), [`MoeMemory`](crate::moe::MoeMemory) | yes | no | the kernels of two threads' launches would mingle in it |
 //! | [`CudaGraph`](crate::cuda::CudaGraph) | yes | no | the driver wants one thread at a time |

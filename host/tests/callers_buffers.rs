@@ -10,11 +10,13 @@ use nvfp4::buffer::DeviceBuffer;
 use nvfp4::dequantize::{Dequantizer, Multiplier};
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::error::{Error, Result};
-use nvfp4::gemv::{Gemv, GemvBuffers, GemvLayouts, GemvOptions, gemv};
+use nvfp4::gemv::{
+    DeviceWeights, Gemv, GemvBuffers, GemvLayouts, GemvOptions, Repacked, WeightForm, gemv,
+};
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale, quantize};
 use nvfp4::shape::GemvShape;
-use nvfp4::tensor::Dims;
+use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::{FloatType, Format, Nvfp4Recipe, Recipe, ScaleLayout, floats};
 
 const SHAPE: GemvShape = GemvShape { m: 72, k: 96, l: 2 };
@@ -111,6 +113,63 @@ fn launches_take_the_callers_buffers_and_allocate_nothing() {
             assert_eq!(kernels.device().allocations(), before);
             layer.check();
         }
+    }
+}
+
+/// Weights that are in device memory with 128x4 scales, and weights that come from the host: a plan
+/// launches both, with the scale of each.
+#[test]
+fn weights_in_an_order_of_their_own() {
+    let [linear, blocked] = [ScaleLayout::Linear, ScaleLayout::Blocked128x4];
+    for kernels in support::machines() {
+        let device = kernels.device();
+        let layer = Layer::new(&kernels, blocked).expect("planned");
+        layer.launch().expect("launched");
+        let GemvBuffers { a_codes, a_scales, out, .. } = layer.buffers();
+        let copy = |name: &str, buffer: &DeviceBuffer| {
+            let bytes = buffer.read().expect("written");
+            DeviceBuffer::upload(device, name, &bytes).expect("allocated")
+        };
+        let [codes, scales] = &layer.weights;
+        let again = || [copy("codes", codes), copy("scales", scales)];
+        let form = WeightForm { shape: SHAPE, stored: blocked, scales: linear };
+        let weights = DeviceWeights::from_buffers(device, form, again(), SCALE).expect("fits");
+        assert_eq!(weights.scales().len(), SHAPE.l * SHAPE.m * SHAPE.k / 16);
+        let options = GemvOptions::new().output(FloatType::F32).activation_scale(SCALE);
+        let product = Gemv::of_weights(&kernels, form, linear, options).expect("planned");
+        let launch = |weights: &DeviceWeights| {
+            product
+                .launch_weights([a_codes, a_scales], weights, out)
+                .map(|()| floats::decode(FloatType::F32, &out.read().expect("written")))
+        };
+        out.fill(0xff).expect("filled");
+        assert_eq!(launch(&weights).expect("launched"), layer.expected);
+
+        let GemvShape { m, k, l } = SHAPE;
+        let dims = Dims::new(l, m, k).expect("sizes");
+        let [codes, scales] = [codes, scales].map(|buffer| buffer.read().expect("written"));
+        let host = BlockScaled::new("w", dims, blocked, codes, scales, 2.0 * SCALE).expect("valid");
+        let host = Repacked::new(&host, linear).expect("fits").upload(device).expect("uploaded");
+        let twice: Vec<f32> = layer.expected.iter().map(|value| 2.0 * value).collect();
+        assert_eq!(launch(&host).expect("launched"), twice);
+
+        // Weights of another order or size, buffers of another size, and scales beyond f32.
+        let stored = WeightForm::as_stored(SHAPE, blocked);
+        let stored = DeviceWeights::from_buffers(device, stored, again(), SCALE).expect("fits");
+        let error = launch(&stored).expect_err("another order").to_string();
+        let of = "weights must be those of gemv:72x96x2 with";
+        assert_eq!(
+            error,
+            format!("{of} linear scales, but is those of gemv:72x96x2 with 128x4 scales")
+        );
+        let error =
+            DeviceWeights::from_buffers(device, WeightForm::as_stored(SHAPE, linear), again(), 1.0);
+        let error = error.expect_err("too many scales").to_string();
+        assert_eq!(error, "bytes of the weights' scales must be 864, but is 2048");
+        let large = DeviceWeights::from_buffers(device, form, again(), f32::MAX).expect("fits");
+        let error = Gemv::of_weights(&kernels, form, linear, GemvOptions::new().weight_scale(4.0))
+            .and_then(|product| product.launch_weights([a_codes, a_scales], &large, out));
+        assert!(matches!(error, Err(Error::Scalar { .. })), "{error:?}");
     }
 }
 

@@ -315,3 +315,23 @@ fn doctor_says_what_will_be_used() {
     assert!(json["choice"]["reason"].is_string(), "{json}");
     assert_eq!(json["driver"].is_null(), json["driver_error"].is_string(), "{json}");
 }
+
+/// `bench --layout 128x4` times linear order, unless the stored one is asked for.
+#[test]
+fn benches_of_128x4_scales_have_both_orders() {
+    let kernels = support::kernels_dir();
+    let kernels = kernels.to_str().expect("UTF-8");
+    for (device, _) in support::compiled() {
+        for (more, kernel, text) in [
+            (&[][..], "gemv_nvfp4_linear", "repacking: the weights' scales, to linear at load"),
+            (&["--as-stored"], "gemv_nvfp4_128x4", "repacking: none"),
+        ] {
+            let fixed = ["bench", "--shape", "gemv:33x48x2", "--layout", "128x4"];
+            let args = [&fixed[..], &["--device", device, "--kernels", kernels], more].concat();
+            let output = nvfp4(&args);
+            let stdout = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(0), "{stdout}");
+            assert!(stdout.contains(kernel) && stdout.contains(text), "{stdout}");
+        }
+    }
+}

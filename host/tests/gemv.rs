@@ -7,13 +7,13 @@ mod support;
 
 use std::path::Path;
 
-use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemv::CONFIGS;
+use fp4_formats::{FloatType, e4m3};
 use nvfp4::checkpoint::{self, Model, NewTensor};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemv::layer::{self, ActivationSource};
-use nvfp4::gemv::{GemvOptions, GemvOverrides, GemvRun, gemv};
+use nvfp4::gemv::{GemvOptions, GemvOverrides, GemvRun, Repacked, gemv};
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::{GEMV_CORRECTNESS, GemvShape, gemv_ragged};
@@ -57,6 +57,71 @@ fn ragged_shapes_in_every_layout_and_type() {
                     check(machine, shape, Generator::FullRange, [a, b], options);
                 }
             }
+        }
+    }
+}
+
+/// 128x4 scales in linear order at load: the bits are those of the same weights with linear scales, and
+/// NaN in the padding reaches nothing. Rows are no multiple of 128 and blocks none of 4 in these shapes.
+#[test]
+fn scales_in_another_order_at_load() {
+    for machine in &machines() {
+        let shapes = gemv_ragged().into_iter().chain([GemvShape { m: 300, k: 32 * 33, l: 3 }]);
+        for (index, shape) in shapes.enumerate() {
+            for a_layout in ScaleLayout::ALL {
+                let what = format!("{shape} {a_layout} on {}", name(machine));
+                let (a, b) =
+                    Generator::FullRange.gemv(shape, [a_layout, Blocked128x4], 23).expect("fits");
+                assert!(b.scales().contains(&e4m3::NAN), "{what}: the padding is poisoned");
+                let output = FloatType::ALL[index % FloatType::ALL.len()];
+                let options = GemvOptions::new().output(output).alpha(-1.5).weight_scale(0.5);
+                let weights = Repacked::new(&b, Linear).expect("fits");
+                let run = GemvRun::of_weights(machine, &a, &weights, options.clone());
+                let result =
+                    run.and_then(|run| run.run()).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let plan = &result.plan;
+                assert!(plan.kernel.starts_with("gemv_nvfp4_linear"), "{what}: {plan}");
+                assert_eq!(plan.repack, "the weights' scales, to linear at load");
+                let [read, written] = [b.scales().len(), shape.l * shape.m * shape.k / 16];
+                let cost = format!("read {read} bytes and wrote {written}, once");
+                assert!(plan.why.last().is_some_and(|why| why.ends_with(&cost)), "{what}: {plan}");
+
+                let report = oracle::gemv(&a, &b, -0.75)
+                    .expect("operands fit")
+                    .with_additions(plan.additions)
+                    .verify(&result.values(), output);
+                assert!(report.passed(), "{what}: {}", report.summary());
+                let linear = b.to_layout(Linear).expect("fits");
+                let plain = gemv(machine, &a, &linear, options.clone()).expect("runs");
+                assert_eq!(plain.bytes, result.bytes, "{what}");
+                assert_eq!(plain.plan.repack, "none");
+
+                // The other way, which no plan needs, has padding that changes nothing.
+                let blocked = Repacked::new(&linear, Blocked128x4).expect("fits");
+                let run = GemvRun::of_weights(machine, &a, &blocked, options.clone());
+                let there = run.and_then(|run| run.run()).expect("runs");
+                let stored = gemv(machine, &a, &b, options).expect("runs");
+                assert_eq!(there.plan.kernel, stored.plan.kernel);
+                assert_eq!(there.bytes, stored.bytes, "{what}");
+            }
+        }
+    }
+}
+
+/// The bench puts 128x4 scales in linear order unless it is told to read them as they are stored.
+#[test]
+fn a_bench_of_128x4_scales_says_how_they_were_read() {
+    let shape = GemvShape { m: 130, k: 96, l: 2 };
+    for kernels in &machines() {
+        for as_stored in [false, true] {
+            let layouts = [Linear, Blocked128x4];
+            let bench = bench::GemvBench { layouts, as_stored, ..bench::GemvBench::default() };
+            let report = bench::gemv(kernels, shape, &bench).expect("runs");
+            assert!(report.verified, "{report}");
+            assert_eq!(report.b_scale_layout, "128x4");
+            let layout = if as_stored { "128x4" } else { "linear" };
+            assert!(report.plan.kernel.starts_with(&format!("gemv_nvfp4_{layout}")), "{report}");
+            assert_eq!(report.plan.repack == "none", as_stored, "{report}");
         }
     }
 }

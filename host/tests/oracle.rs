@@ -129,3 +129,15 @@ fn unquantised_product_and_sqnr() {
     approx::assert_abs_diff_eq!(oracle::sqnr_db(&[10.0], &[9.0]), 20.0, epsilon = 1e-9);
     assert_eq!(oracle::sqnr_db(&[1.0], &[1.0]), f64::INFINITY);
 }
+
+#[test]
+fn decibels_of_nothing_are_not_numbers() {
+    assert_eq!(oracle::decibels(1.0, 1.0), 0.0);
+    assert_eq!(oracle::decibels(1000.0, 1.0), 30.0);
+    assert_eq!(oracle::decibels(1.0, 100.0), -20.0);
+    assert_eq!(oracle::decibels(4.0, 0.0), f64::INFINITY);
+    assert_eq!(oracle::decibels(0.0, 4.0), f64::NEG_INFINITY);
+    for (signal, noise) in [(0.0, 0.0), (f64::NAN, 1.0), (1.0, f64::NAN)] {
+        assert!(oracle::decibels(signal, noise).is_nan(), "{signal}, {noise}");
+    }
+}

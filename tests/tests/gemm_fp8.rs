@@ -10,7 +10,7 @@ use nvfp4::gemm::{
     ActivationKind, Activations, Fp8Matrix, Gemm, GemmOptions, GemmOverrides, GemmRun, HalfMatrix,
     Repacked, Weights, gemm, reference, reference_for,
 };
-use nvfp4::oracle::sqnr_db;
+use nvfp4::oracle::{decibels, sqnr_db};
 use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
@@ -253,7 +253,7 @@ fn what_rounding_costs() {
              folded weights {folded_snr:.2}; folding changes {} of {} weights, {:.2} dB beside them",
             lost.changed,
             n * k,
-            10.0 * (lost.signal / lost.noise).log10(),
+            decibels(lost.signal, lost.noise),
         );
         assert!(halves_snr - rounded_snr < 0.6, "{name}");
         assert!(rounded_snr - folded_snr < 0.25, "{name}");

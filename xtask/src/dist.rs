@@ -15,7 +15,8 @@ Everything needed on a machine with an NVIDIA driver (580 or later):
     ./cuda_selftest
 
 The kernels are found in kernels/ beside the program. cuBLAS, for --vs cublas,
-is looked for as libcublas.so.13 or .12; NVFP4_CUBLAS_PATH names it elsewhere.
+is looked for as libcublas.so.13 or .12, for activations in e4m3 as libcublasLt
+beside it; NVFP4_CUBLAS_PATH names it elsewhere.
 ";
 
 /// Builds and collects.

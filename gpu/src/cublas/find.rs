@@ -14,10 +14,25 @@ pub const CUBLAS_PATH_VARIABLE: &str = "NVFP4_CUBLAS_PATH";
 /// The versions whose interface is the one used here, newest first.
 const NAMES: [&str; 2] = ["libcublas.so.13", "libcublas.so.12"];
 
-/// Opens the first library that loads.
+/// Opens the first libcublas that loads.
 pub(super) fn open() -> Result<(libloading::Library, String), CublasError> {
+    first(candidates(|name| env::var_os(name)), load)
+}
+
+/// Opens the first libcublasLt that loads, from the same places.
+pub(super) fn open_lt() -> Result<(libloading::Library, String), CublasError> {
+    let paths =
+        candidates(|name| env::var_os(name)).iter().filter_map(|path| companion(path)).collect();
+    // SAFETY: NVIDIA's libraries have initialisers without preconditions.
+    first(paths, |path| unsafe { libloading::Library::new(path) })
+}
+
+fn first(
+    paths: Vec<PathBuf>,
+    load: impl Fn(&Path) -> Result<libloading::Library, libloading::Error>,
+) -> Result<(libloading::Library, String), CublasError> {
     let mut tried = Vec::new();
-    for path in candidates(|name| env::var_os(name)) {
+    for path in paths {
         // A path that is a name is for the loader to find; others must exist.
         if path.components().count() > 1 && !path.is_file() {
             continue;
@@ -33,17 +48,25 @@ pub(super) fn open() -> Result<(libloading::Library, String), CublasError> {
 fn load(path: &Path) -> Result<libloading::Library, libloading::Error> {
     // libcublas needs its companion, which the loader does not look for beside it
     // in every distribution. Once open under its name it is found.
-    let companion = path
-        .file_name()
-        .and_then(OsStr::to_str)
-        .map(|name| path.with_file_name(name.replace("libcublas", "libcublasLt")));
-    // SAFETY: NVIDIA's libraries have initialisers without preconditions. The
-    // handle is kept open on purpose: libcublas lives from it.
-    if let Some(Ok(companion)) = companion.map(|path| unsafe { libloading::Library::new(path) }) {
-        std::mem::forget(companion);
+    if let Some(companion) = companion(path) {
+        // SAFETY: NVIDIA's libraries have initialisers without preconditions. The handle is kept open
+        // on purpose: libcublas lives from it.
+        if let Ok(companion) = unsafe { libloading::Library::new(companion) } {
+            std::mem::forget(companion);
+        }
     }
     // SAFETY: as above.
     unsafe { libloading::Library::new(path) }
+}
+
+/// The libcublasLt beside a libcublas, or itself; none beside a library of another name.
+fn companion(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name().and_then(OsStr::to_str)?;
+    if name.starts_with("libcublasLt.") {
+        return Some(path.to_owned());
+    }
+    let version = name.strip_prefix("libcublas.")?;
+    Some(path.with_file_name(format!("libcublasLt.{version}")))
 }
 
 fn reason(path: &Path, error: &libloading::Error) -> String {
@@ -132,6 +155,18 @@ mod tests {
             "/usr/local/cuda/lib64/libcublas.so.13",
         ];
         assert_eq!(paths[..5], expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn the_companion_is_beside_its_library() {
+        for (path, expected) in [
+            ("libcublas.so.13", "libcublasLt.so.13"),
+            ("/libcublas.d/libcublas.so.12", "/libcublas.d/libcublasLt.so.12"),
+            ("/a/libcublasLt.so.13", "/a/libcublasLt.so.13"),
+        ] {
+            assert_eq!(companion(Path::new(path)), Some(PathBuf::from(expected)));
+        }
+        assert_eq!(companion(Path::new("/b/own.so")), None);
     }
 
     #[test]

@@ -7,9 +7,10 @@ use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout};
 use ptx_emu_core::LaunchReport;
 use serde::Serialize;
 
+use super::gpu::PeerProducts;
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets, microseconds};
 use super::{ActivationInput, Emulated, HostCost, Protocol, gpu};
-use crate::cuda::{CudaDevice, HalfProduct, Times};
+use crate::cuda::{CublasShape, CudaDevice, Times};
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
@@ -18,7 +19,7 @@ use crate::gemm::{
 };
 use crate::generate::Generator;
 use crate::observe::Reports;
-use crate::oracle::{Reference, Verification};
+use crate::oracle::{Reference, Verification, decibels};
 use crate::rng::SplitMix64;
 use crate::shape::GemmShape;
 use crate::tensor::{BlockScaled, Dims};
@@ -58,6 +59,11 @@ impl GemmBench {
     #[must_use]
     pub fn is_gated(&self) -> bool {
         self.options.up.is_some()
+    }
+
+    /// Whether products are in e4m3.
+    pub(super) fn in_e4m3(&self) -> bool {
+        matches!(self.activations, ActivationInput::Fp8(_))
     }
 
     /// Rows of the weights for a result of `n` columns.
@@ -290,7 +296,7 @@ impl FoldedWeights {
         in_bytes.then(|| Self {
             changed: lost.changed,
             weights: weights.batch() as u64 * u64::from(form.rows) * u64::from(form.columns),
-            sqnr_db: (lost.changed > 0).then(|| 10.0 * (lost.signal / lost.noise).log10()),
+            sqnr_db: (lost.changed > 0).then(|| decibels(lost.signal, lost.noise)),
         })
     }
 }
@@ -422,11 +428,15 @@ fn time<F: BlockFormat>(
     if protocol.cublas {
         let GemmShape { m, k, l, .. } = shape;
         // Of a gated product the sums of both halves, without what follows.
-        let product = HalfProduct { m: bench.weight_rows(shape.n), n: m, k, batch: l };
+        let product = CublasShape { m: bench.weight_rows(shape.n), n: m, k, batch: l };
         let matrix = gpu::halves(b)?;
         let tokens = peer_tokens(a)?;
-        let peer = gpu::time_cublas(gpu, &[product], &matrix, &tokens, protocol, median, l2);
-        peers = gpu::peer_or_reason(peer)?;
+        let products = PeerProducts { shapes: &[product], a: &matrix, b: &tokens };
+        let how = (protocol, median, l2);
+        peers = gpu::peer_or_reason(gpu::time_cublas(gpu, &products, how))?;
+        if bench.in_e4m3() {
+            gpu::add_e4m3(&mut peers, gpu, &[product], how)?;
+        }
         tensor_ceiling = if peers.cublas.is_some() { tensor_rate(gpu, protocol)? } else { None };
     }
     let sums = GemmShape { n: bench.weight_rows(shape.n), ..shape };
@@ -439,27 +449,19 @@ pub(super) fn peer_tokens<F: BlockFormat>(a: &Activations<'_, F>) -> Result<Vec<
     Ok(match a {
         Activations::Blocks(blocks) => gpu::halves(blocks)?,
         Activations::Halves(halves) | Activations::ToFp8(halves) => halves.bytes().to_vec(),
-        Activations::Fp8(bytes) => noise(bytes.dims().elements()),
+        Activations::Fp8(bytes) => gpu::noise(bytes.dims().elements()),
     })
 }
 
 /// Operations a second of a large f16 product of cuBLAS, where it can be timed.
 pub(super) fn tensor_rate(gpu: &CudaDevice, protocol: Protocol) -> Result<Option<f64>> {
     let side = CEILING_SIZE;
-    let product = HalfProduct { m: side, n: side, k: side, batch: 1 };
-    let operand = noise(side * side);
-    let large = gpu::time_cublas(gpu, &[product], &operand, &operand, protocol, 1.0, 0);
+    let product = CublasShape { m: side, n: side, k: side, batch: 1 };
+    let operand = gpu::noise(side * side);
+    let products = PeerProducts { shapes: &[product], a: &operand, b: &operand };
+    let large = gpu::time_cublas(gpu, &products, (protocol, 1.0, 0));
     let flops = 2.0 * (side as f64).powi(3);
     Ok(gpu::peer_or_reason(large)?.cublas.map(|peer| flops / peer.times.median))
-}
-
-/// `count` standard normal f16, little-endian: what a product multiplies decides its clocks.
-pub(super) fn noise(count: usize) -> Vec<u8> {
-    let mut rng = SplitMix64::new(7);
-    // A period that no tile has; drawing each number anew would take longer than the product.
-    let pool: Vec<[u8; 2]> =
-        (0..65_521).map(|_| half::f16::from_f64(rng.normal()).to_le_bytes()).collect();
-    pool.iter().cycle().take(count).flatten().copied().collect()
 }
 
 impl fmt::Display for GemmReport {

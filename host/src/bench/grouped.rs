@@ -5,9 +5,10 @@ use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
 
 use super::experts::Experts;
 use super::gemm::tensor_rate;
+use super::gpu::PeerProducts;
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets};
 use super::{GemmBench, GemmReport, GemmTiming, HostCost, gpu};
-use crate::cuda::HalfProduct;
+use crate::cuda::CublasShape;
 use crate::device::Kernels;
 use crate::error::{Result, require_memory};
 use crate::gemm::{
@@ -146,21 +147,19 @@ impl<F: BlockFormat> Inputs<'_, F> {
         let (gpu, l2) = (device.gpu("timing")?, device.properties().l2_bytes);
         let GroupedShape { counts, n, k } = shape;
         let rows = bench.weight_rows(*n);
-        let used: Vec<HalfProduct> = counts
+        let used: Vec<CublasShape> = counts
             .iter()
             .filter(|count| **count > 0)
-            .map(|&count| HalfProduct { m: rows, n: count, k: *k, batch: 1 })
+            .map(|&count| CublasShape { m: rows, n: count, k: *k, batch: 1 })
             .collect();
-        let weights = super::gemm::noise(used.len() * rows * k);
+        let weights = gpu::noise(used.len() * rows * k);
         let tokens = super::gemm::peer_tokens(self.a)?;
-        gpu::peer_or_reason(gpu::time_cublas(
-            gpu,
-            &used,
-            &weights,
-            &tokens,
-            bench.protocol,
-            ours,
-            l2,
-        ))
+        let products = PeerProducts { shapes: &used, a: &weights, b: &tokens };
+        let how = (bench.protocol, ours, l2);
+        let mut peers = gpu::peer_or_reason(gpu::time_cublas(gpu, &products, how))?;
+        if bench.in_e4m3() {
+            gpu::add_e4m3(&mut peers, gpu, &used, how)?;
+        }
+        Ok(peers)
     }
 }

@@ -32,7 +32,7 @@ pub use tune::{TuneReport, TuneSummary, TuneTarget, fastest, tune};
 
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Result, require_memory};
-use crate::gemv::{GemvOptions, GemvPlan, GemvRun};
+use crate::gemv::{GemvOptions, GemvPlan, GemvRun, Repacked};
 use crate::generate::Generator;
 use crate::oracle::{self, Verification};
 use crate::shape::GemvShape;
@@ -46,6 +46,9 @@ pub struct GemvBench {
     pub seed: u64,
     /// Layouts of the activations' and the weights' scales.
     pub layouts: [ScaleLayout; 2],
+    /// Whether kernels read the weights' scales as they are stored. Otherwise they are put in linear order
+    /// at load, which is not timed.
+    pub as_stored: bool,
     /// alpha, output type, overrides.
     pub options: GemvOptions,
     /// How to time; only on a GPU.
@@ -58,6 +61,7 @@ impl Default for GemvBench {
             generator: Generator::FullRange,
             seed: 1,
             layouts: [ScaleLayout::Linear; 2],
+            as_stored: false,
             options: GemvOptions::default(),
             protocol: Protocol::default(),
         }
@@ -157,7 +161,7 @@ pub struct Report {
     pub seed: u64,
     /// Layout of the activations' scales.
     pub a_scale_layout: &'static str,
-    /// Layout of the weights' scales.
+    /// Layout in which the weights' scales are stored; the plan says whether that is the kernel's.
     pub b_scale_layout: &'static str,
     /// Element type of the result.
     pub output: &'static str,
@@ -191,7 +195,11 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
     let (a, b) = bench.generator.gemv(shape, bench.layouts, bench.seed)?;
     let reference = oracle::gemv(&a, &b, bench.options.alpha)?;
     let (observed, reports) = kernels.observed();
-    let result = GemvRun::new(&observed, &a, &b, bench.options.clone())?.run()?;
+    let read = if bench.as_stored { b.layout() } else { ScaleLayout::Linear };
+    let weights = Repacked::new(&b, read)?;
+    let make =
+        |kernels: &Kernels| GemvRun::of_weights(kernels, &a, &weights, bench.options.clone());
+    let result = make(&observed)?.run()?;
     let reference = reference.with_additions(result.plan.additions);
     let verification = reference.verify(&result.values(), result.output);
 
@@ -201,10 +209,9 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
         && verification.passed()
         && bench.protocol.replays > 0
     {
-        times = Some(gpu::time(kernels, shape, &a, &b, bench, &reference)?);
+        times = Some(gpu::time(kernels, shape, (&a, &b, &weights), bench, &reference)?);
     }
     let verified = verification.passed();
-    let make = |kernels: &Kernels| GemvRun::new(kernels, &a, &b, bench.options.clone());
     let host = HostCost::measure(kernels, bench.protocol, verified, make, GemvRun::launch)?;
     Ok(Report {
         op: "gemv",

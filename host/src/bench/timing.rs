@@ -158,23 +158,34 @@ pub struct Peer {
     pub ratio: f64,
 }
 
-/// cuBLAS on dequantised f16 operands, if it was asked for.
+/// cuBLAS, if it was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Peers {
-    /// Its time.
+    /// Its time on dequantised f16 operands.
     pub cublas: Option<Peer>,
-    /// The reason why it was not timed.
+    /// The reason why that was not timed.
     pub cublas_error: Option<String>,
+    /// Where activations are e4m3: its times on weights and activations in e4m3, each tensor with one
+    /// scale. First with sums promoted to f32, as ours are, then with
+    /// [fast ones](crate::cuda::E4m3Sums::Fast). Quantising is not part of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cublas_e4m3: Vec<Peer>,
+    /// The reason why one of those was not timed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cublas_e4m3_error: Option<String>,
 }
 
 impl fmt::Display for Peers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(peer) = &self.cublas {
+        for peer in self.cublas.iter().chain(&self.cublas_e4m3) {
             let (time, ratio) = (microseconds(peer.times.median), peer.ratio);
             writeln!(f, "  peer      {} {time:.3} us: {ratio:.2} x our time", peer.name)?;
         }
         if let Some(error) = &self.cublas_error {
             writeln!(f, "  peer      not timed: {error}")?;
+        }
+        if let Some(error) = &self.cublas_e4m3_error {
+            writeln!(f, "  peer      not timed in e4m3: {error}")?;
         }
         Ok(())
     }
@@ -199,7 +210,7 @@ mod tests {
         let measured = SetTimes { sets: 3, cold: false, times: times(2e-6) };
         let ceiling = ReadCeiling { ceiling: Some(rate(1e-6)), ratio_to_ceiling: Some(0.5) };
         let peer = Peer { name: "cuBLAS 13 f16".into(), sets: 3, times: times(8e-6), ratio: 4.0 };
-        (measured, ceiling, Peers { cublas: Some(peer), cublas_error: None })
+        (measured, ceiling, Peers { cublas: Some(peer), ..Peers::default() })
     }
 
     /// The fields of the parts are fields of the report.
@@ -210,6 +221,28 @@ mod tests {
 
     fn set<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
         names.map(str::to_owned).into()
+    }
+
+    #[test]
+    fn peers_in_e4m3_are_further_lines() {
+        let (_, _, mut peers) = measured();
+        let peer = |name: &str, ratio| Peer {
+            name: name.into(),
+            sets: 3,
+            times: times(ratio * 2e-6),
+            ratio,
+        };
+        peers.cublas_e4m3 =
+            vec![peer("cuBLAS 13 e4m3", 2.0), peer("cuBLAS 13 e4m3, fast sums", 1.5)];
+        peers.cublas_e4m3_error = Some("refused".into());
+        assert_eq!(
+            peers.to_string(),
+            "  peer      cuBLAS 13 f16 8.000 us: 4.00 x our time\n  peer      cuBLAS 13 e4m3 4.000 \
+             us: 2.00 x our time\n  peer      cuBLAS 13 e4m3, fast sums 3.000 us: 1.50 x our time\n  \
+             peer      not timed in e4m3: refused\n"
+        );
+        let names = ["cublas", "cublas_error", "cublas_e4m3", "cublas_e4m3_error"];
+        assert_eq!(keys(&peers), set(names));
     }
 
     #[test]
@@ -232,7 +265,7 @@ mod tests {
              peer      cuBLAS 13 f16 8.000 us: 4.00 x our time\n"
         );
 
-        let none = Peers { cublas: None, cublas_error: Some("no library".into()) };
+        let none = Peers { cublas_error: Some("no library".into()), ..Peers::default() };
         let timing = GemmTiming {
             measured: SetTimes { cold: true, ..measured.clone() },
             flops_per_second: 5e13,

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use super::weight::{Blocks, GlobalScale, Weight};
 use crate::error::Result;
+use crate::oracle::decibels;
 
 /// Sums over two versions of a tensor.
 #[derive(Clone, Copy)]
@@ -73,7 +74,8 @@ impl Measured {
     }
 }
 
-/// 10 log10 of a ratio; for equal tensors 200, because JSON has no infinity.
+/// [`decibels`] from -200 to 200, because JSON has no infinity: 200 for equal tensors, also for two
+/// without signal, and -200 where only noise is left.
 pub(super) fn db(signal: f64, noise: f64) -> f64 {
     const EXACT: f64 = 200.0;
     if noise <= 0.0 {
@@ -81,7 +83,7 @@ pub(super) fn db(signal: f64, noise: f64) -> f64 {
     } else if signal <= 0.0 {
         -EXACT
     } else {
-        (10.0 * (signal / noise).log10()).clamp(-EXACT, EXACT)
+        decibels(signal, noise).clamp(-EXACT, EXACT)
     }
 }
 
@@ -132,5 +134,21 @@ pub(super) fn largest(blocks: &Blocks) -> (f32, usize) {
     match blocks.format() {
         Format::Nvfp4 => of::<Nvfp4>(blocks.codes(), blocks.scales()),
         Format::Mxfp4 => of::<Mxfp4>(blocks.codes(), blocks.scales()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::db;
+
+    #[test]
+    fn ratios_in_reports_are_finite() {
+        assert_eq!(db(100.0, 1.0), 20.0);
+        assert_eq!(db(1.0, 0.0), 200.0);
+        assert_eq!(db(0.0, 0.0), 200.0);
+        assert_eq!(db(0.0, 1.0), -200.0);
+        // Rounding may leave a noise below zero, where it is a difference.
+        assert_eq!(db(1.0, -1e-30), 200.0);
+        assert_eq!(db(1e300, 1e-300), 200.0);
     }
 }

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use super::weight::{Blocks, Convention, GlobalScale, Weight, module};
 use crate::error::{Result, filled};
+use crate::oracle::decibels;
 use crate::tensor::BlockScaled;
 
 /// Endings of modules that readers join, as in ModelOpt (layers with the same input) and
@@ -220,7 +221,7 @@ impl Shared {
         let (name, layout) = (&weight.spec.name, ScaleLayout::Linear);
         let multiplier = self.scale.multiplier();
         let blocks = BlockScaled::new(name, tensor.dims(), layout, codes, scales, multiplier)?;
-        let db = (noise > 0.0).then(|| 10.0 * (signal / noise).log10());
+        let db = (noise > 0.0).then(|| decibels(signal, noise));
         let (blocks, global) = (Blocks::Nvfp4(blocks), Some(self.scale));
         Ok((Weight { blocks, global, ..weight }, db))
     }
@@ -303,7 +304,7 @@ mod tests {
                     None => prop_assert_eq!(noise, 0.0),
                     Some(db) => {
                         prop_assert!(!shared.exact);
-                        prop_assert!((db - 10.0 * (signal / noise).log10()).abs() < 0.01);
+                        prop_assert!((db - decibels(signal, noise)).abs() < 0.01);
                         prop_assert!(db > 20.0, "{}", db);
                     }
                 }

@@ -8,16 +8,21 @@
 //!
 //! [`gemv`] does all in one call. An engine makes a [`Gemv`] once for a shape, and launches it on
 //! its own buffers, on its stream and in its graph.
+//!
+//! Linear scales of the weights are faster than 128x4 ones. [`Repacked`] puts them in linear order when
+//! weights are loaded; [`Gemv::new`] and [`gemv`] read scales as they are stored.
 
 #[cfg(all(feature = "checkpoint", feature = "emulator"))]
 pub mod layer;
 mod plan;
 mod product;
 mod run;
+mod weights;
 
 pub use plan::{GemvOverrides, GemvPlan, plan};
 pub use product::{Gemv, GemvBuffers, GemvLayouts};
 pub use run::GemvRun;
+pub use weights::{DeviceWeights, Repacked, WeightForm};
 
 use fp4_formats::{BlockFormat, FloatType, Nvfp4};
 
@@ -97,25 +102,35 @@ impl GemvResult {
 /// # Errors
 /// [`Error::Shape`] if they do not fit each other.
 pub fn shape<F: BlockFormat>(a: &BlockScaled<F>, b: &BlockScaled<F>) -> Result<GemvShape> {
-    let (da, db) = (a.dims(), b.dims());
-    let (a, b) = (a.name(), b.name());
-    if da.rows() != 1 {
-        let required = "1: a GEMV has one vector of activations per batch entry";
-        return Err(Error::shape(format!("rows of `{a}`"), required, da.rows()));
-    }
-    if da.cols() != db.cols() {
-        let required = format!("{}, the K of `{b}`", db.cols());
-        return Err(Error::shape(format!("K of `{a}`"), required, da.cols()));
-    }
-    if da.batch() != db.batch() {
-        let required = format!("{}, the batch of `{b}`", db.batch());
-        return Err(Error::shape(format!("batch of `{a}`"), required, da.batch()));
-    }
-    let dims = db;
-    Ok(GemvShape { m: dims.rows(), k: dims.cols(), l: dims.batch() })
+    let dims = b.dims();
+    let shape = GemvShape { m: dims.rows(), k: dims.cols(), l: dims.batch() };
+    check_activations(a, b.name(), shape)?;
+    Ok(shape)
 }
 
-/// Multiplies the activations `a` with the weights `b`: [`GemvRun::new`], then [`GemvRun::run`].
+/// Checks that the activations `a` fit the weights called `b`.
+///
+/// # Errors
+/// [`Error::Shape`].
+fn check_activations<F: BlockFormat>(a: &BlockScaled<F>, b: &str, shape: GemvShape) -> Result<()> {
+    let (dims, a) = (a.dims(), a.name());
+    if dims.rows() != 1 {
+        let required = "1: a GEMV has one vector of activations per batch entry";
+        return Err(Error::shape(format!("rows of `{a}`"), required, dims.rows()));
+    }
+    if dims.cols() != shape.k {
+        let required = format!("{}, the K of `{b}`", shape.k);
+        return Err(Error::shape(format!("K of `{a}`"), required, dims.cols()));
+    }
+    if dims.batch() != shape.l {
+        let required = format!("{}, the batch of `{b}`", shape.l);
+        return Err(Error::shape(format!("batch of `{a}`"), required, dims.batch()));
+    }
+    Ok(())
+}
+
+/// Multiplies the activations `a` with the weights `b`, whose scales are read as they are stored:
+/// [`GemvRun::new`], then [`GemvRun::run`].
 ///
 /// # Errors
 /// The same.

@@ -9,6 +9,7 @@ use fp4_formats::gemv::{self as contract, CONFIGS, DecodedElement, GemvConfig, G
 use fp4_formats::{Arch, ScaleLayout};
 use serde::Serialize;
 
+use super::WeightForm;
 use crate::device::{DeviceProperties, MAX_GRID_Y};
 use crate::error::{Error, Result};
 use crate::shape::{GemvShape, MAX_DIM};
@@ -37,7 +38,7 @@ pub struct GemvPlan {
     /// Length of the longest chain of dependent f32 additions behind a result, from which the
     /// oracle derives its bound.
     pub additions: u32,
-    /// Whether operands are rearranged before the launch.
+    /// Whether operands were rearranged, and when.
     pub repack: &'static str,
     /// Why this kernel and this grid, one sentence per reason.
     pub why: Vec<String>,
@@ -64,6 +65,28 @@ impl fmt::Display for GemvPlan {
             write!(f, "\n  - {reason}")?;
         }
         Ok(())
+    }
+}
+
+impl GemvPlan {
+    /// The same plan for weights of this form, whose scales the kernel reads in the layout `scales`.
+    ///
+    /// # Errors
+    /// As [`WeightForm::scale_bytes`].
+    pub(super) fn of_weights(mut self, form: &WeightForm) -> Result<Self> {
+        if form.is_repacked() {
+            let [read, written] = form.scale_bytes()?;
+            self.repack = match form.scales {
+                ScaleLayout::Linear => "the weights' scales, to linear at load",
+                ScaleLayout::Blocked128x4 => "the weights' scales, to 128x4 at load",
+            };
+            self.why.push(format!(
+                "the weights' scales were stored {} and put in {} order at load, which read {read} \
+                 bytes and wrote {written}, once",
+                form.stored, form.scales
+            ));
+        }
+        Ok(self)
     }
 }
 

@@ -4,7 +4,7 @@ use fp4_formats::gemv::GemvParams;
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, ScaleLayout};
 
-use super::{GemvOptions, GemvPlan, combined_scale, plan};
+use super::{DeviceWeights, GemvOptions, GemvPlan, WeightForm, combined_scale, plan};
 use crate::buffer::DeviceBuffer;
 use crate::device::{FoundKernel, Kernels, LaunchSpec, MAX_GRID_Y};
 use crate::error::{Error, Result};
@@ -86,10 +86,11 @@ pub struct Gemv {
     kernels: Kernels,
     plan: GemvPlan,
     kernel: FoundKernel,
-    shape: GemvShape,
-    layouts: GemvLayouts,
+    form: WeightForm,
+    activations: ScaleLayout,
     output: FloatType,
-    alpha: f32,
+    /// Factors of the result: alpha, and the scales of the activations and of the weights.
+    factors: [f32; 3],
     /// Bytes of the scales of a matrix, of the activations and of the weights.
     scale_strides: [usize; 2],
     out_bytes: usize,
@@ -109,10 +110,27 @@ impl Gemv {
         layouts: GemvLayouts,
         options: GemvOptions,
     ) -> Result<Self> {
+        let form = WeightForm::as_stored(shape, layouts.weights);
+        Self::of_weights(kernels, form, layouts.activations, options)
+    }
+
+    /// [`new`](Self::new) for weights of this form, launched by
+    /// [`launch_weights`](Self::launch_weights). Scales of `activations` are in this layout. The tensor's
+    /// scale of the weights is theirs, and the options' `weight_scale` a further factor.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of_weights(
+        kernels: &Kernels,
+        form: WeightForm,
+        activations: ScaleLayout,
+        options: GemvOptions,
+    ) -> Result<Self> {
         let device = kernels.device();
-        let arch = device.choice().arch;
-        let plan = plan(shape, layouts.weights, arch, device.properties(), &options.overrides)?;
-        let GemvShape { m, k, l } = shape;
+        let (arch, machine) = (device.choice().arch, device.properties());
+        let plan = plan(form.shape, form.scales, arch, machine, &options.overrides)?;
+        let plan = plan.of_weights(&form)?;
+        let GemvShape { m, k, l } = form.shape;
         let out_bytes = m.checked_mul(l);
         let out_bytes = out_bytes.and_then(|n| n.checked_mul(options.output.bytes() as usize));
         let out_bytes = out_bytes.ok_or_else(|| Error::Overflow {
@@ -120,13 +138,35 @@ impl Gemv {
             detail: format!("{l} x {m} elements"),
         })?;
         let scale_strides = [
-            scale_bytes(Format::Nvfp4, 1, k, layouts.activations)?,
-            scale_bytes(Format::Nvfp4, m, k, layouts.weights)?,
+            scale_bytes(Format::Nvfp4, 1, k, activations)?,
+            scale_bytes(Format::Nvfp4, m, k, form.scales)?,
         ];
-        let alpha = combined_scale(options.alpha, options.weight_scale, options.activation_scale)?;
+        let GemvOptions { alpha, activation_scale, weight_scale, output, .. } = options;
+        let factors = [alpha, activation_scale, weight_scale];
         let kernel = kernels.find(plan.kernel)?;
-        let (kernels, output) = (kernels.clone(), options.output);
-        Ok(Self { kernels, plan, kernel, shape, layouts, output, alpha, scale_strides, out_bytes })
+        let kernels = kernels.clone();
+        let product = Self {
+            kernels,
+            plan,
+            kernel,
+            form,
+            activations,
+            output,
+            factors,
+            scale_strides,
+            out_bytes,
+        };
+        product.alpha(1.0)?;
+        Ok(product)
+    }
+
+    /// The factor of the result of weights whose tensor has this scale.
+    ///
+    /// # Errors
+    /// [`Error::Scalar`].
+    pub(super) fn alpha(&self, weights: f32) -> Result<f32> {
+        let [alpha, activation_scale, weight_scale] = self.factors;
+        combined_scale(alpha, weight_scale * weights, activation_scale)
     }
 
     /// The plan that it runs by.
@@ -154,10 +194,37 @@ impl Gemv {
     /// [`Error::Shape`] for buffers of other sizes or on another device;
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(&self, buffers: GemvBuffers<'_>) -> Result<()> {
-        let params = self.params(buffers)?;
-        for first in (0..self.shape.l).step_by(MAX_GRID_Y) {
-            let batches = (self.shape.l - first).min(MAX_GRID_Y) as u32;
-            let params = self.part(&params, first as u64, batches);
+        self.queue(&self.params(buffers, self.alpha(1.0)?)?)
+    }
+
+    /// [`launch`](Self::launch) of activations, codes and scales, and weights on the device, whose
+    /// tensor's scale is a factor of the result.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch); [`Error::Shape`] for weights of another form than the plan's, and
+    /// [`Error::Scalar`] where the product of alpha and the scales is not representable.
+    pub fn launch_weights(
+        &self,
+        [a_codes, a_scales]: [&DeviceBuffer; 2],
+        weights: &DeviceWeights,
+        out: &DeviceBuffer,
+    ) -> Result<()> {
+        let found = weights.form();
+        let text =
+            |form: &WeightForm| format!("those of {} with {} scales", form.shape, form.scales);
+        if (found.shape, found.scales) != (self.form.shape, self.form.scales) {
+            return Err(Error::shape("weights", text(&self.form), text(&found)));
+        }
+        let (b_codes, b_scales) = (weights.codes(), weights.scales());
+        let buffers = GemvBuffers { a_codes, a_scales, b_codes, b_scales, out };
+        self.queue(&self.params(buffers, self.alpha(weights.global_scale())?)?)
+    }
+
+    fn queue(&self, params: &GemvParams) -> Result<()> {
+        let batch = self.form.shape.l;
+        for first in (0..batch).step_by(MAX_GRID_Y) {
+            let batches = (batch - first).min(MAX_GRID_Y) as u32;
+            let params = self.part(params, first as u64, batches);
             let spec = LaunchSpec {
                 entry: self.kernel.name(),
                 grid: [self.plan.grid[0], batches, 1],
@@ -179,8 +246,8 @@ impl Gemv {
     ///
     /// # Errors
     /// [`Error::Shape`].
-    fn params(&self, buffers: GemvBuffers<'_>) -> Result<GemvParams> {
-        let GemvShape { m, k, l } = self.shape;
+    fn params(&self, buffers: GemvBuffers<'_>, alpha: f32) -> Result<GemvParams> {
+        let GemvShape { m, k, l } = self.form.shape;
         let [a_scale_stride, b_scale_stride] = self.scale_strides;
         let device = self.kernels.device();
         let place = |name: &str, buffer: &DeviceBuffer, bytes: Option<usize>| {
@@ -210,9 +277,9 @@ impl Gemv {
             m: m as u32,
             k: k as u32,
             l: l as u32,
-            alpha: self.alpha,
+            alpha,
             out_type: self.output as u32,
-            a_blocked: u32::from(self.layouts.activations == ScaleLayout::Blocked128x4),
+            a_blocked: u32::from(self.activations == ScaleLayout::Blocked128x4),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use fp4_formats::Nvfp4;
 
-use super::{Gemv, GemvBuffers, GemvLayouts, GemvOptions, GemvPlan, GemvResult, shape};
+use super::{DeviceWeights, Gemv, GemvOptions, GemvPlan, GemvResult, Repacked, check_activations};
 use crate::buffer::DeviceBuffer;
 use crate::device::Kernels;
 use crate::error::Result;
@@ -14,14 +14,13 @@ pub struct GemvRun {
     product: Gemv,
     a_codes: DeviceBuffer,
     a_scales: DeviceBuffer,
-    b_codes: DeviceBuffer,
-    b_scales: DeviceBuffer,
+    weights: DeviceWeights,
     out: DeviceBuffer,
 }
 
 impl GemvRun {
-    /// Checks the activations `a` and the weights `b`, plans, and copies them to the device. It
-    /// launches nothing.
+    /// Checks the activations `a` and the weights `b`, plans, and copies them to the device, scales in
+    /// the layouts that they are in. It launches nothing.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::error::Error::Shape) for operands that do not fit each other, and the
@@ -32,21 +31,33 @@ impl GemvRun {
         b: &BlockScaled<Nvfp4>,
         options: GemvOptions,
     ) -> Result<Self> {
+        Self::of_weights(kernels, a, &Repacked::new(b, b.layout())?, options)
+    }
+
+    /// [`new`](Self::new) with weights whose scales may have been put in another layout.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of_weights(
+        kernels: &Kernels,
+        a: &BlockScaled<Nvfp4>,
+        weights: &Repacked<'_>,
+        options: GemvOptions,
+    ) -> Result<Self> {
         let device = kernels.device();
-        let shape = shape(a, b)?;
-        let layouts = GemvLayouts { activations: a.layout(), weights: b.layout() };
+        let form = weights.form();
+        check_activations(a, weights.name(), form.shape)?;
         let options = GemvOptions {
             activation_scale: options.activation_scale * a.global_scale(),
-            weight_scale: options.weight_scale * b.global_scale(),
             ..options
         };
-        let product = Gemv::new(kernels, shape, layouts, options)?;
+        let product = Gemv::of_weights(kernels, form, a.layout(), options)?;
+        product.alpha(weights.global_scale())?;
         let a_codes = DeviceBuffer::upload(device, "a codes", a.codes())?;
         let a_scales = DeviceBuffer::upload(device, "a scales", a.scales())?;
-        let b_codes = DeviceBuffer::upload(device, "b codes", b.codes())?;
-        let b_scales = DeviceBuffer::upload(device, "b scales", b.scales())?;
+        let weights = weights.upload(device)?;
         let out = DeviceBuffer::poisoned(device, "c", product.out_bytes())?;
-        Ok(Self { product, a_codes, a_scales, b_codes, b_scales, out })
+        Ok(Self { product, a_codes, a_scales, weights, out })
     }
 
     /// The plan that it runs by.
@@ -60,8 +71,8 @@ impl GemvRun {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(&self) -> Result<()> {
-        let Self { a_codes, a_scales, b_codes, b_scales, out, product } = self;
-        product.launch(GemvBuffers { a_codes, a_scales, b_codes, b_scales, out })
+        let Self { a_codes, a_scales, weights, out, product } = self;
+        product.launch_weights([a_codes, a_scales], weights, out)
     }
 
     /// Launches, waits, and copies the result to the host.
@@ -87,7 +98,8 @@ impl GemvRun {
     /// Bytes of operands and result on the device, padding included.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
-        [&self.a_codes, &self.a_scales, &self.b_codes, &self.b_scales, &self.out]
+        let Self { a_codes, a_scales, weights, out, .. } = self;
+        [a_codes, a_scales, weights.codes(), weights.scales(), out]
             .iter()
             .map(|buffer| buffer.len() as u64)
             .sum()

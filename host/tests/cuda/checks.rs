@@ -4,10 +4,12 @@
 use std::error::Error;
 use std::fmt;
 
+use fp4_formats::e4m3;
 use fp4_formats::gemm::ResidentClusters;
 use half::f16;
 use nvfp4::cuda::{
-    Cublas, CublasError, CudaDevice, CudaError, CudaLaunch, CudaModule, HalfProduct,
+    Cublas, CublasError, CublasLt, CublasShape, CudaDevice, CudaError, CudaLaunch, CudaMemory,
+    CudaModule, E4m3Sums,
 };
 
 /// How a check ended.
@@ -31,7 +33,7 @@ impl fmt::Display for Outcome {
 type Checked = Result<Outcome, Box<dyn Error>>;
 type Check = fn(&CudaDevice, &CudaModule) -> Checked;
 
-const CHECKS: [(&str, Check); 13] = [
+const CHECKS: [(&str, Check); 14] = [
     ("memory", memory),
     ("module cache", module_cache),
     ("vector_add", vector_add),
@@ -45,6 +47,7 @@ const CHECKS: [(&str, Check); 13] = [
     ("threads", threads),
     ("read ceiling", read_ceiling),
     ("cuBLAS", cublas),
+    ("cuBLAS e4m3", cublas_e4m3),
 ];
 
 /// Runs every check. `with_fault` adds the one after which the process can no
@@ -449,44 +452,106 @@ fn cublas(device: &CudaDevice, _: &CudaModule) -> Checked {
     let halves = |count: usize, f: fn(usize) -> f32| -> Vec<u8> {
         (0..count).flat_map(|i| f16::from_f32(f(i)).to_le_bytes()).collect()
     };
-    // Small integers, so that every sum is exact in f16 too.
-    fn a_value(i: usize) -> f32 {
-        (i * 7 % 5) as f32 - 2.0
-    }
-    fn b_value(i: usize) -> f32 {
-        (i * 3 % 4) as f32 - 1.0
-    }
     for n in [1, 3] {
-        let shape = HalfProduct { m: 200, n, k: 328, batch: 2 };
-        let HalfProduct { m, k, batch, .. } = shape;
+        let shape = CublasShape { m: 200, n, k: 328, batch: 2 };
+        let CublasShape { m, k, batch, .. } = shape;
         let a = device.upload(&halves(batch * m * k, a_value))?;
         let b = device.upload(&halves(batch * n * k, b_value))?;
         let c = device.alloc(2 * batch * n * m)?;
-        let expected: Vec<f16> = (0..batch * n * m)
-            .map(|at| {
-                let (l, j, i) = (at / (n * m), at / m % n, at % m);
-                let term = |p| a_value((l * m + i) * k + p) * b_value((l * n + j) * k + p);
-                f16::from_f32((0..k).map(term).sum())
-            })
-            .collect();
         let product = || -> Result<(), CublasError> {
             // SAFETY: sizes as computed above; alive until the end of the loop.
             unsafe { cublas.half_product(shape, a.address(), b.address(), c.address()) }
         };
-        product()?;
-        let read = |bytes: Vec<u8>| -> Vec<f16> {
-            let half = |pair: &[u8]| f16::from_le_bytes([pair[0], pair[1]]);
-            bytes.chunks_exact(2).map(half).collect()
-        };
-        equal("product", &read(c.to_vec()?), &expected)?;
-        let graph = device.capture(product)?;
-        c.fill(0xcb)?;
         // SAFETY: as above.
-        let times = unsafe { graph.time(1, 1, 3)? };
-        equal("recorded product", &read(c.to_vec()?), &expected)?;
-        ensure(times.median > 0.0, || format!("{times:?}"))?;
+        unsafe { both_ways(device, shape, product, &c)? };
     }
     pass(format!("version {} from {}", cublas.version()?, cublas.path()))
+}
+
+fn cublas_e4m3(device: &CudaDevice, _: &CudaModule) -> Checked {
+    let cublas = match CublasLt::open(device) {
+        Ok(cublas) => cublas,
+        Err(error @ CublasError::Missing { .. }) => return Ok(Outcome::Skip(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    let bytes = |count: usize, f: fn(usize) -> f32| -> Vec<u8> {
+        (0..count).map(|i| e4m3::encode(f(i))).collect()
+    };
+    let mut refused = Vec::new();
+    for (n, batch) in [(16, 1), (3, 1), (48, 2)] {
+        let shape = CublasShape { m: 208, n, k: 336, batch };
+        let CublasShape { m, k, .. } = shape;
+        let a = device.upload(&bytes(batch * m * k, a_value))?;
+        let b = device.upload(&bytes(batch * n * k, b_value))?;
+        let c = device.alloc(2 * batch * n * m)?;
+        for sums in [E4m3Sums::Promoted, E4m3Sums::Fast] {
+            let planned = match cublas.e4m3_product(shape, sums, 256) {
+                // What is documented must be there; batches and odd columns are not.
+                Err(error @ CublasError::Refused { .. }) if (n, batch) != (16, 1) => {
+                    refused.push(error.to_string());
+                    continue;
+                }
+                planned => planned?,
+            };
+            let product = || -> Result<(), CublasError> {
+                // SAFETY: sizes as computed above; alive until the end of the loop.
+                unsafe { planned.launch(a.address(), b.address(), c.address()) }
+            };
+            c.fill(0xcb)?;
+            // SAFETY: as above.
+            unsafe { both_ways(device, shape, product, &c)? };
+        }
+    }
+    // Rows that are no multiple of 16 bytes.
+    let shape = CublasShape { m: 200, n: 16, k: 328, batch: 1 };
+    match cublas.e4m3_product(shape, E4m3Sums::Promoted, 256) {
+        Err(CublasError::Refused { .. } | CublasError::Call { .. }) => {}
+        other => return Err(format!("K = 328 gave {other:?}").into()),
+    }
+    let (version, path) = (cublas.version(), cublas.path());
+    let refused: String = refused.iter().map(|error| format!("; {error}")).collect();
+    pass(format!("version {version} from {path}{refused}"))
+}
+
+// Small integers, so that every sum is exact in f16 too.
+fn a_value(i: usize) -> f32 {
+    (i * 7 % 5) as f32 - 2.0
+}
+
+fn b_value(i: usize) -> f32 {
+    (i * 3 % 4) as f32 - 1.0
+}
+
+/// Checks the product of `a_value`s and `b_value`s, as it is launched and as it is recorded.
+///
+/// # Safety
+/// The product writes `c` alone, and its operands live until this returns.
+unsafe fn both_ways(
+    device: &CudaDevice,
+    shape: CublasShape,
+    product: impl Fn() -> Result<(), CublasError>,
+    c: &CudaMemory,
+) -> Result<(), Box<dyn Error>> {
+    let CublasShape { m, n, k, batch } = shape;
+    let expected: Vec<f16> = (0..batch * n * m)
+        .map(|at| {
+            let (l, j, i) = (at / (n * m), at / m % n, at % m);
+            let term = |p| a_value((l * m + i) * k + p) * b_value((l * n + j) * k + p);
+            f16::from_f32((0..k).map(term).sum())
+        })
+        .collect();
+    let read = |bytes: Vec<u8>| -> Vec<f16> {
+        let half = |pair: &[u8]| f16::from_le_bytes([pair[0], pair[1]]);
+        bytes.chunks_exact(2).map(half).collect()
+    };
+    product()?;
+    equal("product", &read(c.to_vec()?), &expected)?;
+    let graph = device.capture(product)?;
+    c.fill(0xcb)?;
+    // SAFETY: the caller guarantees the memory.
+    let times = unsafe { graph.time(1, 1, 3)? };
+    equal("recorded product", &read(c.to_vec()?), &expected)?;
+    ensure(times.median > 0.0, || format!("{times:?}"))
 }
 
 fn fault(device: &CudaDevice, module: &CudaModule) -> Checked {

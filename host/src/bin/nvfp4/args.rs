@@ -316,6 +316,10 @@ pub struct Bench {
     /// quantised or dequantised.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub layout: ScaleLayout,
+    /// gemv: kernels read the weights' 128x4 scales as they are stored. By default the scales are put in
+    /// linear order at load, which is not timed.
+    #[arg(long)]
+    pub as_stored: bool,
     /// f16, bf16 or f32: type of gemv's and gemm's result [default: f16], of the floats that are quantised or
     /// dequantised [default: bf16]. gemm: also nvfp4 and mxfp4, with scales, N a multiple of 16 or 32.
     #[arg(long, value_parser = parse_result)]
@@ -344,7 +348,8 @@ pub struct Bench {
     /// report says that nothing was measured.
     #[arg(long, conflicts_with = "tune")]
     pub host: bool,
-    /// Compare with a peer on the same GPU.
+    /// Compare with a peer on the same GPU: with cuBLAS' product of f16 operands, and of fp8 activations
+    /// (gemm, dual, grouped) with its products of e4m3 operands, too.
     #[arg(long, value_parser = ["cublas"])]
     pub vs: Option<String>,
     #[command(flatten)]

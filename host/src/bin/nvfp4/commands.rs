@@ -211,6 +211,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         generator: args.generator,
         seed: args.seed,
         layouts: [ScaleLayout::Linear, args.layout],
+        as_stored: args.as_stored,
         options: GemvOptions::new()
             .output(ResultType::floats(args.dtype, FloatType::F16))
             .overrides(GemvOverrides::new().kernel(args.kernel.clone()).ctas(args.ctas)),
@@ -223,19 +224,20 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     }
     let gated_bench = gated(&gemm_bench, args.gemm.activation);
     let run = |shape: &Shape| -> LibraryResult<BenchReport> {
+        let gemm = |report: bench::GemmReport| BenchReport::Gemm(Box::new(report));
         Ok(match shape {
-            Shape::Gemv(shape) => BenchReport::Gemv(bench::gemv(&kernels, *shape, &bench)?),
-            Shape::Gemm(shape) => BenchReport::Gemm(bench::gemm(&kernels, *shape, &gemm_bench)?),
-            Shape::Dual(shape) => BenchReport::Gemm(bench::gemm(&kernels, *shape, &gated_bench)?),
-            Shape::Grouped(shape) => {
-                BenchReport::Gemm(bench::grouped(&kernels, shape, &gemm_bench)?)
+            Shape::Gemv(shape) => {
+                BenchReport::Gemv(Box::new(bench::gemv(&kernels, *shape, &bench)?))
             }
-            Shape::GroupedDual(shape) => {
-                BenchReport::Gemm(bench::grouped(&kernels, shape, &gated_bench)?)
+            Shape::Gemm(shape) => gemm(bench::gemm(&kernels, *shape, &gemm_bench)?),
+            Shape::Dual(shape) => gemm(bench::gemm(&kernels, *shape, &gated_bench)?),
+            Shape::Grouped(shape) => gemm(bench::grouped(&kernels, shape, &gemm_bench)?),
+            Shape::GroupedDual(shape) => gemm(bench::grouped(&kernels, shape, &gated_bench)?),
+            Shape::Moe(shape) => {
+                BenchReport::Moe(Box::new(bench::moe(&kernels, *shape, &gated_bench)?))
             }
-            Shape::Moe(shape) => BenchReport::Moe(bench::moe(&kernels, *shape, &gated_bench)?),
             Shape::Quantize(shape) => {
-                BenchReport::Quantize(bench::quantize(&kernels, *shape, &quantize)?)
+                BenchReport::Quantize(Box::new(bench::quantize(&kernels, *shape, &quantize)?))
             }
         })
     };
@@ -378,10 +380,10 @@ impl Display for Benched {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum BenchReport {
-    Gemv(bench::Report),
-    Gemm(bench::GemmReport),
-    Moe(bench::MoeReport),
-    Quantize(bench::QuantizeBenchReport),
+    Gemv(Box<bench::Report>),
+    Gemm(Box<bench::GemmReport>),
+    Moe(Box<bench::MoeReport>),
+    Quantize(Box<bench::QuantizeBenchReport>),
 }
 
 impl BenchReport {

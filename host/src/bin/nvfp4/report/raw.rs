@@ -61,6 +61,15 @@ pub struct Plan {
     /// Of a quantiser, whose kernels follow one another.
     pub steps: Vec<Step>,
     pub source: Option<String>,
+    /// Of a GEMV: which operands were rearranged at load, or `none`.
+    pub repack: Option<String>,
+}
+
+impl Plan {
+    /// Whether operands were rearranged at load.
+    pub fn is_repacked(&self) -> bool {
+        self.repack.as_deref().is_some_and(|repack| repack != "none")
+    }
 }
 
 /// A kernel that others follow.
@@ -91,6 +100,9 @@ pub struct Timing {
     pub tensor_ceiling: Option<f64>,
     pub cublas: Option<Peer>,
     pub cublas_error: Option<String>,
+    /// Of products in e4m3.
+    #[serde(default)]
+    pub cublas_e4m3: Vec<Peer>,
 }
 
 /// A limit of the device.

@@ -113,8 +113,7 @@ impl Row {
     }
 
     fn measured(&mut self, timing: raw::Timing, activations: Option<&str>) {
-        let raw::Timing { times, cold, ceiling, copy, tensor_ceiling, cublas, cublas_error } =
-            timing;
+        let raw::Timing { times, cold, ceiling, copy, tensor_ceiling, cublas, .. } = timing;
         self.time = positive(times.median);
         self.spread = spread(&times);
         self.cold = cold;
@@ -135,11 +134,15 @@ impl Row {
             .into_iter()
             .flatten()
             .max_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        self.peer = cublas.and_then(|peer| {
+        let peer = |peer: raw::Peer| {
             let (seconds, ratio) = (positive(peer.times.median)?, positive(peer.ratio)?);
             Some(Peer { name: peer.name, seconds, ratio })
-        });
-        self.no_peer = cublas_error;
+        };
+        // Of e4m3 activations the faster product in e4m3, where there is one.
+        let e4m3 = timing.cublas_e4m3.into_iter().filter_map(peer);
+        let e4m3 = e4m3.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        self.peer = e4m3.or_else(|| cublas.and_then(peer));
+        self.no_peer = timing.cublas_error;
     }
 
     /// The time divided by the floor.
@@ -192,7 +195,9 @@ fn details(run: &Run) -> String {
     let recipe = run.recipe.clone().filter(|_| run.op == "quantize");
     let layout = run.layouts.as_ref().map(|[weights, _]| weights.clone());
     let layout = layout.or_else(|| run.b_scale_layout.clone()).or_else(|| run.layout.clone());
-    let layout = other_than(&layout, "linear").map(|layout| format!("{layout} scales"));
+    let repacked = run.op == "gemv" && run.plan.as_ref().is_some_and(Plan::is_repacked);
+    let read = if repacked { ", linear at load" } else { "" };
+    let layout = other_than(&layout, "linear").map(|layout| format!("{layout} scales{read}"));
     let scale = other_than(&run.scale, "given one").map(|scale| format!("scale {scale}"));
     let gated = run.op.ends_with("dual") || run.op == "moe";
     let activation = other_than(&run.activation, if gated { "silu" } else { "identity" });
@@ -283,6 +288,22 @@ mod tests {
         assert_eq!((floor.seconds, floor.by.as_str()), (256.0 / 1e8, TENSOR));
     }
 
+    /// Of several products of the peer the faster one in e4m3, if one was timed.
+    #[test]
+    fn the_peer_of_e4m3_activations_is_in_e4m3() {
+        let peer = |name: &str, median: f64| {
+            let times = json!({"median": median});
+            json!({"name": name, "times": times, "ratio": 1.25})
+        };
+        let mut all = times(1e9);
+        all["cublas_e4m3"] = json!([peer("e4m3", 6e-6), peer("fast", 5e-6), peer("none", 0.0)]);
+        let row = gemm(all.clone()).peer.expect("a peer");
+        assert_eq!((row.name.as_str(), row.seconds, row.ratio), ("fast", 5e-6, 1.25));
+        all["cublas_e4m3"] = json!([]);
+        all["cublas_e4m3_error"] = json!("refused");
+        assert_eq!(gemm(all).peer.expect("a peer").name, "cuBLAS");
+    }
+
     #[test]
     fn numbers_that_are_none_are_missing() {
         for bad in [json!(0.0), json!(-1e-6)] {
@@ -328,6 +349,12 @@ mod tests {
         let gemv = json!({"op": "gemv", "shape": "gemv:4x16x1", "output": "f32",
             "layouts": ["128x4", "linear"]});
         assert_eq!(details(gemv), "to f32, 128x4 scales");
+        let repacked = |how: &str| {
+            details(json!({"op": "gemv", "shape": "gemv:4x16x1", "output": "f16",
+                "b_scale_layout": "128x4", "plan": {"kernel": "k", "repack": how}}))
+        };
+        assert_eq!(repacked("none"), "128x4 scales");
+        assert_eq!(repacked("the weights' scales"), "128x4 scales, linear at load");
         let dual = json!({"op": "dual", "shape": "dual:4x16x16", "activations": "fp4",
             "activation": "silu", "format": "mxfp4", "output": "f16"});
         assert_eq!(details(dual), "mxfp4, fp4");

@@ -211,7 +211,14 @@ fn gemvs() -> Vec<Step> {
             let overrides = GemvOverrides::new().kernel(config.name.to_owned());
             let options = GemvOptions::new().output(FloatType::F32).overrides(overrides);
             let layouts = [ScaleLayout::Linear, layout];
-            let bench = GemvBench { generator, seed: SEED, layouts, options, protocol: UNTIMED };
+            let bench = GemvBench {
+                generator,
+                seed: SEED,
+                layouts,
+                as_stored: true,
+                options,
+                protocol: UNTIMED,
+            };
             let name = format!("{} {shape}", config.name);
             steps.push(Step { stage, name, work: Work::Gemv(shape, bench) });
         }
