@@ -29,6 +29,9 @@ gemm_sm90_* | relaxed | st.release.gpu.global.b32* | orders in global memory are
 gemm_sm90_* | relaxed | ld.acquire.gpu.global.b32* | orders in global memory are not looked at (machine::race)
 gemm_sm90_nvfp4_f16_128x32 | remove | bar.sync 1, 256; #1 | as the flag's order: no schedule of these launches sets it before the sums behind it
 gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.sync 1, 256; #1 | as that of 128x32
+gemm_sm90_nvfp4_e4m3_128x32 | remove | bar.sync 1, 256; #1 | as that of 128x32
+gemm_sm90_nvfp4_e4m3_128x256 | remove | bar.sync 1, 256; #1 | as that of 128x32
+gemm_sm90_nvfp4_e4m3_128x256 | remove | wgmma.fence.sync.aligned; #3 | reads of registers are not ordered with a product that overwrites them
 gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.warp.sync %r; #2 | lanes hand token counts to one another, but no launch parts them just there
 gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.warp.sync %r; #6 | lanes part where a flag is late, and no launch has one that late
 gemm_nvfp4_256x128_grouped | remove | bar.warp.sync %r; #1 | as the first of grouped ones

@@ -8,6 +8,7 @@ use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::gemm::Split;
 use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
+use fp4_formats::gemm::hopper;
 use fp4_formats::quantize::Format;
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::gemm::GemmOverrides;
@@ -101,7 +102,8 @@ fn captured(
 /// The launch of `case` on a machine, checked against the oracle.
 fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
     let kernel = case.overrides.kernel.as_deref().expect("a kernel");
-    captured(kernel, &case.shape.to_string(), gpu, (Which::Last, case.result), |kernels| {
+    let which = if case.exact() { Which::Last } else { Which::First };
+    captured(kernel, &case.shape.to_string(), gpu, (which, case.result), |kernels| {
         let result = case.check(kernels);
         println!("{}", result.plan);
         match case.activations {
@@ -141,19 +143,13 @@ fn check(launches: &[Experiment]) {
     mutation::check(launches, Effort { seeds, least: LEAST, caught: CAUGHT });
 }
 
-/// A launch on sm_90a with f16 activations, on `sms` SMs.
+/// A launch on sm_90a on `sms` SMs, with activations of the type that the kernel takes.
 fn hopper_on(sms: u32, kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
-    experiment(&case(kernel, split, shape, F16, FLOATS), &gpu)
-}
-
-/// A launch on sm_90a in e4m3, of tokens that are given with their scales, on an SM.
-fn folded(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
-    let gpu = Gpu { sms: 1, ..Gpu::h200() };
-    let mut experiment = experiment(&case(kernel, split, shape, FP8, FLOATS), &gpu);
-    // Beside the kernel, or a cluster of it, there is room for the one before.
-    experiment.gpu.sms = 1 + split.cluster();
-    experiment
+    let config = hopper::CONFIGS.iter().find(|config| config.name == kernel);
+    let operand = config.expect("a configuration").scheme.operand;
+    let activations = ActivationType::as_they_are(operand);
+    experiment(&case(kernel, split, shape, activations, FLOATS), &gpu)
 }
 
 /// Planned for an SM, where two CTAs fit, or for a cluster.
@@ -198,22 +194,26 @@ fn hopper_64_tokens() {
     ]);
 }
 
-/// Products in e4m3: six tiles of 17 steps, whose sums are promoted after each. Two CTAs share the steps of
-/// a tile.
+/// Products in e4m3, whose sums are promoted after each step: the launches of [`hopper_32_tokens`].
 #[test]
 fn hopper_folded() {
     let kernel = "gemm_sm90_nvfp4_e4m3_128x32";
     check(&[
-        folded(kernel, Split::None, [20, 740, 2160]),
-        folded(kernel, Split::Cluster(2), [20, 140, 3312]),
+        hopper(kernel, Split::None, [20, 740, 2160]),
+        shared(2, kernel, [20, 332, 1904]),
+        hopper(kernel, Split::Cluster(2), [20, 140, 3312]),
     ]);
 }
 
-/// The same of 256 tokens, in two panels.
+/// The same of 256 tokens, in two panels; four stages.
 #[test]
 fn hopper_folded_panels() {
     let kernel = "gemm_sm90_nvfp4_e4m3_128x256";
-    check(&[folded(kernel, Split::None, [200, 332, 1392])]);
+    check(&[
+        hopper(kernel, Split::None, [200, 332, 1136]),
+        shared(2, kernel, [200, 332, 1136]),
+        hopper(kernel, Split::Cluster(2), [200, 140, 1264]),
+    ]);
 }
 
 /// A launch whose CTAs share activations, planned for so many SMs.
@@ -406,8 +406,6 @@ fn blackwell_mixed() {
     ]);
 }
 
-/// Activations in e4m3 as they are given.
-const FP8: ActivationType = ActivationType::Fp8(None);
 const FLOATS: ResultKind = ResultKind::Floats(FloatType::F32);
 const HALVES: ResultKind = ResultKind::Floats(FloatType::F16);
 const BLOCKS: ResultKind = ResultKind::Blocks(Format::Nvfp4, Blocked128x4);
@@ -431,7 +429,7 @@ fn blackwell_bytes() {
     let kernel = "gemm_mxfp4_e4m3_128x64";
     check(&[
         blackwell(kernel, FLOATS, [120, 240, 1248], false),
-        blackwell(kernel, FLOATS, [120, 240, 768], true),
+        blackwell(kernel, BLOCKS, [240, 240, 768], true),
     ]);
 }
 
@@ -442,6 +440,7 @@ fn blackwell_folded() {
     check(&[
         blackwell(kernel, FLOATS, [240, 500, 1264], false),
         blackwell(kernel, FLOATS, [240, 500, 768], true),
+        blackwell(kernel, BLOCKS, [500, 496, 768], true),
     ]);
 }
 
