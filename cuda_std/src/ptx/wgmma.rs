@@ -43,19 +43,16 @@ pub unsafe fn wgmma_wait_group<const N: u32>() {
     }
 }
 
-/// Functions for one N: names for f16 and bf16 operands, shape, number of sums per
-/// thread, their indices.
-macro_rules! products {
-    ($($f16:ident, $bf16:ident, $shape:literal, $sums:literal, $first:literal $($rest:literal)*;)*) => {
-        $(
-            products!($f16, "f16", $shape, $sums, $first $($rest)*);
-            products!($bf16, "bf16", $shape, $sums, $first $($rest)*);
-        )*
-    };
-    ($name:ident, $type:literal, $shape:literal, $sums:literal, $first:literal $($rest:literal)*) => {
-        #[doc = concat!("`wgmma.mma_async.sync.aligned.", $shape, ".f32.", $type, ".", $type, " {d}, {a}, b, 1, 1, 1, 0;`")]
-        /// ISA 9.7.15.5. sm_90a. The warpgroup. Adds the product of 64 rows in
-        /// registers with a K-major tile of shared memory to the sums.
+/// A function for one instruction: its documentation; its name, with the name of an argument that
+/// says whether to add, where it has one; what stands before the instruction; shape and type of the
+/// operands; the flags behind them; the number of sums per thread and their indices.
+macro_rules! product {
+    (
+        $(#[$doc:meta])*
+        $name:ident($($add:ident)?), $before:literal, $shape:literal, $type:literal, $flags:literal,
+        $sums:literal, $first:literal $($rest:literal)*
+    ) => {
+        $(#[$doc])*
         ///
         /// # Safety
         /// * All threads of the warpgroup reach this same call.
@@ -63,21 +60,22 @@ macro_rules! products {
         /// * Nothing accesses the registers of `sums` and `a` until the product has been waited
         ///   for.
         #[inline(always)]
-        pub unsafe fn $name(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
+        pub unsafe fn $name(sums: &mut [f32; $sums], a: [u32; 4], b: u64 $(, $add: u32)?) {
             // SAFETY: the caller guarantees convergence, tile and registers; no
             // nomem/readonly/pure.
             unsafe {
                 asm!(
                     concat!(
-                        "wgmma.mma_async.sync.aligned.", $shape, ".f32.", $type, ".", $type,
+                        $before, "wgmma.mma_async.sync.aligned.", $shape, ".f32.", $type, ".", $type,
                         " {{{", $first, "}", $(", {", $rest, "}",)*
-                        "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, 1, 1, 1, 0;"
+                        "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, ", $flags
                     ),
                     inout(reg32) sums[$first],
                     $(inout(reg32) sums[$rest],)*
                     a0 = in(reg32) a[0], a1 = in(reg32) a[1],
                     a2 = in(reg32) a[2], a3 = in(reg32) a[3],
                     b = in(reg64) b,
+                    $($add = in(reg32) $add,)?
                     options(nostack, preserves_flags),
                 );
             }
@@ -85,7 +83,26 @@ macro_rules! products {
     };
 }
 
-products! {
+/// Functions for one N: names for f16 and bf16 operands, shape, number of sums per
+/// thread, their indices.
+macro_rules! halves {
+    ($($f16:ident, $bf16:ident, $shape:literal, $sums:literal, $($indices:literal)*;)*) => {
+        $(
+            halves!($f16, "f16", $shape, $sums, $($indices)*);
+            halves!($bf16, "bf16", $shape, $sums, $($indices)*);
+        )*
+    };
+    ($name:ident, $type:literal, $shape:literal, $sums:literal, $($indices:literal)*) => {
+        product! {
+            #[doc = concat!("`wgmma.mma_async.sync.aligned.", $shape, ".f32.", $type, ".", $type, " {d}, {a}, b, 1, 1, 1, 0;`")]
+            /// ISA 9.7.15.5. sm_90a. The warpgroup. Adds the product of 64 rows in
+            /// registers with a K-major tile of shared memory to the sums.
+            $name(), "", $shape, $type, "1, 1, 1, 0;", $sums, $($indices)*
+        }
+    };
+}
+
+halves! {
     wgmma_m64n8k16_f32_f16_f16, wgmma_m64n8k16_f32_bf16_bf16, "m64n8k16", 4,
         0 1 2 3;
     wgmma_m64n16k16_f32_f16_f16, wgmma_m64n16k16_f32_bf16_bf16, "m64n16k16", 8,
@@ -111,67 +128,23 @@ products! {
 /// Functions for one N of e4m3 operands: names of the one that adds and of the one whose caller says
 /// whether, shape, number of sums per thread, their indices.
 macro_rules! bytes {
-    ($($add:ident, $choose:ident, $shape:literal, $sums:literal, $first:literal $($rest:literal)*;)*) => {
-        $(
+    ($($add:ident, $choose:ident, $shape:literal, $sums:literal, $($indices:literal)*;)*) => {
+        $(bytes!($add, $choose, $shape, $sums, $($indices)*);)*
+    };
+    ($add:ident, $choose:ident, $shape:literal, $sums:literal, $($indices:literal)*) => {
+        product! {
             #[doc = concat!("`wgmma.mma_async.sync.aligned.", $shape, ".f32.e4m3.e4m3 {d}, {a}, b, 1, 1, 1;`")]
             /// ISA 9.7.15.5. sm_90a. The warpgroup. Adds the product of 64 rows in registers, four
             /// columns in each, and a K-major tile of shared memory to the sums.
-            ///
-            /// # Safety
-            /// * All threads of the warpgroup reach this same call.
-            /// * `b` is the matrix descriptor of a tile whose writes are visible to the async proxy.
-            /// * Nothing accesses the registers of `sums` and `a` until the product has been waited
-            ///   for.
-            #[inline(always)]
-            pub unsafe fn $add(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
-                // SAFETY: the caller guarantees convergence, tile and registers; no
-                // nomem/readonly/pure.
-                unsafe {
-                    asm!(
-                        concat!(
-                            "wgmma.mma_async.sync.aligned.", $shape, ".f32.e4m3.e4m3",
-                            " {{{", $first, "}", $(", {", $rest, "}",)*
-                            "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, 1, 1, 1;"
-                        ),
-                        inout(reg32) sums[$first],
-                        $(inout(reg32) sums[$rest],)*
-                        a0 = in(reg32) a[0], a1 = in(reg32) a[1],
-                        a2 = in(reg32) a[2], a3 = in(reg32) a[3],
-                        b = in(reg64) b,
-                        options(nostack, preserves_flags),
-                    );
-                }
-            }
-
+            $add(), "", $shape, "e4m3", "1, 1, 1;", $sums, $($indices)*
+        }
+        product! {
             #[doc = concat!("`wgmma.mma_async.sync.aligned.", $shape, ".f32.e4m3.e4m3 {d}, {a}, b, p, 1, 1;`")]
             #[doc = concat!("As [`", stringify!($add), "`], where `add` is not 0, and otherwise sets the sums")]
             /// to the product. The registers of `sums` are those of the old sums in either case.
-            ///
-            /// # Safety
-            /// As there.
-            #[inline(always)]
-            pub unsafe fn $choose(sums: &mut [f32; $sums], a: [u32; 4], b: u64, add: u32) {
-                // SAFETY: the caller guarantees convergence, tile and registers; no
-                // nomem/readonly/pure.
-                unsafe {
-                    asm!(
-                        concat!(
-                            "{{ .reg .pred p; setp.ne.b32 p, {add}, 0; ",
-                            "wgmma.mma_async.sync.aligned.", $shape, ".f32.e4m3.e4m3",
-                            " {{{", $first, "}", $(", {", $rest, "}",)*
-                            "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, p, 1, 1; }}"
-                        ),
-                        inout(reg32) sums[$first],
-                        $(inout(reg32) sums[$rest],)*
-                        a0 = in(reg32) a[0], a1 = in(reg32) a[1],
-                        a2 = in(reg32) a[2], a3 = in(reg32) a[3],
-                        b = in(reg64) b,
-                        add = in(reg32) add,
-                        options(nostack, preserves_flags),
-                    );
-                }
-            }
-        )*
+            $choose(add), "{{ .reg .pred p; setp.ne.b32 p, {add}, 0; ", $shape, "e4m3",
+            "p, 1, 1; }}", $sums, $($indices)*
+        }
     };
 }
 

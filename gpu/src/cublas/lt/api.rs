@@ -198,13 +198,8 @@ impl Api {
         })
     }
 
-    /// The library's choice of an algorithm; none where it has none, with the reason.
-    pub fn choose(
-        &self,
-        handle: Handle,
-        product: &Described,
-        alignment: u32,
-    ) -> Result<Result<Algorithm, String>, CublasError> {
+    /// What an algorithm may need: our workspace, and addresses that are multiples of `alignment`.
+    fn preference(&self, alignment: u32) -> Result<Owned, CublasError> {
         let preference =
             self.created("cublasLtMatmulPreferenceCreate", self.destroy_preference, |made| {
                 // SAFETY: `made` is writable.
@@ -216,6 +211,17 @@ impl Api {
         for attribute in preference::MIN_ALIGNMENT_BYTES {
             self.set(set, &preference, attribute, alignment)?;
         }
+        Ok(preference)
+    }
+
+    /// The library's choice of an algorithm; none where it has none, with the reason.
+    pub fn choose(
+        &self,
+        handle: Handle,
+        product: &Described,
+        alignment: u32,
+    ) -> Result<Result<Algorithm, String>, CublasError> {
+        let preference = self.preference(alignment)?;
         let Described { operation, a, b, c } = product;
         let (mut found, mut count) = (Heuristic::default(), 0);
         // SAFETY: handle and descriptions are alive; there is room for the one result that is asked

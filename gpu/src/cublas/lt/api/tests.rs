@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
 
 use super::*;
+use crate::cublas::find;
 
 /// What the fake library was asked, and how it answers.
 #[derive(Default)]
@@ -231,4 +232,22 @@ fn products_without_a_kernel_are_refused_with_the_reason() {
     let text = "cublasLtMatmulAlgoGetHeuristic returned NOT_SUPPORTED (15)";
     assert_eq!(refused([15, 0, 0]), text);
     assert_eq!(refused([0, 15, 1]), text);
+}
+
+/// Describing a product takes no GPU. The library itself takes the description, where there is one.
+#[test]
+fn the_library_takes_the_description() {
+    let (library, path) = match find::open_lt() {
+        Ok(found) => found,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let api = Api::of(&Functions { library: &library, path: &path }).expect("all functions");
+    // SAFETY: the function has no arguments.
+    let version = unsafe { (api.version)() };
+    assert!((120_000..140_000).contains(&version), "{version} of {path}");
+    for sums in [E4m3Sums::Promoted, E4m3Sums::Fast] {
+        api.describe([96, 5, 32, 2], [0x1000, 0x2000], sums).expect("documented attributes");
+    }
+    let preference = api.preference(64).expect("documented attributes");
+    assert!(!preference.raw.is_null());
 }
