@@ -58,3 +58,22 @@ pub unsafe fn ldmatrix_m8n8_x4_shared_b16(address: u32) -> [u32; 4] {
     }
     [a, b, c, d]
 }
+
+/// `stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [a], {r0,r1,r2,r3};` ISA 9.7.14.5.16. sm_90+. One
+/// converged warp. Stores four matrices of 8 x 8 elements of 16 bits, transposed: thread `t` holds elements
+/// `2 (t % 4)` and the next one of row `t / 4` of matrix `i` in `matrices[i]`, and lane `8 i + c` names the
+/// place of column `c` of matrix `i`.
+///
+/// # Safety
+/// * All lanes of the warp execute it together.
+/// * `address` is 16-byte aligned and names 16 bytes of the CTA's shared memory.
+#[inline(always)]
+pub unsafe fn stmatrix_m8n8_x4_trans_shared_b16(address: u32, matrices: [u32; 4]) {
+    let [a, b, c, d] = matrices;
+    // SAFETY: the caller guarantees convergence and the address.
+    unsafe {
+        asm!("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [{}], {{{}, {}, {}, {}}};",
+            in(reg32) address, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
+            options(nostack, preserves_flags));
+    }
+}

@@ -7,8 +7,8 @@
 use super::estimate::clusters;
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::gemm::groups::{TABLE_BYTES, Tiling};
-use crate::gemm::{Problem, Schedule, Split, TileOrder, TileShape, Tiles};
-use crate::{Divisor, HalfType, Operand, WARP};
+use crate::gemm::{Epilogue, Problem, Schedule, Split, TileOrder, TileShape, Tiles};
+use crate::{Divisor, FloatType, HalfType, Operand, WARP};
 
 /// Columns of K that a stage of the pipeline holds.
 pub const K_STEP: u32 = CHUNK_COLUMNS;
@@ -47,6 +47,14 @@ const MAX_STAGES: u32 = 8;
 /// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
 /// eight rows, access different banks.
 const SUM_PADDING: u32 = 4;
+
+/// Tokens of a block of 64 rows whose results of 16 bits are staged at a time, bytes from one's to the
+/// next's (padded, so that eight tokens are in different banks), and bytes of such a piece.
+pub const RESULT_TOKENS: u32 = 32;
+pub const RESULT_PITCH: u32 = BLOCK_ROWS * HalfType::F16.float().bytes() + RESULT_ALIGN;
+pub const RESULT_PIECE: u32 = RESULT_TOKENS * RESULT_PITCH;
+/// Bytes of a piece of a row of results that a thread stores.
+pub const RESULT_ALIGN: u32 = 16;
 
 /// Tokens of the tiles that may be narrower, and what their widths are multiples of; the narrowest
 /// product that there is, and the tokens that a step costs besides its own, which reproduces what
@@ -263,9 +271,50 @@ impl HopperConfig {
         self.sums_received_offset() + BARRIER_BYTES
     }
 
+    /// Offset in shared memory of the results that [`stages_results`](Self::stages_results).
+    pub const fn results_offset(&self) -> u32 {
+        (self.table_offset() + self.table_bytes()).next_multiple_of(RESULT_ALIGN)
+    }
+
+    /// Bytes in which a warpgroup stages results: a piece of them, and the factors of all tokens.
+    pub const fn result_bytes(&self) -> u32 {
+        RESULT_PIECE + self.tokens * size_of::<f32>() as u32
+    }
+
+    /// Whether results of 16 bits go from registers to memory by way of a few bytes of their own, a piece
+    /// of a warpgroup's block at a time, so that stages are filled for the next tile meanwhile. So they do
+    /// where one CTA has an SM and the room that whole stages leave is enough; but where a warpgroup has two
+    /// blocks, it has no registers for it.
+    pub const fn stages_results(&self) -> bool {
+        let limit = SM_SHARED_BYTES - SYSTEM_SHARED_BYTES;
+        self.min_blocks == 1
+            && self.row_blocks() == 1
+            && self.results_offset() + CONSUMERS * self.result_bytes() <= limit
+    }
+
+    /// Whether results are stored so: sums times factors of rows, of 16 bits, in aligned rows, without
+    /// their largest magnitude.
+    pub const fn stores_from_registers(&self, epilogue: &Epilogue) -> bool {
+        let Epilogue { affine, combine, sink, .. } = epilogue;
+        let is_half =
+            sink.out_type == FloatType::F16 as u32 || sink.out_type == FloatType::Bf16 as u32;
+        let rows = (sink.columns as u64 | sink.out_stride) * FloatType::F16.bytes() as u64;
+        self.stages_results()
+            && is_half
+            && combine.is_none()
+            && affine.column_factors == 0
+            && affine.bias == 0
+            && sink.magnitude == 0
+            && (sink.out | rows).is_multiple_of(RESULT_ALIGN as u64)
+    }
+
     /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
     pub const fn shared_bytes(&self) -> u32 {
-        self.table_offset() + self.table_bytes()
+        if self.stages_results() {
+            self.results_offset() + CONSUMERS * self.result_bytes()
+        } else {
+            self.table_offset() + self.table_bytes()
+        }
     }
 
     /// [`shared_bytes`](Self::shared_bytes), or so much that at most `resident` CTAs fit an

@@ -63,8 +63,10 @@ const L2_BYTES: u64 = 4900;
 /// Cycles of a launch of CTAs that compute whole tiles, without the stores, and more per CTA.
 const LAUNCH_CYCLES: u64 = 4800;
 const CTA_CYCLES: u64 = 30;
-/// Bytes of sums per cycle from registers to float results, including the store to memory.
+/// Bytes of sums per cycle from registers to float results, including the store to memory; and where
+/// [they do not go by way of the stages](HopperConfig::stages_results).
 const STORE_BYTES: u64 = 40;
+const STAGED_BYTES: u64 = 67;
 /// Instructions in which a thread stores sixteen columns of a result in NVFP4 or MXFP4, counted in the
 /// machine code of NVFP4: each quarter of an SM issues one per cycle, for a warp.
 const BLOCK_CYCLES: u64 = 340;
@@ -100,7 +102,10 @@ pub(super) const fn clusters(sms: u32, size: u32, resident: u32) -> u64 {
 pub const fn store_cycles(config: &HopperConfig, parts: u32, result: ResultType) -> u64 {
     let parts = parts as u64;
     match result {
-        ResultType::Floats(_) => config.sum_bytes() as u64 / parts / STORE_BYTES,
+        ResultType::Floats(_) => {
+            let staged = config.stages_results() && parts == 1;
+            config.sum_bytes() as u64 / parts / if staged { STAGED_BYTES } else { STORE_BYTES }
+        }
         ResultType::Blocks(_) => {
             let blocks = (config.rows * config.tokens / Format::Nvfp4.block()) as u64;
             blocks.div_ceil(parts * (WARP * PARTITIONS) as u64) * BLOCK_CYCLES
@@ -306,7 +311,7 @@ mod tests {
             ((128, 7168, 16384), (128, 128, 2, 132)),
             ((256, 4096, 7168), (128, 128, 1, 128)),
             ((512, 4096, 7168), (128, 128, 1, 128)),
-            ((1024, 7168, 2048), (256, 128, 1, 132)),
+            ((1024, 7168, 2048), (128, 128, 2, 132)),
             ((2304, 4608, 7168), (256, 128, 1, 132)),
             ((4096, 4096, 4096), (256, 128, 1, 132)),
         ];

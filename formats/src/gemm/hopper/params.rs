@@ -36,6 +36,10 @@ pub struct HopperParams {
     /// Of e4m3: row factors from one batch entry's to the next's, which are the tokens' scales; 0 for
     /// factors that all share. Of other types, which always share them, 0.
     pub row_factor_stride: u32,
+    /// 1 if [results are stored from registers](HopperConfig::stores_from_registers).
+    pub from_registers: u32,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
     /// Which tiles have which numbers: that of [`HopperConfig::tiles`].
     pub walk: Walk,
 }
@@ -44,16 +48,18 @@ impl HopperParams {
     /// The block as the kernel's `.param` space holds it: C layout, little endian.
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
         const WIDE: usize = 4;
+        const SINGLE: usize = 3;
         const EPILOGUE: usize = size_of::<Epilogue>() / 4;
         const SCHEDULE: usize = size_of::<Schedule>() / 4;
         const WALK: usize = size_of::<Walk>() / 4;
-        const WORDS: usize = 2 * WIDE + EPILOGUE + 4 + SCHEDULE + 1 + WALK;
+        const WORDS: usize = 2 * WIDE + EPILOGUE + 4 + SCHEDULE + SINGLE + WALK;
         const { assert!(size_of::<Self>() == TENSOR_MAP_BYTES + 4 * WORDS) };
         let map = self.activations.to_bytes();
         let wide = [self.weights, self.weight_stride, self.partials, self.flags];
         let epilogue = self.epilogue.words();
         let Problem { m, n, k, l } = self.problem;
         let (sizes, schedule, walk) = ([m, n, k, l], self.schedule.words(), self.walk.words());
+        let single: [u32; SINGLE] = [self.row_factor_stride, self.from_registers, self.reserved];
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
         while at < map.len() {
@@ -72,10 +78,10 @@ impl HopperParams {
                     sizes[i]
                 } else if i < sizes.len() + SCHEDULE {
                     schedule[i - sizes.len()]
-                } else if i == sizes.len() + SCHEDULE {
-                    self.row_factor_stride
+                } else if i < sizes.len() + SCHEDULE + SINGLE {
+                    single[i - sizes.len() - SCHEDULE]
                 } else {
-                    walk[i - sizes.len() - SCHEDULE - 1]
+                    walk[i - sizes.len() - SCHEDULE - SINGLE]
                 }
             };
             bytes[at] = word.to_le_bytes()[at % 4];
@@ -156,6 +162,8 @@ mod tests {
             problem: Problem { m: 12, n: 13, k: 14, l: 15 },
             schedule: Schedule::new(Split::StreamK, 22, 18, 7).unwrap(),
             row_factor_stride: 23,
+            from_registers: 27,
+            reserved: 0,
             walk: Walk::new(TileOrder::TOKENS_INNERMOST, 22, 23),
         };
         let bytes = params.to_bytes();
@@ -169,6 +177,7 @@ mod tests {
         assert_eq!(word(offset_of!(HopperParams, problem) + 12), 15);
         assert_eq!(word(offset_of!(HopperParams, partials)), 16);
         assert_eq!(word(offset_of!(HopperParams, flags)), 17);
+        assert_eq!(word(offset_of!(HopperParams, from_registers)), 27);
         let schedule = offset_of!(HopperParams, schedule);
         let words = params.schedule.words();
         for (i, expected) in (0..).zip(words) {

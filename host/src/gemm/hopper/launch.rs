@@ -130,6 +130,8 @@ impl HopperKernel {
             problem: self.problem,
             schedule,
             row_factor_stride,
+            from_registers: u32::from(!self.mixed && config.stores_from_registers(&epilogue)),
+            reserved: 0,
             walk: config.tiles(&self.problem).counts.walk,
         })
     }

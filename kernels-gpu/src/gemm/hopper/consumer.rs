@@ -6,7 +6,7 @@
 
 use cuda_std::ptx::{marker, memory, wgmma};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::hopper::config::{BOX_BYTES, CONSUMERS, HopperConfig};
+use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
 use fp4_formats::gemm::hopper::repack::{
     BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_BYTES, word_offset,
 };
@@ -46,8 +46,7 @@ pub(super) fn lane() -> u32 {
 /// First of the warpgroup's blocks of rows.
 #[inline(always)]
 fn first_block<const BLOCKS: usize>() -> u32 {
-    // The remainder says that there are no others: chunks and their blocks follow without arithmetic.
-    thread::thread_idx_x() / WARPGROUP % CONSUMERS * BLOCKS as u32
+    thread::thread_idx_x() / WARPGROUP * BLOCKS as u32
 }
 
 impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
@@ -66,12 +65,6 @@ impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
     #[inline(always)]
     pub fn sums_mut(&mut self) -> &mut [[f32; SUMS]; BLOCKS] {
         &mut self.sums
-    }
-
-    /// Sets sum `i` of the first block.
-    #[inline(always)]
-    pub(super) fn set(&mut self, i: usize, sum: f32) {
-        self.sums[0][i] = sum;
     }
 
     /// Sum `i` of the first block.

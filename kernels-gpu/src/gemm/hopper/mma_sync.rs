@@ -68,7 +68,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
             cursor.advance();
         }
         for i in 0..SUMS {
-            self.set(i, sums[0][i] + sums[1][i]);
+            *self.sum_mut(i) = sums[0][i] + sums[1][i];
         }
     }
 }

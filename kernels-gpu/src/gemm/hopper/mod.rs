@@ -85,6 +85,7 @@ mod producer;
 mod split_k;
 mod store;
 mod store_any;
+mod store_registers;
 mod tile;
 mod work;
 
@@ -278,6 +279,7 @@ unsafe fn consume<
             }
         }
         let owned = work.owned(p, &item);
+        let from_registers = store_registers::applies::<W>(config, p);
         // SAFETY: all consumers are here. No copy is in flight when a tile is complete: the
         // producer waits for `sums_stored` before it begins another.
         unsafe {
@@ -286,14 +288,26 @@ unsafe fn consume<
                     let first = work.first_cta(p, &item);
                     fix_up::add_partials(config, p, first, consumer.sums_mut());
                 }
-                sync_consumers();
-                consumer.put_sums(config, memory);
-                sync_consumers();
-                // Here, and not above: the fix-up has no register left.
-                let tile = Tile::of(work, config, p, item.tile);
-                let part = Part::whole(tile.tokens());
-                let p = work.params(p, tile.problem);
-                store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
+                if from_registers {
+                    let tile = Tile::of(work, config, p, item.tile);
+                    store_registers::store_tile::<K::Weights, SUMS, BLOCKS>(
+                        work,
+                        config,
+                        p,
+                        &tile,
+                        memory,
+                        consumer.sums(),
+                    );
+                } else {
+                    sync_consumers();
+                    consumer.put_sums(config, memory);
+                    sync_consumers();
+                    // Here, and not above: the fix-up has no register left.
+                    let tile = Tile::of(work, config, p, item.tile);
+                    let part = Part::whole(tile.tokens());
+                    let p = work.params(p, tile.problem);
+                    store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
+                }
             } else {
                 fix_up::send(config, p, consumer.sums());
             }
@@ -309,7 +323,7 @@ unsafe fn consume<
             }
             return;
         }
-        if owned && !config.sums_apart() {
+        if owned && !config.sums_apart() && !from_registers {
             // SAFETY: the barrier is initialised; the peer CTA ends after this one's arrivals.
             unsafe { multicast::release_sums(config, sums_stored) };
         }

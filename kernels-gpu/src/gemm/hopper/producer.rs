@@ -6,9 +6,9 @@ use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig, K_STEP};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
 
-use super::multicast;
 use super::tile::{Memory, Tile};
 use super::work::Work;
+use super::{multicast, store_registers};
 use crate::pipeline::Ring;
 
 /// Chunks of 128 rows of weights, along K.
@@ -247,7 +247,9 @@ pub unsafe fn produce<W: Work>(
             if run.is_empty() {
                 return;
             }
-            let overlaid = work.owned(p, &item) && !config.sums_apart();
+            let overlaid = work.owned(p, &item)
+                && !config.sums_apart()
+                && !store_registers::applies::<W>(config, p);
             if overlaid && !W::GROUPED {
                 multicast::wait_sums_stored(config, sums_stored, parity);
                 parity ^= 1;
