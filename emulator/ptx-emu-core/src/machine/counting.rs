@@ -29,6 +29,18 @@ pub struct Executions {
     pub threads: u64,
 }
 
+/// How often an instruction was issued in a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Issued {
+    /// Line of the PTX.
+    pub line: u32,
+    /// Warps that executed it, their parts one by one where a warp has diverged; its guard may
+    /// have been false for all threads.
+    pub warps: u64,
+    /// Threads that executed it, its guard true.
+    pub threads: u64,
+}
+
 /// How often the instructions of a kernel or function were executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionExecutions {
@@ -67,6 +79,15 @@ impl Module {
             FunctionExecutions { name: name.to_owned(), instructions: instructions.collect() }
         });
         functions.collect()
+    }
+
+    /// How often a launch issued the instructions of the kernels and functions that are loaded, in
+    /// the order of the code. `executed`: [`LaunchReport::executed`](crate::LaunchReport::executed).
+    pub fn issued(&self, executed: &[(u64, u64)]) -> impl Iterator<Item = Issued> {
+        self.written.iter().map(move |&pc| {
+            let (warps, threads) = executed.get(pc).copied().unwrap_or_default();
+            Issued { line: self.code[pc].line, warps, threads }
+        })
     }
 
     /// Functions with instructions, in the order of the code.
