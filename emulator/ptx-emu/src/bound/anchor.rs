@@ -1,7 +1,7 @@
 //! Instructions whose machine code executes as often as the PTX does.
 
 use super::blocks::Graph;
-use crate::Issued;
+use crate::{Executed, Issued};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What ptxas may do with an instruction.
@@ -66,27 +66,19 @@ fn becomes(opcode: &str) -> Option<Becomes> {
 pub struct Anchor {
     /// Line of PTX.
     pub line: u32,
-    /// Warps that executed it, at least; 0 under a predicate, which may have become a branch.
-    pub warps: u64,
-    /// Warps that did, their parts one by one.
-    pub parts: u64,
-    /// Threads that did.
-    pub threads: u64,
+    /// How often it was executed, its guard true.
+    pub executed: Executed,
     /// Blocks, and how many copies of the instruction each has.
     pub copies: Vec<(usize, u64)>,
     /// Those of the blocks that execute no more often than the line.
     pub at_most: Vec<usize>,
 }
 
-/// Warps that executed an instruction, at least.
-///
-/// The emulator runs the parts of a warp that has diverged one by one, and they do not always meet as early as on
-/// hardware, as behind a poll. Where more than half of the threads are active on average, whole warps are counted.
-fn least_warps(issued: Issued) -> u64 {
-    if issued.threads > issued.warps.saturating_mul(16) {
-        issued.warps.min(issued.threads.div_ceil(32))
-    } else {
-        issued.warps
+impl Anchor {
+    /// Warps that executed the line, at least.
+    #[must_use]
+    pub fn warps(&self) -> u64 {
+        self.executed.first_lanes.max(self.executed.threads.div_ceil(32))
     }
 }
 
@@ -143,16 +135,14 @@ pub fn anchors(ptx: &str, issued: &[Issued], graph: &Graph<'_>) -> (Vec<Anchor>,
             continue;
         };
         if copies.is_empty() {
-            if kind == Kind::Effect && issued.threads != 0 {
+            if kind == Kind::Effect && issued.executed.threads != 0 {
                 merged.insert(opcodes);
             }
             continue;
         }
         let anchor = Anchor {
             line,
-            warps: if guarded { 0 } else { least_warps(issued) },
-            parts: issued.warps,
-            threads: issued.threads,
+            executed: issued.executed,
             copies: copies.into_iter().collect(),
             at_most: at_most.into_iter().collect(),
         };
@@ -188,12 +178,6 @@ mod tests {
         }
         assert_eq!(becomes("st.release.gpu.global.b32").map(|one| one.kind), Some(Kind::Effect));
         assert_eq!(becomes("ld.global.nc.b32").map(|one| one.kind), Some(Kind::Value));
-    }
-
-    #[test]
-    fn parts_of_whole_warps_are_one() {
-        let least = |warps, threads| least_warps(Issued { line: 1, warps, threads });
-        assert_eq!([least(12, 320), least(10, 10), least(10, 160), least(0, 0)], [10, 10, 10, 0]);
     }
 
     #[test]

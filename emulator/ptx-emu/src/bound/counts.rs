@@ -1,7 +1,7 @@
 //! How often blocks of machine code were executed, as far as is known.
 
 use super::anchor::Anchor;
-use super::blocks::Graph;
+use super::blocks::{Block, Graph};
 use super::follow;
 
 /// A count that no bound is known of.
@@ -80,6 +80,10 @@ pub struct Counts {
 impl Counts {
     /// Counts of a graph. `effects` hold; of `values` those hold that agree with them.
     ///
+    /// All threads are counted, and once more the first of each warp alone, which tells more where single
+    /// threads work. Two executions by the first thread of a warp are two of the warp, and one by a warp is at most
+    /// 32 by threads: neither depends on how warps diverge.
+    ///
     /// # Errors
     /// [`Contradiction`] where no counts agree with the anchors.
     pub fn of(
@@ -88,25 +92,30 @@ impl Counts {
         effects: &[Anchor],
         values: &[Anchor],
     ) -> Result<Self, Contradiction> {
-        let mut known = Known::new(graph, entered);
-        known.settle(effects)?;
-        known.follow();
-        known.settle(effects)?;
+        let threads = |anchor: &Anchor| anchor.executed.threads;
+        let first_lanes = |anchor: &Anchor| anchor.executed.first_lanes;
+        let mut all_threads = Known::new(graph, entered.threads);
+        all_threads.settle(effects, threads)?;
+        all_threads.follow();
+        all_threads.settle(effects, threads)?;
         let mut all = effects.to_vec();
         for value in values {
-            let most = value.copies.iter().map(|&(block, copies)| {
-                known.threads[block]
-                    .hi
-                    .min(known.warps[block].hi.saturating_mul(32))
-                    .saturating_mul(copies)
-            });
-            if most.fold(0, u64::saturating_add) >= value.threads {
+            let most = value
+                .copies
+                .iter()
+                .map(|&(block, copies)| all_threads.executed[block].hi.saturating_mul(copies));
+            if most.fold(0, u64::saturating_add) >= value.executed.threads {
                 all.push(value.clone());
             }
         }
         let moved_loads = effects.len() + values.len() - all.len();
-        known.settle(&all)?;
-        let warps: Vec<u64> = known.warps.iter().map(|one| one.lo).collect();
+        all_threads.settle(&all, threads)?;
+        let mut firsts = Known::new(graph, entered.warps);
+        firsts.followed.clone_from(&all_threads.followed);
+        firsts.settle(&all, first_lanes)?;
+        let both = all_threads.executed.iter().zip(&firsts.executed);
+        let warps: Vec<u64> =
+            both.map(|(threads, firsts)| firsts.lo.max(threads.lo.div_ceil(32))).collect();
         let open = open(&all, &warps, graph);
         Ok(Self { warps, open, moved_loads })
     }
@@ -118,7 +127,7 @@ fn open(anchors: &[Anchor], warps: &[u64], graph: &Graph<'_>) -> Vec<Open> {
     for anchor in anchors {
         let known =
             anchor.copies.iter().map(|&(block, copies)| warps[block].saturating_mul(copies));
-        let executions = anchor.warps.saturating_sub(known.fold(0, u64::saturating_add));
+        let executions = anchor.warps().saturating_sub(known.fold(0, u64::saturating_add));
         let work = anchor.copies.iter().map(|&(block, copies)| {
             executions.saturating_mul(graph.blocks[block].instructions.len() as u64) / copies
         });
@@ -139,65 +148,61 @@ fn open(anchors: &[Anchor], warps: &[u64], graph: &Graph<'_>) -> Vec<Open> {
     found.into_iter().map(|(_, open)| open).collect()
 }
 
-/// What is known so far.
+/// What is known so far of some of the threads.
 struct Known<'g> {
     graph: &'g Graph<'g>,
     /// Edges into each block, and out of it.
     into: Vec<Vec<usize>>,
     out_of: Vec<Vec<usize>>,
-    entered: Entered,
+    /// Threads that began.
+    begun: u64,
     /// Threads that execute each block, and take each edge: what enters a block leaves it.
-    threads: Vec<Interval>,
+    executed: Vec<Interval>,
     taken: Vec<Interval>,
-    /// Warps that execute each block, or parts of them. Parts meet anywhere, so that only this is certain:
-    /// each execution came from one of a block before.
-    warps: Vec<Interval>,
     /// Blocks of which the second executes at least as often as the first.
     followed: Vec<(usize, usize)>,
 }
 
 impl<'g> Known<'g> {
-    fn new(graph: &'g Graph<'g>, entered: Entered) -> Self {
+    fn new(graph: &'g Graph<'g>, begun: u64) -> Self {
         let count = graph.blocks.len();
         let (mut into, mut out_of) = (vec![Vec::new(); count], vec![Vec::new(); count]);
         for (edge, &(from, to)) in graph.edges.iter().enumerate() {
             out_of[from].push(edge);
             into[to].push(edge);
         }
-        let unknown = |block: &super::blocks::Block<'_>| {
+        let unknown = |block: &Block<'_>| {
             if block.traps { Interval::exactly(0) } else { Interval::UNKNOWN }
         };
         Self {
             graph,
             into,
             out_of,
-            entered,
-            threads: graph.blocks.iter().map(unknown).collect(),
+            begun,
+            executed: graph.blocks.iter().map(unknown).collect(),
             taken: vec![Interval::UNKNOWN; graph.edges.len()],
-            warps: vec![Interval::UNKNOWN; count],
             followed: Vec::new(),
         }
     }
 
-    /// Narrows all intervals until nothing changes.
-    fn settle(&mut self, anchors: &[Anchor]) -> Result<(), Contradiction> {
+    /// Narrows all intervals until nothing changes. `count`: of these threads at an anchor.
+    fn settle(
+        &mut self,
+        anchors: &[Anchor],
+        count: fn(&Anchor) -> u64,
+    ) -> Result<(), Contradiction> {
         for _ in 0..ROUNDS {
             let mut changed = false;
             for anchor in anchors {
-                changed |= at_least(&mut self.threads, anchor, anchor.threads, anchor.threads);
-                changed |= at_least(&mut self.warps, anchor, anchor.warps, anchor.parts);
+                changed |= hold(&mut self.executed, anchor, count(anchor));
             }
             for block in 0..self.graph.blocks.len() {
                 changed |= self.conserve(block);
-                changed |= self.arrive(block);
-                let (threads, warps) = (self.threads[block], self.warps[block]);
-                changed |= self.warps[block].narrow(threads.lo.div_ceil(32), threads.hi);
-                changed |= self.threads[block].narrow(warps.lo, warps.hi.saturating_mul(32));
             }
             for &(first, second) in &self.followed {
-                let (least, most) = (self.threads[first].lo, self.threads[second].hi);
-                changed |= self.threads[second].narrow(least, ANY);
-                changed |= self.threads[first].narrow(0, most);
+                let (least, most) = (self.executed[first].lo, self.executed[second].hi);
+                changed |= self.executed[second].narrow(least, ANY);
+                changed |= self.executed[first].narrow(0, most);
             }
             self.check()?;
             if !changed {
@@ -214,8 +219,7 @@ impl<'g> Known<'g> {
     }
 
     fn check(&self) -> Result<(), Contradiction> {
-        let blocks =
-            self.threads.iter().chain(&self.warps).zip((0..self.graph.blocks.len()).cycle());
+        let blocks = self.executed.iter().zip(0..);
         let edges = self.taken.iter().zip(self.graph.edges.iter().map(|&(from, _)| from));
         let Some((wrong, block)) = blocks.chain(edges).find(|(one, _)| one.lo > one.hi) else {
             return Ok(());
@@ -226,43 +230,26 @@ impl<'g> Known<'g> {
 
     /// Threads that enter a block are those that leave it.
     fn conserve(&mut self, block: usize) -> bool {
-        let begun = if block == 0 { self.entered.threads } else { 0 };
+        let begun = if block == 0 { self.begun } else { 0 };
         let ended =
             if self.graph.blocks[block].exits { Interval::UNKNOWN } else { Interval::exactly(0) };
-        let threads = &mut self.threads[block];
-        balance(threads, &self.into[block], &mut self.taken, Interval::exactly(begun))
-            | balance(threads, &self.out_of[block], &mut self.taken, ended)
-    }
-
-    /// Each execution by a warp comes from one of a block before, or is the warp's first.
-    fn arrive(&mut self, block: usize) -> bool {
-        let begun = if block == 0 { self.entered.warps } else { 0 };
-        let before = |edge: &usize| self.graph.edges[*edge].0;
-        let sources: Vec<usize> = self.into[block].iter().map(before).collect();
-        let sum = sources.iter().map(|&one| self.warps[one].hi).fold(begun, u64::saturating_add);
-        // The first block is executed at least once by each warp.
-        let mut changed = self.warps[block].narrow(begun, sum);
-        let lo = self.warps[block].lo;
-        for &one in &sources {
-            let others = sources.iter().filter(|&&other| other != one);
-            let others = others.map(|&other| self.warps[other].hi).fold(begun, u64::saturating_add);
-            changed |= self.warps[one].narrow(lo.saturating_sub(others), ANY);
-        }
-        changed
+        let executed = &mut self.executed[block];
+        balance(executed, &self.into[block], &mut self.taken, Interval::exactly(begun))
+            | balance(executed, &self.out_of[block], &mut self.taken, ended)
     }
 }
 
-/// All copies together execute at least `least` times, and those that are exact at most `most` times each.
-fn at_least(counts: &mut [Interval], anchor: &Anchor, least: u64, most: u64) -> bool {
+/// All copies together execute at least `count` times, and those that are exact at most as often each.
+fn hold(counts: &mut [Interval], anchor: &Anchor, count: u64) -> bool {
     let mut changed = false;
     for &block in &anchor.at_most {
-        changed |= counts[block].narrow(0, most);
+        changed |= counts[block].narrow(0, count);
     }
     for &(block, copies) in &anchor.copies {
         let others = anchor.copies.iter().filter(|(other, _)| *other != block);
         let others = others.map(|&(other, copies)| counts[other].hi.saturating_mul(copies));
         let others = others.fold(0, u64::saturating_add);
-        changed |= counts[block].narrow(least.saturating_sub(others).div_ceil(copies), ANY);
+        changed |= counts[block].narrow(count.saturating_sub(others).div_ceil(copies), ANY);
     }
     changed
 }

@@ -20,7 +20,7 @@
 //! leave open which of them ran, the cheapest is assumed to have run.
 //!
 //! What is left out: dependences and latencies, memory, barriers, polls that fail (lines that wait are no
-//! anchors), divergence beyond the emulator's, functions that the kernel calls if ptxas did not put them in
+//! anchors), divergence of warps, functions that the kernel calls if ptxas did not put them in
 //! its section, and the time that a launch takes to begin and end. Work is spread evenly over the SMs
 //! that have a CTA. [`pipes`] has the rates and their sources.
 

@@ -10,7 +10,7 @@
 //! | ALU | 2 | Guide, table "Throughput of Native Arithmetic Instructions", 9.0: 64 results per clock and SM of integer additions, comparisons, shifts, logic, conversions. That selections, `PRMT`, `F2FP`, `FMNMX`, `FSETP` share the pipe is an assumption, from Nsight Compute's description of the pipe |
 //! | FMA | 1, of FP32 | Guide: 128 results |
 //! | FMA | 1, of integer multiply-add | Half of the pipe executes them, see the next line: of both halves together an instruction takes one clock |
-//! | FMA heavy | 2, of integer multiply-add | Guide: 64 results of 32-bit multiplication and multiply-add. `IMAD.WIDE` may take longer. That `IDP` (dp4a) has this rate is an assumption |
+//! | FMA heavy | 2, of integer multiply-add | Guide: 64 results of 32-bit multiplication and multiply-add. `IMAD.WIDE` may take longer. Nsight Compute's documentation has integer dot products (`IDP`) on this half alone; that they have the same rate is an assumption |
 //! | half | 1, of packed halves | Guide: 256 results, two in an instruction. Whether they share a pipe with FP32 is not published, so that they are not added to it. `HFMA2.MMA` counts its slot only |
 //! | XU | 8 | Guide: 16 results of reciprocals, logarithms, counts of leading zeros and of bits |
 //! | LSU | 4, of an SM: 1 | Guide: 32 results of shuffles. That addresses of 32 lanes take a clock at least is an assumption; bytes and bank conflicts are left to the bound from counters |
@@ -18,7 +18,11 @@
 //! | tensor | from the counters | Multiply-adds that PTX asks for, at the data sheet's dense rate |
 //! | only issue | - | Everything whose pipe or rate is not published: branches, barriers, constants, special registers, moves, `VIADD`, mbarriers, copies, tensor memory. So do all instructions under a predicate: where no thread has it, they may not reach their pipe |
 //!
-//! On sm_100a the same rates are *assumed*; packed FP32 (`FFMA2`) takes two clocks, because the data sheet's FP32
+//! The guide is the CUDA C++ Programming Guide, whose table CUDA 13 has moved to the Best Practices Guide, 12.1.1. It
+//! was read as others quote it, for there was no copy at hand: 9.0 as of version 12.6.
+//!
+//! On sm_100a the same rates are *assumed*, but for minima and maxima, whose rate there is 128 for FP32, so that
+//! they count their slot only; packed FP32 (`FFMA2`) takes two clocks, because the data sheet's FP32
 //! rate is 128 multiply-adds per clock and SM.
 
 use super::counts::Counts;
@@ -189,7 +193,8 @@ impl Machine {
         };
         let mut cost = Cost::default();
         cost[Resource::Issue as usize] = 1.0;
-        if instruction.guard.is_some() || instruction.has("MMA") {
+        let faster = self.borrowed && base.contains("MNMX");
+        if instruction.guard.is_some() || instruction.has("MMA") || faster {
             return Ok(cost);
         }
         match pipe {

@@ -7,7 +7,7 @@ use super::counts::{Counts, Entered};
 use super::disassembly::{Disassembly, Instruction};
 use super::pipes::{Machine, Pipe, Resource, TABLE};
 use super::{BoundError, Launched, MachineBound, bound, on_machine};
-use crate::{Checks, Counters, GlobalMemory, Gpu, Issued, Launch, Module, Schedule};
+use crate::{Checks, Counters, Executed, GlobalMemory, Gpu, Issued, Launch, Module, Schedule};
 
 const PTX: &str = include_str!("../../tests/data/bound/steps.ptx");
 const SASS: &str = include_str!("../../tests/data/bound/steps.sass");
@@ -203,6 +203,15 @@ fn rates_are_of_known_architectures() {
     let hopper = Machine::of(&Gpu::h200()).expect("rates");
     let blackwell = Machine::of(&Gpu::b200()).expect("rates");
     assert!(!hopper.assumes(Resource::Issue) && blackwell.assumes(Resource::Issue));
+    let maximum = Instruction {
+        address: 0,
+        line: None,
+        guard: None,
+        opcode: "FMNMX".to_owned(),
+        operands: String::new(),
+    };
+    let alu = |machine: &Machine| machine.cost(&maximum).expect("a cost")[Resource::Alu as usize];
+    assert!(alu(&hopper) > 1.0 && alu(&blackwell) < 1.0);
 }
 
 /// A diamond: what one side has counted is missing on the other.
@@ -223,22 +232,18 @@ fn threads_that_enter_leave() {
     let code = Disassembly::parse(DIAMOND).expect("a disassembly");
     let graph = Graph::of(&code.functions[0]).expect("blocks");
     assert_eq!(graph.edges, [(0, 1), (0, 2), (1, 3), (2, 3)]);
-    let stored = |warps, threads| {
-        vec![Anchor {
-            line: 1,
-            warps,
-            parts: warps,
-            threads,
-            copies: vec![(2, 1)],
-            at_most: vec![2],
-        }]
+    let stored = |first_lanes, threads| {
+        let executed = Executed { warps: 10, threads, first_lanes };
+        vec![Anchor { line: 1, executed, copies: vec![(2, 1)], at_most: vec![2] }]
     };
     let entered = Entered { warps: 10, threads: 320 };
     let counts = |anchors: &[Anchor]| Counts::of(&graph, entered, anchors, &[]);
     // Three whole warps store, so that seven go the other way.
     assert_eq!(counts(&stored(3, 96)).expect("counts").warps, [10, 7, 3, 10]);
-    // One thread of each warp stores: the others may be in ten warps, and are at least 310 / 32.
+    // The first thread of each warp stores: the others are at least 310 / 32 warps.
     assert_eq!(counts(&stored(10, 10)).expect("counts").warps, [10, 10, 10, 10]);
+    // Some other thread of each warp stores: in one warp, as far as is known, though in ten parts.
+    assert_eq!(counts(&stored(0, 10)).expect("counts").warps, [10, 10, 1, 10]);
     let error = counts(&stored(11, 352)).expect_err("more than there are");
     assert_eq!((error.address, error.at_least, error.at_most), (0x30, 352, 320));
 }
@@ -248,14 +253,8 @@ fn threads_that_enter_leave() {
 fn a_load_that_moved_is_left_out() {
     let code = Disassembly::parse(DIAMOND).expect("a disassembly");
     let graph = Graph::of(&code.functions[0]).expect("blocks");
-    let load = Anchor {
-        line: 1,
-        warps: 11,
-        parts: 11,
-        threads: 352,
-        copies: vec![(1, 1)],
-        at_most: vec![],
-    };
+    let executed = Executed { warps: 11, threads: 352, first_lanes: 11 };
+    let load = Anchor { line: 1, executed, copies: vec![(1, 1)], at_most: vec![] };
     let counts = Counts::of(&graph, Entered { warps: 10, threads: 320 }, &[], &[load]);
     let counts = counts.expect("counts");
     assert_eq!((counts.moved_loads, counts.warps), (1, vec![10, 0, 0, 10]));
@@ -267,7 +266,8 @@ fn merged_stores_bound_nothing_from_above() {
     let ptx = "\tst.global.u32 [%a], 1;\n\tst.global.u32 [%b], 2;\n";
     let code = "\t.section\t.text.k,\"ax\"\n\t//## File \".nv_debug_ptx_txt\", line 1\n\
                 /*0000*/ STG.E desc[UR6][R2.64], R5 ;\n/*0010*/ EXIT ;\n";
-    let issued = |line| Issued { line, warps: 1, threads: 32 };
+    let issued =
+        |line| Issued { line, executed: Executed { warps: 1, threads: 32, first_lanes: 1 } };
     let parsed = Disassembly::parse(code).expect("a disassembly");
     let graph = Graph::of(&parsed.functions[0]).expect("blocks");
     let (one, _) = anchors(ptx, &[issued(1)], &graph);
