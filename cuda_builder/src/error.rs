@@ -93,4 +93,7 @@ pub enum BuildError {
     /// ptxas rejected the PTX or its report could not be read.
     #[error("ptxas: {0}")]
     Ptxas(String),
+    /// nvdisasm rejected the machine code.
+    #[error("nvdisasm: {0}")]
+    Nvdisasm(String),
 }

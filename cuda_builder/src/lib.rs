@@ -16,12 +16,13 @@
 //! A build is four steps, one module each: [`compiler`] finds a rustc that has
 //! the source of `core`, [`build`] runs cargo with it, [`ptx`] turns the markers
 //! that `cuda_std` leaves into directives and checks the result, and [`ptxas`]
-//! reports registers, spills and shared memory where ptxas is at hand; [`toolkit`]
-//! finds such programs or installs them.
+//! reports registers, spills and shared memory where ptxas is at hand; [`nvdisasm`]
+//! prints machine code, and [`toolkit`] finds such programs or installs them.
 
 pub mod build;
 pub mod compiler;
 pub mod error;
+pub mod nvdisasm;
 pub mod ptx;
 pub mod ptxas;
 pub mod toolkit;

@@ -98,6 +98,24 @@ pub fn report(
     Ok(parse(&text))
 }
 
+/// Assembles a module with tables of the lines of PTX that instructions come from. The machine code is
+/// that of [`report`].
+///
+/// # Errors
+/// [`BuildError::Ptxas`] with ptxas' messages if it rejects the module; [`BuildError::Spawn`].
+pub fn with_lines(ptxas: &Path, ptx: &Path, target: &str, cubin: &Path) -> Result<(), BuildError> {
+    let out = Command::new(ptxas)
+        .args(["--generate-line-info", "--gpu-name", target, "--output-file"])
+        .arg(cubin)
+        .arg(ptx)
+        .output()
+        .map_err(|source| BuildError::Spawn { program: ptxas.display().to_string(), source })?;
+    if out.status.success() {
+        return Ok(());
+    }
+    Err(BuildError::Ptxas(String::from_utf8_lossy(&out.stderr).trim().to_owned()))
+}
+
 /// Reads the output of `ptxas --verbose`.
 ///
 /// Frames and spills are given by function name, and of functions that a kernel

@@ -110,7 +110,8 @@ pub use load_error::{LoadError, Unsupported};
 pub use machine::journal;
 pub use machine::module::{KernelInfo, Module, ParamInfo, VariableInfo};
 pub use machine::{
-    Executions, FunctionExecutions, Launch, LaunchError, LaunchReport, Step, launch_sequence,
+    Executed, Executions, FunctionExecutions, Issued, Launch, LaunchError, LaunchReport, Step,
+    launch_sequence,
 };
 pub use memory::{GlobalMemory, MemoryError};
 pub use readable::readable_name;

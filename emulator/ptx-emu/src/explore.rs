@@ -10,7 +10,7 @@
 
 use crate::experiment::{Conditions, Contents, Experiment, Outcome};
 use ptx_emu_bundle::OutputReport;
-use ptx_emu_core::{Checks, Counters, Diagnostic, LaunchError, Level, Module, Schedule};
+use ptx_emu_core::{Checks, Counters, Diagnostic, Executed, LaunchError, Level, Module, Schedule};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -45,7 +45,7 @@ pub struct Exploration {
     /// Distinct warnings beyond those, at least: each run leaves out some of its own.
     pub warnings_left_out: usize,
     /// Warp and lane executions of each instruction, over all that went well.
-    pub(crate) executed: Vec<(u64, u64)>,
+    pub(crate) executed: Vec<Executed>,
     /// Most warp instructions of a run that went well.
     pub(crate) most_instructions: u64,
 }
@@ -270,7 +270,7 @@ struct Search {
 }
 
 struct Found {
-    executed: Vec<(u64, u64)>,
+    executed: Vec<Executed>,
     most_instructions: u64,
     /// With the place of their schedule.
     warnings: Vec<(u64, Diagnostic)>,
@@ -297,8 +297,7 @@ impl Search {
                 found.most_warnings = found.most_warnings.max(found_by(&outcome));
                 found.warnings.extend(outcome.report.findings.into_iter().map(|one| (at + 1, one)));
                 for (sum, more) in found.executed.iter_mut().zip(&outcome.report.executed) {
-                    sum.0 += more.0;
-                    sum.1 += more.1;
+                    sum.add(more);
                 }
             }
             Ok(Err(Wrong { finding, output })) => {

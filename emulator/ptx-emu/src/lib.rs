@@ -10,11 +10,13 @@
 //! | which instructions did launches reach? | [`coverage`] | `--coverage FILE`, `ptx-emu coverage` |
 //! | which thread waits for which, and what is in flight at that time? | [`trace`] | `--trace out.json` |
 //! | does a launch that was written down give the expected results? | [`bundle`] | `ptx-emu replay` |
+//! | what is the least time for the machine code? | [`bound`] | `ptx-emu bound` |
 //! | how much was copied and computed, and what is the least time for it? | [`Counters`], [`LowerBound`] | `--json` |
 //!
 //! The first two repeat an [`experiment::Experiment`], which is a launch with its initial memory;
 //! [`bundle::RunBundle::experiment`] makes one.
 
+pub mod bound;
 pub mod coverage;
 pub mod experiment;
 pub mod explore;

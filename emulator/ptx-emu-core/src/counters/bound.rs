@@ -35,6 +35,13 @@ impl Counters {
         moved.read + moved.written + self.tensor.shared_bytes
     }
 
+    /// Clocks for which the tensor cores of an SM, that of a sub-core at a quarter of the rate, are busy
+    /// with all products together.
+    #[must_use]
+    pub fn tensor_clocks(&self, gpu: &Gpu) -> f64 {
+        self.tensor.half_equivalents() / gpu.tensor_macs_per_clock
+    }
+
     /// The time below which no schedule can get on `gpu`: each resource works
     /// at its peak rate, everything overlaps perfectly, SMs without a CTA idle,
     /// and every distinct sector crosses DRAM once. The cold-cache case is
@@ -74,10 +81,7 @@ impl Counters {
             part("half", clocks(lane(Family::Half), gpu.half_lanes_per_clock)),
             part("double", clocks(lane(Family::Double), gpu.double_lanes_per_clock)),
             part("shared", clocks(self.shared_wavefronts + shared_clocks, 1.0)),
-            part(
-                "tensor",
-                self.tensor.half_equivalents() / (gpu.tensor_macs_per_clock * sms * gpu.clock_hz),
-            ),
+            part("tensor", self.tensor_clocks(gpu) / (sms * gpu.clock_hz)),
         ];
         let worst = parts.iter().fold(part("none", 0.0), |worst, part| {
             if part.seconds > worst.seconds { part.clone() } else { worst }

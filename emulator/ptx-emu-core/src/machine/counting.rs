@@ -29,6 +29,37 @@ pub struct Executions {
     pub threads: u64,
 }
 
+/// How often a launch executed a decoded instruction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Executed {
+    /// Warps, their parts one by one where a warp has diverged; the guard may have been false for
+    /// all threads.
+    pub warps: u64,
+    /// Threads, the guard true.
+    pub threads: u64,
+    /// Those of them that are the first of their warp. No two of them can be one warp's execution, however
+    /// warps diverge.
+    pub first_lanes: u64,
+}
+
+impl Executed {
+    /// Adds others.
+    pub fn add(&mut self, other: &Self) {
+        self.warps += other.warps;
+        self.threads += other.threads;
+        self.first_lanes += other.first_lanes;
+    }
+}
+
+/// How often a launch executed the instruction of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Issued {
+    /// Line of the PTX.
+    pub line: u32,
+    /// How often.
+    pub executed: Executed,
+}
+
 /// How often the instructions of a kernel or function were executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionExecutions {
@@ -69,6 +100,15 @@ impl Module {
         functions.collect()
     }
 
+    /// How often a launch executed the instructions of the kernels and functions that are loaded, in
+    /// the order of the code. `executed`: [`LaunchReport::executed`](crate::LaunchReport::executed).
+    pub fn issued(&self, executed: &[Executed]) -> impl Iterator<Item = Issued> {
+        self.written.iter().map(move |&pc| {
+            let executed = executed.get(pc).copied().unwrap_or_default();
+            Issued { line: self.code[pc].line, executed }
+        })
+    }
+
     /// Functions with instructions, in the order of the code.
     fn written_functions(&self) -> impl Iterator<Item = Written<'_>> {
         let ends = self.functions.iter().skip(1).map(|function| function.start);
@@ -103,11 +143,11 @@ impl Module {
     ///
     /// # Errors
     /// The journal cannot be written.
-    pub(crate) fn note_executed(&self, executed: &[(u64, u64)]) -> Result<(), String> {
+    pub(crate) fn note_executed(&self, executed: &[Executed]) -> Result<(), String> {
         if let Some(threads) = &self.counting.threads {
             let mut sums = threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            for (sum, (_, threads)) in sums.iter_mut().zip(executed) {
-                *sum += threads;
+            for (sum, executed) in sums.iter_mut().zip(executed) {
+                *sum += executed.threads;
             }
         }
         match &self.counting.journal {

@@ -45,8 +45,9 @@ pub(super) fn run_fragment(
         };
         *ran += 1;
         let count = &mut cx.stats.executed[fragment.pc];
-        count.0 += 1;
-        count.1 += if mask == FULL { 32 } else { u64::from(mask.count_ones()) };
+        count.warps += 1;
+        count.threads += if mask == FULL { 32 } else { u64::from(mask.count_ones()) };
+        count.first_lanes += u64::from(mask & 1);
         if noting || cx.regs.watch.busy() {
             cx.watch(fragment.pc, mask, fragment.mask)?;
         }

@@ -4,6 +4,7 @@
 //! A line of the file is a JSON object: a function, how many instructions it has, and ranges of
 //! those that a launch was the first of the process to reach.
 
+use super::counting::Executed;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
@@ -100,14 +101,14 @@ impl Journal {
     }
 
     /// Appends what a launch reached first.
-    pub(super) fn note(&self, executed: &[(u64, u64)]) -> Result<(), String> {
+    pub(super) fn note(&self, executed: &[Executed]) -> Result<(), String> {
         let mut text = String::new();
         for Noted { key, code, seen } in &self.0 {
             let mut seen = seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             seen.resize(code.len(), false);
             let mut new: Vec<(usize, usize)> = Vec::new();
             for (at, (seen, &pc)) in seen.iter_mut().zip(code).enumerate() {
-                let reached = executed.get(pc).is_some_and(|&(_, threads)| threads != 0);
+                let reached = executed.get(pc).is_some_and(|executed| executed.threads != 0);
                 if !reached || std::mem::replace(seen, true) {
                     continue;
                 }

@@ -2,6 +2,7 @@
 //! each cluster runs.
 
 use super::code::{FunctionCode, Instr};
+use super::counting::Executed;
 use super::dependency::{Advance, Step, overlapped};
 use super::findings::Collected;
 use super::module::{Module, SharedLayout};
@@ -93,9 +94,9 @@ pub struct LaunchReport {
     pub findings_left_out: usize,
     /// What the kernel printed with `vprintf`, in the order of the clusters.
     pub printed: String,
-    /// Warp and lane executions of each decoded instruction; [`Module::written`] says where those
-    /// of a function are.
-    pub executed: Vec<(u64, u64)>,
+    /// Executions of each decoded instruction; [`Module::written`] says where those of a function
+    /// are.
+    pub executed: Vec<Executed>,
 }
 
 /// What all warps of a launch see.

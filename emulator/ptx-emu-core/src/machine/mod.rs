@@ -26,7 +26,7 @@ mod warp;
 pub(crate) use access::AddressSpace;
 pub(crate) use barrier::{Barriers, Reduction};
 pub(crate) use context::Context;
-pub use counting::{Executions, FunctionExecutions};
+pub use counting::{Executed, Executions, FunctionExecutions, Issued};
 pub use dependency::{Step, launch_sequence};
 pub(crate) use launch::Env;
 pub use launch::{Launch, LaunchError, LaunchReport};

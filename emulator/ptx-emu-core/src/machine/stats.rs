@@ -1,14 +1,15 @@
 //! Counts during a run, per instruction; they are summed by family at the end.
 
 use super::code::Instr;
+use super::counting::Executed;
 use crate::counters::{AsyncCount, Counters, FamilyCount, LevelBytes, SpaceCount, TensorCount};
 use crate::diagnostic::Space;
 
 /// Counts of one host thread.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stats {
-    /// Warp and lane executions of each instruction.
-    pub(crate) executed: Vec<(u64, u64)>,
+    /// Executions of each instruction.
+    pub(crate) executed: Vec<Executed>,
     pub(crate) spaces: [SpaceCount; 4],
     pub(crate) wavefronts: u64,
     pub(crate) wavefronts_ideal: u64,
@@ -28,7 +29,7 @@ pub(crate) struct Stats {
 
 impl Stats {
     pub(crate) fn new(instructions: usize) -> Self {
-        Self { executed: vec![(0, 0); instructions], ..Self::default() }
+        Self { executed: vec![Executed::default(); instructions], ..Self::default() }
     }
 
     #[inline(always)]
@@ -43,8 +44,7 @@ impl Stats {
 
     pub(crate) fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.executed.iter_mut().zip(&other.executed) {
-            mine.0 += theirs.0;
-            mine.1 += theirs.1;
+            mine.add(theirs);
         }
         for (mine, theirs) in self.spaces.iter_mut().zip(&other.spaces) {
             mine.add(theirs);
@@ -90,7 +90,8 @@ impl Stats {
             tensor: self.tensor,
             ..Counters::default()
         };
-        for (instr, &(warp, lane)) in code.iter().zip(&self.executed) {
+        for (instr, &Executed { warps: warp, threads: lane, .. }) in code.iter().zip(&self.executed)
+        {
             if warp != 0 {
                 let family: &mut FamilyCount = counters.families.entry(instr.family).or_default();
                 family.warp += warp;

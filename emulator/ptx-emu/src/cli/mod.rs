@@ -6,6 +6,7 @@
 //! `--json` one JSON object in every case but a wrong command line.
 
 mod arguments;
+mod bound;
 #[cfg(target_os = "linux")]
 mod capture;
 mod check;
@@ -52,6 +53,7 @@ enum Command {
     Check(check::CheckArgs),
     Replay(replay::ReplayArgs),
     Coverage(coverage::CoverageCommand),
+    Bound(bound::BoundArgs),
     Mutate(mutate::MutateArgs),
     Conformance(conformance::ConformanceArgs),
     Explain(explain::ExplainArgs),
@@ -76,6 +78,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Coverage(args) => coverage::run(&args),
+        Command::Bound(args) => bound::run(&args),
         Command::Mutate(args) => mutate::run(&args),
         Command::Explain(args) => (Some(explain::run(&args)), 0),
         #[cfg(target_os = "linux")]

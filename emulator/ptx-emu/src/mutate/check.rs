@@ -4,7 +4,7 @@ use super::{Edit, Equivalent, Fate, Mutant, Mutants, equivalents, operators, tre
 use crate::experiment::{Conditions, Contents, Experiment};
 use crate::explore::{self, ExploreOptions, Failure, Wrong, explore};
 use ptx_emu_core::syntax::{self, ast};
-use ptx_emu_core::{Checks, LaunchError, LoadError, Model, Module};
+use ptx_emu_core::{Checks, Executed, LaunchError, LoadError, Model, Module};
 use std::collections::BTreeMap;
 
 /// How to check.
@@ -112,7 +112,7 @@ fn runs(
     experiment: &Experiment,
     module: &Module,
     tree: &ast::Module,
-    executed: &[(u64, u64)],
+    executed: &[Executed],
 ) -> Vec<MutantRun> {
     let mut found = Vec::new();
     let mut alike: BTreeMap<(String, String), usize> = BTreeMap::new();
@@ -123,7 +123,7 @@ fn runs(
         let constants = tree::constants(&instructions);
         for (ordinal, ins) in instructions.into_iter().enumerate() {
             let pc = written.get(ordinal).copied().unwrap_or(usize::MAX);
-            let reached = executed.get(pc).is_some_and(|&(_, lanes)| lanes != 0);
+            let reached = executed.get(pc).is_some_and(|executed| executed.threads != 0);
             let line = (ins.pos.line as usize).checked_sub(1).and_then(|at| lines.get(at));
             let instruction = line.map_or("", |line| line.trim()).to_owned();
             let known = tree::with_constant_count(ins, &constants);

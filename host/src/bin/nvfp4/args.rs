@@ -343,6 +343,9 @@ pub struct Bench {
     /// overlap, as the layers of a model do.
     #[arg(long)]
     pub serial: bool,
+    /// Write each launch as a bundle in this folder, for `ptx-emu replay` and `ptx-emu bound`.
+    #[arg(long, value_name = "DIR", conflicts_with = "tune")]
+    pub capture: Option<PathBuf>,
     /// Time launches on the host, too: from the call of an operation's launch to its return, beside the
     /// driver's calls alone for the same kernels (200 batches of 20 launches). Needs a GPU; without one the
     /// report says that nothing was measured.

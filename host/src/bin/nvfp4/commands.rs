@@ -205,7 +205,7 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         anyhow::bail!("--dtype of {shape} must be f16, bf16 or f32, but is {}", format.name());
     }
     let progress = Progress::new();
-    let kernels = open(&args.target, None, &progress)?;
+    let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
     let kernels = if args.serial { kernels.serial() } else { kernels };
     let bench = GemvBench {
         generator: args.generator,

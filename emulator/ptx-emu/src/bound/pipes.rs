@@ -1,0 +1,248 @@
+//! Which pipe executes an instruction, and for how long.
+//!
+//! An SM has four schedulers, each with its own pipes; the unit of memory instructions is the SM's. Costs are clocks
+//! of a scheduler's pipe for one warp. Where sources differ or say nothing, the shorter cost stands here, so that
+//! the bound stays one.
+//!
+//! | resource | cost | source |
+//! |---|---|---|
+//! | issue | 1 per instruction | A scheduler issues one warp instruction per clock (CUDA C++ Programming Guide, compute capability 9.0, "Architecture"). That predicated-off instructions and `NOP` take a slot is an assumption, which profilers' counts of issued instructions support |
+//! | ALU | 2 | Guide, table "Throughput of Native Arithmetic Instructions", 9.0: 64 results per clock and SM of integer additions, comparisons, shifts, logic, conversions. That selections, `PRMT`, `F2FP`, `FMNMX`, `FSETP` share the pipe is an assumption, from Nsight Compute's description of the pipe |
+//! | FMA | 1, of FP32 | Guide: 128 results |
+//! | FMA | 1, of integer multiply-add | Half of the pipe executes them, see the next line: of both halves together an instruction takes one clock |
+//! | FMA heavy | 2, of integer multiply-add | Guide: 64 results of 32-bit multiplication and multiply-add. `IMAD.WIDE` may take longer. Nsight Compute's documentation has integer dot products (`IDP`) on this half alone; that they have the same rate is an assumption |
+//! | half | 1, of packed halves | Guide: 256 results, two in an instruction. Whether they share a pipe with FP32 is not published, so that they are not added to it. `HFMA2.MMA` counts its slot only |
+//! | XU | 8 | Guide: 16 results of reciprocals, logarithms, counts of leading zeros and of bits |
+//! | LSU | 4, of an SM: 1 | Guide: 32 results of shuffles. That addresses of 32 lanes take a clock at least is an assumption; bytes and bank conflicts are left to the bound from counters |
+//! | uniform | 1 | An assumption: no source for the rate of the uniform datapath |
+//! | tensor | from the counters | Multiply-adds that PTX asks for, at the data sheet's dense rate |
+//! | only issue | - | Everything whose pipe or rate is not published: branches, barriers, constants, special registers, moves, `VIADD`, mbarriers, copies, tensor memory. So do all instructions under a predicate: where no thread has it, they may not reach their pipe |
+//!
+//! The guide is the CUDA C++ Programming Guide, whose table CUDA 13 has moved to the Best Practices Guide, 12.1.1. It
+//! was read as others quote it, for there was no copy at hand: 9.0 as of version 12.6.
+//!
+//! On sm_100a the same rates are *assumed*, but for minima and maxima, whose rate there is 128 for FP32, so that
+//! they count their slot only; packed FP32 (`FFMA2`) takes two clocks, because the data sheet's FP32
+//! rate is 128 multiply-adds per clock and SM.
+
+use super::counts::Counts;
+use super::disassembly::Instruction;
+use crate::Gpu;
+use serde::Serialize;
+
+/// What can be the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resource {
+    /// Issue slots.
+    Issue,
+    /// Integer and logic.
+    Alu,
+    /// FP32 and integer multiply-add, both halves of the pipe together.
+    Fma,
+    /// The half of it that multiplies integers.
+    FmaHeavy,
+    /// Packed halves.
+    Half,
+    /// Transcendental functions and counts of bits.
+    Xu,
+    /// Memory instructions and shuffles, of the whole SM.
+    Lsu,
+    /// The uniform datapath.
+    Uniform,
+    /// Tensor cores.
+    Tensor,
+}
+
+impl Resource {
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 9] = [
+        Self::Issue,
+        Self::Alu,
+        Self::Fma,
+        Self::FmaHeavy,
+        Self::Half,
+        Self::Xu,
+        Self::Lsu,
+        Self::Uniform,
+        Self::Tensor,
+    ];
+
+    /// Name for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Issue => "issue slots",
+            Self::Alu => "ALU",
+            Self::Fma => "FMA",
+            Self::FmaHeavy => "FMA heavy",
+            Self::Half => "half",
+            Self::Xu => "XU",
+            Self::Lsu => "LSU",
+            Self::Uniform => "uniform",
+            Self::Tensor => "tensor",
+        }
+    }
+}
+
+/// Clocks of each resource.
+pub type Cost = [f64; Resource::ALL.len()];
+
+/// Instructions of one cost beside their slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pipe {
+    Alu,
+    Float,
+    PackedFloat,
+    Half,
+    Multiply,
+    Xu,
+    Lsu,
+    Uniform,
+    /// Its time is counted in PTX.
+    Tensor,
+    /// Nothing but its slot.
+    Slot,
+}
+
+/// Opcodes without modifiers, by pipe.
+pub(super) const TABLE: &[(Pipe, &str)] = &[
+    (
+        Pipe::Alu,
+        "ISETP IADD3 LOP3 SHF LEA SEL FSEL FMNMX FMNMX3 FSETP PRMT F2FP VIMNMX VIMNMX3 \
+         VIADDMNMX VHMNMX SGXT PLOP3 P2R",
+    ),
+    (Pipe::Float, "FADD FMUL FFMA"),
+    (Pipe::Half, "HADD2 HMUL2 HFMA2"),
+    (Pipe::PackedFloat, "FADD2 FMUL2 FFMA2"),
+    (Pipe::Multiply, "IMAD IDP"),
+    (Pipe::Xu, "MUFU FLO POPC"),
+    (Pipe::Lsu, "LD LDG LDS LDSM ST STG STS STAS LDGSTS REDG ATOMS SHFL"),
+    (Pipe::Uniform, "UMOV UIADD3 USHF UIMAD UISETP ULOP3 ULEA USEL UP2UR UPLOP3 USGXT UFLO UPRMT"),
+    (Pipe::Tensor, "HMMA HGMMA QGMMA UTCHMMA UTCOMMA UTCQMMA"),
+    (
+        Pipe::Slot,
+        "BRA BRX BRXU CALL RET EXIT BSSY BSYNC BREAK BPT NOP YIELD NANOSLEEP WARPSYNC \
+         ENDCOLLECTIVE ELECT MATCH VIADD VOTEU REDUX CREDUX FCHK I2F F2I I2FP MOV CS2R R2UR S2R S2UR LDC \
+         ULDC LDCU BAR MEMBAR FENCE ERRBAR CGAERRBAR CCTL SYNCS ACQBULK PREEXIT DEPBAR LDGDEPBAR \
+         USETMAXREG WARPGROUP UBLKCP UTMALDG UTMASTG UTMACCTL UTMACMDFLUSH UCGABAR_ARV \
+         UCGABAR_WAIT UTCCP UTCBAR UTCATOMSWS UVIRTCOUNT UGETNEXTWORKID LDTM STTM",
+    ),
+];
+
+/// An opcode that [`TABLE`] lacks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "instruction at {address:#06x} of the disassembly: required an opcode with a known pipe, actual `{actual}`"
+)]
+pub struct UnknownOpcode {
+    /// Where.
+    pub address: u64,
+    /// The opcode with its modifiers.
+    pub actual: String,
+}
+
+/// An architecture without rates.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("architecture: required {required}, actual `{actual}`")]
+pub struct UnknownArch {
+    /// Those with rates.
+    pub required: &'static str,
+    /// The machine's.
+    pub actual: String,
+}
+
+/// The pipes of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Schedulers of an SM.
+    pub schedulers: u32,
+    /// Rates are those of another architecture.
+    pub(super) borrowed: bool,
+    pub(super) table: &'static [(Pipe, &'static str)],
+}
+
+impl Machine {
+    /// The pipes of a GPU.
+    ///
+    /// # Errors
+    /// [`UnknownArch`].
+    pub fn of(gpu: &Gpu) -> Result<Self, UnknownArch> {
+        let borrowed = match gpu.arch {
+            "sm_90a" => false,
+            "sm_100a" | "sm_103a" => true,
+            other => {
+                let required = "sm_90a, sm_100a or sm_103a";
+                return Err(UnknownArch { required, actual: other.to_owned() });
+            }
+        };
+        Ok(Self { schedulers: 4, borrowed, table: TABLE })
+    }
+
+    /// The clocks of an instruction.
+    ///
+    /// # Errors
+    /// [`UnknownOpcode`].
+    pub fn cost(&self, instruction: &Instruction) -> Result<Cost, UnknownOpcode> {
+        let base = instruction.base();
+        let found =
+            self.table.iter().find(|(_, all)| all.split_whitespace().any(|one| one == base));
+        let Some(&(pipe, _)) = found else {
+            let Instruction { address, opcode, .. } = instruction;
+            return Err(UnknownOpcode { address: *address, actual: opcode.clone() });
+        };
+        let mut cost = Cost::default();
+        cost[Resource::Issue as usize] = 1.0;
+        let faster = self.borrowed && base.contains("MNMX");
+        if instruction.guard.is_some() || instruction.has("MMA") || faster {
+            return Ok(cost);
+        }
+        match pipe {
+            Pipe::Alu => cost[Resource::Alu as usize] = 2.0,
+            Pipe::Float => cost[Resource::Fma as usize] = 1.0,
+            Pipe::PackedFloat => cost[Resource::Fma as usize] = 2.0,
+            Pipe::Half => cost[Resource::Half as usize] = 1.0,
+            Pipe::Multiply => {
+                cost[Resource::Fma as usize] = 1.0;
+                cost[Resource::FmaHeavy as usize] = 2.0;
+            }
+            Pipe::Xu => cost[Resource::Xu as usize] = 8.0,
+            Pipe::Lsu => cost[Resource::Lsu as usize] = f64::from(self.schedulers),
+            Pipe::Uniform => cost[Resource::Uniform as usize] = 1.0,
+            Pipe::Tensor | Pipe::Slot => {}
+        }
+        Ok(cost)
+    }
+
+    /// The clocks of all blocks together.
+    pub(super) fn sums(&self, costs: &[Cost], counts: &Counts) -> Cost {
+        let mut sums = Cost::default();
+        for (resource, sum) in sums.iter_mut().enumerate() {
+            let certain = costs.iter().zip(&counts.warps);
+            *sum = certain.map(|(cost, warps)| cost[resource] * *warps as f64).sum();
+            for open in &counts.open {
+                let ways = open
+                    .copies
+                    .iter()
+                    .map(|&(block, copies)| costs[block][resource] / copies as f64);
+                *sum += ways.fold(f64::INFINITY, f64::min) * open.executions as f64;
+            }
+        }
+        sums
+    }
+
+    /// Whether the rate of a resource is an assumption.
+    #[must_use]
+    pub const fn assumes(&self, resource: Resource) -> bool {
+        match resource {
+            Resource::Lsu | Resource::Uniform => true,
+            Resource::Issue
+            | Resource::Alu
+            | Resource::Fma
+            | Resource::FmaHeavy
+            | Resource::Half
+            | Resource::Xu
+            | Resource::Tensor => self.borrowed,
+        }
+    }
+}
