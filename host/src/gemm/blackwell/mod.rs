@@ -52,7 +52,7 @@ fn configs(format: Format, kind: ActivationKind) -> impl Iterator<Item = &'stati
 
 /// Sorts by cost, and leaves of a configuration's two orientations only the better one.
 fn best_first(found: &mut Vec<Estimate>) {
-    found.sort_by_key(|found| (found.clocks, found.bytes));
+    found.sort_by_key(Estimate::rank);
     let mut seen = Vec::new();
     found.retain(|found| {
         let new = !seen.contains(&found.config.name);
