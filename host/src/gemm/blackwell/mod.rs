@@ -9,6 +9,7 @@
 mod kernel;
 mod launch;
 mod prepare;
+mod vector;
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ use super::weights::{BlockRows, fold};
 use super::{ActivationKind, WeightForm};
 use crate::error::{Error, Result};
 use kernel::BlackwellKernel;
+pub(crate) use vector::{VectorOperands, VectorProduct, rates};
 
 /// `tcgen05`.
 pub(super) struct Blackwell;
