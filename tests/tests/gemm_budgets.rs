@@ -224,7 +224,7 @@ fn plans_state_their_passes() {
     }
 }
 
-/// NVFP4 products of every sm_100a configuration, six K steps in each CTA, with two tiles more than
+/// NVFP4 products of every sm_100a configuration, a few K steps in each CTA more than it has stages, with two tiles more than
 /// the machine holds clusters, which ask for tiles while they run: how many it holds, and the
 /// product.
 fn few_more_tiles_than_clusters() -> impl Iterator<Item = (&'static BlackwellConfig, u32, Counted)>
@@ -235,8 +235,9 @@ fn few_more_tiles_than_clusters() -> impl Iterator<Item = (&'static BlackwellCon
         let sms = (3 * config.cluster()).max(8);
         let resident = sms / config.cluster();
         let kernels = emulated_on(Gpu { sms, ..b200() }, Schedule::Eager);
-        let k = (6 * config.step() * config.k_parts()) as usize;
-        let mut case = Case::new([16, 64, k, resident as usize + 2]);
+        let k = ((config.stages() + 3) * config.step() * config.k_parts()) as usize;
+        let tokens = config.columns.min(16) as usize;
+        let mut case = Case::new([tokens, 64, k, resident as usize + 2]);
         case.layout = Blocked128x4;
         case.activations = config.activations.map_or(BLOCKED, ActivationType::as_they_are);
         let result = counted(&kernels, &case.kernel(config.name, config.split));

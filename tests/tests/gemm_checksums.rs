@@ -266,7 +266,7 @@ fn sm_90a(format: Format) {
     sums.compare(&format!("gemm_sm_90a_{}", format.name()));
 }
 
-/// All 58 configurations, on shapes of few tokens and of few columns, so that the weights are
+/// All configurations, on shapes of few tokens and of few columns, so that the weights are
 /// the rows of the tensor core's tiles in some and the columns in others.
 #[test]
 fn sm_100a() {

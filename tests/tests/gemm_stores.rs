@@ -9,8 +9,8 @@ use nvfp4_tests::gemm::tcgen05::{Product, config, without};
 use ptx_emu::Schedule;
 
 /// Every number of boxes of a warp and of columns of a box, accumulators that overlap,
-/// pairs, splits, shares, 16-bit activations.
-const NAMES: [&str; 10] = [
+/// pairs, splits, shares, 16-bit activations, narrow tiles.
+const NAMES: [&str; 12] = [
     "gemm_nvfp4_128x64",
     "gemm_nvfp4_128x256_multicast2",
     "gemm_mxfp4_256x256_multicast2",
@@ -21,6 +21,8 @@ const NAMES: [&str; 10] = [
     "gemm_nvfp4_f16_128x64_split4",
     "gemm_mxfp4_bf16_128x64",
     "gemm_nvfp4_bf16_256x256",
+    "gemm_nvfp4_128x16_split2",
+    "gemm_mxfp4_128x32",
 ];
 
 /// Every type of the result, both orientations, with and without vectors, ragged: both
@@ -35,7 +37,7 @@ fn both_ways_give_the_same_bits() {
                 let k = config.step() * config.k_parts() + 32;
                 // The first row and the last column of the last tile.
                 let (m, n) = (config.rows() + 1, config.cluster_columns() - 8);
-                let [m, n] = if swapped { [n - 3, m + 7] } else { [m, n] };
+                let [m, n] = if swapped || config.only_swapped() { [n - 3, m + 7] } else { [m, n] };
                 let mut product = Product::new(config, [m, n, k, 2]);
                 product.swapped |= swapped;
                 product.schedule = SCHEDULES[i % 5];
@@ -81,7 +83,7 @@ fn whole_sectors_and_no_bank_conflicts() {
         let config = config(name);
         for output in FLOATS {
             for swapped in [false, true] {
-                if config.activations.is_some() && !swapped {
+                if config.only_swapped() && !swapped {
                     continue;
                 }
                 let (counters, sectors, what) = run(config, swapped, output, false);
@@ -96,7 +98,7 @@ fn whole_sectors_and_no_bank_conflicts() {
                 assert_eq!(conflicts, others, "{what}");
             }
         }
-        if config.activations.is_none() {
+        if !config.only_swapped() {
             let (counters, sectors, what) = run(config, false, FloatType::F16, true);
             assert_eq!(counters.global.sectors_written, 2 * sectors, "{what}");
         }

@@ -3,12 +3,14 @@
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemm::ResultType;
 use fp4_formats::gemm::blackwell::CONFIGS;
+use fp4_formats::gemm::blackwell::config::NARROW_COLUMNS;
 use fp4_formats::quantize::Format;
 use nvfp4::tune::ResultKind;
 use nvfp4_tests::SCHEDULES;
 use nvfp4_tests::gemm::FLOATS;
 use nvfp4_tests::gemm::tcgen05::{Product, config};
 use ptx_emu::Schedule;
+use std::collections::BTreeSet;
 
 /// Of activations and weights.
 const LAYOUTS: [[ScaleLayout; 2]; 4] = [
@@ -120,6 +122,38 @@ fn ragged_halves() {
     }
 }
 
+/// Narrow tiles: every count of tokens up to more than a tile, so that tiles begin at each row of a group of
+/// scales at which they can, and of results that lie across the CTAs of a split; weights that fill no
+/// tile. Every type of the result, stored in either way, every layout of the scales, whose padding holds
+/// NaN, all schedules.
+#[test]
+fn narrow_tiles() {
+    let narrow = || CONFIGS.iter().filter(|config| config.columns < NARROW_COLUMNS);
+    assert_eq!(narrow().map(|config| config.columns).collect::<BTreeSet<_>>(), [8, 16, 32].into());
+    let mut i = 0;
+    for config in narrow() {
+        for m in (1..=config.columns + 3).chain([40, 129]) {
+            let k = config.step() * config.k_parts() + [32, 96, 160, 224][i % 4];
+            let sizes = [m, [7, 48, 130, 200][i / 4 % 4], k, 1 + i as u32 % 2];
+            let mut product = Product::new(config, sizes).layouts(LAYOUTS[i % 4]).full_range();
+            product.dynamic = i / 2 % 2 == 1;
+            product.clusters = 1 + i as u32 % 3;
+            product.direct = i % 3 == 1;
+            product.schedule = SCHEDULES[i % 5];
+            product.case.result = match i % 5 {
+                0..=2 => FLOATS[i % 3].into(),
+                3.. => ResultKind::Blocks(Format::ALL[i % 2], ScaleLayout::ALL[i / 2 % 2]),
+            };
+            product.case.shape.n = product.case.shape.n.next_multiple_of(32);
+            product.case.vectors = [i % 2 == 0, i % 3 == 0, i % 5 < 2];
+            product.case.alpha = [1.0, -0.5, 2.0][i / 2 % 3];
+            product.case.seed = 700 + i as u64;
+            product.check();
+            i += 1;
+        }
+    }
+}
+
 /// Results in NVFP4 by every configuration, plain and swapped, static and dynamic, under all
 /// schedules, in both layouts, with factors and bias; tiles that are not full, several of
 /// them, and such that end inside the padding of 128x4 scales or before it.
@@ -156,6 +190,8 @@ fn results_in_blocks() {
 fn every_length_of_k() {
     for name in [
         "gemm_nvfp4_128x64",
+        "gemm_nvfp4_128x8",
+        "gemm_mxfp4_128x32",
         "gemm_mxfp4_128x256_multicast2",
         "gemm_nvfp4_f16_128x64",
         "gemm_nvfp4_bf16_128x64",
@@ -184,6 +220,9 @@ fn random_schedules() {
         "gemm_mxfp4_256x64",
         "gemm_nvfp4_256x256_multicast2",
         "gemm_nvfp4_128x128_split4",
+        "gemm_nvfp4_128x8",
+        "gemm_mxfp4_128x16_split2",
+        "gemm_nvfp4_128x32_split4",
         "gemm_nvfp4_f16_128x64",
         "gemm_nvfp4_bf16_256x256",
         "gemm_mxfp4_bf16_256x128",

@@ -32,7 +32,7 @@ pub use tune::{TuneReport, TuneSummary, TuneTarget, fastest, tune};
 
 use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Result, require_memory};
-use crate::gemv::{GemvOptions, GemvPlan, GemvRun, Repacked};
+use crate::gemv::{GemvOptions, GemvPlan, GemvRun, Repacked, fastest_layout};
 use crate::generate::Generator;
 use crate::oracle::{self, Verification};
 use crate::shape::GemvShape;
@@ -46,8 +46,8 @@ pub struct GemvBench {
     pub seed: u64,
     /// Layouts of the activations' and the weights' scales.
     pub layouts: [ScaleLayout; 2],
-    /// Whether kernels read the weights' scales as they are stored. Otherwise they are put in linear order
-    /// at load, which is not timed.
+    /// Whether kernels read the weights' scales as they are stored. Otherwise they are put in the order of
+    /// [`fastest_layout`] at load, which is not timed.
     pub as_stored: bool,
     /// alpha, output type, overrides.
     pub options: GemvOptions,
@@ -195,7 +195,12 @@ pub fn gemv(kernels: &Kernels, shape: GemvShape, bench: &GemvBench) -> Result<Re
     let (a, b) = bench.generator.gemv(shape, bench.layouts, bench.seed)?;
     let reference = oracle::gemv(&a, &b, bench.options.alpha)?;
     let (observed, reports) = kernels.observed();
-    let read = if bench.as_stored { b.layout() } else { ScaleLayout::Linear };
+    let (arch, machine) = (device.choice().arch, device.properties());
+    let GemvOptions { output, overrides, .. } = &bench.options;
+    let read = match bench.as_stored {
+        true => b.layout(),
+        false => fastest_layout(shape, *output, arch, machine, overrides),
+    };
     let weights = Repacked::new(&b, read)?;
     let make =
         |kernels: &Kernels| GemvRun::of_weights(kernels, &a, &weights, bench.options.clone());

@@ -181,7 +181,7 @@ impl Workspace {
     ///
     /// # Errors
     /// [`Error::Shape`] where it is absent, too small, elsewhere, or another stream's.
-    pub(super) fn place(given: Option<&Self>, bytes: usize, device: &Device) -> Result<u64> {
+    pub(crate) fn place(given: Option<&Self>, bytes: usize, device: &Device) -> Result<u64> {
         match given {
             _ if bytes == 0 => Ok(0),
             Some(workspace) if workspace.len() >= bytes => {

@@ -74,6 +74,7 @@ mod weights;
 pub use activations::{
     ActivationInput, ActivationKind, Activations, Fp8Matrix, GemmActivations, HalfMatrix,
 };
+pub(crate) use blackwell::{VectorOperands, VectorProduct, rates};
 pub use buffers::{ActivationBuffers, Workspace};
 #[cfg(feature = "checkpoint")]
 pub(crate) use check::check_operands;

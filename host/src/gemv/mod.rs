@@ -11,17 +11,23 @@
 //!
 //! Linear scales of the weights are faster than 128x4 ones. [`Repacked`] puts them in linear order when
 //! weights are loaded; [`Gemv::new`] and [`gemv`] read scales as they are stored.
+//!
+//! On sm_100a large weights with 128x4 scales may be multiplied by the tensor cores, as a GEMM of one token for
+//! each batch entry. That needs a workspace: [`Gemv::with_workspace`]. [`fastest_layout`] says which layout
+//! is then the faster one. [`GemvRun`] has a workspace of its own.
 
 #[cfg(all(feature = "checkpoint", feature = "emulator"))]
 pub mod layer;
 mod plan;
 mod product;
 mod run;
+mod tensor;
 mod weights;
 
 pub use plan::{GemvOverrides, GemvPlan, plan};
 pub use product::{Gemv, GemvBuffers, GemvLayouts};
 pub use run::GemvRun;
+pub use tensor::{fastest_layout, plan_with_workspace};
 pub use weights::{DeviceWeights, Repacked, WeightForm};
 
 use fp4_formats::{BlockFormat, FloatType, Nvfp4};

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::WeightForm;
 use crate::device::{DeviceProperties, MAX_GRID_Y};
 use crate::error::{Error, Result};
+use crate::quantize::device::Step;
 use crate::shape::{GemvShape, MAX_DIM};
 
 /// How a GEMV will be run.
@@ -33,8 +34,12 @@ pub struct GemvPlan {
     pub launches: usize,
     /// Rows of the weights that a CTA computes at a time.
     pub tile_rows: u32,
-    /// Bytes of codes that a lane loads in one instruction.
+    /// Bytes of codes that a lane loads in one instruction; 0 where the copy engine loads them.
     pub load_bytes: u32,
+    /// Launches before it, where the tensor cores multiply: the scales of activations are laid out.
+    pub before: Vec<Step>,
+    /// Bytes of device memory that a launch needs besides operands and result.
+    pub workspace_bytes: usize,
     /// Length of the longest chain of dependent f32 additions behind a result, from which the
     /// oracle derives its bound.
     pub additions: u32,
@@ -46,17 +51,23 @@ pub struct GemvPlan {
 
 impl fmt::Display for GemvPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Step { kernel, ctas, threads } in &self.before {
+            write!(f, "{kernel}: {ctas} CTAs of {threads} threads, then ")?;
+        }
         let [x, y] = self.grid;
+        let loads = match self.load_bytes {
+            0 => "loads by the copy engine".to_owned(),
+            bytes => format!("{bytes}-byte loads"),
+        };
         write!(
             f,
             "{} for {}: {x} x {y} CTAs of {} threads, {} bytes of shared memory, {} rows per CTA \
-             at a time, {}-byte loads, {} launch{}, repacking: {}",
+             at a time, {loads}, {} launch{}, repacking: {}",
             self.kernel,
             self.arch,
             self.threads,
             self.dynamic_shared,
             self.tile_rows,
-            self.load_bytes,
             self.launches,
             if self.launches == 1 { "" } else { "es" },
             self.repack,
@@ -94,9 +105,9 @@ impl GemvPlan {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GemvOverrides {
-    /// Kernel by name.
+    /// Kernel by name: of a GEMV or, where there is a workspace, of a product on the tensor cores.
     pub kernel: Option<String>,
-    /// CTAs that share a batch entry.
+    /// CTAs that share a batch entry, of a kernel of a GEMV.
     pub ctas: Option<u32>,
 }
 
@@ -113,7 +124,8 @@ crate::setters::setters!(GemvOverrides {
     ctas: impl Into<Option<u32>>,
 });
 
-/// Plans a GEMV with the weights' scales in `layout` for a machine that runs kernels of `arch`.
+/// Plans a GEMV with the weights' scales in `layout` for a machine that runs kernels of `arch`, by the kernels of
+/// a GEMV, which need no workspace.
 ///
 /// # Errors
 /// [`Error::Shape`] if no kernel takes the problem (K is not a multiple of 16, or a size does not
@@ -171,13 +183,15 @@ pub fn plan(
         launches: shape.l.div_ceil(MAX_GRID_Y),
         tile_rows: config.rows_per_warp * config.warps,
         load_bytes: config.load_bytes,
+        before: Vec::new(),
+        workspace_bytes: 0,
         additions: config.additions(k),
         repack: "none",
         why,
     })
 }
 
-fn dimension(field: &str, value: usize) -> Result<u32> {
+pub(super) fn dimension(field: &str, value: usize) -> Result<u32> {
     match u32::try_from(value) {
         Ok(value) if (1..=MAX_DIM).contains(&u64::from(value)) => Ok(value),
         _ => Err(Error::shape(field, format!("from 1 to {MAX_DIM}"), value)),

@@ -4,10 +4,12 @@ use fp4_formats::gemv::GemvParams;
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, ScaleLayout};
 
+use super::tensor::{self, Target};
 use super::{DeviceWeights, GemvOptions, GemvPlan, WeightForm, combined_scale, plan};
 use crate::buffer::DeviceBuffer;
 use crate::device::{FoundKernel, Kernels, LaunchSpec, MAX_GRID_Y};
 use crate::error::{Error, Result};
+use crate::gemm::{VectorOperands, VectorProduct, Workspace};
 use crate::params::bytes;
 use crate::quantize::device::scale_bytes;
 use crate::shape::GemvShape;
@@ -86,6 +88,8 @@ pub struct Gemv {
     kernels: Kernels,
     plan: GemvPlan,
     kernel: FoundKernel,
+    /// A product on the tensor cores, with the kernel that is launched before.
+    tensor: Option<(VectorProduct, FoundKernel)>,
     form: WeightForm,
     activations: ScaleLayout,
     output: FloatType,
@@ -129,7 +133,35 @@ impl Gemv {
         let device = kernels.device();
         let (arch, machine) = (device.choice().arch, device.properties());
         let plan = plan(form.shape, form.scales, arch, machine, &options.overrides)?;
-        let plan = plan.of_weights(&form)?;
+        Self::planned(kernels, form, activations, &options, (plan.of_weights(&form)?, None))
+    }
+
+    /// [`of_weights`](Self::of_weights) where launches have a workspace, by
+    /// [`launch_weights_in`](Self::launch_weights_in): on sm_100a the plan may then be a product on the tensor
+    /// cores ([`plan_with_workspace`](super::plan_with_workspace)).
+    ///
+    /// # Errors
+    /// As [`of_weights`](Self::of_weights).
+    pub fn with_workspace(
+        kernels: &Kernels,
+        form: WeightForm,
+        activations: ScaleLayout,
+        options: GemvOptions,
+    ) -> Result<Self> {
+        let device = kernels.device();
+        let (arch, machine) = (device.choice().arch, device.properties());
+        let target = Target { activations, output: options.output, arch, machine };
+        let planned = tensor::choose(&form, target, &options.overrides)?;
+        Self::planned(kernels, form, activations, &options, planned)
+    }
+
+    fn planned(
+        kernels: &Kernels,
+        form: WeightForm,
+        activations: ScaleLayout,
+        options: &GemvOptions,
+        (plan, product): (GemvPlan, Option<VectorProduct>),
+    ) -> Result<Self> {
         let GemvShape { m, k, l } = form.shape;
         let out_bytes = m.checked_mul(l);
         let out_bytes = out_bytes.and_then(|n| n.checked_mul(options.output.bytes() as usize));
@@ -141,14 +173,22 @@ impl Gemv {
             scale_bytes(Format::Nvfp4, 1, k, activations)?,
             scale_bytes(Format::Nvfp4, m, k, form.scales)?,
         ];
-        let GemvOptions { alpha, activation_scale, weight_scale, output, .. } = options;
+        let &GemvOptions { alpha, activation_scale, weight_scale, output, .. } = options;
         let factors = [alpha, activation_scale, weight_scale];
         let kernel = kernels.find(plan.kernel)?;
+        let tensor = match product {
+            Some(product) => {
+                let before = kernels.find(product.before().kernel)?;
+                Some((product, before))
+            }
+            None => None,
+        };
         let kernels = kernels.clone();
         let product = Self {
             kernels,
             plan,
             kernel,
+            tensor,
             form,
             activations,
             output,
@@ -175,6 +215,13 @@ impl Gemv {
         &self.plan
     }
 
+    /// Bytes of the workspace that a launch needs; 0 for none, and always without
+    /// [`with_workspace`](Self::with_workspace).
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        self.plan.workspace_bytes
+    }
+
     /// Bytes of the result.
     #[must_use]
     pub fn out_bytes(&self) -> usize {
@@ -191,10 +238,10 @@ impl Gemv {
     /// complete when this returns.
     ///
     /// # Errors
-    /// [`Error::Shape`] for buffers of other sizes or on another device;
-    /// [`DeviceError`](crate::device::DeviceError).
+    /// [`Error::Shape`] for buffers of other sizes or on another device, and where the plan needs a
+    /// workspace; [`DeviceError`](crate::device::DeviceError).
     pub fn launch(&self, buffers: GemvBuffers<'_>) -> Result<()> {
-        self.queue(&self.params(buffers, self.alpha(1.0)?)?)
+        self.queue(&self.params(buffers, self.alpha(1.0)?)?, None)
     }
 
     /// [`launch`](Self::launch) of activations, codes and scales, and weights on the device, whose
@@ -209,18 +256,55 @@ impl Gemv {
         weights: &DeviceWeights,
         out: &DeviceBuffer,
     ) -> Result<()> {
+        self.launch_weights_in([a_codes, a_scales], weights, out, None)
+    }
+
+    /// [`launch_weights`](Self::launch_weights) with a workspace of at least
+    /// [`workspace_bytes`](Self::workspace_bytes).
+    ///
+    /// # Errors
+    /// As [`launch_weights`](Self::launch_weights); [`Error::Shape`] for a workspace that is absent or too
+    /// small where one is needed, or another stream's.
+    pub fn launch_weights_in(
+        &self,
+        [a_codes, a_scales]: [&DeviceBuffer; 2],
+        weights: &DeviceWeights,
+        out: &DeviceBuffer,
+        workspace: Option<&Workspace>,
+    ) -> Result<()> {
         let found = weights.form();
         let text =
             |form: &WeightForm| format!("those of {} with {} scales", form.shape, form.scales);
         if (found.shape, found.scales) != (self.form.shape, self.form.scales) {
             return Err(Error::shape("weights", text(&self.form), text(&found)));
         }
+        // What the padding of 128x4 scales holds depends on where they were put in that layout.
+        if self.tensor.is_some() && found.stored != self.form.stored {
+            let text =
+                |form: &WeightForm| format!("those whose scales were stored {}", form.stored);
+            return Err(Error::shape("weights", text(&self.form), text(&found)));
+        }
         let (b_codes, b_scales) = (weights.codes(), weights.scales());
         let buffers = GemvBuffers { a_codes, a_scales, b_codes, b_scales, out };
-        self.queue(&self.params(buffers, self.alpha(weights.global_scale())?)?)
+        self.queue(&self.params(buffers, self.alpha(weights.global_scale())?)?, workspace)
     }
 
-    fn queue(&self, params: &GemvParams) -> Result<()> {
+    fn queue(&self, params: &GemvParams, workspace: Option<&Workspace>) -> Result<()> {
+        let device = self.kernels.device();
+        if let Some((product, before)) = &self.tensor {
+            let operands = VectorOperands {
+                a_codes: params.a_codes,
+                a_scales: params.a_scales,
+                a_scale_stride: params.a_scale_stride,
+                b_codes: params.b_codes,
+                b_scales: params.b_scales,
+                out: params.out,
+                output: self.output,
+                alpha: params.alpha,
+                workspace: Workspace::place(workspace, self.plan.workspace_bytes, device)?,
+            };
+            return product.launch(&self.kernels, [before, &self.kernel], &operands);
+        }
         let batch = self.form.shape.l;
         for first in (0..batch).step_by(MAX_GRID_Y) {
             let batches = (batch - first).min(MAX_GRID_Y) as u32;

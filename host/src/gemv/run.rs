@@ -6,6 +6,7 @@ use super::{DeviceWeights, Gemv, GemvOptions, GemvPlan, GemvResult, Repacked, ch
 use crate::buffer::DeviceBuffer;
 use crate::device::Kernels;
 use crate::error::Result;
+use crate::gemm::Workspace;
 use crate::tensor::BlockScaled;
 
 /// A GEMV with its operands on a device, ready to launch any number of times.
@@ -16,6 +17,8 @@ pub struct GemvRun {
     a_scales: DeviceBuffer,
     weights: DeviceWeights,
     out: DeviceBuffer,
+    /// Where the plan needs one.
+    workspace: Option<Workspace>,
 }
 
 impl GemvRun {
@@ -51,13 +54,17 @@ impl GemvRun {
             activation_scale: options.activation_scale * a.global_scale(),
             ..options
         };
-        let product = Gemv::of_weights(kernels, form, a.layout(), options)?;
+        let product = Gemv::with_workspace(kernels, form, a.layout(), options)?;
         product.alpha(weights.global_scale())?;
         let a_codes = DeviceBuffer::upload(device, "a codes", a.codes())?;
         let a_scales = DeviceBuffer::upload(device, "a scales", a.scales())?;
         let weights = weights.upload(device)?;
         let out = DeviceBuffer::poisoned(device, "c", product.out_bytes())?;
-        Ok(Self { product, a_codes, a_scales, weights, out })
+        let workspace = match product.workspace_bytes() {
+            0 => None,
+            bytes => Some(Workspace::new(device, bytes)?),
+        };
+        Ok(Self { product, a_codes, a_scales, weights, out, workspace })
     }
 
     /// The plan that it runs by.
@@ -71,8 +78,8 @@ impl GemvRun {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(&self) -> Result<()> {
-        let Self { a_codes, a_scales, weights, out, product } = self;
-        product.launch_weights([a_codes, a_scales], weights, out)
+        let Self { a_codes, a_scales, weights, out, product, workspace } = self;
+        product.launch_weights_in([a_codes, a_scales], weights, out, workspace.as_ref())
     }
 
     /// Launches, waits, and copies the result to the host.

@@ -7,7 +7,7 @@
 //! operands and take the result once, and a result in NVFP4 be quantised. Its constants are
 //! published rates and counts of instructions, not measurements.
 
-use super::config::Products;
+use super::config::{NARROW_COLUMNS, Products, STORE_COLUMNS};
 use super::{BlackwellConfig, CONFIGS, GROUPED, MIXED};
 use crate::gemm::{Problem, ResidentClusters, ResultType, Tiles};
 use crate::quantize::Format;
@@ -39,8 +39,13 @@ impl Rates {
     };
 }
 
+/// A product of fewer columns takes as long as one of so many: the tensor core reads `X` from shared memory,
+/// 128 bytes a clock.
+const LEAST_COLUMNS: u32 = 64;
+/// Tokens up to which narrow tiles are chosen: the widest one's.
+const FEW_TOKENS: u64 = 32;
 /// Clocks from launch to the first product, and from the last one to the end.
-const ENDS: u64 = 3000;
+pub(super) const ENDS: u64 = 3000;
 /// Clocks to store a column of a tile of floats, the others' work aside.
 const STORE: u64 = 8;
 /// Clocks more for a column of NVFP4 or MXFP4: instructions that a storing warp, one to a quarter of an
@@ -72,7 +77,8 @@ pub const fn store_clocks(config: &BlackwellConfig, swapped: bool, result: Resul
         (ResultType::Blocks(_), false) => STORE + QUANTIZE,
         (ResultType::Blocks(_), true) => STORE + QUANTIZE_SWAPPED,
     };
-    config.columns as u64 / config.k_parts() as u64 * column
+    let (own, least) = (config.stored_columns(), STORE_COLUMNS);
+    (if own < least { least } else { own }) as u64 * column
 }
 
 /// One way to run a problem.
@@ -143,7 +149,7 @@ impl Estimate {
         rates: &Rates,
     ) -> Option<Self> {
         let resident = rates.clusters.of(config.cluster());
-        let turned = config.activations.is_some() && !swapped;
+        let turned = config.only_swapped() && !swapped;
         if !config.takes_k(problem.k) || resident == 0 || turned {
             return None;
         }
@@ -164,7 +170,8 @@ impl Estimate {
             Products::Halves(_) => 4,
         };
         let rate = rates.product_rate as u64 / slower;
-        let products = rows * config.columns as u64 * config.step() as u64 / rate;
+        let columns = config.columns.max(LEAST_COLUMNS) as u64;
+        let products = rows * columns * config.step() as u64 / rate;
         let copies = bytes / rates.sm_rate as u64;
         let l2 = config.read_bytes() as u64 * (clusters * config.cluster()) as u64
             / rates.l2_rate as u64;
@@ -221,6 +228,18 @@ impl Estimate {
             clocks,
             limit,
         })
+    }
+}
+
+impl Estimate {
+    /// Candidates in the order of their rank are the best first: the shortest estimate, of equals the one
+    /// that reads least. Narrow tiles of more than [`FEW_TOKENS`] come last: the weights would be read once for
+    /// each, of which the estimate has the bytes alone.
+    #[must_use]
+    pub const fn rank(&self) -> (bool, u64, u64) {
+        let tokens = self.tiles.token_tiles() as u64 * self.config.columns as u64;
+        let many = self.config.columns < NARROW_COLUMNS && tokens > FEW_TOKENS;
+        (many, self.clocks, self.bytes)
     }
 }
 
@@ -294,8 +313,7 @@ fn of_table<'a>(
         .filter_map(move |(config, swapped)| Estimate::new(config, swapped, problem, result, rates))
 }
 
-/// The candidate with the shortest estimate, of equals the one that reads least. None for
-/// sizes that no kernel takes.
+/// The candidate of the lowest [rank](Estimate::rank). None for sizes that no kernel takes.
 #[must_use]
 pub fn choose(
     format: Format,
@@ -304,8 +322,7 @@ pub fn choose(
     result: ResultType,
     rates: &Rates,
 ) -> Option<Estimate> {
-    candidates(format, activations, problem, result, rates)
-        .min_by_key(|candidate| (candidate.clocks, candidate.bytes))
+    candidates(format, activations, problem, result, rates).min_by_key(Estimate::rank)
 }
 
 #[cfg(test)]
@@ -324,10 +341,43 @@ mod tests {
     #[test]
     fn choices() {
         let name = |m, n, k| (pick(m, n, k).config.name, pick(m, n, k).swapped);
-        assert_eq!(name(1, 7168, 16384), ("gemm_nvfp4_256x64_split2", true));
+        assert_eq!(name(1, 7168, 16384), ("gemm_nvfp4_128x16_split2", true));
         assert_eq!(name(128, 7168, 16384), ("gemm_nvfp4_256x128_split2", true));
         assert_eq!(name(4096, 4096, 4096), ("gemm_nvfp4_256x256_multicast2", false));
-        assert!(!name(1, 1, 16).1);
+        assert_eq!(name(1, 1, 16), ("gemm_nvfp4_128x8", true));
+    }
+
+    /// Few tokens have the narrowest tile that holds them: for the contest's shapes of a GEMV and layers of
+    /// many, few and very few rows.
+    #[test]
+    fn few_tokens_have_narrow_tiles() {
+        let tile = |format, [m, n, k, l]: [u32; 4]| {
+            let problem = Problem { m, n, k, l };
+            let found = choose(format, None, &problem, FLOATS, &Rates::B200).unwrap();
+            assert!(found.swapped);
+            [found.config.cta_group, found.config.columns, found.config.k_parts()]
+        };
+        for format in [Format::Nvfp4, Format::Mxfp4] {
+            for (sizes, expected) in [
+                ([1, 7168, 16384, 1], [1, 16, 2]),
+                ([1, 4096, 7168, 8], [1, 8, 1]),
+                ([1, 7168, 2048, 4], [1, 8, 1]),
+                ([8, 28672, 8192, 1], [1, 8, 1]),
+                ([9, 28672, 8192, 1], [1, 32, 1]),
+                ([16, 8192, 8192, 1], [1, 16, 2]),
+                ([1, 4096, 4096, 1], [1, 32, 4]),
+                ([32, 4096, 14336, 1], [1, 32, 4]),
+                ([33, 28672, 8192, 1], [2, 64, 1]),
+            ] {
+                assert_eq!(tile(format, sizes), expected, "{format:?} {sizes:?}");
+            }
+            // Never for more tokens, however few steps there are.
+            for m in [33, 64, 200] {
+                let problem = Problem { m, n: 520, k: 1184, l: 1 };
+                let found = choose(format, None, &problem, FLOATS, &Rates::B200).unwrap();
+                assert!(found.config.columns >= NARROW_COLUMNS, "{m}: {}", found.config.name);
+            }
+        }
     }
 
     /// Every kernel of grouped products is a candidate; few tokens for each group take a narrow tile
@@ -375,6 +425,9 @@ mod tests {
         };
         for config in CONFIGS.iter().filter(|config| config.activations.is_none()) {
             for swapped in [false, true] {
+                if config.only_swapped() && !swapped {
+                    continue;
+                }
                 let (quantized, floats) = (BLOCKS, FLOATS);
                 let more = store_clocks(config, swapped, quantized)
                     - store_clocks(config, swapped, floats);
@@ -384,8 +437,9 @@ mod tests {
                 assert_eq!(other, expected, "{}", config.name);
                 let short = [32768, 32768, config.step() * config.k_parts()];
                 let (_, limit) = clocks(config, swapped, short, quantized).unwrap();
-                // CTAs that split a tile share its results.
-                assert!(config.k_parts() > 1 || limit == Limit::Results, "{}", config.name);
+                // CTAs that split a tile share its results, and a narrow one has few.
+                let few = config.k_parts() > 1 || config.columns < NARROW_COLUMNS;
+                assert!(few || limit == Limit::Results, "{}", config.name);
             }
         }
         let wide = [1, 1 << 24, 64];

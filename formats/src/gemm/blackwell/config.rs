@@ -50,8 +50,12 @@ pub const CONTROL_BYTES: u32 = 512;
 pub const MAX_STAGES: u32 = 12;
 /// Fewest stages; with fewer, copies do not hide their latency.
 pub const MIN_STAGES: u32 = 4;
-/// Columns of a 32-row group of scales in tensor memory.
-const GROUP_ROWS: u32 = 32;
+/// Rows of a column of scales in tensor memory, and of a scale tile in shared memory.
+pub const GROUP_ROWS: u32 = 32;
+/// Columns below which a tile is narrow: for few tokens, so that the weights are always `X`.
+pub const NARROW_COLUMNS: u32 = 64;
+/// Columns that a storing thread has at a time.
+pub const STORE_COLUMNS: u32 = 16;
 /// Columns of a scale tile in tensor memory.
 pub const SCALE_TILE_COLUMNS: u32 = CTA_ROWS / GROUP_ROWS;
 
@@ -123,8 +127,15 @@ impl BlackwellConfig {
     ) -> Self {
         assert!((cta_group == 1 || cta_group == 2) && k_parts >= 1 && cta_group * k_parts <= 8);
         assert!(multicast == 1 || (multicast == 2 && k_parts == 1));
-        assert!(columns == 64 || columns == 128 || columns == 192 || columns == 256);
+        let narrow = columns < NARROW_COLUMNS;
+        assert!(if narrow {
+            columns == 8 || columns == 16 || columns == 32
+        } else {
+            columns == 64 || columns == 128 || columns == 192 || columns == 256
+        });
         assert!(activations.is_none() || multicast == 1);
+        // Of few tokens there is nothing to share.
+        assert!(!narrow || activations.is_none() && cta_group == 1 && multicast == 1 && !grouped);
         // Clusters of grouped products share tokens of one problem and rows of its weights alone.
         assert!(!grouped || k_parts * multicast == 1);
         let split = if k_parts == 1 { Split::None } else { Split::Cluster(k_parts) };
@@ -133,14 +144,24 @@ impl BlackwellConfig {
         assert!(config.stages() >= MIN_STAGES && config.buffers() >= 2);
         assert!(config.buffers() <= config.stages());
         assert!(k_parts == 1 || (columns / k_parts).is_multiple_of(EXCHANGE_COLUMNS));
-        // No block of a result in NVFP4 is cut.
-        assert!((columns / k_parts).is_multiple_of(Format::Nvfp4.block()));
+        // No block of a result in NVFP4 is cut where the weights may be `Y`.
+        assert!(narrow || config.stored_columns().is_multiple_of(Format::Nvfp4.block()));
         config
     }
 
     /// Parts of a cluster that split a tile's K; 1 if K is not split.
     pub const fn k_parts(&self) -> u32 {
         self.split.cluster()
+    }
+
+    /// Columns of a tile that one CTA stores.
+    pub const fn stored_columns(&self) -> u32 {
+        self.columns / self.k_parts()
+    }
+
+    /// Whether the weights must be `X`: beside activations that are not in their format, and in narrow tiles.
+    pub const fn only_swapped(&self) -> bool {
+        self.activations.is_some() || self.columns < NARROW_COLUMNS
     }
 
     /// What is multiplied.
@@ -213,7 +234,7 @@ impl BlackwellConfig {
         let least = if block < 2 * GATE_ROWS { 2 * GATE_ROWS } else { block };
         let columns = least << gated as u32;
         swapped
-            || (self.columns / self.k_parts()).is_multiple_of(columns)
+            || self.stored_columns().is_multiple_of(columns)
                 && self.accumulator_step().is_multiple_of(columns)
     }
 
@@ -281,6 +302,23 @@ impl BlackwellConfig {
         CTA_ROWS * self.step() / 2
     }
 
+    /// Offset of the `Y` codes in a stage.
+    pub const fn y_codes_at(&self) -> u32 {
+        self.x_bytes()
+    }
+
+    /// Offset of the scales of `Y` in a stage. Those of `X` follow them: where a token tile's scales begin
+    /// inside a scale tile, the copy to tensor memory reads as many bytes behind it
+    /// ([`GROUP_ROWS`] words from the tile's first row on).
+    pub const fn y_scales_at(&self) -> u32 {
+        self.y_codes_at() + self.y_bytes()
+    }
+
+    /// Offset of the scales of `X` in a stage.
+    pub const fn x_scales_at(&self) -> u32 {
+        self.y_scales_at() + self.y_scale_bytes()
+    }
+
     /// Bytes that they take in a stage: beside operands of 8 bits they are padded to as many.
     pub const fn x_bytes(&self) -> u32 {
         match self.products() {
@@ -341,7 +379,7 @@ impl BlackwellConfig {
 
     /// Bytes in which a CTA receives the sums of the others of its cluster.
     pub const fn exchange_bytes(&self) -> u32 {
-        (self.k_parts() - 1) * CTA_ROWS * (self.columns / self.k_parts()) * size_of::<f32>() as u32
+        (self.k_parts() - 1) * CTA_ROWS * self.stored_columns() * size_of::<f32>() as u32
     }
 
     /// Stages that fit beside `boxes` boxes of results a storing warp.
@@ -478,7 +516,7 @@ pub const EXCHANGE_COLUMNS: u32 = 8;
 
 /// The table of all sm_100a configurations: calls `$with!` with one row for each. A row makes the
 /// configuration in [`CONFIGS`], the kernel and its name. Rows with 4-bit activations come first,
-/// NVFP4's before MXFP4's.
+/// NVFP4's before MXFP4's; narrow tiles are last.
 ///
 /// Until a B200 measures more, these are what the estimate chooses for the contest's shapes and for
 /// decoding and prompts of common layers, and the simplest of each mechanism:
@@ -488,12 +526,22 @@ pub const EXCHANGE_COLUMNS: u32 = 8;
 /// | 128 x 64 | no cluster, no pair: takes every problem, and is the first to run on new hardware |
 /// | 128 x 64 split 2 | split-K without pairs, alone |
 /// | 128 x 256 multicast | multicast without pairs, alone |
-/// | 256 x 64, with and without splits | decoding; 128 x 7168 x 2048 |
+/// | 256 x 64, with and without splits | tens of tokens; 128 x 7168 x 2048 |
 /// | 128 x 128 split 4 | 128 x 4096 x 7168 |
 /// | 256 x 128 split 2 | 128 x 7168 x 16384 |
 /// | 256 x 128, 256 x 256 multicast | prompts of some hundred tokens, and more |
 ///
-/// Beside 16-bit activations, where weights must be the rows of `X`:
+/// Narrow tiles, for decoding, where weights must be the rows of `X`. Where a tile is split each CTA stores
+/// 8 columns, the fewest that are exchanged:
+///
+/// | tiles | why |
+/// |---|---|
+/// | 128 x 8 | up to 8 tokens of many rows or batch entries |
+/// | 128 x 16 split 2 | up to 16 tokens, of as many rows as half the machine's CTAs have |
+/// | 128 x 32 split 4 | up to 32 tokens of fewer rows |
+/// | 128 x 32 | up to 32 tokens of many rows |
+///
+/// Beside 16-bit activations, where weights must be the rows of `X`, too:
 ///
 /// | tiles | why |
 /// |---|---|
@@ -562,6 +610,14 @@ macro_rules! sm100a_gemm_configs {
             gemm_mxfp4_e4m3_256x128: Mxfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
             gemm_mxfp4_e4m3_256x256: Mxfp4 x E4m3, 2 CTA, 256 columns, split 1, multicast 1;
             gemm_mxfp4_e4m3_128x64_split4: Mxfp4 x E4m3, 1 CTA, 64 columns, split 4, multicast 1;
+            gemm_nvfp4_128x8: Nvfp4 x blocks, 1 CTA, 8 columns, split 1, multicast 1;
+            gemm_nvfp4_128x32: Nvfp4 x blocks, 1 CTA, 32 columns, split 1, multicast 1;
+            gemm_nvfp4_128x16_split2: Nvfp4 x blocks, 1 CTA, 16 columns, split 2, multicast 1;
+            gemm_nvfp4_128x32_split4: Nvfp4 x blocks, 1 CTA, 32 columns, split 4, multicast 1;
+            gemm_mxfp4_128x8: Mxfp4 x blocks, 1 CTA, 8 columns, split 1, multicast 1;
+            gemm_mxfp4_128x32: Mxfp4 x blocks, 1 CTA, 32 columns, split 1, multicast 1;
+            gemm_mxfp4_128x16_split2: Mxfp4 x blocks, 1 CTA, 16 columns, split 2, multicast 1;
+            gemm_mxfp4_128x32_split4: Mxfp4 x blocks, 1 CTA, 32 columns, split 4, multicast 1;
         }
     };
 }

@@ -21,6 +21,7 @@
 //! | [`params`] | the parameter block and its tensor maps |
 //! | [`prepare`] | operands that the copy engine cannot take as they are |
 //! | [`store`] | boxes of results that the copy engine stores |
+//! | [`vector`] | products of one token in place of a GEMV |
 
 pub mod choose;
 pub mod config;
@@ -30,6 +31,7 @@ pub mod folded;
 pub mod params;
 pub mod prepare;
 pub mod store;
+pub mod vector;
 
 pub use config::{BlackwellConfig, CONFIGS, GROUPED, MIXED, STEP, STEP_BYTES};
 pub use params::{

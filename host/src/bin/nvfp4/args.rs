@@ -316,8 +316,8 @@ pub struct Bench {
     /// quantised or dequantised.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub layout: ScaleLayout,
-    /// gemv: kernels read the weights' 128x4 scales as they are stored. By default the scales are put in
-    /// linear order at load, which is not timed.
+    /// gemv: kernels read the weights' scales as they are stored. By default the scales are put in the faster
+    /// order at load, which is not timed: linear, or on sm_100a, of large weights, 128x4.
     #[arg(long)]
     pub as_stored: bool,
     /// f16, bf16 or f32: type of gemv's and gemm's result [default: f16], of the floats that are quantised or

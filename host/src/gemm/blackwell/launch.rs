@@ -24,22 +24,22 @@ use crate::params::bytes;
 use crate::quantize::device::launch_step;
 
 /// One operand's place in device memory.
-struct Placed {
-    blocks: PreparedBlocks,
+pub(super) struct Placed {
+    pub blocks: PreparedBlocks,
     /// Address of the codes, rows padded.
-    codes: u64,
+    pub codes: u64,
     /// Address of the 128x4 scales.
-    scales: u64,
+    pub scales: u64,
     /// Bytes from one matrix of codes to the next.
-    code_stride: u64,
+    pub code_stride: u64,
     /// Bytes from one matrix of scales to the next.
-    scale_stride: u64,
+    pub scale_stride: u64,
     /// Rows and matrices of the scales.
-    scale_sizes: [u32; 2],
+    pub scale_sizes: [u32; 2],
 }
 
 impl Placed {
-    fn maps(&self, device: &Device, choice: &Estimate, side: Side) -> Result<[TensorMap; 2]> {
+    pub fn maps(&self, device: &Device, choice: &Estimate, side: Side) -> Result<[TensorMap; 2]> {
         let PreparedBlocks { rows, columns, batch, .. } = self.blocks;
         let sizes = [rows, columns, batch];
         let row = self.blocks.row_stride();

@@ -9,6 +9,7 @@
 mod kernel;
 mod launch;
 mod prepare;
+mod vector;
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ use super::weights::{BlockRows, fold};
 use super::{ActivationKind, WeightForm};
 use crate::error::{Error, Result};
 use kernel::BlackwellKernel;
+pub(crate) use vector::{VectorOperands, VectorProduct, rates};
 
 /// `tcgen05`.
 pub(super) struct Blackwell;
@@ -52,7 +54,7 @@ fn configs(format: Format, kind: ActivationKind) -> impl Iterator<Item = &'stati
 
 /// Sorts by cost, and leaves of a configuration's two orientations only the better one.
 fn best_first(found: &mut Vec<Estimate>) {
-    found.sort_by_key(|found| (found.clocks, found.bytes));
+    found.sort_by_key(Estimate::rank);
     let mut seen = Vec::new();
     found.retain(|found| {
         let new = !seen.contains(&found.config.name);

@@ -14,6 +14,7 @@ use crate::gemm::strides::Entries;
 use crate::quantize::device::Step;
 
 /// What of the activations is laid out before the product, and where in the workspace.
+#[derive(Clone, Debug)]
 pub(super) struct Preparation {
     /// The matrices that are different.
     pub blocks: PreparedBlocks,

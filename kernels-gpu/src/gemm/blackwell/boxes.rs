@@ -2,7 +2,7 @@
 //! Layout and reasons are in [`fp4_formats::gemm::blackwell::store`].
 
 use super::control::Control;
-use super::results::{PART_COLUMNS, Part, each_eight};
+use super::results::{Part, each_eight, part_columns};
 use super::store::Place;
 use super::work::List;
 use super::{RESULT, Work};
@@ -74,7 +74,7 @@ impl Boxes {
             return work.params.copied != 0;
         }
         let end = L::end(work.params, &place.group);
-        if work.params.swapped != 0 {
+        if work.swapped() {
             let columns = Size::new(work).columns;
             place.y + (column & !(columns - 1)) + columns <= end
         } else {
@@ -106,8 +106,8 @@ impl Boxes {
             if at == 0 {
                 self.wait_free(work.config);
             }
-            each_eight(results, |i, values| self.write(work, &size, at + i, values));
-            if at + PART_COLUMNS == size.columns {
+            each_eight(work.config, results, |i, values| self.write(work, &size, at + i, values));
+            if at + part_columns(work.config) == size.columns {
                 self.send(work, place, column - at);
             }
         }
@@ -151,7 +151,7 @@ impl Boxes {
             |i: u32| start + size.swizzle.apply((row + i * CHUNK_BYTES as u32) as usize) as u32;
         // A row of the result holds one value of each lane.
         let cell = |i: usize, bytes: u32| start + ((at + i as u32) * warp::LANES + lane) * bytes;
-        let swapped = work.params.swapped != 0;
+        let swapped = work.swapped();
         // SAFETY: inside the box, each place one thread's; the type's size is `BYTES`.
         unsafe {
             match (Bits::of(&work.params.epilogue.sink, values), swapped) {
@@ -183,7 +183,7 @@ impl Boxes {
     unsafe fn send<L: List>(&mut self, work: &Work<'_, L>, place: &Place<L>, column: u32) {
         fence::fence_proxy_async_shared_cta();
         let (x, y) = (place.x - warp::lane_id(), place.y + column);
-        let [n, m] = if work.params.swapped != 0 { [x, y] } else { [y, x] };
+        let [n, m] = if work.swapped() { [x, y] } else { [y, x] };
         let at = [n as i32, m as i32, place.matrix as i32];
         // SAFETY: what all lanes wrote is known to the one behind the barrier, and fenced
         // for the copy engine; a box may reach out of the result. The group is closed also

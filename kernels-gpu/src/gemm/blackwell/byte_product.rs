@@ -106,7 +106,7 @@ impl Place {
     /// First column of the scales of `X`, and where they are in a stage.
     #[inline(always)]
     fn scales(&self, config: &BlackwellConfig) -> (u32, u32) {
-        let tiles = config.x_bytes() + config.y_bytes();
+        let tiles = config.x_scales_at();
         if config.decodes() {
             (self.columns + FOLDED_COLUMNS, tiles + folded::FACTORS_AT)
         } else {

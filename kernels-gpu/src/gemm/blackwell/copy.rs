@@ -62,7 +62,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     let y_part_bytes = config.y_scale_bytes() / config.cta_group;
     let mut tiles = Tiles::new(work, control);
     let (mut first, mut end) = work.steps();
-    let x_is_weights = work.params.swapped != 0;
+    let x_is_weights = work.swapped();
     // K steps of the tile whose weights are copied before all activations.
     let mut early = (end - first).min(config.stages());
     if L::GROUPED {
@@ -110,9 +110,8 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
                 grid::griddepcontrol_wait();
             }
             let x = control.stage(cursor.stage);
-            let y = x + config.x_bytes();
-            let x_scales = y + config.y_bytes();
-            let y_scales = x_scales + config.x_scale_bytes();
+            let y = x + config.y_codes_at();
+            let (x_scales, y_scales) = (x + config.x_scales_at(), x + config.y_scales_at());
             // Of codes bytes are counted, but where they are padded.
             let place = match config.products() {
                 Products::Blocks | Products::Halves(_) | Products::Folded => {

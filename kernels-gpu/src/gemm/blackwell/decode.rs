@@ -99,7 +99,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
 #[inline(always)]
 unsafe fn decode(config: &BlackwellConfig, half: HalfType, stage: u32, quarter: u32, columns: u32) {
     let row = quarter * warp::LANES + warp::lane_id();
-    let scales = stage + config.x_bytes() + config.y_bytes() + warp::lane_id() * 16 + quarter * 4;
+    let scales = stage + config.x_scales_at() + warp::lane_id() * 16 + quarter * 4;
     let block = config.format.block();
     let tile_elements = 4 * block;
     let row_bytes = HALF_STEP / 2;

@@ -28,7 +28,7 @@ const _: () = assert!(FOLDED_TABLE_BYTES == 16 && FOLDED_COLUMNS.is_multiple_of(
 #[inline(always)]
 pub unsafe fn decode(config: &BlackwellConfig, stage: u32, quarter: u32, columns: u32) {
     let row = quarter * warp::LANES + warp::lane_id();
-    let tiles = stage + config.x_bytes() + config.y_bytes();
+    let tiles = stage + config.x_scales_at();
     // SAFETY: inside the stage; tensor memory as the caller says.
     unsafe {
         let tables = memory::ld_shared_v4_b32(tiles + folded::tables_offset(row));

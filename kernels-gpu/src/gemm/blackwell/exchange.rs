@@ -6,7 +6,7 @@
 
 use super::Work;
 use super::control::{Control, arrive_at, publish_at};
-use super::results::{PART, Part};
+use super::results::{PART, Part, part_columns};
 use super::work::List;
 use crate::pipeline::{Cursor, Ring};
 use cuda_std::ptx::{cluster, marker, memory, tcgen05};
@@ -47,7 +47,7 @@ impl Exchange {
     pub unsafe fn exchange(&self, work: &Work<'_, impl List>, d: u32) {
         let config = work.config;
         let own = work.split();
-        let columns = config.columns / config.k_parts();
+        let columns = config.stored_columns();
         // SAFETY: the others' blocks are free before they are written and full before
         // they are read.
         unsafe {
@@ -83,17 +83,18 @@ impl Exchange {
     #[inline(always)]
     pub unsafe fn add(&self, work: &Work<'_, impl List>, column: u32, mine: Part) -> Part {
         let (config, own) = (work.config, work.split());
-        let chunk = (column - own * (config.columns / config.k_parts())) / EXCHANGE_COLUMNS;
+        let chunk = (column - own * config.stored_columns()) / EXCHANGE_COLUMNS;
         let mut sums = [0.0; PART];
+        let columns = part_columns(config) as usize;
         let mut split = 0;
         while split < config.k_parts() {
             if split == own {
-                for i in 0..PART {
+                for i in 0..columns {
                     sums[i] += mine[i];
                 }
             } else {
                 let block = self.block(config, own, split);
-                for i in 0..PART / WORD {
+                for i in 0..columns / WORD {
                     // SAFETY: the block is full.
                     let word = unsafe { memory::ld_shared_v4_b32(block + place(chunk, i)) };
                     for j in 0..WORD {
@@ -128,7 +129,7 @@ impl Exchange {
     #[inline(always)]
     fn block(&self, config: &BlackwellConfig, receiver: u32, sender: u32) -> u32 {
         let index = if sender < receiver { sender } else { sender - 1 };
-        self.base + index * CTA_ROWS * (config.columns / config.k_parts()) * 4
+        self.base + index * CTA_ROWS * config.stored_columns() * 4
     }
 }
 
@@ -145,7 +146,7 @@ fn cta(work: &Work<'_, impl List>, split: u32) -> u32 {
 #[inline(always)]
 unsafe fn send(config: &BlackwellConfig, block: u32, d: u32) {
     let mut chunk = 0;
-    while chunk < config.columns / config.k_parts() / EXCHANGE_COLUMNS {
+    while chunk < config.stored_columns() / EXCHANGE_COLUMNS {
         // SAFETY: the caller's.
         unsafe {
             let sums = tcgen05::tcgen05_ld_32x32b_x8(d + chunk * EXCHANGE_COLUMNS);

@@ -40,7 +40,7 @@
 //!
 //! | what | bytes |
 //! |---|---|
-//! | stages: `X` codes, `Y` codes (128-byte swizzle), `X` scales, `Y` scales (512-byte tiles) | `stages * stage_bytes` |
+//! | stages: `X` codes, `Y` codes (128-byte swizzle), `Y` scales, `X` scales (512-byte tiles) | `stages * stage_bytes` |
 //! | sums from the other CTAs of a split | `exchange_bytes` |
 //! | boxes of results of the storing warps | `boxes_bytes` |
 //! | barriers, scheduler's responses, address of tensor memory | `CONTROL_BYTES` |
@@ -103,6 +103,7 @@ mod half_product;
 mod prepare;
 mod product;
 mod results;
+mod role;
 mod schedule;
 mod store;
 mod store_blocks;
@@ -111,144 +112,12 @@ mod work;
 use control::{Control, MAX_BUFFERS, QUARTERS};
 use cuda_std::ptx::{barrier, cluster, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{shared, thread, warp};
-use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::blackwell::config::{
-    COPY_WARP, CTA_ROWS, DECODE_WARP, PRODUCT_WARP, Products, SCHEDULE_WARP, STORE_WARPS,
-    TENSOR_COLUMNS,
+    COPY_WARP, DECODE_WARP, PRODUCT_WARP, Products, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
 };
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
-use fp4_formats::gemm::work::Tile;
-use fp4_formats::tensor_map::TENSOR_MAP_BYTES;
+use role::Work;
 use work::List;
-
-/// What every role needs: the problem and the CTA's place.
-#[derive(Clone, Copy)]
-struct Work<'a, L> {
-    list: L,
-    config: &'static BlackwellConfig,
-    params: &'a BlackwellParams,
-    /// Rank of the CTA in its cluster.
-    rank: u32,
-}
-
-impl<L: List> Work<'_, L> {
-    /// The same with the parameters of a tile's problem.
-    ///
-    /// # Safety
-    /// There is such a problem.
-    #[inline(always)]
-    unsafe fn at(&self, tile: &Tile) -> Self {
-        // SAFETY: the caller's.
-        Self { params: unsafe { self.list.params(self.params, tile) }, ..*self }
-    }
-
-    /// Generic address of tensor map `index` of the parameter block.
-    #[inline(always)]
-    fn map(&self, index: u32) -> u64 {
-        const { assert!(core::mem::offset_of!(BlackwellParams, x_codes) == 0) };
-        const {
-            let result = core::mem::offset_of!(BlackwellParams, result);
-            assert!(result == RESULT as usize * TENSOR_MAP_BYTES);
-        }
-        self.list.maps(self.params) + u64::from(index) * TENSOR_MAP_BYTES as u64
-    }
-
-    /// Rows of `X`.
-    #[inline(always)]
-    fn x_rows(&self) -> u32 {
-        let problem = &self.params.problem;
-        if self.params.swapped != 0 { problem.n } else { problem.m }
-    }
-
-    /// Rows of `Y`.
-    #[inline(always)]
-    fn y_rows(&self) -> u32 {
-        let problem = &self.params.problem;
-        if self.params.swapped != 0 { problem.m } else { problem.n }
-    }
-
-    /// Whether two values make a result.
-    #[inline(always)]
-    fn gated(&self) -> bool {
-        self.params.epilogue.combine.gated != 0
-    }
-
-    /// Sizes of the result, of whose rows the first `m` count.
-    #[inline(always)]
-    fn result(&self, m: u32) -> Problem {
-        Problem { m, n: self.params.epilogue.sink.columns, ..self.params.problem }
-    }
-
-    /// Index of the CTA in its pair.
-    #[inline(always)]
-    fn pair_rank(&self) -> u32 {
-        self.rank % self.config.cta_group
-    }
-
-    /// Rank of the first CTA of the CTA's pair.
-    #[inline(always)]
-    fn leader(&self) -> u32 {
-        self.rank - self.pair_rank()
-    }
-
-    /// Index of the CTA's part of the K steps, and then of the columns.
-    #[inline(always)]
-    fn split(&self) -> u32 {
-        if self.config.k_parts() > 1 { self.rank / self.config.cta_group } else { 0 }
-    }
-
-    /// Index of the CTA's tile among the cluster's, and of its share of their `X`.
-    #[inline(always)]
-    fn multicast_rank(&self) -> u32 {
-        if self.config.multicast > 1 { self.rank / self.config.cta_group } else { 0 }
-    }
-
-    /// First row of `X` of the CTA's part of `tile`.
-    #[inline(always)]
-    fn x_row(&self, tile: Tile) -> u32 {
-        self.x_row_from(tile, tile.tokens.first)
-    }
-
-    /// The same among the rows of the scales of `X`.
-    #[inline(always)]
-    fn x_scale_row(&self, tile: Tile) -> u32 {
-        self.x_row_from(tile, self.list.scales(&tile).1)
-    }
-
-    /// The same where the problem's tokens begin at `token`.
-    #[inline(always)]
-    fn x_row_from(&self, tile: Tile, token: u32) -> u32 {
-        let (x, first) =
-            if self.params.swapped != 0 { (tile.row_tile, 0) } else { (tile.token_tile, token) };
-        first + x * self.config.rows() + self.pair_rank() * CTA_ROWS
-    }
-
-    /// First row of `Y` of the CTA's tile in `tile`.
-    #[inline(always)]
-    fn y_row(&self, tile: Tile) -> u32 {
-        self.y_row_from(tile, tile.tokens.first)
-    }
-
-    /// The same among the rows of the scales of `Y`.
-    #[inline(always)]
-    fn y_scale_row(&self, tile: Tile) -> u32 {
-        self.y_row_from(tile, self.list.scales(&tile).1)
-    }
-
-    /// The same where the problem's tokens begin at `token`.
-    #[inline(always)]
-    fn y_row_from(&self, tile: Tile, token: u32) -> u32 {
-        let (y, first) =
-            if self.params.swapped != 0 { (tile.token_tile, token) } else { (tile.row_tile, 0) };
-        first + (y * self.config.multicast + self.multicast_rank()) * self.config.columns
-    }
-
-    /// The CTA's K steps of a tile: first, and one past the last.
-    #[inline(always)]
-    fn steps(&self) -> (u32, u32) {
-        self.config.k_part(self.params.problem.k, self.split())
-    }
-}
 
 /// Index of the result's map in the parameter block, behind the operands'.
 const RESULT: u32 = 4;

@@ -6,7 +6,7 @@ use super::schedule::Tiles;
 use super::work::List;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{mbarrier, tcgen05};
-use fp4_formats::gemm::blackwell::config::{PRODUCT_K, SCALE_TILE_COLUMNS};
+use fp4_formats::gemm::blackwell::config::{GROUP_ROWS, PRODUCT_K, SCALE_TILE_COLUMNS};
 use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP, descriptor};
 use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
 use fp4_formats::quantize::Format;
@@ -38,8 +38,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
         let work = unsafe { work.at(&tile) };
         let (first, end) = if L::MIXED { work.steps() } else { common };
         let d = tensor + which * config.accumulator_step();
-        // A tile may begin in the middle of a 128-row group of scales.
-        let offset = work.y_scale_row(tile) % TILE_ROWS as u32 / 32;
+        let begin = ScaleBegin::new(config, work.y_scale_row(tile));
         // SAFETY: the accumulator is free, the stage full; both before the products.
         unsafe {
             accumulators.wait_empty(&accumulator);
@@ -48,9 +47,9 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                 let columns = scales.next(config, |stage| ring.empty(stage));
                 tcgen05::tcgen05_fence_after_thread_sync();
                 let stage = descriptor::start(control.stage(cursor.stage));
-                copy_scales(config, stage, columns);
+                copy_scales(config, stage, columns, begin);
                 let products = (work.params.problem.k - step * STEP).div_ceil(PRODUCT_K);
-                multiply(config, stage, columns, d, offset, products, step > first);
+                multiply(config, stage, columns, d, begin, products, step > first);
                 commit(config, ring.empty(cursor.stage), readers);
                 cursor.advance();
             }
@@ -100,33 +99,60 @@ impl ScaleBuffers {
     }
 }
 
+/// Where the scales of a tile's rows of `Y` begin in their tile of 128 rows.
+#[derive(Clone, Copy)]
+struct ScaleBegin {
+    /// The 32-row group, which is a column of tensor memory.
+    group: u32,
+    /// The row in that group, in tiles that may begin inside one. A product takes scales from lane 0 on, so
+    /// the copy to tensor memory begins at this row: the lanes behind those of the tile's rows then hold
+    /// what follows the scale tile in the stage, which no product reads.
+    row: u32,
+}
+
+impl ScaleBegin {
+    #[inline(always)]
+    fn new(config: &BlackwellConfig, row: u32) -> Self {
+        let within = row % TILE_ROWS as u32;
+        let row = if config.columns < GROUP_ROWS { within % GROUP_ROWS } else { 0 };
+        Self { group: within / GROUP_ROWS, row }
+    }
+
+    /// What that adds to a descriptor of a scale tile, whose words hold scales of one row of each group.
+    #[inline(always)]
+    fn distance(self) -> u64 {
+        descriptor::distance(self.row * (TILE_BYTES as u32 / GROUP_ROWS))
+    }
+}
+
 /// Copies the scale tiles of the stage whose [`descriptor::start`] is `stage` to `columns`:
-/// `X`'s, then for each tile along K those of all of `Y`'s groups.
+/// `X`'s, then for each tile along K those of all of `Y`'s groups, from `begin` on.
 ///
 /// # Safety
 /// The stage is full, the columns are free.
 #[inline(always)]
-unsafe fn copy_scales(config: &BlackwellConfig, stage: u64, columns: u32) {
+unsafe fn copy_scales(config: &BlackwellConfig, stage: u64, columns: u32, begin: ScaleBegin) {
     let scales = descriptor::scales() + stage;
-    let x = config.x_bytes() + config.y_bytes();
-    let y = x + config.x_scale_bytes();
+    let y_scales = scales + begin.distance();
+    let (x, y) = (config.x_scales_at(), config.y_scales_at());
     let (tiles, groups) = (config.scale_tiles(), config.y_groups());
     let y_columns = columns + tiles * SCALE_TILE_COLUMNS;
     // SAFETY: the caller's.
-    let copy = |to: u32, from: u32| unsafe {
+    let copy = |to: u32, scales: u64, from: u32| unsafe {
         for_group!(
             config,
             tcgen05::tcgen05_cp_32x128b_warpx4(to, scales + descriptor::distance(from))
         );
     };
     for tile in 0..tiles {
-        copy(columns + tile * SCALE_TILE_COLUMNS, x + tile * TILE_BYTES as u32);
+        copy(columns + tile * SCALE_TILE_COLUMNS, scales, x + tile * TILE_BYTES as u32);
         for group in 0..groups {
             let place = tile * groups + group;
             // Each CTA of a pair copied some of the tiles along K, of all groups.
             let each = config.y_box_tiles();
             let from = (tile / each * groups + group) * each + tile % each;
-            copy(y_columns + place * SCALE_TILE_COLUMNS, y + from * TILE_BYTES as u32);
+            let to = y_columns + place * SCALE_TILE_COLUMNS;
+            copy(to, y_scales, y + from * TILE_BYTES as u32);
         }
     }
 }
@@ -142,14 +168,14 @@ unsafe fn multiply(
     stage: u64,
     columns: u32,
     d: u32,
-    offset: u32,
+    begin: ScaleBegin,
     products: u32,
     accumulate: bool,
 ) {
     let x = descriptor::codes() + stage;
-    let y = x + descriptor::distance(config.x_bytes());
+    let y = x + descriptor::distance(config.y_codes_at());
     let (tiles, groups) = (config.scale_tiles(), config.y_groups());
-    let y_columns = columns + tiles * SCALE_TILE_COLUMNS + offset;
+    let y_columns = columns + tiles * SCALE_TILE_COLUMNS + begin.group;
     let each = config.products_per_scale_tile();
     for i in 0..PRODUCTS {
         if i < products {

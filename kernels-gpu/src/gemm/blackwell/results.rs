@@ -15,6 +15,8 @@ use crate::gemm::epilogue::blocks::GROUP;
 use crate::gemm::epilogue::combine::combine;
 use cuda_std::ptx::marker;
 use cuda_std::warp;
+use fp4_formats::gemm::blackwell::BlackwellConfig;
+use fp4_formats::gemm::blackwell::config::STORE_COLUMNS;
 use fp4_formats::gemm::combine::{GATE_ROWS, Half, PairedRows};
 
 /// Columns that a thread has at a time: those that are quantised together.
@@ -23,6 +25,15 @@ pub const PART: usize = GROUP;
 pub const PART_COLUMNS: u32 = PART as u32;
 /// A thread's sums or results of neighbouring columns, two times eight.
 pub type Part = [f32; PART];
+
+/// How many of them are columns of the CTA: all, or the first eight where it stores no more.
+#[inline(always)]
+pub const fn part_columns(config: &BlackwellConfig) -> u32 {
+    let own = config.stored_columns();
+    if own < PART_COLUMNS { own } else { PART_COLUMNS }
+}
+
+const _: () = assert!(PART_COLUMNS == STORE_COLUMNS);
 
 const _: () = assert!(PART == 2 * COLUMNS);
 
@@ -43,7 +54,7 @@ pub unsafe fn values<L: List>(
     sums: Part,
 ) -> Part {
     let epilogue = &work.params.epilogue;
-    let (unit, swapped) = (decode::unit(work.config), work.params.swapped != 0);
+    let (unit, swapped) = (decode::unit(work.config), work.swapped());
     let (x, y) = (own_row(place), place.y + column + warp::lane_id());
     // The lane's token, and its row of weights: a column of a half.
     let (m, row) = if swapped { (y, x) } else { (x, y) };
@@ -111,7 +122,7 @@ pub unsafe fn results<L: List>(
     if step.is_none() {
         return Some(Results { x, column, results: values });
     }
-    let swapped = work.params.swapped != 0;
+    let swapped = work.swapped();
     let up = values;
     // Eight at a time, of which only the first are the gate's where a part has both halves.
     let eights = if work.gated() && !swapped { 1 } else { 2 };
@@ -157,12 +168,16 @@ pub unsafe fn results<L: List>(
     second.then_some(Results { x, column: (column - PART_COLUMNS) / 2, results })
 }
 
-/// Calls `f` with either eight results of a part and the first one's column in the part. Not
-/// unrolled: code that runs once per tile should be small.
+/// Calls `f` with either eight results of a part, as far as they are the CTA's, and the first one's column
+/// in the part. Not unrolled: code that runs once per tile should be small.
 #[inline(always)]
-pub fn each_eight(mut results: Part, mut f: impl FnMut(u32, [f32; COLUMNS])) {
+pub fn each_eight(
+    config: &BlackwellConfig,
+    mut results: Part,
+    mut f: impl FnMut(u32, [f32; COLUMNS]),
+) {
     let mut at = 0;
-    while at < PART_COLUMNS {
+    while at < part_columns(config) {
         f(at, core::array::from_fn(|i| results[i]));
         // Exchanged: of halves that stay the same, the compiler would make the last iteration code
         // of its own.

@@ -2,7 +2,9 @@
 //! result to global memory. Warp `w` holds rows `32 w ..` of the CTA's 128.
 
 use super::control::{Control, arrive_at};
-use super::results::{PART, PART_COLUMNS, Results, each_eight, results, values};
+use super::results::{
+    PART, PART_COLUMNS, Part, Results, each_eight, part_columns, results, values,
+};
 use super::schedule::Tiles;
 use super::work::List;
 use super::{RESULT, Work};
@@ -11,6 +13,7 @@ use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
 use cuda_std::ptx::{grid, marker, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::Problem;
+use fp4_formats::gemm::blackwell::BlackwellConfig;
 
 /// Columns that a warp reads at a time where it reads ahead.
 const CHUNK: usize = 32;
@@ -63,7 +66,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
             unsafe { blocks.hand_over() };
         }
         if in_blocks {
-            let columns = config.columns / config.k_parts();
+            let columns = config.stored_columns();
             // SAFETY: called once per tile; the result has blocks, and these are the CTA's columns.
             unsafe { store_blocks::pad(work, &place, [work.split() * columns, columns]) };
         }
@@ -118,7 +121,7 @@ impl<L: List> Place<L> {
     /// The tile's first row of `Y` as one of the result's.
     #[inline(always)]
     pub fn result_y(&self, work: &Work<'_, L>) -> u32 {
-        if work.gated() && work.params.swapped == 0 { self.y / 2 } else { self.y }
+        if work.gated() && !work.swapped() { self.y / 2 } else { self.y }
     }
 }
 
@@ -140,8 +143,8 @@ impl Order {
     #[inline(always)]
     fn new(work: &Work<'_, impl List>, which: u32) -> Self {
         let config = work.config;
-        let columns = config.columns / config.k_parts();
-        let parts = columns / PART_COLUMNS;
+        let columns = config.stored_columns();
+        let parts = columns.div_ceil(PART_COLUMNS);
         let shared = if config.accumulators_overlap() {
             (config.columns - config.accumulator_step()) / PART_COLUMNS
         } else {
@@ -213,7 +216,7 @@ impl Sinks<'_> {
                 }
             } else {
                 // SAFETY: the caller's.
-                sums = unsafe { tcgen05::tcgen05_ld_32x32b_x16(d + column) }.map(f32::from_bits);
+                sums = unsafe { load(work.config, d + column) };
             }
             if HELD == 0 && i + 1 == order.shared {
                 give_back();
@@ -248,7 +251,7 @@ impl Sinks<'_> {
     unsafe fn put<L: List>(&mut self, work: &Work<'_, L>, place: &Place<L>, results: &Results) {
         if largest::is_wanted(&work.params.epilogue.sink) {
             let (exist, _) = extent(work, place, results);
-            each_eight(results.results, |i, results| {
+            each_eight(work.config, results.results, |i, results| {
                 self.found = largest::with(self.found, results, exist.saturating_sub(i));
             });
         }
@@ -273,14 +276,30 @@ pub fn own_row(place: &Place<impl List>) -> u32 {
     marker::pin(place.x)
 }
 
+/// The thread's sums of a part at `d`; zeros for columns that the CTA does not store.
+///
+/// # Safety
+/// Whole warps, whose sums are complete.
+#[inline(always)]
+unsafe fn load(config: &BlackwellConfig, d: u32) -> Part {
+    if part_columns(config) == PART_COLUMNS {
+        // SAFETY: the caller's.
+        return unsafe { tcgen05::tcgen05_ld_32x32b_x16(d) }.map(f32::from_bits);
+    }
+    // SAFETY: as above.
+    let eight = unsafe { tcgen05::tcgen05_ld_32x32b_x8(d) };
+    core::array::from_fn(|i| if i < COLUMNS { f32::from_bits(eight[i]) } else { 0.0 })
+}
+
 /// How many of a thread's results lie inside the result, whose sizes are the other value.
 #[inline(always)]
 fn extent<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) -> (u32, Problem) {
     let result = work.result(L::end(work.params, &place.group));
     // A row of `X` is a row of the result, or swapped a column.
-    let swapped = work.params.swapped != 0;
+    let swapped = work.swapped();
     let (rows, columns) = if swapped { (result.n, result.m) } else { (result.m, result.n) };
     let exist = columns.saturating_sub(place.result_y(work) + results.column);
+    let exist = exist.min(part_columns(work.config));
     (if results.x < rows { exist } else { 0 }, result)
 }
 
@@ -295,9 +314,9 @@ unsafe fn store<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results
     if exist == 0 {
         return;
     }
-    let swapped = work.params.swapped != 0;
+    let swapped = work.swapped();
     let step = if swapped { result.n } else { 1 };
-    each_eight(results.results, |i, results| {
+    each_eight(work.config, results.results, |i, results| {
         let y = y + i;
         let at = if swapped { [y, x] } else { [x, y] };
         let exist = exist.saturating_sub(i);

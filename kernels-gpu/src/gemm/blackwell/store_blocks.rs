@@ -12,7 +12,7 @@
 
 use super::Work;
 use super::boxes::Boxes;
-use super::results::{PART, Part, Results};
+use super::results::{PART, Part, Results, part_columns};
 use super::store::Place;
 use super::work::List;
 use crate::gemm::epilogue::blocks::{self, GROUP};
@@ -85,7 +85,7 @@ impl Blocks {
     ) {
         let end = L::end(work.params, &place.group);
         let (sink, problem) = (&work.params.epilogue.sink, work.result(end));
-        let (swapped, wide) = (work.params.swapped != 0, epilogue::is_mxfp4(sink));
+        let (swapped, wide) = (work.swapped(), epilogue::is_mxfp4(sink));
         let &Results { x, column, results } = results;
         let y = place.result_y(work) + column;
         let waits = boxes.start() + warp::lane_id() * WORD_BYTES;
@@ -117,7 +117,9 @@ impl Blocks {
             };
             amax = float::max_nan_f32(amax, other);
         }
-        if m >= problem.m || n >= problem.n {
+        // Swapped, a part may be wider than what the CTA stores of a tile.
+        let is_others = swapped && m - y >= part_columns(work.config);
+        if m >= problem.m || n >= problem.n || is_others {
             return;
         }
         // The thread's groups of the block, the last one first.
@@ -214,7 +216,7 @@ pub unsafe fn pad<L: List>(work: &Work<'_, L>, place: &Place<L>, [first, count]:
     // Of a gated product, half as many columns of the result.
     let halved = u32::from(work.gated());
     let (x, y) = ((place.x - thread, CTA_ROWS), (place.y + first, count));
-    let ((row, rows), (column, columns)) = if work.params.swapped != 0 { (y, x) } else { (x, y) };
+    let ((row, rows), (column, columns)) = if work.swapped() { (y, x) } else { (x, y) };
     let last = problem.m - 1;
     if row <= last && last - row < rows {
         let part = [column, columns].map(|columns| blocks::count(sink, columns >> halved));

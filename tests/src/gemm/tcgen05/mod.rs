@@ -78,7 +78,7 @@ pub struct Product {
     pub case: Case,
     /// The kernel.
     pub config: &'static BlackwellConfig,
-    /// Whether the weights are the rows of the tensor core's tiles; beside activations of other types always.
+    /// Whether the weights are the rows of the tensor core's tiles; always where they must be.
     pub swapped: bool,
     /// Whether clusters ask for tiles.
     pub dynamic: bool,
@@ -144,7 +144,7 @@ impl Product {
         Self {
             case,
             config,
-            swapped: config.activations.is_some(),
+            swapped: config.only_swapped(),
             dynamic: false,
             clusters: 2,
             direct: false,

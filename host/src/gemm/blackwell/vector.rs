@@ -1,0 +1,223 @@
+//! A GEMV by the kernels of this architecture: a product of one token, whose weights lie as those of a GEMV
+//! do, codes and 128x4 scales in buffers of their own.
+
+use fp4_formats::gemm::blackwell::choose::{Estimate, Rates};
+use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
+use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
+use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, Side, result_map, vector};
+use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, ResultType, Sink};
+use fp4_formats::quantize::Format;
+use fp4_formats::tensor_map::TensorMap;
+use fp4_formats::{FloatType, ScaleLayout};
+
+use super::launch::Placed;
+use super::prepare::Preparation;
+use crate::device::{DeviceProperties, FoundKernel, Kernels, LaunchSpec};
+use crate::error::{Error, Result};
+use crate::gemm::ActivationKind;
+use crate::gemm::strides::Entries;
+use crate::params::bytes;
+use crate::quantize::device::{Step, launch_step};
+
+/// A GEMV on the tensor cores, planned.
+#[derive(Clone, Debug)]
+pub(crate) struct VectorProduct {
+    problem: Problem,
+    choice: Estimate,
+    /// Lays out the scales of activations: those of one token are never a whole tile.
+    before: Step,
+    preparation: Preparation,
+    /// Estimated clocks, laying out activations included.
+    pub clocks: u64,
+}
+
+/// The device memory of a launch, checked.
+pub(crate) struct VectorOperands {
+    pub a_codes: u64,
+    pub a_scales: u64,
+    /// Bytes from one entry's scales of the activations to the next.
+    pub a_scale_stride: u64,
+    pub b_codes: u64,
+    pub b_scales: u64,
+    pub out: u64,
+    pub output: FloatType,
+    /// Factor of the result.
+    pub alpha: f32,
+    /// [`VectorProduct::workspace_bytes`].
+    pub workspace: u64,
+}
+
+impl VectorProduct {
+    /// The best one, or that of the kernel of this name. None for sizes that no kernel takes.
+    pub fn plan(
+        problem: Problem,
+        activations: ScaleLayout,
+        result: ResultType,
+        machine: DeviceProperties,
+        name: Option<&str>,
+    ) -> Option<Self> {
+        let rates = rates(machine);
+        let (choice, clocks) = match name {
+            None => vector::product(&problem, result, &rates)?,
+            Some(name) => {
+                let config = configs().find(|config| config.name == name)?;
+                vector::by(config, &problem, result, &rates)?
+            }
+        };
+        let preparation =
+            Preparation::new(&problem, Format::Nvfp4, activations, Entries::Dense, None);
+        let before = preparation.steps().pop()?;
+        Some(Self { problem, choice, before, preparation, clocks })
+    }
+
+    /// The kernels that a product can have.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        configs().map(|config| config.name)
+    }
+
+    /// Its sizes.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The kernel.
+    pub fn kernel(&self) -> &'static str {
+        self.choice.config.name
+    }
+
+    /// The launch before it.
+    pub fn before(&self) -> &Step {
+        &self.before
+    }
+
+    /// CTAs, threads of each, dynamic shared memory, and rows of weights of a tile.
+    pub fn shape(&self) -> [u32; 4] {
+        let config = self.choice.config;
+        let ctas = self.choice.clusters * config.cluster();
+        [ctas, config.threads(), config.shared_bytes(), config.rows()]
+    }
+
+    /// f32 additions that lead to a result. The order of sums within the tensor core is not specified.
+    pub fn additions(&self) -> u32 {
+        self.problem.k
+    }
+
+    /// Tiles, and what bounds them, in words.
+    pub fn why(&self) -> String {
+        let Estimate { count, dynamic, limit, .. } = self.choice;
+        let order = if dynamic { ", asked for while the kernel runs" } else { "" };
+        format!("{count} tiles of all batch entries{order}, bound by {}", limit.name())
+    }
+
+    /// Bytes of the workspace: the scales of activations, as tensor cores take them.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`].
+    pub fn workspace_bytes(&self) -> Result<usize> {
+        usize::try_from(self.preparation.bytes).map_err(|_| Error::Overflow {
+            what: "workspace".into(),
+            detail: format!("activations of {:?}", self.problem),
+        })
+    }
+
+    /// Queues laying out the scales of activations, and the product. The operands were checked: they have the
+    /// sizes of the problem, and the weights' scales are 128x4 with zeros in all padding.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn launch(
+        &self,
+        kernels: &Kernels,
+        [before, found]: [&FoundKernel; 2],
+        operands: &VectorOperands,
+    ) -> Result<()> {
+        let params = self.params(kernels, operands)?;
+        let VectorOperands { a_scales, a_scale_stride, workspace, .. } = *operands;
+        let scales = self.preparation.scale_params(a_scales, a_scale_stride, workspace);
+        // It begins when the stream's earlier work has ended, which may write the weights: the product,
+        // which overlaps it, copies them at once.
+        // SAFETY: scales and workspace have the sizes that the parameters state.
+        unsafe { launch_step(kernels, (&self.before, before), false, bytes(&scales))? };
+        let [ctas, threads, dynamic_shared, _] = self.shape();
+        let spec = LaunchSpec {
+            entry: found.name(),
+            grid: [ctas, 1, 1],
+            block: [threads, 1, 1],
+            cluster: None,
+            overlaps: true,
+            dynamic_shared,
+            params: bytes(&params),
+        };
+        // SAFETY: the maps name the operands, whose sizes the caller has checked; freeing them waits for
+        // launches.
+        unsafe { kernels.launch_found(found, &spec) }
+    }
+
+    fn params(&self, kernels: &Kernels, operands: &VectorOperands) -> Result<BlackwellParams> {
+        let (problem, choice) = (self.problem, &self.choice);
+        let Problem { n, k, l, .. } = problem;
+        let format = Format::Nvfp4;
+        let device = kernels.device();
+        let weights = PreparedBlocks { format, beside_bytes: false, rows: n, columns: k, batch: l };
+        let place = |blocks: PreparedBlocks, codes, scales| Placed {
+            blocks,
+            codes,
+            scales,
+            code_stride: blocks.code_bytes(),
+            scale_stride: blocks.scale_bytes(),
+            scale_sizes: [blocks.rows, blocks.batch],
+        };
+        let weights = place(weights, operands.b_codes, operands.b_scales);
+        let tokens = place(self.preparation.blocks, operands.a_codes, operands.workspace);
+        let [x_codes, x_scales] = weights.maps(device, choice, Side::X)?;
+        let [y_codes, y_scales] = tokens.maps(device, choice, Side::Y)?;
+        let sink = Sink {
+            out: operands.out,
+            out_stride: u64::from(n),
+            out_type: operands.output as u32,
+            columns: n,
+            scales: ResultScales::NONE,
+            magnitude: 0,
+        };
+        let affine = Affine {
+            row_factors: 0,
+            column_factors: 0,
+            bias: 0,
+            alpha: operands.alpha,
+            bias_type: FloatType::F32 as u32,
+        };
+        let result = result_map(choice.config, true, operands.output, &problem, u64::from(n))
+            .filter(|_| operands.out.is_multiple_of(RESULT_ALIGN))
+            .map(|shape| device.tensor_map(&shape, operands.out))
+            .transpose()?;
+        Ok(BlackwellParams {
+            x_codes,
+            y_codes,
+            x_scales,
+            y_scales,
+            result: result.unwrap_or(TensorMap::NONE),
+            epilogue: Epilogue::of(affine, sink),
+            problem,
+            swapped: 1,
+            dynamic: u32::from(choice.dynamic),
+            x_once: 1,
+            y_once: u32::from(choice.tiles.row_tiles() == 1),
+            x_shared: 0,
+            y_shared: 0,
+            copied: u32::from(result.is_some()),
+            row_factor_stride: 0,
+            walk: choice.tiles.counts.walk,
+        })
+    }
+}
+
+/// What the estimates are made for.
+pub(crate) fn rates(machine: DeviceProperties) -> Rates {
+    Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 }
+}
+
+/// The configurations of products of two NVFP4 operands.
+fn configs() -> impl Iterator<Item = &'static BlackwellConfig> {
+    let (format, layout) = (Format::Nvfp4, ScaleLayout::Linear);
+    super::configs(format, ActivationKind::Blocks { format, layout })
+}
