@@ -48,10 +48,11 @@ const MAX_STAGES: u32 = 8;
 /// eight rows, access different banks.
 const SUM_PADDING: u32 = 4;
 
-/// Tokens of a block of 64 rows whose results of 16 bits are staged at a time, bytes from one's to the
-/// next's (padded, so that eight tokens are in different banks), and bytes of such a piece.
+/// Tokens of a block of 64 rows whose results of 16 bits are staged at a time.
 pub const RESULT_TOKENS: u32 = 32;
+/// Bytes from one's results to the next's: padded, so that eight tokens are in different banks.
 pub const RESULT_PITCH: u32 = BLOCK_ROWS * HalfType::F16.float().bytes() + RESULT_ALIGN;
+/// Bytes of what is staged.
 pub const RESULT_PIECE: u32 = RESULT_TOKENS * RESULT_PITCH;
 /// Bytes of a piece of a row of results that a thread stores.
 pub const RESULT_ALIGN: u32 = 16;
