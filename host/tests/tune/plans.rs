@@ -181,7 +181,7 @@ fn only_the_same_problem_counts() {
 
 /// The classes, written out: last M of each, up to the third of the largest tile.
 const CLASSES: [(usize, &[usize]); 2] =
-    [(0, &[8, 16, 32, 64, 128, 256, 384]), (1, &[64, 128, 256, 512, 768])];
+    [(0, &[8, 16, 32, 64, 128, 256, 384]), (1, &[8, 16, 32, 64, 128, 256, 512, 768])];
 
 proptest! {
     /// Of all measured M of the problem's class the nearest is taken, the larger of two; without
