@@ -43,7 +43,7 @@ impl Rates {
 /// 128 bytes a clock.
 const LEAST_COLUMNS: u32 = 64;
 /// Tokens up to which narrow tiles are chosen: the widest one's.
-const FEW_TOKENS: u64 = 32;
+pub const FEW_TOKENS: u64 = 32;
 /// Clocks from launch to the first product, and from the last one to the end.
 pub(super) const ENDS: u64 = 3000;
 /// Clocks to store a column of a tile of floats, the others' work aside.
