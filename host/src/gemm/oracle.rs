@@ -41,12 +41,12 @@ pub fn reference<'b, F: BlockFormat>(
     of_values(false, a, b.into(), options)
 }
 
-/// [`reference`] with the weights as the kernels of a target take them that
+/// [`reference()`] with the weights as the kernels of a target take them that
 /// [`Repacked::rounded`](super::Repacked::rounded) has made: on sm_90a, MXFP4 beside activations in e4m3 is
 /// rounded where it is not within what folding holds.
 ///
 /// # Errors
-/// As [`reference`].
+/// As [`reference()`].
 pub fn reference_for<'b, F: BlockFormat>(
     arch: Arch,
     a: &Activations<'_, F>,

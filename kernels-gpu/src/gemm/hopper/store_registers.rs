@@ -73,9 +73,9 @@ pub unsafe fn store_tile<W: Weights, const SUMS: usize, const BLOCKS: usize>(
     // SAFETY: the caller's.
     unsafe {
         if p.epilogue.sink.out_type == FloatType::Bf16 as u32 {
-            store.blocks(sums, |high, low| convert::cvt_rn_bf16x2_f32(high, low));
+            store.blocks(sums, convert::cvt_rn_bf16x2_f32);
         } else {
-            store.blocks(sums, |high, low| convert::cvt_rn_f16x2_f32(high, low));
+            store.blocks(sums, convert::cvt_rn_f16x2_f32);
         }
     }
 }
