@@ -130,7 +130,7 @@ pub(super) const TABLE: &[(Pipe, &str)] = &[
     ),
 ];
 
-/// An opcode that [`TABLE`] lacks.
+/// An opcode that the table of pipes lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "instruction at {address:#06x} of the disassembly: required an opcode with a known pipe, actual `{actual}`"
