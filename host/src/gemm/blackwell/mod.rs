@@ -13,7 +13,7 @@ mod vector;
 
 use std::sync::Arc;
 
-use fp4_formats::gemm::blackwell::choose::{self, Estimate, Rates};
+use fp4_formats::gemm::blackwell::choose::{self, Estimate};
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS, GROUPED, MIXED, STEP_BYTES, folded};
 use fp4_formats::gemm::hopper::fold::Lost;
@@ -103,7 +103,7 @@ impl Family for Blackwell {
         let (format, kind) = (asked.format, asked.activations);
         formats(format, kind)?;
         request.check_kernel(configs(format, kind).map(|config| config.name))?;
-        let machine = Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 };
+        let machine = rates(*machine);
         let result = asked.output.planned();
         let mut found: Vec<_> =
             choose::candidates(format, operand(kind), problem, result, &machine)
@@ -134,7 +134,7 @@ impl Family for Blackwell {
         {
             return Err(Error::shape("split of K", "none, for a grouped product", split));
         }
-        let machine = Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 };
+        let machine = rates(*machine);
         let result = asked.output.planned();
         let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..*problem };
         let mut found: Vec<_> = choose::grouped(format, operand(kind), &expected, result, &machine)
@@ -173,7 +173,7 @@ impl Family for Blackwell {
                 .filter(|config| config.format == format && config.activations == operand(kind));
             request.check_kernel(configs.map(|config| config.name))?;
             check_unsplit(overrides)?;
-            let machine = Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 };
+            let machine = rates(*machine);
             let result = asked.output.planned();
             let choices = choose::mixed(format, operand(kind), problem, result, &machine);
             for choice in choices {

@@ -41,10 +41,9 @@ impl HopperKernel {
     pub fn queue(&self, launch: &Launch<'_>) -> Result<()> {
         let gemm = launch.gemm;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
-        let parts = self.workspace(gemm.kind)?;
         let device = gemm.kernels.device();
-        let workspace = Workspace::place(launch.workspace, parts.bytes, device)?;
-        let place = Place { parts, workspace, activations: fp8::check(launch)? };
+        let workspace = Workspace::place(launch.workspace, gemm.workspace_bytes(), device)?;
+        let place = self.place(launch, workspace)?;
         let params = self.params(launch, &place)?;
         self.make_before(launch, &place)?;
         let shape = self.shape();

@@ -8,8 +8,8 @@ use fp4_formats::gemm::blackwell::prepare::{
 use fp4_formats::gemm::blackwell::{BlackwellParams, Side, codes_map, elements_map, scales_map};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, Sink};
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
-use fp4_formats::{BlockFormat, FloatType, ScaleLayout, Swizzle, TensorMap};
-use nvfp4::gemm::{ActivationKind, Activations, Repacked, Weights};
+use fp4_formats::{Arch, BlockFormat, FloatType, ScaleLayout, Swizzle, TensorMap};
+use nvfp4::gemm::{ActivationKind, Activations, Repacked};
 use nvfp4::tensor::BlockScaled;
 use ptx_emu::tensor_map::{self, ElementType};
 use ptx_emu::{GlobalMemory, LaunchError};
@@ -152,10 +152,8 @@ impl Product {
         memory: &mut GlobalMemory,
         inputs: &Inputs<F>,
     ) -> Placed {
-        let weights = Weights::Plain(&inputs.weights);
-        let kernels = crate::emulated(crate::DEVICES[1], self.schedule);
         let kind = ActivationKind::Fp8(None);
-        let repacked = Repacked::rounded(kernels.device(), weights, kind).expect("fits");
+        let repacked = Repacked::for_arch(Arch::Sm100a, &inputs.weights, kind).expect("fits");
         let dims = inputs.weights.dims();
         let [rows, columns, batch] =
             [dims.rows(), dims.cols(), dims.batch()].map(|size| size as u32);
