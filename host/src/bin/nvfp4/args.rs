@@ -368,9 +368,9 @@ pub struct BenchGemm {
     /// gelu-tanh, gelu, relu2 or clamped-swiglu (gpt-oss's) [default: identity, of gated ones silu].
     #[arg(long, value_name = "NAME", value_parser = parse_activation)]
     pub activation: Option<Activation>,
-    /// gemm, dual, grouped, moe: activations in the weights' format (fp4), f16, bf16, or, on sm_90a and
-    /// not of moe, e4m3 with a scale for each token: fp8, or made of floats by a launch before,
-    /// fp8-from-f16 and fp8-from-bf16. moe with fp4 takes bf16 and quantises before each product [default: fp4, of the set all f16].
+    /// gemm, dual, grouped, moe: activations in the weights' format (fp4), f16, bf16, or, but for moe,
+    /// e4m3 with a scale for each token: fp8, or made of floats by a launch before, fp8-from-f16 and
+    /// fp8-from-bf16. moe with fp4 takes bf16 and quantises before each product [default: fp4, of the set all f16].
     #[arg(long)]
     pub activations: Option<ActivationInput>,
     /// gemm, dual, grouped: layout of the scales of a result in nvfp4 or mxfp4: linear or 128x4.

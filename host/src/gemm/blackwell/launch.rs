@@ -62,6 +62,19 @@ fn result_shape(gemm: &Gemm, choice: &Estimate) -> Option<TensorMapShape> {
     result_map(choice.config, choice.swapped, output, &gemm.plan.problem, stride)
 }
 
+/// The map of a result of this shape at `out`, where the copy engine can store it there.
+///
+/// # Errors
+/// [`DeviceError`](crate::device::DeviceError).
+pub(super) fn map_result(
+    device: &Device,
+    shape: Option<TensorMapShape>,
+    out: u64,
+) -> Result<Option<TensorMap>> {
+    let shape = shape.filter(|_| out.is_multiple_of(RESULT_ALIGN));
+    shape.map(|shape| device.tensor_map(&shape, out)).transpose()
+}
+
 /// How results get to memory, a sentence for the plan.
 pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
     let is_boxed = result_shape(gemm, choice).is_some();
@@ -187,10 +200,7 @@ pub(super) fn params(
     } else {
         [activation_maps, weight_maps]
     };
-    let result = result_shape(gemm, choice)
-        .filter(|_| epilogue.sink.out.is_multiple_of(RESULT_ALIGN))
-        .map(|shape| device.tensor_map(&shape, epilogue.sink.out))
-        .transpose()?;
+    let result = map_result(device, result_shape(gemm, choice), epilogue.sink.out)?;
     // A mixed product's number is no matrix: the maps of its block have one each.
     let one_matrix = u32::from(kernel.mixed);
     Ok(BlackwellParams {

@@ -3,14 +3,13 @@
 
 use fp4_formats::gemm::blackwell::choose::{Estimate, Rates};
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
-use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, Side, result_map, vector};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, ResultType, Sink};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TensorMap;
 use fp4_formats::{FloatType, ScaleLayout};
 
-use super::launch::Placed;
+use super::launch::{Placed, map_result};
 use super::prepare::Preparation;
 use crate::device::{DeviceProperties, FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
@@ -186,10 +185,8 @@ impl VectorProduct {
             alpha: operands.alpha,
             bias_type: FloatType::F32 as u32,
         };
-        let result = result_map(choice.config, true, operands.output, &problem, u64::from(n))
-            .filter(|_| operands.out.is_multiple_of(RESULT_ALIGN))
-            .map(|shape| device.tensor_map(&shape, operands.out))
-            .transpose()?;
+        let result = result_map(choice.config, true, operands.output, &problem, u64::from(n));
+        let result = map_result(device, result, operands.out)?;
         Ok(BlackwellParams {
             x_codes,
             y_codes,

@@ -45,7 +45,7 @@ pub(super) fn lane() -> u32 {
 
 /// First of the warpgroup's blocks of rows.
 #[inline(always)]
-fn first_block<const BLOCKS: usize>() -> u32 {
+pub(super) fn first_block<const BLOCKS: usize>() -> u32 {
     thread::thread_idx_x() / WARPGROUP * BLOCKS as u32
 }
 

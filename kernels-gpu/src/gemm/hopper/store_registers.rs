@@ -13,7 +13,7 @@ use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::repack::{BLOCK_ROWS, WARPGROUP};
 use fp4_formats::{FloatType, HalfType};
 
-use super::consumer::lane;
+use super::consumer::{first_block, lane};
 use super::decode::Weights;
 use super::tile::{Memory, Tile};
 use super::work::Work;
@@ -137,7 +137,8 @@ impl Store<'_> {
                 unsafe {
                     self.stage(&sums[block], first, &pair);
                     sync_warpgroup();
-                    self.copy(block as u32, first * GROUP, tokens);
+                    let block = first_block::<BLOCKS>() + block as u32;
+                    self.copy(block, first * GROUP, tokens);
                     sync_warpgroup();
                 }
                 first += GROUPS;
@@ -184,7 +185,7 @@ impl Store<'_> {
         }
     }
 
-    /// Stores what is staged: results of the tokens from `first` on in block `block` of the warpgroup.
+    /// Stores what is staged: results of the tokens from `first` on in block `block` of the tile.
     ///
     /// # Safety
     /// As [`store_tile`]; all of it is there.
@@ -193,8 +194,7 @@ impl Store<'_> {
         let (p, tile) = (self.p, self.tile);
         let thread = marker::pin(lane());
         let (piece, ahead) = (thread % PIECES, thread / PIECES);
-        let rows =
-            tile.row_tile * self.config.rows + (first_block_of(self.config) + block) * BLOCK_ROWS;
+        let rows = tile.row_tile * self.config.rows + block * BLOCK_ROWS;
         let n = rows + piece * COLUMNS as u32;
         let sink = &p.epilogue.sink;
         for i in 0..STORES {
@@ -217,12 +217,6 @@ impl Store<'_> {
 #[inline(always)]
 fn lane_row() -> u32 {
     lane() / warp::LANES * WARP_ROWS
-}
-
-/// First of the warpgroup's blocks in a tile.
-#[inline(always)]
-fn first_block_of(config: &HopperConfig) -> u32 {
-    thread::thread_idx_x() / WARPGROUP * config.row_blocks()
 }
 
 /// Waits for the threads of the warpgroup.
