@@ -247,9 +247,10 @@ fn hopper_8_tokens() {
     ]);
 }
 
-/// A launch on sm_100a. A cluster makes several tiles: those that it is given or, with `dynamic`,
-/// asks for. In one launch of each kernel these are four of eight tiles, so that both places for
-/// responses are used again.
+/// A launch on sm_100a. A cluster makes several tiles: those that it asks for, with `dynamic`, and otherwise
+/// every so many-th one or, where the kernel takes stream-K, those of one of three runs, of which the middle
+/// one begins and ends within tiles. In one launch of each kernel the clusters ask for four of eight tiles, so
+/// that both places for responses are used again.
 fn blackwell(
     kernel: &'static str,
     result: ResultKind,
@@ -257,10 +258,18 @@ fn blackwell(
     dynamic: bool,
 ) -> Experiment {
     let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
-    let gpu = Gpu { sms: 8, ..nvfp4_tests::b200() };
     let activations = config.activations.map_or(BLOCKED, ActivationType::as_they_are);
-    let case = case(kernel, config.split, shape, activations, result).format(config.format);
+    let runs = !dynamic && config.takes_stream_k();
+    let split = if runs { Split::StreamK } else { config.split };
+    let sms = if runs { 3 * config.cluster() } else { 8 };
+    let gpu = Gpu { sms, ..nvfp4_tests::b200() };
+    let case = case(kernel, split, shape, activations, result).format(config.format);
     let mut experiment = experiment(&case, &gpu);
+    if runs {
+        // Beside the clusters there is room for the kernel before.
+        experiment.gpu.sms += config.cluster();
+        return experiment;
+    }
     // Beside a cluster there is room for the kernel before, or for another cluster.
     experiment.gpu.sms = 2 * config.cluster();
     if !dynamic {
@@ -412,12 +421,15 @@ const BLOCKS: ResultKind = ResultKind::Blocks(Format::Nvfp4, Blocked128x4);
 const WIDE_BLOCKS: ResultKind = ResultKind::Blocks(Format::Mxfp4, Blocked128x4);
 
 /// Both orders of tiles; the ring of eight stages wraps. Results are stored by the copy engine,
-/// by threads (rows are not multiples of 16 bytes), and as blocks.
+/// by threads (rows are not multiples of 16 bytes), and as blocks. Of runs, a cluster sends sums and makes two
+/// tiles after that, whose accumulators are then used again; and one tile is of three clusters: flags are
+/// raised when they are waited for.
 #[test]
 fn blackwell_tiles() {
     let kernel = "gemm_nvfp4_128x64";
     check(&[
-        blackwell(kernel, FLOATS, [240, 120, 1264], false),
+        blackwell(kernel, FLOATS, [240, 248, 1264], false),
+        blackwell(kernel, FLOATS, [60, 120, 1264], false),
         blackwell(kernel, FLOATS, [240, 246, 768], true),
         blackwell(kernel, BLOCKS, [240, 160, 768], true),
     ]);
@@ -428,7 +440,8 @@ fn blackwell_tiles() {
 fn blackwell_bytes() {
     let kernel = "gemm_mxfp4_e4m3_128x64";
     check(&[
-        blackwell(kernel, FLOATS, [120, 240, 1248], false),
+        blackwell(kernel, FLOATS, [250, 240, 1248], false),
+        blackwell(kernel, FLOATS, [60, 120, 1248], false),
         blackwell(kernel, BLOCKS, [240, 240, 768], true),
     ]);
 }
@@ -438,7 +451,8 @@ fn blackwell_bytes() {
 fn blackwell_folded() {
     let kernel = "gemm_nvfp4_e4m3_256x128";
     check(&[
-        blackwell(kernel, FLOATS, [240, 500, 1264], false),
+        blackwell(kernel, FLOATS, [500, 500, 1264], false),
+        blackwell(kernel, FLOATS, [120, 250, 1264], false),
         blackwell(kernel, FLOATS, [240, 500, 768], true),
         blackwell(kernel, BLOCKS, [500, 496, 768], true),
     ]);

@@ -21,7 +21,7 @@ const NAMES: [&str; 12] = [
     "gemm_nvfp4_f16_128x64_split4",
     "gemm_mxfp4_bf16_128x64",
     "gemm_nvfp4_bf16_256x256",
-    "gemm_nvfp4_128x16_split2",
+    "gemm_nvfp4_128x16",
     "gemm_mxfp4_128x32",
 ];
 

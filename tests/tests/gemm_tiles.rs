@@ -221,7 +221,7 @@ fn random_schedules() {
         "gemm_nvfp4_256x256_multicast2",
         "gemm_nvfp4_128x128_split4",
         "gemm_nvfp4_128x8",
-        "gemm_mxfp4_128x16_split2",
+        "gemm_mxfp4_128x16",
         "gemm_nvfp4_128x32_split4",
         "gemm_nvfp4_f16_128x64",
         "gemm_nvfp4_bf16_256x256",

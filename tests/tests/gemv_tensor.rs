@@ -154,14 +154,7 @@ fn choices() {
         assert!(found.to_string().contains("clocks, and gemv_nvfp4_128x4"), "{found}");
         kernels.push((found.kernel, is_product(&found)));
     }
-    assert_eq!(
-        kernels,
-        [
-            ("gemm_nvfp4_128x16_split2", true),
-            ("gemm_nvfp4_128x8", true),
-            ("gemm_nvfp4_128x8", true)
-        ]
-    );
+    assert_eq!(kernels, [("gemm_nvfp4_128x8", true); 3]);
 
     let shape = GEMV_CONTEST[0];
     let not = |form: &WeightForm, reason: &str| {
@@ -224,7 +217,7 @@ fn overrides_and_refusals() {
     let out = upload("c", &vec![0; product.out_bytes()]).expect("room");
     let uploaded = weights.upload(device).expect("room");
     let text = product.launch_weights([&codes, &scales], &uploaded, &out).expect_err("none");
-    assert!(text.to_string().starts_with("workspace must be at least 2048 bytes"), "{text}");
+    assert!(text.to_string().starts_with("workspace must be at least 4608 bytes"), "{text}");
     let small = Workspace::new(device, product.workspace_bytes() - 1).expect("room");
     let inputs = [&codes, &scales];
     product.launch_weights_in(inputs, &uploaded, &out, Some(&small)).expect_err("too small");
@@ -240,8 +233,9 @@ fn overrides_and_refusals() {
     assert!(text.contains("stored linear"), "{text}");
 }
 
-/// Instructions that warps issue for both ways of a product of middling size. A GEMV's kernel issues what the
-/// model says, which counts its main loop, and at most a third more for everything else.
+/// Instructions that warps issue for both ways of a product of middling size, of which all SMs take a part.
+/// A GEMV's kernel issues what the model says, which counts its main loop, and at most a third more for
+/// everything else.
 #[test]
 fn fewer_instructions() {
     let shape = GemvShape { m: 2048, k: 4096, l: 1 };
@@ -262,7 +256,7 @@ fn fewer_instructions() {
     {
         let own = count(layout, kernel);
         println!("{shape}: {kernel} issues {own} warp instructions, gemm_nvfp4_128x8 {product}");
-        assert!(own > 4 * product, "{kernel}: {own}, on the tensor cores {product}");
+        assert!(own > 2 * product, "{kernel}: {own}, on the tensor cores {product}");
         let blocks = (shape.m * shape.k / 16 / 32) as u64;
         let modelled = vector::issued_per_block(layout) * blocks;
         assert!((modelled..=modelled * 4 / 3).contains(&own), "{kernel}: {own} {modelled}");

@@ -8,8 +8,8 @@
 //! | `Cluster(n)` (split-K) | one cluster of `n` CTAs per tile | one of `n` even parts of the tile's steps |
 //! | `StreamK` | one CTA per SM | an even part of all steps, wherever tiles end |
 //!
-//! What is called a CTA here is a cluster where its CTAs share an operand by multicast: they
-//! compute neighbouring tiles, counted as one, in lockstep.
+//! What is called a CTA here is a cluster where its CTAs share an operand by multicast, or multiply
+//! together as a pair: they compute neighbouring tiles, counted as one, in lockstep.
 //!
 //! # Stream-K
 //! A run is the end of one tile, perhaps whole tiles, and the beginning of another. The CTA whose
@@ -92,6 +92,11 @@ impl Schedule {
             return None;
         }
         Some(Self::of(steps, total / ctas, total % ctas, 1))
+    }
+
+    /// Whole tiles of `steps` steps, of which CTA `i` computes tile `i`. `None` without steps.
+    pub const fn whole_tiles(steps: u32) -> Option<Self> {
+        Self::stream_k(1, steps, 1)
     }
 
     /// Tiles of `steps` steps, each computed by a cluster of `cluster` CTAs, more than one. `None`
@@ -326,6 +331,19 @@ mod tests {
         assert_eq!(Schedule::split_k(1, 3, 4), None);
         assert_eq!(Schedule::split_k(1, 3, 1), None);
         assert_eq!(Schedule::split_k(1 << 31, 2, 2), None);
+    }
+
+    /// Whole tiles are runs of one tile each, however many there are.
+    #[test]
+    fn whole_tiles_are_not_cut() {
+        let schedule = Schedule::whole_tiles(7).unwrap();
+        assert!(!schedule.has_fix_up());
+        for cta in [0, 1, 9] {
+            let mut run = schedule.run(cta);
+            assert_eq!(run.take(&schedule), Item { tile: cta, first: 0, end: 7 });
+            assert!(run.is_empty());
+        }
+        assert_eq!(Schedule::whole_tiles(0), None);
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(super) const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 pub struct GemmOverrides {
     /// Kernel by name.
     pub kernel: Option<String>,
-    /// How K is split. Kernels of sm_100a have one split each; multicast kernels of sm_90a take
-    /// `none` and `stream-k`.
+    /// How K is split. Kernels of sm_100a that do not split it in clusters take `none` and, but for the widest
+    /// and those with multicast, `stream-k`; multicast kernels of sm_90a take both.
     pub split: Option<Split>,
 }
 

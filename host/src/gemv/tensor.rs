@@ -175,7 +175,7 @@ fn of_product(
         tile_rows,
         load_bytes: 0,
         before: vec![product.before().clone()],
-        workspace_bytes: product.workspace_bytes()?,
+        workspace_bytes: product.workspace_bytes(),
         additions: product.additions(),
         repack: "none",
         why,

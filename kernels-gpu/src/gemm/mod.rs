@@ -1,9 +1,11 @@
 //! GEMM with block-scaled 4-bit weights, `C[m, n] = factors * sum_k A[m, k] B[n, k] + bias[n]`.
 //!
 //! Each architecture has a main loop of its own; the work list, the table of a grouped product's
-//! problems ([`groups`]), that of products of sizes of their own ([`mixed`]) and the epilogue are shared.
+//! problems ([`groups`]), that of products of sizes of their own ([`mixed`]), the [`flags`] of stream-K and
+//! the epilogue are shared.
 
 pub mod epilogue;
+pub mod flags;
 pub mod groups;
 pub mod mixed;
 

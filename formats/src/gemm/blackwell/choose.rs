@@ -4,12 +4,14 @@
 //! The estimate counts clocks of the slowest CTA: its tiles' K steps, each as long as
 //! the slowest of products, decoding, copies into the SM, and the machine's L2 while all
 //! CTAs copy; then what is not overlapped at the ends. Below that, DRAM must deliver the
-//! operands and take the result once, and a result in NVFP4 be quantised. Its constants are
-//! published rates and counts of instructions, not measurements.
+//! operands and take the result once, and a result in NVFP4 be quantised. DRAM's rate is that of all SMs:
+//! fewer have fewer bytes in flight, and on sm_90a, where it was measured, take as much longer. Its
+//! constants are published rates and counts of instructions, not measurements; those of the fix-up are
+//! sm_90a's.
 
 use super::config::{NARROW_COLUMNS, Products, STORE_COLUMNS};
 use super::{BlackwellConfig, CONFIGS, GROUPED, MIXED};
-use crate::gemm::{Problem, ResidentClusters, ResultType, Tiles};
+use crate::gemm::{Problem, ResidentClusters, ResultType, Schedule, Split, Tiles};
 use crate::quantize::Format;
 use crate::{HalfType, Operand};
 
@@ -55,6 +57,12 @@ const QUANTIZE: u64 = 93_u64.div_ceil(16);
 const QUANTIZE_SWAPPED: u64 = 202_u64.div_ceil(16);
 /// Clocks to send or add a column of an exchange.
 const EXCHANGE: u64 = 8;
+/// Bytes of partial sums a clock from each contributor of a fix-up, as measured on sm_90a, with as many in
+/// flight.
+const FIX_UP_BYTES: u64 = 30;
+/// Fills of the machine up to which a plan cuts tiles by stream-K. Of more, the runs of CTAs at work at one
+/// time are so far apart that they share no rows in L2, and there is little to even out.
+const FEW_WAVES: u32 = 2;
 
 /// Clocks in which a CTA decodes a K step of weights. Each quarter of an SM has one warp for
 /// it, which issues an instruction a clock, and in two clocks one of those on bits and
@@ -88,6 +96,11 @@ pub struct Estimate {
     pub config: &'static BlackwellConfig,
     /// Whether `X` is the weights.
     pub swapped: bool,
+    /// How K is split.
+    pub split: Split,
+    /// Which K steps of which tiles are whose, where no cluster asks for tiles and none splits one; what is
+    /// called a CTA there is a cluster.
+    pub schedule: Schedule,
     /// Whether clusters ask for tiles: there are more than the machine holds.
     pub dynamic: bool,
     /// Clusters of the launch.
@@ -139,11 +152,13 @@ impl Limit {
 }
 
 impl Estimate {
-    /// Estimates `config` on `problem`; none if it does not take it.
+    /// Estimates `config` on `problem` with one of its [`splits`](BlackwellConfig::splits); none if it does
+    /// not take it.
     #[must_use]
     pub fn new(
         config: &'static BlackwellConfig,
         swapped: bool,
+        split: Split,
         problem: &Problem,
         result: ResultType,
         rates: &Rates,
@@ -157,12 +172,30 @@ impl Estimate {
         // A launch counts its CTAs, one cluster per tile, in 31 bits.
         let most = i32::MAX as u32 / config.cluster();
         let count = u32::try_from(tiles.count()).ok().filter(|&count| count <= most)?;
-        let dynamic = count > resident;
-        let clusters = if dynamic { resident } else { count };
         let waves = count.div_ceil(resident) as u64;
-        let steps = config.steps(problem.k).div_ceil(config.k_parts()) as u64;
+        let tile_steps = config.steps(problem.k);
+        let steps = tile_steps.div_ceil(config.k_parts()) as u64;
+        let (dynamic, clusters, schedule, most) = match split {
+            Split::StreamK => {
+                // As many CTAs as SMs at most, but for a single pair.
+                let fit = resident.min((rates.clusters.of(1) / config.cluster()).max(1));
+                let schedule = Schedule::new(split, count as u64, tile_steps, fit as u64)?;
+                let clusters = schedule.ctas(count as u64) as u32;
+                (false, clusters, schedule, schedule.most() as u64)
+            }
+            Split::None | Split::Cluster(_) => {
+                let dynamic = count > resident;
+                let clusters = if dynamic { resident } else { count };
+                (dynamic, clusters, Schedule::whole_tiles(tile_steps)?, waves * steps)
+            }
+        };
 
-        let bytes = config.stage_bytes() as u64;
+        // Rows behind the last token are zeros that no copy reads.
+        let y_rows = if swapped { problem.m } else { problem.n };
+        let absent = config.columns.saturating_sub(y_rows) as u64 * config.y_bytes() as u64
+            / config.columns as u64;
+        let bytes = config.stage_bytes() as u64 - absent;
+        let read = config.read_bytes() as u64 - absent;
         let rows = super::config::CTA_ROWS as u64;
         let slower = match config.products() {
             Products::Blocks => 1,
@@ -173,8 +206,7 @@ impl Estimate {
         let columns = config.columns.max(LEAST_COLUMNS) as u64;
         let products = rows * columns * config.step() as u64 / rate;
         let copies = bytes / rates.sm_rate as u64;
-        let l2 = config.read_bytes() as u64 * (clusters * config.cluster()) as u64
-            / rates.l2_rate as u64;
+        let l2 = read * (clusters * config.cluster()) as u64 / rates.l2_rate as u64;
         let (mut step, mut limit) = (products, Limit::Products);
         if copies > step {
             (step, limit) = (copies, Limit::Copies);
@@ -186,7 +218,7 @@ impl Estimate {
         if decode > step {
             (step, limit) = (decode, Limit::Decode);
         }
-        let mut clocks = waves * steps * step;
+        let mut clocks = most * step;
         let l = problem.l as u64;
         let (m, n, k) = (problem.m as u64, problem.n as u64, problem.k as u64);
         let row = k / 2 + k / config.format.block() as u64;
@@ -195,14 +227,17 @@ impl Estimate {
             Some(operand) => operand.bytes() as u64 * k,
         };
         let operands = (m * token + n * row) * l;
-        let dram = (operands + result.bytes(m * n * l)) / rates.dram_rate as u64;
+        // How many are at work on average, where the slowest is so all the time.
+        let sms = rates.clusters.of(1) as u64;
+        let busy = (count as u64 * steps * config.cluster() as u64 / most).min(sms).max(1);
+        let dram = (operands + result.bytes(m * n * l)) * sms / busy / rates.dram_rate as u64;
         if dram > clocks {
             (clocks, limit) = (dram, Limit::Dram);
         }
         let store = store_clocks(config, swapped, result);
         if let ResultType::Blocks(_) = result {
             // A tile's results are stored while the next one is multiplied.
-            let stored = (waves - 1) * store + steps * step;
+            let stored = (waves - 1) * store + most.min(steps) * step;
             if stored > clocks {
                 (clocks, limit) = (stored, Limit::Results);
             }
@@ -211,7 +246,11 @@ impl Estimate {
         if config.k_parts() > 1 {
             clocks += waves * config.columns as u64 * EXCHANGE;
         }
-        let read = config.read_bytes() as u64 * config.k_parts() as u64;
+        if schedule.has_fix_up() {
+            let sums = config.partial_bytes() as u64;
+            clocks += (schedule.parts() - 1) as u64 * (sums / FIX_UP_BYTES);
+        }
+        let read = read * config.k_parts() as u64;
         let parts = (config.cta_group * config.multicast) as u64;
         let bytes = read * parts * steps * count as u64;
         // With `dynamic` the grid has a cluster for each tile.
@@ -219,6 +258,8 @@ impl Estimate {
         Some(Self {
             config,
             swapped,
+            split,
+            schedule,
             dynamic,
             clusters,
             resident,
@@ -234,17 +275,22 @@ impl Estimate {
 impl Estimate {
     /// Candidates in the order of their rank are the best first: the shortest estimate, of equals the one
     /// that reads least. Narrow tiles of more than [`FEW_TOKENS`] come last: the weights would be read once for
-    /// each, of which the estimate has the bytes alone.
+    /// each, of which the estimate has the bytes alone. So does stream-K of more tiles than fill the machine
+    /// twice.
     #[must_use]
     pub const fn rank(&self) -> (bool, u64, u64) {
         let tokens = self.tiles.token_tiles() as u64 * self.config.columns as u64;
         let many = self.config.columns < NARROW_COLUMNS && tokens > FEW_TOKENS;
-        (many, self.clocks, self.bytes)
+        let cut = match self.split {
+            Split::StreamK => self.count > self.resident.saturating_mul(FEW_WAVES),
+            Split::None | Split::Cluster(_) => false,
+        };
+        (many || cut, self.clocks, self.bytes)
     }
 }
 
 /// All candidates for a problem with weights in `format` and activations in the same
-/// format, or of the type `activations`; in the table's order.
+/// format, or of the type `activations`; in the table's order, stream-K behind the table's split.
 pub fn candidates<'a>(
     format: Format,
     activations: Option<Operand>,
@@ -297,7 +343,7 @@ fn persistent<'a>(
     })
 }
 
-/// The estimates of a table's kernels for these types, in both orientations.
+/// The estimates of a table's kernels for these types, in both orientations, with all splits.
 fn of_table<'a>(
     table: &'static [BlackwellConfig],
     format: Format,
@@ -309,8 +355,11 @@ fn of_table<'a>(
     table
         .iter()
         .filter(move |config| config.format == format && config.activations == activations)
-        .flat_map(|config| [(config, false), (config, true)])
-        .filter_map(move |(config, swapped)| Estimate::new(config, swapped, problem, result, rates))
+        .flat_map(|config| config.splits().map(move |split| (config, split)))
+        .flat_map(|(config, split)| [(config, split, false), (config, split, true)])
+        .filter_map(move |(config, split, swapped)| {
+            Estimate::new(config, swapped, split, problem, result, rates)
+        })
 }
 
 /// The candidate of the lowest [rank](Estimate::rank). None for sizes that no kernel takes.
@@ -340,11 +389,52 @@ mod tests {
 
     #[test]
     fn choices() {
-        let name = |m, n, k| (pick(m, n, k).config.name, pick(m, n, k).swapped);
-        assert_eq!(name(1, 7168, 16384), ("gemm_nvfp4_128x16_split2", true));
-        assert_eq!(name(128, 7168, 16384), ("gemm_nvfp4_256x128_split2", true));
-        assert_eq!(name(4096, 4096, 4096), ("gemm_nvfp4_256x256_multicast2", false));
-        assert_eq!(name(1, 1, 16), ("gemm_nvfp4_128x8", true));
+        let name =
+            |m, n, k| (pick(m, n, k).config.name, pick(m, n, k).split, pick(m, n, k).swapped);
+        let (stream_k, none) = (Split::StreamK, Split::None);
+        assert_eq!(name(1, 7168, 16384), ("gemm_nvfp4_128x8", stream_k, true));
+        assert_eq!(name(128, 7168, 16384), ("gemm_nvfp4_256x64", stream_k, true));
+        assert_eq!(name(4096, 4096, 4096), ("gemm_nvfp4_256x256_multicast2", none, false));
+        assert_eq!(name(1, 1, 16), ("gemm_nvfp4_128x8", none, true));
+    }
+
+    /// Where tiles are not as many as SMs, or a few more, all SMs copy: of few tokens, of either type, that
+    /// is soonest. Of many tiles clusters ask for them.
+    #[test]
+    fn all_sms_copy() {
+        let pick = |activations, m, n, k| {
+            let problem = Problem { m, n, k, l: 1 };
+            let found = choose(Format::Nvfp4, activations, &problem, FLOATS, &Rates::B200).unwrap();
+            (found.split, found.clusters * found.config.cluster())
+        };
+        let halves = [HalfType::F16, HalfType::Bf16].map(|half| Some(Operand::Half(half)));
+        for activations in [None].into_iter().chain(halves) {
+            for m in [1, 8, 16, 32, 128] {
+                assert_eq!(pick(activations, m, 7168, 16384), (Split::StreamK, 148), "{m}");
+            }
+            let (split, _) = pick(activations, 4096, 8192, 4096);
+            assert_eq!(split, Split::None);
+        }
+        // Clusters that split a tile are as many as SMs but for a few.
+        assert_eq!(pick(None, 1, 4096, 4096), (Split::Cluster(4), 128));
+    }
+
+    /// Runs that end with tiles cost no fix-up, and those that do not the more, the wider the tiles.
+    #[test]
+    fn costs_of_a_fix_up() {
+        let clocks = |name: &str, split, n| {
+            let config = CONFIGS.iter().find(|config| config.name == name).unwrap();
+            let problem = Problem { m: 8, n, k: 4096, l: 1 };
+            Estimate::new(config, true, split, &problem, FLOATS, &Rates::B200).unwrap()
+        };
+        let [whole, cut] = [148, 149].map(|tiles| tiles * 128);
+        for name in ["gemm_nvfp4_128x8", "gemm_nvfp4_128x64", "gemm_nvfp4_f16_128x64"] {
+            let [one, other] =
+                [Split::None, Split::StreamK].map(|split| clocks(name, split, whole));
+            assert_eq!((one.clocks, one.clusters), (other.clocks, other.clusters), "{name}");
+            let [one, other] = [Split::None, Split::StreamK].map(|split| clocks(name, split, cut));
+            assert!(other.schedule.has_fix_up() && other.clocks < one.clocks, "{name}");
+        }
     }
 
     /// Few tokens have the narrowest tile that holds them: for the contest's shapes of a GEMV and layers of
@@ -359,12 +449,13 @@ mod tests {
         };
         for format in [Format::Nvfp4, Format::Mxfp4] {
             for (sizes, expected) in [
-                ([1, 7168, 16384, 1], [1, 16, 2]),
+                ([1, 7168, 16384, 1], [1, 8, 1]),
+                ([16, 7168, 16384, 1], [1, 16, 1]),
                 ([1, 4096, 7168, 8], [1, 8, 1]),
                 ([1, 7168, 2048, 4], [1, 8, 1]),
                 ([8, 28672, 8192, 1], [1, 8, 1]),
-                ([9, 28672, 8192, 1], [1, 32, 1]),
-                ([16, 8192, 8192, 1], [1, 16, 2]),
+                ([9, 28672, 8192, 1], [1, 16, 1]),
+                ([32, 28672, 8192, 1], [1, 32, 1]),
                 ([1, 4096, 4096, 1], [1, 32, 4]),
                 ([32, 4096, 14336, 1], [1, 32, 4]),
                 ([33, 28672, 8192, 1], [2, 64, 1]),
@@ -399,7 +490,7 @@ mod tests {
     }
 
     /// Beside 16-bit activations: pairs for many tokens, more of them the longer it takes to
-    /// decode; splits for few.
+    /// decode; splits for few, where K is not long enough for stream-K.
     #[test]
     fn choices_of_halves() {
         let tile = |activations, m, n, k| {
@@ -411,7 +502,8 @@ mod tests {
         };
         assert_eq!(tile(HalfType::F16, 4096, 8192, 4096), Some([2, 128, 1]));
         assert_eq!(tile(HalfType::Bf16, 4096, 8192, 4096), Some([2, 256, 1]));
-        assert_eq!(tile(HalfType::F16, 1, 7168, 16384), Some([1, 64, 2]));
+        assert_eq!(tile(HalfType::F16, 1, 7168, 16384), Some([1, 64, 1]));
+        assert_eq!(tile(HalfType::F16, 1, 8192, 8192), Some([1, 64, 2]));
     }
 
     /// NVFP4 is work for the storing warps, which a long K hides behind products; and where
@@ -420,7 +512,7 @@ mod tests {
     fn costs_of_results() {
         let clocks = |config: &'static BlackwellConfig, swapped, [m, n, k]: [u32; 3], result| {
             let problem = Problem { m, n, k, l: 1 };
-            Estimate::new(config, swapped, &problem, result, &Rates::B200)
+            Estimate::new(config, swapped, config.split, &problem, result, &Rates::B200)
                 .map(|found| (found.clocks, found.limit))
         };
         for config in CONFIGS.iter().filter(|config| config.activations.is_none()) {
@@ -461,7 +553,7 @@ mod tests {
         let gpcs = ResidentClusters::of_gpcs(&[20, 20, 18, 18, 18, 18, 18, 18]);
         let of = |clusters| {
             let rates = Rates { clusters, ..Rates::B200 };
-            Estimate::new(config, false, &problem, FLOATS, &rates).unwrap()
+            Estimate::new(config, false, config.split, &problem, FLOATS, &rates).unwrap()
         };
         let [even, uneven] = [Rates::B200.clusters, gpcs].map(of);
         assert_eq!([even.count, even.resident, even.clusters], [36, 37, 36]);

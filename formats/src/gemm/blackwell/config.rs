@@ -54,6 +54,8 @@ pub const MIN_STAGES: u32 = 4;
 pub const GROUP_ROWS: u32 = 32;
 /// Columns below which a tile is narrow: for few tokens, so that the weights are always `X`.
 pub const NARROW_COLUMNS: u32 = 64;
+/// Columns of the widest tiles.
+pub const WIDE_COLUMNS: u32 = 256;
 /// Columns that a storing thread has at a time.
 pub const STORE_COLUMNS: u32 = 16;
 /// Columns of a scale tile in tensor memory.
@@ -75,6 +77,12 @@ pub const PRODUCT_WARP: u32 = 5;
 pub const SCHEDULE_WARP: u32 = 6;
 /// Warps that store results.
 pub const STORE_WARPS: u32 = 4;
+
+/// Bytes of the flags of a launch of so many CTAs under stream-K, zeros before and after it: one word for
+/// each storing warp, which it sets when its partial sums are in memory.
+pub const fn flag_bytes(ctas: u32) -> u64 {
+    ctas as u64 * STORE_WARPS as u64 * size_of::<u32>() as u64
+}
 
 /// Tiles along `X` that are walked together, so that CTAs at work at one time share rows of both
 /// operands in L2.
@@ -152,6 +160,26 @@ impl BlackwellConfig {
     /// Parts of a cluster that split a tile's K; 1 if K is not split.
     pub const fn k_parts(&self) -> u32 {
         self.split.cluster()
+    }
+
+    /// Whether a launch may give each cluster an even run of all tiles' K steps
+    /// ([`Split::StreamK`]): where its CTAs neither split a tile nor share rows of several, and tiles are
+    /// not so wide that they are for prompts alone.
+    pub const fn takes_stream_k(&self) -> bool {
+        let unsplit = matches!(self.split, Split::None);
+        unsplit && self.multicast == 1 && !self.grouped && self.columns < WIDE_COLUMNS
+    }
+
+    /// How launches may divide K: the table's way first.
+    pub fn splits(&self) -> impl Iterator<Item = Split> + use<> {
+        let also = if self.takes_stream_k() { Some(Split::StreamK) } else { None };
+        [self.split].into_iter().chain(also)
+    }
+
+    /// Bytes of the partial sums that a CTA sends through memory under stream-K: of each four columns, a
+    /// 16-byte word for every row.
+    pub const fn partial_bytes(&self) -> u32 {
+        CTA_ROWS * self.columns * size_of::<f32>() as u32
     }
 
     /// Columns of a tile that one CTA stores.
@@ -521,6 +549,9 @@ pub const EXCHANGE_COLUMNS: u32 = 8;
 /// Until a B200 measures more, these are what the estimate chooses for the contest's shapes and for
 /// decoding and prompts of common layers, and the simplest of each mechanism:
 ///
+/// Every one without a split or multicast, but for the widest, takes stream-K
+/// ([`takes_stream_k`](BlackwellConfig::takes_stream_k)).
+///
 /// | tiles | why |
 /// |---|---|
 /// | 128 x 64 | no cluster, no pair: takes every problem, and is the first to run on new hardware |
@@ -536,10 +567,8 @@ pub const EXCHANGE_COLUMNS: u32 = 8;
 ///
 /// | tiles | why |
 /// |---|---|
-/// | 128 x 8 | up to 8 tokens of many rows or batch entries |
-/// | 128 x 16 split 2 | up to 16 tokens, of as many rows as half the machine's CTAs have |
-/// | 128 x 32 split 4 | up to 32 tokens of fewer rows |
-/// | 128 x 32 | up to 32 tokens of many rows |
+/// | 128 x 8, 128 x 16, 128 x 32 | up to 8, 16 and 32 tokens, of many rows or batch entries, or by stream-K |
+/// | 128 x 32 split 4 | fewer rows: as many as a quarter of the machine's CTAs have |
 ///
 /// Beside 16-bit activations, where weights must be the rows of `X`, too:
 ///
@@ -611,12 +640,12 @@ macro_rules! sm100a_gemm_configs {
             gemm_mxfp4_e4m3_256x256: Mxfp4 x E4m3, 2 CTA, 256 columns, split 1, multicast 1;
             gemm_mxfp4_e4m3_128x64_split4: Mxfp4 x E4m3, 1 CTA, 64 columns, split 4, multicast 1;
             gemm_nvfp4_128x8: Nvfp4 x blocks, 1 CTA, 8 columns, split 1, multicast 1;
+            gemm_nvfp4_128x16: Nvfp4 x blocks, 1 CTA, 16 columns, split 1, multicast 1;
             gemm_nvfp4_128x32: Nvfp4 x blocks, 1 CTA, 32 columns, split 1, multicast 1;
-            gemm_nvfp4_128x16_split2: Nvfp4 x blocks, 1 CTA, 16 columns, split 2, multicast 1;
             gemm_nvfp4_128x32_split4: Nvfp4 x blocks, 1 CTA, 32 columns, split 4, multicast 1;
             gemm_mxfp4_128x8: Mxfp4 x blocks, 1 CTA, 8 columns, split 1, multicast 1;
+            gemm_mxfp4_128x16: Mxfp4 x blocks, 1 CTA, 16 columns, split 1, multicast 1;
             gemm_mxfp4_128x32: Mxfp4 x blocks, 1 CTA, 32 columns, split 1, multicast 1;
-            gemm_mxfp4_128x16_split2: Mxfp4 x blocks, 1 CTA, 16 columns, split 2, multicast 1;
             gemm_mxfp4_128x32_split4: Mxfp4 x blocks, 1 CTA, 32 columns, split 4, multicast 1;
         }
     };

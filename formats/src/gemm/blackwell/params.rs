@@ -2,7 +2,7 @@
 
 use super::BlackwellConfig;
 use super::config::Products;
-use crate::gemm::{Epilogue, Groups, Problem, Walk};
+use crate::gemm::{Epilogue, Groups, Problem, Schedule, Walk};
 use crate::layout::{TILE_BYTES, TILE_ROWS};
 use crate::swizzle::Swizzle;
 use crate::tensor_map::{MapElement, TensorMap, TensorMapShape};
@@ -28,12 +28,17 @@ pub struct BlackwellParams {
     pub result: TensorMap,
     /// What becomes of the sums.
     pub epilogue: Epilogue,
+    /// Partial sums of CTAs under stream-K, [`BlackwellConfig::partial_bytes`] each; any if no tile is cut.
+    pub partials: u64,
+    /// Flags of their storing warps, zeros ([`flag_bytes`](super::config::flag_bytes)); any likewise.
+    pub flags: u64,
     /// Sizes.
     pub problem: Problem,
     /// 1 if `X` is the weights.
     pub swapped: u32,
     /// 1 if CTAs ask for tiles while the kernel runs (the grid then has a cluster for
-    /// each tile), 0 if each takes every `clusters`-th one.
+    /// each tile); 0 if each takes its run of the schedule, where the kernel
+    /// [takes one](BlackwellConfig::takes_stream_k), or every `clusters`-th tile.
     pub dynamic: u32,
     /// 1 if `X` is read once, so that L2 need not keep it.
     pub x_once: u32,
@@ -51,6 +56,11 @@ pub struct BlackwellParams {
     pub row_factor_stride: u32,
     /// Which tiles have which numbers: that of [`BlackwellConfig::tiles`].
     pub walk: Walk,
+    /// Which K steps of which tiles are whose; what is called a CTA there is a cluster. Any if it is not
+    /// looked at.
+    pub schedule: Schedule,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 impl BlackwellParams {
@@ -61,12 +71,20 @@ impl BlackwellParams {
         const EPILOGUE: usize = size_of::<Epilogue>() / 4;
         const MAPS: usize = 5;
         const WALK: usize = size_of::<Walk>() / 4;
-        const { assert!(size_of::<Self>() == 4 * (MAPS * MAP + EPILOGUE + 12 + WALK)) };
+        const SCHEDULE: usize = size_of::<Schedule>() / 4;
+        const {
+            assert!(size_of::<Self>() == 4 * (MAPS * MAP + EPILOGUE + 17 + WALK + SCHEDULE));
+        }
         let maps: [_; MAPS] =
             [&self.x_codes, &self.y_codes, &self.x_scales, &self.y_scales, &self.result];
         let (epilogue, walk) = (self.epilogue.words(), self.walk.words());
+        let schedule = self.schedule.words();
         let Problem { m, n, k, l } = self.problem;
         let rest = [
+            self.partials as u32,
+            (self.partials >> 32) as u32,
+            self.flags as u32,
+            (self.flags >> 32) as u32,
             m,
             n,
             k,
@@ -91,8 +109,12 @@ impl BlackwellParams {
                 epilogue[i - MAPS * MAP]
             } else if i < MAPS * MAP + EPILOGUE + rest.len() {
                 rest[i - MAPS * MAP - EPILOGUE]
-            } else {
+            } else if i < MAPS * MAP + EPILOGUE + rest.len() + WALK {
                 walk[i - MAPS * MAP - EPILOGUE - rest.len()]
+            } else if i < MAPS * MAP + EPILOGUE + rest.len() + WALK + SCHEDULE {
+                schedule[i - MAPS * MAP - EPILOGUE - rest.len() - WALK]
+            } else {
+                self.reserved
             };
             bytes[at] = word.to_le_bytes()[at % 4];
             at += 1;
@@ -106,7 +128,7 @@ impl BlackwellParams {
 #[repr(C)]
 pub struct BlackwellGroupedParams {
     /// What all kernels take. Of the problem M is the tokens of a matrix and L the number of
-    /// matrices; `dynamic`, `x_shared` and `y_shared` are 0, and the walk is any. Factors and bias
+    /// matrices; `dynamic`, `x_shared` and `y_shared` are 0, and walk and schedule are any. Factors and bias
     /// are those of the first problem. The scales of activations are one matrix of
     /// [`Groups::scale_tiles`] row tiles.
     pub gemm: BlackwellParams,
@@ -234,6 +256,8 @@ mod tests {
             y_scales: map(4),
             result: map(23),
             epilogue: sample::epilogue(300),
+            partials: 27 << 32 | 28,
+            flags: 29 << 32 | 30,
             problem: Problem { m: 13, n: 14, k: 15, l: 16 },
             swapped: 17,
             dynamic: 18,
@@ -244,6 +268,8 @@ mod tests {
             copied: 24,
             row_factor_stride: 26,
             walk: Walk::new(BlackwellConfig::order(true), 25, 26),
+            schedule: Schedule::stream_k(31, 32, 33).unwrap(),
+            reserved: 0,
         };
         let bytes = params.to_bytes();
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -253,6 +279,12 @@ mod tests {
         }
         // Tiles, a band's, the last band's width and number.
         assert_eq!([walk[0], walk[3], walk[6], walk[9]], [25 * 26, 8 * 26, 1, 3]);
+        for (i, expected) in (0..).zip(params.schedule.words()) {
+            assert_eq!(word(offset_of!(BlackwellParams, schedule) + 4 * i), expected);
+        }
+        let words = |at: usize| [word(at), word(at + 4)];
+        assert_eq!(words(offset_of!(BlackwellParams, partials)), [28, 27]);
+        assert_eq!(words(offset_of!(BlackwellParams, flags)), [30, 29]);
         for (at, seed) in [
             (offset_of!(BlackwellParams, x_codes), 1),
             (offset_of!(BlackwellParams, y_codes), 2),

@@ -63,7 +63,7 @@ pub fn product(problem: &Problem, result: ResultType, rates: &Rates) -> Option<(
     Some((found, found.clocks + PREPARE))
 }
 
-/// The product by this configuration, and its clocks likewise.
+/// The product by this configuration, its split the better one, and its clocks likewise.
 #[must_use]
 pub fn by(
     config: &'static BlackwellConfig,
@@ -74,7 +74,10 @@ pub fn by(
     if !takes_k(problem.k) {
         return None;
     }
-    let found = Estimate::new(config, true, problem, result, rates)?;
+    let found = config
+        .splits()
+        .filter_map(|split| Estimate::new(config, true, split, problem, result, rates))
+        .min_by_key(Estimate::rank)?;
     Some((found, found.clocks + PREPARE))
 }
 

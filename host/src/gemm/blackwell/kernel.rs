@@ -2,11 +2,12 @@
 
 use fp4_formats::gemm::blackwell::choose::{self, Estimate, Limit};
 use fp4_formats::gemm::blackwell::config::Products;
-use fp4_formats::gemm::{Problem, ResultType};
+use fp4_formats::gemm::{Problem, ResultType, Split};
 use fp4_formats::{Operand, TensorFamily};
 
 use super::launch;
 use super::prepare::Preparation;
+use super::workspace::BlackwellWorkspace;
 use crate::buffer::ALIGNMENT;
 use crate::error::{Error, Result};
 use crate::gemm::family::{GroupRequest, Kernel, Launch, LaunchShape};
@@ -25,6 +26,8 @@ pub(super) struct BlackwellKernel {
     pub groups: Option<GroupRequest>,
     /// Whether it is one of several products of sizes of their own.
     pub mixed: bool,
+    /// Streaming multiprocessors that the choice was made for.
+    pub sms: u32,
     /// Of a grouped product, for the tokens that are expected.
     pub choice: Estimate,
 }
@@ -36,8 +39,27 @@ impl BlackwellKernel {
         Preparation::of(&self.problem, kind, entries, groups)
     }
 
-    /// Offsets in the workspace of activations that become e4m3 and of their tokens' scales, and its
-    /// bytes; none beyond what memory can hold.
+    /// What is where in the workspace.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`].
+    pub fn workspace(&self, kind: ActivationKind) -> Result<BlackwellWorkspace> {
+        let made = match kind {
+            ActivationKind::Blocks { .. } => Some(
+                self.preparation(kind, Entries::Dense).map_or(0, |preparation| preparation.bytes),
+            ),
+            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some(0),
+            ActivationKind::Fp8(Some(_)) => self.made().map(|(_, bytes)| bytes as u64),
+        };
+        let workspace = made.and_then(|made| BlackwellWorkspace::new(self.sms, made, &self.choice));
+        workspace.ok_or_else(|| Error::Overflow {
+            what: "workspace".into(),
+            detail: format!("activations of {:?}", self.problem),
+        })
+    }
+
+    /// Offsets behind [`BlackwellWorkspace::activations`] of activations that become e4m3 and of their
+    /// tokens' scales, and their bytes; none beyond what memory can hold.
     pub fn made(&self) -> Option<([usize; 2], usize)> {
         let [elements, scales] = fp8::made_bytes(&self.problem)?;
         let at = elements.checked_next_multiple_of(ALIGNMENT as usize)?;
@@ -47,14 +69,20 @@ impl BlackwellKernel {
 
 impl Kernel for BlackwellKernel {
     fn candidate(&self) -> Candidate {
-        let Estimate { config, dynamic, clusters, resident, count, clocks, limit, .. } =
+        let Estimate { config, split, dynamic, clusters, resident, count, clocks, limit, .. } =
             self.choice;
-        let resident = if dynamic { resident } else { clusters };
+        let waves = match split {
+            Split::StreamK => 1,
+            Split::None | Split::Cluster(_) => {
+                let at_a_time = if dynamic { resident } else { clusters };
+                count.div_ceil(at_a_time.max(1))
+            }
+        };
         Candidate {
             kernel: config.name,
-            split: config.split,
+            split,
             ctas: u64::from(clusters) * u64::from(config.cluster()),
-            waves: u64::from(count.div_ceil(resident.max(1))),
+            waves: u64::from(waves),
             cycles: clocks,
             bound: match limit {
                 Limit::Dram => "DRAM",
@@ -111,17 +139,7 @@ impl Kernel for BlackwellKernel {
     }
 
     fn workspace_bytes(&self, kind: ActivationKind) -> Result<usize> {
-        let bytes = match kind {
-            ActivationKind::Blocks { .. } => self
-                .preparation(kind, Entries::Dense)
-                .map_or(Some(0), |preparation| usize::try_from(preparation.bytes).ok()),
-            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some(0),
-            ActivationKind::Fp8(Some(_)) => self.made().map(|(_, bytes)| bytes),
-        };
-        bytes.ok_or_else(|| Error::Overflow {
-            what: "workspace".into(),
-            detail: format!("activations of {:?}", self.problem),
-        })
+        Ok(self.workspace(kind)?.bytes)
     }
 
     fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>> {
@@ -137,9 +155,15 @@ impl Kernel for BlackwellKernel {
     }
 
     fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String> {
-        let Estimate { config, swapped, dynamic, count, limit, .. } = &self.choice;
+        let Estimate { config, swapped, schedule, dynamic, count, limit, .. } = &self.choice;
         let weights = if *swapped { "rows" } else { "columns" };
-        let order = if *dynamic { "by cluster launch control" } else { "one after the other" };
+        let order = if *dynamic {
+            "by cluster launch control"
+        } else if schedule.has_fix_up() {
+            "in even runs of their K steps"
+        } else {
+            "one after the other"
+        };
         let first = match &self.groups {
             Some(GroupRequest { expected: [groups, tokens], .. }) => format!(
                 "{chosen} for {tokens} tokens of each of {groups} groups: {count} tiles {order}, \
@@ -153,6 +177,12 @@ impl Kernel for BlackwellKernel {
             None => format!("{chosen}: {count} tiles {order}, bound by {}", limit.name()),
         };
         let mut why = vec![first, format!("weights are the {weights} of the tensor core's tiles")];
+        if schedule.has_fix_up() {
+            why.push(format!(
+                "up to {} clusters split the K of a tile; their partial sums meet in the workspace",
+                schedule.parts()
+            ));
+        }
         why.extend(match config.products() {
             Products::Blocks => None,
             Products::Halves(_) => {

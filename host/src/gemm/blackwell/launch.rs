@@ -148,6 +148,8 @@ pub(super) fn params(
     let &Launch { gemm, weights, mut epilogue, groups, .. } = launch;
     let choice = &kernel.choice;
     let (config, problem) = (choice.config, gemm.plan.problem);
+    let parts = kernel.workspace(gemm.kind)?;
+    let made_at = workspace + parts.activations;
     // The batch was checked when the weights were repacked.
     let blocks = prepared(&weights.form(), weights.batch() as u32);
     let base = weights.address();
@@ -175,13 +177,13 @@ pub(super) fn params(
     };
     let activation_maps = match *activations {
         CheckedActivations::Blocks { codes, scales, .. } => {
-            place_blocks(kernel, launch, [codes, scales], workspace)?.maps(device, choice, other)?
+            place_blocks(kernel, launch, [codes, scales], made_at)?.maps(device, choice, other)?
         }
         CheckedActivations::Halves(address) => {
             elements(address, gemm.strides.activations.stride as u64)?
         }
         CheckedActivations::ToFp8(_) => {
-            scaled(PlacedBytes::made(launch, &problem, made(kernel, workspace)))?
+            scaled(PlacedBytes::made(launch, &problem, made(kernel, made_at)))?
         }
         CheckedActivations::Fp8(addresses) => scaled(PlacedBytes::given(launch, addresses)?)?,
     };
@@ -210,6 +212,8 @@ pub(super) fn params(
         y_scales,
         result: result.unwrap_or(TensorMap::NONE),
         epilogue,
+        partials: workspace + parts.partials,
+        flags: workspace,
         problem,
         swapped: u32::from(choice.swapped),
         dynamic: u32::from(choice.dynamic),
@@ -220,22 +224,25 @@ pub(super) fn params(
         copied: u32::from(result.is_some()),
         row_factor_stride,
         walk: choice.tiles.counts.walk,
+        schedule: choice.schedule,
+        reserved: 0,
     })
 }
 
-/// Where activations that become e4m3, and their tokens' scales, are in the workspace at this address.
-fn made(kernel: &BlackwellKernel, workspace: u64) -> [u64; 2] {
+/// Where activations that become e4m3, and their tokens' scales, are behind this address.
+fn made(kernel: &BlackwellKernel, at: u64) -> [u64; 2] {
     // The workspace was counted when the product was planned.
     let (offsets, _) = kernel.made().unwrap_or_default();
-    offsets.map(|at| workspace + at as u64)
+    offsets.map(|offset| at + offset as u64)
 }
 
-/// Where block-scaled activations at these addresses are when [`lay_out`] is done.
+/// Where block-scaled activations at these addresses are when [`lay_out`] is done, which lays them out behind
+/// `made_at`.
 fn place_blocks(
     kernel: &BlackwellKernel,
     launch: &Launch<'_>,
     [codes, scales]: [u64; 2],
-    workspace: u64,
+    made_at: u64,
 ) -> Result<Placed> {
     let gemm = launch.gemm;
     let Some(preparation) = kernel.preparation(gemm.kind, gemm.strides.entries()) else {
@@ -247,10 +254,10 @@ fn place_blocks(
     let scale_sizes = preparation.scale_sizes();
     let mut placed = Placed { blocks, codes, scales, code_stride, scale_stride, scale_sizes };
     if let Some(at) = preparation.codes {
-        (placed.codes, placed.code_stride) = (workspace + at, blocks.code_bytes());
+        (placed.codes, placed.code_stride) = (made_at + at, blocks.code_bytes());
     }
     if let Some(at) = preparation.scales {
-        (placed.scales, placed.scale_stride) = (workspace + at, blocks.scale_bytes());
+        (placed.scales, placed.scale_stride) = (made_at + at, blocks.scale_bytes());
     }
     Ok(placed)
 }
@@ -267,10 +274,11 @@ pub(super) fn lay_out(
     workspace: u64,
 ) -> Result<()> {
     let gemm = launch.gemm;
+    let made_at = workspace + kernel.workspace(gemm.kind)?.activations;
     let (codes, scales) = match *activations {
         CheckedActivations::Blocks { codes, scales, .. } => (codes, scales),
         CheckedActivations::ToFp8(input) => {
-            let made = made(kernel, workspace);
+            let made = made(kernel, made_at);
             return fp8::quantize(launch, &kernel.problem, input, made);
         }
         CheckedActivations::Halves(_) | CheckedActivations::Fp8(_) => return Ok(()),
@@ -284,14 +292,14 @@ pub(super) fn lay_out(
     let mut steps = gemm.before();
     if let Some(at) = preparation.codes {
         for (index, step) in (0..preparation.code_launches()).zip(&mut steps) {
-            let to = workspace + at;
+            let to = made_at + at;
             let params = preparation.code_params(index, codes, code_stride, to);
             // SAFETY: source and workspace have the sizes that the parameters state.
             unsafe { launch_step(&gemm.kernels, step, true, bytes(&params))? };
         }
     }
     if let (Some(at), Some(step)) = (preparation.scales, steps.next()) {
-        let scales = preparation.scale_params(scales, scale_stride, workspace + at);
+        let scales = preparation.scale_params(scales, scale_stride, made_at + at);
         let (uniform, grouped);
         let params: &[u8] = match launch.groups {
             Some(groups) => {

@@ -10,6 +10,7 @@ mod kernel;
 mod launch;
 mod prepare;
 mod vector;
+mod workspace;
 
 use std::sync::Arc;
 
@@ -52,13 +53,14 @@ fn configs(format: Format, kind: ActivationKind) -> impl Iterator<Item = &'stati
         .filter(move |config| config.format == format && config.activations == activations)
 }
 
-/// Sorts by cost, and leaves of a configuration's two orientations only the better one.
+/// Sorts by cost, and leaves of a configuration's two orientations with the same split only the better one.
 fn best_first(found: &mut Vec<Estimate>) {
     found.sort_by_key(Estimate::rank);
     let mut seen = Vec::new();
     found.retain(|found| {
-        let new = !seen.contains(&found.config.name);
-        seen.push(found.config.name);
+        let way = (found.config.name, found.split);
+        let new = !seen.contains(&way);
+        seen.push(way);
         new
     });
 }
@@ -103,17 +105,18 @@ impl Family for Blackwell {
         let (format, kind) = (asked.format, asked.activations);
         formats(format, kind)?;
         request.check_kernel(configs(format, kind).map(|config| config.name))?;
+        let sms = machine.sms;
         let machine = rates(*machine);
         let result = asked.output.planned();
         let mut found: Vec<_> =
             choose::candidates(format, operand(kind), problem, result, &machine)
                 .filter(|found| request.may_be(found.config.name))
                 .filter(|found| found.config.stores(result, asked.gated, found.swapped))
-                .filter(|found| overrides.split.is_none_or(|split| split == found.config.split))
+                .filter(|found| overrides.split.is_none_or(|split| split == found.split))
                 .collect();
         best_first(&mut found);
         let kernel =
-            |choice| BlackwellKernel { problem: *problem, groups: None, mixed: false, choice };
+            |choice| BlackwellKernel { problem: *problem, groups: None, mixed: false, sms, choice };
         Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
     }
 
@@ -134,6 +137,7 @@ impl Family for Blackwell {
         {
             return Err(Error::shape("split of K", "none, for a grouped product", split));
         }
+        let sms = machine.sms;
         let machine = rates(*machine);
         let result = asked.output.planned();
         let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..*problem };
@@ -157,6 +161,7 @@ impl Family for Blackwell {
             problem: *problem,
             groups: Some(*groups),
             mixed: false,
+            sms,
             choice,
         };
         Ok(found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect())
@@ -173,13 +178,14 @@ impl Family for Blackwell {
                 .filter(|config| config.format == format && config.activations == operand(kind));
             request.check_kernel(configs.map(|config| config.name))?;
             check_unsplit(overrides)?;
+            let sms = machine.sms;
             let machine = rates(*machine);
             let result = asked.output.planned();
             let choices = choose::mixed(format, operand(kind), problem, result, &machine);
             for choice in choices {
                 if choice.config.stores(result, asked.gated, choice.swapped) {
                     let (problem, groups) = (*problem, None);
-                    let kernel = BlackwellKernel { problem, groups, mixed: true, choice };
+                    let kernel = BlackwellKernel { problem, groups, mixed: true, sms, choice };
                     found[usize::from(choice.swapped)].push(kernel);
                 }
             }

@@ -13,7 +13,8 @@ use crate::gemm::ActivationKind;
 use crate::gemm::strides::Entries;
 use crate::quantize::device::Step;
 
-/// What of the activations is laid out before the product, and where in the workspace.
+/// What of the activations is laid out before the product, and where behind
+/// [`BlackwellWorkspace::activations`](super::workspace::BlackwellWorkspace::activations).
 #[derive(Clone, Debug)]
 pub(super) struct Preparation {
     /// The matrices that are different.

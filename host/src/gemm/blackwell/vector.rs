@@ -11,8 +11,9 @@ use fp4_formats::{FloatType, ScaleLayout};
 
 use super::launch::{Placed, map_result};
 use super::prepare::Preparation;
+use super::workspace::BlackwellWorkspace;
 use crate::device::{DeviceProperties, FoundKernel, Kernels, LaunchSpec};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gemm::ActivationKind;
 use crate::gemm::strides::Entries;
 use crate::params::bytes;
@@ -26,6 +27,7 @@ pub(crate) struct VectorProduct {
     /// Lays out the scales of activations: those of one token are never a whole tile.
     before: Step,
     preparation: Preparation,
+    workspace: BlackwellWorkspace,
     /// Estimated clocks, laying out activations included.
     pub clocks: u64,
 }
@@ -66,7 +68,8 @@ impl VectorProduct {
         let preparation =
             Preparation::new(&problem, Format::Nvfp4, activations, Entries::Dense, None);
         let before = preparation.steps().pop()?;
-        Some(Self { problem, choice, before, preparation, clocks })
+        let workspace = BlackwellWorkspace::new(machine.sms, preparation.bytes, &choice)?;
+        Some(Self { problem, choice, before, preparation, workspace, clocks })
     }
 
     /// The kernels that a product can have.
@@ -103,20 +106,20 @@ impl VectorProduct {
 
     /// Tiles, and what bounds them, in words.
     pub fn why(&self) -> String {
-        let Estimate { count, dynamic, limit, .. } = self.choice;
-        let order = if dynamic { ", asked for while the kernel runs" } else { "" };
+        let Estimate { count, schedule, dynamic, limit, .. } = &self.choice;
+        let order = if *dynamic {
+            ", asked for while the kernel runs"
+        } else if schedule.has_fix_up() {
+            ", in even runs of their K steps, whose partial sums meet in the workspace"
+        } else {
+            ""
+        };
         format!("{count} tiles of all batch entries{order}, bound by {}", limit.name())
     }
 
-    /// Bytes of the workspace: the scales of activations, as tensor cores take them.
-    ///
-    /// # Errors
-    /// [`Error::Overflow`].
-    pub fn workspace_bytes(&self) -> Result<usize> {
-        usize::try_from(self.preparation.bytes).map_err(|_| Error::Overflow {
-            what: "workspace".into(),
-            detail: format!("activations of {:?}", self.problem),
-        })
+    /// Bytes of the workspace: flags, the scales of activations, as tensor cores take them, and partial sums.
+    pub fn workspace_bytes(&self) -> usize {
+        self.workspace.bytes
     }
 
     /// Queues laying out the scales of activations, and the product. The operands were checked: they have the
@@ -131,8 +134,9 @@ impl VectorProduct {
         operands: &VectorOperands,
     ) -> Result<()> {
         let params = self.params(kernels, operands)?;
-        let VectorOperands { a_scales, a_scale_stride, workspace, .. } = *operands;
-        let scales = self.preparation.scale_params(a_scales, a_scale_stride, workspace);
+        let VectorOperands { a_scales, a_scale_stride, .. } = *operands;
+        let to = self.made_at(operands);
+        let scales = self.preparation.scale_params(a_scales, a_scale_stride, to);
         // It begins when the stream's earlier work has ended, which may write the weights: the product,
         // which overlaps it, copies them at once.
         // SAFETY: scales and workspace have the sizes that the parameters state.
@@ -152,6 +156,11 @@ impl VectorProduct {
         unsafe { kernels.launch_found(found, &spec) }
     }
 
+    /// The address of the scales that are laid out.
+    const fn made_at(&self, operands: &VectorOperands) -> u64 {
+        operands.workspace + self.workspace.activations
+    }
+
     fn params(&self, kernels: &Kernels, operands: &VectorOperands) -> Result<BlackwellParams> {
         let (problem, choice) = (self.problem, &self.choice);
         let Problem { n, k, l, .. } = problem;
@@ -167,7 +176,7 @@ impl VectorProduct {
             scale_sizes: [blocks.rows, blocks.batch],
         };
         let weights = place(weights, operands.b_codes, operands.b_scales);
-        let tokens = place(self.preparation.blocks, operands.a_codes, operands.workspace);
+        let tokens = place(self.preparation.blocks, operands.a_codes, self.made_at(operands));
         let [x_codes, x_scales] = weights.maps(device, choice, Side::X)?;
         let [y_codes, y_scales] = tokens.maps(device, choice, Side::Y)?;
         let sink = Sink {
@@ -194,6 +203,8 @@ impl VectorProduct {
             y_scales,
             result: result.unwrap_or(TensorMap::NONE),
             epilogue: Epilogue::of(affine, sink),
+            partials: operands.workspace + self.workspace.partials,
+            flags: operands.workspace,
             problem,
             swapped: 1,
             dynamic: u32::from(choice.dynamic),
@@ -204,6 +215,8 @@ impl VectorProduct {
             copied: u32::from(result.is_some()),
             row_factor_stride: 0,
             walk: choice.tiles.counts.walk,
+            schedule: choice.schedule,
+            reserved: 0,
         })
     }
 }

@@ -38,10 +38,9 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
         // SAFETY: the tile of scales was filled before the threads of the cluster met.
         unsafe { copy_ones(config, control.ones(), ones) };
     }
-    let common = work.steps();
     while tiles.is_at_tile() {
         let work = tiles.work(work);
-        let (first, end) = if L::MIXED { work.steps() } else { common };
+        let (first, end) = tiles.steps(&work);
         let d = tensor + which * config.accumulator_step();
         // SAFETY: the accumulator is free, the stage full, `X` decoded if it is; all before
         // the products.

@@ -61,9 +61,9 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     let y_tile_part = work.pair_rank() * config.y_box_tiles();
     let y_part_bytes = config.y_scale_bytes() / config.cta_group;
     let mut tiles = Tiles::new(work, control);
-    let (mut first, mut end) = work.steps();
     let x_is_weights = work.swapped();
     // K steps of the tile whose weights are copied before all activations.
+    let (first, end) = tiles.steps(work);
     let mut early = (end - first).min(config.stages());
     if L::GROUPED {
         // The counts are known, so the kernel before has ended: nothing is gained.
@@ -78,8 +78,8 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
             work.list.acquire(work.params, &tile, [X_CODES, RESULT], &mut known);
             work
         };
+        let (first, end) = tiles.steps(&work);
         if L::MIXED {
-            (first, end) = work.steps();
             (x_policy, y_policy) = (policy(work.params.x_once), policy(work.params.y_once));
         }
         let x_row = work.x_row(tile);

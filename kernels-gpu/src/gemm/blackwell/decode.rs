@@ -50,10 +50,9 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let mut tiles = Tiles::new(work, control);
     let quarter = thread::thread_idx_x() / warp::LANES % 4;
     let lanes = tensor + config.buffer_base() + ((quarter * warp::LANES) << 16);
-    let common = work.steps();
     while tiles.is_at_tile() {
         let work = tiles.work(work);
-        let (first, end) = if L::MIXED { work.steps() } else { common };
+        let (first, end) = tiles.steps(&work);
         for _ in first..end {
             // SAFETY: the stage is full and the columns are free; all lanes of the warp
             // stay together.

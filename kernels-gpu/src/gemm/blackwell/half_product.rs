@@ -29,10 +29,9 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32, h
     let mut tiles = Tiles::new(work, control);
     let mut which = 0;
     let pair = ((1 << config.cta_group) - 1) << work.leader();
-    let common = work.steps();
     while tiles.is_at_tile() {
         let work = tiles.work(work);
-        let (first, end) = if L::MIXED { work.steps() } else { common };
+        let (first, end) = tiles.steps(&work);
         let d = tensor + which * config.accumulator_step();
         // SAFETY: the accumulator is free, the stage full, its `X` decoded; all before
         // the products.

@@ -7,7 +7,9 @@
 //! The parameters are [`BlackwellParams`], of grouped products [`BlackwellGroupedParams`]. Any M, N, L >= 1; K is a multiple of the block and has
 //! at least as many K steps as the configuration has parts of K. Rows of codes are multiples of 16
 //! bytes; scales are in the 128x4 layout, with numbers in the padding along K. The grid has one
-//! cluster per tile if `dynamic` is set, and no more than that otherwise. The kernel reads nothing
+//! cluster per tile if `dynamic` is set; otherwise, of configurations that
+//! [take stream-K](BlackwellConfig::takes_stream_k), one for each run of the schedule, and of others no more than
+//! tiles. The flags are zeros before and after a launch. The kernel reads nothing
 //! outside the operands and writes each element of the result once. Of grouped products the grid has
 //! as many clusters as are resident, the scales of 4-bit activations are laid out
 //! ([`fp4_formats::gemm::blackwell::prepare`]), and elements of no problem are left alone; the tokens
@@ -22,14 +24,15 @@
 //! `X` and `Y` are `A` and `B`, or swapped. A tile has 128 rows of `X` for each CTA of a CTA pair,
 //! or for one CTA, and [`BlackwellConfig::columns`] rows of `Y`. Under split-K the parts of a
 //! cluster compute the same tile: each sums a part of the K steps, then stores a part of the
-//! columns. Under multicast they compute neighbouring tiles along `Y`: each copies a part of their
+//! columns. Under stream-K a cluster computes a run of all tiles' K steps, and the one that computes a tile's last
+//! step stores it. Under multicast they compute neighbouring tiles along `Y`: each copies a part of their
 //! rows of `X` to all of them. Which tile has which number, and which part of K is whose, is the
 //! work list's ([`fp4_formats::gemm::work`]).
 //!
 //! # Roles
 //! | warp | role | file |
 //! |---|---|---|
-//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`exchange`], [`results`], [`boxes`], [`store_blocks`] |
+//! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`exchange`], [`fix_up`], [`results`], [`boxes`], [`store_blocks`] |
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`], [`byte_product`] |
 //! | 8-11 | decode: `X` of a K step to tensor memory, where it is [decoded](BlackwellConfig::decodes) | [`decode`], [`decode_folded`] |
@@ -62,6 +65,7 @@
 //! | begun | copy, of the first CTA | schedule | a tile is begun: ask for the next one |
 //! | decoded full, empty [i] | decode warps; products' commit | product; decode | a K step of `X` is decoded; was multiplied |
 //! | exchange full, empty | store warps of the other CTAs of a split | store | sums have come; were read |
+//! | flag (global), of each store warp of a CTA | a lane of that warp | a lane of the same warp of the tile's owner | its partial sums are in memory |
 //!
 //! In a CTA pair, full, acc_empty and decoded full are those of the first CTA, and commits reach
 //! both; where warps decode, the second CTA's full says that its `X` is there. A stage that
@@ -99,6 +103,7 @@ mod decode;
 mod decode_folded;
 mod entries;
 mod exchange;
+mod fix_up;
 mod half_product;
 mod prepare;
 mod product;

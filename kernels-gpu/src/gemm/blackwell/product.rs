@@ -32,11 +32,10 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let pair = PAIR_MASK[config.cta_group as usize - 1] << work.leader();
     let readers = if config.multicast > 1 { (1 << config.cluster()) - 1 } else { pair };
     let mut scales = ScaleBuffers::new(config, tensor, ring.consumer());
-    let common = work.steps();
     while let Some(tile) = tiles.current() {
         // SAFETY: the tile's problem exists.
         let work = unsafe { work.at(&tile) };
-        let (first, end) = if L::MIXED { work.steps() } else { common };
+        let (first, end) = tiles.steps(&work);
         let d = tensor + which * config.accumulator_step();
         let begin = ScaleBegin::new(config, work.y_scale_row(tile));
         // SAFETY: the accumulator is free, the stage full; both before the products.

@@ -1,5 +1,10 @@
-//! Which tile comes next: each `clusters`-th one, or as the hardware hands them out. Those of grouped
-//! products, whose number only the device knows, are always each `clusters`-th one.
+//! Which tile comes next, and which of its K steps are the cluster's:
+//!
+//! | order | when | tiles | K steps |
+//! |---|---|---|---|
+//! | asked for | `dynamic` | as the hardware hands them out | all, or the CTA's part of a split |
+//! | run | otherwise, where the configuration takes stream-K | the cluster's run of the launch's schedule, from its end | those in the run |
+//! | in turn | otherwise, and of grouped and mixed products, whose number of tiles only the device knows | each `clusters`-th one | all, or the CTA's part of a split |
 //!
 //! With `dynamic`, the grid has a cluster for each tile. A cluster begins with its own,
 //! then takes over clusters that have not begun: one lane of the cluster asks, the
@@ -14,17 +19,17 @@ use crate::pipeline::Cursor;
 use cuda_std::ptx::{cluster, fence, grid, mbarrier, memory};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::work::Tile;
+use fp4_formats::gemm::{Item, Run, Schedule};
 
 /// A role's walk over the tiles.
-pub struct Tiles<L: List> {
+pub struct Tiles<'a, L: List> {
     list: L,
     numbers: L::Numbers,
     /// How many tiles.
     count: u32,
-    index: u32,
-    /// Distance of a cluster's tiles; unused with `dynamic`.
-    step: u32,
-    dynamic: bool,
+    /// The tile's number, and the K steps; of a mixed product, those of the first one.
+    item: Item,
+    order: Order<'a>,
     /// CTAs of a cluster.
     cluster: u32,
     /// Rank of the CTA in it.
@@ -33,19 +38,45 @@ pub struct Tiles<L: List> {
     control: Control,
 }
 
-impl<L: List> Tiles<L> {
+/// Where the next tile comes from.
+enum Order<'a> {
+    /// The hardware's scheduler.
+    Asked,
+    /// What is left of the cluster's run.
+    Run { schedule: &'a Schedule, rest: Run },
+    /// The distance of a cluster's tiles.
+    InTurn { step: u32 },
+}
+
+/// The number of a tile where there are no more.
+const NONE: u32 = u32::MAX;
+
+impl<'a, L: List> Tiles<'a, L> {
     /// At the cluster's first tile.
     #[inline(always)]
-    pub fn new(work: &Work<'_, L>, control: &Control) -> Self {
-        let (cluster, list) = (work.config.cluster(), work.list);
-        let numbers = list.numbers(work.config, work.params);
+    pub fn new(work: &Work<'a, L>, control: &Control) -> Self {
+        let (config, params, list) = (work.config, work.params, work.list);
+        let cluster = config.cluster();
+        let numbers = list.numbers(config, params);
+        let (first, end) = work.steps();
+        let index = thread::block_idx_x() / cluster;
+        let mut item = Item { tile: index, first, end };
+        let order = if !L::GROUPED && params.dynamic != 0 {
+            Order::Asked
+        } else if config.takes_stream_k() {
+            let schedule = &params.schedule;
+            let mut rest = schedule.run(index);
+            item = rest.take(schedule);
+            Order::Run { schedule, rest }
+        } else {
+            Order::InTurn { step: thread::grid_dim_x() / cluster }
+        };
         Self {
             list,
             numbers,
             count: list.count(&numbers),
-            index: thread::block_idx_x() / cluster,
-            step: thread::grid_dim_x() / cluster,
-            dynamic: !L::GROUPED && work.params.dynamic != 0,
+            item,
+            order,
             cluster,
             rank: work.rank,
             cursor: control.responses().consumer(),
@@ -56,23 +87,38 @@ impl<L: List> Tiles<L> {
     /// The tile, or none if there are no more.
     #[inline(always)]
     pub fn current(&self) -> Option<Tile> {
-        (self.index < self.count).then(|| self.list.tile(&self.numbers, self.index))
+        self.is_at_tile().then(|| self.list.tile(&self.numbers, self.item.tile))
+    }
+
+    /// The CTA's K steps of the tile, whose problem's `work` this is: first, and one past the last.
+    #[inline(always)]
+    pub fn steps(&self, work: &Work<'_, L>) -> (u32, u32) {
+        if L::MIXED { work.steps() } else { (self.item.first, self.item.end) }
+    }
+
+    /// The tile as one of the launch's schedule, if the cluster has a run of it.
+    #[inline(always)]
+    pub fn item(&self) -> Option<Item> {
+        match self.order {
+            Order::Run { .. } => Some(self.item),
+            Order::Asked | Order::InTurn { .. } => None,
+        }
     }
 
     /// What the role needs for the tile, which there is.
     #[inline(always)]
-    pub fn work<'a>(&self, work: &Work<'a, L>) -> Work<'a, L> {
+    pub fn work<'b>(&self, work: &Work<'b, L>) -> Work<'b, L> {
         if !L::MIXED {
             return *work;
         }
         // SAFETY: the tile's problem exists.
-        unsafe { work.at(&self.list.tile(&self.numbers, self.index)) }
+        unsafe { work.at(&self.list.tile(&self.numbers, self.item.tile)) }
     }
 
     /// Whether there is a tile.
     #[inline(always)]
     pub fn is_at_tile(&self) -> bool {
-        self.index < self.count
+        self.item.tile < self.count
     }
 
     /// Says that the copying lane begins the tile: the next one may be asked for.
@@ -81,7 +127,7 @@ impl<L: List> Tiles<L> {
     /// Called by the copying lane, once for each tile.
     #[inline(always)]
     pub unsafe fn begin(&self) {
-        if self.dynamic && self.rank == 0 {
+        if matches!(self.order, Order::Asked) && self.rank == 0 {
             // SAFETY: each phase of the barrier expects one arrival. The lane's next arrival comes
             // behind the response to the request that this one allows, so after this phase.
             unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.control.begun()) };
@@ -94,16 +140,27 @@ impl<L: List> Tiles<L> {
     /// Called by one lane, or with `WARP` by a whole warp, of each role, after each tile.
     #[inline(always)]
     pub unsafe fn advance<const WARP: bool>(&mut self) {
-        if !self.dynamic {
-            self.index += self.step;
-            return;
+        match &mut self.order {
+            Order::Asked => {}
+            Order::Run { schedule, rest } => {
+                if rest.is_empty() {
+                    self.item.tile = NONE;
+                } else {
+                    self.item = rest.take(schedule);
+                }
+                return;
+            }
+            Order::InTurn { step } => {
+                self.item.tile += *step;
+                return;
+            }
         }
         // SAFETY: the response's bytes came before its barrier's phase ended; lanes are
         // together as the caller says.
         unsafe {
             self.control.responses().wait_full(&self.cursor);
-            self.index =
-                read(&self.control, self.cursor.stage).map_or(u32::MAX, |cta| cta / self.cluster);
+            let next = read(&self.control, self.cursor.stage);
+            self.item.tile = next.map_or(NONE, |cta| cta / self.cluster);
             if WARP {
                 warp::sync();
             }

@@ -8,7 +8,7 @@ use super::results::{
 use super::schedule::Tiles;
 use super::work::List;
 use super::{RESULT, Work};
-use super::{boxes, exchange, store_blocks};
+use super::{boxes, exchange, fix_up, store_blocks};
 use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
 use cuda_std::ptx::{grid, marker, tcgen05};
 use cuda_std::{thread, warp};
@@ -65,10 +65,14 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
             // SAFETY: all storing warps are here: they have the same tiles.
             unsafe { blocks.hand_over() };
         }
+        // Another cluster owns a tile whose last K step is not this one's.
+        let item = if config.takes_stream_k() { tiles.item() } else { None };
+        let owned = item.is_none_or(|item| item.owned(&work.params.schedule));
         if in_blocks {
             let columns = config.stored_columns();
+            let part = [work.split() * columns, if owned { columns } else { 0 }];
             // SAFETY: called once per tile; the result has blocks, and these are the CTA's columns.
-            unsafe { store_blocks::pad(work, &place, [work.split() * columns, columns]) };
+            unsafe { store_blocks::pad(work, &place, part) };
         }
         // SAFETY: the sums are complete; each is read before the accumulator is given
         // back, and the lanes of a warp stay together.
@@ -87,13 +91,18 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                     }
                 }
             };
-            let order = Order::new(work, which);
-            let (exchange, boxes, blocks) = (&mut exchange, &mut boxes, &mut blocks);
-            let mut sinks = Sinks { exchange, boxes, blocks, found: 0.0 };
-            if config.accumulators_overlap() && !config.decodes() {
-                sinks.drain::<L, HELD>(work, d, &place, &order, give_back);
+            if owned {
+                let order = Order::new(work, which);
+                let (exchange, boxes, blocks) = (&mut exchange, &mut boxes, &mut blocks);
+                let contributors = fix_up::wait(work, item);
+                let mut sinks = Sinks { exchange, boxes, blocks, contributors, found: 0.0 };
+                if config.accumulators_overlap() && !config.decodes() {
+                    sinks.drain::<L, HELD>(work, d, &place, &order, give_back);
+                } else {
+                    sinks.drain::<L, 0>(work, d, &place, &order, give_back);
+                }
             } else {
-                sinks.drain::<L, 0>(work, d, &place, &order, give_back);
+                fix_up::send(work, d, give_back);
             }
         }
         cursor.advance();
@@ -168,6 +177,7 @@ struct Sinks<'a> {
     exchange: &'a mut exchange::Exchange,
     boxes: &'a mut boxes::Boxes,
     blocks: &'a mut store_blocks::Blocks,
+    contributors: fix_up::Contributors,
     /// The thread's largest magnitude of a tile, if it is asked for.
     found: f32,
 }
@@ -226,6 +236,9 @@ impl Sinks<'_> {
                 if split {
                     sums = self.exchange.add(work, column, sums);
                 }
+                if work.config.takes_stream_k() {
+                    sums = self.contributors.add(work, column, sums);
+                }
                 let values = values(work, place, column, sums);
                 if let Some(results) = results(work, place, column, values, &mut before) {
                     self.put(work, place, &results);
@@ -281,7 +294,7 @@ pub fn own_row(place: &Place<impl List>) -> u32 {
 /// # Safety
 /// Whole warps, whose sums are complete.
 #[inline(always)]
-unsafe fn load(config: &BlackwellConfig, d: u32) -> Part {
+pub unsafe fn load(config: &BlackwellConfig, d: u32) -> Part {
     if part_columns(config) == PART_COLUMNS {
         // SAFETY: the caller's.
         return unsafe { tcgen05::tcgen05_ld_32x32b_x16(d) }.map(f32::from_bits);

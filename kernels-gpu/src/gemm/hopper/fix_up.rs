@@ -5,23 +5,19 @@
 //! Thread i of the owner holds the same sums as thread i of a contributor, so partial sums need no
 //! rearrangement: each thread sends vectors of four, 256 threads side by side.
 
-use cuda_std::ptx::{control, marker, memory, scoped};
+use cuda_std::ptx::{marker, memory, scoped};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 
 use super::{multicast, sync_consumers};
+use crate::gemm::flags::{self, FLAG_BYTES};
 
 /// Sums of a vector, and its bytes.
 const VECTOR: usize = 4;
 const VECTOR_BYTES: u32 = VECTOR as u32 * size_of::<f32>() as u32;
 /// Vectors that a thread has in flight.
 const BATCH: usize = 8;
-/// Bytes of a flag.
-const FLAG_BYTES: u64 = size_of::<u32>() as u64;
-/// Polls of a flag after which the launch ends with an error. On an H200 these take 33 seconds, and no
-/// product takes as long.
-const MOST_POLLS: u32 = 1 << 26;
 
 /// Address of this thread's first vector of the partial sums of `cta`.
 #[inline(always)]
@@ -60,7 +56,7 @@ pub unsafe fn send<const SUMS: usize, const BLOCKS: usize>(
     unsafe {
         sync_consumers();
         if thread::thread_idx_x() == 0 {
-            scoped::st_release_gpu_global_b32(p.flags + u64::from(cta) * FLAG_BYTES, 1);
+            flags::raise(p.flags + u64::from(cta) * FLAG_BYTES);
         }
     }
 }
@@ -84,10 +80,7 @@ pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
         while contributor < end {
             let flag = p.flags + u64::from(multicast::cta_of(config, contributor)) * FLAG_BYTES;
             // SAFETY: the contributor's flag.
-            unsafe {
-                wait_for(flag);
-                memory::st_global_b32(flag, 0);
-            }
+            unsafe { flags::wait_for(flag) };
             contributor += warp::LANES;
         }
     }
@@ -137,25 +130,6 @@ pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
                 }
             }
             contributor += together as u32;
-        }
-    }
-}
-
-/// Waits until a contributor has raised its flag. One that never does (another stream changed the token
-/// counts during the launch, so that CTAs disagree about the work) ends the launch with an error in
-/// place of a GPU that hangs.
-///
-/// # Safety
-/// `flag` is the address of a flag.
-#[inline(always)]
-unsafe fn wait_for(flag: u64) {
-    let mut polls = 0;
-    // SAFETY: the caller's promise.
-    while unsafe { scoped::ld_acquire_gpu_global_b32(flag) } == 0 {
-        // Pinned, so that the loop is not unrolled.
-        polls = marker::pin(polls + 1);
-        if polls == MOST_POLLS {
-            control::trap();
         }
     }
 }

@@ -4,9 +4,12 @@
 mod operands;
 
 use super::{ActivationType, Case, Expected, GUARD, POISON};
+use fp4_formats::gemm::blackwell::config::flag_bytes;
 use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, CONFIGS, result_map};
-use fp4_formats::gemm::{Epilogue, OUT_MXFP4, OUT_NVFP4, Problem, ResultScales, Sink};
+use fp4_formats::gemm::{
+    Epilogue, OUT_MXFP4, OUT_NVFP4, Problem, ResultScales, Schedule as StreamK, Sink,
+};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TensorMapShape;
 use fp4_formats::{Arch, BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, TensorMap};
@@ -82,7 +85,8 @@ pub struct Product {
     pub swapped: bool,
     /// Whether clusters ask for tiles.
     pub dynamic: bool,
-    /// Clusters of a launch whose clusters do not ask for tiles.
+    /// Clusters of a launch whose clusters do not ask for tiles. Where the configuration takes stream-K they
+    /// have even runs of all K steps, and else every so many-th tile.
     pub clusters: u32,
     /// Whether threads store results, also where the copy engine can.
     pub direct: bool,
@@ -227,9 +231,16 @@ impl Product {
         let map = self.result_map().map(|shape| encode(&shape, params.epilogue.sink.out));
         params.result = map.unwrap_or(TensorMap::NONE);
         params.copied = u32::from(map.is_some());
+        let ctas = u64::from(self.clusters() * self.config.cluster());
+        let flags = vec![0; flag_bytes(ctas as u32) as usize];
+        params.flags = memory.alloc_from("flags", &flags).expect("room");
+        let partials = ctas * u64::from(self.config.partial_bytes());
+        params.partials = memory.alloc("partial sums", partials, 256).expect("room");
         let product = self.kernel(&params);
         kernels.extend(std::iter::repeat_n(product, self.launches));
         let counters = self.launch(modules, &mut memory, &kernels)?;
+        let left = memory.read(params.flags, flags.len() as u64).expect("inside");
+        assert_eq!(left, flags, "{what}: flags are not as they were");
         let result = written(&memory, &what, params.epilogue.sink.out, bytes);
         // A sum of K / 16 terms in f32, and the epilogue.
         let comparison = expected.compare_floats(&result, floats, k / 16 + 12);
@@ -282,13 +293,38 @@ impl Product {
         Ok(())
     }
 
-    fn kernel(&self, params: &BlackwellParams) -> Kernel {
+    fn tiles(&self) -> u32 {
         let tiles = self.config.tiles(&self.problem(), self.swapped).count();
-        let tiles = u32::try_from(tiles).expect("few tiles");
-        let clusters = if self.dynamic { tiles } else { self.clusters.min(tiles) };
+        u32::try_from(tiles).expect("few tiles")
+    }
+
+    /// K steps of a tile.
+    fn steps(&self) -> u32 {
+        self.config.steps(self.problem().k)
+    }
+
+    /// Clusters of a launch.
+    fn clusters(&self) -> u32 {
+        let tiles = self.tiles();
+        if self.dynamic {
+            tiles
+        } else if self.config.takes_stream_k() {
+            self.clusters.min(tiles * self.steps())
+        } else {
+            self.clusters.min(tiles)
+        }
+    }
+
+    /// Which K steps of which tiles are whose, where clusters do not ask for tiles.
+    fn schedule_of_tiles(&self) -> StreamK {
+        let clusters = if self.dynamic { 1 } else { self.clusters() };
+        StreamK::stream_k(self.tiles().into(), self.steps(), clusters).expect("a step for each")
+    }
+
+    fn kernel(&self, params: &BlackwellParams) -> Kernel {
         Kernel {
             entry: self.config.name,
-            grid: clusters * self.config.cluster(),
+            grid: self.clusters() * self.config.cluster(),
             threads: self.config.threads(),
             shared: self.config.shared_bytes(),
             params: params.to_bytes().to_vec(),

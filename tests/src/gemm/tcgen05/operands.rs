@@ -132,6 +132,8 @@ impl Product {
                     magnitude: 0,
                 },
             ),
+            partials: 0,
+            flags: 0,
             problem,
             swapped: u32::from(self.swapped),
             dynamic: u32::from(self.dynamic),
@@ -142,6 +144,8 @@ impl Product {
             copied: 0,
             row_factor_stride,
             walk: self.config.tiles(&problem, self.swapped).counts.walk,
+            schedule: self.schedule_of_tiles(),
+            reserved: 0,
         };
         Ok((params, before))
     }

@@ -91,7 +91,7 @@ fn configs(arch: Arch) -> Vec<Config> {
                 name: config.name,
                 format: config.format,
                 activations: config.activations.map_or(ActivationInput::Fp4, activations),
-                splits: vec![config.split],
+                splits: config.splits().collect(),
                 tile: [128 * config.cta_group as usize, config.columns as usize],
                 grouped: config.grouped,
             };
