@@ -5,6 +5,7 @@ use fp4_formats::quantize::tokens::TokensConfig;
 use fp4_formats::{
     Arch, BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout, e2m1, e4m3,
 };
+use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
     ActivationKind, Activations, Fp8Matrix, Gemm, GemmOptions, GemmOverrides, GemmRun, HalfMatrix,
@@ -16,6 +17,7 @@ use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_tests::gemm::refused;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+use std::path::Path;
 
 /// Weights with these codes and scale bytes by row and column or block.
 fn weights<F: BlockFormat>(
@@ -211,7 +213,47 @@ fn student(rng: &mut SplitMix64) -> f64 {
 }
 
 /// What products in e4m3 lose beside those of 16-bit activations, in dB of the result: folding NVFP4
-/// weights, and rounding activations. Bounds are above what was found (printed).
+/// weights `w`, [n, k], and rounding `m` Gaussian tokens. Bounds are above what was found (printed).
+fn rounding_costs(name: &str, [m, n, k]: [usize; 3], w: &[f32], rng: &mut SplitMix64) {
+    let x: Vec<f32> = (0..m * k).map(|_| rng.normal() as f32).collect();
+    let dims = |rows| Dims::new(1, rows, k).expect("dims");
+    let layout = ScaleLayout::Linear;
+    let b = quantize("w", w, dims(n), TensorScale::FromAmax, layout).expect("finite");
+    let halves = HalfMatrix::round("x", dims(m), HalfType::F16, &x).expect("memory");
+    let fp8 = Fp8Matrix::quantize(&halves).expect("memory");
+    let exact: Vec<f64> = (0..m * n)
+        .map(|at| {
+            let (x, w) = (&x[at / n * k..][..k], &w[at % n * k..][..k]);
+            x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
+        })
+        .collect();
+    let options = GemmOptions::new().output(FloatType::F32);
+    let snr = |a: &Activations<'_, Nvfp4>| {
+        let product = reference(a, &b, &options).expect("fits");
+        sqnr_db(&exact, &product.values.iter().map(|x| *x as f32).collect::<Vec<_>>())
+    };
+    let halves_snr = snr(&Activations::Halves(&halves));
+    let folded_snr = snr(&Activations::Fp8(&fp8));
+    // Activations in e4m3 without folding: as f16, which holds them but for the scale.
+    let rounded: Vec<f32> =
+        (0..m * k).map(|at| e4m3::decode(fp8.codes()[at]) * fp8.scales()[at / k]).collect();
+    let rounded = HalfMatrix::round("x", dims(m), HalfType::F16, &rounded).expect("memory");
+    let rounded_snr = snr(&Activations::Halves(&rounded));
+    let weights =
+        Repacked::for_arch(fp4_formats::Arch::Sm90a, &b, ActivationKind::Fp8(None)).expect("fits");
+    let lost = weights.lost();
+    println!(
+        "{name}: 16-bit activations {halves_snr:.2} dB, e4m3 activations {rounded_snr:.2}, and \
+         folded weights {folded_snr:.2}; folding changes {} of {} weights, {:.2} dB beside them",
+        lost.changed,
+        n * k,
+        decibels(lost.signal, lost.noise),
+    );
+    assert!(halves_snr - rounded_snr < 0.6, "{name}");
+    assert!(rounded_snr - folded_snr < 0.4, "{name}");
+}
+
+/// Of weights from distributions.
 #[test]
 fn what_rounding_costs() {
     let [m, n, k] = [16, 64, 2048];
@@ -221,41 +263,31 @@ fn what_rounding_costs() {
     ] {
         let mut rng = SplitMix64::new(5);
         let w: Vec<f32> = (0..n * k).map(|_| sample(&mut rng) as f32).collect();
-        let x: Vec<f32> = (0..m * k).map(|_| rng.normal() as f32).collect();
-        let dims = |rows| Dims::new(1, rows, k).expect("dims");
-        let layout = ScaleLayout::Linear;
-        let b = quantize("w", &w, dims(n), TensorScale::FromAmax, layout).expect("finite");
-        let halves = HalfMatrix::round("x", dims(m), HalfType::F16, &x).expect("memory");
-        let fp8 = Fp8Matrix::quantize(&halves).expect("memory");
-        let exact: Vec<f64> = (0..m * n)
-            .map(|at| {
-                let (x, w) = (&x[at / n * k..][..k], &w[at % n * k..][..k]);
-                x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
-            })
-            .collect();
-        let options = GemmOptions::new().output(FloatType::F32);
-        let snr = |a: &Activations<'_, Nvfp4>| {
-            let product = reference(a, &b, &options).expect("fits");
-            sqnr_db(&exact, &product.values.iter().map(|x| *x as f32).collect::<Vec<_>>())
-        };
-        let halves_snr = snr(&Activations::Halves(&halves));
-        let folded_snr = snr(&Activations::Fp8(&fp8));
-        // Activations in e4m3 without folding: as f16, which holds them but for the scale.
-        let rounded: Vec<f32> =
-            (0..m * k).map(|at| e4m3::decode(fp8.codes()[at]) * fp8.scales()[at / k]).collect();
-        let rounded = HalfMatrix::round("x", dims(m), HalfType::F16, &rounded).expect("memory");
-        let rounded_snr = snr(&Activations::Halves(&rounded));
-        let weights = Repacked::for_arch(fp4_formats::Arch::Sm90a, &b, ActivationKind::Fp8(None))
-            .expect("fits");
-        let lost = weights.lost();
-        println!(
-            "{name}: 16-bit activations {halves_snr:.2} dB, e4m3 activations {rounded_snr:.2}, and \
-             folded weights {folded_snr:.2}; folding changes {} of {} weights, {:.2} dB beside them",
-            lost.changed,
-            n * k,
-            decibels(lost.signal, lost.noise),
-        );
-        assert!(halves_snr - rounded_snr < 0.6, "{name}");
-        assert!(rounded_snr - folded_snr < 0.25, "{name}");
+        rounding_costs(name, [m, n, k], &w, &mut rng);
+    }
+}
+
+/// Of the weights of a real model, the linear layers of the first and the last block of
+/// all-MiniLM-L6-v2, whose `model.safetensors` NVFP4_TEST_MODEL names.
+#[test]
+fn what_rounding_costs_of_a_real_model() {
+    let Some(path) = std::env::var_os("NVFP4_TEST_MODEL") else {
+        println!("skipped: NVFP4_TEST_MODEL is not set; `cargo xtask fetch-model` fetches a model");
+        return;
+    };
+    let model = Checkpoint::open(Path::new(&path)).expect("a readable checkpoint");
+    for block in [0, 5] {
+        for layer in [
+            "attention.self.query",
+            "attention.self.key",
+            "attention.self.value",
+            "attention.output.dense",
+            "intermediate.dense",
+            "output.dense",
+        ] {
+            let name = format!("encoder.layer.{block}.{layer}.weight");
+            let (n, k, w) = model.matrix(&name).expect("a matrix");
+            rounding_costs(&name, [16, n, k], &w, &mut SplitMix64::new(5));
+        }
     }
 }
