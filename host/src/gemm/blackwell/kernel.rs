@@ -40,22 +40,8 @@ impl BlackwellKernel {
     }
 
     /// What is where in the workspace.
-    ///
-    /// # Errors
-    /// [`Error::Overflow`].
-    pub fn workspace(&self, kind: ActivationKind) -> Result<BlackwellWorkspace> {
-        let made = match kind {
-            ActivationKind::Blocks { .. } => Some(
-                self.preparation(kind, Entries::Dense).map_or(0, |preparation| preparation.bytes),
-            ),
-            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some(0),
-            ActivationKind::Fp8(Some(_)) => self.made().map(|(_, bytes)| bytes as u64),
-        };
-        let workspace = made.and_then(|made| BlackwellWorkspace::new(self.sms, made, &self.choice));
-        workspace.ok_or_else(|| Error::Overflow {
-            what: "workspace".into(),
-            detail: format!("activations of {:?}", self.problem),
-        })
+    pub const fn workspace(&self) -> BlackwellWorkspace {
+        BlackwellWorkspace::new(self.sms, &self.choice)
     }
 
     /// Offsets behind [`BlackwellWorkspace::activations`] of activations that become e4m3 and of their
@@ -139,7 +125,17 @@ impl Kernel for BlackwellKernel {
     }
 
     fn workspace_bytes(&self, kind: ActivationKind) -> Result<usize> {
-        Ok(self.workspace(kind)?.bytes)
+        let made = match kind {
+            ActivationKind::Blocks { .. } => Some(
+                self.preparation(kind, Entries::Dense).map_or(0, |preparation| preparation.bytes),
+            ),
+            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some(0),
+            ActivationKind::Fp8(Some(_)) => self.made().map(|(_, bytes)| bytes as u64),
+        };
+        made.and_then(|made| self.workspace().bytes(made)).ok_or_else(|| Error::Overflow {
+            what: "workspace".into(),
+            detail: format!("activations of {:?}", self.problem),
+        })
     }
 
     fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>> {

@@ -148,7 +148,7 @@ pub(super) fn params(
     let &Launch { gemm, weights, mut epilogue, groups, .. } = launch;
     let choice = &kernel.choice;
     let (config, problem) = (choice.config, gemm.plan.problem);
-    let parts = kernel.workspace(gemm.kind)?;
+    let parts = kernel.workspace();
     let made_at = workspace + parts.activations;
     // The batch was checked when the weights were repacked.
     let blocks = prepared(&weights.form(), weights.batch() as u32);
@@ -274,7 +274,7 @@ pub(super) fn lay_out(
     workspace: u64,
 ) -> Result<()> {
     let gemm = launch.gemm;
-    let made_at = workspace + kernel.workspace(gemm.kind)?.activations;
+    let made_at = workspace + kernel.workspace().activations;
     let (codes, scales) = match *activations {
         CheckedActivations::Blocks { codes, scales, .. } => (codes, scales),
         CheckedActivations::ToFp8(input) => {

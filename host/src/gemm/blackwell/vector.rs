@@ -28,6 +28,7 @@ pub(crate) struct VectorProduct {
     before: Step,
     preparation: Preparation,
     workspace: BlackwellWorkspace,
+    workspace_bytes: usize,
     /// Estimated clocks, laying out activations included.
     pub clocks: u64,
 }
@@ -68,8 +69,9 @@ impl VectorProduct {
         let preparation =
             Preparation::new(&problem, Format::Nvfp4, activations, Entries::Dense, None);
         let before = preparation.steps().pop()?;
-        let workspace = BlackwellWorkspace::new(machine.sms, preparation.bytes, &choice)?;
-        Some(Self { problem, choice, before, preparation, workspace, clocks })
+        let workspace = BlackwellWorkspace::new(machine.sms, &choice);
+        let workspace_bytes = workspace.bytes(preparation.bytes)?;
+        Some(Self { problem, choice, before, preparation, workspace, workspace_bytes, clocks })
     }
 
     /// The kernels that a product can have.
@@ -117,9 +119,9 @@ impl VectorProduct {
         format!("{count} tiles of all batch entries{order}, bound by {}", limit.name())
     }
 
-    /// Bytes of the workspace: flags, the scales of activations, as tensor cores take them, and partial sums.
+    /// Bytes of the workspace: flags, partial sums, and the scales of activations, as tensor cores take them.
     pub fn workspace_bytes(&self) -> usize {
-        self.workspace.bytes
+        self.workspace_bytes
     }
 
     /// Queues laying out the scales of activations, and the product. The operands were checked: they have the
