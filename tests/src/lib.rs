@@ -38,6 +38,29 @@ pub fn kernels_dir() -> PathBuf {
         .map_or_else(|| root().join("target/kernels"), PathBuf::from)
 }
 
+/// The `model.safetensors` of all-MiniLM-L6-v2, which `NVFP4_TEST_MODEL` names; `None` with a note that `test`
+/// was skipped. `cargo xtask fetch-model` fetches it, and `cargo xtask test` passes it on.
+pub fn real_model(test: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("NVFP4_TEST_MODEL");
+    if path.is_none() {
+        eprintln!(
+            "{test}: skipped: NVFP4_TEST_MODEL does not name a model.safetensors; \
+             `cargo xtask fetch-model` fetches one"
+        );
+    }
+    path.map(PathBuf::from)
+}
+
+/// Linear layers of each block of that model: name, rows, columns.
+pub const REAL_LAYERS: [(&str, usize, usize); 6] = [
+    ("attention.self.query", 384, 384),
+    ("attention.self.key", 384, 384),
+    ("attention.self.value", 384, 384),
+    ("attention.output.dense", 384, 384),
+    ("intermediate.dense", 1536, 384),
+    ("output.dense", 384, 1536),
+];
+
 /// The PTX of the module for `arch` that has the kernel `entry`.
 ///
 /// # Panics

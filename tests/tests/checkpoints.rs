@@ -11,14 +11,11 @@ use nvfp4::checkpoint::{
     Layout, Model, ModelOptions, Parts, SaveOptions, convert_model, load, quantize_model, verify,
 };
 use nvfp4::quantize::{Format, recipe_by_name};
+use nvfp4_tests::real_model;
 
 /// The model, or `None` with a note.
 fn model(test: &str) -> Option<Model> {
-    let Some(path) = std::env::var_os("NVFP4_TEST_MODEL") else {
-        eprintln!("{test}: skipped: NVFP4_TEST_MODEL does not name a model.safetensors");
-        return None;
-    };
-    Some(Model::open(PathBuf::from(path)).expect("the model opens"))
+    Some(Model::open(real_model(test)?).expect("the model opens"))
 }
 
 /// A folder of its own for one test, removed at the end.

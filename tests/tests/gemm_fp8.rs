@@ -16,8 +16,7 @@ use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_tests::gemm::refused;
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
-use std::path::Path;
+use nvfp4_tests::{DEVICES, REAL_LAYERS, SCHEDULES, emulated, real_model};
 
 /// Weights with these codes and scale bytes by row and column or block.
 fn weights<F: BlockFormat>(
@@ -213,8 +212,9 @@ fn student(rng: &mut SplitMix64) -> f64 {
 }
 
 /// What products in e4m3 lose beside those of 16-bit activations, in dB of the result: folding NVFP4
-/// weights `w`, [n, k], and rounding `m` Gaussian tokens. Bounds are above what was found (printed).
-fn rounding_costs(name: &str, [m, n, k]: [usize; 3], w: &[f32], rng: &mut SplitMix64) {
+/// weights `w`, [n, k], and rounding `m` Gaussian tokens. Of folding it is less than `most`; bounds are above
+/// what was found (printed).
+fn rounding_costs(name: &str, [m, n, k]: [usize; 3], w: &[f32], rng: &mut SplitMix64, most: f64) {
     let x: Vec<f32> = (0..m * k).map(|_| rng.normal() as f32).collect();
     let dims = |rows| Dims::new(1, rows, k).expect("dims");
     let layout = ScaleLayout::Linear;
@@ -250,7 +250,7 @@ fn rounding_costs(name: &str, [m, n, k]: [usize; 3], w: &[f32], rng: &mut SplitM
         decibels(lost.signal, lost.noise),
     );
     assert!(halves_snr - rounded_snr < 0.6, "{name}");
-    assert!(rounded_snr - folded_snr < 0.4, "{name}");
+    assert!(rounded_snr - folded_snr < most, "{name}");
 }
 
 /// Of weights from distributions.
@@ -263,31 +263,21 @@ fn what_rounding_costs() {
     ] {
         let mut rng = SplitMix64::new(5);
         let w: Vec<f32> = (0..n * k).map(|_| sample(&mut rng) as f32).collect();
-        rounding_costs(name, [m, n, k], &w, &mut rng);
+        rounding_costs(name, [m, n, k], &w, &mut rng, 0.25);
     }
 }
 
-/// Of the weights of a real model, the linear layers of the first and the last block of
-/// all-MiniLM-L6-v2, whose `model.safetensors` NVFP4_TEST_MODEL names.
+/// Of the weights of a real model, the linear layers of the first and the last block.
 #[test]
 fn what_rounding_costs_of_a_real_model() {
-    let Some(path) = std::env::var_os("NVFP4_TEST_MODEL") else {
-        println!("skipped: NVFP4_TEST_MODEL is not set; `cargo xtask fetch-model` fetches a model");
-        return;
-    };
-    let model = Checkpoint::open(Path::new(&path)).expect("a readable checkpoint");
+    let Some(path) = real_model("what_rounding_costs_of_a_real_model") else { return };
+    let model = Checkpoint::open(&path).expect("a readable checkpoint");
     for block in [0, 5] {
-        for layer in [
-            "attention.self.query",
-            "attention.self.key",
-            "attention.self.value",
-            "attention.output.dense",
-            "intermediate.dense",
-            "output.dense",
-        ] {
+        for (layer, rows, columns) in REAL_LAYERS {
             let name = format!("encoder.layer.{block}.{layer}.weight");
             let (n, k, w) = model.matrix(&name).expect("a matrix");
-            rounding_costs(&name, [16, n, k], &w, &mut SplitMix64::new(5));
+            assert_eq!([n, k], [rows, columns], "{name}");
+            rounding_costs(&name, [16, n, k], &w, &mut SplitMix64::new(5), 0.3);
         }
     }
 }

@@ -12,32 +12,17 @@ use fp4_formats::ScaleLayout;
 use nvfp4::checkpoint::{Checkpoint, Model};
 use nvfp4::gemv::GemvOptions;
 use nvfp4::gemv::layer::{self, ActivationSource};
-use nvfp4_tests::{SCHEDULES, emulated};
-use std::path::Path;
-
-/// Linear layers of block 0: name, rows, columns.
-const LAYERS: [(&str, usize, usize); 6] = [
-    ("encoder.layer.0.attention.self.query.weight", 384, 384),
-    ("encoder.layer.0.attention.self.key.weight", 384, 384),
-    ("encoder.layer.0.attention.self.value.weight", 384, 384),
-    ("encoder.layer.0.attention.output.dense.weight", 384, 384),
-    ("encoder.layer.0.intermediate.dense.weight", 1536, 384),
-    ("encoder.layer.0.output.dense.weight", 384, 1536),
-];
+use nvfp4_tests::{REAL_LAYERS, SCHEDULES, emulated, real_model};
 
 /// The model, or `None` with a note.
-fn model() -> Option<Checkpoint> {
-    let Some(path) = std::env::var_os("NVFP4_TEST_MODEL") else {
-        println!("skipped: NVFP4_TEST_MODEL is not set; `cargo xtask fetch-model` fetches a model");
-        return None;
-    };
-    Some(Checkpoint::open(Path::new(&path)).expect("a readable checkpoint"))
+fn model(test: &str) -> Option<Checkpoint> {
+    Some(Checkpoint::open(&real_model(test)?).expect("a readable checkpoint"))
 }
 
 /// With 16-bit activations only the weights are quantised, which shows: about 3 dB.
 #[test]
 fn a_layer_as_gemm() {
-    let Some(model) = model() else { return };
+    let Some(model) = model("a_layer_as_gemm") else { return };
     for device in ["emu:h200", "emu:b200"] {
         let kernels = emulated(device, SCHEDULES[2]);
         let compared = compare::compare(&kernels, &model, 16).expect("runs");
@@ -54,11 +39,12 @@ fn a_layer_as_gemm() {
 
 #[test]
 fn every_linear_layer_of_a_block() {
-    let Some(model) = model() else { return };
+    let Some(model) = model("every_linear_layer_of_a_block") else { return };
     for device in ["emu:h200", "emu:b200"] {
         let kernels = emulated(device, SCHEDULES[3]);
         let model = Model::open(model.path()).expect("a readable checkpoint");
-        for (name, m, k) in LAYERS {
+        for (layer, m, k) in REAL_LAYERS {
+            let name = &format!("encoder.layer.0.{layer}.weight");
             for layout in ScaleLayout::ALL {
                 let (report, _) = layer::run(
                     &kernels,
