@@ -5,6 +5,7 @@
 //! [work list](crate::gemm::work) says which CTA computes which part.
 
 use super::estimate::clusters;
+use super::place::{MORE_PLACES, Place};
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::gemm::groups::{TABLE_BYTES, Tiling};
 use crate::gemm::{Epilogue, Problem, Schedule, Split, TileOrder, TileShape, Tiles};
@@ -39,9 +40,10 @@ const PARTITION_REGISTERS: u32 = 16384;
 const REGISTER_UNIT: u32 = 8;
 /// The most registers that a thread can have, and that `setmaxnreg` is asked for.
 const MAX_REGISTERS: u32 = 240;
-/// Registers that a producer's thread keeps, and where it copies to tiles of several widths.
+/// Registers that a producer's thread keeps, and where it copies to tiles of several widths, which it looks for
+/// and hands over.
 const PRODUCER_REGISTERS: u32 = 40;
-const WIDTHS_REGISTERS: u32 = 56;
+const WIDTHS_REGISTERS: u32 = 72;
 /// More stages than this are no faster: the copies of eight cover the latency of memory.
 const MAX_STAGES: u32 = 8;
 /// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
@@ -93,6 +95,11 @@ pub struct HopperConfig {
     /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)), and perhaps
     /// all other sizes, too ([`mixed`](crate::gemm::mixed)).
     pub grouped: bool,
+}
+
+/// Bytes of the places beside so many stages.
+const fn places_bytes(stages: u32) -> u32 {
+    (stages + MORE_PLACES) * size_of::<Place>() as u32
 }
 
 impl HopperConfig {
@@ -209,7 +216,8 @@ impl HopperConfig {
     /// Stages of the pipeline: as many as fit, up to what memory latency needs.
     pub const fn stages(&self) -> u32 {
         let sums = if self.sums_apart() { self.sum_bytes() } else { 0 };
-        let others = 2 * BARRIER_BYTES + self.table_bytes() + sums;
+        let places = if self.grouped { places_bytes(MAX_STAGES) } else { 0 };
+        let others = 2 * BARRIER_BYTES + self.table_bytes() + places + sums;
         let budget = SM_SHARED_BYTES / self.min_blocks - SYSTEM_SHARED_BYTES;
         let fit = (budget - others) / (self.stage_bytes() + 2 * BARRIER_BYTES);
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
@@ -272,9 +280,24 @@ impl HopperConfig {
         self.sums_received_offset() + BARRIER_BYTES
     }
 
+    /// Offset in shared memory of the [places](Place) of a grouped product's tiles.
+    pub const fn places_offset(&self) -> u32 {
+        self.table_offset() + self.table_bytes()
+    }
+
+    /// How many there are.
+    pub const fn places(&self) -> u32 {
+        self.stages() + MORE_PLACES
+    }
+
+    /// Bytes of the places.
+    pub const fn places_bytes(&self) -> u32 {
+        if self.grouped { places_bytes(self.stages()) } else { 0 }
+    }
+
     /// Offset in shared memory of the results that [`stages_results`](Self::stages_results).
     pub const fn results_offset(&self) -> u32 {
-        (self.table_offset() + self.table_bytes()).next_multiple_of(RESULT_ALIGN)
+        (self.places_offset() + self.places_bytes()).next_multiple_of(RESULT_ALIGN)
     }
 
     /// Bytes in which a warpgroup stages results: a piece of them, and the factors of all tokens.
@@ -314,7 +337,7 @@ impl HopperConfig {
         if self.stages_results() {
             self.results_offset() + CONSUMERS * self.result_bytes()
         } else {
-            self.table_offset() + self.table_bytes()
+            self.places_offset() + self.places_bytes()
         }
     }
 

@@ -11,11 +11,13 @@
 //! | [`config`] | tile configurations and what follows from them |
 //! | [`estimate`] | what they are expected to cost, and the choice |
 //! | [`params`] | the parameter block |
+//! | [`place`] | what a grouped product's producer tells the consumers of a tile |
 
 pub mod config;
 pub mod estimate;
 pub mod fold;
 pub mod params;
+pub mod place;
 pub mod repack;
 pub mod word;
 

@@ -27,7 +27,7 @@
 //! | warps | role |
 //! |---|---|
 //! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`], for e4m3 [`folded`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
-//! | 8..12 | producer ([`producer`]): of a grouped product, the first warp makes the table of groups; one thread initialises the barriers and copies weights and activations; the others only release registers |
+//! | 8..12 | producer ([`producer`]): of a grouped product, the first warp makes the table of groups, and the second one hands over the first tile; one thread initialises the barriers, copies weights and activations, and hands over the other tiles ([`place`]); the others only release registers |
 //!
 //! # Shared memory
 //! | at | what |
@@ -40,6 +40,8 @@
 //! | `sums_stored_offset` | the barrier `sums_stored` |
 //! | `sums_received_offset` | the barrier `sums_received` |
 //! | `table_offset` | of a grouped product, the table of groups; of mixed ones, that of products |
+//! | `places_offset` | of a grouped product, which tiles the next stages are of ([`place`]) |
+//! | `results_offset` | where [results are stored from registers](store_registers), a piece of them for each warpgroup |
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
@@ -51,6 +53,8 @@
 //! | cluster, after initialisation, under multicast | all threads of the cluster | all threads of the cluster | the rings of all its CTAs |
 //! | 1, stages read | consumers | consumers | all stages are read |
 //! | 1, sums written | consumers | consumers | the sums are in shared memory |
+//! | 2 and 3 | a warpgroup each | the same | a piece of the results is in shared memory, or stored |
+//! | 4, first place | the warp that hands it over, consumers | consumers | which tile a grouped product's CTA begins with |
 //! | 1, partial sums sent, flags read | consumers | consumers | the partial sums are in global memory; the flags are set |
 //! | cluster, stages released | consumers of the cluster (other threads have ended) | consumers of the cluster | all stages of all its CTAs are read |
 //! | `sums_received` | one thread, with the bytes that others send | consumers | the others' sums have arrived |
@@ -81,6 +85,7 @@ mod fix_up;
 mod folded;
 mod mma_sync;
 mod multicast;
+mod place;
 mod producer;
 mod split_k;
 mod store;
@@ -95,11 +100,15 @@ use cuda_std::{shared, thread, warp};
 use decode::{MainLoop, Weights};
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
-use split_k::Part;
+use place::Part;
+use split_k::Part as Share;
 use tile::{Memory, Tile};
 use work::Work;
 
 use crate::pipeline::Ring;
+
+/// The warp of the producer's warpgroup that hands over a grouped product's first tile.
+const FIRST_PLACE_WARP: u32 = CONSUMER_THREADS / warp::LANES + 1;
 
 /// A kernel: its configuration, and how it decodes weights.
 trait Kernel {
@@ -188,6 +197,22 @@ unsafe fn gemm<
     if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup takes this branch, and whole warpgroups the other.
         unsafe { K::release_registers() };
+        if W::GROUPED && thread / warp::LANES == FIRST_PLACE_WARP {
+            let mut run = work.run(config, p);
+            if !run.is_empty() {
+                // SAFETY: the warp; nobody looks for the place before the barrier.
+                unsafe {
+                    if warp::lane_id() == 0 {
+                        let item = work.take(p, &mut run);
+                        let tile = Tile::of(work, config, p, item.tile);
+                        place::hand_over(work, config, p, memory, 0, (&item, &tile));
+                    }
+                    warp::sync();
+                    sync_first_place();
+                }
+            }
+            return;
+        }
         if (config.multicast > 1 || W::GROUPED) && thread == CONSUMER_THREADS {
             if W::GROUPED && work.run(config, p).is_empty() {
                 return;
@@ -235,28 +260,26 @@ unsafe fn consume<
         if run.is_empty() {
             return;
         }
+        // SAFETY: the first place's warp does the same.
+        unsafe { sync_first_place() };
     }
-    let mut end = run.end;
+    let mut at = place::start::<W>(&run);
     loop {
         let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new();
-        let item = work.take(p, &mut work.rest(config, p, end));
-        let count = item.count();
-        // SAFETY: the consumers are converged, and the ring is known to them.
+        // SAFETY: the consumers are converged, and the ring is known to them; there is an item.
         unsafe {
-            let width = if const { K::CONFIG.narrows() } {
-                Tile::of(work, config, p, item.tile).width
-            } else {
-                config.tokens
-            };
+            let Part { item, .. } = place::part(work, config, p, memory, at);
+            let (width, count) = (place::width(config, memory, &item), item.count());
             let (consumer, cursor) = (&mut consumer, &mut cursor);
             K::Weights::multiply::<K>(consumer, config, width, count, memory, ring, cursor);
         }
-        let mut run = work.rest(config, p, marker::pin(end));
-        let item = work.take(p, &mut run);
+        // SAFETY: as before the main loop.
+        let part = unsafe { place::part(work, config, p, memory, marker::pin(at)) };
+        let Part { item, owned, last, next } = part;
         let multicast = const { K::CONFIG.multicast > 1 };
         if !multicast && !W::GROUPED && p.schedule.is_split() {
             let tile = Tile::of(work, config, p, item.tile);
-            let part = Part::of_cluster(p.schedule.cluster(), tile.tokens());
+            let part = Share::of_cluster(p.schedule.cluster(), tile.tokens());
             let received = memory.base + config.sums_received_offset();
             // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
             unsafe {
@@ -269,7 +292,7 @@ unsafe fn consume<
             }
             return;
         }
-        if multicast && run.is_empty() {
+        if multicast && last {
             // All multicast data from the peer CTA has arrived, and this CTA's last arrivals at
             // the peer's barriers are issued.
             // SAFETY: all consumers of both CTAs arrive; the warp converges first.
@@ -278,18 +301,17 @@ unsafe fn consume<
                 clusters::barrier_cluster_arrive_release_aligned();
             }
         }
-        let owned = work.owned(p, &item);
         let from_registers = store_registers::applies::<W>(config, p);
         // SAFETY: all consumers are here. No copy is in flight when a tile is complete: the
         // producer waits for `sums_stored` before it begins another.
         unsafe {
             if owned {
                 if item.first > 0 {
-                    let first = work.first_cta(p, &item);
+                    let first = place::first_cta(work, config, p, memory, &item);
                     fix_up::add_partials(config, p, first, consumer.sums_mut());
                 }
                 if from_registers {
-                    let tile = Tile::of(work, config, p, item.tile);
+                    let tile = place::tile(work, config, p, memory, &item);
                     store_registers::store_tile::<K::Weights, SUMS, BLOCKS>(
                         work,
                         config,
@@ -303,8 +325,8 @@ unsafe fn consume<
                     consumer.put_sums(config, memory);
                     sync_consumers();
                     // Here, and not above: the fix-up has no register left.
-                    let tile = Tile::of(work, config, p, item.tile);
-                    let part = Part::whole(tile.tokens());
+                    let tile = place::tile(work, config, p, memory, &item);
+                    let part = Share::whole(tile.tokens());
                     let p = work.params(p, tile.problem);
                     store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
                 }
@@ -312,7 +334,7 @@ unsafe fn consume<
                 fix_up::send(config, p, consumer.sums());
             }
         }
-        if run.is_empty() {
+        if last {
             if multicast {
                 // SAFETY: all consumers of both CTAs have arrived above, or will; the other
                 // threads have arrived by ending.
@@ -327,11 +349,27 @@ unsafe fn consume<
             // SAFETY: the barrier is initialised; the peer CTA ends after this one's arrivals.
             unsafe { multicast::release_sums(config, sums_stored) };
         }
+        if W::GROUPED {
+            // With the stage comes the tile's place.
+            // SAFETY: the barriers are initialised and known to this thread.
+            unsafe { ring.wait_full(&cursor) };
+        }
         // All lanes have the same value. ptxas knows it only from a shuffle: without it, the addresses
         // of the main loop of a multicast kernel are not in uniform registers.
         // SAFETY: the warp is converged.
-        end = if multicast { unsafe { warp::broadcast_u32(run.end, 0) } } else { run.end };
+        at = if multicast { unsafe { warp::broadcast_u32(next, 0) } } else { next };
     }
+}
+
+/// Waits for the first place of a grouped product: all consumers for the warp that writes it, while the
+/// producer begins to copy.
+///
+/// # Safety
+/// All of them reach such a call, warp by warp converged.
+#[inline(always)]
+unsafe fn sync_first_place() {
+    // SAFETY: all of these threads are here, converged; the other barriers are of others.
+    unsafe { barrier::bar_sync_threads::<4, { CONSUMER_THREADS + warp::LANES }>() };
 }
 
 /// Waits for all consumers of the CTA.

@@ -8,7 +8,7 @@ use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
 
 use super::tile::{Memory, Tile};
 use super::work::Work;
-use super::{multicast, store_registers};
+use super::{multicast, place, store_registers};
 use crate::pipeline::Ring;
 
 /// Chunks of 128 rows of weights, along K.
@@ -227,7 +227,7 @@ pub unsafe fn produce<W: Work>(
     // CTAs of the multicast. Their sums are stored when the wait for `sums_stored` returns.
     unsafe {
         grid::griddepcontrol_wait();
-        let mut parity = 0;
+        let (mut parity, mut at) = (0, 0);
         loop {
             while step < item.end {
                 let full = ring.full(cursor.stage);
@@ -257,6 +257,10 @@ pub unsafe fn produce<W: Work>(
             item = work.take(p, &mut run);
             let last = tile.problem;
             tile = Tile::of(work, config, p, item.tile);
+            if W::GROUPED {
+                at = place::next(config, at);
+                place::hand_over(work, config, p, memory, at, (&item, &tile));
+            }
             if W::MIXED && tile.problem != last {
                 copies = Copies::of(work, config, p, map, memory, &tile);
                 work.acquire(copies.map);

@@ -3,6 +3,7 @@
 use cuda_std::ptx::marker;
 use fp4_formats::gemm::hopper::config::HopperConfig;
 use fp4_formats::gemm::hopper::params::HopperParams;
+use fp4_formats::gemm::hopper::place::Place;
 
 use super::multicast;
 use super::work::Work;
@@ -62,6 +63,12 @@ impl Memory {
     #[inline(always)]
     pub fn activations(self, config: &HopperConfig, stage: u32) -> u32 {
         self.base + stage * config.activation_bytes()
+    }
+
+    /// Place number `index` of a grouped product's tiles.
+    #[inline(always)]
+    pub fn place(self, config: &HopperConfig, index: u32) -> u32 {
+        self.base + config.places_offset() + index * size_of::<Place>() as u32
     }
 
     /// Sums of a token.

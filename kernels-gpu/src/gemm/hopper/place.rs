@@ -1,0 +1,172 @@
+//! The items of a CTA's run as the consumers see them. Of a grouped product they are handed over in shared
+//! memory ([`Place`]) by the producer, which looks for a tile while stages are full; of others they are
+//! computed, before the main loop and once more behind it, to save registers.
+//!
+//! The first item, which nothing hides, is handed over by a warp of its own while the producer begins to copy
+//! and the consumers wait for a barrier. A later one is written before the first stage of its tile is filled,
+//! so that a consumer that has waited for that stage knows it. When the producer comes to the same place
+//! again, all consumers have released a stage of a later tile.
+
+use core::mem::offset_of;
+
+use cuda_std::ptx::memory as words;
+use fp4_formats::gemm::hopper::config::HopperConfig;
+use fp4_formats::gemm::hopper::params::HopperParams;
+use fp4_formats::gemm::hopper::place::{LAST, OWNED, Place};
+use fp4_formats::gemm::{Item, Run};
+
+use super::tile::{Memory, Tile};
+use super::work::Work;
+
+/// Writes an item of the CTA's run to place number `index`.
+///
+/// # Safety
+/// `tile` is the item's tile, and no consumer needs what was there.
+#[inline(always)]
+pub unsafe fn hand_over(
+    work: impl Work,
+    config: &HopperConfig,
+    p: &HopperParams,
+    memory: Memory,
+    index: u32,
+    (item, tile): (&Item, &Tile),
+) {
+    let last = work.rest(config, p, work.end(p, item)).is_empty();
+    let flag = |is: bool, flag| if is { flag } else { 0 };
+    let flags = flag(work.owned(p, item), OWNED) | flag(last, LAST);
+    let Tile { problem, matrix, row_tile, token, end, rows, width } = *tile;
+    let all = [
+        (offset_of!(Place, first_step), item.first),
+        (offset_of!(Place, end_step), item.end),
+        (offset_of!(Place, flags), flags),
+        (offset_of!(Place, first_cta), work.first_cta(p, item)),
+        (offset_of!(Place, problem), problem),
+        (offset_of!(Place, matrix), matrix),
+        (offset_of!(Place, row_tile), row_tile),
+        (offset_of!(Place, token), token),
+        (offset_of!(Place, end), end),
+        (offset_of!(Place, rows), rows),
+        (offset_of!(Place, width), width),
+    ];
+    let place = memory.place(config, index);
+    for (field, word) in all {
+        // SAFETY: a word of the place.
+        unsafe { words::st_shared_b32(place + field as u32, word) };
+    }
+}
+
+/// The number of the place after number `index`.
+#[inline(always)]
+pub fn next(config: &HopperConfig, index: u32) -> u32 {
+    if index + 1 == config.places() { 0 } else { index + 1 }
+}
+
+/// An item of the CTA's run.
+#[derive(Clone, Copy)]
+pub struct Part {
+    /// Its K steps; of a grouped product, the number of its place instead of the tile's.
+    pub item: Item,
+    /// Whether the CTA stores the tile.
+    pub owned: bool,
+    /// Whether the item is the run's last.
+    pub last: bool,
+    /// The position behind it.
+    pub next: u32,
+}
+
+/// The first position of a run: of a grouped product, the number of a place, otherwise where what is left of
+/// the run ends.
+#[inline(always)]
+pub fn start<W: Work>(run: &Run) -> u32 {
+    if W::GROUPED { 0 } else { run.end }
+}
+
+/// The item at position `at`.
+///
+/// # Safety
+/// There is one. Of a grouped product, its place is written, and that is known to the thread.
+#[inline(always)]
+pub unsafe fn part<W: Work>(
+    work: W,
+    config: &HopperConfig,
+    p: &HopperParams,
+    memory: Memory,
+    at: u32,
+) -> Part {
+    if W::GROUPED {
+        let word = |field| word(config, memory, at, field);
+        let flags = word(offset_of!(Place, flags));
+        let [first, end] = [offset_of!(Place, first_step), offset_of!(Place, end_step)].map(word);
+        return Part {
+            item: Item { tile: at, first, end },
+            owned: flags & OWNED != 0,
+            last: flags & LAST != 0,
+            next: next(config, at),
+        };
+    }
+    let mut run = work.rest(config, p, at);
+    let item = work.take(p, &mut run);
+    Part { item, owned: work.owned(p, &item), last: run.is_empty(), next: run.end }
+}
+
+/// The first CTA that computes steps of an item's tile.
+///
+/// # Safety
+/// As [`part`].
+#[inline(always)]
+pub unsafe fn first_cta<W: Work>(
+    work: W,
+    config: &HopperConfig,
+    p: &HopperParams,
+    memory: Memory,
+    item: &Item,
+) -> u32 {
+    if W::GROUPED {
+        return word(config, memory, item.tile, offset_of!(Place, first_cta));
+    }
+    work.first_cta(p, item)
+}
+
+/// An item's tile.
+///
+/// # Safety
+/// As [`part`].
+#[inline(always)]
+pub unsafe fn tile<W: Work>(
+    work: W,
+    config: &HopperConfig,
+    p: &HopperParams,
+    memory: Memory,
+    item: &Item,
+) -> Tile {
+    if W::GROUPED {
+        let word = |field| word(config, memory, item.tile, field);
+        return Tile {
+            problem: word(offset_of!(Place, problem)),
+            matrix: word(offset_of!(Place, matrix)),
+            row_tile: word(offset_of!(Place, row_tile)),
+            token: word(offset_of!(Place, token)),
+            end: word(offset_of!(Place, end)),
+            rows: word(offset_of!(Place, rows)),
+            width: width(config, memory, item),
+        };
+    }
+    Tile::of(work, config, p, item.tile)
+}
+
+/// Tokens that an item's tile has room for.
+#[inline(always)]
+pub fn width(config: &HopperConfig, memory: Memory, item: &Item) -> u32 {
+    if config.narrows() {
+        word(config, memory, item.tile, offset_of!(Place, width))
+    } else {
+        config.tokens
+    }
+}
+
+/// A word of place number `index`.
+#[inline(always)]
+fn word(config: &HopperConfig, memory: Memory, index: u32, field: usize) -> u32 {
+    // SAFETY: a word of the place, which is written.
+    unsafe { words::ld_shared_b32(memory.place(config, index) + field as u32) }
+}
