@@ -1,7 +1,7 @@
 //! What the mutation checks of our kernels share.
 
 use ptx_emu::experiment::{Earlier, Experiment};
-use ptx_emu::mutate::{Equivalent, Fate, Mutant, Mutants, MutateOptions, mutate};
+use ptx_emu::mutate::{Equivalent, Fate, Mutant, MutateOptions, mutate_all};
 use ptx_emu::{GlobalMemory, Gpu, Module};
 
 /// The project's list of mutants that are no faults.
@@ -42,26 +42,6 @@ gemm_*_mixed | remove | fence.proxy.tensormap::generic.acquire.sys [%rd], 128; |
 gemm_sm90_* | relaxed | barrier.cluster.arrive.release.aligned; #2 | a remote load is over when it is issued, so none is under way when its CTA ends
 ";
 
-/// What became of a kernel's mutants in several launches: caught in one is caught.
-fn merged(mut all: Vec<Mutants>) -> Mutants {
-    let rank = |fate: &Fate| match fate {
-        Fate::Caught { .. } => 0,
-        Fate::Survived => 1,
-        Fate::Refused(_) => 2,
-        Fate::LeftOut => 3,
-        Fate::NotReached => 4,
-    };
-    let mut first = all.remove(0);
-    for other in all {
-        for (mutant, other) in first.mutants.iter_mut().zip(other.mutants) {
-            if rank(&other.fate) < rank(&mutant.fate) {
-                *mutant = other;
-            }
-        }
-    }
-    first
-}
-
 /// Runs the check on launches of one kernel. Every survivor must be listed.
 pub fn check(launches: &[Experiment], effort: Effort) {
     let options = MutateOptions {
@@ -69,10 +49,8 @@ pub fn check(launches: &[Experiment], effort: Effort) {
         equivalents: equivalents(),
         ..MutateOptions::default()
     };
-    let one = |experiment| mutate(experiment, &options);
     let name = &launches[0].entry;
-    let all: Result<Vec<Mutants>, _> = launches.iter().map(one).collect();
-    let mutants = merged(all.unwrap_or_else(|e| panic!("{name}: {e}")));
+    let mutants = mutate_all(launches, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut text = String::new();
     for m in &mutants.mutants {
         let fate = match &m.fate {

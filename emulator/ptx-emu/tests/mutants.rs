@@ -7,7 +7,7 @@ mod async_support;
 use async_support::{Case, barriers, wait};
 use ptx_emu::bundle::Compare;
 use ptx_emu::experiment::{Earlier, Experiment, Watched};
-use ptx_emu::mutate::{Equivalent, Fate, Mutants, MutateError, MutateOptions, mutate};
+use ptx_emu::mutate::{Equivalent, Fate, Mutants, MutateError, MutateOptions, mutate, mutate_all};
 use ptx_emu::tensor_map::{ElementType, TensorMap};
 use ptx_emu::{GlobalMemory, Gpu, Module};
 
@@ -380,6 +380,39 @@ fn some_of_many() {
     let run = found.mutants.iter().filter(|m| m.fate == Fate::Survived).count();
     let left_out = found.mutants.iter().filter(|m| m.fate == Fate::LeftOut).count();
     assert_eq!((run, left_out, found.counted()), (4, 6, 4));
+}
+
+/// Launches of one kernel: what one of them does not reach, or does not show, another one may.
+#[test]
+fn several_launches() {
+    // The second barrier is met, and needed, where the first input is not 0.
+    let body = "ld.global.u32 %r4, [%in]; setp.eq.u32 %p1, %r4, 0; @%p1 bra END;
+        mad.lo.u32 %r1, %tid, 4, %s; st.shared.u32 [%r1], %tid;
+        bar.sync 0;
+        xor.b32 %r2, %tid, 63; mad.lo.u32 %r2, %r2, 4, %s; ld.shared.u32 %r3, [%r2];
+        mad.wide.u32 %d1, %tid, 4, %out; st.global.u32 [%d1], %r3;
+        END: bar.sync 1;";
+    let launch = |first: u32| {
+        let case = Case { input: first.to_le_bytes().to_vec(), ..Case::new(body) };
+        experiment(&case.block(64).out(256))
+    };
+    let options = MutateOptions { seeds: 3, ..MutateOptions::default() };
+    let fates = |launches: &[Experiment]| -> Vec<Fate> {
+        let found = mutate_all(launches, &options).expect("it runs");
+        let removed = found.mutants.into_iter().filter(|m| m.mutation.to_string() == "remove");
+        removed.map(|m| m.fate).collect()
+    };
+    let caught = |fate: &Fate| matches!(fate, Fate::Caught { .. });
+    assert_eq!(fates(&[launch(0)]), [Fate::NotReached, Fate::Survived]);
+    for inputs in [[0, 1], [1, 0]] {
+        let [first, last] = &fates(&inputs.map(launch))[..] else { panic!("two barriers") };
+        assert!(caught(first) && *last == Fate::Survived, "{first:?} {last:?}");
+    }
+    let other = experiment(&Case::new("bar.sync 0;"));
+    let error = mutate_all(&[launch(0), other], &options).expect_err("two kernels");
+    assert!(matches!(error, MutateError::Different { .. }), "{error}");
+    let error = mutate_all(&[], &options).expect_err("none");
+    assert!(matches!(error, MutateError::NoLaunch), "{error}");
 }
 
 /// What an earlier launch makes is waited for; without the wait it is missing.

@@ -42,6 +42,17 @@ pub enum MutateError {
     /// The kernel goes wrong as it is.
     #[error("the kernel goes wrong without any mutation, schedule {}: {}", .0.schedule, .0.finding)]
     Original(Box<Failure>),
+    /// Launches that are not of one kernel.
+    #[error("launches must be of the kernel `{required}` of one PTX text, got one of `{actual}`")]
+    Different {
+        /// Kernel of the first launch.
+        required: String,
+        /// That of another one, perhaps of another text.
+        actual: String,
+    },
+    /// No launch.
+    #[error("at least one launch is required, got none")]
+    NoLaunch,
 }
 
 /// A mutant to run.
@@ -50,6 +61,8 @@ struct MutantRun {
     place: (usize, usize),
     edit: Edit,
     mutant: Mutant,
+    /// Whether another launch has decided its fate.
+    settled: bool,
 }
 
 /// What all mutants are compared with.
@@ -68,6 +81,40 @@ struct Baseline<'a> {
 /// # Errors
 /// A launch that is refused or that goes wrong unchanged.
 pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutants, MutateError> {
+    mutate_further(experiment, options, &[])
+}
+
+/// Runs every mutant of a kernel in several launches of it, one after the other, until one of them
+/// catches it; a mutant that is known to be no fault only in the first one that executes its instruction.
+/// A mutant that is caught in one launch is caught. Without launches there is none.
+///
+/// # Errors
+/// As [`mutate`], and launches of different kernels or of different PTX.
+pub fn mutate_all(
+    launches: &[Experiment],
+    options: &MutateOptions,
+) -> Result<Mutants, MutateError> {
+    let mut all: Option<Mutants> = None;
+    for launch in launches {
+        let first = &launches[0];
+        if launch.ptx != first.ptx || launch.entry != first.entry {
+            return Err(MutateError::Different {
+                required: first.entry.clone(),
+                actual: launch.entry.clone(),
+            });
+        }
+        let before = all.as_ref().map_or(&[][..], |mutants| &mutants.mutants);
+        all = Some(mutate_further(launch, options, before)?);
+    }
+    all.ok_or(MutateError::NoLaunch)
+}
+
+/// [`mutate`], for mutants of which other launches made `before`: all of them, or none.
+fn mutate_further(
+    experiment: &Experiment,
+    options: &MutateOptions,
+    before: &[Mutant],
+) -> Result<Mutants, MutateError> {
     let whole = syntax::parse(&experiment.ptx).map_err(LoadError::from)?;
     let tree = tree::only(&whole, &experiment.entry);
     let module = Module::decode(&tree, &experiment.ptx, &experiment.gpu)?;
@@ -88,6 +135,17 @@ pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutant
         run.mutant.equivalent = known(&experiment.entry, &run.mutant, options);
     }
     leave_out(&mut runs, options.at_most);
+    for (run, before) in runs.iter_mut().zip(before) {
+        let open = match before.fate {
+            Fate::NotReached | Fate::LeftOut => true,
+            Fate::Survived => run.mutant.fate == Fate::Survived && before.equivalent.is_none(),
+            Fate::Caught { .. } | Fate::Refused(_) => false,
+        };
+        if !open {
+            run.mutant.fate = before.fate.clone();
+            run.settled = true;
+        }
+    }
     let workers = options.workers.unwrap_or_else(|| explore::workers(experiment));
     let baseline = Baseline {
         experiment,
@@ -140,6 +198,7 @@ fn runs(
                 found.push(MutantRun {
                     place: (item, ordinal),
                     edit,
+                    settled: false,
                     mutant: Mutant {
                         function: function.name.clone(),
                         line: ins.pos.line,
@@ -179,7 +238,7 @@ fn known(kernel: &str, mutant: &Mutant, options: &MutateOptions) -> Option<Strin
 
 impl Baseline<'_> {
     fn fate(&self, run: &MutantRun) -> Result<Fate, LaunchError> {
-        if run.mutant.fate != Fate::Survived {
+        if run.settled || run.mutant.fate != Fate::Survived {
             return Ok(run.mutant.fate.clone());
         }
         let (item, ordinal) = run.place;

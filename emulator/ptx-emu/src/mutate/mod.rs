@@ -20,7 +20,7 @@ mod equivalents;
 mod operators;
 mod tree;
 
-pub use check::{MutateError, MutateOptions, mutate};
+pub use check::{MutateError, MutateOptions, mutate, mutate_all};
 pub use equivalents::{Equivalent, EquivalentsError};
 pub(crate) use equivalents::{glob, shape};
 
