@@ -97,9 +97,10 @@ pub unsafe fn part<W: Work>(
         let word = |field| word(config, memory, at, field);
         let flags = word(offset_of!(Place, flags));
         let [first, end] = [offset_of!(Place, first_step), offset_of!(Place, end_step)].map(word);
+        // Nothing of a fix-up is compiled where there is none.
         return Part {
-            item: Item { tile: at, first, end },
-            owned: flags & OWNED != 0,
+            item: Item { tile: at, first: if W::WHOLE_TILES { 0 } else { first }, end },
+            owned: W::WHOLE_TILES || flags & OWNED != 0,
             last: flags & LAST != 0,
             next: next(config, at),
         };

@@ -24,6 +24,9 @@ pub trait Work: Copy {
     /// Whether problems have parameters of their own.
     const MIXED: bool = false;
 
+    /// Whether CTAs take whole tiles alone.
+    const WHOLE_TILES: bool = Self::MIXED;
+
     /// Whether problems have factors of their own.
     const OWN_FACTORS: bool = Self::GROUPED;
 
