@@ -26,6 +26,10 @@ pub struct Usage {
     pub shared: u32,
     /// Named barriers.
     pub barriers: u32,
+    /// Whether ptxas says that it runs `wgmma`s one by one, each waited for: of registers that their operands
+    /// need it has too few, or other instructions write them while products run.
+    #[serde(default)]
+    pub serialized: bool,
 }
 
 impl Usage {
@@ -124,8 +128,14 @@ pub fn parse(text: &str) -> Vec<Usage> {
     let mut all: Vec<Usage> = Vec::new();
     let mut called = Usage::default();
     let mut properties_of = String::new();
+    let mut serialized = Vec::new();
     for line in text.lines() {
         let between = |start: &str| line.split_once(start).map(|s| s.1.trim());
+        if line.contains("instructions are serialized") {
+            serialized
+                .extend(between(" in the function '").and_then(|rest| rest.split('\'').next()));
+            continue;
+        }
         if let Some(rest) = between("Compiling entry function '") {
             let name = rest.split('\'').next().unwrap_or("").to_string();
             properties_of.clone_from(&name);
@@ -167,6 +177,7 @@ pub fn parse(text: &str) -> Vec<Usage> {
         }
     }
     for usage in &mut all {
+        usage.serialized = serialized.contains(&usage.name.as_str());
         usage.stack = usage.stack.max(called.stack);
         usage.spill_stores = usage.spill_stores.max(called.spill_stores);
         usage.spill_loads = usage.spill_loads.max(called.spill_loads);
@@ -197,6 +208,20 @@ ptxas info    : Function properties for other
         let all = parse(text);
         assert_eq!((all[0].registers, all[0].stack, all[0].spill_loads), (40, 8, 4));
         assert_eq!((all[1].registers, all[1].stack, all[1].spill_loads), (10, 24, 4));
+    }
+
+    #[test]
+    fn products_that_run_one_by_one_are_known() {
+        let text = "\
+ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to \
+insufficient register resources for the wgmma pipeline in the function 'b'
+ptxas info    : Compiling entry function 'a' for 'sm_90a'
+ptxas info    : Used 40 registers
+ptxas info    : Compiling entry function 'b' for 'sm_90a'
+ptxas info    : Used 40 registers
+";
+        let found: Vec<bool> = parse(text).iter().map(|usage| usage.serialized).collect();
+        assert_eq!(found, [false, true]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct Options {
     #[arg(long, value_delimiter = ',', default_values_t = Arch::ALL)]
     arch: Vec<Arch>,
     /// Install ptxas from PyPI into target/ if it is nowhere, report registers, spills and
-    /// shared memory, and fail if a kernel spills or has a frame in local memory
+    /// shared memory, and fail if a kernel spills, has a frame in local memory, or runs `wgmma`s one by one
     #[arg(long)]
     check: bool,
     /// Make no machine code, even where ptxas is found
@@ -55,7 +55,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         }
     }
     if !clean {
-        say!("FAILED: a kernel goes through local memory");
+        say!("FAILED: a kernel goes through local memory, or runs its products one by one");
         return Ok(ExitCode::from(1));
     }
     Ok(ExitCode::SUCCESS)

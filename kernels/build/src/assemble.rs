@@ -1,6 +1,6 @@
 //! Machine code of modules: ptxas.
 
-use super::{Entry, Manifest, Progress, Workshop, is_clean, jobs};
+use super::{Entry, Manifest, Progress, Workshop, fault, is_clean, jobs};
 use anyhow::{Context, Result, bail};
 use cuda_builder::ptxas;
 use fp4_formats::Arch;
@@ -115,7 +115,7 @@ fn assemble(
     Ok(())
 }
 
-/// What kernels take of an SM, a line for each; and whether none goes through local memory.
+/// What kernels take of an SM, a line for each; and whether all are as they must be.
 pub fn report(manifest: &Manifest) -> (Vec<String>, bool) {
     let mut lines = vec![format!(
         "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}",
@@ -132,7 +132,10 @@ pub fn report(manifest: &Manifest) -> (Vec<String>, bool) {
             u.spill_stores + u.spill_loads,
             u.shared,
             u.barriers,
-            if u.is_clean() { "" } else { "  <- local memory" }
+            match fault(u) {
+                "" => String::new(),
+                fault => format!("  <- {fault}"),
+            }
         ));
         clean &= is_clean(u);
     }
