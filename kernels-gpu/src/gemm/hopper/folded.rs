@@ -244,7 +244,8 @@ impl Steps<'_> {
             let tokens = memory.activations(config, stage);
             let zero = u32::from(marker::pin(step) == u32::MAX);
             step += 1;
-            let is_last = step >= count;
+            // Pinned, so that the wait behind the first branch on it stays one for both paths.
+            let is_last = marker::pin(step) >= count;
             // SAFETY: the warpgroup is converged, and the stage has arrived; operands and sums of
             // products that may be unfinished are left alone. The next stage has arrived when its wait
             // returns; of the products only the last group may run then, so that the operands of the
@@ -271,7 +272,7 @@ impl Steps<'_> {
                 wgmma::wgmma_wait_group::<0>();
                 promote(consumer, PANELS - 1, &partial, factors);
                 release(config, ring.empty(stage), true);
-                if is_last {
+                if step >= count {
                     return;
                 }
                 // Of several panels, before the sums are promoted there is no register for it.
