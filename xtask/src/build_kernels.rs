@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use cuda_builder::{BuiltModule, Compiler, CudaBuilder};
 use fp4_formats::Arch;
-pub use nvfp4_kernels_build::{Assembler, Manifest, nothing_in_local_memory};
+pub use nvfp4_kernels_build::{Assembler, Manifest, no_faults};
 use nvfp4_kernels_build::{Target, Workshop, report, summary};
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -385,7 +385,7 @@ fn some_of_many() {
 /// Launches of one kernel: what one of them does not reach, or does not show, another one may.
 #[test]
 fn several_launches() {
-    // The second barrier is met, and needed, where the first input is not 0.
+    // `bar.sync 0` is reached, and needed, where the first input is not 0.
     let body = "ld.global.u32 %r4, [%in]; setp.eq.u32 %p1, %r4, 0; @%p1 bra END;
         mad.lo.u32 %r1, %tid, 4, %s; st.shared.u32 [%r1], %tid;
         bar.sync 0;

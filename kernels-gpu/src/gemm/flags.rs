@@ -1,17 +1,17 @@
-//! Flags in global memory by which the CTAs of a launch tell each other that partial sums are there. They
-//! are zero before a launch and after it: who waits for one, its only reader, resets it.
+//! Flags in global memory by which the CTAs of a launch tell each other that partial sums are there.
+//! They are zero before a launch and after it: the only reader of a flag resets it after its wait.
 
 use cuda_std::ptx::{control, marker, memory, scoped};
 
 /// Bytes of a flag.
 pub const FLAG_BYTES: u64 = size_of::<u32>() as u64;
 
-/// Polls of a flag after which the launch ends with an error. On an H200 these take 33 seconds, and no
-/// product takes as long.
+/// Polls of a flag after which the launch ends with an error. On an H200 these take 33 seconds, and
+/// no product takes as long.
 const MOST_POLLS: u32 = 1 << 26;
 
-/// Raises the flag at this address. What the thread has written, and what it knows to be written, is known
-/// to who waits for it.
+/// Raises the flag at this address. What the thread has written, and what it has observed, is visible
+/// to the thread that waits for the flag.
 ///
 /// # Safety
 /// It is the address of a flag that no other thread raises.
@@ -21,9 +21,9 @@ pub unsafe fn raise(flag: u64) {
     unsafe { scoped::st_release_gpu_global_b32(flag, 1) };
 }
 
-/// Waits until the flag at this address is raised, and resets it. One that never is (another stream changed the token
-/// counts during the launch, so that CTAs disagree about the work) ends the launch with an error in
-/// place of a GPU that hangs.
+/// Waits until the flag at this address is raised, and resets it. A flag that is never raised (another
+/// stream changed the token counts during the launch, so that CTAs disagree about the work) ends the
+/// launch with an error in place of a GPU that hangs.
 ///
 /// # Safety
 /// It is the address of a flag for which no other thread waits.

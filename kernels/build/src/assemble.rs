@@ -1,6 +1,6 @@
 //! Machine code of modules: ptxas.
 
-use super::{Entry, Manifest, Progress, Workshop, fault, is_clean, jobs};
+use super::{Entry, Manifest, Progress, Workshop, fault, jobs};
 use anyhow::{Context, Result, bail};
 use cuda_builder::ptxas;
 use fp4_formats::Arch;
@@ -124,20 +124,19 @@ pub fn report(manifest: &Manifest) -> (Vec<String>, bool) {
     let kernels = manifest.modules.iter().flat_map(|module| &module.kernels);
     let mut clean = true;
     for u in kernels.filter_map(|entry| entry.resources.as_ref()) {
+        let fault = fault(u);
         lines.push(format!(
-            "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}{}",
+            "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}{}{}",
             u.name,
             u.registers,
             u.stack,
             u.spill_stores + u.spill_loads,
             u.shared,
             u.barriers,
-            match fault(u) {
-                "" => String::new(),
-                fault => format!("  <- {fault}"),
-            }
+            if fault.is_some() { "  <- " } else { "" },
+            fault.unwrap_or_default(),
         ));
-        clean &= is_clean(u);
+        clean &= fault.is_none();
     }
     (lines, clean)
 }

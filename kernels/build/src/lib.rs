@@ -7,7 +7,7 @@ mod assemble;
 mod jobs;
 mod sources;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 pub use assemble::{Assembler, report};
 use cuda_builder::{
     BuiltModule, Compiler, CudaBuilder, Fetch, Kernel, ModuleSpec, Prepared, build, ptx, ptxas,
@@ -36,35 +36,33 @@ pub struct Entry {
 /// What is in an architecture's folder.
 pub type Manifest = nvfp4_manifest::Manifest<Entry>;
 
-/// Checks that every kernel has machine code that keeps out of local memory, and whose products run side by
-/// side.
-pub fn nothing_in_local_memory(manifest: &Manifest) -> Result<()> {
+/// Checks that every kernel has machine code that keeps out of local memory, and whose products run
+/// side by side.
+pub fn no_faults(manifest: &Manifest) -> Result<()> {
     for entry in manifest.modules.iter().flat_map(|module| &module.kernels) {
         let name = &entry.kernel.name;
         let usage = entry.resources.as_ref().with_context(|| format!("no report of {name}"))?;
-        ensure!(is_clean(usage), "{name} {}: {usage:?}", fault(usage));
+        if let Some(fault) = fault(usage) {
+            bail!("{name} {fault}: {usage:?}");
+        }
     }
     Ok(())
 }
 
-/// What is wrong with a kernel, if anything is.
-fn fault(usage: &cuda_builder::ptxas::Usage) -> &'static str {
-    if usage.serialized {
-        "runs its products one by one"
-    } else if usage.is_clean() {
-        ""
-    } else {
-        "goes through local memory"
-    }
-}
-
-/// Whether a kernel's products run side by side, and it keeps out of local memory, as far as it must. sm_90a's tiles of 128 rows by 64
-/// tokens have 80 registers; compiled by rustc 1.96 they are one or two short in the store, and grouped
-/// kernels up to four, once per tile and not in the main loop.
-fn is_clean(usage: &cuda_builder::ptxas::Usage) -> bool {
+/// What is wrong with a kernel's machine code, if anything is: products that ptxas runs one by one,
+/// or accesses to local memory beyond what is known. sm_90a's tiles of 128 rows by 64 tokens have 80
+/// registers; compiled by rustc 1.96 they are one or two short in the store, and grouped kernels up to
+/// four, once per tile and not in the main loop.
+fn fault(usage: &ptxas::Usage) -> Option<&'static str> {
     let of_sm90 = |end: &str| usage.name.starts_with("gemm_sm90_") && usage.name.ends_with(end);
     let short = |end: &str, frame: u32| of_sm90(end) && usage.stack <= frame;
-    !usage.serialized && (usage.is_clean() || short("_128x64", 8) || short("_grouped", 16))
+    if usage.serialized {
+        Some("runs its products one by one")
+    } else if usage.is_clean() || short("_128x64", 8) || short("_grouped", 16) {
+        None
+    } else {
+        Some("goes through local memory")
+    }
 }
 
 /// What a build tells its observer, as it goes on.

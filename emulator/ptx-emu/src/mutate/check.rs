@@ -61,8 +61,8 @@ struct MutantRun {
     place: (usize, usize),
     edit: Edit,
     mutant: Mutant,
-    /// Whether another launch has decided its fate.
-    settled: bool,
+    /// What became of it, where another launch has decided that.
+    settled: Option<Fate>,
 }
 
 /// What all mutants are compared with.
@@ -85,28 +85,24 @@ pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutant
 }
 
 /// Runs every mutant of a kernel in several launches of it, one after the other, until one of them
-/// catches it; a mutant that is known to be no fault only in the first one that executes its instruction.
-/// A mutant that is caught in one launch is caught. Without launches there is none.
+/// catches it; a mutant that is known to be no fault is run only in the first launch that executes
+/// its instruction. A mutant that one launch catches counts as caught.
 ///
 /// # Errors
-/// As [`mutate`], and launches of different kernels or of different PTX.
+/// As [`mutate`]; launches of different kernels or of different PTX; and no launch at all.
 pub fn mutate_all(
     launches: &[Experiment],
     options: &MutateOptions,
 ) -> Result<Mutants, MutateError> {
-    let mut all: Option<Mutants> = None;
-    for launch in launches {
-        let first = &launches[0];
-        if launch.ptx != first.ptx || launch.entry != first.entry {
-            return Err(MutateError::Different {
-                required: first.entry.clone(),
-                actual: launch.entry.clone(),
-            });
-        }
-        let before = all.as_ref().map_or(&[][..], |mutants| &mutants.mutants);
-        all = Some(mutate_further(launch, options, before)?);
+    let (first, others) = launches.split_first().ok_or(MutateError::NoLaunch)?;
+    let other = others.iter().find(|other| other.ptx != first.ptx || other.entry != first.entry);
+    if let Some(other) = other {
+        let (required, actual) = (first.entry.clone(), other.entry.clone());
+        return Err(MutateError::Different { required, actual });
     }
-    all.ok_or(MutateError::NoLaunch)
+    others.iter().try_fold(mutate(first, options)?, |mutants, launch| {
+        mutate_further(launch, options, &mutants.mutants)
+    })
 }
 
 /// [`mutate`], for mutants of which other launches made `before`: all of them, or none.
@@ -142,8 +138,7 @@ fn mutate_further(
             Fate::Caught { .. } | Fate::Refused(_) => false,
         };
         if !open {
-            run.mutant.fate = before.fate.clone();
-            run.settled = true;
+            run.settled = Some(before.fate.clone());
         }
     }
     let workers = options.workers.unwrap_or_else(|| explore::workers(experiment));
@@ -198,7 +193,7 @@ fn runs(
                 found.push(MutantRun {
                     place: (item, ordinal),
                     edit,
-                    settled: false,
+                    settled: None,
                     mutant: Mutant {
                         function: function.name.clone(),
                         line: ins.pos.line,
@@ -238,7 +233,10 @@ fn known(kernel: &str, mutant: &Mutant, options: &MutateOptions) -> Option<Strin
 
 impl Baseline<'_> {
     fn fate(&self, run: &MutantRun) -> Result<Fate, LaunchError> {
-        if run.settled || run.mutant.fate != Fate::Survived {
+        if let Some(fate) = &run.settled {
+            return Ok(fate.clone());
+        }
+        if run.mutant.fate != Fate::Survived {
             return Ok(run.mutant.fate.clone());
         }
         let (item, ordinal) = run.place;

@@ -40,8 +40,8 @@ const PARTITION_REGISTERS: u32 = 16384;
 const REGISTER_UNIT: u32 = 8;
 /// The most registers that a thread can have, and that `setmaxnreg` is asked for.
 const MAX_REGISTERS: u32 = 240;
-/// Registers that a producer's thread keeps, and where it copies to tiles of several widths, which it looks for
-/// and hands over.
+/// Registers that a producer's thread keeps; more where it looks for tiles of several widths and hands
+/// them over.
 const PRODUCER_REGISTERS: u32 = 40;
 const WIDTHS_REGISTERS: u32 = 72;
 /// More stages than this are no faster: the copies of eight cover the latency of memory.

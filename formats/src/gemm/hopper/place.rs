@@ -1,5 +1,34 @@
-//! What the producer of a grouped product tells the consumers of each tile: to find a tile in the table takes
-//! the better part of a microsecond, which passes for the producer while stages are full.
+//! What the producer of a grouped product tells the consumers of each tile: to find a tile in the
+//! table takes the better part of a microsecond, which passes for the producer while stages are full.
+
+/// Where a CTA's tile is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Tile {
+    /// Problem whose weights it takes.
+    pub problem: u32,
+    /// Matrix of activations and result.
+    pub matrix: u32,
+    /// Tile along the rows of `B`. CTA `rank` of a multicast computes row tile
+    /// `multicast * group + rank`; the last group's second tile may not exist.
+    pub row_tile: u32,
+    /// First token.
+    pub token: u32,
+    /// The token after the problem's last.
+    pub end: u32,
+    /// The token after the last of those that belong to a problem of the matrix.
+    pub rows: u32,
+    /// Tokens that the tile has room for.
+    pub width: u32,
+}
+
+impl Tile {
+    /// Tokens of the tile that exist.
+    #[inline(always)]
+    pub fn tokens(&self) -> u32 {
+        (self.end - self.token).min(self.width)
+    }
+}
 
 /// An item of a CTA's run, as the producer hands it over in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,20 +42,8 @@ pub struct Place {
     pub flags: u32,
     /// The first CTA that computes steps of the tile.
     pub first_cta: u32,
-    /// Problem whose weights it takes.
-    pub problem: u32,
-    /// Matrix of activations and result.
-    pub matrix: u32,
-    /// Tile along the rows of `B`.
-    pub row_tile: u32,
-    /// First token.
-    pub token: u32,
-    /// The token after the problem's last.
-    pub end: u32,
-    /// The token after the last of those that belong to a problem of the matrix.
-    pub rows: u32,
-    /// Tokens that the tile has room for.
-    pub width: u32,
+    /// The item's tile.
+    pub tile: Tile,
 }
 
 /// The CTA stores the tile.
@@ -34,6 +51,6 @@ pub const OWNED: u32 = 1 << 0;
 /// The item is the last of the CTA's run.
 pub const LAST: u32 = 1 << 1;
 
-/// Places more than stages: one for the tile whose results the consumers store, whose stages are all read, and
-/// one that the producer writes before it waits for a stage.
+/// How many places there are more than stages: one for the tile whose results the consumers store,
+/// whose stages are all read, and one that the producer writes before it waits for a stage.
 pub const MORE_PLACES: u32 = 2;

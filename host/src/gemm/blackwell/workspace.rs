@@ -8,8 +8,9 @@ const LEAST_CTAS: u32 = 2;
 /// Partial sums, and codes and scales that are laid out, start at multiples of this.
 const ALIGNMENT: u64 = 512;
 
-/// Offsets in the workspace. The flags are at its start, whatever the plan, so that plans can share one;
-/// partial sums follow, and then activations that are laid out or quantised, whose size depends on their kind.
+/// Offsets in the workspace. The flags are at its start, whatever the plan, so that plans can share one.
+/// Partial sums follow, and then activations that are laid out or quantised, whose size depends on
+/// their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlackwellWorkspace {
     /// Offset of the partial sums.
@@ -24,15 +25,15 @@ impl BlackwellWorkspace {
         let Estimate { config, schedule, clusters, .. } = choice;
         let most = if sms > LEAST_CTAS { sms } else { LEAST_CTAS };
         let partials = flag_bytes(most).next_multiple_of(ALIGNMENT);
-        // Where sums meet here, CTAs are no more than that.
+        // Under a schedule with a fix-up, a launch has no more CTAs than the estimate's clusters do.
         let ctas =
             if schedule.has_fix_up() { *clusters as u64 * config.cluster() as u64 } else { 0 };
         let sums = (ctas * config.partial_bytes() as u64).next_multiple_of(ALIGNMENT);
         Self { partials, activations: partials + sums }
     }
 
-    /// Bytes of the workspace with so many of activations; 0 where it would have nothing but flags. `None`
-    /// beyond what memory can hold.
+    /// Bytes of the workspace with so many of activations; 0 where it would have nothing but flags.
+    /// `None` beyond what memory can hold.
     pub fn bytes(&self, made: u64) -> Option<usize> {
         let needed = made > 0 || self.activations > self.partials;
         let bytes = if needed { self.activations.checked_add(made)? } else { 0 };

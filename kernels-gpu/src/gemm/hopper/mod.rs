@@ -1,8 +1,8 @@
 //! sm_90a GEMM: weights are decoded into `wgmma`'s register operand.
 //!
 //! # Contract
-//! Parameters: [`HopperParams`], of grouped products [`HopperGroupedParams`], of mixed ones [`Mixed`]. Any M, N, L of at least
-//! 1, K a multiple of the block. CTAs compute tiles of C^T, or parts of tiles along K, as the
+//! Parameters: [`HopperParams`], of grouped products [`HopperGroupedParams`], of mixed ones
+//! [`Mixed`]. Any M, N, L of at least 1, K a multiple of the block. CTAs compute tiles of C^T, or parts of tiles along K, as the
 //! [`Schedule`] says, or of grouped products the work list that each CTA makes of the token counts
 //! ([`work`]). The grid depends on it:
 //!
@@ -27,7 +27,9 @@
 //! | warps | role |
 //! |---|---|
 //! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`], for e4m3 [`folded`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
-//! | 8..12 | producer ([`producer`]): of a grouped product, the first warp makes the table of groups, and the second one hands over the first tile; one thread initialises the barriers, copies weights and activations, and hands over the other tiles ([`place`]); the others only release registers |
+//! | 8 | producer ([`producer`]): one thread initialises the barriers, copies weights and activations, and hands over a grouped product's later tiles ([`place`]); the warp makes the table of groups |
+//! | 9 | hands over a grouped product's first tile ([`place`]) |
+//! | 10, 11 | only release registers, as 8 and 9 do |
 //!
 //! # Shared memory
 //! | at | what |
@@ -72,8 +74,8 @@
 //! too, and nothing can be copied before.
 //!
 //! # Arithmetic
-//! 16-bit operands are exact (see [`decode`]), and `wgmma` adds in f32; of e4m3 see [`folded`]. The parts of a tile are added in
-//! the order of their CTAs, so that results do not depend on timing.
+//! 16-bit operands are exact (see [`decode`]), and `wgmma` adds in f32; of e4m3 see [`folded`]. The
+//! parts of a tile are added in the order of their CTAs, so that results do not depend on timing.
 //!
 //! [`Schedule`]: fp4_formats::gemm::Schedule
 //! [`Mixed`]: fp4_formats::gemm::Mixed
@@ -204,7 +206,7 @@ unsafe fn gemm<
                 unsafe {
                     if warp::lane_id() == 0 {
                         let item = work.take(p, &mut run);
-                        let tile = Tile::of(work, config, p, item.tile);
+                        let tile = tile::find(work, config, p, item.tile);
                         place::hand_over(work, config, p, memory, 0, (&item, &tile));
                     }
                     warp::sync();
@@ -251,8 +253,8 @@ unsafe fn consume<
     sums_stored: u32,
 ) {
     let mut cursor = ring.consumer();
-    // Only the run's end stays live across the main loop; the rest is recomputed, to save
-    // registers.
+    // Only the position in the run stays live across the main loop; the rest is computed again, or
+    // read again from the place, to save registers.
     let run = work.run(config, p);
     if W::GROUPED {
         // SAFETY: all consumers are here; the work list's maker has waited for the kernels before.
@@ -278,7 +280,7 @@ unsafe fn consume<
         let Part { item, owned, last, next } = part;
         let multicast = const { K::CONFIG.multicast > 1 };
         if !multicast && !W::GROUPED && p.schedule.is_split() {
-            let tile = Tile::of(work, config, p, item.tile);
+            let tile = tile::find(work, config, p, item.tile);
             let part = Share::of_cluster(p.schedule.cluster(), tile.tokens());
             let received = memory.base + config.sums_received_offset();
             // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.

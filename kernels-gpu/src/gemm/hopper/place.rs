@@ -1,11 +1,12 @@
-//! The items of a CTA's run as the consumers see them. Of a grouped product they are handed over in shared
-//! memory ([`Place`]) by the producer, which looks for a tile while stages are full; of others they are
-//! computed, before the main loop and once more behind it, to save registers.
+//! The items of a CTA's run as the consumers see them. Those of a grouped product are handed over in
+//! shared memory ([`Place`]) by the producer, which looks for a tile while stages are full. Those of
+//! other products are computed before the main loop and again after it, to save registers.
 //!
-//! The first item, which nothing hides, is handed over by a warp of its own while the producer begins to copy
-//! and the consumers wait for a barrier. A later one is written before the first stage of its tile is filled,
-//! so that a consumer that has waited for that stage knows it. When the producer comes to the same place
-//! again, all consumers have released a stage of a later tile.
+//! The first item, which no stage hides, is handed over by another warp than the producer's, while
+//! the producer begins to copy; the consumers wait for it at a named barrier. A later item is written
+//! before the first stage of its tile is filled, so that a consumer that has waited for that stage
+//! sees it. Before the producer writes to the same place again, all consumers have released a stage
+//! of a later tile.
 
 use core::mem::offset_of;
 
@@ -15,7 +16,7 @@ use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::place::{LAST, OWNED, Place};
 use fp4_formats::gemm::{Item, Run};
 
-use super::tile::{Memory, Tile};
+use super::tile::{self, Memory, Tile};
 use super::work::Work;
 
 /// Writes an item of the CTA's run to place number `index`.
@@ -40,13 +41,13 @@ pub unsafe fn hand_over(
         (offset_of!(Place, end_step), item.end),
         (offset_of!(Place, flags), flags),
         (offset_of!(Place, first_cta), work.first_cta(p, item)),
-        (offset_of!(Place, problem), problem),
-        (offset_of!(Place, matrix), matrix),
-        (offset_of!(Place, row_tile), row_tile),
-        (offset_of!(Place, token), token),
-        (offset_of!(Place, end), end),
-        (offset_of!(Place, rows), rows),
-        (offset_of!(Place, width), width),
+        (offset_of!(Place, tile.problem), problem),
+        (offset_of!(Place, tile.matrix), matrix),
+        (offset_of!(Place, tile.row_tile), row_tile),
+        (offset_of!(Place, tile.token), token),
+        (offset_of!(Place, tile.end), end),
+        (offset_of!(Place, tile.rows), rows),
+        (offset_of!(Place, tile.width), width),
     ];
     let place = memory.place(config, index);
     for (field, word) in all {
@@ -143,23 +144,24 @@ pub unsafe fn tile<W: Work>(
     if W::GROUPED {
         let word = |field| word(config, memory, item.tile, field);
         return Tile {
-            problem: word(offset_of!(Place, problem)),
-            matrix: word(offset_of!(Place, matrix)),
-            row_tile: word(offset_of!(Place, row_tile)),
-            token: word(offset_of!(Place, token)),
-            end: word(offset_of!(Place, end)),
-            rows: word(offset_of!(Place, rows)),
+            problem: word(offset_of!(Place, tile.problem)),
+            matrix: word(offset_of!(Place, tile.matrix)),
+            row_tile: word(offset_of!(Place, tile.row_tile)),
+            token: word(offset_of!(Place, tile.token)),
+            end: word(offset_of!(Place, tile.end)),
+            rows: word(offset_of!(Place, tile.rows)),
             width: width(config, memory, item),
         };
     }
-    Tile::of(work, config, p, item.tile)
+    tile::find(work, config, p, item.tile)
 }
 
-/// Tokens that an item's tile has room for.
+/// Tokens that an item's tile has room for: the configuration's, unless it has several widths. Only
+/// grouped products have, so that the width is read from the item's place.
 #[inline(always)]
 pub fn width(config: &HopperConfig, memory: Memory, item: &Item) -> u32 {
     if config.narrows() {
-        word(config, memory, item.tile, offset_of!(Place, width))
+        word(config, memory, item.tile, offset_of!(Place, tile.width))
     } else {
         config.tokens
     }

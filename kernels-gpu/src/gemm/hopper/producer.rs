@@ -6,7 +6,7 @@ use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig, K_STEP};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
 
-use super::tile::{Memory, Tile};
+use super::tile::{self, Memory, Tile};
 use super::work::Work;
 use super::{multicast, place, store_registers};
 use crate::pipeline::Ring;
@@ -181,7 +181,7 @@ pub unsafe fn begin<W: Work>(
     ring: Ring,
 ) -> Begun<W> {
     let item = work.take(p, &mut work.run(config, p));
-    let tile = Tile::of(work, config, p, item.tile);
+    let tile = tile::find(work, config, p, item.tile);
     // SAFETY: the tile is one of the launch's.
     let copies = unsafe {
         let copies = Copies::of(work, config, p, map, memory, &tile);
@@ -256,7 +256,7 @@ pub unsafe fn produce<W: Work>(
             }
             item = work.take(p, &mut run);
             let last = tile.problem;
-            tile = Tile::of(work, config, p, item.tile);
+            tile = tile::find(work, config, p, item.tile);
             if W::GROUPED {
                 at = place::next(config, at);
                 place::hand_over(work, config, p, memory, at, (&item, &tile));

@@ -4,51 +4,26 @@ use cuda_std::ptx::marker;
 use fp4_formats::gemm::hopper::config::HopperConfig;
 use fp4_formats::gemm::hopper::params::HopperParams;
 use fp4_formats::gemm::hopper::place::Place;
+pub use fp4_formats::gemm::hopper::place::Tile;
 
 use super::multicast;
 use super::work::Work;
 
-/// A CTA's tile.
-#[derive(Clone, Copy)]
-pub struct Tile {
-    /// Problem whose weights it takes, and matrix of activations and result.
-    pub problem: u32,
-    pub matrix: u32,
-    /// Tile along the rows of `B`. CTA `rank` of a multicast computes row tile
-    /// `multicast * group + rank`; the last group's second tile may not exist.
-    pub row_tile: u32,
-    /// First token, the one after the problem's last, and the one after the last of those that
-    /// belong to a problem of the matrix.
-    pub token: u32,
-    pub end: u32,
-    pub rows: u32,
-    /// Tokens that it has room for.
-    pub width: u32,
-}
-
-impl Tile {
-    /// Tile number `index` of the work list.
-    #[inline(always)]
-    pub fn of<W: Work>(work: W, config: &HopperConfig, p: &HopperParams, index: u32) -> Self {
-        // Pinned: where the tile is would otherwise stay in registers from before its main loop.
-        let tile = work.tile(config, p, marker::pin(index));
-        let width =
-            if config.narrows() { config.tiling().width(tile.tokens.count) } else { config.tokens };
-        Self {
-            problem: tile.problem,
-            matrix: tile.tokens.matrix,
-            row_tile: tile.row_tile * config.multicast + multicast::rank(config),
-            token: tile.tokens.first + tile.token_tile * width,
-            end: tile.tokens.first + tile.tokens.count,
-            rows: tile.tokens.rows,
-            width,
-        }
-    }
-
-    /// Tokens of the tile that exist.
-    #[inline(always)]
-    pub fn tokens(&self) -> u32 {
-        (self.end - self.token).min(self.width)
+/// Tile number `index` of the work list, as this CTA computes it.
+#[inline(always)]
+pub fn find<W: Work>(work: W, config: &HopperConfig, p: &HopperParams, index: u32) -> Tile {
+    // Pinned: where the tile is would otherwise stay in registers from before its main loop.
+    let tile = work.tile(config, p, marker::pin(index));
+    let width =
+        if config.narrows() { config.tiling().width(tile.tokens.count) } else { config.tokens };
+    Tile {
+        problem: tile.problem,
+        matrix: tile.tokens.matrix,
+        row_tile: tile.row_tile * config.multicast + multicast::rank(config),
+        token: tile.tokens.first + tile.token_tile * width,
+        end: tile.tokens.first + tile.tokens.count,
+        rows: tile.tokens.rows,
+        width,
     }
 }
 
