@@ -244,8 +244,6 @@ impl Steps<'_> {
             let tokens = memory.activations(config, stage);
             let zero = u32::from(marker::pin(step) == u32::MAX);
             step += 1;
-            // Pinned, so that the wait behind the first branch on it stays one for both paths.
-            let is_last = marker::pin(step) >= count;
             // SAFETY: the warpgroup is converged, and the stage has arrived; operands and sums of
             // products that may be unfinished are left alone. The next stage has arrived when its wait
             // returns; of the products only the last group may run then, so that the operands of the
@@ -264,10 +262,14 @@ impl Steps<'_> {
                     products(&mut partial, second, tokens, at + HALF, None);
                 }
                 cursor.advance();
-                if PANELS == 1 && !is_last {
+                if PANELS == 1 && step < count {
                     ring.wait_full(cursor);
                     wgmma::wgmma_wait_group::<1>();
                     first = self.rows(cursor).operands::<W>(0);
+                    wgmma::wgmma_wait_group::<0>();
+                    promote(consumer, 0, &partial, factors);
+                    release(config, ring.empty(stage), true);
+                    continue;
                 }
                 wgmma::wgmma_wait_group::<0>();
                 promote(consumer, PANELS - 1, &partial, factors);
@@ -276,10 +278,8 @@ impl Steps<'_> {
                     return;
                 }
                 // Of several panels, before the sums are promoted there is no register for it.
-                if PANELS > 1 {
-                    ring.wait_full(cursor);
-                    first = self.rows(cursor).operands::<W>(0);
-                }
+                ring.wait_full(cursor);
+                first = self.rows(cursor).operands::<W>(0);
             }
         }
     }
