@@ -207,7 +207,10 @@ pub fn run(machine: &EmulatedGpu, case: &Case, input: &[u8], up: Option<&[u8]>) 
     let (ctas, depth) = config.launch(m, k, case.layout, sms);
     // Few CTAs that live for the whole launch go round many times, also where the host would
     // have more of them.
-    let grid = case.sms.filter(|_| config.persistent).map_or(ctas, |few| ctas.min(few));
+    let grid = case
+        .sms
+        .filter(|_| config.persistent)
+        .map_or(ctas, |few| ctas.min(few * config.grid_unit()));
     let params = QuantizeParams {
         input,
         up,

@@ -79,10 +79,18 @@ impl QuantizeConfig {
         tasks(m, k / self.format.block(), layout)
     }
 
+    /// Where a persistent kernel has more tasks than CTAs take at a time, the number of its CTAs is a
+    /// multiple of this: all tasks of a warp are then at the same place in their 128x4 tiles.
+    #[must_use]
+    pub const fn grid_unit(&self) -> u32 {
+        assert!(ROW_GROUPS_A_TILE.is_multiple_of(self.warps));
+        ROW_GROUPS_A_TILE / self.warps
+    }
+
     /// The launch on a GPU with `sms` SMs: the number of CTAs, and [`QuantizeParams::depth`].
     ///
     /// The CTAs of a persistent kernel are all resident at the same time and process the tasks in
-    /// a grid-stride loop. A CTA of another kernel processes a few consecutive tasks per warp and
+    /// a grid-stride loop ([`grid_unit`](Self::grid_unit)). A CTA of another kernel processes a few consecutive tasks per warp and
     /// ends, so that the GPU works on one region of memory at a time. If there are too few tasks
     /// for all SMs, it processes fewer per warp.
     #[must_use]
@@ -92,7 +100,11 @@ impl QuantizeConfig {
         let tasks = self.tasks(m, k, layout);
         if self.persistent {
             let needed = tasks.div_ceil(warps);
-            return (if needed < resident { needed } else { resident } as u32, 1);
+            if needed <= resident {
+                return (needed as u32, 1);
+            }
+            let unit = self.grid_unit() as u64;
+            return (if resident > unit { resident / unit * unit } else { unit } as u32, 1);
         }
         let share = tasks.div_ceil(resident * warps);
         let depth = if share < self.stages() as u64 { share } else { self.stages() as u64 };

@@ -34,6 +34,7 @@
 mod adaptive;
 mod mxfp4;
 mod nvfp4;
+pub mod ties;
 
 pub use adaptive::{AdaptiveRecipe, AdaptiveTensor, Candidate};
 pub use mxfp4::{Mxfp4Recipe, Mxfp4Steps};
@@ -80,6 +81,14 @@ pub trait Convert {
         })
     }
 
+    /// Whether [`products`](Self::products) with `factor`, which is positive and finite, and with
+    /// `unsigned_zero` are exact for all elements.
+    #[inline(always)]
+    fn multiplies(factor: f32) -> bool {
+        let _ = factor;
+        true
+    }
+
     /// The codes of the products with `factor`, a positive power of two. A zero keeps its sign.
     #[inline(always)]
     fn scaled(values: [f32; 8], factor: f32) -> u32 {
@@ -92,6 +101,15 @@ pub trait Convert {
     fn divides(divisor: f32, amax: f32) -> bool {
         let _ = (divisor, amax);
         true
+    }
+
+    /// A factor by which the products, with `unsigned_zero`, have the codes of the quotients by
+    /// `divisor`, of a block for which [`divides`](Self::divides) is true, if such a factor is known
+    /// at once.
+    #[inline(always)]
+    fn factor(divisor: f32) -> Option<f32> {
+        let _ = divisor;
+        None
     }
 
     /// The prepared quotients by `divisor`, of a block for which [`divides`](Self::divides) is
@@ -163,6 +181,23 @@ impl BlockScale {
         }
     }
 
+    /// The same scale, with the same codes by `C` of the elements of a block that it
+    /// [suits](Self::suits), where products take the place of quotients if `C` knows a
+    /// [factor](Convert::factor).
+    #[inline(always)]
+    #[must_use]
+    pub fn with_products<C: Convert>(self) -> Self {
+        match self.rule {
+            Rule::DivideUnsignedZero => match C::factor(self.operand) {
+                Some(operand) => Self { rule: Rule::MultiplyUnsignedZero, operand, ..self },
+                None => self,
+            },
+            Rule::Multiply | Rule::Scale | Rule::MultiplyUnsignedZero | Rule::MultiplyTiesDown => {
+                self
+            }
+        }
+    }
+
     /// Whether [`codes`](Self::codes) by `C` are exact for all elements of the block, whose
     /// largest magnitude is `amax`.
     #[inline(always)]
@@ -170,9 +205,8 @@ impl BlockScale {
     pub fn suits<C: Convert>(&self, amax: f32) -> bool {
         match self.rule {
             Rule::DivideUnsignedZero => C::divides(self.operand, amax),
-            Rule::Multiply | Rule::Scale | Rule::MultiplyUnsignedZero | Rule::MultiplyTiesDown => {
-                true
-            }
+            Rule::MultiplyUnsignedZero => C::multiplies(self.operand),
+            Rule::Multiply | Rule::Scale | Rule::MultiplyTiesDown => true,
         }
     }
 

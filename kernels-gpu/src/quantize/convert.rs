@@ -4,7 +4,7 @@ use super::e2m1;
 use super::input::Input;
 use core::marker::PhantomData;
 use cuda_std::ptx::{convert, float};
-use fp4_formats::recipe::Convert;
+use fp4_formats::recipe::{Convert, ties};
 
 /// The device's conversions, for elements of `I` of any magnitude.
 pub struct AnyRange<I>(PhantomData<I>);
@@ -25,6 +25,16 @@ pub fn is_moderate(value: f32) -> bool {
     // One comparison of integers, which NaN fails.
     const LEAST: u32 = LEAST_MODERATE.to_bits();
     value.to_bits().wrapping_sub(LEAST) <= const { LARGEST_MODERATE.to_bits() - LEAST }
+}
+
+impl<I: Input> Moderate<I> {
+    /// Whether no product with a factor of at least [`LEAST_FACTOR`](Self::LEAST_FACTOR) is taken for
+    /// zero. The smallest f32 is so small that factors above 1 would be needed.
+    const NEVER_VANISHES: bool = I::SMALLEST > SMALLEST;
+    /// Half of it, times the smallest element, is not zero.
+    const LEAST_FACTOR: f32 = SMALLEST / I::SMALLEST * 2.0;
+    /// Up to this divisor no element is so small that its quotient is zero.
+    const LARGEST_DIVISOR: f32 = if I::SMALLEST > SMALLEST { 16384.0 } else { 1.0 };
 }
 
 /// The conversions that do not depend on magnitudes.
@@ -71,7 +81,28 @@ impl<I: Input> Convert for Moderate<I> {
 
     #[inline(always)]
     fn products(values: [f32; 8], factor: f32, unsigned_zero: bool) -> [f32; 8] {
-        e2m1::products(values, factor, unsigned_zero)
+        if unsigned_zero && Self::NEVER_VANISHES {
+            e2m1::unsigned_products(values, factor)
+        } else {
+            e2m1::products(values, factor, unsigned_zero)
+        }
+    }
+
+    #[inline(always)]
+    fn multiplies(factor: f32) -> bool {
+        !Self::NEVER_VANISHES || factor >= Self::LEAST_FACTOR
+    }
+
+    #[inline(always)]
+    fn factor(divisor: f32) -> Option<f32> {
+        // No quotient is zero where `divides` is true, nor is a product with the reciprocal, which
+        // differs from it by a few units in the last place.
+        const { assert!(!Self::NEVER_VANISHES || 1.0 / Self::LARGEST_DIVISOR >= Self::LEAST_FACTOR) };
+        if Self::NEVER_VANISHES && ties::are_far(divisor, I::DIGITS) {
+            Some(1.0 / divisor)
+        } else {
+            None
+        }
     }
 
     #[inline(always)]
@@ -81,10 +112,10 @@ impl<I: Input> Convert for Moderate<I> {
 
     #[inline(always)]
     fn divides(divisor: f32, amax: f32) -> bool {
-        // Up to this divisor no element is so small that its quotient is zero.
-        let largest = const { if I::SMALLEST > SMALLEST { 16384.0 } else { 1.0 } };
         let reciprocal = 1.0 / divisor;
-        divisor >= LEAST_DIVISOR && divisor <= largest && amax * reciprocal <= LARGEST_QUOTIENT
+        divisor >= LEAST_DIVISOR
+            && divisor <= Self::LARGEST_DIVISOR
+            && amax * reciprocal <= LARGEST_QUOTIENT
     }
 
     #[inline(always)]

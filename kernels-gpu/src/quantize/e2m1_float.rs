@@ -46,6 +46,17 @@ pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> [f32; 8] {
     v
 }
 
+/// Halves of `v * factor`, a zero as +0, where no product of a number with half of `factor` is so
+/// small that it becomes zero.
+#[inline(always)]
+pub fn unsigned_products(mut v: [f32; 8], factor: f32) -> [f32; 8] {
+    let half = factor * 0.5;
+    for value in &mut v {
+        *value = float::fma_rn_f32(*value, half, 0.0);
+    }
+    v
+}
+
 /// The codes of `v * factor`, a power of two: products are exact, so that the additions
 /// round them for the first time. Half of `factor` does not underflow.
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! f32 to e2m1 for sm_100a, which converts pairs in hardware.
 
 use super::convert::corrected;
-use cuda_std::ptx::{convert, integer};
+use cuda_std::ptx::{convert, float, integer};
 
 /// What [`round`] takes for numbers: them.
 #[inline(always)]
@@ -18,6 +18,15 @@ pub fn products(mut v: [f32; 8], factor: f32, unsigned_zero: bool) -> [f32; 8] {
             // Makes -0 +0.
             *value += 0.0;
         }
+    }
+    v
+}
+
+/// `v * factor`, a zero as +0, where no product of a number is so small that it becomes zero.
+#[inline(always)]
+pub fn unsigned_products(mut v: [f32; 8], factor: f32) -> [f32; 8] {
+    for value in &mut v {
+        *value = float::fma_rn_f32(*value, factor, 0.0);
     }
     v
 }

@@ -10,6 +10,9 @@ use fp4_formats::ScaleLayout;
 use fp4_formats::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use fp4_formats::quantize::{QuantizeConfig, QuantizeParams, ROW_GROUPS_A_TILE, tasks};
 
+/// The scales of a tile's tasks are all of the tile's.
+const _: () = assert!(TILE_BYTES == (ROW_GROUPS_A_TILE * warp::LANES) as usize);
+
 /// A lane's own block.
 pub struct Place {
     /// Whether it is a block of the matrix.
@@ -26,9 +29,9 @@ pub struct Place {
 pub struct Cursor {
     /// Below 2^32 by [`fp4_formats::quantize::MAX_ELEMENTS`].
     pub task: u32,
-    /// In the 128x4 layout, the task's group of eight rows and its tile of a row. Kept
-    /// beside `task`, because finding them takes a division.
-    group: u32,
+    /// In the 128x4 layout, the tile that the task is of: which of a column of tiles, and which of a
+    /// row of them. Kept beside `task`, because finding them takes a division.
+    row_tile: u32,
     tile: u32,
 }
 
@@ -44,13 +47,17 @@ pub struct Tasks<const C: usize> {
     m: u32,
     /// Blocks of a row.
     blocks: u32,
-    scales: u64,
-    /// In the 128x4 layout, tiles of a row, and `step` in groups of rows and tiles.
+    /// Address of the scale of the lane's block of task 0.
+    scale: u64,
+    /// In the 128x4 layout, tiles of a row, and `step` in rows of tiles and tiles.
     tiles: u32,
-    group_step: u32,
+    row_step: u32,
     tile_step: u32,
-    /// In the 128x4 layout, rows and columns from a task's first block to the block that the
-    /// lane's first word belongs to, and to the lane's own block.
+    /// In the 128x4 layout, whether all tasks of a warp are at the same place in their tiles.
+    keeps_place: bool,
+    /// In the 128x4 layout, rows and columns from a tile's first block, or if not all tasks are at
+    /// the same place in it from the task's, to the block that the lane's first word belongs to, and
+    /// to the lane's own block.
     of_word: [u32; 2],
     of_lane: [u32; 2],
 }
@@ -82,23 +89,33 @@ impl<const C: usize> Tasks<C> {
         let task = thread::block_idx_x() * chunk + warp_index;
         // In this form the compiler sees that it is not zero.
         let tiles = (blocks - 1) / TILE_BLOCKS as u32 + 1;
-        let (group, tile) = W::split(task, tiles);
-        let (group_step, tile_step) = W::split(step, tiles);
+        let (row_tile, tile) = W::split(task, tiles);
+        let (row_step, tile_step) = W::split(step, tiles);
         let lane = warp::lane_id();
+        let keeps_place = config.persistent;
+        let row = if keeps_place { row_of_task(task) } else { 0 };
         let tasks = Self {
             end: count.min(most),
             step,
             lane,
             m: p.m,
             blocks,
-            scales: p.scales,
+            scale: p.scales + u64::from(lane),
             tiles,
-            group_step,
+            row_step,
             tile_step,
-            of_word: W::slot(lane / C as u32),
-            of_lane: W::slot(lane),
+            keeps_place,
+            of_word: W::slot(row, lane / C as u32),
+            of_lane: W::slot(row, lane),
         };
-        (tasks, Cursor { task, group, tile })
+        (tasks, Cursor { task, row_tile, tile })
+    }
+
+    /// Address of the scale of the lane's block: the scales of a task are consecutive, and those of
+    /// the next task follow.
+    #[inline(always)]
+    fn scale(&self, task: u32) -> u64 {
+        self.scale + u64::from(task) * u64::from(warp::LANES)
     }
 
     /// Byte offset of the lane's words in their blocks.
@@ -123,12 +140,12 @@ pub trait Walk {
     /// Of the scales; the padding of 128x4 must be written.
     const LAYOUT: ScaleLayout;
 
-    /// A number of tasks as groups of rows and tiles; zeros if the layout has none.
+    /// A number of tasks as rows of tiles and tiles; zeros if the layout has none.
     fn split(tasks: u32, tiles: u32) -> (u32, u32);
 
-    /// Rows and columns from a task's first block to block `slot` of the task; zeros if the
-    /// layout does not need them.
-    fn slot(slot: u32) -> [u32; 2];
+    /// `row`, and rows and columns from a task's first block to block `slot` of the task; zeros if
+    /// the layout does not need them.
+    fn slot(row: u32, slot: u32) -> [u32; 2];
 
     /// To the warp's next task.
     fn advance<const C: usize>(tasks: &Tasks<C>, cursor: &mut Cursor);
@@ -166,7 +183,7 @@ impl Walk for Linear {
     }
 
     #[inline(always)]
-    fn slot(_slot: u32) -> [u32; 2] {
+    fn slot(_row: u32, _slot: u32) -> [u32; 2] {
         [0, 0]
     }
 
@@ -198,11 +215,12 @@ impl Walk for Linear {
     fn place<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> Place {
         let block = u64::from(cursor.task) * u64::from(warp::LANES) + u64::from(tasks.lane);
         let exists = tasks.lane < Self::blocks(tasks, cursor.task);
-        Place { exists, block, scale: tasks.scales + block }
+        Place { exists, block, scale: tasks.scale(cursor.task) }
     }
 }
 
-/// Tasks of four consecutive blocks of eight rows of a 128x4 tile.
+/// Tasks of four consecutive blocks of eight rows of a 128x4 tile, in the order of their scales: the
+/// tasks of a tile follow one another, and so do the tiles of a row of tiles.
 pub struct Tiled;
 
 impl Walk for Tiled {
@@ -210,22 +228,28 @@ impl Walk for Tiled {
 
     #[inline(always)]
     fn split(tasks: u32, tiles: u32) -> (u32, u32) {
-        (tasks / tiles, tasks % tiles)
+        let whole = tasks / ROW_GROUPS_A_TILE;
+        (whole / tiles, whole % tiles)
     }
 
     #[inline(always)]
-    fn slot(slot: u32) -> [u32; 2] {
-        [row_of_slot(slot), slot % TILE_BLOCKS as u32].map(marker::pin)
+    fn slot(row: u32, slot: u32) -> [u32; 2] {
+        [row + row_of_slot(slot), slot % TILE_BLOCKS as u32].map(marker::pin)
     }
 
     #[inline(always)]
     fn advance<const C: usize>(tasks: &Tasks<C>, cursor: &mut Cursor) {
+        let before = cursor.task;
         cursor.task += tasks.step;
-        cursor.group += tasks.group_step;
+        cursor.row_tile += tasks.row_step;
         cursor.tile += tasks.tile_step;
+        if !tasks.keeps_place {
+            let [before, step] = [before, tasks.step].map(|tasks| tasks % ROW_GROUPS_A_TILE);
+            cursor.tile += (before + step) / ROW_GROUPS_A_TILE;
+        }
         if cursor.tile >= tasks.tiles {
             cursor.tile -= tasks.tiles;
-            cursor.group += 1;
+            cursor.row_tile += 1;
         }
     }
 
@@ -235,7 +259,7 @@ impl Walk for Tiled {
         let column = cursor.tile * TILE_BLOCKS as u32 + column;
         Loads {
             start: tasks.first_byte() + u64::from(column.min(tasks.blocks - 1)) * Tasks::<C>::BYTES,
-            position: first_row(cursor.group) + row,
+            position: first_row(tasks, cursor) + row,
             last: tasks.m - 1,
         }
     }
@@ -250,16 +274,12 @@ impl Walk for Tiled {
     #[inline(always)]
     fn place<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> Place {
         let [row, column] = tasks.of_lane;
-        let row = first_row(cursor.group) + row;
+        let row = first_row(tasks, cursor) + row;
         let column = cursor.tile * TILE_BLOCKS as u32 + column;
-        let (row_tile, in_tile) =
-            (cursor.group / ROW_GROUPS_A_TILE, cursor.group % ROW_GROUPS_A_TILE);
-        let tile = u64::from(row_tile) * u64::from(tasks.tiles) + u64::from(cursor.tile);
-        let byte = u64::from(in_tile * warp::LANES + tasks.lane);
         Place {
             exists: row < tasks.m && column < tasks.blocks,
             block: u64::from(row) * u64::from(tasks.blocks) + u64::from(column),
-            scale: tasks.scales + tile * TILE_BYTES as u64 + byte,
+            scale: tasks.scale(cursor.task),
         }
     }
 }
@@ -271,11 +291,17 @@ fn here(value: u32) -> u32 {
     marker::pin(value)
 }
 
-/// First row of a group of the 128x4 layout.
+/// In the 128x4 layout, the row to which that of [`Tasks::of_word`] and [`Tasks::of_lane`] is added.
 #[inline(always)]
-fn first_row(group: u32) -> u32 {
-    let in_tile = group % ROW_GROUPS_A_TILE;
-    group / ROW_GROUPS_A_TILE * TILE_ROWS as u32 + in_tile * 2
+fn first_row<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> u32 {
+    let in_tile = if tasks.keeps_place { 0 } else { row_of_task(cursor.task) };
+    cursor.row_tile * TILE_ROWS as u32 + in_tile
+}
+
+/// First row of a task in its 128x4 tile.
+#[inline(always)]
+fn row_of_task(task: u32) -> u32 {
+    task % ROW_GROUPS_A_TILE * 2
 }
 
 /// Rows from block 0 to block `slot` of a task in the 128x4 layout.

@@ -280,6 +280,13 @@ impl HopperConfig {
         self.sums_received_offset() + BARRIER_BYTES
     }
 
+    /// Offset in shared memory of the barrier `first_place` of a grouped product, which has no split-K
+    /// and so no use for `sums_received`.
+    pub const fn first_place_offset(&self) -> u32 {
+        assert!(self.grouped);
+        self.sums_received_offset()
+    }
+
     /// Offset in shared memory of the [places](Place) of a grouped product's tiles.
     pub const fn places_offset(&self) -> u32 {
         self.table_offset() + self.table_bytes()

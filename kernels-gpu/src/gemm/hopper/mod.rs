@@ -40,7 +40,7 @@
 //! | `slot_offset`, likewise | sums that other CTAs of a split-K cluster send |
 //! | `barriers_offset` | the ring's barriers |
 //! | `sums_stored_offset` | the barrier `sums_stored` |
-//! | `sums_received_offset` | the barrier `sums_received` |
+//! | `sums_received_offset` | the barrier `sums_received`, of a grouped product `first_place` |
 //! | `table_offset` | of a grouped product, the table of groups; of mixed ones, that of products |
 //! | `places_offset` | of a grouped product, which tiles the next stages are of ([`place`]) |
 //! | `results_offset` | where [results are stored from registers](store_registers), a piece of them for each warpgroup |
@@ -56,9 +56,9 @@
 //! | 1, stages read | consumers | consumers | all stages are read |
 //! | 1, sums written | consumers | consumers | the sums are in shared memory |
 //! | 2 and 3 | a warpgroup each | the same | a piece of the results is in shared memory, or stored |
-//! | 4, first place | the warp that hands it over, consumers | consumers | which tile a grouped product's CTA begins with |
 //! | 1, partial sums sent, flags read | consumers | consumers | the partial sums are in global memory; the flags are set |
 //! | cluster, stages released | consumers of the cluster (other threads have ended) | consumers of the cluster | all stages of all its CTAs are read |
+//! | `first_place`, in place of `sums_received` | the thread that hands it over | consumers | which tile a grouped product's CTA begins with |
 //! | `sums_received` | one thread, with the bytes that others send | consumers | the others' sums have arrived |
 //! | cluster, finished | consumers of the cluster | consumers of the cluster | what this CTA sent is read: it may end |
 //! | cluster, last copies, under multicast | consumers of the cluster, their last stage read | consumers of the cluster | what this CTA sent has arrived: it may end |
@@ -202,15 +202,15 @@ unsafe fn gemm<
         if W::GROUPED && thread / warp::LANES == FIRST_PLACE_WARP {
             let mut run = work.run(config, p);
             if !run.is_empty() {
-                // SAFETY: the warp; nobody looks for the place before the barrier.
+                // SAFETY: one thread; nobody looks for the place before the barrier.
                 unsafe {
                     if warp::lane_id() == 0 {
                         let item = work.take(p, &mut run);
                         let tile = tile::find(work, config, p, item.tile);
                         place::hand_over(work, config, p, memory, 0, (&item, &tile));
+                        let first_place = memory.base + config.first_place_offset();
+                        mbarrier::mbarrier_arrive_shared_cta_b64(first_place);
                     }
-                    warp::sync();
-                    sync_first_place();
                 }
             }
             return;
@@ -262,8 +262,8 @@ unsafe fn consume<
         if run.is_empty() {
             return;
         }
-        // SAFETY: the first place's warp does the same.
-        unsafe { sync_first_place() };
+        // SAFETY: the barrier is initialised and known to the consumers.
+        unsafe { mbarrier::wait_parity(memory.base + config.first_place_offset(), 0) };
     }
     let mut at = place::start::<W>(&run);
     loop {
@@ -361,17 +361,6 @@ unsafe fn consume<
         // SAFETY: the warp is converged.
         at = if multicast { unsafe { warp::broadcast_u32(next, 0) } } else { next };
     }
-}
-
-/// Waits for the first place of a grouped product: all consumers for the warp that writes it, while the
-/// producer begins to copy.
-///
-/// # Safety
-/// All of them reach such a call, warp by warp converged.
-#[inline(always)]
-unsafe fn sync_first_place() {
-    // SAFETY: all of these threads are here, converged; the other barriers are of others.
-    unsafe { barrier::bar_sync_threads::<4, { CONSUMER_THREADS + warp::LANES }>() };
 }
 
 /// Waits for all consumers of the CTA.

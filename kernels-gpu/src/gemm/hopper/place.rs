@@ -3,7 +3,7 @@
 //! other products are computed before the main loop and again after it, to save registers.
 //!
 //! The first item, which no stage hides, is handed over by another warp than the producer's, while
-//! the producer begins to copy; the consumers wait for it at a named barrier. A later item is written
+//! the producer begins to copy; the consumers wait for it at the barrier `first_place`. A later item is written
 //! before the first stage of its tile is filled, so that a consumer that has waited for that stage
 //! sees it. Before the producer writes to the same place again, all consumers have released a stage
 //! of a later tile.
