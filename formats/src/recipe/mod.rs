@@ -34,11 +34,12 @@
 mod adaptive;
 mod mxfp4;
 mod nvfp4;
-pub mod ties;
+mod reciprocal;
 
 pub use adaptive::{AdaptiveRecipe, AdaptiveTensor, Candidate};
 pub use mxfp4::{Mxfp4Recipe, Mxfp4Steps};
 pub use nvfp4::{MIN_MODELOPT_PARAMETER, MIN_TORCHAO_PARAMETER, Nvfp4Recipe, Nvfp4Tensor};
+pub use reciprocal::Reciprocal;
 
 use crate::{e2m1, e4m3, pack};
 
@@ -101,15 +102,6 @@ pub trait Convert {
     fn divides(divisor: f32, amax: f32) -> bool {
         let _ = (divisor, amax);
         true
-    }
-
-    /// A factor by which the products, with `unsigned_zero`, have the codes of the quotients by
-    /// `divisor`, of a block for which [`divides`](Self::divides) is true, if such a factor is known
-    /// at once.
-    #[inline(always)]
-    fn factor(divisor: f32) -> Option<f32> {
-        let _ = divisor;
-        None
     }
 
     /// The prepared quotients by `divisor`, of a block for which [`divides`](Self::divides) is
@@ -178,23 +170,6 @@ impl BlockScale {
             | Rule::MultiplyUnsignedZero
             | Rule::DivideUnsignedZero
             | Rule::MultiplyTiesDown => self,
-        }
-    }
-
-    /// The same scale, with the same codes by `C` of the elements of a block that it
-    /// [suits](Self::suits), where products take the place of quotients if `C` knows a
-    /// [factor](Convert::factor).
-    #[inline(always)]
-    #[must_use]
-    pub fn with_products<C: Convert>(self) -> Self {
-        match self.rule {
-            Rule::DivideUnsignedZero => match C::factor(self.operand) {
-                Some(operand) => Self { rule: Rule::MultiplyUnsignedZero, operand, ..self },
-                None => self,
-            },
-            Rule::Multiply | Rule::Scale | Rule::MultiplyUnsignedZero | Rule::MultiplyTiesDown => {
-                self
-            }
         }
     }
 

@@ -4,7 +4,7 @@ use super::e2m1;
 use super::input::Input;
 use core::marker::PhantomData;
 use cuda_std::ptx::{convert, float};
-use fp4_formats::recipe::{Convert, ties};
+use fp4_formats::recipe::{Convert, Reciprocal};
 
 /// The device's conversions, for elements of `I` of any magnitude.
 pub struct AnyRange<I>(PhantomData<I>);
@@ -76,7 +76,10 @@ impl<I: Input> Convert for Moderate<I> {
     fn quotient(a: f32, b: f32) -> f32 {
         let reciprocal = float::rcp_approx_ftz_f32(b);
         let error = float::fma_rn_f32(float::neg_f32(b), reciprocal, 1.0);
-        corrected(a, b, float::fma_rn_f32(reciprocal, error, reciprocal))
+        let reciprocal = float::fma_rn_f32(reciprocal, error, reciprocal);
+        let first = a * reciprocal;
+        let remainder = float::fma_rn_f32(float::neg_f32(first), b, a);
+        float::fma_rn_f32(remainder, reciprocal, first)
     }
 
     #[inline(always)]
@@ -94,18 +97,6 @@ impl<I: Input> Convert for Moderate<I> {
     }
 
     #[inline(always)]
-    fn factor(divisor: f32) -> Option<f32> {
-        // No quotient is zero where `divides` is true, nor is a product with the reciprocal, which
-        // differs from it by a few units in the last place.
-        const { assert!(!Self::NEVER_VANISHES || 1.0 / Self::LARGEST_DIVISOR >= Self::LEAST_FACTOR) };
-        if Self::NEVER_VANISHES && ties::are_far(divisor, I::DIGITS) {
-            Some(1.0 / divisor)
-        } else {
-            None
-        }
-    }
-
-    #[inline(always)]
     fn scaled(values: [f32; 8], factor: f32) -> u32 {
         e2m1::scaled(values, factor)
     }
@@ -115,33 +106,20 @@ impl<I: Input> Convert for Moderate<I> {
         let reciprocal = 1.0 / divisor;
         divisor >= LEAST_DIVISOR
             && divisor <= Self::LARGEST_DIVISOR
+            && Reciprocal::suits(divisor)
             && amax * reciprocal <= LARGEST_QUOTIENT
     }
 
     #[inline(always)]
     fn quotients(values: [f32; 8], divisor: f32) -> [f32; 8] {
-        e2m1::quotients(values, divisor, 1.0 / divisor)
+        e2m1::quotients(values, Reciprocal::new(divisor, float::fma_rn_f32))
     }
 }
 
-/// Divisors and their reciprocals between which, and their inverse, no step of
-/// [`corrected`] overflows or loses a digit that matters.
+/// Divisors and their reciprocals between which, and their inverse, no step of a quotient
+/// overflows or loses a digit that matters.
 const LEAST_DIVISOR: f32 = f32::from_bits((127 - 64) << 23);
 /// Largest quotient of a block for the same reason, 2^64.
 const LARGEST_QUOTIENT: f32 = f32::from_bits((127 + 64) << 23);
 /// The smallest magnitude above zero.
 const SMALLEST: f32 = f32::from_bits(1);
-
-/// `a / b`, given the reciprocal of `b`, with one correction by the remainder.
-///
-/// If the reciprocal is rounded correctly, so that the first approximation is up to
-/// one and a half units in the last place off, the correction leaves little more than
-/// the last rounding's half. That is enough to be on the correctly rounded quotient's
-/// side of each tie of e2m1, for every pair of mantissas:
-/// `quotients_of_all_mantissas` in `tests/tests/quantize_arithmetic.rs` tries them all.
-#[inline(always)]
-pub fn corrected(a: f32, b: f32, reciprocal: f32) -> f32 {
-    let first = a * reciprocal;
-    let remainder = float::fma_rn_f32(float::neg_f32(first), b, a);
-    float::fma_rn_f32(remainder, reciprocal, first)
-}

@@ -12,8 +12,8 @@
 //! sum are ties of e2m1. Differences with 1 and 2 are exact (`h` is within a factor
 //! of two of them, or the difference saturates).
 
-use super::convert::corrected;
 use cuda_std::ptx::{float, integer, marker};
+use fp4_formats::recipe::Reciprocal;
 
 /// From here f32 are the integers.
 const INTEGERS: f32 = 8_388_608.0;
@@ -65,12 +65,12 @@ pub fn scaled(v: [f32; 8], factor: f32) -> u32 {
     pack_parts(v, |magnitude, from| float::fma_rn_sat_f32(magnitude, half, from))
 }
 
-/// Halves of `v / divisor`, a zero as +0; see [`corrected`], which cannot return
-/// -0 unless it underflows.
+/// Halves of quotients, given the divisor's reciprocal; a zero as +0.
 #[inline(always)]
-pub fn quotients(mut v: [f32; 8], divisor: f32, reciprocal: f32) -> [f32; 8] {
+pub fn quotients(mut v: [f32; 8], reciprocal: Reciprocal) -> [f32; 8] {
+    let half = reciprocal.half();
     for value in &mut v {
-        *value = corrected(*value, divisor * 2.0, reciprocal * 0.5);
+        *value = half.times(*value, float::fma_rn_f32);
     }
     v
 }

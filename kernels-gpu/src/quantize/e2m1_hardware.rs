@@ -1,7 +1,7 @@
 //! f32 to e2m1 for sm_100a, which converts pairs in hardware.
 
-use super::convert::corrected;
 use cuda_std::ptx::{convert, float, integer};
+use fp4_formats::recipe::Reciprocal;
 
 /// What [`round`] takes for numbers: them.
 #[inline(always)]
@@ -37,12 +37,11 @@ pub fn scaled(v: [f32; 8], factor: f32) -> u32 {
     round(products(v, factor, false))
 }
 
-/// `v / divisor`, a zero as +0; see [`corrected`], which cannot return
-/// -0 unless it underflows.
+/// Quotients, given the divisor's reciprocal; a zero as +0.
 #[inline(always)]
-pub fn quotients(mut v: [f32; 8], divisor: f32, reciprocal: f32) -> [f32; 8] {
+pub fn quotients(mut v: [f32; 8], reciprocal: Reciprocal) -> [f32; 8] {
     for value in &mut v {
-        *value = corrected(*value, divisor, reciprocal);
+        *value = reciprocal.times(*value, float::fma_rn_f32);
     }
     v
 }

@@ -14,8 +14,6 @@ pub trait Input {
     const PER_WORD: usize = 16 / Self::TYPE.bytes() as usize;
     /// The smallest magnitude above zero.
     const SMALLEST: f32;
-    /// Binary digits of a mantissa, the implied one included.
-    const DIGITS: u32;
 
     /// Elements `8 group ..` as f32, exactly.
     fn group<const C: usize>(words: &[Word; C], group: usize) -> [f32; 8];
@@ -34,7 +32,6 @@ pub struct Bf16;
 impl Input for F32 {
     const TYPE: FloatType = FloatType::F32;
     const SMALLEST: f32 = f32::from_bits(1);
-    const DIGITS: u32 = f32::MANTISSA_DIGITS;
 
     #[inline(always)]
     fn group<const C: usize>(words: &[Word; C], group: usize) -> [f32; 8] {
@@ -62,7 +59,6 @@ impl Input for F16 {
     const TYPE: FloatType = FloatType::F16;
     /// 2^-24.
     const SMALLEST: f32 = f32::from_bits((127 - 24) << 23);
-    const DIGITS: u32 = 11;
 
     #[inline(always)]
     fn group<const C: usize>(words: &[Word; C], group: usize) -> [f32; 8] {
@@ -92,7 +88,6 @@ impl Input for Bf16 {
     const TYPE: FloatType = FloatType::Bf16;
     /// 2^-133.
     const SMALLEST: f32 = f32::from_bits(1 << 16);
-    const DIGITS: u32 = 8;
 
     #[inline(always)]
     fn group<const C: usize>(words: &[Word; C], group: usize) -> [f32; 8] {

@@ -20,7 +20,6 @@ pub unsafe fn store<S: Source<C>, const C: usize, const GROUPS: usize>(
     block: &S::Block,
 ) {
     let address = p.codes + index * (GROUPS as u64 * 4);
-    let scale = scale.with_products::<Moderate<S::Input>>();
     let codes: [u32; GROUPS] =
         scale.group_codes::<Moderate<S::Input>, GROUPS>(|group| S::group(block, group));
     // SAFETY: the codes of an existing block, aligned to their size.
