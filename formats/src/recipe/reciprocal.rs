@@ -14,12 +14,11 @@ pub struct Reciprocal {
 }
 
 impl Reciprocal {
-    /// The reciprocal of `divisor`, which is positive; `fma` is the fused multiply-add. Divisor and
-    /// reciprocal are normal numbers, well within f32's range.
+    /// The reciprocal of `divisor`, which is positive, from the nearest number to it; `fma` is the
+    /// fused multiply-add. Both are well within the range of normal numbers.
     #[inline(always)]
     #[must_use]
-    pub fn new(divisor: f32, fma: impl Fn(f32, f32, f32) -> f32) -> Self {
-        let nearest = 1.0 / divisor;
+    pub fn new(divisor: f32, nearest: f32, fma: impl Fn(f32, f32, f32) -> f32) -> Self {
         // Above the reciprocal, so that what remains is below zero.
         let high = f32::from_bits(nearest.to_bits() + 1);
         Self { high, low: fma(-divisor, high, 1.0) * nearest }
@@ -32,13 +31,6 @@ impl Reciprocal {
         const MANTISSA: u32 = f32::MANTISSA_DIGITS - 1;
         const AT_TOP: u32 = u32::BITS - MANTISSA;
         divisor.to_bits() << AT_TOP < 0x7f_fffd << AT_TOP
-    }
-
-    /// Half of it.
-    #[inline(always)]
-    #[must_use]
-    pub fn half(self) -> Self {
-        Self { high: self.high * 0.5, low: self.low * 0.5 }
     }
 
     /// `x` by the divisor. A zero becomes +0 because `low` is below zero: the summands of +0 are +0

@@ -74,9 +74,7 @@ impl<I: Input> Convert for Moderate<I> {
     /// without its checks.
     #[inline(always)]
     fn quotient(a: f32, b: f32) -> f32 {
-        let reciprocal = float::rcp_approx_ftz_f32(b);
-        let error = float::fma_rn_f32(float::neg_f32(b), reciprocal, 1.0);
-        let reciprocal = float::fma_rn_f32(reciprocal, error, reciprocal);
+        let reciprocal = reciprocal(b);
         let first = a * reciprocal;
         let remainder = float::fma_rn_f32(float::neg_f32(first), b, a);
         float::fma_rn_f32(remainder, reciprocal, first)
@@ -103,7 +101,7 @@ impl<I: Input> Convert for Moderate<I> {
 
     #[inline(always)]
     fn divides(divisor: f32, amax: f32) -> bool {
-        let reciprocal = 1.0 / divisor;
+        let reciprocal = reciprocal(divisor);
         divisor >= LEAST_DIVISOR
             && divisor <= Self::LARGEST_DIVISOR
             && Reciprocal::suits(divisor)
@@ -112,7 +110,7 @@ impl<I: Input> Convert for Moderate<I> {
 
     #[inline(always)]
     fn quotients(values: [f32; 8], divisor: f32) -> [f32; 8] {
-        e2m1::quotients(values, Reciprocal::new(divisor, float::fma_rn_f32))
+        e2m1::quotients(values, divisor, reciprocal(divisor))
     }
 }
 
@@ -123,3 +121,12 @@ const LEAST_DIVISOR: f32 = f32::from_bits((127 - 64) << 23);
 const LARGEST_QUOTIENT: f32 = f32::from_bits((127 + 64) << 23);
 /// The smallest magnitude above zero.
 const SMALLEST: f32 = f32::from_bits(1);
+
+/// The nearest number to the reciprocal of `b`, if neither is near the ends of f32's range: the
+/// hardware's algorithm, without its checks.
+#[inline(always)]
+fn reciprocal(b: f32) -> f32 {
+    let first = float::rcp_approx_ftz_f32(b);
+    let error = float::fma_rn_f32(float::neg_f32(b), first, 1.0);
+    float::fma_rn_f32(first, error, first)
+}

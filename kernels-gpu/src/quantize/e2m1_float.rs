@@ -65,10 +65,10 @@ pub fn scaled(v: [f32; 8], factor: f32) -> u32 {
     pack_parts(v, |magnitude, from| float::fma_rn_sat_f32(magnitude, half, from))
 }
 
-/// Halves of quotients, given the divisor's reciprocal; a zero as +0.
+/// Halves of `v / divisor`, given the nearest number to the divisor's reciprocal; a zero as +0.
 #[inline(always)]
-pub fn quotients(mut v: [f32; 8], reciprocal: Reciprocal) -> [f32; 8] {
-    let half = reciprocal.half();
+pub fn quotients(mut v: [f32; 8], divisor: f32, nearest: f32) -> [f32; 8] {
+    let half = Reciprocal::new(divisor * 2.0, nearest * 0.5, float::fma_rn_f32);
     for value in &mut v {
         *value = half.times(*value, float::fma_rn_f32);
     }

@@ -37,9 +37,10 @@ pub fn scaled(v: [f32; 8], factor: f32) -> u32 {
     round(products(v, factor, false))
 }
 
-/// Quotients, given the divisor's reciprocal; a zero as +0.
+/// `v / divisor`, given the nearest number to the divisor's reciprocal; a zero as +0.
 #[inline(always)]
-pub fn quotients(mut v: [f32; 8], reciprocal: Reciprocal) -> [f32; 8] {
+pub fn quotients(mut v: [f32; 8], divisor: f32, nearest: f32) -> [f32; 8] {
+    let reciprocal = Reciprocal::new(divisor, nearest, float::fma_rn_f32);
     for value in &mut v {
         *value = reciprocal.times(*value, float::fma_rn_f32);
     }
