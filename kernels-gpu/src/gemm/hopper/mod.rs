@@ -104,7 +104,7 @@ use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
 use place::Part;
 use split_k::Part as Share;
-use tile::{Memory, Tile};
+use tile::Memory;
 use work::Work;
 
 use crate::pipeline::Ring;
