@@ -2,7 +2,7 @@
 //! one host thread.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fp4_formats::gemv::{self, DecodedElement, GemvMachine, GemvParams};
+use fp4_formats::gemv::{self, GemvParams};
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::generate::Generator;
 use nvfp4::shape::GemvShape;
@@ -15,7 +15,7 @@ fn gemv_kernels(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("emulated gemv:512x7168x1");
     group.sample_size(10);
     for arch in Arch::compiled() {
-        let (gpu, element) = (nvfp4_tests::machine(arch), DecodedElement::of(arch));
+        let gpu = nvfp4_tests::machine(arch);
         for layout in ScaleLayout::ALL {
             let (a, b) =
                 Generator::FullRange.gemv(SHAPE, [ScaleLayout::Linear, layout], 1).expect("inputs");
@@ -24,9 +24,9 @@ fn gemv_kernels(criterion: &mut Criterion) {
             let (b_codes, b_scales) = (put("b codes", b.codes()), put("b scales", b.scales()));
             let (a_codes, a_scales) = (put("a codes", a.codes()), put("a scales", a.scales()));
             let out = memory.alloc("out", SHAPE.m as u64 * 4, 16).expect("room");
-            let machine = GemvMachine { sms: 132, shared_bytes: 233_472, element };
             let (m, k) = (SHAPE.m as u32, SHAPE.k as u32);
-            let (config, _) = gemv::choose(m, k, 1, layout, &machine).expect("a kernel");
+            let (config, _) = gemv::choose(k, layout).expect("a kernel");
+            let geometry = config.geometry(m, k, 1, 132, None);
             let module = Module::load(&ptx(arch, config.name), &gpu).expect("the kernels load");
             let params = GemvParams {
                 b_codes,
@@ -38,18 +38,20 @@ fn gemv_kernels(criterion: &mut Criterion) {
                 a_scale_stride: a.scale_stride() as u64,
                 m,
                 k,
-                l: 1,
                 alpha: 1.0,
                 out_type: FloatType::F32 as u32,
                 a_blocked: 0,
+                panel: geometry.panel,
+                share: geometry.share,
+                rest: geometry.rest,
             }
             .to_bytes();
             let launch = Launch {
                 entry: config.name,
-                grid: [config.grid_x(m, k, 1, &machine), 1, 1],
-                block: [config.threads(), 1, 1],
+                grid: [geometry.ctas, 1, 1],
+                block: [geometry.threads(), 1, 1],
                 cluster: None,
-                dynamic_shared: gemv::shared_bytes(k, element),
+                dynamic_shared: geometry.shared_bytes(),
                 params: &params,
                 schedule: Schedule::Eager,
                 threads: Some(1),

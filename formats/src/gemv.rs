@@ -1,33 +1,44 @@
-//! The contract between the GEMV kernels and whoever launches them: parameter block, tile
-//! configurations, and the launch geometry that follows from them.
+//! The contract between the GEMV kernels and whoever launches them: parameter block, kernels, and
+//! the launch geometry that follows from a shape.
 //!
 //! `C[l, m] = alpha * sum_k A[l, k] * B[l, m, k]`: `A` are the activations, one vector per batch
 //! entry; `B` are the weights, one row per output. Both are NVFP4. The number of outputs is called
 //! M, as in the shape string `gemv:MxKxL`; a GEMM calls it N.
 //!
-//! A warp computes `rows_per_warp` rows of the weights at a time and walks along K in *steps*: in
-//! one step each lane reads one *chunk* of `load_bytes` bytes of every row. The activations are
-//! decoded into shared memory once per CTA, at most [`PANEL`] elements at a time.
+//! The threads of a CTA share a row: K is divided among them in *chunks* of `load_bytes` bytes of
+//! codes. A thread decodes its chunk of the activations once, keeps it in registers, and multiplies
+//! it with its chunk of one row after the other. A row with more chunks than a CTA may have threads is
+//! taken *panel* by panel: all rows of the CTA in the first panel, then all in the next.
 
-use crate::arch::{Arch, Conversion};
 use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 
-/// Elements of the activations that are resident in shared memory at a time. A longer vector is
-/// processed panel by panel.
-pub const PANEL: u32 = 16384;
+/// Warps of a CTA at most. With [`MIN_BLOCKS`] it bounds the registers of a thread.
+pub const MAX_WARPS: u32 = 16;
+
+/// CTAs of [`MAX_WARPS`] warps that one SM must hold at the same time.
+pub const MIN_BLOCKS: u32 = 2;
+
+/// Rows that a CTA has in flight: the loads of a thread that are not complete.
+pub const ROWS: u32 = 4;
+
+/// Rows of a CTA at most, which bounds the shared memory: an f32 for each row and warp.
+pub const MAX_ROWS: u32 = 256;
 
 /// Parameter block of every GEMV kernel, passed by value. Pointers are device addresses.
 ///
 /// | field | shape | layout |
 /// |---|---|---|
-/// | `b_codes` | `[L, M, K/2]` bytes | row-major, dense, aligned to the configuration's `load_bytes` |
-/// | `b_scales` | L matrices of `[M, K/16]` | the configuration's [`ScaleLayout`] |
+/// | `b_codes` | `[L, M, K/2]` bytes | row-major, dense, aligned to the kernel's `load_bytes` |
+/// | `b_scales` | L matrices of `[M, K/16]` | the kernel's [`ScaleLayout`] |
 /// | `a_codes` | `[L, K/2]` bytes | dense, aligned to `load_bytes` |
 /// | `a_scales` | L matrices of `[1, K/16]` | `a_blocked` |
 /// | `out` | `[L, M]` of `out_type` | dense, aligned to its element |
 ///
-/// Configurations with 16-byte loads read scales in pairs, so linear scales start at an even
-/// address; 128x4 scales start at a multiple of 16 bytes.
+/// Kernels with 16-byte loads read scales in pairs, so linear scales start at an even address; 128x4
+/// scales start at a multiple of 16 bytes.
+///
+/// Where a launch overlaps the kernel before it, that kernel may write activations and use the
+/// result's memory; the weights must be there.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct GemvParams {
@@ -49,14 +60,18 @@ pub struct GemvParams {
     pub m: u32,
     /// Elements of a row, a multiple of 16.
     pub k: u32,
-    /// Batch entries.
-    pub l: u32,
     /// Factor of the result: the product of both tensor scales and the caller's alpha.
     pub alpha: f32,
     /// A [`FloatType`](crate::FloatType).
     pub out_type: u32,
     /// 1 if `a_scales` is in the 128x4 layout, 0 if linear.
     pub a_blocked: u32,
+    /// [`Geometry::panel`].
+    pub panel: u32,
+    /// [`Geometry::share`].
+    pub share: u32,
+    /// [`Geometry::rest`].
+    pub rest: u32,
 }
 
 impl GemvParams {
@@ -71,8 +86,17 @@ impl GemvParams {
             self.b_scale_stride,
             self.a_scale_stride,
         ];
-        let narrow = [self.m, self.k, self.l, self.alpha.to_bits(), self.out_type, self.a_blocked];
-        const { assert!(size_of::<Self>() == 7 * size_of::<u64>() + 6 * size_of::<u32>()) };
+        let narrow = [
+            self.m,
+            self.k,
+            self.alpha.to_bits(),
+            self.out_type,
+            self.a_blocked,
+            self.panel,
+            self.share,
+            self.rest,
+        ];
+        const { assert!(size_of::<Self>() == size_of::<[u64; 7]>() + size_of::<[u32; 8]>()) };
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
         while at < bytes.len() {
@@ -87,39 +111,21 @@ impl GemvParams {
     }
 }
 
-/// The configuration of one GEMV kernel.
+/// One GEMV kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GemvConfig {
     /// Entry name in the PTX module of either architecture.
     pub name: &'static str,
-    /// Warps of a CTA.
-    pub warps: u32,
-    /// Rows of the weights that a warp computes at a time.
-    pub rows_per_warp: u32,
-    /// Bytes of codes that a lane reads from a row in one instruction: 16, or 8 where rows are only
-    /// 8-byte aligned (K an odd multiple of 16).
+    /// Bytes of codes that a thread reads from a row in one instruction: 16, or 8 where rows are
+    /// only 8-byte aligned (K an odd multiple of 16).
     pub load_bytes: u32,
     /// Layout of the weights' scales.
     pub scale_layout: ScaleLayout,
-    /// CTAs that one SM must hold at the same time; bounds the registers.
-    pub min_blocks: u32,
 }
 
 impl GemvConfig {
-    const fn new(
-        name: &'static str,
-        warps: u32,
-        rows_per_warp: u32,
-        load_bytes: u32,
-        scale_layout: ScaleLayout,
-        min_blocks: u32,
-    ) -> Self {
-        Self { name, warps, rows_per_warp, load_bytes, scale_layout, min_blocks }
-    }
-
-    /// Threads of a CTA.
-    pub const fn threads(&self) -> u32 {
-        self.warps * WARP
+    const fn new(name: &'static str, load_bytes: u32, scale_layout: ScaleLayout) -> Self {
+        Self { name, load_bytes, scale_layout }
     }
 
     /// Elements of one chunk.
@@ -132,8 +138,16 @@ impl GemvConfig {
         self.chunk_elements() / Nvfp4::BLOCK as u32
     }
 
-    /// Distance between the rows of one warp. In the 128x4 layout the scales of rows `r`, `r + 32`,
-    /// `r + 64` and `r + 96` share 16 bytes, so one load brings the scales of four rows.
+    /// Rows of a *row group*, whose scales are read together because they share a sector. In the 128x4
+    /// layout the scales of rows `r`, `r + 32`, `r + 64` and `r + 96` share 16 bytes.
+    pub const fn group_rows(&self) -> u32 {
+        match self.scale_layout {
+            ScaleLayout::Linear => 1,
+            ScaleLayout::Blocked128x4 => ROWS,
+        }
+    }
+
+    /// Distance between the rows in flight.
     pub const fn row_step(&self) -> u32 {
         match self.scale_layout {
             ScaleLayout::Linear => 1,
@@ -141,13 +155,15 @@ impl GemvConfig {
         }
     }
 
-    /// Row groups of one batch entry with `m` rows; a warp computes one group at a time.
-    ///
-    /// With R rows per warp, group `g` holds the rows `g*R + i` where scales are linear, and
-    /// `(g/32)*128 + g%32 + 32*i` where they are 128x4. A group exists if its first row does.
+    /// Row groups that a CTA has in flight.
+    pub const fn groups_in_flight(&self) -> u32 {
+        ROWS / self.group_rows()
+    }
+
+    /// Row groups of one batch entry with `m` rows. A group exists if its first row does.
     pub const fn row_groups(&self, m: u32) -> u32 {
         match self.scale_layout {
-            ScaleLayout::Linear => m.div_ceil(self.rows_per_warp),
+            ScaleLayout::Linear => m,
             ScaleLayout::Blocked128x4 => {
                 let tail = m % 128;
                 m / 128 * 32 + if tail < 32 { tail } else { 32 }
@@ -155,148 +171,123 @@ impl GemvConfig {
         }
     }
 
-    /// Tiles of one batch entry. A tile is what a CTA computes at a time: one row group per warp.
-    pub const fn tiles(&self, m: u32) -> u32 {
-        self.row_groups(m).div_ceil(self.warps)
+    /// Row `i` of row group `group`; past the last row, it does not exist.
+    #[inline(always)]
+    pub const fn row(&self, group: u32, i: u32) -> u32 {
+        match self.scale_layout {
+            ScaleLayout::Linear => group,
+            ScaleLayout::Blocked128x4 => group / 32 * 128 + group % 32 + self.row_step() * i,
+        }
     }
 
-    /// Length of the longest chain of dependent f32 additions behind a result: one for each block
-    /// of a lane, then log2(32) across the warp. It bounds the rounding error.
-    pub const fn additions(&self, k: u32) -> u32 {
-        let panels = k / PANEL;
-        let steps = (PANEL / self.chunk_elements()).div_ceil(WARP) * panels
-            + (k % PANEL / self.chunk_elements()).div_ceil(WARP);
-        steps * self.chunk_blocks() + WARP.ilog2()
-    }
-
-    /// Whether rows of `k` elements are sufficiently aligned for this configuration.
+    /// Whether rows of `k` elements are sufficiently aligned for this kernel.
     pub const fn takes_k(&self, k: u32) -> bool {
         k > 0 && k.is_multiple_of(self.chunk_elements())
     }
+
+    /// The launch for weights of shape `[l, m, k]`, all at least 1, on a GPU of `sms` SMs.
+    ///
+    /// A wave of resident CTAs shares the batch entries, or fewer, so that each has a multiple of the
+    /// rows in flight: on an H200 that is faster, for few rows as well (`benches/record`), and leaves
+    /// room in which the stream's next kernel starts. If `ctas` are given, so many share a batch entry.
+    #[must_use]
+    pub const fn geometry(&self, m: u32, k: u32, l: u32, sms: u32, ctas: Option<u32>) -> Geometry {
+        let chunks = k / self.chunk_elements();
+        let panels = chunks.div_ceil(MAX_WARPS * WARP);
+        let panel = chunks.div_ceil(panels);
+        let warps = panel.div_ceil(WARP);
+        let ctas_per_sm = MAX_WARPS * MIN_BLOCKS / warps;
+        let groups = self.row_groups(m);
+        let ctas = match ctas {
+            Some(ctas) => ctas,
+            None => {
+                let wave = sms * ctas_per_sm / l;
+                let share = groups.div_ceil(if wave == 0 { 1 } else { wave });
+                let share = share.next_multiple_of(self.groups_in_flight());
+                let most = MAX_ROWS / self.group_rows();
+                groups.div_ceil(if share < most { share } else { most })
+            }
+        };
+        let (share, rest) = (groups / ctas, groups % ctas);
+        let rows = groups.div_ceil(ctas) as u64 * self.group_rows() as u64;
+        Geometry { panel, panels, warps, ctas_per_sm, ctas, share, rest, rows }
+    }
 }
 
-/// How a decoded element of the activations is stored in shared memory. The discriminant is its
-/// size in bytes.
+/// How a launch divides a GEMV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DecodedElement {
-    /// Twice the value as i8, if there is no conversion of e2m1 in hardware; products are integers.
-    I8 = 1,
-    /// The value as f16, if there is.
-    F16 = 2,
+pub struct Geometry {
+    /// Chunks of a panel: a thread has at most one of them. The last panel may have fewer.
+    pub panel: u32,
+    /// Panels of a row.
+    pub panels: u32,
+    /// Warps of a CTA.
+    pub warps: u32,
+    /// CTAs that an SM holds at the same time.
+    pub ctas_per_sm: u32,
+    /// CTAs that share the row groups of a batch entry.
+    pub ctas: u32,
+    /// Row groups of a CTA, but for the first `rest` CTAs, which have one more.
+    pub share: u32,
+    /// CTAs with one row group more.
+    pub rest: u32,
+    /// Rows of a CTA, those included that do not exist in its row groups. More than [`MAX_ROWS`]
+    /// only where the number of CTAs was asked for.
+    pub rows: u64,
 }
 
-impl DecodedElement {
-    /// How the kernels for `arch` store decoded activations.
-    pub const fn of(arch: Arch) -> Self {
-        match arch.e2m1() {
-            Conversion::Emulated => Self::I8,
-            Conversion::Hardware => Self::F16,
-        }
+impl Geometry {
+    /// Threads of a CTA.
+    pub const fn threads(&self) -> u32 {
+        self.warps * WARP
+    }
+
+    /// Dynamic shared memory of a CTA in bytes: an f32 for each row and warp.
+    pub const fn shared_bytes(&self) -> u32 {
+        self.rows as u32 * self.warps * size_of::<f32>() as u32
+    }
+
+    /// Length of the longest chain of dependent f32 additions behind a result: one for each block
+    /// of a thread's chunk, log2(32) across the warp, one for each further panel, and one for each
+    /// warp. It bounds the rounding error.
+    pub const fn additions(&self, config: &GemvConfig) -> u32 {
+        config.chunk_blocks() + WARP.ilog2() + self.panels - 1 + self.warps
     }
 }
 
-/// Dynamic shared memory of a CTA in bytes: one panel of decoded elements, then one f32 scale per
-/// block.
-pub const fn shared_bytes(k: u32, element: DecodedElement) -> u32 {
-    let resident = if k < PANEL { k } else { PANEL };
-    resident * element as u32 + resident / Nvfp4::BLOCK as u32 * size_of::<f32>() as u32
-}
-
-/// The properties of a GPU that the launch geometry depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GemvMachine {
-    /// Streaming multiprocessors.
-    pub sms: u32,
-    /// Shared memory of one SM, bytes.
-    pub shared_bytes: u32,
-    /// How its kernels store decoded activations.
-    pub element: DecodedElement,
-}
-
-impl GemvConfig {
-    /// CTAs that one SM holds at the same time: `min_blocks`, or fewer where shared memory does not
-    /// suffice. CUDA reserves 1 KiB of shared memory per CTA.
-    pub const fn ctas_per_sm(&self, k: u32, machine: &GemvMachine) -> u32 {
-        let by_shared = machine.shared_bytes / (shared_bytes(k, machine.element) + 1024);
-        let ctas = if by_shared < self.min_blocks { by_shared } else { self.min_blocks };
-        if ctas == 0 { 1 } else { ctas }
-    }
-
-    /// CTAs of one batch entry: one wave of resident CTAs divided among the entries, and at most
-    /// one CTA per tile.
-    pub const fn grid_x(&self, m: u32, k: u32, l: u32, machine: &GemvMachine) -> u32 {
-        let wave = machine.sms * self.ctas_per_sm(k, machine) / l;
-        let tiles = self.tiles(m);
-        if wave == 0 {
-            1
-        } else if wave < tiles {
-            wave
-        } else {
-            tiles
-        }
-    }
-}
-
-/// Why a configuration was chosen.
+/// Why a kernel was chosen.
 pub type Reason = &'static str;
 
-/// The configuration for weights of shape `[l, m, k]` with scales in `layout`, and why. `None` if
-/// `k` is not a positive multiple of 16.
-///
-/// The thresholds were measured on an H200 (`benches/record`).
-pub const fn choose(
-    m: u32,
-    k: u32,
-    l: u32,
-    layout: ScaleLayout,
-    machine: &GemvMachine,
-) -> Option<(&'static GemvConfig, Reason)> {
+/// The kernel for rows of `k` elements with scales in `layout`, and why. `None` if `k` is not a
+/// positive multiple of 16.
+pub const fn choose(k: u32, layout: ScaleLayout) -> Option<(&'static GemvConfig, Reason)> {
     if k == 0 || !k.is_multiple_of(Nvfp4::BLOCK as u32) {
         return None;
     }
-    let wide = k.is_multiple_of(32);
-    let rows = m as u64 * l as u64;
-    // Fewer than sixteen warps per SM if each warp computes two rows.
-    let few_rows = rows < 2 * 16 * machine.sms as u64;
-    Some(match layout {
-        ScaleLayout::Linear => match (wide, few_rows) {
-            (false, false) => (&CONFIGS[3], "rows are only 8-byte aligned"),
-            (false, true) => (&CONFIGS[4], "rows are only 8-byte aligned, and few"),
-            (true, true) => (&CONFIGS[2], "few rows: one per warp, to occupy more SMs"),
-            (true, false) if k > 4096 => {
-                (&CONFIGS[0], "long rows: more warps share the decoded activations")
-            }
-            (true, false) => (&CONFIGS[1], "short rows: small CTAs start and end independently"),
-        },
-        ScaleLayout::Blocked128x4 => match wide {
-            false => (&CONFIGS[7], "128x4 scales, rows are only 8-byte aligned"),
-            true if k > 8192 && !few_rows => {
-                (&CONFIGS[5], "128x4 scales, long rows: more warps share the decoded activations")
-            }
-            true => (&CONFIGS[6], "128x4 scales: one 16-byte load brings the scales of four rows"),
-        },
+    Some(match (layout, k.is_multiple_of(32)) {
+        (ScaleLayout::Linear, true) => (&CONFIGS[0], "rows are 16-byte aligned"),
+        (ScaleLayout::Linear, false) => (&CONFIGS[1], "rows are only 8-byte aligned"),
+        (ScaleLayout::Blocked128x4, true) => {
+            (&CONFIGS[2], "128x4 scales: rows whose scales share a sector are taken together")
+        }
+        (ScaleLayout::Blocked128x4, false) => {
+            (&CONFIGS[3], "128x4 scales, rows are only 8-byte aligned")
+        }
     })
 }
 
-/// All configurations. The PTX of each architecture has one kernel for each.
-pub const CONFIGS: [GemvConfig; 8] = [
-    GemvConfig::new("gemv_nvfp4_linear_r2w8", 8, 2, 16, ScaleLayout::Linear, 4),
-    GemvConfig::new("gemv_nvfp4_linear_r2w4", 4, 2, 16, ScaleLayout::Linear, 8),
-    GemvConfig::new("gemv_nvfp4_linear_r1w4", 4, 1, 16, ScaleLayout::Linear, 10),
-    GemvConfig::new("gemv_nvfp4_linear_r2w4_k16", 4, 2, 8, ScaleLayout::Linear, 8),
-    GemvConfig::new("gemv_nvfp4_linear_r1w4_k16", 4, 1, 8, ScaleLayout::Linear, 10),
-    GemvConfig::new("gemv_nvfp4_128x4_r4w8", 8, 4, 16, ScaleLayout::Blocked128x4, 2),
-    GemvConfig::new("gemv_nvfp4_128x4_r4w4", 4, 4, 16, ScaleLayout::Blocked128x4, 4),
-    GemvConfig::new("gemv_nvfp4_128x4_r4w4_k16", 4, 4, 8, ScaleLayout::Blocked128x4, 4),
+/// All kernels. The PTX of each architecture has one for each.
+pub const CONFIGS: [GemvConfig; 4] = [
+    GemvConfig::new("gemv_nvfp4_linear", 16, ScaleLayout::Linear),
+    GemvConfig::new("gemv_nvfp4_linear_k16", 8, ScaleLayout::Linear),
+    GemvConfig::new("gemv_nvfp4_128x4", 16, ScaleLayout::Blocked128x4),
+    GemvConfig::new("gemv_nvfp4_128x4_k16", 8, ScaleLayout::Blocked128x4),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ScaleLayout::{Blocked128x4, Linear};
-
-    const H200: GemvMachine =
-        GemvMachine { sms: 132, shared_bytes: 233_472, element: DecodedElement::I8 };
 
     /// Every row belongs to exactly one row group, and the first row of each group exists.
     #[test]
@@ -305,13 +296,9 @@ mod tests {
             for m in [1, 2, 3, 31, 32, 33, 64, 96, 97, 127, 128, 129, 160, 161, 300, 2432] {
                 let mut seen = [0u8; 2432];
                 for group in 0..config.row_groups(m) {
-                    let first = match config.scale_layout {
-                        Linear => group * config.rows_per_warp,
-                        Blocked128x4 => group / 32 * 128 + group % 32,
-                    };
-                    assert!(first < m, "{} m={m}: group {group} is empty", config.name);
-                    for i in 0..config.rows_per_warp {
-                        let row = first + i * config.row_step();
+                    assert!(config.row(group, 0) < m, "{} m={m}: {group} is empty", config.name);
+                    for i in 0..config.group_rows() {
+                        let row = config.row(group, i);
                         if row < m {
                             seen[row as usize] += 1;
                         }
@@ -335,10 +322,12 @@ mod tests {
             a_scale_stride: 0x0102_0304_0506_0708,
             m: 8,
             k: 9,
-            l: 10,
-            alpha: f32::from_bits(11),
-            out_type: 12,
-            a_blocked: 0x0d0e_0f10,
+            alpha: f32::from_bits(10),
+            out_type: 11,
+            a_blocked: 12,
+            panel: 13,
+            share: 14,
+            rest: 0x0d0e_0f10,
         };
         let bytes = params.to_bytes();
         let wide = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -352,57 +341,70 @@ mod tests {
         assert_eq!(wide(core::mem::offset_of!(GemvParams, a_scale_stride)), params.a_scale_stride);
         assert_eq!(narrow(core::mem::offset_of!(GemvParams, m)), 8);
         assert_eq!(narrow(core::mem::offset_of!(GemvParams, k)), 9);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, l)), 10);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, alpha)), 11);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, out_type)), 12);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, a_blocked)), 0x0d0e_0f10);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, alpha)), 10);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, out_type)), 11);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, a_blocked)), 12);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, panel)), 13);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, share)), 14);
+        assert_eq!(narrow(core::mem::offset_of!(GemvParams, rest)), 0x0d0e_0f10);
     }
 
     #[test]
     fn choices_of_the_table() {
-        let pick = |m, k, l, layout| choose(m, k, l, layout, &H200).map(|c| c.0.name);
-        assert_eq!(pick(7168, 16384, 1, Linear), Some("gemv_nvfp4_linear_r2w8"));
-        assert_eq!(pick(4096, 7168, 8, Linear), Some("gemv_nvfp4_linear_r2w8"));
-        assert_eq!(pick(7168, 2048, 4, Linear), Some("gemv_nvfp4_linear_r2w4"));
-        assert_eq!(pick(128, 256, 1, Linear), Some("gemv_nvfp4_linear_r1w4"));
-        assert_eq!(pick(9000, 7184, 1, Linear), Some("gemv_nvfp4_linear_r2w4_k16"));
-        assert_eq!(pick(3, 48, 1, Linear), Some("gemv_nvfp4_linear_r1w4_k16"));
-        assert_eq!(pick(7168, 16384, 1, Blocked128x4), Some("gemv_nvfp4_128x4_r4w8"));
-        assert_eq!(pick(4096, 7168, 8, Blocked128x4), Some("gemv_nvfp4_128x4_r4w4"));
-        assert_eq!(pick(3, 48, 1, Blocked128x4), Some("gemv_nvfp4_128x4_r4w4_k16"));
+        let pick = |k, layout| choose(k, layout).map(|c| c.0.name);
+        assert_eq!(pick(16384, Linear), Some("gemv_nvfp4_linear"));
+        assert_eq!(pick(7184, Linear), Some("gemv_nvfp4_linear_k16"));
+        assert_eq!(pick(32, Blocked128x4), Some("gemv_nvfp4_128x4"));
+        assert_eq!(pick(48, Blocked128x4), Some("gemv_nvfp4_128x4_k16"));
         for k in [0, 8, 17, 40] {
-            assert_eq!(pick(1, k, 1, Linear), None, "k={k}");
+            assert_eq!(pick(k, Linear), None, "k={k}");
         }
     }
 
+    /// Every chunk has a thread, CTAs fit an SM, and they have rows, not too many.
     #[test]
-    fn a_chosen_configuration_takes_the_problem() {
+    fn geometries_fit() {
         for layout in ScaleLayout::ALL {
-            for m in [1, 129, 7168] {
-                for k in (16..2048).step_by(16).chain([7168, 7184, 16384, 65536]) {
-                    let (config, _) = choose(m, k, 1, layout, &H200).unwrap();
-                    assert!(config.takes_k(k), "{} k={k}", config.name);
-                    assert_eq!(config.scale_layout, layout);
-                    let grid = config.grid_x(m, k, 1, &H200);
-                    assert!(grid >= 1 && grid <= config.tiles(m), "{} m={m} k={k}", config.name);
+            for m in [1, 3, 129, 7168, 1 << 20, i32::MAX as u32] {
+                for k in (16..2048).step_by(16).chain([7168, 7184, 16384, 16400, 65536, 1 << 20]) {
+                    for l in [1, 3, 8, 300, 65_535] {
+                        let (config, _) = choose(k, layout).unwrap();
+                        assert!(config.takes_k(k) && config.scale_layout == layout);
+                        let g = config.geometry(m, k, l, 132, None);
+                        let chunks = k / config.chunk_elements();
+                        assert!(g.panel <= g.warps * WARP, "{g:?}");
+                        assert!(g.panel * (g.panels - 1) < chunks, "{g:?}");
+                        assert!(g.panel * g.panels >= chunks, "{g:?}");
+                        assert!(g.threads() <= MAX_WARPS * WARP, "{g:?}");
+                        assert!(g.ctas_per_sm * g.threads() <= 1024, "{g:?}");
+                        assert!(g.rows >= 1 && g.rows <= u64::from(MAX_ROWS), "{g:?}");
+                        assert!(g.ctas >= 1 && g.ctas <= config.row_groups(m), "{g:?}");
+                        assert!(g.shared_bytes() * g.ctas_per_sm <= 32 << 10, "{g:?}");
+                    }
                 }
             }
         }
     }
 
+    /// One wave of CTAs with equally many rows.
     #[test]
-    fn additions_are_those_of_the_busiest_lane() {
-        // 512 chunks of two blocks over 32 lanes, then five shuffles.
-        assert_eq!(CONFIGS[0].additions(16384), 16 * 2 + 5);
-        assert_eq!(CONFIGS[0].additions(32), 2 + 5);
-        assert_eq!(CONFIGS[0].additions(16384 + 32), 17 * 2 + 5);
-        assert_eq!(CONFIGS[3].additions(16), 1 + 5);
+    fn contest_shapes() {
+        let geometry = |m, k, l| CONFIGS[0].geometry(m, k, l, 132, None);
+        let g = geometry(7168, 16384, 1);
+        assert_eq!((g.warps, g.ctas, g.rows), (16, 256, 28));
+        let g = geometry(4096, 7168, 8);
+        assert_eq!((g.warps, g.ctas, g.rows), (7, 64, 64));
+        let g = geometry(7168, 2048, 4);
+        assert_eq!((g.warps, g.ctas, g.rows), (2, 448, 16));
     }
 
     #[test]
-    fn shared_memory_is_bounded_by_the_panel() {
-        assert_eq!(shared_bytes(16, DecodedElement::I8), 16 + 4);
-        assert_eq!(shared_bytes(16384, DecodedElement::I8), 16384 + 4096);
-        assert_eq!(shared_bytes(1 << 20, DecodedElement::F16), 2 * 16384 + 4096);
+    fn additions_are_those_of_the_longest_chain() {
+        let additions =
+            |config: &GemvConfig, k| config.geometry(1, k, 1, 132, None).additions(config);
+        assert_eq!(additions(&CONFIGS[0], 32), 2 + 5 + 1);
+        assert_eq!(additions(&CONFIGS[0], 16384), 2 + 5 + 16);
+        assert_eq!(additions(&CONFIGS[0], 16384 + 32), 2 + 5 + 1 + 9);
+        assert_eq!(additions(&CONFIGS[1], 16), 1 + 5 + 1);
     }
 }

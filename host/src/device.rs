@@ -424,6 +424,18 @@ impl Device {
         Self { backend: Backend::Cuda(gpu), ..self.clone() }
     }
 
+    /// Waits until everything launched on the device's stream has ended.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
+        match &self.backend {
+            Backend::Cuda(gpu) => Ok(gpu.synchronize()?),
+            #[cfg(feature = "emulator")]
+            Backend::Emulator(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn count_allocation(&self) {
         self.allocations.fetch_add(1, Ordering::Relaxed);
     }

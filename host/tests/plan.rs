@@ -1,8 +1,8 @@
 //! Plans over the shape tables: every shape has a kernel that takes it, and errors say why not.
 
 use fp4_formats::gemm::ResidentClusters;
-use fp4_formats::gemv::CONFIGS;
-use fp4_formats::{Arch, ScaleLayout};
+use fp4_formats::gemv::{CONFIGS, MAX_ROWS, MAX_WARPS};
+use fp4_formats::{Arch, ScaleLayout, WARP};
 use nvfp4::device::DeviceProperties;
 use nvfp4::gemv::{self, GemvOverrides, GemvPlan};
 use nvfp4::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, gemv_ragged};
@@ -27,9 +27,10 @@ fn check(shape: GemvShape, layout: ScaleLayout, arch: Arch) {
     assert_eq!(config.scale_layout, layout, "{what}");
     assert!(config.takes_k(shape.k as u32), "{what}");
     assert_eq!(plan.load_bytes == 16, shape.k.is_multiple_of(32), "{what}");
-    assert_eq!(plan.threads, config.threads(), "{what}");
-    assert!(plan.dynamic_shared + 1024 <= H200.shared_per_sm, "{what}");
-    assert!((1..=config.tiles(shape.m as u32)).contains(&plan.grid[0]), "{what}");
+    assert!(plan.panel <= plan.threads && plan.threads <= MAX_WARPS * WARP, "{what}");
+    assert!(plan.dynamic_shared <= MAX_ROWS * MAX_WARPS * 4, "{what}");
+    assert_eq!(plan.grid[0] * plan.share + plan.rest, config.row_groups(shape.m as u32), "{what}");
+    assert!(plan.grid[0] >= 1 && plan.share >= 1, "{what}");
     assert_eq!(plan.grid[1] as usize * plan.launches.min(1), shape.l.min(65_535), "{what}");
     assert!(plan.why.len() >= 3, "{what}");
 }
@@ -63,11 +64,11 @@ fn overrides_are_obeyed_or_refused() {
         gemv::plan(shape, layout, Arch::Sm90a, H200, &overrides)
     };
     for config in &CONFIGS {
-        let result = with(Some(config.name), Some(7), config.scale_layout);
+        let result = with(Some(config.name), Some(70), config.scale_layout);
         let suitable = config.takes_k(shape.k as u32);
         assert!(suitable, "the contest's K suits every kernel");
         let plan = result.expect("a suitable kernel");
-        assert_eq!((plan.kernel, plan.grid[0]), (config.name, 7));
+        assert_eq!((plan.kernel, plan.grid[0]), (config.name, 70));
     }
     let text = with(Some("gemv_x"), None, ScaleLayout::Linear).expect_err("unknown").to_string();
     assert!(
@@ -77,6 +78,11 @@ fn overrides_are_obeyed_or_refused() {
     assert!(text.ends_with("but is gemv_x"), "{text}");
     let text = with(None, Some(0), ScaleLayout::Linear).expect_err("no CTAs").to_string();
     assert_eq!(text, "number of CTAs must be at least 1, but is 0");
+    for layout in ScaleLayout::ALL {
+        let text = with(None, Some(27), layout).expect_err("more rows than fit").to_string();
+        assert_eq!(text, "number of CTAs for 7168 rows must be at least 28, but is 27");
+        assert_eq!(with(None, Some(28), layout).expect("fits").grid, [28, 1]);
+    }
 }
 
 #[test]

@@ -11,10 +11,12 @@ use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::{Device, Kernels};
+use nvfp4::gemv::{Gemv, GemvOptions, Repacked};
 use nvfp4::generate::Generator;
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
 use nvfp4::rng::SplitMix64;
+use nvfp4::shape::GemvShape;
 use nvfp4_tests::SCHEDULES;
 use nvfp4_tests::gemm::{ActivationType, Case};
 use ptx_emu::bundle::{Bundle, RunBundle as _};
@@ -183,6 +185,46 @@ fn quantisers_wait_for_the_largest_magnitude() {
             let entries = chain.entries();
             assert!(entries.len() == 2 && entries[1].starts_with("quantize_"), "{entries:?}");
             chain.check(&format!("{} of a {name}", gpu.name));
+        }
+    }
+}
+
+/// A GEMV, which loads weights at once, waits for its activations: rows of either alignment, both layouts
+/// of the weights' scales.
+#[test]
+fn vectors_wait_for_their_quantised_activations() {
+    let cases = [(Linear, 544), (Linear, 528), (Blocked128x4, 544), (Blocked128x4, 528)];
+    for gpu in [Gpu::h200(), Gpu::b200()] {
+        for (layout, k) in cases {
+            let shape = GemvShape { m: 70, k, l: 1 };
+            let chain =
+                Chain::new(&format!("gemv-{layout}-{k}-{}", gpu.name), gpu.clone(), |kernels| {
+                    let device = kernels.device();
+                    let (_, b) =
+                        Generator::FullRange.gemv(shape, [Linear, layout], 5).expect("small");
+                    let weights = Repacked::new(&b, layout).and_then(|b| b.upload(device));
+                    let weights = weights.expect("uploaded");
+                    let mut rng = SplitMix64::new(9);
+                    let values = (0..k).flat_map(|_| (rng.normal() as f32).to_le_bytes());
+                    let values: Vec<u8> = values.collect();
+                    let input = DeviceBuffer::upload(device, "x", &values).expect("uploaded");
+                    let recipe = Recipe::Nvfp4(Nvfp4Recipe::TorchAo);
+                    let scale = TensorScale::Given(1.0);
+                    let options = QuantizeOptions::new(recipe).scale(scale).layout(Linear);
+                    let kind = Input::plain(FloatType::F32);
+                    let quantizer = Quantizer::new(kernels, 1, k, kind, &options).expect("planned");
+                    let product =
+                        Gemv::of_weights(kernels, weights.form(), Linear, GemvOptions::new());
+                    let product = product.expect("planned");
+                    let out =
+                        DeviceBuffer::poisoned(device, "c", product.out_bytes()).expect("room");
+                    quantizer.launch(&input, None).expect("launched");
+                    let activations = [quantizer.codes(), quantizer.scales()];
+                    product.launch_weights(activations, &weights, &out).expect("launched");
+                });
+            let entries = chain.entries();
+            assert!(entries.len() == 2 && entries[1].starts_with("gemv_"), "{entries:?}");
+            chain.check(&format!("{} {shape} with {layout} scales", gpu.name));
         }
     }
 }

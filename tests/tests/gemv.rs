@@ -2,7 +2,8 @@
 
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemv::{CONFIGS, PANEL};
+use fp4_formats::WARP;
+use fp4_formats::gemv::{CONFIGS, MAX_WARPS};
 use nvfp4::gemv::{GemvOptions, GemvOverrides};
 use nvfp4::generate::Generator;
 use nvfp4::shape::{self, GemvShape};
@@ -60,7 +61,7 @@ fn ragged_shapes() {
 }
 
 /// Every configuration of the table on shapes it takes, with rows and chunks that do not fill its
-/// tiles, scales of either operand that end anywhere in their words, and with fewer CTAs than tiles.
+/// tiles, scales of either operand that end anywhere in their words, and with fewer CTAs than planned.
 #[test]
 fn every_configuration() {
     let shapes = [(1, 32), (37, 224), (131, 1056), (261, 2080), (99, 96), (127, 352), (70, 544)];
@@ -69,7 +70,7 @@ fn every_configuration() {
         for config in &CONFIGS {
             for (at, (m, k)) in shapes.into_iter().enumerate() {
                 let k = if config.load_bytes == 8 { k + 16 } else { k };
-                for (turn, ctas) in [None, Some(1), Some(3)].into_iter().enumerate() {
+                for (turn, ctas) in [None, Some(2), Some(3)].into_iter().enumerate() {
                     let mut case = case(GemvShape { m, k, l: 2 }, Generator::Exact, 11);
                     case.layouts = [ScaleLayout::ALL[(at + turn) % 2], config.scale_layout];
                     case.options.output = FloatType::F32;
@@ -83,7 +84,7 @@ fn every_configuration() {
     }
 }
 
-/// Activations longer than the panel that is resident in shared memory.
+/// Rows with more chunks than a CTA has threads.
 #[test]
 fn more_than_one_panel() {
     for device in DEVICES {
@@ -99,14 +100,15 @@ fn more_than_one_panel() {
     }
 }
 
-/// A last panel in which few lanes have a chunk, before the next rows' first one: every configuration.
+/// Panels that do not have equally many chunks, of many rows and of few: every kernel.
 #[test]
-fn short_last_panels() {
+fn uneven_panels() {
     for device in DEVICES {
         let kernels = emulated(device, Schedule::Lazy);
         for config in &CONFIGS {
-            for (m, more) in [(261, 96), (140, 64)] {
-                let k = PANEL as usize + if config.load_bytes == 8 { more + 16 } else { more };
+            for (m, panels) in [(200, 1), (3, 2)] {
+                let chunks = panels * MAX_WARPS * WARP + 1;
+                let k = (chunks * config.chunk_elements()) as usize;
                 let mut case = case(GemvShape { m, k, l: 1 }, Generator::Exact, 13);
                 case.layouts = [ScaleLayout::ALL[m % 2], config.scale_layout];
                 case.options.output = FloatType::F32;

@@ -9,8 +9,8 @@ use nvfp4::shape::GemvShape;
 use nvfp4_tests::checksums::{self, Checksums};
 use nvfp4_tests::emulated;
 
-/// Rows that fill tiles and that do not, K of more than one panel and of a part of one; as
-/// planned, and with fewer CTAs than tiles.
+/// Rows that fill CTAs and that do not, K of more than one panel and of a part of one; as planned, and
+/// with fewer CTAs.
 #[test]
 fn gemv() {
     let mut sums = Checksums::default();
@@ -32,11 +32,9 @@ fn gemv() {
                     let result = prepared.and_then(|gemv| gemv.run()).expect("runs");
                     let GemvShape { m, k, l } = shape;
                     let key = format!(
-                        "{} {} x {activations}, warps {} rows {} load {}, {m}x{k}x{l}{}, {} alpha {}",
+                        "{} {} x {activations}, load {}, {m}x{k}x{l}{}, {} alpha {}",
                         result.plan.arch,
                         config.scale_layout,
-                        config.warps,
-                        config.rows_per_warp,
                         config.load_bytes,
                         ctas.map_or(String::new(), |ctas| format!(" by {ctas} CTAs")),
                         options.output.name(),

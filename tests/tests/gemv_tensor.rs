@@ -189,11 +189,11 @@ fn choices() {
 fn overrides_and_refusals() {
     let shape = GEMV_CONTEST[0];
     let form = WeightForm::as_stored(shape, Blocked128x4);
-    let own = plan(&form, &named("gemv_nvfp4_128x4_r4w8")).expect("a kernel of a GEMV");
-    assert_eq!((own.kernel, is_product(&own)), ("gemv_nvfp4_128x4_r4w8", false));
+    let own = plan(&form, &named("gemv_nvfp4_128x4")).expect("a kernel of a GEMV");
+    assert_eq!((own.kernel, is_product(&own)), ("gemv_nvfp4_128x4", false));
     let one = plan(&form, &named("gemm_nvfp4_128x32")).expect("a product");
     assert_eq!((one.kernel, is_product(&one)), ("gemm_nvfp4_128x32", true));
-    assert!(!is_product(&plan(&form, &GemvOverrides::new().ctas(7)).expect("own")));
+    assert!(!is_product(&plan(&form, &GemvOverrides::new().ctas(70)).expect("own")));
     let refused = |form: &WeightForm, overrides: &GemvOverrides, part: &str| {
         let text = plan(form, overrides).expect_err("refused").to_string();
         assert!(text.contains(part), "{text}");
@@ -233,16 +233,17 @@ fn overrides_and_refusals() {
     assert!(text.contains("stored linear"), "{text}");
 }
 
-/// Instructions that warps issue for both ways of a product of middling size, of which all SMs take a part.
+/// Instructions that warps issue for both ways of a product of middling size, where a GEMV's CTAs have as many
+/// rows as those of a large one.
 /// A GEMV's kernel issues what the model says, which counts its main loop, and at most a third more for
 /// everything else.
 #[test]
 fn fewer_instructions() {
     let shape = GemvShape { m: 2048, k: 4096, l: 1 };
-    let count = |layout: ScaleLayout, kernel: &str| -> u64 {
+    let count = |layout: ScaleLayout, kernel: &str, ctas: Option<u32>| -> u64 {
         let (kernels, reports) = emulated("emu:b200", Schedule::Eager).observed();
         let (a, b) = Generator::FullRange.gemv(shape, [Linear, layout], 3).expect("inputs");
-        let options = GemvOptions::new().overrides(named(kernel));
+        let options = GemvOptions::new().overrides(named(kernel).ctas(ctas));
         let result = GemvRun::new(&kernels, &a, &b, options).and_then(|run| run.run());
         let reference = oracle::gemv(&a, &b, 1.0).expect("the oracle");
         let result = result.expect("runs");
@@ -250,11 +251,9 @@ fn fewer_instructions() {
         assert!(reference.verify(&result.values(), result.output).passed());
         reports.take().iter().map(|report| report.counters.warp_instructions).sum()
     };
-    let product = count(Blocked128x4, "gemm_nvfp4_128x8");
-    for (layout, kernel) in
-        [(Linear, "gemv_nvfp4_linear_r2w8"), (Blocked128x4, "gemv_nvfp4_128x4_r4w4")]
-    {
-        let own = count(layout, kernel);
+    let product = count(Blocked128x4, "gemm_nvfp4_128x8", None);
+    for (layout, kernel) in [(Linear, "gemv_nvfp4_linear"), (Blocked128x4, "gemv_nvfp4_128x4")] {
+        let own = count(layout, kernel, Some(64));
         println!("{shape}: {kernel} issues {own} warp instructions, gemm_nvfp4_128x8 {product}");
         assert!(own > 2 * product, "{kernel}: {own}, on the tensor cores {product}");
         let blocks = (shape.m * shape.k / 16 / 32) as u64;

@@ -3,7 +3,7 @@
 //! no faults.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
-use fp4_formats::gemv::{self, DecodedElement, GemvParams};
+use fp4_formats::gemv::{self, GemvParams};
 use fp4_formats::quantize::{
     AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource, amax_config, quantize_config,
 };
@@ -91,11 +91,12 @@ fn scales(count: usize, seed: u32) -> Vec<u8> {
     noise(count, seed).into_iter().map(|byte| 0x30 + byte % 0x29).collect()
 }
 
-/// A GEMV of two batch entries with two panels of activations.
+/// A GEMV of two batch entries with two panels.
 fn gemv(arch: Arch, config: &gemv::GemvConfig) -> Experiment {
     let (m, l) = (9usize, 2usize);
     // A multiple of 16 alone for the narrow loads.
     let k = 16_384 + if config.load_bytes == 8 { 48 } else { 32 };
+    let geometry = config.geometry(m as u32, k as u32, l as u32, 132, Some(1));
     let layout = config.scale_layout;
     let (b_stride, a_stride) =
         (layout.bytes(m, k / 16).expect("small"), Linear.bytes(1, k / 16).expect("small"));
@@ -103,22 +104,23 @@ fn gemv(arch: Arch, config: &gemv::GemvConfig) -> Experiment {
     let params = GemvParams {
         b_codes: memory.input("b codes", &noise(l * m * k / 2, 1)),
         b_scales: memory.input("b scales", &scales(l * b_stride, 2)),
-        a_codes: memory.input("a codes", &noise(l * k / 2, 3)),
+        a_codes: memory.made("a codes", &noise(l * k / 2, 3)),
         a_scales: memory.input("a scales", &scales(l * a_stride, 4)),
         out: memory.output("c", (l * m * 4) as u64),
         b_scale_stride: b_stride as u64,
         a_scale_stride: a_stride as u64,
         m: m as u32,
         k: k as u32,
-        l: l as u32,
         alpha: 1.0,
         out_type: FloatType::F32 as u32,
         a_blocked: 0,
+        panel: geometry.panel,
+        share: geometry.share,
+        rest: geometry.rest,
     };
-    let element = DecodedElement::of(arch);
-    let grid = [1, l as u32, 1];
-    let mut launch = memory.launch(arch, config.name, grid, config.threads(), &params.to_bytes());
-    launch.dynamic_shared = gemv::shared_bytes(k as u32, element);
+    let (grid, threads) = ([geometry.ctas, l as u32, 1], geometry.threads());
+    let mut launch = memory.launch(arch, config.name, grid, threads, &params.to_bytes());
+    launch.dynamic_shared = geometry.shared_bytes();
     launch
 }
 

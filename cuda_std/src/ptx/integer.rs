@@ -21,6 +21,19 @@ pub fn prmt_b32(a: u32, b: u32, selector: u32) -> u32 {
     result
 }
 
+/// `mov.b64 d, a;` ISA 9.7.9.3. All targets. Any thread. The compiler does not see that the two are equal:
+/// it neither derives the result from what `a` was made of, nor keeps values that are made of it.
+#[inline(always)]
+pub fn mov_b64(a: u64) -> u64 {
+    let d;
+    // SAFETY: it reads and writes registers only.
+    unsafe {
+        asm!("mov.b64 {}, {};", out(reg64) d, in(reg64) a,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    d
+}
+
 /// `dp4a.s32.s32 d, a, b, c;` ISA 9.7.1.23. sm_61+. Any thread.
 ///
 /// `c` plus the sum of the four products of signed bytes.

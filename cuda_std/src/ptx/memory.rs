@@ -256,6 +256,47 @@ pub unsafe fn st_shared_b32(address: u32, value: u32) {
     }
 }
 
+/// `@p ld.shared.b32 d, [a];` ISA 9.7.9.8. All targets. Any thread; 0 for those that do not `load`. Not a
+/// branch, so that the warp's threads stay together.
+///
+/// # Safety
+/// If it is to `load`: `address` is 4-byte aligned and names 4 readable bytes of the CTA's shared memory.
+#[inline(always)]
+pub unsafe fn ld_shared_b32_if(load: bool, address: u32) -> u32 {
+    let value;
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!(
+            "{{ .reg .pred loads;",
+            "setp.ne.u32 loads, {}, 0;",
+            "mov.b32 {}, 0;",
+            "@loads ld.shared.b32 {1}, [{}]; }}",
+            in(reg32) u32::from(load), out(reg32) value, in(reg32) address,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    value
+}
+
+/// `@p st.shared.b32 [a], v;` ISA 9.7.9.11. All targets. Any thread; those that do not `store` only
+/// execute it. Not a branch, so that the warp's threads stay together.
+///
+/// # Safety
+/// If it is to `store`: `address` is 4-byte aligned and names 4 bytes of the CTA's shared memory.
+#[inline(always)]
+pub unsafe fn st_shared_b32_if(store: bool, address: u32, value: u32) {
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!(
+            "{{ .reg .pred stores;",
+            "setp.ne.u32 stores, {}, 0;",
+            "@stores st.shared.b32 [{}], {}; }}",
+            in(reg32) u32::from(store), in(reg32) address, in(reg32) value,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
 /// `st.shared.b16 [a], v;` ISA 9.7.9.11. All targets. Any thread.
 ///
 /// # Safety
@@ -393,6 +434,72 @@ pub unsafe fn ld_global_u8(address: u64) -> u16 {
             options(readonly, nostack, preserves_flags));
     }
     value
+}
+
+/// `ld.global.u16 d, [a];` ISA 9.7.9.8. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 2-byte aligned and names 2 readable bytes of global memory that no other thread
+/// writes at the time.
+#[inline(always)]
+pub unsafe fn ld_global_u16(address: u64) -> u16 {
+    let value;
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!("ld.global.u16 {}, [{}];", out(reg16) value, in(reg64) address,
+            options(readonly, nostack, preserves_flags));
+    }
+    value
+}
+
+/// `ld.global.v2.b32 {a, b}, [c];` ISA 9.7.9.8. All targets. Any thread.
+///
+/// # Safety
+/// `address` is 8-byte aligned and names 8 readable bytes of global memory.
+#[inline(always)]
+pub unsafe fn ld_global_v2_b32(address: u64) -> [u32; 2] {
+    let (a, b);
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!("ld.global.v2.b32 {{{}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, in(reg64) address,
+            options(readonly, nostack, preserves_flags));
+    }
+    [a, b]
+}
+
+/// `ld.global.L1::no_allocate.v2.b32 {a, b}, [c];` ISA 9.7.9.8. sm_70+. Any thread.
+///
+/// # Safety
+/// `address` is 8-byte aligned and names 8 readable bytes of global memory.
+#[inline(always)]
+pub unsafe fn ld_global_no_allocate_v2_b32(address: u64) -> [u32; 2] {
+    let (a, b);
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!("ld.global.L1::no_allocate.v2.b32 {{{}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, in(reg64) address,
+            options(readonly, nostack, preserves_flags));
+    }
+    [a, b]
+}
+
+/// `ld.global.L1::no_allocate.v4.b32 {a, b, c, d}, [e];` ISA 9.7.9.8. sm_70+. Any thread.
+///
+/// # Safety
+/// `address` is 16-byte aligned and names 16 readable bytes of global memory.
+#[inline(always)]
+pub unsafe fn ld_global_no_allocate_v4_b32(address: u64) -> [u32; 4] {
+    let (a, b, c, d);
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!(
+            "ld.global.L1::no_allocate.v4.b32 {{{}, {}, {}, {}}}, [{}];",
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg64) address,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    [a, b, c, d]
 }
 
 /// `ld.global.v4.b32 {a, b, c, d}, [e];` ISA 9.7.9.8. All targets. Any thread.

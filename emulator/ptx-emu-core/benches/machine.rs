@@ -69,8 +69,12 @@ fn gemv_like() -> Case {
     }
 }
 
+/// Rows of a CTA of the built kernel, and warps, of which each thread has 32 elements of each row.
+const ROWS: usize = 16;
+const WARPS: u32 = 16;
+
 /// A built GEMV kernel on `m` rows of `k` elements with linear scales.
-fn built(gpu: &Gpu, element_bytes: u32) -> Option<Case> {
+fn built(gpu: &Gpu) -> Option<Case> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../target/kernels")
         .join(gpu.arch)
@@ -92,13 +96,13 @@ fn built(gpu: &Gpu, element_bytes: u32) -> Option<Case> {
     Some(Case {
         module,
         memory,
-        entry: "gemv_nvfp4_linear_r2w8",
-        grid: m as u32 / 16,
-        block: 256,
-        dynamic_shared: k as u32 * element_bytes + k as u32 / 4,
+        entry: "gemv_nvfp4_linear",
+        grid: (m / ROWS) as u32,
+        block: WARPS * 32,
+        dynamic_shared: ROWS as u32 * WARPS * 4,
         params: bytes(
             &[weights, weight_scales, activations, activation_scales, out, strides[0], strides[1]],
-            &[m as u32, k as u32, 1, 1f32.to_bits(), 2, 0],
+            &[m as u32, k as u32, 1f32.to_bits(), 2, 0, WARPS * 32, ROWS as u32, 0],
         ),
     })
 }
@@ -108,8 +112,8 @@ fn lane_instructions(c: &mut Criterion) {
     group.sample_size(10);
     let cases = [
         ("gemv_like", Some(gemv_like())),
-        ("gemv_sm_90a", built(&Gpu::h200(), 1)),
-        ("gemv_sm_100a", built(&Gpu::b200(), 2)),
+        ("gemv_sm_90a", built(&Gpu::h200())),
+        ("gemv_sm_100a", built(&Gpu::b200())),
     ];
     for (name, case) in cases {
         let Some(mut case) = case else {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use fp4_formats::gemv::{self as contract, CONFIGS, DecodedElement, GemvConfig, GemvMachine};
+use fp4_formats::gemv::{self as contract, CONFIGS, GemvConfig, MAX_ROWS, ROWS};
 use fp4_formats::{Arch, ScaleLayout};
 use serde::Serialize;
 
@@ -34,8 +34,15 @@ pub struct GemvPlan {
     pub launches: usize,
     /// Rows of the weights that a CTA computes at a time.
     pub tile_rows: u32,
-    /// Bytes of codes that a lane loads in one instruction; 0 where the copy engine loads them.
+    /// Bytes of codes that a thread loads in one instruction, a chunk; 0 where the copy engine loads them.
     pub load_bytes: u32,
+    /// Chunks of a row that a CTA takes at a time, one per thread; 0 where the tensor cores multiply.
+    pub panel: u32,
+    /// Row groups of a CTA: rows, or with 128x4 scales sets of four rows whose scales are adjacent. 0 where the
+    /// tensor cores multiply.
+    pub share: u32,
+    /// CTAs that have one row group more.
+    pub rest: u32,
     /// Launches before it, where the tensor cores multiply: the scales of activations are laid out.
     pub before: Vec<Step>,
     /// Bytes of device memory that a launch needs besides operands and result.
@@ -139,37 +146,43 @@ pub fn plan(
 ) -> Result<GemvPlan> {
     let (m, k) = (dimension("M", shape.m)?, dimension("K", shape.k)?);
     dimension("L", shape.l)?;
-    let element = DecodedElement::of(arch);
-    let machine =
-        GemvMachine { sms: machine.sms.max(1), shared_bytes: machine.shared_per_sm, element };
     let batches = shape.l.min(MAX_GRID_Y) as u32;
-    let Some((table, reason)) = contract::choose(m, k, batches, layout, &machine) else {
+    let sms = machine.sms.max(1);
+    let Some((table, reason)) = contract::choose(k, layout) else {
         return Err(Error::shape("K", "a multiple of 16", shape.k));
     };
     let (config, reason) = match &overrides.kernel {
         None => (table, reason),
         Some(name) => (by_name(name, shape, layout, k)?, "the kernel was asked for by name"),
     };
-    let wave = config.grid_x(m, k, batches, &machine);
-    let ctas = match overrides.ctas {
-        Some(0) => return Err(Error::shape("number of CTAs", "at least 1", 0)),
-        Some(ctas) => ctas,
-        None => wave,
+    if overrides.ctas == Some(0) {
+        return Err(Error::shape("number of CTAs", "at least 1", 0));
+    }
+    let geometry = config.geometry(m, k, batches, sms, overrides.ctas);
+    if geometry.rows > u64::from(MAX_ROWS) {
+        let least = config.row_groups(m).div_ceil(MAX_ROWS / config.group_rows());
+        return Err(Error::shape(
+            format!("number of CTAs for {m} rows"),
+            format!("at least {least}"),
+            geometry.ctas,
+        ));
+    }
+    let panels = match geometry.panels {
+        1 => String::new(),
+        panels => format!(", {panels} panels after one another"),
     };
-    let tiles = config.tiles(m);
-    let per_sm = config.ctas_per_sm(k, &machine);
     let why = vec![
         reason.to_owned(),
         format!(
-            "the weights' scales are {layout}, K = {k} allows {}-byte loads",
-            config.load_bytes
+            "the weights' scales are {layout}, K = {k} allows {}-byte loads; {} warps share a row{panels}",
+            config.load_bytes, geometry.warps,
         ),
         if overrides.ctas.is_some() {
-            format!("{ctas} CTAs per batch entry were asked for")
+            format!("{} CTAs per batch entry were asked for", geometry.ctas)
         } else {
             format!(
-                "{tiles} tiles per batch entry; each of {} SMs holds {per_sm} CTAs at once",
-                machine.sms
+                "{} rows per CTA; each of {sms} SMs holds {} CTAs at once",
+                geometry.rows, geometry.ctas_per_sm,
             )
         },
     ];
@@ -177,15 +190,18 @@ pub fn plan(
         op: "gemv",
         kernel: config.name,
         arch,
-        grid: [ctas, batches],
-        threads: config.threads(),
-        dynamic_shared: contract::shared_bytes(k, element),
+        grid: [geometry.ctas, batches],
+        threads: geometry.threads(),
+        dynamic_shared: geometry.shared_bytes(),
         launches: shape.l.div_ceil(MAX_GRID_Y),
-        tile_rows: config.rows_per_warp * config.warps,
+        tile_rows: ROWS,
         load_bytes: config.load_bytes,
+        panel: geometry.panel,
+        share: geometry.share,
+        rest: geometry.rest,
         before: Vec::new(),
         workspace_bytes: 0,
-        additions: config.additions(k),
+        additions: geometry.additions(config),
         repack: "none",
         why,
     })

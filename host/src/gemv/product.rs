@@ -241,11 +241,14 @@ impl Gemv {
     /// [`Error::Shape`] for buffers of other sizes or on another device, and where the plan needs a
     /// workspace; [`DeviceError`](crate::device::DeviceError).
     pub fn launch(&self, buffers: GemvBuffers<'_>) -> Result<()> {
-        self.queue(&self.params(buffers, self.alpha(1.0)?)?, None)
+        // The kernel before may be writing the weights.
+        let overlaps = false;
+        self.queue(&self.params(buffers, self.alpha(1.0)?)?, overlaps, None)
     }
 
     /// [`launch`](Self::launch) of activations, codes and scales, and weights on the device, whose
-    /// tensor's scale is a factor of the result.
+    /// tensor's scale is a factor of the result. The kernel may begin, and read weights, while the one
+    /// before it runs.
     ///
     /// # Errors
     /// As [`launch`](Self::launch); [`Error::Shape`] for weights of another form than the plan's, and
@@ -286,10 +289,18 @@ impl Gemv {
         }
         let (b_codes, b_scales) = (weights.codes(), weights.scales());
         let buffers = GemvBuffers { a_codes, a_scales, b_codes, b_scales, out };
-        self.queue(&self.params(buffers, self.alpha(weights.global_scale())?)?, workspace)
+        // The weights were complete when `DeviceWeights` was made.
+        let overlaps = true;
+        self.queue(&self.params(buffers, self.alpha(weights.global_scale())?)?, overlaps, workspace)
     }
 
-    fn queue(&self, params: &GemvParams, workspace: Option<&Workspace>) -> Result<()> {
+    /// Launches. Where it `overlaps` the kernel before, it reads weights while that runs.
+    fn queue(
+        &self,
+        params: &GemvParams,
+        overlaps: bool,
+        workspace: Option<&Workspace>,
+    ) -> Result<()> {
         let device = self.kernels.device();
         if let Some((product, before)) = &self.tensor {
             let operands = VectorOperands {
@@ -308,14 +319,14 @@ impl Gemv {
         let batch = self.form.shape.l;
         for first in (0..batch).step_by(MAX_GRID_Y) {
             let batches = (batch - first).min(MAX_GRID_Y) as u32;
-            let params = self.part(params, first as u64, batches);
+            let params = self.part(params, first as u64);
             let spec = LaunchSpec {
                 entry: self.kernel.name(),
                 grid: [self.plan.grid[0], batches, 1],
                 block: [self.plan.threads, 1, 1],
                 cluster: None,
                 dynamic_shared: self.plan.dynamic_shared,
-                overlaps: false,
+                overlaps,
                 params: bytes(&params),
             };
             // SAFETY: the buffers have the sizes that the parameters state, as checked; by its
@@ -360,15 +371,17 @@ impl Gemv {
             // The plan has checked that these fit.
             m: m as u32,
             k: k as u32,
-            l: l as u32,
             alpha,
             out_type: self.output as u32,
             a_blocked: u32::from(self.activations == ScaleLayout::Blocked128x4),
+            panel: self.plan.panel,
+            share: self.plan.share,
+            rest: self.plan.rest,
         })
     }
 
-    /// The parameters for `batches` batch entries from `first` on.
-    fn part(&self, p: &GemvParams, first: u64, batches: u32) -> GemvParams {
+    /// The parameters for batch entries from `first` on.
+    fn part(&self, p: &GemvParams, first: u64) -> GemvParams {
         let (m, k) = (u64::from(p.m), u64::from(p.k));
         GemvParams {
             b_codes: p.b_codes + first * m * (k / 2),
@@ -376,7 +389,6 @@ impl Gemv {
             a_codes: p.a_codes + first * (k / 2),
             a_scales: p.a_scales + first * p.a_scale_stride,
             out: p.out + first * m * u64::from(self.output.bytes()),
-            l: batches,
             ..*p
         }
     }

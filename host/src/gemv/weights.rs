@@ -151,7 +151,7 @@ impl<'a> Repacked<'a> {
     }
 }
 
-/// Weights on a device.
+/// Weights on a device, complete: a launch may read them before the stream's work before it has ended.
 #[derive(Debug)]
 pub struct DeviceWeights {
     form: WeightForm,
@@ -161,10 +161,10 @@ pub struct DeviceWeights {
 }
 
 impl DeviceWeights {
-    /// Weights that are in device memory: codes, scales, and the scale of the whole tensor. Scales that
-    /// change their layout are copied to the host, rearranged and copied to memory of their own, so that
-    /// this waits for the device; the buffer they were in is dropped. All of its bytes must have been
-    /// written, padding included.
+    /// Weights that are in device memory: codes, scales, and the scale of the whole tensor. This waits for
+    /// the device, whose work may be making them. Scales that change their layout are copied to the host,
+    /// rearranged and copied to memory of their own; the buffer they were in is dropped. All of its bytes
+    /// must have been written, padding included.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::error::Error::Shape) for buffers of other sizes than the form's,
@@ -181,6 +181,8 @@ impl DeviceWeights {
         let [stored, _] = form.scale_bytes()?;
         codes.checked("the weights' codes", code_bytes, device)?;
         scales.checked("the weights' scales", stored, device)?;
+        // Launches read weights while the kernel before them runs.
+        device.wait()?;
         let scales = match form.is_repacked() {
             true => DeviceBuffer::upload(device, "b scales", &form.relaid(&scales.read()?)?)?,
             false => scales,

@@ -1,81 +1,77 @@
-//! Staging: each CTA decodes a panel of the activations into shared memory.
+//! The activations: each thread decodes its chunk once and keeps it in registers.
 
-use super::{BlockDot, Panel, Segment};
-use cuda_std::{ptx::convert, ptx::memory, thread};
-use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, gemv::GemvParams};
+use super::{BlockDot, Part};
+use cuda_std::ptx::{convert, float, memory};
+use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout};
 
-const BLOCK: u32 = Nvfp4::BLOCK as u32;
-
-/// Decodes the elements of the activations of batch entry `batch` that `segment` needs, and their
-/// scales, into `panel`. Begins and ends with a barrier.
-///
-/// # Safety
-/// * All `threads` threads of the CTA call it together.
-/// * `p` is the kernel's parameter block, which satisfies the module's contract, and `panel` is the
-///   CTA's.
-#[inline(always)]
-pub unsafe fn stage<D: BlockDot, const ROWS: usize, const CHUNK: usize>(
-    dot: D,
-    p: &GemvParams,
-    batch: u32,
-    segment: &Segment<ROWS>,
-    panel: Panel,
-    threads: u32,
-) {
-    let Segment { first, count, .. } = *segment;
-    let codes = p.a_codes + (u64::from(batch) * u64::from(p.k) + u64::from(first)) / 2;
-    let scales = p.a_scales + u64::from(batch) * p.a_scale_stride;
-    // SAFETY: the caller guarantees that all threads are here.
-    unsafe { thread::sync_threads() };
-    let mut chunk = thread::thread_idx_x();
-    while chunk < count / (BLOCK * CHUNK as u32) {
-        let block = chunk * CHUNK as u32;
-        let column = (first / BLOCK + block) as usize;
-        let layout = if p.a_blocked != 0 { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
-        let offset = layout.offset(0, column, (p.k / BLOCK) as usize) as u64;
-        // SAFETY: the chunk and its scales are inside the activations and aligned as the contract
-        // says; the scales of a chunk's two blocks are adjacent in either layout.
-        let (codes, bytes) =
-            unsafe { load::<CHUNK>(codes + u64::from(block * (BLOCK / 2)), scales + offset) };
-        let pair = convert::cvt_rn_f16x2_e4m3x2(bytes);
-        let values = [pair as u16, (pair >> 16) as u16];
-        for i in 0..CHUNK {
-            let here = block + i as u32;
-            let value = convert::cvt_f32_f16(values[i]);
-            // SAFETY: the panel has room for `count` elements and their scales, and after the
-            // barrier no thread reads the previous panel.
-            unsafe {
-                dot.stage(panel.block::<D, CHUNK>(here), panel.plane, codes[i]);
-                memory::st_shared_b32(
-                    panel.scales + here * size_of::<f32>() as u32,
-                    value.to_bits(),
-                );
-            }
-        }
-        chunk += threads;
-    }
-    // SAFETY: the caller guarantees that all threads are here.
-    unsafe { thread::sync_threads() };
+/// One decoded chunk.
+#[derive(Clone, Copy)]
+pub struct Activations<D: BlockDot, const CHUNK: usize> {
+    /// The elements of each block.
+    pub blocks: [D::Block; CHUNK],
+    /// The scale of each block.
+    pub scales: [f32; CHUNK],
 }
 
-/// The codes of a chunk and the scales of its blocks, the first block's in the lowest byte.
-///
-/// # Safety
-/// `codes` and `scales` are the global addresses of a chunk's codes and of its scales, each aligned
-/// to its size.
-#[inline(always)]
-unsafe fn load<const CHUNK: usize>(codes: u64, scales: u64) -> ([[u32; 2]; CHUNK], u16) {
-    let mut blocks = [[0; 2]; CHUNK];
-    // SAFETY: the caller guarantees addresses, sizes and alignment.
-    unsafe {
-        if CHUNK == 2 {
-            let [a, b, c, d] = memory::ld_global_nc_v4_b32(codes);
-            blocks[0] = [a, b];
-            blocks[CHUNK - 1] = [c, d];
-            (blocks, memory::ld_global_nc_u16(scales))
-        } else {
-            blocks[0] = memory::ld_global_nc_v2_b32(codes);
-            (blocks, memory::ld_global_nc_u8(scales))
+impl<D: BlockDot, const CHUNK: usize> Activations<D, CHUNK> {
+    /// Chunk `chunk` of the part's batch entry; zeros if it is not `here`.
+    ///
+    /// The loads are not of the read-only kind (`.nc`): the kernel before may still have been writing
+    /// the activations when this one began.
+    ///
+    /// # Safety
+    /// `part` is the CTA's, of a launch that satisfies the module's contract; the stream's earlier
+    /// kernels are complete; if it is `here`, the chunk exists.
+    #[inline(always)]
+    pub unsafe fn load(dot: D, part: &Part<'_>, chunk: u32, here: bool) -> Self {
+        let (p, batch) = (part.p, u64::from(part.batch));
+        let (mut codes, mut bytes) = ([[0; 2]; CHUNK], 0);
+        if here {
+            let layout =
+                if p.a_blocked != 0 { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
+            let blocks = p.k / Nvfp4::BLOCK as u32;
+            let offset = layout.offset(0, chunk as usize * CHUNK, blocks as usize) as u64;
+            let at = p.a_codes
+                + batch * part.row_codes()
+                + u64::from(chunk) * u64::from(part.config.load_bytes);
+            let scales = p.a_scales + batch * p.a_scale_stride + offset;
+            // SAFETY: the chunk and its scales are inside the activations and aligned as the contract
+            // says; the scales of a chunk's two blocks are adjacent in either layout.
+            unsafe {
+                if CHUNK == 2 {
+                    let [a, b, c, d] = memory::ld_global_v4_b32(at);
+                    codes[0] = [a, b];
+                    codes[CHUNK - 1] = [c, d];
+                    bytes = memory::ld_global_u16(scales);
+                } else {
+                    codes[0] = memory::ld_global_v2_b32(at);
+                    bytes = memory::ld_global_u8(scales);
+                }
+            }
         }
+        let pair = convert::cvt_rn_f16x2_e4m3x2(bytes);
+        let values = [pair as u16, (pair >> 16) as u16];
+        Self {
+            blocks: core::array::from_fn(|j| dot.decode(codes[j])),
+            scales: core::array::from_fn(|j| convert::cvt_f32_f16(values[j])),
+        }
+    }
+
+    /// The product with the chunk of one row: its codes and the e4m3 scales of its blocks, the first
+    /// block's in the lowest byte.
+    #[inline(always)]
+    pub fn multiply(&self, dot: D, codes: [u32; 4], scales: u16) -> f32 {
+        let pair = convert::cvt_rn_f16x2_e4m3x2(scales);
+        let row_scales = [pair as u16, (pair >> 16) as u16];
+        let mut sum = 0.0;
+        for j in 0..CHUNK {
+            let scale = convert::cvt_f32_f16(row_scales[j]) * self.scales[j];
+            sum = float::fma_rn_f32(
+                dot.dot([codes[2 * j], codes[2 * j + 1]], &self.blocks[j]),
+                scale,
+                sum,
+            );
+        }
+        sum
     }
 }

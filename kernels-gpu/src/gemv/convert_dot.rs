@@ -5,8 +5,7 @@
 //! represents every integer up to 2048. Nothing is rounded.
 
 use super::BlockDot;
-use cuda_std::ptx::{convert, half, memory};
-use fp4_formats::gemv::DecodedElement;
+use cuda_std::ptx::{convert, half};
 
 /// Decodes with `cvt.rn.f16x2.e2m1x2` and multiplies with `fma.rn.f16x2`.
 #[derive(Clone, Copy)]
@@ -24,9 +23,8 @@ fn decode(codes: u32) -> [u32; 4] {
 }
 
 impl BlockDot for ConvertDot {
-    const ELEMENT: DecodedElement = DecodedElement::F16;
     const UNIT: f32 = 1.0;
-    const WORDS: u32 = 2;
+    /// The values as f16, two in a word.
     type Block = [[u32; 4]; 2];
 
     #[inline(always)]
@@ -35,18 +33,8 @@ impl BlockDot for ConvertDot {
     }
 
     #[inline(always)]
-    unsafe fn stage(self, address: u32, plane: u32, codes: [u32; 2]) {
-        // SAFETY: the caller guarantees that both words are 16-byte aligned shared memory.
-        unsafe {
-            memory::st_shared_v4_b32(address, decode(codes[0]));
-            memory::st_shared_v4_b32(address + plane, decode(codes[1]));
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load(address: u32, plane: u32) -> Self::Block {
-        // SAFETY: the caller guarantees that both words were staged before a barrier.
-        unsafe { [memory::ld_shared_v4_b32(address), memory::ld_shared_v4_b32(address + plane)] }
+    fn decode(self, codes: [u32; 2]) -> Self::Block {
+        codes.map(decode)
     }
 
     #[inline(always)]

@@ -7,8 +7,7 @@
 //! Two chains of `dp4a` sum them.
 
 use super::BlockDot;
-use cuda_std::ptx::{integer, memory, special};
-use fp4_formats::gemv::DecodedElement;
+use cuda_std::ptx::{integer, special};
 
 /// Twice the values of codes 0..=3 and 4..=7, one per byte.
 const TABLE: [u32; 2] = [0x0302_0100, 0x0C08_0604];
@@ -40,10 +39,9 @@ fn signed(positive: u32, negative: u32) -> u32 {
 }
 
 impl BlockDot for IntegerDot {
-    const ELEMENT: DecodedElement = DecodedElement::I8;
     /// Both operands are doubled.
     const UNIT: f32 = 0.25;
-    const WORDS: u32 = 1;
+    /// Twice the values as i8, four in a word.
     type Block = [u32; 4];
 
     #[inline(always)]
@@ -53,21 +51,14 @@ impl BlockDot for IntegerDot {
     }
 
     #[inline(always)]
-    unsafe fn stage(self, address: u32, _plane: u32, codes: [u32; 2]) {
+    fn decode(self, codes: [u32; 2]) -> Self::Block {
         let mut block = [0; 4];
         for (i, word) in codes.into_iter().enumerate() {
             let flipped = word ^ SIGNS;
             block[2 * i] = signed(self.positive(word), self.positive(flipped));
             block[2 * i + 1] = signed(self.positive(word >> 16), self.positive(flipped >> 16));
         }
-        // SAFETY: the caller guarantees that the word is 16-byte aligned shared memory.
-        unsafe { memory::st_shared_v4_b32(address, block) };
-    }
-
-    #[inline(always)]
-    unsafe fn load(address: u32, _plane: u32) -> Self::Block {
-        // SAFETY: the caller guarantees that the word was staged before a barrier.
-        unsafe { memory::ld_shared_v4_b32(address) }
+        block
     }
 
     #[inline(always)]

@@ -12,16 +12,16 @@ use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 const PREPARE: u64 = 2000;
 /// Instructions that an SM issues in a clock, half of what its quarters could: their warps wait for weights in
 /// between. Of the public contest's three shapes the best published kernels, which convert and multiply like
-/// ours, take 2.15 times as long as DRAM on a B200; by this rate ours do.
+/// ours, take 2.15 times as long as DRAM on a B200; by this rate ours take 2.2 times as long.
 const ISSUED: u64 = 2;
 
-/// Instructions that a warp of a GEMV kernel issues for a block of each lane. As many are in the main loop of
-/// the kernels' PTX, where a conversion of e2m1 counts twice: each quarter of an SM issues one in two clocks.
+/// Instructions of the kernels' PTX that a warp of a GEMV issues for a block of each lane, counted by the emulator
+/// in launches with many rows per CTA.
 #[must_use]
 pub const fn issued_per_block(scales: ScaleLayout) -> u64 {
     match scales {
-        ScaleLayout::Linear => 50,
-        ScaleLayout::Blocked128x4 => 45,
+        ScaleLayout::Linear => 44,
+        ScaleLayout::Blocked128x4 => 46,
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
         assert!(product(&problem(128, 0, 1), F16, &Rates::B200).is_none());
     }
 
-    /// The contest's shapes take about 2.15 times what DRAM takes, the shortest more, where launch and end count.
+    /// The contest's shapes take about 2.2 times what DRAM takes, the shortest more, where launch and end count.
     #[test]
     fn as_published() {
         for (m, k, l) in [(7168, 16384, 1), (4096, 7168, 8), (7168, 2048, 4)] {
@@ -136,6 +136,6 @@ mod tests {
         assert_eq!([linear, blocked], [ENDS + bytes / 16; 2]);
         let [linear, blocked] =
             ScaleLayout::ALL.map(|scales| own_clocks(&problem, scales, F16, &Rates::B200));
-        assert!(linear > blocked);
+        assert!(linear < blocked);
     }
 }
