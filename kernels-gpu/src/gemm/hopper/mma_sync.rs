@@ -1,15 +1,18 @@
 //! Consumers for few tokens: each warp multiplies its 16 rows of a block by `mma.sync`.
 //!
 //! Its fragments are those of `wgmma`, so the order of the weights and their decoding are the same.
-//! A step loads all its operands first and releases its stage before it decodes them.
+//! Of eight tokens, the next step's operands are on their way to registers while a step is multiplied; of
+//! 16 there are not the registers for that.
 
-use cuda_std::ptx::mma;
+use cuda_std::ptx::{marker, memory, mma};
 use cuda_std::warp;
 use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
-use fp4_formats::gemm::hopper::repack::CHUNK_BLOCKS;
+use fp4_formats::gemm::hopper::repack::{
+    BLOCK_CODE_BYTES, CHUNK_BLOCKS, CHUNK_CODE_BYTES, word_offset,
+};
 
-use super::consumer::{Consumer, load};
-use super::decode::{Narrow, STEPS};
+use super::consumer::{Consumer, first_block, lane};
+use super::decode::{Decoded, Narrow, STEPS};
 use super::multicast::release;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
@@ -24,8 +27,8 @@ const TOKENS: u32 = 8;
 /// Sums of a thread that one product adds to.
 const SUMS_EACH: usize = 4;
 
-/// A thread's operands of eight tokens by 64 columns, for each product of 16 columns.
-type Tokens = [[u32; 2]; STEPS];
+/// A thread's operands of eight tokens, for each block column and each product of 16 columns.
+type Tokens = [[[u32; 2]; STEPS]; COLUMNS];
 
 impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
     /// As [`multiply`](Self::multiply), for one block of rows and few tokens.
@@ -37,35 +40,39 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         &mut self,
         config: &HopperConfig,
         count: u32,
-        memory: Memory,
+        stages: Memory,
         ring: Ring,
         cursor: &mut Cursor,
     ) {
         // Products of even and odd number add to separate sums: a product takes longer than
         // decoding the operands of the next.
         let mut sums = [[0.0; SUMS]; 2];
-        for _ in 0..count {
-            // SAFETY: the stage has arrived when the wait returns, and is read when it is
-            // released.
-            unsafe {
-                ring.wait_full(cursor);
-                let weights = memory.weights(config, cursor.stage);
-                let words: [_; COLUMNS] =
-                    core::array::from_fn(|kb| load::<W, 1>(config, weights, 0, kb as u32));
-                let tokens = tokens(config, memory.activations(config, cursor.stage));
-                release(config, ring.empty(cursor.stage), true);
-                for kb in 0..COLUMNS {
-                    let (words, scales) = words[kb];
-                    for k in 0..STEPS {
-                        let fragment = W::fragment(words[k], scales, k);
-                        for i in 0..SUMS / SUMS_EACH {
-                            let sums = &mut sums[k % 2].as_chunks_mut().0[i];
-                            W::multiply_mma_sync(sums, fragment, tokens[i][kb][k]);
-                        }
-                    }
+        let steps = Steps { config, stages, ring, places: Places::new(config) };
+        // SAFETY: the caller's; the producer has so many steps.
+        unsafe {
+            if const { SUMS == SUMS_EACH } {
+                // Two steps at a time, so that two sets of registers take turns: to move operands from
+                // one to the other would wait for them.
+                let mut now = steps.operands::<W>(cursor);
+                let mut left = count - 1;
+                while left >= 2 {
+                    let next = steps.operands::<W>(cursor);
+                    multiply::<W, SUMS>(&mut sums, &now);
+                    now = steps.operands::<W>(cursor);
+                    multiply::<W, SUMS>(&mut sums, &next);
+                    left -= 2;
+                }
+                if left > 0 {
+                    let next = steps.operands::<W>(cursor);
+                    multiply::<W, SUMS>(&mut sums, &now);
+                    now = next;
+                }
+                multiply::<W, SUMS>(&mut sums, &now);
+            } else {
+                for _ in 0..count {
+                    multiply::<W, SUMS>(&mut sums, &steps.operands::<W>(cursor));
                 }
             }
-            cursor.advance();
         }
         for i in 0..SUMS {
             *self.sum_mut(i) = sums[0][i] + sums[1][i];
@@ -73,27 +80,132 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
     }
 }
 
-/// The stage's activations as operands, eight tokens each, for up to 16 tokens.
+/// A thread's operands of a step.
+struct Operands<W: Decoded> {
+    /// Codes and scales of each block column.
+    words: [([u32; STEPS], W::Scales); COLUMNS],
+    /// Of eight tokens each.
+    tokens: [Tokens; 2],
+}
+
+/// Adds a step's products.
 ///
 /// # Safety
-/// The warp is converged; the stage's activations, at the shared address, have arrived.
+/// All threads of the warp reach this same call.
 #[inline(always)]
-unsafe fn tokens(config: &HopperConfig, activations: u32) -> [[Tokens; COLUMNS]; 2] {
-    let mut operands = [[[[0; 2]; STEPS]; COLUMNS]; 2];
-    let (matrix, row) = (warp::lane_id() / 8, warp::lane_id() % 8);
-    for group in 0..config.tokens / TOKENS {
-        for kb in 0..COLUMNS {
-            let rows = activations + kb as u32 * ROW * config.tokens + (group * TOKENS + row) * ROW;
-            for half in 0..2 {
-                let piece = (half as u32 * 4 + matrix) ^ row;
-                // SAFETY: inside the stage's activations.
-                let [a, b, c, d] =
-                    unsafe { mma::ldmatrix_m8n8_x4_shared_b16(rows + piece * PIECE) };
-                let operands = &mut operands[group as usize][kb];
-                operands[2 * half] = [a, b];
-                operands[2 * half + 1] = [c, d];
+unsafe fn multiply<W: Decoded, const SUMS: usize>(
+    sums: &mut [[f32; SUMS]; 2],
+    operands: &Operands<W>,
+) {
+    for kb in 0..COLUMNS {
+        let (words, scales) = operands.words[kb];
+        for k in 0..STEPS {
+            let fragment = W::fragment(words[k], scales, k);
+            for i in 0..SUMS / SUMS_EACH {
+                let sums = &mut sums[k % 2].as_chunks_mut().0[i];
+                // SAFETY: all threads of the warp are here.
+                unsafe { W::multiply_mma_sync(sums, fragment, operands.tokens[i][kb][k]) };
             }
         }
     }
-    operands
+}
+
+/// The steps that a warp takes from the ring.
+struct Steps<'a> {
+    config: &'a HopperConfig,
+    stages: Memory,
+    ring: Ring,
+    places: Places,
+}
+
+impl Steps<'_> {
+    /// Waits for the next stage, loads all operands, and releases it.
+    ///
+    /// # Safety
+    /// The warp is converged; the ring is initialised and known to it, and its producer has another step.
+    #[inline(always)]
+    unsafe fn operands<W: Decoded>(&self, cursor: &mut Cursor) -> Operands<W> {
+        let (config, places) = (self.config, self.places);
+        let weights = self.stages.weights(config, cursor.stage);
+        let activations = self.stages.activations(config, cursor.stage);
+        // SAFETY: the stage has arrived when the wait returns, and is read when it is released.
+        let operands = unsafe {
+            self.ring.wait_full(cursor);
+            let words = core::array::from_fn(|kb| places.weights::<W>(config, weights, kb as u32));
+            let tokens = places.tokens(config, activations);
+            release(config, self.ring.empty(cursor.stage), true);
+            Operands { words, tokens }
+        };
+        cursor.advance();
+        operands
+    }
+}
+
+/// Where a thread's operands are in a stage. In registers from before the main loop: to compute them takes a
+/// tenth of a step's instructions.
+#[derive(Clone, Copy)]
+struct Places {
+    /// Bytes from the stage's weights to the thread's codes, and to its scales.
+    words: u32,
+    scales: u32,
+    /// Bytes from the stage's activations to the lane's row of a matrix, of either half of a box's columns.
+    rows: [u32; 2],
+}
+
+impl Places {
+    #[inline(always)]
+    fn new(config: &HopperConfig) -> Self {
+        let (matrix, row) = (warp::lane_id() / 8, warp::lane_id() % 8);
+        let block = first_block::<1>();
+        let scales = block * CHUNK_BLOCKS * config.block_scale_bytes
+            + lane() / 4 * 2 * config.scheme.block_scales();
+        Self {
+            words: marker::pin(word_offset(block, 0, lane(), 0)),
+            scales: marker::pin(CHUNK_CODE_BYTES + scales),
+            rows: [0, 4].map(|half| marker::pin(row * ROW + ((half + matrix) ^ row) * PIECE)),
+        }
+    }
+
+    /// The thread's codes and scales of block column `kb`.
+    ///
+    /// # Safety
+    /// `weights` is the shared address of a stage's weights, which have arrived.
+    #[inline(always)]
+    unsafe fn weights<W: Decoded>(
+        &self,
+        config: &HopperConfig,
+        weights: u32,
+        kb: u32,
+    ) -> ([u32; STEPS], W::Scales) {
+        // SAFETY: the offsets are inside a chunk.
+        unsafe {
+            (
+                memory::ld_shared_v4_b32(weights + self.words + kb * BLOCK_CODE_BYTES),
+                W::scales(weights + self.scales + kb * config.block_scale_bytes),
+            )
+        }
+    }
+
+    /// The stage's activations as operands, eight tokens each, for up to 16 tokens.
+    ///
+    /// # Safety
+    /// The warp is converged; the stage's activations, at the shared address, have arrived.
+    #[inline(always)]
+    unsafe fn tokens(&self, config: &HopperConfig, activations: u32) -> [Tokens; 2] {
+        let mut operands = [[[[0; 2]; STEPS]; COLUMNS]; 2];
+        for group in 0..config.tokens / TOKENS {
+            for kb in 0..COLUMNS {
+                let first = activations + (kb as u32 * config.tokens + group * TOKENS) * ROW;
+                for half in 0..2 {
+                    // SAFETY: inside the stage's activations.
+                    let [a, b, c, d] =
+                        unsafe { mma::ldmatrix_m8n8_x4_shared_b16(first + self.rows[half]) };
+                    let operands = &mut operands[group as usize][kb];
+                    operands[2 * half] = [a, b];
+                    operands[2 * half + 1] = [c, d];
+                }
+            }
+        }
+        operands
+    }
 }
