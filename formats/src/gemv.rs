@@ -7,8 +7,8 @@
 //!
 //! The threads of a CTA share a row: K is divided among them in *chunks* of `load_bytes` bytes of
 //! codes. A thread decodes its chunk of the activations once, keeps it in registers, and multiplies
-//! it with its chunk of one row after the other. A row with more chunks than a CTA may have threads is
-//! taken *panel* by panel: all rows of the CTA in the first panel, then all in the next.
+//! it with its chunk of one row after the other. A row with more chunks than a CTA may have threads
+//! is taken *panel* by panel: all rows of the CTA in the first panel, then all in the next.
 
 use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 
@@ -34,8 +34,8 @@ pub const MAX_ROWS: u32 = 256;
 /// | `a_scales` | L matrices of `[1, K/16]` | `a_blocked` |
 /// | `out` | `[L, M]` of `out_type` | dense, aligned to its element |
 ///
-/// Kernels with 16-byte loads read scales in pairs, so linear scales start at an even address; 128x4
-/// scales start at a multiple of 16 bytes.
+/// Kernels with 16-byte loads read scales in pairs, so linear scales start at an even address;
+/// 128x4 scales start at a multiple of 16 bytes.
 ///
 /// Where a launch overlaps the kernel before it, that kernel may write activations and use the
 /// result's memory; the weights must be there.
@@ -138,8 +138,8 @@ impl GemvConfig {
         self.chunk_elements() / Nvfp4::BLOCK as u32
     }
 
-    /// Rows of a *row group*, whose scales are read together because they share a sector. In the 128x4
-    /// layout the scales of rows `r`, `r + 32`, `r + 64` and `r + 96` share 16 bytes.
+    /// Rows of a *row group*, whose scales are read together because they share a sector. In the
+    /// 128x4 layout the scales of rows `r`, `r + 32`, `r + 64` and `r + 96` share 16 bytes.
     pub const fn group_rows(&self) -> u32 {
         match self.scale_layout {
             ScaleLayout::Linear => 1,
@@ -187,9 +187,10 @@ impl GemvConfig {
 
     /// The launch for weights of shape `[l, m, k]`, all at least 1, on a GPU of `sms` SMs.
     ///
-    /// A wave of resident CTAs shares the batch entries, or fewer, so that each has a multiple of the
-    /// rows in flight: on an H200 that is faster, for few rows as well (`benches/record`), and leaves
-    /// room in which the stream's next kernel starts. If `ctas` are given, so many share a batch entry.
+    /// A wave of resident CTAs shares the batch entries, or fewer, so that each has a multiple of
+    /// the rows in flight: on an H200 that is faster, for few rows as well (`benches/record`), and
+    /// leaves room in which the stream's next kernel starts. If `ctas` are given, so many share a
+    /// batch entry.
     #[must_use]
     pub const fn geometry(&self, m: u32, k: u32, l: u32, sms: u32, ctas: Option<u32>) -> Geometry {
         let chunks = k / self.chunk_elements();

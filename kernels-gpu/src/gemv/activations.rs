@@ -16,8 +16,8 @@ pub struct Activations<D: BlockDot, const CHUNK: usize> {
 impl<D: BlockDot, const CHUNK: usize> Activations<D, CHUNK> {
     /// Chunk `chunk` of the part's batch entry; zeros if it is not `here`.
     ///
-    /// The loads are not of the read-only kind (`.nc`): the kernel before may still have been writing
-    /// the activations when this one began.
+    /// The loads are not of the read-only kind (`.nc`): the kernel before may still have been
+    /// writing the activations when this one began.
     ///
     /// # Safety
     /// `part` is the CTA's, of a launch that satisfies the module's contract; the stream's earlier
@@ -35,8 +35,8 @@ impl<D: BlockDot, const CHUNK: usize> Activations<D, CHUNK> {
                 + batch * part.row_codes()
                 + u64::from(chunk) * u64::from(part.config.load_bytes);
             let scales = p.a_scales + batch * p.a_scale_stride + offset;
-            // SAFETY: the chunk and its scales are inside the activations and aligned as the contract
-            // says; the scales of a chunk's two blocks are adjacent in either layout.
+            // SAFETY: the chunk and its scales are inside the activations and aligned as the
+            // contract says; the scales of a chunk's two blocks are adjacent in either layout.
             unsafe {
                 if CHUNK == 2 {
                     let [a, b, c, d] = memory::ld_global_v4_b32(at);
@@ -57,8 +57,8 @@ impl<D: BlockDot, const CHUNK: usize> Activations<D, CHUNK> {
         }
     }
 
-    /// The product with the chunk of one row: its codes and the e4m3 scales of its blocks, the first
-    /// block's in the lowest byte.
+    /// The product with the chunk of one row: its codes and the e4m3 scales of its blocks, the
+    /// first block's in the lowest byte.
     #[inline(always)]
     pub fn multiply(&self, dot: D, codes: [u32; 4], scales: u16) -> f32 {
         let pair = convert::cvt_rn_f16x2_e4m3x2(scales);

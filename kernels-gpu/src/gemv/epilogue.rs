@@ -25,12 +25,13 @@ impl Table {
         self.address + (row * self.warps + warp) * size_of::<f32>() as u32
     }
 
-    /// Sums the rows in flight, from the CTA's row group `group` on, over the warp, and puts each in the
-    /// table, or adds it to what an earlier panel gave if there is one. Rows past the last are left out.
+    /// Sums the rows in flight, from the CTA's row group `group` on, over the warp, and puts each
+    /// in the table, or adds it to what an earlier panel gave if there is one. Rows past the last
+    /// are left out.
     ///
     /// # Safety
-    /// All lanes of the warp call it together; the table has the CTA's rows, and no other thread reads
-    /// them before the CTA's next barrier.
+    /// All lanes of the warp call it together; the table has the CTA's rows, and no other thread
+    /// reads them before the CTA's next barrier.
     #[inline(always)]
     pub unsafe fn add(
         &self,
@@ -46,8 +47,8 @@ impl Table {
         let row = group * part.config.group_rows() + lane;
         let stores = lane < ROWS && row < part.count * part.config.group_rows();
         let at = self.at(row, thread::thread_idx_x() / warp::LANES);
-        // SAFETY: the row of a lane that stores is the CTA's, so the table has it; this lane alone writes
-        // it, in every panel.
+        // SAFETY: the row of a lane that stores is the CTA's, so the table has it; this lane alone
+        // writes it, in every panel.
         unsafe {
             if earlier {
                 sum += f32::from_bits(memory::ld_shared_b32_if(stores, at));
@@ -75,8 +76,8 @@ impl Table {
 ///
 /// # Safety
 /// * All warps have put their sums in the table before a barrier.
-/// * `part` is the CTA's, of a launch that satisfies the module's contract, and the stream's earlier
-///   kernels are complete.
+/// * `part` is the CTA's, of a launch that satisfies the module's contract, and the stream's
+///   earlier kernels are complete.
 #[inline(always)]
 pub unsafe fn store(part: &Part<'_>, table: &Table, factor: f32) {
     let (p, group_rows) = (part.p, part.config.group_rows());
@@ -85,8 +86,8 @@ pub unsafe fn store(part: &Part<'_>, table: &Table, factor: f32) {
         let row = part.row(at / group_rows, at % group_rows);
         if row < p.m {
             let index = u64::from(part.batch) * u64::from(p.m) + u64::from(row);
-            // SAFETY: the table has the row; row and batch entry exist, so `index` is an element of the
-            // result, which is aligned to its element and which this thread alone writes.
+            // SAFETY: the table has the row; row and batch entry exist, so `index` is an element of
+            // the result, which is aligned to its element and which this thread alone writes.
             unsafe { put(p, index, table.sum(at) * factor) };
         }
         at += thread::block_dim_x();

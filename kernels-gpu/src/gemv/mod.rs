@@ -4,9 +4,10 @@
 //! # Contract
 //! The parameters are [`GemvParams`], and the launch is a [`Geometry`] of the kernel's
 //! [`GemvConfig`]. M and L are at least 1; K is a multiple of 16, or of 32 for kernels with 16-byte
-//! loads. The grid is `(ctas, L)`: the CTAs of one batch entry share its row groups evenly. Each byte
-//! of `B` and its scales is read once, nothing is read past them, and each element of `C` is written
-//! once. `B` is complete when the launch starts; `A` may be the work of the stream's earlier kernels.
+//! loads. The grid is `(ctas, L)`: the CTAs of one batch entry share its row groups evenly. Each
+//! byte of `B` and its scales is read once, nothing is read past them, and each element of `C` is
+//! written once. `B` is complete when the launch starts; `A` may be the work of the stream's
+//! earlier kernels.
 //!
 //! [`Geometry`]: fp4_formats::gemv::Geometry
 //!
@@ -64,8 +65,8 @@ use fp4_formats::gemv::{CONFIGS, GemvConfig, GemvParams, MAX_WARPS, MIN_BLOCKS, 
 use fp4_formats::{BlockFormat, Nvfp4, WARP};
 use weights::Stream;
 
-/// How an architecture multiplies a block of 16 codes of the weights with 16 decoded elements of the
-/// activations.
+/// How an architecture multiplies a block of 16 codes of the weights with 16 decoded elements of
+/// the activations.
 trait BlockDot: Copy {
     /// Factor that turns the result of [`dot`](Self::dot) into the dot product of the values.
     const UNIT: f32;
@@ -119,7 +120,8 @@ impl<'a> Part<'a> {
         u64::from(self.p.k / 2)
     }
 
-    /// Bytes from the weights' first scale in the batch entry to that of row `row` and block `block`.
+    /// Bytes from the weights' first scale in the batch entry to that of row `row` and block
+    /// `block`.
     #[inline(always)]
     fn scale_offset(&self, row: u32, block: u32) -> u64 {
         let blocks = (self.p.k / Nvfp4::BLOCK as u32) as usize;
@@ -171,8 +173,8 @@ unsafe fn gemv<const INDEX: usize, const CHUNK: usize>(p: &GemvParams) {
         }
         first += p.panel;
     }
-    // SAFETY: all threads are here, and the table has the sums of the CTA's rows; earlier kernels are
-    // complete, so the result may be written.
+    // SAFETY: all threads are here, and the table has the sums of the CTA's rows; earlier kernels
+    // are complete, so the result may be written.
     unsafe {
         thread::sync_threads();
         epilogue::store(&part, &table, p.alpha * Dot::UNIT);

@@ -20,8 +20,8 @@ pub struct Stream<const CHUNK: usize> {
 struct Cursor {
     /// Whether the thread has a chunk.
     here: bool,
-    /// Linear layout: addresses of the chunk's codes and scales in the next row. 128x4 layout: bytes
-    /// from a row's codes, and from its first scale, to those of the chunk.
+    /// Linear layout: addresses of the chunk's codes and scales in the next row. 128x4 layout:
+    /// bytes from a row's codes, and from its first scale, to those of the chunk.
     codes: u64,
     scales: u64,
 }
@@ -43,7 +43,8 @@ impl Cursor {
     /// Addresses of the chunk's codes and scales in the first row of the CTA's row group `group`.
     #[inline(always)]
     fn addresses(&self, part: &Part<'_>, group: u32) -> [u64; 2] {
-        // `mov`: the compiler would have pointers in more registers than additions take instructions.
+        // `mov`: the compiler would have pointers in more registers than additions take
+        // instructions.
         match part.config.scale_layout {
             ScaleLayout::Linear => [integer::mov_b64(self.codes), integer::mov_b64(self.scales)],
             ScaleLayout::Blocked128x4 => {
@@ -66,12 +67,12 @@ impl Cursor {
 }
 
 impl<const CHUNK: usize> Stream<CHUNK> {
-    /// Starts loading the first rows of the CTA, of which the thread has chunk `chunk` if it is `here`.
-    /// What a thread without a chunk has is zeros.
+    /// Starts loading the first rows of the CTA, of which the thread has chunk `chunk` if it is
+    /// `here`. What a thread without a chunk has is zeros.
     ///
     /// # Safety
-    /// `part` is the CTA's, of a launch that satisfies the module's contract; if it is `here`, the chunk
-    /// exists.
+    /// `part` is the CTA's, of a launch that satisfies the module's contract; if it is `here`, the
+    /// chunk exists.
     #[inline(always)]
     pub unsafe fn start(part: &Part<'_>, chunk: u32, here: bool) -> Self {
         let mut stream = Self {
@@ -84,8 +85,8 @@ impl<const CHUNK: usize> Stream<CHUNK> {
         stream
     }
 
-    /// The products of the rows in registers, from the CTA's row group `group` on, with the thread's chunk
-    /// of the activations; starts loading the next rows in their place.
+    /// The products of the rows in registers, from the CTA's row group `group` on, with the
+    /// thread's chunk of the activations; starts loading the next rows in their place.
     ///
     /// # Safety
     /// `part` is that of [`start`](Self::start).
@@ -107,11 +108,11 @@ impl<const CHUNK: usize> Stream<CHUNK> {
         sums
     }
 
-    /// Lets each row be `used`, by its number, codes and scales, and then starts loading the next into
-    /// its registers, from the CTA's row group `group` on.
+    /// Lets each row be `used`, by its number, codes and scales, and then starts loading the next
+    /// into its registers, from the CTA's row group `group` on.
     ///
-    /// The loads are not of the read-only kind (`.nc`), which ptxas would move behind the wait for the
-    /// stream's earlier kernels.
+    /// The loads are not of the read-only kind (`.nc`), which ptxas would move behind the wait for
+    /// the stream's earlier kernels.
     ///
     /// # Safety
     /// `part` is that of [`start`](Self::start).
@@ -127,8 +128,8 @@ impl<const CHUNK: usize> Stream<CHUNK> {
             let at = i as usize;
             used(at, self.codes[at], self.scales[at]);
             if self.next.has(part, group, i) {
-                // SAFETY: the thread has a chunk in the row, which exists. With two blocks per chunk a
-                // row has an even number of scales, so that pairs are aligned.
+                // SAFETY: the thread has a chunk in the row, which exists. With two blocks per
+                // chunk a row has an even number of scales, so that pairs are aligned.
                 unsafe {
                     self.codes[at] = load_codes::<CHUNK>(codes);
                     self.scales[at] = load_scales::<CHUNK>(scales);

@@ -1,8 +1,8 @@
 //! Consumers for few tokens: each warp multiplies its 16 rows of a block by `mma.sync`.
 //!
 //! Its fragments are those of `wgmma`, so the order of the weights and their decoding are the same.
-//! Of eight tokens, the next step's operands are on their way to registers while a step is multiplied; of
-//! 16 there are not the registers for that.
+//! Of eight tokens, the next step's operands are on their way to registers while a step is
+//! multiplied; of 16 there are not the registers for that.
 
 use cuda_std::ptx::{marker, memory, mma};
 use cuda_std::warp;
@@ -51,8 +51,8 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         // SAFETY: the caller's; the producer has so many steps.
         unsafe {
             if const { SUMS == SUMS_EACH } {
-                // Two steps at a time, so that two sets of registers take turns: to move operands from
-                // one to the other would wait for them.
+                // Two steps at a time, so that two sets of registers take turns: to move operands
+                // from one to the other would wait for them.
                 let mut now = steps.operands::<W>(cursor);
                 let mut left = count - 1;
                 while left >= 2 {
@@ -122,7 +122,8 @@ impl Steps<'_> {
     /// Waits for the next stage, loads all operands, and releases it.
     ///
     /// # Safety
-    /// The warp is converged; the ring is initialised and known to it, and its producer has another step.
+    /// The warp is converged; the ring is initialised and known to it, and its producer has another
+    /// step.
     #[inline(always)]
     unsafe fn operands<W: Decoded>(&self, cursor: &mut Cursor) -> Operands<W> {
         let (config, places) = (self.config, self.places);
@@ -141,14 +142,15 @@ impl Steps<'_> {
     }
 }
 
-/// Where a thread's operands are in a stage. In registers from before the main loop: to compute them takes a
-/// tenth of a step's instructions.
+/// Where a thread's operands are in a stage. In registers from before the main loop: to compute
+/// them takes a tenth of a step's instructions.
 #[derive(Clone, Copy)]
 struct Places {
     /// Bytes from the stage's weights to the thread's codes, and to its scales.
     words: u32,
     scales: u32,
-    /// Bytes from the stage's activations to the lane's row of a matrix, of either half of a box's columns.
+    /// Bytes from the stage's activations to the lane's row of a matrix, of either half of a box's
+    /// columns.
     rows: [u32; 2],
 }
 
