@@ -11,7 +11,7 @@ use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::{Device, Kernels};
-use nvfp4::gemv::{Gemv, GemvOptions, Repacked};
+use nvfp4::gemv::{Gemv, GemvBuffers, GemvLayouts, GemvOptions, Repacked};
 use nvfp4::generate::Generator;
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
@@ -224,7 +224,29 @@ fn vectors_wait_for_their_quantised_activations() {
                 });
             let entries = chain.entries();
             assert!(entries.len() == 2 && entries[1].starts_with("gemv_"), "{entries:?}");
+            assert!(chain.bundles[1].programmatic, "weights of `DeviceWeights` are complete");
             chain.check(&format!("{} {shape} with {layout} scales", gpu.name));
         }
     }
+}
+
+/// A GEMV of buffers that a kernel before may be writing starts when that has ended.
+#[test]
+fn weights_that_may_be_incomplete_are_not_read_early() {
+    let shape = GemvShape { m: 40, k: 64, l: 1 };
+    let chain = Chain::new("gemv-of-buffers", Gpu::h200(), |kernels| {
+        let (a, b) = Generator::Exact.gemv(shape, [Linear; 2], 1).expect("small");
+        let upload = |name: &str, bytes: &[u8]| {
+            DeviceBuffer::upload(kernels.device(), name, bytes).expect("uploaded")
+        };
+        let [a_codes, a_scales] = [&upload("a", a.codes()), &upload("a scales", a.scales())];
+        let [b_codes, b_scales] = [&upload("b", b.codes()), &upload("b scales", b.scales())];
+        let layouts = GemvLayouts { activations: Linear, weights: Linear };
+        let product = Gemv::new(kernels, shape, layouts, GemvOptions::new()).expect("planned");
+        let out = DeviceBuffer::poisoned(kernels.device(), "c", product.out_bytes());
+        let out = &out.expect("allocated");
+        let buffers = GemvBuffers { a_codes, a_scales, b_codes, b_scales, out };
+        product.launch(buffers).expect("launched");
+    });
+    assert!(!chain.bundles[0].programmatic);
 }
