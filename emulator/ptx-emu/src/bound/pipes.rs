@@ -117,7 +117,7 @@ pub(super) const TABLE: &[(Pipe, &str)] = &[
     (Pipe::PackedFloat, "FADD2 FMUL2 FFMA2"),
     (Pipe::Multiply, "IMAD IDP"),
     (Pipe::Xu, "MUFU FLO POPC"),
-    (Pipe::Lsu, "LD LDG LDS LDSM ST STG STS STAS LDGSTS REDG ATOMS SHFL"),
+    (Pipe::Lsu, "LD LDG LDS LDSM ST STG STS STSM STAS LDGSTS REDG ATOMS SHFL"),
     (Pipe::Uniform, "UMOV UIADD3 USHF UIMAD UISETP ULOP3 ULEA USEL UP2UR UPLOP3 USGXT UFLO UPRMT"),
     (Pipe::Tensor, "HMMA HGMMA QGMMA UTCHMMA UTCOMMA UTCQMMA"),
     (
