@@ -25,26 +25,6 @@ pub unsafe fn ld_global_nc_no_allocate_v4_b32(address: u64) -> [u32; 4] {
     [a, b, c, d]
 }
 
-/// `ld.global.nc.L1::no_allocate.v2.b32 {d0,d1}, [a];` ISA 9.7.9.9. sm_70+.
-/// Any thread. For data that is read once.
-///
-/// # Safety
-/// `address` is 8-byte aligned and names 8 readable bytes of global memory that
-/// nothing writes while the kernel runs.
-#[inline(always)]
-pub unsafe fn ld_global_nc_no_allocate_v2_b32(address: u64) -> [u32; 2] {
-    let (a, b);
-    // SAFETY: the caller guarantees the address.
-    unsafe {
-        asm!(
-            "ld.global.nc.L1::no_allocate.v2.b32 {{{}, {}}}, [{}];",
-            out(reg32) a, out(reg32) b, in(reg64) address,
-            options(pure, readonly, nostack, preserves_flags),
-        );
-    }
-    [a, b]
-}
-
 /// `ld.global.nc.v4.b32 {d0,d1,d2,d3}, [a];` ISA 9.7.9.9. sm_32+. Any thread.
 ///
 /// # Safety
@@ -66,7 +46,8 @@ pub unsafe fn ld_global_nc_v4_b32(address: u64) -> [u32; 4] {
 /// `ld.global.nc.v2.b32 {d0,d1}, [a];` ISA 9.7.9.9. sm_32+. Any thread.
 ///
 /// # Safety
-/// As [`ld_global_nc_no_allocate_v2_b32`].
+/// `address` is 8-byte aligned and names 8 readable bytes of global memory that
+/// nothing writes while the kernel runs.
 #[inline(always)]
 pub unsafe fn ld_global_nc_v2_b32(address: u64) -> [u32; 2] {
     let (a, b);

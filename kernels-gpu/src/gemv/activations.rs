@@ -1,8 +1,9 @@
 //! The activations: each thread decodes its chunk once and keeps it in registers.
 
+use super::weights::load_scales;
 use super::{BlockDot, Part};
 use cuda_std::ptx::{convert, float, memory};
-use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout};
+use fp4_formats::ScaleLayout;
 
 /// One decoded chunk.
 #[derive(Clone, Copy)]
@@ -29,8 +30,7 @@ impl<D: BlockDot, const CHUNK: usize> Activations<D, CHUNK> {
         if here {
             let layout =
                 if p.a_blocked != 0 { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
-            let blocks = p.k / Nvfp4::BLOCK as u32;
-            let offset = layout.offset(0, chunk as usize * CHUNK, blocks as usize) as u64;
+            let offset = layout.offset(0, chunk as usize * CHUNK, part.blocks()) as u64;
             let at = p.a_codes
                 + batch * part.row_codes()
                 + u64::from(chunk) * u64::from(part.config.load_bytes);
@@ -42,11 +42,10 @@ impl<D: BlockDot, const CHUNK: usize> Activations<D, CHUNK> {
                     let [a, b, c, d] = memory::ld_global_v4_b32(at);
                     codes[0] = [a, b];
                     codes[CHUNK - 1] = [c, d];
-                    bytes = memory::ld_global_u16(scales);
                 } else {
                     codes[0] = memory::ld_global_v2_b32(at);
-                    bytes = memory::ld_global_u8(scales);
                 }
+                bytes = load_scales::<CHUNK>(scales);
             }
         }
         let pair = convert::cvt_rn_f16x2_e4m3x2(bytes);

@@ -124,8 +124,13 @@ impl<'a> Part<'a> {
     /// `block`.
     #[inline(always)]
     fn scale_offset(&self, row: u32, block: u32) -> u64 {
-        let blocks = (self.p.k / Nvfp4::BLOCK as u32) as usize;
-        self.config.scale_layout.offset(row as usize, block as usize, blocks) as u64
+        self.config.scale_layout.offset(row as usize, block as usize, self.blocks()) as u64
+    }
+
+    /// Blocks of a row.
+    #[inline(always)]
+    fn blocks(&self) -> usize {
+        (self.p.k / Nvfp4::BLOCK as u32) as usize
     }
 
     /// Addresses of the codes and of the first scale of row `row` of the weights.

@@ -68,7 +68,7 @@ impl Cursor {
 
 impl<const CHUNK: usize> Stream<CHUNK> {
     /// Starts loading the first rows of the CTA, of which the thread has chunk `chunk` if it is
-    /// `here`. What a thread without a chunk has is zeros.
+    /// `here`. A thread without a chunk holds zeros.
     ///
     /// # Safety
     /// `part` is the CTA's, of a launch that satisfies the module's contract; if it is `here`, the
@@ -167,7 +167,7 @@ unsafe fn load_codes<const CHUNK: usize>(address: u64) -> [u32; 4] {
 /// # Safety
 /// The scales exist, and are aligned to their size.
 #[inline(always)]
-unsafe fn load_scales<const CHUNK: usize>(address: u64) -> u16 {
+pub(super) unsafe fn load_scales<const CHUNK: usize>(address: u64) -> u16 {
     // SAFETY: the caller guarantees address and alignment.
     unsafe {
         if CHUNK == 2 { memory::ld_global_u16(address) } else { memory::ld_global_u8(address) }
