@@ -132,8 +132,8 @@ pub fn parse(text: &str) -> Vec<Usage> {
     for line in text.lines() {
         let between = |start: &str| line.split_once(start).map(|s| s.1.trim());
         if line.contains("instructions are serialized") {
-            serialized
-                .extend(between(" in the function '").and_then(|rest| rest.split('\'').next()));
+            // "in the function" or "for the function", by the reason.
+            serialized.extend(between(" the function '").and_then(|rest| rest.split('\'').next()));
             continue;
         }
         if let Some(rest) = between("Compiling entry function '") {
@@ -215,13 +215,17 @@ ptxas info    : Function properties for other
         let text = "\
 ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to \
 insufficient register resources for the wgmma pipeline in the function 'b'
+ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to \
+insufficient register resources for the function 'c'
 ptxas info    : Compiling entry function 'a' for 'sm_90a'
 ptxas info    : Used 40 registers
 ptxas info    : Compiling entry function 'b' for 'sm_90a'
 ptxas info    : Used 40 registers
+ptxas info    : Compiling entry function 'c' for 'sm_90a'
+ptxas info    : Used 40 registers
 ";
         let found: Vec<bool> = parse(text).iter().map(|usage| usage.serialized).collect();
-        assert_eq!(found, [false, true]);
+        assert_eq!(found, [false, true, true]);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use cuda_std::ptx::{marker, memory, wgmma};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
 use fp4_formats::gemm::hopper::repack::{
-    BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_BYTES, word_offset,
+    BLOCK_CODE_BYTES, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_BYTES,
+    word_offset,
 };
 
 use super::decode::{Decoded, Narrow, Product, STEPS};
@@ -139,6 +140,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         W: Product<N>,
     {
         let mut last = *cursor;
+        let places = Places::new::<BLOCKS>(config);
         let mut step = 0;
         // There is a first step. A path around the loop would join it with sums that no
         // product wrote, and ptxas would run the products one by one.
@@ -147,7 +149,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
             // products are finished where `stage` says so, and its codes were decoded before.
             unsafe {
                 ring.wait_full(cursor);
-                self.stage::<N>(config, memory, cursor.stage, || {
+                self.stage::<N>(config, memory, places, cursor.stage, || {
                     release(config, ring.empty(last.stage), step > 0);
                 });
             }
@@ -174,6 +176,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         &mut self,
         config: &HopperConfig,
         memory: Memory,
+        places: Places,
         stage: u32,
         mut release: impl FnMut(),
     ) where
@@ -187,7 +190,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
             for block in 0..BLOCKS {
                 // SAFETY: inside the stage's weights.
                 (words[kb][block], scales[kb][block]) =
-                    unsafe { load::<W, BLOCKS>(config, weights, block as u32, kb as u32) };
+                    unsafe { places.load::<W>(config, weights, block as u32, kb as u32) };
             }
         }
         for kb in 0..CHUNK_BLOCKS as usize {
@@ -223,27 +226,56 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
     }
 }
 
-/// The thread's codes and scales of block `block` of its warpgroup's rows, block column `kb`.
-///
-/// # Safety
-/// `weights` is the shared address of a stage's weights, which have arrived.
-#[inline(always)]
-pub(super) unsafe fn load<W: Decoded, const BLOCKS: usize>(
-    config: &HopperConfig,
-    weights: u32,
-    block: u32,
-    kb: u32,
-) -> ([u32; STEPS], W::Scales) {
-    let block = first_block::<BLOCKS>() + block;
-    let (chunk, rb) = (block / CHUNK_BLOCKS, block % CHUNK_BLOCKS);
-    let chunk = weights + chunk * config.chunk_bytes;
-    let scales = (rb * CHUNK_BLOCKS + kb) * config.block_scale_bytes
-        + lane() / 4 * 2 * config.scheme.block_scales();
-    // SAFETY: the offsets are inside a chunk.
-    unsafe {
-        (
-            memory::ld_shared_v4_b32(chunk + word_offset(rb, kb, lane(), 0)),
-            W::scales(chunk + CHUNK_CODE_BYTES + scales),
-        )
+/// Where a thread's codes and scales are in a stage's weights. In registers from before the main loop:
+/// to compute them takes a tenth of a step's instructions, and the loads wait for it.
+#[derive(Clone, Copy)]
+pub(super) struct Places {
+    /// Bytes to the codes of the first of the warpgroup's blocks of rows, and to what stands for its
+    /// scales.
+    pub words: u32,
+    pub scales: u32,
+}
+
+impl Places {
+    /// The places of the thread, of a warpgroup with `BLOCKS` blocks of rows.
+    #[inline(always)]
+    pub fn new<const BLOCKS: usize>(config: &HopperConfig) -> Self {
+        let block = first_block::<BLOCKS>();
+        let (chunk, rb) = (block / CHUNK_BLOCKS, block % CHUNK_BLOCKS);
+        let chunk = chunk * config.chunk_bytes;
+        let scales = rb * CHUNK_BLOCKS * config.block_scale_bytes
+            + lane() / 4 * 2 * config.scheme.block_scales() * config.scheme.scale_bytes();
+        Self {
+            words: marker::pin(chunk + word_offset(rb, 0, lane(), 0)),
+            scales: marker::pin(chunk + CHUNK_CODE_BYTES + scales),
+        }
+    }
+
+    /// The places of block `block` of the warpgroup's rows, block column `kb`.
+    #[inline(always)]
+    pub fn of(self, config: &HopperConfig, block: u32, kb: u32) -> Self {
+        // The warpgroup's blocks are in one chunk.
+        let index = block * CHUNK_BLOCKS + kb;
+        Self {
+            words: self.words + index * BLOCK_CODE_BYTES,
+            scales: self.scales + index * config.block_scale_bytes,
+        }
+    }
+
+    /// The thread's codes and scales there.
+    ///
+    /// # Safety
+    /// `weights` is the shared address of a stage's weights, which have arrived.
+    #[inline(always)]
+    pub unsafe fn load<W: Decoded>(
+        self,
+        config: &HopperConfig,
+        weights: u32,
+        block: u32,
+        kb: u32,
+    ) -> ([u32; STEPS], W::Scales) {
+        let Self { words, scales } = self.of(config, block, kb);
+        // SAFETY: the offsets are inside a chunk.
+        unsafe { (memory::ld_shared_v4_b32(weights + words), W::scales(weights + scales)) }
     }
 }

@@ -14,15 +14,13 @@
 //! No product runs from one step to the next, where the compiler may copy its sums.
 
 use cuda_std::ptx::{float, integer, marker, memory, wgmma};
-use cuda_std::{thread, warp};
+use cuda_std::warp;
 use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
-use fp4_formats::gemm::hopper::repack::{
-    CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_BYTES, word_offset,
-};
+use fp4_formats::gemm::hopper::repack::WGMMA_BYTES;
 use fp4_formats::gemm::hopper::{Scheme, fold};
 
 use super::Kernel;
-use super::consumer::{Consumer, descriptor, lane};
+use super::consumer::{Consumer, Places, descriptor, first_block, lane};
 use super::decode::{MainLoop, Weights};
 use super::multicast::release;
 use super::tile::Memory;
@@ -176,7 +174,7 @@ macro_rules! main_loops {
                     ring: Ring,
                     cursor: &mut Cursor,
                 ) {
-                    let steps = Steps { config, memory, ring };
+                    let steps = Steps { config, memory, ring, places: RowPlaces::new(config) };
                     // SAFETY: the caller's.
                     unsafe {
                         if const { K::CONFIG.narrows() } && width <= 96 {
@@ -206,6 +204,7 @@ struct Steps<'a> {
     config: &'a HopperConfig,
     memory: Memory,
     ring: Ring,
+    places: RowPlaces,
 }
 
 impl Steps<'_> {
@@ -231,7 +230,7 @@ impl Steps<'_> {
         Bytes: Product<PANEL>,
     {
         const { assert!(BLOCKS == 1) };
-        let Self { config, memory, ring } = self;
+        let Self { config, memory, ring, .. } = self;
         let mut step = 0;
         let mut partial = [0.0; PANEL];
         // SAFETY: the stage has arrived when the wait returns.
@@ -287,35 +286,48 @@ impl Steps<'_> {
     /// The weights of the stage that the cursor is at.
     #[inline(always)]
     fn rows(&self, cursor: &Cursor) -> Rows<'_> {
-        Rows { config: self.config, weights: self.memory.weights(self.config, cursor.stage) }
+        let weights = self.memory.weights(self.config, cursor.stage);
+        Rows { config: self.config, weights, places: self.places }
     }
 }
 
-/// Where a thread's two rows of weights are in a stage.
+/// Where a thread's two rows are in a stage's weights, in registers from before the main loop.
+#[derive(Clone, Copy)]
+struct RowPlaces {
+    /// Codes and tables.
+    weights: Places,
+    /// Bytes to the rows' factors.
+    factors: u32,
+}
+
+impl RowPlaces {
+    #[inline(always)]
+    fn new(config: &HopperConfig) -> Self {
+        let rows = (first_block::<1>() * warp::LANES + lane() / 4) * 2;
+        let factors = marker::pin(config.scheme.factors_offset() + rows);
+        Self { weights: Places::new::<1>(config), factors }
+    }
+}
+
+/// A thread's two rows of weights in a stage.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     config: &'a HopperConfig,
     /// Shared address of the stage's weights.
     weights: u32,
+    places: RowPlaces,
 }
 
 impl Rows<'_> {
-    /// The block of rows that the warpgroup computes.
-    #[inline(always)]
-    fn block(self) -> u32 {
-        thread::thread_idx_x() / WARPGROUP
-    }
-
     /// The factors of both rows.
     ///
     /// # Safety
     /// The weights have arrived.
     #[inline(always)]
     unsafe fn factors(self) -> [f32; 2] {
-        let at =
-            self.config.scheme.factors_offset() + (self.block() * warp::LANES + lane() / 4) * 2;
         // SAFETY: inside the chunk.
-        let both = u32::from(unsafe { memory::ld_shared_u16(self.weights + at) });
+        let both = unsafe { memory::ld_shared_u16(self.weights + self.places.factors) };
+        let both = u32::from(both);
         [(both & 0xff) << 23, both >> 8 << 23].map(f32::from_bits)
     }
 
@@ -325,14 +337,11 @@ impl Rows<'_> {
     /// The weights have arrived.
     #[inline(always)]
     unsafe fn operands<W: Folded>(self, kb: u32) -> [[u32; 4]; PRODUCTS] {
-        let scheme = self.config.scheme;
-        let tables = (self.block() * CHUNK_BLOCKS + kb) * scheme.block_scale_bytes()
-            + lane() / 4 * 2 * scheme.block_scales() * scheme.scale_bytes();
+        let Places { words, scales } = self.places.weights.of(self.config, 0, kb);
         // SAFETY: inside the chunk.
         let (words, tables) = unsafe {
-            let words = self.weights + word_offset(self.block(), kb, lane(), 0);
-            let tables = W::tables(self.weights + CHUNK_CODE_BYTES + tables);
-            (memory::ld_shared_v4_b32(words), W::pin(tables))
+            let tables = W::tables(self.weights + scales);
+            (memory::ld_shared_v4_b32(self.weights + words), W::pin(tables))
         };
         let mut operands = [[0; 4]; PRODUCTS];
         for word in 0..WORDS {

@@ -4,14 +4,12 @@
 //! Of eight tokens, the next step's operands are on their way to registers while a step is
 //! multiplied; of 16 there are not the registers for that.
 
-use cuda_std::ptx::{marker, memory, mma};
+use cuda_std::ptx::{marker, mma};
 use cuda_std::warp;
 use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
-use fp4_formats::gemm::hopper::repack::{
-    BLOCK_CODE_BYTES, CHUNK_BLOCKS, CHUNK_CODE_BYTES, word_offset,
-};
+use fp4_formats::gemm::hopper::repack::CHUNK_BLOCKS;
 
-use super::consumer::{Consumer, first_block, lane};
+use super::consumer::{self, Consumer};
 use super::decode::{Decoded, Narrow, STEPS};
 use super::multicast::release;
 use super::tile::Memory;
@@ -132,7 +130,8 @@ impl Steps<'_> {
         // SAFETY: the stage has arrived when the wait returns, and is read when it is released.
         let operands = unsafe {
             self.ring.wait_full(cursor);
-            let words = core::array::from_fn(|kb| places.weights::<W>(config, weights, kb as u32));
+            let words =
+                core::array::from_fn(|kb| places.weights.load::<W>(config, weights, 0, kb as u32));
             let tokens = places.tokens(config, activations);
             release(config, self.ring.empty(cursor.stage), true);
             Operands { words, tokens }
@@ -142,13 +141,10 @@ impl Steps<'_> {
     }
 }
 
-/// Where a thread's operands are in a stage. In registers from before the main loop: to compute
-/// them takes a tenth of a step's instructions.
+/// Where a thread's operands are in a stage, in registers from before the main loop.
 #[derive(Clone, Copy)]
 struct Places {
-    /// Bytes from the stage's weights to the thread's codes, and to its scales.
-    words: u32,
-    scales: u32,
+    weights: consumer::Places,
     /// Bytes from the stage's activations to the lane's row of a matrix, of either half of a box's
     /// columns.
     rows: [u32; 2],
@@ -158,33 +154,9 @@ impl Places {
     #[inline(always)]
     fn new(config: &HopperConfig) -> Self {
         let (matrix, row) = (warp::lane_id() / 8, warp::lane_id() % 8);
-        let block = first_block::<1>();
-        let scales = block * CHUNK_BLOCKS * config.block_scale_bytes
-            + lane() / 4 * 2 * config.scheme.block_scales();
         Self {
-            words: marker::pin(word_offset(block, 0, lane(), 0)),
-            scales: marker::pin(CHUNK_CODE_BYTES + scales),
+            weights: consumer::Places::new::<1>(config),
             rows: [0, 4].map(|half| marker::pin(row * ROW + ((half + matrix) ^ row) * PIECE)),
-        }
-    }
-
-    /// The thread's codes and scales of block column `kb`.
-    ///
-    /// # Safety
-    /// `weights` is the shared address of a stage's weights, which have arrived.
-    #[inline(always)]
-    unsafe fn weights<W: Decoded>(
-        &self,
-        config: &HopperConfig,
-        weights: u32,
-        kb: u32,
-    ) -> ([u32; STEPS], W::Scales) {
-        // SAFETY: the offsets are inside a chunk.
-        unsafe {
-            (
-                memory::ld_shared_v4_b32(weights + self.words + kb * BLOCK_CODE_BYTES),
-                W::scales(weights + self.scales + kb * config.block_scale_bytes),
-            )
         }
     }
 
