@@ -1,8 +1,9 @@
 //! Plans that may be products of one token on the tensor cores of sm_100a.
 //!
-//! They need a workspace, in which a launch before the product lays out the scales of activations, and weights
-//! that the copy engine takes: rows of codes that are multiples of 16 bytes, and 128x4 scales with numbers in
-//! their padding.
+//! They may need a workspace, for partial sums, and weights that the copy engine takes: rows of codes that
+//! are multiples of 16 bytes, and 128x4 scales with numbers in their padding. The product loads the scales
+//! of activations; only in the wide tiles of kernels that are asked for by name does a launch before lay
+//! them out in the workspace.
 
 use fp4_formats::gemm::blackwell::{prepare, vector};
 use fp4_formats::gemm::{Problem, ResultType};
@@ -157,13 +158,14 @@ fn of_product(
     reason: String,
 ) -> Result<GemvPlan> {
     let [ctas, threads, dynamic_shared, tile_rows] = product.shape();
-    let why = vec![
-        reason,
-        product.why(),
-        "scales of activations are laid out in whole 128x4 tiles before; the product begins to copy \
-         weights while that is done"
-            .to_owned(),
-    ];
+    let scales = match product.before() {
+        Some(_) => {
+            "scales of activations are laid out in whole 128x4 tiles before; the product begins to copy \
+             weights while that is done"
+        }
+        None => "the product loads scales of activations as they are in memory",
+    };
+    let why = vec![reason, product.why(), scales.to_owned()];
     let plan = GemvPlan {
         op: "gemv",
         kernel: product.kernel(),
@@ -177,7 +179,7 @@ fn of_product(
         panel: 0,
         share: 0,
         rest: 0,
-        before: vec![product.before().clone()],
+        before: product.before().into_iter().cloned().collect(),
         workspace_bytes: product.workspace_bytes(),
         additions: product.additions(),
         repack: "none",

@@ -194,8 +194,10 @@ impl Estimate {
         let y_rows = if swapped { problem.m } else { problem.n };
         let absent = config.columns.saturating_sub(y_rows) as u64 * config.y_bytes() as u64
             / config.columns as u64;
-        let bytes = config.stage_bytes() as u64 - absent;
-        let read = config.read_bytes() as u64 - absent;
+        let tokens = if y_rows < config.columns { y_rows } else { config.columns };
+        let loaded = (tokens * config.loaded_bytes()) as u64;
+        let bytes = config.stage_bytes() as u64 + loaded - absent;
+        let read = config.read_bytes() as u64 + loaded - absent;
         let rows = super::config::CTA_ROWS as u64;
         let slower = match config.products() {
             Products::Blocks => 1,

@@ -8,7 +8,7 @@ use crate::quantize::Format;
 use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 
 /// Clocks that a product waits for the launch that lays out the scales of activations, while it copies
-/// weights already.
+/// weights already. Those for few tokens need none.
 const PREPARE: u64 = 2000;
 /// Instructions that an SM issues in a clock, half of what its quarters could: their warps wait for weights in
 /// between. Of the public contest's three shapes the best published kernels, which convert and multiply like
@@ -51,6 +51,11 @@ pub fn own_clocks(
     ENDS + issue.max(bytes / u64::from(rates.dram_rate))
 }
 
+/// The clocks of a product, with those of laying out activations where that is a launch before.
+const fn with_preparation(found: &Estimate) -> u64 {
+    found.clocks + if found.config.loads_tokens() { 0 } else { PREPARE }
+}
+
 /// The best product on the tensor cores, and its clocks with those of laying out activations. None for sizes
 /// that no kernel takes: rows of weights are multiples of 16 bytes.
 #[must_use]
@@ -60,7 +65,7 @@ pub fn product(problem: &Problem, result: ResultType, rates: &Rates) -> Option<(
     }
     let found =
         choose(Format::Nvfp4, None, problem, result, rates).filter(|found| found.swapped)?;
-    Some((found, found.clocks + PREPARE))
+    Some((found, with_preparation(&found)))
 }
 
 /// The product by this configuration, its split the better one, and its clocks likewise.
@@ -78,7 +83,7 @@ pub fn by(
         .splits()
         .filter_map(|split| Estimate::new(config, true, split, problem, result, rates))
         .min_by_key(Estimate::rank)?;
-    Some((found, found.clocks + PREPARE))
+    Some((found, with_preparation(&found)))
 }
 
 /// Whether rows of `k` elements are multiples of 16 bytes, as the copy engine takes them.

@@ -36,7 +36,7 @@ impl BlackwellKernel {
     /// What of the activations is laid out before the product; none for 16-bit ones.
     pub fn preparation(&self, kind: ActivationKind, entries: Entries) -> Option<Preparation> {
         let groups = self.groups.map(|groups| groups.memory(&self.problem));
-        Preparation::of(&self.problem, kind, entries, groups)
+        Preparation::of(self.choice.config, &self.problem, kind, entries, groups)
     }
 
     /// What is where in the workspace.
@@ -196,6 +196,9 @@ impl Kernel for BlackwellKernel {
         let Some(preparation) = self.preparation(kind, Entries::Dense) else {
             return why;
         };
+        if config.loads_tokens() {
+            why.push("the product loads scales of activations as they are in memory".into());
+        }
         if preparation.codes.is_some() {
             why.push("rows of activations are not multiples of 16 bytes: padded before".into());
         }
